@@ -1,0 +1,77 @@
+"""The line table of a kernel: which line of the user's source an instruction is of.
+
+It is optional, because it costs compile time. Files go by their base name, so that the same
+source gives the same cubin wherever it lies.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import PurePath
+
+from aotc.ir.core import Kernel
+from aotc.ir.diagnostics import UNKNOWN_LOC, Loc
+
+# Numbers below are taken by the fixed nodes; loop metadata uses distinct nodes of its own range.
+_FIRST_NODE = 100000
+_UNIT, _FILE, _SUBPROGRAM, _TYPE, _FLAG = range(_FIRST_NODE, _FIRST_NODE + 5)
+
+
+class DebugInfo:
+    """Number the source locations of one kernel and write their metadata."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+        self._file = PurePath(kernel.loc.file).name
+        self._files: dict[str, int] = {self._file: _FILE}
+        self._nodes: dict[str, int] = {}
+        self._next = _FLAG + 1
+
+    def suffix(self, loc: Loc) -> str:
+        """Return what to append to an instruction that comes from `loc`."""
+        site = list(loc.chain())[-1] if loc != UNKNOWN_LOC else self._kernel.loc
+        name = PurePath(site.file).name
+        scope = _SUBPROGRAM
+        if name != self._file:
+            scope = self._node(
+                f"distinct !DILexicalBlockFile(scope: !{_SUBPROGRAM}, file: !{self._file_node(name)}, "
+                "discriminator: 0)"
+            )
+        node = self._node(
+            f"!DILocation(line: {max(site.line, 0)}, column: {site.col + 1}, scope: !{scope})"
+        )
+        return f", !dbg !{node}"
+
+    def function_suffix(self) -> str:
+        """Return what to append to the head of the function."""
+        return f" !dbg !{_SUBPROGRAM}"
+
+    def metadata(self) -> list[str]:
+        """Return the metadata that the suffixes refer to."""
+        line = self._kernel.loc.line
+        return [
+            f"!llvm.dbg.cu = !{{!{_UNIT}}}",
+            f"!llvm.module.flags = !{{!{_FLAG}}}",
+            f'!{_FLAG} = !{{i32 2, !"Debug Info Version", i32 3}}',
+            f"!{_UNIT} = distinct !DICompileUnit(language: DW_LANG_C, file: !{_FILE}, "
+            'producer: "aotc", isOptimized: true, runtimeVersion: 0, emissionKind: LineTablesOnly)',
+            f"!{_FILE} = {self._file_text(self._file)}",
+            f"!{_SUBPROGRAM} = distinct !DISubprogram(name: {json.dumps(self._kernel.name)}, "
+            f"scope: !{_FILE}, file: !{_FILE}, line: {line}, type: !{_TYPE}, scopeLine: {line}, "
+            f"spFlags: DISPFlagDefinition | DISPFlagOptimized, unit: !{_UNIT})",
+            f"!{_TYPE} = !DISubroutineType(types: !{{}})",
+            *(f"!{node} = {text}" for text, node in self._nodes.items()),
+        ]
+
+    def _node(self, text: str) -> int:
+        if text not in self._nodes:
+            self._nodes[text] = self._next
+            self._next += 1
+        return self._nodes[text]
+
+    def _file_node(self, name: str) -> int:
+        return _FILE if name == self._file else self._node(self._file_text(name))
+
+    @staticmethod
+    def _file_text(name: str) -> str:
+        return f'!DIFile(filename: {json.dumps(name)}, directory: "")'

@@ -1,0 +1,145 @@
+"""LLVM IR as text: one function being written, each pure expression once.
+
+Text is faster to build and to parse than builder objects are to make, and it can be read. The
+emitter numbers values as it goes: a pure instruction whose text was already written where it
+dominates is not written again, so a splat costs one computation however many registers it has,
+and no optimiser has to find that out later. Every operand must be emitted before it is used.
+
+What depends on the thread's number alone goes to the prologue, outside of all loops.
+
+Invariant: a name returned by `value` is valid until the innermost scope it was asked in ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+Argument = tuple[str, str]
+"""LLVM type and operand."""
+
+
+class Emitter:
+    """Write the body of one LLVM function."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.prologue: list[str] = []
+        self.declarations: dict[str, None] = {}
+        self.globals: dict[str, str] = {}
+        self.metadata: list[str] = []
+        self.debug_suffix = ""
+        self.label = "entry"
+        self._known: list[dict[str, str]] = [{}]
+        self._thread_known = self._known[0]
+        self._known.append({})
+        self._names = 0
+        self._labels = 0
+
+    # ---- instructions --------------------------------------------------------
+
+    def value(self, text: str) -> str:
+        """Return the name of the value of a pure instruction, written now unless it is known."""
+        for scope in reversed(self._known):
+            name = scope.get(text)
+            if name is not None:
+                return name
+        name = self.fresh(text)
+        self._known[-1][text] = name
+        return name
+
+    def thread_value(self, text: str) -> str:
+        """Return the name of a pure value of the thread's number, computed in the prologue."""
+        name = self._thread_known.get(text)
+        if name is None:
+            name = self.name()
+            self.prologue.append(f"  {name} = {text}")
+            self._thread_known[text] = name
+        return name
+
+    def fresh(self, text: str) -> str:
+        """Write an instruction with a result, always anew: loads, shuffles, phis."""
+        name = self.name()
+        self.lines.append(f"  {name} = {text}{self.debug_suffix}")
+        return name
+
+    def effect(self, text: str) -> None:
+        """Write an instruction without a result."""
+        self.lines.append(f"  {text}{self.debug_suffix}")
+
+    def name(self) -> str:
+        """Return a local name that is not in use."""
+        self._names += 1
+        return f"%v{self._names}"
+
+    # ---- calls ---------------------------------------------------------------
+
+    def call(self, kind: str, callee: str, arguments: Sequence[Argument] = ()) -> str:
+        """Return the result of a pure function of LLVM type `kind`, such as an intrinsic."""
+        return self.value(self.call_text(kind, callee, arguments))
+
+    def call_text(self, kind: str, callee: str, arguments: Sequence[Argument] = ()) -> str:
+        """Declare `callee` and return the text of a call of it."""
+        self.declare(kind, callee, [type_ for type_, _ in arguments])
+        shown = ", ".join(f"{type_} {operand}" for type_, operand in arguments)
+        return f"call {kind} @{callee}({shown})"
+
+    def declare(self, kind: str, callee: str, types: Sequence[str]) -> None:
+        """Declare a function."""
+        self.declarations.setdefault(f"declare {kind} @{callee}({', '.join(types)})")
+
+    def string(self, content: str) -> str:
+        """Return the name of a constant zero-terminated string."""
+        data = content.encode() + b"\0"
+        text = "".join(
+            chr(byte) if 32 <= byte < 127 and byte not in b'"\\' else f"\\{byte:02X}"
+            for byte in data
+        )
+        name = f"@.str.{len(self.globals)}"
+        return self.globals.setdefault(
+            f'private unnamed_addr addrspace(1) constant [{len(data)} x i8] c"{text}", align 1',
+            name,
+        )
+
+    # ---- blocks --------------------------------------------------------------
+
+    def new_label(self, stem: str) -> str:
+        """Return a block label that is not in use."""
+        self._labels += 1
+        return f"{stem}{self._labels}"
+
+    def start_block(self, label: str) -> None:
+        """Begin the block `label`; the one before must have ended in a branch."""
+        self.lines.append(f"{label}:")
+        self.label = label
+
+    def branch(self, target: str, suffix: str = "") -> None:
+        """Jump to `target`."""
+        self.effect(f"br label %{target}{suffix}")
+
+    def branch_if(self, condition: str, yes: str, no: str, suffix: str = "") -> None:
+        """Jump to `yes` if `condition` holds, else to `no`."""
+        self.effect(f"br i1 {condition}, label %{yes}, label %{no}{suffix}")
+
+    @contextmanager
+    def scope(self) -> Iterator[None]:
+        """Forget, at the end of the `with` block, the values numbered inside of it."""
+        self._known.append({})
+        try:
+            yield
+        finally:
+            self._known.pop()
+
+    # ---- attempts ------------------------------------------------------------
+
+    def mark(self) -> tuple[int, str]:
+        """Return a position that `rewind` goes back to."""
+        return (len(self.lines), self.label)
+
+    def rewind(self, mark: tuple[int, str]) -> None:
+        """Drop the body written since `mark`; scopes opened since must be closed.
+
+        Names stay used and the prologue stays written: what is left there is merely unused.
+        """
+        length, self.label = mark
+        del self.lines[length:]

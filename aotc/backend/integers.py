@@ -1,0 +1,277 @@
+"""Integers and addresses as a base plus a constant, and what is known of their bits.
+
+The registers of a tile mostly hold the same number plus a constant each: `base + 0`, `base + 1`,
+… Keeping the constant apart lets registers share the base, and lets it end as the immediate
+offset of a load or store where it costs nothing. A sum is written as an instruction only when
+something else than an address needs it.
+
+Widening is where this could go wrong: `sext(base + 8)` is `sext(base) + 8` only when the sum does
+not wrap. So every name carries the mask of bits that may be set, and a constant passes through a
+widening only if it sets bits that the base has clear: then the sum is a bitwise or, which never
+wraps. Launch values known to be multiples of 16 and `arange` supply the clear bits.
+
+Invariant: an `Affine` of an integer type is its base plus its offset modulo 2**bits, always.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from aotc.backend.emitter import Emitter
+
+
+@dataclass(frozen=True, slots=True)
+class Affine:
+    """Hold `base + offset`: an integer, or a pointer in bytes. `base` is "" for a constant."""
+
+    base: str
+    offset: int
+
+
+Component: TypeAlias = "str | Affine"
+"""What one register of a thread holds: the name of an LLVM value, a literal, or a sum."""
+
+Registers: TypeAlias = "tuple[Component, ...]"
+"""What a thread holds of a tile, register by register; one component for a scalar."""
+
+
+class Integers:
+    """Do integer and pointer arithmetic on components, writing what has to be computed."""
+
+    def __init__(self, emit: Emitter) -> None:
+        self.emit = emit
+        self._possible: dict[str, int] = {}
+
+    # ---- what is known -------------------------------------------------------
+
+    def possible(self, name: str, bits: int) -> int:
+        """Return the mask of bits of `name` that may be set."""
+        return self._possible.get(name, (1 << bits) - 1)
+
+    def learn(self, name: str, possible: int) -> str:
+        """Record that no bit outside `possible` is set in `name`; return it."""
+        self._possible[name] = self._possible.get(name, possible) & possible
+        return name
+
+    def trailing_zeros(self, component: Component, bits: int) -> int:
+        """Return how many low bits of a component are surely clear."""
+        base, offset = self.split(component)
+        mask = offset | (self.possible(base, bits) if base else 0)
+        return _trailing_zeros(mask, bits)
+
+    def is_non_negative(self, component: Component, bits: int) -> bool:
+        """Say whether the sign bit is surely clear."""
+        base, offset = self.split(component)
+        if not base:
+            return offset >= 0
+        return not (self.possible(base, bits) | offset) >> (bits - 1) and self._adds_bits(
+            base, offset, bits
+        )
+
+    # ---- taking apart and putting together -----------------------------------
+
+    @staticmethod
+    def split(component: Component) -> tuple[str, int]:
+        """Return base and offset of a component."""
+        if isinstance(component, Affine):
+            return component.base, component.offset
+        if component.lstrip("-").isdigit():
+            return "", int(component)
+        return component, 0
+
+    @staticmethod
+    def join(base: str, offset: int, bits: int) -> Component:
+        """Return the component `base + offset`, the offset wrapped to `bits`."""
+        offset = wrap(offset, bits)
+        if base and offset == 0:
+            return base
+        return Affine(base, offset)
+
+    def materialize(self, component: Component, bits: int) -> str:
+        """Return an operand that holds the whole integer."""
+        if isinstance(component, str):
+            return component
+        base, offset = component.base, component.offset
+        if not base:
+            return str(offset)
+        if offset == 0:
+            return base
+        if self._adds_bits(base, offset, bits):
+            possible = self.possible(base, bits) | offset
+            return self.learn(self.emit.value(f"or disjoint i{bits} {base}, {offset}"), possible)
+        zeros = _trailing_zeros(self.possible(base, bits) | offset, bits)
+        name = self.emit.value(f"add i{bits} {base}, {offset}")
+        return self.learn(name, _mask_above(zeros, bits))
+
+    def materialize_pointer(self, component: Component) -> str:
+        """Return an operand that holds the whole global address."""
+        if isinstance(component, str):
+            return component
+        if component.offset == 0:
+            return component.base
+        return self.emit.value(
+            f"getelementptr i8, ptr addrspace(1) {component.base}, i64 {component.offset}"
+        )
+
+    def _adds_bits(self, base: str, offset: int, bits: int) -> bool:
+        return offset >= 0 and not self.possible(base, bits) & offset
+
+    # ---- arithmetic ----------------------------------------------------------
+
+    def add(self, left: Component, right: Component, bits: int) -> Component:
+        """Return the sum."""
+        (a, a_offset), (b, b_offset) = self.split(left), self.split(right)
+        if a and b:
+            a = self._add_bases(a, b, bits)
+        return self.join(a or b, a_offset + b_offset, bits)
+
+    def _add_bases(self, a: str, b: str, bits: int) -> str:
+        may_a, may_b = self.possible(a, bits), self.possible(b, bits)
+        if not may_a & may_b:
+            return self.learn(self.emit.value(f"or disjoint i{bits} {a}, {b}"), may_a | may_b)
+        name = self.emit.value(f"add i{bits} {a}, {b}")
+        largest = (1 << (max(may_a, may_b).bit_length() + 1)) - 1
+        return self.learn(name, _mask_above(_trailing_zeros(may_a | may_b, bits), bits) & largest)
+
+    def sub(self, left: Component, right: Component, bits: int) -> Component:
+        """Return the difference."""
+        (a, a_offset), (b, b_offset) = self.split(left), self.split(right)
+        if b:
+            zeros = _trailing_zeros(
+                (self.possible(a, bits) if a else 0) | self.possible(b, bits), bits
+            )
+            name = self.emit.value(f"sub i{bits} {a or 0}, {b}")
+            a = self.learn(name, _mask_above(zeros, bits))
+        return self.join(a, a_offset - b_offset, bits)
+
+    def mul(self, left: Component, right: Component, bits: int) -> Component:
+        """Return the product modulo 2**bits."""
+        if self.split(left)[0] == "":
+            left, right = right, left
+        (a, a_offset), (b, b_offset) = self.split(left), self.split(right)
+        if not b:
+            return self.join(
+                self._mul_constant(a, b_offset, bits) if a else "", a_offset * b_offset, bits
+            )
+        zeros = self.trailing_zeros(left, bits) + self.trailing_zeros(right, bits)
+        a, b = self.materialize(left, bits), self.materialize(right, bits)
+        name = self.emit.value(f"mul i{bits} {a}, {b}")
+        return self.learn(name, _mask_above(min(zeros, bits), bits))
+
+    def _mul_constant(self, a: str, factor: int, bits: int) -> str:
+        if wrap(factor, bits) in (0, 1):
+            return a if wrap(factor, bits) else ""
+        may = self.possible(a, bits)
+        if factor > 0 and factor & (factor - 1) == 0:
+            shift = factor.bit_length() - 1
+            name = self.emit.value(f"shl i{bits} {a}, {shift}")
+            return self.learn(name, may << shift & (1 << bits) - 1)
+        zeros = _trailing_zeros(may, bits) + _trailing_zeros(factor, bits)
+        possible = _mask_above(min(zeros, bits), bits)
+        if factor > 0:
+            possible &= (1 << (may * factor).bit_length()) - 1
+        return self.learn(self.emit.value(f"mul i{bits} {a}, {wrap(factor, bits)}"), possible)
+
+    def extend(self, value: Component, source: int, bits: int, *, signed: bool) -> Component:
+        """Return the integer of `source` bits widened to `bits`, or cut to it."""
+        if source == bits:
+            return value
+        base, offset = self.split(value)
+        if bits < source:
+            cut = base and self._unary("trunc", base, source, bits, self.possible(base, source))
+            return self.join(cut, offset, bits)
+        if not base:
+            return Affine("", offset if signed else offset & (1 << source) - 1)
+        keeps = self._adds_bits(base, offset, source)
+        if not keeps:
+            base, offset = self.materialize(value, source), 0
+        may = self.possible(base, source)
+        sign = signed and may >> (source - 1)
+        opcode = "sext" if sign else "zext nneg" if signed else "zext"
+        if sign:
+            may |= (1 << bits) - (1 << source)
+        return self.join(self._unary(opcode, base, source, bits, may), offset, bits)
+
+    def _unary(self, opcode: str, base: str, source: int, bits: int, possible: int) -> str:
+        name = self.emit.value(f"{opcode} i{source} {base} to i{bits}")
+        return self.learn(name, possible & (1 << bits) - 1)
+
+    def add_pointer(
+        self, pointer: Component, offset: Component, bits: int, size_bytes: int, *, signed: bool
+    ) -> Component:
+        """Return the global address moved by `offset` elements of `size_bytes`."""
+        base, byte_offset = self.split(pointer)
+        index, constant = self.split(self.extend(offset, bits, 64, signed=signed))
+        if index:
+            element = f"[{size_bytes} x i8]" if size_bytes > 1 else "i8"
+            base = self.emit.value(
+                f"getelementptr {element}, ptr addrspace(1) {base}, i64 {index}"
+            )
+        return self.join(base, byte_offset + constant * size_bytes, 64)
+
+    # ---- linear maps of the thread number ------------------------------------
+
+    def linear(self, thread: str, columns: Sequence[int]) -> str:
+        """Return the XOR of `columns[i]` over the set bits `i` of the i32 `thread`, or "".
+
+        A matrix over GF(2) is a sum of its diagonals, and a diagonal is a mask and a shift: bits
+        that keep their distance, as in `lane * 4`, cost one shift together.
+        """
+        diagonals: dict[int, int] = {}
+        for bit, column in enumerate(columns):
+            for out_bit in range(column.bit_length()):
+                if column >> out_bit & 1:
+                    shift = out_bit - bit
+                    diagonals[shift] = diagonals.get(shift, 0) | 1 << bit
+        out, possible = "", 0
+        for shift, mask in diagonals.items():
+            term, moved = self._diagonal(thread, mask, shift)
+            if out:
+                opcode = "xor" if possible & moved else "or disjoint"
+                out = self.emit.thread_value(f"{opcode} i32 {out}, {term}")
+            else:
+                out = term
+            possible |= moved
+            self.learn(out, possible)
+        return out
+
+    def _diagonal(self, thread: str, mask: int, shift: int) -> tuple[str, int]:
+        may = self.possible(thread, 32)
+        term = thread
+        # Shifting right drops low bits by itself; shifting left keeps all, so mask first.
+        if may & ~mask and not (shift < 0 and may >> -shift == mask >> -shift):
+            term = self.emit.thread_value(f"and i32 {thread}, {mask}")
+            self.learn(term, mask)
+        moved = mask << shift if shift >= 0 else mask >> -shift
+        if shift > 0:
+            term = self.emit.thread_value(f"shl i32 {term}, {shift}")
+        elif shift < 0:
+            term = self.emit.thread_value(f"lshr i32 {term}, {-shift}")
+        return self.learn(term, moved), moved
+
+    def xor_constant(self, base: str, constant: int) -> Component:
+        """Return `base ^ constant` of i32: a sum wherever the bits are clear in `base`."""
+        if not base:
+            return Affine("", constant)
+        overlap = constant & self.possible(base, 32)
+        if overlap:
+            possible = self.possible(base, 32)
+            base = self.learn(self.emit.thread_value(f"xor i32 {base}, {overlap}"), possible)
+        return self.join(base, constant ^ overlap, 32)
+
+
+def wrap(value: int, bits: int) -> int:
+    """Return `value` modulo 2**bits as a signed number."""
+    value &= (1 << bits) - 1
+    return value - (1 << bits) if value >> (bits - 1) else value
+
+
+def _trailing_zeros(value: int, bits: int) -> int:
+    value &= (1 << bits) - 1
+    return (value & -value).bit_length() - 1 if value else bits
+
+
+def _mask_above(zeros: int, bits: int) -> int:
+    return (1 << bits) - (1 << zeros)

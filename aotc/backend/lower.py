@@ -1,0 +1,253 @@
+"""gpu IR to LLVM IR: the registry of lowering rules and the driver that applies them.
+
+A rule is a function `(ctx, op) -> results`, registered for an op class with `@lowers`. A value of
+a tile type is a tuple of components, one for each register of its layout, broadcast registers
+included; a scalar is a tuple of one. The driver walks the blocks, sets the debug location and
+binds what a rule returns.
+
+Invariant: every op has exactly one rule, and a rule returns as many components for each result as
+the layout of the result has registers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from aotc.backend.debug import DebugInfo
+from aotc.backend.emitter import Emitter
+from aotc.backend.integers import Affine, Component, Integers, Registers
+from aotc.backend.llvm_types import GLOBAL_POINTER, llvm_type
+from aotc.ir.core import Block, Kernel, Op, OpT, ParamInfo, Value
+from aotc.ir.diagnostics import IRError
+from aotc.ir.layout import LinearLayout
+from aotc.ir.types import PointerType, ScalarType, TileType, Type, element_of
+from aotc.target import Target
+
+WARP_SIZE = 32
+LANE_BITS = 5
+SHARED = "@shared"
+
+Results: TypeAlias = "Sequence[Registers]"
+Rule: TypeAlias = "Callable[[Lowering, OpT], Results]"
+
+RULES: dict[type[Op], Callable[[Lowering, Any], Results]] = {}
+
+
+def lowers(*classes: type[OpT]) -> Callable[[Rule[OpT]], Rule[OpT]]:
+    """Register a rule for op classes. Raises: IRError if one has a rule already."""
+
+    def register(rule: Rule[OpT]) -> Rule[OpT]:
+        for cls in classes:
+            if cls in RULES:
+                raise IRError(f"{cls.opcode} has two lowering rules")
+            RULES[cls] = rule
+        return rule
+
+    return register
+
+
+# ---- results ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ParamSlot:
+    """Place one kernel parameter in the argument buffer, at its natural alignment."""
+
+    name: str
+    type: str
+    offset_bytes: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """Hold a kernel as LLVM IR text, and where its launch arguments go."""
+
+    llvm_ir: str
+    params: tuple[ParamSlot, ...]
+
+
+def param_layout(kernel: Kernel) -> tuple[ParamSlot, ...]:
+    """Return where each parameter lies in the argument buffer."""
+    slots: list[ParamSlot] = []
+    end = 0
+    for info, arg in zip(kernel.params, kernel.body.args, strict=True):
+        size = element_of(arg.type).size_bytes
+        offset = -(-end // size) * size
+        slots.append(ParamSlot(info.name, str(arg.type), offset, size))
+        end = offset + size
+    return tuple(slots)
+
+
+# ---- driver -----------------------------------------------------------------------------------
+
+
+class Lowering:
+    """Hold what rules share while one kernel is lowered."""
+
+    def __init__(self, kernel: Kernel, target: Target, *, debug_lines: bool = False) -> None:
+        self.kernel = kernel
+        self.target = target
+        self.emit = Emitter()
+        self.ints = Integers(self.emit)
+        self.debug = DebugInfo(kernel) if debug_lines else None
+        self.uses_shared = False
+        self._values: dict[Value, Registers] = {}
+        num_threads = WARP_SIZE * kernel.num_warps
+        self.thread_bits = num_threads.bit_length() - 1
+        self.emit.declare("i32", "llvm.nvvm.read.ptx.sreg.tid.x", ())
+        self.thread = self.emit.thread_value(
+            f"call range(i32 0, {num_threads}) i32 @llvm.nvvm.read.ptx.sreg.tid.x()"
+        )
+        self.ints.learn(self.thread, num_threads - 1)
+
+    # ---- values --------------------------------------------------------------
+
+    def raw(self, value: Value) -> Registers:
+        """Return what a thread holds of `value`, sums left as sums."""
+        return self._values[value]
+
+    def registers(self, value: Value) -> list[str]:
+        """Return what a thread holds of `value` as operands."""
+        element = element_of(value.type)
+        return [self.operand(component, element) for component in self._values[value]]
+
+    def scalar(self, value: Value) -> str:
+        """Return a scalar as an operand."""
+        return self.operand(self._values[value][0], element_of(value.type))
+
+    def operand(self, component: Component, element: ScalarType | PointerType) -> str:
+        """Return a component as an operand."""
+        if isinstance(component, str):
+            return component
+        if isinstance(element, PointerType):
+            return self.ints.materialize_pointer(component)
+        return self.ints.materialize(component, element.bits)
+
+    def bind(self, value: Value, registers: Registers) -> None:
+        """Say what a thread holds of `value`."""
+        self._values[value] = registers
+
+    # ---- blocks --------------------------------------------------------------
+
+    def lower_ops(self, block: Block) -> list[Registers]:
+        """Lower a nested block, whose arguments are bound; return what its terminator passes on.
+
+        The terminator itself is the business of the enclosing op.
+        """
+        for op in block:
+            if op is block.last and op.terminator:
+                break
+            self.lower_op(op)
+        return [self.raw(value) for value in block.terminator.operands]
+
+    def inline(self, block: Block, arguments: Sequence[Component]) -> list[Component]:
+        """Lower a block of scalars with these arguments; return the scalars it yields."""
+        for arg, component in zip(block.args, arguments, strict=True):
+            self.bind(arg, (component,))
+        return [registers[0] for registers in self.lower_ops(block)]
+
+    def lower_op(self, op: Op) -> None:
+        """Apply the rule of `op` and bind its results."""
+        rule = RULES.get(type(op))
+        if rule is None:
+            op.error("has no lowering rule")
+        if self.debug is not None:
+            self.emit.debug_suffix = self.debug.suffix(op.loc)
+        results = rule(self, op)
+        if len(results) != len(op.results):
+            op.error(f"lowered to {len(results)} results, not {len(op.results)}")
+        for value, registers in zip(op.results, results, strict=True):
+            if len(registers) != num_registers(value.type):
+                op.error(f"lowered to {len(registers)} registers, not {num_registers(value.type)}")
+            self._values[value] = registers
+
+
+def num_registers(type_: Type) -> int:
+    """Return how many registers a thread holds of a value of `type_`."""
+    return layout_of(type_).in_size("register") if isinstance(type_, TileType) else 1
+
+
+def layout_of(type_: Type) -> LinearLayout:
+    """Return the layout of a tile type. Raises: IRError if it is no tile or has none."""
+    if not isinstance(type_, TileType) or type_.layout is None:
+        raise IRError(f"{type_} has no layout")
+    return type_.layout
+
+
+# ---- the whole kernel -------------------------------------------------------------------------
+
+
+def lower_kernel(kernel: Kernel, target: Target, *, debug_lines: bool = False) -> Lowered:
+    """Lower a kernel of gpu IR to LLVM IR text.
+
+    `debug_lines` adds a line table of the kernel's source, files by their base name.
+    Raises: IRError if an op has no rule or breaks the terms of its rule.
+    """
+    if kernel.num_ctas != 1:
+        raise IRError(f"clusters of {kernel.num_ctas} blocks are not lowered yet", kernel.loc)
+    ctx = Lowering(kernel, target, debug_lines=debug_lines)
+    header = [_bind_param(ctx, *param) for param in enumerate(kernel.params)]
+    ctx.lower_ops(kernel.body)
+    ctx.lower_op(kernel.body.terminator)
+    emit = ctx.emit
+    shared = [f"{SHARED} = external addrspace(3) global [0 x i8], align 1024"]
+    define = f"define ptx_kernel void @{kernel.name}({', '.join(header)}) {_attributes(kernel)}"
+    lines = [
+        'target triple = "nvptx64-nvidia-cuda"',
+        *(shared if ctx.uses_shared else []),
+        *(f"{name} = {content}" for content, name in emit.globals.items()),
+        *emit.declarations,
+        define + (ctx.debug.function_suffix() if ctx.debug else "") + " {",
+        "entry:",
+        *emit.prologue,
+        *emit.lines,
+        "}",
+        "attributes #0 = { convergent nounwind }",
+        *emit.metadata,
+        *(ctx.debug.metadata() if ctx.debug else []),
+    ]
+    return Lowered("\n".join(lines) + "\n", param_layout(kernel))
+
+
+def _attributes(kernel: Kernel) -> str:
+    text = f'nounwind "nvvm.reqntid"="{WARP_SIZE * kernel.num_warps}"'
+    return text + (f' "nvvm.maxnreg"="{kernel.maxnreg}"' if kernel.maxnreg else "")
+
+
+def _bind_param(ctx: Lowering, index: int, info: ParamInfo) -> str:
+    """Bind a parameter to its value; return its text in the function's header."""
+    arg = ctx.kernel.body.args[index]
+    name = f"%p{index}"
+    element = element_of(arg.type)
+    if isinstance(element, PointerType):
+        ctx.bind(arg, (name,))
+        # A divisibility of an address that is no power of two promises its power of two.
+        return f"{GLOBAL_POINTER} noundef align {info.divisibility & -info.divisibility} {name}"
+    if element.is_bool:
+        ctx.bind(arg, (ctx.emit.value(f"trunc i8 {name} to i1"),))
+        return f"i8 noundef {name}"
+    if element.is_int:
+        low = info.divisibility & -info.divisibility
+        ctx.ints.learn(name, (1 << element.bits) - low)
+    ctx.bind(arg, (name,))
+    return f"{llvm_type(element)} noundef {name}"
+
+
+__all__ = [
+    "RULES",
+    "Affine",
+    "Component",
+    "Lowered",
+    "Lowering",
+    "ParamSlot",
+    "Registers",
+    "Results",
+    "layout_of",
+    "lower_kernel",
+    "lowers",
+    "num_registers",
+    "param_layout",
+]

@@ -1,0 +1,29 @@
+"""Lowering rules, one module for each family of ops; importing this package registers them all."""
+
+from __future__ import annotations
+
+from aotc.backend.rules import (
+    arith,
+    cast,
+    control,
+    convert,
+    math,
+    memory,
+    reduce,
+    scan,
+    shape,
+    shared,
+)
+
+__all__ = [
+    "arith",
+    "cast",
+    "control",
+    "convert",
+    "math",
+    "memory",
+    "reduce",
+    "scan",
+    "shape",
+    "shared",
+]

@@ -1,0 +1,347 @@
+"""Rules for elementwise arithmetic: register by register, most of it by table.
+
+Integers go through `Integers`, so sums stay sums. Float sums and products carry LLVM's `contract`
+flag: the code generator may fuse them into an fma, as Triton does by default. bf16 arithmetic is
+LLVM's: native where the target has it, else `fma.rn.bf16`, which rounds the same once. fp8 has no
+arithmetic: it is computed in fp32 and rounded back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from aotc.backend import nvvm
+from aotc.backend.integers import Component, Registers
+from aotc.backend.libdevice import call_libdevice
+from aotc.backend.llvm_types import GLOBAL_POINTER, constant, llvm_type
+from aotc.backend.lower import Lowering, Results, lowers, num_registers
+from aotc.backend.rules.cast import convert_registers
+from aotc.ir.core import Op, Value
+from aotc.ir.dialects import arith
+from aotc.ir.types import FP32, ElementType, PointerType, ScalarType, element_of
+
+Compute = Callable[[Lowering, ScalarType, Sequence[str]], str]
+
+
+def scalar_element(op: Op, value: Value) -> ScalarType:
+    """Return the element type of `value`, which must not be a pointer."""
+    element = element_of(value.type)
+    if isinstance(element, PointerType):
+        op.error("has no meaning on pointers")
+    return element
+
+
+def elementwise(
+    ctx: Lowering, element: ScalarType, operands: Sequence[Registers], compute: Compute
+) -> list[str]:
+    """Return `compute` of each element of operands of one type; fp8 goes through fp32."""
+    columns = [[ctx.operand(component, element) for component in regs] for regs in operands]
+    if element.is_float and element.bits == 8:
+        return promoted(ctx, element, columns, compute)
+    return [compute(ctx, element, row) for row in zip(*columns, strict=True)]
+
+
+def promoted(
+    ctx: Lowering, element: ScalarType, columns: Sequence[Sequence[str]], compute: Compute
+) -> list[str]:
+    """Return `compute` done in fp32 and rounded back to `element`."""
+    wide = [convert_registers(ctx, column, element, FP32) for column in columns]
+    rows = [compute(ctx, FP32, row) for row in zip(*wide, strict=True)]
+    return convert_registers(ctx, rows, FP32, element)
+
+
+# ---- constants --------------------------------------------------------------------------------
+
+
+@lowers(arith.Constant)
+def lower_constant(ctx: Lowering, op: arith.Constant) -> Results:
+    del ctx
+    text = constant(op.value, scalar_element(op, op.out))
+    return [(text,) * num_registers(op.out.type)]
+
+
+# ---- integer sums, kept apart from their constants --------------------------------------------
+
+IntRule = Callable[[Lowering, Component, Component, int], Component]
+
+_SUMS: dict[type[arith.Binary], IntRule] = {
+    arith.Add: lambda ctx, a, b, bits: ctx.ints.add(a, b, bits),
+    arith.Sub: lambda ctx, a, b, bits: ctx.ints.sub(a, b, bits),
+    arith.Mul: lambda ctx, a, b, bits: ctx.ints.mul(a, b, bits),
+}
+_FLOAT_SUMS: dict[type[arith.Binary], str] = {
+    arith.Add: "fadd contract",
+    arith.Sub: "fsub contract",
+    arith.Mul: "fmul contract",
+}
+_BOOL_SUMS: dict[type[arith.Binary], str] = {arith.Add: "xor", arith.Sub: "xor", arith.Mul: "and"}
+
+
+@lowers(arith.Add, arith.Sub, arith.Mul)
+def lower_sum(ctx: Lowering, op: arith.Add | arith.Sub | arith.Mul) -> Results:
+    element = scalar_element(op, op.lhs)
+    left, right = ctx.raw(op.lhs), ctx.raw(op.rhs)
+    if element.is_float:
+        return [tuple(elementwise(ctx, element, (left, right), _instruction(_FLOAT_SUMS[type(op)])))]
+    if element.is_bool:
+        return [tuple(elementwise(ctx, element, (left, right), _instruction(_BOOL_SUMS[type(op)])))]
+    rule = _SUMS[type(op)]
+    return [tuple(rule(ctx, a, b, element.bits) for a, b in zip(left, right, strict=True))]
+
+
+@lowers(arith.AddPtr)
+def lower_addptr(ctx: Lowering, op: arith.AddPtr) -> Results:
+    pointer = element_of(op.pointer.type)
+    offset = scalar_element(op, op.offset)
+    if not isinstance(pointer, PointerType):
+        op.error("moves something that is not a pointer")
+    size = pointer.pointee.size_bytes
+    return [
+        tuple(
+            ctx.ints.add_pointer(base, index, offset.bits, size, signed=offset.is_signed)
+            for base, index in zip(ctx.raw(op.pointer), ctx.raw(op.offset), strict=True)
+        )
+    ]
+
+
+# ---- other binary ops -------------------------------------------------------------------------
+
+
+def _instruction(opcode: str) -> Compute:
+    """Return the computation that is one LLVM instruction on operands of one type."""
+
+    def compute(ctx: Lowering, element: ScalarType, args: Sequence[str]) -> str:
+        return ctx.emit.value(f"{opcode} {llvm_type(element)} {', '.join(args)}")
+
+    return compute
+
+
+def _call(stem: str) -> Compute:
+    """Return the computation that is an LLVM intrinsic overloaded on its float type."""
+
+    def compute(ctx: Lowering, element: ScalarType, args: Sequence[str]) -> str:
+        kind = llvm_type(element)
+        suffix = {"half": "f16", "bfloat": "bf16", "float": "f32", "double": "f64"}.get(kind, kind)
+        return ctx.emit.call(kind, f"llvm.{stem}.{suffix}", [(kind, arg) for arg in args])
+
+    return compute
+
+
+def _in_fp32(compute: Compute) -> Compute:
+    """Return `compute` with 16-bit floats computed in fp32 and rounded back."""
+
+    def narrow(ctx: Lowering, element: ScalarType, args: Sequence[str]) -> str:
+        if element.bits != 16:
+            return compute(ctx, element, args)
+        return promoted(ctx, element, [[arg] for arg in args], compute)[0]
+
+    return narrow
+
+
+def _div(ctx: Lowering, element: ScalarType, args: Sequence[str]) -> str:
+    if element.bits == 32:
+        return nvvm.div_full(ctx.emit, args[0], args[1])
+    return _instruction("fdiv")(ctx, element, args)
+
+
+def _fmod(ctx: Lowering, element: ScalarType, args: Sequence[str]) -> str:
+    symbol = "__nv_fmod" if element.bits == 64 else "__nv_fmodf"
+    return call_libdevice(ctx.emit, symbol, element, [(element, arg) for arg in args])
+
+
+def _mul_high(ctx: Lowering, element: ScalarType, args: Sequence[str]) -> str:
+    if element.bits >= 16:
+        return nvvm.mul_high(
+            ctx.emit, args[0], args[1], element.bits, signed=element.is_signed
+        )
+    opcode, kind = ("sext" if element.is_signed else "zext"), llvm_type(element)
+    a, b = (ctx.emit.value(f"{opcode} {kind} {arg} to i32") for arg in args)
+    product = ctx.emit.value(f"mul i32 {a}, {b}")
+    high = ctx.emit.value(f"lshr i32 {product}, {element.bits}")
+    return ctx.emit.value(f"trunc i32 {high} to {kind}")
+
+
+# Op class -> (signed integers, unsigned integers, floats); None where the op has no meaning.
+_BINARY: dict[type[arith.Binary], tuple[Compute | None, Compute | None, Compute | None]] = {
+    arith.Div: (_instruction("sdiv"), _instruction("udiv"), _in_fp32(_div)),
+    arith.DivRn: (None, None, _in_fp32(_instruction("fdiv"))),
+    arith.Rem: (_instruction("srem"), _instruction("urem"), _in_fp32(_fmod)),
+    arith.MulHi: (_mul_high, _mul_high, None),
+    arith.Shl: (_instruction("shl"), _instruction("shl"), None),
+    arith.Shr: (_instruction("ashr"), _instruction("lshr"), None),
+}
+_BITWISE: dict[type[arith.Binary], tuple[str, Callable[[int, int], int]]] = {
+    arith.And: ("and", lambda a, b: a & b),
+    arith.Or: ("or", lambda a, b: a | b),
+    arith.Xor: ("xor", lambda a, b: a | b),
+}
+
+
+@lowers(arith.Div, arith.DivRn, arith.Rem, arith.MulHi, arith.Shl, arith.Shr)
+def lower_binary(
+    ctx: Lowering,
+    op: arith.Div | arith.DivRn | arith.Rem | arith.MulHi | arith.Shl | arith.Shr,
+) -> Results:
+    element = scalar_element(op, op.lhs)
+    signed, unsigned, floating = _BINARY[type(op)]
+    compute = floating if element.is_float else signed if element.is_signed else unsigned
+    if compute is None:
+        op.error(f"has no meaning on {element}")
+    return [tuple(elementwise(ctx, element, (ctx.raw(op.lhs), ctx.raw(op.rhs)), compute))]
+
+
+@lowers(arith.And, arith.Or, arith.Xor)
+def lower_bitwise(ctx: Lowering, op: arith.And | arith.Or | arith.Xor) -> Results:
+    element = scalar_element(op, op.lhs)
+    opcode, possible = _BITWISE[type(op)]
+
+    def compute(ctx: Lowering, element: ScalarType, args: Sequence[str]) -> str:
+        name = _instruction(opcode)(ctx, element, args)
+        masks = [_possible(ctx, arg, element.bits) for arg in args]
+        return ctx.ints.learn(name, possible(*masks))
+
+    return [tuple(elementwise(ctx, element, (ctx.raw(op.lhs), ctx.raw(op.rhs)), compute))]
+
+
+def _possible(ctx: Lowering, operand: str, bits: int) -> int:
+    base, offset = ctx.ints.split(operand)
+    return ctx.ints.possible(base, bits) if base else offset & (1 << bits) - 1
+
+
+# ---- comparisons and selections ---------------------------------------------------------------
+
+
+@lowers(arith.Min, arith.Max)
+def lower_min_max(ctx: Lowering, op: arith.Min | arith.Max) -> Results:
+    element = scalar_element(op, op.lhs)
+    stem = "min" if isinstance(op, arith.Min) else "max"
+    if element.is_int:
+        compute = _call(f"{'s' if element.is_signed else 'u'}{stem}")
+    elif not op.propagate_nan:
+        compute = _call(f"{stem}num")
+    else:
+        compute = _nan_winning(stem)
+    return [tuple(elementwise(ctx, element, (ctx.raw(op.lhs), ctx.raw(op.rhs)), compute))]
+
+
+def _nan_winning(stem: str) -> Compute:
+    """Return the minimum or maximum that is NaN if an operand is."""
+
+    def compute(ctx: Lowering, element: ScalarType, args: Sequence[str]) -> str:
+        if element.bits != 64:
+            return _call(f"{stem}imum")(ctx, element, args)
+        # `min.NaN` has no f64 form; the sum of two numbers of which one is NaN is NaN.
+        unordered = ctx.emit.value(f"fcmp uno double {args[0]}, {args[1]}")
+        nan = ctx.emit.value(f"fadd double {args[0]}, {args[1]}")
+        number = _call(f"{stem}num")(ctx, element, args)
+        return ctx.emit.value(f"select i1 {unordered}, double {nan}, double {number}")
+
+    return compute
+
+
+_ORDER = {"lt": "lt", "le": "le", "gt": "gt", "ge": "ge"}
+
+
+@lowers(arith.Compare)
+def lower_compare(ctx: Lowering, op: arith.Compare) -> Results:
+    element = element_of(op.lhs.type)
+    left, right = ctx.registers(op.lhs), ctx.registers(op.rhs)
+    if isinstance(element, ScalarType) and element.is_float:
+        if element.bits == 8:
+            left, right = (convert_registers(ctx, regs, element, FP32) for regs in (left, right))
+            element = FP32
+        code = "fcmp " + ("une" if op.predicate == "ne" else f"o{op.predicate}")
+    elif op.predicate in ("eq", "ne"):
+        code = f"icmp {op.predicate}"
+    else:
+        signed = isinstance(element, ScalarType) and element.is_signed
+        code = f"icmp {'s' if signed else 'u'}{_ORDER[op.predicate]}"
+    kind = llvm_type(element)
+    return [
+        tuple(ctx.emit.value(f"{code} {kind} {a}, {b}") for a, b in zip(left, right, strict=True))
+    ]
+
+
+@lowers(arith.Select)
+def lower_select(ctx: Lowering, op: arith.Select) -> Results:
+    element = element_of(op.if_true.type)
+    kind = llvm_type(element)
+    conditions = ctx.registers(op.condition)
+    if len(conditions) == 1:
+        conditions *= num_registers(op.out.type)
+    yes, no = ctx.registers(op.if_true), ctx.registers(op.if_false)
+
+    def choose(condition: str, a: str, b: str) -> str:
+        if a == b or condition == "true":
+            return a
+        if condition == "false":
+            return b
+        return ctx.emit.value(f"select i1 {condition}, {kind} {a}, {kind} {b}")
+
+    return [tuple(choose(*row) for row in zip(conditions, yes, no, strict=True))]
+
+
+# ---- unary ------------------------------------------------------------------------------------
+
+
+@lowers(arith.Neg)
+def lower_neg(ctx: Lowering, op: arith.Neg) -> Results:
+    element = scalar_element(op, op.value)
+    if element.is_float:
+        return [tuple(elementwise(ctx, element, [ctx.raw(op.value)], _instruction("fneg")))]
+    return [tuple(ctx.ints.sub("0", value, element.bits) for value in ctx.raw(op.value))]
+
+
+@lowers(arith.Abs)
+def lower_abs(ctx: Lowering, op: arith.Abs) -> Results:
+    element = scalar_element(op, op.value)
+    if element.is_int and not element.is_signed:
+        return [ctx.raw(op.value)]
+
+    def compute(ctx: Lowering, element: ScalarType, args: Sequence[str]) -> str:
+        if element.is_float:
+            return _call("fabs")(ctx, element, args)
+        kind = llvm_type(element)
+        return ctx.emit.call(kind, f"llvm.abs.{kind}", [(kind, args[0]), ("i1", "false")])
+
+    return [tuple(elementwise(ctx, element, [ctx.raw(op.value)], compute))]
+
+
+@lowers(arith.Floor, arith.Ceil)
+def lower_rounding(ctx: Lowering, op: arith.Floor | arith.Ceil) -> Results:
+    element = scalar_element(op, op.value)
+    if element.is_int:
+        return [ctx.raw(op.value)]
+    compute = _in_fp32(_call("floor" if isinstance(op, arith.Floor) else "ceil"))
+    return [tuple(elementwise(ctx, element, [ctx.raw(op.value)], compute))]
+
+
+@lowers(arith.Fma)
+def lower_fma(ctx: Lowering, op: arith.Fma) -> Results:
+    element = scalar_element(op, op.lhs)
+    operands = [ctx.raw(value) for value in op.operands]
+    if element.is_int:
+        return [
+            tuple(
+                ctx.ints.add(ctx.ints.mul(a, b, element.bits), c, element.bits)
+                for a, b, c in zip(*operands, strict=True)
+            )
+        ]
+    return [tuple(elementwise(ctx, element, operands, _call("fma")))]
+
+
+@lowers(arith.Bitcast)
+def lower_bitcast(ctx: Lowering, op: arith.Bitcast) -> Results:
+    source = element_of(op.value.type)
+    target: ElementType = op.dtype
+    before, after = llvm_type(source), llvm_type(target)
+    if before == after:
+        return [ctx.raw(op.value)]
+    if GLOBAL_POINTER in (before, after):
+        opcode = "ptrtoint" if before == GLOBAL_POINTER else "inttoptr"
+    elif "i1" in (before, after):
+        opcode = "zext" if before == "i1" else "trunc"
+    else:
+        opcode = "bitcast"
+    values = ctx.registers(op.value)
+    return [tuple(ctx.emit.value(f"{opcode} {before} {value} to {after}") for value in values)]

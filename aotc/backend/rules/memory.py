@@ -1,0 +1,126 @@
+"""Rules for global memory: one instruction for each vector of registers.
+
+Masks are predicates, never branches: a lane that is masked off does not touch memory. Addresses
+keep their constant part apart, so it ends as the immediate of the instruction. Registers that
+hold copies are loaded once, and a store is made by one of the threads that hold the same element.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from aotc.backend import nvvm
+from aotc.backend.llvm_types import constant
+from aotc.backend.lower import Lowering, Results, lowers, num_registers
+from aotc.backend.thread_map import both, first_holders, is_first_holder
+from aotc.backend.words import pack, unpack, word_shape
+from aotc.ir.core import Value
+from aotc.ir.dialects import gpu
+from aotc.ir.layout import LinearLayout
+from aotc.ir.types import PointerType, ScalarType, TileType, element_of
+
+_MAX_ACCESS_BYTES = 16
+_EVICTION = ("", "evict_normal", "evict_first", "evict_last")
+_LOAD_CACHE = ("", ".ca", ".cg", ".cv", ".cs")
+_STORE_CACHE = ("", ".wb", ".cg", ".cs", ".wt")
+
+
+@lowers(gpu.Load)
+def lower_load(ctx: Lowering, op: gpu.Load) -> Results:
+    element, layout = _place(op, op.pointer)
+    access = _access(ctx, op, element, _LOAD_CACHE, op.volatile)
+    masks, others = _masks(ctx, op), _others(ctx, op, element)
+    addresses = ctx.raw(op.pointer)
+    loaded: dict[int, str] = {}
+    holders = [0] if layout is None else first_holders(layout)
+    for head in range(0, len(holders), op.vector):
+        group = range(head, head + op.vector)
+        if holders[head] != head:
+            loaded.update((register, loaded[holders[register]]) for register in group)
+            continue
+        mask = masks[head]
+        if mask == "false":
+            loaded.update((register, others[register]) for register in group)
+            continue
+        base, offset = ctx.ints.split(addresses[head])
+        predicate = "" if mask == "true" else mask
+        initial = pack(ctx.emit, [others[r] for r in group], element) if predicate else []
+        words = nvvm.load(
+            ctx.emit,
+            nvvm.Address("global", base, offset),
+            replace(access, predicate=predicate),
+            initial,
+        )
+        loaded.update(zip(group, unpack(ctx.emit, words, element, op.vector), strict=True))
+    return [tuple(loaded[register] for register in range(len(holders)))]
+
+
+@lowers(gpu.Store)
+def lower_store(ctx: Lowering, op: gpu.Store) -> Results:
+    element, layout = _place(op, op.pointer)
+    access = _access(ctx, op, element, _STORE_CACHE, volatile=False)
+    masks, addresses, values = _masks(ctx, op), ctx.raw(op.pointer), ctx.registers(op.value)
+    mine = is_first_holder(ctx, layout)
+    holders = [0] if layout is None else first_holders(layout)
+    for head in range(0, len(holders), op.vector):
+        if holders[head] != head or masks[head] == "false":
+            continue
+        base, offset = ctx.ints.split(addresses[head])
+        words = pack(ctx.emit, values[head : head + op.vector], element)
+        nvvm.store(
+            ctx.emit,
+            nvvm.Address("global", base, offset),
+            replace(access, predicate=both(ctx, masks[head], mine)),
+            words,
+        )
+    return []
+
+
+def _place(op: gpu.Load | gpu.Store, pointer: Value) -> tuple[ScalarType, LinearLayout | None]:
+    """Return what is accessed and how it is spread; no layout for a scalar access."""
+    pointee = element_of(pointer.type)
+    if not isinstance(pointee, PointerType):
+        op.error("goes through something that is not a pointer")
+    layout = pointer.type.layout if isinstance(pointer.type, TileType) else None
+    registers = 1 if layout is None else layout.in_size("register")
+    size = pointee.pointee.size_bytes * op.vector
+    if registers % op.vector or size > _MAX_ACCESS_BYTES or size & (size - 1):
+        op.error(f"accesses {op.vector} of {registers} registers, {size} bytes, at once")
+    return pointee.pointee, layout
+
+
+def _masks(ctx: Lowering, op: gpu.Load | gpu.Store) -> list[str]:
+    """Return the mask of each register, "true" where there is none."""
+    if op.mask is None:
+        return ["true"] * num_registers(op.pointer.type)
+    return ctx.registers(op.mask)
+
+
+def _others(ctx: Lowering, op: gpu.Load, element: ScalarType) -> list[str]:
+    if op.other is not None:
+        return ctx.registers(op.other)
+    return [constant(0, element)] * num_registers(op.out.type)
+
+
+def _access(
+    ctx: Lowering,
+    op: gpu.Load | gpu.Store,
+    element: ScalarType,
+    known_caches: tuple[str, ...],
+    volatile: bool,  # noqa: FBT001 - an attribute of the op, passed on
+) -> nvvm.Access:
+    """Return the access without its predicate.
+
+    PTX lets a cache operator and an L1 eviction priority not stand together; the L2 policy that
+    says the same as the priority can stand with both.
+    """
+    if op.cache not in known_caches or op.eviction not in _EVICTION:
+        op.error(f"has unknown modifiers {op.cache!r}, {op.eviction!r}")
+    bits, count = word_shape(element, op.vector)
+    modifiers, policy = op.cache, ""
+    if volatile:
+        modifiers = ""
+    elif op.eviction in ("evict_first", "evict_last"):
+        policy = nvvm.create_policy(ctx.emit, op.eviction)
+        modifiers = op.cache or f".L1::{op.eviction}"
+    return nvvm.Access(bits, count, modifiers=modifiers, policy=policy, volatile=volatile)

@@ -1,0 +1,89 @@
+"""Rules for sources and shapes of tiles: arithmetic on thread numbers, and renamed registers.
+
+No shape op moves data. Which register of the operand becomes which of the result is computed from
+the two layouts: the result's layout is written in coordinates of the operand, and each register
+is found by the element it holds.
+"""
+
+from __future__ import annotations
+
+from aotc.backend import nvvm
+from aotc.backend.integers import Component
+from aotc.backend.lower import Lowering, Results, layout_of, lowers, num_registers
+from aotc.backend.thread_map import rename, thread_columns, thread_offsets
+from aotc.ir.dialects import tile
+
+_HALVES = 2
+
+
+@lowers(tile.ProgramId)
+def lower_program_id(ctx: Lowering, op: tile.ProgramId) -> Results:
+    return [(ctx.ints.learn(nvvm.program_id(ctx.emit, op.axis), (1 << 31) - 1),)]
+
+
+@lowers(tile.NumPrograms)
+def lower_num_programs(ctx: Lowering, op: tile.NumPrograms) -> Results:
+    return [(ctx.ints.learn(nvvm.num_programs(ctx.emit, op.axis), (1 << 31) - 1),)]
+
+
+@lowers(tile.Arange)
+def lower_arange(ctx: Lowering, op: tile.Arange) -> Results:
+    layout = layout_of(op.out.type)
+    offsets = thread_offsets(ctx, layout.columns("register"), thread_columns(layout))
+    return [tuple(ctx.ints.add(offset, str(op.start), 32) for offset in offsets)]
+
+
+@lowers(tile.Splat)
+def lower_splat(ctx: Lowering, op: tile.Splat) -> Results:
+    return [ctx.raw(op.value) * num_registers(op.out.type)]
+
+
+@lowers(tile.Broadcast)
+def lower_broadcast(ctx: Lowering, op: tile.Broadcast) -> Results:
+    source = tile.tile_type(op, op.value)
+    wanted = layout_of(op.out.type).broadcast_source(source.shape)
+    return [rename(op, ctx.raw(op.value), layout_of(source), wanted)]
+
+
+@lowers(tile.ExpandDims, tile.Reshape)
+def lower_reshape(ctx: Lowering, op: tile.ExpandDims | tile.Reshape) -> Results:
+    source = tile.tile_type(op, op.value)
+    wanted = layout_of(op.out.type).reshape(source.shape)
+    return [rename(op, ctx.raw(op.value), layout_of(source).reshape(source.shape), wanted)]
+
+
+@lowers(tile.Trans)
+def lower_trans(ctx: Lowering, op: tile.Trans) -> Results:
+    back = [op.order.index(axis) for axis in range(len(op.order))]
+    held, wanted = layout_of(op.value.type), layout_of(op.out.type).transpose(back)
+    return [rename(op, ctx.raw(op.value), held.transpose(range(len(back))), wanted)]
+
+
+@lowers(tile.Join)
+def lower_join(ctx: Lowering, op: tile.Join) -> Results:
+    halves = (ctx.raw(op.lhs), ctx.raw(op.rhs))
+    where = _registers_by_element(layout_of(op.lhs.type).table("register"))
+    out: list[Component] = []
+    for element in layout_of(op.out.type).table("register"):
+        # The new axis is the last: its coordinate is the lowest bit of the packed element.
+        if element // _HALVES not in where:
+            op.error("joins elements that its thread does not hold")
+        out.append(halves[element % _HALVES][where[element // _HALVES]])
+    return [tuple(out)]
+
+
+@lowers(tile.Split)
+def lower_split(ctx: Lowering, op: tile.Split) -> Results:
+    registers = ctx.raw(op.value)
+    where = _registers_by_element(layout_of(op.value.type).table("register"))
+    wanted = layout_of(op.lhs.type).table("register")
+    if not all(_HALVES * element + 1 in where for element in wanted):
+        op.error("splits elements that its thread does not hold")
+    return [
+        tuple(registers[where[_HALVES * element + half]] for element in wanted)
+        for half in range(_HALVES)
+    ]
+
+
+def _registers_by_element(table: list[int]) -> dict[int, int]:
+    return {element: register for register, element in reversed(list(enumerate(table)))}

@@ -1,0 +1,91 @@
+"""Questions to layouts that many rules ask: which register, which threads, which offset.
+
+Invariant: everything here depends on the layouts alone, and asks the layout algebra for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from aotc.backend.integers import Component, Registers
+from aotc.backend.lower import LANE_BITS, Lowering
+from aotc.ir import gf2
+from aotc.ir.core import Op
+from aotc.ir.layout import LinearLayout
+
+
+def thread_columns(layout: LinearLayout) -> list[int]:
+    """Return the packed bases of the bits of the thread number: lanes, then warps."""
+    lanes = list(layout.columns("lane"))
+    return lanes + [0] * (LANE_BITS - len(lanes)) + list(layout.columns("warp"))
+
+
+def first_holders(layout: LinearLayout) -> list[int]:
+    """Return, for each register, the first register of a thread that holds the same element."""
+    seen: dict[int, int] = {}
+    return [
+        seen.setdefault(element, register)
+        for register, element in enumerate(layout.table("register"))
+    ]
+
+
+def rename(op: Op, registers: Registers, held: LinearLayout, wanted: LinearLayout) -> Registers:
+    """Return the registers of a thread under `wanted`, when it holds them under `held`.
+
+    Raises: IRError if a thread lacks an element.
+    """
+    if held == wanted:
+        return registers
+    held_threads, wanted_threads = thread_columns(held), thread_columns(wanted)
+    for index in range(max(len(held_threads), len(wanted_threads))):
+        if held_threads[index : index + 1] != wanted_threads[index : index + 1]:
+            op.error(f"moves data between threads, from {held} to {wanted}")
+    where: dict[int, int] = {}
+    for register, element in enumerate(held.table("register")):
+        where.setdefault(element, register)
+    return tuple(registers[_held(op, where, element)] for element in wanted.table("register"))
+
+
+def _held(op: Op, where: dict[int, int], element: int) -> int:
+    register = where.get(element)
+    if register is None:
+        op.error(f"needs element {element} of the tile, which its thread does not hold")
+    return register
+
+
+def redundant_threads(ctx: Lowering, layout: LinearLayout | None) -> int:
+    """Return the mask of thread-number bits that lead only to copies; all bits for a scalar."""
+    if layout is None:
+        return (1 << ctx.thread_bits) - 1
+    span = gf2.Span(layout.columns("register"))
+    columns = thread_columns(layout)
+    columns += [0] * (ctx.thread_bits - len(columns))
+    return sum((not span.add(column)) << bit for bit, column in enumerate(columns))
+
+
+def is_first_holder(ctx: Lowering, layout: LinearLayout | None) -> str:
+    """Return an i1 that holds in one thread of those that hold the same elements, or ""."""
+    mask = redundant_threads(ctx, layout)
+    if mask == 0:
+        return ""
+    bits = ctx.thread
+    if mask != (1 << ctx.thread_bits) - 1:
+        bits = ctx.emit.thread_value(f"and i32 {ctx.thread}, {mask}")
+    return ctx.emit.thread_value(f"icmp eq i32 {bits}, 0")
+
+
+def both(ctx: Lowering, left: str, right: str) -> str:
+    """Return the conjunction of two i1 operands, of which "" and "true" always hold."""
+    if left in ("", "true"):
+        return "" if right == "true" else right
+    if right in ("", "true") or left == right:
+        return left
+    return ctx.emit.value(f"and i1 {left}, {right}")
+
+
+def thread_offsets(
+    ctx: Lowering, register_columns: Sequence[int], columns: Sequence[int]
+) -> list[Component]:
+    """Return, for each register, the i32 XOR of its columns and those of the thread's bits."""
+    base = ctx.ints.linear(ctx.thread, columns)
+    return [ctx.ints.xor_constant(base, part) for part in gf2.span_table(register_columns)]

@@ -1,0 +1,258 @@
+"""From a kernel, its types and its configuration to a cubin: the only joiner of the stages.
+
+    source ──frontend──► tile IR ──schedule──► gpu IR ──backend──► LLVM IR ──► PTX ──► cubin
+
+A `CompileRequest` says everything a compile depends on besides the source files and the toolchain,
+so equal requests over equal sources give equal artifacts, and a request is a cache key.
+
+The stages are imported when the first kernel is compiled, not with this module: a build with
+nothing to do only needs the names of requests and metadata.
+"""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from aotc.ir.diagnostics import CompileError
+from aotc.target import parse as parse_target
+
+if TYPE_CHECKING:
+    from aotc.ir.core import Kernel
+    from aotc.ir.passes import Observer
+
+STAGES = ("tile", "gpu", "llvm", "ptx", "sass")
+_PTXAS_TIMEOUT_SECONDS = 600.0
+
+
+@dataclass(frozen=True)
+class CompileRequest:
+    """Name one compile.
+
+    `signature` gives each run-time argument its concrete type string ("*bf16:16", "i32", "i32=1",
+    "fp32"), `constants` each constexpr its value: int, float, bool, str, None or a dtype's name.
+    `maxnreg` of None leaves the registers a thread may use to ptxas.
+    """
+
+    source: str
+    kernel: str
+    signature: tuple[tuple[str, str], ...]
+    constants: tuple[tuple[str, object], ...]
+    target: str
+    num_warps: int = 4
+    num_stages: int = 3
+    num_ctas: int = 1
+    maxnreg: int | None = None
+
+
+@dataclass(frozen=True)
+class ParamSlot:
+    """Say where in the kernel's parameter buffer an argument goes."""
+
+    name: str
+    type: str
+    offset: int
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class Metadata:
+    """Say what a host must know to launch a cubin, and a user to judge it.
+
+    `source_files` are all files the frontend read, with their SHA-256.
+    """
+
+    name: str
+    symbol: str
+    target: str
+    num_warps: int
+    num_stages: int
+    num_ctas: int
+    shared_bytes: int
+    static_shared_bytes: int
+    registers: int
+    spill_bytes: int
+    stack_bytes: int
+    params: tuple[ParamSlot, ...]
+    remarks: tuple[str, ...]
+    ptxas_warnings: tuple[str, ...]
+    source_files: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class CompiledKernel:
+    """Hold a cubin, its metadata, and the text of every stage in `asm`, made when first read."""
+
+    cubin: bytes
+    metadata: Metadata
+    asm: Mapping[str, str]
+
+
+class _Stages(dict[str, str]):
+    """Map a stage to its text; what is not kept is made on demand."""
+
+    def __init__(self, texts: Mapping[str, str], made: Mapping[str, Callable[[], str]]) -> None:
+        super().__init__(texts)
+        self._made = dict(made)
+
+    def __missing__(self, stage: str) -> str:
+        if stage not in self._made:
+            raise KeyError(f"no stage {stage!r}; there are {', '.join(STAGES)}")
+        self[stage] = self._made[stage]()
+        return self[stage]
+
+
+@dataclass
+class Timings:
+    """Collect the seconds that each stage of compiles took."""
+
+    seconds: dict[str, float] = field(default_factory=dict[str, float])
+    _last: float = field(default_factory=time.perf_counter)
+
+    def lap(self, stage: str) -> None:
+        """Charge the time since the last lap to `stage`."""
+        now = time.perf_counter()
+        self.seconds[stage] = self.seconds.get(stage, 0.0) + now - self._last
+        self._last = now
+
+
+def compile_kernel(
+    request: CompileRequest,
+    *,
+    keep_asm: bool = False,
+    observer: Observer | None = None,
+    timings: Timings | None = None,
+) -> CompiledKernel:
+    """Compile one kernel to a cubin.
+
+    `keep_asm` keeps the text of every stage; without it only what a later read can make anew.
+    Raises: CompileError for the user's mistakes, IRError for ours.
+    """
+    from aotc import backend, frontend  # noqa: PLC0415 - llvmlite and the parser cost start-up
+    from aotc.ir.text import print_kernel  # noqa: PLC0415
+    from aotc.schedule.context import Config, Schedule  # noqa: PLC0415
+    from aotc.schedule.pipeline import schedule_kernel  # noqa: PLC0415
+
+    timings = timings or Timings()
+    timings.lap("import")
+    target = parse_target(request.target)
+    config = Config(
+        request.num_warps, request.num_stages, request.num_ctas, request.maxnreg or 0
+    )
+    translation = frontend.translate(
+        request.source,
+        request.kernel,
+        dict(request.signature),
+        dict(request.constants),
+        num_warps=request.num_warps,
+        target=request.target,
+    )
+    timings.lap("frontend")
+    kernel = translation.kernel
+    asm = {"tile": print_kernel(kernel)} if keep_asm else {}
+    schedule = Schedule(target, config)
+    schedule_kernel(kernel, schedule, observer)
+    timings.lap("schedule")
+    if keep_asm:
+        asm["gpu"] = print_kernel(kernel)
+        timings.lap("print")
+    _check_fits(kernel, request)
+    lowered = backend.lower_kernel(kernel, target)
+    timings.lap("lower")
+    ptx = backend.emit_ptx(lowered.llvm_ir, target)
+    timings.lap("llvm")
+    assembly = backend.assemble(
+        ptx, target, maxnreg=kernel.maxnreg, timeout_seconds=_PTXAS_TIMEOUT_SECONDS
+    )
+    timings.lap("ptxas")
+    metadata = Metadata(
+        name=request.kernel,
+        symbol=kernel.name,
+        target=request.target,
+        num_warps=request.num_warps,
+        num_stages=request.num_stages,
+        num_ctas=request.num_ctas,
+        shared_bytes=kernel.shared_bytes,
+        static_shared_bytes=assembly.static_shared_bytes,
+        registers=assembly.registers,
+        spill_bytes=assembly.spill_bytes,
+        stack_bytes=assembly.stack_bytes,
+        params=tuple(
+            ParamSlot(slot.name, slot.type, slot.offset_bytes, slot.size_bytes)
+            for slot in lowered.params
+        ),
+        remarks=(*translation.remarks, *schedule.remarks),
+        ptxas_warnings=tuple(assembly.warnings),
+        source_files=translation.source_files,
+    )
+    asm |= {"llvm": lowered.llvm_ir, "ptx": ptx}
+    made = {"sass": lambda: backend.disassemble(assembly.cubin)}
+    return CompiledKernel(assembly.cubin, metadata, _Stages(asm, made))
+
+
+def _check_fits(kernel: Kernel, request: CompileRequest) -> None:
+    target = parse_target(request.target)
+    if request.num_warps > target.max_warps_per_block:
+        raise CompileError(
+            f"num_warps = {request.num_warps} is more than the {target.max_warps_per_block} warps "
+            f"a block can have on {target}",
+            kernel.loc,
+        )
+
+
+def compile(  # noqa: A001 - the name users expect, as re.compile
+    kernel: str | Callable[..., object],
+    *,
+    signature: Mapping[str, str],
+    constants: Mapping[str, object] | None = None,
+    target: str = "sm_90a",
+    num_warps: int = 4,
+    num_stages: int = 3,
+    num_ctas: int = 1,
+    maxnreg: int | None = None,
+) -> CompiledKernel:
+    """Compile a kernel, given as "path/to/source.py:name" or as the Python function itself.
+
+    Raises: CompileError for mistakes in the kernel or the arguments.
+    """
+    source, name = _locate(kernel)
+    request = CompileRequest(
+        source,
+        name,
+        tuple(signature.items()),
+        tuple((constants or {}).items()),
+        target,
+        num_warps,
+        num_stages,
+        num_ctas,
+        maxnreg,
+    )
+    return compile_kernel(request, keep_asm=True)
+
+
+def _locate(kernel: str | Callable[..., object]) -> tuple[str, str]:
+    if isinstance(kernel, str):
+        source, separator, name = kernel.rpartition(":")
+        if not separator or not source:
+            raise CompileError(f"expected 'path/to/source.py:kernel', got {kernel!r}")
+        return source, name
+    # Triton's and our own decorators keep the function under `fn`.
+    function = inspect.unwrap(getattr(kernel, "fn", kernel))
+    try:
+        return inspect.getsourcefile(function) or "", function.__qualname__
+    except TypeError:
+        raise CompileError(
+            f"expected 'path/to/source.py:kernel' or a function, got {kernel!r}"
+        ) from None
+
+
+def autotune_configs(source: str, kernel: str) -> list[dict[str, object]]:
+    """Return the configs of the kernel's `@triton.autotune`, read without running the file."""
+    from aotc import frontend  # noqa: PLC0415
+
+    return frontend.autotune_configs(source, kernel)
+
+

@@ -1,0 +1,149 @@
+"""Loads and stores: pointers, masks and hints brought to what `tile.load` and `tile.store` take.
+
+Truth values have no memory format of their own: a pointer to them is read and written as bytes.
+Cache modifiers are kept without their dot (`ca`, `cg`, `cv`, `wb`, `cs`, `wt`), and eviction
+policies by Triton's names (`evict_first`, `evict_last`); an empty string is the default of each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from aotc.frontend.convert import bitcast, cast, common_shape, spread, static_bool, static_str, to_value
+from aotc.frontend.emitter import Emitter, fail
+from aotc.frontend.values import Operand, element, shape, show
+from aotc.ir.core import Value
+from aotc.ir.dialects import tile
+from aotc.ir.types import I1, I8, PointerType, ScalarType
+
+_LOAD_CACHES = ("", ".ca", ".cg", ".cs", ".cv")
+_STORE_CACHES = ("", ".wb", ".cg", ".cs", ".wt")
+_EVICTIONS = ("", "evict_normal", "evict_first", "evict_last")
+
+
+def _pointer(emit: Emitter, operand: Operand, name: str) -> tuple[Value, ScalarType]:
+    value = to_value(emit, operand, f"a pointer for tl.{name}")
+    kind = element(value)
+    if not isinstance(kind, PointerType):
+        fail(
+            f"tl.{name} takes a pointer or a tile of pointers, got {show(value)}",
+            remedy="add offsets to a pointer argument: tl.load(x_ptr + offsets)",
+        )
+    if kind.pointee == I1:
+        value, kind = bitcast(emit, value, PointerType(I8)), PointerType(I8)
+    return value, kind.pointee
+
+
+def _cache(operand: Operand, choices: tuple[str, ...]) -> str:
+    if operand is None:
+        return ""
+    return static_str(operand, "cache_modifier", choices).removeprefix(".")
+
+
+def _eviction(operand: Operand) -> str:
+    if operand is None:
+        return ""
+    policy = static_str(operand, "eviction_policy", _EVICTIONS)
+    return "" if policy == "evict_normal" else policy
+
+
+def _beside(emit: Emitter, pointer: Value, operand: Operand, what: str, name: str) -> Value:
+    """Bring what goes with a pointer to the pointer's shape. Raises: CompileError if larger."""
+    value = to_value(emit, operand, what)
+    if not shape(pointer):
+        if shape(value):
+            fail(
+                f"{what} of tl.{name} is a tile, {show(value)}, but the pointer is a scalar",
+                remedy="add offsets to the pointer to make it a tile of pointers",
+            )
+        return value
+    return spread(emit, value, shape(pointer))
+
+
+def _mask(emit: Emitter, pointer: Value, operand: Operand, name: str) -> Value:
+    mask = _beside(emit, pointer, operand, "the mask", name)
+    if element(mask) != I1:
+        fail(
+            f"the mask of tl.{name} must be of truth values, got {show(mask)}",
+            remedy="compare: `mask != 0`",
+        )
+    return mask
+
+
+def _widened(emit: Emitter, pointer: Value, *others: Operand) -> Value:
+    """Broadcast a tile of pointers to the shape it shares with what comes beside it."""
+    extents = shape(pointer)
+    if not extents:
+        return pointer
+    for other in others:
+        if isinstance(other, Value):
+            extents = common_shape(extents, shape(other))
+    return spread(emit, pointer, extents)
+
+
+def load(
+    emit: Emitter,
+    pointer: Operand,
+    mask: Operand = None,
+    other: Operand = None,
+    *,
+    cache_modifier: Operand = "",
+    eviction_policy: Operand = "",
+    volatile: Operand = False,
+) -> Value:
+    """Read what pointers point at; `other`, or anything, where the mask is false."""
+    if mask is None and other is not None:
+        fail("`other` without a mask has no meaning", remedy="give a mask, or leave `other` out")
+    source, kind = _pointer(emit, pointer, "load")
+    source = _widened(emit, source, mask, other)
+    masked = None if mask is None else _mask(emit, source, mask, "load")
+    filler = None
+    if other is not None:
+        scalar = cast(emit, to_value(emit, other, "`other`"), kind)
+        filler = _beside(emit, source, scalar, "`other`", "load")
+    out = emit(
+        tile.Load(
+            source,
+            masked,
+            filler,
+            _cache(cache_modifier, _LOAD_CACHES),
+            _eviction(eviction_policy),
+            static_bool(volatile, "volatile"),
+        )
+    ).out
+    return cast(emit, out, I1) if _is_bool_pointer(pointer) else out
+
+
+def _is_bool_pointer(operand: Operand) -> bool:
+    return isinstance(operand, Value) and element(operand) == PointerType(I1)
+
+
+def store(
+    emit: Emitter,
+    pointer: Operand,
+    value: Operand,
+    mask: Operand = None,
+    *,
+    cache_modifier: Operand = "",
+    eviction_policy: Operand = "",
+) -> None:
+    """Write a value, converted to the pointee's type, where the mask is true."""
+    target, kind = _pointer(emit, pointer, "store")
+    target = _widened(emit, target, value, mask)
+    content = to_value(emit, value, "a value to store")
+    if _is_bool_pointer(pointer):
+        content = cast(emit, content, I1)
+    content = _beside(emit, target, cast(emit, content, kind), "the value", "store")
+    masked = None if mask is None else _mask(emit, target, mask, "store")
+    emit(
+        tile.Store(
+            target,
+            content,
+            masked,
+            _cache(cache_modifier, _STORE_CACHES),
+            _eviction(eviction_policy),
+        )
+    )
+
+
+FUNCTIONS: dict[str, Callable[..., Operand]] = {"load": load, "store": store}

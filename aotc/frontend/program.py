@@ -1,0 +1,141 @@
+"""Functions about the program itself: its place in the grid, promises, checks, messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from aotc.frontend import math_functions, operators
+from aotc.frontend.convert import static_bool, static_int, static_str, to_value
+from aotc.frontend.emitter import Emitter, fail
+from aotc.frontend.values import Operand, element, shape, show
+from aotc.ir.core import Value
+from aotc.ir.dialects import tile
+from aotc.ir.types import I1
+
+_MAX_GRID_AXES = 3
+
+
+def _grid_axis(operand: Operand, name: str) -> int:
+    axis = static_int(operand, f"the axis of tl.{name}")
+    if not 0 <= axis < _MAX_GRID_AXES:
+        fail(f"the axis of tl.{name} must be 0, 1 or 2, got {axis}")
+    return axis
+
+
+def program_id(emit: Emitter, axis: Operand) -> Value:
+    """Return the index of this program along a grid axis."""
+    return emit(tile.ProgramId(_grid_axis(axis, "program_id"))).out
+
+
+def num_programs(emit: Emitter, axis: Operand) -> Value:
+    """Return the extent of the grid along an axis."""
+    return emit(tile.NumPrograms(_grid_axis(axis, "num_programs"))).out
+
+
+# ---- promises ---------------------------------------------------------------------------------
+
+
+def _promised(emit: Emitter, operand: Operand, values: Operand, name: str) -> tuple[Value, tuple[int, ...]]:
+    value = to_value(emit, operand, f"a value for tl.{name}")
+    items = values if isinstance(values, tuple) else (values,)
+    promised = tuple(static_int(one, f"each promise of tl.{name}") for one in items)
+    num_axes = max(1, len(shape(value)))
+    if len(promised) != num_axes:
+        fail(f"tl.{name} takes one number for each of {num_axes} axes, got {len(promised)}")
+    if any(one < 1 for one in promised):
+        fail(f"tl.{name} takes positive numbers, got {promised}")
+    return value, promised
+
+
+def multiple_of(emit: Emitter, input: Operand, values: Operand) -> Operand:  # noqa: A002
+    """Promise that the first element of each run is a multiple of `values`."""
+    if isinstance(input, int):
+        return input
+    value, promised = _promised(emit, input, values, "multiple_of")
+    return emit(tile.Hint(value, divisibility=promised)).out
+
+
+def max_contiguous(emit: Emitter, input: Operand, values: Operand) -> Operand:  # noqa: A002
+    """Promise runs of `values` consecutive elements."""
+    value, promised = _promised(emit, input, values, "max_contiguous")
+    return emit(tile.Hint(value, contiguity=promised)).out
+
+
+def max_constancy(emit: Emitter, input: Operand, values: Operand) -> Operand:  # noqa: A002
+    """Promise runs of `values` equal elements."""
+    value, promised = _promised(emit, input, values, "max_constancy")
+    return emit(tile.Hint(value, constancy=promised)).out
+
+
+def assume(emit: Emitter, cond: Operand) -> None:
+    """Promise that a condition holds."""
+    if not isinstance(cond, Value):
+        if not static_bool(cond, "the assumption"):
+            fail("tl.assume is given a condition that is known to be false")
+        return
+    emit(tile.Assume(operators.truth(emit, cond, "tl.assume")))
+
+
+# ---- checks and messages ----------------------------------------------------------------------
+
+
+def static_assert(emit: Emitter, cond: Operand, msg: Operand = "") -> None:
+    """Stop the compilation unless a condition known at compile time holds."""
+    del emit
+    if not static_bool(cond, "the condition of tl.static_assert"):
+        detail = f": {msg}" if msg else ""
+        fail(f"static assertion failed{detail}")
+
+
+def static_print(
+    emit: Emitter,
+    *values: Operand,
+    sep: Operand = " ",
+    end: Operand = "\n",
+    file: Operand = None,
+    flush: Operand = False,
+) -> None:
+    """Print while compiling."""
+    del end, file, flush
+    texts = [one if isinstance(one, str) else show(one) for one in values]
+    emit.prints.append(static_str(sep, "sep").join(texts))
+
+
+def device_assert(
+    emit: Emitter, cond: Operand, msg: Operand = "", mask: Operand = None
+) -> None:
+    """Stop the program unless the condition holds in every element (where the mask is true)."""
+    message = static_str(msg, "the message of an assertion")
+    if not isinstance(cond, Value):
+        if not static_bool(cond, "the condition") and mask is None:
+            fail(f"the assertion is known to fail{': ' + message if message else ''}")
+        if static_bool(cond, "the condition"):
+            return
+    if not emit.debug:
+        return
+    condition = math_functions.logical_argument(emit, cond)
+    if mask is not None:
+        unmasked = operators.logical_not(emit, to_value(emit, mask, "a mask"))
+        condition = operators.bit_or(emit, condition, unmasked)
+    if element(condition) != I1:
+        fail(f"an assertion takes truth values, got {show(condition)}")
+    emit(tile.Assert(condition, message))
+
+
+def debug_barrier(emit: Emitter) -> None:
+    """Wait for all threads of the program."""
+    emit(tile.Barrier())
+
+
+FUNCTIONS: dict[str, Callable[..., Operand]] = {
+    "program_id": program_id,
+    "num_programs": num_programs,
+    "multiple_of": multiple_of,
+    "max_contiguous": max_contiguous,
+    "max_constancy": max_constancy,
+    "assume": assume,
+    "static_assert": static_assert,
+    "static_print": static_print,
+    "device_assert": device_assert,
+    "debug_barrier": debug_barrier,
+}

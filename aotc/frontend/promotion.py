@@ -1,0 +1,117 @@
+"""Which type an operation computes in: Triton's promotion rules, as functions of types alone.
+
+A Python number ("literal" here) is weaker than a tile or a run-time scalar: when its kind (truth
+value, integer, float) is no higher than the other operand's, it adopts the other's type. Two
+run-time operands never do that, whatever their shapes; they meet by the rules below:
+
+    fp64 beats all; a quotient or remainder of floats is fp32 at least; then fp32, then fp16;
+    bf16 only meets itself, else fp32; two different fp8 types meet in fp16;
+    integers meet as in C: the wider one wins, at equal width the unsigned one.
+
+Invariant: nothing here looks at values or builds ops, so the rules can be tested as a table.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from aotc.ir.types import (
+    BF16,
+    FP16,
+    FP32,
+    FP64,
+    I1,
+    I32,
+    I64,
+    U32,
+    U64,
+    ScalarType,
+)
+
+Arithmetic = Literal["plain", "division"]
+
+_SMALLEST_NORMAL_FP32 = 2.0**-126
+_LARGEST_FP32 = (2 - 2**-23) * 2.0**127
+
+
+class PromotionError(ValueError):
+    """Report two types that do not meet; the message completes a sentence about them."""
+
+
+def is_fp8(kind: ScalarType) -> bool:
+    """Return whether `kind` is one of the 8-bit floats."""
+    return kind.is_float and kind.bits == 8
+
+
+def rank(kind: ScalarType) -> int:
+    """Return 0 for truth values, 1 for integers, 2 for floats: what a literal is weaker by."""
+    return 2 if kind.is_float else 0 if kind.is_bool else 1
+
+
+def literal_type(value: bool | float) -> ScalarType:
+    """Return the type a Python number takes when it becomes a run-time scalar.
+
+    Raises: PromotionError for an integer that no 64-bit type holds.
+    """
+    if isinstance(value, bool):
+        return I1
+    if isinstance(value, int):
+        for kind, low, high in (
+            (I32, -(2**31), 2**31),
+            (U32, 2**31, 2**32),
+            (I64, -(2**63), 2**63),
+            (U64, 2**63, 2**64),
+        ):
+            if low <= value < high:
+                return kind
+        raise PromotionError("it does not fit into 64 bits")
+    magnitude = abs(value)
+    special = magnitude in (0.0, float("inf")) or value != value  # noqa: PLR0124 - NaN
+    if special or _SMALLEST_NORMAL_FP32 <= magnitude <= _LARGEST_FP32:
+        return FP32
+    return FP64
+
+
+def integer_type(left: ScalarType, right: ScalarType) -> ScalarType:
+    """Return the type two integers meet in: C's usual arithmetic conversions."""
+    if left.is_signed == right.is_signed:
+        return left if left.bits > right.bits else right
+    unsigned, signed = (right, left) if left.is_signed else (left, right)
+    return unsigned if unsigned.bits >= signed.bits else signed
+
+
+def computation_type(
+    left: ScalarType,
+    right: ScalarType,
+    *,
+    left_is_literal: bool = False,
+    right_is_literal: bool = False,
+    arithmetic: Arithmetic = "plain",
+) -> ScalarType:
+    """Return the type in which `left` and `right` are computed with each other.
+
+    Raises: PromotionError if they do not meet.
+    """
+    if left_is_literal != right_is_literal:
+        literal, other = (left, right) if left_is_literal else (right, left)
+        if rank(literal) <= rank(other):
+            left = right = other
+    if left.is_float or right.is_float:
+        return _float_type(left, right, arithmetic)
+    if arithmetic == "division" and left.is_signed != right.is_signed:
+        raise PromotionError("one is signed and the other is not")
+    return integer_type(left, right)
+
+
+def _float_type(left: ScalarType, right: ScalarType, arithmetic: Arithmetic) -> ScalarType:
+    if FP64 in (left, right):
+        return FP64
+    if arithmetic == "division" or FP32 in (left, right):
+        return FP32
+    if FP16 in (left, right):
+        return FP16
+    if BF16 in (left, right):
+        return BF16 if left == right else FP32
+    if is_fp8(left) and is_fp8(right):
+        return left if left == right else FP16
+    raise PromotionError("8-bit floats meet only floats")

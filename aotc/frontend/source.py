@@ -1,0 +1,121 @@
+"""Source files: read once, parsed once, never executed.
+
+A kernel's file may import others; each is a `SourceFile` with its tree and the digest that goes
+into the cache key. Python is not asked to import anything, so a file with side effects, or one
+whose imports are missing on the build machine, is as good as any other.
+
+Parsed files are kept for the process, keyed by what the file system says of them, because a grid
+of configurations translates the same file again and again.
+
+Invariant: the positions in a `Loc` are characters of the file on disk, whatever its encoding.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import io
+import linecache
+import tokenize
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from aotc.ir.diagnostics import CompileError, Loc
+
+_CACHED_FILES = 512
+_MAX_SOURCE_BYTES = 8 << 20
+
+
+@dataclass(frozen=True, eq=False)
+class SourceFile:
+    """Hold one parsed file. `digest` is the SHA-256 of its bytes, in hexadecimal."""
+
+    path: str
+    digest: str
+    lines: tuple[str, ...]
+    tree: ast.Module
+    is_ascii: bool
+
+    @property
+    def folder(self) -> Path:
+        """The folder that relative imports start from."""
+        return Path(self.path).parent
+
+    @property
+    def is_package(self) -> bool:
+        """Whether the file is a package's `__init__.py`."""
+        return Path(self.path).name == "__init__.py"
+
+    def loc(self, node: ast.AST, call_site: Loc | None = None) -> Loc:
+        """Return where `node` is; a span that goes on ends with its first line."""
+        line = getattr(node, "lineno", 1)
+        col = getattr(node, "col_offset", 0)
+        end_col = getattr(node, "end_col_offset", None) or col + 1
+        text = self.lines[line - 1] if 0 < line <= len(self.lines) else ""
+        if getattr(node, "end_lineno", line) != line:
+            end_col = len(text.encode())
+        if not self.is_ascii:
+            # `ast` counts bytes of UTF-8.
+            encoded = text.encode()
+            col = len(encoded[:col].decode(errors="replace"))
+            end_col = len(encoded[:end_col].decode(errors="replace"))
+        return Loc(self.path, line, col, max(end_col, col + 1), call_site)
+
+
+def load(path: str) -> SourceFile:
+    """Return the parsed file at `path`.
+
+    Raises: CompileError if it cannot be read or is not Python.
+    """
+    try:
+        stat = Path(path).stat()
+    except OSError as error:
+        raise CompileError(
+            f"cannot read {path}: {error.strerror}", remedy="check the path of the source file"
+        ) from error
+    return _parse(path, stat.st_mtime_ns, stat.st_size)
+
+
+@lru_cache(maxsize=_CACHED_FILES)
+def _parse(path: str, mtime_ns: int, size_bytes: int) -> SourceFile:
+    del mtime_ns
+    if size_bytes > _MAX_SOURCE_BYTES:
+        raise CompileError(f"{path} has {size_bytes} bytes, more than {_MAX_SOURCE_BYTES}")
+    linecache.checkcache(path)
+    try:
+        raw = Path(path).read_bytes()
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(raw).readline)
+        text = io.TextIOWrapper(io.BytesIO(raw), encoding).read()
+    except OSError as error:
+        raise CompileError(f"cannot read {path}: {error.strerror}") from error
+    except (SyntaxError, UnicodeDecodeError, LookupError) as error:
+        raise CompileError(f"cannot decode {path}: {error}", Loc(path, 1)) from error
+    return SourceFile(
+        path,
+        hashlib.sha256(raw).hexdigest(),
+        tuple(text.split("\n")),
+        parse_text(text, path),
+        text.isascii(),
+    )
+
+
+def parse_text(text: str, path: str) -> ast.Module:
+    """Parse Python source. Raises: CompileError where it is not Python or nests too deeply."""
+    try:
+        return ast.parse(text, path)
+    except SyntaxError as error:
+        loc = _syntax_error_loc(error, path)
+        raise CompileError(f"invalid Python syntax: {error.msg}", loc) from error
+    except (RecursionError, MemoryError) as error:
+        raise CompileError("the source is nested too deeply to be parsed", Loc(path, 1)) from error
+    except ValueError as error:
+        raise CompileError(f"invalid Python source: {error}", Loc(path, 1)) from error
+
+
+def _syntax_error_loc(error: SyntaxError, path: str) -> Loc:
+    line, col = error.lineno or 1, max((error.offset or 1) - 1, 0)
+    same_line = (error.end_lineno or line) == line
+    end_col = (error.end_offset or 0) - 1 if same_line else col + 1
+    return Loc(path, line, col, max(end_col, col + 1))
+

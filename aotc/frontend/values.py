@@ -1,0 +1,226 @@
+"""What an expression in a kernel may evaluate to.
+
+A run-time value is an `aotc.ir.core.Value`. Everything else is known while compiling and is kept
+as the plain Python object it is: an `int`, `float`, `bool`, `str` or `None`, a tuple (whose parts
+may be run-time values), a type of `aotc.ir.types` for a dtype, or one of the objects below. So
+"is it a constexpr" is the question "is it not a `Value`", and arithmetic on constants is Python's.
+
+`Operand` is therefore `object`: each place that takes one narrows it and says what it expected.
+
+Invariant: these objects are immutable and hold no run-time value, `BoundMethod` and `Unbound`
+aside.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TypeAlias
+
+from aotc.frontend.source import SourceFile
+from aotc.ir.core import Value
+from aotc.ir.diagnostics import Loc
+from aotc.ir.types import (
+    PointerType,
+    ScalarType,
+    TileType,
+    element_of,
+    shape_of,
+)
+
+Operand: TypeAlias = object
+DType: TypeAlias = ScalarType | PointerType | TileType
+
+
+class PropagateNan(Enum):
+    """Say whether a minimum or maximum of a NaN and a number is the NaN."""
+
+    NONE = 0
+    ALL = 0xFFFF
+
+
+@dataclass(frozen=True, eq=False)
+class Function:
+    """Name a function of a source file. `is_jit` says that kernels may call it."""
+
+    file: SourceFile
+    node: ast.FunctionDef
+    qualname: str
+    is_jit: bool = True
+    is_constexpr: bool = False
+
+    def __repr__(self) -> str:
+        return self.qualname
+
+
+@dataclass(frozen=True, eq=False)
+class Builtin:
+    """Name a function of the language; `run` takes the emitter, then the arguments."""
+
+    name: str
+    run: Callable[..., Operand]
+    positional: tuple[str, ...]
+    required: int
+    keyword_only: tuple[str, ...] = ()
+    variadic: bool = False
+
+    def __repr__(self) -> str:
+        return f"tl.{self.name}"
+
+
+@dataclass(frozen=True, eq=False)
+class Missing:
+    """Name a feature of the language that is not built yet."""
+
+    name: str
+
+
+@dataclass(frozen=True, eq=False)
+class Loop:
+    """Name one of the iterators that a `for` understands."""
+
+    name: str
+    is_static: bool = False
+    hints: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Module:
+    """Name a module that is known without a file, such as `triton.language`."""
+
+    name: str
+
+
+@dataclass(frozen=True, eq=False)
+class UserModule:
+    """Name a module that has a source file."""
+
+    file: SourceFile
+
+
+@dataclass(frozen=True)
+class External:
+    """Name an object of a module that is not known, such as `torch.float16`."""
+
+    path: str
+
+
+@dataclass(frozen=True)
+class Constexpr:
+    """Hold a global made with `tl.constexpr(...)`: the only kind a kernel may read."""
+
+    value: Operand
+
+
+@dataclass(frozen=True, eq=False)
+class StaticCall:
+    """Hold a function of plain Python values, such as `float` or `dtype.is_fp16`."""
+
+    name: str
+    call: Callable[..., Operand]
+
+
+@dataclass(frozen=True, eq=False)
+class BoundMethod:
+    """Hold a function of the language with its first argument, as in `x.to`."""
+
+    receiver: Operand
+    function: Builtin | Missing
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Hold the parts of `start:stop:step` inside brackets."""
+
+    start: Operand
+    stop: Operand
+    step: Operand
+
+
+@dataclass(frozen=True)
+class Unbound:
+    """Take the place of a variable that has no value here; `reason` completes "it is"."""
+
+    reason: str
+    loc: Loc | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Config:
+    """Hold one `triton.Config` of an autotuner."""
+
+    values: Mapping[str, Operand] = field(default_factory=dict[str, Operand])
+
+
+# ---- names for messages -----------------------------------------------------------------------
+
+DTYPE_NAMES = {
+    "int1": "i1",
+    "int8": "i8",
+    "int16": "i16",
+    "int32": "i32",
+    "int64": "i64",
+    "uint8": "u8",
+    "uint16": "u16",
+    "uint32": "u32",
+    "uint64": "u64",
+    "float8e4nv": "fp8e4nv",
+    "float8e5": "fp8e5",
+    "float16": "fp16",
+    "bfloat16": "bf16",
+    "float32": "fp32",
+    "float64": "fp64",
+}
+"""Names of dtypes in Triton's language, and in ours."""
+
+LANGUAGE_NAMES = {ours: theirs for theirs, ours in DTYPE_NAMES.items()}
+
+
+def show_type(type_: object) -> str:
+    """Return a type as a user writes and reads it: `float32[16, 32]`, `pointer<float16>`."""
+    if isinstance(type_, TileType):
+        return f"{show_type(type_.element)}[{', '.join(map(str, type_.shape))}]"
+    if isinstance(type_, PointerType):
+        return f"pointer<{show_type(type_.pointee)}>"
+    if isinstance(type_, ScalarType):
+        return LANGUAGE_NAMES.get(type_.name, type_.name)
+    return str(type_)
+
+
+def show(operand: Operand) -> str:
+    """Return what an operand is, for a message: its type, or the constant itself."""
+    if isinstance(operand, Value):
+        return show_type(operand.type)
+    if isinstance(operand, tuple):
+        return "(" + ", ".join(show(item) for item in operand) + ")"
+    if isinstance(operand, ScalarType | PointerType | TileType):
+        return f"the type {show_type(operand)}"
+    if isinstance(operand, Function):
+        return f"the function {operand.qualname}"
+    if isinstance(operand, Builtin | Missing):
+        return f"the function tl.{operand.name}"
+    if isinstance(operand, Module):
+        return f"the module {operand.name}"
+    if isinstance(operand, UserModule):
+        return f"the module {operand.file.path}"
+    if isinstance(operand, External):
+        return f"{operand.path}, which is not known without running the file,"
+    return repr(operand)
+
+
+def is_number(operand: Operand) -> bool:
+    """Return whether `operand` is a constant number or truth value."""
+    return isinstance(operand, int | float)
+
+
+def element(value: Value) -> ScalarType | PointerType:
+    """Return the element type of a tile, or the type of a scalar."""
+    kind = element_of(value.type)
+    return kind
+
+
+def shape(value: Value) -> tuple[int, ...]:
+    """Return the shape of a tile, and () for a scalar."""
+    return shape_of(value.type)

@@ -1,0 +1,580 @@
+"""Values, ops, blocks and kernels: the one data structure every stage reads and writes.
+
+An op is declared like a dataclass. Its fields are operands, attributes, results and nested blocks;
+its opcode and memory effect are class keywords:
+
+    class Add(Binary, opcode="arith.add", pure=True):
+        lhs: Value = operand()
+        rhs: Value = operand()
+        out: Value = result()
+
+Result types are inferred from operands, attributes and blocks, never passed, so a value cannot
+claim a type that its op does not produce. Control flow is nested blocks that end in a terminator,
+never a graph of branches. Attributes are immutable plain values, so they print and compare as
+they are. Uses are kept in insertion order: the output of every pass must be reproducible.
+
+Invariant: `value.users` names exactly the ops that have `value` among their operands.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, NoReturn, TypeVar
+
+from aotc.ir.diagnostics import IRError, Loc, current_loc
+from aotc.ir.types import Type
+
+if sys.version_info >= (3, 11):
+    from typing import dataclass_transform
+else:
+    from typing_extensions import dataclass_transform
+
+Effect = Literal["none", "read", "write", "readwrite"]
+OpT = TypeVar("OpT", bound="Op")
+
+_MISSING: Any = object()
+
+
+# ---- field declarations -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class FieldSpec:
+    """Describe one declared field of an op class."""
+
+    role: Literal["operand", "operands", "attribute", "result", "results", "block"]
+    default: Any = _MISSING
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Arity:
+    """Count what an op class declares, so that generic parts can be checked against it.
+
+    `required` are the indices of the operands that may not be absent; `variadic` says that any
+    number of operands may follow the first `num_operands`.
+    """
+
+    num_operands: int = 0
+    required: tuple[int, ...] = ()
+    variadic: bool = False
+    num_blocks: int = 0
+
+    @classmethod
+    def of(cls, fields: Sequence[FieldSpec]) -> Arity:
+        operands = [spec for spec in fields if spec.role == "operand"]
+        return cls(
+            len(operands),
+            tuple(i for i, spec in enumerate(operands) if spec.default is _MISSING),
+            any(spec.role == "operands" for spec in fields),
+            sum(spec.role == "block" for spec in fields),
+        )
+
+
+def operand(*, default: Any = _MISSING) -> Any:
+    """Declare an operand; `default=None` makes it optional."""
+    return FieldSpec("operand", default)
+
+
+def operands() -> Any:
+    """Declare the variadic operand group; it must be the last operand field."""
+    return FieldSpec("operands")
+
+
+def attribute(*, default: Any = _MISSING) -> Any:
+    """Declare an attribute: an immutable, hashable plain value."""
+    return FieldSpec("attribute", default)
+
+
+def result(*, init: Literal[False] = False) -> Any:
+    """Declare a single result."""
+    del init
+    return FieldSpec("result")
+
+
+def results(*, init: Literal[False] = False) -> Any:
+    """Declare a variadic group of results; it must be the last result field."""
+    del init
+    return FieldSpec("results")
+
+
+def block() -> Any:
+    """Declare a nested block."""
+    return FieldSpec("block")
+
+
+# ---- values and blocks ------------------------------------------------------------------------
+
+
+class Value:
+    """Hold one result of an op or one argument of a block."""
+
+    __slots__ = ("hint", "index", "owner", "type", "users")
+
+    def __init__(self, type_: Type, owner: Op | Block, index: int, hint: str = "") -> None:
+        self.type = type_
+        self.owner = owner
+        self.index = index
+        self.hint = hint
+        self.users: dict[Op, int] = {}
+
+    @property
+    def op(self) -> Op | None:
+        """The op that computes this value, or None for a block argument."""
+        return self.owner if isinstance(self.owner, Op) else None
+
+    def replace_all_uses_with(self, other: Value) -> None:
+        """Make every user of this value use `other` instead."""
+        for user in list(self.users):
+            user.replace_operand(self, other)
+
+    def __repr__(self) -> str:
+        return f"<Value {self.hint or self.index} : {self.type}>"
+
+
+class Block:
+    """Hold a list of ops that run in order, and the arguments they may use.
+
+    `parent` is the op or kernel the block is nested in. Iterating is safe while the current op
+    is removed or ops are inserted around it.
+    """
+
+    __slots__ = ("args", "first", "last", "parent")
+
+    def __init__(self, arg_types: Sequence[Type] = (), hints: Sequence[str] = ()) -> None:
+        self.args = [
+            Value(type_, self, index, hints[index] if index < len(hints) else "")
+            for index, type_ in enumerate(arg_types)
+        ]
+        self.first: Op | None = None
+        self.last: Op | None = None
+        self.parent: Op | Kernel | None = None
+
+    def __iter__(self) -> Iterator[Op]:
+        op = self.first
+        while op is not None:
+            following = op.next
+            yield op
+            # An op inserted after the current one is visited; a removed one leads on.
+            op = op.next if op.block is self else following
+
+    def walk(self) -> Iterator[Op]:
+        """Yield every op of this block and of the blocks nested in it, outer ops first."""
+        for op in self:
+            yield op
+            for nested in op.blocks:
+                yield from nested.walk()
+
+    def add_arg(self, type_: Type, hint: str = "") -> Value:
+        """Append a block argument."""
+        arg = Value(type_, self, len(self.args), hint)
+        self.args.append(arg)
+        return arg
+
+    @property
+    def terminator(self) -> Op:
+        """The last op of the block. Raises: IRError if the block is empty."""
+        if self.last is None:
+            raise IRError("block has no terminator")
+        return self.last
+
+    def insert(self, op: Op, before: Op | None = None) -> None:
+        """Insert a detached op before `before`, or at the end."""
+        if op.block is not None:
+            raise IRError(f"{op.opcode} is already in a block", op.loc)
+        previous = self.last if before is None else before.prev
+        op.block, op.prev, op.next = self, previous, before
+        if previous is None:
+            self.first = op
+        else:
+            previous.next = op
+        if before is None:
+            self.last = op
+        else:
+            before.prev = op
+
+    def clear(self) -> None:
+        """Detach every op, nested ones too, and drop the uses they make."""
+        op = self.first
+        while op is not None:
+            following = op.next
+            for nested in op.blocks:
+                nested.clear()
+            op.set_slots(())
+            op.block = op.prev = op.next = None
+            op = following
+        self.first = self.last = None
+
+
+# ---- ops --------------------------------------------------------------------------------------
+
+
+@dataclass_transform(
+    eq_default=False,
+    field_specifiers=(operand, operands, attribute, result, results, block),
+)
+class Op:
+    """Base of all ops. Subclasses declare fields; see the module docstring."""
+
+    opcode: ClassVar[str] = ""
+    effect: ClassVar[Effect] = "none"
+    pure: ClassVar[bool] = False
+    """Whether the op may be removed when unused, duplicated and moved; nested effects aside."""
+    terminator: ClassVar[bool] = False
+    fields: ClassVar[tuple[FieldSpec, ...]] = ()
+    attribute_fields: ClassVar[tuple[FieldSpec, ...]] = ()
+    arity: ClassVar[Arity] = Arity()
+    registry: ClassVar[dict[str, type[Op]]] = {}
+
+    slots: list[Value | None]
+    results: list[Value]
+    blocks: tuple[Block, ...]
+    loc: Loc
+    block: Block | None
+    prev: Op | None
+    next: Op | None
+
+    def __init_subclass__(
+        cls,
+        *,
+        opcode: str = "",
+        pure: bool = False,
+        effect: Effect = "none",
+        terminator: bool = False,
+    ) -> None:
+        own = [
+            FieldSpec(spec.role, spec.default, name)
+            for name, spec in list(cls.__dict__.items())
+            if isinstance(spec, FieldSpec)
+        ]
+        cls.fields = (*(spec for spec in cls.fields if spec.name not in cls.__dict__), *own)
+        cls.attribute_fields = tuple(spec for spec in cls.fields if spec.role == "attribute")
+        cls.arity = Arity.of(cls.fields)
+        for spec in own:
+            if hasattr(Op, spec.name) or spec.name in Op.__annotations__:
+                raise IRError(f"{opcode or cls.__name__}: field {spec.name} hides a member of Op")
+        _define_accessors(cls)
+        if opcode:
+            if opcode in Op.registry:
+                raise IRError(f"opcode {opcode} is declared twice")
+            cls.opcode = opcode
+            cls.pure = pure
+            cls.effect = effect
+            cls.terminator = terminator
+            Op.registry[opcode] = cls
+
+    # -- to be overridden ------------------------------------------------------
+
+    def infer(self) -> Sequence[Type]:
+        """Return the result types. Raises: IRError if operands or attributes do not fit."""
+        return ()
+
+    # -- structure -------------------------------------------------------------
+
+    @property
+    def operands(self) -> list[Value]:
+        """The operands that are present, in order."""
+        return [value for value in self.slots if value is not None]
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """The attributes by name, in declaration order."""
+        return {spec.name: getattr(self, spec.name) for spec in self.attribute_fields}
+
+    def set_slots(self, slots: Sequence[Value | None]) -> None:
+        """Replace all operand slots."""
+        for value in self.slots:
+            if value is not None:
+                _drop_use(value, self)
+        self.slots = list(slots)
+        for value in self.slots:
+            if value is not None:
+                value.users[self] = value.users.get(self, 0) + 1
+
+    def replace_operand(self, old: Value, new: Value) -> None:
+        """Use `new` wherever this op uses `old`; its place in other use lists stays."""
+        count = old.users.pop(self, 0)
+        if count:
+            self.slots = [new if value is old else value for value in self.slots]
+            new.users[self] = new.users.get(self, 0) + count
+
+    def remove(self) -> None:
+        """Take this op out of its block; it keeps its operands and may be inserted again."""
+        if self.block is None:
+            raise IRError(f"{self.opcode} is in no block", self.loc)
+        if self.prev is None:
+            self.block.first = self.next
+        else:
+            self.prev.next = self.next
+        if self.next is None:
+            self.block.last = self.prev
+        else:
+            self.next.prev = self.prev
+        self.block = self.prev = self.next = None
+
+    def erase(self) -> None:
+        """Remove this op for good. Raises: IRError if a result is still used."""
+        for value in self.results:
+            if value.users:
+                user = next(iter(value.users))
+                raise IRError(f"{self.opcode} is erased but {user.opcode} uses it", self.loc)
+        if self.block is not None:
+            self.remove()
+        for nested in self.blocks:
+            nested.clear()
+        self.set_slots(())
+
+    def replace_with(self, values: Sequence[Value]) -> None:
+        """Give every use of the results to `values`, then erase this op."""
+        for old, new in zip(self.results, values, strict=True):
+            old.replace_all_uses_with(new)
+            new.hint = new.hint or old.hint
+        self.erase()
+
+    @property
+    def parent_op(self) -> Op | None:
+        """The op whose nested block this op is in, or None at the top of a kernel."""
+        parent = None if self.block is None else self.block.parent
+        return parent if isinstance(parent, Op) else None
+
+    def ancestors(self) -> Iterator[Op]:
+        """Yield the enclosing ops from the inside out."""
+        parent = self.parent_op
+        while parent is not None:
+            yield parent
+            parent = parent.parent_op
+
+    def clone(
+        self,
+        mapping: dict[Value, Value],
+        **attributes: Any,
+    ) -> Op:
+        """Return a detached copy whose operands went through `mapping`; results are added to it.
+
+        Types are inferred anew, so a mapping to values of other types retypes the copy.
+        """
+        slots = [None if value is None else mapping.get(value, value) for value in self.slots]
+        blocks = tuple([clone_block(nested, mapping) for nested in self.blocks])
+        copy = type(self).__new__(type(self))
+        for spec in self.attribute_fields:
+            setattr(copy, spec.name, getattr(self, spec.name))
+        for name, value in attributes.items():
+            if all(name != spec.name for spec in self.attribute_fields):
+                self.error(f"has no attribute {name}")
+            setattr(copy, name, value)
+        copy._setup(slots, blocks, self.loc)
+        for old, new in zip(self.results, copy.results, strict=True):
+            mapping[old] = new
+            new.hint = old.hint
+        return copy
+
+    def error(self, message: str) -> NoReturn:
+        """Raise an IRError at this op."""
+        raise IRError(f"{self.opcode}: {message}", self.loc)
+
+    def expect(self, condition: bool, message: str) -> None:  # noqa: FBT001 - reads as a sentence
+        """Raise an IRError at this op unless `condition` holds."""
+        if not condition:
+            self.error(message)
+
+    def __repr__(self) -> str:
+        return f"<{self.opcode} {self.attributes}>"
+
+    def _setup(self, slots: list[Value | None], blocks: tuple[Block, ...], loc: Loc) -> None:
+        self.slots = slots
+        self.blocks = blocks
+        self.loc = loc
+        self.block = self.prev = self.next = None
+        try:
+            types = self.infer()
+        except ValueError as error:  # what layouts raise for arguments that do not fit
+            raise IRError(f"{self.opcode}: {error}", loc) from error
+        self.results = [Value(type_, self, index) for index, type_ in enumerate(types)]
+        # Only now that the op is known to be valid may the values and blocks learn of it.
+        for value in slots:
+            if value is not None:
+                value.users[self] = value.users.get(self, 0) + 1
+        for nested in blocks:
+            nested.parent = self
+
+
+def _drop_use(value: Value, op: Op) -> None:
+    count = value.users[op]
+    if count == 1:
+        del value.users[op]
+    else:
+        value.users[op] = count - 1
+
+
+def _slot_getter(index: int) -> Callable[[Op], Value | None]:
+    return lambda self: self.slots[index]
+
+
+def _group_getter(index: int) -> Callable[[Op], tuple[Value | None, ...]]:
+    return lambda self: tuple(self.slots[index:])
+
+
+def _result_getter(index: int) -> Callable[[Op], Value]:
+    return lambda self: self.results[index]
+
+
+def _results_getter(index: int) -> Callable[[Op], tuple[Value, ...]]:
+    return lambda self: tuple(self.results[index:])
+
+
+def _block_getter(index: int) -> Callable[[Op], Block]:
+    return lambda self: self.blocks[index]
+
+
+_GETTERS: dict[str, Callable[[int], Callable[[Op], object]]] = {
+    "operand": _slot_getter,
+    "operands": _group_getter,
+    "result": _result_getter,
+    "results": _results_getter,
+    "block": _block_getter,
+}
+_POSITIONS = {
+    "operand": "slot",
+    "operands": "slot",
+    "result": "result",
+    "results": "result",
+    "block": "block",
+}
+
+
+def _define_accessors(cls: type[Op]) -> None:
+    """Give `cls` its field properties and an `__init__` written for exactly its fields."""
+    counts = {"slot": 0, "result": 0, "block": 0}
+    parameters: list[str] = []
+    slot_parts: list[str] = []
+    block_parts: list[str] = []
+    body: list[str] = []
+    defaults: dict[str, Any] = {}
+    for spec in cls.fields:
+        name = spec.name
+        if spec.role != "attribute":
+            kind = _POSITIONS[spec.role]
+            setattr(cls, name, property(_GETTERS[spec.role](counts[kind])))
+            counts[kind] += 1
+        elif isinstance(cls.__dict__.get(name), FieldSpec):
+            delattr(cls, name)
+        if spec.role in ("result", "results"):
+            continue
+        if spec.default is _MISSING:
+            parameters.append(name)
+        else:
+            defaults[f"_default_{name}"] = spec.default
+            parameters.append(f"{name}=_default_{name}")
+        if spec.role == "operand":
+            slot_parts.append(name)
+        elif spec.role == "operands":
+            slot_parts.append(f"*{name}")
+        elif spec.role == "block":
+            block_parts.append(name)
+        else:
+            body.append(f"    self.{name} = {name}")
+    block_tuple = "".join(f"{name}, " for name in block_parts)
+    body.append(f"    self._setup([{', '.join(slot_parts)}], ({block_tuple}), _loc())")
+    source = f"def __init__(self, {', '.join(parameters)}):\n" + "\n".join(body)
+    namespace: dict[str, Any] = {"_loc": current_loc, **defaults}
+    exec(source, namespace)  # noqa: S102 - written from the declared fields, as dataclasses does
+    cls.__init__ = namespace["__init__"]
+
+
+def build(
+    cls: type[OpT],
+    slots: Sequence[Value | None],
+    attributes: Mapping[str, Any],
+    blocks: Sequence[Block],
+    loc: Loc,
+) -> OpT:
+    """Build an op from its generic parts, as the parser does.
+
+    Raises: IRError if the parts are not those the op declares, or do not fit each other.
+    """
+    op = cls.__new__(cls)
+    num_given = 0
+    for spec in cls.attribute_fields:
+        value = attributes.get(spec.name, _MISSING)
+        if value is not _MISSING:
+            num_given += 1
+        elif spec.default is not _MISSING:
+            value = spec.default
+        else:
+            raise IRError(f"{cls.opcode} needs attribute {spec.name}", loc)
+        setattr(op, spec.name, value)
+    if num_given != len(attributes):
+        known = [spec.name for spec in cls.attribute_fields]
+        unknown = next(name for name in attributes if name not in known)
+        raise IRError(f"{cls.opcode} has no attribute {unknown}", loc)
+    _check_arity(cls, slots, blocks, loc)
+    op._setup(list(slots), tuple(blocks), loc)
+    return op
+
+
+def _check_arity(
+    cls: type[Op], slots: Sequence[Value | None], blocks: Sequence[Block], loc: Loc
+) -> None:
+    arity = cls.arity
+    if len(slots) < arity.num_operands or (len(slots) > arity.num_operands and not arity.variadic):
+        raise IRError(f"{cls.opcode} takes {arity.num_operands} operands, got {len(slots)}", loc)
+    if any(slots[index] is None for index in arity.required) or None in slots[arity.num_operands :]:
+        raise IRError(f"{cls.opcode} lacks an operand that is not optional", loc)
+    if len(blocks) != arity.num_blocks:
+        raise IRError(f"{cls.opcode} takes {arity.num_blocks} blocks, got {len(blocks)}", loc)
+
+
+def clone_block(source: Block, mapping: dict[Value, Value]) -> Block:
+    """Copy a block and all in it; its arguments and results are added to `mapping`.
+
+    An argument keeps its own type unless `mapping` already holds a retyped value for it.
+    """
+    copy = Block()
+    for arg in source.args:
+        retyped = mapping.get(arg)
+        new = copy.add_arg(arg.type if retyped is None else retyped.type, arg.hint)
+        mapping[arg] = new
+    for op in source:
+        copy.insert(op.clone(mapping))
+    return copy
+
+
+# ---- kernels ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ParamInfo:
+    """Describe a kernel parameter: its name and what the launcher promises of its value.
+
+    `divisibility` is a number the argument (for a pointer: its address, in bytes) is a multiple of.
+    """
+
+    name: str
+    divisibility: int = 1
+
+
+@dataclass(eq=False)
+class Kernel:
+    """Hold one kernel: its parameters are the arguments of `body`, in launch order.
+
+    `maxnreg` of 0 leaves the registers a thread may use to ptxas; `shared_bytes` is what
+    `allocate_shared` found the kernel to need.
+    """
+
+    name: str
+    params: tuple[ParamInfo, ...]
+    body: Block
+    num_warps: int = 4
+    num_ctas: int = 1
+    maxnreg: int = 0
+    shared_bytes: int = 0
+    loc: Loc = field(default_factory=current_loc)
+
+    def __post_init__(self) -> None:
+        self.body.parent = self
+
+    def walk(self) -> Iterator[Op]:
+        """Yield every op of the kernel, outer ops first."""
+        return self.body.walk()

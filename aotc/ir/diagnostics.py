@@ -1,0 +1,152 @@
+"""Source locations and the two families of errors.
+
+A user's mistake is a `DiagnosticError` (`CompileError` for a kernel, `ManifestError` for a
+manifest): it says where, what was expected, what was got and what to do, and it renders with the
+source line and a caret. A mistake of ours is an `IRError`. Nothing else may leave the compiler,
+so the command line can map the first family to exit code 1 and the second to exit code 3.
+
+Invariant: a location is immutable and names real positions of a real file; rewrites pass on the
+location of what they replace, so every later remark can point at the user's line.
+
+    Exception
+    ├── DiagnosticError        the user's mistake
+    │   ├── CompileError       in a kernel's source
+    │   └── ManifestError      in kernels.toml, or in what the command line asked of it
+    └── IRError                our mistake: invalid IR, a missing rule, a broken invariant
+"""
+
+from __future__ import annotations
+
+import difflib
+import linecache
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+
+_MAX_CALL_SITES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Loc:
+    """Name a span of a source file, and the call that brought the compiler there.
+
+    `line` and `col` count from 1 and from 0, as `ast` has them; `end_col` is exclusive and on the
+    same line. `call_site` is where the enclosing `@jit` function was called from, or None.
+    """
+
+    file: str
+    line: int
+    col: int = 0
+    end_col: int = 0
+    call_site: Loc | None = field(default=None, repr=False)
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}:{self.col + 1}"
+
+    def chain(self) -> Iterator[Loc]:
+        """Yield this location, then its call sites from the inside out."""
+        loc: Loc | None = self
+        while loc is not None:
+            yield loc
+            loc = loc.call_site
+
+
+UNKNOWN_LOC = Loc("<unknown>", 0)
+
+_current_loc: ContextVar[Loc] = ContextVar("aotc_current_loc", default=UNKNOWN_LOC)
+
+
+def current_loc() -> Loc:
+    """Return the location that ops built now are given."""
+    return _current_loc.get()
+
+
+@contextmanager
+def at(loc: Loc) -> Generator[None]:
+    """Give `loc` to the ops built inside the `with` block."""
+    token = _current_loc.set(loc)
+    try:
+        yield
+    finally:
+        _current_loc.reset(token)
+
+
+def source_line(loc: Loc) -> str | None:
+    """Return the text of the line `loc` is on, or None if the file cannot be read."""
+    return linecache.getline(loc.file, loc.line).rstrip("\n") or None
+
+
+def render_caret(loc: Loc, indent: str = "  ") -> str:
+    """Return the source line with carets under the span, or an empty string without a source."""
+    line = source_line(loc)
+    if line is None:
+        return ""
+    text = line.expandtabs(1)
+    width = max(1, min(loc.end_col, len(text)) - loc.col)
+    return f"{indent}{text}\n{indent}{' ' * loc.col}{'^' * width}"
+
+
+class DiagnosticError(Exception):
+    """Report a mistake of the user's, with its place and its remedy.
+
+    `message` says what was expected and what was got; `remedy` what to do, or an empty string.
+    """
+
+    def __init__(self, message: str, loc: Loc | None = None, *, remedy: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.loc = loc
+        self.remedy = remedy
+        self.context: list[str] = []
+
+    def add_context(self, line: str) -> None:
+        """Append a line that says what was being built, such as the kernel and its config."""
+        self.context.append(line)
+
+    def render(self) -> str:
+        """Return the whole report: place, message, source line, caret, call chain, remedy."""
+        known = self.loc is not None and self.loc != UNKNOWN_LOC
+        lines = [f"{self.loc}: error: {self.message}" if known else f"error: {self.message}"]
+        if known and self.loc is not None:
+            lines.append(render_caret(self.loc))
+            sites = list(self.loc.chain())[1:]
+            for site in sites[:_MAX_CALL_SITES]:
+                lines += [f"  called from {site}", render_caret(site, "    ")]
+            if len(sites) > _MAX_CALL_SITES:
+                lines.append(f"  … {len(sites) - _MAX_CALL_SITES} more calls")
+        if self.remedy:
+            lines.append(f"  help: {self.remedy}")
+        lines += [f"  note: {line}" for line in self.context]
+        return "\n".join(line for line in lines if line)
+
+    def __str__(self) -> str:
+        return self.render()
+
+
+class CompileError(DiagnosticError):
+    """Report a mistake in a kernel's source."""
+
+
+class ManifestError(DiagnosticError):
+    """Report a mistake in a manifest, or in what was asked of it."""
+
+
+class IRError(Exception):
+    """Report a mistake of ours: invalid IR or a broken invariant of a pass."""
+
+    def __init__(self, message: str, loc: Loc | None = None) -> None:
+        super().__init__(message if loc is None or loc == UNKNOWN_LOC else f"{loc}: {message}")
+        self.loc = loc
+
+
+def nearest(name: str, candidates: Iterable[str]) -> str | None:
+    """Return the candidate that `name` was most likely meant to be, or None."""
+    found = difflib.get_close_matches(name, sorted(candidates), n=1, cutoff=0.6)
+    return found[0] if found else None
+
+
+def did_you_mean(name: str, candidates: Iterable[str]) -> str:
+    """Return a remedy naming the nearest candidate, or an empty string."""
+    found = nearest(name, candidates)
+    return f"did you mean {found!r}?" if found else ""

@@ -1,0 +1,341 @@
+"""Tiles: making them, reshaping them, reducing them, moving them to and from memory.
+
+This is what the frontend produces. The shape ops are also gpu IR: on a tile with a layout each of
+them only renames elements, so its result layout follows from the operand's and nothing moves.
+Memory ops, reductions and scans are turned into their explicit counterparts in `gpu`.
+
+Invariant: result layouts are inferred by the layout algebra; an op that would have to move data
+cannot be built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
+
+from aotc.ir.core import Block, Op, Value, attribute, block, operand, operands, result, results
+from aotc.ir.layout import LinearLayout
+from aotc.ir.types import I1, I32, PointerType, ScalarType, TileType, Type, element_of
+
+Axis = int
+
+
+def tile_type(op: Op, value: Value) -> TileType:
+    """Return the value's type, which must be a tile."""
+    if not isinstance(value.type, TileType):
+        op.error(f"expected a tile, got {value.type}")
+    return value.type
+
+
+# ---- sources ----------------------------------------------------------------------------------
+
+
+class ProgramId(Op, opcode="tile.program_id", pure=True):
+    """The index of this program along a grid axis."""
+
+    axis: Axis = attribute()
+    out: Value = result()
+
+    def infer(self) -> Sequence[Type]:
+        self.expect(self.axis in (0, 1, 2), f"axis {self.axis} is not 0, 1 or 2")
+        return (I32,)
+
+
+class NumPrograms(Op, opcode="tile.num_programs", pure=True):
+    """The extent of the grid along an axis."""
+
+    axis: Axis = attribute()
+    out: Value = result()
+
+    def infer(self) -> Sequence[Type]:
+        self.expect(self.axis in (0, 1, 2), f"axis {self.axis} is not 0, 1 or 2")
+        return (I32,)
+
+
+class Arange(Op, opcode="tile.arange", pure=True):
+    """The i32 tile (start, start+1, …, end-1)."""
+
+    start: int = attribute()
+    end: int = attribute()
+    layout: LinearLayout | None = attribute(default=None)
+    out: Value = result()
+
+    def infer(self) -> Sequence[Type]:
+        extent = self.end - self.start
+        self.expect(extent > 0 and extent & (extent - 1) == 0, f"extent {extent} is no power of 2")
+        return (TileType(I32, (extent,), self.layout),)
+
+
+class Splat(Op, opcode="tile.splat", pure=True):
+    """A scalar in every element of a tile."""
+
+    value: Value = operand()
+    shape: tuple[int, ...] = attribute()
+    layout: LinearLayout | None = attribute(default=None)
+    out: Value = result()
+
+    def infer(self) -> Sequence[Type]:
+        kind = self.value.type
+        if not isinstance(kind, ScalarType | PointerType):
+            self.error(f"expected a scalar, got {kind}")
+        return (TileType(kind, self.shape, self.layout),)
+
+
+# ---- shapes -----------------------------------------------------------------------------------
+
+
+class Broadcast(Op, opcode="tile.broadcast", pure=True):
+    """A tile repeated along its axes of extent 1.
+
+    With a layout, `layout` is the result's, and the operand's must be it with the repeated axes
+    dropped, so that every thread already holds what it repeats.
+    """
+
+    value: Value = operand()
+    shape: tuple[int, ...] = attribute()
+    layout: LinearLayout | None = attribute(default=None)
+    out: Value = result()
+
+    def infer(self) -> Sequence[Type]:
+        source = tile_type(self, self.value)
+        fits = len(source.shape) == len(self.shape) and all(
+            have in (1, want) for have, want in zip(source.shape, self.shape, strict=True)
+        )
+        self.expect(fits, f"{source.shape} does not broadcast to {self.shape}")
+        if self.layout is not None and source.layout is not None:
+            needed = self.layout.broadcast_source(source.shape)
+            if source.layout != needed:
+                self.error(f"operand has {source.layout}, needs {needed}")
+        return (TileType(source.element, self.shape, self.layout),)
+
+
+class ExpandDims(Op, opcode="tile.expand_dims", pure=True):
+    """A tile with a new axis of extent 1 at `axis`."""
+
+    value: Value = operand()
+    axis: Axis = attribute()
+    out: Value = result()
+
+    def infer(self) -> Sequence[Type]:
+        source = tile_type(self, self.value)
+        self.expect(0 <= self.axis <= len(source.shape), f"axis {self.axis} is out of range")
+        shape = (*source.shape[: self.axis], 1, *source.shape[self.axis :])
+        layout = None if source.layout is None else source.layout.expand_dims(self.axis)
+        return (TileType(source.element, shape, layout),)
+
+
+class Reshape(Op, opcode="tile.reshape", pure=True):
+    """The same elements in row-major order under another shape."""
+
+    value: Value = operand()
+    shape: tuple[int, ...] = attribute()
+    out: Value = result()
+
+    def infer(self) -> Sequence[Type]:
+        source = tile_type(self, self.value)
+        self.expect(
+            prod(source.shape) == prod(self.shape), f"{source.shape} does not fill {self.shape}"
+        )
+        layout = None if source.layout is None else source.layout.reshape(self.shape)
+        return (TileType(source.element, self.shape, layout),)
+
+
+class Trans(Op, opcode="tile.trans", pure=True):
+    """The tile with its axes in another order: result axis `i` is operand axis `order[i]`."""
+
+    value: Value = operand()
+    order: tuple[int, ...] = attribute()
+    out: Value = result()
+
+    def infer(self) -> Sequence[Type]:
+        source = tile_type(self, self.value)
+        self.expect(
+            sorted(self.order) == list(range(len(source.shape))),
+            f"{self.order} does not permute {len(source.shape)} axes",
+        )
+        layout = None if source.layout is None else source.layout.transpose(self.order)
+        shape = tuple(source.shape[axis] for axis in self.order)
+        return (TileType(source.element, shape, layout),)
+
+
+class Join(Op, opcode="tile.join", pure=True):
+    """Two tiles side by side along a new last axis of extent 2."""
+
+    lhs: Value = operand()
+    rhs: Value = operand()
+    out: Value = result()
+
+    def infer(self) -> Sequence[Type]:
+        source = tile_type(self, self.lhs)
+        if self.rhs.type != source:
+            self.error(f"operands are {source} and {self.rhs.type}")
+        layout = None if source.layout is None else source.layout.join()
+        return (TileType(source.element, (*source.shape, 2), layout),)
+
+
+class Split(Op, opcode="tile.split", pure=True):
+    """The two halves of a tile along its last axis of extent 2.
+
+    With a layout, one thread must hold both halves of a pair in its registers.
+    """
+
+    value: Value = operand()
+    lhs: Value = result()
+    rhs: Value = result()
+
+    def infer(self) -> Sequence[Type]:
+        source = tile_type(self, self.value)
+        self.expect(source.shape[-1:] == (2,), f"the last axis of {source.shape} is not 2")
+        layout = None if source.layout is None else source.layout.split()
+        half = TileType(source.element, source.shape[:-1], layout)
+        return (half, half)
+
+
+# ---- memory -----------------------------------------------------------------------------------
+
+
+def check_access(
+    op: Op, pointer: Value, mask: Value | None, value: Value | None
+) -> TileType | Type:
+    """Check a memory access and return the type of what is read or written."""
+    pointee = element_of(pointer.type)
+    if not isinstance(pointee, PointerType):
+        op.error(f"{pointer.type} is not a pointer")
+    content: Type = pointee.pointee
+    if isinstance(pointer.type, TileType):
+        content = replace(pointer.type, element=pointee.pointee)
+    masked = replace(content, element=I1) if isinstance(content, TileType) else I1
+    if mask is not None and mask.type != masked:
+        op.error(f"the mask is {mask.type}, expected {masked}")
+    if value is not None and value.type != content:
+        op.error(f"the value is {value.type}, expected {content}")
+    return content
+
+
+class Load(Op, opcode="tile.load", effect="read"):
+    """What the pointers point at; `other`, or anything, where the mask is false."""
+
+    pointer: Value = operand()
+    mask: Value | None = operand(default=None)
+    other: Value | None = operand(default=None)
+    cache: str = attribute(default="")
+    eviction: str = attribute(default="")
+    volatile: bool = attribute(default=False)
+    out: Value = result()
+
+    def infer(self) -> Sequence[Type]:
+        return (check_access(self, self.pointer, self.mask, self.other),)
+
+
+class Store(Op, opcode="tile.store", effect="write"):
+    """Write the value where the mask is true."""
+
+    pointer: Value = operand()
+    value: Value = operand()
+    mask: Value | None = operand(default=None)
+    cache: str = attribute(default="")
+    eviction: str = attribute(default="")
+
+    def infer(self) -> Sequence[Type]:
+        check_access(self, self.pointer, self.mask, self.value)
+        return ()
+
+
+# ---- reductions -------------------------------------------------------------------------------
+
+
+def check_combine(op: Op, combine: Block, inputs: Sequence[Value]) -> list[TileType]:
+    """Check the combine block of a reduction or scan over `inputs`; return their types.
+
+    The block takes the accumulated elements, then the next ones, and yields the combined ones.
+    """
+    types = [tile_type(op, value) for value in inputs]
+    op.expect(bool(types), "needs at least one operand")
+    op.expect(
+        len({(kind.shape, kind.layout) for kind in types}) == 1,
+        "operands differ in shape or layout",
+    )
+    elements = [kind.element for kind in types]
+    op.expect([arg.type for arg in combine.args] == elements * 2, "wrong combine arguments")
+    yielded = [value.type for value in combine.terminator.operands]
+    op.expect(yielded == elements, "combine yields the wrong types")
+    return types
+
+
+class Reduce(Op, opcode="tile.reduce", pure=True):
+    """Tiles combined along an axis, which disappears; `combine` is associative and commutative."""
+
+    inputs: Sequence[Value] = operands()
+    axis: Axis = attribute()
+    combine: Block = block()
+    outs: Sequence[Value] = results()
+
+    def infer(self) -> Sequence[Type]:
+        types = check_combine(self, self.combine, self.inputs)
+        self.expect(0 <= self.axis < len(types[0].shape), f"axis {self.axis} is out of range")
+        return [reduced(kind, self.axis) for kind in types]
+
+
+def reduced(kind: TileType, axis: int) -> Type:
+    """Return the type of `kind` without `axis`: a scalar when no axis is left.
+
+    Registers that differed only along the axis are one register of the result.
+    """
+    shape = kind.shape[:axis] + kind.shape[axis + 1 :]
+    if not shape:
+        return kind.element
+    layout = None if kind.layout is None else kind.layout.reduce(axis).remove_zero_bases()
+    return TileType(kind.element, shape, layout)
+
+
+class Scan(Op, opcode="tile.scan", pure=True):
+    """Running combination along an axis, in order, or from the end if `reverse`."""
+
+    inputs: Sequence[Value] = operands()
+    axis: Axis = attribute()
+    combine: Block = block()
+    reverse: bool = attribute(default=False)
+    outs: Sequence[Value] = results()
+
+    def infer(self) -> Sequence[Type]:
+        types = check_combine(self, self.combine, self.inputs)
+        self.expect(0 <= self.axis < len(types[0].shape), f"axis {self.axis} is out of range")
+        return types
+
+
+# ---- facts and checks -------------------------------------------------------------------------
+
+
+class Hint(Op, opcode="tile.hint", pure=True):
+    """The operand, with what the user promises of it, one number for each axis.
+
+    `divisibility` of the first element of a run, `contiguity` the length of runs of consecutive
+    values, `constancy` of runs of equal values; an empty tuple promises nothing.
+    """
+
+    value: Value = operand()
+    divisibility: tuple[int, ...] = attribute(default=())
+    contiguity: tuple[int, ...] = attribute(default=())
+    constancy: tuple[int, ...] = attribute(default=())
+    out: Value = result()
+
+    def infer(self) -> Sequence[Type]:
+        return (self.value.type,)
+
+
+class Assume(Op, opcode="tile.assume", effect="write"):
+    """The user's promise that a condition holds."""
+
+    condition: Value = operand()
+
+
+class Assert(Op, opcode="tile.assert", effect="write"):
+    """Trap with a message unless the condition holds in every element."""
+
+    condition: Value = operand()
+    message: str = attribute(default="")
+
+
+class Barrier(Op, opcode="tile.barrier", effect="readwrite"):
+    """Wait for all threads of the program; memory accesses do not cross it."""

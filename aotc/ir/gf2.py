@@ -1,0 +1,148 @@
+"""Linear algebra over GF(2) on vectors packed into integers.
+
+Bit `i` of an integer is coordinate `i` of a vector, addition is XOR, and a matrix is the sequence
+of its columns. Tiles have a few dozen bits, so one machine word holds a vector and elimination
+costs a handful of integer operations a column: layouts are queried thousands of times a kernel.
+
+Invariant: functions are pure and answers depend on the order of the arguments only, so that every
+choice of basis made with them is reproducible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+
+def combine(columns: Sequence[int], mask: int) -> int:
+    """Return the XOR of the columns whose index is a set bit of `mask`: the matrix times `mask`."""
+    out = 0
+    while mask:
+        low = mask & -mask
+        out ^= columns[low.bit_length() - 1]
+        mask ^= low
+    return out
+
+
+def span_table(columns: Iterable[int], start: int = 0) -> list[int]:
+    """Return `start` XOR `combine(columns, k)` for `k` in order, `2 ** len(columns)` entries."""
+    table = [start]
+    for column in columns:
+        table += [entry ^ column for entry in table]
+    return table
+
+
+class Span:
+    """Grow a subspace vector by vector, and say how its members are made of what was added.
+
+    A vector that is already in the span is counted, so masks refer to insertion order, but it is
+    never used in an answer: that is what makes free bits zero.
+    """
+
+    __slots__ = ("_count", "_rows")
+
+    def __init__(self, vectors: Iterable[int] = ()) -> None:
+        # Pivot bit length -> (vector with that leading bit, mask of added vectors that make it).
+        self._rows: dict[int, tuple[int, int]] = {}
+        self._count = 0
+        for vector in vectors:
+            self.add(vector)
+
+    @property
+    def rank(self) -> int:
+        return len(self._rows)
+
+    def add(self, vector: int) -> bool:
+        """Add a vector; return whether it enlarged the span."""
+        rest, mask = self._eliminate(vector)
+        mask ^= 1 << self._count
+        self._count += 1
+        if rest:
+            self._rows[rest.bit_length()] = (rest, mask)
+        return rest != 0
+
+    def reduce(self, vector: int) -> int:
+        """Return the vector with the pivots of the span eliminated; zero if it is a member."""
+        return self._eliminate(vector)[0]
+
+    def __contains__(self, vector: int) -> bool:
+        return self._eliminate(vector)[0] == 0
+
+    def solve(self, vector: int) -> int | None:
+        """Return the mask of added vectors whose XOR is `vector`, or None if it is no member."""
+        rest, mask = self._eliminate(vector)
+        return None if rest else mask
+
+    def _eliminate(self, vector: int) -> tuple[int, int]:
+        mask = 0
+        rows = self._rows
+        # Bits above the one in hand stay: they have no pivot, and later rows cannot touch them.
+        todo = vector
+        while todo:
+            length = todo.bit_length()
+            row = rows.get(length)
+            if row is None:
+                todo ^= 1 << (length - 1)
+            else:
+                vector ^= row[0]
+                todo ^= row[0]
+                mask ^= row[1]
+        return vector, mask
+
+
+def rank(vectors: Iterable[int]) -> int:
+    """Return the dimension of the span of `vectors`."""
+    return Span(vectors).rank
+
+
+def independent(vectors: Iterable[int], modulo: Iterable[int] = ()) -> list[int]:
+    """Return, in order, the vectors that each enlarge the span of `modulo` and those before."""
+    span = Span(modulo)
+    return [vector for vector in vectors if span.add(vector)]
+
+
+def intersection(left: Sequence[int], right: Sequence[int]) -> list[int]:
+    """Return a basis of what the spans of `left` and `right` share.
+
+    Each member is made of the first vectors of `left` that can make it, so that a basis vector of
+    `left` that is itself shared is returned as it is.
+    """
+    left = independent(left)
+    right_span = Span(right)
+    shared = [vector for vector in left if vector in right_span]
+    # Eliminate what is left of `left` modulo `right`: each dependence is one more shared vector.
+    rest = [vector for vector in left if vector not in right_span]
+    images = Span()
+    used: list[int] = []
+    for vector in rest:
+        image = right_span.reduce(vector)
+        mask = images.solve(image)
+        if mask is not None:
+            shared.append(vector ^ combine(used, mask))
+        images.add(image)
+        used.append(vector)
+    return shared
+
+
+def complement(vectors: Iterable[int], num_bits: int) -> list[int]:
+    """Return unit vectors, lowest first, that complete `vectors` to a basis of `num_bits` bits."""
+    return independent((1 << bit for bit in range(num_bits)), vectors)
+
+
+def transpose(columns: Sequence[int], num_rows: int) -> list[int]:
+    """Return the rows of a matrix as integers: bit `c` of entry `r` is bit `r` of column `c`."""
+    return [
+        sum((column >> row & 1) << index for index, column in enumerate(columns))
+        for row in range(num_rows)
+    ]
+
+
+def kernel(columns: Sequence[int]) -> list[int]:
+    """Return a basis of the masks `k` with `combine(columns, k) == 0`."""
+    span = Span()
+    basis: list[int] = []
+    for index, column in enumerate(columns):
+        mask = span.solve(column)
+        if mask is not None:
+            basis.append(mask ^ (1 << index))
+        span.add(column)
+    return basis

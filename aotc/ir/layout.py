@@ -1,0 +1,787 @@
+"""Layouts: linear maps over GF(2) from the bits of the hardware to the elements of a tile.
+
+A layout says which element of a tile sits where. Its input dimensions name places: `register`,
+`lane`, `warp` and `block` for a tile spread over threads, `offset` for one in shared memory. Its
+output dimensions are the tile's axes, `dim0`, `dim1` and so on. All extents are powers of two, and
+the map is fixed by its *bases*: the element that each single input bit leads to. Any other place
+leads to the XOR of the bases of its set bits. A 4x4 tile on four lanes of four registers:
+
+    #ll<register=[[0,1],[1,0]] lane=[[0,2],[2,0]] : [4,4]>
+
+    register 1 -> (0,1)      lane 1 -> (0,2)       dim1:   0      1      2      3
+    register 2 -> (1,0)      lane 2 -> (2,0)       dim0 0  l0r0   l0r1   l1r0   l1r1
+    register 3 -> (1,1)      lane 3 -> (2,2)            1  l0r2   l0r3   l1r2   l1r3
+                                                        2  l2r0   l2r1   l3r0   l3r1
+    lane 1, register 3 -> (0,2) ^ (1,1) = (1,3)         3  l2r2   l2r3   l3r2   l3r3
+
+The map runs from hardware to tensor because only that way is it a function: two threads may hold
+the same element (a zero or repeated basis broadcasts), a thread never holds two in one register.
+
+Coordinates are packed into one integer, the element's row-major index: the last axis has the low
+bits. A reshape therefore changes no basis at all, only how the bits are cut into axes. Input bits
+are packed the other way round, the first dimension low, so registers count fastest.
+
+Invariant: a layout is immutable, and every basis lies inside the output extents. Two layouts are
+equal when their dimensions, in order, and their bases are. What does not hold for the arguments
+of an operation (its *requires*) is raised as ValueError.
+
+Source: "Linear Layouts: Robust Code Generation of Efficient Tensor Computation Using F2" (2025).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import NoReturn, TypeAlias
+
+from aotc.ir import gf2
+from aotc.ir.layout_text import format_layout, parse_layout
+
+# Dimensions with their sizes: named, or the positional `dim0`, `dim1`, … of a shape.
+Sizes: TypeAlias = Mapping[str, int] | Sequence[int]
+Ins: TypeAlias = tuple[tuple[str, tuple[int, ...]], ...]
+Outs: TypeAlias = tuple[tuple[str, int], ...]
+
+_CACHED_RESULTS = 8192
+
+
+def log2_exact(size: int) -> int:
+    """Return the exponent of a power of two. Raises: ValueError for any other size."""
+    if size < 1 or size & (size - 1):
+        raise ValueError(f"{size} is not a power of two")
+    return size.bit_length() - 1
+
+
+def _sized(sizes: Sizes) -> Outs:
+    if isinstance(sizes, Mapping):
+        return tuple((name, log2_exact(size)) for name, size in sizes.items())
+    return tuple((f"dim{axis}", log2_exact(size)) for axis, size in enumerate(sizes))
+
+
+class LinearLayout:
+    """Map named input bits linearly to the coordinates of a tile; see the module's docstring."""
+
+    __slots__ = ("_hash", "_ins", "_outs")
+
+    _ins: Ins  # (dimension, packed bases)
+    _outs: Outs  # (dimension, number of bits)
+    _hash: int
+
+    def __init__(self, bases: Mapping[str, Iterable[Sequence[int]]], out_sizes: Sizes) -> None:
+        """Build a layout from one coordinate tuple per input bit.
+
+        `out_sizes` is a shape, naming the outputs `dim0`, `dim1`, …, or a mapping of names.
+        Raises: ValueError when a size is no power of two or a basis lies outside the sizes.
+        """
+        outs = _sized(out_sizes)
+        ins = tuple(
+            (name, tuple(_pack(coords, outs) for coords in columns))
+            for name, columns in bases.items()
+        )
+        self._set(ins, outs)
+
+    @classmethod
+    def from_columns(cls, ins: Iterable[tuple[str, Iterable[int]]], outs: Outs) -> LinearLayout:
+        """Build a layout from packed bases and `(name, bits)` outputs: the planner's fast path."""
+        layout = cls.__new__(cls)
+        layout._set(tuple((name, tuple(columns)) for name, columns in ins), outs)
+        return layout
+
+    @classmethod
+    def identity(cls, in_dim: str, out_dim: str, size: int) -> LinearLayout:
+        """Return the layout that sends `in_dim` to `out_dim` unchanged."""
+        bits = log2_exact(size)
+        return cls.from_columns([(in_dim, [1 << bit for bit in range(bits)])], ((out_dim, bits),))
+
+    @classmethod
+    def zeros(cls, in_dim: str, out_dim: str, size: int) -> LinearLayout:
+        """Return the layout that sends all of `in_dim` to 0 of `out_dim`, an axis of extent 1."""
+        return cls.from_columns([(in_dim, [0] * log2_exact(size))], ((out_dim, 0),))
+
+    def _set(self, ins: Ins, outs: Outs) -> None:
+        limit = sum(bits for _, bits in outs)
+        if len(dict(ins)) != len(ins) or len(dict(outs)) != len(outs):
+            raise ValueError(f"a dimension is named twice in {[n for n, _ in (*ins, *outs)]}")
+        for name, columns in ins:
+            if any(column < 0 or column >> limit for column in columns):
+                raise ValueError(f"a basis of {name} lies outside {dict(outs)} bits")
+        object.__setattr__(self, "_ins", ins)
+        object.__setattr__(self, "_outs", outs)
+        object.__setattr__(self, "_hash", hash((ins, outs)))
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError("a LinearLayout is immutable")
+
+    def __reduce__(self) -> tuple[Callable[[Ins, Outs], LinearLayout], tuple[Ins, Outs]]:
+        return (LinearLayout.from_columns, (self._ins, self._outs))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        return (
+            isinstance(other, LinearLayout)
+            and self._hash == other._hash
+            and self._ins == other._ins
+            and self._outs == other._outs
+        )
+
+    # ---- what it is made of -------------------------------------------------------------------
+
+    @property
+    def in_dims(self) -> tuple[str, ...]:
+        return tuple(name for name, _ in self._ins)
+
+    @property
+    def out_dims(self) -> tuple[str, ...]:
+        return tuple(name for name, _ in self._outs)
+
+    @property
+    def ins(self) -> Ins:
+        """Input dimensions in order, each with its packed bases."""
+        return self._ins
+
+    @property
+    def outs(self) -> Outs:
+        """Output dimensions in order, each with its number of bits."""
+        return self._outs
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Extents of the output dimensions, in order."""
+        return tuple(1 << bits for _, bits in self._outs)
+
+    @property
+    def total_in_bits(self) -> int:
+        return sum(len(columns) for _, columns in self._ins)
+
+    @property
+    def total_out_bits(self) -> int:
+        return sum(bits for _, bits in self._outs)
+
+    def columns(self, in_dim: str) -> tuple[int, ...]:
+        """Return the packed bases of `in_dim`; none for a dimension the layout does not have."""
+        for name, columns in self._ins:
+            if name == in_dim:
+                return columns
+        return ()
+
+    def all_columns(self) -> tuple[int, ...]:
+        """Return the packed bases of all inputs, the first dimension's first."""
+        return tuple(column for _, columns in self._ins for column in columns)
+
+    def in_bits(self, in_dim: str) -> int:
+        return len(self.columns(in_dim))
+
+    def in_size(self, in_dim: str) -> int:
+        return 1 << len(self.columns(in_dim))
+
+    def out_bits(self, out_dim: str) -> int:
+        for name, bits in self._outs:
+            if name == out_dim:
+                return bits
+        raise ValueError(f"{out_dim} is not an output of {self}")
+
+    def out_size(self, out_dim: str) -> int:
+        return 1 << self.out_bits(out_dim)
+
+    def bases(self, in_dim: str) -> tuple[tuple[int, ...], ...]:
+        """Return the coordinates each bit of `in_dim` leads to, lowest bit first."""
+        return tuple(self.unpack(column) for column in self.columns(in_dim))
+
+    def pack(self, coords: Sequence[int]) -> int:
+        """Return the row-major index of an element."""
+        return _pack(coords, self._outs)
+
+    def unpack(self, index: int) -> tuple[int, ...]:
+        """Return the coordinates of a row-major index."""
+        coords: list[int] = []
+        for _, bits in reversed(self._outs):
+            coords.append(index & ((1 << bits) - 1))
+            index >>= bits
+        return tuple(reversed(coords))
+
+    # ---- evaluation ---------------------------------------------------------------------------
+
+    def apply(self, **places: int) -> tuple[int, ...]:
+        """Return the coordinates of the element at a place; inputs not named are 0."""
+        return self.unpack(self.apply_packed(**places))
+
+    def apply_packed(self, **places: int) -> int:
+        """Return the row-major index of the element at a place; inputs not named are 0."""
+        out = 0
+        for name, value in places.items():
+            columns = self.columns(name)
+            if value < 0 or value >> len(columns):
+                raise ValueError(f"{name} = {value} is outside 0..{(1 << len(columns)) - 1}")
+            out ^= gf2.combine(columns, value)
+        return out
+
+    def table(self, in_dim: str, **places: int) -> list[int]:
+        """Return the row-major index at every value of `in_dim`, the other inputs fixed.
+
+        One XOR an entry: `layout.table("register", lane=3)` is all that a thread holds.
+        """
+        return gf2.span_table(self.columns(in_dim), self.apply_packed(**places))
+
+    def coords_table(self, in_dim: str, **places: int) -> list[tuple[int, ...]]:
+        """Return the coordinates at every value of `in_dim`, the other inputs fixed."""
+        return [self.unpack(index) for index in self.table(in_dim, **places)]
+
+    # ---- properties ---------------------------------------------------------------------------
+
+    @property
+    def rank(self) -> int:
+        return _rank(self)
+
+    def is_surjective(self) -> bool:
+        """Say whether every element of the tile is held somewhere."""
+        return _rank(self) == self.total_out_bits
+
+    def is_injective(self) -> bool:
+        """Say whether no element is held twice."""
+        return _rank(self) == self.total_in_bits
+
+    def is_bijective(self) -> bool:
+        return self.is_injective() and self.is_surjective()
+
+    def free_variable_masks(self) -> dict[str, int]:
+        """Return, for each input, the mask of its redundant bits.
+
+        A bit is free when lower bits, in the order of the dimensions, already reach its basis.
+        Ensures: the places whose free bits are 0 hold every held element exactly once. So a
+        thread with a free lane or warp bit set holds nothing that need be stored.
+
+            #ll<register=[[1]] lane=[[2],[0],[3]] : [4]>  ->  {"register": 0, "lane": 0b110}
+        """
+        return dict(_free_masks(self))
+
+    def zero_mask(self, in_dim: str) -> int:
+        """Return the mask of the bits of `in_dim` that lead nowhere: pure broadcast."""
+        return sum((column == 0) << bit for bit, column in enumerate(self.columns(in_dim)))
+
+    def num_consecutive(self, in_dim: str = "register", order: Sequence[int] | None = None) -> int:
+        """Return how many values of `in_dim`, from any multiple of that many, are consecutive.
+
+        `order` lists the axes from the one that counts fastest; by default the last does.
+        Ensures: with result `n`, elements `k*n … k*n + n-1` of `in_dim` step by one along the
+        flattened order and the first is at a multiple of `n`, for any values of the other inputs.
+
+            #ll<register=[[0,1],[0,2],[1,0]] lane=[[0,4]] : [2,8]>   ->  4;  order (0, 1) -> 1
+        """
+        rank = len(self._outs)
+        layout = self
+        if order is not None and tuple(order) != tuple(range(rank - 1, -1, -1)):
+            layout = self.transpose(tuple(reversed(order)))
+        columns = layout.columns(in_dim)
+        run = 0
+        while run < len(columns) and columns[run] == 1 << run:
+            run += 1
+        others = 0
+        for name, other in layout._ins:
+            for column in other[run:] if name == in_dim else other:
+                others |= column
+        aligned = (others & -others).bit_length() - 1 if others else run
+        return 1 << min(run, aligned)
+
+    def sublayout(self, in_dims: Iterable[str], out_dims: Iterable[str]) -> LinearLayout:
+        """Keep only these inputs and these outputs; what led to a dropped output leads to 0."""
+        wanted_ins, wanted_outs = tuple(in_dims), tuple(out_dims)
+        kept = [(name, columns) for name, columns in self._ins if name in wanted_ins]
+        positions: list[int] = []
+        shift = 0
+        for name, bits in reversed(self._outs):
+            if name in wanted_outs:
+                positions += range(shift, shift + bits)
+            shift += bits
+        outs = tuple((name, bits) for name, bits in self._outs if name in wanted_outs)
+        return LinearLayout.from_columns(
+            [(name, _gather_bits(columns, positions)) for name, columns in kept], outs
+        )
+
+    def sublayout_is_zero(self, in_dims: Iterable[str], out_dims: Iterable[str]) -> bool:
+        """Say whether these inputs have no influence on these outputs."""
+        return not any(self.sublayout(in_dims, out_dims).all_columns())
+
+    def is_identity_on(self, dim: str) -> bool:
+        """Say whether output `dim` is input `dim`, and that input changes nothing else."""
+        if dim not in self.in_dims or dim not in self.out_dims:
+            return False
+        rest = [name for name in self.in_dims if name != dim]
+        shift = self._shift(dim)
+        columns = self.columns(dim)
+        return (
+            self.out_bits(dim) == len(columns)
+            and all(column == 1 << (shift + bit) for bit, column in enumerate(columns))
+            and self.sublayout_is_zero(rest, [dim])
+        )
+
+    def _shift(self, out_dim: str) -> int:
+        """Return the position of the lowest bit of `out_dim` in a packed index."""
+        shift = 0
+        for name, bits in reversed(self._outs):
+            if name == out_dim:
+                return shift
+            shift += bits
+        raise ValueError(f"{out_dim} is not an output of {self}")
+
+    # ---- algebra ------------------------------------------------------------------------------
+
+    def compose(self, outer: LinearLayout) -> LinearLayout:
+        """Return `outer` after `self`: place -> `outer(self(place))`.
+
+        Requires: the outputs of `self` are the inputs of `outer`, in any order, none larger.
+        """
+        if set(self.out_dims) != set(outer.in_dims):
+            raise ValueError(f"outputs of {self} are not the inputs of {outer}")
+        outer_columns: list[int] = []
+        for name, bits in reversed(self._outs):
+            columns = outer.columns(name)
+            if bits > len(columns):
+                raise ValueError(f"output {name} of {self} does not fit the input of {outer}")
+            outer_columns += columns[:bits]
+        return LinearLayout.from_columns(
+            [
+                (name, [gf2.combine(outer_columns, column) for column in columns])
+                for name, columns in self._ins
+            ],
+            outer._outs,
+        )
+
+    def invert(self) -> LinearLayout:
+        """Return the inverse map, from coordinates to places.
+
+        Requires: bijective. Ensures: `x.compose(x.invert())` and the reverse are identities, and
+        `x.invert().invert() == x`. Dimensions come out in reverse order, which keeps the packed
+        bits of both sides as they are.
+        """
+        if not self.is_bijective():
+            raise ValueError(f"{self} is not bijective")
+        return _right_inverse(self)
+
+    def pseudo_invert(self) -> LinearLayout:
+        """Return a map from coordinates to one place that holds the element, free bits 0.
+
+        Requires: surjective. Ensures: `x.pseudo_invert().compose(x)` is the identity.
+        """
+        if not self.is_surjective():
+            raise ValueError(f"{self} is not surjective")
+        return _right_inverse(self)
+
+    def invert_and_compose(self, outer: LinearLayout) -> LinearLayout:
+        """Return `outer⁻¹ ∘ self`, from the places of `self` to those of `outer`.
+
+        Requires: the same outputs with the same sizes, and every element of `self` in `outer`.
+        Ensures: with `c = b.invert_and_compose(a)`, `a(c(x)) == b(x)` for every `x`. Where `a`
+        holds an element more than once, its free bits are 0 in the answer.
+
+            a = #ll<register=[[1]] lane=[[2]] : [4]>     c = #ll<register=[[0,1]] lane=[[1,0]]
+            b = #ll<register=[[2]] lane=[[1]] : [4]>          : [lane=2,register=2]>
+        """
+        return _invert_and_compose(self, outer)
+
+    def __mul__(self, other: LinearLayout) -> LinearLayout:
+        """Return the product: `self` is a block, `other` says how blocks are laid out.
+
+        Input and output dimensions are united by name, the bits of `self` below those of `other`.
+
+            #ll<register=[[1]] : [2]> * #ll<lane=[[1],[2]] : [4]>
+                == #ll<register=[[1]] lane=[[2],[4]] : [8]>
+        """
+        names = list(dict.fromkeys((*self.out_dims, *other.out_dims)))
+        mine, theirs = dict(self._outs), dict(other._outs)
+        outs = tuple((name, mine.get(name, 0) + theirs.get(name, 0)) for name in names)
+        place_mine = _scatter(self._outs, outs, dict.fromkeys(names, 0))
+        place_theirs = _scatter(other._outs, outs, mine)
+        in_names = dict.fromkeys((*self.in_dims, *other.in_dims))
+        return LinearLayout.from_columns(
+            [
+                (
+                    name,
+                    [gf2.combine(place_mine, c) for c in self.columns(name)]
+                    + [gf2.combine(place_theirs, c) for c in other.columns(name)],
+                )
+                for name in in_names
+            ],
+            outs,
+        )
+
+    def divide_left(self, block: LinearLayout) -> LinearLayout | None:
+        """Return the `q` with `block * q == self`, or None if there is none.
+
+        The dimensions of `q` are those of `self`, with the bits of `block` taken off.
+        """
+        mine = dict(block._outs)
+        if not (set(mine) <= set(self.out_dims) and set(block.in_dims) <= set(self.in_dims)):
+            return None
+        if any(bits > self.out_bits(name) for name, bits in block._outs):
+            return None
+        outs = tuple((name, bits - mine.get(name, 0)) for name, bits in self._outs)
+        place = _scatter(outs, self._outs, mine)
+        back = {unit: bit for bit, unit in enumerate(place)}
+        high = sum(place)
+        ins: list[tuple[str, list[int]]] = []
+        for name, columns in self._ins:
+            rest = columns[block.in_bits(name) :]
+            if len(columns) < block.in_bits(name) or any(column & ~high for column in rest):
+                return None
+            ins.append((name, [_move_bits(column, back) for column in rest]))
+        quotient = LinearLayout.from_columns(ins, outs)
+        product = block * quotient
+        return quotient if product._same_as(self) else None
+
+    def quotient(self, dims: Iterable[str]) -> LinearLayout | None:
+        """Return the layout without `dims`, or None unless it is the identity on each of them."""
+        names = tuple(dims)
+        if not all(self.is_identity_on(name) for name in names):
+            return None
+        return self.sublayout(
+            [name for name in self.in_dims if name not in names],
+            [name for name in self.out_dims if name not in names],
+        )
+
+    def _same_as(self, other: LinearLayout) -> bool:
+        """Compare up to the order of the dimensions."""
+        return (
+            dict(self._ins).keys() == dict(other._ins).keys()
+            and dict(self._outs) == dict(other._outs)
+            and self.transpose_ins(other.in_dims).transpose_outs(other.out_dims) == other
+        )
+
+    # ---- dimensions ---------------------------------------------------------------------------
+
+    def transpose_ins(self, names: Sequence[str]) -> LinearLayout:
+        """Put the inputs into this order. Requires: `names` are the inputs, each once."""
+        if sorted(names) != sorted(self.in_dims):
+            raise ValueError(f"{list(names)} is not an order of the inputs of {self}")
+        return LinearLayout.from_columns([(name, self.columns(name)) for name in names], self._outs)
+
+    def transpose_outs(self, names: Sequence[str]) -> LinearLayout:
+        """Put the outputs into this order. Requires: `names` are the outputs, each once."""
+        if sorted(names) != sorted(self.out_dims):
+            raise ValueError(f"{list(names)} is not an order of the outputs of {self}")
+        outs = tuple((name, self.out_bits(name)) for name in names)
+        return self._move_outs(_scatter(self._outs, outs, dict.fromkeys(names, 0)), outs)
+
+    def reshape_ins(self, sizes: Mapping[str, int]) -> LinearLayout:
+        """Cut the input bits into other dimensions, the first dimension lowest.
+
+        Requires: the sizes multiply to the present number of places.
+        """
+        columns = self.all_columns()
+        cuts = _sized(sizes)
+        if sum(bits for _, bits in cuts) != len(columns):
+            raise ValueError(f"{dict(sizes)} does not hold the {1 << len(columns)} places")
+        ins: list[tuple[str, tuple[int, ...]]] = []
+        for name, bits in cuts:
+            ins.append((name, columns[:bits]))
+            columns = columns[bits:]
+        return LinearLayout.from_columns(ins, self._outs)
+
+    def reshape_outs(self, sizes: Sizes) -> LinearLayout:
+        """Cut the packed index into other output dimensions, row-major: no basis changes.
+
+        Requires: the sizes multiply to the present number of elements.
+        """
+        outs = _sized(sizes)
+        if sum(bits for _, bits in outs) != self.total_out_bits:
+            raise ValueError(f"{sizes} does not hold the elements of {self.shape}")
+        return LinearLayout.from_columns(self._ins, outs)
+
+    def flatten_ins(self, name: str = "offset") -> LinearLayout:
+        """Join all inputs into one dimension, the first lowest."""
+        return LinearLayout.from_columns([(name, self.all_columns())], self._outs)
+
+    def flatten_outs(self, name: str = "dim0") -> LinearLayout:
+        """Join all outputs into the row-major index."""
+        return LinearLayout.from_columns(self._ins, ((name, self.total_out_bits),))
+
+    def rename_outs(self, names: Sequence[str]) -> LinearLayout:
+        """Give the outputs, in order, other names."""
+        outs = tuple((n, bits) for n, (_, bits) in zip(names, self._outs, strict=True))
+        return LinearLayout.from_columns(self._ins, outs)
+
+    def with_columns(self, in_dim: str, columns: Iterable[int]) -> LinearLayout:
+        """Replace the packed bases of `in_dim`, or add the dimension last."""
+        ins = dict(self._ins)
+        ins[in_dim] = tuple(columns)
+        return LinearLayout.from_columns(ins.items(), self._outs)
+
+    def remove_zero_bases(self, in_dim: str = "register") -> LinearLayout:
+        """Drop the bits of `in_dim` that lead nowhere: `[[0,1],[0,0],[1,0]]` -> `[[0,1],[1,0]]`."""
+        return self.with_columns(in_dim, [column for column in self.columns(in_dim) if column])
+
+    def _move_outs(self, place: Sequence[int], outs: Outs) -> LinearLayout:
+        """Send packed output bit `i` to the vector `place[i]` of `outs`."""
+        return LinearLayout.from_columns(
+            [(name, [gf2.combine(place, c) for c in columns]) for name, columns in self._ins], outs
+        )
+
+    # ---- what the shape operations of tiles do to a layout ------------------------------------
+    # All are exact: the result holds, in every register of every thread, the element that the
+    # operation makes of the one that was there. Outputs are positional (`dim0`, …) afterwards.
+
+    def transpose(self, order: Sequence[int]) -> LinearLayout:
+        """Permute the axes: axis `i` of the result is axis `order[i]`.
+
+        Requires: `order` is a permutation of the axes.
+        """
+        return _transpose(self, tuple(order))
+
+    def reshape(self, shape: Sequence[int]) -> LinearLayout:
+        """Relinearise row-major. Requires: the same number of elements.
+
+        #ll<register=[[0,1],[0,2],[1,0]] : [2,4]>.reshape((8,)) == #ll<register=[[1],[2],[4]] : [8]>
+        """
+        return self.reshape_outs(tuple(shape))
+
+    def expand_dims(self, axis: int) -> LinearLayout:
+        """Insert an axis of extent 1 before `axis`."""
+        shape = self.shape
+        if not 0 <= axis <= len(shape):
+            raise ValueError(f"axis {axis} is outside 0..{len(shape)}")
+        return self.reshape((*shape[:axis], 1, *shape[axis:]))
+
+    def reduce(self, axis: int) -> LinearLayout:
+        """Drop an axis: what differed only along it is now the same element.
+
+        Ensures: the number of registers is unchanged; bases along the axis become zero, so
+        `free_variable_masks` names the threads that hold copies.
+
+            #ll<register=[[0,1],[1,0]] lane=[[0,2]] : [2,4]>.reduce(1)
+                == #ll<register=[[0],[1]] lane=[[0]] : [2]>
+        """
+        return _reduce(self, axis)
+
+    def broadcast_source(self, shape: Sequence[int]) -> LinearLayout:
+        """Return the layout of a tile of `shape` that broadcasts to this one and moves nothing.
+
+        Requires: `shape` has this layout's extents or 1 for each axis.
+        Ensures: register for register, a thread holds the element that its result repeats.
+        """
+        layout = self
+        if len(shape) != len(self._outs):
+            raise ValueError(f"{tuple(shape)} does not broadcast to {self.shape}")
+        for axis, (have, want) in enumerate(zip(shape, self.shape, strict=True)):
+            if have == 1 != want:
+                layout = layout.reduce(axis).expand_dims(axis)
+            elif have != want:
+                raise ValueError(f"{tuple(shape)} does not broadcast to {self.shape}")
+        return layout
+
+    def broadcast_to(self, shape: Sequence[int]) -> LinearLayout:
+        """Repeat axes of extent 1 in new registers, above the present ones, the last axis lowest.
+
+        Ensures: register `r` of the result holds what register `r mod registers` held.
+        """
+        wide = self.reshape(self.shape)
+        if len(shape) != len(wide.shape):
+            raise ValueError(f"{self.shape} does not broadcast to {tuple(shape)}")
+        outs = _sized(shape)
+        wide = wide._move_outs(_scatter(wide._outs, outs, dict.fromkeys(wide.out_dims, 0)), outs)
+        added: list[int] = []
+        shift = 0
+        for have, want in reversed(list(zip(self.shape, shape, strict=True))):
+            if have == 1 != want:
+                added += [1 << (shift + bit) for bit in range(log2_exact(want))]
+            elif have != want:
+                raise ValueError(f"{self.shape} does not broadcast to {tuple(shape)}")
+            shift += log2_exact(want)
+        return wide.with_columns("register", (*wide.columns("register"), *added))
+
+    def join(self) -> LinearLayout:
+        """Return the layout of two such tiles joined along a new last axis of extent 2.
+
+        Ensures: register `2r` holds register `r` of the first tile and `2r + 1` of the second.
+        """
+        wide = self._move_outs(
+            [2 << bit for bit in range(self.total_out_bits)], _sized((*self.shape, 2))
+        )
+        return wide.with_columns("register", (1, *wide.columns("register")))
+
+    def split_register_bit(self) -> int | None:
+        """Return the register bit that alone selects the half along the last axis, or None.
+
+        Half `h` of a thread is then its registers with that bit equal to `h`, in order.
+        """
+        if not self.shape or self.shape[-1] != 2:
+            return None
+        columns = self.columns("register")
+        if 1 not in columns or sum(column & 1 for column in self.all_columns()) != 1:
+            return None
+        return columns.index(1)
+
+    def split(self) -> LinearLayout:
+        """Return the layout of each half along the last axis. Undoes `join`.
+
+        Requires: `split_register_bit()` is not None.
+        """
+        bit = self.split_register_bit()
+        if bit is None:
+            raise ValueError(f"no register alone selects the half along the last axis of {self}")
+        columns = self.columns("register")
+        rest = self.with_columns("register", columns[:bit] + columns[bit + 1 :])
+        return rest.reduce(len(self._outs) - 1)
+
+    def concat(self, axis: int = 0) -> LinearLayout:
+        """Return the layout of two such tiles one after the other along `axis`.
+
+        Ensures: the registers of the first tile come first, then those of the second.
+        """
+        shape = self.shape
+        if not 0 <= axis < len(shape):
+            raise ValueError(f"axis {axis} is outside 0..{len(shape) - 1}")
+        outs = _sized((*shape[:axis], 2 * shape[axis], *shape[axis + 1 :]))
+        wide = self.reshape(shape)
+        wide = wide._move_outs(_scatter(wide._outs, outs, dict.fromkeys(wide.out_dims, 0)), outs)
+        new_bit = 1 << (wide._shift(f"dim{axis}") + log2_exact(shape[axis]))
+        return wide.with_columns("register", (*wide.columns("register"), new_bit))
+
+    # ---- text ---------------------------------------------------------------------------------
+
+    def to_text(self) -> str:
+        """Return the canonical one-line form, `#ll<register=[[0,1]] lane=[[1,0]] : [2,2]>`.
+
+        Outputs that are not `dim0`, `dim1`, … are named: `#ll<offset=[[1]] : [bank=2]>`.
+        """
+        return _to_text(self)
+
+    @staticmethod
+    def from_text(text: str) -> LinearLayout:
+        """Return the layout that `to_text` printed. Raises: ValueError, with what is wrong."""
+        return _from_text(text)
+
+    def __str__(self) -> str:
+        return _to_text(self)
+
+    def __repr__(self) -> str:
+        return _to_text(self)
+
+
+# ---- packing ----------------------------------------------------------------------------------
+
+
+def _pack(coords: Sequence[int], outs: Outs) -> int:
+    if len(coords) != len(outs):
+        raise ValueError(f"{list(coords)} has not one coordinate for each of {dict(outs)}")
+    index = 0
+    for coord, (name, bits) in zip(coords, outs, strict=True):
+        if coord < 0 or coord >> bits:
+            raise ValueError(f"{name} = {coord} is outside 0..{(1 << bits) - 1}")
+        index = index << bits | coord
+    return index
+
+
+def _scatter(source: Outs, target: Outs, lowest: Mapping[str, int]) -> list[int]:
+    """Return where each packed bit of `source` goes in `target`, as unit vectors.
+
+    Bit `b` of a dimension becomes bit `b + lowest[dimension]` (0 if absent) of the same one.
+    """
+    shifts: dict[str, int] = {}
+    shift = 0
+    for name, bits in reversed(target):
+        shifts[name] = shift
+        shift += bits
+    return [
+        1 << (shifts[name] + lowest.get(name, 0) + bit)
+        for name, bits in reversed(source)
+        for bit in range(bits)
+    ]
+
+
+def _gather_bits(columns: Iterable[int], positions: Sequence[int]) -> list[int]:
+    """Return each column with bit `positions[i]` moved to bit `i`, all others dropped."""
+    return [sum((c >> p & 1) << i for i, p in enumerate(positions)) for c in columns]
+
+
+def _move_bits(column: int, where: Mapping[int, int]) -> int:
+    """Return the column with unit vector `u` moved to bit `where[u]`."""
+    out = 0
+    while column:
+        low = column & -column
+        out |= 1 << where[low]
+        column ^= low
+    return out
+
+
+# ---- memoised results -------------------------------------------------------------------------
+# Kept outside the class so that the cache does not depend on bound methods; layouts hash in O(1).
+
+
+@lru_cache(maxsize=_CACHED_RESULTS)
+def _rank(layout: LinearLayout) -> int:
+    return gf2.rank(layout.all_columns())
+
+
+@lru_cache(maxsize=_CACHED_RESULTS)
+def _free_masks(layout: LinearLayout) -> tuple[tuple[str, int], ...]:
+    span = gf2.Span()
+    return tuple(
+        (name, sum((not span.add(column)) << bit for bit, column in enumerate(columns)))
+        for name, columns in layout.ins
+    )
+
+
+@lru_cache(maxsize=_CACHED_RESULTS)
+def _right_inverse(layout: LinearLayout) -> LinearLayout:
+    span = gf2.Span(layout.all_columns())
+    solutions = [span.solve(1 << bit) for bit in range(layout.total_out_bits)]
+    ins: list[tuple[str, list[int]]] = []
+    for name, bits in reversed(layout.outs):
+        ins.append((name, [mask for mask in solutions[:bits] if mask is not None]))
+        solutions = solutions[bits:]
+    return LinearLayout.from_columns(ins, _places(layout))
+
+
+@lru_cache(maxsize=_CACHED_RESULTS)
+def _invert_and_compose(layout: LinearLayout, outer: LinearLayout) -> LinearLayout:
+    if dict(layout.outs) != dict(outer.outs):
+        raise ValueError(f"{layout} and {outer} have different outputs")
+    layout = layout.transpose_outs(outer.out_dims)
+    span = gf2.Span(outer.all_columns())
+    ins: list[tuple[str, list[int]]] = []
+    for name, columns in layout.ins:
+        masks: list[int] = []
+        for column in columns:
+            mask = span.solve(column)
+            if mask is None:
+                raise ValueError(f"{outer} does not hold all that {layout} holds")
+            masks.append(mask)
+        ins.append((name, masks))
+    return LinearLayout.from_columns(ins, _places(outer))
+
+
+def _places(layout: LinearLayout) -> Outs:
+    """Return the inputs of a layout as outputs: reversed, so that packed bits keep their place."""
+    return tuple((name, len(columns)) for name, columns in reversed(layout.ins))
+
+
+@lru_cache(maxsize=_CACHED_RESULTS)
+def _transpose(layout: LinearLayout, order: tuple[int, ...]) -> LinearLayout:
+    if sorted(order) != list(range(len(layout.outs))):
+        raise ValueError(f"{order} does not permute the {len(layout.outs)} axes of {layout}")
+    names = layout.out_dims
+    moved = layout.transpose_outs([names[axis] for axis in order])
+    return moved.rename_outs([f"dim{axis}" for axis in range(len(order))])
+
+
+@lru_cache(maxsize=_CACHED_RESULTS)
+def _reduce(layout: LinearLayout, axis: int) -> LinearLayout:
+    names = layout.out_dims
+    if not 0 <= axis < len(names):
+        raise ValueError(f"axis {axis} is outside 0..{len(names) - 1}")
+    kept = layout.sublayout(layout.in_dims, names[:axis] + names[axis + 1 :])
+    return kept.rename_outs([f"dim{i}" for i in range(len(names) - 1)])
+
+
+@lru_cache(maxsize=_CACHED_RESULTS)
+def _to_text(layout: LinearLayout) -> str:
+    bases = [(name, layout.bases(name)) for name in layout.in_dims]
+    return format_layout(bases, [(name, 1 << bits) for name, bits in layout.outs])
+
+
+@lru_cache(maxsize=_CACHED_RESULTS)
+def _from_text(text: str) -> LinearLayout:
+    return LinearLayout(*parse_layout(text))

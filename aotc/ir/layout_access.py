@@ -1,0 +1,146 @@
+"""How the threads of a distributed tile reach the elements of a tile in memory.
+
+Given the layout of a tile over threads and the layout of a buffer, an element's offset is the XOR
+of what the thread contributes (`thread_offsets`) and what the register contributes. Registers
+whose offsets form an aligned run are one vector access (`vector_accesses`). Planning conversions
+and lowering loads and stores of shared memory ask the same questions, so they are answered here.
+
+Invariant: every element that a thread holds is in exactly one access, once; registers that hold a
+copy of another are left out, and `representatives` says of which.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from aotc.ir import gf2
+from aotc.ir.layout import LinearLayout
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """One vector: `registers` in memory order, from `offset_elems` XOR the thread's offset."""
+
+    registers: tuple[int, ...]
+    offset_elems: int
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadOffsets:
+    """What each bit of a thread's lane and warp contributes (by XOR) to its offset, in elements."""
+
+    lanes: tuple[int, ...]
+    warps: tuple[int, ...]
+
+
+@lru_cache(maxsize=2048)
+def representatives(layout: LinearLayout) -> tuple[int, ...]:
+    """Return, for each register, the first register of the same thread with the same element.
+
+    #ll<register=[[0],[1]] lane=[[2]] : [4]>   ->   (0, 0, 2, 2)
+    """
+    span = gf2.Span()
+    stands_for: list[int] = []
+    for bit, column in enumerate(layout.columns("register")):
+        known = span.solve(column)
+        span.add(column)
+        stands_for.append(1 << bit if known is None else gf2.combine(stands_for, known))
+    return tuple(gf2.span_table(stands_for))
+
+
+def distinct_register_bits(layout: LinearLayout) -> list[int]:
+    """Return the register bits that lead to an element lower ones do not reach."""
+    span = gf2.Span()
+    return [bit for bit, column in enumerate(layout.columns("register")) if span.add(column)]
+
+
+@lru_cache(maxsize=2048)
+def storing_threads(layout: LinearLayout) -> LinearLayout:
+    """Return the layout with its redundant lane and warp bits (free variables) leading nowhere.
+
+    Threads with such a bit set hold copies and must not store; what their bits would contribute
+    to an offset is then of no concern, and need not be aligned.
+    """
+    free = layout.free_variable_masks()
+    return LinearLayout.from_columns(
+        [
+            (
+                name,
+                columns
+                if name == "register"
+                else [0 if free[name] >> bit & 1 else c for bit, c in enumerate(columns)],
+            )
+            for name, columns in layout.ins
+        ],
+        layout.outs,
+    )
+
+
+@lru_cache(maxsize=2048)
+def thread_offsets(layout: LinearLayout, memory: LinearLayout) -> ThreadOffsets:
+    """Return where in `memory` the register 0 of each thread lies.
+
+    Requires: `memory`, with the input `offset`, holds all that `layout` does.
+    """
+    mask = memory.in_size("offset") - 1
+    span = _places(memory)
+    lanes, warps = (
+        tuple(_place(span, column) & mask for column in layout.columns(name))
+        for name in ("lane", "warp")
+    )
+    return ThreadOffsets(lanes, warps)
+
+
+@lru_cache(maxsize=2048)
+def vector_accesses(
+    layout: LinearLayout, memory: LinearLayout, vector_elems: int
+) -> tuple[tuple[Access, ...], ...]:
+    """Return the accesses of `vector_elems` elements that cover a thread's registers once.
+
+    One tuple for each value of `memory`'s input `repetition`, so a single one for a plain buffer.
+    Which repetition an element lies in must not depend on the thread.
+
+    Raises: ValueError when the registers hold no such vectors, or when a thread's offset is not a
+    multiple of them.
+    """
+    bits = distinct_register_bits(layout)
+    columns = layout.columns("register")
+    held = gf2.Span(columns[bit] for bit in bits)
+    width = vector_elems.bit_length() - 1
+    vector: list[int] = []
+    for element in memory.columns("offset")[:width]:
+        mask = held.solve(element)
+        if mask is None:
+            raise ValueError(f"registers of {layout} hold no {vector_elems} neighbours of {memory}")
+        vector.append(gf2.combine([1 << bit for bit in bits], mask))
+    if len(vector) < width:
+        raise ValueError(f"{memory} has no vectors of {vector_elems} elements")
+    offsets = thread_offsets(layout, memory)
+    if any(offset & (vector_elems - 1) for offset in (*offsets.lanes, *offsets.warps)):
+        raise ValueError(f"threads of {layout} are not aligned to {vector_elems} in {memory}")
+
+    span = _places(memory)
+    starts = gf2.independent([1 << bit for bit in bits], vector)
+    places = [_place(span, columns[start.bit_length() - 1]) for start in starts]
+    out: list[list[Access]] = [[] for _ in range(memory.in_size("repetition"))]
+    offset_bits = memory.in_bits("offset")
+    for start, place in zip(gf2.span_table(starts), gf2.span_table(places), strict=True):
+        # Begin where the vector does: at an offset that is a multiple of its length.
+        inside = place & (vector_elems - 1)
+        registers = gf2.span_table(vector, start ^ gf2.combine(vector, inside))
+        offset = (place ^ inside) & ((1 << offset_bits) - 1)
+        out[place >> offset_bits].append(Access(tuple(registers), offset))
+    return tuple(map(tuple, out))
+
+
+@lru_cache(maxsize=2048)
+def _places(memory: LinearLayout) -> gf2.Span:
+    return gf2.Span((*memory.columns("offset"), *memory.columns("repetition")))
+
+
+def _place(span: gf2.Span, element: int) -> int:
+    place = span.solve(element)
+    if place is None:
+        raise ValueError(f"element {element} is not in the buffer")
+    return place

@@ -1,0 +1,119 @@
+"""Building and rewriting: an insertion point, and a worklist driver for local patterns.
+
+Ops are built detached and placed by a `Builder`, so construction and placement do not hide in
+each other. A pattern is a function from an op to the values that replace it; the driver owns the
+worklist, the erasing and the locations, so a pattern is only its idea.
+
+A pattern may look at its op, at what computes the op's operands and at what uses its results: when
+one of those changes, the op is tried again; what lies further away is not watched.
+
+Invariant: after `rewrite` no pattern applies to any op, and every new op carries the location of
+the op it replaces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from aotc.ir.core import Block, Kernel, Op, OpT, Value
+from aotc.ir.diagnostics import IRError, at
+
+
+class Builder:
+    """Insert ops at one place: before `before`, or at the end of `block`."""
+
+    def __init__(self, block: Block, before: Op | None = None) -> None:
+        self.block = block
+        self.before = before
+        self.added: list[Op] = []
+
+    @classmethod
+    def before_op(cls, op: Op) -> Builder:
+        """Return a builder that inserts just before `op`."""
+        if op.block is None:
+            raise IRError(f"{op.opcode} is in no block", op.loc)
+        return cls(op.block, op)
+
+    @classmethod
+    def after_op(cls, op: Op) -> Builder:
+        """Return a builder that inserts just after `op`."""
+        if op.block is None:
+            raise IRError(f"{op.opcode} is in no block", op.loc)
+        return cls(op.block, op.next)
+
+    def __call__(self, op: OpT) -> OpT:
+        """Insert `op` and return it."""
+        self.block.insert(op, self.before)
+        self.added.append(op)
+        return op
+
+
+Pattern = Callable[[OpT, Builder], "Sequence[Value] | None"]
+
+_MAX_REWRITES_PER_OP = 64
+
+
+def is_pure(op: Op) -> bool:
+    """Return whether `op` and everything nested in it may be removed, duplicated or moved."""
+    return _holds_throughout(op, lambda nested: nested.pure)
+
+
+def is_trivially_dead(op: Op) -> bool:
+    """Return whether nothing observes `op`: no result is used and it writes nothing."""
+    if op.terminator or any(value.users for value in op.results):
+        return False
+    return _holds_throughout(op, _is_removable)
+
+
+def _is_removable(op: Op) -> bool:
+    return op.pure or (op.effect == "read" and not getattr(op, "volatile", False))
+
+
+def _holds_throughout(op: Op, predicate: Callable[[Op], bool]) -> bool:
+    return predicate(op) and all(
+        predicate(nested) for block in op.blocks for nested in block.walk()
+    )
+
+
+def rewrite(kernel: Kernel, patterns: Mapping[type[Op], Sequence[Pattern[Op]]]) -> bool:
+    """Apply `patterns`, keyed by op class, until none applies; return whether any did.
+
+    Dead pure ops are removed on the way. Raises: IRError if the patterns do not converge.
+    """
+    worklist: dict[Op, None] = dict.fromkeys(kernel.walk())
+    budget = _MAX_REWRITES_PER_OP * (len(worklist) + 16)
+    changed = False
+    while worklist:
+        op, _ = worklist.popitem()
+        if op.block is None:
+            continue
+        if is_trivially_dead(op):
+            worklist.update(dict.fromkeys(_producers(op)))
+            op.erase()
+            changed = True
+            continue
+        for pattern in patterns.get(type(op), ()):
+            builder = Builder.before_op(op)
+            with at(op.loc):
+                replacement = pattern(op, builder)
+            if replacement is None and not builder.added:
+                continue
+            worklist.update(dict.fromkeys(builder.added))
+            budget -= 1
+            if budget < 0:
+                raise IRError(f"rewriting does not converge at {op.opcode}", op.loc)
+            if replacement is None:
+                continue
+            users = [user for value in op.results for user in value.users]
+            producers = _producers(op)
+            op.replace_with(replacement)
+            worklist.update(dict.fromkeys([*producers, *users]))
+            changed = True
+            break
+    return changed
+
+
+def _producers(op: Op) -> list[Op]:
+    """Return the ops that lose a user when `op` is erased with everything nested in it."""
+    nested = [inner for block in op.blocks for inner in block.walk()]
+    return [value.op for user in (op, *nested) for value in user.operands if value.op is not None]

@@ -1,0 +1,158 @@
+"""Types of values: scalars, pointers, tiles and shared-memory buffers.
+
+Scalars carry their signedness, so one `arith.div` serves both and an interpreter maps a type to a
+NumPy dtype without looking at the op. A tile has no layout in tile IR and always has one in gpu
+IR; it is part of the type, so an op that mixes two layouts cannot be built.
+
+Invariant: types are immutable and compare by value; every shape extent is a power of two.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
+
+from aotc.ir.layout import LinearLayout
+
+ScalarKind: TypeAlias = Literal["int", "uint", "float"]
+
+
+@dataclass(frozen=True, slots=True)
+class ScalarType:
+    """Name a scalar: its width in memory and how arithmetic reads its bits."""
+
+    name: str
+    bits: int
+    kind: ScalarKind
+    mantissa_bits: int = 0
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def is_float(self) -> bool:
+        return self.kind == "float"
+
+    @property
+    def is_int(self) -> bool:
+        return self.kind != "float"
+
+    @property
+    def is_signed(self) -> bool:
+        return self.kind == "int"
+
+    @property
+    def is_bool(self) -> bool:
+        return self.bits == 1
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of one element in memory; a boolean takes one."""
+        return max(1, self.bits // 8)
+
+
+I1 = ScalarType("i1", 1, "uint")
+I8 = ScalarType("i8", 8, "int")
+I16 = ScalarType("i16", 16, "int")
+I32 = ScalarType("i32", 32, "int")
+I64 = ScalarType("i64", 64, "int")
+U8 = ScalarType("u8", 8, "uint")
+U16 = ScalarType("u16", 16, "uint")
+U32 = ScalarType("u32", 32, "uint")
+U64 = ScalarType("u64", 64, "uint")
+FP8E4NV = ScalarType("fp8e4nv", 8, "float", 3)
+FP8E5 = ScalarType("fp8e5", 8, "float", 2)
+FP16 = ScalarType("fp16", 16, "float", 10)
+BF16 = ScalarType("bf16", 16, "float", 7)
+FP32 = ScalarType("fp32", 32, "float", 23)
+FP64 = ScalarType("fp64", 64, "float", 52)
+
+SCALARS: dict[str, ScalarType] = {
+    scalar.name: scalar
+    for scalar in (
+        *(I1, I8, I16, I32, I64, U8, U16, U32, U64),
+        *(FP8E4NV, FP8E5, FP16, BF16, FP32, FP64),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PointerType:
+    """Point at elements of one scalar type in global memory."""
+
+    pointee: ScalarType
+
+    bits = 64
+    size_bytes = 8
+
+    def __str__(self) -> str:
+        return f"*{self.pointee}"
+
+
+ElementType: TypeAlias = ScalarType | PointerType
+
+
+@dataclass(frozen=True, slots=True)
+class TileType:
+    """Hold a block of elements; `layout` says which thread holds which, None before scheduling."""
+
+    element: ElementType
+    shape: tuple[int, ...]
+    layout: LinearLayout | None = None
+
+    def __str__(self) -> str:
+        body = "x".join([*map(str, self.shape), str(self.element)])
+        return f"tile<{body}>" if self.layout is None else f"tile<{body}, {self.layout.to_text()}>"
+
+    @property
+    def num_elems(self) -> int:
+        return _product(self.shape)
+
+    def with_layout(self, layout: LinearLayout | None) -> TileType:
+        return replace(self, layout=layout)
+
+
+@dataclass(frozen=True, slots=True)
+class SharedType:
+    """Name a shared-memory buffer; `layout` maps an element offset to tile coordinates."""
+
+    element: ScalarType
+    shape: tuple[int, ...]
+    layout: LinearLayout
+
+    def __str__(self) -> str:
+        body = "x".join([*map(str, self.shape), str(self.element)])
+        return f"shared<{body}, {self.layout.to_text()}>"
+
+    @property
+    def size_bytes(self) -> int:
+        return _product(self.shape) * self.element.size_bytes
+
+
+Type: TypeAlias = ScalarType | PointerType | TileType | SharedType
+
+
+def _product(shape: tuple[int, ...]) -> int:
+    out = 1
+    for extent in shape:
+        out *= extent
+    return out
+
+
+def element_of(type_: Type) -> ElementType:
+    """Return the element type of a tile or buffer, or the scalar or pointer itself."""
+    return type_.element if isinstance(type_, TileType | SharedType) else type_
+
+
+def shape_of(type_: Type) -> tuple[int, ...]:
+    """Return the shape of a tile or buffer, and () for a scalar or pointer."""
+    return type_.shape if isinstance(type_, TileType | SharedType) else ()
+
+
+def with_element(type_: Type, element: ElementType) -> Type:
+    """Return a type of the same shape and layout whose elements are `element`."""
+    if not isinstance(type_, TileType):
+        return element
+    # Sharing the object makes the comparisons of every later op a test of identity.
+    same = type_.element is element or type_.element == element
+    return type_ if same else TileType(element, type_.shape, type_.layout)

@@ -1,0 +1,145 @@
+"""Archives as bytes and files: the one writer and a strict reader.
+
+The writer has no choices to make: the same `Archive` is the same bytes. The reader uses that. It
+checks the header and the SHA-256 sums, decodes with every offset and count checked, lets
+`check_index` judge what it got, and then encodes it again: whatever the tables do not use, pad,
+order or share as the writer does makes the bytes differ, and the file is refused.
+
+Invariants: `decode(encode(a)) == canonical(a)`; `encode(decode(data)) == data`, if the same zstd
+made the frames; a file is replaced whole or not at all. The format is `docs/archive-format.md`.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import zstandard
+
+from aotc.package.check_index import check_archive
+from aotc.package.decoder import Decoder, read_header
+from aotc.package.elf import check_cubin
+from aotc.package.encoder import encode_records
+from aotc.package.index import Archive, ArchiveError, Kernel, Variant, canonical
+from aotc.package.records import LIMITS, MINOR, ZSTD_LEVEL
+
+
+def _compress(contents: list[bytes]) -> list[bytes]:
+    """Return the zstd frame of each content, in order; zstd runs outside of Python's lock."""
+
+    def frame(content: bytes) -> bytes:
+        return zstandard.ZstdCompressor(ZSTD_LEVEL, write_checksum=False).compress(content)
+
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
+        return list(threads.map(frame, contents))
+
+
+def encode(archive: Archive) -> bytes:
+    """Return the bytes of an archive.
+
+    Raises: `ArchiveError` FORMAT or LIMIT for what the format cannot hold, among it a cubin that is
+    not one for its variant's target.
+    """
+    check_archive(archive)
+    for kernel in archive.kernels:
+        for variant in kernel.variants:
+            _check_blobs(kernel, variant)
+    return encode_records(canonical(archive), _compress)
+
+
+def _check_blobs(kernel: Kernel, variant: Variant) -> None:
+    try:
+        check_cubin(variant.cubin, variant.target, variant.symbol)
+    except ArchiveError as error:
+        message = f"kernel {kernel.name!r}, variant {variant.symbol!r}: {error.message}"
+        raise ArchiveError(error.kind, message) from None
+
+
+def decode(data: bytes) -> Archive:
+    """Return what the bytes of an archive say.
+
+    Raises: `ArchiveError`; its `kind` says whether the bytes are no archive or not a canonical one
+    (FORMAT), of an unknown version (VERSION), beyond a limit (LIMIT) or changed (CHECKSUM).
+    """
+    header = read_header(data)
+    decoder = Decoder(data, header)
+    archive = decoder.archive()
+    check_archive(archive)
+    for kernel in archive.kernels:
+        for variant in kernel.variants:
+            _check_blobs(kernel, variant)
+    if header.minor <= MINOR:
+        frames = decoder.frames
+        again = encode_records(archive, lambda contents: [frames[c] for c in contents])
+        _check_canonical(data, again)
+    return archive
+
+
+def _check_canonical(data: bytes, expected: bytes) -> None:
+    if data == expected:
+        return
+    at = next(
+        (i for i, pair in enumerate(zip(data, expected, strict=False)) if pair[0] != pair[1]),
+        min(len(data), len(expected)),
+    )
+    raise ArchiveError("FORMAT", f"not the one encoding of what it says, first at byte {at}")
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Replace a file by `data` at once: whoever opens it sees the old bytes or all of the new.
+
+    Raises: `ArchiveError` IO; nothing is left behind then.
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
+    try:
+        try:
+            with open(temporary, "xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+    except OSError as error:
+        message = f"cannot write {path}: {error.strerror or error}"
+        raise ArchiveError("IO", message) from None
+
+
+def write(archive: Archive, path: Path) -> int:
+    """Write an archive to a file, at once or not at all, and return its size in bytes.
+
+    Raises: `ArchiveError` as `encode`, or IO.
+    """
+    data = encode(archive)
+    write_file(path, data)
+    return len(data)
+
+
+def read(path: Path) -> Archive:
+    """Read an archive from a regular file.
+
+    Raises: `ArchiveError` as `decode`, or IO.
+    """
+    try:
+        # Opening a FIFO would wait for a writer.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        with open(descriptor, "rb") as file:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise ArchiveError("IO", f"cannot read {path}: not a regular file")
+            if status.st_size > LIMITS.file_bytes:
+                message = f"{path} has {status.st_size} bytes, at most {LIMITS.file_bytes}"
+                raise ArchiveError("LIMIT", message)
+            data = file.read()
+    except OSError as error:
+        raise ArchiveError("IO", f"cannot read {path}: {error.strerror or error}") from None
+    return decode(data)

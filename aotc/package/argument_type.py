@@ -1,0 +1,153 @@
+"""The types a manifest gives to a kernel's arguments: `*T:16`, `i32:16?`, `fp32`, `i32=1`.
+
+A type is written once and built many times: the element may be a type variable, `?` asks for a
+variant with the promise and one without, and a descriptor's block is named by constants. `concrete`
+turns it into the string of one variant, the only form that the compiler sees.
+
+    pointer     "*" element [":16" ["?"]]        promise: the address is a multiple of 16 bytes
+    scalar      element [":16" ["?"]]            promise: the value is a multiple of 16
+    fixed       element "=" number               compiled in; the launcher checks the argument
+    descriptor  "tensordesc<" element "[" extent {"," extent} "]>"
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
+
+from aotc.ir.diagnostics import Loc, ManifestError, did_you_mean
+from aotc.ir.types import SCALARS
+
+Kind: TypeAlias = Literal["scalar", "pointer", "tensordesc"]
+
+PROMISED_DIVISOR = 16
+MAX_DESCRIPTOR_RANK = 5
+
+_NAME = r"[A-Za-z_][A-Za-z0-9_]*"
+_PLAIN = re.compile(
+    rf"(?P<star>\*?)(?P<element>{_NAME})(?::(?P<divisor>\d+)(?P<optional>\??))?"
+    r"(?:=(?P<value>[^=:?]+))?"
+)
+_DESCRIPTOR = re.compile(rf"tensordesc<\s*(?P<element>{_NAME})\s*\[(?P<block>[^\]]*)\]\s*>")
+_EXTENT = re.compile(rf"[1-9][0-9]*|{_NAME}")
+_GRAMMAR = 'such as "*fp16:16", "i32", "i32:16?", "fp32", "i32=1", "tensordesc<bf16[BM,BK]>"'
+
+
+@dataclass(frozen=True, slots=True)
+class ArgumentType:
+    """Describe the type of one argument before type variables are substituted.
+
+    `divisor` is 16 where divisibility is promised and 1 elsewhere; `is_optional` asks for variants
+    with and without the promise. `value` is the fixed value of a scalar, `block` the extents of a
+    descriptor's block, each a number or the name of a constant.
+    """
+
+    kind: Kind
+    element: str
+    divisor: int = 1
+    is_optional: bool = False
+    value: int | float | None = None
+    block: tuple[int | str, ...] = ()
+
+    def without_promise(self) -> ArgumentType:
+        """Return the type of the variant that assumes nothing of the value."""
+        return replace(self, divisor=1, is_optional=False)
+
+    def concrete(self, types: Mapping[str, str], constants: Mapping[str, object]) -> str:
+        """Return the type with type variables and block extents substituted.
+
+        >>> parse("*T:16").concrete({"T": "bf16"}, {})
+        '*bf16:16'
+        """
+        element = types.get(self.element, self.element)
+        if self.kind == "tensordesc":
+            extents = ",".join(
+                str(constants[extent] if isinstance(extent, str) else extent)
+                for extent in self.block
+            )
+            return f"tensordesc<{element}[{extents}]>"
+        star = "*" if self.kind == "pointer" else ""
+        promise = f":{self.divisor}" if self.divisor > 1 else ""
+        fixed = "" if self.value is None else f"={self.value!r}"
+        return f"{star}{element}{promise}{fixed}"
+
+
+def parse(text: str, variables: tuple[str, ...] = (), loc: Loc | None = None) -> ArgumentType:
+    """Return the type that `text` writes; `variables` are the type variables it may name.
+
+    Raises:
+        ManifestError: the text is no type, or its element is neither a dtype nor a variable.
+    """
+    text = text.strip()
+    descriptor = _DESCRIPTOR.fullmatch(text)
+    if descriptor is not None:
+        element = _element(descriptor["element"], variables, loc)
+        return ArgumentType("tensordesc", element, block=_block(descriptor["block"], loc))
+    plain = _PLAIN.fullmatch(text)
+    if plain is None:
+        raise ManifestError(f"expected an argument type, got {text!r}", loc, remedy=_GRAMMAR)
+    element = _element(plain["element"], variables, loc)
+    kind: Kind = "pointer" if plain["star"] else "scalar"
+    is_variable = element in variables
+    is_integer = not is_variable and SCALARS[element].is_int
+    if plain["divisor"] is not None:
+        if int(plain["divisor"]) != PROMISED_DIVISOR:
+            raise ManifestError(f"expected the promise ':16', got {text!r}", loc)
+        if kind == "scalar" and not is_integer:
+            message = f"expected an integer or a pointer before ':16', got {text!r}"
+            raise ManifestError(message, loc)
+        if plain["value"] is not None:
+            message = f"expected a promise or a fixed value, got both in {text!r}"
+            raise ManifestError(message, loc, remedy="leave ':16' out: the value is known")
+        return ArgumentType(kind, element, PROMISED_DIVISOR, is_optional=bool(plain["optional"]))
+    if plain["value"] is None:
+        return ArgumentType(kind, element)
+    if kind == "pointer" or is_variable:
+        message = f"expected a scalar dtype before '=', got {text!r}"
+        raise ManifestError(message, loc, remedy="only a scalar of known dtype has a fixed value")
+    return ArgumentType(kind, element, value=_value(plain["value"].strip(), element, loc))
+
+
+def _element(name: str, variables: tuple[str, ...], loc: Loc | None) -> str:
+    if name in SCALARS or name in variables:
+        return name
+    remedy = did_you_mean(name, [*SCALARS, *variables])
+    known = "a dtype or a type variable" if variables else "a dtype"
+    raise ManifestError(
+        f"expected {known}, got {name!r}",
+        loc,
+        remedy=remedy or "dtypes are " + " ".join(SCALARS) + "; variables go in [kernel.types]",
+    )
+
+
+def _block(text: str, loc: Loc | None) -> tuple[int | str, ...]:
+    extents = [extent.strip() for extent in text.split(",")]
+    if not all(_EXTENT.fullmatch(extent) for extent in extents):
+        message = f"expected block extents such as [BLOCK_M,64], got [{text}]"
+        raise ManifestError(message, loc)
+    if len(extents) > MAX_DESCRIPTOR_RANK:
+        message = f"expected 1 to {MAX_DESCRIPTOR_RANK} block extents, got {len(extents)}"
+        raise ManifestError(message, loc)
+    return tuple(int(extent) if extent.isdecimal() else extent for extent in extents)
+
+
+def _value(text: str, element: str, loc: Loc | None) -> int | float:
+    scalar = SCALARS[element]
+    if scalar.is_float:
+        try:
+            return float(text)
+        except ValueError:
+            raise ManifestError(f"expected a number for {element}, got {text!r}", loc) from None
+    words = {"true": 1, "false": 0} if scalar.is_bool else {}
+    try:
+        value = words.get(text)
+        value = int(text, 0) if value is None else value
+    except ValueError:
+        raise ManifestError(f"expected an integer for {element}, got {text!r}", loc) from None
+    low = -(1 << scalar.bits - 1) if scalar.is_signed else 0
+    high = (1 << scalar.bits - (1 if scalar.is_signed else 0)) - 1
+    if not low <= value <= high:
+        raise ManifestError(f"expected {low} to {high} for {element}, got {value}", loc)
+    return value

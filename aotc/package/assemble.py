@@ -1,0 +1,140 @@
+"""From compiled variants to the kernel records of an archive.
+
+The join between three vocabularies: the manifest's (what was asked), the compiler's metadata (what
+came out) and the archive's index (what a launcher needs). Nothing is decided here but one thing:
+a variant whose block needs more shared memory than its target has is left out, with a remark,
+since only the compiler knows how much a config takes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from aotc.compiler import Metadata
+from aotc.ir.diagnostics import IRError
+from aotc.package import index
+from aotc.package.argument_type import ArgumentType
+from aotc.package.cache import CachedKernel
+from aotc.package.grid import Expansion, VariantSpec, launch_arguments, none_left
+from aotc.package.index import Choice, CubinParam, Param, ParamKind, TypeVariable
+from aotc.package.manifest import KernelSpec
+from aotc.package.tables import Constant
+
+_Point: TypeAlias = tuple[str, tuple[str, ...], tuple[Constant, ...], tuple[str, ...]]
+
+_PARAM_KINDS: dict[str, ParamKind] = {
+    "pointer": "pointer",
+    "scalar": "scalar",
+    "tensordesc": "tensor",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Assembled:
+    """A kernel's record, and a remark for each variant that its target cannot hold."""
+
+    kernel: index.Kernel
+    dropped: tuple[str, ...]
+
+
+def misfit(metadata: Metadata, variant: VariantSpec) -> str:
+    """Return why no block of the compiled variant starts on its target, or an empty string."""
+    used = metadata.shared_bytes + metadata.static_shared_bytes
+    limit = variant.target.max_shared_bytes
+    if used > limit:
+        return f"{used} bytes of shared memory, the limit is {limit}"
+    return ""
+
+
+def assemble(
+    expansion: Expansion, compiled: Sequence[tuple[VariantSpec, CachedKernel]]
+) -> Assembled:
+    """Return the archive's record of a kernel; `compiled` may lack variants that failed.
+
+    Raises:
+        ManifestError: for some target, dtypes, choices and guards there is no config that fits.
+    """
+    kernel = expansion.kernel
+    dropped: list[str] = []
+    variants: list[index.Variant] = []
+    sources: dict[str, None] = {}
+    # Of the variants that differ in their config alone, one must be left: a launch needs it.
+    held: dict[_Point, bool] = {}
+    for spec, result in compiled:
+        reason = misfit(result.metadata, spec)
+        held[_point(spec)] = held.get(_point(spec), False) or not reason
+        if reason:
+            dropped.append(f"{spec.label}: {reason}")
+            continue
+        variants.append(_variant(kernel, spec, result))
+        sources.update((digest, None) for _, digest in result.metadata.source_files)
+    for spec, _ in compiled:
+        if not held[_point(spec)]:
+            prefix = f"{kernel.name} {spec.target}"
+            lines = [*expansion.dropped, *dropped]
+            raise none_left(kernel, spec.target, [x for x in lines if x.startswith(prefix)])
+    fixed = [(n, a.value) for n, a in kernel.signature.items() if isinstance(a.value, float)]
+    record = index.Kernel(
+        name=kernel.name,
+        source_sha256=hashlib.sha256("".join(sources).encode()).digest(),
+        variants=tuple(variants),
+        params=tuple(_param(name, kernel.signature[name]) for name in launch_arguments(kernel)),
+        type_variables=tuple(TypeVariable(n, dtypes) for n, dtypes in kernel.types.items()),
+        choices=tuple(Choice(name, values) for name, values in kernel.choices.items()),
+        guards=expansion.guards,
+        configs=expansion.configs,
+        constants=(*kernel.constants.items(), *fixed),
+    )
+    return Assembled(record, tuple(dropped))
+
+
+def _point(spec: VariantSpec) -> _Point:
+    return spec.target.name, spec.types, spec.choices, spec.waived
+
+
+def _param(name: str, argument: ArgumentType) -> Param:
+    return Param(
+        name=name,
+        kind=_PARAM_KINDS[argument.kind],
+        element=argument.element,
+        rank=len(argument.block),
+        divisibility=argument.divisor,
+        is_optional=argument.is_optional,
+    )
+
+
+def _variant(kernel: KernelSpec, spec: VariantSpec, result: CachedKernel) -> index.Variant:
+    metadata = result.metadata
+    position = {name: at for at, name in enumerate(launch_arguments(kernel))}
+    return index.Variant(
+        target=spec.target.name,
+        symbol=metadata.symbol,
+        cubin=result.cubin,
+        num_threads=32 * metadata.num_warps,
+        types=spec.types,
+        choices=spec.choices,
+        guards=spec.guards,
+        config=spec.config_index,
+        cluster=(metadata.num_ctas, 1, 1),
+        dynamic_shared_bytes=metadata.shared_bytes,
+        static_shared_bytes=metadata.static_shared_bytes,
+        registers=metadata.registers,
+        spill_bytes=metadata.spill_bytes,
+        stack_bytes=metadata.stack_bytes,
+        cubin_params=_cubin_params(metadata, position),
+        grid=spec.grid,
+        remarks=(*metadata.remarks, *metadata.ptxas_warnings),
+    )
+
+
+def _cubin_params(metadata: Metadata, position: Mapping[str, int]) -> tuple[CubinParam, ...]:
+    params: list[CubinParam] = []
+    for slot in metadata.params:
+        if slot.name not in position:
+            message = f"{metadata.symbol} takes {slot.name!r}, which no launch passes"
+            raise IRError(message)
+        params.append(CubinParam(slot.offset, slot.size_bytes, "argument", position[slot.name]))
+    return tuple(params)

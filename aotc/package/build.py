@@ -1,0 +1,250 @@
+"""A build: from a manifest to `NAME.aotc`, `NAME.h` and `libNAME.a`.
+
+The steps are expansion, look-up in the cache, compiles of what is left in worker processes, and
+writing. Mistakes are collected, not raised: a kernel that fails does not keep the others from
+being compiled (and cached), and all that is wrong is reported at once. Files are written only when
+everything is there, or when the caller asked for what there is; each replaces its predecessor at
+once, and one whose content would not change is not touched.
+
+Invariant: the files depend on the manifest, the sources and the toolchain, and not on the number
+of jobs, on what the cache held, or on the order in which compiles end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from aotc import target as targets
+from aotc.compiler import CompileRequest, autotune_configs, compile_kernel
+from aotc.ir.diagnostics import DiagnosticError
+from aotc.package import archive, header
+from aotc.package.assemble import assemble
+from aotc.package.cache import Cache, CachedKernel
+from aotc.package.grid import AutotuneReader, Expansion, expand
+from aotc.package.index import Archive, ArchiveError, Kernel
+from aotc.package.manifest import KernelSpec, Manifest
+from aotc.package.toolchain import toolchain_text
+from aotc.package.workers import Compiler, Failure, Outcome, Task, compile_all
+from aotc.target import Target
+
+_USERS_ARCHIVE_ERRORS = ("IO", "LIMIT")
+
+
+class Listener(Protocol):
+    """Follow a build while it runs."""
+
+    def started(self, num_variants: int, num_cached: int) -> None:
+        """Say how many variants there are and how many of them need no compile."""
+
+    def finished(self, outcome: Outcome) -> None:
+        """Say that a variant was compiled, or was not."""
+
+    def warned(self, message: str) -> None:
+        """Say what went wrong without harm to the result."""
+
+
+@dataclass(frozen=True, slots=True)
+class BuildOptions:
+    """What of a manifest to build, and how; empty `targets` and `kernels` mean all."""
+
+    output: Path
+    jobs: int
+    targets: tuple[str, ...] = ()
+    kernels: tuple[str, ...] = ()
+    keep_going: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BuildResult:
+    """What came of a build; `archive` is None and `files` is empty if nothing was written."""
+
+    archive: Archive | None
+    files: tuple[Path, ...]
+    num_variants: int
+    num_cached: int
+    num_compiled: int
+    dropped: tuple[str, ...]
+    failures: tuple[Failure, ...]
+
+
+def build(
+    manifest: Manifest,
+    options: BuildOptions,
+    listener: Listener,
+    *,
+    cache: Cache | None,
+    compiler: Compiler = compile_kernel,
+    autotune: AutotuneReader = autotune_configs,
+    executor: Executor | None = None,
+) -> BuildResult:
+    """Build a manifest and write its files.
+
+    Compiles run in `options.jobs` processes, or in `executor`. The cache may be None.
+
+    Raises:
+        ManifestError: `options` names a kernel or target that there is not.
+    """
+    kernels, chosen = _selection(manifest, options)
+    run = _Build(manifest, options, listener, cache, compiler, executor)
+    run.expand(kernels, chosen, autotune)
+    run.compile()
+    return run.finish()
+
+
+def _selection(
+    manifest: Manifest, options: BuildOptions
+) -> tuple[tuple[KernelSpec, ...], tuple[Target, ...]]:
+    wanted = [manifest.kernel(name).name for name in options.kernels]
+    kernels = tuple(k for k in manifest.kernels if not wanted or k.name in wanted)
+    named = [targets.parse(name) for name in options.targets]
+    return kernels, tuple(dict.fromkeys(named)) or manifest.targets
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """A kernel's variants and, one for one, the tasks that compile them."""
+
+    expansion: Expansion
+    tasks: tuple[Task, ...]
+
+
+@dataclass(slots=True)
+class _Build:
+    """The state of one build; its methods are called once each, in the order they are in."""
+
+    manifest: Manifest
+    options: BuildOptions
+    listener: Listener
+    cache: Cache | None
+    compiler: Compiler
+    executor: Executor | None
+    planned: list[_Planned] = field(default_factory=list[_Planned])
+    compiled: dict[CompileRequest, CachedKernel] = field(
+        default_factory=dict[CompileRequest, CachedKernel]
+    )
+    failures: list[Failure] = field(default_factory=list[Failure])
+    dropped: list[str] = field(default_factory=list[str])
+    num_variants: int = 0
+    num_cached: int = 0
+    num_compiled: int = 0
+
+    def expand(
+        self, kernels: Sequence[KernelSpec], chosen: Sequence[Target], autotune: AutotuneReader
+    ) -> None:
+        for kernel in kernels:
+            with self._collecting(kernel.name):
+                expansion = expand(kernel, chosen, autotune)
+                tasks = tuple(Task(v.label, v.request) for v in expansion.variants)
+                self.planned.append(_Planned(expansion, tasks))
+                self.dropped += expansion.dropped
+                self.num_variants += len(tasks)
+
+    def compile(self) -> None:
+        # Two kernels of the manifest may ask for the same compile; it is done once.
+        tasks: dict[CompileRequest, Task] = {}
+        for planned in self.planned:
+            for task in planned.tasks:
+                tasks.setdefault(task.request, task)
+        if self.cache is not None:
+            for request in tasks:
+                found = self.cache.find(request)
+                if found is not None:
+                    self.compiled[request] = found
+        waiting = [task for request, task in tasks.items() if request not in self.compiled]
+        self.num_cached = len(self.compiled)
+        self.listener.started(len(tasks), self.num_cached)
+        failed: dict[CompileRequest, Failure] = {}
+        outcomes = compile_all(waiting, self.compiler, self.options.jobs, self.executor)
+        # Closed here and now when a listener or the user interrupts, not when it is collected.
+        with contextlib.closing(outcomes):
+            for outcome in outcomes:
+                request = outcome.task.request
+                if isinstance(outcome.result, Failure):
+                    failed[request] = outcome.result
+                else:
+                    self.num_compiled += 1
+                    self.compiled[request] = outcome.result
+                    if self.cache is not None:
+                        self.cache.store(request, outcome.result)
+                self.listener.finished(outcome)
+        self.failures += [failed[task.request] for task in waiting if task.request in failed]
+
+    def finish(self) -> BuildResult:
+        records: list[Kernel] = []
+        for planned in self.planned:
+            variants = zip(planned.expansion.variants, planned.tasks, strict=True)
+            done = [
+                (spec, self.compiled[task.request])
+                for spec, task in variants
+                if task.request in self.compiled
+            ]
+            if not done:
+                continue  # all of its compiles failed, and are among the failures
+            with self._collecting(planned.expansion.kernel.name):
+                assembled = assemble(planned.expansion, done)
+                self.dropped += assembled.dropped
+                records.append(assembled.kernel)
+        manifest = self.manifest
+        result = Archive(manifest.name, manifest.version, tuple(records), toolchain_text())
+        files: tuple[Path, ...] = ()
+        if records and (not self.failures or self.options.keep_going):
+            files = self._write(result)
+        return BuildResult(
+            archive=result if files else None,
+            files=files,
+            num_variants=self.num_variants,
+            num_cached=self.num_cached,
+            num_compiled=self.num_compiled,
+            dropped=tuple(self.dropped),
+            failures=tuple(self.failures),
+        )
+
+    def _write(self, result: Archive) -> tuple[Path, ...]:
+        try:
+            return write_files(result, self.options.output)
+        except ArchiveError as error:
+            is_bug = error.kind not in _USERS_ARCHIVE_ERRORS
+            self.failures.append(Failure(result.name, error.message, is_bug=is_bug))
+        except OSError as error:
+            reason = f"cannot write to {self.options.output}: {error.strerror or error}"
+            self.failures.append(Failure(result.name, reason))
+        return ()
+
+    @contextlib.contextmanager
+    def _collecting(self, label: str) -> Iterator[None]:
+        """Turn the user's mistakes inside the block into a failure."""
+        try:
+            yield
+        except DiagnosticError as error:
+            self.failures.append(Failure(label, error.render()))
+
+
+def write_files(result: Archive, folder: Path) -> tuple[Path, ...]:
+    """Write an archive, its header and its static library to `folder`, the archive last.
+
+    Raises:
+        ArchiveError: the format cannot hold the archive, or a file cannot be written.
+        OSError: the folder cannot be made.
+    """
+    data = archive.encode(result)
+    text = header.generate(result).encode()
+    library = folder / f"lib{result.name}.a"
+    folder.mkdir(parents=True, exist_ok=True)
+    _write_static_library(result.name, data, library)
+    paths = (folder / f"{result.name}.aotc", folder / f"{result.name}.h")
+    for path, content in ((paths[1], text), (paths[0], data)):
+        if not _holds(path, content):
+            archive.write_file(path, content)
+    return (*paths, library)
+
+
+def _holds(path: Path, content: bytes) -> bool:
+    try:
+        return path.read_bytes() == content
+    except OSError:
+        return False

@@ -1,0 +1,396 @@
+"""Decode an archive: header, tables and blobs, every offset and count checked before its use.
+
+Sizes are compared with a limit and with the bytes that are there before anything is allocated, and
+slices of tables must follow one another, so the work is proportional to the file. What the records
+say together is `check_index.py`'s to judge, and whether they are laid out as they must be is seen
+by encoding them again (`archive.py`).
+
+Invariant: whatever the bytes, the outcome is an `Archive` or an `ArchiveError`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+import zstandard
+
+from aotc.package.expression import Expression, ExpressionError, parse
+from aotc.package.index import (
+    DTYPE_CODES,
+    Archive,
+    ArchiveError,
+    Choice,
+    CubinParam,
+    Guard,
+    Kernel,
+    NamedValues,
+    Param,
+    TensorMap,
+    TypeVariable,
+    Value,
+    Variant,
+    num_combinations,
+    split_combination,
+)
+from aotc.package.records import (
+    ACCESSES,
+    BYTE_SECTIONS,
+    DIRECTORY_ENTRY,
+    DIRECTORY_HEAD,
+    HEADER,
+    KNOWN_FEATURES,
+    LIMITS,
+    MAGIC,
+    MAJOR,
+    MINOR,
+    NONE,
+    PARAM_KINDS,
+    PARAM_OPTIONAL,
+    RECORDS,
+    SHA256_BYTES,
+    SHA256_OFFSET,
+    SOURCES,
+    VALUE_BOOL,
+    VALUE_FLOAT,
+    VALUE_INT,
+    VALUE_NULL,
+    VALUE_STRING,
+    VARIANT_WAITS_PDL,
+    ZSTD_MAGIC,
+)
+
+_K = TypeVar("_K")
+_T = TypeVar("_T")
+_FLOAT64 = struct.Struct("<d")
+_UINT64 = struct.Struct("<Q")
+_INT64 = struct.Struct("<q")
+
+
+def _by_code(codes: Mapping[_K, int]) -> dict[int, _K]:
+    return {code: name for name, code in codes.items()}
+
+
+_DTYPES = {0: "", **_by_code(DTYPE_CODES)}
+_KINDS = _by_code(PARAM_KINDS)
+_ACCESSES = _by_code(ACCESSES)
+_SOURCES = _by_code(SOURCES)
+
+
+def _named(names: Mapping[int, _T], code: int, what: str) -> _T:
+    if code not in names:
+        raise ArchiveError("FORMAT", f"there is no {what} {code}")
+    return names[code]
+
+
+def _decompress(frame: bytes, raw_bytes: int) -> bytes:
+    """Decode a frame that states its size, into exactly that size."""
+    try:
+        if not frame.startswith(ZSTD_MAGIC):
+            raise ArchiveError("FORMAT", "a blob is not a zstd frame")
+        stated = zstandard.get_frame_parameters(frame)
+        if stated.content_size != raw_bytes or stated.dict_id or stated.has_checksum:
+            raise ArchiveError("FORMAT", "a blob's zstd frame does not state what the index says")
+        decompressor = zstandard.ZstdDecompressor()
+        return decompressor.decompress(frame, raw_bytes, allow_extra_data=False)
+    except zstandard.ZstdError as error:
+        raise ArchiveError("FORMAT", f"a blob does not decode: {error}") from None
+
+
+class Header(NamedTuple):
+    minor: int
+    index_bytes: int
+
+
+def read_header(data: bytes) -> Header:
+    """Check the header and the index's checksum, in the order that the format gives."""
+    if len(data) < HEADER.size or data[: len(MAGIC)] != MAGIC:
+        raise ArchiveError("FORMAT", "not an archive: it does not start with the archive header")
+    (_, major, minor, header_bytes, required, optional, file_bytes, *rest) = HEADER.unpack_from(
+        data
+    )
+    index_offset, index_bytes, digest, zero = rest
+    if major != MAJOR:
+        message = f"the archive has format {major}.{minor}, this reader knows {MAJOR}.{MINOR}"
+        raise ArchiveError("VERSION", message)
+    unknown = required & ~KNOWN_FEATURES
+    if unknown:
+        bits = ", ".join(str(bit) for bit in range(64) if unknown >> bit & 1)
+        message = f"format {major}.{minor} needs features unknown to {MAJOR}.{MINOR}: bits {bits}"
+        raise ArchiveError("VERSION", message)
+    if (header_bytes, index_offset) != (HEADER.size, HEADER.size) or any(zero):
+        raise ArchiveError("FORMAT", "the header's fixed fields are wrong")
+    if minor <= MINOR and optional:
+        raise ArchiveError("FORMAT", "the header has optional features that its version has not")
+    if index_bytes > LIMITS.index_bytes or file_bytes > LIMITS.file_bytes:
+        message = f"the header says {file_bytes} bytes with an index of {index_bytes}"
+        limits = f"at most {LIMITS.file_bytes} and {LIMITS.index_bytes}"
+        raise ArchiveError("LIMIT", f"{message}, {limits}")
+    if file_bytes != len(data):
+        what = "truncated" if file_bytes > len(data) else "followed by other bytes"
+        message = f"the archive is {what}: {len(data)} bytes of {file_bytes}"
+        raise ArchiveError("FORMAT", message)
+    if HEADER.size + index_bytes > len(data):
+        raise ArchiveError("FORMAT", "the index reaches behind the end")
+    sha256 = hashlib.sha256(data[:SHA256_OFFSET])
+    sha256.update(bytes(SHA256_BYTES))
+    sha256.update(memoryview(data)[SHA256_OFFSET + SHA256_BYTES : HEADER.size + index_bytes])
+    if sha256.digest() != digest:
+        raise ArchiveError("CHECKSUM", "the SHA-256 of the index does not match: the file changed")
+    return Header(minor, index_bytes)
+
+
+def _read_sections(index: bytes, minor: int) -> dict[str, tuple[int, int, int]]:
+    """Return the record size, offset and count of every section."""
+    names = list(RECORDS)
+    if len(index) < DIRECTORY_HEAD.size:
+        raise ArchiveError("FORMAT", "the index has no directory")
+    count, _ = DIRECTORY_HEAD.unpack_from(index)
+    known = count == len(names) if minor <= MINOR else count >= len(names)
+    if not known or DIRECTORY_HEAD.size + DIRECTORY_ENTRY.size * count > len(index):
+        raise ArchiveError("FORMAT", f"the index has {count} sections, expected {len(names)}")
+    sections: dict[str, tuple[int, int, int]] = {}
+    most = {"KERNELS": LIMITS.kernels, "VARIANTS": LIMITS.variants, "TARGETS": LIMITS.targets}
+    for position, name in enumerate(names):
+        at = DIRECTORY_HEAD.size + DIRECTORY_ENTRY.size * position
+        kind, record_bytes, offset, records = DIRECTORY_ENTRY.unpack_from(index, at)
+        size = RECORDS[name].size
+        fits = record_bytes == size if minor <= MINOR else record_bytes >= size
+        if kind != position + 1 or not fits:
+            raise ArchiveError("FORMAT", f"section {position + 1} is not {name}")
+        if record_bytes * records > LIMITS.index_bytes or records > most.get(name, records):
+            raise ArchiveError("LIMIT", f"{name} has {records} records")
+        if offset + record_bytes * records > len(index):
+            raise ArchiveError("FORMAT", f"{name} reaches behind the index")
+        sections[name] = record_bytes, offset, records
+    return sections
+
+
+class Decoder:
+    """Turn the tables of one archive back into records."""
+
+    def __init__(self, data: bytes, header: Header) -> None:
+        self.data = data
+        index = data[HEADER.size : HEADER.size + header.index_bytes]
+        sections = _read_sections(index, header.minor)
+        self.rows: dict[str, list[tuple[Any, ...]]] = {}
+        for name, (record_bytes, offset, count) in sections.items():
+            if name not in BYTE_SECTIONS:
+                unpack = RECORDS[name].unpack_from
+                at = range(offset, offset + record_bytes * count, record_bytes)
+                self.rows[name] = [unpack(index, position) for position in at]
+        _, offset, count = sections["STRINGS"]
+        self.texts = self.read_strings(index[offset : offset + count])
+        self.expressions = [self.read_expression(row) for row in self.rows["EXPRESSIONS"]]
+        self.taken = dict.fromkeys(RECORDS, 0)
+        self.frames: dict[bytes, bytes] = {}
+        self.contents = [self.read_blob(row) for row in self.rows["BLOBS"]]
+
+    @staticmethod
+    def read_strings(section: bytes) -> dict[int, str]:
+        """Return the strings by offset."""
+        if not section.endswith(b"\0"):
+            raise ArchiveError("FORMAT", "STRINGS does not end with NUL")
+        texts: dict[int, str] = {}
+        offset = 0
+        try:
+            for text in section[:-1].split(b"\0"):
+                texts[offset] = text.decode()
+                offset += len(text) + 1
+        except UnicodeDecodeError:
+            raise ArchiveError("FORMAT", f"the string at {offset} is not UTF-8") from None
+        return texts
+
+    def text(self, offset: int) -> str:
+        if offset not in self.texts:
+            raise ArchiveError("FORMAT", f"there is no string at {offset}")
+        return self.texts[offset]
+
+    def read_expression(self, row: tuple[Any, ...]) -> Expression:
+        text = self.text(row[2])
+        try:
+            return parse(text)
+        except ExpressionError as error:
+            message = f"the expression {text!r} is none: {error.message}"
+            raise ArchiveError("FORMAT", message) from None
+
+    def read_blob(self, row: tuple[Any, ...]) -> bytes:
+        """Verify, decode and return a blob, and remember its frame."""
+        offset, stored_bytes, raw_bytes, digest, _, _ = row
+        if raw_bytes > LIMITS.blob_bytes:
+            message = f"a blob decodes to {raw_bytes} bytes, at most {LIMITS.blob_bytes}"
+            raise ArchiveError("LIMIT", message)
+        if offset + stored_bytes > len(self.data):
+            raise ArchiveError("FORMAT", "a blob reaches behind the end")
+        frame = self.data[offset : offset + stored_bytes]
+        if hashlib.sha256(frame).digest() != digest:
+            message = f"the SHA-256 of the blob at {offset} does not match: the file changed"
+            raise ArchiveError("CHECKSUM", message)
+        content = _decompress(frame, raw_bytes)
+        self.frames[content] = frame
+        return content
+
+    def item(self, items: list[_T], index: int, what: str) -> _T:
+        if index >= len(items):
+            raise ArchiveError("FORMAT", f"there is no {what} {index}")
+        return items[index]
+
+    def take(self, section: str, first: int, count: int) -> Iterator[tuple[Any, ...]]:
+        """Return the slice of a table that a record owns; slices follow one another."""
+        rows = self.rows[section]
+        if first != self.taken[section] or first + count > len(rows):
+            raise ArchiveError("FORMAT", f"the slices of {section} do not follow one another")
+        self.taken[section] = first + count
+        return iter(rows[first : first + count])
+
+    def archive(self) -> Archive:
+        if len(self.rows["ARCHIVE"]) != 1:
+            raise ArchiveError("FORMAT", "there is not one ARCHIVE record")
+        name, version, toolchain, _ = self.rows["ARCHIVE"][0]
+        kernels = tuple(self.kernel(row) for row in self.rows["KERNELS"])
+        return Archive(self.text(name), self.text(version), kernels, self.text(toolchain))
+
+    def kernel(self, row: tuple[Any, ...]) -> Kernel:
+        promises, digest, name, _, *slices = row
+        param_at, type_at, choice_at, guard_at, config_at, constant_at, variant_at = zip(
+            slices[::2], slices[1::2], strict=True
+        )
+        type_variables = tuple(
+            TypeVariable(self.text(name), tuple(self.dtype(code) for code in codes[:count]))
+            for name, count, _, codes in self.take("TYPE_VARIABLES", *type_at)
+        )
+        constants = self.named_values(*constant_at)
+        choices = tuple(
+            Choice(self.text(name), tuple(value for _, value in self.named_values(first, count)))
+            for name, first, count, _ in self.take("CHOICES", *choice_at)
+        )
+        configs = tuple(self.named_values(*at) for at in self.take("CONFIGS", *config_at))
+        guards = tuple(
+            Guard(self.expression(root), self.text(text), bool(promises >> index & 1))
+            for index, (root, text) in enumerate(self.take("GUARDS", *guard_at))
+        )
+        params = tuple(
+            self.param(param, type_variables) for param in self.take("PARAMS", *param_at)
+        )
+        variants = tuple(
+            self.variant(variant, type_variables, choices)
+            for variant in self.take("VARIANTS", *variant_at)
+        )
+        return Kernel(
+            self.text(name), digest, variants, params, type_variables, choices, guards, configs,
+            constants,
+        )  # fmt: skip
+
+    def named_values(self, first: int, count: int) -> NamedValues:
+        return tuple(
+            (self.text(name), self.value(kind, payload))
+            for name, kind, payload in self.take("VALUES", first, count)
+        )
+
+    def value(self, kind: int, payload: int) -> Value:
+        if kind == VALUE_NULL:
+            return None
+        if kind == VALUE_BOOL:
+            return bool(payload)
+        if kind == VALUE_INT:
+            return int(_INT64.unpack(_UINT64.pack(payload))[0])
+        if kind == VALUE_FLOAT:
+            return float(_FLOAT64.unpack(_UINT64.pack(payload))[0])
+        if kind == VALUE_STRING:
+            return self.text(payload)
+        raise ArchiveError("FORMAT", f"there is no value of kind {kind}")
+
+    def dtype(self, code: int) -> str:
+        return _named(_DTYPES, code, "dtype")
+
+    def param(self, row: tuple[Any, ...], variables: tuple[TypeVariable, ...]) -> Param:
+        name, kind, dtype, variable, rank, divisibility, flags, access, _ = row
+        element = self.dtype(dtype)
+        if variable:
+            element = self.item(list(variables), variable - 1, "type variable").name
+        return Param(
+            self.text(name),
+            _named(_KINDS, kind, "param kind"),
+            element,
+            rank,
+            divisibility,
+            bool(flags & PARAM_OPTIONAL),
+            _named(_ACCESSES, access, "access"),
+        )
+
+    def variant(
+        self,
+        row: tuple[Any, ...],
+        type_variables: tuple[TypeVariable, ...],
+        choices: tuple[Choice, ...],
+    ) -> Variant:
+        (guards, number, config, symbol, cubin, ptx, remarks, first_param, *rest) = row
+        grid, rest = rest[:3], rest[3:]
+        (scratch, align, first_map, dynamic, static, stack, spills, target, *rest) = rest
+        (num_params, num_maps, _, threads, registers, *cluster, flags, _) = rest
+        if number >= num_combinations(type_variables, choices):
+            raise ArchiveError("FORMAT", f"there is no combination {number} of types and choices")
+        types, chosen = split_combination(type_variables, choices, number)
+        remark_text = self.text(remarks)
+        return Variant(
+            target=self.text(self.item(self.rows["TARGETS"], target, "target")[0]),
+            symbol=self.text(symbol),
+            cubin=self.item(self.contents, cubin, "blob"),
+            num_threads=threads,
+            types=types,
+            choices=chosen,
+            guards=tuple(bit for bit in range(64) if guards >> bit & 1),
+            config=config,
+            cluster=(cluster[0], cluster[1], cluster[2]),
+            dynamic_shared_bytes=dynamic,
+            static_shared_bytes=static,
+            registers=registers,
+            spill_bytes=spills,
+            stack_bytes=stack,
+            cubin_params=tuple(
+                self.cubin_param(param)
+                for param in self.take("CUBIN_PARAMS", first_param, num_params)
+            ),
+            grid=tuple(self.expression(index) for index in grid if index != NONE),
+            scratch_bytes=None if scratch == NONE else self.expression(scratch),
+            scratch_align=align,
+            tensor_maps=tuple(
+                self.tensor_map(tensor_map)
+                for tensor_map in self.take("TENSOR_MAPS", first_map, num_maps)
+            ),
+            waits_pdl=bool(flags & VARIANT_WAITS_PDL),
+            remarks=tuple(remark_text.split("\n")) if remark_text else (),
+            ptx=None if ptx == NONE else self.item(self.contents, ptx, "blob"),
+        )
+
+    def expression(self, index: int) -> Expression:
+        return self.item(self.expressions, index, "expression")
+
+    def cubin_param(self, row: tuple[Any, ...]) -> CubinParam:
+        offset, size, source, _, index = row
+        name = _named(_SOURCES, source, "cubin param source")
+        if name == "expression":
+            return CubinParam(offset, size, name, expression=self.expression(index))
+        return CubinParam(offset, size, name, index)
+
+    def tensor_map(self, row: tuple[Any, ...]) -> TensorMap:
+        param, data_type, rank, interleave, swizzle, promotion, fill, _, address, *rest = row
+        dims, strides, box = rest[:5], rest[5:9], rest[9:14]
+        element_strides = rest[15]
+        if not 1 <= rank <= 5:
+            raise ArchiveError("FORMAT", f"a tensor map has rank {rank}")
+        return TensorMap(
+            param,
+            data_type,
+            self.expression(address),
+            tuple(self.expression(index) for index in dims[:rank]),
+            tuple(self.expression(index) for index in strides[: rank - 1]),
+            tuple(box[:rank]),
+            tuple(element_strides[:rank]),
+            interleave,
+            swizzle,
+            promotion,
+            fill,
+        )

@@ -1,0 +1,353 @@
+"""From one kernel of the manifest to the list of variants to compile.
+
+A variant is one point of targets, types, choices, guards and configs. They are listed in that
+order, the last varying fastest, every axis as the manifest has it and of the guards the most
+specialised first; so the same manifest gives the same list, whoever builds it. The size of the
+product is known before anything is listed: a grid too large is an error that names the count.
+
+Invariant: every request listed is complete (each argument typed, each constexpr given or
+defaulted) and fits the threads of its target; a config that does not is dropped with a remark.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from aotc.compiler import CompileRequest
+from aotc.ir.diagnostics import ManifestError
+from aotc.package import expression
+from aotc.package.argument_type import ArgumentType
+from aotc.package.expression import Expression, ExpressionError
+from aotc.package.index import Guard
+from aotc.package.manifest import (
+    CONFIG_DEFAULTS,
+    CONFIG_KEYS,
+    AutotuneConfigs,
+    CartesianConfigs,
+    KernelSpec,
+    ListedConfigs,
+    config_value_problem,
+    missing_constexpr,
+)
+from aotc.package.tables import Constant
+from aotc.target import Feature, Target
+
+MAX_CONFIGS = 1 << 18
+MAX_VARIANTS = 1 << 16
+MAX_GUARDS = 64
+
+Config: TypeAlias = tuple[tuple[str, Constant], ...]
+AutotuneReader: TypeAlias = Callable[[str, str], Sequence[Mapping[str, Constant]]]
+
+
+@dataclass(frozen=True, slots=True)
+class VariantSpec:
+    """One variant to compile.
+
+    `types` and `choices` are the values of the kernel's type variables and choices, in order;
+    `waived` names the arguments whose optional promise this variant does without. `guards` and
+    `config_index` index the expansion's guards and configs. `grid` has nothing but launch
+    arguments left in it, and is empty if the caller gives the grid.
+    """
+
+    kernel: KernelSpec
+    target: Target
+    types: tuple[str, ...]
+    choices: tuple[Constant, ...]
+    waived: tuple[str, ...]
+    guards: tuple[int, ...]
+    config_index: int
+    config: Config
+    grid: tuple[Expression, ...] = ()
+
+    @property
+    def values(self) -> dict[str, Constant]:
+        """Constants, choices and config entries by name, defaults included."""
+        choices = zip(self.kernel.choices, self.choices, strict=True)
+        return {**_fixed_values(self.kernel, self.config), **dict(choices)}
+
+    @property
+    def request(self) -> CompileRequest:
+        """What the compiler is asked for."""
+        types = dict(zip(self.kernel.types, self.types, strict=True))
+        values = self.values
+        signature = [
+            (name, self._assumed(name, argument).concrete(types, values))
+            for name, argument in self.kernel.signature.items()
+        ]
+        constexprs = [parameter.name for parameter in self.kernel.function.constexprs]
+        options = integer_values({key: values[key] for key in CONFIG_KEYS if key in values})
+        return CompileRequest(
+            source=self.kernel.source,
+            kernel=self.kernel.function.name,
+            signature=tuple(signature),
+            constants=tuple((name, values[name]) for name in constexprs if name in values),
+            target=self.target.name,
+            **options,
+        )
+
+    @property
+    def label(self) -> str:
+        """What a message calls the variant: `add sm_90a T=bf16 n:16 num_warps=4`."""
+        parts = [self.kernel.name, self.target.name]
+        parts += [f"{n}={dtype}" for n, dtype in zip(self.kernel.types, self.types, strict=True)]
+        choices = zip(self.kernel.choices, self.choices, strict=True)
+        parts += [f"{name}={value_text(value)}" for name, value in choices]
+        parts += [
+            f"{name}:{argument.divisor}"
+            for name, argument in self.kernel.signature.items()
+            if argument.is_optional and name not in self.waived
+        ]
+        parts += [f"{name}={value_text(value)}" for name, value in self.config]
+        return " ".join(parts)
+
+    def _assumed(self, name: str, argument: ArgumentType) -> ArgumentType:
+        return argument.without_promise() if name in self.waived else argument
+
+
+@dataclass(frozen=True, slots=True)
+class Expansion:
+    """All variants of a kernel, and the configs and guards that they refer to.
+
+    `dropped` has a remark for each config that a target cannot hold.
+    """
+
+    kernel: KernelSpec
+    configs: tuple[Config, ...]
+    guards: tuple[Guard, ...]
+    variants: tuple[VariantSpec, ...]
+    dropped: tuple[str, ...]
+
+
+def expand(kernel: KernelSpec, targets: Sequence[Target], autotune: AutotuneReader) -> Expansion:
+    """Return the variants of `kernel` for `targets`.
+
+    `autotune(source, function)` returns the configs of the source's `@triton.autotune`; it is
+    called only if the manifest asks for them.
+
+    Raises:
+        ManifestError: there are too many variants, or none for a target; a `where` or a config
+            of the source is wrong.
+    """
+    configs = _configs(kernel, autotune)
+    guards, guard_of = _guards(kernel)
+    _check_count(kernel, len(targets), len(configs))
+    optional = [name for name, argument in kernel.signature.items() if argument.is_optional]
+    variants: list[VariantSpec] = []
+    dropped: list[str] = []
+    for target in targets:
+        fitting: list[int] = []
+        for index, config in enumerate(configs):
+            misfit = _misfit(dict(config), target)
+            if misfit:
+                dropped.append(f"{kernel.name} {target}: {config_text(config)}: {misfit}")
+            else:
+                fitting.append(index)
+        if not fitting:
+            raise none_left(kernel, target, dropped)
+        for types, choices, promised in itertools.product(
+            itertools.product(*kernel.types.values()),
+            itertools.product(*kernel.choices.values()),
+            itertools.product((True, False), repeat=len(optional)),
+        ):
+            waived = tuple(n for n, holds in zip(optional, promised, strict=True) if not holds)
+            held = tuple(index for name, index in guard_of.items() if name not in waived)
+            for index in fitting:
+                config = configs[index]
+                spec = VariantSpec(kernel, target, types, choices, waived, held, index, config)
+                variants.append(replace(spec, grid=_folded_grid(spec)))
+    return Expansion(kernel, configs, guards, tuple(variants), tuple(dropped))
+
+
+def launch_arguments(kernel: KernelSpec) -> tuple[str, ...]:
+    """Return the arguments that a launch passes: all but fixed floating values."""
+    return tuple(
+        name for name, argument in kernel.signature.items() if not isinstance(argument.value, float)
+    )
+
+
+def none_left(kernel: KernelSpec, target: Target, dropped: Iterable[str]) -> ManifestError:
+    """Return the error of a kernel all of whose configs were dropped for a target."""
+    message = f"expected a config of {kernel.name!r} that {target} can hold, got none"
+    error = ManifestError(message, kernel.configs_loc)
+    for line in dropped:
+        error.add_context(line)
+    return error
+
+
+def integer_values(values: Mapping[str, Constant]) -> dict[str, int]:
+    """Return those values that an expression can use; a boolean counts as 0 or 1."""
+    return {name: int(value) for name, value in values.items() if isinstance(value, int)}
+
+
+def _fixed_values(kernel: KernelSpec, config: Config) -> dict[str, Constant]:
+    return {**CONFIG_DEFAULTS, **kernel.constants, **dict(config)}
+
+
+def _check_count(kernel: KernelSpec, num_targets: int, num_configs: int) -> None:
+    num_types = math.prod(len(dtypes) for dtypes in kernel.types.values())
+    num_choices = math.prod(len(values) for values in kernel.choices.values())
+    num_promises = 2 ** sum(argument.is_optional for argument in kernel.signature.values())
+    count = num_targets * num_types * num_choices * num_promises * num_configs
+    if count > MAX_VARIANTS:
+        message = (
+            f"expected at most {MAX_VARIANTS} variants of {kernel.name!r}, got {count}: "
+            f"{num_targets} targets x {num_types} types x {num_choices} choices x "
+            f"{num_promises} guards x {num_configs} configs"
+        )
+        raise ManifestError(message, kernel.loc, remedy="filter the configs with `where`")
+
+
+# -------------------------------------------------------------------------------------- configs
+
+
+def _configs(kernel: KernelSpec, autotune: AutotuneReader) -> tuple[Config, ...]:
+    """Return the configs that the kernel's `where` lets pass, in order."""
+    listed = _listed_configs(kernel, autotune)
+    where = kernel.where
+    if where is None:
+        return tuple(listed)
+    kept: list[Config] = []
+    for config in listed:
+        values = integer_values(_fixed_values(kernel, config))
+        try:
+            holds = expression.evaluate(where.root, values)
+        except ExpressionError as error:
+            found = where.error(error)
+            found.add_context(f"in config {config_text(config)}")
+            raise found from None
+        if holds:
+            kept.append(config)
+    if not kept:
+        raise ManifestError("expected `where` to let a config pass, it refuses all", where.loc)
+    return tuple(kept)
+
+
+def _listed_configs(kernel: KernelSpec, autotune: AutotuneReader) -> Iterator[Config]:
+    match kernel.configs:
+        case CartesianConfigs(axes):
+            count = math.prod(len(values) for _, values in axes)
+            if count > MAX_CONFIGS:
+                sizes = " x ".join(f"{len(values)} {name}" for name, values in axes)
+                message = f"expected at most {MAX_CONFIGS} configs, got {count} ({sizes})"
+                raise ManifestError(message, kernel.configs_loc)
+            names = [name for name, _ in axes]
+            for values in itertools.product(*(values for _, values in axes)):
+                yield tuple(zip(names, values, strict=True))
+        case ListedConfigs(configs):
+            yield from configs
+        case AutotuneConfigs():
+            yield from _autotune_configs(kernel, autotune)
+
+
+def _autotune_configs(kernel: KernelSpec, autotune: AutotuneReader) -> Iterator[Config]:
+    """Return the source's configs, checked as the manifest's are, without repeats.
+
+    Triton tells apart configs that differ in a hook alone; for us they are the same.
+    """
+    found = autotune(kernel.source, kernel.function.name)
+    if not found:
+        message = f"expected @triton.autotune on {kernel.function.name!r}, got no config"
+        raise ManifestError(message, kernel.configs_loc)
+    names = [parameter.name for parameter in kernel.function.constexprs]
+    given = {*kernel.constants, *kernel.choices}
+    seen: dict[tuple[tuple[str, type, Constant], ...], None] = {}
+    for entries in found:
+        problem = ""
+        for name, value in entries.items():
+            if name in given:
+                problem = f"{name!r} is in the manifest and in the source's configs"
+            elif name in CONFIG_KEYS:
+                problem = config_value_problem(name, value)
+            elif name not in names:
+                problem = f"expected a tl.constexpr parameter or a config key, got {name!r}"
+            if problem:
+                break
+        missing = missing_constexpr(kernel.function, given | set(entries))
+        if missing is not None and not problem:
+            problem = f"expected a value for the tl.constexpr parameter {missing!r}"
+        config = tuple(entries.items())
+        if problem:
+            error = ManifestError(problem, kernel.configs_loc)
+            error.add_context(f"in the source's config {config_text(config)}")
+            raise error
+        key = tuple((name, type(value), value) for name, value in config)
+        if key not in seen:
+            seen[key] = None
+            yield config
+
+
+def _misfit(config: Mapping[str, Constant], target: Target) -> str:
+    """Return why no block of this config starts on the target, or an empty string."""
+    num_warps = config.get("num_warps", CONFIG_DEFAULTS["num_warps"])
+    if isinstance(num_warps, int) and num_warps > target.max_warps_per_block:
+        threads = f"{32 * num_warps} threads, the limit is {target.max_threads_per_block}"
+        return f"num_warps = {num_warps} takes {threads}"
+    num_ctas = config.get("num_ctas", CONFIG_DEFAULTS["num_ctas"])
+    if num_ctas != 1 and Feature.CLUSTERS not in target.features:
+        return f"num_ctas = {num_ctas} needs clusters"
+    return ""
+
+
+# ------------------------------------------------------------------------------------- variants
+
+
+def _folded_grid(variant: VariantSpec) -> tuple[Expression, ...]:
+    """Return the grid of a variant, with constants, config and fixed arguments folded in."""
+    kernel = variant.kernel
+    fixed = {n: a.value for n, a in kernel.signature.items() if isinstance(a.value, int)}
+    constants = {**integer_values(variant.values), **fixed}
+    arguments = launch_arguments(kernel)
+    folded: list[Expression] = []
+    for dimension in kernel.grid or ():
+        try:
+            root = expression.fold(dimension.root, constants)
+            for name, col in expression.free_names(root).items():
+                if name not in arguments:
+                    raise ExpressionError(f"`{name}` has no integer value", col)
+        except ExpressionError as error:
+            found = dimension.error(error)
+            found.add_context(f"in variant {variant.label}")
+            raise found from None
+        folded.append(root)
+    return tuple(folded)
+
+
+def _guards(kernel: KernelSpec) -> tuple[tuple[Guard, ...], dict[str, int]]:
+    """Return the kernel's guards, and the index of the guard of each argument that has one."""
+    guards: list[Guard] = []
+    index_of: dict[str, int] = {}
+    for name, argument in kernel.signature.items():
+        if argument.divisor > 1:
+            condition = f"{name} % {argument.divisor} == 0"
+            text = (
+                f"{name} is {argument.divisor}-byte aligned"
+                if argument.kind == "pointer"
+                else f"{name} is a multiple of {argument.divisor}"
+            )
+        elif isinstance(argument.value, int):
+            condition = f"{name} == {argument.value}"
+            text = f"{name} is {argument.value}"
+        else:
+            continue  # a fixed floating value is no argument of the launch
+        index_of[name] = len(guards)
+        is_promise = not argument.is_optional
+        guards.append(Guard(expression.parse(condition), text, is_promise=is_promise))
+    if len(guards) > MAX_GUARDS:
+        message = f"expected at most {MAX_GUARDS} promises among the arguments, got {len(guards)}"
+        raise ManifestError(message, kernel.loc, remedy="leave ':16' out where it gains nothing")
+    return tuple(guards), index_of
+
+
+def config_text(config: Config) -> str:
+    """Return a config as a message shows it."""
+    return ", ".join(f"{name} = {value_text(value)}" for name, value in config) or "no config"
+
+
+def value_text(value: Constant) -> str:
+    """Return a value as the manifest writes it, but for quotes."""
+    return str(value).lower() if isinstance(value, bool) else str(value)

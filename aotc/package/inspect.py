@@ -1,0 +1,153 @@
+"""What an archive holds, as rows for a table and as plain data for `--json`.
+
+Both forms come from the same summary, so they cannot differ. The data is what `aotc inspect`
+promises to scripts: keys are added, never renamed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from aotc.package.expression import to_text
+from aotc.package.index import Archive, Kernel, NamedValues, Param, Variant
+
+Data: TypeAlias = dict[str, Any]
+
+COLUMNS = (
+    *("kernel", "target", "types", "choices", "guards", "config"),
+    *("threads", "registers", "spill bytes", "shared bytes", "cubin bytes"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One variant, as the columns of `COLUMNS`."""
+
+    cells: tuple[str, ...]
+
+
+def rows(archive: Archive) -> Iterator[Row]:
+    """Yield a row for each variant, in the archive's order."""
+    for kernel in archive.kernels:
+        for variant in kernel.variants:
+            shared_bytes = variant.dynamic_shared_bytes + variant.static_shared_bytes
+            yield Row(
+                (
+                    kernel.name,
+                    variant.target,
+                    " ".join(_types(kernel, variant).values()),
+                    _pairs(tuple(_choices(kernel, variant).items())),
+                    ", ".join(_alternatives(kernel, variant)),
+                    _pairs(kernel.configs[variant.config]),
+                    str(variant.num_threads),
+                    str(variant.registers),
+                    str(variant.spill_bytes),
+                    str(shared_bytes),
+                    str(len(variant.cubin)),
+                )
+            )
+
+
+def summary(archive: Archive, size_bytes: int) -> str:
+    """Return one line on the whole archive; `size_bytes` is the size of its file."""
+    num_variants = sum(len(kernel.variants) for kernel in archive.kernels)
+    parts = [
+        f"{archive.name} {archive.version}",
+        _counted(len(archive.kernels), "kernel"),
+        _counted(num_variants, "variant"),
+        " ".join(archive.targets),
+        f"{size_bytes} bytes",
+        archive.toolchain,
+    ]
+    return " | ".join(part for part in parts if part)
+
+
+def describe(archive: Archive, size_bytes: int) -> Data:
+    """Return the whole index as JSON-ready data; `size_bytes` is the size of the file."""
+    return {
+        "name": archive.name,
+        "version": archive.version,
+        "toolchain": archive.toolchain,
+        "targets": list(archive.targets),
+        "size_bytes": size_bytes,
+        "kernels": [_describe_kernel(kernel) for kernel in archive.kernels],
+    }
+
+
+def _describe_kernel(kernel: Kernel) -> Data:
+    return {
+        "name": kernel.name,
+        "source_sha256": kernel.source_sha256.hex(),
+        "params": [_describe_param(param) for param in kernel.params],
+        "types": {variable.name: list(variable.dtypes) for variable in kernel.type_variables},
+        "choices": {choice.name: list(choice.values) for choice in kernel.choices},
+        "constants": dict(kernel.constants),
+        "guards": [
+            {"text": guard.text, "condition": to_text(guard.expression), "promise": guard.is_promise}
+            for guard in kernel.guards
+        ],
+        "variants": [_describe_variant(kernel, variant) for variant in kernel.variants],
+    }
+
+
+def _describe_param(param: Param) -> Data:
+    return {
+        "name": param.name,
+        "kind": param.kind,
+        "dtype": param.element,
+        "rank": param.rank,
+        "divisibility": param.divisibility,
+        "optional": param.is_optional,
+        "access": param.access,
+    }
+
+
+def _describe_variant(kernel: Kernel, variant: Variant) -> Data:
+    return {
+        "target": variant.target,
+        "symbol": variant.symbol,
+        "types": _types(kernel, variant),
+        "choices": _choices(kernel, variant),
+        "guards": [kernel.guards[guard].text for guard in variant.guards],
+        "config": dict(kernel.configs[variant.config]),
+        "grid": [to_text(dimension) for dimension in variant.grid],
+        "cluster": list(variant.cluster),
+        "threads": variant.num_threads,
+        "registers": variant.registers,
+        "spill_bytes": variant.spill_bytes,
+        "stack_bytes": variant.stack_bytes,
+        "dynamic_shared_bytes": variant.dynamic_shared_bytes,
+        "static_shared_bytes": variant.static_shared_bytes,
+        "param_bytes": variant.param_bytes,
+        "cubin_bytes": len(variant.cubin),
+        "remarks": list(variant.remarks),
+    }
+
+
+def _types(kernel: Kernel, variant: Variant) -> dict[str, str]:
+    names = [variable.name for variable in kernel.type_variables]
+    return dict(zip(names, variant.types, strict=True))
+
+
+def _choices(kernel: Kernel, variant: Variant) -> dict[str, Any]:
+    names = [choice.name for choice in kernel.choices]
+    return dict(zip(names, variant.choices, strict=True))
+
+
+def _alternatives(kernel: Kernel, variant: Variant) -> list[str]:
+    """Return the guards that choose between variants; promises hold for all."""
+    guards = [kernel.guards[guard] for guard in variant.guards]
+    return [guard.text for guard in guards if not guard.is_promise]
+
+
+def _pairs(values: NamedValues) -> str:
+    return " ".join(
+        f"{name}={str(value).lower() if isinstance(value, bool) else value}"
+        for name, value in values
+    )
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

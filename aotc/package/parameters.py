@@ -1,0 +1,102 @@
+"""The functions of a kernel source and their parameters, as far as a manifest needs them.
+
+The manifest is checked before any kernel is compiled, so that a misspelt argument is reported in
+milliseconds and at the manifest's line. For that the names of the parameters are enough, and which
+of them are `tl.constexpr`: the file is parsed with `ast`, never executed, and nothing in it is
+resolved. The frontend reads the file again, in full, when a kernel is compiled.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from aotc.ir.diagnostics import CompileError, Loc
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """Name one parameter; one with a default may be left out of the manifest."""
+
+    name: str
+    is_constexpr: bool
+    has_default: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """Name a function of the source and its parameters, in order."""
+
+    name: str
+    parameters: tuple[Parameter, ...]
+    loc: Loc
+
+    @property
+    def arguments(self) -> tuple[Parameter, ...]:
+        """Parameters that are passed at launch."""
+        return tuple(p for p in self.parameters if not p.is_constexpr)
+
+    @property
+    def constexprs(self) -> tuple[Parameter, ...]:
+        """Parameters that are fixed when the kernel is built."""
+        return tuple(p for p in self.parameters if p.is_constexpr)
+
+
+def parse_functions(source: str, file: str) -> dict[str, Function]:
+    """Return the functions that `source` defines at module level, also under `if` and `try`.
+
+    Of several definitions of a name the last holds, as it would in Python.
+
+    Raises:
+        CompileError: the text is not Python, or is nested too deeply to be parsed.
+    """
+    try:
+        tree = ast.parse(source, file)
+    except SyntaxError as error:
+        col = max(0, (error.offset or 1) - 1)
+        loc = Loc(file, error.lineno or 1, col, col + 1)
+        raise CompileError(f"expected Python source: {error.msg}", loc) from None
+    except ValueError as error:  # a NUL byte
+        raise CompileError(f"expected Python source: {error}", Loc(file, 1)) from None
+    except (RecursionError, MemoryError):
+        message = "expected Python source, got one that is nested too deeply to be parsed"
+        raise CompileError(message, Loc(file, 1)) from None
+    return {node.name: _function(node, file) for node in _definitions(tree.body)}
+
+
+def _definitions(body: list[ast.stmt]) -> Iterator[ast.FunctionDef]:
+    for node in body:
+        if isinstance(node, ast.FunctionDef):
+            yield node
+        elif isinstance(node, (ast.If, ast.Try)):
+            blocks = [node.body, node.orelse]
+            if isinstance(node, ast.Try):
+                blocks += [*(handler.body for handler in node.handlers), node.finalbody]
+            for block in blocks:
+                yield from _definitions(block)
+
+
+def _function(node: ast.FunctionDef, file: str) -> Function:
+    args = node.args
+    start = node.col_offset + len("def ")
+    loc = Loc(file, node.lineno, start, start + len(node.name))
+    positional = [*args.posonlyargs, *args.args]
+    num_required = len(positional) - len(args.defaults)
+    parameters = [
+        Parameter(arg.arg, _is_constexpr(arg.annotation), index >= num_required)
+        for index, arg in enumerate(positional)
+    ]
+    parameters += [
+        Parameter(arg.arg, _is_constexpr(arg.annotation), default is not None)
+        for arg, default in zip(args.kwonlyargs, args.kw_defaults, strict=True)
+    ]
+    return Function(node.name, tuple(parameters), loc)
+
+
+def _is_constexpr(annotation: ast.expr | None) -> bool:
+    if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
+        return annotation.value.strip().split(".")[-1] == "constexpr"
+    if isinstance(annotation, ast.Attribute):
+        return annotation.attr == "constexpr"
+    return isinstance(annotation, ast.Name) and annotation.id == "constexpr"

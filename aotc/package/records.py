@@ -1,0 +1,111 @@
+"""The archive's layout as tables: header, sections, record layouts, enumerations, limits.
+
+Nothing here computes; `archive.py` reads and writes by these tables, and the runtime in C has the
+same numbers in C. Both follow `docs/archive-format.md`, whose section and field names are used here.
+
+Invariant: a number that has appeared in a released archive keeps its meaning.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from aotc.package.index import Access, CubinParamSource, ParamKind
+
+MAGIC: Final = b"AOTC\r\n\x1a\n"
+MAJOR: Final = 1
+MINOR: Final = 0
+
+HEADER: Final = struct.Struct("<8sHHIQQQQQ32s40s")
+"""magic, major, minor, header_bytes, required, optional, file, index offset, index, SHA-256, zero."""
+
+SHA256_OFFSET: Final = 56
+SHA256_BYTES: Final = 32
+
+FEATURE_ZSTD: Final = 1 << 0
+FEATURE_TENSOR_MAPS: Final = 1 << 1
+FEATURE_SCRATCH: Final = 1 << 2
+KNOWN_FEATURES: Final = FEATURE_ZSTD | FEATURE_TENSOR_MAPS | FEATURE_SCRATCH
+
+NONE: Final = 0xFFFFFFFF
+BLOB_ALIGN: Final = 64
+SECTION_ALIGN: Final = 8
+ZSTD_LEVEL: Final = 19
+ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
+
+DIRECTORY_HEAD: Final = struct.Struct("<II")
+DIRECTORY_ENTRY: Final = struct.Struct("<IIII")
+
+RECORDS: Final[Mapping[str, struct.Struct]] = {
+    "ARCHIVE": struct.Struct("<IIII"),
+    "TARGETS": struct.Struct("<IBBBB"),
+    "KERNELS": struct.Struct("<Q32sII14I"),
+    "PARAMS": struct.Struct("<IBBBBIBBH"),
+    "TYPE_VARIABLES": struct.Struct("<IB3s16s"),
+    "CHOICES": struct.Struct("<IIII"),
+    "VALUES": struct.Struct("<IIQ"),
+    "GUARDS": struct.Struct("<II"),
+    "CONFIGS": struct.Struct("<II"),
+    "VARIANTS": struct.Struct("<QIIIIIII3IIIIIIII6H3BBI"),
+    "CUBIN_PARAMS": struct.Struct("<HHHHI"),
+    "TENSOR_MAPS": struct.Struct("<I6BHI5I4I5HH5s3s"),
+    "EXPRESSIONS": struct.Struct("<IIIHH"),
+    "BLOBS": struct.Struct("<QII32sII"),
+    "CODE": struct.Struct("<s"),
+    "STRINGS": struct.Struct("<s"),
+}
+"""Sections in the order of their kinds, which count from 1. The last two hold bytes."""
+
+BYTE_SECTIONS: Final = ("CODE", "STRINGS")
+
+PARAM_KINDS: Final[Mapping[ParamKind, int]] = {"pointer": 1, "scalar": 2, "tensor": 3}
+ACCESSES: Final[Mapping[Access, int]] = {"unknown": 0, "read": 1, "write": 2, "both": 3}
+SOURCES: Final[Mapping[CubinParamSource, int]] = {
+    "argument": 1,
+    "scratch": 2,
+    "tensor_map": 3,
+    "expression": 4,
+}
+FEATURE_LETTERS: Final = ("", "a", "f")
+
+PARAM_OPTIONAL: Final = 1 << 0
+VARIANT_WAITS_PDL: Final = 1 << 0
+
+VALUE_NULL: Final = 0
+VALUE_BOOL: Final = 1
+VALUE_INT: Final = 2
+VALUE_STRING: Final = 3
+VALUE_FLOAT: Final = 4
+
+BLOB_CUBIN: Final = 1
+BLOB_PTX: Final = 2
+
+
+class Limits(NamedTuple):
+    """What a reader refuses with `LIMIT`, before it allocates anything for it."""
+
+    file_bytes: int = 1 << 32
+    index_bytes: int = 1 << 24
+    blob_bytes: int = 1 << 26
+    kernels: int = 1 << 16
+    variants: int = 1 << 20
+    targets: int = 64
+    params: int = 256
+    type_variables: int = 16
+    choices: int = 32
+    choice_values: int = 1024
+    combinations: int = 1 << 20
+    guards: int = 64
+    configs: int = 1 << 16
+    config_entries: int = 256
+    constants: int = 1024
+    cubin_params: int = 1024
+    tensor_maps: int = 32
+    param_bytes: int = 4096
+    name_bytes: int = 255
+    text_bytes: int = 65535
+
+
+LIMITS: Final = Limits()

@@ -1,0 +1,209 @@
+"""Tables of a TOML document, read with a type and a place for every value.
+
+The layer between tomli's plain dictionaries and the manifest's meaning: it knows strings, lists
+and tables, reports an unknown key with the nearest known one, and a value of the wrong type at its
+own column. It knows nothing of kernels.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, TypeAlias, cast
+
+import tomli
+
+from aotc.ir.diagnostics import Loc, ManifestError, did_you_mean
+from aotc.package.positions import KeyPath, Positions, scan
+
+Constant: TypeAlias = bool | int | float | str
+Data: TypeAlias = dict[str, Any]
+
+_INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A parsed document and the positions of what is in it."""
+
+    file: str
+    data: Data
+    positions: Positions
+
+    @staticmethod
+    def parse(text: str, file: str) -> Document:
+        """Return the document.
+
+        Raises:
+            ManifestError: the text is not TOML; names the place.
+        """
+        try:
+            data = tomli.loads(text)
+        except tomli.TOMLDecodeError as error:
+            col = max(0, error.colno - 1)
+            place = Loc(file, error.lineno, col, col + 1)
+            raise ManifestError(f"expected TOML: {error.msg}", place) from None
+        except RecursionError:
+            message = "expected TOML, got values that are nested too deeply"
+            raise ManifestError(message, Loc(file, 1)) from None
+        return Document(file, data, scan(text, file))
+
+    def root(self, allowed: tuple[str, ...]) -> Table:
+        """Return the document's top level."""
+        return Table.checked(self.positions, (), self.data, allowed)
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One table of a document; its methods raise `ManifestError` at the right place."""
+
+    positions: Positions
+    path: KeyPath
+    data: Data
+
+    @staticmethod
+    def checked(
+        positions: Positions, path: KeyPath, data: Data, allowed: tuple[str, ...] | None
+    ) -> Table:
+        """Return the table after checking its keys; None allows any."""
+        table = Table(positions, path, data)
+        for key in data:
+            if allowed is not None and key not in allowed:
+                message = f"expected one of {', '.join(allowed)}, got the unknown key {key!r}"
+                raise table.wrong_key(key, message, did_you_mean(key, allowed))
+        return table
+
+    @property
+    def loc(self) -> Loc:
+        """Place of the table's header, or of the nearest one that is written."""
+        return self.positions.key(self.path)
+
+    def value_loc(self, key: str) -> Loc:
+        """Place of the value of `key`, or of the table where the key is missing."""
+        return self.positions.value((*self.path, key))
+
+    def element(self, key: str, index: int) -> Loc:
+        """Place of an element of the list at `key`."""
+        return self.positions.value((*self.path, key, index))
+
+    def wrong(self, key: str, message: str, remedy: str = "") -> ManifestError:
+        """Return an error at the value of `key`."""
+        return ManifestError(message, self.value_loc(key), remedy=remedy)
+
+    def wrong_key(self, key: str, message: str, remedy: str = "") -> ManifestError:
+        """Return an error at `key` itself."""
+        return ManifestError(message, self.positions.key((*self.path, key)), remedy=remedy)
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield the keys in the order of the document."""
+        return iter(self.data)
+
+    def has(self, key: str) -> bool:
+        return key in self.data
+
+    def is_string(self, key: str) -> bool:
+        return isinstance(self.data.get(key), str)
+
+    def table(self, key: str, allowed: tuple[str, ...] | None) -> Table:
+        """Return the table at `key`, which must be there."""
+        value = self._value(key, "a table")
+        if not isinstance(value, dict):
+            raise self._wrong_type(key, "a table", value)
+        return Table.checked(self.positions, (*self.path, key), cast(Data, value), allowed)
+
+    def optional_table(self, key: str) -> Table:
+        """Return the table at `key` with any keys, or an empty one."""
+        if self.has(key):
+            return self.table(key, None)
+        return Table(self.positions, (*self.path, key), {})
+
+    def tables(self, key: str, allowed: tuple[str, ...] | None) -> tuple[Table, ...]:
+        """Return the array of tables at `key`, which must have at least one."""
+        dotted = ".".join(str(part) for part in (*self.path, key) if isinstance(part, str))
+        expected = f"one or more [[{dotted}]] tables"
+        value = self._value(key, expected)
+        items = cast("list[Any]", value) if isinstance(value, list) else []
+        if not items or not all(isinstance(item, dict) for item in items):
+            raise self._wrong_type(key, expected, value)
+        return tuple(
+            Table.checked(self.positions, (*self.path, key, index), item, allowed)
+            for index, item in enumerate(items)
+        )
+
+    def string(self, key: str) -> str:
+        """Return the string at `key`, which must be there and not be empty."""
+        value = self._value(key, "a string")
+        if not isinstance(value, str) or not value:
+            raise self._wrong_type(key, "a string", value)
+        return value
+
+    def strings(self, key: str) -> tuple[str, ...]:
+        """Return the list of strings at `key`, which must be there."""
+        return tuple(
+            item if isinstance(item, str) else self._raise_element(key, index, "a string", item)
+            for index, item in enumerate(self._list(key, "a list of strings"))
+        )
+
+    def constant(self, key: str) -> Constant:
+        """Return the boolean, number or string at `key`."""
+        value = self.data[key]
+        if not _is_constant(value):
+            raise self._wrong_type(key, "a boolean, a number or a string", value)
+        return cast(Constant, value)
+
+    def constants(self, key: str) -> tuple[Constant, ...]:
+        """Return the list of booleans, numbers and strings at `key`."""
+        expected = "a boolean, a number or a string"
+        return tuple(
+            item if _is_constant(item) else self._raise_element(key, index, expected, item)
+            for index, item in enumerate(self._list(key, "a list of values"))
+        )
+
+    def _list(self, key: str, expected: str) -> list[Any]:
+        value = self._value(key, expected)
+        if isinstance(value, list):
+            return cast("list[Any]", value)
+        hint = f"write {key} = [...]" if _is_constant(value) else ""
+        raise self._wrong_type(key, expected, cast(object, value), hint)
+
+    def _value(self, key: str, expected: str) -> object:
+        if key not in self.data:
+            message = f"expected {expected} at {key!r}, which is missing"
+            raise ManifestError(message, self.loc)
+        return self.data[key]
+
+    def _wrong_type(
+        self, key: str, expected: str, value: object, remedy: str = ""
+    ) -> ManifestError:
+        message = f"expected {expected} for {key!r}, got {describe(value)}"
+        return self.wrong(key, message, remedy)
+
+    def _raise_element(self, key: str, index: int, expected: str, value: object) -> Any:
+        message = f"expected {expected} in {key!r}, got {describe(value)}"
+        raise ManifestError(message, self.element(key, index))
+
+
+def _is_constant(value: object) -> bool:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return _INT64_MIN <= value <= _INT64_MAX
+    # A NaN is not equal to itself, so two builds of one could not be told to be the same.
+    return isinstance(value, (bool, str)) or (isinstance(value, float) and not math.isnan(value))
+
+
+_DESCRIPTIONS: tuple[tuple[type, str], ...] = (
+    (bool, "the boolean {}"),
+    (int, "the integer {}"),
+    (float, "the number {}"),
+    (str, "the string {!r}"),
+    (list, "a list"),
+    (dict, "a table"),
+)
+
+
+def describe(value: object) -> str:
+    """Return what a TOML value is, as an error message names it."""
+    for kind, text in _DESCRIPTIONS:
+        if isinstance(value, kind):
+            return text.format(str(value).lower() if kind is bool else value)
+    return "a date or time"

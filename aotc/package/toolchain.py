@@ -1,0 +1,72 @@
+"""What a compile depends on besides its request and its sources: our code and the tools.
+
+Two questions are answered from file names and file contents alone, because they are asked on every
+start: which versions are installed (`importlib.metadata` would take longer to import than a build
+with nothing to do), and whether the compiler itself has changed since an entry of the cache was
+written. The second matters to those who work on the compiler: its version stays, its output does
+not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+UNKNOWN = "unknown"
+
+# Distributions, and what the archive calls them. `nvidia-nvvm` brings libdevice.
+_TOOLS = (
+    ("aotc", "aotc"),
+    ("llvmlite", "llvmlite"),
+    ("nvidia_cuda_nvcc", "ptxas"),
+    ("nvidia_nvvm", "libdevice"),
+)
+# Code that has a part in a cubin. The package layer has none, so a change to it spoils no cache.
+_COMPILER = ("backend", "compiler.py", "frontend", "ir", "schedule", "target.py")
+
+
+def installed_versions() -> dict[str, str]:
+    """Return the versions of aotc, llvmlite, ptxas and libdevice, "unknown" where there is none."""
+    found = {distribution: UNKNOWN for distribution, _ in _TOOLS}
+    for folder in sys.path:
+        try:
+            names = sorted(os.listdir(folder or "."))
+        except OSError:
+            continue  # a zip file, or a folder that is gone
+        for name in names:
+            distribution, _, version = name.removesuffix(".dist-info").partition("-")
+            if name.endswith(".dist-info") and found.get(distribution) == UNKNOWN:
+                found[distribution] = version
+    return {label: found[distribution] for distribution, label in _TOOLS}
+
+
+def toolchain_text() -> str:
+    """Return the versions as one line, such as "aotc 0.1.0; llvmlite 0.50.0; ptxas 13.5.37"."""
+    return "; ".join(f"{label} {version}" for label, version in installed_versions().items())
+
+
+def compiler_digest(package: Path | None = None) -> str:
+    """Return a hexadecimal digest of the compiler's code, the tools and the Python version.
+
+    `package` is the folder of the aotc package, by default this one.
+    """
+    root = Path(__file__).parents[1] if package is None else package
+    digest = hashlib.sha256()
+    digest.update(f"{toolchain_text()}; python {sys.version_info[:2]}".encode())
+    for path in _compiler_files(root):
+        content = path.read_bytes()
+        digest.update(f"\n{path.relative_to(root).as_posix()} {len(content)}\n".encode())
+        digest.update(content)
+    return digest.hexdigest()
+
+
+def _compiler_files(root: Path) -> Iterator[Path]:
+    for name in _COMPILER:
+        path = root / name
+        if path.is_dir():
+            yield from sorted(path.rglob("*.py"))
+        elif path.exists():
+            yield path

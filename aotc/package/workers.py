@@ -1,0 +1,239 @@
+"""Compiles in worker processes, so that no kernel can take the build down with it.
+
+LLVM ends its process on some mistakes and the system kills the one that takes the last memory.
+`concurrent.futures` then fails every task of the pool alike, without a word on which one did it;
+so the tasks that were under way are run once more, one at a time, and the one that ends its worker
+again is named. Everything else goes on in a new pool.
+
+Workers are spawned, never forked: they share no locks and no state with the build. They ignore
+Ctrl-C, which a terminal sends to the whole group, and leave the stopping to the parent; and they
+end by themselves when the parent is gone, however it went.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import (
+    FIRST_COMPLETED,
+    BrokenExecutor,
+    Executor,
+    Future,
+    ProcessPoolExecutor,
+    wait,
+)
+from dataclasses import dataclass
+from multiprocessing.context import SpawnContext, SpawnProcess
+from types import TracebackType
+from typing import Any, TypeAlias, cast
+
+from aotc.compiler import CompiledKernel, CompileRequest
+from aotc.ir.diagnostics import DiagnosticError
+from aotc.package.cache import CachedKernel
+
+# Tasks handed to an executor at once, for each worker: enough that none waits, few enough that
+# little is run twice when a worker dies.
+_TASKS_PER_WORKER = 2
+_STOP_SECONDS = 2.0
+
+Compiler: TypeAlias = Callable[[CompileRequest], CompiledKernel]
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A compile, and what messages call it."""
+
+    label: str
+    request: CompileRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a compile came to nothing; `is_bug` if it is our fault and not the user's.
+
+    `detail` is the traceback of a bug, for those who look for it.
+    """
+
+    label: str
+    report: str
+    is_bug: bool = False
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a task, and how long it took the worker."""
+
+    task: Task
+    result: CachedKernel | Failure
+    seconds: float
+
+
+def default_jobs() -> int:
+    """Return the number of cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def compile_all(
+    tasks: Sequence[Task], compiler: Compiler, jobs: int, executor: Executor | None = None
+) -> Iterator[Outcome]:
+    """Yield the outcome of every task, in the order in which they end.
+
+    With an `executor` the tasks run there, and it is left open; otherwise in `jobs` processes of
+    their own, which are gone when the iterator is exhausted, closed or interrupted. `compiler` is
+    a function that can be pickled.
+    """
+    waiting = deque(tasks)
+    if executor is not None:
+        lost: list[Task] = []
+        yield from _run(waiting, compiler, jobs, executor, lost)
+        for task in (*lost, *waiting):
+            yield Outcome(task, Failure(task.label, "the executor broke", is_bug=True), 0.0)
+        return
+    while waiting:
+        suspects: list[Task] = []
+        with _Pool(min(jobs, len(waiting))) as pool:
+            yield from _run(waiting, compiler, jobs, pool.executor, suspects)
+        yield from _run_isolated(suspects, compiler)
+
+
+def _run(
+    waiting: deque[Task],
+    compiler: Compiler,
+    jobs: int,
+    executor: Executor,
+    lost: list[Task],
+) -> Iterator[Outcome]:
+    """Run tasks from `waiting` until none is left or the executor breaks.
+
+    Those that were under way when it broke go to `lost`.
+    """
+    running: dict[Future[Outcome], Task] = {}
+    while (waiting and not lost) or running:
+        while waiting and not lost and len(running) < jobs * _TASKS_PER_WORKER:
+            task = waiting.popleft()
+            try:
+                running[executor.submit(_compile, compiler, task)] = task
+            except BrokenExecutor:
+                lost.append(task)
+        done, _ = wait(running, return_when=FIRST_COMPLETED)
+        # In the order of submission: a set has none.
+        for future in [future for future in running if future in done]:
+            task = running.pop(future)
+            try:
+                yield future.result()
+            except BrokenExecutor:
+                lost.append(task)
+            except Exception as error:  # the task or its result did not survive the way
+                report = f"{type(error).__name__}: {error}"
+                yield Outcome(task, Failure(task.label, report, is_bug=True), 0.0)
+
+
+def _run_isolated(tasks: Sequence[Task], compiler: Compiler) -> Iterator[Outcome]:
+    """Run tasks one at a time, each in a process of its own, and name those that end theirs."""
+    for task in tasks:
+        lost: list[Task] = []
+        with _Pool(1) as pool:
+            yield from _run(deque([task]), compiler, 1, pool.executor, lost)
+            if lost:
+                failure = Failure(task.label, pool.cause_of_death(), is_bug=True)
+                yield Outcome(task, failure, 0.0)
+
+
+# ------------------------------------------------------------------------------- in the worker
+
+
+def _compile(compiler: Compiler, task: Task) -> Outcome:
+    start = time.monotonic()
+    result: CachedKernel | Failure
+    try:
+        kernel = compiler(task.request)
+        result = CachedKernel(kernel.cubin, kernel.metadata)
+    except DiagnosticError as error:
+        error.add_context(f"in variant {task.label}")
+        result = Failure(task.label, error.render())
+    except Exception as error:
+        report = f"{type(error).__name__}: {error}"
+        result = Failure(task.label, report, is_bug=True, detail=traceback.format_exc())
+    return Outcome(task, result, time.monotonic() - start)
+
+
+def _start_worker() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_follow_parent, daemon=True).start()
+
+
+def _follow_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+# ---------------------------------------------------------------------------------- the pool
+
+
+class _RecordingContext(SpawnContext):
+    """Spawn processes and remember them; an executor does not say which it has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.started: list[SpawnProcess] = []
+
+    def Process(self, *args: Any, **kwargs: Any) -> SpawnProcess:  # type: ignore[override]  # noqa: N802
+        process = SpawnProcess(*args, **kwargs)
+        self.started.append(process)
+        return process
+
+
+class _Pool:
+    """A process pool that is gone when its block is left, at once if by an exception."""
+
+    def __init__(self, jobs: int) -> None:
+        self._context = _RecordingContext()
+        self.executor = ProcessPoolExecutor(
+            jobs, mp_context=cast(SpawnContext, self._context), initializer=_start_worker
+        )
+
+    def __enter__(self) -> _Pool:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self.executor.shutdown(wait=True)
+            return
+        self.executor.shutdown(wait=False, cancel_futures=True)
+        for process in self._context.started:
+            process.terminate()
+        deadline = time.monotonic() + _STOP_SECONDS
+        for process in self._context.started:
+            process.join(max(0.0, deadline - time.monotonic()))
+            if process.exitcode is None:
+                process.kill()
+                process.join()
+
+    def cause_of_death(self) -> str:
+        """Return how the worker ended, as far as the system tells."""
+        for process in self._context.started:
+            process.join(_STOP_SECONDS)
+            code = process.exitcode
+            if code is not None and code < 0:
+                name = signal.Signals(-code).name
+                hint = "; out of memory?" if -code == signal.SIGKILL else ""
+                return f"the worker process was ended by {name}{hint}"
+            if code:
+                return f"the worker process ended with code {code}"
+        return "the worker process ended without a reason"

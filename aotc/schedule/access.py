@@ -1,0 +1,132 @@
+"""Accesses to global memory: which layout suits one, how wide it can be, what it costs.
+
+Coalescing is a question to two facts: which elements are neighbours in memory (axis analysis) and
+which thread holds them (the layout). The best layout gives each thread as many neighbours as one
+instruction moves and neighbouring threads the neighbouring runs.
+
+Invariant: a vector width found here is safe: all its elements are consecutive in memory, aligned
+to the whole access, in consecutive registers of one thread, under one mask value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+
+from aotc.ir.core import Op, Value
+from aotc.ir.dialects import tile
+from aotc.ir.layout import LinearLayout
+from aotc.ir.types import PointerType, TileType, element_of
+from aotc.schedule.axis import AxisAnalysis, AxisInfo
+from aotc.schedule.layouts import WARP_LANES, blocked_for
+
+MAX_ACCESS_BYTES = 16
+_SECTOR_BYTES = 32
+# On the scale of the conversion planner, quarter cycles of one SM: a sector takes about 1.5 cycles
+# of an SM's share of memory bandwidth (4.8 TB/s over 132 SMs at 1.7 GHz).
+_INSTRUCTION_COST = 4
+_SECTOR_COST = 6
+
+Access = tile.Load | tile.Store
+
+
+def pointee_bytes(pointer: Value) -> int:
+    """Return the bytes of one element that `pointer`, a pointer or tile of them, points at."""
+    element = element_of(pointer.type)
+    assert isinstance(element, PointerType)
+    return element.pointee.size_bytes
+
+
+def memory_order(info: AxisInfo) -> tuple[int, ...]:
+    """Return the axes from the one that is most contiguous in memory; later axes win ties."""
+    return tuple(sorted(range(info.rank), key=lambda axis: (-info.contiguity[axis], -axis)))
+
+
+def vector_width(
+    layout: LinearLayout, pointer: AxisInfo, mask: AxisInfo | None, element_bytes: int
+) -> int:
+    """Return how many elements one access of a thread can move, 1 to 16 bytes' worth."""
+    order = memory_order(pointer)
+    fast = order[0]
+    width = min(
+        layout.num_consecutive("register", order),
+        pointer.contiguity[fast],
+        max(1, pointer.divisibility[fast] // element_bytes),
+        MAX_ACCESS_BYTES // element_bytes,
+    )
+    return width if mask is None else min(width, mask.constancy[fast])
+
+
+def choose_layouts(
+    accesses: Iterable[Access], infos: AxisAnalysis, num_warps: int
+) -> dict[Op, LinearLayout]:
+    """Return the coalesced layout for each access to a tile.
+
+    Accesses of one shape and memory order share a layout, made for the one that moves the most
+    elements at once, so that what is loaded, computed and stored together stays where it is.
+    """
+    widths: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = {}
+    keys: dict[Op, tuple[tuple[int, ...], tuple[int, ...]]] = {}
+    for op in accesses:
+        kind = op.pointer.type
+        if not isinstance(kind, TileType):
+            continue
+        info = infos[op.pointer]
+        key = (kind.shape, memory_order(info))
+        keys[op] = key
+        widths[key] = max(widths.get(key, 1), _useful_width(op, info, num_warps))
+    layouts = {
+        (shape, order): _coalesced(shape, order, width, num_warps)
+        for (shape, order), width in widths.items()
+    }
+    return {op: layouts[key] for op, key in keys.items()}
+
+
+def _useful_width(op: Access, info: AxisInfo, num_warps: int) -> int:
+    assert isinstance(op.pointer.type, TileType)
+    element_bytes = pointee_bytes(op.pointer)
+    fast = memory_order(info)[0]
+    share = max(1, op.pointer.type.num_elems // (WARP_LANES * num_warps))
+    return min(
+        info.contiguity[fast],
+        max(1, info.divisibility[fast] // element_bytes),
+        MAX_ACCESS_BYTES // element_bytes,
+        share,
+    )
+
+
+def _coalesced(
+    shape: tuple[int, ...], order: tuple[int, ...], width: int, num_warps: int
+) -> LinearLayout:
+    elems = tuple(width if axis == order[0] else 1 for axis in range(len(shape)))
+    return blocked_for(shape, elems, num_warps, order)
+
+
+def access_cost(
+    layout: LinearLayout, pointer: AxisInfo, mask: AxisInfo | None, element_bytes: int
+) -> int:
+    """Return what accessing a tile under `layout` costs, in the units of a conversion's cost."""
+    width = vector_width(layout, pointer, mask, element_bytes)
+    order = memory_order(pointer)
+    return _cost(layout, order, pointer.contiguity[order[0]], width, element_bytes)
+
+
+@lru_cache(maxsize=4096)
+def _cost(
+    layout: LinearLayout, order: tuple[int, ...], run_elems: int, width: int, element_bytes: int
+) -> int:
+    free = layout.free_variable_masks()
+    in_memory = layout.transpose(tuple(reversed(order)))
+    lanes = [
+        place
+        for lane, place in enumerate(in_memory.table("lane"))
+        if not lane & free.get("lane", 0)
+    ]
+    sectors: dict[tuple[int, int], None] = {}
+    for place in lanes:
+        for elem in range(place, place + width):
+            sectors[elem // run_elems, elem % run_elems * element_bytes // _SECTOR_BYTES] = None
+    registers = layout.in_bits("register") - free.get("register", 0).bit_count()
+    warps = layout.in_bits("warp") - free.get("warp", 0).bit_count()
+    instructions = max(1, (1 << registers) // width) << warps
+    return instructions * (_INSTRUCTION_COST + _SECTOR_COST * len(sectors))

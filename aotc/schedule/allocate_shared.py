@@ -1,0 +1,104 @@
+"""Give every shared buffer its place: buffers that live at different times share bytes.
+
+A buffer lives from its allocation to its last use; a use inside a loop that the allocation is
+outside of keeps it alive for the whole loop. Buffers are placed largest first, each at the lowest
+offset where nothing that lives at the same time is. The small buffers of reductions live as long
+as the kernel while they fit a few kilobytes: sharing bytes would cost a barrier each time.
+
+Invariant: two buffers whose lives overlap do not overlap in bytes; barriers against the reuse of
+bytes are `insert_barriers`' business.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from aotc.ir.core import Block, Kernel, Op
+from aotc.ir.dialects import gpu
+from aotc.ir.types import SharedType
+from aotc.schedule.context import Schedule
+
+
+_SMALL_BUFFER_BYTES = 512
+_SMALL_BUFFERS_BYTES = 4096
+
+
+@dataclass(eq=False)
+class _Buffer:
+    op: gpu.SharedAlloc
+    size_bytes: int
+    start: int
+    end: int
+    offset_bytes: int = 0
+
+    def overlaps_in_time(self, other: _Buffer) -> bool:
+        return self.start <= other.end and other.start <= self.end
+
+
+def allocate_shared(kernel: Kernel, schedule: Schedule) -> None:
+    """Set the offset of every buffer and the kernel's `shared_bytes`."""
+    del schedule
+    buffers = _lives(kernel)
+    placed: list[_Buffer] = []
+    for buffer in sorted(buffers, key=lambda each: -each.size_bytes):
+        buffer.offset_bytes = _lowest_gap(buffer, placed)
+        placed.append(buffer)
+    for buffer in buffers:
+        buffer.op.offset_bytes = buffer.offset_bytes
+    kernel.shared_bytes = max(
+        (buffer.offset_bytes + buffer.size_bytes for buffer in buffers), default=0
+    )
+
+
+def _lowest_gap(buffer: _Buffer, placed: list[_Buffer]) -> int:
+    alignment = buffer.op.alignment_bytes
+    offset = 0
+    rivals = [other for other in placed if other.overlaps_in_time(buffer)]
+    for other in sorted(rivals, key=lambda each: each.offset_bytes):
+        if offset + buffer.size_bytes <= other.offset_bytes:
+            break
+        end = other.offset_bytes + other.size_bytes
+        offset = max(offset, -(-end // alignment) * alignment)
+    return offset
+
+
+def _lives(kernel: Kernel) -> list[_Buffer]:
+    """Return every buffer with the numbers of its first and last op in program order."""
+    numbers: dict[Op, tuple[int, int]] = {}
+    _number(kernel.body, numbers, 0)
+    buffers: list[_Buffer] = []
+    for op in numbers:
+        if not isinstance(op, gpu.SharedAlloc):
+            continue
+        assert isinstance(op.out.type, SharedType)
+        start = numbers[op][0]
+        end = max((numbers[_beside(user, op)][1] for user in op.out.users), default=start)
+        buffers.append(_Buffer(op, op.out.type.size_bytes, start, end))
+    small = [buffer for buffer in buffers if buffer.size_bytes <= _SMALL_BUFFER_BYTES]
+    if sum(buffer.size_bytes for buffer in small) <= _SMALL_BUFFERS_BYTES:
+        for buffer in small:
+            buffer.start, buffer.end = 0, len(numbers) * 2
+    return buffers
+
+
+def _number(block: Block, numbers: dict[Op, tuple[int, int]], counter: int) -> int:
+    """Number ops in program order; an op with blocks spans what is nested in it."""
+    for op in block:
+        first = counter
+        numbers[op] = (first, first)
+        counter += 1
+        for nested in op.blocks:
+            counter = _number(nested, numbers, counter)
+        numbers[op] = (first, counter)
+        counter += 1
+    return counter
+
+
+def _beside(user: Op, alloc: Op) -> Op:
+    """Return the op around `user`, or itself, that is in the block of `alloc`."""
+    outer = user
+    for ancestor in user.ancestors():
+        if outer.block is alloc.block:
+            break
+        outer = ancestor
+    return outer

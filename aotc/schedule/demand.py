@@ -1,0 +1,191 @@
+"""Demand: the layouts in which each tile is wanted by those that use it.
+
+A backward walk from stores, reductions and loop variables: an op that works in a layout wants its
+operands there. A tile without a home passes the demand on to its operands, so the whole of an
+address computation is asked for in the layout of the access.
+
+Invariant: whatever `assign_layouts` will read in a layout has been wanted in it here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from aotc.ir.core import Block, Kernel, Op, Value
+from aotc.ir.dialects import scf, tile
+from aotc.ir.layout import LinearLayout
+from aotc.ir.types import element_of
+from aotc.schedule.access import access_cost, pointee_bytes
+from aotc.schedule.axis import AxisAnalysis
+from aotc.schedule.conversions import plan_conversion
+from aotc.schedule.homes import (
+    Homes,
+    is_elementwise,
+    is_tile,
+    reduction_layout,
+    splittable,
+    tile_shape,
+)
+
+
+class Demand:
+    """Hold the layouts each tile is wanted in, and the layout each op works in."""
+
+    def __init__(self, kernel: Kernel, homes: Homes, infos: AxisAnalysis) -> None:
+        self.homes = homes
+        self.infos = infos
+        self.wanted: dict[Value, dict[LinearLayout, None]] = {}
+        self.works_in: dict[Op, LinearLayout] = {}
+        self._visit(kernel.body)
+
+    def want(self, value: Value | None, layout: LinearLayout) -> None:
+        if value is not None and is_tile(value):
+            self.wanted.setdefault(value, {})[layout] = None
+
+    def layouts(self, value: Value) -> list[LinearLayout]:
+        """Return the layouts to make `value` in, its home first."""
+        home = self.homes.get(value)
+        wanted = self.wanted.get(value, {})
+        return [*([] if home is None else [home]), *(at for at in wanted if at != home)]
+
+    def made_in(self, value: Value) -> list[LinearLayout]:
+        """Return the layouts in which the op that makes `value` computes it."""
+        home = self.homes.get(value)
+        return [home] if home is not None else self.layouts(value)
+
+    def operand_layouts(self, op: Op, layout: LinearLayout) -> list[LinearLayout]:
+        """Return where the operands must be for `op` to be made in `layout`."""
+        rule = _OPERAND_LAYOUTS.get(type(op))
+        return [layout] * len(op.operands) if rule is None else rule(op, layout)
+
+    def _visit(self, block: Block) -> None:
+        op = block.last
+        while op is not None:
+            if isinstance(op, scf.For | scf.If | scf.While):
+                for nested in reversed(op.blocks):
+                    self._visit(nested)
+            for value, layout in zip(op.slots, self.homes.slot_layouts(op), strict=False):
+                if layout is not None:
+                    self.want(value, layout)
+            rule = _DEMANDS.get(type(op)) or (_demand_clones if is_elementwise(op) else None)
+            if rule is not None:
+                rule(op, self)
+            op = op.prev
+
+
+def _demand_clones(op: Op, demand: Demand) -> None:
+    """Want the operands of an op wherever the op is made."""
+    if not is_tile(op.results[0]):
+        return
+    for layout in demand.made_in(op.results[0]):
+        for value, source in zip(op.operands, demand.operand_layouts(op, layout), strict=True):
+            demand.want(value, source)
+
+
+def _demand_access(op: Op, demand: Demand) -> None:
+    if op not in demand.homes.anchors:
+        return
+    assert isinstance(op, tile.Load | tile.Store)
+    layout = demand.homes.anchors[op]
+    if isinstance(op, tile.Store):
+        layout = _store_layout(op, demand)
+    demand.works_in[op] = layout
+    for value in op.operands:
+        demand.want(value, layout)
+
+
+def _store_layout(op: tile.Store, demand: Demand) -> LinearLayout:
+    """Store from where the value is, unless moving it first is cheaper."""
+    anchor, home = demand.homes.anchors[op], demand.homes.get(op.value)
+    if home is None or home == anchor:
+        return anchor
+    pointer = demand.infos[op.pointer]
+    mask = None if op.mask is None else demand.infos[op.mask]
+    element_bytes = pointee_bytes(op.pointer)
+    at_home = access_cost(home, pointer, mask, element_bytes)
+    moved = access_cost(anchor, pointer, mask, element_bytes)
+    moved += plan_conversion(home, anchor, element_of(op.value.type).bits).cost
+    return home if at_home <= moved else anchor
+
+
+def broadcast_operand(layout: LinearLayout, op: tile.Broadcast) -> LinearLayout:
+    """Return the layout to compute the operand in: each element once a thread."""
+    return layout.broadcast_source(tile_shape(op.value)).remove_zero_bases()
+
+
+def _demand_split(op: Op, demand: Demand) -> None:
+    assert isinstance(op, tile.Split)
+    layout = splittable(demand.homes.or_default(op.value), demand.homes.num_warps)
+    demand.want(op.value, layout)
+    demand.works_in[op] = layout
+
+
+def _demand_reduction(op: Op, demand: Demand) -> None:
+    assert isinstance(op, tile.Reduce | tile.Scan)
+    layout = reduction_layout(op, demand.homes)
+    demand.works_in[op] = layout
+    for value in op.operands:
+        demand.want(value, layout)
+
+
+def _demand_observer(op: Op, demand: Demand) -> None:
+    """An op that looks at a tile takes it where it is."""
+    value = op.operands[0]
+    if is_tile(value):
+        layout = demand.homes.or_default(value)
+        demand.works_in[op] = layout
+        demand.want(value, layout)
+
+
+_DEMANDS: dict[type[Op], Callable[[Op, Demand], None]] = {
+    tile.Load: _demand_access,
+    tile.Store: _demand_access,
+    tile.Split: _demand_split,
+    tile.Reduce: _demand_reduction,
+    tile.Scan: _demand_reduction,
+    tile.Assert: _demand_observer,
+    tile.Assume: _demand_observer,
+    tile.Broadcast: _demand_clones,
+    tile.ExpandDims: _demand_clones,
+    tile.Reshape: _demand_clones,
+    tile.Trans: _demand_clones,
+    tile.Join: _demand_clones,
+}
+
+
+# ---- operand layouts: where the operands must be for a result in a given layout ---------------
+
+
+def _like_broadcast(op: Op, layout: LinearLayout) -> list[LinearLayout]:
+    assert isinstance(op, tile.Broadcast)
+    return [broadcast_operand(layout, op)]
+
+
+def _like_expand_dims(op: Op, layout: LinearLayout) -> list[LinearLayout]:
+    assert isinstance(op, tile.ExpandDims)
+    return [layout.reduce(op.axis)]
+
+
+def _like_reshape(op: Op, layout: LinearLayout) -> list[LinearLayout]:
+    assert isinstance(op, tile.Reshape)
+    return [layout.reshape(tile_shape(op.value))]
+
+
+def _like_trans(op: Op, layout: LinearLayout) -> list[LinearLayout]:
+    assert isinstance(op, tile.Trans)
+    inverse = tuple(op.order.index(axis) for axis in range(len(op.order)))
+    return [layout.transpose(inverse)]
+
+
+def _like_join(op: Op, layout: LinearLayout) -> list[LinearLayout]:
+    del op
+    return [layout.split()] * 2
+
+
+_OPERAND_LAYOUTS: dict[type[Op], Callable[[Op, LinearLayout], list[LinearLayout]]] = {
+    tile.Broadcast: _like_broadcast,
+    tile.ExpandDims: _like_expand_dims,
+    tile.Reshape: _like_reshape,
+    tile.Trans: _like_trans,
+    tile.Join: _like_join,
+}

@@ -1,0 +1,50 @@
+"""Common subexpression elimination: compute each pure value once.
+
+Two pure ops of one class with the same operands and attributes are the same value, so the later
+one goes if the earlier dominates it. With nested blocks that is a scoped table and one walk.
+
+Invariant: only pure ops without blocks are merged, so nothing observable moves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+from aotc.ir.core import Block, Kernel, Op
+from aotc.ir.dialects import scf
+from aotc.schedule.context import Schedule
+
+_Table = dict[Hashable, Op]
+
+
+def eliminate_common(kernel: Kernel, schedule: Schedule) -> None:
+    """Merge equal pure ops."""
+    del schedule
+    _visit(kernel.body, {})
+
+
+def _visit(block: Block, table: _Table) -> None:
+    for op in block:
+        if isinstance(op, scf.For | scf.If | scf.While):
+            for nested in op.blocks:
+                _visit(nested, dict(table))
+        if not op.pure or op.blocks or op.terminator or not op.results:
+            continue
+        key = _key(op)
+        earlier = table.get(key)
+        if earlier is None:
+            table[key] = op
+        else:
+            op.replace_with(earlier.results)
+
+
+def _key(op: Op) -> Hashable:
+    attributes = tuple(map(_distinct, op.attributes.values()))
+    return type(op), tuple(map(id, op.slots)), attributes
+
+
+def _distinct(value: Hashable) -> Hashable:
+    """Tell apart what Python holds equal: 1, 1.0 and True; 0.0 and -0.0."""
+    if isinstance(value, bool):
+        return bool, value
+    return (float, repr(value)) if isinstance(value, float) else value

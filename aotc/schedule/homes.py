@@ -1,0 +1,286 @@
+"""Homes: the layout in which each tile is computed, before anyone asks for another.
+
+A loaded tile is at home where its load is coalesced, an elementwise result where its operands
+are, a reduced or reshaped tile in the layout that its operand's implies. What costs nothing to
+make anywhere (constants, index arithmetic, repeats) has no home and is made wherever it is
+wanted, so address computations never move between threads.
+
+Invariant: values carried by loops and yielded by branches always have a home, one layout through
+all iterations and both arms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from aotc.ir.core import Block, Kernel, Op, Value
+from aotc.ir.dialects import arith, scf, tile
+from aotc.ir.layout import LinearLayout
+from aotc.ir.types import TileType, element_of
+from aotc.schedule.layouts import blocked_for, default_blocked
+
+
+def is_tile(value: Value) -> bool:
+    """Return whether `value` is a tile, and so needs a layout."""
+    return isinstance(value.type, TileType)
+
+
+def tile_shape(value: Value) -> tuple[int, ...]:
+    """Return the shape of a tile value."""
+    assert isinstance(value.type, TileType)
+    return value.type.shape
+
+
+class Homes:
+    """Hold the home of every tile that has one; `anchors` are the layouts of memory accesses."""
+
+    def __init__(self, kernel: Kernel, anchors: dict[Op, LinearLayout]) -> None:
+        self.num_warps = kernel.num_warps
+        self.anchors = anchors
+        self._homes: dict[Value, LinearLayout] = {}
+        joins = [join for op in kernel.walk() for join in joins_of(op)]
+        while True:
+            self._visit_to_fixpoint(kernel.body)
+            unsettled = next((join for join in joins if join.targets[0] not in self._homes), None)
+            if unsettled is None:
+                return
+            # A variable that only index arithmetic touches lives where it is used.
+            variable = unsettled.targets[0]
+            home = self._sought(unsettled.targets) or self.default(variable)
+            self._homes.update(dict.fromkeys(unsettled.targets, home))
+
+    def get(self, value: Value) -> LinearLayout | None:
+        """Return the home of `value`, or None if it is made wherever it is wanted."""
+        return self._homes.get(value)
+
+    def default(self, value: Value) -> LinearLayout:
+        """Return a layout for a tile that has no reason to be anywhere."""
+        return default_blocked(tile_shape(value), self.num_warps)
+
+    def or_default(self, value: Value) -> LinearLayout:
+        """Return the home of `value`, or a default layout."""
+        return self._homes.get(value) or self.default(value)
+
+    def slot_layouts(self, op: Op) -> list[LinearLayout | None]:
+        """Return, for each operand slot of a loop, branch or terminator, its variable's home."""
+        return [
+            self.or_default(target) if target is not None and is_tile(target) else None
+            for target in slot_targets(op)
+        ]
+
+    # -- forward ---------------------------------------------------------------
+
+    def _visit_to_fixpoint(self, block: Block) -> None:
+        before = -1
+        while len(self._homes) != before:
+            before = len(self._homes)
+            self._visit(block)
+
+    def _visit(self, block: Block) -> None:
+        for op in block:
+            joins = list(joins_of(op))
+            # Carried values enter the body before it is visited and get its verdict after.
+            for join in joins:
+                self._settle(join)
+            for nested in op.blocks:
+                self._visit(nested)
+            for join in joins:
+                self._settle(join)
+            rule = _RULES.get(type(op)) or (_elementwise if is_elementwise(op) else None)
+            if rule is None:
+                continue
+            for value, home in zip(op.results, rule(op, self), strict=True):
+                if home is not None and is_tile(value):
+                    self._homes.setdefault(value, home)
+
+    def _settle(self, join: Join) -> None:
+        """Give a variable the first home among what flows into it."""
+        candidates = (*join.targets, *join.sources)
+        home = next((self._homes[value] for value in candidates if value in self._homes), None)
+        if home is not None:
+            for value in join.targets:
+                self._homes.setdefault(value, home)
+
+    # -- backward --------------------------------------------------------------
+
+    def _sought(self, values: Sequence[Value]) -> LinearLayout | None:
+        """Return the layout that the nearest user of one of `values` works in."""
+        worklist = list(values)
+        seen: dict[Value, None] = {}
+        while worklist:
+            current = worklist.pop(0)
+            if current in seen:
+                continue
+            seen[current] = None
+            for user in current.users:
+                if user in self.anchors:
+                    return self.anchors[user]
+                if is_elementwise(user):
+                    out = user.results[0]
+                    if out in self._homes:
+                        return self._homes[out]
+                    worklist.append(out)
+        return None
+
+
+def is_elementwise(op: Op) -> bool:
+    """Return whether result and operands of `op` share one layout."""
+    return isinstance(op, arith.Elementwise | tile.Hint)
+
+
+# ---- variables: what loops and branches join --------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """Name the values that are one variable (`targets`) and those that flow into it."""
+
+    targets: tuple[Value, ...]
+    sources: tuple[Value, ...]
+
+
+def joins_of(op: Op) -> Iterator[Join]:
+    """Yield the tile variables that `op` joins."""
+    rule = _JOINS.get(type(op))
+    if rule is not None:
+        for join in rule(op):
+            if is_tile(join.targets[0]):
+                yield join
+
+
+def _join_for(op: Op) -> Iterator[Join]:
+    assert isinstance(op, scf.For)
+    yielded = op.body.terminator.operands
+    for carried, out, init, last in zip(op.carried, op.outs, op.init, yielded, strict=True):
+        yield Join((carried, out), (init, last))
+
+
+def _join_if(op: Op) -> Iterator[Join]:
+    assert isinstance(op, scf.If)
+    arms = op.then.terminator.operands, op.orelse.terminator.operands
+    for out, one, two in zip(op.outs, *arms, strict=True):
+        yield Join((out,), (one, two))
+
+
+def _join_while(op: Op) -> Iterator[Join]:
+    assert isinstance(op, scf.While)
+    for arg, init, last in zip(
+        op.before.args, op.init, op.after.terminator.operands, strict=True
+    ):
+        yield Join((arg,), (init, last))
+    passed = op.before.terminator.operands[1:]
+    for arg, out, value in zip(op.after.args, op.outs, passed, strict=True):
+        yield Join((arg, out), (value,))
+
+
+_JOINS: dict[type[Op], Callable[[Op], Iterator[Join]]] = {
+    scf.For: _join_for,
+    scf.If: _join_if,
+    scf.While: _join_while,
+}
+
+
+def slot_targets(op: Op) -> list[Value | None]:
+    """Return, for each operand slot of a loop, branch or terminator, the variable it sets."""
+    if isinstance(op, scf.For):
+        return [None, None, None, *op.carried]
+    if isinstance(op, scf.While):
+        return list(op.before.args)
+    if isinstance(op, scf.Condition):
+        parent = op.parent_op
+        return [None, *parent.blocks[1].args] if parent is not None else [None]
+    if isinstance(op, scf.Yield):
+        parent = op.parent_op
+        if isinstance(parent, scf.While):
+            return list(parent.before.args)
+        if isinstance(parent, scf.For | scf.If):
+            return list(parent.outs)
+    return [None] * len(op.slots)
+
+
+# ---- rules: the home of each result -----------------------------------------------------------
+
+Rule = Callable[[Op, Homes], "Sequence[LinearLayout | None]"]
+
+
+def _elementwise(op: Op, homes: Homes) -> Sequence[LinearLayout | None]:
+    """Be where most operands are; among equals, where the widest is."""
+    votes: dict[LinearLayout, tuple[int, int]] = {}
+    for value in op.operands:
+        home = homes.get(value)
+        if home is not None:
+            count, bits = votes.get(home, (0, 0))
+            votes[home] = (count + 1, max(bits, element_of(value.type).bits))
+    return [max(votes, key=lambda home: votes[home]) if votes else None]
+
+
+def _anchored(op: Op, homes: Homes) -> Sequence[LinearLayout | None]:
+    return [homes.anchors.get(op)]
+
+
+def _expand_dims(op: Op, homes: Homes) -> Sequence[LinearLayout | None]:
+    assert isinstance(op, tile.ExpandDims)
+    home = homes.get(op.value)
+    return [None if home is None else home.expand_dims(op.axis)]
+
+
+def _reshape(op: Op, homes: Homes) -> Sequence[LinearLayout | None]:
+    assert isinstance(op, tile.Reshape)
+    return [homes.or_default(op.value).reshape(op.shape)]
+
+
+def _trans(op: Op, homes: Homes) -> Sequence[LinearLayout | None]:
+    assert isinstance(op, tile.Trans)
+    return [homes.or_default(op.value).transpose(op.order)]
+
+
+def _join(op: Op, homes: Homes) -> Sequence[LinearLayout | None]:
+    assert isinstance(op, tile.Join)
+    home = homes.get(op.lhs) or homes.or_default(op.rhs)
+    return [home.join()]
+
+
+def splittable(layout: LinearLayout, num_warps: int) -> LinearLayout:
+    """Return `layout`, or one near it in which each thread holds both halves of a pair."""
+    if layout.split_register_bit() is not None:
+        return layout
+    half = layout.shape[:-1]
+    return blocked_for(half, (1,) * len(half), num_warps).join()
+
+
+def _split(op: Op, homes: Homes) -> Sequence[LinearLayout | None]:
+    assert isinstance(op, tile.Split)
+    half = splittable(homes.or_default(op.value), homes.num_warps).split()
+    return [half, half]
+
+
+def _reduce(op: Op, homes: Homes) -> Sequence[LinearLayout | None]:
+    assert isinstance(op, tile.Reduce)
+    home = reduction_layout(op, homes)
+    if len(home.shape) == 1:
+        return [None] * len(op.results)
+    return [home.reduce(op.axis).remove_zero_bases()] * len(op.results)
+
+
+def _scan(op: Op, homes: Homes) -> Sequence[LinearLayout | None]:
+    assert isinstance(op, tile.Scan)
+    return [reduction_layout(op, homes)] * len(op.results)
+
+
+def reduction_layout(op: tile.Reduce | tile.Scan, homes: Homes) -> LinearLayout:
+    """Return the layout in which the operands of a reduction or scan are combined."""
+    inputs = op.operands
+    return next((home for value in inputs if (home := homes.get(value))), homes.default(inputs[0]))
+
+
+_RULES: dict[type[Op], Rule] = {
+    tile.Load: _anchored,
+    tile.ExpandDims: _expand_dims,
+    tile.Reshape: _reshape,
+    tile.Trans: _trans,
+    tile.Join: _join,
+    tile.Split: _split,
+    tile.Reduce: _reduce,
+    tile.Scan: _scan,
+}

@@ -1,0 +1,50 @@
+"""The ordered list of passes from tile IR to gpu IR, each with the reason for its place."""
+
+from __future__ import annotations
+
+from aotc.ir.core import Kernel
+from aotc.ir.passes import Observer, Pipeline
+from aotc.schedule.allocate_shared import allocate_shared
+from aotc.schedule.assign_layouts import assign_layouts
+from aotc.schedule.context import Schedule
+from aotc.schedule.decompose_reductions import decompose_reductions
+from aotc.schedule.decompose_scans import decompose_scans
+from aotc.schedule.eliminate_common import eliminate_common
+from aotc.schedule.hoist_invariants import hoist_invariants
+from aotc.schedule.insert_barriers import insert_barriers
+from aotc.schedule.plan_conversions import plan_conversions
+from aotc.schedule.simplify import simplify
+
+TILE_TO_GPU: Pipeline[Schedule] = Pipeline(
+    (
+        # On tile IR: fewer ops before anything is asked of each.
+        simplify,
+        eliminate_common,
+        # Invariant addresses leave the loop now, so that their layouts are decided outside it.
+        hoist_invariants,
+        assign_layouts,
+        # Both write conversions of the tiny tiles that cross warps, so they come before planning.
+        decompose_scans,
+        decompose_reductions,
+        # Layouts made copies of cheap ops, and the same conversion for several users.
+        simplify,
+        eliminate_common,
+        # A conversion of an invariant tile leaves the loop while it is still one pure op.
+        hoist_invariants,
+        plan_conversions,
+        # Lives of buffers are final once all of them exist; barriers depend on shared bytes.
+        allocate_shared,
+        insert_barriers,
+    )
+)
+
+
+def schedule_kernel(
+    kernel: Kernel, schedule: Schedule, observer: Observer | None = None
+) -> Kernel:
+    """Lower `kernel` from tile IR to gpu IR in place, and return it."""
+    kernel.num_warps = schedule.config.num_warps
+    kernel.num_ctas = schedule.config.num_ctas
+    kernel.maxnreg = schedule.config.maxnreg
+    TILE_TO_GPU.run(kernel, schedule, observer)
+    return kernel

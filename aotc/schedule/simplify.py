@@ -1,0 +1,271 @@
+"""Simplify: fold what is known, drop what does nothing.
+
+Integer arithmetic on constants, identities of arithmetic and of shapes, branches whose condition
+is known. Floats are left alone except for casts of exactly representable constants, since folding
+must not change a rounding.
+
+Invariant: the kernel computes bit for bit what it computed before.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Sequence
+
+from aotc.ir.core import Kernel, Op, Value, clone_block
+from aotc.ir.dialects import arith, scf, tile
+from aotc.ir.rewrite import Builder, Pattern, rewrite
+from aotc.ir.types import I1, PointerType, ScalarType, TileType, Type, element_of
+from aotc.schedule.context import Schedule
+
+Result = Sequence[Value] | None
+Number = int | float | bool
+
+
+def simplify(kernel: Kernel, schedule: Schedule) -> None:
+    """Apply all folding patterns until none applies."""
+    del schedule
+    rewrite(kernel, _PATTERNS)
+
+
+# ---- constants --------------------------------------------------------------------------------
+
+
+def known(value: Value | None) -> Number | None:
+    """Return the value of a constant, scalar or splat, or None."""
+    op = None if value is None else value.op
+    return op.value if isinstance(op, arith.Constant) else None
+
+
+def wrap(value: int, kind: ScalarType) -> int:
+    """Return `value` modulo the width of an integer type, in its range."""
+    value &= (1 << kind.bits) - 1
+    return value - (1 << kind.bits) if kind.is_signed and value >> (kind.bits - 1) else value
+
+
+def _constant(place: Builder, value: Number, type_: Type) -> list[Value]:
+    return [place(arith.Constant(value, type_)).out]
+
+
+def _truncated_div(left: int, right: int) -> int:
+    quotient = abs(left) // abs(right)
+    return quotient if (left < 0) == (right < 0) else -quotient
+
+
+_INTEGER: dict[type[Op], Callable[[int, int], int]] = {
+    arith.Add: operator.add,
+    arith.Sub: operator.sub,
+    arith.Mul: operator.mul,
+    arith.And: lambda left, right: left & right,
+    arith.Or: lambda left, right: left | right,
+    arith.Xor: lambda left, right: left ^ right,
+    arith.Min: min,
+    arith.Max: max,
+    arith.Div: _truncated_div,
+    arith.Rem: lambda left, right: left - right * _truncated_div(left, right),
+    arith.Shl: lambda left, right: left << right,
+    arith.Shr: lambda left, right: left >> right,
+}
+_PREDICATES: dict[str, Callable[[Number, Number], bool]] = {
+    "eq": operator.eq,
+    "ne": operator.ne,
+    "lt": operator.lt,
+    "le": operator.le,
+    "gt": operator.gt,
+    "ge": operator.ge,
+}
+
+
+def _defined(op: Op, left: int, right: int, kind: ScalarType) -> bool:
+    if isinstance(op, arith.Div | arith.Rem):
+        return right != 0
+    return not isinstance(op, arith.Shl | arith.Shr) or 0 <= right < kind.bits
+
+
+def fold_integers(op: Op, place: Builder) -> Result:
+    """Compute an integer op on constants."""
+    assert isinstance(op, arith.Binary)
+    left, right = known(op.lhs), known(op.rhs)
+    kind = element_of(op.out.type)
+    if left is None or right is None or isinstance(kind, PointerType) or kind.is_float:
+        return None
+    left, right = int(left), int(right)
+    if not _defined(op, left, right, kind):
+        return None
+    value = wrap(_INTEGER[type(op)](left, right), kind)
+    return _constant(place, bool(value) if kind == I1 else value, op.out.type)
+
+
+def fold_compare(op: Op, place: Builder) -> Result:
+    """Compute a comparison of constants."""
+    assert isinstance(op, arith.Compare)
+    left, right = known(op.lhs), known(op.rhs)
+    if left is None or right is None:
+        return None
+    return _constant(place, _PREDICATES[op.predicate](left, right), op.out.type)
+
+
+def is_exact(value: float, kind: ScalarType) -> bool:
+    """Return whether a float type holds `value` as it is, as a normal number, zero or infinity."""
+    if value == 0 or math.isinf(value):
+        return math.isfinite(value) or kind.name != "fp8e4nv"
+    if math.isnan(value):
+        return False
+    mantissa, exponent = math.frexp(value)
+    bias = (1 << (kind.bits - 2 - kind.mantissa_bits)) - 1
+    in_range = 1 - bias < exponent <= bias
+    return in_range and math.ldexp(mantissa, kind.mantissa_bits + 1).is_integer()
+
+
+def fold_cast(op: Op, place: Builder) -> Result:
+    """Drop a cast to the same type; cast a constant where that is exact."""
+    assert isinstance(op, arith.Cast)
+    if op.value.type == op.out.type:
+        return [op.value]
+    value = known(op.value)
+    if value is None:
+        return None
+    if not op.dtype.is_float:
+        if isinstance(value, float):
+            return None
+        cast = value != 0 if op.dtype == I1 else wrap(int(value), op.dtype)
+        return _constant(place, cast, op.out.type)
+    return _constant(place, float(value), op.out.type) if is_exact(value, op.dtype) else None
+
+
+def fold_shape(op: Op, place: Builder) -> Result:
+    """Reshape a constant, or drop a renaming that renames nothing."""
+    value = known(op.operands[0])
+    if value is not None:
+        return _constant(place, value, op.results[0].type)
+    return [op.operands[0]] if op.operands[0].type == op.results[0].type else None
+
+
+def fold_splat_of_splat(op: Op, place: Builder) -> Result:
+    """Splat to the final shape at once."""
+    source = op.operands[0].op
+    out = op.results[0].type
+    if isinstance(source, tile.Splat) and isinstance(out, TileType) and out.layout is None:
+        return [place(tile.Splat(source.value, out.shape)).out]
+    return None
+
+
+# ---- identities -------------------------------------------------------------------------------
+
+
+def _is_integer(value: Value) -> bool:
+    element = element_of(value.type)
+    return isinstance(element, ScalarType) and element.is_int
+
+
+def _is_all_ones(value: Value) -> bool:
+    element, number = element_of(value.type), known(value)
+    return isinstance(element, ScalarType) and number is not None and wrap(-1, element) == int(number)
+
+
+def right_identity(op: Op, _: Builder) -> Result:
+    """x+0, x-0, x|0, x^0, x<<0, x>>0, x*1, x//1, x & all ones: x. Integers only."""
+    assert isinstance(op, arith.Binary)
+    neutral = 1 if isinstance(op, arith.Mul | arith.Div) else 0
+    if not _is_integer(op.rhs):
+        return None
+    if isinstance(op, arith.And):
+        return [op.lhs] if _is_all_ones(op.rhs) else None
+    return [op.lhs] if known(op.rhs) == neutral else None
+
+
+def left_identity(op: Op, _: Builder) -> Result:
+    """0+x, 0|x, 0^x, 1*x, all ones & x: x. Integers only."""
+    assert isinstance(op, arith.Binary)
+    if not _is_integer(op.lhs):
+        return None
+    if isinstance(op, arith.And):
+        return [op.rhs] if _is_all_ones(op.lhs) else None
+    return [op.rhs] if known(op.lhs) == (1 if isinstance(op, arith.Mul) else 0) else None
+
+
+def absorb_zero(op: Op, _: Builder) -> Result:
+    """x*0, 0*x, x&0, 0&x: 0. Integers only."""
+    assert isinstance(op, arith.Binary)
+    for value in (op.lhs, op.rhs):
+        if _is_integer(value) and known(value) == 0:
+            return [value]
+    return None
+
+
+def remainder_by_one(op: Op, place: Builder) -> Result:
+    """x % 1: 0."""
+    assert isinstance(op, arith.Rem)
+    if _is_integer(op.rhs) and known(op.rhs) == 1:
+        return _constant(place, 0, op.out.type)
+    return None
+
+
+def add_nothing_to_pointer(op: Op, _: Builder) -> Result:
+    """A pointer plus 0 is the pointer."""
+    assert isinstance(op, arith.AddPtr)
+    return [op.pointer] if known(op.offset) == 0 else None
+
+
+def fold_select(op: Op, _: Builder) -> Result:
+    """Take the arm of a known condition, or the only arm there is."""
+    assert isinstance(op, arith.Select)
+    condition = known(op.condition)
+    if condition is not None:
+        return [op.if_true if condition else op.if_false]
+    return [op.if_true] if op.if_true is op.if_false else None
+
+
+def drop_known_mask(op: Op, place: Builder) -> Result:
+    """A load under a mask that is true needs none."""
+    assert isinstance(op, tile.Load)
+    if op.mask is None or known(op.mask) != True:  # noqa: E712 - None is not False here
+        return None
+    return [place(tile.Load(op.pointer, None, None, op.cache, op.eviction, op.volatile)).out]
+
+
+def inline_known_branch(op: Op, place: Builder) -> Result:
+    """Replace a branch whose condition is known by the arm it takes."""
+    assert isinstance(op, scf.If)
+    condition = known(op.condition)
+    if condition is None:
+        return None
+    arm = clone_block(op.then if condition else op.orelse, {})
+    values = arm.terminator.operands
+    arm.terminator.set_slots(())
+    arm.terminator.remove()
+    for nested in arm:
+        nested.remove()
+        place(nested)
+    return values
+
+
+_BINARY: tuple[Pattern[Op], ...] = (fold_integers, right_identity)
+_COMMUTATIVE: tuple[Pattern[Op], ...] = (*_BINARY, left_identity)
+_SHAPE: tuple[Pattern[Op], ...] = (fold_shape,)
+_PATTERNS: dict[type[Op], Sequence[Pattern[Op]]] = {
+    arith.Add: _COMMUTATIVE,
+    arith.Or: _COMMUTATIVE,
+    arith.Xor: _COMMUTATIVE,
+    arith.Mul: (*_COMMUTATIVE, absorb_zero),
+    arith.And: (*_COMMUTATIVE, absorb_zero),
+    arith.Sub: _BINARY,
+    arith.Div: _BINARY,
+    arith.Shl: _BINARY,
+    arith.Shr: _BINARY,
+    arith.Rem: (fold_integers, remainder_by_one),
+    arith.Min: (fold_integers,),
+    arith.Max: (fold_integers,),
+    arith.Compare: (fold_compare,),
+    arith.Cast: (fold_cast,),
+    arith.Select: (fold_select,),
+    arith.AddPtr: (add_nothing_to_pointer,),
+    tile.Splat: _SHAPE,
+    tile.Broadcast: (fold_shape, fold_splat_of_splat),
+    tile.ExpandDims: (fold_shape, fold_splat_of_splat),
+    tile.Reshape: (fold_shape, fold_splat_of_splat),
+    tile.Trans: (fold_shape, fold_splat_of_splat),
+    tile.Load: (drop_known_mask,),
+    scf.If: (inline_known_branch,),
+}

@@ -1,0 +1,166 @@
+"""The GPUs that kernels are built for: limits, PTX version and features of each.
+
+A target is a row of a table and nothing else decides what a GPU can do: a pass asks
+`Feature.STMATRIX in target.features` and never compares architecture numbers, so a new GPU is a
+new row. The features here are what ptxas 13.5 accepts for each architecture; the test beside this
+file assembles one instruction per feature and target and compares.
+
+Every target is written for PTX 8.8, the lowest version that names them all (`sm_103a` needs it;
+`sm_100a` 8.6, `sm_120a` 8.7, `sm_90a` 8.0). LLVM does not refuse a lower version, it ends the
+process, so the version is part of the target and never an option.
+
+Invariant: `TARGETS` is ordered by architecture, and a target is immutable.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Flag, auto
+from typing import Literal
+
+from aotc.ir.diagnostics import Loc, ManifestError, did_you_mean
+
+Variant = Literal["", "a", "f"]
+
+
+class Feature(Flag):
+    """Name a capability by the instruction that it stands for."""
+
+    TF32_MMA = auto()  # mma.sync m16n8k8 tf32
+    BF16_MMA = auto()  # mma.sync m16n8k16 bf16
+    FP8_MMA = auto()  # mma.sync m16n8k32 e4m3 / e5m2
+    FP8_CVT = auto()  # cvt to and from e4m3x2 / e5m2x2
+    FP4_CVT = auto()  # cvt to and from e2m1x2
+    BF16_ARITH = auto()  # add / mul / ex2 on bf16x2; fma.bf16x2 is everywhere
+    CP_ASYNC = auto()  # cp.async
+    LDMATRIX = auto()  # ldmatrix
+    STMATRIX = auto()  # stmatrix
+    MBARRIER_TX = auto()  # mbarrier.try_wait and transaction counts
+    TMA = auto()  # cp.async.bulk.tensor, cp.reduce.async.bulk, tensormap.replace
+    CLUSTERS = auto()  # barrier.cluster, mapa, st.async, multicast
+    WGMMA = auto()  # wgmma.mma_async
+    SETMAXNREG = auto()  # setmaxnreg
+    TCGEN05 = auto()  # tcgen05.* and tensor memory
+    BLOCK_SCALED_MMA = auto()  # mma.sync with block scales
+    WIDE_GLOBAL = auto()  # 32-byte ld.global / st.global
+    FP32X2 = auto()  # fma.rn.f32x2
+    MAX3 = auto()  # max.f32 and min.f32 of three operands
+    REDUX_FP32 = auto()  # redux.sync on fp32
+    RED_VECTOR = auto()  # red.global.add.v4.f32
+    BF16_ATOMICS = auto()  # red.global.add of bf16x2 in one instruction
+    PDL = auto()  # griddepcontrol: programmatic dependent launch
+    ELECT = auto()  # elect.sync
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Describe one GPU architecture as a compiler sees it.
+
+    `max_shared_bytes` is what one block may use, static and dynamic together, once the launcher
+    opts in; `shared_bytes_per_sm` is what the blocks of one SM share, of which each block also
+    costs 1024 bytes of the system's own.
+    """
+
+    name: str
+    major: int
+    minor: int
+    variant: Variant
+    max_shared_bytes: int
+    shared_bytes_per_sm: int
+    max_threads_per_sm: int
+    features: Feature
+    max_threads_per_block: int = 1024
+    registers_per_sm: int = 65536
+    max_registers_per_thread: int = 255
+    ptx_version: tuple[int, int] = (8, 8)
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def arch(self) -> int:
+        """Architecture number as in `sm_90a`: 90."""
+        return 10 * self.major + self.minor
+
+    @property
+    def llvm_features(self) -> str:
+        """Feature string for LLVM's NVPTX target machine, such as "+ptx88"."""
+        return f"+ptx{self.ptx_version[0]}{self.ptx_version[1]}"
+
+    @property
+    def max_warps_per_block(self) -> int:
+        return self.max_threads_per_block // 32
+
+    @property
+    def max_global_access_bytes(self) -> int:
+        """Widest load or store of one thread to global memory."""
+        return 32 if Feature.WIDE_GLOBAL in self.features else 16
+
+    def runs_on(self, major: int, minor: int) -> bool:
+        """Say whether a cubin for this target loads on a GPU of compute capability major.minor.
+
+        An `a` cubin runs on exactly one capability, an `f` one on its family from its own minor
+        up, a plain one on its major from its own minor up.
+
+        Source: CUDA Programming Guide, "Feature set compiler targets".
+        """
+        if self.variant == "a":
+            return (major, minor) == (self.major, self.minor)
+        return major == self.major and minor >= self.minor
+
+
+_SM_80 = (
+    Feature.TF32_MMA
+    | Feature.BF16_MMA
+    | Feature.CP_ASYNC
+    | Feature.LDMATRIX
+)  # fmt: skip
+_SM_89 = _SM_80 | Feature.FP8_MMA | Feature.FP8_CVT
+_SM_90 = (
+    _SM_89
+    | Feature.BF16_ARITH
+    | Feature.STMATRIX
+    | Feature.MBARRIER_TX
+    | Feature.TMA
+    | Feature.CLUSTERS
+    | Feature.SETMAXNREG
+    | Feature.RED_VECTOR
+    | Feature.BF16_ATOMICS
+    | Feature.PDL
+    | Feature.ELECT
+)
+_BLACKWELL = _SM_90 | Feature.FP4_CVT | Feature.WIDE_GLOBAL | Feature.FP32X2 | Feature.MAX3
+_SM_100 = _BLACKWELL | Feature.TCGEN05 | Feature.REDUX_FP32
+
+_KIB = 1024
+
+TARGETS: dict[str, Target] = {
+    target.name: target
+    for target in (
+        Target("sm_80", 8, 0, "", 163 * _KIB, 164 * _KIB, 2048, _SM_80),
+        Target("sm_86", 8, 6, "", 99 * _KIB, 100 * _KIB, 1536, _SM_80),
+        Target("sm_89", 8, 9, "", 99 * _KIB, 100 * _KIB, 1536, _SM_89),
+        Target("sm_90a", 9, 0, "a", 227 * _KIB, 228 * _KIB, 2048, _SM_90 | Feature.WGMMA),
+        Target("sm_100a", 10, 0, "a", 227 * _KIB, 228 * _KIB, 2048, _SM_100),
+        Target("sm_103a", 10, 3, "a", 227 * _KIB, 228 * _KIB, 2048, _SM_100),
+        Target(
+            "sm_120a", 12, 0, "a", 99 * _KIB, 100 * _KIB, 1536,
+            _BLACKWELL | Feature.BLOCK_SCALED_MMA,
+        ),
+    )
+}  # fmt: skip
+
+
+def parse(name: str, loc: Loc | None = None) -> Target:
+    """Return the target called `name`.
+
+    Raises:
+        ManifestError: there is no such target; names the nearest one.
+    """
+    target = TARGETS.get(name)
+    if target is not None:
+        return target
+    # A plain "sm_90" is the commonest slip: the GPU is right, the suffix is missing.
+    remedy = did_you_mean(f"{name}a" if f"{name}a" in TARGETS else name, TARGETS)
+    known = ", ".join(TARGETS)
+    raise ManifestError(f"expected a target ({known}), got {name!r}", loc, remedy=remedy)

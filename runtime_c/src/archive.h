@@ -1,0 +1,113 @@
+/* archive.h: an opened archive in memory.
+ *
+ * Opening checks everything that the index says (validate.c), so afterwards its records are used in
+ * place and without checks. What is loaded for GPUs is added by load.c and only ever grows, each piece
+ * published whole, so launches read it without a lock.
+ */
+#ifndef AOTCI_ARCHIVE_H
+#define AOTCI_ARCHIVE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#include "driver.h"
+#include "error.h"
+#include "format.h"
+
+/* A section of the index. `stride` exceeds the record's size in archives of a newer minor version. */
+struct aotci_table {
+    const unsigned char *records;
+    uint32_t count;
+    uint32_t stride;
+};
+
+/* Guards of the commonest form, `x % 2^n == 0`, are a mask; the others are bytecode. */
+struct aotci_guard {
+    bool is_mask;
+    uint16_t param;
+    uint64_t mask;
+    const struct expression_record *expression;
+};
+
+struct aotc_kernel {
+    const struct aotc_archive *archive;
+    const struct kernel_record *record;
+    uint32_t index;
+    const char *name;
+    const struct aotci_guard *guards;
+};
+
+struct aotci_context; /* what is loaded in one context: load.h */
+
+struct aotc_archive {
+    atomic_uint references;
+    aotc_allocator allocator;
+    aotc_decompress_fn decompress;
+    void *decompress_user;
+    char *name; /* for messages: the path, or "memory" */
+    char *driver_path;
+
+    const unsigned char *file;
+    uint64_t file_bytes;
+    unsigned char *owned_file; /* NULL if borrowed */
+    unsigned char *index;      /* own copy of header and index, aligned */
+    uint32_t index_bytes;      /* header included */
+    struct aotci_table sections[SECTION_COUNT + 1];
+    struct aotc_kernel *kernels;
+    struct aotci_guard *guards;
+
+    /* Changed by loads alone, under the lock. */
+    pthread_mutex_t lock;
+    bool has_driver;
+    struct aotci_driver driver;
+    CUlibrary *libraries;   /* one for each blob, NULL until loaded */
+    CUkernel *cuda_kernels; /* one for each variant, NULL until loaded */
+    const volatile uint32_t *fork_page;
+    long process;
+
+    /* Read by launches. */
+    _Atomic(struct aotci_context *) contexts;
+};
+
+/* Memory from the archive's allocator. Zero bytes are one byte. `aotci_allocate` clears it. */
+void *aotci_allocate(const aotc_allocator *allocator, size_t count, size_t element_bytes);
+void aotci_deallocate(const aotc_allocator *allocator, void *memory, size_t count, size_t element_bytes);
+
+static inline const void *aotci_record(const struct aotc_archive *archive, enum section_kind kind,
+                                       uint32_t index) {
+    const struct aotci_table *table = &archive->sections[kind];
+    return table->records + (size_t)index * table->stride;
+}
+
+static inline uint32_t aotci_count(const struct aotc_archive *archive, enum section_kind kind) {
+    return archive->sections[kind].count;
+}
+
+static inline const char *aotci_string(const struct aotc_archive *archive, uint32_t offset) {
+    return (const char *)archive->sections[SECTION_STRINGS].records + offset;
+}
+
+#define AOTCI_RECORD_ACCESSOR(name, type, kind)                                                     \
+    static inline const struct type *aotci_##name(const struct aotc_archive *archive, uint32_t index) { \
+        return (const struct type *)aotci_record(archive, kind, index);                             \
+    }
+AOTCI_RECORD_ACCESSOR(target, target_record, SECTION_TARGETS)
+AOTCI_RECORD_ACCESSOR(kernel_record, kernel_record, SECTION_KERNELS)
+AOTCI_RECORD_ACCESSOR(param, param_record, SECTION_PARAMS)
+AOTCI_RECORD_ACCESSOR(type_variable, type_variable_record, SECTION_TYPE_VARIABLES)
+AOTCI_RECORD_ACCESSOR(choice, choice_record, SECTION_CHOICES)
+AOTCI_RECORD_ACCESSOR(value, value_record, SECTION_VALUES)
+AOTCI_RECORD_ACCESSOR(guard, guard_record, SECTION_GUARDS)
+AOTCI_RECORD_ACCESSOR(config, config_record, SECTION_CONFIGS)
+AOTCI_RECORD_ACCESSOR(variant, variant_record, SECTION_VARIANTS)
+AOTCI_RECORD_ACCESSOR(cubin_param, cubin_param_record, SECTION_CUBIN_PARAMS)
+AOTCI_RECORD_ACCESSOR(tensor_map, tensor_map_record, SECTION_TENSOR_MAPS)
+AOTCI_RECORD_ACCESSOR(expression, expression_record, SECTION_EXPRESSIONS)
+AOTCI_RECORD_ACCESSOR(blob, blob_record, SECTION_BLOBS)
+#undef AOTCI_RECORD_ACCESSOR
+
+/* Read a value record as the caller sees it. */
+aotc_value aotci_value_of(const struct aotc_archive *archive, const struct value_record *record);
+
+#endif

@@ -1,0 +1,165 @@
+/* driver.c: find the CUDA driver at run time, and put its errors into ours.
+ *
+ * libcuda is never linked: the program must start on a machine without a GPU, and say clearly what is
+ * missing when it needs one.
+ */
+#include "driver.h"
+
+#include <dlfcn.h>
+#include <string.h>
+
+#define DEFAULT_PATH "libcuda.so.1"
+
+enum { MIN_DRIVER_VERSION = 12000 };
+
+typedef CUresult (*get_proc_address_fn)(const char *symbol, void **function, int version, uint64_t flags,
+                                        int *query_result);
+typedef CUresult (*driver_get_version_fn)(int *version);
+typedef void (*generic_fn)(void);
+
+/* ISO C has no conversion from object to function pointers; POSIX promises that the bits agree. */
+static generic_fn to_function(void *object) {
+    generic_fn function;
+    _Static_assert(sizeof function == sizeof object, "POSIX: dlsym");
+    memcpy(&function, &object, sizeof function);
+    return function;
+}
+
+static struct aotci_text version_text(int version) {
+    return aotci_text("CUDA %d.%d", version / 1000, version % 1000 / 10);
+}
+
+static aotc_status find_loader(void *library, const char *path, int *version,
+                               get_proc_address_fn *get_proc_address, aotc_error *error) {
+    const driver_get_version_fn get_version =
+        (driver_get_version_fn)to_function(dlsym(library, "cuDriverGetVersion"));
+    *version = 0;
+    if (get_version == NULL || get_version(version) != CUDA_SUCCESS) {
+        return AOTCI_FAIL(error, AOTC_ERROR_DRIVER, .file = path, .field = "CUDA driver",
+                          .expected = "a library with cuDriverGetVersion", .got = "none",
+                          .remedy = "check that this is the library of the NVIDIA driver");
+    }
+    *get_proc_address = (get_proc_address_fn)to_function(dlsym(library, "cuGetProcAddress_v2"));
+    if (*version < MIN_DRIVER_VERSION || *get_proc_address == NULL) {
+        return AOTCI_FAIL(error, AOTC_ERROR_DRIVER, .file = path, .field = "CUDA driver",
+                          .expected = "CUDA 12.0 or newer (driver 525)", .got = version_text(*version).chars,
+                          .remedy = "install a newer NVIDIA driver");
+    }
+    return AOTC_OK;
+}
+
+static aotc_status find_functions(struct aotci_driver *driver, get_proc_address_fn get_proc_address,
+                                  const char *path, aotc_error *error) {
+#define AOTCI_DRIVER_FIND(member, symbol, min_version, required, parameters)                              \
+    {                                                                                                     \
+        void *found = NULL;                                                                               \
+        int query = 0;                                                                                    \
+        const bool known = driver->version >= (min_version);                                              \
+        if (known && get_proc_address(#symbol, &found, (min_version), 0, &query) != CUDA_SUCCESS) {       \
+            found = NULL;                                                                                 \
+        }                                                                                                 \
+        if (found == NULL && (required)) {                                                                \
+            return AOTCI_FAIL(error, AOTC_ERROR_DRIVER, .file = path, .field = #symbol,                   \
+                              .expected = "a driver that has it",                                         \
+                              .got = version_text(driver->version).chars,                                 \
+                              .remedy = "install a newer NVIDIA driver");                                 \
+        }                                                                                                 \
+        driver->member = (CUresult(*) parameters)to_function(found);                                      \
+    }
+    AOTCI_DRIVER_FUNCTIONS(AOTCI_DRIVER_FIND)
+#undef AOTCI_DRIVER_FIND
+    return AOTC_OK;
+}
+
+aotc_status aotci_driver_open(struct aotci_driver *driver, const char *path, aotc_error *error) {
+    const char *file = path == NULL ? DEFAULT_PATH : path;
+    void *library = dlopen(file, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    if (library == NULL) {
+        const char *reason = dlerror();
+        return AOTCI_FAIL(error, AOTC_ERROR_DRIVER, .file = file, .field = "CUDA driver",
+                          .expected = "a library that can be loaded",
+                          .got = reason == NULL ? "none" : reason,
+                          .remedy = "install the NVIDIA driver; in a container, start it with GPU access");
+    }
+    struct aotci_driver found = {0};
+    get_proc_address_fn get_proc_address = NULL;
+    aotc_status status = find_loader(library, file, &found.version, &get_proc_address, error);
+    if (status == AOTC_OK) {
+        status = find_functions(&found, get_proc_address, file, error);
+    }
+    /* RTLD_NODELETE keeps it loaded; this gives back the handle only. */
+    (void)dlclose(library);
+    if (status != AOTC_OK) {
+        return status;
+    }
+
+    CUresult result = found.init(0);
+    int device_count = 0;
+    if (result == CUDA_SUCCESS) {
+        result = found.device_get_count(&device_count);
+    }
+    if (result == CUDA_ERROR_NO_DEVICE || (result == CUDA_SUCCESS && device_count == 0)) {
+        return AOTCI_FAIL(error, AOTC_ERROR_DRIVER, .file = file, .field = "devices",
+                          .expected = "at least one GPU", .got = "none", .cuda = result,
+                          .remedy = "check nvidia-smi and CUDA_VISIBLE_DEVICES");
+    }
+    if (result != CUDA_SUCCESS) {
+        return aotci_driver_fail(&found, result, error,
+                                 (struct aotci_detail){.file = file, .field = "cuInit"});
+    }
+    *driver = found;
+    return AOTC_OK;
+}
+
+/* What a CUresult means to the caller; everything else is CUDA without a remedy. */
+static const struct meaning {
+    CUresult first, last;
+    aotc_status status;
+    const char *remedy;
+} meanings[] = {
+    {CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_OUT_OF_MEMORY, AOTC_ERROR_CUDA, "free GPU memory"},
+    {CUDA_ERROR_NOT_INITIALIZED, CUDA_ERROR_NOT_INITIALIZED, AOTC_ERROR_CUDA,
+     "was this process forked after CUDA was used? start workers with exec (spawn)"},
+    {CUDA_ERROR_INVALID_IMAGE, CUDA_ERROR_INVALID_IMAGE, AOTC_ERROR_CUDA,
+     "the driver may be older than the compiler of the archive"},
+    {CUDA_ERROR_INVALID_CONTEXT, CUDA_ERROR_INVALID_CONTEXT, AOTC_ERROR_STATE, "make a context current"},
+    {CUDA_ERROR_NO_BINARY_FOR_GPU, CUDA_ERROR_NO_BINARY_FOR_GPU, AOTC_ERROR_ARCH,
+     "build the archive for this GPU"},
+    {222, 222, AOTC_ERROR_DRIVER, "install a newer NVIDIA driver"},
+    {CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_INVALID_HANDLE, AOTC_ERROR_ARG, "check the stream"},
+    {CUDA_ERROR_NOT_FOUND, CUDA_ERROR_NOT_FOUND, AOTC_ERROR_NOT_FOUND, NULL},
+    /* Illegal address, launch time-out, assert, hardware stack error to launch failure: the context is
+     * lost, and with it everything that the process does on the GPU. */
+    {CUDA_ERROR_ILLEGAL_ADDRESS, CUDA_ERROR_ILLEGAL_ADDRESS, AOTC_ERROR_CUDA,
+     "the GPU context is lost: restart the process"},
+    {702, 702, AOTC_ERROR_CUDA, "the GPU context is lost: restart the process"},
+    {710, 710, AOTC_ERROR_CUDA, "the GPU context is lost: restart the process"},
+    {714, CUDA_ERROR_LAUNCH_FAILED, AOTC_ERROR_CUDA, "the GPU context is lost: restart the process"},
+    {720, 720, AOTC_ERROR_CUDA, "the grid does not fit on the GPU at once: make it smaller"},
+    {CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD, AOTC_ERROR_CAPTURE,
+     "do this outside of the stream capture"},
+};
+
+aotc_status aotci_driver_fail(const struct aotci_driver *driver, CUresult result, aotc_error *error,
+                              struct aotci_detail detail) {
+    const char *name = NULL;
+    const char *text = NULL;
+    if (driver->get_error_name(result, &name) != CUDA_SUCCESS || name == NULL) {
+        name = "unknown CUDA error";
+    }
+    if (driver->get_error_string(result, &text) != CUDA_SUCCESS || text == NULL) {
+        text = "no description";
+    }
+    aotc_status status = AOTC_ERROR_CUDA;
+    for (size_t i = 0; i < sizeof meanings / sizeof *meanings; ++i) {
+        if (result >= meanings[i].first && result <= meanings[i].last) {
+            status = meanings[i].status;
+            detail.remedy = detail.remedy == NULL ? meanings[i].remedy : detail.remedy;
+            break;
+        }
+    }
+    const struct aotci_text got = aotci_text("%s (%d, %s)", name, result, text);
+    detail.got = got.chars;
+    detail.cuda = result;
+    return aotci_fail(error, status, &detail);
+}

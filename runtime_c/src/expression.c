@@ -1,0 +1,336 @@
+/* expression.c: check and run the bytecode of integer expressions.
+ *
+ * The table of opcodes is docs/archive-format.md, section 6. Arithmetic is on 64-bit integers, and an
+ * overflow or a division by zero ends the evaluation: no value is ever wrapped.
+ */
+#include "expression.h"
+
+#include <string.h>
+
+enum opcode {
+    OP_CONST8 = 0x01,
+    OP_CONST32 = 0x02,
+    OP_CONST64 = 0x03,
+    OP_ARG = 0x04,
+    OP_SHAPE = 0x05,
+    OP_STRIDE = 0x06,
+    OP_ADD = 0x10,
+    OP_SUB = 0x11,
+    OP_MUL = 0x12,
+    OP_FLOORDIV = 0x13,
+    OP_MOD = 0x14,
+    OP_MIN = 0x15,
+    OP_MAX = 0x16,
+    OP_CDIV = 0x17,
+    OP_NEG = 0x18,
+    OP_EQ = 0x20,
+    OP_NE = 0x21,
+    OP_LT = 0x22,
+    OP_LE = 0x23,
+    OP_GT = 0x24,
+    OP_GE = 0x25,
+    OP_AND = 0x28,
+    OP_OR = 0x29,
+    OP_NOT = 0x2A,
+    OPCODE_COUNT
+};
+
+/* `pops` is one more than the values taken, so that zero marks the codes that do not exist. */
+static const struct {
+    uint8_t pops;
+    uint8_t operand_bytes;
+} opcodes[OPCODE_COUNT] = {
+    [OP_CONST8] = {1, 1}, [OP_CONST32] = {1, 4}, [OP_CONST64] = {1, 8}, [OP_ARG] = {1, 2},
+    [OP_SHAPE] = {1, 3},  [OP_STRIDE] = {1, 3},  [OP_ADD] = {3, 0},     [OP_SUB] = {3, 0},
+    [OP_MUL] = {3, 0},    [OP_FLOORDIV] = {3, 0}, [OP_MOD] = {3, 0},    [OP_MIN] = {3, 0},
+    [OP_MAX] = {3, 0},    [OP_CDIV] = {3, 0},    [OP_NEG] = {2, 0},     [OP_EQ] = {3, 0},
+    [OP_NE] = {3, 0},     [OP_LT] = {3, 0},      [OP_LE] = {3, 0},      [OP_GT] = {3, 0},
+    [OP_GE] = {3, 0},     [OP_AND] = {3, 0},     [OP_OR] = {3, 0},      [OP_NOT] = {2, 0},
+};
+
+static int64_t load_constant(const unsigned char *operand, unsigned operand_bytes) {
+    int8_t narrow = 0;
+    int32_t medium = 0;
+    int64_t wide = 0;
+    switch (operand_bytes) {
+    case 1:
+        memcpy(&narrow, operand, sizeof narrow);
+        return narrow;
+    case 4:
+        memcpy(&medium, operand, sizeof medium);
+        return medium;
+    default:
+        memcpy(&wide, operand, sizeof wide);
+        return wide;
+    }
+}
+
+static unsigned load_param(const unsigned char *operand) {
+    return operand[0] | ((unsigned)operand[1] << 8);
+}
+
+static bool is_shortest(int64_t constant, unsigned operand_bytes) {
+    const bool fits_narrow = constant >= INT8_MIN && constant <= INT8_MAX;
+    const bool fits_medium = constant >= INT32_MIN && constant <= INT32_MAX;
+    return operand_bytes == (fits_narrow ? 1u : fits_medium ? 4u : 8u);
+}
+
+const char *aotci_expression_check(const unsigned char *code, uint32_t code_bytes, uint32_t stack_depth) {
+    uint32_t depth = 0;
+    uint32_t deepest = 0;
+    for (uint32_t at = 0; at < code_bytes;) {
+        const unsigned opcode = code[at++];
+        if (opcode >= OPCODE_COUNT || opcodes[opcode].pops == 0) {
+            return "an unknown opcode";
+        }
+        const unsigned operand_bytes = opcodes[opcode].operand_bytes;
+        if (operand_bytes > code_bytes - at) {
+            return "an operand that is cut short";
+        }
+        if (opcode <= OP_CONST64 && !is_shortest(load_constant(code + at, operand_bytes), operand_bytes)) {
+            return "a constant that has a shorter form";
+        }
+        at += operand_bytes;
+        const uint32_t pops = opcodes[opcode].pops - 1u;
+        if (depth < pops) {
+            return "an operator without its operands";
+        }
+        depth = depth - pops + 1;
+        if (depth > LIMIT_STACK) {
+            return "a stack above 32";
+        }
+        deepest = depth > deepest ? depth : deepest;
+    }
+    if (depth != 1) {
+        return "a program that does not end with one value";
+    }
+    return deepest == stack_depth ? NULL : "another stack depth than it says";
+}
+
+static bool is_floating(unsigned dtype) { return dtype >= AOTC_FP16; }
+
+static bool may_be_floating(const struct aotc_archive *archive, const struct kernel_record *kernel,
+                            const struct param_record *param) {
+    if (param->type_variable == 0) {
+        return is_floating(param->dtype);
+    }
+    const struct type_variable_record *variable =
+        aotci_type_variable(archive, kernel->first_type_variable + param->type_variable - 1u);
+    for (unsigned i = 0; i < variable->dtype_count; ++i) {
+        if (is_floating(variable->dtypes[i])) {
+            return true;
+        }
+    }
+    return false;
+}
+
+const char *aotci_expression_check_params(const struct aotc_archive *archive,
+                                          const struct kernel_record *kernel,
+                                          const struct expression_record *expression) {
+    const unsigned char *code = aotci_record(archive, SECTION_CODE, expression->code_offset);
+    for (uint32_t at = 0; at < expression->code_bytes;) {
+        const unsigned opcode = code[at++];
+        const unsigned char *operand = code + at;
+        at += opcodes[opcode].operand_bytes;
+        if (opcode < OP_ARG || opcode > OP_STRIDE) {
+            continue;
+        }
+        const unsigned index = load_param(operand);
+        if (index >= kernel->param_count) {
+            return "an expression over a param that the kernel does not have";
+        }
+        const struct param_record *param = aotci_param(archive, kernel->first_param + index);
+        if (opcode == OP_ARG) {
+            if (param->kind == AOTC_SCALAR && may_be_floating(archive, kernel, param)) {
+                return "an expression over a floating scalar";
+            }
+        } else if (param->kind != AOTC_TENSOR || operand[2] >= param->rank) {
+            return "an expression over a dimension that the param does not have";
+        }
+    }
+    return NULL;
+}
+
+void aotci_guard_compile(const struct aotc_archive *archive, const struct expression_record *expression,
+                         struct aotci_guard *guard) {
+    *guard = (struct aotci_guard){.expression = expression};
+    const unsigned char *code = aotci_record(archive, SECTION_CODE, expression->code_offset);
+    const uint32_t code_bytes = expression->code_bytes;
+    if (code_bytes < 8 || code[0] != OP_ARG || (code[3] != OP_CONST8 && code[3] != OP_CONST32)) {
+        return;
+    }
+    const unsigned operand_bytes = opcodes[code[3]].operand_bytes;
+    const unsigned char tail[] = {OP_MOD, OP_CONST8, 0, OP_EQ};
+    if (code_bytes != 4 + operand_bytes + sizeof tail ||
+        memcmp(code + 4 + operand_bytes, tail, sizeof tail) != 0) {
+        return;
+    }
+    const int64_t divisor = load_constant(code + 4, operand_bytes);
+    if (divisor > 0 && (divisor & (divisor - 1)) == 0) {
+        guard->is_mask = true;
+        guard->param = (uint16_t)load_param(code + 1);
+        guard->mask = (uint64_t)divisor - 1;
+    }
+}
+
+/* The argument as an integer; false if it is above 2^63 - 1. */
+static bool argument_value(const aotc_arg *arg, int64_t *value) {
+    const uint64_t bits = arg->kind == AOTC_TENSOR ? (uint64_t)(uintptr_t)arg->as.tensor->address : arg->as.bits;
+    if (arg->kind != AOTC_SCALAR) {
+        *value = (int64_t)bits;
+        return bits <= INT64_MAX;
+    }
+    switch (arg->dtype) {
+    case AOTC_I8:
+        *value = (int8_t)bits;
+        return true;
+    case AOTC_I16:
+        *value = (int16_t)bits;
+        return true;
+    case AOTC_I32:
+        *value = (int32_t)bits;
+        return true;
+    case AOTC_I1:
+    case AOTC_U8:
+        *value = (uint8_t)bits;
+        return true;
+    case AOTC_U16:
+        *value = (uint16_t)bits;
+        return true;
+    case AOTC_U32:
+        *value = (uint32_t)bits;
+        return true;
+    case AOTC_U64:
+        *value = (int64_t)bits;
+        return bits <= INT64_MAX;
+    default:
+        *value = (int64_t)bits;
+        return true;
+    }
+}
+
+static const char *const overflow = "an overflow";
+static const char *const division_by_zero = "a division by zero";
+
+/* Quotient rounded down and remainder with the divisor's sign. */
+static const char *divide(int64_t a, int64_t b, int64_t *quotient, int64_t *remainder) {
+    if (b == 0) {
+        return division_by_zero;
+    }
+    if (b == -1) {
+        *remainder = 0;
+        return __builtin_sub_overflow(INT64_C(0), a, quotient) ? overflow : NULL;
+    }
+    *quotient = a / b;
+    *remainder = a % b;
+    if (*remainder != 0 && (*remainder < 0) != (b < 0)) {
+        *quotient -= 1;
+        *remainder += b;
+    }
+    return NULL;
+}
+
+static const char *apply(unsigned opcode, int64_t a, int64_t b, int64_t *value) {
+    int64_t other = 0;
+    const char *failure = NULL;
+    switch (opcode) {
+    case OP_ADD:
+        return __builtin_add_overflow(a, b, value) ? overflow : NULL;
+    case OP_SUB:
+        return __builtin_sub_overflow(a, b, value) ? overflow : NULL;
+    case OP_MUL:
+        return __builtin_mul_overflow(a, b, value) ? overflow : NULL;
+    case OP_FLOORDIV:
+        return divide(a, b, value, &other);
+    case OP_MOD:
+        failure = divide(a, b, &other, value);
+        return failure == overflow ? NULL : failure; /* modulo -1 is 0, whatever the quotient */
+    case OP_CDIV:
+        failure = divide(a, b, value, &other);
+        *value += failure == NULL && other != 0; /* the quotient is not the greatest: it was rounded */
+        return failure;
+    case OP_MIN:
+        *value = a < b ? a : b;
+        return NULL;
+    case OP_MAX:
+        *value = a > b ? a : b;
+        return NULL;
+    case OP_EQ:
+        *value = a == b;
+        return NULL;
+    case OP_NE:
+        *value = a != b;
+        return NULL;
+    case OP_LT:
+        *value = a < b;
+        return NULL;
+    case OP_LE:
+        *value = a <= b;
+        return NULL;
+    case OP_GT:
+        *value = a > b;
+        return NULL;
+    case OP_GE:
+        *value = a >= b;
+        return NULL;
+    case OP_AND:
+        *value = a != 0 && b != 0;
+        return NULL;
+    default: /* OP_OR: the program was checked */
+        *value = a != 0 || b != 0;
+        return NULL;
+    }
+}
+
+const char *aotci_evaluate(const struct aotc_archive *archive, const struct expression_record *expression,
+                           const aotc_arg *args, int64_t *value) {
+    const unsigned char *code = aotci_record(archive, SECTION_CODE, expression->code_offset);
+    const unsigned char *end = code + expression->code_bytes;
+    int64_t stack[LIMIT_STACK];
+    int64_t *top = stack; /* one above the topmost value */
+    while (code != end) {
+        const unsigned opcode = *code++;
+        const char *failure = NULL;
+        switch (opcode) {
+        case OP_CONST8:
+        case OP_CONST32:
+        case OP_CONST64:
+            *top++ = load_constant(code, opcodes[opcode].operand_bytes);
+            break;
+        case OP_ARG:
+            failure = argument_value(&args[load_param(code)], top++) ? NULL : "a value above 2^63 - 1";
+            break;
+        case OP_SHAPE:
+            *top++ = args[load_param(code)].as.tensor->shape[code[2]];
+            break;
+        case OP_STRIDE:
+            *top++ = args[load_param(code)].as.tensor->strides[code[2]];
+            break;
+        case OP_NEG:
+            failure = __builtin_sub_overflow(INT64_C(0), top[-1], &top[-1]) ? overflow : NULL;
+            break;
+        case OP_NOT:
+            top[-1] = top[-1] == 0;
+            break;
+        default:
+            --top;
+            failure = apply(opcode, top[-1], top[0], &top[-1]);
+            break;
+        }
+        if (failure != NULL) {
+            return failure;
+        }
+        code += opcodes[opcode].operand_bytes;
+    }
+    *value = stack[0];
+    return NULL;
+}
+
+bool aotci_guard_holds(const struct aotc_archive *archive, const struct aotci_guard *guard,
+                       const aotc_arg *args) {
+    int64_t value = 0;
+    if (guard->is_mask) {
+        return argument_value(&args[guard->param], &value) && ((uint64_t)value & guard->mask) == 0;
+    }
+    return aotci_evaluate(archive, guard->expression, args, &value) == NULL && value != 0;
+}

@@ -1,0 +1,334 @@
+/* validate.c: check the frame of an index: its directory, strings, targets, expressions and blobs.
+ *
+ * The order is that of trust: first where the sections lie, then the strings that messages may quote,
+ * then the tables that others refer to; kernels come last (validate_kernel.c). Sizes are added in 64
+ * bits and compared with what is left, so nothing overflows and nothing is read outside the index.
+ */
+#include "validate.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "expression.h"
+
+/* Known size and C alignment of each record; CODE and STRINGS are bytes. */
+static const struct {
+    const char *name;
+    uint32_t record_bytes;
+    uint32_t alignment;
+} layouts[SECTION_COUNT + 1] = {
+    [SECTION_ARCHIVE] = {"ARCHIVE", sizeof(struct archive_record), 4},
+    [SECTION_TARGETS] = {"TARGETS", sizeof(struct target_record), 4},
+    [SECTION_KERNELS] = {"KERNELS", sizeof(struct kernel_record), 8},
+    [SECTION_PARAMS] = {"PARAMS", sizeof(struct param_record), 4},
+    [SECTION_TYPE_VARIABLES] = {"TYPE_VARIABLES", sizeof(struct type_variable_record), 4},
+    [SECTION_CHOICES] = {"CHOICES", sizeof(struct choice_record), 4},
+    [SECTION_VALUES] = {"VALUES", sizeof(struct value_record), 8},
+    [SECTION_GUARDS] = {"GUARDS", sizeof(struct guard_record), 4},
+    [SECTION_CONFIGS] = {"CONFIGS", sizeof(struct config_record), 4},
+    [SECTION_VARIANTS] = {"VARIANTS", sizeof(struct variant_record), 8},
+    [SECTION_CUBIN_PARAMS] = {"CUBIN_PARAMS", sizeof(struct cubin_param_record), 4},
+    [SECTION_TENSOR_MAPS] = {"TENSOR_MAPS", sizeof(struct tensor_map_record), 4},
+    [SECTION_EXPRESSIONS] = {"EXPRESSIONS", sizeof(struct expression_record), 4},
+    [SECTION_BLOBS] = {"BLOBS", sizeof(struct blob_record), 8},
+    [SECTION_CODE] = {"CODE", 1, 1},
+    [SECTION_STRINGS] = {"STRINGS", 1, 1},
+};
+
+static const char remedy[] = "the archive is damaged or its writer is wrong: build it again";
+
+aotc_status aotci_bad_record(const struct aotc_archive *archive, aotc_error *error, enum section_kind kind,
+                             uint32_t index, const char *field, const char *expected) {
+    return AOTCI_FAIL(error, AOTC_ERROR_FORMAT, .file = archive->name,
+                      .field = aotci_text("%s[%" PRIu32 "].%s", layouts[kind].name, index, field).chars,
+                      .expected = expected, .got = "something else", .remedy = remedy);
+}
+
+aotc_status aotci_above_limit(const struct aotc_archive *archive, aotc_error *error, const char *what,
+                              uint64_t count, uint64_t most) {
+    return AOTCI_FAIL(error, AOTC_ERROR_LIMIT, .file = archive->name, .field = what,
+                      .expected = aotci_text("at most %" PRIu64, most).chars,
+                      .got = aotci_text("%" PRIu64, count).chars, .remedy = remedy);
+}
+
+/* ---- the directory -------------------------------------------------------------------------- */
+
+static aotc_status bad_section(const struct aotc_archive *archive, aotc_error *error, unsigned kind,
+                               const char *field, const char *expected) {
+    const char *name = kind <= SECTION_COUNT ? layouts[kind].name : "a section behind STRINGS";
+    return AOTCI_FAIL(error, AOTC_ERROR_FORMAT, .file = archive->name,
+                      .field = aotci_text("directory, %s, %s", name, field).chars, .expected = expected,
+                      .got = "something else", .remedy = remedy);
+}
+
+static bool is_zero(const unsigned char *bytes, size_t count) {
+    for (size_t i = 0; i < count; ++i) {
+        if (bytes[i] != 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Check the entry of section `kind`, which must begin at `*end`, and move `*end` behind it. */
+static aotc_status check_entry(const struct aotc_archive *archive, aotc_error *error, bool is_newer,
+                               unsigned kind, const struct directory_entry *entry, uint64_t *end) {
+    const unsigned char *index = archive->index + HEADER_BYTES;
+    const uint64_t index_bytes = archive->index_bytes - HEADER_BYTES;
+    if (entry->kind != kind) {
+        return bad_section(archive, error, kind, "kind", "the kinds from 1 on, in order");
+    }
+    if (kind <= SECTION_COUNT) {
+        const uint32_t known_bytes = layouts[kind].record_bytes;
+        const bool fits = entry->record_bytes == known_bytes ||
+                          (is_newer && known_bytes > 1 && entry->record_bytes > known_bytes &&
+                           entry->record_bytes % layouts[kind].alignment == 0);
+        if (!fits) {
+            return bad_section(archive, error, kind, "record_bytes", "the record's size");
+        }
+    }
+    if (entry->offset != *end) {
+        return bad_section(archive, error, kind, "offset", "the end of the section before");
+    }
+    const uint64_t size_bytes = (uint64_t)entry->record_bytes * entry->count;
+    if (size_bytes > UINT64_MAX - entry->offset - 7) {
+        return aotci_above_limit(archive, error, "directory, size of a section", size_bytes, index_bytes);
+    }
+    const uint64_t used_end = entry->offset + size_bytes;
+    *end = (used_end + 7) / 8 * 8;
+    if (*end > index_bytes) {
+        return bad_section(archive, error, kind, "count", "a section inside the index");
+    }
+    if (!is_zero(index + used_end, (size_t)(*end - used_end))) {
+        return bad_section(archive, error, kind, "padding", "zeros");
+    }
+    return AOTC_OK;
+}
+
+aotc_status aotci_validate_directory(struct aotc_archive *archive, aotc_error *error) {
+    const struct header_record *header = (const void *)archive->index;
+    const unsigned char *index = archive->index + HEADER_BYTES;
+    const uint64_t index_bytes = archive->index_bytes - HEADER_BYTES;
+    const bool is_newer = header->minor > FORMAT_MINOR;
+    uint32_t head[2] = {0, 0};
+    if (index_bytes >= sizeof head) {
+        memcpy(head, index, sizeof head);
+    }
+    const uint32_t section_count = head[0];
+    if (section_count < SECTION_COUNT || (section_count > SECTION_COUNT && !is_newer) || head[1] != 0) {
+        return bad_section(archive, error, 1, "section_count", "16 sections");
+    }
+    uint64_t end = sizeof head + sizeof(struct directory_entry) * (uint64_t)section_count;
+    if (end > index_bytes) {
+        return bad_section(archive, error, 1, "section_count", "a directory inside the index");
+    }
+    const struct directory_entry *entries = (const void *)(index + sizeof head);
+    for (uint32_t i = 0; i < section_count; ++i) {
+        const aotc_status status = check_entry(archive, error, is_newer, i + 1, &entries[i], &end);
+        if (status != AOTC_OK) {
+            return status;
+        }
+        if (i < SECTION_COUNT) {
+            archive->sections[i + 1] = (struct aotci_table){
+                .records = index + entries[i].offset,
+                .count = entries[i].count,
+                .stride = entries[i].record_bytes,
+            };
+        }
+    }
+    if (end != index_bytes) {
+        return bad_section(archive, error, SECTION_STRINGS, "end", "the end of the index");
+    }
+    return AOTC_OK;
+}
+
+/* ---- strings -------------------------------------------------------------------------------- */
+
+/* Number of bytes of the UTF-8 sequence at `bytes`, which a NUL ends at the latest; 0 if it is none. */
+static unsigned utf8_sequence(const unsigned char *bytes) {
+    static const struct {
+        unsigned char first, last, low, high; /* range of the lead, range of the second byte */
+        unsigned length;
+    } forms[] = {
+        {0x01, 0x7F, 0, 0, 1},       {0xC2, 0xDF, 0x80, 0xBF, 2}, {0xE0, 0xE0, 0xA0, 0xBF, 3},
+        {0xE1, 0xEC, 0x80, 0xBF, 3}, {0xED, 0xED, 0x80, 0x9F, 3}, {0xEE, 0xEF, 0x80, 0xBF, 3},
+        {0xF0, 0xF0, 0x90, 0xBF, 4}, {0xF1, 0xF3, 0x80, 0xBF, 4}, {0xF4, 0xF4, 0x80, 0x8F, 4},
+    };
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; ++i) {
+        if (bytes[0] < forms[i].first || bytes[0] > forms[i].last) {
+            continue;
+        }
+        if (forms[i].length == 1) {
+            return 1;
+        }
+        if (bytes[1] < forms[i].low || bytes[1] > forms[i].high) {
+            return 0;
+        }
+        for (unsigned k = 2; k < forms[i].length; ++k) {
+            if ((bytes[k] & 0xC0) != 0x80) {
+                return 0;
+            }
+        }
+        return forms[i].length;
+    }
+    return 0;
+}
+
+static aotc_status check_strings(const struct aotc_archive *archive, aotc_error *error) {
+    const struct aotci_table *table = &archive->sections[SECTION_STRINGS];
+    const unsigned char *bytes = table->records;
+    if (table->count == 0 || bytes[0] != 0 || bytes[table->count - 1] != 0) {
+        return bad_section(archive, error, SECTION_STRINGS, "bytes", "strings ended by NUL, the first empty");
+    }
+    const char *before = (const char *)bytes;
+    for (uint32_t at = 1; at < table->count;) {
+        const char *string = (const char *)bytes + at;
+        if (strcmp(before, string) >= 0) {
+            return bad_section(archive, error, SECTION_STRINGS, "bytes", "strings in increasing order");
+        }
+        while (bytes[at] != 0) {
+            const unsigned length = utf8_sequence(bytes + at);
+            if (length == 0) {
+                return bad_section(archive, error, SECTION_STRINGS, "bytes", "UTF-8");
+            }
+            at += length;
+        }
+        at += 1;
+        before = string;
+    }
+    return AOTC_OK;
+}
+
+bool aotci_is_text(const struct aotc_archive *archive, uint32_t offset, uint32_t most_bytes) {
+    const struct aotci_table *table = &archive->sections[SECTION_STRINGS];
+    if (offset >= table->count || (offset != 0 && table->records[offset - 1] != 0)) {
+        return false;
+    }
+    const uint32_t left_bytes = table->count - offset;
+    const uint32_t searched_bytes = left_bytes < most_bytes + 1 ? left_bytes : most_bytes + 1;
+    return memchr(table->records + offset, 0, searched_bytes) != NULL;
+}
+
+bool aotci_is_name(const struct aotc_archive *archive, uint32_t offset) {
+    return offset != 0 && aotci_is_text(archive, offset, LIMIT_NAME_BYTES);
+}
+
+/* ---- the archive, targets, expressions, blobs ------------------------------------------------ */
+
+static aotc_status check_archive_record(const struct aotc_archive *archive, aotc_error *error) {
+    if (aotci_count(archive, SECTION_ARCHIVE) != 1) {
+        return bad_section(archive, error, SECTION_ARCHIVE, "count", "one record");
+    }
+    const struct archive_record *record = aotci_record(archive, SECTION_ARCHIVE, 0);
+    if (!aotci_is_name(archive, record->name) || !aotci_is_name(archive, record->version)) {
+        return aotci_bad_record(archive, error, SECTION_ARCHIVE, 0, "name, version", "names");
+    }
+    if (!aotci_is_text(archive, record->toolchain, LIMIT_TEXT_BYTES) || record->zero != 0) {
+        return aotci_bad_record(archive, error, SECTION_ARCHIVE, 0, "toolchain", "a text, and zero behind");
+    }
+    return AOTC_OK;
+}
+
+/* Compare a target's name with the one that its numbers spell. */
+static bool target_name_fits(const struct aotc_archive *archive, const struct target_record *target) {
+    static const char letters[][2] = {[FEATURE_PLAIN] = "", [FEATURE_ARCH] = "a", [FEATURE_FAMILY] = "f"};
+    if (target->feature > FEATURE_FAMILY || target->minor > 9 || target->major == 0 || target->major > 99) {
+        return false;
+    }
+    const struct aotci_text spelled =
+        aotci_text("sm_%u%u%s", target->major, target->minor, letters[target->feature]);
+    return strcmp(spelled.chars, aotci_string(archive, target->name)) == 0;
+}
+
+static aotc_status check_targets(const struct aotc_archive *archive, aotc_error *error) {
+    const uint32_t count = aotci_count(archive, SECTION_TARGETS);
+    if (count > LIMIT_TARGETS) {
+        return aotci_above_limit(archive, error, "targets", count, LIMIT_TARGETS);
+    }
+    for (uint32_t i = 0; i < count; ++i) {
+        const struct target_record *target = aotci_target(archive, i);
+        if (!aotci_is_name(archive, target->name) || target->zero != 0 || !target_name_fits(archive, target)) {
+            return aotci_bad_record(archive, error, SECTION_TARGETS, i, "name", "the name of its numbers");
+        }
+        /* Strings are distinct and in order, so the order of offsets is that of names. */
+        if (i != 0 && aotci_target(archive, i - 1)->name >= target->name) {
+            return aotci_bad_record(archive, error, SECTION_TARGETS, i, "name", "increasing names");
+        }
+    }
+    return AOTC_OK;
+}
+
+static aotc_status check_expressions(const struct aotc_archive *archive, aotc_error *error) {
+    const struct aotci_table *code = &archive->sections[SECTION_CODE];
+    uint32_t end = 0;
+    for (uint32_t i = 0; i < aotci_count(archive, SECTION_EXPRESSIONS); ++i) {
+        const struct expression_record *expression = aotci_expression(archive, i);
+        if (expression->code_bytes > LIMIT_CODE_BYTES) {
+            return aotci_above_limit(archive, error, "bytecode of an expression", expression->code_bytes,
+                                     LIMIT_CODE_BYTES);
+        }
+        if (expression->stack_depth > LIMIT_STACK) {
+            return aotci_above_limit(archive, error, "stack of an expression", expression->stack_depth,
+                                     LIMIT_STACK);
+        }
+        if (expression->code_offset != end || expression->code_bytes == 0 ||
+            expression->code_bytes > code->count - end) {
+            return aotci_bad_record(archive, error, SECTION_EXPRESSIONS, i, "code_offset, code_bytes",
+                                    "the slice behind the one before");
+        }
+        end += expression->code_bytes;
+        if (expression->text == 0 || expression->zero != 0 ||
+            !aotci_is_text(archive, expression->text, LIMIT_EXPRESSION_TEXT_BYTES)) {
+            return aotci_bad_record(archive, error, SECTION_EXPRESSIONS, i, "text", "1 to 1024 bytes");
+        }
+        const char *wrong = aotci_expression_check(code->records + expression->code_offset,
+                                                   expression->code_bytes, expression->stack_depth);
+        if (wrong != NULL) {
+            return AOTCI_FAIL(error, AOTC_ERROR_FORMAT, .file = archive->name,
+                              .field = aotci_text("EXPRESSIONS[%" PRIu32 "].code", i).chars,
+                              .expected = "a valid program", .got = wrong, .remedy = remedy);
+        }
+    }
+    return end == code->count ? AOTC_OK
+                              : bad_section(archive, error, SECTION_CODE, "bytes", "code with an owner");
+}
+
+static aotc_status check_blobs(const struct aotc_archive *archive, aotc_error *error) {
+    uint64_t end = archive->index_bytes;
+    for (uint32_t i = 0; i < aotci_count(archive, SECTION_BLOBS); ++i) {
+        const struct blob_record *blob = aotci_blob(archive, i);
+        if (blob->raw_bytes > LIMIT_BLOB_BYTES) {
+            return aotci_above_limit(archive, error, "decoded size of a blob", blob->raw_bytes,
+                                     LIMIT_BLOB_BYTES);
+        }
+        if ((blob->kind != BLOB_CUBIN && blob->kind != BLOB_PTX) || blob->zero != 0 || blob->raw_bytes == 0) {
+            return aotci_bad_record(archive, error, SECTION_BLOBS, i, "kind", "a cubin or PTX, not empty");
+        }
+        const uint64_t start = (end + BLOB_ALIGN - 1) / BLOB_ALIGN * BLOB_ALIGN;
+        if (blob->offset != start || start > archive->file_bytes ||
+            blob->stored_bytes > archive->file_bytes - start) {
+            return aotci_bad_record(archive, error, SECTION_BLOBS, i, "offset, stored_bytes",
+                                    "a place in the file behind the blob before");
+        }
+        if (!is_zero(archive->file + end, (size_t)(start - end))) {
+            return aotci_bad_record(archive, error, SECTION_BLOBS, i, "padding", "zeros");
+        }
+        end = start + blob->stored_bytes;
+    }
+    return end == archive->file_bytes
+               ? AOTC_OK
+               : bad_section(archive, error, SECTION_BLOBS, "end", "the end of the file");
+}
+
+aotc_status aotci_validate_records(struct aotc_archive *archive, aotc_error *error) {
+    static aotc_status (*const checks[])(const struct aotc_archive *, aotc_error *) = {
+        check_strings, check_archive_record, check_targets, check_expressions, check_blobs,
+    };
+    for (size_t i = 0; i < sizeof checks / sizeof *checks; ++i) {
+        const aotc_status status = checks[i](archive, error);
+        if (status != AOTC_OK) {
+            return status;
+        }
+    }
+    return aotci_validate_kernels(archive, error);
+}

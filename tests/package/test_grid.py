@@ -1,0 +1,268 @@
+"""Expansion of a kernel into variants: which there are, in which order, and the limits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aotc.ir.diagnostics import ManifestError
+from aotc.package.grid import MAX_VARIANTS, Expansion, expand
+from aotc.package.manifest import load
+from aotc.package.tables import Constant
+from aotc.target import TARGETS
+
+_SOURCE = """\
+@triton.jit
+def kernel(x_ptr, n, m, eps, BLOCK: tl.constexpr, CAUSAL: tl.constexpr = False):
+    pass
+"""
+
+_HEAD = """\
+[package]
+name = "p"
+version = "0.1.0"
+targets = ["sm_90a"]
+[[kernel]]
+source = "k.py:kernel"
+"""
+
+_SIGNATURE = """\
+[kernel.signature]
+x_ptr = "*T:16"
+n = "i32:16?"
+m = "i32=1"
+eps = "fp32"
+[kernel.types]
+T = ["fp16", "bf16"]
+"""
+
+_BLOCK = "[kernel.constants]\nBLOCK = 128\n"
+
+
+def _no_autotune(source: str, function: str) -> Sequence[Mapping[str, Constant]]:
+    raise AssertionError(f"asked for the configs of {source}:{function}")
+
+
+def _expand(
+    folder: Path,
+    body: str,
+    targets: Sequence[str] = ("sm_90a",),
+    autotune: Sequence[Mapping[str, Constant]] | None = None,
+) -> Expansion:
+    (folder / "k.py").write_text(_SOURCE)
+    (folder / "kernels.toml").write_text(_HEAD + body)
+    spec = load(str(folder / "kernels.toml")).kernels[0]
+    reader = _no_autotune if autotune is None else lambda source, function: autotune
+    return expand(spec, [TARGETS[name] for name in targets], reader)
+
+
+def test_every_axis_in_its_order(tmp_path: Path) -> None:
+    body = _SIGNATURE + _BLOCK + "[kernel.choices]\nCAUSAL = [true, false]\n"
+    body += "[kernel.configs]\nnum_warps = [4, 8]\n"
+    found = _expand(tmp_path, body, ["sm_90a", "sm_80"])
+    labels = [variant.label for variant in found.variants]
+    assert len(labels) == 2 * 2 * 2 * 2 * 2
+    assert len(set(labels)) == len(labels)
+    assert labels[:5] == [
+        "kernel sm_90a T=fp16 CAUSAL=true n:16 num_warps=4",
+        "kernel sm_90a T=fp16 CAUSAL=true n:16 num_warps=8",
+        "kernel sm_90a T=fp16 CAUSAL=true num_warps=4",
+        "kernel sm_90a T=fp16 CAUSAL=true num_warps=8",
+        "kernel sm_90a T=fp16 CAUSAL=false n:16 num_warps=4",
+    ]
+    assert labels[-1] == "kernel sm_80 T=bf16 CAUSAL=false num_warps=8"
+    assert found.dropped == ()
+
+
+def test_requests_are_complete(tmp_path: Path) -> None:
+    body = _SIGNATURE + _BLOCK + "[kernel.configs]\nnum_warps = [8]\nmaxnreg = [128]\n"
+    aligned, plain = _expand(tmp_path, body).variants[2:]
+    assert aligned.request.source == (tmp_path / "k.py").as_posix()
+    assert aligned.request.kernel == "kernel"
+    assert aligned.request.signature == (
+        ("x_ptr", "*bf16:16"),
+        ("n", "i32:16"),
+        ("m", "i32=1"),
+        ("eps", "fp32"),
+    )
+    assert dict(plain.request.signature)["n"] == "i32"
+    # CAUSAL is left to its default in the source.
+    assert aligned.request.constants == (("BLOCK", 128),)
+    options = (aligned.request.num_warps, aligned.request.num_stages, aligned.request.maxnreg)
+    assert options == (8, 3, 128)
+    assert aligned.request.target == "sm_90a"
+
+
+def test_guards_hold_promises_and_alternatives(tmp_path: Path) -> None:
+    found = _expand(tmp_path, _SIGNATURE + _BLOCK)
+    assert [(guard.text, guard.is_promise) for guard in found.guards] == [
+        ("x_ptr is 16-byte aligned", True),
+        ("n is a multiple of 16", False),
+        ("m is 1", True),
+    ]
+    assert [variant.guards for variant in found.variants] == [(0, 1, 2), (0, 2)] * 2
+
+
+def test_two_optional_promises_make_four_variants(tmp_path: Path) -> None:
+    body = _SIGNATURE.replace('"i32=1"', '"i64:16?"') + _BLOCK
+    found = _expand(tmp_path, body)
+    assert [variant.waived for variant in found.variants[:4]] == [(), ("m",), ("n",), ("n", "m")]
+
+
+def test_where_filters_configs(tmp_path: Path) -> None:
+    body = 'where = "BLOCK * num_warps <= 512"\n' + _SIGNATURE
+    body += "[kernel.configs]\nBLOCK = [64, 128]\nnum_warps = [4, 8]\n"
+    found = _expand(tmp_path, body)
+    assert found.configs == (
+        (("BLOCK", 64), ("num_warps", 4)),
+        (("BLOCK", 64), ("num_warps", 8)),
+        (("BLOCK", 128), ("num_warps", 4)),
+    )
+
+
+def test_where_knows_the_defaults(tmp_path: Path) -> None:
+    body = 'where = "num_warps == 4 and BLOCK == 128"\n' + _SIGNATURE + _BLOCK
+    assert _expand(tmp_path, body).configs == ((),)
+
+
+def test_where_that_refuses_all(tmp_path: Path) -> None:
+    body = 'where = "BLOCK < 0"\n' + _SIGNATURE + _BLOCK
+    with pytest.raises(ManifestError, match="it refuses all") as caught:
+        _expand(tmp_path, body)
+    assert "kernels.toml:7:9" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("where", "message"),
+    [("maxnreg < 3", "`maxnreg` has no value"), ("1 // (BLOCK - 128) > 0", "division by zero")],
+)
+def test_where_that_cannot_be_evaluated(tmp_path: Path, where: str, message: str) -> None:
+    body = f'where = "{where}"\n' + _SIGNATURE + _BLOCK
+    with pytest.raises(ManifestError) as caught:
+        _expand(tmp_path, body)
+    assert message in caught.value.message
+    assert caught.value.context == ["in config no config"]
+
+
+def test_listed_configs(tmp_path: Path) -> None:
+    body = _SIGNATURE + "[[kernel.config]]\nBLOCK = 64\n[[kernel.config]]\nBLOCK = 32\n"
+    body += "num_stages = 1\n"
+    found = _expand(tmp_path, body)
+    assert found.configs == ((("BLOCK", 64),), (("BLOCK", 32), ("num_stages", 1)))
+    assert [variant.config_index for variant in found.variants[:3]] == [0, 1, 0]
+
+
+def test_autotune_configs_come_from_the_source(tmp_path: Path) -> None:
+    body = 'configs = "autotune"\n' + _SIGNATURE
+    tuned = [{"BLOCK": 64, "num_warps": 4}, {"BLOCK": 128, "num_warps": 8}] * 2
+    found = _expand(tmp_path, body, autotune=tuned)
+    assert found.configs == (
+        (("BLOCK", 64), ("num_warps", 4)),
+        (("BLOCK", 128), ("num_warps", 8)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"BLOCK": 64, "BLOKC": 1}, "got 'BLOKC'"),
+        ({"BLOCK": 64, "num_warps": 5}, "a power of two from 1 to 64 for num_warps, got 5"),
+        ({"num_warps": 4}, "expected a value for the tl.constexpr parameter 'BLOCK'"),
+        ({"BLOCK": 64, "CAUSAL": True}, "'CAUSAL' is in the manifest and in the source's"),
+    ],
+)
+def test_wrong_autotune_config(
+    tmp_path: Path, config: Mapping[str, Constant], message: str
+) -> None:
+    body = 'configs = "autotune"\n' + _SIGNATURE + "[kernel.choices]\nCAUSAL = [true, false]\n"
+    with pytest.raises(ManifestError) as caught:
+        _expand(tmp_path, body, autotune=[config])
+    assert message in caught.value.message
+    assert "kernels.toml:7:11" in str(caught.value)
+
+
+def test_source_without_autotune(tmp_path: Path) -> None:
+    with pytest.raises(ManifestError, match="expected @triton.autotune on 'kernel'"):
+        _expand(tmp_path, 'configs = "autotune"\n' + _SIGNATURE, autotune=[])
+
+
+def test_config_beyond_the_threads_is_dropped(tmp_path: Path) -> None:
+    body = _SIGNATURE + _BLOCK + "[kernel.configs]\nnum_warps = [32, 64]\n"
+    found = _expand(tmp_path, body)
+    assert {variant.request.num_warps for variant in found.variants} == {32}
+    assert found.dropped == (
+        "kernel sm_90a: num_warps = 64: num_warps = 64 takes 2048 threads, the limit is 1024",
+    )
+
+
+def test_clusters_are_dropped_where_there_are_none(tmp_path: Path) -> None:
+    body = _SIGNATURE + _BLOCK + "[kernel.configs]\nnum_ctas = [1, 2]\n"
+    found = _expand(tmp_path, body, ["sm_80", "sm_90a"])
+    ctas = [(variant.target.name, variant.request.num_ctas) for variant in found.variants]
+    assert sorted(set(ctas)) == [("sm_80", 1), ("sm_90a", 1), ("sm_90a", 2)]
+    assert found.dropped == ("kernel sm_80: num_ctas = 2: num_ctas = 2 needs clusters",)
+
+
+def test_no_config_left_is_an_error(tmp_path: Path) -> None:
+    body = _SIGNATURE + _BLOCK + "[kernel.configs]\nnum_warps = [64]\n"
+    with pytest.raises(ManifestError, match="that sm_90a can hold, got none") as caught:
+        _expand(tmp_path, body)
+    assert any("2048 threads" in line for line in caught.value.context)
+
+
+def test_explosion_of_configs_names_the_count(tmp_path: Path) -> None:
+    # A list of a million values each would fill the memory if the product were listed first.
+    axis = ", ".join(map(str, range(1, 1025)))
+    body = _SIGNATURE + f"[kernel.configs]\nBLOCK = [{axis}]\nCAUSAL = [{axis}]\n"
+    with pytest.raises(ManifestError, match=r"got 1048576 \(1024 BLOCK x 1024 CAUSAL\)"):
+        _expand(tmp_path, body)
+
+
+def test_explosion_of_variants_names_the_factors(tmp_path: Path) -> None:
+    axis = ", ".join(map(str, range(MAX_VARIANTS // 4 + 1)))
+    body = _SIGNATURE + f"[kernel.configs]\nBLOCK = [{axis}]\n"
+    with pytest.raises(ManifestError) as caught:
+        _expand(tmp_path, body)
+    assert "got 65540: 1 targets x 2 types x 1 choices x 2 guards x 16385" in caught.value.message
+
+
+def test_too_many_promises(tmp_path: Path) -> None:
+    names = [f"a{index}" for index in range(65)]
+    (tmp_path / "many.py").write_text(f"def many({', '.join(names)}): pass\n")
+    body = _HEAD.replace("k.py:kernel", "many.py:many") + "[kernel.signature]\n"
+    body += "\n".join(f'{name} = "*fp32:16"' for name in names)
+    (tmp_path / "many.toml").write_text(body)
+    spec = load(str(tmp_path / "many.toml")).kernels[0]
+    with pytest.raises(ManifestError, match="at most 64 promises among the arguments, got 65"):
+        expand(spec, [TARGETS["sm_80"]], _no_autotune)
+
+
+@given(
+    num_targets=st.integers(1, 3),
+    num_types=st.integers(1, 3),
+    choices=st.integers(1, 2),
+    warps=st.lists(st.sampled_from([1, 2, 4, 8]), min_size=1, unique=True),
+    blocks=st.lists(st.integers(1, 9), min_size=1, max_size=3, unique=True),
+)
+def test_the_count_is_the_product(
+    tmp_path_factory: pytest.TempPathFactory,
+    num_targets: int,
+    num_types: int,
+    choices: int,
+    warps: list[int],
+    blocks: list[int],
+) -> None:
+    dtypes = ["fp16", "bf16", "fp32"][:num_types]
+    body = _SIGNATURE.replace('["fp16", "bf16"]', str(dtypes).replace("'", '"'))
+    body += f"[kernel.choices]\nCAUSAL = {[0, 1][:choices]}\n"
+    body += f"[kernel.configs]\nnum_warps = {warps}\nBLOCK = {blocks}\n"
+    targets = ["sm_80", "sm_90a", "sm_120a"][:num_targets]
+    found = _expand(tmp_path_factory.mktemp("grid"), body, targets)
+    sizes = (num_targets, num_types, choices, 2, len(warps), len(blocks))
+    assert len(found.variants) == math.prod(sizes)
+    assert len({variant.request for variant in found.variants}) == len(found.variants)

@@ -1,0 +1,311 @@
+"""The manifest: what it reads, and where it puts each mistake."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import pytest
+
+from aotc.ir.diagnostics import CompileError, DiagnosticError, ManifestError
+from aotc.package.manifest import (
+    AutotuneConfigs,
+    CartesianConfigs,
+    ListedConfigs,
+    Manifest,
+    load,
+    parse,
+)
+
+_SOURCE = """\
+import triton
+import triton.language as tl
+
+@triton.jit
+def rmsnorm_kernel(x_ptr, out_ptr, stride, n_rows, eps, BLOCK: tl.constexpr, CAUSAL: tl.constexpr):
+    pass
+
+@triton.jit
+def plain(x_ptr, n, bias=None, MODE: tl.constexpr = 0):
+    pass
+
+@triton.jit
+def gemm(desc, n, BM: tl.constexpr, BK: tl.constexpr):
+    pass
+"""
+
+_FULL = """\
+[package]
+name = "llm"
+version = "0.1.0"
+targets = ["sm_90a", "sm_80"]
+
+[[kernel]]
+name = "rmsnorm"
+source = "norm.py:rmsnorm_kernel"
+grid = ["cdiv(n_rows, 4)", "BLOCK // num_warps"]
+where = "BLOCK * num_warps <= 32768"
+[kernel.signature]
+x_ptr = "*T:16"
+out_ptr = "*T:16"
+stride = "i32:16?"
+n_rows = "i32"
+eps = "fp32"
+[kernel.types]
+T = ["fp16", "bf16"]
+[kernel.constants]
+BLOCK = 4096
+[kernel.choices]
+CAUSAL = [true, false]
+[kernel.configs]
+num_warps = [4, 8]
+"""
+
+_SECOND = """
+[[kernel]]
+source = "norm.py:plain"
+[kernel.signature]
+x_ptr = "*fp32"
+n = "i32=1"
+"""
+
+_GEMM = """
+[[kernel]]
+source = "norm.py:gemm"
+grid = ["cdiv(desc.shape[1], BM)"]
+[kernel.signature]
+desc = "tensordesc<bf16[BM,BK]>"
+n = "i64"
+[[kernel.config]]
+BM = 128
+BK = 64
+num_stages = 3
+[[kernel.config]]
+BM = 64
+BK = 64
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "norm.py").write_text(_SOURCE)
+    (tmp_path / "broken.py").write_text("def f(:\n")
+    (tmp_path / "latin.py").write_bytes(b"# \xe9\n")
+    return tmp_path
+
+
+def _parse(folder: Path, text: str) -> Manifest:
+    path = folder / "kernels.toml"
+    path.write_text(text)
+    return load(str(path))
+
+
+def test_reads_everything(folder: Path) -> None:
+    manifest = _parse(folder, _FULL + _SECOND + _GEMM)
+    assert (manifest.name, manifest.version) == ("llm", "0.1.0")
+    assert [target.name for target in manifest.targets] == ["sm_90a", "sm_80"]
+    assert [kernel.name for kernel in manifest.kernels] == ["rmsnorm", "plain", "gemm"]
+    rmsnorm, plain, gemm = manifest.kernels
+    assert list(rmsnorm.signature) == ["x_ptr", "out_ptr", "stride", "n_rows", "eps"]
+    assert rmsnorm.signature["stride"].is_optional
+    assert rmsnorm.types == {"T": ("fp16", "bf16")}
+    assert rmsnorm.constants == {"BLOCK": 4096}
+    assert rmsnorm.choices == {"CAUSAL": (True, False)}
+    assert rmsnorm.configs == CartesianConfigs((("num_warps", (4, 8)),))
+    assert rmsnorm.where is not None and rmsnorm.grid is not None and len(rmsnorm.grid) == 2
+    assert plain.signature["n"].value == 1
+    assert list(plain.signature) == ["x_ptr", "n"]
+    assert (plain.grid, plain.configs) == (None, CartesianConfigs())
+    assert isinstance(gemm.configs, ListedConfigs)
+    assert gemm.configs.configs[1] == (("BM", 64), ("BK", 64))
+
+
+def test_signature_takes_the_functions_order(folder: Path) -> None:
+    swapped = _SECOND.replace('x_ptr = "*fp32"\nn = "i32=1"', 'n = "i32"\nx_ptr = "*fp32"')
+    manifest = _parse(folder, _FULL + swapped)
+    assert list(manifest.kernels[1].signature) == ["x_ptr", "n"]
+
+
+def test_source_is_relative_to_the_manifest(folder: Path) -> None:
+    kernel = _parse(folder, _FULL).kernels[0]
+    assert kernel.source == (folder / "norm.py").as_posix()
+
+
+def test_autotune_leaves_constexprs_to_the_source(folder: Path) -> None:
+    text = _FULL.replace("[kernel.configs]\nnum_warps = [4, 8]\n", "")
+    text = text.replace("[kernel.constants]\nBLOCK = 4096\n", "")
+    text = text.replace("[kernel.signature]", 'configs = "autotune"\n[kernel.signature]', 1)
+    assert _parse(folder, text).kernels[0].configs == AutotuneConfigs()
+
+
+def test_kernel_by_name(folder: Path) -> None:
+    manifest = _parse(folder, _FULL + _SECOND)
+    assert manifest.kernel("plain") is manifest.kernels[1]
+    with pytest.raises(ManifestError) as caught:
+        manifest.kernel("rmsnrom")
+    assert caught.value.remedy == "did you mean 'rmsnorm'?"
+
+
+# Each row: a text of the manifest, what is put in its place, where the error is and what it says.
+_MISTAKES: list[tuple[str, str, str, str]] = [
+    # The document.
+    ("[package]", "[package", "1:9", "expected TOML"),
+    ('name = "llm"', 'name = "llm"\nname = "x"', "3:11", "expected TOML"),
+    ("[package]", "[packages]", "1:2", "unknown key 'packages' | did you mean 'package'?"),
+    ("[[kernel]]", "[kernel]", "6:2", "expected one or more [[kernel]] tables"),
+    # The package.
+    ('version = "0.1.0"\n', "", "1:2", "expected a string at 'version', which is missing"),
+    ('version = "0.1.0"', 'vresion = "0.1.0"', "3:1", "'vresion' | did you mean 'version'?"),
+    ('version = "0.1.0"', "version = 1", "3:11", "expected a string for 'version', got the int"),
+    ('version = "0.1.0"', 'version = "1"', "3:11", "expected a version such as '0.1.0', got '1'"),
+    ('name = "llm"', 'name = "my-llm"', "2:8", "expected a package name of letters"),
+    ('name = "llm"', 'name = ""', "2:8", "expected a string for 'name', got the string ''"),
+    ('"sm_80"]', '"sm_70"]', "4:22", "got 'sm_70' | did you mean"),
+    ('"sm_80"]', "80]", "4:22", "expected a string in 'targets', got the integer 80"),
+    ('["sm_90a", "sm_80"]', "[]", "4:11", "expected at least one value for 'targets'"),
+    ('["sm_90a", "sm_80"]', '"sm_90a"', "4:11", "a list of strings | write targets = [...]"),
+    ('"sm_80"]', '"sm_90a"]', "4:22", "expected each value once, got 'sm_90a' again"),
+    # The source.
+    ('source = "norm.py:rmsnorm_kernel"\n', "", "6:3", "'source', which is missing"),
+    ("norm.py:rmsnorm_kernel", "norm.py", "8:10", "expected 'FILE.py:FUNCTION'"),
+    ("norm.py:rmsnorm_kernel", "nrom.py:x", "8:10", "nrom.py: No such | did you mean 'norm.py'?"),
+    ("norm.py:rmsnorm_kernel", "latin.py:x", "8:10", "in UTF-8"),
+    ("norm.py:rmsnorm_kernel", "norm.py:rmsnorm", "8:10", "got 'rmsnorm' | 'rmsnorm_kernel'?"),
+    ("norm.py:rmsnorm_kernel", "norm.py:zzz", "8:10", "it defines rmsnorm_kernel, plain, gemm"),
+    ('name = "rmsnorm"', "name = 3", "7:8", "expected a string for 'name', got the integer 3"),
+    ('name = "rmsnorm"', 'name = "a b"', "7:8", "expected a kernel name"),
+    ('name = "rmsnorm"', 'nmae = "x"', "7:1", "unknown key 'nmae' | did you mean 'name'?"),
+    # The signature.
+    ('eps = "fp32"\n', "", "11:9", "expected a type for argument 'eps'"),
+    ("eps =", "epps =", "16:1", "expected an argument of rmsnorm_kernel | did you mean 'eps'?"),
+    ('eps = "fp32"', 'eps = "float32"', "16:7", "expected a dtype or a type variable"),
+    ('eps = "fp32"', "eps = 1.0", "16:7", "expected a string for 'eps', got the number 1.0"),
+    ('eps = "fp32"', 'eps = "fp32"\nBLOCK = "i32"', "17:1", "got the tl.constexpr parameter"),
+    ('n_rows = "i32"', 'n_rows = "i32=x"', "15:10", "expected an integer for i32, got 'x'"),
+    # Types.
+    ('T = ["fp16", "bf16"]', 'T = ["fp16", "bf61"]', "18:14", "got 'bf61' | 'bf16'?"),
+    ('T = ["fp16", "bf16"]', 'T = "fp16"', "18:5", "expected a list of strings"),
+    ('T = ["fp16", "bf16"]', 'T = ["fp16"]\nU = ["i8"]', "19:1", "argument of type 'U', got none"),
+    ('T = ["fp16", "bf16"]', 'V = ["fp16"]', "12:9", "expected a dtype or a type variable"),
+    ('T = ["fp16", "bf16"]', 'T = ["fp16"]\ni8 = ["i8"]', "19:1", "got the dtype 'i8'"),
+    # Constants and choices.
+    ("BLOCK = 4096", "BLOKC = 4096", "20:1", "constexpr parameter | did you mean 'BLOCK'?"),
+    ("BLOCK = 4096", "n_rows = 1", "20:1", 'n_rows = "i32=1"'),
+    ("BLOCK = 4096", "num_warps = 1", "20:1", "write it in [kernel.configs]"),
+    ("BLOCK = 4096", "BLOCK = [1]", "20:9", "expected a boolean, a number or a string"),
+    ("BLOCK = 4096", "BLOCK = nan", "20:9", "expected a boolean, a number or a string"),
+    ("BLOCK = 4096", "BLOCK = 1979-05-27", "20:9", "got a date or time"),
+    ("BLOCK = 4096", "", "7:8", "expected a value for the tl.constexpr parameter 'BLOCK'"),
+    ("CAUSAL = [true, false]", "CAUSAL = true", "22:10", "a list of values | CAUSAL = [...]"),
+    ("CAUSAL = [true, false]", "CAUSAL = []", "22:10", "at least one value"),
+    ("CAUSAL = [true, false]", "CAUSAL = [1, 1]", "22:14", "each value once, got 1 again"),
+    # Configs.
+    ("num_warps = [4, 8]", "num_wraps = [4]", "24:1", "'num_wraps' | did you mean 'num_warps'?"),
+    ("num_warps = [4, 8]", "num_warps = [4, 3]", "24:17", "a power of two from 1 to 64"),
+    ("num_warps = [4, 8]", "num_warps = [true]", "24:14", "got True"),
+    ("num_warps = [4, 8]", "num_warps = 4", "24:13", "write num_warps = [...]"),
+    ("num_warps = [4, 8]", "num_warps = [4]\nBLOCK = [1]", "20:1", "in constants and configs"),
+    ("[kernel.configs]", "[kernel.config]", "23:9", "expected one or more [[kernel.config]]"),
+    ("[kernel.configs]\nnum_warps = [4, 8]", "[[kernel.config]]\nnum_warps = 5", "24:13", "power"),
+    ("[kernel.configs]\nnum_warps = [4, 8]", "[[kernel.config]]\nBM = 5", "24:1", "config key"),
+    # Expressions.
+    ('"cdiv(n_rows, 4)"', '"cdiv(n_row, 4)"', "9:15", "names nothing: did you mean 'n_rows'?"),
+    ('"cdiv(n_rows, 4)"', '"n_rows / 4"', "9:17", "use `//`"),
+    ('"cdiv(n_rows, 4)"', '"eps"', "9:10", "expected an integer argument, `eps` is none"),
+    ('"cdiv(n_rows, 4)"', '"x_ptr"', "9:10", "expected an integer argument, `x_ptr` is none"),
+    ('"cdiv(n_rows, 4)"', '"x_ptr.shape[0]"', "9:10", "`x_ptr` is no tensor descriptor"),
+    ('"cdiv(n_rows, 4)", "BL', '"1", "1", "1", "BL', "9:8", "expected 1 to 3 grid expressions"),
+    ('grid = ["cdiv(n_rows, 4)", "BLOCK // num_warps"]', 'grid = "1"', "9:8", "grid = [...]"),
+    ("BLOCK * num_warps", "BLOCK * n_rows", "10:18", "`n_rows` names nothing"),
+    ("BLOCK * num_warps", "BLOCK * CAUSAL", "10:18", "`CAUSAL` is a choice"),
+    ("<= 32768", "<=", "10:30", "got the end"),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "place", "message"), _MISTAKES)
+def test_mistakes(folder: Path, old: str, new: str, place: str, message: str) -> None:
+    assert _FULL.count(old) >= 1
+    with pytest.raises(ManifestError) as caught:
+        _parse(folder, _FULL.replace(old, new, 1))
+    report = str(caught.value)
+    assert report.startswith(f"{folder / 'kernels.toml'}:{place}: error: "), report
+    for part in message.split(" | "):
+        assert part in report
+
+
+def test_a_mistake_shows_its_line_and_caret(folder: Path) -> None:
+    with pytest.raises(ManifestError) as caught:
+        _parse(folder, _FULL.replace('n_rows = "i32"', 'n_rows = "int32"'))
+    lines = str(caught.value).splitlines()
+    assert lines[1:3] == ['  n_rows = "int32"', "           ^^^^^^^".replace("  ", "  ", 1)]
+
+
+def test_duplicate_kernels_name_both_places(folder: Path) -> None:
+    with pytest.raises(ManifestError) as caught:
+        _parse(folder, _FULL + _SECOND + _SECOND)
+    report = str(caught.value)
+    assert "kernels.toml:33:10: error: expected a name of its own, got 'plain'" in report
+    assert "kernels.toml:27:10" in report
+
+
+def test_configs_given_twice(folder: Path) -> None:
+    text = _GEMM.replace("grid =", 'configs = "autotune"\ngrid =')
+    with pytest.raises(ManifestError, match="expected either 'configs' or"):
+        _parse(folder, _FULL + text)
+
+
+def test_config_table_without_a_constexpr(folder: Path) -> None:
+    with pytest.raises(ManifestError) as caught:
+        _parse(folder, _FULL + _GEMM.replace("BM = 64\nBK = 64", "BM = 64"))
+    assert "kernels.toml:36:10" in str(caught.value)
+    assert "parameter 'BK' in this config" in caught.value.message
+
+
+def test_config_table_twice(folder: Path) -> None:
+    with pytest.raises(ManifestError, match="expected each config once"):
+        _parse(folder, _FULL + _GEMM + "[[kernel.config]]\nBM = 64\nBK = 64\n")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("[BM,BK]", "[BM,BX]", "as block extent, got 'BX'"),
+        ("desc.shape[1]", "desc.shape[2]", "`desc` has 2 dimensions"),
+        ("desc.shape[1]", "desc", "expected an integer argument, `desc` is none"),
+    ],
+)
+def test_descriptor_mistakes(folder: Path, old: str, new: str, message: str) -> None:
+    with pytest.raises(ManifestError) as caught:
+        _parse(folder, _FULL + _GEMM.replace(old, new))
+    assert message in caught.value.message
+
+
+def test_source_that_is_not_python(folder: Path) -> None:
+    with pytest.raises(CompileError, match=r"broken\.py:1"):
+        _parse(folder, _FULL.replace("norm.py:", "broken.py:"))
+
+
+def test_missing_manifest(tmp_path: Path) -> None:
+    (tmp_path / "kernels.toml").write_text("")
+    with pytest.raises(ManifestError, match=r"did you mean 'kernels\.toml'") as caught:
+        load(str(tmp_path / "kernel.toml"))
+    assert caught.value.message.startswith("expected a manifest, cannot read")
+
+
+def test_manifest_that_is_a_folder_or_not_text(tmp_path: Path) -> None:
+    with pytest.raises(ManifestError, match="cannot read"):
+        load(str(tmp_path))
+    (tmp_path / "k.toml").write_bytes(b"\xff")
+    with pytest.raises(ManifestError, match="in UTF-8"):
+        load(str(tmp_path / "k.toml"))
+
+
+def test_deep_nesting_is_a_manifest_error() -> None:
+    with pytest.raises(ManifestError, match=r"expected TOML"):
+        parse("x = " + "[" * 100_000 + "]" * 100_000, "kernels.toml")
+
+
+@pytest.mark.parametrize("end", range(0, len(_FULL), 7))
+def test_every_truncation_is_a_typed_error_or_fine(folder: Path, end: int) -> None:
+    with contextlib.suppress(DiagnosticError):
+        assert _parse(folder, _FULL[:end]).kernels

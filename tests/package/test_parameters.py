@@ -1,0 +1,61 @@
+"""Names and parameters of the functions of a kernel source."""
+
+from __future__ import annotations
+
+import pytest
+
+from aotc.ir.diagnostics import CompileError
+from aotc.package.parameters import Parameter, parse_functions
+
+_SOURCE = """\
+import os, triton
+raise SystemExit("an import with an effect")
+
+@triton.jit
+def add(x_ptr, n: tl.int32, BLOCK: tl.constexpr, MODE: "tl.constexpr" = 0, *, K: constexpr = 1):
+    pass
+
+if os.environ.get("X"):
+    def picked(a): pass
+else:
+    try:
+        def picked(a, b=None): pass
+    except ImportError:
+        pass
+"""
+
+
+def test_parameters_in_order() -> None:
+    add = parse_functions(_SOURCE, "k.py")["add"]
+    assert add.parameters == (
+        Parameter("x_ptr", False, False),
+        Parameter("n", False, False),
+        Parameter("BLOCK", True, False),
+        Parameter("MODE", True, True),
+        Parameter("K", True, True),
+    )
+    assert [p.name for p in add.arguments] == ["x_ptr", "n"]
+    assert [p.name for p in add.constexprs] == ["BLOCK", "MODE", "K"]
+    assert str(add.loc) == "k.py:5:5"
+
+
+def test_last_definition_holds() -> None:
+    picked = parse_functions(_SOURCE, "k.py")["picked"]
+    assert picked.parameters == (Parameter("a", False, False), Parameter("b", False, True))
+
+
+@pytest.mark.parametrize(
+    ("source", "place"),
+    [
+        ("def f(:\n", "k.py:1:7"),
+        ("x = 1\n  y\n", "k.py:2"),
+        ("x = '\0'", "k.py:1"),
+        ("x = " + "(" * 5000 + ")" * 5000, "k.py:1"),
+        ("x = " + "-" * 100_000 + "1", "k.py:1"),
+    ],
+)
+def test_bad_source_is_a_compile_error(source: str, place: str) -> None:
+    with pytest.raises(CompileError) as caught:
+        parse_functions(source, "k.py")
+    assert str(caught.value).startswith(place)
+    assert "expected Python source" in caught.value.message

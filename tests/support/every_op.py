@@ -1,0 +1,313 @@
+"""One valid use of every op class, so that generic code can be tested against all of them.
+
+A sample builds ops from a fixed set of arguments, covering optional operands and attributes away
+from their defaults. A test asserts that `SAMPLES` names every registered opcode, so an op cannot
+be added without one; what it then gets for free is the round trip through text, cloning and
+verifying.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from aotc.ir.core import Block, Kernel, Op, ParamInfo, Value
+from aotc.ir.dialects import arith, gpu, scf, tile
+from aotc.ir.layout import LinearLayout
+from aotc.ir.rewrite import Builder
+from aotc.ir.types import FP16, FP32, FP64, I1, I32, I64, U64, PointerType, TileType, Type
+
+EXTENT = 128
+
+ROW = LinearLayout(
+    {
+        "register": [(1,), (2,)],
+        "lane": [(4,), (8,), (16,), (32,), (64,)],
+        "warp": [(0,), (0,)],
+    },
+    (EXTENT,),
+)
+SWAPPED = LinearLayout(
+    {
+        "register": [(32,), (64,)],
+        "lane": [(1,), (2,), (4,), (8,), (16,)],
+        "warp": [(0,), (0,)],
+    },
+    (EXTENT,),
+)
+PAIRS = ROW.join()
+BUFFER = LinearLayout({"offset": [(1 << bit,) for bit in range(7)]}, (EXTENT,))
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """Hand out the arguments that samples are built from, and insert what they build."""
+
+    add: Builder
+    args: dict[str, Value]
+    layout: LinearLayout | None
+
+    def __getattr__(self, name: str) -> Value:
+        return self.args[name]
+
+    def tile(self, element: str) -> Value:
+        """Return the argument tile of `element`."""
+        return self.args[f"tile_{element}"]
+
+
+def argument_types(layout: LinearLayout | None) -> dict[str, Type]:
+    """Return the types of the sampler's arguments, by name."""
+    pairs = None if layout is None else layout.join()
+    column = None if layout is None else layout.expand_dims(1)
+    return {
+        "flag": I1,
+        "i": I32,
+        "j": I32,
+        "x": FP32,
+        "pointer": PointerType(FP32),
+        "tile_i1": TileType(I1, (EXTENT,), layout),
+        "tile_i32": TileType(I32, (EXTENT,), layout),
+        "tile_fp32": TileType(FP32, (EXTENT,), layout),
+        "tile_fp16": TileType(FP16, (EXTENT,), layout),
+        "tile_ptr": TileType(PointerType(FP32), (EXTENT,), layout),
+        "pairs": TileType(FP32, (EXTENT, 2), pairs),
+        "column": TileType(FP32, (EXTENT, 1), column),
+    }
+
+
+Sample = Callable[[Sampler], object]
+
+
+def _yielding(types: Sequence[Type], make: Callable[[Builder, list[Value]], list[Value]]) -> Block:
+    block = Block(types)
+    builder = Builder(block)
+    builder(scf.Yield(make(builder, block.args)))
+    return block
+
+
+def _sum(builder: Builder, args: list[Value]) -> list[Value]:
+    half = len(args) // 2
+    pairs = zip(args[:half], args[half:], strict=True)
+    return [builder(arith.Add(left, right)).out for left, right in pairs]
+
+
+def _binary(cls: type[arith.Binary], element: str) -> Sample:
+    return lambda s: s.add(cls(s.tile(element), s.tile(element)))
+
+
+def _unary(cls: type[arith.Unary]) -> Sample:
+    return lambda s: s.add(cls(s.tile("fp32")))
+
+
+def _reduce(cls: type[tile.Reduce] | type[gpu.Reduce]) -> Sample:
+    def sample(s: Sampler) -> None:
+        combine = _yielding([FP32, I32, FP32, I32], _sum)
+        s.add(cls([s.tile("fp32"), s.tile("i32")], 0, combine))
+
+    return sample
+
+
+def _scan(cls: type[tile.Scan] | type[gpu.Scan]) -> Sample:
+    def sample(s: Sampler) -> None:
+        s.add(cls([s.tile("fp32")], 0, _yielding([FP32, FP32], _sum), reverse=True))
+
+    return sample
+
+
+def _for(s: Sampler) -> None:
+    step = s.add(arith.Constant(1, I32))
+    body = _yielding(
+        [I32, FP32, s.tile("fp32").type],
+        lambda add, args: [add(arith.Mul(args[1], args[1])).out, args[2]],
+    )
+    s.add(
+        scf.For(
+            *(s.i, s.j, step.out, [s.x, s.tile("fp32")], body),
+            num_stages=3,
+            unroll=2,
+            flatten=True,
+            warp_specialize=True,
+            disallow_acc_multi_buffer=True,
+        )
+    )
+
+
+def _if(s: Sampler) -> None:
+    s.add(
+        scf.If(
+            s.flag,
+            _yielding([], lambda add, _: [add(arith.Neg(s.x)).out, s.i]),
+            _yielding([], lambda _, __: [s.x, s.j]),
+        )
+    )
+
+
+def _while(s: Sampler) -> None:
+    before = Block([I32, FP32])
+    less = Builder(before)(arith.Compare(before.args[0], s.j, "lt"))
+    Builder(before)(scf.Condition(less.out, [before.args[1], before.args[0]]))
+    after = _yielding([FP32, I32], lambda add, args: [add(arith.Add(args[1], s.i)).out, args[0]])
+    s.add(scf.While([s.i, s.x], before, after))
+
+
+def _shared(s: Sampler) -> gpu.SharedAlloc:
+    return s.add(gpu.SharedAlloc(FP32, (EXTENT,), BUFFER, alignment_bytes=128, offset_bytes=256))
+
+
+SAMPLES: dict[str, Sample] = {
+    "arith.constant": lambda s: [
+        s.add(arith.Constant(value, kind))
+        for value, kind in (
+            (1.5, FP32),
+            (-0.0, FP64),
+            (float("inf"), FP32),
+            (float("-inf"), FP32),
+            (float("nan"), FP32),
+            (1e-30, FP32),
+            (1e300, FP64),
+            (-7, I32),
+            (2**64 - 1, U64),
+            (True, I1),
+            (0.0, TileType(FP32, (EXTENT,), s.layout)),
+        )
+    ],
+    "arith.add": _binary(arith.Add, "fp32"),
+    "arith.sub": _binary(arith.Sub, "i32"),
+    "arith.mul": _binary(arith.Mul, "fp16"),
+    "arith.div": _binary(arith.Div, "i32"),
+    "arith.div_rn": _binary(arith.DivRn, "fp32"),
+    "arith.rem": _binary(arith.Rem, "i32"),
+    "arith.mulhi": _binary(arith.MulHi, "i32"),
+    "arith.and": _binary(arith.And, "i1"),
+    "arith.or": _binary(arith.Or, "i32"),
+    "arith.xor": _binary(arith.Xor, "i32"),
+    "arith.shl": _binary(arith.Shl, "i32"),
+    "arith.shr": _binary(arith.Shr, "i32"),
+    "arith.min": lambda s: s.add(arith.Min(s.x, s.x)),
+    "arith.max": lambda s: s.add(arith.Max(s.x, s.x, propagate_nan=True)),
+    "arith.compare": lambda s: s.add(arith.Compare(s.tile("i32"), s.tile("i32"), "le")),
+    "arith.neg": _unary(arith.Neg),
+    "arith.abs": _unary(arith.Abs),
+    "arith.exp": _unary(arith.Exp),
+    "arith.exp2": _unary(arith.Exp2),
+    "arith.log": _unary(arith.Log),
+    "arith.log2": _unary(arith.Log2),
+    "arith.sqrt": _unary(arith.Sqrt),
+    "arith.sqrt_rn": _unary(arith.SqrtRn),
+    "arith.rsqrt": _unary(arith.Rsqrt),
+    "arith.sin": _unary(arith.Sin),
+    "arith.cos": _unary(arith.Cos),
+    "arith.erf": _unary(arith.Erf),
+    "arith.floor": _unary(arith.Floor),
+    "arith.ceil": _unary(arith.Ceil),
+    "arith.fma": lambda s: s.add(arith.Fma(s.x, s.x, s.x)),
+    "arith.select": lambda s: s.add(
+        arith.Select(s.tile("i1"), s.tile("fp32"), s.tile("fp32"))
+    ),
+    "arith.cast": lambda s: [
+        s.add(arith.Cast(s.tile("fp32"), FP16, rounding="rtz")),
+        s.add(arith.Cast(s.i, I64)),
+    ],
+    "arith.bitcast": lambda s: [
+        s.add(arith.Bitcast(s.tile("i32"), FP32)),
+        s.add(arith.Bitcast(s.pointer, U64)),
+        s.add(arith.Bitcast(s.pointer, PointerType(FP16))),
+    ],
+    "arith.addptr": lambda s: s.add(arith.AddPtr(s.tile("ptr"), s.tile("i32"))),
+    "arith.libdevice": lambda s: s.add(
+        arith.Libdevice("__nv_powf", FP32, [s.tile("fp32"), s.tile("fp32")])
+    ),
+    "tile.program_id": lambda s: s.add(tile.ProgramId(2)),
+    "tile.num_programs": lambda s: s.add(tile.NumPrograms(1)),
+    "tile.arange": lambda s: s.add(tile.Arange(0, EXTENT, s.layout)),
+    "tile.splat": lambda s: [
+        s.add(tile.Splat(s.x, (EXTENT,), s.layout)),
+        s.add(tile.Splat(s.pointer, (EXTENT,), s.layout)),
+    ],
+    "tile.broadcast": lambda s: s.add(
+        tile.Broadcast(
+            s.column, (EXTENT, 2), None if s.layout is None else s.layout.join()
+        )
+    )
+    if s.layout is None
+    else s.add(
+        tile.Broadcast(s.column, (EXTENT, 4), s.layout.expand_dims(1).broadcast_to((EXTENT, 4)))
+    ),
+    "tile.expand_dims": lambda s: s.add(tile.ExpandDims(s.tile("fp32"), 1)),
+    "tile.reshape": lambda s: s.add(tile.Reshape(s.tile("fp32"), (2, EXTENT // 2))),
+    "tile.trans": lambda s: s.add(tile.Trans(s.pairs, (1, 0))),
+    "tile.join": lambda s: s.add(tile.Join(s.tile("fp32"), s.tile("fp32"))),
+    "tile.split": lambda s: s.add(tile.Split(s.pairs)),
+    "tile.load": lambda s: [
+        s.add(tile.Load(s.pointer)),
+        s.add(tile.Load(s.tile("ptr"), s.tile("i1"))),
+        s.add(
+            tile.Load(
+                *(s.tile("ptr"), s.tile("i1"), s.tile("fp32")),
+                cache=".cg",
+                eviction="evict_last",
+                volatile=True,
+            )
+        ),
+    ],
+    "tile.store": lambda s: [
+        s.add(tile.Store(s.pointer, s.x)),
+        s.add(tile.Store(s.tile("ptr"), s.tile("fp32"), s.tile("i1"), cache=".cs")),
+    ],
+    "tile.reduce": _reduce(tile.Reduce),
+    "tile.scan": _scan(tile.Scan),
+    "tile.hint": lambda s: s.add(
+        tile.Hint(s.tile("i32"), divisibility=(16,), contiguity=(EXTENT,), constancy=(1,))
+    ),
+    "tile.assume": lambda s: s.add(tile.Assume(s.flag)),
+    "tile.assert": lambda s: s.add(tile.Assert(s.tile("i1"), 'a "quoted"\n ünïcode \u2028 line')),
+    "tile.barrier": lambda s: s.add(tile.Barrier()),
+    "gpu.load": lambda s: s.add(
+        gpu.Load(s.tile("ptr"), s.tile("i1"), s.tile("fp32"), vector=4, cache=".ca")
+    ),
+    "gpu.store": lambda s: s.add(
+        gpu.Store(s.tile("ptr"), s.tile("fp32"), s.tile("i1"), vector=2)
+    ),
+    "gpu.convert": lambda s: s.add(gpu.Convert(s.tile("fp32"), SWAPPED)),
+    "gpu.shuffle_convert": lambda s: s.add(
+        gpu.ShuffleConvert(s.tile("fp32"), SWAPPED, plan=((1, "xor"), (), None))
+    ),
+    "gpu.shared_alloc": _shared,
+    "gpu.shared_store": lambda s: s.add(
+        gpu.SharedStore(s.tile("fp32"), _shared(s).out, vector=4)
+    ),
+    "gpu.shared_load": lambda s: s.add(gpu.SharedLoad(_shared(s).out, ROW, vector=4)),
+    "gpu.barrier": lambda s: s.add(gpu.Barrier()),
+    "gpu.reduce": _reduce(gpu.Reduce),
+    "gpu.scan": _scan(gpu.Scan),
+    "scf.yield": _if,
+    "scf.return": lambda _: None,
+    "scf.condition": _while,
+    "scf.for": _for,
+    "scf.if": _if,
+    "scf.while": _while,
+}
+
+
+def sample_kernel(opcode: str) -> Kernel:
+    """Return a small valid kernel around the sample of `opcode`; gpu ops get layouts."""
+    layout = ROW if opcode.startswith("gpu.") else None
+    return kernel_of([SAMPLES[opcode]], layout)
+
+
+def kernel_of(samples: Sequence[Sample], layout: LinearLayout | None = None) -> Kernel:
+    """Return a kernel that runs `samples` one after the other."""
+    types = argument_types(layout)
+    body = Block(list(types.values()))
+    builder = Builder(body)
+    sampler = Sampler(builder, dict(zip(types, body.args, strict=True)), layout)
+    for sample in samples:
+        sample(sampler)
+    builder(scf.Return())
+    params = tuple(ParamInfo(name, 16 if name == "pointer" else 1) for name in types)
+    return Kernel("sample", params, body)
+
+
+def ops_of(kernel: Kernel, opcode: str) -> list[Op]:
+    """Return the ops of `kernel` with `opcode`, in order."""
+    return [op for op in kernel.walk() if op.opcode == opcode]

@@ -1,0 +1,195 @@
+"""The table of targets, against the assembler that has the last word on it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from aotc.ir.diagnostics import Loc, ManifestError
+from aotc.target import TARGETS, Feature, Target, parse
+
+# One instruction for each feature; the frame around it declares the names used.
+_INSTRUCTIONS: dict[Feature, str] = {
+    Feature.TF32_MMA: "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
+    "{f0,f1,f2,f3},{r0,r1,r2,r3},{r4,r5},{f0,f1,f2,f3};",
+    Feature.BF16_MMA: "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+    "{f0,f1,f2,f3},{r0,r1,r2,r3},{r4,r5},{f0,f1,f2,f3};",
+    Feature.FP8_MMA: "mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 "
+    "{f0,f1,f2,f3},{r0,r1,r2,r3},{r4,r5},{f0,f1,f2,f3};",
+    Feature.FP8_CVT: "cvt.rn.satfinite.e4m3x2.f32 h0,f0,f1;",
+    Feature.FP4_CVT: "cvt.rn.satfinite.e2m1x2.f32 b0,f0,f1;",
+    Feature.BF16_ARITH: "add.rn.bf16x2 r0,r1,r2; ex2.approx.ftz.bf16x2 r0,r1;",
+    Feature.CP_ASYNC: "cp.async.cg.shared.global [s],[d1],16;",
+    Feature.LDMATRIX: "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {r0,r1,r2,r3},[s];",
+    Feature.STMATRIX: "stmatrix.sync.aligned.m8n8.x4.shared.b16 [s],{r0,r1,r2,r3};",
+    Feature.MBARRIER_TX: "mbarrier.try_wait.parity.shared.b64 p,[s],r0;",
+    Feature.TMA: "cp.async.bulk.tensor.2d.shared::cluster.global"
+    ".mbarrier::complete_tx::bytes [s],[d0,{r0,r1}],[s];"
+    "tensormap.replace.tile.global_address.global.b1024.b64 [d1],d0;",
+    Feature.CLUSTERS: "barrier.cluster.arrive.aligned; mapa.shared::cluster.u32 r0,r1,r2;",
+    Feature.WGMMA: "wgmma.fence.sync.aligned;",
+    Feature.SETMAXNREG: "setmaxnreg.inc.sync.aligned.u32 232;",
+    Feature.TCGEN05: "tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [s],32;",
+    Feature.BLOCK_SCALED_MMA: "mma.sync.aligned.kind::mxf8f6f4.block_scale.scale_vec::1X"
+    ".m16n8k32.row.col.f32.e4m3.e4m3.f32.ue8m0 {f0,f1,f2,f3},{r0,r1,r2,r3},{r4,r5},"
+    "{f0,f1,f2,f3},r6,{h0,h1},r7,{h0,h1};",
+    Feature.WIDE_GLOBAL: "ld.global.v8.f32 {f0,f1,f2,f3,f4,f5,f6,f7},[d1];",
+    Feature.FP32X2: "fma.rn.f32x2 d0,d1,d2,d2;",
+    Feature.MAX3: "max.f32 f0,f1,f2,f3;",
+    Feature.REDUX_FP32: "redux.sync.max.f32 f0,f1,-1;",
+    Feature.RED_VECTOR: "red.global.add.v4.f32 [d1],{f0,f1,f2,f3};",
+    Feature.BF16_ATOMICS: "red.global.add.noftz.bf16x2 [d1],r0;",
+    Feature.PDL: "griddepcontrol.wait;",
+    Feature.ELECT: "elect.sync r0|p,-1;",
+}
+
+_FRAME = """\
+.version {version}
+.target {target}
+.address_size 64
+.global .align 128 .b8 g[1024];
+.visible .entry k() {{
+  .reg .b64 d<3>; .reg .b32 r<8>; .reg .b16 h<2>; .reg .b8 b0; .reg .f32 f<8>; .reg .pred p;
+  .shared .align 128 .b8 s[{shared_bytes}];
+  mov.u64 d0, g; cvta.to.global.u64 d1, d0;
+  {instruction}
+  st.shared.u32 [s], r0; st.global.f32 [d1+4], f0; ret;
+}}
+"""
+
+
+@pytest.fixture(scope="session")
+def ptxas() -> Path:
+    """Return the assembler of the installed wheel."""
+    roots = [Path(entry) / "nvidia" for entry in sys.path if (Path(entry) / "nvidia").is_dir()]
+    found = sorted(path for root in roots for path in root.glob("*/bin/ptxas"))
+    assert found, "the nvidia-cuda-nvcc wheel is a dependency of the compiler"
+    return found[0]
+
+
+def _assemble(
+    ptxas: Path, tmp_path: Path, target: Target, instruction: str = "", shared_bytes: int = 1024
+) -> subprocess.CompletedProcess[str]:
+    version = "{}.{}".format(*target.ptx_version)
+    source = tmp_path / "probe.ptx"
+    source.write_text(
+        _FRAME.format(
+            version=version,
+            target=target.name,
+            instruction=instruction,
+            shared_bytes=shared_bytes,
+        )
+    )
+    command = [ptxas, "-arch", target.name, source, "-o", tmp_path / "probe.cubin"]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_every_feature_has_an_instruction() -> None:
+    assert set(_INSTRUCTIONS) == set(Feature)
+
+
+@pytest.mark.parametrize("target", TARGETS.values(), ids=str)
+def test_ptxas_accepts_all_claimed_features(target: Target, ptxas: Path, tmp_path: Path) -> None:
+    claimed = "\n".join(_INSTRUCTIONS[f] for f in Feature if f in target.features)
+    done = _assemble(ptxas, tmp_path, target, claimed)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("target", TARGETS.values(), ids=str)
+def test_ptxas_refuses_every_unclaimed_feature(target: Target, ptxas: Path, tmp_path: Path) -> None:
+    missing = [feature for feature in Feature if feature not in target.features]
+    accepted = [
+        feature.name
+        for feature in missing
+        if _assemble(ptxas, tmp_path, target, _INSTRUCTIONS[feature]).returncode == 0
+    ]
+    assert accepted == []
+
+
+@pytest.mark.parametrize("name", ["sm_90a", "sm_100a", "sm_103a", "sm_120a"])
+def test_shared_limit_is_the_assemblers(name: str, ptxas: Path, tmp_path: Path) -> None:
+    # Older targets cap static shared memory at 48 KiB, so ptxas cannot tell their limit.
+    target = TARGETS[name]
+    at_limit = _assemble(ptxas, tmp_path, target, shared_bytes=target.max_shared_bytes)
+    beyond = _assemble(ptxas, tmp_path, target, shared_bytes=target.max_shared_bytes + 128)
+    assert at_limit.returncode == 0, at_limit.stderr
+    assert "too much shared data" in beyond.stderr + beyond.stdout
+
+
+@pytest.mark.parametrize("target", TARGETS.values(), ids=str)
+def test_llvm_emits_the_version_and_target(target: Target) -> None:
+    # In a process of its own: for a version that is too low LLVM ends the process.
+    script = f"""
+import llvmlite.binding as llvm
+llvm.initialize_all_targets()
+llvm.initialize_all_asmprinters()
+module = llvm.parse_assembly('target triple = "nvptx64-nvidia-cuda"')
+machine = llvm.Target.from_triple("nvptx64-nvidia-cuda").create_target_machine(
+    cpu={target.name!r}, features={target.llvm_features!r}, opt=3)
+print(machine.emit_assembly(module))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert ".version {}.{}\n".format(*target.ptx_version) in done.stdout
+    assert f".target {target.name}\n" in done.stdout
+
+
+def test_table_is_keyed_and_ordered_by_architecture() -> None:
+    assert list(TARGETS) == [
+        "sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_103a", "sm_120a",
+    ]  # fmt: skip
+    arches = [target.arch for target in TARGETS.values()]
+    assert arches == sorted(arches)
+    for name, target in TARGETS.items():
+        assert name == f"sm_{target.arch}{target.variant}"
+
+
+@pytest.mark.parametrize(
+    ("name", "capability", "runs"),
+    [
+        ("sm_80", (8, 0), True),
+        ("sm_80", (8, 6), True),
+        ("sm_86", (8, 0), False),
+        ("sm_80", (9, 0), False),
+        ("sm_90a", (9, 0), True),
+        ("sm_90a", (10, 0), False),
+        ("sm_100a", (10, 3), False),
+        ("sm_103a", (10, 0), False),
+        ("sm_120a", (12, 1), False),
+    ],
+)
+def test_family_rule(name: str, capability: tuple[int, int], runs: bool) -> None:
+    assert TARGETS[name].runs_on(*capability) is runs
+
+
+def test_widest_global_access() -> None:
+    assert TARGETS["sm_90a"].max_global_access_bytes == 16
+    assert TARGETS["sm_100a"].max_global_access_bytes == 32
+
+
+def test_parse_returns_the_row() -> None:
+    assert parse("sm_90a") is TARGETS["sm_90a"]
+
+
+@pytest.mark.parametrize(
+    ("name", "suggestion"), [("sm_90", "'sm_90a'"), ("sm90a", "'sm_90a'"), ("sm_120", "'sm_120a'")]
+)
+def test_unknown_target_names_the_nearest(name: str, suggestion: str) -> None:
+    with pytest.raises(ManifestError) as caught:
+        parse(name, Loc("kernels.toml", 4, 12))
+    assert f"got {name!r}" in caught.value.message
+    assert suggestion in caught.value.remedy
+    assert "kernels.toml:4:13" in str(caught.value)
+
+
+def test_far_off_target_lists_all() -> None:
+    with pytest.raises(ManifestError) as caught:
+        parse("gfx942")
+    assert caught.value.remedy == ""
+    assert "sm_103a" in caught.value.message
