@@ -164,7 +164,7 @@ def test_table_is_keyed_and_ordered_by_architecture() -> None:
         ("sm_120a", (12, 1), False),
     ],
 )
-def test_family_rule(name: str, capability: tuple[int, int], runs: bool) -> None:
+def test_family_rule(name: str, capability: tuple[int, int], *, runs: bool) -> None:
     assert TARGETS[name].runs_on(*capability) is runs
 
 

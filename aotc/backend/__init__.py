@@ -1,0 +1,20 @@
+"""gpu IR to cubin: LLVM IR text, PTX text, and the binary, each stage by itself."""
+
+from __future__ import annotations
+
+from aotc.backend import rules as _rules  # registers the lowering rules
+from aotc.backend.lower import Lowered, ParamSlot, lower_kernel
+from aotc.backend.ptx import emit_ptx
+from aotc.backend.ptxas import Assembly, assemble, disassemble
+
+__all__ = [
+    "Assembly",
+    "Lowered",
+    "ParamSlot",
+    "assemble",
+    "disassemble",
+    "emit_ptx",
+    "lower_kernel",
+]
+
+del _rules

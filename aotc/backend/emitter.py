@@ -12,7 +12,7 @@ Invariant: a name returned by `value` is valid until the innermost scope it was 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 
 Argument = tuple[str, str]
@@ -122,7 +122,7 @@ class Emitter:
         self.effect(f"br i1 {condition}, label %{yes}, label %{no}{suffix}")
 
     @contextmanager
-    def scope(self) -> Iterator[None]:
+    def scope(self) -> Generator[None]:
         """Forget, at the end of the `with` block, the values numbered inside of it."""
         self._known.append({})
         try:
@@ -137,7 +137,7 @@ class Emitter:
         return (len(self.lines), self.label)
 
     def rewind(self, mark: tuple[int, str]) -> None:
-        """Drop the body written since `mark`; scopes opened since must be closed.
+        """Drop the body written since `mark`; it must have been written in a scope, now closed.
 
         Names stay used and the prologue stays written: what is left there is merely unused.
         """

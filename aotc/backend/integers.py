@@ -206,9 +206,7 @@ class Integers:
         index, constant = self.split(self.extend(offset, bits, 64, signed=signed))
         if index:
             element = f"[{size_bytes} x i8]" if size_bytes > 1 else "i8"
-            base = self.emit.value(
-                f"getelementptr {element}, ptr addrspace(1) {base}, i64 {index}"
-            )
+            base = self.emit.value(f"getelementptr {element}, ptr addrspace(1) {base}, i64 {index}")
         return self.join(base, byte_offset + constant * size_bytes, 64)
 
     # ---- linear maps of the thread number ------------------------------------

@@ -36,10 +36,8 @@ def rename(op: Op, registers: Registers, held: LinearLayout, wanted: LinearLayou
     """
     if held == wanted:
         return registers
-    held_threads, wanted_threads = thread_columns(held), thread_columns(wanted)
-    for index in range(max(len(held_threads), len(wanted_threads))):
-        if held_threads[index : index + 1] != wanted_threads[index : index + 1]:
-            op.error(f"moves data between threads, from {held} to {wanted}")
+    if thread_columns(held) != thread_columns(wanted):
+        op.error(f"moves data between threads, from {held} to {wanted}")
     where: dict[int, int] = {}
     for register, element in enumerate(held.table("register")):
         where.setdefault(element, register)

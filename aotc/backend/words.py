@@ -63,7 +63,11 @@ def _from_memory(emit: Emitter, value: str, element: ElementType) -> str:
 def _gather(emit: Emitter, values: Sequence[str], element: ElementType, bits: int) -> str:
     kind = _stored_type(element)
     if len(values) == 1:
-        return values[0] if kind == f"i{bits}" else emit.value(f"bitcast {kind} {values[0]} to i{bits}")
+        return (
+            values[0]
+            if kind == f"i{bits}"
+            else emit.value(f"bitcast {kind} {values[0]} to i{bits}")
+        )
     vector = "poison"
     for index, value in enumerate(values):
         vector = emit.value(

@@ -41,8 +41,9 @@ class Span:
     __slots__ = ("_count", "_rows")
 
     def __init__(self, vectors: Iterable[int] = ()) -> None:
-        # Pivot bit length -> (vector with that leading bit, mask of added vectors that make it).
-        self._rows: dict[int, tuple[int, int]] = {}
+        # (vector, mask of the added vectors that make it). No later row has the leading bit of an
+        # earlier one, so one pass in order clears all leading bits of whatever is reduced.
+        self._rows: list[tuple[int, int]] = []
         self._count = 0
         for vector in vectors:
             self.add(vector)
@@ -54,10 +55,9 @@ class Span:
     def add(self, vector: int) -> bool:
         """Add a vector; return whether it enlarged the span."""
         rest, mask = self._eliminate(vector)
-        mask ^= 1 << self._count
-        self._count += 1
         if rest:
-            self._rows[rest.bit_length()] = (rest, mask)
+            self._rows.append((rest, mask ^ 1 << self._count))
+        self._count += 1
         return rest != 0
 
     def reduce(self, vector: int) -> int:
@@ -74,30 +74,44 @@ class Span:
 
     def _eliminate(self, vector: int) -> tuple[int, int]:
         mask = 0
-        rows = self._rows
-        # Bits above the one in hand stay: they have no pivot, and later rows cannot touch them.
-        todo = vector
-        while todo:
-            length = todo.bit_length()
-            row = rows.get(length)
-            if row is None:
-                todo ^= 1 << (length - 1)
-            else:
-                vector ^= row[0]
-                todo ^= row[0]
-                mask ^= row[1]
+        for row, made_of in self._rows:
+            # Smaller exactly when the row's leading bit was set.
+            if vector ^ row < vector:
+                vector ^= row
+                mask ^= made_of
         return vector, mask
 
 
 def rank(vectors: Iterable[int]) -> int:
     """Return the dimension of the span of `vectors`."""
-    return Span(vectors).rank
+    return len(_echelon(vectors))
 
 
 def independent(vectors: Iterable[int], modulo: Iterable[int] = ()) -> list[int]:
     """Return, in order, the vectors that each enlarge the span of `modulo` and those before."""
-    span = Span(modulo)
-    return [vector for vector in vectors if span.add(vector)]
+    rows = _echelon(modulo)
+    kept: list[int] = []
+    for vector in vectors:
+        rest = vector
+        for row in rows:
+            if rest ^ row < rest:
+                rest ^= row
+        if rest:
+            rows.append(rest)
+            kept.append(vector)
+    return kept
+
+
+def _echelon(vectors: Iterable[int]) -> list[int]:
+    """Return rows as those of `Span`, without what they are made of."""
+    rows: list[int] = []
+    for vector in vectors:
+        for row in rows:
+            if vector ^ row < vector:
+                vector ^= row
+        if vector:
+            rows.append(vector)
+    return rows
 
 
 def intersection(left: Sequence[int], right: Sequence[int]) -> list[int]:

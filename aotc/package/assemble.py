@@ -20,7 +20,7 @@ from aotc.package.argument_type import ArgumentType
 from aotc.package.cache import CachedKernel
 from aotc.package.grid import Expansion, VariantSpec, launch_arguments, none_left
 from aotc.package.index import Choice, CubinParam, Param, ParamKind, TypeVariable
-from aotc.package.manifest import KernelSpec
+from aotc.package.spec import KernelSpec
 from aotc.package.tables import Constant
 
 _Point: TypeAlias = tuple[str, tuple[str, ...], tuple[Constant, ...], tuple[str, ...]]

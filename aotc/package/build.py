@@ -13,7 +13,7 @@ of jobs, on what the cache held, or on the order in which compiles end.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,12 +22,12 @@ from typing import Protocol
 from aotc import target as targets
 from aotc.compiler import CompileRequest, autotune_configs, compile_kernel
 from aotc.ir.diagnostics import DiagnosticError
-from aotc.package import archive, header
 from aotc.package.assemble import assemble
 from aotc.package.cache import Cache, CachedKernel
 from aotc.package.grid import AutotuneReader, Expansion, expand
 from aotc.package.index import Archive, ArchiveError, Kernel
-from aotc.package.manifest import KernelSpec, Manifest
+from aotc.package.outputs import write_files
+from aotc.package.spec import KernelSpec, Manifest
 from aotc.package.toolchain import toolchain_text
 from aotc.package.workers import Compiler, Failure, Outcome, Task, compile_all
 from aotc.target import Target
@@ -50,10 +50,15 @@ class Listener(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class BuildOptions:
-    """What of a manifest to build, and how; empty `targets` and `kernels` mean all."""
+    """What of a manifest to build, and how.
+
+    Empty `targets` and `kernels` mean all; `host` is the architecture of the program that links
+    the static library, empty for this machine's.
+    """
 
     output: Path
     jobs: int
+    host: str = ""
     targets: tuple[str, ...] = ()
     kernels: tuple[str, ...] = ()
     keep_going: bool = False
@@ -70,6 +75,41 @@ class BuildResult:
     num_compiled: int
     dropped: tuple[str, ...]
     failures: tuple[Failure, ...]
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """The compiler's remarks, each once for a kernel and target."""
+        kernels = self.archive.kernels if self.archive is not None else ()
+        lines = [
+            f"{kernel.name} {variant.target}: {remark}"
+            for kernel in kernels
+            for variant in kernel.variants
+            for remark in variant.remarks
+        ]
+        return tuple(dict.fromkeys(lines))
+
+
+def nothing_built(failure: Failure) -> BuildResult:
+    """Return the result of a build that ended before it began."""
+    return BuildResult(None, (), 0, 0, 0, (), (failure,))
+
+
+def describe_result(result: BuildResult, warnings: Sequence[str]) -> dict[str, object]:
+    """Return a result as JSON-ready data; keys are added, never renamed."""
+    return {
+        "status": "failed" if result.failures else "done",
+        "files": [path.as_posix() for path in result.files],
+        "variants": result.num_variants,
+        "cached": result.num_cached,
+        "compiled": result.num_compiled,
+        "dropped": list(result.dropped),
+        "remarks": list(result.remarks),
+        "warnings": list(warnings),
+        "errors": [
+            {"in": failure.label, "report": failure.report, "bug": failure.is_bug}
+            for failure in result.failures
+        ],
+    }
 
 
 def build(
@@ -206,45 +246,19 @@ class _Build:
 
     def _write(self, result: Archive) -> tuple[Path, ...]:
         try:
-            return write_files(result, self.options.output)
+            with self._collecting(result.name):
+                return write_files(
+                    result, self.options.output, self.options.host, self.listener.warned
+                )
         except ArchiveError as error:
             is_bug = error.kind not in _USERS_ARCHIVE_ERRORS
             self.failures.append(Failure(result.name, error.message, is_bug=is_bug))
-        except OSError as error:
-            reason = f"cannot write to {self.options.output}: {error.strerror or error}"
-            self.failures.append(Failure(result.name, reason))
         return ()
 
     @contextlib.contextmanager
-    def _collecting(self, label: str) -> Iterator[None]:
+    def _collecting(self, label: str) -> Generator[None, None, None]:
         """Turn the user's mistakes inside the block into a failure."""
         try:
             yield
         except DiagnosticError as error:
             self.failures.append(Failure(label, error.render()))
-
-
-def write_files(result: Archive, folder: Path) -> tuple[Path, ...]:
-    """Write an archive, its header and its static library to `folder`, the archive last.
-
-    Raises:
-        ArchiveError: the format cannot hold the archive, or a file cannot be written.
-        OSError: the folder cannot be made.
-    """
-    data = archive.encode(result)
-    text = header.generate(result).encode()
-    library = folder / f"lib{result.name}.a"
-    folder.mkdir(parents=True, exist_ok=True)
-    _write_static_library(result.name, data, library)
-    paths = (folder / f"{result.name}.aotc", folder / f"{result.name}.h")
-    for path, content in ((paths[1], text), (paths[0], data)):
-        if not _holds(path, content):
-            archive.write_file(path, content)
-    return (*paths, library)
-
-
-def _holds(path: Path, content: bytes) -> bool:
-    try:
-        return path.read_bytes() == content
-    except OSError:
-        return False

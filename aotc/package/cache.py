@@ -145,7 +145,7 @@ class Cache:
             try:
                 with os.fdopen(descriptor, "wb") as file:
                     file.write(content)
-                os.replace(temporary, path)
+                Path(temporary).replace(path)
             except BaseException:
                 Path(temporary).unlink(missing_ok=True)
                 raise

@@ -59,7 +59,7 @@ class _Check:
     def fail(self, message: str) -> NoReturn:
         raise ArchiveError("FORMAT", f"{self.place}: {message}")
 
-    def require(self, condition: bool, message: str) -> None:
+    def require(self, condition: object, message: str) -> None:
         if not condition:
             self.fail(message)
 
@@ -87,7 +87,7 @@ class _Check:
         seen: set[str] = set()
         for name in names:
             self.name(f"the name of a {what}", name)
-            self.require(name not in seen, f"two of the {what}s are called {name!r}")
+            self.require(name not in seen, f"two {what} names are {name!r}")
             seen.add(name)
 
     def value(self, what: str, value: Value) -> None:
@@ -192,7 +192,7 @@ def _check_param(check: _Check, kernel: Kernel, param: Param) -> None:
     else:
         check.within("the rank", param.rank, 0, 1)
     divisor = param.divisibility
-    check.within("the divisibility", divisor, 1, 1 << 31)
+    check.within("the divisibility", divisor, 1, _UINT32)
     check.require(divisor & (divisor - 1) == 0, f"divisibility {divisor} is no power of two")
 
 

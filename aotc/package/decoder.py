@@ -100,6 +100,8 @@ def _decompress(frame: bytes, raw_bytes: int) -> bytes:
 
 
 class Header(NamedTuple):
+    """What decoding needs of a header that was checked."""
+
     minor: int
     index_bytes: int
 
@@ -186,6 +188,10 @@ class Decoder:
         self.expressions = [self.read_expression(row) for row in self.rows["EXPRESSIONS"]]
         self.taken = dict.fromkeys(RECORDS, 0)
         self.frames: dict[bytes, bytes] = {}
+        decoded_bytes = sum(row[2] for row in self.rows["BLOBS"])
+        if decoded_bytes > LIMITS.decoded_bytes:
+            message = f"the blobs decode to {decoded_bytes} bytes, at most {LIMITS.decoded_bytes}"
+            raise ArchiveError("LIMIT", message)
         self.contents = [self.read_blob(row) for row in self.rows["BLOBS"]]
 
     @staticmethod

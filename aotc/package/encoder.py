@@ -256,6 +256,8 @@ class _Encoder:
         index = self.blobs.setdefault(content, len(self.blobs))
         if index == len(self.blob_kinds):
             self.blob_kinds.append(kind)
+        if self.blob_kinds[index] != kind:
+            raise ArchiveError("FORMAT", "a variant gives the same bytes as cubin and as PTX")
         return index
 
     def strings(self) -> dict[str, int]:

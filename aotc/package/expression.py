@@ -187,7 +187,8 @@ def _tokenize(text: str) -> list[_Token]:
     while not tokens or tokens[-1].kind != "end":
         match = _TOKEN.match(text, position)
         # Every branch of the pattern but `end` takes a character, and `bad` takes any.
-        assert match is not None and match.lastgroup is not None
+        assert match is not None
+        assert match.lastgroup is not None
         kind = match.lastgroup
         token = _Token(kind, match.group(kind), match.start(kind))
         if kind == "bad":

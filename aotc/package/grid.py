@@ -23,13 +23,14 @@ from aotc.package import expression
 from aotc.package.argument_type import ArgumentType
 from aotc.package.expression import Expression, ExpressionError
 from aotc.package.index import Guard
-from aotc.package.manifest import (
+from aotc.package.spec import (
     CONFIG_DEFAULTS,
     CONFIG_KEYS,
     AutotuneConfigs,
     CartesianConfigs,
     KernelSpec,
     ListedConfigs,
+    ManifestExpression,
     config_value_problem,
     missing_constexpr,
 )
@@ -41,7 +42,7 @@ MAX_VARIANTS = 1 << 16
 MAX_GUARDS = 64
 
 Config: TypeAlias = tuple[tuple[str, Constant], ...]
-AutotuneReader: TypeAlias = Callable[[str, str], Sequence[Mapping[str, Constant]]]
+AutotuneReader: TypeAlias = Callable[[str, str], Sequence[Mapping[str, object]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,32 +254,54 @@ def _autotune_configs(kernel: KernelSpec, autotune: AutotuneReader) -> Iterator[
     if not found:
         message = f"expected @triton.autotune on {kernel.function.name!r}, got no config"
         raise ManifestError(message, kernel.configs_loc)
-    names = [parameter.name for parameter in kernel.function.constexprs]
-    given = {*kernel.constants, *kernel.choices}
     seen: dict[tuple[tuple[str, type, Constant], ...], None] = {}
     for entries in found:
-        problem = ""
-        for name, value in entries.items():
-            if name in given:
-                problem = f"{name!r} is in the manifest and in the source's configs"
-            elif name in CONFIG_KEYS:
-                problem = config_value_problem(name, value)
-            elif name not in names:
-                problem = f"expected a tl.constexpr parameter or a config key, got {name!r}"
-            if problem:
-                break
-        missing = missing_constexpr(kernel.function, given | set(entries))
-        if missing is not None and not problem:
-            problem = f"expected a value for the tl.constexpr parameter {missing!r}"
-        config = tuple(entries.items())
+        # A config key that is None is one the source leaves to the default.
+        config = tuple(
+            (name, value)
+            for name, value in entries.items()
+            if not (value is None and name in CONFIG_KEYS)
+        )
+        checked: list[tuple[str, Constant]] = []
+        for name, value in config:
+            if not isinstance(value, (bool, int, float, str)):
+                problem = f"expected a boolean, a number or a string for {name!r}, got {value!r}"
+                raise _source_error(kernel, problem, config)
+            checked.append((name, value))
+        problem = _config_problem(kernel, checked)
         if problem:
-            error = ManifestError(problem, kernel.configs_loc)
-            error.add_context(f"in the source's config {config_text(config)}")
-            raise error
-        key = tuple((name, type(value), value) for name, value in config)
+            raise _source_error(kernel, problem, config)
+        key = tuple((name, type(value), value) for name, value in checked)
         if key not in seen:
             seen[key] = None
-            yield config
+            yield tuple(checked)
+
+
+def _config_problem(kernel: KernelSpec, config: Sequence[tuple[str, Constant]]) -> str:
+    """Return what is wrong with a config of the source, or an empty string."""
+    names = [parameter.name for parameter in kernel.function.constexprs]
+    given = {*kernel.constants, *kernel.choices}
+    for name, value in config:
+        if name in given:
+            return f"{name!r} is in the manifest and in the source's configs"
+        if name in CONFIG_KEYS:
+            problem = config_value_problem(name, value)
+            if problem:
+                return problem
+        elif name not in names:
+            return f"expected a tl.constexpr parameter or a config key, got {name!r}"
+    missing = missing_constexpr(kernel.function, given | {name for name, _ in config})
+    if missing is not None:
+        return f"expected a value for the tl.constexpr parameter {missing!r}"
+    return ""
+
+
+def _source_error(
+    kernel: KernelSpec, problem: str, config: Iterable[tuple[str, object]]
+) -> ManifestError:
+    error = ManifestError(problem, kernel.configs_loc)
+    error.add_context(f"in the source's config {config_text(config)}")
+    return error
 
 
 def _misfit(config: Mapping[str, Constant], target: Target) -> str:
@@ -306,15 +329,22 @@ def _folded_grid(variant: VariantSpec) -> tuple[Expression, ...]:
     for dimension in kernel.grid or ():
         try:
             root = expression.fold(dimension.root, constants)
-            for name, col in expression.free_names(root).items():
-                if name not in arguments:
-                    raise ExpressionError(f"`{name}` has no integer value", col)
         except ExpressionError as error:
-            found = dimension.error(error)
-            found.add_context(f"in variant {variant.label}")
-            raise found from None
+            raise _grid_error(variant, dimension, error) from None
+        for name, col in expression.free_names(root).items():
+            if name not in arguments:
+                problem = ExpressionError(f"`{name}` has no integer value", col)
+                raise _grid_error(variant, dimension, problem)
         folded.append(root)
     return tuple(folded)
+
+
+def _grid_error(
+    variant: VariantSpec, dimension: ManifestExpression, error: ExpressionError
+) -> ManifestError:
+    found = dimension.error(error)
+    found.add_context(f"in variant {variant.label}")
+    return found
 
 
 def _guards(kernel: KernelSpec) -> tuple[tuple[Guard, ...], dict[str, int]]:
@@ -343,11 +373,11 @@ def _guards(kernel: KernelSpec) -> tuple[tuple[Guard, ...], dict[str, int]]:
     return tuple(guards), index_of
 
 
-def config_text(config: Config) -> str:
+def config_text(config: Iterable[tuple[str, object]]) -> str:
     """Return a config as a message shows it."""
     return ", ".join(f"{name} = {value_text(value)}" for name, value in config) or "no config"
 
 
-def value_text(value: Constant) -> str:
+def value_text(value: object) -> str:
     """Return a value as the manifest writes it, but for quotes."""
     return str(value).lower() if isinstance(value, bool) else str(value)

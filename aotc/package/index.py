@@ -23,7 +23,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from aotc.package.expression import Expression
 
-Value: TypeAlias = None | bool | int | float | str
+Value: TypeAlias = bool | int | float | str | None
 NamedValues: TypeAlias = tuple[tuple[str, Value], ...]
 ErrorClass: TypeAlias = Literal["IO", "FORMAT", "VERSION", "LIMIT", "CHECKSUM"]
 ParamKind: TypeAlias = Literal["pointer", "scalar", "tensor"]

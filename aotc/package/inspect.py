@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from aotc.package.expression import to_text
-from aotc.package.index import Archive, Kernel, NamedValues, Param, Variant
+from aotc.package.index import Archive, Kernel, NamedValues, Param, Value, Variant
 
 Data: TypeAlias = dict[str, Any]
 
@@ -19,6 +19,7 @@ COLUMNS = (
     *("kernel", "target", "types", "choices", "guards", "config"),
     *("threads", "registers", "spill bytes", "shared bytes", "cubin bytes"),
 )
+_FIRST_NUMBER = COLUMNS.index("threads")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,21 @@ def rows(archive: Archive) -> Iterator[Row]:
                     str(len(variant.cubin)),
                 )
             )
+
+
+def table(archive: Archive) -> str:
+    """Return the rows as text in columns; numbers are aligned to the right."""
+    lines = [COLUMNS, *(row.cells for row in rows(archive))]
+    widths = [max(len(line[at]) for line in lines) for at in range(len(COLUMNS))]
+    # A column that no variant has anything in, such as choices, is left out.
+    shown = [at for at in range(len(COLUMNS)) if any(line[at] for line in lines[1:])]
+    return "\n".join(
+        "  ".join(
+            line[at].rjust(widths[at]) if at >= _FIRST_NUMBER else line[at].ljust(widths[at])
+            for at in shown
+        ).rstrip()
+        for line in lines
+    )
 
 
 def summary(archive: Archive, size_bytes: int) -> str:
@@ -85,7 +101,11 @@ def _describe_kernel(kernel: Kernel) -> Data:
         "choices": {choice.name: list(choice.values) for choice in kernel.choices},
         "constants": dict(kernel.constants),
         "guards": [
-            {"text": guard.text, "condition": to_text(guard.expression), "promise": guard.is_promise}
+            {
+                "text": guard.text,
+                "condition": to_text(guard.expression),
+                "promise": guard.is_promise,
+            }
             for guard in kernel.guards
         ],
         "variants": [_describe_variant(kernel, variant) for variant in kernel.variants],
@@ -143,10 +163,13 @@ def _alternatives(kernel: Kernel, variant: Variant) -> list[str]:
 
 
 def _pairs(values: NamedValues) -> str:
-    return " ".join(
-        f"{name}={str(value).lower() if isinstance(value, bool) else value}"
-        for name, value in values
-    )
+    return " ".join(f"{name}={_value_text(value)}" for name, value in values)
+
+
+def _value_text(value: Value) -> str:
+    if value is None:
+        return "none"
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _counted(count: int, noun: str) -> str:

@@ -32,7 +32,7 @@ KNOWN_FEATURES: Final = FEATURE_ZSTD | FEATURE_TENSOR_MAPS | FEATURE_SCRATCH
 NONE: Final = 0xFFFFFFFF
 BLOB_ALIGN: Final = 64
 SECTION_ALIGN: Final = 8
-ZSTD_LEVEL: Final = 19
+ZSTD_LEVEL: Final = 12
 ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 
 DIRECTORY_HEAD: Final = struct.Struct("<II")
@@ -89,6 +89,7 @@ class Limits(NamedTuple):
     file_bytes: int = 1 << 32
     index_bytes: int = 1 << 24
     blob_bytes: int = 1 << 26
+    decoded_bytes: int = 1 << 32
     kernels: int = 1 << 16
     variants: int = 1 << 20
     targets: int = 64

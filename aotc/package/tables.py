@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 import tomli
 
@@ -19,6 +19,7 @@ from aotc.package.positions import KeyPath, Positions, scan
 
 Constant: TypeAlias = bool | int | float | str
 Data: TypeAlias = dict[str, Any]
+T = TypeVar("T")
 
 _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
 
@@ -110,7 +111,7 @@ class Table:
         value = self._value(key, "a table")
         if not isinstance(value, dict):
             raise self._wrong_type(key, "a table", value)
-        return Table.checked(self.positions, (*self.path, key), cast(Data, value), allowed)
+        return Table.checked(self.positions, (*self.path, key), cast("Data", value), allowed)
 
     def optional_table(self, key: str) -> Table:
         """Return the table at `key` with any keys, or an empty one."""
@@ -125,7 +126,7 @@ class Table:
         value = self._value(key, expected)
         items = cast("list[Any]", value) if isinstance(value, list) else []
         if not items or not all(isinstance(item, dict) for item in items):
-            raise self._wrong_type(key, expected, value)
+            raise self._wrong_type(key, expected, cast("object", value))
         return tuple(
             Table.checked(self.positions, (*self.path, key, index), item, allowed)
             for index, item in enumerate(items)
@@ -150,7 +151,7 @@ class Table:
         value = self.data[key]
         if not _is_constant(value):
             raise self._wrong_type(key, "a boolean, a number or a string", value)
-        return cast(Constant, value)
+        return cast("Constant", value)
 
     def constants(self, key: str) -> tuple[Constant, ...]:
         """Return the list of booleans, numbers and strings at `key`."""
@@ -160,12 +161,27 @@ class Table:
             for index, item in enumerate(self._list(key, "a list of values"))
         )
 
+    def unique(self, key: str, values: tuple[T, ...]) -> tuple[T, ...]:
+        """Return the `values` of the list at `key` if there are some and none is there twice.
+
+        1, 1.0 and true are three values, as they are for a compiler.
+        """
+        if not values:
+            raise self.wrong(key, f"expected at least one value for {key!r}, got an empty list")
+        seen: set[tuple[type, T]] = set()
+        for index, value in enumerate(values):
+            if (type(value), value) in seen:
+                message = f"expected each value once, got {value!r} again"
+                raise ManifestError(message, self.element(key, index))
+            seen.add((type(value), value))
+        return values
+
     def _list(self, key: str, expected: str) -> list[Any]:
         value = self._value(key, expected)
         if isinstance(value, list):
             return cast("list[Any]", value)
         hint = f"write {key} = [...]" if _is_constant(value) else ""
-        raise self._wrong_type(key, expected, cast(object, value), hint)
+        raise self._wrong_type(key, expected, value, hint)
 
     def _value(self, key: str, expected: str) -> object:
         if key not in self.data:

@@ -10,7 +10,6 @@ not.
 from __future__ import annotations
 
 import hashlib
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,15 +31,18 @@ def installed_versions() -> dict[str, str]:
     """Return the versions of aotc, llvmlite, ptxas and libdevice, "unknown" where there is none."""
     found = {distribution: UNKNOWN for distribution, _ in _TOOLS}
     for folder in sys.path:
-        try:
-            names = sorted(os.listdir(folder or "."))
-        except OSError:
-            continue  # a zip file, or a folder that is gone
-        for name in names:
+        for name in _names(Path(folder)):
             distribution, _, version = name.removesuffix(".dist-info").partition("-")
             if name.endswith(".dist-info") and found.get(distribution) == UNKNOWN:
                 found[distribution] = version
     return {label: found[distribution] for distribution, label in _TOOLS}
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return sorted(path.name for path in folder.iterdir())
+    except OSError:
+        return []  # a zip file, or a folder that is gone
 
 
 def toolchain_text() -> str:

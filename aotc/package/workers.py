@@ -19,7 +19,7 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import (
     FIRST_COMPLETED,
     BrokenExecutor,
@@ -31,7 +31,7 @@ from concurrent.futures import (
 from dataclasses import dataclass
 from multiprocessing.context import SpawnContext, SpawnProcess
 from types import TracebackType
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias, final
 
 from aotc.compiler import CompiledKernel, CompileRequest
 from aotc.ir.diagnostics import DiagnosticError
@@ -84,7 +84,7 @@ def default_jobs() -> int:
 
 def compile_all(
     tasks: Sequence[Task], compiler: Compiler, jobs: int, executor: Executor | None = None
-) -> Iterator[Outcome]:
+) -> Generator[Outcome, None, None]:
     """Yield the outcome of every task, in the order in which they end.
 
     With an `executor` the tasks run there, and it is left open; otherwise in `jobs` processes of
@@ -111,7 +111,7 @@ def _run(
     jobs: int,
     executor: Executor,
     lost: list[Task],
-) -> Iterator[Outcome]:
+) -> Generator[Outcome, None, None]:
     """Run tasks from `waiting` until none is left or the executor breaks.
 
     Those that were under way when it broke go to `lost`.
@@ -132,12 +132,12 @@ def _run(
                 yield future.result()
             except BrokenExecutor:
                 lost.append(task)
-            except Exception as error:  # the task or its result did not survive the way
+            except Exception as error:  # noqa: BLE001 - what did not survive the way, of any type
                 report = f"{type(error).__name__}: {error}"
                 yield Outcome(task, Failure(task.label, report, is_bug=True), 0.0)
 
 
-def _run_isolated(tasks: Sequence[Task], compiler: Compiler) -> Iterator[Outcome]:
+def _run_isolated(tasks: Sequence[Task], compiler: Compiler) -> Generator[Outcome, None, None]:
     """Run tasks one at a time, each in a process of its own, and name those that end theirs."""
     for task in tasks:
         lost: list[Task] = []
@@ -160,7 +160,7 @@ def _compile(compiler: Compiler, task: Task) -> Outcome:
     except DiagnosticError as error:
         error.add_context(f"in variant {task.label}")
         result = Failure(task.label, error.render())
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - a bug of any type is reported as one
         report = f"{type(error).__name__}: {error}"
         result = Failure(task.label, report, is_bug=True, detail=traceback.format_exc())
     return Outcome(task, result, time.monotonic() - start)
@@ -194,13 +194,14 @@ class _RecordingContext(SpawnContext):
         return process
 
 
+@final
 class _Pool:
     """A process pool that is gone when its block is left, at once if by an exception."""
 
     def __init__(self, jobs: int) -> None:
         self._context = _RecordingContext()
         self.executor = ProcessPoolExecutor(
-            jobs, mp_context=cast(SpawnContext, self._context), initializer=_start_worker
+            jobs, mp_context=self._context, initializer=_start_worker
         )
 
     def __enter__(self) -> _Pool:

@@ -111,7 +111,8 @@ class WarpShuffle:
     warp contribute to the lane it takes from. If they leave every lane where it is
     (`is_butterfly`), a round is a shuffle by XOR, and one with `lane_xor == 0` is a plain move.
     Bit `j` of a lane's acceptance value is the parity of `lane & accept_masks[j]`; usually there
-    are none and every lane accepts every round.
+    are none and every lane accepts every round. What swaps make of registers that no round sends
+    is dead.
     """
 
     send_pack: tuple[int, ...]
@@ -224,8 +225,10 @@ def _check(source: LinearLayout, destination: LinearLayout) -> None:
     if source.outs != destination.outs:
         raise IRError(f"no conversion between tiles of {source.shape} and {destination.shape}")
     for layout in (source, destination):
-        if layout.in_dims not in (_DISTRIBUTED[:3], _DISTRIBUTED):
-            raise IRError(f"{layout} does not have the inputs {', '.join(_DISTRIBUTED[:3])}")
+        if layout.in_dims != tuple(name for name in _DISTRIBUTED if name in layout.in_dims):
+            raise IRError(
+                f"the inputs of {layout} are not {', '.join(_DISTRIBUTED)}, in this order"
+            )
     for name in ("lane", "warp"):
         if source.in_bits(name) != destination.in_bits(name):
             raise IRError(f"{source} and {destination} differ in the number of {name}s")
@@ -459,12 +462,22 @@ def _shuffle_cost(plan: WarpShuffle, move: _Movement, element_bits: int) -> int:
     moves = sum(plan.is_butterfly and not entry.lane_xor for entry in plan.rounds)
     shuffles = (len(plan.rounds) - moves) * words
     received = len(plan.receive_pack) * len(plan.rounds)
-    selects = len(plan.send_swaps) * (1 << move.register_bits)
-    selects += len(plan.receive_swaps) * len(plan.representative)
+    sent = {entry.send_register ^ part for entry in plan.rounds for part in plan.send_pack}
+    selects = _num_selects(plan.send_swaps, sent)
+    selects += _num_selects(plan.receive_swaps, set(plan.representative))
     selects += received if plan.accept_masks else 0
     packs = 2 * received if len(plan.send_pack) > 1 else 0
     per_warp = _SHUFFLE_COST * shuffles + _SELECT_COST * selects * words + _PACK_COST * packs
     return (_SHUFFLE_LATENCY if shuffles else 0) + (per_warp << len(move.warps))
+
+
+def _num_selects(swaps: Sequence[ConditionalSwap], wanted: set[int]) -> int:
+    """Return how many selects it takes to know the `wanted` registers after the swaps."""
+    count = 0
+    for swap in reversed(swaps):
+        count += len(wanted)
+        wanted = wanted | {register ^ swap.register_xor for register in wanted}
+    return count
 
 
 # ---- shared memory ----------------------------------------------------------------------------
@@ -477,7 +490,7 @@ def _plan_shared(move: _Movement, element_bits: int, max_scratch_bytes: int | No
     source = storing_threads(move.source)
     store, load = _side(source), _side(destination)
     free = move.source.free_variable_masks()
-    skip_lanes, skip_warps = free["lane"], free["warp"]
+    skip_lanes, skip_warps = free.get("lane", 0), free.get("warp", 0)
     best: SharedTrip | None = None
     for scratch in candidates(store, load, move.elements, element_bytes, max_scratch_bytes):
         memory = _memory_layout(source, scratch)

@@ -123,7 +123,7 @@ def bit_groups(bits: int, mask: int) -> list[tuple[int, bool]]:
             groups[-1] = (groups[-1][0] + 1, inside)
         else:
             groups.append((1, inside))
-    return groups
+    return groups or [(0, False)]
 
 
 def in_registers(layout: LinearLayout, axis: int) -> LinearLayout:

@@ -139,6 +139,8 @@ def fold_shape(op: Op, place: Builder) -> Result:
     value = known(op.operands[0])
     if value is not None:
         return _constant(place, value, op.results[0].type)
+    if isinstance(op, tile.Trans) and op.order != tuple(range(len(op.order))):
+        return None  # a square tile keeps its type and changes its elements
     return [op.operands[0]] if op.operands[0].type == op.results[0].type else None
 
 

@@ -2,6 +2,7 @@
 #include "error.h"
 
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -55,6 +56,16 @@ void aotci_text_add(struct aotci_text *text, const char *format, ...) {
     va_start(arguments, format);
     text_add(text, format, arguments);
     va_end(arguments);
+}
+
+bool aotci_is_struct(const void *given, uint32_t struct_size, size_t known_bytes) {
+    const unsigned char *bytes = given;
+    for (size_t i = known_bytes; i < struct_size; ++i) {
+        if (bytes[i] != 0) {
+            return false;
+        }
+    }
+    return struct_size >= known_bytes;
 }
 
 static void copy(char *target, size_t size_bytes, const char *source) {

@@ -27,7 +27,24 @@ _NUMBERS = st.one_of(
     st.integers(INT64_MIN, INT64_MAX),
 )
 _PARAMS = {"x": 0, "a": 1, "b": 300}
-_OPS = "+ - * // % min max cdiv == != < <= > >= and or".split()
+_OPS = (
+    "+",
+    "-",
+    "*",
+    "//",
+    "%",
+    "min",
+    "max",
+    "cdiv",
+    "==",
+    "!=",
+    "<",
+    "<=",
+    ">",
+    ">=",
+    "and",
+    "or",
+)
 _EXPRESSIONS: st.SearchStrategy[Expression] = st.recursive(
     st.one_of(
         st.builds(Integer, _NUMBERS),

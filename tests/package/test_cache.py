@@ -190,7 +190,7 @@ def test_failing_write_leaves_no_file(
     def fail(*args: object, **kwargs: object) -> None:
         raise OSError(16, "Device or resource busy")
 
-    owner = "tempfile.mkstemp" if call == "mkstemp" else "os.replace"
+    owner = "tempfile.mkstemp" if call == "mkstemp" else "Path.replace"
     monkeypatch.setattr(f"aotc.package.cache.{owner}", fail)
     f.cache().store(f.request, _kernel(f.source))
     assert f.entries("kernels") == []

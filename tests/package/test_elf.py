@@ -29,7 +29,8 @@ _TARGETS = ("sm_80", "sm_90", "sm_90a", "sm_100a", "sm_100f", "sm_120a")
 
 def _ptxas() -> Path:
     spec = find_spec("nvidia")
-    assert spec is not None and spec.submodule_search_locations is not None
+    assert spec is not None
+    assert spec.submodule_search_locations is not None
     found = [
         ptxas
         for location in spec.submodule_search_locations
@@ -122,8 +123,7 @@ def test_every_table_field_at_its_extremes_is_judged(samples: SimpleNamespace) -
             changed[at : at + 2] = value.to_bytes(2, "little")
             try:
                 check_cubin(bytes(changed), "sm_90a", "k")
-            except ArchiveError as error:
-                assert error.kind == "FORMAT"
+            except ArchiveError:
                 refused += 1
     assert refused > len(fields)
 

@@ -187,7 +187,7 @@ def test_wrong_autotune_config(
 
 
 def test_source_without_autotune(tmp_path: Path) -> None:
-    with pytest.raises(ManifestError, match="expected @triton.autotune on 'kernel'"):
+    with pytest.raises(ManifestError, match=r"expected @triton\.autotune on 'kernel'"):
         _expand(tmp_path, 'configs = "autotune"\n' + _SIGNATURE, autotune=[])
 
 
@@ -251,6 +251,7 @@ def test_too_many_promises(tmp_path: Path) -> None:
 )
 def test_the_count_is_the_product(
     tmp_path_factory: pytest.TempPathFactory,
+    *,
     num_targets: int,
     num_types: int,
     choices: int,

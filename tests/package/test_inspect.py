@@ -6,7 +6,7 @@ import json
 from types import SimpleNamespace
 
 from aotc.package.index import Archive
-from aotc.package.inspect import COLUMNS, describe, rows, summary
+from aotc.package.inspect import COLUMNS, describe, rows, summary, table
 
 
 def test_a_row_for_each_variant(samples: SimpleNamespace) -> None:
@@ -21,7 +21,7 @@ def test_a_row_for_each_variant(samples: SimpleNamespace) -> None:
         "types": "fp16",
         "choices": "CAUSAL=true",
         "guards": "",
-        "config": "num_warps=4 stages=None",
+        "config": "num_warps=4 stages=none",
         "threads": "128",
         "registers": "40",
         "spill bytes": "8",
@@ -66,3 +66,13 @@ def test_description_is_json_and_complete(samples: SimpleNamespace) -> None:
         "access": "unknown",
     }
     assert copy["variants"][0]["cluster"] == [2, 1, 1]
+
+
+def test_table_aligns_and_leaves_empty_columns_out(samples: SimpleNamespace) -> None:
+    lines = table(samples.archive).splitlines()
+    assert len(lines) == 1 + 33
+    header = lines[0]
+    end = header.index("registers") + len("registers")
+    assert all(line[:end].endswith(("registers", "40", " 0")) for line in lines)
+    assert table(samples.small).splitlines()[0].split("  ")[0] == "kernel"
+    assert "choices" not in table(samples.small)

@@ -25,14 +25,18 @@ else:
 """
 
 
+def _parameter(name: str, *, constexpr: bool = False, default: bool = False) -> Parameter:
+    return Parameter(name, is_constexpr=constexpr, has_default=default)
+
+
 def test_parameters_in_order() -> None:
     add = parse_functions(_SOURCE, "k.py")["add"]
     assert add.parameters == (
-        Parameter("x_ptr", False, False),
-        Parameter("n", False, False),
-        Parameter("BLOCK", True, False),
-        Parameter("MODE", True, True),
-        Parameter("K", True, True),
+        _parameter("x_ptr"),
+        _parameter("n"),
+        _parameter("BLOCK", constexpr=True),
+        _parameter("MODE", constexpr=True, default=True),
+        _parameter("K", constexpr=True, default=True),
     )
     assert [p.name for p in add.arguments] == ["x_ptr", "n"]
     assert [p.name for p in add.constexprs] == ["BLOCK", "MODE", "K"]
@@ -41,7 +45,7 @@ def test_parameters_in_order() -> None:
 
 def test_last_definition_holds() -> None:
     picked = parse_functions(_SOURCE, "k.py")["picked"]
-    assert picked.parameters == (Parameter("a", False, False), Parameter("b", False, True))
+    assert picked.parameters == (_parameter("a"), _parameter("b", default=True))
 
 
 @pytest.mark.parametrize(

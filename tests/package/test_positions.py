@@ -36,9 +36,9 @@ def _check(text: str) -> None:
     positions = scan(text)
     assert set(positions.entries) == set(_paths(data))
     for path, entry in positions.entries.items():
-        if (entry.key_start, entry.key_end) == (entry.value_start, entry.value_end):
-            if isinstance(path[-1], str) or isinstance(_at(data, path), dict):
-                continue  # a header, or a prefix of a dotted key: no value text of its own
+        has_one_span = (entry.key_start, entry.key_end) == (entry.value_start, entry.value_end)
+        if has_one_span and (isinstance(path[-1], str) or isinstance(_at(data, path), dict)):
+            continue  # a header, or a prefix of a dotted key: no value text of its own
         raw = positions.text[entry.value_start : entry.value_end]
         assert tomli.loads(f"v = {raw}")["v"] == _at(data, path)
         if isinstance(path[-1], str):

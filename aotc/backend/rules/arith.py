@@ -55,6 +55,7 @@ def promoted(
 
 @lowers(arith.Constant)
 def lower_constant(ctx: Lowering, op: arith.Constant) -> Results:
+    """Lower a constant: one literal for all registers."""
     del ctx
     text = constant(op.value, scalar_element(op, op.out))
     return [(text,) * num_registers(op.out.type)]
@@ -79,10 +80,13 @@ _BOOL_SUMS: dict[type[arith.Binary], str] = {arith.Add: "xor", arith.Sub: "xor",
 
 @lowers(arith.Add, arith.Sub, arith.Mul)
 def lower_sum(ctx: Lowering, op: arith.Add | arith.Sub | arith.Mul) -> Results:
+    """Lower sum, difference and product."""
     element = scalar_element(op, op.lhs)
     left, right = ctx.raw(op.lhs), ctx.raw(op.rhs)
     if element.is_float:
-        return [tuple(elementwise(ctx, element, (left, right), _instruction(_FLOAT_SUMS[type(op)])))]
+        return [
+            tuple(elementwise(ctx, element, (left, right), _instruction(_FLOAT_SUMS[type(op)])))
+        ]
     if element.is_bool:
         return [tuple(elementwise(ctx, element, (left, right), _instruction(_BOOL_SUMS[type(op)])))]
     rule = _SUMS[type(op)]
@@ -91,6 +95,7 @@ def lower_sum(ctx: Lowering, op: arith.Add | arith.Sub | arith.Mul) -> Results:
 
 @lowers(arith.AddPtr)
 def lower_addptr(ctx: Lowering, op: arith.AddPtr) -> Results:
+    """Lower pointer arithmetic: bytes that are constant stay apart from the base."""
     pointer = element_of(op.pointer.type)
     offset = scalar_element(op, op.offset)
     if not isinstance(pointer, PointerType):
@@ -151,9 +156,7 @@ def _fmod(ctx: Lowering, element: ScalarType, args: Sequence[str]) -> str:
 
 def _mul_high(ctx: Lowering, element: ScalarType, args: Sequence[str]) -> str:
     if element.bits >= 16:
-        return nvvm.mul_high(
-            ctx.emit, args[0], args[1], element.bits, signed=element.is_signed
-        )
+        return nvvm.mul_high(ctx.emit, args[0], args[1], element.bits, signed=element.is_signed)
     opcode, kind = ("sext" if element.is_signed else "zext"), llvm_type(element)
     a, b = (ctx.emit.value(f"{opcode} {kind} {arg} to i32") for arg in args)
     product = ctx.emit.value(f"mul i32 {a}, {b}")
@@ -182,6 +185,7 @@ def lower_binary(
     ctx: Lowering,
     op: arith.Div | arith.DivRn | arith.Rem | arith.MulHi | arith.Shl | arith.Shr,
 ) -> Results:
+    """Lower the binary ops of the table."""
     element = scalar_element(op, op.lhs)
     signed, unsigned, floating = _BINARY[type(op)]
     compute = floating if element.is_float else signed if element.is_signed else unsigned
@@ -192,6 +196,7 @@ def lower_binary(
 
 @lowers(arith.And, arith.Or, arith.Xor)
 def lower_bitwise(ctx: Lowering, op: arith.And | arith.Or | arith.Xor) -> Results:
+    """Lower bitwise ops, and keep track of the bits that are surely clear."""
     element = scalar_element(op, op.lhs)
     opcode, possible = _BITWISE[type(op)]
 
@@ -213,6 +218,7 @@ def _possible(ctx: Lowering, operand: str, bits: int) -> int:
 
 @lowers(arith.Min, arith.Max)
 def lower_min_max(ctx: Lowering, op: arith.Min | arith.Max) -> Results:
+    """Lower minimum and maximum."""
     element = scalar_element(op, op.lhs)
     stem = "min" if isinstance(op, arith.Min) else "max"
     if element.is_int:
@@ -244,6 +250,7 @@ _ORDER = {"lt": "lt", "le": "le", "gt": "gt", "ge": "ge"}
 
 @lowers(arith.Compare)
 def lower_compare(ctx: Lowering, op: arith.Compare) -> Results:
+    """Lower a comparison; pointers compare as unsigned numbers."""
     element = element_of(op.lhs.type)
     left, right = ctx.registers(op.lhs), ctx.registers(op.rhs)
     if isinstance(element, ScalarType) and element.is_float:
@@ -264,6 +271,7 @@ def lower_compare(ctx: Lowering, op: arith.Compare) -> Results:
 
 @lowers(arith.Select)
 def lower_select(ctx: Lowering, op: arith.Select) -> Results:
+    """Lower a selection; one that is decided, or between equals, writes nothing."""
     element = element_of(op.if_true.type)
     kind = llvm_type(element)
     conditions = ctx.registers(op.condition)
@@ -286,6 +294,7 @@ def lower_select(ctx: Lowering, op: arith.Select) -> Results:
 
 @lowers(arith.Neg)
 def lower_neg(ctx: Lowering, op: arith.Neg) -> Results:
+    """Lower a negation."""
     element = scalar_element(op, op.value)
     if element.is_float:
         return [tuple(elementwise(ctx, element, [ctx.raw(op.value)], _instruction("fneg")))]
@@ -294,6 +303,7 @@ def lower_neg(ctx: Lowering, op: arith.Neg) -> Results:
 
 @lowers(arith.Abs)
 def lower_abs(ctx: Lowering, op: arith.Abs) -> Results:
+    """Lower an absolute value."""
     element = scalar_element(op, op.value)
     if element.is_int and not element.is_signed:
         return [ctx.raw(op.value)]
@@ -309,6 +319,7 @@ def lower_abs(ctx: Lowering, op: arith.Abs) -> Results:
 
 @lowers(arith.Floor, arith.Ceil)
 def lower_rounding(ctx: Lowering, op: arith.Floor | arith.Ceil) -> Results:
+    """Lower floor and ceiling."""
     element = scalar_element(op, op.value)
     if element.is_int:
         return [ctx.raw(op.value)]
@@ -318,6 +329,7 @@ def lower_rounding(ctx: Lowering, op: arith.Floor | arith.Ceil) -> Results:
 
 @lowers(arith.Fma)
 def lower_fma(ctx: Lowering, op: arith.Fma) -> Results:
+    """Lower a fused multiply-add."""
     element = scalar_element(op, op.lhs)
     operands = [ctx.raw(value) for value in op.operands]
     if element.is_int:
@@ -332,6 +344,7 @@ def lower_fma(ctx: Lowering, op: arith.Fma) -> Results:
 
 @lowers(arith.Bitcast)
 def lower_bitcast(ctx: Lowering, op: arith.Bitcast) -> Results:
+    """Lower a bitcast: nothing at all between integers of one width."""
     source = element_of(op.value.type)
     target: ElementType = op.dtype
     before, after = llvm_type(source), llvm_type(target)

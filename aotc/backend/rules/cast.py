@@ -27,6 +27,7 @@ _PAIR_ROUNDING: dict[Rounding, str] = {"rtne": "rn", "rtz": "rz"}
 
 @lowers(arith.Cast)
 def lower_cast(ctx: Lowering, op: arith.Cast) -> Results:
+    """Lower a conversion between scalar types."""
     source, target = element_of(op.value.type), op.dtype
     if not isinstance(source, ScalarType):
         op.error("converts a pointer")
@@ -109,7 +110,7 @@ def convert_registers(
         if target == FP64 and source.bits == 16:
             values, source = _cast_each(ctx, "fpext", values, source, FP32), FP32
         return _cast_each(ctx, "fpext", values, source, target)
-    if source != FP32 and source != FP64:
+    if source not in (FP32, FP64):
         values, source = _cast_each(ctx, "fpext", values, source, FP32), FP32
     if source == FP64:
         return _cast_each(ctx, "fptrunc", values, source, target)
@@ -186,9 +187,7 @@ def _widen_fp8(ctx: Lowering, values: Sequence[str], source: ScalarType) -> list
         bytes_ = emit.value(f"insertelement <2 x i8> poison, i8 {low}, i32 0")
         bytes_ = emit.value(f"insertelement <2 x i8> {bytes_}, i8 {high}, i32 1")
         packed = emit.value(f"bitcast <2 x i8> {bytes_} to i16")
-        return _elements(
-            emit, nvvm.unpack_fp8(emit, packed, _FP8_NAMES[source.name]), "<2 x half>"
-        )
+        return _elements(emit, nvvm.unpack_fp8(emit, packed, _FP8_NAMES[source.name]), "<2 x half>")
 
     return in_pairs(values, pair, "0")
 

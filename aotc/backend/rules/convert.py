@@ -57,11 +57,13 @@ class _Plan(NamedTuple):
 
 @lowers(gpu.Convert)
 def lower_convert(ctx: Lowering, op: gpu.Convert) -> Results:
+    """Lower a conversion in which each thread holds what it needs."""
     return [rename(op, ctx.raw(op.value), layout_of(op.value.type), op.layout)]
 
 
 @lowers(gpu.ShuffleConvert)
 def lower_shuffle(ctx: Lowering, op: gpu.ShuffleConvert) -> Results:
+    """Lower a conversion by shuffles, as planned."""
     plan = _Plan(*cast("tuple[object, ...]", op.plan))  # type: ignore[arg-type]
     element = tile.tile_type(op, op.value).element
     sent = _swapped(ctx, ctx.registers(op.value), plan.send_swaps, element)
@@ -81,9 +83,7 @@ def lower_shuffle(ctx: Lowering, op: gpu.ShuffleConvert) -> Results:
     return [tuple(swapped[register] for register in plan.representative)]
 
 
-def _choose(
-    ctx: Lowering, condition: str, yes: str, no: str | None, element: ElementType
-) -> str:
+def _choose(ctx: Lowering, condition: str, yes: str, no: str | None, element: ElementType) -> str:
     if not condition or no is None or yes == no:
         return yes
     kind = llvm_type(element)

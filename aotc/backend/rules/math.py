@@ -66,6 +66,7 @@ _FUNCTIONS: dict[type[arith.Unary], tuple[Function, Function]] = {
     arith.Erf,
 )
 def lower_function(ctx: Lowering, op: arith.Unary) -> Results:
+    """Lower an elementary function."""
     element = element_of(op.value.type)
     if not (isinstance(element, ScalarType) and element.is_float):
         op.error(f"has no meaning on {element}")
@@ -80,6 +81,7 @@ def lower_function(ctx: Lowering, op: arith.Unary) -> Results:
 
 @lowers(arith.Libdevice)
 def lower_libdevice(ctx: Lowering, op: arith.Libdevice) -> Results:
+    """Lower a call of a libdevice function on every element."""
     elements: list[ScalarType] = []
     for value in op.arguments:
         element = element_of(value.type)

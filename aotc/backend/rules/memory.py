@@ -27,6 +27,7 @@ _STORE_CACHE = ("", ".wb", ".cg", ".cs", ".wt")
 
 @lowers(gpu.Load)
 def lower_load(ctx: Lowering, op: gpu.Load) -> Results:
+    """Lower a load from global memory."""
     element, layout = _place(op, op.pointer)
     access = _access(ctx, op, element, _LOAD_CACHE, op.volatile)
     masks, others = _masks(ctx, op), _others(ctx, op, element)
@@ -57,6 +58,7 @@ def lower_load(ctx: Lowering, op: gpu.Load) -> Results:
 
 @lowers(gpu.Store)
 def lower_store(ctx: Lowering, op: gpu.Store) -> Results:
+    """Lower a store to global memory."""
     element, layout = _place(op, op.pointer)
     access = _access(ctx, op, element, _STORE_CACHE, volatile=False)
     masks, addresses, values = _masks(ctx, op), ctx.raw(op.pointer), ctx.registers(op.value)

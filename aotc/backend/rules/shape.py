@@ -18,16 +18,19 @@ _HALVES = 2
 
 @lowers(tile.ProgramId)
 def lower_program_id(ctx: Lowering, op: tile.ProgramId) -> Results:
+    """Lower the index of the program; a grid has fewer than 2**31 blocks."""
     return [(ctx.ints.learn(nvvm.program_id(ctx.emit, op.axis), (1 << 31) - 1),)]
 
 
 @lowers(tile.NumPrograms)
 def lower_num_programs(ctx: Lowering, op: tile.NumPrograms) -> Results:
+    """Lower the extent of the grid."""
     return [(ctx.ints.learn(nvvm.num_programs(ctx.emit, op.axis), (1 << 31) - 1),)]
 
 
 @lowers(tile.Arange)
 def lower_arange(ctx: Lowering, op: tile.Arange) -> Results:
+    """Lower a range: the thread gives the base, the register a constant."""
     layout = layout_of(op.out.type)
     offsets = thread_offsets(ctx, layout.columns("register"), thread_columns(layout))
     return [tuple(ctx.ints.add(offset, str(op.start), 32) for offset in offsets)]
@@ -35,11 +38,13 @@ def lower_arange(ctx: Lowering, op: tile.Arange) -> Results:
 
 @lowers(tile.Splat)
 def lower_splat(ctx: Lowering, op: tile.Splat) -> Results:
+    """Lower a splat: one component for all registers."""
     return [ctx.raw(op.value) * num_registers(op.out.type)]
 
 
 @lowers(tile.Broadcast)
 def lower_broadcast(ctx: Lowering, op: tile.Broadcast) -> Results:
+    """Lower a broadcast."""
     source = tile.tile_type(op, op.value)
     wanted = layout_of(op.out.type).broadcast_source(source.shape)
     return [rename(op, ctx.raw(op.value), layout_of(source), wanted)]
@@ -47,6 +52,7 @@ def lower_broadcast(ctx: Lowering, op: tile.Broadcast) -> Results:
 
 @lowers(tile.ExpandDims, tile.Reshape)
 def lower_reshape(ctx: Lowering, op: tile.ExpandDims | tile.Reshape) -> Results:
+    """Lower what keeps the row-major order of the elements."""
     source = tile.tile_type(op, op.value)
     wanted = layout_of(op.out.type).reshape(source.shape)
     return [rename(op, ctx.raw(op.value), layout_of(source).reshape(source.shape), wanted)]
@@ -54,6 +60,7 @@ def lower_reshape(ctx: Lowering, op: tile.ExpandDims | tile.Reshape) -> Results:
 
 @lowers(tile.Trans)
 def lower_trans(ctx: Lowering, op: tile.Trans) -> Results:
+    """Lower a transpose."""
     back = [op.order.index(axis) for axis in range(len(op.order))]
     held, wanted = layout_of(op.value.type), layout_of(op.out.type).transpose(back)
     return [rename(op, ctx.raw(op.value), held.transpose(range(len(back))), wanted)]
@@ -61,6 +68,7 @@ def lower_trans(ctx: Lowering, op: tile.Trans) -> Results:
 
 @lowers(tile.Join)
 def lower_join(ctx: Lowering, op: tile.Join) -> Results:
+    """Lower a join: each register comes from one of the operands."""
     halves = (ctx.raw(op.lhs), ctx.raw(op.rhs))
     where = _registers_by_element(layout_of(op.lhs.type).table("register"))
     out: list[Component] = []
@@ -74,6 +82,7 @@ def lower_join(ctx: Lowering, op: tile.Join) -> Results:
 
 @lowers(tile.Split)
 def lower_split(ctx: Lowering, op: tile.Split) -> Results:
+    """Lower a split: each half takes its registers."""
     registers = ctx.raw(op.value)
     where = _registers_by_element(layout_of(op.value.type).table("register"))
     wanted = layout_of(op.lhs.type).table("register")

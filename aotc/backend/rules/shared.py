@@ -20,6 +20,7 @@ from aotc.ir.layout import LinearLayout, log2_exact
 
 @lowers(gpu.SharedAlloc)
 def lower_alloc(ctx: Lowering, op: gpu.SharedAlloc) -> Results:
+    """Lower a buffer: the constant offset it was given."""
     if op.offset_bytes < 0:
         op.error("has no offset: shared memory was not allocated")
     ctx.uses_shared = True
@@ -28,6 +29,7 @@ def lower_alloc(ctx: Lowering, op: gpu.SharedAlloc) -> Results:
 
 @lowers(gpu.Barrier, tile.Barrier)
 def lower_barrier(ctx: Lowering, op: gpu.Barrier | tile.Barrier) -> Results:
+    """Lower a barrier of the block."""
     del op
     nvvm.barrier(ctx.emit)
     return []
@@ -35,6 +37,7 @@ def lower_barrier(ctx: Lowering, op: gpu.Barrier | tile.Barrier) -> Results:
 
 @lowers(gpu.SharedStore)
 def lower_store(ctx: Lowering, op: gpu.SharedStore) -> Results:
+    """Lower a store to shared memory."""
     layout = layout_of(op.value.type)
     kind = tile.tile_type(op, op.value)
     values = ctx.registers(op.value)
@@ -48,6 +51,7 @@ def lower_store(ctx: Lowering, op: gpu.SharedStore) -> Results:
 
 @lowers(gpu.SharedLoad)
 def lower_load(ctx: Lowering, op: gpu.SharedLoad) -> Results:
+    """Lower a load from shared memory."""
     kind = tile.tile_type(op, op.out)
     access = nvvm.Access(*word_shape(kind.element, op.vector))
     loaded: dict[int, Component] = {}

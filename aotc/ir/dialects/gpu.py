@@ -125,7 +125,8 @@ def shared_type(op: Op, value: Value) -> SharedType:
 class SharedStore(Op, opcode="gpu.shared_store", effect="write"):
     """Write a tile to shared memory, `vector` elements an access; no barrier is implied.
 
-    Threads that hold the same element write it once.
+    The elements of an aligned run of `vector` offsets are one access; a thread holds all of them,
+    in any of its registers. Threads that hold the same element write it once.
     """
 
     value: Value = operand()
@@ -140,7 +141,7 @@ class SharedStore(Op, opcode="gpu.shared_store", effect="write"):
 
 
 class SharedLoad(Op, opcode="gpu.shared_load", effect="read"):
-    """Read a tile from shared memory, `vector` elements an access; no barrier is implied."""
+    """Read a tile from shared memory under the terms of `gpu.shared_store`."""
 
     buffer: Value = operand()
     layout: LinearLayout = attribute()

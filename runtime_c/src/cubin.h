@@ -1,6 +1,6 @@
-/* elf.h: check a cubin before the driver sees it. */
-#ifndef AOTCI_ELF_H
-#define AOTCI_ELF_H
+/* cubin.h: check a cubin before the driver sees it. */
+#ifndef AOTCI_CUBIN_H
+#define AOTCI_CUBIN_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -8,9 +8,9 @@
 
 /* Check that the bytes are a CUDA ELF image for architecture `arch` (10 * major + minor) that lies
  * wholly inside them and fills them. `image` is aligned to 8. NULL if so, otherwise what it is. */
-const char *aotci_elf_check(const unsigned char *image, size_t size_bytes, unsigned arch);
+const char *aotci_cubin_check(const unsigned char *image, size_t size_bytes, unsigned arch);
 
 /* Say whether a checked image has the section `.text.SYMBOL`. */
-bool aotci_elf_has_function(const unsigned char *image, const char *symbol);
+bool aotci_cubin_has_function(const unsigned char *image, const char *symbol);
 
 #endif

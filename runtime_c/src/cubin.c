@@ -1,10 +1,10 @@
-/* elf.c: check a cubin before the driver sees it.
+/* cubin.c: check a cubin before the driver sees it.
  *
  * cuLibraryLoadData takes no length and also accepts PTX, fatbins and tile IR. So the bytes must be
  * an ELF image for CUDA, and everything that its headers point at must lie inside them: then the
  * driver cannot be led outside the buffer, and never compiles.
  */
-#include "elf.h"
+#include "cubin.h"
 
 #include <string.h>
 
@@ -80,7 +80,7 @@ static const char *check_identity(const struct elf_header *header, unsigned arch
     return NULL;
 }
 
-const char *aotci_elf_check(const unsigned char *image, size_t size_bytes, unsigned arch) {
+const char *aotci_cubin_check(const unsigned char *image, size_t size_bytes, unsigned arch) {
     if (size_bytes < sizeof(struct elf_header)) {
         return "not a cubin (too short)";
     }
@@ -112,7 +112,7 @@ const char *aotci_elf_check(const unsigned char *image, size_t size_bytes, unsig
     return extent == size_bytes ? NULL : "a cubin with bytes behind it";
 }
 
-bool aotci_elf_has_function(const unsigned char *image, const char *symbol) {
+bool aotci_cubin_has_function(const unsigned char *image, const char *symbol) {
     static const char prefix[] = ".text.";
     const struct elf_header *header = (const void *)image;
     if (header->names_section >= header->section_count) {

@@ -1,0 +1,116 @@
+"""NVIDIA's libdevice, the mathematical functions that no single instruction computes.
+
+Its bitcode holds 350 functions and takes longer to read than a kernel takes to compile, so it is
+read only when a kernel calls one, and what comes out is kept: the functions called and what they
+need, cut out, specialised to the target and simplified once, as text that is put in the place of
+the kernel's declarations.
+
+`__nvvm_reflect` is how libdevice asks what it is compiled for. The answers are Triton's: subnormal
+fp32 numbers are flushed, square roots are precise.
+
+Source: libdevice User's Guide, "Selecting Library Version"; LLVM "NVPTX: Reflection Parameters".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+
+from aotc.backend.emitter import Emitter
+from aotc.backend.llvm import binding, parse, run_passes
+from aotc.backend.llvm_types import llvm_type
+from aotc.backend.wheels import find_file
+from aotc.ir.diagnostics import IRError
+from aotc.ir.types import ScalarType
+
+_BITCODE = "nvvm/libdevice/libdevice.10.bc"
+_WHEEL = "nvidia-nvvm"
+_DECLARED = re.compile(r"^declare [^\n@]*@(__nv_\w+)\([^\n]*\n", re.MULTILINE)
+_REFLECT = re.compile(r"call i32 @__nvvm_reflect\(ptr @([\w.]+)\)(?: #\d+)?")
+_REFLECTED_STRING = re.compile(r'^@([\w.]+) = .* c"(__CUDA_\w+)\\00".*$', re.MULTILINE)
+
+_SIMPLIFY = (
+    "always_inliner",
+    "sccp",
+    "instruction_combine",
+    "simplify_cfg",
+    "sroa",
+    "instruction_combine",
+    "global_dead_code_eliminate",
+    "strip_dead_prototype",
+)
+
+
+def call_libdevice(
+    emit: Emitter, symbol: str, dtype: ScalarType, arguments: Sequence[tuple[ScalarType, str]]
+) -> str:
+    """Return the result, of type `dtype`, of a libdevice function."""
+    typed = [(llvm_type(element), operand) for element, operand in arguments]
+    return emit.call(llvm_type(dtype), symbol, typed)
+
+
+def resolve(llvm_ir: str, arch: int) -> str:
+    """Return the module with its declarations of libdevice functions replaced by definitions.
+
+    Raises: IRError if libdevice has no such function.
+    """
+    symbols = _DECLARED.findall(llvm_ir)
+    if not symbols:
+        return llvm_ir
+    definitions = _definitions(tuple(sorted(symbols)), arch)
+    # A definition brings declarations of its own; those the module has already are left out.
+    own = set(re.findall(r"^declare [^\n]*?@([\w.]+)\(", llvm_ir, re.MULTILINE))
+    lines = [
+        line
+        for line in definitions.splitlines()
+        if not (line.startswith("declare ") and _declared_name(line) in own)
+    ]
+    return _DECLARED.sub("", llvm_ir) + "\n".join(lines) + "\n"
+
+
+def _declared_name(line: str) -> str:
+    return line.split("@", 1)[1].split("(", 1)[0]
+
+
+@lru_cache(maxsize=64)
+def _definitions(symbols: tuple[str, ...], arch: int) -> str:
+    """Return the text of the functions and all they need, private and to be inlined."""
+    module = binding().parse_bitcode(find_file(_WHEEL, _BITCODE).read_bytes())
+    known = {function.name: function for function in module.functions}
+    for symbol in symbols:
+        if symbol not in known:
+            raise IRError(f"libdevice has no function {symbol}")
+    for name, function in known.items():
+        if not function.is_declaration and name not in symbols:
+            function.linkage = "internal"
+    run_passes(module, ("global_dead_code_eliminate",))
+    module = parse(_answer_reflection(str(module), arch))
+    run_passes(module, _SIMPLIFY)
+    return _as_part_of_a_module(str(module))
+
+
+def _answer_reflection(text: str, arch: int) -> str:
+    answers = {"__CUDA_FTZ": 1, "__CUDA_PREC_SQRT": 1, "__CUDA_ARCH": 10 * arch}
+    strings = dict(_REFLECTED_STRING.findall(text))
+    return _REFLECT.sub(lambda call: f"add i32 0, {answers[strings[call[1]]]}", text)
+
+
+def _as_part_of_a_module(text: str) -> str:
+    """Return functions and globals of a module without what a module has once.
+
+    Attributes are spelled out or dropped: their numbers are the module's own.
+    """
+    kept: list[str] = []
+    for line in text.splitlines():
+        if line.startswith((";", "source_filename", "target ", "attributes ", "!")) or not line:
+            continue
+        line = re.sub(r",? ![\w.]+(?: !\d+)?", "", line)
+        line = re.sub(r" #\d+", "", line)
+        if line.startswith("define "):
+            line = line.replace("define ", "define internal ", 1).replace(
+                "internal internal", "internal"
+            )
+            line = line.replace(" {", " alwaysinline nounwind {")
+        kept.append(line)
+    return "\n".join(kept)

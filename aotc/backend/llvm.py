@@ -1,0 +1,55 @@
+"""LLVM in process, through llvmlite: the only place that touches it.
+
+llvmlite is loaded on first use, because loading it costs more than all the rest of the compiler,
+and printing the stages before PTX does without. It has no type information, so its objects are
+`Any` here and only text passes the border.
+
+Invariant: a pass manager is run once; a second run aborts the process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from importlib import import_module
+from typing import Any
+
+from aotc.ir.diagnostics import IRError
+from aotc.target import Target
+
+_TRIPLE = "nvptx64-nvidia-cuda"
+
+
+@lru_cache(maxsize=1)
+def binding() -> Any:
+    """Return `llvmlite.binding` with the NVPTX target ready."""
+    llvm = import_module("llvmlite.binding")
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    return llvm
+
+
+@lru_cache(maxsize=16)
+def target_machine(target: Target) -> Any:
+    """Return the code generator of a target."""
+    generator = binding().Target.from_triple(_TRIPLE)
+    return generator.create_target_machine(cpu=target.name, features=target.llvm_features, opt=3)
+
+
+def parse(llvm_ir: str) -> Any:
+    """Return the module of a text, verified. Raises: IRError if it is not valid."""
+    try:
+        module = binding().parse_assembly(llvm_ir)
+        module.verify()
+    except RuntimeError as error:
+        raise IRError(f"invalid LLVM IR: {error}") from error
+    return module
+
+
+def run_passes(module: Any, passes: Sequence[str]) -> None:
+    """Run passes over a module, in order, by the names llvmlite adds them with."""
+    llvm = binding()
+    manager = llvm.create_new_module_pass_manager()
+    for name in passes:
+        getattr(manager, f"add_{name}_pass")()
+    manager.run(module, llvm.create_pass_builder(None, llvm.create_pipeline_tuning_options()))

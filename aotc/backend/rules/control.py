@@ -1,0 +1,332 @@
+"""Rules for loops, branches, assertions and the end of the kernel.
+
+A loop is written with its test at the bottom and a guard before it; the guard is left out when
+the bounds are constants that let the body run, because an edge around the loop would cost more
+than a branch (it makes ptxas keep two versions of what the loop carries).
+
+Tiles that a loop carries as a base plus constants, typically pointers that advance, are carried
+as their bases. That holds if the body yields the same constants again; it is tried, and if it
+turns out otherwise, the body is written once more with every register carried by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from aotc.backend import nvvm
+from aotc.backend.integers import Registers
+from aotc.backend.llvm_types import llvm_type
+from aotc.backend.lower import Lowering, Results, lowers
+from aotc.ir.core import Value
+from aotc.ir.dialects import scf, tile
+from aotc.ir.types import ScalarType, element_of
+
+
+@lowers(scf.Return)
+def lower_return(ctx: Lowering, op: scf.Return) -> Results:
+    """Lower the end of the kernel."""
+    del op
+    ctx.emit.effect("ret void")
+    return []
+
+
+# ---- loops ------------------------------------------------------------------------------------
+
+
+class _Carried:
+    """How one carried value crosses the back edge: each register, or the bases they share."""
+
+    def __init__(self, ctx: Lowering, value: Value, init: Registers, *, shared: bool) -> None:
+        self.element = element_of(value.type)
+        self.bits = self.element.bits
+        self.offsets = [0] * len(init)
+        if not shared:
+            self.starts = [ctx.operand(component, self.element) for component in init]
+            self.index = list(range(len(init)))
+        else:
+            bases = [ctx.ints.split(component) for component in init]
+            # A constant has no base to share: it starts as itself.
+            starts = [base or str(offset) for base, offset in bases]
+            self.offsets = [offset if base else 0 for base, offset in bases]
+            self.starts = list(dict.fromkeys(starts))
+            self.index = [self.starts.index(start) for start in starts]
+        self.phis = [ctx.emit.name() for _ in self.starts]
+
+    def registers(self, ctx: Lowering) -> Registers:
+        """Return the registers inside the loop."""
+        return tuple(
+            ctx.ints.join(self.phis[at], offset, self.bits)
+            for at, offset in zip(self.index, self.offsets, strict=True)
+        )
+
+    def next_starts(self, ctx: Lowering, yielded: Registers) -> list[str] | None:
+        """Return what the phis become, or None if the registers no longer fit them."""
+        following: list[str | None] = [None] * len(self.starts)
+        for at, offset, component in zip(self.index, self.offsets, yielded, strict=True):
+            moved = component
+            if offset:
+                base, new_offset = ctx.ints.split(component)
+                if not base:
+                    return None
+                moved = ctx.ints.join(base, new_offset - offset, self.bits)
+            start = ctx.operand(moved, self.element)
+            if following[at] not in (None, start):
+                return None
+            following[at] = start
+        return [start for start in following if start is not None]
+
+
+@lowers(scf.For)
+def lower_for(ctx: Lowering, op: scf.For) -> Results:
+    """Lower a counted loop."""
+    inits = [ctx.raw(value) for value in op.init]
+    shared = [_can_share(ctx, value) for value in op.init]
+    mark = ctx.emit.mark()
+    while True:
+        with ctx.emit.scope():
+            attempt = _attempt_loop(ctx, op, inits, shared)
+        if all(attempt.fits):
+            return attempt.results
+        shared = [share and fits for share, fits in zip(shared, attempt.fits, strict=True)]
+        ctx.emit.rewind(mark)
+
+
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    """Say, for each carried value, whether the loop could carry it as tried."""
+
+    fits: list[bool]
+    results: Results
+
+
+def _attempt_loop(
+    ctx: Lowering, op: scf.For, inits: Sequence[Registers], shared: Sequence[bool]
+) -> _Attempt:
+    """Write the loop; if not all fits, what was written is to be dropped."""
+    emit = ctx.emit
+    kind = op.lower.type
+    if not isinstance(kind, ScalarType):
+        op.error("counts with something that is not an integer")
+    lower, upper, step = (ctx.scalar(value) for value in (op.lower, op.upper, op.step))
+    less_than = f"icmp {'s' if kind.is_signed else 'u'}lt {llvm_type(kind)}"
+    carried = [
+        _Carried(ctx, value, init, shared=share)
+        for value, init, share in zip(op.init, inits, shared, strict=True)
+    ]
+    head, done, before = emit.new_label("loop"), emit.new_label("done"), emit.label
+    skips = not _runs_surely(lower, upper)
+    if skips:
+        emit.branch_if(emit.value(f"{less_than} {lower}, {upper}"), head, done)
+    else:
+        emit.branch(head)
+    emit.start_block(head)
+    phi_at = len(emit.lines)
+    with emit.scope():
+        induction = _induction(ctx, op, kind)
+        ctx.bind(op.induction, (induction,))
+        for arg, way in zip(op.carried, carried, strict=True):
+            ctx.bind(arg, way.registers(ctx))
+        yielded = ctx.lower_ops(op.body)
+        following = [
+            way.next_starts(ctx, registers) for way, registers in zip(carried, yielded, strict=True)
+        ]
+        after = emit.value(f"add {llvm_type(kind)} {induction}, {step}")
+        again = emit.value(f"{less_than} {after}, {upper}")
+        latch = emit.label
+        emit.branch_if(again, head, done, _loop_metadata(ctx, op))
+    fits = [starts is not None for starts in following]
+    if not all(fits):
+        return _Attempt(fits, ())
+    emit.lines[phi_at:phi_at] = [
+        f"  {induction} = phi {llvm_type(kind)} [ {lower}, %{before} ], [ {after}, %{latch} ]",
+        *_phis(carried, following, before, latch),
+    ]
+    emit.start_block(done)
+    return _Attempt(fits, _loop_results(ctx, carried, following, before if skips else "", latch))
+
+
+def _can_share(ctx: Lowering, value: Value) -> bool:
+    """Say whether registers of a value may share a base: one that is no mere constant."""
+    element = element_of(value.type)
+    if isinstance(element, ScalarType) and (element.is_float or element.is_bool):
+        return False
+    return any(ctx.ints.split(component)[0] for component in ctx.raw(value))
+
+
+def _runs_surely(lower: str, upper: str) -> bool:
+    literals = [text for text in (lower, upper) if text.lstrip("-").isdigit()]
+    return len(literals) == 2 and int(lower) < int(upper)
+
+
+def _induction(ctx: Lowering, op: scf.For, kind: ScalarType) -> str:
+    """Return a new name for the induction variable, with what is known of its bits."""
+    name = ctx.emit.name()
+    lower, step = ctx.raw(op.lower)[0], ctx.raw(op.step)[0]
+    zeros = min(ctx.ints.trailing_zeros(value, kind.bits) for value in (lower, step))
+    possible = (1 << kind.bits) - (1 << zeros)
+    if kind.is_signed and ctx.ints.is_non_negative(lower, kind.bits):
+        # It only grows, and stays below an upper bound of its own type.
+        possible &= (1 << (kind.bits - 1)) - 1
+    return ctx.ints.learn(name, possible)
+
+
+def _phis(
+    carried: Sequence[_Carried],
+    following: Sequence[list[str] | None],
+    before: str,
+    latch: str,
+) -> list[str]:
+    return [
+        f"  {phi} = phi {llvm_type(way.element)} [ {start}, %{before} ], [ {after}, %{latch} ]"
+        for way, starts in zip(carried, following, strict=True)
+        for phi, start, after in zip(way.phis, way.starts, starts or (), strict=True)
+    ]
+
+
+def _loop_results(
+    ctx: Lowering,
+    carried: Sequence[_Carried],
+    following: Sequence[list[str] | None],
+    skipped_from: str,
+    latch: str,
+) -> Results:
+    """Return what is carried after the loop: from the last iteration, or from before it."""
+    results: list[Registers] = []
+    for way, starts in zip(carried, following, strict=True):
+        ends = list(starts or ())
+        if skipped_from:
+            ends = [
+                ctx.emit.fresh(
+                    f"phi {llvm_type(way.element)} "
+                    f"[ {start}, %{skipped_from} ], [ {end}, %{latch} ]"
+                )
+                for start, end in zip(way.starts, ends, strict=True)
+            ]
+        results.append(
+            tuple(
+                ctx.ints.add(ends[at], str(offset), way.bits) if offset else ends[at]
+                for at, offset in zip(way.index, way.offsets, strict=True)
+            )
+        )
+    return results
+
+
+def _loop_metadata(ctx: Lowering, op: scf.For) -> str:
+    """Return the reference to the loop's hints, or "" if it has none."""
+    if op.unroll == 0:
+        return ""
+    hint = '"llvm.loop.unroll.disable"'
+    if op.unroll > 1:
+        hint = f'"llvm.loop.unroll.count", i32 {op.unroll}'
+    node = len(ctx.emit.metadata)
+    ctx.emit.metadata += [
+        f"!{node} = distinct !{{!{node}, !{node + 1}}}",
+        f"!{node + 1} = !{{!{hint}}}",
+    ]
+    return f", !llvm.loop !{node}"
+
+
+@lowers(scf.While)
+def lower_while(ctx: Lowering, op: scf.While) -> Results:
+    """Lower a loop with a condition."""
+    emit = ctx.emit
+    head, body, done = (emit.new_label(stem) for stem in ("while", "do", "done"))
+    entry = emit.label
+    inits = [ctx.registers(value) for value in op.init]
+    emit.branch(head)
+    emit.start_block(head)
+    phi_at = len(emit.lines)
+    phis = [[emit.name() for _ in registers] for registers in inits]
+    for arg, names in zip(op.before.args, phis, strict=True):
+        ctx.bind(arg, tuple(names))
+    # `before` dominates both `after` and what follows the loop, so its values stay known; the
+    # values of `after` do not.
+    passed = ctx.lower_ops(op.before)
+    condition = ctx.operand(passed[0][0], element_of(op.before.terminator.operands[0].type))
+    emit.branch_if(condition, body, done)
+    emit.start_block(body)
+    with emit.scope():
+        for arg, registers in zip(op.after.args, passed[1:], strict=True):
+            ctx.bind(arg, registers)
+        ctx.lower_ops(op.after)
+        yielded = [ctx.registers(value) for value in op.after.terminator.operands]
+    latch = emit.label
+    emit.branch(head)
+    emit.lines[phi_at:phi_at] = [
+        f"  {name} = phi {llvm_type(element_of(value.type))} "
+        f"[ {start}, %{entry} ], [ {after}, %{latch} ]"
+        for value, names, starts, afters in zip(op.init, phis, inits, yielded, strict=True)
+        for name, start, after in zip(names, starts, afters, strict=True)
+    ]
+    emit.start_block(done)
+    return passed[1:]
+
+
+# ---- branches ---------------------------------------------------------------------------------
+
+
+@lowers(scf.If)
+def lower_if(ctx: Lowering, op: scf.If) -> Results:
+    """Lower a branch."""
+    emit = ctx.emit
+    then, orelse, join = (emit.new_label(stem) for stem in ("then", "else", "join"))
+    emit.branch_if(ctx.scalar(op.condition), then, orelse)
+    arms: list[tuple[str, list[list[str]]]] = []
+    for label, block in ((then, op.then), (orelse, op.orelse)):
+        emit.start_block(label)
+        with emit.scope():
+            ctx.lower_ops(block)
+            values = [ctx.registers(value) for value in block.terminator.operands]
+        arms.append((emit.label, values))
+        emit.branch(join)
+    emit.start_block(join)
+    (then_end, yes), (else_end, no) = arms
+    return [
+        tuple(
+            a
+            if a == b
+            else emit.fresh(
+                f"phi {llvm_type(element_of(value.type))} [ {a}, %{then_end} ], [ {b}, %{else_end} ]"
+            )
+            for a, b in zip(left, right, strict=True)
+        )
+        for value, left, right in zip(op.outs, yes, no, strict=True)
+    ]
+
+
+# ---- facts and checks -------------------------------------------------------------------------
+
+
+def _all_hold(ctx: Lowering, condition: Value) -> str:
+    """Return an i1 that holds if the condition does in every register of this thread."""
+    out = "true"
+    for register in dict.fromkeys(ctx.registers(condition)):
+        if register != "true":
+            out = register if out == "true" else ctx.emit.value(f"and i1 {out}, {register}")
+    return out
+
+
+@lowers(tile.Assume)
+def lower_assume(ctx: Lowering, op: tile.Assume) -> Results:
+    """Lower a promise of the user."""
+    ctx.emit.declare("void", "llvm.assume", ("i1",))
+    ctx.emit.effect(f"call void @llvm.assume(i1 {_all_hold(ctx, op.condition)})")
+    return []
+
+
+@lowers(tile.Assert)
+def lower_assert(ctx: Lowering, op: tile.Assert) -> Results:
+    """Lower an assertion: a branch to a call that stops the kernel."""
+    emit = ctx.emit
+    holds = _all_hold(ctx, op.condition)
+    if holds == "true":
+        return []
+    failed, passed = emit.new_label("failed"), emit.new_label("passed")
+    emit.branch_if(holds, passed, failed)
+    emit.start_block(failed)
+    with emit.scope():
+        file = op.loc.file.rsplit("/", 1)[-1]
+        nvvm.assert_fail(emit, op.message, file, op.loc.line, ctx.kernel.name)
+    emit.start_block(passed)
+    return []

@@ -1,0 +1,170 @@
+"""Rule for reductions inside a warp: registers first, then lanes by butterfly shuffles.
+
+Which places hold elements of one result is a question of linear algebra. Take the layout and drop
+the reduced axis: the kernel of that map, over the register and lane bits that are not copies, are
+the steps from any element to the others of its result. Steps over registers alone are combined in
+each thread as a balanced tree; each remaining step is one shuffle by the XOR of its lane bits.
+
+Invariant: every element enters its result once, and afterwards every lane has every result of
+which it held an element, in all registers that the result's layout gives it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from aotc.backend import nvvm
+from aotc.backend.lower import LANE_BITS, Lowering, Results, layout_of, lowers
+from aotc.backend.thread_map import first_holders
+from aotc.backend.words import from_i32_words, to_i32_words
+from aotc.ir import gf2
+from aotc.ir.core import Block, Op, Value
+from aotc.ir.dialects import arith, gpu
+from aotc.ir.layout import LinearLayout
+from aotc.ir.types import ScalarType, TileType, element_of
+
+
+@dataclass(frozen=True, slots=True)
+class _Steps:
+    """How to walk from an element of a result to the others that a warp holds.
+
+    `registers` spans the steps inside a thread. Each of `exchanges`, a register XOR and a lane
+    XOR, doubles what has been combined.
+    """
+
+    registers: gf2.Span
+    exchanges: list[tuple[int, int]]
+
+
+@lowers(gpu.Reduce)
+def lower_reduce(ctx: Lowering, op: gpu.Reduce) -> Results:
+    """Lower a reduction along an axis that every warp holds whole."""
+    layout = layout_of(op.inputs[0].type)
+    steps = _find_steps(op, layout)
+    holders = first_holders(layout)
+    # Registers of one result, by the register that stands for them.
+    groups: dict[int, list[int]] = {}
+    for register, holder in enumerate(holders):
+        if register == holder:
+            groups.setdefault(steps.registers.reduce(register), []).append(register)
+    columns = [ctx.registers(value) for value in op.inputs]
+    rows = {
+        head: _tree(ctx, op.combine, [[column[r] for column in columns] for r in members])
+        for head, members in groups.items()
+    }
+    rows = _across_lanes(ctx, op, steps, rows)
+    shown = _shown(op, layout)
+    heads = [steps.registers.reduce(holders[register]) for register in shown]
+    return [tuple(rows[head][index] for head in heads) for index in range(len(op.inputs))]
+
+
+def _shown(op: gpu.Reduce, layout: LinearLayout) -> list[int]:
+    """Return, for each register of the result, a register of the operands that enters it.
+
+    The result's registers are those of the operands that move along an axis that is left.
+    """
+    if not isinstance(op.outs[0].type, TileType):
+        return [0]
+    rest = layout.reduce(op.axis).columns("register")
+    return gf2.span_table([1 << bit for bit, column in enumerate(rest) if column])
+
+
+def _find_steps(op: gpu.Reduce, layout: LinearLayout) -> _Steps:
+    free = layout.free_variable_masks()
+    rest = layout.reduce(op.axis)
+    lane_shift = layout.in_bits("register")
+    places: list[int] = []
+    columns: list[int] = []
+    for name, shift in (("register", 0), ("lane", lane_shift)):
+        for bit, column in enumerate(rest.columns(name)):
+            if not free[name] >> bit & 1:
+                places.append(1 << (shift + bit))
+                columns.append(column)
+    kernel = [gf2.combine(places, mask) for mask in gf2.kernel(columns)]
+    if len(kernel) != layout.out_bits(layout.out_dims[op.axis]):
+        op.error(f"axis {op.axis} of {layout} is not held whole by every warp")
+    # Registers come first, so a kernel vector with a lane bit has one that no other has: those
+    # without are all the steps inside a thread, and the others are independent exchanges.
+    in_thread = (1 << lane_shift) - 1
+    registers = gf2.Span(step for step in kernel if step <= in_thread)
+    exchanges = [(step & in_thread, step >> lane_shift) for step in kernel if step > in_thread]
+    return _Steps(registers, exchanges)
+
+
+def _tree(ctx: Lowering, combine: Block, rows: list[list[str]]) -> list[str]:
+    """Return the rows combined pairwise, in a tree of least depth."""
+    while len(rows) > 1:
+        pairs = [
+            combine_rows(ctx, combine, rows[at], rows[at + 1]) for at in range(0, len(rows) - 1, 2)
+        ]
+        rows = pairs + rows[2 * len(pairs) :]
+    return rows[0]
+
+
+def combine_rows(
+    ctx: Lowering, combine: Block, left: Sequence[str], right: Sequence[str]
+) -> list[str]:
+    """Return what the combine block makes of accumulated and next elements."""
+    yielded = ctx.inline(combine, [*left, *right])
+    elements = [element_of(value.type) for value in combine.terminator.operands]
+    return [ctx.operand(part, element) for part, element in zip(yielded, elements, strict=True)]
+
+
+def _across_lanes(
+    ctx: Lowering, op: gpu.Reduce, steps: _Steps, rows: dict[int, list[str]]
+) -> dict[int, list[str]]:
+    kind = _redux_kind(op)
+    masks = [lane for _, lane in steps.exchanges]
+    if kind and gf2.rank(masks) == LANE_BITS and not any(r for r, _ in steps.exchanges):
+        return {head: [nvvm.redux(ctx.emit, kind, row[0])] for head, row in rows.items()}
+    for register_xor, lane_xor in steps.exchanges:
+        taken = {
+            head: shuffled(
+                ctx, op.inputs, rows[steps.registers.reduce(head ^ register_xor)], lane_xor
+            )
+            for head in rows
+        }
+        rows = {head: combine_rows(ctx, op.combine, rows[head], taken[head]) for head in rows}
+    return rows
+
+
+def shuffled(
+    ctx: Lowering, inputs: Sequence[Value], row: Sequence[str], lane_xor: int
+) -> list[str]:
+    """Return a row of elements as the lane `lane_xor` away has it."""
+    out: list[str] = []
+    for value, part in zip(inputs, row, strict=True):
+        element = element_of(value.type)
+        words = [
+            nvvm.shuffle(ctx.emit, "bfly", word, str(lane_xor))
+            for word in to_i32_words(ctx.emit, part, element)
+        ]
+        out.append(from_i32_words(ctx.emit, words, element))
+    return out
+
+
+# Op class -> (signed, unsigned) kind of `redux.sync`.
+_REDUX: dict[type[Op], tuple[str, str]] = {
+    arith.Add: ("add", "add"),
+    arith.Min: ("min", "umin"),
+    arith.Max: ("max", "umax"),
+    arith.And: ("and", "and"),
+    arith.Or: ("or", "or"),
+    arith.Xor: ("xor", "xor"),
+}
+
+
+def _redux_kind(op: gpu.Reduce) -> str:
+    """Return the kind of `redux.sync` that the combine block is, or ""."""
+    first = op.combine.first
+    element = element_of(op.inputs[0].type)
+    if len(op.inputs) != 1 or not isinstance(element, ScalarType) or element.bits != 32:
+        return ""
+    if first is None or element.is_float or first.next is not op.combine.last:
+        return ""
+    is_whole = set(first.operands) == set(op.combine.args)
+    if not is_whole or op.combine.terminator.operands != first.results:
+        return ""
+    signed, unsigned = _REDUX.get(type(first), ("", ""))
+    return signed if element.is_signed else unsigned

@@ -1,0 +1,366 @@
+"""The command line; the only file that prints or exits.
+
+Each command imports what it needs when it runs: `aotc --version` and `aotc inspect` start without
+the compiler, and a build with nothing to do without LLVM. Results go to standard output, progress
+and errors to standard error, so output can be piped.
+
+Exit codes: 0 done; 1 the user's kernels or manifest are wrong; 2 wrong usage; 3 a bug of ours;
+130 interrupted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from aotc.ir.diagnostics import DiagnosticError
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+    from aotc.package.build import BuildResult
+    from aotc.package.cache import Cache
+    from aotc.package.workers import Compiler, Outcome
+
+EXIT_DONE, EXIT_WRONG, EXIT_USAGE, EXIT_BUG, EXIT_INTERRUPTED = 0, 1, 2, 3, 130
+
+_STAGES = ("tile", "gpu", "llvm", "ptx", "sass")
+_BUG_ADVICE = (
+    "This is a bug in aotc, not in your kernels. Please report it on the project's issue tracker\n"
+    "with the command, the kernel and the manifest; --debug shows where it happened."
+)
+
+_SET_HELP = "Set a constant, a config key, a type variable or an argument's type; repeatable."
+
+
+def main() -> None:
+    """Run the command line of the process and exit."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(args: Sequence[str], compiler: Compiler | None = None) -> int:
+    """Run a command and return its exit code; `compiler` replaces the one that builds use."""
+    is_debug = "--debug" in args
+    try:
+        code = commands.main(list(args), "aotc", standalone_mode=False, obj=compiler)
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        _complain("interrupted")
+        return EXIT_INTERRUPTED
+    except DiagnosticError as error:
+        click.echo(error.render(), err=True)
+        return EXIT_WRONG
+    except BrokenPipeError:
+        # Whoever read our output has seen enough; keep Python from flushing into the pipe again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_WRONG
+    except Exception as error:  # noqa: BLE001 - the last line of defence
+        detail = traceback.format_exc() if is_debug else ""
+        _complain_of_bug(f"{type(error).__name__}: {error}", detail)
+        return EXIT_BUG
+    return code if isinstance(code, int) else EXIT_DONE
+
+
+def _complain(message: str) -> None:
+    click.echo(f"aotc: {message}", err=True)
+
+
+def _complain_of_bug(report: str, detail: str) -> None:
+    _complain(f"internal error: {report}")
+    if detail:
+        click.echo(detail, err=True)
+    click.echo(_BUG_ADVICE, err=True)
+
+
+def _show_version(ctx: click.Context, _param: click.Parameter, value: object) -> None:
+    if value and not ctx.resilient_parsing:
+        from aotc.package.toolchain import installed_versions  # noqa: PLC0415 - start-up time
+
+        click.echo(f"aotc {installed_versions()['aotc']}")
+        ctx.exit()
+
+
+_debug = click.option("--debug", is_flag=True, help="Show the traceback of a bug in aotc.")
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    *("--version", "-V"),
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_version,
+    help="Show the version and exit.",
+)
+def commands() -> None:
+    """Compile tile kernels ahead of time."""
+
+
+# --------------------------------------------------------------------------------------- build
+
+
+@commands.command()
+@click.argument("manifest", default="kernels.toml")
+@click.option("-o", "--output", default="dist", show_default=True, help="Folder to write to.")
+@click.option("-j", "--jobs", type=click.IntRange(1), help="Compiles at once; default: all cores.")
+@click.option("--target", "targets", multiple=True, help="Build for this target; repeatable.")
+@click.option("--kernel", "kernels", multiple=True, help="Build this kernel; repeatable.")
+@click.option("--host", default="", help="Architecture to link for: x86_64 or aarch64.")
+@click.option("--keep-going", is_flag=True, help="Write what was built, although something failed.")
+@click.option("--cache-dir", help="Folder of the cache; default: the platform's cache folder.")
+@click.option("--no-cache", is_flag=True, help="Compile everything, keep nothing.")
+@click.option("-v", "--verbose", is_flag=True, help="Show the compiler's remarks.")
+@click.option("--json", "is_json", is_flag=True, help="Write the result as JSON.")
+@_debug
+@click.pass_obj
+def build(
+    compiler: Compiler | None,
+    *,
+    manifest: str,
+    output: str,
+    jobs: int | None,
+    targets: tuple[str, ...],
+    kernels: tuple[str, ...],
+    host: str,
+    keep_going: bool,
+    cache_dir: str | None,
+    no_cache: bool,
+    verbose: bool,
+    is_json: bool,
+    debug: bool,
+) -> int:
+    """Build the kernels of MANIFEST (default: kernels.toml) into an archive."""
+    from aotc.compiler import compile_kernel  # noqa: PLC0415 - start-up time, as are all below
+    from aotc.package import build as builds  # noqa: PLC0415
+    from aotc.package.manifest import load  # noqa: PLC0415
+    from aotc.package.workers import Failure, default_jobs  # noqa: PLC0415
+
+    start = time.monotonic()
+    options = builds.BuildOptions(
+        output=Path(output),
+        jobs=jobs or default_jobs(),
+        targets=targets,
+        kernels=kernels,
+        host=host,
+        keep_going=keep_going,
+    )
+    listener = _listener(is_json=is_json)
+    try:
+        cache = None if no_cache else _cache(cache_dir, listener)
+        result = builds.build(
+            load(manifest), options, listener, cache=cache, compiler=compiler or compile_kernel
+        )
+    except DiagnosticError as error:
+        if not is_json:
+            raise
+        result = builds.nothing_built(Failure(manifest, error.render()))
+    finally:
+        listener.close()
+    if is_json:
+        click.echo(json.dumps(builds.describe_result(result, listener.warnings), indent=2))
+    else:
+        _report(result, verbose=verbose, debug=debug, seconds=time.monotonic() - start)
+    if any(failure.is_bug for failure in result.failures):
+        return EXIT_BUG
+    return EXIT_WRONG if result.failures else EXIT_DONE
+
+
+def _cache(folder: str | None, listener: _Listener) -> Cache:
+    from aotc.package.cache import Cache  # noqa: PLC0415
+    from aotc.package.toolchain import compiler_digest  # noqa: PLC0415
+
+    if folder is None:
+        from platformdirs import user_cache_path  # noqa: PLC0415
+
+        path = user_cache_path("aotc", appauthor=False)
+    else:
+        path = Path(folder)
+    return Cache(path, compiler_digest(), listener.warned)
+
+
+def _report(result: BuildResult, *, verbose: bool, debug: bool, seconds: float) -> None:
+    """Print what came of a build: remarks, failures, and one line that sums it up."""
+    if verbose:
+        for line in (*result.dropped, *result.remarks):
+            click.echo(f"remark: {line}", err=True)
+    elif result.dropped:
+        count = len(result.dropped)
+        click.echo(f"note: {count} dropped that a target cannot hold (-v lists them)", err=True)
+    for failure in result.failures:
+        if failure.is_bug:
+            report = f"in {failure.label}: {failure.report}"
+            _complain_of_bug(report, failure.detail if debug else "")
+        else:
+            click.echo(failure.report, err=True)
+    counts = f"{result.num_compiled} compiled, {result.num_cached} cached, {seconds:.1f} s"
+    if result.failures:
+        outcome = "wrote the rest" if result.files else "nothing is written"
+        _complain(f"{len(result.failures)} failed, {outcome} ({counts})")
+    for path in result.files:
+        click.echo(path)
+    if not result.failures:
+        click.echo(f"{result.num_variants} variants ({counts})", err=True)
+
+
+class _Listener:
+    """Follow a build without a word; keeps the warnings."""
+
+    def __init__(self) -> None:
+        self.warnings: list[str] = []
+
+    def started(self, num_variants: int, num_cached: int) -> None:
+        """Take note of the number of variants, and of those that need no compile."""
+
+    def finished(self, outcome: Outcome) -> None:
+        """Take note of a compile that ended."""
+
+    def warned(self, message: str) -> None:
+        """Keep a warning."""
+        self.warnings.append(message)
+
+    def close(self) -> None:
+        """Leave the terminal as it was."""
+
+
+class _PlainListener(_Listener):
+    """Print a line for each compile; for logs, and wherever there is no terminal."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._total = 0
+        self._done = 0
+
+    def started(self, num_variants: int, num_cached: int) -> None:
+        self._total = num_variants - num_cached
+
+    def finished(self, outcome: Outcome) -> None:
+        self._done += 1
+        state = "" if _has_cubin(outcome) else " FAILED"
+        count = f"[{self._done}/{self._total}]"
+        click.echo(f"{count} {outcome.task.label}{state} ({outcome.seconds:.2f} s)", err=True)
+
+    def warned(self, message: str) -> None:
+        super().warned(message)
+        click.echo(f"warning: {message}", err=True)
+
+
+class _BarListener(_Listener):
+    """Show a progress bar; for a terminal. Nothing is shown while there is nothing to compile."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._progress: Progress | None = None
+        self._task: TaskID | None = None
+
+    def started(self, num_variants: int, num_cached: int) -> None:
+        if num_variants == num_cached:
+            return
+        from rich.console import Console  # noqa: PLC0415 - start-up time
+        from rich.progress import Progress  # noqa: PLC0415
+
+        self._progress = Progress(console=Console(stderr=True), transient=True)
+        self._progress.start()
+        self._task = self._progress.add_task("compiling", total=num_variants - num_cached)
+
+    def finished(self, outcome: Outcome) -> None:
+        if self._progress is None or self._task is None:
+            return
+        if not _has_cubin(outcome):
+            self._progress.console.print(f"failed: {outcome.task.label}", markup=False)
+        self._progress.update(self._task, advance=1, description=outcome.task.label)
+
+    def warned(self, message: str) -> None:
+        super().warned(message)
+        if self._progress is None:
+            click.echo(f"warning: {message}", err=True)
+        else:
+            self._progress.console.print(f"warning: {message}", markup=False)
+
+    def close(self) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+
+
+def _listener(*, is_json: bool) -> _Listener:
+    if is_json:
+        return _Listener()
+    return _BarListener() if sys.stderr.isatty() else _PlainListener()
+
+
+def _has_cubin(outcome: Outcome) -> bool:
+    from aotc.package.cache import CachedKernel  # noqa: PLC0415
+
+    return isinstance(outcome.result, CachedKernel)
+
+
+# ----------------------------------------------------------------------------- inspect and dump
+
+
+@commands.command()
+@click.argument("archive")
+@click.option("--json", "is_json", is_flag=True, help="Write everything as JSON.")
+@_debug
+def inspect(*, archive: str, is_json: bool, debug: bool) -> int:  # noqa: ARG001 - read by `run`
+    """Show the kernels, variants and resources of ARCHIVE."""
+    from aotc.package import archive as archives  # noqa: PLC0415 - start-up time
+    from aotc.package import inspect as views  # noqa: PLC0415
+    from aotc.package.index import ArchiveError  # noqa: PLC0415
+
+    path = Path(archive)
+    try:
+        content = archives.read(path)
+        size_bytes = path.stat().st_size
+    except ArchiveError as error:
+        _complain(f"{archive}: {error}")
+        return EXIT_WRONG
+    if is_json:
+        click.echo(json.dumps(views.describe(content, size_bytes), indent=2))
+    else:
+        click.echo(views.summary(content, size_bytes))
+        click.echo(views.table(content))
+    return EXIT_DONE
+
+
+@commands.command()
+@click.argument("kernel", metavar="SOURCE.py:KERNEL|MANIFEST:KERNEL")
+@click.option("--stage", type=click.Choice(_STAGES), required=True, help="What to print.")
+@click.option("--target", help="Default: the manifest's first, or sm_90a.")
+@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help=_SET_HELP)
+@_debug
+def dump(
+    *,
+    kernel: str,
+    stage: str,
+    target: str | None,
+    settings: tuple[str, ...],
+    debug: bool,  # noqa: ARG001 - read by `run`
+) -> int:
+    """Print one stage of the compile of a kernel."""
+    from aotc.compiler import compile_kernel  # noqa: PLC0415 - start-up time
+    from aotc.package.dump import find_request  # noqa: PLC0415
+    from aotc.target import parse  # noqa: PLC0415
+
+    values: dict[str, str] = {}
+    for setting in settings:
+        name, equals, value = setting.partition("=")
+        if not (name.strip() and equals and value):
+            raise click.BadParameter(f"expected NAME=VALUE, got {setting!r}", param_hint="--set")
+        values[name.strip()] = value.strip()
+    request = find_request(kernel, parse(target) if target else None, values)
+    text = compile_kernel(request, keep_asm=True).asm[stage]
+    click.echo(text, nl=not text.endswith("\n"))
+    return EXIT_DONE
+
+
+if __name__ == "__main__":
+    main()

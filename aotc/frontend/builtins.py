@@ -1,0 +1,329 @@
+"""The language's names: which function, dtype or submodule `tl.NAME` is, and how it is called.
+
+A function of the language is a plain Python function whose first parameter is the emitter; its
+other parameters have the names and defaults that Triton documents, so binding a call's arguments
+needs no second declaration.
+
+What Triton has and aotc does not, yet, is listed by name: asking for it is a different mistake
+from asking for something that never was.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from types import FunctionType
+from typing import NoReturn
+
+from aotc.frontend import libdevice, math_functions, memory, program, reductions, shapes
+from aotc.frontend.convert import static_dtype
+from aotc.frontend.emitter import Emitter, fail
+from aotc.frontend.values import (
+    DTYPE_NAMES,
+    Builtin,
+    Constexpr,
+    External,
+    Loop,
+    Missing,
+    Module,
+    Operand,
+    PropagateNan,
+    StaticCall,
+    Unbound,
+    show,
+)
+from aotc.ir.core import Value
+from aotc.ir.diagnostics import did_you_mean
+from aotc.ir.types import SCALARS, PointerType
+
+_HAS_VARARGS = 0x04
+
+
+def builtin(name: str, run: Callable[..., Operand]) -> Builtin:
+    """Describe a function of the language from its Python signature."""
+    if not isinstance(run, FunctionType):
+        return Builtin(name, run, (), 0, variadic=True)
+    code = run.__code__
+    names = code.co_varnames
+    positional = names[1 : code.co_argcount]
+    required = len(positional) - len(run.__defaults__ or ())
+    keyword_only = names[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]
+    variadic = bool(code.co_flags & _HAS_VARARGS)
+    return Builtin(name, run, positional, required, keyword_only, variadic)
+
+
+def call_builtin(
+    emit: Emitter, function: Builtin, args: Sequence[Operand], kwargs: Mapping[str, Operand]
+) -> Operand:
+    """Call a function of the language. Raises: CompileError if the arguments do not fit it."""
+    names = function.positional
+    if len(args) > len(names) and not function.variadic:
+        fail(
+            f"tl.{function.name} takes at most {len(names)} arguments, got {len(args)}",
+            remedy=_signature(function),
+        )
+    for name in kwargs:
+        if name in names[: len(args)]:
+            fail(f"tl.{function.name} got the argument {name!r} twice", remedy=_signature(function))
+        if name not in names and name not in function.keyword_only:
+            known = (*names, *function.keyword_only)
+            fail(
+                f"tl.{function.name} has no parameter {name!r}",
+                remedy=did_you_mean(name, known) or _signature(function),
+            )
+    for name in names[len(args) : function.required]:
+        if name not in kwargs:
+            fail(
+                f"tl.{function.name} is missing the argument {name!r}", remedy=_signature(function)
+            )
+    for operand in (*args, *kwargs.values()):
+        if isinstance(operand, Unbound):
+            fail(f"an argument of tl.{function.name} {operand.reason}")
+    return function.run(emit, *args, **kwargs)
+
+
+def _signature(function: Builtin) -> str:
+    parts = list(function.positional[: function.required])
+    parts += [f"{name}=…" for name in function.positional[function.required :]]
+    if function.variadic:
+        parts.append("*…")
+    parts += [f"{name}=…" for name in function.keyword_only]
+    return f"the signature is tl.{function.name}({', '.join(parts)})"
+
+
+# ---- functions of constants -------------------------------------------------------------------
+
+
+def _make_constexpr(value: Operand) -> Operand:
+    return value.value if isinstance(value, Constexpr) else value
+
+
+def _python_number(kind: type[int] | type[float]) -> Callable[..., Operand]:
+    def convert(value: Operand = 0) -> Operand:
+        if isinstance(value, Value):
+            target = "tl.int32" if kind is int else "tl.float32"
+            fail(
+                f"{kind.__name__}() is for constants, got a run-time {show(value)}",
+                remedy=f"use .to({target})",
+            )
+        if not isinstance(value, int | float | str):
+            fail(f"{kind.__name__}() takes a number or a string, got {show(value)}")
+        try:
+            return kind(value)
+        except (ValueError, OverflowError) as error:
+            fail(f"{kind.__name__}({value!r}) failed: {error}")
+
+    return convert
+
+
+def _length(value: Operand) -> Operand:
+    if isinstance(value, tuple | str):
+        return len(value)  # pyright: ignore[reportUnknownArgumentType]
+    fail(f"len() takes a tuple, got {show(value)}", remedy="the extents of a tile are x.shape")
+
+
+def _pointer_type(element_ty: Operand, address_space: Operand = "global") -> Operand:
+    del address_space
+    pointee = static_dtype(element_ty)
+    if isinstance(pointee, PointerType) or pointee not in SCALARS.values():
+        fail(f"tl.pointer_type takes a scalar dtype, got {show(pointee)}")
+    return PointerType(pointee)
+
+
+def _next_power_of_2(n: Operand) -> Operand:
+    if not isinstance(n, int) or n < 1:
+        fail(f"triton.next_power_of_2 takes a positive constant, got {show(n)}")
+    return 1 << (n - 1).bit_length()
+
+
+def _cdiv_constants(x: Operand, y: Operand) -> Operand:
+    if not isinstance(x, int) or not isinstance(y, int) or y == 0:
+        fail(f"triton.cdiv takes constants, got {show(x)} and {show(y)}", remedy="use tl.cdiv")
+    return -(-x // y)
+
+
+def _math_function(name: str) -> StaticCall:
+    function: Callable[..., float] = getattr(math, name)
+
+    def call(*args: Operand) -> Operand:
+        try:
+            return function(*args)
+        except (TypeError, ValueError, OverflowError) as error:
+            shown = ", ".join(show(one) for one in args)
+            fail(f"math.{name}({shown}) failed: {error}", remedy=f"on tiles, use tl.{name}")
+
+    return StaticCall(f"math.{name}", call)
+
+
+# ---- modules ----------------------------------------------------------------------------------
+
+RANGE = Loop(
+    "tl.range",
+    hints=(
+        "num_stages",
+        "loop_unroll_factor",
+        "disallow_acc_multi_buffer",
+        "flatten",
+        "warp_specialize",
+        "disable_licm",
+    ),
+)
+STATIC_RANGE = Loop("tl.static_range", is_static=True)
+PYTHON_RANGE = Loop("range")
+
+_TABLES = (
+    math_functions.FUNCTIONS,
+    shapes.FUNCTIONS,
+    memory.FUNCTIONS,
+    reductions.FUNCTIONS,
+    program.FUNCTIONS,
+)
+_FUNCTIONS: dict[str, Builtin] = {
+    name: builtin(name, run) for table in _TABLES for name, run in table.items()
+}
+
+_MISSING_NAMES = (
+    "advance atomic_add atomic_and atomic_cas atomic_load atomic_max atomic_min atomic_or "
+    "atomic_poll atomic_store atomic_xchg atomic_xor bitonic_merge condition device_print dot "
+    "dot_scaled expect_zero gather histogram inline_asm_elementwise load_tensor_descriptor "
+    "make_block_ptr make_tensor_descriptor map_elementwise pair_uniform_to_normal philox "
+    "philox_impl rand rand4x randint randint4x randn randn4x sort store_tensor_descriptor "
+    "swizzle2d target_info tensor_descriptor topk uint_to_uniform_float float8e4b15 float8e4b8 "
+    "float8e5b16 async_task gdc_wait gdc_launch_dependents extern_elementwise"
+)
+_MISSING = {name: Missing(name) for name in _MISSING_NAMES.split()}
+
+_DTYPES: dict[str, Operand] = {theirs: SCALARS[ours] for theirs, ours in DTYPE_NAMES.items()}
+
+_LANGUAGE: dict[str, Operand] = {
+    **_FUNCTIONS,
+    **_MISSING,
+    **_DTYPES,
+    "range": RANGE,
+    "static_range": STATIC_RANGE,
+    "constexpr": StaticCall("tl.constexpr", _make_constexpr),
+    "dtype": StaticCall("tl.dtype", static_dtype),
+    "pointer_type": StaticCall("tl.pointer_type", _pointer_type),
+    "PropagateNan": Module("triton.language.PropagateNan"),
+    "math": Module("triton.language.math"),
+    "extra": Module("triton.language.extra"),
+    "standard": Module("triton.language"),
+    "core": Module("triton.language"),
+    "TRITON_MAX_TENSOR_NUMEL": 1 << 20,
+    "pi32_t": PointerType(SCALARS["i32"]),
+    "tensor": External("triton.language.tensor"),
+}
+
+_LIBDEVICE: dict[str, Operand] = {
+    name: builtin(f"extra.libdevice.{name}", run) for name, run in libdevice.FUNCTIONS.items()
+}
+
+_MATH = {
+    **{name: _LANGUAGE[name] for name in math_functions.FUNCTIONS},
+    # Older releases had these here; they are libdevice's.
+    **{
+        name: _LIBDEVICE[name]
+        for name in ("pow", "tanh", "log1p", "expm1", "round", "atan2", "isnan", "isinf", "tan")
+    },
+}
+
+_PYTHON_MATH: dict[str, Operand] = {
+    **{
+        name: _math_function(name)
+        for name in "ceil copysign cos exp exp2 fabs floor gcd isqrt lcm log log10 log1p log2 pow "
+        "prod sin sqrt tan tanh trunc isnan isinf".split()
+        if hasattr(math, name)
+    },
+    "pi": math.pi,
+    "e": math.e,
+    "tau": math.tau,
+    "inf": math.inf,
+    "nan": math.nan,
+}
+
+MODULES: dict[str, Mapping[str, Operand]] = {
+    "triton": {
+        "language": Module("triton.language"),
+        "cdiv": StaticCall("triton.cdiv", _cdiv_constants),
+        "next_power_of_2": StaticCall("triton.next_power_of_2", _next_power_of_2),
+        "jit": External("triton.jit"),
+        "autotune": External("triton.autotune"),
+        "heuristics": External("triton.heuristics"),
+        "constexpr_function": External("triton.constexpr_function"),
+        "Config": External("triton.Config"),
+        "__version__": "3.9.0",
+    },
+    "triton.language": _LANGUAGE,
+    "triton.language.math": _MATH,
+    "triton.language.PropagateNan": {"ALL": PropagateNan.ALL, "NONE": PropagateNan.NONE},
+    "triton.language.extra": {
+        "libdevice": Module("triton.language.extra.libdevice"),
+        "cuda": Module("triton.language.extra.cuda"),
+    },
+    "triton.language.extra.cuda": {
+        "libdevice": Module("triton.language.extra.libdevice"),
+        "gdc_wait": _MISSING["gdc_wait"],
+        "gdc_launch_dependents": _MISSING["gdc_launch_dependents"],
+    },
+    "triton.language.extra.libdevice": _LIBDEVICE,
+    "math": _PYTHON_MATH,
+}
+"""What each module that is known without a file contains."""
+
+ALIASES = {
+    "aotc": "triton",
+    "aotc.language": "triton.language",
+    "triton.language.core": "triton.language",
+    "triton.language.standard": "triton.language",
+    "triton.language.extra.cuda.libdevice": "triton.language.extra.libdevice",
+    "triton.language.libdevice": "triton.language.extra.libdevice",
+}
+"""Modules that have the contents of another."""
+
+PYTHON_BUILTINS: dict[str, Operand] = {
+    "range": PYTHON_RANGE,
+    "float": StaticCall("float", _python_number(float)),
+    "int": StaticCall("int", _python_number(int)),
+    "len": StaticCall("len", _length),
+    "print": _MISSING["device_print"],
+    **{name: builtin(name, run) for name, run in math_functions.PYTHON_FUNCTIONS.items()},
+}
+"""Names that mean something in a kernel without being defined anywhere."""
+
+METHODS: dict[str, Builtin | Missing] = {
+    name: _FUNCTIONS[name]
+    for name in (
+        "to cast broadcast_to trans permute split view reshape expand_dims store exp exp2 log log2 "
+        "cos sin sqrt sqrt_rn rsqrt abs erf floor ceil reduce associative_scan cdiv sigmoid "
+        "softmax ravel max argmax min argmin sum xor_sum reduce_or cumsum cumprod flip item"
+    ).split()
+} | {
+    name: _MISSING[name]
+    for name in (
+        "advance atomic_add atomic_and atomic_cas atomic_load atomic_max atomic_min atomic_or "
+        "atomic_store atomic_xchg atomic_xor gather histogram sort topk"
+    ).split()
+}
+"""Functions that can be written as methods of a value, `x.sum()` for `tl.sum(x)`."""
+
+
+def module_member(module: Module, name: str) -> Operand:
+    """Return what `module.name` is. Raises: CompileError naming the nearest name."""
+    contents = MODULES[module.name]
+    if name in contents:
+        return contents[name]
+    unknown_member(module.name, name, contents)
+
+
+def unknown_member(module: str, name: str, contents: Mapping[str, Operand]) -> NoReturn:
+    """Raise a CompileError: the module has nothing of this name."""
+    short = "tl" if module == "triton.language" else module.replace("triton.language.", "tl.")
+    fail(f"unknown name {short}.{name}", remedy=did_you_mean(name, contents))
+
+
+def missing(feature: Missing) -> NoReturn:
+    """Raise a CompileError: aotc does not have this part of the language yet."""
+    fail(
+        f"aotc does not have tl.{feature.name} yet",
+        remedy="see docs/language.md for what it has",
+    )

@@ -1,0 +1,187 @@
+"""Calls in a kernel: binding arguments, inlining functions of the source, calling the language's.
+
+A constant passed to a function is a constant inside it, annotated or not, as in Triton. What a
+function returns under run-time conditions must have one type on every path.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping, Sequence
+from typing import cast as type_cast
+
+from aotc.frontend.builtins import METHODS, call_builtin, missing
+from aotc.frontend.emitter import fail
+from aotc.frontend.frame import Frame, Program
+from aotc.frontend.static import Evaluator, call_function, unwrap
+from aotc.frontend.values import (
+    BoundMethod,
+    Builtin,
+    External,
+    Function,
+    Loop,
+    Missing,
+    Operand,
+    StaticCall,
+    show,
+)
+from aotc.ir.core import Value
+from aotc.ir.diagnostics import current_loc, did_you_mean
+
+
+def call(frame: Frame, node: ast.Call) -> Operand:
+    """Translate a call expression."""
+    function = _reflection(frame, node) if isinstance(node.func, ast.Name) else None
+    if function is not None:
+        return function[0]
+    target = frame.visit(node.func)
+    args: list[Operand] = []
+    for one in node.args:
+        if isinstance(one, ast.Starred):
+            items = frame.visit(one.value)
+            if not isinstance(items, tuple):
+                fail(f"`*` unpacks a tuple, got {show(items)}")
+            args.extend(type_cast("tuple[Operand, ...]", items))
+        else:
+            args.append(frame.visit(one))
+    kwargs: dict[str, Operand] = {}
+    for keyword in node.keywords:
+        if keyword.arg is None:
+            fail("`**` arguments are not part of the kernel language")
+        kwargs[keyword.arg] = frame.visit(keyword.value)
+    return call_operand(frame.program, target, args, kwargs)
+
+
+def _reflection(frame: Frame, node: ast.Call) -> tuple[Operand] | None:
+    """Answer `isinstance(x, …)` and `hasattr(x, …)`, whose arguments are not ordinary values."""
+    name = node.func.id if isinstance(node.func, ast.Name) else ""
+    if name not in ("isinstance", "hasattr") or name in frame.values or len(node.args) != 2:  # noqa: PLR2004
+        return None
+    subject = frame.visit(node.args[0])
+    other = frame.visit(node.args[1])
+    if name == "hasattr":
+        if not isinstance(subject, Value):
+            fail(f"hasattr() asks about a value, got {show(subject)}")
+        return (other in METHODS or other in ("dtype", "shape", "type", "numel", "T"),)
+    kinds = other if isinstance(other, tuple) else (other,)
+    return (any(_is_instance(subject, one) for one in kinds),)
+
+
+def _is_instance(subject: Operand, kind: Operand) -> bool:
+    if isinstance(kind, External) and kind.path == "triton.language.tensor":
+        return isinstance(subject, Value)
+    if isinstance(kind, StaticCall):
+        if kind.name == "tl.constexpr":
+            return not isinstance(subject, Value | tuple)
+        return type(subject).__name__ == kind.name
+    fail(f"isinstance() does not know {show(kind)}", remedy="use tl.tensor or tl.constexpr")
+
+
+def call_operand(
+    program: Program, function: Operand, args: Sequence[Operand], kwargs: Mapping[str, Operand]
+) -> Operand:
+    """Call what an expression evaluated to. Raises: CompileError."""
+    if isinstance(function, Builtin):
+        return call_builtin(program.emit, function, args, kwargs)
+    if isinstance(function, BoundMethod):
+        if isinstance(function.function, Missing):
+            missing(function.function)
+        return call_builtin(program.emit, function.function, (function.receiver, *args), kwargs)
+    if isinstance(function, Function):
+        return _call_source_function(program, function, args, kwargs)
+    if isinstance(function, StaticCall):
+        return _call_static(function, args, kwargs)
+    if isinstance(function, Missing):
+        missing(function)
+    if isinstance(function, External):
+        fail(
+            f"{function.path} is not known without running the file",
+            remedy="call functions of tl, or @triton.jit functions whose source is near the "
+            "kernel's; compute constants on the host and pass them as `tl.constexpr`",
+        )
+    if isinstance(function, Loop):
+        fail(f"{function.name} can only be what a `for` goes over")
+    fail(f"{show(function)} cannot be called")
+
+
+def _call_static(
+    function: StaticCall, args: Sequence[Operand], kwargs: Mapping[str, Operand]
+) -> Operand:
+    for one in (*args, *kwargs.values()):
+        if isinstance(one, Value) and function.name not in ("int", "float"):
+            fail(f"{function.name} takes constants, got a run-time {show(one)}")
+    try:
+        return function.call(*args, **kwargs)
+    except TypeError as error:
+        fail(f"{function.name} does not take these arguments: {error}")
+
+
+def _call_source_function(
+    program: Program, function: Function, args: Sequence[Operand], kwargs: Mapping[str, Operand]
+) -> Operand:
+    if function.is_constexpr:
+        for one in (*args, *kwargs.values()):
+            if isinstance(one, Value):
+                fail(f"{function.qualname} takes constants, got a run-time {show(one)}")
+        return unwrap(call_function(program.globals, function, args, kwargs))
+    if not function.is_jit:
+        fail(
+            f"{function.qualname} is a plain Python function, which a kernel cannot call",
+            remedy=f"decorate it with @triton.jit in {function.file.path}",
+        )
+    values = bind_arguments(program, function, args, kwargs)
+    frame = Frame(program, function, values, current_loc())
+    program.enter(function)
+    flow = frame.run(function.node.body)
+    program.stack.pop()
+    return None if flow is None else flow.value
+
+
+def bind_arguments(
+    program: Program, function: Function, args: Sequence[Operand], kwargs: Mapping[str, Operand]
+) -> dict[str, Operand]:
+    """Return the arguments by parameter name, defaults filled in. Raises: CompileError."""
+    parameters = function.node.args
+    positional = [one.arg for one in (*parameters.posonlyargs, *parameters.args)]
+    keyword_only = [one.arg for one in parameters.kwonlyargs]
+    if parameters.kwarg is not None:
+        fail(f"{function.qualname} takes `**` arguments, which kernels cannot")
+    if len(args) > len(positional) and parameters.vararg is None:
+        fail(
+            f"{function.qualname} takes {len(positional)} arguments, got {len(args)}",
+            remedy=f"its parameters are ({', '.join(positional)})",
+        )
+    values: dict[str, Operand] = dict(zip(positional, args, strict=False))
+    for name, value in kwargs.items():
+        if name in values:
+            fail(f"{function.qualname} got the argument {name!r} twice")
+        if name not in positional and name not in keyword_only:
+            fail(
+                f"{function.qualname} has no parameter {name!r}",
+                remedy=did_you_mean(name, [*positional, *keyword_only]),
+            )
+        values[name] = value
+    defaults = parameter_defaults(function)
+    for name in (*positional, *keyword_only):
+        if name in values:
+            continue
+        if name not in defaults:
+            fail(
+                f"{function.qualname} is missing the argument {name!r}",
+                remedy=f"its parameters are ({', '.join([*positional, *keyword_only])})",
+            )
+        values[name] = unwrap(Evaluator(program.globals, function.file).evaluate(defaults[name]))
+    if parameters.vararg is not None:
+        values[parameters.vararg.arg] = tuple(args[len(positional) :])
+    return values
+
+
+def parameter_defaults(function: Function) -> dict[str, ast.expr]:
+    """Return the default expression of each parameter that has one."""
+    parameters = function.node.args
+    positional = [one.arg for one in (*parameters.posonlyargs, *parameters.args)]
+    defaults = dict(zip(reversed(positional), reversed(parameters.defaults), strict=False))
+    for one, default in zip(parameters.kwonlyargs, parameters.kw_defaults, strict=True):
+        if default is not None:
+            defaults[one.arg] = default
+    return defaults

@@ -1,0 +1,397 @@
+"""Expressions of a kernel: one handler for each kind of syntax node.
+
+An expression is a run-time value, or a constant that Python computes on the spot; see `values.py`.
+`and`, `or`, `if … else` and comparisons skip what a constant decides, so the arm that is not
+taken may hold anything, and is never looked at.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterable
+from typing import cast as type_cast
+
+from aotc.frontend import operators
+from aotc.frontend.builtins import METHODS, PYTHON_BUILTINS
+from aotc.frontend.calls import call
+from aotc.frontend.convert import cast, not_a_value, static_int, to_scalar, to_value
+from aotc.frontend.emitter import fail
+from aotc.frontend.frame import ExpressionHandler, Frame
+from aotc.frontend.operators import BINARY, COMPARE, UNARY, BinaryOperator
+from aotc.frontend.resolve import bindings
+from aotc.frontend.shapes import subscript, trans
+from aotc.frontend.static import dtype_attribute, text_of, unwrap
+from aotc.frontend.values import (
+    BoundMethod,
+    Builtin,
+    Constexpr,
+    External,
+    Function,
+    Loop,
+    Missing,
+    Module,
+    Operand,
+    PropagateNan,
+    Slice,
+    StaticCall,
+    Unbound,
+    UserModule,
+    element,
+    shape,
+    show,
+)
+from aotc.ir.core import Block, Value
+from aotc.ir.diagnostics import at, did_you_mean
+from aotc.ir.dialects import scf
+from aotc.ir.types import I1, PointerType, ScalarType, TileType
+
+_READABLE_GLOBALS = (
+    Builtin,
+    External,
+    Function,
+    Loop,
+    Missing,
+    Module,
+    PropagateNan,
+    ScalarType,
+    PointerType,
+    StaticCall,
+    UserModule,
+)
+
+
+# ---- names ------------------------------------------------------------------------------------
+
+
+def _constant(frame: Frame, node: ast.Constant) -> Operand:
+    if isinstance(node.value, bytes | complex) or node.value is ...:
+        fail(f"the constant {node.value!r} is not part of the language", loc=frame.loc(node))
+    return node.value
+
+
+def _name(frame: Frame, node: ast.Name) -> Operand:
+    name = node.id
+    if name in frame.values:
+        value = frame.values[name]
+        if isinstance(value, Unbound):
+            fail(f"{name} has no value here: it {value.reason}", loc=frame.loc(node))
+        return value
+    value = frame.program.globals.lookup(frame.file, name)
+    if frame.program.globals.is_known(value):
+        return _global(frame, node, value)
+    if name in PYTHON_BUILTINS:
+        return PYTHON_BUILTINS[name]
+    known = [*frame.values, *bindings(frame.file), *PYTHON_BUILTINS]
+    fail(f"{name} is not defined", loc=frame.loc(node), remedy=did_you_mean(name, known))
+
+
+def _global(frame: Frame, node: ast.Name, value: Operand) -> Operand:
+    if isinstance(value, Constexpr):
+        return unwrap(value)
+    if value is None or isinstance(value, _READABLE_GLOBALS):
+        return value
+    fail(
+        f"kernels read only constexpr globals, {node.id} is a plain {type(value).__name__}",
+        loc=frame.loc(node),
+        remedy=f"write `{node.id} = tl.constexpr({value!r})` in {frame.file.path}, "
+        "or pass it as a `tl.constexpr` argument",
+    )
+
+
+def _attribute(frame: Frame, node: ast.Attribute) -> Operand:
+    owner = frame.visit(node.value)
+    name = node.attr
+    if isinstance(owner, Value):
+        return _value_attribute(frame, owner, name)
+    if isinstance(owner, ScalarType | PointerType | TileType):
+        return dtype_attribute(owner, name)
+    if isinstance(owner, Module | UserModule | External):
+        member = frame.program.globals.member(owner, name)
+        return unwrap(member) if isinstance(member, Constexpr) else member
+    if name == "value":
+        return owner
+    if isinstance(owner, int | float) and name in METHODS:
+        return BoundMethod(owner, METHODS[name])
+    fail(f"{show(owner)} has no attribute {name!r}")
+
+
+_VALUE_ATTRIBUTES: dict[str, Callable[[Value], Operand]] = {
+    "dtype": element,
+    "type": lambda value: value.type,
+    "shape": shape,
+    "numel": lambda value: value.type.num_elems if isinstance(value.type, TileType) else 1,
+}
+
+
+def _value_attribute(frame: Frame, owner: Value, name: str) -> Operand:
+    if name in _VALUE_ATTRIBUTES:
+        return _VALUE_ATTRIBUTES[name](owner)
+    if name in METHODS:
+        return BoundMethod(owner, METHODS[name])
+    if name == "T":
+        return trans(frame.emit, owner)
+    fail(
+        f"{show(owner)} has no attribute {name!r}",
+        remedy=did_you_mean(name, [*_VALUE_ATTRIBUTES, *METHODS, "T"]),
+    )
+
+
+# ---- operators --------------------------------------------------------------------------------
+
+
+def _binary(frame: Frame, node: ast.BinOp) -> Operand:
+    # A long sum is a tree that leans left; walking down its spine instead of recursing keeps
+    # its length from being limited by Python's stack.
+    spine: list[ast.BinOp] = [node]
+    while isinstance(spine[-1].left, ast.BinOp):
+        spine.append(spine[-1].left)
+    result = frame.visit(spine[-1].left)
+    for one in reversed(spine):
+        right = frame.visit(one.right)
+        op = BINARY.get(type(one.op))
+        if op is None:
+            fail(f"the operator {type(one.op).__name__} is not part of the kernel language")
+        if one is node:
+            result = _apply(frame, op, result, right)
+        else:
+            with at(frame.loc(one)):
+                result = _apply(frame, op, result, right)
+    return result
+
+
+def _apply(frame: Frame, op: BinaryOperator, left: Operand, right: Operand) -> Operand:
+    for one in (left, right):
+        if isinstance(one, Unbound):
+            not_a_value(one, "a value")
+    return operators.binary(frame.emit, op, left, right)
+
+
+def _unary(frame: Frame, node: ast.UnaryOp) -> Operand:
+    return operators.unary(frame.emit, UNARY[type(node.op)], frame.visit(node.operand))
+
+
+def _boolean(frame: Frame, node: ast.BoolOp) -> Operand:
+    combine = operators.logical_or if isinstance(node.op, ast.Or) else operators.logical_and
+    parts = (frame.visit(part) for part in node.values)
+    return _short_circuit(frame, parts, combine, stops_on=isinstance(node.op, ast.Or))
+
+
+def _short_circuit(
+    frame: Frame, parts: Iterable[Operand], combine: operators.Emit, *, stops_on: bool
+) -> Operand:
+    """Combine operands: a constant ends the chain or has no say; run-time ones are all computed."""
+    result: Value | None = None
+    constant: Operand = None
+    for part in parts:
+        if isinstance(part, Value):
+            result = part if result is None else combine(frame.emit, result, part)
+            continue
+        constant = part
+        if bool(part) is stops_on:
+            return part
+    return constant if result is None else result
+
+
+def _compare(frame: Frame, node: ast.Compare) -> Operand:
+    def results() -> Iterable[Operand]:
+        left = frame.visit(node.left)
+        for op, part in zip(node.ops, node.comparators, strict=True):
+            right = frame.visit(part)
+            yield _compare_two(frame, op, left, right)
+            left = right
+
+    if len(node.ops) == 1:
+        return next(iter(results()))
+    return _short_circuit(frame, results(), operators.logical_and, stops_on=False)
+
+
+def _compare_two(frame: Frame, op: ast.cmpop, left: Operand, right: Operand) -> Operand:
+    known = COMPARE.get(type(op))
+    if known is not None:
+        return _apply(frame, known, left, right)
+    if isinstance(op, ast.Is | ast.IsNot):
+        same = left is right or (
+            not isinstance(left, Value) and type(left) is type(right) and left == right
+        )
+        return same is isinstance(op, ast.Is)
+    if isinstance(left, Value) or not isinstance(right, tuple | str):
+        fail(f"`in` looks for a constant in a tuple, got {show(left)} and {show(right)}")
+    return (left in right) is isinstance(op, ast.In)  # pyright: ignore[reportOperatorIssue, reportUnknownVariableType]
+
+
+# ---- structure --------------------------------------------------------------------------------
+
+
+def _tuple(frame: Frame, node: ast.Tuple | ast.List) -> Operand:
+    items: list[Operand] = []
+    for one in node.elts:
+        if isinstance(one, ast.Starred):
+            inner = frame.visit(one.value)
+            if not isinstance(inner, tuple):
+                fail(f"`*` unpacks a tuple, got {show(inner)}")
+            items.extend(type_cast("tuple[Operand, ...]", inner))
+        else:
+            items.append(frame.visit(one))
+    return tuple(items)
+
+
+def _slice(frame: Frame, node: ast.Slice) -> Operand:
+    parts = (None if one is None else frame.visit(one) for one in (node.lower, node.upper, node.step))
+    return Slice(*parts)
+
+
+def _subscript(frame: Frame, node: ast.Subscript) -> Operand:
+    owner = frame.visit(node.value)
+    index = frame.visit(node.slice)
+    if isinstance(owner, Value):
+        return subscript(frame.emit, owner, index)
+    if not isinstance(owner, tuple | str):
+        fail(f"{show(owner)} has no items")
+    items = type_cast("tuple[Operand, ...]", owner)
+    if isinstance(index, Slice):
+        bounds = (
+            None if part is None else static_int(part, "each part of a slice")
+            for part in (index.start, index.stop, index.step)
+        )
+        try:
+            return items[slice(*bounds)]
+        except ValueError as error:
+            fail(f"cannot slice {show(owner)}: {error}")
+    position = static_int(index, "the index of a tuple")
+    if not -len(items) <= position < len(items):
+        fail(f"the tuple has {len(items)} items, there is none at {position}")
+    return items[position]
+
+
+def _conditional(frame: Frame, node: ast.IfExp) -> Operand:
+    condition = frame.visit(node.test)
+    if not isinstance(condition, Value):
+        return frame.visit(node.body if static_truth(condition) else node.orelse)
+    emit = frame.emit
+    truth = scalar_truth(frame, condition)
+    with emit.into(Block()) as then:
+        if_true = to_value(emit, frame.visit(node.body))
+        emit(scf.Yield([if_true]))
+    with emit.into(Block()) as orelse:
+        if_false = to_value(emit, frame.visit(node.orelse))
+        emit(scf.Yield([if_false]))
+    if if_true.type != if_false.type:
+        fail(
+            "both sides of a run-time `if … else` must have one type, "
+            f"got {show(if_true)} and {show(if_false)}",
+            remedy="cast one of them with .to(...), or use tl.where",
+        )
+    return emit(scf.If(truth, then, orelse)).outs[0]
+
+
+def scalar_truth(frame: Frame, condition: Value) -> Value:
+    """Return a run-time condition as an i1 scalar. Raises: CompileError for a larger tile."""
+    if isinstance(condition.type, TileType) and condition.type.num_elems != 1:
+        fail(
+            f"the condition has {condition.type.num_elems} elements, {show(condition)}: "
+            "it is not one truth value",
+            remedy="reduce it (tl.max of it as integers, tl.sum), or use tl.where or a mask",
+        )
+    scalar = to_scalar(frame.emit, condition)
+    if isinstance(element(scalar), PointerType):
+        fail("a pointer is not a condition", remedy="pass None for an absent pointer and test that")
+    return cast(frame.emit, scalar, I1)
+
+
+def static_truth(condition: Operand) -> bool:
+    """Return the truth of a constant condition. Raises: CompileError if it has none."""
+    if isinstance(condition, int | float | str | tuple) or condition is None:
+        return bool(condition)  # pyright: ignore[reportUnknownArgumentType]
+    not_a_value(condition, "a condition")
+
+
+def _comprehension(frame: Frame, node: ast.ListComp | ast.GeneratorExp) -> Operand:
+    if len(node.generators) != 1:
+        fail("nested comprehensions are not part of the kernel language")
+    generator = node.generators[0]
+    items = frame.visit(generator.iter)
+    if not isinstance(items, tuple):
+        fail(f"a comprehension goes over a tuple, got {show(items)}")
+    outer = dict(frame.values)
+    made: list[Operand] = []
+    for item in type_cast("tuple[Operand, ...]", items):
+        bind(frame, generator.target, item)
+        if all(static_truth(frame.visit(test)) for test in generator.ifs):
+            made.append(frame.visit(node.elt))
+    frame.values = outer
+    return tuple(made)
+
+
+def bind(frame: Frame, target: ast.expr, value: Operand) -> None:
+    """Give a value, as it is, to the names of an assignment's target."""
+    if isinstance(target, ast.Name):
+        frame.values[target.id] = value
+        if isinstance(value, Value) and not value.hint:
+            value.hint = target.id
+    elif isinstance(target, ast.Tuple | ast.List):
+        if not isinstance(value, tuple):
+            fail(f"cannot unpack {show(value)}", remedy="only a tuple can be unpacked")
+        items = type_cast("tuple[Operand, ...]", value)
+        if len(items) != len(target.elts):
+            fail(f"expected {len(target.elts)} values to unpack, got {len(items)}")
+        for one, item in zip(target.elts, items, strict=True):
+            bind(frame, one, item)
+    elif isinstance(target, ast.Subscript):
+        fail(
+            "an item of a tile cannot be assigned",
+            remedy="use tl.where to replace elements, or tl.store to write memory",
+        )
+    else:
+        fail(f"cannot assign to {type(target).__name__}")
+
+
+def _walrus(frame: Frame, node: ast.NamedExpr) -> Operand:
+    value = decay(frame, frame.visit(node.value))
+    bind(frame, node.target, value)
+    return value
+
+
+def decay(frame: Frame, value: Operand) -> Operand:
+    """Return what a plain assignment keeps of a value: numbers become run-time scalars."""
+    if isinstance(value, tuple):
+        return tuple(decay(frame, item) for item in type_cast("tuple[Operand, ...]", value))
+    if isinstance(value, int | float):
+        return to_value(frame.emit, value)
+    return value
+
+
+def _format(frame: Frame, node: ast.JoinedStr) -> Operand:
+    parts: list[str] = []
+    for part in node.values:
+        if isinstance(part, ast.Constant):
+            parts.append(str(part.value))
+        elif isinstance(part, ast.FormattedValue):
+            value = frame.visit(part.value)
+            if isinstance(value, Value):
+                fail(f"an f-string takes constants, got a run-time {show(value)}")
+            parts.append(text_of(value))
+    return "".join(parts)
+
+
+EXPRESSIONS = type_cast(
+    "dict[type[ast.AST], ExpressionHandler]",
+    {
+        ast.Constant: _constant,
+        ast.Name: _name,
+        ast.Attribute: _attribute,
+        ast.BinOp: _binary,
+        ast.UnaryOp: _unary,
+        ast.BoolOp: _boolean,
+        ast.Compare: _compare,
+        ast.Call: call,
+        ast.Tuple: _tuple,
+        ast.List: _tuple,
+        ast.Slice: _slice,
+        ast.Subscript: _subscript,
+        ast.IfExp: _conditional,
+        ast.ListComp: _comprehension,
+        ast.GeneratorExp: _comprehension,
+        ast.NamedExpr: _walrus,
+        ast.JoinedStr: _format,
+    },
+)

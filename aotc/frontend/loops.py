@@ -1,0 +1,331 @@
+"""Loops of a kernel: unrolled ones, counted ones, and those with a condition.
+
+A run-time loop carries the variables that its body assigns and that existed before. Its body is
+translated once, with block arguments in their place; those that turn out to stay the same are
+then taken out again, so a loop carries only what changes.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import cast as type_cast
+
+from aotc.frontend.convert import cast, static_bool, static_int, to_scalar, to_value
+from aotc.frontend.emitter import fail
+from aotc.frontend.expressions import scalar_truth, static_truth
+from aotc.frontend.frame import Bind, Flow, Frame, Item, Returned
+from aotc.frontend.merge import carried_names, check_carried, leaves, rebuild
+from aotc.frontend.promotion import integer_type
+from aotc.frontend.scope import has_return, names_assigned_by
+from aotc.frontend.values import Loop, Operand, Unbound, element, show
+from aotc.ir.core import Block, Value
+from aotc.ir.diagnostics import did_you_mean
+from aotc.ir.dialects import arith, scf
+from aotc.ir.types import ScalarType, Type
+
+_MAX_UNROLLED = 1 << 16
+_BOUNDS = ("start", "end", "step")
+
+
+# ---- for --------------------------------------------------------------------------------------
+
+
+def translate_for(frame: Frame, node: ast.For, rest: Sequence[Item]) -> Flow:
+    """Translate a `for`: over constants it is unrolled, else it becomes an `scf.for`."""
+    if node.orelse:
+        fail("`else` after a loop is not part of the kernel language")
+    call = node.iter
+    if not isinstance(call, ast.Call):
+        return _unroll(frame, node, _tuple_items(frame.visit(call)), rest)
+    loop = frame.visit(call.func)
+    if not isinstance(loop, Loop):
+        return _unroll(frame, node, _tuple_items(frame.visit(call)), rest)
+    bounds, hints = _loop_arguments(frame, loop, call)
+    if loop.is_static:
+        numbers = [static_int(one, f"each argument of {loop.name}") for one in bounds]
+        return _unroll(frame, node, _static_range(numbers), rest)
+    if any(has_return(one) for one in node.body):
+        fail(
+            "a `return` cannot leave a run-time loop",
+            remedy="set a flag in the loop and return after it",
+        )
+    if not isinstance(node.target, ast.Name):
+        fail("a loop over a range counts in one variable")
+    _counted(frame, node, node.target.id, bounds, hints)
+    return None
+
+
+def _tuple_items(operand: Operand) -> Sequence[Operand]:
+    if isinstance(operand, tuple):
+        return type_cast("tuple[Operand, ...]", operand)
+    fail(
+        f"a `for` goes over range, tl.range, tl.static_range or a tuple, got {show(operand)}",
+        remedy="count with range(...)",
+    )
+
+
+def _static_range(numbers: Sequence[int]) -> Sequence[int]:
+    if numbers[2] == 0:
+        fail("the step of a range cannot be zero")
+    made = range(*numbers)
+    if len(made) > _MAX_UNROLLED:
+        fail(
+            f"tl.static_range would repeat the body {len(made)} times",
+            remedy="use `range`, which is a loop at run time",
+        )
+    return made
+
+
+def _loop_arguments(
+    frame: Frame, loop: Loop, call: ast.Call
+) -> tuple[list[Operand], dict[str, Operand]]:
+    """Return start, end and step, and the hints by name. Raises: CompileError."""
+    if any(isinstance(one, ast.Starred) for one in call.args):
+        fail(f"{loop.name} takes its bounds one by one")
+    given = [frame.visit(one) for one in call.args]
+    if not 1 <= len(given) <= len(_BOUNDS) and not call.keywords:
+        fail(f"{loop.name} takes one to three bounds, got {len(given)}")
+    named: dict[str, Operand] = dict(zip(_BOUNDS, [0, *given] if len(given) == 1 else given))  # noqa: B905
+    hints: dict[str, Operand] = {}
+    for keyword in call.keywords:
+        name = keyword.arg or "**"
+        value = frame.visit(keyword.value)
+        if name in loop.hints:
+            hints[name] = value
+        elif name in _BOUNDS and loop.hints:
+            named[name] = value
+        else:
+            known = [*loop.hints, *_BOUNDS]
+            fail(f"{loop.name} has no parameter {name!r}", remedy=did_you_mean(name, known))
+    if "end" not in named:
+        fail(f"{loop.name} is missing its end")
+    return [named.get("start", 0), named["end"], named.get("step", 1)], hints
+
+
+def _unroll(frame: Frame, node: ast.For, items: Sequence[Operand], rest: Sequence[Item]) -> Flow:
+    """Repeat the body for every item; if it may return, what follows becomes part of it."""
+    turns: list[Item] = []
+    for value in items:
+        turns += [Bind(node.target, value, node), *node.body]
+    if not any(has_return(one) for one in node.body):
+        return frame.run(turns)
+    flow = frame.run([*turns, *rest])
+    return Returned(None) if flow is None else flow
+
+
+def _counted(
+    frame: Frame,
+    node: ast.For,
+    name: str,
+    bounds: Sequence[Operand],
+    hints: Mapping[str, Operand],
+) -> None:
+    emit = frame.emit
+    lower, upper, step = bounds
+    backwards = isinstance(step, int) and step < 0
+    if isinstance(step, int):
+        if step == 0:
+            fail("the step of a range cannot be zero")
+        step = abs(step)
+    if backwards:
+        # Counting down from `lower` to `upper` is counting up and mirroring.
+        lower, upper = upper, lower
+    low, high, stride = _promoted_bounds(frame, lower, upper, step)
+    body = Block([low.type], [name])
+    counter = body.args[0]
+    state = _State(frame, [n for n in names_assigned_by(node.body) if n != name], body)
+    with emit.into(body):
+        if backwards:
+            counter = emit(arith.Add(emit(arith.Sub(high, counter)).out, low)).out
+        state.enter({name: counter})
+        state.run(node)
+        kept = state.prune([body])
+        emit(scf.Yield(kept.yields))
+    loop = emit(scf.For(low, high, stride, kept.inits, body, **_hint_attributes(hints)))
+    state.leave(loop.outs, node, name)
+
+
+def _promoted_bounds(frame: Frame, *bounds: Operand) -> tuple[Value, ...]:
+    values = [
+        to_scalar(frame.emit, to_value(frame.emit, one, "an integer bound")) for one in bounds
+    ]
+    kind: ScalarType | None = None
+    for value in values:
+        one = element(value)
+        if not isinstance(one, ScalarType) or not one.is_int:
+            fail(
+                f"the bounds and step of a range are integers, got {show(value)}",
+                remedy="cast with .to(tl.int32)",
+            )
+        kind = one if kind is None else integer_type(kind, one)
+    return tuple(values if kind is None else [cast(frame.emit, value, kind) for value in values])
+
+
+def _hint_attributes(hints: Mapping[str, Operand]) -> dict[str, int | bool]:
+    attributes: dict[str, int | bool] = {}
+    for name, value in hints.items():
+        if value is None or name == "disable_licm":
+            continue
+        if name == "num_stages":
+            attributes["num_stages"] = static_int(value, name)
+        elif name == "loop_unroll_factor":
+            attributes["unroll"] = static_int(value, name)
+        else:
+            attributes[name] = static_bool(value, name)
+    return attributes
+
+
+# ---- while ------------------------------------------------------------------------------------
+
+
+def translate_while(frame: Frame, node: ast.While, rest: Sequence[Item]) -> Flow:
+    """Translate a `while` into an `scf.while`; one that is false from the start is nothing."""
+    del rest
+    if node.orelse:
+        fail("`else` after a loop is not part of the kernel language")
+    if any(has_return(one) for one in node.body):
+        fail(
+            "a `return` cannot leave a run-time loop",
+            remedy="set a flag in the loop and return after it",
+        )
+    emit = frame.emit
+    before, after = Block(), Block()
+    state = _State(frame, names_assigned_by([node.test, *node.body]), before)
+    with emit.into(before):
+        state.enter({})
+        condition = frame.visit(node.test)
+        if not isinstance(condition, Value):
+            _constant_condition(condition)
+            state.abandon()
+            return None
+        proceed = scalar_truth(frame, condition)
+    passed = state.reenter(after)
+    with emit.into(after):
+        state.run(node)
+        kept = state.prune([before, after])
+        emit(scf.Yield(kept.yields))
+    before.insert(scf.Condition(proceed, [passed[i] for i in kept.positions]))
+    loop = emit(scf.While(kept.inits, before, after))
+    state.leave(loop.outs, node, None)
+    return None
+
+
+def _constant_condition(condition: Operand) -> None:
+    if static_truth(condition):
+        fail(
+            "the condition of this `while` is always true, so it would never end",
+            remedy="loop on a variable that the body changes; a constexpr never does",
+        )
+
+
+# ---- what a loop carries ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """Hold what a loop carries after pruning, by position among the candidates."""
+
+    positions: Sequence[int]
+    inits: Sequence[Value]
+    yields: Sequence[Value]
+
+
+class _State:
+    """Follow the variables of a loop: before it, in its blocks, and after it."""
+
+    def __init__(self, frame: Frame, names: Sequence[str], block: Block) -> None:
+        self.frame = frame
+        self.names = list(names)
+        self.before = dict(frame.values)
+        self.carried = carried_names(frame, names)
+        self.inits = [value for name in self.carried for value in leaves(self.before[name])]
+        self.hints = [name for name in self.carried for _ in leaves(self.before[name])]
+        self.offset = len(block.args)
+        """How many arguments of the block come before the carried ones."""
+        self.block = block
+        self.args = self._add_args(block)
+        self.kept = _Kept((), (), ())
+
+    def _add_args(self, block: Block) -> list[Value]:
+        types: list[Type] = [value.type for value in self.inits]
+        return [block.add_arg(type_, hint) for type_, hint in zip(types, self.hints, strict=True)]
+
+    def enter(self, extra: Mapping[str, Operand]) -> None:
+        """Start a turn: the carried variables are the block's arguments."""
+        self._take(self.args)
+        for name, value in extra.items():
+            self.frame.values[name] = value
+
+    def _take(self, args: Sequence[Value]) -> None:
+        values = iter(args)
+        self.frame.values = dict(self.before)
+        for name in self.carried:
+            self.frame.values[name] = rebuild(self.before[name], values)
+
+    def reenter(self, block: Block) -> list[Value]:
+        """Go on in the body of a `while`; return what its condition passes on."""
+        passed = [
+            value for name in self.carried for value in leaves(self.frame.values[name])
+        ]
+        self.offset, self.block = 0, block
+        self.first_args, self.args = self.args, self._add_args(block)
+        self._take(self.args)
+        return passed
+
+    def run(self, node: ast.For | ast.While) -> None:
+        """Translate the body once, and check that it keeps every variable's type."""
+        self.frame.loop_depth += 1
+        self.frame.run(node.body)
+        self.frame.loop_depth -= 1
+        check_carried(self.frame, self.before, self.names, self.carried)
+
+    def prune(self, blocks: Sequence[Block]) -> _Kept:
+        """Take out the variables that every turn leaves as they were."""
+        yields = [value for name in self.carried for value in leaves(self.frame.values[name])]
+        steady = [value is arg for value, arg in zip(yields, self.args, strict=True)]
+        replaced = {
+            id(arg): init
+            for arg, init, still in zip(self.args, self.inits, steady, strict=True)
+            if still
+        }
+        for block in blocks:
+            offset = len(block.args) - len(self.inits)
+            for position in reversed(range(len(self.inits))):
+                if steady[position]:
+                    arg = block.args.pop(offset + position)
+                    arg.replace_all_uses_with(self.inits[position])
+            for index, arg in enumerate(block.args):
+                arg.index = index
+        positions = [i for i, still in enumerate(steady) if not still]
+        self.kept = _Kept(
+            positions,
+            [self.inits[i] for i in positions],
+            [replaced.get(id(yields[i]), yields[i]) for i in positions],
+        )
+        return self.kept
+
+    def leave(self, outs: Sequence[Value], node: ast.For | ast.While, counter: str | None) -> None:
+        """Set the variables to what they are after the loop."""
+        values = list(self.inits)
+        for position, out in zip(self.kept.positions, outs, strict=True):
+            values[position] = out
+            out.hint = self.hints[position]
+        frame = self.frame
+        frame.values = dict(self.before)
+        remaining = iter(values)
+        for name in self.carried:
+            frame.values[name] = rebuild(self.before[name], remaining)
+        where = f"the loop in line {node.lineno}"
+        for name in self.names:
+            if name not in self.before:
+                frame.values[name] = Unbound(f"is set only inside {where}", frame.loc(node))
+        if counter is not None:
+            frame.values[counter] = Unbound(f"counts {where}, which has ended", frame.loc(node))
+
+    def abandon(self) -> None:
+        """Leave everything as it was before the loop."""
+        self.frame.values = self.before
+
+

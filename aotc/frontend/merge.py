@@ -1,0 +1,236 @@
+"""Bringing the variables of two branches, or of a loop's turns, back together.
+
+Run-time values meet in the results of an `scf.if`; their types must agree, as Triton wants it.
+Tuples meet part by part. Constants must be the same constant, because nothing at run time can
+choose between two.
+
+A variable that only one branch sets loses its value, and remembers why, for the error that comes
+if it is used after all.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator, Sequence
+from typing import cast as type_cast
+
+from aotc.frontend.convert import to_value
+from aotc.frontend.emitter import fail
+from aotc.frontend.frame import Frame
+from aotc.frontend.values import Operand, Unbound, show, show_type
+from aotc.ir.core import Block, Value
+from aotc.ir.dialects import scf
+
+_Side = tuple[Block, dict[str, Operand]]
+
+
+def leaves(operand: Operand) -> Iterator[Value]:
+    """Yield the run-time values in an operand, tuples included, in order."""
+    if isinstance(operand, Value):
+        yield operand
+    elif isinstance(operand, tuple):
+        for item in type_cast("tuple[Operand, ...]", operand):
+            yield from leaves(item)
+
+
+def rebuild(operand: Operand, values: Iterator[Value]) -> Operand:
+    """Return `operand` with its run-time values replaced, in order."""
+    if isinstance(operand, Value):
+        return next(values)
+    if isinstance(operand, tuple):
+        return tuple(rebuild(item, values) for item in type_cast("tuple[Operand, ...]", operand))
+    return operand
+
+
+def same(left: Operand, right: Operand) -> bool:
+    """Return whether two operands are the same values and constants."""
+    if isinstance(left, tuple) and isinstance(right, tuple):
+        one, two = type_cast("tuple[Operand, ...]", left), type_cast("tuple[Operand, ...]", right)
+        return len(one) == len(two) and all(map(same, one, two))
+    if isinstance(left, Value) or isinstance(right, Value):
+        return left is right
+    return left is right or (type(left) is type(right) and left == right)
+
+
+def merge(
+    frame: Frame,
+    truth: Value,
+    before: dict[str, Operand],
+    sides: Sequence[_Side],
+    names: Sequence[str],
+    node: ast.If,
+) -> dict[str, Operand]:
+    """Emit the `scf.if` of two translated branches; return the variables after it.
+
+    `names` are the variables that either branch assigns.
+    """
+    (then, then_values), (orelse, else_values) = sides
+    after = dict(before)
+    merged: dict[str, Operand] = {}
+    for name in names:
+        then_value = then_values.get(name, _UNSET)
+        else_value = else_values.get(name, _UNSET)
+        if isinstance(then_value, Unbound) or isinstance(else_value, Unbound):
+            if name in before or then_value is not else_value:
+                after[name] = _lost(frame, name, node, then_value, else_value)
+            continue
+        if same(then_value, else_value):
+            after[name] = then_value
+            continue
+        _check_branches(name, before.get(name, _UNSET), then_value, else_value)
+        merged[name] = then_value
+    pairs = [
+        (one, two)
+        for name in merged
+        for one, two in zip(leaves(then_values[name]), leaves(else_values[name]), strict=True)
+    ]
+    then.insert(scf.Yield([one for one, _ in pairs]))
+    orelse.insert(scf.Yield([two for _, two in pairs]))
+    outs = iter(frame.emit(scf.If(truth, then, orelse)).outs)
+    for name, template in merged.items():
+        after[name] = rebuild(template, outs)
+        for value in leaves(after[name]):
+            value.hint = name
+    return after
+
+
+_UNSET = Unbound("is not set on every path")
+
+
+def _lost(frame: Frame, name: str, node: ast.If, then: Operand, orelse: Operand) -> Operand:
+    del name
+    line = node.lineno
+    if isinstance(then, Unbound) and isinstance(orelse, Unbound):
+        return then
+    side = "false" if isinstance(then, Unbound) else "true"
+    return Unbound(
+        f"is set only if the condition in line {line} is {side}", frame.loc(node)
+    )
+
+
+def _check_branches(name: str, before: Operand, then: Operand, orelse: Operand) -> None:
+    """Check that two different values of a variable can meet. Raises: CompileError."""
+    mismatch = _mismatch(then, orelse)
+    if mismatch is None:
+        return
+    if before is not _UNSET and not isinstance(before, Unbound) and same(before, orelse):
+        fail(
+            f"{name} is {_kind(before)} before this `if`, but {_kind(then)} in its branch",
+            remedy="a variable keeps its type through a run-time `if`: cast one with .to(...)",
+        )
+    fail(
+        f"{name} is {_kind(then)} in one branch of this `if`, and {_kind(orelse)} in the other",
+        remedy="a variable keeps its type through a run-time `if`: cast one with .to(...)",
+    )
+
+
+def _kind(operand: Operand) -> str:
+    return show(operand) if isinstance(operand, Value) else f"the constant {show(operand)}"
+
+
+def _mismatch(left: Operand, right: Operand) -> tuple[Operand, Operand] | None:
+    """Return the parts of two operands that cannot meet, or None."""
+    if isinstance(left, Value) and isinstance(right, Value):
+        return None if left.type == right.type else (left, right)
+    if isinstance(left, tuple) and isinstance(right, tuple):
+        one, two = type_cast("tuple[Operand, ...]", left), type_cast("tuple[Operand, ...]", right)
+        if len(one) != len(two):
+            return left, right  # pyright: ignore[reportUnknownVariableType]
+        for a, b in zip(one, two, strict=True):
+            found = _mismatch(a, b)
+            if found is not None:
+                return found
+        return None
+    return None if same(left, right) else (left, right)
+
+
+# ---- returned values --------------------------------------------------------------------------
+
+
+def merge_returned(
+    frame: Frame, truth: Value, sides: Sequence[tuple[Block, Operand]]
+) -> Operand:
+    """Emit the `scf.if` of two branches that each end the function; return what it returns."""
+    (then, then_value), (orelse, else_value) = sides
+    then_value, else_value = _unify(frame, then, then_value, orelse, else_value)
+    then.insert(scf.Yield(list(leaves(then_value))))
+    orelse.insert(scf.Yield(list(leaves(else_value))))
+    outs = frame.emit(scf.If(truth, then, orelse)).outs
+    return rebuild(then_value, iter(outs))
+
+
+def _unify(
+    frame: Frame, then: Block, left: Operand, orelse: Block, right: Operand
+) -> tuple[Operand, Operand]:
+    """Bring two returned operands to one type: different numbers become run-time scalars."""
+    if isinstance(left, tuple) and isinstance(right, tuple):
+        one, two = type_cast("tuple[Operand, ...]", left), type_cast("tuple[Operand, ...]", right)
+        if len(one) == len(two):
+            pairs = [_unify(frame, then, a, orelse, b) for a, b in zip(one, two, strict=True)]
+            return tuple(a for a, _ in pairs), tuple(b for _, b in pairs)
+    if not isinstance(left, Value) and not isinstance(right, Value) and same(left, right):
+        return left, right
+    one, two = _materialized(frame, then, left), _materialized(frame, orelse, right)
+    if isinstance(one, Value) and isinstance(two, Value) and one.type == two.type:
+        return one, two
+    fail(
+        f"{frame.function.qualname} returns {_returned(one)} on one path "
+        f"and {_returned(two)} on another",
+        remedy="every path of a function must return one type: cast with .to(...)",
+    )
+
+
+def _materialized(frame: Frame, block: Block, operand: Operand) -> Operand:
+    if not isinstance(operand, int | float):
+        return operand
+    with frame.emit.into(block):
+        return to_value(frame.emit, operand)
+
+
+def _returned(operand: Operand) -> str:
+    return "nothing" if operand is None else show(operand)
+
+
+# ---- loops ------------------------------------------------------------------------------------
+
+
+def carried_names(frame: Frame, names: Sequence[str]) -> list[str]:
+    """Return which of the variables a loop assigns hold run-time values before it."""
+    return [name for name in names if any(True for _ in leaves(frame.values.get(name)))]
+
+
+def check_carried(
+    frame: Frame, before: dict[str, Operand], names: Sequence[str], carried: Sequence[str]
+) -> None:
+    """Check that a turn of a loop kept every variable's type. Raises: CompileError."""
+    for name in names:
+        if name not in before or isinstance(before[name], Unbound):
+            continue
+        old, new = before[name], frame.values[name]
+        if name in carried:
+            mismatch = None if isinstance(new, Unbound) else _mismatch(old, new)
+            if isinstance(new, Unbound):
+                fail(f"{name} has no value at the end of this loop's body: it {new.reason}")
+            if mismatch is not None:
+                _type_changed(name, old, new)
+        elif not same(old, new):
+            _constant_changed(name, old, new)
+
+
+def _type_changed(name: str, old: Operand, new: Operand) -> None:
+    kind: Callable[[Operand], str] = (
+        lambda one: show_type(one.type) if isinstance(one, Value) else show(one)
+    )
+    fail(
+        f"{name} is {kind(old)} before this loop, but {kind(new)} after its body",
+        remedy="a variable that a loop carries keeps its type and shape: start it as what the "
+        "body makes of it, or cast in the body",
+    )
+
+
+def _constant_changed(name: str, old: Operand, new: Operand) -> None:
+    fail(
+        f"{name} is the constant {show(old)} before this loop, and the loop makes it {show(new)}",
+        remedy=f"start with a run-time value: assign {name} to a variable that is not a "
+        "constexpr before the loop",
+    )

@@ -1,0 +1,193 @@
+"""Which statement of which file defines a name: bindings of modules, and the files of imports.
+
+Nothing is evaluated here. A module-level name may be bound several times, under `if`s and in
+`try`s; all its bindings are listed with the conditions they stand under, and `static.py` decides.
+
+Imports are looked for beside the importing file and from the root of its package, never on
+`sys.path`: a build must not depend on what happens to be installed.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from aotc.frontend.source import SourceFile
+
+Guard = tuple[ast.expr, bool]
+
+_CACHED_MODULES = 512
+
+
+@dataclass(frozen=True, eq=False)
+class Binding:
+    """Name a statement that binds a module-level name.
+
+    `guards` are the tests it stands under with the outcome each needs; `is_fallback` says that it
+    is in an `except` clause. For an import, `alias` is the part that binds the name.
+    """
+
+    statement: ast.stmt
+    guards: tuple[Guard, ...] = ()
+    is_fallback: bool = False
+    alias: ast.alias | None = None
+
+
+@lru_cache(maxsize=_CACHED_MODULES)
+def bindings(file: SourceFile) -> dict[str, tuple[Binding, ...]]:
+    """Return the bindings of every module-level name, in source order; `*` holds star imports."""
+    found: dict[str, list[Binding]] = {}
+    for name, binding in _module_bindings(file.tree.body, (), is_fallback=False):
+        found.setdefault(name, []).append(binding)
+    return {name: tuple(listed) for name, listed in found.items()}
+
+
+def _module_bindings(
+    body: Sequence[ast.stmt], guards: tuple[Guard, ...], *, is_fallback: bool
+) -> Iterator[tuple[str, Binding]]:
+    for statement in body:
+        if isinstance(statement, ast.If):
+            for branch, outcome in ((statement.body, True), (statement.orelse, False)):
+                inner = (*guards, (statement.test, outcome))
+                yield from _module_bindings(branch, inner, is_fallback=is_fallback)
+        elif isinstance(statement, ast.Try):
+            for branch in (statement.body, statement.orelse, statement.finalbody):
+                yield from _module_bindings(branch, guards, is_fallback=is_fallback)
+            for handler in statement.handlers:
+                yield from _module_bindings(handler.body, guards, is_fallback=True)
+        elif isinstance(statement, ast.With):
+            yield from _module_bindings(statement.body, guards, is_fallback=is_fallback)
+        elif isinstance(statement, ast.Import | ast.ImportFrom):
+            for alias in statement.names:
+                name = alias.asname or alias.name.partition(".")[0]
+                yield name, Binding(statement, guards, is_fallback, alias)
+        else:
+            for name in bound_names(statement):
+                yield name, Binding(statement, guards, is_fallback)
+
+
+def bound_names(statement: ast.stmt) -> Iterator[str]:
+    """Yield the names that one simple statement or definition binds."""
+    if isinstance(statement, ast.FunctionDef | ast.ClassDef):
+        yield statement.name
+        return
+    targets: list[ast.expr] = []
+    if isinstance(statement, ast.Assign):
+        targets = statement.targets
+    elif isinstance(statement, ast.AnnAssign | ast.AugAssign):
+        targets = [statement.target]
+    for target in targets:
+        for node in ast.walk(target):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                yield node.id
+
+
+# ---- files of imports -------------------------------------------------------------------------
+
+
+def find_module(importer: SourceFile, name: str, level: int) -> str | None:
+    """Return the path of the module `name`, or None if it has no file near `importer`.
+
+    `level` is the number of leading dots of a relative import.
+    """
+    parts = [part for part in name.split(".") if part]
+    if level:
+        folder = importer.folder
+        for _ in range(level - 1):
+            folder = folder.parent
+        return _module_file(folder, parts)
+    for folder in _search_folders(importer, parts[0]):
+        found = _module_file(folder, parts)
+        if found is not None and Path(found) != Path(importer.path):
+            return found
+    return None
+
+
+def _search_folders(importer: SourceFile, first: str) -> Iterator[Path]:
+    """Yield where an absolute import may start: the folder, the package's root, a namesake."""
+    folder = importer.folder
+    yield folder
+    root = folder
+    while (root / "__init__.py").is_file() and root != root.parent:
+        root = root.parent
+    if root != folder:
+        yield root
+    for ancestor in (folder, *folder.absolute().parents):
+        if ancestor.name == first:
+            yield ancestor.parent
+
+
+def _module_file(folder: Path, parts: Sequence[str]) -> str | None:
+    base = folder.joinpath(*parts)
+    if parts and base.with_suffix(".py").is_file():
+        return str(base.with_suffix(".py"))
+    package = base / "__init__.py"
+    return str(package) if package.is_file() else None
+
+
+def find_definition(
+    body: Sequence[ast.stmt], path: Sequence[str]
+) -> ast.FunctionDef | None:
+    """Return the function at a dotted path through classes and functions, or None.
+
+    The last definition wins, as it does in Python.
+    """
+    found: ast.FunctionDef | None = None
+    for statement in body:
+        for branch in _branches(statement):
+            found = find_definition(branch, path) or found
+        if not isinstance(statement, ast.FunctionDef | ast.ClassDef) or statement.name != path[0]:
+            continue
+        if len(path) > 1:
+            found = find_definition(statement.body, path[1:]) or found
+        elif isinstance(statement, ast.FunctionDef):
+            found = statement
+    return found
+
+
+def _branches(statement: ast.stmt) -> list[list[ast.stmt]]:
+    if isinstance(statement, ast.If):
+        return [statement.orelse, statement.body]
+    if isinstance(statement, ast.Try):
+        return [*(handler.body for handler in statement.handlers), statement.body]
+    if isinstance(statement, ast.With):
+        return [statement.body]
+    return []
+
+
+def function_names(file: SourceFile) -> list[str]:
+    """Return the module-level functions of a file."""
+    return [
+        name
+        for name, listed in bindings(file).items()
+        if any(isinstance(one.statement, ast.FunctionDef) for one in listed)
+    ]
+
+
+# ---- decorators -------------------------------------------------------------------------------
+
+
+def dotted_name(node: ast.expr) -> str:
+    """Return `a.b.c` of a name or attribute, called or not, and "" for anything else."""
+    if isinstance(node, ast.Call):
+        return dotted_name(node.func)
+    if isinstance(node, ast.Attribute):
+        base = dotted_name(node.value)
+        return f"{base}.{node.attr}" if base else ""
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def decorator_names(node: ast.FunctionDef) -> list[str]:
+    """Return the last part of each decorator's name: `jit` for `@triton.jit`."""
+    return [dotted_name(one).rpartition(".")[2] for one in node.decorator_list]
+
+
+def decorator_call(node: ast.FunctionDef, name: str) -> ast.Call | None:
+    """Return the decorator `@….name(…)`, or None."""
+    for one in node.decorator_list:
+        if isinstance(one, ast.Call) and dotted_name(one).rpartition(".")[2] == name:
+            return one
+    return None

@@ -1,0 +1,47 @@
+"""What the syntax of a function says of its names and its returns, before anything is evaluated.
+
+A loop carries the variables its body assigns that existed before it: that is visible in the
+source, so no body is translated twice to find out.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+
+_CACHED_NODES = 8192
+
+
+@lru_cache(maxsize=_CACHED_NODES)
+def assigned_names(node: ast.AST) -> tuple[str, ...]:
+    """Return the names that `node` or anything nested in it assigns, in source order."""
+    if isinstance(node, ast.Name):
+        return (node.id,) if isinstance(node.ctx, ast.Store) else ()
+    return names_assigned_by(ast.iter_child_nodes(node))
+
+
+def names_assigned_by(nodes: Iterable[ast.AST]) -> tuple[str, ...]:
+    """Return the names that any of `nodes` assigns, in source order."""
+    return tuple(dict.fromkeys(name for node in nodes for name in assigned_names(node)))
+
+
+@lru_cache(maxsize=_CACHED_NODES)
+def has_return(node: ast.stmt) -> bool:
+    """Return whether a `return` is nested in `node`, or is it."""
+    return isinstance(node, ast.Return) or any(has_return(one) for one in nested(node))
+
+
+def nested(node: ast.stmt) -> Iterator[ast.stmt]:
+    """Yield the statements directly inside a compound statement."""
+    for name in ("body", "orelse", "finalbody"):
+        yield from getattr(node, name, ())
+
+
+def is_docstring(node: ast.stmt) -> bool:
+    """Return whether a statement is a bare string."""
+    return (
+        isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    )

@@ -1,0 +1,264 @@
+"""Statements of a kernel: one handler for each kind of syntax node.
+
+A handler gets the statements that follow it. An `if` that decides about returning hands them to
+both of its branches: what follows `if done: return` is the other branch, so every function is a
+tree of nested blocks and no branch ever jumps. Loops are in `loops.py`.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from typing import cast as type_cast
+
+from aotc.frontend.convert import not_a_value
+from aotc.frontend.emitter import fail
+from aotc.frontend.expressions import bind, decay, scalar_truth, static_truth
+from aotc.frontend.frame import Bind, Flow, Frame, Item, Returned, StatementHandler
+from aotc.frontend.loops import translate_for, translate_while
+from aotc.frontend.merge import merge, merge_returned
+from aotc.frontend.operators import BINARY, binary
+from aotc.frontend.program import device_assert
+from aotc.frontend.scope import has_return, is_docstring, names_assigned_by, nested
+from aotc.frontend.static import Evaluator, is_constexpr_annotation, truth_of
+from aotc.frontend.values import Operand, Unbound
+from aotc.ir.core import Block, Value
+from aotc.ir.diagnostics import CompileError
+from aotc.ir.dialects import tile
+
+# ---- assignment -------------------------------------------------------------------------------
+
+
+def _assign(frame: Frame, node: ast.Assign, _rest: Sequence[Item]) -> Flow:
+    value = frame.visit(node.value)
+    for target in node.targets:
+        _assign_to(frame, target, value)
+    return None
+
+
+def _assign_to(frame: Frame, target: ast.expr, value: Operand) -> None:
+    if isinstance(target, ast.Name) and target.id in frame.declared:
+        del frame.declared[target.id]
+        bind(frame, target, value)
+        return
+    bind(frame, target, decay(frame, value))
+
+
+def _annotated_assign(frame: Frame, node: ast.AnnAssign, _rest: Sequence[Item]) -> Flow:
+    if not is_constexpr_annotation(node.annotation):
+        if node.value is not None:
+            _assign_to(frame, node.target, frame.visit(node.value))
+        return None
+    if not isinstance(node.target, ast.Name):
+        fail("only a variable can be a constexpr")
+    name = node.target.id
+    if node.value is None:
+        frame.declared[name] = None
+        return None
+    defined = name in frame.values and not isinstance(frame.values[name], Unbound)
+    # The body of an unrolled loop comes here again; that is the same definition.
+    if defined and frame.constexprs.get(name) is not node:
+        fail(f"{name} is already defined, and a constexpr cannot be reassigned")
+    frame.constexprs[name] = node
+    frame.values[name] = frame.visit(node.value)
+    return None
+
+
+def _augmented_assign(frame: Frame, node: ast.AugAssign, _rest: Sequence[Item]) -> Flow:
+    if not isinstance(node.target, ast.Name):
+        fail("only a variable can be the target of this assignment")
+    op = BINARY.get(type(node.op))
+    if op is None:
+        fail(f"the operator {type(node.op).__name__} is not part of the kernel language")
+    left = frame.visit(ast.Name(node.target.id, ast.Load(), **_place(node.target)))
+    right = frame.visit(node.value)
+    for one in (left, right):
+        if isinstance(one, Unbound):
+            not_a_value(one, "a value")
+    bind(frame, node.target, decay(frame, binary(frame.emit, op, left, right)))
+    return None
+
+
+def _place(node: ast.expr) -> dict[str, int]:
+    return {
+        "lineno": node.lineno,
+        "col_offset": node.col_offset,
+        "end_lineno": node.end_lineno or node.lineno,
+        "end_col_offset": node.end_col_offset or node.col_offset + 1,
+    }
+
+
+def _bind(frame: Frame, item: Bind, _rest: Sequence[Item]) -> Flow:
+    bind(frame, item.target, item.value)
+    return None
+
+
+# ---- expressions and checks -------------------------------------------------------------------
+
+
+def _expression(frame: Frame, node: ast.Expr, _rest: Sequence[Item]) -> Flow:
+    if is_docstring(node):
+        return None
+    value = frame.visit(node.value)
+    # A promise is made of a variable even if its result is dropped: `tl.multiple_of(stride, 8)`.
+    if isinstance(value, Value) and isinstance(value.op, tile.Hint):
+        call = node.value
+        first = call.args[0] if isinstance(call, ast.Call) and call.args else None
+        if isinstance(first, ast.Name) and frame.values.get(first.id) is value.op.value:
+            frame.values[first.id] = value
+    return None
+
+
+def _assert(frame: Frame, node: ast.Assert, _rest: Sequence[Item]) -> Flow:
+    message = "" if node.msg is None else frame.visit(node.msg)
+    device_assert(frame.emit, frame.visit(node.test), message)
+    return None
+
+
+def _pass(frame: Frame, node: ast.Pass, _rest: Sequence[Item]) -> Flow:
+    del frame, node
+
+
+def _raise(frame: Frame, node: ast.Raise, _rest: Sequence[Item]) -> Flow:
+    del frame
+    detail = "" if node.exc is None else f": {ast.unparse(node.exc)}"
+    fail(f"this `raise` is reached with the given types and constants{detail}")
+
+
+_REMEDIES: dict[type[ast.stmt], tuple[str, str]] = {
+    ast.Break: ("`break`", "a loop runs its whole range; use a mask, or a `while` with a condition"),
+    ast.Continue: ("`continue`", "put the rest of the body under an `if`"),
+    ast.FunctionDef: ("a nested function", "move it to module level and decorate it with @triton.jit"),
+    ast.ClassDef: ("a class", ""),
+    ast.Import: ("an import inside a kernel", "import at module level"),
+    ast.ImportFrom: ("an import inside a kernel", "import at module level"),
+    ast.With: ("`with`", ""),
+    ast.Try: ("`try`", "kernels raise nothing to catch"),
+    ast.Global: ("`global`", "pass values as arguments and return them"),
+    ast.Nonlocal: ("`nonlocal`", "pass values as arguments and return them"),
+    ast.Delete: ("`del`", ""),
+    ast.Match: ("`match`", "use `if` and `elif`"),
+}
+
+
+def _unsupported(frame: Frame, node: ast.stmt, _rest: Sequence[Item]) -> Flow:
+    del frame
+    what, remedy = _REMEDIES[type(node)]
+    fail(f"{what} is not part of the kernel language", remedy=remedy)
+
+
+# ---- branches and returns ---------------------------------------------------------------------
+
+
+def _return(frame: Frame, node: ast.Return, _rest: Sequence[Item]) -> Flow:
+    if frame.loop_depth:
+        fail(
+            "a `return` cannot leave a run-time loop",
+            remedy="set a flag in the loop and return after it",
+        )
+    return Returned(None if node.value is None else frame.visit(node.value))
+
+
+def _if(frame: Frame, node: ast.If, rest: Sequence[Item]) -> Flow:
+    condition = frame.visit(node.test)
+    if not isinstance(condition, Value):
+        live = node.body if static_truth(condition) else node.orelse
+        if any(has_return(one) for one in live):
+            return _end(frame.run([*live, *rest]))
+        return frame.run(live)
+    truth = scalar_truth(frame, condition)
+    if has_return(node) and _may_return(frame, [node], {}):
+        return _branch_to_return(frame, node, truth, rest)
+    _branch(frame, node, truth)
+    return None
+
+
+def _end(flow: Flow) -> Returned:
+    """Return how a path that ran to the end of its function ended."""
+    return Returned(None) if flow is None else flow
+
+
+def _may_return(frame: Frame, body: Sequence[ast.stmt], changed: dict[str, None]) -> bool:
+    """Return whether a `return` can be reached, leaving out arms that constants rule out."""
+    for one in body:
+        if isinstance(one, ast.Return):
+            return True
+        if has_return(one):
+            arms = _live_arms(frame, one, changed) if isinstance(one, ast.If) else None
+            if _may_return(frame, list(nested(one)) if arms is None else arms, changed):
+                return True
+        changed.update(dict.fromkeys(names_assigned_by([one])))
+    return False
+
+
+def _live_arms(
+    frame: Frame, node: ast.If, changed: dict[str, None]
+) -> Sequence[ast.stmt] | None:
+    """Return the arm that constants select; None if the condition is for run time."""
+    constants = {
+        name: value
+        for name, value in frame.values.items()
+        if not isinstance(value, Value | Unbound) and name not in changed
+    }
+    if any(
+        isinstance(part, ast.Name) and part.id in frame.values and part.id not in constants
+        for part in ast.walk(node.test)
+    ):
+        return None
+    try:
+        evaluator = Evaluator(frame.program.globals, frame.file, constants)
+        return node.body if truth_of(evaluator.evaluate(node.test)) else node.orelse
+    except CompileError:
+        return None
+
+
+def _branch(frame: Frame, node: ast.If, truth: Value) -> None:
+    """Translate a run-time `if` after which the function goes on."""
+    before = dict(frame.values)
+    sides: list[tuple[Block, dict[str, Operand]]] = []
+    for body in (node.body, node.orelse):
+        frame.values = dict(before)
+        with frame.emit.into(Block()) as block:
+            flow = frame.run(body)
+        if flow is not None:
+            fail("this `return` was not expected; please report the kernel")
+        sides.append((block, frame.values))
+    names = names_assigned_by([*node.body, *node.orelse])
+    frame.values = merge(frame, truth, before, sides, names, node)
+
+
+def _branch_to_return(frame: Frame, node: ast.If, truth: Value, rest: Sequence[Item]) -> Returned:
+    """Translate a run-time `if` that may return: what follows it goes into both branches."""
+    if frame.loop_depth:
+        fail(
+            "a `return` cannot leave a run-time loop",
+            remedy="set a flag in the loop and return after it",
+        )
+    before = dict(frame.values)
+    sides: list[tuple[Block, Operand]] = []
+    for body in (node.body, node.orelse):
+        frame.values = dict(before)
+        with frame.emit.into(Block()) as block:
+            flow = _end(frame.run([*body, *rest]))
+        sides.append((block, flow.value))
+    return Returned(merge_returned(frame, truth, sides))
+
+
+STATEMENTS = type_cast(
+    "dict[type[object], StatementHandler]",
+    {
+        ast.Assign: _assign,
+        ast.AnnAssign: _annotated_assign,
+        ast.AugAssign: _augmented_assign,
+        ast.Expr: _expression,
+        ast.Assert: _assert,
+        ast.Pass: _pass,
+        ast.Raise: _raise,
+        ast.Return: _return,
+        ast.If: _if,
+        ast.For: translate_for,
+        ast.While: translate_while,
+        Bind: _bind,
+        **dict.fromkeys(_REMEDIES, _unsupported),
+    },
+)

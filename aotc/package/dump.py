@@ -1,0 +1,158 @@
+"""The one compile that `aotc dump` shows, from a kernel's name and `NAME=VALUE` settings.
+
+The kernel is `SOURCE.py:KERNEL`, described by settings alone, or `MANIFEST:KERNEL`, where settings
+pick among the manifest's variants and replace what none of them has. A setting is named by what it
+sets: a config key, a `tl.constexpr` parameter, a type variable or an argument, whose value is then
+its type.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from aotc.compiler import CompileRequest, autotune_configs
+from aotc.ir.diagnostics import ManifestError, did_you_mean
+from aotc.package import argument_type
+from aotc.package.grid import VariantSpec, expand, integer_values
+from aotc.package.manifest import load, read_function
+from aotc.package.parameters import Function
+from aotc.package.spec import CONFIG_KEYS, KernelSpec, config_value_problem, missing_constexpr
+from aotc.package.tables import Constant
+from aotc.target import Target
+
+_WORDS: dict[str, Constant] = {"true": True, "True": True, "false": False, "False": False}
+
+
+def find_request(
+    subject: str, target: Target | None, settings: Mapping[str, str]
+) -> CompileRequest:
+    """Return the compile that `subject` and `settings` describe.
+
+    Without a `target` it is the manifest's first one, or sm_90a for a source.
+
+    Raises:
+        DiagnosticError: there is no such kernel, a setting is wrong, or one is missing.
+    """
+    file, _, name = subject.rpartition(":")
+    if not file or not name:
+        message = f"expected SOURCE.py:KERNEL or MANIFEST:KERNEL, got {subject!r}"
+        raise ManifestError(message)
+    if Path(file).suffix == ".toml":
+        manifest = load(file)
+        return _from_manifest(manifest.kernel(name), target or manifest.targets[0], settings)
+    function = read_function(file, name)
+    return _from_source(file, function, target.name if target else "sm_90a", settings)
+
+
+def parse_constant(text: str) -> Constant:
+    """Return the boolean, number or string that a setting writes."""
+    if text in _WORDS:
+        return _WORDS[text]
+    with contextlib.suppress(ValueError):
+        return int(text, 0)
+    with contextlib.suppress(ValueError):
+        return float(text)
+    return text
+
+
+def _from_source(
+    file: str, function: Function, target: str, settings: Mapping[str, str]
+) -> CompileRequest:
+    types, constants, options = _sorted_settings(function, settings)
+    for parameter in function.arguments:
+        if parameter.name not in types and not parameter.has_default:
+            message = f"expected a type for argument {parameter.name!r} of {function.name}"
+            raise ManifestError(message, remedy=f"add --set '{parameter.name}=*fp32:16', say")
+    missing = missing_constexpr(function, set(constants))
+    if missing is not None:
+        message = f"expected a value for the tl.constexpr parameter {missing!r}"
+        raise ManifestError(message, remedy=f"add --set {missing}=128, say")
+    return CompileRequest(
+        source=file,
+        kernel=function.name,
+        signature=_ordered_types(function, types, constants),
+        constants=_ordered_constants(function, constants),
+        target=target,
+        **options,
+    )
+
+
+def _from_manifest(
+    kernel: KernelSpec, target: Target, settings: Mapping[str, str]
+) -> CompileRequest:
+    variants: Sequence[VariantSpec] = expand(kernel, [target], autotune_configs).variants
+    types = {name: text for name, text in settings.items() if name in kernel.types}
+    for name, dtype in types.items():
+        if dtype not in kernel.types[name]:
+            message = f"expected {name} to be one of {', '.join(kernel.types[name])}, got {dtype!r}"
+            raise ManifestError(message)
+        at = list(kernel.types).index(name)
+        variants = [variant for variant in variants if variant.types[at] == dtype]
+    rest = {name: text for name, text in settings.items() if name not in types}
+    arguments, constants, options = _sorted_settings(kernel.function, rest)
+    for name, value in {**constants, **options}.items():
+        agreeing = [v for v in variants if name in v.values and v.values[name] == value]
+        variants = agreeing or variants
+    request = variants[0].request
+    values = {**dict(request.constants), **constants}
+    signature = {**dict(request.signature), **_concrete_types(arguments, values)}
+    return replace(
+        request,
+        signature=tuple((name, signature[name]) for name in signature),
+        constants=tuple(values.items()),
+        **options,
+    )
+
+
+def _sorted_settings(
+    function: Function, settings: Mapping[str, str]
+) -> tuple[dict[str, argument_type.ArgumentType], dict[str, Constant], dict[str, int]]:
+    """Return the settings of arguments, of constexpr parameters and of config keys."""
+    types: dict[str, argument_type.ArgumentType] = {}
+    constants: dict[str, Constant] = {}
+    options: dict[str, Constant] = {}
+    arguments = [parameter.name for parameter in function.arguments]
+    constexprs = [parameter.name for parameter in function.constexprs]
+    for name, text in settings.items():
+        if name in arguments:
+            types[name] = argument_type.parse(text)
+            continue
+        value = parse_constant(text)
+        if name in CONFIG_KEYS:
+            problem = config_value_problem(name, value)
+            if problem:
+                raise ManifestError(problem)
+            options[name] = value
+        if name in constexprs:
+            constants[name] = value
+        elif name not in CONFIG_KEYS:
+            known = [*arguments, *constexprs, *CONFIG_KEYS]
+            message = f"expected a parameter of {function.name} or a config key, got {name!r}"
+            raise ManifestError(message, remedy=did_you_mean(name, known) or ", ".join(known))
+    return types, constants, integer_values(options)
+
+
+def _concrete_types(
+    types: Mapping[str, argument_type.ArgumentType], constants: Mapping[str, object]
+) -> dict[str, str]:
+    return {name: argument.concrete({}, constants) for name, argument in types.items()}
+
+
+def _ordered_types(
+    function: Function,
+    types: Mapping[str, argument_type.ArgumentType],
+    constants: Mapping[str, object],
+) -> tuple[tuple[str, str], ...]:
+    concrete = _concrete_types(types, constants)
+    names = [parameter.name for parameter in function.arguments if parameter.name in types]
+    return tuple((name, concrete[name]) for name in names)
+
+
+def _ordered_constants(
+    function: Function, constants: Mapping[str, Constant]
+) -> tuple[tuple[str, Constant], ...]:
+    names = [parameter.name for parameter in function.constexprs if parameter.name in constants]
+    return tuple((name, constants[name]) for name in names)

@@ -1,0 +1,315 @@
+"""The sections of a `[[kernel]]` table: signature, types, constants, choices, configs, grid.
+
+Each is read by one function and checked against the parameters of the kernel's function, and then
+all together: no name is given twice, and none that is needed is missing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from aotc.ir.diagnostics import Loc, ManifestError, did_you_mean
+from aotc.ir.types import SCALARS
+from aotc.package import argument_type, expression
+from aotc.package.argument_type import ArgumentType
+from aotc.package.expression import ExpressionError
+from aotc.package.parameters import Function
+from aotc.package.spec import (
+    CONFIG_KEYS,
+    AutotuneConfigs,
+    CartesianConfigs,
+    Configs,
+    KernelSpec,
+    ListedConfigs,
+    ManifestExpression,
+    config_value_problem,
+    missing_constexpr,
+)
+from aotc.package.tables import Constant, Table
+
+KERNEL_KEYS = (
+    *("name", "source", "grid", "signature", "types", "constants", "choices"),
+    *("configs", "config", "where"),
+)
+MAX_GRID_RANK = 3
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def read_kernel(table: Table, name: str, source: str, function: Function) -> KernelSpec:
+    """Return what `table` says of the kernel `name`, whose code is `function` of `source`.
+
+    Raises:
+        ManifestError: a section is wrong, or two do not go together.
+    """
+    types = _read_types(table)
+    signature = _read_signature(table, function, types)
+    constants = _read_constants(table, function)
+    choices = _read_choices(table, function)
+    configs = _read_configs(table, function)
+    _check_given_once(table, constants, choices, configs)
+    spec = KernelSpec(
+        name=name,
+        source=source,
+        function=function,
+        signature=signature,
+        types=types,
+        constants=constants,
+        choices=choices,
+        configs=configs,
+        grid=_read_grid(table, function, signature),
+        where=_read_where(table, function, choices),
+        loc=table.value_loc("name" if table.has("name") else "source"),
+        configs_loc=table.value_loc("configs" if table.has("configs") else "config"),
+    )
+    _check_constexprs(table, spec)
+    _check_blocks(table, spec)
+    return spec
+
+
+def _read_types(table: Table) -> dict[str, tuple[str, ...]]:
+    types: dict[str, tuple[str, ...]] = {}
+    section = table.optional_table("types")
+    for name in section:
+        if not _NAME.fullmatch(name):
+            raise section.wrong_key(name, f"expected a type variable such as T, got {name!r}")
+        if name in SCALARS:
+            message = f"expected a type variable such as T, got the dtype {name!r}"
+            raise section.wrong_key(name, message)
+        types[name] = section.unique(name, section.strings(name))
+        for index, dtype in enumerate(types[name]):
+            if dtype not in SCALARS:
+                message = f"expected a dtype, got {dtype!r}"
+                remedy = did_you_mean(dtype, SCALARS) or "dtypes are " + " ".join(SCALARS)
+                raise ManifestError(message, section.element(name, index), remedy=remedy)
+    return types
+
+
+def _read_signature(
+    table: Table, function: Function, types: Mapping[str, tuple[str, ...]]
+) -> dict[str, ArgumentType]:
+    section = table.optional_table("signature")
+    names = [parameter.name for parameter in function.arguments]
+    constexprs = [parameter.name for parameter in function.constexprs]
+    for name in section:
+        if name in constexprs:
+            message = f"expected an argument, got the tl.constexpr parameter {name!r}"
+            remedy = "give its value in [kernel.constants], [kernel.choices] or [kernel.configs]"
+            raise section.wrong_key(name, message, remedy)
+        if name not in names:
+            message = f"expected an argument of {function.name}, got {name!r}"
+            raise section.wrong_key(
+                name, message, did_you_mean(name, names) or _listed("its arguments are", names)
+            )
+    signature: dict[str, ArgumentType] = {}
+    for parameter in function.arguments:
+        if section.has(parameter.name):
+            text = section.string(parameter.name)
+            loc = section.value_loc(parameter.name)
+            signature[parameter.name] = argument_type.parse(text, tuple(types), loc)
+        elif not parameter.has_default:
+            message = f"expected a type for argument {parameter.name!r} of {function.name}"
+            remedy = f'add `{parameter.name} = "..."` to [kernel.signature]'
+            raise ManifestError(message, section.loc, remedy=remedy)
+    used = {argument.element for argument in signature.values()}
+    for name in types:
+        if name not in used:
+            message = f"expected an argument of type {name!r}, got none"
+            remedy = f'write "*{name}" in [kernel.signature], or leave the variable out'
+            raise table.optional_table("types").wrong_key(name, message, remedy)
+    return signature
+
+
+def _check_constexpr(section: Table, name: str, function: Function) -> None:
+    """Check that `name`, a key of `section`, is a constexpr parameter."""
+    names = [parameter.name for parameter in function.constexprs]
+    if name in names:
+        return
+    message = f"expected a tl.constexpr parameter of {function.name}, got {name!r}"
+    remedy = did_you_mean(name, names) or _listed("its constexpr parameters are", names)
+    if name in [parameter.name for parameter in function.arguments]:
+        remedy = f'fix its value in [kernel.signature], as in {name} = "i32=1"'
+    if name in CONFIG_KEYS:
+        remedy = "it is a config key: write it in [kernel.configs]"
+    raise section.wrong_key(name, message, remedy)
+
+
+def _listed(intro: str, names: list[str]) -> str:
+    return f"{intro} {', '.join(names)}" if names else ""
+
+
+def _read_constants(table: Table, function: Function) -> dict[str, Constant]:
+    section = table.optional_table("constants")
+    for name in section:
+        _check_constexpr(section, name, function)
+    return {name: section.constant(name) for name in section}
+
+
+def _read_choices(table: Table, function: Function) -> dict[str, tuple[Constant, ...]]:
+    section = table.optional_table("choices")
+    for name in section:
+        _check_constexpr(section, name, function)
+    return {name: section.unique(name, section.constants(name)) for name in section}
+
+
+def _read_configs(table: Table, function: Function) -> Configs:
+    if table.has("configs") and table.has("config"):
+        message = "expected either 'configs' or [[kernel.config]] tables, got both"
+        raise table.wrong_key("configs", message)
+    if table.has("config"):
+        sections = table.tables("config", None)
+        listed: list[tuple[tuple[str, Constant], ...]] = []
+        for section in sections:
+            pairs = [(name, section.constant(name)) for name in section]
+            for name, value in pairs:
+                _check_config_entry(section, name, value, section.value_loc(name), function)
+            if tuple(pairs) in listed:
+                message = "expected each config once, got the same one again"
+                raise ManifestError(message, section.loc)
+            listed.append(tuple(pairs))
+        return ListedConfigs(tuple(listed))
+    if table.is_string("configs"):
+        if table.string("configs") != "autotune":
+            message = f"expected a table or 'autotune', got {table.string('configs')!r}"
+            raise table.wrong("configs", message)
+        return AutotuneConfigs()
+    section = table.optional_table("configs")
+    axes: list[tuple[str, tuple[Constant, ...]]] = []
+    for name in section:
+        values = section.unique(name, section.constants(name))
+        for index, value in enumerate(values):
+            _check_config_entry(section, name, value, section.element(name, index), function)
+        axes.append((name, values))
+    return CartesianConfigs(tuple(axes))
+
+
+def _check_config_entry(
+    section: Table, name: str, value: Constant, loc: Loc, function: Function
+) -> None:
+    if name not in CONFIG_KEYS:
+        names = [parameter.name for parameter in function.constexprs]
+        if name not in names:
+            message = f"expected a config key or a tl.constexpr parameter, got {name!r}"
+            known = [*CONFIG_KEYS, *names]
+            remedy = did_you_mean(name, known) or _listed("they are", known)
+            raise section.wrong_key(name, message, remedy)
+        return
+    problem = config_value_problem(name, value)
+    if problem:
+        raise ManifestError(problem, loc)
+
+
+def _config_keys(configs: Configs) -> list[str]:
+    if isinstance(configs, CartesianConfigs):
+        return [name for name, _ in configs.axes]
+    if isinstance(configs, ListedConfigs):
+        return list(dict.fromkeys(name for config in configs.configs for name, _ in config))
+    return []
+
+
+def _check_given_once(
+    table: Table,
+    constants: Mapping[str, Constant],
+    choices: Mapping[str, tuple[Constant, ...]],
+    configs: Configs,
+) -> None:
+    owner = dict.fromkeys(constants, "constants")
+    for section, names in (("choices", list(choices)), ("configs", _config_keys(configs))):
+        for name in names:
+            if name in owner:
+                message = f"expected {name!r} in one place, got it in {owner[name]} and {section}"
+                raise table.optional_table(owner[name]).wrong_key(name, message)
+            owner[name] = section
+
+
+def _check_constexprs(table: Table, spec: KernelSpec) -> None:
+    """Check that every constexpr parameter has a value in every config."""
+    if isinstance(spec.configs, AutotuneConfigs):
+        return  # the configs are known when they are expanded
+    given = {*spec.constants, *spec.choices}
+    configs = (
+        [[name for name, _ in config] for config in spec.configs.configs]
+        if isinstance(spec.configs, ListedConfigs)
+        else [_config_keys(spec.configs)]
+    )
+    for index, keys in enumerate(configs):
+        missing = missing_constexpr(spec.function, given | set(keys))
+        if missing is None:
+            continue
+        message = f"expected a value for the tl.constexpr parameter {missing!r}"
+        if isinstance(spec.configs, ListedConfigs):
+            raise ManifestError(f"{message} in this config", table.element("config", index))
+        remedy = f"add {missing!r} to [kernel.constants], [kernel.choices] or [kernel.configs]"
+        raise ManifestError(message, spec.loc, remedy=remedy)
+
+
+def _check_blocks(table: Table, spec: KernelSpec) -> None:
+    section = table.optional_table("signature")
+    names = [parameter.name for parameter in spec.function.constexprs]
+    for name, argument in spec.signature.items():
+        for extent in argument.block:
+            if isinstance(extent, str) and extent not in names:
+                message = f"expected a tl.constexpr parameter as block extent, got {extent!r}"
+                remedy = did_you_mean(extent, names) or _listed("they are", names)
+                raise section.wrong(name, message, remedy)
+
+
+def _read_grid(
+    table: Table, function: Function, signature: Mapping[str, ArgumentType]
+) -> tuple[ManifestExpression, ...] | None:
+    if not table.has("grid"):
+        return None
+    texts = table.strings("grid")
+    if not 1 <= len(texts) <= MAX_GRID_RANK:
+        message = f"expected 1 to {MAX_GRID_RANK} grid expressions, got {len(texts)}"
+        raise table.wrong("grid", message)
+    return tuple(
+        _expression(text, table.element("grid", index), function, signature)
+        for index, text in enumerate(texts)
+    )
+
+
+def _read_where(
+    table: Table, function: Function, choices: Mapping[str, tuple[Constant, ...]]
+) -> ManifestExpression | None:
+    if not table.has("where"):
+        return None
+    found = _expression(table.string("where"), table.value_loc("where"), function, {})
+    for name, col in expression.free_names(found.root).items():
+        if name in choices:
+            message = f"`{name}` is a choice of the caller's; `where` filters configs"
+            raise found.error(ExpressionError(message, col))
+    return found
+
+
+def _expression(
+    text: str, loc: Loc, function: Function, signature: Mapping[str, ArgumentType]
+) -> ManifestExpression:
+    """Parse `text` and check that every name in it stands for an integer or a tensor's extent."""
+    try:
+        found = ManifestExpression(expression.parse(text), loc)
+    except ExpressionError as error:
+        raise ManifestExpression(expression.Integer(0), loc).error(error) from None
+    constants = [*(parameter.name for parameter in function.constexprs), *CONFIG_KEYS]
+    for node in expression.walk(found.root):
+        if not isinstance(node, expression.Name | expression.Extent):
+            continue
+        argument = signature.get(node.name)
+        problem = ""
+        if isinstance(node, expression.Extent):
+            if argument is None or argument.kind != "tensordesc":
+                problem = f"`{node.name}` is no tensor descriptor"
+            elif node.dim >= len(argument.block):
+                problem = f"`{node.name}` has {len(argument.block)} dimensions"
+        elif argument is not None:
+            element = SCALARS.get(argument.element)
+            if argument.kind != "scalar" or (element is not None and not element.is_int):
+                problem = f"expected an integer argument, `{node.name}` is none"
+        elif node.name not in constants:
+            known = [*signature, *constants]
+            hint = did_you_mean(node.name, known)
+            problem = f"`{node.name}` names nothing" + (f": {hint}" if hint else "")
+        if problem:
+            raise found.error(ExpressionError(problem, node.col))
+    return found

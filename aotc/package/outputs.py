@@ -1,0 +1,94 @@
+"""The files of a build: the archive, its header and its static library.
+
+Each replaces its predecessor at once, the archive last, and one that would not change is not
+touched: its time stays, so a C++ build that depends on it has nothing to do. To see that a static
+library is up to date its bytes are searched for the archive's; writing one takes LLVM, which a
+build with nothing to do does not load.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable
+from pathlib import Path
+
+from aotc.ir.diagnostics import ManifestError, did_you_mean
+from aotc.package import archive, header
+from aotc.package.index import Archive, ArchiveError
+
+# Hosts by the names they go by, and the machine number in their ELF files.
+_HOSTS = {"x86_64": 62, "amd64": 62, "aarch64": 183, "arm64": 183}
+_DEFAULT_HOST = "x86_64"
+_ELF_MAGIC = b"\x7fELF"
+
+
+def write_files(
+    result: Archive, folder: Path, host: str, warn: Callable[[str], None]
+) -> tuple[Path, ...]:
+    """Write an archive, its header and its static library to `folder`; return their paths.
+
+    An archive too large to be linked in has no library; `warn` is told.
+
+    Raises:
+        ArchiveError: the format cannot hold the archive, or a file cannot be written.
+        ManifestError: two names are one in C, or there is no such `host`.
+    """
+    host = _known_host(host)
+    data = archive.encode(result)
+    text = header.header_text(result).encode()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        message = f"cannot make the folder {folder}: {error.strerror or error}"
+        raise ArchiveError("IO", message) from None
+    library = folder / f"lib{result.name}.a"
+    has_library = _write_library(result.name, data, library, host, warn)
+    paths = (folder / f"{result.name}.aotc", folder / f"{result.name}.h")
+    for path, content in ((paths[1], text), (paths[0], data)):
+        if _read(path) != content:
+            archive.write_file(path, content)
+    return (*paths, library) if has_library else paths
+
+
+def _known_host(host: str) -> str:
+    if not host:
+        machine = platform.machine().lower()
+        return machine if machine in _HOSTS else _DEFAULT_HOST
+    if host.lower() not in _HOSTS:
+        message = f"expected a host (x86_64 or aarch64), got {host!r}"
+        raise ManifestError(message, remedy=did_you_mean(host, _HOSTS))
+    return host.lower()
+
+
+def _write_library(
+    name: str, data: bytes, path: Path, host: str, warn: Callable[[str], None]
+) -> bool:
+    if _is_current(_read(path), data, host):
+        return True
+    from aotc.package.object import library_bytes  # noqa: PLC0415 - loads LLVM
+
+    try:
+        content = library_bytes(name, data, host)
+    except ArchiveError as error:
+        if error.kind != "LIMIT":
+            raise
+        warn(f"no {path.name}: {error.message}")
+        return False
+    archive.write_file(path, content)
+    return True
+
+
+def _is_current(library: bytes | None, data: bytes, host: str) -> bool:
+    if library is None:
+        return False
+    # The first ELF file in it is the object; `e_machine` is 18 bytes in.
+    machine_at = library.find(_ELF_MAGIC) + 18
+    machine = int.from_bytes(library[machine_at : machine_at + 2], "little")
+    return machine == _HOSTS[host] and data in library
+
+
+def _read(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return None

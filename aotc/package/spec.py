@@ -1,0 +1,138 @@
+"""What a manifest says, as plain values: kernels, their axes, their expressions.
+
+`manifest.py` makes them, `grid.py` expands them. The reserved config keys are defined here too,
+since a config has the same rules wherever it comes from: a table, a list, the kernel's source.
+
+Invariant: a `Manifest` that `manifest.py` returns is consistent. Every argument has a type or a
+default, every `tl.constexpr` parameter a value, a default or an autotuner, and every name in a grid
+or a `where` stands for something.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from aotc.ir.diagnostics import Loc, ManifestError, did_you_mean
+from aotc.package.argument_type import ArgumentType
+from aotc.package.expression import Expression, ExpressionError
+from aotc.package.parameters import Function
+from aotc.package.tables import Constant
+from aotc.target import Target
+
+# The reserved config keys: lowest and highest value, and whether it must be a power of two. More
+# warps than a target has threads for are no mistake: such a config is dropped for that target.
+_CONFIG_RANGES: dict[str, tuple[int, int, bool]] = {
+    "num_warps": (1, 64, True),
+    "num_stages": (1, 32, False),
+    "num_ctas": (1, 16, True),
+    "maxnreg": (16, 255, False),
+}
+CONFIG_KEYS = tuple(_CONFIG_RANGES)
+CONFIG_DEFAULTS: dict[str, int] = {"num_warps": 4, "num_stages": 3, "num_ctas": 1}
+
+Axes: TypeAlias = tuple[tuple[str, tuple[Constant, ...]], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CartesianConfigs:
+    """Every combination of the axes' values; no axes make one empty config."""
+
+    axes: Axes = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ListedConfigs:
+    """The `[[kernel.config]]` tables, as they are."""
+
+    configs: tuple[tuple[tuple[str, Constant], ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AutotuneConfigs:
+    """Whatever the source's `@triton.autotune` lists."""
+
+
+Configs: TypeAlias = CartesianConfigs | ListedConfigs | AutotuneConfigs
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestExpression:
+    """An expression and the place of its text, for errors that only a variant brings out."""
+
+    root: Expression
+    loc: Loc
+
+    def error(self, error: ExpressionError) -> ManifestError:
+        """Return `error` as the user's mistake, at its column of this text."""
+        loc = self.loc
+        # The text starts after the opening quote; an end that is not shown marks one character.
+        col = loc.col + 1 + error.col
+        inside = col < loc.end_col
+        place = Loc(loc.file, loc.line, col, col + 1) if inside else loc
+        return ManifestError(error.message, place)
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSpec:
+    """One `[[kernel]]` table; mappings keep the order of the function's parameters."""
+
+    name: str
+    source: str
+    function: Function
+    signature: dict[str, ArgumentType]
+    types: dict[str, tuple[str, ...]]
+    constants: dict[str, Constant]
+    choices: dict[str, tuple[Constant, ...]]
+    configs: Configs
+    grid: tuple[ManifestExpression, ...] | None
+    where: ManifestExpression | None
+    loc: Loc
+    configs_loc: Loc
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """A whole manifest; `path` is the file it was read from."""
+
+    path: str
+    name: str
+    version: str
+    targets: tuple[Target, ...]
+    kernels: tuple[KernelSpec, ...]
+
+    def kernel(self, name: str) -> KernelSpec:
+        """Return the kernel called `name`.
+
+        Raises:
+            ManifestError: there is none; names the nearest.
+        """
+        for kernel in self.kernels:
+            if kernel.name == name:
+                return kernel
+        names = [kernel.name for kernel in self.kernels]
+        message = f"expected a kernel of {self.path} ({', '.join(names)}), got {name!r}"
+        raise ManifestError(message, remedy=did_you_mean(name, names))
+
+
+def config_value_problem(name: str, value: Constant) -> str:
+    """Return what is wrong with the value of a reserved config key, or an empty string."""
+    low, high, must_be_power = _CONFIG_RANGES[name]
+    if isinstance(value, int) and not isinstance(value, bool):
+        is_power = value & (value - 1) == 0
+        if low <= value <= high and (is_power or not must_be_power):
+            return ""
+    kind = "a power of two" if must_be_power else "an integer"
+    return f"expected {kind} from {low} to {high} for {name}, got {value!r}"
+
+
+def missing_constexpr(function: Function, given: set[str]) -> str | None:
+    """Return the first constexpr parameter that is neither given nor has a default.
+
+    A parameter called like a config key that has a default, such as `num_warps`, is always given.
+    """
+    known = {*given, *CONFIG_DEFAULTS}
+    for parameter in function.constexprs:
+        if parameter.name not in known and not parameter.has_default:
+            return parameter.name
+    return None

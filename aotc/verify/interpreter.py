@@ -1,0 +1,118 @@
+"""The interpreter of tile IR and gpu IR: what a kernel means, computed with NumPy.
+
+It is the oracle of every test of the compiler: a schedule pass is right when the kernel gives the
+same before and after it, and a cubin is right when it gives what its tile IR gives. Programs run
+one after the other, each op on a whole tile, from a table with one function for each op.
+
+On gpu IR a layout says where an element sits, not what it is, so conversions are the identity.
+What a layout does make checkable is checked: that what a vector access moves together is
+consecutive, aligned and under one mask value; that shared-memory buffers which live at one time
+do not overlap; that a barrier stands between two warps that touch one element.
+
+A kernel's undefined behaviour is an error where it can be seen (an access out of bounds or
+misaligned, lanes that race for one address, an assumption that does not hold) and poison where it
+can not: masked-off lanes without `other`, fresh shared memory; see `numerics.Poison`. Hints
+(`tile.hint`) are not checked: real kernels promise more of masked-off lanes than holds.
+
+Invariant: arrays are changed by the kernel's stores and by nothing else, also when a run fails.
+"""
+
+# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
+# pyright: reportUnknownMemberType=false
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import numpy as np
+
+from aotc.ir.core import Kernel, ParamInfo
+from aotc.ir.types import PointerType, ScalarType, Type, element_of
+from aotc.verify.memory import Memory
+from aotc.verify.numerics import Array, Poison, dtype_of
+from aotc.verify.program import InterpretError, Program, Rules
+from aotc.verify.rules_arith import ARITH_RULES
+from aotc.verify.rules_gpu import GPU_RULES
+from aotc.verify.rules_tile import TILE_RULES
+
+Argument: TypeAlias = "Array | int | float"
+
+RULES: Rules = {**ARITH_RULES, **TILE_RULES, **GPU_RULES}
+
+__all__ = ["RULES", "Argument", "InterpretError", "Interpreter", "run"]
+
+
+def run(
+    kernel: Kernel, grid: Sequence[int], args: Sequence[Argument], *, poison_seed: int = 0
+) -> None:
+    """Run `kernel` over `grid` with `args` in the order of its parameters.
+
+    A pointer parameter takes an array, which is changed in place and may be a view of another
+    one; a scalar parameter takes a number. Raises: InterpretError.
+    """
+    Interpreter(kernel, args, poison_seed=poison_seed).run(grid)
+
+
+class Interpreter:
+    """Run one kernel on the arguments it was built with."""
+
+    def __init__(self, kernel: Kernel, args: Sequence[Argument], *, poison_seed: int = 0) -> None:
+        """Bind `args`. Raises: InterpretError if one does not fit its parameter or its promise."""
+        self.kernel = kernel
+        self.memory = Memory()
+        self.poison = Poison(poison_seed)
+        if len(args) != len(kernel.params):
+            raise InterpretError(
+                f"{kernel.name} takes {len(kernel.params)} arguments, got {len(args)}", kernel.loc
+            )
+        self._args = [
+            self._bind(info, value.type, arg)
+            for info, value, arg in zip(kernel.params, kernel.body.args, args, strict=True)
+        ]
+
+    def run(self, grid: Sequence[int]) -> None:
+        """Run every program of `grid`, 1 to 3 extents, in order. Raises: InterpretError."""
+        if not 1 <= len(grid) <= 3 or any(extent < 0 for extent in grid):
+            raise InterpretError(f"expected a grid of 1 to 3 extents, got {tuple(grid)}")
+        extents = (*grid, 1, 1)[:3]
+        with np.errstate(all="ignore"):
+            for z, y, x in itertools.product(*map(range, reversed(extents))):
+                program = Program(RULES, self.memory, self.poison, (x, y, z), extents)
+                program.run_block(self.kernel.body, self._args)
+
+    def _bind(self, info: ParamInfo, type_: Type, arg: Argument) -> Array:
+        element = element_of(type_)
+        if isinstance(element, PointerType):
+            value: int | float = self._address(info.name, element.pointee, arg)
+        elif isinstance(arg, np.ndarray):
+            raise self._misfit(info.name, f"a number for {element}", f"{arg.dtype} array")
+        else:
+            value = arg
+        try:
+            bound = np.array(value, dtype_of(element))
+        except OverflowError as error:
+            raise self._misfit(info.name, f"a value of {element}", str(value)) from error
+        integral = isinstance(element, PointerType) or element.is_int
+        if integral and bound.item() != value:
+            raise self._misfit(info.name, f"a value of {element}", str(value))
+        if integral and value % info.divisibility:
+            raise self._misfit(info.name, f"a multiple of {info.divisibility}", f"{value:#x}")
+        return bound
+
+    def _address(self, name: str, pointee: ScalarType, arg: Argument) -> int:
+        accepted = [dtype_of(pointee)]
+        if pointee.is_bool:
+            accepted += [np.dtype(np.uint8), np.dtype(np.int8)]
+        if not isinstance(arg, np.ndarray) or arg.dtype not in accepted:
+            got = f"{arg.dtype} array" if isinstance(arg, np.ndarray) else repr(arg)
+            raise self._misfit(name, f"an array of {accepted[0]} for *{pointee}", got)
+        try:
+            return self.memory.add(name, arg)
+        except ValueError as error:
+            raise self._misfit(name, "contiguous memory", "an array without") from error
+
+    def _misfit(self, name: str, expected: str, got: str) -> InterpretError:
+        message = f"argument {name} of {self.kernel.name}: expected {expected}, got {got}"
+        return InterpretError(message, self.kernel.loc)

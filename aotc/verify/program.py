@@ -1,0 +1,103 @@
+"""One running program of a grid: its values, and how a block of ops is run.
+
+Rules are looked up in a table from op class to function, `rule(program, op, *operands)`: the
+operands are arrays (None where absent), what comes back is one array, several, or None. Scalars
+are arrays without axes. Combine blocks of reductions run on whole arrays at once, so an
+elementwise rule may not assume the shape of its operands, only their element types.
+
+Invariant: every value in flight has the dtype of its IR type, and outside combine blocks its shape.
+"""
+
+# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
+# pyright: reportUnknownMemberType=false
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from aotc.ir.core import Block, Op, Value
+from aotc.ir.diagnostics import DiagnosticError, IRError
+from aotc.ir.types import SharedType, element_of
+from aotc.verify.memory import AccessError, Memory
+from aotc.verify.numerics import Array, Poison, dtype_of
+from aotc.verify.shared import SharedMemory
+
+Rule: TypeAlias = "Callable[..., Array | Sequence[Array] | None]"
+Rules: TypeAlias = Mapping[type[Op], Rule]
+
+
+class InterpretError(DiagnosticError):
+    """Report what a kernel may not do, at the op that does it."""
+
+
+class Program:
+    """Hold the state of one program: what the rules of ops read and write.
+
+    `place` and `grid` are its indices and the extents, both of length 3.
+    """
+
+    def __init__(
+        self,
+        rules: Rules,
+        memory: Memory,
+        poison: Poison,
+        place: tuple[int, ...],
+        grid: tuple[int, ...],
+    ) -> None:
+        self.memory = memory
+        self.shared = SharedMemory(poison)
+        self.poison = poison
+        self.place = place
+        self.grid = grid
+        self._rules = rules
+        self._values: dict[Value, Array] = {}
+
+    def run_block(self, block: Block, args: Sequence[Array]) -> list[Array]:
+        """Run a block with `args`; return the operands of its terminator.
+
+        Raises: InterpretError at the op that does what it may not.
+        """
+        values = self._values
+        for formal, actual in zip(block.args, args, strict=True):
+            values[formal] = actual
+        for op in block:
+            operands = [None if slot is None else values[slot] for slot in op.slots]
+            if op.terminator:
+                return [operand for operand in operands if operand is not None]
+            self._run_op(op, operands)
+        raise IRError("a block has no terminator")
+
+    def _run_op(self, op: Op, operands: Sequence[Array | None]) -> None:
+        rule = self._rules.get(type(op))
+        if rule is None:
+            raise IRError(f"the interpreter has no rule for {op.opcode}", op.loc)
+        try:
+            outs = rule(self, op, *operands)
+        except AccessError as error:
+            raise self.error(op, str(error)) from error
+        if outs is None:
+            outs = ()
+        elif isinstance(outs, np.ndarray | np.generic):
+            outs = (np.asarray(outs),)
+        for value, out in zip(op.results, outs, strict=True):
+            if out.dtype != dtype_of(element_of(value.type)) and not _is_buffer(value):
+                raise IRError(f"{op.opcode} made {out.dtype} for {value.type}", op.loc)
+            self._values[value] = out
+
+    def error(self, op: Op, message: str) -> InterpretError:
+        """Return the error that `op` did something it may not."""
+        error = InterpretError(f"{op.opcode} {message}", op.loc)
+        error.add_context(f"in program {self.place} of grid {self.grid}")
+        return error
+
+
+def _is_buffer(value: Value) -> bool:
+    return isinstance(value.type, SharedType)
+
+
+def scalar(value: Array) -> Any:
+    """Return the Python number in an array without axes."""
+    return value.item()

@@ -1,0 +1,162 @@
+"""What each `arith` op computes: the table from op class to a function on whole arrays."""
+
+# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
+# pyright: reportUnknownMemberType=false
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from aotc.ir.core import Op
+from aotc.ir.dialects import arith
+from aotc.ir.types import PointerType, ScalarType, element_of, shape_of
+from aotc.verify import numerics
+from aotc.verify.numerics import Array, Poison, dtype_of
+from aotc.verify.program import Program, Rule
+
+
+def _scalar_of(type_: object) -> ScalarType:
+    element = element_of(type_)  # pyright: ignore[reportArgumentType]
+    assert isinstance(element, ScalarType)
+    return element
+
+
+def _constant(program: Program, op: arith.Constant) -> Array:
+    del program
+    element = _scalar_of(op.type)
+    if element.is_float:
+        value = numerics.round_to(np.array(op.value, np.float64), element)
+    else:
+        # A constant may be written as the unsigned reading of a signed type's bits.
+        wrapped = int(op.value) & ((1 << element.bits) - 1)
+        unsigned = np.array(wrapped, f"u{element.size_bytes}")
+        value = unsigned != 0 if element.is_bool else unsigned.view(dtype_of(element))
+    return np.full(shape_of(op.type), value)
+
+
+def _binary(function: Callable[[Array, Array], Any]) -> Rule:
+    """Return the rule of an op whose result NumPy computes in the operands' type."""
+
+    def rule(program: Program, op: Op, a: Array, b: Array) -> Array:
+        del program, op
+        if a.dtype == np.bool_:  # one-bit integers: NumPy's arithmetic on them differs
+            return np.asarray(function(a.astype(np.uint8), b.astype(np.uint8))) & 1 != 0
+        return np.asarray(function(a, b)).astype(a.dtype, copy=False)
+
+    return rule
+
+
+def _undefined(function: Callable[[Array, Array, Poison], Array]) -> Rule:
+    """Return the rule of a binary op that is undefined for some operands."""
+    return lambda program, op, a, b: function(a, b, program.poison)
+
+
+def _min_max(number: Callable[..., Any], propagating: Callable[..., Any]) -> Rule:
+    def rule(program: Program, op: arith.MinMax, a: Array, b: Array) -> Array:
+        del program
+        return (propagating if op.propagate_nan else number)(a, b)
+
+    return rule
+
+
+_PREDICATES: dict[str, Callable[[Any, Any], Any]] = {
+    name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")
+}
+
+
+def _compare(program: Program, op: arith.Compare, a: Array, b: Array) -> Array:
+    del program
+    return _PREDICATES[op.predicate](a, b)
+
+
+def _unary(function: Callable[[Array], Any]) -> Rule:
+    """Return the rule of an op that is exact in the operand's type."""
+    return lambda program, op, value: np.asarray(function(value))
+
+
+def _rounded(function: Callable[[Array], Any]) -> Rule:
+    """Return the rule of a float function: computed in fp64, rounded once."""
+
+    def rule(program: Program, op: Op, value: Array) -> Array:
+        del program
+        return numerics.through_fp64(function, value, _scalar_of(op.results[0].type))
+
+    return rule
+
+
+def _fma(program: Program, op: arith.Fma, a: Array, b: Array, c: Array) -> Array:
+    del program
+    return numerics.fma(a, b, c, _scalar_of(op.out.type))
+
+
+def _select(program: Program, op: Op, condition: Array, a: Array, b: Array) -> Array:
+    del program, op
+    return np.where(condition, a, b)
+
+
+def _cast(program: Program, op: arith.Cast, value: Array) -> Array:
+    source = _scalar_of(op.value.type)
+    return numerics.cast(value, source, op.dtype, op.rounding, program.poison)
+
+
+def _bitcast(program: Program, op: arith.Bitcast, value: Array) -> Array:
+    del program
+    return numerics.bitcast(value, op.dtype)
+
+
+def _addptr(program: Program, op: arith.AddPtr, pointer: Array, offset: Array) -> Array:
+    del program
+    kind = element_of(op.pointer.type)
+    assert isinstance(kind, PointerType)
+    return pointer + offset.astype(np.int64) * np.int64(kind.pointee.size_bytes)
+
+
+def _libdevice(program: Program, op: arith.Libdevice, *arguments: Array) -> Array:
+    out = numerics.libdevice(op.symbol, list(arguments), op.dtype)
+    if out is None:
+        raise program.error(op, f"of {op.symbol} is not known to the interpreter")
+    return out
+
+
+ARITH_RULES: dict[type[Op], Rule] = {
+    arith.Constant: _constant,
+    arith.Add: _binary(np.add),
+    arith.Sub: _binary(np.subtract),
+    arith.Mul: _binary(np.multiply),
+    arith.Div: _undefined(numerics.divide),
+    arith.DivRn: _undefined(numerics.divide),
+    arith.Rem: _undefined(numerics.remainder),
+    arith.MulHi: _undefined(numerics.multiply_high),
+    arith.And: _binary(np.bitwise_and),
+    arith.Or: _binary(np.bitwise_or),
+    arith.Xor: _binary(np.bitwise_xor),
+    arith.Shl: _undefined(numerics.shift_left),
+    arith.Shr: _undefined(numerics.shift_right),
+    arith.Min: _min_max(np.fmin, np.minimum),
+    arith.Max: _min_max(np.fmax, np.maximum),
+    arith.Compare: _compare,
+    arith.Neg: _unary(np.negative),
+    arith.Abs: _unary(np.abs),
+    arith.Exp: _rounded(np.exp),
+    arith.Exp2: _rounded(np.exp2),
+    arith.Log: _rounded(np.log),
+    arith.Log2: _rounded(np.log2),
+    arith.Sqrt: _rounded(np.sqrt),
+    arith.SqrtRn: _rounded(np.sqrt),
+    arith.Rsqrt: _rounded(lambda value: 1.0 / np.sqrt(value)),
+    arith.Sin: _rounded(np.sin),
+    arith.Cos: _rounded(np.cos),
+    arith.Erf: _rounded(numerics.erf),
+    arith.Floor: _rounded(np.floor),
+    arith.Ceil: _rounded(np.ceil),
+    arith.Fma: _fma,
+    arith.Select: _select,
+    arith.Cast: _cast,
+    arith.Bitcast: _bitcast,
+    arith.AddPtr: _addptr,
+    arith.Libdevice: _libdevice,
+}

@@ -1,0 +1,189 @@
+"""Shared memory of an interpreted program: bytes, who wrote them, and who must wait.
+
+A buffer with an offset is a range of the program's shared bytes, one without has bytes of its
+own. So an allocator that lets two live buffers overlap gives wrong results here as on the GPU.
+
+Between barriers, an element that one warp wrote may be touched by that warp only, and one that a
+warp read may be written by that warp only. Accesses name, element by element, the warps that make
+them, and the first that breaks this is reported: a missing barrier is found on the first run,
+where on the GPU it needs luck.
+
+Invariant: `_writer` and `_readers` describe exactly the accesses since the last barrier.
+"""
+
+# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
+# pyright: reportUnknownMemberType=false
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from aotc.ir.layout import LinearLayout
+from aotc.verify.memory import AccessError
+from aotc.verify.numerics import Array, Poison
+
+SHARED_BYTES = 256 * 1024
+_NOBODY = -1
+
+Indices = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Places:
+    """List what each thread holds: `elements[thread, register]` is a row-major index.
+
+    `warps` names the warp of each thread. `first` marks the places that are the first, among
+    those that hold their element, in register, lane and warp: the ones that store it.
+    """
+
+    elements: Indices
+    warps: Indices
+    first: npt.NDArray[np.bool_]
+
+
+@lru_cache(maxsize=1024)
+def places_of(layout: LinearLayout) -> Places:
+    """Return the places of a distributed layout."""
+    elements = np.zeros((1, 1), np.int64)
+    warps = np.zeros(1, np.int64)
+    free = layout.free_variable_masks()
+    first = np.ones((1, 1), np.bool_)
+    for dim in layout.in_dims:
+        table = np.array(layout.table(dim), np.int64)
+        own = np.arange(table.size) & free.get(dim, 0) == 0
+        if dim == "register":
+            elements, first = elements ^ table, first & own
+            continue
+        elements = (elements[None] ^ table[:, None, None]).reshape(-1, elements.shape[1])
+        first = (first[None] & own[:, None, None]).reshape(-1, first.shape[1])
+        index = np.arange(table.size) if dim == "warp" else np.zeros(table.size, np.int64)
+        warps = (warps[None] + index[:, None]).reshape(-1)
+    return Places(elements, warps, first)
+
+
+def check_vectors(
+    addresses: Indices, mask: Array | None, layout: LinearLayout, vector: int, size_bytes: int
+) -> None:
+    """Check that runs of `vector` registers of a thread may move in one access.
+
+    `addresses` and `mask` are by element. Raises: AccessError if a run is not consecutive, not
+    aligned to its length, or not under one mask value.
+    """
+    if vector == 1:
+        return
+    elements = places_of(layout).elements.reshape(-1, vector)
+    runs = addresses.reshape(-1)[elements]
+    active = np.ones(runs.shape, np.bool_) if mask is None else mask.reshape(-1)[elements]
+    if (active != active[:, :1]).any():
+        raise AccessError(f"moves {vector} elements at a time, whose masks differ")
+    runs = runs[active[:, 0]]
+    if (runs != runs[:, :1] + np.arange(vector) * size_bytes).any():
+        raise AccessError(f"moves {vector} elements at a time, which are not consecutive")
+    if (runs[:, 0] % (vector * size_bytes)).any():
+        raise AccessError(f"moves {vector} elements at a time, which are not aligned")
+
+
+def check_shared_vectors(
+    addresses: Indices, layout: LinearLayout, vector: int, size_bytes: int
+) -> None:
+    """Check that each thread holds whole aligned runs of `vector` elements of a buffer.
+
+    Which registers hold a run, and in what order, is free. Raises: AccessError if one is cut.
+    """
+    span_bytes = vector * size_bytes
+    for row in places_of(layout).elements:
+        touched = np.unique(addresses[row])
+        runs, counts = np.unique(touched // span_bytes, return_counts=True)
+        if (counts != vector).any():
+            cut = runs[counts != vector][0] * span_bytes
+            raise AccessError(f"holds a part of the {vector} elements at shared byte {cut}")
+
+
+class SharedMemory:
+    """Hold the shared bytes of one program and the accesses since the last barrier."""
+
+    def __init__(self, poison: Poison) -> None:
+        self._poison = poison
+        self._bytes = np.empty(0, np.uint8)
+        self._writer = np.empty(0, np.int64)
+        self._readers = np.empty(0, np.uint64)
+        self._floating: dict[object, int] = {}
+
+    def place(
+        self, owner: object, layout: LinearLayout, size_bytes: int, offset_bytes: int
+    ) -> Indices:
+        """Return the address of every element of a buffer, in row-major order.
+
+        `owner` names the buffer from run to run; an `offset_bytes` below 0 leaves its place open.
+        """
+        num_offsets = layout.in_size("offset")
+        if offset_bytes < 0:
+            # Beyond all that a GPU has, so that it cannot meet a buffer that has been placed.
+            end = max(self._bytes.size, SHARED_BYTES)
+            offset_bytes = self._floating.setdefault(owner, -(-end // 1024) * 1024)
+        self._grow(offset_bytes + num_offsets * size_bytes)
+        addresses = np.full(1 << layout.total_out_bits, -1, np.int64)
+        addresses[layout.table("offset")] = offset_bytes + np.arange(num_offsets) * size_bytes
+        return addresses
+
+    def store(self, addresses: Indices, value: Array, layout: LinearLayout) -> None:
+        """Write a tile that threads hold as `layout` says. Raises: AccessError for a race."""
+        places = places_of(layout)
+        warps = np.broadcast_to(places.warps[:, None], places.elements.shape)[places.first]
+        elements = places.elements[places.first]
+        touched = _bytes_of(addresses[elements], value.dtype.itemsize)
+        self._check(touched, self._writer[touched] != _NOBODY, self._writer[touched], warps)
+        own = np.uint64(1) << warps.astype(np.uint64)[:, None]
+        others = self._readers[touched] & ~own
+        self._check(touched, others != 0, _lowest_bit(others), warps)
+        self._writer[touched] = warps[:, None]
+        flat = np.ascontiguousarray(value).reshape(-1)[elements]
+        self._bytes[touched] = flat.view(np.uint8).reshape(touched.shape)
+
+    def load(self, addresses: Indices, dtype: np.dtype[Any], layout: LinearLayout) -> Array:
+        """Read a tile, flat, that threads hold as `layout` says. Raises: AccessError for a race."""
+        places = places_of(layout)
+        for warp in range(int(places.warps.max()) + 1):
+            elements = np.unique(places.elements[places.warps == warp])
+            touched = _bytes_of(addresses[elements], dtype.itemsize)
+            writer = self._writer[touched]
+            self._check(touched, writer != _NOBODY, writer, np.full(elements.shape, warp))
+            self._readers[touched] |= np.uint64(1 << warp)
+        return self._bytes[_bytes_of(addresses, dtype.itemsize)].view(dtype).reshape(-1)
+
+    def barrier(self) -> None:
+        """Order all accesses before against all after."""
+        self._writer.fill(_NOBODY)
+        self._readers.fill(0)
+
+    def _check(self, touched: Indices, taken: Array, by: Array, warps: Indices) -> None:
+        """Raise AccessError for the first byte that is taken by another warp."""
+        race = taken & (by != warps[:, None])
+        if race.any():
+            row, column = np.argwhere(race)[0]
+            raise AccessError(
+                f"in warp {warps[row]} touches shared byte {touched[row, column]}, which warp "
+                f"{by[row, column]} touched since the last barrier"
+            )
+
+    def _grow(self, end: int) -> None:
+        missing = end - self._bytes.size
+        if missing > 0:
+            fresh = self._poison.fill(np.dtype(np.uint8), (missing,))
+            self._bytes = np.concatenate([self._bytes, fresh])
+            self._writer = np.concatenate([self._writer, np.full(missing, _NOBODY)])
+            self._readers = np.concatenate([self._readers, np.zeros(missing, np.uint64)])
+
+
+def _bytes_of(addresses: Indices, size_bytes: int) -> Indices:
+    return addresses[:, None] + np.arange(size_bytes)
+
+
+def _lowest_bit(masks: Array) -> Array:
+    lowest = (masks & -masks.astype(np.int64).astype(np.uint64)).astype(np.float64)
+    return np.log2(np.maximum(lowest, 1.0)).astype(np.int64)

@@ -1,0 +1,174 @@
+/* launch.c: launch a kernel.
+ *
+ * The parameters are passed as an array of pointers, most of them straight to the caller's arguments: the
+ * driver copies each by the size that the cubin states, and the low bytes come first on a little-endian
+ * host. What is computed lies on this function's stack. Nothing is allocated, locked, loaded or set.
+ */
+#include <inttypes.h>
+
+#include "expression.h"
+#include "select.h"
+#include "tensor_map.h"
+
+/* Check the caller's scratch memory against what the launch needs. */
+static aotc_status check_scratch(const struct aotc_kernel *kernel, const aotc_launch_desc *desc,
+                                 const struct aotci_chosen *chosen, aotc_error *error) {
+    const uint32_t align = chosen->candidate->variant->scratch_align;
+    if (chosen->scratch_bytes == 0) {
+        return AOTC_OK;
+    }
+    if (desc->scratch == NULL || desc->scratch_bytes < chosen->scratch_bytes ||
+        (uintptr_t)desc->scratch % align != 0) {
+        return AOTCI_FAIL(error, AOTC_ERROR_ARG, .file = kernel->archive->name, .kernel = kernel->name,
+                          .field = "scratch",
+                          .expected = aotci_text("%" PRIu64 " bytes of device memory, aligned to %" PRIu32,
+                                                 chosen->scratch_bytes, align).chars,
+                          .got = aotci_text("%" PRIu64 " bytes at %p", desc->scratch_bytes, desc->scratch).chars,
+                          .remedy = "ask aotc_select for the size");
+    }
+    return AOTC_OK;
+}
+
+/* Values that are computed for a launch. */
+struct computed {
+    CUtensorMap maps[LIMIT_TENSOR_MAPS];
+    int64_t values[LIMIT_PARAM_BYTES / 4];
+};
+
+static aotc_status compute_value(const struct aotc_kernel *kernel, const aotc_launch_desc *desc,
+                                 const struct cubin_param_record *param, int64_t *value, aotc_error *error) {
+    const struct aotc_archive *archive = kernel->archive;
+    const struct expression_record *expression = aotci_expression(archive, param->index);
+    const char *failure = aotci_evaluate(archive, expression, desc->args, value);
+    if (failure == NULL && param->size == 4 && (*value < INT32_MIN || *value > INT32_MAX)) {
+        failure = "a value above 32 bits";
+    }
+    if (failure != NULL) {
+        return AOTCI_FAIL(error, AOTC_ERROR_ARG, .file = archive->name, .kernel = kernel->name,
+                          .field = "computed parameter",
+                          .expected = aotci_text("a value of %s", aotci_string(archive, expression->text)).chars,
+                          .got = failure);
+    }
+    return AOTC_OK;
+}
+
+/* Point `params` at the value of each parameter of the compiled function. */
+static aotc_status gather(const struct aotc_kernel *kernel, const aotc_launch_desc *desc,
+                          const struct variant_record *variant, struct computed *computed,
+                          void *params[LIMIT_CUBIN_PARAMS], aotc_error *error) {
+    const struct aotc_archive *archive = kernel->archive;
+    uint32_t computed_count = 0;
+    for (uint32_t i = 0; i < variant->cubin_param_count; ++i) {
+        const struct cubin_param_record *param = aotci_cubin_param(archive, variant->first_cubin_param + i);
+        aotc_status status = AOTC_OK;
+        switch (param->source) {
+        case SOURCE_ARGUMENT:
+            params[i] = (void *)(uintptr_t)&desc->args[param->index].as;
+            break;
+        case SOURCE_SCRATCH:
+            params[i] = (void *)(uintptr_t)&desc->scratch;
+            break;
+        case SOURCE_TENSOR_MAP:
+            params[i] = &computed->maps[param->index];
+            status = aotci_tensor_map_encode(
+                kernel, desc, aotci_tensor_map(archive, variant->first_tensor_map + param->index), params[i], error);
+            break;
+        default: /* SOURCE_EXPRESSION: the index was checked */
+            params[i] = &computed->values[computed_count++];
+            status = compute_value(kernel, desc, param, params[i], error);
+            break;
+        }
+        if (status != AOTC_OK) {
+            return status;
+        }
+    }
+    return AOTC_OK;
+}
+
+static aotc_status start(const struct aotc_kernel *kernel, const aotc_launch_desc *desc,
+                         const struct aotci_chosen *chosen, void **params, aotc_error *error) {
+    const struct aotci_driver *driver = &kernel->archive->driver;
+    const struct variant_record *variant = chosen->candidate->variant;
+    CUlaunchAttribute attributes[2];
+    CUlaunchConfig config = {
+        .grid_x = chosen->grid[0],
+        .grid_y = chosen->grid[1],
+        .grid_z = chosen->grid[2],
+        .block_x = variant->num_threads,
+        .block_y = 1,
+        .block_z = 1,
+        .shared_bytes = variant->dynamic_shared_bytes,
+        .stream = desc->stream,
+        .attributes = attributes,
+        .attribute_count = 0,
+    };
+    if ((variant->cluster[0] | variant->cluster[1] | variant->cluster[2]) != 1) {
+        attributes[config.attribute_count++] = (CUlaunchAttribute){
+            .id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
+            .value.cluster = {variant->cluster[0], variant->cluster[1], variant->cluster[2]},
+        };
+    }
+    if ((desc->flags & AOTC_LAUNCH_PDL) != 0) {
+        if ((variant->flags & VARIANT_WAITS_PDL) == 0) {
+            return AOTCI_FAIL(error, AOTC_ERROR_ARG, .file = kernel->archive->name, .kernel = kernel->name,
+                              .field = "AOTC_LAUNCH_PDL",
+                              .expected = "a kernel that waits for the one before it",
+                              .got = "one that does not", .remedy = "launch it without the flag");
+        }
+        attributes[config.attribute_count++] = (CUlaunchAttribute){
+            .id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+            .value.programmatic_stream_serialization = 1,
+        };
+    }
+    const CUresult result = driver->launch(&config, chosen->candidate->function, params, NULL);
+    if (result != CUDA_SUCCESS) {
+        const struct aotci_detail detail = {
+            .file = kernel->archive->name, .kernel = kernel->name, .field = "cuLaunchKernelEx"};
+        return aotci_driver_fail(driver, result, error, detail);
+    }
+    return AOTC_OK;
+}
+
+aotc_status aotc_launch(const aotc_kernel *kernel, const aotc_launch_desc *desc, aotc_error *error) {
+    struct aotci_chosen chosen;
+    struct computed computed;
+    void *params[LIMIT_CUBIN_PARAMS];
+    aotc_status status = aotci_choose(kernel, desc, &chosen, error);
+    if (status != AOTC_OK || chosen.is_empty) {
+        return status;
+    }
+    status = check_scratch(kernel, desc, &chosen, error);
+    if (status == AOTC_OK) {
+        status = gather(kernel, desc, chosen.candidate->variant, &computed, params, error);
+    }
+    return status == AOTC_OK ? start(kernel, desc, &chosen, params, error) : status;
+}
+
+aotc_status aotc_select(const aotc_kernel *kernel, const aotc_launch_desc *desc, aotc_selection *selection,
+                        aotc_error *error) {
+    struct aotci_chosen chosen;
+    if (selection == NULL || selection->struct_size < sizeof *selection) {
+        return AOTCI_FAIL(error, AOTC_ERROR_ARG, .field = "aotc_selection", .expected = "its size in struct_size",
+                          .got = "less");
+    }
+    const aotc_status status = aotci_choose(kernel, desc, &chosen, error);
+    if (status != AOTC_OK) {
+        return status;
+    }
+    const struct variant_record *variant = chosen.candidate->variant;
+    const uint32_t first_variant = kernel->record->first_variant;
+    const struct aotci_table *variants = &kernel->archive->sections[SECTION_VARIANTS];
+    const size_t place = (size_t)((const unsigned char *)variant - variants->records) / variants->stride;
+    *selection = (aotc_selection){
+        .struct_size = selection->struct_size,
+        .variant = (uint32_t)place - first_variant,
+        .grid = {chosen.grid[0], chosen.grid[1], chosen.grid[2]},
+        .block = {variant->num_threads, 1, 1},
+        .cluster = {variant->cluster[0], variant->cluster[1], variant->cluster[2]},
+        .dynamic_shared_bytes = variant->dynamic_shared_bytes,
+        .scratch_bytes = chosen.scratch_bytes,
+        .scratch_align = variant->scratch_align,
+        .function = chosen.candidate->function,
+    };
+    return AOTC_OK;
+}

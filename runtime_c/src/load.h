@@ -1,0 +1,65 @@
+/* load.h: what launches find when they come: tables of loaded kernels, one set for each context.
+ *
+ * A context's entry is published whole and never changes, except that its `dispatches` go from NULL to
+ * a finished table, once. Launches read both with acquire loads and need no lock.
+ */
+#ifndef AOTCI_LOAD_H
+#define AOTCI_LOAD_H
+
+#include "archive.h"
+
+/* A loaded variant. */
+struct aotci_candidate {
+    uint64_t guards;
+    CUfunction function; /* a CUkernel, which the driver takes in its place: valid in every context */
+    const struct variant_record *variant;
+};
+
+/* The candidates of one combination of dtypes and choices, best first. */
+struct aotci_run {
+    uint32_t combination;
+    uint32_t first;
+    uint32_t count;
+};
+
+/* How to launch a kernel in a context. */
+struct aotci_dispatch {
+    uint32_t run_count; /* in increasing order of combination; 0: nothing runs here */
+    uint32_t candidate_count;
+    struct aotci_run *runs;
+    struct aotci_candidate *candidates;
+};
+
+struct aotci_context {
+    struct aotci_context *next;
+    CUcontext context;
+    CUdevice device;
+    int major, minor;        /* compute capability */
+    uint32_t shared_bytes;   /* what one block may use at most */
+    bool is_retained;        /* a primary context that this archive holds */
+    _Atomic(struct aotci_dispatch *) dispatches[]; /* one for each kernel, NULL until loaded */
+};
+
+/* Say whether this process is a fork of the one that loaded the archive. */
+bool aotci_is_forked(const struct aotc_archive *archive);
+
+/* Undo all loads; nothing is asked of the driver in a forked process. */
+void aotci_unload(struct aotc_archive *archive);
+
+/* Say why nothing of a kernel runs in a context: ARCH with the targets there are, or ARG with the shared
+ * memory that is missing. */
+aotc_status aotci_refuse(const struct aotc_kernel *kernel, const struct aotci_context *context,
+                         aotc_error *error);
+
+/* Read, verify and decode a blob into new memory of its `raw_bytes`. CHECKSUM, FORMAT, NOMEM,
+ * UNSUPPORTED (blob.c). */
+aotc_status aotci_blob_decode(const struct aotc_archive *archive, uint32_t index, unsigned char **raw,
+                              aotc_error *error);
+
+/* Compare a blob's bytes with its digest. CHECKSUM (blob.c). */
+aotc_status aotci_blob_verify(const struct aotc_archive *archive, uint32_t index, aotc_error *error);
+
+/* The decompressor to use where the caller names none, or NULL (zstd.c). */
+aotc_decompress_fn aotci_default_decompress(void);
+
+#endif

@@ -1,0 +1,33 @@
+/* select.h: from the arguments of a launch to the variant and the grid. */
+#ifndef AOTCI_SELECT_H
+#define AOTCI_SELECT_H
+
+#include "load.h"
+
+/* What a launch will do. */
+struct aotci_chosen {
+    const struct aotci_candidate *candidate;
+    uint32_t grid[3]; /* gridDim; with a zero, nothing is launched */
+    uint64_t scratch_bytes;
+    bool is_empty;
+};
+
+/* Check the arguments and choose, in the context of the stream. Errors as aotc_launch. */
+aotc_status aotci_choose(const struct aotc_kernel *kernel, const aotc_launch_desc *desc,
+                         struct aotci_chosen *chosen, aotc_error *error);
+
+/* Report a wrong argument of a launch: the param's name, what was expected and what was got. */
+aotc_status aotci_bad_argument(const struct aotc_kernel *kernel, aotc_error *error, uint32_t param,
+                               const char *expected, const char *got);
+
+/* Say whether two values have the same kind and the same content. */
+bool aotci_same_value(const aotc_value *a, const aotc_value *b);
+
+/* A value as text. */
+struct aotci_text aotci_value_text(const aotc_value *value);
+
+/* The digit of a combination for a choice name and value, and the combination of dtypes (bind.c). */
+aotc_status aotci_bind(const struct aotc_kernel *kernel, const aotc_launch_desc *desc, uint32_t *combination,
+                       aotc_error *error);
+
+#endif

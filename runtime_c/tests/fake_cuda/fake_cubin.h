@@ -1,0 +1,33 @@
+/* fake_cubin.h: read the functions of a cubin and their parameters, as the driver does. */
+#ifndef FAKE_CUBIN_H
+#define FAKE_CUBIN_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { FAKE_MAX_FUNCTIONS = 16, FAKE_MAX_PARAMS = 64 };
+
+struct fake_param {
+    uint32_t offset, size_bytes;
+};
+
+struct fake_function {
+    char name[256];
+    int static_shared_bytes;
+    size_t param_count;
+    struct fake_param params[FAKE_MAX_PARAMS];
+};
+
+struct fake_cubin {
+    int arch;
+    size_t function_count;
+    struct fake_function *functions;
+};
+
+/* Read a cubin; what it holds is copied. False if it is none. */
+bool fake_cubin_read(const void *image, struct fake_cubin *cubin);
+const struct fake_function *fake_cubin_find(const struct fake_cubin *cubin, const char *name);
+void fake_cubin_free(struct fake_cubin *cubin);
+
+#endif

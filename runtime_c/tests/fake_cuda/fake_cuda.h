@@ -1,0 +1,73 @@
+/* fake_cuda.h: script and inspect the fake libcuda.so.1 of the tests.
+ *
+ * The fake has the entry points that the runtime uses and does what the driver documents, minus the GPU:
+ * it reads the cubins for their functions and parameters, copies what is launched, and judges every call.
+ * A call that a correct program never makes is a *violation*, kept as a text whatever the call returned.
+ *
+ * Without a control call it is one device of capability 9.0 and CUDA 13.0, or what the environment says:
+ *   FAKE_CUDA_DEVICES         "9.0:232448,8.0:166912"   capability and shared bytes of one block
+ *   FAKE_CUDA_DRIVER_VERSION  "12000"
+ *   FAKE_CUDA_FAIL            "cuLaunchKernelEx:0:700,…"  symbol, which call from now on (0: next), CUresult
+ */
+#ifndef FAKE_CUDA_H
+#define FAKE_CUDA_H
+
+#include <stddef.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct CUctx_st;
+struct CUstream_st;
+
+struct fake_device {
+    int major, minor;
+    int shared_bytes;
+};
+
+struct fake_launch {
+    char symbol[256];
+    unsigned grid[3], block[3], cluster[3];
+    unsigned shared_bytes;
+    int device;
+    int is_pdl;
+    struct CUctx_st *context;
+    struct CUstream_st *stream;
+    unsigned char params[4096];
+    size_t param_bytes;
+};
+
+/* Forget everything, and read the environment again. */
+void fake_cuda_reset(void);
+void fake_cuda_set_driver_version(int version);
+void fake_cuda_set_devices(const struct fake_device *devices, int count);
+/* Let the call of `symbol` after the next `skip` ones return `result`, once. */
+void fake_cuda_fail(const char *symbol, int skip, int result);
+/* Let cuGetProcAddress not know a symbol. */
+void fake_cuda_hide(const char *symbol);
+/* Pretend that another thread captures a stream in the global mode: what is unsafe in a capture fails
+ * with 900 and spoils it, unless the calling thread is in the relaxed mode. */
+void fake_cuda_begin_capture(void);
+/* End it; 1 if nothing spoiled it. */
+int fake_cuda_end_capture(void);
+/* Without recording, launches take no lock, so that a thread sanitizer sees only the caller's. */
+void fake_cuda_set_recording(int on);
+
+struct CUctx_st *fake_cuda_create_context(int device);
+void fake_cuda_destroy_context(struct CUctx_st *context);
+void fake_cuda_set_current(struct CUctx_st *context);
+struct CUstream_st *fake_cuda_create_stream(struct CUctx_st *context);
+
+const char *fake_cuda_violation(void); /* the first one, or NULL */
+unsigned long fake_cuda_calls(const char *symbol);
+unsigned long fake_cuda_launches(void);
+void fake_cuda_last_launch(struct fake_launch *launch);
+int fake_cuda_live_libraries(void);
+int fake_cuda_retained_contexts(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,511 @@
+"""Run the LLVM IR that the backend writes, all threads of one block in lockstep.
+
+Every value is a NumPy array with one entry a thread, so shuffles, predicates and barriers mean what
+they mean on the GPU, as long as branches are uniform; the backend writes no others. Reading or
+writing outside of the buffers given is an error, which is how the tests know that masked lanes
+touch nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+WARP = 32
+_FLOATS = {
+    "half": np.float16,
+    "bfloat": ml_dtypes.bfloat16,
+    "float": np.float32,
+    "double": np.float64,
+}
+_ERF = np.vectorize(math.erf, otypes=[np.float64])
+_SHARED_BASE = 1024
+_LIBDEVICE: dict[str, Callable[..., Any]] = {
+    "log": np.log,
+    "log2": np.log2,
+    "sin": np.sin,
+    "cos": np.cos,
+    "exp": np.exp,
+    "exp2": np.exp2,
+    "erf": _ERF,
+    "fmod": np.fmod,
+    "rsqrt": lambda x: 1 / np.sqrt(x),
+    "tanh": np.tanh,
+}
+_FLOAT_CALLS: dict[str, Callable[..., Any]] = {
+    "llvm.minnum": np.fmin,
+    "llvm.maxnum": np.fmax,
+    "llvm.minimum": np.minimum,
+    "llvm.maximum": np.maximum,
+    "llvm.fabs": np.abs,
+    "llvm.floor": np.floor,
+    "llvm.ceil": np.ceil,
+    "llvm.nvvm.ex2.approx": np.exp2,
+    "llvm.nvvm.ex2.approx.ftz": np.exp2,
+    "llvm.nvvm.sqrt.approx.ftz": np.sqrt,
+    "llvm.nvvm.sqrt.rn": np.sqrt,
+    "llvm.nvvm.rsqrt.approx.ftz": lambda x: (1 / np.sqrt(x)).astype(x.dtype),
+    "llvm.nvvm.div.full": np.divide,
+}
+
+
+def dtype_of(kind: str) -> Any:
+    """Return the NumPy dtype of a scalar LLVM type."""
+    if kind in _FLOATS:
+        return np.dtype(_FLOATS[kind])
+    if kind.startswith("ptr"):
+        return np.dtype(np.uint64)
+    bits = int(kind[1:])
+    return np.dtype(bool) if bits == 1 else np.dtype(f"uint{bits}")
+
+
+def signed(array: Any) -> Any:
+    """Return an unsigned array read as signed."""
+    return array.view(array.dtype.str.replace("u", "i"))
+
+
+def split_arguments(text: str) -> list[str]:
+    """Split at commas that are outside of all brackets."""
+    parts, depth, start = [], 0, 0
+    for index, char in enumerate(text):
+        depth += char in "([{<"
+        depth -= char in ")]}>"
+        if char == "," and depth == 0:
+            parts.append(text[start:index].strip())
+            start = index + 1
+    last = text[start:].strip()
+    return [*parts, last] if last else parts
+
+
+class Machine:
+    """Hold global memory, and run kernels in it."""
+
+    def __init__(self) -> None:
+        self.memory = bytearray(256)  # address 0 is never valid
+        self.valid: list[tuple[int, int]] = []
+        self.loads = 0
+        self.stores = 0
+
+    def alloc(self, array: Any) -> int:
+        """Copy an array into memory; return its address, aligned to 256."""
+        self.memory += b"\xee" * (-len(self.memory) % 256)
+        address = len(self.memory)
+        self.memory += np.ascontiguousarray(array).tobytes()
+        self.valid.append((address, len(self.memory)))
+        self.memory += b"\xee" * 64
+        return address
+
+    def read(self, address: int, dtype: Any, shape: tuple[int, ...]) -> Any:
+        """Return what lies at an address."""
+        count = math.prod(shape)
+        return np.frombuffer(self.memory, dtype, count, address).reshape(shape).copy()
+
+    def run(self, llvm_ir: str, args: list[Any], grid: tuple[int, ...] = (1,)) -> None:
+        """Launch the kernel of a module with these arguments."""
+        grid = (*grid, 1, 1)[:3]
+        for z in range(grid[2]):
+            for y in range(grid[1]):
+                for x in range(grid[0]):
+                    _Block(self, llvm_ir, args, (x, y, z), grid).run()
+
+
+class _Block:
+    def __init__(
+        self,
+        machine: Machine,
+        text: str,
+        args: list[Any],
+        block: tuple[int, ...],
+        grid: tuple[int, ...],
+    ) -> None:
+        self.machine = machine
+        found = re.search(r"^define ptx_kernel void @\w+\((.*)\) nounwind (.*) \{$", text, re.M)
+        assert found is not None
+        count = re.search(r'"nvvm.reqntid"="(\d+)"', found[2])
+        assert count is not None
+        self.threads = int(count[1])
+        self.env: dict[str, Any] = {}
+        self.shared = bytearray(b"\xee" * 65536)
+        self.position = {"ctaid": block, "nctaid": grid}
+        for param, arg in zip(split_arguments(found[1]), args, strict=True):
+            kind, name = param.split(" noundef")[0], param.rsplit(" ", 1)[1]
+            self.env[name] = np.full(self.threads, np.array(arg).astype(dtype_of(kind)))
+        self.blocks: dict[str, list[str]] = {}
+        current: list[str] = []
+        for line in text[found.end() :].split("\n}\n")[0].splitlines():
+            if re.fullmatch(r"\w+:", line):
+                current = self.blocks.setdefault(line[:-1], [])
+            elif line.strip():
+                current.append(line.strip())
+
+    def run(self) -> None:
+        label, before = "entry", ""
+        while True:
+            lines = self.blocks[label]
+            phis = [line for line in lines if " = phi " in line]
+            incoming = [self.phi(line, before) for line in phis]
+            for line, value in zip(phis, incoming, strict=True):
+                self.env[line.split(" = ")[0]] = value
+            for line in lines[len(phis) : -1]:
+                self.step(re.sub(r", !dbg !\d+$", "", line))
+            last = re.sub(r", !(dbg|llvm.loop) !\d+", "", lines[-1])
+            if last == "ret void":
+                return
+            assert last != "unreachable", "an assertion of the kernel failed"
+            targets = re.findall(r"label %(\w+)", last)
+            if len(targets) == 2:
+                condition = self.value("i1", last.split(",")[0].split()[2])
+                assert condition.all() or not condition.any(), f"not uniform: {last}"
+                targets = targets[:1] if condition.all() else targets[1:]
+            label, before = targets[0], label
+
+    def phi(self, line: str, before: str) -> Any:
+        kind = re.search(r" = phi (.+?) \[", line)
+        assert kind is not None
+        for value, label in re.findall(r"\[ (\S+), %(\w+) \]", line):
+            if label == before:
+                return self.value(kind[1], value)
+        raise AssertionError(f"{line} has no value from {before}")
+
+    # ---- operands ------------------------------------------------------------
+
+    def value(self, kind: str, text: str) -> Any:
+        vector = re.fullmatch(r"<(\d+) x (.+)>", kind)
+        if text == "poison":
+            return [None] * (int(vector[1]) if vector else 1)
+        if text.startswith("%"):
+            return self.env[text]
+        dtype = dtype_of(kind)
+        if text.startswith("ptrtoint (ptr addrspace(3) @shared"):
+            return np.full(self.threads, _SHARED_BASE, dtype)
+        if text in ("true", "false"):
+            return np.full(self.threads, text == "true")
+        if text.startswith("0xH") or text.startswith("0xR"):
+            bits = np.uint16(int(text[3:], 16))
+            return np.full(self.threads, bits).view(dtype)
+        if text.startswith("0x"):
+            return np.full(self.threads, np.uint64(int(text, 16))).view(np.float64).astype(dtype)
+        number = int(text) % (1 << (8 * dtype.itemsize)) if dtype != bool else int(text)
+        return np.full(self.threads, number).astype(dtype)
+
+    def typed(self, text: str) -> Any:
+        text = text.strip()
+        for prefix in ("range(i32 0, ",):
+            assert not text.startswith(prefix)
+        found = re.fullmatch(r"(ptr(?: addrspace\(\d\))?|<\d+ x \w+>|\w+) (.+)", text)
+        assert found is not None, text
+        return self.value(found[1], found[2])
+
+    # ---- instructions --------------------------------------------------------
+
+    def step(self, line: str) -> None:
+        name, rest = "", line
+        if line.startswith("%"):
+            name, rest = line.split(" = ", 1)
+        with np.errstate(all="ignore"):
+            out = self.execute(rest)
+        if name:
+            self.env[name] = out
+
+    def execute(self, text: str) -> Any:
+        opcode, _, rest = text.partition(" ")
+        if opcode == "call":
+            return self.call(rest)
+        rest = re.sub(r"^(disjoint|contract|nneg) ", "", rest)
+        handler = getattr(self, f"do_{opcode}", None)
+        if handler is not None:
+            return handler(rest)
+        kind, operands = rest.split(" ", 1)
+        args = [self.value(kind, part) for part in split_arguments(operands)]
+        return _ARITHMETIC[opcode](*args).astype(dtype_of(kind))
+
+    def do_icmp(self, rest: str) -> Any:
+        predicate, rest = rest.split(" ", 1)
+        kind, operands = re.fullmatch(r"(ptr addrspace\(1\)|\w+) (.+)", rest).groups()  # type: ignore[union-attr]
+        a, b = (self.value(kind, part) for part in split_arguments(operands))
+        if predicate[0] == "s":
+            a, b = signed(a), signed(b)
+        return _COMPARE[predicate[-2:]](a, b)
+
+    def do_fcmp(self, rest: str) -> Any:
+        predicate, kind, operands = rest.split(" ", 2)
+        a, b = (self.value(kind, part) for part in split_arguments(operands))
+        unordered = np.isnan(a.astype(np.float64)) | np.isnan(b.astype(np.float64))
+        if predicate == "uno":
+            return unordered
+        return _COMPARE[predicate[-2:]](a, b) & ~unordered if predicate[0] == "o" else (a != b)
+
+    def do_select(self, rest: str) -> Any:
+        condition, a, b = (self.typed(part) for part in split_arguments(rest))
+        return np.where(condition, a, b)
+
+    def do_cast(self, rest: str, opcode: str) -> Any:
+        source, target = rest.rsplit(" to ", 1)
+        return _convert(opcode, self.typed(source), target)
+
+    do_sext = lambda self, rest: self.do_cast(rest, "sext")  # noqa: E731
+    do_zext = lambda self, rest: self.do_cast(rest, "zext")  # noqa: E731
+    do_trunc = lambda self, rest: self.do_cast(rest, "trunc")  # noqa: E731
+    do_fpext = lambda self, rest: self.do_cast(rest, "float")  # noqa: E731
+    do_fptrunc = lambda self, rest: self.do_cast(rest, "float")  # noqa: E731
+    do_sitofp = lambda self, rest: self.do_cast(rest, "sext")  # noqa: E731
+    do_uitofp = lambda self, rest: self.do_cast(rest, "zext")  # noqa: E731
+    do_fptosi = lambda self, rest: self.do_cast(rest, "fptosi")  # noqa: E731
+    do_fptoui = lambda self, rest: self.do_cast(rest, "fptoui")  # noqa: E731
+    do_bitcast = lambda self, rest: self.do_cast(rest, "bitcast")  # noqa: E731
+    do_ptrtoint = lambda self, rest: self.do_cast(rest, "zext")  # noqa: E731
+    do_inttoptr = lambda self, rest: self.do_cast(rest, "zext")  # noqa: E731
+
+    def do_getelementptr(self, rest: str) -> Any:
+        element, pointer, index = split_arguments(rest)
+        size = int(re.match(r"\[(\d+) x i8\]", element)[1]) if element != "i8" else 1  # type: ignore[index]
+        return self.typed(pointer) + self.typed(index) * np.uint64(size)
+
+    def do_extractvalue(self, rest: str) -> Any:
+        found = re.fullmatch(r"\{.*\} (%\w+), (\d+)", rest)
+        assert found is not None
+        return self.env[found[1]][int(found[2])]
+
+    def do_extractelement(self, rest: str) -> Any:
+        vector, index = split_arguments(rest)
+        return self.typed(vector)[int(index.split()[1])]
+
+    def do_insertelement(self, rest: str) -> Any:
+        vector, element, index = split_arguments(rest)
+        out = list(self.typed(vector))
+        out[int(index.split()[1])] = self.typed(element)
+        return out
+
+    # ---- calls ---------------------------------------------------------------
+
+    def call(self, text: str) -> Any:
+        text = re.sub(r"^range\([^)]*\) ", "", text)
+        if " asm " in text:
+            return self.asm(text)
+        found = re.fullmatch(r"(<\d+ x \w+>|\w+) @([\w.]+)\((.*)\)", text)
+        assert found is not None, text
+        kind, name, arguments = found.groups()
+        args = [self.typed(part) for part in split_arguments(arguments)]
+        return self.named_call(kind, name, args)
+
+    def named_call(self, kind: str, name: str, args: list[Any]) -> Any:  # noqa: PLR0911
+        if name.endswith("tid.x") and "cta" not in name:
+            return np.arange(self.threads, dtype=np.uint32)
+        special = re.fullmatch(r"llvm.nvvm.read.ptx.sreg.(ctaid|nctaid).([xyz])", name)
+        if special:
+            return np.full(
+                self.threads, self.position[special[1]]["xyz".index(special[2])], np.uint32
+            )
+        if name in ("llvm.nvvm.barrier.cta.sync.aligned.all", "llvm.assume"):
+            return None
+        if ".shfl.sync." in name:
+            return self.shuffle(name.split(".")[4], args[1], args[2])
+        if ".redux.sync." in name:
+            return self.redux(name.rsplit(".", 1)[1], args[0])
+        if ".mulhi." in name:
+            wide = signed if not name.rsplit(".", 1)[1].startswith("u") else (lambda a: a)
+            a, b = (wide(arg).astype(object) for arg in args[:2])
+            return (
+                np.array((a * b) >> (8 * args[0].itemsize))
+                .astype(object)
+                .__and__((1 << (8 * args[0].itemsize)) - 1)
+                .astype(args[0].dtype)
+            )
+        if name.startswith("llvm.nvvm.ff2"):
+            dtype = dtype_of(kind.split()[-1].rstrip(">"))
+            rounding = name.rsplit(".", 1)[1]
+            return [_round(arg, dtype, rounding) for arg in (args[1], args[0])]
+        if name == "llvm.nvvm.f2bf16.rz":
+            return _round(args[0], dtype_of("bfloat"), "rz")
+        if name == "llvm.nvvm.d2f.rz":
+            return _round(args[0], np.dtype(np.float32), "rz")
+        if name.startswith("llvm.nvvm.ff.to."):
+            high, low = (_to_fp8(arg, name).astype(np.uint16) for arg in args)
+            return low | high << 8
+        if "x2.to.f16x2" in name:
+            dtype = ml_dtypes.float8_e4m3fn if "e4m3" in name else ml_dtypes.float8_e5m2
+            halves = (args[0] & 255, args[0] >> 8)
+            return [half.astype(np.uint8).view(dtype).astype(np.float16) for half in halves]
+        if name.startswith("__nv_"):
+            stem = name[5:].removesuffix("f") if kind == "float" else name[5:]
+            wide = [arg.astype(np.float64) for arg in args]
+            return _LIBDEVICE[stem](*wide).astype(dtype_of(kind))
+        if name.startswith("llvm.fma."):
+            exact = args[0].astype(np.float64) * args[1].astype(np.float64)
+            return (exact + args[2].astype(np.float64)).astype(dtype_of(kind))
+        stem = name.rsplit(".", 1)[0] if name != "llvm.nvvm.div.full" else name
+        if stem in _FLOAT_CALLS:
+            return _FLOAT_CALLS[stem](*args)
+        return _INT_CALLS[stem](*args[:2] if stem != "llvm.abs" else args[:1])
+
+    def shuffle(self, mode: str, word: Any, lane: Any) -> Any:
+        threads = np.arange(self.threads)
+        own = threads % WARP
+        other = {"bfly": own ^ lane, "idx": lane % WARP}[mode].astype(np.int64)
+        assert ((0 <= other) & (other < WARP)).all()
+        return word[threads - own + other]
+
+    def redux(self, kind: str, word: Any) -> Any:
+        rows = word.reshape(-1, WARP)
+        if kind in ("min", "max"):
+            rows = signed(rows)
+        combine = {
+            "add": lambda r: r.sum(1), "min": lambda r: r.min(1), "umin": lambda r: r.min(1),
+            "max": lambda r: r.max(1), "umax": lambda r: r.max(1),
+            "and": lambda r: np.bitwise_and.reduce(r, 1),
+            "or": lambda r: np.bitwise_or.reduce(r, 1),
+            "xor": lambda r: np.bitwise_xor.reduce(r, 1),
+        }[kind]  # fmt: skip
+        return np.repeat(combine(rows).astype(rows.dtype).view(np.uint32), WARP)
+
+    # ---- memory --------------------------------------------------------------
+
+    def asm(self, text: str) -> Any:
+        found = re.fullmatch(r'(.+?) asm (?:sideeffect )?"(.*)", "(.*)"\((.*)\)', text)
+        assert found is not None, text
+        code, constraints = found[2], found[3].split(",")
+        args = [self.typed(part) for part in split_arguments(found[4])]
+        if code.startswith("createpolicy"):
+            return np.zeros(self.threads, np.uint64)
+        if code.startswith("cvt.rz.f16.f32"):
+            return _round(args[0], np.dtype(np.float16), "rz").view(np.uint16)
+        outputs = sum(constraint.startswith("=") for constraint in constraints)
+        operand = lambda number: args[int(number) - outputs]  # noqa: E731
+        access = re.search(
+            r"(?:@\$(\d+) )?(ld|st)\S*?\.(global|shared)\S*?(?:\.v(\d))?\.b(\d+) ", code
+        )
+        address = re.search(r"\[\$(\d+)\+(-?\d+)\]", code)
+        assert access is not None
+        assert address is not None
+        active = operand(access[1]) if access[1] else np.full(self.threads, True)
+        count, size = int(access[4] or 1), int(access[5]) // 8
+        where = operand(address[1]).astype(np.int64) + int(address[2])
+        if access[2] == "st":
+            words = [operand(n) for n in re.findall(r"\$(\d+)", code.split("{")[1].split("}")[0])]
+            return self.store(access[3], where, active, words, size)
+        tied = args[:outputs] if access[1] else None
+        loaded = self.load(access[3], where, active, count, size, tied)
+        return loaded[0] if count == 1 else loaded
+
+    def space(self, space: str, start: int, size: int) -> tuple[bytearray, int]:
+        assert start % size == 0, f"address {start} is not aligned to {size}"
+        if space == "shared":
+            assert 0 <= start - _SHARED_BASE <= len(self.shared) - size
+            return self.shared, start - _SHARED_BASE
+        assert any(a <= start and start + size <= b for a, b in self.machine.valid), hex(start)
+        return self.machine.memory, start
+
+    def load(
+        self, space: str, where: Any, active: Any, count: int, size: int, tied: Any
+    ) -> list[Any]:
+        dtype = np.dtype(f"uint{max(16, 8 * size)}")
+        out = [
+            np.zeros(self.threads, dtype) if tied is None else tied[i].copy() for i in range(count)
+        ]
+        for thread in np.flatnonzero(active):
+            memory, start = self.space(space, int(where[thread]), count * size)
+            self.machine.loads += 1
+            for index in range(count):
+                at = start + index * size
+                out[index][thread] = int.from_bytes(memory[at : at + size], "little")
+        return out
+
+    def store(self, space: str, where: Any, active: Any, words: list[Any], size: int) -> None:
+        for thread in np.flatnonzero(active):
+            memory, start = self.space(space, int(where[thread]), len(words) * size)
+            self.machine.stores += 1
+            for index, word in enumerate(words):
+                at = start + index * size
+                bits = int(word[thread]) & ((1 << (8 * size)) - 1)
+                memory[at : at + size] = bits.to_bytes(size, "little")
+
+
+def _divide(a: Any, b: Any) -> Any:
+    safe = np.where(b == 0, 1, b)
+    return (np.sign(a) * np.sign(safe) * (np.abs(a) // np.abs(safe))).astype(a.dtype)
+
+
+_ARITHMETIC: dict[str, Callable[..., Any]] = {
+    "add": lambda a, b: a + b if a.dtype != bool else a ^ b,
+    "sub": lambda a, b: a - b if a.dtype != bool else a ^ b,
+    "mul": lambda a, b: a * b,
+    "fadd": np.add,
+    "fsub": np.subtract,
+    "fmul": np.multiply,
+    "fdiv": np.divide,
+    "fneg": np.negative,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+    "shl": np.left_shift,
+    "lshr": np.right_shift,
+    "ashr": lambda a, b: signed(a) >> signed(b),
+    "udiv": lambda a, b: a // np.where(b == 0, 1, b).astype(b.dtype),
+    "urem": lambda a, b: a % np.where(b == 0, 1, b).astype(b.dtype),
+    "sdiv": lambda a, b: _divide(signed(a), signed(b)),
+    "srem": lambda a, b: signed(a) - _divide(signed(a), signed(b)) * signed(b),
+}
+_COMPARE: dict[str, Callable[..., Any]] = {
+    "eq": np.equal,
+    "ne": np.not_equal,
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+}
+_INT_CALLS: dict[str, Callable[..., Any]] = {
+    "llvm.smin": lambda a, b: np.minimum(signed(a), signed(b)).view(a.dtype),
+    "llvm.smax": lambda a, b: np.maximum(signed(a), signed(b)).view(a.dtype),
+    "llvm.umin": np.minimum,
+    "llvm.umax": np.maximum,
+    "llvm.abs": lambda a: np.abs(signed(a)).view(a.dtype),
+    "llvm.ctpop": lambda a, *_: np.array([int(x).bit_count() for x in a], a.dtype),
+}
+
+
+def _convert(opcode: str, value: Any, target: str) -> Any:
+    vector = re.fullmatch(r"<(\d+) x (.+)>", target)
+    if opcode == "bitcast":
+        if isinstance(value, list):
+            flat = np.stack(value, axis=1)
+            return np.ascontiguousarray(flat).view(dtype_of(target))[:, 0]
+        if vector:
+            dtype = dtype_of(vector[2])
+            parts = np.ascontiguousarray(value)[:, None].view(dtype)
+            return [parts[:, i].copy() for i in range(int(vector[1]))]
+        return value.view(dtype_of(target))
+    dtype = dtype_of(target)
+    if opcode == "sext":
+        return (-value.astype(np.int64) if value.dtype == bool else signed(value)).astype(dtype)
+    if opcode in ("fptosi", "fptoui"):
+        # Out of range saturates, as the instruction does; a NaN becomes 0.
+        kind = np.iinfo(dtype.str.replace("u", "i") if opcode == "fptosi" else dtype)
+        wide = np.trunc(np.nan_to_num(value.astype(np.float64), nan=0.0))
+        exact = [min(max(int(x) if abs(x) < 2**70 else int(np.sign(x)) * 2**70, kind.min), kind.max)
+                 for x in wide]  # fmt: skip
+        return np.array([x % (1 << kind.bits) for x in exact], dtype)
+    if dtype == bool:
+        return (value & 1).astype(bool)
+    return value.astype(dtype)
+
+
+def _round(value: Any, dtype: Any, rounding: str) -> Any:
+    near = value.astype(dtype)
+    if rounding == "rn":
+        return near
+    over = np.abs(near.astype(np.float64)) > np.abs(value.astype(np.float64))
+    bits = near.view(np.dtype(f"uint{8 * dtype.itemsize}"))
+    return np.where(over, bits - 1, bits).astype(bits.dtype).view(dtype)
+
+
+def _to_fp8(value: Any, name: str) -> Any:
+    dtype, largest = (
+        (ml_dtypes.float8_e4m3fn, 448.0) if "e4m3" in name else (ml_dtypes.float8_e5m2, 57344.0)
+    )
+    bits = np.clip(value, -largest, largest).astype(dtype).view(np.uint8)
+    return np.where(np.isnan(value), np.uint8(0x7F), bits)

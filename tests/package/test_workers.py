@@ -1,0 +1,131 @@
+"""Compiles in worker processes: what comes back, and what survives a worker that does not."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections.abc import Sequence
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aotc.compiler import CompileRequest
+from aotc.package.cache import CachedKernel
+from aotc.package.workers import Failure, Outcome, Task, compile_all
+from tests.support.fake_compiler import compile_empty
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    path = tmp_path / "k.py"
+    path.write_text("def kernel(x): pass\n")
+    return path
+
+
+def _tasks(source: Path, modes: Sequence[str]) -> list[Task]:
+    return [
+        Task(
+            f"{mode} {index}",
+            CompileRequest(
+                str(source), "kernel", (("x", "*fp32"),), (("MODE", mode), ("I", index)), "sm_80"
+            ),
+        )
+        for index, mode in enumerate(modes)
+    ]
+
+
+def _results(outcomes: Sequence[Outcome]) -> dict[str, CachedKernel | Failure]:
+    assert len({outcome.task.label for outcome in outcomes}) == len(outcomes)
+    return {outcome.task.label: outcome.result for outcome in outcomes}
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_every_task_comes_back_once(source: Path, jobs: int) -> None:
+    tasks = _tasks(source, ["ok"] * 5)
+    results = _results(list(compile_all(tasks, compile_empty, jobs)))
+    assert set(results) == {task.label for task in tasks}
+    assert all(isinstance(result, CachedKernel) for result in results.values())
+    assert multiprocessing.active_children() == []
+
+
+def test_no_tasks_start_no_process() -> None:
+    assert list(compile_all([], compile_empty, 4)) == []
+
+
+def test_a_users_mistake_and_a_bug_are_told_apart(source: Path) -> None:
+    tasks = _tasks(source, ["user_error", "ok", "bug"])
+    results = _results(list(compile_all(tasks, compile_empty, 1)))
+    mistake, fine, bug = (results[task.label] for task in tasks)
+    assert isinstance(mistake, Failure)
+    assert not mistake.is_bug
+    assert mistake.report.startswith(f"{source}:1:1: error: expected a tile, got a list")
+    assert "note: in variant user_error 0" in mistake.report
+    assert isinstance(fine, CachedKernel)
+    assert isinstance(bug, Failure)
+    assert bug.is_bug
+    assert bug.report == "ZeroDivisionError: ours"
+    assert "Traceback" in bug.detail
+
+
+@pytest.mark.parametrize(("mode", "name"), [("killed", "SIGKILL"), ("abort", "SIGABRT")])
+def test_a_worker_that_dies_is_named_and_the_rest_is_done(
+    source: Path, mode: str, name: str
+) -> None:
+    tasks = _tasks(source, ["ok", "ok", mode, "ok", "ok", "ok", "ok"])
+    results = _results(list(compile_all(tasks, compile_empty, 2)))
+    assert len(results) == len(tasks)
+    dead = results.pop(f"{mode} 2")
+    assert isinstance(dead, Failure)
+    assert dead.is_bug
+    assert name in dead.report
+    assert ("out of memory" in dead.report) == (mode == "killed")
+    assert all(isinstance(result, CachedKernel) for result in results.values())
+
+
+def test_leaving_early_stops_the_workers(source: Path) -> None:
+    tasks = _tasks(source, ["ok", "slow", "slow", "slow"])
+    outcomes = compile_all(tasks, compile_empty, 2)
+    first = next(outcomes)
+    assert first.task.label == "ok 0"
+    children = multiprocessing.active_children()
+    assert children
+    start = time.monotonic()
+    outcomes.close()
+    assert time.monotonic() - start < 10
+    assert not any(child.is_alive() for child in children)
+
+
+def test_takes_any_executor_and_leaves_it_open(source: Path) -> None:
+    tasks = _tasks(source, ["ok", "user_error", "ok"])
+    with ThreadPoolExecutor(2) as executor:
+        results = _results(list(compile_all(tasks, compile_empty, 2, executor)))
+        assert executor.submit(int).result() == 0
+    kinds = [isinstance(results[task.label], CachedKernel) for task in tasks]
+    assert kinds == [True, False, True]
+
+
+def test_a_foreign_executor_that_breaks_fails_what_is_left(source: Path) -> None:
+    tasks = _tasks(source, ["killed", "ok", "ok", "ok", "ok", "ok"])
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=context) as executor:
+        results = _results(list(compile_all(tasks, compile_empty, 1, executor)))
+    assert set(results) == {task.label for task in tasks}
+    failure = results["ok 5"]
+    assert isinstance(failure, Failure)
+    assert failure.report == "the executor broke"
+
+
+class _Lossy(Executor):
+    """Fail to bring results back, as when one cannot be pickled."""
+
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_exception(TypeError("cannot pickle"))
+        return future
+
+
+def test_a_result_that_is_lost_is_a_bug(source: Path) -> None:
+    (outcome,) = compile_all(_tasks(source, ["ok"]), compile_empty, 1, _Lossy())
+    assert outcome.result == Failure("ok 0", "TypeError: cannot pickle", is_bug=True)

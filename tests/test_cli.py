@@ -1,0 +1,381 @@
+"""The command line: exit codes, what goes to which stream, and how fast it starts."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aotc import cli
+from aotc.compiler import CompiledKernel, CompileRequest
+from aotc.package.cache import Cache
+from tests.support.fake_compiler import compile_empty
+
+_MANIFEST = """\
+[package]
+name = "demo"
+version = "0.1.0"
+targets = ["sm_90a"]
+[[kernel]]
+source = "k.py:add"
+[kernel.signature]
+x_ptr = "*T:16"
+n = "i32"
+[kernel.types]
+T = ["fp16", "fp32"]
+[kernel.constants]
+MODE = "ok"
+[kernel.configs]
+num_warps = [4, 64]
+"""
+_SOURCE = "def add(x_ptr, n, MODE: tl.constexpr): pass\n"
+
+# Runs the command line with the fake compiler, in a process of its own.
+_RUNNER = """\
+import sys
+from aotc import cli
+from tests.support.fake_compiler import compile_empty
+if __name__ == "__main__":
+    sys.exit(cli.run(sys.argv[1:], compile_empty))
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "k.py").write_text(_SOURCE)
+    (tmp_path / "kernels.toml").write_text(_MANIFEST)
+    return tmp_path
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    def run(*args: str) -> tuple[int, str, str]:
+        code = cli.run(args, compile_empty)
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run
+
+
+def _use_mode(folder: Path, mode: str) -> None:
+    (folder / "kernels.toml").write_text(_MANIFEST.replace('"ok"', f'"{mode}"'))
+
+
+# ---------------------------------------------------------------------------------------- build
+
+
+def test_build_prints_files_and_nothing_else_to_stdout(folder: Path, run: Any) -> None:
+    code, out, err = run("build", "--cache-dir", "cache", "-j", "1")
+    assert code == 0
+    assert out.splitlines() == ["dist/demo.aotc", "dist/demo.h", "dist/libdemo.a"]
+    assert all((folder / line).exists() for line in out.splitlines())
+    lines = err.splitlines()
+    assert lines[0].startswith("[1/2] add sm_90a T=fp16 num_warps=4 (")
+    assert lines[1].startswith("[2/2] add sm_90a T=fp32 num_warps=4 (")
+    assert lines[2] == "note: 1 dropped that a target cannot hold (-v lists them)"
+    assert lines[3].startswith("2 variants (2 compiled, 0 cached, ")
+
+
+def test_second_build_has_nothing_to_do(folder: Path, run: Any) -> None:
+    run("build", "--cache-dir", "cache", "-o", str(folder / "out"))
+    code, out, err = run("build", "--cache-dir", "cache", "-o", str(folder / "out"))
+    assert code == 0
+    assert len(out.splitlines()) == 3
+    assert "(0 compiled, 2 cached, " in err
+
+
+def test_no_cache_compiles_again(folder: Path, run: Any) -> None:
+    run("build", "--cache-dir", "cache")
+    _, _, err = run("build", "--cache-dir", "cache", "--no-cache")
+    assert "(2 compiled, 0 cached, " in err
+
+
+def test_default_cache_is_the_platforms(
+    folder: Path, run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "xdg"))
+    used: list[Path] = []
+    original = Cache.__init__
+
+    def spy(self: Cache, path: Path, *args: Any) -> None:
+        used.append(path)
+        original(self, path, *args)
+
+    monkeypatch.setattr(Cache, "__init__", spy)
+    assert run("build")[0] == 0
+    assert used[0].name == "aotc"
+
+
+@pytest.mark.usefixtures("folder")
+def test_verbose_lists_remarks(run: Any) -> None:
+    _, _, err = run("build", "--no-cache", "-v")
+    assert "remark: add sm_90a: num_warps = 64: num_warps = 64 takes 2048 threads" in err
+    assert "remark: add sm_90a: nothing to do" in err
+
+
+@pytest.mark.usefixtures("folder")
+def test_json_is_all_there_is_on_stdout(run: Any) -> None:
+    code, out, err = run("build", "--no-cache", "--json")
+    data = json.loads(out)
+    assert (code, err) == (0, "")
+    assert (data["status"], data["variants"], data["compiled"]) == ("done", 2, 2)
+
+
+def test_failing_kernels_exit_with_1(folder: Path, run: Any) -> None:
+    _use_mode(folder, "user_error")
+    code, out, err = run("build", "--no-cache")
+    assert code == cli.EXIT_WRONG
+    assert out == ""
+    assert "k.py:1:1: error: expected a tile, got a list" in err
+    assert "note: in variant add sm_90a T=fp16 num_warps=4" in err
+    assert "aotc: 2 failed, nothing is written" in err
+    assert not (folder / "dist").exists()
+    assert "Traceback" not in err
+
+
+def test_our_bugs_exit_with_3_and_say_so(folder: Path, run: Any) -> None:
+    _use_mode(folder, "bug")
+    code, _, err = run("build", "--no-cache")
+    assert code == cli.EXIT_BUG
+    assert "internal error: in add sm_90a T=fp16 num_warps=4: ZeroDivisionError: ours" in err
+    assert "Please report it" in err
+    assert "Traceback" not in err
+    assert "Traceback" in run("build", "--no-cache", "--debug")[2]
+
+
+def test_a_wrong_manifest_exits_with_1(folder: Path, run: Any) -> None:
+    (folder / "kernels.toml").write_text(_MANIFEST.replace("\nn =", "\nm ="))
+    code, out, err = run("build")
+    assert (code, out) == (cli.EXIT_WRONG, "")
+    assert err.startswith("kernels.toml:9:1: error: expected an argument of add, got 'm'")
+
+
+def test_a_wrong_manifest_as_json(folder: Path, run: Any) -> None:
+    (folder / "kernels.toml").write_text("")
+    code, out, _ = run("build", "--json")
+    data = json.loads(out)
+    assert (code, data["status"], data["files"]) == (cli.EXIT_WRONG, "failed", [])
+    assert "expected a table at 'package', which is missing" in data["errors"][0]["report"]
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["build", "missing.toml"], "cannot read missing.toml"),
+        (["build", "--target", "sm_90"], "did you mean 'sm_90a'?"),
+        (["build", "--kernel", "ad"], "did you mean 'add'?"),
+        (["inspect", "missing.aotc"], "cannot read missing.aotc"),
+        (["inspect", "kernels.toml"], "FORMAT"),
+    ],
+)
+def test_what_is_not_there_exits_with_1(run: Any, args: list[str], message: str) -> None:
+    code, out, err = run(*args)
+    assert (code, out) == (cli.EXIT_WRONG, "")
+    assert message in err
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["bild"],
+        ["build", "--jobs", "0"],
+        ["build", "--no-such-option"],
+        ["build", "a.toml", "b.toml"],
+        ["inspect"],
+        ["dump", "k.py:add"],
+        ["dump", "k.py:add", "--stage", "elf"],
+        ["dump", "k.py:add", "--stage", "ptx", "--set", "BLOCK"],
+    ],
+)
+def test_wrong_usage_exits_with_2(run: Any, args: list[str]) -> None:
+    code, out, err = run(*args)
+    assert (code, out) == (cli.EXIT_USAGE, "")
+    assert "Error: " in err
+
+
+def test_unexpected_exceptions_exit_with_3(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(path: str) -> None:
+        raise RuntimeError("impossible")
+
+    monkeypatch.setattr("aotc.package.manifest.load", fail)
+    code, _, err = run("build")
+    assert code == cli.EXIT_BUG
+    assert err.startswith("aotc: internal error: RuntimeError: impossible")
+
+
+def test_ctrl_c_exits_with_130_and_leaves_no_process(folder: Path, run: Any) -> None:
+    run("build", "--no-cache")
+    old = (folder / "dist/demo.aotc").read_bytes()
+    _use_mode(folder, "slow")
+    root = Path(__file__).parents[1]
+    (folder / "runner.py").write_text(_RUNNER)
+    build = subprocess.Popen(
+        [sys.executable, "runner.py", "build", "--no-cache", "-j", "2"],
+        env={**os.environ, "PYTHONPATH": str(root)},
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 20
+    while len(_children(build.pid)) < 3 and time.monotonic() < deadline:
+        time.sleep(0.05)  # two workers and the resource tracker
+    children = _children(build.pid)
+    time.sleep(0.5)
+    os.killpg(build.pid, signal.SIGINT)
+    _, err = build.communicate(timeout=20)
+    assert build.returncode == cli.EXIT_INTERRUPTED
+    assert err.splitlines()[-1] == "aotc: interrupted"
+    assert "Traceback" not in err
+    assert len(children) >= 2
+    time.sleep(0.5)
+    assert not any(_is_alive(pid) for pid in children)
+    assert (folder / "dist/demo.aotc").read_bytes() == old
+
+
+def test_workers_end_with_a_parent_that_is_killed(folder: Path) -> None:
+    _use_mode(folder, "slow")
+    root = Path(__file__).parents[1]
+    (folder / "runner.py").write_text(_RUNNER)
+    build = subprocess.Popen(
+        [sys.executable, "runner.py", "build", "--no-cache", "-j", "2"],
+        env={**os.environ, "PYTHONPATH": str(root)},
+        stderr=subprocess.DEVNULL,
+    )
+    deadline = time.monotonic() + 20
+    while len(_children(build.pid)) < 3 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    children = _children(build.pid)
+    time.sleep(0.5)
+    build.kill()
+    build.wait()
+    deadline = time.monotonic() + 10
+    while any(_is_alive(pid) for pid in children) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert len(children) >= 2
+    assert not any(_is_alive(pid) for pid in children)
+
+
+def _children(pid: int) -> list[int]:
+    try:
+        text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    except OSError:
+        return []
+    return [int(child) for child in text.split()]
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
+# ------------------------------------------------------------------------------ inspect and dump
+
+
+@pytest.mark.usefixtures("folder")
+def test_inspect_shows_a_table(run: Any) -> None:
+    run("build", "--no-cache")
+    code, out, err = run("inspect", "dist/demo.aotc")
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    assert lines[0].startswith("demo 0.1.0 | 1 kernel | 2 variants | sm_90a | ")
+    assert lines[1].split()[:3] == ["kernel", "target", "types"]
+    assert lines[2].split()[:4] == ["add", "sm_90a", "fp16", "num_warps=4"]
+
+
+def test_inspect_as_json(folder: Path, run: Any) -> None:
+    run("build", "--no-cache")
+    code, out, _ = run("inspect", "dist/demo.aotc", "--json")
+    data = json.loads(out)
+    assert code == 0
+    assert data["size_bytes"] == (folder / "dist/demo.aotc").stat().st_size
+    assert data["kernels"][0]["variants"][0]["registers"] == 8
+
+
+@pytest.fixture
+def dumped(monkeypatch: pytest.MonkeyPatch) -> list[CompileRequest]:
+    """Record what `aotc dump` asks the compiler for."""
+    requests: list[CompileRequest] = []
+
+    def compile_kernel(request: CompileRequest, *, keep_asm: bool) -> CompiledKernel:
+        assert keep_asm
+        requests.append(request)
+        made = compile_empty(request)
+        return CompiledKernel(made.cubin, made.metadata, {"ptx": ".version 8.8\n", "tile": "t"})
+
+    monkeypatch.setattr("aotc.compiler.compile_kernel", compile_kernel)
+    return requests
+
+
+@pytest.mark.usefixtures("folder")
+def test_dump_prints_the_stage(run: Any, dumped: list[CompileRequest]) -> None:
+    args = ["--set", "x_ptr=*fp32:16", "--set", "n=i32=1", "--set", "MODE=ok"]
+    code, out, err = run("dump", "k.py:add", "--stage", "ptx", "--target", "sm_80", *args)
+    assert (code, out, err) == (0, ".version 8.8\n", "")
+    assert dumped[0].signature == (("x_ptr", "*fp32:16"), ("n", "i32=1"))
+    assert (dumped[0].target, dumped[0].num_warps) == ("sm_80", 4)
+    assert run("dump", "kernels.toml:add", "--stage", "tile")[1] == "t\n"
+    assert dumped[1].signature == (("x_ptr", "*fp16:16"), ("n", "i32"))
+
+
+@pytest.mark.usefixtures("folder", "dumped")
+def test_dump_without_a_type_exits_with_1(run: Any) -> None:
+    code, _, err = run("dump", "k.py:add", "--stage", "ptx")
+    assert code == cli.EXIT_WRONG
+    assert "expected a type for argument 'x_ptr' of add" in err
+
+
+# -------------------------------------------------------------------------------------- start-up
+
+
+def _modules(*args: str, cwd: Path) -> set[str]:
+    """Return the modules loaded by a command that runs in a process of its own."""
+    script = f"import sys; from aotc import cli; code = cli.run({list(args)!r}); "
+    script += "print(code, *sys.modules, file=sys.stderr)"
+    root = Path(__file__).parents[1]
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "PYTHONPATH": str(root)},
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    code, *modules = done.stderr.splitlines()[-1].split()
+    assert code == "0", done.stderr
+    return set(modules)
+
+
+def test_version_starts_without_the_compiler(folder: Path, run: Any) -> None:
+    code, out, _ = run("--version")
+    assert code == 0
+    assert out.startswith("aotc ")
+    loaded = _modules("--version", cwd=folder)
+    assert not loaded & {"aotc.compiler", "aotc.ir.core", "llvmlite", "msgspec", "rich", "tomli"}
+
+
+def test_inspect_starts_without_the_compiler(folder: Path, run: Any) -> None:
+    run("build", "--no-cache")
+    loaded = _modules("inspect", "dist/demo.aotc", cwd=folder)
+    assert not loaded & {"aotc.compiler", "aotc.ir.core", "llvmlite", "rich", "tomli"}
+
+
+def test_a_build_with_nothing_to_do_starts_without_llvm(folder: Path, run: Any) -> None:
+    # What the fake compiler made is taken for the real one's: the cache asks for no more.
+    run("build", "--cache-dir", "cache")
+    loaded = _modules("build", "--cache-dir", "cache", cwd=folder)
+    assert "aotc.compiler" in loaded
+    absent = {"llvmlite", "aotc.backend", "aotc.frontend", "rich", "importlib.metadata"}
+    assert not loaded & absent
