@@ -28,11 +28,12 @@ if TYPE_CHECKING:
 
     from aotc.package.build import BuildResult
     from aotc.package.cache import Cache
-    from aotc.package.workers import Compiler, Outcome
+    from aotc.package.workers import Compiler, Failure, Outcome
 
 EXIT_DONE, EXIT_WRONG, EXIT_USAGE, EXIT_BUG, EXIT_INTERRUPTED = 0, 1, 2, 3, 130
 
 _STAGES = ("tile", "gpu", "llvm", "ptx", "sass")
+_MAX_VARIANTS_LISTED = 4
 _BUG_ADVICE = (
     "This is a bug in aotc, not in your kernels. Please report it on the project's issue tracker\n"
     "with the command, the kernel and the manifest; --debug shows where it happened."
@@ -65,21 +66,16 @@ def run(args: Sequence[str], compiler: Compiler | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_WRONG
     except Exception as error:  # noqa: BLE001 - the last line of defence
-        detail = traceback.format_exc() if is_debug else ""
-        _complain_of_bug(f"{type(error).__name__}: {error}", detail)
+        _complain(f"internal error: {type(error).__name__}: {error}")
+        if is_debug:
+            click.echo(traceback.format_exc(), err=True)
+        click.echo(_BUG_ADVICE, err=True)
         return EXIT_BUG
     return code if isinstance(code, int) else EXIT_DONE
 
 
 def _complain(message: str) -> None:
     click.echo(f"aotc: {message}", err=True)
-
-
-def _complain_of_bug(report: str, detail: str) -> None:
-    _complain(f"internal error: {report}")
-    if detail:
-        click.echo(detail, err=True)
-    click.echo(_BUG_ADVICE, err=True)
 
 
 def _show_version(ctx: click.Context, _param: click.Parameter, value: object) -> None:
@@ -196,12 +192,7 @@ def _report(result: BuildResult, *, verbose: bool, debug: bool, seconds: float) 
     elif result.dropped:
         count = len(result.dropped)
         click.echo(f"note: {count} dropped that a target cannot hold (-v lists them)", err=True)
-    for failure in result.failures:
-        if failure.is_bug:
-            report = f"in {failure.label}: {failure.report}"
-            _complain_of_bug(report, failure.detail if debug else "")
-        else:
-            click.echo(failure.report, err=True)
+    _report_failures(result.failures, debug=debug)
     counts = f"{result.num_compiled} compiled, {result.num_cached} cached, {seconds:.1f} s"
     if result.failures:
         outcome = "wrote the rest" if result.files else "nothing is written"
@@ -210,6 +201,24 @@ def _report(result: BuildResult, *, verbose: bool, debug: bool, seconds: float) 
         click.echo(path)
     if not result.failures:
         click.echo(f"{result.num_variants} variants ({counts})", err=True)
+
+
+def _report_failures(failures: Sequence[Failure], *, debug: bool) -> None:
+    """Print each report once, with the variants that it is about; bugs last."""
+    variants: dict[tuple[bool, str], list[Failure]] = {}
+    for failure in sorted(failures, key=lambda failure: failure.is_bug):
+        variants.setdefault((failure.is_bug, failure.report), []).append(failure)
+    for (is_bug, report), alike in variants.items():
+        click.echo(f"aotc: internal error: {report}" if is_bug else report, err=True)
+        for failure in alike[:_MAX_VARIANTS_LISTED]:
+            click.echo(f"  note: in {failure.label}", err=True)
+        if len(alike) > _MAX_VARIANTS_LISTED:
+            count = len(alike) - _MAX_VARIANTS_LISTED
+            click.echo(f"  note: and in {count} more variants", err=True)
+        if is_bug and debug:
+            click.echo(alike[0].detail, err=True)
+    if any(failure.is_bug for failure in failures):
+        click.echo(_BUG_ADVICE, err=True)
 
 
 class _Listener:

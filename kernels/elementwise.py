@@ -17,18 +17,19 @@ def vector_add_kernel(x_ptr, y_ptr, out_ptr, n_elements, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def silu_mul_kernel(x_ptr, out_ptr, x_stride, out_stride, n_rows, n_cols, BLOCK: tl.constexpr):
+def silu_mul_kernel(x_ptr, out_ptr, stride, n_rows, n_cols, BLOCK: tl.constexpr):
     """Store silu(gate) * up for the two halves of each row of x, (n_rows, 2 * n_cols).
 
     A gated MLP's activation: the first n_cols columns are the gate, the rest the other factor.
-    One program computes BLOCK columns of a row, in fp32, and rounds once.
+    Rows of x are `stride` elements apart, those of `out` follow each other. One program computes
+    BLOCK columns of a row, in fp32, and rounds once.
     """
     row = tl.program_id(0).to(tl.int64)
     tl.assume(row < n_rows)
     cols = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     mask = cols < n_cols
-    gate_ptr = x_ptr + row * x_stride
+    gate_ptr = x_ptr + row * stride
     gate = tl.load(gate_ptr + cols, mask=mask, other=0.0).to(tl.float32)
     up = tl.load(gate_ptr + n_cols + cols, mask=mask, other=0.0).to(tl.float32)
     out = gate * tl.sigmoid(gate) * up
-    tl.store(out_ptr + row * out_stride + cols, out.to(out_ptr.dtype.element_ty), mask=mask)
+    tl.store(out_ptr + row * n_cols + cols, out.to(out_ptr.dtype.element_ty), mask=mask)

@@ -66,17 +66,18 @@ def _quantize(x, inverse_scale):
 
 @triton.jit
 def quantize_int8_rows_kernel(
-    x_ptr, out_ptr, scale_ptr, x_stride, out_stride, n_rows, n_cols, BLOCK: tl.constexpr
+    x_ptr, out_ptr, scale_ptr, stride, n_rows, n_cols, BLOCK: tl.constexpr
 ):
     """Store every row of x as int8 and one fp32 scale a row, so that x is near out * scale.
 
     scale = max(|row|, 1e-10) / 127, and elements are rounded to the nearest multiple of it, ties
-    to even. A row of at most BLOCK columns is read once; a longer one twice.
+    to even. Rows of x are `stride` elements apart, those of `out` follow each other. A row of at
+    most BLOCK columns is read once; a longer one twice.
     """
     row = tl.program_id(0).to(tl.int64)
     tl.assume(row < n_rows)
-    x_ptr += row * x_stride
-    out_ptr += row * out_stride
+    x_ptr += row * stride
+    out_ptr += row * n_cols
     cols = tl.arange(0, BLOCK)
     if n_cols <= BLOCK:
         mask = cols < n_cols

@@ -31,6 +31,7 @@ from aotc.frontend.values import (
 from aotc.ir.core import Block, Value
 from aotc.ir.dialects import arith, scf, tile
 from aotc.ir.types import (
+    FP64,
     I1,
     I64,
     SCALARS,
@@ -90,6 +91,25 @@ def _fitting(value: Number, dtype: ScalarType) -> Number:
             remedy="cast the other operand to a wider type, or one of the right sign, first",
         )
     return int(value)
+
+
+def converted(
+    emit: Emitter, operand: Operand, dtype: ScalarType, extents: Shape, what: str
+) -> Value:
+    """Return an operand cast to `dtype`; a number that fits is made in place, as a tile."""
+    if isinstance(operand, int | float) and _fits(operand, dtype):
+        return constant(emit, operand, dtype, extents)
+    return cast(emit, to_value(emit, operand, what), dtype)
+
+
+def _fits(value: Number, dtype: ScalarType) -> bool:
+    """Return whether casting a number to `dtype` would keep it, rounding of floats aside."""
+    if dtype.is_float:
+        return dtype.bits > 8 and type_of_number(value) != FP64  # noqa: PLR2004 - fp8
+    if isinstance(value, float):
+        return False
+    low, high = (0, 1) if dtype.is_bool else integer_range(dtype)
+    return low <= value <= high
 
 
 def integer_range(dtype: ScalarType) -> tuple[int, int]:

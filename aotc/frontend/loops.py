@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast as type_cast
 
+from aotc.frontend.builtins import PYTHON_RANGE
 from aotc.frontend.convert import cast, static_bool, static_int, to_scalar, to_value
 from aotc.frontend.emitter import fail
 from aotc.frontend.expressions import scalar_truth, static_truth
@@ -85,7 +86,7 @@ def _loop_arguments(
     if any(isinstance(one, ast.Starred) for one in call.args):
         fail(f"{loop.name} takes its bounds one by one")
     given = [frame.visit(one) for one in call.args]
-    if not 1 <= len(given) <= len(_BOUNDS) and not call.keywords:
+    if len(given) > len(_BOUNDS) or not (given or call.keywords):
         fail(f"{loop.name} takes one to three bounds, got {len(given)}")
     named: dict[str, Operand] = dict(zip(_BOUNDS, [0, *given] if len(given) == 1 else given))  # noqa: B905
     hints: dict[str, Operand] = {}
@@ -94,7 +95,7 @@ def _loop_arguments(
         value = frame.visit(keyword.value)
         if name in loop.hints:
             hints[name] = value
-        elif name in _BOUNDS and loop.hints:
+        elif name in _BOUNDS and loop is not PYTHON_RANGE:
             named[name] = value
         else:
             known = [*loop.hints, *_BOUNDS]
@@ -201,12 +202,12 @@ def translate_while(frame: Frame, node: ast.While, rest: Sequence[Item]) -> Flow
             state.abandon()
             return None
         proceed = scalar_truth(frame, condition)
-    passed = state.reenter(after)
+    state.reenter(after)
     with emit.into(after):
         state.run(node)
         kept = state.prune([before, after])
         emit(scf.Yield(kept.yields))
-    before.insert(scf.Condition(proceed, [passed[i] for i in kept.positions]))
+    before.insert(scf.Condition(kept.replaced.get(proceed, proceed), kept.passed))
     loop = emit(scf.While(kept.inits, before, after))
     state.leave(loop.outs, node, None)
     return None
@@ -229,7 +230,10 @@ class _Kept:
 
     positions: Sequence[int]
     inits: Sequence[Value]
+    passed: Sequence[Value]
     yields: Sequence[Value]
+    replaced: Mapping[Value, Value]
+    """What stands for each block argument that was taken out."""
 
 
 class _State:
@@ -242,11 +246,13 @@ class _State:
         self.carried = carried_names(frame, names)
         self.inits = [value for name in self.carried for value in leaves(self.before[name])]
         self.hints = [name for name in self.carried for _ in leaves(self.before[name])]
-        self.offset = len(block.args)
-        """How many arguments of the block come before the carried ones."""
         self.block = block
         self.args = self._add_args(block)
-        self.kept = _Kept((), (), ())
+        self.entries = self.args
+        """The arguments of the first block: of a `while`, the one with the condition."""
+        self.passed = self.args
+        """What the first block hands to the second."""
+        self.kept = _Kept((), (), (), (), {})
 
     def _add_args(self, block: Block) -> list[Value]:
         types: list[Type] = [value.type for value in self.inits]
@@ -264,15 +270,14 @@ class _State:
         for name in self.carried:
             self.frame.values[name] = rebuild(self.before[name], values)
 
-    def reenter(self, block: Block) -> list[Value]:
-        """Go on in the body of a `while`; return what its condition passes on."""
-        passed = [
-            value for name in self.carried for value in leaves(self.frame.values[name])
-        ]
-        self.offset, self.block = 0, block
-        self.first_args, self.args = self.args, self._add_args(block)
+    def reenter(self, block: Block) -> None:
+        """Go on in the body of a `while`, with what its condition passes on."""
+        self.passed = self._carried_values()
+        self.args = self._add_args(block)
         self._take(self.args)
-        return passed
+
+    def _carried_values(self) -> list[Value]:
+        return [value for name in self.carried for value in leaves(self.frame.values[name])]
 
     def run(self, node: ast.For | ast.While) -> None:
         """Translate the body once, and check that it keeps every variable's type."""
@@ -283,26 +288,30 @@ class _State:
 
     def prune(self, blocks: Sequence[Block]) -> _Kept:
         """Take out the variables that every turn leaves as they were."""
-        yields = [value for name in self.carried for value in leaves(self.frame.values[name])]
-        steady = [value is arg for value, arg in zip(yields, self.args, strict=True)]
-        replaced = {
-            id(arg): init
-            for arg, init, still in zip(self.args, self.inits, steady, strict=True)
-            if still
-        }
+        yields = self._carried_values()
+        steady = [
+            new is arg and passed is entry
+            for new, arg, passed, entry in zip(
+                yields, self.args, self.passed, self.entries, strict=True
+            )
+        ]
+        replaced: dict[Value, Value] = {}
         for block in blocks:
             offset = len(block.args) - len(self.inits)
             for position in reversed(range(len(self.inits))):
                 if steady[position]:
                     arg = block.args.pop(offset + position)
                     arg.replace_all_uses_with(self.inits[position])
+                    replaced[arg] = self.inits[position]
             for index, arg in enumerate(block.args):
                 arg.index = index
         positions = [i for i, still in enumerate(steady) if not still]
+
+        def pick(values: Sequence[Value]) -> list[Value]:
+            return [replaced.get(values[i], values[i]) for i in positions]
+
         self.kept = _Kept(
-            positions,
-            [self.inits[i] for i in positions],
-            [replaced.get(id(yields[i]), yields[i]) for i in positions],
+            positions, pick(self.inits), pick(self.passed), pick(yields), replaced
         )
         return self.kept
 
@@ -327,5 +336,7 @@ class _State:
     def abandon(self) -> None:
         """Leave everything as it was before the loop."""
         self.frame.values = self.before
+        for op in self.block:
+            op.set_slots(())
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from aotc.frontend.convert import bitcast, cast, common_shape, spread, static_bool, static_str, to_value
+from aotc.frontend.convert import bitcast, cast, common_shape, converted, spread, static_bool, static_str, to_value
 from aotc.frontend.emitter import Emitter, fail
 from aotc.frontend.values import Operand, element, shape, show
 from aotc.ir.core import Value
@@ -99,7 +99,7 @@ def load(
     masked = None if mask is None else _mask(emit, source, mask, "load")
     filler = None
     if other is not None:
-        scalar = cast(emit, to_value(emit, other, "`other`"), kind)
+        scalar = converted(emit, other, kind, shape(source), "`other`")
         filler = _beside(emit, source, scalar, "`other`", "load")
     out = emit(
         tile.Load(
@@ -130,10 +130,11 @@ def store(
     """Write a value, converted to the pointee's type, where the mask is true."""
     target, kind = _pointer(emit, pointer, "store")
     target = _widened(emit, target, value, mask)
-    content = to_value(emit, value, "a value to store")
+    what = "a value to store"
     if _is_bool_pointer(pointer):
-        content = cast(emit, content, I1)
-    content = _beside(emit, target, cast(emit, content, kind), "the value", "store")
+        value = converted(emit, value, I1, shape(target), what)
+    content = converted(emit, value, kind, shape(target), what)
+    content = _beside(emit, target, content, "the value", "store")
     masked = None if mask is None else _mask(emit, target, mask, "store")
     emit(
         tile.Store(

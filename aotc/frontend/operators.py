@@ -29,7 +29,7 @@ from aotc.frontend.promotion import (
     PromotionError,
     computation_type,
 )
-from aotc.frontend.values import Operand, element, show, show_type
+from aotc.frontend.values import Operand, element, shape, show, show_type
 from aotc.ir.core import Value
 from aotc.ir.dialects import arith
 from aotc.ir.types import FP32, I1, I64, PointerType, ScalarType, TileType
@@ -66,7 +66,9 @@ def meet(
             f"`{symbol}` does not take {show_type(left_kind)} and {show_type(right_kind)}: {error}",
             remedy="cast one of them with .to(...)",
         )
-    one, two = broadcast(emit, _as_type(emit, left, kind), _as_type(emit, right, kind))
+    one = _as_type(emit, left, kind, right)
+    two = _as_type(emit, right, kind, one)
+    one, two = broadcast(emit, one, two)
     return one, two, kind
 
 
@@ -81,11 +83,14 @@ def _scalar_type(operand: Operand, symbol: str) -> ScalarType:
     not_a_value(operand, f"a number or a tile for `{symbol}`")
 
 
-def _as_type(emit: Emitter, operand: Operand, kind: ScalarType) -> Value:
+def _as_type(
+    emit: Emitter, operand: Operand, kind: ScalarType, beside: Operand = None
+) -> Value:
+    """Return an operand in type `kind`; a number gets the shape of the value `beside` it."""
     if isinstance(operand, Value):
         return cast(emit, operand, kind)
     if isinstance(operand, int | float):
-        return constant(emit, operand, kind)
+        return constant(emit, operand, kind, shape(beside) if isinstance(beside, Value) else ())
     not_a_value(operand, "a number")
 
 
@@ -108,7 +113,12 @@ def common_type(operands: Sequence[Operand], symbol: str) -> ScalarType:
 def meet_all(emit: Emitter, operands: Sequence[Operand], symbol: str) -> tuple[Value, ...]:
     """Bring several numbers to their common type and shape. Raises: CompileError."""
     kind = common_type(operands, symbol)
-    return broadcast(emit, *(_as_type(emit, operand, kind) for operand in operands))
+    largest = max(
+        (operand for operand in operands if isinstance(operand, Value)),
+        key=lambda value: len(shape(value)),
+        default=None,
+    )
+    return broadcast(emit, *(_as_type(emit, operand, kind, largest) for operand in operands))
 
 
 def _is_pointer(operand: Operand) -> bool:

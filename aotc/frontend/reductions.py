@@ -73,7 +73,7 @@ def _scan(
 ) -> tuple[Value, ...]:
     position = static_axis(axis, len(shape(inputs[0])))
     block = _combine_block(emit, inputs, combine)
-    return tuple(emit(tile.Scan(inputs, position, static_bool(reverse, "reverse"), block)).outs)
+    return tuple(emit(tile.Scan(inputs, position, block, static_bool(reverse, "reverse"))).outs)
 
 
 def _pairwise(op: operators.Emit) -> Combine:

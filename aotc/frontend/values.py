@@ -197,6 +197,8 @@ def show(operand: Operand) -> str:
         return "(" + ", ".join(show(item) for item in operand) + ")"
     if isinstance(operand, ScalarType | PointerType | TileType):
         return f"the type {show_type(operand)}"
+    if isinstance(operand, Unbound):
+        return f"a variable that {operand.reason}"
     if isinstance(operand, Function):
         return f"the function {operand.qualname}"
     if isinstance(operand, Builtin | Missing):
@@ -217,8 +219,7 @@ def is_number(operand: Operand) -> bool:
 
 def element(value: Value) -> ScalarType | PointerType:
     """Return the element type of a tile, or the type of a scalar."""
-    kind = element_of(value.type)
-    return kind
+    return element_of(value.type)
 
 
 def shape(value: Value) -> tuple[int, ...]:

@@ -364,7 +364,7 @@ class Op:
             if all(name != spec.name for spec in self.attribute_fields):
                 self.error(f"has no attribute {name}")
             setattr(copy, name, value)
-        copy._setup(slots, blocks, self.loc)
+        copy._setup(slots, blocks, self.loc)  # noqa: SLF001 - as an alternative constructor
         for old, new in zip(self.results, copy.results, strict=True):
             mapping[old] = new
             new.hint = old.hint
@@ -510,7 +510,8 @@ def build(
         unknown = next(name for name in attributes if name not in known)
         raise IRError(f"{cls.opcode} has no attribute {unknown}", loc)
     _check_arity(cls, slots, blocks, loc)
-    op._setup(list(slots), tuple(blocks), loc)
+    # An alternative constructor, so the private part of the class is its own.
+    op._setup(list(slots), tuple(blocks), loc)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
     return op
 
 

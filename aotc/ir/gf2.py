@@ -106,11 +106,12 @@ def _echelon(vectors: Iterable[int]) -> list[int]:
     """Return rows as those of `Span`, without what they are made of."""
     rows: list[int] = []
     for vector in vectors:
+        rest = vector
         for row in rows:
-            if vector ^ row < vector:
-                vector ^= row
-        if vector:
-            rows.append(vector)
+            if rest ^ row < rest:
+                rest ^= row
+        if rest:
+            rows.append(rest)
     return rows
 
 

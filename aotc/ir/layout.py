@@ -78,13 +78,13 @@ class LinearLayout:
             (name, tuple(_pack(coords, outs) for coords in columns))
             for name, columns in bases.items()
         )
-        self._set(ins, outs)
+        _initialise(self, ins, outs)
 
     @classmethod
     def from_columns(cls, ins: Iterable[tuple[str, Iterable[int]]], outs: Outs) -> LinearLayout:
         """Build a layout from packed bases and `(name, bits)` outputs: the planner's fast path."""
         layout = cls.__new__(cls)
-        layout._set(tuple((name, tuple(columns)) for name, columns in ins), outs)
+        _initialise(layout, tuple((name, tuple(columns)) for name, columns in ins), outs)
         return layout
 
     @classmethod
@@ -97,17 +97,6 @@ class LinearLayout:
     def zeros(cls, in_dim: str, out_dim: str, size: int) -> LinearLayout:
         """Return the layout that sends all of `in_dim` to 0 of `out_dim`, an axis of extent 1."""
         return cls.from_columns([(in_dim, [0] * log2_exact(size))], ((out_dim, 0),))
-
-    def _set(self, ins: Ins, outs: Outs) -> None:
-        limit = sum(bits for _, bits in outs)
-        if len(dict(ins)) != len(ins) or len(dict(outs)) != len(outs):
-            raise ValueError(f"a dimension is named twice in {[n for n, _ in (*ins, *outs)]}")
-        for name, columns in ins:
-            if any(column < 0 or column >> limit for column in columns):
-                raise ValueError(f"a basis of {name} lies outside {dict(outs)} bits")
-        object.__setattr__(self, "_ins", ins)
-        object.__setattr__(self, "_outs", outs)
-        object.__setattr__(self, "_hash", hash((ins, outs)))
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
         raise AttributeError("a LinearLayout is immutable")
@@ -280,7 +269,7 @@ class LinearLayout:
         while run < len(columns) and columns[run] == 1 << run:
             run += 1
         others = 0
-        for name, other in layout._ins:
+        for name, other in layout.ins:
             for column in other[run:] if name == in_dim else other:
                 others |= column
         aligned = (others & -others).bit_length() - 1 if others else run
@@ -310,22 +299,13 @@ class LinearLayout:
         if dim not in self.in_dims or dim not in self.out_dims:
             return False
         rest = [name for name in self.in_dims if name != dim]
-        shift = self._shift(dim)
+        shift = _shift(self._outs, dim)
         columns = self.columns(dim)
         return (
             self.out_bits(dim) == len(columns)
             and all(column == 1 << (shift + bit) for bit, column in enumerate(columns))
             and self.sublayout_is_zero(rest, [dim])
         )
-
-    def _shift(self, out_dim: str) -> int:
-        """Return the position of the lowest bit of `out_dim` in a packed index."""
-        shift = 0
-        for name, bits in reversed(self._outs):
-            if name == out_dim:
-                return shift
-            shift += bits
-        raise ValueError(f"{out_dim} is not an output of {self}")
 
     # ---- algebra ------------------------------------------------------------------------------
 
@@ -393,7 +373,7 @@ class LinearLayout:
         names = list(dict.fromkeys((*self.out_dims, *other.out_dims)))
         mine, theirs = dict(self._outs), dict(other._outs)
         outs = tuple((name, mine.get(name, 0) + theirs.get(name, 0)) for name in names)
-        place_mine = _scatter(self._outs, outs, dict.fromkeys(names, 0))
+        place_mine = _scatter(self._outs, outs)
         place_theirs = _scatter(other._outs, outs, mine)
         in_names = dict.fromkeys((*self.in_dims, *other.in_dims))
         return LinearLayout.from_columns(
@@ -430,7 +410,7 @@ class LinearLayout:
             ins.append((name, [_move_bits(column, back) for column in rest]))
         quotient = LinearLayout.from_columns(ins, outs)
         product = block * quotient
-        return quotient if product._same_as(self) else None
+        return quotient if _same_map(product, self) else None
 
     def quotient(self, dims: Iterable[str]) -> LinearLayout | None:
         """Return the layout without `dims`, or None unless it is the identity on each of them."""
@@ -440,14 +420,6 @@ class LinearLayout:
         return self.sublayout(
             [name for name in self.in_dims if name not in names],
             [name for name in self.out_dims if name not in names],
-        )
-
-    def _same_as(self, other: LinearLayout) -> bool:
-        """Compare up to the order of the dimensions."""
-        return (
-            dict(self._ins).keys() == dict(other._ins).keys()
-            and dict(self._outs) == dict(other._outs)
-            and self.transpose_ins(other.in_dims).transpose_outs(other.out_dims) == other
         )
 
     # ---- dimensions ---------------------------------------------------------------------------
@@ -463,7 +435,7 @@ class LinearLayout:
         if sorted(names) != sorted(self.out_dims):
             raise ValueError(f"{list(names)} is not an order of the outputs of {self}")
         outs = tuple((name, self.out_bits(name)) for name in names)
-        return self._move_outs(_scatter(self._outs, outs, dict.fromkeys(names, 0)), outs)
+        return _move_outs(self, _scatter(self._outs, outs), outs)
 
     def reshape_ins(self, sizes: Mapping[str, int]) -> LinearLayout:
         """Cut the input bits into other dimensions, the first dimension lowest.
@@ -512,12 +484,6 @@ class LinearLayout:
     def remove_zero_bases(self, in_dim: str = "register") -> LinearLayout:
         """Drop the bits of `in_dim` that lead nowhere: `[[0,1],[0,0],[1,0]]` -> `[[0,1],[1,0]]`."""
         return self.with_columns(in_dim, [column for column in self.columns(in_dim) if column])
-
-    def _move_outs(self, place: Sequence[int], outs: Outs) -> LinearLayout:
-        """Send packed output bit `i` to the vector `place[i]` of `outs`."""
-        return LinearLayout.from_columns(
-            [(name, [gf2.combine(place, c) for c in columns]) for name, columns in self._ins], outs
-        )
 
     # ---- what the shape operations of tiles do to a layout ------------------------------------
     # All are exact: the result holds, in every register of every thread, the element that the
@@ -580,7 +546,7 @@ class LinearLayout:
         if len(shape) != len(wide.shape):
             raise ValueError(f"{self.shape} does not broadcast to {tuple(shape)}")
         outs = _sized(shape)
-        wide = wide._move_outs(_scatter(wide._outs, outs, dict.fromkeys(wide.out_dims, 0)), outs)
+        wide = _move_outs(wide, _scatter(wide.outs, outs), outs)
         added: list[int] = []
         shift = 0
         for have, want in reversed(list(zip(self.shape, shape, strict=True))):
@@ -596,8 +562,8 @@ class LinearLayout:
 
         Ensures: register `2r` holds register `r` of the first tile and `2r + 1` of the second.
         """
-        wide = self._move_outs(
-            [2 << bit for bit in range(self.total_out_bits)], _sized((*self.shape, 2))
+        wide = _move_outs(
+            self, [2 << bit for bit in range(self.total_out_bits)], _sized((*self.shape, 2))
         )
         return wide.with_columns("register", (1, *wide.columns("register")))
 
@@ -635,8 +601,8 @@ class LinearLayout:
             raise ValueError(f"axis {axis} is outside 0..{len(shape) - 1}")
         outs = _sized((*shape[:axis], 2 * shape[axis], *shape[axis + 1 :]))
         wide = self.reshape(shape)
-        wide = wide._move_outs(_scatter(wide._outs, outs, dict.fromkeys(wide.out_dims, 0)), outs)
-        new_bit = 1 << (wide._shift(f"dim{axis}") + log2_exact(shape[axis]))
+        wide = _move_outs(wide, _scatter(wide.outs, outs), outs)
+        new_bit = 1 << (_shift(outs, f"dim{axis}") + log2_exact(shape[axis]))
         return wide.with_columns("register", (*wide.columns("register"), new_bit))
 
     # ---- text ---------------------------------------------------------------------------------
@@ -660,6 +626,19 @@ class LinearLayout:
         return _to_text(self)
 
 
+def _initialise(layout: LinearLayout, ins: Ins, outs: Outs) -> None:
+    """Set the fields of a new layout, the one time that is allowed."""
+    limit = sum(bits for _, bits in outs)
+    if len(dict(ins)) != len(ins) or len(dict(outs)) != len(outs):
+        raise ValueError(f"a dimension is named twice in {[n for n, _ in (*ins, *outs)]}")
+    for name, columns in ins:
+        if any(column < 0 or column >> limit for column in columns):
+            raise ValueError(f"a basis of {name} lies outside {dict(outs)} bits")
+    object.__setattr__(layout, "_ins", ins)
+    object.__setattr__(layout, "_outs", outs)
+    object.__setattr__(layout, "_hash", hash((ins, outs)))
+
+
 # ---- packing ----------------------------------------------------------------------------------
 
 
@@ -674,21 +653,43 @@ def _pack(coords: Sequence[int], outs: Outs) -> int:
     return index
 
 
-def _scatter(source: Outs, target: Outs, lowest: Mapping[str, int]) -> list[int]:
+def _scatter(source: Outs, target: Outs, lowest: Mapping[str, int] | None = None) -> list[int]:
     """Return where each packed bit of `source` goes in `target`, as unit vectors.
 
-    Bit `b` of a dimension becomes bit `b + lowest[dimension]` (0 if absent) of the same one.
+    Bit `b` of a dimension becomes bit `b + lowest[dimension]`, or `b`, of the same one.
     """
-    shifts: dict[str, int] = {}
-    shift = 0
-    for name, bits in reversed(target):
-        shifts[name] = shift
-        shift += bits
+    above = lowest or {}
     return [
-        1 << (shifts[name] + lowest.get(name, 0) + bit)
+        1 << (_shift(target, name) + above.get(name, 0) + bit)
         for name, bits in reversed(source)
         for bit in range(bits)
     ]
+
+
+def _shift(outs: Outs, out_dim: str) -> int:
+    """Return the position of the lowest bit of `out_dim` in a packed index."""
+    shift = 0
+    for name, bits in reversed(outs):
+        if name == out_dim:
+            return shift
+        shift += bits
+    raise ValueError(f"{out_dim} is not an output of {outs}")
+
+
+def _move_outs(layout: LinearLayout, place: Sequence[int], outs: Outs) -> LinearLayout:
+    """Send packed output bit `i` to the vector `place[i]` of `outs`."""
+    return LinearLayout.from_columns(
+        [(name, [gf2.combine(place, c) for c in columns]) for name, columns in layout.ins], outs
+    )
+
+
+def _same_map(left: LinearLayout, right: LinearLayout) -> bool:
+    """Compare up to the order of the dimensions."""
+    return (
+        set(left.in_dims) == set(right.in_dims)
+        and dict(left.outs) == dict(right.outs)
+        and left.transpose_ins(right.in_dims).transpose_outs(right.out_dims) == right
+    )
 
 
 def _gather_bits(columns: Iterable[int], positions: Sequence[int]) -> list[int]:

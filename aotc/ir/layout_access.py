@@ -1,7 +1,8 @@
 """How the threads of a distributed tile reach the elements of a tile in memory.
 
 Given the layout of a tile over threads and the layout of a buffer, an element's offset is the XOR
-of what the thread contributes (`thread_offsets`) and what the register contributes. Registers
+of what the thread contributes (`thread_offsets`) and what the register contributes; a sum, where
+the two have no bit in common, so that the latter fits an instruction's immediate. Registers
 whose offsets form an aligned run are one vector access (`vector_accesses`). Planning conversions
 and lowering loads and stores of shared memory ask the same questions, so they are answered here.
 
@@ -53,28 +54,6 @@ def distinct_register_bits(layout: LinearLayout) -> list[int]:
     """Return the register bits that lead to an element lower ones do not reach."""
     span = gf2.Span()
     return [bit for bit, column in enumerate(layout.columns("register")) if span.add(column)]
-
-
-@lru_cache(maxsize=2048)
-def storing_threads(layout: LinearLayout) -> LinearLayout:
-    """Return the layout with its redundant lane and warp bits (free variables) leading nowhere.
-
-    Threads with such a bit set hold copies and must not store; what their bits would contribute
-    to an offset is then of no concern, and need not be aligned.
-    """
-    free = layout.free_variable_masks()
-    return LinearLayout.from_columns(
-        [
-            (
-                name,
-                columns
-                if name == "register"
-                else [0 if free[name] >> bit & 1 else c for bit, c in enumerate(columns)],
-            )
-            for name, columns in layout.ins
-        ],
-        layout.outs,
-    )
 
 
 @lru_cache(maxsize=2048)

@@ -25,7 +25,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from aotc.ir.core import Block, Kernel, Op, ParamInfo, Value, build
 from aotc.ir.diagnostics import UNKNOWN_LOC, IRError, Loc
@@ -82,7 +82,8 @@ class _Printer:
         if isinstance(value, str):
             return json.dumps(value, ensure_ascii=False)
         if isinstance(value, tuple):
-            return "[" + ", ".join(self.literal(item) for item in value) + "]"
+            items = cast("tuple[object, ...]", value)
+            return "[" + ", ".join(self.literal(item) for item in items) + "]"
         if isinstance(value, LinearLayout):
             return self.layout(value)
         if isinstance(value, ScalarType | PointerType | TileType | SharedType):

@@ -24,7 +24,7 @@ from aotc.package.decoder import Decoder, read_header
 from aotc.package.elf import check_cubin
 from aotc.package.encoder import encode_records
 from aotc.package.index import Archive, ArchiveError, Kernel, Variant, canonical
-from aotc.package.records import LIMITS, MINOR, ZSTD_LEVEL
+from aotc.package.records import HEADER, LIMITS, MINOR, ZSTD_LEVEL
 
 
 def _compress(contents: list[bytes]) -> list[bytes]:
@@ -81,10 +81,9 @@ def decode(data: bytes) -> Archive:
 def _check_canonical(data: bytes, expected: bytes) -> None:
     if data == expected:
         return
-    at = next(
-        (i for i, pair in enumerate(zip(data, expected, strict=False)) if pair[0] != pair[1]),
-        min(len(data), len(expected)),
-    )
+    # The header's sizes and checksum follow from the rest, so look behind it first.
+    places = (*range(HEADER.size, min(len(data), len(expected))), *range(HEADER.size))
+    at = next((at for at in places if data[at] != expected[at]), min(len(data), len(expected)))
     raise ArchiveError("FORMAT", f"not the one encoding of what it says, first at byte {at}")
 
 

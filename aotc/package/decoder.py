@@ -201,8 +201,12 @@ class Decoder:
             raise ArchiveError("FORMAT", "STRINGS does not end with NUL")
         texts: dict[int, str] = {}
         offset = 0
+        previous: bytes | None = None
         try:
             for text in section[:-1].split(b"\0"):
+                if previous is not None and text <= previous:
+                    raise ArchiveError("FORMAT", f"the string at {offset} is not in order")
+                previous = text
                 texts[offset] = text.decode()
                 offset += len(text) + 1
         except UnicodeDecodeError:

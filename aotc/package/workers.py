@@ -57,6 +57,7 @@ class Task:
 class Failure:
     """Why a compile came to nothing; `is_bug` if it is our fault and not the user's.
 
+    `label` names the variant or kernel; the report does not, so equal reports can be told once.
     `detail` is the traceback of a bug, for those who look for it.
     """
 
@@ -158,7 +159,6 @@ def _compile(compiler: Compiler, task: Task) -> Outcome:
         kernel = compiler(task.request)
         result = CachedKernel(kernel.cubin, kernel.metadata)
     except DiagnosticError as error:
-        error.add_context(f"in variant {task.label}")
         result = Failure(task.label, error.render())
     except Exception as error:  # noqa: BLE001 - a bug of any type is reported as one
         report = f"{type(error).__name__}: {error}"

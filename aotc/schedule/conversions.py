@@ -34,7 +34,6 @@ from aotc.ir.layout_access import (
     Access,
     distinct_register_bits,
     representatives,
-    storing_threads,
     thread_offsets,
     vector_accesses,
 )
@@ -486,11 +485,10 @@ def _num_selects(swaps: Sequence[ConditionalSwap], wanted: set[int]) -> int:
 def _plan_shared(move: _Movement, element_bits: int, max_scratch_bytes: int | None) -> SharedTrip:
     """Plan the trip with the cheapest of the candidate scratch layouts."""
     element_bytes = element_bits // 8
-    destination = move.destination
-    source = storing_threads(move.source)
-    store, load = _side(source), _side(destination)
-    free = move.source.free_variable_masks()
+    source, destination = move.source, move.destination
+    free = source.free_variable_masks()
     skip_lanes, skip_warps = free.get("lane", 0), free.get("warp", 0)
+    store, load = _side(source, skip_lanes, skip_warps), _side(destination)
     best: SharedTrip | None = None
     for scratch in candidates(store, load, move.elements, element_bytes, max_scratch_bytes):
         memory = _memory_layout(source, scratch)
@@ -521,11 +519,17 @@ def _plan_shared(move: _Movement, element_bits: int, max_scratch_bytes: int | No
     return best
 
 
-def _side(layout: LinearLayout) -> Side:
-    """Return what is stored or loaded: each register that is no copy, in every thread."""
-    columns = layout.columns("register")
-    registers = tuple(columns[bit] for bit in distinct_register_bits(layout))
-    return Side(registers, layout.columns("lane"), layout.columns("warp"))
+def _side(layout: LinearLayout, skip_lanes: int = 0, skip_warps: int = 0) -> Side:
+    """Return what is stored or loaded: each register that is no copy, in the threads not skipped."""
+    registers = layout.columns("register")
+    active: list[tuple[int, ...]] = []
+    idle: list[int] = []
+    for name, skip in (("lane", skip_lanes), ("warp", skip_warps)):
+        columns = layout.columns(name)
+        active.append(tuple(0 if skip >> bit & 1 else c for bit, c in enumerate(columns)))
+        idle += [column for bit, column in enumerate(columns) if skip >> bit & 1]
+    kept = tuple(registers[bit] for bit in distinct_register_bits(layout))
+    return Side(kept, *active, idle=tuple(idle))
 
 
 def _memory_layout(source: LinearLayout, scratch: Scratch) -> LinearLayout:

@@ -38,20 +38,30 @@ _LANE_BITS = 5
 class Side:
     """What the store or the load of a conversion touches, as packed bases of elements.
 
-    `registers` and the active lanes and warps are independent of each other on the store side; a
-    base of 0 marks a lane or warp bit that takes no part.
+    Lanes and warps have one base a bit, 0 for a bit that takes no part. `idle` are the bases of
+    threads that hold copies and do not store; their addresses are computed all the same, so they
+    must be aligned.
     """
 
     registers: tuple[int, ...]
     lanes: tuple[int, ...]
     warps: tuple[int, ...]
+    idle: tuple[int, ...] = ()
 
     def phase(self, vector_bytes: int) -> list[int]:
         """Return the bases of the lanes that one phase of such an access serves."""
         return [lane for lane in self.lanes[: phase_lane_bits(vector_bytes)] if lane]
 
     def threads(self) -> list[int]:
-        return [column for column in (*self.lanes, *self.warps) if column]
+        """Return all that differs between threads."""
+        return [column for column in (*self.lanes, *self.warps, *self.idle) if column]
+
+    def vector_registers(self) -> list[int]:
+        """Return the registers a vector may have: those no thread bit could stand for.
+
+        A thread that starts inside another's vector would start at no multiple of its length.
+        """
+        return gf2.independent(self.registers, self.threads())
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +186,7 @@ def candidates(
     if max_scratch_bytes is not None:
         limit = max(1, max_scratch_bytes // element_bytes).bit_length() - 1
         scratch_bits = min(scratch_bits, limit)
-    shared_registers = gf2.intersection(store.registers, load.registers)
+    shared_registers = gf2.intersection(store.vector_registers(), load.vector_registers())
     tile = _Tile(store, load, tuple(elements), element_bytes, scratch_bits)
     for both_bits in range(min(widest, len(shared_registers)), -1, -1):
         found = _widened(tile, shared_registers[:both_bits], widest)
@@ -191,7 +201,7 @@ def _widened(tile: _Tile, both: Sequence[int], widest: int) -> list[Scratch]:
     """Return layouts whose vector is `both`, and more of it on one side, as wide as is good."""
     found: list[Scratch] = []
     for which, side in enumerate((tile.store, tile.load)):
-        extra = gf2.independent(side.registers, both)[: widest - len(both)]
+        extra = gf2.independent(side.vector_registers(), both)[: widest - len(both)]
         # Without any extra the two sides are alike: the store's turn has settled it.
         for extra_bits in range(len(extra), -1 if which == 0 else 0, -1):
             vector = [*both, *extra[:extra_bits]]

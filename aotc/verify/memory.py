@@ -11,7 +11,8 @@ Invariant: no byte outside the arrays handed over is read or written; what is tr
 """
 
 # NumPy's own stubs leave overloads of ndarray's methods partly unknown.
-# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
 
 from __future__ import annotations
 

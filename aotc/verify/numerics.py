@@ -12,10 +12,12 @@ Invariant: a result's dtype is `dtype_of` of the op's result type, for every op 
 """
 
 # NumPy's own stubs leave overloads of ndarray's methods partly unknown.
-# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Callable
 from fractions import Fraction
@@ -50,8 +52,8 @@ def dtype_of(element: ElementType) -> np.dtype[Any]:
         return POINTER_DTYPE
     if element.name in _NUMPY_NAMES:
         return np.dtype(_NUMPY_NAMES[element.name])
-    import ml_dtypes  # optional: only kernels with these types need it
-
+    # Optional: only kernels with these types need it.
+    ml_dtypes = importlib.import_module("ml_dtypes")
     return np.dtype(getattr(ml_dtypes, _ML_DTYPES_NAMES[element.name]))
 
 
@@ -73,8 +75,8 @@ class Poison:
         """Return a poisoned array."""
         if self._rng is not None:
             size = math.prod(shape) * dtype.itemsize
-            raw = np.frombuffer(self._rng.bytes(size), np.uint8)
-            return (raw & 1 if dtype == np.bool_ else raw.copy()).view(dtype).reshape(shape)
+            raw: Array = np.frombuffer(self._rng.bytes(size), np.uint8).copy()
+            return (raw & 1 if dtype == np.bool_ else raw).view(dtype).reshape(shape)
         if dtype.kind in "iu":
             pattern = (0xDEADBEEFDEADBEEF >> (64 - 8 * dtype.itemsize)).to_bytes(8, "little")
             return np.full(shape, np.frombuffer(pattern, dtype, count=1)[0])
@@ -108,21 +110,20 @@ def round_to(value: Array, target: ScalarType) -> Array:
     types overflow to infinity.
     """
     dtype = dtype_of(target)
-    if dtype in (np.float64, np.float32, np.float16):
+    if target.name in _NUMPY_NAMES:
         return value.astype(dtype)
     # ml_dtypes goes through fp32, which would round twice.
     single = value.astype(np.float32)
     single = _odd(np.atleast_1d(single), np.atleast_1d(value - single)).reshape(value.shape)
     if target.bits == 8:
-        limit = np.float32(_max_finite(target))
-        single = np.clip(single, -limit, limit)  # keeps NaN
+        limit = _max_finite(target)
+        single = np.clip(single, -limit, limit).astype(np.float32)  # keeps NaN
     return single.astype(dtype)
 
 
 @cache
 def _max_finite(target: ScalarType) -> float:
-    bits = np.arange(128, dtype=np.uint8).view(dtype_of(target)).astype(np.float64)
-    return float(np.max(bits[np.isfinite(bits)]))
+    return float(importlib.import_module("ml_dtypes").finfo(dtype_of(target)).max)
 
 
 def _towards_zero(exact: Array, rounded: Array) -> Array:

@@ -52,7 +52,12 @@ def _binary(function: Callable[[Array, Array], Any]) -> Rule:
 
 def _undefined(function: Callable[[Array, Array, Poison], Array]) -> Rule:
     """Return the rule of a binary op that is undefined for some operands."""
-    return lambda program, op, a, b: function(a, b, program.poison)
+
+    def rule(program: Program, op: Op, a: Array, b: Array) -> Array:
+        del op
+        return function(a, b, program.poison)
+
+    return rule
 
 
 def _min_max(number: Callable[..., Any], propagating: Callable[..., Any]) -> Rule:
@@ -75,7 +80,12 @@ def _compare(program: Program, op: arith.Compare, a: Array, b: Array) -> Array:
 
 def _unary(function: Callable[[Array], Any]) -> Rule:
     """Return the rule of an op that is exact in the operand's type."""
-    return lambda program, op, value: np.asarray(function(value))
+
+    def rule(program: Program, op: Op, value: Array) -> Array:
+        del program, op
+        return np.asarray(function(value))
+
+    return rule
 
 
 def _rounded(function: Callable[[Array], Any]) -> Rule:

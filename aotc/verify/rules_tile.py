@@ -4,7 +4,8 @@
 """
 
 # NumPy's own stubs leave overloads of ndarray's methods partly unknown.
-# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
 
 from __future__ import annotations
 
@@ -143,7 +144,9 @@ def scan(program: Program, op: AnyScan, *inputs: Array) -> list[Array]:
         ]
         reach *= 2
     if isinstance(op, gpu.Scan) and op.exclusive:
-        values = [np.concatenate([own, value[:-1]]) for own, value in zip(first, values, strict=True)]
+        values = [
+            np.concatenate([own, value[:-1]]) for own, value in zip(first, values, strict=True)
+        ]
     if op.reverse:
         values = [value[::-1] for value in values]
     return [np.moveaxis(value, 0, op.axis) for value in values]

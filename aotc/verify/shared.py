@@ -12,7 +12,8 @@ Invariant: `_writer` and `_readers` describe exactly the accesses since the last
 """
 
 # NumPy's own stubs leave overloads of ndarray's methods partly unknown.
-# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
 
 from __future__ import annotations
 

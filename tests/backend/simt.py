@@ -426,8 +426,9 @@ class _Block:
 
 
 def _divide(a: Any, b: Any) -> Any:
-    safe = np.where(b == 0, 1, b)
-    return (np.sign(a) * np.sign(safe) * (np.abs(a) // np.abs(safe))).astype(a.dtype)
+    pairs = [(int(x), int(y) or 1) for x, y in zip(a, b, strict=True)]
+    exact = [abs(x) // abs(y) * (1 if (x < 0) == (y < 0) else -1) for x, y in pairs]
+    return np.array(exact, object).astype(a.dtype)
 
 
 _ARITHMETIC: dict[str, Callable[..., Any]] = {

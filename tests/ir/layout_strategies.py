@@ -24,7 +24,7 @@ def elements_bits(shape: tuple[int, ...]) -> int:
 
 @st.composite
 def layouts(
-    draw: st.DrawFn, shape: tuple[int, ...] | None = None, surjective: bool = False
+    draw: st.DrawFn, shape: tuple[int, ...] | None = None, *, surjective: bool = False
 ) -> LinearLayout:
     """Any linear map; with `surjective`, one that holds the whole tile."""
     shape = draw(shapes()) if shape is None else shape

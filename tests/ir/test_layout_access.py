@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from aotc.ir.layout import LinearLayout
 from aotc.ir.layout_access import (
     representatives,
-    storing_threads,
     thread_offsets,
     vector_accesses,
 )
@@ -70,13 +69,3 @@ def test_vectors_that_threads_would_misalign_are_refused():
         vector_accesses(layout, ROWS, 2)
     with pytest.raises(ValueError, match="hold no 4 neighbours"):
         vector_accesses(layout, ROWS, 4)
-
-
-@given(layouts())
-def test_storing_threads_hold_everything_once(layout: LinearLayout):
-    free = layout.free_variable_masks()
-    stored = storing_threads(layout)
-    for lane in range(layout.in_size("lane")):
-        if not lane & free["lane"]:
-            assert stored.table("register", lane=lane) == layout.table("register", lane=lane)
-    assert stored.rank == layout.rank

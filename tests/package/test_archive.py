@@ -397,6 +397,24 @@ def test_blobs_that_are_no_cubins_are_refused(samples: SimpleNamespace, content:
         encode(Archive("n", "1", (kernel,)))
 
 
+def test_bytes_are_a_cubin_or_ptx_but_not_both(samples: SimpleNamespace) -> None:
+    """The PTX of a variant is only looked at, so it must not pass for what is launched."""
+    variant = samples.copy.variants[0]
+    kernel = replace(samples.copy, variants=(replace(variant, ptx=variant.cubin),))
+    with pytest.raises(ArchiveError, match="as cubin and as PTX"):
+        encode(Archive("n", "1", (kernel,)))
+    data = encode(samples.small)
+    assert refusal(resealed(patched(data, field(data, "VARIANTS", 0, 24), u32(0)))).kind == "FORMAT"
+
+
+def test_strings_are_sorted_and_distinct(samples: SimpleNamespace) -> None:
+    data = encode(samples.small)
+    strings, count = section(data, "STRINGS")
+    for forged in (bytes(count), b"\0" * 2 + b"z" * (count - 3) + b"\0"):
+        error = refusal(resealed(patched(data, strings, forged)))
+        assert (error.kind, "not in order" in error.message) == ("FORMAT", True)
+
+
 def test_an_elf_section_outside_of_the_blob_is_refused(samples: SimpleNamespace) -> None:
     cubin = samples.fake_cubin("sm_90a", "copy")
     assert refusal(with_blob(encode(samples.small), cubin[:-1])).kind == "FORMAT"

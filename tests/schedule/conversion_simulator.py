@@ -59,7 +59,7 @@ def _xor_columns(index: int, columns: tuple[int, ...]) -> int:
 
 
 def _parity(index: int) -> int:
-    return bin(index).count("1") & 1
+    return index.bit_count() & 1
 
 
 def _swap(registers: Registers, swaps: tuple[ConditionalSwap, ...]) -> Registers:

@@ -58,6 +58,9 @@ def check_every_way(
         if plan is not None:
             check(plan, source, destination, element_bits)
             assert plan.cost >= chosen.cost
+    # Threads that do not store still compute an address.
+    stored = (*trip.store_lane_columns, *trip.store_warp_columns)
+    assert all(column % trip.store_vector_elems == 0 for column in stored)
 
 
 # ---- random layouts ---------------------------------------------------------------------------
@@ -343,6 +346,19 @@ def test_warps_that_hold_copies_do_not_store():
     assert plan.store_skip_lanes == 0
     assert not plan.within_warp
     check(plan, source, target, 32)
+
+
+def test_a_lane_that_copies_a_register_narrows_the_vector():
+    """Its thread stores nothing, but an address inside a vector would be no address."""
+    lanes = [(1,), (8,), (0,), (0,), (0,)]
+    source = LinearLayout({"register": [(1,), (2,), (4,)], "lane": lanes, "warp": []}, (16,))
+    target = LinearLayout(
+        {"register": [(8,)], "lane": [(1,), (2,), (4,), (0,), (0,)], "warp": []}, (16,)
+    )
+    plan = plan_shared_trip(source, target, 16)
+    assert plan.store_skip_lanes == 0b11101
+    assert plan.store_vector_elems == 4
+    check_every_way(source, target, 16)
 
 
 def test_repetitions_use_the_registers_both_sides_share():

@@ -270,11 +270,10 @@ def test_swizzled_shared_figure():
 
 @pytest.mark.parametrize("swizzle_bytes", [32, 64, 128])
 @pytest.mark.parametrize("element_bits", [8, 16, 32])
-@pytest.mark.parametrize("transposed", [False, True])
-def test_nvmma_shared_is_the_address_swizzle(
-    swizzle_bytes: int, element_bits: int, transposed: bool
-):
+@pytest.mark.parametrize("axes", ["row-major", "transposed"])
+def test_nvmma_shared_is_the_address_swizzle(swizzle_bytes: int, element_bits: int, axes: str):
     """Bits 4.. of the byte address are XORed with bits 7.., as many as the mode has chunks."""
+    transposed = axes == "transposed"
     element_bytes = element_bits // 8
     rows, row_elems = 32, swizzle_bytes // element_bytes
     slices = 2

@@ -99,7 +99,7 @@ def _unary(cls: type[arith.Unary]) -> Sample:
     return lambda s: s.add(cls(s.tile("fp32")))
 
 
-def _reduce(cls: type[tile.Reduce] | type[gpu.Reduce]) -> Sample:
+def _reduce(cls: type[tile.Reduce | gpu.Reduce]) -> Sample:
     def sample(s: Sampler) -> None:
         combine = _yielding([FP32, I32, FP32, I32], _sum)
         s.add(cls([s.tile("fp32"), s.tile("i32")], 0, combine))
@@ -107,7 +107,7 @@ def _reduce(cls: type[tile.Reduce] | type[gpu.Reduce]) -> Sample:
     return sample
 
 
-def _scan(cls: type[tile.Scan] | type[gpu.Scan]) -> Sample:
+def _scan(cls: type[tile.Scan | gpu.Scan]) -> Sample:
     def sample(s: Sampler) -> None:
         s.add(cls([s.tile("fp32")], 0, _yielding([FP32, FP32], _sum), reverse=True))
 
@@ -152,6 +152,12 @@ def _while(s: Sampler) -> None:
 
 def _shared(s: Sampler) -> gpu.SharedAlloc:
     return s.add(gpu.SharedAlloc(FP32, (EXTENT,), BUFFER, alignment_bytes=128, offset_bytes=256))
+
+
+def _broadcast(s: Sampler) -> None:
+    shape = (EXTENT, 4)
+    layout = None if s.layout is None else s.layout.expand_dims(1).broadcast_to(shape)
+    s.add(tile.Broadcast(s.column, shape, layout))
 
 
 SAMPLES: dict[str, Sample] = {
@@ -201,9 +207,7 @@ SAMPLES: dict[str, Sample] = {
     "arith.floor": _unary(arith.Floor),
     "arith.ceil": _unary(arith.Ceil),
     "arith.fma": lambda s: s.add(arith.Fma(s.x, s.x, s.x)),
-    "arith.select": lambda s: s.add(
-        arith.Select(s.tile("i1"), s.tile("fp32"), s.tile("fp32"))
-    ),
+    "arith.select": lambda s: s.add(arith.Select(s.tile("i1"), s.tile("fp32"), s.tile("fp32"))),
     "arith.cast": lambda s: [
         s.add(arith.Cast(s.tile("fp32"), FP16, rounding="rtz")),
         s.add(arith.Cast(s.i, I64)),
@@ -224,15 +228,7 @@ SAMPLES: dict[str, Sample] = {
         s.add(tile.Splat(s.x, (EXTENT,), s.layout)),
         s.add(tile.Splat(s.pointer, (EXTENT,), s.layout)),
     ],
-    "tile.broadcast": lambda s: s.add(
-        tile.Broadcast(
-            s.column, (EXTENT, 2), None if s.layout is None else s.layout.join()
-        )
-    )
-    if s.layout is None
-    else s.add(
-        tile.Broadcast(s.column, (EXTENT, 4), s.layout.expand_dims(1).broadcast_to((EXTENT, 4)))
-    ),
+    "tile.broadcast": _broadcast,
     "tile.expand_dims": lambda s: s.add(tile.ExpandDims(s.tile("fp32"), 1)),
     "tile.reshape": lambda s: s.add(tile.Reshape(s.tile("fp32"), (2, EXTENT // 2))),
     "tile.trans": lambda s: s.add(tile.Trans(s.pairs, (1, 0))),
@@ -265,17 +261,13 @@ SAMPLES: dict[str, Sample] = {
     "gpu.load": lambda s: s.add(
         gpu.Load(s.tile("ptr"), s.tile("i1"), s.tile("fp32"), vector=4, cache=".ca")
     ),
-    "gpu.store": lambda s: s.add(
-        gpu.Store(s.tile("ptr"), s.tile("fp32"), s.tile("i1"), vector=2)
-    ),
+    "gpu.store": lambda s: s.add(gpu.Store(s.tile("ptr"), s.tile("fp32"), s.tile("i1"), vector=2)),
     "gpu.convert": lambda s: s.add(gpu.Convert(s.tile("fp32"), SWAPPED)),
     "gpu.shuffle_convert": lambda s: s.add(
         gpu.ShuffleConvert(s.tile("fp32"), SWAPPED, plan=((1, "xor"), (), None))
     ),
     "gpu.shared_alloc": _shared,
-    "gpu.shared_store": lambda s: s.add(
-        gpu.SharedStore(s.tile("fp32"), _shared(s).out, vector=4)
-    ),
+    "gpu.shared_store": lambda s: s.add(gpu.SharedStore(s.tile("fp32"), _shared(s).out, vector=4)),
     "gpu.shared_load": lambda s: s.add(gpu.SharedLoad(_shared(s).out, ROW, vector=4)),
     "gpu.barrier": lambda s: s.add(gpu.Barrier()),
     "gpu.reduce": _reduce(gpu.Reduce),

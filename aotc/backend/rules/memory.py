@@ -19,7 +19,6 @@ from aotc.ir.dialects import gpu
 from aotc.ir.layout import LinearLayout
 from aotc.ir.types import PointerType, ScalarType, TileType, element_of
 
-_MAX_ACCESS_BYTES = 16
 _EVICTION = ("", "evict_normal", "evict_first", "evict_last")
 _LOAD_CACHE = ("", ".ca", ".cg", ".cv", ".cs")
 _STORE_CACHE = ("", ".wb", ".cg", ".cs", ".wt")
@@ -28,7 +27,7 @@ _STORE_CACHE = ("", ".wb", ".cg", ".cs", ".wt")
 @lowers(gpu.Load)
 def lower_load(ctx: Lowering, op: gpu.Load) -> Results:
     """Lower a load from global memory."""
-    element, layout = _place(op, op.pointer)
+    element, layout = _place(ctx, op, op.pointer)
     access = _access(ctx, op, element, _LOAD_CACHE, op.volatile)
     masks, others = _masks(ctx, op), _others(ctx, op, element)
     addresses = ctx.raw(op.pointer)
@@ -59,7 +58,7 @@ def lower_load(ctx: Lowering, op: gpu.Load) -> Results:
 @lowers(gpu.Store)
 def lower_store(ctx: Lowering, op: gpu.Store) -> Results:
     """Lower a store to global memory."""
-    element, layout = _place(op, op.pointer)
+    element, layout = _place(ctx, op, op.pointer)
     access = _access(ctx, op, element, _STORE_CACHE, volatile=False)
     masks, addresses, values = _masks(ctx, op), ctx.raw(op.pointer), ctx.registers(op.value)
     mine = is_first_holder(ctx, layout)
@@ -78,7 +77,9 @@ def lower_store(ctx: Lowering, op: gpu.Store) -> Results:
     return []
 
 
-def _place(op: gpu.Load | gpu.Store, pointer: Value) -> tuple[ScalarType, LinearLayout | None]:
+def _place(
+    ctx: Lowering, op: gpu.Load | gpu.Store, pointer: Value
+) -> tuple[ScalarType, LinearLayout | None]:
     """Return what is accessed and how it is spread; no layout for a scalar access."""
     pointee = element_of(pointer.type)
     if not isinstance(pointee, PointerType):
@@ -86,7 +87,7 @@ def _place(op: gpu.Load | gpu.Store, pointer: Value) -> tuple[ScalarType, Linear
     layout = pointer.type.layout if isinstance(pointer.type, TileType) else None
     registers = 1 if layout is None else layout.in_size("register")
     size = pointee.pointee.size_bytes * op.vector
-    if registers % op.vector or size > _MAX_ACCESS_BYTES or size & (size - 1):
+    if registers % op.vector or size > ctx.target.max_global_access_bytes or size & (size - 1):
         op.error(f"accesses {op.vector} of {registers} registers, {size} bytes, at once")
     return pointee.pointee, layout
 

@@ -1,0 +1,223 @@
+"""What the caller says of a kernel's arguments, brought together with its parameter list.
+
+Each parameter is one of three things: a run-time parameter with a type and what the launcher
+promises of it (`"*fp16:16"`), a value fixed by the signature (`"i32=1"`), or a constant. Fixed
+values and constants are the same to the kernel: Python values known while compiling.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import cast as type_cast
+
+from aotc.frontend.calls import parameter_defaults
+from aotc.frontend.convert import integer_range
+from aotc.frontend.emitter import fail
+from aotc.frontend.resolve import decorator_call
+from aotc.frontend.static import Evaluator, Globals, is_constexpr_annotation, unwrap
+from aotc.frontend.values import DTYPE_NAMES, Function, Operand, show
+from aotc.ir.core import ParamInfo
+from aotc.ir.diagnostics import CompileError, at, did_you_mean
+from aotc.ir.types import SCALARS, PointerType, ScalarType
+
+_TYPE = re.compile(r"^(?P<star>\*?)(?P<name>\w+)(?::(?P<divisibility>\d+))?(?:=(?P<value>.+))?$")
+_EXAMPLES = "'*fp16:16', 'i32', 'i32:16' or 'i32=1'"
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Hold a kernel's arguments: run-time parameters in order, and every constant by name."""
+
+    params: tuple[ParamInfo, ...]
+    types: tuple[ScalarType | PointerType, ...]
+    constants: Mapping[str, Operand] = field(default_factory=dict[str, Operand])
+
+
+def bind_parameters(
+    module: Globals,
+    function: Function,
+    signature: Mapping[str, str],
+    constants: Mapping[str, object],
+    num_warps: int,
+) -> Arguments:
+    """Decide what each parameter of a kernel is.
+
+    Raises: CompileError for a parameter without type or value, or a name that is no parameter.
+    """
+    parameters = function.node.args
+    listed = [*parameters.posonlyargs, *parameters.args, *parameters.kwonlyargs]
+    if parameters.vararg is not None or parameters.kwarg is not None:
+        fail("a kernel cannot have `*` or `**` parameters", loc=function.file.loc(function.node))
+    names = [one.arg for one in listed]
+    for given, what in ((signature, "signature"), (constants, "constants")):
+        for name in given:
+            if name not in names:
+                fail(
+                    f"the {what} names {name!r}, which is no parameter of {function.qualname}",
+                    loc=function.file.loc(function.node),
+                    remedy=did_you_mean(name, names) or f"its parameters are {', '.join(names)}",
+                )
+    known: dict[str, Operand] = {
+        name: constant_operand(value, name) for name, value in constants.items()
+    }
+    runtime: dict[str, tuple[ParamInfo, ScalarType | PointerType]] = {}
+    for one in listed:
+        if one.arg in known or one.arg not in signature:
+            continue
+        with at(function.file.loc(one)):
+            parsed = parse_argument(one.arg, signature[one.arg])
+        if not isinstance(parsed, tuple):
+            known[one.arg] = parsed.value
+        elif is_constexpr_annotation(one.annotation):
+            fail(
+                f"{one.arg} is a tl.constexpr parameter: it needs a value, not the type "
+                f"{signature[one.arg]!r}",
+                loc=function.file.loc(one),
+                remedy="give it among the constants, configs or choices",
+            )
+        else:
+            runtime[one.arg] = parsed
+    _fill_in(module, function, listed, known, runtime, num_warps)
+    ordered = [runtime[name] for name in names if name in runtime]
+    return Arguments(
+        tuple(info for info, _ in ordered),
+        tuple(kind for _, kind in ordered),
+        {name: known[name] for name in names if name in known},
+    )
+
+
+@dataclass(frozen=True)
+class _Fixed:
+    value: Operand
+
+
+def parse_argument(name: str, text: str) -> tuple[ParamInfo, ScalarType | PointerType] | _Fixed:
+    """Read one entry of a signature. Raises: CompileError at the parameter."""
+    match = _TYPE.match(text.replace(" ", ""))
+    if text.startswith("tensordesc"):
+        fail(f"aotc does not have tensor descriptor arguments yet: {name} is {text!r}")
+    kind = None if match is None else SCALARS.get(DTYPE_NAMES.get(match["name"], match["name"]))
+    if match is None or kind is None:
+        known = [*SCALARS, *(f"*{one}" for one in SCALARS)]
+        fail(
+            f"the type of {name} must be like {_EXAMPLES}, got {text!r}",
+            remedy=did_you_mean(text, known),
+        )
+    if match["value"] is not None:
+        if match["star"]:
+            fail(f"only a scalar can have a fixed value, {name} is {text!r}")
+        return _Fixed(_fixed_value(name, kind, match["value"]))
+    divisibility = int(match["divisibility"] or 1)
+    if divisibility < 1 or (divisibility > 1 and kind.is_float and not match["star"]):
+        fail(f"the divisibility of {name} must be a positive number of an integer, got {text!r}")
+    return ParamInfo(name, divisibility), PointerType(kind) if match["star"] else kind
+
+
+def _fixed_value(name: str, kind: ScalarType, text: str) -> Operand:
+    if text == "None":
+        return None
+    try:
+        if kind.is_float:
+            return float(text)
+        if kind.is_bool:
+            return {"true": True, "false": False, "1": True, "0": False}[text.lower()]
+        value = int(text, 0)
+    except (KeyError, ValueError):
+        fail(f"the fixed value of {name} must be of type {kind}, got {text!r}")
+    low, high = integer_range(kind)
+    if not low <= value <= high:
+        fail(f"the fixed value of {name} must be from {low} to {high}, got {value}")
+    return value
+
+
+def constant_operand(value: object, name: str) -> Operand:
+    """Return a constant from outside as a kernel sees it; the name of a dtype is the dtype.
+
+    Raises: CompileError for a value that no kernel can use.
+    """
+    if isinstance(value, str):
+        plain = value.removeprefix("tl.")
+        return SCALARS.get(DTYPE_NAMES.get(plain, plain), value)
+    if isinstance(value, tuple | list):
+        items = type_cast("tuple[object, ...]", value)
+        return tuple(constant_operand(item, name) for item in items)
+    if value is None or isinstance(value, int | float | ScalarType | PointerType):
+        return value
+    fail(
+        f"the constant {name} must be a number, a truth value, a string, a dtype or None, "
+        f"got {value!r}"
+    )
+
+
+def _fill_in(
+    module: Globals,
+    function: Function,
+    listed: list[ast.arg],
+    known: dict[str, Operand],
+    runtime: Mapping[str, object],
+    num_warps: int,
+) -> None:
+    """Add constants that defaults, heuristics and the configuration give."""
+    defaults = parameter_defaults(function)
+    heuristics = _heuristics(module, function)
+    missing: list[ast.arg] = []
+    for one in listed:
+        name = one.arg
+        if name in known or name in runtime or name in heuristics:
+            continue
+        if name in defaults:
+            known[name] = unwrap(Evaluator(module, function.file).evaluate(defaults[name]))
+        elif name == "num_warps":
+            known[name] = num_warps
+        else:
+            missing.append(one)
+    if missing:
+        _report_missing(function, missing)
+    for name, heuristic in heuristics.items():
+        if name not in known and name not in runtime:
+            known[name] = _evaluate_heuristic(module, function, name, heuristic, known)
+
+
+def _report_missing(function: Function, missing: list[ast.arg]) -> None:
+    one = missing[0]
+    rest = f" (nor have {', '.join(other.arg for other in missing[1:])})" if missing[1:] else ""
+    constexpr = is_constexpr_annotation(one.annotation)
+    what = "value" if constexpr else "type"
+    where = "among the constants" if constexpr else f"in the signature, such as {_EXAMPLES}"
+    fail(
+        f"the parameter {one.arg} of {function.qualname} has no {what}{rest}",
+        loc=function.file.loc(one),
+        remedy=f"give it {where}",
+    )
+
+
+def _heuristics(module: Globals, function: Function) -> dict[str, Operand]:
+    call = decorator_call(function.node, "heuristics")
+    if call is None or not call.args:
+        return {}
+    values = Evaluator(module, function.file).evaluate(call.args[0])
+    return type_cast("dict[str, Operand]", values) if isinstance(values, dict) else {}
+
+
+def _evaluate_heuristic(
+    module: Globals,
+    function: Function,
+    name: str,
+    heuristic: Operand,
+    known: Mapping[str, Operand],
+) -> Operand:
+    evaluator = Evaluator(module, function.file)
+    try:
+        value = unwrap(evaluator.call(heuristic, [dict(known)], {}))
+    except CompileError as error:
+        raise CompileError(
+            f"the heuristic of {name} cannot be evaluated at build time: {error.message}",
+            error.loc,
+            remedy=f"give {name} among the constants or choices",
+        ) from error
+    if value is None or isinstance(value, int | float | str | tuple | ScalarType):
+        return type_cast("Operand", value)
+    fail(f"the heuristic of {name} must give a constant, got {show(value)}")

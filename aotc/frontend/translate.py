@@ -1,0 +1,185 @@
+"""The frontend's entrance: a kernel of a source file, with types and constants, to tile IR.
+
+The file is parsed, never executed, and neither Triton nor the file's imports need to exist. Two
+translations with the same files and arguments give the same IR, op for op.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import cast as type_cast
+
+from aotc.frontend.calls import call_operand
+from aotc.frontend.emitter import Emitter, fail
+from aotc.frontend.expressions import EXPRESSIONS
+from aotc.frontend.frame import Frame, Program
+from aotc.frontend.resolve import bindings, decorator_call, find_definition, function_names
+from aotc.frontend.signature import bind_parameters
+from aotc.frontend.source import SourceFile
+from aotc.frontend.statements import STATEMENTS
+from aotc.frontend.static import Evaluator, Globals, describe_function, unwrap
+from aotc.frontend.values import Config, Function, Operand, show
+from aotc.ir.core import Block, Kernel
+from aotc.ir.diagnostics import CompileError, Loc, at, current_loc, did_you_mean
+from aotc.ir.dialects import scf
+
+_DEFAULT_CONFIG = {"num_warps": 4, "num_stages": 3}
+
+
+@dataclass(frozen=True)
+class Translation:
+    """Hold a translated kernel, and what was read and said on the way.
+
+    `source_files` are the paths of all files read with the SHA-256 of their contents, the
+    kernel's own file first.
+    """
+
+    kernel: Kernel
+    source_files: tuple[tuple[str, str], ...]
+    remarks: tuple[str, ...] = ()
+    prints: tuple[str, ...] = ()
+
+
+def translate(
+    source: str,
+    kernel: str,
+    signature: Mapping[str, str],
+    constants: Mapping[str, object],
+    *,
+    num_warps: int = 4,
+    target: str = "sm_90a",
+    debug: bool = True,
+) -> Translation:
+    """Translate the function `kernel` of the file `source` into tile IR.
+
+    `signature` gives the types of run-time arguments (`"*fp16:16"`, `"i32"`, `"i32=1"`),
+    `constants` the values of the others; `kernel` may be dotted, for a method or a nested
+    function. Without `debug`, assertions in the kernel are checked for types and dropped.
+
+    Raises: CompileError for any mistake in the source or in the arguments.
+    """
+    with _readable_errors():
+        module = Globals(target)
+        file = module.open(source)
+        function = _find_kernel(module, file, kernel)
+        where = file.loc(function.node)
+        with at(where):
+            program = Program(module, EXPRESSIONS, STATEMENTS)
+            arguments = bind_parameters(module, function, signature, constants, num_warps)
+            body = Block(arguments.types, [info.name for info in arguments.params])
+
+            def call(callee: Operand, args: Sequence[Operand]) -> Operand:
+                return call_operand(program, callee, args, {})
+
+            program.emit = Emitter(body, call, debug=debug)
+            values: dict[str, Operand] = dict(arguments.constants)
+            values |= {
+                info.name: arg for info, arg in zip(arguments.params, body.args, strict=True)
+            }
+            _run(program, Frame(program, function, values, None), function)
+            name = function.node.name
+            made = Kernel(name, arguments.params, body, num_warps=num_warps, loc=where)
+    files = tuple((path, one.digest) for path, one in module.files.items())
+    return Translation(made, files, tuple(program.emit.remarks), tuple(program.emit.prints))
+
+
+def _run(program: Program, frame: Frame, function: Function) -> None:
+    program.enter(function)
+    flow = frame.run(function.node.body)
+    if flow is not None and flow.value is not None:
+        fail(
+            f"a kernel returns nothing, {function.qualname} returns {show(flow.value)}",
+            remedy="store results with tl.store",
+        )
+    program.emit(scf.Return())
+
+
+@contextmanager
+def _readable_errors() -> Iterator[None]:
+    """Turn exhaustion of Python's stack, where the source is too deep, into a diagnostic."""
+    innermost: Loc | None = None
+    try:
+        yield
+    except RecursionError:
+        innermost = current_loc()
+    else:
+        return
+    raise CompileError(
+        "an expression is nested too deeply to be translated",
+        innermost,
+        remedy="assign parts of it to variables",
+    )
+
+
+def _find_kernel(module: Globals, file: SourceFile, kernel: str) -> Function:
+    path = [part for part in kernel.split(".") if part != "<locals>"]
+    node = find_definition(file.tree.body, path) if path and all(path) else None
+    if node is not None:
+        function = describe_function(file, node, kernel)
+        if not function.is_jit and not node.decorator_list and not _is_rebound(module, file, kernel):
+            fail(
+                f"{kernel} is a plain Python function",
+                loc=file.loc(node),
+                remedy="decorate it with @triton.jit",
+            )
+        return function
+    value = module.lookup(file, kernel)
+    if isinstance(value, Function):
+        return value
+    names = function_names(file)
+    fail(
+        f"{file.path} has no function {kernel!r}",
+        loc=Loc(file.path, 1),
+        remedy=did_you_mean(kernel, names) or f"it has {', '.join(names) or 'no functions'}",
+    )
+
+
+def _is_rebound(module: Globals, file: SourceFile, kernel: str) -> bool:
+    """Return whether the file turns the function into a kernel later: `f = triton.jit(f)`."""
+    if len(bindings(file).get(kernel, ())) < 2:  # noqa: PLR2004 - the definition, and another
+        return False
+    value = module.lookup(file, kernel)
+    return isinstance(value, Function) and value.is_jit
+
+
+# ---- autotuning -------------------------------------------------------------------------------
+
+
+def autotune_configs(source: str, kernel: str) -> list[dict[str, object]]:
+    """Return the configurations that the kernel's `@triton.autotune` lists, in order.
+
+    Each holds the constants of one `triton.Config`, with its `num_warps` and `num_stages`.
+
+    Raises: CompileError if there is no such decorator or it cannot be evaluated.
+    """
+    with _readable_errors():
+        module = Globals("")
+        file = module.open(source)
+        function = _find_kernel(module, file, kernel)
+        call = decorator_call(function.node, "autotune")
+        with at(file.loc(function.node)):
+            if call is None:
+                fail(
+                    f"{kernel} has no @triton.autotune decorator",
+                    remedy="list its configurations in the manifest",
+                )
+            listed = [one.value for one in call.keywords if one.arg == "configs"] or call.args[:1]
+            if not listed:
+                fail("@triton.autotune lists no configs")
+            value = Evaluator(module, function.file).evaluate(listed[0])
+            items = type_cast("list[Operand]", value) if isinstance(value, list | tuple) else []
+            configs = [one for one in items if isinstance(one, Config)]
+            if not configs or len(configs) != len(items):
+                fail(
+                    "the configs of @triton.autotune must be a list of triton.Config, "
+                    f"got {show(value)}",
+                    loc=file.loc(listed[0]),
+                )
+    return [_config_values(one) for one in configs]
+
+
+def _config_values(config: Config) -> dict[str, object]:
+    values = {name: unwrap(value) for name, value in config.values.items() if value is not None}
+    return {**values, **{name: value for name, value in _DEFAULT_CONFIG.items() if name not in values}}

@@ -1,0 +1,262 @@
+/* _native.h: the parts of the extension module aotc.runtime._native.
+ *
+ *     _native.c           the module, its state, and errors as Python exceptions
+ *     _native_archive.c   Archive: open, load, close
+ *     _native_kernel.c    Kernel: bind the arguments of a call, launch
+ *     _native_describe.c  what is in a kernel, as tuples
+ *     _native_tensor.c    pointers and shapes of what the caller passes as a tensor
+ *     _native_dlpack.c    the same for DLPack: capsules and the C exchange table
+ *     _native_scalar.c    numbers, and the values of choices and configs
+ *     _native_stream.c    streams, and the context that a launch is for
+ *
+ * The module is compiled together with the C library and uses two of its private headers: error.h, so
+ * that messages made here read as those made there, and load.h, to see what is loaded for a device.
+ *
+ * A launch holds Python's lock from beginning to end, so nothing here needs locks of its own. But any
+ * call into Python may let other threads run, and one of them may close the archive: after the
+ * arguments are converted and before the C library is called, `handle->archive` is looked at again.
+ * Until then nothing that the archive owns is read; a kernel keeps its own copy of what binding needs.
+ */
+#ifndef AOTC_NATIVE_H
+#define AOTC_NATIVE_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include "dlpack_abi.h"
+#include "error.h"
+#include "load.h"
+
+/* Private symbols are hidden, so that they meet those of no other copy of the library in a process. */
+#if defined(__GNUC__)
+#pragma GCC visibility push(hidden)
+#endif
+
+/* ---- the module ------------------------------------------------------------------------------- */
+
+enum protocol {
+    PROTOCOL_NONE = 0,       /* not a tensor */
+    PROTOCOL_EXCHANGE,       /* DLPack's C exchange table: one C call, no Python */
+    PROTOCOL_TORCH,          /* torch before it had that: methods of torch.Tensor */
+    PROTOCOL_CUDA_ARRAY,     /* __cuda_array_interface__ */
+    PROTOCOL_DLPACK,         /* __dlpack__ */
+};
+
+/* What is known of a type that was seen in a launch. */
+struct tensor_type {
+    PyTypeObject *type; /* owned; NULL: an empty place */
+    enum protocol protocol;
+    bool has_dlpack;
+    const struct dl_exchange *exchange;
+};
+
+enum { TYPE_PLACES = 64, TORCH_DTYPES = 16 };
+
+/* Attributes of a torch without the exchange table. All owned; NULL until a tensor of it is seen. */
+struct torch_access {
+    PyObject *tensor, *data_ptr, *get_device, *dtype, *shape, *stride;
+    PyObject *current_raw_stream;
+    struct {
+        PyObject *object;
+        uint32_t dtype;
+    } dtypes[TORCH_DTYPES];
+    uint32_t dtype_count;
+};
+
+struct native_names {
+    PyObject *cuda_array_interface, *dlpack, *dlpack_device, *exchange;
+    PyObject *data, *typestr, *shape, *strides, *stream, *max_version;
+    PyObject *cuda_stream, *ptr, *cuda_stream_protocol;
+    PyObject *grid, *config;
+};
+
+struct native_state {
+    PyTypeObject *archive_type;
+    PyTypeObject *kernel_type;
+    PyObject *make_error;     /* aotc.runtime.errors.make */
+    PyObject *describe;       /* aotc.runtime.info, imported when it is first needed */
+    PyObject *dlpack_keywords, *dlpack_versioned_keywords; /* ("stream",) and with "max_version" */
+    PyObject *dlpack_version; /* (1, 3) */
+    struct native_names names;
+    struct torch_access torch;
+    struct tensor_type types[TYPE_PLACES];
+};
+
+extern struct PyModuleDef native_module;
+
+/* Raise the exception for an error; an exception that is set becomes its cause. Returns -1. */
+int native_raise(struct native_state *state, const aotc_error *error);
+
+/* Raise an exception for what the Python side found wrong. Returns -1. */
+int native_fail(struct native_state *state, aotc_status status, const struct aotci_detail *detail);
+
+#define NATIVE_FAIL(state, status, ...) \
+    native_fail((state), (status), &(struct aotci_detail){__VA_ARGS__})
+
+/* ---- archives and kernels ---------------------------------------------------------------------- */
+
+/* An open archive, shared by its Archive and Kernels and counted under Python's lock. */
+struct native_handle {
+    Py_ssize_t references;
+    aotc_archive *archive;  /* NULL once it is closed */
+    PyObject *decompress;   /* callable: (frame, size_bytes) -> bytes */
+    char *path;             /* for messages */
+};
+
+void native_handle_release(struct native_handle *handle);
+
+struct kernel_param {
+    PyObject *name; /* interned */
+    uint8_t kind;   /* aotc_param_kind */
+    uint8_t dtype;  /* AOTC_DTYPE_NONE if the type variable says it */
+    uint8_t rank;
+    uint8_t access;
+    int8_t type_variable; /* -1 if the dtype is fixed */
+};
+
+struct native_kernel {
+    PyObject_HEAD
+    vectorcallfunc vectorcall;
+    struct native_state *state;
+    struct native_handle *handle;
+    const aotc_kernel *kernel; /* valid while handle->archive is */
+    PyObject *name;
+    uint32_t param_count;
+    uint32_t choice_count;
+    uint32_t type_variable_count;
+    struct kernel_param *params;
+    PyObject **choice_names;                      /* interned */
+    uint8_t only_dtypes[LIMIT_TYPE_VARIABLES];    /* of a variable with a single dtype, else NONE */
+};
+
+extern PyType_Spec native_archive_spec;
+extern PyType_Spec native_kernel_spec;
+
+/* Make the Python object of a kernel. */
+PyObject *native_kernel_new(struct native_state *state, struct native_handle *handle,
+                            const aotc_kernel *kernel);
+
+/* What a kernel is, as nested tuples (_native_describe.c). */
+PyObject *native_describe(const struct native_kernel *self);
+
+/* ---- a launch ---------------------------------------------------------------------------------- */
+
+/* An argument of kind TENSOR: what the C library is given, and where its shape lies. */
+struct tensor_storage {
+    aotc_tensor tensor;
+    int64_t shape[LIMIT_RANK];
+    int64_t strides[LIMIT_RANK];
+};
+
+/* A launch in the making. It is large and lives on the stack: only `launch_begin` clears, and only
+ * what must be. */
+struct launch {
+    struct native_kernel *kernel;
+    struct native_state *state;
+    bool is_deferred;         /* some arguments wait for the stream or for the dtypes of others */
+    bool has_stream;          /* the caller names the stream */
+    bool has_vote;            /* an argument names the stream */
+    uint32_t voter;
+    uintptr_t stream;
+    int32_t device;           /* of the tensors; -1: none says */
+    uint32_t device_param;
+    uint32_t choice_count;
+    uint32_t config_count;
+    uint32_t held_count;
+    uint32_t tensor_count;
+    uint32_t flags;
+    uint32_t grid_rank;
+    int64_t grid[3];
+    void *scratch;
+    uint64_t scratch_bytes;
+    uint8_t bound[LIMIT_TYPE_VARIABLES];
+    PyObject *objects[LIMIT_PARAMS];    /* borrowed; NULL: not given */
+    aotc_arg args[LIMIT_PARAMS];
+    aotc_value choices[LIMIT_CHOICES];
+    aotc_value config[LIMIT_CONFIG_ENTRIES];
+    PyObject *held[LIMIT_PARAMS];       /* DLPack capsules, owned until the launch is over */
+    struct tensor_storage tensors[LIMIT_PARAMS];
+};
+
+/* Report a wrong argument. Returns -1. */
+int native_bad_argument(const struct launch *launch, uint32_t index, const char *expected, const char *got,
+                        const char *remedy);
+
+/* Report an argument that raised an exception when it was asked; the exception becomes the cause.
+ * Exceptions that are no errors, such as KeyboardInterrupt, stay. Returns -1. */
+int native_bad_protocol(const struct launch *launch, uint32_t index, const char *expected);
+
+/* "int", "torch.Tensor": the type of an object, for messages. */
+struct aotci_text native_type_text(PyObject *object);
+
+/* ---- tensors ----------------------------------------------------------------------------------- */
+
+/* What a tensor says of itself. */
+struct tensor_view {
+    uint64_t address;
+    uint32_t dtype;          /* AOTC_DTYPE_NONE: one that no kernel has; `dtype_text` names it */
+    struct aotci_text dtype_text;
+    int32_t device;          /* -1: it does not say */
+    bool is_read_only;
+};
+
+/* Find out what a type is. Never NULL; valid until the next call. */
+const struct tensor_type *native_tensor_type(struct native_state *state, PyTypeObject *type);
+
+/* Read an argument of kind POINTER or TENSOR, or defer it if it needs the stream. 0 or -1. */
+int native_read_tensor(struct launch *launch, uint32_t index, PyObject *object);
+
+/* Read an argument through __dlpack__, in `launch->stream`. 0 or -1. */
+int native_read_dlpack(struct launch *launch, uint32_t index, PyObject *object);
+
+/* Read an argument whose type has an exchange table. 0 or -1. */
+int native_read_exchange(struct launch *launch, uint32_t index, PyObject *object,
+                         const struct dl_exchange *exchange);
+
+/* The exchange table of a type, or NULL; sets no exception. */
+const struct dl_exchange *native_find_exchange(struct native_state *state, PyTypeObject *type);
+
+/* Write down what a tensor says: address, dtype, device. 0 or -1. */
+int native_take_view(struct launch *launch, uint32_t index, const struct tensor_view *view);
+
+/* Make room for an argument of kind TENSOR, whose shape and strides the caller then fills; NULL if
+ * `rank` is not the param's. */
+struct tensor_storage *native_take_shape(struct launch *launch, uint32_t index, uint32_t rank);
+
+/* Fill in the strides of a tensor without gaps, in elements. */
+void native_contiguous_strides(struct tensor_storage *storage);
+
+/* ---- scalars, values, dtypes ------------------------------------------------------------------- */
+
+/* Read a number as a scalar of a dtype. 0 or -1. */
+int native_read_scalar(struct launch *launch, uint32_t index, PyObject *object, uint32_t dtype);
+
+/* Split (value, "dtype"). 1 if it is such a pair, 0 if not, -1 for one with a dtype that is none. */
+int native_split_pair(const struct launch *launch, uint32_t index, PyObject *object, PyObject **value,
+                      uint32_t *dtype);
+
+/* Read a choice's value or a config entry; `name` and strings are borrowed. 0 or -1. */
+int native_read_value(const struct launch *launch, const char *what, PyObject *name, PyObject *object,
+                      aotc_value *value);
+
+/* ---- streams and contexts ---------------------------------------------------------------------- */
+
+/* Read the stream that the caller passes: a number or an object. 0 or -1. */
+int native_read_stream(struct launch *launch, PyObject *object);
+
+/* Say that an argument names a stream; an error if another one names another. 0 or -1. */
+int native_vote_stream(struct launch *launch, uint32_t index, uintptr_t stream);
+
+/* Say on which device an argument lies; an error if another one lies elsewhere. 0 or -1. */
+int native_note_device(struct launch *launch, uint32_t index, int32_t device);
+
+/* Make the context of the launch's device current if it is not; `entered` says whether `native_leave`
+ * must be called. Calls nothing of Python's unless it fails. 0 or -1. */
+int native_enter(const struct launch *launch, bool *entered);
+void native_leave(const struct launch *launch);
+
+#if defined(__GNUC__)
+#pragma GCC visibility pop
+#endif
+
+#endif

@@ -1,0 +1,245 @@
+"""Bandwidth of the memory-bound kernels against Triton and a copy, interleaved in one process.
+
+    aotc build kernels.toml -o dist --target sm_90a
+    python benchmarks/bandwidth.py dist/kernels.aotc [--json FILE]
+
+Both compile the same source files. Each peer first picks its best configuration for the shape
+(aotc from the archive, Triton from a grid that contains all of those); then the best ones run in
+turn, ROUNDS times, and the medians are compared. Data are random and fresh for each shape; every
+working set is larger than the L2, and each launch takes the next of several buffer sets.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import itertools
+import json
+import statistics
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import triton
+
+import aotc
+
+ROOT = Path(__file__).parents[1]
+ROUNDS = 31
+LAUNCHES = 8
+SETS = 3
+
+Launch = Callable[[int], None]
+
+
+def source(name: str):
+    """Import a module of kernels/ as Triton's users do."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "kernels" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def timed(launch: Launch, first: int) -> float:
+    """Return the microseconds a launch takes, over LAUNCHES in a row."""
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    for number in range(LAUNCHES):
+        launch((first + number) % SETS)
+    end.record()
+    end.synchronize()
+    return 1e3 * start.elapsed_time(end) / LAUNCHES
+
+
+def best(candidates: dict[str, Launch]) -> tuple[str, Launch]:
+    """Return the fastest candidate by the median of a few timings."""
+    scores = {}
+    for name, launch in candidates.items():
+        launch(0)
+        torch.cuda.synchronize()
+        scores[name] = statistics.median(timed(launch, number) for number in range(5))
+    name = min(scores, key=scores.__getitem__)
+    return name, candidates[name]
+
+
+class Work:
+    """One workload: its buffers, its bytes, and the launches of each peer."""
+
+    def __init__(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+        self.name, self.shape, self.dtype = name, shape, dtype
+        self.sets = [self.buffers() for _ in range(SETS)]
+
+    def random(self, *shape: int) -> torch.Tensor:
+        return torch.randn(*shape, device="cuda", dtype=torch.float32).to(self.dtype)
+
+    def buffers(self) -> list[object]:
+        raise NotImplementedError
+
+    def bytes_moved(self) -> int:
+        raise NotImplementedError
+
+    def triton_grid(self, config: dict[str, int]) -> tuple[int, ...]:
+        raise NotImplementedError
+
+
+class Add(Work):
+    kernel, module, function = "vector_add", "elementwise", "vector_add_kernel"
+
+    def buffers(self) -> list[object]:
+        (n,) = self.shape
+        return [self.random(n), self.random(n), torch.empty(n, device="cuda", dtype=self.dtype), n]
+
+    def bytes_moved(self) -> int:
+        return 3 * self.shape[0] * self.dtype.itemsize
+
+    def triton_grid(self, config: dict[str, int]) -> tuple[int, ...]:
+        return (triton.cdiv(self.shape[0], config["BLOCK"]),)
+
+
+class SiluMul(Work):
+    kernel, module, function = "silu_mul", "elementwise", "silu_mul_kernel"
+
+    def buffers(self) -> list[object]:
+        m, n = self.shape
+        out = torch.empty(m, n, device="cuda", dtype=self.dtype)
+        return [self.random(m, 2 * n), out, 2 * n, m, n]
+
+    def bytes_moved(self) -> int:
+        return 3 * self.shape[0] * self.shape[1] * self.dtype.itemsize
+
+    def triton_grid(self, config: dict[str, int]) -> tuple[int, ...]:
+        return (self.shape[0], triton.cdiv(self.shape[1], config["BLOCK"]))
+
+
+class Rows(Work):
+    def bytes_moved(self) -> int:
+        return 2 * self.shape[0] * self.shape[1] * self.dtype.itemsize
+
+    def triton_grid(self, config: dict[str, int]) -> tuple[int, ...]:
+        del config
+        return (self.shape[0],)
+
+
+class Softmax(Rows):
+    kernel, module, function = "softmax", "softmax", "softmax_kernel"
+
+    def buffers(self) -> list[object]:
+        m, n = self.shape
+        return [self.random(m, n), torch.empty(m, n, device="cuda", dtype=self.dtype), n, m, n]
+
+
+class RmsNorm(Rows):
+    kernel, module, function = "rmsnorm", "norm", "rmsnorm_kernel"
+
+    def buffers(self) -> list[object]:
+        m, n = self.shape
+        out = torch.empty(m, n, device="cuda", dtype=self.dtype)
+        return [self.random(m, n), self.random(n), out, n, m, n, 1e-6]
+
+
+WORK = [
+    (Add, (1 << 27,), torch.float32),
+    (Add, (1 << 28,), torch.bfloat16),
+    (SiluMul, (16384, 8192), torch.bfloat16),
+    (Softmax, (16384, 4096), torch.bfloat16),
+    (Softmax, (8192, 16384), torch.bfloat16),
+    (RmsNorm, (16384, 4096), torch.bfloat16),
+    (RmsNorm, (8192, 16384), torch.bfloat16),
+]
+
+
+def aotc_launches(library, work: Work) -> dict[str, Launch]:
+    kernel = library[work.kernel]
+    launches = {}
+    for config in kernel.info.configs:
+        chosen = dict(config)
+        launches[str(chosen)] = lambda number, chosen=chosen: kernel.launch(
+            tuple(work.sets[number]), config=chosen
+        )
+    return launches
+
+
+def triton_launches(work: Work, configs: list[dict[str, int]]) -> dict[str, Launch]:
+    function = getattr(source(work.module), work.function)
+    launches = {}
+    for config in configs:
+        grid = work.triton_grid(config)
+        launches[str(config)] = lambda number, config=config, grid=grid: function[grid](
+            *work.sets[number], **config
+        )
+    return launches
+
+
+def triton_configs(kernel, work: Work) -> list[dict[str, int]]:
+    """All blocks the archive has, and the one that holds a row, with every warp count."""
+    blocks = {dict(config).get("BLOCK") or 1024 for config in kernel.info.configs}
+    blocks.add(min(16384, triton.next_power_of_2(work.shape[-1])))
+    return [
+        {"BLOCK": block, "num_warps": warps}
+        for block, warps in itertools.product(sorted(blocks), (4, 8, 16, 32))
+    ]
+
+
+def measure(library, work: Work) -> dict[str, object]:
+    peers = {}
+    chosen = {}
+    chosen["aotc"], peers["aotc"] = best(aotc_launches(library, work))
+    kernel = library[work.kernel]
+    chosen["triton"], peers["triton"] = best(triton_launches(work, triton_configs(kernel, work)))
+    flat = [torch.empty(work.bytes_moved() // 2, dtype=torch.uint8, device="cuda") for _ in range(2)]
+    peers["copy"] = lambda number: flat[1].copy_(flat[0])
+    agree(work, peers)
+    times = {name: [] for name in peers}
+    for number in range(ROUNDS):
+        for name, launch in peers.items():
+            times[name].append(timed(launch, number))
+    median = {name: statistics.median(values) for name, values in times.items()}
+    ratios = [t / a for t, a in zip(times["triton"], times["aotc"], strict=True)]
+    return {
+        "work": f"{work.name} {'x'.join(map(str, work.shape))} {str(work.dtype)[6:]}",
+        **{f"{name}_tb_s": work.bytes_moved() / median[name] / 1e6 for name in peers},
+        "ratio": statistics.median(ratios),
+        "aotc_config": chosen["aotc"],
+        "triton_config": chosen["triton"],
+    }
+
+
+def agree(work: Work, peers: dict[str, Launch]) -> None:
+    """Check that the peers compute the same before anything is compared."""
+    # The output is the last tensor among the arguments of every kernel here.
+    out = [buffer for buffer in work.sets[0] if isinstance(buffer, torch.Tensor)][-1]
+    results = []
+    for name in ("aotc", "triton"):
+        out.fill_(float("nan"))
+        peers[name](0)
+        results.append(out.clone())
+    torch.testing.assert_close(*results, rtol=2e-2, atol=1e-5)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("archive", type=Path)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    library = aotc.load(options.archive)
+    rows = []
+    print(f"{torch.cuda.get_device_name()}, Triton {triton.__version__}, torch {torch.__version__}")
+    print(f"{'work':40} {'aotc':>7} {'Triton':>7} {'copy':>7}  TB/s   aotc/Triton")
+    for kind, shape, dtype in WORK:
+        row = measure(library, kind(kind.kernel, shape, dtype))
+        rows.append(row)
+        print(
+            f"{row['work']:40} {row['aotc_tb_s']:7.3f} {row['triton_tb_s']:7.3f} "
+            f"{row['copy_tb_s']:7.3f}        {row['ratio']:.3f}   "
+            f"{row['aotc_config']} | {row['triton_config']}",
+            flush=True,
+        )
+        torch.cuda.empty_cache()
+    if options.json:
+        options.json.write_text(json.dumps(rows, indent=2) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

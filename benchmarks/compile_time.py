@@ -1,0 +1,124 @@
+"""Cold compile of one variant, aotc against Triton, alternating on the same CPU.
+
+    python benchmarks/compile_time.py [--runs 9]          (with Triton installed beside aotc)
+
+Both compile the same source file for sm_90a, in process, everything imported and warmed by one
+compile of another kernel, caches off. The figure is what `aotc build` pays for each variant and
+what Triton pays at the first launch. No GPU is used.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from aotc.compiler import CompileRequest, Timings, compile_kernel
+
+ROOT = Path(__file__).parents[1]
+DIVISIBLE = 16
+
+# kernel -> (file, function, signature, constants, num_warps)
+WORK = {
+    "vector_add": (
+        "elementwise",
+        "vector_add_kernel",
+        {"x_ptr": "*fp32:16", "y_ptr": "*fp32:16", "out_ptr": "*fp32:16", "n_elements": "i32:16"},
+        {"BLOCK": 1024},
+        4,
+    ),
+    "softmax": (
+        "softmax",
+        "softmax_kernel",
+        {
+            "x_ptr": "*bf16:16",
+            "out_ptr": "*bf16:16",
+            "stride": "i32:16",
+            "n_rows": "i32",
+            "n_cols": "i32:16",
+        },
+        {"BLOCK": 4096},
+        8,
+    ),
+}
+
+
+def request(name: str) -> CompileRequest:
+    module, function, signature, constants, num_warps = WORK[name]
+    source = str(ROOT / "kernels" / f"{module}.py")
+    return CompileRequest(
+        source, function, tuple(signature.items()), tuple(constants.items()), "sm_90a", num_warps
+    )
+
+
+def triton_compile(name: str) -> None:
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    module, function, signature, constants, num_warps = WORK[name]
+    spec = importlib.util.spec_from_file_location(module, ROOT / "kernels" / f"{module}.py")
+    loaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    types = {key: text.partition(":")[0] for key, text in signature.items()}
+    attrs = {
+        (position,): [["tt.divisibility", DIVISIBLE]]
+        for position, text in enumerate(signature.values())
+        if text.endswith(":16")
+    }
+    source = ASTSource(
+        getattr(loaded, function),
+        signature=types | dict.fromkeys(constants, "constexpr"),
+        constexprs=constants,
+        attrs=attrs,
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["TRITON_CACHE_DIR"] = folder
+        triton.compile(source, GPUTarget("cuda", 90, 32), options={"num_warps": num_warps})
+
+
+def seconds(function, name: str) -> float:
+    start = time.perf_counter()
+    function(name)
+    return time.perf_counter() - start
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=9)
+    parser.add_argument("--no-triton", action="store_true")
+    options = parser.parse_args()
+    peers = {"aotc": lambda name: compile_kernel(request(name))}
+    if not options.no_triton:
+        peers["triton"] = triton_compile
+    for function in peers.values():
+        for name in WORK:
+            function(name)
+    for name in WORK:
+        times = {peer: [] for peer in peers}
+        for _ in range(options.runs):
+            for peer, function in peers.items():
+                times[peer].append(seconds(function, name))
+        shown = "  ".join(
+            f"{peer} {1e3 * statistics.median(values):6.1f} ms (min {1e3 * min(values):.1f})"
+            for peer, values in times.items()
+        )
+        ratio = ""
+        if "triton" in times:
+            pairs = zip(times["aotc"], times["triton"], strict=True)
+            ratio = f"  aotc/triton {statistics.median(a / t for a, t in pairs):.2f}"
+        print(f"{name:12} {shown}{ratio}")
+        timings = Timings()
+        compile_kernel(request(name), timings=timings)
+        stages = "  ".join(f"{stage} {1e3 * s:.1f}" for stage, s in timings.seconds.items())
+        print(f"{'':12} stages, ms: {stages}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

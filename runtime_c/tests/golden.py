@@ -1,0 +1,252 @@
+"""Write the archives that the C tests open: `python golden.py DIRECTORY`.
+
+The cubins are ELF files with what the runtime and the fake driver look at, and no code: functions,
+their parameters as `.nv.info` lists them, static shared memory. Beside each archive lies
+`NAME.aotc.raw`, the decoded blobs, which stand in for a decompressor, so the C tests need no zstd:
+for each blob two little-endian u64 sizes (stored, decoded) and the two contents.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from pathlib import Path
+
+import zstandard
+
+from aotc.package.archive import encode
+from aotc.package.expression import parse
+from aotc.package.index import (
+    Archive,
+    Choice,
+    CubinParam,
+    Guard,
+    Kernel,
+    Param,
+    TensorMap,
+    TypeVariable,
+    Variant,
+    parse_target,
+)
+
+_NOBITS = 8
+_SOURCE = bytes(range(32))
+_ONE_BLOCK = 1024
+
+
+def _param_info(sizes: list[tuple[int, int]]) -> bytes:
+    """Return `.nv.info` attributes for parameters of (offset, size)."""
+    return b"".join(
+        struct.pack("<BBHIHHI", 0x04, 0x17, 12, 0, ordinal, offset, size << 18 | 0x1F000)
+        for ordinal, (offset, size) in enumerate(sizes)
+    )
+
+
+def cubin(
+    target: str, functions: dict[str, list[tuple[int, int]]], payload: bytes, shared: int = 0
+) -> bytes:
+    """Return an ELF file with functions of these parameters; `payload` makes it distinct."""
+    named: list[tuple[str, int, bytes, int]] = []
+    for symbol, sizes in functions.items():
+        named.append((f".text.{symbol}", 1, payload, len(payload)))
+        named.append((f".nv.info.{symbol}", 1, _param_info(sizes), 16 * len(sizes)))
+        if shared:
+            named.append((f".nv.shared.{symbol}", _NOBITS, b"", shared))
+    names = b"\0.shstrtab\0" + b"".join(name.encode() + b"\0" for name, *_ in named)
+    section = struct.Struct("<IIQQQQIIQQ")
+    table = [section.pack(*[0] * 10), section.pack(1, 3, 0, 0, 64, len(names), 0, 0, 1, 0)]
+    body = names
+    for name, kind, content, size in named:
+        at = names.index(b"\0" + name.encode() + b"\0") + 1
+        table.append(section.pack(at, kind, 0, 0, 64 + len(body), size, 0, 0, 1, 0))
+        body += content
+    body += bytes(-len(body) % 8)
+    major, minor, _ = parse_target(target)
+    flags = 0x06000004 | (10 * major + minor) << 8
+    ident = b"\x7fELF\x02\x01\x01\x41\x08"
+    numbers = (2, 190, 1, 0, 0, 64 + len(body), flags, 64, 56, 0, 64, len(table), 1)
+    return struct.pack("<16sHHIQQQIHHHHHH", ident, *numbers) + body + b"".join(table)
+
+
+def _add(targets: tuple[str, ...]) -> Kernel:
+    """Return a kernel with a type variable, a promise, an optional guard, and two configs."""
+    params = (
+        Param("x_ptr", "pointer", "T", divisibility=16, access="read"),
+        Param("y_ptr", "pointer", "T", divisibility=16, access="read"),
+        Param("out_ptr", "pointer", "T", divisibility=16, access="write"),
+        Param("n", "scalar", "i32", divisibility=16, is_optional=True),
+    )
+    guards = (
+        Guard(parse("x_ptr % 16 == 0"), "x_ptr is a multiple of 16", is_promise=True),
+        Guard(parse("n % 16 == 0"), "n is a multiple of 16"),
+        Guard(parse("min(n, 7) > 0 and 100 // n < 100"), "n is neither 0 nor 1"),
+    )
+    sizes = [(0, 8), (8, 8), (16, 8), (24, 4)]
+    block = (1024, 2048)
+    variants = [
+        Variant(
+            target=target,
+            symbol=f"add_{dtype}_{''.join(map(str, wanted))}",
+            cubin=cubin(target, {f"add_{dtype}_{''.join(map(str, wanted))}": sizes}, bytes([config])),
+            num_threads=32 * (4, 8)[config],
+            types=(dtype,),
+            guards=wanted,
+            config=config,
+            cubin_params=tuple(CubinParam(o, s, "argument", i) for i, (o, s) in enumerate(sizes)),
+            grid=(parse(f"cdiv(n, {block[config]})"),),
+        )
+        for target in targets
+        for dtype in ("fp16", "fp32")
+        for wanted in ((0, 1), (0,))
+        for config in (0, 1)
+    ]
+    configs = tuple((("BLOCK", block[i]), ("num_warps", (4, 8)[i])) for i in (0, 1))
+    types = (TypeVariable("T", ("fp16", "fp32")),)
+    return Kernel("add", _SOURCE, tuple(variants), params, types, (), guards, configs)
+
+
+def _choose(target: str) -> Kernel:
+    """Return a kernel with every scalar dtype, choices, constants, and the caller's grid."""
+    dtypes = "i1 i8 i16 i32 i64 u8 u16 u32 u64 fp16 bf16 fp32 fp64 fp8e4nv fp8e5".split()
+    widths = (1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 2, 4, 8, 1, 1)
+    params = tuple(Param(f"a_{dtype}", "scalar", dtype) for dtype in dtypes)
+    choices = (
+        Choice("CAUSAL", (True, False)),
+        Choice("MODE", ("fast", "exact", None, 3, 0.5)),
+        Choice("ONLY", (7,)),
+    )
+    sizes: list[tuple[int, int]] = []
+    end = 0
+    for width in widths:
+        sizes.append((-(-end // width) * width, width))
+        end = sum(sizes[-1])
+    variants: list[Variant] = []
+    for causal in choices[0].values:
+        for mode in choices[1].values:
+            symbol = f"choose_{causal}_{mode}".replace(".", "_")
+            variant = Variant(
+                target=target,
+                symbol=symbol,
+                cubin=cubin(target, {symbol: sizes}, b"choose"),
+                num_threads=64,
+                choices=(causal, mode, 7),
+                cubin_params=tuple(CubinParam(o, s, "argument", i) for i, (o, s) in enumerate(sizes)),
+                remarks=("one", "two"),
+            )
+            variants.append(variant)
+    variants.pop()  # CAUSAL = false, MODE = 0.5 was not built
+    constants = (("BLOCK", 4096), ("NAME", "x"), ("SCALE", 0.25), ("FLAG", True), ("NOTHING", None))
+    guards = (Guard(parse("a_u64 >= 0"), "a_u64 is below 2^63"),)
+    return Kernel("choose", _SOURCE, tuple(variants), params, (), choices, guards, constants=constants)
+
+
+def _shared(targets: tuple[str, ...]) -> Kernel:
+    """Return a kernel whose only config needs more shared memory than an A100 has."""
+    params = (Param("p", "pointer", "fp32"),)
+    variants = tuple(
+        Variant(
+            target=target,
+            symbol="shared",
+            cubin=cubin(target, {"shared": [(0, 8)]}, b"shared", 1024),
+            num_threads=128,
+            cubin_params=(CubinParam(0, 8),),
+            dynamic_shared_bytes=200 * 1024,
+            static_shared_bytes=1024,
+            grid=(parse("1"),),
+        )
+        for target in targets
+    )
+    return Kernel("shared", _SOURCE, variants, params)
+
+
+def _scratch(target: str) -> Kernel:
+    """Return a kernel with scratch memory and computed parameters."""
+    params = (Param("p", "pointer", "fp32"), Param("n", "scalar", "i64"))
+    variant = Variant(
+        target=target,
+        symbol="scratch",
+        cubin=cubin(target, {"scratch": [(0, 8), (8, 8), (16, 8), (24, 4)]}, b"scratch"),
+        num_threads=32,
+        cubin_params=(
+            CubinParam(0, 8),
+            CubinParam(8, 8, "scratch"),
+            CubinParam(16, 8, "expression", 0, parse("n * n - 1")),
+            CubinParam(24, 4, "expression", 0, parse("n // 3 + n % 5")),
+        ),
+        grid=(parse("n"), parse("2")),
+        scratch_bytes=parse("4 * n"),
+        scratch_align=128,
+    )
+    return Kernel("scratch", _SOURCE, (variant,), params)
+
+
+def _tma(target: str) -> Kernel:
+    """Return a kernel over a tensor: encoded map, cluster, programmatic launch."""
+    params = (Param("a", "tensor", "bf16", rank=2), Param("out", "pointer", "bf16", divisibility=16))
+    tensor_map = TensorMap(
+        param=0,
+        data_type=9,
+        address=parse("a"),
+        dims=(parse("a.shape[1]"), parse("a.shape[0]")),
+        strides=(parse("a.strides[0] * 2"),),
+        box=(64, 128),
+        element_strides=(1, 1),
+        swizzle=3,
+        l2_promotion=2,
+    )
+    variants = tuple(
+        Variant(
+            target=target,
+            symbol=f"tma_{waits}",
+            cubin=cubin(target, {f"tma_{waits}": [(0, 128), (128, 8)]}, b"tma"),
+            num_threads=384,
+            config=waits,
+            cluster=(2, 1, 1) if waits else (16, 1, 1),
+            dynamic_shared_bytes=100 * 1024,
+            cubin_params=(CubinParam(0, 128, "tensor_map", 0), CubinParam(128, 8, "argument", 1)),
+            grid=(parse("cdiv(a.shape[0], 128)"), parse("a.shape[1] // 64")),
+            tensor_maps=(tensor_map,),
+            waits_pdl=bool(waits),
+        )
+        for waits in (1, 0)
+    )
+    configs = ((("WAITS", False),), (("WAITS", True),))
+    return Kernel("tma", _SOURCE, variants, params, configs=configs)
+
+
+def _wrong(target: str) -> Kernel:
+    """Return a kernel whose index and cubin disagree about a parameter."""
+    variant = Variant(
+        target=target,
+        symbol="wrong",
+        cubin=cubin(target, {"wrong": [(0, 8), (8, 4)]}, b"wrong"),
+        num_threads=32,
+        cubin_params=(CubinParam(0, 8),),
+    )
+    return Kernel("wrong", _SOURCE, (variant,), (Param("p", "pointer", "fp32"),))
+
+
+def _write(directory: Path, name: str, archive: Archive) -> None:
+    data = encode(archive)
+    (directory / f"{name}.aotc").write_bytes(data)
+    contents = list(dict.fromkeys(v.cubin for k in archive.kernels for v in k.variants))
+    compressor = zstandard.ZstdCompressor(19, write_checksum=False)
+    pairs = [(compressor.compress(content), content) for content in contents]
+    raw = b"".join(struct.pack("<QQ", len(a), len(b)) + a + b for a, b in pairs)
+    (directory / f"{name}.aotc.raw").write_bytes(raw)
+
+
+def main(directory: Path) -> None:
+    """Write all archives into a directory."""
+    both = ("sm_80", "sm_90a")
+    hopper = "sm_90a"
+    kernels = (_add(both), _choose(hopper), _shared(both), _scratch(hopper), _tma(hopper))
+    _write(directory, "golden", Archive("golden", "1.2.3", kernels, "aotc; ptxas"))
+    _write(directory, "hopper", Archive("hopper", "1", (_tma(hopper),)))
+    _write(directory, "wrong", Archive("wrong", "1", (_wrong(hopper),)))
+    _write(directory, "small", Archive("small", "1", (_add((hopper,)),)))
+    _write(directory, "empty", Archive("empty", "1", ()))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

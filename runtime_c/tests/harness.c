@@ -1,0 +1,124 @@
+#include "harness.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+const char *driver_path;
+static const char *directory;
+static int failures;
+
+void check(bool holds, const char *file, int line, const char *text) {
+    if (!holds) {
+        failures += 1;
+        (void)fprintf(stderr, "%s:%d: %s\n", file, line, text);
+    }
+}
+
+void expect(aotc_status got, aotc_status wanted, const aotc_error *error, const char *text, const char *file,
+            int line, const char *call) {
+    if (got != wanted) {
+        failures += 1;
+        (void)fprintf(stderr, "%s:%d: %s: %s, expected %s: %s\n", file, line, call, aotc_status_name(got),
+                      aotc_status_name(wanted), error == NULL ? "" : error->message);
+    } else if (error != NULL && text != NULL && strstr(error->message, text) == NULL) {
+        failures += 1;
+        (void)fprintf(stderr, "%s:%d: %s: \"%s\" without \"%s\"\n", file, line, call, error->message, text);
+    }
+}
+
+const char *golden_path(const char *name) {
+    static char path[4096];
+    (void)snprintf(path, sizeof path, "%s/%s", directory, name);
+    return path;
+}
+
+struct bytes read_golden(const char *name) {
+    struct bytes bytes = {NULL, 0};
+    FILE *file = fopen(golden_path(name), "rb");
+    if (file == NULL || fseek(file, 0, SEEK_END) != 0) {
+        (void)fprintf(stderr, "cannot read %s\n", golden_path(name));
+        exit(2);
+    }
+    bytes.size_bytes = (size_t)ftell(file);
+    bytes.data = malloc(bytes.size_bytes + 1);
+    rewind(file);
+    if (bytes.data == NULL || fread(bytes.data, 1, bytes.size_bytes, file) != bytes.size_bytes) {
+        exit(2);
+    }
+    (void)fclose(file);
+    return bytes;
+}
+
+struct blob_table read_blobs(const char *archive_name) {
+    char name[256];
+    (void)snprintf(name, sizeof name, "%s.raw", archive_name);
+    return (struct blob_table){read_golden(name), 0};
+}
+
+void free_blobs(struct blob_table *table) { free(table->file.data); }
+
+int decompress_from_table(void *user, const void *source, size_t source_bytes, void *target,
+                          size_t target_bytes) {
+    struct blob_table *table = user;
+    const unsigned char *at = table->file.data;
+    const unsigned char *end = at + table->file.size_bytes;
+    table->calls += 1;
+    while (at < end) {
+        uint64_t sizes[2];
+        memcpy(sizes, at, sizeof sizes);
+        at += sizeof sizes;
+        if (sizes[0] == source_bytes && memcmp(at, source, source_bytes) == 0 && sizes[1] == target_bytes) {
+            memcpy(target, at + sizes[0], target_bytes);
+            return 0;
+        }
+        at += sizes[0] + sizes[1];
+    }
+    return 1;
+}
+
+static void *count_allocate(void *user, size_t size_bytes) {
+    struct counting *counting = user;
+    if (counting->calls++ == counting->fail_at) {
+        return NULL;
+    }
+    counting->live += 1;
+    counting->live_bytes += (long)size_bytes;
+    void *memory = malloc(size_bytes);
+    if (memory != NULL) {
+        memset(memory, 0xA5, size_bytes);
+    }
+    return memory;
+}
+
+static void count_deallocate(void *user, void *memory, size_t size_bytes) {
+    struct counting *counting = user;
+    counting->live -= 1;
+    counting->live_bytes -= (long)size_bytes;
+    free(memory);
+}
+
+aotc_allocator counting_allocator(struct counting *counting) {
+    return (aotc_allocator){count_allocate, count_deallocate, counting};
+}
+
+aotc_open_options test_options(struct blob_table *table) {
+    aotc_open_options options = AOTC_OPEN_OPTIONS_INIT;
+    options.decompress = decompress_from_table;
+    options.decompress_user = table;
+    options.driver_path = driver_path;
+    return options;
+}
+
+int run_tests(int argc, char **argv, void (*const *tests)(void), size_t count) {
+    if (argc != 3) {
+        (void)fprintf(stderr, "usage: %s ARCHIVES FAKE_LIBCUDA\n", argv[0]);
+        return 2;
+    }
+    directory = argv[1];
+    driver_path = argv[2];
+    for (size_t i = 0; i < count; ++i) {
+        tests[i]();
+    }
+    return failures == 0 ? 0 : 1;
+}

@@ -1,0 +1,338 @@
+/* test_pieces.c: the parts that need no archive: digest, zstd frames, cubins, expressions, names. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cubin.h"
+#include "expression.h"
+#include "harness.h"
+#include "sha256.h"
+#include "zstd_frame.h"
+
+static void digest_is(const char *text, size_t repeat, size_t piece_bytes, const char *expected) {
+    struct aotci_sha256 hash;
+    unsigned char digest[AOTCI_SHA256_BYTES];
+    char hex[2 * AOTCI_SHA256_BYTES + 1];
+    aotci_sha256_begin(&hash);
+    for (size_t i = 0; i < repeat; ++i) {
+        for (size_t at = 0; at < strlen(text); at += piece_bytes) {
+            const size_t left = strlen(text) - at;
+            aotci_sha256_update(&hash, text + at, left < piece_bytes ? left : piece_bytes);
+        }
+    }
+    aotci_sha256_end(&hash, digest);
+    for (size_t i = 0; i < sizeof digest; ++i) {
+        (void)snprintf(hex + 2 * i, 3, "%02x", digest[i]);
+    }
+    CHECK(strcmp(hex, expected) == 0);
+}
+
+/* FIPS 180-4 examples, and lengths around the padding's edges through the piecewise interface. */
+static void test_sha256(void) {
+    digest_is("", 1, 1, "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+    digest_is("abc", 1, 1, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+    digest_is("abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq", 1, 7,
+              "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1");
+    digest_is("aaaaaaaaaa", 100000, 3, "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
+}
+
+static bool frame_is(const char *bytes, size_t size_bytes, uint64_t raw_bytes, const char *wrong) {
+    /* A copy of the exact size, so that the address sanitizer sees every byte too far. */
+    unsigned char *copy = malloc(size_bytes + 1);
+    memcpy(copy, bytes, size_bytes);
+    copy = realloc(copy, size_bytes == 0 ? 1 : size_bytes);
+    const char *got = aotci_zstd_frame_check(copy, size_bytes, raw_bytes);
+    free(copy);
+    return wrong == NULL ? got == NULL : got != NULL && strstr(got, wrong) != NULL;
+}
+
+static void test_zstd_frames(void) {
+    /* Single segment, one-byte size 3, one raw block of 3 bytes, last. */
+    static const char good[] = "\x28\xB5\x2F\xFD\x20\x03\x19\x00\x00"
+                               "abc";
+    static const size_t good_bytes = sizeof good - 1;
+    CHECK(frame_is(good, good_bytes, 3, NULL));
+    CHECK(frame_is(good, good_bytes, 4, "another content size"));
+    for (size_t i = 0; i < good_bytes; ++i) {
+        CHECK(!frame_is(good, i, 3, NULL));
+    }
+    CHECK(frame_is("\x28\xB5\x2F\xFD\x20\x03\x19\x00\x00"
+                   "abcd",
+                   13, 3, "behind"));
+    CHECK(frame_is("\x28\xB5\x2F\xFD\x24\x03\x19\x00\x00"
+                   "abc",
+                   12, 3, "checksum"));
+    CHECK(frame_is("\x28\xB5\x2F\xFD\x21\x03\x19\x00\x00"
+                   "abc",
+                   12, 3, "dictionary"));
+    CHECK(frame_is("\x28\xB5\x2F\xFD\x28\x03\x19\x00\x00"
+                   "abc",
+                   12, 3, "reserved bits"));
+    CHECK(frame_is("\x28\xB5\x2F\xFD\x00\x50\x19\x00\x00"
+                   "abc",
+                   12, 3, "does not state"));
+    CHECK(frame_is("\x28\xB5\x2F\xFD\x20\x03\x1F\x00\x00"
+                   "abc",
+                   12, 3, "reserved block"));
+    /* An RLE block stores one byte: 5 of them; a two-byte size counts from 256. */
+    CHECK(frame_is("\x28\xB5\x2F\xFD\x20\x05\x2B\x00\x00"
+                   "a",
+                   10, 5, NULL));
+    CHECK(frame_is("\x28\xB5\x2F\xFD\x60\x01\x00\x0B\x08\x00"
+                   "a",
+                   11, 257, NULL));
+    CHECK(frame_is("\x29\xB5\x2F\xFD\x20\x03\x19\x00\x00"
+                   "abc",
+                   12, 3, "no zstd frame"));
+}
+
+/* ---- cubins ---------------------------------------------------------------------------------- */
+
+struct image {
+    unsigned char bytes[64 + 3 * 64 + 64];
+};
+
+static void put(unsigned char *target, uint64_t value, unsigned count) { memcpy(target, &value, count); }
+
+/* Header, 32 bytes of names, 32 of code, sections: null, names, .text.k. */
+static struct image make_image(void) {
+    struct image image = {{0x7F, 'E', 'L', 'F', 2, 1, 1}};
+    unsigned char *at = image.bytes;
+    put(at + 18, 190, 2);
+    put(at + 40, 128, 8);
+    put(at + 48, 90 << 8, 4);
+    put(at + 52, 64, 2);
+    put(at + 58, 64, 2);
+    put(at + 60, 3, 2);
+    put(at + 62, 1, 2);
+    memcpy(at + 64, "\0.shstrtab\0.text.k\0", 19);
+    put(at + 128 + 64, 1, 4);
+    put(at + 128 + 68, 3, 4);
+    put(at + 128 + 64 + 24, 64, 8);
+    put(at + 128 + 64 + 32, 19, 8);
+    put(at + 128 + 128, 11, 4);
+    put(at + 128 + 132, 1, 4);
+    put(at + 128 + 128 + 24, 96, 8);
+    put(at + 128 + 128 + 32, 32, 8);
+    return image;
+}
+
+static const size_t image_bytes = 64 + 64 + 3 * 64;
+
+static void cubin_is(const struct image *image, unsigned arch, const char *wrong) {
+    const char *got = aotci_cubin_check(image->bytes, image_bytes, arch);
+    CHECK(wrong == NULL ? got == NULL : got != NULL && strstr(got, wrong) != NULL);
+}
+
+static void test_cubins(void) {
+    _Alignas(8) struct image image = make_image();
+    cubin_is(&image, 90, NULL);
+    CHECK(aotci_cubin_has_function(image.bytes, "k"));
+    CHECK(!aotci_cubin_has_function(image.bytes, "kk"));
+    CHECK(!aotci_cubin_has_function(image.bytes, ""));
+    cubin_is(&image, 80, "another architecture");
+    for (size_t i = 0; i < image_bytes; ++i) {
+        CHECK(aotci_cubin_check(image.bytes, i, 90) != NULL);
+    }
+    const struct {
+        size_t at;
+        uint64_t value;
+        unsigned count;
+        const char *wrong;
+    } changes[] = {
+        {0, '/', 1, "not a cubin"},
+        {4, 1, 1, "not a cubin"},
+        {18, 62, 2, "not a cubin"},
+        {52, 63, 2, "ELF header size"},
+        {58, 40, 2, "section header size"},
+        {56, 1, 2, "program header size"},
+        {40, UINT64_MAX, 8, "outside it"},
+        {40, 129, 8, "outside it"},
+        {60, 4, 2, "outside it"},
+        {128 + 128 + 24, UINT64_MAX, 8, "section outside"},
+        {128 + 128 + 32, UINT64_MAX, 8, "section outside"},
+        {60, 1, 2, "behind it"},
+    };
+    for (size_t i = 0; i < sizeof changes / sizeof *changes; ++i) {
+        image = make_image();
+        put(image.bytes + changes[i].at, changes[i].value, changes[i].count);
+        cubin_is(&image, 90, changes[i].wrong);
+    }
+    /* A section without bytes may lie anywhere; names in it are none. */
+    image = make_image();
+    put(image.bytes + 128 + 68, 8, 4);
+    put(image.bytes + 128 + 64 + 24, UINT64_MAX, 8);
+    cubin_is(&image, 90, NULL);
+    CHECK(!aotci_cubin_has_function(image.bytes, "k"));
+    image = make_image();
+    put(image.bytes + 62, 3, 2);
+    CHECK(!aotci_cubin_has_function(image.bytes, "k"));
+    image = make_image();
+    put(image.bytes + 128 + 128, 18, 4); /* a name that ends with the table */
+    CHECK(!aotci_cubin_has_function(image.bytes, "k"));
+    image = make_image();
+    put(image.bytes + 56, 1, 2);
+    put(image.bytes + 54, 56, 2);
+    put(image.bytes + 32, 264, 8); /* a segment table over the last section header */
+    put(image.bytes + 264 + 8, UINT64_MAX, 8);
+    cubin_is(&image, 90, "outside it");
+}
+
+/* ---- expressions -------------------------------------------------------------------------------- */
+
+/* Run a program over arguments; the code is in a block of its exact size. */
+static const char *run(const char *bytes, size_t code_bytes, const aotc_arg *args, int64_t *value) {
+    unsigned char *code = malloc(code_bytes);
+    memcpy(code, bytes, code_bytes);
+    struct aotc_archive archive = {0};
+    archive.sections[SECTION_CODE] = (struct aotci_table){code, (uint32_t)code_bytes, 1};
+    const struct expression_record expression = {.code_bytes = (uint32_t)code_bytes};
+    const char *failure = aotci_evaluate(&archive, &expression, args, value);
+    struct aotci_guard guard;
+    aotci_guard_compile(&archive, &expression, &guard);
+    CHECK(aotci_guard_holds(&archive, &guard, args) == (failure == NULL && *value != 0));
+    free(code);
+    return failure;
+}
+
+/* Apply a binary operator to two 64-bit constants. */
+static const char *binary(unsigned opcode, int64_t a, int64_t b, int64_t *value) {
+    char code[19];
+    code[0] = code[9] = 3;
+    memcpy(code + 1, &a, sizeof a);
+    memcpy(code + 10, &b, sizeof b);
+    code[18] = (char)opcode;
+    return run(code, sizeof code, NULL, value);
+}
+
+static void gives(unsigned opcode, int64_t a, int64_t b, int64_t expected) {
+    int64_t value = 0;
+    CHECK(binary(opcode, a, b, &value) == NULL && value == expected);
+}
+
+static void fails(unsigned opcode, int64_t a, int64_t b, const char *text) {
+    int64_t value = 0;
+    const char *failure = binary(opcode, a, b, &value);
+    CHECK(failure != NULL && strstr(failure, text) != NULL);
+}
+
+static void test_arithmetic(void) {
+    gives(0x10, 2, 3, 5), gives(0x11, 2, 3, -1), gives(0x12, -4, 3, -12);
+    fails(0x10, INT64_MAX, 1, "overflow"), fails(0x11, INT64_MIN, 1, "overflow");
+    fails(0x12, INT64_MIN, -1, "overflow");
+    gives(0x13, 7, 2, 3), gives(0x13, -7, 2, -4), gives(0x13, 7, -2, -4), gives(0x13, -7, -2, 3);
+    fails(0x13, 1, 0, "zero"), fails(0x13, INT64_MIN, -1, "overflow"), gives(0x13, INT64_MIN, 1, INT64_MIN);
+    gives(0x14, 7, 3, 1), gives(0x14, -7, 3, 2), gives(0x14, 7, -3, -2), gives(0x14, INT64_MIN, -1, 0);
+    fails(0x14, 1, 0, "zero");
+    gives(0x15, 2, -3, -3), gives(0x16, 2, -3, 2);
+    gives(0x17, 7, 2, 4), gives(0x17, -7, 2, -3), gives(0x17, 8, 2, 4), gives(0x17, 7, -2, -3);
+    fails(0x17, INT64_MIN, -1, "overflow"), fails(0x17, 1, 0, "zero");
+    gives(0x17, INT64_MAX, 2, INT64_MAX / 2 + 1);
+    gives(0x20, 1, 1, 1), gives(0x21, 1, 1, 0), gives(0x22, 1, 2, 1), gives(0x23, 2, 2, 1);
+    gives(0x24, 2, 2, 0), gives(0x25, 2, 2, 1), gives(0x28, 5, 0, 0), gives(0x28, 5, -1, 1);
+    gives(0x29, 0, 0, 0), gives(0x29, 0, 2, 1);
+    int64_t value = 0;
+    CHECK(run("\x01\x05\x18", 3, NULL, &value) == NULL && value == -5);
+    CHECK(run("\x01\x05\x2A", 3, NULL, &value) == NULL && value == 0);
+    CHECK(run("\x02\x00\x00\x00\x80", 5, NULL, &value) == NULL && value == INT32_MIN);
+    CHECK(run("\x03\x00\x00\x00\x00\x00\x00\x00\x80\x18", 10, NULL, &value) != NULL);
+}
+
+static void test_arguments(void) {
+    const int64_t shape[2] = {10, 20};
+    const int64_t strides[2] = {-20, 1};
+    const aotc_tensor tensor = {(void *)(uintptr_t)4096, 2, 0, shape, strides};
+    const struct {
+        aotc_arg arg;
+        int64_t expected;
+        bool fails;
+    } cases[] = {
+        {aotc_i8(-1), -1, false},
+        {aotc_i16(-2), -2, false},
+        {aotc_i32(INT32_MIN), INT32_MIN, false},
+        {aotc_i64(INT64_MIN), INT64_MIN, false},
+        {aotc_u8(255), 255, false},
+        {aotc_u16(65535), 65535, false},
+        {aotc_u32(UINT32_MAX), UINT32_MAX, false},
+        {aotc_u64(INT64_MAX), INT64_MAX, false},
+        {aotc_u64(UINT64_MAX), 0, true},
+        {aotc_i1(3), 1, false},
+        {aotc_pointer((void *)(uintptr_t)64, AOTC_FP32), 64, false},
+        {aotc_arg_bits(AOTC_POINTER, AOTC_FP32, UINT64_MAX), 0, true},
+        {aotc_tensor_arg(&tensor, AOTC_BF16), 4096, false},
+        /* High bits that the kernel does not get do not count either. */
+        {aotc_arg_bits(AOTC_SCALAR, AOTC_I32, UINT64_C(0xABCD00000005)), 5, false},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i) {
+        const aotc_arg args[2] = {aotc_i32(0), cases[i].arg};
+        int64_t value = 0;
+        const char *failure = run("\x04\x01\x00", 3, args, &value);
+        CHECK((failure != NULL) == cases[i].fails && (cases[i].fails || value == cases[i].expected));
+        /* As a guard of the form that is compiled to a mask, and one that nearly is. */
+        (void)run("\x04\x01\x00\x01\x10\x14\x01\x00\x20", 9, args, &value);
+        (void)run("\x04\x01\x00\x01\x0C\x14\x01\x00\x20", 9, args, &value);
+        (void)run("\x04\x01\x00\x02\x00\x10\x00\x00\x14\x01\x00\x20", 12, args, &value);
+    }
+    const aotc_arg args[1] = {aotc_tensor_arg(&tensor, AOTC_BF16)};
+    int64_t value = 0;
+    CHECK(run("\x05\x00\x00\x01", 4, args, &value) == NULL && value == 20);
+    CHECK(run("\x06\x00\x00\x00", 4, args, &value) == NULL && value == -20);
+}
+
+static bool program_is(const char *bytes, size_t code_bytes, uint32_t depth, const char *wrong) {
+    unsigned char *code = malloc(code_bytes == 0 ? 1 : code_bytes);
+    memcpy(code, bytes, code_bytes);
+    const char *got = aotci_expression_check(code, (uint32_t)code_bytes, depth);
+    free(code);
+    return wrong == NULL ? got == NULL : got != NULL && strstr(got, wrong) != NULL;
+}
+
+static void test_programs(void) {
+    char deep[2 * 33 + 32];
+    CHECK(program_is("\x01\x05", 2, 1, NULL));
+    CHECK(program_is("\x01\x05", 2, 2, "stack depth"));
+    CHECK(program_is("\x01\x05\x01\x05", 4, 2, "one value"));
+    CHECK(program_is("", 0, 0, "one value"));
+    CHECK(program_is("\x10", 1, 1, "without its operands"));
+    CHECK(program_is("\x18", 1, 1, "without its operands"));
+    CHECK(program_is("\x01\x05\x10", 3, 1, "without its operands"));
+    CHECK(program_is("\x02\x05\x00\x00\x00", 5, 1, "shorter form"));
+    CHECK(program_is("\x02\x80\x00\x00\x00", 5, 1, NULL));
+    CHECK(program_is("\x03\x00\x00\x00\x80\x00\x00\x00\x00", 9, 1, NULL));
+    CHECK(program_is("\x03\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF", 9, 1, "shorter form"));
+    CHECK(program_is("\x01", 1, 1, "cut short") && program_is("\x05\x00\x00", 3, 1, "cut short"));
+    for (unsigned opcode = 0; opcode < 256; ++opcode) {
+        static const char known[] = "\x01\x02\x03\x04\x05\x06\x10\x11\x12\x13\x14\x15\x16\x17\x18"
+                                    "\x20\x21\x22\x23\x24\x25\x28\x29\x2A";
+        const char code[1] = {(char)opcode};
+        const bool exists = memchr(known, (int)opcode, sizeof known - 1) != NULL;
+        CHECK(program_is(code, 1, 1, "unknown opcode") == !exists);
+    }
+    for (size_t i = 0; i < 33; ++i) {
+        memcpy(deep + 2 * i, "\x01\x01", 2);
+    }
+    memset(deep + 2 * 33, 0x10, 32);
+    CHECK(program_is(deep, sizeof deep, 33, "above 32"));
+    CHECK(program_is(deep + 2, sizeof deep - 3, 32, NULL));
+}
+
+static void test_names(void) {
+    CHECK(strcmp(aotc_status_name(AOTC_OK), "OK") == 0);
+    CHECK(strcmp(aotc_status_name(AOTC_ERROR_UNSUPPORTED), "UNSUPPORTED") == 0);
+    for (int i = 0; i <= AOTC_ERROR_UNSUPPORTED; ++i) {
+        CHECK(strcmp(aotc_status_name((aotc_status)i), "UNKNOWN") != 0);
+    }
+    CHECK(strcmp(aotc_status_name((aotc_status)17), "UNKNOWN") == 0);
+    CHECK(strcmp(aotc_status_name((aotc_status)-1), "UNKNOWN") == 0);
+    CHECK(strcmp(aotc_dtype_name(AOTC_FP8E5), "fp8e5") == 0 && aotc_dtype_bytes(AOTC_FP8E5) == 1);
+    CHECK(strcmp(aotc_dtype_name((aotc_dtype)16), "unknown") == 0 && aotc_dtype_bytes((aotc_dtype)16) == 0);
+    CHECK(aotc_version() == AOTC_VERSION_NUMBER);
+}
+
+int main(int argc, char **argv) {
+    static void (*const tests[])(void) = {
+        test_sha256, test_zstd_frames, test_cubins, test_arithmetic, test_arguments, test_programs, test_names,
+    };
+    return run_tests(argc, argv, tests, sizeof tests / sizeof *tests);
+}
