@@ -52,6 +52,7 @@ def run(args: Sequence[str], compiler: Compiler | None = None) -> int:
     is_debug = "--debug" in args
     try:
         code = commands.main(list(args), "aotc", standalone_mode=False, obj=compiler)
+        sys.stdout.flush()  # here, where a closed pipe can be answered
     except click.ClickException as error:
         error.show()
         return error.exit_code
@@ -285,7 +286,9 @@ class _BarListener(_Listener):
         if self._progress is None or self._task is None:
             return
         if not _has_cubin(outcome):
-            self._progress.console.print(f"failed: {outcome.task.label}", markup=False)
+            self._progress.console.print(
+                f"failed: {outcome.task.label}", markup=False, highlight=False
+            )
         self._progress.update(self._task, advance=1, description=outcome.task.label)
 
     def warned(self, message: str) -> None:
@@ -293,7 +296,7 @@ class _BarListener(_Listener):
         if self._progress is None:
             click.echo(f"warning: {message}", err=True)
         else:
-            self._progress.console.print(f"warning: {message}", markup=False)
+            self._progress.console.print(f"warning: {message}", markup=False, highlight=False)
 
     def close(self) -> None:
         if self._progress is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -273,6 +274,79 @@ def test_workers_end_with_a_parent_that_is_killed(folder: Path) -> None:
         time.sleep(0.05)
     assert len(children) >= 2
     assert not any(_is_alive(pid) for pid in children)
+
+
+def test_many_builds_share_a_cache(folder: Path) -> None:
+    root = Path(__file__).parents[1]
+    (folder / "runner.py").write_text(_RUNNER)
+    builds = [
+        subprocess.Popen(
+            [sys.executable, "runner.py", "build", "--cache-dir", "cache", "-o", f"out{index}"],
+            env={**os.environ, "PYTHONPATH": str(root)},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for index in range(6)
+    ]
+    errors = [build.communicate(timeout=60)[1] for build in builds]
+    assert [build.returncode for build in builds] == [0] * 6
+    assert not any("warning" in error for error in errors)
+    for name in ("demo.aotc", "demo.h", "libdemo.a"):
+        assert len({(folder / f"out{index}" / name).read_bytes() for index in range(6)}) == 1
+
+
+@pytest.mark.parametrize("mode", ["ok", "user_error"])
+def test_a_terminal_gets_a_progress_bar(folder: Path, mode: str) -> None:
+    _use_mode(folder, mode)
+    root = Path(__file__).parents[1]
+    (folder / "runner.py").write_text(_RUNNER)
+    master, slave = pty.openpty()
+    build = subprocess.Popen(
+        [sys.executable, "runner.py", "build", "--no-cache"],
+        env={**os.environ, "PYTHONPATH": str(root), "TERM": "xterm"},
+        stdout=subprocess.DEVNULL,
+        stderr=slave,
+    )
+    os.close(slave)
+    written = _read_all(master)
+    os.close(master)
+    assert build.wait(timeout=30) == (0 if mode == "ok" else cli.EXIT_WRONG)
+    assert "compiling" in written
+    assert "[1/2]" not in written
+    assert ("failed: add sm_90a T=fp16" in written) == (mode == "user_error")
+    assert "\x1b[?25h" in written  # the cursor is back
+
+
+def _read_all(descriptor: int) -> str:
+    content = b""
+    while True:
+        try:
+            piece = os.read(descriptor, 4096)
+        except OSError:  # the last writer is gone
+            piece = b""
+        if not piece:
+            return content.decode()
+        content += piece
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(folder: Path, run: Any) -> None:
+    run("build", "--no-cache")
+    root = Path(__file__).parents[1]
+    (folder / "runner.py").write_text(_RUNNER)
+    inspect = subprocess.Popen(
+        [sys.executable, "runner.py", "inspect", "dist/demo.aotc", "--json"],
+        env={**os.environ, "PYTHONPATH": str(root)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert inspect.stdout is not None
+    inspect.stdout.close()
+    assert inspect.stderr is not None
+    assert inspect.stderr.read() == ""
+    inspect.stderr.close()
+    inspect.wait(timeout=30)
 
 
 def _children(pid: int) -> list[int]:

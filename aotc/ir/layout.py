@@ -32,30 +32,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import NoReturn, TypeAlias
+from typing import NoReturn
 
 from aotc.ir import gf2
+from aotc.ir.layout_bits import (
+    Ins,
+    Outs,
+    Sizes,
+    gather_bits,
+    log2_exact,
+    lowest_bit,
+    move_bits,
+    pack,
+    scatter,
+    sized,
+    unpack,
+)
 from aotc.ir.layout_text import format_layout, parse_layout
 
-# Dimensions with their sizes: named, or the positional `dim0`, `dim1`, … of a shape.
-Sizes: TypeAlias = Mapping[str, int] | Sequence[int]
-Ins: TypeAlias = tuple[tuple[str, tuple[int, ...]], ...]
-Outs: TypeAlias = tuple[tuple[str, int], ...]
+__all__ = ["Ins", "LinearLayout", "Outs", "Sizes", "log2_exact"]
 
 _CACHED_RESULTS = 8192
-
-
-def log2_exact(size: int) -> int:
-    """Return the exponent of a power of two. Raises: ValueError for any other size."""
-    if size < 1 or size & (size - 1):
-        raise ValueError(f"{size} is not a power of two")
-    return size.bit_length() - 1
-
-
-def _sized(sizes: Sizes) -> Outs:
-    if isinstance(sizes, Mapping):
-        return tuple((name, log2_exact(size)) for name, size in sizes.items())
-    return tuple((f"dim{axis}", log2_exact(size)) for axis, size in enumerate(sizes))
 
 
 class LinearLayout:
@@ -73,9 +70,9 @@ class LinearLayout:
         `out_sizes` is a shape, naming the outputs `dim0`, `dim1`, …, or a mapping of names.
         Raises: ValueError when a size is no power of two or a basis lies outside the sizes.
         """
-        outs = _sized(out_sizes)
+        outs = sized(out_sizes)
         ins = tuple(
-            (name, tuple(_pack(coords, outs) for coords in columns))
+            (name, tuple(pack(coords, outs) for coords in columns))
             for name, columns in bases.items()
         )
         _initialise(self, ins, outs)
@@ -182,15 +179,11 @@ class LinearLayout:
 
     def pack(self, coords: Sequence[int]) -> int:
         """Return the row-major index of an element."""
-        return _pack(coords, self._outs)
+        return pack(coords, self._outs)
 
     def unpack(self, index: int) -> tuple[int, ...]:
         """Return the coordinates of a row-major index."""
-        coords: list[int] = []
-        for _, bits in reversed(self._outs):
-            coords.append(index & ((1 << bits) - 1))
-            index >>= bits
-        return tuple(reversed(coords))
+        return unpack(index, self._outs)
 
     # ---- evaluation ---------------------------------------------------------------------------
 
@@ -287,7 +280,7 @@ class LinearLayout:
             shift += bits
         outs = tuple((name, bits) for name, bits in self._outs if name in wanted_outs)
         return LinearLayout.from_columns(
-            [(name, _gather_bits(columns, positions)) for name, columns in kept], outs
+            [(name, gather_bits(columns, positions)) for name, columns in kept], outs
         )
 
     def sublayout_is_zero(self, in_dims: Iterable[str], out_dims: Iterable[str]) -> bool:
@@ -299,7 +292,7 @@ class LinearLayout:
         if dim not in self.in_dims or dim not in self.out_dims:
             return False
         rest = [name for name in self.in_dims if name != dim]
-        shift = _shift(self._outs, dim)
+        shift = lowest_bit(self._outs, dim)
         columns = self.columns(dim)
         return (
             self.out_bits(dim) == len(columns)
@@ -373,8 +366,8 @@ class LinearLayout:
         names = list(dict.fromkeys((*self.out_dims, *other.out_dims)))
         mine, theirs = dict(self._outs), dict(other._outs)
         outs = tuple((name, mine.get(name, 0) + theirs.get(name, 0)) for name in names)
-        place_mine = _scatter(self._outs, outs)
-        place_theirs = _scatter(other._outs, outs, mine)
+        place_mine = scatter(self._outs, outs)
+        place_theirs = scatter(other._outs, outs, mine)
         in_names = dict.fromkeys((*self.in_dims, *other.in_dims))
         return LinearLayout.from_columns(
             [
@@ -399,7 +392,7 @@ class LinearLayout:
         if any(bits > self.out_bits(name) for name, bits in block._outs):
             return None
         outs = tuple((name, bits - mine.get(name, 0)) for name, bits in self._outs)
-        place = _scatter(outs, self._outs, mine)
+        place = scatter(outs, self._outs, mine)
         back = {unit: bit for bit, unit in enumerate(place)}
         high = sum(place)
         ins: list[tuple[str, list[int]]] = []
@@ -407,7 +400,7 @@ class LinearLayout:
             rest = columns[block.in_bits(name) :]
             if len(columns) < block.in_bits(name) or any(column & ~high for column in rest):
                 return None
-            ins.append((name, [_move_bits(column, back) for column in rest]))
+            ins.append((name, [move_bits(column, back) for column in rest]))
         quotient = LinearLayout.from_columns(ins, outs)
         product = block * quotient
         return quotient if _same_map(product, self) else None
@@ -435,7 +428,7 @@ class LinearLayout:
         if sorted(names) != sorted(self.out_dims):
             raise ValueError(f"{list(names)} is not an order of the outputs of {self}")
         outs = tuple((name, self.out_bits(name)) for name in names)
-        return _move_outs(self, _scatter(self._outs, outs), outs)
+        return _move_outs(self, scatter(self._outs, outs), outs)
 
     def reshape_ins(self, sizes: Mapping[str, int]) -> LinearLayout:
         """Cut the input bits into other dimensions, the first dimension lowest.
@@ -443,7 +436,7 @@ class LinearLayout:
         Requires: the sizes multiply to the present number of places.
         """
         columns = self.all_columns()
-        cuts = _sized(sizes)
+        cuts = sized(sizes)
         if sum(bits for _, bits in cuts) != len(columns):
             raise ValueError(f"{dict(sizes)} does not hold the {1 << len(columns)} places")
         ins: list[tuple[str, tuple[int, ...]]] = []
@@ -457,7 +450,7 @@ class LinearLayout:
 
         Requires: the sizes multiply to the present number of elements.
         """
-        outs = _sized(sizes)
+        outs = sized(sizes)
         if sum(bits for _, bits in outs) != self.total_out_bits:
             raise ValueError(f"{sizes} does not hold the elements of {self.shape}")
         return LinearLayout.from_columns(self._ins, outs)
@@ -545,8 +538,8 @@ class LinearLayout:
         wide = self.reshape(self.shape)
         if len(shape) != len(wide.shape):
             raise ValueError(f"{self.shape} does not broadcast to {tuple(shape)}")
-        outs = _sized(shape)
-        wide = _move_outs(wide, _scatter(wide.outs, outs), outs)
+        outs = sized(shape)
+        wide = _move_outs(wide, scatter(wide.outs, outs), outs)
         added: list[int] = []
         shift = 0
         for have, want in reversed(list(zip(self.shape, shape, strict=True))):
@@ -563,7 +556,7 @@ class LinearLayout:
         Ensures: register `2r` holds register `r` of the first tile and `2r + 1` of the second.
         """
         wide = _move_outs(
-            self, [2 << bit for bit in range(self.total_out_bits)], _sized((*self.shape, 2))
+            self, [2 << bit for bit in range(self.total_out_bits)], sized((*self.shape, 2))
         )
         return wide.with_columns("register", (1, *wide.columns("register")))
 
@@ -599,10 +592,10 @@ class LinearLayout:
         shape = self.shape
         if not 0 <= axis < len(shape):
             raise ValueError(f"axis {axis} is outside 0..{len(shape) - 1}")
-        outs = _sized((*shape[:axis], 2 * shape[axis], *shape[axis + 1 :]))
+        outs = sized((*shape[:axis], 2 * shape[axis], *shape[axis + 1 :]))
         wide = self.reshape(shape)
-        wide = _move_outs(wide, _scatter(wide.outs, outs), outs)
-        new_bit = 1 << (_shift(outs, f"dim{axis}") + log2_exact(shape[axis]))
+        wide = _move_outs(wide, scatter(wide.outs, outs), outs)
+        new_bit = 1 << (lowest_bit(outs, f"dim{axis}") + log2_exact(shape[axis]))
         return wide.with_columns("register", (*wide.columns("register"), new_bit))
 
     # ---- text ---------------------------------------------------------------------------------
@@ -639,41 +632,7 @@ def _initialise(layout: LinearLayout, ins: Ins, outs: Outs) -> None:
     object.__setattr__(layout, "_hash", hash((ins, outs)))
 
 
-# ---- packing ----------------------------------------------------------------------------------
-
-
-def _pack(coords: Sequence[int], outs: Outs) -> int:
-    if len(coords) != len(outs):
-        raise ValueError(f"{list(coords)} has not one coordinate for each of {dict(outs)}")
-    index = 0
-    for coord, (name, bits) in zip(coords, outs, strict=True):
-        if coord < 0 or coord >> bits:
-            raise ValueError(f"{name} = {coord} is outside 0..{(1 << bits) - 1}")
-        index = index << bits | coord
-    return index
-
-
-def _scatter(source: Outs, target: Outs, lowest: Mapping[str, int] | None = None) -> list[int]:
-    """Return where each packed bit of `source` goes in `target`, as unit vectors.
-
-    Bit `b` of a dimension becomes bit `b + lowest[dimension]`, or `b`, of the same one.
-    """
-    above = lowest or {}
-    return [
-        1 << (_shift(target, name) + above.get(name, 0) + bit)
-        for name, bits in reversed(source)
-        for bit in range(bits)
-    ]
-
-
-def _shift(outs: Outs, out_dim: str) -> int:
-    """Return the position of the lowest bit of `out_dim` in a packed index."""
-    shift = 0
-    for name, bits in reversed(outs):
-        if name == out_dim:
-            return shift
-        shift += bits
-    raise ValueError(f"{out_dim} is not an output of {outs}")
+# ---- on whole layouts -------------------------------------------------------------------------
 
 
 def _move_outs(layout: LinearLayout, place: Sequence[int], outs: Outs) -> LinearLayout:
@@ -690,21 +649,6 @@ def _same_map(left: LinearLayout, right: LinearLayout) -> bool:
         and dict(left.outs) == dict(right.outs)
         and left.transpose_ins(right.in_dims).transpose_outs(right.out_dims) == right
     )
-
-
-def _gather_bits(columns: Iterable[int], positions: Sequence[int]) -> list[int]:
-    """Return each column with bit `positions[i]` moved to bit `i`, all others dropped."""
-    return [sum((c >> p & 1) << i for i, p in enumerate(positions)) for c in columns]
-
-
-def _move_bits(column: int, where: Mapping[int, int]) -> int:
-    """Return the column with unit vector `u` moved to bit `where[u]`."""
-    out = 0
-    while column:
-        low = column & -column
-        out |= 1 << where[low]
-        column ^= low
-    return out
 
 
 # ---- memoised results -------------------------------------------------------------------------

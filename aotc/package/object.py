@@ -71,7 +71,7 @@ def object_bytes(name: str, data: bytes, host: str = DEFAULT_HOST) -> bytes:
 def _emit(source: str, triple: str) -> bytes:
     """Compile LLVM IR for a host; llvmlite has no types."""
     # Imported here: it takes longer than all of a build that finds everything in the cache.
-    import llvmlite.binding as llvm  # noqa: PLC0415
+    import llvmlite.binding as llvm  # noqa: PLC0415  # pyright: ignore[reportMissingTypeStubs]
 
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()

@@ -23,14 +23,9 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
-#include "dlpack_abi.h"
+#include "_native_dlpack.h"
 #include "error.h"
 #include "load.h"
-
-/* Private symbols are hidden, so that they meet those of no other copy of the library in a process. */
-#if defined(__GNUC__)
-#pragma GCC visibility push(hidden)
-#endif
 
 /* ---- the module ------------------------------------------------------------------------------- */
 
@@ -157,6 +152,7 @@ struct launch {
     bool has_stream;          /* the caller names the stream */
     bool has_vote;            /* an argument names the stream */
     uint32_t voter;
+    const void *asked;        /* whose current stream is known already */
     uintptr_t stream;
     int32_t device;           /* of the tensors; -1: none says */
     uint32_t device_param;
@@ -254,9 +250,5 @@ int native_note_device(struct launch *launch, uint32_t index, int32_t device);
  * must be called. Calls nothing of Python's unless it fails. 0 or -1. */
 int native_enter(const struct launch *launch, bool *entered);
 void native_leave(const struct launch *launch);
-
-#if defined(__GNUC__)
-#pragma GCC visibility pop
-#endif
 
 #endif

@@ -1,0 +1,333 @@
+/* _native_archive.c: Archive, an open archive as a Python object.
+ *
+ * The object owns a handle, which its kernels share; closing takes the archive out of the handle, so a
+ * kernel that somebody still holds says that it is closed. Loading runs without Python's lock, on a
+ * reference of its own, and takes the lock back for each blob that is decompressed.
+ */
+#include "_native.h"
+
+#include <string.h>
+
+struct native_archive {
+    PyObject_HEAD
+    struct native_state *state;
+    struct native_handle *handle;
+    PyObject *kernels; /* name -> Kernel, those that were asked for */
+};
+
+/* ---- handles ----------------------------------------------------------------------------------- */
+
+/* Decode a blob with the Python function. An exception stays set: it becomes the cause of the error. */
+static int decompress(void *user, const void *source, size_t source_bytes, void *target,
+                      size_t target_bytes) {
+    const struct native_handle *handle = user;
+    const PyGILState_STATE lock = PyGILState_Ensure();
+    PyObject *raw = NULL;
+    PyObject *frame = PyMemoryView_FromMemory((char *)(uintptr_t)source, (Py_ssize_t)source_bytes, PyBUF_READ);
+    if (frame != NULL) {
+        raw = PyObject_CallFunction(handle->decompress, "On", frame, (Py_ssize_t)target_bytes);
+        Py_DECREF(frame);
+    }
+    const bool decoded = raw != NULL && PyBytes_Check(raw) && (size_t)PyBytes_GET_SIZE(raw) == target_bytes;
+    if (decoded) {
+        memcpy(target, PyBytes_AS_STRING(raw), target_bytes);
+    }
+    Py_XDECREF(raw);
+    PyGILState_Release(lock);
+    return decoded ? 0 : 1;
+}
+
+/* Unload without Python's lock: it may wait for the GPU. */
+static void close_handle(struct native_handle *handle) {
+    aotc_archive *archive = handle->archive;
+    handle->archive = NULL;
+    if (archive != NULL) {
+        Py_BEGIN_ALLOW_THREADS
+        aotc_release(archive);
+        Py_END_ALLOW_THREADS
+    }
+}
+
+void native_handle_release(struct native_handle *handle) {
+    if (handle != NULL && --handle->references == 0) {
+        close_handle(handle);
+        Py_XDECREF(handle->decompress);
+        PyMem_Free(handle->path);
+        PyMem_Free(handle);
+    }
+}
+
+static struct native_handle *handle_new(PyObject *decompress_function, const char *path) {
+    struct native_handle *handle = PyMem_Calloc(1, sizeof *handle);
+    char *copy = PyMem_Malloc(strlen(path) + 1);
+    if (handle == NULL || copy == NULL) {
+        PyMem_Free(handle);
+        PyMem_Free(copy);
+        PyErr_NoMemory();
+        return NULL;
+    }
+    memcpy(copy, path, strlen(path) + 1);
+    handle->references = 1;
+    handle->path = copy;
+    handle->decompress = Py_NewRef(decompress_function);
+    return handle;
+}
+
+/* ---- opening ----------------------------------------------------------------------------------- */
+
+static int open_file(struct native_archive *self, const char *path, const aotc_open_options *options) {
+    aotc_archive *archive = NULL;
+    aotc_status status;
+    aotc_error error;
+    error.struct_size = (uint32_t)sizeof error;
+    Py_BEGIN_ALLOW_THREADS
+    status = aotc_open_file(path, options, &archive, &error);
+    Py_END_ALLOW_THREADS
+    self->handle->archive = archive;
+    return status == AOTC_OK ? 0 : native_raise(self->state, &error);
+}
+
+static int open_memory(struct native_archive *self, PyObject *source, aotc_open_options *options) {
+    Py_buffer buffer;
+    aotc_error error;
+    error.struct_size = (uint32_t)sizeof error;
+    if (PyObject_GetBuffer(source, &buffer, PyBUF_SIMPLE) < 0) {
+        return -1;
+    }
+    options->flags |= AOTC_OPEN_COPY;
+    const aotc_status status = aotc_open_memory(buffer.buf == NULL ? "" : buffer.buf, (size_t)buffer.len, options,
+                                                &self->handle->archive, &error);
+    PyBuffer_Release(&buffer);
+    return status == AOTC_OK ? 0 : native_raise(self->state, &error);
+}
+
+/* Archive(source, decompress, verify, driver): `source` is bytes-like, or the path as bytes in a 1-tuple. */
+static PyObject *archive_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+    PyObject *source = NULL;
+    PyObject *decompress_function = NULL;
+    int verify = 0;
+    const char *driver = NULL;
+    PyObject *path = NULL;
+    if (keywords != NULL && PyDict_GET_SIZE(keywords) != 0) {
+        PyErr_SetString(PyExc_TypeError, "Archive() takes no keyword arguments");
+        return NULL;
+    }
+    if (!PyArg_ParseTuple(args, "OOpz", &source, &decompress_function, &verify, &driver)) {
+        return NULL;
+    }
+    const bool is_file = PyTuple_Check(source);
+    if (is_file && !PyArg_ParseTuple(source, "O&", PyUnicode_FSConverter, &path)) {
+        return NULL;
+    }
+    struct native_archive *self = (struct native_archive *)type->tp_alloc(type, 0);
+    PyObject *module = PyType_GetModuleByDef(type, &native_module);
+    if (self == NULL || module == NULL) {
+        Py_XDECREF(path);
+        Py_XDECREF((PyObject *)self);
+        return NULL;
+    }
+    self->state = PyModule_GetState(module);
+    self->kernels = PyDict_New();
+    self->handle = handle_new(decompress_function, is_file ? PyBytes_AS_STRING(path) : "memory");
+    int result = -1;
+    if (self->kernels != NULL && self->handle != NULL) {
+        aotc_open_options options = AOTC_OPEN_OPTIONS_INIT;
+        options.flags = verify ? AOTC_OPEN_VERIFY_BLOBS : 0;
+        options.decompress = decompress;
+        options.decompress_user = self->handle;
+        options.driver_path = driver;
+        result = is_file ? open_file(self, PyBytes_AS_STRING(path), &options) : open_memory(self, source, &options);
+    }
+    Py_XDECREF(path);
+    if (result < 0) {
+        Py_DECREF((PyObject *)self);
+        return NULL;
+    }
+    return (PyObject *)self;
+}
+
+static void archive_dealloc(PyObject *object) {
+    struct native_archive *self = (struct native_archive *)object;
+    PyTypeObject *type = Py_TYPE(object);
+    PyObject_GC_UnTrack(object);
+    Py_CLEAR(self->kernels);
+    native_handle_release(self->handle);
+    type->tp_free(object);
+    Py_DECREF(type);
+}
+
+static int archive_traverse(PyObject *object, visitproc visit, void *arg) {
+    struct native_archive *self = (struct native_archive *)object;
+    Py_VISIT(Py_TYPE(object));
+    Py_VISIT(self->kernels);
+    return 0;
+}
+
+static int archive_clear(PyObject *object) {
+    struct native_archive *self = (struct native_archive *)object;
+    Py_CLEAR(self->kernels);
+    return 0;
+}
+
+/* ---- use --------------------------------------------------------------------------------------- */
+
+static int check_open(const struct native_archive *self) {
+    if (self->handle->archive != NULL && self->kernels != NULL) {
+        return 0;
+    }
+    return NATIVE_FAIL(self->state, AOTC_ERROR_STATE, .file = self->handle->path, .field = "library",
+                       .expected = "an open one", .got = "one that was closed", .remedy = "load it again");
+}
+
+static PyObject *archive_subscript(PyObject *object, PyObject *name) {
+    struct native_archive *self = (struct native_archive *)object;
+    if (check_open(self) < 0) {
+        return NULL;
+    }
+    PyObject *found = PyDict_GetItemWithError(self->kernels, name);
+    if (found != NULL) {
+        return Py_NewRef(found);
+    }
+    if (PyErr_Occurred()) {
+        return NULL;
+    }
+    const char *text = PyUnicode_Check(name) ? PyUnicode_AsUTF8(name) : NULL;
+    if (text == NULL) {
+        return PyErr_Occurred() ? NULL
+                                : PyErr_Format(PyExc_TypeError, "expected a kernel's name, got %.200s",
+                                               Py_TYPE(name)->tp_name);
+    }
+    const aotc_kernel *kernel = NULL;
+    aotc_error error;
+    error.struct_size = (uint32_t)sizeof error;
+    if (aotc_kernel_get(self->handle->archive, text, &kernel, &error) != AOTC_OK) {
+        (void)native_raise(self->state, &error);
+        return NULL;
+    }
+    found = native_kernel_new(self->state, self->handle, kernel);
+    if (found != NULL && PyDict_SetItem(self->kernels, name, found) < 0) {
+        Py_CLEAR(found);
+    }
+    return found;
+}
+
+/* _load(device, kernel): `device` None is the current one, or 0 if no context is current. */
+static PyObject *archive_load(PyObject *object, PyObject *args) {
+    struct native_archive *self = (struct native_archive *)object;
+    PyObject *device = NULL;
+    const char *kernel = NULL;
+    aotc_load_options options = AOTC_LOAD_OPTIONS_INIT;
+    if (!PyArg_ParseTuple(args, "Oz", &device, &kernel) || check_open(self) < 0) {
+        return NULL;
+    }
+    if (device != Py_None) {
+        const long ordinal = PyLong_AsLong(device);
+        if (ordinal == -1 && PyErr_Occurred()) {
+            return NULL;
+        }
+        /* A negative ordinal must not be taken for AOTC_CURRENT_CONTEXT. */
+        options.device = ordinal < 0 || ordinal > INT32_MAX ? INT32_MAX : (int32_t)ordinal;
+    }
+    options.kernel = kernel;
+    aotc_archive *archive = self->handle->archive;
+    aotc_retain(archive);
+    self->handle->references += 1; /* the decompression hook uses it */
+    aotc_status status;
+    aotc_error error;
+    error.struct_size = (uint32_t)sizeof error;
+    Py_BEGIN_ALLOW_THREADS
+    status = aotc_load(archive, &options, &error);
+    if (status == AOTC_ERROR_STATE && options.device == AOTC_CURRENT_CONTEXT) {
+        options.device = 0;
+        status = aotc_load(archive, &options, &error);
+    }
+    aotc_release(archive);
+    Py_END_ALLOW_THREADS
+    native_handle_release(self->handle);
+    if (status != AOTC_OK) {
+        (void)native_raise(self->state, &error);
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *archive_close(PyObject *object, PyObject *Py_UNUSED(unused)) {
+    struct native_archive *self = (struct native_archive *)object;
+    close_handle(self->handle);
+    Py_RETURN_NONE;
+}
+
+static PyObject *archive_names(PyObject *object, PyObject *Py_UNUSED(unused)) {
+    struct native_archive *self = (struct native_archive *)object;
+    aotc_archive_info info = {.struct_size = (uint32_t)sizeof info};
+    if (check_open(self) < 0) {
+        return NULL;
+    }
+    (void)aotc_archive_get_info(self->handle->archive, &info);
+    PyObject *names = PyTuple_New(info.kernel_count);
+    for (uint32_t i = 0; names != NULL && i < info.kernel_count; ++i) {
+        const aotc_kernel *kernel = NULL;
+        aotc_kernel_info kernel_info = {.struct_size = (uint32_t)sizeof kernel_info};
+        (void)aotc_kernel_get_at(self->handle->archive, i, &kernel);
+        (void)aotc_kernel_get_info(kernel, &kernel_info);
+        PyObject *name = PyUnicode_FromString(kernel_info.name);
+        if (name == NULL) {
+            Py_CLEAR(names);
+        } else {
+            PyTuple_SET_ITEM(names, i, name);
+        }
+    }
+    return names;
+}
+
+static PyObject *archive_identity(PyObject *object, PyObject *Py_UNUSED(unused)) {
+    struct native_archive *self = (struct native_archive *)object;
+    aotc_archive_info info = {.struct_size = (uint32_t)sizeof info};
+    if (check_open(self) < 0) {
+        return NULL;
+    }
+    (void)aotc_archive_get_info(self->handle->archive, &info);
+    return Py_BuildValue("(sss)", info.name, info.version, info.toolchain);
+}
+
+static PyObject *archive_path(PyObject *object, void *Py_UNUSED(closure)) {
+    return PyUnicode_DecodeFSDefault(((struct native_archive *)object)->handle->path);
+}
+
+static PyObject *archive_closed(PyObject *object, void *Py_UNUSED(closure)) {
+    return PyBool_FromLong(((struct native_archive *)object)->handle->archive == NULL);
+}
+
+static PyMethodDef archive_methods[] = {
+    {"_load", archive_load, METH_VARARGS, "Load a kernel, or all for None, on a device."},
+    {"_names", archive_names, METH_NOARGS, "Return the names of the kernels, sorted."},
+    {"_identity", archive_identity, METH_NOARGS, "Return name, version and toolchain."},
+    {"close", archive_close, METH_NOARGS,
+     "Unload everything. The launches must have finished; kernels taken from here can no longer be used."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyGetSetDef archive_getters[] = {
+    {"path", archive_path, NULL, "Path of the file, or \"memory\".", NULL},
+    {"closed", archive_closed, NULL, "Whether `close` was called.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyType_Slot archive_slots[] = {
+    {Py_tp_doc, "An open archive; use it through aotc.runtime.Library."},
+    {Py_tp_new, archive_new},
+    {Py_tp_dealloc, archive_dealloc},
+    {Py_tp_traverse, archive_traverse},
+    {Py_tp_clear, archive_clear},
+    {Py_mp_subscript, archive_subscript},
+    {Py_tp_methods, archive_methods},
+    {Py_tp_getset, archive_getters},
+    {0, NULL},
+};
+
+PyType_Spec native_archive_spec = {
+    .name = "aotc.runtime._native.Archive",
+    .basicsize = sizeof(struct native_archive),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
+    .slots = archive_slots,
+};

@@ -1,0 +1,111 @@
+"""LLVM IR to PTX: libdevice, line tables, and what is refused."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from aotc.backend import assemble, emit_ptx, lower_kernel
+from aotc.ir.core import Block, Kernel, ParamInfo
+from aotc.ir.diagnostics import IRError, Loc, at
+from aotc.ir.dialects import arith, gpu, scf
+from aotc.ir.rewrite import Builder
+from aotc.ir.types import FP32, FP64, PointerType
+from aotc.target import TARGETS
+from tests.backend.programs import SM_90, Program, row_layout
+
+
+def test_invalid_text_is_our_error() -> None:
+    with pytest.raises(IRError, match="invalid LLVM IR"):
+        emit_ptx("define void @f() {\n", SM_90)
+
+
+def test_llvm_is_loaded_only_to_compile() -> None:
+    code = "import sys, aotc.backend; print([m for m in sys.modules if m in ('llvmlite', 'numpy')])"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "[]"
+
+
+def test_output_is_reproducible() -> None:
+    program = Program(4)
+    x = program.load(FP32, row_layout(512, 4))
+    program.store(program.add(arith.Sin(program.add(arith.Log(x)).out)).out)
+    assert emit_ptx(program.llvm_ir(), SM_90) == emit_ptx(program.llvm_ir(), SM_90)
+
+
+# ---- libdevice --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("symbol", "element", "count"),
+    [
+        ("__nv_tanhf", FP32, 1), ("__nv_powf", FP32, 2), ("__nv_sinf", FP32, 1),
+        ("__nv_lgammaf", FP32, 1), ("__nv_sin", FP64, 1), ("__nv_pow", FP64, 2),
+        ("__nv_fmaf_rn", FP32, 3),
+    ],
+)  # fmt: skip
+def test_libdevice_functions_are_inlined(symbol, element, count) -> None:
+    program = Program()
+    x = program.load(element, row_layout(32))
+    program.store(program.add(arith.Libdevice(symbol, element, [x] * count)).out)
+    for target in (TARGETS["sm_80"], SM_90, TARGETS["sm_120a"]):
+        ptx = emit_ptx(program.llvm_ir(target), target)
+        assert "call.uni" not in ptx
+        assert ".func" not in ptx
+        assert "reflect" not in ptx
+        assert assemble(ptx, target).spill_bytes == 0
+
+
+def test_several_functions_may_share_what_they_need() -> None:
+    program = Program()
+    x = program.load(FP64, row_layout(32))
+    for symbol in ("__nv_sin", "__nv_cos", "__nv_tan"):
+        program.store(program.add(arith.Libdevice(symbol, FP64, [x])).out)
+    assemble(emit_ptx(program.llvm_ir(), SM_90), SM_90)
+
+
+def test_unknown_functions_are_named() -> None:
+    program = Program()
+    x = program.load(FP32, row_layout(32))
+    program.add(arith.Libdevice("__nv_nonsense", FP32, [x]))
+    with pytest.raises(IRError, match="libdevice has no function __nv_nonsense"):
+        emit_ptx(program.llvm_ir(), SM_90)
+
+
+def test_subnormals_are_flushed_as_triton_does() -> None:
+    program = Program()
+    program.store(program.add(arith.Log(program.load(FP32, row_layout(32)))).out)
+    assert "fma.rn.ftz.f32" in emit_ptx(program.llvm_ir(), SM_90)
+
+
+# ---- line tables ------------------------------------------------------------------------------
+
+
+def located_kernel() -> Kernel:
+    body = Block([PointerType(FP32)])
+    add = Builder(body)
+    with at(Loc("/home/someone/kernels/k.py", 7, 4)):
+        value = add(gpu.Load(body.args[0])).out
+    with at(Loc("/opt/lib/inner.py", 3, 8, call_site=Loc("/home/someone/kernels/k.py", 9, 2))):
+        value = add(arith.Exp(value)).out
+    with at(Loc("/home/someone/kernels/k.py", 11, 0)):
+        add(gpu.Store(body.args[0], value))
+        add(scf.Return())
+    return Kernel("k", (ParamInfo("x", 16),), body, loc=Loc("/home/someone/kernels/k.py", 5))
+
+
+def test_line_table_names_the_lines_by_base_name() -> None:
+    ptx = emit_ptx(lower_kernel(located_kernel(), SM_90, debug_lines=True).llvm_ir, SM_90)
+    assert '"k.py"' in ptx
+    assert "/home" not in ptx
+    for line in (7, 9, 11):
+        assert f".loc\t1 {line} " in ptx
+    assert assemble(ptx, SM_90).cubin
+
+
+def test_without_it_there_is_none() -> None:
+    ptx = emit_ptx(lower_kernel(located_kernel(), SM_90).llvm_ir, SM_90)
+    assert ".loc" not in ptx
+    assert ".file" not in ptx

@@ -1,0 +1,91 @@
+"""ptxas and nvdisasm in their own processes: what they report, and how they fail."""
+
+from __future__ import annotations
+
+import pytest
+
+from aotc.backend import assemble, disassemble, ptxas, wheels
+from aotc.ir.diagnostics import IRError
+from aotc.target import TARGETS
+from tests.backend.programs import SM_90
+
+HEADER = ".version 8.8\n.target {}\n.address_size 64\n"
+EMPTY = HEADER.format("sm_90a") + ".visible .entry k() { ret; }\n"
+
+
+def test_numbers_are_reported() -> None:
+    body = HEADER.format("sm_90a") + (
+        ".visible .entry k(.param .u64 p) {\n .shared .align 4 .b8 s[256];\n"
+        " .reg .b32 %r<4>; .reg .b64 %rd<2>;\n ld.param.b64 %rd1, [p];\n mov.u32 %r1, %tid.x;\n"
+        " st.shared.b32 [s], %r1;\n bar.sync 0;\n ld.shared.b32 %r2, [s+4];\n"
+        " st.global.b32 [%rd1], %r2;\n ret;\n}\n"
+    )
+    assembly = assemble(body, SM_90)
+    assert assembly.static_shared_bytes == 256
+    assert 0 < assembly.registers < 32
+    assert (assembly.spill_bytes, assembly.stack_bytes, assembly.warnings) == (0, 0, ())
+    assert assembly.cubin.startswith(b"\x7fELF")
+
+
+def test_an_error_shows_its_line() -> None:
+    with pytest.raises(IRError, match=r"status 255[\s\S]*line 4[\s\S]*4: \.visible .* nonsense"):
+        assemble(EMPTY.replace("ret;", "nonsense;"), SM_90)
+
+
+def test_performance_warnings_are_kept() -> None:
+    body = EMPTY.replace("ret;", "setmaxnreg.dec.sync.aligned.u32 40; ret;")
+    (warning,) = assemble(body, SM_90).warnings
+    assert "C7508" in warning
+
+
+def test_a_cap_on_registers_spills() -> None:
+    lines = [f" ld.global.b32 %r{i}, [%rd1+{4 * i}];" for i in range(1, 120)]
+    lines += [" bar.sync 0;"]
+    lines += [f" st.global.b32 [%rd1+{1024 + 4 * i}], %r{i};" for i in range(1, 120)]
+    body = HEADER.format("sm_90a") + (
+        ".visible .entry k(.param .u64 p) .reqntid 128 {\n .reg .b32 %r<128>; .reg .b64 %rd<2>;\n"
+        " ld.param.b64 %rd1, [p];\n" + "\n".join(lines) + "\n ret;\n}\n"
+    )
+    assert assemble(body, SM_90).spill_bytes == 0
+    capped = assemble(body, SM_90, maxnreg=32)
+    assert capped.registers <= 32
+    assert capped.spill_bytes > 0
+    assert capped.stack_bytes > 0
+
+
+def test_a_tool_that_does_not_end_is_killed_with_its_children(tmp_path, monkeypatch) -> None:
+    witness = tmp_path / "survived"
+    fake = tmp_path / "ptxas"
+    fake.write_text(f"#!/bin/sh\n(sleep 2; touch {witness}) & \nsleep 30\n")
+    fake.chmod(0o755)
+    monkeypatch.setattr(ptxas, "find_file", lambda *_: fake)
+    with pytest.raises(IRError, match="ptxas did not end within 0.3 seconds"):
+        assemble(EMPTY, SM_90, timeout_seconds=0.3)
+    import time
+
+    time.sleep(2.2)
+    assert not witness.exists()
+
+
+def test_a_tool_that_cannot_run_is_named(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(ptxas, "find_file", lambda *_: tmp_path / "absent")
+    with pytest.raises(IRError, match="absent cannot be started"):
+        assemble(EMPTY, SM_90)
+
+
+def test_a_missing_package_says_what_to_install() -> None:
+    with pytest.raises(IRError, match="pip install no-such-package"):
+        wheels.find_file("no-such-package", "bin/ptxas")
+    with pytest.raises(IRError, match="has no bin/nonsense"):
+        wheels.find_file("nvidia-cuda-nvcc", "bin/nonsense")
+
+
+@pytest.mark.parametrize("target", TARGETS.values(), ids=str)
+def test_disassembly(target) -> None:
+    cubin = assemble(EMPTY.replace("sm_90a", target.name), target).cubin
+    assert "EXIT" in disassemble(cubin)
+
+
+def test_what_is_no_cubin_is_refused() -> None:
+    with pytest.raises(IRError, match="nvdisasm failed"):
+        disassemble(b"nonsense")
