@@ -120,7 +120,7 @@ def test_default_cache_is_the_platforms(
 def test_verbose_lists_remarks(run: Any) -> None:
     _, _, err = run("build", "--no-cache", "-v")
     assert "remark: add sm_90a: num_warps = 64: num_warps = 64 takes 2048 threads" in err
-    assert "remark: add sm_90a: nothing to do" in err
+    assert "remark: add sm_90a: k.py:1:1: nothing to do" in err
 
 
 @pytest.mark.usefixtures("folder")

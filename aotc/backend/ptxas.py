@@ -57,7 +57,8 @@ def assemble(
 ) -> Assembly:
     """Return the cubin of a PTX module for `target`.
 
-    `maxnreg` caps the registers of a thread; 0 leaves them to ptxas.
+    `maxnreg` caps the registers of a thread in entries that state neither `.maxnreg` nor `.reqntid`
+    themselves; what `lower_kernel` writes states them, from the kernel. 0 leaves them to ptxas.
     Raises: IRError with the offending line of PTX, or when ptxas does not end in time.
     """
     ptxas = find_file("nvidia-cuda-nvcc", "bin/ptxas")
@@ -123,6 +124,8 @@ def _run(command: Sequence[str], folder: str, timeout_seconds: float) -> tuple[i
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
     return process.returncode, report
 
 

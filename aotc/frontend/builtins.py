@@ -13,11 +13,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType
-from typing import NoReturn
 
 from aotc.frontend import libdevice, math_functions, memory, program, reductions, shapes
 from aotc.frontend.convert import static_dtype
-from aotc.frontend.emitter import Emitter, fail
+from aotc.frontend.emitter import Emitter, mistake
 from aotc.frontend.values import (
     DTYPE_NAMES,
     Builtin,
@@ -33,7 +32,7 @@ from aotc.frontend.values import (
     show,
 )
 from aotc.ir.core import Value
-from aotc.ir.diagnostics import did_you_mean
+from aotc.ir.diagnostics import CompileError, did_you_mean
 from aotc.ir.types import SCALARS, PointerType
 
 _HAS_VARARGS = 0x04
@@ -58,27 +57,29 @@ def call_builtin(
     """Call a function of the language. Raises: CompileError if the arguments do not fit it."""
     names = function.positional
     if len(args) > len(names) and not function.variadic:
-        fail(
+        raise mistake(
             f"tl.{function.name} takes at most {len(names)} arguments, got {len(args)}",
             remedy=_signature(function),
         )
     for name in kwargs:
         if name in names[: len(args)]:
-            fail(f"tl.{function.name} got the argument {name!r} twice", remedy=_signature(function))
+            raise mistake(
+                f"tl.{function.name} got the argument {name!r} twice", remedy=_signature(function)
+            )
         if name not in names and name not in function.keyword_only:
             known = (*names, *function.keyword_only)
-            fail(
+            raise mistake(
                 f"tl.{function.name} has no parameter {name!r}",
                 remedy=did_you_mean(name, known) or _signature(function),
             )
     for name in names[len(args) : function.required]:
         if name not in kwargs:
-            fail(
+            raise mistake(
                 f"tl.{function.name} is missing the argument {name!r}", remedy=_signature(function)
             )
     for operand in (*args, *kwargs.values()):
         if isinstance(operand, Unbound):
-            fail(f"an argument of tl.{function.name} {operand.reason}")
+            raise mistake(f"an argument of tl.{function.name} {operand.reason}")
     return function.run(emit, *args, **kwargs)
 
 
@@ -98,20 +99,20 @@ def _make_constexpr(value: Operand) -> Operand:
     return value.value if isinstance(value, Constexpr) else value
 
 
-def _python_number(kind: type[int] | type[float]) -> Callable[..., Operand]:
+def _python_number(kind: type[int | float]) -> Callable[..., Operand]:
     def convert(value: Operand = 0) -> Operand:
         if isinstance(value, Value):
             target = "tl.int32" if kind is int else "tl.float32"
-            fail(
+            raise mistake(
                 f"{kind.__name__}() is for constants, got a run-time {show(value)}",
                 remedy=f"use .to({target})",
             )
         if not isinstance(value, int | float | str):
-            fail(f"{kind.__name__}() takes a number or a string, got {show(value)}")
+            raise mistake(f"{kind.__name__}() takes a number or a string, got {show(value)}")
         try:
             return kind(value)
         except (ValueError, OverflowError) as error:
-            fail(f"{kind.__name__}({value!r}) failed: {error}")
+            raise mistake(f"{kind.__name__}({value!r}) failed: {error}")
 
     return convert
 
@@ -119,26 +120,30 @@ def _python_number(kind: type[int] | type[float]) -> Callable[..., Operand]:
 def _length(value: Operand) -> Operand:
     if isinstance(value, tuple | str):
         return len(value)  # pyright: ignore[reportUnknownArgumentType]
-    fail(f"len() takes a tuple, got {show(value)}", remedy="the extents of a tile are x.shape")
+    raise mistake(
+        f"len() takes a tuple, got {show(value)}", remedy="the extents of a tile are x.shape"
+    )
 
 
 def _pointer_type(element_ty: Operand, address_space: Operand = "global") -> Operand:
     del address_space
     pointee = static_dtype(element_ty)
     if isinstance(pointee, PointerType) or pointee not in SCALARS.values():
-        fail(f"tl.pointer_type takes a scalar dtype, got {show(pointee)}")
+        raise mistake(f"tl.pointer_type takes a scalar dtype, got {show(pointee)}")
     return PointerType(pointee)
 
 
 def _next_power_of_2(n: Operand) -> Operand:
     if not isinstance(n, int) or n < 1:
-        fail(f"triton.next_power_of_2 takes a positive constant, got {show(n)}")
+        raise mistake(f"triton.next_power_of_2 takes a positive constant, got {show(n)}")
     return 1 << (n - 1).bit_length()
 
 
 def _cdiv_constants(x: Operand, y: Operand) -> Operand:
     if not isinstance(x, int) or not isinstance(y, int) or y == 0:
-        fail(f"triton.cdiv takes constants, got {show(x)} and {show(y)}", remedy="use tl.cdiv")
+        raise mistake(
+            f"triton.cdiv takes constants, got {show(x)} and {show(y)}", remedy="use tl.cdiv"
+        )
     return -(-x // y)
 
 
@@ -150,7 +155,9 @@ def _math_function(name: str) -> StaticCall:
             return function(*args)
         except (TypeError, ValueError, OverflowError) as error:
             shown = ", ".join(show(one) for one in args)
-            fail(f"math.{name}({shown}) failed: {error}", remedy=f"on tiles, use tl.{name}")
+            raise mistake(
+                f"math.{name}({shown}) failed: {error}", remedy=f"on tiles, use tl.{name}"
+            )
 
     return StaticCall(f"math.{name}", call)
 
@@ -230,8 +237,31 @@ _MATH = {
 _PYTHON_MATH: dict[str, Operand] = {
     **{
         name: _math_function(name)
-        for name in "ceil copysign cos exp exp2 fabs floor gcd isqrt lcm log log10 log1p log2 pow "
-        "prod sin sqrt tan tanh trunc isnan isinf".split()
+        for name in [
+            "ceil",
+            "copysign",
+            "cos",
+            "exp",
+            "exp2",
+            "fabs",
+            "floor",
+            "gcd",
+            "isqrt",
+            "lcm",
+            "log",
+            "log10",
+            "log1p",
+            "log2",
+            "pow",
+            "prod",
+            "sin",
+            "sqrt",
+            "tan",
+            "tanh",
+            "trunc",
+            "isnan",
+            "isinf",
+        ]
         if hasattr(math, name)
     },
     "pi": math.pi,
@@ -292,17 +322,67 @@ PYTHON_BUILTINS: dict[str, Operand] = {
 
 METHODS: dict[str, Builtin | Missing] = {
     name: _FUNCTIONS[name]
-    for name in (
-        "to cast broadcast_to trans permute split view reshape expand_dims store exp exp2 log log2 "
-        "cos sin sqrt sqrt_rn rsqrt abs erf floor ceil reduce associative_scan cdiv sigmoid "
-        "softmax ravel max argmax min argmin sum xor_sum reduce_or cumsum cumprod flip item"
-    ).split()
+    for name in [
+        "to",
+        "cast",
+        "broadcast_to",
+        "trans",
+        "permute",
+        "split",
+        "view",
+        "reshape",
+        "expand_dims",
+        "store",
+        "exp",
+        "exp2",
+        "log",
+        "log2",
+        "cos",
+        "sin",
+        "sqrt",
+        "sqrt_rn",
+        "rsqrt",
+        "abs",
+        "erf",
+        "floor",
+        "ceil",
+        "reduce",
+        "associative_scan",
+        "cdiv",
+        "sigmoid",
+        "softmax",
+        "ravel",
+        "max",
+        "argmax",
+        "min",
+        "argmin",
+        "sum",
+        "xor_sum",
+        "reduce_or",
+        "cumsum",
+        "cumprod",
+        "flip",
+        "item",
+    ]
 } | {
     name: _MISSING[name]
-    for name in (
-        "advance atomic_add atomic_and atomic_cas atomic_load atomic_max atomic_min atomic_or "
-        "atomic_store atomic_xchg atomic_xor gather histogram sort topk"
-    ).split()
+    for name in [
+        "advance",
+        "atomic_add",
+        "atomic_and",
+        "atomic_cas",
+        "atomic_load",
+        "atomic_max",
+        "atomic_min",
+        "atomic_or",
+        "atomic_store",
+        "atomic_xchg",
+        "atomic_xor",
+        "gather",
+        "histogram",
+        "sort",
+        "topk",
+    ]
 }
 """Functions that can be written as methods of a value, `x.sum()` for `tl.sum(x)`."""
 
@@ -312,18 +392,18 @@ def module_member(module: Module, name: str) -> Operand:
     contents = MODULES[module.name]
     if name in contents:
         return contents[name]
-    unknown_member(module.name, name, contents)
+    raise unknown_member(module.name, name, contents)
 
 
-def unknown_member(module: str, name: str, contents: Mapping[str, Operand]) -> NoReturn:
-    """Raise a CompileError: the module has nothing of this name."""
+def unknown_member(module: str, name: str, contents: Mapping[str, Operand]) -> CompileError:
+    """Return the error to raise: the module has nothing of this name."""
     short = "tl" if module == "triton.language" else module.replace("triton.language.", "tl.")
-    fail(f"unknown name {short}.{name}", remedy=did_you_mean(name, contents))
+    return mistake(f"unknown name {short}.{name}", remedy=did_you_mean(name, contents))
 
 
-def missing(feature: Missing) -> NoReturn:
-    """Raise a CompileError: aotc does not have this part of the language yet."""
-    fail(
+def missing(feature: Missing) -> CompileError:
+    """Return the error to raise: aotc does not have this part of the language yet."""
+    return mistake(
         f"aotc does not have tl.{feature.name} yet",
         remedy="see docs/language.md for what it has",
     )

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping, Sequence
-from typing import cast as type_cast
 
 from aotc.frontend.builtins import METHODS, call_builtin, missing
-from aotc.frontend.emitter import fail
+from aotc.frontend.emitter import mistake
 from aotc.frontend.frame import Frame, Program
-from aotc.frontend.static import Evaluator, call_function, unwrap
+from aotc.frontend.globals import unwrap
+from aotc.frontend.static import Evaluator, call_function
 from aotc.frontend.values import (
     BoundMethod,
     Builtin,
@@ -23,6 +23,7 @@ from aotc.frontend.values import (
     Missing,
     Operand,
     StaticCall,
+    is_tuple,
     show,
 )
 from aotc.ir.core import Value
@@ -39,15 +40,15 @@ def call(frame: Frame, node: ast.Call) -> Operand:
     for one in node.args:
         if isinstance(one, ast.Starred):
             items = frame.visit(one.value)
-            if not isinstance(items, tuple):
-                fail(f"`*` unpacks a tuple, got {show(items)}")
-            args.extend(type_cast("tuple[Operand, ...]", items))
+            if not is_tuple(items):
+                raise mistake(f"`*` unpacks a tuple, got {show(items)}")
+            args.extend(items)
         else:
             args.append(frame.visit(one))
     kwargs: dict[str, Operand] = {}
     for keyword in node.keywords:
         if keyword.arg is None:
-            fail("`**` arguments are not part of the kernel language")
+            raise mistake("`**` arguments are not part of the kernel language")
         kwargs[keyword.arg] = frame.visit(keyword.value)
     return call_operand(frame.program, target, args, kwargs)
 
@@ -55,15 +56,15 @@ def call(frame: Frame, node: ast.Call) -> Operand:
 def _reflection(frame: Frame, node: ast.Call) -> tuple[Operand] | None:
     """Answer `isinstance(x, …)` and `hasattr(x, …)`, whose arguments are not ordinary values."""
     name = node.func.id if isinstance(node.func, ast.Name) else ""
-    if name not in ("isinstance", "hasattr") or name in frame.values or len(node.args) != 2:  # noqa: PLR2004
+    if name not in ("isinstance", "hasattr") or name in frame.values or len(node.args) != 2:
         return None
     subject = frame.visit(node.args[0])
     other = frame.visit(node.args[1])
     if name == "hasattr":
         if not isinstance(subject, Value):
-            fail(f"hasattr() asks about a value, got {show(subject)}")
+            raise mistake(f"hasattr() asks about a value, got {show(subject)}")
         return (other in METHODS or other in ("dtype", "shape", "type", "numel", "T"),)
-    kinds = other if isinstance(other, tuple) else (other,)
+    kinds = other if is_tuple(other) else (other,)
     return (any(_is_instance(subject, one) for one in kinds),)
 
 
@@ -74,7 +75,9 @@ def _is_instance(subject: Operand, kind: Operand) -> bool:
         if kind.name == "tl.constexpr":
             return not isinstance(subject, Value | tuple)
         return type(subject).__name__ == kind.name
-    fail(f"isinstance() does not know {show(kind)}", remedy="use tl.tensor or tl.constexpr")
+    raise mistake(
+        f"isinstance() does not know {show(kind)}", remedy="use tl.tensor or tl.constexpr"
+    )
 
 
 def call_operand(
@@ -85,23 +88,23 @@ def call_operand(
         return call_builtin(program.emit, function, args, kwargs)
     if isinstance(function, BoundMethod):
         if isinstance(function.function, Missing):
-            missing(function.function)
+            raise missing(function.function)
         return call_builtin(program.emit, function.function, (function.receiver, *args), kwargs)
     if isinstance(function, Function):
         return _call_source_function(program, function, args, kwargs)
     if isinstance(function, StaticCall):
         return _call_static(function, args, kwargs)
     if isinstance(function, Missing):
-        missing(function)
+        raise missing(function)
     if isinstance(function, External):
-        fail(
+        raise mistake(
             f"{function.path} is not known without running the file",
             remedy="call functions of tl, or @triton.jit functions whose source is near the "
             "kernel's; compute constants on the host and pass them as `tl.constexpr`",
         )
     if isinstance(function, Loop):
-        fail(f"{function.name} can only be what a `for` goes over")
-    fail(f"{show(function)} cannot be called")
+        raise mistake(f"{function.name} can only be what a `for` goes over")
+    raise mistake(f"{show(function)} cannot be called")
 
 
 def _call_static(
@@ -109,11 +112,11 @@ def _call_static(
 ) -> Operand:
     for one in (*args, *kwargs.values()):
         if isinstance(one, Value) and function.name not in ("int", "float"):
-            fail(f"{function.name} takes constants, got a run-time {show(one)}")
+            raise mistake(f"{function.name} takes constants, got a run-time {show(one)}")
     try:
         return function.call(*args, **kwargs)
     except TypeError as error:
-        fail(f"{function.name} does not take these arguments: {error}")
+        raise mistake(f"{function.name} does not take these arguments: {error}")
 
 
 def _call_source_function(
@@ -122,10 +125,10 @@ def _call_source_function(
     if function.is_constexpr:
         for one in (*args, *kwargs.values()):
             if isinstance(one, Value):
-                fail(f"{function.qualname} takes constants, got a run-time {show(one)}")
+                raise mistake(f"{function.qualname} takes constants, got a run-time {show(one)}")
         return unwrap(call_function(program.globals, function, args, kwargs))
     if not function.is_jit:
-        fail(
+        raise mistake(
             f"{function.qualname} is a plain Python function, which a kernel cannot call",
             remedy=f"decorate it with @triton.jit in {function.file.path}",
         )
@@ -145,18 +148,18 @@ def bind_arguments(
     positional = [one.arg for one in (*parameters.posonlyargs, *parameters.args)]
     keyword_only = [one.arg for one in parameters.kwonlyargs]
     if parameters.kwarg is not None:
-        fail(f"{function.qualname} takes `**` arguments, which kernels cannot")
+        raise mistake(f"{function.qualname} takes `**` arguments, which kernels cannot")
     if len(args) > len(positional) and parameters.vararg is None:
-        fail(
+        raise mistake(
             f"{function.qualname} takes {len(positional)} arguments, got {len(args)}",
             remedy=f"its parameters are ({', '.join(positional)})",
         )
     values: dict[str, Operand] = dict(zip(positional, args, strict=False))
     for name, value in kwargs.items():
         if name in values:
-            fail(f"{function.qualname} got the argument {name!r} twice")
+            raise mistake(f"{function.qualname} got the argument {name!r} twice")
         if name not in positional and name not in keyword_only:
-            fail(
+            raise mistake(
                 f"{function.qualname} has no parameter {name!r}",
                 remedy=did_you_mean(name, [*positional, *keyword_only]),
             )
@@ -166,7 +169,7 @@ def bind_arguments(
         if name in values:
             continue
         if name not in defaults:
-            fail(
+            raise mistake(
                 f"{function.qualname} is missing the argument {name!r}",
                 remedy=f"its parameters are ({', '.join([*positional, *keyword_only])})",
             )

@@ -12,10 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import NoReturn
 from typing import cast as type_cast
 
-from aotc.frontend.emitter import Emitter, fail
+from aotc.frontend.emitter import Emitter, mistake
 from aotc.frontend.promotion import PromotionError, is_fp8, literal_type
 from aotc.frontend.values import (
     DTYPE_NAMES,
@@ -24,11 +23,13 @@ from aotc.frontend.values import (
     Operand,
     Unbound,
     element,
+    is_tuple,
     shape,
     show,
     show_type,
 )
 from aotc.ir.core import Block, Value
+from aotc.ir.diagnostics import CompileError
 from aotc.ir.dialects import arith, scf, tile
 from aotc.ir.types import (
     FP64,
@@ -56,7 +57,7 @@ def type_of_number(value: Number) -> ScalarType:
     try:
         return literal_type(value)
     except PromotionError as error:
-        fail(f"the integer {value} is out of range: {error}")
+        raise mistake(f"the integer {value} is out of range: {error}")
 
 
 def constant(emit: Emitter, value: Number, dtype: ScalarType, extents: Shape = ()) -> Value:
@@ -73,19 +74,19 @@ def _fitting(value: Number, dtype: ScalarType) -> Number:
         try:
             return float(value)
         except OverflowError:
-            fail(f"the integer {value} is too large for {show_type(dtype)}")
+            raise mistake(f"the integer {value} is too large for {show_type(dtype)}")
     if dtype.is_bool:
         return bool(value)
     if isinstance(value, float):
         if not value.is_integer():
-            fail(
+            raise mistake(
                 f"expected an integer for {show_type(dtype)}, got {value!r}",
                 remedy="convert the constant with int(...), or use a float type",
             )
         value = int(value)
     low, high = integer_range(dtype)
     if not low <= value <= high:
-        fail(
+        raise mistake(
             f"the constant {int(value)} is out of range for {show_type(dtype)}, "
             f"which holds {low} to {high}",
             remedy="cast the other operand to a wider type, or one of the right sign, first",
@@ -105,7 +106,7 @@ def converted(
 def _fits(value: Number, dtype: ScalarType) -> bool:
     """Return whether casting a number to `dtype` would keep it, rounding of floats aside."""
     if dtype.is_float:
-        return dtype.bits > 8 and type_of_number(value) != FP64  # noqa: PLR2004 - fp8
+        return dtype.bits > 8 and type_of_number(value) != FP64
     if isinstance(value, float):
         return False
     low, high = (0, 1) if dtype.is_bool else integer_range(dtype)
@@ -125,19 +126,19 @@ def to_value(emit: Emitter, operand: Operand, what: str = "a value") -> Value:
         return operand
     if isinstance(operand, int | float):
         return constant(emit, operand, type_of_number(operand))
-    not_a_value(operand, what)
+    raise not_a_value(operand, what)
 
 
-def not_a_value(operand: Operand, what: str) -> NoReturn:
-    """Raise a CompileError: `operand` is no number, scalar or tile."""
+def not_a_value(operand: Operand, what: str) -> CompileError:
+    """Return the error to raise: `operand` is no number, scalar or tile."""
     if isinstance(operand, Unbound):
-        fail(f"expected {what}, got a variable that {operand.reason}")
+        return mistake(f"expected {what}, got a variable that {operand.reason}")
     remedy = ""
-    if isinstance(operand, tuple):
+    if is_tuple(operand):
         remedy = "take an item of the tuple"
     elif isinstance(operand, External):
         remedy = "give the value as a `tl.constexpr` argument of the kernel"
-    fail(f"expected {what}, got {show(operand)}", remedy=remedy)
+    return mistake(f"expected {what}, got {show(operand)}", remedy=remedy)
 
 
 # ---- compile-time arguments -------------------------------------------------------------------
@@ -148,26 +149,26 @@ def static_int(operand: Operand, what: str) -> int:
     if isinstance(operand, int):
         return int(operand)
     if isinstance(operand, Value):
-        fail(
+        raise mistake(
             f"{what} must be known at compile time, got a run-time {show(operand)}",
             remedy="make it a `tl.constexpr` parameter; a plain `x = 2 * BLOCK` in a kernel is a "
             "run-time value, `x: tl.constexpr = 2 * BLOCK` is not",
         )
-    fail(f"{what} must be an integer, got {show(operand)}")
+    raise mistake(f"{what} must be an integer, got {show(operand)}")
 
 
 def static_bool(operand: Operand, what: str) -> bool:
     """Return a truth value known at compile time. Raises: CompileError otherwise."""
     if isinstance(operand, int | float | str | None):
         return bool(operand)
-    fail(f"{what} must be known at compile time, got {show(operand)}")
+    raise mistake(f"{what} must be known at compile time, got {show(operand)}")
 
 
 def static_str(operand: Operand, what: str, choices: Sequence[str] = ()) -> str:
     """Return a string known at compile time. Raises: CompileError otherwise."""
     if not isinstance(operand, str) or (choices and operand not in choices):
         wanted = " or ".join(repr(choice) for choice in choices) or "a string"
-        fail(f"{what} must be {wanted}, got {show(operand)}")
+        raise mistake(f"{what} must be {wanted}, got {show(operand)}")
     return operand
 
 
@@ -175,22 +176,24 @@ def static_axis(operand: Operand, num_axes: int, what: str = "the axis") -> int:
     """Return an axis counted from the front. Raises: CompileError if it is out of range."""
     axis = static_int(operand, what)
     if not -num_axes <= axis < num_axes:
-        fail(f"{what} must be from {-num_axes} to {num_axes - 1}, got {axis}")
+        raise mistake(f"{what} must be from {-num_axes} to {num_axes - 1}, got {axis}")
     return axis % num_axes
 
 
 def static_shape(operand: Operand, what: str = "the shape") -> Shape:
     """Return extents known at compile time, each a power of two. Raises: CompileError."""
-    items = operand if isinstance(operand, tuple) else (operand,)
+    items = operand if is_tuple(operand) else (operand,)
     extents = tuple(static_int(item, f"each extent of {what}") for item in items)
     for extent in extents:
         if extent < 1 or extent & (extent - 1):
-            fail(
+            raise mistake(
                 f"each extent of {what} must be a power of two, got {extent} in {extents}",
                 remedy="round up with triton.next_power_of_2 on the host and mask what is too much",
             )
     if prod(extents) > MAX_TILE_ELEMS:
-        fail(f"a tile holds at most {MAX_TILE_ELEMS} elements, {extents} has {prod(extents)}")
+        raise mistake(
+            f"a tile holds at most {MAX_TILE_ELEMS} elements, {extents} has {prod(extents)}"
+        )
     return extents
 
 
@@ -204,14 +207,14 @@ def static_dtype(operand: Operand, what: str = "the type") -> DType:
         known = SCALARS.get(DTYPE_NAMES.get(operand, operand))
         if known is not None:
             return known
-    fail(f"{what} must be a dtype such as tl.float32, got {show(operand)}")
+    raise mistake(f"{what} must be a dtype such as tl.float32, got {show(operand)}")
 
 
 def static_scalar_dtype(operand: Operand, what: str = "the type") -> ScalarType:
     """Return a dtype that is not a pointer. Raises: CompileError for anything else."""
     dtype = static_dtype(operand, what)
     if not isinstance(dtype, ScalarType):
-        fail(f"{what} must be a scalar dtype, got {show_type(dtype)}")
+        raise mistake(f"{what} must be a scalar dtype, got {show_type(dtype)}")
     return dtype
 
 
@@ -229,12 +232,12 @@ def cast(emit: Emitter, value: Value, dtype: DType, rounding: str | None = None)
     if rounding is not None:
         rounding = static_str(rounding, "fp_downcast_rounding", ("rtne", "rtz"))
         if not narrows:
-            fail(
+            raise mistake(
                 "fp_downcast_rounding is for a float that becomes a narrower one, "
                 f"got {show_type(source)} to {show_type(target)}"
             )
     if is_fp8(source) != is_fp8(target) and (source.is_int or target.is_int):
-        fail(
+        raise mistake(
             f"cannot cast {show_type(source)} to {show_type(target)}",
             remedy="cast to tl.float32 first, or pass bitcast=True to keep the bits",
         )
@@ -249,10 +252,12 @@ def _cast_pointer(emit: Emitter, value: Value, target: ScalarType | PointerType)
             bits = emit(arith.Bitcast(value, I64)).out
             return emit(arith.Cast(bits, I1)).out
         if not target.is_int or target.bits != 64:
-            fail(f"cannot cast {show_type(source)} to {show_type(target)}, only to a 64-bit integer")
+            raise mistake(
+                f"cannot cast {show_type(source)} to {show_type(target)}, only to a 64-bit integer"
+            )
     elif isinstance(source, ScalarType):
         if not source.is_int:
-            fail(f"cannot cast {show_type(source)} to {show_type(target)}")
+            raise mistake(f"cannot cast {show_type(source)} to {show_type(target)}")
         if source.bits < 64:
             if source.bits == 32 and source.is_signed:
                 value = emit(arith.Bitcast(value, U32)).out
@@ -268,7 +273,7 @@ def bitcast(emit: Emitter, value: Value, dtype: DType) -> Value:
     if isinstance(source, PointerType) or isinstance(target, PointerType):
         return _cast_pointer(emit, value, target)
     if source.bits != target.bits:
-        fail(
+        raise mistake(
             f"cannot bitcast {show_type(source)} of {source.bits} bits "
             f"to {show_type(target)} of {target.bits} bits"
         )
@@ -300,7 +305,7 @@ def broadcast_to(emit: Emitter, value: Value, extents: Shape) -> Value:
         have in (1, want) for have, want in zip(source, extents, strict=True)
     )
     if not fits:
-        fail(f"cannot broadcast a tile of shape {source} to {extents}")
+        raise mistake(f"cannot broadcast a tile of shape {source} to {extents}")
     return emit(tile.Broadcast(value, extents)).out
 
 
@@ -312,7 +317,7 @@ def common_shape(left: Shape, right: Shape) -> Shape:
     extents: list[int] = []
     for axis, (one, two) in enumerate(zip(padded_left, padded_right, strict=True)):
         if one != two and 1 not in (one, two):
-            fail(
+            raise mistake(
                 f"shapes {left} and {right} do not broadcast: axis {axis} has {one} and {two}",
                 remedy="add axes of extent 1 with [:, None] or [None, :]",
             )
@@ -341,7 +346,7 @@ def to_scalar(emit: Emitter, value: Value) -> Value:
     if not isinstance(value.type, TileType):
         return value
     if value.type.num_elems != 1:
-        fail(f"expected a scalar or a tile of one element, got {show(value)}")
+        raise mistake(f"expected a scalar or a tile of one element, got {show(value)}")
     if len(value.type.shape) > 1:
         value = emit(tile.Reshape(value, (1,))).out
     # A reduction over one element is that element: the combine block never runs.
@@ -352,4 +357,3 @@ def _first_of(kind: ScalarType | PointerType) -> Block:
     block = Block([kind, kind], ["left", "right"])
     block.insert(scf.Yield([block.args[0]]))
     return block
-

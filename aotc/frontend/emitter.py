@@ -9,9 +9,8 @@ Invariant: `block` is the innermost block being filled; it has no terminator yet
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from typing import NoReturn
 
 from aotc.frontend.values import Operand
 from aotc.ir.core import Block, OpT
@@ -20,9 +19,9 @@ from aotc.ir.diagnostics import CompileError, Loc, current_loc
 _MAX_OPS = 400_000
 
 
-def fail(message: str, *, remedy: str = "", loc: Loc | None = None) -> NoReturn:
-    """Raise a CompileError at `loc`, or at the expression being translated."""
-    raise CompileError(message, loc or current_loc(), remedy=remedy)
+def mistake(message: str, *, remedy: str = "", loc: Loc | None = None) -> CompileError:
+    """Return the error to raise for a user's mistake at `loc`, or where translation stands."""
+    return CompileError(message, loc or current_loc(), remedy=remedy)
 
 
 class Emitter:
@@ -43,7 +42,7 @@ class Emitter:
         """Place `op` at the end of the current block and return it."""
         self.num_ops += 1
         if self.num_ops > _MAX_OPS:
-            fail(
+            raise mistake(
                 f"the kernel expands to more than {_MAX_OPS} operations",
                 remedy="use `range` where `tl.static_range` repeats a long body",
             )
@@ -51,7 +50,7 @@ class Emitter:
         return op
 
     @contextmanager
-    def into(self, block: Block) -> Iterator[Block]:
+    def into(self, block: Block) -> Generator[Block]:
         """Place ops in `block` inside the `with` statement."""
         outer, self.block = self.block, block
         try:

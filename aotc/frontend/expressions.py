@@ -15,12 +15,13 @@ from aotc.frontend import operators
 from aotc.frontend.builtins import METHODS, PYTHON_BUILTINS
 from aotc.frontend.calls import call
 from aotc.frontend.convert import cast, not_a_value, static_int, to_scalar, to_value
-from aotc.frontend.emitter import fail
+from aotc.frontend.dtypes import dtype_attribute
+from aotc.frontend.emitter import mistake
 from aotc.frontend.frame import ExpressionHandler, Frame
+from aotc.frontend.globals import unwrap
 from aotc.frontend.operators import BINARY, COMPARE, UNARY, BinaryOperator
 from aotc.frontend.resolve import bindings
 from aotc.frontend.shapes import subscript, trans
-from aotc.frontend.static import dtype_attribute, text_of, unwrap
 from aotc.frontend.values import (
     BoundMethod,
     Builtin,
@@ -37,8 +38,10 @@ from aotc.frontend.values import (
     Unbound,
     UserModule,
     element,
+    is_tuple,
     shape,
     show,
+    text_of,
 )
 from aotc.ir.core import Block, Value
 from aotc.ir.diagnostics import at, did_you_mean
@@ -65,7 +68,9 @@ _READABLE_GLOBALS = (
 
 def _constant(frame: Frame, node: ast.Constant) -> Operand:
     if isinstance(node.value, bytes | complex) or node.value is ...:
-        fail(f"the constant {node.value!r} is not part of the language", loc=frame.loc(node))
+        raise mistake(
+            f"the constant {node.value!r} is not part of the language", loc=frame.loc(node)
+        )
     return node.value
 
 
@@ -74,7 +79,7 @@ def _name(frame: Frame, node: ast.Name) -> Operand:
     if name in frame.values:
         value = frame.values[name]
         if isinstance(value, Unbound):
-            fail(f"{name} has no value here: it {value.reason}", loc=frame.loc(node))
+            raise mistake(f"{name} has no value here: it {value.reason}", loc=frame.loc(node))
         return value
     value = frame.program.globals.lookup(frame.file, name)
     if frame.program.globals.is_known(value):
@@ -82,7 +87,7 @@ def _name(frame: Frame, node: ast.Name) -> Operand:
     if name in PYTHON_BUILTINS:
         return PYTHON_BUILTINS[name]
     known = [*frame.values, *bindings(frame.file), *PYTHON_BUILTINS]
-    fail(f"{name} is not defined", loc=frame.loc(node), remedy=did_you_mean(name, known))
+    raise mistake(f"{name} is not defined", loc=frame.loc(node), remedy=did_you_mean(name, known))
 
 
 def _global(frame: Frame, node: ast.Name, value: Operand) -> Operand:
@@ -90,7 +95,7 @@ def _global(frame: Frame, node: ast.Name, value: Operand) -> Operand:
         return unwrap(value)
     if value is None or isinstance(value, _READABLE_GLOBALS):
         return value
-    fail(
+    raise mistake(
         f"kernels read only constexpr globals, {node.id} is a plain {type(value).__name__}",
         loc=frame.loc(node),
         remedy=f"write `{node.id} = tl.constexpr({value!r})` in {frame.file.path}, "
@@ -112,7 +117,7 @@ def _attribute(frame: Frame, node: ast.Attribute) -> Operand:
         return owner
     if isinstance(owner, int | float) and name in METHODS:
         return BoundMethod(owner, METHODS[name])
-    fail(f"{show(owner)} has no attribute {name!r}")
+    raise mistake(f"{show(owner)} has no attribute {name!r}")
 
 
 _VALUE_ATTRIBUTES: dict[str, Callable[[Value], Operand]] = {
@@ -130,7 +135,7 @@ def _value_attribute(frame: Frame, owner: Value, name: str) -> Operand:
         return BoundMethod(owner, METHODS[name])
     if name == "T":
         return trans(frame.emit, owner)
-    fail(
+    raise mistake(
         f"{show(owner)} has no attribute {name!r}",
         remedy=did_you_mean(name, [*_VALUE_ATTRIBUTES, *METHODS, "T"]),
     )
@@ -150,7 +155,9 @@ def _binary(frame: Frame, node: ast.BinOp) -> Operand:
         right = frame.visit(one.right)
         op = BINARY.get(type(one.op))
         if op is None:
-            fail(f"the operator {type(one.op).__name__} is not part of the kernel language")
+            raise mistake(
+                f"the operator {type(one.op).__name__} is not part of the kernel language"
+            )
         if one is node:
             result = _apply(frame, op, result, right)
         else:
@@ -162,7 +169,7 @@ def _binary(frame: Frame, node: ast.BinOp) -> Operand:
 def _apply(frame: Frame, op: BinaryOperator, left: Operand, right: Operand) -> Operand:
     for one in (left, right):
         if isinstance(one, Unbound):
-            not_a_value(one, "a value")
+            raise not_a_value(one, "a value")
     return operators.binary(frame.emit, op, left, right)
 
 
@@ -215,7 +222,7 @@ def _compare_two(frame: Frame, op: ast.cmpop, left: Operand, right: Operand) -> 
         )
         return same is isinstance(op, ast.Is)
     if isinstance(left, Value) or not isinstance(right, tuple | str):
-        fail(f"`in` looks for a constant in a tuple, got {show(left)} and {show(right)}")
+        raise mistake(f"`in` looks for a constant in a tuple, got {show(left)} and {show(right)}")
     return (left in right) is isinstance(op, ast.In)  # pyright: ignore[reportOperatorIssue, reportUnknownVariableType]
 
 
@@ -227,16 +234,18 @@ def _tuple(frame: Frame, node: ast.Tuple | ast.List) -> Operand:
     for one in node.elts:
         if isinstance(one, ast.Starred):
             inner = frame.visit(one.value)
-            if not isinstance(inner, tuple):
-                fail(f"`*` unpacks a tuple, got {show(inner)}")
-            items.extend(type_cast("tuple[Operand, ...]", inner))
+            if not is_tuple(inner):
+                raise mistake(f"`*` unpacks a tuple, got {show(inner)}")
+            items.extend(inner)
         else:
             items.append(frame.visit(one))
     return tuple(items)
 
 
 def _slice(frame: Frame, node: ast.Slice) -> Operand:
-    parts = (None if one is None else frame.visit(one) for one in (node.lower, node.upper, node.step))
+    parts = (
+        None if one is None else frame.visit(one) for one in (node.lower, node.upper, node.step)
+    )
     return Slice(*parts)
 
 
@@ -246,8 +255,8 @@ def _subscript(frame: Frame, node: ast.Subscript) -> Operand:
     if isinstance(owner, Value):
         return subscript(frame.emit, owner, index)
     if not isinstance(owner, tuple | str):
-        fail(f"{show(owner)} has no items")
-    items = type_cast("tuple[Operand, ...]", owner)
+        raise mistake(f"{show(owner)} has no items")
+    items = owner
     if isinstance(index, Slice):
         bounds = (
             None if part is None else static_int(part, "each part of a slice")
@@ -256,10 +265,10 @@ def _subscript(frame: Frame, node: ast.Subscript) -> Operand:
         try:
             return items[slice(*bounds)]
         except ValueError as error:
-            fail(f"cannot slice {show(owner)}: {error}")
+            raise mistake(f"cannot slice {show(owner)}: {error}")
     position = static_int(index, "the index of a tuple")
     if not -len(items) <= position < len(items):
-        fail(f"the tuple has {len(items)} items, there is none at {position}")
+        raise mistake(f"the tuple has {len(items)} items, there is none at {position}")
     return items[position]
 
 
@@ -276,7 +285,7 @@ def _conditional(frame: Frame, node: ast.IfExp) -> Operand:
         if_false = to_value(emit, frame.visit(node.orelse))
         emit(scf.Yield([if_false]))
     if if_true.type != if_false.type:
-        fail(
+        raise mistake(
             "both sides of a run-time `if … else` must have one type, "
             f"got {show(if_true)} and {show(if_false)}",
             remedy="cast one of them with .to(...), or use tl.where",
@@ -287,14 +296,16 @@ def _conditional(frame: Frame, node: ast.IfExp) -> Operand:
 def scalar_truth(frame: Frame, condition: Value) -> Value:
     """Return a run-time condition as an i1 scalar. Raises: CompileError for a larger tile."""
     if isinstance(condition.type, TileType) and condition.type.num_elems != 1:
-        fail(
+        raise mistake(
             f"the condition has {condition.type.num_elems} elements, {show(condition)}: "
             "it is not one truth value",
             remedy="reduce it (tl.max of it as integers, tl.sum), or use tl.where or a mask",
         )
     scalar = to_scalar(frame.emit, condition)
     if isinstance(element(scalar), PointerType):
-        fail("a pointer is not a condition", remedy="pass None for an absent pointer and test that")
+        raise mistake(
+            "a pointer is not a condition", remedy="pass None for an absent pointer and test that"
+        )
     return cast(frame.emit, scalar, I1)
 
 
@@ -302,19 +313,19 @@ def static_truth(condition: Operand) -> bool:
     """Return the truth of a constant condition. Raises: CompileError if it has none."""
     if isinstance(condition, int | float | str | tuple) or condition is None:
         return bool(condition)  # pyright: ignore[reportUnknownArgumentType]
-    not_a_value(condition, "a condition")
+    raise not_a_value(condition, "a condition")
 
 
 def _comprehension(frame: Frame, node: ast.ListComp | ast.GeneratorExp) -> Operand:
     if len(node.generators) != 1:
-        fail("nested comprehensions are not part of the kernel language")
+        raise mistake("nested comprehensions are not part of the kernel language")
     generator = node.generators[0]
     items = frame.visit(generator.iter)
-    if not isinstance(items, tuple):
-        fail(f"a comprehension goes over a tuple, got {show(items)}")
+    if not is_tuple(items):
+        raise mistake(f"a comprehension goes over a tuple, got {show(items)}")
     outer = dict(frame.values)
     made: list[Operand] = []
-    for item in type_cast("tuple[Operand, ...]", items):
+    for item in items:
         bind(frame, generator.target, item)
         if all(static_truth(frame.visit(test)) for test in generator.ifs):
             made.append(frame.visit(node.elt))
@@ -329,20 +340,20 @@ def bind(frame: Frame, target: ast.expr, value: Operand) -> None:
         if isinstance(value, Value) and not value.hint:
             value.hint = target.id
     elif isinstance(target, ast.Tuple | ast.List):
-        if not isinstance(value, tuple):
-            fail(f"cannot unpack {show(value)}", remedy="only a tuple can be unpacked")
-        items = type_cast("tuple[Operand, ...]", value)
+        if not is_tuple(value):
+            raise mistake(f"cannot unpack {show(value)}", remedy="only a tuple can be unpacked")
+        items = value
         if len(items) != len(target.elts):
-            fail(f"expected {len(target.elts)} values to unpack, got {len(items)}")
+            raise mistake(f"expected {len(target.elts)} values to unpack, got {len(items)}")
         for one, item in zip(target.elts, items, strict=True):
             bind(frame, one, item)
     elif isinstance(target, ast.Subscript):
-        fail(
+        raise mistake(
             "an item of a tile cannot be assigned",
             remedy="use tl.where to replace elements, or tl.store to write memory",
         )
     else:
-        fail(f"cannot assign to {type(target).__name__}")
+        raise mistake(f"cannot assign to {type(target).__name__}")
 
 
 def _walrus(frame: Frame, node: ast.NamedExpr) -> Operand:
@@ -353,8 +364,8 @@ def _walrus(frame: Frame, node: ast.NamedExpr) -> Operand:
 
 def decay(frame: Frame, value: Operand) -> Operand:
     """Return what a plain assignment keeps of a value: numbers become run-time scalars."""
-    if isinstance(value, tuple):
-        return tuple(decay(frame, item) for item in type_cast("tuple[Operand, ...]", value))
+    if is_tuple(value):
+        return tuple(decay(frame, item) for item in value)
     if isinstance(value, int | float):
         return to_value(frame.emit, value)
     return value
@@ -368,7 +379,7 @@ def _format(frame: Frame, node: ast.JoinedStr) -> Operand:
         elif isinstance(part, ast.FormattedValue):
             value = frame.visit(part.value)
             if isinstance(value, Value):
-                fail(f"an f-string takes constants, got a run-time {show(value)}")
+                raise mistake(f"an f-string takes constants, got a run-time {show(value)}")
             parts.append(text_of(value))
     return "".join(parts)
 

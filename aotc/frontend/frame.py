@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from aotc.frontend.emitter import Emitter, fail
-from aotc.frontend.static import Globals
+from aotc.frontend.emitter import Emitter, mistake
+from aotc.frontend.globals import Globals
 from aotc.frontend.values import Function, Operand
 from aotc.ir.diagnostics import Loc, at
 
@@ -67,19 +67,19 @@ class Program:
         """Note a call. Raises: CompileError if the function is already being called."""
         if any(one.node is function.node for one in self.stack):
             chain = " → ".join([*(one.qualname for one in self.stack), function.qualname])
-            fail(
+            raise mistake(
                 f"{function.qualname} calls itself: {chain}",
                 remedy="kernels cannot recurse; use a loop",
             )
         if len(self.stack) >= _MAX_CALL_DEPTH:
-            fail(f"calls are nested more than {_MAX_CALL_DEPTH} deep")
+            raise mistake(f"calls are nested more than {_MAX_CALL_DEPTH} deep")
         self.stack.append(function)
 
     def count(self) -> None:
         """Count a statement. Raises: CompileError if unrolling has got out of hand."""
         self.num_statements += 1
         if self.num_statements > _MAX_STATEMENTS:
-            fail(
+            raise mistake(
                 f"the kernel unrolls to more than {_MAX_STATEMENTS} statements",
                 remedy="use `range` where `tl.static_range` repeats a long body",
             )
@@ -89,7 +89,11 @@ class Frame:
     """Translate one call of `function`; `values` are its arguments by name."""
 
     def __init__(
-        self, program: Program, function: Function, values: dict[str, Operand], call_site: Loc | None
+        self,
+        program: Program,
+        function: Function,
+        values: dict[str, Operand],
+        call_site: Loc | None,
     ) -> None:
         self.program = program
         self.emit = program.emit
@@ -111,7 +115,9 @@ class Frame:
         """Return what an expression is. Raises: CompileError at the part that is wrong."""
         handler = self.program.expressions.get(type(node))
         if handler is None:
-            fail(f"{type(node).__name__} is not part of the kernel language", loc=self.loc(node))
+            raise mistake(
+                f"{type(node).__name__} is not part of the kernel language", loc=self.loc(node)
+            )
         if isinstance(node, ast.Name | ast.Constant):
             return handler(self, node)
         with at(self.loc(node)):
@@ -125,10 +131,8 @@ class Frame:
             handler = self.program.statements.get(type(item))
             with at(self.loc(node)):
                 if handler is None:
-                    fail(f"{type(item).__name__} is not part of the kernel language")
+                    raise mistake(f"{type(item).__name__} is not part of the kernel language")
                 flow = handler(self, item, items[position + 1 :])  # pyright: ignore[reportArgumentType]
             if flow is not None:
                 return flow
         return None
-
-

@@ -11,13 +11,13 @@ Source: libdevice User's Guide, "Function List".
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NoReturn
 
 from aotc.frontend.convert import broadcast, cast, to_value
-from aotc.frontend.emitter import Emitter, fail
+from aotc.frontend.emitter import Emitter, mistake
 from aotc.frontend.operators import common_type
 from aotc.frontend.values import Operand, element, show, show_type
 from aotc.ir.core import Value
+from aotc.ir.diagnostics import CompileError
 from aotc.ir.dialects import arith
 from aotc.ir.types import FP32, FP64, I1, I32, I64, U32, U64, ScalarType
 
@@ -121,7 +121,7 @@ def _function(name: str, signatures: dict[str, str]) -> Callable[..., Operand]:
 
     def function(emit: Emitter, *args: Operand) -> Operand:
         if len(args) != arity:
-            fail(f"libdevice.{name} takes {arity} arguments, got {len(args)}")
+            raise mistake(f"libdevice.{name} takes {arity} arguments, got {len(args)}")
         values = [to_value(emit, one, f"an argument of libdevice.{name}") for one in args]
         signature = _matching(values, signatures)
         if signature is None and arity > 1:
@@ -129,7 +129,7 @@ def _function(name: str, signatures: dict[str, str]) -> Callable[..., Operand]:
             values = [cast(emit, value, kind) for value in values]
             signature = _matching(values, signatures)
         if signature is None:
-            _refuse(name, values, signatures)
+            raise _refuse(name, values, signatures)
         return _emit_call(emit, signatures[signature], values, signature[-1])
 
     return function
@@ -143,12 +143,12 @@ def _matching(values: list[Value], signatures: dict[str, str]) -> str | None:
     return None
 
 
-def _refuse(name: str, values: list[Value], signatures: dict[str, str]) -> NoReturn:
+def _refuse(name: str, values: list[Value], signatures: dict[str, str]) -> CompileError:
     wanted = " or ".join(
         "(" + ", ".join(show_type(_LETTERS[letter]) for letter in signature[:-1]) + ")"
         for signature in signatures
     )
-    fail(
+    return mistake(
         f"libdevice.{name} takes {wanted}, got {show(tuple(values))}",
         remedy="cast the arguments with .to(...)",
     )

@@ -10,17 +10,16 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast as type_cast
 
 from aotc.frontend.builtins import PYTHON_RANGE
 from aotc.frontend.convert import cast, static_bool, static_int, to_scalar, to_value
-from aotc.frontend.emitter import fail
+from aotc.frontend.emitter import mistake
 from aotc.frontend.expressions import scalar_truth, static_truth
 from aotc.frontend.frame import Bind, Flow, Frame, Item, Returned
 from aotc.frontend.merge import carried_names, check_carried, leaves, rebuild
 from aotc.frontend.promotion import integer_type
 from aotc.frontend.scope import has_return, names_assigned_by
-from aotc.frontend.values import Loop, Operand, Unbound, element, show
+from aotc.frontend.values import Loop, Operand, Unbound, element, is_tuple, show
 from aotc.ir.core import Block, Value
 from aotc.ir.diagnostics import did_you_mean
 from aotc.ir.dialects import arith, scf
@@ -36,7 +35,7 @@ _BOUNDS = ("start", "end", "step")
 def translate_for(frame: Frame, node: ast.For, rest: Sequence[Item]) -> Flow:
     """Translate a `for`: over constants it is unrolled, else it becomes an `scf.for`."""
     if node.orelse:
-        fail("`else` after a loop is not part of the kernel language")
+        raise mistake("`else` after a loop is not part of the kernel language")
     call = node.iter
     if not isinstance(call, ast.Call):
         return _unroll(frame, node, _tuple_items(frame.visit(call)), rest)
@@ -48,20 +47,20 @@ def translate_for(frame: Frame, node: ast.For, rest: Sequence[Item]) -> Flow:
         numbers = [static_int(one, f"each argument of {loop.name}") for one in bounds]
         return _unroll(frame, node, _static_range(numbers), rest)
     if any(has_return(one) for one in node.body):
-        fail(
+        raise mistake(
             "a `return` cannot leave a run-time loop",
             remedy="set a flag in the loop and return after it",
         )
     if not isinstance(node.target, ast.Name):
-        fail("a loop over a range counts in one variable")
+        raise mistake("a loop over a range counts in one variable")
     _counted(frame, node, node.target.id, bounds, hints)
     return None
 
 
 def _tuple_items(operand: Operand) -> Sequence[Operand]:
-    if isinstance(operand, tuple):
-        return type_cast("tuple[Operand, ...]", operand)
-    fail(
+    if is_tuple(operand):
+        return operand
+    raise mistake(
         f"a `for` goes over range, tl.range, tl.static_range or a tuple, got {show(operand)}",
         remedy="count with range(...)",
     )
@@ -69,10 +68,10 @@ def _tuple_items(operand: Operand) -> Sequence[Operand]:
 
 def _static_range(numbers: Sequence[int]) -> Sequence[int]:
     if numbers[2] == 0:
-        fail("the step of a range cannot be zero")
+        raise mistake("the step of a range cannot be zero")
     made = range(*numbers)
     if len(made) > _MAX_UNROLLED:
-        fail(
+        raise mistake(
             f"tl.static_range would repeat the body {len(made)} times",
             remedy="use `range`, which is a loop at run time",
         )
@@ -84,10 +83,10 @@ def _loop_arguments(
 ) -> tuple[list[Operand], dict[str, Operand]]:
     """Return start, end and step, and the hints by name. Raises: CompileError."""
     if any(isinstance(one, ast.Starred) for one in call.args):
-        fail(f"{loop.name} takes its bounds one by one")
+        raise mistake(f"{loop.name} takes its bounds one by one")
     given = [frame.visit(one) for one in call.args]
     if len(given) > len(_BOUNDS) or not (given or call.keywords):
-        fail(f"{loop.name} takes one to three bounds, got {len(given)}")
+        raise mistake(f"{loop.name} takes one to three bounds, got {len(given)}")
     named: dict[str, Operand] = dict(zip(_BOUNDS, [0, *given] if len(given) == 1 else given))  # noqa: B905
     hints: dict[str, Operand] = {}
     for keyword in call.keywords:
@@ -99,9 +98,11 @@ def _loop_arguments(
             named[name] = value
         else:
             known = [*loop.hints, *_BOUNDS]
-            fail(f"{loop.name} has no parameter {name!r}", remedy=did_you_mean(name, known))
+            raise mistake(
+                f"{loop.name} has no parameter {name!r}", remedy=did_you_mean(name, known)
+            )
     if "end" not in named:
-        fail(f"{loop.name} is missing its end")
+        raise mistake(f"{loop.name} is missing its end")
     return [named.get("start", 0), named["end"], named.get("step", 1)], hints
 
 
@@ -128,7 +129,7 @@ def _counted(
     backwards = isinstance(step, int) and step < 0
     if isinstance(step, int):
         if step == 0:
-            fail("the step of a range cannot be zero")
+            raise mistake("the step of a range cannot be zero")
         step = abs(step)
     if backwards:
         # Counting down from `lower` to `upper` is counting up and mirroring.
@@ -156,7 +157,7 @@ def _promoted_bounds(frame: Frame, *bounds: Operand) -> tuple[Value, ...]:
     for value in values:
         one = element(value)
         if not isinstance(one, ScalarType) or not one.is_int:
-            fail(
+            raise mistake(
                 f"the bounds and step of a range are integers, got {show(value)}",
                 remedy="cast with .to(tl.int32)",
             )
@@ -185,9 +186,9 @@ def translate_while(frame: Frame, node: ast.While, rest: Sequence[Item]) -> Flow
     """Translate a `while` into an `scf.while`; one that is false from the start is nothing."""
     del rest
     if node.orelse:
-        fail("`else` after a loop is not part of the kernel language")
+        raise mistake("`else` after a loop is not part of the kernel language")
     if any(has_return(one) for one in node.body):
-        fail(
+        raise mistake(
             "a `return` cannot leave a run-time loop",
             remedy="set a flag in the loop and return after it",
         )
@@ -215,7 +216,7 @@ def translate_while(frame: Frame, node: ast.While, rest: Sequence[Item]) -> Flow
 
 def _constant_condition(condition: Operand) -> None:
     if static_truth(condition):
-        fail(
+        raise mistake(
             "the condition of this `while` is always true, so it would never end",
             remedy="loop on a variable that the body changes; a constexpr never does",
         )
@@ -310,9 +311,7 @@ class _State:
         def pick(values: Sequence[Value]) -> list[Value]:
             return [replaced.get(values[i], values[i]) for i in positions]
 
-        self.kept = _Kept(
-            positions, pick(self.inits), pick(self.passed), pick(yields), replaced
-        )
+        self.kept = _Kept(positions, pick(self.inits), pick(self.passed), pick(yields), replaced)
         return self.kept
 
     def leave(self, outs: Sequence[Value], node: ast.For | ast.While, counter: str | None) -> None:
@@ -338,5 +337,3 @@ class _State:
         self.frame.values = self.before
         for op in self.block:
             op.set_slots(())
-
-

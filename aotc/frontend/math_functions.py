@@ -10,13 +10,13 @@ from collections.abc import Callable
 
 from aotc.frontend import operators
 from aotc.frontend.convert import Number, cast, static_bool, to_value
-from aotc.frontend.emitter import Emitter, fail
+from aotc.frontend.emitter import Emitter, mistake
 from aotc.frontend.operators import meet, meet_all
 from aotc.frontend.values import (
     Operand,
     PropagateNan,
     element,
-    is_number,
+    is_tuple,
     show,
     show_type,
 )
@@ -29,7 +29,7 @@ def _expect(name: str, value: Value, allowed: tuple[ScalarType, ...]) -> Value:
     kind = element(value)
     if kind not in allowed:
         wanted = " or ".join(show_type(one) for one in allowed)
-        fail(
+        raise mistake(
             f"tl.{name} takes {wanted}, got {show_type(kind)}",
             remedy=f"cast the argument with .to(tl.{show_type(allowed[0])})",
         )
@@ -50,7 +50,7 @@ def absolute(emit: Emitter, x: Operand) -> Value:
     value = to_value(emit, x)
     kind = element(value)
     if not isinstance(kind, ScalarType):
-        fail(f"tl.abs takes a number, got {show(value)}")
+        raise mistake(f"tl.abs takes a number, got {show(value)}")
     if kind.is_int and not kind.is_signed:
         return value
     return emit(arith.Abs(value)).out
@@ -70,7 +70,7 @@ def _min_or_max(
 
 def _propagates(operand: Operand) -> bool:
     if not isinstance(operand, PropagateNan):
-        fail(f"propagate_nan must be tl.PropagateNan.ALL or .NONE, got {show(operand)}")
+        raise mistake(f"propagate_nan must be tl.PropagateNan.ALL or .NONE, got {show(operand)}")
     return operand is PropagateNan.ALL
 
 
@@ -98,12 +98,12 @@ def _smallest_or_largest(
     """Python's own `min` and `max`: of constants a constant, else elementwise."""
 
     def call(emit: Emitter, *args: Operand) -> Operand:
-        items = args[0] if len(args) == 1 and isinstance(args[0], tuple) else args
+        items = args[0] if len(args) == 1 and is_tuple(args[0]) else args
         numbers = [item for item in items if isinstance(item, int | float)]
         if items and len(numbers) == len(items):
             return pick(numbers)
-        if len(items) < 2:  # noqa: PLR2004 - the smaller of two
-            fail(f"{name} needs at least two values, got {len(items)}")
+        if len(items) < 2:
+            raise mistake(f"{name} needs at least two values, got {len(items)}")
         result = items[0]
         for item in items[1:]:
             result = function(emit, result, item)
@@ -117,7 +117,7 @@ def fma(emit: Emitter, x: Operand, y: Operand, z: Operand) -> Value:
     one, two, three = meet_all(emit, (x, y, z), "fma")
     kind = element(one)
     if not isinstance(kind, ScalarType) or not kind.is_float:
-        fail(f"tl.fma takes floats, got {show(one)}")
+        raise mistake(f"tl.fma takes floats, got {show(one)}")
     return emit(arith.Fma(one, two, three)).out
 
 
@@ -125,7 +125,7 @@ def div_rn(emit: Emitter, x: Operand, y: Operand) -> Value:
     """Divide with correct rounding."""
     one, two, kind = meet(emit, x, y, "div_rn")
     if kind != FP32:
-        fail(
+        raise mistake(
             f"tl.div_rn takes float32, got {show(x)} and {show(y)}",
             remedy="cast the arguments with .to(tl.float32)",
         )
@@ -142,10 +142,12 @@ def fdiv(
     """Divide floats, correctly rounded if asked."""
     exact = static_bool(ieee_rounding, "ieee_rounding")
     if exact and static_bool(approx, "approx"):
-        fail("ieee_rounding and approx exclude each other")
+        raise mistake("ieee_rounding and approx exclude each other")
     one, two, kind = meet(emit, x, y, "fdiv", arithmetic="division")
     if not kind.is_float:
-        fail(f"tl.fdiv takes floats, got {show(x)} and {show(y)}", remedy="use `/` for integers")
+        raise mistake(
+            f"tl.fdiv takes floats, got {show(x)} and {show(y)}", remedy="use `/` for integers"
+        )
     return emit(arith.DivRn(one, two) if exact else arith.Div(one, two)).out
 
 
@@ -153,7 +155,7 @@ def umulhi(emit: Emitter, x: Operand, y: Operand) -> Value:
     """Return the high half of the product of two integers of 32 or 64 bits."""
     one, two, kind = meet(emit, x, y, "umulhi")
     if not kind.is_int or kind.bits not in (32, 64):
-        fail(f"tl.umulhi takes integers of 32 or 64 bits, got {show(x)} and {show(y)}")
+        raise mistake(f"tl.umulhi takes integers of 32 or 64 bits, got {show(x)} and {show(y)}")
     # "u": the product is of the unsigned readings, whatever the declared type.
     if kind.is_signed:
         unsigned = ScalarType(f"u{kind.bits}", kind.bits, "uint")

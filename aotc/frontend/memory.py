@@ -9,8 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from aotc.frontend.convert import bitcast, cast, common_shape, converted, spread, static_bool, static_str, to_value
-from aotc.frontend.emitter import Emitter, fail
+from aotc.frontend.convert import (
+    bitcast,
+    cast,
+    common_shape,
+    converted,
+    spread,
+    static_bool,
+    static_str,
+    to_value,
+)
+from aotc.frontend.emitter import Emitter, mistake
 from aotc.frontend.values import Operand, element, shape, show
 from aotc.ir.core import Value
 from aotc.ir.dialects import tile
@@ -25,7 +34,7 @@ def _pointer(emit: Emitter, operand: Operand, name: str) -> tuple[Value, ScalarT
     value = to_value(emit, operand, f"a pointer for tl.{name}")
     kind = element(value)
     if not isinstance(kind, PointerType):
-        fail(
+        raise mistake(
             f"tl.{name} takes a pointer or a tile of pointers, got {show(value)}",
             remedy="add offsets to a pointer argument: tl.load(x_ptr + offsets)",
         )
@@ -52,7 +61,7 @@ def _beside(emit: Emitter, pointer: Value, operand: Operand, what: str, name: st
     value = to_value(emit, operand, what)
     if not shape(pointer):
         if shape(value):
-            fail(
+            raise mistake(
                 f"{what} of tl.{name} is a tile, {show(value)}, but the pointer is a scalar",
                 remedy="add offsets to the pointer to make it a tile of pointers",
             )
@@ -63,7 +72,7 @@ def _beside(emit: Emitter, pointer: Value, operand: Operand, what: str, name: st
 def _mask(emit: Emitter, pointer: Value, operand: Operand, name: str) -> Value:
     mask = _beside(emit, pointer, operand, "the mask", name)
     if element(mask) != I1:
-        fail(
+        raise mistake(
             f"the mask of tl.{name} must be of truth values, got {show(mask)}",
             remedy="compare: `mask != 0`",
         )
@@ -93,7 +102,9 @@ def load(
 ) -> Value:
     """Read what pointers point at; `other`, or anything, where the mask is false."""
     if mask is None and other is not None:
-        fail("`other` without a mask has no meaning", remedy="give a mask, or leave `other` out")
+        raise mistake(
+            "`other` without a mask has no meaning", remedy="give a mask, or leave `other` out"
+        )
     source, kind = _pointer(emit, pointer, "load")
     source = _widened(emit, source, mask, other)
     masked = None if mask is None else _mask(emit, source, mask, "load")

@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterator, Sequence
-from typing import cast as type_cast
 
 from aotc.frontend.convert import to_value
-from aotc.frontend.emitter import fail
+from aotc.frontend.emitter import mistake
 from aotc.frontend.frame import Frame
-from aotc.frontend.values import Operand, Unbound, show, show_type
+from aotc.frontend.values import Operand, Unbound, is_tuple, show, show_type
 from aotc.ir.core import Block, Value
 from aotc.ir.dialects import scf
 
@@ -28,8 +27,8 @@ def leaves(operand: Operand) -> Iterator[Value]:
     """Yield the run-time values in an operand, tuples included, in order."""
     if isinstance(operand, Value):
         yield operand
-    elif isinstance(operand, tuple):
-        for item in type_cast("tuple[Operand, ...]", operand):
+    elif is_tuple(operand):
+        for item in operand:
             yield from leaves(item)
 
 
@@ -37,15 +36,15 @@ def rebuild(operand: Operand, values: Iterator[Value]) -> Operand:
     """Return `operand` with its run-time values replaced, in order."""
     if isinstance(operand, Value):
         return next(values)
-    if isinstance(operand, tuple):
-        return tuple(rebuild(item, values) for item in type_cast("tuple[Operand, ...]", operand))
+    if is_tuple(operand):
+        return tuple(rebuild(item, values) for item in operand)
     return operand
 
 
 def same(left: Operand, right: Operand) -> bool:
     """Return whether two operands are the same values and constants."""
-    if isinstance(left, tuple) and isinstance(right, tuple):
-        one, two = type_cast("tuple[Operand, ...]", left), type_cast("tuple[Operand, ...]", right)
+    if is_tuple(left) and is_tuple(right):
+        one, two = left, right
         return len(one) == len(two) and all(map(same, one, two))
     if isinstance(left, Value) or isinstance(right, Value):
         return left is right
@@ -103,9 +102,7 @@ def _lost(frame: Frame, name: str, node: ast.If, then: Operand, orelse: Operand)
     if isinstance(then, Unbound) and isinstance(orelse, Unbound):
         return then
     side = "false" if isinstance(then, Unbound) else "true"
-    return Unbound(
-        f"is set only if the condition in line {line} is {side}", frame.loc(node)
-    )
+    return Unbound(f"is set only if the condition in line {line} is {side}", frame.loc(node))
 
 
 def _check_branches(name: str, before: Operand, then: Operand, orelse: Operand) -> None:
@@ -114,11 +111,11 @@ def _check_branches(name: str, before: Operand, then: Operand, orelse: Operand) 
     if mismatch is None:
         return
     if before is not _UNSET and not isinstance(before, Unbound) and same(before, orelse):
-        fail(
+        raise mistake(
             f"{name} is {_kind(before)} before this `if`, but {_kind(then)} in its branch",
             remedy="a variable keeps its type through a run-time `if`: cast one with .to(...)",
         )
-    fail(
+    raise mistake(
         f"{name} is {_kind(then)} in one branch of this `if`, and {_kind(orelse)} in the other",
         remedy="a variable keeps its type through a run-time `if`: cast one with .to(...)",
     )
@@ -132,8 +129,8 @@ def _mismatch(left: Operand, right: Operand) -> tuple[Operand, Operand] | None:
     """Return the parts of two operands that cannot meet, or None."""
     if isinstance(left, Value) and isinstance(right, Value):
         return None if left.type == right.type else (left, right)
-    if isinstance(left, tuple) and isinstance(right, tuple):
-        one, two = type_cast("tuple[Operand, ...]", left), type_cast("tuple[Operand, ...]", right)
+    if is_tuple(left) and is_tuple(right):
+        one, two = left, right
         if len(one) != len(two):
             return left, right  # pyright: ignore[reportUnknownVariableType]
         for a, b in zip(one, two, strict=True):
@@ -147,9 +144,7 @@ def _mismatch(left: Operand, right: Operand) -> tuple[Operand, Operand] | None:
 # ---- returned values --------------------------------------------------------------------------
 
 
-def merge_returned(
-    frame: Frame, truth: Value, sides: Sequence[tuple[Block, Operand]]
-) -> Operand:
+def merge_returned(frame: Frame, truth: Value, sides: Sequence[tuple[Block, Operand]]) -> Operand:
     """Emit the `scf.if` of two branches that each end the function; return what it returns."""
     (then, then_value), (orelse, else_value) = sides
     then_value, else_value = _unify(frame, then, then_value, orelse, else_value)
@@ -163,8 +158,8 @@ def _unify(
     frame: Frame, then: Block, left: Operand, orelse: Block, right: Operand
 ) -> tuple[Operand, Operand]:
     """Bring two returned operands to one type: different numbers become run-time scalars."""
-    if isinstance(left, tuple) and isinstance(right, tuple):
-        one, two = type_cast("tuple[Operand, ...]", left), type_cast("tuple[Operand, ...]", right)
+    if is_tuple(left) and is_tuple(right):
+        one, two = left, right
         if len(one) == len(two):
             pairs = [_unify(frame, then, a, orelse, b) for a, b in zip(one, two, strict=True)]
             return tuple(a for a, _ in pairs), tuple(b for _, b in pairs)
@@ -173,7 +168,7 @@ def _unify(
     one, two = _materialized(frame, then, left), _materialized(frame, orelse, right)
     if isinstance(one, Value) and isinstance(two, Value) and one.type == two.type:
         return one, two
-    fail(
+    raise mistake(
         f"{frame.function.qualname} returns {_returned(one)} on one path "
         f"and {_returned(two)} on another",
         remedy="every path of a function must return one type: cast with .to(...)",
@@ -210,7 +205,9 @@ def check_carried(
         if name in carried:
             mismatch = None if isinstance(new, Unbound) else _mismatch(old, new)
             if isinstance(new, Unbound):
-                fail(f"{name} has no value at the end of this loop's body: it {new.reason}")
+                raise mistake(
+                    f"{name} has no value at the end of this loop's body: it {new.reason}"
+                )
             if mismatch is not None:
                 _type_changed(name, old, new)
         elif not same(old, new):
@@ -218,10 +215,10 @@ def check_carried(
 
 
 def _type_changed(name: str, old: Operand, new: Operand) -> None:
-    kind: Callable[[Operand], str] = (
-        lambda one: show_type(one.type) if isinstance(one, Value) else show(one)
+    kind: Callable[[Operand], str] = lambda one: (
+        show_type(one.type) if isinstance(one, Value) else show(one)
     )
-    fail(
+    raise mistake(
         f"{name} is {kind(old)} before this loop, but {kind(new)} after its body",
         remedy="a variable that a loop carries keeps its type and shape: start it as what the "
         "body makes of it, or cast in the body",
@@ -229,7 +226,7 @@ def _type_changed(name: str, old: Operand, new: Operand) -> None:
 
 
 def _constant_changed(name: str, old: Operand, new: Operand) -> None:
-    fail(
+    raise mistake(
         f"{name} is the constant {show(old)} before this loop, and the loop makes it {show(new)}",
         remedy=f"start with a run-time value: assign {name} to a variable that is not a "
         "constexpr before the loop",

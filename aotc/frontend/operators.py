@@ -23,7 +23,7 @@ from aotc.frontend.convert import (
     to_value,
     type_of_number,
 )
-from aotc.frontend.emitter import Emitter, fail
+from aotc.frontend.emitter import Emitter, mistake
 from aotc.frontend.promotion import (
     Arithmetic,
     PromotionError,
@@ -62,7 +62,7 @@ def meet(
             arithmetic=arithmetic,
         )
     except PromotionError as error:
-        fail(
+        raise mistake(
             f"`{symbol}` does not take {show_type(left_kind)} and {show_type(right_kind)}: {error}",
             remedy="cast one of them with .to(...)",
         )
@@ -77,21 +77,19 @@ def _scalar_type(operand: Operand, symbol: str) -> ScalarType:
         kind = element(operand)
         if isinstance(kind, ScalarType):
             return kind
-        fail(f"`{symbol}` does not take a pointer, got {show(operand)}")
+        raise mistake(f"`{symbol}` does not take a pointer, got {show(operand)}")
     if isinstance(operand, int | float):
         return type_of_number(operand)
-    not_a_value(operand, f"a number or a tile for `{symbol}`")
+    raise not_a_value(operand, f"a number or a tile for `{symbol}`")
 
 
-def _as_type(
-    emit: Emitter, operand: Operand, kind: ScalarType, beside: Operand = None
-) -> Value:
+def _as_type(emit: Emitter, operand: Operand, kind: ScalarType, beside: Operand = None) -> Value:
     """Return an operand in type `kind`; a number gets the shape of the value `beside` it."""
     if isinstance(operand, Value):
         return cast(emit, operand, kind)
     if isinstance(operand, int | float):
         return constant(emit, operand, kind, shape(beside) if isinstance(beside, Value) else ())
-    not_a_value(operand, "a number")
+    raise not_a_value(operand, "a number")
 
 
 def common_type(operands: Sequence[Operand], symbol: str) -> ScalarType:
@@ -103,10 +101,10 @@ def common_type(operands: Sequence[Operand], symbol: str) -> ScalarType:
             kind = _scalar_type(operand, symbol)
             known = kinds.get(literal)
             kinds[literal] = kind if known is None else computation_type(known, kind)
-        if len(kinds) == 2:  # noqa: PLR2004 - run-time operands and literals
+        if len(kinds) == 2:
             return computation_type(kinds[False], kinds[True], right_is_literal=True)
     except PromotionError as error:
-        fail(f"the operands of `{symbol}` do not meet in one type: {error}")
+        raise mistake(f"the operands of `{symbol}` do not meet in one type: {error}")
     return next(iter(kinds.values()))
 
 
@@ -140,11 +138,11 @@ def add(emit: Emitter, left: Operand, right: Operand) -> Value:
 
 def _add_pointer(emit: Emitter, pointer: Value, offset: Operand) -> Value:
     if _is_pointer(offset):
-        fail("cannot add two pointers", remedy="add an integer offset to a pointer")
+        raise mistake("cannot add two pointers", remedy="add an integer offset to a pointer")
     moved = to_value(emit, offset, "an integer offset")
     kind = element(moved)
     if not isinstance(kind, ScalarType) or not kind.is_int:
-        fail(
+        raise mistake(
             f"a pointer is moved by an integer, got {show(moved)}",
             remedy="cast the offset with .to(tl.int32) or .to(tl.int64)",
         )
@@ -159,7 +157,7 @@ def subtract(emit: Emitter, left: Operand, right: Operand) -> Value:
     """Subtract numbers, or move a pointer back."""
     if _is_pointer(left):
         if _is_pointer(right):
-            fail(
+            raise mistake(
                 "cannot subtract two pointers",
                 remedy="cast both to tl.int64, subtract, and divide by the bytes of an element",
             )
@@ -189,7 +187,7 @@ def floor_divide(emit: Emitter, left: Operand, right: Operand) -> Value:
     """Divide integers, truncating towards zero."""
     one, two, kind = meet(emit, left, right, "//", arithmetic="division")
     if kind.is_float:
-        fail(
+        raise mistake(
             f"`//` is for integers, got {show(left)} and {show(right)}",
             remedy="use tl.floor(x / y)",
         )
@@ -205,7 +203,7 @@ def remainder(emit: Emitter, left: Operand, right: Operand) -> Value:
 def power(emit: Emitter, left: Operand, right: Operand) -> Value:
     """Refuse: `**` exists for constants only."""
     del emit
-    fail(
+    raise mistake(
         f"`**` is for constants only, got {show(left)} and {show(right)}",
         remedy="multiply out a small power, or use libdevice.pow or tl.exp2(y * tl.log2(x))",
     )
@@ -217,7 +215,7 @@ def power(emit: Emitter, left: Operand, right: Operand) -> Value:
 def _bitwise(emit: Emitter, left: Operand, right: Operand, symbol: str) -> tuple[Value, Value]:
     one, two, kind = meet(emit, left, right, symbol)
     if kind.is_float:
-        fail(
+        raise mistake(
             f"`{symbol}` is for integers and truth values, got {show(left)} and {show(right)}",
             remedy="to work on the bits of a float, use .to(tl.int32, bitcast=True)",
         )
@@ -253,7 +251,7 @@ def truth(emit: Emitter, operand: Operand, symbol: str) -> Value:
     """Return a truth value or a tile of them. Raises: CompileError for other types."""
     value = to_value(emit, operand, f"a truth value for `{symbol}`")
     if element(value) != I1:
-        fail(
+        raise mistake(
             f"`{symbol}` takes truth values, got {show(value)}",
             remedy="compare with zero: `x != 0`",
         )
@@ -279,7 +277,7 @@ def negate(emit: Emitter, operand: Operand) -> Value:
     """Negate a number."""
     value = to_value(emit, operand, "a number")
     if _is_pointer(value):
-        fail(f"cannot negate a pointer, got {show(value)}")
+        raise mistake(f"cannot negate a pointer, got {show(value)}")
     return emit(arith.Neg(value)).out
 
 
@@ -288,7 +286,7 @@ def invert(emit: Emitter, operand: Operand) -> Value:
     value = to_value(emit, operand, "an integer")
     kind = element(value)
     if not isinstance(kind, ScalarType) or kind.is_float:
-        fail(f"`~` is for integers and truth values, got {show(value)}")
+        raise mistake(f"`~` is for integers and truth values, got {show(value)}")
     extents = value.type.shape if isinstance(value.type, TileType) else ()
     ones = -1 if kind.is_signed else (1 << kind.bits) - 1
     return emit(arith.Xor(value, constant(emit, ones, kind, extents))).out
@@ -313,13 +311,13 @@ def _bounded(symbol: str, compute: Callable[[Operand, Operand], Operand]) -> Cal
         if isinstance(left, int) and isinstance(right, int):
             grows = right if symbol == "<<" else left.bit_length() * right
             if symbol in ("<<", "**") and grows > _MAX_STATIC_BITS:
-                fail(f"the constant {left} {symbol} {right} is too large")
+                raise mistake(f"the constant {left} {symbol} {right} is too large")
         if symbol == "*":
             for items, times in ((left, right), (right, left)):
                 if isinstance(items, tuple | str) and isinstance(times, int):
                     size = len(items) * times  # pyright: ignore[reportUnknownArgumentType]
                     if size > _MAX_STATIC_ITEMS:
-                        fail(f"a repetition of {size} items is too large")
+                        raise mistake(f"a repetition of {size} items is too large")
         return compute(left, right)
 
     return compute_bounded
@@ -413,12 +411,12 @@ def compute(symbol: str, function: Callable[..., Operand], *operands: Operand) -
     comparing = symbol in ("==", "!=", "not")
     for operand in operands:
         if not comparing and not isinstance(operand, _ORDINARY):
-            not_a_value(operand, f"a number or a tile for `{symbol}`")
+            raise not_a_value(operand, f"a number or a tile for `{symbol}`")
     try:
         return function(*operands)
     except (TypeError, ValueError, ArithmeticError) as error:
         shown = " and ".join(show(operand) for operand in operands)
-        fail(f"cannot compute `{symbol}` of the constants {shown}: {error}")
+        raise mistake(f"cannot compute `{symbol}` of the constants {shown}: {error}")
 
 
 def select(emit: Emitter, condition: Operand, x: Operand, y: Operand) -> Value:
@@ -427,9 +425,8 @@ def select(emit: Emitter, condition: Operand, x: Operand, y: Operand) -> Value:
     if _is_pointer(x) and _is_pointer(y):
         one, two = to_value(emit, x), to_value(emit, y)
         if element(one) != element(two):
-            fail(f"`where` chooses between one type, got {show(one)} and {show(two)}")
+            raise mistake(f"`where` chooses between one type, got {show(one)} and {show(two)}")
     else:
         one, two, _ = meet(emit, x, y, "where")
     chosen, one, two = broadcast(emit, chosen, one, two)
     return emit(arith.Select(chosen, one, two)).out
-

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from aotc.frontend import math_functions, operators
 from aotc.frontend.convert import static_bool, static_int, static_str, to_value
-from aotc.frontend.emitter import Emitter, fail
-from aotc.frontend.values import Operand, element, shape, show
+from aotc.frontend.emitter import Emitter, mistake
+from aotc.frontend.values import Operand, element, is_tuple, shape, show, text_of
 from aotc.ir.core import Value
 from aotc.ir.dialects import tile
 from aotc.ir.types import I1
@@ -18,7 +18,7 @@ _MAX_GRID_AXES = 3
 def _grid_axis(operand: Operand, name: str) -> int:
     axis = static_int(operand, f"the axis of tl.{name}")
     if not 0 <= axis < _MAX_GRID_AXES:
-        fail(f"the axis of tl.{name} must be 0, 1 or 2, got {axis}")
+        raise mistake(f"the axis of tl.{name} must be 0, 1 or 2, got {axis}")
     return axis
 
 
@@ -35,15 +35,19 @@ def num_programs(emit: Emitter, axis: Operand) -> Value:
 # ---- promises ---------------------------------------------------------------------------------
 
 
-def _promised(emit: Emitter, operand: Operand, values: Operand, name: str) -> tuple[Value, tuple[int, ...]]:
+def _promised(
+    emit: Emitter, operand: Operand, values: Operand, name: str
+) -> tuple[Value, tuple[int, ...]]:
     value = to_value(emit, operand, f"a value for tl.{name}")
-    items = values if isinstance(values, tuple) else (values,)
+    items = values if is_tuple(values) else (values,)
     promised = tuple(static_int(one, f"each promise of tl.{name}") for one in items)
     num_axes = max(1, len(shape(value)))
     if len(promised) != num_axes:
-        fail(f"tl.{name} takes one number for each of {num_axes} axes, got {len(promised)}")
+        raise mistake(
+            f"tl.{name} takes one number for each of {num_axes} axes, got {len(promised)}"
+        )
     if any(one < 1 for one in promised):
-        fail(f"tl.{name} takes positive numbers, got {promised}")
+        raise mistake(f"tl.{name} takes positive numbers, got {promised}")
     return value, promised
 
 
@@ -71,7 +75,7 @@ def assume(emit: Emitter, cond: Operand) -> None:
     """Promise that a condition holds."""
     if not isinstance(cond, Value):
         if not static_bool(cond, "the assumption"):
-            fail("tl.assume is given a condition that is known to be false")
+            raise mistake("tl.assume is given a condition that is known to be false")
         return
     emit(tile.Assume(operators.truth(emit, cond, "tl.assume")))
 
@@ -84,7 +88,7 @@ def static_assert(emit: Emitter, cond: Operand, msg: Operand = "") -> None:
     del emit
     if not static_bool(cond, "the condition of tl.static_assert"):
         detail = f": {msg}" if msg else ""
-        fail(f"static assertion failed{detail}")
+        raise mistake(f"static assertion failed{detail}")
 
 
 def static_print(
@@ -97,18 +101,16 @@ def static_print(
 ) -> None:
     """Print while compiling."""
     del end, file, flush
-    texts = [one if isinstance(one, str) else show(one) for one in values]
+    texts = [show(one) if isinstance(one, Value | tuple) else text_of(one) for one in values]
     emit.prints.append(static_str(sep, "sep").join(texts))
 
 
-def device_assert(
-    emit: Emitter, cond: Operand, msg: Operand = "", mask: Operand = None
-) -> None:
+def device_assert(emit: Emitter, cond: Operand, msg: Operand = "", mask: Operand = None) -> None:
     """Stop the program unless the condition holds in every element (where the mask is true)."""
     message = static_str(msg, "the message of an assertion")
     if not isinstance(cond, Value):
         if not static_bool(cond, "the condition") and mask is None:
-            fail(f"the assertion is known to fail{': ' + message if message else ''}")
+            raise mistake(f"the assertion is known to fail{': ' + message if message else ''}")
         if static_bool(cond, "the condition"):
             return
     if not emit.debug:
@@ -118,7 +120,7 @@ def device_assert(
         unmasked = operators.logical_not(emit, to_value(emit, mask, "a mask"))
         condition = operators.bit_or(emit, condition, unmasked)
     if element(condition) != I1:
-        fail(f"an assertion takes truth values, got {show(condition)}")
+        raise mistake(f"an assertion takes truth values, got {show(condition)}")
     emit(tile.Assert(condition, message))
 
 

@@ -22,9 +22,18 @@ from aotc.frontend.convert import (
     static_scalar_dtype,
     to_value,
 )
-from aotc.frontend.emitter import Emitter, fail
+from aotc.frontend.emitter import Emitter, mistake
 from aotc.frontend.shapes import expand_dims, ravel, reshape
-from aotc.frontend.values import Builtin, Function, Operand, element, shape, show, show_type
+from aotc.frontend.values import (
+    Builtin,
+    Function,
+    Operand,
+    element,
+    is_tuple,
+    shape,
+    show,
+    show_type,
+)
 from aotc.ir.core import Block, Value
 from aotc.ir.dialects import arith, scf, tile
 from aotc.ir.types import FP32, I32, U32, ScalarType, TileType
@@ -38,7 +47,7 @@ Combine = Callable[[Emitter, Sequence[Value]], Sequence[Value]]
 def _tile(emit: Emitter, operand: Operand, name: str) -> Value:
     value = to_value(emit, operand, f"a tile for tl.{name}")
     if not isinstance(value.type, TileType):
-        fail(f"tl.{name} takes a tile, got the scalar {show(value)}")
+        raise mistake(f"tl.{name} takes a tile, got the scalar {show(value)}")
     return value
 
 
@@ -82,23 +91,27 @@ def _pairwise(op: operators.Emit) -> Combine:
 
 def _user_combine(emit: Emitter, function: Operand, inputs: Sequence[Value], name: str) -> Combine:
     if not isinstance(function, Function | Builtin):
-        fail(f"the combine function of tl.{name} must be a @triton.jit function, got "
-             f"{show(function)}")
+        raise mistake(
+            f"the combine function of tl.{name} must be a @triton.jit function, got "
+            f"{show(function)}"
+        )
     kinds = [element(value) for value in inputs]
 
     def combine(emit: Emitter, args: Sequence[Value]) -> Sequence[Value]:
         out = emit.call(function, args)
-        items = out if isinstance(out, tuple) else (out,)
+        items = out if is_tuple(out) else (out,)
         if len(items) != len(kinds):
-            fail(f"the combine function {function} must return {len(kinds)} values, "
-                 f"it returns {len(items)}")
+            raise mistake(
+                f"the combine function {function} must return {len(kinds)} values, "
+                f"it returns {len(items)}"
+            )
         results: list[Value] = []
         for one, kind in zip(items, kinds, strict=True):
             if isinstance(one, int | float) and isinstance(kind, ScalarType):
                 one = constant(emit, one, kind)  # noqa: PLW2901 - the same result, typed
             value = to_value(emit, one, f"a scalar from {function}")
             if value.type != kind:
-                fail(
+                raise mistake(
                     f"the combine function {function} must return {show_type(kind)}, "
                     f"it returns {show(value)}",
                     remedy="cast inside the function, or cast the tile before",
@@ -111,13 +124,13 @@ def _user_combine(emit: Emitter, function: Operand, inputs: Sequence[Value], nam
 
 
 def _inputs(emit: Emitter, operand: Operand, name: str) -> list[Value]:
-    items = operand if isinstance(operand, tuple) else (operand,)
+    items = operand if is_tuple(operand) else (operand,)
     if not items:
-        fail(f"tl.{name} needs at least one tile")
+        raise mistake(f"tl.{name} needs at least one tile")
     values = [_tile(emit, one, name) for one in items]
     for value in values[1:]:
         if shape(value) != shape(values[0]):
-            fail(f"the tiles of tl.{name} must have one shape, got {show(tuple(values))}")
+            raise mistake(f"the tiles of tl.{name} must have one shape, got {show(tuple(values))}")
     return values
 
 
@@ -132,7 +145,7 @@ def reduce(
     inputs = _inputs(emit, input, "reduce")
     combine = _user_combine(emit, combine_fn, inputs, "reduce")
     outs = _reduce(emit, inputs, axis, combine, keep_dims)
-    return outs if isinstance(input, tuple) else outs[0]
+    return outs if is_tuple(input) else outs[0]
 
 
 def associative_scan(
@@ -146,7 +159,7 @@ def associative_scan(
     inputs = _inputs(emit, input, "associative_scan")
     combine = _user_combine(emit, combine_fn, inputs, "associative_scan")
     outs = _scan(emit, inputs, axis, combine, reverse)
-    return outs if isinstance(input, tuple) else outs[0]
+    return outs if is_tuple(input) else outs[0]
 
 
 # ---- widening ---------------------------------------------------------------------------------
@@ -163,7 +176,7 @@ def _sum_type(kind: ScalarType, dtype: Operand) -> ScalarType:
 def _scalar_element(value: Value, name: str) -> ScalarType:
     kind = element(value)
     if not isinstance(kind, ScalarType):
-        fail(f"tl.{name} takes numbers, got {show(value)}")
+        raise mistake(f"tl.{name} takes numbers, got {show(value)}")
     return kind
 
 
@@ -204,13 +217,15 @@ def _bitwise(name: str, op: operators.Emit) -> Callable[..., Value]:
     ) -> Value:
         value = _tile(emit, input, name)
         if not _scalar_element(value, name).is_int:
-            fail(f"tl.{name} takes integers, got {show(value)}")
+            raise mistake(f"tl.{name} takes integers, got {show(value)}")
         return _reduce(emit, [value], axis, _pairwise(op), keep_dims)[0]
 
     return function
 
 
-def _extremum(name: str, op: Callable[..., Value], predicate: arith.Predicate) -> Callable[..., Operand]:
+def _extremum(
+    name: str, op: Callable[..., Value], predicate: arith.Predicate
+) -> Callable[..., Operand]:
     def function(
         emit: Emitter,
         input: Operand,  # noqa: A002 - Triton's parameter name
@@ -309,8 +324,13 @@ def softmax(
     del keep_dims
     axis = 0 if dim is None else dim
     value = _tile(emit, x, "softmax")
-    peak = _reduce(emit, [_for_extremum(emit, value, "softmax")], axis,
-                   _pairwise(math_functions.maximum), keep_dims=True)[0]
+    peak = _reduce(
+        emit,
+        [_for_extremum(emit, value, "softmax")],
+        axis,
+        _pairwise(math_functions.maximum),
+        keep_dims=True,
+    )[0]
     shifted = operators.subtract(emit, value, peak)
     power = to_value(emit, math_functions.FUNCTIONS["exp"](emit, shifted))
     total = _reduce(emit, [power], axis, _pairwise(operators.add), keep_dims=True)[0]

@@ -128,9 +128,7 @@ def _module_file(folder: Path, parts: Sequence[str]) -> str | None:
     return str(package) if package.is_file() else None
 
 
-def find_definition(
-    body: Sequence[ast.stmt], path: Sequence[str]
-) -> ast.FunctionDef | None:
+def find_definition(body: Sequence[ast.stmt], path: Sequence[str]) -> ast.FunctionDef | None:
     """Return the function at a dotted path through classes and functions, or None.
 
     The last definition wins, as it does in Python.

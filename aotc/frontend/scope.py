@@ -45,3 +45,14 @@ def is_docstring(node: ast.stmt) -> bool:
         and isinstance(node.value, ast.Constant)
         and isinstance(node.value.value, str)
     )
+
+
+def is_constexpr_annotation(node: ast.expr | None) -> bool:
+    """Return whether an annotation says `tl.constexpr`, also as a string."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value.rpartition(".")[2] == "constexpr"
+    if isinstance(node, ast.Subscript):
+        return is_constexpr_annotation(node.value)
+    if isinstance(node, ast.Attribute):
+        return node.attr == "constexpr"
+    return isinstance(node, ast.Name) and node.id == "constexpr"

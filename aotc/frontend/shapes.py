@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import prod
 
+from aotc.frontend.convert import bitcast as reinterpret
 from aotc.frontend.convert import (
     broadcast,
     broadcast_to,
@@ -25,9 +26,8 @@ from aotc.frontend.convert import (
     to_scalar,
     to_value,
 )
-from aotc.frontend.convert import bitcast as reinterpret
-from aotc.frontend.emitter import Emitter, fail
-from aotc.frontend.values import Operand, Slice, shape, show
+from aotc.frontend.emitter import Emitter, mistake
+from aotc.frontend.values import Operand, Slice, is_tuple, shape, show
 from aotc.ir.core import Value
 from aotc.ir.dialects import tile
 from aotc.ir.types import TileType
@@ -35,7 +35,7 @@ from aotc.ir.types import TileType
 
 def _spread_items(items: tuple[Operand, ...]) -> Operand:
     """Take `f(x, 2, 4)` as `f(x, (2, 4))`."""
-    return items[0] if len(items) == 1 and isinstance(items[0], tuple) else items
+    return items[0] if len(items) == 1 and is_tuple(items[0]) else items
 
 
 # ---- making tiles -----------------------------------------------------------------------------
@@ -46,20 +46,20 @@ def arange(emit: Emitter, start: Operand, end: Operand) -> Value:
     first, last = static_int(start, "the start of arange"), static_int(end, "the end of arange")
     extent = last - first
     if extent <= 0:
-        fail(f"arange needs an end above its start, got {first} and {last}")
+        raise mistake(f"arange needs an end above its start, got {first} and {last}")
     if extent & (extent - 1):
-        fail(
+        raise mistake(
             f"the extent of arange must be a power of two, got {last} - {first} = {extent}",
             remedy=f"use tl.arange({first}, {first + (1 << extent.bit_length())}) and mask what "
             "is too much",
         )
     if first < 0 or last > 1 << 31:
-        fail(f"arange must stay within 0 and 2**31, got {first} and {last}")
+        raise mistake(f"arange must stay within 0 and 2**31, got {first} and {last}")
     static_shape((extent,))
     return emit(tile.Arange(first, last)).out
 
 
-def full(emit: Emitter, shape: Operand, value: Operand, dtype: Operand) -> Value:  # noqa: A002
+def full(emit: Emitter, shape: Operand, value: Operand, dtype: Operand) -> Value:
     """Return a tile with `value` in every element."""
     extents = static_shape(shape) if shape != () else ()
     kind = static_scalar_dtype(dtype)
@@ -101,7 +101,7 @@ def _reshape(emit: Emitter, operand: Operand, wanted: Operand) -> Value:
     extents = static_shape(wanted)
     source = shape(value)
     if prod(source) != prod(extents):
-        fail(
+        raise mistake(
             f"cannot reshape {source}, {prod(source)} elements, to {extents}, "
             f"{prod(extents)} elements"
         )
@@ -134,11 +134,11 @@ def item(emit: Emitter, input: Operand) -> Value:  # noqa: A002 - Triton's param
 def expand_dims(emit: Emitter, input: Operand, axis: Operand) -> Value:  # noqa: A002
     """Insert axes of extent 1, counted in the result."""
     value = to_value(emit, input)
-    given = axis if isinstance(axis, tuple) else (axis,)
+    given = axis if is_tuple(axis) else (axis,)
     num_axes = len(shape(value)) + len(given)
     axes = sorted(static_axis(one, num_axes) for one in given)
     if len(dict.fromkeys(axes)) != len(axes):
-        fail(f"expand_dims got an axis twice: {given}")
+        raise mistake(f"expand_dims got an axis twice: {given}")
     for one in axes:
         value = _insert_axis(emit, value, one)
     return value
@@ -156,7 +156,9 @@ def squeeze(emit: Emitter, x: Operand, dim: Operand) -> Value:
     extents = shape(value)
     axis = static_axis(dim, len(extents), "dim")
     if extents[axis] != 1:
-        fail(f"squeeze drops an axis of extent 1, axis {axis} of {extents} has {extents[axis]}")
+        raise mistake(
+            f"squeeze drops an axis of extent 1, axis {axis} of {extents} has {extents[axis]}"
+        )
     return _reshape(emit, value, extents[:axis] + extents[axis + 1 :])
 
 
@@ -167,7 +169,7 @@ def unsqueeze(emit: Emitter, x: Operand, dim: Operand) -> Value:
 
 def subscript(emit: Emitter, value: Value, index: Operand) -> Value:
     """Apply `x[:, None]`: `None` inserts an axis, `:` keeps one. Raises: CompileError."""
-    items = index if isinstance(index, tuple) else (index,)
+    items = index if is_tuple(index) else (index,)
     num_axes = len(shape(value))
     kept = 0
     for axis, one in enumerate(items):
@@ -176,13 +178,13 @@ def subscript(emit: Emitter, value: Value, index: Operand) -> Value:
         elif one == Slice(None, None, None):
             kept += 1
         else:
-            fail(
+            raise mistake(
                 f"a tile is indexed by `None` and `:` only, got {show(one)}",
                 remedy="elements of a tile live in many threads; use tl.where with tl.sum to pick "
                 "some, or load them from memory",
             )
     if kept > num_axes:
-        fail(f"too many indices: {kept} for a tile of {num_axes} axes")
+        raise mistake(f"too many indices: {kept} for a tile of {num_axes} axes")
     return value
 
 
@@ -200,19 +202,19 @@ def trans(emit: Emitter, input: Operand, *dims: Operand) -> Value:  # noqa: A002
     order = _spread_items(dims)
     if order == ():
         num_axes = len(shape(value))
-        if num_axes < 2:  # noqa: PLR2004 - a matrix
-            fail(f"trans without an order needs at least two axes, got {show(value)}")
+        if num_axes < 2:
+            raise mistake(f"trans without an order needs at least two axes, got {show(value)}")
         order = (*range(num_axes - 2), num_axes - 1, num_axes - 2)
     return transpose(emit, value, order)
 
 
 def transpose(emit: Emitter, value: Value, order: Operand) -> Value:
     """Reorder the axes as `order` says. Raises: CompileError if it is no permutation."""
-    items = order if isinstance(order, tuple) else (order,)
+    items = order if is_tuple(order) else (order,)
     num_axes = len(shape(value))
     axes = tuple(static_int(one, "each axis") for one in items)
     if sorted(axes) != list(range(num_axes)):
-        fail(f"the order must name the axes 0 to {num_axes - 1} once each, got {axes}")
+        raise mistake(f"the order must name the axes 0 to {num_axes - 1} once each, got {axes}")
     return value if list(axes) == sorted(axes) else emit(tile.Trans(value, axes)).out
 
 
@@ -234,7 +236,7 @@ def join(emit: Emitter, a: Operand, b: Operand) -> Value:
     """Put two tiles side by side along a new last axis of extent 2."""
     left, right = broadcast(emit, to_value(emit, a), to_value(emit, b))
     if left.type != right.type:
-        fail(f"join takes two tiles of one type, got {show(left)} and {show(right)}")
+        raise mistake(f"join takes two tiles of one type, got {show(left)} and {show(right)}")
     if shape(left):
         return emit(tile.Join(left, right)).out
     left, right = splat(emit, left, (1,)), splat(emit, right, (1,))
@@ -246,7 +248,7 @@ def split(emit: Emitter, a: Operand) -> tuple[Value, ...]:
     value = to_value(emit, a, "a tile")
     extents = shape(value)
     if extents[-1:] != (2,):
-        fail(f"split needs a last axis of extent 2, got {show(value)}")
+        raise mistake(f"split needs a last axis of extent 2, got {show(value)}")
     if len(extents) == 1:
         halves = emit(tile.Split(_reshape(emit, value, (1, 2))))
         return to_scalar(emit, halves.lhs), to_scalar(emit, halves.rhs)
@@ -274,7 +276,7 @@ def cat(
     static_bool(can_reorder, "can_reorder")
     left, right = to_value(emit, input, "a tile"), to_value(emit, other, "a tile")
     if left.type != right.type or not shape(left):
-        fail(
+        raise mistake(
             f"cat takes two tiles of one type and shape, got {show(left)} and {show(right)}",
             remedy="cast or broadcast one of them first",
         )
@@ -318,7 +320,9 @@ def convert(
     if static_bool(bitcast, "bitcast"):
         return reinterpret(emit, value, target)
     if fp_downcast_rounding is not None and not isinstance(fp_downcast_rounding, str):
-        fail(f"fp_downcast_rounding must be 'rtne' or 'rtz', got {show(fp_downcast_rounding)}")
+        raise mistake(
+            f"fp_downcast_rounding must be 'rtne' or 'rtz', got {show(fp_downcast_rounding)}"
+        )
     return cast(emit, value, target, fp_downcast_rounding)
 
 

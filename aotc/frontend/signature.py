@@ -15,10 +15,12 @@ from typing import cast as type_cast
 
 from aotc.frontend.calls import parameter_defaults
 from aotc.frontend.convert import integer_range
-from aotc.frontend.emitter import fail
+from aotc.frontend.emitter import mistake
+from aotc.frontend.globals import Globals, unwrap
 from aotc.frontend.resolve import decorator_call
-from aotc.frontend.static import Evaluator, Globals, is_constexpr_annotation, unwrap
-from aotc.frontend.values import DTYPE_NAMES, Function, Operand, show
+from aotc.frontend.scope import is_constexpr_annotation
+from aotc.frontend.static import Evaluator
+from aotc.frontend.values import DTYPE_NAMES, Function, Operand, is_tuple, show
 from aotc.ir.core import ParamInfo
 from aotc.ir.diagnostics import CompileError, at, did_you_mean
 from aotc.ir.types import SCALARS, PointerType, ScalarType
@@ -50,12 +52,14 @@ def bind_parameters(
     parameters = function.node.args
     listed = [*parameters.posonlyargs, *parameters.args, *parameters.kwonlyargs]
     if parameters.vararg is not None or parameters.kwarg is not None:
-        fail("a kernel cannot have `*` or `**` parameters", loc=function.file.loc(function.node))
+        raise mistake(
+            "a kernel cannot have `*` or `**` parameters", loc=function.file.loc(function.node)
+        )
     names = [one.arg for one in listed]
     for given, what in ((signature, "signature"), (constants, "constants")):
         for name in given:
             if name not in names:
-                fail(
+                raise mistake(
                     f"the {what} names {name!r}, which is no parameter of {function.qualname}",
                     loc=function.file.loc(function.node),
                     remedy=did_you_mean(name, names) or f"its parameters are {', '.join(names)}",
@@ -69,10 +73,10 @@ def bind_parameters(
             continue
         with at(function.file.loc(one)):
             parsed = parse_argument(one.arg, signature[one.arg])
-        if not isinstance(parsed, tuple):
+        if not is_tuple(parsed):
             known[one.arg] = parsed.value
         elif is_constexpr_annotation(one.annotation):
-            fail(
+            raise mistake(
                 f"{one.arg} is a tl.constexpr parameter: it needs a value, not the type "
                 f"{signature[one.arg]!r}",
                 loc=function.file.loc(one),
@@ -98,21 +102,23 @@ def parse_argument(name: str, text: str) -> tuple[ParamInfo, ScalarType | Pointe
     """Read one entry of a signature. Raises: CompileError at the parameter."""
     match = _TYPE.match(text.replace(" ", ""))
     if text.startswith("tensordesc"):
-        fail(f"aotc does not have tensor descriptor arguments yet: {name} is {text!r}")
+        raise mistake(f"aotc does not have tensor descriptor arguments yet: {name} is {text!r}")
     kind = None if match is None else SCALARS.get(DTYPE_NAMES.get(match["name"], match["name"]))
     if match is None or kind is None:
         known = [*SCALARS, *(f"*{one}" for one in SCALARS)]
-        fail(
+        raise mistake(
             f"the type of {name} must be like {_EXAMPLES}, got {text!r}",
             remedy=did_you_mean(text, known),
         )
     if match["value"] is not None:
         if match["star"]:
-            fail(f"only a scalar can have a fixed value, {name} is {text!r}")
+            raise mistake(f"only a scalar can have a fixed value, {name} is {text!r}")
         return _Fixed(_fixed_value(name, kind, match["value"]))
     divisibility = int(match["divisibility"] or 1)
     if divisibility < 1 or (divisibility > 1 and kind.is_float and not match["star"]):
-        fail(f"the divisibility of {name} must be a positive number of an integer, got {text!r}")
+        raise mistake(
+            f"the divisibility of {name} must be a positive number of an integer, got {text!r}"
+        )
     return ParamInfo(name, divisibility), PointerType(kind) if match["star"] else kind
 
 
@@ -126,10 +132,10 @@ def _fixed_value(name: str, kind: ScalarType, text: str) -> Operand:
             return {"true": True, "false": False, "1": True, "0": False}[text.lower()]
         value = int(text, 0)
     except (KeyError, ValueError):
-        fail(f"the fixed value of {name} must be of type {kind}, got {text!r}")
+        raise mistake(f"the fixed value of {name} must be of type {kind}, got {text!r}")
     low, high = integer_range(kind)
     if not low <= value <= high:
-        fail(f"the fixed value of {name} must be from {low} to {high}, got {value}")
+        raise mistake(f"the fixed value of {name} must be from {low} to {high}, got {value}")
     return value
 
 
@@ -146,7 +152,7 @@ def constant_operand(value: object, name: str) -> Operand:
         return tuple(constant_operand(item, name) for item in items)
     if value is None or isinstance(value, int | float | ScalarType | PointerType):
         return value
-    fail(
+    raise mistake(
         f"the constant {name} must be a number, a truth value, a string, a dtype or None, "
         f"got {value!r}"
     )
@@ -187,7 +193,7 @@ def _report_missing(function: Function, missing: list[ast.arg]) -> None:
     constexpr = is_constexpr_annotation(one.annotation)
     what = "value" if constexpr else "type"
     where = "among the constants" if constexpr else f"in the signature, such as {_EXAMPLES}"
-    fail(
+    raise mistake(
         f"the parameter {one.arg} of {function.qualname} has no {what}{rest}",
         loc=function.file.loc(one),
         remedy=f"give it {where}",
@@ -220,4 +226,4 @@ def _evaluate_heuristic(
         ) from error
     if value is None or isinstance(value, int | float | str | tuple | ScalarType):
         return type_cast("Operand", value)
-    fail(f"the heuristic of {name} must give a constant, got {show(value)}")
+    raise mistake(f"the heuristic of {name} must give a constant, got {show(value)}")

@@ -118,4 +118,3 @@ def _syntax_error_loc(error: SyntaxError, path: str) -> Loc:
     same_line = (error.end_lineno or line) == line
     end_col = (error.end_offset or 0) - 1 if same_line else col + 1
     return Loc(path, line, col, max(end_col, col + 1))
-

@@ -12,15 +12,22 @@ from collections.abc import Sequence
 from typing import cast as type_cast
 
 from aotc.frontend.convert import not_a_value
-from aotc.frontend.emitter import fail
+from aotc.frontend.emitter import mistake
 from aotc.frontend.expressions import bind, decay, scalar_truth, static_truth
 from aotc.frontend.frame import Bind, Flow, Frame, Item, Returned, StatementHandler
+from aotc.frontend.globals import truth_of
 from aotc.frontend.loops import translate_for, translate_while
 from aotc.frontend.merge import merge, merge_returned
 from aotc.frontend.operators import BINARY, binary
 from aotc.frontend.program import device_assert
-from aotc.frontend.scope import has_return, is_docstring, names_assigned_by, nested
-from aotc.frontend.static import Evaluator, is_constexpr_annotation, truth_of
+from aotc.frontend.scope import (
+    has_return,
+    is_constexpr_annotation,
+    is_docstring,
+    names_assigned_by,
+    nested,
+)
+from aotc.frontend.static import Evaluator
 from aotc.frontend.values import Operand, Unbound
 from aotc.ir.core import Block, Value
 from aotc.ir.diagnostics import CompileError
@@ -50,7 +57,7 @@ def _annotated_assign(frame: Frame, node: ast.AnnAssign, _rest: Sequence[Item]) 
             _assign_to(frame, node.target, frame.visit(node.value))
         return None
     if not isinstance(node.target, ast.Name):
-        fail("only a variable can be a constexpr")
+        raise mistake("only a variable can be a constexpr")
     name = node.target.id
     if node.value is None:
         frame.declared[name] = None
@@ -58,7 +65,7 @@ def _annotated_assign(frame: Frame, node: ast.AnnAssign, _rest: Sequence[Item]) 
     defined = name in frame.values and not isinstance(frame.values[name], Unbound)
     # The body of an unrolled loop comes here again; that is the same definition.
     if defined and frame.constexprs.get(name) is not node:
-        fail(f"{name} is already defined, and a constexpr cannot be reassigned")
+        raise mistake(f"{name} is already defined, and a constexpr cannot be reassigned")
     frame.constexprs[name] = node
     frame.values[name] = frame.visit(node.value)
     return None
@@ -66,15 +73,15 @@ def _annotated_assign(frame: Frame, node: ast.AnnAssign, _rest: Sequence[Item]) 
 
 def _augmented_assign(frame: Frame, node: ast.AugAssign, _rest: Sequence[Item]) -> Flow:
     if not isinstance(node.target, ast.Name):
-        fail("only a variable can be the target of this assignment")
+        raise mistake("only a variable can be the target of this assignment")
     op = BINARY.get(type(node.op))
     if op is None:
-        fail(f"the operator {type(node.op).__name__} is not part of the kernel language")
+        raise mistake(f"the operator {type(node.op).__name__} is not part of the kernel language")
     left = frame.visit(ast.Name(node.target.id, ast.Load(), **_place(node.target)))
     right = frame.visit(node.value)
     for one in (left, right):
         if isinstance(one, Unbound):
-            not_a_value(one, "a value")
+            raise not_a_value(one, "a value")
     bind(frame, node.target, decay(frame, binary(frame.emit, op, left, right)))
     return None
 
@@ -122,13 +129,19 @@ def _pass(frame: Frame, node: ast.Pass, _rest: Sequence[Item]) -> Flow:
 def _raise(frame: Frame, node: ast.Raise, _rest: Sequence[Item]) -> Flow:
     del frame
     detail = "" if node.exc is None else f": {ast.unparse(node.exc)}"
-    fail(f"this `raise` is reached with the given types and constants{detail}")
+    raise mistake(f"this `raise` is reached with the given types and constants{detail}")
 
 
 _REMEDIES: dict[type[ast.stmt], tuple[str, str]] = {
-    ast.Break: ("`break`", "a loop runs its whole range; use a mask, or a `while` with a condition"),
+    ast.Break: (
+        "`break`",
+        "a loop runs its whole range; use a mask, or a `while` with a condition",
+    ),
     ast.Continue: ("`continue`", "put the rest of the body under an `if`"),
-    ast.FunctionDef: ("a nested function", "move it to module level and decorate it with @triton.jit"),
+    ast.FunctionDef: (
+        "a nested function",
+        "move it to module level and decorate it with @triton.jit",
+    ),
     ast.ClassDef: ("a class", ""),
     ast.Import: ("an import inside a kernel", "import at module level"),
     ast.ImportFrom: ("an import inside a kernel", "import at module level"),
@@ -144,7 +157,7 @@ _REMEDIES: dict[type[ast.stmt], tuple[str, str]] = {
 def _unsupported(frame: Frame, node: ast.stmt, _rest: Sequence[Item]) -> Flow:
     del frame
     what, remedy = _REMEDIES[type(node)]
-    fail(f"{what} is not part of the kernel language", remedy=remedy)
+    raise mistake(f"{what} is not part of the kernel language", remedy=remedy)
 
 
 # ---- branches and returns ---------------------------------------------------------------------
@@ -152,7 +165,7 @@ def _unsupported(frame: Frame, node: ast.stmt, _rest: Sequence[Item]) -> Flow:
 
 def _return(frame: Frame, node: ast.Return, _rest: Sequence[Item]) -> Flow:
     if frame.loop_depth:
-        fail(
+        raise mistake(
             "a `return` cannot leave a run-time loop",
             remedy="set a flag in the loop and return after it",
         )
@@ -191,9 +204,7 @@ def _may_return(frame: Frame, body: Sequence[ast.stmt], changed: dict[str, None]
     return False
 
 
-def _live_arms(
-    frame: Frame, node: ast.If, changed: dict[str, None]
-) -> Sequence[ast.stmt] | None:
+def _live_arms(frame: Frame, node: ast.If, changed: dict[str, None]) -> Sequence[ast.stmt] | None:
     """Return the arm that constants select; None if the condition is for run time."""
     constants = {
         name: value
@@ -221,7 +232,7 @@ def _branch(frame: Frame, node: ast.If, truth: Value) -> None:
         with frame.emit.into(Block()) as block:
             flow = frame.run(body)
         if flow is not None:
-            fail("this `return` was not expected; please report the kernel")
+            raise mistake("this `return` was not expected; please report the kernel")
         sides.append((block, frame.values))
     names = names_assigned_by([*node.body, *node.orelse])
     frame.values = merge(frame, truth, before, sides, names, node)
@@ -230,7 +241,7 @@ def _branch(frame: Frame, node: ast.If, truth: Value) -> None:
 def _branch_to_return(frame: Frame, node: ast.If, truth: Value, rest: Sequence[Item]) -> Returned:
     """Translate a run-time `if` that may return: what follows it goes into both branches."""
     if frame.loop_depth:
-        fail(
+        raise mistake(
             "a `return` cannot leave a run-time loop",
             remedy="set a flag in the loop and return after it",
         )

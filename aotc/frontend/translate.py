@@ -6,20 +6,21 @@ translations with the same files and arguments give the same IR, op for op.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import cast as type_cast
 
 from aotc.frontend.calls import call_operand
-from aotc.frontend.emitter import Emitter, fail
+from aotc.frontend.emitter import Emitter, mistake
 from aotc.frontend.expressions import EXPRESSIONS
 from aotc.frontend.frame import Frame, Program
+from aotc.frontend.globals import Globals, describe_function, unwrap
 from aotc.frontend.resolve import bindings, decorator_call, find_definition, function_names
 from aotc.frontend.signature import bind_parameters
 from aotc.frontend.source import SourceFile
 from aotc.frontend.statements import STATEMENTS
-from aotc.frontend.static import Evaluator, Globals, describe_function, unwrap
+from aotc.frontend.static import Evaluator
 from aotc.frontend.values import Config, Function, Operand, show
 from aotc.ir.core import Block, Kernel
 from aotc.ir.diagnostics import CompileError, Loc, at, current_loc, did_you_mean
@@ -61,7 +62,7 @@ def translate(
     Raises: CompileError for any mistake in the source or in the arguments.
     """
     with _readable_errors():
-        module = Globals(target)
+        module = Globals(Evaluator, target)
         file = module.open(source)
         function = _find_kernel(module, file, kernel)
         where = file.loc(function.node)
@@ -89,7 +90,7 @@ def _run(program: Program, frame: Frame, function: Function) -> None:
     program.enter(function)
     flow = frame.run(function.node.body)
     if flow is not None and flow.value is not None:
-        fail(
+        raise mistake(
             f"a kernel returns nothing, {function.qualname} returns {show(flow.value)}",
             remedy="store results with tl.store",
         )
@@ -97,7 +98,7 @@ def _run(program: Program, frame: Frame, function: Function) -> None:
 
 
 @contextmanager
-def _readable_errors() -> Iterator[None]:
+def _readable_errors() -> Generator[None]:
     """Turn exhaustion of Python's stack, where the source is too deep, into a diagnostic."""
     innermost: Loc | None = None
     try:
@@ -118,8 +119,12 @@ def _find_kernel(module: Globals, file: SourceFile, kernel: str) -> Function:
     node = find_definition(file.tree.body, path) if path and all(path) else None
     if node is not None:
         function = describe_function(file, node, kernel)
-        if not function.is_jit and not node.decorator_list and not _is_rebound(module, file, kernel):
-            fail(
+        if (
+            not function.is_jit
+            and not node.decorator_list
+            and not _is_rebound(module, file, kernel)
+        ):
+            raise mistake(
                 f"{kernel} is a plain Python function",
                 loc=file.loc(node),
                 remedy="decorate it with @triton.jit",
@@ -129,7 +134,7 @@ def _find_kernel(module: Globals, file: SourceFile, kernel: str) -> Function:
     if isinstance(value, Function):
         return value
     names = function_names(file)
-    fail(
+    raise mistake(
         f"{file.path} has no function {kernel!r}",
         loc=Loc(file.path, 1),
         remedy=did_you_mean(kernel, names) or f"it has {', '.join(names) or 'no functions'}",
@@ -138,7 +143,7 @@ def _find_kernel(module: Globals, file: SourceFile, kernel: str) -> Function:
 
 def _is_rebound(module: Globals, file: SourceFile, kernel: str) -> bool:
     """Return whether the file turns the function into a kernel later: `f = triton.jit(f)`."""
-    if len(bindings(file).get(kernel, ())) < 2:  # noqa: PLR2004 - the definition, and another
+    if len(bindings(file).get(kernel, ())) < 2:
         return False
     value = module.lookup(file, kernel)
     return isinstance(value, Function) and value.is_jit
@@ -155,24 +160,24 @@ def autotune_configs(source: str, kernel: str) -> list[dict[str, object]]:
     Raises: CompileError if there is no such decorator or it cannot be evaluated.
     """
     with _readable_errors():
-        module = Globals("")
+        module = Globals(Evaluator, "")
         file = module.open(source)
         function = _find_kernel(module, file, kernel)
         call = decorator_call(function.node, "autotune")
         with at(file.loc(function.node)):
             if call is None:
-                fail(
+                raise mistake(
                     f"{kernel} has no @triton.autotune decorator",
                     remedy="list its configurations in the manifest",
                 )
             listed = [one.value for one in call.keywords if one.arg == "configs"] or call.args[:1]
             if not listed:
-                fail("@triton.autotune lists no configs")
+                raise mistake("@triton.autotune lists no configs")
             value = Evaluator(module, function.file).evaluate(listed[0])
             items = type_cast("list[Operand]", value) if isinstance(value, list | tuple) else []
             configs = [one for one in items if isinstance(one, Config)]
             if not configs or len(configs) != len(items):
-                fail(
+                raise mistake(
                     "the configs of @triton.autotune must be a list of triton.Config, "
                     f"got {show(value)}",
                     loc=file.loc(listed[0]),
@@ -182,4 +187,7 @@ def autotune_configs(source: str, kernel: str) -> list[dict[str, object]]:
 
 def _config_values(config: Config) -> dict[str, object]:
     values = {name: unwrap(value) for name, value in config.values.items() if value is not None}
-    return {**values, **{name: value for name, value in _DEFAULT_CONFIG.items() if name not in values}}
+    return {
+        **values,
+        **{name: value for name, value in _DEFAULT_CONFIG.items() if name not in values},
+    }

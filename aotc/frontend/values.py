@@ -17,7 +17,7 @@ import ast
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TypeAlias
+from typing import TypeAlias, TypeGuard
 
 from aotc.frontend.source import SourceFile
 from aotc.ir.core import Value
@@ -193,7 +193,7 @@ def show(operand: Operand) -> str:
     """Return what an operand is, for a message: its type, or the constant itself."""
     if isinstance(operand, Value):
         return show_type(operand.type)
-    if isinstance(operand, tuple):
+    if is_tuple(operand):
         return "(" + ", ".join(show(item) for item in operand) + ")"
     if isinstance(operand, ScalarType | PointerType | TileType):
         return f"the type {show_type(operand)}"
@@ -212,9 +212,18 @@ def show(operand: Operand) -> str:
     return repr(operand)
 
 
-def is_number(operand: Operand) -> bool:
-    """Return whether `operand` is a constant number or truth value."""
-    return isinstance(operand, int | float)
+def text_of(operand: Operand) -> str:
+    """Return a constant as an f-string shows it; a dtype is `fp16` or `int32`, as Triton has it."""
+    if isinstance(operand, ScalarType) and operand.is_float:
+        return operand.name
+    if isinstance(operand, ScalarType | PointerType | TileType):
+        return show_type(operand)
+    return str(operand)
+
+
+def is_tuple(operand: Operand) -> TypeGuard[tuple[Operand, ...]]:
+    """Return whether `operand` is a tuple; its items are operands too."""
+    return isinstance(operand, tuple)
 
 
 def element(value: Value) -> ScalarType | PointerType:

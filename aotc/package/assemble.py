@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import TypeAlias
 
 from aotc.compiler import Metadata
@@ -126,8 +127,21 @@ def _variant(kernel: KernelSpec, spec: VariantSpec, result: CachedKernel) -> ind
         stack_bytes=metadata.stack_bytes,
         cubin_params=_cubin_params(metadata, position),
         grid=spec.grid,
-        remarks=(*metadata.remarks, *metadata.ptxas_warnings),
+        remarks=tuple(
+            _portable(remark, metadata) for remark in (*metadata.remarks, *metadata.ptxas_warnings)
+        ),
     )
+
+
+def _portable(remark: str, metadata: Metadata) -> str:
+    """Return a remark that names source files without their folders.
+
+    An archive has no paths in it: it is the same wherever it was built.
+    """
+    for path, _ in metadata.source_files:
+        if remark.startswith(f"{path}:"):
+            return PurePath(path).name + remark[len(path) :]
+    return remark
 
 
 def _cubin_params(metadata: Metadata, position: Mapping[str, int]) -> tuple[CubinParam, ...]:

@@ -50,19 +50,9 @@ _KEYWORDS = frozenset(
     """.split()  # noqa: SIM905 (a list of a hundred quoted words is harder to read)
 )
 _LOCALS = frozenset(
-    [
-        "kernels",
-        "stream",
-        "error",
-        "args",
-        "choices",
-        "desc",
-        "scratch",
-        "scratch_bytes",
-        "grid_x",
-        "grid_y",
-        "grid_z",
-    ]
+    """
+    kernels stream error args choices desc scratch scratch_bytes grid_x grid_y grid_z
+    """.split()  # noqa: SIM905 (as above)
 )
 _MEMBERS = frozenset(("open", "kernels", "kernels_get", "archive", "archive_size", "none"))
 _FIND = (

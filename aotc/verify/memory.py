@@ -50,9 +50,7 @@ class Memory:
 
         Raises: ValueError if the memory of its owner is not contiguous.
         """
-        owner = array
-        while isinstance(owner.base, np.ndarray):
-            owner = owner.base
+        owner = _owner_of(array)
         index = next((i for i, known in enumerate(self._owners) if known is owner), None)
         if index is None:
             index = len(self._owners)
@@ -158,6 +156,22 @@ class Memory:
         if (index == first).all():
             return [(first, slice(None))]
         return [(int(i), index == i) for i in np.unique(index)]
+
+
+def _owner_of(array: Array) -> Array:
+    """Return the array that owns the memory that `array` is a view of."""
+    owner: Any = array
+    while owner.base is not None:
+        # `as_strided` puts an object of its own between a view and its array.
+        base = getattr(owner.base, "base", None) if _is_foreign(owner.base) else owner.base
+        if _is_foreign(base):
+            break
+        owner = base
+    return owner
+
+
+def _is_foreign(base: object) -> bool:
+    return not isinstance(base, np.ndarray)
 
 
 def _as_bytes(owner: Array) -> npt.NDArray[np.uint8]:

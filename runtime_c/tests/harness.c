@@ -102,7 +102,7 @@ aotc_allocator counting_allocator(struct counting *counting) {
     return (aotc_allocator){count_allocate, count_deallocate, counting};
 }
 
-aotc_open_options test_options(struct blob_table *table) {
+aotc_open_options fake_options(struct blob_table *table) {
     aotc_open_options options = AOTC_OPEN_OPTIONS_INIT;
     options.decompress = decompress_from_table;
     options.decompress_user = table;

@@ -54,7 +54,7 @@ struct counting {
 aotc_allocator counting_allocator(struct counting *counting);
 
 /* Options with the table's decompressor and the fake driver. */
-aotc_open_options test_options(struct blob_table *table);
+aotc_open_options fake_options(struct blob_table *table);
 
 /* Set `path` and run; for main. */
 int run_tests(int argc, char **argv, void (*const *tests)(void), size_t count);

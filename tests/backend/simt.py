@@ -35,6 +35,7 @@ _LIBDEVICE: dict[str, Callable[..., Any]] = {
     "erf": _ERF,
     "fmod": np.fmod,
     "rsqrt": lambda x: 1 / np.sqrt(x),
+    "rint": np.rint,
     "tanh": np.tanh,
 }
 _FLOAT_CALLS: dict[str, Callable[..., Any]] = {

@@ -43,7 +43,7 @@ def test_a_cap_on_registers_spills() -> None:
     lines += [" bar.sync 0;"]
     lines += [f" st.global.b32 [%rd1+{1024 + 4 * i}], %r{i};" for i in range(1, 120)]
     body = HEADER.format("sm_90a") + (
-        ".visible .entry k(.param .u64 p) .reqntid 128 {\n .reg .b32 %r<128>; .reg .b64 %rd<2>;\n"
+        ".visible .entry k(.param .u64 p) {\n .reg .b32 %r<128>; .reg .b64 %rd<2>;\n"
         " ld.param.b64 %rd1, [p];\n" + "\n".join(lines) + "\n ret;\n}\n"
     )
     assert assemble(body, SM_90).spill_bytes == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from itertools import pairwise
 from math import prod
 
 import numpy as np
@@ -357,11 +358,9 @@ def test_transpose(layout: LinearLayout, data: st.DataObject):
 @given(layouts(), st.data())
 def test_reshape(layout: LinearLayout, data: st.DataObject):
     tile = numbered(layout.shape)
-    shape: list[int] = []
-    left = tile.size
-    while left > 1:
-        shape.append(data.draw(st.sampled_from([1 << i for i in range(left.bit_length())])))
-        left //= shape[-1]
+    num_bits = tile.size.bit_length() - 1
+    cuts = sorted(data.draw(st.lists(st.integers(0, num_bits), max_size=3)))
+    shape = [1 << high - low for low, high in pairwise([0, *cuts, num_bits])]
     moved = layout.reshape(shape)
     assert moved.shape == tuple(shape)
     np.testing.assert_array_equal(spread(tile.reshape(shape), moved), spread(tile, layout))

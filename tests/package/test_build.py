@@ -150,7 +150,7 @@ def test_records_say_what_the_manifest_and_the_compiler_said(project: _Project) 
         (8, 4, 1),
         (12, 4, 2),
     ]
-    assert first.remarks == ("nothing to do",)
+    assert first.remarks == ("k.py:1:1: nothing to do",)
     # A fixed integer is an argument that the launcher checks, a fixed float is none.
     assert [param.name for param in scale.params] == ["x_ptr", "n", "one"]
     assert [(guard.text, guard.is_promise) for guard in scale.guards] == [("one is 1", True)]
@@ -187,6 +187,14 @@ def test_any_number_of_jobs_writes_the_same_bytes(
     other.output = tmp_path / "again"
     (tmp_path / "cache").rename(tmp_path / "old-cache")
     other.build(jobs=jobs)
+    assert other.files() == project.files()
+
+
+def test_another_folder_gives_the_same_bytes(project: _Project, tmp_path: Path) -> None:
+    project.build()
+    (tmp_path / "elsewhere").mkdir()
+    other = _Project(tmp_path / "elsewhere")
+    other.build()
     assert other.files() == project.files()
 
 
@@ -345,4 +353,7 @@ def test_result_as_data(project: _Project) -> None:
     assert data["warnings"] == ["a warning"]
     assert data["errors"][0]["in"] == "add sm_90a T=fp16 n:16 num_warps=4"
     assert data["errors"][0]["bug"] is False
-    assert data["remarks"] == ["scale sm_90a: nothing to do", "scale sm_80: nothing to do"]
+    assert data["remarks"] == [
+        "scale sm_90a: k.py:1:1: nothing to do",
+        "scale sm_80: k.py:1:1: nothing to do",
+    ]

@@ -211,6 +211,18 @@ def test_two_arguments_of_one_c_name_are_an_error(samples: SimpleNamespace) -> N
         header_text(Archive("n", "1", (replace(samples.copy, params=params),)))
 
 
+def test_names_of_c_and_of_the_header_get_an_underscore(
+    samples: SimpleNamespace, tmp_path: Path
+) -> None:
+    names = ("open", "archive", "kernels", "double", "ok")
+    kernels = tuple(replace(samples.copy, name=name) for name in names)
+    text = header_text(Archive("llm", "1", kernels))
+    for function in ("llm_open_(", "llm_archive_(", "llm_kernels_(", "llm_double_(", "llm_ok("):
+        assert f"static inline aotc_status {function}const llm_kernels *kernels" in text
+    (tmp_path / "llm.h").write_text(text)
+    compiled(tmp_path, '#include "llm.h"\n', "c++17")
+
+
 def test_an_archive_may_not_take_the_runtimes_prefix(samples: SimpleNamespace) -> None:
     with pytest.raises(ManifestError, match="'aotc'"):
         header_text(Archive("aotc", "1", (samples.copy,)))

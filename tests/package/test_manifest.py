@@ -6,6 +6,8 @@ import contextlib
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from aotc.ir.diagnostics import CompileError, DiagnosticError, ManifestError
 from aotc.package.manifest import load, parse
@@ -307,3 +309,28 @@ def test_deep_nesting_is_a_manifest_error() -> None:
 def test_every_truncation_is_a_typed_error_or_fine(folder: Path, end: int) -> None:
     with contextlib.suppress(DiagnosticError):
         assert _parse(folder, _FULL[:end]).kernels
+
+
+@given(
+    edits=st.lists(
+        st.tuples(st.integers(0, len(_FULL)), st.integers(0, 4), st.text(max_size=3)),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_any_edit_is_a_typed_error_or_fine(
+    tmp_path_factory: pytest.TempPathFactory, edits: list[tuple[int, int, str]]
+) -> None:
+    folder = tmp_path_factory.mktemp("edited")
+    (folder / "norm.py").write_text(_SOURCE)
+    text = _FULL
+    for at, length, replacement in edits:
+        text = text[:at] + replacement + text[at + length :]
+    try:
+        manifest = parse(text, str(folder / "kernels.toml"))
+    except DiagnosticError as error:
+        loc = error.loc
+        assert loc is not None
+        assert loc.line <= text.count("\n") + 2
+    else:
+        assert manifest.kernels

@@ -79,7 +79,7 @@ def compile_empty(request: CompileRequest) -> CompiledKernel:
         spill_bytes=0,
         stack_bytes=0,
         params=tuple(params),
-        remarks=("nothing to do",),
+        remarks=(f"{request.source}:1:1: nothing to do",),
         ptxas_warnings=(),
         source_files=((request.source, hashlib.sha256(source).hexdigest()),),
     )

@@ -1,0 +1,103 @@
+"""What a kernel may ask of a dtype: `x.dtype.element_ty`, `T.is_fp16()`, `T.primitive_bitwidth`.
+
+Dtypes in a kernel are the types of `aotc.ir.types` themselves, so their attributes are a table
+here and not methods there: they are the language's words, not the IR's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from aotc.frontend.emitter import mistake
+from aotc.frontend.values import DType, Operand, StaticCall, show_type, text_of
+from aotc.ir.diagnostics import did_you_mean
+from aotc.ir.types import PointerType, ScalarType, TileType
+
+
+def dtype_attribute(dtype: DType, name: str) -> Operand:
+    """Return an attribute of a dtype, as a kernel asks for it. Raises: CompileError."""
+    scalar = dtype.element if isinstance(dtype, TileType) else dtype
+    table = _TYPE_ATTRIBUTES if isinstance(dtype, TileType) else {}
+    pointer = _POINTER_ATTRIBUTES if isinstance(scalar, PointerType) else {}
+    known = {**_DTYPE_ATTRIBUTES, **pointer, **table}
+    if name in known:
+        return known[name](dtype)
+    if name.startswith("is_"):
+        answer = _dtype_question(dtype, name.removeprefix("is_"))
+        if answer is not None:
+            return StaticCall(name, lambda: answer)
+    raise mistake(
+        f"the type {show_type(dtype)} has no attribute {name!r}",
+        remedy=did_you_mean(name, [*known, *(f"is_{one}" for one in _QUESTIONS)]),
+    )
+
+
+def _dtype_question(dtype: DType, name: str) -> bool | None:
+    if name == "block":
+        return isinstance(dtype, TileType)
+    scalar = dtype.element if isinstance(dtype, TileType) else dtype
+    if isinstance(scalar, PointerType):
+        return name == "ptr" if name in _QUESTIONS or name == "const" else None
+    if isinstance(dtype, TileType):
+        # A tile's type is no scalar type, so Triton answers no to most; asking the element is
+        # what every such question means.
+        return _dtype_question(scalar, name)
+    question = _QUESTIONS.get(name)
+    return None if question is None else question(scalar)
+
+
+_QUESTIONS: dict[str, Callable[[ScalarType], bool]] = {
+    "ptr": lambda dtype: False,
+    "const": lambda dtype: False,
+    "block": lambda dtype: False,
+    "floating": lambda dtype: dtype.is_float,
+    "standard_floating": lambda dtype: dtype.is_float and dtype.bits > 8,
+    "int": lambda dtype: dtype.is_int,
+    "int_signed": lambda dtype: dtype.is_signed,
+    "int_unsigned": lambda dtype: dtype.is_int and not dtype.is_signed,
+    "bool": lambda dtype: dtype.is_bool,
+    "fp8": lambda dtype: dtype.is_float and dtype.bits == 8,
+    **{
+        name: (lambda dtype, name=name: dtype.name == name)
+        for name in ("fp8e4nv", "fp8e5", "fp16", "bf16", "fp32", "fp64")
+    },
+    **{
+        f"{word}{bits}": (lambda dtype, name=f"{letter}{bits}": dtype.name == name)
+        for word, letter in (("int", "i"), ("uint", "u"))
+        for bits in (8, 16, 32, 64)
+    },
+    "int1": lambda dtype: dtype.is_bool,
+    "fp8e4b15": lambda dtype: False,
+    "fp8e4b8": lambda dtype: False,
+    "fp8e5b16": lambda dtype: False,
+}
+
+
+def _scalar(dtype: DType) -> ScalarType | PointerType:
+    return dtype.element if isinstance(dtype, TileType) else dtype
+
+
+def _pointee(dtype: DType) -> Operand:
+    scalar = _scalar(dtype)
+    return scalar.pointee if isinstance(scalar, PointerType) else scalar
+
+
+_DTYPE_ATTRIBUTES: dict[str, Callable[[DType], Operand]] = {
+    "scalar": _scalar,
+    "dtype": _scalar,
+    "primitive_bitwidth": lambda dtype: _scalar(dtype).bits,
+    "int_bitwidth": lambda dtype: _scalar(dtype).bits,
+    "itemsize": lambda dtype: _scalar(dtype).bits // 8,
+    "fp_mantissa_width": lambda dtype: getattr(_scalar(dtype), "mantissa_bits", 0),
+    "name": text_of,
+    "value": lambda dtype: dtype,
+    "type": lambda dtype: dtype,
+}
+
+_POINTER_ATTRIBUTES: dict[str, Callable[[DType], Operand]] = {"element_ty": _pointee}
+
+_TYPE_ATTRIBUTES: dict[str, Callable[[DType], Operand]] = {
+    "element_ty": _scalar,
+    "shape": lambda dtype: dtype.shape if isinstance(dtype, TileType) else (),
+    "numel": lambda dtype: dtype.num_elems if isinstance(dtype, TileType) else 1,
+}

@@ -1,0 +1,255 @@
+"""Module-level names: what each is, for every file that one translation reads.
+
+A name's value is found by evaluating the statement that binds it, once, when something asks for
+it. Where several bind it, the conditions they stand under decide; a binding in an `except` clause
+counts only if the others lead to a module that is not there.
+
+Invariant: nothing is evaluated that no kernel asks for, and no file is opened that no name leads
+to.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Sequence
+from typing import Protocol, cast
+
+from aotc.frontend import source
+from aotc.frontend.builtins import ALIASES, MODULES, module_member, unknown_member
+from aotc.frontend.emitter import mistake
+from aotc.frontend.resolve import Binding, bindings, decorator_names, find_module
+from aotc.frontend.scope import is_constexpr_annotation
+from aotc.frontend.source import SourceFile
+from aotc.frontend.values import (
+    Constexpr,
+    External,
+    Function,
+    Module,
+    Operand,
+    UserModule,
+    show,
+)
+from aotc.ir.diagnostics import CompileError, at, current_loc
+
+_MAX_STEPS = 200_000
+_UNKNOWN_NAME = object()
+
+
+class Interpreter(Protocol):
+    """Evaluate Python of one file: `static.Evaluator`, which needs this module itself."""
+
+    def evaluate(self, node: ast.expr) -> Operand:
+        """Return the value of an expression."""
+        ...
+
+    def assigned(self, statement: ast.stmt, name: str) -> Operand:
+        """Return what an assignment gives to `name`."""
+        ...
+
+
+class Globals:
+    """Answer what module-level names are, for every file that one translation reads."""
+
+    def __init__(
+        self, interpreter: Callable[[Globals, SourceFile], Interpreter], target: str
+    ) -> None:
+        self._interpreter = interpreter
+        self._target = target
+        self.files: dict[str, SourceFile] = {}
+        self._known: dict[tuple[str, str], Operand] = {}
+        self._in_progress: dict[tuple[str, str], None] = {}
+        self.steps = 0
+        self.depth = 0
+
+    def open(self, path: str) -> SourceFile:
+        """Return the parsed file at `path` and note that it was read."""
+        known = self.files.get(path)
+        if known is None:
+            known = self.files[path] = source.load(path)
+        return known
+
+    def step(self) -> None:
+        """Count one step of evaluation. Raises: CompileError when there are too many."""
+        self.steps += 1
+        if self.steps > _MAX_STEPS:
+            raise mistake("evaluating the globals of the kernel's file takes too long")
+
+    # -- names -----------------------------------------------------------------
+
+    def lookup(self, file: SourceFile, name: str) -> Operand:
+        """Return the value of a module-level name; see `is_known`. Raises: CompileError."""
+        key = (file.path, name)
+        if key in self._known:
+            return self._known[key]
+        if key in self._in_progress:
+            raise mistake(f"the global {name} is defined by itself")
+        self._in_progress[key] = None
+        try:
+            value = self._lookup(file, name)
+        finally:
+            del self._in_progress[key]
+        self._known[key] = value
+        return value
+
+    @staticmethod
+    def is_known(value: Operand) -> bool:
+        """Return whether `lookup` found a definition."""
+        return value is not _UNKNOWN_NAME
+
+    def _lookup(self, file: SourceFile, name: str) -> Operand:
+        listed = bindings(file).get(name, ())
+        possible = [one for one in listed if self._guards_hold(file, one) is not False]
+        chosen = [one for one in possible if self._guards_hold(file, one)] or possible
+        firm = [one for one in chosen if not one.is_fallback]
+        for binding in (*reversed(firm), *(one for one in reversed(chosen) if one.is_fallback)):
+            value = self._bound(file, name, binding)
+            if not isinstance(value, External) or len(chosen) == 1:
+                return value
+        if chosen:
+            return self._bound(file, name, chosen[-1])
+        for star in bindings(file).get("*", ()):
+            value = self._imported(file, star, name)
+            if self.is_known(value):
+                return value
+        return _UNKNOWN_NAME
+
+    def _guards_hold(self, file: SourceFile, binding: Binding) -> bool | None:
+        """Return whether a binding's conditions hold; None if that is not known."""
+        known = True
+        for test, outcome in binding.guards:
+            try:
+                held = truth_of(self._interpreter(self, file).evaluate(test))
+            except CompileError:
+                known = False
+                continue
+            if held is not outcome:
+                return False
+        return True if known else None
+
+    def _bound(self, file: SourceFile, name: str, binding: Binding) -> Operand:
+        statement = binding.statement
+        if binding.alias is not None:
+            return self._imported(file, binding, name)
+        if isinstance(statement, ast.FunctionDef):
+            return describe_function(file, statement, statement.name)
+        if isinstance(statement, ast.ClassDef):
+            return External(f"{file.path}:{name}")
+        with at(file.loc(statement, current_loc())):
+            value = self._interpreter(self, file).assigned(statement, name)
+        if isinstance(statement, ast.AnnAssign) and is_constexpr_annotation(statement.annotation):
+            return Constexpr(unwrap(value))
+        return value
+
+    def _imported(self, file: SourceFile, binding: Binding, name: str) -> Operand:
+        alias, statement = binding.alias, binding.statement
+        if alias is None:
+            return _UNKNOWN_NAME
+        if isinstance(statement, ast.Import):
+            dotted = alias.name if alias.asname else alias.name.partition(".")[0]
+            return self.module(file, dotted, 0)
+        if not isinstance(statement, ast.ImportFrom):
+            return _UNKNOWN_NAME
+        origin, level = statement.module or "", statement.level
+        wanted = name if alias.name == "*" else alias.name
+        if origin == "__future__":
+            return External(f"__future__.{wanted}")
+        parent = self.module(file, origin, level)
+        if isinstance(parent, External):
+            submodule = self.module(file, f"{origin}.{wanted}".strip("."), level)
+            if not isinstance(submodule, External):
+                return submodule
+            return _UNKNOWN_NAME if alias.name == "*" else External(f"{parent.path}.{wanted}")
+        if alias.name == "*":
+            return self._star_member(parent, wanted)
+        if isinstance(parent, Module) and wanted not in MODULES[parent.name]:
+            # Fine as long as nothing uses it; a kernel that does gets the error there.
+            return External(f"{parent.name}.{wanted}")
+        with at(file.loc(statement, current_loc())):
+            return self.member(parent, wanted)
+
+    def _star_member(self, parent: Operand, name: str) -> Operand:
+        if isinstance(parent, UserModule):
+            return self.lookup(parent.file, name)
+        if isinstance(parent, Module):
+            return MODULES[parent.name].get(name, _UNKNOWN_NAME)
+        return _UNKNOWN_NAME
+
+    # -- modules ---------------------------------------------------------------
+
+    def module(self, importer: SourceFile, name: str, level: int) -> Operand:
+        """Return the module an import names."""
+        if not level:
+            known = ALIASES.get(name, name)
+            if known in MODULES:
+                return Module(known)
+        path = find_module(importer, name, level) if name or level else None
+        return UserModule(self.open(path)) if path else External("." * level + name)
+
+    def member(self, owner: Operand, name: str) -> Operand:
+        """Return an attribute of a module or of an unknown object. Raises: CompileError."""
+        if isinstance(owner, Module):
+            return module_member(owner, name)
+        if isinstance(owner, UserModule):
+            value = self.lookup(owner.file, name)
+            if self.is_known(value):
+                return value
+            path = find_module(owner.file, name, 1) if owner.file.is_package else None
+            if path is not None:
+                return UserModule(self.open(path))
+            raise unknown_member(owner.file.path, name, bindings(owner.file))
+        if isinstance(owner, External):
+            return self._external(f"{owner.path}.{name}")
+        raise mistake(f"{show(owner)} has no attribute {name!r}")
+
+    def _external(self, path: str) -> Operand:
+        """Return a member of an unknown module; what asks about the GPU is answered."""
+        digits = "".join(one for one in self._target if one.isdigit())
+        arch = int(digits) if digits else 0
+        answers: dict[str, Operand] = {
+            "triton.runtime.driver.active.get_current_target().backend": "cuda",
+            "triton.runtime.driver.active.get_current_target().arch": arch,
+            "triton.runtime.driver.active.get_current_target().warp_size": 32,
+            "torch.version.hip": None,
+            "torch.version.xpu": None,
+        }
+        return answers.get(path, External(path))
+
+
+def describe_function(file: SourceFile, node: ast.FunctionDef, qualname: str) -> Function:
+    """Return a function of a file, with what its decorators say of it."""
+    names = decorator_names(node)
+    return Function(
+        file,
+        node,
+        qualname,
+        is_jit=any(name.endswith("jit") for name in names),
+        is_constexpr="constexpr_function" in names,
+    )
+
+
+def unwrap(value: Operand) -> Operand:
+    """Return a constant without its `tl.constexpr`, with lists as tuples."""
+    if isinstance(value, Constexpr):
+        return unwrap(value.value)
+    if isinstance(value, tuple | list):
+        items = cast("Sequence[Operand]", value)
+        return tuple(unwrap(item) for item in items)
+    return value
+
+
+def truth_of(value: Operand) -> bool:
+    """Return the truth of a constant. Raises: CompileError if it is not known."""
+    value = unwrap(value)
+    if isinstance(value, External):
+        raise not_known(value)
+    if isinstance(value, bool | int | float | str | tuple | dict) or value is None:
+        return bool(value)  # pyright: ignore[reportUnknownArgumentType]
+    return True
+
+
+def not_known(value: External) -> CompileError:
+    """Return the error to raise: only running the file would tell what this is."""
+    return mistake(
+        f"{value.path} is not known without running the file",
+        remedy="give the value as a `tl.constexpr` argument of the kernel, or write it out",
+    )

@@ -1,0 +1,612 @@
+/* _native_kernel.c: Kernel, a callable: bind the arguments of a call, choose, launch.
+ *
+ *     kernel(x, y, n, CAUSAL=True, stream=s)            every word a param, a choice, or one of
+ *                                                       stream, grid, config
+ *     kernel.launch(args, grid=, stream=, config=, choices=, pdl=, scratch=)
+ *     kernel.select(args, ...)                          what a launch would do
+ *
+ * The call is the hot path: it is a vectorcall, allocates nothing, and compares words by identity
+ * first, since both sides are interned.
+ */
+#include "_native.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+/* ---- binding ----------------------------------------------------------------------------------- */
+
+static void launch_begin(struct launch *launch, struct native_kernel *kernel) {
+    memset(launch, 0, offsetof(struct launch, objects));
+    launch->kernel = kernel;
+    launch->state = kernel->state;
+    launch->device = -1;
+    memset(launch->objects, 0, kernel->param_count * sizeof *launch->objects);
+}
+
+static void launch_end(struct launch *launch) {
+    for (uint32_t i = 0; i < launch->held_count; ++i) {
+        Py_DECREF(launch->held[i]);
+    }
+}
+
+#define LAUNCH_FAIL(launch, ...)                                                                    \
+    NATIVE_FAIL((launch)->state, AOTC_ERROR_ARG, .file = (launch)->kernel->handle->path,            \
+                .kernel = PyUnicode_AsUTF8((launch)->kernel->name), __VA_ARGS__)
+
+int native_bad_argument(const struct launch *launch, uint32_t index, const char *expected, const char *got,
+                        const char *remedy) {
+    const char *name = PyUnicode_AsUTF8(launch->kernel->params[index].name);
+    return LAUNCH_FAIL(launch, .field = aotci_text("argument '%s'", name).chars, .expected = expected, .got = got,
+                       .remedy = remedy);
+}
+
+int native_bad_protocol(const struct launch *launch, uint32_t index, const char *expected) {
+    /* The exception that is set tells the rest: it becomes the cause. */
+    return native_bad_argument(launch, index, expected, "one that raised an exception when it was asked",
+                               "see the exception that caused this one");
+}
+
+struct aotci_text native_type_text(PyObject *object) {
+    return object == Py_None ? aotci_text("None") : aotci_text("%.200s", Py_TYPE(object)->tp_name);
+}
+
+static struct aotci_text name_list(PyObject *const *names, uint32_t count, size_t stride_bytes) {
+    struct aotci_text list = {""};
+    for (uint32_t i = 0; i < count; ++i) {
+        PyObject *name = *(PyObject *const *)((const char *)names + i * stride_bytes);
+        aotci_text_add(&list, "%s%s", i == 0 ? "" : ", ", PyUnicode_AsUTF8(name));
+    }
+    return list;
+}
+
+static struct aotci_text param_list(const struct native_kernel *kernel) {
+    return name_list(&kernel->params[0].name, kernel->param_count, sizeof *kernel->params);
+}
+
+static struct aotci_text choice_list(const struct native_kernel *kernel) {
+    return name_list(kernel->choice_names, kernel->choice_count, sizeof *kernel->choice_names);
+}
+
+static int wrong_count(const struct launch *launch, Py_ssize_t count) {
+    const struct native_kernel *kernel = launch->kernel;
+    return LAUNCH_FAIL(launch, .field = "arguments",
+                       .expected = aotci_text("%" PRIu32 " (%s)", kernel->param_count, param_list(kernel).chars).chars,
+                       .got = aotci_text("%zd", count).chars);
+}
+
+static int bind_positional(struct launch *launch, PyObject *const *args, Py_ssize_t count) {
+    if (count > (Py_ssize_t)launch->kernel->param_count) {
+        return wrong_count(launch, count);
+    }
+    memcpy(launch->objects, args, (size_t)count * sizeof *args);
+    return 0;
+}
+
+/* Say whether two strings are equal; interned ones are the same object. -1 on failure. */
+static int same_name(PyObject *a, PyObject *b) {
+    if (a == b) {
+        return 1;
+    }
+    return PyUnicode_Check(b) ? PyUnicode_Compare(a, b) == 0 && !PyErr_Occurred() : 0;
+}
+
+static bool bind_param(struct launch *launch, PyObject *name, PyObject *object, int *result) {
+    const struct native_kernel *kernel = launch->kernel;
+    for (uint32_t i = 0; i < kernel->param_count; ++i) {
+        if (same_name(kernel->params[i].name, name)) {
+            *result = launch->objects[i] == NULL ? 0
+                                                 : native_bad_argument(launch, i, "one value",
+                                                                       "two: by position and by name", NULL);
+            launch->objects[i] = object;
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool bind_choice(struct launch *launch, PyObject *name, PyObject *object, int *result) {
+    const struct native_kernel *kernel = launch->kernel;
+    for (uint32_t i = 0; i < kernel->choice_count; ++i) {
+        if (same_name(kernel->choice_names[i], name)) {
+            aotc_value *value = &launch->choices[launch->choice_count];
+            *result = native_read_value(launch, "choice", kernel->choice_names[i], object, value);
+            launch->choice_count += launch->choice_count < LIMIT_CHOICES - 1;
+            return true;
+        }
+    }
+    return false;
+}
+
+static int unknown_keyword(const struct launch *launch, PyObject *name, bool with_options) {
+    const struct native_kernel *kernel = launch->kernel;
+    const struct aotci_text params = param_list(kernel);
+    const struct aotci_text choices = choice_list(kernel);
+    const char *given = PyUnicode_Check(name) ? PyUnicode_AsUTF8(name) : NULL;
+    struct aotci_text expected = aotci_text("an argument (%s)", params.chars);
+    if (kernel->choice_count != 0) {
+        aotci_text_add(&expected, ", a choice (%s)", choices.chars);
+    }
+    if (with_options) {
+        aotci_text_add(&expected, ", or stream, grid, config");
+    }
+    return LAUNCH_FAIL(launch, .field = "keyword", .expected = expected.chars,
+                       .got = aotci_text("'%s'", given == NULL ? "?" : given).chars);
+}
+
+/* ---- options ----------------------------------------------------------------------------------- */
+
+static int read_grid(struct launch *launch, PyObject *object) {
+    PyObject *items = NULL;
+    if (object == Py_None) {
+        return 0;
+    }
+    if (PyLong_Check(object)) {
+        items = PyTuple_Pack(1, object);
+    } else {
+        items = PySequence_Check(object) ? PySequence_Tuple(object) : NULL;
+    }
+    const Py_ssize_t rank = items == NULL ? 0 : PyTuple_GET_SIZE(items);
+    bool valid = rank >= 1 && rank <= 3;
+    for (Py_ssize_t i = 0; valid && i < rank; ++i) {
+        PyObject *number = PyNumber_Index(PyTuple_GET_ITEM(items, i));
+        int overflow = 0;
+        launch->grid[i] = number == NULL ? -1 : PyLong_AsLongLongAndOverflow(number, &overflow);
+        valid = number != NULL && overflow == 0;
+        Py_XDECREF(number);
+    }
+    Py_XDECREF(items);
+    if (!valid) {
+        PyErr_Clear();
+        return LAUNCH_FAIL(launch, .field = "grid", .expected = "an integer, or 1 to 3 of them: numbers of programs",
+                           .got = native_type_text(object).chars);
+    }
+    launch->grid_rank = (uint32_t)rank;
+    return 0;
+}
+
+static int read_config(struct launch *launch, PyObject *object) {
+    Py_ssize_t position = 0;
+    PyObject *name = NULL;
+    PyObject *value = NULL;
+    if (object == Py_None) {
+        return 0;
+    }
+    if (!PyDict_Check(object) || PyDict_GET_SIZE(object) > LIMIT_CONFIG_ENTRIES) {
+        return LAUNCH_FAIL(launch, .field = "config", .expected = "a dictionary such as {\"num_warps\": 8}",
+                           .got = native_type_text(object).chars);
+    }
+    while (PyDict_Next(object, &position, &name, &value)) {
+        if (native_read_value(launch, "config", name, value, &launch->config[launch->config_count]) < 0) {
+            return -1;
+        }
+        launch->config_count += 1;
+    }
+    return 0;
+}
+
+static int read_choices(struct launch *launch, PyObject *object) {
+    Py_ssize_t position = 0;
+    PyObject *name = NULL;
+    PyObject *value = NULL;
+    int result = 0;
+    if (object == Py_None) {
+        return 0;
+    }
+    if (!PyDict_Check(object)) {
+        return LAUNCH_FAIL(launch, .field = "choices", .expected = "a dictionary such as {\"CAUSAL\": True}",
+                           .got = native_type_text(object).chars);
+    }
+    while (result == 0 && PyDict_Next(object, &position, &name, &value)) {
+        if (!bind_choice(launch, name, value, &result)) {
+            const struct aotci_text list = choice_list(launch->kernel);
+            const char *text = PyUnicode_Check(name) ? PyUnicode_AsUTF8(name) : "?";
+            return LAUNCH_FAIL(launch, .field = "choices",
+                               .expected = launch->kernel->choice_count == 0 ? "none: the kernel has no choices"
+                                                                             : list.chars,
+                               .got = aotci_text("'%s'", text == NULL ? "?" : text).chars);
+        }
+    }
+    return result;
+}
+
+static int read_scratch(struct launch *launch, PyObject *object) {
+    Py_ssize_t size_bytes = 0;
+    unsigned long long address = 0;
+    if (object == Py_None) {
+        return 0;
+    }
+    if (!PyTuple_Check(object) || !PyArg_ParseTuple(object, "Kn", &address, &size_bytes) || size_bytes < 0) {
+        PyErr_Clear();
+        return LAUNCH_FAIL(launch, .field = "scratch", .expected = "a tuple (address, size in bytes)",
+                           .got = native_type_text(object).chars);
+    }
+    launch->scratch = (void *)(uintptr_t)address;
+    launch->scratch_bytes = (uint64_t)size_bytes;
+    return 0;
+}
+
+static int bind_keyword(struct launch *launch, PyObject *name, PyObject *object) {
+    const struct native_names *names = &launch->state->names;
+    int result = 0;
+    if (bind_param(launch, name, object, &result) || bind_choice(launch, name, object, &result)) {
+        return result;
+    }
+    if (same_name(names->stream, name)) {
+        return native_read_stream(launch, object);
+    }
+    if (same_name(names->grid, name)) {
+        return read_grid(launch, object);
+    }
+    if (same_name(names->config, name)) {
+        return read_config(launch, object);
+    }
+    return unknown_keyword(launch, name, true);
+}
+
+/* ---- converting -------------------------------------------------------------------------------- */
+
+static int missing_argument(const struct launch *launch, uint32_t index) {
+    uint32_t given = 0;
+    for (uint32_t i = 0; i < launch->kernel->param_count; ++i) {
+        given += launch->objects[i] != NULL;
+    }
+    if (given == index) {
+        return wrong_count(launch, given);
+    }
+    return native_bad_argument(launch, index, "a value", "none", NULL);
+}
+
+/* A scalar whose type variable the other arguments decide, unless it says its dtype itself. */
+static int read_variable_scalar(struct launch *launch, uint32_t index) {
+    const unsigned variable = (unsigned)launch->kernel->params[index].type_variable;
+    PyObject *object = launch->objects[index];
+    PyObject *number = NULL;
+    uint32_t dtype = launch->bound[variable];
+    const int is_pair = native_split_pair(launch, index, object, &number, &dtype);
+    if (is_pair < 0) {
+        return -1;
+    }
+    if (dtype == AOTC_DTYPE_NONE) {
+        dtype = launch->kernel->only_dtypes[variable];
+    }
+    if (dtype == AOTC_DTYPE_NONE) {
+        return native_bad_argument(launch, index, "a number with its dtype, such as (1.0, \"fp32\")",
+                                   native_type_text(object).chars, "no other argument says the dtype");
+    }
+    launch->bound[variable] = (uint8_t)dtype;
+    return native_read_scalar(launch, index, is_pair ? number : object, dtype);
+}
+
+/* Read what waited: first what may need the stream, then the scalars whose dtypes the former decide. */
+static int convert_deferred(struct launch *launch) {
+    const struct native_kernel *kernel = launch->kernel;
+    for (uint32_t i = 0; i < kernel->param_count; ++i) {
+        if (launch->args[i].kind == 0 && kernel->params[i].kind != AOTC_SCALAR &&
+            native_read_dlpack(launch, i, launch->objects[i]) < 0) {
+            return -1;
+        }
+    }
+    for (uint32_t i = 0; i < kernel->param_count; ++i) {
+        if (launch->args[i].kind == 0 && read_variable_scalar(launch, i) < 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static int convert(struct launch *launch) {
+    const struct native_kernel *kernel = launch->kernel;
+    for (uint32_t i = 0; i < kernel->param_count; ++i) {
+        PyObject *object = launch->objects[i];
+        const struct kernel_param *param = &kernel->params[i];
+        int result = 0;
+        if (object == NULL) {
+            return missing_argument(launch, i);
+        }
+        if (param->kind != AOTC_SCALAR) {
+            result = native_read_tensor(launch, i, object);
+        } else if (param->dtype != AOTC_DTYPE_NONE) {
+            result = native_read_scalar(launch, i, object, param->dtype);
+        } else {
+            launch->args[i].kind = 0;
+            launch->is_deferred = true;
+        }
+        if (result < 0) {
+            return -1;
+        }
+    }
+    return launch->is_deferred ? convert_deferred(launch) : 0;
+}
+
+/* ---- launching --------------------------------------------------------------------------------- */
+
+static int closed(const struct launch *launch) {
+    return NATIVE_FAIL(launch->state, AOTC_ERROR_STATE, .file = launch->kernel->handle->path,
+                       .kernel = PyUnicode_AsUTF8(launch->kernel->name), .field = "library",
+                       .expected = "an open one", .got = "one that was closed", .remedy = "load it again");
+}
+
+/* Launch, or only select if there is a selection to fill. */
+static int run(struct launch *launch, aotc_selection *selection) {
+    if (convert(launch) < 0) {
+        return -1;
+    }
+    /* From here on nothing of Python's runs until the launch is done. */
+    if (launch->kernel->handle->archive == NULL) {
+        return closed(launch);
+    }
+    const aotc_launch_desc desc = {
+        .struct_size = (uint32_t)sizeof desc,
+        .flags = launch->flags,
+        .args = launch->args,
+        .choices = launch->choices,
+        .config = launch->config,
+        .arg_count = launch->kernel->param_count,
+        .choice_count = launch->choice_count,
+        .config_count = launch->config_count,
+        .grid_rank = launch->grid_rank,
+        .grid = {launch->grid[0], launch->grid[1], launch->grid[2]},
+        .stream = (struct CUstream_st *)launch->stream,
+        .scratch = launch->scratch,
+        .scratch_bytes = launch->scratch_bytes,
+    };
+    bool entered = false;
+    if (native_enter(launch, &entered) < 0) {
+        return -1;
+    }
+    aotc_error error;
+    error.struct_size = (uint32_t)sizeof error;
+    const aotc_status status = selection == NULL ? aotc_launch(launch->kernel->kernel, &desc, &error)
+                                                 : aotc_select(launch->kernel->kernel, &desc, selection, &error);
+    if (entered) {
+        native_leave(launch);
+    }
+    return status == AOTC_OK ? 0 : native_raise(launch->state, &error);
+}
+
+static PyObject *kernel_call(PyObject *object, PyObject *const *args, size_t flagged_count, PyObject *keywords) {
+    struct launch launch;
+    const Py_ssize_t count = PyVectorcall_NARGS(flagged_count);
+    launch_begin(&launch, (struct native_kernel *)object);
+    int result = bind_positional(&launch, args, count);
+    if (keywords != NULL) {
+        const Py_ssize_t keyword_count = PyTuple_GET_SIZE(keywords);
+        for (Py_ssize_t i = 0; result == 0 && i < keyword_count; ++i) {
+            result = bind_keyword(&launch, PyTuple_GET_ITEM(keywords, i), args[count + i]);
+        }
+    }
+    if (result == 0) {
+        result = run(&launch, NULL);
+    }
+    launch_end(&launch);
+    if (result < 0) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+/* Bind `args` of launch() and select(): a sequence, or a dictionary by name. What is borrowed from it
+ * lives in `keeper`. */
+static int bind_collection(struct launch *launch, PyObject *args, PyObject **keeper) {
+    Py_ssize_t position = 0;
+    PyObject *name = NULL;
+    PyObject *value = NULL;
+    if (!PyDict_Check(args)) {
+        *keeper = PySequence_Check(args) ? PySequence_Tuple(args) : NULL;
+        if (*keeper == NULL) {
+            PyErr_Clear();
+            return LAUNCH_FAIL(launch, .field = "args", .expected = "a sequence, or a dictionary by name",
+                               .got = native_type_text(args).chars);
+        }
+        return bind_positional(launch, &PyTuple_GET_ITEM(*keeper, 0), PyTuple_GET_SIZE(*keeper));
+    }
+    *keeper = PyDict_Copy(args);
+    if (*keeper == NULL) {
+        return -1;
+    }
+    while (PyDict_Next(*keeper, &position, &name, &value)) {
+        int result = 0;
+        if (!bind_param(launch, name, value, &result)) {
+            return unknown_keyword(launch, name, false);
+        }
+        if (result < 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static int launch_with_options(PyObject *object, PyObject *args, PyObject *keywords, aotc_selection *selection) {
+    static char *words[] = {"args", "grid", "stream", "config", "choices", "pdl", "scratch", NULL};
+    struct launch launch;
+    PyObject *arguments = NULL;
+    PyObject *grid = Py_None;
+    PyObject *stream = Py_None;
+    PyObject *config = Py_None;
+    PyObject *choices = Py_None;
+    PyObject *scratch = Py_None;
+    PyObject *keeper = NULL;
+    int pdl = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|$OOOOpO", words, &arguments, &grid, &stream, &config,
+                                     &choices, &pdl, &scratch)) {
+        return -1;
+    }
+    launch_begin(&launch, (struct native_kernel *)object);
+    launch.flags = pdl ? AOTC_LAUNCH_PDL : 0;
+    int result = bind_collection(&launch, arguments, &keeper);
+    if (result == 0 && native_read_stream(&launch, stream) == 0 && read_grid(&launch, grid) == 0 &&
+        read_config(&launch, config) == 0 && read_choices(&launch, choices) == 0 &&
+        read_scratch(&launch, scratch) == 0) {
+        result = run(&launch, selection);
+    } else {
+        result = -1;
+    }
+    launch_end(&launch);
+    Py_XDECREF(keeper);
+    return result;
+}
+
+static PyObject *kernel_launch(PyObject *object, PyObject *args, PyObject *keywords) {
+    if (launch_with_options(object, args, keywords, NULL) < 0) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *kernel_select(PyObject *object, PyObject *args, PyObject *keywords) {
+    aotc_selection chosen = {.struct_size = (uint32_t)sizeof chosen};
+    if (launch_with_options(object, args, keywords, &chosen) < 0) {
+        return NULL;
+    }
+    return Py_BuildValue("I(III)(III)(III)IKIK", chosen.variant, chosen.grid[0], chosen.grid[1], chosen.grid[2],
+                         chosen.block[0], chosen.block[1], chosen.block[2], chosen.cluster[0], chosen.cluster[1],
+                         chosen.cluster[2], chosen.dynamic_shared_bytes, (unsigned long long)chosen.scratch_bytes,
+                         chosen.scratch_align, (unsigned long long)(uintptr_t)chosen.function);
+}
+
+/* ---- the object -------------------------------------------------------------------------------- */
+
+static int read_params(struct native_kernel *self) {
+    for (uint32_t i = 0; i < self->param_count; ++i) {
+        aotc_param_info info = {.struct_size = (uint32_t)sizeof info};
+        (void)aotc_kernel_get_param(self->kernel, i, &info);
+        self->params[i] = (struct kernel_param){
+            .name = PyUnicode_InternFromString(info.name),
+            .kind = (uint8_t)info.kind,
+            .dtype = (uint8_t)info.dtype,
+            .rank = (uint8_t)info.rank,
+            .access = (uint8_t)info.access,
+            .type_variable = (int8_t)info.type_variable,
+        };
+        if (self->params[i].name == NULL) {
+            return -1;
+        }
+    }
+    for (uint32_t i = 0; i < self->choice_count; ++i) {
+        aotc_choice_info info = {.struct_size = (uint32_t)sizeof info};
+        (void)aotc_kernel_get_choice(self->kernel, i, &info);
+        self->choice_names[i] = PyUnicode_InternFromString(info.name);
+        if (self->choice_names[i] == NULL) {
+            return -1;
+        }
+    }
+    for (uint32_t i = 0; i < self->type_variable_count; ++i) {
+        aotc_type_variable_info info = {.struct_size = (uint32_t)sizeof info};
+        (void)aotc_kernel_get_type_variable(self->kernel, i, &info);
+        self->only_dtypes[i] = info.dtype_count == 1 ? info.dtypes[0] : AOTC_DTYPE_NONE;
+    }
+    return 0;
+}
+
+PyObject *native_kernel_new(struct native_state *state, struct native_handle *handle, const aotc_kernel *kernel) {
+    aotc_kernel_info info = {.struct_size = (uint32_t)sizeof info};
+    struct native_kernel *self = (struct native_kernel *)state->kernel_type->tp_alloc(state->kernel_type, 0);
+    if (self == NULL) {
+        return NULL;
+    }
+    (void)aotc_kernel_get_info(kernel, &info);
+    self->vectorcall = kernel_call;
+    self->state = state;
+    self->handle = handle;
+    handle->references += 1;
+    self->kernel = kernel;
+    self->name = PyUnicode_FromString(info.name);
+    self->params = PyMem_Calloc(info.param_count + 1u, sizeof *self->params);
+    self->choice_names = PyMem_Calloc(info.choice_count + 1u, sizeof *self->choice_names);
+    if (self->params != NULL && self->choice_names != NULL) {
+        self->param_count = info.param_count;
+        self->choice_count = info.choice_count;
+        self->type_variable_count = info.type_variable_count;
+    } else if (!PyErr_Occurred()) {
+        PyErr_NoMemory();
+    }
+    if (PyErr_Occurred() || read_params(self) < 0) {
+        Py_DECREF((PyObject *)self);
+        return NULL;
+    }
+    return (PyObject *)self;
+}
+
+static void kernel_dealloc(PyObject *object) {
+    struct native_kernel *self = (struct native_kernel *)object;
+    PyTypeObject *type = Py_TYPE(object);
+    for (uint32_t i = 0; i < self->param_count; ++i) {
+        Py_XDECREF(self->params[i].name);
+    }
+    for (uint32_t i = 0; i < self->choice_count; ++i) {
+        Py_XDECREF(self->choice_names[i]);
+    }
+    PyMem_Free(self->params);
+    PyMem_Free(self->choice_names);
+    Py_XDECREF(self->name);
+    native_handle_release(self->handle);
+    type->tp_free(object);
+    Py_DECREF(type);
+}
+
+/* Call a function of aotc.runtime.info, which is imported when somebody first looks. */
+static PyObject *ask_info(struct native_kernel *self, const char *function) {
+    struct native_state *state = self->state;
+    if (self->handle->archive == NULL) {
+        const struct launch launch = {.kernel = self, .state = state};
+        (void)closed(&launch);
+        return NULL;
+    }
+    if (state->describe == NULL) {
+        state->describe = PyImport_ImportModule("aotc.runtime.info");
+    }
+    PyObject *described = state->describe == NULL ? NULL : native_describe(self);
+    PyObject *answer = described == NULL ? NULL : PyObject_CallMethod(state->describe, function, "O", described);
+    Py_XDECREF(described);
+    return answer;
+}
+
+static PyObject *kernel_info(PyObject *object, void *Py_UNUSED(closure)) {
+    return ask_info((struct native_kernel *)object, "kernel_info");
+}
+
+static PyObject *kernel_repr(PyObject *object) {
+    struct native_kernel *self = (struct native_kernel *)object;
+    if (self->handle->archive == NULL) {
+        return PyUnicode_FromFormat("<aotc kernel %U of a closed library>", self->name);
+    }
+    return ask_info(self, "kernel_repr");
+}
+
+static PyMethodDef kernel_methods[] = {
+    {"launch", (PyCFunction)(void (*)(void))kernel_launch, METH_VARARGS | METH_KEYWORDS,
+     "launch($self, args, *, grid=None, stream=None, config=None, choices=None, pdl=False, scratch=None)\n--\n\n"
+     "Choose a variant for the arguments and launch it."},
+    {"_select", (PyCFunction)(void (*)(void))kernel_select, METH_VARARGS | METH_KEYWORDS,
+     "Say as a tuple what a launch would do."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyMemberDef kernel_members[] = {
+    {"__vectorcalloffset__", T_PYSSIZET, offsetof(struct native_kernel, vectorcall), READONLY, NULL},
+    {"name", T_OBJECT_EX, offsetof(struct native_kernel, name), READONLY, "Name of the kernel."},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyGetSetDef kernel_getters[] = {
+    {"info", kernel_info, NULL, "Params, types, choices, guards, configs and variants, as `KernelInfo`.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyType_Slot kernel_slots[] = {
+    {Py_tp_doc, "A kernel of a loaded library: call it to launch it."},
+    {Py_tp_dealloc, kernel_dealloc},
+    {Py_tp_call, PyVectorcall_Call},
+    {Py_tp_repr, kernel_repr},
+    {Py_tp_methods, kernel_methods},
+    {Py_tp_members, kernel_members},
+    {Py_tp_getset, kernel_getters},
+    {0, NULL},
+};
+
+PyType_Spec native_kernel_spec = {
+    .name = "aotc.runtime._native.Kernel",
+    .basicsize = sizeof(struct native_kernel),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .slots = kernel_slots,
+};
