@@ -33,7 +33,7 @@ from aotc.frontend.values import (
 )
 from aotc.ir.core import Value
 from aotc.ir.diagnostics import CompileError, did_you_mean
-from aotc.ir.types import SCALARS, PointerType
+from aotc.ir.types import SCALARS, PointerType, ScalarType
 
 _HAS_VARARGS = 0x04
 
@@ -112,7 +112,7 @@ def _python_number(kind: type[int | float]) -> Callable[..., Operand]:
         try:
             return kind(value)
         except (ValueError, OverflowError) as error:
-            raise mistake(f"{kind.__name__}({value!r}) failed: {error}")
+            raise mistake(f"{kind.__name__}({value!r}) failed: {error}") from error
 
     return convert
 
@@ -128,7 +128,7 @@ def _length(value: Operand) -> Operand:
 def _pointer_type(element_ty: Operand, address_space: Operand = "global") -> Operand:
     del address_space
     pointee = static_dtype(element_ty)
-    if isinstance(pointee, PointerType) or pointee not in SCALARS.values():
+    if not isinstance(pointee, ScalarType):
         raise mistake(f"tl.pointer_type takes a scalar dtype, got {show(pointee)}")
     return PointerType(pointee)
 
@@ -157,7 +157,7 @@ def _math_function(name: str) -> StaticCall:
             shown = ", ".join(show(one) for one in args)
             raise mistake(
                 f"math.{name}({shown}) failed: {error}", remedy=f"on tiles, use tl.{name}"
-            )
+            ) from error
 
     return StaticCall(f"math.{name}", call)
 

@@ -116,7 +116,7 @@ def _call_static(
     try:
         return function.call(*args, **kwargs)
     except TypeError as error:
-        raise mistake(f"{function.name} does not take these arguments: {error}")
+        raise mistake(f"{function.name} does not take these arguments: {error}") from error
 
 
 def _call_source_function(

@@ -57,7 +57,7 @@ def type_of_number(value: Number) -> ScalarType:
     try:
         return literal_type(value)
     except PromotionError as error:
-        raise mistake(f"the integer {value} is out of range: {error}")
+        raise mistake(f"the integer {value} is out of range: {error}") from error
 
 
 def constant(emit: Emitter, value: Number, dtype: ScalarType, extents: Shape = ()) -> Value:
@@ -74,7 +74,7 @@ def _fitting(value: Number, dtype: ScalarType) -> Number:
         try:
             return float(value)
         except OverflowError:
-            raise mistake(f"the integer {value} is too large for {show_type(dtype)}")
+            raise mistake(f"the integer {value} is too large for {show_type(dtype)}") from None
     if dtype.is_bool:
         return bool(value)
     if isinstance(value, float):

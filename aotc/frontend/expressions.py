@@ -265,7 +265,7 @@ def _subscript(frame: Frame, node: ast.Subscript) -> Operand:
         try:
             return items[slice(*bounds)]
         except ValueError as error:
-            raise mistake(f"cannot slice {show(owner)}: {error}")
+            raise mistake(f"cannot slice {show(owner)}: {error}") from error
     position = static_int(index, "the index of a tuple")
     if not -len(items) <= position < len(items):
         raise mistake(f"the tuple has {len(items)} items, there is none at {position}")

@@ -54,7 +54,7 @@ class Program:
         self,
         module: Globals,
         expressions: Mapping[type[ast.AST], ExpressionHandler],
-        statements: Mapping[type[ast.AST], StatementHandler],
+        statements: Mapping[type[object], StatementHandler],
     ) -> None:
         self.globals = module
         self.expressions = expressions

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from aotc.frontend.builtins import PYTHON_RANGE
 from aotc.frontend.convert import cast, static_bool, static_int, to_scalar, to_value
@@ -165,8 +166,8 @@ def _promoted_bounds(frame: Frame, *bounds: Operand) -> tuple[Value, ...]:
     return tuple(values if kind is None else [cast(frame.emit, value, kind) for value in values])
 
 
-def _hint_attributes(hints: Mapping[str, Operand]) -> dict[str, int | bool]:
-    attributes: dict[str, int | bool] = {}
+def _hint_attributes(hints: Mapping[str, Operand]) -> dict[str, Any]:
+    attributes: dict[str, Any] = {}
     for name, value in hints.items():
         if value is None or name == "disable_licm":
             continue

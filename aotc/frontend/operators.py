@@ -65,7 +65,7 @@ def meet(
         raise mistake(
             f"`{symbol}` does not take {show_type(left_kind)} and {show_type(right_kind)}: {error}",
             remedy="cast one of them with .to(...)",
-        )
+        ) from error
     one = _as_type(emit, left, kind, right)
     two = _as_type(emit, right, kind, one)
     one, two = broadcast(emit, one, two)
@@ -104,7 +104,7 @@ def common_type(operands: Sequence[Operand], symbol: str) -> ScalarType:
         if len(kinds) == 2:
             return computation_type(kinds[False], kinds[True], right_is_literal=True)
     except PromotionError as error:
-        raise mistake(f"the operands of `{symbol}` do not meet in one type: {error}")
+        raise mistake(f"the operands of `{symbol}` do not meet in one type: {error}") from error
     return next(iter(kinds.values()))
 
 
@@ -342,33 +342,42 @@ def _equal(left: Operand, right: Operand) -> bool:
     return left == right
 
 
+def _not_equal(left: Operand, right: Operand) -> bool:
+    return not _equal(left, right)
+
+
+def _python(name: str) -> Callable[..., Operand]:
+    # Operands are checked by what Python makes of them, so its functions are taken as they are.
+    return getattr(operator, name)
+
+
 def _binary(symbol: str, compute: Callable[..., Operand], emit: Emit) -> BinaryOperator:
     bounded = _bounded(symbol, compute) if symbol in ("<<", "**", "*") else compute
     return BinaryOperator(symbol, bounded, emit)
 
 
 BINARY: dict[type[ast.operator], BinaryOperator] = {
-    ast.Add: _binary("+", operator.add, add),
-    ast.Sub: _binary("-", operator.sub, subtract),
-    ast.Mult: _binary("*", operator.mul, multiply),
-    ast.Div: _binary("/", operator.truediv, divide),
-    ast.FloorDiv: _binary("//", operator.floordiv, floor_divide),
-    ast.Mod: _binary("%", operator.mod, remainder),
-    ast.Pow: _binary("**", operator.pow, power),
-    ast.BitAnd: _binary("&", operator.and_, bit_and),
-    ast.BitOr: _binary("|", operator.or_, bit_or),
-    ast.BitXor: _binary("^", operator.xor, bit_xor),
-    ast.LShift: _binary("<<", operator.lshift, shift_left),
-    ast.RShift: _binary(">>", operator.rshift, shift_right),
+    ast.Add: _binary("+", _python("add"), add),
+    ast.Sub: _binary("-", _python("sub"), subtract),
+    ast.Mult: _binary("*", _python("mul"), multiply),
+    ast.Div: _binary("/", _python("truediv"), divide),
+    ast.FloorDiv: _binary("//", _python("floordiv"), floor_divide),
+    ast.Mod: _binary("%", _python("mod"), remainder),
+    ast.Pow: _binary("**", _python("pow"), power),
+    ast.BitAnd: _binary("&", _python("and_"), bit_and),
+    ast.BitOr: _binary("|", _python("or_"), bit_or),
+    ast.BitXor: _binary("^", _python("xor"), bit_xor),
+    ast.LShift: _binary("<<", _python("lshift"), shift_left),
+    ast.RShift: _binary(">>", _python("rshift"), shift_right),
 }
 
 COMPARE: dict[type[ast.cmpop], BinaryOperator] = {
     ast.Eq: _binary("==", _equal, _emit_compare("eq", "==")),
-    ast.NotEq: _binary("!=", lambda a, b: not _equal(a, b), _emit_compare("ne", "!=")),
-    ast.Lt: _binary("<", operator.lt, _emit_compare("lt", "<")),
-    ast.LtE: _binary("<=", operator.le, _emit_compare("le", "<=")),
-    ast.Gt: _binary(">", operator.gt, _emit_compare("gt", ">")),
-    ast.GtE: _binary(">=", operator.ge, _emit_compare("ge", ">=")),
+    ast.NotEq: _binary("!=", _not_equal, _emit_compare("ne", "!=")),
+    ast.Lt: _binary("<", _python("lt"), _emit_compare("lt", "<")),
+    ast.LtE: _binary("<=", _python("le"), _emit_compare("le", "<=")),
+    ast.Gt: _binary(">", _python("gt"), _emit_compare("gt", ">")),
+    ast.GtE: _binary(">=", _python("ge"), _emit_compare("ge", ">=")),
 }
 
 
@@ -382,10 +391,10 @@ class UnaryOperator:
 
 
 UNARY: dict[type[ast.unaryop], UnaryOperator] = {
-    ast.USub: UnaryOperator("-", operator.neg, negate),
-    ast.UAdd: UnaryOperator("+", operator.pos, _plus),
-    ast.Invert: UnaryOperator("~", operator.invert, invert),
-    ast.Not: UnaryOperator("not", operator.not_, logical_not),
+    ast.USub: UnaryOperator("-", _python("neg"), negate),
+    ast.UAdd: UnaryOperator("+", _python("pos"), _plus),
+    ast.Invert: UnaryOperator("~", _python("invert"), invert),
+    ast.Not: UnaryOperator("not", _python("not_"), logical_not),
 }
 
 
@@ -416,7 +425,7 @@ def compute(symbol: str, function: Callable[..., Operand], *operands: Operand) -
         return function(*operands)
     except (TypeError, ValueError, ArithmeticError) as error:
         shown = " and ".join(show(operand) for operand in operands)
-        raise mistake(f"cannot compute `{symbol}` of the constants {shown}: {error}")
+        raise mistake(f"cannot compute `{symbol}` of the constants {shown}: {error}") from error
 
 
 def select(emit: Emitter, condition: Operand, x: Operand, y: Operand) -> Value:

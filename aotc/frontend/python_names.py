@@ -5,7 +5,7 @@ Only what is pure and bounded is here: a range, like every other container, is l
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 
 from aotc.frontend.builtins import MODULES
 from aotc.frontend.emitter import mistake
@@ -38,49 +38,73 @@ def _has_attribute(owner: Operand, name: Operand) -> bool:
     return False
 
 
+def _listed(items: Iterable[Operand] = ()) -> list[Operand]:
+    return list(items)
+
+
+def _distinct(items: Iterable[Operand] = ()) -> list[Operand]:
+    return list(dict.fromkeys(items))
+
+
+def _reversed(items: Sequence[Operand]) -> list[Operand]:
+    return list(items)[::-1]
+
+
+def _enumerated(items: Iterable[Operand]) -> list[Operand]:
+    return list(enumerate(items))
+
+
+def _zipped(*items: Iterable[Operand]) -> list[Operand]:
+    return list(zip(*items, strict=False))
+
+
+def _tuple(items: Iterable[Operand] = ()) -> Operand:
+    return tuple(items)
+
+
+def _attribute(owner: Operand, name: Operand, default: Operand = None) -> Operand:
+    if isinstance(owner, Module):
+        return MODULES[owner.name].get(str(name), default)
+    return default
+
+
+def _say_nothing(*args: Operand, **kwargs: Operand) -> None:
+    del args, kwargs
+
+
 PYTHON_NAMES: dict[str, Callable[..., Operand]] = {
     "abs": abs,
     "all": all,
     "any": any,
     "bool": bool,
     "dict": dict,
-    "enumerate": lambda items: [(i, one) for i, one in enumerate(items)],
+    "enumerate": _enumerated,
     "float": float,
-    "getattr": lambda owner, name, default=None: default,
+    "getattr": _attribute,
     "hasattr": _has_attribute,
     "int": int,
     "isinstance": _isinstance,
     "len": len,
-    "list": lambda items=(): list(items),
+    "list": _listed,
     "max": max,
     "min": min,
+    "print": _say_nothing,
     "range": _bounded_range,
-    "reversed": lambda items: list(items)[::-1],
+    "reversed": _reversed,
     "round": round,
-    "set": lambda items=(): list(dict.fromkeys(items)),
+    "set": _distinct,
     "sorted": sorted,
-    "str": lambda value="": text_of(value),
+    "str": text_of,
     "sum": sum,
-    "tuple": lambda items=(): tuple(items),
-    "zip": lambda *items: [*zip(*items)],  # noqa: B905 - Python's own zip
-    "print": lambda *args, **kwargs: None,
+    "tuple": _tuple,
+    "zip": _zipped,
 }
+"""Functions by the name they have in Python; sets are lists without repetitions."""
 
-PYTHON_METHODS: dict[tuple[type, str], Callable[..., Operand]] = {
-    (dict, "get"): lambda owner, key, default=None: owner.get(key, default),
-    (dict, "items"): lambda owner: list(owner.items()),
-    (dict, "keys"): lambda owner: list(owner.keys()),
-    (dict, "values"): lambda owner: list(owner.values()),
-    (dict, "update"): lambda owner, other: owner.update(other),
-    (dict, "copy"): lambda owner: dict(owner),
-    (list, "append"): lambda owner, item: owner.append(item),
-    (list, "extend"): lambda owner, items: owner.extend(items),
-    (list, "copy"): lambda owner: list(owner),
-    (str, "startswith"): lambda owner, prefix: owner.startswith(prefix),
-    (str, "endswith"): lambda owner, suffix: owner.endswith(suffix),
-    (str, "lower"): lambda owner: owner.lower(),
-    (str, "upper"): lambda owner: owner.upper(),
-    (str, "strip"): lambda owner: owner.strip(),
-    (str, "split"): lambda owner, separator=None: owner.split(separator),
-    (int, "bit_length"): lambda owner: owner.bit_length(),
+PYTHON_METHODS: dict[type, tuple[str, ...]] = {
+    dict: ("get", "items", "keys", "values", "update", "copy"),
+    list: ("append", "extend", "copy"),
+    str: ("startswith", "endswith", "lower", "upper", "strip", "split"),
+    int: ("bit_length",),
 }
+"""Methods of Python's types that may be called."""

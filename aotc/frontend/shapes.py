@@ -326,6 +326,11 @@ def convert(
     return cast(emit, value, target, fp_downcast_rounding)
 
 
+def to_tensor(emit: Emitter, x: Operand) -> Value:
+    """Return a number as a run-time scalar."""
+    return to_value(emit, x)
+
+
 FUNCTIONS: dict[str, Callable[..., Operand]] = {
     "arange": arange,
     "full": full,
@@ -349,5 +354,5 @@ FUNCTIONS: dict[str, Callable[..., Operand]] = {
     "flip": flip,
     "cast": convert,
     "to": convert,
-    "to_tensor": lambda emit, x: to_value(emit, x),
+    "to_tensor": to_tensor,
 }

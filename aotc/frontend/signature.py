@@ -20,7 +20,7 @@ from aotc.frontend.globals import Globals, unwrap
 from aotc.frontend.resolve import decorator_call
 from aotc.frontend.scope import is_constexpr_annotation
 from aotc.frontend.static import Evaluator
-from aotc.frontend.values import DTYPE_NAMES, Function, Operand, is_tuple, show
+from aotc.frontend.values import DTYPE_NAMES, Function, Operand, show
 from aotc.ir.core import ParamInfo
 from aotc.ir.diagnostics import CompileError, at, did_you_mean
 from aotc.ir.types import SCALARS, PointerType, ScalarType
@@ -73,7 +73,7 @@ def bind_parameters(
             continue
         with at(function.file.loc(one)):
             parsed = parse_argument(one.arg, signature[one.arg])
-        if not is_tuple(parsed):
+        if isinstance(parsed, _Fixed):
             known[one.arg] = parsed.value
         elif is_constexpr_annotation(one.annotation):
             raise mistake(
@@ -132,7 +132,7 @@ def _fixed_value(name: str, kind: ScalarType, text: str) -> Operand:
             return {"true": True, "false": False, "1": True, "0": False}[text.lower()]
         value = int(text, 0)
     except (KeyError, ValueError):
-        raise mistake(f"the fixed value of {name} must be of type {kind}, got {text!r}")
+        raise mistake(f"the fixed value of {name} must be of type {kind}, got {text!r}") from None
     low, high = integer_range(kind)
     if not low <= value <= high:
         raise mistake(f"the fixed value of {name} must be from {low} to {high}, got {value}")

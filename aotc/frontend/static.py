@@ -124,9 +124,8 @@ class Evaluator:
             owner = owner.value
         if isinstance(owner, ScalarType | PointerType | TileType):
             return dtype_attribute(owner, node.attr)
-        method = PYTHON_METHODS.get((type(owner), node.attr))
-        if method is not None:
-            return StaticCall(node.attr, lambda *args: method(owner, *args))
+        if node.attr in PYTHON_METHODS.get(type(owner), ()):
+            return StaticCall(node.attr, getattr(owner, node.attr))
         return self.globals.member(owner, node.attr)
 
     def _wrapped(self, values: Sequence[Operand], result: Operand) -> Operand:
@@ -250,7 +249,7 @@ class Evaluator:
         try:
             return cast("dict[Operand, Operand]", owner)[index]
         except (KeyError, IndexError, TypeError) as error:
-            raise mistake(f"there is no item {show(index)}: {error}")
+            raise mistake(f"there is no item {show(index)}: {error}") from error
 
     def visit_lambda(self, node: ast.Lambda) -> Operand:
         return Closure(self, node)
@@ -340,7 +339,9 @@ class Evaluator:
         try:
             result = function.call(*plain, **kwargs)
         except (TypeError, ValueError, KeyError, IndexError, ArithmeticError) as error:
-            raise mistake(f"{function.name}(…) failed: {error}")
+            raise mistake(f"{function.name}(…) failed: {error}") from error
+        if isinstance(result, KeysView | ValuesView | ItemsView):
+            result = list(cast("Sequence[Operand]", result))
         return self._wrapped(args, result)
 
     def _call_external(
@@ -506,7 +507,7 @@ def call_function(
     except _Return as returned:
         return returned.value
     except (_Break, _Continue):
-        raise mistake(f"a break or continue outside a loop in {function.qualname}")
+        raise mistake(f"a break or continue outside a loop in {function.qualname}") from None
     finally:
         module.depth -= 1
     return None

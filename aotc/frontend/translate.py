@@ -6,7 +6,7 @@ translations with the same files and arguments give the same IR, op for op.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import cast as type_cast

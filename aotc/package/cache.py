@@ -20,7 +20,7 @@ import hashlib
 import os
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
@@ -85,7 +85,7 @@ class Cache:
 
     def _request_key(self, request: CompileRequest) -> str:
         # MessagePack tells 1, 1.0 and true apart, as the compiler does.
-        content = msgspec.msgpack.encode((self._compiler, astuple(request)))
+        content = msgspec.msgpack.encode((self._compiler, request))
         return hashlib.sha256(content).hexdigest()
 
     def _sets_path(self, key: str) -> Path:

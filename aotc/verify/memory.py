@@ -160,18 +160,14 @@ class Memory:
 
 def _owner_of(array: Array) -> Array:
     """Return the array that owns the memory that `array` is a view of."""
-    owner: Any = array
-    while owner.base is not None:
-        # `as_strided` puts an object of its own between a view and its array.
-        base = getattr(owner.base, "base", None) if _is_foreign(owner.base) else owner.base
-        if _is_foreign(base):
-            break
+    owner = array
+    while True:
+        base = owner.base
+        if not isinstance(base, np.ndarray):
+            base = getattr(base, "base", None)  # `as_strided` puts an object of its own between
+        if not isinstance(base, np.ndarray):
+            return owner
         owner = base
-    return owner
-
-
-def _is_foreign(base: object) -> bool:
-    return not isinstance(base, np.ndarray)
 
 
 def _as_bytes(owner: Array) -> npt.NDArray[np.uint8]:

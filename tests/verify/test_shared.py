@@ -1,0 +1,160 @@
+"""Shared memory of the interpreter: placement, overlap, and races between warps."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from aotc.ir.layout import LinearLayout
+from aotc.verify.memory import AccessError
+from aotc.verify.numerics import Poison
+from aotc.verify.shared import SharedMemory, check_vectors, places_of
+
+# Four lanes to a warp are enough to tell registers, lanes and warps apart.
+BY_ROW = LinearLayout(
+    {"register": [(0, 1), (0, 2)], "lane": [(1, 0), (2, 0)], "warp": [(4, 0)]}, (8, 4)
+)
+BY_COLUMN = LinearLayout(
+    {"register": [(1, 0), (2, 0)], "lane": [(4, 0), (0, 1)], "warp": [(0, 2)]}, (8, 4)
+)
+COPIES = LinearLayout(
+    {"register": [(0, 1), (0, 2)], "lane": [(1, 0), (2, 0)], "warp": [(0, 0)]}, (4, 4)
+)
+ROW_MAJOR = LinearLayout({"offset": [(0, 1), (0, 2), (1, 0), (2, 0), (4, 0)]}, (8, 4))
+SWIZZLED = LinearLayout({"offset": [(0, 1), (0, 2), (1, 1), (2, 2), (4, 0)]}, (8, 4))
+SMALL = LinearLayout({"offset": [(0, 1), (0, 2), (1, 0), (2, 0)]}, (4, 4))
+
+TILE = np.arange(32, dtype=np.float32).reshape(8, 4)
+
+
+def test_places_follow_the_layout() -> None:
+    places = places_of(BY_ROW)
+    assert places.elements.shape == (8, 4)
+    assert places.elements[5].tolist() == [20, 21, 22, 23]  # warp 1, lane 1: row 5
+    assert places.warps.tolist() == [0] * 4 + [1] * 4
+    assert places.first.all()
+
+
+def test_only_the_first_holder_of_an_element_is_first() -> None:
+    places = places_of(COPIES)
+    assert np.sort(places.elements[places.first]).tolist() == list(range(16))
+    assert not places.first[places.warps == 1].any()
+
+
+@pytest.mark.parametrize("buffer", [ROW_MAJOR, SWIZZLED])
+@pytest.mark.parametrize("offset_bytes", [-1, 0, 256])
+def test_what_is_stored_is_loaded_under_another_layout(
+    buffer: LinearLayout, offset_bytes: int
+) -> None:
+    shared = SharedMemory(Poison(0))
+    addresses = shared.place("buffer", buffer, 4, offset_bytes)
+    shared.store(addresses, TILE, BY_ROW)
+    shared.barrier()
+    loaded = shared.load(addresses, TILE.dtype, BY_COLUMN)
+    assert (loaded.reshape(TILE.shape) == TILE).all()
+
+
+def test_fresh_memory_is_poison() -> None:
+    first, second = (SharedMemory(Poison(seed)) for seed in (1, 2))
+    loaded = [s.load(s.place("b", ROW_MAJOR, 4, 0), np.dtype(np.int32), BY_ROW) for s in (first, second)]
+    assert (loaded[0] != loaded[1]).any()
+
+
+def test_buffers_that_overlap_share_bytes() -> None:
+    shared = SharedMemory(Poison(0))
+    low = shared.place("low", ROW_MAJOR, 4, 0)
+    high = shared.place("high", ROW_MAJOR, 4, 64)
+    shared.store(low, TILE, BY_ROW)
+    shared.barrier()
+    shared.store(high, -TILE, BY_ROW)
+    shared.barrier()
+    loaded = shared.load(low, TILE.dtype, BY_ROW).reshape(TILE.shape)
+    assert (loaded[:4] == TILE[:4]).all()
+    assert (loaded[4:] == -TILE[:4]).all()
+
+
+def test_a_buffer_without_an_offset_overlaps_none_and_keeps_its_place() -> None:
+    shared = SharedMemory(Poison(0))
+    placed = shared.place("placed", ROW_MAJOR, 4, 0)
+    one, two = (shared.place(name, ROW_MAJOR, 4, -1) for name in ("one", "two"))
+    ranges = [set(addresses.tolist()) for addresses in (placed, one, two)]
+    assert not ranges[0] & ranges[1]
+    assert not ranges[1] & ranges[2]
+    assert (shared.place("one", ROW_MAJOR, 4, -1) == one).all()
+
+
+def test_reading_what_another_warp_wrote_needs_a_barrier() -> None:
+    shared = SharedMemory(Poison(0))
+    addresses = shared.place("b", ROW_MAJOR, 4, 0)
+    shared.store(addresses, TILE, BY_ROW)
+    shared.load(addresses, TILE.dtype, BY_ROW)  # each warp its own: no race
+    with pytest.raises(AccessError, match="warp 0 touches shared byte .* warp 1 touched"):
+        shared.load(addresses, TILE.dtype, BY_COLUMN)
+
+
+def test_writing_what_another_warp_reads_needs_a_barrier() -> None:
+    shared = SharedMemory(Poison(0))
+    addresses = shared.place("b", ROW_MAJOR, 4, 0)
+    shared.load(addresses, TILE.dtype, BY_ROW)
+    with pytest.raises(AccessError, match="since the last barrier"):
+        shared.store(addresses, TILE, BY_COLUMN)
+    shared.barrier()
+    shared.store(addresses, TILE, BY_COLUMN)
+
+
+def test_writing_what_another_warp_wrote_needs_a_barrier() -> None:
+    shared = SharedMemory(Poison(0))
+    addresses = shared.place("b", ROW_MAJOR, 4, 0)
+    shared.store(addresses, TILE, BY_ROW)
+    shared.store(addresses, TILE, BY_ROW)
+    with pytest.raises(AccessError, match="since the last barrier"):
+        shared.store(addresses, TILE, BY_COLUMN)
+
+
+def test_copies_are_written_once_and_read_by_all() -> None:
+    shared = SharedMemory(Poison(0))
+    addresses = shared.place("b", SMALL, 4, 0)
+    shared.store(addresses, TILE[:4], COPIES)
+    with pytest.raises(AccessError, match="warp 1 touches shared byte 0, which warp 0"):
+        shared.load(addresses, TILE.dtype, COPIES)
+    shared.barrier()
+    shared.load(addresses, TILE.dtype, COPIES)
+
+
+# ---- vectors ----------------------------------------------------------------------------------
+
+_ADDRESS = 4 * np.arange(32)
+
+
+def test_vectors_along_registers() -> None:
+    check_vectors(_ADDRESS, None, BY_ROW, 4, 4)
+    check_vectors(_ADDRESS + 8, None, BY_ROW, 2, 4)
+    check_vectors(_ADDRESS + 3, None, BY_COLUMN, 1, 4)  # one element at a time: no claim
+
+
+@pytest.mark.parametrize(
+    ("addresses", "layout", "vector", "message"),
+    [
+        (_ADDRESS, BY_COLUMN, 2, "not consecutive"),
+        (_ADDRESS[::-1], BY_ROW, 2, "not consecutive"),
+        (_ADDRESS + 4, BY_ROW, 2, "not aligned"),
+        (_ADDRESS + 8, BY_ROW, 4, "not aligned"),
+    ],
+)
+def test_false_claims_of_vectors(
+    addresses: np.ndarray, layout: LinearLayout, vector: int, message: str
+) -> None:
+    with pytest.raises(AccessError, match=message):
+        check_vectors(addresses, None, layout, vector, 4)
+
+
+def test_a_vector_has_one_mask_value() -> None:
+    mask = np.arange(32) < 30
+    check_vectors(_ADDRESS, mask, BY_ROW, 2, 4)
+    with pytest.raises(AccessError, match="masks differ"):
+        check_vectors(_ADDRESS, mask, BY_ROW, 4, 4)
+
+
+def test_vectors_that_are_masked_off_claim_nothing() -> None:
+    addresses = np.where(np.arange(32) < 28, _ADDRESS, 7)
+    check_vectors(addresses, np.arange(32) < 28, BY_ROW, 4, 4)
