@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from aotc import __version__
 from aotc.ir.diagnostics import DiagnosticError
 
 if TYPE_CHECKING:
@@ -81,9 +82,7 @@ def _complain(message: str) -> None:
 
 def _show_version(ctx: click.Context, _param: click.Parameter, value: object) -> None:
     if value and not ctx.resilient_parsing:
-        from aotc.package.toolchain import installed_versions  # noqa: PLC0415 - start-up time
-
-        click.echo(f"aotc {installed_versions()['aotc']}")
+        click.echo(f"aotc {__version__}")
         ctx.exit()
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+import aotc
 from aotc import cli
 from aotc.compiler import CompiledKernel, CompileRequest
 from aotc.package.cache import Cache
@@ -445,7 +446,7 @@ def _modules(*args: str, cwd: Path) -> set[str]:
 def test_version_starts_without_the_compiler(folder: Path, run: Any) -> None:
     code, out, _ = run("--version")
     assert code == 0
-    assert out.startswith("aotc ")
+    assert out == f"aotc {aotc.__version__}\n"
     loaded = _modules("--version", cwd=folder)
     assert not loaded & {"aotc.compiler", "aotc.ir.core", "llvmlite", "msgspec", "rich", "tomli"}
 

@@ -46,10 +46,15 @@ def _dtype_question(dtype: DType, name: str) -> bool | None:
     return None if question is None else question(scalar)
 
 
+def _never(dtype: ScalarType) -> bool:
+    del dtype
+    return False
+
+
 _QUESTIONS: dict[str, Callable[[ScalarType], bool]] = {
-    "ptr": lambda dtype: False,
-    "const": lambda dtype: False,
-    "block": lambda dtype: False,
+    "ptr": _never,
+    "const": _never,
+    "block": _never,
     "floating": lambda dtype: dtype.is_float,
     "standard_floating": lambda dtype: dtype.is_float and dtype.bits > 8,
     "int": lambda dtype: dtype.is_int,
@@ -67,9 +72,9 @@ _QUESTIONS: dict[str, Callable[[ScalarType], bool]] = {
         for bits in (8, 16, 32, 64)
     },
     "int1": lambda dtype: dtype.is_bool,
-    "fp8e4b15": lambda dtype: False,
-    "fp8e4b8": lambda dtype: False,
-    "fp8e5b16": lambda dtype: False,
+    "fp8e4b15": _never,
+    "fp8e4b8": _never,
+    "fp8e5b16": _never,
 }
 
 

@@ -254,7 +254,9 @@ def _subscript(frame: Frame, node: ast.Subscript) -> Operand:
     index = frame.visit(node.slice)
     if isinstance(owner, Value):
         return subscript(frame.emit, owner, index)
-    if not isinstance(owner, tuple | str):
+    if isinstance(owner, str):
+        owner = tuple(owner)
+    if not is_tuple(owner):
         raise mistake(f"{show(owner)} has no items")
     items = owner
     if isinstance(index, Slice):

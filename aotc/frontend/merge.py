@@ -11,12 +11,13 @@ if it is used after all.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from aotc.frontend.convert import to_value
 from aotc.frontend.emitter import mistake
 from aotc.frontend.frame import Frame
-from aotc.frontend.values import Operand, Unbound, is_tuple, show, show_type
+from aotc.frontend.scope import names_assigned_by
+from aotc.frontend.values import Operand, Unbound, is_tuple, show
 from aotc.ir.core import Block, Value
 from aotc.ir.dialects import scf
 
@@ -56,17 +57,13 @@ def merge(
     truth: Value,
     before: dict[str, Operand],
     sides: Sequence[_Side],
-    names: Sequence[str],
     node: ast.If,
 ) -> dict[str, Operand]:
-    """Emit the `scf.if` of two translated branches; return the variables after it.
-
-    `names` are the variables that either branch assigns.
-    """
+    """Emit the `scf.if` of the two translated branches of `node`; return the variables after."""
     (then, then_values), (orelse, else_values) = sides
     after = dict(before)
     merged: dict[str, Operand] = {}
-    for name in names:
+    for name in names_assigned_by([*node.body, *node.orelse]):
         then_value = then_values.get(name, _UNSET)
         else_value = else_values.get(name, _UNSET)
         if isinstance(then_value, Unbound) or isinstance(else_value, Unbound):
@@ -215,11 +212,8 @@ def check_carried(
 
 
 def _type_changed(name: str, old: Operand, new: Operand) -> None:
-    kind: Callable[[Operand], str] = lambda one: (
-        show_type(one.type) if isinstance(one, Value) else show(one)
-    )
     raise mistake(
-        f"{name} is {kind(old)} before this loop, but {kind(new)} after its body",
+        f"{name} is {show(old)} before this loop, but {show(new)} after its body",
         remedy="a variable that a loop carries keeps its type and shape: start it as what the "
         "body makes of it, or cast in the body",
     )

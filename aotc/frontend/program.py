@@ -101,7 +101,9 @@ def static_print(
 ) -> None:
     """Print while compiling."""
     del end, file, flush
-    texts = [show(one) if isinstance(one, Value | tuple) else text_of(one) for one in values]
+    texts = [
+        show(one) if isinstance(one, Value) or is_tuple(one) else text_of(one) for one in values
+    ]
     emit.prints.append(static_str(sep, "sep").join(texts))
 
 

@@ -48,7 +48,7 @@ def rank(kind: ScalarType) -> int:
     return 2 if kind.is_float else 0 if kind.is_bool else 1
 
 
-def literal_type(value: bool | float) -> ScalarType:
+def literal_type(value: float) -> ScalarType:
     """Return the type a Python number takes when it becomes a run-time scalar.
 
     Raises: PromotionError for an integer that no 64-bit type holds.

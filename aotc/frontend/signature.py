@@ -50,7 +50,7 @@ def bind_parameters(
     Raises: CompileError for a parameter without type or value, or a name that is no parameter.
     """
     parameters = function.node.args
-    listed = [*parameters.posonlyargs, *parameters.args, *parameters.kwonlyargs]
+    listed = _parameters(function)
     if parameters.vararg is not None or parameters.kwarg is not None:
         raise mistake(
             "a kernel cannot have `*` or `**` parameters", loc=function.file.loc(function.node)
@@ -84,13 +84,18 @@ def bind_parameters(
             )
         else:
             runtime[one.arg] = parsed
-    _fill_in(module, function, listed, known, runtime, num_warps)
+    _fill_in(module, function, known, runtime, num_warps)
     ordered = [runtime[name] for name in names if name in runtime]
     return Arguments(
         tuple(info for info, _ in ordered),
         tuple(kind for _, kind in ordered),
         {name: known[name] for name in names if name in known},
     )
+
+
+def _parameters(function: Function) -> list[ast.arg]:
+    parameters = function.node.args
+    return [*parameters.posonlyargs, *parameters.args, *parameters.kwonlyargs]
 
 
 @dataclass(frozen=True)
@@ -161,7 +166,6 @@ def constant_operand(value: object, name: str) -> Operand:
 def _fill_in(
     module: Globals,
     function: Function,
-    listed: list[ast.arg],
     known: dict[str, Operand],
     runtime: Mapping[str, object],
     num_warps: int,
@@ -170,7 +174,7 @@ def _fill_in(
     defaults = parameter_defaults(function)
     heuristics = _heuristics(module, function)
     missing: list[ast.arg] = []
-    for one in listed:
+    for one in _parameters(function):
         name = one.arg
         if name in known or name in runtime or name in heuristics:
             continue

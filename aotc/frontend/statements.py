@@ -234,8 +234,7 @@ def _branch(frame: Frame, node: ast.If, truth: Value) -> None:
         if flow is not None:
             raise mistake("this `return` was not expected; please report the kernel")
         sides.append((block, frame.values))
-    names = names_assigned_by([*node.body, *node.orelse])
-    frame.values = merge(frame, truth, before, sides, names, node)
+    frame.values = merge(frame, truth, before, sides, node)
 
 
 def _branch_to_return(frame: Frame, node: ast.If, truth: Value, rest: Sequence[Item]) -> Returned:

@@ -15,7 +15,15 @@ Invariant: evaluation ends. Steps are counted, and loops and sizes are bounded.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import (
+    Callable,
+    Generator,
+    ItemsView,
+    KeysView,
+    Mapping,
+    Sequence,
+    ValuesView,
+)
 from contextlib import contextmanager
 from typing import cast
 
@@ -434,30 +442,33 @@ class Evaluator:
         for item in self._iterate(self.evaluate(node.iter)):
             self.globals.step()
             self.assign(node.target, item)
-            try:
-                self.run(node.body)
-            except _Continue:
-                continue
-            except _Break:
+            if self._turn(node.body):
                 return
         self.run(node.orelse)
 
     def run_while(self, node: ast.While) -> None:
         while truth_of(self.evaluate(node.test)):
-            try:
-                self.run(node.body)
-            except _Continue:
-                continue
-            except _Break:
+            if self._turn(node.body):
                 return
+        self.run(node.orelse)
+
+    def _turn(self, body: Sequence[ast.stmt]) -> bool:
+        """Run a loop's body once; return whether it broke out of the loop."""
+        try:
+            self.run(body)
+        except _Break:
+            return True
+        except _Continue:
+            pass
+        return False
 
     def run_return(self, node: ast.Return) -> None:
         raise _Return(None if node.value is None else self.evaluate(node.value))
 
-    def run_break(self, node: ast.Break) -> None:
+    def run_break(self, _node: ast.Break) -> None:
         raise _Break
 
-    def run_continue(self, node: ast.Continue) -> None:
+    def run_continue(self, _node: ast.Continue) -> None:
         raise _Continue
 
     def run_expression(self, node: ast.Expr) -> None:

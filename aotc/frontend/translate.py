@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import cast as type_cast
 
 from aotc.frontend.calls import call_operand
 from aotc.frontend.emitter import Emitter, mistake
@@ -21,7 +20,7 @@ from aotc.frontend.signature import bind_parameters
 from aotc.frontend.source import SourceFile
 from aotc.frontend.statements import STATEMENTS
 from aotc.frontend.static import Evaluator
-from aotc.frontend.values import Config, Function, Operand, show
+from aotc.frontend.values import Config, Function, Operand, is_tuple, show
 from aotc.ir.core import Block, Kernel
 from aotc.ir.diagnostics import CompileError, Loc, at, current_loc, did_you_mean
 from aotc.ir.dialects import scf
@@ -174,12 +173,12 @@ def autotune_configs(source: str, kernel: str) -> list[dict[str, object]]:
             if not listed:
                 raise mistake("@triton.autotune lists no configs")
             value = Evaluator(module, function.file).evaluate(listed[0])
-            items = type_cast("list[Operand]", value) if isinstance(value, list | tuple) else []
-            configs = [one for one in items if isinstance(one, Config)]
-            if not configs or len(configs) != len(items):
+            items = unwrap(value)
+            configs = [one for one in items if isinstance(one, Config)] if is_tuple(items) else []
+            if not configs or not is_tuple(items) or len(configs) != len(items):
                 raise mistake(
                     "the configs of @triton.autotune must be a list of triton.Config, "
-                    f"got {show(value)}",
+                    f"got {show(items)}",
                     loc=file.loc(listed[0]),
                 )
     return [_config_values(one) for one in configs]

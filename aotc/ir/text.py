@@ -13,7 +13,8 @@ declared. Layouts are long and repeat, so each distinct one is named once at the
       scf.return
     }
 
-Attributes that have their default are left out. Printed types of results are checked when read.
+Attributes that have their default are left out, and so may be absent operands at the end. Printed
+types of results are checked when read.
 
 Invariant: `print_kernel(parse_kernel(text)) == text` for every text that `print_kernel` made.
 """
@@ -384,6 +385,7 @@ class _Parser:
         if cls is None:
             raise self.fail("a known opcode", opcode)
         slots = self.sequence(self.value, ")") if has_operands(cls) and self.accept("(") else []
+        slots += [None] * (cls.arity.num_operands - len(slots))  # absent ones at the end may lack
         attributes = self.attributes()
         blocks: list[Block] = []
         while self.accept("("):

@@ -14,11 +14,12 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from aotc import __version__
+
 UNKNOWN = "unknown"
 
 # Distributions, and what the archive calls them. `nvidia-nvvm` brings libdevice.
 _TOOLS = (
-    ("aotc", "aotc"),
     ("llvmlite", "llvmlite"),
     ("nvidia_cuda_nvcc", "ptxas"),
     ("nvidia_nvvm", "libdevice"),
@@ -35,7 +36,8 @@ def installed_versions() -> dict[str, str]:
             distribution, _, version = name.removesuffix(".dist-info").partition("-")
             if name.endswith(".dist-info") and found.get(distribution) == UNKNOWN:
                 found[distribution] = version
-    return {label: found[distribution] for distribution, label in _TOOLS}
+    tools = {label: found[distribution] for distribution, label in _TOOLS}
+    return {"aotc": __version__, **tools}
 
 
 def _names(folder: Path) -> list[str]:

@@ -213,10 +213,12 @@ class _Pool:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if kind is None:
-            self.executor.shutdown(wait=True)
-            return
-        self.executor.shutdown(wait=False, cancel_futures=True)
+        if kind is not None:
+            self._stop_processes()
+        # The executor's own thread ends once it has seen the processes gone and reaped them.
+        self.executor.shutdown(wait=True, cancel_futures=True)
+
+    def _stop_processes(self) -> None:
         for process in self._context.started:
             process.terminate()
         deadline = time.monotonic() + _STOP_SECONDS
@@ -224,7 +226,6 @@ class _Pool:
             process.join(max(0.0, deadline - time.monotonic()))
             if process.exitcode is None:
                 process.kill()
-                process.join()
 
     def cause_of_death(self) -> str:
         """Return how the worker ended, as far as the system tells."""

@@ -1,0 +1,53 @@
+"""The loader: open an archive of compiled kernels and launch them from Python.
+
+One implementation with the C library: it is compiled into the extension `_native`. Nothing of the
+compiler is imported, nor llvmlite, NumPy or torch; see `docs/python-api.md`.
+"""
+
+from __future__ import annotations
+
+from aotc.runtime._native import Kernel
+from aotc.runtime.errors import (
+    AotcError,
+    ArchError,
+    ArgumentError,
+    CaptureError,
+    ChecksumError,
+    CudaError,
+    DriverError,
+    ForkedError,
+    FormatError,
+    HostMemoryError,
+    LimitError,
+    NotFoundError,
+    ReadError,
+    SignatureError,
+    StateError,
+    UnsupportedError,
+    VersionError,
+)
+from aotc.runtime.library import Library, Pointer, load
+
+__all__ = [
+    "AotcError",
+    "ArchError",
+    "ArgumentError",
+    "CaptureError",
+    "ChecksumError",
+    "CudaError",
+    "DriverError",
+    "ForkedError",
+    "FormatError",
+    "HostMemoryError",
+    "Kernel",
+    "Library",
+    "LimitError",
+    "NotFoundError",
+    "Pointer",
+    "ReadError",
+    "SignatureError",
+    "StateError",
+    "UnsupportedError",
+    "VersionError",
+    "load",
+]

@@ -12,6 +12,7 @@
 
 #include <inttypes.h>
 #include <string.h>
+#include <structmember.h>
 
 /* ---- binding ----------------------------------------------------------------------------------- */
 
@@ -108,9 +109,9 @@ static bool bind_choice(struct launch *launch, PyObject *name, PyObject *object,
     const struct native_kernel *kernel = launch->kernel;
     for (uint32_t i = 0; i < kernel->choice_count; ++i) {
         if (same_name(kernel->choice_names[i], name)) {
-            aotc_value *value = &launch->choices[launch->choice_count];
+            /* Names come from a dictionary or from keywords, so none comes twice. */
+            aotc_value *value = &launch->choices[launch->choice_count++];
             *result = native_read_value(launch, "choice", kernel->choice_names[i], object, value);
-            launch->choice_count += launch->choice_count < LIMIT_CHOICES - 1;
             return true;
         }
     }
@@ -320,9 +321,9 @@ static int convert(struct launch *launch) {
 
 /* ---- launching --------------------------------------------------------------------------------- */
 
-static int closed(const struct launch *launch) {
-    return NATIVE_FAIL(launch->state, AOTC_ERROR_STATE, .file = launch->kernel->handle->path,
-                       .kernel = PyUnicode_AsUTF8(launch->kernel->name), .field = "library",
+static int closed(const struct native_kernel *kernel) {
+    return NATIVE_FAIL(kernel->state, AOTC_ERROR_STATE, .file = kernel->handle->path,
+                       .kernel = PyUnicode_AsUTF8(kernel->name), .field = "library",
                        .expected = "an open one", .got = "one that was closed", .remedy = "load it again");
 }
 
@@ -333,7 +334,7 @@ static int run(struct launch *launch, aotc_selection *selection) {
     }
     /* From here on nothing of Python's runs until the launch is done. */
     if (launch->kernel->handle->archive == NULL) {
-        return closed(launch);
+        return closed(launch->kernel);
     }
     const aotc_launch_desc desc = {
         .struct_size = (uint32_t)sizeof desc,
@@ -453,15 +454,28 @@ static PyObject *kernel_launch(PyObject *object, PyObject *args, PyObject *keywo
     Py_RETURN_NONE;
 }
 
+/* Import aotc.runtime.info, when somebody first looks. */
+static int import_info(struct native_state *state) {
+    if (state->describe == NULL) {
+        state->describe = PyImport_ImportModule("aotc.runtime.info");
+    }
+    return state->describe == NULL ? -1 : 0;
+}
+
 static PyObject *kernel_select(PyObject *object, PyObject *args, PyObject *keywords) {
+    struct native_state *state = ((struct native_kernel *)object)->state;
     aotc_selection chosen = {.struct_size = (uint32_t)sizeof chosen};
     if (launch_with_options(object, args, keywords, &chosen) < 0) {
         return NULL;
     }
-    return Py_BuildValue("I(III)(III)(III)IKIK", chosen.variant, chosen.grid[0], chosen.grid[1], chosen.grid[2],
-                         chosen.block[0], chosen.block[1], chosen.block[2], chosen.cluster[0], chosen.cluster[1],
-                         chosen.cluster[2], chosen.dynamic_shared_bytes, (unsigned long long)chosen.scratch_bytes,
-                         chosen.scratch_align, (unsigned long long)(uintptr_t)chosen.function);
+    if (import_info(state) < 0) {
+        return NULL;
+    }
+    return PyObject_CallMethod(state->describe, "Selection", "I(III)(III)(III)IKIK", chosen.variant,
+                               chosen.grid[0], chosen.grid[1], chosen.grid[2], chosen.block[0], chosen.block[1],
+                               chosen.block[2], chosen.cluster[0], chosen.cluster[1], chosen.cluster[2],
+                               chosen.dynamic_shared_bytes, (unsigned long long)chosen.scratch_bytes,
+                               chosen.scratch_align, (unsigned long long)(uintptr_t)chosen.function);
 }
 
 /* ---- the object -------------------------------------------------------------------------------- */
@@ -544,18 +558,14 @@ static void kernel_dealloc(PyObject *object) {
     Py_DECREF(type);
 }
 
-/* Call a function of aotc.runtime.info, which is imported when somebody first looks. */
+/* Call a function of aotc.runtime.info with what there is to say of a kernel. */
 static PyObject *ask_info(struct native_kernel *self, const char *function) {
     struct native_state *state = self->state;
     if (self->handle->archive == NULL) {
-        const struct launch launch = {.kernel = self, .state = state};
-        (void)closed(&launch);
+        (void)closed(self);
         return NULL;
     }
-    if (state->describe == NULL) {
-        state->describe = PyImport_ImportModule("aotc.runtime.info");
-    }
-    PyObject *described = state->describe == NULL ? NULL : native_describe(self);
+    PyObject *described = import_info(state) < 0 ? NULL : native_describe(self);
     PyObject *answer = described == NULL ? NULL : PyObject_CallMethod(state->describe, function, "O", described);
     Py_XDECREF(described);
     return answer;
@@ -577,8 +587,9 @@ static PyMethodDef kernel_methods[] = {
     {"launch", (PyCFunction)(void (*)(void))kernel_launch, METH_VARARGS | METH_KEYWORDS,
      "launch($self, args, *, grid=None, stream=None, config=None, choices=None, pdl=False, scratch=None)\n--\n\n"
      "Choose a variant for the arguments and launch it."},
-    {"_select", (PyCFunction)(void (*)(void))kernel_select, METH_VARARGS | METH_KEYWORDS,
-     "Say as a tuple what a launch would do."},
+    {"select", (PyCFunction)(void (*)(void))kernel_select, METH_VARARGS | METH_KEYWORDS,
+     "select($self, args, *, grid=None, stream=None, config=None, choices=None, pdl=False, scratch=None)\n--\n\n"
+     "Say what a launch would do, as a `Selection`."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -137,13 +137,16 @@ static int read_float(struct launch *launch, uint32_t index, PyObject *object, u
     bool fits = true;
     if (PyFloat_CheckExact(object)) {
         value = PyFloat_AS_DOUBLE(object);
+    } else if (!PyLong_Check(object) &&
+               native_tensor_type(launch->state, Py_TYPE(object))->protocol != PROTOCOL_NONE) {
+        return not_a_number(launch, index, dtype, object); /* __float__ of a tensor would wait for the GPU */
     } else {
-        const bool is_tensor = !PyLong_Check(object) &&
-                               native_tensor_type(launch->state, Py_TYPE(object))->protocol != PROTOCOL_NONE;
-        value = is_tensor ? -1.0 : PyFloat_AsDouble(object);
-        fits = !PyErr_ExceptionMatches(PyExc_OverflowError);
-        if (is_tensor || (fits && PyErr_Occurred())) {
-            return not_a_number(launch, index, dtype, object);
+        value = PyFloat_AsDouble(object);
+        if (value == -1.0 && PyErr_Occurred()) {
+            if (!PyErr_ExceptionMatches(PyExc_OverflowError)) {
+                return not_a_number(launch, index, dtype, object);
+            }
+            fits = false;
         }
     }
     *bits = 0;

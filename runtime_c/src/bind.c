@@ -116,44 +116,56 @@ static aotc_status check_form(const struct aotc_kernel *kernel, uint32_t index, 
     return AOTC_OK;
 }
 
+/* What the arguments so far say about a type variable; the dtype is AOTC_DTYPE_NONE before any does. */
+struct binding {
+    uint8_t dtype;
+    uint8_t digit;
+};
+
+/* Bind a type variable to the dtype of an argument, or compare with what it is bound to. */
+static bool bind_type(const struct type_variable_record *variable, struct binding *binding, uint32_t dtype) {
+    if (binding->dtype != AOTC_DTYPE_NONE) {
+        return binding->dtype == dtype;
+    }
+    for (unsigned digit = 0; digit < variable->dtype_count; ++digit) {
+        if (variable->dtypes[digit] == dtype) {
+            *binding = (struct binding){(uint8_t)dtype, (uint8_t)digit};
+            return true;
+        }
+    }
+    return false;
+}
+
 /* The number that the dtypes of the type variables make. */
-static aotc_status number_types(const struct aotc_kernel *kernel, const uint8_t *bound, const uint32_t *binder,
-                                const aotc_launch_desc *desc, uint32_t *combination, aotc_error *error) {
+static aotc_status number_types(const struct aotc_kernel *kernel, const struct binding *bindings,
+                                uint32_t *combination, aotc_error *error) {
     const struct aotc_archive *archive = kernel->archive;
     *combination = 0;
     for (uint32_t i = 0; i < kernel->record->type_variable_count; ++i) {
         const struct type_variable_record *variable =
             aotci_type_variable(archive, kernel->record->first_type_variable + i);
-        unsigned digit = 0;
-        if (bound[i] == AOTC_DTYPE_NONE && variable->dtype_count > 1) {
+        if (bindings[i].dtype == AOTC_DTYPE_NONE && variable->dtype_count > 1) {
             return AOTCI_FAIL(error, AOTC_ERROR_ARG, .file = archive->name, .kernel = kernel->name,
                               .field = aotci_text("type %s", aotci_string(archive, variable->name)).chars,
                               .expected = aotci_text("an argument that says which: %s",
                                                      dtype_list(variable).chars).chars,
                               .got = "pointers without a dtype");
         }
-        while (bound[i] != AOTC_DTYPE_NONE && digit < variable->dtype_count &&
-               variable->dtypes[digit] != bound[i]) {
-            ++digit;
-        }
-        if (digit == variable->dtype_count) {
-            return wrong_dtype(kernel, binder[i], &desc->args[binder[i]], AOTC_DTYPE_NONE, error);
-        }
-        *combination = *combination * variable->dtype_count + digit;
+        *combination = *combination * variable->dtype_count + bindings[i].digit;
     }
     return AOTC_OK;
 }
 
 static aotc_status bind_types(const struct aotc_kernel *kernel, const aotc_launch_desc *desc,
                               uint32_t *combination, aotc_error *error) {
-    uint8_t bound[LIMIT_TYPE_VARIABLES] = {0};
-    uint32_t binder[LIMIT_TYPE_VARIABLES];
-    const uint32_t count = kernel->record->param_count;
-    if (desc->arg_count != count || (count != 0 && desc->args == NULL)) {
+    const struct aotc_archive *archive = kernel->archive;
+    const struct kernel_record *record = kernel->record;
+    struct binding bindings[LIMIT_TYPE_VARIABLES] = {{0}};
+    if (desc->arg_count != record->param_count || (record->param_count != 0 && desc->args == NULL)) {
         return wrong_count(kernel, desc, error);
     }
-    for (uint32_t i = 0; i < count; ++i) {
-        const struct param_record *param = aotci_param(kernel->archive, kernel->record->first_param + i);
+    for (uint32_t i = 0; i < record->param_count; ++i) {
+        const struct param_record *param = aotci_param(archive, record->first_param + i);
         const aotc_arg *arg = &desc->args[i];
         const aotc_status status = check_form(kernel, i, arg, param, error);
         if (status != AOTC_OK) {
@@ -162,20 +174,19 @@ static aotc_status bind_types(const struct aotc_kernel *kernel, const aotc_launc
         if (arg->dtype == AOTC_DTYPE_NONE && param->kind == AOTC_POINTER) {
             continue;
         }
-        unsigned expected = param->dtype;
-        if (param->type_variable != 0) {
-            const unsigned variable = param->type_variable - 1u;
-            expected = bound[variable];
-            if (expected == AOTC_DTYPE_NONE && arg->dtype != AOTC_DTYPE_NONE && arg->dtype <= AOTC_FP8E5) {
-                expected = bound[variable] = (uint8_t)arg->dtype;
-                binder[variable] = i;
+        if (param->type_variable == 0) {
+            if (arg->dtype != param->dtype) {
+                return wrong_dtype(kernel, i, arg, AOTC_DTYPE_NONE, error);
             }
+            continue;
         }
-        if (arg->dtype != expected || expected == AOTC_DTYPE_NONE) {
-            return wrong_dtype(kernel, i, arg, param->type_variable == 0 ? AOTC_DTYPE_NONE : expected, error);
+        const unsigned variable = param->type_variable - 1u;
+        if (!bind_type(aotci_type_variable(archive, record->first_type_variable + variable),
+                       &bindings[variable], arg->dtype)) {
+            return wrong_dtype(kernel, i, arg, bindings[variable].dtype, error);
         }
     }
-    return number_types(kernel, bound, binder, desc, combination, error);
+    return number_types(kernel, bindings, combination, error);
 }
 
 /* ---- choices ---------------------------------------------------------------------------------- */

@@ -31,7 +31,7 @@ from aotc.package.index import (
 
 _NOBITS = 8
 _SOURCE = bytes(range(32))
-_ONE_BLOCK = 1024
+_BLOBS = 14
 
 
 def _param_info(sizes: list[tuple[int, int]]) -> bytes:
@@ -226,14 +226,24 @@ def _wrong(target: str) -> Kernel:
     return Kernel("wrong", _SOURCE, (variant,), (Param("p", "pointer", "fp32"),))
 
 
+def _blobs(data: bytes) -> list[tuple[int, int]]:
+    """Return offset and size of each blob, from the index (docs/archive-format.md, section 3)."""
+    kind, record_bytes, offset, count = struct.unpack_from("<4I", data, 128 + 8 + 16 * (_BLOBS - 1))
+    if kind != _BLOBS:
+        raise ValueError("the directory is not in the order of kinds")
+    records = (128 + offset + record_bytes * index for index in range(count))
+    return [struct.unpack_from("<QI", data, record) for record in records]
+
+
 def _write(directory: Path, name: str, archive: Archive) -> None:
     data = encode(archive)
     (directory / f"{name}.aotc").write_bytes(data)
-    contents = list(dict.fromkeys(v.cubin for k in archive.kernels for v in k.variants))
-    compressor = zstandard.ZstdCompressor(19, write_checksum=False)
-    pairs = [(compressor.compress(content), content) for content in contents]
-    raw = b"".join(struct.pack("<QQ", len(a), len(b)) + a + b for a, b in pairs)
-    (directory / f"{name}.aotc.raw").write_bytes(raw)
+    raw: list[bytes] = []
+    for offset, size in _blobs(data):
+        frame = data[offset : offset + size]
+        content = zstandard.ZstdDecompressor().decompress(frame)
+        raw.append(struct.pack("<QQ", len(frame), len(content)) + frame + content)
+    (directory / f"{name}.aotc.raw").write_bytes(b"".join(raw))
 
 
 def main(directory: Path) -> None:

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "fake_cuda.h"
+
 const char *driver_path;
 static const char *directory;
 static int failures;
@@ -50,13 +52,21 @@ struct bytes read_golden(const char *name) {
     return bytes;
 }
 
-struct blob_table read_blobs(const char *archive_name) {
+struct blob_table *read_blobs(const char *archive_name) {
     char name[256];
     (void)snprintf(name, sizeof name, "%s.raw", archive_name);
-    return (struct blob_table){read_golden(name), 0};
+    struct blob_table *table = malloc(sizeof *table);
+    if (table == NULL) {
+        exit(2);
+    }
+    *table = (struct blob_table){read_golden(name), 0};
+    return table;
 }
 
-void free_blobs(struct blob_table *table) { free(table->file.data); }
+void free_blobs(struct blob_table *table) {
+    free(table->file.data);
+    free(table);
+}
 
 int decompress_from_table(void *user, const void *source, size_t source_bytes, void *target,
                           size_t target_bytes) {
@@ -100,6 +110,11 @@ static void count_deallocate(void *user, void *memory, size_t size_bytes) {
 
 aotc_allocator counting_allocator(struct counting *counting) {
     return (aotc_allocator){count_allocate, count_deallocate, counting};
+}
+
+void no_violation(const char *file, int line) {
+    const char *violation = fake_cuda_violation();
+    check(violation == NULL, file, line, violation == NULL ? "" : violation);
 }
 
 aotc_open_options fake_options(struct blob_table *table) {

@@ -40,7 +40,7 @@ struct blob_table {
     unsigned long calls;
 };
 
-struct blob_table read_blobs(const char *archive_name);
+struct blob_table *read_blobs(const char *archive_name);
 void free_blobs(struct blob_table *table);
 /* An aotc_decompress_fn over a blob_table. */
 int decompress_from_table(void *user, const void *source, size_t source_bytes, void *target, size_t target_bytes);
@@ -52,6 +52,10 @@ struct counting {
 };
 
 aotc_allocator counting_allocator(struct counting *counting);
+
+/* Check that the fake driver saw no call that a correct program never makes. */
+#define NO_VIOLATION() no_violation(__FILE__, __LINE__)
+void no_violation(const char *file, int line);
 
 /* Options with the table's decompressor and the fake driver. */
 aotc_open_options fake_options(struct blob_table *table);

@@ -300,10 +300,10 @@ def scan_layouts(draw: st.DrawFn, shape: tuple[int, ...], axis: int) -> LinearLa
     )
 
 
-@given(st.data(), st.sampled_from([(64,), (8, 16), (2, 4, 32), (1,), (2,)]), st.booleans())
+@given(st.data(), st.sampled_from([(64,), (8, 16), (2, 4, 32), (1,), (2,)]), *[st.booleans()] * 2)
 @SLOW
-def test_scan_keeps_the_order(data, shape, reverse) -> None:
-    """The combination is not commutative: it keeps the last of its two operands, plus 3 times."""
+def test_scan_keeps_the_order(data, shape, reverse, exclusive) -> None:
+    """The combination is not commutative, and an exclusive scan leaves the first element alone."""
     axis = data.draw(st.integers(0, len(shape) - 1))
     layout = data.draw(scan_layouts(shape, axis))
     program = Program(2)
@@ -315,7 +315,8 @@ def test_scan_keeps_the_order(data, shape, reverse) -> None:
         return [a, b]
 
     inputs = [program.load(I32, layout), program.load(I32, layout)]
-    scan = program.add(gpu.Scan(inputs, axis, program.block([I32] * 4, affine), reverse=reverse))
+    combine = program.block([I32] * 4, affine)
+    scan = program.add(gpu.Scan(inputs, axis, combine, reverse, exclusive))
     for out in scan.outs:
         program.store(out)
     a, b = random_array(I32, shape), random_array(I32, shape)
@@ -326,6 +327,8 @@ def test_scan_keeps_the_order(data, shape, reverse) -> None:
     for x, y in zip(moved[0][1:], moved[1][1:], strict=True):
         want_b.append(want_b[-1] * x + y)
         want_a.append(want_a[-1] * x)
+    if exclusive:
+        want_a, want_b = ([want[0], *want[:-1]] for want in (want_a, want_b))
     for got, want in zip(program.run(a, b), (want_a, want_b), strict=True):
         array = np.array(want)
         array = np.moveaxis(array[::-1] if reverse else array, 0, axis)

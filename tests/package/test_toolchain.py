@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
+import aotc
 from aotc.package.toolchain import compiler_digest, installed_versions, toolchain_text
 
 
 def test_versions_are_those_that_importlib_finds() -> None:
     versions = installed_versions()
     assert list(versions) == ["aotc", "llvmlite", "ptxas", "libdevice"]
+    assert versions["aotc"] == aotc.__version__
     assert versions["llvmlite"] == importlib.metadata.version("llvmlite")
     assert versions["ptxas"] == importlib.metadata.version("nvidia-cuda-nvcc")
     assert versions["libdevice"] == importlib.metadata.version("nvidia-nvvm")

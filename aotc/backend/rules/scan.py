@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from aotc.backend import nvvm
 from aotc.backend.llvm_types import llvm_type
@@ -46,14 +47,13 @@ def lower_scan(ctx: Lowering, op: gpu.Scan) -> Results:
     columns = [ctx.registers(value) for value in op.inputs]
     rows: dict[int, list[str]] = {}
     for run in plan.runs:
-        total: list[str] = []
-        for register in run:
-            row = [column[register] for column in columns]
-            total = combine_rows(ctx, op.combine, total, row) if total else row
-            rows[register] = total
-        if plan.lane_bits:
-            before = _exclusive(ctx, op, plan, total)
-            _add_prefix(ctx, op, plan, run, rows, before)
+        own = [[column[register] for column in columns] for register in run]
+        running = list(accumulate(own, lambda total, row: combine_rows(ctx, op.combine, total, row)))
+        # What a register gets from its own thread: all up to it, or all before it.
+        held = [None, *running[:-1]] if op.exclusive else running
+        before = _exclusive(ctx, op, plan, running[-1]) if plan.lane_bits else None
+        for register, row, first in zip(run, held, own, strict=True):
+            rows[register] = _with_prefix(ctx, op, plan, before, row, first)
     return [tuple(rows[holder][index] for holder in holders) for index in range(len(op.inputs))]
 
 
@@ -152,18 +152,21 @@ def _lane_before(ctx: Lowering, op: gpu.Scan, mask: int) -> str:
     return emit.thread_value(f"or i32 {kept}, {others}")
 
 
-def _add_prefix(
+def _with_prefix(
     ctx: Lowering,
     op: gpu.Scan,
     plan: _Runs,
-    run: Sequence[int],
-    rows: dict[int, list[str]],
-    before: list[str],
-) -> None:
-    """Combine what lanes before this one hold into the registers of a run."""
-    own = ctx.emit.thread_value(f"and i32 {ctx.thread}, {plan.lane_mask}")
+    before: list[str] | None,
+    row: list[str] | None,
+    own: list[str],
+) -> list[str]:
+    """Return what lanes before this one hold, combined into `row`; `own` if there is neither."""
+    if before is None:
+        return own if row is None else row
+    lanes = ctx.emit.thread_value(f"and i32 {ctx.thread}, {plan.lane_mask}")
     first = plan.lane_mask if op.reverse else 0
-    has_before = ctx.emit.thread_value(f"icmp ne i32 {own}, {first}")
-    for register in run:
-        joined = combine_rows(ctx, op.combine, before, rows[register])
-        rows[register] = _selected(ctx, op.inputs, has_before, joined, rows[register])
+    has_before = ctx.emit.thread_value(f"icmp ne i32 {lanes}, {first}")
+    if row is None:
+        return _selected(ctx, op.inputs, has_before, before, own)
+    joined = combine_rows(ctx, op.combine, before, row)
+    return _selected(ctx, op.inputs, has_before, joined, row)

@@ -639,7 +639,9 @@ CONTROL void fake_cuda_set_driver_version(int version) { fake.version = version;
 
 CONTROL void fake_cuda_set_devices(const struct fake_device *devices, int count) {
     fake.device_count = count;
-    memcpy(fake.devices, devices, (size_t)count * sizeof *devices);
+    for (int i = 0; i < count; ++i) {
+        fake.devices[i] = devices[i];
+    }
 }
 
 CONTROL void fake_cuda_fail(const char *symbol, int skip, int result) {
@@ -677,6 +679,8 @@ CONTROL struct CUctx_st *fake_cuda_create_context(int device) {
     *context = (struct CUctx_st){true, device};
     return context;
 }
+
+CONTROL struct CUctx_st *fake_cuda_primary_context(int device) { return &fake.primaries[device]; }
 
 CONTROL void fake_cuda_destroy_context(struct CUctx_st *context) { context->is_alive = false; }
 

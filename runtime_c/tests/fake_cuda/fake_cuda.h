@@ -55,6 +55,7 @@ int fake_cuda_end_capture(void);
 void fake_cuda_set_recording(int on);
 
 struct CUctx_st *fake_cuda_create_context(int device);
+struct CUctx_st *fake_cuda_primary_context(int device);
 void fake_cuda_destroy_context(struct CUctx_st *context);
 void fake_cuda_set_current(struct CUctx_st *context);
 struct CUstream_st *fake_cuda_create_stream(struct CUctx_st *context);

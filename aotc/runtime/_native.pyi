@@ -1,0 +1,55 @@
+"""Types of the extension module; what it does is told in aotc/runtime/_native.h."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from aotc.runtime.info import KernelInfo, Selection
+
+VERSION_NUMBER: int
+
+class Archive:
+    def __new__(
+        cls,
+        source: tuple[str] | bytes | bytearray | memoryview,
+        decompress: Callable[[bytes | memoryview, int], bytes],
+        verify: bool,
+        driver: str | None,
+        /,
+    ) -> Archive: ...
+    def __getitem__(self, name: str, /) -> Kernel: ...
+    def _load(self, device: int | None, kernel: str | None, /) -> None: ...
+    def _names(self) -> tuple[str, ...]: ...
+    def _identity(self) -> tuple[str, str, str]: ...
+    def close(self) -> None: ...
+    @property
+    def path(self) -> str: ...
+    @property
+    def closed(self) -> bool: ...
+
+class Kernel:
+    @property
+    def name(self) -> str: ...
+    @property
+    def info(self) -> KernelInfo: ...
+    def __call__(self, *args: object, **keywords: object) -> None: ...
+    def launch(
+        self,
+        args: Sequence[object] | Mapping[str, object],
+        *,
+        grid: int | Sequence[int] | None = None,
+        stream: object = None,
+        config: Mapping[str, None | bool | int | float | str] | None = None,
+        choices: Mapping[str, None | bool | int | float | str] | None = None,
+        pdl: bool = False,
+        scratch: tuple[int, int] | None = None,
+    ) -> None: ...
+    def select(
+        self,
+        args: Sequence[object] | Mapping[str, object],
+        *,
+        grid: int | Sequence[int] | None = None,
+        stream: object = None,
+        config: Mapping[str, None | bool | int | float | str] | None = None,
+        choices: Mapping[str, None | bool | int | float | str] | None = None,
+        pdl: bool = False,
+        scratch: tuple[int, int] | None = None,
+    ) -> Selection: ...

@@ -1,0 +1,189 @@
+"""What is in a kernel: its arguments, the questions it asks, and the variants that answer them.
+
+These are the records behind `lib["name"].info`: plain tuples with names, made when somebody looks.
+Nothing here takes part in a launch.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, TypeAlias
+
+Value: TypeAlias = "None | bool | int | float | str"
+
+_KINDS = ("", "pointer", "scalar", "tensor")
+_ACCESSES = ("unknown", "read", "write", "both")
+
+
+class ParamInfo(NamedTuple):
+    """An argument of a launch.
+
+    `element` is a dtype, or the name of a type variable, of the scalar or of what the pointer or
+    tensor holds. `divisibility` is what the value or address is promised to be a multiple of;
+    `is_optional` says that there are variants without the promise. `rank` is a tensor's, else 0.
+    """
+
+    name: str
+    kind: str
+    element: str
+    rank: int
+    divisibility: int
+    is_optional: bool
+    access: str
+
+    def __str__(self) -> str:
+        prefix = {"pointer": "*", "scalar": "", "tensor": "tensor "}[self.kind]
+        promise = f":{self.divisibility}" if self.divisibility != 1 else ""
+        return f"{self.name}: {prefix}{self.element}{promise}{'?' if self.is_optional else ''}"
+
+
+class GuardInfo(NamedTuple):
+    """A condition on the arguments; one that is promised must hold whatever the variant."""
+
+    text: str
+    expression: str
+    is_promise: bool
+
+
+class VariantInfo(NamedTuple):
+    """One compiled function; `registers`, `spill_bytes` and `stack_bytes` are of a thread."""
+
+    target: str
+    symbol: str
+    types: dict[str, str]
+    choices: dict[str, Value]
+    guards: tuple[str, ...]
+    config: dict[str, Value]
+    num_threads: int
+    registers: int
+    spill_bytes: int
+    stack_bytes: int
+    static_shared_bytes: int
+    dynamic_shared_bytes: int
+    cubin_bytes: int
+    cluster: tuple[int, int, int]
+    waits_pdl: bool
+    remarks: tuple[str, ...]
+
+
+class KernelInfo(NamedTuple):
+    """A kernel: arguments in order, type variables, choices, constants, guards, configs, variants.
+
+    `grid_rank` is 0 if the caller gives the grid. Variants are in the order of the archive: for
+    each target and combination the most specialised first.
+    """
+
+    name: str
+    grid_rank: int
+    params: tuple[ParamInfo, ...]
+    types: dict[str, tuple[str, ...]]
+    choices: dict[str, tuple[Value, ...]]
+    constants: dict[str, Value]
+    guards: tuple[GuardInfo, ...]
+    configs: tuple[dict[str, Value], ...]
+    variants: tuple[VariantInfo, ...]
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """Targets that there is a variant for."""
+        return tuple(dict.fromkeys(variant.target for variant in self.variants))
+
+
+class Selection(NamedTuple):
+    """What a launch would do: the variant (an index into `KernelInfo.variants`) and its dimensions.
+
+    `grid` is CUDA's gridDim: programs times cluster. `function` is the driver's handle.
+    """
+
+    variant: int
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    cluster: tuple[int, int, int]
+    dynamic_shared_bytes: int
+    scratch_bytes: int
+    scratch_align: int
+    function: int
+
+
+_Pairs: TypeAlias = tuple[tuple[str, Value], ...]
+_RawParam: TypeAlias = tuple[str, int, str, int, int, int, bool, int]
+_RawVariant: TypeAlias = tuple[
+    str, str, int, int, int, int, int, int, int, int, int, int, tuple[int, int, int], bool, str
+]
+Description: TypeAlias = tuple[
+    str,
+    int,
+    tuple[_RawParam, ...],
+    tuple[tuple[str, tuple[str, ...]], ...],
+    tuple[tuple[str, tuple[Value, ...]], ...],
+    _Pairs,
+    tuple[tuple[str, str, bool], ...],
+    tuple[_Pairs, ...],
+    tuple[_RawVariant, ...],
+]
+"""What `_native_describe.c` makes."""
+
+
+def _split(number: int, digits: dict[str, tuple[Value, ...]]) -> dict[str, Value]:
+    """Return the value of each digit of a combination: the first is the most significant."""
+    values: dict[str, Value] = {}
+    for name in reversed(digits):
+        number, digit = divmod(number, len(digits[name]))
+        values[name] = digits[name][digit]
+    return {name: values[name] for name in digits}
+
+
+def kernel_info(description: Description) -> KernelInfo:
+    """Give names to what the extension tells of a kernel."""
+    name, grid_rank, params, types, choices, constants, guards, configs, variants = description
+    type_names = [variable for variable, _ in types]
+    texts = [text for text, _, _ in guards]
+    digits: dict[str, tuple[Value, ...]] = {**dict(types), **dict(choices)}
+
+    def variant_info(raw: _RawVariant) -> VariantInfo:
+        values = _split(raw[2], digits)
+        mask = raw[3]
+        return VariantInfo(
+            raw[0],
+            raw[1],
+            {variable: str(values[variable]) for variable in type_names},
+            {choice: values[choice] for choice, _ in choices},
+            tuple(text for bit, text in enumerate(texts) if mask >> bit & 1),
+            dict(configs[raw[4]]),
+            *raw[5:14],
+            tuple(raw[14].splitlines()),
+        )
+
+    return KernelInfo(
+        name,
+        grid_rank,
+        tuple(
+            ParamInfo(
+                param,
+                _KINDS[kind],
+                dtype if variable < 0 else type_names[variable],
+                rank,
+                divisibility,
+                is_optional,
+                _ACCESSES[access],
+            )
+            for param, kind, dtype, variable, rank, divisibility, is_optional, access in params
+        ),
+        dict(types),
+        dict(choices),
+        dict(constants),
+        tuple(GuardInfo(*guard) for guard in guards),
+        tuple(dict(config) for config in configs),
+        tuple(variant_info(raw) for raw in variants),
+    )
+
+
+def kernel_repr(description: Description) -> str:
+    """Return a kernel's signature, the way in which it is called, and how much there is of it."""
+    info = kernel_info(description)
+    words = [str(param) for param in info.params]
+    words += [f"{name}={'|'.join(map(repr, values))}" for name, values in info.choices.items()]
+    types = [f"{name} in {', '.join(dtypes)}" for name, dtypes in info.types.items()]
+    where = f" where {'; '.join(types)}" if types else ""
+    count = len(info.variants)
+    variants = f"{count} variant{'' if count == 1 else 's'} for {', '.join(info.targets)}"
+    return f"<aotc kernel {info.name}({', '.join(words)}){where}; {variants}>"

@@ -1,0 +1,141 @@
+"""A loaded archive: `load`, and the `Library` that it returns.
+
+What is done at every launch is in the extension; here is what is done once. `zstandard` is imported
+when the first archive is opened, and nothing else is.
+
+Invariant: what `load` returns is ready to launch on the device it was loaded on: no launch loads,
+compiles or allocates anything.
+"""
+
+from __future__ import annotations
+
+from os import PathLike, fspath
+from typing import TYPE_CHECKING, NamedTuple
+
+from aotc.runtime import _native
+from aotc.runtime.errors import AotcError, UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from types import TracebackType
+    from typing import TypeAlias
+
+    from typing_extensions import Self
+
+    Source: TypeAlias = str | PathLike[str] | bytes | bytearray | memoryview
+
+
+class Pointer(NamedTuple):
+    """An address on the GPU and the dtype of what lies there, such as `Pointer(p, "bf16")`."""
+
+    address: int
+    dtype: str
+
+
+class Library(_native.Archive):
+    """The kernels of an archive, by name: `library["rmsnorm"](x, w, out, stride, n_cols, eps)`.
+
+    It is also a context manager that closes itself. Threads may share it; a forked child may not
+    use it.
+    """
+
+    def load(
+        self, device: int | Iterable[int] | None = None, kernels: Iterable[str] | None = None
+    ) -> None:
+        """Make kernels ready on one more device; what is ready already is skipped.
+
+        `device` is an ordinal or several; None is the device of the current context, or 0 if there
+        is none. `kernels` are names; None is all that run on the device. Devices are used through
+        their primary contexts, which stay retained until the library is closed.
+
+        Raises: `ArchError` if nothing runs there, `DriverError` without a driver or a GPU,
+        `NotFoundError` for an unknown name, and what is wrong with the archive's blobs.
+        """
+        devices = (device,) if device is None or isinstance(device, int) else tuple(device)
+        names = (None,) if kernels is None else tuple(kernels)
+        for ordinal in devices:
+            for name in names:
+                self._load(ordinal, name)
+
+    @property
+    def kernels(self) -> tuple[str, ...]:
+        """Names of the kernels, sorted."""
+        return self._names()
+
+    @property
+    def name(self) -> str:
+        """Name of the archive."""
+        return self._identity()[0]
+
+    @property
+    def version(self) -> str:
+        """Version of the archive, as its manifest has it."""
+        return self._identity()[1]
+
+    @property
+    def toolchain(self) -> str:
+        """What compiled the archive."""
+        return self._identity()[2]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names())
+
+    def __len__(self) -> int:
+        return len(self._names())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        if self.closed:
+            return f"<aotc library {self.path!r}, closed>"
+        names = ", ".join(self.kernels) or "no kernels"
+        return f"<aotc library {self.name} {self.version} from {self.path!r}: {names}>"
+
+
+def _decompressor() -> Callable[[bytes | memoryview, int], bytes]:
+    try:
+        from zstandard import decompress  # noqa: PLC0415 - 15 ms that only those who load pay
+    except ImportError as error:
+        message = "archives are zstd-compressed, and zstandard is missing; pip install zstandard"
+        raise UnsupportedError(message) from error
+    return decompress
+
+
+def load(
+    source: Source,
+    *,
+    device: int | Iterable[int] | None = None,
+    kernels: Iterable[str] | None = None,
+    verify: bool = False,
+    driver: str | PathLike[str] | None = None,
+) -> Library:
+    """Open an archive and make its kernels ready to launch.
+
+    `source` is a path, or the archive's bytes, which are copied. `device` and `kernels` are those of
+    `Library.load`. `verify` checks the SHA-256 of every blob now; otherwise a blob is checked when it
+    is loaded. `driver` is the CUDA driver's library, "libcuda.so.1" unless given.
+
+    Raises: `AotcError`, of the class that says why.
+    """
+    opened: tuple[str] | bytes | bytearray | memoryview
+    opened = source if isinstance(source, bytes | bytearray | memoryview) else (fspath(source),)
+    path = None if driver is None else fspath(driver)
+    library = Library(opened, _decompressor(), verify, path)
+    try:
+        library.load(device, kernels)
+    except AotcError:
+        library.close()
+        raise
+    return library

@@ -1,0 +1,99 @@
+/* test_threads.c: 64 threads launch, choose, and load kernels of one archive at once.
+ *
+ * Meant for the thread sanitizer. The fake driver's lock is off while launches run, so that it cannot order
+ * what the library must order itself.
+ */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+#include "fake_cuda.h"
+#include "harness.h"
+
+enum { THREADS = 64, ROUNDS = 2000 };
+
+static aotc_archive *archive;
+static struct CUstream_st *streams[2];
+static atomic_ulong launched;
+static atomic_ulong wrong;
+
+/* Launch until the kernel is loaded and ROUNDS launches went through; every status but STATE is final. */
+static void *launch_many(void *argument) {
+    const size_t number = (size_t)(uintptr_t)argument;
+    const aotc_kernel *kernel = NULL;
+    aotc_error error = AOTC_ERROR_INIT;
+    aotc_launch_desc desc = AOTC_LAUNCH_DESC_INIT;
+    aotc_arg args[] = {aotc_pointer((void *)(uintptr_t)0x1000, AOTC_FP16), aotc_pointer(NULL, AOTC_FP16),
+                       aotc_pointer(NULL, AOTC_FP16), aotc_i32(0)};
+    desc.args = args;
+    desc.arg_count = 4;
+    desc.stream = streams[number % 2];
+    if (aotc_kernel_get(archive, "add", &kernel, &error) != AOTC_OK) {
+        return NULL;
+    }
+    for (unsigned long done = 0; done < ROUNDS;) {
+        args[3] = aotc_i32((int32_t)(1 + done));
+        const aotc_status status = aotc_launch(kernel, &desc, &error);
+        if (status == AOTC_OK) {
+            done += 1;
+            (void)atomic_fetch_add_explicit(&launched, 1, memory_order_relaxed);
+        } else if (status != AOTC_ERROR_STATE && status != AOTC_ERROR_ARG) {
+            (void)atomic_fetch_add(&wrong, 1);
+            return NULL;
+        }
+    }
+    return NULL;
+}
+
+static void *load_both(void *argument) {
+    (void)argument;
+    aotc_error error = AOTC_ERROR_INIT;
+    for (int32_t device = 0; device < 2; ++device) {
+        aotc_load_options options = AOTC_LOAD_OPTIONS_INIT;
+        options.device = device;
+        if (aotc_load(archive, &options, &error) != AOTC_OK) {
+            (void)atomic_fetch_add(&wrong, 1);
+        }
+    }
+    return NULL;
+}
+
+static void test_threads(void) {
+    static const struct fake_device devices[] = {{9, 0, 232448}, {9, 0, 232448}};
+    struct blob_table *blobs = read_blobs("golden.aotc");
+    const aotc_open_options options = fake_options(blobs);
+    pthread_t threads[THREADS + 2];
+    fake_cuda_reset();
+    fake_cuda_set_devices(devices, 2);
+    CHECK(aotc_open_file(golden_path("golden.aotc"), &options, &archive, NULL) == AOTC_OK);
+    /* A load on each device first gives the primary contexts' streams; the archive under test is another. */
+    aotc_archive *first = archive;
+    (void)load_both(NULL);
+    for (int i = 0; i < 2; ++i) {
+        streams[i] = fake_cuda_create_stream(fake_cuda_primary_context(i));
+    }
+    CHECK(aotc_open_file(golden_path("golden.aotc"), &options, &archive, NULL) == AOTC_OK);
+    fake_cuda_set_recording(0);
+    for (size_t i = 0; i < THREADS; ++i) {
+        CHECK(pthread_create(&threads[i], NULL, launch_many, (void *)(uintptr_t)i) == 0);
+    }
+    for (size_t i = 0; i < 2; ++i) { /* two loads at once, while others launch already */
+        CHECK(pthread_create(&threads[THREADS + i], NULL, load_both, NULL) == 0);
+    }
+    for (size_t i = 0; i < THREADS + 2; ++i) {
+        CHECK(pthread_join(threads[i], NULL) == 0);
+    }
+    CHECK(atomic_load(&wrong) == 0 && atomic_load(&launched) == (unsigned long)THREADS * ROUNDS);
+    CHECK(fake_cuda_launches() == (unsigned long)THREADS * ROUNDS);
+    fake_cuda_set_recording(1);
+    aotc_release(archive);
+    aotc_release(first);
+    CHECK(fake_cuda_live_libraries() == 0 && fake_cuda_retained_contexts() == 0);
+    NO_VIOLATION();
+    free_blobs(blobs);
+}
+
+int main(int argc, char **argv) {
+    static void (*const tests[])(void) = {test_threads};
+    return run_tests(argc, argv, tests, 1);
+}
