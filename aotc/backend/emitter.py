@@ -29,6 +29,8 @@ class Emitter:
         self.globals: dict[str, str] = {}
         self.metadata: list[str] = []
         self.debug_suffix = ""
+        self.halves: dict[str, tuple[str, int]] = {}
+        """16-bit values known to be the low (0) or high (1) half of an i32 word."""
         self.label = "entry"
         self._known: list[dict[str, str]] = [{}]
         self._thread_known = self._known[0]

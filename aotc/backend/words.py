@@ -83,12 +83,13 @@ def _scatter(emit: Emitter, word: str, element: ElementType, bits: int, count: i
             word = emit.value(f"bitcast i{bits} {word} to {kind}")
         return [_from_memory(emit, word, element)]
     vector = emit.value(f"bitcast i{bits} {word} to <{count} x {kind}>")
-    return [
-        _from_memory(
-            emit, emit.value(f"extractelement <{count} x {kind}> {vector}, i32 {index}"), element
-        )
+    parts = [
+        emit.value(f"extractelement <{count} x {kind}> {vector}, i32 {index}")
         for index in range(count)
     ]
+    if bits == 32 and count == 2:
+        emit.halves.update((part, (word, index)) for index, part in enumerate(parts))
+    return [_from_memory(emit, part, element) for part in parts]
 
 
 def _widen(emit: Emitter, word: str, bits: int) -> str:

@@ -17,6 +17,7 @@ from aotc.ir.core import Block, OpT
 from aotc.ir.diagnostics import CompileError, Loc, current_loc
 
 _MAX_OPS = 400_000
+_MAX_DEPTH = 64  # later passes walk nested blocks by recursion
 
 
 def mistake(message: str, *, remedy: str = "", loc: Loc | None = None) -> CompileError:
@@ -37,6 +38,7 @@ class Emitter:
         self.remarks: list[str] = []
         self.prints: list[str] = []
         self.num_ops = 0
+        self.depth = 0
 
     def __call__(self, op: OpT) -> OpT:
         """Place `op` at the end of the current block and return it."""
@@ -52,11 +54,18 @@ class Emitter:
     @contextmanager
     def into(self, block: Block) -> Generator[Block]:
         """Place ops in `block` inside the `with` statement."""
+        if self.depth >= _MAX_DEPTH:
+            raise mistake(
+                f"run-time loops and branches are nested more than {_MAX_DEPTH} deep",
+                remedy="assign parts to variables, or use tl.where",
+            )
         outer, self.block = self.block, block
+        self.depth += 1
         try:
             yield block
         finally:
             self.block = outer
+            self.depth -= 1
 
     def remark(self, text: str) -> None:
         """Note something the user may want to know, once."""

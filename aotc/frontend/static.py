@@ -151,7 +151,7 @@ class Evaluator:
             ]
         result = compute(symbol, function, *plain)
         if lists and is_tuple(result):
-            result = list(cast("tuple[Operand, ...]", result))
+            result = list(result)
         return self._wrapped(values, result)
 
     def visit_binary(self, node: ast.BinOp) -> Operand:

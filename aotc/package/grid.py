@@ -134,8 +134,9 @@ def expand(kernel: KernelSpec, targets: Sequence[Target], autotune: AutotuneRead
         ManifestError: there are too many variants, or none for a target; a `where` or a config
             of the source is wrong.
     """
-    configs = _configs(kernel, autotune)
-    guards, guard_of = _guards(kernel)
+    admitted = _configs(kernel, autotune)
+    configs = tuple(config for config, _ in admitted)
+    guards, guard_of = _guards(kernel, [condition for _, condition in admitted])
     _check_count(kernel, len(targets), len(configs))
     optional = [name for name, argument in kernel.signature.items() if argument.is_optional]
     variants: list[VariantSpec] = []
@@ -156,10 +157,15 @@ def expand(kernel: KernelSpec, targets: Sequence[Target], autotune: AutotuneRead
             itertools.product((True, False), repeat=len(optional)),
         ):
             waived = tuple(n for n, holds in zip(optional, promised, strict=True) if not holds)
-            held = tuple(index for name, index in guard_of.items() if name not in waived)
+            held = tuple(
+                guard_of[name]
+                for name in kernel.signature
+                if name in guard_of and name not in waived
+            )
             for index in fitting:
-                config = configs[index]
-                spec = VariantSpec(kernel, target, types, choices, waived, held, index, config)
+                config, condition = admitted[index]
+                needed = held if condition is None else (*held, guard_of[condition])
+                spec = VariantSpec(kernel, target, types, choices, waived, needed, index, config)
                 variants.append(replace(spec, grid=_folded_grid(spec)))
     return Expansion(kernel, configs, guards, tuple(variants), tuple(dropped))
 
@@ -206,23 +212,35 @@ def _check_count(kernel: KernelSpec, num_targets: int, num_configs: int) -> None
 # -------------------------------------------------------------------------------------- configs
 
 
-def _configs(kernel: KernelSpec, autotune: AutotuneReader) -> tuple[Config, ...]:
-    """Return the configs that the kernel's `where` lets pass, in order."""
+def _configs(
+    kernel: KernelSpec, autotune: AutotuneReader
+) -> tuple[tuple[Config, Expression | None], ...]:
+    """Return the configs that the kernel's `where` lets pass, in order.
+
+    Where it depends on launch arguments, what is left of it comes with the config: a condition
+    that the launcher checks.
+    """
     listed = _listed_configs(kernel, autotune)
     where = kernel.where
     if where is None:
-        return tuple(listed)
-    kept: list[Config] = []
+        return tuple((config, None) for config in listed)
+    arguments = launch_arguments(kernel)
+    kept: list[tuple[Config, Expression | None]] = []
     for config in listed:
         values = integer_values(_fixed_values(kernel, config))
         try:
-            holds = expression.evaluate(where.root, values)
+            root = expression.fold(where.root, values)
+            for name, col in expression.free_names(root).items():
+                if name not in arguments:
+                    raise ExpressionError(f"`{name}` has no value", col)
         except ExpressionError as error:
             found = where.error(error)
             found.add_context(f"in config {config_text(config)}")
             raise found from None
-        if holds:
-            kept.append(config)
+        if not isinstance(root, expression.Integer):
+            kept.append((config, root))
+        elif root.value:
+            kept.append((config, None))
     if not kept:
         raise ManifestError("expected `where` to let a config pass, it refuses all", where.loc)
     return tuple(kept)
@@ -347,10 +365,15 @@ def _grid_error(
     return found
 
 
-def _guards(kernel: KernelSpec) -> tuple[tuple[Guard, ...], dict[str, int]]:
-    """Return the kernel's guards, and the index of the guard of each argument that has one."""
+def _guards(
+    kernel: KernelSpec, conditions: Iterable[Expression | None]
+) -> tuple[tuple[Guard, ...], dict[str | Expression, int]]:
+    """Return the kernel's guards, and the index of each by its argument or its condition.
+
+    Promises of arguments come first, then the conditions that configs are left with.
+    """
     guards: list[Guard] = []
-    index_of: dict[str, int] = {}
+    index_of: dict[str | Expression, int] = {}
     for name, argument in kernel.signature.items():
         if argument.divisor > 1:
             condition = f"{name} % {argument.divisor} == 0"
@@ -367,9 +390,14 @@ def _guards(kernel: KernelSpec) -> tuple[tuple[Guard, ...], dict[str, int]]:
         index_of[name] = len(guards)
         is_promise = not argument.is_optional
         guards.append(Guard(expression.parse(condition), text, is_promise=is_promise))
+    for root in conditions:
+        if root is not None and root not in index_of:
+            index_of[root] = len(guards)
+            guards.append(Guard(root, expression.to_text(root), is_promise=False))
     if len(guards) > MAX_GUARDS:
-        message = f"expected at most {MAX_GUARDS} promises among the arguments, got {len(guards)}"
-        raise ManifestError(message, kernel.loc, remedy="leave ':16' out where it gains nothing")
+        message = f"expected at most {MAX_GUARDS} conditions on the arguments, got {len(guards)}"
+        remedy = "leave ':16' out where it gains nothing, or take argument names out of `where`"
+        raise ManifestError(message, kernel.loc, remedy=remedy)
     return tuple(guards), index_of
 
 

@@ -59,7 +59,7 @@ def read_kernel(table: Table, name: str, source: str, function: Function) -> Ker
         choices=choices,
         configs=configs,
         grid=_read_grid(table, function, signature),
-        where=_read_where(table, function, choices),
+        where=_read_where(table, function, signature, choices),
         loc=table.value_loc("name" if table.has("name") else "source"),
         configs_loc=table.value_loc("configs" if table.has("configs") else "config"),
     )
@@ -271,11 +271,14 @@ def _read_grid(
 
 
 def _read_where(
-    table: Table, function: Function, choices: Mapping[str, tuple[Constant, ...]]
+    table: Table,
+    function: Function,
+    signature: Mapping[str, ArgumentType],
+    choices: Mapping[str, tuple[Constant, ...]],
 ) -> ManifestExpression | None:
     if not table.has("where"):
         return None
-    found = _expression(table.string("where"), table.value_loc("where"), function, {})
+    found = _expression(table.string("where"), table.value_loc("where"), function, signature)
     for name, col in expression.free_names(found.root).items():
         if name in choices:
             message = f"`{name}` is a choice of the caller's; `where` filters configs"

@@ -566,7 +566,7 @@ static PyObject *ask_info(struct native_kernel *self, const char *function) {
         return NULL;
     }
     PyObject *described = import_info(state) < 0 ? NULL : native_describe(self);
-    PyObject *answer = described == NULL ? NULL : PyObject_CallMethod(state->describe, function, "O", described);
+    PyObject *answer = described == NULL ? NULL : PyObject_CallMethod(state->describe, function, "(O)", described);
     Py_XDECREF(described);
     return answer;
 }

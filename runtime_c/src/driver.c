@@ -98,14 +98,12 @@ aotc_status aotci_driver_open(struct aotci_driver *driver, const char *path, aot
     if (result == CUDA_SUCCESS) {
         result = found.device_get_count(&device_count);
     }
-    if (result == CUDA_ERROR_NO_DEVICE || (result == CUDA_SUCCESS && device_count == 0)) {
-        return AOTCI_FAIL(error, AOTC_ERROR_DRIVER, .file = file, .field = "devices",
-                          .expected = "at least one GPU", .got = "none", .cuda = result,
-                          .remedy = "check nvidia-smi and CUDA_VISIBLE_DEVICES");
+    if (result == CUDA_SUCCESS && device_count == 0) {
+        result = CUDA_ERROR_NO_DEVICE;
     }
     if (result != CUDA_SUCCESS) {
         return aotci_driver_fail(&found, result, error,
-                                 (struct aotci_detail){.file = file, .field = "cuInit"});
+                                 (struct aotci_detail){.file = file, .field = "cuInit", .expected = "a GPU"});
     }
     *driver = found;
     return AOTC_OK;
@@ -120,6 +118,7 @@ static const struct meaning {
     {CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_OUT_OF_MEMORY, AOTC_ERROR_CUDA, "free GPU memory"},
     {CUDA_ERROR_NOT_INITIALIZED, CUDA_ERROR_NOT_INITIALIZED, AOTC_ERROR_CUDA,
      "was this process forked after CUDA was used? start workers with exec (spawn)"},
+    {CUDA_ERROR_NO_DEVICE, CUDA_ERROR_NO_DEVICE, AOTC_ERROR_DRIVER, "check nvidia-smi and CUDA_VISIBLE_DEVICES"},
     {CUDA_ERROR_INVALID_IMAGE, CUDA_ERROR_INVALID_IMAGE, AOTC_ERROR_CUDA,
      "the driver may be older than the compiler of the archive"},
     {CUDA_ERROR_INVALID_CONTEXT, CUDA_ERROR_INVALID_CONTEXT, AOTC_ERROR_STATE, "make a context current"},

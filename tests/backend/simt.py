@@ -125,7 +125,7 @@ class _Block:
         grid: tuple[int, ...],
     ) -> None:
         self.machine = machine
-        found = re.search(r"^define ptx_kernel void @\w+\((.*)\) nounwind (.*) \{$", text, re.M)
+        found = re.search(r"^define ptx_kernel void @\w+\((.*)\) nounwind (.*) \{$", text, re.MULTILINE)
         assert found is not None
         count = re.search(r'"nvvm.reqntid"="(\d+)"', found[2])
         assert count is not None
@@ -138,7 +138,7 @@ class _Block:
             self.env[name] = np.full(self.threads, np.array(arg).astype(dtype_of(kind)))
         self.blocks: dict[str, list[str]] = {}
         current: list[str] = []
-        for line in text[found.end() :].split("\n}\n")[0].splitlines():
+        for line in text[found.end() :].split("\n}\n", maxsplit=1)[0].splitlines():
             if re.fullmatch(r"\w+:", line):
                 current = self.blocks.setdefault(line[:-1], [])
             elif line.strip():
@@ -294,7 +294,7 @@ class _Block:
         args = [self.typed(part) for part in split_arguments(arguments)]
         return self.named_call(kind, name, args)
 
-    def named_call(self, kind: str, name: str, args: list[Any]) -> Any:  # noqa: PLR0911
+    def named_call(self, kind: str, name: str, args: list[Any]) -> Any:
         if name.endswith("tid.x") and "cta" not in name:
             return np.arange(self.threads, dtype=np.uint32)
         special = re.fullmatch(r"llvm.nvvm.read.ptx.sreg.(ctaid|nctaid).([xyz])", name)
@@ -318,7 +318,7 @@ class _Block:
                 .astype(args[0].dtype)
             )
         if name.startswith("llvm.nvvm.ff2"):
-            dtype = dtype_of(kind.split()[-1].rstrip(">"))
+            dtype = dtype_of(kind.rsplit(maxsplit=1)[-1].rstrip(">"))
             rounding = name.rsplit(".", 1)[1]
             return [_round(arg, dtype, rounding) for arg in (args[1], args[0])]
         if name == "llvm.nvvm.f2bf16.rz":
@@ -348,7 +348,7 @@ class _Block:
         threads = np.arange(self.threads)
         own = threads % WARP
         other = {"bfly": own ^ lane, "idx": lane % WARP}[mode].astype(np.int64)
-        assert ((0 <= other) & (other < WARP)).all()
+        assert ((other >= 0) & (other < WARP)).all()
         return word[threads - own + other]
 
     def redux(self, kind: str, word: Any) -> Any:

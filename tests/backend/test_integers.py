@@ -68,7 +68,10 @@ def test_any_chain_of_operations_is_exact(data) -> None:
     pool: list[tuple[Component, Any]] = [("%n", env["%n"]), (thread or "0", mapped)]
     for constant in data.draw(st.lists(st.integers(0, 2**12 - 1), max_size=3)):
         pool.append((ints.xor_constant(thread, constant), mapped ^ constant))
-    pool += [(str(c), np.full(THREADS, c % 2**32, object)) for c in data.draw(st.lists(NUMBERS, max_size=2))]
+    pool += [
+        (str(c), np.full(THREADS, c % 2**32, object))
+        for c in data.draw(st.lists(NUMBERS, max_size=2))
+    ]
     for _ in range(data.draw(st.integers(1, 5))):
         opcode = data.draw(st.sampled_from(["add", "sub", "mul"]))
         (left, x), (right, y) = (data.draw(st.sampled_from(pool)) for _ in range(2))

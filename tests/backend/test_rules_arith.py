@@ -210,7 +210,14 @@ def test_float_comparisons_are_ordered_but_ne(predicate, element) -> None:
     b[::4] = a[::4]
     wa, wb = a.astype(np.float64), b.astype(np.float64)
     got = apply(lambda x, y: arith.Compare(x, y, predicate), [element] * 2, [a, b])
-    want = {"eq": wa == wb, "ne": wa != wb, "lt": wa < wb, "le": wa <= wb, "gt": wa > wb, "ge": wa >= wb}
+    want = {
+        "eq": wa == wb,
+        "ne": wa != wb,
+        "lt": wa < wb,
+        "le": wa <= wb,
+        "gt": wa > wb,
+        "ge": wa >= wb,
+    }
     assert np.array_equal(got, want[predicate])
 
 
@@ -269,7 +276,15 @@ def test_booleans(cls) -> None:
 
 @pytest.mark.parametrize(
     ("source", "target"),
-    [(FP32, I32), (I32, FP32), (BF16, FP16), (FP64, U64), (FP8E5, U8), (U8, FP8E4NV), (I32, SCALARS["u32"])],
+    [
+        (FP32, I32),
+        (I32, FP32),
+        (BF16, FP16),
+        (FP64, U64),
+        (FP8E5, U8),
+        (U8, FP8E4NV),
+        (I32, SCALARS["u32"]),
+    ],
     ids=str,
 )
 def test_bitcast_keeps_the_bits(source, target) -> None:
@@ -308,7 +323,11 @@ def _odd_single(exact: Any) -> Any:
     over = np.abs(single.astype(np.float64)) > np.abs(exact)
     bits = single.view(np.uint32) - over
     inexact = (bits.view(np.float32).astype(np.float64) != exact) & ~np.isnan(exact)
-    return np.where(np.isfinite(exact), bits | inexact, single.view(np.uint32)).astype(np.uint32).view(np.float32)
+    return (
+        np.where(np.isfinite(exact), bits | inexact, single.view(np.uint32))
+        .astype(np.uint32)
+        .view(np.float32)
+    )
 
 
 @pytest.mark.parametrize("target", [SM_80, SM_90], ids=str)
@@ -327,7 +346,9 @@ def test_fp8_in_software_is_the_instruction(wanted) -> None:
     numbers = np.arange(256, dtype=np.uint8).view(NUMPY[wanted.name]).astype(np.float32)
     finite = np.sort(numbers[np.isfinite(numbers)])
     ties = np.repeat((finite[1:] + finite[:-1]) / 2, 1)
-    near = np.concatenate([ties, np.nextafter(ties, np.float32(1e9)), np.nextafter(ties, np.float32(-1e9))])
+    near = np.concatenate(
+        [ties, np.nextafter(ties, np.float32(1e9)), np.nextafter(ties, np.float32(-1e9))]
+    )
     sample = np.concatenate([everything, near]).astype(np.float32)
     sample = np.resize(sample, 1 << 17)
     program = Program(32)

@@ -39,7 +39,9 @@ def sum_loop(unroll: int = 0, kind: Any = I32) -> Program:
     return program
 
 
-@pytest.mark.parametrize("bounds", [(0, 5, 1), (3, 4, 1), (0, 0, 1), (5, 3, 1), (-7, 8, 3), (0, 9, 4)])
+@pytest.mark.parametrize(
+    "bounds", [(0, 5, 1), (3, 4, 1), (0, 0, 1), (5, 3, 1), (-7, 8, 3), (0, 9, 4)]
+)
 @pytest.mark.parametrize("kind", [I32, I64])
 def test_for(bounds, kind) -> None:
     x = np.arange(64, dtype=np.int32)
@@ -163,9 +165,7 @@ def test_while_and_if(start) -> None:
 def test_values_of_one_arm_are_not_reused_in_the_other() -> None:
     program = Program()
     flag, x = program.param(I1), program.param(I32)
-    arms = [
-        program.block([], lambda add, _: [add(arith.Mul(x, x)).out, x]) for _ in range(2)
-    ]
+    arms = [program.block([], lambda add, _: [add(arith.Mul(x, x)).out, x]) for _ in range(2)]
     branch = program.add(scf.If(flag, *arms))
     program.store(program.add(arith.Mul(x, x)).out)
     for out in branch.outs:

@@ -192,7 +192,10 @@ def test_modifiers_assemble_everywhere(cache, eviction, volatile, load, store) -
 
 def test_unknown_modifiers_and_widths_are_named() -> None:
     layout = row_layout(128)
-    for cache, vector, message in ((".zz", 1, "unknown modifiers '.zz'"), ("", 8, "32 bytes, at once")):
+    for cache, vector, message in (
+        (".zz", 1, "unknown modifiers '.zz'"),
+        ("", 8, "32 bytes, at once"),
+    ):
         program = Program()
         pointers = program.pointers(program.param(PointerType(FP32), 16), layout)
         program.add(gpu.Load(pointers, vector=vector, cache=cache))

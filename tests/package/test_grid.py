@@ -238,7 +238,7 @@ def test_too_many_promises(tmp_path: Path) -> None:
     body += "\n".join(f'{name} = "*fp32:16"' for name in names)
     (tmp_path / "many.toml").write_text(body)
     spec = load(str(tmp_path / "many.toml")).kernels[0]
-    with pytest.raises(ManifestError, match="at most 64 promises among the arguments, got 65"):
+    with pytest.raises(ManifestError, match="at most 64 conditions on the arguments, got 65"):
         expand(spec, [TARGETS["sm_80"]], _no_autotune)
 
 
@@ -267,3 +267,28 @@ def test_the_count_is_the_product(
     sizes = (num_targets, num_types, choices, 2, len(warps), len(blocks))
     assert len(found.variants) == math.prod(sizes)
     assert len({variant.request for variant in found.variants}) == len(found.variants)
+
+
+def test_where_on_an_argument_becomes_a_guard_of_its_config(tmp_path: Path) -> None:
+    body = 'where = "BLOCK > 64 and n <= BLOCK or num_warps == 8"\n' + _SIGNATURE
+    body += "[kernel.configs]\nBLOCK = [64, 128, 256]\nnum_warps = [4, 8]\n"
+    found = _expand(tmp_path, body)
+    assert [dict(config) for config in found.configs] == [
+        {"BLOCK": 64, "num_warps": 8},
+        {"BLOCK": 128, "num_warps": 4},
+        {"BLOCK": 128, "num_warps": 8},
+        {"BLOCK": 256, "num_warps": 4},
+        {"BLOCK": 256, "num_warps": 8},
+    ]
+    conditions = [guard.text for guard in found.guards[3:]]
+    assert conditions == ["n <= 128", "n <= 256"]
+    assert not any(guard.is_promise for guard in found.guards[3:])
+    by_config = {variant.config_index: variant.guards[-1] for variant in found.variants}
+    assert [by_config[index] for index in (1, 3)] == [3, 4]
+    assert all(by_config[index] < 3 for index in (0, 2, 4))
+
+
+def test_where_names_what_is_no_integer(tmp_path: Path) -> None:
+    body = 'where = "x_ptr < 3"\n' + _SIGNATURE + _BLOCK
+    with pytest.raises(ManifestError, match="expected an integer argument"):
+        _expand(tmp_path, body)

@@ -14,7 +14,7 @@ from aotc.ir.core import Block, Kernel, Op, ParamInfo, Value
 from aotc.ir.dialects import arith, scf, tile
 from aotc.ir.rewrite import Builder
 from aotc.ir.text import parse_kernel
-from aotc.ir.types import FP32, I1, I32, PointerType, Type, element_of
+from aotc.ir.types import FP32, I32, PointerType, Type, element_of
 from aotc.verify.interpreter import InterpretError, run
 from aotc.verify.rules_tile import TILE_RULES
 from tests.support.run_op import pointers, run_op
@@ -332,7 +332,3 @@ def test_loops_carry_several_values_in_step() -> None:
   tile.store(%out, %x)
 """
     assert _run_text(body, 10) == [55]
-
-
-def test_mask_type_matches() -> None:
-    assert element_of(I1) == I1

@@ -8,7 +8,7 @@ import pytest
 from aotc.ir.layout import LinearLayout
 from aotc.verify.memory import AccessError
 from aotc.verify.numerics import Poison
-from aotc.verify.shared import SharedMemory, check_vectors, places_of
+from aotc.verify.shared import SharedMemory, check_shared_vectors, check_vectors, places_of
 
 # Four lanes to a warp are enough to tell registers, lanes and warps apart.
 BY_ROW = LinearLayout(
@@ -153,6 +153,23 @@ def test_a_vector_has_one_mask_value() -> None:
     check_vectors(_ADDRESS, mask, BY_ROW, 2, 4)
     with pytest.raises(AccessError, match="masks differ"):
         check_vectors(_ADDRESS, mask, BY_ROW, 4, 4)
+
+
+def test_shared_vectors_may_lie_in_any_registers() -> None:
+    check_shared_vectors(_ADDRESS, BY_ROW, 4, 4)
+    turned = LinearLayout(
+        {"register": [(1, 0), (0, 1), (0, 2)], "lane": [(2, 0), (0, 0)], "warp": [(4, 0)]}, (8, 4)
+    )
+    check_shared_vectors(_ADDRESS, turned, 4, 4)
+    check_shared_vectors(_ADDRESS + 4, BY_COLUMN, 1, 4)
+
+
+@pytest.mark.parametrize(("addresses", "layout"), [(_ADDRESS, BY_COLUMN), (_ADDRESS + 4, BY_ROW)])
+def test_shared_vectors_that_no_thread_holds_whole(
+    addresses: np.ndarray, layout: LinearLayout
+) -> None:
+    with pytest.raises(AccessError, match="holds a part of the 2 elements at shared byte"):
+        check_shared_vectors(addresses, layout, 2, 4)
 
 
 def test_vectors_that_are_masked_off_claim_nothing() -> None:

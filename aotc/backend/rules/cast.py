@@ -18,7 +18,7 @@ from aotc.backend.lower import Lowering, Results, lowers
 from aotc.backend.rules.fp8 import fp8_to_half, single_to_fp8
 from aotc.ir.dialects import arith
 from aotc.ir.dialects.arith import Rounding
-from aotc.ir.types import FP8E4NV, FP8E5, FP16, FP32, FP64, ScalarType, element_of
+from aotc.ir.types import BF16, FP8E4NV, FP8E5, FP16, FP32, FP64, ScalarType, element_of
 from aotc.target import Feature
 
 _FP8_NAMES = {FP8E4NV.name: "e4m3", FP8E5.name: "e5m2"}
@@ -108,10 +108,12 @@ def convert_registers(
         return convert_registers(ctx, values, FP32, target, rounding)
     if target.bits > source.bits:
         if target == FP64 and source.bits == 16:
-            values, source = _cast_each(ctx, "fpext", values, source, FP32), FP32
+            values, source = convert_registers(ctx, values, source, FP32), FP32
+        if source == BF16:
+            return [_widen_bfloat(ctx.emit, value) for value in values]
         return _cast_each(ctx, "fpext", values, source, target)
     if source not in (FP32, FP64):
-        values, source = _cast_each(ctx, "fpext", values, source, FP32), FP32
+        values, source = convert_registers(ctx, values, source, FP32), FP32
     if source == FP64:
         return _cast_each(ctx, "fptrunc", values, source, target)
     if target.bits == 8:
@@ -124,6 +126,19 @@ def _cast_each(
 ) -> list[str]:
     before, after = llvm_type(source), llvm_type(target)
     return [ctx.emit.value(f"{opcode} {before} {value} to {after}") for value in values]
+
+
+def _widen_bfloat(emit: Emitter, value: str) -> str:
+    """Return a bfloat as a float: its bits are the high half of the float's.
+
+    Of a bfloat that came in a word with another, that is one instruction on the word, where
+    taking the high half out first would be two.
+    """
+    if value not in emit.halves:
+        return emit.value(f"fpext bfloat {value} to float")
+    word, half = emit.halves[value]
+    bits = emit.value(f"and i32 {word}, -65536" if half else f"shl i32 {word}, 16")
+    return emit.value(f"bitcast i32 {bits} to float")
 
 
 def _truncate_double(emit: Emitter, value: str, *, odd: bool) -> str:

@@ -48,7 +48,9 @@ def lower_scan(ctx: Lowering, op: gpu.Scan) -> Results:
     rows: dict[int, list[str]] = {}
     for run in plan.runs:
         own = [[column[register] for column in columns] for register in run]
-        running = list(accumulate(own, lambda total, row: combine_rows(ctx, op.combine, total, row)))
+        running = list(
+            accumulate(own, lambda total, row: combine_rows(ctx, op.combine, total, row))
+        )
         # What a register gets from its own thread: all up to it, or all before it.
         held = [None, *running[:-1]] if op.exclusive else running
         before = _exclusive(ctx, op, plan, running[-1]) if plan.lane_bits else None

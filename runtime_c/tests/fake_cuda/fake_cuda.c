@@ -613,6 +613,7 @@ CONTROL void fake_cuda_reset(void) {
     const char *devices = getenv("FAKE_CUDA_DEVICES");
     const char *version = getenv("FAKE_CUDA_DRIVER_VERSION");
     const char *failures = getenv("FAKE_CUDA_FAIL");
+    const char *recording = getenv("FAKE_CUDA_RECORD");
     (void)pthread_mutex_lock(&lock);
     for (int i = 0; i < fake.library_count; ++i) {
         fake_cubin_free(&fake.libraries[i].cubin);
@@ -621,7 +622,7 @@ CONTROL void fake_cuda_reset(void) {
     fake.version = version == NULL ? 13000 : atoi(version);
     read_devices(devices == NULL ? "9.0:232448" : devices);
     atomic_store(&launch_count, 0);
-    atomic_store(&is_recording, true);
+    atomic_store(&is_recording, recording == NULL || strcmp(recording, "0") != 0);
     stack_size = 0;
     capture_mode = 0;
     (void)pthread_mutex_unlock(&lock);

@@ -8,6 +8,7 @@
  *   FAKE_CUDA_DEVICES         "9.0:232448,8.0:166912"   capability and shared bytes of one block
  *   FAKE_CUDA_DRIVER_VERSION  "12000"
  *   FAKE_CUDA_FAIL            "cuLaunchKernelEx:0:700,…"  symbol, which call from now on (0: next), CUresult
+ *   FAKE_CUDA_RECORD          "0"   as fake_cuda_set_recording(0), for benchmarks
  */
 #ifndef FAKE_CUDA_H
 #define FAKE_CUDA_H
