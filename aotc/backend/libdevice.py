@@ -27,6 +27,7 @@ from aotc.ir.types import ScalarType
 _BITCODE = "nvvm/libdevice/libdevice.10.bc"
 _WHEEL = "nvidia-nvvm"
 _DECLARED = re.compile(r"^declare [^\n@]*@(__nv_\w+)\([^\n]*\n", re.MULTILINE)
+_NUMBERED = re.compile(r",? ![\w.]+(?: !\d+)?| #\d+")
 _REFLECT = re.compile(r"call i32 @__nvvm_reflect\(ptr @([\w.]+)\)(?: #\d+)?")
 _REFLECTED_STRING = re.compile(r'^@([\w.]+) = .* c"(__CUDA_\w+)\\00".*$', re.MULTILINE)
 
@@ -97,20 +98,19 @@ def _answer_reflection(text: str, arch: int) -> str:
 
 
 def _as_part_of_a_module(text: str) -> str:
-    """Return functions and globals of a module without what a module has once.
+    """Return the functions and globals of a module, without what a module has only once."""
+    skipped = (";", "source_filename", "target ", "attributes ", "!")
+    kept = [line for line in text.splitlines() if line and not line.startswith(skipped)]
+    return "\n".join(map(_without_numbers, kept))
 
-    Attributes are spelled out or dropped: their numbers are the module's own.
+
+def _without_numbers(line: str) -> str:
+    """Return a line without references to attributes and metadata, which its module numbers.
+
+    Definitions become private and are to be inlined.
     """
-    kept: list[str] = []
-    for line in text.splitlines():
-        if line.startswith((";", "source_filename", "target ", "attributes ", "!")) or not line:
-            continue
-        line = re.sub(r",? ![\w.]+(?: !\d+)?", "", line)
-        line = re.sub(r" #\d+", "", line)
-        if line.startswith("define "):
-            line = line.replace("define ", "define internal ", 1).replace(
-                "internal internal", "internal"
-            )
-            line = line.replace(" {", " alwaysinline nounwind {")
-        kept.append(line)
-    return "\n".join(kept)
+    line, _ = _NUMBERED.subn("", line)
+    if not line.startswith("define "):
+        return line
+    signature = line.removeprefix("define ").removeprefix("internal ").removesuffix(" {")
+    return f"define internal {signature} alwaysinline nounwind {{"

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 
 from aotc.backend.debug import DebugInfo
 from aotc.backend.emitter import Emitter
-from aotc.backend.integers import Affine, Component, Integers, Registers
+from aotc.backend.integers import Component, Integers, Registers
 from aotc.backend.llvm_types import GLOBAL_POINTER, llvm_type
 from aotc.ir.core import Block, Kernel, Op, OpT, ParamInfo, Value
 from aotc.ir.diagnostics import IRError
@@ -234,20 +234,3 @@ def _bind_param(ctx: Lowering, index: int, info: ParamInfo) -> str:
         ctx.ints.learn(name, (1 << element.bits) - low)
     ctx.bind(arg, (name,))
     return f"{llvm_type(element)} noundef {name}"
-
-
-__all__ = [
-    "RULES",
-    "Affine",
-    "Component",
-    "Lowered",
-    "Lowering",
-    "ParamSlot",
-    "Registers",
-    "Results",
-    "layout_of",
-    "lower_kernel",
-    "lowers",
-    "num_registers",
-    "param_layout",
-]

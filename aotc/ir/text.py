@@ -215,8 +215,8 @@ class _Parser:
             match = match_token(line, position)
             kind = None if match is None else match.lastgroup
             if match is None or kind is None:
-                at = Loc(self.file, number, position)
-                raise IRError(f"cannot read {line[position:]!r}", at)
+                rest = line[position:].lstrip()
+                raise IRError(f"cannot read {rest!r}", Loc(self.file, number, end - len(rest)))
             append(_Token(kind, match[kind], number, match.start(kind)))
             position = match.end()
 

@@ -443,6 +443,22 @@ def fold(root: Expression, constants: Mapping[str, int]) -> Expression:
             return root
 
 
+def settle(root: Expression) -> Expression:
+    """Return a folded condition without the operands of `and` and `or` that cannot matter.
+
+    It is true for the same values as `root`. An operand that another one has settled is not
+    looked at again, not even to fail.
+    """
+    if not isinstance(root, Binary) or root.op not in ("and", "or"):
+        return root
+    lhs, rhs = settle(root.lhs), settle(root.rhs)
+    for known, other in ((lhs, rhs), (rhs, lhs)):
+        if isinstance(known, Integer):
+            settles = bool(known.value) == (root.op == "or")
+            return Integer(int(settles and root.op == "or"), known.col) if settles else other
+    return Binary(root.op, lhs, rhs, root.col)
+
+
 def evaluate(root: Expression, values: Mapping[str, int]) -> int:
     """Compute the expression; an extent is looked up by its text, as in `values["x.shape[0]"]`.
 

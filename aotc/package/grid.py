@@ -229,7 +229,7 @@ def _configs(
     for config in listed:
         values = integer_values(_fixed_values(kernel, config))
         try:
-            root = expression.fold(where.root, values)
+            root = expression.settle(expression.fold(where.root, values))
             for name, col in expression.free_names(root).items():
                 if name not in arguments:
                     raise ExpressionError(f"`{name}` has no value", col)

@@ -109,6 +109,11 @@ struct kernel_param {
     int8_t type_variable; /* -1 if the dtype is fixed */
 };
 
+struct kernel_variable {
+    uint8_t dtype_count;
+    uint8_t dtypes[16];
+};
+
 struct native_kernel {
     PyObject_HEAD
     vectorcallfunc vectorcall;
@@ -120,8 +125,8 @@ struct native_kernel {
     uint32_t choice_count;
     uint32_t type_variable_count;
     struct kernel_param *params;
-    PyObject **choice_names;                      /* interned */
-    uint8_t only_dtypes[LIMIT_TYPE_VARIABLES];    /* of a variable with a single dtype, else NONE */
+    PyObject **choice_names; /* interned */
+    struct kernel_variable variables[LIMIT_TYPE_VARIABLES];
 };
 
 extern PyType_Spec native_archive_spec;

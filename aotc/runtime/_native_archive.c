@@ -237,8 +237,12 @@ static PyObject *archive_load(PyObject *object, PyObject *args) {
         if (ordinal == -1 && PyErr_Occurred()) {
             return NULL;
         }
-        /* A negative ordinal must not be taken for AOTC_CURRENT_CONTEXT. */
-        options.device = ordinal < 0 || ordinal > INT32_MAX ? INT32_MAX : (int32_t)ordinal;
+        if (ordinal < 0 || ordinal > INT32_MAX) {
+            (void)NATIVE_FAIL(self->state, AOTC_ERROR_ARG, .file = self->handle->path, .field = "device",
+                              .expected = "an ordinal, from 0 on", .got = aotci_text("%ld", ordinal).chars);
+            return NULL;
+        }
+        options.device = (int32_t)ordinal;
     }
     options.kernel = kernel;
     aotc_archive *archive = self->handle->archive;

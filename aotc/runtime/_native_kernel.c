@@ -267,8 +267,8 @@ static int read_variable_scalar(struct launch *launch, uint32_t index) {
     if (is_pair < 0) {
         return -1;
     }
-    if (dtype == AOTC_DTYPE_NONE) {
-        dtype = launch->kernel->only_dtypes[variable];
+    if (dtype == AOTC_DTYPE_NONE && launch->kernel->variables[variable].dtype_count == 1) {
+        dtype = launch->kernel->variables[variable].dtypes[0];
     }
     if (dtype == AOTC_DTYPE_NONE) {
         return native_bad_argument(launch, index, "a number with its dtype, such as (1.0, \"fp32\")",
@@ -507,7 +507,8 @@ static int read_params(struct native_kernel *self) {
     for (uint32_t i = 0; i < self->type_variable_count; ++i) {
         aotc_type_variable_info info = {.struct_size = (uint32_t)sizeof info};
         (void)aotc_kernel_get_type_variable(self->kernel, i, &info);
-        self->only_dtypes[i] = info.dtype_count == 1 ? info.dtypes[0] : AOTC_DTYPE_NONE;
+        self->variables[i].dtype_count = (uint8_t)info.dtype_count;
+        memcpy(self->variables[i].dtypes, info.dtypes, sizeof info.dtypes);
     }
     return 0;
 }

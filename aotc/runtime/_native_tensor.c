@@ -100,10 +100,16 @@ const struct tensor_type *native_tensor_type(struct native_state *state, PyTypeO
 
 static struct aotci_text expected_tensor(const struct launch *launch, uint32_t index) {
     const struct kernel_param *param = &launch->kernel->params[index];
-    const char *kind = param->kind == AOTC_TENSOR ? "tensor" : "pointer";
-    return param->dtype == AOTC_DTYPE_NONE
-               ? aotci_text("a %s to a dtype of the kernel's", kind)
-               : aotci_text("a %s to %s", kind, aotc_dtype_name((aotc_dtype)param->dtype));
+    struct aotci_text text = aotci_text("%s ", param->kind == AOTC_TENSOR ? "a tensor of" : "a pointer to");
+    if (param->type_variable < 0) {
+        aotci_text_add(&text, "%s", aotc_dtype_name((aotc_dtype)param->dtype));
+        return text;
+    }
+    const struct kernel_variable *variable = &launch->kernel->variables[param->type_variable];
+    for (uint32_t i = 0; i < variable->dtype_count; ++i) {
+        aotci_text_add(&text, "%s%s", i == 0 ? "" : " or ", aotc_dtype_name((aotc_dtype)variable->dtypes[i]));
+    }
+    return text;
 }
 
 int native_take_view(struct launch *launch, uint32_t index, const struct tensor_view *view) {

@@ -49,6 +49,7 @@ class ReadError(AotcError, OSError):
     """The file cannot be read; `errno` and `filename` are set."""
 
     status = "IO"
+    __str__ = Exception.__str__  # OSError would say less
 
 
 class FormatError(AotcError):

@@ -125,7 +125,9 @@ class _Block:
         grid: tuple[int, ...],
     ) -> None:
         self.machine = machine
-        found = re.search(r"^define ptx_kernel void @\w+\((.*)\) nounwind (.*) \{$", text, re.MULTILINE)
+        found = re.search(
+            r"^define ptx_kernel void @\w+\((.*)\) nounwind (.*) \{$", text, re.MULTILINE
+        )
         assert found is not None
         count = re.search(r'"nvvm.reqntid"="(\d+)"', found[2])
         assert count is not None
@@ -186,12 +188,12 @@ class _Block:
             return np.full(self.threads, _SHARED_BASE, dtype)
         if text in ("true", "false"):
             return np.full(self.threads, text == "true")
-        if text.startswith("0xH") or text.startswith("0xR"):
+        if text.startswith(("0xH", "0xR")):
             bits = np.uint16(int(text[3:], 16))
             return np.full(self.threads, bits).view(dtype)
         if text.startswith("0x"):
             return np.full(self.threads, np.uint64(int(text, 16))).view(np.float64).astype(dtype)
-        number = int(text) % (1 << (8 * dtype.itemsize)) if dtype != bool else int(text)
+        number = int(text) % (1 << (8 * dtype.itemsize)) if dtype.kind != "b" else int(text)
         return np.full(self.threads, number).astype(dtype)
 
     def typed(self, text: str) -> Any:
@@ -383,7 +385,7 @@ class _Block:
         address = re.search(r"\[\$(\d+)\+(-?\d+)\]", code)
         assert access is not None
         assert address is not None
-        active = operand(access[1]) if access[1] else np.full(self.threads, True)
+        active = operand(access[1]) if access[1] else np.ones(self.threads, bool)
         count, size = int(access[4] or 1), int(access[5]) // 8
         where = operand(address[1]).astype(np.int64) + int(address[2])
         if access[2] == "st":
@@ -433,8 +435,8 @@ def _divide(a: Any, b: Any) -> Any:
 
 
 _ARITHMETIC: dict[str, Callable[..., Any]] = {
-    "add": lambda a, b: a + b if a.dtype != bool else a ^ b,
-    "sub": lambda a, b: a - b if a.dtype != bool else a ^ b,
+    "add": lambda a, b: a + b if a.dtype.kind != "b" else a ^ b,
+    "sub": lambda a, b: a - b if a.dtype.kind != "b" else a ^ b,
     "mul": lambda a, b: a * b,
     "fadd": np.add,
     "fsub": np.subtract,
@@ -483,7 +485,7 @@ def _convert(opcode: str, value: Any, target: str) -> Any:
         return value.view(dtype_of(target))
     dtype = dtype_of(target)
     if opcode == "sext":
-        return (-value.astype(np.int64) if value.dtype == bool else signed(value)).astype(dtype)
+        return (-value.astype(np.int64) if value.dtype.kind == "b" else signed(value)).astype(dtype)
     if opcode in ("fptosi", "fptoui"):
         # Out of range saturates, as the instruction does; a NaN becomes 0.
         kind = np.iinfo(dtype.str.replace("u", "i") if opcode == "fptosi" else dtype)
@@ -491,7 +493,7 @@ def _convert(opcode: str, value: Any, target: str) -> Any:
         exact = [min(max(int(x) if abs(x) < 2**70 else int(np.sign(x)) * 2**70, kind.min), kind.max)
                  for x in wide]  # fmt: skip
         return np.array([x % (1 << kind.bits) for x in exact], dtype)
-    if dtype == bool:
+    if dtype.kind == "b":
         return (value & 1).astype(bool)
     return value.astype(dtype)
 

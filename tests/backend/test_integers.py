@@ -66,8 +66,8 @@ def test_any_chain_of_operations_is_exact(data) -> None:
     thread = ints.linear("%tid", columns)
     mapped = np.array([gf2.combine(columns, t) for t in range(THREADS)], object)
     pool: list[tuple[Component, Any]] = [("%n", env["%n"]), (thread or "0", mapped)]
-    for constant in data.draw(st.lists(st.integers(0, 2**12 - 1), max_size=3)):
-        pool.append((ints.xor_constant(thread, constant), mapped ^ constant))
+    masks = data.draw(st.lists(st.integers(0, 2**12 - 1), max_size=3))
+    pool += [(ints.xor_constant(thread, mask), mapped ^ mask) for mask in masks]
     pool += [
         (str(c), np.full(THREADS, c % 2**32, object))
         for c in data.draw(st.lists(NUMBERS, max_size=2))

@@ -26,7 +26,7 @@ def test_an_op_without_a_rule_is_named() -> None:
     kernel = parse_kernel(
         "kernel @k(%p: *fp32) {num_warps = 1} {\n  %0 = tile.load(%p, _, _) : fp32\n  scf.return\n}\n"
     )
-    with pytest.raises(IRError, match="tile.load: has no lowering rule"):
+    with pytest.raises(IRError, match=r"tile.load: has no lowering rule"):
         lower_kernel(kernel, SM_90)
 
 

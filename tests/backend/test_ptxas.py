@@ -59,7 +59,7 @@ def test_a_tool_that_does_not_end_is_killed_with_its_children(tmp_path, monkeypa
     fake.write_text(f"#!/bin/sh\n(sleep 2; touch {witness}) & \nsleep 30\n")
     fake.chmod(0o755)
     monkeypatch.setattr(ptxas, "find_file", lambda *_: fake)
-    with pytest.raises(IRError, match="ptxas did not end within 0.3 seconds"):
+    with pytest.raises(IRError, match=r"ptxas did not end within 0.3 seconds"):
         assemble(EMPTY, SM_90, timeout_seconds=0.3)
     import time
 

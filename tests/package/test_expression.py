@@ -21,6 +21,7 @@ from aotc.package.expression import (
     fold,
     free_names,
     parse,
+    settle,
     to_text,
 )
 
@@ -214,3 +215,20 @@ def test_both_sides_are_evaluated() -> None:
 
 def test_free_names_have_the_column_of_their_first_use() -> None:
     assert free_names(parse("b + cdiv(a, b) * x.shape[0]")) == {"b": 0, "a": 9, "x": 17}
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ("0 and x", "0"),
+        ("x and 0", "0"),
+        ("2 and x", "x"),
+        ("x or 3", "1"),
+        ("0 or x > 1", "x > 1"),
+        ("(1 and x > 1) or 0 and y", "x > 1"),
+        ("x and y", "x and y"),
+        ("x + 0", "x + 0"),
+    ],
+)
+def test_settle_leaves_what_can_matter(text: str, left: str) -> None:
+    assert to_text(settle(parse(text))) == left

@@ -8,7 +8,7 @@ in some threads, exchange words between lanes, swap again. The plan's tuples are
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 from aotc.backend import nvvm
 from aotc.backend.llvm_types import llvm_type
@@ -64,7 +64,7 @@ def lower_convert(ctx: Lowering, op: gpu.Convert) -> Results:
 @lowers(gpu.ShuffleConvert)
 def lower_shuffle(ctx: Lowering, op: gpu.ShuffleConvert) -> Results:
     """Lower a conversion by shuffles, as planned."""
-    plan = _Plan(*cast("tuple[object, ...]", op.plan))  # type: ignore[arg-type]
+    plan = _Plan._make(cast("tuple[Any, ...]", op.plan))
     element = tile.tile_type(op, op.value).element
     sent = _swapped(ctx, ctx.registers(op.value), plan.send_swaps, element)
     source_lane = "" if plan.is_butterfly else _source_lane(ctx, plan)

@@ -53,9 +53,14 @@ def lower_scan(ctx: Lowering, op: gpu.Scan) -> Results:
         )
         # What a register gets from its own thread: all up to it, or all before it.
         held = [None, *running[:-1]] if op.exclusive else running
-        before = _exclusive(ctx, op, plan, running[-1]) if plan.lane_bits else None
-        for register, row, first in zip(run, held, own, strict=True):
-            rows[register] = _with_prefix(ctx, op, plan, before, row, first)
+        if not plan.lane_bits:
+            rows.update(zip(run, [own[0] if row is None else row for row in held], strict=True))
+            continue
+        before = _exclusive(ctx, op, plan, running[-1])
+        has_before = _has_before(ctx, op, plan)
+        for register, row in zip(run, held, strict=True):
+            joined = before if row is None else combine_rows(ctx, op.combine, before, row)
+            rows[register] = _selected(ctx, op.inputs, has_before, joined, row or own[0])
     return [tuple(rows[holder][index] for holder in holders) for index in range(len(op.inputs))]
 
 
@@ -154,21 +159,8 @@ def _lane_before(ctx: Lowering, op: gpu.Scan, mask: int) -> str:
     return emit.thread_value(f"or i32 {kept}, {others}")
 
 
-def _with_prefix(
-    ctx: Lowering,
-    op: gpu.Scan,
-    plan: _Runs,
-    before: list[str] | None,
-    row: list[str] | None,
-    own: list[str],
-) -> list[str]:
-    """Return what lanes before this one hold, combined into `row`; `own` if there is neither."""
-    if before is None:
-        return own if row is None else row
+def _has_before(ctx: Lowering, op: gpu.Scan, plan: _Runs) -> str:
+    """Return an i1 that holds unless this lane is the first along the axis."""
     lanes = ctx.emit.thread_value(f"and i32 {ctx.thread}, {plan.lane_mask}")
     first = plan.lane_mask if op.reverse else 0
-    has_before = ctx.emit.thread_value(f"icmp ne i32 {lanes}, {first}")
-    if row is None:
-        return _selected(ctx, op.inputs, has_before, before, own)
-    joined = combine_rows(ctx, op.combine, before, row)
-    return _selected(ctx, op.inputs, has_before, joined, row)
+    return ctx.emit.thread_value(f"icmp ne i32 {lanes}, {first}")
