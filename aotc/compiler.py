@@ -139,9 +139,7 @@ def compile_kernel(
     timings = timings or Timings()
     timings.lap("import")
     target = parse_target(request.target)
-    config = Config(
-        request.num_warps, request.num_stages, request.num_ctas, request.maxnreg or 0
-    )
+    config = Config(request.num_warps, request.num_stages, request.num_ctas, request.maxnreg or 0)
     translation = frontend.translate(
         request.source,
         request.kernel,
@@ -254,5 +252,3 @@ def autotune_configs(source: str, kernel: str) -> list[dict[str, object]]:
     from aotc import frontend  # noqa: PLC0415
 
     return frontend.autotune_configs(source, kernel)
-
-

@@ -187,7 +187,9 @@ def measure(library, work: Work) -> dict[str, object]:
     chosen["aotc"], peers["aotc"] = best(aotc_launches(library, work))
     kernel = library[work.kernel]
     chosen["triton"], peers["triton"] = best(triton_launches(work, triton_configs(kernel, work)))
-    flat = [torch.empty(work.bytes_moved() // 2, dtype=torch.uint8, device="cuda") for _ in range(2)]
+    flat = [
+        torch.empty(work.bytes_moved() // 2, dtype=torch.uint8, device="cuda") for _ in range(2)
+    ]
     peers["copy"] = lambda number: flat[1].copy_(flat[0])
     agree(work, peers)
     times = {name: [] for name in peers}

@@ -1,10 +1,36 @@
-"""Settings for all tests: Hypothesis without deadlines, since the machine may be busy."""
+"""Settings for all tests: no Hypothesis deadlines, since the machine may be busy; GPU tests."""
 
 from __future__ import annotations
 
+import ctypes
+
+import pytest
 from hypothesis import HealthCheck, settings
 
 settings.register_profile(
     "aotc", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
 )
 settings.load_profile("aotc")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--archive", help="archive of kernels.toml for the tests marked gpu")
+
+
+def has_gpu() -> bool:
+    """Return whether the CUDA driver is there and finds a GPU."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    count = ctypes.c_int(0)
+    return driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0 < count.value
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave out what is marked `gpu` where there is none: it is run by hand, on one."""
+    if has_gpu():
+        return
+    for item in items:
+        if "gpu" in item.keywords:
+            item.add_marker(pytest.mark.skip(reason="needs an NVIDIA GPU"))

@@ -49,16 +49,22 @@ class DebugInfo:
     def metadata(self) -> list[str]:
         """Return the metadata that the suffixes refer to."""
         line = self._kernel.loc.line
+        unit = (
+            f"distinct !DICompileUnit(language: DW_LANG_C, file: !{_FILE}, producer: "
+            '"aotc", isOptimized: true, runtimeVersion: 0, emissionKind: LineTablesOnly)'
+        )
+        subprogram = (
+            f"distinct !DISubprogram(name: {json.dumps(self._kernel.name)}, scope: !{_FILE}, "
+            f"file: !{_FILE}, line: {line}, type: !{_TYPE}, scopeLine: {line}, "
+            f"spFlags: DISPFlagDefinition | DISPFlagOptimized, unit: !{_UNIT})"
+        )
         return [
             f"!llvm.dbg.cu = !{{!{_UNIT}}}",
             f"!llvm.module.flags = !{{!{_FLAG}}}",
             f'!{_FLAG} = !{{i32 2, !"Debug Info Version", i32 3}}',
-            f"!{_UNIT} = distinct !DICompileUnit(language: DW_LANG_C, file: !{_FILE}, "
-            'producer: "aotc", isOptimized: true, runtimeVersion: 0, emissionKind: LineTablesOnly)',
+            f"!{_UNIT} = {unit}",
             f"!{_FILE} = {self._file_text(self._file)}",
-            f"!{_SUBPROGRAM} = distinct !DISubprogram(name: {json.dumps(self._kernel.name)}, "
-            f"scope: !{_FILE}, file: !{_FILE}, line: {line}, type: !{_TYPE}, scopeLine: {line}, "
-            f"spFlags: DISPFlagDefinition | DISPFlagOptimized, unit: !{_UNIT})",
+            f"!{_SUBPROGRAM} = {subprogram}",
             f"!{_TYPE} = !DISubroutineType(types: !{{}})",
             *(f"!{node} = {text}" for text, node in self._nodes.items()),
         ]

@@ -1,27 +1,30 @@
-"""Find the tools of NVIDIA's toolkit that were installed as Python packages."""
+"""Find the tools of NVIDIA's toolkit that were installed as Python packages.
+
+They share the namespace package `nvidia` and, within it, one folder for each major version of the
+toolkit. Looking there costs a few file look-ups; asking the package metadata would cost as much
+as importing the backend.
+"""
 
 from __future__ import annotations
 
 from functools import lru_cache
-from importlib.metadata import PackageNotFoundError, files
+from importlib.util import find_spec
 from pathlib import Path
 
 from aotc.ir.diagnostics import IRError
 
+_TOOLKIT_FOLDER = "cu13"
+
 
 @lru_cache(maxsize=16)
-def find_file(wheel: str, suffix: str) -> Path:
-    """Return the path of the file of an installed package whose path ends in `suffix`.
+def find_file(wheel: str, name: str) -> Path:
+    """Return the path of the toolkit's file `name`, such as "bin/ptxas", which `wheel` brings.
 
-    Raises: IRError, saying what to install, if the package or the file is not there.
+    Raises: IRError, saying what to install, if it is not there.
     """
-    try:
-        listed = files(wheel) or []
-    except PackageNotFoundError:
-        raise IRError(f"the package {wheel} is not installed: pip install {wheel}") from None
-    for entry in listed:
-        if str(entry).endswith("/" + suffix):
-            path = Path(str(entry.locate()))
-            if path.is_file():
-                return path
-    raise IRError(f"the package {wheel} has no {suffix}: install it again")
+    spec = find_spec("nvidia")
+    for root in (spec.submodule_search_locations or ()) if spec is not None else ():
+        path = Path(root, _TOOLKIT_FOLDER, name)
+        if path.is_file():
+            return path
+    raise IRError(f"{Path(name).name} is not installed: pip install {wheel}")

@@ -11,7 +11,8 @@ to.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from typing import Protocol, cast
 
 from aotc.frontend import source
@@ -57,7 +58,7 @@ class Globals:
         self._target = target
         self.files: dict[str, SourceFile] = {}
         self._known: dict[tuple[str, str], Operand] = {}
-        self._in_progress: dict[tuple[str, str], None] = {}
+        self._in_progress: dict[tuple[str, str], int] = {}
         self.steps = 0
         self.depth = 0
 
@@ -81,25 +82,39 @@ class Globals:
         key = (file.path, name)
         if key in self._known:
             return self._known[key]
-        if key in self._in_progress:
+        listed = bindings(file).get(name, ())
+        # In `f = triton.jit(f)` the right side means the binding before this one.
+        limit = self._in_progress.get(key)
+        if limit == 0:
             raise mistake(f"the global {name} is defined by itself")
-        self._in_progress[key] = None
-        try:
-            value = self._lookup(file, name)
-        finally:
-            del self._in_progress[key]
-        self._known[key] = value
+        value = self._lookup(file, name, listed[:limit])
+        if limit is None:
+            self._known[key] = value
         return value
+
+    @contextmanager
+    def _evaluating(self, file: SourceFile, name: str, binding: Binding) -> Generator[None]:
+        """Make lookups of `name` see only the bindings before this one."""
+        key = (file.path, name)
+        outer = self._in_progress.get(key)
+        self._in_progress[key] = bindings(file)[name].index(binding)
+        try:
+            yield
+        finally:
+            if outer is None:
+                del self._in_progress[key]
+            else:
+                self._in_progress[key] = outer
 
     @staticmethod
     def is_known(value: Operand) -> bool:
         """Return whether `lookup` found a definition."""
         return value is not _UNKNOWN_NAME
 
-    def _lookup(self, file: SourceFile, name: str) -> Operand:
-        listed = bindings(file).get(name, ())
-        possible = [one for one in listed if self._guards_hold(file, one) is not False]
-        chosen = [one for one in possible if self._guards_hold(file, one)] or possible
+    def _lookup(self, file: SourceFile, name: str, listed: Sequence[Binding]) -> Operand:
+        holds = {one: self._guards_hold(file, name, one) for one in listed}
+        possible = [one for one in listed if holds[one] is not False]
+        chosen = [one for one in possible if holds[one]] or possible
         firm = [one for one in chosen if not one.is_fallback]
         for binding in (*reversed(firm), *(one for one in reversed(chosen) if one.is_fallback)):
             value = self._bound(file, name, binding)
@@ -113,12 +128,13 @@ class Globals:
                 return value
         return _UNKNOWN_NAME
 
-    def _guards_hold(self, file: SourceFile, binding: Binding) -> bool | None:
+    def _guards_hold(self, file: SourceFile, name: str, binding: Binding) -> bool | None:
         """Return whether a binding's conditions hold; None if that is not known."""
         known = True
         for test, outcome in binding.guards:
             try:
-                held = truth_of(self._interpreter(self, file).evaluate(test))
+                with self._evaluating(file, name, binding):
+                    held = truth_of(self._interpreter(self, file).evaluate(test))
             except CompileError:
                 known = False
                 continue
@@ -134,7 +150,7 @@ class Globals:
             return describe_function(file, statement, statement.name)
         if isinstance(statement, ast.ClassDef):
             return External(f"{file.path}:{name}")
-        with at(file.loc(statement, current_loc())):
+        with at(file.loc(statement, current_loc())), self._evaluating(file, name, binding):
             value = self._interpreter(self, file).assigned(statement, name)
         if isinstance(statement, ast.AnnAssign) and is_constexpr_annotation(statement.annotation):
             return Constexpr(unwrap(value))
@@ -188,6 +204,8 @@ class Globals:
     def member(self, owner: Operand, name: str) -> Operand:
         """Return an attribute of a module or of an unknown object. Raises: CompileError."""
         if isinstance(owner, Module):
+            if owner.name == "triton" and name not in MODULES["triton"]:
+                return External(f"triton.{name}")
             return module_member(owner, name)
         if isinstance(owner, UserModule):
             value = self.lookup(owner.file, name)

@@ -239,9 +239,8 @@ class Evaluator:
         return key  # pyright: ignore[reportUnknownVariableType]
 
     def visit_subscript(self, node: ast.Subscript) -> Operand:
-        owner = self.evaluate(node.value)
-        if isinstance(owner, Constexpr):
-            owner = owner.value
+        whole = self.evaluate(node.value)
+        owner = whole.value if isinstance(whole, Constexpr) else whole
         if isinstance(owner, External):
             raise not_known(owner)
         if isinstance(node.slice, ast.Slice):
@@ -255,7 +254,7 @@ class Evaluator:
         if not isinstance(owner, tuple | list | dict | str):
             raise mistake(f"{show(owner)} has no items")
         try:
-            return cast("dict[Operand, Operand]", owner)[index]
+            return self._wrapped([whole], cast("dict[Operand, Operand]", owner)[index])
         except (KeyError, IndexError, TypeError) as error:
             raise mistake(f"there is no item {show(index)}: {error}") from error
 

@@ -220,30 +220,42 @@ def _configs(
     Where it depends on launch arguments, what is left of it comes with the config: a condition
     that the launcher checks.
     """
-    listed = _listed_configs(kernel, autotune)
+    kept: list[tuple[Config, Expression | None]] = []
+    for config in _listed_configs(kernel, autotune):
+        condition = _condition(kernel, config)
+        if not isinstance(condition, expression.Integer):
+            kept.append((config, condition))
+        elif condition.value:
+            kept.append((config, None))
+    if not kept and kernel.where is not None:
+        message = "expected `where` to let a config pass, it refuses all"
+        raise ManifestError(message, kernel.where.loc)
+    return tuple(kept)
+
+
+def _condition(kernel: KernelSpec, config: Config) -> Expression:
+    """Return what is left of `where` once the config is known."""
     where = kernel.where
     if where is None:
-        return tuple((config, None) for config in listed)
-    arguments = launch_arguments(kernel)
-    kept: list[tuple[Config, Expression | None]] = []
-    for config in listed:
-        values = integer_values(_fixed_values(kernel, config))
-        try:
-            root = expression.settle(expression.fold(where.root, values))
-            for name, col in expression.free_names(root).items():
-                if name not in arguments:
-                    raise ExpressionError(f"`{name}` has no value", col)
-        except ExpressionError as error:
-            found = where.error(error)
-            found.add_context(f"in config {config_text(config)}")
-            raise found from None
-        if not isinstance(root, expression.Integer):
-            kept.append((config, root))
-        elif root.value:
-            kept.append((config, None))
-    if not kept:
-        raise ManifestError("expected `where` to let a config pass, it refuses all", where.loc)
-    return tuple(kept)
+        return expression.Integer(1)
+    try:
+        root = expression.settle(
+            expression.fold(where.root, integer_values(_fixed_values(kernel, config)))
+        )
+    except ExpressionError as error:
+        raise _where_error(where, config, error) from None
+    for name, col in expression.free_names(root).items():
+        if name not in launch_arguments(kernel):
+            raise _where_error(where, config, ExpressionError(f"`{name}` has no value", col))
+    return root
+
+
+def _where_error(
+    where: ManifestExpression, config: Config, error: ExpressionError
+) -> ManifestError:
+    found = where.error(error)
+    found.add_context(f"in config {config_text(config)}")
+    return found
 
 
 def _listed_configs(kernel: KernelSpec, autotune: AutotuneReader) -> Iterator[Config]:

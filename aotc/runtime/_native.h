@@ -2,7 +2,8 @@
  *
  *     _native.c           the module, its state, and errors as Python exceptions
  *     _native_archive.c   Archive: open, load, close
- *     _native_kernel.c    Kernel: bind the arguments of a call, launch
+ *     _native_kernel.c    Kernel: convert the arguments of a call, launch
+ *     _native_bind.c      which word of a call is which argument, choice or option
  *     _native_describe.c  what is in a kernel, as tuples
  *     _native_tensor.c    pointers and shapes of what the caller passes as a tensor
  *     _native_dlpack.c    the same for DLPack: capsules and the C exchange table
@@ -148,7 +149,7 @@ struct tensor_storage {
     int64_t strides[LIMIT_RANK];
 };
 
-/* A launch in the making. It is large and lives on the stack: only `launch_begin` clears, and only
+/* A launch in the making. It is large and lives on the stack: only `native_begin` clears, and only
  * what must be. */
 struct launch {
     struct native_kernel *kernel;
@@ -175,9 +176,27 @@ struct launch {
     aotc_arg args[LIMIT_PARAMS];
     aotc_value choices[LIMIT_CHOICES];
     aotc_value config[LIMIT_CONFIG_ENTRIES];
-    PyObject *held[LIMIT_PARAMS];       /* DLPack capsules, owned until the launch is over */
+    PyObject *held[LIMIT_PARAMS + 3];   /* capsules, args, config, choices: owned until it is over */
     struct tensor_storage tensors[LIMIT_PARAMS];
 };
+
+/* Prepare a launch; give back what it holds. */
+void native_begin(struct launch *launch, struct native_kernel *kernel);
+void native_end(struct launch *launch);
+
+/* Bind what a call passes: by position, by word, or all of `launch(args)`. 0 or -1. */
+int native_bind_positional(struct launch *launch, PyObject *const *args, Py_ssize_t count);
+int native_bind_keyword(struct launch *launch, PyObject *name, PyObject *object);
+int native_bind_collection(struct launch *launch, PyObject *args);
+
+/* Read the options of a launch; None is the same as none. 0 or -1. */
+int native_read_grid(struct launch *launch, PyObject *object);
+int native_read_config(struct launch *launch, PyObject *object);
+int native_read_choices(struct launch *launch, PyObject *object);
+int native_read_scratch(struct launch *launch, PyObject *object);
+
+/* Report a wrong number of arguments. Returns -1. */
+int native_wrong_count(const struct launch *launch, Py_ssize_t count);
 
 /* Report a wrong argument. Returns -1. */
 int native_bad_argument(const struct launch *launch, uint32_t index, const char *expected, const char *got,

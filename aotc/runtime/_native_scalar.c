@@ -191,25 +191,30 @@ int native_read_scalar(struct launch *launch, uint32_t index, PyObject *object, 
 
 /* ---- pairs of a value and a dtype --------------------------------------------------------------- */
 
+static int unknown_dtype(const struct launch *launch, uint32_t index, const char *given) {
+    struct aotci_text names = {""};
+    for (uint32_t i = AOTC_I1; i <= AOTC_FP8E5; ++i) {
+        aotci_text_add(&names, "%s%s", i == AOTC_I1 ? "" : ", ", aotc_dtype_name((aotc_dtype)i));
+    }
+    PyErr_Clear();
+    return native_bad_argument(launch, index, aotci_text("a dtype, one of %s", names.chars).chars,
+                               aotci_text("'%s'", given == NULL ? "?" : given).chars, NULL);
+}
+
 int native_split_pair(const struct launch *launch, uint32_t index, PyObject *object, PyObject **value,
                       uint32_t *dtype) {
-    struct aotci_text names = {""};
     if (!PyTuple_Check(object) || PyTuple_GET_SIZE(object) != 2 || !PyUnicode_Check(PyTuple_GET_ITEM(object, 1))) {
         return 0;
     }
     const char *given = PyUnicode_AsUTF8(PyTuple_GET_ITEM(object, 1));
     for (uint32_t i = AOTC_I1; given != NULL && i <= AOTC_FP8E5; ++i) {
-        const char *name = aotc_dtype_name((aotc_dtype)i);
-        if (strcmp(name, given) == 0) {
+        if (strcmp(aotc_dtype_name((aotc_dtype)i), given) == 0) {
             *value = PyTuple_GET_ITEM(object, 0);
             *dtype = i;
             return 1;
         }
-        aotci_text_add(&names, "%s%s", i == AOTC_I1 ? "" : ", ", name);
     }
-    PyErr_Clear();
-    return native_bad_argument(launch, index, aotci_text("a dtype, one of %s", names.chars).chars,
-                               aotci_text("'%s'", given == NULL ? "?" : given).chars, NULL);
+    return unknown_dtype(launch, index, given);
 }
 
 /* ---- values of choices and configs --------------------------------------------------------------- */

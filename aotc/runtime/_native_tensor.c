@@ -83,14 +83,21 @@ static void classify(struct native_state *state, PyTypeObject *type, struct tens
 }
 
 const struct tensor_type *native_tensor_type(struct native_state *state, PyTypeObject *type) {
-    struct tensor_type *place = &state->types[((uintptr_t)type >> 4) % TYPE_PLACES];
+    /* Two places for each type, so that two types of one launch seldom drive each other out. */
+    const size_t home = (size_t)(((uint64_t)(uintptr_t)type * UINT64_C(0x9E3779B97F4A7C15)) >> 32) % TYPE_PLACES;
+    struct tensor_type *place = &state->types[home];
     if (place->type == type) {
         return place;
     }
+    struct tensor_type *other = &state->types[home ^ 1];
+    if (other->type == type) {
+        return other;
+    }
     struct tensor_type found = {.type = type};
     classify(state, type, &found);
-    PyTypeObject *before = place->type;
+    PyTypeObject *before = other->type;
     Py_INCREF(type);
+    *other = *place;
     *place = found;
     Py_XDECREF(before);
     return place;
@@ -401,10 +408,33 @@ static int read_cuda_array(struct launch *launch, uint32_t index, PyObject *obje
 
 /* ---- all of them ------------------------------------------------------------------------------- */
 
-int native_read_tensor(struct launch *launch, uint32_t index, PyObject *object) {
-    const struct tensor_type *type = native_tensor_type(launch->state, Py_TYPE(object));
-    PyObject *address = NULL;
+/* Read an address, or (address, dtype); the address may be a number of NumPy's. */
+static int read_number(struct launch *launch, uint32_t index, PyObject *object) {
+    PyObject *address = object;
     uint32_t dtype = AOTC_DTYPE_NONE;
+    if (native_split_pair(launch, index, object, &address, &dtype) < 0) {
+        return -1;
+    }
+    if (PyBool_Check(address)) {
+        return not_a_tensor(launch, index, object);
+    }
+    if (PyLong_Check(address)) {
+        return read_address(launch, index, address, dtype);
+    }
+    PyObject *number = PyNumber_Index(address);
+    if (number == NULL) {
+        return not_a_tensor(launch, index, object);
+    }
+    const int result = read_address(launch, index, number, dtype);
+    Py_DECREF(number);
+    return result;
+}
+
+int native_read_tensor(struct launch *launch, uint32_t index, PyObject *object) {
+    if (PyLong_Check(object) || PyTuple_Check(object)) {
+        return read_number(launch, index, object);
+    }
+    const struct tensor_type *type = native_tensor_type(launch->state, Py_TYPE(object));
     switch (type->protocol) {
     case PROTOCOL_EXCHANGE:
         return native_read_exchange(launch, index, object, type->exchange);
@@ -419,19 +449,5 @@ int native_read_tensor(struct launch *launch, uint32_t index, PyObject *object) 
     case PROTOCOL_NONE:
         break;
     }
-    if (PyLong_Check(object) && !PyBool_Check(object)) {
-        return read_address(launch, index, object, dtype);
-    }
-    const int is_pair = native_split_pair(launch, index, object, &address, &dtype);
-    if (is_pair < 0) {
-        return -1;
-    }
-    PyObject *number = PyNumber_Index(is_pair ? address : object);
-    if (number == NULL || PyBool_Check(object)) {
-        Py_XDECREF(number);
-        return not_a_tensor(launch, index, object);
-    }
-    const int result = read_address(launch, index, number, dtype);
-    Py_DECREF(number);
-    return result;
+    return read_number(launch, index, object);
 }

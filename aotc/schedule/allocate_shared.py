@@ -18,7 +18,6 @@ from aotc.ir.dialects import gpu
 from aotc.ir.types import SharedType
 from aotc.schedule.context import Schedule
 
-
 _SMALL_BUFFER_BYTES = 512
 _SMALL_BUFFERS_BYTES = 4096
 

@@ -164,9 +164,7 @@ def _emit_load(op: Op, emitter: _Emitter, place: Builder) -> None:
     layout = emitter.demand.works_in.get(op)
     operands = [emitter.get_optional(value, layout) for value in (op.pointer, op.mask, op.other)]
     vector = _vector(op, layout, emitter)
-    copy = build(
-        gpu.Load, operands, {**op.attributes, "vector": vector}, (), op.loc
-    )
+    copy = build(gpu.Load, operands, {**op.attributes, "vector": vector}, (), op.loc)
     emitter.bind_all(op, copy, place)
 
 

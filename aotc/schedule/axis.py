@@ -379,7 +379,7 @@ def _compare(op: Op, infos: list[AxisInfo]) -> AxisInfo:
     return AxisInfo(facts.contiguity, facts.divisibility, constancy)
 
 
-def _select(op: Op, infos: list[AxisInfo]) -> AxisInfo:
+def _select(_: Op, infos: list[AxisInfo]) -> AxisInfo:
     condition, if_true, if_false = infos
     met = if_true.meet(if_false)
     contiguity = _gcds(met.contiguity, condition.constancy)

@@ -130,7 +130,7 @@ def in_registers(layout: LinearLayout, axis: int) -> LinearLayout:
     """Return `layout` with all of `axis` in the lowest registers of every thread."""
     rest = layout.reduce(axis).remove_zero_bases().expand_dims(axis)
     extent = layout.shape[axis]
-    shape = rest.shape[:axis] + (extent,) + rest.shape[axis + 1 :]
+    shape = (*rest.shape[:axis], extent, *rest.shape[axis + 1 :])
     stacked = rest.broadcast_to(shape)
     columns = stacked.columns("register")
     added = extent.bit_length() - 1

@@ -58,8 +58,7 @@ def _decompose(op: tile.Scan, num_warps: int, place: Builder) -> list[Value]:
         outs = _scan_pieces(inputs, op, place)
         outs = [place(tile.Reshape(value, shape)).out for value in outs]
     return [
-        value if layout_of(value) == home else place(gpu.Convert(value, home)).out
-        for value in outs
+        value if layout_of(value) == home else place(gpu.Convert(value, home)).out for value in outs
     ]
 
 

@@ -41,8 +41,12 @@ def _hoist(loop: Op) -> None:
 def _depends_on(op: Op, loop: Op) -> bool:
     """Return whether `op` uses a value defined inside `loop`."""
     inner = [op, *(nested for block in op.blocks for nested in block.walk())]
-    return any(_is_inside(value.owner, loop) for each in inner for value in each.operands
-               if not _is_inside(value.owner, op))
+    return any(
+        _is_inside(value.owner, loop)
+        for each in inner
+        for value in each.operands
+        if not _is_inside(value.owner, op)
+    )
 
 
 def _is_inside(owner: Op | Block, outer: Op) -> bool:

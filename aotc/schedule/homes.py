@@ -165,9 +165,7 @@ def _join_if(op: Op) -> Iterator[Join]:
 
 def _join_while(op: Op) -> Iterator[Join]:
     assert isinstance(op, scf.While)
-    for arg, init, last in zip(
-        op.before.args, op.init, op.after.terminator.operands, strict=True
-    ):
+    for arg, init, last in zip(op.before.args, op.init, op.after.terminator.operands, strict=True):
         yield Join((arg,), (init, last))
     passed = op.before.terminator.operands[1:]
     for arg, out, value in zip(op.after.args, op.outs, passed, strict=True):

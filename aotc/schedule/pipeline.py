@@ -39,9 +39,7 @@ TILE_TO_GPU: Pipeline[Schedule] = Pipeline(
 )
 
 
-def schedule_kernel(
-    kernel: Kernel, schedule: Schedule, observer: Observer | None = None
-) -> Kernel:
+def schedule_kernel(kernel: Kernel, schedule: Schedule, observer: Observer | None = None) -> Kernel:
     """Lower `kernel` from tile IR to gpu IR in place, and return it."""
     kernel.num_warps = schedule.config.num_warps
     kernel.num_ctas = schedule.config.num_ctas

@@ -54,15 +54,11 @@ def _lower(op: gpu.Convert, plan: Conversion, place: Builder, schedule: Schedule
             return _through_shared(op, plan, place, schedule)
 
 
-def _through_shared(
-    op: gpu.Convert, plan: SharedTrip, place: Builder, schedule: Schedule
-) -> Value:
+def _through_shared(op: gpu.Convert, plan: SharedTrip, place: Builder, schedule: Schedule) -> Value:
     source = op.value.type
     assert isinstance(source, TileType)
     scratch = plan.scratch.sublayout(["offset"], plan.scratch.out_dims)
-    buffer = place(
-        gpu.SharedAlloc(gpu.memory_element(source), source.shape, scratch)
-    ).out
+    buffer = place(gpu.SharedAlloc(gpu.memory_element(source), source.shape, scratch)).out
     place(gpu.SharedStore(op.value, buffer, plan.store_vector_elems))
     # The barrier between the two is placed with all others, by insert_barriers.
     load = gpu.SharedLoad(buffer, op.layout, plan.load_vector_elems, source.element)

@@ -77,7 +77,7 @@ _PREDICATES: dict[str, Callable[[Number, Number], bool]] = {
 }
 
 
-def _defined(op: Op, left: int, right: int, kind: ScalarType) -> bool:
+def _is_defined(op: Op, right: int, kind: ScalarType) -> bool:
     if isinstance(op, arith.Div | arith.Rem):
         return right != 0
     return not isinstance(op, arith.Shl | arith.Shr) or 0 <= right < kind.bits
@@ -91,7 +91,7 @@ def fold_integers(op: Op, place: Builder) -> Result:
     if left is None or right is None or isinstance(kind, PointerType) or kind.is_float:
         return None
     left, right = int(left), int(right)
-    if not _defined(op, left, right, kind):
+    if not _is_defined(op, right, kind):
         return None
     value = wrap(_INTEGER[type(op)](left, right), kind)
     return _constant(place, bool(value) if kind == I1 else value, op.out.type)
@@ -163,11 +163,13 @@ def _is_integer(value: Value) -> bool:
 
 def _is_all_ones(value: Value) -> bool:
     element, number = element_of(value.type), known(value)
-    return isinstance(element, ScalarType) and number is not None and wrap(-1, element) == int(number)
+    return (
+        isinstance(element, ScalarType) and number is not None and wrap(-1, element) == int(number)
+    )
 
 
 def right_identity(op: Op, _: Builder) -> Result:
-    """x+0, x-0, x|0, x^0, x<<0, x>>0, x*1, x//1, x & all ones: x. Integers only."""
+    """Drop the neutral operand of x+0, x-0, x|0, x^0, x<<0, x>>0, x*1, x//1, x & all ones."""
     assert isinstance(op, arith.Binary)
     neutral = 1 if isinstance(op, arith.Mul | arith.Div) else 0
     if not _is_integer(op.rhs):
@@ -178,7 +180,7 @@ def right_identity(op: Op, _: Builder) -> Result:
 
 
 def left_identity(op: Op, _: Builder) -> Result:
-    """0+x, 0|x, 0^x, 1*x, all ones & x: x. Integers only."""
+    """Drop the neutral operand of 0+x, 0|x, 0^x, 1*x, all ones & x."""
     assert isinstance(op, arith.Binary)
     if not _is_integer(op.lhs):
         return None
@@ -188,7 +190,7 @@ def left_identity(op: Op, _: Builder) -> Result:
 
 
 def absorb_zero(op: Op, _: Builder) -> Result:
-    """x*0, 0*x, x&0, 0&x: 0. Integers only."""
+    """Replace x*0, 0*x, x&0, 0&x by 0, for integers only."""
     assert isinstance(op, arith.Binary)
     for value in (op.lhs, op.rhs):
         if _is_integer(value) and known(value) == 0:
@@ -197,7 +199,7 @@ def absorb_zero(op: Op, _: Builder) -> Result:
 
 
 def remainder_by_one(op: Op, place: Builder) -> Result:
-    """x % 1: 0."""
+    """Replace x % 1 by 0."""
     assert isinstance(op, arith.Rem)
     if _is_integer(op.rhs) and known(op.rhs) == 1:
         return _constant(place, 0, op.out.type)

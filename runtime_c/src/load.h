@@ -40,14 +40,18 @@ struct aotci_context {
     _Atomic(struct aotci_dispatch *) dispatches[]; /* one for each kernel, NULL until loaded */
 };
 
-/* Say whether this process is a fork of the one that loaded the archive. */
+/* Remember the process that loads; forget it (fork.c). */
+void aotci_mark_process(struct aotc_archive *archive);
+void aotci_unmark_process(struct aotc_archive *archive);
+
+/* Say whether this process is a fork of the one that loaded the archive (fork.c). */
 bool aotci_is_forked(const struct aotc_archive *archive);
 
 /* Undo all loads; nothing is asked of the driver in a forked process. */
 void aotci_unload(struct aotc_archive *archive);
 
 /* Say why nothing of a kernel runs in a context: ARCH with the targets there are, or ARG with the shared
- * memory that is missing. */
+ * memory that is missing (dispatch.c). */
 aotc_status aotci_refuse(const struct aotc_kernel *kernel, const struct aotci_context *context,
                          aotc_error *error);
 

@@ -87,7 +87,9 @@ def _add(targets: tuple[str, ...]) -> Kernel:
         Variant(
             target=target,
             symbol=f"add_{dtype}_{''.join(map(str, wanted))}",
-            cubin=cubin(target, {f"add_{dtype}_{''.join(map(str, wanted))}": sizes}, bytes([config])),
+            cubin=cubin(
+                target, {f"add_{dtype}_{''.join(map(str, wanted))}": sizes}, bytes([config])
+            ),
             num_threads=32 * (4, 8)[config],
             types=(dtype,),
             guards=wanted,
@@ -130,14 +132,18 @@ def _choose(target: str) -> Kernel:
                 cubin=cubin(target, {symbol: sizes}, b"choose"),
                 num_threads=64,
                 choices=(causal, mode, 7),
-                cubin_params=tuple(CubinParam(o, s, "argument", i) for i, (o, s) in enumerate(sizes)),
+                cubin_params=tuple(
+                    CubinParam(o, s, "argument", i) for i, (o, s) in enumerate(sizes)
+                ),
                 remarks=("one", "two"),
             )
             variants.append(variant)
     variants.pop()  # CAUSAL = false, MODE = 0.5 was not built
     constants = (("BLOCK", 4096), ("NAME", "x"), ("SCALE", 0.25), ("FLAG", True), ("NOTHING", None))
     guards = (Guard(parse("a_u64 >= 0"), "a_u64 is below 2^63"),)
-    return Kernel("choose", _SOURCE, tuple(variants), params, (), choices, guards, constants=constants)
+    return Kernel(
+        "choose", _SOURCE, tuple(variants), params, (), choices, guards, constants=constants
+    )
 
 
 def _shared(targets: tuple[str, ...]) -> Kernel:
@@ -182,7 +188,10 @@ def _scratch(target: str) -> Kernel:
 
 def _tma(target: str) -> Kernel:
     """Return a kernel over a tensor: encoded map, cluster, programmatic launch."""
-    params = (Param("a", "tensor", "bf16", rank=2), Param("out", "pointer", "bf16", divisibility=16))
+    params = (
+        Param("a", "tensor", "bf16", rank=2),
+        Param("out", "pointer", "bf16", divisibility=16),
+    )
     tensor_map = TensorMap(
         param=0,
         data_type=9,

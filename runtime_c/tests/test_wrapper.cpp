@@ -51,7 +51,7 @@ void test_launches() {
     fake_cuda_reset();
     CUctx_st *context = fake_cuda_create_context(0);
     fake_cuda_set_current(context);
-    const aotc::stream stream = fake_cuda_create_stream(context);
+    CUstream_st *const stream = fake_cuda_create_stream(context);
     {
         aotc::archive first = aotc::archive::open(std::string(golden_path("golden.aotc")), &options);
         aotc::archive archive = std::move(first);

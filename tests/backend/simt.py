@@ -392,7 +392,7 @@ class _Block:
             words = [operand(n) for n in re.findall(r"\$(\d+)", code.split("{")[1].split("}")[0])]
             return self.store(access[3], where, active, words, size)
         tied = args[:outputs] if access[1] else None
-        loaded = self.load(access[3], where, active, count, size, tied)
+        loaded = self.load(access[3], where, active, count, size, tied=tied)
         return loaded[0] if count == 1 else loaded
 
     def space(self, space: str, start: int, size: int) -> tuple[bytearray, int]:
@@ -404,7 +404,7 @@ class _Block:
         return self.machine.memory, start
 
     def load(
-        self, space: str, where: Any, active: Any, count: int, size: int, tied: Any
+        self, space: str, where: Any, active: Any, count: int, size: int, *, tied: Any
     ) -> list[Any]:
         dtype = np.dtype(f"uint{max(16, 8 * size)}")
         out = [
@@ -463,6 +463,14 @@ _COMPARE: dict[str, Callable[..., Any]] = {
     "ge": np.greater_equal,
 }
 _INT_CALLS: dict[str, Callable[..., Any]] = {
+    "llvm.usub.sat": lambda a, b: np.where(a < b, 0, a - b).astype(a.dtype),
+    "llvm.ssub.sat": lambda a, b: np.array(
+        [
+            max(int(x) - int(y), np.iinfo(signed(a).dtype).min)
+            for x, y in zip(signed(a), signed(b), strict=True)
+        ],
+        signed(a).dtype,
+    ).view(a.dtype),
     "llvm.smin": lambda a, b: np.minimum(signed(a), signed(b)).view(a.dtype),
     "llvm.smax": lambda a, b: np.maximum(signed(a), signed(b)).view(a.dtype),
     "llvm.umin": np.minimum,

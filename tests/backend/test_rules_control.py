@@ -56,6 +56,23 @@ def test_unsigned_bounds_compare_unsigned() -> None:
     assert total == sum(range(start, end)) % 2**32
 
 
+@pytest.mark.parametrize(
+    ("kind", "bounds"),
+    [
+        (I32, (0, 2**31 - 1, 2**30)),
+        (I32, (2**31 - 3, 2**31 - 1, 1)),
+        (I32, (-(2**31), -(2**31) + 3, 2**20)),
+        (SCALARS["u32"], (0, 5, 16)),
+        (SCALARS["u32"], (2**32 - 9, 2**32 - 1, 4)),
+    ],
+)
+def test_bounds_at_the_ends_of_the_type_do_not_wrap(kind, bounds) -> None:
+    total, doubled = sum_loop(kind=kind).run(*bounds, np.ones(64, np.int32))
+    assert int(total) % 2**32 == sum(range(*bounds)) % 2**32
+    assert doubled[0] == 1 << len(range(*bounds))
+    emit_ptx(sum_loop(kind=kind).llvm_ir(), SM_90)
+
+
 def test_constant_bounds_need_no_guard() -> None:
     program = Program()
     lower, upper, step = (constant(program, value) for value in (0, 8, 2))

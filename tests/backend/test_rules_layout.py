@@ -5,6 +5,7 @@ Layouts are random, the programs run in lockstep, and NumPy says what should com
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,27 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from aotc.backend import emit_ptx
 from aotc.ir import gf2
 from aotc.ir.diagnostics import IRError
 from aotc.ir.dialects import arith, gpu, tile
 from aotc.ir.layout import LinearLayout
-from aotc.ir.types import BF16, FP16, FP32, FP64, I1, I8, I32, I64, U32, ScalarType
-from tests.backend.programs import NUMPY, Program, row_layout
+from aotc.ir.types import (
+    BF16,
+    FP16,
+    FP32,
+    FP64,
+    I1,
+    I8,
+    I32,
+    I64,
+    U32,
+    U64,
+    PointerType,
+    ScalarType,
+    TileType,
+)
+from tests.backend.programs import NUMPY, SM_90, Program, row_layout
 
 SLOW = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 RANDOM = np.random.default_rng(0)
@@ -115,6 +131,34 @@ def test_broadcast(data, shape) -> None:
     assert np.array_equal(program.run(x)[0], np.broadcast_to(x, shape))
 
 
+def test_programs_know_their_place_in_the_grid() -> None:
+    program = Program()
+    out = program.param(PointerType(I32), 16)
+    index = program.add(tile.ProgramId(2)).out
+    for axis in (1, 0):
+        extent = program.add(tile.NumPrograms(axis)).out
+        index = program.add(arith.Mul(index, extent)).out
+        index = program.add(arith.Add(index, program.add(tile.ProgramId(axis)).out)).out
+    program.add(gpu.Store(program.add(arith.AddPtr(out, index)).out, index))
+    program.outputs.append((out, (2 * 3 * 5,)))
+    assert np.array_equal(program.run(grid=(5, 3, 2))[0], np.arange(30))
+
+
+@pytest.mark.parametrize(
+    ("value", "element"), [(2**64 - 1, U64), (-(2**63), I64), (2**32 - 1, U32), (-1, I8)], ids=str
+)
+def test_extreme_constants(value, element) -> None:
+    program = Program()
+    kind = TileType(element, (32,), row_layout(32))
+    constant = program.add(arith.Constant(value, kind)).out
+    program.store(constant)
+    program.store(program.add(arith.Add(constant, program.load(element, row_layout(32)))).out)
+    first, second = program.run(np.zeros(32, NUMPY[element.name]))
+    assert int(first[5]) == value
+    assert int(second[5]) == value
+    emit_ptx(program.llvm_ir(), SM_90)
+
+
 # ---- conversions ------------------------------------------------------------------------------
 
 
@@ -178,6 +222,44 @@ def test_shared_vectors(element, vector) -> None:
     count = 8 * vector * element.size_bytes // bits
     name = f".v{count}.b{bits}" if count > 1 else f".b{bits}"
     assert f"st.shared{name} " in program.llvm_ir()
+
+
+def test_pointers_go_through_shared_memory_as_numbers() -> None:
+    source, wanted = row_layout(128), row_layout(128).with_columns("register", [64, 1])
+    wanted = wanted.with_columns("lane", [2, 4, 8, 16, 32])
+    linear = LinearLayout.from_columns([("offset", [1 << b for b in range(7)])], (("dim0", 7),))
+    program = Program()
+    pointers = program.pointers(program.param(PointerType(FP32), 16), source)
+    buffer = program.add(gpu.SharedAlloc(U64, (128,), linear, offset_bytes=0)).out
+    program.add(gpu.SharedStore(pointers, buffer, vector=2))
+    program.add(gpu.Barrier())
+    moved = program.add(gpu.SharedLoad(buffer, wanted, element=pointers.type.element)).out
+    program.store(program.add(arith.Bitcast(moved, U64)).out)
+    want = (1 << 40) + 4 * np.arange(128, dtype=np.uint64)
+    assert np.array_equal(program.run(1 << 40)[0], want)
+
+
+def test_memory_accesses_keep_their_order_around_barriers() -> None:
+    layout = row_layout(64)
+    linear = LinearLayout.from_columns([("offset", [1 << b for b in range(6)])], (("dim0", 6),))
+    program = Program()
+    value = program.load(FP32, layout)
+    buffer = program.add(gpu.SharedAlloc(FP32, (64,), linear, offset_bytes=0)).out
+    for _ in range(2):
+        program.add(gpu.SharedStore(value, buffer, vector=2))
+        program.add(gpu.Barrier())
+        value = program.add(gpu.SharedLoad(buffer, layout, vector=2)).out
+        program.add(gpu.Barrier())
+    program.store(value)
+    ptx = emit_ptx(program.llvm_ir(), SM_90)
+    found = re.findall(r"(ld\.shared|st\.shared|st\.global|bar(?:rier)?\S*sync)", ptx)
+    trip = ["st.shared", "bar", "ld.shared", "bar"]
+    assert [name if "." in name and "bar" not in name else "bar" for name in found] == [
+        *trip,
+        *trip,
+        "st.global",
+        "st.global",
+    ]
 
 
 def test_shared_vector_across_threads_is_refused() -> None:

@@ -226,6 +226,19 @@ def test_offsets_wrap_before_they_widen(start, kind) -> None:
     assert np.array_equal(got, want.astype(np.uint64))
 
 
+def test_offsets_too_large_for_an_immediate_are_added() -> None:
+    program = Program()
+    pointer = program.param(PointerType(FP64))
+    far = program.add(arith.Constant(2**40, I64)).out
+    near = program.add(arith.Constant(-(2**28), I64)).out
+    for offset in (far, near):
+        program.store(program.add(gpu.Load(program.add(arith.AddPtr(pointer, offset)).out)).out)
+    text = program.llvm_ir()
+    assert "[$1+0]" in text
+    assert f"[$1+{-(2**31)}]" in text
+    assemble(emit_ptx(text, SM_90), SM_90)
+
+
 def test_row_pointers_share_their_base() -> None:
     """`x + row * stride + arange`: one address, every vector an immediate."""
     layout = row_layout(1024)

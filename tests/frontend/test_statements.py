@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -150,11 +152,9 @@ def test_only_what_differs_is_merged(sources: Sources) -> None:
         {"p": "*i32", "n": "i32"},
         params="p, n",
     )
-    assert text.count(": i32\n") > 0
-    branch = text[text.index("scf.if") :]
-    assert branch.count("scf.yield(") == 2
-    assert "scf.yield(%a" in branch
-    assert "%b" not in branch[: branch.index("} : i32")].split("scf.yield")[2]
+    yields = re.findall(r"scf.yield\((.*)\)", text)
+    assert len(yields) == 2
+    assert all(one.startswith("%a") and "," not in one for one in yields)
 
 
 def test_variables_set_in_both_branches(sources: Sources) -> None:

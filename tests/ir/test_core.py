@@ -118,7 +118,6 @@ def test_declared_fields_in_every_role() -> None:
         """An op with one field of each role, never registered."""
 
         first: Value = operand()
-        maybe: Value | None = operand(default=None)
         rest: tuple[Value, ...] = operands()
         body: Block = block()
         number: int = attribute(default=3)
@@ -129,13 +128,13 @@ def test_declared_fields_in_every_role() -> None:
 
     x, y = _args()
     nested = Block()
-    op = Sample(x, None, [y, x], body=nested)
+    op = Sample(x, [y, x], body=nested)
     assert op.number == 3
     assert op.rest == (y, x)
     assert op.body is nested
     assert nested.parent is op
     assert x.users == {op: 2}
-    assert (Sample.arity.num_operands, Sample.arity.required) == (2, (0,))
+    assert (Sample.arity.num_operands, Sample.arity.required) == (1, (0,))
     assert Sample.arity.variadic
     assert Sample.arity.num_blocks == 1
 
@@ -306,7 +305,7 @@ def test_every_op_can_be_cloned(opcode: str) -> None:
     assert print_kernel(copy) == print_kernel(kernel)
     verify(copy)
     verify(kernel)
-    originals = {op for op in kernel.walk()}
+    originals = set(kernel.walk())
     assert not any(op in originals for op in copy.walk())
 
 

@@ -33,7 +33,9 @@ def check_passes(text: str, make_args: MakeArgs, num_warps: int, grid: Sequence[
         for number, (want, got) in enumerate(zip(expected, actual, strict=True)):
             if not np.array_equal(want, got, equal_nan=want.dtype.kind == "f"):
                 wrong = np.flatnonzero(np.asarray(want != got).ravel())[:5]
-                pytest.fail(f"after {name}: argument {number} differs at {wrong}\n{print_kernel(kernel)}")
+                pytest.fail(
+                    f"after {name}: argument {number} differs at {wrong}\n{print_kernel(kernel)}"
+                )
 
     kernel = parse_kernel(text)
     observer = Observer(verify_each=True, on_pass=compare)
@@ -51,7 +53,9 @@ def outputs(
     return [arg for arg in args if isinstance(arg, np.ndarray)]
 
 
-def tile_program(shape: Sequence[int], body: str, out_shape: Sequence[int], dtype: str = "i32") -> str:
+def tile_program(
+    shape: Sequence[int], body: str, out_shape: Sequence[int], dtype: str = "i32"
+) -> str:
     """Load a row-major tile %v of `shape`, run `body`, store its %out of `out_shape`."""
     return f"""
 kernel @k(%x: *{dtype} {{divisibility = 16}}, %y: *{dtype} {{divisibility = 16}}) {{num_warps = 4}} {{
@@ -99,7 +103,9 @@ def test_reductions(shape: tuple[int, ...], num_warps: int) -> None:
         left = shape[:axis] + shape[axis + 1 :]
         kind = tile_text(left, "i32") if left else "i32"
         spread = "%out = tile.splat(%s) {shape = [1]} : tile<1xi32>"
-        keep = "%z = arith.constant {value = 0, type = KIND} : KIND\n  %out = arith.add(%s, %z) : KIND"
+        keep = (
+            "%z = arith.constant {value = 0, type = KIND} : KIND\n  %out = arith.add(%s, %z) : KIND"
+        )
         body = f"""
   %s = tile.reduce(%v) {{axis = {axis}}} (%a: i32, %b: i32) {{
     %c = arith.add(%a, %b) : i32

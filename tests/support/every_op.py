@@ -18,6 +18,7 @@ from aotc.ir.rewrite import Builder
 from aotc.ir.types import FP16, FP32, FP64, I1, I32, I64, U64, PointerType, TileType, Type
 
 EXTENT = 128
+REPEATS = 4
 
 ROW = LinearLayout(
     {
@@ -55,10 +56,14 @@ class Sampler:
         return self.args[f"tile_{element}"]
 
 
+def _repeated(layout: LinearLayout) -> LinearLayout:
+    return layout.expand_dims(1).broadcast_to((EXTENT, REPEATS))
+
+
 def argument_types(layout: LinearLayout | None) -> dict[str, Type]:
     """Return the types of the sampler's arguments, by name."""
     pairs = None if layout is None else layout.join()
-    column = None if layout is None else layout.expand_dims(1)
+    column = None if layout is None else _repeated(layout).broadcast_source((EXTENT, 1))
     return {
         "flag": I1,
         "i": I32,
@@ -155,9 +160,8 @@ def _shared(s: Sampler) -> gpu.SharedAlloc:
 
 
 def _broadcast(s: Sampler) -> None:
-    shape = (EXTENT, 4)
-    layout = None if s.layout is None else s.layout.expand_dims(1).broadcast_to(shape)
-    s.add(tile.Broadcast(s.column, shape, layout))
+    layout = None if s.layout is None else _repeated(s.layout)
+    s.add(tile.Broadcast(s.column, (EXTENT, REPEATS), layout))
 
 
 SAMPLES: dict[str, Sample] = {
@@ -281,10 +285,9 @@ SAMPLES: dict[str, Sample] = {
 }
 
 
-def sample_kernel(opcode: str) -> Kernel:
-    """Return a small valid kernel around the sample of `opcode`; gpu ops get layouts."""
-    layout = ROW if opcode.startswith("gpu.") else None
-    return kernel_of([SAMPLES[opcode]], layout)
+def sample_kernel(opcode: str, *, layout: LinearLayout | None = None) -> Kernel:
+    """Return a small valid kernel around the sample of `opcode`; gpu ops always get layouts."""
+    return kernel_of([SAMPLES[opcode]], ROW if opcode.startswith("gpu.") else layout)
 
 
 def kernel_of(samples: Sequence[Sample], layout: LinearLayout | None = None) -> Kernel:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from aotc.ir.types import FP32, I8, I32, I64, ScalarType
+from aotc.ir.types import FP32, I8, I64, ScalarType
 from aotc.package import expression, manifest
 from aotc.verify.numerics import dtype_of
 from tests.support import references

@@ -92,9 +92,7 @@ def softmax(x: Array, out: ScalarType) -> Expected:
     return within(value, EPS * (32 + 4 * size) * value, out)
 
 
-def cross_entropy(
-    logits: Array, target: Array, ignore_index: int
-) -> tuple[Expected, Expected]:
+def cross_entropy(logits: Array, target: Array, ignore_index: int) -> tuple[Expected, Expected]:
     """Return loss and log-sum-exp, both fp32."""
     values = wide(logits)
     largest = np.max(values, axis=1, initial=-np.inf)
@@ -151,9 +149,7 @@ def argmax_rows(x: Array) -> Expected:
 def cumsum_rows(x: Array, out: ScalarType) -> Expected:
     """The error of a sum grows with what was added; blocks are summed as trees, then in turn."""
     values = wide(x)
-    return within(
-        np.cumsum(values, axis=1), 32 * EPS * np.cumsum(np.abs(values), axis=1), out
-    )
+    return within(np.cumsum(values, axis=1), 32 * EPS * np.cumsum(np.abs(values), axis=1), out)
 
 
 def quantize_int8_rows(x: Array) -> tuple[Expected, Expected]:

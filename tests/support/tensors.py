@@ -45,9 +45,9 @@ class Tensor:
         """
         outside = np.ones(self.base.shape, np.bool_)
         strides = [stride // self.base.itemsize for stride in self.view.strides]
-        np.lib.stride_tricks.as_strided(
-            outside[self.offset_elems :], self.view.shape, strides
-        )[...] = False
+        np.lib.stride_tricks.as_strided(outside[self.offset_elems :], self.view.shape, strides)[
+            ...
+        ] = False
         bits = f"u{self.base.itemsize}"
         now = (self.base if after is None else after).view(bits)[outside]
         assert (now == self.before.view(bits)[outside]).all(), "wrote outside of a tensor"

@@ -56,7 +56,9 @@ def _nearest(value: float, scalar: ScalarType) -> float:
     exact = Fraction(value)
     distances = [abs(exact - Fraction(candidate)) for candidate in candidates]
     if len(candidates) == 2 and distances[0] == distances[1]:
-        bits = [int(np.array(c, dtype_of(scalar)).view(f"u{scalar.size_bytes}")) for c in candidates]
+        bits = [
+            int(np.array(c, dtype_of(scalar)).view(f"u{scalar.size_bytes}")) for c in candidates
+        ]
         return candidates[bits[0] & 1]
     return candidates[distances.index(min(distances))]
 
@@ -197,7 +199,11 @@ def _fma_reference(a: float, b: float, c: float, scalar: ScalarType) -> float:
     # Round to odd with far more bits than fp64 has would be exact; two neighbours decide here.
     near = np.float32(float(exact))
     with np.errstate(over="ignore"):
-        candidates = [near, np.nextafter(near, np.float32(np.inf)), np.nextafter(near, np.float32(-np.inf))]
+        candidates = [
+            near,
+            np.nextafter(near, np.float32(np.inf)),
+            np.nextafter(near, np.float32(-np.inf)),
+        ]
     finite = [c for c in candidates if np.isfinite(c)]
     distances = [abs(exact - Fraction(float(c))) for c in finite]
     best = [c for c, d in zip(finite, distances, strict=True) if d == min(distances)]
@@ -275,7 +281,9 @@ def test_shifts_beyond_the_width_are_poison() -> None:
     assert left[0][0] == left[1][0] == 16
     assert left[0][1] != left[1][1]
     assert numerics.shift_right(a, b, Poison(0)).tolist()[2] == -4
-    logical = numerics.shift_right(np.array([0x80000000], np.uint32), np.array([31], np.uint32), Poison(0))
+    logical = numerics.shift_right(
+        np.array([0x80000000], np.uint32), np.array([31], np.uint32), Poison(0)
+    )
     assert logical.tolist() == [1]
 
 

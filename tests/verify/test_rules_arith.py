@@ -236,7 +236,12 @@ def test_cast(values: Any, source: Any, target: Any, expected: list[Any]) -> Non
 def test_cast_towards_zero() -> None:
     a = np.array([1.99999, -1.99999, 1e9, 0.1], np.float32)
     actual = _one(arith.Cast, a, dtype=FP16, rounding="rtz")
-    assert actual.astype(np.float64).tolist() == [1.9990234375, -1.9990234375, 65504.0, 0.0999755859375]
+    assert actual.astype(np.float64).tolist() == [
+        1.9990234375,
+        -1.9990234375,
+        65504.0,
+        0.0999755859375,
+    ]
 
 
 def test_bitcast() -> None:

@@ -85,7 +85,13 @@ _CONVERT = """
 
 
 def _convert(**changes: object) -> str:
-    values = {"offset": "", "vector": 4, "barrier": "  gpu.barrier", "back": "gpu.convert", "plan": ""}
+    values = {
+        "offset": "",
+        "vector": 4,
+        "barrier": "  gpu.barrier",
+        "back": "gpu.convert",
+        "plan": "",
+    }
     return _CONVERT.format(**{**values, **changes})
 
 

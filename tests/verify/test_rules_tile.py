@@ -215,7 +215,7 @@ def test_combine_block_with_a_branch() -> None:
     reverse=st.booleans(),
 )
 @settings(max_examples=25, deadline=None)
-def test_scan_is_in_order(values: list[int], axis: int, reverse: bool) -> None:  # noqa: FBT001
+def test_scan_is_in_order(values: list[int], axis: int, reverse: bool) -> None:
     x = np.array(values, np.int32).reshape(4, 4)
     y = np.roll(x, 1)
     a, b = _reduce(tile.Scan, axis, _affine, x, y, reverse=reverse)
@@ -259,7 +259,9 @@ def test_facts_that_do_not_hold(op: str, message: str) -> None:
 
 def _run_text(body: str, *args: Any, extent: int = 1) -> list[Any]:
     names = [f"%a{index}: i32" for index in range(len(args))]
-    text = f"kernel @k(%out: *i32, {', '.join(names)}) {{num_warps = 4}} {{\n{body}\n  scf.return\n}}"
+    text = (
+        f"kernel @k(%out: *i32, {', '.join(names)}) {{num_warps = 4}} {{\n{body}\n  scf.return\n}}"
+    )
     out = np.zeros(extent, np.int32)
     run(parse_kernel(text), (1,), [out, *args])
     return out.tolist()

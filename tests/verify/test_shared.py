@@ -56,7 +56,9 @@ def test_what_is_stored_is_loaded_under_another_layout(
 
 def test_fresh_memory_is_poison() -> None:
     first, second = (SharedMemory(Poison(seed)) for seed in (1, 2))
-    loaded = [s.load(s.place("b", ROW_MAJOR, 4, 0), np.dtype(np.int32), BY_ROW) for s in (first, second)]
+    loaded = [
+        s.load(s.place("b", ROW_MAJOR, 4, 0), np.dtype(np.int32), BY_ROW) for s in (first, second)
+    ]
     assert (loaded[0] != loaded[1]).any()
 
 

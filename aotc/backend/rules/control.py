@@ -114,6 +114,7 @@ def _attempt_loop(
         _Carried(ctx, value, init, shared=share)
         for value, init, share in zip(op.init, inits, shared, strict=True)
     ]
+    last = _last_start(ctx, op, kind)
     head, done, before = emit.new_label("loop"), emit.new_label("done"), emit.label
     skips = not _runs_surely(lower, upper)
     if skips:
@@ -131,8 +132,8 @@ def _attempt_loop(
         following = [
             way.next_starts(ctx, registers) for way, registers in zip(carried, yielded, strict=True)
         ]
+        again = emit.value(f"{less_than} {induction}, {last}")
         after = emit.value(f"add {llvm_type(kind)} {induction}, {step}")
-        again = emit.value(f"{less_than} {after}, {upper}")
         latch = emit.label
         emit.branch_if(again, head, done, _loop_metadata(ctx, op))
     fits = [starts is not None for starts in following]
@@ -152,6 +153,20 @@ def _can_share(ctx: Lowering, value: Value) -> bool:
     if isinstance(element, ScalarType) and (element.is_float or element.is_bool):
         return False
     return any(ctx.ints.split(component)[0] for component in ctx.raw(value))
+
+
+def _last_start(ctx: Lowering, op: scf.For, kind: ScalarType) -> str:
+    """Return the number below which the induction variable has another iteration to come.
+
+    That is the upper bound minus the step. Testing against it before the step is added, and not
+    the sum against the bound, keeps a bound near the end of its type from wrapping the sum.
+    """
+    upper, step = ctx.scalar(op.upper), ctx.scalar(op.step)
+    if kind.is_signed and ctx.ints.is_non_negative(ctx.raw(op.lower)[0], kind.bits):
+        # Inside the loop the upper bound is above the lower one: the difference cannot wrap.
+        return ctx.operand(ctx.ints.sub(upper, step, kind.bits), kind)
+    name, typed = f"llvm.{'s' if kind.is_signed else 'u'}sub.sat.i{kind.bits}", llvm_type(kind)
+    return ctx.emit.call(typed, name, [(typed, upper), (typed, step)])
 
 
 def _runs_surely(lower: str, upper: str) -> bool:

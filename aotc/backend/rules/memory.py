@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from aotc.backend import nvvm
+from aotc.backend.integers import Component
 from aotc.backend.llvm_types import constant
 from aotc.backend.lower import Lowering, Results, lowers, num_registers
 from aotc.backend.thread_map import both, first_holders, is_first_holder
@@ -19,6 +20,7 @@ from aotc.ir.dialects import gpu
 from aotc.ir.layout import LinearLayout
 from aotc.ir.types import PointerType, ScalarType, TileType, element_of
 
+_MAX_IMMEDIATE = 1 << 31
 _EVICTION = ("", "evict_normal", "evict_first", "evict_last")
 _LOAD_CACHE = ("", ".ca", ".cg", ".cv", ".cs")
 _STORE_CACHE = ("", ".wb", ".cg", ".cs", ".wt")
@@ -42,12 +44,11 @@ def lower_load(ctx: Lowering, op: gpu.Load) -> Results:
         if mask == "false":
             loaded.update((register, others[register]) for register in group)
             continue
-        base, offset = ctx.ints.split(addresses[head])
         predicate = "" if mask == "true" else mask
         initial = pack(ctx.emit, [others[r] for r in group], element) if predicate else []
         words = nvvm.load(
             ctx.emit,
-            nvvm.Address("global", base, offset),
+            _address(ctx, addresses[head]),
             replace(access, predicate=predicate),
             initial,
         )
@@ -66,11 +67,10 @@ def lower_store(ctx: Lowering, op: gpu.Store) -> Results:
     for head in range(0, len(holders), op.vector):
         if holders[head] != head or masks[head] == "false":
             continue
-        base, offset = ctx.ints.split(addresses[head])
         words = pack(ctx.emit, values[head : head + op.vector], element)
         nvvm.store(
             ctx.emit,
-            nvvm.Address("global", base, offset),
+            _address(ctx, addresses[head]),
             replace(access, predicate=both(ctx, masks[head], mine)),
             words,
         )
@@ -90,6 +90,14 @@ def _place(
     if registers % op.vector or size > ctx.target.max_global_access_bytes or size & (size - 1):
         op.error(f"accesses {op.vector} of {registers} registers, {size} bytes, at once")
     return pointee.pointee, layout
+
+
+def _address(ctx: Lowering, pointer: Component) -> nvvm.Address:
+    """Return the address of an access; an offset too large for an immediate joins the base."""
+    base, offset = ctx.ints.split(pointer)
+    if not -_MAX_IMMEDIATE <= offset < _MAX_IMMEDIATE:
+        base, offset = ctx.ints.materialize_pointer(pointer), 0
+    return nvvm.Address("global", base, offset)
 
 
 def _masks(ctx: Lowering, op: gpu.Load | gpu.Store) -> list[str]:

@@ -234,6 +234,12 @@ class Fma(Elementwise, opcode="arith.fma", pure=True):
     addend: Value = operand()
     out: Value = result()
 
+    def infer(self) -> Sequence[Type]:
+        left, right, addend = self.lhs.type, self.rhs.type, self.addend.type
+        if left != right or left != addend:
+            self.error(f"operands are {left}, {right} and {addend}")
+        return (left,)
+
 
 class Select(Elementwise, opcode="arith.select", pure=True):
     """`if_true` where the condition holds, else `if_false`."""

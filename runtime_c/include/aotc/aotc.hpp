@@ -27,8 +27,6 @@
 
 namespace aotc {
 
-using stream = CUstream_st *;
-
 /// What a call reports, as an exception. `what()` is the message in one line.
 class error : public std::exception {
 public:
@@ -53,10 +51,8 @@ private:
 namespace detail {
 
 inline aotc_error empty_error() noexcept {
-    aotc_error error;
+    aotc_error error{};
     error.struct_size = static_cast<std::uint32_t>(sizeof error);
-    error.status = error.cuda = error.os_error = 0;
-    error.message[0] = '\0';
     return error;
 }
 
@@ -145,7 +141,7 @@ class launcher {
 public:
     static constexpr std::size_t max_values = 32;
 
-    launcher(const aotc_kernel *kernel, aotc::stream stream) noexcept : kernel_(kernel) { desc_.stream = stream; }
+    launcher(const aotc_kernel *kernel, CUstream_st *stream) noexcept : kernel_(kernel) { desc_.stream = stream; }
 
     template <class T>
     launcher &choice(const char *name, T chosen) {
@@ -233,11 +229,11 @@ class kernel {
 public:
     explicit kernel(const aotc_kernel *handle) noexcept : handle_(handle) {}
 
-    launcher on(aotc::stream stream) const noexcept { return launcher(handle_, stream); }
+    launcher on(CUstream_st *stream) const noexcept { return launcher(handle_, stream); }
 
     /// Launch with the kernel's own grid and best config.
     template <class... Args>
-    void launch(aotc::stream stream, const Args &...args) const {
+    void launch(CUstream_st *stream, const Args &...args) const {
         const std::array<aotc_arg, sizeof...(Args)> list{{arg(args)...}};
         aotc_launch_desc desc = AOTC_LAUNCH_DESC_INIT;
         desc.args = list.data();

@@ -1,0 +1,743 @@
+"""The kernel language as its user imports it: `import aotc.language as tl`.
+
+The names are Triton's, so a kernel written against `triton.language` reads and type-checks the
+same with this module, on machines that do not have Triton. Kernels are never executed in Python:
+`aotc` parses them. What is here are therefore signatures and documentation; a decorated kernel is
+an ordinary function that nothing calls, and calling one of these functions says so.
+
+docs/language.md tells what kernels may contain and how they behave.
+"""
+
+# ruff: noqa: A001, A002, ARG001, ARG002, FBT001, FBT002, PLR0917
+# The names, parameters and defaults are Triton's, and no function here looks at its arguments.
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from enum import Enum
+from typing import Any, TypeAlias, TypeVar, overload
+
+FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
+
+
+class OutsideKernelError(RuntimeError):
+    """Report that a function of the kernel language was called by Python."""
+
+
+def _outside(name: str) -> OutsideKernelError:
+    return OutsideKernelError(
+        f"tl.{name} has a meaning in kernels only: compile the @jit function that uses it with "
+        "aotc.compile or `aotc build`, which parse it and do not run it"
+    )
+
+
+# ---- decorators -------------------------------------------------------------------------------
+
+
+@overload
+def jit(function: FunctionT) -> FunctionT: ...
+@overload
+def jit(**options: object) -> Callable[[FunctionT], FunctionT]: ...
+def jit(function: Any = None, **options: object) -> Any:
+    """Mark a function as a kernel, or as one that kernels call; the function stays as it is."""
+    del options
+    return _unchanged if function is None else function
+
+
+def _unchanged(function: FunctionT) -> FunctionT:
+    return function
+
+
+def constexpr_function(function: FunctionT) -> FunctionT:
+    """Mark a function of constants that kernels may call; the function stays as it is."""
+    return function
+
+
+# ---- types ------------------------------------------------------------------------------------
+
+
+class dtype:  # noqa: N801 - Triton's name
+    """The type of a number: `tl.float16`, or in a kernel `x.dtype`."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"tl.{self.name}"
+
+    primitive_bitwidth: int
+    """Width in bits."""
+    element_ty: dtype
+    """What a pointer points at, or what a tile consists of."""
+    scalar: dtype
+    """The type of one element."""
+
+    def is_floating(self) -> bool:
+        """Return whether this is a float; `is_int`, `is_fp16`, `is_ptr` and more go likewise."""
+        raise _outside("dtype.is_floating")
+
+    def __getattr__(self, name: str) -> Any:
+        raise _outside(f"dtype.{name}")
+
+
+class constexpr:  # noqa: N801 - Triton's name
+    """A value known while compiling.
+
+    As an annotation it marks parameters and local variables that are constants; called, at module
+    level, it makes a global that kernels may read.
+    """
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.value, name)
+
+    def __index__(self) -> int:
+        return int(self.value)
+
+
+class PropagateNan(Enum):
+    """Say whether a minimum or maximum of a NaN and a number is the NaN."""
+
+    NONE = 0
+    ALL = 0xFFFF
+
+
+class tensor:  # noqa: N801 - Triton's name
+    """A tile: a block of elements with a shape of powers of two; a scalar has the shape ().
+
+    Operators work element by element, broadcast, and promote as docs/language.md says. Most
+    functions of this module are methods, too: `x.sum(axis=0)` is `tl.sum(x, axis=0)`.
+    """
+
+    shape: tuple[int, ...]
+    """The extents, known while compiling."""
+    dtype: dtype
+    """The type of one element."""
+    numel: int
+    """The number of elements."""
+    T: tensor
+    """The tile with its last two axes swapped."""
+
+    def to(
+        self, dtype: dtype, fp_downcast_rounding: str | None = None, bitcast: bool = False
+    ) -> tensor:
+        """Convert to another type; see `cast`."""
+        raise _outside("tensor.to")
+
+    def __getitem__(self, index: Any) -> tensor:
+        """Insert axes of extent 1 with `None`; `:` keeps an axis."""
+        raise _outside("tensor.__getitem__")
+
+    def __getattr__(self, name: str) -> Any:
+        raise _outside(f"tensor.{name}")
+
+    def __iter__(self) -> Iterator[Any]:
+        raise _outside("tensor.__iter__")
+
+    def __add__(self, other: Any) -> tensor:
+        raise _outside("tensor.__add__")
+
+    def __radd__(self, other: Any) -> tensor:
+        raise _outside("tensor.__radd__")
+
+    def __sub__(self, other: Any) -> tensor:
+        raise _outside("tensor.__sub__")
+
+    def __rsub__(self, other: Any) -> tensor:
+        raise _outside("tensor.__rsub__")
+
+    def __mul__(self, other: Any) -> tensor:
+        raise _outside("tensor.__mul__")
+
+    def __rmul__(self, other: Any) -> tensor:
+        raise _outside("tensor.__rmul__")
+
+    def __truediv__(self, other: Any) -> tensor:
+        raise _outside("tensor.__truediv__")
+
+    def __rtruediv__(self, other: Any) -> tensor:
+        raise _outside("tensor.__rtruediv__")
+
+    def __floordiv__(self, other: Any) -> tensor:
+        raise _outside("tensor.__floordiv__")
+
+    def __rfloordiv__(self, other: Any) -> tensor:
+        raise _outside("tensor.__rfloordiv__")
+
+    def __mod__(self, other: Any) -> tensor:
+        raise _outside("tensor.__mod__")
+
+    def __rmod__(self, other: Any) -> tensor:
+        raise _outside("tensor.__rmod__")
+
+    def __and__(self, other: Any) -> tensor:
+        raise _outside("tensor.__and__")
+
+    def __rand__(self, other: Any) -> tensor:
+        raise _outside("tensor.__rand__")
+
+    def __or__(self, other: Any) -> tensor:
+        raise _outside("tensor.__or__")
+
+    def __ror__(self, other: Any) -> tensor:
+        raise _outside("tensor.__ror__")
+
+    def __xor__(self, other: Any) -> tensor:
+        raise _outside("tensor.__xor__")
+
+    def __rxor__(self, other: Any) -> tensor:
+        raise _outside("tensor.__rxor__")
+
+    def __lshift__(self, other: Any) -> tensor:
+        raise _outside("tensor.__lshift__")
+
+    def __rshift__(self, other: Any) -> tensor:
+        raise _outside("tensor.__rshift__")
+
+    def __lt__(self, other: Any) -> tensor:
+        raise _outside("tensor.__lt__")
+
+    def __le__(self, other: Any) -> tensor:
+        raise _outside("tensor.__le__")
+
+    def __gt__(self, other: Any) -> tensor:
+        raise _outside("tensor.__gt__")
+
+    def __ge__(self, other: Any) -> tensor:
+        raise _outside("tensor.__ge__")
+
+    def __neg__(self) -> tensor:
+        raise _outside("tensor.__neg__")
+
+    def __pos__(self) -> tensor:
+        raise _outside("tensor.__pos__")
+
+    def __invert__(self) -> tensor:
+        raise _outside("tensor.__invert__")
+
+
+Operand: TypeAlias = "tensor | constexpr | int | float | bool"
+"""A tile, a run-time scalar, or a number."""
+
+Shape: TypeAlias = "Sequence[int | constexpr] | int"
+
+
+class pointer_type(dtype):  # noqa: N801 - Triton's name
+    """The type of a pointer to `element_ty` in global memory."""
+
+    def __init__(self, element_ty: dtype, address_space: str = "global") -> None:
+        super().__init__(f"pointer_type({element_ty}, {address_space!r})")
+
+
+int1 = dtype("int1")
+int8 = dtype("int8")
+int16 = dtype("int16")
+int32 = dtype("int32")
+int64 = dtype("int64")
+uint8 = dtype("uint8")
+uint16 = dtype("uint16")
+uint32 = dtype("uint32")
+uint64 = dtype("uint64")
+float8e4nv = dtype("float8e4nv")
+float8e5 = dtype("float8e5")
+float16 = dtype("float16")
+bfloat16 = dtype("bfloat16")
+float32 = dtype("float32")
+float64 = dtype("float64")
+
+
+class _Submodule:
+    """Stand for `tl.math` or `tl.extra`, whose functions have a meaning in kernels only."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:
+        return _Submodule(f"{self._name}.{name}")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        raise _outside(self._name)
+
+
+math: Any = _Submodule("math")
+"""Elementwise functions under their other name: `tl.math.exp` is `tl.exp`."""
+extra: Any = _Submodule("extra")
+"""`tl.extra.libdevice`: the functions of NVIDIA's libdevice, such as `tanh` and `pow`."""
+
+
+# ---- the program ---------------------------------------------------------------------------
+
+
+def program_id(axis: int) -> tensor:
+    """Return the index of this program along a grid axis, 0 to 2, as an int32 scalar."""
+    raise _outside("program_id")
+
+
+def num_programs(axis: int) -> tensor:
+    """Return the extent of the grid along an axis, 0 to 2, as an int32 scalar."""
+    raise _outside("num_programs")
+
+
+# ---- making tiles --------------------------------------------------------------------------
+
+
+def arange(start: int, end: int) -> tensor:
+    """Return the int32 tile (start, start + 1, …, end - 1); its extent must be a power of two."""
+    raise _outside("arange")
+
+
+def full(shape: Shape, value: Operand, dtype: dtype) -> tensor:
+    """Return a tile with `value` in every element."""
+    raise _outside("full")
+
+
+def zeros(shape: Shape, dtype: dtype) -> tensor:
+    """Return a tile of zeros."""
+    raise _outside("zeros")
+
+
+def zeros_like(input: tensor) -> tensor:
+    """Return zeros of the shape and type of `input`."""
+    raise _outside("zeros_like")
+
+
+def to_tensor(x: Operand) -> tensor:
+    """Return a number as a run-time scalar."""
+    raise _outside("to_tensor")
+
+
+# ---- memory --------------------------------------------------------------------------------
+
+
+def load(
+    pointer: tensor,
+    mask: Operand | None = None,
+    other: Operand | None = None,
+    *,
+    cache_modifier: str = "",
+    eviction_policy: str = "",
+    volatile: bool = False,
+) -> tensor:
+    """Read what pointers point at; where the mask is false, `other`, or anything.
+
+    `mask` and `other` broadcast to the pointers' shape. `cache_modifier` is ".ca", ".cg", ".cs" or
+    ".cv", `eviction_policy` "evict_first" or "evict_last".
+    """
+    raise _outside("load")
+
+
+def store(
+    pointer: tensor,
+    value: Operand,
+    mask: Operand | None = None,
+    *,
+    cache_modifier: str = "",
+    eviction_policy: str = "",
+) -> None:
+    """Write `value`, converted to the pointee's type, where the mask is true.
+
+    `cache_modifier` is ".wb", ".cg", ".cs" or ".wt".
+    """
+    raise _outside("store")
+
+
+# ---- shapes --------------------------------------------------------------------------------
+
+
+def reshape(input: tensor, *shape: Any, can_reorder: bool = False) -> tensor:
+    """Return the elements in row-major order under another shape."""
+    raise _outside("reshape")
+
+
+def view(input: tensor, *shape: Any) -> tensor:
+    """Return the elements in row-major order under another shape."""
+    raise _outside("view")
+
+
+def ravel(x: tensor, can_reorder: bool = False) -> tensor:
+    """Return the elements in one row."""
+    raise _outside("ravel")
+
+
+def item(input: tensor) -> tensor:
+    """Return the only element of a tile as a scalar."""
+    raise _outside("item")
+
+
+def expand_dims(input: Operand, axis: int | Sequence[int]) -> tensor:
+    """Insert axes of extent 1, counted in the result."""
+    raise _outside("expand_dims")
+
+
+def squeeze(x: tensor, dim: int) -> tensor:
+    """Drop an axis of extent 1."""
+    raise _outside("squeeze")
+
+
+def unsqueeze(x: Operand, dim: int) -> tensor:
+    """Insert an axis of extent 1."""
+    raise _outside("unsqueeze")
+
+
+def permute(input: tensor, *dims: Any) -> tensor:
+    """Reorder the axes: result axis `i` is axis `dims[i]` of `input`."""
+    raise _outside("permute")
+
+
+def trans(input: tensor, *dims: Any) -> tensor:
+    """Reorder the axes; without `dims`, swap the last two."""
+    raise _outside("trans")
+
+
+def broadcast_to(input: Operand, *shape: Any) -> tensor:
+    """Repeat a scalar, or a tile along its axes of extent 1."""
+    raise _outside("broadcast_to")
+
+
+def broadcast(input: Operand, other: Operand) -> tuple[tensor, tensor]:
+    """Bring two values to their common shape."""
+    raise _outside("broadcast")
+
+
+def join(a: Operand, b: Operand) -> tensor:
+    """Put two tiles side by side along a new last axis of extent 2."""
+    raise _outside("join")
+
+
+def split(a: tensor) -> tuple[tensor, tensor]:
+    """Return the two halves of a tile along its last axis, which has extent 2."""
+    raise _outside("split")
+
+
+def interleave(a: Operand, b: Operand) -> tensor:
+    """Alternate the elements of two tiles along their last axis."""
+    raise _outside("interleave")
+
+
+def cat(input: tensor, other: tensor, can_reorder: bool = False, dim: int = 0) -> tensor:
+    """Put two tiles of one shape one after the other along an axis, always in order."""
+    raise _outside("cat")
+
+
+def flip(x: tensor, dim: int | None = None) -> tensor:
+    """Reverse a tile along an axis, by default the last."""
+    raise _outside("flip")
+
+
+# ---- types ---------------------------------------------------------------------------------
+
+
+def cast(
+    input: Operand, dtype: dtype, fp_downcast_rounding: str | None = None, bitcast: bool = False
+) -> tensor:
+    """Convert to another type, or with `bitcast` read the same bits as one.
+
+    `fp_downcast_rounding` is "rtne" (the default) or "rtz", for a float that gets narrower.
+    """
+    raise _outside("cast")
+
+
+# ---- elementwise ---------------------------------------------------------------------------
+
+
+def exp(x: Operand) -> tensor:
+    """Return e to the power, for float32 and float64."""
+    raise _outside("exp")
+
+
+def exp2(x: Operand) -> tensor:
+    """Return 2 to the power, for float32 and float64."""
+    raise _outside("exp2")
+
+
+def log(x: Operand) -> tensor:
+    """Return the natural logarithm, for float32 and float64."""
+    raise _outside("log")
+
+
+def log2(x: Operand) -> tensor:
+    """Return the logarithm to base 2, for float32 and float64."""
+    raise _outside("log2")
+
+
+def sin(x: Operand) -> tensor:
+    """Return the sine, for float32 and float64."""
+    raise _outside("sin")
+
+
+def cos(x: Operand) -> tensor:
+    """Return the cosine, for float32 and float64."""
+    raise _outside("cos")
+
+
+def sqrt(x: Operand) -> tensor:
+    """Return the square root, possibly approximate, for float32 and float64."""
+    raise _outside("sqrt")
+
+
+def rsqrt(x: Operand) -> tensor:
+    """Return the reciprocal of the square root, for float32 and float64."""
+    raise _outside("rsqrt")
+
+
+def erf(x: Operand) -> tensor:
+    """Return the error function, for float32 and float64."""
+    raise _outside("erf")
+
+
+def floor(x: Operand) -> tensor:
+    """Return the largest integer not above, as a float, for float32 and float64."""
+    raise _outside("floor")
+
+
+def ceil(x: Operand) -> tensor:
+    """Return the smallest integer not below, as a float, for float32 and float64."""
+    raise _outside("ceil")
+
+
+def sigmoid(x: Operand) -> tensor:
+    """Return 1 / (1 + exp(-x)), for float32 and float64."""
+    raise _outside("sigmoid")
+
+
+def sqrt_rn(x: Operand) -> tensor:
+    """Return the correctly rounded square root, for float32."""
+    raise _outside("sqrt_rn")
+
+
+def abs(x: Operand) -> tensor:
+    """Return the absolute value."""
+    raise _outside("abs")
+
+
+def minimum(x: Operand, y: Operand, propagate_nan: PropagateNan = PropagateNan.NONE) -> tensor:
+    """Return the smaller of two values, element by element."""
+    raise _outside("minimum")
+
+
+def maximum(x: Operand, y: Operand, propagate_nan: PropagateNan = PropagateNan.NONE) -> tensor:
+    """Return the larger of two values, element by element."""
+    raise _outside("maximum")
+
+
+def clamp(
+    x: Operand, min: Operand, max: Operand, propagate_nan: PropagateNan = PropagateNan.NONE
+) -> tensor:
+    """Limit `x` to the range from `min` to `max`."""
+    raise _outside("clamp")
+
+
+def fma(x: Operand, y: Operand, z: Operand) -> tensor:
+    """Return x * y + z, rounded once."""
+    raise _outside("fma")
+
+
+def div_rn(x: Operand, y: Operand) -> tensor:
+    """Return the correctly rounded quotient, for float32."""
+    raise _outside("div_rn")
+
+
+def fdiv(x: Operand, y: Operand, ieee_rounding: bool = False, approx: bool = False) -> tensor:
+    """Return the quotient of floats, correctly rounded with `ieee_rounding`."""
+    raise _outside("fdiv")
+
+
+def umulhi(x: Operand, y: Operand) -> tensor:
+    """Return the high half of the unsigned product, for integers of 32 and 64 bits."""
+    raise _outside("umulhi")
+
+
+def cdiv(x: Operand, div: Operand) -> tensor:
+    """Divide integers, rounding up."""
+    raise _outside("cdiv")
+
+
+def where(condition: Operand, x: Operand, y: Operand) -> tensor:
+    """Return `x` where the condition holds, else `y`; both are computed."""
+    raise _outside("where")
+
+
+def add(x: Operand, y: Operand, sanitize_overflow: bool = True) -> tensor:
+    """Return x + y."""
+    raise _outside("add")
+
+
+def sub(x: Operand, y: Operand, sanitize_overflow: bool = True) -> tensor:
+    """Return x - y."""
+    raise _outside("sub")
+
+
+def mul(x: Operand, y: Operand, sanitize_overflow: bool = True) -> tensor:
+    """Return x * y."""
+    raise _outside("mul")
+
+
+# ---- reductions and scans ------------------------------------------------------------------
+
+
+def reduce(
+    input: tensor | tuple[tensor, ...],
+    axis: int | None,
+    combine_fn: Callable[..., Any],
+    keep_dims: bool = False,
+) -> Any:
+    """Combine the elements of a tile, or of several in step, along an axis, or all of them.
+
+    `combine_fn` is a @jit function of two scalars (or twice as many as there are tiles) that is
+    associative and commutative.
+    """
+    raise _outside("reduce")
+
+
+def associative_scan(
+    input: tensor | tuple[tensor, ...],
+    axis: int,
+    combine_fn: Callable[..., Any],
+    reverse: bool = False,
+) -> Any:
+    """Combine each element with all before it along an axis, or with `reverse` all after it."""
+    raise _outside("associative_scan")
+
+
+def sum(
+    input: tensor, axis: int | None = None, keep_dims: bool = False, dtype: dtype | None = None
+) -> tensor:
+    """Add the elements along an axis, or all; integers below 32 bits are added in 32."""
+    raise _outside("sum")
+
+
+def max(
+    input: tensor,
+    axis: int | None = None,
+    return_indices: bool = False,
+    return_indices_tie_break_left: bool = True,
+    keep_dims: bool = False,
+) -> Any:
+    """Return the largest element along an axis, or of all; on request with its index."""
+    raise _outside("max")
+
+
+def min(
+    input: tensor,
+    axis: int | None = None,
+    return_indices: bool = False,
+    return_indices_tie_break_left: bool = True,
+    keep_dims: bool = False,
+) -> Any:
+    """Return the smallest element along an axis, or of all; on request with its index."""
+    raise _outside("min")
+
+
+def argmax(
+    input: tensor, axis: int | None, tie_break_left: bool = True, keep_dims: bool = False
+) -> tensor:
+    """Return the index of the largest element along an axis; among equals the smallest index."""
+    raise _outside("argmax")
+
+
+def argmin(
+    input: tensor, axis: int | None, tie_break_left: bool = True, keep_dims: bool = False
+) -> tensor:
+    """Return the index of the smallest element along an axis; among equals the smallest index."""
+    raise _outside("argmin")
+
+
+def xor_sum(input: tensor, axis: int | None = None, keep_dims: bool = False) -> tensor:
+    """Combine integers along an axis by exclusive or."""
+    raise _outside("xor_sum")
+
+
+def reduce_or(input: tensor, axis: int | None = None, keep_dims: bool = False) -> tensor:
+    """Combine integers along an axis by or."""
+    raise _outside("reduce_or")
+
+
+def cumsum(
+    input: tensor, axis: int = 0, reverse: bool = False, dtype: dtype | None = None
+) -> tensor:
+    """Return the running sum along an axis."""
+    raise _outside("cumsum")
+
+
+def cumprod(
+    input: tensor, axis: int = 0, reverse: bool = False, dtype: dtype | None = None
+) -> tensor:
+    """Return the running product along an axis."""
+    raise _outside("cumprod")
+
+
+def softmax(
+    x: tensor, dim: int | None = None, keep_dims: bool | None = None, ieee_rounding: bool = False
+) -> tensor:
+    """Return exp(x - max) over its sum along an axis, by default the first."""
+    raise _outside("softmax")
+
+
+# ---- promises, checks, messages ------------------------------------------------------------
+
+
+def multiple_of(input: Operand, values: int | Sequence[int]) -> Any:
+    """Promise that the first element of each run is a multiple of `values`."""
+    raise _outside("multiple_of")
+
+
+def max_contiguous(input: Operand, values: int | Sequence[int]) -> Any:
+    """Promise runs of `values` consecutive elements."""
+    raise _outside("max_contiguous")
+
+
+def max_constancy(input: Operand, values: int | Sequence[int]) -> Any:
+    """Promise runs of `values` equal elements."""
+    raise _outside("max_constancy")
+
+
+def assume(cond: Operand) -> None:
+    """Promise that a condition holds."""
+    raise _outside("assume")
+
+
+def static_assert(cond: Any, msg: str = "") -> None:
+    """Stop the compilation unless a condition known while compiling holds."""
+    raise _outside("static_assert")
+
+
+def static_print(
+    *values: Any, sep: str = " ", end: str = "\n", file: Any = None, flush: bool = False
+) -> None:
+    """Print while compiling."""
+    raise _outside("static_print")
+
+
+def device_assert(cond: Operand, msg: str = "", mask: Operand | None = None) -> None:
+    """Stop the program with a message unless a condition holds in every element."""
+    raise _outside("device_assert")
+
+
+def debug_barrier() -> None:
+    """Wait for all threads of the program."""
+    raise _outside("debug_barrier")
+
+
+# ---- loops ---------------------------------------------------------------------------------
+
+
+def static_range(arg1: int, arg2: int | None = None, step: int | None = None) -> Iterator[int]:
+    """Count like `range`, in constants: the body is repeated for every value."""
+    raise _outside("static_range")
+
+
+def range(
+    arg1: Operand,
+    arg2: Operand | None = None,
+    step: Operand | None = None,
+    num_stages: int | None = None,
+    loop_unroll_factor: int | None = None,
+    disallow_acc_multi_buffer: bool = False,
+    flatten: bool = False,
+    warp_specialize: bool = False,
+    disable_licm: bool = False,
+) -> Iterator[Any]:
+    """Count like `range`, with hints for the compiler: stages to pipeline, turns to unroll."""
+    raise _outside("range")

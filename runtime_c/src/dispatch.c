@@ -1,0 +1,338 @@
+/* dispatch.c: load a kernel's variants and lay out the table that launches search.
+ *
+ * A variant is loaded in four steps: its blob becomes a library (once for an archive, whatever the number of
+ * GPUs), the function is found and compared with the index, attributes are set for the device, and the code is
+ * forced into the context, because the driver would otherwise load it at the first launch, which a stream
+ * capture forbids. The table is built whole and then published.
+ */
+#include "dispatch.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "cubin.h"
+
+enum { DEFAULT_SHARED_BYTES = 48 << 10, PORTABLE_CLUSTER = 8 };
+
+aotc_status aotci_load_failure(const struct loading *loading, CUresult result, const char *call) {
+    const struct aotci_detail detail = {
+        .file = loading->archive->name,
+        .kernel = loading->kernel == NULL ? NULL : loading->kernel->name,
+        .field = call,
+    };
+    return aotci_driver_fail(&loading->archive->driver, result, loading->error, detail);
+}
+
+/* ---- one variant ------------------------------------------------------------------------------ */
+
+/* Check a decoded cubin and hand it to the driver. */
+static aotc_status load_image(const struct loading *loading, const struct variant_record *variant,
+                              const unsigned char *image, CUlibrary *library) {
+    struct aotc_archive *archive = loading->archive;
+    const struct target_record *target = aotci_target(archive, variant->target);
+    const char *wrong = aotci_cubin_check(image, aotci_blob(archive, variant->cubin)->raw_bytes,
+                                        10u * target->major + target->minor);
+    if (wrong != NULL) {
+        return AOTCI_FAIL(loading->error, AOTC_ERROR_FORMAT, .file = archive->name,
+                          .kernel = loading->kernel->name,
+                          .field = aotci_text("blob %" PRIu32, variant->cubin).chars,
+                          .expected = aotci_text("a cubin for %s", aotci_string(archive, target->name)).chars,
+                          .got = wrong, .remedy = "the archive is damaged or its writer is wrong: build it again");
+    }
+    const char *symbol = aotci_string(archive, variant->symbol);
+    if (!aotci_cubin_has_function(image, symbol)) {
+        return AOTCI_FAIL(loading->error, AOTC_ERROR_NOT_FOUND, .file = archive->name,
+                          .kernel = loading->kernel->name,
+                          .field = aotci_text("blob %" PRIu32, variant->cubin).chars,
+                          .expected = aotci_text("the function %s", symbol).chars, .got = "a cubin without it",
+                          .remedy = "the archive is damaged or its writer is wrong: build it again");
+    }
+    const CUresult result = archive->driver.library_load(library, image, NULL, NULL, 0, NULL, NULL, 0);
+    return result == CUDA_SUCCESS ? AOTC_OK : aotci_load_failure(loading, result, "cuLibraryLoadData");
+}
+
+static aotc_status load_library(const struct loading *loading, const struct variant_record *variant) {
+    struct aotc_archive *archive = loading->archive;
+    CUlibrary *library = &archive->libraries[variant->cubin];
+    unsigned char *image = NULL;
+    if (*library != NULL) {
+        return AOTC_OK;
+    }
+    aotc_status status = aotci_blob_decode(archive, variant->cubin, &image, loading->error);
+    if (status != AOTC_OK) {
+        return status;
+    }
+    status = load_image(loading, variant, image, library);
+    if (status != AOTC_OK) {
+        *library = NULL;
+    }
+    aotci_deallocate(&archive->allocator, image, aotci_blob(archive, variant->cubin)->raw_bytes, 1);
+    return status;
+}
+
+/* Compare the index's parameters with what the driver says of the compiled function. */
+static aotc_status check_params(const struct loading *loading, const struct variant_record *variant,
+                                CUkernel kernel) {
+    struct aotc_archive *archive = loading->archive;
+    if (archive->driver.kernel_get_param_info == NULL) {
+        return AOTC_OK;
+    }
+    uint32_t i = 0;
+    size_t offset = 0;
+    size_t size_bytes = 0;
+    bool equal = true;
+    for (; equal && i < variant->cubin_param_count; ++i) {
+        const struct cubin_param_record *param = aotci_cubin_param(archive, variant->first_cubin_param + i);
+        equal = archive->driver.kernel_get_param_info(kernel, i, &offset, &size_bytes) == CUDA_SUCCESS &&
+                offset == param->offset && size_bytes == param->size;
+    }
+    if (equal && archive->driver.kernel_get_param_info(kernel, i, &offset, &size_bytes) != CUDA_SUCCESS) {
+        return AOTC_OK;
+    }
+    return AOTCI_FAIL(loading->error, AOTC_ERROR_FORMAT, .file = archive->name, .kernel = loading->kernel->name,
+                      .field = aotci_text("function %s", aotci_string(archive, variant->symbol)).chars,
+                      .expected = "the parameters that the index lists",
+                      .got = aotci_text("a difference at number %" PRIu32, equal ? i : i - 1).chars,
+                      .remedy = "the archive is damaged or its writer is wrong: build it again");
+}
+
+static aotc_status find_kernel(const struct loading *loading, uint32_t index) {
+    struct aotc_archive *archive = loading->archive;
+    const struct variant_record *variant = aotci_variant(archive, index);
+    CUkernel kernel = NULL;
+    if (archive->cuda_kernels[index] != NULL) {
+        return AOTC_OK;
+    }
+    aotc_status status = load_library(loading, variant);
+    if (status != AOTC_OK) {
+        return status;
+    }
+    const CUresult result = archive->driver.library_get_kernel(&kernel, archive->libraries[variant->cubin],
+                                                               aotci_string(archive, variant->symbol));
+    if (result != CUDA_SUCCESS) {
+        return aotci_load_failure(loading, result, "cuLibraryGetKernel");
+    }
+    status = check_params(loading, variant, kernel);
+    if (status == AOTC_OK) {
+        archive->cuda_kernels[index] = kernel;
+    }
+    return status;
+}
+
+static aotc_status set_attributes(const struct loading *loading, const struct variant_record *variant,
+                                  CUkernel kernel) {
+    const struct aotci_driver *driver = &loading->archive->driver;
+    const CUdevice device = loading->context->device;
+    CUresult result = CUDA_SUCCESS;
+    if ((uint64_t)variant->dynamic_shared_bytes + variant->static_shared_bytes > DEFAULT_SHARED_BYTES) {
+        result = driver->kernel_set_attribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+                                              (int)variant->dynamic_shared_bytes, kernel, device);
+    }
+    if (result == CUDA_SUCCESS &&
+        variant->cluster[0] * variant->cluster[1] * variant->cluster[2] > PORTABLE_CLUSTER) {
+        result = driver->kernel_set_attribute(CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1, kernel,
+                                              device);
+    }
+    return result == CUDA_SUCCESS ? AOTC_OK : aotci_load_failure(loading, result, "cuKernelSetAttribute");
+}
+
+/* Load the code into the current context. */
+static aotc_status force_load(const struct loading *loading, CUkernel kernel) {
+    const struct aotci_driver *driver = &loading->archive->driver;
+    CUfunction function = NULL;
+    CUresult result = driver->kernel_get_function(&function, kernel);
+    if (result != CUDA_SUCCESS) {
+        return aotci_load_failure(loading, result, "cuKernelGetFunction");
+    }
+    int registers = 0;
+    if (driver->function_load != NULL) {
+        result = driver->function_load(function);
+    } else {
+        /* Before 12.4 the cheapest question that only loaded code can answer. */
+        result = driver->function_get_attribute(&registers, CU_FUNC_ATTRIBUTE_NUM_REGS, function);
+    }
+    return result == CUDA_SUCCESS ? AOTC_OK : aotci_load_failure(loading, result, "cuFuncLoad");
+}
+
+static aotc_status load_variant(const struct loading *loading, uint32_t index) {
+    const struct variant_record *variant = aotci_variant(loading->archive, index);
+    aotc_status status = find_kernel(loading, index);
+    if (status == AOTC_OK) {
+        status = set_attributes(loading, variant, loading->archive->cuda_kernels[index]);
+    }
+    if (status == AOTC_OK) {
+        status = force_load(loading, loading->archive->cuda_kernels[index]);
+    }
+    return status;
+}
+
+/* ---- which variants --------------------------------------------------------------------------- */
+
+/* How much better a target is for a compute capability than another: 0 if it does not run there. `a`
+ * before `f` before plain, then the greater minor. */
+static unsigned target_rank(const struct target_record *target, int major, int minor) {
+    static const unsigned char order[] = {[FEATURE_PLAIN] = 1, [FEATURE_FAMILY] = 2, [FEATURE_ARCH] = 3};
+    const bool runs = target->feature == FEATURE_ARCH ? target->minor == minor : target->minor <= minor;
+    return target->major == major && runs ? order[target->feature] * 16u + target->minor : 0;
+}
+
+static bool fits_shared(const struct variant_record *variant, const struct aotci_context *context) {
+    return (uint64_t)variant->dynamic_shared_bytes + variant->static_shared_bytes <= context->shared_bytes;
+}
+
+/* The variants of one target, and how far they are taken up into runs. */
+struct span {
+    unsigned rank;
+    uint32_t next;
+    uint32_t end;
+};
+
+/* Find the spans of a kernel's variants for the targets that run in a context, best first. A target is
+ * one span because variants are in the order of targets. */
+static unsigned find_spans(const struct loading *loading, struct span spans[LIMIT_TARGETS]) {
+    const struct kernel_record *record = loading->kernel->record;
+    const struct aotci_context *context = loading->context;
+    unsigned count = 0;
+    uint32_t start = record->first_variant;
+    const uint32_t last = record->first_variant + record->variant_count;
+    while (start < last) {
+        const uint32_t target = aotci_variant(loading->archive, start)->target;
+        uint32_t end = start;
+        while (end < last && aotci_variant(loading->archive, end)->target == target) {
+            ++end;
+        }
+        const unsigned rank =
+            target_rank(aotci_target(loading->archive, target), context->major, context->minor);
+        if (rank != 0) {
+            unsigned place = count++;
+            for (; place > 0 && spans[place - 1].rank < rank; --place) {
+                spans[place] = spans[place - 1];
+            }
+            spans[place] = (struct span){rank, start, end};
+        }
+        start = end;
+    }
+    return count;
+}
+
+/* The smallest combination that the spans have left; false if none has any. */
+static bool next_combination(const struct aotc_archive *archive, const struct span *spans, unsigned count,
+                             uint32_t *combination) {
+    bool found = false;
+    for (unsigned i = 0; i < count; ++i) {
+        if (spans[i].next < spans[i].end) {
+            const uint32_t candidate = aotci_variant(archive, spans[i].next)->combination;
+            *combination = found && *combination < candidate ? *combination : candidate;
+            found = true;
+        }
+    }
+    return found;
+}
+
+/* ---- dispatch tables --------------------------------------------------------------------------- */
+
+void aotci_free_dispatch(const struct aotc_archive *archive, const struct aotc_kernel *kernel,
+                         struct aotci_dispatch *dispatch) {
+    if (dispatch != NULL) {
+        const uint32_t capacity = kernel->record->variant_count;
+        aotci_deallocate(&archive->allocator, dispatch->runs, capacity, sizeof *dispatch->runs);
+        aotci_deallocate(&archive->allocator, dispatch->candidates, capacity, sizeof *dispatch->candidates);
+        aotci_deallocate(&archive->allocator, dispatch, 1, sizeof *dispatch);
+    }
+}
+
+/* Merge the spans into runs: for each combination first the best target's variants, in their order. */
+static aotc_status fill_dispatch(const struct loading *loading, struct span *spans, unsigned span_count,
+                                 struct aotci_dispatch *dispatch) {
+    const struct aotc_archive *archive = loading->archive;
+    uint32_t combination = 0;
+    while (next_combination(archive, spans, span_count, &combination)) {
+        const uint32_t first = dispatch->candidate_count;
+        for (unsigned i = 0; i < span_count; ++i) {
+            for (; spans[i].next < spans[i].end &&
+                   aotci_variant(archive, spans[i].next)->combination == combination;
+                 ++spans[i].next) {
+                const struct variant_record *variant = aotci_variant(archive, spans[i].next);
+                if (!fits_shared(variant, loading->context)) {
+                    continue;
+                }
+                const aotc_status status = load_variant(loading, spans[i].next);
+                if (status != AOTC_OK) {
+                    return status;
+                }
+                dispatch->candidates[dispatch->candidate_count++] = (struct aotci_candidate){
+                    .guards = variant->guards,
+                    .function = (CUfunction)archive->cuda_kernels[spans[i].next],
+                    .variant = variant,
+                };
+            }
+        }
+        if (dispatch->candidate_count != first) {
+            dispatch->runs[dispatch->run_count++] =
+                (struct aotci_run){combination, first, dispatch->candidate_count - first};
+        }
+    }
+    return AOTC_OK;
+}
+
+aotc_status aotci_load_kernel(const struct loading *loading) {
+    struct aotc_archive *archive = loading->archive;
+    const struct aotc_kernel *kernel = loading->kernel;
+    _Atomic(struct aotci_dispatch *) *place = &loading->context->dispatches[kernel->index];
+    if (atomic_load_explicit(place, memory_order_relaxed) != NULL) {
+        return AOTC_OK;
+    }
+    const uint32_t capacity = kernel->record->variant_count;
+    struct aotci_dispatch *dispatch = aotci_allocate(&archive->allocator, 1, sizeof *dispatch);
+    if (dispatch != NULL) {
+        dispatch->runs = aotci_allocate(&archive->allocator, capacity, sizeof *dispatch->runs);
+        dispatch->candidates = aotci_allocate(&archive->allocator, capacity, sizeof *dispatch->candidates);
+    }
+    if (dispatch == NULL || dispatch->runs == NULL || dispatch->candidates == NULL) {
+        aotci_free_dispatch(archive, kernel, dispatch);
+        return AOTCI_FAIL(loading->error, AOTC_ERROR_NOMEM, .file = archive->name, .kernel = kernel->name,
+                          .field = "dispatch table", .expected = "memory", .got = "none");
+    }
+    struct span spans[LIMIT_TARGETS];
+    const unsigned span_count = find_spans(loading, spans);
+    const aotc_status status = fill_dispatch(loading, spans, span_count, dispatch);
+    if (status != AOTC_OK) {
+        aotci_free_dispatch(archive, kernel, dispatch);
+        return status;
+    }
+    atomic_store_explicit(place, dispatch, memory_order_release);
+    return AOTC_OK;
+}
+
+aotc_status aotci_refuse(const struct aotc_kernel *kernel, const struct aotci_context *context,
+                         aotc_error *error) {
+    const struct aotc_archive *archive = kernel->archive;
+    const struct kernel_record *record = kernel->record;
+    struct aotci_text targets = {""};
+    uint64_t least_bytes = UINT64_MAX;
+    uint32_t before = UINT32_MAX;
+    for (uint32_t i = record->first_variant; i < record->first_variant + record->variant_count; ++i) {
+        const struct variant_record *variant = aotci_variant(archive, i);
+        const struct target_record *target = aotci_target(archive, variant->target);
+        if (variant->target != before) {
+            aotci_text_add(&targets, "%s%s", before == UINT32_MAX ? "" : ", ", aotci_string(archive, target->name));
+            before = variant->target;
+        }
+        const uint64_t bytes = (uint64_t)variant->dynamic_shared_bytes + variant->static_shared_bytes;
+        if (target_rank(target, context->major, context->minor) != 0 && bytes < least_bytes) {
+            least_bytes = bytes;
+        }
+    }
+    if (least_bytes != UINT64_MAX && least_bytes > context->shared_bytes) {
+        return AOTCI_FAIL(error, AOTC_ERROR_ARG, .file = archive->name, .kernel = kernel->name,
+                          .field = "shared memory",
+                          .expected = aotci_text("at most %" PRIu32 " bytes, as this GPU has",
+                                                 context->shared_bytes).chars,
+                          .got = aotci_text("%" PRIu64 " bytes in the smallest variant", least_bytes).chars,
+                          .remedy = "build a config that uses less");
+    }
+    return AOTCI_FAIL(error, AOTC_ERROR_ARCH, .file = archive->name, .kernel = kernel->name, .field = "target",
+                      .expected = aotci_text("a GPU for %s", targets.chars).chars,
+                      .got = aotci_text("compute capability %d.%d", context->major, context->minor).chars,
+                      .remedy = aotci_text("build the archive for sm_%d%d", context->major, context->minor).chars);
+}

@@ -1,0 +1,25 @@
+/* dispatch.h: load one kernel into one context. */
+#ifndef AOTCI_DISPATCH_H
+#define AOTCI_DISPATCH_H
+
+#include "load.h"
+
+/* What a load is at. */
+struct loading {
+    struct aotc_archive *archive;
+    const struct aotc_kernel *kernel;
+    struct aotci_context *context;
+    aotc_error *error;
+};
+
+/* Load a kernel into the current context, which `loading` names, unless it is there. A kernel that cannot
+ * run there gets an empty table. */
+aotc_status aotci_load_kernel(const struct loading *loading);
+
+void aotci_free_dispatch(const struct aotc_archive *archive, const struct aotc_kernel *kernel,
+                         struct aotci_dispatch *dispatch);
+
+/* Report a CUresult of a call, with the names of archive and kernel. */
+aotc_status aotci_load_failure(const struct loading *loading, CUresult result, const char *call);
+
+#endif

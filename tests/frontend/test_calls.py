@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import pytest
+
+from tests.frontend.conftest import Sources
+
+
+def test_constants_stay_constants_inside(sources: Sources) -> None:
+    text = """
+    @triton.jit
+    def f(p, n, m=2, *, k: tl.constexpr = 1):
+        tl.store(p + tl.arange(0, n * m * k), 1)
+
+    @triton.jit
+    def k(p):
+        f(p, 4)
+        f(p, m=4, n=4, k=2)
+    """
+    ir = sources.text(text, {"p": "*i32"})
+    assert "tile<8x*i32>" in ir
+    assert "tile<32x*i32>" in ir
+
+
+def test_functions_as_arguments(sources: Sources) -> None:
+    text = """
+    @triton.jit
+    def twice(x):
+        return x * 2
+
+    @triton.jit
+    def apply(f: tl.constexpr, x):
+        return f(x)
+
+    @triton.jit
+    def k(p, x, F: tl.constexpr = twice):
+        tl.store(p, apply(twice, x))
+        tl.store(p, apply(F, x))
+    """
+    ir = sources.text(text, {"p": "*fp32", "x": "fp32"})
+    assert ir.count("arith.mul") == 2
+
+
+def test_starred_arguments_and_parameters(sources: Sources) -> None:
+    text = """
+    @triton.jit
+    def total(first, *rest):
+        for x in rest:
+            first += x
+        return first
+
+    @triton.jit
+    def k(p, n):
+        args = (n, n, n)
+        tl.store(p, total(n, *args))
+    """
+    assert sources.text(text, {"p": "*i32", "n": "i32"}).count("arith.add(") == 3
+
+
+def test_constexpr_functions(sources: Sources) -> None:
+    text = """
+    @triton.constexpr_function
+    def log2(n):
+        bits = 0
+        while n > 1:
+            n //= 2
+            bits += 1
+        return bits
+
+    @triton.jit
+    def k(p, N: tl.constexpr):
+        tl.store(p + tl.arange(0, 2 ** log2(N)), 1)
+    """
+    assert "tile<64x*i32>" in sources.text(text, {"p": "*i32"}, {"N": 100})
+    wrong = text.replace("log2(N)", "log2(tl.program_id(0))")
+    assert "takes constants, got a run-time int32" in sources.error(wrong, {"p": "*i32"}, {"N": 4}).message
+
+
+def test_plain_functions_are_refused(sources: Sources) -> None:
+    error = sources.error("def f(x):\n    return x\n@triton.jit\ndef k():\n    f(1)\n")
+    assert error.message == "f is a plain Python function, which a kernel cannot call"
+    assert "@triton.jit" in error.remedy
+
+
+def test_decorators_are_seen_through(sources: Sources) -> None:
+    text = """
+    import something
+
+    @something.entry(fast=True)
+    @triton.autotune(configs=[], key=[])
+    @triton.jit(do_not_specialize=["n"])
+    def k(p, n):
+        tl.store(p, other(n))
+
+    def other(n):
+        return n + 1
+    other = triton.jit(other)
+    """
+    assert "arith.add" in sources.text(text, {"p": "*i32", "n": "i32"})
+
+
+@pytest.mark.parametrize(
+    ("expression", "printed"),
+    [
+        ("isinstance(n, tl.tensor)", "True"),
+        ("isinstance(1, tl.tensor)", "False"),
+        ("isinstance(B, tl.constexpr)", "True"),
+        ("isinstance(B, int)", "True"),
+        ("hasattr(n, 'sum')", "True"),
+        ("hasattr(n, 'nothing')", "False"),
+        ("len((1, 2, 3))", "3"),
+        ("min(3, 1, 2) + max(1, 2)", "3"),
+        ("float('inf')", "inf"),
+        ("int(2.9)", "2"),
+        ("tl.constexpr(3) + 1", "4"),
+        ("tl.cdiv(7, 2)", "4"),
+        ("(7 // -2, -7 % 3)", "(-4, 2)"),
+        ("B.value", "8"),
+        ("[1] * 2 + [B]", "(1, 1, 8)"),
+        ("(1, 2, 3)[1:]", "(2, 3)"),
+        ("[i * B for i in (1, 2)]", "(8, 16)"),
+        ("f'{B}_{tl.int8}'", "8_int8"),
+        ("B == 8 and 'yes'", "yes"),
+        ("None is None", "True"),
+        ("1 < B <= 8", "True"),
+        ("B in (4, 8)", "True"),
+        ("0xFFFFFFFFFF", "1099511627775"),
+        ("n.dtype", "int32"),
+        ("p.dtype.element_ty", "fp16"),
+        ("p.type.element_ty == tl.float16", "True"),
+        ("p.dtype.is_ptr()", "True"),
+        ("tl.arange(0, B).shape", "(8)"),
+        ("tl.arange(0, B)[:, None].shape[1]", "1"),
+        ("tl.arange(0, B).type.is_block()", "True"),
+        ("tl.arange(0, B).numel", "8"),
+        ("tl.bfloat16.primitive_bitwidth", "16"),
+        ("tl.int64.is_int_signed()", "True"),
+        ("T == tl.bfloat16", "True"),
+        ("T == 'bf16'", "True"),
+        ("tl.pointer_type(tl.int8)", "pointer<int8>"),
+    ],
+)
+def test_constants(sources: Sources, expression: str, printed: str) -> None:
+    text = f"@triton.jit\ndef k(p, n, B: tl.constexpr, T: tl.constexpr):\n    tl.static_print({expression})\n"
+    made = sources.translate(text, {"p": "*fp16", "n": "i32"}, {"B": 8, "T": "bf16"})
+    assert made.prints == (printed,)

@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from tests.frontend.conftest import Sources
+
+
+def value_of(sources: Sources, definitions: str, expression: str = "X", **options: object) -> str:
+    """Return what a kernel prints of a global."""
+    text = f"{definitions}\n@triton.jit\ndef k():\n    tl.static_print({expression})\n"
+    return sources.translate(text, **options).prints[0]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("definitions", "expected"),
+    [
+        ("X = tl.constexpr(4)", "4"),
+        ("X: tl.constexpr = 4", "4"),
+        ("import math\nX = tl.constexpr(math.log2(8))", "3.0"),
+        ("Y = 3\nX = tl.constexpr(Y * 2)", "6"),
+        ("Y = tl.constexpr(3)\nX = Y * 2", "6"),
+        ("X = None", "None"),
+        ("X = tl.float16", "fp16"),
+        ("X = tl.constexpr('abc')", "abc"),
+        ("X = tl.constexpr((1, 2))[1]", "2"),
+        ("import os\nX = tl.constexpr(int(os.environ.get('A', '7')))", "7"),
+        ("import os\nX = tl.constexpr(os.getenv('A', 'b') == 'b')", "True"),
+        ("if 1 > 2:\n    X = tl.constexpr(1)\nelse:\n    X = tl.constexpr(2)", "2"),
+        ("X = tl.constexpr(1)\nX = tl.constexpr(2)", "2"),
+        ("FAST = hasattr(tl, 'exp')\nX = tl.constexpr(1 if FAST else 2)", "1"),
+        ("NEW = hasattr(tl, 'nothing_such')\nX = tl.constexpr(1 if NEW else 2)", "2"),
+        ("def f(n):\n    s = 0\n    for i in range(n):\n        s += i\n    return s\nX = tl.constexpr(f(5))", "10"),
+        ("D = {'a': 1, **{'b': 2}}\nX = tl.constexpr(D['b'])", "2"),
+        ("X = tl.constexpr([i * 2 for i in range(4) if i % 2][-1])", "6"),
+        ("X = tl.constexpr(triton.cdiv(7, 2) + triton.next_power_of_2(5))", "12"),
+        ("X = tl.constexpr(f'{tl.float32}-{1 + 1}')", "fp32-2"),
+        ("f = lambda a, b=1: a\nX = tl.constexpr(4)", "4"),
+        ("try:\n    import missing\n    X = tl.constexpr(missing.a)\nexcept ImportError:\n    X = tl.constexpr(3)", None),
+    ],
+)
+def test_global_values(sources: Sources, definitions: str, expected: str | None) -> None:
+    if expected is None:
+        error = sources.error(f"{definitions}\n@triton.jit\ndef k():\n    tl.static_print(X)\n")
+        assert "missing.a is not known without running the file" in error.message
+        return
+    assert value_of(sources, definitions) == expected
+
+
+@pytest.mark.parametrize("value", ["3", "1.5", "'a'", "(1, 2)", "[1]", "True"])
+def test_plain_globals_are_refused_with_a_remedy(sources: Sources, value: str) -> None:
+    error = sources.error(f"X = {value}\n@triton.jit\ndef k():\n    y = X\n")
+    assert "kernels read only constexpr globals, X is a plain" in error.message
+    assert "X = tl.constexpr(" in error.remedy
+
+
+def test_a_plain_global_may_be_a_default(sources: Sources) -> None:
+    text = "N = 8\n@triton.jit\ndef k(p, n: tl.constexpr = N):\n    tl.store(p + tl.arange(0, n), 1)\n"
+    assert "tile<8x*i32>" in sources.text(text, {"p": "*i32"})
+
+
+def test_target_queries(sources: Sources) -> None:
+    definitions = (
+        "def is_cuda():\n"
+        "    return triton.runtime.driver.active.get_current_target().backend == 'cuda'\n"
+        "X = tl.constexpr(triton.runtime.driver.active.get_current_target().arch if is_cuda() else 0)"
+    )
+    assert value_of(sources, definitions, target="sm_89") == "89"
+
+
+def test_imports_of_other_files(sources: Sources) -> None:
+    sources.write("", "pkg/__init__.py")
+    sources.write("@triton.jit\ndef double(x):\n    return x * FACTOR\nFACTOR = tl.constexpr(2)\n",
+                  "pkg/helpers.py")
+    sources.write("from .helpers import double as twice\nONE = tl.constexpr(1)\n", "pkg/api.py")
+    for imported, call in (
+        ("from pkg.helpers import double", "double(n)"),
+        ("from pkg.api import twice", "twice(n)"),
+        ("from pkg.api import *", "twice(n) * ONE"),
+        ("import pkg.helpers as h", "h.double(n)"),
+        ("import pkg.helpers", "pkg.helpers.double(n)"),
+        ("from pkg import helpers", "helpers.double(n)"),
+        ("try:\n    from nowhere import double\nexcept ImportError:\n    from pkg.helpers import double", "double(n)"),
+    ):
+        text = f"{imported}\n@triton.jit\ndef k(p, n):\n    tl.store(p, {call})\n"
+        made = sources.translate(text, {"p": "*i32", "n": "i32"})
+        read = [Path(path).name for path, _ in made.source_files]
+        assert read[0] == "kernel.py"
+        assert "helpers.py" in read
+        for path, digest in made.source_files:
+            assert digest == hashlib.sha256(Path(path).read_bytes()).hexdigest()
+
+
+def test_relative_imports(sources: Sources) -> None:
+    sources.write("", "pkg/__init__.py")
+    sources.write("", "pkg/deep/__init__.py")
+    sources.write("X = tl.constexpr(5)\n", "pkg/consts.py")
+    path = sources.write(
+        "from ..consts import X\n@triton.jit\ndef k():\n    tl.static_print(X)\n",
+        "pkg/deep/kernels.py",
+    )
+    from aotc.frontend import translate
+
+    assert translate(path, "k", {}, {}).prints == ("5",)
+
+
+def test_a_file_is_parsed_and_never_run(sources: Sources) -> None:
+    marker = sources.folder / "ran"
+    text = f"import torch\nopen({str(marker)!r}, 'w')\n@triton.jit\ndef k():\n    pass\n"
+    sources.translate(text)
+    assert not marker.exists()
+
+
+def test_unknown_modules_are_an_error_only_when_used(sources: Sources) -> None:
+    text = "import torch\nfrom torch import nn\nA = torch.foo(3)\n@triton.jit\ndef k():\n    {}\n"
+    sources.translate(text.format("pass"))
+    error = sources.error(text.format("x = torch.sum(1)"))
+    assert "torch.sum is not known without running the file" in error.message
+    error = sources.error(text.format("x = A + 1"))
+    assert "torch.foo() , which is not known" in error.message.replace("(),", "() ,")
+
+
+def test_a_name_that_tl_lacks_is_an_error_where_it_is_used(sources: Sources) -> None:
+    error = sources.error(
+        "from triton.language import cumsumm\n@triton.jit\ndef k():\n    x = cumsumm(1)\n"
+    )
+    assert "cumsumm" in error.message
+
+
+def test_cycles(sources: Sources) -> None:
+    error = sources.error("A = tl.constexpr(B)\nB = tl.constexpr(A)\n@triton.jit\ndef k():\n    x = A\n")
+    assert "defined by itself" in error.message
+
+
+def test_endless_evaluation(sources: Sources) -> None:
+    text = "def f():\n    while True:\n        pass\nX = tl.constexpr(f())\n@triton.jit\ndef k():\n    x = X\n"
+    assert "takes too long" in sources.error(text).message
+    text = "def f():\n    return f()\nX = tl.constexpr(f())\n@triton.jit\ndef k():\n    x = X\n"
+    assert "deep" in sources.error(text).message
+
+
+def test_a_mistake_in_a_global_shows_the_use(sources: Sources) -> None:
+    error = sources.error("X = tl.constexpr(1 // 0)\n@triton.jit\ndef k():\n    x = X\n")
+    assert error.loc is not None
+    assert error.loc.line == 3
+    assert "called from" in str(error)

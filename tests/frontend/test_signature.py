@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import pytest
+
+from tests.frontend.conftest import Sources
+
+TEXT = """
+@triton.jit
+def k(x_ptr, n, scale, BLOCK: tl.constexpr, FLAG: tl.constexpr = False):
+    offs = tl.arange(0, BLOCK)
+    tl.store(x_ptr + offs, tl.load(x_ptr + offs) * scale, mask=offs < n)
+"""
+GOOD = {"x_ptr": "*fp16:16", "n": "i32:16", "scale": "fp32"}
+
+
+def test_parameters_keep_their_order_and_promises(sources: Sources) -> None:
+    made = sources.translate(TEXT, dict(reversed(GOOD.items())), {"BLOCK": 16}, num_warps=8)
+    assert [(one.name, one.divisibility) for one in made.kernel.params] == [
+        ("x_ptr", 16),
+        ("n", 16),
+        ("scale", 1),
+    ]
+    assert [str(arg.type) for arg in made.kernel.body.args] == ["*fp16", "i32", "fp32"]
+    assert made.kernel.num_warps == 8
+    assert made.kernel.name == "k"
+
+
+def test_fixed_values_are_constants(sources: Sources) -> None:
+    text = sources.text(TEXT, {**GOOD, "n": "i32=16", "scale": "fp32=0.5"}, {"BLOCK": 16})
+    assert text.startswith("kernel @k(%x_ptr: *fp16 {divisibility = 16}) ")
+    assert "value = 16, type = tile<16xi32>" in text
+
+
+@pytest.mark.parametrize(
+    ("signature", "constants", "message", "remedy"),
+    [
+        ({}, {"BLOCK": 16}, "parameter x_ptr of k has no type (nor have n, scale)", "signature"),
+        (GOOD, {}, "parameter BLOCK of k has no value", "constants"),
+        ({**GOOD, "m": "i32"}, {"BLOCK": 16}, "signature names 'm'", ""),
+        ({**GOOD, "scal": "i32"}, {"BLOCK": 16}, "no parameter of k", "'scale'"),
+        (GOOD, {"BLOK": 16}, "constants names 'BLOK'", "'BLOCK'"),
+        ({**GOOD, "n": "int"}, {"BLOCK": 16}, "must be like", ""),
+        ({**GOOD, "x_ptr": "*f16"}, {"BLOCK": 16}, "got '*f16'", "'*fp16'"),
+        ({**GOOD, "BLOCK": "i32"}, {}, "BLOCK is a tl.constexpr parameter", "constants"),
+        ({**GOOD, "n": "i8=300"}, {"BLOCK": 16}, "from -128 to 127, got 300", ""),
+        ({**GOOD, "n": "i32=x"}, {"BLOCK": 16}, "fixed value of n must be of type i32", ""),
+        ({**GOOD, "x_ptr": "*fp16=0"}, {"BLOCK": 16}, "only a scalar can have a fixed value", ""),
+        ({**GOOD, "scale": "fp32:16"}, {"BLOCK": 16}, "divisibility of scale", ""),
+        ({**GOOD, "n": "i32:0"}, {"BLOCK": 16}, "divisibility of n", ""),
+        ({**GOOD, "x_ptr": "tensordesc<fp16[16]>"}, {"BLOCK": 16}, "descriptor arguments yet", ""),
+        (GOOD, {"BLOCK": object()}, "the constant BLOCK must be a number", ""),
+    ],
+)
+def test_mistakes(
+    sources: Sources,
+    signature: dict[str, str],
+    constants: dict[str, object],
+    message: str,
+    remedy: str,
+) -> None:
+    error = sources.error(TEXT, signature, constants)
+    assert message in error.message
+    assert remedy in error.remedy
+    assert error.loc is not None
+    assert error.loc.line in (4, 5)
+
+
+def test_heuristics(sources: Sources) -> None:
+    text = """
+    @triton.heuristics({
+        "EVEN": lambda args: args["N"] % args["BLOCK"] == 0,
+        "SIZE": lambda args: triton.next_power_of_2(args["N"]) if args["EVEN"] else 1,
+    })
+    @triton.jit
+    def k(n, N: tl.constexpr, BLOCK: tl.constexpr, EVEN: tl.constexpr, SIZE: tl.constexpr):
+        tl.static_print(EVEN, SIZE)
+    """
+    constants: dict[str, object] = {"N": 24, "BLOCK": 8}
+    assert sources.translate(text, {"n": "i32"}, constants).prints == ("True 32",)
+    constants["EVEN"] = False
+    assert sources.translate(text, {"n": "i32"}, constants).prints == ("False 1",)
+    error = sources.error(text.replace('args["N"] %', 'args["n"] %'), {"n": "i32"}, {"N": 8, "BLOCK": 8})
+    assert "the heuristic of EVEN cannot be evaluated at build time" in error.message
+    assert error.remedy == "give EVEN among the constants or choices"
+
+
+def test_num_warps_as_a_parameter(sources: Sources) -> None:
+    text = "@triton.jit\ndef k(num_warps: tl.constexpr):\n    tl.static_print(num_warps)\n"
+    assert sources.translate(text, num_warps=2).prints == ("2",)
+
+
+def test_none_for_a_pointer(sources: Sources) -> None:
+    text = "@triton.jit\ndef k(p, b):\n    if b is not None:\n        tl.store(p, tl.load(b))\n"
+    assert "load" not in sources.text(text, {"p": "*i32"}, {"b": None})
+    assert "load" in sources.text(text, {"p": "*i32", "b": "*i32"})

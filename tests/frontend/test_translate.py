@@ -1,0 +1,226 @@
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from aotc.frontend import autotune_configs, translate
+from aotc.ir.diagnostics import CompileError
+from aotc.ir.text import print_kernel
+from tests.frontend.conftest import PRELUDE, Sources
+
+SOFTMAX = """
+@triton.jit
+def k(x, out, stride, n, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    offs = tl.arange(0, BLOCK)
+    mask = offs < n
+    value = tl.load(x + row * stride + offs, mask=mask, other=-float("inf")).to(tl.float32)
+    value = tl.exp(value - tl.max(value, axis=0))
+    tl.store(out + row * stride + offs, value / tl.sum(value, axis=0), mask=mask)
+"""
+SIGNATURE = {"x": "*fp16:16", "out": "*fp16:16", "stride": "i32:16", "n": "i32"}
+
+
+def test_the_same_input_gives_the_same_text(sources: Sources) -> None:
+    path = sources.write(SOFTMAX)
+    texts = {
+        print_kernel(translate(path, "k", SIGNATURE, {"BLOCK": 64}).kernel, locs=True)
+        for _ in range(3)
+    }
+    assert len(texts) == 1
+
+
+def test_translation_is_quick(sources: Sources) -> None:
+    path = sources.write(SOFTMAX)
+    translate(path, "k", SIGNATURE, {"BLOCK": 64})
+    best = min(_timed(path) for _ in range(5))
+    # About 1 ms; the bound only catches a change of order.
+    assert best < 0.02
+
+
+def _timed(path: str) -> float:
+    start = time.perf_counter()
+    translate(path, "k", SIGNATURE, {"BLOCK": 64})
+    return time.perf_counter() - start
+
+
+def test_a_changed_file_is_read_again(sources: Sources) -> None:
+    path = sources.write("@triton.jit\ndef k(p):\n    tl.store(p, 1)\n")
+    assert "value = 1" in print_kernel(translate(path, "k", {"p": "*i32"}, {}).kernel)
+    path = sources.write("@triton.jit\ndef k(p):\n    tl.store(p, 12345)\n")
+    assert "value = 12345" in print_kernel(translate(path, "k", {"p": "*i32"}, {}).kernel)
+
+
+def test_importing_the_frontend_is_light() -> None:
+    import subprocess
+
+    code = "import sys, aotc.frontend; print('numpy' in sys.modules, 'llvmlite' in sys.modules)"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.split() == ["False", "False"]
+
+
+def test_methods_and_nested_functions(sources: Sources) -> None:
+    text = """
+    class Kernels:
+        @staticmethod
+        @triton.jit
+        def one(p):
+            tl.store(p, 1)
+
+    def make():
+        @triton.jit
+        def two(p):
+            tl.store(p, 2)
+        return two
+    """
+    assert "value = 1" in sources.text(text, {"p": "*i32"}, kernel="Kernels.one")
+    assert "value = 2" in sources.text(text, {"p": "*i32"}, kernel="make.<locals>.two")
+
+
+@pytest.mark.parametrize("kernel", ["kk", "", ".", "K", "a.b"])
+def test_missing_kernels(sources: Sources, kernel: str) -> None:
+    error = sources.error("@triton.jit\ndef k():\n    pass\n", kernel=kernel)
+    assert "has no function" in error.message
+    assert "'k'" in error.remedy or "it has k" in error.remedy
+
+
+def test_a_plain_function_is_no_kernel(sources: Sources) -> None:
+    error = sources.error("def k():\n    pass\n")
+    assert error.message == "k is a plain Python function"
+
+
+def test_missing_files(tmp_path: Path) -> None:
+    for path in (tmp_path / "none.py", tmp_path):
+        with pytest.raises(CompileError, match="cannot read"):
+            translate(str(path), "k", {}, {})
+
+
+def test_locations_reach_the_ir(sources: Sources) -> None:
+    made = sources.translate(
+        "@triton.jit\ndef f(x):\n    return x + 1\n@triton.jit\ndef k(n):\n    y = f(n)\n", {"n": "i32"}
+    )
+    add = next(op for op in made.kernel.walk() if op.opcode == "arith.add")
+    assert [loc.line for loc in add.loc.chain()] == [5, 8]
+
+
+# ---- autotuning -------------------------------------------------------------------------------
+
+TUNED = """
+def options():
+    configs = []
+    for block in [64, 128]:
+        configs.append(triton.Config({"BLOCK": block}, num_warps=block // 32))
+    return configs
+
+@triton.autotune(configs=options() + [
+    triton.Config({"BLOCK": b, "GROUP": g}, num_warps=w, num_stages=s)
+    for b in (32,) for g in [1, 2] for w, s in [(4, 3), (8, 2)] if g < 2 or w > 4
+], key=["n"])
+@triton.jit
+def k(n, BLOCK: tl.constexpr):
+    pass
+"""
+
+
+def test_autotune_configs(sources: Sources) -> None:
+    assert autotune_configs(sources.write(TUNED), "k") == [
+        {"BLOCK": 64, "num_warps": 2, "num_stages": 3},
+        {"BLOCK": 128, "num_warps": 4, "num_stages": 3},
+        {"BLOCK": 32, "GROUP": 1, "num_warps": 4, "num_stages": 3},
+        {"BLOCK": 32, "GROUP": 1, "num_warps": 8, "num_stages": 2},
+        {"BLOCK": 32, "GROUP": 2, "num_warps": 8, "num_stages": 2},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("@triton.jit\ndef k():\n    pass\n", "k has no @triton.autotune decorator"),
+        ("@triton.autotune()\n@triton.jit\ndef k():\n    pass\n", "lists no configs"),
+        ("@triton.autotune(configs=[1])\n@triton.jit\ndef k():\n    pass\n", "list of triton.Config"),
+        ("import x\n@triton.autotune(configs=x.c)\n@triton.jit\ndef k():\n    pass\n", "got x.c"),
+    ],
+)
+def test_autotune_mistakes(sources: Sources, text: str, message: str) -> None:
+    with pytest.raises(CompileError) as caught:
+        autotune_configs(sources.write(text), "k")
+    assert message in caught.value.message
+
+
+# ---- garbage ----------------------------------------------------------------------------------
+
+_ATOMS = st.sampled_from(
+    "p n x y 0 1 -1 2.5 True None 'a' tl BLOCK p+n tl.arange(0,BLOCK) tl.load(p) n.dtype tl.float16 "
+    "(1,2) [n] x[0] x[:,None] tl.zeros((4,),tl.int8) undefined tl.nope range(n)".split()
+)
+_EXPRESSIONS = st.recursive(
+    _ATOMS,
+    lambda inner: st.one_of(
+        st.tuples(inner, st.sampled_from("+ - * / // % ** & | ^ << >> and or < == is in @".split()), inner)
+        .map(lambda parts: f"({parts[0]} {parts[1]} {parts[2]})"),
+        st.tuples(
+            st.sampled_from(
+                "tl.sum tl.max tl.where tl.exp tl.cast tl.reshape tl.join tl.split tl.trans tl.cat "
+                "tl.cumsum tl.store tl.load f len int tl.full tl.reduce tl.flip tl.dot x.to".split()
+            ),
+            st.lists(inner, max_size=3),
+        ).map(lambda parts: f"{parts[0]}({', '.join(parts[1])})"),
+        st.tuples(inner, inner, inner).map(lambda parts: f"({parts[0]} if {parts[1]} else {parts[2]})"),
+        inner.map(lambda one: f"(-{one})"),
+        inner.map(lambda one: f"(not {one})"),
+        st.tuples(inner, inner).map(lambda parts: f"{parts[0]}[{parts[1]}]"),
+        st.tuples(inner, st.sampled_from("shape dtype T sum to type value".split())).map(".".join),
+    ),
+    max_leaves=6,
+)
+_SIMPLE = st.one_of(
+    _EXPRESSIONS.map(lambda one: f"x = {one}"),
+    _EXPRESSIONS.map(lambda one: f"y += {one}"),
+    _EXPRESSIONS.map(lambda one: f"x, y = {one}"),
+    _EXPRESSIONS.map(lambda one: f"z: tl.constexpr = {one}"),
+    _EXPRESSIONS.map(lambda one: f"return {one}"),
+    _EXPRESSIONS.map(lambda one: f"assert {one}"),
+    _EXPRESSIONS,
+)
+_STATEMENTS = st.recursive(
+    _SIMPLE.map(lambda one: [one]),
+    lambda inner: st.tuples(
+        st.sampled_from(["if {}:", "for i in range({}):", "while {}:", "for i in tl.static_range({}):"]),
+        _EXPRESSIONS,
+        inner,
+    ).map(lambda parts: [parts[0].format(parts[1]), *("    " + line for line in parts[2])]),
+    max_leaves=4,
+)
+
+
+@settings(max_examples=400)
+@given(st.lists(_STATEMENTS, min_size=1, max_size=5))
+def test_random_kernels_give_ir_or_a_diagnostic(tmp_path_factory, statements) -> None:
+    from aotc.ir.verify import verify
+
+    lines = ["    x = n + 1", "    y = p", *("    " + line for group in statements for line in group)]
+    text = PRELUDE + "@triton.jit\ndef f(a, b):\n    return a\n@triton.jit\n"
+    text += "def k(p, n, BLOCK: tl.constexpr):\n" + "\n".join(lines) + "\n"
+    path = tmp_path_factory.mktemp("fuzz") / "kernel.py"
+    path.write_text(text)
+    try:
+        made = translate(str(path), "k", {"p": "*fp32", "n": "i32"}, {"BLOCK": 8})
+    except CompileError as error:
+        assert error.message
+        assert str(error)
+    else:
+        verify(made.kernel)
+
+
+@settings(max_examples=200)
+@given(st.binary(max_size=200))
+def test_random_bytes_give_a_diagnostic(tmp_path_factory, data: bytes) -> None:
+    path = tmp_path_factory.mktemp("fuzz") / "kernel.py"
+    path.write_bytes(data)
+    with pytest.raises(CompileError):
+        translate(str(path), "k", {}, {})

@@ -1,0 +1,72 @@
+"""Typing rules of gpu ops."""
+
+from __future__ import annotations
+
+import pytest
+
+from aotc.ir.core import Block, Value
+from aotc.ir.diagnostics import IRError
+from aotc.ir.dialects import gpu
+from aotc.ir.types import (
+    FP16,
+    FP32,
+    I1,
+    I32,
+    U64,
+    PointerType,
+    SharedType,
+    TileType,
+    Type,
+)
+from tests.support.every_op import BUFFER, EXTENT, PAIRS, ROW, SWAPPED
+
+
+def _values(*types: Type) -> list[Value]:
+    return Block(types).args
+
+
+X = TileType(FP32, (EXTENT,), ROW)
+
+
+def test_accesses_follow_the_pointers_layout() -> None:
+    pointer, mask, swapped = _values(
+        TileType(PointerType(FP32), (EXTENT,), ROW), TileType(I1, (EXTENT,), ROW),
+        TileType(I1, (EXTENT,), SWAPPED),
+    )  # fmt: skip
+    assert gpu.Load(pointer, mask, vector=4).out.type == X
+    with pytest.raises(IRError, match="the mask is"):
+        gpu.Load(pointer, swapped)
+
+
+@pytest.mark.parametrize("cls", [gpu.Convert, gpu.ShuffleConvert])
+def test_conversions_change_the_layout_alone(cls: object) -> None:
+    (x,) = _values(X)
+    extra = {"plan": ()} if cls is gpu.ShuffleConvert else {}
+    assert callable(cls)
+    assert cls(x, SWAPPED, **extra).out.type == TileType(FP32, (EXTENT,), SWAPPED)
+    with pytest.raises(IRError, match="is not of"):
+        cls(x, PAIRS, **extra)
+
+
+def test_shared_memory() -> None:
+    buffer = gpu.SharedAlloc(FP32, (EXTENT,), BUFFER).out
+    assert buffer.type == SharedType(FP32, (EXTENT,), BUFFER)
+    (x, half) = _values(X, TileType(FP16, (EXTENT,), ROW))
+    assert not gpu.SharedStore(x, buffer).results
+    assert gpu.SharedLoad(buffer, SWAPPED).out.type == TileType(FP32, (EXTENT,), SWAPPED)
+    with pytest.raises(IRError, match="does not fit"):
+        gpu.SharedStore(half, buffer)
+    with pytest.raises(IRError, match="expected a shared buffer"):
+        gpu.SharedStore(x, x)
+    with pytest.raises(IRError, match="is not of"):
+        gpu.SharedLoad(buffer, PAIRS)
+
+
+def test_pointers_are_stored_as_their_bits() -> None:
+    buffer = gpu.SharedAlloc(U64, (EXTENT,), BUFFER).out
+    kind = TileType(PointerType(FP32), (EXTENT,), ROW)
+    (pointer,) = _values(kind)
+    gpu.SharedStore(pointer, buffer)
+    assert gpu.SharedLoad(buffer, ROW, element=PointerType(FP32)).out.type == kind
+    assert gpu.memory_element(kind) == U64
+    assert gpu.memory_element(TileType(I32, (4,))) == I32

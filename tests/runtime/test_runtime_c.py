@@ -1,0 +1,211 @@
+"""The C library: built from source with sanitizers and run on the fake driver, without a GPU.
+
+The tests themselves are C and C++ programs in `runtime_c/tests`; here they are built (by CMake if it
+is there, otherwise by the C compiler alone), given archives from `golden.py`, and run. A program
+prints what failed, and a sanitizer ends it; either way its output is in the failure.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+RUNTIME = ROOT / "runtime_c"
+TESTS = RUNTIME / "tests"
+WARNINGS = "-Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror".split()
+CC = os.environ.get("CC", "cc")
+CXX = os.environ.get("CXX", "c++")
+CMAKE = shutil.which("cmake")
+
+
+def _run(command: list[str | Path], **environment: str) -> str:
+    """Run a command and return what it printed; fail with that if it fails."""
+    result = subprocess.run(
+        [str(part) for part in command],
+        capture_output=True,
+        text=True,
+        errors="replace",
+        env={**os.environ, **environment},
+        timeout=600,
+        check=False,
+    )
+    text = result.stdout + result.stderr
+    if result.returncode != 0:
+        pytest.fail(
+            f"{command[0]} exited with {result.returncode}:\n{text[-20000:]}", pytrace=False
+        )
+    return text
+
+
+def _golden_module() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("golden", TESTS / "golden.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["golden"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+class Build(NamedTuple):
+    """Where the test programs and the fake driver are."""
+
+    directory: Path
+
+    def run(self, program: str, archives: Path, **environment: str) -> str:
+        command: list[str | Path] = [self.directory / program, archives]
+        return _run([*command, self.directory / "libcuda.so.1"], **environment)
+
+
+def _sources(directory: Path) -> list[Path]:
+    return sorted(directory.glob("*.c"))
+
+
+def _build_with_cc(directory: Path, sanitizers: str, programs: tuple[str, ...]) -> Build:
+    """Build as somebody without CMake would: every source in one go."""
+    flags = ["-g", "-O1", f"-fsanitize={sanitizers}", "-fno-sanitize-recover=all"]
+    paths = [
+        "-I",
+        RUNTIME / "include",
+        "-I",
+        RUNTIME / "src",
+        "-I",
+        TESTS,
+        "-I",
+        TESTS / "fake_cuda",
+    ]
+    fake = directory / "libcuda.so.1"
+    fake_sources = _sources(TESTS / "fake_cuda")
+    _run([CC, "-std=gnu11", "-fPIC", "-shared", "-fvisibility=hidden", *flags, *paths, *fake_sources]
+         + ["-pthread", "-o", fake])  # fmt: skip
+    objects: list[str | Path] = []
+    for source in [*_sources(RUNTIME / "src"), TESTS / "harness.c"]:
+        target = directory / f"{source.stem}.o"
+        _run([CC, "-std=c11", *WARNINGS, *flags, *paths, "-c", source, "-o", target])
+        objects.append(target)
+    for program in programs:
+        is_cpp = program == "test_wrapper"
+        compiler = [CXX, "-std=c++17"] if is_cpp else [CC, "-std=c11"]
+        source = TESTS / f"{program}{'.cpp' if is_cpp else '.c'}"
+        link = [*objects, fake, f"-Wl,-rpath,{directory}", "-ldl", "-pthread"]
+        _run([*compiler, *WARNINGS, *flags, *paths, source, *link, "-o", directory / program])
+    return Build(directory)
+
+
+def _build_with_cmake(directory: Path, sanitizers: str, programs: tuple[str, ...]) -> Build:
+    assert CMAKE is not None
+    options = [
+        f"-DAOTC_SANITIZERS={sanitizers}",
+        "-DAOTC_BUILD_TESTS=ON",
+        "-DCMAKE_BUILD_TYPE=None",
+    ]
+    strict = ["-DAOTC_WARNINGS_ARE_ERRORS=ON", "-DCMAKE_C_FLAGS=-O1", "-DCMAKE_CXX_FLAGS=-O1"]
+    _run([CMAKE, "-S", RUNTIME, "-B", directory, "-DAOTC_WITH_ZSTD=OFF", *options, *strict])
+    _run([CMAKE, "--build", directory, "-j", str(os.cpu_count() or 1), "--target", *programs])
+    for library in (directory / "tests").glob("libcuda.so.1"):
+        return Build(library.parent)
+    pytest.fail("CMake built no libcuda.so.1")
+
+
+_build = _build_with_cmake if CMAKE else _build_with_cc
+PROGRAMS = ("test_pieces", "test_open", "test_launch", "test_faults", "test_wrapper")
+
+
+@pytest.fixture(scope="module")
+def archives(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Directory of the archives that the C tests open."""
+    directory = tmp_path_factory.mktemp("archives")
+    main: Callable[[Path], None] = _golden_module().main
+    main(directory)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
+    """The test programs under the address and undefined-behaviour sanitizers."""
+    return _build(tmp_path_factory.mktemp("asan"), "address,undefined", PROGRAMS)
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_sanitized(program: str, build: Build, archives: Path) -> None:
+    build.run(program, archives, ASAN_OPTIONS="detect_leaks=1:abort_on_error=0")
+
+
+def test_threads_are_ordered(tmp_path: Path, archives: Path) -> None:
+    build = _build(tmp_path, "thread", ("test_threads",))
+    build.run("test_threads", archives, TSAN_OPTIONS="halt_on_error=1:second_deadlock_stack=1")
+
+
+def test_builds_with_the_compiler_alone(tmp_path: Path, archives: Path) -> None:
+    """The sources need no build system, no CUDA and no zstd: the Python extension relies on it."""
+    build = _build_with_cc(tmp_path, "undefined", ("test_launch",))
+    build.run("test_launch", archives)
+
+
+def test_prints_and_exits_nowhere() -> None:
+    """A library that prints, exits, or reads the environment is no library."""
+    forbidden = ("printf(", "fputs(", "puts(", "exit(", "abort(", "assert(", "getenv(", "stderr")
+    allowed = ("snprintf(", "vsnprintf(")
+    for source in [*_sources(RUNTIME / "src"), *sorted((RUNTIME / "src").glob("*.h"))]:
+        text = source.read_text().replace("format(printf", "").replace("static_assert(", "")
+        for name in (*allowed, "_Static_assert("):
+            text = text.replace(name, "")
+        found = [name for name in forbidden if name in text]
+        assert not found, f"{source.name} uses {found}"
+
+
+@pytest.mark.skipif(CMAKE is None, reason="the CMake package needs CMake")
+@pytest.mark.parametrize("shared", [False, True])
+def test_installed_package(tmp_path: Path, archives: Path, shared: bool) -> None:
+    """What `cmake --install` leaves is found by find_package, and exports the public names alone."""
+    assert CMAKE is not None
+    prefix = tmp_path / "prefix"
+    switch = f"-DBUILD_SHARED_LIBS={'ON' if shared else 'OFF'}"
+    _run([CMAKE, "-S", RUNTIME, "-B", tmp_path / "library", "-DAOTC_WITH_ZSTD=OFF"]
+         + [f"-DCMAKE_INSTALL_PREFIX={prefix}", "-DCMAKE_INSTALL_LIBDIR=lib"])  # fmt: skip
+    _run([CMAKE, "--build", tmp_path / "library", "-j", str(os.cpu_count() or 1)])
+    _run([CMAKE, "--install", tmp_path / "library"])
+    consumer = tmp_path / "consumer"
+    consumer.mkdir()
+    (consumer / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.18)\n"
+        "project(consumer CXX C)\n"
+        "find_package(aotc 0.1 REQUIRED)\n"
+        "add_executable(consumer consumer.cpp)\n"
+        "target_compile_features(consumer PRIVATE cxx_std_17)\n"
+        "target_link_libraries(consumer PRIVATE aotc::runtime)\n"
+    )
+    (consumer / "consumer.cpp").write_text(
+        "#include <aotc/aotc.hpp>\n"
+        "int main(int, char **argv) {\n"
+        "    const auto archive = aotc::archive::open(argv[1]);\n"
+        '    return archive.kernel("add").info().param_count == 4 ? 0 : 1;\n'
+        "}\n"
+    )
+    out = tmp_path / "consumer-build"
+    _run([CMAKE, "-S", consumer, "-B", out, f"-DCMAKE_PREFIX_PATH={prefix}", switch])
+    _run([CMAKE, "--build", out])
+    _run([out / "consumer", archives / "golden.aotc"])
+    library = next((prefix / "lib").glob("libaotc.so.0.*"))
+    names = _run(["nm", "-D", "--defined-only", library]).split()
+    exported = {name.split("@")[0] for name in names if name.startswith("aotc")}
+    header = (prefix / "include" / "aotc" / "aotc.h").read_text()
+    declared = {
+        part.split("(")[0].split()[-1].lstrip("*")
+        for part in header.split("AOTC_API ")[1:]
+        if "(" in part.split(";")[0] and not part.startswith("__attribute__")
+    }
+    assert exported == declared
+    text = (prefix / "lib" / "pkgconfig" / "aotc.pc").read_text()
+    assert f"prefix={prefix}\n" in text
+    assert "-laotc" in text

@@ -1,0 +1,72 @@
+"""The importable language agrees with what the frontend understands."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+import aotc.language as tl
+from aotc.frontend.builtins import MODULES
+from aotc.frontend.values import Builtin
+from aotc.ir.types import ScalarType
+from tests.frontend.conftest import Sources, sources  # noqa: F401 - the fixture
+
+LANGUAGE = MODULES["triton.language"]
+FUNCTIONS = {name: one for name, one in LANGUAGE.items() if isinstance(one, Builtin)}
+
+
+@pytest.mark.parametrize("name", [name for name in FUNCTIONS if name != "to"])
+def test_signatures_agree(name: str) -> None:
+    builtin = FUNCTIONS[name]
+    parameters = inspect.signature(getattr(tl, name)).parameters.values()
+    positional = [one for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD]
+    assert tuple(one.name for one in positional) == builtin.positional
+    assert sum(one.default is one.empty for one in positional) == builtin.required
+    assert tuple(one.name for one in parameters if one.kind is one.KEYWORD_ONLY) == builtin.keyword_only
+    assert any(one.kind is one.VAR_POSITIONAL for one in parameters) == builtin.variadic
+
+
+def test_every_dtype_is_there() -> None:
+    for name, kind in LANGUAGE.items():
+        if isinstance(kind, ScalarType):
+            assert repr(getattr(tl, name)) == f"tl.{name}"
+
+
+@pytest.mark.parametrize("name", list(FUNCTIONS))
+def test_documented(name: str) -> None:
+    if name != "to":
+        assert getattr(tl, name).__doc__
+
+
+def test_calling_one_outside_a_kernel_says_so() -> None:
+    with pytest.raises(tl.OutsideKernelError, match=r"tl\.load has a meaning in kernels only"):
+        tl.load(None)  # type: ignore[arg-type]
+    with pytest.raises(tl.OutsideKernelError, match=r"tl\.extra\.libdevice\.tanh"):
+        tl.extra.libdevice.tanh(1.0)
+
+
+def test_decorators_leave_functions_as_they_are() -> None:
+    def kernel() -> int:
+        return 3
+
+    assert tl.jit(kernel) is kernel
+    assert tl.jit(noinline=True)(kernel) is kernel
+    assert tl.constexpr_function(kernel)() == 3
+    assert int(tl.constexpr(4).__index__()) == 4
+
+
+def test_a_kernel_may_import_it_instead_of_triton(sources: Sources) -> None:
+    text = """
+    import aotc.language as al
+    from aotc.language import jit, load
+
+    @al.jit
+    def helper(x):
+        return al.exp(x)
+
+    @jit
+    def k(p):
+        al.store(p, helper(load(p)))
+    """
+    assert "arith.exp" in sources.text(text, {"p": "*fp32"})
