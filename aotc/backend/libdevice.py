@@ -43,12 +43,20 @@ _SIMPLIFY = (
 )
 
 
+# Functions that are one instruction anyway, so that calling them does not load the library.
+_INTRINSICS = {
+    f"__nv_{stem}{suffix}": f"llvm.{stem}.{kind}"
+    for stem in ("ceil", "floor", "fma", "nearbyint", "rint", "trunc")
+    for suffix, kind in (("f", "f32"), ("", "f64"))
+}
+
+
 def call_libdevice(
     emit: Emitter, symbol: str, dtype: ScalarType, arguments: Sequence[tuple[ScalarType, str]]
 ) -> str:
     """Return the result, of type `dtype`, of a libdevice function."""
     typed = [(llvm_type(element), operand) for element, operand in arguments]
-    return emit.call(llvm_type(dtype), symbol, typed)
+    return emit.call(llvm_type(dtype), _INTRINSICS.get(symbol, symbol), typed)
 
 
 def resolve(llvm_ir: str, arch: int) -> str:

@@ -157,21 +157,12 @@ def redux(emit: Emitter, kind: str, word: str) -> str:
 # ---- floating point ---------------------------------------------------------------------------
 
 
-def ex2(emit: Emitter, value: str, *, flush: bool) -> str:
-    """Return 2 to the power of a float, within 2 ulp; `flush` treats subnormals as zero.
+def ex2(emit: Emitter, value: str) -> str:
+    """Return 2 to the power of a float, within 2 ulp; subnormals count as zero.
 
-    Source: PTX ISA 9.7.3.20 `ex2.approx`.
+    Source: PTX ISA 9.7.3.20 `ex2.approx.ftz`.
     """
-    suffix = ".ftz" if flush else ""
-    return emit.call("float", f"llvm.nvvm.ex2.approx{suffix}.f32", [("float", value)])
-
-
-def lg2(emit: Emitter, value: str) -> str:
-    """Return the logarithm to base 2 of a float, absolute error 2**-22 near 1.
-
-    Source: PTX ISA 9.7.3.19 `lg2.approx`.
-    """
-    return emit.call("float", "llvm.nvvm.lg2.approx.f", [("float", value)])
+    return emit.call("float", "llvm.nvvm.ex2.approx.ftz.f32", [("float", value)])
 
 
 def sqrt_approx(emit: Emitter, value: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping, Sequence
+from typing import cast as type_cast
 
 from aotc.frontend.builtins import METHODS, call_builtin, missing
 from aotc.frontend.emitter import mistake
@@ -28,6 +29,9 @@ from aotc.frontend.values import (
 )
 from aotc.ir.core import Value
 from aotc.ir.diagnostics import current_loc, did_you_mean
+from aotc.ir.types import ScalarType
+
+_CAST = type_cast("Builtin", METHODS["cast"])
 
 
 def call(frame: Frame, node: ast.Call) -> Operand:
@@ -96,6 +100,9 @@ def call_operand(
         return _call_static(function, args, kwargs)
     if isinstance(function, Missing):
         raise missing(function)
+    if isinstance(function, ScalarType):
+        # Real kernels write `tl.float32(0.0)` for a run-time scalar of that type.
+        return call_builtin(program.emit, _CAST, (*args, function), kwargs)
     if isinstance(function, External):
         raise mistake(
             f"{function.path} is not known without running the file",

@@ -226,7 +226,7 @@ def _bitwise(name: str, op: operators.Emit) -> Callable[..., Value]:
 def _extremum(
     name: str, op: Callable[..., Value], predicate: arith.Predicate
 ) -> Callable[..., Operand]:
-    def function(  # noqa: PLR0917 - Triton's signature
+    def function(
         emit: Emitter,
         input: Operand,  # noqa: A002 - Triton's parameter name
         axis: Operand = None,

@@ -139,7 +139,7 @@ int native_read_grid(struct launch *launch, PyObject *object) {
     if (object == Py_None) {
         return 0;
     }
-    if (PyLong_Check(object)) {
+    if (PyIndex_Check(object) && !PySequence_Check(object)) {
         items = PyTuple_Pack(1, object);
     } else {
         items = PySequence_Check(object) ? PySequence_Tuple(object) : NULL;

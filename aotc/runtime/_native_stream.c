@@ -54,7 +54,7 @@ int native_read_stream(struct launch *launch, PyObject *object) {
     if (object == Py_None) {
         return 0;
     }
-    PyObject *handle = PyLong_Check(object) ? Py_NewRef(object) : stream_handle(launch->state, object);
+    PyObject *handle = PyIndex_Check(object) ? Py_NewRef(object) : stream_handle(launch->state, object);
     PyObject *number = handle == NULL ? NULL : PyNumber_Index(handle);
     const unsigned long long value = number == NULL ? 0 : PyLong_AsUnsignedLongLong(number);
     Py_XDECREF(handle);

@@ -45,22 +45,39 @@ __all__ = ["RULES", "Argument", "InterpretError", "Interpreter", "run"]
 
 
 def run(
-    kernel: Kernel, grid: Sequence[int], args: Sequence[Argument], *, poison_seed: int = 0
+    kernel: Kernel,
+    grid: Sequence[int],
+    args: Sequence[Argument],
+    *,
+    poison_seed: int = 0,
+    check_races: bool = True,
 ) -> None:
     """Run `kernel` over `grid` with `args` in the order of its parameters.
 
     A pointer parameter takes an array, which is changed in place and may be a view of another
-    one; a scalar parameter takes a number. Raises: InterpretError.
+    one; a scalar parameter takes a number. Without `check_races`, accesses to shared memory count
+    as ordered as they stand: for gpu IR whose barriers are still to be inserted.
+
+    Raises: InterpretError.
     """
-    Interpreter(kernel, args, poison_seed=poison_seed).run(grid)
+    interpreter = Interpreter(kernel, args, poison_seed=poison_seed, check_races=check_races)
+    interpreter.run(grid)
 
 
 class Interpreter:
     """Run one kernel on the arguments it was built with."""
 
-    def __init__(self, kernel: Kernel, args: Sequence[Argument], *, poison_seed: int = 0) -> None:
+    def __init__(
+        self,
+        kernel: Kernel,
+        args: Sequence[Argument],
+        *,
+        poison_seed: int = 0,
+        check_races: bool = True,
+    ) -> None:
         """Bind `args`. Raises: InterpretError if one does not fit its parameter or its promise."""
         self.kernel = kernel
+        self.check_races = check_races
         self.memory = Memory()
         self.poison = Poison(poison_seed)
         if len(args) != len(kernel.params):
@@ -79,7 +96,10 @@ class Interpreter:
         extents = (*grid, 1, 1)[:3]
         with np.errstate(all="ignore"):
             for z, y, x in itertools.product(*map(range, reversed(extents))):
-                program = Program(RULES, self.memory, self.poison, (x, y, z), extents)
+                program = Program(
+                    *(RULES, self.memory, self.poison, (x, y, z), extents),
+                    check_races=self.check_races,
+                )
                 program.run_block(self.kernel.body, self._args)
 
     def _bind(self, info: ParamInfo, type_: Type, arg: Argument) -> Array:

@@ -16,7 +16,6 @@ Invariant: no byte outside the arrays handed over is read or written; what is tr
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -188,9 +187,3 @@ def _memory_dtype(element: ScalarType) -> np.dtype[Any]:
 
 def _bits(values: Array) -> Array:
     return np.ascontiguousarray(values).view(f"u{values.dtype.itemsize}")
-
-
-def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any], offset_elems: int = 0) -> Array:
-    """Return an uninitialised array that a kernel sees `offset_elems` past an aligned address."""
-    count = math.prod(shape)
-    return np.empty(count + offset_elems, dtype)[offset_elems:].reshape(shape)

@@ -46,9 +46,11 @@ class Program:
         poison: Poison,
         place: tuple[int, ...],
         grid: tuple[int, ...],
+        *,
+        check_races: bool = True,
     ) -> None:
         self.memory = memory
-        self.shared = SharedMemory(poison)
+        self.shared = SharedMemory(poison, check_races=check_races)
         self.poison = poison
         self.place = place
         self.grid = grid

@@ -24,8 +24,8 @@ static const char damaged[] = "the archive is damaged: copy or build it again";
 
 /* ---- the header ----------------------------------------------------------------------------- */
 
-static aotc_status bad_header(const char *file, aotc_error *error, const char *field, const char *expected,
-                              uint64_t got) {
+static aotc_status bad_header(const char *file, aotc_error *error, const char *field,
+                              const char *expected, uint64_t got) {
     return AOTCI_FAIL(error, AOTC_ERROR_FORMAT, .file = file, .field = field, .expected = expected,
                       .got = aotci_text("%" PRIu64, got).chars, .remedy = damaged);
 }
@@ -35,7 +35,8 @@ static aotc_status bad_header(const char *file, aotc_error *error, const char *f
 static aotc_status check_header(const char *file, const unsigned char *data, uint64_t size_bytes,
                                 struct header_record *header, aotc_error *error) {
     if (size_bytes < HEADER_BYTES || memcmp(data, magic, sizeof magic) != 0) {
-        return AOTCI_FAIL(error, AOTC_ERROR_FORMAT, .file = file, .field = "header", .expected = "an archive",
+        return AOTCI_FAIL(error, AOTC_ERROR_FORMAT, .file = file, .field = "header",
+                          .expected = "an archive",
                           .got = size_bytes < HEADER_BYTES ? "fewer bytes than its header has"
                                                            : "a file of another kind",
                           .remedy = "check the path; archives end in .aotc");
@@ -69,18 +70,20 @@ static aotc_status check_header(const char *file, const unsigned char *data, uin
         }
     }
     if (header->index_bytes > LIMIT_INDEX_BYTES || header->file_bytes > LIMIT_FILE_BYTES) {
-        return AOTCI_FAIL(error, AOTC_ERROR_LIMIT, .file = file, .field = "index_bytes, file_bytes",
-                          .expected = "at most 16 MiB and 4 GiB",
-                          .got = aotci_text("%" PRIu64 " and %" PRIu64, header->index_bytes,
-                                            header->file_bytes).chars,
-                          .remedy = damaged);
+        return AOTCI_FAIL(
+            error, AOTC_ERROR_LIMIT, .file = file, .field = "index_bytes, file_bytes",
+            .expected = "at most 16 MiB and 4 GiB",
+            .got = aotci_text("%" PRIu64 " and %" PRIu64, header->index_bytes, header->file_bytes)
+                       .chars,
+            .remedy = damaged);
     }
     if (header->file_bytes != size_bytes) {
-        return bad_header(file, error, "file size", aotci_text("%" PRIu64, header->file_bytes).chars,
-                          size_bytes);
+        return bad_header(file, error, "file size",
+                          aotci_text("%" PRIu64, header->file_bytes).chars, size_bytes);
     }
     if (header->index_bytes % 8 != 0 || header->index_bytes > size_bytes - HEADER_BYTES) {
-        return bad_header(file, error, "index_bytes", "a multiple of 8 inside the file", header->index_bytes);
+        return bad_header(file, error, "index_bytes", "a multiple of 8 inside the file",
+                          header->index_bytes);
     }
     return AOTC_OK;
 }
@@ -97,8 +100,9 @@ static aotc_status check_index_sum(const struct aotc_archive *archive, aotc_erro
     aotci_sha256_end(&hash, digest);
     const struct header_record *stored = (const void *)archive->index;
     if (memcmp(digest, stored->index_sha256, sizeof digest) != 0) {
-        return AOTCI_FAIL(error, AOTC_ERROR_CHECKSUM, .file = archive->name, .field = "header and index",
-                          .expected = "the bytes that were written", .got = "others", .remedy = damaged);
+        return AOTCI_FAIL(error, AOTC_ERROR_CHECKSUM, .file = archive->name,
+                          .field = "header and index", .expected = "the bytes that were written",
+                          .got = "others", .remedy = damaged);
     }
     return AOTC_OK;
 }
@@ -128,7 +132,8 @@ static void destroy(struct aotc_archive *archive) {
     const aotc_allocator allocator = archive->allocator;
     aotci_unload(archive);
     (void)pthread_mutex_destroy(&archive->lock);
-    aotci_deallocate(&allocator, archive->guards, aotci_count(archive, SECTION_GUARDS), sizeof *archive->guards);
+    aotci_deallocate(&allocator, archive->guards, aotci_count(archive, SECTION_GUARDS),
+                     sizeof *archive->guards);
     aotci_deallocate(&allocator, archive->kernels, aotci_count(archive, SECTION_KERNELS),
                      sizeof *archive->kernels);
     aotci_deallocate(&allocator, archive->index, archive->index_bytes, 1);
@@ -167,7 +172,8 @@ static aotc_status make_kernels(struct aotc_archive *archive, aotc_error *error)
 /* Check an archive whose bytes are at `archive->file`. */
 static aotc_status check_contents(struct aotc_archive *archive, uint32_t flags, aotc_error *error) {
     struct header_record header;
-    aotc_status status = check_header(archive->name, archive->file, archive->file_bytes, &header, error);
+    aotc_status status =
+        check_header(archive->name, archive->file, archive->file_bytes, &header, error);
     if (status != AOTC_OK) {
         return status;
     }
@@ -186,29 +192,33 @@ static aotc_status check_contents(struct aotc_archive *archive, uint32_t flags, 
         status = aotci_validate_records(archive, error);
     }
     if (status == AOTC_OK && (flags & AOTC_OPEN_REQUIRE_SIGNATURE) != 0) {
-        return AOTCI_FAIL(error, AOTC_ERROR_SIGNATURE, .file = archive->name, .field = "signature",
-                          .expected = "a signed archive", .got = "none: format 1.0 has no signatures",
-                          .remedy = "verify the file before opening it, and drop AOTC_OPEN_REQUIRE_SIGNATURE");
+        return AOTCI_FAIL(
+            error, AOTC_ERROR_SIGNATURE, .file = archive->name, .field = "signature",
+            .expected = "a signed archive", .got = "none: format 1.0 has no signatures",
+            .remedy = "verify the file before opening it, and drop AOTC_OPEN_REQUIRE_SIGNATURE");
     }
     for (uint32_t i = 0; status == AOTC_OK && (flags & AOTC_OPEN_VERIFY_BLOBS) != 0 &&
-                         i < aotci_count(archive, SECTION_BLOBS); ++i) {
+                         i < aotci_count(archive, SECTION_BLOBS);
+         ++i) {
         status = aotci_blob_verify(archive, i, error);
     }
     return status == AOTC_OK ? make_kernels(archive, error) : status;
 }
 
 /* Make an archive without contents, from options that may be NULL. */
-static aotc_status create(const char *name, const aotc_open_options *given, struct aotc_archive **created,
-                          uint32_t *flags, aotc_error *error) {
+static aotc_status create(const char *name, const aotc_open_options *given,
+                          struct aotc_archive **created, uint32_t *flags, aotc_error *error) {
     const aotc_open_options defaults = AOTC_OPEN_OPTIONS_INIT;
     const aotc_open_options *options = given == NULL ? &defaults : given;
-    const uint32_t known_flags = AOTC_OPEN_COPY | AOTC_OPEN_REQUIRE_SIGNATURE | AOTC_OPEN_VERIFY_BLOBS;
+    const uint32_t known_flags =
+        AOTC_OPEN_COPY | AOTC_OPEN_REQUIRE_SIGNATURE | AOTC_OPEN_VERIFY_BLOBS;
     if (!aotci_is_struct(options, options->struct_size, sizeof *options) ||
         (options->flags & ~known_flags) != 0 ||
         (options->allocator.allocate == NULL) != (options->allocator.deallocate == NULL)) {
-        return AOTCI_FAIL(error, AOTC_ERROR_ARG, .file = name, .field = "aotc_open_options",
-                          .expected = "AOTC_OPEN_OPTIONS_INIT, known flags, both allocator functions or none",
-                          .got = "something else");
+        return AOTCI_FAIL(
+            error, AOTC_ERROR_ARG, .file = name, .field = "aotc_open_options",
+            .expected = "AOTC_OPEN_OPTIONS_INIT, known flags, both allocator functions or none",
+            .got = "something else");
     }
     struct aotc_archive *archive = aotci_allocate(&options->allocator, 1, sizeof *archive);
     if (archive == NULL) {
@@ -218,7 +228,8 @@ static aotc_status create(const char *name, const aotc_open_options *given, stru
     atomic_init(&archive->references, 1);
     atomic_init(&archive->contexts, NULL);
     (void)pthread_mutex_init(&archive->lock, NULL);
-    archive->decompress = options->decompress == NULL ? aotci_default_decompress() : options->decompress;
+    archive->decompress =
+        options->decompress == NULL ? aotci_default_decompress() : options->decompress;
     archive->decompress_user = options->decompress_user;
     archive->name = copy_string(&archive->allocator, name);
     if (options->driver_path != NULL) {
@@ -245,7 +256,8 @@ static aotc_status finish(struct aotc_archive *archive, aotc_status status, aotc
 
 static aotc_status io_error(const char *path, aotc_error *error, const char *field, int number,
                             const char *got) {
-    return AOTCI_FAIL(error, AOTC_ERROR_IO, .file = path, .field = field, .expected = "a file that can be read",
+    return AOTCI_FAIL(error, AOTC_ERROR_IO, .file = path, .field = field,
+                      .expected = "a file that can be read",
                       .got = got == NULL ? strerror(number) : got, .os_error = number,
                       .remedy = "check the path and its permissions");
 }
@@ -254,7 +266,8 @@ static aotc_status io_error(const char *path, aotc_error *error, const char *fie
 static int64_t read_bytes(int descriptor, unsigned char *target, uint64_t size_bytes) {
     uint64_t done = 0;
     while (done < size_bytes) {
-        const ssize_t count = pread(descriptor, target + done, (size_t)(size_bytes - done), (off_t)done);
+        const ssize_t count =
+            pread(descriptor, target + done, (size_t)(size_bytes - done), (off_t)done);
         if (count < 0 && errno == EINTR) {
             continue;
         }
@@ -275,7 +288,8 @@ static aotc_status read_file(struct aotc_archive *archive, int descriptor, aotc_
         return io_error(archive->name, error, "fstat", errno, NULL);
     }
     if (!S_ISREG(information.st_mode)) {
-        return io_error(archive->name, error, "file", S_ISDIR(information.st_mode) ? EISDIR : EINVAL,
+        return io_error(archive->name, error, "file",
+                        S_ISDIR(information.st_mode) ? EISDIR : EINVAL,
                         S_ISDIR(information.st_mode) ? "a directory" : "not a regular file");
     }
     /* The header first: what it says is checked before memory for the rest is asked for. */
@@ -302,19 +316,20 @@ static aotc_status read_file(struct aotc_archive *archive, int descriptor, aotc_
         return io_error(archive->name, error, "read", errno, NULL);
     }
     if ((uint64_t)got_bytes != size_bytes) {
-        return io_error(archive->name, error, "read", EIO, "a file that became shorter while it was read");
+        return io_error(archive->name, error, "read", EIO,
+                        "a file that became shorter while it was read");
     }
     return AOTC_OK;
 }
 
-aotc_status aotc_open_file(const char *path, const aotc_open_options *options, aotc_archive **archive,
-                           aotc_error *error) {
+aotc_status aotc_open_file(const char *path, const aotc_open_options *options,
+                           aotc_archive **archive, aotc_error *error) {
     if (archive != NULL) {
         *archive = NULL;
     }
     if (path == NULL || archive == NULL) {
-        return AOTCI_FAIL(error, AOTC_ERROR_ARG, .field = "aotc_open_file", .expected = "a path and a result",
-                          .got = "NULL");
+        return AOTCI_FAIL(error, AOTC_ERROR_ARG, .field = "aotc_open_file",
+                          .expected = "a path and a result", .got = "NULL");
     }
     struct aotc_archive *created = NULL;
     uint32_t flags = 0;
@@ -357,7 +372,8 @@ aotc_status aotc_open_memory(const void *data, size_t size_bytes, const aotc_ope
         status = check_header(created->name, data, size_bytes, &header, error);
         if (status == AOTC_OK) {
             created->owned_file = aotci_allocate(&created->allocator, size_bytes, 1);
-            status = created->owned_file == NULL ? no_memory(created->name, error, "copy") : AOTC_OK;
+            status =
+                created->owned_file == NULL ? no_memory(created->name, error, "copy") : AOTC_OK;
         }
         if (status == AOTC_OK) {
             created->file = memcpy(created->owned_file, data, size_bytes);
@@ -377,7 +393,8 @@ void aotc_retain(aotc_archive *archive) {
 }
 
 void aotc_release(aotc_archive *archive) {
-    if (archive != NULL && atomic_fetch_sub_explicit(&archive->references, 1, memory_order_acq_rel) == 1) {
+    if (archive != NULL &&
+        atomic_fetch_sub_explicit(&archive->references, 1, memory_order_acq_rel) == 1) {
         destroy(archive);
     }
 }

@@ -1,8 +1,8 @@
 /* archive.h: an opened archive in memory.
  *
  * Opening checks everything that the index says (validate.c), so afterwards its records are used in
- * place and without checks. What is loaded for GPUs is added by load.c and only ever grows, each piece
- * published whole, so launches read it without a lock.
+ * place and without checks. What is loaded for GPUs is added by load.c and only ever grows, each
+ * piece published whole, so launches read it without a lock.
  */
 #ifndef AOTCI_ARCHIVE_H
 #define AOTCI_ARCHIVE_H
@@ -15,7 +15,8 @@
 #include "error.h"
 #include "format.h"
 
-/* A section of the index. `stride` exceeds the record's size in archives of a newer minor version. */
+/* A section of the index. `stride` exceeds the record's size in archives of a newer minor version.
+ */
 struct aotci_table {
     const unsigned char *records;
     uint32_t count;
@@ -72,7 +73,8 @@ struct aotc_archive {
 
 /* Memory from the archive's allocator. Zero bytes are one byte. `aotci_allocate` clears it. */
 void *aotci_allocate(const aotc_allocator *allocator, size_t count, size_t element_bytes);
-void aotci_deallocate(const aotc_allocator *allocator, void *memory, size_t count, size_t element_bytes);
+void aotci_deallocate(const aotc_allocator *allocator, void *memory, size_t count,
+                      size_t element_bytes);
 
 static inline const void *aotci_record(const struct aotc_archive *archive, enum section_kind kind,
                                        uint32_t index) {
@@ -88,9 +90,10 @@ static inline const char *aotci_string(const struct aotc_archive *archive, uint3
     return (const char *)archive->sections[SECTION_STRINGS].records + offset;
 }
 
-#define AOTCI_RECORD_ACCESSOR(name, type, kind)                                                     \
-    static inline const struct type *aotci_##name(const struct aotc_archive *archive, uint32_t index) { \
-        return (const struct type *)aotci_record(archive, kind, index);                             \
+#define AOTCI_RECORD_ACCESSOR(name, type, kind)                                                    \
+    static inline const struct type *aotci_##name(const struct aotc_archive *archive,              \
+                                                  uint32_t index) {                                \
+        return (const struct type *)aotci_record(archive, kind, index);                            \
     }
 AOTCI_RECORD_ACCESSOR(target, target_record, SECTION_TARGETS)
 AOTCI_RECORD_ACCESSOR(kernel_record, kernel_record, SECTION_KERNELS)

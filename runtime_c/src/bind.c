@@ -1,7 +1,7 @@
 /* bind.c: check the arguments and choices of a launch, and number their combination.
  *
- * On the way to every launch: one pass over the arguments, one over the choices. Everything that makes
- * a message is in functions of its own that are called only to fail.
+ * On the way to every launch: one pass over the arguments, one over the choices. Everything that
+ * makes a message is in functions of its own that are called only to fail.
  */
 #include <inttypes.h>
 #include <string.h>
@@ -12,11 +12,11 @@ static const struct {
     const char *name;
     uint32_t bytes;
 } dtypes[] = {
-    [AOTC_DTYPE_NONE] = {"none", 0}, [AOTC_I1] = {"i1", 1},           [AOTC_I8] = {"i8", 1},
-    [AOTC_I16] = {"i16", 2},         [AOTC_I32] = {"i32", 4},         [AOTC_I64] = {"i64", 8},
-    [AOTC_U8] = {"u8", 1},           [AOTC_U16] = {"u16", 2},         [AOTC_U32] = {"u32", 4},
-    [AOTC_U64] = {"u64", 8},         [AOTC_FP16] = {"fp16", 2},       [AOTC_BF16] = {"bf16", 2},
-    [AOTC_FP32] = {"fp32", 4},       [AOTC_FP64] = {"fp64", 8},       [AOTC_FP8E4NV] = {"fp8e4nv", 1},
+    [AOTC_DTYPE_NONE] = {"none", 0}, [AOTC_I1] = {"i1", 1},     [AOTC_I8] = {"i8", 1},
+    [AOTC_I16] = {"i16", 2},         [AOTC_I32] = {"i32", 4},   [AOTC_I64] = {"i64", 8},
+    [AOTC_U8] = {"u8", 1},           [AOTC_U16] = {"u16", 2},   [AOTC_U32] = {"u32", 4},
+    [AOTC_U64] = {"u64", 8},         [AOTC_FP16] = {"fp16", 2}, [AOTC_BF16] = {"bf16", 2},
+    [AOTC_FP32] = {"fp32", 4},       [AOTC_FP64] = {"fp64", 8}, [AOTC_FP8E4NV] = {"fp8e4nv", 1},
     [AOTC_FP8E5] = {"fp8e5", 1},
 };
 
@@ -32,7 +32,8 @@ uint32_t aotc_dtype_bytes(aotc_dtype dtype) {
     return index < sizeof dtypes / sizeof *dtypes ? dtypes[index].bytes : 0;
 }
 
-/* ---- arguments -------------------------------------------------------------------------------- */
+/* ---- arguments --------------------------------------------------------------------------------
+ */
 
 aotc_status aotci_bad_argument(const struct aotc_kernel *kernel, aotc_error *error, uint32_t param,
                                const char *expected, const char *got) {
@@ -51,14 +52,16 @@ static aotc_status wrong_count(const struct aotc_kernel *kernel, const aotc_laun
         const struct param_record *param = aotci_param(archive, kernel->record->first_param + i);
         aotci_text_add(&names, "%s%s", i == 0 ? "" : ", ", aotci_string(archive, param->name));
     }
-    return AOTCI_FAIL(error, AOTC_ERROR_ARG, .file = archive->name, .kernel = kernel->name, .field = "arguments",
-                      .expected = aotci_text("%" PRIu32 " (%s)", kernel->record->param_count, names.chars).chars,
-                      .got = aotci_text("%" PRIu32, desc->arg_count).chars);
+    return AOTCI_FAIL(
+        error, AOTC_ERROR_ARG, .file = archive->name, .kernel = kernel->name, .field = "arguments",
+        .expected = aotci_text("%" PRIu32 " (%s)", kernel->record->param_count, names.chars).chars,
+        .got = aotci_text("%" PRIu32, desc->arg_count).chars);
 }
 
 static aotc_status wrong_kind(const struct aotc_kernel *kernel, uint32_t index, const aotc_arg *arg,
                               aotc_error *error) {
-    const struct param_record *param = aotci_param(kernel->archive, kernel->record->first_param + index);
+    const struct param_record *param =
+        aotci_param(kernel->archive, kernel->record->first_param + index);
     return aotci_bad_argument(kernel, error, index, kind_names[param->kind],
                               arg->kind <= AOTC_TENSOR ? kind_names[arg->kind] : "an unknown kind");
 }
@@ -67,27 +70,30 @@ static aotc_status wrong_kind(const struct aotc_kernel *kernel, uint32_t index, 
 static struct aotci_text dtype_list(const struct type_variable_record *variable) {
     struct aotci_text list = {""};
     for (unsigned i = 0; i < variable->dtype_count; ++i) {
-        aotci_text_add(&list, "%s%s", i == 0 ? "" : ", ", aotc_dtype_name((aotc_dtype)variable->dtypes[i]));
+        aotci_text_add(&list, "%s%s", i == 0 ? "" : ", ",
+                       aotc_dtype_name((aotc_dtype)variable->dtypes[i]));
     }
     return list;
 }
 
-static aotc_status wrong_dtype(const struct aotc_kernel *kernel, uint32_t index, const aotc_arg *arg,
-                               unsigned bound, aotc_error *error) {
+static aotc_status wrong_dtype(const struct aotc_kernel *kernel, uint32_t index,
+                               const aotc_arg *arg, unsigned bound, aotc_error *error) {
     const struct aotc_archive *archive = kernel->archive;
     const struct param_record *param = aotci_param(archive, kernel->record->first_param + index);
     const char *got = aotc_dtype_name((aotc_dtype)arg->dtype);
     if (param->type_variable == 0) {
-        return aotci_bad_argument(kernel, error, index, aotc_dtype_name((aotc_dtype)param->dtype), got);
+        return aotci_bad_argument(kernel, error, index, aotc_dtype_name((aotc_dtype)param->dtype),
+                                  got);
     }
-    const struct type_variable_record *variable =
-        aotci_type_variable(archive, kernel->record->first_type_variable + param->type_variable - 1u);
+    const struct type_variable_record *variable = aotci_type_variable(
+        archive, kernel->record->first_type_variable + param->type_variable - 1u);
     const char *name = aotci_string(archive, variable->name);
     if (bound != AOTC_DTYPE_NONE) {
-        return aotci_bad_argument(
-            kernel, error, index,
-            aotci_text("%s, as the arguments of type %s before it", aotc_dtype_name((aotc_dtype)bound), name).chars,
-            got);
+        return aotci_bad_argument(kernel, error, index,
+                                  aotci_text("%s, as the arguments of type %s before it",
+                                             aotc_dtype_name((aotc_dtype)bound), name)
+                                      .chars,
+                                  got);
     }
     return aotci_bad_argument(kernel, error, index,
                               aotci_text("%s for %s", dtype_list(variable).chars, name).chars, got);
@@ -106,24 +112,28 @@ static aotc_status check_form(const struct aotc_kernel *kernel, uint32_t index, 
     if (param->kind == AOTC_TENSOR) {
         const aotc_tensor *tensor = arg->as.tensor;
         if (tensor == NULL || tensor->shape == NULL || tensor->strides == NULL) {
-            return aotci_bad_argument(kernel, error, index, "a tensor with shape and strides", "NULL");
+            return aotci_bad_argument(kernel, error, index, "a tensor with shape and strides",
+                                      "NULL");
         }
         if (tensor->rank != param->rank) {
-            return aotci_bad_argument(kernel, error, index, aotci_text("a tensor of rank %u", param->rank).chars,
+            return aotci_bad_argument(kernel, error, index,
+                                      aotci_text("a tensor of rank %u", param->rank).chars,
                                       aotci_text("rank %" PRIu32, tensor->rank).chars);
         }
     }
     return AOTC_OK;
 }
 
-/* What the arguments so far say about a type variable; the dtype is AOTC_DTYPE_NONE before any does. */
+/* What the arguments so far say about a type variable; the dtype is AOTC_DTYPE_NONE before any
+ * does. */
 struct binding {
     uint8_t dtype;
     uint8_t digit;
 };
 
 /* Bind a type variable to the dtype of an argument, or compare with what it is bound to. */
-static bool bind_type(const struct type_variable_record *variable, struct binding *binding, uint32_t dtype) {
+static bool bind_type(const struct type_variable_record *variable, struct binding *binding,
+                      uint32_t dtype) {
     if (binding->dtype != AOTC_DTYPE_NONE) {
         return binding->dtype == dtype;
     }
@@ -145,11 +155,12 @@ static aotc_status number_types(const struct aotc_kernel *kernel, const struct b
         const struct type_variable_record *variable =
             aotci_type_variable(archive, kernel->record->first_type_variable + i);
         if (bindings[i].dtype == AOTC_DTYPE_NONE && variable->dtype_count > 1) {
-            return AOTCI_FAIL(error, AOTC_ERROR_ARG, .file = archive->name, .kernel = kernel->name,
-                              .field = aotci_text("type %s", aotci_string(archive, variable->name)).chars,
-                              .expected = aotci_text("an argument that says which: %s",
-                                                     dtype_list(variable).chars).chars,
-                              .got = "pointers without a dtype");
+            return AOTCI_FAIL(
+                error, AOTC_ERROR_ARG, .file = archive->name, .kernel = kernel->name,
+                .field = aotci_text("type %s", aotci_string(archive, variable->name)).chars,
+                .expected =
+                    aotci_text("an argument that says which: %s", dtype_list(variable).chars).chars,
+                .got = "pointers without a dtype");
         }
         *combination = *combination * variable->dtype_count + bindings[i].digit;
     }
@@ -161,7 +172,8 @@ static aotc_status bind_types(const struct aotc_kernel *kernel, const aotc_launc
     const struct aotc_archive *archive = kernel->archive;
     const struct kernel_record *record = kernel->record;
     struct binding bindings[LIMIT_TYPE_VARIABLES] = {{0}};
-    if (desc->arg_count != record->param_count || (record->param_count != 0 && desc->args == NULL)) {
+    if (desc->arg_count != record->param_count ||
+        (record->param_count != 0 && desc->args == NULL)) {
         return wrong_count(kernel, desc, error);
     }
     for (uint32_t i = 0; i < record->param_count; ++i) {
@@ -189,7 +201,8 @@ static aotc_status bind_types(const struct aotc_kernel *kernel, const aotc_launc
     return number_types(kernel, bindings, combination, error);
 }
 
-/* ---- choices ---------------------------------------------------------------------------------- */
+/* ---- choices ----------------------------------------------------------------------------------
+ */
 
 struct aotci_text aotci_value_text(const aotc_value *value) {
     switch (value->kind) {
@@ -216,7 +229,8 @@ bool aotci_same_value(const aotc_value *a, const aotc_value *b) {
     case AOTC_VALUE_NULL:
         return true;
     case AOTC_VALUE_STRING:
-        return a->as.string != NULL && b->as.string != NULL && strcmp(a->as.string, b->as.string) == 0;
+        return a->as.string != NULL && b->as.string != NULL &&
+               strcmp(a->as.string, b->as.string) == 0;
     case AOTC_VALUE_FLOAT:
         return memcmp(&a->as.real, &b->as.real, sizeof a->as.real) == 0;
     default:
@@ -224,13 +238,14 @@ bool aotci_same_value(const aotc_value *a, const aotc_value *b) {
     }
 }
 
-static aotc_value choice_value(const struct aotc_archive *archive, const struct choice_record *choice,
-                               uint32_t index) {
+static aotc_value choice_value(const struct aotc_archive *archive,
+                               const struct choice_record *choice, uint32_t index) {
     return aotci_value_of(archive, aotci_value(archive, choice->first_value + index));
 }
 
-static aotc_status wrong_choice(const struct aotc_kernel *kernel, const struct choice_record *choice,
-                                const aotc_value *given, aotc_error *error) {
+static aotc_status wrong_choice(const struct aotc_kernel *kernel,
+                                const struct choice_record *choice, const aotc_value *given,
+                                aotc_error *error) {
     const struct aotc_archive *archive = kernel->archive;
     struct aotci_text list = {""};
     for (uint32_t i = 0; i < choice->value_count; ++i) {
@@ -248,7 +263,8 @@ static aotc_status unknown_choice(const struct aotc_kernel *kernel, const aotc_l
     const struct aotc_archive *archive = kernel->archive;
     struct aotci_text list = {""};
     for (uint32_t i = 0; i < kernel->record->choice_count; ++i) {
-        const struct choice_record *choice = aotci_choice(archive, kernel->record->first_choice + i);
+        const struct choice_record *choice =
+            aotci_choice(archive, kernel->record->first_choice + i);
         aotci_text_add(&list, "%s%s", i == 0 ? "" : ", ", aotci_string(archive, choice->name));
     }
     struct aotci_text given = {""};
@@ -256,7 +272,8 @@ static aotc_status unknown_choice(const struct aotc_kernel *kernel, const aotc_l
         const char *name = desc->choices[i].name;
         aotci_text_add(&given, "%s%s", i == 0 ? "" : ", ", name == NULL ? "NULL" : name);
     }
-    return AOTCI_FAIL(error, AOTC_ERROR_ARG, .file = archive->name, .kernel = kernel->name, .field = "choices",
+    return AOTCI_FAIL(error, AOTC_ERROR_ARG, .file = archive->name, .kernel = kernel->name,
+                      .field = "choices",
                       .expected = kernel->record->choice_count == 0
                                       ? "none: the kernel has no choices"
                                       : aotci_text("each once, of %s", list.chars).chars,
@@ -282,7 +299,8 @@ static aotc_status bind_choices(const struct aotc_kernel *kernel, const aotc_lau
     const struct aotc_archive *archive = kernel->archive;
     uint32_t used_count = 0;
     for (uint32_t i = 0; i < kernel->record->choice_count; ++i) {
-        const struct choice_record *choice = aotci_choice(archive, kernel->record->first_choice + i);
+        const struct choice_record *choice =
+            aotci_choice(archive, kernel->record->first_choice + i);
         const aotc_value *given = find_given(desc, aotci_string(archive, choice->name), i);
         uint32_t digit = 0;
         if (given != NULL) {
@@ -302,8 +320,8 @@ static aotc_status bind_choices(const struct aotc_kernel *kernel, const aotc_lau
     return used_count == desc->choice_count ? AOTC_OK : unknown_choice(kernel, desc, error);
 }
 
-aotc_status aotci_bind(const struct aotc_kernel *kernel, const aotc_launch_desc *desc, uint32_t *combination,
-                       aotc_error *error) {
+aotc_status aotci_bind(const struct aotc_kernel *kernel, const aotc_launch_desc *desc,
+                       uint32_t *combination, aotc_error *error) {
     const aotc_status status = bind_types(kernel, desc, combination, error);
     return status == AOTC_OK ? bind_choices(kernel, desc, combination, error) : status;
 }

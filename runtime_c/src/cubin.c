@@ -37,13 +37,15 @@ _Static_assert(sizeof(struct elf_section) == 64, "ELF64 section header");
 _Static_assert(sizeof(struct elf_program) == 56, "ELF64 program header");
 
 /* The tables need no alignment, so their entries are copied out. */
-static struct elf_section section_at(const unsigned char *image, const struct elf_header *header, unsigned i) {
+static struct elf_section section_at(const unsigned char *image, const struct elf_header *header,
+                                     unsigned i) {
     struct elf_section section;
     memcpy(&section, image + header->section_offset + (size_t)i * sizeof section, sizeof section);
     return section;
 }
 
-static struct elf_program program_at(const unsigned char *image, const struct elf_header *header, unsigned i) {
+static struct elf_program program_at(const unsigned char *image, const struct elf_header *header,
+                                     unsigned i) {
     struct elf_program program;
     memcpy(&program, image + header->program_offset + (size_t)i * sizeof program, sizeof program);
     return program;
@@ -99,7 +101,8 @@ const char *aotci_cubin_check(const unsigned char *image, size_t size_bytes, uns
     }
     for (unsigned i = 0; i < header->section_count; ++i) {
         const struct elf_section section = section_at(image, header, i);
-        if (section.type != SHT_NOBITS && !cover(section.offset, section.size, size_bytes, &extent)) {
+        if (section.type != SHT_NOBITS &&
+            !cover(section.offset, section.size, size_bytes, &extent)) {
             return "a cubin with a section outside it";
         }
     }

@@ -1,9 +1,9 @@
 /* dispatch.c: load a kernel's variants and lay out the table that launches search.
  *
- * A variant is loaded in four steps: its blob becomes a library (once for an archive, whatever the number of
- * GPUs), the function is found and compared with the index, attributes are set for the device, and the code is
- * forced into the context, because the driver would otherwise load it at the first launch, which a stream
- * capture forbids. The table is built whole and then published.
+ * A variant is loaded in four steps: its blob becomes a library (once for an archive, whatever the
+ * number of GPUs), the function is found and compared with the index, attributes are set for the
+ * device, and the code is forced into the context, because the driver would otherwise load it at
+ * the first launch, which a stream capture forbids. The table is built whole and then published.
  */
 #include "dispatch.h"
 
@@ -23,7 +23,8 @@ aotc_status aotci_load_failure(const struct loading *loading, CUresult result, c
     return aotci_driver_fail(&loading->archive->driver, result, loading->error, detail);
 }
 
-/* ---- one variant ------------------------------------------------------------------------------ */
+/* ---- one variant ------------------------------------------------------------------------------
+ */
 
 /* Check a decoded cubin and hand it to the driver. */
 static aotc_status load_image(const struct loading *loading, const struct variant_record *variant,
@@ -31,27 +32,33 @@ static aotc_status load_image(const struct loading *loading, const struct varian
     struct aotc_archive *archive = loading->archive;
     const struct target_record *target = aotci_target(archive, variant->target);
     const char *wrong = aotci_cubin_check(image, aotci_blob(archive, variant->cubin)->raw_bytes,
-                                        10u * target->major + target->minor);
+                                          10u * target->major + target->minor);
     if (wrong != NULL) {
-        return AOTCI_FAIL(loading->error, AOTC_ERROR_FORMAT, .file = archive->name,
-                          .kernel = loading->kernel->name,
-                          .field = aotci_text("blob %" PRIu32, variant->cubin).chars,
-                          .expected = aotci_text("a cubin for %s", aotci_string(archive, target->name)).chars,
-                          .got = wrong, .remedy = "the archive is damaged or its writer is wrong: build it again");
+        return AOTCI_FAIL(
+            loading->error, AOTC_ERROR_FORMAT, .file = archive->name,
+            .kernel = loading->kernel->name,
+            .field = aotci_text("blob %" PRIu32, variant->cubin).chars,
+            .expected = aotci_text("a cubin for %s", aotci_string(archive, target->name)).chars,
+            .got = wrong,
+            .remedy = "the archive is damaged or its writer is wrong: build it again");
     }
     const char *symbol = aotci_string(archive, variant->symbol);
     if (!aotci_cubin_has_function(image, symbol)) {
-        return AOTCI_FAIL(loading->error, AOTC_ERROR_NOT_FOUND, .file = archive->name,
-                          .kernel = loading->kernel->name,
-                          .field = aotci_text("blob %" PRIu32, variant->cubin).chars,
-                          .expected = aotci_text("the function %s", symbol).chars, .got = "a cubin without it",
-                          .remedy = "the archive is damaged or its writer is wrong: build it again");
+        return AOTCI_FAIL(
+            loading->error, AOTC_ERROR_NOT_FOUND, .file = archive->name,
+            .kernel = loading->kernel->name,
+            .field = aotci_text("blob %" PRIu32, variant->cubin).chars,
+            .expected = aotci_text("the function %s", symbol).chars, .got = "a cubin without it",
+            .remedy = "the archive is damaged or its writer is wrong: build it again");
     }
-    const CUresult result = archive->driver.library_load(library, image, NULL, NULL, 0, NULL, NULL, 0);
-    return result == CUDA_SUCCESS ? AOTC_OK : aotci_load_failure(loading, result, "cuLibraryLoadData");
+    const CUresult result =
+        archive->driver.library_load(library, image, NULL, NULL, 0, NULL, NULL, 0);
+    return result == CUDA_SUCCESS ? AOTC_OK
+                                  : aotci_load_failure(loading, result, "cuLibraryLoadData");
 }
 
-static aotc_status load_library(const struct loading *loading, const struct variant_record *variant) {
+static aotc_status load_library(const struct loading *loading,
+                                const struct variant_record *variant) {
     struct aotc_archive *archive = loading->archive;
     CUlibrary *library = &archive->libraries[variant->cubin];
     unsigned char *image = NULL;
@@ -82,18 +89,22 @@ static aotc_status check_params(const struct loading *loading, const struct vari
     size_t size_bytes = 0;
     bool equal = true;
     for (; equal && i < variant->cubin_param_count; ++i) {
-        const struct cubin_param_record *param = aotci_cubin_param(archive, variant->first_cubin_param + i);
-        equal = archive->driver.kernel_get_param_info(kernel, i, &offset, &size_bytes) == CUDA_SUCCESS &&
+        const struct cubin_param_record *param =
+            aotci_cubin_param(archive, variant->first_cubin_param + i);
+        equal = archive->driver.kernel_get_param_info(kernel, i, &offset, &size_bytes) ==
+                    CUDA_SUCCESS &&
                 offset == param->offset && size_bytes == param->size;
     }
-    if (equal && archive->driver.kernel_get_param_info(kernel, i, &offset, &size_bytes) != CUDA_SUCCESS) {
+    if (equal &&
+        archive->driver.kernel_get_param_info(kernel, i, &offset, &size_bytes) != CUDA_SUCCESS) {
         return AOTC_OK;
     }
-    return AOTCI_FAIL(loading->error, AOTC_ERROR_FORMAT, .file = archive->name, .kernel = loading->kernel->name,
-                      .field = aotci_text("function %s", aotci_string(archive, variant->symbol)).chars,
-                      .expected = "the parameters that the index lists",
-                      .got = aotci_text("a difference at number %" PRIu32, equal ? i : i - 1).chars,
-                      .remedy = "the archive is damaged or its writer is wrong: build it again");
+    return AOTCI_FAIL(
+        loading->error, AOTC_ERROR_FORMAT, .file = archive->name, .kernel = loading->kernel->name,
+        .field = aotci_text("function %s", aotci_string(archive, variant->symbol)).chars,
+        .expected = "the parameters that the index lists",
+        .got = aotci_text("a difference at number %" PRIu32, equal ? i : i - 1).chars,
+        .remedy = "the archive is damaged or its writer is wrong: build it again");
 }
 
 static aotc_status find_kernel(const struct loading *loading, uint32_t index) {
@@ -107,8 +118,8 @@ static aotc_status find_kernel(const struct loading *loading, uint32_t index) {
     if (status != AOTC_OK) {
         return status;
     }
-    const CUresult result = archive->driver.library_get_kernel(&kernel, archive->libraries[variant->cubin],
-                                                               aotci_string(archive, variant->symbol));
+    const CUresult result = archive->driver.library_get_kernel(
+        &kernel, archive->libraries[variant->cubin], aotci_string(archive, variant->symbol));
     if (result != CUDA_SUCCESS) {
         return aotci_load_failure(loading, result, "cuLibraryGetKernel");
     }
@@ -119,21 +130,23 @@ static aotc_status find_kernel(const struct loading *loading, uint32_t index) {
     return status;
 }
 
-static aotc_status set_attributes(const struct loading *loading, const struct variant_record *variant,
-                                  CUkernel kernel) {
+static aotc_status set_attributes(const struct loading *loading,
+                                  const struct variant_record *variant, CUkernel kernel) {
     const struct aotci_driver *driver = &loading->archive->driver;
     const CUdevice device = loading->context->device;
     CUresult result = CUDA_SUCCESS;
-    if ((uint64_t)variant->dynamic_shared_bytes + variant->static_shared_bytes > DEFAULT_SHARED_BYTES) {
+    if ((uint64_t)variant->dynamic_shared_bytes + variant->static_shared_bytes >
+        DEFAULT_SHARED_BYTES) {
         result = driver->kernel_set_attribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
                                               (int)variant->dynamic_shared_bytes, kernel, device);
     }
     if (result == CUDA_SUCCESS &&
         variant->cluster[0] * variant->cluster[1] * variant->cluster[2] > PORTABLE_CLUSTER) {
-        result = driver->kernel_set_attribute(CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1, kernel,
-                                              device);
+        result = driver->kernel_set_attribute(CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED,
+                                              1, kernel, device);
     }
-    return result == CUDA_SUCCESS ? AOTC_OK : aotci_load_failure(loading, result, "cuKernelSetAttribute");
+    return result == CUDA_SUCCESS ? AOTC_OK
+                                  : aotci_load_failure(loading, result, "cuKernelSetAttribute");
 }
 
 /* Load the code into the current context. */
@@ -166,18 +179,22 @@ static aotc_status load_variant(const struct loading *loading, uint32_t index) {
     return status;
 }
 
-/* ---- which variants --------------------------------------------------------------------------- */
+/* ---- which variants ---------------------------------------------------------------------------
+ */
 
-/* How much better a target is for a compute capability than another: 0 if it does not run there. `a`
- * before `f` before plain, then the greater minor. */
+/* How much better a target is for a compute capability than another: 0 if it does not run there.
+ * `a` before `f` before plain, then the greater minor. */
 static unsigned target_rank(const struct target_record *target, int major, int minor) {
-    static const unsigned char order[] = {[FEATURE_PLAIN] = 1, [FEATURE_FAMILY] = 2, [FEATURE_ARCH] = 3};
-    const bool runs = target->feature == FEATURE_ARCH ? target->minor == minor : target->minor <= minor;
+    static const unsigned char order[] = {
+        [FEATURE_PLAIN] = 1, [FEATURE_FAMILY] = 2, [FEATURE_ARCH] = 3};
+    const bool runs =
+        target->feature == FEATURE_ARCH ? target->minor == minor : target->minor <= minor;
     return target->major == major && runs ? order[target->feature] * 16u + target->minor : 0;
 }
 
 static bool fits_shared(const struct variant_record *variant, const struct aotci_context *context) {
-    return (uint64_t)variant->dynamic_shared_bytes + variant->static_shared_bytes <= context->shared_bytes;
+    return (uint64_t)variant->dynamic_shared_bytes + variant->static_shared_bytes <=
+           context->shared_bytes;
 }
 
 /* The variants of one target, and how far they are taken up into runs. */
@@ -187,8 +204,8 @@ struct span {
     uint32_t end;
 };
 
-/* Find the spans of a kernel's variants for the targets that run in a context, best first. A target is
- * one span because variants are in the order of targets. */
+/* Find the spans of a kernel's variants for the targets that run in a context, best first. A target
+ * is one span because variants are in the order of targets. */
 static unsigned find_spans(const struct loading *loading, struct span spans[LIMIT_TARGETS]) {
     const struct kernel_record *record = loading->kernel->record;
     const struct aotci_context *context = loading->context;
@@ -216,8 +233,8 @@ static unsigned find_spans(const struct loading *loading, struct span spans[LIMI
 }
 
 /* The smallest combination that the spans have left; false if none has any. */
-static bool next_combination(const struct aotc_archive *archive, const struct span *spans, unsigned count,
-                             uint32_t *combination) {
+static bool next_combination(const struct aotc_archive *archive, const struct span *spans,
+                             unsigned count, uint32_t *combination) {
     bool found = false;
     for (unsigned i = 0; i < count; ++i) {
         if (spans[i].next < spans[i].end) {
@@ -229,21 +246,24 @@ static bool next_combination(const struct aotc_archive *archive, const struct sp
     return found;
 }
 
-/* ---- dispatch tables --------------------------------------------------------------------------- */
+/* ---- dispatch tables ---------------------------------------------------------------------------
+ */
 
 void aotci_free_dispatch(const struct aotc_archive *archive, const struct aotc_kernel *kernel,
                          struct aotci_dispatch *dispatch) {
     if (dispatch != NULL) {
         const uint32_t capacity = kernel->record->variant_count;
         aotci_deallocate(&archive->allocator, dispatch->runs, capacity, sizeof *dispatch->runs);
-        aotci_deallocate(&archive->allocator, dispatch->candidates, capacity, sizeof *dispatch->candidates);
+        aotci_deallocate(&archive->allocator, dispatch->candidates, capacity,
+                         sizeof *dispatch->candidates);
         aotci_deallocate(&archive->allocator, dispatch, 1, sizeof *dispatch);
     }
 }
 
-/* Merge the spans into runs: for each combination first the best target's variants, in their order. */
-static aotc_status fill_dispatch(const struct loading *loading, struct span *spans, unsigned span_count,
-                                 struct aotci_dispatch *dispatch) {
+/* Merge the spans into runs: for each combination first the best target's variants, in their order.
+ */
+static aotc_status fill_dispatch(const struct loading *loading, struct span *spans,
+                                 unsigned span_count, struct aotci_dispatch *dispatch) {
     const struct aotc_archive *archive = loading->archive;
     uint32_t combination = 0;
     while (next_combination(archive, spans, span_count, &combination)) {
@@ -286,12 +306,14 @@ aotc_status aotci_load_kernel(const struct loading *loading) {
     struct aotci_dispatch *dispatch = aotci_allocate(&archive->allocator, 1, sizeof *dispatch);
     if (dispatch != NULL) {
         dispatch->runs = aotci_allocate(&archive->allocator, capacity, sizeof *dispatch->runs);
-        dispatch->candidates = aotci_allocate(&archive->allocator, capacity, sizeof *dispatch->candidates);
+        dispatch->candidates =
+            aotci_allocate(&archive->allocator, capacity, sizeof *dispatch->candidates);
     }
     if (dispatch == NULL || dispatch->runs == NULL || dispatch->candidates == NULL) {
         aotci_free_dispatch(archive, kernel, dispatch);
-        return AOTCI_FAIL(loading->error, AOTC_ERROR_NOMEM, .file = archive->name, .kernel = kernel->name,
-                          .field = "dispatch table", .expected = "memory", .got = "none");
+        return AOTCI_FAIL(loading->error, AOTC_ERROR_NOMEM, .file = archive->name,
+                          .kernel = kernel->name, .field = "dispatch table", .expected = "memory",
+                          .got = "none");
     }
     struct span spans[LIMIT_TARGETS];
     const unsigned span_count = find_spans(loading, spans);
@@ -311,28 +333,35 @@ aotc_status aotci_refuse(const struct aotc_kernel *kernel, const struct aotci_co
     struct aotci_text targets = {""};
     uint64_t least_bytes = UINT64_MAX;
     uint32_t before = UINT32_MAX;
-    for (uint32_t i = record->first_variant; i < record->first_variant + record->variant_count; ++i) {
+    for (uint32_t i = record->first_variant; i < record->first_variant + record->variant_count;
+         ++i) {
         const struct variant_record *variant = aotci_variant(archive, i);
         const struct target_record *target = aotci_target(archive, variant->target);
         if (variant->target != before) {
-            aotci_text_add(&targets, "%s%s", before == UINT32_MAX ? "" : ", ", aotci_string(archive, target->name));
+            aotci_text_add(&targets, "%s%s", before == UINT32_MAX ? "" : ", ",
+                           aotci_string(archive, target->name));
             before = variant->target;
         }
-        const uint64_t bytes = (uint64_t)variant->dynamic_shared_bytes + variant->static_shared_bytes;
+        const uint64_t bytes =
+            (uint64_t)variant->dynamic_shared_bytes + variant->static_shared_bytes;
         if (target_rank(target, context->major, context->minor) != 0 && bytes < least_bytes) {
             least_bytes = bytes;
         }
     }
     if (least_bytes != UINT64_MAX && least_bytes > context->shared_bytes) {
-        return AOTCI_FAIL(error, AOTC_ERROR_ARG, .file = archive->name, .kernel = kernel->name,
-                          .field = "shared memory",
-                          .expected = aotci_text("at most %" PRIu32 " bytes, as this GPU has",
-                                                 context->shared_bytes).chars,
-                          .got = aotci_text("%" PRIu64 " bytes in the smallest variant", least_bytes).chars,
-                          .remedy = "build a config that uses less");
+        return AOTCI_FAIL(
+            error, AOTC_ERROR_ARG, .file = archive->name, .kernel = kernel->name,
+            .field = "shared memory",
+            .expected =
+                aotci_text("at most %" PRIu32 " bytes, as this GPU has", context->shared_bytes)
+                    .chars,
+            .got = aotci_text("%" PRIu64 " bytes in the smallest variant", least_bytes).chars,
+            .remedy = "build a config that uses less");
     }
-    return AOTCI_FAIL(error, AOTC_ERROR_ARCH, .file = archive->name, .kernel = kernel->name, .field = "target",
-                      .expected = aotci_text("a GPU for %s", targets.chars).chars,
-                      .got = aotci_text("compute capability %d.%d", context->major, context->minor).chars,
-                      .remedy = aotci_text("build the archive for sm_%d%d", context->major, context->minor).chars);
+    return AOTCI_FAIL(
+        error, AOTC_ERROR_ARCH, .file = archive->name, .kernel = kernel->name, .field = "target",
+        .expected = aotci_text("a GPU for %s", targets.chars).chars,
+        .got = aotci_text("compute capability %d.%d", context->major, context->minor).chars,
+        .remedy =
+            aotci_text("build the archive for sm_%d%d", context->major, context->minor).chars);
 }

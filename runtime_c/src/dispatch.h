@@ -12,8 +12,8 @@ struct loading {
     aotc_error *error;
 };
 
-/* Load a kernel into the current context, which `loading` names, unless it is there. A kernel that cannot
- * run there gets an empty table. */
+/* Load a kernel into the current context, which `loading` names, unless it is there. A kernel that
+ * cannot run there gets an empty table. */
 aotc_status aotci_load_kernel(const struct loading *loading);
 
 void aotci_free_dispatch(const struct aotc_archive *archive, const struct aotc_kernel *kernel,

@@ -1,7 +1,7 @@
 /* driver.c: find the CUDA driver at run time, and put its errors into ours.
  *
- * libcuda is never linked: the program must start on a machine without a GPU, and say clearly what is
- * missing when it needs one.
+ * libcuda is never linked: the program must start on a machine without a GPU, and say clearly what
+ * is missing when it needs one.
  */
 #include "driver.h"
 
@@ -12,8 +12,8 @@
 
 enum { MIN_DRIVER_VERSION = 12000 };
 
-typedef CUresult (*get_proc_address_fn)(const char *symbol, void **function, int version, uint64_t flags,
-                                        int *query_result);
+typedef CUresult (*get_proc_address_fn)(const char *symbol, void **function, int version,
+                                        uint64_t flags, int *query_result);
 typedef CUresult (*driver_get_version_fn)(int *version);
 typedef void (*generic_fn)(void);
 
@@ -42,7 +42,8 @@ static aotc_status find_loader(void *library, const char *path, int *version,
     *get_proc_address = (get_proc_address_fn)to_function(dlsym(library, "cuGetProcAddress_v2"));
     if (*version < MIN_DRIVER_VERSION || *get_proc_address == NULL) {
         return AOTCI_FAIL(error, AOTC_ERROR_DRIVER, .file = path, .field = "CUDA driver",
-                          .expected = "CUDA 12.0 or newer (driver 525)", .got = version_text(*version).chars,
+                          .expected = "CUDA 12.0 or newer (driver 525)",
+                          .got = version_text(*version).chars,
                           .remedy = "install a newer NVIDIA driver");
     }
     return AOTC_OK;
@@ -50,21 +51,22 @@ static aotc_status find_loader(void *library, const char *path, int *version,
 
 static aotc_status find_functions(struct aotci_driver *driver, get_proc_address_fn get_proc_address,
                                   const char *path, aotc_error *error) {
-#define AOTCI_DRIVER_FIND(member, symbol, min_version, required, parameters)                              \
-    {                                                                                                     \
-        void *found = NULL;                                                                               \
-        int query = 0;                                                                                    \
-        const bool known = driver->version >= (min_version);                                              \
-        if (known && get_proc_address(#symbol, &found, (min_version), 0, &query) != CUDA_SUCCESS) {       \
-            found = NULL;                                                                                 \
-        }                                                                                                 \
-        if (found == NULL && (required)) {                                                                \
-            return AOTCI_FAIL(error, AOTC_ERROR_DRIVER, .file = path, .field = #symbol,                   \
-                              .expected = "a driver that has it",                                         \
-                              .got = version_text(driver->version).chars,                                 \
-                              .remedy = "install a newer NVIDIA driver");                                 \
-        }                                                                                                 \
-        driver->member = (CUresult(*) parameters)to_function(found);                                      \
+#define AOTCI_DRIVER_FIND(member, symbol, min_version, required, parameters)                       \
+    {                                                                                              \
+        void *found = NULL;                                                                        \
+        int query = 0;                                                                             \
+        const bool known = driver->version >= (min_version);                                       \
+        if (known &&                                                                               \
+            get_proc_address(#symbol, &found, (min_version), 0, &query) != CUDA_SUCCESS) {         \
+            found = NULL;                                                                          \
+        }                                                                                          \
+        if (found == NULL && (required)) {                                                         \
+            return AOTCI_FAIL(error, AOTC_ERROR_DRIVER, .file = path, .field = #symbol,            \
+                              .expected = "a driver that has it",                                  \
+                              .got = version_text(driver->version).chars,                          \
+                              .remedy = "install a newer NVIDIA driver");                          \
+        }                                                                                          \
+        driver->member = (CUresult(*) parameters)to_function(found);                               \
     }
     AOTCI_DRIVER_FUNCTIONS(AOTCI_DRIVER_FIND)
 #undef AOTCI_DRIVER_FIND
@@ -76,10 +78,10 @@ aotc_status aotci_driver_open(struct aotci_driver *driver, const char *path, aot
     void *library = dlopen(file, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (library == NULL) {
         const char *reason = dlerror();
-        return AOTCI_FAIL(error, AOTC_ERROR_DRIVER, .file = file, .field = "CUDA driver",
-                          .expected = "a library that can be loaded",
-                          .got = reason == NULL ? "none" : reason,
-                          .remedy = "install the NVIDIA driver; in a container, start it with GPU access");
+        return AOTCI_FAIL(
+            error, AOTC_ERROR_DRIVER, .file = file, .field = "CUDA driver",
+            .expected = "a library that can be loaded", .got = reason == NULL ? "none" : reason,
+            .remedy = "install the NVIDIA driver; in a container, start it with GPU access");
     }
     struct aotci_driver found = {0};
     get_proc_address_fn get_proc_address = NULL;
@@ -102,8 +104,9 @@ aotc_status aotci_driver_open(struct aotci_driver *driver, const char *path, aot
         result = CUDA_ERROR_NO_DEVICE;
     }
     if (result != CUDA_SUCCESS) {
-        return aotci_driver_fail(&found, result, error,
-                                 (struct aotci_detail){.file = file, .field = "cuInit", .expected = "a GPU"});
+        return aotci_driver_fail(
+            &found, result, error,
+            (struct aotci_detail){.file = file, .field = "cuInit", .expected = "a GPU"});
     }
     *driver = found;
     return AOTC_OK;
@@ -118,25 +121,28 @@ static const struct meaning {
     {CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_OUT_OF_MEMORY, AOTC_ERROR_CUDA, "free GPU memory"},
     {CUDA_ERROR_NOT_INITIALIZED, CUDA_ERROR_NOT_INITIALIZED, AOTC_ERROR_CUDA,
      "was this process forked after CUDA was used? start workers with exec (spawn)"},
-    {CUDA_ERROR_NO_DEVICE, CUDA_ERROR_NO_DEVICE, AOTC_ERROR_DRIVER, "check nvidia-smi and CUDA_VISIBLE_DEVICES"},
+    {CUDA_ERROR_NO_DEVICE, CUDA_ERROR_NO_DEVICE, AOTC_ERROR_DRIVER,
+     "check nvidia-smi and CUDA_VISIBLE_DEVICES"},
     {CUDA_ERROR_INVALID_IMAGE, CUDA_ERROR_INVALID_IMAGE, AOTC_ERROR_CUDA,
      "the driver may be older than the compiler of the archive"},
-    {CUDA_ERROR_INVALID_CONTEXT, CUDA_ERROR_INVALID_CONTEXT, AOTC_ERROR_STATE, "make a context current"},
+    {CUDA_ERROR_INVALID_CONTEXT, CUDA_ERROR_INVALID_CONTEXT, AOTC_ERROR_STATE,
+     "make a context current"},
     {CUDA_ERROR_NO_BINARY_FOR_GPU, CUDA_ERROR_NO_BINARY_FOR_GPU, AOTC_ERROR_ARCH,
      "build the archive for this GPU"},
     {222, 222, AOTC_ERROR_DRIVER, "install a newer NVIDIA driver"},
     {CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_INVALID_HANDLE, AOTC_ERROR_ARG, "check the stream"},
     {CUDA_ERROR_NOT_FOUND, CUDA_ERROR_NOT_FOUND, AOTC_ERROR_NOT_FOUND, NULL},
-    /* Illegal address, launch time-out, assert, hardware stack error to launch failure: the context is
-     * lost, and with it everything that the process does on the GPU. */
+    /* Illegal address, launch time-out, assert, hardware stack error to launch failure: the context
+     * is lost, and with it everything that the process does on the GPU. */
     {CUDA_ERROR_ILLEGAL_ADDRESS, CUDA_ERROR_ILLEGAL_ADDRESS, AOTC_ERROR_CUDA,
      "the GPU context is lost: restart the process"},
     {702, 702, AOTC_ERROR_CUDA, "the GPU context is lost: restart the process"},
     {710, 710, AOTC_ERROR_CUDA, "the GPU context is lost: restart the process"},
-    {714, CUDA_ERROR_LAUNCH_FAILED, AOTC_ERROR_CUDA, "the GPU context is lost: restart the process"},
+    {714, CUDA_ERROR_LAUNCH_FAILED, AOTC_ERROR_CUDA,
+     "the GPU context is lost: restart the process"},
     {720, 720, AOTC_ERROR_CUDA, "the grid does not fit on the GPU at once: make it smaller"},
-    {CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD, AOTC_ERROR_CAPTURE,
-     "do this outside of the stream capture"},
+    {CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD,
+     AOTC_ERROR_CAPTURE, "do this outside of the stream capture"},
 };
 
 aotc_status aotci_driver_fail(const struct aotci_driver *driver, CUresult result, aotc_error *error,

@@ -1,8 +1,9 @@
 /* driver.h: the CUDA driver, found at run time.
  *
- * No CUDA header and no CUDA library is needed to build: the few types used are declared here with the
- * layouts that cuda.h documents, and every entry point is looked up through cuGetProcAddress, for the
- * version named in the table, so that a newer driver behaves as the one that this was written for.
+ * No CUDA header and no CUDA library is needed to build: the few types used are declared here with
+ * the layouts that cuda.h documents, and every entry point is looked up through cuGetProcAddress,
+ * for the version named in the table, so that a newer driver behaves as the one that this was
+ * written for.
  */
 #ifndef AOTCI_DRIVER_H
 #define AOTCI_DRIVER_H
@@ -80,53 +81,57 @@ typedef struct CUtensorMap {
 } CUtensorMap;
 
 /* X(member, symbol, version as cuGetProcAddress takes it, required, parameters) */
-#define AOTCI_DRIVER_FUNCTIONS(X)                                                                         \
-    X(init, cuInit, 2000, true, (unsigned flags))                                                         \
-    X(get_error_name, cuGetErrorName, 6000, true, (CUresult result, const char **text))                   \
-    X(get_error_string, cuGetErrorString, 6000, true, (CUresult result, const char **text))               \
-    X(device_get_count, cuDeviceGetCount, 2000, true, (int *count))                                       \
-    X(device_get, cuDeviceGet, 2000, true, (CUdevice * device, int ordinal))                              \
-    X(device_get_attribute, cuDeviceGetAttribute, 2000, true,                                             \
-      (int *value, int attribute, CUdevice device))                                                       \
-    X(primary_retain, cuDevicePrimaryCtxRetain, 7000, true, (CUcontext * context, CUdevice device))       \
-    X(primary_release, cuDevicePrimaryCtxRelease, 11000, true, (CUdevice device))                         \
-    X(context_get_current, cuCtxGetCurrent, 4000, true, (CUcontext * context))                            \
-    X(context_push, cuCtxPushCurrent, 4000, true, (CUcontext context))                                    \
-    X(context_pop, cuCtxPopCurrent, 4000, true, (CUcontext * context))                                    \
-    X(context_get_device, cuCtxGetDevice, 2000, true, (CUdevice * device))                                \
-    X(stream_get_context, cuStreamGetCtx, 9020, true, (CUstream stream, CUcontext * context))             \
-    X(exchange_capture_mode, cuThreadExchangeStreamCaptureMode, 10010, true, (int *mode))                 \
-    X(library_load, cuLibraryLoadData, 12000, true,                                                       \
-      (CUlibrary * library, const void *code, int *jit_options, void **jit_values, unsigned jit_count,    \
-       int *options, void **values, unsigned count))                                                      \
-    X(library_unload, cuLibraryUnload, 12000, true, (CUlibrary library))                                  \
-    X(library_get_kernel, cuLibraryGetKernel, 12000, true,                                                \
-      (CUkernel * kernel, CUlibrary library, const char *name))                                           \
-    X(kernel_get_function, cuKernelGetFunction, 12000, true, (CUfunction * function, CUkernel kernel))    \
-    X(kernel_set_attribute, cuKernelSetAttribute, 12000, true,                                            \
-      (int attribute, int value, CUkernel kernel, CUdevice device))                                       \
-    X(function_get_attribute, cuFuncGetAttribute, 2020, true,                                             \
-      (int *value, int attribute, CUfunction function))                                                   \
-    X(function_load, cuFuncLoad, 12040, false, (CUfunction function))                                     \
-    X(kernel_get_param_info, cuKernelGetParamInfo, 12040, false,                                          \
-      (CUkernel kernel, size_t index, size_t *offset, size_t *size_bytes))                                \
-    X(launch, cuLaunchKernelEx, 11060, true,                                                              \
-      (const CUlaunchConfig *config, CUfunction function, void **params, void **extra))                   \
-    X(tensor_map_encode, cuTensorMapEncodeTiled, 12000, false,                                            \
-      (CUtensorMap * map, int data_type, unsigned rank, void *address, const uint64_t *dims,              \
-       const uint64_t *strides, const uint32_t *box, const uint32_t *element_strides, int interleave,     \
-       int swizzle, int l2_promotion, int oob_fill))
+#define AOTCI_DRIVER_FUNCTIONS(X)                                                                  \
+    X(init, cuInit, 2000, true, (unsigned flags))                                                  \
+    X(get_error_name, cuGetErrorName, 6000, true, (CUresult result, const char **text))            \
+    X(get_error_string, cuGetErrorString, 6000, true, (CUresult result, const char **text))        \
+    X(device_get_count, cuDeviceGetCount, 2000, true, (int *count))                                \
+    X(device_get, cuDeviceGet, 2000, true, (CUdevice * device, int ordinal))                       \
+    X(device_get_attribute, cuDeviceGetAttribute, 2000, true,                                      \
+      (int *value, int attribute, CUdevice device))                                                \
+    X(primary_retain, cuDevicePrimaryCtxRetain, 7000, true,                                        \
+      (CUcontext * context, CUdevice device))                                                      \
+    X(primary_release, cuDevicePrimaryCtxRelease, 11000, true, (CUdevice device))                  \
+    X(context_get_current, cuCtxGetCurrent, 4000, true, (CUcontext * context))                     \
+    X(context_push, cuCtxPushCurrent, 4000, true, (CUcontext context))                             \
+    X(context_pop, cuCtxPopCurrent, 4000, true, (CUcontext * context))                             \
+    X(context_get_device, cuCtxGetDevice, 2000, true, (CUdevice * device))                         \
+    X(context_get_id, cuCtxGetId, 12000, true, (CUcontext context, unsigned long long *id))        \
+    X(stream_get_context, cuStreamGetCtx, 9020, true, (CUstream stream, CUcontext * context))      \
+    X(exchange_capture_mode, cuThreadExchangeStreamCaptureMode, 10010, true, (int *mode))          \
+    X(library_load, cuLibraryLoadData, 12000, true,                                                \
+      (CUlibrary * library, const void *code, int *jit_options, void **jit_values,                 \
+       unsigned jit_count, int *options, void **values, unsigned count))                           \
+    X(library_unload, cuLibraryUnload, 12000, true, (CUlibrary library))                           \
+    X(library_get_kernel, cuLibraryGetKernel, 12000, true,                                         \
+      (CUkernel * kernel, CUlibrary library, const char *name))                                    \
+    X(kernel_get_function, cuKernelGetFunction, 12000, true,                                       \
+      (CUfunction * function, CUkernel kernel))                                                    \
+    X(kernel_set_attribute, cuKernelSetAttribute, 12000, true,                                     \
+      (int attribute, int value, CUkernel kernel, CUdevice device))                                \
+    X(function_get_attribute, cuFuncGetAttribute, 2020, true,                                      \
+      (int *value, int attribute, CUfunction function))                                            \
+    X(function_load, cuFuncLoad, 12040, false, (CUfunction function))                              \
+    X(kernel_get_param_info, cuKernelGetParamInfo, 12040, false,                                   \
+      (CUkernel kernel, size_t index, size_t *offset, size_t *size_bytes))                         \
+    X(launch, cuLaunchKernelEx, 11060, true,                                                       \
+      (const CUlaunchConfig *config, CUfunction function, void **params, void **extra))            \
+    X(tensor_map_encode, cuTensorMapEncodeTiled, 12000, false,                                     \
+      (CUtensorMap * map, int data_type, unsigned rank, void *address, const uint64_t *dims,       \
+       const uint64_t *strides, const uint32_t *box, const uint32_t *element_strides,              \
+       int interleave, int swizzle, int l2_promotion, int oob_fill))
 
 struct aotci_driver {
     int version; /* as cuDriverGetVersion gives it: 13000 for 13.0 */
-#define AOTCI_DRIVER_MEMBER(member, symbol, version, required, parameters) CUresult(*member) parameters;
+#define AOTCI_DRIVER_MEMBER(member, symbol, version, required, parameters)                         \
+    CUresult(*member) parameters;
     AOTCI_DRIVER_FUNCTIONS(AOTCI_DRIVER_MEMBER)
 #undef AOTCI_DRIVER_MEMBER
 };
 
-/* Find the driver and initialise it; `path` NULL is "libcuda.so.1". The library stays in memory until
- * the process ends, because the driver does not survive being unloaded. `driver` is written only on
- * success. DRIVER, CUDA. */
+/* Find the driver and initialise it; `path` NULL is "libcuda.so.1". The library stays in memory
+ * until the process ends, because the driver does not survive being unloaded. `driver` is written
+ * only on success. DRIVER, CUDA. */
 aotc_status aotci_driver_open(struct aotci_driver *driver, const char *path, aotc_error *error);
 
 /* Report a CUresult: the status it stands for, with its name, its text and what to do. `detail` may

@@ -88,7 +88,8 @@ static void compose_message(aotc_error *error) {
     if (error->kernel[0] != '\0') {
         say(error, "kernel '%s': ", error->kernel);
     }
-    say(error, "%s", error->field[0] != '\0' ? error->field : aotc_status_name((aotc_status)error->status));
+    say(error, "%s",
+        error->field[0] != '\0' ? error->field : aotc_status_name((aotc_status)error->status));
     if (error->expected[0] != '\0') {
         say(error, ": expected %s", error->expected);
     }

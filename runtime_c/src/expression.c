@@ -1,7 +1,7 @@
 /* expression.c: check and run the bytecode of integer expressions.
  *
- * The table of opcodes is docs/archive-format.md, section 6. Arithmetic is on 64-bit integers, and an
- * overflow or a division by zero ends the evaluation: no value is ever wrapped.
+ * The table of opcodes is docs/archive-format.md, section 6. Arithmetic is on 64-bit integers, and
+ * an overflow or a division by zero ends the evaluation: no value is ever wrapped.
  */
 #include "expression.h"
 
@@ -40,12 +40,12 @@ static const struct {
     uint8_t pops;
     uint8_t operand_bytes;
 } opcodes[OPCODE_COUNT] = {
-    [OP_CONST8] = {1, 1}, [OP_CONST32] = {1, 4}, [OP_CONST64] = {1, 8}, [OP_ARG] = {1, 2},
-    [OP_SHAPE] = {1, 3},  [OP_STRIDE] = {1, 3},  [OP_ADD] = {3, 0},     [OP_SUB] = {3, 0},
-    [OP_MUL] = {3, 0},    [OP_FLOORDIV] = {3, 0}, [OP_MOD] = {3, 0},    [OP_MIN] = {3, 0},
-    [OP_MAX] = {3, 0},    [OP_CDIV] = {3, 0},    [OP_NEG] = {2, 0},     [OP_EQ] = {3, 0},
-    [OP_NE] = {3, 0},     [OP_LT] = {3, 0},      [OP_LE] = {3, 0},      [OP_GT] = {3, 0},
-    [OP_GE] = {3, 0},     [OP_AND] = {3, 0},     [OP_OR] = {3, 0},      [OP_NOT] = {2, 0},
+    [OP_CONST8] = {1, 1}, [OP_CONST32] = {1, 4},  [OP_CONST64] = {1, 8}, [OP_ARG] = {1, 2},
+    [OP_SHAPE] = {1, 3},  [OP_STRIDE] = {1, 3},   [OP_ADD] = {3, 0},     [OP_SUB] = {3, 0},
+    [OP_MUL] = {3, 0},    [OP_FLOORDIV] = {3, 0}, [OP_MOD] = {3, 0},     [OP_MIN] = {3, 0},
+    [OP_MAX] = {3, 0},    [OP_CDIV] = {3, 0},     [OP_NEG] = {2, 0},     [OP_EQ] = {3, 0},
+    [OP_NE] = {3, 0},     [OP_LT] = {3, 0},       [OP_LE] = {3, 0},      [OP_GT] = {3, 0},
+    [OP_GE] = {3, 0},     [OP_AND] = {3, 0},      [OP_OR] = {3, 0},      [OP_NOT] = {2, 0},
 };
 
 static int64_t load_constant(const unsigned char *operand, unsigned operand_bytes) {
@@ -75,7 +75,8 @@ static bool is_shortest(int64_t constant, unsigned operand_bytes) {
     return operand_bytes == (fits_narrow ? 1u : fits_medium ? 4u : 8u);
 }
 
-const char *aotci_expression_check(const unsigned char *code, uint32_t code_bytes, uint32_t stack_depth) {
+const char *aotci_expression_check(const unsigned char *code, uint32_t code_bytes,
+                                   uint32_t stack_depth) {
     uint32_t depth = 0;
     uint32_t deepest = 0;
     for (uint32_t at = 0; at < code_bytes;) {
@@ -87,7 +88,8 @@ const char *aotci_expression_check(const unsigned char *code, uint32_t code_byte
         if (operand_bytes > code_bytes - at) {
             return "an operand that is cut short";
         }
-        if (opcode <= OP_CONST64 && !is_shortest(load_constant(code + at, operand_bytes), operand_bytes)) {
+        if (opcode <= OP_CONST64 &&
+            !is_shortest(load_constant(code + at, operand_bytes), operand_bytes)) {
             return "a constant that has a shorter form";
         }
         at += operand_bytes;
@@ -151,8 +153,8 @@ const char *aotci_expression_check_params(const struct aotc_archive *archive,
     return NULL;
 }
 
-void aotci_guard_compile(const struct aotc_archive *archive, const struct expression_record *expression,
-                         struct aotci_guard *guard) {
+void aotci_guard_compile(const struct aotc_archive *archive,
+                         const struct expression_record *expression, struct aotci_guard *guard) {
     *guard = (struct aotci_guard){.expression = expression};
     const unsigned char *code = aotci_record(archive, SECTION_CODE, expression->code_offset);
     const uint32_t code_bytes = expression->code_bytes;
@@ -175,7 +177,8 @@ void aotci_guard_compile(const struct aotc_archive *archive, const struct expres
 
 /* The argument as an integer; false if it is above 2^63 - 1. */
 static bool argument_value(const aotc_arg *arg, int64_t *value) {
-    const uint64_t bits = arg->kind == AOTC_TENSOR ? (uint64_t)(uintptr_t)arg->as.tensor->address : arg->as.bits;
+    const uint64_t bits =
+        arg->kind == AOTC_TENSOR ? (uint64_t)(uintptr_t)arg->as.tensor->address : arg->as.bits;
     if (arg->kind != AOTC_SCALAR) {
         *value = (int64_t)bits;
         return bits <= INT64_MAX;
@@ -247,7 +250,8 @@ static const char *apply(unsigned opcode, int64_t a, int64_t b, int64_t *value) 
         return failure == overflow ? NULL : failure; /* modulo -1 is 0, whatever the quotient */
     case OP_CDIV:
         failure = divide(a, b, value, &other);
-        *value += failure == NULL && other != 0; /* the quotient is not the greatest: it was rounded */
+        *value +=
+            failure == NULL && other != 0; /* the quotient is not the greatest: it was rounded */
         return failure;
     case OP_MIN:
         *value = a < b ? a : b;
@@ -282,8 +286,9 @@ static const char *apply(unsigned opcode, int64_t a, int64_t b, int64_t *value) 
     }
 }
 
-const char *aotci_evaluate(const struct aotc_archive *archive, const struct expression_record *expression,
-                           const aotc_arg *args, int64_t *value) {
+const char *aotci_evaluate(const struct aotc_archive *archive,
+                           const struct expression_record *expression, const aotc_arg *args,
+                           int64_t *value) {
     const unsigned char *code = aotci_record(archive, SECTION_CODE, expression->code_offset);
     const unsigned char *end = code + expression->code_bytes;
     int64_t stack[LIMIT_STACK];
@@ -298,7 +303,8 @@ const char *aotci_evaluate(const struct aotc_archive *archive, const struct expr
             *top++ = load_constant(code, opcodes[opcode].operand_bytes);
             break;
         case OP_ARG:
-            failure = argument_value(&args[load_param(code)], top++) ? NULL : "a value above 2^63 - 1";
+            failure =
+                argument_value(&args[load_param(code)], top++) ? NULL : "a value above 2^63 - 1";
             break;
         case OP_SHAPE:
             *top++ = args[load_param(code)].as.tensor->shape[code[2]];

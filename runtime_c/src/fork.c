@@ -1,8 +1,8 @@
 /* fork.c: tell a forked child from the process that loaded an archive.
  *
- * CUDA does not survive fork, and calling it in the child is undefined, so every launch must know. A page
- * that the kernel clears in a forked child tells the two apart for the price of one read; where there is no
- * such page, the process id does, for the price of a system call.
+ * CUDA does not survive fork, and calling it in the child is undefined, so every launch must know.
+ * A page that the kernel clears in a forked child tells the two apart for the price of one read;
+ * where there is no such page, the process id does, for the price of a system call.
  */
 #define _GNU_SOURCE /* MADV_WIPEONFORK */
 #include <sys/mman.h>
@@ -35,5 +35,6 @@ void aotci_unmark_process(struct aotc_archive *archive) {
 }
 
 bool aotci_is_forked(const struct aotc_archive *archive) {
-    return archive->fork_page != NULL ? *archive->fork_page == 0 : archive->process != (long)getpid();
+    return archive->fork_page != NULL ? *archive->fork_page == 0
+                                      : archive->process != (long)getpid();
 }

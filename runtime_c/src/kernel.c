@@ -4,7 +4,8 @@
 
 #include "archive.h"
 
-/* ---- by name ----------------------------------------------------------------------------------- */
+/* ---- by name -----------------------------------------------------------------------------------
+ */
 
 enum {
     NEAREST_COUNT = 3,
@@ -63,12 +64,14 @@ static struct aotci_text nearest_names(const aotc_archive *archive, const char *
         }
     }
     for (unsigned i = 0; i < found_count; ++i) {
-        aotci_text_add(&list, "%s'%s'", i == 0 ? "did you mean " : " or ", archive->kernels[found[i]].name);
+        aotci_text_add(&list, "%s'%s'", i == 0 ? "did you mean " : " or ",
+                       archive->kernels[found[i]].name);
     }
     return list;
 }
 
-static aotc_status unknown_kernel(const aotc_archive *archive, const char *name, aotc_error *error) {
+static aotc_status unknown_kernel(const aotc_archive *archive, const char *name,
+                                  aotc_error *error) {
     struct aotci_text remedy = nearest_names(archive, name);
     const uint32_t count = aotci_count(archive, SECTION_KERNELS);
     if (remedy.chars[0] == '\0') {
@@ -77,13 +80,13 @@ static aotc_status unknown_kernel(const aotc_archive *archive, const char *name,
             aotci_text_add(&remedy, "%s'%s'", i == 0 ? "" : ", ", archive->kernels[i].name);
         }
     }
-    return AOTCI_FAIL(error, AOTC_ERROR_NOT_FOUND, .file = archive->name, .kernel = name, .field = "kernel",
-                      .expected = "the name of a kernel in the archive", .got = aotci_text("'%s'", name).chars,
-                      .remedy = remedy.chars);
+    return AOTCI_FAIL(error, AOTC_ERROR_NOT_FOUND, .file = archive->name, .kernel = name,
+                      .field = "kernel", .expected = "the name of a kernel in the archive",
+                      .got = aotci_text("'%s'", name).chars, .remedy = remedy.chars);
 }
 
-aotc_status aotc_kernel_get(const aotc_archive *archive, const char *name, const aotc_kernel **kernel,
-                            aotc_error *error) {
+aotc_status aotc_kernel_get(const aotc_archive *archive, const char *name,
+                            const aotc_kernel **kernel, aotc_error *error) {
     if (kernel != NULL) {
         *kernel = NULL;
     }
@@ -109,7 +112,8 @@ aotc_status aotc_kernel_get(const aotc_archive *archive, const char *name, const
     return unknown_kernel(archive, name, error);
 }
 
-aotc_status aotc_kernel_get_at(const aotc_archive *archive, uint32_t index, const aotc_kernel **kernel) {
+aotc_status aotc_kernel_get_at(const aotc_archive *archive, uint32_t index,
+                               const aotc_kernel **kernel) {
     if (kernel == NULL) {
         return AOTC_ERROR_ARG;
     }
@@ -121,7 +125,8 @@ aotc_status aotc_kernel_get_at(const aotc_archive *archive, uint32_t index, cons
     return AOTC_OK;
 }
 
-/* ---- what there is ----------------------------------------------------------------------------- */
+/* ---- what there is -----------------------------------------------------------------------------
+ */
 
 aotc_value aotci_value_of(const struct aotc_archive *archive, const struct value_record *record) {
     aotc_value value = {.name = aotci_string(archive, record->name), .kind = record->kind};
@@ -133,9 +138,10 @@ aotc_value aotci_value_of(const struct aotc_archive *archive, const struct value
     return value;
 }
 
-/* Give the caller a record: as many bytes as both sides know. Nothing is written if it has no room for
- * the first version's. */
-static aotc_status give(void *target, uint32_t struct_size, const void *source, size_t known_bytes) {
+/* Give the caller a record: as many bytes as both sides know. Nothing is written if it has no room
+ * for the first version's. */
+static aotc_status give(void *target, uint32_t struct_size, const void *source,
+                        size_t known_bytes) {
     if (struct_size < known_bytes) {
         return AOTC_ERROR_ARG;
     }
@@ -181,11 +187,13 @@ aotc_status aotc_kernel_get_info(const aotc_kernel *kernel, aotc_kernel_info *in
     return GIVE(info, known);
 }
 
-aotc_status aotc_kernel_get_param(const aotc_kernel *kernel, uint32_t index, aotc_param_info *info) {
+aotc_status aotc_kernel_get_param(const aotc_kernel *kernel, uint32_t index,
+                                  aotc_param_info *info) {
     if (kernel == NULL || info == NULL || index >= kernel->record->param_count) {
         return AOTC_ERROR_ARG;
     }
-    const struct param_record *param = aotci_param(kernel->archive, kernel->record->first_param + index);
+    const struct param_record *param =
+        aotci_param(kernel->archive, kernel->record->first_param + index);
     const aotc_param_info known = {
         .kind = param->kind,
         .dtype = param->dtype,
@@ -214,11 +222,13 @@ aotc_status aotc_kernel_get_type_variable(const aotc_kernel *kernel, uint32_t in
     return GIVE(info, known);
 }
 
-aotc_status aotc_kernel_get_choice(const aotc_kernel *kernel, uint32_t index, aotc_choice_info *info) {
+aotc_status aotc_kernel_get_choice(const aotc_kernel *kernel, uint32_t index,
+                                   aotc_choice_info *info) {
     if (kernel == NULL || info == NULL || index >= kernel->record->choice_count) {
         return AOTC_ERROR_ARG;
     }
-    const struct choice_record *choice = aotci_choice(kernel->archive, kernel->record->first_choice + index);
+    const struct choice_record *choice =
+        aotci_choice(kernel->archive, kernel->record->first_choice + index);
     const aotc_choice_info known = {
         .value_count = choice->value_count,
         .name = aotci_string(kernel->archive, choice->name),
@@ -231,11 +241,13 @@ aotc_status aotc_kernel_get_choice_value(const aotc_kernel *kernel, uint32_t cho
     if (kernel == NULL || value == NULL || choice >= kernel->record->choice_count) {
         return AOTC_ERROR_ARG;
     }
-    const struct choice_record *record = aotci_choice(kernel->archive, kernel->record->first_choice + choice);
+    const struct choice_record *record =
+        aotci_choice(kernel->archive, kernel->record->first_choice + choice);
     if (index >= record->value_count) {
         return AOTC_ERROR_ARG;
     }
-    *value = aotci_value_of(kernel->archive, aotci_value(kernel->archive, record->first_value + index));
+    *value =
+        aotci_value_of(kernel->archive, aotci_value(kernel->archive, record->first_value + index));
     value->name = aotci_string(kernel->archive, record->name);
     return AOTC_OK;
 }
@@ -244,28 +256,34 @@ aotc_status aotc_kernel_get_constant(const aotc_kernel *kernel, uint32_t index, 
     if (kernel == NULL || value == NULL || index >= kernel->record->constant_count) {
         return AOTC_ERROR_ARG;
     }
-    *value = aotci_value_of(kernel->archive, aotci_value(kernel->archive, kernel->record->first_constant + index));
+    *value = aotci_value_of(kernel->archive,
+                            aotci_value(kernel->archive, kernel->record->first_constant + index));
     return AOTC_OK;
 }
 
-aotc_status aotc_kernel_get_guard(const aotc_kernel *kernel, uint32_t index, aotc_guard_info *info) {
+aotc_status aotc_kernel_get_guard(const aotc_kernel *kernel, uint32_t index,
+                                  aotc_guard_info *info) {
     if (kernel == NULL || info == NULL || index >= kernel->record->guard_count) {
         return AOTC_ERROR_ARG;
     }
-    const struct guard_record *guard = aotci_guard(kernel->archive, kernel->record->first_guard + index);
+    const struct guard_record *guard =
+        aotci_guard(kernel->archive, kernel->record->first_guard + index);
     const aotc_guard_info known = {
         .promised = (uint32_t)(kernel->record->promises >> index & 1),
         .text = aotci_string(kernel->archive, guard->text),
-        .expression = aotci_string(kernel->archive, aotci_expression(kernel->archive, guard->expression)->text),
+        .expression = aotci_string(kernel->archive,
+                                   aotci_expression(kernel->archive, guard->expression)->text),
     };
     return GIVE(info, known);
 }
 
-aotc_status aotc_kernel_get_config_size(const aotc_kernel *kernel, uint32_t config, uint32_t *entry_count) {
+aotc_status aotc_kernel_get_config_size(const aotc_kernel *kernel, uint32_t config,
+                                        uint32_t *entry_count) {
     if (kernel == NULL || entry_count == NULL || config >= kernel->record->config_count) {
         return AOTC_ERROR_ARG;
     }
-    *entry_count = aotci_config(kernel->archive, kernel->record->first_config + config)->entry_count;
+    *entry_count =
+        aotci_config(kernel->archive, kernel->record->first_config + config)->entry_count;
     return AOTC_OK;
 }
 
@@ -274,20 +292,24 @@ aotc_status aotc_kernel_get_config_entry(const aotc_kernel *kernel, uint32_t con
     if (kernel == NULL || value == NULL || config >= kernel->record->config_count) {
         return AOTC_ERROR_ARG;
     }
-    const struct config_record *record = aotci_config(kernel->archive, kernel->record->first_config + config);
+    const struct config_record *record =
+        aotci_config(kernel->archive, kernel->record->first_config + config);
     if (index >= record->entry_count) {
         return AOTC_ERROR_ARG;
     }
-    *value = aotci_value_of(kernel->archive, aotci_value(kernel->archive, record->first_entry + index));
+    *value =
+        aotci_value_of(kernel->archive, aotci_value(kernel->archive, record->first_entry + index));
     return AOTC_OK;
 }
 
-aotc_status aotc_kernel_get_variant(const aotc_kernel *kernel, uint32_t index, aotc_variant_info *info) {
+aotc_status aotc_kernel_get_variant(const aotc_kernel *kernel, uint32_t index,
+                                    aotc_variant_info *info) {
     if (kernel == NULL || info == NULL || index >= kernel->record->variant_count) {
         return AOTC_ERROR_ARG;
     }
     const struct aotc_archive *archive = kernel->archive;
-    const struct variant_record *variant = aotci_variant(archive, kernel->record->first_variant + index);
+    const struct variant_record *variant =
+        aotci_variant(archive, kernel->record->first_variant + index);
     const aotc_variant_info known = {
         .config = variant->config,
         .combination = variant->combination,

@@ -1,8 +1,9 @@
 /* launch.c: launch a kernel.
  *
- * The parameters are passed as an array of pointers, most of them straight to the caller's arguments: the
- * driver copies each by the size that the cubin states, and the low bytes come first on a little-endian
- * host. What is computed lies on this function's stack. Nothing is allocated, locked, loaded or set.
+ * The parameters are passed as an array of pointers, most of them straight to the caller's
+ * arguments: the driver copies each by the size that the cubin states, and the low bytes come first
+ * on a little-endian host. What is computed lies on this function's stack. Nothing is allocated,
+ * locked, loaded or set.
  */
 #include <inttypes.h>
 
@@ -19,12 +20,14 @@ static aotc_status check_scratch(const struct aotc_kernel *kernel, const aotc_la
     }
     if (desc->scratch == NULL || desc->scratch_bytes < chosen->scratch_bytes ||
         (uintptr_t)desc->scratch % align != 0) {
-        return AOTCI_FAIL(error, AOTC_ERROR_ARG, .file = kernel->archive->name, .kernel = kernel->name,
-                          .field = "scratch",
-                          .expected = aotci_text("%" PRIu64 " bytes of device memory, aligned to %" PRIu32,
-                                                 chosen->scratch_bytes, align).chars,
-                          .got = aotci_text("%" PRIu64 " bytes at %p", desc->scratch_bytes, desc->scratch).chars,
-                          .remedy = "ask aotc_select for the size");
+        return AOTCI_FAIL(
+            error, AOTC_ERROR_ARG, .file = kernel->archive->name, .kernel = kernel->name,
+            .field = "scratch",
+            .expected = aotci_text("%" PRIu64 " bytes of device memory, aligned to %" PRIu32,
+                                   chosen->scratch_bytes, align)
+                            .chars,
+            .got = aotci_text("%" PRIu64 " bytes at %p", desc->scratch_bytes, desc->scratch).chars,
+            .remedy = "ask aotc_select for the size");
     }
     return AOTC_OK;
 }
@@ -36,7 +39,8 @@ struct computed {
 };
 
 static aotc_status compute_value(const struct aotc_kernel *kernel, const aotc_launch_desc *desc,
-                                 const struct cubin_param_record *param, int64_t *value, aotc_error *error) {
+                                 const struct cubin_param_record *param, int64_t *value,
+                                 aotc_error *error) {
     const struct aotc_archive *archive = kernel->archive;
     const struct expression_record *expression = aotci_expression(archive, param->index);
     const char *failure = aotci_evaluate(archive, expression, desc->args, value);
@@ -44,10 +48,11 @@ static aotc_status compute_value(const struct aotc_kernel *kernel, const aotc_la
         failure = "a value above 32 bits";
     }
     if (failure != NULL) {
-        return AOTCI_FAIL(error, AOTC_ERROR_ARG, .file = archive->name, .kernel = kernel->name,
-                          .field = "computed parameter",
-                          .expected = aotci_text("a value of %s", aotci_string(archive, expression->text)).chars,
-                          .got = failure);
+        return AOTCI_FAIL(
+            error, AOTC_ERROR_ARG, .file = archive->name, .kernel = kernel->name,
+            .field = "computed parameter",
+            .expected = aotci_text("a value of %s", aotci_string(archive, expression->text)).chars,
+            .got = failure);
     }
     return AOTC_OK;
 }
@@ -59,7 +64,8 @@ static aotc_status gather(const struct aotc_kernel *kernel, const aotc_launch_de
     const struct aotc_archive *archive = kernel->archive;
     uint32_t computed_count = 0;
     for (uint32_t i = 0; i < variant->cubin_param_count; ++i) {
-        const struct cubin_param_record *param = aotci_cubin_param(archive, variant->first_cubin_param + i);
+        const struct cubin_param_record *param =
+            aotci_cubin_param(archive, variant->first_cubin_param + i);
         aotc_status status = AOTC_OK;
         switch (param->source) {
         case SOURCE_ARGUMENT:
@@ -71,7 +77,8 @@ static aotc_status gather(const struct aotc_kernel *kernel, const aotc_launch_de
         case SOURCE_TENSOR_MAP:
             params[i] = &computed->maps[param->index];
             status = aotci_tensor_map_encode(
-                kernel, desc, aotci_tensor_map(archive, variant->first_tensor_map + param->index), params[i], error);
+                kernel, desc, aotci_tensor_map(archive, variant->first_tensor_map + param->index),
+                params[i], error);
             break;
         default: /* SOURCE_EXPRESSION: the index was checked */
             params[i] = &computed->values[computed_count++];
@@ -110,8 +117,8 @@ static aotc_status start(const struct aotc_kernel *kernel, const aotc_launch_des
     }
     if ((desc->flags & AOTC_LAUNCH_PDL) != 0) {
         if ((variant->flags & VARIANT_WAITS_PDL) == 0) {
-            return AOTCI_FAIL(error, AOTC_ERROR_ARG, .file = kernel->archive->name, .kernel = kernel->name,
-                              .field = "AOTC_LAUNCH_PDL",
+            return AOTCI_FAIL(error, AOTC_ERROR_ARG, .file = kernel->archive->name,
+                              .kernel = kernel->name, .field = "AOTC_LAUNCH_PDL",
                               .expected = "a kernel that waits for the one before it",
                               .got = "one that does not", .remedy = "launch it without the flag");
         }
@@ -129,7 +136,8 @@ static aotc_status start(const struct aotc_kernel *kernel, const aotc_launch_des
     return AOTC_OK;
 }
 
-aotc_status aotc_launch(const aotc_kernel *kernel, const aotc_launch_desc *desc, aotc_error *error) {
+aotc_status aotc_launch(const aotc_kernel *kernel, const aotc_launch_desc *desc,
+                        aotc_error *error) {
     struct aotci_chosen chosen;
     struct computed computed;
     void *params[LIMIT_CUBIN_PARAMS];
@@ -144,12 +152,12 @@ aotc_status aotc_launch(const aotc_kernel *kernel, const aotc_launch_desc *desc,
     return status == AOTC_OK ? start(kernel, desc, &chosen, params, error) : status;
 }
 
-aotc_status aotc_select(const aotc_kernel *kernel, const aotc_launch_desc *desc, aotc_selection *selection,
-                        aotc_error *error) {
+aotc_status aotc_select(const aotc_kernel *kernel, const aotc_launch_desc *desc,
+                        aotc_selection *selection, aotc_error *error) {
     struct aotci_chosen chosen;
     if (selection == NULL || selection->struct_size < sizeof *selection) {
-        return AOTCI_FAIL(error, AOTC_ERROR_ARG, .field = "aotc_selection", .expected = "its size in struct_size",
-                          .got = "less");
+        return AOTCI_FAIL(error, AOTC_ERROR_ARG, .field = "aotc_selection",
+                          .expected = "its size in struct_size", .got = "less");
     }
     const aotc_status status = aotci_choose(kernel, desc, &chosen, error);
     if (status != AOTC_OK) {
@@ -158,7 +166,8 @@ aotc_status aotc_select(const aotc_kernel *kernel, const aotc_launch_desc *desc,
     const struct variant_record *variant = chosen.candidate->variant;
     const uint32_t first_variant = kernel->record->first_variant;
     const struct aotci_table *variants = &kernel->archive->sections[SECTION_VARIANTS];
-    const size_t place = (size_t)((const unsigned char *)variant - variants->records) / variants->stride;
+    const size_t place =
+        (size_t)((const unsigned char *)variant - variants->records) / variants->stride;
     *selection = (aotc_selection){
         .struct_size = selection->struct_size,
         .variant = (uint32_t)place - first_variant,

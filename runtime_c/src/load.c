@@ -1,7 +1,8 @@
 /* load.c: make kernels ready to launch in a context, and undo all of it at the end.
  *
- * Loads of an archive wait for each other; what they make is published piece by piece, each finished
- * (dispatch.c), so a load that fails half-way leaves what was there before, and launches go on meanwhile.
+ * Loads of an archive wait for each other; what they make is published piece by piece, each
+ * finished (dispatch.c), so a load that fails half-way leaves what was there before, and launches
+ * go on meanwhile.
  */
 #include "load.h"
 
@@ -9,30 +10,38 @@
 
 #include "dispatch.h"
 
-/* ---- contexts ---------------------------------------------------------------------------------- */
+/* ---- contexts ----------------------------------------------------------------------------------
+ */
 
-/* Make the table of the current context, or find it. */
+/* Make the table of the current context, or find it. A context at the address of one that was
+ * destroyed gets a table of its own, in front of the old one, since nothing is loaded in it. */
 static aotc_status find_context(struct loading *loading, CUcontext current) {
     struct aotc_archive *archive = loading->archive;
     const struct aotci_driver *driver = &archive->driver;
     struct aotci_context *head = atomic_load_explicit(&archive->contexts, memory_order_relaxed);
+    unsigned long long id = 0;
+    CUresult result = driver->context_get_id(current, &id);
+    if (result != CUDA_SUCCESS) {
+        return aotci_load_failure(loading, result, "cuCtxGetId");
+    }
     for (struct aotci_context *context = head; context != NULL; context = context->next) {
-        if (context->context == current) {
+        if (context->context == current && context->id == id) {
             loading->context = context;
             return AOTC_OK;
         }
     }
-    const size_t bytes =
-        sizeof *head + aotci_count(archive, SECTION_KERNELS) * sizeof(_Atomic(struct aotci_dispatch *));
+    const size_t bytes = sizeof *head + aotci_count(archive, SECTION_KERNELS) *
+                                            sizeof(_Atomic(struct aotci_dispatch *));
     struct aotci_context *context = aotci_allocate(&archive->allocator, bytes, 1);
     if (context == NULL) {
-        return AOTCI_FAIL(loading->error, AOTC_ERROR_NOMEM, .file = archive->name, .field = "context",
-                          .expected = "memory", .got = "none");
+        return AOTCI_FAIL(loading->error, AOTC_ERROR_NOMEM, .file = archive->name,
+                          .field = "context", .expected = "memory", .got = "none");
     }
     int shared_bytes = 0;
     context->context = current;
+    context->id = id;
     context->next = head;
-    CUresult result = driver->context_get_device(&context->device);
+    result = driver->context_get_device(&context->device);
     const struct {
         int *value;
         int attribute;
@@ -42,7 +51,8 @@ static aotc_status find_context(struct loading *loading, CUcontext current) {
         {&shared_bytes, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN},
     };
     for (size_t i = 0; result == CUDA_SUCCESS && i < sizeof questions / sizeof *questions; ++i) {
-        result = driver->device_get_attribute(questions[i].value, questions[i].attribute, context->device);
+        result = driver->device_get_attribute(questions[i].value, questions[i].attribute,
+                                              context->device);
     }
     if (result != CUDA_SUCCESS) {
         aotci_deallocate(&archive->allocator, context, bytes, 1);
@@ -73,7 +83,8 @@ static aotc_status load_kernels(struct loading *loading, const struct aotc_kerne
         running_count += dispatch->run_count != 0;
     }
     if (running_count == 0 && kernel_count != 0) {
-        return aotci_refuse(wanted == NULL ? &archive->kernels[0] : wanted, loading->context, loading->error);
+        return aotci_refuse(wanted == NULL ? &archive->kernels[0] : wanted, loading->context,
+                            loading->error);
     }
     return AOTC_OK;
 }
@@ -90,9 +101,10 @@ static aotc_status load_in_context(struct loading *loading, CUcontext context, b
         return aotci_load_failure(loading, result, "cuCtxPushCurrent");
     }
     result = driver->exchange_capture_mode(&mode);
-    aotc_status status = result == CUDA_SUCCESS
-                             ? find_context(loading, context)
-                             : aotci_load_failure(loading, result, "cuThreadExchangeStreamCaptureMode");
+    aotc_status status =
+        result == CUDA_SUCCESS
+            ? find_context(loading, context)
+            : aotci_load_failure(loading, result, "cuThreadExchangeStreamCaptureMode");
     if (status == AOTC_OK) {
         if (is_retained && !loading->context->is_retained) {
             loading->context->is_retained = true;
@@ -108,7 +120,8 @@ static aotc_status load_in_context(struct loading *loading, CUcontext context, b
     return status;
 }
 
-/* ---- loading ----------------------------------------------------------------------------------- */
+/* ---- loading -----------------------------------------------------------------------------------
+ */
 
 /* Find the driver and get what all loads share; once for an archive. */
 static aotc_status prepare(struct aotc_archive *archive, aotc_error *error) {
@@ -123,10 +136,12 @@ static aotc_status prepare(struct aotc_archive *archive, aotc_error *error) {
                           .remedy = "start children with exec (spawn) and open the archive there");
     }
     if (archive->libraries == NULL) {
-        archive->libraries = aotci_allocate(&archive->allocator, blob_count, sizeof *archive->libraries);
+        archive->libraries =
+            aotci_allocate(&archive->allocator, blob_count, sizeof *archive->libraries);
     }
     if (archive->cuda_kernels == NULL) {
-        archive->cuda_kernels = aotci_allocate(&archive->allocator, variant_count, sizeof *archive->cuda_kernels);
+        archive->cuda_kernels =
+            aotci_allocate(&archive->allocator, variant_count, sizeof *archive->cuda_kernels);
     }
     if (archive->libraries == NULL || archive->cuda_kernels == NULL) {
         return AOTCI_FAIL(error, AOTC_ERROR_NOMEM, .file = archive->name, .field = "loading",
@@ -140,9 +155,10 @@ static aotc_status prepare(struct aotc_archive *archive, aotc_error *error) {
     return status;
 }
 
-/* The context that a load is for: the current one, or a device's primary one, which is then retained. */
-static aotc_status choose_context(const struct loading *loading, int32_t ordinal, CUcontext *context,
-                                  CUdevice *device) {
+/* The context that a load is for: the current one, or a device's primary one, which is then
+ * retained. */
+static aotc_status choose_context(const struct loading *loading, int32_t ordinal,
+                                  CUcontext *context, CUdevice *device) {
     const struct aotci_driver *driver = &loading->archive->driver;
     if (ordinal == AOTC_CURRENT_CONTEXT) {
         const CUresult result = driver->context_get_current(context);
@@ -151,7 +167,8 @@ static aotc_status choose_context(const struct loading *loading, int32_t ordinal
         }
         if (*context == NULL) {
             return AOTCI_FAIL(loading->error, AOTC_ERROR_STATE, .file = loading->archive->name,
-                              .field = "context", .expected = "a current CUDA context", .got = "none",
+                              .field = "context", .expected = "a current CUDA context",
+                              .got = "none",
                               .remedy = "make one current, or name a device in aotc_load_options");
         }
         return AOTC_OK;
@@ -159,13 +176,15 @@ static aotc_status choose_context(const struct loading *loading, int32_t ordinal
     int device_count = 0;
     CUresult result = driver->device_get_count(&device_count);
     if (result == CUDA_SUCCESS && (ordinal < 0 || ordinal >= device_count)) {
-        return AOTCI_FAIL(loading->error, AOTC_ERROR_ARG, .file = loading->archive->name, .field = "device",
+        return AOTCI_FAIL(loading->error, AOTC_ERROR_ARG, .file = loading->archive->name,
+                          .field = "device",
                           .expected = aotci_text("0 to %d", device_count - 1).chars,
                           .got = aotci_text("%" PRId32, ordinal).chars);
     }
     result = result == CUDA_SUCCESS ? driver->device_get(device, ordinal) : result;
     result = result == CUDA_SUCCESS ? driver->primary_retain(context, *device) : result;
-    return result == CUDA_SUCCESS ? AOTC_OK : aotci_load_failure(loading, result, "cuDevicePrimaryCtxRetain");
+    return result == CUDA_SUCCESS ? AOTC_OK
+                                  : aotci_load_failure(loading, result, "cuDevicePrimaryCtxRetain");
 }
 
 static aotc_status load_locked(struct aotc_archive *archive, const aotc_load_options *options,
@@ -194,7 +213,8 @@ aotc_status aotc_load(aotc_archive *archive, const aotc_load_options *given, aot
     const struct aotc_kernel *wanted = NULL;
     if (archive == NULL || !aotci_is_struct(options, options->struct_size, sizeof *options)) {
         return AOTCI_FAIL(error, AOTC_ERROR_ARG, .field = "aotc_load",
-                          .expected = "an archive and AOTC_LOAD_OPTIONS_INIT", .got = "something else");
+                          .expected = "an archive and AOTC_LOAD_OPTIONS_INIT",
+                          .got = "something else");
     }
     if (options->kernel != NULL) {
         const aotc_status status = aotc_kernel_get(archive, options->kernel, &wanted, error);
@@ -212,7 +232,8 @@ void aotci_unload(struct aotc_archive *archive) {
     const bool may_call = archive->has_driver && !aotci_is_forked(archive);
     const uint32_t blob_count = aotci_count(archive, SECTION_BLOBS);
     const uint32_t kernel_count = aotci_count(archive, SECTION_KERNELS);
-    /* Errors mean that the driver has let go of it already: at exit, or with a destroyed context. */
+    /* Errors mean that the driver has let go of it already: at exit, or with a destroyed context.
+     */
     for (uint32_t i = 0; may_call && i < blob_count; ++i) {
         if (archive->libraries[i] != NULL) {
             (void)archive->driver.library_unload(archive->libraries[i]);
@@ -222,20 +243,23 @@ void aotci_unload(struct aotc_archive *archive) {
     while (context != NULL) {
         struct aotci_context *next = context->next;
         for (uint32_t i = 0; i < kernel_count; ++i) {
-            aotci_free_dispatch(archive, &archive->kernels[i],
-                          atomic_load_explicit(&context->dispatches[i], memory_order_relaxed));
+            aotci_free_dispatch(
+                archive, &archive->kernels[i],
+                atomic_load_explicit(&context->dispatches[i], memory_order_relaxed));
         }
         if (may_call && context->is_retained) {
             (void)archive->driver.primary_release(context->device);
         }
         aotci_deallocate(&archive->allocator, context,
-                         sizeof *context + kernel_count * sizeof(_Atomic(struct aotci_dispatch *)), 1);
+                         sizeof *context + kernel_count * sizeof(_Atomic(struct aotci_dispatch *)),
+                         1);
         context = next;
     }
     if (archive->libraries != NULL) {
-        aotci_deallocate(&archive->allocator, archive->libraries, blob_count, sizeof *archive->libraries);
+        aotci_deallocate(&archive->allocator, archive->libraries, blob_count,
+                         sizeof *archive->libraries);
     }
-    aotci_deallocate(&archive->allocator, archive->cuda_kernels, aotci_count(archive, SECTION_VARIANTS),
-                     sizeof *archive->cuda_kernels);
+    aotci_deallocate(&archive->allocator, archive->cuda_kernels,
+                     aotci_count(archive, SECTION_VARIANTS), sizeof *archive->cuda_kernels);
     aotci_unmark_process(archive);
 }

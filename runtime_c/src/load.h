@@ -1,7 +1,7 @@
 /* load.h: what launches find when they come: tables of loaded kernels, one set for each context.
  *
- * A context's entry is published whole and never changes, except that its `dispatches` go from NULL to
- * a finished table, once. Launches read both with acquire loads and need no lock.
+ * A context's entry is published whole and never changes, except that its `dispatches` go from NULL
+ * to a finished table, once. Launches read both with acquire loads and need no lock.
  */
 #ifndef AOTCI_LOAD_H
 #define AOTCI_LOAD_H
@@ -11,7 +11,8 @@
 /* A loaded variant. */
 struct aotci_candidate {
     uint64_t guards;
-    CUfunction function; /* a CUkernel, which the driver takes in its place: valid in every context */
+    CUfunction
+        function; /* a CUkernel, which the driver takes in its place: valid in every context */
     const struct variant_record *variant;
 };
 
@@ -33,10 +34,11 @@ struct aotci_dispatch {
 struct aotci_context {
     struct aotci_context *next;
     CUcontext context;
+    unsigned long long id; /* tells it from a later context at the same address */
     CUdevice device;
-    int major, minor;        /* compute capability */
-    uint32_t shared_bytes;   /* what one block may use at most */
-    bool is_retained;        /* a primary context that this archive holds */
+    int major, minor;                              /* compute capability */
+    uint32_t shared_bytes;                         /* what one block may use at most */
+    bool is_retained;                              /* a primary context that this archive holds */
     _Atomic(struct aotci_dispatch *) dispatches[]; /* one for each kernel, NULL until loaded */
 };
 
@@ -50,18 +52,19 @@ bool aotci_is_forked(const struct aotc_archive *archive);
 /* Undo all loads; nothing is asked of the driver in a forked process. */
 void aotci_unload(struct aotc_archive *archive);
 
-/* Say why nothing of a kernel runs in a context: ARCH with the targets there are, or ARG with the shared
- * memory that is missing (dispatch.c). */
+/* Say why nothing of a kernel runs in a context: ARCH with the targets there are, or ARG with the
+ * shared memory that is missing (dispatch.c). */
 aotc_status aotci_refuse(const struct aotc_kernel *kernel, const struct aotci_context *context,
                          aotc_error *error);
 
 /* Read, verify and decode a blob into new memory of its `raw_bytes`. CHECKSUM, FORMAT, NOMEM,
  * UNSUPPORTED (blob.c). */
-aotc_status aotci_blob_decode(const struct aotc_archive *archive, uint32_t index, unsigned char **raw,
-                              aotc_error *error);
+aotc_status aotci_blob_decode(const struct aotc_archive *archive, uint32_t index,
+                              unsigned char **raw, aotc_error *error);
 
 /* Compare a blob's bytes with its digest. CHECKSUM (blob.c). */
-aotc_status aotci_blob_verify(const struct aotc_archive *archive, uint32_t index, aotc_error *error);
+aotc_status aotci_blob_verify(const struct aotc_archive *archive, uint32_t index,
+                              aotc_error *error);
 
 /* The decompressor to use where the caller names none, or NULL (zstd.c). */
 aotc_decompress_fn aotci_default_decompress(void);

@@ -27,7 +27,8 @@ void *aotci_allocate(const aotc_allocator *allocator, size_t count, size_t eleme
     return memory;
 }
 
-void aotci_deallocate(const aotc_allocator *allocator, void *memory, size_t count, size_t element_bytes) {
+void aotci_deallocate(const aotc_allocator *allocator, void *memory, size_t count,
+                      size_t element_bytes) {
     if (memory == NULL) {
         return;
     }

@@ -1,8 +1,8 @@
 /* select.c: choose the variant and the grid for a launch.
  *
- * This runs before every launch, so it takes no lock and allocates nothing: a context is found among the
- * loaded ones, the combination's run by binary search, and a guard is evaluated only if a variant that
- * is looked at asks for it. The rules are docs/archive-format.md, section 5.
+ * This runs before every launch, so it takes no lock and allocates nothing: a context is found
+ * among the loaded ones, the combination's run by binary search, and a guard is evaluated only if a
+ * variant that is looked at asks for it. The rules are docs/archive-format.md, section 5.
  */
 #include "select.h"
 
@@ -15,43 +15,49 @@
 static const uint64_t max_grid[3] = {INT32_MAX, 65535, 65535};
 static const char dimension_names[3] = {'x', 'y', 'z'};
 
-/* CU_STREAM_LEGACY and CU_STREAM_PER_THREAD are 1 and 2: like NULL, streams of the current context. */
+/* CU_STREAM_LEGACY and CU_STREAM_PER_THREAD are 1 and 2: like NULL, streams of the current context.
+ */
 enum { LAST_SPECIAL_STREAM = 2 };
 
 static aotc_status fail(const struct aotc_kernel *kernel, aotc_error *error, aotc_status status,
-                        const char *field, const char *expected, const char *got, const char *remedy) {
-    return AOTCI_FAIL(error, status, .file = kernel->archive->name, .kernel = kernel->name, .field = field,
-                      .expected = expected, .got = got, .remedy = remedy);
+                        const char *field, const char *expected, const char *got,
+                        const char *remedy) {
+    return AOTCI_FAIL(error, status, .file = kernel->archive->name, .kernel = kernel->name,
+                      .field = field, .expected = expected, .got = got, .remedy = remedy);
 }
 
-/* ---- the context ------------------------------------------------------------------------------- */
+/* ---- the context -------------------------------------------------------------------------------
+ */
 
 static aotc_status not_loaded(const struct aotc_kernel *kernel, aotc_error *error) {
     for (const struct aotci_context *context =
              atomic_load_explicit(&kernel->archive->contexts, memory_order_acquire);
          context != NULL; context = context->next) {
-        if (atomic_load_explicit(&context->dispatches[kernel->index], memory_order_acquire) != NULL) {
-            return fail(kernel, error, AOTC_ERROR_ARG, "stream", "a stream of a context with the kernel loaded",
-                        "one of another context", "call aotc_load for that context, or use a stream of yours");
+        if (atomic_load_explicit(&context->dispatches[kernel->index], memory_order_acquire) !=
+            NULL) {
+            return fail(kernel, error, AOTC_ERROR_ARG, "stream",
+                        "a stream of a context with the kernel loaded", "one of another context",
+                        "call aotc_load for that context, or use a stream of yours");
         }
     }
-    return fail(kernel, error, AOTC_ERROR_STATE, "kernel", "a loaded kernel", "one that is not loaded",
-                "call aotc_load first, outside of any capture");
+    return fail(kernel, error, AOTC_ERROR_STATE, "kernel", "a loaded kernel",
+                "one that is not loaded", "call aotc_load first, outside of any capture");
 }
 
 /* Find what is loaded in the context of a stream. */
 static aotc_status find_context(const struct aotc_kernel *kernel, CUstream stream,
                                 const struct aotci_context **found, aotc_error *error) {
     const struct aotc_archive *archive = kernel->archive;
-    const struct aotci_context *context = atomic_load_explicit(&archive->contexts, memory_order_acquire);
+    const struct aotci_context *context =
+        atomic_load_explicit(&archive->contexts, memory_order_acquire);
     CUcontext current = NULL;
     CUresult result = CUDA_SUCCESS;
     if (context == NULL) {
         return not_loaded(kernel, error); /* there may be no driver yet */
     }
     if (aotci_is_forked(archive)) {
-        return fail(kernel, error, AOTC_ERROR_FORKED, "process", "the one that loaded the archive", "a fork of it",
-                    "start children with exec (spawn) and open the archive there");
+        return fail(kernel, error, AOTC_ERROR_FORKED, "process", "the one that loaded the archive",
+                    "a fork of it", "start children with exec (spawn) and open the archive there");
     }
     if ((uintptr_t)stream <= LAST_SPECIAL_STREAM) {
         result = archive->driver.context_get_current(&current);
@@ -60,7 +66,8 @@ static aotc_status find_context(const struct aotc_kernel *kernel, CUstream strea
     }
     if (result != CUDA_SUCCESS) {
         return aotci_driver_fail(&archive->driver, result, error,
-                                 (struct aotci_detail){.file = archive->name, .kernel = kernel->name,
+                                 (struct aotci_detail){.file = archive->name,
+                                                       .kernel = kernel->name,
                                                        .field = "context of the stream"});
     }
     if (current == NULL) {
@@ -74,7 +81,8 @@ static aotc_status find_context(const struct aotc_kernel *kernel, CUstream strea
     return context == NULL ? not_loaded(kernel, error) : AOTC_OK;
 }
 
-/* ---- the variant ------------------------------------------------------------------------------- */
+/* ---- the variant -------------------------------------------------------------------------------
+ */
 
 /* Guards of a launch: which were evaluated, and which of them hold. */
 struct guard_state {
@@ -98,14 +106,17 @@ static bool all_hold(const struct aotc_kernel *kernel, const aotc_arg *args, uin
 }
 
 /* Say whether a config has all the entries that the caller asks for. */
-static bool has_entries(const struct aotc_kernel *kernel, uint32_t index, const aotc_launch_desc *desc) {
+static bool has_entries(const struct aotc_kernel *kernel, uint32_t index,
+                        const aotc_launch_desc *desc) {
     const struct aotc_archive *archive = kernel->archive;
-    const struct config_record *config = aotci_config(archive, kernel->record->first_config + index);
+    const struct config_record *config =
+        aotci_config(archive, kernel->record->first_config + index);
     for (uint32_t i = 0; i < desc->config_count; ++i) {
         const aotc_value *wanted = &desc->config[i];
         bool found = false;
         for (uint32_t k = 0; !found && k < config->entry_count; ++k) {
-            const aotc_value entry = aotci_value_of(archive, aotci_value(archive, config->first_entry + k));
+            const aotc_value entry =
+                aotci_value_of(archive, aotci_value(archive, config->first_entry + k));
             found = wanted->name != NULL && strcmp(entry.name, wanted->name) == 0 &&
                     aotci_same_value(&entry, wanted);
         }
@@ -116,7 +127,8 @@ static bool has_entries(const struct aotc_kernel *kernel, uint32_t index, const 
     return true;
 }
 
-static const struct aotci_run *find_run(const struct aotci_dispatch *dispatch, uint32_t combination) {
+static const struct aotci_run *find_run(const struct aotci_dispatch *dispatch,
+                                        uint32_t combination) {
     uint32_t low = 0;
     uint32_t high = dispatch->run_count;
     while (low < high) {
@@ -127,26 +139,31 @@ static const struct aotci_run *find_run(const struct aotci_dispatch *dispatch, u
             high = middle;
         }
     }
-    return low < dispatch->run_count && dispatch->runs[low].combination == combination ? &dispatch->runs[low]
-                                                                                      : NULL;
+    return low < dispatch->run_count && dispatch->runs[low].combination == combination
+               ? &dispatch->runs[low]
+               : NULL;
 }
 
 /* Texts of the guards in a mask that do not hold. */
-static struct aotci_text failed_guards(const struct aotc_kernel *kernel, const aotc_arg *args, uint64_t mask) {
+static struct aotci_text failed_guards(const struct aotc_kernel *kernel, const aotc_arg *args,
+                                       uint64_t mask) {
     const struct aotc_archive *archive = kernel->archive;
     struct aotci_text list = {""};
     for (uint32_t i = 0; i < kernel->record->guard_count; ++i) {
         if ((mask >> i & 1) != 0 && !aotci_guard_holds(archive, &kernel->guards[i], args)) {
             const uint32_t text = aotci_guard(archive, kernel->record->first_guard + i)->text;
-            aotci_text_add(&list, "%s%s", list.chars[0] == '\0' ? "" : "; ", aotci_string(archive, text));
+            aotci_text_add(&list, "%s%s", list.chars[0] == '\0' ? "" : "; ",
+                           aotci_string(archive, text));
         }
     }
     return list;
 }
 
-static aotc_status broken_promise(const struct aotc_kernel *kernel, const aotc_arg *args, aotc_error *error) {
+static aotc_status broken_promise(const struct aotc_kernel *kernel, const aotc_arg *args,
+                                  aotc_error *error) {
     return fail(kernel, error, AOTC_ERROR_ARG, "promises of the signature",
-                failed_guards(kernel, args, kernel->record->promises).chars, "arguments for which that is false",
+                failed_guards(kernel, args, kernel->record->promises).chars,
+                "arguments for which that is false",
                 "pass such arguments, or relax the signature in the manifest");
 }
 
@@ -154,8 +171,9 @@ static aotc_status nothing_fits(const struct aotc_kernel *kernel, const aotc_lau
                                 const struct aotci_dispatch *dispatch, const struct aotci_run *run,
                                 aotc_error *error) {
     if (run == NULL) {
-        return fail(kernel, error, AOTC_ERROR_NOT_FOUND, "variant", "one for these dtypes and choices",
-                    "none for this GPU", "build that combination");
+        return fail(kernel, error, AOTC_ERROR_NOT_FOUND, "variant",
+                    "one for these dtypes and choices", "none for this GPU",
+                    "build that combination");
     }
     uint64_t mask = 0;
     uint32_t config_fits = 0;
@@ -172,11 +190,12 @@ static aotc_status nothing_fits(const struct aotc_kernel *kernel, const aotc_lau
             aotci_text_add(&wanted, "%s%s = %s", i == 0 ? "" : ", ", name == NULL ? "NULL" : name,
                            aotci_value_text(&desc->config[i]).chars);
         }
-        return fail(kernel, error, AOTC_ERROR_NOT_FOUND, "config", "one that was built", wanted.chars,
-                    "see the kernel's configs with aotc inspect");
+        return fail(kernel, error, AOTC_ERROR_NOT_FOUND, "config", "one that was built",
+                    wanted.chars, "see the kernel's configs with aotc inspect");
     }
-    return fail(kernel, error, AOTC_ERROR_NOT_FOUND, "variant", failed_guards(kernel, desc->args, mask).chars,
-                "arguments for which that is false", "build a variant without the promise (':16?')");
+    return fail(kernel, error, AOTC_ERROR_NOT_FOUND, "variant",
+                failed_guards(kernel, desc->args, mask).chars, "arguments for which that is false",
+                "build a variant without the promise (':16?')");
 }
 
 static aotc_status find_candidate(const struct aotc_kernel *kernel, const aotc_launch_desc *desc,
@@ -189,9 +208,11 @@ static aotc_status find_candidate(const struct aotc_kernel *kernel, const aotc_l
     }
     if (run != NULL) {
         const struct aotci_candidate *candidate = &dispatch->candidates[run->first];
-        for (const struct aotci_candidate *end = candidate + run->count; candidate != end; ++candidate) {
+        for (const struct aotci_candidate *end = candidate + run->count; candidate != end;
+             ++candidate) {
             if (all_hold(kernel, desc->args, candidate->guards, &state) &&
-                (desc->config_count == 0 || has_entries(kernel, candidate->variant->config, desc))) {
+                (desc->config_count == 0 ||
+                 has_entries(kernel, candidate->variant->config, desc))) {
                 *found = candidate;
                 return AOTC_OK;
             }
@@ -200,7 +221,8 @@ static aotc_status find_candidate(const struct aotc_kernel *kernel, const aotc_l
     return nothing_fits(kernel, desc, dispatch, run, error);
 }
 
-/* ---- the grid ---------------------------------------------------------------------------------- */
+/* ---- the grid ----------------------------------------------------------------------------------
+ */
 
 static aotc_status evaluate(const struct aotc_kernel *kernel, const aotc_arg *args, uint32_t index,
                             const char *what, int64_t *value, aotc_error *error) {
@@ -211,16 +233,19 @@ static aotc_status evaluate(const struct aotc_kernel *kernel, const aotc_arg *ar
         return AOTC_OK;
     }
     return fail(kernel, error, AOTC_ERROR_ARG, what,
-                aotci_text("a value of %s", aotci_string(archive, expression->text)).chars, failure, NULL);
+                aotci_text("a value of %s", aotci_string(archive, expression->text)).chars, failure,
+                NULL);
 }
 
-static aotc_status check_dimension(const struct aotc_kernel *kernel, unsigned dimension, int64_t programs,
-                                   unsigned cluster, uint32_t *result, aotc_error *error) {
+static aotc_status check_dimension(const struct aotc_kernel *kernel, unsigned dimension,
+                                   int64_t programs, unsigned cluster, uint32_t *result,
+                                   aotc_error *error) {
     if (programs >= 0 && (uint64_t)programs <= max_grid[dimension] / cluster) {
         *result = (uint32_t)programs * cluster;
         return AOTC_OK;
     }
-    return fail(kernel, error, AOTC_ERROR_ARG, aotci_text("grid.%c", dimension_names[dimension]).chars,
+    return fail(kernel, error, AOTC_ERROR_ARG,
+                aotci_text("grid.%c", dimension_names[dimension]).chars,
                 aotci_text("0 to %" PRIu64 " programs", max_grid[dimension] / cluster).chars,
                 aotci_text("%" PRId64, programs).chars, NULL);
 }
@@ -243,7 +268,8 @@ static aotc_status find_grid(const struct aotc_kernel *kernel, const aotc_launch
             status = evaluate(kernel, desc->args, variant->grid[i], "grid", &programs, error);
         }
         if (status == AOTC_OK) {
-            status = check_dimension(kernel, i, programs, variant->cluster[i], &chosen->grid[i], error);
+            status =
+                check_dimension(kernel, i, programs, variant->cluster[i], &chosen->grid[i], error);
         }
         if (status != AOTC_OK) {
             return status;
@@ -261,14 +287,16 @@ static aotc_status find_scratch(const struct aotc_kernel *kernel, const aotc_lau
     if (variant->scratch_bytes == FORMAT_NONE || chosen->is_empty) {
         return AOTC_OK;
     }
-    const aotc_status status = evaluate(kernel, desc->args, variant->scratch_bytes, "scratch", &bytes, error);
+    const aotc_status status =
+        evaluate(kernel, desc->args, variant->scratch_bytes, "scratch", &bytes, error);
     if (status != AOTC_OK) {
         return status;
     }
     int64_t total = bytes;
     bool valid = bytes >= 0;
     for (unsigned i = 0; i < 3; ++i) {
-        valid = valid && !__builtin_mul_overflow(total, (int64_t)(chosen->grid[i] / variant->cluster[i]), &total);
+        valid = valid && !__builtin_mul_overflow(
+                             total, (int64_t)(chosen->grid[i] / variant->cluster[i]), &total);
     }
     if (!valid) {
         return fail(kernel, error, AOTC_ERROR_ARG, "scratch", "a size below 2^63 bytes",
@@ -278,14 +306,16 @@ static aotc_status find_scratch(const struct aotc_kernel *kernel, const aotc_lau
     return AOTC_OK;
 }
 
-/* ---- all together ------------------------------------------------------------------------------ */
+/* ---- all together ------------------------------------------------------------------------------
+ */
 
 aotc_status aotci_choose(const struct aotc_kernel *kernel, const aotc_launch_desc *desc,
                          struct aotci_chosen *chosen, aotc_error *error) {
     const struct aotci_context *context = NULL;
     uint32_t combination = 0;
     if (kernel == NULL || desc == NULL || !aotci_is_struct(desc, desc->struct_size, sizeof *desc) ||
-        (desc->flags & ~(uint32_t)AOTC_LAUNCH_PDL) != 0 || (desc->choice_count != 0 && desc->choices == NULL) ||
+        (desc->flags & ~(uint32_t)AOTC_LAUNCH_PDL) != 0 ||
+        (desc->choice_count != 0 && desc->choices == NULL) ||
         (desc->config_count != 0 && desc->config == NULL)) {
         return AOTCI_FAIL(error, AOTC_ERROR_ARG, .field = "aotc_launch_desc",
                           .expected = "AOTC_LAUNCH_DESC_INIT, known flags, arrays for the counts",

@@ -26,8 +26,9 @@ bool aotci_same_value(const aotc_value *a, const aotc_value *b);
 /* A value as text. */
 struct aotci_text aotci_value_text(const aotc_value *value);
 
-/* The digit of a combination for a choice name and value, and the combination of dtypes (bind.c). */
-aotc_status aotci_bind(const struct aotc_kernel *kernel, const aotc_launch_desc *desc, uint32_t *combination,
-                       aotc_error *error);
+/* The digit of a combination for a choice name and value, and the combination of dtypes (bind.c).
+ */
+aotc_status aotci_bind(const struct aotc_kernel *kernel, const aotc_launch_desc *desc,
+                       uint32_t *combination, aotc_error *error);
 
 #endif

@@ -25,7 +25,8 @@ static uint32_t rotate_right(uint32_t value, unsigned count) {
 }
 
 static uint32_t load_big_endian(const unsigned char *bytes) {
-    return ((uint32_t)bytes[0] << 24) | ((uint32_t)bytes[1] << 16) | ((uint32_t)bytes[2] << 8) | bytes[3];
+    return ((uint32_t)bytes[0] << 24) | ((uint32_t)bytes[1] << 16) | ((uint32_t)bytes[2] << 8) |
+           bytes[3];
 }
 
 static void compress(uint32_t state[8], const unsigned char *block) {

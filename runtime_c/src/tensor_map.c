@@ -1,7 +1,7 @@
 /* tensor_map.c: encode a CUtensorMap at launch.
  *
- * The driver's encoder answers a wrong size with INVALID_VALUE and no word more; the conditions that it
- * documents are checked here first, so that the message can name argument and dimension.
+ * The driver's encoder answers a wrong size with INVALID_VALUE and no word more; the conditions
+ * that it documents are checked here first, so that the message can name argument and dimension.
  * Source: CUDA driver API, cuTensorMapEncodeTiled.
  */
 #include "tensor_map.h"
@@ -21,9 +21,10 @@ enum {
 static aotc_status wrong(const struct aotc_kernel *kernel, aotc_error *error,
                          const struct tensor_map_record *map, const char *what, unsigned dimension,
                          const char *expected, int64_t got) {
-    return aotci_bad_argument(kernel, error, map->param,
-                              aotci_text("%s %u (0 is the innermost) %s", what, dimension, expected).chars,
-                              aotci_text("%" PRId64, got).chars);
+    return aotci_bad_argument(
+        kernel, error, map->param,
+        aotci_text("%s %u (0 is the innermost) %s", what, dimension, expected).chars,
+        aotci_text("%" PRId64, got).chars);
 }
 
 static aotc_status evaluate(const struct aotc_kernel *kernel, const aotc_launch_desc *desc,
@@ -35,16 +36,17 @@ static aotc_status evaluate(const struct aotc_kernel *kernel, const aotc_launch_
     if (failure == NULL) {
         return AOTC_OK;
     }
-    return aotci_bad_argument(kernel, error, map->param,
-                              aotci_text("a value of %s", aotci_string(archive, expression->text)).chars,
-                              failure);
+    return aotci_bad_argument(
+        kernel, error, map->param,
+        aotci_text("a value of %s", aotci_string(archive, expression->text)).chars, failure);
 }
 
 aotc_status aotci_tensor_map_encode(const struct aotc_kernel *kernel, const aotc_launch_desc *desc,
                                     const struct tensor_map_record *map, CUtensorMap *encoded,
                                     aotc_error *error) {
     const struct aotci_driver *driver = &kernel->archive->driver;
-    const bool is_wide = map->interleave == INTERLEAVE_32B || map->data_type >= DATA_TYPE_16U4_ALIGN16B;
+    const bool is_wide =
+        map->interleave == INTERLEAVE_32B || map->data_type >= DATA_TYPE_16U4_ALIGN16B;
     const int64_t alignment_bytes = is_wide ? 32 : 16;
     uint64_t dims[LIMIT_RANK] = {0};
     uint64_t strides[LIMIT_RANK] = {0};
@@ -53,8 +55,9 @@ aotc_status aotci_tensor_map_encode(const struct aotc_kernel *kernel, const aotc
     int64_t address = 0;
     int64_t value = 0;
     if (driver->tensor_map_encode == NULL) {
-        return AOTCI_FAIL(error, AOTC_ERROR_UNSUPPORTED, .file = kernel->archive->name, .kernel = kernel->name,
-                          .field = "cuTensorMapEncodeTiled", .expected = "a driver that has it", .got = "none",
+        return AOTCI_FAIL(error, AOTC_ERROR_UNSUPPORTED, .file = kernel->archive->name,
+                          .kernel = kernel->name, .field = "cuTensorMapEncodeTiled",
+                          .expected = "a driver that has it", .got = "none",
                           .remedy = "install a newer NVIDIA driver");
     }
     aotc_status status = evaluate(kernel, desc, map, map->address, &address, error);
@@ -62,9 +65,10 @@ aotc_status aotci_tensor_map_encode(const struct aotc_kernel *kernel, const aotc
         return status;
     }
     if (address % alignment_bytes != 0) {
-        return aotci_bad_argument(kernel, error, map->param,
-                                  aotci_text("an address that is a multiple of %" PRId64, alignment_bytes).chars,
-                                  aotci_text("%#" PRIx64, (uint64_t)address).chars);
+        return aotci_bad_argument(
+            kernel, error, map->param,
+            aotci_text("an address that is a multiple of %" PRId64, alignment_bytes).chars,
+            aotci_text("%#" PRIx64, (uint64_t)address).chars);
     }
     for (unsigned i = 0; i < map->rank; ++i) {
         status = evaluate(kernel, desc, map, map->dims[i], &value, error);
@@ -74,7 +78,8 @@ aotc_status aotci_tensor_map_encode(const struct aotc_kernel *kernel, const aotc
         dims[i] = (uint64_t)value;
         if (status == AOTC_OK && i != 0) {
             status = evaluate(kernel, desc, map, map->strides[i - 1], &value, error);
-            if (status == AOTC_OK && (value < 0 || value >= MAX_STRIDE_BYTES || value % alignment_bytes != 0)) {
+            if (status == AOTC_OK &&
+                (value < 0 || value >= MAX_STRIDE_BYTES || value % alignment_bytes != 0)) {
                 status = wrong(kernel, error, map, "stride of dimension", i,
                                is_wide ? "in bytes, a multiple of 32 below 2^40"
                                        : "in bytes, a multiple of 16 below 2^40",
@@ -89,11 +94,12 @@ aotc_status aotci_tensor_map_encode(const struct aotc_kernel *kernel, const aotc
         element_strides[i] = map->element_strides[i];
     }
     const CUresult result = driver->tensor_map_encode(
-        encoded, map->data_type, map->rank, (void *)(uintptr_t)address, dims, strides, box, element_strides,
-        map->interleave, map->swizzle, map->l2_promotion, map->oob_fill);
+        encoded, map->data_type, map->rank, (void *)(uintptr_t)address, dims, strides, box,
+        element_strides, map->interleave, map->swizzle, map->l2_promotion, map->oob_fill);
     if (result != CUDA_SUCCESS) {
-        const struct aotci_detail detail = {
-            .file = kernel->archive->name, .kernel = kernel->name, .field = "cuTensorMapEncodeTiled"};
+        const struct aotci_detail detail = {.file = kernel->archive->name,
+                                            .kernel = kernel->name,
+                                            .field = "cuTensorMapEncodeTiled"};
         return aotci_driver_fail(driver, result, error, detail);
     }
     return AOTC_OK;

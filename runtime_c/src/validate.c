@@ -1,8 +1,9 @@
 /* validate.c: check the frame of an index: its directory, strings, targets, expressions and blobs.
  *
- * The order is that of trust: first where the sections lie, then the strings that messages may quote,
- * then the tables that others refer to; kernels come last (validate_kernel.c). Sizes are added in 64
- * bits and compared with what is left, so nothing overflows and nothing is read outside the index.
+ * The order is that of trust: first where the sections lie, then the strings that messages may
+ * quote, then the tables that others refer to; kernels come last (validate_kernel.c). Sizes are
+ * added in 64 bits and compared with what is left, so nothing overflows and nothing is read outside
+ * the index.
  */
 #include "validate.h"
 
@@ -37,15 +38,17 @@ static const struct {
 
 static const char remedy[] = "the archive is damaged or its writer is wrong: build it again";
 
-aotc_status aotci_bad_record(const struct aotc_archive *archive, aotc_error *error, enum section_kind kind,
-                             uint32_t index, const char *field, const char *expected) {
+aotc_status aotci_bad_record(const struct aotc_archive *archive, aotc_error *error,
+                             enum section_kind kind, uint32_t index, const char *field,
+                             const char *expected) {
     return AOTCI_FAIL(error, AOTC_ERROR_FORMAT, .file = archive->name,
-                      .field = aotci_text("%s[%" PRIu32 "].%s", layouts[kind].name, index, field).chars,
+                      .field =
+                          aotci_text("%s[%" PRIu32 "].%s", layouts[kind].name, index, field).chars,
                       .expected = expected, .got = "something else", .remedy = remedy);
 }
 
-aotc_status aotci_above_limit(const struct aotc_archive *archive, aotc_error *error, const char *what,
-                              uint64_t count, uint64_t most) {
+aotc_status aotci_above_limit(const struct aotc_archive *archive, aotc_error *error,
+                              const char *what, uint64_t count, uint64_t most) {
     return AOTCI_FAIL(error, AOTC_ERROR_LIMIT, .file = archive->name, .field = what,
                       .expected = aotci_text("at most %" PRIu64, most).chars,
                       .got = aotci_text("%" PRIu64, count).chars, .remedy = remedy);
@@ -57,8 +60,8 @@ static aotc_status bad_section(const struct aotc_archive *archive, aotc_error *e
                                const char *field, const char *expected) {
     const char *name = kind <= SECTION_COUNT ? layouts[kind].name : "a section behind STRINGS";
     return AOTCI_FAIL(error, AOTC_ERROR_FORMAT, .file = archive->name,
-                      .field = aotci_text("directory, %s, %s", name, field).chars, .expected = expected,
-                      .got = "something else", .remedy = remedy);
+                      .field = aotci_text("directory, %s, %s", name, field).chars,
+                      .expected = expected, .got = "something else", .remedy = remedy);
 }
 
 static bool is_zero(const unsigned char *bytes, size_t count) {
@@ -92,7 +95,8 @@ static aotc_status check_entry(const struct aotc_archive *archive, aotc_error *e
     }
     const uint64_t size_bytes = (uint64_t)entry->record_bytes * entry->count;
     if (size_bytes > UINT64_MAX - entry->offset - 7) {
-        return aotci_above_limit(archive, error, "directory, size of a section", size_bytes, index_bytes);
+        return aotci_above_limit(archive, error, "directory, size of a section", size_bytes,
+                                 index_bytes);
     }
     const uint64_t used_end = entry->offset + size_bytes;
     *end = (used_end + 7) / 8 * 8;
@@ -115,7 +119,8 @@ aotc_status aotci_validate_directory(struct aotc_archive *archive, aotc_error *e
         memcpy(head, index, sizeof head);
     }
     const uint32_t section_count = head[0];
-    if (section_count < SECTION_COUNT || (section_count > SECTION_COUNT && !is_newer) || head[1] != 0) {
+    if (section_count < SECTION_COUNT || (section_count > SECTION_COUNT && !is_newer) ||
+        head[1] != 0) {
         return bad_section(archive, error, 1, "section_count", "16 sections");
     }
     uint64_t end = sizeof head + sizeof(struct directory_entry) * (uint64_t)section_count;
@@ -144,7 +149,8 @@ aotc_status aotci_validate_directory(struct aotc_archive *archive, aotc_error *e
 
 /* ---- strings -------------------------------------------------------------------------------- */
 
-/* Number of bytes of the UTF-8 sequence at `bytes`, which a NUL ends at the latest; 0 if it is none. */
+/* Number of bytes of the UTF-8 sequence at `bytes`, which a NUL ends at the latest; 0 if it is
+ * none. */
 static unsigned utf8_sequence(const unsigned char *bytes) {
     static const struct {
         unsigned char first, last, low, high; /* range of the lead, range of the second byte */
@@ -178,13 +184,15 @@ static aotc_status check_strings(const struct aotc_archive *archive, aotc_error 
     const struct aotci_table *table = &archive->sections[SECTION_STRINGS];
     const unsigned char *bytes = table->records;
     if (table->count == 0 || bytes[0] != 0 || bytes[table->count - 1] != 0) {
-        return bad_section(archive, error, SECTION_STRINGS, "bytes", "strings ended by NUL, the first empty");
+        return bad_section(archive, error, SECTION_STRINGS, "bytes",
+                           "strings ended by NUL, the first empty");
     }
     const char *before = (const char *)bytes;
     for (uint32_t at = 1; at < table->count;) {
         const char *string = (const char *)bytes + at;
         if (strcmp(before, string) >= 0) {
-            return bad_section(archive, error, SECTION_STRINGS, "bytes", "strings in increasing order");
+            return bad_section(archive, error, SECTION_STRINGS, "bytes",
+                               "strings in increasing order");
         }
         while (bytes[at] != 0) {
             const unsigned length = utf8_sequence(bytes + at);
@@ -224,15 +232,19 @@ static aotc_status check_archive_record(const struct aotc_archive *archive, aotc
         return aotci_bad_record(archive, error, SECTION_ARCHIVE, 0, "name, version", "names");
     }
     if (!aotci_is_text(archive, record->toolchain, LIMIT_TEXT_BYTES) || record->zero != 0) {
-        return aotci_bad_record(archive, error, SECTION_ARCHIVE, 0, "toolchain", "a text, and zero behind");
+        return aotci_bad_record(archive, error, SECTION_ARCHIVE, 0, "toolchain",
+                                "a text, and zero behind");
     }
     return AOTC_OK;
 }
 
 /* Compare a target's name with the one that its numbers spell. */
-static bool target_name_fits(const struct aotc_archive *archive, const struct target_record *target) {
-    static const char letters[][2] = {[FEATURE_PLAIN] = "", [FEATURE_ARCH] = "a", [FEATURE_FAMILY] = "f"};
-    if (target->feature > FEATURE_FAMILY || target->minor > 9 || target->major == 0 || target->major > 99) {
+static bool target_name_fits(const struct aotc_archive *archive,
+                             const struct target_record *target) {
+    static const char letters[][2] = {
+        [FEATURE_PLAIN] = "", [FEATURE_ARCH] = "a", [FEATURE_FAMILY] = "f"};
+    if (target->feature > FEATURE_FAMILY || target->minor > 9 || target->major == 0 ||
+        target->major > 99) {
         return false;
     }
     const struct aotci_text spelled =
@@ -247,8 +259,10 @@ static aotc_status check_targets(const struct aotc_archive *archive, aotc_error 
     }
     for (uint32_t i = 0; i < count; ++i) {
         const struct target_record *target = aotci_target(archive, i);
-        if (!aotci_is_name(archive, target->name) || target->zero != 0 || !target_name_fits(archive, target)) {
-            return aotci_bad_record(archive, error, SECTION_TARGETS, i, "name", "the name of its numbers");
+        if (!aotci_is_name(archive, target->name) || target->zero != 0 ||
+            !target_name_fits(archive, target)) {
+            return aotci_bad_record(archive, error, SECTION_TARGETS, i, "name",
+                                    "the name of its numbers");
         }
         /* Strings are distinct and in order, so the order of offsets is that of names. */
         if (i != 0 && aotci_target(archive, i - 1)->name >= target->name) {
@@ -264,22 +278,23 @@ static aotc_status check_expressions(const struct aotc_archive *archive, aotc_er
     for (uint32_t i = 0; i < aotci_count(archive, SECTION_EXPRESSIONS); ++i) {
         const struct expression_record *expression = aotci_expression(archive, i);
         if (expression->code_bytes > LIMIT_CODE_BYTES) {
-            return aotci_above_limit(archive, error, "bytecode of an expression", expression->code_bytes,
-                                     LIMIT_CODE_BYTES);
+            return aotci_above_limit(archive, error, "bytecode of an expression",
+                                     expression->code_bytes, LIMIT_CODE_BYTES);
         }
         if (expression->stack_depth > LIMIT_STACK) {
-            return aotci_above_limit(archive, error, "stack of an expression", expression->stack_depth,
-                                     LIMIT_STACK);
+            return aotci_above_limit(archive, error, "stack of an expression",
+                                     expression->stack_depth, LIMIT_STACK);
         }
         if (expression->code_offset != end || expression->code_bytes == 0 ||
             expression->code_bytes > code->count - end) {
-            return aotci_bad_record(archive, error, SECTION_EXPRESSIONS, i, "code_offset, code_bytes",
-                                    "the slice behind the one before");
+            return aotci_bad_record(archive, error, SECTION_EXPRESSIONS, i,
+                                    "code_offset, code_bytes", "the slice behind the one before");
         }
         end += expression->code_bytes;
         if (expression->text == 0 || expression->zero != 0 ||
             !aotci_is_text(archive, expression->text, LIMIT_EXPRESSION_TEXT_BYTES)) {
-            return aotci_bad_record(archive, error, SECTION_EXPRESSIONS, i, "text", "1 to 1024 bytes");
+            return aotci_bad_record(archive, error, SECTION_EXPRESSIONS, i, "text",
+                                    "1 to 1024 bytes");
         }
         const char *wrong = aotci_expression_check(code->records + expression->code_offset,
                                                    expression->code_bytes, expression->stack_depth);
@@ -289,8 +304,9 @@ static aotc_status check_expressions(const struct aotc_archive *archive, aotc_er
                               .expected = "a valid program", .got = wrong, .remedy = remedy);
         }
     }
-    return end == code->count ? AOTC_OK
-                              : bad_section(archive, error, SECTION_CODE, "bytes", "code with an owner");
+    return end == code->count
+               ? AOTC_OK
+               : bad_section(archive, error, SECTION_CODE, "bytes", "code with an owner");
 }
 
 static aotc_status check_blobs(const struct aotc_archive *archive, aotc_error *error) {
@@ -301,8 +317,10 @@ static aotc_status check_blobs(const struct aotc_archive *archive, aotc_error *e
             return aotci_above_limit(archive, error, "decoded size of a blob", blob->raw_bytes,
                                      LIMIT_BLOB_BYTES);
         }
-        if ((blob->kind != BLOB_CUBIN && blob->kind != BLOB_PTX) || blob->zero != 0 || blob->raw_bytes == 0) {
-            return aotci_bad_record(archive, error, SECTION_BLOBS, i, "kind", "a cubin or PTX, not empty");
+        if ((blob->kind != BLOB_CUBIN && blob->kind != BLOB_PTX) || blob->zero != 0 ||
+            blob->raw_bytes == 0) {
+            return aotci_bad_record(archive, error, SECTION_BLOBS, i, "kind",
+                                    "a cubin or PTX, not empty");
         }
         const uint64_t start = (end + BLOB_ALIGN - 1) / BLOB_ALIGN * BLOB_ALIGN;
         if (blob->offset != start || start > archive->file_bytes ||

@@ -4,8 +4,8 @@
 
 #include "archive.h"
 
-/* Check the directory and set `archive->sections`. `archive->index` and `file_bytes` are set, and the
- * index is known to be what was written. FORMAT, LIMIT. */
+/* Check the directory and set `archive->sections`. `archive->index` and `file_bytes` are set, and
+ * the index is known to be what was written. FORMAT, LIMIT. */
 aotc_status aotci_validate_directory(struct aotc_archive *archive, aotc_error *error);
 
 /* Check every record of every section: the rules of docs/archive-format.md that a C reader keeps.
@@ -16,14 +16,16 @@ aotc_status aotci_validate_records(struct aotc_archive *archive, aotc_error *err
 aotc_status aotci_validate_kernels(struct aotc_archive *archive, aotc_error *error);
 
 /* Report that `field` of record `index` of a section is wrong. */
-aotc_status aotci_bad_record(const struct aotc_archive *archive, aotc_error *error, enum section_kind kind,
-                             uint32_t index, const char *field, const char *expected);
+aotc_status aotci_bad_record(const struct aotc_archive *archive, aotc_error *error,
+                             enum section_kind kind, uint32_t index, const char *field,
+                             const char *expected);
 
 /* The same for a count above a limit of the format. */
-aotc_status aotci_above_limit(const struct aotc_archive *archive, aotc_error *error, const char *what,
-                              uint64_t count, uint64_t most);
+aotc_status aotci_above_limit(const struct aotc_archive *archive, aotc_error *error,
+                              const char *what, uint64_t count, uint64_t most);
 
-/* Say whether an offset is that of a string, and of how many bytes at most (at least one for a name). */
+/* Say whether an offset is that of a string, and of how many bytes at most (at least one for a
+ * name). */
 bool aotci_is_text(const struct aotc_archive *archive, uint32_t offset, uint32_t most_bytes);
 bool aotci_is_name(const struct aotc_archive *archive, uint32_t offset);
 

@@ -1,7 +1,8 @@
 /* validate_kernel.c: check the kernels of an index and everything they own.
  *
- * Owners are walked in order, and each must claim the slice right behind the one before (`struct walk`
- * holds how far each table is claimed), so tables are covered without overlap and without holes.
+ * Owners are walked in order, and each must claim the slice right behind the one before (`struct
+ * walk` holds how far each table is claimed), so tables are covered without overlap and without
+ * holes.
  */
 #include <string.h>
 
@@ -15,6 +16,9 @@ struct walk {
     /* The kernel whose check of an expression's params passed last, plus one: variants of a kernel
      * share most expressions. */
     uint32_t *checked_for;
+    /* Architecture of each cubin, by the first variant that names it; 0 before. Loading compares it
+     * with the ELF header once for a cubin. */
+    uint32_t *cubin_arch;
     uint64_t features;
     uint32_t kernel_index;
     const struct kernel_record *kernel;
@@ -29,8 +33,8 @@ static bool claim(struct walk *walk, enum section_kind kind, uint32_t first, uin
     return true;
 }
 
-static aotc_status bad(const struct walk *walk, enum section_kind kind, uint32_t index, const char *field,
-                       const char *expected) {
+static aotc_status bad(const struct walk *walk, enum section_kind kind, uint32_t index,
+                       const char *field, const char *expected) {
     return aotci_bad_record(walk->archive, walk->error, kind, index, field, expected);
 }
 
@@ -54,7 +58,8 @@ static bool is_power_of_two(uint32_t value) { return value != 0 && (value & (val
 /* ---- what a kernel lists --------------------------------------------------------------------- */
 
 /* Names are strings without repeats, so equal names have equal offsets. At most 256 of them. */
-static bool is_repeated(const struct walk *walk, enum section_kind kind, uint32_t first, uint32_t index) {
+static bool is_repeated(const struct walk *walk, enum section_kind kind, uint32_t first,
+                        uint32_t index) {
     const uint32_t *name = aotci_record(walk->archive, kind, index);
     for (uint32_t i = first; i < index; ++i) {
         const uint32_t *other = aotci_record(walk->archive, kind, i);
@@ -85,7 +90,8 @@ static bool is_valid_value(const struct aotc_archive *archive, const struct valu
 static aotc_status check_named_values(const struct walk *walk, uint32_t first, uint32_t count) {
     for (uint32_t i = first; i < first + count; ++i) {
         const struct value_record *value = aotci_value(walk->archive, i);
-        if (!aotci_is_name(walk->archive, value->name) || is_repeated(walk, SECTION_VALUES, first, i)) {
+        if (!aotci_is_name(walk->archive, value->name) ||
+            is_repeated(walk, SECTION_VALUES, first, i)) {
             return bad(walk, SECTION_VALUES, i, "name", "a name that is not repeated");
         }
         if (!is_valid_value(walk->archive, value)) {
@@ -109,11 +115,13 @@ static aotc_status check_type_variables(const struct walk *walk) {
                      variable->zero[0] == 0 && variable->zero[1] == 0 && variable->zero[2] == 0;
         for (unsigned k = 0; valid && k < sizeof variable->dtypes; ++k) {
             const unsigned dtype = variable->dtypes[k];
-            valid = k < variable->dtype_count ? is_dtype(dtype) && (seen >> dtype & 1) == 0 : dtype == 0;
+            valid = k < variable->dtype_count ? is_dtype(dtype) && (seen >> dtype & 1) == 0
+                                              : dtype == 0;
             seen |= valid ? UINT32_C(1) << dtype : 0;
         }
         if (!valid) {
-            return bad(walk, SECTION_TYPE_VARIABLES, index, "dtypes", "distinct dtypes, zeros behind");
+            return bad(walk, SECTION_TYPE_VARIABLES, index, "dtypes",
+                       "distinct dtypes, zeros behind");
         }
     }
     return AOTC_OK;
@@ -131,32 +139,38 @@ static aotc_status check_params(const struct walk *walk) {
         if (param->kind < AOTC_POINTER || param->kind > AOTC_TENSOR) {
             return bad(walk, SECTION_PARAMS, index, "kind", "1 to 3");
         }
-        const bool has_type = param->type_variable == 0 ? is_dtype(param->dtype)
-                                                        : param->dtype == AOTC_DTYPE_NONE &&
-                                                              param->type_variable <= kernel->type_variable_count;
+        const bool has_type = param->type_variable == 0
+                                  ? is_dtype(param->dtype)
+                                  : param->dtype == AOTC_DTYPE_NONE &&
+                                        param->type_variable <= kernel->type_variable_count;
         if (!has_type) {
             return bad(walk, SECTION_PARAMS, index, "dtype", "a dtype or a type variable");
         }
-        const bool has_rank = param->kind == AOTC_TENSOR ? param->rank >= 1 && param->rank <= LIMIT_RANK
-                                                         : param->rank == 0;
+        const bool has_rank = param->kind == AOTC_TENSOR
+                                  ? param->rank >= 1 && param->rank <= LIMIT_RANK
+                                  : param->rank == 0;
         if (!has_rank || !is_power_of_two(param->divisibility) || param->flags > PARAM_OPTIONAL ||
             param->access > 3 || param->zero != 0) {
-            return bad(walk, SECTION_PARAMS, index, "rank, divisibility, flags", "what the format allows");
+            return bad(walk, SECTION_PARAMS, index, "rank, divisibility, flags",
+                       "what the format allows");
         }
     }
     return AOTC_OK;
 }
 
-static aotc_status check_choice_values(const struct walk *walk, const struct choice_record *choice) {
+static aotc_status check_choice_values(const struct walk *walk,
+                                       const struct choice_record *choice) {
     for (uint32_t i = 0; i < choice->value_count; ++i) {
         const struct value_record *value = aotci_value(walk->archive, choice->first_value + i);
         if (value->name != 0 || !is_valid_value(walk->archive, value)) {
-            return bad(walk, SECTION_VALUES, choice->first_value + i, "payload", "a value without a name");
+            return bad(walk, SECTION_VALUES, choice->first_value + i, "payload",
+                       "a value without a name");
         }
         for (uint32_t k = 0; k < i; ++k) {
             const struct value_record *other = aotci_value(walk->archive, choice->first_value + k);
             if (other->kind == value->kind && other->payload == value->payload) {
-                return bad(walk, SECTION_VALUES, choice->first_value + i, "payload", "distinct values");
+                return bad(walk, SECTION_VALUES, choice->first_value + i, "payload",
+                           "distinct values");
             }
         }
     }
@@ -175,8 +189,8 @@ static aotc_status check_values(struct walk *walk) {
         const uint32_t index = kernel->first_choice + i;
         const struct choice_record *choice = aotci_choice(archive, index);
         if (choice->value_count > LIMIT_CHOICE_VALUES) {
-            return aotci_above_limit(archive, walk->error, "values of a choice", choice->value_count,
-                                     LIMIT_CHOICE_VALUES);
+            return aotci_above_limit(archive, walk->error, "values of a choice",
+                                     choice->value_count, LIMIT_CHOICE_VALUES);
         }
         if (!aotci_is_name(archive, choice->name) ||
             is_repeated(walk, SECTION_CHOICES, kernel->first_choice, index) || choice->zero != 0) {
@@ -191,11 +205,12 @@ static aotc_status check_values(struct walk *walk) {
     for (uint32_t i = 0; status == AOTC_OK && i < kernel->config_count; ++i) {
         const struct config_record *config = aotci_config(archive, kernel->first_config + i);
         if (config->entry_count > LIMIT_CONFIG_ENTRIES) {
-            return aotci_above_limit(archive, walk->error, "entries of a config", config->entry_count,
-                                     LIMIT_CONFIG_ENTRIES);
+            return aotci_above_limit(archive, walk->error, "entries of a config",
+                                     config->entry_count, LIMIT_CONFIG_ENTRIES);
         }
         if (!claim(walk, SECTION_VALUES, config->first_entry, config->entry_count)) {
-            return bad(walk, SECTION_CONFIGS, kernel->first_config + i, "first_entry", "the next values");
+            return bad(walk, SECTION_CONFIGS, kernel->first_config + i, "first_entry",
+                       "the next values");
         }
         status = check_named_values(walk, config->first_entry, config->entry_count);
     }
@@ -207,7 +222,8 @@ static aotc_status check_guards(struct walk *walk) {
     for (uint32_t i = 0; i < kernel->guard_count; ++i) {
         const struct guard_record *guard = aotci_guard(walk->archive, kernel->first_guard + i);
         if (guard->text == 0 || !aotci_is_text(walk->archive, guard->text, LIMIT_TEXT_BYTES)) {
-            return bad(walk, SECTION_GUARDS, kernel->first_guard + i, "text", "a text that is not empty");
+            return bad(walk, SECTION_GUARDS, kernel->first_guard + i, "text",
+                       "a text that is not empty");
         }
         if (!is_expression(walk, guard->expression)) {
             return bad(walk, SECTION_GUARDS, kernel->first_guard + i, "expression",
@@ -233,7 +249,8 @@ static uint64_t count_combinations(const struct walk *walk) {
 /* ---- variants -------------------------------------------------------------------------------- */
 
 /* The dtype of a param in a variant: its own, or the combination's digit of its type variable. */
-static unsigned dtype_in(const struct walk *walk, const struct param_record *param, uint32_t combination) {
+static unsigned dtype_in(const struct walk *walk, const struct param_record *param,
+                         uint32_t combination) {
     const struct kernel_record *kernel = walk->kernel;
     if (param->type_variable == 0) {
         return param->dtype;
@@ -266,13 +283,16 @@ static bool is_valid_source(struct walk *walk, const struct variant_record *vari
             return cubin_param->size == 8;
         }
         return param->kind == AOTC_SCALAR &&
-               cubin_param->size == aotc_dtype_bytes((aotc_dtype)dtype_in(walk, param, variant->combination));
+               cubin_param->size ==
+                   aotc_dtype_bytes((aotc_dtype)dtype_in(walk, param, variant->combination));
     case SOURCE_SCRATCH:
-        return cubin_param->index == 0 && cubin_param->size == 8 && variant->scratch_bytes != FORMAT_NONE;
+        return cubin_param->index == 0 && cubin_param->size == 8 &&
+               variant->scratch_bytes != FORMAT_NONE;
     case SOURCE_TENSOR_MAP:
         return cubin_param->index < variant->tensor_map_count && cubin_param->size == 128;
     case SOURCE_EXPRESSION:
-        return (cubin_param->size == 4 || cubin_param->size == 8) && is_expression(walk, cubin_param->index);
+        return (cubin_param->size == 4 || cubin_param->size == 8) &&
+               is_expression(walk, cubin_param->index);
     default:
         return false;
     }
@@ -284,16 +304,19 @@ static aotc_status check_cubin_params(struct walk *walk, const struct variant_re
         const uint32_t index = variant->first_cubin_param + i;
         const struct cubin_param_record *cubin_param = aotci_cubin_param(walk->archive, index);
         if (!is_valid_source(walk, variant, cubin_param) || cubin_param->zero != 0) {
-            return bad(walk, SECTION_CUBIN_PARAMS, index, "source, index, size", "a source of that size");
+            return bad(walk, SECTION_CUBIN_PARAMS, index, "source, index, size",
+                       "a source of that size");
         }
         const uint32_t alignment = cubin_param->size == 128 ? 64 : cubin_param->size;
         if (cubin_param->offset < end || cubin_param->offset % alignment != 0) {
-            return bad(walk, SECTION_CUBIN_PARAMS, index, "offset", "aligned, behind the one before");
+            return bad(walk, SECTION_CUBIN_PARAMS, index, "offset",
+                       "aligned, behind the one before");
         }
         end = (uint32_t)cubin_param->offset + cubin_param->size;
     }
     if (end > LIMIT_PARAM_BYTES) {
-        return aotci_above_limit(walk->archive, walk->error, "parameter block", end, LIMIT_PARAM_BYTES);
+        return aotci_above_limit(walk->archive, walk->error, "parameter block", end,
+                                 LIMIT_PARAM_BYTES);
     }
     if (end != variant->param_bytes) {
         return bad(walk, SECTION_VARIANTS, walk->claimed[SECTION_VARIANTS], "param_bytes",
@@ -309,8 +332,8 @@ static bool is_valid_tensor_map(struct walk *walk, const struct tensor_map_recor
         return false;
     }
     const unsigned least_rank = map->interleave != 0 ? 3 : 1;
-    if (map->data_type > 15 || map->rank < least_rank || map->rank > LIMIT_RANK || map->interleave > 2 ||
-        map->swizzle > 6 || map->l2_promotion > 3 || map->oob_fill > 1 ||
+    if (map->data_type > 15 || map->rank < least_rank || map->rank > LIMIT_RANK ||
+        map->interleave > 2 || map->swizzle > 6 || map->l2_promotion > 3 || map->oob_fill > 1 ||
         (map->interleave == 2 && map->swizzle != 1)) {
         return false;
     }
@@ -320,14 +343,16 @@ static bool is_valid_tensor_map(struct walk *walk, const struct tensor_map_recor
     }
     for (unsigned i = 0; i < LIMIT_RANK; ++i) {
         const bool used = i < map->rank;
-        const bool dim_fits = used ? is_expression(walk, map->dims[i]) : map->dims[i] == FORMAT_NONE;
+        const bool dim_fits =
+            used ? is_expression(walk, map->dims[i]) : map->dims[i] == FORMAT_NONE;
         const bool box_fits = used ? map->box[i] >= 1 && map->box[i] <= 256 : map->box[i] == 0;
         const bool step_fits = used ? map->element_strides[i] >= 1 && map->element_strides[i] <= 8
                                     : map->element_strides[i] == 0;
         if (!dim_fits || !box_fits || !step_fits) {
             return false;
         }
-        if (i != 0 && (used ? !is_expression(walk, map->strides[i - 1]) : map->strides[i - 1] != FORMAT_NONE)) {
+        if (i != 0 && (used ? !is_expression(walk, map->strides[i - 1])
+                            : map->strides[i - 1] != FORMAT_NONE)) {
             return false;
         }
     }
@@ -340,7 +365,8 @@ static aotc_status check_variant_expressions(struct walk *walk, uint32_t index,
         const bool fits = i < walk->kernel->grid_rank ? is_expression(walk, variant->grid[i])
                                                       : variant->grid[i] == FORMAT_NONE;
         if (!fits) {
-            return bad(walk, SECTION_VARIANTS, index, "grid", "as many expressions as the grid's rank");
+            return bad(walk, SECTION_VARIANTS, index, "grid",
+                       "as many expressions as the grid's rank");
         }
     }
     const bool scratch_fits = variant->scratch_bytes == FORMAT_NONE
@@ -349,26 +375,30 @@ static aotc_status check_variant_expressions(struct walk *walk, uint32_t index,
                                         is_power_of_two(variant->scratch_align) &&
                                         variant->scratch_align <= 4096;
     if (!scratch_fits) {
-        return bad(walk, SECTION_VARIANTS, index, "scratch_bytes", "an expression and its alignment");
+        return bad(walk, SECTION_VARIANTS, index, "scratch_bytes",
+                   "an expression and its alignment");
     }
     walk->features |= variant->scratch_bytes == FORMAT_NONE ? 0 : FEATURE_SCRATCH;
     for (uint32_t i = 0; i < variant->tensor_map_count; ++i) {
         const uint32_t map = variant->first_tensor_map + i;
         if (!is_valid_tensor_map(walk, aotci_tensor_map(walk->archive, map))) {
-            return bad(walk, SECTION_TENSOR_MAPS, map, "fields", "what cuTensorMapEncodeTiled allows");
+            return bad(walk, SECTION_TENSOR_MAPS, map, "fields",
+                       "what cuTensorMapEncodeTiled allows");
         }
     }
     return AOTC_OK;
 }
 
 static aotc_status check_variant_numbers(const struct walk *walk, uint32_t index,
-                                         const struct variant_record *variant, uint64_t combinations) {
+                                         const struct variant_record *variant,
+                                         uint64_t combinations) {
     const struct aotc_archive *archive = walk->archive;
     const struct kernel_record *kernel = walk->kernel;
     const uint64_t known_guards =
         kernel->guard_count == 64 ? UINT64_MAX : (UINT64_C(1) << kernel->guard_count) - 1;
     if ((variant->guards & ~known_guards) != 0 || (kernel->promises & ~variant->guards) != 0) {
-        return bad(walk, SECTION_VARIANTS, index, "guards", "the kernel's guards, with all promises");
+        return bad(walk, SECTION_VARIANTS, index, "guards",
+                   "the kernel's guards, with all promises");
     }
     if (variant->combination >= combinations || variant->config >= kernel->config_count ||
         variant->target >= aotci_count(archive, SECTION_TARGETS)) {
@@ -384,10 +414,19 @@ static aotc_status check_variant_numbers(const struct walk *walk, uint32_t index
          (variant->ptx >= blob_count || aotci_blob(archive, variant->ptx)->kind != BLOB_PTX))) {
         return bad(walk, SECTION_VARIANTS, index, "cubin, ptx", "blobs of that kind");
     }
-    const unsigned cluster = (unsigned)variant->cluster[0] * variant->cluster[1] * variant->cluster[2];
+    const struct target_record *target = aotci_target(archive, variant->target);
+    const uint32_t arch = 10u * target->major + target->minor;
+    uint32_t *cubin_arch = &walk->cubin_arch[variant->cubin];
+    if (*cubin_arch != 0 && *cubin_arch != arch) {
+        return bad(walk, SECTION_VARIANTS, index, "cubin", "a cubin of one architecture");
+    }
+    *cubin_arch = arch;
+    const unsigned cluster =
+        (unsigned)variant->cluster[0] * variant->cluster[1] * variant->cluster[2];
     if (variant->num_threads < 1 || variant->num_threads > 1024 || cluster < 1 || cluster > 16 ||
         variant->flags > VARIANT_WAITS_PDL || variant->zero != 0) {
-        return bad(walk, SECTION_VARIANTS, index, "num_threads, cluster, flags", "what the format allows");
+        return bad(walk, SECTION_VARIANTS, index, "num_threads, cluster, flags",
+                   "what the format allows");
     }
     return AOTC_OK;
 }
@@ -411,16 +450,19 @@ static bool is_before(const struct variant_record *a, const struct variant_recor
 static aotc_status check_variant(struct walk *walk, uint32_t index, uint64_t combinations) {
     const struct aotc_archive *archive = walk->archive;
     const struct variant_record *variant = aotci_variant(archive, index);
-    if (variant->cubin_param_count > LIMIT_CUBIN_PARAMS || variant->tensor_map_count > LIMIT_TENSOR_MAPS) {
-        return aotci_above_limit(archive, walk->error, "cubin params or tensor maps of a variant",
-                                 variant->cubin_param_count > LIMIT_CUBIN_PARAMS ? variant->cubin_param_count
-                                                                                : variant->tensor_map_count,
-                                 variant->cubin_param_count > LIMIT_CUBIN_PARAMS ? LIMIT_CUBIN_PARAMS
-                                                                                : LIMIT_TENSOR_MAPS);
+    if (variant->cubin_param_count > LIMIT_CUBIN_PARAMS) {
+        return aotci_above_limit(archive, walk->error, "cubin params of a variant",
+                                 variant->cubin_param_count, LIMIT_CUBIN_PARAMS);
     }
-    if (!claim(walk, SECTION_CUBIN_PARAMS, variant->first_cubin_param, variant->cubin_param_count) ||
+    if (variant->tensor_map_count > LIMIT_TENSOR_MAPS) {
+        return aotci_above_limit(archive, walk->error, "tensor maps of a variant",
+                                 variant->tensor_map_count, LIMIT_TENSOR_MAPS);
+    }
+    if (!claim(walk, SECTION_CUBIN_PARAMS, variant->first_cubin_param,
+               variant->cubin_param_count) ||
         !claim(walk, SECTION_TENSOR_MAPS, variant->first_tensor_map, variant->tensor_map_count)) {
-        return bad(walk, SECTION_VARIANTS, index, "first_cubin_param, first_tensor_map", "the next records");
+        return bad(walk, SECTION_VARIANTS, index, "first_cubin_param, first_tensor_map",
+                   "the next records");
     }
     aotc_status status = check_variant_numbers(walk, index, variant, combinations);
     if (status == AOTC_OK) {
@@ -458,8 +500,8 @@ static aotc_status check_kernel_counts(const struct walk *walk) {
         }
     }
     if (kernel->config_count == 0 || kernel->variant_count == 0 || kernel->grid_rank > 3) {
-        return bad(walk, SECTION_KERNELS, walk->kernel_index, "config_count, variant_count, grid_rank",
-                   "a config, a variant, a rank up to 3");
+        return bad(walk, SECTION_KERNELS, walk->kernel_index,
+                   "config_count, variant_count, grid_rank", "a config, a variant, a rank up to 3");
     }
     return AOTC_OK;
 }
@@ -467,7 +509,8 @@ static aotc_status check_kernel_counts(const struct walk *walk) {
 static bool claim_kernel(struct walk *walk) {
     const struct kernel_record *kernel = walk->kernel;
     return claim(walk, SECTION_PARAMS, kernel->first_param, kernel->param_count) &&
-           claim(walk, SECTION_TYPE_VARIABLES, kernel->first_type_variable, kernel->type_variable_count) &&
+           claim(walk, SECTION_TYPE_VARIABLES, kernel->first_type_variable,
+                 kernel->type_variable_count) &&
            claim(walk, SECTION_CHOICES, kernel->first_choice, kernel->choice_count) &&
            claim(walk, SECTION_GUARDS, kernel->first_guard, kernel->guard_count) &&
            claim(walk, SECTION_CONFIGS, kernel->first_config, kernel->config_count) &&
@@ -484,7 +527,8 @@ static aotc_status check_kernel(struct walk *walk) {
     /* Offsets of strings are in the order of the strings. */
     if (walk->kernel_index != 0 &&
         aotci_kernel_record(walk->archive, walk->kernel_index - 1)->name >= kernel->name) {
-        return bad(walk, SECTION_KERNELS, walk->kernel_index, "name", "increasing names, each once");
+        return bad(walk, SECTION_KERNELS, walk->kernel_index, "name",
+                   "increasing names, each once");
     }
     aotc_status status = check_kernel_counts(walk);
     if (status == AOTC_OK && !claim_kernel(walk)) {
@@ -499,8 +543,8 @@ static aotc_status check_kernel(struct walk *walk) {
     }
     const uint64_t combinations = count_combinations(walk);
     if (combinations > LIMIT_COMBINATIONS) {
-        return aotci_above_limit(walk->archive, walk->error, "combinations of types and choices", combinations,
-                                 LIMIT_COMBINATIONS);
+        return aotci_above_limit(walk->archive, walk->error, "combinations of types and choices",
+                                 combinations, LIMIT_COMBINATIONS);
     }
     for (uint32_t i = 0; i < kernel->variant_count && status == AOTC_OK; ++i) {
         status = check_variant(walk, kernel->first_variant + i, combinations);
@@ -511,8 +555,9 @@ static aotc_status check_kernel(struct walk *walk) {
 
 static aotc_status check_all_kernels(struct walk *walk) {
     static const enum section_kind owned[] = {
-        SECTION_PARAMS,  SECTION_TYPE_VARIABLES, SECTION_CHOICES,      SECTION_VALUES,      SECTION_GUARDS,
-        SECTION_CONFIGS, SECTION_VARIANTS,       SECTION_CUBIN_PARAMS, SECTION_TENSOR_MAPS,
+        SECTION_PARAMS,   SECTION_TYPE_VARIABLES, SECTION_CHOICES,
+        SECTION_VALUES,   SECTION_GUARDS,         SECTION_CONFIGS,
+        SECTION_VARIANTS, SECTION_CUBIN_PARAMS,   SECTION_TENSOR_MAPS,
     };
     const struct aotc_archive *archive = walk->archive;
     for (uint32_t i = 0; i < aotci_count(archive, SECTION_KERNELS); ++i) {
@@ -525,7 +570,8 @@ static aotc_status check_all_kernels(struct walk *walk) {
     }
     for (size_t i = 0; i < sizeof owned / sizeof *owned; ++i) {
         if (walk->claimed[owned[i]] != aotci_count(archive, owned[i])) {
-            return bad(walk, owned[i], walk->claimed[owned[i]], "owner", "a record that belongs to a kernel");
+            return bad(walk, owned[i], walk->claimed[owned[i]], "owner",
+                       "a record that belongs to a kernel");
         }
     }
     const struct header_record *header = (const void *)archive->index;
@@ -547,11 +593,15 @@ aotc_status aotci_validate_kernels(struct aotc_archive *archive, aotc_error *err
     }
     struct walk walk = {.archive = archive, .error = error};
     walk.features = aotci_count(archive, SECTION_TENSOR_MAPS) != 0 ? FEATURE_TENSOR_MAPS : 0;
-    walk.checked_for = aotci_allocate(&archive->allocator, expression_count, sizeof *walk.checked_for);
-    if (walk.checked_for == NULL) {
-        return AOTCI_FAIL(error, AOTC_ERROR_NOMEM, .file = archive->name, .field = "memory to check the index");
+    const size_t mark_count = (size_t)expression_count + aotci_count(archive, SECTION_BLOBS);
+    uint32_t *marks = aotci_allocate(&archive->allocator, mark_count, sizeof *marks);
+    if (marks == NULL) {
+        return AOTCI_FAIL(error, AOTC_ERROR_NOMEM, .file = archive->name,
+                          .field = "memory to check the index");
     }
+    walk.checked_for = marks;
+    walk.cubin_arch = marks + expression_count;
     const aotc_status status = check_all_kernels(&walk);
-    aotci_deallocate(&archive->allocator, walk.checked_for, expression_count, sizeof *walk.checked_for);
+    aotci_deallocate(&archive->allocator, marks, mark_count, sizeof *marks);
     return status;
 }

@@ -1,8 +1,8 @@
 /* zstd_frame.c: walk the headers of a zstd frame.
  *
- * The archive format allows one spelling of a blob only: one frame, its size stated, no dictionary, no
- * checksum, nothing behind it. Decoders accept more, so it is checked here, before a decoder runs.
- * Source: RFC 8878, sections 3.1.1.1 (frame header) and 3.1.1.2 (blocks).
+ * The archive format allows one spelling of a blob only: one frame, its size stated, no dictionary,
+ * no checksum, nothing behind it. Decoders accept more, so it is checked here, before a decoder
+ * runs. Source: RFC 8878, sections 3.1.1.1 (frame header) and 3.1.1.2 (blocks).
  */
 #include "zstd_frame.h"
 
@@ -42,7 +42,8 @@ static const char *check_blocks(const unsigned char *frame, size_t size_bytes, s
     }
 }
 
-const char *aotci_zstd_frame_check(const unsigned char *frame, size_t size_bytes, uint64_t raw_bytes) {
+const char *aotci_zstd_frame_check(const unsigned char *frame, size_t size_bytes,
+                                   uint64_t raw_bytes) {
     static const unsigned char magic[MAGIC_BYTES] = {0x28, 0xB5, 0x2F, 0xFD};
     if (size_bytes < MAGIC_BYTES + 1) {
         return "fewer bytes than a zstd frame has";

@@ -7,6 +7,7 @@
 
 /* Check that the bytes are exactly one frame that states `raw_bytes` as its content size, without a
  * dictionary and without a checksum. NULL if so, otherwise what is wrong. */
-const char *aotci_zstd_frame_check(const unsigned char *frame, size_t size_bytes, uint64_t raw_bytes);
+const char *aotci_zstd_frame_check(const unsigned char *frame, size_t size_bytes,
+                                   uint64_t raw_bytes);
 
 #endif

@@ -2,11 +2,11 @@
  *
  *     bench_launch ARCHIVE KERNEL [LIBCUDA] [TENTHS_OF_SECONDS]
  *
- * Any kernel whose arguments are pointers and integers will do: pointers are to one buffer, integers are 1
- * (so little is computed that the queue never fills). The kernel, the configuration and the arguments of both
- * are the same, and both are timed in turn in short bursts with a synchronisation between them. Printed: the
- * medians over the bursts, in nanoseconds a launch, and their ratio. Works on the fake driver too, where it
- * shows the library's own time.
+ * Any kernel whose arguments are pointers and integers will do: pointers are to one buffer,
+ * integers are 1 (so little is computed that the queue never fills). The kernel, the configuration
+ * and the arguments of both are the same, and both are timed in turn in short bursts with a
+ * synchronisation between them. Printed: the medians over the bursts, in nanoseconds a launch, and
+ * their ratio. Works on the fake driver too, where it shows the library's own time.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -80,7 +80,8 @@ static void find_more(struct setup *setup, const char *path) {
     };
     for (size_t i = 0; i < sizeof functions / sizeof *functions; ++i) {
         void *found = NULL;
-        demand_cuda(find(functions[i].name, &found, functions[i].version, 0, &query), functions[i].name);
+        demand_cuda(find(functions[i].name, &found, functions[i].version, 0, &query),
+                    functions[i].name);
         memcpy(functions[i].target, &found, sizeof found);
     }
 }
@@ -94,7 +95,8 @@ static void fill_arguments(struct setup *setup, uint64_t buffer) {
         aotc_dtype dtype = (aotc_dtype)param.dtype;
         if (param.type_variable >= 0) {
             aotc_type_variable_info variable = {.struct_size = sizeof variable};
-            (void)aotc_kernel_get_type_variable(setup->kernel, (uint32_t)param.type_variable, &variable);
+            (void)aotc_kernel_get_type_variable(setup->kernel, (uint32_t)param.type_variable,
+                                                &variable);
             dtype = (aotc_dtype)variable.dtypes[0];
         }
         setup->args[i] = param.kind == AOTC_POINTER ? aotc_arg_bits(AOTC_POINTER, dtype, buffer)
@@ -134,15 +136,23 @@ static void prepare(struct setup *setup, const char *path, const char *name, con
     fill_arguments(setup, buffer);
     demand(aotc_select(setup->kernel, &setup->desc, &selection, &error), "select", &error);
     setup->function = selection.function;
-    setup->config = (CUlaunchConfig){
-        selection.grid[0],  selection.grid[1], selection.grid[2], selection.block[0],
-        selection.block[1], selection.block[2], selection.dynamic_shared_bytes, setup->stream, NULL, 0};
+    setup->config = (CUlaunchConfig){selection.grid[0],
+                                     selection.grid[1],
+                                     selection.grid[2],
+                                     selection.block[0],
+                                     selection.block[1],
+                                     selection.block[2],
+                                     selection.dynamic_shared_bytes,
+                                     setup->stream,
+                                     NULL,
+                                     0};
 }
 
 static double burst_raw(struct setup *setup) {
     const double start = now_ns();
     for (int i = 0; i < BURST; ++i) {
-        demand_cuda(setup->driver.launch(&setup->config, setup->function, setup->params, NULL), "cuLaunchKernelEx");
+        demand_cuda(setup->driver.launch(&setup->config, setup->function, setup->params, NULL),
+                    "cuLaunchKernelEx");
     }
     const double taken = now_ns() - start;
     demand_cuda(setup->stream_synchronize(setup->stream), "cuStreamSynchronize");
@@ -185,7 +195,8 @@ int main(int argc, char **argv) {
     }
     qsort(raw, count, sizeof *raw, compare);
     qsort(ours, count, sizeof *ours, compare);
-    (void)printf("raw cuLaunchKernelEx %.1f ns, aotc_launch %.1f ns, ratio %.3f (medians of %zu bursts of %d)\n",
+    (void)printf("raw cuLaunchKernelEx %.1f ns, aotc_launch %.1f ns, ratio %.3f (medians of %zu "
+                 "bursts of %d)\n",
                  raw[count / 2], ours[count / 2], ours[count / 2] / raw[count / 2], count, BURST);
     return 0;
 }

@@ -109,7 +109,23 @@ def _add(targets: tuple[str, ...]) -> Kernel:
 
 def _choose(target: str) -> Kernel:
     """Return a kernel with every scalar dtype, choices, constants, and the caller's grid."""
-    dtypes = "i1 i8 i16 i32 i64 u8 u16 u32 u64 fp16 bf16 fp32 fp64 fp8e4nv fp8e5".split()
+    dtypes = [
+        "i1",
+        "i8",
+        "i16",
+        "i32",
+        "i64",
+        "u8",
+        "u16",
+        "u32",
+        "u64",
+        "fp16",
+        "bf16",
+        "fp32",
+        "fp64",
+        "fp8e4nv",
+        "fp8e5",
+    ]
     widths = (1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 2, 4, 8, 1, 1)
     params = tuple(Param(f"a_{dtype}", "scalar", dtype) for dtype in dtypes)
     choices = (
@@ -223,6 +239,24 @@ def _tma(target: str) -> Kernel:
     return Kernel("tma", _SOURCE, variants, params, configs=configs)
 
 
+def _pick(targets: tuple[str, ...]) -> Kernel:
+    """Return a kernel whose function says for which target it was built."""
+    variants = tuple(
+        Variant(
+            target=target,
+            symbol=f"pick_{target}",
+            cubin=cubin(target, {f"pick_{target}": [(0, 4)]}, b"pick"),
+            num_threads=32,
+            guards=(0,) if target == "sm_86" else (),
+            cubin_params=(CubinParam(0, 4),),
+            grid=(parse("1"),),
+        )
+        for target in targets
+    )
+    guards = (Guard(parse("n % 16 == 0"), "n is a multiple of 16"),)
+    return Kernel("pick", _SOURCE, variants, (Param("n", "scalar", "i32"),), guards=guards)
+
+
 def _wrong(target: str) -> Kernel:
     """Return a kernel whose index and cubin disagree about a parameter."""
     variant = Variant(
@@ -258,11 +292,14 @@ def _write(directory: Path, name: str, archive: Archive) -> None:
 def main(directory: Path) -> None:
     """Write all archives into a directory."""
     both = ("sm_80", "sm_90a")
+    every = ("sm_80", "sm_86", "sm_90a", "sm_100f", "sm_100a", "sm_103a")
     hopper = "sm_90a"
     kernels = (_add(both), _choose(hopper), _shared(both), _scratch(hopper), _tma(hopper))
     _write(directory, "golden", Archive("golden", "1.2.3", kernels, "aotc; ptxas"))
     _write(directory, "hopper", Archive("hopper", "1", (_tma(hopper),)))
     _write(directory, "wrong", Archive("wrong", "1", (_wrong(hopper),)))
+    _write(directory, "pick", Archive("pick", "1", (_pick(every),)))
+    _write(directory, "guarded", Archive("guarded", "1", (_pick(("sm_86",)),)))
     _write(directory, "small", Archive("small", "1", (_add((hopper,)),)))
     _write(directory, "empty", Archive("empty", "1", ()))
 

@@ -17,15 +17,17 @@ void check(bool holds, const char *file, int line, const char *text) {
     }
 }
 
-void expect(aotc_status got, aotc_status wanted, const aotc_error *error, const char *text, const char *file,
-            int line, const char *call) {
+void expect(aotc_status got, aotc_status wanted, const aotc_error *error, const char *text,
+            const char *file, int line, const char *call) {
     if (got != wanted) {
         failures += 1;
-        (void)fprintf(stderr, "%s:%d: %s: %s, expected %s: %s\n", file, line, call, aotc_status_name(got),
-                      aotc_status_name(wanted), error == NULL ? "" : error->message);
+        (void)fprintf(stderr, "%s:%d: %s: %s, expected %s: %s\n", file, line, call,
+                      aotc_status_name(got), aotc_status_name(wanted),
+                      error == NULL ? "" : error->message);
     } else if (error != NULL && text != NULL && strstr(error->message, text) == NULL) {
         failures += 1;
-        (void)fprintf(stderr, "%s:%d: %s: \"%s\" without \"%s\"\n", file, line, call, error->message, text);
+        (void)fprintf(stderr, "%s:%d: %s: \"%s\" without \"%s\"\n", file, line, call,
+                      error->message, text);
     }
 }
 
@@ -78,7 +80,8 @@ int decompress_from_table(void *user, const void *source, size_t source_bytes, v
         uint64_t sizes[2];
         memcpy(sizes, at, sizeof sizes);
         at += sizeof sizes;
-        if (sizes[0] == source_bytes && memcmp(at, source, source_bytes) == 0 && sizes[1] == target_bytes) {
+        if (sizes[0] == source_bytes && memcmp(at, source, source_bytes) == 0 &&
+            sizes[1] == target_bytes) {
             memcpy(target, at + sizes[0], target_bytes);
             return 0;
         }

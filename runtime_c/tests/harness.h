@@ -1,7 +1,8 @@
-/* harness.h: what the C tests share: checks, files, a decompressor from a table, a failing allocator.
+/* harness.h: what the C tests share: checks, files, a decompressor from a table, a failing
+ * allocator.
  *
- * A test program takes the directory of golden.py's archives and the path of the fake driver; it exits
- * with 1 if a check failed. A failed check is printed and the test goes on.
+ * A test program takes the directory of golden.py's archives and the path of the fake driver; it
+ * exits with 1 if a check failed. A failed check is printed and the test goes on.
  */
 #ifndef AOTC_TEST_HARNESS_H
 #define AOTC_TEST_HARNESS_H
@@ -19,18 +20,20 @@ extern const char *driver_path; /* of the fake libcuda */
 
 #define CHECK(condition) check((condition), __FILE__, __LINE__, #condition)
 /* Check a status, and that the message of `error` (unless NULL) holds a text. */
-#define EXPECT(call, status, error, text) expect((call), (status), (error), (text), __FILE__, __LINE__, #call)
+#define EXPECT(call, status, error, text)                                                          \
+    expect((call), (status), (error), (text), __FILE__, __LINE__, #call)
 
 void check(bool holds, const char *file, int line, const char *text);
-void expect(aotc_status got, aotc_status wanted, const aotc_error *error, const char *text, const char *file,
-            int line, const char *call);
+void expect(aotc_status got, aotc_status wanted, const aotc_error *error, const char *text,
+            const char *file, int line, const char *call);
 
 struct bytes {
     unsigned char *data;
     size_t size_bytes;
 };
 
-/* Contents of a file of the archives' directory, and its full name (in a buffer that the next call uses). */
+/* Contents of a file of the archives' directory, and its full name (in a buffer that the next call
+ * uses). */
 struct bytes read_golden(const char *name);
 const char *golden_path(const char *name);
 
@@ -43,7 +46,8 @@ struct blob_table {
 struct blob_table *read_blobs(const char *archive_name);
 void free_blobs(struct blob_table *table);
 /* An aotc_decompress_fn over a blob_table. */
-int decompress_from_table(void *user, const void *source, size_t source_bytes, void *target, size_t target_bytes);
+int decompress_from_table(void *user, const void *source, size_t source_bytes, void *target,
+                          size_t target_bytes);
 
 /* An allocator that counts, and fails at one call. */
 struct counting {

@@ -1,5 +1,5 @@
-/* test_faults.c: what happens when the machine is at fault: no driver, an old one, each entry point failing,
- * no memory, forks, captures, lost contexts, archives that lie about their cubins. */
+/* test_faults.c: what happens when the machine is at fault: no driver, an old one, each entry point
+ * failing, no memory, forks, captures, lost contexts, archives that lie about their cubins. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
@@ -36,8 +36,9 @@ static void load_device(const char *name, aotc_status status, const char *text) 
 /* A launch of `add` on the legacy stream. */
 static aotc_status launch_add(const aotc_archive *archive, struct CUstream_st *stream) {
     const aotc_kernel *kernel = NULL;
-    const aotc_arg args[] = {aotc_pointer(ADDRESS(0x1000), AOTC_FP32), aotc_pointer(NULL, AOTC_FP32),
-                             aotc_pointer(NULL, AOTC_FP32), aotc_i32(4096)};
+    const aotc_arg args[] = {aotc_pointer(ADDRESS(0x1000), AOTC_FP32),
+                             aotc_pointer(NULL, AOTC_FP32), aotc_pointer(NULL, AOTC_FP32),
+                             aotc_i32(4096)};
     aotc_launch_desc desc = AOTC_LAUNCH_DESC_INIT;
     CHECK(aotc_kernel_get(archive, "add", &kernel, NULL) == AOTC_OK);
     desc.args = args;
@@ -46,7 +47,8 @@ static aotc_status launch_add(const aotc_archive *archive, struct CUstream_st *s
     return aotc_launch(kernel, &desc, &error);
 }
 
-/* ---- the driver ------------------------------------------------------------------------------------ */
+/* ---- the driver
+ * ------------------------------------------------------------------------------------ */
 
 static void test_no_driver(void) {
     struct blob_table *blobs = read_blobs("small.aotc");
@@ -58,7 +60,8 @@ static void test_no_driver(void) {
     };
     for (size_t i = 0; i < 2; ++i) {
         options.driver_path = paths[i][0];
-        EXPECT(aotc_open_file(golden_path("small.aotc"), &options, &archive, &error), AOTC_OK, &error, NULL);
+        EXPECT(aotc_open_file(golden_path("small.aotc"), &options, &archive, &error), AOTC_OK,
+               &error, NULL);
         EXPECT(aotc_load(archive, NULL, &error), AOTC_ERROR_DRIVER, &error, paths[i][1]);
         CHECK(strcmp(error.file, paths[i][0]) == 0);
         aotc_release(archive);
@@ -70,10 +73,12 @@ static void test_old_driver(void) {
     static const char *const required[] = {
         "cuInit", "cuLibraryLoadData", "cuLaunchKernelEx", "cuKernelSetAttribute", "cuStreamGetCtx",
     };
-    static const char *const optional[] = {"cuFuncLoad", "cuKernelGetParamInfo", "cuTensorMapEncodeTiled"};
+    static const char *const optional[] = {"cuFuncLoad", "cuKernelGetParamInfo",
+                                           "cuTensorMapEncodeTiled"};
     fake_cuda_reset();
     fake_cuda_set_driver_version(11080);
-    load_device("small.aotc", AOTC_ERROR_DRIVER, "expected CUDA 12.0 or newer (driver 525), got CUDA 11.8");
+    load_device("small.aotc", AOTC_ERROR_DRIVER,
+                "expected CUDA 12.0 or newer (driver 525), got CUDA 11.8");
     for (size_t i = 0; i < sizeof required / sizeof *required; ++i) {
         fake_cuda_reset();
         fake_cuda_hide(required[i]);
@@ -92,33 +97,55 @@ static void test_old_driver(void) {
     NO_VIOLATION();
 }
 
-/* Each entry point that loading or launching uses fails, at each of its first calls, with several errors. */
+/* Each entry point that loading or launching uses fails, at each of its first calls, with several
+ * errors. */
 static void test_every_call_fails(void) {
     static const char *const symbols[] = {
-        "cuInit",           "cuDeviceGetCount",     "cuDeviceGet",         "cuDevicePrimaryCtxRetain",
-        "cuCtxPushCurrent", "cuCtxGetDevice",       "cuDeviceGetAttribute", "cuThreadExchangeStreamCaptureMode",
-        "cuLibraryLoadData", "cuLibraryGetKernel",  "cuKernelSetAttribute", "cuKernelGetFunction",
-        "cuFuncLoad",       "cuStreamGetCtx",       "cuLaunchKernelEx",     "cuTensorMapEncodeTiled",
+        "cuInit",
+        "cuDeviceGetCount",
+        "cuDeviceGet",
+        "cuDevicePrimaryCtxRetain",
+        "cuCtxPushCurrent",
+        "cuCtxGetDevice",
+        "cuCtxGetId",
+        "cuDeviceGetAttribute",
+        "cuThreadExchangeStreamCaptureMode",
+        "cuLibraryLoadData",
+        "cuLibraryGetKernel",
+        "cuKernelSetAttribute",
+        "cuKernelGetFunction",
+        "cuFuncLoad",
+        "cuStreamGetCtx",
+        "cuLaunchKernelEx",
+        "cuTensorMapEncodeTiled",
     };
     static const struct {
         int result;
         aotc_status status;
         const char *remedy;
     } results[] = {
-        {2, AOTC_ERROR_CUDA, "free GPU memory"},  {3, AOTC_ERROR_CUDA, "spawn"},
-        {100, AOTC_ERROR_DRIVER, "nvidia-smi"},   {200, AOTC_ERROR_CUDA, "older than the compiler"},
-        {201, AOTC_ERROR_STATE, "context"},       {209, AOTC_ERROR_ARCH, "build the archive for this GPU"},
-        {222, AOTC_ERROR_DRIVER, "newer"},        {400, AOTC_ERROR_ARG, "check the stream"},
-        {500, AOTC_ERROR_NOT_FOUND, ""},          {700, AOTC_ERROR_CUDA, "restart the process"},
-        {719, AOTC_ERROR_CUDA, "restart the process"}, {720, AOTC_ERROR_CUDA, "smaller"},
-        {900, AOTC_ERROR_CAPTURE, "outside"},     {901, AOTC_ERROR_CAPTURE, "outside"},
+        {2, AOTC_ERROR_CUDA, "free GPU memory"},
+        {3, AOTC_ERROR_CUDA, "spawn"},
+        {100, AOTC_ERROR_DRIVER, "nvidia-smi"},
+        {200, AOTC_ERROR_CUDA, "older than the compiler"},
+        {201, AOTC_ERROR_STATE, "context"},
+        {209, AOTC_ERROR_ARCH, "build the archive for this GPU"},
+        {222, AOTC_ERROR_DRIVER, "newer"},
+        {400, AOTC_ERROR_ARG, "check the stream"},
+        {500, AOTC_ERROR_NOT_FOUND, ""},
+        {700, AOTC_ERROR_CUDA, "restart the process"},
+        {719, AOTC_ERROR_CUDA, "restart the process"},
+        {720, AOTC_ERROR_CUDA, "smaller"},
+        {900, AOTC_ERROR_CAPTURE, "outside"},
+        {901, AOTC_ERROR_CAPTURE, "outside"},
         {999, AOTC_ERROR_CUDA, ""},
     };
     struct blob_table *blobs = read_blobs("golden.aotc");
     const int64_t shape[2] = {128, 64};
     const int64_t strides[2] = {64, 1};
     const aotc_tensor tensor = {ADDRESS(0x10000), 2, 0, shape, strides};
-    const aotc_arg args[2] = {aotc_tensor_arg(&tensor, AOTC_BF16), aotc_pointer(ADDRESS(0x20000), AOTC_BF16)};
+    const aotc_arg args[2] = {aotc_tensor_arg(&tensor, AOTC_BF16),
+                              aotc_pointer(ADDRESS(0x20000), AOTC_BF16)};
     unsigned long failed = 0;
     for (size_t s = 0; s < sizeof symbols / sizeof *symbols; ++s) {
         for (size_t r = 0; r < sizeof results / sizeof *results; ++r) {
@@ -161,15 +188,18 @@ static void test_every_call_fails(void) {
     free_blobs(blobs);
 }
 
-/* ---- archives that lie -------------------------------------------------------------------------------- */
+/* ---- archives that lie
+ * -------------------------------------------------------------------------------- */
 
 static void test_wrong_cubins(void) {
     fake_cuda_reset();
-    load_device("wrong.aotc", AOTC_ERROR_FORMAT, "function wrong: expected the parameters that the index lists");
+    load_device("wrong.aotc", AOTC_ERROR_FORMAT,
+                "function wrong: expected the parameters that the index lists");
     fake_cuda_reset();
     static const struct fake_device blackwell = {10, 0, 232448};
     fake_cuda_set_devices(&blackwell, 1);
-    load_device("hopper.aotc", AOTC_ERROR_ARCH, "a GPU for sm_90a, got compute capability 10.0; build the archive for sm_100");
+    load_device("hopper.aotc", AOTC_ERROR_ARCH,
+                "a GPU for sm_90a, got compute capability 10.0; build the archive for sm_100");
     NO_VIOLATION();
 }
 
@@ -183,7 +213,8 @@ static void test_damaged_blob(void) {
     load.device = 0;
     fake_cuda_reset();
     small.data[small.size_bytes - 1] ^= 1;
-    EXPECT(aotc_open_memory(small.data, small.size_bytes, &options, &archive, &error), AOTC_OK, &error, NULL);
+    EXPECT(aotc_open_memory(small.data, small.size_bytes, &options, &archive, &error), AOTC_OK,
+           &error, NULL);
     EXPECT(aotc_load(archive, &load, &error), AOTC_ERROR_CHECKSUM, &error, "blob 7");
     EXPECT(launch_add(archive, NULL), AOTC_ERROR_STATE, &error, NULL);
     aotc_release(archive);
@@ -194,14 +225,17 @@ static void test_damaged_blob(void) {
     aotc_open_options without = options;
     without.decompress = NULL;
 #ifndef AOTC_WITH_ZSTD
-    EXPECT(aotc_open_memory(small.data, small.size_bytes, &without, &archive, &error), AOTC_OK, &error, NULL);
-    EXPECT(aotc_load(archive, &load, &error), AOTC_ERROR_UNSUPPORTED, &error, "aotc_open_options.decompress");
+    EXPECT(aotc_open_memory(small.data, small.size_bytes, &without, &archive, &error), AOTC_OK,
+           &error, NULL);
+    EXPECT(aotc_load(archive, &load, &error), AOTC_ERROR_UNSUPPORTED, &error,
+           "aotc_open_options.decompress");
     aotc_release(archive);
 #endif
     struct blob_table nothing = {{NULL, 0}, 0};
     without = options;
     without.decompress_user = &nothing;
-    EXPECT(aotc_open_memory(small.data, small.size_bytes, &without, &archive, &error), AOTC_OK, &error, NULL);
+    EXPECT(aotc_open_memory(small.data, small.size_bytes, &without, &archive, &error), AOTC_OK,
+           &error, NULL);
     EXPECT(aotc_load(archive, &load, &error), AOTC_ERROR_FORMAT, &error, "cannot be decoded");
     aotc_release(archive);
     free(small.data);
@@ -216,9 +250,11 @@ struct forger {
     unsigned char value;
 };
 
-static int forge(void *user, const void *source, size_t source_bytes, void *target, size_t target_bytes) {
+static int forge(void *user, const void *source, size_t source_bytes, void *target,
+                 size_t target_bytes) {
     const struct forger *forger = user;
-    const int failed = decompress_from_table(forger->blobs, source, source_bytes, target, target_bytes);
+    const int failed =
+        decompress_from_table(forger->blobs, source, source_bytes, target, target_bytes);
     ((unsigned char *)target)[forger->at] = forger->value;
     return failed;
 }
@@ -247,7 +283,8 @@ static void test_forged_cubins(void) {
         forger.value = forgeries[i].value;
         options.decompress = forge;
         options.decompress_user = &forger;
-        EXPECT(aotc_open_file(golden_path("small.aotc"), &options, &archive, &error), AOTC_OK, &error, NULL);
+        EXPECT(aotc_open_file(golden_path("small.aotc"), &options, &archive, &error), AOTC_OK,
+               &error, NULL);
         EXPECT(aotc_load(archive, &load, &error), forgeries[i].status, &error, forgeries[i].text);
         CHECK(fake_cuda_calls("cuLibraryLoadData") == 0);
         aotc_release(archive);
@@ -256,7 +293,9 @@ static void test_forged_cubins(void) {
     free_blobs(forger.blobs);
 }
 
-/* ---- memory ------------------------------------------------------------------------------------------------ */
+/* ---- memory
+ * ------------------------------------------------------------------------------------------------
+ */
 
 static void test_out_of_memory(void) {
     struct blob_table *blobs = read_blobs("golden.aotc");
@@ -268,7 +307,8 @@ static void test_out_of_memory(void) {
         aotc_archive *archive = NULL;
         fake_cuda_reset();
         options.allocator = counting_allocator(&counting);
-        EXPECT(aotc_open_file(golden_path("golden.aotc"), &options, &archive, &error), AOTC_OK, &error, NULL);
+        EXPECT(aotc_open_file(golden_path("golden.aotc"), &options, &archive, &error), AOTC_OK,
+               &error, NULL);
         counting.fail_at = counting.calls + nth;
         load.device = 0;
         const aotc_status status = aotc_load(archive, &load, &error);
@@ -294,7 +334,8 @@ static void test_out_of_memory(void) {
     free_blobs(blobs);
 }
 
-/* ---- forks, captures, lost contexts --------------------------------------------------------------------------- */
+/* ---- forks, captures, lost contexts
+ * --------------------------------------------------------------------------- */
 
 static void test_fork(void) {
     struct blob_table *blobs = read_blobs("small.aotc");
@@ -312,7 +353,8 @@ static void test_fork(void) {
         _exit(refused && fake_cuda_live_libraries() == 8 && fake_cuda_violation() == NULL ? 0 : 1);
     }
     int status = 1;
-    CHECK(child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    CHECK(child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) &&
+          WEXITSTATUS(status) == 0);
     EXPECT(launch_add(archive, NULL), AOTC_OK, &error, NULL);
     aotc_release(archive);
     free_blobs(blobs);
@@ -329,13 +371,34 @@ static void test_capture(void) {
     fake_cuda_begin_capture();
     EXPECT(launch_add(archive, stream), AOTC_ERROR_STATE, &error, "outside of any capture");
     CHECK(fake_cuda_end_capture());
-    fake_cuda_begin_capture(); /* loading is done in the relaxed mode, and leaves others' captures alone */
+    fake_cuda_begin_capture(); /* loading is done in the relaxed mode, and leaves others' captures
+                                  alone */
     EXPECT(aotc_load(archive, NULL, &error), AOTC_OK, &error, NULL);
     CHECK(fake_cuda_end_capture());
     fake_cuda_begin_capture();
     EXPECT(launch_add(archive, stream), AOTC_OK, &error, NULL);
     CHECK(fake_cuda_end_capture());
     CHECK(fake_cuda_calls("cuThreadExchangeStreamCaptureMode") == 2);
+    aotc_release(archive);
+    free_blobs(blobs);
+    NO_VIOLATION();
+}
+
+/* Another context at the address of a lost one: loading again loads again. */
+static void test_replaced_context(void) {
+    struct blob_table *blobs = read_blobs("small.aotc");
+    fake_cuda_reset();
+    aotc_archive *archive = open_golden("small.aotc", blobs);
+    struct CUctx_st *context = fake_cuda_create_context(0);
+    fake_cuda_set_current(context);
+    for (int i = 0; i < 2; ++i) {
+        EXPECT(aotc_load(archive, NULL, &error), AOTC_OK, &error, NULL);
+        EXPECT(aotc_load(archive, NULL, &error), AOTC_OK, &error, NULL);
+        CHECK(fake_cuda_calls("cuFuncLoad") == 8u * (unsigned)(i + 1));
+        EXPECT(launch_add(archive, NULL), AOTC_OK, &error, NULL);
+        fake_cuda_replace_context(context);
+    }
+    CHECK(fake_cuda_calls("cuLibraryLoadData") == 8);
     aotc_release(archive);
     free_blobs(blobs);
     NO_VIOLATION();
@@ -362,9 +425,9 @@ static void test_lost_context(void) {
 
 int main(int argc, char **argv) {
     static void (*const tests[])(void) = {
-        test_no_driver,     test_old_driver,    test_every_call_fails, test_wrong_cubins,
-        test_damaged_blob,  test_forged_cubins, test_out_of_memory,    test_fork,
-        test_capture,       test_lost_context,
+        test_no_driver,    test_old_driver,       test_every_call_fails, test_wrong_cubins,
+        test_damaged_blob, test_forged_cubins,    test_out_of_memory,    test_fork,
+        test_capture,      test_replaced_context, test_lost_context,
     };
     return run_tests(argc, argv, tests, sizeof tests / sizeof *tests);
 }

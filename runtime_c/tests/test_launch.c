@@ -19,8 +19,8 @@ struct fixture {
 static struct fixture set_up(const char *name) {
     struct fixture fixture = {.blobs = read_blobs(name), .error = AOTC_ERROR_INIT};
     const aotc_open_options options = fake_options(fixture.blobs);
-    EXPECT(aotc_open_file(golden_path(name), &options, &fixture.archive, &fixture.error), AOTC_OK, &fixture.error,
-           NULL);
+    EXPECT(aotc_open_file(golden_path(name), &options, &fixture.archive, &fixture.error), AOTC_OK,
+           &fixture.error, NULL);
     fixture.context = fake_cuda_create_context(0);
     fixture.stream = fake_cuda_create_stream(fixture.context);
     fake_cuda_set_current(fixture.context);
@@ -60,7 +60,8 @@ static uint64_t read_u64(const unsigned char *bytes) {
     return value;
 }
 
-/* ---- add: types, guards, configs, grid ------------------------------------------------------------- */
+/* ---- add: types, guards, configs, grid
+ * ------------------------------------------------------------- */
 
 struct add {
     aotc_arg args[4];
@@ -88,9 +89,11 @@ static void test_add(void) {
     fake_cuda_last_launch(&launch);
     CHECK(strcmp(launch.symbol, "add_fp32_01") == 0);
     CHECK(launch.grid[0] == 4 && launch.grid[1] == 1 && launch.grid[2] == 1);
-    CHECK(launch.block[0] == 128 && launch.block[1] == 1 && launch.cluster[0] == 1 && launch.shared_bytes == 0);
+    CHECK(launch.block[0] == 128 && launch.block[1] == 1 && launch.cluster[0] == 1 &&
+          launch.shared_bytes == 0);
     CHECK(launch.stream == fixture.stream && launch.context == fixture.context);
-    CHECK(launch.param_bytes == 28 && read_u64(launch.params) == 0x1000 && read_u64(launch.params + 8) == 0x2004);
+    CHECK(launch.param_bytes == 28 && read_u64(launch.params) == 0x1000 &&
+          read_u64(launch.params + 8) == 0x2004);
     CHECK(read_u64(launch.params + 16) == 0x3000 && read_u32(launch.params + 24) == 4096);
 
     add_call(&add, &fixture, AOTC_FP16, 4097); /* the guard on n fails: the general variant */
@@ -98,7 +101,8 @@ static void test_add(void) {
     fake_cuda_last_launch(&launch);
     CHECK(strcmp(launch.symbol, "add_fp16_0") == 0 && launch.grid[0] == 5);
 
-    add.args[0] = aotc_pointer(ADDRESS(0x1000), AOTC_DTYPE_NONE); /* another argument says the type */
+    add.args[0] =
+        aotc_pointer(ADDRESS(0x1000), AOTC_DTYPE_NONE); /* another argument says the type */
     EXPECT(aotc_launch(kernel, &add.desc, &fixture.error), AOTC_OK, &fixture.error, NULL);
 
     const aotc_value wide[] = {aotc_int_value("num_warps", 8)};
@@ -118,7 +122,8 @@ static void test_add(void) {
 
     aotc_selection selection = {.struct_size = sizeof selection};
     aotc_variant_info variant = {.struct_size = sizeof variant};
-    EXPECT(aotc_select(kernel, &add.desc, &selection, &fixture.error), AOTC_OK, &fixture.error, NULL);
+    EXPECT(aotc_select(kernel, &add.desc, &selection, &fixture.error), AOTC_OK, &fixture.error,
+           NULL);
     CHECK(selection.grid[0] == 7 && selection.block[0] == 256 && selection.function != NULL);
     CHECK(aotc_kernel_get_variant(kernel, selection.variant, &variant) == AOTC_OK);
     CHECK(strcmp(variant.symbol, "add_fp16_0") == 0 && strcmp(variant.target, "sm_90a") == 0);
@@ -129,7 +134,8 @@ static void test_empty_grid(void) {
     struct fixture fixture = load("golden.aotc");
     struct add add;
     add_call(&add, &fixture, AOTC_FP32, 0);
-    EXPECT(aotc_launch(kernel_of(&fixture, "add"), &add.desc, &fixture.error), AOTC_OK, &fixture.error, NULL);
+    EXPECT(aotc_launch(kernel_of(&fixture, "add"), &add.desc, &fixture.error), AOTC_OK,
+           &fixture.error, NULL);
     CHECK(fake_cuda_launches() == 0);
     tear_down(&fixture);
 }
@@ -148,53 +154,85 @@ static void test_wrong_arguments(void) {
         aotc_status status;
         const char *text;
     } cases[] = {
-        {0, {AOTC_SCALAR, AOTC_I64, {4096}}, AOTC_ERROR_ARG, "argument 'x_ptr': expected a pointer, got a scalar"},
+        {0,
+         {AOTC_SCALAR, AOTC_I64, {4096}},
+         AOTC_ERROR_ARG,
+         "argument 'x_ptr': expected a pointer, got a scalar"},
         {0, {7, AOTC_I64, {4096}}, AOTC_ERROR_ARG, "an unknown kind"},
-        {0, {AOTC_POINTER, AOTC_BF16, {4096}}, AOTC_ERROR_ARG, "argument 'x_ptr': expected fp16, fp32 for T, got bf16"},
+        {0,
+         {AOTC_POINTER, AOTC_BF16, {4096}},
+         AOTC_ERROR_ARG,
+         "argument 'x_ptr': expected fp16, fp32 for T, got bf16"},
         {0, {AOTC_POINTER, 99, {4096}}, AOTC_ERROR_ARG, "got unknown"},
-        {1, {AOTC_POINTER, AOTC_FP16, {4096}}, AOTC_ERROR_ARG, "as the arguments of type T before it, got fp16"},
+        {1,
+         {AOTC_POINTER, AOTC_FP16, {4096}},
+         AOTC_ERROR_ARG,
+         "as the arguments of type T before it, got fp16"},
         {3, {AOTC_SCALAR, AOTC_I64, {4096}}, AOTC_ERROR_ARG, "argument 'n': expected i32, got i64"},
-        {3, {AOTC_SCALAR, AOTC_DTYPE_NONE, {4096}}, AOTC_ERROR_ARG, "argument 'n': expected i32, got none"},
+        {3,
+         {AOTC_SCALAR, AOTC_DTYPE_NONE, {4096}},
+         AOTC_ERROR_ARG,
+         "argument 'n': expected i32, got none"},
         {0, {AOTC_POINTER, AOTC_FP32, {4097}}, AOTC_ERROR_ARG, "x_ptr is a multiple of 16"},
-        {0, {AOTC_POINTER, AOTC_FP32, {UINT64_MAX - 15}}, AOTC_ERROR_ARG, "x_ptr is a multiple of 16"},
-        {3, {AOTC_SCALAR, AOTC_I32, {UINT64_C(0xFFFFFFFF80000000)}}, AOTC_ERROR_ARG, "got -2097152"},
+        {0,
+         {AOTC_POINTER, AOTC_FP32, {UINT64_MAX - 15}},
+         AOTC_ERROR_ARG,
+         "x_ptr is a multiple of 16"},
+        {3,
+         {AOTC_SCALAR, AOTC_I32, {UINT64_C(0xFFFFFFFF80000000)}},
+         AOTC_ERROR_ARG,
+         "got -2097152"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i) {
         add_call(&add, &fixture, AOTC_FP32, 4096);
         add.args[cases[i].at] = cases[i].arg;
-        EXPECT(aotc_launch(kernel, &add.desc, &fixture.error), cases[i].status, &fixture.error, cases[i].text);
+        EXPECT(aotc_launch(kernel, &add.desc, &fixture.error), cases[i].status, &fixture.error,
+               cases[i].text);
         EXPECT(aotc_launch(kernel, &add.desc, NULL), cases[i].status, NULL, NULL);
-        CHECK(strcmp(fixture.error.kernel, "add") == 0 && strstr(fixture.error.file, "golden.aotc") != NULL);
+        CHECK(strcmp(fixture.error.kernel, "add") == 0 &&
+              strstr(fixture.error.file, "golden.aotc") != NULL);
     }
     add_call(&add, &fixture, AOTC_DTYPE_NONE, 4096);
-    EXPECT(aotc_launch(kernel, &add.desc, &fixture.error), AOTC_ERROR_ARG, &fixture.error, "type T");
+    EXPECT(aotc_launch(kernel, &add.desc, &fixture.error), AOTC_ERROR_ARG, &fixture.error,
+           "type T");
     add_call(&add, &fixture, AOTC_FP32, 4096);
     add.desc.arg_count = 3;
-    EXPECT(aotc_launch(kernel, &add.desc, &fixture.error), AOTC_ERROR_ARG, &fixture.error, "4 (x_ptr, y_ptr, out_ptr, n)");
+    EXPECT(aotc_launch(kernel, &add.desc, &fixture.error), AOTC_ERROR_ARG, &fixture.error,
+           "4 (x_ptr, y_ptr, out_ptr, n)");
     add.desc.arg_count = 4;
     add.desc.args = NULL;
-    EXPECT(aotc_launch(kernel, &add.desc, &fixture.error), AOTC_ERROR_ARG, &fixture.error, "arguments");
+    EXPECT(aotc_launch(kernel, &add.desc, &fixture.error), AOTC_ERROR_ARG, &fixture.error,
+           "arguments");
     add_call(&add, &fixture, AOTC_FP32, 4096);
     add.desc.config = bad_config;
     add.desc.config_count = 1;
-    EXPECT(aotc_launch(kernel, &add.desc, &fixture.error), AOTC_ERROR_NOT_FOUND, &fixture.error, "num_warps = 16");
+    EXPECT(aotc_launch(kernel, &add.desc, &fixture.error), AOTC_ERROR_NOT_FOUND, &fixture.error,
+           "num_warps = 16");
     add.desc.config = bad_name;
-    EXPECT(aotc_launch(kernel, &add.desc, &fixture.error), AOTC_ERROR_NOT_FOUND, &fixture.error, "NULL = 16");
+    EXPECT(aotc_launch(kernel, &add.desc, &fixture.error), AOTC_ERROR_NOT_FOUND, &fixture.error,
+           "NULL = 16");
     add.desc.config = NULL;
-    EXPECT(aotc_launch(kernel, &add.desc, &fixture.error), AOTC_ERROR_ARG, &fixture.error, "arrays");
+    EXPECT(aotc_launch(kernel, &add.desc, &fixture.error), AOTC_ERROR_ARG, &fixture.error,
+           "arrays");
     add_call(&add, &fixture, AOTC_FP32, 4096);
     add.desc.choices = choice;
     add.desc.choice_count = 1;
-    EXPECT(aotc_launch(kernel, &add.desc, &fixture.error), AOTC_ERROR_ARG, &fixture.error, "no choices, got CAUSAL");
+    EXPECT(aotc_launch(kernel, &add.desc, &fixture.error), AOTC_ERROR_ARG, &fixture.error,
+           "no choices, got CAUSAL");
     add_call(&add, &fixture, AOTC_FP32, 4096);
     add.desc.flags = AOTC_LAUNCH_PDL;
-    EXPECT(aotc_launch(kernel, &add.desc, &fixture.error), AOTC_ERROR_ARG, &fixture.error, "AOTC_LAUNCH_PDL");
+    EXPECT(aotc_launch(kernel, &add.desc, &fixture.error), AOTC_ERROR_ARG, &fixture.error,
+           "AOTC_LAUNCH_PDL");
     add.desc.flags = 2;
-    EXPECT(aotc_launch(kernel, &add.desc, &fixture.error), AOTC_ERROR_ARG, &fixture.error, "aotc_launch_desc");
-    EXPECT(aotc_launch(kernel, NULL, &fixture.error), AOTC_ERROR_ARG, &fixture.error, "aotc_launch_desc");
-    EXPECT(aotc_launch(NULL, &add.desc, &fixture.error), AOTC_ERROR_ARG, &fixture.error, "aotc_launch_desc");
+    EXPECT(aotc_launch(kernel, &add.desc, &fixture.error), AOTC_ERROR_ARG, &fixture.error,
+           "aotc_launch_desc");
+    EXPECT(aotc_launch(kernel, NULL, &fixture.error), AOTC_ERROR_ARG, &fixture.error,
+           "aotc_launch_desc");
+    EXPECT(aotc_launch(NULL, &add.desc, &fixture.error), AOTC_ERROR_ARG, &fixture.error,
+           "aotc_launch_desc");
     add.desc.struct_size = 8;
-    EXPECT(aotc_launch(kernel, &add.desc, &fixture.error), AOTC_ERROR_ARG, &fixture.error, "aotc_launch_desc");
+    EXPECT(aotc_launch(kernel, &add.desc, &fixture.error), AOTC_ERROR_ARG, &fixture.error,
+           "aotc_launch_desc");
     static const struct {
         uint32_t rank;
         int64_t grid[3];
@@ -210,23 +248,38 @@ static void test_wrong_arguments(void) {
         add_call(&add, &fixture, AOTC_FP32, 4096);
         add.desc.grid_rank = grids[i].rank;
         memcpy(add.desc.grid, grids[i].grid, sizeof add.desc.grid);
-        EXPECT(aotc_launch(kernel, &add.desc, &fixture.error), AOTC_ERROR_ARG, &fixture.error, grids[i].text);
+        EXPECT(aotc_launch(kernel, &add.desc, &fixture.error), AOTC_ERROR_ARG, &fixture.error,
+               grids[i].text);
     }
     aotc_selection selection = {.struct_size = 4};
-    EXPECT(aotc_select(kernel, &add.desc, &selection, &fixture.error), AOTC_ERROR_ARG, &fixture.error, "selection");
+    EXPECT(aotc_select(kernel, &add.desc, &selection, &fixture.error), AOTC_ERROR_ARG,
+           &fixture.error, "selection");
     CHECK(fake_cuda_launches() == 0);
     tear_down(&fixture);
 }
 
-/* ---- choose: scalars and choices -------------------------------------------------------------------- */
+/* ---- choose: scalars and choices
+ * -------------------------------------------------------------------- */
 
 static void test_choose(void) {
     struct fixture fixture = load("golden.aotc");
     const aotc_kernel *kernel = kernel_of(&fixture, "choose");
     const aotc_arg args[15] = {
-        aotc_i1(1), aotc_i8(-1), aotc_i16(-2), aotc_i32(-3), aotc_i64(-4), aotc_u8(5), aotc_u16(6), aotc_u32(7),
-        aotc_u64(8), aotc_fp16_bits(0x3C00), aotc_bf16_bits(0x3F80), aotc_fp32(1.5F), aotc_fp64(-2.5),
-        aotc_integer(0x38, AOTC_FP8E4NV), aotc_integer(0x3C, AOTC_FP8E5),
+        aotc_i1(1),
+        aotc_i8(-1),
+        aotc_i16(-2),
+        aotc_i32(-3),
+        aotc_i64(-4),
+        aotc_u8(5),
+        aotc_u16(6),
+        aotc_u32(7),
+        aotc_u64(8),
+        aotc_fp16_bits(0x3C00),
+        aotc_bf16_bits(0x3F80),
+        aotc_fp32(1.5F),
+        aotc_fp64(-2.5),
+        aotc_integer(0x38, AOTC_FP8E4NV),
+        aotc_integer(0x3C, AOTC_FP8E5),
     };
     static const struct {
         aotc_value mode;
@@ -259,7 +312,8 @@ static void test_choose(void) {
     double wide = 0;
     memcpy(&single, launch.params + 36, sizeof single);
     memcpy(&wide, launch.params + 40, sizeof wide);
-    CHECK(launch.params[0] == 1 && launch.params[1] == 0xFF && read_u32(launch.params + 4) == UINT32_MAX - 2);
+    CHECK(launch.params[0] == 1 && launch.params[1] == 0xFF &&
+          read_u32(launch.params + 4) == UINT32_MAX - 2);
     CHECK(read_u64(launch.params + 8) == UINT64_MAX - 3 && single == 1.5F && wide == -2.5);
     CHECK(launch.params[48] == 0x38 && launch.params[49] == 0x3C);
 
@@ -267,34 +321,46 @@ static void test_choose(void) {
     desc.choice_count = 3;
     EXPECT(aotc_launch(kernel, &desc, &fixture.error), AOTC_OK, &fixture.error, NULL);
     choices[2] = aotc_int_value("ONLY", 8);
-    EXPECT(aotc_launch(kernel, &desc, &fixture.error), AOTC_ERROR_ARG, &fixture.error, "choice 'ONLY': expected one of 7, got 8");
+    EXPECT(aotc_launch(kernel, &desc, &fixture.error), AOTC_ERROR_ARG, &fixture.error,
+           "choice 'ONLY': expected one of 7, got 8");
     choices[2] = aotc_int_value("OTHER", 8);
-    EXPECT(aotc_launch(kernel, &desc, &fixture.error), AOTC_ERROR_ARG, &fixture.error, "of CAUSAL, MODE, ONLY, got MODE, CAUSAL, OTHER");
+    EXPECT(aotc_launch(kernel, &desc, &fixture.error), AOTC_ERROR_ARG, &fixture.error,
+           "of CAUSAL, MODE, ONLY, got MODE, CAUSAL, OTHER");
+    choices[2] = aotc_value_bits("ONLY", (aotc_value_kind)9, 0);
+    EXPECT(aotc_launch(kernel, &desc, &fixture.error), AOTC_ERROR_ARG, &fixture.error,
+           "unknown kind 9");
     choices[2] = aotc_bool_value("CAUSAL", 1); /* twice */
     EXPECT(aotc_launch(kernel, &desc, &fixture.error), AOTC_ERROR_ARG, &fixture.error, "each once");
     desc.choice_count = 2;
     choices[1] = aotc_int_value("CAUSAL", 1);
-    EXPECT(aotc_launch(kernel, &desc, &fixture.error), AOTC_ERROR_ARG, &fixture.error, "one of true, false, got 1");
+    EXPECT(aotc_launch(kernel, &desc, &fixture.error), AOTC_ERROR_ARG, &fixture.error,
+           "one of true, false, got 1");
     desc.choice_count = 1;
-    EXPECT(aotc_launch(kernel, &desc, &fixture.error), AOTC_ERROR_ARG, &fixture.error, "choice 'CAUSAL': expected one of true, false, got nothing");
+    EXPECT(aotc_launch(kernel, &desc, &fixture.error), AOTC_ERROR_ARG, &fixture.error,
+           "choice 'CAUSAL': expected one of true, false, got nothing");
     desc.choice_count = 2;
     choices[0] = aotc_string_value("MODE", NULL);
     choices[1] = aotc_bool_value("CAUSAL", 0);
-    EXPECT(aotc_launch(kernel, &desc, &fixture.error), AOTC_ERROR_ARG, &fixture.error, "\"fast\", \"exact\", null, 3, 0.5");
+    EXPECT(aotc_launch(kernel, &desc, &fixture.error), AOTC_ERROR_ARG, &fixture.error,
+           "\"fast\", \"exact\", null, 3, 0.5");
     choices[0] = aotc_float_value("MODE", 0.5); /* listed, but not built for CAUSAL = false */
-    EXPECT(aotc_launch(kernel, &desc, &fixture.error), AOTC_ERROR_NOT_FOUND, &fixture.error, "dtypes and choices");
+    EXPECT(aotc_launch(kernel, &desc, &fixture.error), AOTC_ERROR_NOT_FOUND, &fixture.error,
+           "dtypes and choices");
     choices[0] = aotc_null_value("MODE");
     desc.grid_rank = 0;
-    EXPECT(aotc_launch(kernel, &desc, &fixture.error), AOTC_ERROR_ARG, &fixture.error, "no grid: pass one");
+    EXPECT(aotc_launch(kernel, &desc, &fixture.error), AOTC_ERROR_ARG, &fixture.error,
+           "no grid: pass one");
     aotc_arg bad[15];
     memcpy(bad, args, sizeof bad);
     bad[0] = aotc_arg_bits(AOTC_SCALAR, AOTC_I1, 2);
     desc.args = bad;
-    EXPECT(aotc_launch(kernel, &desc, &fixture.error), AOTC_ERROR_ARG, &fixture.error, "argument 'a_i1': expected 0 or 1, got 2");
+    EXPECT(aotc_launch(kernel, &desc, &fixture.error), AOTC_ERROR_ARG, &fixture.error,
+           "argument 'a_i1': expected 0 or 1, got 2");
     tear_down(&fixture);
 }
 
-/* ---- scratch and computed parameters -------------------------------------------------------------------- */
+/* ---- scratch and computed parameters
+ * -------------------------------------------------------------------- */
 
 static void test_scratch(void) {
     struct fixture fixture = load("golden.aotc");
@@ -308,7 +374,8 @@ static void test_scratch(void) {
     desc.stream = fixture.stream;
     EXPECT(aotc_select(kernel, &desc, &selection, &fixture.error), AOTC_OK, &fixture.error, NULL);
     CHECK(selection.scratch_bytes == 4 * 10 * 10 * 2 && selection.scratch_align == 128);
-    EXPECT(aotc_launch(kernel, &desc, &fixture.error), AOTC_ERROR_ARG, &fixture.error, "800 bytes of device memory");
+    EXPECT(aotc_launch(kernel, &desc, &fixture.error), AOTC_ERROR_ARG, &fixture.error,
+           "800 bytes of device memory");
     desc.scratch = ADDRESS(0x8000);
     desc.scratch_bytes = 799;
     EXPECT(aotc_launch(kernel, &desc, &fixture.error), AOTC_ERROR_ARG, &fixture.error, "scratch");
@@ -318,12 +385,14 @@ static void test_scratch(void) {
     CHECK(read_u64(launch.params + 8) == 0x8000 && read_u64(launch.params + 16) == 99);
     CHECK(read_u32(launch.params + 24) == 3 && launch.grid[0] == 10 && launch.grid[1] == 2);
     desc.scratch = ADDRESS(0x8010);
-    EXPECT(aotc_launch(kernel, &desc, &fixture.error), AOTC_ERROR_ARG, &fixture.error, "aligned to 128");
+    EXPECT(aotc_launch(kernel, &desc, &fixture.error), AOTC_ERROR_ARG, &fixture.error,
+           "aligned to 128");
     args[1] = aotc_i64(INT64_C(1) << 62);
     EXPECT(aotc_launch(kernel, &desc, &fixture.error), AOTC_ERROR_ARG, &fixture.error, "grid.x");
     desc.grid_rank = 1;
     desc.grid[0] = 1;
-    EXPECT(aotc_launch(kernel, &desc, &fixture.error), AOTC_ERROR_ARG, &fixture.error, "a value of 4 * n, got an overflow");
+    EXPECT(aotc_launch(kernel, &desc, &fixture.error), AOTC_ERROR_ARG, &fixture.error,
+           "a value of 4 * n, got an overflow");
     args[1] = aotc_i64(INT64_C(1) << 40);
     desc.grid[0] = INT32_MAX;
     EXPECT(aotc_launch(kernel, &desc, &fixture.error), AOTC_ERROR_ARG, &fixture.error, "2^63");
@@ -334,7 +403,8 @@ static void test_scratch(void) {
     desc.scratch = ADDRESS(0x8000);
     desc.scratch_bytes = UINT64_MAX;
     EXPECT(aotc_launch(kernel, &desc, &fixture.error), AOTC_ERROR_ARG, &fixture.error, "n * n - 1");
-    args[1] = aotc_i64(INT64_C(1) << 31); /* n * n - 1 is below 2^63, the last one must fit in 32 bits */
+    args[1] =
+        aotc_i64(INT64_C(1) << 31); /* n * n - 1 is below 2^63, the last one must fit in 32 bits */
     EXPECT(aotc_launch(kernel, &desc, &fixture.error), AOTC_OK, &fixture.error, NULL);
     args[1] = aotc_i64(0); /* nothing to launch: no scratch asked for */
     desc.grid_rank = 0;
@@ -343,7 +413,8 @@ static void test_scratch(void) {
     tear_down(&fixture);
 }
 
-/* ---- tensor maps, clusters, programmatic launches ---------------------------------------------------------- */
+/* ---- tensor maps, clusters, programmatic launches
+ * ---------------------------------------------------------- */
 
 static void test_tensor_map(void) {
     struct fixture fixture = load("golden.aotc");
@@ -351,7 +422,8 @@ static void test_tensor_map(void) {
     int64_t shape[2] = {300, 128};
     int64_t strides[2] = {136, 1};
     aotc_tensor tensor = {ADDRESS(0x10000), 2, 0, shape, strides};
-    const aotc_arg args[2] = {aotc_tensor_arg(&tensor, AOTC_BF16), aotc_pointer(ADDRESS(0x20000), AOTC_BF16)};
+    const aotc_arg args[2] = {aotc_tensor_arg(&tensor, AOTC_BF16),
+                              aotc_pointer(ADDRESS(0x20000), AOTC_BF16)};
     const aotc_value no_wait[] = {aotc_bool_value("WAITS", 0)};
     aotc_launch_desc desc = AOTC_LAUNCH_DESC_INIT;
     struct fake_launch launch;
@@ -362,7 +434,8 @@ static void test_tensor_map(void) {
     desc.config_count = 1;
     EXPECT(aotc_launch(kernel, &desc, &fixture.error), AOTC_OK, &fixture.error, NULL);
     fake_cuda_last_launch(&launch);
-    CHECK(launch.grid[0] == 3 * 16 && launch.grid[1] == 2 && launch.cluster[0] == 16 && launch.block[0] == 384);
+    CHECK(launch.grid[0] == 3 * 16 && launch.grid[1] == 2 && launch.cluster[0] == 16 &&
+          launch.block[0] == 384);
     CHECK(launch.shared_bytes == 100 * 1024 && launch.is_pdl == 0);
     CHECK(read_u64(launch.params) == 0x10000 && read_u64(launch.params + 16) == 128);
     CHECK(read_u64(launch.params + 24) == 300 && read_u64(launch.params + 56) == 272);
@@ -377,33 +450,43 @@ static void test_tensor_map(void) {
     desc.flags = 0;
 
     tensor.address = ADDRESS(0x10008);
-    EXPECT(aotc_launch(kernel, &desc, &fixture.error), AOTC_ERROR_ARG, &fixture.error, "multiple of 16, got 0x10008");
+    EXPECT(aotc_launch(kernel, &desc, &fixture.error), AOTC_ERROR_ARG, &fixture.error,
+           "multiple of 16, got 0x10008");
     tensor.address = ADDRESS(0x10000);
     strides[0] = 129;
-    EXPECT(aotc_launch(kernel, &desc, &fixture.error), AOTC_ERROR_ARG, &fixture.error, "argument 'a': expected stride of dimension 1");
+    EXPECT(aotc_launch(kernel, &desc, &fixture.error), AOTC_ERROR_ARG, &fixture.error,
+           "argument 'a': expected stride of dimension 1");
     strides[0] = INT64_C(1) << 40;
-    EXPECT(aotc_launch(kernel, &desc, &fixture.error), AOTC_ERROR_ARG, &fixture.error, "stride of dimension 1");
+    EXPECT(aotc_launch(kernel, &desc, &fixture.error), AOTC_ERROR_ARG, &fixture.error,
+           "stride of dimension 1");
     strides[0] = INT64_MAX;
-    EXPECT(aotc_launch(kernel, &desc, &fixture.error), AOTC_ERROR_ARG, &fixture.error, "an overflow");
+    EXPECT(aotc_launch(kernel, &desc, &fixture.error), AOTC_ERROR_ARG, &fixture.error,
+           "an overflow");
     strides[0] = 136;
     desc.grid_rank = 1;
     desc.grid[0] = 1;
     shape[1] = 0;
-    EXPECT(aotc_launch(kernel, &desc, &fixture.error), AOTC_ERROR_ARG, &fixture.error, "size of dimension 0");
+    EXPECT(aotc_launch(kernel, &desc, &fixture.error), AOTC_ERROR_ARG, &fixture.error,
+           "size of dimension 0");
     shape[1] = 128;
     desc.grid[0] = INT32_MAX / 2 + 1; /* in programs; twice as many blocks */
-    EXPECT(aotc_launch(kernel, &desc, &fixture.error), AOTC_ERROR_ARG, &fixture.error, "0 to 1073741823 programs");
+    EXPECT(aotc_launch(kernel, &desc, &fixture.error), AOTC_ERROR_ARG, &fixture.error,
+           "0 to 1073741823 programs");
     tensor.rank = 3;
-    EXPECT(aotc_launch(kernel, &desc, &fixture.error), AOTC_ERROR_ARG, &fixture.error, "a tensor of rank 2, got rank 3");
+    EXPECT(aotc_launch(kernel, &desc, &fixture.error), AOTC_ERROR_ARG, &fixture.error,
+           "a tensor of rank 2, got rank 3");
     tensor.shape = NULL;
-    EXPECT(aotc_launch(kernel, &desc, &fixture.error), AOTC_ERROR_ARG, &fixture.error, "shape and strides");
+    EXPECT(aotc_launch(kernel, &desc, &fixture.error), AOTC_ERROR_ARG, &fixture.error,
+           "shape and strides");
     tear_down(&fixture);
 }
 
-/* ---- several devices and contexts --------------------------------------------------------------------------- */
+/* ---- several devices and contexts
+ * --------------------------------------------------------------------------- */
 
 static void test_devices(void) {
-    static const struct fake_device devices[] = {{8, 6, 101376}, {9, 0, 232448}, {12, 0, 101376}, {8, 0, 166912}};
+    static const struct fake_device devices[] = {
+        {8, 6, 101376}, {9, 0, 232448}, {12, 0, 101376}, {8, 0, 166912}};
     fake_cuda_reset();
     fake_cuda_set_devices(devices, 4);
     struct fixture fixture = set_up("golden.aotc");
@@ -413,19 +496,22 @@ static void test_devices(void) {
     struct fake_launch launch;
     struct add add;
     add_call(&add, &fixture, AOTC_FP32, 4096);
-    EXPECT(aotc_launch(kernel, &add.desc, &fixture.error), AOTC_ERROR_STATE, &fixture.error, "aotc_load");
+    EXPECT(aotc_launch(kernel, &add.desc, &fixture.error), AOTC_ERROR_STATE, &fixture.error,
+           "aotc_load");
     for (int32_t device = 0; device < 2; ++device) {
         options.device = device;
         EXPECT(aotc_load(fixture.archive, &options, &fixture.error), AOTC_OK, &fixture.error, NULL);
         EXPECT(aotc_load(fixture.archive, &options, &fixture.error), AOTC_OK, &fixture.error, NULL);
     }
     CHECK(fake_cuda_retained_contexts() == 2);
-    EXPECT(aotc_launch(kernel, &add.desc, &fixture.error), AOTC_ERROR_ARG, &fixture.error, "stream");
+    EXPECT(aotc_launch(kernel, &add.desc, &fixture.error), AOTC_ERROR_ARG, &fixture.error,
+           "stream");
     options.device = 2;
     EXPECT(aotc_load(fixture.archive, &options, &fixture.error), AOTC_ERROR_ARCH, &fixture.error,
            "a GPU for sm_80, sm_90a, got compute capability 12.0");
     CHECK(fake_cuda_retained_contexts() == 3);
-    EXPECT(aotc_load(fixture.archive, NULL, &fixture.error), AOTC_OK, &fixture.error, NULL); /* current: device 0 */
+    EXPECT(aotc_load(fixture.archive, NULL, &fixture.error), AOTC_OK, &fixture.error,
+           NULL); /* current: device 0 */
     EXPECT(aotc_launch(kernel, &add.desc, &fixture.error), AOTC_OK, &fixture.error, NULL);
     fake_cuda_last_launch(&launch);
     CHECK(launch.device == 0 && launch.context == fixture.context);
@@ -450,21 +536,89 @@ static void test_devices(void) {
     add.desc.stream = fixture.stream;
     EXPECT(aotc_launch(shared, &add.desc, &fixture.error), AOTC_ERROR_ARG, &fixture.error,
            "at most 101376 bytes, as this GPU has, got 205824 bytes");
-    EXPECT(aotc_launch(kernel_of(&fixture, "tma"), &add.desc, &fixture.error), AOTC_ERROR_ARCH, &fixture.error,
-           "a GPU for sm_90a, got compute capability 8.6");
+    EXPECT(aotc_launch(kernel_of(&fixture, "tma"), &add.desc, &fixture.error), AOTC_ERROR_ARCH,
+           &fixture.error, "a GPU for sm_90a, got compute capability 8.6");
     options.device = 3;
     options.kernel = "shared";
-    EXPECT(aotc_load(fixture.archive, &options, &fixture.error), AOTC_ERROR_ARG, &fixture.error, "166912");
+    EXPECT(aotc_load(fixture.archive, &options, &fixture.error), AOTC_ERROR_ARG, &fixture.error,
+           "166912");
     options.kernel = "share";
-    EXPECT(aotc_load(fixture.archive, &options, &fixture.error), AOTC_ERROR_NOT_FOUND, &fixture.error, "'shared'");
+    EXPECT(aotc_load(fixture.archive, &options, &fixture.error), AOTC_ERROR_NOT_FOUND,
+           &fixture.error, "'shared'");
     options.kernel = NULL;
     options.device = 4;
-    EXPECT(aotc_load(fixture.archive, &options, &fixture.error), AOTC_ERROR_ARG, &fixture.error, "0 to 3");
+    EXPECT(aotc_load(fixture.archive, &options, &fixture.error), AOTC_ERROR_ARG, &fixture.error,
+           "0 to 3");
     options.device = -2;
-    EXPECT(aotc_load(fixture.archive, &options, &fixture.error), AOTC_ERROR_ARG, &fixture.error, "got -2");
+    EXPECT(aotc_load(fixture.archive, &options, &fixture.error), AOTC_ERROR_ARG, &fixture.error,
+           "got -2");
     options.struct_size = 4;
-    EXPECT(aotc_load(fixture.archive, &options, &fixture.error), AOTC_ERROR_ARG, &fixture.error, "aotc_load");
+    EXPECT(aotc_load(fixture.archive, &options, &fixture.error), AOTC_ERROR_ARG, &fixture.error,
+           "aotc_load");
     EXPECT(aotc_load(NULL, NULL, &fixture.error), AOTC_ERROR_ARG, &fixture.error, "aotc_load");
+    tear_down(&fixture);
+}
+
+/* The best target that runs on a GPU: a before f before plain, then the greater minor; and the next
+ * one if its guards do not hold. */
+static void test_targets(void) {
+    static const struct {
+        struct fake_device device;
+        int32_t n;
+        const char *symbol; /* NULL: nothing runs */
+    } cases[] = {
+        {{8, 0, 101376}, 16, "pick_sm_80"},
+        {{8, 6, 101376}, 16, "pick_sm_86"},
+        {{8, 6, 101376}, 17, "pick_sm_80"},
+        {{8, 9, 101376}, 32, "pick_sm_86"},
+        {{9, 0, 232448}, 16, "pick_sm_90a"},
+        {{9, 1, 232448}, 16, NULL},
+        {{10, 0, 232448}, 16, "pick_sm_100a"},
+        {{10, 1, 232448}, 16, "pick_sm_100f"},
+        {{10, 3, 232448}, 16, "pick_sm_103a"},
+        {{11, 0, 232448}, 16, NULL},
+        {{7, 5, 65536}, 16, NULL},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i) {
+        fake_cuda_reset();
+        fake_cuda_set_devices(&cases[i].device, 1);
+        struct fixture fixture = set_up("pick.aotc");
+        const aotc_arg args[] = {aotc_i32(cases[i].n)};
+        aotc_launch_desc desc = AOTC_LAUNCH_DESC_INIT;
+        struct fake_launch launch;
+        desc.args = args;
+        desc.arg_count = 1;
+        desc.stream = fixture.stream;
+        if (cases[i].symbol == NULL) {
+            EXPECT(aotc_load(fixture.archive, NULL, &fixture.error), AOTC_ERROR_ARCH,
+                   &fixture.error, "sm_103a");
+            EXPECT(aotc_launch(kernel_of(&fixture, "pick"), &desc, &fixture.error), AOTC_ERROR_ARCH,
+                   &fixture.error, "sm_86");
+        } else {
+            EXPECT(aotc_load(fixture.archive, NULL, &fixture.error), AOTC_OK, &fixture.error, NULL);
+            EXPECT(aotc_launch(kernel_of(&fixture, "pick"), &desc, &fixture.error), AOTC_OK,
+                   &fixture.error, NULL);
+            fake_cuda_last_launch(&launch);
+            CHECK(strcmp(launch.symbol, cases[i].symbol) == 0);
+        }
+        tear_down(&fixture);
+    }
+}
+
+/* Without a variant for the arguments' alignment: which guards failed. */
+static void test_nothing_fits(void) {
+    static const struct fake_device device = {8, 6, 101376};
+    fake_cuda_reset();
+    fake_cuda_set_devices(&device, 1);
+    struct fixture fixture = set_up("guarded.aotc");
+    const aotc_arg args[] = {aotc_i32(17)};
+    aotc_launch_desc desc = AOTC_LAUNCH_DESC_INIT;
+    desc.args = args;
+    desc.arg_count = 1;
+    desc.stream = fixture.stream;
+    EXPECT(aotc_load(fixture.archive, NULL, &fixture.error), AOTC_OK, &fixture.error, NULL);
+    EXPECT(aotc_launch(kernel_of(&fixture, "pick"), &desc, &fixture.error), AOTC_ERROR_NOT_FOUND,
+           &fixture.error, "n is a multiple of 16");
     tear_down(&fixture);
 }
 
@@ -477,14 +631,16 @@ static void test_one_kernel(void) {
     options.kernel = "add";
     EXPECT(aotc_load(fixture.archive, &options, &fixture.error), AOTC_OK, &fixture.error, NULL);
     CHECK(fake_cuda_live_libraries() == 8); /* of two targets, one's */
-    EXPECT(aotc_launch(kernel_of(&fixture, "add"), &add.desc, &fixture.error), AOTC_OK, &fixture.error, NULL);
-    EXPECT(aotc_launch(kernel_of(&fixture, "tma"), &add.desc, &fixture.error), AOTC_ERROR_STATE, &fixture.error,
-           "call aotc_load first");
+    EXPECT(aotc_launch(kernel_of(&fixture, "add"), &add.desc, &fixture.error), AOTC_OK,
+           &fixture.error, NULL);
+    EXPECT(aotc_launch(kernel_of(&fixture, "tma"), &add.desc, &fixture.error), AOTC_ERROR_STATE,
+           &fixture.error, "call aotc_load first");
     fake_cuda_set_current(NULL);
-    EXPECT(aotc_load(fixture.archive, &options, &fixture.error), AOTC_ERROR_STATE, &fixture.error, "context");
+    EXPECT(aotc_load(fixture.archive, &options, &fixture.error), AOTC_ERROR_STATE, &fixture.error,
+           "context");
     add.desc.stream = NULL;
-    EXPECT(aotc_launch(kernel_of(&fixture, "add"), &add.desc, &fixture.error), AOTC_ERROR_STATE, &fixture.error,
-           "current CUDA context");
+    EXPECT(aotc_launch(kernel_of(&fixture, "add"), &add.desc, &fixture.error), AOTC_ERROR_STATE,
+           &fixture.error, "current CUDA context");
     tear_down(&fixture);
 }
 
@@ -495,8 +651,9 @@ static void test_empty_archive(void) {
 
 int main(int argc, char **argv) {
     static void (*const tests[])(void) = {
-        test_add,        test_empty_grid, test_wrong_arguments, test_choose,        test_scratch,
-        test_tensor_map, test_devices,    test_one_kernel,      test_empty_archive,
+        test_add,          test_empty_grid, test_wrong_arguments, test_choose,
+        test_scratch,      test_tensor_map, test_devices,         test_targets,
+        test_nothing_fits, test_one_kernel, test_empty_archive,
     };
     return run_tests(argc, argv, tests, sizeof tests / sizeof *tests);
 }

@@ -12,7 +12,8 @@
 #include "harness.h"
 #include "sha256.h"
 
-static aotc_status open_bytes(const unsigned char *data, size_t size_bytes, uint32_t flags, aotc_error *error) {
+static aotc_status open_bytes(const unsigned char *data, size_t size_bytes, uint32_t flags,
+                              aotc_error *error) {
     aotc_archive *archive = NULL;
     aotc_open_options options = AOTC_OPEN_OPTIONS_INIT;
     options.flags = flags;
@@ -22,7 +23,8 @@ static aotc_status open_bytes(const unsigned char *data, size_t size_bytes, uint
     return status;
 }
 
-/* ---- looking into a good one ------------------------------------------------------------------- */
+/* ---- looking into a good one -------------------------------------------------------------------
+ */
 
 static void look_into_kernels(const aotc_archive *archive, uint32_t count) {
     for (uint32_t i = 0; i <= count; ++i) {
@@ -53,7 +55,8 @@ static void look_into_kernels(const aotc_archive *archive, uint32_t count) {
             }
         }
         for (uint32_t k = 0; k <= info.constant_count; ++k) {
-            CHECK((aotc_kernel_get_constant(kernel, k, &value) == AOTC_OK) == (k < info.constant_count));
+            CHECK((aotc_kernel_get_constant(kernel, k, &value) == AOTC_OK) ==
+                  (k < info.constant_count));
         }
         for (uint32_t k = 0; k <= info.guard_count; ++k) {
             aotc_guard_info guard = {.struct_size = sizeof guard};
@@ -62,12 +65,14 @@ static void look_into_kernels(const aotc_archive *archive, uint32_t count) {
         for (uint32_t k = 0; k < info.config_count; ++k) {
             CHECK(aotc_kernel_get_config_size(kernel, k, &size) == AOTC_OK);
             for (uint32_t v = 0; v <= size; ++v) {
-                CHECK((aotc_kernel_get_config_entry(kernel, k, v, &value) == AOTC_OK) == (v < size));
+                CHECK((aotc_kernel_get_config_entry(kernel, k, v, &value) == AOTC_OK) ==
+                      (v < size));
             }
         }
         for (uint32_t k = 0; k <= info.variant_count; ++k) {
             aotc_variant_info variant = {.struct_size = sizeof variant};
-            CHECK((aotc_kernel_get_variant(kernel, k, &variant) == AOTC_OK) == (k < info.variant_count));
+            CHECK((aotc_kernel_get_variant(kernel, k, &variant) == AOTC_OK) ==
+                  (k < info.variant_count));
         }
     }
 }
@@ -76,7 +81,8 @@ static void test_info(void) {
     aotc_archive *archive = NULL;
     const aotc_kernel *kernel = NULL;
     aotc_error error = AOTC_ERROR_INIT;
-    EXPECT(aotc_open_file(golden_path("golden.aotc"), NULL, &archive, &error), AOTC_OK, &error, NULL);
+    EXPECT(aotc_open_file(golden_path("golden.aotc"), NULL, &archive, &error), AOTC_OK, &error,
+           NULL);
     aotc_archive_info info = {.struct_size = sizeof info};
     CHECK(aotc_archive_get_info(archive, &info) == AOTC_OK);
     CHECK(strcmp(info.name, "golden") == 0 && strcmp(info.version, "1.2.3") == 0);
@@ -96,7 +102,8 @@ static void test_info(void) {
     CHECK(aotc_kernel_get(archive, "add", &kernel, &error) == AOTC_OK);
     aotc_param_info param = {.struct_size = sizeof param};
     CHECK(aotc_kernel_get_param(kernel, 3, &param) == AOTC_OK);
-    CHECK(param.optional == 1 && param.divisibility == 16 && param.dtype == AOTC_I32 && param.type_variable == -1);
+    CHECK(param.optional == 1 && param.divisibility == 16 && param.dtype == AOTC_I32 &&
+          param.type_variable == -1);
     aotc_guard_info guard = {.struct_size = sizeof guard};
     CHECK(aotc_kernel_get_guard(kernel, 0, &guard) == AOTC_OK);
     CHECK(guard.promised == 1 && strcmp(guard.expression, "x_ptr % 16 == 0") == 0);
@@ -110,10 +117,13 @@ static void test_info(void) {
     guard.struct_size = 8;
     CHECK(aotc_kernel_get_guard(kernel, 0, &guard) == AOTC_ERROR_ARG);
 
-    EXPECT(aotc_kernel_get(archive, "ad", &kernel, &error), AOTC_ERROR_NOT_FOUND, &error, "did you mean 'add'");
+    EXPECT(aotc_kernel_get(archive, "ad", &kernel, &error), AOTC_ERROR_NOT_FOUND, &error,
+           "did you mean 'add'");
     CHECK(kernel == NULL && strcmp(error.kernel, "ad") == 0);
-    EXPECT(aotc_kernel_get(archive, "scartch", &kernel, &error), AOTC_ERROR_NOT_FOUND, &error, "'scratch'");
-    EXPECT(aotc_kernel_get(archive, "something-else", &kernel, &error), AOTC_ERROR_NOT_FOUND, &error, "'tma'");
+    EXPECT(aotc_kernel_get(archive, "scartch", &kernel, &error), AOTC_ERROR_NOT_FOUND, &error,
+           "'scratch'");
+    EXPECT(aotc_kernel_get(archive, "something-else", &kernel, &error), AOTC_ERROR_NOT_FOUND,
+           &error, "'tma'");
     EXPECT(aotc_kernel_get(archive, NULL, &kernel, &error), AOTC_ERROR_ARG, &error, "NULL");
     EXPECT(aotc_kernel_get(archive, "", &kernel, NULL), AOTC_ERROR_NOT_FOUND, NULL, NULL);
     aotc_retain(archive);
@@ -123,15 +133,18 @@ static void test_info(void) {
     aotc_retain(NULL);
 }
 
-/* ---- files ------------------------------------------------------------------------------------ */
+/* ---- files ------------------------------------------------------------------------------------
+ */
 
 static void test_files(void) {
     aotc_archive *archive = NULL;
     aotc_error error = AOTC_ERROR_INIT;
     char path[4200];
-    EXPECT(aotc_open_file(golden_path("missing.aotc"), NULL, &archive, &error), AOTC_ERROR_IO, &error, "missing");
+    EXPECT(aotc_open_file(golden_path("missing.aotc"), NULL, &archive, &error), AOTC_ERROR_IO,
+           &error, "missing");
     CHECK(error.os_error == ENOENT);
-    EXPECT(aotc_open_file(golden_path(""), NULL, &archive, &error), AOTC_ERROR_IO, &error, "directory");
+    EXPECT(aotc_open_file(golden_path(""), NULL, &archive, &error), AOTC_ERROR_IO, &error,
+           "directory");
     CHECK(error.os_error == EISDIR);
     (void)snprintf(path, sizeof path, "%s.fifo", golden_path("x"));
     (void)unlink(path);
@@ -147,15 +160,20 @@ static void test_files(void) {
     const struct {
         size_t size_bytes;
         const char *text;
-    } cuts[] = {{0, "fewer bytes"}, {127, "fewer bytes"}, {128, "file size"}, {golden.size_bytes - 1, "file size"},
+    } cuts[] = {{0, "fewer bytes"},
+                {127, "fewer bytes"},
+                {128, "file size"},
+                {golden.size_bytes - 1, "file size"},
                 {golden.size_bytes + 1, "file size"}};
     (void)snprintf(path, sizeof path, "%s", golden_path("cut.aotc"));
     golden.data[golden.size_bytes] = 0;
     for (size_t i = 0; i < sizeof cuts / sizeof *cuts; ++i) {
         FILE *file = fopen(path, "wb");
-        CHECK(file != NULL && fwrite(golden.data, 1, cuts[i].size_bytes, file) == cuts[i].size_bytes);
+        CHECK(file != NULL &&
+              fwrite(golden.data, 1, cuts[i].size_bytes, file) == cuts[i].size_bytes);
         (void)fclose(file);
-        EXPECT(aotc_open_file(path, NULL, &archive, &error), AOTC_ERROR_FORMAT, &error, cuts[i].text);
+        EXPECT(aotc_open_file(path, NULL, &archive, &error), AOTC_ERROR_FORMAT, &error,
+               cuts[i].text);
         CHECK(strcmp(error.file, path) == 0);
     }
     /* What happens to the file afterwards has no effect. */
@@ -170,7 +188,8 @@ static void test_files(void) {
     free(golden.data);
 }
 
-/* ---- bad bytes --------------------------------------------------------------------------------- */
+/* ---- bad bytes ---------------------------------------------------------------------------------
+ */
 
 static void test_truncation(void) {
     struct bytes golden = read_golden("golden.aotc");
@@ -187,11 +206,13 @@ static void test_bit_flips(void) {
     struct bytes small = read_golden("small.aotc");
     for (size_t bit = 0; bit < small.size_bytes * 8; ++bit) {
         small.data[bit / 8] ^= (unsigned char)(1u << bit % 8);
-        const aotc_status status = open_bytes(small.data, small.size_bytes, AOTC_OPEN_VERIFY_BLOBS, NULL);
+        const aotc_status status =
+            open_bytes(small.data, small.size_bytes, AOTC_OPEN_VERIFY_BLOBS, NULL);
         const bool in_version = bit / 8 >= 8 && bit / 8 < 24;
         const bool in_sizes = bit / 8 >= 32 && bit / 8 < 56;
         CHECK(status == AOTC_ERROR_CHECKSUM || status == AOTC_ERROR_FORMAT ||
-              (in_version && status == AOTC_ERROR_VERSION) || (in_sizes && status == AOTC_ERROR_LIMIT));
+              (in_version && status == AOTC_ERROR_VERSION) ||
+              (in_sizes && status == AOTC_ERROR_LIMIT));
         small.data[bit / 8] ^= (unsigned char)(1u << bit % 8);
     }
     CHECK(open_bytes(small.data, small.size_bytes, AOTC_OPEN_VERIFY_BLOBS, NULL) == AOTC_OK);
@@ -217,8 +238,8 @@ static uint64_t index_end(const struct bytes *archive) {
     return HEADER_BYTES + header.index_bytes;
 }
 
-/* Every 32-bit word of header and index at extremes, with a digest that fits: nothing is read that is not
- * there (the sanitizers say so), and what is accepted can be looked into. */
+/* Every 32-bit word of header and index at extremes, with a digest that fits: nothing is read that
+ * is not there (the sanitizers say so), and what is accepted can be looked into. */
 static void extremes_of(const char *name) {
     struct bytes golden = read_golden(name);
     const uint64_t end = index_end(&golden);
@@ -226,8 +247,9 @@ static void extremes_of(const char *name) {
     for (size_t at = 8; at + 4 <= end; at += 4) {
         uint32_t original = 0;
         memcpy(&original, golden.data + at, sizeof original);
-        const uint32_t extremes[] = {0,          1,           original + 1, original - 1, 0x7FFFFFFF,
-                                     0x80000000, 0xFFFFFFFF, original ^ 0xFF00,          original << 8};
+        const uint32_t extremes[] = {
+            0,          1,          original + 1,      original - 1, 0x7FFFFFFF,
+            0x80000000, 0xFFFFFFFF, original ^ 0xFF00, original << 8};
         for (size_t i = 0; i < sizeof extremes / sizeof *extremes; ++i) {
             if (extremes[i] == original) {
                 continue;
@@ -245,7 +267,8 @@ static void extremes_of(const char *name) {
         }
         memcpy(golden.data + at, &original, sizeof original);
     }
-    /* Most changes cannot be accepted; some (sizes, digests of sources, values) mean something else only. */
+    /* Most changes cannot be accepted; some (sizes, digests of sources, values) mean something else
+     * only. */
     CHECK(accepted < end / 4 * 9 / 2);
     free(golden.data);
 }
@@ -266,10 +289,17 @@ struct change {
     const char *text;
 };
 
-#define IN_HEADER(field, value, status, text) \
-    {0, 0, offsetof(struct header_record, field), (value), sizeof ((struct header_record *)0)->field, status, text}
-#define IN_RECORD(section, record, type, field, value, status, text)                                    \
-    {section, record, offsetof(struct type, field), (value), sizeof ((struct type *)0)->field, status, text}
+#define IN_HEADER(field, value, status, text)                                                      \
+    {0,                                                                                            \
+     0,                                                                                            \
+     offsetof(struct header_record, field),                                                        \
+     (value),                                                                                      \
+     sizeof((struct header_record *)0)->field,                                                     \
+     status,                                                                                       \
+     text}
+#define IN_RECORD(section, record, type, field, value, status, text)                               \
+    {section, record, offsetof(struct type, field), (value), sizeof((struct type *)0)->field,      \
+     status,  text}
 
 static void test_fields(void) {
     static const struct change changes[] = {
@@ -286,54 +316,84 @@ static void test_fields(void) {
         IN_HEADER(index_bytes, 12, AOTC_ERROR_FORMAT, "index_bytes"),
         IN_HEADER(index_bytes, 8, AOTC_ERROR_FORMAT, "section_count"),
         IN_HEADER(index_bytes, 0, AOTC_ERROR_FORMAT, "section_count"),
-        IN_RECORD(SECTION_ARCHIVE, 0, archive_record, name, 0, AOTC_ERROR_FORMAT, "ARCHIVE[0].name"),
-        IN_RECORD(SECTION_ARCHIVE, 0, archive_record, toolchain, UINT32_MAX, AOTC_ERROR_FORMAT, "toolchain"),
+        IN_RECORD(SECTION_ARCHIVE, 0, archive_record, name, 0, AOTC_ERROR_FORMAT,
+                  "ARCHIVE[0].name"),
+        IN_RECORD(SECTION_ARCHIVE, 0, archive_record, toolchain, UINT32_MAX, AOTC_ERROR_FORMAT,
+                  "toolchain"),
         IN_RECORD(SECTION_TARGETS, 1, target_record, major, 8, AOTC_ERROR_FORMAT, "TARGETS[1]"),
         IN_RECORD(SECTION_TARGETS, 1, target_record, feature, 3, AOTC_ERROR_FORMAT, "TARGETS[1]"),
         IN_RECORD(SECTION_KERNELS, 1, kernel_record, first_param, 3, AOTC_ERROR_FORMAT, "slices"),
         IN_RECORD(SECTION_KERNELS, 0, kernel_record, param_count, 257, AOTC_ERROR_LIMIT, "params"),
         IN_RECORD(SECTION_KERNELS, 0, kernel_record, guard_count, 65, AOTC_ERROR_LIMIT, "guards"),
-        IN_RECORD(SECTION_KERNELS, 0, kernel_record, config_count, 0, AOTC_ERROR_FORMAT, "config_count"),
-        IN_RECORD(SECTION_KERNELS, 0, kernel_record, variant_count, UINT32_MAX, AOTC_ERROR_FORMAT, "slices"),
+        IN_RECORD(SECTION_KERNELS, 0, kernel_record, config_count, 0, AOTC_ERROR_FORMAT,
+                  "config_count"),
+        IN_RECORD(SECTION_KERNELS, 0, kernel_record, variant_count, UINT32_MAX, AOTC_ERROR_FORMAT,
+                  "slices"),
         IN_RECORD(SECTION_KERNELS, 0, kernel_record, promises, 2, AOTC_ERROR_FORMAT, "guards"),
         IN_RECORD(SECTION_KERNELS, 0, kernel_record, grid_rank, 2, AOTC_ERROR_FORMAT, "grid"),
         IN_RECORD(SECTION_PARAMS, 0, param_record, kind, 4, AOTC_ERROR_FORMAT, "PARAMS[0].kind"),
         IN_RECORD(SECTION_PARAMS, 0, param_record, dtype, 3, AOTC_ERROR_FORMAT, "PARAMS[0].dtype"),
-        IN_RECORD(SECTION_PARAMS, 0, param_record, type_variable, 2, AOTC_ERROR_FORMAT, "PARAMS[0].dtype"),
-        IN_RECORD(SECTION_PARAMS, 3, param_record, dtype, 12, AOTC_ERROR_FORMAT, "GUARDS[1].expression"),
+        IN_RECORD(SECTION_PARAMS, 0, param_record, type_variable, 2, AOTC_ERROR_FORMAT,
+                  "PARAMS[0].dtype"),
+        IN_RECORD(SECTION_PARAMS, 3, param_record, dtype, 12, AOTC_ERROR_FORMAT,
+                  "GUARDS[1].expression"),
         IN_RECORD(SECTION_PARAMS, 0, param_record, rank, 1, AOTC_ERROR_FORMAT, "rank"),
-        IN_RECORD(SECTION_PARAMS, 0, param_record, divisibility, 3, AOTC_ERROR_FORMAT, "divisibility"),
-        IN_RECORD(SECTION_TYPE_VARIABLES, 0, type_variable_record, dtype_count, 16, AOTC_ERROR_FORMAT, "dtypes"),
+        IN_RECORD(SECTION_PARAMS, 0, param_record, divisibility, 3, AOTC_ERROR_FORMAT,
+                  "divisibility"),
+        IN_RECORD(SECTION_TYPE_VARIABLES, 0, type_variable_record, dtype_count, 16,
+                  AOTC_ERROR_FORMAT, "dtypes"),
         IN_RECORD(SECTION_CHOICES, 0, choice_record, value_count, 1025, AOTC_ERROR_LIMIT, "values"),
-        IN_RECORD(SECTION_CHOICES, 0, choice_record, first_value, 0, AOTC_ERROR_FORMAT, "first_value"),
+        IN_RECORD(SECTION_CHOICES, 0, choice_record, first_value, 0, AOTC_ERROR_FORMAT,
+                  "first_value"),
         IN_RECORD(SECTION_VALUES, 0, value_record, kind, 5, AOTC_ERROR_FORMAT, "VALUES[0].payload"),
-        IN_RECORD(SECTION_GUARDS, 0, guard_record, expression, 10000, AOTC_ERROR_FORMAT, "GUARDS[0].expression"),
+        IN_RECORD(SECTION_GUARDS, 0, guard_record, expression, 10000, AOTC_ERROR_FORMAT,
+                  "GUARDS[0].expression"),
         IN_RECORD(SECTION_GUARDS, 0, guard_record, text, 0, AOTC_ERROR_FORMAT, "GUARDS[0].text"),
         IN_RECORD(SECTION_VARIANTS, 0, variant_record, guards, 9, AOTC_ERROR_FORMAT, "guards"),
         IN_RECORD(SECTION_VARIANTS, 0, variant_record, guards, 2, AOTC_ERROR_FORMAT, "guards"),
-        IN_RECORD(SECTION_VARIANTS, 0, variant_record, combination, 2, AOTC_ERROR_FORMAT, "combination"),
+        IN_RECORD(SECTION_VARIANTS, 0, variant_record, combination, 2, AOTC_ERROR_FORMAT,
+                  "combination"),
         IN_RECORD(SECTION_VARIANTS, 0, variant_record, config, 2, AOTC_ERROR_FORMAT, "config"),
         IN_RECORD(SECTION_VARIANTS, 0, variant_record, config, 1, AOTC_ERROR_FORMAT, "order"),
         IN_RECORD(SECTION_VARIANTS, 0, variant_record, target, 2, AOTC_ERROR_FORMAT, "target"),
         IN_RECORD(SECTION_VARIANTS, 0, variant_record, cubin, 1000, AOTC_ERROR_FORMAT, "cubin"),
-        IN_RECORD(SECTION_VARIANTS, 0, variant_record, cubin_param_count, 1025, AOTC_ERROR_LIMIT, "cubin params"),
-        IN_RECORD(SECTION_VARIANTS, 0, variant_record, tensor_map_count, 33, AOTC_ERROR_LIMIT, "tensor maps"),
-        IN_RECORD(SECTION_VARIANTS, 0, variant_record, param_bytes, 24, AOTC_ERROR_FORMAT, "param_bytes"),
-        IN_RECORD(SECTION_VARIANTS, 0, variant_record, num_threads, 1025, AOTC_ERROR_FORMAT, "num_threads"),
-        IN_RECORD(SECTION_VARIANTS, 0, variant_record, scratch_align, 8, AOTC_ERROR_FORMAT, "scratch"),
-        IN_RECORD(SECTION_CUBIN_PARAMS, 0, cubin_param_record, size, 4, AOTC_ERROR_FORMAT, "CUBIN_PARAMS[0]"),
-        IN_RECORD(SECTION_CUBIN_PARAMS, 1, cubin_param_record, offset, 0, AOTC_ERROR_FORMAT, "offset"),
-        IN_RECORD(SECTION_CUBIN_PARAMS, 3, cubin_param_record, offset, 8192, AOTC_ERROR_LIMIT, "parameter block"),
-        IN_RECORD(SECTION_CUBIN_PARAMS, 0, cubin_param_record, source, 3, AOTC_ERROR_FORMAT, "source"),
-        IN_RECORD(SECTION_TENSOR_MAPS, 0, tensor_map_record, rank, 6, AOTC_ERROR_FORMAT, "TENSOR_MAPS[0]"),
-        IN_RECORD(SECTION_TENSOR_MAPS, 0, tensor_map_record, interleave, 1, AOTC_ERROR_FORMAT, "TENSOR_MAPS[0]"),
-        IN_RECORD(SECTION_EXPRESSIONS, 1, expression_record, code_offset, 1, AOTC_ERROR_FORMAT, "EXPRESSIONS[1]"),
-        IN_RECORD(SECTION_EXPRESSIONS, 0, expression_record, code_bytes, 4097, AOTC_ERROR_LIMIT, "bytecode"),
-        IN_RECORD(SECTION_EXPRESSIONS, 0, expression_record, stack_depth, 33, AOTC_ERROR_LIMIT, "stack"),
-        IN_RECORD(SECTION_EXPRESSIONS, 0, expression_record, stack_depth, 1, AOTC_ERROR_FORMAT, "stack depth"),
-        IN_RECORD(SECTION_BLOBS, 0, blob_record, raw_bytes, (64 << 20) + 1, AOTC_ERROR_LIMIT, "decoded size"),
+        IN_RECORD(SECTION_VARIANTS, 0, variant_record, cubin, 8, AOTC_ERROR_FORMAT,
+                  "one architecture"),
+        IN_RECORD(SECTION_VARIANTS, 0, variant_record, cubin_param_count, 1025, AOTC_ERROR_LIMIT,
+                  "cubin params"),
+        IN_RECORD(SECTION_VARIANTS, 0, variant_record, tensor_map_count, 33, AOTC_ERROR_LIMIT,
+                  "tensor maps"),
+        IN_RECORD(SECTION_VARIANTS, 0, variant_record, param_bytes, 24, AOTC_ERROR_FORMAT,
+                  "param_bytes"),
+        IN_RECORD(SECTION_VARIANTS, 0, variant_record, num_threads, 1025, AOTC_ERROR_FORMAT,
+                  "num_threads"),
+        IN_RECORD(SECTION_VARIANTS, 0, variant_record, scratch_align, 8, AOTC_ERROR_FORMAT,
+                  "scratch"),
+        IN_RECORD(SECTION_CUBIN_PARAMS, 0, cubin_param_record, size, 4, AOTC_ERROR_FORMAT,
+                  "CUBIN_PARAMS[0]"),
+        IN_RECORD(SECTION_CUBIN_PARAMS, 1, cubin_param_record, offset, 0, AOTC_ERROR_FORMAT,
+                  "offset"),
+        IN_RECORD(SECTION_CUBIN_PARAMS, 3, cubin_param_record, offset, 8192, AOTC_ERROR_LIMIT,
+                  "parameter block"),
+        IN_RECORD(SECTION_CUBIN_PARAMS, 0, cubin_param_record, source, 3, AOTC_ERROR_FORMAT,
+                  "source"),
+        IN_RECORD(SECTION_TENSOR_MAPS, 0, tensor_map_record, rank, 6, AOTC_ERROR_FORMAT,
+                  "TENSOR_MAPS[0]"),
+        IN_RECORD(SECTION_TENSOR_MAPS, 0, tensor_map_record, interleave, 1, AOTC_ERROR_FORMAT,
+                  "TENSOR_MAPS[0]"),
+        IN_RECORD(SECTION_EXPRESSIONS, 1, expression_record, code_offset, 1, AOTC_ERROR_FORMAT,
+                  "EXPRESSIONS[1]"),
+        IN_RECORD(SECTION_EXPRESSIONS, 0, expression_record, code_bytes, 4097, AOTC_ERROR_LIMIT,
+                  "bytecode"),
+        IN_RECORD(SECTION_EXPRESSIONS, 0, expression_record, stack_depth, 33, AOTC_ERROR_LIMIT,
+                  "stack"),
+        IN_RECORD(SECTION_EXPRESSIONS, 0, expression_record, stack_depth, 1, AOTC_ERROR_FORMAT,
+                  "stack depth"),
+        IN_RECORD(SECTION_BLOBS, 0, blob_record, raw_bytes, (64 << 20) + 1, AOTC_ERROR_LIMIT,
+                  "decoded size"),
         IN_RECORD(SECTION_BLOBS, 1, blob_record, offset, 0, AOTC_ERROR_FORMAT, "BLOBS[1]"),
-        IN_RECORD(SECTION_BLOBS, 0, blob_record, stored_bytes, UINT32_MAX, AOTC_ERROR_FORMAT, "BLOBS[0]"),
+        IN_RECORD(SECTION_BLOBS, 0, blob_record, stored_bytes, UINT32_MAX, AOTC_ERROR_FORMAT,
+                  "BLOBS[0]"),
         IN_RECORD(SECTION_BLOBS, 0, blob_record, kind, 2, AOTC_ERROR_FORMAT, "cubin"),
     };
     struct bytes golden = read_golden("golden.aotc");
@@ -350,7 +410,8 @@ static void test_fields(void) {
         memcpy(copy, golden.data, golden.size_bytes);
         memcpy(copy + at, &change->value, change->bytes);
         seal(copy, golden.size_bytes);
-        EXPECT(open_bytes(copy, golden.size_bytes, 0, &error), change->status, &error, change->text);
+        EXPECT(open_bytes(copy, golden.size_bytes, 0, &error), change->status, &error,
+               change->text);
     }
     free(copy);
     free(golden.data);
@@ -395,7 +456,8 @@ static void test_newer_minor(void) {
     free(empty.data);
 }
 
-/* ---- options, memory --------------------------------------------------------------------------- */
+/* ---- options, memory ---------------------------------------------------------------------------
+ */
 
 static void test_options(void) {
     struct bytes golden = read_golden("golden.aotc");
@@ -406,25 +468,26 @@ static void test_options(void) {
         uint64_t later;
     } options = {.known = AOTC_OPEN_OPTIONS_INIT};
     options.known.struct_size = sizeof options;
-    EXPECT(aotc_open_memory(golden.data, golden.size_bytes, &options.known, &archive, &error), AOTC_OK, &error,
-           NULL);
+    EXPECT(aotc_open_memory(golden.data, golden.size_bytes, &options.known, &archive, &error),
+           AOTC_OK, &error, NULL);
     aotc_release(archive);
     options.later = 1;
-    EXPECT(aotc_open_memory(golden.data, golden.size_bytes, &options.known, &archive, &error), AOTC_ERROR_ARG,
-           &error, "aotc_open_options");
+    EXPECT(aotc_open_memory(golden.data, golden.size_bytes, &options.known, &archive, &error),
+           AOTC_ERROR_ARG, &error, "aotc_open_options");
     options.known = (aotc_open_options)AOTC_OPEN_OPTIONS_INIT;
     options.known.flags = 1u << 31;
-    EXPECT(aotc_open_memory(golden.data, golden.size_bytes, &options.known, &archive, &error), AOTC_ERROR_ARG,
-           &error, "flags");
+    EXPECT(aotc_open_memory(golden.data, golden.size_bytes, &options.known, &archive, &error),
+           AOTC_ERROR_ARG, &error, "flags");
     EXPECT(aotc_open_memory(NULL, 0, NULL, &archive, &error), AOTC_ERROR_ARG, &error, "NULL");
-    EXPECT(open_bytes(golden.data, golden.size_bytes, AOTC_OPEN_REQUIRE_SIGNATURE, &error), AOTC_ERROR_SIGNATURE,
-           &error, "signature");
+    EXPECT(open_bytes(golden.data, golden.size_bytes, AOTC_OPEN_REQUIRE_SIGNATURE, &error),
+           AOTC_ERROR_SIGNATURE, &error, "signature");
 
     /* A copy outlives its source; memory needs no alignment. */
     unsigned char *moved = malloc(golden.size_bytes + 1);
     memcpy(moved + 1, golden.data, golden.size_bytes);
     options.known.flags = AOTC_OPEN_COPY;
-    EXPECT(aotc_open_memory(moved + 1, golden.size_bytes, &options.known, &archive, &error), AOTC_OK, &error, NULL);
+    EXPECT(aotc_open_memory(moved + 1, golden.size_bytes, &options.known, &archive, &error),
+           AOTC_OK, &error, NULL);
     free(moved);
     look_into_kernels(archive, 5);
     aotc_release(archive);
@@ -450,8 +513,9 @@ static void test_out_of_memory(void) {
             options.driver_path = "x";
             options.flags = way == 1 ? AOTC_OPEN_COPY : 0;
             const aotc_status status =
-                way == 2 ? aotc_open_file(golden_path("golden.aotc"), &options, &archive, &error)
-                         : aotc_open_memory(golden.data, golden.size_bytes, &options, &archive, &error);
+                way == 2
+                    ? aotc_open_file(golden_path("golden.aotc"), &options, &archive, &error)
+                    : aotc_open_memory(golden.data, golden.size_bytes, &options, &archive, &error);
             done = status == AOTC_OK;
             CHECK(done || status == AOTC_ERROR_NOMEM);
             CHECK(done == (counting.calls <= nth));

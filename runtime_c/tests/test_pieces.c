@@ -1,4 +1,5 @@
-/* test_pieces.c: the parts that need no archive: digest, zstd frames, cubins, expressions, names. */
+/* test_pieces.c: the parts that need no archive: digest, zstd frames, cubins, expressions, names.
+ */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,7 +35,8 @@ static void test_sha256(void) {
     digest_is("abc", 1, 1, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
     digest_is("abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq", 1, 7,
               "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1");
-    digest_is("aaaaaaaaaa", 100000, 3, "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
+    digest_is("aaaaaaaaaa", 100000, 3,
+              "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
 }
 
 static bool frame_is(const char *bytes, size_t size_bytes, uint64_t raw_bytes, const char *wrong) {
@@ -93,7 +95,9 @@ struct image {
     unsigned char bytes[64 + 3 * 64 + 64];
 };
 
-static void put(unsigned char *target, uint64_t value, unsigned count) { memcpy(target, &value, count); }
+static void put(unsigned char *target, uint64_t value, unsigned count) {
+    memcpy(target, &value, count);
+}
 
 /* Header, 32 bytes of names, 32 of code, sections: null, names, .text.k. */
 static struct image make_image(void) {
@@ -179,7 +183,8 @@ static void test_cubins(void) {
     cubin_is(&image, 90, "outside it");
 }
 
-/* ---- expressions -------------------------------------------------------------------------------- */
+/* ---- expressions --------------------------------------------------------------------------------
+ */
 
 /* Run a program over arguments; the code is in a block of its exact size. */
 static const char *run(const char *bytes, size_t code_bytes, const aotc_arg *args, int64_t *value) {
@@ -222,8 +227,10 @@ static void test_arithmetic(void) {
     fails(0x10, INT64_MAX, 1, "overflow"), fails(0x11, INT64_MIN, 1, "overflow");
     fails(0x12, INT64_MIN, -1, "overflow");
     gives(0x13, 7, 2, 3), gives(0x13, -7, 2, -4), gives(0x13, 7, -2, -4), gives(0x13, -7, -2, 3);
-    fails(0x13, 1, 0, "zero"), fails(0x13, INT64_MIN, -1, "overflow"), gives(0x13, INT64_MIN, 1, INT64_MIN);
-    gives(0x14, 7, 3, 1), gives(0x14, -7, 3, 2), gives(0x14, 7, -3, -2), gives(0x14, INT64_MIN, -1, 0);
+    fails(0x13, 1, 0, "zero"), fails(0x13, INT64_MIN, -1, "overflow"),
+        gives(0x13, INT64_MIN, 1, INT64_MIN);
+    gives(0x14, 7, 3, 1), gives(0x14, -7, 3, 2), gives(0x14, 7, -3, -2),
+        gives(0x14, INT64_MIN, -1, 0);
     fails(0x14, 1, 0, "zero");
     gives(0x15, 2, -3, -3), gives(0x16, 2, -3, 2);
     gives(0x17, 7, 2, 4), gives(0x17, -7, 2, -3), gives(0x17, 8, 2, 4), gives(0x17, 7, -2, -3);
@@ -268,7 +275,8 @@ static void test_arguments(void) {
         const aotc_arg args[2] = {aotc_i32(0), cases[i].arg};
         int64_t value = 0;
         const char *failure = run("\x04\x01\x00", 3, args, &value);
-        CHECK((failure != NULL) == cases[i].fails && (cases[i].fails || value == cases[i].expected));
+        CHECK((failure != NULL) == cases[i].fails &&
+              (cases[i].fails || value == cases[i].expected));
         /* As a guard of the form that is compiled to a mask, and one that nearly is. */
         (void)run("\x04\x01\x00\x01\x10\x14\x01\x00\x20", 9, args, &value);
         (void)run("\x04\x01\x00\x01\x0C\x14\x01\x00\x20", 9, args, &value);
@@ -317,6 +325,25 @@ static void test_programs(void) {
     CHECK(program_is(deep + 2, sizeof deep - 3, 32, NULL));
 }
 
+/* Long texts are cut and say so; an error keeps what fits. */
+static void test_texts(void) {
+    char long_text[3000];
+    memset(long_text, 'x', sizeof long_text - 1);
+    long_text[sizeof long_text - 1] = '\0';
+    struct aotci_text text = aotci_text("%s", long_text);
+    CHECK(strlen(text.chars) == sizeof text.chars - 1 && strstr(text.chars, "x...") != NULL);
+    aotci_text_add(&text, "more");
+    CHECK(strlen(text.chars) == sizeof text.chars - 1);
+    aotc_error error = AOTC_ERROR_INIT;
+    CHECK(AOTCI_FAIL(&error, AOTC_ERROR_ARG, .file = long_text, .kernel = long_text,
+                     .got = long_text, .remedy = long_text,
+                     .expected = long_text) == AOTC_ERROR_ARG);
+    CHECK(strlen(error.file) == sizeof error.file - 1 &&
+          strlen(error.message) == sizeof error.message - 1);
+    CHECK(AOTCI_FAIL(&error, AOTC_ERROR_CUDA, .cuda = 7) == AOTC_ERROR_CUDA);
+    CHECK(strcmp(error.message, "CUDA") == 0 && error.cuda == 7 && error.file[0] == '\0');
+}
+
 static void test_names(void) {
     CHECK(strcmp(aotc_status_name(AOTC_OK), "OK") == 0);
     CHECK(strcmp(aotc_status_name(AOTC_ERROR_UNSUPPORTED), "UNSUPPORTED") == 0);
@@ -326,13 +353,15 @@ static void test_names(void) {
     CHECK(strcmp(aotc_status_name((aotc_status)17), "UNKNOWN") == 0);
     CHECK(strcmp(aotc_status_name((aotc_status)-1), "UNKNOWN") == 0);
     CHECK(strcmp(aotc_dtype_name(AOTC_FP8E5), "fp8e5") == 0 && aotc_dtype_bytes(AOTC_FP8E5) == 1);
-    CHECK(strcmp(aotc_dtype_name((aotc_dtype)16), "unknown") == 0 && aotc_dtype_bytes((aotc_dtype)16) == 0);
+    CHECK(strcmp(aotc_dtype_name((aotc_dtype)16), "unknown") == 0 &&
+          aotc_dtype_bytes((aotc_dtype)16) == 0);
     CHECK(aotc_version() == AOTC_VERSION_NUMBER);
 }
 
 int main(int argc, char **argv) {
     static void (*const tests[])(void) = {
-        test_sha256, test_zstd_frames, test_cubins, test_arithmetic, test_arguments, test_programs, test_names,
+        test_sha256,    test_zstd_frames, test_cubins, test_arithmetic,
+        test_arguments, test_programs,    test_texts,  test_names,
     };
     return run_tests(argc, argv, tests, sizeof tests / sizeof *tests);
 }

@@ -1,7 +1,7 @@
 /* test_threads.c: 64 threads launch, choose, and load kernels of one archive at once.
  *
- * Meant for the thread sanitizer. The fake driver's lock is off while launches run, so that it cannot order
- * what the library must order itself.
+ * Meant for the thread sanitizer. The fake driver's lock is off while launches run, so that it
+ * cannot order what the library must order itself.
  */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -17,14 +17,15 @@ static struct CUstream_st *streams[2];
 static atomic_ulong launched;
 static atomic_ulong wrong;
 
-/* Launch until the kernel is loaded and ROUNDS launches went through; every status but STATE is final. */
+/* Launch until the kernel is loaded and ROUNDS launches went through; every status but STATE is
+ * final. */
 static void *launch_many(void *argument) {
     const size_t number = (size_t)(uintptr_t)argument;
     const aotc_kernel *kernel = NULL;
     aotc_error error = AOTC_ERROR_INIT;
     aotc_launch_desc desc = AOTC_LAUNCH_DESC_INIT;
-    aotc_arg args[] = {aotc_pointer((void *)(uintptr_t)0x1000, AOTC_FP16), aotc_pointer(NULL, AOTC_FP16),
-                       aotc_pointer(NULL, AOTC_FP16), aotc_i32(0)};
+    aotc_arg args[] = {aotc_pointer((void *)(uintptr_t)0x1000, AOTC_FP16),
+                       aotc_pointer(NULL, AOTC_FP16), aotc_pointer(NULL, AOTC_FP16), aotc_i32(0)};
     desc.args = args;
     desc.arg_count = 4;
     desc.stream = streams[number % 2];
@@ -66,7 +67,8 @@ static void test_threads(void) {
     fake_cuda_reset();
     fake_cuda_set_devices(devices, 2);
     CHECK(aotc_open_file(golden_path("golden.aotc"), &options, &archive, NULL) == AOTC_OK);
-    /* A load on each device first gives the primary contexts' streams; the archive under test is another. */
+    /* A load on each device first gives the primary contexts' streams; the archive under test is
+     * another. */
     aotc_archive *first = archive;
     (void)load_both(NULL);
     for (int i = 0; i < 2; ++i) {

@@ -18,7 +18,7 @@ struct half_bits {
     std::uint16_t bits;
 };
 
-}  // namespace
+} // namespace
 
 template <>
 struct aotc::dtype_of<half_bits> {
@@ -27,7 +27,8 @@ struct aotc::dtype_of<half_bits> {
 
 namespace {
 
-static_assert(!std::is_copy_constructible_v<aotc::archive> && std::is_nothrow_move_constructible_v<aotc::archive>);
+static_assert(!std::is_copy_constructible_v<aotc::archive> &&
+              std::is_nothrow_move_constructible_v<aotc::archive>);
 
 template <class Call>
 void expect_error(aotc_status status, const char *text, Call &&call) {
@@ -53,7 +54,8 @@ void test_launches() {
     fake_cuda_set_current(context);
     CUstream_st *const stream = fake_cuda_create_stream(context);
     {
-        aotc::archive first = aotc::archive::open(std::string(golden_path("golden.aotc")), &options);
+        aotc::archive first =
+            aotc::archive::open(std::string(golden_path("golden.aotc")), &options);
         aotc::archive archive = std::move(first);
         const aotc::archive shared = archive.share();
         CHECK(std::string(archive.info().name) == "golden" && first.get() == nullptr);
@@ -71,14 +73,19 @@ void test_launches() {
         const half_bits *h = address<const half_bits>(0x1000);
         add.on(stream).config("num_warps", 8).grid(7, 2).launch(h, h, h, 4097);
         fake_cuda_last_launch(&launch);
-        CHECK(std::string(launch.symbol) == "add_fp16_0" && launch.grid[0] == 7 && launch.grid[1] == 2);
+        CHECK(std::string(launch.symbol) == "add_fp16_0" && launch.grid[0] == 7 &&
+              launch.grid[1] == 2);
         CHECK(launch.block[0] == 256);
         CHECK(add.on(stream).select(x, x, x, 1024 * 5).grid[0] == 5);
-        expect_error(AOTC_ERROR_ARG, "expected i32, got i64", [&] { add.launch(stream, x, x, x, 4096L); });
-        expect_error(AOTC_ERROR_ARG, "expected i32, got fp64", [&] { add.launch(stream, x, x, x, 1.0); });
+        expect_error(AOTC_ERROR_ARG, "expected i32, got i64",
+                     [&] { add.launch(stream, x, x, x, 4096L); });
+        expect_error(AOTC_ERROR_ARG, "expected i32, got fp64",
+                     [&] { add.launch(stream, x, x, x, 1.0); });
         expect_error(AOTC_ERROR_NOT_FOUND, "'add'", [&] { (void)archive.kernel("ad"); });
-        expect_error(AOTC_ERROR_IO, "missing", [] { (void)aotc::archive::open(golden_path("missing")); });
-        expect_error(AOTC_ERROR_FORMAT, "archive", [] { (void)aotc::archive::open("text", std::size_t{4}); });
+        expect_error(AOTC_ERROR_IO, "missing",
+                     [] { (void)aotc::archive::open(golden_path("missing")); });
+        expect_error(AOTC_ERROR_FORMAT, "archive",
+                     [] { (void)aotc::archive::open("text", std::size_t{4}); });
         expect_error(AOTC_ERROR_LIMIT, "LIMIT", [&] {
             aotc::launcher launcher = add.on(stream);
             for (int i = 0; i < 40; ++i) {
@@ -92,9 +99,10 @@ void test_launches() {
             .choice("MODE", "exact")
             .choice("ONLY", 7)
             .grid(3)
-            .launch(true, std::int8_t{-1}, std::int16_t{-2}, std::int32_t{-3}, std::int64_t{-4}, std::uint8_t{5},
-                    std::uint16_t{6}, std::uint32_t{7}, std::uint64_t{8}, aotc_fp16_bits(1), aotc_bf16_bits(1), 1.5F,
-                    -2.5, aotc_integer(1, AOTC_FP8E4NV), aotc_integer(1, AOTC_FP8E5));
+            .launch(true, std::int8_t{-1}, std::int16_t{-2}, std::int32_t{-3}, std::int64_t{-4},
+                    std::uint8_t{5}, std::uint16_t{6}, std::uint32_t{7}, std::uint64_t{8},
+                    aotc_fp16_bits(1), aotc_bf16_bits(1), 1.5F, -2.5, aotc_integer(1, AOTC_FP8E4NV),
+                    aotc_integer(1, AOTC_FP8E5));
         fake_cuda_last_launch(&launch);
         CHECK(std::string(launch.symbol) == "choose_False_exact");
         CHECK(launch.params[0] == 1 && launch.params[1] == 0xFF && launch.params[16] == 5);
@@ -104,7 +112,7 @@ void test_launches() {
     free_blobs(blobs);
 }
 
-}  // namespace
+} // namespace
 
 int main(int argc, char **argv) {
     static void (*const tests[])() = {test_launches};

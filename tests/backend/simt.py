@@ -35,7 +35,6 @@ _LIBDEVICE: dict[str, Callable[..., Any]] = {
     "erf": _ERF,
     "fmod": np.fmod,
     "rsqrt": lambda x: 1 / np.sqrt(x),
-    "rint": np.rint,
     "tanh": np.tanh,
 }
 _FLOAT_CALLS: dict[str, Callable[..., Any]] = {
@@ -45,8 +44,10 @@ _FLOAT_CALLS: dict[str, Callable[..., Any]] = {
     "llvm.maximum": np.maximum,
     "llvm.fabs": np.abs,
     "llvm.floor": np.floor,
+    "llvm.nearbyint": np.rint,
+    "llvm.rint": np.rint,
+    "llvm.trunc": np.trunc,
     "llvm.ceil": np.ceil,
-    "llvm.nvvm.ex2.approx": np.exp2,
     "llvm.nvvm.ex2.approx.ftz": np.exp2,
     "llvm.nvvm.sqrt.approx.ftz": np.sqrt,
     "llvm.nvvm.sqrt.rn": np.sqrt,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from aotc.backend import assemble, emit_ptx, lower_kernel
@@ -56,6 +57,29 @@ def test_libdevice_functions_are_inlined(symbol, element, count) -> None:
         assert ".func" not in ptx
         assert "reflect" not in ptx
         assert assemble(ptx, target).spill_bytes == 0
+
+
+@pytest.mark.parametrize(("suffix", "element"), [("f", FP32), ("", FP64)])
+@pytest.mark.parametrize(
+    ("stem", "want"),
+    [
+        ("rint", np.rint),
+        ("nearbyint", np.rint),
+        ("trunc", np.trunc),
+        ("floor", np.floor),
+        ("ceil", np.ceil),
+    ],
+)
+def test_functions_that_are_instructions_do_not_load_the_library(
+    stem, want, suffix, element
+) -> None:
+    program = Program()
+    x = program.load(element, row_layout(32))
+    program.store(program.add(arith.Libdevice(f"__nv_{stem}{suffix}", element, [x])).out)
+    data = np.linspace(-4, 4, 32).astype(np.float32 if suffix else np.float64)
+    assert np.array_equal(program.run(data)[0], want(data))
+    assert "__nv_" not in program.llvm_ir()
+    assert "cvt.r" in emit_ptx(program.llvm_ir(), SM_90)
 
 
 def test_several_functions_may_share_what_they_need() -> None:

@@ -39,7 +39,11 @@ class Sources:
         **options: object,
     ) -> Translation:
         made = translate(
-            self.write(text), kernel, signature or {}, constants or {}, **options  # type: ignore[arg-type]
+            self.write(text),
+            kernel,
+            signature or {},
+            constants or {},
+            **options,  # type: ignore[arg-type]
         )
         verify(made.kernel)
         printed = print_kernel(made.kernel)

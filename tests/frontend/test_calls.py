@@ -72,7 +72,10 @@ def test_constexpr_functions(sources: Sources) -> None:
     """
     assert "tile<64x*i32>" in sources.text(text, {"p": "*i32"}, {"N": 100})
     wrong = text.replace("log2(N)", "log2(tl.program_id(0))")
-    assert "takes constants, got a run-time int32" in sources.error(wrong, {"p": "*i32"}, {"N": 4}).message
+    assert (
+        "takes constants, got a run-time int32"
+        in sources.error(wrong, {"p": "*i32"}, {"N": 4}).message
+    )
 
 
 def test_plain_functions_are_refused(sources: Sources) -> None:

@@ -181,7 +181,9 @@ def test_wrong_arguments_of_a_function(sources: Sources) -> None:
         assert error.message == message
 
 
-@pytest.mark.parametrize("text", ["def f(:\n", "x = (", "\x00", "def f():\n\treturn 1\n  return 2\n"])
+@pytest.mark.parametrize(
+    "text", ["def f(:\n", "x = (", "\x00", "def f():\n\treturn 1\n  return 2\n"]
+)
 def test_syntax_errors_have_a_place(sources: Sources, text: str) -> None:
     error = sources.error(text)
     assert "Python" in error.message

@@ -32,13 +32,19 @@ def value_of(sources: Sources, definitions: str, expression: str = "X", **option
         ("X = tl.constexpr(1)\nX = tl.constexpr(2)", "2"),
         ("FAST = hasattr(tl, 'exp')\nX = tl.constexpr(1 if FAST else 2)", "1"),
         ("NEW = hasattr(tl, 'nothing_such')\nX = tl.constexpr(1 if NEW else 2)", "2"),
-        ("def f(n):\n    s = 0\n    for i in range(n):\n        s += i\n    return s\nX = tl.constexpr(f(5))", "10"),
+        (
+            "def f(n):\n    s = 0\n    for i in range(n):\n        s += i\n    return s\nX = tl.constexpr(f(5))",
+            "10",
+        ),
         ("D = {'a': 1, **{'b': 2}}\nX = tl.constexpr(D['b'])", "2"),
         ("X = tl.constexpr([i * 2 for i in range(4) if i % 2][-1])", "6"),
         ("X = tl.constexpr(triton.cdiv(7, 2) + triton.next_power_of_2(5))", "12"),
         ("X = tl.constexpr(f'{tl.float32}-{1 + 1}')", "fp32-2"),
         ("f = lambda a, b=1: a\nX = tl.constexpr(4)", "4"),
-        ("try:\n    import missing\n    X = tl.constexpr(missing.a)\nexcept ImportError:\n    X = tl.constexpr(3)", None),
+        (
+            "try:\n    import missing\n    X = tl.constexpr(missing.a)\nexcept ImportError:\n    X = tl.constexpr(3)",
+            None,
+        ),
     ],
 )
 def test_global_values(sources: Sources, definitions: str, expected: str | None) -> None:
@@ -57,7 +63,9 @@ def test_plain_globals_are_refused_with_a_remedy(sources: Sources, value: str) -
 
 
 def test_a_plain_global_may_be_a_default(sources: Sources) -> None:
-    text = "N = 8\n@triton.jit\ndef k(p, n: tl.constexpr = N):\n    tl.store(p + tl.arange(0, n), 1)\n"
+    text = (
+        "N = 8\n@triton.jit\ndef k(p, n: tl.constexpr = N):\n    tl.store(p + tl.arange(0, n), 1)\n"
+    )
     assert "tile<8x*i32>" in sources.text(text, {"p": "*i32"})
 
 
@@ -72,8 +80,10 @@ def test_target_queries(sources: Sources) -> None:
 
 def test_imports_of_other_files(sources: Sources) -> None:
     sources.write("", "pkg/__init__.py")
-    sources.write("@triton.jit\ndef double(x):\n    return x * FACTOR\nFACTOR = tl.constexpr(2)\n",
-                  "pkg/helpers.py")
+    sources.write(
+        "@triton.jit\ndef double(x):\n    return x * FACTOR\nFACTOR = tl.constexpr(2)\n",
+        "pkg/helpers.py",
+    )
     sources.write("from .helpers import double as twice\nONE = tl.constexpr(1)\n", "pkg/api.py")
     for imported, call in (
         ("from pkg.helpers import double", "double(n)"),
@@ -82,7 +92,10 @@ def test_imports_of_other_files(sources: Sources) -> None:
         ("import pkg.helpers as h", "h.double(n)"),
         ("import pkg.helpers", "pkg.helpers.double(n)"),
         ("from pkg import helpers", "helpers.double(n)"),
-        ("try:\n    from nowhere import double\nexcept ImportError:\n    from pkg.helpers import double", "double(n)"),
+        (
+            "try:\n    from nowhere import double\nexcept ImportError:\n    from pkg.helpers import double",
+            "double(n)",
+        ),
     ):
         text = f"{imported}\n@triton.jit\ndef k(p, n):\n    tl.store(p, {call})\n"
         made = sources.translate(text, {"p": "*i32", "n": "i32"})
@@ -130,7 +143,9 @@ def test_a_name_that_tl_lacks_is_an_error_where_it_is_used(sources: Sources) -> 
 
 
 def test_cycles(sources: Sources) -> None:
-    error = sources.error("A = tl.constexpr(B)\nB = tl.constexpr(A)\n@triton.jit\ndef k():\n    x = A\n")
+    error = sources.error(
+        "A = tl.constexpr(B)\nB = tl.constexpr(A)\n@triton.jit\ndef k():\n    x = A\n"
+    )
     assert "defined by itself" in error.message
 
 

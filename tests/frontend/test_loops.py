@@ -166,8 +166,12 @@ def test_while_on_a_flag(sources: Sources) -> None:
 
 
 def test_while_false(sources: Sources) -> None:
-    text = sources.body("while FLAG:\n    tl.store(p, 1)", {"p": "*i32"}, {"FLAG": False},
-                        params="p, FLAG: tl.constexpr")
+    text = sources.body(
+        "while FLAG:\n    tl.store(p, 1)",
+        {"p": "*i32"},
+        {"FLAG": False},
+        params="p, FLAG: tl.constexpr",
+    )
     assert "tile.store" not in text
 
 

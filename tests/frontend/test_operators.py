@@ -14,7 +14,7 @@ def result(sources: Sources, expression: str, p: str = "fp32", q: str = "fp32") 
 
 
 def printed(sources: Sources, expression: str, p: str = "fp32", q: str = "fp32") -> str:
-    text = f"@triton.jit\ndef k(p, q):\n    x = tl.load(p)\n    y = tl.load(q)\n"
+    text = "@triton.jit\ndef k(p, q):\n    x = tl.load(p)\n    y = tl.load(q)\n"
     text += f"    tl.static_print(({expression}).dtype)\n"
     return sources.translate(text, {"p": f"*{p}", "q": f"*{q}"}).prints[0]
 

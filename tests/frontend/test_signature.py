@@ -79,7 +79,9 @@ def test_heuristics(sources: Sources) -> None:
     assert sources.translate(text, {"n": "i32"}, constants).prints == ("True 32",)
     constants["EVEN"] = False
     assert sources.translate(text, {"n": "i32"}, constants).prints == ("False 1",)
-    error = sources.error(text.replace('args["N"] %', 'args["n"] %'), {"n": "i32"}, {"N": 8, "BLOCK": 8})
+    error = sources.error(
+        text.replace('args["N"] %', 'args["n"] %'), {"n": "i32"}, {"N": 8, "BLOCK": 8}
+    )
     assert "the heuristic of EVEN cannot be evaluated at build time" in error.message
     assert error.remedy == "give EVEN among the constants or choices"
 

@@ -9,7 +9,9 @@ from aotc.verify.interpreter import run
 from tests.frontend.conftest import Sources
 
 
-def outputs(sources: Sources, text: str, args: list[object], signature: dict[str, str], **constants):
+def outputs(
+    sources: Sources, text: str, args: list[object], signature: dict[str, str], **constants
+):
     """Run a kernel that writes eight i32 values to `out`; return them."""
     out = np.full(8, -1, np.int32)
     made = sources.translate(text, {"out": "*i32", **signature}, constants)
@@ -199,9 +201,7 @@ def test_a_run_time_scalar_takes_part_in_promotion(sources: Sources) -> None:
     half = 0.5
     tl.static_print((x * 0.5).dtype, (x * half).dtype)
     """
-    made = sources.translate(
-        f"@triton.jit\ndef k(p):\n{body}", {"p": "*fp16"}
-    )
+    made = sources.translate(f"@triton.jit\ndef k(p):\n{body}", {"p": "*fp16"})
     assert made.prints == ("fp16 fp32",)
 
 
@@ -224,7 +224,9 @@ def test_local_constexpr_in_an_unrolled_loop(sources: Sources) -> None:
 
 
 def test_assertions_can_be_left_out(sources: Sources) -> None:
-    text = "@triton.jit\ndef k(n):\n    assert n > 0, 'positive'\n    tl.device_assert(n > 1, 'two')\n"
+    text = (
+        "@triton.jit\ndef k(n):\n    assert n > 0, 'positive'\n    tl.device_assert(n > 1, 'two')\n"
+    )
     kept = sources.text(text, {"n": "i32"})
     assert 'message = "positive"' in kept
     assert 'message = "two"' in kept

@@ -102,7 +102,8 @@ def test_missing_files(tmp_path: Path) -> None:
 
 def test_locations_reach_the_ir(sources: Sources) -> None:
     made = sources.translate(
-        "@triton.jit\ndef f(x):\n    return x + 1\n@triton.jit\ndef k(n):\n    y = f(n)\n", {"n": "i32"}
+        "@triton.jit\ndef f(x):\n    return x + 1\n@triton.jit\ndef k(n):\n    y = f(n)\n",
+        {"n": "i32"},
     )
     add = next(op for op in made.kernel.walk() if op.opcode == "arith.add")
     assert [loc.line for loc in add.loc.chain()] == [5, 8]
@@ -142,7 +143,10 @@ def test_autotune_configs(sources: Sources) -> None:
     [
         ("@triton.jit\ndef k():\n    pass\n", "k has no @triton.autotune decorator"),
         ("@triton.autotune()\n@triton.jit\ndef k():\n    pass\n", "lists no configs"),
-        ("@triton.autotune(configs=[1])\n@triton.jit\ndef k():\n    pass\n", "list of triton.Config"),
+        (
+            "@triton.autotune(configs=[1])\n@triton.jit\ndef k():\n    pass\n",
+            "list of triton.Config",
+        ),
         ("import x\n@triton.autotune(configs=x.c)\n@triton.jit\ndef k():\n    pass\n", "got x.c"),
     ],
 )
@@ -155,26 +159,27 @@ def test_autotune_mistakes(sources: Sources, text: str, message: str) -> None:
 # ---- garbage ----------------------------------------------------------------------------------
 
 _ATOMS = st.sampled_from(
-    "p n x y 0 1 -1 2.5 True None 'a' tl BLOCK p+n tl.arange(0,BLOCK) tl.load(p) n.dtype tl.float16 "
-    "(1,2) [n] x[0] x[:,None] tl.zeros((4,),tl.int8) undefined tl.nope range(n)".split()
+    ["p", "n", "x", "y", "0", "1", "-1", "2.5", "True", "None", "'a'", "tl", "BLOCK", "p+n", "tl.arange(0,BLOCK)", "tl.load(p)", "n.dtype", "tl.float16", "(1,2)", "[n]", "x[0]", "x[:,None]", "tl.zeros((4,),tl.int8)", "undefined", "tl.nope", "range(n)"]
 )
 _EXPRESSIONS = st.recursive(
     _ATOMS,
     lambda inner: st.one_of(
-        st.tuples(inner, st.sampled_from("+ - * / // % ** & | ^ << >> and or < == is in @".split()), inner)
-        .map(lambda parts: f"({parts[0]} {parts[1]} {parts[2]})"),
+        st.tuples(
+            inner, st.sampled_from(["+", "-", "*", "/", "//", "%", "**", "&", "|", "^", "<<", ">>", "and", "or", "<", "==", "is", "in", "@"]), inner
+        ).map(lambda parts: f"({parts[0]} {parts[1]} {parts[2]})"),
         st.tuples(
             st.sampled_from(
-                "tl.sum tl.max tl.where tl.exp tl.cast tl.reshape tl.join tl.split tl.trans tl.cat "
-                "tl.cumsum tl.store tl.load f len int tl.full tl.reduce tl.flip tl.dot x.to".split()
+                ["tl.sum", "tl.max", "tl.where", "tl.exp", "tl.cast", "tl.reshape", "tl.join", "tl.split", "tl.trans", "tl.cat", "tl.cumsum", "tl.store", "tl.load", "f", "len", "int", "tl.full", "tl.reduce", "tl.flip", "tl.dot", "x.to"]
             ),
             st.lists(inner, max_size=3),
         ).map(lambda parts: f"{parts[0]}({', '.join(parts[1])})"),
-        st.tuples(inner, inner, inner).map(lambda parts: f"({parts[0]} if {parts[1]} else {parts[2]})"),
+        st.tuples(inner, inner, inner).map(
+            lambda parts: f"({parts[0]} if {parts[1]} else {parts[2]})"
+        ),
         inner.map(lambda one: f"(-{one})"),
         inner.map(lambda one: f"(not {one})"),
         st.tuples(inner, inner).map(lambda parts: f"{parts[0]}[{parts[1]}]"),
-        st.tuples(inner, st.sampled_from("shape dtype T sum to type value".split())).map(".".join),
+        st.tuples(inner, st.sampled_from(["shape", "dtype", "T", "sum", "to", "type", "value"])).map(".".join),
     ),
     max_leaves=6,
 )
@@ -190,7 +195,9 @@ _SIMPLE = st.one_of(
 _STATEMENTS = st.recursive(
     _SIMPLE.map(lambda one: [one]),
     lambda inner: st.tuples(
-        st.sampled_from(["if {}:", "for i in range({}):", "while {}:", "for i in tl.static_range({}):"]),
+        st.sampled_from(
+            ["if {}:", "for i in range({}):", "while {}:", "for i in tl.static_range({}):"]
+        ),
         _EXPRESSIONS,
         inner,
     ).map(lambda parts: [parts[0].format(parts[1]), *("    " + line for line in parts[2])]),
@@ -203,7 +210,11 @@ _STATEMENTS = st.recursive(
 def test_random_kernels_give_ir_or_a_diagnostic(tmp_path_factory, statements) -> None:
     from aotc.ir.verify import verify
 
-    lines = ["    x = n + 1", "    y = p", *("    " + line for group in statements for line in group)]
+    lines = [
+        "    x = n + 1",
+        "    y = p",
+        *("    " + line for group in statements for line in group),
+    ]
     text = PRELUDE + "@triton.jit\ndef f(a, b):\n    return a\n@triton.jit\n"
     text += "def k(p, n, BLOCK: tl.constexpr):\n" + "\n".join(lines) + "\n"
     path = tmp_path_factory.mktemp("fuzz") / "kernel.py"

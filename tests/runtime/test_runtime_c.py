@@ -22,7 +22,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 RUNTIME = ROOT / "runtime_c"
 TESTS = RUNTIME / "tests"
-WARNINGS = "-Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror".split()
+WARNINGS = ["-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wshadow", "-Werror"]
 CC = os.environ.get("CC", "cc")
 CXX = os.environ.get("CXX", "c++")
 CMAKE = shutil.which("cmake")
@@ -86,8 +86,8 @@ def _build_with_cc(directory: Path, sanitizers: str, programs: tuple[str, ...]) 
     ]
     fake = directory / "libcuda.so.1"
     fake_sources = _sources(TESTS / "fake_cuda")
-    _run([CC, "-std=gnu11", "-fPIC", "-shared", "-fvisibility=hidden", *flags, *paths, *fake_sources]
-         + ["-pthread", "-o", fake])  # fmt: skip
+    shared = ["-std=gnu11", "-fPIC", "-shared", "-fvisibility=hidden", "-pthread"]
+    _run([CC, *shared, *flags, *paths, *fake_sources, "-o", fake])
     objects: list[str | Path] = []
     for source in [*_sources(RUNTIME / "src"), TESTS / "harness.c"]:
         target = directory / f"{source.stem}.o"
@@ -171,8 +171,8 @@ def test_installed_package(tmp_path: Path, archives: Path, shared: bool) -> None
     assert CMAKE is not None
     prefix = tmp_path / "prefix"
     switch = f"-DBUILD_SHARED_LIBS={'ON' if shared else 'OFF'}"
-    _run([CMAKE, "-S", RUNTIME, "-B", tmp_path / "library", "-DAOTC_WITH_ZSTD=OFF"]
-         + [f"-DCMAKE_INSTALL_PREFIX={prefix}", "-DCMAKE_INSTALL_LIBDIR=lib"])  # fmt: skip
+    places = [f"-DCMAKE_INSTALL_PREFIX={prefix}", "-DCMAKE_INSTALL_LIBDIR=lib"]
+    _run([CMAKE, "-S", RUNTIME, "-B", tmp_path / "library", "-DAOTC_WITH_ZSTD=OFF", *places])
     _run([CMAKE, "--build", tmp_path / "library", "-j", str(os.cpu_count() or 1)])
     _run([CMAKE, "--install", tmp_path / "library"])
     consumer = tmp_path / "consumer"

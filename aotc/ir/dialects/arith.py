@@ -176,19 +176,19 @@ class Abs(Unary, opcode="arith.abs", pure=True):
 
 
 class Exp(Unary, opcode="arith.exp", pure=True):
-    """e to the power, through `ex2.approx`."""
+    """e to the power, through `ex2.approx.ftz`."""
 
 
 class Exp2(Unary, opcode="arith.exp2", pure=True):
-    """2 to the power, `ex2.approx`."""
+    """2 to the power, `ex2.approx.ftz`."""
 
 
 class Log(Unary, opcode="arith.log", pure=True):
-    """Natural logarithm, through `lg2.approx`."""
+    """Natural logarithm, as libdevice has it."""
 
 
 class Log2(Unary, opcode="arith.log2", pure=True):
-    """Logarithm to base 2, `lg2.approx`."""
+    """Logarithm to base 2, as libdevice has it."""
 
 
 class Sqrt(Unary, opcode="arith.sqrt", pure=True):

@@ -22,8 +22,8 @@
  *
  * What holds for every function:
  *
- *   - It returns an `aotc_status`. An `aotc_error` is optional (NULL), belongs to the caller, and is
- *     written only on failure. Nothing is printed, nothing exits, no state is kept outside handles.
+ *   - It returns an `aotc_status`. An `aotc_error` is optional (NULL), belongs to the caller, and
+ * is written only on failure. Nothing is printed, nothing exits, no state is kept outside handles.
  *   - A handle in an out-parameter is set to NULL on failure.
  *   - Structs begin with `struct_size`, set by the `_INIT` macros, and only ever grow at the end. A
  *     struct that is larger than the library knows is accepted if what it does not know is zero.
@@ -41,7 +41,7 @@
 #define AOTC_VERSION_MAJOR 0
 #define AOTC_VERSION_MINOR 1
 #define AOTC_VERSION_PATCH 0
-#define AOTC_VERSION_NUMBER \
+#define AOTC_VERSION_NUMBER                                                                        \
     (AOTC_VERSION_MAJOR * 10000u + AOTC_VERSION_MINOR * 100u + AOTC_VERSION_PATCH)
 
 #ifndef AOTC_API
@@ -83,7 +83,8 @@ typedef enum aotc_status {
     AOTC_ERROR_UNSUPPORTED = 16 /* this build or this driver lacks what the archive needs */
 } aotc_status;
 
-/* What went wrong. Empty strings where something does not apply; `message` says it all in one line. */
+/* What went wrong. Empty strings where something does not apply; `message` says it all in one line.
+ */
 typedef struct aotc_error {
     uint32_t struct_size;
     int32_t status;   /* aotc_status */
@@ -127,7 +128,7 @@ typedef int (*aotc_decompress_fn)(void *user, const void *source, size_t source_
 enum {
     AOTC_OPEN_COPY = 1u << 0,              /* open_memory: keep a copy, do not borrow */
     AOTC_OPEN_REQUIRE_SIGNATURE = 1u << 1, /* refuse unsigned archives (all of format 1.0 are) */
-    AOTC_OPEN_VERIFY_BLOBS = 1u << 2       /* check every blob's SHA-256 now, not when it is loaded */
+    AOTC_OPEN_VERIFY_BLOBS = 1u << 2 /* check every blob's SHA-256 now, not when it is loaded */
 };
 
 typedef struct aotc_open_options {
@@ -139,7 +140,8 @@ typedef struct aotc_open_options {
     const char *driver_path; /* NULL: "libcuda.so.1" */
 } aotc_open_options;
 
-#define AOTC_OPEN_OPTIONS_INIT {(uint32_t)sizeof(aotc_open_options), 0, {NULL, NULL, NULL}, NULL, NULL, NULL}
+#define AOTC_OPEN_OPTIONS_INIT                                                                     \
+    {(uint32_t)sizeof(aotc_open_options), 0, {NULL, NULL, NULL}, NULL, NULL, NULL}
 
 /* Read and check an archive. The file is read whole: what happens to it afterwards has no effect.
  * IO, FORMAT, VERSION, LIMIT, CHECKSUM, SIGNATURE, ARG, NOMEM. */
@@ -161,7 +163,8 @@ enum { AOTC_CURRENT_CONTEXT = -1 };
 
 typedef struct aotc_load_options {
     uint32_t struct_size;
-    int32_t device;     /* ordinal: its primary context, retained until release; or AOTC_CURRENT_CONTEXT */
+    int32_t
+        device; /* ordinal: its primary context, retained until release; or AOTC_CURRENT_CONTEXT */
     const char *kernel; /* NULL: all that run on the device */
 } aotc_load_options;
 
@@ -171,11 +174,13 @@ typedef struct aotc_load_options {
  * attributes set, dispatch tables built. Afterwards launches load nothing, so they can be captured
  * into graphs. What is loaded already is skipped. NULL options: all kernels, current context.
  * With all kernels, those that have no variant for the device are left out; ARCH if all are. */
-AOTC_API aotc_status aotc_load(aotc_archive *archive, const aotc_load_options *options, aotc_error *error);
+AOTC_API aotc_status aotc_load(aotc_archive *archive, const aotc_load_options *options,
+                               aotc_error *error);
 
 /* ---- What is in an archive ---------------------------------------------------------------- */
 /* Strings are borrowed from the archive, NUL-terminated UTF-8, never NULL. An index that is out of
- * range: ARG. Set `struct_size` of the result to its sizeof before the call; all the rest is written. */
+ * range: ARG. Set `struct_size` of the result to its sizeof before the call; all the rest is
+ * written. */
 
 typedef enum aotc_dtype {
     AOTC_DTYPE_NONE = 0, /* a pointer that does not say; nothing else */
@@ -234,11 +239,7 @@ typedef struct aotc_kernel_info {
     const char *name;
 } aotc_kernel_info;
 
-typedef enum aotc_param_kind {
-    AOTC_POINTER = 1,
-    AOTC_SCALAR = 2,
-    AOTC_TENSOR = 3
-} aotc_param_kind;
+typedef enum aotc_param_kind { AOTC_POINTER = 1, AOTC_SCALAR = 2, AOTC_TENSOR = 3 } aotc_param_kind;
 
 /* One argument of a launch. `dtype` is AOTC_DTYPE_NONE if type variable `type_variable` says it;
  * otherwise `type_variable` is -1. */
@@ -314,15 +315,18 @@ typedef struct aotc_variant_info {
 } aotc_variant_info;
 
 AOTC_API aotc_status aotc_kernel_get_info(const aotc_kernel *kernel, aotc_kernel_info *info);
-AOTC_API aotc_status aotc_kernel_get_param(const aotc_kernel *kernel, uint32_t index, aotc_param_info *info);
+AOTC_API aotc_status aotc_kernel_get_param(const aotc_kernel *kernel, uint32_t index,
+                                           aotc_param_info *info);
 AOTC_API aotc_status aotc_kernel_get_type_variable(const aotc_kernel *kernel, uint32_t index,
                                                    aotc_type_variable_info *info);
 AOTC_API aotc_status aotc_kernel_get_choice(const aotc_kernel *kernel, uint32_t index,
                                             aotc_choice_info *info);
 AOTC_API aotc_status aotc_kernel_get_choice_value(const aotc_kernel *kernel, uint32_t choice,
                                                   uint32_t index, aotc_value *value);
-AOTC_API aotc_status aotc_kernel_get_constant(const aotc_kernel *kernel, uint32_t index, aotc_value *value);
-AOTC_API aotc_status aotc_kernel_get_guard(const aotc_kernel *kernel, uint32_t index, aotc_guard_info *info);
+AOTC_API aotc_status aotc_kernel_get_constant(const aotc_kernel *kernel, uint32_t index,
+                                              aotc_value *value);
+AOTC_API aotc_status aotc_kernel_get_guard(const aotc_kernel *kernel, uint32_t index,
+                                           aotc_guard_info *info);
 AOTC_API aotc_status aotc_kernel_get_config_size(const aotc_kernel *kernel, uint32_t config,
                                                  uint32_t *entry_count);
 AOTC_API aotc_status aotc_kernel_get_config_entry(const aotc_kernel *kernel, uint32_t config,
@@ -380,9 +384,15 @@ static inline aotc_arg aotc_i64(int64_t value) { return aotc_integer(value, AOTC
 static inline aotc_arg aotc_u8(uint8_t value) { return aotc_integer(value, AOTC_U8); }
 static inline aotc_arg aotc_u16(uint16_t value) { return aotc_integer(value, AOTC_U16); }
 static inline aotc_arg aotc_u32(uint32_t value) { return aotc_integer(value, AOTC_U32); }
-static inline aotc_arg aotc_u64(uint64_t value) { return aotc_arg_bits(AOTC_SCALAR, AOTC_U64, value); }
-static inline aotc_arg aotc_fp16_bits(uint16_t bits) { return aotc_arg_bits(AOTC_SCALAR, AOTC_FP16, bits); }
-static inline aotc_arg aotc_bf16_bits(uint16_t bits) { return aotc_arg_bits(AOTC_SCALAR, AOTC_BF16, bits); }
+static inline aotc_arg aotc_u64(uint64_t value) {
+    return aotc_arg_bits(AOTC_SCALAR, AOTC_U64, value);
+}
+static inline aotc_arg aotc_fp16_bits(uint16_t bits) {
+    return aotc_arg_bits(AOTC_SCALAR, AOTC_FP16, bits);
+}
+static inline aotc_arg aotc_bf16_bits(uint16_t bits) {
+    return aotc_arg_bits(AOTC_SCALAR, AOTC_BF16, bits);
+}
 
 static inline aotc_arg aotc_fp32(float value) {
     aotc_arg arg = aotc_arg_bits(AOTC_SCALAR, AOTC_FP32, 0);
@@ -435,28 +445,28 @@ static inline aotc_value aotc_null_value(const char *name) {
 }
 
 enum {
-    /* Programmatic dependent launch: the kernel may start before the one before it in the stream has
-     * ended. ARG for a variant that does not wait for it. */
+    /* Programmatic dependent launch: the kernel may start before the one before it in the stream
+     * has ended. ARG for a variant that does not wait for it. */
     AOTC_LAUNCH_PDL = 1u << 0
 };
 
 typedef struct aotc_launch_desc {
     uint32_t struct_size;
-    uint32_t flags; /* AOTC_LAUNCH_* */
-    const aotc_arg *args; /* one for each param, in order */
+    uint32_t flags;            /* AOTC_LAUNCH_* */
+    const aotc_arg *args;      /* one for each param, in order */
     const aotc_value *choices; /* by name; a choice with one value may be left out */
-    const aotc_value *config; /* entries that the config must have; none: the best that fits */
+    const aotc_value *config;  /* entries that the config must have; none: the best that fits */
     uint32_t arg_count;
     uint32_t choice_count;
     uint32_t config_count;
-    uint32_t grid_rank; /* 0: the kernel's own grid; 1 to 3: `grid` instead */
-    int64_t grid[3];    /* programs; dimensions from grid_rank on count as 1 */
+    uint32_t grid_rank;         /* 0: the kernel's own grid; 1 to 3: `grid` instead */
+    int64_t grid[3];            /* programs; dimensions from grid_rank on count as 1 */
     struct CUstream_st *stream; /* NULL: the legacy stream of the current context */
     void *scratch; /* device memory, if aotc_selection says that the variant needs some */
     uint64_t scratch_bytes;
 } aotc_launch_desc;
 
-#define AOTC_LAUNCH_DESC_INIT \
+#define AOTC_LAUNCH_DESC_INIT                                                                      \
     {(uint32_t)sizeof(aotc_launch_desc), 0, NULL, NULL, NULL, 0, 0, 0, 0, {0, 0, 0}, NULL, NULL, 0}
 
 /* What a launch would do. */
@@ -473,8 +483,8 @@ typedef struct aotc_selection {
     struct CUfunc_st *function; /* for driver calls of one's own, such as occupancy */
 } aotc_selection;
 
-/* Choose the variant for these arguments, in the context of `desc->stream` (the current one for NULL).
- * `desc->scratch` is not looked at. Errors as aotc_launch. */
+/* Choose the variant for these arguments, in the context of `desc->stream` (the current one for
+ * NULL). `desc->scratch` is not looked at. Errors as aotc_launch. */
 AOTC_API aotc_status aotc_select(const aotc_kernel *kernel, const aotc_launch_desc *desc,
                                  aotc_selection *selection, aotc_error *error);
 
@@ -485,7 +495,8 @@ AOTC_API aotc_status aotc_select(const aotc_kernel *kernel, const aotc_launch_de
  *   ARCH       the kernel has no variant for this GPU
  *   NOT_FOUND  no variant fits; names the guards that failed
  *   FORKED, CAPTURE, CUDA, UNSUPPORTED */
-AOTC_API aotc_status aotc_launch(const aotc_kernel *kernel, const aotc_launch_desc *desc, aotc_error *error);
+AOTC_API aotc_status aotc_launch(const aotc_kernel *kernel, const aotc_launch_desc *desc,
+                                 aotc_error *error);
 
 #ifdef __cplusplus
 }

@@ -7,10 +7,11 @@
 //
 //     add.on(stream).choice("CAUSAL", true).config("num_warps", 8).grid(n).launch(x, y, out, n);
 //
-// Header-only; a call costs what the C call costs. A kernel is valid as long as an archive (or a copy made
-// with `share`) is. Pointers carry their dtype: float* is fp32 and so on; for 16-bit and 8-bit floats
-// specialise `aotc::dtype_of` (once, for the type of your choice), or pass `aotc_pointer(p, AOTC_BF16)`. A
-// `void*` says nothing, which is enough if another argument says the type.
+// Header-only; a call costs what the C call costs. A kernel is valid as long as an archive (or a
+// copy made with `share`) is. Pointers carry their dtype: float* is fp32 and so on; for 16-bit and
+// 8-bit floats specialise `aotc::dtype_of` (once, for the type of your choice), or pass
+// `aotc_pointer(p, AOTC_BF16)`. A `void*` says nothing, which is enough if another argument says
+// the type.
 #ifndef AOTC_AOTC_HPP
 #define AOTC_AOTC_HPP
 
@@ -75,7 +76,7 @@ T sized() noexcept {
     return value;
 }
 
-}  // namespace detail
+} // namespace detail
 
 /// The dtype of a C++ type. Specialise `value` for types such as __half and __nv_bfloat16.
 template <class T>
@@ -115,20 +116,28 @@ aotc_arg arg(T value) noexcept {
         std::is_same_v<T, bool>, bool,
         std::conditional_t<
             std::is_signed_v<T>,
-            std::conditional_t<sizeof(T) == 8, std::int64_t,
-                               std::conditional_t<sizeof(T) == 4, std::int32_t,
-                                                  std::conditional_t<sizeof(T) == 2, std::int16_t, std::int8_t>>>,
+            std::conditional_t<
+                sizeof(T) == 8, std::int64_t,
+                std::conditional_t<sizeof(T) == 4, std::int32_t,
+                                   std::conditional_t<sizeof(T) == 2, std::int16_t, std::int8_t>>>,
             std::conditional_t<sizeof(T) == 8, std::uint64_t,
                                std::conditional_t<sizeof(T) == 4, std::uint32_t,
-                                                  std::conditional_t<sizeof(T) == 2, std::uint16_t, std::uint8_t>>>>>;
+                                                  std::conditional_t<sizeof(T) == 2, std::uint16_t,
+                                                                     std::uint8_t>>>>>;
     return aotc_arg_bits(AOTC_SCALAR, dtype_of<fixed>::value, static_cast<std::uint64_t>(value));
 }
 
 /// Make a named value of a choice or a config entry.
 inline aotc_value value(const char *name, std::nullptr_t) noexcept { return aotc_null_value(name); }
-inline aotc_value value(const char *name, bool value) noexcept { return aotc_bool_value(name, value ? 1 : 0); }
-inline aotc_value value(const char *name, double value) noexcept { return aotc_float_value(name, value); }
-inline aotc_value value(const char *name, const char *value) noexcept { return aotc_string_value(name, value); }
+inline aotc_value value(const char *name, bool value) noexcept {
+    return aotc_bool_value(name, value ? 1 : 0);
+}
+inline aotc_value value(const char *name, double value) noexcept {
+    return aotc_float_value(name, value);
+}
+inline aotc_value value(const char *name, const char *value) noexcept {
+    return aotc_string_value(name, value);
+}
 
 template <class T, std::enable_if_t<std::is_integral_v<T> && !std::is_same_v<T, bool>, int> = 0>
 aotc_value value(const char *name, T value) noexcept {
@@ -141,7 +150,9 @@ class launcher {
 public:
     static constexpr std::size_t max_values = 32;
 
-    launcher(const aotc_kernel *kernel, CUstream_st *stream) noexcept : kernel_(kernel) { desc_.stream = stream; }
+    launcher(const aotc_kernel *kernel, CUstream_st *stream) noexcept : kernel_(kernel) {
+        desc_.stream = stream;
+    }
 
     template <class T>
     launcher &choice(const char *name, T chosen) {
@@ -158,7 +169,9 @@ public:
     /// The grid in programs, instead of the kernel's own.
     launcher &grid(std::int64_t x) noexcept { return set_grid(1, x, 1, 1); }
     launcher &grid(std::int64_t x, std::int64_t y) noexcept { return set_grid(2, x, y, 1); }
-    launcher &grid(std::int64_t x, std::int64_t y, std::int64_t z) noexcept { return set_grid(3, x, y, z); }
+    launcher &grid(std::int64_t x, std::int64_t y, std::int64_t z) noexcept {
+        return set_grid(3, x, y, z);
+    }
 
     /// Device memory for a variant that needs some; `select` says how much.
     launcher &scratch(void *memory, std::size_t size_bytes) noexcept {
@@ -169,7 +182,8 @@ public:
 
     /// Programmatic dependent launch.
     launcher &programmatic(bool on = true) noexcept {
-        desc_.flags = on ? desc_.flags | AOTC_LAUNCH_PDL : desc_.flags & ~static_cast<std::uint32_t>(AOTC_LAUNCH_PDL);
+        desc_.flags = on ? desc_.flags | AOTC_LAUNCH_PDL
+                         : desc_.flags & ~static_cast<std::uint32_t>(AOTC_LAUNCH_PDL);
         return *this;
     }
 
@@ -184,7 +198,8 @@ public:
     aotc_selection select(const Args &...args) {
         aotc_selection selection = detail::sized<aotc_selection>();
         with(args...);
-        detail::check([&](aotc_error *error) { return aotc_select(kernel_, &desc_, &selection, error); });
+        detail::check(
+            [&](aotc_error *error) { return aotc_select(kernel_, &desc_, &selection, error); });
         return selection;
     }
 
@@ -202,14 +217,16 @@ private:
         desc_.config = config_.data();
     }
 
-    static void add(std::array<aotc_value, max_values> &values, std::uint32_t &count, const aotc_value &added) {
+    static void add(std::array<aotc_value, max_values> &values, std::uint32_t &count,
+                    const aotc_value &added) {
         if (count == max_values) {
             throw error(AOTC_ERROR_LIMIT, detail::empty_error());
         }
         values[count++] = added;
     }
 
-    launcher &set_grid(std::uint32_t rank, std::int64_t x, std::int64_t y, std::int64_t z) noexcept {
+    launcher &set_grid(std::uint32_t rank, std::int64_t x, std::int64_t y,
+                       std::int64_t z) noexcept {
         desc_.grid_rank = rank;
         desc_.grid[0] = x;
         desc_.grid[1] = y;
@@ -259,7 +276,8 @@ class archive {
 public:
     static archive open(const char *path, const aotc_open_options *options = nullptr) {
         aotc_archive *handle = nullptr;
-        detail::check([&](aotc_error *error) { return aotc_open_file(path, options, &handle, error); });
+        detail::check(
+            [&](aotc_error *error) { return aotc_open_file(path, options, &handle, error); });
         return archive(handle);
     }
 
@@ -268,9 +286,12 @@ public:
     }
 
     /// The bytes must stay as they are until the archive is gone (unless AOTC_OPEN_COPY).
-    static archive open(const void *data, std::size_t size_bytes, const aotc_open_options *options = nullptr) {
+    static archive open(const void *data, std::size_t size_bytes,
+                        const aotc_open_options *options = nullptr) {
         aotc_archive *handle = nullptr;
-        detail::check([&](aotc_error *error) { return aotc_open_memory(data, size_bytes, options, &handle, error); });
+        detail::check([&](aotc_error *error) {
+            return aotc_open_memory(data, size_bytes, options, &handle, error);
+        });
         return archive(handle);
     }
 
@@ -300,7 +321,8 @@ public:
 
     aotc::kernel kernel(const char *name) const {
         const aotc_kernel *found = nullptr;
-        detail::check([&](aotc_error *error) { return aotc_kernel_get(handle_, name, &found, error); });
+        detail::check(
+            [&](aotc_error *error) { return aotc_kernel_get(handle_, name, &found, error); });
         return aotc::kernel(found);
     }
 
@@ -318,6 +340,6 @@ private:
     aotc_archive *handle_;
 };
 
-}  // namespace aotc
+} // namespace aotc
 
 #endif

@@ -1,8 +1,9 @@
 /* fake_cubin.c: read the functions of a cubin.
  *
- * Functions are the sections `.text.NAME`; `.nv.info.NAME` lists their parameters (attribute 0x17, of
- * 12 bytes: index, ordinal, offset, and the size from bit 18 on), `.nv.shared.NAME` is their static shared
- * memory. Written apart from the runtime's own ELF check, so that neither can excuse the other.
+ * Functions are the sections `.text.NAME`; `.nv.info.NAME` lists their parameters (attribute 0x17,
+ * of 12 bytes: index, ordinal, offset, and the size from bit 18 on), `.nv.shared.NAME` is their
+ * static shared memory. Written apart from the runtime's own ELF check, so that neither can excuse
+ * the other.
  */
 #include "fake_cubin.h"
 
@@ -12,11 +13,13 @@
 
 enum { MACHINE_CUDA = 190, FORMAT_SIZED = 0x04, ATTRIBUTE_PARAM = 0x17, PARAM_BYTES = 12 };
 
-static void read_params(const unsigned char *info, size_t size_bytes, struct fake_function *function) {
+static void read_params(const unsigned char *info, size_t size_bytes,
+                        struct fake_function *function) {
     for (size_t at = 0; at + 4 <= size_bytes;) {
         uint16_t value_bytes = 0;
         memcpy(&value_bytes, info + at + 2, sizeof value_bytes);
-        if (info[at] == FORMAT_SIZED && info[at + 1] == ATTRIBUTE_PARAM && value_bytes == PARAM_BYTES) {
+        if (info[at] == FORMAT_SIZED && info[at + 1] == ATTRIBUTE_PARAM &&
+            value_bytes == PARAM_BYTES) {
             uint16_t ordinal = 0;
             uint16_t offset = 0;
             uint32_t packed = 0;
@@ -25,7 +28,8 @@ static void read_params(const unsigned char *info, size_t size_bytes, struct fak
             memcpy(&packed, info + at + 12, sizeof packed);
             if (ordinal < FAKE_MAX_PARAMS) {
                 function->params[ordinal] = (struct fake_param){offset, packed >> 18};
-                function->param_count = ordinal >= function->param_count ? ordinal + 1u : function->param_count;
+                function->param_count =
+                    ordinal >= function->param_count ? ordinal + 1u : function->param_count;
             }
         }
         at += 4u + (info[at] == FORMAT_SIZED ? value_bytes : 0u);
@@ -39,8 +43,8 @@ static Elf64_Shdr section_at(const unsigned char *image, const Elf64_Ehdr *heade
 }
 
 /* The section called `prefix` + `name`; type SHT_NULL if there is none. */
-static Elf64_Shdr find_section(const unsigned char *image, const Elf64_Ehdr *header, const char *prefix,
-                               const char *name) {
+static Elf64_Shdr find_section(const unsigned char *image, const Elf64_Ehdr *header,
+                               const char *prefix, const char *name) {
     const Elf64_Shdr names = section_at(image, header, header->e_shstrndx);
     for (unsigned i = 0; i < header->e_shnum; ++i) {
         const Elf64_Shdr section = section_at(image, header, i);

@@ -1,8 +1,9 @@
 /* fake_cuda.c: a libcuda.so.1 without a GPU, for tests.
  *
- * One lock around everything but unrecorded launches; fixed tables, no cleverness. What it checks is what
- * a real driver would either refuse or, worse, quietly do slowly: a launch whose code is not loaded yet, a
- * dynamic shared size above the attribute, a stream of another context, a module load in a capture.
+ * One lock around everything but unrecorded launches; fixed tables, no cleverness. What it checks
+ * is what a real driver would either refuse or, worse, quietly do slowly: a launch whose code is
+ * not loaded yet, a dynamic shared size above the attribute, a stream of another context, a module
+ * load in a capture.
  */
 #define _GNU_SOURCE
 #include "fake_cuda.h"
@@ -33,6 +34,7 @@ enum {
 struct CUctx_st {
     bool is_alive;
     int device;
+    unsigned long long id;
 };
 
 struct CUstream_st {
@@ -66,6 +68,7 @@ static struct {
     int primary_references[MAX_DEVICES];
     struct CUctx_st contexts[MAX_CONTEXTS];
     int context_count;
+    unsigned long long last_id;
     struct CUstream_st streams[MAX_STREAMS];
     int stream_count;
     struct CUlib_st libraries[MAX_LIBRARIES];
@@ -102,7 +105,8 @@ __attribute__((format(printf, 1, 2))) static void violate(const char *format, ..
     va_end(arguments);
 }
 
-/* Begin a call: count it, and return what it is scripted to return. The lock is held from here on. */
+/* Begin a call: count it, and return what it is scripted to return. The lock is held from here on.
+ */
 static CUresult enter(const char *symbol) {
     (void)pthread_mutex_lock(&lock);
     int i = 0;
@@ -131,20 +135,20 @@ static CUresult leave(CUresult result) {
     return result;
 }
 
-#define ENTER(symbol)                        \
-    do {                                     \
-        const CUresult scripted = enter(symbol); \
-        if (scripted != CUDA_SUCCESS) {      \
-            return leave(scripted);          \
-        }                                    \
+#define ENTER(symbol)                                                                              \
+    do {                                                                                           \
+        const CUresult scripted = enter(symbol);                                                   \
+        if (scripted != CUDA_SUCCESS) {                                                            \
+            return leave(scripted);                                                                \
+        }                                                                                          \
     } while (0)
 
-#define REQUIRE(condition, code, ...)  \
-    do {                               \
-        if (!(condition)) {            \
-            violate(__VA_ARGS__);      \
-            return leave(code);        \
-        }                              \
+#define REQUIRE(condition, code, ...)                                                              \
+    do {                                                                                           \
+        if (!(condition)) {                                                                        \
+            violate(__VA_ARGS__);                                                                  \
+            return leave(code);                                                                    \
+        }                                                                                          \
     } while (0)
 
 static CUcontext current(void) { return stack_size == 0 ? NULL : stack[stack_size - 1]; }
@@ -157,7 +161,8 @@ static int context_index(CUcontext context) {
     return MAX_DEVICES + (int)(context - fake.contexts);
 }
 
-/* ---- entry points ------------------------------------------------------------------------------ */
+/* ---- entry points ------------------------------------------------------------------------------
+ */
 
 static CUresult fake_cuInit(unsigned flags) {
     ENTER("cuInit");
@@ -198,7 +203,8 @@ static CUresult fake_cuDeviceGet(CUdevice *device, int ordinal) {
 
 static CUresult fake_cuDeviceGetAttribute(int *value, int attribute, CUdevice device) {
     ENTER("cuDeviceGetAttribute");
-    REQUIRE(device >= 0 && device < fake.device_count, 101, "cuDeviceGetAttribute: device %d", device);
+    REQUIRE(device >= 0 && device < fake.device_count, 101, "cuDeviceGetAttribute: device %d",
+            device);
     const struct fake_device *properties = &fake.devices[device];
     switch (attribute) {
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
@@ -218,8 +224,11 @@ static CUresult fake_cuDeviceGetAttribute(int *value, int attribute, CUdevice de
 
 static CUresult fake_cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
     ENTER("cuDevicePrimaryCtxRetain");
-    REQUIRE(device >= 0 && device < fake.device_count, 101, "cuDevicePrimaryCtxRetain: device %d", device);
-    fake.primaries[device] = (struct CUctx_st){true, device};
+    REQUIRE(device >= 0 && device < fake.device_count, 101, "cuDevicePrimaryCtxRetain: device %d",
+            device);
+    if (!fake.primaries[device].is_alive) {
+        fake.primaries[device] = (struct CUctx_st){true, device, ++fake.last_id};
+    }
     fake.primary_references[device] += 1;
     *context = &fake.primaries[device];
     return leave(CUDA_SUCCESS);
@@ -248,7 +257,8 @@ static CUresult fake_cuCtxPushCurrent(CUcontext context) {
     if (context != NULL && !context->is_alive) {
         return leave(CUDA_ERROR_INVALID_CONTEXT);
     }
-    REQUIRE(context != NULL && stack_size < MAX_STACK, CUDA_ERROR_INVALID_CONTEXT, "cuCtxPushCurrent");
+    REQUIRE(context != NULL && stack_size < MAX_STACK, CUDA_ERROR_INVALID_CONTEXT,
+            "cuCtxPushCurrent");
     stack[stack_size++] = context;
     return leave(CUDA_SUCCESS);
 }
@@ -264,6 +274,13 @@ static CUresult fake_cuCtxGetDevice(CUdevice *device) {
     ENTER("cuCtxGetDevice");
     REQUIRE(current() != NULL, CUDA_ERROR_INVALID_CONTEXT, "cuCtxGetDevice without a context");
     *device = current()->device;
+    return leave(CUDA_SUCCESS);
+}
+
+static CUresult fake_cuCtxGetId(CUcontext context, unsigned long long *id) {
+    ENTER("cuCtxGetId");
+    REQUIRE(context != NULL && context->is_alive, CUDA_ERROR_INVALID_CONTEXT, "cuCtxGetId");
+    *id = context->id;
     return leave(CUDA_SUCCESS);
 }
 
@@ -300,22 +317,25 @@ static bool is_forbidden(const char *symbol) {
 }
 
 static CUresult fake_cuLibraryLoadData(CUlibrary *library, const void *code, int *jit_options,
-                                       void **jit_values, unsigned jit_count, int *options, void **values,
-                                       unsigned count) {
+                                       void **jit_values, unsigned jit_count, int *options,
+                                       void **values, unsigned count) {
     ENTER("cuLibraryLoadData");
     (void)jit_options, (void)jit_values, (void)options, (void)values;
     if (is_forbidden("cuLibraryLoadData")) {
         return leave(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
     }
     REQUIRE(jit_count == 0 && count == 0, CUDA_ERROR_INVALID_VALUE, "cuLibraryLoadData: options");
-    REQUIRE(fake.library_count < MAX_LIBRARIES, CUDA_ERROR_OUT_OF_MEMORY, "more libraries than the fake has");
+    REQUIRE(fake.library_count < MAX_LIBRARIES, CUDA_ERROR_OUT_OF_MEMORY,
+            "more libraries than the fake has");
     struct CUlib_st *loaded = &fake.libraries[fake.library_count];
-    REQUIRE(fake_cubin_read(code, &loaded->cubin), CUDA_ERROR_INVALID_IMAGE, "cuLibraryLoadData: not a cubin");
+    REQUIRE(fake_cubin_read(code, &loaded->cubin), CUDA_ERROR_INVALID_IMAGE,
+            "cuLibraryLoadData: not a cubin");
     bool runs = false;
     for (int i = 0; i < fake.device_count; ++i) {
         runs = runs || fake.devices[i].major == loaded->cubin.arch / 10;
     }
-    REQUIRE(runs, CUDA_ERROR_NO_BINARY_FOR_GPU, "cuLibraryLoadData: a cubin for sm_%d", loaded->cubin.arch);
+    REQUIRE(runs, CUDA_ERROR_NO_BINARY_FOR_GPU, "cuLibraryLoadData: a cubin for sm_%d",
+            loaded->cubin.arch);
     loaded->is_alive = true;
     fake.library_count += 1;
     *library = loaded;
@@ -331,7 +351,8 @@ static CUresult fake_cuLibraryUnload(CUlibrary library) {
 
 static CUresult fake_cuLibraryGetKernel(CUkernel *kernel, CUlibrary library, const char *name) {
     ENTER("cuLibraryGetKernel");
-    REQUIRE(library->is_alive, CUDA_ERROR_INVALID_HANDLE, "cuLibraryGetKernel of an unloaded library");
+    REQUIRE(library->is_alive, CUDA_ERROR_INVALID_HANDLE,
+            "cuLibraryGetKernel of an unloaded library");
     const struct fake_function *function = fake_cubin_find(&library->cubin, name);
     if (function == NULL) {
         return leave(CUDA_ERROR_NOT_FOUND);
@@ -342,7 +363,8 @@ static CUresult fake_cuLibraryGetKernel(CUkernel *kernel, CUlibrary library, con
             return leave(CUDA_SUCCESS);
         }
     }
-    REQUIRE(fake.kernel_count < MAX_KERNELS, CUDA_ERROR_OUT_OF_MEMORY, "more kernels than the fake has");
+    REQUIRE(fake.kernel_count < MAX_KERNELS, CUDA_ERROR_OUT_OF_MEMORY,
+            "more kernels than the fake has");
     fake.kernels[fake.kernel_count] = (struct CUkern_st){.library = library, .function = function};
     *kernel = &fake.kernels[fake.kernel_count++];
     return leave(CUDA_SUCCESS);
@@ -357,12 +379,15 @@ static CUresult fake_cuKernelGetFunction(CUfunction *function, CUkernel kernel) 
     return leave(CUDA_SUCCESS);
 }
 
-static CUresult fake_cuKernelSetAttribute(int attribute, int value, CUkernel kernel, CUdevice device) {
+static CUresult fake_cuKernelSetAttribute(int attribute, int value, CUkernel kernel,
+                                          CUdevice device) {
     ENTER("cuKernelSetAttribute");
-    REQUIRE(device >= 0 && device < fake.device_count, 101, "cuKernelSetAttribute: device %d", device);
+    REQUIRE(device >= 0 && device < fake.device_count, 101, "cuKernelSetAttribute: device %d",
+            device);
     switch (attribute) {
     case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES:
-        REQUIRE(value >= 0 && value + kernel->function->static_shared_bytes <= fake.devices[device].shared_bytes,
+        REQUIRE(value >= 0 && value + kernel->function->static_shared_bytes <=
+                                  fake.devices[device].shared_bytes,
                 CUDA_ERROR_INVALID_VALUE, "cuKernelSetAttribute: %d bytes of shared memory", value);
         kernel->max_dynamic_shared[device] = value;
         break;
@@ -394,7 +419,8 @@ static CUresult fake_cuFuncLoad(CUfunction function) {
     return leave(load_function(function, "cuFuncLoad"));
 }
 
-static CUresult fake_cuKernelGetParamInfo(CUkernel kernel, size_t index, size_t *offset, size_t *size_bytes) {
+static CUresult fake_cuKernelGetParamInfo(CUkernel kernel, size_t index, size_t *offset,
+                                          size_t *size_bytes) {
     ENTER("cuKernelGetParamInfo");
     if (index >= kernel->function->param_count) {
         return leave(CUDA_ERROR_INVALID_VALUE);
@@ -404,14 +430,17 @@ static CUresult fake_cuKernelGetParamInfo(CUkernel kernel, size_t index, size_t 
     return leave(CUDA_SUCCESS);
 }
 
-static CUresult fake_cuTensorMapEncodeTiled(CUtensorMap *map, int data_type, unsigned rank, void *address,
-                                            const uint64_t *dims, const uint64_t *strides, const uint32_t *box,
-                                            const uint32_t *element_strides, int interleave, int swizzle,
-                                            int l2_promotion, int oob_fill) {
+static CUresult fake_cuTensorMapEncodeTiled(CUtensorMap *map, int data_type, unsigned rank,
+                                            void *address, const uint64_t *dims,
+                                            const uint64_t *strides, const uint32_t *box,
+                                            const uint32_t *element_strides, int interleave,
+                                            int swizzle, int l2_promotion, int oob_fill) {
     ENTER("cuTensorMapEncodeTiled");
     (void)element_strides, (void)interleave, (void)l2_promotion, (void)oob_fill;
-    REQUIRE((uintptr_t)map % 64 == 0, CUDA_ERROR_INVALID_VALUE, "cuTensorMapEncodeTiled: map not aligned");
-    REQUIRE((uintptr_t)address % 16 == 0, CUDA_ERROR_INVALID_VALUE, "cuTensorMapEncodeTiled: address");
+    REQUIRE((uintptr_t)map % 64 == 0, CUDA_ERROR_INVALID_VALUE,
+            "cuTensorMapEncodeTiled: map not aligned");
+    REQUIRE((uintptr_t)address % 16 == 0, CUDA_ERROR_INVALID_VALUE,
+            "cuTensorMapEncodeTiled: address");
     memset(map, 0, sizeof *map);
     map->opaque[0] = (uint64_t)(uintptr_t)address;
     map->opaque[1] = rank | (uint64_t)data_type << 8 | (uint64_t)swizzle << 16;
@@ -420,15 +449,16 @@ static CUresult fake_cuTensorMapEncodeTiled(CUtensorMap *map, int data_type, uns
                 "cuTensorMapEncodeTiled: dimension %u", i);
         map->opaque[2 + i] = dims[i];
         if (i + 1 < rank) {
-            REQUIRE(strides[i] % 16 == 0 && strides[i] < UINT64_C(1) << 40, CUDA_ERROR_INVALID_VALUE,
-                    "cuTensorMapEncodeTiled: stride %u", i);
+            REQUIRE(strides[i] % 16 == 0 && strides[i] < UINT64_C(1) << 40,
+                    CUDA_ERROR_INVALID_VALUE, "cuTensorMapEncodeTiled: stride %u", i);
             map->opaque[7 + i] = strides[i];
         }
     }
     return leave(CUDA_SUCCESS);
 }
 
-/* ---- launching ------------------------------------------------------------------------------------ */
+/* ---- launching
+ * ------------------------------------------------------------------------------------ */
 
 static CUresult read_attributes(const CUlaunchConfig *config, struct fake_launch *launch) {
     launch->cluster[0] = launch->cluster[1] = launch->cluster[2] = 1;
@@ -450,8 +480,8 @@ static CUresult read_attributes(const CUlaunchConfig *config, struct fake_launch
     return CUDA_SUCCESS;
 }
 
-static CUresult fake_cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **params,
-                                      void **extra) {
+static CUresult fake_cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function,
+                                      void **params, void **extra) {
     const CUkernel kernel = (CUkernel)function;
     if (!atomic_load_explicit(&is_recording, memory_order_relaxed)) {
         (void)atomic_fetch_add_explicit(&launch_count, 1, memory_order_relaxed);
@@ -464,19 +494,21 @@ static CUresult fake_cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f
     memcpy(launch.grid, grid, sizeof grid);
     memcpy(launch.block, block, sizeof block);
     launch.context = config->stream == NULL ? current() : config->stream->context;
-    REQUIRE(launch.context != NULL && launch.context->is_alive, CUDA_ERROR_INVALID_CONTEXT, "launch: context");
+    REQUIRE(launch.context != NULL && launch.context->is_alive, CUDA_ERROR_INVALID_CONTEXT,
+            "launch: context");
     launch.device = launch.context->device;
     REQUIRE(kernel->library->is_alive, CUDA_ERROR_INVALID_HANDLE, "launch: unloaded library");
     REQUIRE(kernel->is_loaded[context_index(launch.context)], CUDA_ERROR_INVALID_HANDLE,
             "launch of %s: not loaded in the context before", kernel->function->name);
     REQUIRE(extra == NULL, CUDA_ERROR_INVALID_VALUE, "launch: extra");
-    REQUIRE(read_attributes(config, &launch) == CUDA_SUCCESS, CUDA_ERROR_INVALID_VALUE, "launch: attribute");
+    REQUIRE(read_attributes(config, &launch) == CUDA_SUCCESS, CUDA_ERROR_INVALID_VALUE,
+            "launch: attribute");
     unsigned cluster = 1;
     for (unsigned i = 0; i < 3; ++i) {
-        REQUIRE(grid[i] >= 1 && grid[i] <= (i == 0 ? 0x7FFFFFFFu : 65535u), CUDA_ERROR_INVALID_VALUE,
-                "launch: grid[%u] = %u", i, grid[i]);
-        REQUIRE(launch.cluster[i] >= 1 && grid[i] % launch.cluster[i] == 0, CUDA_ERROR_INVALID_VALUE,
-                "launch: cluster[%u] = %u", i, launch.cluster[i]);
+        REQUIRE(grid[i] >= 1 && grid[i] <= (i == 0 ? 0x7FFFFFFFu : 65535u),
+                CUDA_ERROR_INVALID_VALUE, "launch: grid[%u] = %u", i, grid[i]);
+        REQUIRE(launch.cluster[i] >= 1 && grid[i] % launch.cluster[i] == 0,
+                CUDA_ERROR_INVALID_VALUE, "launch: cluster[%u] = %u", i, launch.cluster[i]);
         cluster *= launch.cluster[i];
     }
     REQUIRE(block[0] * block[1] * block[2] >= 1 && block[0] * block[1] * block[2] <= 1024,
@@ -499,7 +531,8 @@ static CUresult fake_cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f
     return leave(CUDA_SUCCESS);
 }
 
-/* ---- what programs around the runtime use: the benchmark, examples ----------------------------------- */
+/* ---- what programs around the runtime use: the benchmark, examples
+ * ----------------------------------- */
 
 static CUresult fake_cuCtxSetCurrent(CUcontext context) {
     fake_cuda_set_current(context);
@@ -528,7 +561,8 @@ static CUresult fake_cuMemFree(uint64_t address) {
     return CUDA_SUCCESS;
 }
 
-/* ---- finding entry points ------------------------------------------------------------------------------ */
+/* ---- finding entry points
+ * ------------------------------------------------------------------------------ */
 
 /* Built from the runtime's own table, so the signatures are checked by the compiler. */
 static const struct aotci_driver entry_points = {
@@ -543,8 +577,9 @@ __attribute__((visibility("default"))) CUresult cuDriverGetVersion(int *version)
     return leave(CUDA_SUCCESS);
 }
 
-__attribute__((visibility("default"))) CUresult cuGetProcAddress_v2(const char *symbol, void **function,
-                                                                    int version, uint64_t flags,
+__attribute__((visibility("default"))) CUresult cuGetProcAddress_v2(const char *symbol,
+                                                                    void **function, int version,
+                                                                    uint64_t flags,
                                                                     int *query_result) {
     *function = NULL;
     (void)flags;
@@ -558,16 +593,16 @@ __attribute__((visibility("default"))) CUresult cuGetProcAddress_v2(const char *
             return leave(CUDA_SUCCESS);
         }
     }
-#define FIND(member, name, min_version, required, parameters)                    \
-    if (strcmp(symbol, #name) == 0 && fake.version >= (min_version)) {           \
-        memcpy(function, &entry_points.member, sizeof *function);                \
+#define FIND(member, name, min_version, required, parameters)                                      \
+    if (strcmp(symbol, #name) == 0 && fake.version >= (min_version)) {                             \
+        memcpy(function, &entry_points.member, sizeof *function);                                  \
     }
     AOTCI_DRIVER_FUNCTIONS(FIND)
 #undef FIND
-#define FIND_EXTRA(name)                                  \
-    if (strcmp(symbol, #name) == 0) {                     \
-        CUresult (*found)() = (CUresult(*)())fake_##name; \
-        memcpy(function, &found, sizeof *function);       \
+#define FIND_EXTRA(name)                                                                           \
+    if (strcmp(symbol, #name) == 0) {                                                              \
+        CUresult (*found)() = (CUresult (*)())fake_##name;                                         \
+        memcpy(function, &found, sizeof *function);                                                \
     }
     FIND_EXTRA(cuCtxSetCurrent)
     FIND_EXTRA(cuStreamCreate)
@@ -579,14 +614,16 @@ __attribute__((visibility("default"))) CUresult cuGetProcAddress_v2(const char *
     return leave(CUDA_SUCCESS);
 }
 
-/* ---- control ------------------------------------------------------------------------------------------- */
+/* ---- control
+ * ------------------------------------------------------------------------------------------- */
 
 static void read_devices(const char *text) {
     fake.device_count = 0;
     while (*text != '\0' && fake.device_count < MAX_DEVICES) {
         struct fake_device *device = &fake.devices[fake.device_count];
         int used = 0;
-        if (sscanf(text, "%d.%d:%d%n", &device->major, &device->minor, &device->shared_bytes, &used) != 3) {
+        if (sscanf(text, "%d.%d:%d%n", &device->major, &device->minor, &device->shared_bytes,
+                   &used) != 3) {
             return;
         }
         fake.device_count += 1;
@@ -677,13 +714,20 @@ CONTROL struct CUctx_st *fake_cuda_create_context(int device) {
         return NULL;
     }
     struct CUctx_st *context = &fake.contexts[fake.context_count++];
-    *context = (struct CUctx_st){true, device};
+    *context = (struct CUctx_st){true, device, ++fake.last_id};
     return context;
 }
 
 CONTROL struct CUctx_st *fake_cuda_primary_context(int device) { return &fake.primaries[device]; }
 
 CONTROL void fake_cuda_destroy_context(struct CUctx_st *context) { context->is_alive = false; }
+
+CONTROL void fake_cuda_replace_context(struct CUctx_st *context) {
+    *context = (struct CUctx_st){true, context->device, ++fake.last_id};
+    for (int i = 0; i < fake.kernel_count; ++i) {
+        fake.kernels[i].is_loaded[context_index(context)] = false;
+    }
+}
 
 CONTROL void fake_cuda_set_current(struct CUctx_st *context) {
     stack_size = context != NULL;
@@ -698,7 +742,9 @@ CONTROL struct CUstream_st *fake_cuda_create_stream(struct CUctx_st *context) {
     return &fake.streams[fake.stream_count++];
 }
 
-CONTROL const char *fake_cuda_violation(void) { return fake.violation[0] == '\0' ? NULL : fake.violation; }
+CONTROL const char *fake_cuda_violation(void) {
+    return fake.violation[0] == '\0' ? NULL : fake.violation;
+}
 
 CONTROL unsigned long fake_cuda_calls(const char *symbol) {
     for (int i = 0; i < fake.called_count; ++i) {

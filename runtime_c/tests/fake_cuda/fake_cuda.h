@@ -1,14 +1,15 @@
 /* fake_cuda.h: script and inspect the fake libcuda.so.1 of the tests.
  *
- * The fake has the entry points that the runtime uses and does what the driver documents, minus the GPU:
- * it reads the cubins for their functions and parameters, copies what is launched, and judges every call.
- * A call that a correct program never makes is a *violation*, kept as a text whatever the call returned.
+ * The fake has the entry points that the runtime uses and does what the driver documents, minus the
+ * GPU: it reads the cubins for their functions and parameters, copies what is launched, and judges
+ * every call. A call that a correct program never makes is a *violation*, kept as a text whatever
+ * the call returned.
  *
- * Without a control call it is one device of capability 9.0 and CUDA 13.0, or what the environment says:
- *   FAKE_CUDA_DEVICES         "9.0:232448,8.0:166912"   capability and shared bytes of one block
- *   FAKE_CUDA_DRIVER_VERSION  "12000"
- *   FAKE_CUDA_FAIL            "cuLaunchKernelEx:0:700,…"  symbol, which call from now on (0: next), CUresult
- *   FAKE_CUDA_RECORD          "0"   as fake_cuda_set_recording(0), for benchmarks
+ * Without a control call it is one device of capability 9.0 and CUDA 13.0, or what the environment
+ * says: FAKE_CUDA_DEVICES         "9.0:232448,8.0:166912"   capability and shared bytes of one
+ * block FAKE_CUDA_DRIVER_VERSION  "12000" FAKE_CUDA_FAIL            "cuLaunchKernelEx:0:700,…"
+ * symbol, which call from now on (0: next), CUresult FAKE_CUDA_RECORD          "0"   as
+ * fake_cuda_set_recording(0), for benchmarks
  */
 #ifndef FAKE_CUDA_H
 #define FAKE_CUDA_H
@@ -47,8 +48,8 @@ void fake_cuda_set_devices(const struct fake_device *devices, int count);
 void fake_cuda_fail(const char *symbol, int skip, int result);
 /* Let cuGetProcAddress not know a symbol. */
 void fake_cuda_hide(const char *symbol);
-/* Pretend that another thread captures a stream in the global mode: what is unsafe in a capture fails
- * with 900 and spoils it, unless the calling thread is in the relaxed mode. */
+/* Pretend that another thread captures a stream in the global mode: what is unsafe in a capture
+ * fails with 900 and spoils it, unless the calling thread is in the relaxed mode. */
 void fake_cuda_begin_capture(void);
 /* End it; 1 if nothing spoiled it. */
 int fake_cuda_end_capture(void);
@@ -58,6 +59,8 @@ void fake_cuda_set_recording(int on);
 struct CUctx_st *fake_cuda_create_context(int device);
 struct CUctx_st *fake_cuda_primary_context(int device);
 void fake_cuda_destroy_context(struct CUctx_st *context);
+/* Destroy it, and create another that happens to lie at the same address. */
+void fake_cuda_replace_context(struct CUctx_st *context);
 void fake_cuda_set_current(struct CUctx_st *context);
 struct CUstream_st *fake_cuda_create_stream(struct CUctx_st *context);
 

@@ -10,7 +10,7 @@ import aotc.language as tl
 from aotc.frontend.builtins import MODULES
 from aotc.frontend.values import Builtin
 from aotc.ir.types import ScalarType
-from tests.frontend.conftest import Sources, sources  # noqa: F401 - the fixture
+from tests.frontend.conftest import Sources
 
 LANGUAGE = MODULES["triton.language"]
 FUNCTIONS = {name: one for name, one in LANGUAGE.items() if isinstance(one, Builtin)}
@@ -23,7 +23,10 @@ def test_signatures_agree(name: str) -> None:
     positional = [one for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD]
     assert tuple(one.name for one in positional) == builtin.positional
     assert sum(one.default is one.empty for one in positional) == builtin.required
-    assert tuple(one.name for one in parameters if one.kind is one.KEYWORD_ONLY) == builtin.keyword_only
+    assert (
+        tuple(one.name for one in parameters if one.kind is one.KEYWORD_ONLY)
+        == builtin.keyword_only
+    )
     assert any(one.kind is one.VAR_POSITIONAL for one in parameters) == builtin.variadic
 
 

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from aotc.verify.interpreter import InterpretError, run
+from tests.frontend.conftest import Sources
+
+
+@pytest.mark.parametrize(
+    ("call", "attribute"),
+    [
+        ("tl.multiple_of(x, (1, 16))", "divisibility = [1, 16]"),
+        ("tl.max_contiguous(x, [1, 8])", "contiguity = [1, 8]"),
+        ("tl.max_constancy(x, (4, 1))", "constancy = [4, 1]"),
+    ],
+)
+def test_promises(sources: Sources, call: str, attribute: str) -> None:
+    body = (
+        f"x = tl.arange(0, 4)[:, None] + tl.arange(0, 8)[None, :]\nx = {call}\ntl.store(p + x, 1)"
+    )
+    assert f"tile.hint(%x) {{{attribute}}}" in sources.body(body, {"p": "*i32"}, params="p")
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("tl.multiple_of(tl.arange(0, 4), (1, 1))", "one number for each of 1 axes, got 2"),
+        ("tl.multiple_of(n, 0)", "positive numbers"),
+        ("tl.multiple_of(n, n)", "known at compile time"),
+        ("tl.assume(1 > 2)", "known to be false"),
+        ("tl.device_assert(False, 'never')", "known to fail: never"),
+        ("tl.device_assert(n > 0, n)", "must be a string"),
+        ("tl.static_assert(n > 0)", "must be known at compile time"),
+    ],
+)
+def test_mistakes(sources: Sources, body: str, message: str) -> None:
+    assert message in sources.body_error(body, {"n": "i32"}, params="n").message
+
+
+def test_static_print(sources: Sources) -> None:
+    text = "@triton.jit\ndef k(n):\n    tl.static_print('a', 1, n, tl.float16, sep='|')\n"
+    assert sources.translate(text, {"n": "i32"}).prints == ("a|1|int32|fp16",)
+
+
+def test_assertions_run(sources: Sources) -> None:
+    made = sources.translate(
+        """
+        @triton.jit
+        def k(n):
+            x = tl.arange(0, 8)
+            tl.device_assert(x < n, "too far", mask=x < 4)
+        """,
+        {"n": "i32"},
+    )
+    run(made.kernel, (1,), [4])
+    with pytest.raises(InterpretError, match="too far"):
+        run(made.kernel, (1,), [3])
+
+
+def test_grid(sources: Sources) -> None:
+    made = sources.translate(
+        """
+        @triton.jit
+        def k(out):
+            x, y, z = tl.program_id(0), tl.program_id(axis=1), tl.program_id(2)
+            at = (z * tl.num_programs(1) + y) * tl.num_programs(0) + x
+            tl.store(out + at, x + 10 * y + 100 * z)
+            tl.debug_barrier()
+        """,
+        {"out": "*i32"},
+    )
+    out = np.zeros(24, np.int32)
+    run(made.kernel, (2, 3, 4), [out])
+    expected = [x + 10 * y + 100 * z for z in range(4) for y in range(3) for x in range(2)]
+    assert out.tolist() == expected
