@@ -42,7 +42,7 @@ WORK = {
             "n_rows": "i32",
             "n_cols": "i32:16",
         },
-        {"BLOCK": 4096},
+        {"BLOCK": 4096, "LOOP": False},
         8,
     ),
 }

@@ -5,11 +5,22 @@ import triton.language as tl
 
 
 @triton.jit
-def rmsnorm_kernel(x_ptr, w_ptr, out_ptr, stride, n_rows, n_cols, eps, BLOCK: tl.constexpr):
+def rmsnorm_kernel(
+    x_ptr,
+    w_ptr,
+    out_ptr,
+    stride,
+    n_rows,
+    n_cols,
+    eps,
+    BLOCK: tl.constexpr,
+    LOOP: tl.constexpr,
+):
     """Store x / sqrt(mean(x**2) + eps) * w for every row of x, (n_rows, n_cols).
 
-    Rows are `stride` elements apart, in `out` too, which may be `x`. A row of at most BLOCK
-    columns is read once and stays in registers; a longer one is read twice.
+    Rows are `stride` elements apart, in `out` too, which may be `x`. Without LOOP, BLOCK is at
+    least n_cols, and a row is read once and stays in registers. With it any row is read twice,
+    BLOCK columns at a time.
     """
     row = tl.program_id(0).to(tl.int64)
     tl.assume(row < n_rows)
@@ -17,7 +28,7 @@ def rmsnorm_kernel(x_ptr, w_ptr, out_ptr, stride, n_rows, n_cols, eps, BLOCK: tl
     out_ptr += row * stride
     cols = tl.arange(0, BLOCK)
     dtype = out_ptr.dtype.element_ty
-    if n_cols <= BLOCK:
+    if not LOOP:
         mask = cols < n_cols
         x = tl.load(x_ptr + cols, mask=mask, other=0.0).to(tl.float32)
         w = tl.load(w_ptr + cols, mask=mask, other=0.0).to(tl.float32)
@@ -49,13 +60,15 @@ def layernorm_kernel(
     n_cols,
     eps,
     BLOCK: tl.constexpr,
+    LOOP: tl.constexpr,
 ):
     """Store (x - mean) / sqrt(var + eps) * w + b for every row of x, and mean and 1/sqrt(...).
 
     x is (n_rows, n_cols), rows `stride` elements apart, as in `out`, which may be `x`; `mean` and
     `rstd` are fp32, one a row, as the backward pass wants them. The variance is that of deviations
-    from the mean, never a difference of squares. A row of at most BLOCK columns is read once; a
-    longer one twice, with a running mean and variance for each lane that are merged at the end.
+    from the mean, never a difference of squares. Without LOOP, BLOCK is at least n_cols, and a row
+    is read once. With it any row is read twice, BLOCK columns at a time, with a running mean and
+    variance for each lane that are merged at the end.
     """
     row = tl.program_id(0).to(tl.int64)
     tl.assume(row < n_rows)
@@ -63,7 +76,7 @@ def layernorm_kernel(
     out_ptr += row * stride
     cols = tl.arange(0, BLOCK)
     dtype = out_ptr.dtype.element_ty
-    if n_cols <= BLOCK:
+    if not LOOP:
         mask = cols < n_cols
         x = tl.load(x_ptr + cols, mask=mask, other=0.0).to(tl.float32)
         w = tl.load(w_ptr + cols, mask=mask, other=0.0).to(tl.float32)
@@ -83,7 +96,7 @@ def layernorm_kernel(
             x = tl.load(x_ptr + start + cols, mask=mask, other=0.0).to(tl.float32)
             count += tl.where(mask, 1.0, 0.0)
             delta = tl.where(mask, x - lane_mean, 0.0)
-            lane_mean += delta / count
+            lane_mean += delta / tl.maximum(count, 1.0)  # lanes beyond a short row hold nothing
             lane_m2 += delta * (x - lane_mean)
         mean = tl.sum(lane_mean * count, axis=0) / n_cols
         shift = lane_mean - mean

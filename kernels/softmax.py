@@ -31,11 +31,11 @@ def _online_finish(running_max, running_sum):
 
 
 @triton.jit
-def softmax_kernel(x_ptr, out_ptr, stride, n_rows, n_cols, BLOCK: tl.constexpr):
+def softmax_kernel(x_ptr, out_ptr, stride, n_rows, n_cols, BLOCK: tl.constexpr, LOOP: tl.constexpr):
     """Store the softmax of every row of x, (n_rows, n_cols), rows `stride` elements apart.
 
-    A row of at most BLOCK columns is read once and stays in registers; a longer one is read
-    twice. `out` has the same stride and may be `x`.
+    Without LOOP, BLOCK is at least n_cols, and a row is read once and stays in registers. With it
+    any row is read twice, BLOCK columns at a time. `out` has the same stride and may be `x`.
     """
     row = tl.program_id(0).to(tl.int64)
     tl.assume(row < n_rows)
@@ -43,7 +43,7 @@ def softmax_kernel(x_ptr, out_ptr, stride, n_rows, n_cols, BLOCK: tl.constexpr):
     out_ptr += row * stride
     cols = tl.arange(0, BLOCK)
     dtype = out_ptr.dtype.element_ty
-    if n_cols <= BLOCK:
+    if not LOOP:
         mask = cols < n_cols
         x = tl.load(x_ptr + cols, mask=mask, other=float("-inf")).to(tl.float32)
         power = tl.exp(x - tl.max(x, axis=0))

@@ -171,20 +171,18 @@ def subscript(emit: Emitter, value: Value, index: Operand) -> Value:
     """Apply `x[:, None]`: `None` inserts an axis, `:` keeps one. Raises: CompileError."""
     items = index if is_tuple(index) else (index,)
     num_axes = len(shape(value))
-    kept = 0
+    num_kept = sum(one == Slice(None, None, None) for one in items)
+    if num_kept > num_axes:
+        raise mistake(f"too many indices: {num_kept} for a tile of {num_axes} axes")
     for axis, one in enumerate(items):
         if one is None:
             value = _insert_axis(emit, value, axis)
-        elif one == Slice(None, None, None):
-            kept += 1
-        else:
+        elif one != Slice(None, None, None):
             raise mistake(
                 f"a tile is indexed by `None` and `:` only, got {show(one)}",
                 remedy="elements of a tile live in many threads; use tl.where with tl.sum to pick "
                 "some, or load them from memory",
             )
-    if kept > num_axes:
-        raise mistake(f"too many indices: {kept} for a tile of {num_axes} axes")
     return value
 
 

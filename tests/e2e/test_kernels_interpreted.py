@@ -23,7 +23,15 @@ from aotc.schedule.context import Config, Schedule
 from aotc.schedule.pipeline import schedule_kernel
 from aotc.target import TARGETS
 from aotc.verify.interpreter import InterpretError, run
-from tests.support.kernel_cases import CASES, DENSE, Arrangement, KernelCase, Launch, _manifest
+from tests.support.kernel_cases import (
+    CASES,
+    DENSE,
+    Arrangement,
+    Constants,
+    KernelCase,
+    Launch,
+    _manifest,
+)
 
 POINTS = [
     pytest.param(case, dtype, arrangement, id=f"{case.name}-{dtype}-{index}")
@@ -34,17 +42,11 @@ POINTS = [
 
 
 @lru_cache(maxsize=256)
-def _translated(name: str, signature: tuple[tuple[str, str], ...]) -> Kernel:
-    source, function = CASES[name].source
-    made = translate(source, function, dict(signature), CASES[name].small, target="sm_90a")
+def _translated(name: str, build: int, signature: tuple[tuple[str, str], ...]) -> Kernel:
+    case = CASES[name]
+    made = translate(*case.source, dict(signature), case.builds[build], target="sm_90a")
     verify(made.kernel)
     return made.kernel
-
-
-def _interpret(case: KernelCase, dtype: str, launch: Launch, *, promised: bool, seed: int) -> None:
-    signature = case.signature(dtype, launch, promised=promised)
-    kernel = _translated(case.name, tuple(signature.items()))
-    run(kernel, case.grid(launch, case.small), launch.values(), poison_seed=seed)
 
 
 def test_every_kernel_of_the_manifest_has_a_case() -> None:
@@ -55,39 +57,40 @@ def test_every_kernel_of_the_manifest_has_a_case() -> None:
 def test_against_reference(case: KernelCase, dtype: str, arrangement: Arrangement) -> None:
     seed = zlib.crc32(f"{case.name} {dtype} {arrangement}".encode())
     rng = np.random.default_rng(seed)
-    for index, shape in enumerate(case.shapes(case.small)):
-        launch = case.make(rng, SCALARS[dtype], shape, arrangement)
-        print(f"seed {seed}, shape {shape}")  # noqa: T201 - shown by pytest when the test fails
-        _interpret(case, dtype, launch, promised=index % 2 == 0, seed=index % 3)
-        launch.check()
+    for build, constants in enumerate(case.builds):
+        launches = case.launches(rng, dtype, arrangement, constants)
+        for index, (shape, launch) in enumerate(launches):
+            print(f"seed {seed}, shape {shape}, {constants}")  # noqa: T201 - for a failure
+            signature = case.signature(dtype, launch, promised=index % 2 == 0)
+            kernel = _translated(case.name, build, tuple(signature.items()))
+            run(kernel, case.grid(launch, constants), launch.values(), poison_seed=index % 3)
+            launch.check()
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=lambda case: case.name)
 def test_translation_survives_printing_and_parsing(case: KernelCase) -> None:
-    dtype = case.dtypes[0]
-    shape = list(case.shapes(case.small))[-1]
-    launch = case.make(np.random.default_rng(1), SCALARS[dtype], shape, DENSE)
+    dtype, constants = case.dtypes[0], case.builds[0]
+    _, launch = list(case.launches(np.random.default_rng(1), dtype, DENSE, constants))[-1]
     signature = case.signature(dtype, launch, promised=True)
-    kernel = _translated(case.name, tuple(signature.items()))
+    kernel = _translated(case.name, 0, tuple(signature.items()))
     again = parse_kernel(print_kernel(kernel, locs=True))
     assert print_kernel(again, locs=True) == print_kernel(kernel, locs=True)
     verify(again)
-    run(again, case.grid(launch, case.small), launch.values())
+    run(again, case.grid(launch, constants), launch.values())
     launch.check()
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=lambda case: case.name)
 def test_a_mask_that_reaches_one_too_far_is_found(case: KernelCase) -> None:
     """Seed a mistake in every mask: if this passes unseen, so would a compiler's."""
-    dtype = case.dtypes[0]
+    dtype, constants = case.dtypes[0], case.builds[0]
     found = 0
-    for shape in case.shapes(case.small):
-        launch = case.make(np.random.default_rng(1), SCALARS[dtype], shape, DENSE)
+    for _, launch in case.launches(np.random.default_rng(1), dtype, DENSE, constants):
         signature = case.signature(dtype, launch, promised=False)
-        text = print_kernel(_translated(case.name, tuple(signature.items())))
+        text = print_kernel(_translated(case.name, 0, tuple(signature.items())))
         wrong = parse_kernel(text.replace('{predicate = "lt"}', '{predicate = "le"}'))
         try:
-            run(wrong, case.grid(launch, case.small), launch.values())
+            run(wrong, case.grid(launch, constants), launch.values())
             launch.check()
         except (InterpretError, AssertionError):
             found += 1
@@ -98,24 +101,31 @@ def test_a_mask_that_reaches_one_too_far_is_found(case: KernelCase) -> None:
 @pytest.mark.parametrize("case", CASES.values(), ids=lambda case: case.name)
 def test_every_pass_keeps_the_meaning(case: KernelCase, num_warps: int) -> None:
     """Run the IR that each pass of the schedule leaves; on gpu IR vectors and barriers count."""
-    source, function = case.source
-    for index, shape in enumerate(list(case.shapes(case.small))[-3:]):
-        dtype = case.dtypes[index % len(case.dtypes)]
-        arrangement = case.arrangements[index % len(case.arrangements)]
-
-        def launch() -> Launch:
+    for constants in case.builds:
+        for index, dtype in enumerate(case.dtypes):
+            arrangement = case.arrangements[index % len(case.arrangements)]
             rng = np.random.default_rng(7)
-            return case.make(rng, SCALARS[dtype], shape, arrangement)  # noqa: B023 - used at once
+            shape, launch = list(case.launches(rng, dtype, arrangement, constants))[-1 - index]
+            _check_passes(case, constants, launch, dtype, shape, arrangement, num_warps)
 
-        def check(name: str, kernel: Kernel) -> None:
-            made = launch()
-            print(f"after {name}, {dtype}, shape {shape}")  # noqa: T201, B023 - for a failure
-            has_barriers = name == "insert_barriers"
-            grid = case.grid(made, case.small)
-            run(kernel, grid, made.values(), check_races=has_barriers)
-            made.check()
 
-        signature = case.signature(dtype, launch(), promised=True)
-        made = translate(source, function, signature, case.small, num_warps=num_warps)
-        schedule = Schedule(TARGETS["sm_90a"], Config(num_warps=num_warps))
-        schedule_kernel(made.kernel, schedule, Observer(verify_each=True, on_pass=check))
+def _check_passes(
+    case: KernelCase,
+    constants: Constants,
+    first: Launch,
+    dtype: str,
+    shape: tuple[int, ...],
+    arrangement: Arrangement,
+    num_warps: int,
+) -> None:
+    def check(name: str, kernel: Kernel) -> None:
+        launch = case.make(np.random.default_rng(7), SCALARS[dtype], shape, arrangement)
+        print(f"after {name}, {dtype}, shape {shape}, {constants}")  # noqa: T201 - for a failure
+        has_barriers = name == "insert_barriers"
+        run(kernel, case.grid(launch, constants), launch.values(), check_races=has_barriers)
+        launch.check()
+
+    signature = case.signature(dtype, first, promised=True)
+    made = translate(*case.source, signature, constants, num_warps=num_warps)
+    schedule = Schedule(TARGETS["sm_90a"], Config(num_warps=num_warps))
+    schedule_kernel(made.kernel, schedule, Observer(verify_each=True, on_pass=check))

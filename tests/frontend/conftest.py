@@ -6,12 +6,15 @@ import textwrap
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import ml_dtypes
+import numpy as np
 import pytest
 
 from aotc.frontend import Translation, translate
 from aotc.ir.diagnostics import CompileError
 from aotc.ir.text import parse_kernel, print_kernel
 from aotc.ir.verify import verify
+from aotc.verify.interpreter import run
 
 PRELUDE = "import triton\nimport triton.language as tl\n"
 
@@ -77,3 +80,55 @@ def kernel_of(body: str, params: str = "") -> str:
 @pytest.fixture
 def sources(tmp_path: Path) -> Sources:
     return Sources(tmp_path)
+
+
+# ---- running ----------------------------------------------------------------------------------
+
+DTYPES = {
+    "i8": np.int8,
+    "i32": np.int32,
+    "u8": np.uint8,
+    "u32": np.uint32,
+    "fp16": np.float16,
+    "bf16": ml_dtypes.bfloat16,
+    "fp32": np.float32,
+    "fp64": np.float64,
+}
+RNG = np.random.default_rng(7)
+X = RNG.standard_normal((4, 8)).astype(np.float32)
+I = RNG.integers(-9, 9, (4, 8)).astype(np.int32)  # noqa: E741 - for integers
+
+
+def evaluate(
+    sources: Sources,
+    expression: str,
+    x: np.ndarray,
+    out_type: str,
+    shape: tuple[int, ...],
+    prelude: str = "",
+) -> np.ndarray:
+    """Run `expression` of the (4, 8) tile `x`; return the result, of `shape`."""
+    names = {np.dtype(value): name for name, value in DTYPES.items()}
+    index = " + ".join(
+        f"tl.arange(0, {extent}){_axis(axis, len(shape))} * {int(np.prod(shape[axis + 1 :]))}"
+        for axis, extent in enumerate(shape)
+    )
+    text = f"""
+{prelude}
+@triton.jit
+def k(x_ptr, out):
+    x = tl.load(x_ptr + tl.arange(0, 4)[:, None] * 8 + tl.arange(0, 8)[None, :])
+    r = {expression}
+    tl.store(out + ({index or "0"}), r)
+"""
+    signature = {"x_ptr": f"*{names[x.dtype]}", "out": f"*{out_type}"}
+    made = sources.translate(text, signature)
+    result = np.zeros(shape, DTYPES[out_type])
+    run(made.kernel, (1,), [np.ascontiguousarray(x).reshape(-1).copy(), flat := result.reshape(-1)])
+    return flat.reshape(shape)
+
+
+def _axis(axis: int, rank: int) -> str:
+    if rank == 1:
+        return ""
+    return "[" + ", ".join(":" if one == axis else "None" for one in range(rank)) + "]"

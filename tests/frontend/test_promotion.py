@@ -9,7 +9,23 @@ import pytest
 from aotc.frontend.promotion import PromotionError, computation_type, literal_type
 from aotc.ir.types import SCALARS
 
-NAMES = ["i1", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64", "fp8e4nv", "fp8e5", "fp16", "bf16", "fp32", "fp64"]
+NAMES = [
+    "i1",
+    "i8",
+    "i16",
+    "i32",
+    "i64",
+    "u8",
+    "u16",
+    "u32",
+    "u64",
+    "fp8e4nv",
+    "fp8e5",
+    "fp16",
+    "bf16",
+    "fp32",
+    "fp64",
+]
 
 # Rows and columns in the order of NAMES; `-` is an error.
 PLAIN = """

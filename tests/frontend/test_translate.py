@@ -159,17 +159,90 @@ def test_autotune_mistakes(sources: Sources, text: str, message: str) -> None:
 # ---- garbage ----------------------------------------------------------------------------------
 
 _ATOMS = st.sampled_from(
-    ["p", "n", "x", "y", "0", "1", "-1", "2.5", "True", "None", "'a'", "tl", "BLOCK", "p+n", "tl.arange(0,BLOCK)", "tl.load(p)", "n.dtype", "tl.float16", "(1,2)", "[n]", "x[0]", "x[:,None]", "tl.zeros((4,),tl.int8)", "undefined", "tl.nope", "range(n)"]
+    [
+        "p",
+        "n",
+        "x",
+        "y",
+        "0",
+        "1",
+        "-1",
+        "2.5",
+        "True",
+        "None",
+        "'a'",
+        "tl",
+        "BLOCK",
+        "p+n",
+        "tl.arange(0,BLOCK)",
+        "tl.load(p)",
+        "n.dtype",
+        "tl.float16",
+        "(1,2)",
+        "[n]",
+        "x[0]",
+        "x[:,None]",
+        "tl.zeros((4,),tl.int8)",
+        "undefined",
+        "tl.nope",
+        "range(n)",
+    ]
 )
 _EXPRESSIONS = st.recursive(
     _ATOMS,
     lambda inner: st.one_of(
         st.tuples(
-            inner, st.sampled_from(["+", "-", "*", "/", "//", "%", "**", "&", "|", "^", "<<", ">>", "and", "or", "<", "==", "is", "in", "@"]), inner
+            inner,
+            st.sampled_from(
+                [
+                    "+",
+                    "-",
+                    "*",
+                    "/",
+                    "//",
+                    "%",
+                    "**",
+                    "&",
+                    "|",
+                    "^",
+                    "<<",
+                    ">>",
+                    "and",
+                    "or",
+                    "<",
+                    "==",
+                    "is",
+                    "in",
+                    "@",
+                ]
+            ),
+            inner,
         ).map(lambda parts: f"({parts[0]} {parts[1]} {parts[2]})"),
         st.tuples(
             st.sampled_from(
-                ["tl.sum", "tl.max", "tl.where", "tl.exp", "tl.cast", "tl.reshape", "tl.join", "tl.split", "tl.trans", "tl.cat", "tl.cumsum", "tl.store", "tl.load", "f", "len", "int", "tl.full", "tl.reduce", "tl.flip", "tl.dot", "x.to"]
+                [
+                    "tl.sum",
+                    "tl.max",
+                    "tl.where",
+                    "tl.exp",
+                    "tl.cast",
+                    "tl.reshape",
+                    "tl.join",
+                    "tl.split",
+                    "tl.trans",
+                    "tl.cat",
+                    "tl.cumsum",
+                    "tl.store",
+                    "tl.load",
+                    "f",
+                    "len",
+                    "int",
+                    "tl.full",
+                    "tl.reduce",
+                    "tl.flip",
+                    "tl.dot",
+                    "x.to",
+                ]
             ),
             st.lists(inner, max_size=3),
         ).map(lambda parts: f"{parts[0]}({', '.join(parts[1])})"),
@@ -179,7 +252,9 @@ _EXPRESSIONS = st.recursive(
         inner.map(lambda one: f"(-{one})"),
         inner.map(lambda one: f"(not {one})"),
         st.tuples(inner, inner).map(lambda parts: f"{parts[0]}[{parts[1]}]"),
-        st.tuples(inner, st.sampled_from(["shape", "dtype", "T", "sum", "to", "type", "value"])).map(".".join),
+        st.tuples(
+            inner, st.sampled_from(["shape", "dtype", "T", "sum", "to", "type", "value"])
+        ).map(".".join),
     ),
     max_leaves=6,
 )

@@ -7,11 +7,13 @@ import struct
 import sys
 from collections.abc import Callable
 from fractions import Fraction
+from functools import lru_cache
 from pathlib import Path
 from types import SimpleNamespace
 
 import ml_dtypes
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -177,18 +179,25 @@ _FORMATS = {
 }
 
 
+@lru_cache
+def _values(dtype: str) -> npt.NDArray[np.float64]:
+    """Return the value of every pattern without the sign: increasing, then infinity, then NaNs."""
+    size = np.dtype(_FORMATS[dtype]).itemsize
+    patterns = np.arange(0, 1 << 8 * size - 1, dtype=f"u{size}")
+    with np.errstate(invalid="ignore"):  # signalling NaNs
+        return patterns.view(_FORMATS[dtype]).astype(np.float64)
+
+
 def _bits(value: float, dtype: str) -> int:
     """Return the pattern nearest to a float64, the even one of two: by search, not by arithmetic.
 
     (ml_dtypes rounds twice, to float32 and on.)
     """
-    size = np.dtype(_FORMATS[dtype]).itemsize
-    patterns = np.arange(0, 1 << 8 * size - 1, dtype=f"u{size}")
-    values = patterns.view(_FORMATS[dtype]).astype(np.float64)
-    sign = 1 << 8 * size - 1 if math.copysign(1, value) < 0 else 0
+    values = _values(dtype)
+    sign = len(values) if math.copysign(1, value) < 0 else 0
     if math.isinf(value):
         return sign | int(np.flatnonzero(np.isinf(values))[0])
-    finite = values[np.isfinite(values)]  # increasing, as their patterns are
+    finite = values[np.isfinite(values)]
     above = min(int(np.searchsorted(finite, abs(value))), len(finite) - 1)
     candidates = [max(above - 1, 0), above]
     distance = [abs(Fraction(float(finite[index])) - Fraction(abs(value))) for index in candidates]
@@ -200,14 +209,15 @@ def _bits(value: float, dtype: str) -> int:
 def test_every_value_of_a_narrow_float(
     scalars: Callable[..., dict[str, object]], dtype: str
 ) -> None:
-    """All finite values, the points half-way between two, and those beside them."""
-    size = np.dtype(_FORMATS[dtype]).itemsize
-    patterns = np.arange(0, 1 << 8 * size, 1 if size == 1 else 97, dtype=f"u{size}")
-    values = patterns.view(_FORMATS[dtype]).astype(np.float64)
-    finite = np.unique(np.abs(values[np.isfinite(values)]))
-    middles = (finite[1:] + finite[:-1]) / 2
-    near = np.concatenate([finite, middles, np.nextafter(middles, 0), np.nextafter(middles, 1e300)])
-    for value in near[:: max(1, len(near) // 600)]:
+    """Finite values, points half-way between two, and those beside them: all of an 8-bit dtype's."""
+    values = _values(dtype)
+    finite = values[np.isfinite(values)]
+    low = np.arange(0, len(finite) - 1, max(1, len(finite) // 200))
+    middles = (finite[low] + finite[low + 1]) / 2
+    near = np.concatenate(
+        [finite[low], middles, np.nextafter(middles, 0), np.nextafter(middles, 1e300)]
+    )
+    for value in near:
         for signed in (float(value), -float(value)):
             assert scalars(**{f"a_{dtype}": signed})[dtype] == _bits(signed, dtype), signed
 

@@ -148,7 +148,15 @@ def build(directory: Path) -> Path:
     target = directory / "libcuda.so.1"
     sources = sorted((TESTS / "fake_cuda").glob("*.c"))
     paths = [ROOT / "runtime_c" / "include", ROOT / "runtime_c" / "src", TESTS, TESTS / "fake_cuda"]
-    command = [os.environ.get("CC", "cc"), "-std=gnu11", "-O1", "-g", "-shared", "-fPIC", "-pthread"]
+    command = [
+        os.environ.get("CC", "cc"),
+        "-std=gnu11",
+        "-O1",
+        "-g",
+        "-shared",
+        "-fPIC",
+        "-pthread",
+    ]
     command += ["-fvisibility=hidden", *(f"-I{path}" for path in paths)]
     subprocess.run([*command, *map(str, sources), "-o", str(target)], check=True, timeout=300)
     return target

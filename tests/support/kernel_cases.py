@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from aotc.ir.types import FP32, I8, I64, ScalarType
+from aotc.ir.types import FP32, I8, I64, SCALARS, ScalarType
 from aotc.package import expression, manifest
 from aotc.verify.numerics import dtype_of
 from tests.support import references
@@ -73,13 +73,13 @@ Make = Callable[[np.random.Generator, ScalarType, Shape, Arrangement], Launch]
 class KernelCase:
     """One kernel of the manifest: how to launch it, at which shapes.
 
-    `small` are constants under which the interpreter sees loops and edges on small arrays.
+    `builds` are constants under which the interpreter sees loops and edges on small arrays.
     """
 
     name: str
     make: Make
     shapes: Callable[[Constants], Iterator[Shape]]
-    small: Constants
+    builds: tuple[Constants, ...]
     arrangements: tuple[Arrangement, ...] = (DENSE,)
 
     @property
@@ -97,12 +97,31 @@ class KernelCase:
         """The types that the manifest builds the kernel for."""
         return self.spec.types["T"]
 
+    def admits(self, launch: Launch, constants: Constants) -> bool:
+        """Return whether the manifest's `where` lets `launch` use `constants`."""
+        where = self.spec.where
+        return where is None or bool(
+            expression.evaluate(where.root, self._known(launch, constants))
+        )
+
+    def launches(
+        self, rng: np.random.Generator, dtype: str, arrangement: Arrangement, constants: Constants
+    ) -> Iterator[tuple[Shape, Launch]]:
+        """Yield a launch for every boundary shape that a build with `constants` serves."""
+        for shape in self.shapes(constants):
+            launch = self.make(rng, SCALARS[dtype], shape, arrangement)
+            if self.admits(launch, constants):
+                yield shape, launch
+
     def grid(self, launch: Launch, constants: Constants) -> tuple[int, ...]:
         """Return the grid that the manifest gives for `launch`."""
         assert self.spec.grid is not None
-        scalars = {name: arg for name, arg in launch.args.items() if isinstance(arg, int)}
-        known = {**constants, **scalars}
+        known = self._known(launch, constants)
         return tuple(expression.evaluate(extent.root, known) for extent in self.spec.grid)
+
+    def _known(self, launch: Launch, constants: Constants) -> dict[str, int]:
+        scalars = {name: arg for name, arg in launch.args.items() if isinstance(arg, int)}
+        return {**constants, **scalars}
 
     def signature(self, dtype: str, launch: Launch, *, promised: bool) -> dict[str, str]:
         """Return the argument types; with `promised`, every promise of the manifest that holds."""
@@ -346,7 +365,8 @@ PADDED = Arrangement(padding_elems=3)
 WIDE = Arrangement(padding_elems=16)
 MISALIGNED = Arrangement(misaligned_elems=1)
 IN_PLACE = Arrangement(in_place=True)
-_BLOCK = {"BLOCK": 64}
+_BLOCK = ({"BLOCK": 64},)
+_LOOP = ({"BLOCK": 64, "LOOP": False}, {"BLOCK": 64, "LOOP": True})
 
 CASES: dict[str, KernelCase] = {
     case.name: case
@@ -355,24 +375,24 @@ CASES: dict[str, KernelCase] = {
         KernelCase("silu_mul", _silu_mul, _matrices, _BLOCK, (DENSE, PADDED, WIDE, MISALIGNED)),
         KernelCase(
             "rotary",
-            *(_rotary, _heads, {"BLOCK_HEADS": 4, "BLOCK_HALF": 16}),
+            *(_rotary, _heads, ({"BLOCK_HEADS": 4, "BLOCK_HALF": 16},)),
             (DENSE, PADDED, WIDE, MISALIGNED),
         ),
         KernelCase(
-            *("softmax", _softmax, _matrices, _BLOCK),
+            *("softmax", _softmax, _matrices, _LOOP),
             (DENSE, PADDED, WIDE, MISALIGNED, IN_PLACE),
         ),
         KernelCase("cross_entropy", _cross_entropy, _matrices, _BLOCK, (DENSE, PADDED, MISALIGNED)),
         KernelCase(
-            *("rmsnorm", _rmsnorm, _matrices, _BLOCK),
+            *("rmsnorm", _rmsnorm, _matrices, _LOOP),
             (DENSE, PADDED, WIDE, MISALIGNED, IN_PLACE),
         ),
         KernelCase(
-            *("layernorm", _layernorm, _matrices, _BLOCK),
+            *("layernorm", _layernorm, _matrices, _LOOP),
             (DENSE, PADDED, WIDE, MISALIGNED, IN_PLACE),
         ),
         KernelCase(
-            *("transpose2d", _transpose2d, _tiles, {"BLOCK_M": 16, "BLOCK_N": 32}),
+            *("transpose2d", _transpose2d, _tiles, ({"BLOCK_M": 16, "BLOCK_N": 32},)),
             (DENSE, PADDED, WIDE, MISALIGNED),
         ),
         KernelCase("argmax_rows", _argmax_rows, _matrices, _BLOCK, (DENSE, PADDED, MISALIGNED)),

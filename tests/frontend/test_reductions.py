@@ -1,0 +1,70 @@
+"""Reductions and scans, run on tile IR against NumPy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.frontend.conftest import I, Sources, X, evaluate
+
+
+def softmax(x: np.ndarray, axis: int) -> np.ndarray:
+    power = np.exp(x - x.max(axis, keepdims=True))
+    return power / power.sum(axis, keepdims=True)
+
+
+REDUCTIONS = [
+    ("tl.sum(x, 0)", X, X.sum(0)),
+    ("tl.sum(x, 1, keep_dims=True)", X, X.sum(1, keepdims=True)),
+    ("tl.sum(x)", X, X.sum()),
+    ("tl.sum(x, keep_dims=True)", X, X.sum(keepdims=True)),
+    ("tl.max(x, -1)", X, X.max(1)),
+    ("tl.min(x, 0)", I, I.min(0)),
+    ("x.max()", X, X.max()),
+    ("tl.argmax(x, 1)", X, X.argmax(1)),
+    ("tl.argmin(x, axis=0)", X, X.argmin(0)),
+    ("tl.argmax(x * 0, 1)", I, np.zeros(4)),
+    ("tl.argmax(x, 1, keep_dims=True)", X, X.argmax(1)[:, None]),
+    ("tl.argmax(x, None)", X, X.argmax()),
+    ("tl.max(x, 1, return_indices=True)[1]", X, X.argmax(1)),
+    ("tl.min(x, 1, return_indices=True)[0]", X, X.min(1)),
+    ("tl.xor_sum(x, 0)", I, np.bitwise_xor.reduce(I, 0)),
+    ("tl.reduce_or(x, 1)", I, np.bitwise_or.reduce(I, 1)),
+    ("tl.sum(x, 1)", I.astype(np.int8), I.sum(1)),
+    ("tl.sum(x > 0, 1)", I, (I > 0).sum(1)),
+    ("tl.reduce(x, 1, larger)", X, X.max(1)),
+    ("tl.reduce(x, None, larger)", X, X.max()),
+    ("tl.reduce((x, -x), 0, both)[1]", X, (-X).max(0)),
+    ("tl.cumsum(x, 1)", I, I.cumsum(1)),
+    ("tl.cumsum(x, 0)", I.astype(np.int8), I.cumsum(0)),
+    ("tl.cumsum(x, 1, reverse=True)", I, I[:, ::-1].cumsum(1)[:, ::-1]),
+    ("tl.cumprod(x, 0)", X, X.cumprod(0)),
+    ("tl.associative_scan(x, 1, larger)", X, np.maximum.accumulate(X, 1)),
+    ("tl.associative_scan((x, x), 0, both)[0]", X, np.minimum.accumulate(X, 0)),
+    ("tl.associative_scan(x, 0, larger, reverse=True)", X, np.maximum.accumulate(X[::-1], 0)[::-1]),
+    ("tl.softmax(x)", X, softmax(X, 0)),
+    ("tl.softmax(x, 1, ieee_rounding=True)", X, softmax(X, 1)),
+]
+COMBINES = """
+@triton.jit
+def larger(a, b):
+    return tl.maximum(a, b)
+
+@triton.jit
+def both(a, b, c, d):
+    return tl.minimum(a, c), tl.where(b > d, b, d)
+"""
+
+
+@pytest.mark.parametrize(
+    ("expression", "x", "expected"),
+    REDUCTIONS,
+    ids=[f"{one}-{index}" for index, (one, _, _) in enumerate(REDUCTIONS)],
+)
+def test_reductions_and_scans(
+    sources: Sources, expression: str, x: np.ndarray, expected: np.ndarray
+) -> None:
+    out_type = "fp64" if x.dtype.kind == "f" else "i32"
+    shape = np.shape(expected)
+    got = evaluate(sources, expression, x, out_type, shape, COMBINES)
+    np.testing.assert_allclose(got, expected, rtol=2e-6, atol=1e-6)
