@@ -149,18 +149,23 @@ WORK = [
 ]
 
 
+def serves(work: Work, config: dict[str, object]) -> bool:
+    """Return whether a config fits: without a loop, the block must hold a row."""
+    return config.get("LOOP") is not False or config["BLOCK"] >= work.shape[-1]
+
+
 def aotc_launches(library, work: Work) -> dict[str, Launch]:
     kernel = library[work.kernel]
     launches = {}
     for config in kernel.info.configs:
-        chosen = dict(config)
-        launches[str(chosen)] = lambda number, chosen=chosen: kernel.launch(
-            tuple(work.sets[number]), config=chosen
-        )
+        if serves(work, dict(config)):
+            launches[str(config)] = lambda number, config=config: kernel.launch(
+                tuple(work.sets[number]), config=config
+            )
     return launches
 
 
-def triton_launches(work: Work, configs: list[dict[str, int]]) -> dict[str, Launch]:
+def triton_launches(work: Work, configs: list[dict[str, object]]) -> dict[str, Launch]:
     function = getattr(source(work.module), work.function)
     launches = {}
     for config in configs:
@@ -171,14 +176,18 @@ def triton_launches(work: Work, configs: list[dict[str, int]]) -> dict[str, Laun
     return launches
 
 
-def triton_configs(kernel, work: Work) -> list[dict[str, int]]:
-    """All blocks the archive has, and the one that holds a row, with every warp count."""
-    blocks = {dict(config).get("BLOCK") or 1024 for config in kernel.info.configs}
-    blocks.add(min(16384, triton.next_power_of_2(work.shape[-1])))
-    return [
-        {"BLOCK": block, "num_warps": warps}
-        for block, warps in itertools.product(sorted(blocks), (4, 8, 16, 32))
+def triton_configs(kernel, work: Work) -> list[dict[str, object]]:
+    """Return every config of the archive, and its blocks with every warp count and cap."""
+    shared = dict(kernel.info.constants)
+    configs = [shared | dict(config) for config in kernel.info.configs]
+    constants = [
+        {name: value for name, value in config.items() if name not in ("num_warps", "maxnreg")}
+        for config in configs
     ]
+    for base, warps, cap in itertools.product(constants, (2, 4, 8, 16, 32), (None, 64, 80)):
+        configs.append(base | {"num_warps": warps} | ({} if cap is None else {"maxnreg": cap}))
+    distinct = {str(config): config for config in configs if serves(work, config)}
+    return list(distinct.values())
 
 
 def measure(library, work: Work) -> dict[str, object]:

@@ -133,6 +133,13 @@ def _pointer_type(element_ty: Operand, address_space: Operand = "global") -> Ope
     return PointerType(pointee)
 
 
+def _get_int_dtype(bitwidth: Operand, signed: Operand = True) -> Operand:  # noqa: FBT002
+    name = "i1" if bitwidth == 1 else f"{'i' if signed else 'u'}{bitwidth}"
+    if name not in SCALARS:
+        raise mistake(f"there is no integer type of {show(bitwidth)} bits")
+    return SCALARS[name]
+
+
 def _next_power_of_2(n: Operand) -> Operand:
     if not isinstance(n, int) or n < 1:
         raise mistake(f"triton.next_power_of_2 takes a positive constant, got {show(n)}")
@@ -219,6 +226,7 @@ _LANGUAGE: dict[str, Operand] = {
     "TRITON_MAX_TENSOR_NUMEL": 1 << 20,
     "pi32_t": PointerType(SCALARS["i32"]),
     "tensor": External("triton.language.tensor"),
+    "get_int_dtype": StaticCall("tl.get_int_dtype", _get_int_dtype),
 }
 
 _LIBDEVICE: dict[str, Operand] = {

@@ -11,14 +11,20 @@ to.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Protocol, cast
 
 from aotc.frontend import source
 from aotc.frontend.builtins import ALIASES, MODULES, module_member, unknown_member
 from aotc.frontend.emitter import mistake
-from aotc.frontend.resolve import Binding, bindings, decorator_names, find_module
+from aotc.frontend.resolve import (
+    Binding,
+    bindings,
+    decorator_names,
+    find_module,
+    rebound_names,
+)
 from aotc.frontend.scope import is_constexpr_annotation
 from aotc.frontend.source import SourceFile
 from aotc.frontend.values import (
@@ -33,6 +39,32 @@ from aotc.frontend.values import (
 from aotc.ir.diagnostics import CompileError, at, current_loc
 
 _MAX_STEPS = 200_000
+
+_FLOAT_LIMITS = {
+    # name: (largest, smallest normal, distance from one to the next)
+    "float16": (65504.0, 2.0**-14, 2.0**-10),
+    "bfloat16": (float.fromhex("0x1.fep127"), 2.0**-126, 2.0**-7),
+    "float32": (float.fromhex("0x1.fffffep127"), 2.0**-126, 2.0**-23),
+    "float64": (float.fromhex("0x1.fffffffffffffp1023"), 2.0**-1022, 2.0**-52),
+    "float8_e4m3fn": (448.0, 2.0**-6, 2.0**-3),
+    "float8_e5m2": (57344.0, 2.0**-14, 2.0**-2),
+}
+TORCH_LIMITS: Mapping[str, Operand] = {
+    f"torch.finfo({name}).{what}": value
+    for name, (largest, tiny, eps) in _FLOAT_LIMITS.items()
+    for what, value in (("max", largest), ("min", -largest), ("tiny", tiny), ("eps", eps))
+} | {
+    f"torch.iinfo({word}{bits}).{what}": value
+    for word, signed in (("int", True), ("uint", False))
+    for bits in (8, 16, 32, 64)
+    for what, value in (
+        ("max", (1 << (bits - signed)) - 1),
+        ("min", -(1 << (bits - 1)) if signed else 0),
+        ("bits", bits),
+    )
+}
+"""What `torch.finfo` and `torch.iinfo` say, which globals of kernels are often made of."""
+
 _UNKNOWN_NAME = object()
 
 
@@ -59,6 +91,7 @@ class Globals:
         self.files: dict[str, SourceFile] = {}
         self._known: dict[tuple[str, str], Operand] = {}
         self._in_progress: dict[tuple[str, str], int] = {}
+        self._star_searches: dict[tuple[str, str], None] = {}
         self.steps = 0
         self.depth = 0
 
@@ -116,16 +149,33 @@ class Globals:
         possible = [one for one in listed if holds[one] is not False]
         chosen = [one for one in possible if holds[one]] or possible
         firm = [one for one in chosen if not one.is_fallback]
-        for binding in (*reversed(firm), *(one for one in reversed(chosen) if one.is_fallback)):
+        for binding in reversed(firm):
             value = self._bound(file, name, binding)
             if not isinstance(value, External) or len(chosen) == 1:
                 return value
+        for binding in chosen:
+            if binding.is_fallback and len(chosen) > 1:
+                try:
+                    return self._bound(file, name, binding)
+                except CompileError:
+                    continue
         if chosen:
             return self._bound(file, name, chosen[-1])
-        for star in bindings(file).get("*", ()):
-            value = self._imported(file, star, name)
-            if self.is_known(value):
-                return value
+        return self._from_star_imports(file, name)
+
+    def _from_star_imports(self, file: SourceFile, name: str) -> Operand:
+        key = (file.path, name)
+        # Two files may import everything of each other.
+        if key in self._star_searches:
+            return _UNKNOWN_NAME
+        self._star_searches[key] = None
+        try:
+            for star in bindings(file).get("*", ()):
+                value = self._imported(file, star, name)
+                if self.is_known(value):
+                    return value
+        finally:
+            del self._star_searches[key]
         return _UNKNOWN_NAME
 
     def _guards_hold(self, file: SourceFile, name: str, binding: Binding) -> bool | None:
@@ -145,11 +195,14 @@ class Globals:
     def _bound(self, file: SourceFile, name: str, binding: Binding) -> Operand:
         statement = binding.statement
         if binding.alias is not None:
-            return self._imported(file, binding, name)
+            with self._evaluating(file, name, binding):
+                return self._imported(file, binding, name)
         if isinstance(statement, ast.FunctionDef):
             return describe_function(file, statement, statement.name)
         if isinstance(statement, ast.ClassDef):
             return External(f"{file.path}:{name}")
+        if name in rebound_names(file):
+            return External(f"{name} of {file.path}")
         with at(file.loc(statement, current_loc())), self._evaluating(file, name, binding):
             value = self._interpreter(self, file).assigned(statement, name)
         if isinstance(statement, ast.AnnAssign) and is_constexpr_annotation(statement.annotation):
@@ -208,9 +261,11 @@ class Globals:
                 return External(f"triton.{name}")
             return module_member(owner, name)
         if isinstance(owner, UserModule):
-            value = self.lookup(owner.file, name)
-            if self.is_known(value):
-                return value
+            # `from . import name` in a package's own file means its submodule.
+            if self._in_progress.get((owner.file.path, name)) != 0:
+                value = self.lookup(owner.file, name)
+                if self.is_known(value):
+                    return value
             path = find_module(owner.file, name, 1) if owner.file.is_package else None
             if path is not None:
                 return UserModule(self.open(path))
@@ -230,7 +285,7 @@ class Globals:
             "torch.version.hip": None,
             "torch.version.xpu": None,
         }
-        return answers.get(path, External(path))
+        return answers.get(path, TORCH_LIMITS.get(path, External(path)))
 
 
 def describe_function(file: SourceFile, node: ast.FunctionDef, qualname: str) -> Function:
@@ -241,7 +296,7 @@ def describe_function(file: SourceFile, node: ast.FunctionDef, qualname: str) ->
         node,
         qualname,
         is_jit=any(name.endswith("jit") for name in names),
-        is_constexpr="constexpr_function" in names,
+        is_constexpr="constexpr_function" in names or "constexpr" in names,
     )
 
 

@@ -232,8 +232,21 @@ def _emit_bitwise(op: Callable[[Value, Value], arith.Binary], symbol: str) -> Em
 bit_and = _emit_bitwise(arith.And, "&")
 bit_or = _emit_bitwise(arith.Or, "|")
 bit_xor = _emit_bitwise(arith.Xor, "^")
-shift_left = _emit_bitwise(arith.Shl, "<<")
-shift_right = _emit_bitwise(arith.Shr, ">>")
+
+
+def _emit_shift(op: Callable[[Value, Value], arith.Binary], symbol: str) -> Emit:
+    def emit_op(emit: Emitter, left: Operand, right: Operand) -> Value:
+        one, two = _bitwise(emit, left, right, symbol)
+        width = element(one).bits
+        if isinstance(right, int) and not 0 <= right < width:
+            emit.remark(f"shifting {show(one)} by {right} is undefined: it has {width} bits")
+        return emit(op(one, two)).out
+
+    return emit_op
+
+
+shift_left = _emit_shift(arith.Shl, "<<")
+shift_right = _emit_shift(arith.Shr, ">>")
 
 
 # ---- comparison and logic ---------------------------------------------------------------------

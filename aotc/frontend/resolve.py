@@ -69,6 +69,16 @@ def _module_bindings(
                 yield name, Binding(statement, guards, is_fallback)
 
 
+@lru_cache(maxsize=_CACHED_MODULES)
+def rebound_names(file: SourceFile) -> tuple[str, ...]:
+    """Return the names that functions declare `global`: running the file may change them."""
+    if not any("global " in line for line in file.lines):
+        return ()
+    return tuple(
+        name for node in ast.walk(file.tree) if isinstance(node, ast.Global) for name in node.names
+    )
+
+
 def bound_names(statement: ast.stmt) -> Iterator[str]:
     """Yield the names that one simple statement or definition binds."""
     if isinstance(statement, ast.FunctionDef | ast.ClassDef):

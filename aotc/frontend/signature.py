@@ -186,8 +186,10 @@ def _fill_in(
             missing.append(one)
     if missing:
         _report_missing(function, missing)
+    names = [one.arg for one in _parameters(function)]
     for name, heuristic in heuristics.items():
-        if name not in known and name not in runtime:
+        # Heuristics may also choose launch options, such as num_warps; the caller chooses those.
+        if name in names and name not in known and name not in runtime:
             known[name] = _evaluate_heuristic(module, function, name, heuristic, known)
 
 

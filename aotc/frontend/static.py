@@ -360,6 +360,9 @@ class Evaluator:
             rest = {key: one for key, one in kwargs.items() if key not in ("kwargs", "pre_hook")}
             positional = dict(zip(("num_warps", "num_stages", "num_ctas"), args[1:], strict=False))
             return Config({**values, **positional, **rest})
+        if function.path in ("torch.finfo", "torch.iinfo") and len(args) == 1:
+            dtype = args[0].path if isinstance(args[0], External) else show(args[0])
+            return External(f"{function.path}({dtype.removeprefix('torch.')})")
         if function.path in ("os.environ.get", "os.getenv"):
             return args[1] if len(args) > 1 else kwargs.get("default")
         if len(args) == 1 and not kwargs and isinstance(args[0], Function):

@@ -154,7 +154,7 @@ def expand(kernel: KernelSpec, targets: Sequence[Target], autotune: AutotuneRead
         for types, choices, promised in itertools.product(
             itertools.product(*kernel.types.values()),
             itertools.product(*kernel.choices.values()),
-            itertools.product((True, False), repeat=len(optional)),
+            _promises(kernel, len(optional)),
         ):
             waived = tuple(n for n, holds in zip(optional, promised, strict=True) if not holds)
             held = tuple(
@@ -195,10 +195,18 @@ def _fixed_values(kernel: KernelSpec, config: Config) -> dict[str, Constant]:
     return {**CONFIG_DEFAULTS, **kernel.constants, **dict(config)}
 
 
+def _promises(kernel: KernelSpec, num_optional: int) -> Iterable[tuple[bool, ...]]:
+    """Return which optional promises hold, for each combination that is built."""
+    if kernel.guards == "together" and num_optional:
+        return ((True,) * num_optional, (False,) * num_optional)
+    return itertools.product((True, False), repeat=num_optional)
+
+
 def _check_count(kernel: KernelSpec, num_targets: int, num_configs: int) -> None:
     num_types = math.prod(len(dtypes) for dtypes in kernel.types.values())
     num_choices = math.prod(len(values) for values in kernel.choices.values())
-    num_promises = 2 ** sum(argument.is_optional for argument in kernel.signature.values())
+    num_optional = sum(argument.is_optional for argument in kernel.signature.values())
+    num_promises = 2 ** min(num_optional, 1 if kernel.guards == "together" else num_optional)
     count = num_targets * num_types * num_choices * num_promises * num_configs
     if count > MAX_VARIANTS:
         message = (

@@ -20,6 +20,7 @@ from aotc.package.spec import (
     AutotuneConfigs,
     CartesianConfigs,
     Configs,
+    Guards,
     KernelSpec,
     ListedConfigs,
     ManifestExpression,
@@ -30,7 +31,7 @@ from aotc.package.tables import Constant, Table
 
 KERNEL_KEYS = (
     *("name", "source", "grid", "signature", "types", "constants", "choices"),
-    *("configs", "config", "where"),
+    *("configs", "config", "where", "guards"),
 )
 MAX_GRID_RANK = 3
 
@@ -60,6 +61,7 @@ def read_kernel(table: Table, name: str, source: str, function: Function) -> Ker
         configs=configs,
         grid=_read_grid(table, function, signature),
         where=_read_where(table, function, signature, choices),
+        guards=_read_guards(table),
         loc=table.value_loc("name" if table.has("name") else "source"),
         configs_loc=table.value_loc("configs" if table.has("configs") else "config"),
     )
@@ -268,6 +270,15 @@ def _read_grid(
         _expression(text, table.element("grid", index), function, signature)
         for index, text in enumerate(texts)
     )
+
+
+def _read_guards(table: Table) -> Guards:
+    if not table.has("guards"):
+        return "each"
+    text = table.string("guards")
+    if text == "each" or text == "together":  # noqa: PLR1714 - narrows the type
+        return text
+    raise table.wrong("guards", f'expected "each" or "together", got "{text}"')
 
 
 def _read_where(

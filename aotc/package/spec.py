@@ -11,7 +11,7 @@ or a `where` stands for something.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from aotc.ir.diagnostics import Loc, ManifestError, did_you_mean
 from aotc.package.argument_type import ArgumentType
@@ -73,6 +73,10 @@ class ManifestExpression:
         return ManifestError(error.message, place)
 
 
+# Which combinations of optional promises are built: every one, or all of them and none.
+Guards: TypeAlias = Literal["each", "together"]
+
+
 @dataclass(frozen=True, slots=True)
 class KernelSpec:
     """One `[[kernel]]` table; mappings keep the order of the function's parameters."""
@@ -87,6 +91,7 @@ class KernelSpec:
     configs: Configs
     grid: tuple[ManifestExpression, ...] | None
     where: ManifestExpression | None
+    guards: Guards
     loc: Loc
     configs_loc: Loc
 

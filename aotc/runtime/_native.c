@@ -1,16 +1,16 @@
 /* _native.c: the module: its state, its two types, and how errors become exceptions.
  *
- * All that lasts is in the module's state; there are no globals, so the module can be imported, dropped
- * and imported again.
+ * All that lasts is in the module's state; there are no globals, so the module can be imported,
+ * dropped and imported again.
  */
 #include "_native.h"
 
 #include <string.h>
 
-/* ---- errors ------------------------------------------------------------------------------------ */
+/* ---- errors ------------------------------------------------------------------------------------
+ */
 
-/* Take the exception that is set, complete with its traceback, or NULL. */
-static PyObject *take_exception(void) {
+PyObject *native_take_exception(void) {
 #if PY_VERSION_HEX >= 0x030C0000
     return PyErr_GetRaisedException();
 #else
@@ -37,16 +37,17 @@ static PyObject *decode(const char *text) {
 }
 
 int native_raise(struct native_state *state, const aotc_error *error) {
-    PyObject *cause = take_exception();
+    PyObject *cause = native_take_exception();
     if (cause != NULL && !PyErr_GivenExceptionMatches(cause, PyExc_Exception)) {
-        PyErr_SetObject((PyObject *)Py_TYPE(cause), cause); /* KeyboardInterrupt and the like go on */
+        PyErr_SetObject((PyObject *)Py_TYPE(cause),
+                        cause); /* KeyboardInterrupt and the like go on */
         Py_DECREF(cause);
         return -1;
     }
     PyObject *exception = PyObject_CallFunction(
-        state->make_error, "iiiNNNNNNN", error->status, error->cuda, error->os_error, decode(error->message),
-        decode(error->file), decode(error->kernel), decode(error->field), decode(error->expected),
-        decode(error->got), decode(error->remedy));
+        state->make_error, "iiiNNNNNNN", error->status, error->cuda, error->os_error,
+        decode(error->message), decode(error->file), decode(error->kernel), decode(error->field),
+        decode(error->expected), decode(error->got), decode(error->remedy));
     if (exception == NULL) {
         Py_XDECREF(cause);
         return -1;
@@ -66,7 +67,8 @@ int native_fail(struct native_state *state, aotc_status status, const struct aot
     return native_raise(state, &error);
 }
 
-/* ---- state ------------------------------------------------------------------------------------- */
+/* ---- state -------------------------------------------------------------------------------------
+ */
 
 static int intern_names(struct native_names *names) {
     const struct {
@@ -99,12 +101,15 @@ static int intern_names(struct native_names *names) {
 }
 
 static int add_types(PyObject *module, struct native_state *state) {
-    state->archive_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &native_archive_spec, NULL);
-    state->kernel_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &native_kernel_spec, NULL);
+    state->archive_type =
+        (PyTypeObject *)PyType_FromModuleAndSpec(module, &native_archive_spec, NULL);
+    state->kernel_type =
+        (PyTypeObject *)PyType_FromModuleAndSpec(module, &native_kernel_spec, NULL);
     if (state->archive_type == NULL || state->kernel_type == NULL) {
         return -1;
     }
-    return PyModule_AddType(module, state->archive_type) < 0 || PyModule_AddType(module, state->kernel_type) < 0
+    return PyModule_AddType(module, state->archive_type) < 0 ||
+                   PyModule_AddType(module, state->kernel_type) < 0
                ? -1
                : 0;
 }
@@ -117,11 +122,13 @@ static int execute(PyObject *module) {
     }
     state->make_error = PyObject_GetAttrString(errors, "make");
     Py_DECREF(errors);
-    if (state->make_error == NULL || intern_names(&state->names) < 0 || add_types(module, state) < 0) {
+    if (state->make_error == NULL || intern_names(&state->names) < 0 ||
+        add_types(module, state) < 0) {
         return -1;
     }
     state->dlpack_keywords = PyTuple_Pack(1, state->names.stream);
-    state->dlpack_versioned_keywords = PyTuple_Pack(2, state->names.stream, state->names.max_version);
+    state->dlpack_versioned_keywords =
+        PyTuple_Pack(2, state->names.stream, state->names.max_version);
     state->dlpack_version = Py_BuildValue("(ii)", DL_MAJOR, DL_MINOR);
     if (state->dlpack_keywords == NULL || state->dlpack_versioned_keywords == NULL ||
         state->dlpack_version == NULL) {
@@ -148,8 +155,13 @@ static int clear(PyObject *module) {
     struct native_state *state = PyModule_GetState(module);
     PyObject **const names = (PyObject **)&state->names;
     PyObject **const torch[] = {
-        &state->torch.tensor, &state->torch.data_ptr, &state->torch.get_device,        &state->torch.dtype,
-        &state->torch.shape,  &state->torch.stride,   &state->torch.current_raw_stream,
+        &state->torch.tensor,
+        &state->torch.data_ptr,
+        &state->torch.get_device,
+        &state->torch.dtype,
+        &state->torch.shape,
+        &state->torch.stride,
+        &state->torch.current_raw_stream,
     };
     Py_CLEAR(state->archive_type);
     Py_CLEAR(state->kernel_type);

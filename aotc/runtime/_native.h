@@ -10,13 +10,15 @@
  *     _native_scalar.c    numbers, and the values of choices and configs
  *     _native_stream.c    streams, and the context that a launch is for
  *
- * The module is compiled together with the C library and uses two of its private headers: error.h, so
- * that messages made here read as those made there, and load.h, to see what is loaded for a device.
+ * The module is compiled together with the C library and uses two of its private headers: error.h,
+ * so that messages made here read as those made there, and load.h, to see what is loaded for a
+ * device.
  *
- * A launch holds Python's lock from beginning to end, so nothing here needs locks of its own. But any
- * call into Python may let other threads run, and one of them may close the archive: after the
+ * A launch holds Python's lock from beginning to end, so nothing here needs locks of its own. But
+ * any call into Python may let other threads run, and one of them may close the archive: after the
  * arguments are converted and before the C library is called, `handle->archive` is looked at again.
- * Until then nothing that the archive owns is read; a kernel keeps its own copy of what binding needs.
+ * Until then nothing that the archive owns is read; a kernel keeps its own copy of what binding
+ * needs.
  */
 #ifndef AOTC_NATIVE_H
 #define AOTC_NATIVE_H
@@ -28,14 +30,15 @@
 #include "error.h"
 #include "load.h"
 
-/* ---- the module ------------------------------------------------------------------------------- */
+/* ---- the module -------------------------------------------------------------------------------
+ */
 
 enum protocol {
-    PROTOCOL_NONE = 0,       /* not a tensor */
-    PROTOCOL_EXCHANGE,       /* DLPack's C exchange table: one C call, no Python */
-    PROTOCOL_TORCH,          /* torch before it had that: methods of torch.Tensor */
-    PROTOCOL_CUDA_ARRAY,     /* __cuda_array_interface__ */
-    PROTOCOL_DLPACK,         /* __dlpack__ */
+    PROTOCOL_NONE = 0,   /* not a tensor */
+    PROTOCOL_EXCHANGE,   /* DLPack's C exchange table: one C call, no Python */
+    PROTOCOL_TORCH,      /* torch before it had that: methods of torch.Tensor */
+    PROTOCOL_CUDA_ARRAY, /* __cuda_array_interface__ */
+    PROTOCOL_DLPACK,     /* __dlpack__ */
 };
 
 /* What is known of a type that was seen in a launch. */
@@ -48,7 +51,8 @@ struct tensor_type {
 
 enum { TYPE_PLACES = 64, TORCH_DTYPES = 16 };
 
-/* Attributes of a torch without the exchange table. All owned; NULL until a tensor of it is seen. */
+/* Attributes of a torch without the exchange table. All owned; NULL until a tensor of it is seen.
+ */
 struct torch_access {
     PyObject *tensor, *data_ptr, *get_device, *dtype, *shape, *stride;
     PyObject *current_raw_stream;
@@ -69,10 +73,10 @@ struct native_names {
 struct native_state {
     PyTypeObject *archive_type;
     PyTypeObject *kernel_type;
-    PyObject *make_error;     /* aotc.runtime.errors.make */
-    PyObject *describe;       /* aotc.runtime.info, imported when it is first needed */
+    PyObject *make_error; /* aotc.runtime.errors.make */
+    PyObject *describe;   /* aotc.runtime.info, imported when it is first needed */
     PyObject *dlpack_keywords, *dlpack_versioned_keywords; /* ("stream",) and with "max_version" */
-    PyObject *dlpack_version; /* (1, 3) */
+    PyObject *dlpack_version;                              /* (1, 3) */
     struct native_names names;
     struct torch_access torch;
     struct tensor_type types[TYPE_PLACES];
@@ -80,23 +84,27 @@ struct native_state {
 
 extern struct PyModuleDef native_module;
 
+/* Take the exception that is set, complete with its traceback, or NULL. */
+PyObject *native_take_exception(void);
+
 /* Raise the exception for an error; an exception that is set becomes its cause. Returns -1. */
 int native_raise(struct native_state *state, const aotc_error *error);
 
 /* Raise an exception for what the Python side found wrong. Returns -1. */
 int native_fail(struct native_state *state, aotc_status status, const struct aotci_detail *detail);
 
-#define NATIVE_FAIL(state, status, ...) \
+#define NATIVE_FAIL(state, status, ...)                                                            \
     native_fail((state), (status), &(struct aotci_detail){__VA_ARGS__})
 
-/* ---- archives and kernels ---------------------------------------------------------------------- */
+/* ---- archives and kernels ----------------------------------------------------------------------
+ */
 
 /* An open archive, shared by its Archive and Kernels and counted under Python's lock. */
 struct native_handle {
     Py_ssize_t references;
-    aotc_archive *archive;  /* NULL once it is closed */
-    PyObject *decompress;   /* callable: (frame, size_bytes) -> bytes */
-    char *path;             /* for messages */
+    aotc_archive *archive; /* NULL once it is closed */
+    PyObject *decompress;  /* callable: (frame, size_bytes) -> bytes */
+    char *path;            /* for messages */
 };
 
 void native_handle_release(struct native_handle *handle);
@@ -116,8 +124,7 @@ struct kernel_variable {
 };
 
 struct native_kernel {
-    PyObject_HEAD
-    vectorcallfunc vectorcall;
+    PyObject_HEAD vectorcallfunc vectorcall;
     struct native_state *state;
     struct native_handle *handle;
     const aotc_kernel *kernel; /* valid while handle->archive is */
@@ -140,7 +147,8 @@ PyObject *native_kernel_new(struct native_state *state, struct native_handle *ha
 /* What a kernel is, as nested tuples (_native_describe.c). */
 PyObject *native_describe(const struct native_kernel *self);
 
-/* ---- a launch ---------------------------------------------------------------------------------- */
+/* ---- a launch ----------------------------------------------------------------------------------
+ */
 
 /* An argument of kind TENSOR: what the C library is given, and where its shape lies. */
 struct tensor_storage {
@@ -154,13 +162,13 @@ struct tensor_storage {
 struct launch {
     struct native_kernel *kernel;
     struct native_state *state;
-    bool is_deferred;         /* some arguments wait for the stream or for the dtypes of others */
-    bool has_stream;          /* the caller names the stream */
-    bool has_vote;            /* an argument names the stream */
+    bool is_deferred; /* some arguments wait for the stream or for the dtypes of others */
+    bool has_stream;  /* the caller names the stream */
+    bool has_vote;    /* an argument names the stream */
     uint32_t voter;
-    const void *asked;        /* whose current stream is known already */
+    const void *asked; /* whose current stream is known already */
     uintptr_t stream;
-    int32_t device;           /* of the tensors; -1: none says */
+    int32_t device; /* of the tensors; -1: none says */
     uint32_t device_param;
     uint32_t choice_count;
     uint32_t config_count;
@@ -172,11 +180,11 @@ struct launch {
     void *scratch;
     uint64_t scratch_bytes;
     uint8_t bound[LIMIT_TYPE_VARIABLES];
-    PyObject *objects[LIMIT_PARAMS];    /* borrowed; NULL: not given */
+    PyObject *objects[LIMIT_PARAMS]; /* borrowed; NULL: not given */
     aotc_arg args[LIMIT_PARAMS];
     aotc_value choices[LIMIT_CHOICES];
     aotc_value config[LIMIT_CONFIG_ENTRIES];
-    PyObject *held[LIMIT_PARAMS + 3];   /* capsules, args, config, choices: owned until it is over */
+    PyObject *held[LIMIT_PARAMS + 3]; /* capsules, args, config, choices: owned until it is over */
     struct tensor_storage tensors[LIMIT_PARAMS];
 };
 
@@ -199,8 +207,8 @@ int native_read_scratch(struct launch *launch, PyObject *object);
 int native_wrong_count(const struct launch *launch, Py_ssize_t count);
 
 /* Report a wrong argument. Returns -1. */
-int native_bad_argument(const struct launch *launch, uint32_t index, const char *expected, const char *got,
-                        const char *remedy);
+int native_bad_argument(const struct launch *launch, uint32_t index, const char *expected,
+                        const char *got, const char *remedy);
 
 /* Report an argument that raised an exception when it was asked; the exception becomes the cause.
  * Exceptions that are no errors, such as KeyboardInterrupt, stay. Returns -1. */
@@ -209,14 +217,15 @@ int native_bad_protocol(const struct launch *launch, uint32_t index, const char 
 /* "int", "torch.Tensor": the type of an object, for messages. */
 struct aotci_text native_type_text(PyObject *object);
 
-/* ---- tensors ----------------------------------------------------------------------------------- */
+/* ---- tensors -----------------------------------------------------------------------------------
+ */
 
 /* What a tensor says of itself. */
 struct tensor_view {
     uint64_t address;
-    uint32_t dtype;          /* AOTC_DTYPE_NONE: one that no kernel has; `dtype_text` names it */
+    uint32_t dtype; /* AOTC_DTYPE_NONE: one that no kernel has; `dtype_text` names it */
     struct aotci_text dtype_text;
-    int32_t device;          /* -1: it does not say */
+    int32_t device; /* -1: it does not say */
     bool is_read_only;
 };
 
@@ -246,20 +255,23 @@ struct tensor_storage *native_take_shape(struct launch *launch, uint32_t index, 
 /* Fill in the strides of a tensor without gaps, in elements. */
 void native_contiguous_strides(struct tensor_storage *storage);
 
-/* ---- scalars, values, dtypes ------------------------------------------------------------------- */
+/* ---- scalars, values, dtypes -------------------------------------------------------------------
+ */
 
 /* Read a number as a scalar of a dtype. 0 or -1. */
 int native_read_scalar(struct launch *launch, uint32_t index, PyObject *object, uint32_t dtype);
 
-/* Split (value, "dtype"). 1 if it is such a pair, 0 if not, -1 for one with a dtype that is none. */
-int native_split_pair(const struct launch *launch, uint32_t index, PyObject *object, PyObject **value,
-                      uint32_t *dtype);
+/* Split (value, "dtype"). 1 if it is such a pair, 0 if not, -1 for one with a dtype that is none.
+ */
+int native_split_pair(const struct launch *launch, uint32_t index, PyObject *object,
+                      PyObject **value, uint32_t *dtype);
 
 /* Read a choice's value or a config entry; `name` and strings are borrowed. 0 or -1. */
-int native_read_value(const struct launch *launch, const char *what, PyObject *name, PyObject *object,
-                      aotc_value *value);
+int native_read_value(const struct launch *launch, const char *what, PyObject *name,
+                      PyObject *object, aotc_value *value);
 
-/* ---- streams and contexts ---------------------------------------------------------------------- */
+/* ---- streams and contexts ----------------------------------------------------------------------
+ */
 
 /* Read the stream that the caller passes: a number or an object. 0 or -1. */
 int native_read_stream(struct launch *launch, PyObject *object);
@@ -270,8 +282,8 @@ int native_vote_stream(struct launch *launch, uint32_t index, uintptr_t stream);
 /* Say on which device an argument lies; an error if another one lies elsewhere. 0 or -1. */
 int native_note_device(struct launch *launch, uint32_t index, int32_t device);
 
-/* Make the context of the launch's device current if it is not; `entered` says whether `native_leave`
- * must be called. Calls nothing of Python's unless it fails. 0 or -1. */
+/* Make the context of the launch's device current if it is not; `entered` says whether
+ * `native_leave` must be called. Calls nothing of Python's unless it fails. 0 or -1. */
 int native_enter(const struct launch *launch, bool *entered);
 void native_leave(const struct launch *launch);
 

@@ -1,34 +1,37 @@
 /* _native_archive.c: Archive, an open archive as a Python object.
  *
- * The object owns a handle, which its kernels share; closing takes the archive out of the handle, so a
- * kernel that somebody still holds says that it is closed. Loading runs without Python's lock, on a
- * reference of its own, and takes the lock back for each blob that is decompressed.
+ * The object owns a handle, which its kernels share; closing takes the archive out of the handle,
+ * so a kernel that somebody still holds says that it is closed. Loading runs without Python's lock,
+ * on a reference of its own, and takes the lock back for each blob that is decompressed.
  */
 #include "_native.h"
 
 #include <string.h>
 
 struct native_archive {
-    PyObject_HEAD
-    struct native_state *state;
+    PyObject_HEAD struct native_state *state;
     struct native_handle *handle;
     PyObject *kernels; /* name -> Kernel, those that were asked for */
 };
 
-/* ---- handles ----------------------------------------------------------------------------------- */
+/* ---- handles -----------------------------------------------------------------------------------
+ */
 
-/* Decode a blob with the Python function. An exception stays set: it becomes the cause of the error. */
+/* Decode a blob with the Python function. An exception stays set: it becomes the cause of the
+ * error. */
 static int decompress(void *user, const void *source, size_t source_bytes, void *target,
                       size_t target_bytes) {
     const struct native_handle *handle = user;
     const PyGILState_STATE lock = PyGILState_Ensure();
     PyObject *raw = NULL;
-    PyObject *frame = PyMemoryView_FromMemory((char *)(uintptr_t)source, (Py_ssize_t)source_bytes, PyBUF_READ);
+    PyObject *frame =
+        PyMemoryView_FromMemory((char *)(uintptr_t)source, (Py_ssize_t)source_bytes, PyBUF_READ);
     if (frame != NULL) {
         raw = PyObject_CallFunction(handle->decompress, "On", frame, (Py_ssize_t)target_bytes);
         Py_DECREF(frame);
     }
-    const bool decoded = raw != NULL && PyBytes_Check(raw) && (size_t)PyBytes_GET_SIZE(raw) == target_bytes;
+    const bool decoded =
+        raw != NULL && PyBytes_Check(raw) && (size_t)PyBytes_GET_SIZE(raw) == target_bytes;
     if (decoded) {
         memcpy(target, PyBytes_AS_STRING(raw), target_bytes);
     }
@@ -42,8 +45,7 @@ static void close_handle(struct native_handle *handle) {
     aotc_archive *archive = handle->archive;
     handle->archive = NULL;
     if (archive != NULL) {
-        Py_BEGIN_ALLOW_THREADS
-        aotc_release(archive);
+        Py_BEGIN_ALLOW_THREADS aotc_release(archive);
         Py_END_ALLOW_THREADS
     }
 }
@@ -73,17 +75,17 @@ static struct native_handle *handle_new(PyObject *decompress_function, const cha
     return handle;
 }
 
-/* ---- opening ----------------------------------------------------------------------------------- */
+/* ---- opening -----------------------------------------------------------------------------------
+ */
 
-static int open_file(struct native_archive *self, const char *path, const aotc_open_options *options) {
+static int open_file(struct native_archive *self, const char *path,
+                     const aotc_open_options *options) {
     aotc_archive *archive = NULL;
     aotc_status status;
     aotc_error error;
     error.struct_size = (uint32_t)sizeof error;
-    Py_BEGIN_ALLOW_THREADS
-    status = aotc_open_file(path, options, &archive, &error);
-    Py_END_ALLOW_THREADS
-    self->handle->archive = archive;
+    Py_BEGIN_ALLOW_THREADS status = aotc_open_file(path, options, &archive, &error);
+    Py_END_ALLOW_THREADS self->handle->archive = archive;
     return status == AOTC_OK ? 0 : native_raise(self->state, &error);
 }
 
@@ -95,8 +97,9 @@ static int open_memory(struct native_archive *self, PyObject *source, aotc_open_
         return -1;
     }
     options->flags |= AOTC_OPEN_COPY;
-    const aotc_status status = aotc_open_memory(buffer.buf == NULL ? "" : buffer.buf, (size_t)buffer.len, options,
-                                                &self->handle->archive, &error);
+    const aotc_status status =
+        aotc_open_memory(buffer.buf == NULL ? "" : buffer.buf, (size_t)buffer.len, options,
+                         &self->handle->archive, &error);
     PyBuffer_Release(&buffer);
     return status == AOTC_OK ? 0 : native_raise(self->state, &error);
 }
@@ -104,8 +107,9 @@ static int open_memory(struct native_archive *self, PyObject *source, aotc_open_
 /* The state of this module, found from Archive or a class derived from it. */
 static struct native_state *state_of(const PyTypeObject *type) {
     for (; type != NULL; type = type->tp_base) {
-        PyObject *module = (type->tp_flags & Py_TPFLAGS_HEAPTYPE) != 0 ? ((const PyHeapTypeObject *)type)->ht_module
-                                                                       : NULL;
+        PyObject *module = (type->tp_flags & Py_TPFLAGS_HEAPTYPE) != 0
+                               ? ((const PyHeapTypeObject *)type)->ht_module
+                               : NULL;
         if (module != NULL && PyModule_GetDef(module) == &native_module) {
             return PyModule_GetState(module);
         }
@@ -114,7 +118,8 @@ static struct native_state *state_of(const PyTypeObject *type) {
     return NULL;
 }
 
-/* Archive(source, decompress, verify, driver): `source` is bytes-like, or the path as bytes in a 1-tuple. */
+/* Archive(source, decompress, verify, driver): `source` is bytes-like, or the path as bytes in a
+ * 1-tuple. */
 static PyObject *archive_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
     PyObject *source = NULL;
     PyObject *decompress_function = NULL;
@@ -133,7 +138,8 @@ static PyObject *archive_new(PyTypeObject *type, PyObject *args, PyObject *keywo
         return NULL;
     }
     struct native_state *state = state_of(type);
-    struct native_archive *self = state == NULL ? NULL : (struct native_archive *)type->tp_alloc(type, 0);
+    struct native_archive *self =
+        state == NULL ? NULL : (struct native_archive *)type->tp_alloc(type, 0);
     if (self == NULL) {
         Py_XDECREF(path);
         return NULL;
@@ -148,7 +154,8 @@ static PyObject *archive_new(PyTypeObject *type, PyObject *args, PyObject *keywo
         options.decompress = decompress;
         options.decompress_user = self->handle;
         options.driver_path = driver;
-        result = is_file ? open_file(self, PyBytes_AS_STRING(path), &options) : open_memory(self, source, &options);
+        result = is_file ? open_file(self, PyBytes_AS_STRING(path), &options)
+                         : open_memory(self, source, &options);
     }
     Py_XDECREF(path);
     if (result < 0) {
@@ -181,14 +188,16 @@ static int archive_clear(PyObject *object) {
     return 0;
 }
 
-/* ---- use --------------------------------------------------------------------------------------- */
+/* ---- use ---------------------------------------------------------------------------------------
+ */
 
 static int check_open(const struct native_archive *self) {
     if (self->handle->archive != NULL && self->kernels != NULL) {
         return 0;
     }
-    return NATIVE_FAIL(self->state, AOTC_ERROR_STATE, .file = self->handle->path, .field = "library",
-                       .expected = "an open one", .got = "one that was closed", .remedy = "load it again");
+    return NATIVE_FAIL(self->state, AOTC_ERROR_STATE, .file = self->handle->path,
+                       .field = "library", .expected = "an open one", .got = "one that was closed",
+                       .remedy = "load it again");
 }
 
 static PyObject *archive_subscript(PyObject *object, PyObject *name) {
@@ -205,9 +214,10 @@ static PyObject *archive_subscript(PyObject *object, PyObject *name) {
     }
     const char *text = PyUnicode_Check(name) ? PyUnicode_AsUTF8(name) : NULL;
     if (text == NULL) {
-        return PyErr_Occurred() ? NULL
-                                : PyErr_Format(PyExc_TypeError, "expected a kernel's name, got %.200s",
-                                               Py_TYPE(name)->tp_name);
+        return PyErr_Occurred()
+                   ? NULL
+                   : PyErr_Format(PyExc_TypeError, "expected a kernel's name, got %.200s",
+                                  Py_TYPE(name)->tp_name);
     }
     const aotc_kernel *kernel = NULL;
     aotc_error error;
@@ -238,8 +248,9 @@ static PyObject *archive_load(PyObject *object, PyObject *args) {
             return NULL;
         }
         if (ordinal < 0 || ordinal > INT32_MAX) {
-            (void)NATIVE_FAIL(self->state, AOTC_ERROR_ARG, .file = self->handle->path, .field = "device",
-                              .expected = "an ordinal, from 0 on", .got = aotci_text("%ld", ordinal).chars);
+            (void)NATIVE_FAIL(self->state, AOTC_ERROR_ARG, .file = self->handle->path,
+                              .field = "device", .expected = "an ordinal, from 0 on",
+                              .got = aotci_text("%ld", ordinal).chars);
             return NULL;
         }
         options.device = (int32_t)ordinal;
@@ -251,15 +262,13 @@ static PyObject *archive_load(PyObject *object, PyObject *args) {
     aotc_status status;
     aotc_error error;
     error.struct_size = (uint32_t)sizeof error;
-    Py_BEGIN_ALLOW_THREADS
-    status = aotc_load(archive, &options, &error);
+    Py_BEGIN_ALLOW_THREADS status = aotc_load(archive, &options, &error);
     if (status == AOTC_ERROR_STATE && options.device == AOTC_CURRENT_CONTEXT) {
         options.device = 0;
         status = aotc_load(archive, &options, &error);
     }
     aotc_release(archive);
-    Py_END_ALLOW_THREADS
-    native_handle_release(self->handle);
+    Py_END_ALLOW_THREADS native_handle_release(self->handle);
     if (status != AOTC_OK) {
         (void)native_raise(self->state, &error);
         return NULL;
@@ -319,7 +328,8 @@ static PyMethodDef archive_methods[] = {
     {"_names", archive_names, METH_NOARGS, "Return the names of the kernels, sorted."},
     {"_identity", archive_identity, METH_NOARGS, "Return name, version and toolchain."},
     {"close", archive_close, METH_NOARGS,
-     "Unload everything. The launches must have finished; kernels taken from here can no longer be used."},
+     "Unload everything. The launches must have finished; kernels taken from here can no longer be "
+     "used."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -8,7 +8,8 @@
 
 #include "_native.h"
 
-/* ---- binding ----------------------------------------------------------------------------------- */
+/* ---- binding -----------------------------------------------------------------------------------
+ */
 
 void native_begin(struct launch *launch, struct native_kernel *kernel) {
     memset(launch, 0, offsetof(struct launch, objects));
@@ -19,25 +20,35 @@ void native_begin(struct launch *launch, struct native_kernel *kernel) {
 }
 
 void native_end(struct launch *launch) {
+    if (launch->held_count == 0) {
+        return;
+    }
+    /* A capsule's destructor may run Python code, which must not find our exception. */
+    PyObject *exception = native_take_exception();
     for (uint32_t i = 0; i < launch->held_count; ++i) {
         Py_DECREF(launch->held[i]);
     }
+    if (exception != NULL) {
+        PyErr_SetObject((PyObject *)Py_TYPE(exception), exception);
+        Py_DECREF(exception);
+    }
 }
 
-#define LAUNCH_FAIL(launch, ...)                                                                    \
-    NATIVE_FAIL((launch)->state, AOTC_ERROR_ARG, .file = (launch)->kernel->handle->path,            \
+#define LAUNCH_FAIL(launch, ...)                                                                   \
+    NATIVE_FAIL((launch)->state, AOTC_ERROR_ARG, .file = (launch)->kernel->handle->path,           \
                 .kernel = PyUnicode_AsUTF8((launch)->kernel->name), __VA_ARGS__)
 
-int native_bad_argument(const struct launch *launch, uint32_t index, const char *expected, const char *got,
-                        const char *remedy) {
+int native_bad_argument(const struct launch *launch, uint32_t index, const char *expected,
+                        const char *got, const char *remedy) {
     const char *name = PyUnicode_AsUTF8(launch->kernel->params[index].name);
-    return LAUNCH_FAIL(launch, .field = aotci_text("argument '%s'", name).chars, .expected = expected, .got = got,
-                       .remedy = remedy);
+    return LAUNCH_FAIL(launch, .field = aotci_text("argument '%s'", name).chars,
+                       .expected = expected, .got = got, .remedy = remedy);
 }
 
 int native_bad_protocol(const struct launch *launch, uint32_t index, const char *expected) {
     /* The exception that is set tells the rest: it becomes the cause. */
-    return native_bad_argument(launch, index, expected, "one that raised an exception when it was asked",
+    return native_bad_argument(launch, index, expected,
+                               "one that raised an exception when it was asked",
                                "see the exception that caused this one");
 }
 
@@ -64,9 +75,11 @@ static struct aotci_text choice_list(const struct native_kernel *kernel) {
 
 int native_wrong_count(const struct launch *launch, Py_ssize_t count) {
     const struct native_kernel *kernel = launch->kernel;
-    return LAUNCH_FAIL(launch, .field = "arguments",
-                       .expected = aotci_text("%" PRIu32 " (%s)", kernel->param_count, param_list(kernel).chars).chars,
-                       .got = aotci_text("%zd", count).chars);
+    return LAUNCH_FAIL(
+        launch, .field = "arguments",
+        .expected =
+            aotci_text("%" PRIu32 " (%s)", kernel->param_count, param_list(kernel).chars).chars,
+        .got = aotci_text("%zd", count).chars);
 }
 
 int native_bind_positional(struct launch *launch, PyObject *const *args, Py_ssize_t count) {
@@ -89,9 +102,10 @@ static bool bind_param(struct launch *launch, PyObject *name, PyObject *object, 
     const struct native_kernel *kernel = launch->kernel;
     for (uint32_t i = 0; i < kernel->param_count; ++i) {
         if (same_name(kernel->params[i].name, name)) {
-            *result = launch->objects[i] == NULL ? 0
-                                                 : native_bad_argument(launch, i, "one value",
-                                                                       "two: by position and by name", NULL);
+            *result = launch->objects[i] == NULL
+                          ? 0
+                          : native_bad_argument(launch, i, "one value",
+                                                "two: by position and by name", NULL);
             launch->objects[i] = object;
             return true;
         }
@@ -132,7 +146,8 @@ static int unknown_keyword(const struct launch *launch, PyObject *name, bool wit
                        .got = name_text(name).chars);
 }
 
-/* ---- options ----------------------------------------------------------------------------------- */
+/* ---- options -----------------------------------------------------------------------------------
+ */
 
 int native_read_grid(struct launch *launch, PyObject *object) {
     PyObject *items = NULL;
@@ -156,7 +171,8 @@ int native_read_grid(struct launch *launch, PyObject *object) {
     Py_XDECREF(items);
     if (!valid) {
         PyErr_Clear();
-        return LAUNCH_FAIL(launch, .field = "grid", .expected = "an integer, or 1 to 3 of them: numbers of programs",
+        return LAUNCH_FAIL(launch, .field = "grid",
+                           .expected = "an integer, or 1 to 3 of them: numbers of programs",
                            .got = native_type_text(object).chars);
     }
     launch->grid_rank = (uint32_t)rank;
@@ -185,9 +201,11 @@ static int for_each_entry(struct launch *launch, PyObject *dictionary,
 static int take_config(struct launch *launch, PyObject *name, PyObject *value) {
     if (launch->config_count == LIMIT_CONFIG_ENTRIES) {
         return LAUNCH_FAIL(launch, .field = "config",
-                           .expected = aotci_text("at most %d entries", LIMIT_CONFIG_ENTRIES).chars, .got = "more");
+                           .expected = aotci_text("at most %d entries", LIMIT_CONFIG_ENTRIES).chars,
+                           .got = "more");
     }
-    return native_read_value(launch, "config", name, value, &launch->config[launch->config_count++]);
+    return native_read_value(launch, "config", name, value,
+                             &launch->config[launch->config_count++]);
 }
 
 int native_read_config(struct launch *launch, PyObject *object) {
@@ -195,7 +213,8 @@ int native_read_config(struct launch *launch, PyObject *object) {
         return 0;
     }
     if (!PyDict_Check(object)) {
-        return LAUNCH_FAIL(launch, .field = "config", .expected = "a dictionary such as {\"num_warps\": 8}",
+        return LAUNCH_FAIL(launch, .field = "config",
+                           .expected = "a dictionary such as {\"num_warps\": 8}",
                            .got = native_type_text(object).chars);
     }
     return for_each_entry(launch, object, take_config);
@@ -208,7 +227,9 @@ static int take_choice(struct launch *launch, PyObject *name, PyObject *value) {
     }
     const struct aotci_text list = choice_list(launch->kernel);
     return LAUNCH_FAIL(launch, .field = "choices",
-                       .expected = launch->kernel->choice_count == 0 ? "none: the kernel has no choices" : list.chars,
+                       .expected = launch->kernel->choice_count == 0
+                                       ? "none: the kernel has no choices"
+                                       : list.chars,
                        .got = name_text(name).chars);
 }
 
@@ -217,7 +238,8 @@ int native_read_choices(struct launch *launch, PyObject *object) {
         return 0;
     }
     if (!PyDict_Check(object)) {
-        return LAUNCH_FAIL(launch, .field = "choices", .expected = "a dictionary such as {\"CAUSAL\": True}",
+        return LAUNCH_FAIL(launch, .field = "choices",
+                           .expected = "a dictionary such as {\"CAUSAL\": True}",
                            .got = native_type_text(object).chars);
     }
     return for_each_entry(launch, object, take_choice);
@@ -229,9 +251,11 @@ int native_read_scratch(struct launch *launch, PyObject *object) {
     if (object == Py_None) {
         return 0;
     }
-    if (!PyTuple_Check(object) || !PyArg_ParseTuple(object, "Kn", &address, &size_bytes) || size_bytes < 0) {
+    if (!PyTuple_Check(object) || !PyArg_ParseTuple(object, "Kn", &address, &size_bytes) ||
+        size_bytes < 0) {
         PyErr_Clear();
-        return LAUNCH_FAIL(launch, .field = "scratch", .expected = "a tuple (address, size in bytes)",
+        return LAUNCH_FAIL(launch, .field = "scratch",
+                           .expected = "a tuple (address, size in bytes)",
                            .got = native_type_text(object).chars);
     }
     launch->scratch = (void *)(uintptr_t)address;
@@ -266,10 +290,12 @@ int native_bind_collection(struct launch *launch, PyObject *args) {
     if (PyDict_Check(args)) {
         return for_each_entry(launch, args, take_argument);
     }
-    PyObject *tuple = PySequence_Check(args) && !PyUnicode_Check(args) ? PySequence_Tuple(args) : NULL;
+    PyObject *tuple =
+        PySequence_Check(args) && !PyUnicode_Check(args) ? PySequence_Tuple(args) : NULL;
     if (tuple == NULL) {
         PyErr_Clear();
-        return LAUNCH_FAIL(launch, .field = "args", .expected = "a sequence, or a dictionary by name",
+        return LAUNCH_FAIL(launch, .field = "args",
+                           .expected = "a sequence, or a dictionary by name",
                            .got = native_type_text(args).chars);
     }
     launch->held[launch->held_count++] = tuple;

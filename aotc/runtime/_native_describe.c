@@ -22,7 +22,8 @@ static PyObject *value_object(const aotc_value *value) {
 /* A tuple of `count` objects, each made by `make(kernel, owner, index)`. */
 typedef PyObject *(*make_fn)(const aotc_kernel *kernel, uint32_t owner, uint32_t index);
 
-static PyObject *make_tuple(const aotc_kernel *kernel, uint32_t owner, uint32_t count, make_fn make) {
+static PyObject *make_tuple(const aotc_kernel *kernel, uint32_t owner, uint32_t count,
+                            make_fn make) {
     PyObject *tuple = PyTuple_New(count);
     for (uint32_t i = 0; tuple != NULL && i < count; ++i) {
         PyObject *item = make(kernel, owner, i);
@@ -39,9 +40,10 @@ static PyObject *make_param(const aotc_kernel *kernel, uint32_t owner, uint32_t 
     aotc_param_info info = {.struct_size = (uint32_t)sizeof info};
     (void)owner;
     (void)aotc_kernel_get_param(kernel, index, &info);
-    return Py_BuildValue("(sIsiIIOI)", info.name, info.kind, aotc_dtype_name((aotc_dtype)info.dtype),
-                         (int)info.type_variable, info.rank, info.divisibility,
-                         info.optional != 0 ? Py_True : Py_False, info.access);
+    return Py_BuildValue("(sIsiIIOI)", info.name, info.kind,
+                         aotc_dtype_name((aotc_dtype)info.dtype), (int)info.type_variable,
+                         info.rank, info.divisibility, info.optional != 0 ? Py_True : Py_False,
+                         info.access);
 }
 
 static PyObject *make_type_variable(const aotc_kernel *kernel, uint32_t owner, uint32_t index) {
@@ -70,7 +72,8 @@ static PyObject *make_choice(const aotc_kernel *kernel, uint32_t owner, uint32_t
     aotc_choice_info info = {.struct_size = (uint32_t)sizeof info};
     (void)owner;
     (void)aotc_kernel_get_choice(kernel, index, &info);
-    return Py_BuildValue("(sN)", info.name, make_tuple(kernel, index, info.value_count, make_choice_value));
+    return Py_BuildValue("(sN)", info.name,
+                         make_tuple(kernel, index, info.value_count, make_choice_value));
 }
 
 static PyObject *make_constant(const aotc_kernel *kernel, uint32_t owner, uint32_t index) {
@@ -84,7 +87,8 @@ static PyObject *make_guard(const aotc_kernel *kernel, uint32_t owner, uint32_t 
     aotc_guard_info info = {.struct_size = (uint32_t)sizeof info};
     (void)owner;
     (void)aotc_kernel_get_guard(kernel, index, &info);
-    return Py_BuildValue("(ssO)", info.text, info.expression, info.promised != 0 ? Py_True : Py_False);
+    return Py_BuildValue("(ssO)", info.text, info.expression,
+                         info.promised != 0 ? Py_True : Py_False);
 }
 
 static PyObject *make_config_entry(const aotc_kernel *kernel, uint32_t config, uint32_t index) {
@@ -105,9 +109,10 @@ static PyObject *make_variant(const aotc_kernel *kernel, uint32_t owner, uint32_
     (void)owner;
     (void)aotc_kernel_get_variant(kernel, index, &info);
     return Py_BuildValue("(ssIKIIIIIIII(III)Os)", info.target, info.symbol, info.combination,
-                         (unsigned long long)info.guards, info.config, info.num_threads, info.registers,
-                         info.spill_bytes, info.stack_bytes, info.static_shared_bytes, info.dynamic_shared_bytes,
-                         info.cubin_bytes, info.cluster[0], info.cluster[1], info.cluster[2],
+                         (unsigned long long)info.guards, info.config, info.num_threads,
+                         info.registers, info.spill_bytes, info.stack_bytes,
+                         info.static_shared_bytes, info.dynamic_shared_bytes, info.cubin_bytes,
+                         info.cluster[0], info.cluster[1], info.cluster[2],
                          info.waits_pdl != 0 ? Py_True : Py_False, info.remarks);
 }
 

@@ -1,7 +1,8 @@
-/* _native_dlpack.h: the structs of DLPack 1.3 that the loader reads, with the layouts that dlpack.h fixes.
+/* _native_dlpack.h: the structs of DLPack 1.3 that the loader reads, with the layouts that dlpack.h
+ * fixes.
  *
- * Source: DLPack, include/dlpack/dlpack.h and the Python specification of its documentation. A major
- * version fixes the layouts; what a minor one adds is at the end.
+ * Source: DLPack, include/dlpack/dlpack.h and the Python specification of its documentation. A
+ * major version fixes the layouts; what a minor one adds is at the end.
  */
 #ifndef AOTC_NATIVE_DLPACK_H
 #define AOTC_NATIVE_DLPACK_H

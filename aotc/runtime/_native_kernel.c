@@ -13,7 +13,8 @@
 #include <string.h>
 #include <structmember.h>
 
-/* ---- converting -------------------------------------------------------------------------------- */
+/* ---- converting --------------------------------------------------------------------------------
+ */
 
 static int missing_argument(const struct launch *launch, uint32_t index) {
     uint32_t given = 0;
@@ -40,14 +41,16 @@ static int read_variable_scalar(struct launch *launch, uint32_t index) {
         dtype = launch->kernel->variables[variable].dtypes[0];
     }
     if (dtype == AOTC_DTYPE_NONE) {
-        return native_bad_argument(launch, index, "a number with its dtype, such as (1.0, \"fp32\")",
-                                   native_type_text(object).chars, "no other argument says the dtype");
+        return native_bad_argument(
+            launch, index, "a number with its dtype, such as (1.0, \"fp32\")",
+            native_type_text(object).chars, "no other argument says the dtype");
     }
     launch->bound[variable] = (uint8_t)dtype;
     return native_read_scalar(launch, index, is_pair ? number : object, dtype);
 }
 
-/* Read what waited: first what may need the stream, then the scalars whose dtypes the former decide. */
+/* Read what waited: first what may need the stream, then the scalars whose dtypes the former
+ * decide. */
 static int convert_deferred(struct launch *launch) {
     const struct native_kernel *kernel = launch->kernel;
     for (uint32_t i = 0; i < kernel->param_count; ++i) {
@@ -88,12 +91,14 @@ static int convert(struct launch *launch) {
     return launch->is_deferred ? convert_deferred(launch) : 0;
 }
 
-/* ---- launching --------------------------------------------------------------------------------- */
+/* ---- launching ---------------------------------------------------------------------------------
+ */
 
 static int closed(const struct native_kernel *kernel) {
     return NATIVE_FAIL(kernel->state, AOTC_ERROR_STATE, .file = kernel->handle->path,
                        .kernel = PyUnicode_AsUTF8(kernel->name), .field = "library",
-                       .expected = "an open one", .got = "one that was closed", .remedy = "load it again");
+                       .expected = "an open one", .got = "one that was closed",
+                       .remedy = "load it again");
 }
 
 /* Launch, or only select if there is a selection to fill. */
@@ -126,15 +131,17 @@ static int run(struct launch *launch, aotc_selection *selection) {
     }
     aotc_error error;
     error.struct_size = (uint32_t)sizeof error;
-    const aotc_status status = selection == NULL ? aotc_launch(launch->kernel->kernel, &desc, &error)
-                                                 : aotc_select(launch->kernel->kernel, &desc, selection, &error);
+    const aotc_status status = selection == NULL
+                                   ? aotc_launch(launch->kernel->kernel, &desc, &error)
+                                   : aotc_select(launch->kernel->kernel, &desc, selection, &error);
     if (entered) {
         native_leave(launch);
     }
     return status == AOTC_OK ? 0 : native_raise(launch->state, &error);
 }
 
-static PyObject *kernel_call(PyObject *object, PyObject *const *args, size_t flagged_count, PyObject *keywords) {
+static PyObject *kernel_call(PyObject *object, PyObject *const *args, size_t flagged_count,
+                             PyObject *keywords) {
     struct launch launch;
     const Py_ssize_t count = PyVectorcall_NARGS(flagged_count);
     native_begin(&launch, (struct native_kernel *)object);
@@ -155,7 +162,8 @@ static PyObject *kernel_call(PyObject *object, PyObject *const *args, size_t fla
     Py_RETURN_NONE;
 }
 
-static int launch_with_options(PyObject *object, PyObject *args, PyObject *keywords, aotc_selection *selection) {
+static int launch_with_options(PyObject *object, PyObject *args, PyObject *keywords,
+                               aotc_selection *selection) {
     static char *words[] = {"args", "grid", "stream", "config", "choices", "pdl", "scratch", NULL};
     struct launch launch;
     PyObject *arguments = NULL;
@@ -165,16 +173,16 @@ static int launch_with_options(PyObject *object, PyObject *args, PyObject *keywo
     PyObject *choices = Py_None;
     PyObject *scratch = Py_None;
     int pdl = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|$OOOOpO", words, &arguments, &grid, &stream, &config,
-                                     &choices, &pdl, &scratch)) {
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|$OOOOpO", words, &arguments, &grid, &stream,
+                                     &config, &choices, &pdl, &scratch)) {
         return -1;
     }
     native_begin(&launch, (struct native_kernel *)object);
     launch.flags = pdl ? AOTC_LAUNCH_PDL : 0;
     int result = native_bind_collection(&launch, arguments);
-    if (result == 0 && native_read_stream(&launch, stream) == 0 && native_read_grid(&launch, grid) == 0 &&
-        native_read_config(&launch, config) == 0 && native_read_choices(&launch, choices) == 0 &&
-        native_read_scratch(&launch, scratch) == 0) {
+    if (result == 0 && native_read_stream(&launch, stream) == 0 &&
+        native_read_grid(&launch, grid) == 0 && native_read_config(&launch, config) == 0 &&
+        native_read_choices(&launch, choices) == 0 && native_read_scratch(&launch, scratch) == 0) {
         result = run(&launch, selection);
     } else {
         result = -1;
@@ -208,13 +216,15 @@ static PyObject *kernel_select(PyObject *object, PyObject *args, PyObject *keywo
         return NULL;
     }
     return PyObject_CallMethod(state->describe, "Selection", "I(III)(III)(III)IKIK", chosen.variant,
-                               chosen.grid[0], chosen.grid[1], chosen.grid[2], chosen.block[0], chosen.block[1],
-                               chosen.block[2], chosen.cluster[0], chosen.cluster[1], chosen.cluster[2],
-                               chosen.dynamic_shared_bytes, (unsigned long long)chosen.scratch_bytes,
-                               chosen.scratch_align, (unsigned long long)(uintptr_t)chosen.function);
+                               chosen.grid[0], chosen.grid[1], chosen.grid[2], chosen.block[0],
+                               chosen.block[1], chosen.block[2], chosen.cluster[0],
+                               chosen.cluster[1], chosen.cluster[2], chosen.dynamic_shared_bytes,
+                               (unsigned long long)chosen.scratch_bytes, chosen.scratch_align,
+                               (unsigned long long)(uintptr_t)chosen.function);
 }
 
-/* ---- the object -------------------------------------------------------------------------------- */
+/* ---- the object --------------------------------------------------------------------------------
+ */
 
 static int read_params(struct native_kernel *self) {
     for (uint32_t i = 0; i < self->param_count; ++i) {
@@ -249,9 +259,11 @@ static int read_params(struct native_kernel *self) {
     return 0;
 }
 
-PyObject *native_kernel_new(struct native_state *state, struct native_handle *handle, const aotc_kernel *kernel) {
+PyObject *native_kernel_new(struct native_state *state, struct native_handle *handle,
+                            const aotc_kernel *kernel) {
     aotc_kernel_info info = {.struct_size = (uint32_t)sizeof info};
-    struct native_kernel *self = (struct native_kernel *)state->kernel_type->tp_alloc(state->kernel_type, 0);
+    struct native_kernel *self =
+        (struct native_kernel *)state->kernel_type->tp_alloc(state->kernel_type, 0);
     if (self == NULL) {
         return NULL;
     }
@@ -303,7 +315,8 @@ static PyObject *ask_info(struct native_kernel *self, const char *function) {
         return NULL;
     }
     PyObject *described = import_info(state) < 0 ? NULL : native_describe(self);
-    PyObject *answer = described == NULL ? NULL : PyObject_CallMethod(state->describe, function, "(O)", described);
+    PyObject *answer =
+        described == NULL ? NULL : PyObject_CallMethod(state->describe, function, "(O)", described);
     Py_XDECREF(described);
     return answer;
 }
@@ -322,22 +335,26 @@ static PyObject *kernel_repr(PyObject *object) {
 
 static PyMethodDef kernel_methods[] = {
     {"launch", (PyCFunction)(void (*)(void))kernel_launch, METH_VARARGS | METH_KEYWORDS,
-     "launch($self, args, *, grid=None, stream=None, config=None, choices=None, pdl=False, scratch=None)\n--\n\n"
+     "launch($self, args, *, grid=None, stream=None, config=None, choices=None, pdl=False, "
+     "scratch=None)\n--\n\n"
      "Choose a variant for the arguments and launch it."},
     {"select", (PyCFunction)(void (*)(void))kernel_select, METH_VARARGS | METH_KEYWORDS,
-     "select($self, args, *, grid=None, stream=None, config=None, choices=None, pdl=False, scratch=None)\n--\n\n"
+     "select($self, args, *, grid=None, stream=None, config=None, choices=None, pdl=False, "
+     "scratch=None)\n--\n\n"
      "Say what a launch would do, as a `Selection`."},
     {NULL, NULL, 0, NULL},
 };
 
 static PyMemberDef kernel_members[] = {
-    {"__vectorcalloffset__", T_PYSSIZET, offsetof(struct native_kernel, vectorcall), READONLY, NULL},
+    {"__vectorcalloffset__", T_PYSSIZET, offsetof(struct native_kernel, vectorcall), READONLY,
+     NULL},
     {"name", T_OBJECT_EX, offsetof(struct native_kernel, name), READONLY, "Name of the kernel."},
     {NULL, 0, 0, 0, NULL},
 };
 
 static PyGetSetDef kernel_getters[] = {
-    {"info", kernel_info, NULL, "Params, types, choices, guards, configs and variants, as `KernelInfo`.", NULL},
+    {"info", kernel_info, NULL,
+     "Params, types, choices, guards, configs and variants, as `KernelInfo`.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 

@@ -1,4 +1,5 @@
-/* _native_scalar.c: Python's numbers as scalars of the kernel, and as values of choices and configs.
+/* _native_scalar.c: Python's numbers as scalars of the kernel, and as values of choices and
+ * configs.
  *
  * Nothing is wrapped or cut: a number that the dtype does not hold is an error. Floating values are
  * rounded to nearest, ties to even, once, from the float64 that Python has; what would round to
@@ -10,7 +11,8 @@
 
 #include "_native.h"
 
-/* ---- integers ---------------------------------------------------------------------------------- */
+/* ---- integers ----------------------------------------------------------------------------------
+ */
 
 static const struct {
     int64_t min;
@@ -30,35 +32,44 @@ static const struct {
 static struct aotci_text object_text(PyObject *object) {
     PyObject *type = PyErr_Occurred() ? NULL : PyObject_Repr(object);
     const char *text = type == NULL ? NULL : PyUnicode_AsUTF8(type);
-    const struct aotci_text result = text == NULL ? native_type_text(object) : aotci_text("%.100s", text);
+    const struct aotci_text result =
+        text == NULL ? native_type_text(object) : aotci_text("%.100s", text);
     Py_XDECREF(type);
     PyErr_Clear();
     return result;
 }
 
-static int out_of_range(const struct launch *launch, uint32_t index, uint32_t dtype, PyObject *object) {
+static int out_of_range(const struct launch *launch, uint32_t index, uint32_t dtype,
+                        PyObject *object) {
     PyErr_Clear();
     return native_bad_argument(launch, index,
-                               aotci_text("an %s, %" PRId64 " to %" PRIu64, aotc_dtype_name((aotc_dtype)dtype),
-                                          ranges[dtype].min, ranges[dtype].max).chars,
+                               aotci_text("an %s, %" PRId64 " to %" PRIu64,
+                                          aotc_dtype_name((aotc_dtype)dtype), ranges[dtype].min,
+                                          ranges[dtype].max)
+                                   .chars,
                                object_text(object).chars, NULL);
 }
 
-static int not_a_number(const struct launch *launch, uint32_t index, uint32_t dtype, PyObject *object) {
-    const bool is_tensor = native_tensor_type(launch->state, Py_TYPE(object))->protocol != PROTOCOL_NONE;
+static int not_a_number(const struct launch *launch, uint32_t index, uint32_t dtype,
+                        PyObject *object) {
+    const bool is_tensor =
+        native_tensor_type(launch->state, Py_TYPE(object))->protocol != PROTOCOL_NONE;
     PyErr_Clear();
-    return native_bad_argument(launch, index, aotci_text("a number for %s", aotc_dtype_name((aotc_dtype)dtype)).chars,
-                               native_type_text(object).chars,
-                               is_tensor ? "a tensor's value is on the GPU: pass a number, such as x.item()" : NULL);
+    return native_bad_argument(
+        launch, index, aotci_text("a number for %s", aotc_dtype_name((aotc_dtype)dtype)).chars,
+        native_type_text(object).chars,
+        is_tensor ? "a tensor's value is on the GPU: pass a number, such as x.item()" : NULL);
 }
 
-/* numpy.bool has no __index__, by intent; under both its names it is the one other boolean there is. */
+/* numpy.bool has no __index__, by intent; under both its names it is the one other boolean there
+ * is. */
 static bool is_numpy_bool(PyObject *object) {
     const char *name = Py_TYPE(object)->tp_name;
     return strcmp(name, "numpy.bool") == 0 || strcmp(name, "numpy.bool_") == 0;
 }
 
-static int read_integer(struct launch *launch, uint32_t index, PyObject *object, uint32_t dtype, uint64_t *bits) {
+static int read_integer(struct launch *launch, uint32_t index, PyObject *object, uint32_t dtype,
+                        uint64_t *bits) {
     int overflow = 0;
     PyObject *number = NULL;
     if (PyLong_Check(object)) {
@@ -74,7 +85,8 @@ static int read_integer(struct launch *launch, uint32_t index, PyObject *object,
     }
     const long long value = PyLong_AsLongLongAndOverflow(number, &overflow);
     uint64_t wide = (uint64_t)value;
-    bool fits = overflow == 0 && value >= ranges[dtype].min && (value < 0 || wide <= ranges[dtype].max);
+    bool fits =
+        overflow == 0 && value >= ranges[dtype].min && (value < 0 || wide <= ranges[dtype].max);
     if (overflow > 0 && dtype == AOTC_U64) {
         wide = PyLong_AsUnsignedLongLong(number);
         fits = !PyErr_Occurred();
@@ -84,7 +96,8 @@ static int read_integer(struct launch *launch, uint32_t index, PyObject *object,
     return fits ? 0 : out_of_range(launch, index, dtype, object);
 }
 
-/* ---- floating ---------------------------------------------------------------------------------- */
+/* ---- floating ----------------------------------------------------------------------------------
+ */
 
 struct float_format {
     int mantissa_bits;
@@ -117,12 +130,13 @@ static bool round_to_format(double value, const struct float_format *format, uin
     } else if (magnitude != 0) {
         int exponent = 0;
         (void)frexp(magnitude, &exponent);
-        /* The exponent of the leading bit; below the least normal one the spacing stays as it is. */
+        /* The exponent of the leading bit; below the least normal one the spacing stays as it is.
+         */
         const int least = 1 - format->bias;
         const int scale = exponent - 1 < least ? least : exponent - 1;
         const double steps = rint(ldexp(magnitude, format->mantissa_bits - scale));
-        /* A normal number has its leading bit in `steps`, which is why the exponent counts one less; a
-         * carry out of the mantissa raises the exponent by itself. */
+        /* A normal number has its leading bit in `steps`, which is why the exponent counts one
+         * less; a carry out of the mantissa raises the exponent by itself. */
         result = ((uint64_t)(scale + format->bias - 1) << format->mantissa_bits) + (uint64_t)steps;
         if (scale + format->bias - 1 > 0xFFF || result > format->max_bits) {
             return false;
@@ -132,14 +146,16 @@ static bool round_to_format(double value, const struct float_format *format, uin
     return true;
 }
 
-static int read_float(struct launch *launch, uint32_t index, PyObject *object, uint32_t dtype, uint64_t *bits) {
+static int read_float(struct launch *launch, uint32_t index, PyObject *object, uint32_t dtype,
+                      uint64_t *bits) {
     double value = 0;
     bool fits = true;
     if (PyFloat_CheckExact(object)) {
         value = PyFloat_AS_DOUBLE(object);
     } else if (!PyLong_Check(object) &&
                native_tensor_type(launch->state, Py_TYPE(object))->protocol != PROTOCOL_NONE) {
-        return not_a_number(launch, index, dtype, object); /* __float__ of a tensor would wait for the GPU */
+        return not_a_number(launch, index, dtype,
+                            object); /* __float__ of a tensor would wait for the GPU */
     } else {
         value = PyFloat_AsDouble(object);
         if (value == -1.0 && PyErr_Occurred()) {
@@ -161,9 +177,10 @@ static int read_float(struct launch *launch, uint32_t index, PyObject *object, u
     }
     if (!fits) {
         PyErr_Clear();
-        return native_bad_argument(launch, index,
-                                   aotci_text("a number in the range of %s", aotc_dtype_name((aotc_dtype)dtype)).chars,
-                                   object_text(object).chars, NULL);
+        return native_bad_argument(
+            launch, index,
+            aotci_text("a number in the range of %s", aotc_dtype_name((aotc_dtype)dtype)).chars,
+            object_text(object).chars, NULL);
     }
     return 0;
 }
@@ -189,7 +206,8 @@ int native_read_scalar(struct launch *launch, uint32_t index, PyObject *object, 
                               : read_integer(launch, index, object, dtype, &arg->as.bits);
 }
 
-/* ---- pairs of a value and a dtype --------------------------------------------------------------- */
+/* ---- pairs of a value and a dtype ---------------------------------------------------------------
+ */
 
 static int unknown_dtype(const struct launch *launch, uint32_t index, const char *given) {
     struct aotci_text names = {""};
@@ -201,9 +219,10 @@ static int unknown_dtype(const struct launch *launch, uint32_t index, const char
                                aotci_text("'%s'", given == NULL ? "?" : given).chars, NULL);
 }
 
-int native_split_pair(const struct launch *launch, uint32_t index, PyObject *object, PyObject **value,
-                      uint32_t *dtype) {
-    if (!PyTuple_Check(object) || PyTuple_GET_SIZE(object) != 2 || !PyUnicode_Check(PyTuple_GET_ITEM(object, 1))) {
+int native_split_pair(const struct launch *launch, uint32_t index, PyObject *object,
+                      PyObject **value, uint32_t *dtype) {
+    if (!PyTuple_Check(object) || PyTuple_GET_SIZE(object) != 2 ||
+        !PyUnicode_Check(PyTuple_GET_ITEM(object, 1))) {
         return 0;
     }
     const char *given = PyUnicode_AsUTF8(PyTuple_GET_ITEM(object, 1));
@@ -217,10 +236,11 @@ int native_split_pair(const struct launch *launch, uint32_t index, PyObject *obj
     return unknown_dtype(launch, index, given);
 }
 
-/* ---- values of choices and configs --------------------------------------------------------------- */
+/* ---- values of choices and configs
+ * --------------------------------------------------------------- */
 
-int native_read_value(const struct launch *launch, const char *what, PyObject *name, PyObject *object,
-                      aotc_value *value) {
+int native_read_value(const struct launch *launch, const char *what, PyObject *name,
+                      PyObject *object, aotc_value *value) {
     const char *text = PyUnicode_Check(name) ? PyUnicode_AsUTF8(name) : NULL;
     if (object == Py_None) {
         *value = aotc_null_value(text);

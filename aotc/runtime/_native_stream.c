@@ -1,16 +1,18 @@
 /* _native_stream.c: which stream a launch goes to, and in which context.
  *
- * The stream is what the caller says; otherwise the current stream of the framework whose tensors are
- * passed; otherwise the legacy default stream. The context is that of the stream; for a default stream
- * it is that of the device on which the tensors lie, which need not be the current one. So a launch
- * goes where an operation of the framework would go.
+ * The stream is what the caller says; otherwise the current stream of the framework whose tensors
+ * are passed; otherwise the legacy default stream. The context is that of the stream; for a default
+ * stream it is that of the device on which the tensors lie, which need not be the current one. So a
+ * launch goes where an operation of the framework would go.
  */
 #include "_native.h"
 
 /* CU_STREAM_LEGACY and CU_STREAM_PER_THREAD; like NULL they belong to the current context. */
 enum { STREAM_LEGACY = 1, LAST_SPECIAL_STREAM = 2 };
 
-static struct aotci_text stream_text(uintptr_t stream) { return aotci_text("stream %#zx", (size_t)stream); }
+static struct aotci_text stream_text(uintptr_t stream) {
+    return aotci_text("stream %#zx", (size_t)stream);
+}
 
 /* Read an attribute that may be missing. 1, 0 if there is none, -1 on any other failure. */
 static int read_attribute(PyObject *object, PyObject *name, PyObject **value) {
@@ -25,7 +27,8 @@ static int read_attribute(PyObject *object, PyObject *name, PyObject **value) {
     return 0;
 }
 
-/* The handle in an object's attribute, as a number; NULL without an exception if it is no stream. */
+/* The handle in an object's attribute, as a number; NULL without an exception if it is no stream.
+ */
 static PyObject *stream_handle(struct native_state *state, PyObject *object) {
     PyObject *value = NULL;
     int found = read_attribute(object, state->names.cuda_stream, &value); /* torch */
@@ -35,7 +38,8 @@ static PyObject *stream_handle(struct native_state *state, PyObject *object) {
     if (found != 0) {
         return value;
     }
-    found = read_attribute(object, state->names.cuda_stream_protocol, &value); /* cuda.core and others */
+    found = read_attribute(object, state->names.cuda_stream_protocol,
+                           &value); /* cuda.core and others */
     if (found <= 0) {
         return NULL;
     }
@@ -54,7 +58,8 @@ int native_read_stream(struct launch *launch, PyObject *object) {
     if (object == Py_None) {
         return 0;
     }
-    PyObject *handle = PyIndex_Check(object) ? Py_NewRef(object) : stream_handle(launch->state, object);
+    PyObject *handle =
+        PyIndex_Check(object) ? Py_NewRef(object) : stream_handle(launch->state, object);
     PyObject *number = handle == NULL ? NULL : PyNumber_Index(handle);
     const unsigned long long value = number == NULL ? 0 : PyLong_AsUnsignedLongLong(number);
     Py_XDECREF(handle);
@@ -62,7 +67,8 @@ int native_read_stream(struct launch *launch, PyObject *object) {
     if (number == NULL || PyErr_Occurred()) {
         return NATIVE_FAIL(launch->state, AOTC_ERROR_ARG, .file = launch->kernel->handle->path,
                            .kernel = PyUnicode_AsUTF8(launch->kernel->name), .field = "stream",
-                           .expected = "a handle, or an object with cuda_stream, ptr or __cuda_stream__",
+                           .expected =
+                               "a handle, or an object with cuda_stream, ptr or __cuda_stream__",
                            .got = native_type_text(object).chars);
     }
     launch->has_stream = true;
@@ -88,7 +94,8 @@ int native_vote_stream(struct launch *launch, uint32_t index, uintptr_t stream) 
     }
     const char *first = PyUnicode_AsUTF8(launch->kernel->params[launch->voter].name);
     return native_bad_argument(
-        launch, index, aotci_text("an array of %s, as '%s'", stream_text(launch->stream).chars, first).chars,
+        launch, index,
+        aotci_text("an array of %s, as '%s'", stream_text(launch->stream).chars, first).chars,
         stream_text(stream).chars, "order the streams, and say with stream= where to launch");
 }
 
@@ -102,12 +109,14 @@ int native_note_device(struct launch *launch, uint32_t index, int32_t device) {
         return 0;
     }
     const char *first = PyUnicode_AsUTF8(launch->kernel->params[launch->device_param].name);
-    return native_bad_argument(launch, index,
-                               aotci_text("a tensor on device %d, as '%s'", (int)launch->device, first).chars,
-                               aotci_text("device %d", (int)device).chars, "move one of them");
+    return native_bad_argument(
+        launch, index,
+        aotci_text("a tensor on device %d, as '%s'", (int)launch->device, first).chars,
+        aotci_text("device %d", (int)device).chars, "move one of them");
 }
 
-/* ---- contexts ---------------------------------------------------------------------------------- */
+/* ---- contexts ----------------------------------------------------------------------------------
+ */
 
 static int wrong_device(const struct launch *launch, const char *expected, const char *remedy) {
     return native_bad_argument(launch, launch->device_param, expected,
@@ -115,7 +124,8 @@ static int wrong_device(const struct launch *launch, const char *expected, const
 }
 
 /* Enter the context in which the library is loaded on the tensors' device, or any if none says. */
-static int enter_loaded(const struct launch *launch, const struct aotci_context *first, bool *entered) {
+static int enter_loaded(const struct launch *launch, const struct aotci_context *first,
+                        bool *entered) {
     const struct aotci_driver *driver = &launch->kernel->handle->archive->driver;
     for (const struct aotci_context *context = first; context != NULL; context = context->next) {
         if (launch->device < 0 || context->device == launch->device) {
@@ -130,7 +140,8 @@ static int enter_loaded(const struct launch *launch, const struct aotci_context 
 
 int native_enter(const struct launch *launch, bool *entered) {
     const struct aotc_archive *archive = launch->kernel->handle->archive;
-    const struct aotci_context *first = atomic_load_explicit(&archive->contexts, memory_order_acquire);
+    const struct aotci_context *first =
+        atomic_load_explicit(&archive->contexts, memory_order_acquire);
     const bool is_special = launch->stream <= LAST_SPECIAL_STREAM;
     CUcontext current = NULL;
     if (first == NULL || aotci_is_forked(archive)) {
@@ -139,23 +150,27 @@ int native_enter(const struct launch *launch, bool *entered) {
     if (!is_special && launch->device < 0) {
         return 0;
     }
-    const CUresult result = is_special
-                                ? archive->driver.context_get_current(&current)
-                                : archive->driver.stream_get_context((CUstream)launch->stream, &current);
+    const CUresult result =
+        is_special ? archive->driver.context_get_current(&current)
+                   : archive->driver.stream_get_context((CUstream)launch->stream, &current);
     if (result != CUDA_SUCCESS) {
         return 0; /* as above */
     }
-    /* In CUDA a device is its ordinal. */
-    for (const struct aotci_context *context = first; context != NULL; context = context->next) {
-        if (context->context == current && (launch->device < 0 || context->device == launch->device)) {
-            return 0;
-        }
-        if (context->context == current && !is_special) {
-            return wrong_device(launch, aotci_text("a tensor on device %d, as the stream", context->device).chars,
-                                "use a stream of the tensor's device");
-        }
+    const struct aotci_context *own = first;
+    while (own != NULL && own->context != current) {
+        own = own->next;
     }
-    return is_special && (current == NULL || launch->device >= 0) ? enter_loaded(launch, first, entered) : 0;
+    /* In CUDA a device is its ordinal. */
+    const bool fits = launch->device < 0 || (own != NULL && own->device == launch->device);
+    if (is_special && (current == NULL || !fits)) {
+        return enter_loaded(launch, first, entered);
+    }
+    if (own != NULL && !fits) {
+        return wrong_device(launch,
+                            aotci_text("a tensor on device %d, as the stream", own->device).chars,
+                            "use a stream of the tensor's device");
+    }
+    return 0;
 }
 
 void native_leave(const struct launch *launch) {

@@ -1,15 +1,16 @@
 /* _native_tensor.c: what Python passes as a pointer or a tensor: address, dtype, device, shape.
  *
  * A type is looked at once; what was found is kept in a small table that is asked by identity. The
- * fastest protocol that a type has is used: DLPack's C exchange table (torch since 2.10), methods of
- * torch.Tensor, __cuda_array_interface__, __dlpack__. torch is never imported here: if a tensor of it
- * comes, it is in sys.modules.
+ * fastest protocol that a type has is used: DLPack's C exchange table (torch since 2.10), methods
+ * of torch.Tensor, __cuda_array_interface__, __dlpack__. torch is never imported here: if a tensor
+ * of it comes, it is in sys.modules.
  */
 #include "_native.h"
 
 #include <string.h>
 
-/* ---- types ------------------------------------------------------------------------------------- */
+/* ---- types -------------------------------------------------------------------------------------
+ */
 
 static bool type_has(PyTypeObject *type, PyObject *name) {
     PyObject *attribute = PyObject_GetAttr((PyObject *)type, name);
@@ -23,10 +24,14 @@ static const struct {
     const char *name;
     uint32_t dtype;
 } torch_dtypes[TORCH_DTYPES] = {
-    {"float32", AOTC_FP32}, {"float16", AOTC_FP16},          {"bfloat16", AOTC_BF16},       {"int32", AOTC_I32},
-    {"int64", AOTC_I64},    {"bool", AOTC_I1},               {"int8", AOTC_I8},             {"uint8", AOTC_U8},
-    {"float64", AOTC_FP64}, {"float8_e4m3fn", AOTC_FP8E4NV}, {"float8_e5m2", AOTC_FP8E5},   {"int16", AOTC_I16},
-    {"uint16", AOTC_U16},   {"uint32", AOTC_U32},            {"uint64", AOTC_U64},
+    {"float32", AOTC_FP32},      {"float16", AOTC_FP16},
+    {"bfloat16", AOTC_BF16},     {"int32", AOTC_I32},
+    {"int64", AOTC_I64},         {"bool", AOTC_I1},
+    {"int8", AOTC_I8},           {"uint8", AOTC_U8},
+    {"float64", AOTC_FP64},      {"float8_e4m3fn", AOTC_FP8E4NV},
+    {"float8_e5m2", AOTC_FP8E5}, {"int16", AOTC_I16},
+    {"uint16", AOTC_U16},        {"uint32", AOTC_U32},
+    {"uint64", AOTC_U64},
 };
 
 static PyObject *find_torch(void) {
@@ -63,9 +68,11 @@ static bool open_torch(struct torch_access *access, PyObject *tensor) {
 static bool is_torch(struct native_state *state, PyTypeObject *type) {
     PyObject *tensor = find_torch();
     PyErr_Clear();
-    const bool matches = tensor != NULL && PyType_Check(tensor) && PyType_IsSubtype(type, (PyTypeObject *)tensor);
-    const bool result = matches && (state->torch.tensor == tensor ||
-                                    (state->torch.tensor == NULL && open_torch(&state->torch, tensor)));
+    const bool matches =
+        tensor != NULL && PyType_Check(tensor) && PyType_IsSubtype(type, (PyTypeObject *)tensor);
+    const bool result =
+        matches && (state->torch.tensor == tensor ||
+                    (state->torch.tensor == NULL && open_torch(&state->torch, tensor)));
     PyErr_Clear();
     Py_XDECREF(tensor);
     return result;
@@ -75,16 +82,17 @@ static void classify(struct native_state *state, PyTypeObject *type, struct tens
     const struct native_names *names = &state->names;
     place->exchange = native_find_exchange(state, type);
     place->has_dlpack = type_has(type, names->dlpack) && type_has(type, names->dlpack_device);
-    place->protocol = place->exchange != NULL                           ? PROTOCOL_EXCHANGE
-                      : is_torch(state, type)                           ? PROTOCOL_TORCH
-                      : type_has(type, names->cuda_array_interface)     ? PROTOCOL_CUDA_ARRAY
-                      : place->has_dlpack                               ? PROTOCOL_DLPACK
-                                                                        : PROTOCOL_NONE;
+    place->protocol = place->exchange != NULL                       ? PROTOCOL_EXCHANGE
+                      : is_torch(state, type)                       ? PROTOCOL_TORCH
+                      : type_has(type, names->cuda_array_interface) ? PROTOCOL_CUDA_ARRAY
+                      : place->has_dlpack                           ? PROTOCOL_DLPACK
+                                                                    : PROTOCOL_NONE;
 }
 
 const struct tensor_type *native_tensor_type(struct native_state *state, PyTypeObject *type) {
     /* Two places for each type, so that two types of one launch seldom drive each other out. */
-    const size_t home = (size_t)(((uint64_t)(uintptr_t)type * UINT64_C(0x9E3779B97F4A7C15)) >> 32) % TYPE_PLACES;
+    const size_t home =
+        (size_t)(((uint64_t)(uintptr_t)type * UINT64_C(0x9E3779B97F4A7C15)) >> 32) % TYPE_PLACES;
     struct tensor_type *place = &state->types[home];
     if (place->type == type) {
         return place;
@@ -103,18 +111,21 @@ const struct tensor_type *native_tensor_type(struct native_state *state, PyTypeO
     return place;
 }
 
-/* ---- into the argument ------------------------------------------------------------------------- */
+/* ---- into the argument -------------------------------------------------------------------------
+ */
 
 static struct aotci_text expected_tensor(const struct launch *launch, uint32_t index) {
     const struct kernel_param *param = &launch->kernel->params[index];
-    struct aotci_text text = aotci_text("%s ", param->kind == AOTC_TENSOR ? "a tensor of" : "a pointer to");
+    struct aotci_text text =
+        aotci_text("%s ", param->kind == AOTC_TENSOR ? "a tensor of" : "a pointer to");
     if (param->type_variable < 0) {
         aotci_text_add(&text, "%s", aotc_dtype_name((aotc_dtype)param->dtype));
         return text;
     }
     const struct kernel_variable *variable = &launch->kernel->variables[param->type_variable];
     for (uint32_t i = 0; i < variable->dtype_count; ++i) {
-        aotci_text_add(&text, "%s%s", i == 0 ? "" : " or ", aotc_dtype_name((aotc_dtype)variable->dtypes[i]));
+        aotci_text_add(&text, "%s%s", i == 0 ? "" : " or ",
+                       aotc_dtype_name((aotc_dtype)variable->dtypes[i]));
     }
     return text;
 }
@@ -123,11 +134,13 @@ int native_take_view(struct launch *launch, uint32_t index, const struct tensor_
     const struct kernel_param *param = &launch->kernel->params[index];
     aotc_arg *arg = &launch->args[index];
     if (view->dtype == AOTC_DTYPE_NONE) {
-        return native_bad_argument(launch, index, expected_tensor(launch, index).chars, view->dtype_text.chars,
-                                   "pass (address, dtype) if the kernel reads these bytes as something else");
+        return native_bad_argument(
+            launch, index, expected_tensor(launch, index).chars, view->dtype_text.chars,
+            "pass (address, dtype) if the kernel reads these bytes as something else");
     }
     if (view->is_read_only && (param->access & 2) != 0) {
-        return native_bad_argument(launch, index, "an array that may be written", "a read-only one", NULL);
+        return native_bad_argument(launch, index, "an array that may be written", "a read-only one",
+                                   NULL);
     }
     arg->kind = param->kind;
     arg->dtype = view->dtype;
@@ -141,7 +154,8 @@ int native_take_view(struct launch *launch, uint32_t index, const struct tensor_
 struct tensor_storage *native_take_shape(struct launch *launch, uint32_t index, uint32_t rank) {
     const struct kernel_param *param = &launch->kernel->params[index];
     if (rank != param->rank) {
-        (void)native_bad_argument(launch, index, aotci_text("a tensor of rank %u", (unsigned)param->rank).chars,
+        (void)native_bad_argument(launch, index,
+                                  aotci_text("a tensor of rank %u", (unsigned)param->rank).chars,
                                   aotci_text("rank %u", (unsigned)rank).chars, NULL);
         return NULL;
     }
@@ -160,7 +174,8 @@ void native_contiguous_strides(struct tensor_storage *storage) {
     int64_t stride = 1;
     for (uint32_t i = storage->tensor.rank; i-- > 0;) {
         storage->strides[i] = stride;
-        /* A shape whose product overflows belongs to no memory; wrapping is as good as any answer. */
+        /* A shape whose product overflows belongs to no memory; wrapping is as good as any answer.
+         */
         stride = (int64_t)((uint64_t)stride * (uint64_t)storage->shape[i]);
     }
 }
@@ -182,7 +197,8 @@ static int read_integers(PyObject *tuple, uint32_t count, int64_t *values) {
     return 0;
 }
 
-/* ---- raw pointers ------------------------------------------------------------------------------ */
+/* ---- raw pointers ------------------------------------------------------------------------------
+ */
 
 static int read_address(struct launch *launch, uint32_t index, PyObject *object, uint32_t dtype) {
     aotc_arg *arg = &launch->args[index];
@@ -194,7 +210,8 @@ static int read_address(struct launch *launch, uint32_t index, PyObject *object,
     const unsigned long long address = PyLong_AsUnsignedLongLong(object);
     if (address == (unsigned long long)-1 && PyErr_Occurred()) {
         PyErr_Clear();
-        return native_bad_argument(launch, index, "an address, 0 to 2^64 - 1", "an integer beyond that", NULL);
+        return native_bad_argument(launch, index, "an address, 0 to 2^64 - 1",
+                                   "an integer beyond that", NULL);
     }
     *arg = aotc_pointer((const void *)(uintptr_t)address, (aotc_dtype)dtype);
     if (dtype != AOTC_DTYPE_NONE && param->type_variable >= 0 &&
@@ -206,11 +223,13 @@ static int read_address(struct launch *launch, uint32_t index, PyObject *object,
 
 static int not_a_tensor(const struct launch *launch, uint32_t index, PyObject *object) {
     PyErr_Clear();
-    return native_bad_argument(launch, index, expected_tensor(launch, index).chars, native_type_text(object).chars,
+    return native_bad_argument(launch, index, expected_tensor(launch, index).chars,
+                               native_type_text(object).chars,
                                "pass a GPU tensor, an address, or (address, dtype)");
 }
 
-/* ---- torch without the exchange table ----------------------------------------------------------- */
+/* ---- torch without the exchange table -----------------------------------------------------------
+ */
 
 static int read_torch_view(struct launch *launch, PyObject *object, struct tensor_view *view) {
     const struct torch_access *access = &launch->state->torch;
@@ -246,17 +265,22 @@ static int read_torch_shape(struct launch *launch, uint32_t index, PyObject *obj
     const struct torch_access *access = &launch->state->torch;
     PyObject *shape = PyObject_GetAttr(object, access->shape);
     PyObject *strides = shape == NULL ? NULL : PyObject_CallOneArg(access->stride, object);
-    int result = -1;
+    struct tensor_storage *storage = NULL;
+    bool is_read = false;
     if (strides != NULL && PyTuple_Check(shape)) {
-        struct tensor_storage *storage = native_take_shape(launch, index, (uint32_t)PyTuple_GET_SIZE(shape));
-        result = storage != NULL && read_integers(shape, storage->tensor.rank, storage->shape) == 0 &&
-                         read_integers(strides, storage->tensor.rank, storage->strides) == 0
-                     ? 0
-                     : -1;
+        storage = native_take_shape(launch, index, (uint32_t)PyTuple_GET_SIZE(shape));
+        is_read = storage == NULL ||
+                  (read_integers(shape, storage->tensor.rank, storage->shape) == 0 &&
+                   read_integers(strides, storage->tensor.rank, storage->strides) == 0);
+    } else if (!PyErr_Occurred()) {
+        PyErr_SetString(PyExc_TypeError, "expected a tuple as shape");
     }
     Py_XDECREF(shape);
     Py_XDECREF(strides);
-    return result;
+    if (!is_read) {
+        return native_bad_protocol(launch, index, expected_tensor(launch, index).chars);
+    }
+    return storage == NULL ? -1 : 0;
 }
 
 static int ask_torch_stream(struct launch *launch, uint32_t index, int32_t device) {
@@ -285,13 +309,17 @@ static int read_torch(struct launch *launch, uint32_t index, PyObject *object) {
         return native_bad_argument(launch, index, "a tensor on the GPU", "one in host memory",
                                    "move it, with x.cuda() or x.to(\"cuda\")");
     }
-    if (native_take_view(launch, index, &view) < 0 || ask_torch_stream(launch, index, view.device) < 0) {
+    if (native_take_view(launch, index, &view) < 0 ||
+        ask_torch_stream(launch, index, view.device) < 0) {
         return -1;
     }
-    return launch->kernel->params[index].kind == AOTC_TENSOR ? read_torch_shape(launch, index, object) : 0;
+    return launch->kernel->params[index].kind == AOTC_TENSOR
+               ? read_torch_shape(launch, index, object)
+               : 0;
 }
 
-/* ---- __cuda_array_interface__ -------------------------------------------------------------------- */
+/* ---- __cuda_array_interface__
+ * -------------------------------------------------------------------- */
 
 /* A type string such as "<f4", as a dtype. */
 static uint32_t typestr_dtype(const char *text) {
@@ -313,10 +341,13 @@ static uint32_t typestr_dtype(const char *text) {
     return AOTC_DTYPE_NONE;
 }
 
-static int read_interface_view(const struct native_names *names, PyObject *interface, struct tensor_view *view) {
-    PyObject *data = PyDict_Check(interface) ? PyDict_GetItemWithError(interface, names->data) : NULL;
+static int read_interface_view(const struct native_names *names, PyObject *interface,
+                               struct tensor_view *view) {
+    PyObject *data =
+        PyDict_Check(interface) ? PyDict_GetItemWithError(interface, names->data) : NULL;
     PyObject *typestr = data == NULL ? NULL : PyDict_GetItemWithError(interface, names->typestr);
-    const char *text = typestr == NULL || !PyUnicode_Check(typestr) ? NULL : PyUnicode_AsUTF8(typestr);
+    const char *text =
+        typestr == NULL || !PyUnicode_Check(typestr) ? NULL : PyUnicode_AsUTF8(typestr);
     if (text == NULL || !PyTuple_Check(data) || PyTuple_GET_SIZE(data) != 2) {
         if (!PyErr_Occurred()) {
             PyErr_SetString(PyExc_TypeError, "__cuda_array_interface__ without data or typestr");
@@ -340,7 +371,8 @@ static int read_interface_shape(struct launch *launch, uint32_t index, PyObject 
         PyErr_SetString(PyExc_TypeError, "__cuda_array_interface__ without a shape");
         return native_bad_protocol(launch, index, expected_tensor(launch, index).chars);
     }
-    struct tensor_storage *storage = native_take_shape(launch, index, (uint32_t)PyTuple_GET_SIZE(shape));
+    struct tensor_storage *storage =
+        native_take_shape(launch, index, (uint32_t)PyTuple_GET_SIZE(shape));
     if (storage == NULL) {
         return -1;
     }
@@ -379,10 +411,12 @@ static int read_interface_stream(struct launch *launch, uint32_t index, PyObject
     return native_vote_stream(launch, index, (uintptr_t)handle);
 }
 
-static int read_cuda_array(struct launch *launch, uint32_t index, PyObject *object, bool has_dlpack) {
+static int read_cuda_array(struct launch *launch, uint32_t index, PyObject *object,
+                           bool has_dlpack) {
     struct tensor_view view = {.device = -1};
     PyObject *interface = PyObject_GetAttr(object, launch->state->names.cuda_array_interface);
-    int result = interface == NULL ? -1 : read_interface_view(&launch->state->names, interface, &view);
+    int result =
+        interface == NULL ? -1 : read_interface_view(&launch->state->names, interface, &view);
     if (has_dlpack && (result < 0 || view.dtype == AOTC_DTYPE_NONE)) {
         /* What NumPy has no name for, such as bfloat16, DLPack does. */
         Py_XDECREF(interface);
@@ -406,7 +440,8 @@ static int read_cuda_array(struct launch *launch, uint32_t index, PyObject *obje
     return result;
 }
 
-/* ---- all of them ------------------------------------------------------------------------------- */
+/* ---- all of them -------------------------------------------------------------------------------
+ */
 
 /* Read an address, or (address, dtype); the address may be a number of NumPy's. */
 static int read_number(struct launch *launch, uint32_t index, PyObject *object) {

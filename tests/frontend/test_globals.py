@@ -161,3 +161,53 @@ def test_a_mistake_in_a_global_shows_the_use(sources: Sources) -> None:
     assert error.loc is not None
     assert error.loc.line == 3
     assert "called from" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        ("torch.finfo(torch.float32).max", "3.4028234663852886e+38"),
+        ("torch.finfo(torch.float16).min", "-65504.0"),
+        ("torch.finfo(torch.bfloat16).eps", "0.0078125"),
+        ("torch.iinfo(torch.int32).max", "2147483647"),
+        ("torch.iinfo(torch.int64).min", "-9223372036854775808"),
+        ("torch.iinfo(torch.uint8).max", "255"),
+    ],
+)
+def test_limits_of_types(sources: Sources, expression: str, expected: str) -> None:
+    assert value_of(sources, f"import torch\nX = tl.constexpr({expression})") == expected
+
+
+def test_files_that_import_each_other(sources: Sources) -> None:
+    sources.write("from . import helpers\nfrom .api import *\n", "pkg/__init__.py")
+    sources.write("from pkg import *\nX = tl.constexpr(3)\n", "pkg/helpers.py")
+    sources.write("from .helpers import *\nfrom . import *\nY = tl.constexpr(4)\n", "pkg/api.py")
+    assert value_of(sources, "from pkg import helpers, Y", "helpers.X + Y") == "7"
+    error = sources.error("from pkg import *\n@triton.jit\ndef k():\n    x = Z\n")
+    assert error.message == "Z is not defined"
+
+
+def test_functions_marked_as_constants(sources: Sources) -> None:
+    text = (
+        "@tl.constexpr\ndef wide(dtype):\n"
+        "    if dtype.is_int():\n        return tl.core.get_int_dtype(64, True)\n"
+        "    return tl.float32\n"
+    )
+    assert value_of(sources, text, "wide(tl.int8), wide(tl.float16)") == "int64 fp32"
+
+
+def test_globals_that_functions_rebind_are_not_known(sources: Sources) -> None:
+    text = "X = tl.constexpr(1)\ndef set_x():\n    global X\n    X = tl.constexpr(2)\nset_x()\n"
+    error = sources.error(f"{text}@triton.jit\ndef k():\n    y = X + 1\n")
+    assert "not known without running the file" in error.message
+
+
+def test_the_first_fallback_that_exists_is_taken(sources: Sources) -> None:
+    text = (
+        "try:\n    import nothing\n    shim = nothing.math\n"
+        "except ImportError:\n"
+        "    try:\n        shim = triton.language.extra.libdevice\n"
+        "    except AttributeError:\n        shim = triton.language.no_such\n"
+        "tanh = shim.tanh\n@triton.jit\ndef k(p):\n    tl.store(p, tanh(tl.load(p)))\n"
+    )
+    assert "__nv_tanhf" in sources.text(text, {"p": "*fp32"})

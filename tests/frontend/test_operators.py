@@ -61,6 +61,13 @@ def test_shift_right_keeps_the_type(sources: Sources) -> None:
     assert "tile<16xu32>" in result(sources, "x >> 1", p="u32").split("arith.shr")[1]
 
 
+def test_a_shift_by_too_much_is_remarked_upon(sources: Sources) -> None:
+    text = "@triton.jit\ndef k(n):\n    x = n << 32\n    y = n << 31\n"
+    made = sources.translate(text, {"n": "i32"})
+    assert len(made.remarks) == 1
+    assert made.remarks[0].endswith("5:9: shifting int32 by 32 is undefined: it has 32 bits")
+
+
 def test_pointer_moves_by_unsigned_offsets_without_turning_negative(sources: Sources) -> None:
     text = sources.body("tl.store(p + n, 1.0)", {"p": "*fp32", "n": "u32"}, params="p, n")
     assert "arith.cast(%n) {dtype = i64} : i64" in text

@@ -114,6 +114,13 @@ def test_two_optional_promises_make_four_variants(tmp_path: Path) -> None:
     assert [variant.waived for variant in found.variants[:4]] == [(), ("m",), ("n",), ("n", "m")]
 
 
+def test_promises_together_make_two_variants(tmp_path: Path) -> None:
+    body = 'guards = "together"\n' + _SIGNATURE.replace('"i32=1"', '"i64:16?"') + _BLOCK
+    found = _expand(tmp_path, body)
+    assert [variant.waived for variant in found.variants[:2]] == [(), ("n", "m")]
+    assert len(found.variants) == 4
+
+
 def test_where_filters_configs(tmp_path: Path) -> None:
     body = 'where = "BLOCK * num_warps <= 512"\n' + _SIGNATURE
     body += "[kernel.configs]\nBLOCK = [64, 128]\nnum_warps = [4, 8]\n"

@@ -230,8 +230,8 @@ torch = ModuleType("torch")
 """A torch from before the exchange table, with what the loader asks of it."""
 
 torch._C = ModuleType("torch._C")  # type: ignore[attr-defined]
-torch._C.current = 0
-torch._C._cuda_getCurrentRawStream = lambda device: torch._C.current + device
+torch._C.current = {}  # stream by device
+torch._C._cuda_getCurrentRawStream = lambda device: torch._C.current.get(device, 0)
 for _name in ("float32", "float16", "bfloat16", "int32", "int64", "bool", "int8", "uint8",
               "complex64", "float8_e4m3fn", "float8_e5m2"):  # fmt: skip
     setattr(torch, _name, _TorchDtype(_name))

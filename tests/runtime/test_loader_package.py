@@ -1,0 +1,90 @@
+"""The two distributions that hold the loader: their lists of sources, and the lean one's contents."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+import tomli
+
+ROOT = Path(__file__).resolve().parents[2]
+LEAN = ROOT / "runtime_c" / "python"
+
+
+def _extension(project: Path) -> dict[str, list[str]]:
+    settings = tomli.loads((project / "pyproject.toml").read_text())
+    (extension,) = settings["tool"]["setuptools"]["ext-modules"]
+    assert extension["name"] == "aotc.runtime._native"
+    return extension
+
+
+def _files(*patterns: str) -> list[str]:
+    return sorted(str(path.relative_to(ROOT)) for pattern in patterns for path in ROOT.glob(pattern))
+
+
+@pytest.mark.parametrize("project", [ROOT, LEAN])
+def test_the_extension_lists_all_its_files(project: Path) -> None:
+    """A list, because setuptools takes no pattern there; a file that is forgotten fails here."""
+    extension = _extension(project)
+    assert sorted(extension["sources"]) == _files("aotc/runtime/*.c", "runtime_c/src/*.c")
+    assert sorted(extension["depends"]) == _files(
+        "aotc/runtime/*.h", "runtime_c/src/*.h", "runtime_c/include/aotc/aotc.h"
+    )
+    for path in (*extension["sources"], *extension["depends"]):
+        assert (project / path).resolve() == ROOT / path
+
+
+def test_both_build_the_extension_in_the_same_way() -> None:
+    assert _extension(ROOT) == _extension(LEAN)
+
+
+def _has_setuptools() -> bool:
+    """Say whether the build needs no environment of its own, and so no network."""
+    try:
+        return int(importlib.metadata.version("setuptools").split(".")[0]) >= 77
+    except importlib.metadata.PackageNotFoundError:
+        return False
+
+
+def test_the_lean_wheel_holds_the_loader_alone(tmp_path: Path) -> None:
+    """Built as a user builds it, from a copy of the sources in place."""
+    copy = tmp_path / "repository"
+    for folder in ("aotc/runtime", "runtime_c/src", "runtime_c/include", "runtime_c/python"):
+        skipped = shutil.ignore_patterns("*.so", "__pycache__", "build", "*.egg-info")
+        shutil.copytree(ROOT / folder, copy / folder, symlinks=True, ignore=skipped)
+    for file in ("aotc/__init__.py", "aotc/py.typed"):
+        shutil.copy(ROOT / file, copy / file)
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir"]
+    if _has_setuptools():
+        command.insert(4, "--no-build-isolation")
+    result = subprocess.run(
+        [*command, str(tmp_path), str(copy / "runtime_c" / "python")],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    (wheel,) = tmp_path.glob("aotc_runtime-*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = [name for name in archive.namelist() if ".dist-info/" not in name]
+        (metadata,) = (name for name in archive.namelist() if name.endswith("/METADATA"))
+        lines = archive.read(metadata).decode().splitlines()
+    compiled = [name for name in names if name.endswith(".so")]
+    assert len(compiled) == 1
+    assert sorted(set(names) - set(compiled)) == [
+        "aotc/__init__.py",
+        "aotc/py.typed",
+        "aotc/runtime/__init__.py",
+        "aotc/runtime/_native.pyi",
+        "aotc/runtime/errors.py",
+        "aotc/runtime/info.py",
+        "aotc/runtime/library.py",
+    ]
+    needs = [line for line in lines if line.startswith("Requires-Dist:")]
+    assert needs == ["Requires-Dist: zstandard>=0.22"]
