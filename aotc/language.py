@@ -8,7 +8,7 @@ an ordinary function that nothing calls, and calling one of these functions says
 docs/language.md tells what kernels may contain and how they behave.
 """
 
-# ruff: noqa: A001, A002, ARG001, ARG002, FBT001, FBT002, PLR0917
+# ruff: noqa: A001, A002, ARG001, ARG002, FBT001, FBT002
 # The names, parameters and defaults are Triton's, and no function here looks at its arguments.
 
 from __future__ import annotations

@@ -7,8 +7,7 @@
 
 #include <string.h>
 
-/* ---- errors ------------------------------------------------------------------------------------
- */
+/* ---- errors --------------------------------------------------------------------------------- */
 
 PyObject *native_take_exception(void) {
 #if PY_VERSION_HEX >= 0x030C0000
@@ -67,8 +66,7 @@ int native_fail(struct native_state *state, aotc_status status, const struct aot
     return native_raise(state, &error);
 }
 
-/* ---- state -------------------------------------------------------------------------------------
- */
+/* ---- state ---------------------------------------------------------------------------------- */
 
 static int intern_names(struct native_names *names) {
     const struct {

@@ -6,6 +6,8 @@
  *     _native_bind.c      which word of a call is which argument, choice or option
  *     _native_describe.c  what is in a kernel, as tuples
  *     _native_tensor.c    pointers and shapes of what the caller passes as a tensor
+ *     _native_torch.c     the same for torch before it had the C exchange table
+ *     _native_cuda_array.c  the same for __cuda_array_interface__
  *     _native_dlpack.c    the same for DLPack: capsules and the C exchange table
  *     _native_scalar.c    numbers, and the values of choices and configs
  *     _native_stream.c    streams, and the context that a launch is for
@@ -30,8 +32,7 @@
 #include "error.h"
 #include "load.h"
 
-/* ---- the module -------------------------------------------------------------------------------
- */
+/* ---- the module ----------------------------------------------------------------------------- */
 
 enum protocol {
     PROTOCOL_NONE = 0,   /* not a tensor */
@@ -96,8 +97,7 @@ int native_fail(struct native_state *state, aotc_status status, const struct aot
 #define NATIVE_FAIL(state, status, ...)                                                            \
     native_fail((state), (status), &(struct aotci_detail){__VA_ARGS__})
 
-/* ---- archives and kernels ----------------------------------------------------------------------
- */
+/* ---- archives and kernels ------------------------------------------------------------------- */
 
 /* An open archive, shared by its Archive and Kernels and counted under Python's lock. */
 struct native_handle {
@@ -147,8 +147,7 @@ PyObject *native_kernel_new(struct native_state *state, struct native_handle *ha
 /* What a kernel is, as nested tuples (_native_describe.c). */
 PyObject *native_describe(const struct native_kernel *self);
 
-/* ---- a launch ----------------------------------------------------------------------------------
- */
+/* ---- a launch ------------------------------------------------------------------------------- */
 
 /* An argument of kind TENSOR: what the C library is given, and where its shape lies. */
 struct tensor_storage {
@@ -217,8 +216,7 @@ int native_bad_protocol(const struct launch *launch, uint32_t index, const char 
 /* "int", "torch.Tensor": the type of an object, for messages. */
 struct aotci_text native_type_text(PyObject *object);
 
-/* ---- tensors -----------------------------------------------------------------------------------
- */
+/* ---- tensors -------------------------------------------------------------------------------- */
 
 /* What a tensor says of itself. */
 struct tensor_view {
@@ -234,6 +232,17 @@ const struct tensor_type *native_tensor_type(struct native_state *state, PyTypeO
 
 /* Read an argument of kind POINTER or TENSOR, or defer it if it needs the stream. 0 or -1. */
 int native_read_tensor(struct launch *launch, uint32_t index, PyObject *object);
+
+/* Say whether a type is torch.Tensor or derived from it, in a torch that is imported. */
+bool native_is_torch(struct native_state *state, PyTypeObject *type);
+
+/* Read an argument that is a tensor of torch. 0 or -1. */
+int native_read_torch(struct launch *launch, uint32_t index, PyObject *object);
+
+/* Read an argument through __cuda_array_interface__; if that cannot tell its dtype and there is
+ * DLPack, defer it. 0 or -1. */
+int native_read_cuda_array(struct launch *launch, uint32_t index, PyObject *object,
+                           bool has_dlpack);
 
 /* Read an argument through __dlpack__, in `launch->stream`. 0 or -1. */
 int native_read_dlpack(struct launch *launch, uint32_t index, PyObject *object);
@@ -252,11 +261,16 @@ int native_take_view(struct launch *launch, uint32_t index, const struct tensor_
  * `rank` is not the param's. */
 struct tensor_storage *native_take_shape(struct launch *launch, uint32_t index, uint32_t rank);
 
+/* Read a tuple of `count` integers; a Python exception on failure. 0 or -1. */
+int native_read_integers(PyObject *tuple, uint32_t count, int64_t *values);
+
+/* What an argument must be, for messages: "a pointer to fp16 or bf16". */
+struct aotci_text native_expected_tensor(const struct launch *launch, uint32_t index);
+
 /* Fill in the strides of a tensor without gaps, in elements. */
 void native_contiguous_strides(struct tensor_storage *storage);
 
-/* ---- scalars, values, dtypes -------------------------------------------------------------------
- */
+/* ---- scalars, values, dtypes ---------------------------------------------------------------- */
 
 /* Read a number as a scalar of a dtype. 0 or -1. */
 int native_read_scalar(struct launch *launch, uint32_t index, PyObject *object, uint32_t dtype);
@@ -270,8 +284,7 @@ int native_split_pair(const struct launch *launch, uint32_t index, PyObject *obj
 int native_read_value(const struct launch *launch, const char *what, PyObject *name,
                       PyObject *object, aotc_value *value);
 
-/* ---- streams and contexts ----------------------------------------------------------------------
- */
+/* ---- streams and contexts ------------------------------------------------------------------- */
 
 /* Read the stream that the caller passes: a number or an object. 0 or -1. */
 int native_read_stream(struct launch *launch, PyObject *object);

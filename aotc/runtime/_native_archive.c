@@ -14,8 +14,7 @@ struct native_archive {
     PyObject *kernels; /* name -> Kernel, those that were asked for */
 };
 
-/* ---- handles -----------------------------------------------------------------------------------
- */
+/* ---- handles -------------------------------------------------------------------------------- */
 
 /* Decode a blob with the Python function. An exception stays set: it becomes the cause of the
  * error. */
@@ -75,8 +74,7 @@ static struct native_handle *handle_new(PyObject *decompress_function, const cha
     return handle;
 }
 
-/* ---- opening -----------------------------------------------------------------------------------
- */
+/* ---- opening -------------------------------------------------------------------------------- */
 
 static int open_file(struct native_archive *self, const char *path,
                      const aotc_open_options *options) {
@@ -188,8 +186,7 @@ static int archive_clear(PyObject *object) {
     return 0;
 }
 
-/* ---- use ---------------------------------------------------------------------------------------
- */
+/* ---- use ------------------------------------------------------------------------------------ */
 
 static int check_open(const struct native_archive *self) {
     if (self->handle->archive != NULL && self->kernels != NULL) {

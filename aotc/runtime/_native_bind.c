@@ -8,8 +8,7 @@
 
 #include "_native.h"
 
-/* ---- binding -----------------------------------------------------------------------------------
- */
+/* ---- binding -------------------------------------------------------------------------------- */
 
 void native_begin(struct launch *launch, struct native_kernel *kernel) {
     memset(launch, 0, offsetof(struct launch, objects));
@@ -146,8 +145,7 @@ static int unknown_keyword(const struct launch *launch, PyObject *name, bool wit
                        .got = name_text(name).chars);
 }
 
-/* ---- options -----------------------------------------------------------------------------------
- */
+/* ---- options -------------------------------------------------------------------------------- */
 
 int native_read_grid(struct launch *launch, PyObject *object) {
     PyObject *items = NULL;

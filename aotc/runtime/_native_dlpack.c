@@ -9,8 +9,7 @@
 
 #include <string.h>
 
-/* ---- what a DLTensor says -----------------------------------------------------------------------
- */
+/* ---- what a DLTensor says ------------------------------------------------------------------- */
 
 static uint32_t dl_dtype(const struct dl_tensor *tensor) {
     static const struct {

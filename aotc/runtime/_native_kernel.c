@@ -13,8 +13,7 @@
 #include <string.h>
 #include <structmember.h>
 
-/* ---- converting --------------------------------------------------------------------------------
- */
+/* ---- converting ----------------------------------------------------------------------------- */
 
 static int missing_argument(const struct launch *launch, uint32_t index) {
     uint32_t given = 0;
@@ -91,8 +90,7 @@ static int convert(struct launch *launch) {
     return launch->is_deferred ? convert_deferred(launch) : 0;
 }
 
-/* ---- launching ---------------------------------------------------------------------------------
- */
+/* ---- launching ------------------------------------------------------------------------------ */
 
 static int closed(const struct native_kernel *kernel) {
     return NATIVE_FAIL(kernel->state, AOTC_ERROR_STATE, .file = kernel->handle->path,
@@ -223,8 +221,7 @@ static PyObject *kernel_select(PyObject *object, PyObject *args, PyObject *keywo
                                (unsigned long long)(uintptr_t)chosen.function);
 }
 
-/* ---- the object --------------------------------------------------------------------------------
- */
+/* ---- the object ----------------------------------------------------------------------------- */
 
 static int read_params(struct native_kernel *self) {
     for (uint32_t i = 0; i < self->param_count; ++i) {

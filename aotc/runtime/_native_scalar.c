@@ -11,8 +11,7 @@
 
 #include "_native.h"
 
-/* ---- integers ----------------------------------------------------------------------------------
- */
+/* ---- integers ------------------------------------------------------------------------------- */
 
 static const struct {
     int64_t min;
@@ -96,8 +95,7 @@ static int read_integer(struct launch *launch, uint32_t index, PyObject *object,
     return fits ? 0 : out_of_range(launch, index, dtype, object);
 }
 
-/* ---- floating ----------------------------------------------------------------------------------
- */
+/* ---- floating ------------------------------------------------------------------------------- */
 
 struct float_format {
     int mantissa_bits;
@@ -206,8 +204,7 @@ int native_read_scalar(struct launch *launch, uint32_t index, PyObject *object, 
                               : read_integer(launch, index, object, dtype, &arg->as.bits);
 }
 
-/* ---- pairs of a value and a dtype ---------------------------------------------------------------
- */
+/* ---- pairs of a value and a dtype ----------------------------------------------------------- */
 
 static int unknown_dtype(const struct launch *launch, uint32_t index, const char *given) {
     struct aotci_text names = {""};

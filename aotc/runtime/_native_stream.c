@@ -27,8 +27,7 @@ static int read_attribute(PyObject *object, PyObject *name, PyObject **value) {
     return 0;
 }
 
-/* The handle in an object's attribute, as a number; NULL without an exception if it is no stream.
- */
+/* The handle that an object has as a stream; NULL without an exception if it is none. */
 static PyObject *stream_handle(struct native_state *state, PyObject *object) {
     PyObject *value = NULL;
     int found = read_attribute(object, state->names.cuda_stream, &value); /* torch */
@@ -38,8 +37,8 @@ static PyObject *stream_handle(struct native_state *state, PyObject *object) {
     if (found != 0) {
         return value;
     }
-    found = read_attribute(object, state->names.cuda_stream_protocol,
-                           &value); /* cuda.core and others */
+    /* cuda.core and others. */
+    found = read_attribute(object, state->names.cuda_stream_protocol, &value);
     if (found <= 0) {
         return NULL;
     }
@@ -115,8 +114,7 @@ int native_note_device(struct launch *launch, uint32_t index, int32_t device) {
         aotci_text("device %d", (int)device).chars, "move one of them");
 }
 
-/* ---- contexts ----------------------------------------------------------------------------------
- */
+/* ---- contexts ------------------------------------------------------------------------------- */
 
 static int wrong_device(const struct launch *launch, const char *expected, const char *remedy) {
     return native_bad_argument(launch, launch->device_param, expected,

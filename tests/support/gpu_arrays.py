@@ -113,8 +113,8 @@ def fill(tensor: DLTensor, content: Content) -> list[object]:
     tensor.code, tensor.bits = _DL_DTYPES[content.dtype]
     tensor.lanes = content.lanes
     tensor.shape = ctypes.cast(shape, ctypes.POINTER(ctypes.c_int64))
-    if content.strides is not None:
-        tensor.strides = ctypes.cast(strides, ctypes.POINTER(ctypes.c_int64))
+    pointer = ctypes.POINTER(ctypes.c_int64)
+    tensor.strides = pointer() if content.strides is None else ctypes.cast(strides, pointer)
     tensor.byte_offset = content.byte_offset
     return [shape, strides]
 

@@ -1,0 +1,131 @@
+/* _native_cuda_array.c: arrays with __cuda_array_interface__, version 2 or 3: CuPy, Numba and
+ * others.
+ *
+ * The interface names the stream on which the contents become ready; nothing is synchronised here,
+ * the launch goes to that stream. It names no device, and NumPy's types, without bfloat16 and
+ * float8.
+ *
+ * Source: Numba's documentation, CUDA Array Interface (Version 3).
+ */
+#include "_native.h"
+
+#include <string.h>
+
+/* A type string such as "<f4", as a dtype. */
+static uint32_t typestr_dtype(const char *text) {
+    static const struct {
+        char kind;
+        char bytes;
+        uint32_t dtype;
+    } table[] = {
+        {'f', '2', AOTC_FP16}, {'f', '4', AOTC_FP32}, {'f', '8', AOTC_FP64}, {'i', '1', AOTC_I8},
+        {'i', '2', AOTC_I16},  {'i', '4', AOTC_I32},  {'i', '8', AOTC_I64},  {'u', '1', AOTC_U8},
+        {'u', '2', AOTC_U16},  {'u', '4', AOTC_U32},  {'u', '8', AOTC_U64},  {'b', '1', AOTC_I1},
+    };
+    const bool is_native = text[0] == '<' || text[0] == '|' || text[0] == '=';
+    for (size_t i = 0; is_native && i < sizeof table / sizeof *table; ++i) {
+        if (text[1] == table[i].kind && text[2] == table[i].bytes && text[3] == '\0') {
+            return table[i].dtype;
+        }
+    }
+    return AOTC_DTYPE_NONE;
+}
+
+static int read_interface_view(const struct native_names *names, PyObject *interface,
+                               struct tensor_view *view) {
+    PyObject *data =
+        PyDict_Check(interface) ? PyDict_GetItemWithError(interface, names->data) : NULL;
+    PyObject *typestr = data == NULL ? NULL : PyDict_GetItemWithError(interface, names->typestr);
+    const char *text =
+        typestr == NULL || !PyUnicode_Check(typestr) ? NULL : PyUnicode_AsUTF8(typestr);
+    if (text == NULL || !PyTuple_Check(data) || PyTuple_GET_SIZE(data) != 2) {
+        if (!PyErr_Occurred()) {
+            PyErr_SetString(PyExc_TypeError, "__cuda_array_interface__ without data or typestr");
+        }
+        return -1;
+    }
+    /* None stands for the address of an empty array in old versions. */
+    PyObject *address = PyTuple_GET_ITEM(data, 0);
+    view->address = address == Py_None ? 0 : PyLong_AsUnsignedLongLong(address);
+    view->is_read_only = PyObject_IsTrue(PyTuple_GET_ITEM(data, 1)) == 1;
+    view->dtype = strlen(text) >= 3 ? typestr_dtype(text) : AOTC_DTYPE_NONE;
+    view->dtype_text = aotci_text("type string %.50s", text);
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+static int read_interface_shape(struct launch *launch, uint32_t index, PyObject *interface) {
+    const struct native_names *names = &launch->state->names;
+    PyObject *shape = PyDict_GetItemWithError(interface, names->shape);
+    PyObject *strides = PyDict_GetItemWithError(interface, names->strides);
+    if (shape == NULL || !PyTuple_Check(shape)) {
+        PyErr_SetString(PyExc_TypeError, "__cuda_array_interface__ without a shape");
+        return native_bad_protocol(launch, index, native_expected_tensor(launch, index).chars);
+    }
+    struct tensor_storage *storage =
+        native_take_shape(launch, index, (uint32_t)PyTuple_GET_SIZE(shape));
+    if (storage == NULL) {
+        return -1;
+    }
+    const int64_t element_bytes = (int64_t)aotc_dtype_bytes((aotc_dtype)launch->args[index].dtype);
+    const bool has_strides = strides != NULL && strides != Py_None;
+    int result = native_read_integers(shape, storage->tensor.rank, storage->shape);
+    if (result == 0 && has_strides) {
+        result = native_read_integers(strides, storage->tensor.rank, storage->strides);
+    }
+    if (result < 0) {
+        return native_bad_protocol(launch, index, native_expected_tensor(launch, index).chars);
+    }
+    if (!has_strides) {
+        native_contiguous_strides(storage);
+        return 0;
+    }
+    for (uint32_t i = 0; i < storage->tensor.rank; ++i) {
+        if (storage->strides[i] % element_bytes != 0) {
+            return native_bad_argument(launch, index, "strides of whole elements", "others", NULL);
+        }
+        storage->strides[i] /= element_bytes;
+    }
+    return 0;
+}
+
+/* The stream on which the array's contents become ready: None says nothing. */
+static int read_interface_stream(struct launch *launch, uint32_t index, PyObject *interface) {
+    PyObject *stream = PyDict_GetItemWithError(interface, launch->state->names.stream);
+    if (stream == NULL || stream == Py_None) {
+        return PyErr_Occurred() ? -1 : 0;
+    }
+    const unsigned long long handle = PyLong_AsUnsignedLongLong(stream);
+    if (PyErr_Occurred()) {
+        return native_bad_protocol(launch, index, "an array whose stream is a number");
+    }
+    return native_vote_stream(launch, index, (uintptr_t)handle);
+}
+
+int native_read_cuda_array(struct launch *launch, uint32_t index, PyObject *object,
+                           bool has_dlpack) {
+    struct tensor_view view = {.device = -1};
+    PyObject *interface = PyObject_GetAttr(object, launch->state->names.cuda_array_interface);
+    int result =
+        interface == NULL ? -1 : read_interface_view(&launch->state->names, interface, &view);
+    if (has_dlpack && (result < 0 || view.dtype == AOTC_DTYPE_NONE)) {
+        /* What NumPy has no name for, such as bfloat16, DLPack does. */
+        Py_XDECREF(interface);
+        PyErr_Clear();
+        launch->args[index].kind = 0;
+        launch->is_deferred = true;
+        return 0;
+    }
+    if (result < 0) {
+        result = native_bad_protocol(launch, index, native_expected_tensor(launch, index).chars);
+    } else {
+        result = native_take_view(launch, index, &view);
+    }
+    if (result == 0 && launch->kernel->params[index].kind == AOTC_TENSOR) {
+        result = read_interface_shape(launch, index, interface);
+    }
+    if (result == 0) {
+        result = read_interface_stream(launch, index, interface);
+    }
+    Py_XDECREF(interface);
+    return result;
+}
