@@ -34,7 +34,8 @@ class CompileRequest:
 
     `signature` gives each run-time argument its concrete type string ("*bf16:16", "i32", "i32=1",
     "fp32"), `constants` each constexpr its value: int, float, bool, str, None or a dtype's name.
-    `maxnreg` of None leaves the registers a thread may use to ptxas.
+    `maxnreg` of None leaves the registers a thread may use to ptxas; `debug` keeps
+    `tl.device_assert` and `assert`, which are dropped otherwise, as Triton does.
     """
 
     source: str
@@ -46,6 +47,7 @@ class CompileRequest:
     num_stages: int = 3
     num_ctas: int = 1
     maxnreg: int | None = None
+    debug: bool = False
 
 
 @dataclass(frozen=True)
@@ -147,6 +149,7 @@ def compile_kernel(
         dict(request.constants),
         num_warps=request.num_warps,
         target=request.target,
+        debug=request.debug,
     )
     timings.lap("frontend")
     kernel = translation.kernel
@@ -162,9 +165,7 @@ def compile_kernel(
     timings.lap("lower")
     ptx = backend.emit_ptx(lowered.llvm_ir, target)
     timings.lap("llvm")
-    assembly = backend.assemble(
-        ptx, target, maxnreg=kernel.maxnreg, timeout_seconds=_PTXAS_TIMEOUT_SECONDS
-    )
+    assembly = backend.assemble(ptx, target, timeout_seconds=_PTXAS_TIMEOUT_SECONDS)
     timings.lap("ptxas")
     metadata = Metadata(
         name=request.kernel,
@@ -182,8 +183,8 @@ def compile_kernel(
             ParamSlot(slot.name, slot.type, slot.offset_bytes, slot.size_bytes)
             for slot in lowered.params
         ),
-        remarks=(*translation.remarks, *schedule.remarks),
-        ptxas_warnings=tuple(assembly.warnings),
+        remarks=(*translation.remarks, *translation.prints, *schedule.remarks),
+        ptxas_warnings=assembly.warnings,
         source_files=translation.source_files,
     )
     asm |= {"llvm": lowered.llvm_ir, "ptx": ptx}
@@ -211,6 +212,7 @@ def compile(  # noqa: A001 - the name users expect, as re.compile
     num_stages: int = 3,
     num_ctas: int = 1,
     maxnreg: int | None = None,
+    debug: bool = False,
 ) -> CompiledKernel:
     """Compile a kernel, given as "path/to/source.py:name" or as the Python function itself.
 
@@ -227,6 +229,7 @@ def compile(  # noqa: A001 - the name users expect, as re.compile
         num_stages,
         num_ctas,
         maxnreg,
+        debug,
     )
     return compile_kernel(request, keep_asm=True)
 

@@ -6,6 +6,7 @@ translations with the same files and arguments give the same IR, op for op.
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -50,13 +51,14 @@ def translate(
     *,
     num_warps: int = 4,
     target: str = "sm_90a",
-    debug: bool = True,
+    debug: bool = False,
 ) -> Translation:
     """Translate the function `kernel` of the file `source` into tile IR.
 
     `signature` gives the types of run-time arguments (`"*fp16:16"`, `"i32"`, `"i32=1"`),
     `constants` the values of the others; `kernel` may be dotted, for a method or a nested
-    function. Without `debug`, assertions in the kernel are checked for types and dropped.
+    function. Without `debug`, here or as `@triton.jit(debug=True)`, assertions in the kernel are
+    checked for types and dropped, as Triton does.
 
     Raises: CompileError for any mistake in the source or in the arguments.
     """
@@ -73,7 +75,7 @@ def translate(
             def call(callee: Operand, args: Sequence[Operand]) -> Operand:
                 return call_operand(program, callee, args, {})
 
-            program.emit = Emitter(body, call, debug=debug)
+            program.emit = Emitter(body, call, debug=debug or _asks_for_debug(function))
             values: dict[str, Operand] = dict(arguments.constants)
             values |= {
                 info.name: arg for info, arg in zip(arguments.params, body.args, strict=True)
@@ -83,6 +85,15 @@ def translate(
             made = Kernel(name, arguments.params, body, num_warps=num_warps, loc=where)
     files = tuple((path, one.digest) for path, one in module.files.items())
     return Translation(made, files, tuple(program.emit.remarks), tuple(program.emit.prints))
+
+
+def _asks_for_debug(function: Function) -> bool:
+    """Return whether the kernel is decorated with `@triton.jit(debug=True)`."""
+    call = decorator_call(function.node, "jit")
+    return call is not None and any(
+        one.arg == "debug" and isinstance(one.value, ast.Constant) and one.value.value is True
+        for one in call.keywords
+    )
 
 
 def _run(program: Program, frame: Frame, function: Function) -> None:

@@ -46,7 +46,7 @@ def test_static_print(sources: Sources) -> None:
 def test_assertions_run(sources: Sources) -> None:
     made = sources.translate(
         """
-        @triton.jit
+        @triton.jit(debug=True)
         def k(n):
             x = tl.arange(0, 8)
             tl.device_assert(x < n, "too far", mask=x < 4)

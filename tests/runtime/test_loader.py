@@ -30,7 +30,7 @@ from aotc.runtime import (
     VersionError,
 )
 from aotc.runtime import errors as error_module
-from tests.support.fake_gpu import AMPERE, HOPPER, FakeGpu
+from tests.support.fake_gpu import AMPERE, HOPPER, ROOT, FakeGpu
 
 Load = Callable[..., Library]
 
@@ -304,7 +304,7 @@ def test_missing_zstandard_says_what_to_install(
 
 
 def test_every_status_of_the_c_library_has_a_class() -> None:
-    header = (Path(__file__).parents[2] / "runtime_c/include/aotc/aotc.h").read_text()
+    header = (ROOT / "runtime_c/include/aotc/aotc.h").read_text()
     statuses = re.findall(r"^ +AOTC_ERROR_(\w+) = (\d+)", header, re.MULTILINE)
     numbers = {int(number): name for name, number in statuses}
     classes = error_module._BY_NUMBER
@@ -389,7 +389,7 @@ assert not heavy & set(sys.modules), heavy & set(sys.modules)
 
 
 def test_import_is_light() -> None:
-    subprocess.run([sys.executable, "-I", "-c", _IMPORT], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", _IMPORT], check=True, timeout=60, cwd=ROOT)
 
 
 def test_loading_and_dropping_leaks_nothing(gpu: FakeGpu, archives: Path) -> None:
