@@ -357,7 +357,7 @@ def dump(
     debug: bool,  # noqa: ARG001 - read by `run`
 ) -> int:
     """Print one stage of the compile of a kernel."""
-    from aotc.compiler import compile_kernel  # noqa: PLC0415 - start-up time
+    from aotc.compiler import stage_text  # noqa: PLC0415 - start-up time
     from aotc.package.dump import find_request  # noqa: PLC0415
     from aotc.target import parse  # noqa: PLC0415
 
@@ -368,7 +368,7 @@ def dump(
             raise click.BadParameter(f"expected NAME=VALUE, got {setting!r}", param_hint="--set")
         values[name.strip()] = value.strip()
     request = find_request(kernel, parse(target) if target else None, values)
-    text = compile_kernel(request, keep_asm=True).asm[stage]
+    text = stage_text(request, stage)
     click.echo(text, nl=not text.endswith("\n"))
     return EXIT_DONE
 

@@ -202,6 +202,59 @@ def _check_fits(kernel: Kernel, request: CompileRequest) -> None:
         )
 
 
+def stage_text(request: CompileRequest, stage: str) -> str:
+    """Return the text of one stage, running no later one. Raises: as `compile_kernel`."""
+    from aotc import frontend  # noqa: PLC0415
+
+    translation = frontend.translate(
+        request.source,
+        request.kernel,
+        dict(request.signature),
+        dict(request.constants),
+        num_warps=request.num_warps,
+        target=request.target,
+        debug=request.debug,
+    )
+    return _advance(translation.kernel, "tile", stage, request)
+
+
+def continue_from(stage: str, text: str, wanted: str, request: CompileRequest) -> str:
+    """Return the text of stage `wanted`, made from `text`, the text of an earlier stage.
+
+    Of `request`, only the target and the configuration count.
+
+    Raises: IRError if the text cannot be read.
+    """
+    from aotc.ir.text import parse_kernel  # noqa: PLC0415
+
+    return _advance(
+        parse_kernel(text) if stage in ("tile", "gpu") else text, stage, wanted, request
+    )
+
+
+def _advance(state: Kernel | str, stage: str, wanted: str, request: CompileRequest) -> str:
+    """Run the stages after `stage` up to `wanted`."""
+    from aotc import backend  # noqa: PLC0415
+    from aotc.ir.core import Kernel  # noqa: PLC0415
+    from aotc.ir.text import print_kernel  # noqa: PLC0415
+    from aotc.schedule.context import Config, Schedule  # noqa: PLC0415
+    from aotc.schedule.pipeline import schedule_kernel  # noqa: PLC0415
+
+    target = parse_target(request.target)
+    config = Config(request.num_warps, request.num_stages, request.num_ctas, request.maxnreg or 0)
+    for step in STAGES[STAGES.index(stage) + 1 : STAGES.index(wanted) + 1]:
+        if isinstance(state, Kernel):
+            if step == "gpu":
+                schedule_kernel(state, Schedule(target, config))
+            else:
+                state = backend.lower_kernel(state, target).llvm_ir
+        elif step == "ptx":
+            state = backend.emit_ptx(state, target)
+        else:
+            state = backend.disassemble(backend.assemble(state, target).cubin)
+    return state if isinstance(state, str) else print_kernel(state)
+
+
 def compile(  # noqa: A001 - the name users expect, as re.compile
     kernel: str | Callable[..., object],
     *,

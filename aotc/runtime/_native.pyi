@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
+from typing_extensions import Self
+
 from aotc.runtime.info import KernelInfo, Selection
 
 VERSION_NUMBER: int
@@ -14,7 +16,7 @@ class Archive:
         verify: bool,
         driver: str | None,
         /,
-    ) -> Archive: ...
+    ) -> Self: ...
     def __getitem__(self, name: str, /) -> Kernel: ...
     def _load(self, device: int | None, kernel: str | None, /) -> None: ...
     def _names(self) -> tuple[str, ...]: ...
@@ -37,8 +39,8 @@ class Kernel:
         *,
         grid: int | Sequence[int] | None = None,
         stream: object = None,
-        config: Mapping[str, None | bool | int | float | str] | None = None,
-        choices: Mapping[str, None | bool | int | float | str] | None = None,
+        config: Mapping[str, bool | int | float | str | None] | None = None,
+        choices: Mapping[str, bool | int | float | str | None] | None = None,
         pdl: bool = False,
         scratch: tuple[int, int] | None = None,
     ) -> None: ...
@@ -48,8 +50,8 @@ class Kernel:
         *,
         grid: int | Sequence[int] | None = None,
         stream: object = None,
-        config: Mapping[str, None | bool | int | float | str] | None = None,
-        choices: Mapping[str, None | bool | int | float | str] | None = None,
+        config: Mapping[str, bool | int | float | str | None] | None = None,
+        choices: Mapping[str, bool | int | float | str | None] | None = None,
         pdl: bool = False,
         scratch: tuple[int, int] | None = None,
     ) -> Selection: ...

@@ -65,9 +65,7 @@ def test_load_from_memory(load: Load, archives: Path, kind: type) -> None:
     library["add"]((0x1000, "fp16"), 0x2000, 0x3000, 1)
 
 
-def test_load_without_a_current_context_retains_device_0(
-    gpu: FakeGpu, archives: Path
-) -> None:
+def test_load_without_a_current_context_retains_device_0(gpu: FakeGpu, archives: Path) -> None:
     gpu.make_current(None)
     library = aotc.load(archives / "small.aotc", driver=gpu.path)
     assert gpu.retained_contexts == 1
@@ -108,7 +106,7 @@ def test_close_unloads_and_refuses(library: Library, gpu: FakeGpu) -> None:
     uses: list[Callable[[], object]] = [
         lambda: library["add"],
         lambda: library.kernels,
-        lambda: library.load(),
+        library.load,
         lambda: kernel((0x1000, "fp16"), 0x2000, 0x3000, 1),
         lambda: kernel.info,
     ]

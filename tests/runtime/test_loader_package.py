@@ -24,7 +24,9 @@ def _extension(project: Path) -> dict[str, list[str]]:
 
 
 def _files(*patterns: str) -> list[str]:
-    return sorted(str(path.relative_to(ROOT)) for pattern in patterns for path in ROOT.glob(pattern))
+    return sorted(
+        str(path.relative_to(ROOT)) for pattern in patterns for path in ROOT.glob(pattern)
+    )
 
 
 @pytest.mark.parametrize("project", [ROOT, LEAN])

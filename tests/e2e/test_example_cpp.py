@@ -1,0 +1,208 @@
+"""`examples/cpp` and the README's C++, compiled and linked as a user would, and run without a GPU.
+
+The headers are CUDA's own. To run the programs, the CUDA runtime API is replaced by `fake_cudart.c` over
+the fake driver: the archive is opened and loaded and every launch is checked against it, but no
+kernel runs, so the example must call every result wrong.
+"""
+
+from __future__ import annotations
+
+import ctypes.util
+import importlib.metadata
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from aotc import cli
+from aotc.package import manifest
+from tests.support import fake_gpu
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "examples" / "cpp"
+RUNTIME = ROOT / "runtime_c"
+CC = os.environ.get("CC", "cc")
+CXX = os.environ.get("CXX", "c++")
+CMAKE = shutil.which("cmake")
+CPP = [CXX, "-std=c++17", "-O1", "-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wshadow"]
+
+# The README leaves the kernel to the reader; this one has the signature that its manifest gives.
+NORM = """
+import triton
+import triton.language as tl
+
+@triton.jit
+def rmsnorm_kernel(x_ptr, w_ptr, out_ptr, stride, n_rows, n_cols, eps, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    cols = tl.arange(0, BLOCK)
+    mask = cols < n_cols
+    x = tl.load(x_ptr + row * stride + cols, mask=mask, other=0.0).to(tl.float32)
+    w = tl.load(w_ptr + cols, mask=mask, other=0.0).to(tl.float32)
+    out = x * tl.rsqrt(tl.sum(x * x, axis=0) / n_cols + eps) * w
+    tl.store(out_ptr + row * stride + cols, out.to(out_ptr.dtype.element_ty), mask=mask)
+"""
+# The kernel reads nothing here, so any 16-byte aligned addresses will do.
+NORM_MAIN = """
+#include <cuda_runtime_api.h>
+int main() {
+    cudaSetDevice(0);
+    cudaStream_t stream = nullptr;
+    cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+    alignas(16) static const char memory[64] = {};
+    alignas(16) static char out[64];
+    return server().normalise(stream, memory, memory, out, 2, 4096);
+}
+"""
+
+
+def run(command: list[str | Path], *, expect: int = 0, **environment: str) -> str:
+    """Run a command and return what it printed."""
+    done = subprocess.run(
+        [str(part) for part in command], capture_output=True, text=True, check=False,
+        timeout=600, env={**os.environ, **environment},
+    )  # fmt: skip
+    text = done.stdout + done.stderr
+    assert done.returncode == expect, f"{command[0]} exited with {done.returncode}:\n{text}"
+    return text
+
+
+@dataclass(frozen=True)
+class Toolkit:
+    """A folder with the shape of a CUDA toolkit, whose runtime library is the fake."""
+
+    root: Path
+    zstd: Path
+
+    @property
+    def includes(self) -> list[str]:
+        """The flags with which a compiler finds CUDA, aotc and zstd."""
+        folders = (self.root / "include", RUNTIME / "include", self.zstd)
+        return ["-isystem", str(folders[0]), *(f"-I{folder}" for folder in folders[1:])]
+
+    @property
+    def library(self) -> Path:
+        """The runtime library to link."""
+        return self.root / "lib64" / "libcudart.so"
+
+    @property
+    def search_path(self) -> str:
+        """Where the dynamic linker finds the fakes."""
+        return str(self.root / "lib64")
+
+
+@pytest.fixture(scope="module")
+def toolkit(tmp_path_factory: pytest.TempPathFactory) -> Toolkit:
+    root = tmp_path_factory.mktemp("toolkit")
+    files = importlib.metadata.files("nvidia-cuda-runtime")
+    assert files is not None
+    header = next(file for file in files if file.name == "cuda_runtime_api.h")
+    include = Path(str(header.locate())).resolve().parent
+    (root / "include").symlink_to(include)
+    (root / "bin").symlink_to(include.parent / "bin")  # CMake asks nvcc for the version
+    (root / "lib64").mkdir()
+    zstd = tmp_path_factory.mktemp("zstd")
+    (zstd / "zstd.h").write_text(
+        "#include <stddef.h>\nsize_t ZSTD_decompress(void *, size_t, const void *, size_t);\n"
+    )
+    driver = fake_gpu.build(root / "lib64")
+    made = Toolkit(root, zstd)
+    shared = [CC, "-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
+    headers = [*made.includes, f"-I{fake_gpu.TESTS / 'fake_cuda'}"]
+    source = Path(__file__).parent / "fake_cudart.c"
+    run([*shared, *headers, source, driver, "-Wl,-rpath,$ORIGIN", "-o", made.library])
+    return made
+
+
+@pytest.fixture(scope="module")
+def runtime(toolkit: Toolkit, tmp_path_factory: pytest.TempPathFactory) -> list[str | Path]:
+    """The runtime as objects, and what they want linked."""
+    folder = tmp_path_factory.mktemp("runtime")
+    sources = sorted((RUNTIME / "src").glob("*.c"))
+    flags = ["-std=c11", "-O1", "-DAOTC_WITH_ZSTD", *toolkit.includes]
+    subprocess.run([CC, *flags, "-c", *map(str, sources)], cwd=folder, check=True, timeout=300)
+    return [*sorted(folder.glob("*.o")), f"-l:{_libzstd()}", "-ldl", "-pthread"]
+
+
+def _libzstd() -> str:
+    name = ctypes.util.find_library("zstd")
+    if name is None:
+        pytest.skip("archives are zstd-compressed, and there is no libzstd to link")
+    return name
+
+
+def build(manifest_path: Path, folder: Path) -> Path:
+    """Build a manifest for the GPU that the fake driver has."""
+    assert cli.run(["build", str(manifest_path), "-o", str(folder), "--target", "sm_90a"]) == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def kernels_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(ROOT / "kernels.toml", tmp_path_factory.mktemp("kernels"))
+
+
+def check_that_all_is_launched_and_refused(program: Path, toolkit: Toolkit) -> None:
+    text = run([program], expect=1, LD_LIBRARY_PATH=toolkit.search_path)
+    kernels = {spec.name for spec in manifest.load(str(ROOT / "kernels.toml")).kernels}
+    assert set(re.findall(r"^(\w+) +WRONG +\w", text, re.MULTILINE)) == kernels
+    assert re.search(r"^by name +WRONG", text, re.MULTILINE)
+    assert "right" not in text
+    launches = re.search(r"^launches: (\d+), live libraries: 0, violation: none$", text, re.M)
+    assert launches, text
+    assert int(launches[1]) >= 2 * len(kernels) + 2  # in the stream, in the graph; by name
+
+
+def test_compiles_without_a_build_system(
+    tmp_path: Path, toolkit: Toolkit, runtime: list[str | Path], kernels_dir: Path
+) -> None:
+    compiler = [*CPP, "-Werror", *toolkit.includes, f"-I{kernels_dir}"]
+    sources = sorted(EXAMPLE.glob("*.cpp"))
+    subprocess.run([*compiler, "-c", *map(str, sources)], cwd=tmp_path, check=True, timeout=300)
+    objects = {path.stem: path for path in tmp_path.glob("*.o")}
+    self_check = objects.pop("reference_test")
+    run([CXX, self_check, objects["reference"], "-o", tmp_path / "reference_test"])
+    assert "WRONG" not in run([tmp_path / "reference_test"])
+    libraries = [kernels_dir / "libkernels.a", *runtime, toolkit.library]
+    run([CXX, *objects.values(), *libraries, "-o", tmp_path / "example"])
+    check_that_all_is_launched_and_refused(tmp_path / "example", toolkit)
+
+
+@pytest.mark.skipif(CMAKE is None, reason="the CMake project needs CMake")
+def test_builds_with_cmake(tmp_path: Path, toolkit: Toolkit, kernels_dir: Path) -> None:
+    assert CMAKE is not None
+    configure: list[str | Path] = [CMAKE, "-S", EXAMPLE, "-B", tmp_path / "build"]
+    configure += [f"-DCUDAToolkit_ROOT={toolkit.root}", "-DWARNINGS_ARE_ERRORS=ON"]
+    zstd = next(Path("/").glob(f"usr/lib*/**/{_libzstd()}"))
+    configure += [f"-DZSTD_INCLUDE_DIR={toolkit.zstd}", f"-DZSTD_LIBRARY={zstd}"]
+    message = run([*configure, f"-DKERNELS_DIR={tmp_path / 'elsewhere'}"], expect=1)
+    assert "aotc build kernels.toml -o" in " ".join(message.split())
+    run([*configure, f"-DKERNELS_DIR={kernels_dir}"])
+    run([CMAKE, "--build", tmp_path / "build", "-j", str(os.cpu_count() or 1)])
+    assert "WRONG" not in run([tmp_path / "build" / "reference_test"])
+    check_that_all_is_launched_and_refused(tmp_path / "build" / "example", toolkit)
+
+
+def readme_block(language: str, containing: str) -> str:
+    """Return the one code block of the README in this language that holds a text."""
+    blocks = re.findall(rf"^```{language}\n(.*?)^```$", (ROOT / "README.md").read_text(), re.M | re.S)
+    (found,) = (block for block in blocks if containing in block)
+    return found
+
+
+def test_quickstart(tmp_path: Path, toolkit: Toolkit, runtime: list[str | Path]) -> None:
+    snippet = readme_block("cpp", "llm.h")
+    assert len(snippet.splitlines()) <= 15
+    (tmp_path / "norm.py").write_text(NORM)
+    (tmp_path / "llm.toml").write_text(readme_block("toml", "rmsnorm_kernel"))
+    dist = build(tmp_path / "llm.toml", tmp_path / "dist")
+    (tmp_path / "server.cpp").write_text(snippet + NORM_MAIN)
+    program = tmp_path / "server"
+    compiler = [*CPP, "-Werror", *toolkit.includes, f"-I{dist}"]
+    libraries = [dist / "libllm.a", *runtime, toolkit.library]
+    run([*compiler, tmp_path / "server.cpp", *libraries, "-o", program])
+    text = run([program], LD_LIBRARY_PATH=toolkit.search_path)
+    assert "launches: 1, live libraries: 0, violation: none" in text

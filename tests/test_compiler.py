@@ -1,0 +1,81 @@
+"""The join of the stages: requests in, artifacts out, and each stage by itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import aotc
+from aotc.compiler import STAGES, CompileRequest, compile_kernel, continue_from, stage_text
+from aotc.ir.diagnostics import CompileError
+
+SOURCE = str(Path(__file__).parents[1] / "kernels" / "elementwise.py")
+SIGNATURE = {"x_ptr": "*fp32:16", "y_ptr": "*fp32:16", "out_ptr": "*fp32:16", "n_elements": "i32"}
+REQUEST = CompileRequest(
+    SOURCE, "vector_add_kernel", tuple(SIGNATURE.items()), (("BLOCK", 1024),), "sm_90a", num_warps=8
+)
+
+
+def test_every_stage_has_a_text() -> None:
+    made = aotc.compile(
+        f"{SOURCE}:vector_add_kernel",
+        signature=SIGNATURE,
+        constants={"BLOCK": 1024},
+        target="sm_90a",
+        num_warps=8,
+    )
+    assert made.cubin[:4] == b"\x7fELF"
+    for stage, sign in {
+        "tile": "tile.load",
+        "gpu": "#ll<",
+        "llvm": "define ptx_kernel",
+        "ptx": ".target sm_90a",
+        "sass": "LDG.E",
+    }.items():
+        assert sign in made.asm[stage], stage
+        assert stage == "sass" or made.asm[stage] == stage_text(REQUEST, stage)
+    assert made.metadata.spill_bytes == 0
+    assert [slot.name for slot in made.metadata.params] == list(SIGNATURE)
+    assert [slot.offset for slot in made.metadata.params] == [0, 8, 16, 24]
+
+
+@pytest.mark.parametrize("start", STAGES[:-1])
+def test_a_stage_is_read_back_and_continued_from(start: str) -> None:
+    text = stage_text(REQUEST, start)
+    for wanted in STAGES[STAGES.index(start) :]:
+        assert continue_from(start, text, wanted, REQUEST) == stage_text(REQUEST, wanted), wanted
+
+
+def test_equal_requests_give_equal_artifacts() -> None:
+    one, two = compile_kernel(REQUEST), compile_kernel(REQUEST)
+    assert one.cubin == two.cubin
+    assert one.metadata == two.metadata
+
+
+def test_a_live_function_is_compiled_from_its_source(tmp_path: Path) -> None:
+    path = tmp_path / "live.py"
+    path.write_text(
+        "import aotc.language as tl\n\n\n@tl.jit\ndef store_one(p):\n    tl.store(p, 1.0)\n"
+    )
+    namespace: dict[str, object] = {"__name__": "live"}
+    exec(compile(path.read_text(), str(path), "exec"), namespace)
+    made = aotc.compile(namespace["store_one"], signature={"p": "*fp32"})  # type: ignore[arg-type]
+    assert "tile.store" in made.asm["tile"]
+    assert made.metadata.name == "store_one"
+
+
+@pytest.mark.parametrize("what", ["kernel", "nowhere.py", ":kernel", 3, print])
+def test_what_is_no_kernel_is_said(what: object) -> None:
+    with pytest.raises(CompileError):
+        aotc.compile(what, signature={})  # type: ignore[arg-type]
+
+
+def test_too_many_warps(tmp_path: Path) -> None:
+    with pytest.raises(CompileError, match="num_warps = 64 is more than the 32 warps"):
+        aotc.compile(
+            f"{SOURCE}:vector_add_kernel",
+            signature=SIGNATURE,
+            constants={"BLOCK": 1024},
+            num_warps=64,
+        )
