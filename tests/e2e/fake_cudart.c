@@ -19,9 +19,12 @@ __attribute__((destructor)) static void report(void) {
             fake_cuda_live_libraries(), violation == NULL ? "none" : violation);
 }
 
+static struct CUctx_st *context;
+
 cudaError_t cudaSetDevice(int device) {
-    fake_cuda_set_current(fake_cuda_primary_context(device));
-    return cudaSuccess;
+    context = fake_cuda_create_context(device);
+    fake_cuda_set_current(context);
+    return context == NULL ? cudaErrorInvalidDevice : cudaSuccess;
 }
 
 const char *cudaGetErrorString(cudaError_t error) {
@@ -54,8 +57,8 @@ cudaError_t cudaMemsetAsync(void *memory, int value, size_t size_bytes, cudaStre
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned int flags) {
     (void)flags;
-    *stream = fake_cuda_create_stream(fake_cuda_primary_context(0));
-    return cudaSuccess;
+    *stream = fake_cuda_create_stream(context);
+    return *stream == NULL ? cudaErrorInvalidValue : cudaSuccess;
 }
 
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {

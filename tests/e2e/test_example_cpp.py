@@ -151,7 +151,9 @@ def check_that_all_is_launched_and_refused(program: Path, toolkit: Toolkit) -> N
     assert set(re.findall(r"^(\w+) +WRONG +\w", text, re.MULTILINE)) == kernels
     assert re.search(r"^by name +WRONG", text, re.MULTILINE)
     assert "right" not in text
-    launches = re.search(r"^launches: (\d+), live libraries: 0, violation: none$", text, re.M)
+    launches = re.search(
+        r"^launches: (\d+), live libraries: 0, violation: none$", text, re.MULTILINE
+    )
     assert launches, text
     assert int(launches[1]) >= 2 * len(kernels) + 2  # in the stream, in the graph; by name
 
@@ -188,7 +190,9 @@ def test_builds_with_cmake(tmp_path: Path, toolkit: Toolkit, kernels_dir: Path) 
 
 def readme_block(language: str, containing: str) -> str:
     """Return the one code block of the README in this language that holds a text."""
-    blocks = re.findall(rf"^```{language}\n(.*?)^```$", (ROOT / "README.md").read_text(), re.M | re.S)
+    blocks = re.findall(
+        rf"^```{language}\n(.*?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL
+    )
     (found,) = (block for block in blocks if containing in block)
     return found
 
