@@ -200,7 +200,8 @@ def _report(result: BuildResult, *, verbose: bool, debug: bool, seconds: float) 
     for path in result.files:
         click.echo(path)
     if not result.failures:
-        click.echo(f"{result.num_variants} variants ({counts})", err=True)
+        noun = "variant" if result.num_variants == 1 else "variants"
+        click.echo(f"{result.num_variants} {noun} ({counts})", err=True)
 
 
 def _report_failures(failures: Sequence[Failure], *, debug: bool) -> None:

@@ -110,7 +110,10 @@ def call_operand(
             "kernel's; compute constants on the host and pass them as `tl.constexpr`",
         )
     if isinstance(function, Loop):
-        raise mistake(f"{function.name} can only be what a `for` goes over")
+        raise mistake(
+            f"{function.name} can only stand in a `for` statement",
+            remedy="write the loop as a statement, with tl.static_range to unroll it",
+        )
     raise mistake(f"{show(function)} cannot be called")
 
 
@@ -158,7 +161,7 @@ def bind_arguments(
         raise mistake(f"{function.qualname} takes `**` arguments, which kernels cannot")
     if len(args) > len(positional) and parameters.vararg is None:
         raise mistake(
-            f"{function.qualname} takes {len(positional)} arguments, got {len(args)}",
+            f"{function.qualname} takes {_counted(positional)}, got {len(args)}",
             remedy=f"its parameters are ({', '.join(positional)})",
         )
     values: dict[str, Operand] = dict(zip(positional, args, strict=False))
@@ -168,7 +171,8 @@ def bind_arguments(
         if name not in positional and name not in keyword_only:
             raise mistake(
                 f"{function.qualname} has no parameter {name!r}",
-                remedy=did_you_mean(name, [*positional, *keyword_only]),
+                remedy=did_you_mean(name, [*positional, *keyword_only])
+                or f"its parameters are ({', '.join([*positional, *keyword_only])})",
             )
         values[name] = value
     defaults = parameter_defaults(function)
@@ -184,6 +188,10 @@ def bind_arguments(
     if parameters.vararg is not None:
         values[parameters.vararg.arg] = tuple(args[len(positional) :])
     return values
+
+
+def _counted(names: Sequence[str]) -> str:
+    return f"{len(names)} argument" + ("" if len(names) == 1 else "s")
 
 
 def parameter_defaults(function: Function) -> dict[str, ast.expr]:

@@ -21,7 +21,9 @@ from aotc.frontend.frame import ExpressionHandler, Frame
 from aotc.frontend.globals import unwrap
 from aotc.frontend.operators import BINARY, COMPARE, UNARY, BinaryOperator
 from aotc.frontend.resolve import bindings
+from aotc.frontend.scope import names_assigned_by
 from aotc.frontend.shapes import subscript, trans
+from aotc.frontend.unsupported import unsupported
 from aotc.frontend.values import (
     BoundMethod,
     Builtin,
@@ -61,6 +63,11 @@ _READABLE_GLOBALS = (
     StaticCall,
     UserModule,
 )
+_USUAL_IMPORTS = {
+    "tl": "import triton.language as tl",
+    "triton": "import triton",
+    "libdevice": "from triton.language.extra import libdevice",
+}
 
 
 # ---- names ------------------------------------------------------------------------------------
@@ -86,8 +93,18 @@ def _name(frame: Frame, node: ast.Name) -> Operand:
         return _global(frame, node, value)
     if name in PYTHON_BUILTINS:
         return PYTHON_BUILTINS[name]
+    raise mistake(
+        f"{name} is not defined", loc=frame.loc(node), remedy=_remedy_for_unknown(frame, name)
+    )
+
+
+def _remedy_for_unknown(frame: Frame, name: str) -> str:
+    if name in _USUAL_IMPORTS:
+        return f"write `{_USUAL_IMPORTS[name]}` at the top of {frame.file.path}"
+    if name in names_assigned_by(frame.function.node.body):
+        return "it is assigned elsewhere in the function, but not before this"
     known = [*frame.values, *bindings(frame.file), *PYTHON_BUILTINS]
-    raise mistake(f"{name} is not defined", loc=frame.loc(node), remedy=did_you_mean(name, known))
+    return did_you_mean(name, known)
 
 
 def _global(frame: Frame, node: ast.Name, value: Operand) -> Operand:
@@ -155,9 +172,7 @@ def _binary(frame: Frame, node: ast.BinOp) -> Operand:
         right = frame.visit(one.right)
         op = BINARY.get(type(one.op))
         if op is None:
-            raise mistake(
-                f"the operator {type(one.op).__name__} is not part of the kernel language"
-            )
+            raise unsupported(one.op)
         if one is node:
             result = _apply(frame, op, result, right)
         else:
@@ -345,6 +360,9 @@ def bind(frame: Frame, target: ast.expr, value: Operand) -> None:
         if not is_tuple(value):
             raise mistake(f"cannot unpack {show(value)}", remedy="only a tuple can be unpacked")
         items = value
+        starred = [one for one in target.elts if isinstance(one, ast.Starred)]
+        if starred:
+            raise unsupported(starred[0], frame.loc(starred[0]))
         if len(items) != len(target.elts):
             raise mistake(f"expected {len(target.elts)} values to unpack, got {len(items)}")
         for one, item in zip(target.elts, items, strict=True):
@@ -355,7 +373,9 @@ def bind(frame: Frame, target: ast.expr, value: Operand) -> None:
             remedy="use tl.where to replace elements, or tl.store to write memory",
         )
     else:
-        raise mistake(f"cannot assign to {type(target).__name__}")
+        raise mistake(
+            "an attribute cannot be assigned", remedy="assign to a variable", loc=frame.loc(target)
+        )
 
 
 def _walrus(frame: Frame, node: ast.NamedExpr) -> Operand:

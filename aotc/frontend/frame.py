@@ -18,11 +18,14 @@ from typing import TypeAlias
 
 from aotc.frontend.emitter import Emitter, mistake
 from aotc.frontend.globals import Globals
+from aotc.frontend.unsupported import unsupported
 from aotc.frontend.values import Function, Operand
 from aotc.ir.diagnostics import Loc, at
 
 _MAX_CALL_DEPTH = 40
 _MAX_STATEMENTS = 200_000
+_TOO_DEEP = "this is nested too deeply to be translated"
+_TOO_DEEP_REMEDY = "assign parts of it to variables, or move them to functions"
 
 
 @dataclass(frozen=True)
@@ -115,9 +118,7 @@ class Frame:
         """Return what an expression is. Raises: CompileError at the part that is wrong."""
         handler = self.program.expressions.get(type(node))
         if handler is None:
-            raise mistake(
-                f"{type(node).__name__} is not part of the kernel language", loc=self.loc(node)
-            )
+            raise unsupported(node, self.loc(node))
         if isinstance(node, ast.Name | ast.Constant):
             return handler(self, node)
         with at(self.loc(node)):
@@ -131,8 +132,11 @@ class Frame:
             handler = self.program.statements.get(type(item))
             with at(self.loc(node)):
                 if handler is None:
-                    raise mistake(f"{type(item).__name__} is not part of the kernel language")
-                flow = handler(self, item, items[position + 1 :])  # pyright: ignore[reportArgumentType]
+                    raise unsupported(node, self.loc(node))
+                try:
+                    flow = handler(self, item, items[position + 1 :])  # pyright: ignore[reportArgumentType]
+                except RecursionError:
+                    raise mistake(_TOO_DEEP, remedy=_TOO_DEEP_REMEDY) from None
             if flow is not None:
                 return flow
         return None

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import Protocol, cast
 
 from aotc.frontend import source
-from aotc.frontend.builtins import ALIASES, MODULES, module_member, unknown_member
+from aotc.frontend.builtins import ALIASES, MODULES, module_member
 from aotc.frontend.emitter import mistake
 from aotc.frontend.resolve import (
     Binding,
@@ -36,7 +36,7 @@ from aotc.frontend.values import (
     UserModule,
     show,
 )
-from aotc.ir.diagnostics import CompileError, at, current_loc
+from aotc.ir.diagnostics import CompileError, at, current_loc, did_you_mean
 
 _MAX_STEPS = 200_000
 
@@ -269,7 +269,10 @@ class Globals:
             path = find_module(owner.file, name, 1) if owner.file.is_package else None
             if path is not None:
                 return UserModule(self.open(path))
-            raise unknown_member(owner.file.path, name, bindings(owner.file))
+            raise mistake(
+                f"{owner.file.path} defines no {name!r}",
+                remedy=did_you_mean(name, bindings(owner.file)),
+            )
         if isinstance(owner, External):
             return self._external(f"{owner.path}.{name}")
         raise mistake(f"{show(owner)} has no attribute {name!r}")

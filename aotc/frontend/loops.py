@@ -19,7 +19,7 @@ from aotc.frontend.expressions import scalar_truth, static_truth
 from aotc.frontend.frame import Bind, Flow, Frame, Item, Returned
 from aotc.frontend.merge import carried_names, check_carried, leaves, rebuild
 from aotc.frontend.promotion import integer_type
-from aotc.frontend.scope import has_return, names_assigned_by
+from aotc.frontend.scope import first_return, has_return, names_assigned_by
 from aotc.frontend.values import Loop, Operand, Unbound, element, is_tuple, show
 from aotc.ir.core import Block, Value
 from aotc.ir.diagnostics import did_you_mean
@@ -47,15 +47,21 @@ def translate_for(frame: Frame, node: ast.For, rest: Sequence[Item]) -> Flow:
     if loop.is_static:
         numbers = [static_int(one, f"each argument of {loop.name}") for one in bounds]
         return _unroll(frame, node, _static_range(numbers), rest)
-    if any(has_return(one) for one in node.body):
-        raise mistake(
-            "a `return` cannot leave a run-time loop",
-            remedy="set a flag in the loop and return after it",
-        )
+    _refuse_return(frame, node)
     if not isinstance(node.target, ast.Name):
         raise mistake("a loop over a range counts in one variable")
     _counted(frame, node, node.target.id, bounds, hints)
     return None
+
+
+def _refuse_return(frame: Frame, node: ast.For | ast.While) -> None:
+    found = first_return(node.body)
+    if found is not None:
+        raise mistake(
+            "a `return` cannot leave a run-time loop",
+            remedy="set a flag in the loop and return after it",
+            loc=frame.loc(found),
+        )
 
 
 def _tuple_items(operand: Operand) -> Sequence[Operand]:
@@ -188,11 +194,7 @@ def translate_while(frame: Frame, node: ast.While, rest: Sequence[Item]) -> Flow
     del rest
     if node.orelse:
         raise mistake("`else` after a loop is not part of the kernel language")
-    if any(has_return(one) for one in node.body):
-        raise mistake(
-            "a `return` cannot leave a run-time loop",
-            remedy="set a flag in the loop and return after it",
-        )
+    _refuse_return(frame, node)
     emit = frame.emit
     before, after = Block(), Block()
     state = _State(frame, names_assigned_by([node.test, *node.body]), before)

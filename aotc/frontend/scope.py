@@ -38,6 +38,15 @@ def nested(node: ast.stmt) -> Iterator[ast.stmt]:
         yield from getattr(node, name, ())
 
 
+def first_return(nodes: Iterable[ast.stmt]) -> ast.Return | None:
+    """Return the first `return` that is in `nodes` or nested in one of them."""
+    for node in nodes:
+        found = node if isinstance(node, ast.Return) else first_return(nested(node))
+        if found is not None:
+            return found
+    return None
+
+
 def is_docstring(node: ast.stmt) -> bool:
     """Return whether a statement is a bare string."""
     return (

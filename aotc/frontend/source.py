@@ -106,7 +106,8 @@ def parse_text(text: str, path: str) -> ast.Module:
         return ast.parse(text, path)
     except SyntaxError as error:
         loc = _syntax_error_loc(error, path)
-        raise CompileError(f"invalid Python syntax: {error.msg}", loc) from error
+        detail = "" if error.msg == "invalid syntax" else f": {error.msg}"
+        raise CompileError(f"invalid Python syntax{detail}", loc) from error
     except (RecursionError, MemoryError) as error:
         raise CompileError("the source is nested too deeply to be parsed", Loc(path, 1)) from error
     except ValueError as error:

@@ -28,7 +28,8 @@ from aotc.frontend.scope import (
     nested,
 )
 from aotc.frontend.static import Evaluator
-from aotc.frontend.values import Operand, Unbound
+from aotc.frontend.unsupported import unsupported
+from aotc.frontend.values import Operand, Unbound, show
 from aotc.ir.core import Block, Value
 from aotc.ir.diagnostics import CompileError
 from aotc.ir.dialects import tile
@@ -76,7 +77,7 @@ def _augmented_assign(frame: Frame, node: ast.AugAssign, _rest: Sequence[Item]) 
         raise mistake("only a variable can be the target of this assignment")
     op = BINARY.get(type(node.op))
     if op is None:
-        raise mistake(f"the operator {type(node.op).__name__} is not part of the kernel language")
+        raise unsupported(node.op)
     left = frame.visit(ast.Name(node.target.id, ast.Load(), **_place(node.target)))
     right = frame.visit(node.value)
     for one in (left, right):
@@ -132,34 +133,6 @@ def _raise(frame: Frame, node: ast.Raise, _rest: Sequence[Item]) -> Flow:
     raise mistake(f"this `raise` is reached with the given types and constants{detail}")
 
 
-_REMEDIES: dict[type[ast.stmt], tuple[str, str]] = {
-    ast.Break: (
-        "`break`",
-        "a loop runs its whole range; use a mask, or a `while` with a condition",
-    ),
-    ast.Continue: ("`continue`", "put the rest of the body under an `if`"),
-    ast.FunctionDef: (
-        "a nested function",
-        "move it to module level and decorate it with @triton.jit",
-    ),
-    ast.ClassDef: ("a class", ""),
-    ast.Import: ("an import inside a kernel", "import at module level"),
-    ast.ImportFrom: ("an import inside a kernel", "import at module level"),
-    ast.With: ("`with`", ""),
-    ast.Try: ("`try`", "kernels raise nothing to catch"),
-    ast.Global: ("`global`", "pass values as arguments and return them"),
-    ast.Nonlocal: ("`nonlocal`", "pass values as arguments and return them"),
-    ast.Delete: ("`del`", ""),
-    ast.Match: ("`match`", "use `if` and `elif`"),
-}
-
-
-def _unsupported(frame: Frame, node: ast.stmt, _rest: Sequence[Item]) -> Flow:
-    del frame
-    what, remedy = _REMEDIES[type(node)]
-    raise mistake(f"{what} is not part of the kernel language", remedy=remedy)
-
-
 # ---- branches and returns ---------------------------------------------------------------------
 
 
@@ -169,7 +142,13 @@ def _return(frame: Frame, node: ast.Return, _rest: Sequence[Item]) -> Flow:
             "a `return` cannot leave a run-time loop",
             remedy="set a flag in the loop and return after it",
         )
-    return Returned(None if node.value is None else frame.visit(node.value))
+    value = None if node.value is None else frame.visit(node.value)
+    if value is not None and len(frame.program.stack) == 1:
+        raise mistake(
+            f"a kernel returns nothing, {frame.function.qualname} returns {show(value)}",
+            remedy="store results with tl.store",
+        )
+    return Returned(value)
 
 
 def _if(frame: Frame, node: ast.If, rest: Sequence[Item]) -> Flow:
@@ -269,6 +248,5 @@ STATEMENTS = type_cast(
         ast.For: translate_for,
         ast.While: translate_while,
         Bind: _bind,
-        **dict.fromkeys(_REMEDIES, _unsupported),
     },
 )

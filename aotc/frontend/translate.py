@@ -81,7 +81,7 @@ def translate(
                 info.name: arg for info, arg in zip(arguments.params, body.args, strict=True)
             }
             _run(program, Frame(program, function, values, None), function)
-            name = function.node.name
+            name = _symbol(function)
             made = Kernel(name, arguments.params, body, num_warps=num_warps, loc=where)
     files = tuple((path, one.digest) for path, one in module.files.items())
     return Translation(made, files, tuple(program.emit.remarks), tuple(program.emit.prints))
@@ -96,14 +96,20 @@ def _asks_for_debug(function: Function) -> bool:
     )
 
 
+def _symbol(function: Function) -> str:
+    """Return the name of the kernel in its cubin. Raises: CompileError if it cannot be one."""
+    name = function.node.name
+    if not name.isascii():
+        raise mistake(
+            f"the name of a kernel must be of ASCII letters, digits and `_`, got {name!r}",
+            remedy="rename it; the name becomes a symbol in the cubin",
+        )
+    return name
+
+
 def _run(program: Program, frame: Frame, function: Function) -> None:
     program.enter(function)
-    flow = frame.run(function.node.body)
-    if flow is not None and flow.value is not None:
-        raise mistake(
-            f"a kernel returns nothing, {function.qualname} returns {show(flow.value)}",
-            remedy="store results with tl.store",
-        )
+    frame.run(function.node.body)
     program.emit(scf.Return())
 
 
@@ -118,7 +124,7 @@ def _readable_errors() -> Generator[None]:
     else:
         return
     raise CompileError(
-        "an expression is nested too deeply to be translated",
+        "the source is nested too deeply to be translated",
         innermost,
         remedy="assign parts of it to variables",
     )

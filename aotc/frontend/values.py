@@ -209,6 +209,10 @@ def show(operand: Operand) -> str:
         return f"the module {operand.file.path}"
     if isinstance(operand, External):
         return f"{operand.path}, which is not known without running the file,"
+    if isinstance(operand, Slice):
+        parts = ("" if one is None else show(one) for one in (operand.start, operand.stop))
+        step = "" if operand.step is None else f":{show(operand.step)}"
+        return ":".join(parts) + step
     return repr(operand)
 
 

@@ -19,12 +19,15 @@ from __future__ import annotations
 
 import difflib
 import linecache
+import unicodedata
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 _MAX_CALL_SITES = 8
+_MAX_LINE_CHARS = 160
+_CHARS_BEFORE_CARET = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +85,26 @@ def render_caret(loc: Loc, indent: str = "  ") -> str:
     line = source_line(loc)
     if line is None:
         return ""
-    text = line.expandtabs(1)
-    width = max(1, min(loc.end_col, len(text)) - loc.col)
-    return f"{indent}{text}\n{indent}{' ' * loc.col}{'^' * width}"
+    # Tabs and control characters would shift the caret, or steer the terminal.
+    text = "".join(char if char.isprintable() else " " for char in line)
+    start, end = loc.col, max(loc.end_col, loc.col + 1)
+    if len(text) > _MAX_LINE_CHARS:
+        first = max(0, min(start - _CHARS_BEFORE_CARET, len(text) - _MAX_LINE_CHARS))
+        last = first + _MAX_LINE_CHARS
+        head, tail = "…" if first else "", "…" if last < len(text) else ""
+        text = f"{head}{text[first:last]}{tail}"
+        shift = first - len(head)
+        start, end = start - shift, min(end - shift, len(text))
+    before, marked = text[:start].ljust(start), text[start:end]
+    return f"{indent}{text}\n{indent}{' ' * _num_cells(before)}{'^' * max(1, _num_cells(marked))}"
+
+
+def _num_cells(text: str) -> int:
+    """Return the columns that `text` takes on a terminal."""
+    if text.isascii():
+        return len(text)
+    wide = sum(unicodedata.east_asian_width(char) in "WF" for char in text)
+    return len(text) + wide - sum(unicodedata.combining(char) != 0 for char in text)
 
 
 class DiagnosticError(Exception):

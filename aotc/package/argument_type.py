@@ -35,6 +35,33 @@ _EXTENT = re.compile(rf"[1-9][0-9]*|{_NAME}")
 _GRAMMAR = 'such as "*fp16:16", "i32", "i32:16?", "fp32", "i32=1", "tensordesc<bf16[BM,BK]>"'
 
 
+ALL_DTYPES = "dtypes are " + " ".join(SCALARS)
+
+# What other languages and libraries call the dtypes.
+_SPELLINGS = {
+    "bool": "i1",
+    "int": "i32",
+    "half": "fp16",
+    "bfloat16": "bf16",
+    "float": "fp32",
+    "double": "fp64",
+    "float8e4nv": "fp8e4nv",
+    "float8e5": "fp8e5",
+} | {
+    f"{word}{bits}": f"{short}{bits}"
+    for word, short in (("float", "fp"), ("f", "fp"), ("int", "i"), ("uint", "u"))
+    for bits in (1, 8, 16, 32, 64)
+    if f"{short}{bits}" in SCALARS
+}
+
+
+def dtype_remedy(name: str, variables: tuple[str, ...] = ()) -> str:
+    """Return a remedy for a word that is no dtype; empty if none is like it."""
+    if name in _SPELLINGS:
+        return f"did you mean {_SPELLINGS[name]!r}?"
+    return did_you_mean(name, [*SCALARS, *variables])
+
+
 @dataclass(frozen=True, slots=True)
 class ArgumentType:
     """Describe the type of one argument before type variables are substituted.
@@ -113,12 +140,11 @@ def parse(text: str, variables: tuple[str, ...] = (), loc: Loc | None = None) ->
 def _element(name: str, variables: tuple[str, ...], loc: Loc | None) -> str:
     if name in SCALARS or name in variables:
         return name
-    remedy = did_you_mean(name, [*SCALARS, *variables])
     known = "a dtype or a type variable" if variables else "a dtype"
     raise ManifestError(
         f"expected {known}, got {name!r}",
         loc,
-        remedy=remedy or "dtypes are " + " ".join(SCALARS) + "; variables go in [kernel.types]",
+        remedy=dtype_remedy(name, variables) or f"{ALL_DTYPES}; variables go in [kernel.types]",
     )
 
 

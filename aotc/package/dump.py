@@ -131,13 +131,21 @@ def _sorted_settings(
         elif name not in CONFIG_KEYS:
             known = [*arguments, *constexprs, *CONFIG_KEYS]
             message = f"expected a parameter of {function.name} or a config key, got {name!r}"
-            raise ManifestError(message, remedy=did_you_mean(name, known) or ", ".join(known))
+            remedy = did_you_mean(name, known) or f"there are {', '.join(known)}"
+            raise ManifestError(message, remedy=remedy)
     return types, constants, integer_values(options)
 
 
 def _concrete_types(
     types: Mapping[str, argument_type.ArgumentType], constants: Mapping[str, object]
 ) -> dict[str, str]:
+    for name, argument in types.items():
+        for extent in argument.block:
+            if isinstance(extent, str) and extent not in constants:
+                message = f"expected a value for the block extent {extent!r} of {name!r}"
+                raise ManifestError(
+                    message, remedy=did_you_mean(extent, [str(c) for c in constants])
+                )
     return {name: argument.concrete({}, constants) for name, argument in types.items()}
 
 

@@ -28,12 +28,13 @@ MAX_TENSOR_RANK = 5
 
 
 class ExpressionError(ValueError):
-    """Report what is wrong with an expression and at which column of its text, from 0."""
+    """Report what is wrong with an expression, and which characters of its text are, from 0."""
 
-    def __init__(self, message: str, col: int = 0) -> None:
+    def __init__(self, message: str, col: int = 0, num_chars: int = 1) -> None:
         super().__init__(message)
         self.message = message
         self.col = col
+        self.num_chars = num_chars
 
 
 # ------------------------------------------------------------------------------------ the tree
@@ -192,7 +193,8 @@ def _tokenize(text: str) -> list[_Token]:
         kind = match.lastgroup
         token = _Token(kind, match.group(kind), match.start(kind))
         if kind == "bad":
-            raise ExpressionError(f"expected an integer expression, got {token}", token.col)
+            message = f"expected an integer expression, got {token}"
+            raise ExpressionError(message, token.col, len(token.text))
         tokens.append(token)
         position = match.end()
     return tokens
@@ -305,7 +307,7 @@ class _Parser:
         if self.token.text == "(":
             expected = ", ".join(_FUNCTIONS)
             message = f"no function is called `{token.text}`; there are {expected}"
-            raise ExpressionError(message, token.col)
+            raise ExpressionError(message, token.col, len(token.text))
         return self.built(Name(token.text, token.col))
 
     @staticmethod
@@ -351,7 +353,7 @@ def parse(text: str) -> Expression:
     Raises: `ExpressionError` with the column of what does not belong there.
     """
     if len(text.encode("utf-8", "replace")) > MAX_TEXT_BYTES:
-        raise ExpressionError(f"longer than {MAX_TEXT_BYTES} bytes")
+        raise ExpressionError(f"expected an expression of at most {MAX_TEXT_BYTES} bytes")
     parser = _Parser(text)
     root = parser.expression()
     if parser.token.kind != "end":

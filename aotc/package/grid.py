@@ -41,6 +41,8 @@ MAX_CONFIGS = 1 << 18
 MAX_VARIANTS = 1 << 16
 MAX_GUARDS = 64
 
+_DIVISIONS = ("//", "%", "cdiv")
+
 Config: TypeAlias = tuple[tuple[str, Constant], ...]
 AutotuneReader: TypeAlias = Callable[[str, str], Sequence[Mapping[str, object]]]
 
@@ -81,14 +83,17 @@ class VariantSpec:
             for name, argument in self.kernel.signature.items()
         ]
         constexprs = [parameter.name for parameter in self.kernel.function.constexprs]
-        options = integer_values({key: values[key] for key in CONFIG_KEYS if key in values})
+        options = integer_values(values)
         return CompileRequest(
             source=self.kernel.source,
             kernel=self.kernel.function.name,
             signature=tuple(signature),
             constants=tuple((name, values[name]) for name in constexprs if name in values),
             target=self.target.name,
-            **options,
+            num_warps=options["num_warps"],
+            num_stages=options["num_stages"],
+            num_ctas=options["num_ctas"],
+            maxnreg=options.get("maxnreg"),
         )
 
     @property
@@ -273,7 +278,8 @@ def _listed_configs(kernel: KernelSpec, autotune: AutotuneReader) -> Iterator[Co
             if count > MAX_CONFIGS:
                 sizes = " x ".join(f"{len(values)} {name}" for name, values in axes)
                 message = f"expected at most {MAX_CONFIGS} configs, got {count} ({sizes})"
-                raise ManifestError(message, kernel.configs_loc)
+                remedy = "list fewer values; `where` filters only what can be listed"
+                raise ManifestError(message, kernel.configs_loc, remedy=remedy)
             names = [name for name, _ in axes]
             for values in itertools.product(*(values for _, values in axes)):
                 yield tuple(zip(names, values, strict=True))
@@ -371,10 +377,25 @@ def _folded_grid(variant: VariantSpec) -> tuple[Expression, ...]:
             raise _grid_error(variant, dimension, error) from None
         for name, col in expression.free_names(root).items():
             if name not in arguments:
-                problem = ExpressionError(f"`{name}` has no integer value", col)
+                message = f"expected an integer for `{name}`, it is {variant.values.get(name)!r}"
+                problem = ExpressionError(message, col, len(name))
                 raise _grid_error(variant, dimension, problem)
+        _check_launches(variant, dimension, root)
         folded.append(root)
     return tuple(folded)
+
+
+def _check_launches(variant: VariantSpec, dimension: ManifestExpression, root: Expression) -> None:
+    """Refuse a dimension that no launch can have, whatever its arguments."""
+    if isinstance(root, expression.Integer) and root.value < 1:
+        message = f"expected a grid of at least 1, this is always {root.value}"
+        raise _grid_error(variant, dimension, ExpressionError(message, root.col))
+    for node in expression.walk(root):
+        if not isinstance(node, expression.Binary) or node.op not in _DIVISIONS:
+            continue
+        if node.rhs == expression.Integer(0):
+            message = f"`{expression.to_text(node)}` divides by zero"
+            raise _grid_error(variant, dimension, ExpressionError(message, node.col))
 
 
 def _grid_error(

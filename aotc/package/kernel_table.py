@@ -83,7 +83,7 @@ def _read_types(table: Table) -> dict[str, tuple[str, ...]]:
         for index, dtype in enumerate(types[name]):
             if dtype not in SCALARS:
                 message = f"expected a dtype, got {dtype!r}"
-                remedy = did_you_mean(dtype, SCALARS) or "dtypes are " + " ".join(SCALARS)
+                remedy = argument_type.dtype_remedy(dtype) or argument_type.ALL_DTYPES
                 raise ManifestError(message, section.element(name, index), remedy=remedy)
     return types
 
@@ -310,7 +310,7 @@ def _expression(
         if not isinstance(node, expression.Name | expression.Extent):
             continue
         argument = signature.get(node.name)
-        problem = ""
+        problem = remedy = ""
         if isinstance(node, expression.Extent):
             if argument is None or argument.kind != "tensordesc":
                 problem = f"`{node.name}` is no tensor descriptor"
@@ -322,8 +322,8 @@ def _expression(
                 problem = f"expected an integer argument, `{node.name}` is none"
         elif node.name not in constants:
             known = [*signature, *constants]
-            hint = did_you_mean(node.name, known)
-            problem = f"`{node.name}` names nothing" + (f": {hint}" if hint else "")
+            problem = f"`{node.name}` names nothing"
+            remedy = did_you_mean(node.name, known) or _listed("there are", known)
         if problem:
-            raise found.error(ExpressionError(problem, node.col))
+            raise found.error(ExpressionError(problem, node.col, len(node.name)), remedy)
     return found

@@ -22,6 +22,9 @@ from aotc.package.tables import Document, Table
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _VERSION = re.compile(r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)([-+][0-9A-Za-z.+-]+)?")
+_IF_UNREADABLE = {"a manifest": "run this in the folder of kernels.toml, or give a manifest's path"}
+# Python's own, PEP 263.
+_DECLARATION = r"(?m)^[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)"
 _PACKAGE_KEYS = ("name", "version", "targets")
 
 
@@ -32,7 +35,7 @@ def load(path: str) -> Manifest:
         ManifestError: the manifest cannot be read or is wrong.
         CompileError: a kernel source is not Python.
     """
-    return parse(_read_text(Path(path), "a manifest", None), path)
+    return parse(_read_text(Path(path), "a manifest", None, ""), path)
 
 
 def parse(text: str, path: str) -> Manifest:
@@ -88,7 +91,8 @@ class _Reader:
         loc = table.value_loc("source")
         file, colon, name = text.rpartition(":")
         if not (file and colon and _NAME.fullmatch(name)):
-            raise ManifestError(f"expected 'FILE.py:FUNCTION', got {text!r}", loc)
+            message = f"expected 'FILE.py:FUNCTION', got {text!r}"
+            raise ManifestError(message, loc, remedy="such as 'norm.py:rmsnorm', in ASCII")
         path = (Path(self.document.file).parent / file).as_posix()
         if path not in self.functions:
             self.functions[path] = _read_functions(path, loc)
@@ -106,7 +110,7 @@ def read_function(path: str, name: str) -> Function:
 
 
 def _read_functions(path: str, loc: Loc | None) -> dict[str, Function]:
-    return parse_functions(_read_text(Path(path), "a kernel source", loc), path)
+    return parse_functions(_read_text(Path(path), "a kernel source", loc, _DECLARATION), path)
 
 
 def _pick(functions: Mapping[str, Function], path: str, name: str, loc: Loc | None) -> Function:
@@ -117,22 +121,36 @@ def _pick(functions: Mapping[str, Function], path: str, name: str, loc: Loc | No
     raise ManifestError(f"expected a function of {path}, got {name!r}", loc, remedy=remedy)
 
 
-def _read_text(path: Path, what: str, loc: Loc | None) -> str:
+def _read_text(path: Path, what: str, loc: Loc | None, declaration: str) -> str:
+    """Return a file's text, without the byte-order mark that some editors begin it with.
+
+    It is UTF-8 unless a comment that matches `declaration` names another encoding.
+    """
     try:
-        return path.read_bytes().decode("utf-8")
-    except OSError as error:
-        message = f"expected {what}, cannot read {path}: {error.strerror or error}"
-        remedy = _nearest_file(path)
+        data = path.read_bytes()
+    except (OSError, ValueError) as error:  # a NUL in the path is a ValueError
+        reason = getattr(error, "strerror", None) or error
+        message = f"expected {what}, cannot read {path}: {reason}"
+        remedy = _nearest_file(path) or _IF_UNREADABLE.get(what, "")
         raise ManifestError(message, loc, remedy=remedy) from None
+    head = b"\n".join(data.split(b"\n", 2)[:2])
+    declared = re.search(declaration.encode(), head) if declaration else None
+    encoding = declared[1].decode() if declared else "utf-8"
+    try:
+        return data.decode(encoding).removeprefix("\ufeff")
     except UnicodeDecodeError as error:
-        message = f"expected {what} in UTF-8, {path} is not at byte {error.start}"
-        raise ManifestError(message, loc) from None
+        line = data.count(b"\n", 0, error.start) + 1
+        message = f"expected {what} in UTF-8, {path} is not in line {line}, at byte {error.start}"
+        raise ManifestError(message, loc, remedy="save the file as UTF-8") from None
+    except LookupError:
+        message = f"expected {what} in a known encoding, {path} declares {encoding!r}"
+        raise ManifestError(message, loc, remedy="save the file as UTF-8") from None
 
 
 def _nearest_file(path: Path) -> str:
     try:
         names = [entry.name for entry in path.parent.iterdir() if entry.suffix == path.suffix]
-    except OSError:
+    except (OSError, ValueError):
         return ""
     return did_you_mean(path.name, [name for name in names if name != path.name])
 

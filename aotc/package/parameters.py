@@ -57,11 +57,15 @@ def parse_functions(source: str, file: str) -> dict[str, Function]:
         col = max(0, (error.offset or 1) - 1)
         loc = Loc(file, error.lineno or 1, col, col + 1)
         raise CompileError(f"expected Python source: {error.msg}", loc) from None
-    except ValueError as error:  # a NUL byte
-        raise CompileError(f"expected Python source: {error}", Loc(file, 1)) from None
+    except ValueError:
+        before = source.partition("\0")[0]
+        line, col = before.count("\n") + 1, len(before) - (before.rfind("\n") + 1)
+        message = "expected Python source, got a NUL character"
+        raise CompileError(message, Loc(file, line, col, col + 1)) from None
     except (RecursionError, MemoryError):
-        message = "expected Python source, got one that is nested too deeply to be parsed"
-        raise CompileError(message, Loc(file, 1)) from None
+        # The parser does not say where it gave up.
+        message = f"expected Python source, {file} is nested too deeply to be parsed"
+        raise CompileError(message, remedy="assign parts of expressions to variables") from None
     return {node.name: _function(node, file) for node in _definitions(tree.body)}
 
 

@@ -63,14 +63,15 @@ class ManifestExpression:
     root: Expression
     loc: Loc
 
-    def error(self, error: ExpressionError) -> ManifestError:
+    def error(self, error: ExpressionError, remedy: str = "") -> ManifestError:
         """Return `error` as the user's mistake, at its column of this text."""
         loc = self.loc
         # The text starts after the opening quote; an end that is not shown marks one character.
         col = loc.col + 1 + error.col
         inside = col < loc.end_col
-        place = Loc(loc.file, loc.line, col, col + 1) if inside else loc
-        return ManifestError(error.message, place)
+        end_col = min(col + error.num_chars, loc.end_col - 1)
+        place = Loc(loc.file, loc.line, col, max(end_col, col + 1)) if inside else loc
+        return ManifestError(error.message, place, remedy=remedy)
 
 
 # Which combinations of optional promises are built: every one, or all of them and none.

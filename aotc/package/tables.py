@@ -21,6 +21,7 @@ Constant: TypeAlias = bool | int | float | str
 Data: TypeAlias = dict[str, Any]
 T = TypeVar("T")
 
+_REPEATED_KEY = "Cannot overwrite a value"  # tomli's message
 _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
 
 
@@ -44,10 +45,18 @@ class Document:
         except tomli.TOMLDecodeError as error:
             col = max(0, error.colno - 1)
             place = Loc(file, error.lineno, col, col + 1)
-            raise ManifestError(f"expected TOML: {error.msg}", place) from None
+            message = f"expected TOML: {error.msg}"
+            if error.msg == _REPEATED_KEY:
+                # The parser sees it when it has read the value: the line says which key it is.
+                line = text.split("\n")[error.lineno - 1]
+                indent = len(line) - len(line.lstrip())
+                place = Loc(file, error.lineno, indent, max(indent + 1, col))
+                message = "expected each key of a table once, got one again"
+            raise ManifestError(message, place) from None
         except RecursionError:
-            message = "expected TOML, got values that are nested too deeply"
-            raise ManifestError(message, Loc(file, 1)) from None
+            # The parser does not say where it gave up.
+            message = f"expected TOML, the values in {file} are nested too deeply"
+            raise ManifestError(message) from None
         return Document(file, data, scan(text, file))
 
     def root(self, allowed: tuple[str, ...]) -> Table:
@@ -126,7 +135,8 @@ class Table:
         value = self._value(key, expected)
         items = cast("list[Any]", value) if isinstance(value, list) else []
         if not items or not all(isinstance(item, dict) for item in items):
-            raise self._wrong_type(key, expected, cast("object", value))
+            hint = f"write [[{dotted}]], with two brackets" if isinstance(value, dict) else ""
+            raise self._wrong_type(key, expected, cast("object", value), hint)
         return tuple(
             Table.checked(self.positions, (*self.path, key, index), item, allowed)
             for index, item in enumerate(items)
@@ -136,7 +146,8 @@ class Table:
         """Return the string at `key`, which must be there and not be empty."""
         value = self._value(key, "a string")
         if not isinstance(value, str) or not value:
-            raise self._wrong_type(key, "a string", value)
+            expected = "a string" if value != "" else "a string that is not empty"
+            raise self._wrong_type(key, expected, value)
         return value
 
     def strings(self, key: str) -> tuple[str, ...]:
@@ -150,14 +161,15 @@ class Table:
         """Return the boolean, number or string at `key`."""
         value = self.data[key]
         if not _is_constant(value):
-            raise self._wrong_type(key, "a boolean, a number or a string", value)
+            raise self._wrong_type(key, _expected_instead_of(value), value)
         return cast("Constant", value)
 
     def constants(self, key: str) -> tuple[Constant, ...]:
         """Return the list of booleans, numbers and strings at `key`."""
-        expected = "a boolean, a number or a string"
         return tuple(
-            item if _is_constant(item) else self._raise_element(key, index, expected, item)
+            item
+            if _is_constant(item)
+            else self._raise_element(key, index, _expected_instead_of(item), item)
             for index, item in enumerate(self._list(key, "a list of values"))
         )
 
@@ -205,6 +217,12 @@ def _is_constant(value: object) -> bool:
         return _INT64_MIN <= value <= _INT64_MAX
     # A NaN is not equal to itself, so two builds of one could not be told to be the same.
     return isinstance(value, (bool, str)) or (isinstance(value, float) and not math.isnan(value))
+
+
+def _expected_instead_of(value: object) -> str:
+    if isinstance(value, int):
+        return "an integer of 64 bits"
+    return "a number, not nan," if isinstance(value, float) else "a boolean, a number or a string"
 
 
 _DESCRIPTIONS: tuple[tuple[type, str], ...] = (

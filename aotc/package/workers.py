@@ -219,10 +219,12 @@ class _Pool:
         self.executor.shutdown(wait=True, cancel_futures=True)
 
     def _stop_processes(self) -> None:
-        for process in self._context.started:
+        # One that the system refused to start has no process id, and nothing to stop.
+        started = [process for process in self._context.started if process.pid is not None]
+        for process in started:
             process.terminate()
         deadline = time.monotonic() + _STOP_SECONDS
-        for process in self._context.started:
+        for process in started:
             process.join(max(0.0, deadline - time.monotonic()))
             if process.exitcode is None:
                 process.kill()

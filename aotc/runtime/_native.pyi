@@ -1,10 +1,10 @@
-"""Types of the extension module; what it does is told in aotc/runtime/_native.h."""
+# Types of the extension module; what it does is told in aotc/runtime/_native.h.
 
 from collections.abc import Callable, Mapping, Sequence
 
 from typing_extensions import Self
 
-from aotc.runtime.info import KernelInfo, Selection
+from aotc.runtime.info import KernelInfo, Selection, Value
 
 VERSION_NUMBER: int
 
@@ -39,8 +39,8 @@ class Kernel:
         *,
         grid: int | Sequence[int] | None = None,
         stream: object = None,
-        config: Mapping[str, bool | int | float | str | None] | None = None,
-        choices: Mapping[str, bool | int | float | str | None] | None = None,
+        config: Mapping[str, Value] | None = None,
+        choices: Mapping[str, Value] | None = None,
         pdl: bool = False,
         scratch: tuple[int, int] | None = None,
     ) -> None: ...
@@ -50,8 +50,8 @@ class Kernel:
         *,
         grid: int | Sequence[int] | None = None,
         stream: object = None,
-        config: Mapping[str, bool | int | float | str | None] | None = None,
-        choices: Mapping[str, bool | int | float | str | None] | None = None,
+        config: Mapping[str, Value] | None = None,
+        choices: Mapping[str, Value] | None = None,
         pdl: bool = False,
         scratch: tuple[int, int] | None = None,
     ) -> Selection: ...

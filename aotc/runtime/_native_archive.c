@@ -241,13 +241,13 @@ static PyObject *archive_load(PyObject *object, PyObject *args) {
     }
     if (device != Py_None) {
         const long ordinal = PyLong_AsLong(device);
-        if (ordinal == -1 && PyErr_Occurred()) {
-            return NULL;
-        }
         if (ordinal < 0 || ordinal > INT32_MAX) {
+            const struct aotci_text got =
+                PyErr_Occurred() ? native_type_text(device) : aotci_text("%ld", ordinal);
+            PyErr_Clear();
             (void)NATIVE_FAIL(self->state, AOTC_ERROR_ARG, .file = self->handle->path,
                               .field = "device", .expected = "an ordinal, from 0 on",
-                              .got = aotci_text("%ld", ordinal).chars);
+                              .got = got.chars);
             return NULL;
         }
         options.device = (int32_t)ordinal;

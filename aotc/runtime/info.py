@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, TypeAlias
 
-Value: TypeAlias = "None | bool | int | float | str"
+Value: TypeAlias = "bool | int | float | str | None"
 
 _KINDS = ("", "pointer", "scalar", "tensor")
 _ACCESSES = ("unknown", "read", "write", "both")

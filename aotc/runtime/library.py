@@ -9,6 +9,7 @@ compiles or allocates anything.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -16,7 +17,7 @@ from aotc.runtime import _native
 from aotc.runtime.errors import AotcError, UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
     from types import TracebackType
     from typing import TypeAlias
 
@@ -45,14 +46,14 @@ class Library(_native.Archive):
         """Make kernels ready on one more device; what is ready already is skipped.
 
         `device` is an ordinal or several; None is the device of the current context, or 0 if there
-        is none. `kernels` are names; None is all that run on the device. Devices are used through
+        is none. `kernels` are names, or one; None is all that run on the device. Devices are used through
         their primary contexts, which stay retained until the library is closed.
 
         Raises: `ArchError` if nothing runs there, `DriverError` without a driver or a GPU,
         `NotFoundError` for an unknown name, and what is wrong with the archive's blobs.
         """
-        devices = (device,) if device is None or isinstance(device, int) else tuple(device)
-        names = (None,) if kernels is None else tuple(kernels)
+        devices = tuple(device) if isinstance(device, Iterable) else (device,)
+        names = (kernels,) if kernels is None or isinstance(kernels, str) else tuple(kernels)
         for ordinal in devices:
             for name in names:
                 self._load(ordinal, name)

@@ -27,8 +27,8 @@ public:
     }
 
     double worst_error(const stream &stream) const override {
-        return out_.worst_error(
-            stream, reference::vector_add(x_.values(), y_.values(), unit_roundoff<T>));
+        return out_.worst_error(stream,
+                                reference::vector_add(x_.values(), y_.values(), unit_roundoff<T>));
     }
 
 private:
@@ -55,8 +55,8 @@ public:
     }
 
     double worst_error(const stream &stream) const override {
-        return out_.worst_error(
-            stream, reference::silu_mul(x_.values(), out_.shape(), unit_roundoff<T>));
+        return out_.worst_error(stream,
+                                reference::silu_mul(x_.values(), out_.shape(), unit_roundoff<T>));
     }
 
 private:

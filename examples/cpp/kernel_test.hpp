@@ -23,8 +23,7 @@ void check(Call &&call) {
 
 class kernel_test {
 public:
-    kernel_test(std::string kernel, aotc_dtype dtype)
-        : kernel_(std::move(kernel)), dtype_(dtype) {}
+    kernel_test(std::string kernel, aotc_dtype dtype) : kernel_(std::move(kernel)), dtype_(dtype) {}
     virtual ~kernel_test() = default;
 
     const std::string &kernel() const noexcept { return kernel_; }

@@ -72,8 +72,7 @@ bool launch_by_name(const aotc::archive &archive, const stream &stream, std::mt1
     out.poison(stream);
     const aotc::kernel softmax = archive.kernel("softmax");
     softmax.launch(stream.get(), x.device(), out.device(), x.stride(), x.rows(), x.cols());
-    const expected right =
-        reference::softmax(x.values(), x.shape(), unit_roundoff<float>);
+    const expected right = reference::softmax(x.values(), x.shape(), unit_roundoff<float>);
     const double best_config = out.worst_error(stream, right);
 
     out.poison(stream);

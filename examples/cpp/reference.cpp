@@ -19,13 +19,14 @@ void set(expected &out, std::size_t i, double value, double error, double roundo
     out.bound[i] = error + roundoff * (std::abs(value) + error) + smallest_normal;
 }
 
-double largest_of(const double *row, std::size_t cols) { return *std::max_element(row, row + cols); }
+double largest_of(const double *row, std::size_t cols) {
+    return *std::max_element(row, row + cols);
+}
 
 /// Sum of exp(x - shift).
 double sum_of_exp(const double *row, std::size_t cols, double shift) {
-    return std::accumulate(row, row + cols, 0.0, [shift](double sum, double x) {
-        return sum + std::exp(x - shift);
-    });
+    return std::accumulate(row, row + cols, 0.0,
+                           [shift](double sum, double x) { return sum + std::exp(x - shift); });
 }
 
 } // namespace
@@ -119,8 +120,7 @@ losses cross_entropy(const doubles &logits, const doubles &targets, shape shape,
         const double *in = &logits[row * shape.cols];
         const double largest = largest_of(in, shape.cols);
         const double lse = largest + std::log(sum_of_exp(in, shape.cols, largest));
-        const double error =
-            fp32_eps * (32.0 + 8.0 * std::abs(largest) + 2.0 * std::abs(lse));
+        const double error = fp32_eps * (32.0 + 8.0 * std::abs(largest) + 2.0 * std::abs(lse));
         set(out.log_sum_exp, row, lse, error, fp32_eps);
         if (targets[row] == ignore_index) {
             set(out.loss, row, 0.0, 0.0, fp32_eps);

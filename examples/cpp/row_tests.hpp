@@ -40,8 +40,8 @@ public:
     }
 
     double worst_error(const stream &stream) const override {
-        return out_.worst_error(
-            stream, reference::softmax(x_.values(), x_.shape(), unit_roundoff<T>));
+        return out_.worst_error(stream,
+                                reference::softmax(x_.values(), x_.shape(), unit_roundoff<T>));
     }
 
 private:
@@ -61,9 +61,8 @@ public:
         // Every fourth row is ignored.
         std::uniform_int_distribution<int> target(0, x_.cols() - 1);
         int row = 0;
-        targets_.upload(stream, [&]() -> double {
-            return ++row % 4 == 0 ? ignore_index : target(random);
-        });
+        targets_.upload(stream,
+                        [&]() -> double { return ++row % 4 == 0 ? ignore_index : target(random); });
         loss_.poison(stream);
         log_sum_exp_.poison(stream);
     }
@@ -149,9 +148,8 @@ public:
     }
 
     double worst_error(const stream &stream) const override {
-        const reference::normalised right =
-            reference::layernorm(x_.values(), weight_.values(), bias_.values(), x_.shape(), eps,
-                                 unit_roundoff<T>);
+        const reference::normalised right = reference::layernorm(
+            x_.values(), weight_.values(), bias_.values(), x_.shape(), eps, unit_roundoff<T>);
         return std::max({out_.worst_error(stream, right.out), mean_.worst_error(stream, right.mean),
                          rstd_.worst_error(stream, right.rstd)});
     }
@@ -210,8 +208,8 @@ public:
     }
 
     double worst_error(const stream &stream) const override {
-        return out_.worst_error(
-            stream, reference::cumsum_rows(x_.values(), x_.shape(), unit_roundoff<T>));
+        return out_.worst_error(stream,
+                                reference::cumsum_rows(x_.values(), x_.shape(), unit_roundoff<T>));
     }
 
 private:
@@ -223,8 +221,8 @@ template <class T>
 class quantize_int8_rows_test final : public row_test<T> {
 public:
     quantize_int8_rows_test(std::size_t rows, std::size_t cols, std::size_t stride)
-        : row_test<T>("quantize_int8_rows", rows, cols, stride), out_(rows, cols),
-          scale_(1, rows) {}
+        : row_test<T>("quantize_int8_rows", rows, cols, stride), out_(rows, cols), scale_(1, rows) {
+    }
 
     void refill(const stream &stream, std::mt19937_64 &random) override {
         row_test<T>::refill(stream, random);
@@ -241,8 +239,7 @@ public:
     }
 
     double worst_error(const stream &stream) const override {
-        const reference::quantised right =
-            reference::quantize_int8_rows(x_.values(), x_.shape());
+        const reference::quantised right = reference::quantize_int8_rows(x_.values(), x_.shape());
         return std::max(out_.worst_error(stream, right.steps),
                         scale_.worst_error(stream, right.scale));
     }

@@ -1,8 +1,8 @@
 /* fake_cudart.c: the entry points of the CUDA runtime API that examples/cpp uses, without a GPU.
  *
- * Memory is the host's, contexts and streams are the fake driver's, and what is captured or launched
- * does nothing: a program that checks its results must find every output as it was poisoned. When
- * the program ends, the driver's verdict goes to stderr.
+ * Memory is the host's, contexts and streams are the fake driver's, and what is captured or
+ * launched does nothing: a program that checks its results must find every output as it was
+ * poisoned. When the program ends, the driver's verdict goes to stderr.
  */
 #include <cuda_runtime_api.h>
 #include <stdio.h>

@@ -216,7 +216,12 @@ _MISTAKES: list[tuple[str, str, str, str]] = [
     ('"cdiv(n_rows, 4)"', '"x_ptr.shape[0]"', "9:10", "`x_ptr` is no tensor descriptor"),
     ('"cdiv(n_rows, 4)", "BL', '"1", "1", "1", "BL', "9:8", "expected 1 to 3 grid expressions"),
     ('grid = ["cdiv(n_rows, 4)", "BLOCK // num_warps"]', 'grid = "1"', "9:8", "grid = [...]"),
-    ('where = "', 'guards = "some"\nwhere = "', "10:10", 'expected "each" or "together", got "some"'),
+    (
+        'where = "',
+        'guards = "some"\nwhere = "',
+        "10:10",
+        'expected "each" or "together", got "some"',
+    ),
     ("BLOCK * num_warps", "BLOCK * n_rowz", "10:18", "`n_rowz` names nothing"),
     ("BLOCK * num_warps", "BLOCK * CAUSAL", "10:18", "`CAUSAL` is a choice"),
     ("<= 32768", "<=", "10:30", "got the end"),

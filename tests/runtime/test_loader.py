@@ -52,7 +52,7 @@ def test_load_chosen_kernels_only(load: Load, archives: Path) -> None:
     library["shared"](0x1000)
     with pytest.raises(StateError, match=r"'add'.*not loaded"):
         library["add"]((0x1000, "fp16"), 0x2000, 0x3000, 1)
-    library.load(kernels=["add"])
+    library.load(kernels="add")
     library["add"]((0x1000, "fp16"), 0x2000, 0x3000, 1)
 
 
@@ -243,8 +243,8 @@ def test_missing_driver_says_what_to_do(archives: Path) -> None:
         aotc.load(archives / "small.aotc", driver="/nowhere/libcuda.so.1")
 
 
-@pytest.mark.parametrize("device", [1, 7, -1, 1 << 40])
-def test_unknown_device(load: Load, archives: Path, device: int) -> None:
+@pytest.mark.parametrize("device", [1, 7, -1, 1 << 40, 1 << 70, "cuda:0", 0.5, [0, "x"]])
+def test_unknown_device(load: Load, archives: Path, device: object) -> None:
     with pytest.raises(ArgumentError, match="device"):
         load(archives / "small.aotc", device=device)
 

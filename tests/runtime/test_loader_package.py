@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.metadata
 import shutil
 import subprocess
@@ -90,3 +91,11 @@ def test_the_lean_wheel_holds_the_loader_alone(tmp_path: Path) -> None:
     ]
     needs = [line for line in lines if line.startswith("Requires-Dist:")]
     assert needs == ["Requires-Dist: zstandard>=0.22"]
+
+
+def test_the_example_checks_every_kernel() -> None:
+    """It needs a GPU to run; that nothing is missing from it shows without one."""
+    manifest = tomli.loads((ROOT / "kernels.toml").read_text())
+    tree = ast.parse((ROOT / "examples" / "python" / "run_kernels.py").read_text())
+    functions = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    assert {kernel["name"] for kernel in manifest["kernel"]} <= functions

@@ -1,0 +1,57 @@
+"""Python syntax that is not part of the kernel language, and what to write in its place.
+
+The tables are keyed by the names of syntax nodes, since some exist only in later versions of
+Python. What is in neither a table here nor one of handlers is still refused, by its node's name.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+
+from aotc.frontend.emitter import mistake
+from aotc.ir.diagnostics import CompileError, Loc
+
+_ARGUMENTS = "pass values as arguments and return them"
+_NO_CONTAINER = "use a tuple, or one variable for each value"
+_JIT_FUNCTION = "move it to module level and decorate it with @triton.jit"
+_NO_EXCEPTIONS = "kernels raise nothing to catch"
+_NOT_ASYNC = "a kernel runs on the GPU from its start to its end; leave it out"
+
+_SYNTAX: Mapping[str, tuple[str, str]] = {
+    # node: (what it is, what to do)
+    "AsyncFor": ("`async for`", _NOT_ASYNC),
+    "AsyncFunctionDef": ("a nested function", _JIT_FUNCTION),
+    "AsyncWith": ("`async with`", _NOT_ASYNC),
+    "Await": ("`await`", _NOT_ASYNC),
+    "Break": ("`break`", "a loop runs its whole range; use a mask, or a `while` with a condition"),
+    "ClassDef": ("a class", "keep values in variables and tuples"),
+    "Continue": ("`continue`", "put the rest of the body under an `if`"),
+    "Delete": ("`del`", "leave it out; a variable costs nothing once it is not used any more"),
+    "Dict": ("a dictionary", _NO_CONTAINER),
+    "DictComp": ("a dictionary", _NO_CONTAINER),
+    "FunctionDef": ("a nested function", _JIT_FUNCTION),
+    "Global": ("`global`", _ARGUMENTS),
+    "Import": ("an import inside a kernel", "import at module level"),
+    "ImportFrom": ("an import inside a kernel", "import at module level"),
+    "Lambda": ("a lambda", "write a function at module level and decorate it with @triton.jit"),
+    "Match": ("`match`", "use `if` and `elif`"),
+    "MatMult": ("the operator `@`", "write tl.dot"),
+    "Nonlocal": ("`nonlocal`", _ARGUMENTS),
+    "Set": ("a set", _NO_CONTAINER),
+    "SetComp": ("a set", _NO_CONTAINER),
+    "Starred": ("`*` in front of a name to assign", "name each value, or slice the tuple"),
+    "Try": ("`try`", _NO_EXCEPTIONS),
+    "TryStar": ("`try`", _NO_EXCEPTIONS),
+    "TypeAlias": ("a type alias", "leave it out"),
+    "With": ("`with`", "there is nothing to open or close in a kernel"),
+    "Yield": ("`yield`", "a kernel stores its results with tl.store"),
+    "YieldFrom": ("`yield`", "a kernel stores its results with tl.store"),
+}
+
+
+def unsupported(node: ast.AST, loc: Loc | None = None) -> CompileError:
+    """Return the error to raise for syntax that kernels cannot use."""
+    name = type(node).__name__
+    what, remedy = _SYNTAX.get(name, (f"{name} syntax", ""))
+    return mistake(f"{what} is not part of the kernel language", remedy=remedy, loc=loc)
