@@ -79,3 +79,26 @@ def test_too_many_warps(tmp_path: Path) -> None:
             constants={"BLOCK": 1024},
             num_warps=64,
         )
+
+
+def test_modifiers_reach_the_instructions(tmp_path: Path) -> None:
+    path = tmp_path / "modifiers.py"
+    path.write_text(
+        "import triton\nimport triton.language as tl\n\n\n@triton.jit\n"
+        "def k(x, y, B: tl.constexpr):\n"
+        "    i = tl.arange(0, B)\n"
+        '    v = tl.load(x + i, cache_modifier=".cg")\n'
+        '    w = tl.load(x + i, eviction_policy="evict_last")\n'
+        "    z = tl.load(x + i, volatile=True)\n"
+        '    tl.store(y + i, v + w + z, cache_modifier=".cs", eviction_policy="evict_first")\n'
+    )
+    made = aotc.compile(
+        f"{path}:k", signature={"x": "*fp32:16", "y": "*fp32:16"}, constants={"B": 512}
+    )
+    for text in (
+        "ld.global.cg.v4",
+        "ld.global.L1::evict_last.L2::cache_hint",
+        "ld.volatile.global",
+        "st.global.cs.L2",
+    ):
+        assert text in made.asm["ptx"]

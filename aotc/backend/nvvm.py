@@ -40,6 +40,7 @@ class Access:
     """Say how an access goes: `count` words of `bits` each, under a predicate, with modifiers.
 
     `predicate` "" always goes ahead. `policy` is the operand of an L2 cache policy, or "".
+    `prefetch_bytes` is a hint of 64, 128 or 256 to the L2 cache, or 0.
     """
 
     bits: int
@@ -48,6 +49,7 @@ class Access:
     modifiers: str = ""
     policy: str = ""
     volatile: bool = False
+    prefetch_bytes: int = 0
 
     @property
     def register_type(self) -> str:
@@ -57,6 +59,8 @@ class Access:
     def mnemonic(self, opcode: str, space: Space) -> str:
         """Return the instruction's name with all its suffixes."""
         hint = ".L2::cache_hint" if self.policy else ""
+        if self.prefetch_bytes:
+            hint += f".L2::{self.prefetch_bytes}B"
         volatile = ".volatile" if self.volatile else ""
         vector = f".v{self.count}" if self.count > 1 else ""
         return f"{opcode}{volatile}.{space}{self.modifiers}{hint}{vector}.b{self.bits}"

@@ -58,6 +58,8 @@ def bind_parameters(
     names = [one.arg for one in listed]
     for given, what in ((signature, "signature"), (constants, "constants")):
         for name in given:
+            if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise mistake(f"the {what} must map names of parameters, got {name!r}")
             if name not in names:
                 raise mistake(
                     f"the {what} names {name!r}, which is no parameter of {function.qualname}",
@@ -105,6 +107,8 @@ class _Fixed:
 
 def parse_argument(name: str, text: str) -> tuple[ParamInfo, ScalarType | PointerType] | _Fixed:
     """Read one entry of a signature. Raises: CompileError at the parameter."""
+    if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise mistake(f"the type of {name} must be a string like {_EXAMPLES}, got {text!r}")
     match = _TYPE.match(text.replace(" ", ""))
     if text.startswith("tensordesc"):
         raise mistake(f"aotc does not have tensor descriptor arguments yet: {name} is {text!r}")
@@ -113,7 +117,9 @@ def parse_argument(name: str, text: str) -> tuple[ParamInfo, ScalarType | Pointe
         known = [*SCALARS, *(f"*{one}" for one in SCALARS)]
         raise mistake(
             f"the type of {name} must be like {_EXAMPLES}, got {text!r}",
-            remedy=did_you_mean(text, known),
+            remedy="`?` is for manifests, which build both variants; leave it out here"
+            if text.endswith("?")
+            else did_you_mean(text, known),
         )
     if match["value"] is not None:
         if match["star"]:

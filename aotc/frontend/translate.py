@@ -99,9 +99,10 @@ def _asks_for_debug(function: Function) -> bool:
 def _symbol(function: Function) -> str:
     """Return the name of the kernel in its cubin. Raises: CompileError if it cannot be one."""
     name = function.node.name
-    if not name.isascii():
+    if not name.isascii() or name == "_":
         raise mistake(
-            f"the name of a kernel must be of ASCII letters, digits and `_`, got {name!r}",
+            f"the name of a kernel must be of ASCII letters, digits and `_`, and more than `_`; "
+            f"got {name!r}",
             remedy="rename it; the name becomes a symbol in the cubin",
         )
     return name

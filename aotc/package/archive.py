@@ -11,9 +11,11 @@ made the frames; a file is replaced whole or not at all. The format is `docs/arc
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import stat
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -92,25 +94,46 @@ def write_file(path: Path, data: bytes) -> None:
 
     Raises: `ArchiveError` IO; nothing is left behind then.
     """
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
+    write_together({path: data})
+
+
+def write_together(contents: Mapping[Path, bytes]) -> None:
+    """Replace files at once, in order, and none before the bytes of all are on the disk.
+
+    Raises: `ArchiveError` IO; nothing is left behind then.
+    """
+    staged: dict[Path, Path] = {}
+    path = Path()
     try:
         try:
-            with temporary.open("xb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
+            for path, data in contents.items():
+                staged[path] = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
+                _write_new(staged[path], data, path)
+            for path, temporary in staged.items():
+                temporary.replace(path)
         except BaseException:
-            temporary.unlink(missing_ok=True)
+            for temporary in staged.values():
+                temporary.unlink(missing_ok=True)
             raise
-        directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        for folder in dict.fromkeys(path.parent for path in contents):
+            directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(directory)
+            finally:
+                os.close(directory)
     except OSError as error:
         message = f"cannot write {path}: {error.strerror or error}"
         raise ArchiveError("IO", message) from None
+
+
+def _write_new(temporary: Path, data: bytes, path: Path) -> None:
+    """Write a file that is to replace `path`, to the disk."""
+    if path.is_dir():  # told now: it could not be replaced
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    with temporary.open("xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def write(archive: Archive, path: Path) -> int:

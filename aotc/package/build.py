@@ -26,7 +26,7 @@ from aotc.package.assemble import assemble
 from aotc.package.cache import Cache, CachedKernel
 from aotc.package.grid import AutotuneReader, Expansion, expand
 from aotc.package.index import Archive, ArchiveError, Kernel
-from aotc.package.outputs import write_files
+from aotc.package.outputs import known_host, write_files
 from aotc.package.spec import KernelSpec, Manifest
 from aotc.package.toolchain import toolchain_text
 from aotc.package.workers import Compiler, Failure, Outcome, Task, compile_all
@@ -130,6 +130,7 @@ def build(
         ManifestError: `options` names a kernel or target that there is not.
     """
     kernels, chosen = _selection(manifest, options)
+    known_host(options.host)  # told now, not when everything is compiled
     run = _Build(manifest, options, listener, cache, compiler, executor)
     run.expand(kernels, chosen, autotune)
     run.compile()
@@ -252,7 +253,8 @@ class _Build:
                 )
         except ArchiveError as error:
             is_bug = error.kind not in _USERS_ARCHIVE_ERRORS
-            self.failures.append(Failure(result.name, error.message, is_bug=is_bug))
+            report = error.message if is_bug else f"error: {error.message}"
+            self.failures.append(Failure(result.name, report, is_bug=is_bug))
         return ()
 
     @contextlib.contextmanager

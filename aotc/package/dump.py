@@ -13,10 +13,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from aotc import target as targets
 from aotc.compiler import CompileRequest, autotune_configs
 from aotc.ir.diagnostics import ManifestError, did_you_mean
 from aotc.package import argument_type
-from aotc.package.grid import VariantSpec, expand, integer_values
+from aotc.package.grid import VariantSpec, config_misfit, expand, integer_values
 from aotc.package.manifest import load, read_function
 from aotc.package.parameters import Function
 from aotc.package.spec import CONFIG_KEYS, KernelSpec, config_value_problem, missing_constexpr
@@ -70,14 +71,15 @@ def _from_source(
     if missing is not None:
         message = f"expected a value for the tl.constexpr parameter {missing!r}"
         raise ManifestError(message, remedy=f"add --set {missing}=128, say")
-    return CompileRequest(
+    _check_fits(options, targets.parse(target))
+    request = CompileRequest(
         source=file,
         kernel=function.name,
         signature=_ordered_types(function, types, constants),
         constants=_ordered_constants(function, constants),
         target=target,
-        **options,
     )
+    return replace(request, **options)
 
 
 def _from_manifest(
@@ -96,6 +98,7 @@ def _from_manifest(
     for name, value in {**constants, **options}.items():
         agreeing = [v for v in variants if name in v.values and v.values[name] == value]
         variants = agreeing or variants
+    _check_fits(options, target)
     request = variants[0].request
     values = {**dict(request.constants), **constants}
     signature = {**dict(request.signature), **_concrete_types(arguments, values)}
@@ -134,6 +137,12 @@ def _sorted_settings(
             remedy = did_you_mean(name, known) or f"there are {', '.join(known)}"
             raise ManifestError(message, remedy=remedy)
     return types, constants, integer_values(options)
+
+
+def _check_fits(options: Mapping[str, int], target: Target) -> None:
+    misfit = config_misfit(options, target)
+    if misfit:
+        raise ManifestError(f"expected a config that {target} can hold: {misfit}")
 
 
 def _concrete_types(

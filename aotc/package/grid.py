@@ -149,7 +149,7 @@ def expand(kernel: KernelSpec, targets: Sequence[Target], autotune: AutotuneRead
     for target in targets:
         fitting: list[int] = []
         for index, config in enumerate(configs):
-            misfit = _misfit(dict(config), target)
+            misfit = config_misfit(dict(config), target)
             if misfit:
                 dropped.append(f"{kernel.name} {target}: {config_text(config)}: {misfit}")
             else:
@@ -348,7 +348,7 @@ def _source_error(
     return error
 
 
-def _misfit(config: Mapping[str, Constant], target: Target) -> str:
+def config_misfit(config: Mapping[str, Constant], target: Target) -> str:
     """Return why no block of this config starts on the target, or an empty string."""
     num_warps = config.get("num_warps", CONFIG_DEFAULTS["num_warps"])
     if isinstance(num_warps, int) and num_warps > target.max_warps_per_block:

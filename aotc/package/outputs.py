@@ -1,7 +1,7 @@
 """The files of a build: the archive, its header and its static library.
 
-Each replaces its predecessor at once, the archive last, and one that would not change is not
-touched: its time stays, so a C++ build that depends on it has nothing to do. To see that a static
+Each replaces its predecessor at once, the archive last, none before all of them are on the disk;
+one that would not change is not touched: its time stays, so a C++ build that depends on it has nothing to do. To see that a static
 library is up to date its bytes are searched for the archive's; writing one takes LLVM, which a
 build with nothing to do does not load.
 """
@@ -33,7 +33,7 @@ def write_files(
         ArchiveError: the format cannot hold the archive, or a file cannot be written.
         ManifestError: two names are one in C, or there is no such `host`.
     """
-    host = _known_host(host)
+    host = known_host(host)
     data = archive.encode(result)
     text = header.header_text(result).encode()
     try:
@@ -42,15 +42,24 @@ def write_files(
         message = f"cannot make the folder {folder}: {error.strerror or error}"
         raise ArchiveError("IO", message) from None
     library = folder / f"lib{result.name}.a"
-    has_library = _write_library(result.name, data, library, host, warn)
     paths = (folder / f"{result.name}.aotc", folder / f"{result.name}.h")
-    for path, content in ((paths[1], text), (paths[0], data)):
-        if _read(path) != content:
-            archive.write_file(path, content)
+    contents: dict[Path, bytes] = {}
+    has_library = _is_current(_read(library), data, host)
+    if not has_library:
+        content = _library_bytes(result.name, data, library, host, warn)
+        has_library = content is not None
+        contents |= {library: content} if content is not None else {}
+    contents |= {paths[1]: text, paths[0]: data}
+    archive.write_together({path: new for path, new in contents.items() if _read(path) != new})
     return (*paths, library) if has_library else paths
 
 
-def _known_host(host: str) -> str:
+def known_host(host: str) -> str:
+    """Return the host that `host` means; an empty one means this machine's.
+
+    Raises:
+        ManifestError: there is no such host.
+    """
     if not host:
         machine = platform.machine().lower()
         return machine if machine in _HOSTS else _DEFAULT_HOST
@@ -60,22 +69,19 @@ def _known_host(host: str) -> str:
     return host.lower()
 
 
-def _write_library(
+def _library_bytes(
     name: str, data: bytes, path: Path, host: str, warn: Callable[[str], None]
-) -> bool:
-    if _is_current(_read(path), data, host):
-        return True
+) -> bytes | None:
+    """Return the static library of an archive, or None if it is too large for one."""
     from aotc.package.object import library_bytes  # noqa: PLC0415 - loads LLVM
 
     try:
-        content = library_bytes(name, data, host)
+        return library_bytes(name, data, host)
     except ArchiveError as error:
         if error.kind != "LIMIT":
             raise
         warn(f"no {path.name}: {error.message}")
-        return False
-    archive.write_file(path, content)
-    return True
+        return None
 
 
 def _is_current(library: bytes | None, data: bytes, host: str) -> bool:

@@ -51,17 +51,17 @@ def parse_functions(source: str, file: str) -> dict[str, Function]:
     Raises:
         CompileError: the text is not Python, or is nested too deeply to be parsed.
     """
+    before, nul, _ = source.partition("\0")
+    if nul:  # for which versions of Python have different exceptions, without a place
+        line, col = before.count("\n") + 1, len(before) - (before.rfind("\n") + 1)
+        message = "expected Python source, got a NUL character"
+        raise CompileError(message, Loc(file, line, col, col + 1))
     try:
         tree = ast.parse(source, file)
     except SyntaxError as error:
         col = max(0, (error.offset or 1) - 1)
         loc = Loc(file, error.lineno or 1, col, col + 1)
         raise CompileError(f"expected Python source: {error.msg}", loc) from None
-    except ValueError:
-        before = source.partition("\0")[0]
-        line, col = before.count("\n") + 1, len(before) - (before.rfind("\n") + 1)
-        message = "expected Python source, got a NUL character"
-        raise CompileError(message, Loc(file, line, col, col + 1)) from None
     except (RecursionError, MemoryError):
         # The parser does not say where it gave up.
         message = f"expected Python source, {file} is nested too deeply to be parsed"

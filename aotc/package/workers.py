@@ -41,6 +41,7 @@ from aotc.package.cache import CachedKernel
 # little is run twice when a worker dies.
 _TASKS_PER_WORKER = 2
 _STOP_SECONDS = 2.0
+_POLL_SECONDS = 0.01
 
 Compiler: TypeAlias = Callable[[CompileRequest], CompiledKernel]
 
@@ -194,6 +195,19 @@ class _RecordingContext(SpawnContext):
         return process
 
 
+def _exit_code(process: SpawnProcess) -> int | None:
+    """Wait for a process that is ending and return its exit code.
+
+    The executor's thread waits for it too. Whoever the system tells first, the other one is told
+    nothing until the first has noted the code.
+    """
+    deadline = time.monotonic() + _STOP_SECONDS
+    while process.exitcode is None and time.monotonic() < deadline:
+        process.join(_STOP_SECONDS)
+        time.sleep(_POLL_SECONDS)
+    return process.exitcode
+
+
 @final
 class _Pool:
     """A process pool that is gone when its block is left, at once if by an exception."""
@@ -232,8 +246,7 @@ class _Pool:
     def cause_of_death(self) -> str:
         """Return how the worker ended, as far as the system tells."""
         for process in self._context.started:
-            process.join(_STOP_SECONDS)
-            code = process.exitcode
+            code = _exit_code(process)
             if code is not None and code < 0:
                 name = signal.Signals(-code).name
                 hint = "; out of memory?" if -code == signal.SIGKILL else ""

@@ -22,6 +22,7 @@ from aotc.schedule.layouts import WARP_LANES, blocked_for
 
 MAX_ACCESS_BYTES = 16
 _SECTOR_BYTES = 32
+_LINE_BYTES = 128
 # On the scale of the conversion planner, quarter cycles of one SM: a sector takes about 1.5 cycles
 # of an SM's share of memory bandwidth (4.8 TB/s over 132 SMs at 1.7 GHz).
 _INSTRUCTION_COST = 4
@@ -55,6 +56,16 @@ def vector_width(
         MAX_ACCESS_BYTES // element_bytes,
     )
     return width if mask is None else min(width, mask.constancy[fast])
+
+
+def prefetch_bytes(pointer: AxisInfo, width: int, element_bytes: int) -> int:
+    """Return how much the L2 cache should fetch for a load: a whole line of a long run, else 0.
+
+    A line that is read whole by neighbouring threads is one request to memory instead of two.
+    """
+    run_bytes = max(pointer.contiguity) * element_bytes
+    is_wide = width * element_bytes == MAX_ACCESS_BYTES
+    return _LINE_BYTES if is_wide and run_bytes >= _LINE_BYTES else 0
 
 
 def choose_layouts(

@@ -20,7 +20,12 @@ from aotc.ir.dialects import arith, gpu, scf, tile
 from aotc.ir.layout import LinearLayout
 from aotc.ir.rewrite import Builder
 from aotc.ir.types import TileType
-from aotc.schedule.access import choose_layouts, pointee_bytes, vector_width
+from aotc.schedule.access import (
+    choose_layouts,
+    pointee_bytes,
+    prefetch_bytes,
+    vector_width,
+)
 from aotc.schedule.axis import AxisAnalysis
 from aotc.schedule.context import Schedule
 from aotc.schedule.demand import Demand, broadcast_operand
@@ -164,7 +169,11 @@ def _emit_load(op: Op, emitter: _Emitter, place: Builder) -> None:
     layout = emitter.demand.works_in.get(op)
     operands = [emitter.get_optional(value, layout) for value in (op.pointer, op.mask, op.other)]
     vector = _vector(op, layout, emitter)
-    copy = build(gpu.Load, operands, {**op.attributes, "vector": vector}, (), op.loc)
+    prefetch = 0
+    if layout is not None and not (op.cache or op.eviction or op.volatile):
+        prefetch = prefetch_bytes(emitter.infos[op.pointer], vector, pointee_bytes(op.pointer))
+    chosen = {"vector": vector, "prefetch_bytes": prefetch}
+    copy = build(gpu.Load, operands, {**op.attributes, **chosen}, (), op.loc)
     emitter.bind_all(op, copy, place)
 
 

@@ -155,19 +155,19 @@ def test_scalars_are_loaded_by_all_and_stored_by_one() -> None:
 @pytest.mark.parametrize(
     ("cache", "eviction", "volatile", "load", "store"),
     [
-        (".ca", "", False, "ld.global.ca.v4.b32", ""),
-        (".cg", "", False, "ld.global.cg.v4.b32", "st.global.cg.v4.b32"),
-        (".cs", "", False, "ld.global.cs.v4.b32", "st.global.cs.v4.b32"),
-        (".cv", "", False, "ld.global.cv.v4.b32", ""),
-        (".wb", "", False, "", "st.global.wb.v4.b32"),
-        (".wt", "", False, "", "st.global.wt.v4.b32"),
+        ("ca", "", False, "ld.global.ca.v4.b32", ""),
+        ("cg", "", False, "ld.global.cg.v4.b32", "st.global.cg.v4.b32"),
+        ("cs", "", False, "ld.global.cs.v4.b32", "st.global.cs.v4.b32"),
+        ("cv", "", False, "ld.global.cv.v4.b32", ""),
+        ("wb", "", False, "", "st.global.wb.v4.b32"),
+        ("wt", "", False, "", "st.global.wt.v4.b32"),
         ("", "evict_normal", False, "ld.global.v4.b32", "st.global.v4.b32"),
         *(
             ("", e, False, f"ld.global.L1::{e}.L2::cache_hint.v4.b32",
              f"st.global.L1::{e}.L2::cache_hint.v4.b32")
             for e in ("evict_first", "evict_last")
         ),
-        (".cg", "evict_first", False, "ld.global.cg.L2::cache_hint.v4.b32",
+        ("cg", "evict_first", False, "ld.global.cg.L2::cache_hint.v4.b32",
          "st.global.cg.L2::cache_hint.v4.b32"),
         ("", "", True, "ld.volatile.global.v4.b32", ""),
     ],

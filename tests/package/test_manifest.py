@@ -150,7 +150,7 @@ def test_kernel_by_name(folder: Path) -> None:
 _MISTAKES: list[tuple[str, str, str, str]] = [
     # The document.
     ("[package]", "[package", "1:9", "expected TOML"),
-    ('name = "llm"', 'name = "llm"\nname = "x"', "3:11", "expected TOML"),
+    ('name = "llm"', 'name = "llm"\nname = "x"', "3:1", "expected each key of a table once"),
     ("[package]", "[packages]", "1:2", "unknown key 'packages' | did you mean 'package'?"),
     ("[[kernel]]", "[kernel]", "6:2", "expected one or more [[kernel]] tables"),
     # The package.
@@ -159,7 +159,7 @@ _MISTAKES: list[tuple[str, str, str, str]] = [
     ('version = "0.1.0"', "version = 1", "3:11", "expected a string for 'version', got the int"),
     ('version = "0.1.0"', 'version = "1"', "3:11", "expected a version such as '0.1.0', got '1'"),
     ('name = "llm"', 'name = "my-llm"', "2:8", "expected a package name of letters"),
-    ('name = "llm"', 'name = ""', "2:8", "expected a string for 'name', got the string ''"),
+    ('name = "llm"', 'name = ""', "2:8", "that is not empty for 'name', got the string ''"),
     ('"sm_80"]', '"sm_70"]', "4:22", "got 'sm_70' | did you mean"),
     ('"sm_80"]', "80]", "4:22", "expected a string in 'targets', got the integer 80"),
     ('["sm_90a", "sm_80"]', "[]", "4:11", "expected at least one value for 'targets'"),
@@ -193,7 +193,7 @@ _MISTAKES: list[tuple[str, str, str, str]] = [
     ("BLOCK = 4096", "n_rows = 1", "20:1", 'n_rows = "i32=1"'),
     ("BLOCK = 4096", "num_warps = 1", "20:1", "write it in [kernel.configs]"),
     ("BLOCK = 4096", "BLOCK = [1]", "20:9", "expected a boolean, a number or a string"),
-    ("BLOCK = 4096", "BLOCK = nan", "20:9", "expected a boolean, a number or a string"),
+    ("BLOCK = 4096", "BLOCK = nan", "20:9", "expected a number, not nan, for 'BLOCK'"),
     ("BLOCK = 4096", "BLOCK = 1979-05-27", "20:9", "got a date or time"),
     ("BLOCK = 4096", "", "7:8", "expected a value for the tl.constexpr parameter 'BLOCK'"),
     ("CAUSAL = [true, false]", "CAUSAL = true", "22:10", "a list of values | CAUSAL = [...]"),
@@ -209,7 +209,7 @@ _MISTAKES: list[tuple[str, str, str, str]] = [
     ("[kernel.configs]\nnum_warps = [4, 8]", "[[kernel.config]]\nnum_warps = 5", "24:13", "power"),
     ("[kernel.configs]\nnum_warps = [4, 8]", "[[kernel.config]]\nBM = 5", "24:1", "config key"),
     # Expressions.
-    ('"cdiv(n_rows, 4)"', '"cdiv(n_row, 4)"', "9:15", "names nothing: did you mean 'n_rows'?"),
+    ('"cdiv(n_rows, 4)"', '"cdiv(n_row, 4)"', "9:15", "names nothing | did you mean 'n_rows'?"),
     ('"cdiv(n_rows, 4)"', '"n_rows / 4"', "9:17", "use `//`"),
     ('"cdiv(n_rows, 4)"', '"eps"', "9:10", "expected an integer argument, `eps` is none"),
     ('"cdiv(n_rows, 4)"', '"x_ptr"', "9:10", "expected an integer argument, `x_ptr` is none"),

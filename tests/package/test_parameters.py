@@ -53,9 +53,9 @@ def test_last_definition_holds() -> None:
     [
         ("def f(:\n", "k.py:1:7"),
         ("x = 1\n  y\n", "k.py:2"),
-        ("x = '\0'", "k.py:1"),
+        ("x = 1\ny = '\0'", "k.py:2:6"),
         ("x = " + "(" * 5000 + ")" * 5000, "k.py:1"),
-        ("x = " + "-" * 100_000 + "1", "k.py:1"),
+        ("x = " + "-" * 100_000 + "1", "error: expected Python source, k.py is nested too deeply"),
     ],
 )
 def test_bad_source_is_a_compile_error(source: str, place: str) -> None:

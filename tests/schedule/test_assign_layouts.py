@@ -41,7 +41,7 @@ kernel @add(%x: *fp32 {divisibility = 16}, %y: *fp32 {divisibility = 16}, %n: i3
   %mask = arith.compare(%cols, %ns) {predicate = "lt"} : tile<1024xi1>
   %xs = tile.splat(%x) {shape = [1024]} : tile<1024x*fp32>
   %xp = arith.addptr(%xs, %cols) : tile<1024x*fp32>
-  // CHECK: gpu.load({{.*}}) {vector = 4}
+  // CHECK: gpu.load({{.*}}) {vector = 4, prefetch_bytes = 128}
   %v = tile.load(%xp, %mask, _) : tile<1024xfp32>
   %w = arith.mul(%v, %v) : tile<1024xfp32>
   %ys = tile.splat(%y) {shape = [1024]} : tile<1024x*fp32>
@@ -102,7 +102,7 @@ kernel @transpose(%x: *fp32 {divisibility = 16}, %y: *fp32 {divisibility = 16}) 
   %offsets = arith.add(%down2, %cols2) : tile<64x64xi32>
   %xs = tile.splat(%x) {shape = [64, 64]} : tile<64x64x*fp32>
   %xp = arith.addptr(%xs, %offsets) : tile<64x64x*fp32>
-  // CHECK: gpu.load({{.*}}) {vector = 4} : tile<64x64xfp32, [[LOADED:#[0-9]+]]>
+  // CHECK: gpu.load({{.*}}) {vector = 4, prefetch_bytes = 128} : tile<64x64xfp32, [[LOADED:#[0-9]+]]>
   %v = tile.load(%xp, _, _) : tile<64x64xfp32>
   // CHECK: tile.trans({{.*}}) {order = [1, 0]} : tile<64x64xfp32, [[TURNED:#[0-9]+]]>
   // CHECK-NEXT: gpu.convert({{.*}}) {layout = [[LOADED]]} : tile<64x64xfp32, [[LOADED]]>
@@ -145,7 +145,7 @@ kernel @sum(%x: *fp32 {divisibility = 16}, %y: *fp32 {divisibility = 16}, %n: i3
   // CHECK: scf.for({{.*}}) (%i: i32, %acc: tile<1024xfp32, [[HOME:#[0-9]+]]>, %at: tile<1024x*fp32, [[HOME]]>)
   // CHECK-NOT: gpu.convert
   %acc1, %at1 = scf.for(%zero, %n, %one, %none, %first) (%i: i32, %acc: tile<1024xfp32>, %at: tile<1024x*fp32>) {
-    // CHECK: gpu.load(%at, _, _) {vector = 4}
+    // CHECK: gpu.load(%at, _, _) {vector = 4, prefetch_bytes = 128}
     %v = tile.load(%at, _, _) : tile<1024xfp32>
     %more = arith.add(%acc, %v) : tile<1024xfp32>
     %next = arith.addptr(%at, %step) : tile<1024x*fp32>

@@ -22,8 +22,8 @@ from aotc.ir.types import PointerType, ScalarType, TileType, element_of
 
 _MAX_IMMEDIATE = 1 << 31
 _EVICTION = ("", "evict_normal", "evict_first", "evict_last")
-_LOAD_CACHE = ("", ".ca", ".cg", ".cv", ".cs")
-_STORE_CACHE = ("", ".wb", ".cg", ".cs", ".wt")
+_LOAD_CACHE = ("", "ca", "cg", "cv", "cs")
+_STORE_CACHE = ("", "wb", "cg", "cs", "wt")
 
 
 @lowers(gpu.Load)
@@ -31,6 +31,7 @@ def lower_load(ctx: Lowering, op: gpu.Load) -> Results:
     """Lower a load from global memory."""
     element, layout = _place(ctx, op, op.pointer)
     access = _access(ctx, op, element, _LOAD_CACHE, op.volatile)
+    access = replace(access, prefetch_bytes=op.prefetch_bytes)
     masks, others = _masks(ctx, op), _others(ctx, op, element)
     addresses = ctx.raw(op.pointer)
     loaded: dict[int, str] = {}
@@ -128,10 +129,11 @@ def _access(
     if op.cache not in known_caches or op.eviction not in _EVICTION:
         op.error(f"has unknown modifiers {op.cache!r}, {op.eviction!r}")
     bits, count = word_shape(element, op.vector)
-    modifiers, policy = op.cache, ""
+    cache = op.cache and f".{op.cache}"
+    modifiers, policy = cache, ""
     if volatile:
         modifiers = ""
     elif op.eviction in ("evict_first", "evict_last"):
         policy = nvvm.create_policy(ctx.emit, op.eviction)
-        modifiers = op.cache or f".L1::{op.eviction}"
+        modifiers = cache or f".L1::{op.eviction}"
     return nvvm.Access(bits, count, modifiers=modifiers, policy=policy, volatile=volatile)

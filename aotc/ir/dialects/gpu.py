@@ -23,7 +23,8 @@ class Load(Op, opcode="gpu.load", effect="read"):
     """Read global memory, `vector` elements an access.
 
     Registers `k*vector … k*vector+vector-1` of a thread are consecutive in memory, the first is
-    aligned to the whole access, and they share one mask value.
+    aligned to the whole access, and they share one mask value. `prefetch_bytes` is what the L2
+    cache should fetch at once, 0 leaves it the choice.
     """
 
     pointer: Value = operand()
@@ -33,6 +34,7 @@ class Load(Op, opcode="gpu.load", effect="read"):
     cache: str = attribute(default="")
     eviction: str = attribute(default="")
     volatile: bool = attribute(default=False)
+    prefetch_bytes: int = attribute(default=0)
     out: Value = result()
 
     def infer(self) -> Sequence[Type]:

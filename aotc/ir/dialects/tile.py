@@ -214,7 +214,11 @@ def check_access(
 
 
 class Load(Op, opcode="tile.load", effect="read"):
-    """What the pointers point at; `other`, or anything, where the mask is false."""
+    """What the pointers point at; `other`, or anything, where the mask is false.
+
+    `cache` is a cache operator of PTX without its dot, such as "cg", `eviction` a priority such as
+    "evict_first"; an empty one leaves the choice to the hardware.
+    """
 
     pointer: Value = operand()
     mask: Value | None = operand(default=None)
@@ -229,7 +233,7 @@ class Load(Op, opcode="tile.load", effect="read"):
 
 
 class Store(Op, opcode="tile.store", effect="write"):
-    """Write the value where the mask is true."""
+    """Write the value where the mask is true; `cache` and `eviction` as for a load."""
 
     pointer: Value = operand()
     value: Value = operand()
