@@ -26,7 +26,8 @@ import triton
 import aotc
 
 ROOT = Path(__file__).parents[1]
-ROUNDS = 31
+ROUNDS = 61
+TRIALS = 15
 LAUNCHES = 8
 SETS = 3
 
@@ -53,13 +54,14 @@ def timed(launch: Launch, first: int) -> float:
 
 
 def best(candidates: dict[str, Launch]) -> tuple[str, Launch]:
-    """Return the fastest candidate by the median of a few timings."""
-    scores = {}
-    for name, launch in candidates.items():
+    """Return the fastest candidate by the median of timings taken in turn."""
+    scores: dict[str, list[float]] = {name: [] for name in candidates}
+    for launch in candidates.values():
         launch(0)
-        torch.cuda.synchronize()
-        scores[name] = statistics.median(timed(launch, number) for number in range(5))
-    name = min(scores, key=scores.__getitem__)
+    for number in range(TRIALS):
+        for name, launch in candidates.items():
+            scores[name].append(timed(launch, number))
+    name = min(scores, key=lambda name: statistics.median(scores[name]))
     return name, candidates[name]
 
 
