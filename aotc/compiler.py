@@ -15,7 +15,7 @@ import inspect
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from aotc.ir.diagnostics import CompileError
 from aotc.target import parse as parse_target
@@ -23,6 +23,8 @@ from aotc.target import parse as parse_target
 if TYPE_CHECKING:
     from aotc.ir.core import Kernel
     from aotc.ir.passes import Observer
+
+Access: TypeAlias = Literal["unknown", "read", "write", "both"]
 
 STAGES = ("tile", "gpu", "llvm", "ptx", "sass")
 _PTXAS_TIMEOUT_SECONDS = 600.0
@@ -52,12 +54,16 @@ class CompileRequest:
 
 @dataclass(frozen=True)
 class ParamSlot:
-    """Say where in the kernel's parameter buffer an argument goes."""
+    """Say where in the kernel's parameter buffer an argument goes.
+
+    `access` is how the kernel uses the memory that a pointer points at, "unknown" for a scalar.
+    """
 
     name: str
     type: str
     offset: int
     size_bytes: int
+    access: Access = "unknown"
 
 
 @dataclass(frozen=True)
@@ -134,6 +140,7 @@ def compile_kernel(
     Raises: CompileError for the user's mistakes, IRError for ours.
     """
     from aotc import backend, frontend  # noqa: PLC0415 - llvmlite and the parser cost start-up
+    from aotc.ir.parameter_access import parameter_access  # noqa: PLC0415
     from aotc.ir.text import print_kernel  # noqa: PLC0415
     from aotc.schedule.context import Config, Schedule  # noqa: PLC0415
     from aotc.schedule.pipeline import schedule_kernel  # noqa: PLC0415
@@ -153,6 +160,7 @@ def compile_kernel(
     )
     timings.lap("frontend")
     kernel = translation.kernel
+    access = parameter_access(kernel)
     asm = {"tile": print_kernel(kernel)} if keep_asm else {}
     schedule = Schedule(target, config)
     schedule_kernel(kernel, schedule, observer)
@@ -180,7 +188,13 @@ def compile_kernel(
         spill_bytes=assembly.spill_bytes,
         stack_bytes=assembly.stack_bytes,
         params=tuple(
-            ParamSlot(slot.name, slot.type, slot.offset_bytes, slot.size_bytes)
+            ParamSlot(
+                slot.name,
+                slot.type,
+                slot.offset_bytes,
+                slot.size_bytes,
+                access.get(slot.name, "unknown"),
+            )
             for slot in lowered.params
         ),
         remarks=(*translation.remarks, *translation.prints, *schedule.remarks),

@@ -15,7 +15,6 @@ from __future__ import annotations
 import ast
 import hashlib
 import io
-import linecache
 import tokenize
 from dataclasses import dataclass
 from functools import lru_cache
@@ -82,7 +81,6 @@ def _parse(path: str, mtime_ns: int, size_bytes: int) -> SourceFile:
     del mtime_ns
     if size_bytes > _MAX_SOURCE_BYTES:
         raise CompileError(f"{path} has {size_bytes} bytes, more than {_MAX_SOURCE_BYTES}")
-    linecache.checkcache(path)
     try:
         raw = Path(path).read_bytes()
         encoding, _ = tokenize.detect_encoding(io.BytesIO(raw).readline)

@@ -77,6 +77,7 @@ def at(loc: Loc) -> Generator[None]:
 
 def source_line(loc: Loc) -> str | None:
     """Return the text of the line `loc` is on, or None if the file cannot be read."""
+    linecache.checkcache(loc.file)  # it may have been edited since an earlier error
     return linecache.getline(loc.file, loc.line).rstrip("\n") or None
 
 
@@ -87,7 +88,7 @@ def render_caret(loc: Loc, indent: str = "  ") -> str:
         return ""
     # Tabs and control characters would shift the caret, or steer the terminal.
     text = "".join(char if char.isprintable() else " " for char in line)
-    start, end = loc.col, max(loc.end_col, loc.col + 1)
+    start, end = min(loc.col, len(text)), max(loc.end_col, loc.col + 1)
     if len(text) > _MAX_LINE_CHARS:
         first = max(0, min(start - _CHARS_BEFORE_CARET, len(text) - _MAX_LINE_CHARS))
         last = first + _MAX_LINE_CHARS
@@ -95,8 +96,8 @@ def render_caret(loc: Loc, indent: str = "  ") -> str:
         text = f"{head}{text[first:last]}{tail}"
         shift = first - len(head)
         start, end = start - shift, min(end - shift, len(text))
-    before, marked = text[:start].ljust(start), text[start:end]
-    return f"{indent}{text}\n{indent}{' ' * _num_cells(before)}{'^' * max(1, _num_cells(marked))}"
+    carets = "^" * max(1, _num_cells(text[start:end]))
+    return f"{indent}{text}\n{indent}{' ' * _num_cells(text[:start])}{carets}"
 
 
 def _num_cells(text: str) -> int:

@@ -9,13 +9,14 @@ since only the compiler knows how much a config takes.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import TypeAlias
 
-from aotc.compiler import Metadata
+from aotc.compiler import Access, Metadata
 from aotc.ir.diagnostics import IRError
+from aotc.ir.parameter_access import union
 from aotc.package import index
 from aotc.package.argument_type import ArgumentType
 from aotc.package.cache import CachedKernel
@@ -77,12 +78,16 @@ def assemble(
             prefix = f"{kernel.name} {spec.target}"
             lines = [*expansion.dropped, *dropped]
             raise none_left(kernel, spec.target, [x for x in lines if x.startswith(prefix)])
+    access = _joint_access([result.metadata for _, result in compiled])
     fixed = [(n, a.value) for n, a in kernel.signature.items() if isinstance(a.value, float)]
     record = index.Kernel(
         name=kernel.name,
         source_sha256=hashlib.sha256("".join(sources).encode()).digest(),
         variants=tuple(variants),
-        params=tuple(_param(name, kernel.signature[name]) for name in launch_arguments(kernel)),
+        params=tuple(
+            replace(_param(name, kernel.signature[name]), access=access.get(name, "unknown"))
+            for name in launch_arguments(kernel)
+        ),
         type_variables=tuple(TypeVariable(n, dtypes) for n, dtypes in kernel.types.items()),
         choices=tuple(Choice(name, values) for name, values in kernel.choices.items()),
         guards=expansion.guards,
@@ -90,6 +95,15 @@ def assemble(
         constants=(*kernel.constants.items(), *fixed),
     )
     return Assembled(record, tuple(dropped))
+
+
+def _joint_access(builds: Iterable[Metadata]) -> dict[str, Access]:
+    """Return how each argument's memory is used by any of the builds."""
+    joint: dict[str, Access] = {}
+    for metadata in builds:
+        for slot in metadata.params:
+            joint[slot.name] = union(joint.get(slot.name, slot.access), slot.access)
+    return joint
 
 
 def _point(spec: VariantSpec) -> _Point:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from aotc import target as targets
-from aotc.ir.diagnostics import Loc, ManifestError, did_you_mean
+from aotc.ir.diagnostics import Loc, ManifestError, did_you_mean, nearest
 from aotc.package.kernel_table import KERNEL_KEYS, read_kernel
 from aotc.package.parameters import Function, parse_functions
 from aotc.package.spec import KernelSpec, Manifest
@@ -149,10 +149,12 @@ def _read_text(path: Path, what: str, loc: Loc | None, declaration: str) -> str:
 
 def _nearest_file(path: Path) -> str:
     try:
-        names = [entry.name for entry in path.parent.iterdir() if entry.suffix == path.suffix]
+        entries = [entry for entry in path.parent.iterdir() if entry.suffix == path.suffix]
     except (OSError, ValueError):
         return ""
-    return did_you_mean(path.name, [name for name in names if name != path.name])
+    # The suffix is in all of them and would make every name alike.
+    found = nearest(path.stem, [entry.stem for entry in entries if entry.name != path.name])
+    return f"did you mean {found + path.suffix!r}?" if found else ""
 
 
 def _check_identifier(table: Table, key: str, name: str, what: str) -> None:

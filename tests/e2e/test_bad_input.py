@@ -218,7 +218,10 @@ _SOURCES = [
     (b"x = " + b"(" * 5000 + b")" * 5000, "expected Python source | nested"),
     (b"x = " + b"-" * 100_000 + b"1", "k.py is nested too deeply to be parsed"),
     (b"k = lambda p: p\n", "expected a function of k.py, got 'k'"),
-    ((_HEAD + _KERNEL.replace("constexpr", "constexpr, *rest")).encode(), "cannot have `*` or `**` parameters"),
+    (
+        (_HEAD + _KERNEL.replace("constexpr", "constexpr, *rest")).encode(),
+        "cannot have `*` or `**` parameters",
+    ),
     (_KERNEL.encode(), "tl is not defined | import triton.language as tl"),
     ((_HEAD + _KERNEL.replace("@triton.jit\n", "")).encode(), "decorate it with @triton.jit"),
     (
@@ -448,11 +451,11 @@ def test_a_failing_kernel_loses_nothing(run: Run, folder: Path) -> None:
     assert [line.split()[:2] for line in listed.splitlines()[2:]] == [
         ["add", "sm_80"],
         ["add", "sm_90a"],
-        ["sometimes", "sm_80"],
-        ["sometimes", "sm_90a"],
         ["on_sm_80_only", "sm_80"],
         ["on_sm_80_only", "sm_80"],
         ["on_sm_80_only", "sm_90a"],
+        ["sometimes", "sm_80"],
+        ["sometimes", "sm_90a"],
     ]
 
 

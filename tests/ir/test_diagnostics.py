@@ -114,3 +114,43 @@ def test_the_nearest_name() -> None:
     assert nearest("zzz", names) is None
     assert did_you_mean("stroe", names) == "did you mean 'store'?"
     assert did_you_mean("zzz", names) == ""
+
+
+def _shown(tmp_path: Path, line: str, col: int, end_col: int) -> tuple[str, str]:
+    path = tmp_path / "k.py"
+    path.write_text(line + "\n")
+    shown, carets = render_caret(Loc(str(path), 1, col, end_col), "").splitlines()
+    return shown, carets
+
+
+def test_a_long_line_is_cut_around_the_span(tmp_path: Path) -> None:
+    line = "x" * 500 + "here" + "y" * 500
+    shown, carets = _shown(tmp_path, line, 500, 504)
+    assert len(shown) < 170
+    assert (shown[0], shown[-1]) == ("…", "…")
+    assert shown[carets.index("^") : len(carets)] == "here"
+    shown, carets = _shown(tmp_path, line, 0, 4)
+    assert (shown[:4], shown[-1], carets) == ("xxxx", "…", "^^^^")
+    shown, carets = _shown(tmp_path, line, 1000, 1004)
+    assert (shown[0], shown[-4:], len(carets)) == ("…", "yyyy", len(shown))
+    shown, carets = _shown(tmp_path, line, 100, 1000)
+    assert len(carets) <= len(shown)
+
+
+def test_wide_and_combining_characters_do_not_move_the_caret(tmp_path: Path) -> None:
+    assert _shown(tmp_path, "日本 = nope", 5, 9) == ("日本 = nope", "       ^^^^")
+    assert _shown(tmp_path, "e\u0301 = nope", 5, 9) == ("e\u0301 = nope", "    ^^^^")
+    assert _shown(tmp_path, "日本 = nope", 0, 2)[1] == "^^^^"
+
+
+def test_control_characters_are_not_printed(tmp_path: Path) -> None:
+    assert _shown(tmp_path, "a\x1b[2J\x07b", 6, 7) == ("a [2J b", "      ^")
+
+
+def test_a_span_beyond_the_line_is_marked_at_its_end(tmp_path: Path) -> None:
+    assert _shown(tmp_path, "abc", 9, 12) == ("abc", "   ^")
+
+
+def test_an_edited_file_is_read_again(tmp_path: Path) -> None:
+    assert _shown(tmp_path, "first", 0, 1)[0] == "first"
+    assert _shown(tmp_path, "the second", 0, 1)[0] == "the second"

@@ -1,0 +1,124 @@
+"""Which memory a kernel reads and writes, by the parameter that points at it.
+
+Every pointer that is loaded from or stored to is traced back through address arithmetic, shapes,
+branches and loops to parameters. So a header can say `const`, and a launcher can refuse to write
+to a tensor that is read-only.
+
+Invariant: what is said holds for every launch. Where a pointer's origin cannot be seen (it was
+loaded, or made from an integer) nothing is said of any parameter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+from aotc.ir.core import Kernel, Op, Value
+from aotc.ir.dialects import arith, scf, tile
+from aotc.ir.types import PointerType, element_of
+
+Access = Literal["unknown", "read", "write", "both"]
+
+_NUMBERS: tuple[Access, ...] = ("unknown", "read", "write", "both")
+_READ, _WRITE = 1, 2
+
+
+def parameter_access(kernel: Kernel) -> dict[str, Access]:
+    """Return, for each pointer parameter, how its memory is used.
+
+    A parameter that is neither read nor written is "read": it is not written.
+    """
+    pointers = {
+        arg: info.name
+        for arg, info in zip(kernel.body.args, kernel.params, strict=True)
+        if isinstance(arg.type, PointerType)
+    }
+    used = dict.fromkeys(pointers, 0)
+    for op in kernel.walk():
+        if not isinstance(op, tile.Load | tile.Store):
+            continue
+        for root in _roots(op.pointer):
+            if root not in used:
+                return dict.fromkeys(pointers.values(), "unknown")
+            used[root] |= _WRITE if isinstance(op, tile.Store) else _READ
+    return {pointers[arg]: _NUMBERS[bits or _READ] for arg, bits in used.items()}
+
+
+def union(left: Access, right: Access) -> Access:
+    """Return how memory is used by two builds of a kernel together."""
+    if "unknown" in (left, right):
+        return "unknown"
+    return _NUMBERS[_NUMBERS.index(left) | _NUMBERS.index(right)]
+
+
+def _roots(pointer: Value) -> list[Value]:
+    """Return the values that a pointer comes from, of which no more can be said."""
+    roots: dict[Value, None] = {}
+    seen: dict[Value, None] = {}
+    worklist = [pointer]
+    while worklist:
+        value = worklist.pop()
+        if value in seen:
+            continue
+        seen[value] = None
+        sources = _sources(value)
+        if sources is None:
+            roots[value] = None
+        else:
+            worklist += sources
+    return list(roots)
+
+
+def _sources(value: Value) -> list[Value] | None:
+    """Return the pointers that `value` may be, moved; None if it is an origin."""
+    op = value.op
+    if op is None:
+        owner = value.owner
+        parent = None if isinstance(owner, Op) else owner.parent
+        rule = _ARGUMENTS.get(type(parent)) if isinstance(parent, Op) else None
+        return rule(parent, value) if rule is not None and isinstance(parent, Op) else None
+    if isinstance(op, scf.For | scf.If | scf.While):
+        return _results(op, value.index)
+    if isinstance(op, _MOVES):
+        return [
+            each for each in op.operands if isinstance(element_of(each.type), PointerType)
+        ] or None
+    return None
+
+
+_MOVES = (
+    *(arith.AddPtr, arith.Select, tile.Splat, tile.Broadcast, tile.ExpandDims, tile.Reshape),
+    *(tile.Trans, tile.Join, tile.Split, tile.Hint, arith.Bitcast),
+)
+
+
+def _results(op: scf.For | scf.If | scf.While, index: int) -> list[Value]:
+    if isinstance(op, scf.For):
+        return [_present(op.init[index]), op.body.terminator.operands[index]]
+    if isinstance(op, scf.If):
+        return [block.terminator.operands[index] for block in op.blocks]
+    return [op.before.terminator.operands[1 + index]]
+
+
+def _for_argument(op: Op, value: Value) -> list[Value]:
+    assert isinstance(op, scf.For)
+    index = value.index - 1
+    return [_present(op.init[index]), op.body.terminator.operands[index]]
+
+
+def _while_argument(op: Op, value: Value) -> list[Value]:
+    assert isinstance(op, scf.While)
+    if value.owner is op.before:
+        return [_present(op.init[value.index]), op.after.terminator.operands[value.index]]
+    return [op.before.terminator.operands[1 + value.index]]
+
+
+_ARGUMENTS: dict[type[Op], Callable[[Op, Value], list[Value]]] = {
+    scf.For: _for_argument,
+    scf.While: _while_argument,
+}
+
+
+def _present(value: Value | None) -> Value:
+    assert value is not None
+    return value

@@ -1,0 +1,231 @@
+"""A new user's first hour: a copy of the repository, and what its documents tell to do.
+
+The snippets are taken out of the documents and run, so a document that stops being true fails
+here. Commands run in processes of their own, from the copy, with nothing of this checkout on their
+path.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+import aotc
+from aotc.ir.text import parse_kernel, print_kernel
+
+_ROOT = Path(__file__).parents[2]
+
+# What the documents' manifests name and a user has: Triton code, with that many parameters.
+_NORM = '''\
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def rmsnorm_kernel(x_ptr, w_ptr, out_ptr, stride, n_rows, n_cols, eps,
+                   BLOCK: tl.constexpr, ROWS: tl.constexpr = 1, CAUSAL: tl.constexpr = False):
+    cols = tl.arange(0, BLOCK)
+    mask = cols < n_cols
+    w = tl.load(w_ptr + cols, mask=mask, other=0.0).to(tl.float32)
+    for i in tl.static_range(ROWS):
+        row = tl.program_id(0).to(tl.int64) * ROWS + i
+        kept = mask & (row < n_rows)
+        if CAUSAL:
+            kept = kept & (cols <= row)
+        x = tl.load(x_ptr + row * stride + cols, mask=kept, other=0.0).to(tl.float32)
+        rstd = tl.rsqrt(tl.sum(x * x, axis=0) / n_cols + eps)
+        tl.store(out_ptr + row * n_cols + cols, x * rstd * w, mask=kept)
+'''
+
+
+class Ran(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with the files that git knows, and no others."""
+    folder = tmp_path_factory.mktemp("new-user") / "aotc"
+    listed = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=_ROOT, check=True, capture_output=True, text=True
+    )
+    for name in listed.stdout.rstrip("\0").split("\0"):
+        if (_ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(_ROOT / name, folder / name)
+    return folder
+
+
+def aotc_in(copy: Path, folder: Path, *args: str, **env: str) -> Ran:
+    """Run the copy's command line in `folder`."""
+    environment = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(copy.parent),
+        "XDG_CACHE_HOME": str(copy.parent / "cache"),
+        "PYTHONPATH": str(copy),
+        **env,
+    }
+    ran = subprocess.run(
+        [sys.executable, "-m", "aotc.cli", *args],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    return Ran(ran.returncode, ran.stdout, ran.stderr)
+
+
+def snippets(document: str, language: str) -> list[str]:
+    """Return the blocks of a document that are marked as `language`."""
+    text = (_ROOT / document).read_text()
+    return re.findall(rf"(?m)^ *```{language}\n(.*?)^ *```$", text, re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def quickstart(copy: Path) -> Path:
+    """Return the folder in which the README's quickstart was followed."""
+    folder = copy.parent / "quickstart"
+    folder.mkdir()
+    (folder / "norm.py").write_text(_NORM)
+    (folder / "llm.toml").write_text(snippets("README.md", "toml")[0])
+    ran = aotc_in(copy, folder, "build", "llm.toml")
+    assert ran.code == 0, ran.err
+    assert ran.out.splitlines() == ["dist/llm.aotc", "dist/llm.h", "dist/libllm.a"]
+    return folder
+
+
+def _inspected(copy: Path, archive: Path) -> dict[str, Any]:
+    ran = aotc_in(copy, archive.parent, "inspect", archive.name, "--json")
+    assert ran.code == 0, ran.err
+    return json.loads(ran.out)
+
+
+def _bytes_of(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+# ----------------------------------------------------------------------------------- the README
+
+
+def test_the_quickstart_builds_what_it_says(copy: Path, quickstart: Path) -> None:
+    content = _inspected(copy, quickstart / "dist" / "llm.aotc")
+    assert (content["name"], content["version"]) == ("llm", "0.1.0")
+    assert content["targets"] == ["sm_80", "sm_90a"]
+    (kernel,) = content["kernels"]
+    assert kernel["name"] == "rmsnorm"
+    assert kernel["types"] == {"T": ["fp16", "bf16"]}
+    assert kernel["constants"] == {"BLOCK": 4096}
+    # 2 targets, 2 dtypes, 2 promises that may hold or not, 2 configs
+    assert len(kernel["variants"]) == 2 * 2 * 4 * 2
+
+
+def test_the_quickstart_in_python_passes_the_arguments_there_are(
+    copy: Path, quickstart: Path
+) -> None:
+    content = _inspected(copy, quickstart / "dist" / "llm.aotc")
+    params = [param["name"] for param in content["kernels"][0]["params"]]
+    assert params == ["x_ptr", "w_ptr", "out_ptr", "stride", "n_rows", "n_cols", "eps"]
+    (snippet,) = snippets("README.md", "python")
+    calls = [node for node in ast.walk(ast.parse(snippet)) if isinstance(node, ast.Call)]
+    launch = next(call for call in calls if isinstance(call.func, ast.Subscript))
+    assert len(launch.args) == len(params)
+
+
+def test_the_quickstart_in_cpp_compiles(copy: Path, quickstart: Path) -> None:
+    (snippet,) = snippets("README.md", "cpp")
+    (quickstart / "server.cpp").write_text(snippet)
+    command = ["c++", "-std=c++17", "-fsyntax-only", "-Wall", "-Wextra", "-Werror"]
+    command += [f"-I{copy / 'runtime_c' / 'include'}", "-Idist", "server.cpp"]
+    ran = subprocess.run(command, cwd=quickstart, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+
+
+def test_another_folder_user_and_hash_seed_give_the_same_bytes(
+    copy: Path, quickstart: Path
+) -> None:
+    other = copy.parent / "another place"
+    other.mkdir()
+    shutil.copyfile(quickstart / "norm.py", other / "norm.py")
+    shutil.copyfile(quickstart / "llm.toml", other / "llm.toml")
+    args = ["build", str(other / "llm.toml"), "--no-cache", "-j", "1", "-o", str(other / "out")]
+    env = {"PYTHONHASHSEED": "7", "TZ": "Asia/Tokyo", "LC_ALL": "C", "HOME": str(other)}
+    ran = aotc_in(copy, copy.parent, *args, **env)
+    assert ran.code == 0, ran.err
+    assert _bytes_of(other / "out") == _bytes_of(quickstart / "dist")
+
+
+def test_a_second_build_has_nothing_to_do(copy: Path, quickstart: Path) -> None:
+    ran = aotc_in(copy, quickstart, "build", "llm.toml")
+    assert ran.code == 0
+    assert "32 variants (0 compiled, 32 cached, " in ran.err
+
+
+def test_the_own_kernels_build_from_the_copy(copy: Path) -> None:
+    args = ["--kernel", "vector_add", "--kernel", "argmax_rows", "--target", "sm_80"]
+    ran = aotc_in(copy, copy, "build", "kernels.toml", *args)
+    assert ran.code == 0, ran.err
+    content = _inspected(copy, copy / "dist" / "kernels.aotc")
+    assert {kernel["name"] for kernel in content["kernels"]} == {"vector_add", "argmax_rows"}
+
+
+# ----------------------------------------------------------------------------- docs/manifest.md
+
+
+def test_the_manifests_example_builds(copy: Path, tmp_path: Path) -> None:
+    (tmp_path / "kernels").mkdir()
+    (tmp_path / "kernels" / "norm.py").write_text(_NORM)
+    manifest = snippets("docs/manifest.md", "toml")[0]
+    (tmp_path / "kernels.toml").write_text(manifest)
+    ran = aotc_in(copy, tmp_path, "build", "--target", "sm_90a")
+    assert ran.code == 0, ran.err
+    (kernel,) = _inspected(copy, tmp_path / "dist" / "llm.aotc")["kernels"]
+    assert kernel["choices"] == {"CAUSAL": [True, False]}
+    # dtypes, choices, one promise, and configs of which `where` lets all pass
+    assert len(kernel["variants"]) == 2 * 2 * 2 * 4
+    grids = {variant["config"]["ROWS"]: variant["grid"] for variant in kernel["variants"]}
+    assert grids == {1: ["cdiv(n_rows, 1)"], 4: ["cdiv(n_rows, 4)"]}
+
+    # The mistake that the document shows is printed as it shows it.
+    (tmp_path / "kernels.toml").write_text(manifest.replace("BLOCK = 4096", "BLOKC = 4096"))
+    before = _bytes_of(tmp_path / "dist")
+    ran = aotc_in(copy, tmp_path, "build")
+    assert ran.code == 1
+    assert ran.err == snippets("docs/manifest.md", "")[0]
+    assert _bytes_of(tmp_path / "dist") == before
+
+
+# ---------------------------------------------------------- docs/language.md and docs/design.md
+
+
+def test_the_mistake_that_the_language_page_shows(copy: Path, tmp_path: Path) -> None:
+    shown = next(text for text in snippets("docs/language.md", "") if text.startswith("norm.py:"))
+    lines = ["import triton", "import triton.language as tl"]
+    lines += [""] * (11 - len(lines))
+    lines += ["@triton.jit", "def center(x, mean):", "    z = mean[:, None] - x", "    return z"]
+    lines += [""] * (27 - len(lines))
+    lines += ["@triton.jit", "def k(x_ptr):", "    x, mean = tl.zeros((64, 128), tl.float32), \\"]
+    lines[-1:] = ["    x = tl.zeros((64, 128), tl.float32)"]
+    lines[11:11] = []
+    lines += ["    y = center(x, tl.zeros((128,), tl.float32))"]
+    source = "\n".join(lines).replace("tl.zeros((128,), tl.float32))", "mean)")
+    source = source.replace("def k(x_ptr):", "def k(x_ptr, mean=MEAN):")
+    (tmp_path / "norm.py").write_text(source)
+    pytest.skip("placeholder")
+
+
+def _stage_args(stage: str) -> list[str]:
+    settings = ["x_ptr=*fp32:16", "y_ptr=*fp32:16", "out_ptr=*fp32:16", "n_elements=i32:16"]
+    settings += ["BLOCK=1024", "num_warps=4"]
+    words = [word for setting in settings for word in ("--set", setting)]
+    return ["dump", "kernels/elementwise.py:vector_add_kernel", "--stage", stage, *words]
