@@ -18,7 +18,7 @@ import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from aotc.package.archive import decode, encode, read, write, write_file
+from aotc.package.archive import decode, encode, read, write, write_file, write_together
 from aotc.package.expression import parse
 from aotc.package.index import (
     Archive,
@@ -531,6 +531,30 @@ def test_a_full_disk_leaves_the_old_file_and_no_other(
     assert error.value.kind == "IO"
     assert [file.name for file in tmp_path.iterdir()] == ["llm.aotc"]
     assert path.read_bytes() == b"old"
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_files_written_together_are_all_new_or_all_old(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    paths = [tmp_path / name for name in ("libllm.a", "llm.h", "llm.aotc")]
+    for path in paths:
+        path.write_bytes(b"old")
+    left = iter(range(number - 1))
+
+    def fail(_: int) -> None:
+        if next(left, None) is None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(ArchiveError, match=f"cannot write .*{paths[number - 1].name}: No space"):
+        write_together(dict.fromkeys(paths, b"new"))
+    assert sorted(tmp_path.iterdir()) == sorted(paths)
+    assert {path.read_bytes() for path in paths} == {b"old"}
+    monkeypatch.undo()
+    write_together(dict.fromkeys(paths, b"new"))
+    assert sorted(tmp_path.iterdir()) == sorted(paths)
+    assert {path.read_bytes() for path in paths} == {b"new"}
 
 
 def test_an_interrupt_leaves_the_old_file_and_no_other(

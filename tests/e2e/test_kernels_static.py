@@ -1,0 +1,48 @@
+"""Every kernel of the repository assembles for every target, without spills or warnings."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+
+import pytest
+
+from aotc.compiler import autotune_configs, compile_kernel
+from aotc.package import manifest
+from aotc.package.grid import VariantSpec, expand
+from aotc.target import TARGETS
+
+MANIFEST = Path(__file__).parents[2] / "kernels.toml"
+KERNELS = [spec.name for spec in manifest.load(str(MANIFEST)).kernels]
+
+
+@lru_cache(maxsize=64)
+def variants(name: str) -> tuple[VariantSpec, ...]:
+    spec = next(one for one in manifest.load(str(MANIFEST)).kernels if one.name == name)
+    return expand(spec, [TARGETS["sm_90a"]], autotune_configs).variants
+
+
+@pytest.mark.parametrize("target", sorted(TARGETS))
+@pytest.mark.parametrize("name", KERNELS)
+def test_assembles_for_every_target(name: str, target: str) -> None:
+    """The most and the least that is promised: wide accesses and scalar ones."""
+    for spec in (variants(name)[0], variants(name)[-1]):
+        made = compile_kernel(replace(spec.request, target=target))
+        assert made.metadata.ptxas_warnings == ()
+        # A cap on registers is a choice of the manifest's, and spills are its price.
+        if spec.request.maxnreg is None:
+            assert made.metadata.spill_bytes == 0
+        assert made.metadata.shared_bytes <= TARGETS[target].max_shared_bytes
+
+
+@pytest.mark.parametrize("name", ["vector_add", "silu_mul", "softmax", "rmsnorm", "layernorm"])
+def test_promised_arguments_are_accessed_16_bytes_at_a_time(name: str) -> None:
+    spec = next(one for one in variants(name) if not one.waived)
+    sass = compile_kernel(spec.request).asm["sass"]
+    accesses = re.findall(r"\b(?:LDG|STG)\.E[.\w]*", sass)
+    narrow = [name for name in accesses if not name.endswith(".128")]
+    assert len(accesses) > len(narrow)
+    # Beside the tiles only scalars of a row: statistics that one thread stores.
+    assert len(narrow) <= 2, narrow
