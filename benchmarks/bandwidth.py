@@ -3,9 +3,10 @@
     aotc build kernels.toml -o dist --target sm_90a
     python benchmarks/bandwidth.py dist/kernels.aotc [--json FILE]
 
-Both compile the same source files. Each peer first picks its best configuration for the shape
-(aotc from the archive, Triton from a grid that contains all of those); then the best ones run in
-turn, ROUNDS times, and the medians are compared. Data are random and fresh for each shape; every
+Both compile the same source files. Each peer first picks its best configuration for the shape:
+aotc from the archive, Triton from blocks and warp counts that contain all of those, and "capped"
+is Triton with caps on registers tried as well. Then the best ones run in turn, ROUNDS times, and
+the medians are compared. Data are random and fresh for each shape; every
 working set is larger than the L2, and each launch takes the next of several buffer sets.
 """
 
@@ -30,6 +31,9 @@ ROUNDS = 61
 TRIALS = 15
 LAUNCHES = 8
 SETS = 3
+
+TUNED = ("num_warps", "maxnreg")
+CAPS = {"triton": (None,), "capped": (None, 64, 80, 96, 128)}
 
 Launch = Callable[[int], None]
 
@@ -178,16 +182,13 @@ def triton_launches(work: Work, configs: list[dict[str, object]]) -> dict[str, L
     return launches
 
 
-def triton_configs(kernel, work: Work) -> list[dict[str, object]]:
-    """Return every config of the archive, and its blocks with every warp count and cap."""
+def triton_configs(kernel, work: Work, caps: tuple[int | None, ...]) -> list[dict[str, object]]:
+    """Return the archive's blocks with every warp count and each cap on registers."""
     shared = dict(kernel.info.constants)
-    configs = [shared | dict(config) for config in kernel.info.configs]
-    constants = [
-        {name: value for name, value in config.items() if name not in ("num_warps", "maxnreg")}
-        for config in configs
-    ]
-    for base, warps, cap in itertools.product(constants, (2, 4, 8, 16, 32), (None, 64, 80)):
-        configs.append(base | {"num_warps": warps} | ({} if cap is None else {"maxnreg": cap}))
+    configs = []
+    for config, warps, cap in itertools.product(kernel.info.configs, (2, 4, 8, 16, 32), caps):
+        base = {name: value for name, value in config.items() if name not in TUNED}
+        configs.append(shared | base | {"num_warps": warps} | ({"maxnreg": cap} if cap else {}))
     distinct = {str(config): config for config in configs if serves(work, config)}
     return list(distinct.values())
 
@@ -197,7 +198,9 @@ def measure(library, work: Work) -> dict[str, object]:
     chosen = {}
     chosen["aotc"], peers["aotc"] = best(aotc_launches(library, work))
     kernel = library[work.kernel]
-    chosen["triton"], peers["triton"] = best(triton_launches(work, triton_configs(kernel, work)))
+    for peer, caps in CAPS.items():
+        configs = triton_configs(kernel, work, caps)
+        chosen[peer], peers[peer] = best(triton_launches(work, configs))
     flat = [
         torch.empty(work.bytes_moved() // 2, dtype=torch.uint8, device="cuda") for _ in range(2)
     ]
@@ -208,13 +211,15 @@ def measure(library, work: Work) -> dict[str, object]:
         for name, launch in peers.items():
             times[name].append(timed(launch, number))
     median = {name: statistics.median(values) for name, values in times.items()}
-    ratios = [t / a for t, a in zip(times["triton"], times["aotc"], strict=True)]
+    ratios = {
+        peer: statistics.median(t / a for t, a in zip(times[peer], times["aotc"], strict=True))
+        for peer in CAPS
+    }
     return {
         "work": f"{work.name} {'x'.join(map(str, work.shape))} {str(work.dtype)[6:]}",
         **{f"{name}_tb_s": work.bytes_moved() / median[name] / 1e6 for name in peers},
-        "ratio": statistics.median(ratios),
-        "aotc_config": chosen["aotc"],
-        "triton_config": chosen["triton"],
+        **{f"over_{peer}": ratio for peer, ratio in ratios.items()},
+        **{f"{peer}_config": config for peer, config in chosen.items()},
     }
 
 
@@ -223,11 +228,12 @@ def agree(work: Work, peers: dict[str, Launch]) -> None:
     # The output is the last tensor among the arguments of every kernel here.
     out = [buffer for buffer in work.sets[0] if isinstance(buffer, torch.Tensor)][-1]
     results = []
-    for name in ("aotc", "triton"):
+    for name in ("aotc", *CAPS):
         out.fill_(float("nan"))
         peers[name](0)
         results.append(out.clone())
-    torch.testing.assert_close(*results, rtol=2e-2, atol=1e-5)
+    for other in results[1:]:
+        torch.testing.assert_close(results[0], other, rtol=2e-2, atol=1e-5)
 
 
 def main() -> int:
@@ -238,16 +244,14 @@ def main() -> int:
     library = aotc.load(options.archive)
     rows = []
     print(f"{torch.cuda.get_device_name()}, Triton {triton.__version__}, torch {torch.__version__}")
-    print(f"{'work':40} {'aotc':>7} {'Triton':>7} {'copy':>7}  TB/s   aotc/Triton")
+    print(f"{'TB/s':30} {'aotc':>7} {'Triton':>7} {'capped':>7} {'copy':>7}   over Triton, capped")
     for kind, shape, dtype in WORK:
         row = measure(library, kind(kind.kernel, shape, dtype))
         rows.append(row)
-        print(
-            f"{row['work']:40} {row['aotc_tb_s']:7.3f} {row['triton_tb_s']:7.3f} "
-            f"{row['copy_tb_s']:7.3f}        {row['ratio']:.3f}   "
-            f"{row['aotc_config']} | {row['triton_config']}",
-            flush=True,
-        )
+        rates = " ".join(f"{row[f'{peer}_tb_s']:7.3f}" for peer in ("aotc", *CAPS, "copy"))
+        print(f"{row['work']:30} {rates}   {row['over_triton']:.3f} {row['over_capped']:.3f}")
+        for peer in ("aotc", *CAPS):
+            print(f"    {peer:7} {row[f'{peer}_config']}", flush=True)
         torch.cuda.empty_cache()
     if options.json:
         options.json.write_text(json.dumps(rows, indent=2) + "\n")
