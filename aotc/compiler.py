@@ -17,7 +17,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from aotc.ir.diagnostics import CompileError
+from aotc.config_keys import CONFIG_KEYS, config_value_problem
+from aotc.ir.diagnostics import CompileError, ManifestError
+from aotc.target import Target
 from aotc.target import parse as parse_target
 
 if TYPE_CHECKING:
@@ -147,7 +149,7 @@ def compile_kernel(
 
     timings = timings or Timings()
     timings.lap("import")
-    target = parse_target(request.target)
+    target = _check(request)
     config = Config(request.num_warps, request.num_stages, request.num_ctas, request.maxnreg or 0)
     translation = frontend.translate(
         request.source,
@@ -168,7 +170,6 @@ def compile_kernel(
     if keep_asm:
         asm["gpu"] = print_kernel(kernel)
         timings.lap("print")
-    _check_fits(kernel, request)
     lowered = backend.lower_kernel(kernel, target)
     timings.lap("lower")
     ptx = backend.emit_ptx(lowered.llvm_ir, target)
@@ -206,20 +207,35 @@ def compile_kernel(
     return CompiledKernel(assembly.cubin, metadata, _Stages(asm, made))
 
 
-def _check_fits(kernel: Kernel, request: CompileRequest) -> None:
-    target = parse_target(request.target)
+def _check(request: CompileRequest) -> Target:
+    """Return the target of a request that makes sense. Raises: CompileError otherwise."""
+    try:
+        target = parse_target(str(request.target))
+    except ManifestError as error:
+        raise CompileError(error.message, remedy=error.remedy) from None
+    for key in CONFIG_KEYS:
+        value = getattr(request, key)
+        problem = "" if key == "maxnreg" and value is None else config_value_problem(key, value)
+        if problem:
+            raise CompileError(problem)
     if request.num_warps > target.max_warps_per_block:
         raise CompileError(
             f"num_warps = {request.num_warps} is more than the {target.max_warps_per_block} warps "
-            f"a block can have on {target}",
-            kernel.loc,
+            f"a block can have on {target}"
         )
+    if request.num_ctas != 1:
+        raise CompileError(
+            f"num_ctas = {request.num_ctas}: aotc does not have clusters yet",
+            remedy="leave num_ctas at 1",
+        )
+    return target
 
 
 def stage_text(request: CompileRequest, stage: str) -> str:
     """Return the text of one stage, running no later one. Raises: as `compile_kernel`."""
     from aotc import frontend  # noqa: PLC0415
 
+    _check(request)
     translation = frontend.translate(
         request.source,
         request.kernel,
@@ -254,7 +270,7 @@ def _advance(state: Kernel | str, stage: str, wanted: str, request: CompileReque
     from aotc.schedule.context import Config, Schedule  # noqa: PLC0415
     from aotc.schedule.pipeline import schedule_kernel  # noqa: PLC0415
 
-    target = parse_target(request.target)
+    target = _check(request)
     config = Config(request.num_warps, request.num_stages, request.num_ctas, request.maxnreg or 0)
     for step in STAGES[STAGES.index(stage) + 1 : STAGES.index(wanted) + 1]:
         if isinstance(state, Kernel):
@@ -286,6 +302,9 @@ def compile(  # noqa: A001 - the name users expect, as re.compile
     Raises: CompileError for mistakes in the kernel or the arguments.
     """
     source, name = _locate(kernel)
+    for what, given in (("signature", signature), ("constants", constants or {})):
+        if not isinstance(given, Mapping):  # type: ignore[reportUnnecessaryIsInstance]
+            raise CompileError(f"expected a mapping for {what}, got {given!r}")
     request = CompileRequest(
         source,
         name,
@@ -310,11 +329,15 @@ def _locate(kernel: str | Callable[..., object]) -> tuple[str, str]:
     # Triton's and our own decorators keep the function under `fn`.
     function = inspect.unwrap(getattr(kernel, "fn", kernel))
     try:
-        return inspect.getsourcefile(function) or "", function.__qualname__
+        path = inspect.getsourcefile(function) or ""
     except TypeError:
+        path = ""
+    if not path or path.startswith("<"):
         raise CompileError(
-            f"expected 'path/to/source.py:kernel' or a function, got {kernel!r}"
-        ) from None
+            f"expected 'path/to/source.py:kernel' or a function, got {kernel!r}",
+            remedy="the source of a function must be in a file",
+        )
+    return path, function.__qualname__
 
 
 def autotune_configs(source: str, kernel: str) -> list[dict[str, object]]:

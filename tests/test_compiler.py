@@ -102,3 +102,23 @@ def test_modifiers_reach_the_instructions(tmp_path: Path) -> None:
         "st.global.cs.L2",
     ):
         assert text in made.asm["ptx"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_warps": 3}, "expected a power of two from 1 to 64 for num_warps, got 3"),
+        ({"num_warps": 0}, "expected a power of two from 1 to 64 for num_warps, got 0"),
+        ({"num_stages": 0}, "expected an integer from 1 to 32 for num_stages, got 0"),
+        ({"maxnreg": 5}, "expected an integer from 16 to 255 for maxnreg, got 5"),
+        ({"num_ctas": 2}, "aotc does not have clusters yet"),
+        ({"target": "sm_91"}, "expected a target"),
+        ({"target": None}, "expected a target"),
+        ({"signature": None}, "expected a mapping for signature, got None"),
+        ({"constants": 4}, "expected a mapping for constants, got 4"),
+    ],
+)
+def test_options_that_make_no_sense(options: dict[str, object], message: str) -> None:
+    usual = {"signature": SIGNATURE, "constants": {"BLOCK": 1024}}
+    with pytest.raises(CompileError, match=message):
+        aotc.compile(f"{SOURCE}:vector_add_kernel", **{**usual, **options})  # type: ignore[arg-type]

@@ -30,8 +30,12 @@ from typing import Any, NamedTuple, cast
 
 from aotc.ir.core import Block, Kernel, Op, ParamInfo, Value, build
 from aotc.ir.diagnostics import UNKNOWN_LOC, IRError, Loc
+from aotc.ir.dialects import arith, gpu, scf, tile
 from aotc.ir.layout import LinearLayout
 from aotc.ir.types import SCALARS, PointerType, ScalarType, SharedType, TileType, Type
+
+# Importing a dialect declares its opcodes: text can be read once all of them are.
+DIALECTS = (arith, gpu, scf, tile)
 
 # ---- printer ----------------------------------------------------------------------------------
 

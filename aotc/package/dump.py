@@ -15,12 +15,13 @@ from pathlib import Path
 
 from aotc import target as targets
 from aotc.compiler import CompileRequest, autotune_configs
+from aotc.config_keys import CONFIG_KEYS, config_value_problem
 from aotc.ir.diagnostics import ManifestError, did_you_mean
 from aotc.package import argument_type
 from aotc.package.grid import VariantSpec, config_misfit, expand, integer_values
 from aotc.package.manifest import load, read_function
 from aotc.package.parameters import Function
-from aotc.package.spec import CONFIG_KEYS, KernelSpec, config_value_problem, missing_constexpr
+from aotc.package.spec import KernelSpec, missing_constexpr
 from aotc.package.tables import Constant
 from aotc.target import Target
 

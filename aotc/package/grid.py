@@ -18,20 +18,18 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from aotc.compiler import CompileRequest
+from aotc.config_keys import CONFIG_DEFAULTS, CONFIG_KEYS, config_value_problem
 from aotc.ir.diagnostics import ManifestError
 from aotc.package import expression
 from aotc.package.argument_type import ArgumentType
 from aotc.package.expression import Expression, ExpressionError
 from aotc.package.index import Guard
 from aotc.package.spec import (
-    CONFIG_DEFAULTS,
-    CONFIG_KEYS,
     AutotuneConfigs,
     CartesianConfigs,
     KernelSpec,
     ListedConfigs,
     ManifestExpression,
-    config_value_problem,
     missing_constexpr,
 )
 from aotc.package.tables import Constant

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from aotc.config_keys import CONFIG_KEYS, config_value_problem
 from aotc.ir.diagnostics import Loc, ManifestError, did_you_mean
 from aotc.ir.types import SCALARS
 from aotc.package import argument_type, expression
@@ -16,7 +17,6 @@ from aotc.package.argument_type import ArgumentType
 from aotc.package.expression import ExpressionError
 from aotc.package.parameters import Function
 from aotc.package.spec import (
-    CONFIG_KEYS,
     AutotuneConfigs,
     CartesianConfigs,
     Configs,
@@ -24,7 +24,6 @@ from aotc.package.spec import (
     KernelSpec,
     ListedConfigs,
     ManifestExpression,
-    config_value_problem,
     missing_constexpr,
 )
 from aotc.package.tables import Constant, Table

