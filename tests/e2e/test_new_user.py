@@ -56,15 +56,11 @@ class Ran(NamedTuple):
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with the files that git knows, and no others."""
+    """Return a copy of the tree without what building and testing leave in it."""
     folder = tmp_path_factory.mktemp("new-user") / "aotc"
-    listed = subprocess.run(
-        ["git", "ls-files", "-z"], cwd=_ROOT, check=True, capture_output=True, text=True
-    )
-    for name in listed.stdout.rstrip("\0").split("\0"):
-        if (_ROOT / name).is_file():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(_ROOT / name, folder / name)
+    ignored = (_ROOT / ".gitignore").read_text().split()
+    left_out = [pattern.strip("/") for pattern in ignored]
+    shutil.copytree(_ROOT, folder, ignore=shutil.ignore_patterns(".git", ".cache", *left_out))
     return folder
 
 
