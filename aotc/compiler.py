@@ -23,6 +23,7 @@ from aotc.target import Target
 from aotc.target import parse as parse_target
 
 if TYPE_CHECKING:
+    from aotc.frontend import Translation
     from aotc.ir.core import Kernel
     from aotc.ir.passes import Observer
 
@@ -141,7 +142,7 @@ def compile_kernel(
     `keep_asm` keeps the text of every stage; without it only what a later read can make anew.
     Raises: CompileError for the user's mistakes, IRError for ours.
     """
-    from aotc import backend, frontend  # noqa: PLC0415 - llvmlite and the parser cost start-up
+    from aotc import backend  # noqa: PLC0415 - llvmlite costs start-up
     from aotc.ir.parameter_access import parameter_access  # noqa: PLC0415
     from aotc.ir.text import print_kernel  # noqa: PLC0415
     from aotc.schedule.context import Config, Schedule  # noqa: PLC0415
@@ -151,15 +152,7 @@ def compile_kernel(
     timings.lap("import")
     target = _check(request)
     config = Config(request.num_warps, request.num_stages, request.num_ctas, request.maxnreg or 0)
-    translation = frontend.translate(
-        request.source,
-        request.kernel,
-        dict(request.signature),
-        dict(request.constants),
-        num_warps=request.num_warps,
-        target=request.target,
-        debug=request.debug,
-    )
+    translation = _translate(request)
     timings.lap("frontend")
     kernel = translation.kernel
     access = parameter_access(kernel)
@@ -207,6 +200,20 @@ def compile_kernel(
     return CompiledKernel(assembly.cubin, metadata, _Stages(asm, made))
 
 
+def _translate(request: CompileRequest) -> Translation:
+    from aotc import frontend  # noqa: PLC0415 - start-up time
+
+    return frontend.translate(
+        request.source,
+        request.kernel,
+        dict(request.signature),
+        dict(request.constants),
+        num_warps=request.num_warps,
+        target=request.target,
+        debug=request.debug,
+    )
+
+
 def _check(request: CompileRequest) -> Target:
     """Return the target of a request that makes sense. Raises: CompileError otherwise."""
     try:
@@ -233,18 +240,8 @@ def _check(request: CompileRequest) -> Target:
 
 def stage_text(request: CompileRequest, stage: str) -> str:
     """Return the text of one stage, running no later one. Raises: as `compile_kernel`."""
-    from aotc import frontend  # noqa: PLC0415
-
     _check(request)
-    translation = frontend.translate(
-        request.source,
-        request.kernel,
-        dict(request.signature),
-        dict(request.constants),
-        num_warps=request.num_warps,
-        target=request.target,
-        debug=request.debug,
-    )
+    translation = _translate(request)
     return _advance(translation.kernel, "tile", stage, request)
 
 
