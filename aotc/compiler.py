@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -191,13 +191,19 @@ def compile_kernel(
             )
             for slot in lowered.params
         ),
-        remarks=(*translation.remarks, *translation.prints, *schedule.remarks),
+        remarks=_lines(translation.remarks, translation.prints, schedule.remarks),
         ptxas_warnings=assembly.warnings,
         source_files=translation.source_files,
     )
     asm |= {"llvm": lowered.llvm_ir, "ptx": ptx}
     made = {"sass": lambda: backend.disassemble(assembly.cubin)}
     return CompiledKernel(assembly.cubin, metadata, _Stages(asm, made))
+
+
+def _lines(*groups: Iterable[str]) -> tuple[str, ...]:
+    """Return the lines of all texts that say something; what a kernel prints may be any text."""
+    lines = (line for group in groups for text in group for line in text.splitlines())
+    return tuple(line for line in lines if line.strip())
 
 
 def _translate(request: CompileRequest) -> Translation:

@@ -122,3 +122,13 @@ def test_options_that_make_no_sense(options: dict[str, object], message: str) ->
     usual = {"signature": SIGNATURE, "constants": {"BLOCK": 1024}}
     with pytest.raises(CompileError, match=message):
         aotc.compile(f"{SOURCE}:vector_add_kernel", **{**usual, **options})  # type: ignore[arg-type]
+
+
+def test_what_a_kernel_prints_is_a_remark_a_line(tmp_path: Path) -> None:
+    path = tmp_path / "prints.py"
+    path.write_text(
+        "import triton\nimport triton.language as tl\n\n\n@triton.jit\ndef k(p):\n"
+        '    tl.static_print("two\\nlines")\n    tl.static_print("")\n    tl.store(p, 1.0)\n'
+    )
+    made = aotc.compile(f"{path}:k", signature={"p": "*fp32"})
+    assert made.metadata.remarks == ("two", "lines")
