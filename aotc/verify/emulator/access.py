@@ -1,0 +1,146 @@
+"""Loads and stores, and what only concerns addresses: `cvta`, `isspacep`, `prefetch` and kin.
+
+Source: PTX ISA, "Data Movement and Conversion Instructions": ld, ld.global.nc, st, prefetch,
+isspacep, cvta, createpolicy.
+"""
+
+# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from aotc.verify.emulator.context import Context
+from aotc.verify.emulator.fences import MemoryOrder
+from aotc.verify.emulator.memory import LOCAL_WINDOW, SHARED_WINDOW
+from aotc.verify.emulator.registry import Execute, Unsupported, bits_dtype, executes
+from aotc.verify.emulator.shared import RANK_SHIFT
+from aotc.verify.emulator.spaces import SPACES, form_of, is_uniform, read_bytes, write_bytes
+from aotc.verify.emulator.syntax import Instruction, Operand, Register, Vector
+
+_WINDOWS = {"global": 0, "const": 0, "param": 0, "shared": SHARED_WINDOW, "local": LOCAL_WINDOW}
+
+
+@executes("ld", "ldu")
+def load(instruction: Instruction) -> Execute:
+    """Read memory into a register, or into several from neighbouring addresses."""
+    form = form_of(instruction)
+    destinations = _elements(instruction.operands[0])
+    source = instruction.operands[1]
+    uniform = form.space in ("param", "const") and is_uniform(instruction, 1)
+    dtype = bits_dtype(form.bits)
+    acquires = form.strength == "acquire"
+
+    def run(ctx: Context) -> None:
+        address = ctx.address(source)
+        if uniform:
+            address = address[:1]
+        data = read_bytes(ctx, form.space, address, form.size_bytes, strong=form.strong)
+        values = data.view(dtype)
+        for index, destination in enumerate(destinations):
+            value = values[:, index]
+            ctx.write(
+                destination, _extended(value, form.bits, destination) if form.kind == "s" else value
+            )
+        if acquires:
+            ctx.machine.part(MemoryOrder).acquire(ctx.lanes)
+
+    return run
+
+
+@executes("st")
+def store(instruction: Instruction) -> Execute:
+    """Write a register to memory, or several to neighbouring addresses."""
+    form = form_of(instruction)
+    target = instruction.operands[0]
+    sources = _elements(instruction.operands[1])
+    dtype = bits_dtype(form.bits)
+    releases = form.strength == "release"
+
+    def run(ctx: Context) -> None:
+        values = np.empty((ctx.count, form.count), dtype)
+        for index, source in enumerate(sources):
+            values[:, index] = ctx.read(source, form.bits)
+        if releases:
+            ctx.machine.part(MemoryOrder).release(ctx.lanes)
+        write_bytes(ctx, form.space, ctx.address(target), values.view(np.uint8), strong=form.strong)
+        if form.strong:
+            ctx.machine.note_event()
+
+    return run
+
+
+@executes("prefetch", "prefetchu")
+def prefetch(instruction: Instruction) -> Execute:
+    """Say something about caches: of no effect on what a program computes."""
+    del instruction
+    return _nothing
+
+
+@executes("createpolicy")
+def create_policy(instruction: Instruction) -> Execute:
+    """Make a cache policy: opaque, so any value will do."""
+    destination = instruction.operands[0]
+
+    def run(ctx: Context) -> None:
+        ctx.write(destination, np.zeros((), np.uint64))
+
+    return run
+
+
+@executes("cvta")
+def convert_address(instruction: Instruction) -> Execute:
+    """Turn an address of a space into a generic one, or with `.to` back."""
+    modifiers = instruction.modifiers
+    back = modifiers[0] == "to"
+    space = modifiers[1 if back else 0]
+    if space not in SPACES:
+        raise Unsupported(f"modifier .{space}")
+    window = _WINDOWS[SPACES[space]]
+    destination, source = instruction.operands
+
+    def run(ctx: Context) -> None:
+        address = ctx.address(source)
+        ctx.write(destination, (address - window if back else address + window).view(np.uint64))
+
+    return run
+
+
+@executes("isspacep")
+def is_space(instruction: Instruction) -> Execute:
+    """Say whether a generic address is in a space."""
+    space = SPACES[instruction.modifiers[0]]
+    if space in ("const", "param"):
+        raise Unsupported(f"modifier .{instruction.modifiers[0]}")
+    destination, source = instruction.operands
+
+    def run(ctx: Context) -> None:
+        address = ctx.read(source, 64).view(np.int64)
+        shared = address >= SHARED_WINDOW
+        local = (address >= LOCAL_WINDOW) & ~shared
+        inside = {"shared": shared, "local": local, "global": ~shared & ~local}[space]
+        if instruction.modifiers[0] == "shared::cta":
+            inside = inside & (address & (1 << RANK_SHIFT + 8) - 1 < 1 << RANK_SHIFT)
+        ctx.write(destination, inside)
+
+    return run
+
+
+def _elements(operand: Operand) -> tuple[Operand, ...]:
+    return operand.elements if isinstance(operand, Vector) else (operand,)
+
+
+def _extended(value: npt.NDArray[Any], bits: int, destination: Operand) -> npt.NDArray[Any]:
+    """Return signed values as wide as the register that takes them."""
+    if not isinstance(destination, Register) or destination.bits <= bits:
+        return value
+    signed = value.view(f"i{bits // 8}").astype(f"i{destination.bits // 8}")
+    return signed.view(bits_dtype(destination.bits))
+
+
+def _nothing(ctx: Context) -> None:
+    """Do nothing."""

@@ -1,0 +1,134 @@
+"""What a launch puts in memory before the first instruction: arguments, variables, constants.
+
+Invariant: an argument is taken as it is or refused; nothing is converted with a loss.
+"""
+
+# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from aotc.verify.emulator.errors import EmulationError
+from aotc.verify.emulator.machine import Image
+from aotc.verify.emulator.memory import LOCAL_BASE_ADDRESS, GlobalMemory
+from aotc.verify.emulator.program import Kernel, Module, Param, Variable
+from aotc.verify.emulator.shared import BASE_ADDRESS
+from aotc.verify.emulator.tensor_argument import TensorArgument
+
+Argument: TypeAlias = "npt.NDArray[Any] | TensorArgument | np.generic | int | float | bool | bytes"
+Masks: TypeAlias = "Mapping[int, npt.NDArray[np.bool_]]"
+
+_FLOAT_FORMATS = {4: "<f", 8: "<d"}
+
+
+def make_image(
+    module: Module, kernel: Kernel, args: Sequence[Argument], readable: Masks, writable: Masks
+) -> tuple[Image, GlobalMemory]:
+    """Return what a launch puts in memory, and global memory with the arrays in it.
+
+    Raises: EmulationError if the arguments are not those of the kernel.
+    """
+    if len(args) != len(kernel.params):
+        raise EmulationError(f"{kernel.name} takes {len(kernel.params)} arguments, got {len(args)}")
+    memory = GlobalMemory()
+    params = np.zeros(kernel.param_bytes, np.uint8)
+    addresses: dict[str, int] = {}
+    for index, (param, arg) in enumerate(zip(kernel.params, args, strict=True)):
+        if isinstance(arg, np.ndarray):
+            value = _array(memory, param, index, arg, readable.get(index), writable.get(index))
+        elif isinstance(arg, TensorArgument):
+            masks = readable.get(index), writable.get(index)
+            value = _sized(param, index, arg.encode(memory, f"argument {index}", *masks))
+        else:
+            value = _scalar(param, index, arg)
+        params[param.offset : param.offset + param.size_bytes] = np.frombuffer(value, np.uint8)
+        addresses[param.name] = param.offset
+    variables = [*module.variables.values(), *kernel.variables.values()]
+    constants = bytearray()
+    for variable in variables:
+        data = variable.data.ljust(variable.size_bytes, b"\0")
+        if variable.space == "global":
+            # Strings and tables: LLVM marks neither as constant, and kernels write neither.
+            addresses[variable.name] = memory.add(variable.name, _owned(data))
+        elif variable.space == "const":
+            constants += b"\0" * (-len(constants) % variable.align)
+            addresses[variable.name] = len(constants)
+            constants += data
+    static_bytes = _place(addresses, variables, "shared", BASE_ADDRESS)
+    local_bytes = _place(addresses, variables, "local", LOCAL_BASE_ADDRESS)
+    for array in (params, constants := np.frombuffer(bytes(constants), np.uint8)):
+        array.flags.writeable = False
+    return Image(addresses, params, constants, local_bytes, static_bytes), memory
+
+
+def _place(addresses: dict[str, int], variables: Iterable[Variable], space: str, base: int) -> int:
+    """Give the variables of a space their addresses, those without a size last; return the size."""
+    own = [variable for variable in variables if variable.space == space]
+    end = 0
+    for variable in sorted(own, key=lambda variable: variable.size_bytes == 0):
+        start = -(-end // variable.align) * variable.align
+        addresses[variable.name] = base + start
+        # All dynamic variables, of size 0, are one memory; its start is aligned, which takes room.
+        end = max(end, start + variable.size_bytes)
+    return end
+
+
+def _owned(data: bytes) -> npt.NDArray[np.uint8]:
+    return np.frombuffer(data, np.uint8).copy()
+
+
+def _array(
+    memory: GlobalMemory,
+    param: Param,
+    index: int,
+    array: npt.NDArray[Any],
+    readable: npt.NDArray[np.bool_] | None,
+    writable: npt.NDArray[np.bool_] | None,
+) -> bytes:
+    if param.size_bytes != 8:
+        raise EmulationError(
+            f"argument {index} is an array, but parameter {param.name} has {param.size_bytes} bytes"
+        )
+    try:
+        address = memory.add(f"argument {index}", array, readable, writable)
+    except ValueError as error:
+        raise EmulationError(f"argument {index}: {error}") from None
+    return address.to_bytes(8, "little")
+
+
+def _scalar(param: Param, index: int, arg: Argument) -> bytes:
+    size = param.size_bytes
+    if isinstance(arg, np.generic):
+        value = arg.tobytes()
+    elif isinstance(arg, bytes | bytearray):
+        value = bytes(arg)
+    elif isinstance(arg, bool | int):
+        if not -(1 << 8 * size - 1) <= int(arg) < 1 << 8 * size:
+            raise EmulationError(
+                f"argument {index} is {arg}, which does not fit the {size} bytes of {param.name}"
+            )
+        return (int(arg) & (1 << 8 * size) - 1).to_bytes(size, "little")
+    elif isinstance(arg, float) and size in _FLOAT_FORMATS:
+        return struct.pack(_FLOAT_FORMATS[size], arg)
+    else:
+        raise EmulationError(
+            f"argument {index} is a {type(arg).__name__}; parameter {param.name} has {size} bytes: "
+            "give a number, an array, a NumPy scalar or bytes"
+        )
+    return _sized(param, index, value)
+
+
+def _sized(param: Param, index: int, value: bytes) -> bytes:
+    if len(value) != param.size_bytes:
+        raise EmulationError(
+            f"argument {index} has {len(value)} bytes, and parameter {param.name} has "
+            f"{param.size_bytes}"
+        )
+    return value

@@ -1,0 +1,147 @@
+"""Atomic operations: `atom` returns what was there, `red` does not.
+
+The arithmetic is that of the plain instructions; what an atomic addition flushes to zero differs.
+
+Source: PTX ISA, "Parallel Synchronization and Communication Instructions": atom, red.
+"""
+
+# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from aotc.verify.emulator.context import Context
+from aotc.verify.emulator.fences import MemoryOrder
+from aotc.verify.emulator.order import Ints
+from aotc.verify.emulator.registry import COMPUTES, Execute, Unsupported, bits_dtype, executes
+from aotc.verify.emulator.spaces import Form, form_of, split_generic
+from aotc.verify.emulator.syntax import Instruction, Operand, Register, Vector
+
+Cells: TypeAlias = npt.NDArray[Any]
+Combine: TypeAlias = Callable[..., Cells]  # old, operand, and for cas a second one
+
+_OPERATIONS = frozenset(
+    ("add", "and", "cas", "dec", "exch", "inc", "max", "min", "or", "sub", "xor")
+)
+_BITWISE = frozenset(("and", "or", "xor"))
+
+
+def _exchange(old: Cells, value: Cells) -> Cells:
+    del old
+    return value
+
+
+def _compare_and_swap(old: Cells, expected: Cells, value: Cells) -> Cells:
+    return np.where(old == expected, value, old)
+
+
+def _increment(old: Cells, limit: Cells) -> Cells:
+    return np.where(old >= limit, 0, old + old.dtype.type(1)).astype(old.dtype)
+
+
+def _decrement(old: Cells, limit: Cells) -> Cells:
+    stays = (old != 0) & (old <= limit)
+    return np.where(stays, old - old.dtype.type(1), limit).astype(old.dtype)
+
+
+_COMBINES: dict[str, Combine] = {
+    "cas": _compare_and_swap,
+    "dec": _decrement,
+    "exch": _exchange,
+    "inc": _increment,
+}
+
+
+@executes("atom", "red")
+def atomic(instruction: Instruction) -> Execute:
+    """Combine memory with registers, lane after lane."""
+    form = form_of(instruction, _OPERATIONS | {"noftz"})
+    operations = [name for name in form.rest if name in _OPERATIONS]
+    if len(operations) != 1:
+        raise Unsupported("an atomic operation of several names")
+    combine = combine_of(instruction, form, operations[0])
+    operands = instruction.operands[: len(instruction.operands) - form.cache_hint]
+    returns = instruction.opcode == "atom"
+    destinations = _elements(operands[0]) if returns else ()
+    target = operands[1 if returns else 0]
+    sources = [_elements(operand) for operand in operands[2 if returns else 1 :]]
+    releases = form.strength in ("release", "acq_rel")
+    acquires = form.strength in ("acquire", "acq_rel")
+
+    def run(ctx: Context) -> None:
+        address = ctx.address(target)
+        if releases:
+            ctx.machine.part(MemoryOrder).release(ctx.lanes)
+        for index in range(form.count):
+            values = [ctx.read(source[index], form.bits) for source in sources]
+            where = address + index * (form.bits // 8)
+            old = _update(ctx, form, where, combine, values)
+            if returns:
+                ctx.write(destinations[index], old)
+        if acquires:
+            ctx.machine.part(MemoryOrder).acquire(ctx.lanes)
+        ctx.machine.note_event()
+
+    return run
+
+
+def _update(
+    ctx: Context, form: Form, address: Ints, combine: Combine, values: list[Cells]
+) -> Cells:
+    """Apply an operation to memory in whatever spaces the addresses are; return what was there."""
+    size = form.bits // 8
+    parts = [(form.space, None, 0)] if form.space != "generic" else split_generic(address)
+    old = np.empty(len(address), bits_dtype(form.bits))
+    numbers = ctx.lane_indices()
+    for space, which, base in parts:
+        chosen = np.arange(len(address)) if which is None else np.flatnonzero(which)
+
+        def act(found: Cells, positions: Ints, chosen: Ints = chosen) -> Cells:
+            return combine(found, *(value[chosen[positions]] for value in values))
+
+        where, lanes = address[chosen] - base, numbers[chosen]
+        if space == "shared":
+            old[chosen] = ctx.machine.shared.update(lanes, where, size, ctx.instruction, act)
+        elif space == "global":
+            old[chosen] = ctx.machine.global_memory.update(where, size, act, lanes)
+        else:
+            raise ctx.fault(f"an atomic operation on {space} memory", int(lanes[0]))
+    return old
+
+
+def combine_of(instruction: Instruction, form: Form, operation: str) -> Combine:
+    """Return how an operation combines what is in memory with its operands."""
+    if operation in _COMBINES:
+        return _COMBINES[operation]
+    type_name = f"{form.kind}{form.bits // (2 if 'x2' in form.rest else 1)}"
+    type_name += "x2" if "x2" in form.rest else ""
+    if operation in _BITWISE:
+        modifiers: tuple[str, ...] = (f"b{form.bits}",)
+    elif form.kind in ("f", "bf") and operation == "add":
+        # Additions of f32 in global memory flush subnormals; those in shared memory do not.
+        flush = ("ftz",) if type_name == "f32" and form.space != "shared" else ()
+        modifiers = ("rn", *flush, type_name)
+    else:
+        modifiers = (type_name,)
+    register = Register("%old", form.bits, 0)
+    plain = replace(
+        instruction, opcode=operation, modifiers=modifiers, operands=(register,) * 3, guard=None
+    )
+    compute = COMPUTES[operation](plain)
+
+    def combine(old: Cells, value: Cells) -> Cells:
+        result = compute(old, value)
+        return result[0] if isinstance(result, tuple) else result
+
+    return combine
+
+
+def _elements(operand: Operand) -> tuple[Operand, ...]:
+    return operand.elements if isinstance(operand, Vector) else (operand,)

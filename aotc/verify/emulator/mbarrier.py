@@ -1,0 +1,372 @@
+"""Mbarriers: objects in shared memory that count arrivals and bytes, phase after phase.
+
+A phase completes when no arrival and no byte is outstanding; who then finds it complete has seen
+all that was released by those who arrived. An mbarrier's 8 bytes are not looked at: its state is kept
+here, and shared memory refuses any other access to them.
+
+Invariant: at rest, no mbarrier has neither arrivals nor bytes outstanding.
+
+Source: PTX ISA, "Parallel Synchronization and Communication Instructions: mbarrier".
+"""
+
+# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from aotc.verify.emulator.context import Context, Machine, Misuse
+from aotc.verify.emulator.memory import SHARED_WINDOW
+from aotc.verify.emulator.order import Clocks, Ints
+from aotc.verify.emulator.registry import Execute, Unsupported, executes
+from aotc.verify.emulator.spaces import SCOPES
+from aotc.verify.emulator.syntax import Instruction, Operand, Register, Sink
+
+MAX_COUNT = (1 << 20) - 1  # of arrivals, and of bytes in either direction
+_BYTES = 8
+_PHASE_SHIFT = 32
+_KNOWN = SCOPES | {"b64", "shared", "shared::cta", "shared::cluster", "acquire", "release"}
+
+
+class Mbarriers:
+    """Hold the mbarriers of a batch; each is a row of the arrays."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._shared = machine.shared
+        self._order = machine.order
+        self._row_at = np.full(machine.shared.total_bytes // _BYTES, -1, np.int64)
+        self._offset = np.zeros(0, np.int64)
+        self._count = np.zeros(0, np.int64)
+        self._pending = np.zeros(0, np.int64)
+        self._bytes = np.zeros(0, np.int64)  # outstanding; negative when they came early
+        self.phase = np.zeros(0, np.int64)
+        # What has been released in the phase that fills (row 2 r) and in those complete (2 r + 1).
+        self._tokens = Clocks(0, machine.order.columns)
+
+    def find(self, lanes: Ints, address: Ints, instruction: Instruction) -> Ints:
+        """Return the rows of the mbarriers at lanes' addresses (n,).
+
+        Raises: Misuse where there is none, or a lane has not seen it being initialised.
+        """
+        offset = self._shared.locate(lanes, window_removed(address), _BYTES)
+        rows = self._row_at[offset // _BYTES]
+        if (rows < 0).any():
+            at = int(np.flatnonzero(rows < 0)[0])
+            raise Misuse(
+                "mbarrier",
+                f"uses an mbarrier at {self._shared.describe(int(offset[at]))}, where none has "
+                "been initialised",
+                lane=int(lanes[at]),
+                instruction=instruction,
+            )
+        self._shared.shadow.check_mbarrier(lanes, offset)
+        return rows
+
+    def initialise(self, lanes: Ints, address: Ints, count: Ints, instruction: Instruction) -> None:
+        """Make mbarriers at lanes' addresses (n,) that expect `count` (n,) arrivals a phase.
+
+        Raises: Misuse for a count out of range, and where there is an mbarrier already.
+        """
+        offset = self._shared.locate(lanes, window_removed(address), _BYTES)
+        bad = (count < 1) | (count > MAX_COUNT)
+        if bad.any():
+            at = int(np.flatnonzero(bad)[0])
+            raise Misuse(
+                "mbarrier",
+                f"initialises an mbarrier with count {int(count[at])}, not from 1 to {MAX_COUNT}",
+                lane=int(lanes[at]),
+            )
+        again = self._row_at[offset // _BYTES] >= 0
+        first = np.zeros(len(offset), np.bool_)
+        first[np.unique(offset, return_index=True)[1]] = True
+        if (again | ~first).any():
+            at = int(np.flatnonzero(again | ~first)[0])
+            raise Misuse(
+                "mbarrier",
+                f"initialises the mbarrier at {self._shared.describe(int(offset[at]))} twice",
+                lane=int(lanes[at]),
+            )
+        self._write(lanes, offset, instruction, live=True)
+        self._row_at[offset // _BYTES] = len(self._offset) + np.arange(len(offset))
+        self._offset = np.append(self._offset, offset)
+        self._count = np.append(self._count, count)
+        self._pending = np.append(self._pending, count)
+        self._bytes = np.append(self._bytes, np.zeros(len(offset), np.int64))
+        self.phase = np.append(self.phase, np.zeros(len(offset), np.int64))
+        self._tokens.add_rows(2 * len(offset))
+
+    def invalidate(self, lanes: Ints, address: Ints, instruction: Instruction) -> None:
+        """End mbarriers, whose bytes may then be used for something else.
+
+        Raises: Misuse while arrivals or bytes of a phase that has begun are outstanding.
+        """
+        rows = self.find(lanes, address, instruction)
+        busy = (self._pending[rows] != self._count[rows]) | (self._bytes[rows] != 0)
+        if busy.any():
+            at = int(np.flatnonzero(busy)[0])
+            raise self._misuse(lanes, rows, at, "invalidates", "while it is in use")
+        offset = self._offset[rows]
+        self._row_at[offset // _BYTES] = -1
+        self._shared.shadow.mark_mbarriers(offset, live=False)
+        self._write(lanes, offset, instruction, live=False)
+
+    def _write(self, lanes: Ints, offset: Ints, instruction: Instruction, *, live: bool) -> None:
+        """Count as a write by lanes (n,) what makes or ends the mbarriers at offsets (n,)."""
+        shadow = self._shared.shadow
+        shadow.check_store(lanes, offset, _BYTES)
+        shadow.stored(lanes, offset, _BYTES, instruction)
+        shadow.mark_mbarriers(offset, live=live)
+
+    def arrive(
+        self,
+        lanes: Ints,
+        rows: Ints,
+        count: Ints,
+        *,
+        expected_bytes: Ints | None = None,
+        drop: bool = False,
+        releases: bool = True,
+    ) -> npt.NDArray[np.uint64]:
+        """Count arrivals (n,) of lanes at mbarriers (n,); return each one's state.
+
+        `expected_bytes` (n,) are outstanding besides; with `drop` the next phases expect fewer.
+
+        Raises: Misuse for more arrivals or bytes than are expected or can be counted.
+        """
+        if releases and len(lanes):
+            self._order.release(lanes, self._tokens, 2 * rows)
+        states = np.zeros(len(rows), np.uint64)
+        left = np.arange(len(rows))
+        while left.size:
+            row = rows[left]
+            before = self._pending[row] - _earlier(row, count[left])
+            now = before > 0  # the others arrive in a later phase, if this one completes
+            if not now.any():
+                raise self._misuse(
+                    lanes, rows, int(left[0]), "arrives at", "more often than its phase expects"
+                )
+            turn = left[now]
+            if (count[turn] > before[now]).any():
+                at = int(turn[np.flatnonzero(count[turn] > before[now])[0]])
+                raise self._misuse(
+                    lanes, rows, at, "arrives at", "more often than its phase expects"
+                )
+            row = rows[turn]
+            states[turn] = self.phase[row] << _PHASE_SHIFT | before[now]
+            if expected_bytes is not None:
+                self.expect(lanes[turn], row, expected_bytes[turn])
+            np.subtract.at(self._pending, row, count[turn])
+            if drop:
+                np.subtract.at(self._count, row, count[turn])
+            self._complete(row)
+            left = left[~now]
+        return states
+
+    def expect(self, lanes: Ints, rows: Ints, count_bytes: Ints) -> None:
+        """Let mbarriers (n,) wait for more bytes in this phase.
+
+        Raises: Misuse if they are too many to count.
+        """
+        np.add.at(self._bytes, rows, count_bytes)
+        self._check_bytes(lanes, rows)
+
+    def complete_bytes(self, lanes: Ints, rows: Ints, count_bytes: Ints) -> None:
+        """Say that bytes which mbarriers (n,) wait for have come; lanes asked for them.
+
+        Raises: Misuse if they are too many to count.
+        """
+        self._order.release_async(self._tokens, 2 * rows)
+        np.subtract.at(self._bytes, rows, count_bytes)
+        self._check_bytes(lanes, rows)
+        self._complete(rows)
+
+    def add_pending(self, rows: Ints) -> None:
+        """Let this phase of mbarriers (n,) expect one more arrival each."""
+        np.add.at(self._pending, rows, 1)
+
+    def acquire(self, lanes: Ints, rows: Ints) -> None:
+        """Let lanes (n,) see what was released in the complete phases of mbarriers (n,)."""
+        if len(lanes):
+            self._order.acquire(lanes, self._tokens, 2 * rows + 1)
+
+    def _complete(self, rows: Ints) -> None:
+        """Begin the next phase of those mbarriers (n,) that wait for nothing more."""
+        done = np.unique(rows[(self._pending[rows] == 0) & (self._bytes[rows] == 0)])
+        if done.size:
+            self._tokens.merge(2 * done + 1, self._tokens, 2 * done)
+            self._tokens.clear(2 * done)
+            self._pending[done] = self._count[done]
+            self.phase[done] += 1
+            self._machine.note_event()
+
+    def _check_bytes(self, lanes: Ints, rows: Ints) -> None:
+        bad = np.abs(self._bytes[rows]) > MAX_COUNT
+        if bad.any():
+            at = int(np.flatnonzero(bad)[0])
+            outstanding = int(self._bytes[rows[at]])
+            raise self._misuse(
+                lanes, rows, at, "lets", f"wait for {outstanding} bytes, at most {MAX_COUNT}"
+            )
+
+    def _misuse(self, lanes: Ints, rows: Ints, at: int, verb: str, what: str) -> Misuse:
+        row = int(rows[at])
+        where = self._shared.describe(int(self._offset[row]))
+        state = (
+            f"it is in phase {int(self.phase[row])}, {int(self._pending[row])} of "
+            f"{int(self._count[row])} arrivals and {int(self._bytes[row])} bytes outstanding"
+        )
+        return Misuse(
+            "mbarrier",
+            f"{verb} the mbarrier at {where} {what}",
+            lane=int(lanes[at]),
+            notes=(state,),
+        )
+
+
+def window_removed(address: Ints) -> Ints:
+    """Return shared addresses without the window that generic ones have."""
+    return np.where(address >= SHARED_WINDOW, address - SHARED_WINDOW, address)
+
+
+def _earlier(rows: Ints, count: Ints) -> Ints:
+    """Return for each arrival how many come before it at the same mbarrier."""
+    order = np.argsort(rows, kind="stable")
+    ranked, counts = rows[order], count[order]
+    total = np.cumsum(counts) - counts
+    starts = np.flatnonzero(np.concatenate((np.ones(1, np.bool_), ranked[1:] != ranked[:-1])))
+    sizes = np.diff(np.append(starts, len(rows)))
+    earlier = np.empty_like(count)
+    earlier[order] = total - np.repeat(total[starts], sizes)
+    return earlier
+
+
+# ---- rules --------------------------------------------------------------------------------------
+
+
+def _check_modifiers(instruction: Instruction, *more: str) -> None:
+    for modifier in instruction.modifiers[1:]:
+        if modifier not in _KNOWN and modifier not in more:
+            raise Unsupported(f"modifier .{modifier}")
+
+
+@executes("mbarrier.init")
+def init(instruction: Instruction) -> Execute:
+    """Make an mbarrier."""
+    _check_modifiers(instruction)
+    target, count = instruction.operands
+
+    def run(ctx: Context) -> None:
+        arrivals = ctx.read(count, 32).astype(np.int64)
+        ctx.machine.part(Mbarriers).initialise(
+            ctx.lane_indices(), ctx.address(target), arrivals, instruction
+        )
+
+    return run
+
+
+@executes("mbarrier.inval")
+def inval(instruction: Instruction) -> Execute:
+    """End an mbarrier."""
+    _check_modifiers(instruction)
+    (target,) = instruction.operands
+
+    def run(ctx: Context) -> None:
+        ctx.machine.part(Mbarriers).invalidate(ctx.lane_indices(), ctx.address(target), instruction)
+
+    return run
+
+
+@executes("mbarrier.arrive", "mbarrier.arrive_drop")
+def arrive(instruction: Instruction) -> Execute:
+    """Arrive, once or `count` times, or once and expecting bytes; return the state before."""
+    _check_modifiers(instruction, "expect_tx", "relaxed", "noComplete")
+    modifiers = instruction.modifiers
+    operands = list(instruction.operands)
+    # The state may be left out, and a remote arrival has none.
+    state: Operand = operands.pop(0) if len(operands) > 1 and _is_result(operands[0]) else Sink()
+    target, *rest = operands
+    expects = "expect_tx" in modifiers
+    releases = "relaxed" not in modifiers
+    incomplete = "noComplete" in modifiers
+
+    def run(ctx: Context) -> None:
+        mbarriers, lanes = ctx.machine.part(Mbarriers), ctx.lane_indices()
+        rows = mbarriers.find(lanes, ctx.address(target), instruction)
+        number = ctx.read(rest[0], 32).astype(np.int64) if rest else np.ones(ctx.count, np.int64)
+        phase = mbarriers.phase[rows]
+        states = mbarriers.arrive(
+            lanes,
+            rows,
+            np.ones(ctx.count, np.int64) if expects else number,
+            expected_bytes=number if expects else None,
+            drop=modifiers[0] == "arrive_drop",
+            releases=releases,
+        )
+        if incomplete and (mbarriers.phase[rows] != phase).any():
+            raise ctx.fault("arrive.noComplete completes a phase", int(lanes[0]))
+        ctx.write(state, states)
+
+    return run
+
+
+@executes("mbarrier.expect_tx", "mbarrier.complete_tx")
+def transactions(instruction: Instruction) -> Execute:
+    """Expect bytes, or say by hand that they have come."""
+    _check_modifiers(instruction, "relaxed")
+    target, count = instruction.operands
+    expects = instruction.modifiers[0] == "expect_tx"
+
+    def run(ctx: Context) -> None:
+        mbarriers, lanes = ctx.machine.part(Mbarriers), ctx.lane_indices()
+        rows = mbarriers.find(lanes, ctx.address(target), instruction)
+        number = ctx.read(count, 32).astype(np.int64)
+        (mbarriers.expect if expects else mbarriers.complete_bytes)(lanes, rows, number)
+
+    return run
+
+
+@executes("mbarrier.test_wait", "mbarrier.try_wait")
+def wait(instruction: Instruction) -> Execute:
+    """Say whether a phase is complete: that of a state, or the last one of a parity."""
+    _check_modifiers(instruction, "parity", "relaxed")
+    complete, target, which = instruction.operands[:3]
+    acquires = "relaxed" not in instruction.modifiers
+    is_done = _parity_done if "parity" in instruction.modifiers else _state_done
+
+    def run(ctx: Context) -> None:
+        mbarriers, lanes = ctx.machine.part(Mbarriers), ctx.lane_indices()
+        rows = mbarriers.find(lanes, ctx.address(target), instruction)
+        done = is_done(ctx, which, mbarriers.phase[rows])
+        if acquires:
+            mbarriers.acquire(lanes[done], rows[done])
+        ctx.mark_waiting(~done)
+        ctx.write(complete, done)
+
+    return run
+
+
+@executes("mbarrier.pending_count")
+def pending_count(instruction: Instruction) -> Execute:
+    """Return how many arrivals were outstanding before the one that returned a state."""
+    _check_modifiers(instruction)
+    result, state = instruction.operands
+
+    def run(ctx: Context) -> None:
+        ctx.write(result, (ctx.read(state, 64) & MAX_COUNT).astype(np.uint32))
+
+    return run
+
+
+def _parity_done(ctx: Context, operand: Operand, phase: Ints) -> npt.NDArray[np.bool_]:
+    return phase & 1 != ctx.read(operand, 32).astype(np.int64) & 1
+
+
+def _state_done(ctx: Context, operand: Operand, phase: Ints) -> npt.NDArray[np.bool_]:
+    return phase != ctx.read(operand, 64).astype(np.int64) >> _PHASE_SHIFT
+
+
+def _is_result(operand: Operand) -> bool:
+    return isinstance(operand, Register | Sink)

@@ -1,0 +1,66 @@
+"""A fault as a reader sees it: what, the PTX line, the source line, who, and how to see it again.
+
+Invariant: a source file that cannot be read is named without its text; that is never an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from aotc.verify.emulator.context import Fault
+from aotc.verify.emulator.special import WARP
+from aotc.verify.emulator.syntax import Place
+
+_MAX_TEXT = 160
+
+
+def render_fault(fault: Fault, *, sources: Sequence[Path] = (), reproduction: str = "") -> str:
+    """Return the report of a fault, a few lines without one at the end.
+
+    `sources` are files that `.loc` may mean: the table of lines names files without a directory.
+    `reproduction` is the command that shows the fault again.
+    """
+    lines = [f"{fault.kind}: {fault.message}"]
+    if fault.line:
+        lines.append(f"  PTX line {fault.line}: {_shortened(fault.text)}")
+    place = fault.place
+    words = "at"
+    while place is not None:
+        lines.append(f"  {words} {place.file}:{place.line}:{place.column}")
+        lines += _quote(place, sources)
+        place, words = place.inlined_at, "called from"
+    if fault.block:
+        block = ", ".join(map(str, fault.block))
+        lines.append(f"  in block ({block}){_thread(fault.thread)}")
+    lines += [f"  {note}" for note in fault.notes]
+    if reproduction:
+        lines.append(f"  to see it again: {reproduction}")
+    return "\n".join(lines)
+
+
+def _thread(thread: int | None) -> str:
+    if thread is None:
+        return ""
+    return f", thread {thread} (warp {thread // WARP}, lane {thread % WARP})"
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _MAX_TEXT else f"{text[: _MAX_TEXT - 2]} …"
+
+
+def _quote(place: Place, sources: Sequence[Path]) -> Iterator[str]:
+    """Yield the line of a place, and a caret below its column, if the file can be read."""
+    name = Path(place.file).name
+    for path in (Path(place.file), *(path for path in sources if path.name == name)):
+        try:
+            lines = path.read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError):
+            continue
+        if place.line <= len(lines):
+            text = lines[place.line - 1]
+            stripped = text.lstrip()
+            yield f"      {stripped}"
+            if place.column:
+                yield f"      {' ' * max(place.column - 1 - len(text) + len(stripped), 0)}^"
+        return

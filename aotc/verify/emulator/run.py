@@ -1,0 +1,269 @@
+"""Run a kernel's PTX over NumPy arrays: the emulator's public face.
+
+Blocks run in batches, each as many as keep the lanes busy and fit the memory that may be used.
+
+Invariant: the arrays handed over are changed as the kernel changes them, and in no other way.
+"""
+
+# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TypeAlias
+
+import numpy as np
+
+from aotc.verify.emulator import instructions as _rules  # declares what instructions do
+from aotc.verify.emulator.arguments import Argument, Masks, make_image
+from aotc.verify.emulator.bank_conflicts import BankConflicts, BankCount
+from aotc.verify.emulator.cfg import Cfg, analyse, build_cfg
+from aotc.verify.emulator.decode import Current, Decoder
+from aotc.verify.emulator.errors import EmulationError
+from aotc.verify.emulator.machine import Batch, Image
+from aotc.verify.emulator.memory import GlobalMemory
+from aotc.verify.emulator.parse import parse_module
+from aotc.verify.emulator.program import Extents, Kernel, Module
+from aotc.verify.emulator.registers import Allocation, RegisterFile
+from aotc.verify.emulator.scheduler import Scheduler
+from aotc.verify.emulator.segments import Code
+from aotc.verify.emulator.shared import SharedMemory
+from aotc.verify.emulator.special import WARP, Launch
+
+DEFAULT_MAX_STEPS = 10_000_000
+DEFAULT_MAX_MEMORY_BYTES = 4 << 30
+_BATCH_LANES = 1 << 14
+_MAX_BLOCK_THREADS = 1024
+_MAX_GRID = (2**31 - 1, 65535, 65535)
+# What a batch keeps of each lane besides registers: numbers, clocks, states of barriers.
+_LANE_BYTES = 128
+
+Dimensions: TypeAlias = "int | Sequence[int]"
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """Say what ran: instructions counted a lane and a warp, and `steps`, counted a group.
+
+    `conflicts` counts the bank conflicts of one block by line of the text, if they were asked for.
+    """
+
+    lane_instructions: int
+    warp_instructions: int
+    steps: int
+    batches: int
+    conflicts: Mapping[int, BankCount] = field(default_factory=dict[int, BankCount])
+
+
+def emulate(
+    ptx: str | Module,
+    grid: Dimensions,
+    args: Sequence[Argument],
+    *,
+    kernel: str | None = None,
+    block: Dimensions | None = None,
+    cluster: Dimensions | None = None,
+    shared_bytes: int = 0,
+    seed: int = 0,
+    max_steps: int = DEFAULT_MAX_STEPS,
+    max_memory_bytes: int = DEFAULT_MAX_MEMORY_BYTES,
+    readable: Masks | None = None,
+    writable: Masks | None = None,
+    count_conflicts: bool = False,
+) -> Statistics:
+    """Run a kernel on a grid of blocks.
+
+    `ptx` is the text or what `parse_module` made of it. `args` are those of the kernel in order:
+    an array for a pointer (changed in place), a number, or the bytes of the parameter. `kernel` may be left out if the text has one alone, and `block` and
+    `cluster` where the text requires them. `shared_bytes` is the dynamic shared memory. `seed` 0
+    runs warps in step, another one orders them at random. `max_steps` bounds the instructions of a
+    batch. `readable` and `writable` give, by the argument's index, masks of its elements. With
+    `count_conflicts` the statistics have the bank conflicts.
+
+    Raises: EmulationError for what cannot be run, Fault for what the program may not do.
+    """
+    program = _prepare(ptx if isinstance(ptx, Module) else _parsed(ptx), kernel)
+    entry = program.kernel
+    image, memory = make_image(program.module, entry, args, readable or {}, writable or {})
+    static_bytes = image.static_shared_bytes
+    launch = Launch(
+        grid=_extents("the grid", grid),
+        block=_block(entry, block),
+        cluster=_cluster(entry, cluster),
+        dynamic_shared_bytes=shared_bytes,
+        shared_bytes=static_bytes + shared_bytes,
+    )
+    _check(launch)
+    runner = _Runner(program, launch, image, memory, seed)
+    with np.errstate(all="ignore"):
+        return runner.run(max_steps, max_memory_bytes, count_conflicts=count_conflicts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Program:
+    """Hold what is known of a kernel before it is launched."""
+
+    module: Module
+    kernel: Kernel
+    cfg: Cfg
+    allocation: Allocation
+    granule_bytes: int
+
+
+# A kernel is often run at many shapes, so what was made of a text is kept.
+_parsed = lru_cache(maxsize=8)(parse_module)
+
+
+@lru_cache(maxsize=8)
+def _prepare(module: Module, name: str | None) -> _Program:
+    """Return what the text says of a kernel."""
+    kernel = _find_kernel(module, name)
+    cfg = build_cfg(kernel.instructions)
+    allocation = Allocation(kernel.instructions, cfg, analyse(kernel.instructions, cfg))
+    return _Program(module, kernel, cfg, allocation, granule_bytes(kernel))
+
+
+class _Runner:
+    def __init__(
+        self, program: _Program, launch: Launch, image: Image, memory: GlobalMemory, seed: int
+    ) -> None:
+        self._program = program
+        self._launch = launch
+        self._image = image
+        self._memory = memory
+        self._seed = seed
+
+    def run(self, max_steps: int, max_memory_bytes: int, *, count_conflicts: bool) -> Statistics:
+        launch, program = self._launch, self._program
+        clusters = launch.grid[0] * launch.grid[1] * launch.grid[2] // launch.cluster_size
+        size = min(self._clusters_at_once(max_memory_bytes), clusters)
+        lanes = size * launch.cluster_size * launch.warps * WARP
+        registers = RegisterFile(self._program.allocation, lanes)
+        current = Current(self._image)
+        decoder = Decoder(current, registers)
+        code = Code(program.kernel.instructions, program.cfg, decoder, preempt=self._seed != 0)
+        counts = np.zeros(3, np.int64)
+        conflicts = BankConflicts(launch.warps * WARP)
+        starts = range(0, clusters, max(size, 1))
+        random = np.random.default_rng(self._seed)
+        for number, start in enumerate(starts):
+            registers.reset()
+            current.batch = batch = Batch(
+                launch,
+                np.arange(start, min(start + size, clusters)),
+                self._image,
+                self._memory,
+                registers,
+                random,
+                self._program.granule_bytes,
+            )
+            if count_conflicts and number == 0:
+                batch.shared.conflicts = conflicts
+            seed = self._seed and self._seed * len(starts) + number
+            scheduler = Scheduler(batch, code, seed, max_steps)
+            scheduler.run()
+            counts += (scheduler.lane_instructions, scheduler.warp_instructions, batch.steps)
+        lane, warp, steps = counts.tolist()
+        return Statistics(lane, warp, steps, len(starts), conflicts.lines)
+
+    def _clusters_at_once(self, max_memory_bytes: int) -> int:
+        launch = self._launch
+        lanes = launch.warps * WARP
+        cluster_warps = launch.cluster_size * launch.warps
+        block_bytes = (
+            lanes * (self._program.allocation.lane_bytes + self._image.local_bytes + _LANE_BYTES)
+            + launch.warps * (cluster_warps + 1) * 80
+            + SharedMemory.bytes_per_block(
+                launch.shared_bytes, cluster_warps, self._program.granule_bytes
+            )
+        )
+        cluster_bytes = block_bytes * launch.cluster_size
+        if cluster_bytes > max_memory_bytes:
+            what = "a block" if launch.cluster_size == 1 else "a cluster"
+            raise EmulationError(
+                f"{what} needs {cluster_bytes:,} bytes to emulate, of at most "
+                f"{max_memory_bytes:,}: raise max_memory_bytes"
+            )
+        wanted = max(_BATCH_LANES // (lanes * launch.cluster_size), 1)
+        return min(wanted, max_memory_bytes // cluster_bytes)
+
+
+def granule_bytes(kernel: Kernel) -> int:
+    """Return the size of the smallest access to shared memory: what its shadow is kept for."""
+    sizes = [16]
+    for instruction in kernel.instructions:
+        if instruction.opcode in ("ld", "st", "atom", "red", "mbarrier"):
+            modifiers = instruction.modifiers
+            if not {"global", "param", "local", "const"} & set(modifiers):
+                bits = [int(m.lstrip("bfsu").split("x")[0]) for m in modifiers if _is_type(m)]
+                count = next((int(m[1:]) for m in modifiers if m in ("v2", "v4", "v8")), 1)
+                sizes += [min(16, width * count // 8) for width in bits]
+        elif instruction.opcode == "cp":
+            sizes.append(4)
+    return min(sizes)
+
+
+def _is_type(modifier: str) -> bool:
+    return modifier.lstrip("bfsu").split("x")[0].isdigit() and modifier[0] in "bfsu"
+
+
+def _find_kernel(module: Module, name: str | None) -> Kernel:
+    names = ", ".join(module.kernels) or "none"
+    if name is None:
+        if len(module.kernels) != 1:
+            raise EmulationError(f"which kernel is to run? The text has {names}")
+        (name,) = module.kernels
+    if name not in module.kernels:
+        raise EmulationError(f"there is no kernel {name}; the text has {names}")
+    return module.kernels[name]
+
+
+def _extents(what: str, dimensions: Dimensions) -> Extents:
+    given = [dimensions] if isinstance(dimensions, int) else list(dimensions)
+    if not 1 <= len(given) <= 3 or any(extent < 0 for extent in given):
+        raise EmulationError(f"{what} must be one to three whole numbers, got {dimensions}")
+    x, y, z = [*given, 1, 1][:3]
+    return x, y, z
+
+
+def _block(kernel: Kernel, block: Dimensions | None) -> Extents:
+    required = kernel.block_threads
+    if block is None:
+        if not required[0]:
+            raise EmulationError(
+                f"{kernel.name} does not say how many threads a block has: give `block`"
+            )
+        return required
+    given = _extents("the block", block)
+    if required[0] and given != required:
+        raise EmulationError(f"{kernel.name} requires blocks of {required} threads, got {given}")
+    return given
+
+
+def _cluster(kernel: Kernel, cluster: Dimensions | None) -> Extents:
+    required = kernel.cluster_blocks
+    if cluster is None:
+        return required if required[0] else (1, 1, 1)
+    given = _extents("the cluster", cluster)
+    if required[0] and given != required:
+        raise EmulationError(f"{kernel.name} requires clusters of {required} blocks, got {given}")
+    return given
+
+
+def _check(launch: Launch) -> None:
+    if not 0 < launch.threads <= _MAX_BLOCK_THREADS:
+        raise EmulationError(f"a block has 1 to {_MAX_BLOCK_THREADS} threads, got {launch.threads}")
+    if any(extent > limit for extent, limit in zip(launch.grid, _MAX_GRID, strict=True)):
+        raise EmulationError(f"the grid may have up to {_MAX_GRID} blocks, got {launch.grid}")
+    if not launch.cluster_size or any(
+        extent % blocks for extent, blocks in zip(launch.grid, launch.cluster, strict=True)
+    ):
+        raise EmulationError(
+            f"a grid of {launch.grid} blocks is no multiple of clusters of {launch.cluster}"
+        )
+
+
+del _rules

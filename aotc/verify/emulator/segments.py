@@ -1,0 +1,104 @@
+"""A kernel ready to run: its segments, each a straight run of steps and what happens at its end.
+
+A segment ends where a basic block does, at an instruction that may hold lanes back, and, if groups
+are to be preempted, behind every instruction that touches state.
+
+Invariant: lanes enter segments at their start alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from aotc.verify.emulator.cfg import Cfg
+from aotc.verify.emulator.decode import Decoder
+from aotc.verify.emulator.ends import END_RULES, End, Site, end_of, falls_through
+from aotc.verify.emulator.errors import EmulationError
+from aotc.verify.emulator.registry import COMPUTES, Unsupported
+from aotc.verify.emulator.steps import Step
+from aotc.verify.emulator.syntax import Instruction
+
+SPIN_ROUNDS = 1 << 12
+"""Rounds that a trip counts for of a loop that may be waiting for others; one of others counts 1.
+
+In step, a group may be that many rounds ahead of one at a higher program counter.
+"""
+_SPINNING = frozenset(("atom", "ld", "mbarrier", "nanosleep"))
+_SPINNING_LOADS = frozenset(("volatile", "relaxed", "acquire", "mmio"))
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Hold instructions up to `stop`, that one excluded; the last may be in `end`."""
+
+    stop: int
+    length: int
+    steps: tuple[Step, ...]
+    end: End
+
+
+class Code:
+    """Decode a kernel; segments are found by the instruction that they start at.
+
+    Raises: EmulationError for an instruction that is not supported.
+    """
+
+    def __init__(
+        self, instructions: Sequence[Instruction], cfg: Cfg, decoder: Decoder, *, preempt: bool
+    ) -> None:
+        self.instructions = instructions
+        self.length = len(instructions)
+        self._preempt = preempt
+        self._rounds: dict[tuple[int, int], int] = {}
+        self.segments: dict[int, Segment] = {}
+        for block in cfg.blocks:
+            start = block.start
+            steps: list[Step] = []
+            for index in range(block.start, block.stop):
+                site = Site(instructions[index], index, block.reconvergence, decoder)
+                end = self._end(site)
+                if end is None:
+                    steps.append(decoder.step(site.instruction))
+                if end is None and (index + 1 == block.stop or self._preempts(site.instruction)):
+                    end = falls_through(index + 1)
+                if end is not None:
+                    stop = index + 1
+                    self.segments[start] = Segment(stop, stop - start, tuple(steps), end)
+                    start, steps = stop, []
+
+    def rounds(self, start: int, stop: int) -> int:
+        """Return how many rounds a jump from `stop` back to `start` counts for.
+
+        A loop that reads what others may write, and does nothing but that, may be spinning.
+        """
+        key = (start, stop)
+        if key not in self._rounds:
+            body = self.instructions[start : stop + 1]
+            self._rounds[key] = SPIN_ROUNDS if any(map(_may_spin, body)) else 1
+        return self._rounds[key]
+
+    def _end(self, site: Site) -> End | None:
+        instruction = site.instruction
+        try:
+            return end_of(site)
+        except Unsupported as error:
+            raise EmulationError(
+                f"unsupported instruction {instruction.mnemonic}: {error}",
+                line=instruction.line,
+                text=instruction.text,
+            ) from None
+
+    def _preempts(self, instruction: Instruction) -> bool:
+        return (
+            self._preempt
+            and instruction.opcode not in COMPUTES
+            and instruction.opcode not in END_RULES
+            and instruction.modifiers[:1] != ("param",)
+        )
+
+
+def _may_spin(instruction: Instruction) -> bool:
+    if instruction.opcode not in _SPINNING:
+        return False
+    return instruction.opcode != "ld" or not _SPINNING_LOADS.isdisjoint(instruction.modifiers)

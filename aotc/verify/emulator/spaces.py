@@ -1,0 +1,227 @@
+"""What the modifiers of a memory instruction say, and one door to every state space.
+
+Invariant: a modifier is either known to mean nothing here, or acted on, or refused.
+"""
+
+# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from aotc.verify.emulator.context import Context, Misuse
+from aotc.verify.emulator.memory import LOCAL_WINDOW, SHARED_WINDOW, Bytes, cell_dtype
+from aotc.verify.emulator.order import Ints
+from aotc.verify.emulator.registry import Unsupported
+from aotc.verify.emulator.syntax import Address, Instruction, Symbol
+
+SPACES = {
+    "global": "global",
+    "shared": "shared",
+    "shared::cta": "shared",
+    "shared::cluster": "shared",
+    "local": "local",
+    "param": "param",
+    "param::entry": "param",
+    "const": "const",
+}
+SCOPES = frozenset(("cta", "cluster", "gpu", "sys"))
+_STRENGTHS = frozenset(("weak", "volatile", "relaxed", "acquire", "release", "acq_rel", "mmio"))
+_CACHE_OPERATORS = frozenset(("ca", "cg", "cs", "lu", "cv", "wb", "wt", "nc"))
+_VECTORS = {"v2": 2, "v4": 4, "v8": 8}
+_TYPE = re.compile(r"(b|u|s|f|bf)(8|16|32|64|128)(x2)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """Say what a memory instruction accesses: `count` elements of `bits` in a space.
+
+    `kind` is the type's letters: b, u, s, f or bf; `rest` holds the modifiers left to the rule.
+    """
+
+    space: str
+    kind: str
+    bits: int
+    count: int
+    strength: str
+    cache_hint: bool
+    rest: tuple[str, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the whole access."""
+        return self.bits * self.count // 8
+
+    @property
+    def strong(self) -> bool:
+        """Whether it does not race with other strong accesses, as volatile and atomic ones."""
+        return self.strength != "weak"
+
+
+def form_of(instruction: Instruction, allowed: frozenset[str] = frozenset()) -> Form:
+    """Read the modifiers of an instruction; those in `allowed` are left in `rest`.
+
+    Raises: Unsupported for a modifier that is not known.
+    """
+    space, strength, kind, bits, count, hint = "generic", "weak", "", 0, 1, False
+    rest: list[str] = []
+    for modifier in instruction.modifiers:
+        found = _TYPE.fullmatch(modifier)
+        if modifier in allowed:
+            rest.append(modifier)
+        elif modifier in SPACES:
+            space = SPACES[modifier]
+        elif modifier in _STRENGTHS:
+            strength = modifier
+        elif modifier in _VECTORS:
+            count = _VECTORS[modifier]
+        elif modifier == "L2::cache_hint":
+            hint = True
+        elif found is not None:
+            kind, bits = found[1], int(found[2]) * (2 if found[3] else 1)
+            rest += ["x2"] if found[3] else []
+        elif modifier not in SCOPES | _CACHE_OPERATORS and modifier[:4] not in ("L1::", "L2::"):
+            raise Unsupported(f"modifier .{modifier}")
+    if bits == 128:
+        raise Unsupported("registers of 128 bits")
+    return Form(space, kind, bits, count, strength, hint, tuple(rest))
+
+
+def read_bytes(ctx: Context, space: str, address: Ints, size: int, *, strong: bool) -> Bytes:
+    """Return the bytes at the active lanes' addresses (n,): (n, size)."""
+    return _READERS[space](ctx, ctx.lanes, address, size, strong)
+
+
+def write_bytes(ctx: Context, space: str, address: Ints, data: Bytes, *, strong: bool) -> None:
+    """Write bytes (n, size) at the active lanes' addresses (n,)."""
+    _WRITERS[space](ctx, ctx.lanes, address, data, strong)
+
+
+def is_uniform(instruction: Instruction, position: int) -> bool:
+    """Say whether an address operand is the same for all lanes by how it is written."""
+    operand = instruction.operands[position]
+    return isinstance(operand, Address) and isinstance(operand.base, Symbol)
+
+
+def split_generic(address: Ints) -> list[tuple[str, npt.NDArray[np.bool_] | None, int]]:
+    """Return the spaces that generic addresses fall into: name, which of them (None: all), base."""
+    lowest, highest = int(address.min()), int(address.max())
+    if highest < LOCAL_WINDOW:
+        return [("global", None, 0)]
+    if lowest >= SHARED_WINDOW:
+        return [("shared", None, SHARED_WINDOW)]
+    if lowest >= LOCAL_WINDOW and highest < SHARED_WINDOW:
+        return [("local", None, LOCAL_WINDOW)]
+    shared = address >= SHARED_WINDOW
+    local = (address >= LOCAL_WINDOW) & ~shared
+    split = [
+        ("global", ~shared & ~local, 0),
+        ("shared", shared, SHARED_WINDOW),
+        ("local", local, LOCAL_WINDOW),
+    ]
+    return [(space, which, base) for space, which, base in split if which.any()]
+
+
+_Lanes = slice | npt.NDArray[np.int64]
+
+
+def _read_global(ctx: Context, lanes: _Lanes, address: Ints, size: int, strong: bool) -> Bytes:  # noqa: FBT001 - a row of a table
+    del strong
+    return ctx.machine.global_memory.read(address, size, lanes)
+
+
+def _read_shared(ctx: Context, lanes: _Lanes, address: Ints, size: int, strong: bool) -> Bytes:  # noqa: FBT001
+    return ctx.machine.shared.load(lanes, address, size, ctx.instruction, strong=strong)
+
+
+def _read_local(ctx: Context, lanes: _Lanes, address: Ints, size: int, strong: bool) -> Bytes:  # noqa: FBT001
+    del strong
+    return ctx.machine.local.read(lanes, address, size)
+
+
+def _read_params(ctx: Context, lanes: _Lanes, address: Ints, size: int, strong: bool) -> Bytes:  # noqa: FBT001
+    del lanes, strong
+    return _read_constant(ctx.machine.params, "the parameters", address, size)
+
+
+def _read_const(ctx: Context, lanes: _Lanes, address: Ints, size: int, strong: bool) -> Bytes:  # noqa: FBT001
+    del lanes, strong
+    return _read_constant(ctx.machine.constants, "constant memory", address, size)
+
+
+def _read_generic(ctx: Context, lanes: _Lanes, address: Ints, size: int, strong: bool) -> Bytes:  # noqa: FBT001
+    parts = split_generic(address)
+    if parts[0][1] is None:
+        space, _, base = parts[0]
+        return _READERS[space](ctx, lanes, address - base if base else address, size, strong)
+    out = np.empty((len(address), size), np.uint8)
+    numbers = ctx.lane_indices()
+    for space, which, base in parts:
+        out[which] = _READERS[space](ctx, numbers[which], address[which] - base, size, strong)
+    return out
+
+
+def _write_global(ctx: Context, lanes: _Lanes, address: Ints, data: Bytes, strong: bool) -> None:  # noqa: FBT001
+    memory = ctx.machine.global_memory
+    memory.write(address, data, lanes)
+    if not strong:
+        memory.check_stored(address, data, lanes)
+
+
+def _write_shared(ctx: Context, lanes: _Lanes, address: Ints, data: Bytes, strong: bool) -> None:  # noqa: FBT001
+    ctx.machine.shared.store(lanes, address, data, ctx.instruction, strong=strong)
+
+
+def _write_local(ctx: Context, lanes: _Lanes, address: Ints, data: Bytes, strong: bool) -> None:  # noqa: FBT001
+    del strong
+    ctx.machine.local.write(lanes, address, data)
+
+
+def _write_generic(ctx: Context, lanes: _Lanes, address: Ints, data: Bytes, strong: bool) -> None:  # noqa: FBT001
+    parts = split_generic(address)
+    if parts[0][1] is None:
+        space, _, base = parts[0]
+        _WRITERS[space](ctx, lanes, address - base if base else address, data, strong)
+        return
+    numbers = ctx.lane_indices()
+    for space, which, base in parts:
+        _WRITERS[space](ctx, numbers[which], address[which] - base, data[which], strong)
+
+
+def _read_constant(memory: Bytes, name: str, address: Ints, size: int) -> Bytes:
+    lowest, highest = int(address.min()), int(address.max())
+    if lowest < 0 or highest + size > memory.size:
+        at = highest if lowest >= 0 else lowest
+        raise Misuse(
+            "bounds",
+            f"reads {size} bytes at byte {at} of {name} ({memory.size} bytes), out of bounds",
+        )
+    if int(np.bitwise_or.reduce(address)) & (size - 1):
+        raise Misuse("misaligned", f"reads {name} at no multiple of {size} bytes")
+    cells = memory[: memory.size // size * size].view(cell_dtype(size))
+    return cells[address // size].view(np.uint8).reshape(len(address), size)
+
+
+_Reader = Callable[[Context, _Lanes, Ints, int, bool], Bytes]
+_Writer = Callable[[Context, _Lanes, Ints, Bytes, bool], None]
+
+_READERS: dict[str, _Reader] = {
+    "global": _read_global,
+    "shared": _read_shared,
+    "local": _read_local,
+    "param": _read_params,
+    "const": _read_const,
+    "generic": _read_generic,
+}
+_WRITERS: dict[str, _Writer] = {
+    "global": _write_global,
+    "shared": _write_shared,
+    "local": _write_local,
+    "generic": _write_generic,
+}

@@ -1,0 +1,85 @@
+"""Kernel arguments that are tensor maps: made from an array when its address is known.
+
+Invariant: the map describes the array as it is, its last axis innermost.
+"""
+
+# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from aotc.verify.emulator.errors import EmulationError
+from aotc.verify.emulator.memory import GlobalMemory
+from aotc.verify.emulator.tensor_map import TensorMap, TensorMapError
+
+_ELEMENT_TYPES = {
+    "uint8": "u8",
+    "int8": "u8",
+    "float8_e4m3fn": "u8",
+    "float8_e5m2": "u8",
+    "uint16": "u16",
+    "int16": "u16",
+    "uint32": "u32",
+    "int32": "s32",
+    "uint64": "u64",
+    "int64": "s64",
+    "float16": "f16",
+    "bfloat16": "bf16",
+    "float32": "f32",
+    "float64": "f64",
+}
+
+
+@dataclass(frozen=True)
+class TensorArgument:
+    """Describe boxes of an array; `box` and `element_strides` have an entry an axis, as its shape.
+
+    `swizzle_bytes` is 0, 32, 64 or 128; with `fill_nan` what is outside reads as NaN, else as zero.
+    """
+
+    array: npt.NDArray[Any]
+    box: tuple[int, ...]
+    swizzle_bytes: int = 0
+    element_strides: tuple[int, ...] = ()
+    fill_nan: bool = False
+
+    def encode(
+        self,
+        memory: GlobalMemory,
+        name: str,
+        readable: npt.NDArray[np.bool_] | None = None,
+        writable: npt.NDArray[np.bool_] | None = None,
+    ) -> bytes:
+        """Make the array accessible and return the bytes of its map.
+
+        Raises: EmulationError for what the driver would refuse.
+        """
+        array = self.array
+        element = _ELEMENT_TYPES.get(array.dtype.name)
+        if element is None or self.swizzle_bytes not in (0, 32, 64, 128):
+            raise EmulationError(
+                f"{name}: no tensor map of {array.dtype} with a swizzle of {self.swizzle_bytes}"
+            )
+        if array.ndim and array.shape[-1] > 1 and array.strides[-1] != array.itemsize:
+            raise EmulationError(f"{name}: the last axis is not dense")
+        tensor = TensorMap(
+            element,
+            memory.add(name, array, readable, writable),
+            array.shape[::-1],
+            array.strides[-2::-1] if array.ndim > 1 else (),
+            self.box[::-1],
+            self.element_strides[::-1],
+            swizzle=(0, 32, 64, 128).index(self.swizzle_bytes),
+            fill=int(self.fill_nan),
+        )
+        try:
+            return tensor.to_bytes()
+        except TensorMapError as error:
+            raise EmulationError(f"{name}: {error}") from None

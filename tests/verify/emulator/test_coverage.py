@@ -1,0 +1,109 @@
+"""Every instruction that the compiler emits has a rule: for all ops, kernels and libdevice."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from aotc.backend import emit_ptx
+from aotc.backend.llvm import binding
+from aotc.backend.wheels import find_file
+from aotc.compiler import autotune_configs, compile_ptx
+from aotc.ir.types import SCALARS
+from aotc.package import manifest
+from aotc.package.grid import expand
+from aotc.target import TARGETS
+from aotc.verify.emulator.ends import END_RULES
+from aotc.verify.emulator.instructions import RULE_MODULES
+from aotc.verify.emulator.parse import parse_module
+from aotc.verify.emulator.registry import COMPUTES, Unsupported, executing
+from tests.backend.programs import Program, row_layout
+from tests.backend.test_rules_arith import every_operation
+
+ROOT = Path(__file__).parents[3]
+MANIFESTS = [ROOT / "kernels.toml", ROOT / "tests/support/layout_cases/cases.toml"]
+ARCHES = ["sm_80", "sm_90a", "sm_120a"]
+
+assert RULE_MODULES  # all rules are declared
+
+
+def unknown(ptx: str) -> dict[str, str]:
+    """Return the instructions of a text that no rule takes, and why."""
+    missing: dict[str, str] = {}
+    kernels = parse_module(ptx).kernels.values()
+    instructions = [one for kernel in kernels for one in kernel.instructions]
+    assert instructions
+    for instruction in instructions:
+        rule = executing(instruction) or COMPUTES.get(instruction.opcode)
+        if rule is None and instruction.opcode not in END_RULES:
+            missing[instruction.text] = "no rule"
+        elif rule is not None:
+            try:
+                rule(instruction)
+            except Unsupported as error:
+                missing[instruction.text] = str(error)
+    return missing
+
+
+def test_what_has_no_rule_is_found() -> None:
+    head = ".version 8.6\n.target sm_90a\n.address_size 64\n.entry k()\n{\n.reg .b32 %r<3>;\n"
+    text = head + "add.huge.s32 %r1, %r2, 5;\nvadd4.u32 %r1, %r2, %r1;\nret;\n}\n"
+    assert unknown(text) == {
+        "add.huge.s32 %r1, %r2, 5": "modifier .huge",
+        "vadd4.u32 %r1, %r2, %r1": "no rule",
+    }
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_every_elementwise_op_of_every_type(arch) -> None:
+    program, layout = Program(), row_layout(32)
+    for element in SCALARS.values():
+        if not element.is_bool:
+            x, y = program.load(element, layout), program.load(element, layout)
+            for make in every_operation(element):
+                program.store(program.add(make(x, y)).out)
+    assert unknown(emit_ptx(program.llvm_ir(TARGETS[arch]), TARGETS[arch])) == {}
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+@pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.stem)
+def test_every_kernel(path, arch) -> None:
+    for spec in manifest.load(str(path)).kernels:
+        variants = expand(spec, [TARGETS["sm_90a"]], autotune_configs).variants
+        # What is promised most of the arguments, for one, and least for others.
+        variant = variants[0 if arch == "sm_90a" else -1]
+        made = compile_ptx(replace(variant.request, target=arch))
+        assert unknown(made.ptx) == {}, spec.name
+
+
+# ---- libdevice --------------------------------------------------------------------------------
+
+DEFINED = re.compile(r"^define (?:[a-z_]+ )*?(\w+) @(__nv_\w+)\(([^)]*)\)", re.MULTILINE)
+
+
+def functions() -> Iterator[tuple[str, str, list[str]]]:
+    """Return result type, name and parameter types of all that libdevice offers."""
+    path = find_file("nvidia-nvvm", "nvvm/libdevice/libdevice.10.bc")
+    module = binding().parse_bitcode(path.read_bytes())
+    for result, name, parameters in DEFINED.findall(str(module)):
+        yield result, name, [one.split()[0] for one in parameters.split(",") if one.strip()]
+
+
+def test_every_function_of_libdevice() -> None:
+    lines: list[str] = []
+    for result, name, types in functions():
+        params = ", ".join(["ptr %out", *(f"{kind} %a{i}" for i, kind in enumerate(types))])
+        args = ", ".join(f"{kind} %a{i}" for i, kind in enumerate(types))
+        lines += [f"declare {result} @{name}({', '.join(types)})"]
+        lines += [f"define ptx_kernel void @call{name}({params}) {{"]
+        if result == "void":
+            lines += [f"call void @{name}({args})"]
+        else:
+            lines += [f"%r = call {result} @{name}({args})", f"store {result} %r, ptr %out"]
+        lines += ["ret void", "}"]
+    assert len(lines) > 1500
+    assert unknown(emit_ptx("\n".join(lines) + "\n", TARGETS["sm_90a"])) == {}
