@@ -16,6 +16,8 @@ import sys
 import time
 import traceback
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,12 +31,14 @@ if TYPE_CHECKING:
 
     from aotc.package.build import BuildResult
     from aotc.package.cache import Cache
+    from aotc.package.verify_report import Report
     from aotc.package.workers import Compiler, Failure, Outcome
 
 EXIT_DONE, EXIT_WRONG, EXIT_USAGE, EXIT_BUG, EXIT_INTERRUPTED = 0, 1, 2, 3, 130
 
 _STAGES = ("tile", "gpu", "llvm", "ptx", "sass")
 _MAX_VARIANTS_LISTED = 4
+_LOG_COLUMNS = 160
 _BUG_ADVICE = (
     "This is a bug in aotc, not in your kernels. Please report it on the project's issue tracker\n"
     "with the command, the kernel and the manifest; --debug shows where it happened."
@@ -113,6 +117,7 @@ def commands() -> None:
 @click.option("--kernel", "kernels", multiple=True, help="Build this kernel; repeatable.")
 @click.option("--host", default="", help="Architecture to link for: x86_64 or aarch64.")
 @click.option("--keep-going", is_flag=True, help="Write what was built, although something failed.")
+@click.option("--with-ptx", is_flag=True, help="Keep the PTX, so that the archive can be verified.")
 @click.option("--cache-dir", help="Folder of the cache; default: the platform's cache folder.")
 @click.option("--no-cache", is_flag=True, help="Compile everything, keep nothing.")
 @click.option("-v", "--verbose", is_flag=True, help="Show the compiler's remarks.")
@@ -129,6 +134,7 @@ def build(
     kernels: tuple[str, ...],
     host: str,
     keep_going: bool,
+    with_ptx: bool,
     cache_dir: str | None,
     no_cache: bool,
     verbose: bool,
@@ -149,6 +155,7 @@ def build(
         kernels=kernels,
         host=host,
         keep_going=keep_going,
+        with_ptx=with_ptx,
     )
     listener = _listener(is_json=is_json)
     try:
@@ -223,7 +230,7 @@ def _report_failures(failures: Sequence[Failure], *, debug: bool) -> None:
 
 
 class _Listener:
-    """Follow a build without a word; keeps the warnings."""
+    """Follow a build or a verification without a word; keeps the warnings."""
 
     def __init__(self) -> None:
         self.warnings: list[str] = []
@@ -233,6 +240,10 @@ class _Listener:
 
     def finished(self, outcome: Outcome) -> None:
         """Take note of a compile that ended."""
+        self.advanced(outcome.task.label, "" if _has_cubin(outcome) else "FAILED", outcome.seconds)
+
+    def advanced(self, label: str, state: str, seconds: float) -> None:
+        """Take note of a variant that is done; `state` is empty if all is well."""
 
     def warned(self, message: str) -> None:
         """Keep a warning."""
@@ -253,11 +264,11 @@ class _PlainListener(_Listener):
     def started(self, num_variants: int, num_cached: int) -> None:
         self._total = num_variants - num_cached
 
-    def finished(self, outcome: Outcome) -> None:
+    def advanced(self, label: str, state: str, seconds: float) -> None:
         self._done += 1
-        state = "" if _has_cubin(outcome) else " FAILED"
         count = f"[{self._done}/{self._total}]"
-        click.echo(f"{count} {outcome.task.label}{state} ({outcome.seconds:.2f} s)", err=True)
+        text = " ".join(part for part in (count, label, state) if part)
+        click.echo(f"{text} ({seconds:.2f} s)", err=True)
 
     def warned(self, message: str) -> None:
         super().warned(message)
@@ -280,16 +291,16 @@ class _BarListener(_Listener):
 
         self._progress = Progress(console=Console(stderr=True), transient=True)
         self._progress.start()
-        self._task = self._progress.add_task("compiling", total=num_variants - num_cached)
+        self._task = self._progress.add_task("starting", total=num_variants - num_cached)
 
-    def finished(self, outcome: Outcome) -> None:
+    def advanced(self, label: str, state: str, seconds: float) -> None:
+        del seconds
         if self._progress is None or self._task is None:
             return
-        if not _has_cubin(outcome):
-            self._progress.console.print(
-                f"failed: {outcome.task.label}", markup=False, highlight=False
-            )
-        self._progress.update(self._task, advance=1, description=outcome.task.label)
+        if state:
+            text = f"{state.lower()}: {label}"
+            self._progress.console.print(text, markup=False, highlight=False)
+        self._progress.update(self._task, advance=1, description=label)
 
     def warned(self, message: str) -> None:
         super().warned(message)
@@ -315,7 +326,97 @@ def _has_cubin(outcome: Outcome) -> bool:
     return isinstance(outcome.result, CachedKernel)
 
 
-# ----------------------------------------------------------------------------- inspect and dump
+# --------------------------------------------------------------------------------------- verify
+
+
+@commands.command()
+@click.argument("path", metavar="[MANIFEST|ARCHIVE]", default="kernels.toml")
+@click.option("--kernel", "kernels", multiple=True, help="Verify this kernel; repeatable.")
+@click.option("--target", "targets", multiple=True, help="Verify for this target; repeatable.")
+@click.option("--variant", "labels", multiple=True, help="Verify this variant; repeatable.")
+@click.option("--seed", type=click.IntRange(0), default=0, help="Of inputs and warp order.")
+@click.option("-j", "--jobs", type=click.IntRange(1), help="Variants at once; default: all cores.")
+@click.option("--max-steps", type=click.IntRange(1), help="Instructions a launch may take.")
+@click.option("--max-memory", type=click.IntRange(1), help="MiB a launch may take.")
+@click.option("--device", is_flag=True, help="Run the cubins on a GPU instead.")
+@click.option("-v", "--verbose", is_flag=True, help="A row for each variant.")
+@click.option("--json", "is_json", is_flag=True, help="Write the result as JSON.")
+@_debug
+def verify(
+    *,
+    path: str,
+    kernels: tuple[str, ...],
+    targets: tuple[str, ...],
+    labels: tuple[str, ...],
+    seed: int,
+    jobs: int | None,
+    max_steps: int | None,
+    max_memory: int | None,
+    device: bool,
+    verbose: bool,
+    is_json: bool,
+    debug: bool,
+) -> int:
+    """Check every variant of a manifest or an archive against the source's meaning, on no GPU."""
+    from aotc.package import verify as verifying  # noqa: PLC0415 - start-up time, as are all below
+    from aotc.package import verify_report  # noqa: PLC0415
+    from aotc.package.index import ArchiveError  # noqa: PLC0415
+    from aotc.package.workers import default_jobs  # noqa: PLC0415
+
+    start = time.monotonic()
+    try:
+        subjects = verifying.load_subjects(path, kernels, targets, labels)
+    except ArchiveError as error:
+        _complain(f"{path}: {error}")
+        return EXIT_WRONG
+    options = verifying.VerifyOptions(seed=seed)
+    if max_steps is not None:
+        options = replace(options, max_steps=max_steps)
+    if max_memory is not None:
+        options = replace(options, max_memory_bytes=max_memory << 20)
+    work = partial(verifying.verify_variant, options=options)
+    command = ("aotc", "verify", path, "--seed", str(seed))
+    if device:
+        from aotc.package.verify_device import open_driver, verify_on_device  # noqa: PLC0415
+
+        open_driver()  # told now, not for every variant
+        work = partial(verify_on_device, options=options)
+        command = (*command, "--device")
+    report = verify_report.Report(command)
+    listener = _listener(is_json=is_json)
+    listener.started(len(subjects), 0)
+    outcomes = verifying.verify_all(subjects, work, jobs or (1 if device else default_jobs()))
+    try:
+        for outcome in outcomes:
+            report.done.append(outcome)
+            listener.advanced(outcome.task.label, report.state(outcome), outcome.seconds)
+    finally:
+        outcomes.close()
+        listener.close()
+    if is_json:
+        click.echo(json.dumps(report.describe(), indent=2))
+    else:
+        _report_verified(report, verbose=verbose, debug=debug, seconds=time.monotonic() - start)
+    if report.is_bug:
+        return EXIT_BUG
+    return EXIT_DONE if report.is_right else EXIT_WRONG
+
+
+def _report_verified(report: Report, *, verbose: bool, debug: bool, seconds: float) -> None:
+    """Print the table, what is not verified, and one line that sums it up."""
+    from rich.console import Console  # noqa: PLC0415 - start-up time
+
+    from aotc.package.verify_report import table  # noqa: PLC0415
+
+    width = None if sys.stdout.isatty() else _LOG_COLUMNS
+    Console(width=width).print(table(report.done, by_variant=verbose))
+    for text in report.wrong():
+        click.echo(text, err=True)
+    _report_failures(report.failures, debug=debug)
+    click.echo(report.summary(seconds), err=True)
+
+
+# -------------------------------------------------------------------- inspect, dump and explain
 
 
 @commands.command()
@@ -362,15 +463,48 @@ def dump(
     from aotc.package.dump import find_request  # noqa: PLC0415
     from aotc.target import parse  # noqa: PLC0415
 
+    request = find_request(kernel, parse(target) if target else None, _settings(settings))
+    text = stage_text(request, stage)
+    click.echo(text, nl=not text.endswith("\n"))
+    return EXIT_DONE
+
+
+def _settings(settings: Sequence[str]) -> dict[str, str]:
+    """Return what `--set` sets. Raises: BadParameter for what is no NAME=VALUE."""
     values: dict[str, str] = {}
     for setting in settings:
         name, equals, value = setting.partition("=")
         if not (name.strip() and equals and value):
             raise click.BadParameter(f"expected NAME=VALUE, got {setting!r}", param_hint="--set")
         values[name.strip()] = value.strip()
-    request = find_request(kernel, parse(target) if target else None, values)
-    text = stage_text(request, stage)
-    click.echo(text, nl=not text.endswith("\n"))
+    return values
+
+
+@commands.command()
+@click.argument("kernel", metavar="SOURCE.py:KERNEL|MANIFEST:KERNEL")
+@click.option("--target", help="Default: the manifest's first, or sm_90a.")
+@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help=_SET_HELP)
+@click.option("--json", "is_json", is_flag=True, help="Write everything as JSON.")
+@_debug
+def explain(
+    *,
+    kernel: str,
+    target: str | None,
+    settings: tuple[str, ...],
+    is_json: bool,
+    debug: bool,  # noqa: ARG001 - read by `run`
+) -> int:
+    """Say what a kernel became: resources, occupancy, accesses to memory, every remark."""
+    from aotc.package import explain as explaining  # noqa: PLC0415 - start-up time, as is below
+    from aotc.package.dump import find_request  # noqa: PLC0415
+    from aotc.target import parse  # noqa: PLC0415
+
+    request = find_request(kernel, parse(target) if target else None, _settings(settings))
+    explanation = explaining.explain(request)
+    if is_json:
+        click.echo(json.dumps(explaining.describe(explanation), indent=2))
+    else:
+        click.echo(explaining.text(explanation))
     return EXIT_DONE
 
 

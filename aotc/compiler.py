@@ -23,9 +23,11 @@ from aotc.target import Target
 from aotc.target import parse as parse_target
 
 if TYPE_CHECKING:
+    from aotc.backend import Lowered
     from aotc.frontend import Translation
     from aotc.ir.core import Kernel
     from aotc.ir.passes import Observer
+    from aotc.schedule.context import Schedule
 
 Access: TypeAlias = Literal["unknown", "read", "write", "both"]
 
@@ -40,7 +42,8 @@ class CompileRequest:
     `signature` gives each run-time argument its concrete type string ("*bf16:16", "i32", "i32=1",
     "fp32"), `constants` each constexpr its value: int, float, bool, str, None or a dtype's name.
     `maxnreg` of None leaves the registers a thread may use to ptxas; `debug` keeps
-    `tl.device_assert` and `assert`, which are dropped otherwise, as Triton does.
+    `tl.device_assert` and `assert`, which are dropped otherwise, as Triton does. `with_ptx` keeps
+    the PTX, with the lines of the source, beside the cubin, which stays the same.
     """
 
     source: str
@@ -53,6 +56,7 @@ class CompileRequest:
     num_ctas: int = 1
     maxnreg: int | None = None
     debug: bool = False
+    with_ptx: bool = False
 
 
 @dataclass(frozen=True)
@@ -143,31 +147,12 @@ def compile_kernel(
     Raises: CompileError for the user's mistakes, IRError for ours.
     """
     from aotc import backend  # noqa: PLC0415 - llvmlite costs start-up
-    from aotc.ir.parameter_access import parameter_access  # noqa: PLC0415
-    from aotc.ir.text import print_kernel  # noqa: PLC0415
-    from aotc.schedule.context import Config, Schedule  # noqa: PLC0415
-    from aotc.schedule.pipeline import schedule_kernel  # noqa: PLC0415
 
     timings = timings or Timings()
-    timings.lap("import")
-    target = _check(request)
-    config = Config(request.num_warps, request.num_stages, request.num_ctas, request.maxnreg or 0)
-    translation = _translate(request)
-    timings.lap("frontend")
-    kernel = translation.kernel
-    access = parameter_access(kernel)
-    asm = {"tile": print_kernel(kernel)} if keep_asm else {}
-    schedule = Schedule(target, config)
-    schedule_kernel(kernel, schedule, observer)
-    timings.lap("schedule")
-    if keep_asm:
-        asm["gpu"] = print_kernel(kernel)
-        timings.lap("print")
-    lowered = backend.lower_kernel(kernel, target)
-    timings.lap("lower")
-    ptx = backend.emit_ptx(lowered.llvm_ir, target)
-    timings.lap("llvm")
-    assembly = backend.assemble(ptx, target, timeout_seconds=_PTXAS_TIMEOUT_SECONDS)
+    keep_asm = keep_asm or request.with_ptx
+    done = _to_ptx(request, timings, keep_asm=keep_asm, observer=observer)
+    kernel, translation = done.kernel, done.translation
+    assembly = backend.assemble(done.ptx, done.target, timeout_seconds=_PTXAS_TIMEOUT_SECONDS)
     timings.lap("ptxas")
     metadata = Metadata(
         name=request.kernel,
@@ -187,17 +172,93 @@ def compile_kernel(
                 slot.type,
                 slot.offset_bytes,
                 slot.size_bytes,
-                access.get(slot.name, "unknown"),
+                done.access.get(slot.name, "unknown"),
             )
-            for slot in lowered.params
+            for slot in done.lowered.params
         ),
-        remarks=_lines(translation.remarks, translation.prints, schedule.remarks),
+        remarks=_lines(translation.remarks, translation.prints, done.schedule.remarks),
         ptxas_warnings=assembly.warnings,
         source_files=translation.source_files,
     )
-    asm |= {"llvm": lowered.llvm_ir, "ptx": ptx}
+    asm = {**done.asm, "llvm": done.lowered.llvm_ir, "ptx": done.ptx}
+    if request.with_ptx:
+        # Apart from the cubin's own, whose debug sections would name what it was made from.
+        located = backend.lower_kernel(kernel, done.target, debug_lines=True)
+        asm["ptx"] = backend.emit_ptx(located.llvm_ir, done.target)
     made = {"sass": lambda: backend.disassemble(assembly.cubin)}
     return CompiledKernel(assembly.cubin, metadata, _Stages(asm, made))
+
+
+@dataclass(frozen=True)
+class PtxKernel:
+    """Hold a kernel that is compiled as far as PTX, and the tile IR it is to mean the same as.
+
+    `shared_bytes` is what a launch passes as dynamic shared memory.
+    """
+
+    tile_ir: str
+    ptx: str
+    symbol: str
+    shared_bytes: int
+
+
+def compile_ptx(request: CompileRequest) -> PtxKernel:
+    """Compile one kernel as far as PTX, which names the lines of its source.
+
+    Raises: as `compile_kernel`.
+    """
+    done = _to_ptx(request, Timings(), keep_asm=True, with_lines=True)
+    return PtxKernel(done.asm["tile"], done.ptx, done.kernel.name, done.kernel.shared_bytes)
+
+
+@dataclass(frozen=True)
+class _Done:
+    """What is known of a kernel once its PTX is."""
+
+    target: Target
+    translation: Translation
+    kernel: Kernel
+    schedule: Schedule
+    access: Mapping[str, Access]
+    lowered: Lowered
+    ptx: str
+    asm: Mapping[str, str]
+
+
+def _to_ptx(
+    request: CompileRequest,
+    timings: Timings,
+    *,
+    keep_asm: bool,
+    with_lines: bool = False,
+    observer: Observer | None = None,
+) -> _Done:
+    """Run the stages up to PTX; `with_lines` keeps the source's lines in PTX and tile IR."""
+    from aotc import backend  # noqa: PLC0415
+    from aotc.ir.parameter_access import parameter_access  # noqa: PLC0415
+    from aotc.ir.text import print_kernel  # noqa: PLC0415
+    from aotc.schedule.context import Config, Schedule  # noqa: PLC0415
+    from aotc.schedule.pipeline import schedule_kernel  # noqa: PLC0415
+
+    timings.lap("import")
+    target = _check(request)
+    config = Config(request.num_warps, request.num_stages, request.num_ctas, request.maxnreg or 0)
+    translation = _translate(request)
+    timings.lap("frontend")
+    kernel = translation.kernel
+    access = parameter_access(kernel)
+    asm = {"tile": print_kernel(kernel, locs=with_lines)} if keep_asm else {}
+    schedule = Schedule(target, config)
+    schedule_kernel(kernel, schedule, observer)
+    timings.lap("schedule")
+    if keep_asm:
+        asm["gpu"] = print_kernel(kernel)
+        timings.lap("print")
+    lowered = backend.lower_kernel(kernel, target, debug_lines=with_lines)
+    timings.lap("lower")
+    ptx = backend.emit_ptx(lowered.llvm_ir, target)
+    timings.lap("llvm")
+    return _Done(target, translation, kernel, schedule, access, lowered, ptx, asm)
 
 
 def _lines(*groups: Iterable[str]) -> tuple[str, ...]:

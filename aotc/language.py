@@ -343,6 +343,120 @@ def store(
     raise _outside("store")
 
 
+# ---- atomics -------------------------------------------------------------------------------
+# Each returns what was in memory before. `sem` is "relaxed", "acquire", "release" or "acq_rel" (the
+# default), `scope` is "cta", "gpu" (the default) or "sys". Where `mask` is false nothing happens.
+
+
+def atomic_add(
+    pointer: tensor,
+    val: Operand,
+    mask: Operand | None = None,
+    sem: str | None = None,
+    scope: str | None = None,
+) -> tensor:
+    """Add to memory: 32- and 64-bit integers, and floats of 16 bits or more."""
+    raise _outside("atomic_add")
+
+
+def atomic_max(
+    pointer: tensor,
+    val: Operand,
+    mask: Operand | None = None,
+    sem: str | None = None,
+    scope: str | None = None,
+) -> tensor:
+    """Raise memory to `val`: 32- and 64-bit integers and floats."""
+    raise _outside("atomic_max")
+
+
+def atomic_min(
+    pointer: tensor,
+    val: Operand,
+    mask: Operand | None = None,
+    sem: str | None = None,
+    scope: str | None = None,
+) -> tensor:
+    """Lower memory to `val`: 32- and 64-bit integers and floats."""
+    raise _outside("atomic_min")
+
+
+def atomic_and(
+    pointer: tensor,
+    val: Operand,
+    mask: Operand | None = None,
+    sem: str | None = None,
+    scope: str | None = None,
+) -> tensor:
+    """Keep the bits in memory that `val` has: 32- and 64-bit integers."""
+    raise _outside("atomic_and")
+
+
+def atomic_or(
+    pointer: tensor,
+    val: Operand,
+    mask: Operand | None = None,
+    sem: str | None = None,
+    scope: str | None = None,
+) -> tensor:
+    """Set the bits of `val` in memory: 32- and 64-bit integers."""
+    raise _outside("atomic_or")
+
+
+def atomic_xor(
+    pointer: tensor,
+    val: Operand,
+    mask: Operand | None = None,
+    sem: str | None = None,
+    scope: str | None = None,
+) -> tensor:
+    """Flip the bits of `val` in memory: 32- and 64-bit integers."""
+    raise _outside("atomic_xor")
+
+
+def atomic_xchg(
+    pointer: tensor,
+    val: Operand,
+    mask: Operand | None = None,
+    sem: str | None = None,
+    scope: str | None = None,
+) -> tensor:
+    """Replace what is in memory: 32 and 64 bits."""
+    raise _outside("atomic_xchg")
+
+
+def atomic_cas(
+    pointer: tensor,
+    cmp: Operand,
+    val: Operand,
+    sem: str | None = None,
+    scope: str | None = None,
+) -> tensor:
+    """Replace memory by `val` where its bits are those of `cmp`: 16, 32 and 64 bits."""
+    raise _outside("atomic_cas")
+
+
+# ---- matrix products -----------------------------------------------------------------------
+
+
+def dot(
+    input: tensor,
+    other: tensor,
+    acc: tensor | None = None,
+    input_precision: str | None = None,
+    allow_tf32: bool | None = None,
+    max_num_imprecise_acc: int | None = None,
+    out_dtype: dtype | None = None,
+) -> tensor:
+    """Multiply (M, K) by (K, N), or batches of them, and add `acc`.
+
+    The result is float32 (int32 of 8-bit integers, float64 of float64), or float16 of operands of at
+    most 16 bits if `out_dtype` or `acc` says so. `input_precision` is how float32 is multiplied: "tf32"
+    (the default), "tf32x3" or "ieee".
+    """
+    raise _outside("dot")
+
+
 # ---- shapes --------------------------------------------------------------------------------
 
 

@@ -28,6 +28,7 @@ class Feature(Flag):
 
     TF32_MMA = auto()  # mma.sync m16n8k8 tf32
     BF16_MMA = auto()  # mma.sync m16n8k16 bf16
+    FP64_MMA = auto()  # mma.sync m16n8k* f64; m8n8k4 is everywhere
     FP8_MMA = auto()  # mma.sync m16n8k32 e4m3 / e5m2
     FP8_CVT = auto()  # cvt to and from e4m3x2 / e5m2x2
     FP4_CVT = auto()  # cvt to and from e2m1x2
@@ -70,6 +71,7 @@ class Target:
     max_threads_per_sm: int
     features: Feature
     max_threads_per_block: int = 1024
+    max_blocks_per_sm: int = 32
     registers_per_sm: int = 65536
     max_registers_per_thread: int = 255
     ptx_version: tuple[int, int] = (8, 8)
@@ -118,6 +120,7 @@ _SM_80 = (
 _SM_89 = _SM_80 | Feature.FP8_MMA | Feature.FP8_CVT
 _SM_90 = (
     _SM_89
+    | Feature.FP64_MMA
     | Feature.BF16_ARITH
     | Feature.STMATRIX
     | Feature.MBARRIER_TX
@@ -138,14 +141,14 @@ TARGETS: dict[str, Target] = {
     target.name: target
     for target in (
         Target("sm_80", 8, 0, "", 163 * _KIB, 164 * _KIB, 2048, _SM_80),
-        Target("sm_86", 8, 6, "", 99 * _KIB, 100 * _KIB, 1536, _SM_80),
-        Target("sm_89", 8, 9, "", 99 * _KIB, 100 * _KIB, 1536, _SM_89),
+        Target("sm_86", 8, 6, "", 99 * _KIB, 100 * _KIB, 1536, _SM_80, max_blocks_per_sm=16),
+        Target("sm_89", 8, 9, "", 99 * _KIB, 100 * _KIB, 1536, _SM_89, max_blocks_per_sm=24),
         Target("sm_90a", 9, 0, "a", 227 * _KIB, 228 * _KIB, 2048, _SM_90 | Feature.WGMMA),
         Target("sm_100a", 10, 0, "a", 227 * _KIB, 228 * _KIB, 2048, _SM_100),
         Target("sm_103a", 10, 3, "a", 227 * _KIB, 228 * _KIB, 2048, _SM_100),
         Target(
             "sm_120a", 12, 0, "a", 99 * _KIB, 100 * _KIB, 1536,
-            _BLACKWELL | Feature.BLOCK_SCALED_MMA,
+            _BLACKWELL | Feature.BLOCK_SCALED_MMA, max_blocks_per_sm=24,
         ),
     )
 }  # fmt: skip

@@ -45,6 +45,37 @@ WORK = {
         {"BLOCK": 4096, "LOOP": False},
         8,
     ),
+    "matmul": (
+        "matmul",
+        "matmul_kernel",
+        {
+            "a_ptr": "*bf16:16",
+            "b_ptr": "*bf16:16",
+            "bias_ptr": "*bf16:16",
+            "residual_ptr": "*bf16:16",
+            "out_ptr": "*bf16:16",
+            "M": "i32",
+            "N": "i32:16",
+            "K": "i32:16",
+            "stride_am": "i32:16",
+            "stride_ak": "i32=1",
+            "stride_bk": "i32:16",
+            "stride_bn": "i32=1",
+            "stride_om": "i32:16",
+            "stride_on": "i32=1",
+        },
+        {
+            "BLOCK_M": 128,
+            "BLOCK_N": 128,
+            "BLOCK_K": 32,
+            "GROUP_M": 8,
+            "BIAS": False,
+            "RESIDUAL": False,
+            "ACTIVATION": "none",
+            "EVEN_K": False,
+        },
+        4,
+    ),
 }
 
 
@@ -65,7 +96,11 @@ def triton_compile(name: str) -> None:
     spec = importlib.util.spec_from_file_location(module, ROOT / "kernels" / f"{module}.py")
     loaded = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(loaded)
-    types = {key: text.partition(":")[0] for key, text in signature.items()}
+    constants = constants | {key: 1 for key, text in signature.items() if text.endswith("=1")}
+    types = {
+        key: "constexpr" if key in constants else text.partition(":")[0]
+        for key, text in signature.items()
+    }
     attrs = {
         (position,): [["tt.divisibility", DIVISIBLE]]
         for position, text in enumerate(signature.values())

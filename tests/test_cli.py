@@ -207,6 +207,8 @@ def test_what_is_not_there_exits_with_1(run: Any, args: list[str], message: str)
         ["dump", "k.py:add"],
         ["dump", "k.py:add", "--stage", "elf"],
         ["dump", "k.py:add", "--stage", "ptx", "--set", "BLOCK"],
+        ["explain"],
+        ["explain", "k.py:add", "--set", "BLOCK"],
     ],
 )
 def test_wrong_usage_exits_with_2(run: Any, args: list[str]) -> None:
@@ -418,6 +420,27 @@ def test_dump_without_a_type_exits_with_1(run: Any) -> None:
     code, _, err = run("dump", "k.py:add", "--stage", "ptx")
     assert code == cli.EXIT_WRONG
     assert "expected a type for argument 'x_ptr' of add" in err
+
+
+def test_explain_prints_text_or_json(run: Any) -> None:
+    kernel = f"{Path(__file__).parents[1] / 'kernels' / 'elementwise.py'}:vector_add_kernel"
+    types = (
+        "x_ptr=*fp32:16",
+        "y_ptr=*fp32:16",
+        "out_ptr=*fp32:16",
+        "n_elements=i32:16",
+        "BLOCK=1024",
+    )
+    args = [part for each in types for part in ("--set", each)]
+    code, out, err = run("explain", kernel, "--target", "sm_80", *args)
+    assert (code, err) == (0, "")
+    assert "load of x_ptr: 16 bytes a thread, 2 instructions, masked" in out
+    code, out, _ = run("explain", kernel, "--target", "sm_80", *args, "--json")
+    assert code == 0
+    assert json.loads(out)["occupancy"]["limited_by"] == "threads"
+    code, _, err = run("explain", kernel)
+    assert code == cli.EXIT_WRONG
+    assert "expected a type for argument 'x_ptr' of vector_add_kernel" in err
 
 
 # -------------------------------------------------------------------------------------- start-up

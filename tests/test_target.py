@@ -17,6 +17,8 @@ _INSTRUCTIONS: dict[Feature, str] = {
     "{f0,f1,f2,f3},{r0,r1,r2,r3},{r4,r5},{f0,f1,f2,f3};",
     Feature.BF16_MMA: "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
     "{f0,f1,f2,f3},{r0,r1,r2,r3},{r4,r5},{f0,f1,f2,f3};",
+    Feature.FP64_MMA: "mma.sync.aligned.m16n8k4.row.col.f64.f64.f64.f64 "
+    "{g0,g1,g2,g3},{g0,g1},{g0},{g0,g1,g2,g3};",
     Feature.FP8_MMA: "mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 "
     "{f0,f1,f2,f3},{r0,r1,r2,r3},{r4,r5},{f0,f1,f2,f3};",
     Feature.FP8_CVT: "cvt.rn.satfinite.e4m3x2.f32 h0,f0,f1;",
@@ -52,7 +54,7 @@ _FRAME = """\
 .address_size 64
 .global .align 128 .b8 g[1024];
 .visible .entry k() {{
-  .reg .b64 d<3>; .reg .b32 r<8>; .reg .b16 h<2>; .reg .b8 b0; .reg .f32 f<8>; .reg .pred p;
+  .reg .b64 d<3>; .reg .b32 r<8>; .reg .b16 h<2>; .reg .b8 b0; .reg .f32 f<8>; .reg .f64 g<4>; .reg .pred p;
   .shared .align 128 .b8 s[{shared_bytes}];
   mov.u64 d0, g; cvta.to.global.u64 d1, d0;
   {instruction}

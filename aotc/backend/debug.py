@@ -51,7 +51,7 @@ class DebugInfo:
         line = self._kernel.loc.line
         unit = (
             f"distinct !DICompileUnit(language: DW_LANG_C, file: !{_FILE}, producer: "
-            '"aotc", isOptimized: true, runtimeVersion: 0, emissionKind: LineTablesOnly)'
+            '"aotc", isOptimized: true, runtimeVersion: 0, emissionKind: DebugDirectivesOnly)'
         )
         subprogram = (
             f"distinct !DISubprogram(name: {json.dumps(self._kernel.name)}, scope: !{_FILE}, "

@@ -31,6 +31,8 @@ class Emitter:
         self.debug_suffix = ""
         self.halves: dict[str, tuple[str, int]] = {}
         """16-bit values known to be the low (0) or high (1) half of an i32 word."""
+        self.packed: dict[tuple[str, ...], str] = {}
+        """Integer words known to hold these values, the first in the lowest bits."""
         self.label = "entry"
         self._known: list[dict[str, str]] = [{}]
         self._thread_known = self._known[0]

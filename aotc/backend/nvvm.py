@@ -119,6 +119,220 @@ def _finish(text: str, access: Access, constraints: list[str], arguments: list[s
     return f'asm sideeffect "{text};", "{",".join(constraints)}"({", ".join(arguments)})'
 
 
+@dataclass(frozen=True, slots=True)
+class AsyncAccess:
+    """Say how a copy from global to shared memory goes: its size, and modifiers as of `Access`.
+
+    `bypass_l1` keeps it out of the L1 cache, which only copies of 16 bytes can.
+    """
+
+    size_bytes: int
+    predicate: str = ""
+    bypass_l1: bool = False
+    policy: str = ""
+    prefetch_bytes: int = 0
+
+
+def async_copy(
+    emit: Emitter, target: Address, source: Address, access: AsyncAccess, source_bytes: str
+) -> None:
+    """Start to copy bytes from global to shared memory.
+
+    Only the first `source_bytes`, an i32 operand, are read, the rest become zero; "" reads all.
+
+    Source: PTX ISA 9.7.9.25.3.1 `cp.async`.
+    """
+    constraints = [_ADDRESS[each.space][1] for each in (target, source)]
+    arguments = [f"{_ADDRESS[each.space][0]} {each.base}" for each in (target, source)]
+    hint = ".L2::cache_hint" if access.policy else ""
+    if access.prefetch_bytes:
+        hint += f".L2::{access.prefetch_bytes}B"
+    text = f"cp.async.{'cg' if access.bypass_l1 else 'ca'}.shared.global{hint} "
+    text += f"[$0+{target.offset_bytes}], [$1+{source.offset_bytes}], {access.size_bytes}"
+    for operand, kind, letter in (
+        (source_bytes, "i32", "r"),
+        (access.policy, "i64", "l"),
+    ):
+        if operand:
+            text += f", ${len(constraints)}"
+            constraints.append(letter)
+            arguments.append(f"{kind} {operand}")
+    if access.predicate:
+        text = f"@${len(constraints)} {text}"
+        constraints.append("b")
+        arguments.append(f"i1 {access.predicate}")
+    shown = ", ".join(arguments)
+    emit.effect(f'call void asm sideeffect "{text};", "{",".join(constraints)}"({shown})')
+
+
+def async_commit(emit: Emitter) -> None:
+    """Make a group of the copies that this thread started since the last one.
+
+    Source: PTX ISA 9.7.9.25.3.2 `cp.async.commit_group`.
+    """
+    emit.effect('call void asm sideeffect "cp.async.commit_group;", ""()')
+
+
+def async_wait(emit: Emitter, num_pending: int) -> None:
+    """Wait until at most the newest `num_pending` groups of this thread have not landed.
+
+    Source: PTX ISA 9.7.9.25.3.3 `cp.async.wait_group`.
+    """
+    emit.effect(f'call void asm sideeffect "cp.async.wait_group {num_pending};", ""()')
+
+
+def load_matrix(emit: Emitter, address: Address, mode: str, count: int) -> list[str]:
+    """Return the i32 words a lane gets of `count` 8x8 matrices of shared memory.
+
+    Lane `8*i + r` gives the address of row `r` of matrix `i`; `mode` is "b16" or "b16.trans".
+
+    Source: PTX ISA 9.7.14.5.15 `ldmatrix`.
+    """
+    words = ", ".join(f"${index}" for index in range(count))
+    mnemonic = _matrix_mnemonic("ldmatrix", mode, count)
+    text = f"{mnemonic} {{{words}}}, [${count}+{address.offset_bytes}];"
+    returned = "i32" if count == 1 else "{" + ", ".join(["i32"] * count) + "}"
+    constraints = ",".join(["=r"] * count + ["r"])
+    asm = f'asm sideeffect "{text}", "{constraints}"(i32 {address.base}) convergent'
+    loaded = emit.fresh(f"call {returned} {asm}")
+    if count == 1:
+        return [loaded]
+    return [emit.value(f"extractvalue {returned} {loaded}, {index}") for index in range(count)]
+
+
+def store_matrix(emit: Emitter, address: Address, mode: str, words: Sequence[str]) -> None:
+    """Write the i32 words a lane has of 8x8 matrices to shared memory, as `load_matrix` reads.
+
+    Source: PTX ISA 9.7.14.5.16 `stmatrix`.
+    """
+    shown = ", ".join(f"${index + 1}" for index in range(len(words)))
+    mnemonic = _matrix_mnemonic("stmatrix", mode, len(words))
+    text = f"{mnemonic} [$0+{address.offset_bytes}], {{{shown}}};"
+    arguments = ", ".join(f"i32 {operand}" for operand in (address.base, *words))
+    constraints = ",".join(["r"] * (len(words) + 1))
+    emit.effect(f'call void asm sideeffect "{text}", "{constraints}"({arguments}) convergent')
+
+
+def _matrix_mnemonic(opcode: str, mode: str, count: int) -> str:
+    trans = ".trans" if mode == "b16.trans" else ""
+    return f"{opcode}.sync.aligned.m8n8.x{count}{trans}.shared.b16"
+
+
+# ---- atomics ----------------------------------------------------------------------------------
+
+_BF16_ONES = 0x3F803F80
+
+
+@dataclass(frozen=True, slots=True)
+class Atomic:
+    """Say how an atomic goes: on `count` words of `bits` each, under a predicate, for a scope.
+
+    `operation` is the instruction's, with the type of the elements, such as "add.noftz.f16x2".
+    """
+
+    operation: str
+    bits: int
+    count: int = 1
+    predicate: str = ""
+    scope: str = "gpu"
+
+
+def atomic(
+    emit: Emitter,
+    address: Address,
+    how: Atomic,
+    *operands: Sequence[str],
+    initial: Sequence[str] | None = None,
+) -> list[str]:
+    """Update words in memory; return those that were there, or `initial` without the predicate.
+
+    Each of `operands` is one word for each word of the update. Without `initial` nothing is
+    returned. No other access is ordered.
+
+    Source: PTX ISA 9.7.13.5 `atom`, 9.7.13.7 `red`.
+    """
+    letter, kind = _CONSTRAINTS[how.bits], f"i{how.bits}"
+    is_read = initial is not None
+    has_result = is_read or how.operation.startswith(("exch", "cas"))  # which `red` has not
+    vector = f".v{how.count}" if how.count > 1 else ""
+    stem, _, element = how.operation.rpartition(".")
+    opcode = "atom" if has_result else "red"
+    text = f"{opcode}.relaxed.{how.scope}.{address.space}.{stem}{vector}.{element} "
+    constraints = [f"={letter}"] * how.count if is_read else []
+    arguments: list[str] = []
+    if is_read:
+        text += f"{_group(0, how.count)}, "
+        if how.predicate:
+            constraints += [str(index) for index in range(how.count)]
+            arguments += [f"{kind} {word}" for word in initial]
+    elif has_result:
+        text += "_, "
+    pointer, pointer_letter = _ADDRESS[address.space]
+    arguments.append(f"{pointer} {address.base}")
+    text += f"[${len(constraints)}+{address.offset_bytes}]"
+    constraints.append(pointer_letter)
+    for words in operands:
+        text += f", {_group(len(constraints), how.count)}"
+        constraints += [letter] * how.count
+        arguments += [f"{kind} {word}" for word in words]
+    if how.predicate:
+        text = f"@${len(constraints)} {text}"
+        constraints.append("b")
+        arguments.append(f"i1 {how.predicate}")
+    call = f'asm sideeffect "{text};", "{",".join(constraints)}"({", ".join(arguments)})'
+    if not is_read:
+        emit.effect(f"call void {call}")
+        return []
+    if how.count == 1:
+        return [emit.fresh(f"call {kind} {call}")]
+    returned = "{" + ", ".join([kind] * how.count) + "}"
+    before = emit.fresh(f"call {returned} {call}")
+    return [emit.value(f"extractvalue {returned} {before}, {index}") for index in range(how.count)]
+
+
+def _group(start: int, count: int) -> str:
+    """Return operands `start`, `start + 1`, … as one word or a vector of them."""
+    words = ", ".join(f"${index}" for index in range(start, start + count))
+    return words if count == 1 else f"{{{words}}}"
+
+
+def atomic_add_bf16x2(
+    emit: Emitter, address: Address, words: Sequence[str], predicate: str, scope: str
+) -> str:
+    """Add to a pair of bf16 where the target has no instruction for it; return what was there.
+
+    `words` are the pair to add and a mask of the bits that may change. A loop tries until nobody
+    else changed the pair in between. An i32 is returned; it is 0 if the predicate fails.
+
+    Source: PTX ISA 9.7.13.5 `atom.cas`, 9.7.4.4 `fma.rn.bf16x2`.
+    """
+    space, place = address.space, f"[$1+{address.offset_bytes}]"
+    text = (
+        "{ .reg .pred again; .reg .b32 sum, seen, ones; "
+        f"mov.b32 $0, 0; @!$4 bra done; mov.b32 ones, {_BF16_ONES}; "
+        f"ld.relaxed.{scope}.{space}.b32 $0, {place}; "
+        "retry: fma.rn.bf16x2 sum, $0, ones, $2; "
+        # Bits of `sum` under the mask $3, of what was there elsewhere.
+        "lop3.b32 sum, sum, $0, $3, 0xE4; "
+        f"atom.relaxed.{scope}.{space}.cas.b32 seen, {place}, $0, sum; "
+        "setp.ne.b32 again, seen, $0; mov.b32 $0, seen; @again bra retry; done: }"
+    )
+    pointer, letter = _ADDRESS[space]
+    addend, mask = words
+    return emit.fresh(
+        f'call i32 asm sideeffect "{text}", "=&r,{letter},r,r,b"({pointer} {address.base}, '
+        f"i32 {addend}, i32 {mask}, i1 {predicate or 'true'})"
+    )
+
+
+def fence(emit: Emitter, scope: str) -> None:
+    """Order this thread's accesses before it, and what it has seen, before those after it.
+
+    Source: PTX ISA 9.7.13.4 `fence.acq_rel`.
+    """
+    emit.effect(f'call void asm sideeffect "fence.acq_rel.{scope};", ""()')
+
+
 def create_policy(emit: Emitter, priority: str) -> str:
     """Return an L2 cache policy that treats all accesses with `priority`, such as "evict_first".
 
@@ -156,6 +370,36 @@ def redux(emit: Emitter, kind: str, word: str) -> str:
     """
     arguments = [("i32", word), ("i32", str(_FULL_WARP))]
     return emit.call("i32", f"llvm.nvvm.redux.sync.{kind}", arguments)
+
+
+# ---- matrix products --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Mma:
+    """Name an `mma.sync` as LLVM does, and the types of a word of A or B and of the accumulator."""
+
+    suffix: str
+    operand_type: str
+    acc_type: str
+
+
+def mma(
+    emit: Emitter, kind: Mma, a: Sequence[str], b: Sequence[str], acc: Sequence[str]
+) -> list[str]:
+    """Return the words of the accumulator plus the product of fragments.
+
+    Source: PTX ISA 9.7.14.5 `mma.sync`.
+    """
+    returned = "{" + ", ".join([kind.acc_type] * len(acc)) + "}"
+    callee = f"llvm.nvvm.mma.{kind.suffix}"
+    operands = [kind.operand_type] * (len(a) + len(b)) + [kind.acc_type] * len(acc)
+    emit.declare(returned, callee, operands)
+    shown = ", ".join(
+        f"{type_} {operand}" for type_, operand in zip(operands, (*a, *b, *acc), strict=True)
+    )
+    out = emit.fresh(f"call {returned} @{callee}({shown})")
+    return [emit.value(f"extractvalue {returned} {out}, {i}") for i in range(len(acc))]
 
 
 # ---- floating point ---------------------------------------------------------------------------

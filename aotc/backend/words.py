@@ -24,6 +24,9 @@ def pack(emit: Emitter, values: Sequence[str], element: ElementType) -> list[str
     """Return the words that hold `values`, each in a register of 16 bits or more."""
     bits, count = word_shape(element, len(values))
     per_word = len(values) // count
+    known = emit.packed.get(tuple(values))
+    if known is not None:
+        return [known]
     stored = [_to_memory(emit, value, element) for value in values]
     return [
         _widen(emit, _gather(emit, stored[at : at + per_word], element, bits), bits)
@@ -68,7 +71,9 @@ def _gather(emit: Emitter, values: Sequence[str], element: ElementType, bits: in
             if kind == f"i{bits}"
             else emit.value(f"bitcast {kind} {values[0]} to i{bits}")
         )
-    vector = "poison"
+    # Not poison: what two words begin with is shared, and would be completed by a register that
+    # was never written.
+    vector = "zeroinitializer"
     for index, value in enumerate(values):
         vector = emit.value(
             f"insertelement <{len(values)} x {kind}> {vector}, {kind} {value}, i32 {index}"
@@ -79,14 +84,18 @@ def _gather(emit: Emitter, values: Sequence[str], element: ElementType, bits: in
 def _scatter(emit: Emitter, word: str, element: ElementType, bits: int, count: int) -> list[str]:
     kind = _stored_type(element)
     if count == 1:
+        whole = word
         if kind != f"i{bits}":
             word = emit.value(f"bitcast i{bits} {word} to {kind}")
+            emit.packed[(word,)] = whole
         return [_from_memory(emit, word, element)]
     vector = emit.value(f"bitcast i{bits} {word} to <{count} x {kind}>")
     parts = [
         emit.value(f"extractelement <{count} x {kind}> {vector}, i32 {index}")
         for index in range(count)
     ]
+    if bits == 32:
+        emit.packed[tuple(parts)] = word
     if bits == 32 and count == 2:
         emit.halves.update((part, (word, index)) for index, part in enumerate(parts))
     return [_from_memory(emit, part, element) for part in parts]

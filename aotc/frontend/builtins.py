@@ -14,7 +14,17 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType
 
-from aotc.frontend import libdevice, math_functions, memory, program, reductions, shapes
+from aotc.frontend import (
+    atomics,
+    descriptors,
+    dot,
+    libdevice,
+    math_functions,
+    memory,
+    program,
+    reductions,
+    shapes,
+)
 from aotc.frontend.convert import static_dtype
 from aotc.frontend.emitter import Emitter, mistake
 from aotc.frontend.values import (
@@ -189,6 +199,9 @@ _TABLES = (
     math_functions.FUNCTIONS,
     shapes.FUNCTIONS,
     memory.FUNCTIONS,
+    atomics.FUNCTIONS,
+    descriptors.FUNCTIONS,
+    dot.FUNCTIONS,
     reductions.FUNCTIONS,
     program.FUNCTIONS,
 )
@@ -197,8 +210,7 @@ _FUNCTIONS: dict[str, Builtin] = {
 }
 
 _MISSING_NAMES = (
-    "advance atomic_add atomic_and atomic_cas atomic_load atomic_max atomic_min atomic_or "
-    "atomic_poll atomic_store atomic_xchg atomic_xor bitonic_merge condition device_print dot "
+    "advance atomic_load atomic_poll atomic_store bitonic_merge condition device_print "
     "dot_scaled expect_zero gather histogram inline_asm_elementwise load_tensor_descriptor "
     "make_block_ptr make_tensor_descriptor map_elementwise pair_uniform_to_normal philox "
     "philox_impl rand rand4x randint randint4x randn randn4x sort store_tensor_descriptor "
@@ -371,21 +383,14 @@ METHODS: dict[str, Builtin | Missing] = {
         "cumprod",
         "flip",
         "item",
+        *atomics.FUNCTIONS,
     ]
 } | {
     name: _MISSING[name]
     for name in [
         "advance",
-        "atomic_add",
-        "atomic_and",
-        "atomic_cas",
         "atomic_load",
-        "atomic_max",
-        "atomic_min",
-        "atomic_or",
         "atomic_store",
-        "atomic_xchg",
-        "atomic_xor",
         "gather",
         "histogram",
         "sort",

@@ -123,6 +123,11 @@ def integer_range(dtype: ScalarType) -> tuple[int, int]:
 def to_value(emit: Emitter, operand: Operand, what: str = "a value") -> Value:
     """Return `operand` as a run-time value, with a number's own type. Raises: CompileError."""
     if isinstance(operand, Value):
+        if isinstance(operand.type, DescriptorType):
+            raise mistake(
+                f"expected {what}, got the tensor descriptor {show(operand)}",
+                remedy="load a block of it: desc.load([…])",
+            )
         return operand
     if isinstance(operand, int | float):
         return constant(emit, operand, type_of_number(operand))

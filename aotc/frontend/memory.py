@@ -30,13 +30,14 @@ _STORE_CACHES = ("", ".wb", ".cg", ".cs", ".wt")
 _EVICTIONS = ("", "evict_normal", "evict_first", "evict_last")
 
 
-def _pointer(emit: Emitter, operand: Operand, name: str) -> tuple[Value, ScalarType]:
+def pointer_argument(emit: Emitter, operand: Operand, name: str) -> tuple[Value, ScalarType]:
+    """Return a pointer operand of tl.NAME and what it points at. Raises: CompileError."""
     value = to_value(emit, operand, f"a pointer for tl.{name}")
     kind = element(value)
     if not isinstance(kind, PointerType):
         raise mistake(
             f"tl.{name} takes a pointer or a tile of pointers, got {show(value)}",
-            remedy="add offsets to a pointer argument: tl.load(x_ptr + offsets)",
+            remedy=f"add offsets to a pointer argument: tl.{name}(x_ptr + offsets, …)",
         )
     if kind.pointee == I1:
         value, kind = bitcast(emit, value, PointerType(I8)), PointerType(I8)
@@ -56,7 +57,7 @@ def _eviction(operand: Operand) -> str:
     return "" if policy == "evict_normal" else policy
 
 
-def _beside(emit: Emitter, pointer: Value, operand: Operand, what: str, name: str) -> Value:
+def beside(emit: Emitter, pointer: Value, operand: Operand, what: str, name: str) -> Value:
     """Bring what goes with a pointer to the pointer's shape. Raises: CompileError if larger."""
     value = to_value(emit, operand, what)
     if not shape(pointer):
@@ -69,8 +70,9 @@ def _beside(emit: Emitter, pointer: Value, operand: Operand, what: str, name: st
     return spread(emit, value, shape(pointer))
 
 
-def _mask(emit: Emitter, pointer: Value, operand: Operand, name: str) -> Value:
-    mask = _beside(emit, pointer, operand, "the mask", name)
+def mask_argument(emit: Emitter, pointer: Value, operand: Operand, name: str) -> Value:
+    """Return a mask operand of tl.NAME in the pointer's shape. Raises: CompileError."""
+    mask = beside(emit, pointer, operand, "the mask", name)
     if element(mask) != I1:
         raise mistake(
             f"the mask of tl.{name} must be of truth values, got {show(mask)}",
@@ -105,13 +107,13 @@ def load(
         raise mistake(
             "`other` without a mask has no meaning", remedy="give a mask, or leave `other` out"
         )
-    source, kind = _pointer(emit, pointer, "load")
+    source, kind = pointer_argument(emit, pointer, "load")
     source = _widened(emit, source, mask, other)
-    masked = None if mask is None else _mask(emit, source, mask, "load")
+    masked = None if mask is None else mask_argument(emit, source, mask, "load")
     filler = None
     if other is not None:
         scalar = converted(emit, other, kind, shape(source), "`other`")
-        filler = _beside(emit, source, scalar, "`other`", "load")
+        filler = beside(emit, source, scalar, "`other`", "load")
     out = emit(
         tile.Load(
             source,
@@ -139,14 +141,14 @@ def store(
     eviction_policy: Operand = "",
 ) -> None:
     """Write a value, converted to the pointee's type, where the mask is true."""
-    target, kind = _pointer(emit, pointer, "store")
+    target, kind = pointer_argument(emit, pointer, "store")
     target = _widened(emit, target, value, mask)
     what = "a value to store"
     if _is_bool_pointer(pointer):
         value = converted(emit, value, I1, shape(target), what)
     content = converted(emit, value, kind, shape(target), what)
-    content = _beside(emit, target, content, "the value", "store")
-    masked = None if mask is None else _mask(emit, target, mask, "store")
+    content = beside(emit, target, content, "the value", "store")
+    masked = None if mask is None else mask_argument(emit, target, mask, "store")
     emit(
         tile.Store(
             target,

@@ -23,6 +23,7 @@ from aotc.frontend.source import SourceFile
 from aotc.ir.core import Value
 from aotc.ir.diagnostics import Loc
 from aotc.ir.types import (
+    DescriptorType,
     PointerType,
     ScalarType,
     TileType,
@@ -180,6 +181,8 @@ LANGUAGE_NAMES = {ours: theirs for theirs, ours in DTYPE_NAMES.items()}
 
 def show_type(type_: object) -> str:
     """Return a type as a user writes and reads it: `float32[16, 32]`, `pointer<float16>`."""
+    if isinstance(type_, DescriptorType):
+        return f"tensordesc<{type_.element}{list(type_.block)}>"
     if isinstance(type_, TileType):
         return f"{show_type(type_.element)}[{', '.join(map(str, type_.shape))}]"
     if isinstance(type_, PointerType):

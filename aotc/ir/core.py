@@ -550,10 +550,18 @@ class ParamInfo:
     """Describe a kernel parameter: its name and what the launcher promises of its value.
 
     `divisibility` is a number the argument (for a pointer: its address, in bytes) is a multiple of.
+    `source` says what the launcher passes if that is not the argument called `name`: an expression
+    such as "x.shape[0]", a tensor's extent, or "x", its address.
     """
 
     name: str
     divisibility: int = 1
+    source: str = ""
+
+    @property
+    def argument(self) -> str:
+        """The argument of the launch that this parameter comes from."""
+        return self.source.partition(".")[0] or self.name
 
 
 @dataclass(eq=False)

@@ -1,6 +1,6 @@
 """Which memory a kernel reads and writes, by the parameter that points at it.
 
-Every pointer that is loaded from or stored to is traced back through address arithmetic, shapes,
+Every pointer that is loaded from, stored to or updated is traced back through address arithmetic, shapes,
 branches and loops to parameters. So a header can say `const`, and a launcher can refuse to write
 to a tensor that is read-only.
 
@@ -14,13 +14,15 @@ from collections.abc import Callable
 from typing import Literal
 
 from aotc.ir.core import Kernel, Op, Value
-from aotc.ir.dialects import arith, scf, tile
+from aotc.ir.dialects import arith, gpu, scf, tile
 from aotc.ir.types import PointerType, element_of
 
 Access = Literal["unknown", "read", "write", "both"]
 
 _NUMBERS: tuple[Access, ...] = ("unknown", "read", "write", "both")
 _READ, _WRITE = 1, 2
+_BITS = {"read": _READ, "write": _WRITE, "readwrite": _READ | _WRITE}
+_ACCESSES = (tile.Load, tile.Store, tile.AtomicRmw, tile.AtomicCas)
 
 
 def parameter_access(kernel: Kernel) -> dict[str, Access]:
@@ -35,12 +37,12 @@ def parameter_access(kernel: Kernel) -> dict[str, Access]:
     }
     used = dict.fromkeys(pointers, 0)
     for op in kernel.walk():
-        if not isinstance(op, tile.Load | tile.Store):
+        if not isinstance(op, _ACCESSES):
             continue
-        for root in _roots(op.pointer):
+        for root in pointer_roots(op.pointer):
             if root not in used:
                 return dict.fromkeys(pointers.values(), "unknown")
-            used[root] |= _WRITE if isinstance(op, tile.Store) else _READ
+            used[root] |= _BITS[op.effect]
     return {pointers[arg]: _NUMBERS[bits or _READ] for arg, bits in used.items()}
 
 
@@ -51,7 +53,7 @@ def union(left: Access, right: Access) -> Access:
     return _NUMBERS[_NUMBERS.index(left) | _NUMBERS.index(right)]
 
 
-def _roots(pointer: Value) -> list[Value]:
+def pointer_roots(pointer: Value) -> list[Value]:
     """Return the values that a pointer comes from, of which no more can be said."""
     roots: dict[Value, None] = {}
     seen: dict[Value, None] = {}
@@ -89,6 +91,7 @@ def _sources(value: Value) -> list[Value] | None:
 _MOVES = (
     *(arith.AddPtr, arith.Select, tile.Splat, tile.Broadcast, tile.ExpandDims, tile.Reshape),
     *(tile.Trans, tile.Join, tile.Split, tile.Hint, arith.Bitcast),
+    *(gpu.Convert, gpu.ShuffleConvert),
 )
 
 

@@ -30,12 +30,21 @@ from typing import Any, NamedTuple, cast
 
 from aotc.ir.core import Block, Kernel, Op, ParamInfo, Value, build
 from aotc.ir.diagnostics import UNKNOWN_LOC, IRError, Loc
-from aotc.ir.dialects import arith, gpu, scf, tile
+from aotc.ir.dialects import arith, descriptor, gpu, scf, tile, tma
 from aotc.ir.layout import LinearLayout
-from aotc.ir.types import SCALARS, PointerType, ScalarType, SharedType, TileType, Type
+from aotc.ir.types import (
+    SCALARS,
+    DescriptorType,
+    PointerType,
+    ScalarType,
+    SharedType,
+    TensorMapType,
+    TileType,
+    Type,
+)
 
 # Importing a dialect declares its opcodes: text can be read once all of them are.
-DIALECTS = (arith, gpu, scf, tile)
+DIALECTS = (arith, descriptor, gpu, scf, tile, tma)
 
 # ---- printer ----------------------------------------------------------------------------------
 
@@ -75,6 +84,8 @@ class _Printer:
         keyword = "tile" if isinstance(type_, TileType) else "shared"
         body = "x".join([*map(str, type_.shape), str(type_.element)])
         suffix = "" if type_.layout is None else f", {self.layout(type_.layout)}"
+        if isinstance(type_, SharedType) and type_.num_slots > 1:
+            suffix += f", {type_.num_slots}"
         return f"{keyword}<{body}{suffix}>"
 
     def literal(self, value: object) -> str:
@@ -91,7 +102,7 @@ class _Printer:
             return "[" + ", ".join(self.literal(item) for item in items) + "]"
         if isinstance(value, LinearLayout):
             return self.layout(value)
-        if isinstance(value, ScalarType | PointerType | TileType | SharedType):
+        if isinstance(value, _TYPES):
             return self.type(value)
         raise IRError(f"attribute value {value!r} cannot be printed")
 
@@ -135,8 +146,10 @@ class _Printer:
     def kernel(self, kernel: Kernel) -> str:
         params: list[str] = []
         for info, arg in zip(kernel.params, kernel.body.args, strict=True):
-            promise = f" {{divisibility = {info.divisibility}}}" if info.divisibility != 1 else ""
-            params.append(f"{self.new_name(arg, info.name)}: {self.type(arg.type)}{promise}")
+            shown = [f"divisibility = {info.divisibility}"] if info.divisibility != 1 else []
+            shown += [f"source = {self.literal(info.source)}"] if info.source else []
+            facts = f" {{{', '.join(shown)}}}" if shown else ""
+            params.append(f"{self.new_name(arg, info.name)}: {self.type(arg.type)}{facts}")
         loc = self.loc(kernel.loc) if self.locs else ""
         attributes = ", ".join(
             f"{name} = {getattr(kernel, name)}"
@@ -152,6 +165,7 @@ class _Printer:
 
 
 _KERNEL_ATTRIBUTES = {"num_warps": 4, "num_ctas": 1, "maxnreg": 0, "shared_bytes": 0}
+_TYPES = ScalarType | PointerType | TileType | SharedType | DescriptorType | TensorMapType
 _HINT = re.compile(r"[^\W\d][\w.$-]*")
 
 
@@ -267,6 +281,8 @@ class _Parser:
     def type(self) -> Type:
         if self.accept("*"):
             return PointerType(self.scalar())
+        if self.token.text in ("desc", "map"):
+            return self.tensor_type()
         if self.token.text not in ("tile", "shared"):
             return self.scalar()
         keyword = self.advance()
@@ -276,12 +292,32 @@ class _Parser:
             shape.append(int(self.advance().text[:-1]))
         element = PointerType(self.scalar()) if self.accept("*") else self.scalar()
         layout = self.layout() if self.accept(",") else None
+        is_shared = keyword.text == "shared"
+        num_slots = self.integer() if is_shared and self.accept(",") else 1
         self.expect(">")
         if keyword.text == "tile":
             return TileType(element, tuple(shape), layout)
         if layout is None or isinstance(element, PointerType):
             raise self.fail("a shared buffer of scalars with a layout", keyword)
-        return SharedType(element, tuple(shape), layout)
+        return SharedType(element, tuple(shape), layout, num_slots)
+
+    def tensor_type(self) -> Type:
+        keyword = self.advance()
+        self.expect("<")
+        shape: list[int] = []
+        while self.token.kind == "shape":
+            shape.append(int(self.advance().text[:-1]))
+        element, swizzle_bytes = self.scalar(), 0
+        if keyword.text == "map":
+            self.expect(",")
+            swizzle_bytes = self.integer()
+        fill_nan = self.accept(",")
+        if fill_nan:
+            self.expect("nan")
+        self.expect(">")
+        if keyword.text == "map":
+            return TensorMapType(element, tuple(shape), swizzle_bytes, fill_nan)
+        return DescriptorType(element, tuple(shape), fill_nan)
 
     def scalar(self) -> ScalarType:
         scalar = SCALARS.get(self.token.text)
@@ -413,15 +449,19 @@ class _Parser:
             self.define(name, value)
         return made
 
-    def param(self) -> tuple[_Token, Type, int]:
+    def param(self) -> tuple[_Token, Type, ParamInfo]:
         name, type_ = self.arg()
-        return name, type_, self.attributes().get("divisibility", 1)
+        start, facts = self.token, self.attributes()
+        try:
+            return name, type_, ParamInfo(name.text[1:], **facts)
+        except TypeError:
+            raise self.fail("divisibility or source", start) from None
 
     def kernel(self) -> Kernel:
         self.expect("kernel")
         name = self.take("word", "a kernel name")
         self.expect("(")
-        params: list[tuple[_Token, Type, int]] = self.sequence(self.param, ")")
+        params: list[tuple[_Token, Type, ParamInfo]] = self.sequence(self.param, ")")
         start = self.token
         attributes = self.attributes()
         for key in attributes:
@@ -430,7 +470,7 @@ class _Parser:
         loc = self.loc()
         self.expect("{")
         body = self.block_body([(param, type_) for param, type_, _ in params])
-        infos = tuple(ParamInfo(param.text[1:], promise) for param, _, promise in params)
+        infos = tuple(info for _, _, info in params)
         settings = {**_KERNEL_ATTRIBUTES, **attributes}
         return Kernel(name.text.removeprefix("@"), infos, body, loc=loc, **settings)
 

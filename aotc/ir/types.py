@@ -1,4 +1,4 @@
-"""Types of values: scalars, pointers, tiles and shared-memory buffers.
+"""Types of values: scalars, pointers, tiles, shared-memory buffers and tensor descriptors.
 
 Scalars carry their signedness, so one `arith.div` serves both and an interpreter maps a type to a
 NumPy dtype without looking at the op. A tile has no layout in tile IR and always has one in gpu
@@ -114,22 +114,73 @@ class TileType:
 
 @dataclass(frozen=True, slots=True)
 class SharedType:
-    """Name a shared-memory buffer; `layout` maps an element offset to tile coordinates."""
+    """Name a shared-memory buffer; `layout` maps an element offset to tile coordinates.
+
+    A buffer of several slots holds that many tiles, one after the other.
+    """
 
     element: ScalarType
     shape: tuple[int, ...]
     layout: LinearLayout
+    num_slots: int = 1
 
     def __str__(self) -> str:
         body = "x".join([*map(str, self.shape), str(self.element)])
-        return f"shared<{body}, {self.layout.to_text()}>"
+        slots = f", {self.num_slots}" if self.num_slots > 1 else ""
+        return f"shared<{body}, {self.layout.to_text()}{slots}>"
+
+    @property
+    def slot_bytes(self) -> int:
+        return _product(self.shape) * self.element.size_bytes
 
     @property
     def size_bytes(self) -> int:
-        return _product(self.shape) * self.element.size_bytes
+        return self.num_slots * self.slot_bytes
 
 
-Type: TypeAlias = ScalarType | PointerType | TileType | SharedType
+@dataclass(frozen=True, slots=True)
+class DescriptorType:
+    """Describe a tensor in global memory that is read and written a `block` at a time.
+
+    Reads beyond its ends give zeros, or NaN with `fill_nan`; the last axis is the innermost and
+    dense. Only a parameter of a kernel has this type.
+    """
+
+    element: ScalarType
+    block: tuple[int, ...]
+    fill_nan: bool = False
+
+    def __str__(self) -> str:
+        body = "x".join([*map(str, self.block), str(self.element)])
+        return f"desc<{body}{', nan' if self.fill_nan else ''}>"
+
+
+@dataclass(frozen=True, slots=True)
+class TensorMapType:
+    """Name a `CUtensorMap`: what the hardware's tensor copies need to know of a tensor.
+
+    A copy moves a `box`, axes outermost first as the tensor's, and its rows lie in shared memory
+    with a swizzle of `swizzle_bytes`: 0 for none, 32, 64 or 128.
+    """
+
+    element: ScalarType
+    box: tuple[int, ...]
+    swizzle_bytes: int = 0
+    fill_nan: bool = False
+
+    def __str__(self) -> str:
+        body = "x".join([*map(str, self.box), str(self.element)])
+        return f"map<{body}, {self.swizzle_bytes}{', nan' if self.fill_nan else ''}>"
+
+    @property
+    def box_bytes(self) -> int:
+        """Bytes of a box in shared memory: what a copy moves, whatever of it is out of bounds."""
+        return _product(self.box) * self.element.size_bytes
+
+
+Type: TypeAlias = (
+    ScalarType | PointerType | TileType | SharedType | DescriptorType | TensorMapType
+)
 
 
 def _product(shape: tuple[int, ...]) -> int:
@@ -140,8 +191,8 @@ def _product(shape: tuple[int, ...]) -> int:
 
 
 def element_of(type_: Type) -> ElementType:
-    """Return the element type of a tile or buffer, or the scalar or pointer itself."""
-    return type_.element if isinstance(type_, TileType | SharedType) else type_
+    """Return the element type of a tile, buffer or tensor, or the scalar or pointer itself."""
+    return type_ if isinstance(type_, ScalarType | PointerType) else type_.element
 
 
 def shape_of(type_: Type) -> tuple[int, ...]:

@@ -144,6 +144,7 @@ def _variant(kernel: KernelSpec, spec: VariantSpec, result: CachedKernel) -> ind
         remarks=tuple(
             _portable(remark, metadata) for remark in (*metadata.remarks, *metadata.ptxas_warnings)
         ),
+        ptx=result.ptx,
     )
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Generator, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -53,7 +53,7 @@ class BuildOptions:
     """What of a manifest to build, and how.
 
     Empty `targets` and `kernels` mean all; `host` is the architecture of the program that links
-    the static library, empty for this machine's.
+    the static library, empty for this machine's. `with_ptx` keeps each variant's PTX as well.
     """
 
     output: Path
@@ -62,6 +62,7 @@ class BuildOptions:
     targets: tuple[str, ...] = ()
     kernels: tuple[str, ...] = ()
     keep_going: bool = False
+    with_ptx: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +181,10 @@ class _Build:
         for kernel in kernels:
             with self._collecting(kernel.name):
                 expansion = expand(kernel, chosen, autotune)
-                tasks = tuple(Task(v.label, v.request) for v in expansion.variants)
+                tasks = tuple(
+                    Task(v.label, replace(v.request, with_ptx=self.options.with_ptx))
+                    for v in expansion.variants
+                )
                 self.planned.append(_Planned(expansion, tasks))
                 self.dropped += expansion.dropped
                 self.num_variants += len(tasks)

@@ -38,10 +38,11 @@ SourceFiles: TypeAlias = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class CachedKernel:
-    """What an archive needs of a compiled kernel."""
+    """What an archive needs of a compiled kernel; `ptx` as `stored_ptx.py` has it, if asked for."""
 
     cubin: bytes
     metadata: Metadata
+    ptx: bytes | None = None
 
 
 _kernel_decoder = msgspec.msgpack.Decoder(CachedKernel)

@@ -17,7 +17,7 @@ Data: TypeAlias = dict[str, Any]
 
 COLUMNS = (
     *("kernel", "target", "types", "choices", "guards", "config"),
-    *("threads", "registers", "spill bytes", "shared bytes", "cubin bytes"),
+    *("threads", "registers", "spill bytes", "shared bytes", "cubin bytes", "PTX bytes"),
 )
 _FIRST_NUMBER = COLUMNS.index("threads")
 
@@ -47,6 +47,7 @@ def rows(archive: Archive) -> Iterator[Row]:
                     str(variant.spill_bytes),
                     str(shared_bytes),
                     str(len(variant.cubin)),
+                    "" if variant.ptx is None else str(len(variant.ptx)),
                 )
             )
 
@@ -142,6 +143,7 @@ def _describe_variant(kernel: Kernel, variant: Variant) -> Data:
         "static_shared_bytes": variant.static_shared_bytes,
         "param_bytes": variant.param_bytes,
         "cubin_bytes": len(variant.cubin),
+        "ptx_bytes": None if variant.ptx is None else len(variant.ptx),
         "remarks": list(variant.remarks),
     }
 

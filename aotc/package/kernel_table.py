@@ -15,6 +15,7 @@ from aotc.ir.types import SCALARS
 from aotc.package import argument_type, expression
 from aotc.package.argument_type import ArgumentType
 from aotc.package.expression import ExpressionError
+from aotc.package.expression_table import read_expression, read_grid
 from aotc.package.parameters import Function
 from aotc.package.spec import (
     AutotuneConfigs,
@@ -27,12 +28,12 @@ from aotc.package.spec import (
     missing_constexpr,
 )
 from aotc.package.tables import Constant, Table
+from aotc.package.verify_table import read_verify
 
 KERNEL_KEYS = (
     *("name", "source", "grid", "signature", "types", "constants", "choices"),
-    *("configs", "config", "where", "guards"),
+    *("configs", "config", "where", "guards", "verify"),
 )
-MAX_GRID_RANK = 3
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -63,6 +64,7 @@ def read_kernel(table: Table, name: str, source: str, function: Function) -> Ker
         guards=_read_guards(table),
         loc=table.value_loc("name" if table.has("name") else "source"),
         configs_loc=table.value_loc("configs" if table.has("configs") else "config"),
+        verify=read_verify(table, function, signature),
     )
     _check_constexprs(table, spec)
     _check_blocks(table, spec)
@@ -259,16 +261,7 @@ def _check_blocks(table: Table, spec: KernelSpec) -> None:
 def _read_grid(
     table: Table, function: Function, signature: Mapping[str, ArgumentType]
 ) -> tuple[ManifestExpression, ...] | None:
-    if not table.has("grid"):
-        return None
-    texts = table.strings("grid")
-    if not 1 <= len(texts) <= MAX_GRID_RANK:
-        message = f"expected 1 to {MAX_GRID_RANK} grid expressions, got {len(texts)}"
-        raise table.wrong("grid", message)
-    return tuple(
-        _expression(text, table.element("grid", index), function, signature)
-        for index, text in enumerate(texts)
-    )
+    return read_grid(table, function, signature) if table.has("grid") else None
 
 
 def _read_guards(table: Table) -> Guards:
@@ -288,41 +281,9 @@ def _read_where(
 ) -> ManifestExpression | None:
     if not table.has("where"):
         return None
-    found = _expression(table.string("where"), table.value_loc("where"), function, signature)
+    found = read_expression(table.string("where"), table.value_loc("where"), function, signature)
     for name, col in expression.free_names(found.root).items():
         if name in choices:
             message = f"`{name}` is a choice of the caller's; `where` filters configs"
             raise found.error(ExpressionError(message, col))
-    return found
-
-
-def _expression(
-    text: str, loc: Loc, function: Function, signature: Mapping[str, ArgumentType]
-) -> ManifestExpression:
-    """Parse `text` and check that every name in it stands for an integer or a tensor's extent."""
-    try:
-        found = ManifestExpression(expression.parse(text), loc)
-    except ExpressionError as error:
-        raise ManifestExpression(expression.Integer(0), loc).error(error) from None
-    constants = [*(parameter.name for parameter in function.constexprs), *CONFIG_KEYS]
-    for node in expression.walk(found.root):
-        if not isinstance(node, expression.Name | expression.Extent):
-            continue
-        argument = signature.get(node.name)
-        problem = remedy = ""
-        if isinstance(node, expression.Extent):
-            if argument is None or argument.kind != "tensordesc":
-                problem = f"`{node.name}` is no tensor descriptor"
-            elif node.dim >= len(argument.block):
-                problem = f"`{node.name}` has {len(argument.block)} dimensions"
-        elif argument is not None:
-            element = SCALARS.get(argument.element)
-            if argument.kind != "scalar" or (element is not None and not element.is_int):
-                problem = f"expected an integer argument, `{node.name}` is none"
-        elif node.name not in constants:
-            known = [*signature, *constants]
-            problem = f"`{node.name}` names nothing"
-            remedy = did_you_mean(node.name, known) or _listed("there are", known)
-        if problem:
-            raise found.error(ExpressionError(problem, node.col, len(node.name)), remedy)
     return found

@@ -9,7 +9,7 @@ or a `where` stands for something.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from aotc.config_keys import CONFIG_DEFAULTS
@@ -63,6 +63,34 @@ class ManifestExpression:
         return ManifestError(error.message, place, remedy=remedy)
 
 
+@dataclass(frozen=True, slots=True)
+class ValueRange:
+    """What a buffer may hold when a kernel is verified: `low` up to but without `high`."""
+
+    low: int | float | ManifestExpression
+    high: int | float | ManifestExpression
+
+
+@dataclass(frozen=True, slots=True)
+class VerifySpec:
+    """A `[kernel.verify]` table: what of a kernel's inputs cannot be told from its code.
+
+    `values` are taken in turn, `expressions` are over the other arguments, `ranges` are for what
+    pointers point at; `tolerance` is an error allowed besides the computed bounds.
+    """
+
+    values: dict[str, tuple[int | float, ...]] = field(
+        default_factory=dict[str, tuple[int | float, ...]]
+    )
+    expressions: dict[str, ManifestExpression] = field(
+        default_factory=dict[str, ManifestExpression]
+    )
+    ranges: dict[str, ValueRange] = field(default_factory=dict[str, ValueRange])
+    grid: tuple[ManifestExpression, ...] | None = None
+    tolerance: float = 0.0
+    max_programs: int | None = None
+
+
 # Which combinations of optional promises are built: every one, or all of them and none.
 Guards: TypeAlias = Literal["each", "together"]
 
@@ -84,6 +112,7 @@ class KernelSpec:
     guards: Guards
     loc: Loc
     configs_loc: Loc
+    verify: VerifySpec = field(default_factory=VerifySpec)
 
 
 @dataclass(frozen=True, slots=True)

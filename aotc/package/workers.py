@@ -1,4 +1,4 @@
-"""Compiles in worker processes, so that no kernel can take the build down with it.
+"""Compiles and checks in worker processes, so that no kernel can take the build down with it.
 
 LLVM ends its process on some mistakes and the system kills the one that takes the last memory.
 `concurrent.futures` then fails every task of the pool alike, without a word on which one did it;
@@ -29,12 +29,14 @@ from concurrent.futures import (
     wait,
 )
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.context import SpawnContext, SpawnProcess
 from types import TracebackType
-from typing import Any, TypeAlias, final
+from typing import Any, Generic, TypeAlias, TypeVar, final
 
 from aotc.compiler import CompiledKernel, CompileRequest
 from aotc.ir.diagnostics import DiagnosticError
+from aotc.package import stored_ptx
 from aotc.package.cache import CachedKernel
 
 # Tasks handed to an executor at once, for each worker: enough that none waits, few enough that
@@ -43,20 +45,21 @@ _TASKS_PER_WORKER = 2
 _STOP_SECONDS = 2.0
 _POLL_SECONDS = 0.01
 
-Compiler: TypeAlias = Callable[[CompileRequest], CompiledKernel]
+RequestT = TypeVar("RequestT")
+ResultT = TypeVar("ResultT")
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
-    """A compile, and what messages call it."""
+@dataclass(frozen=True)
+class Job(Generic[RequestT]):
+    """A piece of work, and what messages call it."""
 
     label: str
-    request: CompileRequest
+    request: RequestT
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a compile came to nothing; `is_bug` if it is our fault and not the user's.
+    """Why a job came to nothing; `is_bug` if it is our fault and not the user's.
 
     `label` names the variant or kernel; the report does not, so equal reports can be told once.
     `detail` is the traceback of a bug, for those who look for it.
@@ -68,13 +71,18 @@ class Failure:
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What came of a task, and how long it took the worker."""
+@dataclass(frozen=True)
+class Done(Generic[RequestT, ResultT]):
+    """What came of a job, and how long it took the worker."""
 
-    task: Task
-    result: CachedKernel | Failure
+    task: Job[RequestT]
+    result: ResultT | Failure
     seconds: float
+
+
+Compiler: TypeAlias = Callable[[CompileRequest], CompiledKernel]
+Task: TypeAlias = Job[CompileRequest]
+Outcome: TypeAlias = Done[CompileRequest, CachedKernel]
 
 
 def default_jobs() -> int:
@@ -87,43 +95,53 @@ def default_jobs() -> int:
 def compile_all(
     tasks: Sequence[Task], compiler: Compiler, jobs: int, executor: Executor | None = None
 ) -> Generator[Outcome, None, None]:
-    """Yield the outcome of every task, in the order in which they end.
+    """Yield the outcome of every compile, in the order in which they end; as `run_all`."""
+    return run_all(tasks, partial(_compiled, compiler), jobs, executor)
 
-    With an `executor` the tasks run there, and it is left open; otherwise in `jobs` processes of
-    their own, which are gone when the iterator is exhausted, closed or interrupted. `compiler` is
-    a function that can be pickled.
+
+def run_all(
+    tasks: Sequence[Job[RequestT]],
+    work: Callable[[RequestT], ResultT],
+    jobs: int,
+    executor: Executor | None = None,
+) -> Generator[Done[RequestT, ResultT], None, None]:
+    """Yield what came of every job, in the order in which they end.
+
+    With an `executor` the jobs run there, and it is left open; otherwise in `jobs` processes of
+    their own, which are gone when the iterator is exhausted, closed or interrupted. `work` is a
+    function that can be pickled; a `DiagnosticError` of its is the user's mistake.
     """
     waiting = deque(tasks)
     if executor is not None:
-        lost: list[Task] = []
-        yield from _run(waiting, compiler, jobs, executor, lost)
+        lost: list[Job[RequestT]] = []
+        yield from _run(waiting, work, jobs, executor, lost)
         for task in (*lost, *waiting):
-            yield Outcome(task, Failure(task.label, "the executor broke", is_bug=True), 0.0)
+            yield Done(task, Failure(task.label, "the executor broke", is_bug=True), 0.0)
         return
     while waiting:
-        suspects: list[Task] = []
+        suspects: list[Job[RequestT]] = []
         with _Pool(min(jobs, len(waiting))) as pool:
-            yield from _run(waiting, compiler, jobs, pool.executor, suspects)
-        yield from _run_isolated(suspects, compiler)
+            yield from _run(waiting, work, jobs, pool.executor, suspects)
+        yield from _run_isolated(suspects, work)
 
 
 def _run(
-    waiting: deque[Task],
-    compiler: Compiler,
+    waiting: deque[Job[RequestT]],
+    work: Callable[[RequestT], ResultT],
     jobs: int,
     executor: Executor,
-    lost: list[Task],
-) -> Generator[Outcome, None, None]:
+    lost: list[Job[RequestT]],
+) -> Generator[Done[RequestT, ResultT], None, None]:
     """Run tasks from `waiting` until none is left or the executor breaks.
 
     Those that were under way when it broke go to `lost`.
     """
-    running: dict[Future[Outcome], Task] = {}
+    running: dict[Future[Done[RequestT, ResultT]], Job[RequestT]] = {}
     while (waiting and not lost) or running:
         while waiting and not lost and len(running) < jobs * _TASKS_PER_WORKER:
             task = waiting.popleft()
             try:
-                running[executor.submit(_compile, compiler, task)] = task
+                running[executor.submit(_do, work, task)] = task
             except BrokenExecutor:
                 lost.append(task)
         done, _ = wait(running, return_when=FIRST_COMPLETED)
@@ -136,35 +154,42 @@ def _run(
                 lost.append(task)
             except Exception as error:  # noqa: BLE001 - what did not survive the way, of any type
                 report = f"{type(error).__name__}: {error}"
-                yield Outcome(task, Failure(task.label, report, is_bug=True), 0.0)
+                yield Done(task, Failure(task.label, report, is_bug=True), 0.0)
 
 
-def _run_isolated(tasks: Sequence[Task], compiler: Compiler) -> Generator[Outcome, None, None]:
+def _run_isolated(
+    tasks: Sequence[Job[RequestT]], work: Callable[[RequestT], ResultT]
+) -> Generator[Done[RequestT, ResultT], None, None]:
     """Run tasks one at a time, each in a process of its own, and name those that end theirs."""
     for task in tasks:
-        lost: list[Task] = []
+        lost: list[Job[RequestT]] = []
         with _Pool(1) as pool:
-            yield from _run(deque([task]), compiler, 1, pool.executor, lost)
+            yield from _run(deque([task]), work, 1, pool.executor, lost)
             if lost:
                 failure = Failure(task.label, pool.cause_of_death(), is_bug=True)
-                yield Outcome(task, failure, 0.0)
+                yield Done(task, failure, 0.0)
 
 
 # ------------------------------------------------------------------------------- in the worker
 
 
-def _compile(compiler: Compiler, task: Task) -> Outcome:
+def _do(work: Callable[[RequestT], ResultT], task: Job[RequestT]) -> Done[RequestT, ResultT]:
     start = time.monotonic()
-    result: CachedKernel | Failure
+    result: ResultT | Failure
     try:
-        kernel = compiler(task.request)
-        result = CachedKernel(kernel.cubin, kernel.metadata)
+        result = work(task.request)
     except DiagnosticError as error:
         result = Failure(task.label, error.render())
     except Exception as error:  # noqa: BLE001 - a bug of any type is reported as one
         report = f"{type(error).__name__}: {error}"
         result = Failure(task.label, report, is_bug=True, detail=traceback.format_exc())
-    return Outcome(task, result, time.monotonic() - start)
+    return Done(task, result, time.monotonic() - start)
+
+
+def _compiled(compiler: Compiler, request: CompileRequest) -> CachedKernel:
+    kernel = compiler(request)
+    ptx = stored_ptx.join(kernel.asm["tile"], kernel.asm["ptx"]) if request.with_ptx else None
+    return CachedKernel(kernel.cubin, kernel.metadata, ptx)
 
 
 def _start_worker() -> None:

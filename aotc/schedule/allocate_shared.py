@@ -1,7 +1,8 @@
 """Give every shared buffer its place: buffers that live at different times share bytes.
 
-A buffer lives from its allocation to its last use; a use inside a loop that the allocation is
-outside of keeps it alive for the whole loop. Buffers are placed largest first, each at the lowest
+A buffer lives from its allocation to the last use of it or of one of its slots; a use inside a loop
+that the allocation is outside of keeps it alive for the whole loop. While copies into it are in
+flight it lives too: up to the next wait for all of them. Buffers are placed largest first, each at the lowest
 offset where nothing that lives at the same time is. The small buffers of reductions live as long
 as the kernel while they fit a few kilobytes: sharing bytes would cost a barrier each time.
 
@@ -11,9 +12,10 @@ bytes are `insert_barriers`' business.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from aotc.ir.core import Block, Kernel, Op
+from aotc.ir.core import Block, Kernel, Op, Value
 from aotc.ir.dialects import gpu
 from aotc.ir.types import SharedType
 from aotc.schedule.context import Schedule
@@ -71,7 +73,7 @@ def _lives(kernel: Kernel) -> list[_Buffer]:
             continue
         assert isinstance(op.out.type, SharedType)
         start = numbers[op][0]
-        end = max((numbers[_beside(user, op)][1] for user in op.out.users), default=start)
+        end = max((numbers[_beside(user, op)][1] for user in _users(op.out)), default=start)
         buffers.append(_Buffer(op, op.out.type.size_bytes, start, end))
     small = [buffer for buffer in buffers if buffer.size_bytes <= _SMALL_BUFFER_BYTES]
     if sum(buffer.size_bytes for buffer in small) <= _SMALL_BUFFERS_BYTES:
@@ -91,6 +93,31 @@ def _number(block: Block, numbers: dict[Op, tuple[int, int]], counter: int) -> i
         numbers[op] = (first, counter)
         counter += 1
     return counter
+
+
+def _users(buffer: Value) -> Iterator[Op]:
+    """Yield what uses a buffer or its slots, and the ops that wait for copies into it."""
+    for user in buffer.users:
+        yield user
+        if isinstance(user, gpu.SharedSlot):
+            yield from _users(user.out)
+        elif isinstance(user, gpu.AsyncCopy):
+            wait = _wait_after(user)
+            if wait is not None:
+                yield wait
+
+
+def _wait_after(copy: Op) -> Op | None:
+    """Return the next op after `copy`, or after an op around it, that waits for all copies."""
+    outer: Op | None = copy
+    while outer is not None:
+        following = outer.next
+        while following is not None:
+            if isinstance(following, gpu.AsyncWait) and following.pending == 0:
+                return following
+            following = following.next
+        outer = outer.parent_op
+    return None
 
 
 def _beside(user: Op, alloc: Op) -> Op:

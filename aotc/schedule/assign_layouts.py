@@ -21,24 +21,31 @@ from aotc.ir.layout import LinearLayout
 from aotc.ir.rewrite import Builder
 from aotc.ir.types import TileType
 from aotc.schedule.access import (
+    Access,
+    Atomic,
     choose_layouts,
+    max_access_elems,
     pointee_bytes,
     prefetch_bytes,
     vector_width,
 )
+from aotc.schedule.atomics import place_atomic
 from aotc.schedule.axis import AxisAnalysis
 from aotc.schedule.context import Schedule
-from aotc.schedule.demand import Demand, broadcast_operand
+from aotc.schedule.demand import Demand, broadcast_operand, operand_layouts
+from aotc.schedule.dot_layouts import choose_dots
 from aotc.schedule.homes import Homes, is_elementwise, is_tile
+from aotc.schedule.operand_slices import pull_operands
 
 
 def assign_layouts(kernel: Kernel, schedule: Schedule) -> None:
     """Turn tile IR into gpu IR; see the module docstring."""
-    del schedule
-    infos = AxisAnalysis(kernel)
-    accesses = [op for op in kernel.walk() if isinstance(op, tile.Load | tile.Store)]
-    homes = Homes(kernel, choose_layouts(accesses, infos, kernel.num_warps))
-    kernel.body = _Emitter(Demand(kernel, homes, infos), infos).emit_kernel(kernel)
+    infos, target = AxisAnalysis(kernel), schedule.target
+    accesses = [op for op in kernel.walk() if isinstance(op, Access)]
+    anchors = choose_layouts(accesses, infos, kernel.num_warps, target)
+    dots = choose_dots(kernel, anchors, target)
+    homes = Homes(kernel, anchors, dots, pull_operands(dots))
+    kernel.body = _Emitter(Demand(kernel, homes, infos, target), infos).emit_kernel(kernel)
     kernel.body.parent = kernel
 
 
@@ -130,7 +137,7 @@ def _emit_cloned(op: Op, emitter: _Emitter, place: Builder) -> None:
         _emit_at_home(op, emitter, place)
         return
     for layout in emitter.demand.made_in(out):
-        sources = emitter.demand.operand_layouts(op, layout)
+        sources = operand_layouts(op, layout)
         mapping = {
             value: emitter.get(value, source)
             for value, source in zip(op.operands, sources, strict=True)
@@ -185,11 +192,30 @@ def _emit_store(op: Op, emitter: _Emitter, place: Builder) -> None:
     place(build(gpu.Store, operands, {**op.attributes, "vector": vector}, (), op.loc))
 
 
-def _vector(op: tile.Load | tile.Store, layout: LinearLayout | None, emitter: _Emitter) -> int:
+def _emit_dot(op: Op, emitter: _Emitter, place: Builder) -> None:
+    assert isinstance(op, tile.Dot)
+    layouts = emitter.homes.dots[op]
+    operands = list(map(emitter.get, op.operands, layouts.operands()))
+    copy = build(gpu.Dot, operands, {**op.attributes, "shape": layouts.shape}, (), op.loc)
+    emitter.bind_all(op, copy, place)
+
+
+def _emit_atomic(op: Op, emitter: _Emitter, place: Builder) -> None:
+    assert isinstance(op, Atomic)
+    layout = emitter.demand.works_in.get(op)
+    slots = [emitter.get_optional(value, layout) for value in op.slots]
+    vector = 1 if isinstance(op, tile.AtomicCas) else _vector(op, layout, emitter)
+    emitter.bind(op.out, place_atomic(op, slots, vector, emitter.homes.num_warps, place), place)
+
+
+def _vector(
+    op: tile.Load | tile.Store | tile.AtomicRmw, layout: LinearLayout | None, emitter: _Emitter
+) -> int:
     if layout is None:
         return 1
     mask = None if op.mask is None else emitter.infos[op.mask]
-    return vector_width(layout, emitter.infos[op.pointer], mask, pointee_bytes(op.pointer))
+    widths = pointee_bytes(op.pointer), max_access_elems(op, emitter.demand.target)
+    return vector_width(layout, emitter.infos[op.pointer], mask, *widths)
 
 
 _RULES: dict[type[Op], Callable[[Op, _Emitter, Builder], None]] = {
@@ -208,4 +234,7 @@ _RULES: dict[type[Op], Callable[[Op, _Emitter, Builder], None]] = {
     tile.Join: _emit_cloned,
     tile.Load: _emit_load,
     tile.Store: _emit_store,
+    tile.Dot: _emit_dot,
+    tile.AtomicRmw: _emit_atomic,
+    tile.AtomicCas: _emit_atomic,
 }

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from math import gcd
 
 from aotc.ir.core import Block, Kernel, Op, Value
-from aotc.ir.dialects import arith, scf, tile
+from aotc.ir.dialects import arith, gpu, scf, tile
 from aotc.ir.types import PointerType, TileType, Type, element_of
 
 # Divisibility of zero: as good as any power of two that matters.
@@ -460,6 +460,11 @@ def _hint(op: Op, infos: list[AxisInfo]) -> AxisInfo:
     )
 
 
+def _same(_: Op, infos: list[AxisInfo]) -> AxisInfo:
+    """Facts of another layout of the same tile: they are of its elements."""
+    return infos[0]
+
+
 _RULES: dict[type[Op], Rule] = {
     arith.Constant: _constant,
     arith.Add: _add,
@@ -488,4 +493,6 @@ _RULES: dict[type[Op], Rule] = {
     tile.Trans: _trans,
     tile.Hint: _hint,
     tile.Load: _constant_runs,
+    gpu.Convert: _same,
+    gpu.ShuffleConvert: _same,
 }

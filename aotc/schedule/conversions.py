@@ -30,14 +30,8 @@ from typing import TypeAlias
 from aotc.ir import gf2
 from aotc.ir.diagnostics import IRError
 from aotc.ir.layout import LinearLayout, log2_exact
-from aotc.ir.layout_access import (
-    Access,
-    distinct_register_bits,
-    representatives,
-    thread_offsets,
-    vector_accesses,
-)
-from aotc.schedule.scratch import Scratch, Side, candidates, wavefronts_per_access
+from aotc.ir.layout_access import distinct_register_bits, representatives
+from aotc.schedule.shared_trip import SharedTrip, plan_trip
 
 _DISTRIBUTED = ("register", "lane", "warp", "block")
 _LANE_BITS = 5
@@ -49,10 +43,6 @@ _SELECT_COST = 2
 _PACK_COST = 2
 _SHUFFLE_COST = 4
 _SHUFFLE_LATENCY = 100
-_ACCESS_COST = 2
-_WAVEFRONT_COST = 4
-_SHARED_LATENCY = 120
-_BARRIER_COST = 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,41 +122,6 @@ class WarpShuffle:
         return self.source_lane_columns == identity and not any(self.source_warp_columns)
 
 
-@dataclass(frozen=True, slots=True)
-class SharedTrip:
-    """Values go through shared memory.
-
-    For each repetition: all threads whose lane and warp have no bit of `store_skip_lanes` and
-    `store_skip_warps` make the accesses `stores[repetition]`; a barrier; all threads make the
-    accesses `loads[repetition]`; a barrier before the next repetition. A thread's offset is the
-    XOR of the columns of its set lane and warp bits, on the side's own columns. At the end
-    destination register `d` is loaded register `representative[d]`.
-
-    `scratch` maps `offset` (in elements), `repetition` and, in a cluster, `block` to coordinates.
-    When `within_warp`, each warp reads only what it wrote, so a barrier of the warp is enough.
-    """
-
-    scratch: LinearLayout
-    scratch_bytes: int
-    store_vector_elems: int
-    load_vector_elems: int
-    stores: tuple[tuple[Access, ...], ...]
-    loads: tuple[tuple[Access, ...], ...]
-    store_lane_columns: tuple[int, ...]
-    store_warp_columns: tuple[int, ...]
-    load_lane_columns: tuple[int, ...]
-    load_warp_columns: tuple[int, ...]
-    store_skip_lanes: int
-    store_skip_warps: int
-    representative: tuple[int, ...]
-    within_warp: bool
-    cost: int
-
-    @property
-    def num_repetitions(self) -> int:
-        return len(self.stores)
-
-
 Conversion: TypeAlias = Identity | RegisterPermute | WarpShuffle | SharedTrip
 
 
@@ -176,12 +131,17 @@ def plan_conversion(
     destination: LinearLayout,
     element_bits: int,
     max_scratch_bytes: int | None = None,
+    *,
+    stmatrix: bool = False,
+    run_elems: int = 1,
 ) -> Conversion:
     """Return the cheapest plan from `source` to `destination`, layouts of one tile shape.
 
     `element_bits` is the width in registers; booleans count as 8. `max_scratch_bytes` cuts a trip
     through shared memory into repetitions of at most that size where the layouts allow it; the
-    plan's `scratch_bytes` says what it needs.
+    plan's `scratch_bytes` says what it needs. `stmatrix` says whether the target has it.
+    `run_elems` of the lowest registers of `source` are a run of memory that they were read from: a
+    trip keeps them together where it can, so that they may be copied without passing registers.
 
     Raises: IRError when the layouts are not of one tile and block, or when the source does not
     hold, in the same block of the cluster, what the destination wants.
@@ -193,7 +153,7 @@ def plan_conversion(
     if move.stays_in_thread:
         return RegisterPermute(tuple(gf2.span_table(move.registers)))
     element_bits = max(8, element_bits)
-    shared = _plan_shared(move, element_bits, max_scratch_bytes)
+    shared = _plan_shared(move, element_bits, max_scratch_bytes, stmatrix, run_elems)
     if not move.stays_in_warp:
         return shared
     shuffle = _plan_shuffle(move, element_bits)
@@ -205,10 +165,29 @@ def plan_shared_trip(
     destination: LinearLayout,
     element_bits: int,
     max_scratch_bytes: int | None = None,
+    *,
+    stmatrix: bool = False,
+    run_elems: int = 1,
 ) -> SharedTrip:
     """Return the plan through shared memory, whether or not there is a better way."""
     _check(source, destination)
-    return _plan_shared(_Movement(source, destination), max(8, element_bits), max_scratch_bytes)
+    move = _Movement(source, destination)
+    return _plan_shared(move, max(8, element_bits), max_scratch_bytes, stmatrix, run_elems)
+
+
+def _plan_shared(
+    move: _Movement,
+    element_bits: int,
+    max_scratch_bytes: int | None,
+    stmatrix: bool,  # noqa: FBT001 - handed on
+    run_elems: int,
+) -> SharedTrip:
+    return plan_trip(
+        *(move.source, move.destination, element_bits, max_scratch_bytes),
+        within_warp=move.stays_in_warp,
+        stmatrix=stmatrix,
+        run_elems=run_elems,
+    )
 
 
 def plan_warp_shuffle(
@@ -477,82 +456,3 @@ def _num_selects(swaps: Sequence[ConditionalSwap], wanted: set[int]) -> int:
         count += len(wanted)
         wanted = wanted | {register ^ swap.register_xor for register in wanted}
     return count
-
-
-# ---- shared memory ----------------------------------------------------------------------------
-
-
-def _plan_shared(move: _Movement, element_bits: int, max_scratch_bytes: int | None) -> SharedTrip:
-    """Plan the trip with the cheapest of the candidate scratch layouts."""
-    element_bytes = element_bits // 8
-    source, destination = move.source, move.destination
-    free = source.free_variable_masks()
-    skip_lanes, skip_warps = free.get("lane", 0), free.get("warp", 0)
-    store, load = _side(source, skip_lanes, skip_warps), _side(destination)
-    best: SharedTrip | None = None
-    for scratch in candidates(store, load, move.elements, element_bytes, max_scratch_bytes):
-        memory = _memory_layout(source, scratch)
-        store_offsets = thread_offsets(source, memory)
-        load_offsets = thread_offsets(destination, memory)
-        trip = SharedTrip(
-            scratch=memory,
-            scratch_bytes=element_bytes << len(scratch.offset),
-            store_vector_elems=1 << scratch.store_vector_bits,
-            load_vector_elems=1 << scratch.load_vector_bits,
-            stores=vector_accesses(source, memory, 1 << scratch.store_vector_bits),
-            loads=vector_accesses(destination, memory, 1 << scratch.load_vector_bits),
-            store_lane_columns=store_offsets.lanes,
-            store_warp_columns=store_offsets.warps,
-            load_lane_columns=load_offsets.lanes,
-            load_warp_columns=load_offsets.warps,
-            store_skip_lanes=skip_lanes,
-            store_skip_warps=skip_warps,
-            representative=representatives(destination),
-            within_warp=move.stays_in_warp and not skip_warps,
-            cost=0,
-        )
-        trip = replace(trip, cost=_trip_cost(trip, element_bytes))
-        if best is None or trip.cost < best.cost:
-            best = trip
-    if best is None:
-        raise IRError(f"no scratch layout from {source} to {destination}")
-    return best
-
-
-def _side(layout: LinearLayout, skip_lanes: int = 0, skip_warps: int = 0) -> Side:
-    """Return what is stored or loaded: each register that is no copy, in the threads not skipped."""
-    registers = layout.columns("register")
-    active: list[tuple[int, ...]] = []
-    idle: list[int] = []
-    for name, skip in (("lane", skip_lanes), ("warp", skip_warps)):
-        columns = layout.columns(name)
-        active.append(tuple(0 if skip >> bit & 1 else c for bit, c in enumerate(columns)))
-        idle += [column for bit, column in enumerate(columns) if skip >> bit & 1]
-    kept = tuple(registers[bit] for bit in distinct_register_bits(layout))
-    return Side(kept, *active, idle=tuple(idle))
-
-
-def _memory_layout(source: LinearLayout, scratch: Scratch) -> LinearLayout:
-    ins: list[tuple[str, tuple[int, ...]]] = [("offset", scratch.offset)]
-    if scratch.repetition:
-        ins.append(("repetition", scratch.repetition))
-    if source.columns("block"):
-        ins.append(("block", source.columns("block")))
-    return LinearLayout.from_columns(ins, source.outs)
-
-
-def _trip_cost(trip: SharedTrip, element_bytes: int) -> int:
-    num_warps = 1 << len(trip.load_warp_columns)
-    storing_warps = num_warps >> trip.store_skip_warps.bit_count()
-    cost = _SHARED_LATENCY + _BARRIER_COST * (2 * trip.num_repetitions - 1)
-    for accesses, lane_columns, vector_elems, skip, warps in (
-        (
-            *(trip.stores, trip.store_lane_columns, trip.store_vector_elems),
-            *(trip.store_skip_lanes, storing_warps),
-        ),
-        (trip.loads, trip.load_lane_columns, trip.load_vector_elems, 0, num_warps),
-    ):
-        wavefronts = wavefronts_per_access(lane_columns, vector_elems, element_bytes, skip)
-        count = sum(map(len, accesses))
-        cost += count * warps * (_ACCESS_COST + _WAVEFRONT_COST * wavefronts)
-    return cost

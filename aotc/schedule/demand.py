@@ -15,9 +15,9 @@ from aotc.ir.core import Block, Kernel, Op, Value
 from aotc.ir.dialects import scf, tile
 from aotc.ir.layout import LinearLayout
 from aotc.ir.types import element_of
-from aotc.schedule.access import access_cost, pointee_bytes
+from aotc.schedule.access import access_cost, max_access_elems, pointee_bytes
 from aotc.schedule.axis import AxisAnalysis
-from aotc.schedule.conversions import plan_conversion
+from aotc.schedule.conversions import SharedTrip, plan_conversion
 from aotc.schedule.homes import (
     Homes,
     is_elementwise,
@@ -26,14 +26,16 @@ from aotc.schedule.homes import (
     splittable,
     tile_shape,
 )
+from aotc.target import Feature, Target
 
 
 class Demand:
     """Hold the layouts each tile is wanted in, and the layout each op works in."""
 
-    def __init__(self, kernel: Kernel, homes: Homes, infos: AxisAnalysis) -> None:
+    def __init__(self, kernel: Kernel, homes: Homes, infos: AxisAnalysis, target: Target) -> None:
         self.homes = homes
         self.infos = infos
+        self.target = target
         self.wanted: dict[Value, dict[LinearLayout, None]] = {}
         self.works_in: dict[Op, LinearLayout] = {}
         self._visit(kernel.body)
@@ -52,11 +54,6 @@ class Demand:
         """Return the layouts in which the op that makes `value` computes it."""
         home = self.homes.get(value)
         return [home] if home is not None else self.layouts(value)
-
-    def operand_layouts(self, op: Op, layout: LinearLayout) -> list[LinearLayout]:
-        """Return where the operands must be for `op` to be made in `layout`."""
-        rule = _OPERAND_LAYOUTS.get(type(op))
-        return [layout] * len(op.operands) if rule is None else rule(op, layout)
 
     def _visit(self, block: Block) -> None:
         op = block.last
@@ -78,34 +75,39 @@ def _demand_clones(op: Op, demand: Demand) -> None:
     if not is_tile(op.results[0]):
         return
     for layout in demand.made_in(op.results[0]):
-        for value, source in zip(op.operands, demand.operand_layouts(op, layout), strict=True):
+        for value, source in zip(op.operands, operand_layouts(op, layout), strict=True):
             demand.want(value, source)
 
 
 def _demand_access(op: Op, demand: Demand) -> None:
     if op not in demand.homes.anchors:
         return
-    assert isinstance(op, tile.Load | tile.Store)
     layout = demand.homes.anchors[op]
-    if isinstance(op, tile.Store):
+    # What others wait for is already at home in the layout of the access.
+    if isinstance(op, tile.Store | tile.AtomicRmw) and not any(out.users for out in op.results):
         layout = _store_layout(op, demand)
     demand.works_in[op] = layout
     for value in op.operands:
         demand.want(value, layout)
 
 
-def _store_layout(op: tile.Store, demand: Demand) -> LinearLayout:
+def _store_layout(op: tile.Store | tile.AtomicRmw, demand: Demand) -> LinearLayout:
     """Store from where the value is, unless moving it first is cheaper."""
     anchor, home = demand.homes.anchors[op], demand.homes.get(op.value)
     if home is None or home == anchor:
         return anchor
+    plan = plan_conversion(
+        *(home, anchor, element_of(op.value.type).bits),
+        stmatrix=Feature.STMATRIX in demand.target.features,
+    )
+    if isinstance(plan, SharedTrip) and plan.scratch_bytes > demand.target.max_shared_bytes:
+        return home
     pointer = demand.infos[op.pointer]
     mask = None if op.mask is None else demand.infos[op.mask]
-    element_bytes = pointee_bytes(op.pointer)
-    at_home = access_cost(home, pointer, mask, element_bytes)
-    moved = access_cost(anchor, pointer, mask, element_bytes)
-    moved += plan_conversion(home, anchor, element_of(op.value.type).bits).cost
-    return home if at_home <= moved else anchor
+    widths = pointee_bytes(op.pointer), max_access_elems(op, demand.target)
+    at_home = access_cost(home, pointer, mask, *widths)
+    moved = access_cost(anchor, pointer, mask, *widths)
+    return home if at_home <= moved + plan.cost else anchor
 
 
 def broadcast_operand(layout: LinearLayout, op: tile.Broadcast) -> LinearLayout:
@@ -128,6 +130,11 @@ def _demand_reduction(op: Op, demand: Demand) -> None:
         demand.want(value, layout)
 
 
+def _demand_dot(op: Op, demand: Demand) -> None:
+    for value, layout in zip(op.operands, demand.homes.dots[op].operands(), strict=True):
+        demand.want(value, layout)
+
+
 def _demand_observer(op: Op, demand: Demand) -> None:
     """An op that looks at a tile takes it where it is."""
     value = op.operands[0]
@@ -140,6 +147,9 @@ def _demand_observer(op: Op, demand: Demand) -> None:
 _DEMANDS: dict[type[Op], Callable[[Op, Demand], None]] = {
     tile.Load: _demand_access,
     tile.Store: _demand_access,
+    tile.AtomicRmw: _demand_access,
+    tile.AtomicCas: _demand_access,
+    tile.Dot: _demand_dot,
     tile.Split: _demand_split,
     tile.Reduce: _demand_reduction,
     tile.Scan: _demand_reduction,
@@ -180,6 +190,12 @@ def _like_trans(op: Op, layout: LinearLayout) -> list[LinearLayout]:
 def _like_join(op: Op, layout: LinearLayout) -> list[LinearLayout]:
     del op
     return [layout.split()] * 2
+
+
+def operand_layouts(op: Op, layout: LinearLayout) -> list[LinearLayout]:
+    """Return where the operands must be for `op` to be made in `layout`."""
+    rule = _OPERAND_LAYOUTS.get(type(op))
+    return [layout] * len(op.operands) if rule is None else rule(op, layout)
 
 
 _OPERAND_LAYOUTS: dict[type[Op], Callable[[Op, LinearLayout], list[LinearLayout]]] = {

@@ -11,8 +11,9 @@ all iterations and both arms.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from aotc.ir.core import Block, Kernel, Op, Value
 from aotc.ir.dialects import arith, scf, tile
@@ -32,13 +33,39 @@ def tile_shape(value: Value) -> tuple[int, ...]:
     return value.type.shape
 
 
-class Homes:
-    """Hold the home of every tile that has one; `anchors` are the layouts of memory accesses."""
+@dataclass(frozen=True, slots=True)
+class DotLayouts:
+    """Say how a product is computed: `shape` is (m, n, k) of its `mma.sync`, or ()."""
 
-    def __init__(self, kernel: Kernel, anchors: dict[Op, LinearLayout]) -> None:
+    shape: tuple[int, ...]
+    a: LinearLayout
+    b: LinearLayout
+    acc: LinearLayout
+
+    def operands(self) -> tuple[LinearLayout, LinearLayout, LinearLayout]:
+        """Return the layouts in the order of the op's operands."""
+        return self.a, self.b, self.acc
+
+
+class Homes:
+    """Hold the home of every tile that has one.
+
+    `anchors` are the layouts of memory accesses, `dots` those of matrix products, and `pulled` the
+    homes of what is computed where a product wants it.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        anchors: dict[Op, LinearLayout],
+        dots: Mapping[Op, DotLayouts] = MappingProxyType({}),
+        pulled: Mapping[Value, LinearLayout] = MappingProxyType({}),
+    ) -> None:
         self.num_warps = kernel.num_warps
         self.anchors = anchors
-        self._homes: dict[Value, LinearLayout] = {}
+        self.dots = dots
+        # Known from the start, so that whatever is computed with an accumulator joins it.
+        self._homes = {op.results[0]: layouts.acc for op, layouts in dots.items()} | dict(pulled)
         joins = [join for op in kernel.walk() for join in joins_of(op)]
         while True:
             self._visit_to_fixpoint(kernel.body)
@@ -95,12 +122,14 @@ class Homes:
                     self._homes.setdefault(value, home)
 
     def _settle(self, join: Join) -> None:
-        """Give a variable the first home among what flows into it."""
+        """Give a variable the home of a product that flows into it, or the first there is."""
         candidates = (*join.targets, *join.sources)
-        home = next((self._homes[value] for value in candidates if value in self._homes), None)
-        if home is not None:
-            for value in join.targets:
-                self._homes.setdefault(value, home)
+        products = (value for value in join.sources if value.op in self.dots)
+        known = (value for value in candidates if value in self._homes)
+        value = next(products, None) or next(known, None)
+        if value is not None:
+            for target in join.targets:
+                self._homes.setdefault(target, self._homes[value])
 
     # -- backward --------------------------------------------------------------
 
@@ -274,6 +303,8 @@ def reduction_layout(op: tile.Reduce | tile.Scan, homes: Homes) -> LinearLayout:
 
 _RULES: dict[type[Op], Rule] = {
     tile.Load: _anchored,
+    tile.AtomicRmw: _anchored,
+    tile.AtomicCas: _anchored,
     tile.ExpandDims: _expand_dims,
     tile.Reshape: _reshape,
     tile.Trans: _trans,

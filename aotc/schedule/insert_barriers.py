@@ -1,9 +1,14 @@
 """Insert the barriers that accesses to shared memory need, and no others.
 
-Walking in program order, the pass remembers the byte ranges read and written since the last
-barrier. An access that meets an earlier one of another thread (a read after a write, a write
-after either) gets a barrier in front. A loop's body is walked until what its end leaves is
-what its start assumes, so that an access meets those of the iteration before.
+Walking in program order, the pass remembers the places read and written since the last barrier.
+An access that meets an earlier one of another thread (a read after a write, a write after either)
+gets a barrier in front. A loop's body is walked until what its end leaves is what its start
+assumes, so that an access meets those of the iterations before.
+
+A buffer of several slots is rotated by a loop: a counter that every iteration replaces by
+`gpu.next_slot`. So slots are told apart by their distance from the counter, and what an iteration
+touched `k` ahead, the next one finds `k - 1` ahead. An asynchronous copy counts as written by every
+wait after it, up to the one that leaves none in flight.
 
 Invariant: between two accesses that overlap in bytes, one of them a write, stands a barrier on
 every path. Both arms of a branch that is the same for all threads of the block may hold one.
@@ -11,36 +16,74 @@ every path. Both arms of a branch that is the same for all threads of the block 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import count
 
 from aotc.ir.core import Block, Kernel, Op, Value
 from aotc.ir.diagnostics import at
-from aotc.ir.dialects import gpu, scf, tile
+from aotc.ir.dialects import arith, gpu, scf, tile
 from aotc.ir.rewrite import Builder
 from aotc.ir.types import SharedType
 from aotc.schedule.context import Schedule
 
-Range = tuple[int, int]
+_MAX_EXACT_TURNS = 16
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Name the bytes of a buffer, or one slot of it: None for any."""
+
+    buffer: gpu.SharedAlloc
+    start: int
+    end: int
+    slot: int | None = None
+
+    def meets(self, others: Iterable[_Place]) -> bool:
+        return any(self._overlaps(other) for other in others)
+
+    def _overlaps(self, other: _Place) -> bool:
+        if self.buffer is other.buffer:
+            return self.slot is None or other.slot is None or self.slot == other.slot
+        return self.start < other.end and other.start < self.end
+
+    def turned(self, rotated: Mapping[gpu.SharedAlloc, None]) -> _Place:
+        """Return the place as the next iteration of a loop that rotates some buffers sees it."""
+        if self.slot is None:
+            return self
+        if self.buffer not in rotated:
+            return replace(self, slot=None)
+        return replace(self, slot=(self.slot - 1) % self.buffer.num_slots)
+
+
+_Places = dict[_Place, None]
 
 
 @dataclass
 class _Pending:
-    """Hold the byte ranges touched since the last barrier."""
+    """Hold the places touched since the last barrier, and those that copies are in flight to."""
 
-    reads: dict[Range, None] = field(default_factory=dict[Range, None])
-    writes: dict[Range, None] = field(default_factory=dict[Range, None])
+    reads: _Places = field(default_factory=_Places)
+    writes: _Places = field(default_factory=_Places)
+    copies: _Places = field(default_factory=_Places)
 
     def clear(self) -> None:
         self.reads.clear()
         self.writes.clear()
 
     def copy(self) -> _Pending:
-        return _Pending(dict(self.reads), dict(self.writes))
+        return _Pending(dict(self.reads), dict(self.writes), dict(self.copies))
 
     def merge(self, other: _Pending) -> None:
         self.reads.update(other.reads)
         self.writes.update(other.writes)
+        self.copies.update(other.copies)
+
+    def map(self, change: Callable[[_Place], _Place]) -> None:
+        for places in (self.reads, self.writes, self.copies):
+            changed = dict.fromkeys(map(change, places))
+            places.clear()
+            places.update(changed)
 
 
 def insert_barriers(kernel: Kernel, schedule: Schedule) -> None:
@@ -51,54 +94,145 @@ def insert_barriers(kernel: Kernel, schedule: Schedule) -> None:
 
 def _visit(block: Block, pending: _Pending) -> None:
     for op in block:
-        if isinstance(op, gpu.Barrier | tile.Barrier):
-            pending.clear()
-        elif isinstance(op, gpu.SharedStore):
-            span = _range(op.buffer)
-            if _meets(span, pending.reads) or _meets(span, pending.writes):
-                _barrier_before(op, pending)
-            pending.writes[span] = None
-        elif isinstance(op, gpu.SharedLoad):
-            span = _range(op.buffer)
-            if _meets(span, pending.writes):
-                _barrier_before(op, pending)
-            pending.reads[span] = None
-        elif isinstance(op, scf.If):
-            _visit_branch(op, pending)
-        elif isinstance(op, scf.For):
-            _visit_loop((op.body,), pending)
-        elif isinstance(op, scf.While):
-            _visit_loop((op.before, op.after), pending)
+        rule = _RULES.get(type(op))
+        if rule is not None:
+            rule(op, pending)
 
 
-def _visit_branch(op: scf.If, pending: _Pending) -> None:
-    other = pending.copy()
-    _visit(op.then, pending)
-    _visit(op.orelse, other)
-    pending.merge(other)
+# ---- accesses ---------------------------------------------------------------------------------
 
 
-def _visit_loop(blocks: Iterable[Block], pending: _Pending) -> None:
-    """Walk the body twice: the second time, what its end left is pending at its start."""
-    entry = pending.copy()
-    for _ in range(2):
-        for block in blocks:
-            _visit(block, pending)
-        pending.merge(entry)
+def _visit_barrier(op: Op, pending: _Pending) -> None:
+    del op
+    pending.clear()
 
 
-def _range(buffer: Value) -> Range:
-    op = buffer.op
-    assert isinstance(op, gpu.SharedAlloc)
-    assert isinstance(buffer.type, SharedType)
-    return op.offset_bytes, op.offset_bytes + buffer.type.size_bytes
+def _visit_store(op: Op, pending: _Pending) -> None:
+    assert isinstance(op, gpu.SharedStore)
+    pending.writes[_written(op, op.buffer, pending)] = None
 
 
-def _meets(span: Range, others: Iterable[Range]) -> bool:
-    return any(span[0] < end and start < span[1] for start, end in others)
+def _visit_copy(op: Op, pending: _Pending) -> None:
+    assert isinstance(op, gpu.AsyncCopy)
+    pending.copies[_written(op, op.buffer, pending)] = None
+
+
+def _written(op: Op, buffer: Value, pending: _Pending) -> _Place:
+    place = _place(buffer)
+    if place.meets(pending.reads) or place.meets(pending.writes):
+        _barrier_before(op, pending)
+    return place
+
+
+def _visit_load(op: Op, pending: _Pending) -> None:
+    assert isinstance(op, gpu.SharedLoad)
+    place = _place(op.buffer)
+    if place.meets(pending.writes):
+        _barrier_before(op, pending)
+    pending.reads[place] = None
+
+
+def _visit_wait(op: Op, pending: _Pending) -> None:
+    assert isinstance(op, gpu.AsyncWait)
+    pending.writes.update(pending.copies)
+    if op.pending == 0:
+        pending.copies.clear()
+    # What lands in a loop is there for the iteration to read, so a barrier will be needed. Here it
+    # also orders the reads of the iteration before against the copies of this one.
+    in_loop = isinstance(op.parent_op, scf.For)
+    if pending.writes and in_loop and not isinstance(op.next, gpu.Barrier):
+        with at(op.loc):
+            Builder.after_op(op)(gpu.Barrier())
 
 
 def _barrier_before(op: Op, pending: _Pending) -> None:
     with at(op.loc):
         Builder.before_op(op)(gpu.Barrier())
     pending.clear()
+
+
+def _place(buffer: Value) -> _Place:
+    op, slot = buffer.op, None
+    if isinstance(op, gpu.SharedSlot):
+        op, slot = op.buffer.op, _slot_number(op)
+    assert isinstance(op, gpu.SharedAlloc)
+    assert isinstance(op.out.type, SharedType)
+    return _Place(op, op.offset_bytes, op.offset_bytes + op.out.type.size_bytes, slot)
+
+
+def _slot_number(op: gpu.SharedSlot) -> int | None:
+    """Return how many slots after the counter's this one is, or None if there is no counter.
+
+    Before a loop, a number counts from what the counter begins with.
+    """
+    assert isinstance(op.buffer.type, SharedType)
+    start = _counter_start(op.index)
+    return None if start is None else (start + op.ahead) % op.buffer.type.num_slots
+
+
+def _counter_start(index: Value) -> int | None:
+    """Return the constant that a slot number is, or that the counter of a loop begins with."""
+    if isinstance(index.op, arith.Constant):
+        return int(index.op.value)
+    block = index.owner
+    loop = block.parent if isinstance(block, Block) else None
+    if not isinstance(loop, scf.For) or index.index == 0:
+        return None
+    following = loop.body.terminator.operands[index.index - 1].op
+    init = loop.init[index.index - 1].op
+    counts = isinstance(following, gpu.NextSlot) and following.index is index
+    return int(init.value) if counts and isinstance(init, arith.Constant) else None
+
+
+# ---- control flow -----------------------------------------------------------------------------
+
+
+def _visit_branch(op: Op, pending: _Pending) -> None:
+    assert isinstance(op, scf.If)
+    other = pending.copy()
+    _visit(op.then, pending)
+    _visit(op.orelse, other)
+    pending.merge(other)
+
+
+def _visit_loop(op: Op, pending: _Pending) -> None:
+    """Walk the body until what its end leaves to the next iteration adds nothing."""
+    rotated = _rotated_by(op)
+    entry = pending.copy()
+    for turn in count():
+        start = pending.copy()
+        for block in op.blocks:
+            _visit(block, pending)
+        pending.map(lambda place: place.turned(rotated))
+        pending.merge(entry)
+        if pending == start:
+            break
+        if turn > _MAX_EXACT_TURNS:
+            pending.merge(start)  # what can only grow comes to an end
+    # After the loop nobody knows where its counters stopped.
+    pending.map(lambda place: replace(place, slot=None))
+
+
+def _rotated_by(loop: Op) -> dict[gpu.SharedAlloc, None]:
+    """Return the buffers whose slots a loop rotates."""
+    rotated: dict[gpu.SharedAlloc, None] = {}
+    for counter in loop.carried if isinstance(loop, scf.For) else ():
+        if _counter_start(counter) is None:
+            continue
+        for user in counter.users:
+            if isinstance(user, gpu.SharedSlot) and isinstance(user.buffer.op, gpu.SharedAlloc):
+                rotated[user.buffer.op] = None
+    return rotated
+
+
+_RULES: dict[type[Op], Callable[[Op, _Pending], None]] = {
+    gpu.Barrier: _visit_barrier,
+    tile.Barrier: _visit_barrier,
+    gpu.SharedStore: _visit_store,
+    gpu.SharedLoad: _visit_load,
+    gpu.AsyncCopy: _visit_copy,
+    gpu.AsyncWait: _visit_wait,
+    scf.If: _visit_branch,
+    scf.For: _visit_loop,
+    scf.While: _visit_loop,
+}

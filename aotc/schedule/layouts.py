@@ -168,55 +168,66 @@ def _warp_bits(counts: Sequence[tuple[int, int, int]]) -> list[_CoordBit | None]
 _QUAD_ROWS = ((0, 0), (0, 1), (0, 2))  # lane bits 2..4 count the rows of a fragment
 
 
-def mma_v2(shape: tuple[int, int], warps: tuple[int, int]) -> LinearLayout:
+def mma_v2(shape: tuple[int, ...], warps: tuple[int, ...], n_width_elems: int = 1) -> LinearLayout:
     """Return the accumulator layout of `mma.sync.m16n8k*`: 16x8 fragments, warps over the tile.
 
-    `warps` is (along M, along N), N counting faster. A fragment is four registers a thread;
-    fragments repeat along N, then M.
+    `shape` is (M, N), or (batch, M, N); `warps` has as many along each axis, those along N
+    counting faster. A fragment is four registers a thread; fragments repeat along N, then M. The
+    columns of a fragment are `n_width_elems` apart, as operand B was read (see `dot_operand`).
 
     Source: PTX ISA, "Matrix Fragments for mma.m16n8k16" (and k8, k32): accumulators C and D.
     """
+    m, n, apart = len(shape) - 2, len(shape) - 1, log2_exact(n_width_elems)
     placed: dict[str, list[_CoordBit | None]] = {
-        "register": [(1, 0), (0, 3)],
-        "lane": [(1, 1), (1, 2), *_QUAD_ROWS],
-        "warp": _warp_bits([(1, 3, warps[1]), (0, 4, warps[0])]),
+        "register": [(n, apart), (m, 3)],
+        "lane": [(n, apart + 1), (n, apart + 2), (m, 0), (m, 1), (m, 2)],
+        "warp": _mma_warps(warps, {m: m, n: n}, apart),
     }
-    return _place(shape, placed, (1, 0))
+    return _place(shape, placed, _minor_first(len(shape)))
+
+
+def _mma_warps(
+    warps: tuple[int, ...], axes: Mapping[int, int], apart: int
+) -> list[_CoordBit | None]:
+    """Return the bits of the warps of a product; `axes` are those of M and N in this operand."""
+    m, n = len(warps) - 2, len(warps) - 1
+    counts = [(axes.get(n, -1), 3 + apart, warps[n]), (axes.get(m, -1), 4, warps[m])]
+    return _warp_bits([*counts, *((axis, 0, count) for axis, count in enumerate(warps[:m]))])
 
 
 def dot_operand(
     operand: int,
-    shape: tuple[int, int],
-    warps: tuple[int, int],
+    shape: tuple[int, ...],
+    warps: tuple[int, ...],
     element_bits: int,
     k_width_elems: int | None = None,
+    n_width_elems: int = 1,
 ) -> LinearLayout:
     """Return the layout of operand 0 (A, MxK) or 1 (B, KxN) of `mma.sync.m16n8k*`.
 
-    `warps` is that of the accumulator. `k_width_elems`, the neighbours along K a thread holds, is
-    what fits in a 32-bit register unless a wider element shared the load (mixed precision).
-    Fragments of k = 4*k_width repeat along K first, so the instruction's k may be 4*k_width or
-    8*k_width: its registers are neighbours in either.
+    `shape` may have a leading axis of batches; `warps` is that of the accumulator.
+    `k_width_elems`, the neighbours along K a thread holds, is what fits in a 32-bit register
+    unless a narrower element shares the load (mixed precision). Fragments of k = 4*k_width repeat
+    along K first, so the instruction's k may be any multiple of it: its registers are neighbours.
+    `n_width_elems`, the neighbours along N that a thread holds of B, is 1 unless elements narrower
+    than 2 bytes are neighbours there in memory, and are moved by twos.
 
     Source: PTX ISA, "Matrix Fragments for mma.m16n8k8", "…k16", "…k32": operands A and B.
     """
     width_bits = log2_exact(k_width_elems or max(1, 32 // element_bits))
-    k_axis = 1 if operand == 0 else 0
-    k_registers: list[_CoordBit | None] = [(k_axis, bit) for bit in range(width_bits)]
-    k_lanes: list[_CoordBit | None] = [(k_axis, width_bits), (k_axis, width_bits + 1)]
-    if operand == 0:
-        placed = {
-            "register": [*k_registers, (0, 3)],
-            "lane": [*k_lanes, *_QUAD_ROWS],
-            "warp": _warp_bits([(-1, 0, warps[1]), (0, 4, warps[0])]),
-        }
-        return _place(shape, placed, (1, 0))
-    placed = {
-        "register": k_registers,
-        "lane": [*k_lanes, (1, 0), (1, 1), (1, 2)],
-        "warp": _warp_bits([(1, 3, warps[1]), (-1, 0, warps[0])]),
+    first, second = len(shape) - 2, len(shape) - 1
+    outer, k_axis = (first, second) if operand == 0 else (second, first)
+    apart = 0 if operand == 0 else log2_exact(n_width_elems)
+    rows: list[_CoordBit | None] = [(outer, apart + bit) for bit in range(3)]
+    neighbours = [(outer, bit) for bit in range(apart)]
+    placed: dict[str, list[_CoordBit | None]] = {
+        "register": [*neighbours, *((k_axis, bit) for bit in range(width_bits))],
+        "lane": [(k_axis, width_bits), (k_axis, width_bits + 1), *rows],
+        "warp": _mma_warps(warps, {outer: outer}, apart),
     }
-    return _place(shape, placed, (0, 1))
+    if operand == 0:
+        placed["register"].append((outer, 3))
+    return _place(shape, placed, (k_axis, outer, *range(first - 1, -1, -1)))
 
 
 def wgmma_accumulator(

@@ -12,7 +12,7 @@ from dataclasses import astuple
 
 from aotc.ir.core import Kernel, Value
 from aotc.ir.diagnostics import at
-from aotc.ir.dialects import gpu
+from aotc.ir.dialects import gpu, tile
 from aotc.ir.rewrite import Builder
 from aotc.ir.types import TileType
 from aotc.schedule.context import Schedule
@@ -24,6 +24,7 @@ from aotc.schedule.conversions import (
     WarpShuffle,
     plan_conversion,
 )
+from aotc.target import Feature
 
 
 def plan_conversions(kernel: Kernel, schedule: Schedule) -> None:
@@ -35,11 +36,23 @@ def plan_conversions(kernel: Kernel, schedule: Schedule) -> None:
         assert isinstance(source, TileType)
         assert source.layout is not None
         memory = gpu.memory_element(source)
-        plan = plan_conversion(source.layout, op.layout, memory.bits)
+        plan = plan_conversion(
+            *(source.layout, op.layout, memory.bits),
+            stmatrix=Feature.STMATRIX in schedule.target.features,
+            run_elems=_run_elems(op.value),
+        )
         with at(op.loc):
             replacement = _lower(op, plan, Builder.before_op(op), schedule)
         if replacement is not None:
             op.replace_with([replacement])
+
+
+def _run_elems(value: Value) -> int:
+    """Return how many of a tile's lowest registers lie in memory as they are: 1 if not loaded."""
+    op = value.op
+    while isinstance(op, tile.Reshape | tile.Trans | tile.ExpandDims):
+        op = op.value.op
+    return op.vector if isinstance(op, gpu.Load) else 1
 
 
 def _lower(op: gpu.Convert, plan: Conversion, place: Builder, schedule: Schedule) -> Value | None:
@@ -59,9 +72,11 @@ def _through_shared(op: gpu.Convert, plan: SharedTrip, place: Builder, schedule:
     assert isinstance(source, TileType)
     scratch = plan.scratch.sublayout(["offset"], plan.scratch.out_dims)
     buffer = place(gpu.SharedAlloc(gpu.memory_element(source), source.shape, scratch)).out
-    place(gpu.SharedStore(op.value, buffer, plan.store_vector_elems))
+    place(gpu.SharedStore(op.value, buffer, plan.store_vector_elems, plan.store_matrix))
     # The barrier between the two is placed with all others, by insert_barriers.
-    load = gpu.SharedLoad(buffer, op.layout, plan.load_vector_elems, source.element)
+    load = gpu.SharedLoad(
+        *(buffer, op.layout, plan.load_vector_elems, plan.load_matrix, source.element)
+    )
     schedule.remark(
         op.loc,
         f"a tile of {'x'.join(map(str, source.shape))} {source.element} changes threads through "

@@ -214,6 +214,41 @@ def _widened(tile: _Tile, both: Sequence[int], widest: int) -> list[Scratch]:
     return found
 
 
+def for_run(
+    store: Side,
+    load: Side,
+    elements: Sequence[int],
+    element_bytes: int,
+    run: Sequence[int],
+    forced: tuple[bool, bool],
+) -> list[Scratch]:
+    """Return the scratch layouts in which `run`, 16 bytes, is the vector of the `forced` sides.
+
+    A side (store, load) that is not forced has as much of it, from the lowest bit, as it holds in
+    its registers, or less if that is without a conflict.
+    """
+    if len(gf2.independent(run)) < len(run):
+        return []
+    tile = _Tile(store, load, tuple(elements), element_bytes, len(elements))
+    widths: list[int] = []
+    for side, is_forced in zip((store, load), forced, strict=True):
+        span = gf2.Span(side.vector_registers())
+        held = next((bit for bit, column in enumerate(run) if column not in span), len(run))
+        if is_forced and held < len(run):
+            return []
+        widths.append(held)
+    found: list[Scratch] = []
+    narrow = widths[0] if forced[1] else widths[1]
+    for bits in range(narrow, -1, -1):
+        both = (len(run) if forced[0] else bits, len(run) if forced[1] else bits)
+        scratch = _build(tile, run, both)
+        if scratch is not None:
+            found.append(scratch)
+            if all(forced) or is_conflict_free(scratch, store, load, element_bytes):
+                break
+    return found
+
+
 def is_conflict_free(scratch: Scratch, store: Side, load: Side, element_bytes: int) -> bool:
     """Say whether every phase of both sides takes one wavefront."""
     span = gf2.Span(scratch.offset + scratch.repetition)

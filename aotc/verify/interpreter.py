@@ -30,7 +30,7 @@ import numpy as np
 
 from aotc.ir.core import Kernel, ParamInfo
 from aotc.ir.types import PointerType, ScalarType, Type, element_of
-from aotc.verify.memory import Memory
+from aotc.verify.memory import Address, Memory
 from aotc.verify.numerics import Array, Poison, dtype_of
 from aotc.verify.program import InterpretError, Program, Rules
 from aotc.verify.rules_arith import ARITH_RULES
@@ -74,11 +74,17 @@ class Interpreter:
         *,
         poison_seed: int = 0,
         check_races: bool = True,
+        memory: Memory | None = None,
+        rules: Rules = RULES,
     ) -> None:
-        """Bind `args`. Raises: InterpretError if one does not fit its parameter or its promise."""
+        """Bind `args`; a pointer may be an `Address` in a `memory` of the caller's.
+
+        Raises: InterpretError if one does not fit its parameter or its promise.
+        """
         self.kernel = kernel
         self.check_races = check_races
-        self.memory = Memory()
+        self.memory = Memory() if memory is None else memory
+        self.rules = rules
         self.poison = Poison(poison_seed)
         if len(args) != len(kernel.params):
             raise InterpretError(
@@ -96,8 +102,9 @@ class Interpreter:
         extents = (*grid, 1, 1)[:3]
         with np.errstate(all="ignore"):
             for z, y, x in itertools.product(*map(range, reversed(extents))):
+                self.memory.begin_program()
                 program = Program(
-                    *(RULES, self.memory, self.poison, (x, y, z), extents),
+                    *(self.rules, self.memory, self.poison, (x, y, z), extents),
                     check_races=self.check_races,
                 )
                 program.run_block(self.kernel.body, self._args)
@@ -122,6 +129,8 @@ class Interpreter:
         return bound
 
     def _address(self, name: str, pointee: ScalarType, arg: Argument) -> int:
+        if isinstance(arg, Address):
+            return int(arg)
         accepted = [dtype_of(pointee)]
         if pointee.is_bool:
             accepted += [np.dtype(np.uint8), np.dtype(np.int8)]

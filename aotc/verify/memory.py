@@ -34,6 +34,10 @@ class AccessError(Exception):
     """Report an access that no hardware would forgive; the interpreter adds the place."""
 
 
+class Address(int):
+    """An address in a memory: the argument of a pointer parameter whose buffer is there already."""
+
+
 class Memory:
     """Hold the arrays of one launch and the addresses they were given."""
 
@@ -105,6 +109,9 @@ class Memory:
                 lost = _bits(written) != _bits(values[lanes])
                 at = self.describe(int(flat[lanes][lost][0]))
                 raise AccessError(f"two lanes write different values to {at}")
+
+    def begin_program(self) -> None:
+        """Take note that the accesses to come are those of the next program of the grid."""
 
     def describe(self, address: int) -> str:
         """Return the name of the buffer of `address` and the byte in it, for messages."""

@@ -5,13 +5,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
+
 from aotc.ir.core import Op, Value
 from aotc.ir.dialects import gpu
 from aotc.ir.layout import LinearLayout
-from aotc.ir.types import TileType
+from aotc.ir.matrix_access import matrix_view
+from aotc.ir.types import SharedType, TileType
 from aotc.verify import rules_tile
 from aotc.verify.numerics import Array, dtype_of
-from aotc.verify.program import Program, Rule
+from aotc.verify.program import Program, Rule, scalar
 from aotc.verify.shared import check_shared_vectors, check_vectors
 
 
@@ -19,7 +24,9 @@ def _layout_of(value: Value) -> LinearLayout | None:
     return value.type.layout if isinstance(value.type, TileType) else None
 
 
-def _check_access(op: gpu.Load | gpu.Store, pointer: Array, mask: Array | None) -> None:
+def _check_access(
+    op: gpu.Load | gpu.Store | gpu.AtomicRmw, pointer: Array, mask: Array | None
+) -> None:
     layout = _layout_of(op.pointer)
     if layout is not None:
         size_bytes = rules_tile.pointee_of(op).size_bytes
@@ -40,6 +47,18 @@ def _store(
     rules_tile.store(program, op, pointer, value, mask)
 
 
+def _atomic_rmw(
+    program: Program, op: gpu.AtomicRmw, pointer: Array, value: Array, mask: Array | None
+) -> Array:
+    _check_access(op, pointer, mask)
+    return rules_tile.atomic_rmw(program, op, pointer, value, mask)
+
+
+def _fence(program: Program, op: Op) -> None:
+    """Do nothing: programs run one after the other, and each in order."""
+    del program, op
+
+
 def _convert(program: Program, op: Op, value: Array) -> Array:
     del program, op
     return value
@@ -47,22 +66,87 @@ def _convert(program: Program, op: Op, value: Array) -> Array:
 
 def _shared_alloc(program: Program, op: gpu.SharedAlloc) -> Array:
     size_bytes = op.element.size_bytes
-    return program.shared.place(op, op.layout, size_bytes, op.offset_bytes)
+    return program.shared.place(op, op.layout, size_bytes, op.offset_bytes, op.num_slots)
+
+
+def _shared_slot(program: Program, op: gpu.SharedSlot, buffer: Array, index: Array) -> Array:
+    kind = op.buffer.type
+    assert isinstance(kind, SharedType)
+    if not 0 <= scalar(index) < kind.num_slots:
+        raise program.error(op, f"is of slot {scalar(index)} of {kind.num_slots}")
+    return buffer + (scalar(index) + op.ahead) % kind.num_slots * kind.slot_bytes
+
+
+def _next_slot(program: Program, op: gpu.NextSlot, index: Array) -> Array:
+    del program
+    return np.array((scalar(index) + 1) % op.num_slots, np.int32)
+
+
+def _async_copy(
+    program: Program,
+    op: gpu.AsyncCopy,
+    pointer: Array,
+    buffer: Array,
+    mask: Array | None,
+    enabled: Array | None,
+) -> None:
+    if enabled is not None and not scalar(enabled):
+        return
+    layout = _layout_of(op.pointer)
+    assert layout is not None
+    element = rules_tile.pointee_of(op)
+    check_vectors(pointer, mask, layout, op.vector, element.size_bytes)
+    check_vectors(buffer.reshape(pointer.shape), None, layout, op.vector, element.size_bytes)
+    lanes = np.ones(pointer.shape, np.bool_) if mask is None else mask
+    value = np.zeros(pointer.shape, dtype_of(element))
+    value[lanes] = program.memory.load(pointer, lanes, element)
+    program.shared.copy(buffer, value, layout)
+
+
+def _async_commit(program: Program, op: Op) -> None:
+    del op
+    program.shared.commit()
+
+
+def _async_wait(program: Program, op: gpu.AsyncWait) -> None:
+    program.shared.wait(op.pending)
+
+
+def _check_shared(
+    op: gpu.SharedStore | gpu.SharedLoad, buffer: Array, layout: LinearLayout, size_bytes: int
+) -> None:
+    """Check that what moves together is a run, by the lanes that give its address."""
+    view = matrix_view(layout, 8 * size_bytes, op.matrix)
+    if view is None:
+        op.error(f"{layout} has no matrices for {op.matrix}")
+    check_shared_vectors(buffer, view, op.vector, size_bytes)
 
 
 def _shared_store(program: Program, op: gpu.SharedStore, value: Array, buffer: Array) -> None:
     kind = op.value.type
     assert isinstance(kind, TileType)
     assert kind.layout is not None
-    check_shared_vectors(buffer, kind.layout, op.vector, value.dtype.itemsize)
+    _check_shared(op, buffer, kind.layout, value.dtype.itemsize)
     program.shared.store(buffer, value, kind.layout)
+
+
+def _part(value: Array, start: Sequence[int], shape: Sequence[int]) -> Array:
+    return value[tuple(slice(at, at + size) for at, size in zip(start, shape, strict=True))]
+
+
+def _extract(program: Program, op: gpu.Extract, value: Array) -> Array:
+    del program
+    return _part(value, op.start, op.shape)
 
 
 def _shared_load(program: Program, op: gpu.SharedLoad, buffer: Array) -> Array:
     kind = op.out.type
     assert isinstance(kind, TileType)
     dtype = dtype_of(kind.element)
-    check_shared_vectors(buffer, op.layout, op.vector, dtype.itemsize)
+    if op.start:
+        buffer = _part(buffer.reshape(gpu.shared_type(op, op.buffer).shape), op.start, kind.shape)
+        buffer = buffer.reshape(-1)
+    _check_shared(op, buffer, op.layout, dtype.itemsize)
     out = program.shared.load(buffer, dtype, op.layout)
     return out.reshape(kind.shape)
 
@@ -75,12 +159,22 @@ def _barrier(program: Program, op: Op) -> None:
 GPU_RULES: dict[type[Op], Rule] = {
     gpu.Load: _load,
     gpu.Store: _store,
+    gpu.AtomicRmw: _atomic_rmw,
+    gpu.AtomicCas: rules_tile.atomic_cas,
+    gpu.Fence: _fence,
     gpu.Convert: _convert,
     gpu.ShuffleConvert: _convert,
     gpu.SharedAlloc: _shared_alloc,
     gpu.SharedStore: _shared_store,
     gpu.SharedLoad: _shared_load,
+    gpu.SharedSlot: _shared_slot,
+    gpu.NextSlot: _next_slot,
+    gpu.AsyncCopy: _async_copy,
+    gpu.AsyncCommit: _async_commit,
+    gpu.AsyncWait: _async_wait,
     gpu.Barrier: _barrier,
+    gpu.Dot: rules_tile.matrix_product,
+    gpu.Extract: _extract,
     gpu.Reduce: rules_tile.reduce,
     gpu.Scan: rules_tile.scan,
 }

@@ -16,6 +16,8 @@ import numpy as np
 from aotc.ir.core import Op
 from aotc.ir.dialects import gpu, scf, tile
 from aotc.ir.types import PointerType, ScalarType, element_of
+from aotc.verify.atomics import combine_rule, swap, update
+from aotc.verify.matrix import dot
 from aotc.verify.numerics import Array, dtype_of
 from aotc.verify.program import Program, Rule
 
@@ -73,7 +75,12 @@ def _same(program: Program, op: Op, value: Array) -> Array:
 # ---- memory -----------------------------------------------------------------------------------
 
 
-def pointee_of(op: tile.Load | tile.Store | gpu.Load | gpu.Store) -> ScalarType:
+AnyAtomicRmw = tile.AtomicRmw | gpu.AtomicRmw
+AnyAtomicCas = tile.AtomicCas | gpu.AtomicCas
+Access = tile.Load | tile.Store | gpu.Load | gpu.Store | gpu.AsyncCopy | AnyAtomicRmw | AnyAtomicCas
+
+
+def pointee_of(op: Access) -> ScalarType:
     """Return the type of the elements in memory that `op` moves."""
     kind = element_of(op.pointer.type)
     assert isinstance(kind, PointerType)
@@ -108,6 +115,42 @@ def store(
 ) -> None:
     """Write memory where the mask holds."""
     program.memory.store(pointer, value, mask, pointee_of(op))
+
+
+# ---- atomics and matrix products --------------------------------------------------------------
+
+
+def atomic_rmw(
+    program: Program, op: AnyAtomicRmw, pointer: Array, value: Array, mask: Array | None
+) -> Array:
+    """Combine with memory where the mask holds; return what was there, and poison elsewhere."""
+    element = pointee_of(op)
+    lanes = np.ones(pointer.shape, bool) if mask is None else mask
+    out = program.poison.fill(dtype_of(element), pointer.shape)
+    combine = combine_rule(op.kind, element)
+    values = np.broadcast_to(value, pointer.shape)[lanes]
+    out[lanes] = update(program.memory, pointer[lanes], element, values, combine)
+    return out
+
+
+def atomic_cas(
+    program: Program, op: AnyAtomicCas, pointer: Array, compare: Array, value: Array
+) -> Array:
+    """Compare and swap every element; return what was there."""
+    flat = (np.broadcast_to(each, pointer.shape).reshape(-1) for each in (compare, value))
+    before = swap(program.memory, pointer.reshape(-1), pointee_of(op), *flat)
+    return before.reshape(pointer.shape)
+
+
+def matrix_product(
+    program: Program, op: tile.Dot | gpu.Dot, a: Array, b: Array, acc: Array
+) -> Array:
+    """Multiply matrices and add; see `verify.matrix`."""
+    del program
+    source, target = element_of(op.a.type), element_of(op.acc.type)
+    assert isinstance(source, ScalarType)
+    assert isinstance(target, ScalarType)
+    return dot(a, b, acc, source, target, op.input_precision)
 
 
 # ---- reductions -------------------------------------------------------------------------------
@@ -219,6 +262,9 @@ TILE_RULES: dict[type[Op], Rule] = {
     tile.Split: _split,
     tile.Load: load,
     tile.Store: store,
+    tile.AtomicRmw: atomic_rmw,
+    tile.AtomicCas: atomic_cas,
+    tile.Dot: matrix_product,
     tile.Reduce: reduce,
     tile.Scan: scan,
     tile.Hint: _same,

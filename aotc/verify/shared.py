@@ -8,7 +8,11 @@ warp read may be written by that warp only. Accesses name, element by element, t
 them, and the first that breaks this is reported: a missing barrier is found on the first run,
 where on the GPU it needs luck.
 
-Invariant: `_writer` and `_readers` describe exactly the accesses since the last barrier.
+An asynchronous copy is in flight from its start until a wait covers its group, and lands then, at
+the latest moment there is: whoever reads its bytes before reads what was there, and is reported.
+
+Invariant: `_writer` and `_readers` describe exactly the accesses since the last barrier, and
+`_in_flight` counts the copies to each byte that have not landed.
 """
 
 # NumPy's own stubs leave overloads of ndarray's methods partly unknown.
@@ -109,6 +113,15 @@ def check_shared_vectors(
         raise AccessError(f"holds a part of the {vector} elements at shared byte {cut}")
 
 
+@dataclass(frozen=True)
+class _Copy:
+    """Hold what a warp each writes: the bytes touched, a row for each element, and their content."""
+
+    touched: Indices
+    warps: Indices
+    content: npt.NDArray[np.uint8]
+
+
 class SharedMemory:
     """Hold the shared bytes of one program and the accesses since the last barrier."""
 
@@ -118,38 +131,73 @@ class SharedMemory:
         self._bytes = np.empty(0, np.uint8)
         self._writer = np.empty(0, np.int64)
         self._readers = np.empty(0, np.uint64)
+        self._in_flight = np.empty(0, np.int64)
+        self._copies: list[_Copy] = []
+        self._groups: list[list[_Copy]] = []
         self._floating: dict[object, int] = {}
 
     def place(
-        self, owner: object, layout: LinearLayout, size_bytes: int, offset_bytes: int
+        self,
+        owner: object,
+        layout: LinearLayout,
+        size_bytes: int,
+        offset_bytes: int,
+        num_slots: int = 1,
     ) -> Indices:
         """Return the address of every element of a buffer, in row-major order.
 
         `owner` names the buffer from run to run; an `offset_bytes` below 0 leaves its place open.
+        Of a buffer of several slots, these are the addresses of the first.
         """
         num_offsets = layout.in_size("offset")
         if offset_bytes < 0:
             # Beyond all that a GPU has, so that it cannot meet a buffer that has been placed.
             end = max(self._bytes.size, SHARED_BYTES)
             offset_bytes = self._floating.setdefault(owner, -(-end // 1024) * 1024)
-        self._grow(offset_bytes + num_offsets * size_bytes)
+        self._grow(offset_bytes + num_slots * num_offsets * size_bytes)
         addresses = np.full(1 << layout.total_out_bits, -1, np.int64)
         addresses[layout.table("offset")] = offset_bytes + np.arange(num_offsets) * size_bytes
         return addresses
 
     def store(self, addresses: Indices, value: Array, layout: LinearLayout) -> None:
         """Write a tile that threads hold as `layout` says. Raises: AccessError for a race."""
+        write = self._claim(addresses, value, layout)
+        self._writer[write.touched] = write.warps[:, None]
+        self._bytes[write.touched] = write.content
+
+    def copy(self, addresses: Indices, value: Array, layout: LinearLayout) -> None:
+        """Start an asynchronous copy of a tile. Raises: AccessError for a race."""
+        write = self._claim(addresses, value, layout)
+        np.add.at(self._in_flight, write.touched, 1)
+        self._copies.append(write)
+
+    def commit(self) -> None:
+        """Make a group of the copies started since the last one."""
+        self._groups.append(self._copies)
+        self._copies = []
+
+    def wait(self, num_pending: int) -> None:
+        """Let all copies land but those of the newest `num_pending` groups and of none."""
+        landed = len(self._groups) - num_pending
+        for write in [write for group in self._groups[: max(0, landed)] for write in group]:
+            np.add.at(self._in_flight, write.touched, -1)
+            self._bytes[write.touched] = write.content
+            self._writer[write.touched] = write.warps[:, None]
+        self._groups = self._groups[max(0, landed) :]
+
+    def _claim(self, addresses: Indices, value: Array, layout: LinearLayout) -> _Copy:
+        """Return what the first holders of a tile write. Raises: AccessError if they may not."""
         places = places_of(layout)
         warps = np.broadcast_to(places.warps[:, None], places.elements.shape)[places.first]
         elements = places.elements[places.first]
         touched = _bytes_of(addresses[elements], value.dtype.itemsize)
+        self._check_landed(touched)
         self._check(touched, self._writer[touched] != _NOBODY, self._writer[touched], warps)
         own = np.uint64(1) << warps.astype(np.uint64)[:, None]
         others = self._readers[touched] & ~own
         self._check(touched, others != 0, _lowest_bit(others), warps)
-        self._writer[touched] = warps[:, None]
         flat = np.ascontiguousarray(value).reshape(-1)[elements]
-        self._bytes[touched] = flat.view(np.uint8).reshape(touched.shape)
+        return _Copy(touched, warps, flat.view(np.uint8).reshape(touched.shape))
 
     def load(self, addresses: Indices, dtype: np.dtype[Any], layout: LinearLayout) -> Array:
         """Read a tile, flat, that threads hold as `layout` says. Raises: AccessError for a race."""
@@ -157,6 +205,7 @@ class SharedMemory:
         for warp in range(int(places.warps.max()) + 1):
             elements = np.unique(places.elements[places.warps == warp])
             touched = _bytes_of(addresses[elements], dtype.itemsize)
+            self._check_landed(touched)
             writer = self._writer[touched]
             self._check(touched, writer != _NOBODY, writer, np.full(elements.shape, warp))
             self._readers[touched] |= np.uint64(1 << warp)
@@ -177,6 +226,15 @@ class SharedMemory:
                 f"{by[row, column]} touched since the last barrier"
             )
 
+    def _check_landed(self, touched: Indices) -> None:
+        """Raise AccessError for the first byte that a copy is on its way to."""
+        awaited = self._in_flight[touched] > 0
+        if awaited.any():
+            raise AccessError(
+                f"touches shared byte {touched[awaited][0]}, where an asynchronous copy has not "
+                "landed"
+            )
+
     def _grow(self, end: int) -> None:
         missing = end - self._bytes.size
         if missing > 0:
@@ -184,6 +242,7 @@ class SharedMemory:
             self._bytes = np.concatenate([self._bytes, fresh])
             self._writer = np.concatenate([self._writer, np.full(missing, _NOBODY)])
             self._readers = np.concatenate([self._readers, np.zeros(missing, np.uint64)])
+            self._in_flight = np.concatenate([self._in_flight, np.zeros(missing, np.int64)])
 
 
 def _bytes_of(addresses: Indices, size_bytes: int) -> Indices:

@@ -16,6 +16,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from tests.backend.simt_async import AsyncCopies
+from tests.backend.simt_mma import matrix_places, mma
+
 WARP = 32
 _FLOATS = {
     "half": np.float16,
@@ -92,6 +95,7 @@ class Machine:
         self.valid: list[tuple[int, int]] = []
         self.loads = 0
         self.stores = 0
+        self.copies = 0
 
     def alloc(self, array: Any) -> int:
         """Copy an array into memory; return its address, aligned to 256."""
@@ -134,7 +138,8 @@ class _Block:
         assert count is not None
         self.threads = int(count[1])
         self.env: dict[str, Any] = {}
-        self.shared = bytearray(b"\xee" * 65536)
+        self.shared = bytearray(b"\xee" * (227 * 1024))
+        self.copies = AsyncCopies(self.space)
         self.position = {"ctaid": block, "nctaid": grid}
         for param, arg in zip(split_arguments(found[1]), args, strict=True):
             kind, name = param.split(" noundef")[0], param.rsplit(" ", 1)[1]
@@ -182,6 +187,8 @@ class _Block:
         vector = re.fullmatch(r"<(\d+) x (.+)>", kind)
         if text == "poison":
             return [None] * (int(vector[1]) if vector else 1)
+        if text == "zeroinitializer" and vector:
+            return [np.zeros(self.threads, dtype_of(vector[2]))] * int(vector[1])
         if text.startswith("%"):
             return self.env[text]
         dtype = dtype_of(kind)
@@ -291,7 +298,7 @@ class _Block:
         text = re.sub(r"^range\([^)]*\) ", "", text)
         if " asm " in text:
             return self.asm(text)
-        found = re.fullmatch(r"(<\d+ x \w+>|\w+) @([\w.]+)\((.*)\)", text)
+        found = re.fullmatch(r"(<\d+ x \w+>|\{.+?\}|\w+) @([\w.]+)\((.*)\)", text)
         assert found is not None, text
         kind, name, arguments = found.groups()
         args = [self.typed(part) for part in split_arguments(arguments)]
@@ -307,6 +314,8 @@ class _Block:
             )
         if name in ("llvm.nvvm.barrier.cta.sync.aligned.all", "llvm.assume"):
             return None
+        if ".mma." in name:
+            return mma(name, args)
         if ".shfl.sync." in name:
             return self.shuffle(name.split(".")[4], args[1], args[2])
         if ".redux.sync." in name:
@@ -370,6 +379,7 @@ class _Block:
     # ---- memory --------------------------------------------------------------
 
     def asm(self, text: str) -> Any:
+        text = text.removesuffix(" convergent")
         found = re.fullmatch(r'(.+?) asm (?:sideeffect )?"(.*)", "(.*)"\((.*)\)', text)
         assert found is not None, text
         code, constraints = found[2], found[3].split(",")
@@ -378,8 +388,20 @@ class _Block:
             return np.zeros(self.threads, np.uint64)
         if code.startswith("cvt.rz.f16.f32"):
             return _round(args[0], np.dtype(np.float16), "rz").view(np.uint16)
+        if code.startswith("fence."):
+            return None
+        if "cp.async." in code:
+            self.machine.copies += self.copies.run(code, args, self.threads)
+            return None
         outputs = sum(constraint.startswith("=") for constraint in constraints)
+        if code.startswith(("ldmatrix", "stmatrix")):
+            return self.move_matrices(code, args)
         operand = lambda number: args[int(number) - outputs]  # noqa: E731
+        if ".cas.b32 seen" in code:
+            return self.add_bf16x2(code, args)
+        if re.search(r"(atom|red)\.relaxed", code):
+            is_tied = constraints[outputs].isdigit()
+            return self.atomic(code, operand, args[:outputs] if is_tied else [])
         access = re.search(
             r"(?:@\$(\d+) )?(ld|st)\S*?\.(global|shared)\S*?(?:\.v(\d))?\.b(\d+) ", code
         )
@@ -395,6 +417,78 @@ class _Block:
         tied = args[:outputs] if access[1] else None
         loaded = self.load(access[3], where, active, count, size, tied=tied)
         return loaded[0] if count == 1 else loaded
+
+    def atomic(self, code: str, operand: Callable[[str], Any], tied: list[Any]) -> Any:
+        """Update memory thread by thread; return what each found, None for a `red`."""
+        found = re.fullmatch(
+            r"(?:@\$(\d+) )?(atom|red)\.relaxed\.(?:cta|gpu|sys)\.global\.([\w.]+) "
+            r"(?:(\{.*?\}|\$\d+|_), )?\[\$(\d+)\+(-?\d+)\], (.*);",
+            code,
+        )
+        assert found is not None, code
+        predicate, opcode, operation, target, base, offset, sources = found.groups()
+        assert (opcode == "red") == (target is None)
+        parts = [part for part in operation.split(".") if not re.fullmatch(r"v\d|noftz", part)]
+        words = [operand(number) for number in re.findall(r"\$(\d+)", sources)]
+        count = int((re.search(r"\.v(\d)", operation) or (0, 1))[1])
+        active = operand(predicate) if predicate else np.ones(self.threads, bool)
+        where = operand(base).astype(np.int64) + int(offset)
+        size = words[0].itemsize
+        out = [word.copy() for word in tied or words[:count]]
+        for thread in np.flatnonzero(active):
+            memory, start = self.space("global", int(where[thread]), count * size)
+            self.machine.stores += 1
+            for index in range(count):
+                at = slice(start + index * size, start + (index + 1) * size)
+                old = np.frombuffer(bytes(memory[at]), words[0].dtype)
+                given = [each[thread : thread + 1] for each in words[index::count]]
+                memory[at] = _update(parts[0], parts[1], old, given).tobytes()
+                out[index][thread] = old[0]
+        if target in (None, "_"):
+            return None
+        return out[0] if count == 1 else out
+
+    def add_bf16x2(self, code: str, args: list[Any]) -> Any:
+        """Do what the compare-and-swap loop does, one thread after the other."""
+        offset = re.search(r"\[\$1\+(-?\d+)\]", code)
+        assert offset is not None
+        base, addend, mask, active = args
+        out = np.zeros(self.threads, np.uint32)
+        for thread in np.flatnonzero(active):
+            memory, start = self.space("global", int(base[thread]) + int(offset[1]), 4)
+            old = np.frombuffer(bytes(memory[start : start + 4]), np.uint32)
+            pairs = [each.view(ml_dtypes.bfloat16) for each in (old, addend[thread : thread + 1])]
+            total, kept = (pairs[0] + pairs[1]).view(np.uint32), mask[thread]
+            memory[start : start + 4] = ((total & kept) | (old & ~kept)).tobytes()
+            out[thread] = old[0]
+        return out
+
+    def move_matrices(self, code: str, args: list[Any]) -> Any:
+        """Load or store 8x8 matrices; a lane's address is that of a row of 16 bytes."""
+        count, offset = re.search(r"\.x(\d)", code), re.search(r"\+(-?\d+)\]", code)
+        assert count is not None
+        assert offset is not None
+        rows = args[0].astype(np.int64) + int(offset[1])
+        words = [np.zeros(self.threads, np.uint32) for _ in range(int(count[1]))]
+        for thread in range(self.threads):
+            for matrix in range(len(words)):
+                halves = matrix_places(thread % WARP, matrix, trans=".trans" in code)
+                for half, (lane, column) in enumerate(halves):
+                    memory, start = self.space(
+                        "shared", int(rows[thread // WARP * WARP + lane]), 16
+                    )
+                    at = start + 2 * column
+                    if code.startswith("st"):
+                        bits = int(args[1 + matrix][thread]) >> 16 * half & 0xFFFF
+                        memory[at : at + 2] = bits.to_bytes(2, "little")
+                    else:
+                        bits = int.from_bytes(memory[at : at + 2], "little")
+                        words[matrix][thread] |= bits << 16 * half
+        self.machine.loads += self.threads * code.startswith("ld")
+        if code.startswith("st"):
+            self.machine.stores += self.threads
+            return None
+        return words[0] if len(words) == 1 else words
 
     def space(self, space: str, start: int, size: int) -> tuple[bytearray, int]:
         assert start % size == 0, f"address {start} is not aligned to {size}"
@@ -427,6 +521,30 @@ class _Block:
                 at = start + index * size
                 bits = int(word[thread]) & ((1 << (8 * size)) - 1)
                 memory[at : at + size] = bits.to_bytes(size, "little")
+
+
+def _update(name: str, kind: str, old: Any, given: list[Any]) -> Any:
+    """Return what an atomic of PTX type `kind` leaves of the word `old`."""
+    if name == "cas":
+        return given[1] if (old == given[0]).all() else old
+    if name == "exch":
+        return given[0]
+    if kind.startswith(("f", "bf")):
+        dtype = {"bf": np.dtype(ml_dtypes.bfloat16)}.get(kind[:2]) or np.dtype(f"f{old.itemsize}")
+        if kind == "f16x2":
+            dtype = np.dtype(np.float16)
+        assert name == "add"
+        return (old.view(dtype) + given[0].view(dtype)).view(old.dtype)
+    read = signed if kind.startswith("s") else (lambda word: word)
+    combine: dict[str, Callable[..., Any]] = {
+        "add": np.add,
+        "max": np.maximum,
+        "min": np.minimum,
+        "and": np.bitwise_and,
+        "or": np.bitwise_or,
+        "xor": np.bitwise_xor,
+    }
+    return combine[name](read(old), read(given[0])).view(old.dtype)
 
 
 def _divide(a: Any, b: Any) -> Any:

@@ -24,6 +24,15 @@ def test_loads_and_stores() -> None:
     assert found == {"x": "read", "y": "both", "z": "write", "t": "read"}
 
 
+def test_atomics_read_and_write() -> None:
+    found = access("""
+  %one = arith.constant {value = 1, type = i32} : i32
+  %long = arith.constant {value = 1, type = i64} : i64
+  %a = tile.atomic_rmw(%x, %one, _) {kind = "add"} : i32
+  %b = tile.atomic_cas(%t, %long, %long) : i64""")
+    assert found == {"x": "both", "y": "read", "z": "read", "t": "both"}
+
+
 def test_through_arithmetic_shapes_and_choices() -> None:
     found = access("""
   %i = tile.arange {start = 0, end = 4} : tile<4xi32>

@@ -79,8 +79,10 @@ def test_only_ops_without_effects_die_unused(opcode: str) -> None:
     rewrite(kernel, {})
     verify(kernel)
     kept = {
-        "tile.store", "tile.assume", "tile.assert", "tile.barrier", "gpu.store", "gpu.barrier",
-        "gpu.shared_alloc", "gpu.shared_store", "scf.return", "scf.while", "scf.condition",
+        "tile.store", "tile.atomic_rmw", "tile.atomic_cas", "tile.assume", "tile.assert",
+        "tile.barrier", "gpu.store", "gpu.barrier", "gpu.atomic_rmw", "gpu.atomic_cas", "gpu.fence",
+        "gpu.shared_alloc", "gpu.shared_store", "gpu.async_copy", "gpu.async_commit",
+        "gpu.async_wait", "scf.return", "scf.while", "scf.condition",
     }  # fmt: skip
     survivors = [op for op in ops if op.block is not None]
     if opcode == "tile.load":

@@ -27,6 +27,7 @@ def test_a_row_for_each_variant(samples: SimpleNamespace) -> None:
         "spill bytes": "8",
         "shared bytes": "1040",
         "cubin bytes": str(len(archive.kernels[0].variants[0].cubin)),
+        "PTX bytes": str(len(archive.kernels[0].variants[0].ptx or b"")),
     }
     assert dict(zip(COLUMNS, found[2], strict=True))["guards"] == "stride is a multiple of 16"
 

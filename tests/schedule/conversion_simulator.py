@@ -93,8 +93,56 @@ def _shuffle(plan: WarpShuffle, registers: Registers) -> Registers:
 
 
 def _trip(plan: SharedTrip, registers: Registers, element_bytes: int) -> Registers:
+    if plan.store_matrix:
+        count = registers.shape[2]
+        registers = _exchange(registers, plan.store_matrix, element_bytes, count, to_rows=True)
+    out = _trip_by_vectors(plan, registers, element_bytes)
+    if plan.load_matrix:
+        count = len(plan.representative)
+        out = _exchange(out, plan.load_matrix, element_bytes, count, to_rows=False)
+    return out[:, :, list(plan.representative)]
+
+
+def _exchange(
+    registers: Registers, mode: str, element_bytes: int, num_registers: int, *, to_rows: bool
+) -> Registers:
+    """Exchange elements within warps as matrix accesses do: fragments against rows of 16 bytes.
+
+    `num_registers` are those of the fragments. A fragment's register is (element of its word,
+    matrix of the access, access), a row's (element of the row, access), and lane `8 * matrix + row`
+    has the row. Source: PTX ISA, `ldmatrix`.
+    """
     num_warps, num_lanes, _ = registers.shape
-    out = np.full((num_warps, num_lanes, len(plan.representative)), NOTHING)
+    in_word, in_row = max(1, 4 // element_bytes), 16 // element_bytes
+    in_unit = max(1, 2 // element_bytes)
+    matrices = min(4, num_registers // in_word)
+    accesses = num_registers // in_word // matrices
+    rows = np.full((num_warps, num_lanes, accesses * in_row), NOTHING)
+    if not to_rows:
+        rows[:] = registers
+    out = np.full((num_warps, num_lanes, num_registers), NOTHING)
+    for lane in range(num_lanes):
+        for register in range(num_registers):
+            element, rest = register % in_word, register // in_word
+            matrix, access = rest % matrices, rest // matrices
+            row, column = lane // 4, lane % 4 * in_word + element
+            if mode == "b16.trans":  # of units of 2 bytes, whole
+                part = element % in_unit
+                row, column = column // in_unit, row * in_unit + part
+            there = 8 * matrix + row, access * in_row + column
+            if to_rows:
+                rows[:, there[0], there[1]] = registers[:, lane, register]
+            else:
+                out[:, lane, register] = rows[:, there[0], there[1]]
+    return rows if to_rows else out
+
+
+def _trip_by_vectors(plan: SharedTrip, registers: Registers, element_bytes: int) -> Registers:
+    num_warps, num_lanes, _ = registers.shape
+    # The view of a matrix access may have more registers than the tile: idle lanes repeat rows.
+    touched = [r for loads in plan.loads for access in loads for r in access.registers]
+    size = max(len(plan.representative), max(touched) + 1)
+    out = np.full((num_warps, num_lanes, size), NOTHING)
     assert len(plan.stores) == len(plan.loads)
     for stores, loads in zip(plan.stores, plan.loads, strict=True):
         shared = np.full(plan.scratch_bytes, NOTHING)
@@ -127,7 +175,7 @@ def _trip(plan: SharedTrip, registers: Registers, element_bytes: int) -> Registe
                         assert not plan.within_warp or writer[byte] == warp
                         assert out[warp, lane, register] == NOTHING
                         out[warp, lane, register] = parts[0] // element_bytes
-    return out[:, :, list(plan.representative)]
+    return out
 
 
 def _bytes(access: Access, base: int, element_bytes: int) -> list[tuple[int, int]]:

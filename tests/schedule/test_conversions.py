@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from aotc.ir import gf2
 from aotc.ir.diagnostics import IRError
 from aotc.ir.layout import LinearLayout
+from aotc.ir.matrix_access import matrix_view
 from aotc.schedule.conversions import (
     Conversion,
     Identity,
@@ -54,6 +55,11 @@ def check_every_way(
     chosen = plan_conversion(source, destination, element_bits, max_scratch_bytes)
     trip = plan_shared_trip(source, destination, element_bits, max_scratch_bytes)
     shuffle = plan_warp_shuffle(source, destination, element_bits)
+    by_matrices = plan_shared_trip(source, destination, element_bits, stmatrix=True)
+    run_elems = min(16 * 8 // element_bits, source.in_size("register"))
+    by_runs = plan_shared_trip(source, destination, element_bits, run_elems=run_elems)
+    for plan in (by_matrices, by_runs):
+        check(plan, source, destination, element_bits)
     for plan in (chosen, trip, shuffle):
         if plan is not None:
             check(plan, source, destination, element_bits)
@@ -173,8 +179,14 @@ def check_no_conflicts(
 ) -> SharedTrip:
     plan = plan_shared_trip(source, destination, element_bits)
     skip = plan.store_skip_lanes
-    stores = count_wavefronts(source, plan.scratch, plan.store_vector_elems, element_bits, skip)
-    loads = count_wavefronts(destination, plan.scratch, plan.load_vector_elems, element_bits)
+    views = (
+        matrix_view(source, element_bits, plan.store_matrix),
+        matrix_view(destination, element_bits, plan.load_matrix),
+    )
+    assert views[0] is not None
+    assert views[1] is not None
+    stores = count_wavefronts(views[0], plan.scratch, plan.store_vector_elems, element_bits, skip)
+    loads = count_wavefronts(views[1], plan.scratch, plan.load_vector_elems, element_bits)
     assert stores.total == stores.minimum
     assert loads.total == loads.minimum
     return plan

@@ -16,6 +16,7 @@ from aotc.ir.dialects import arith, gpu, scf, tile
 from aotc.ir.layout import LinearLayout
 from aotc.ir.rewrite import Builder
 from aotc.ir.types import FP16, FP32, FP64, I1, I32, I64, U64, PointerType, TileType, Type
+from aotc.schedule.layouts import dot_operand, mma_v2, replicated
 
 EXTENT = 128
 REPEATS = 4
@@ -37,6 +38,7 @@ SWAPPED = LinearLayout(
     (EXTENT,),
 )
 PAIRS = ROW.join()
+_DOT_SHAPES = ((2, 16, 32), (2, 32, 8), (2, 16, 8))
 BUFFER = LinearLayout({"offset": [(1 << bit,) for bit in range(7)]}, (EXTENT,))
 
 
@@ -159,9 +161,35 @@ def _shared(s: Sampler) -> gpu.SharedAlloc:
     return s.add(gpu.SharedAlloc(FP32, (EXTENT,), BUFFER, alignment_bytes=128, offset_bytes=256))
 
 
+def _slots(s: Sampler) -> Value:
+    return s.add(gpu.SharedAlloc(FP32, (EXTENT,), BUFFER, num_slots=3)).out
+
+
 def _broadcast(s: Sampler) -> None:
     layout = None if s.layout is None else _repeated(s.layout)
     s.add(tile.Broadcast(s.column, (EXTENT, REPEATS), layout))
+
+
+def _dot(s: Sampler) -> None:
+    """Multiply constants, so that the operands have layouts only where the arguments have."""
+    a, b, acc = (s.add(arith.Constant(0.5, TileType(FP32, shape))).out for shape in _DOT_SHAPES)
+    s.add(tile.Dot(a, b, acc))
+    s.add(tile.Dot(a, b, acc, "tf32x3", max_num_imprecise_acc=32))
+
+
+def _gpu_dot(s: Sampler) -> None:
+    """Multiply constants by tensor cores, and by threads that each hold all there is."""
+    shapes, warps = ((16, 16), (16, 8), (16, 8)), (1, 4)
+    fragments = [dot_operand(operand, shapes[operand], warps, 16) for operand in (0, 1)]
+    fragments.append(mma_v2(shapes[2], warps))
+    kinds = ((FP16, FP16, FP32), fragments), ((FP32,) * 3, [replicated(x, 4) for x in shapes])
+    for elements, layouts in kinds:
+        a, b, acc = (
+            s.add(arith.Constant(0.5, TileType(element, shape, layout))).out
+            for element, shape, layout in zip(elements, shapes, layouts, strict=True)
+        )
+        tensor_cores = (16, 8, 16) if elements[0] == FP16 else ()
+        s.add(gpu.Dot(a, b, acc, tensor_cores, "ieee", max_num_imprecise_acc=32))
 
 
 SAMPLES: dict[str, Sample] = {
@@ -254,6 +282,15 @@ SAMPLES: dict[str, Sample] = {
         s.add(tile.Store(s.pointer, s.x)),
         s.add(tile.Store(s.tile("ptr"), s.tile("fp32"), s.tile("i1"), cache=".cs")),
     ],
+    "tile.atomic_rmw": lambda s: [
+        s.add(tile.AtomicRmw(s.tile("ptr"), s.tile("fp32"), "max", s.tile("i1"), "relaxed", "sys")),
+        s.add(tile.AtomicRmw(s.pointer, s.x, "add")),
+    ],
+    "tile.atomic_cas": lambda s: [
+        s.add(tile.AtomicCas(s.tile("ptr"), s.tile("fp32"), s.tile("fp32"), "release", "cta")),
+        s.add(tile.AtomicCas(s.pointer, s.x, s.x)),
+    ],
+    "tile.dot": _dot,
     "tile.reduce": _reduce(tile.Reduce),
     "tile.scan": _scan(tile.Scan),
     "tile.hint": lambda s: s.add(
@@ -266,6 +303,13 @@ SAMPLES: dict[str, Sample] = {
         gpu.Load(s.tile("ptr"), s.tile("i1"), s.tile("fp32"), vector=4, cache=".ca")
     ),
     "gpu.store": lambda s: s.add(gpu.Store(s.tile("ptr"), s.tile("fp32"), s.tile("i1"), vector=2)),
+    "gpu.atomic_rmw": lambda s: s.add(
+        gpu.AtomicRmw(s.tile("ptr"), s.tile("fp32"), "add", s.tile("i1"), "cta", vector=4)
+    ),
+    "gpu.atomic_cas": lambda s: s.add(
+        gpu.AtomicCas(s.tile("ptr"), s.tile("fp32"), s.tile("fp32"), "sys")
+    ),
+    "gpu.fence": lambda s: s.add(gpu.Fence("sys")),
     "gpu.convert": lambda s: s.add(gpu.Convert(s.tile("fp32"), SWAPPED)),
     "gpu.shuffle_convert": lambda s: s.add(
         gpu.ShuffleConvert(s.tile("fp32"), SWAPPED, plan=((1, "xor"), (), None))
@@ -273,6 +317,24 @@ SAMPLES: dict[str, Sample] = {
     "gpu.shared_alloc": _shared,
     "gpu.shared_store": lambda s: s.add(gpu.SharedStore(s.tile("fp32"), _shared(s).out, vector=4)),
     "gpu.shared_load": lambda s: s.add(gpu.SharedLoad(_shared(s).out, ROW, vector=4)),
+    "gpu.shared_slot": lambda s: s.add(gpu.SharedSlot(_slots(s), s.i, ahead=2)),
+    "gpu.next_slot": lambda s: s.add(gpu.NextSlot(s.i, num_slots=3)),
+    "gpu.async_copy": lambda s: [
+        s.add(gpu.AsyncCopy(s.tile("ptr"), _shared(s).out)),
+        s.add(
+            gpu.AsyncCopy(
+                *(s.tile("ptr"), s.add(gpu.SharedSlot(_slots(s), s.i)).out, s.tile("i1"), s.flag),
+                vector=4,
+                cache="ca",
+                eviction="evict_first",
+                prefetch_bytes=128,
+            )
+        ),
+    ],
+    "gpu.async_commit": lambda s: s.add(gpu.AsyncCommit()),
+    "gpu.async_wait": lambda s: s.add(gpu.AsyncWait(pending=1)),
+    "gpu.dot": _gpu_dot,
+    "gpu.extract": lambda s: s.add(gpu.Extract(s.pairs, (0, 1), (EXTENT, 1))),
     "gpu.barrier": lambda s: s.add(gpu.Barrier()),
     "gpu.reduce": _reduce(gpu.Reduce),
     "gpu.scan": _scan(gpu.Scan),

@@ -17,7 +17,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from aotc.ir.types import ScalarType
+from aotc.ir.dialects.tile import InputPrecision
+from aotc.ir.types import FP16, FP32, FP64, I32, ScalarType
+from aotc.verify.numerics import erf
 from tests.support.tensors import Array, rounding_error, wide
 
 EPS = 2.0**-24
@@ -166,3 +168,157 @@ def quantize_int8_rows(x: Array) -> tuple[Expected, Expected]:
         Expected(steps, np.full(steps.shape, 0.5 + 127 * 8 * EPS)),
         Expected(scale, 4 * EPS * scale),
     )
+
+
+# ---- matrix products --------------------------------------------------------------------------
+
+# What one addition of an accumulator may lose: tensor cores truncate, so twice a rounding.
+_ACCUMULATOR_EPS = {FP16: 2.0**-10, FP32: 2.0**-23, FP64: 2.0**-53, I32: 0.0}
+# What one fp32 operand may lose of itself.
+_OPERAND_EPS: dict[InputPrecision, float] = {"tf32": 2.0**-10, "tf32x3": 2.0**-20, "ieee": 0.0}
+
+
+@dataclass(frozen=True)
+class Approximate:
+    """A result before it is rounded to its type: the exact value, and the error it may have."""
+
+    value: Array
+    error: Array
+
+    def __add__(self, other: Array | float) -> Approximate:
+        """Add what is exact, in fp32: one more rounding."""
+        value = self.value + other
+        return Approximate(value, self.error + EPS * np.abs(value))
+
+    def __mul__(self, factor: Array | float) -> Approximate:
+        """Multiply by what is exact, in fp32."""
+        value, size = self.value * factor, np.abs(factor)
+        return Approximate(value, self.error * size + EPS * np.abs(value))
+
+    def rounded(self, scalar: ScalarType) -> Expected:
+        """Return the expectation of the result rounded to `scalar`."""
+        return within(self.value, self.error, scalar)
+
+
+def dot(
+    a: Array,
+    b: Array,
+    scalar: ScalarType,
+    precision: InputPrecision = "tf32",
+    accumulator: ScalarType = FP32,
+) -> Approximate:
+    """`a @ b`, (…, M, K) and (…, K, N), of operands of type `scalar`.
+
+    Products are exact but for what `precision` takes from fp32 operands. A sum of K terms in any
+    order loses a few roundings of what has been added up: their number grows with sqrt(K), since
+    errors are as likely up as down, and with K only where tensor cores truncate, 16 at a time.
+    """
+    x, y = wide(a), wide(b)
+    size = np.abs(x) @ np.abs(y)
+    num_terms = a.shape[-1]
+    error = _ACCUMULATOR_EPS[accumulator] * (4 + np.sqrt(num_terms) + num_terms / 16) * size
+    if scalar == FP32:
+        error += 2.5 * _OPERAND_EPS[precision] * size
+    return Approximate(x @ y, error)
+
+
+def activate(x: Approximate, name: str) -> Approximate:
+    """Return "none", "relu", "silu" or "gelu" of a result; no slope of these exceeds 1.13."""
+    value = x.value
+    functions = {
+        "none": value,
+        "relu": np.maximum(value, 0.0),
+        "silu": value / (1.0 + np.exp(-value)),
+        "gelu": 0.5 * value * (1.0 + erf(value / np.sqrt(2.0))),
+    }
+    own = 0.0 if name in ("none", "relu") else EPS * (16 + 2 * np.abs(value)) * np.abs(value)
+    return Approximate(functions[name], 1.13 * x.error + own)
+
+
+def attention(
+    q: Array, k: Array, v: Array, scale: float, scalar: ScalarType, *, causal: bool
+) -> tuple[Expected, Expected]:
+    """Return the output and the log-sum-exp of (batch, heads, n, d) tensors; fewer kv heads.
+
+    An error of a score is a relative one of its exponential, of which the weights in the type of
+    `v` have half a place in the last more.
+    """
+    group = q.shape[1] // k.shape[1]
+    keys, values = (np.repeat(wide(each), group, axis=1) for each in (k, v))
+    product = dot(q, keys.swapaxes(2, 3), scalar) * scale
+    scores, score_error = product.value, product.error
+    n_queries, n_keys = scores.shape[2:]
+    if causal:
+        seen = np.arange(n_keys) <= np.arange(n_queries)[:, None] + n_keys - n_queries
+        scores = np.where(seen, scores, -np.inf)
+        score_error = np.where(seen, score_error, 0.0)
+    largest = np.max(scores, axis=3, keepdims=True, initial=-1e30)
+    power = np.exp(scores - largest)
+    total = np.sum(power, axis=3, keepdims=True)
+    weights = power / np.where(total > 0, total, 1.0)
+    value = weights @ values
+    magnitude = np.where(np.isfinite(scores), np.abs(scores), 0.0) + np.abs(largest) * (total > 0)
+    relative = 2 * score_error + EPS * (64 + 4 * magnitude + np.sqrt(n_keys))
+    # The denominator sums what is not rounded to the type of `v` yet.
+    worst = np.sum(weights * relative, axis=3, keepdims=True)
+    rounding = 2.0 ** -(scalar.mantissa_bits + 1) if scalar != FP32 else 2.5 * 2.0**-10
+    error = (weights * (relative + worst + rounding)) @ np.abs(values)
+    lse = np.where(total > 0, largest + np.log(np.where(total > 0, total, 1.0)), -np.inf)[..., 0]
+    lse_error = 2 * worst[..., 0] + 8 * EPS * np.abs(np.where(np.isfinite(lse), lse, 0.0))
+    return within(value, error, scalar), Expected(lse, lse_error)
+
+
+def histogram(x: Array, before: Array) -> Expected:
+    """Counts are exact; values without a bin count nowhere."""
+    inside = x[(x >= 0) & (x < len(before))]
+    return exact(before + np.bincount(inside, minlength=len(before)))
+
+
+def atomic_row_sums(x: Array, before: Array) -> Expected:
+    """Sums of a row in any order, in fp32."""
+    values = wide(x)
+    size = np.sum(np.abs(values), axis=1) + np.abs(wide(before))
+    return Expected(np.sum(values, axis=1) + wide(before), 32 * EPS * size)
+
+
+def conv2d(
+    x: Array,
+    w: Array,
+    stride: tuple[int, int],
+    padding: tuple[int, int],
+    dilation: tuple[int, int],
+    scalar: ScalarType,
+) -> Approximate:
+    """`x` is (images, height, width, channels), `w` (kernel height, width, channels, filters)."""
+    windows = im2col(x, w.shape[:2], stride, padding, dilation)
+    flat = dot(windows.reshape(-1, w[..., 0].size), w.reshape(-1, w.shape[3]), scalar)
+    shape = (*windows.shape[:3], w.shape[3])
+    return Approximate(flat.value.reshape(shape), flat.error.reshape(shape))
+
+
+def im2col(
+    x: Array,
+    window: tuple[int, ...],
+    stride: tuple[int, int],
+    padding: tuple[int, int],
+    dilation: tuple[int, int],
+) -> Array:
+    """Return (images, out height, out width, window height, window width, channels) of `x`."""
+    padded = np.pad(x, ((0, 0), (padding[0],) * 2, (padding[1],) * 2, (0, 0)))
+    extents = [
+        (padded.shape[1 + axis] - dilation[axis] * (window[axis] - 1) - 1) // stride[axis] + 1
+        for axis in range(2)
+    ]
+    y, x_at = (
+        np.arange(extents[axis])[:, None] * stride[axis] + np.arange(window[axis]) * dilation[axis]
+        for axis in range(2)
+    )
+    return padded[:, y[:, None, :, None], x_at[None, :, None, :], :]
+
+
+def stencil(x: Array, weights: tuple[float, float, float], scalar: ScalarType) -> Expected:
+    """`x` is (rows, 1 + columns + 1), its halo included: three products and their sum."""
+    values = [wide(x)[:, shift : x.shape[1] - 2 + shift] for shift in range(3)]
+    terms = [weight * value for weight, value in zip(weights, values, strict=True)]
+    size = sum((np.abs(term) for term in terms), start=np.zeros(values[0].shape))
+    return within(sum(terms, start=np.zeros(values[0].shape)), 4 * EPS * size, scalar)

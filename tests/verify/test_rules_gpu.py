@@ -143,3 +143,55 @@ def test_reductions_act_on_whole_tiles() -> None:
     expected = np.maximum.accumulate(X)
     expected[0] = X.max()
     assert (_run(body, X) == expected).all()
+
+
+_COPY = """
+  %buffer = gpu.shared_alloc {{element = fp32, shape = [128], layout = #2, num_slots = 3}} : shared<128xfp32, #2, 3>
+  %n = tile.splat(%a0) {{shape = [128], layout = #0}} : tile<128xi32, #0>
+  %m = arith.compare(%i, %n) {{predicate = "lt"}} : tile<128xi1, #0>
+  %zero = arith.constant {{value = 0, type = i32}} : i32
+  %on = arith.compare(%a1, %zero) {{predicate = "gt"}} : i1
+  %next = gpu.next_slot(%a2) {{num_slots = 3}} : i32
+  %to = gpu.shared_slot(%buffer, %next) {{ahead = 1}} : shared<128xfp32, #2>
+  gpu.async_copy(%xs, %to, %m, %on) {{vector = {vector}}}
+  gpu.async_commit
+{wait}
+  gpu.barrier
+  %at = gpu.shared_slot(%buffer, %a2) {{ahead = 2}} : shared<128xfp32, #2>
+  %v = gpu.shared_load(%at) {{layout = #0, vector = 4}} : tile<128xfp32, #0>
+  gpu.store(%os, %v)
+"""
+
+
+def _copy(vector: int = 4, wait: str = "  gpu.async_wait {pending = 0}") -> str:
+    return _COPY.format(vector=vector, wait=wait)
+
+
+@pytest.mark.parametrize("slot", [0, 1, 2])
+def test_copies_fill_masked_elements_with_zeros(slot: int) -> None:
+    out = _run(_copy(), X, 64, 1, slot)
+    assert (out[:64] == X[:64]).all()
+    assert (out[64:] == 0).all()
+
+
+def test_copies_that_are_off_touch_nothing() -> None:
+    """The pointers lead nowhere, and what the slot held is what it holds."""
+    out = _run(_copy(), X[:1], 128, 0, 0)
+    assert (out != 0).any()
+
+
+def test_copies_are_checked_as_vectors() -> None:
+    with pytest.raises(InterpretError, match="whose masks differ"):
+        _run(_copy(), X, 63, 1, 0)
+    with pytest.raises(InterpretError, match="out of bounds"):
+        _run(_copy(), X[:64], 128, 1, 0)
+
+
+def test_reading_before_the_wait_is_found() -> None:
+    with pytest.raises(InterpretError, match="an asynchronous copy has not landed"):
+        _run(_copy(wait="  gpu.async_wait {pending = 1}"), X, 128, 1, 0)
+
+
+def test_there_is_no_slot_beyond_the_last() -> None:
+    with pytest.raises(InterpretError, match="is of slot 3 of 3"):
+        _run(_copy(), X, 128, 1, 3)

@@ -177,3 +177,64 @@ def test_shared_vectors_that_no_thread_holds_whole(
 def test_vectors_that_are_masked_off_claim_nothing() -> None:
     addresses = np.where(np.arange(32) < 28, _ADDRESS, 7)
     check_vectors(addresses, np.arange(32) < 28, BY_ROW, 4, 4)
+
+
+def test_a_copy_lands_at_the_wait_that_covers_it() -> None:
+    shared = SharedMemory(Poison(0))
+    first, second = (shared.place(name, ROW_MAJOR, 4, at) for name, at in (("a", 0), ("b", 128)))
+    for addresses, value in ((first, TILE), (second, -TILE)):
+        shared.copy(addresses, value, BY_ROW)
+        shared.commit()
+    shared.wait(1)
+    shared.barrier()
+    assert (shared.load(first, TILE.dtype, BY_COLUMN).reshape(TILE.shape) == TILE).all()
+    with pytest.raises(AccessError, match="byte 128, where an asynchronous copy has not landed"):
+        shared.load(second, TILE.dtype, BY_ROW)
+    shared.wait(0)
+    shared.barrier()
+    assert (shared.load(second, TILE.dtype, BY_COLUMN).reshape(TILE.shape) == -TILE).all()
+
+
+def test_a_copy_of_no_group_is_not_waited_for() -> None:
+    shared = SharedMemory(Poison(0))
+    addresses = shared.place("b", ROW_MAJOR, 4, 0)
+    shared.copy(addresses, TILE, BY_ROW)
+    shared.wait(0)
+    with pytest.raises(AccessError, match="has not landed"):
+        shared.store(addresses, TILE, BY_ROW)
+
+
+def test_a_barrier_does_not_make_copies_land() -> None:
+    shared = SharedMemory(Poison(0))
+    addresses = shared.place("b", ROW_MAJOR, 4, 0)
+    shared.copy(addresses, TILE, BY_ROW)
+    shared.commit()
+    shared.barrier()
+    with pytest.raises(AccessError, match="has not landed"):
+        shared.copy(addresses, TILE, BY_ROW)
+
+
+def test_what_another_warp_copied_needs_a_barrier_after_the_wait() -> None:
+    shared = SharedMemory(Poison(0))
+    addresses = shared.place("b", ROW_MAJOR, 4, 0)
+    shared.copy(addresses, TILE, BY_ROW)
+    shared.commit()
+    shared.wait(0)
+    shared.load(addresses, TILE.dtype, BY_ROW)  # each warp its own: no race
+    with pytest.raises(AccessError, match="since the last barrier"):
+        shared.load(addresses, TILE.dtype, BY_COLUMN)
+
+
+def test_copying_over_what_another_warp_reads_needs_a_barrier() -> None:
+    shared = SharedMemory(Poison(0))
+    addresses = shared.place("b", ROW_MAJOR, 4, 0)
+    shared.load(addresses, TILE.dtype, BY_COLUMN)
+    with pytest.raises(AccessError, match="since the last barrier"):
+        shared.copy(addresses, TILE, BY_ROW)
+
+
+def test_slots_follow_each_other() -> None:
+    shared = SharedMemory(Poison(0))
+    first = shared.place("slots", ROW_MAJOR, 4, -1, num_slots=3)
+    other = shared.place("other", ROW_MAJOR, 4, -1)
+    assert other.min() >= first.max() + 4 + 2 * 128

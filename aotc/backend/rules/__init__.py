@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from aotc.backend.rules import (
     arith,
+    async_copy,
+    atomic,
     cast,
     control,
     convert,
+    dot,
     math,
     memory,
     reduce,
@@ -17,9 +20,12 @@ from aotc.backend.rules import (
 
 __all__ = [
     "arith",
+    "async_copy",
+    "atomic",
     "cast",
     "control",
     "convert",
+    "dot",
     "math",
     "memory",
     "reduce",

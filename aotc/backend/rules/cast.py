@@ -199,7 +199,7 @@ def _widen_fp8(ctx: Lowering, values: Sequence[str], source: ScalarType) -> list
         return [fp8_to_half(emit, value, source) for value in values]
 
     def pair(low: str, high: str) -> tuple[str, str]:
-        bytes_ = emit.value(f"insertelement <2 x i8> poison, i8 {low}, i32 0")
+        bytes_ = emit.value(f"insertelement <2 x i8> zeroinitializer, i8 {low}, i32 0")
         bytes_ = emit.value(f"insertelement <2 x i8> {bytes_}, i8 {high}, i32 1")
         packed = emit.value(f"bitcast <2 x i8> {bytes_} to i16")
         return _elements(emit, nvvm.unpack_fp8(emit, packed, _FP8_NAMES[source.name]), "<2 x half>")

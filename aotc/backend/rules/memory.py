@@ -25,14 +25,16 @@ _EVICTION = ("", "evict_normal", "evict_first", "evict_last")
 _LOAD_CACHE = ("", "ca", "cg", "cv", "cs")
 _STORE_CACHE = ("", "wb", "cg", "cs", "wt")
 
+Access = gpu.Load | gpu.Store | gpu.AtomicRmw
+
 
 @lowers(gpu.Load)
 def lower_load(ctx: Lowering, op: gpu.Load) -> Results:
     """Lower a load from global memory."""
-    element, layout = _place(ctx, op, op.pointer)
+    element, layout = access_place(ctx, op, op.pointer)
     access = _access(ctx, op, element, _LOAD_CACHE, op.volatile)
     access = replace(access, prefetch_bytes=op.prefetch_bytes)
-    masks, others = _masks(ctx, op), _others(ctx, op, element)
+    masks, others = access_masks(ctx, op), _others(ctx, op, element)
     addresses = ctx.raw(op.pointer)
     loaded: dict[int, str] = {}
     holders = [0] if layout is None else first_holders(layout)
@@ -49,7 +51,7 @@ def lower_load(ctx: Lowering, op: gpu.Load) -> Results:
         initial = pack(ctx.emit, [others[r] for r in group], element) if predicate else []
         words = nvvm.load(
             ctx.emit,
-            _address(ctx, addresses[head]),
+            global_address(ctx, addresses[head]),
             replace(access, predicate=predicate),
             initial,
         )
@@ -60,9 +62,9 @@ def lower_load(ctx: Lowering, op: gpu.Load) -> Results:
 @lowers(gpu.Store)
 def lower_store(ctx: Lowering, op: gpu.Store) -> Results:
     """Lower a store to global memory."""
-    element, layout = _place(ctx, op, op.pointer)
+    element, layout = access_place(ctx, op, op.pointer)
     access = _access(ctx, op, element, _STORE_CACHE, volatile=False)
-    masks, addresses, values = _masks(ctx, op), ctx.raw(op.pointer), ctx.registers(op.value)
+    masks, addresses, values = access_masks(ctx, op), ctx.raw(op.pointer), ctx.registers(op.value)
     mine = is_first_holder(ctx, layout)
     holders = [0] if layout is None else first_holders(layout)
     for head in range(0, len(holders), op.vector):
@@ -71,15 +73,15 @@ def lower_store(ctx: Lowering, op: gpu.Store) -> Results:
         words = pack(ctx.emit, values[head : head + op.vector], element)
         nvvm.store(
             ctx.emit,
-            _address(ctx, addresses[head]),
+            global_address(ctx, addresses[head]),
             replace(access, predicate=both(ctx, masks[head], mine)),
             words,
         )
     return []
 
 
-def _place(
-    ctx: Lowering, op: gpu.Load | gpu.Store, pointer: Value
+def access_place(
+    ctx: Lowering, op: Access, pointer: Value
 ) -> tuple[ScalarType, LinearLayout | None]:
     """Return what is accessed and how it is spread; no layout for a scalar access."""
     pointee = element_of(pointer.type)
@@ -93,7 +95,7 @@ def _place(
     return pointee.pointee, layout
 
 
-def _address(ctx: Lowering, pointer: Component) -> nvvm.Address:
+def global_address(ctx: Lowering, pointer: Component) -> nvvm.Address:
     """Return the address of an access; an offset too large for an immediate joins the base."""
     base, offset = ctx.ints.split(pointer)
     if not -_MAX_IMMEDIATE <= offset < _MAX_IMMEDIATE:
@@ -101,7 +103,7 @@ def _address(ctx: Lowering, pointer: Component) -> nvvm.Address:
     return nvvm.Address("global", base, offset)
 
 
-def _masks(ctx: Lowering, op: gpu.Load | gpu.Store) -> list[str]:
+def access_masks(ctx: Lowering, op: Access) -> list[str]:
     """Return the mask of each register, "true" where there is none."""
     if op.mask is None:
         return ["true"] * num_registers(op.pointer.type)
@@ -133,7 +135,15 @@ def _access(
     modifiers, policy = cache, ""
     if volatile:
         modifiers = ""
-    elif op.eviction in ("evict_first", "evict_last"):
-        policy = nvvm.create_policy(ctx.emit, op.eviction)
-        modifiers = cache or f".L1::{op.eviction}"
+    else:
+        policy = l2_policy(ctx, op.eviction)
+        if policy:
+            modifiers = cache or f".L1::{op.eviction}"
     return nvvm.Access(bits, count, modifiers=modifiers, policy=policy, volatile=volatile)
+
+
+def l2_policy(ctx: Lowering, eviction: str) -> str:
+    """Return the operand of the L2 cache policy for an eviction priority, or "" for the default."""
+    if eviction in ("evict_first", "evict_last"):
+        return nvvm.create_policy(ctx.emit, eviction)
+    return ""

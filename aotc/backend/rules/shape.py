@@ -11,7 +11,8 @@ from aotc.backend import nvvm
 from aotc.backend.integers import Component
 from aotc.backend.lower import Lowering, Results, layout_of, lowers, num_registers
 from aotc.backend.thread_map import rename, thread_columns, thread_offsets
-from aotc.ir.dialects import tile
+from aotc.ir.dialects import gpu, tile
+from aotc.ir.sub_tile import part_registers
 
 _HALVES = 2
 
@@ -42,6 +43,12 @@ def lower_splat(ctx: Lowering, op: tile.Splat) -> Results:
     return [ctx.raw(op.value) * num_registers(op.out.type)]
 
 
+@lowers(tile.Hint)
+def lower_hint(ctx: Lowering, op: tile.Hint) -> Results:
+    """Lower a promise to nothing: the schedule asked for it until its last pass."""
+    return [ctx.raw(op.value)]
+
+
 @lowers(tile.Broadcast)
 def lower_broadcast(ctx: Lowering, op: tile.Broadcast) -> Results:
     """Lower a broadcast."""
@@ -64,6 +71,14 @@ def lower_trans(ctx: Lowering, op: tile.Trans) -> Results:
     back = [op.order.index(axis) for axis in range(len(op.order))]
     held, wanted = layout_of(op.value.type), layout_of(op.out.type).transpose(back)
     return [rename(op, ctx.raw(op.value), held.transpose(range(len(back))), wanted)]
+
+
+@lowers(gpu.Extract)
+def lower_extract(ctx: Lowering, op: gpu.Extract) -> Results:
+    """Lower a part of a tile: some of the registers."""
+    held, part = layout_of(op.value.type), layout_of(op.out.type)
+    registers = ctx.raw(op.value)
+    return [tuple(registers[register] for register in part_registers(held, part, op.start))]
 
 
 @lowers(tile.Join)

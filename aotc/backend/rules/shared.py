@@ -7,15 +7,24 @@ buffer's, inverted, at which offset that element lies.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from aotc.backend import nvvm
 from aotc.backend.integers import Affine, Component
 from aotc.backend.lower import SHARED, Lowering, Results, layout_of, lowers
-from aotc.backend.thread_map import first_holders, is_first_holder, thread_columns
+from aotc.backend.thread_map import (
+    first_holders,
+    is_first_holder,
+    redundant_threads,
+    thread_columns,
+)
 from aotc.backend.words import pack, unpack, word_shape
 from aotc.ir import gf2
 from aotc.ir.core import Op, Value
 from aotc.ir.dialects import gpu, tile
 from aotc.ir.layout import LinearLayout, log2_exact
+from aotc.ir.matrix_access import MatrixMode, check_runs, matrix_view, word_registers
+from aotc.ir.sub_tile import within
 
 
 @lowers(gpu.SharedAlloc)
@@ -41,9 +50,14 @@ def lower_store(ctx: Lowering, op: gpu.SharedStore) -> Results:
     layout = layout_of(op.value.type)
     kind = tile.tile_type(op, op.value)
     values = ctx.registers(op.value)
+    if op.matrix:
+        for address, words in _matrices(ctx, op, layout, op.matrix):
+            packed = [pack(ctx.emit, [values[r] for r in word], kind.element)[0] for word in words]
+            nvvm.store_matrix(ctx.emit, address, op.matrix, packed)
+        return []
     bits, count = word_shape(kind.element, op.vector)
     access = nvvm.Access(bits, count, predicate=is_first_holder(ctx, layout))
-    for address, registers in _vectors(ctx, op, op.buffer, layout, op.vector):
+    for address, registers in shared_vectors(ctx, op, op.buffer, layout, op.vector):
         words = pack(ctx.emit, [values[register] for register in registers], kind.element)
         nvvm.store(ctx.emit, address, access, words)
     return []
@@ -53,29 +67,67 @@ def lower_store(ctx: Lowering, op: gpu.SharedStore) -> Results:
 def lower_load(ctx: Lowering, op: gpu.SharedLoad) -> Results:
     """Lower a load from shared memory."""
     kind = tile.tile_type(op, op.out)
-    access = nvvm.Access(*word_shape(kind.element, op.vector))
+    layout = within(op.layout, gpu.shared_type(op, op.buffer).shape)
     loaded: dict[int, Component] = {}
-    for address, registers in _vectors(ctx, op, op.buffer, op.layout, op.vector):
+    if op.matrix:
+        for address, words in _matrices(ctx, op, layout, op.matrix, op.start):
+            packed = nvvm.load_matrix(ctx.emit, address, op.matrix, len(words))
+            for registers, word in zip(words, packed, strict=True):
+                values = unpack(ctx.emit, [word], kind.element, len(registers))
+                loaded.update(zip(registers, values, strict=True))
+        return [tuple(loaded[register] for register in range(len(loaded)))]
+    access = nvvm.Access(*word_shape(kind.element, op.vector))
+    for address, registers in shared_vectors(ctx, op, op.buffer, layout, op.vector, op.start):
         words = nvvm.load(ctx.emit, address, access, ())
         values = unpack(ctx.emit, words, kind.element, op.vector)
         loaded.update(zip(registers, values, strict=True))
-    return [tuple(loaded[register] for register in first_holders(op.layout))]
+    return [tuple(loaded[register] for register in first_holders(layout))]
 
 
-def _vectors(
-    ctx: Lowering, op: Op, buffer: Value, layout: LinearLayout, vector: int
+def _matrices(
+    ctx: Lowering,
+    op: gpu.SharedStore | gpu.SharedLoad,
+    layout: LinearLayout,
+    mode: MatrixMode,
+    start: Sequence[int] = (),
+) -> list[tuple[nvvm.Address, list[tuple[int, ...]]]]:
+    """Return the matrix accesses that move a tile: addresses of rows, and registers by word."""
+    shared = gpu.shared_type(op, op.buffer)
+    view = matrix_view(layout, shared.element.bits, mode)
+    if view is None:
+        op.error(f"{layout} has no matrices for {mode}")
+    check_runs(view, shared.layout, op.vector)
+    if isinstance(op, gpu.SharedStore) and redundant_threads(ctx, layout):
+        op.error("stores matrices of which threads hold copies")
+    return [
+        (address, word_registers(layout, shared.element.bits, registers[0]))
+        for address, registers in shared_vectors(ctx, op, op.buffer, view, op.vector, start)
+    ]
+
+
+def shared_vectors(
+    ctx: Lowering,
+    op: Op,
+    buffer: Value,
+    layout: LinearLayout,
+    vector: int,
+    start: Sequence[int] = (),
 ) -> list[tuple[nvvm.Address, list[int]]]:
     """Return the accesses that move a tile: where each goes, and its registers in memory order.
 
-    Registers that hold copies of lower ones are left out.
+    `layout` has the buffer's shape, also of a part of it, which begins at `start`. Registers that
+    hold copies of lower ones are left out.
     """
     shared = gpu.shared_type(op, buffer)
     vector_bits = log2_exact(vector)
     shift = log2_exact(shared.element.size_bytes)
     places = layout.invert_and_compose(shared.layout)
     threads = [column << shift for column in thread_columns(places)]
-    offsets = gf2.span_table(places.columns("register"))
-    if any(column & ((vector << shift) - 1) for column in threads):
+    origin = 0
+    if start:
+        origin = gf2.Span(shared.layout.columns("offset")).solve(shared.layout.pack(start)) or 0
+    offsets = gf2.span_table(places.columns("register"), origin)
+    if any(place & ((vector << shift) - 1) for place in (*threads, origin << shift)):
         op.error(f"threads start vectors of {vector} elements between their boundaries")
     groups: dict[int, dict[int, int]] = {}
     for register, holder in enumerate(first_holders(layout)):
@@ -83,23 +135,25 @@ def _vectors(
             offset = offsets[register]
             groups.setdefault(offset >> vector_bits, {})[offset & (vector - 1)] = register
     base = ctx.ints.linear(ctx.thread, threads)
-    _, start = ctx.ints.split(ctx.raw(buffer)[0])
+    slot, first = ctx.ints.split(ctx.raw(buffer)[0])
     accesses: list[tuple[nvvm.Address, list[int]]] = []
     for group, members in groups.items():
         if len(members) != vector:
             op.error(f"a thread holds {len(members)} of a vector of {vector} elements")
         place = ctx.ints.xor_constant(base, group << vector_bits + shift)
-        address = _address(ctx, place, start)
+        address = _address(ctx, place, slot, first)
         accesses.append((address, [members[index] for index in range(vector)]))
     return accesses
 
 
-def _address(ctx: Lowering, place: Component, start: int) -> nvvm.Address:
-    """Return the address `place` bytes into the buffer that starts at `start`."""
+def _address(ctx: Lowering, place: Component, slot: str, start: int) -> nvvm.Address:
+    """Return the address `place` bytes into the buffer that starts at `slot` plus `start`."""
     ctx.uses_shared = True
     base, offset = ctx.ints.split(place)
     array = f"ptrtoint (ptr addrspace(3) {SHARED} to i32)"
     if base:
         # The array is aligned to 1024 bytes at most, so this is a sum, not an or.
         array = ctx.emit.thread_value(f"add i32 {base}, {array}")
+    if slot:
+        array = ctx.emit.value(f"add i32 {slot}, {array}")
     return nvvm.Address("shared", array, start + offset)

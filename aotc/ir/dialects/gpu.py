@@ -10,11 +10,26 @@ Invariant: no op here moves data between threads except those that say so by nam
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from aotc.ir.core import Block, Op, Value, attribute, block, operand, operands, result, results
-from aotc.ir.dialects.tile import check_access, check_combine, reduced, tile_type
+from aotc.ir.dialects.tile import (
+    AtomicKind,
+    AtomicScope,
+    InputPrecision,
+    check_access,
+    check_atomic,
+    check_combine,
+    check_dot,
+    check_scope,
+    reduced,
+    tile_type,
+)
+from aotc.ir.fragments import fragments
 from aotc.ir.layout import LinearLayout
-from aotc.ir.types import U64, PointerType, ScalarType, SharedType, TileType, Type
+from aotc.ir.matrix_access import MatrixMode
+from aotc.ir.sub_tile import sub_tile
+from aotc.ir.types import I1, I32, U64, PointerType, ScalarType, SharedType, TileType, Type
 
 # ---- global memory ----------------------------------------------------------------------------
 
@@ -56,6 +71,60 @@ class Store(Op, opcode="gpu.store", effect="write"):
 
     def infer(self) -> Sequence[Type]:
         check_access(self, self.pointer, self.mask, self.value)
+        return ()
+
+
+# ---- atomics ----------------------------------------------------------------------------------
+
+
+class AtomicRmw(Op, opcode="gpu.atomic_rmw", effect="readwrite"):
+    """`tile.atomic_rmw` without an order to other accesses, `vector` elements an access.
+
+    Registers go together under the terms of `gpu.load`, each still updated by itself. Of the
+    threads that hold the same element the first makes the update, and it alone has the result;
+    what the others have is anything.
+    """
+
+    pointer: Value = operand()
+    value: Value = operand()
+    kind: AtomicKind = attribute()
+    mask: Value | None = operand(default=None)
+    scope: AtomicScope = attribute(default="gpu")
+    vector: int = attribute(default=1)
+    out: Value = result()
+
+    def infer(self) -> Sequence[Type]:
+        content = check_access(self, self.pointer, self.mask, self.value)
+        check_atomic(self, self.kind, content, self.scope)
+        return (tile_type(self, self.value),)
+
+
+class AtomicCas(Op, opcode="gpu.atomic_cas", effect="readwrite"):
+    """`tile.atomic_cas` under the terms of `gpu.atomic_rmw`, one element an access."""
+
+    pointer: Value = operand()
+    compare: Value = operand()
+    value: Value = operand()
+    scope: AtomicScope = attribute(default="gpu")
+    out: Value = result()
+
+    def infer(self) -> Sequence[Type]:
+        content = check_access(self, self.pointer, None, self.value)
+        check_atomic(self, "cas", content, self.scope)
+        self.expect(self.compare.type == content, f"compares {self.compare.type} with {content}")
+        return (tile_type(self, self.value),)
+
+
+class Fence(Op, opcode="gpu.fence", effect="readwrite"):
+    """Order the accesses to memory of each thread, as the threads of `scope` see them.
+
+    What it wrote, read, and saw written by others before comes before all that it does after.
+    """
+
+    scope: AtomicScope = attribute(default="gpu")
+
+    def infer(self) -> Sequence[Type]:
+        check_scope(self, self.scope)
         return ()
 
 
@@ -104,23 +173,28 @@ class ShuffleConvert(Op, opcode="gpu.shuffle_convert", pure=True):
 
 
 class SharedAlloc(Op, opcode="gpu.shared_alloc", effect="write"):
-    """A buffer in shared memory, at `offset_bytes` once `allocate_shared` has placed it."""
+    """A buffer in shared memory, at `offset_bytes` once `allocate_shared` has placed it.
+
+    One of several slots is accessed through `gpu.shared_slot` only.
+    """
 
     element: ScalarType = attribute()
     shape: tuple[int, ...] = attribute()
     layout: LinearLayout = attribute()
     alignment_bytes: int = attribute(default=16)
     offset_bytes: int = attribute(default=-1)
+    num_slots: int = attribute(default=1)
     out: Value = result()
 
     def infer(self) -> Sequence[Type]:
-        return (SharedType(self.element, self.shape, self.layout),)
+        self.expect(self.num_slots > 0, f"{self.num_slots} slots")
+        return (SharedType(self.element, self.shape, self.layout, self.num_slots),)
 
 
 def shared_type(op: Op, value: Value) -> SharedType:
-    """Return the value's type, which must be a shared-memory buffer."""
-    if not isinstance(value.type, SharedType):
-        op.error(f"expected a shared buffer, got {value.type}")
+    """Return the value's type, which must be a shared-memory buffer of one slot."""
+    if not isinstance(value.type, SharedType) or value.type.num_slots != 1:
+        op.error(f"expected a shared buffer of one slot, got {value.type}")
     return value.type
 
 
@@ -128,12 +202,14 @@ class SharedStore(Op, opcode="gpu.shared_store", effect="write"):
     """Write a tile to shared memory, `vector` elements an access; no barrier is implied.
 
     The elements of an aligned run of `vector` offsets are one access; a thread holds all of them,
-    in any of its registers. Threads that hold the same element write it once.
+    in any of its registers. Threads that hold the same element write it once. With `matrix`, the
+    lanes of a warp exchange elements on the way, and the terms are those of `ir.matrix_access`.
     """
 
     value: Value = operand()
     buffer: Value = operand()
     vector: int = attribute(default=1)
+    matrix: MatrixMode = attribute(default="")
 
     def infer(self) -> Sequence[Type]:
         source, buffer = tile_type(self, self.value), shared_type(self, self.buffer)
@@ -143,19 +219,56 @@ class SharedStore(Op, opcode="gpu.shared_store", effect="write"):
 
 
 class SharedLoad(Op, opcode="gpu.shared_load", effect="read"):
-    """Read a tile from shared memory under the terms of `gpu.shared_store`."""
+    """Read a tile from shared memory under the terms of `gpu.shared_store`.
+
+    With a `start`, it is the part of the buffer's tile that begins there, of the layout's shape.
+    """
 
     buffer: Value = operand()
     layout: LinearLayout = attribute()
     vector: int = attribute(default=1)
+    matrix: MatrixMode = attribute(default="")
     element: ScalarType | PointerType | None = attribute(default=None)
+    start: tuple[int, ...] = attribute(default=())
     out: Value = result()
 
     def infer(self) -> Sequence[Type]:
         buffer = shared_type(self, self.buffer)
-        if self.layout.shape != buffer.shape:
+        shape = self.layout.shape
+        if self.start:
+            check_part(self, buffer.shape, shape, self.start)
+        elif shape != buffer.shape:
             self.error(f"{self.layout} is not of {buffer.shape}")
-        return (TileType(self.element or buffer.element, buffer.shape, self.layout),)
+        return (TileType(self.element or buffer.element, shape, self.layout),)
+
+
+def check_part(
+    op: Op, whole: tuple[int, ...], part: tuple[int, ...], start: tuple[int, ...]
+) -> None:
+    """Check that the part of shape `part` that begins at `start` lies in a tile, aligned to it."""
+    op.expect(len(whole) == len(part) == len(start), f"{part} at {start} is no part of {whole}")
+    for extent, size, first in zip(whole, part, start, strict=True):
+        fits = size <= extent and first % size == 0 and first + size <= extent
+        op.expect(fits, f"{part} at {start} is no part of {whole}")
+
+
+class Extract(Op, opcode="gpu.extract", pure=True):
+    """The part of a tile that begins at `start`, of which every thread holds its share already."""
+
+    value: Value = operand()
+    start: tuple[int, ...] = attribute()
+    shape: tuple[int, ...] = attribute()
+    out: Value = result()
+
+    def infer(self) -> Sequence[Type]:
+        source = tile_type(self, self.value)
+        check_part(self, source.shape, self.shape, self.start)
+        if source.layout is None:
+            return (replace(source, shape=self.shape),)
+        layout = sub_tile(source.layout, self.shape)
+        if layout is None:
+            self.error(f"threads hold different shares of parts of {self.shape}")
+        return (replace(source, shape=self.shape, layout=layout),)
 
 
 def memory_element(kind: TileType) -> ScalarType:
@@ -165,6 +278,118 @@ def memory_element(kind: TileType) -> ScalarType:
 
 class Barrier(Op, opcode="gpu.barrier", effect="readwrite"):
     """Wait for all threads of the block; accesses to shared and global memory do not cross it."""
+
+
+# ---- matrix products --------------------------------------------------------------------------
+
+
+class Dot(Op, opcode="gpu.dot", pure=True):
+    """`tile.dot` on operands that are where the multiplication wants them.
+
+    With the `shape` (m, n, k) of an `mma.sync`, layouts are fragments of it as `ir.fragments`
+    says. Without one, each thread multiplies and adds what its registers hold: of A all of K for
+    the rows, of B all of K for the columns of its part of the accumulator.
+    """
+
+    a: Value = operand()
+    b: Value = operand()
+    acc: Value = operand()
+    shape: tuple[int, ...] = attribute(default=())
+    input_precision: InputPrecision = attribute(default="tf32")
+    max_num_imprecise_acc: int = attribute(default=0)
+    out: Value = result()
+
+    def infer(self) -> Sequence[Type]:
+        out = check_dot(self, self.a, self.b, self.acc, self.input_precision)
+        self.expect(self.input_precision != "tf32x3", "tf32x3 is three products")
+        a, b = tile_type(self, self.a), tile_type(self, self.b)
+        if self.shape and a.layout is not None and b.layout is not None and out.layout is not None:
+            self.expect(len(self.shape) == 3, f"{self.shape} is not (m, n, k)")
+            fragments(self.shape, a.layout, b.layout, out.layout, a.element.bits)
+        return (out,)
+
+
+# ---- buffers that a loop fills ahead of their use ----------------------------------------------
+
+
+class SharedSlot(Op, opcode="gpu.shared_slot", pure=True):
+    """Slot `(index + ahead) % num_slots` of a buffer; `index` is a slot's number."""
+
+    buffer: Value = operand()
+    index: Value = operand()
+    ahead: int = attribute(default=0)
+    out: Value = result()
+
+    def infer(self) -> Sequence[Type]:
+        if not isinstance(self.buffer.type, SharedType):
+            self.error(f"expected a shared buffer, got {self.buffer.type}")
+        self.expect(self.index.type == I32, f"the index is {self.index.type}, not i32")
+        slots = self.buffer.type.num_slots
+        self.expect(0 <= self.ahead < slots, f"{self.ahead} ahead in {slots} slots")
+        return (replace(self.buffer.type, num_slots=1),)
+
+
+class NextSlot(Op, opcode="gpu.next_slot", pure=True):
+    """The number of the slot after slot `index`: `(index + 1) % num_slots`."""
+
+    index: Value = operand()
+    num_slots: int = attribute()
+    out: Value = result()
+
+    def infer(self) -> Sequence[Type]:
+        self.expect(self.index.type == I32, f"the index is {self.index.type}, not i32")
+        self.expect(self.num_slots > 0, f"{self.num_slots} slots")
+        return (I32,)
+
+
+class AsyncCopy(Op, opcode="gpu.async_copy", effect="readwrite"):
+    """Start to copy a tile from global to shared memory, `vector` elements an access.
+
+    Registers `k*vector … k*vector+vector-1` of the pointers are consecutive in both memories,
+    aligned to the access of 4, 8 or 16 bytes, and share one mask value. Elements that are masked
+    off become zero. Unless `enabled`, nothing is copied at all. The copy has landed, for the
+    thread that started it, after an `async_wait` that covers its group; until then nobody
+    touches these bytes.
+    """
+
+    pointer: Value = operand()
+    buffer: Value = operand()
+    mask: Value | None = operand(default=None)
+    enabled: Value | None = operand(default=None)
+    vector: int = attribute(default=1)
+    cache: str = attribute(default="")
+    eviction: str = attribute(default="")
+    prefetch_bytes: int = attribute(default=0)
+
+    def infer(self) -> Sequence[Type]:
+        content, buffer = check_access(self, self.pointer, self.mask, None), self.buffer.type
+        shared_type(self, self.buffer)
+        if not isinstance(content, TileType) or not isinstance(buffer, SharedType):
+            self.error(f"copies {content} to {buffer}")
+        if (content.shape, content.element) != (buffer.shape, buffer.element):
+            self.error(f"{content} does not fit {buffer}")
+        if self.enabled is not None and self.enabled.type != I1:
+            self.error(f"enabled is {self.enabled.type}, not i1")
+        size_bytes = self.vector * buffer.element.size_bytes
+        self.expect(size_bytes in (4, 8, 16), f"copies {size_bytes} bytes at a time")
+        return ()
+
+
+class AsyncCommit(Op, opcode="gpu.async_commit", effect="write"):
+    """Make a group of the copies that each thread started since the last one, also of none."""
+
+
+class AsyncWait(Op, opcode="gpu.async_wait", effect="readwrite"):
+    """Let each thread wait until at most its newest `pending` groups have not landed.
+
+    A barrier makes what landed visible to the other threads.
+    """
+
+    pending: int = attribute()
+
+    def infer(self) -> Sequence[Type]:
+        self.expect(self.pending >= 0, f"{self.pending} pending groups")
+        return ()
 
 
 # ---- reductions inside a warp -----------------------------------------------------------------

@@ -13,10 +13,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
+from typing import Literal, get_args
 
 from aotc.ir.core import Block, Op, Value, attribute, block, operand, operands, result, results
 from aotc.ir.layout import LinearLayout
-from aotc.ir.types import I1, I32, PointerType, ScalarType, TileType, Type, element_of
+from aotc.ir.types import (
+    BF16,
+    FP8E4NV,
+    FP8E5,
+    FP16,
+    FP32,
+    FP64,
+    I1,
+    I8,
+    I32,
+    U8,
+    ElementType,
+    PointerType,
+    ScalarType,
+    TileType,
+    Type,
+    element_of,
+)
 
 Axis = int
 
@@ -244,6 +262,150 @@ class Store(Op, opcode="tile.store", effect="write"):
     def infer(self) -> Sequence[Type]:
         check_access(self, self.pointer, self.mask, self.value)
         return ()
+
+
+# ---- atomics ----------------------------------------------------------------------------------
+
+AtomicKind = Literal["add", "max", "min", "and", "or", "xor", "xchg"]
+AtomicSem = Literal["relaxed", "acquire", "release", "acq_rel"]
+AtomicScope = Literal["cta", "gpu", "sys"]
+
+
+def supports_atomic(kind: AtomicKind | Literal["cas"], element: ScalarType) -> bool:
+    """Return whether memory of `element` can be changed atomically in this way.
+
+    Adding is for integers of 32 and 64 bits and every float of 16 bits or more; minimum, maximum
+    and exchange for all of 32 and 64 bits; logic for such integers only; compare-and-swap, which
+    looks at bits, for all of 16 bits or more.
+    """
+    if element.bits == 16:
+        return kind == "cas" or (kind == "add" and element.is_float)
+    return element.bits in (32, 64) and (element.is_int or kind not in ("and", "or", "xor"))
+
+
+def check_atomic(op: Op, kind: AtomicKind | Literal["cas"], content: Type, scope: str) -> None:
+    """Check that `content` in memory can be changed atomically for the threads of `scope`."""
+    element = element_of(content)
+    known = kind in (*get_args(AtomicKind), "cas")
+    fits = known and isinstance(element, ScalarType) and supports_atomic(kind, element)
+    op.expect(fits, f"there is no atomic {kind} of {element}")
+    check_scope(op, scope)
+
+
+def check_scope(op: Op, scope: str) -> None:
+    """Check the set of threads that an order of memory holds for."""
+    op.expect(scope in get_args(AtomicScope), f"unknown scope {scope!r}")
+
+
+def check_sem(op: Op, sem: str) -> None:
+    """Check the order of an atomic to other accesses."""
+    op.expect(sem in get_args(AtomicSem), f"unknown memory order {sem!r}")
+
+
+class AtomicRmw(Op, opcode="tile.atomic_rmw", effect="readwrite"):
+    """Combine each value with what its pointer points at, in one step; return what was there.
+
+    Elements that share an address are combined one after the other, in any order. Floats are
+    compared by sign and magnitude of their bits, so -0 is less than 0 and a NaN is beyond the
+    infinity of its sign. Where the mask is false, memory is left alone and the result is anything.
+    """
+
+    pointer: Value = operand()
+    value: Value = operand()
+    kind: AtomicKind = attribute()
+    mask: Value | None = operand(default=None)
+    sem: AtomicSem = attribute(default="acq_rel")
+    scope: AtomicScope = attribute(default="gpu")
+    out: Value = result()
+
+    def infer(self) -> Sequence[Type]:
+        content = check_access(self, self.pointer, self.mask, self.value)
+        check_atomic(self, self.kind, content, self.scope)
+        check_sem(self, self.sem)
+        return (content,)
+
+
+class AtomicCas(Op, opcode="tile.atomic_cas", effect="readwrite"):
+    """Replace what each pointer points at by the value where it equals `compare`, bit for bit.
+
+    The result is what was there, replaced or not.
+    """
+
+    pointer: Value = operand()
+    compare: Value = operand()
+    value: Value = operand()
+    sem: AtomicSem = attribute(default="acq_rel")
+    scope: AtomicScope = attribute(default="gpu")
+    out: Value = result()
+
+    def infer(self) -> Sequence[Type]:
+        content = check_access(self, self.pointer, None, self.value)
+        check_atomic(self, "cas", content, self.scope)
+        check_sem(self, self.sem)
+        self.expect(self.compare.type == content, f"compares {self.compare.type} with {content}")
+        return (content,)
+
+
+# ---- matrix products --------------------------------------------------------------------------
+
+InputPrecision = Literal["tf32", "tf32x3", "ieee"]
+
+_FP8 = (FP8E4NV, FP8E5)
+_DOT_RESULTS: dict[ElementType, tuple[ScalarType, ...]] = {
+    I8: (I32,),
+    U8: (I32,),
+    FP8E4NV: (FP32, FP16),
+    FP8E5: (FP32, FP16),
+    FP16: (FP32, FP16),
+    BF16: (FP32,),
+    FP32: (FP32,),
+    FP64: (FP64,),
+}
+
+
+def dot_results(a: ElementType, b: ElementType) -> tuple[ScalarType, ...]:
+    """Return the types in which products of `a` and `b` can be summed, the usual one first.
+
+    Operands have one type, except that both kinds of fp8 go together.
+    """
+    return _DOT_RESULTS.get(a, ()) if a == b or (a in _FP8 and b in _FP8) else ()
+
+
+def check_dot(op: Op, a: Value, b: Value, acc: Value, input_precision: str) -> TileType:
+    """Check the operands of a matrix product; return the type of its result."""
+    left, right, out = (tile_type(op, value) for value in (a, b, acc))
+    op.expect(len(left.shape) in (2, 3), f"operands of {len(left.shape)} axes")
+    fits = left.shape[-1:] == right.shape[-2:-1] and left.shape[:-2] == right.shape[:-2]
+    fits &= out.shape == (*left.shape[:-1], right.shape[-1])
+    op.expect(fits, f"{left.shape} x {right.shape} + {out.shape} do not fit")
+    known = out.element in dot_results(left.element, right.element)
+    op.expect(known, f"no product of {left.element} and {right.element} in {out.element}")
+    known = input_precision in get_args(InputPrecision)
+    op.expect(known, f"unknown input precision {input_precision!r}")
+    return out
+
+
+class Dot(Op, opcode="tile.dot", pure=True):
+    """The matrix product of `a` and `b` added to `acc`: (M, K) x (K, N) + (M, N).
+
+    All three may have one leading axis, a batch of products. Products of floats are exact and
+    summed in the type of `acc` in any order; integers wrap. `input_precision` says what becomes
+    of fp32 operands and of no other: "ieee" multiplies them as they are, "tf32" drops all but
+    the first 10 bits of their mantissas, as tensor cores do, and "tf32x3" adds the product of
+    what was dropped from each with the other, which leaves about 21 bits. For fp8 operands at
+    least every `max_num_imprecise_acc` products are added to a full fp32 accumulator; 0 leaves
+    it to the hardware.
+    """
+
+    a: Value = operand()
+    b: Value = operand()
+    acc: Value = operand()
+    input_precision: InputPrecision = attribute(default="tf32")
+    max_num_imprecise_acc: int = attribute(default=0)
+    out: Value = result()
+
+    def infer(self) -> Sequence[Type]:
+        return (check_dot(self, self.a, self.b, self.acc, self.input_precision),)
 
 
 # ---- reductions -------------------------------------------------------------------------------

@@ -16,20 +16,27 @@ import numpy.typing as npt
 
 from aotc.verify.emulator.context import Context
 from aotc.verify.emulator.fences import MemoryOrder
-from aotc.verify.emulator.memory import LOCAL_WINDOW, SHARED_WINDOW
+from aotc.verify.emulator.memory import SHARED_WINDOW
 from aotc.verify.emulator.registry import Execute, Unsupported, bits_dtype, executes
 from aotc.verify.emulator.shared import RANK_SHIFT
-from aotc.verify.emulator.spaces import SPACES, form_of, is_uniform, read_bytes, write_bytes
-from aotc.verify.emulator.syntax import Instruction, Operand, Register, Vector
-
-_WINDOWS = {"global": 0, "const": 0, "param": 0, "shared": SHARED_WINDOW, "local": LOCAL_WINDOW}
+from aotc.verify.emulator.spaces import (
+    SPACES,
+    WINDOWS,
+    elements_of,
+    form_of,
+    is_uniform,
+    read_bytes,
+    spaces_of,
+    write_bytes,
+)
+from aotc.verify.emulator.syntax import Instruction, Operand, Register
 
 
 @executes("ld", "ldu")
 def load(instruction: Instruction) -> Execute:
     """Read memory into a register, or into several from neighbouring addresses."""
     form = form_of(instruction)
-    destinations = _elements(instruction.operands[0])
+    destinations = elements_of(instruction.operands[0])
     source = instruction.operands[1]
     uniform = form.space in ("param", "const") and is_uniform(instruction, 1)
     dtype = bits_dtype(form.bits)
@@ -43,9 +50,9 @@ def load(instruction: Instruction) -> Execute:
         values = data.view(dtype)
         for index, destination in enumerate(destinations):
             value = values[:, index]
-            ctx.write(
-                destination, _extended(value, form.bits, destination) if form.kind == "s" else value
-            )
+            if form.kind == "s":
+                value = _extended(value, form.bits, destination)
+            ctx.write(destination, value)
         if acquires:
             ctx.machine.part(MemoryOrder).acquire(ctx.lanes)
 
@@ -57,7 +64,7 @@ def store(instruction: Instruction) -> Execute:
     """Write a register to memory, or several to neighbouring addresses."""
     form = form_of(instruction)
     target = instruction.operands[0]
-    sources = _elements(instruction.operands[1])
+    sources = elements_of(instruction.operands[1])
     dtype = bits_dtype(form.bits)
     releases = form.strength == "release"
 
@@ -100,7 +107,7 @@ def convert_address(instruction: Instruction) -> Execute:
     space = modifiers[1 if back else 0]
     if space not in SPACES:
         raise Unsupported(f"modifier .{space}")
-    window = _WINDOWS[SPACES[space]]
+    window = WINDOWS[SPACES[space]]
     destination, source = instruction.operands
 
     def run(ctx: Context) -> None:
@@ -113,25 +120,20 @@ def convert_address(instruction: Instruction) -> Execute:
 @executes("isspacep")
 def is_space(instruction: Instruction) -> Execute:
     """Say whether a generic address is in a space."""
-    space = SPACES[instruction.modifiers[0]]
-    if space in ("const", "param"):
-        raise Unsupported(f"modifier .{instruction.modifiers[0]}")
+    name = instruction.modifiers[0]
+    if name not in SPACES:
+        raise Unsupported(f"modifier .{name}")
+    wanted = tuple(WINDOWS).index(SPACES[name])
     destination, source = instruction.operands
 
     def run(ctx: Context) -> None:
         address = ctx.read(source, 64).view(np.int64)
-        shared = address >= SHARED_WINDOW
-        local = (address >= LOCAL_WINDOW) & ~shared
-        inside = {"shared": shared, "local": local, "global": ~shared & ~local}[space]
-        if instruction.modifiers[0] == "shared::cta":
-            inside = inside & (address & (1 << RANK_SHIFT + 8) - 1 < 1 << RANK_SHIFT)
+        inside = spaces_of(address) == wanted
+        if name == "shared::cta":
+            inside &= address < SHARED_WINDOW + (1 << RANK_SHIFT)
         ctx.write(destination, inside)
 
     return run
-
-
-def _elements(operand: Operand) -> tuple[Operand, ...]:
-    return operand.elements if isinstance(operand, Vector) else (operand,)
 
 
 def _extended(value: npt.NDArray[Any], bits: int, destination: Operand) -> npt.NDArray[Any]:

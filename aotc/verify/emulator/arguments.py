@@ -16,13 +16,16 @@ import numpy as np
 import numpy.typing as npt
 
 from aotc.verify.emulator.errors import EmulationError
+from aotc.verify.emulator.local import LOCAL_BASE_ADDRESS
 from aotc.verify.emulator.machine import Image
-from aotc.verify.emulator.memory import LOCAL_BASE_ADDRESS, GlobalMemory
+from aotc.verify.emulator.memory import GlobalMemory
 from aotc.verify.emulator.program import Kernel, Module, Param, Variable
 from aotc.verify.emulator.shared import BASE_ADDRESS
-from aotc.verify.emulator.tensor_argument import TensorArgument
+from aotc.verify.emulator.tensor_argument import TensorArgument, TensorTable
 
-Argument: TypeAlias = "npt.NDArray[Any] | TensorArgument | np.generic | int | float | bool | bytes"
+Argument: TypeAlias = (
+    "npt.NDArray[Any] | TensorArgument | TensorTable | np.generic | int | float | bool | bytes"
+)
 Masks: TypeAlias = "Mapping[int, npt.NDArray[np.bool_]]"
 
 _FLOAT_FORMATS = {4: "<f", 8: "<d"}
@@ -46,6 +49,9 @@ def make_image(
         elif isinstance(arg, TensorArgument):
             masks = readable.get(index), writable.get(index)
             value = _sized(param, index, arg.encode(memory, f"argument {index}", *masks))
+        elif isinstance(arg, TensorTable):
+            address = arg.place(memory, f"argument {index}")
+            value = _sized(param, index, address.to_bytes(8, "little"))
         else:
             value = _scalar(param, index, arg)
         params[param.offset : param.offset + param.size_bytes] = np.frombuffer(value, np.uint8)

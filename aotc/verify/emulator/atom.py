@@ -21,8 +21,8 @@ from aotc.verify.emulator.context import Context
 from aotc.verify.emulator.fences import MemoryOrder
 from aotc.verify.emulator.order import Ints
 from aotc.verify.emulator.registry import COMPUTES, Execute, Unsupported, bits_dtype, executes
-from aotc.verify.emulator.spaces import Form, form_of, split_generic
-from aotc.verify.emulator.syntax import Instruction, Operand, Register, Vector
+from aotc.verify.emulator.spaces import Form, elements_of, form_of, split_generic
+from aotc.verify.emulator.syntax import Instruction, Register
 
 Cells: TypeAlias = npt.NDArray[Any]
 Combine: TypeAlias = Callable[..., Cells]  # old, operand, and for cas a second one
@@ -69,9 +69,9 @@ def atomic(instruction: Instruction) -> Execute:
     combine = combine_of(instruction, form, operations[0])
     operands = instruction.operands[: len(instruction.operands) - form.cache_hint]
     returns = instruction.opcode == "atom"
-    destinations = _elements(operands[0]) if returns else ()
+    destinations = elements_of(operands[0]) if returns else ()
     target = operands[1 if returns else 0]
-    sources = [_elements(operand) for operand in operands[2 if returns else 1 :]]
+    sources = [elements_of(operand) for operand in operands[2 if returns else 1 :]]
     releases = form.strength in ("release", "acq_rel")
     acquires = form.strength in ("acquire", "acq_rel")
 
@@ -141,7 +141,3 @@ def combine_of(instruction: Instruction, form: Form, operation: str) -> Combine:
         return result[0] if isinstance(result, tuple) else result
 
     return combine
-
-
-def _elements(operand: Operand) -> tuple[Operand, ...]:
-    return operand.elements if isinstance(operand, Vector) else (operand,)

@@ -236,6 +236,7 @@ def _reduce_block(ctx: Context, lane: _Lane, combine: Combine, size: int) -> Non
                 size,
                 instruction,
                 lambda old, positions: combine(old, cells[positions]),
+                asynchronous=True,
             )
             mbarriers.complete_bytes(issuer, row, np.array([lane.size_bytes]))
 

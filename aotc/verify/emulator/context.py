@@ -18,7 +18,8 @@ import numpy.typing as npt
 Part = TypeVar("Part")
 
 if TYPE_CHECKING:
-    from aotc.verify.emulator.memory import GlobalMemory, LocalMemory
+    from aotc.verify.emulator.local import LocalMemory
+    from aotc.verify.emulator.memory import GlobalMemory
     from aotc.verify.emulator.order import Order
     from aotc.verify.emulator.registers import RegisterFile
     from aotc.verify.emulator.shared import SharedMemory
@@ -141,10 +142,13 @@ class Context(Protocol):
 
     # ---- waiting ----------------------------------------------------------------------------
 
-    def mark_waiting(self, lanes: npt.NDArray[np.bool_]) -> None:
+    def mark_waiting(
+        self, lanes: npt.NDArray[np.bool_], why: Callable[[int], str] | None = None
+    ) -> None:
         """Say which active lanes poll for something that has not happened, such as `try_wait`.
 
-        The scheduler lets others go first, and reports a deadlock if all wait for ever.
+        The scheduler lets others go first, and reports a deadlock if all wait for ever. The report
+        asks `why` what a lane of the batch is waiting for: "waits for …".
         """
         ...
 

@@ -9,8 +9,6 @@ Source: PTX ISA, "Memory Consistency Model"; membar, fence.
 
 from __future__ import annotations
 
-import numpy as np
-
 from aotc.verify.emulator.context import Context, Machine
 from aotc.verify.emulator.order import Clocks, Lanes, lanes_array
 from aotc.verify.emulator.registry import Execute, Unsupported, executes
@@ -18,9 +16,9 @@ from aotc.verify.emulator.syntax import Instruction
 
 _FENCES = frozenset(("sc", "acq_rel", "acquire", "release", "mbarrier_init"))
 _LEVELS = frozenset(("cta", "gl", "sys"))
-# Generic and asynchronous proxy; the other proxies are of memories that have no shadow.
+# Between the generic and the asynchronous proxy; that of tensor maps has its own rule.
 _ASYNC_PROXIES = frozenset(("async", "async::global", "async::shared"))
-_OTHER_PROXIES = frozenset(("alias", "tensormap::generic"))
+_OTHER_PROXIES = frozenset(("alias",))
 
 
 class MemoryOrder:
@@ -79,4 +77,4 @@ def _proxy_fence(instruction: Instruction) -> Execute:
 
 
 def _fence_async(ctx: Context) -> None:
-    ctx.machine.order.fence_proxy(np.asarray(ctx.lane_indices()))
+    ctx.machine.order.fence_proxy(ctx.lanes)

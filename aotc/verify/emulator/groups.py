@@ -15,6 +15,8 @@ Invariant: every lane that is alive is in one group, or parked at one join, barr
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -75,6 +77,14 @@ class Join:
         return np.sort(parked[complete])
 
 
+@dataclass(frozen=True, slots=True)
+class Poll:
+    """Say what polls in vain; `why` says for what, given a lane."""
+
+    instruction: Instruction
+    why: Callable[[int], str] | None
+
+
 class Group:
     """Hold lanes that execute together: `lanes` is a slice where they are consecutive.
 
@@ -82,7 +92,7 @@ class Group:
     less go first, so that nobody who spins keeps others from running.
     """
 
-    __slots__ = ("count", "join", "lanes", "pc", "polls", "rounds", "seen_events", "warps")
+    __slots__ = ("count", "join", "lanes", "pc", "poll", "rounds", "seen_events", "warps")
 
     def __init__(self, pc: int, lanes: Lanes, join: Join | None, rounds: int) -> None:
         self.pc = pc
@@ -92,7 +102,7 @@ class Group:
         self.join = join
         self.rounds = rounds
         self.seen_events = 0
-        self.polls: Instruction | None = None  # the poll that it waits for
+        self.poll: Poll | None = None  # what it waits for
 
     def merge(self, other: Group) -> None:
         """Take the lanes of another group in."""

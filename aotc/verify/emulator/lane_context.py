@@ -8,12 +8,14 @@ Invariant: a context belongs to one step and is never changed, so a deferred act
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from aotc.verify.emulator.context import Fault
+from aotc.verify.emulator.groups import Poll
 from aotc.verify.emulator.registers import DEFINED, READ_IN_FLIGHT, UNDEFINED, RegisterFile, Row
 from aotc.verify.emulator.registry import bits_dtype
 from aotc.verify.emulator.special import CLOCKS, WARP
@@ -83,13 +85,6 @@ class LaneContext:
             raise TypeError(f"{operand} is no address")
         start = int(self.machine.constant(operand, 64).view(np.int64))
         return np.full(self.count, start + offset, np.int64)
-
-    def set_states(self, operand: Operand, state: int) -> None:
-        """Say that a register of the active lanes is defined, or in flight; see `registers.py`."""
-        if isinstance(operand, Register):
-            states = self.registers.states(operand)
-            if states is not None:
-                states[self.lanes] = state
 
     def _read_register(self, register: Register, lanes: Any) -> Row:
         states = self.registers.states(register)
@@ -195,10 +190,13 @@ class LaneContext:
 
     # ---- waiting and faults -------------------------------------------------
 
-    def mark_waiting(self, lanes: npt.NDArray[np.bool_]) -> None:
+    def mark_waiting(
+        self, lanes: npt.NDArray[np.bool_], why: Callable[[int], str] | None = None
+    ) -> None:
         """Say which active lanes poll for something that has not happened."""
-        self.machine.polling[self.lanes] = lanes
-        self.machine.polled = True
+        batch = self.machine
+        batch.polling[self.lanes] = lanes
+        batch.poll = Poll(self.instruction, why)
 
     def fault(self, message: str, lane: int | None = None) -> Fault:
         """Return the error that this instruction did what it may not, in `lane` of the batch.

@@ -17,7 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from aotc.verify.emulator.context import Fault, Misuse
-from aotc.verify.emulator.memory import GlobalMemory, LocalMemory
+from aotc.verify.emulator.groups import Poll
+from aotc.verify.emulator.local import LocalMemory
+from aotc.verify.emulator.memory import GlobalMemory
 from aotc.verify.emulator.order import Order
 from aotc.verify.emulator.registers import RegisterFile
 from aotc.verify.emulator.registry import bits_dtype
@@ -123,7 +125,7 @@ class Batch:
         self.alive = thread < launch.threads
         self.num_threads = self.num_alive = int(self.alive.sum())
         self.polling = np.zeros(self.num_lanes, bool)
-        self.polled = False
+        self.poll: Poll | None = None  # the last one that the running group did
         self.executing: Instruction | None = None
         self.events = 0
         self.steps = 0

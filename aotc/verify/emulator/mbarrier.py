@@ -17,17 +17,14 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from aotc.verify.emulator.context import Context, Machine, Misuse
+from aotc.verify.emulator.context import Machine, Misuse
 from aotc.verify.emulator.memory import SHARED_WINDOW
 from aotc.verify.emulator.order import Clocks, Ints
-from aotc.verify.emulator.registry import Execute, Unsupported, executes
-from aotc.verify.emulator.spaces import SCOPES
-from aotc.verify.emulator.syntax import Instruction, Operand, Register, Sink
+from aotc.verify.emulator.syntax import Instruction
 
 MAX_COUNT = (1 << 20) - 1  # of arrivals, and of bytes in either direction
 _BYTES = 8
-_PHASE_SHIFT = 32
-_KNOWN = SCOPES | {"b64", "shared", "shared::cta", "shared::cluster", "acquire", "release"}
+PHASE_SHIFT = 32  # of a state: the phase above, the arrivals outstanding below
 
 
 class Mbarriers:
@@ -43,7 +40,7 @@ class Mbarriers:
         self._pending = np.zeros(0, np.int64)
         self._bytes = np.zeros(0, np.int64)  # outstanding; negative when they came early
         self.phase = np.zeros(0, np.int64)
-        # What has been released in the phase that fills (row 2 r) and in those complete (2 r + 1).
+        # What has been released so far (row 2 r), and in the phases that are complete (2 r + 1).
         self._tokens = Clocks(0, machine.order.columns)
 
     def find(self, lanes: Ints, address: Ints, instruction: Instruction) -> Ints:
@@ -89,7 +86,8 @@ class Mbarriers:
                 f"initialises the mbarrier at {self._shared.describe(int(offset[at]))} twice",
                 lane=int(lanes[at]),
             )
-        self._write(lanes, offset, instruction, live=True)
+        self._write(lanes, offset, instruction)
+        self._shared.shadow.mark_mbarriers(offset, live=True)
         self._row_at[offset // _BYTES] = len(self._offset) + np.arange(len(offset))
         self._offset = np.append(self._offset, offset)
         self._count = np.append(self._count, count)
@@ -111,14 +109,12 @@ class Mbarriers:
         offset = self._offset[rows]
         self._row_at[offset // _BYTES] = -1
         self._shared.shadow.mark_mbarriers(offset, live=False)
-        self._write(lanes, offset, instruction, live=False)
+        self._write(lanes, offset, instruction)
 
-    def _write(self, lanes: Ints, offset: Ints, instruction: Instruction, *, live: bool) -> None:
+    def _write(self, lanes: Ints, offset: Ints, instruction: Instruction) -> None:
         """Count as a write by lanes (n,) what makes or ends the mbarriers at offsets (n,)."""
-        shadow = self._shared.shadow
-        shadow.check_store(lanes, offset, _BYTES)
-        shadow.stored(lanes, offset, _BYTES, instruction)
-        shadow.mark_mbarriers(offset, live=live)
+        self._shared.shadow.check_store(lanes, offset, _BYTES)
+        self._shared.shadow.stored(lanes, offset, _BYTES, instruction)
 
     def arrive(
         self,
@@ -155,7 +151,7 @@ class Mbarriers:
                     lanes, rows, at, "arrives at", "more often than its phase expects"
                 )
             row = rows[turn]
-            states[turn] = self.phase[row] << _PHASE_SHIFT | before[now]
+            states[turn] = self.phase[row] << PHASE_SHIFT | before[now]
             if expected_bytes is not None:
                 self.expect(lanes[turn], row, expected_bytes[turn])
             np.subtract.at(self._pending, row, count[turn])
@@ -197,7 +193,6 @@ class Mbarriers:
         done = np.unique(rows[(self._pending[rows] == 0) & (self._bytes[rows] == 0)])
         if done.size:
             self._tokens.merge(2 * done + 1, self._tokens, 2 * done)
-            self._tokens.clear(2 * done)
             self._pending[done] = self._count[done]
             self.phase[done] += 1
             self._machine.note_event()
@@ -211,18 +206,22 @@ class Mbarriers:
                 lanes, rows, at, "lets", f"wait for {outstanding} bytes, at most {MAX_COUNT}"
             )
 
+    def describe(self, row: int) -> str:
+        """Say where an mbarrier is and what it waits for."""
+        return (
+            f"the mbarrier at {self._shared.describe(int(self._offset[row]))}, in phase "
+            f"{int(self.phase[row])} with {int(self._pending[row])} of {int(self._count[row])} "
+            f"arrivals and {int(self._bytes[row])} bytes outstanding"
+        )
+
     def _misuse(self, lanes: Ints, rows: Ints, at: int, verb: str, what: str) -> Misuse:
         row = int(rows[at])
         where = self._shared.describe(int(self._offset[row]))
-        state = (
-            f"it is in phase {int(self.phase[row])}, {int(self._pending[row])} of "
-            f"{int(self._count[row])} arrivals and {int(self._bytes[row])} bytes outstanding"
-        )
         return Misuse(
             "mbarrier",
             f"{verb} the mbarrier at {where} {what}",
             lane=int(lanes[at]),
-            notes=(state,),
+            notes=(self.describe(row),),
         )
 
 
@@ -241,132 +240,3 @@ def _earlier(rows: Ints, count: Ints) -> Ints:
     earlier = np.empty_like(count)
     earlier[order] = total - np.repeat(total[starts], sizes)
     return earlier
-
-
-# ---- rules --------------------------------------------------------------------------------------
-
-
-def _check_modifiers(instruction: Instruction, *more: str) -> None:
-    for modifier in instruction.modifiers[1:]:
-        if modifier not in _KNOWN and modifier not in more:
-            raise Unsupported(f"modifier .{modifier}")
-
-
-@executes("mbarrier.init")
-def init(instruction: Instruction) -> Execute:
-    """Make an mbarrier."""
-    _check_modifiers(instruction)
-    target, count = instruction.operands
-
-    def run(ctx: Context) -> None:
-        arrivals = ctx.read(count, 32).astype(np.int64)
-        ctx.machine.part(Mbarriers).initialise(
-            ctx.lane_indices(), ctx.address(target), arrivals, instruction
-        )
-
-    return run
-
-
-@executes("mbarrier.inval")
-def inval(instruction: Instruction) -> Execute:
-    """End an mbarrier."""
-    _check_modifiers(instruction)
-    (target,) = instruction.operands
-
-    def run(ctx: Context) -> None:
-        ctx.machine.part(Mbarriers).invalidate(ctx.lane_indices(), ctx.address(target), instruction)
-
-    return run
-
-
-@executes("mbarrier.arrive", "mbarrier.arrive_drop")
-def arrive(instruction: Instruction) -> Execute:
-    """Arrive, once or `count` times, or once and expecting bytes; return the state before."""
-    _check_modifiers(instruction, "expect_tx", "relaxed", "noComplete")
-    modifiers = instruction.modifiers
-    operands = list(instruction.operands)
-    # The state may be left out, and a remote arrival has none.
-    state: Operand = operands.pop(0) if len(operands) > 1 and _is_result(operands[0]) else Sink()
-    target, *rest = operands
-    expects = "expect_tx" in modifiers
-    releases = "relaxed" not in modifiers
-    incomplete = "noComplete" in modifiers
-
-    def run(ctx: Context) -> None:
-        mbarriers, lanes = ctx.machine.part(Mbarriers), ctx.lane_indices()
-        rows = mbarriers.find(lanes, ctx.address(target), instruction)
-        number = ctx.read(rest[0], 32).astype(np.int64) if rest else np.ones(ctx.count, np.int64)
-        phase = mbarriers.phase[rows]
-        states = mbarriers.arrive(
-            lanes,
-            rows,
-            np.ones(ctx.count, np.int64) if expects else number,
-            expected_bytes=number if expects else None,
-            drop=modifiers[0] == "arrive_drop",
-            releases=releases,
-        )
-        if incomplete and (mbarriers.phase[rows] != phase).any():
-            raise ctx.fault("arrive.noComplete completes a phase", int(lanes[0]))
-        ctx.write(state, states)
-
-    return run
-
-
-@executes("mbarrier.expect_tx", "mbarrier.complete_tx")
-def transactions(instruction: Instruction) -> Execute:
-    """Expect bytes, or say by hand that they have come."""
-    _check_modifiers(instruction, "relaxed")
-    target, count = instruction.operands
-    expects = instruction.modifiers[0] == "expect_tx"
-
-    def run(ctx: Context) -> None:
-        mbarriers, lanes = ctx.machine.part(Mbarriers), ctx.lane_indices()
-        rows = mbarriers.find(lanes, ctx.address(target), instruction)
-        number = ctx.read(count, 32).astype(np.int64)
-        (mbarriers.expect if expects else mbarriers.complete_bytes)(lanes, rows, number)
-
-    return run
-
-
-@executes("mbarrier.test_wait", "mbarrier.try_wait")
-def wait(instruction: Instruction) -> Execute:
-    """Say whether a phase is complete: that of a state, or the last one of a parity."""
-    _check_modifiers(instruction, "parity", "relaxed")
-    complete, target, which = instruction.operands[:3]
-    acquires = "relaxed" not in instruction.modifiers
-    is_done = _parity_done if "parity" in instruction.modifiers else _state_done
-
-    def run(ctx: Context) -> None:
-        mbarriers, lanes = ctx.machine.part(Mbarriers), ctx.lane_indices()
-        rows = mbarriers.find(lanes, ctx.address(target), instruction)
-        done = is_done(ctx, which, mbarriers.phase[rows])
-        if acquires:
-            mbarriers.acquire(lanes[done], rows[done])
-        ctx.mark_waiting(~done)
-        ctx.write(complete, done)
-
-    return run
-
-
-@executes("mbarrier.pending_count")
-def pending_count(instruction: Instruction) -> Execute:
-    """Return how many arrivals were outstanding before the one that returned a state."""
-    _check_modifiers(instruction)
-    result, state = instruction.operands
-
-    def run(ctx: Context) -> None:
-        ctx.write(result, (ctx.read(state, 64) & MAX_COUNT).astype(np.uint32))
-
-    return run
-
-
-def _parity_done(ctx: Context, operand: Operand, phase: Ints) -> npt.NDArray[np.bool_]:
-    return phase & 1 != ctx.read(operand, 32).astype(np.int64) & 1
-
-
-def _state_done(ctx: Context, operand: Operand, phase: Ints) -> npt.NDArray[np.bool_]:
-    return phase != ctx.read(operand, 64).astype(np.int64) >> _PHASE_SHIFT
-
-
-def _is_result(operand: Operand) -> bool:
-    return isinstance(operand, Register | Sink)

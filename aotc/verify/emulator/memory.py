@@ -1,4 +1,4 @@
-"""Global and local memory of the emulated program: NumPy arrays at addresses of their own.
+"""Global memory of the emulated program: NumPy arrays at addresses of their own.
 
 Each array handed to a kernel gets a range of addresses far from every other, with guard room on
 both sides: an address names its buffer (the high bits) and a byte in it (the low ones), and an
@@ -6,8 +6,7 @@ address that is wrong by gigabytes still names the buffer it was computed from. 
 share its range, as they share its memory. An array that owns its memory starts at a multiple of
 256 bytes, as `cudaMalloc` gives it; a view starts where it lies in its owner.
 
-A generic address is a global one, or one of the two windows above all buffers: shared memory and
-local memory.
+A generic address is a global one, or one in the windows above all buffers that the other spaces have.
 
 Invariant: no byte is read or written but those handed over for it.
 """
@@ -25,18 +24,19 @@ import numpy as np
 import numpy.typing as npt
 
 from aotc.verify.emulator.context import Misuse
-from aotc.verify.emulator.order import Ints, Lanes, lanes_array
+from aotc.verify.emulator.order import Ints, Lanes
 from aotc.verify.emulator.turns import in_turn
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 
 ALIGNMENT_BYTES = 256
+PARAM_WINDOW = 0x7C00_0000_0000
+CONST_WINDOW = 0x7D00_0000_0000
 LOCAL_WINDOW = 0x7E00_0000_0000
 SHARED_WINDOW = 0x7F00_0000_0000
-LOCAL_BASE_ADDRESS = 1024  # of a thread's first local byte; 0 stays the null pointer
 _BUFFER_BITS = 37
 _GUARD_BYTES = 1 << (_BUFFER_BITS - 1)
-_MAX_BUFFERS = (LOCAL_WINDOW >> _BUFFER_BITS) - 1
+_MAX_BUFFERS = (PARAM_WINDOW >> _BUFFER_BITS) - 1
 
 
 class _Buffer:
@@ -285,65 +285,6 @@ class GlobalMemory:
         tail = f", {why}" if why else ""
         message = f"{verb} {size} bytes at {self.describe(int(address[at]))}{tail}"
         raise Misuse(kind, message, lane=lane_at(lanes, at))
-
-
-class LocalMemory:
-    """Hold each thread's own memory, `size_bytes` of it; addresses are the same for all threads."""
-
-    def __init__(self, num_lanes: int, size_bytes: int) -> None:
-        self.size_bytes = size_bytes
-        self._stride = -(-size_bytes // 32) * 32
-        self._data = np.zeros(num_lanes * self._stride, np.uint8)
-        self._written = np.zeros(num_lanes * self._stride, np.uint8)
-        self._num_lanes = num_lanes
-
-    def read(self, lanes: Lanes, address: Ints, size_bytes: int) -> Bytes:
-        """Return the bytes at lanes' own addresses (n,): (n, size_bytes).
-
-        Raises: Misuse for bytes outside, misaligned or never written.
-        """
-        index = self._index(lanes, address, size_bytes)
-        known = self._written.view(cell_dtype(size_bytes))[index]
-        missing = known != np.ones(size_bytes, np.uint8).view(cell_dtype(size_bytes))
-        if missing.any():
-            at = int(np.flatnonzero(missing)[0])
-            raise Misuse(
-                "uninitialised",
-                f"reads {self._describe(int(address[at]))}, which was never written",
-                lane=lane_at(lanes, at),
-            )
-        cells = self._data.view(cell_dtype(size_bytes))[index]
-        return cells.view(np.uint8).reshape(len(address), size_bytes)
-
-    def write(self, lanes: Lanes, address: Ints, data: Bytes) -> None:
-        """Write bytes (n, size) at lanes' own addresses (n,).
-
-        Raises: Misuse for bytes outside or misaligned.
-        """
-        size = data.shape[1]
-        index = self._index(lanes, address, size)
-        self._data.view(cell_dtype(size))[index] = as_cells(data)
-        self._written.view(cell_dtype(size))[index] = np.ones(size, np.uint8).view(cell_dtype(size))
-
-    def _index(self, lanes: Lanes, address: Ints, size: int) -> Ints:
-        offset = address - LOCAL_BASE_ADDRESS
-        bad = (offset < 0) | (offset + size > self.size_bytes)
-        if bad.any():
-            at = int(np.flatnonzero(bad)[0])
-            message = f"accesses {size} bytes at {self._describe(int(address[at]))}, out of bounds"
-            raise Misuse("bounds", message, lane=lane_at(lanes, at))
-        if (offset & (size - 1)).any():
-            at = int(np.flatnonzero(offset & (size - 1))[0])
-            where = self._describe(int(address[at]))
-            raise Misuse(
-                "misaligned",
-                f"accesses {where}, no multiple of {size} bytes",
-                lane=lane_at(lanes, at),
-            )
-        return (lanes_array(lanes, self._num_lanes) * self._stride + offset) // size
-
-    def _describe(self, address: int) -> str:
-        return f"byte {address - LOCAL_BASE_ADDRESS} of {self.size_bytes} bytes of local memory"
 
 
 def cell_dtype(size_bytes: int) -> np.dtype[Any]:

@@ -93,11 +93,12 @@ class Clocks:
                 self.lane_seen[:, rows] = lane_seen
                 self.lane_mask[:, rows] |= lane_mask
         else:
-            np.maximum.at(self.seen, (slice(None), rows), source.seen[:, source_rows])
-            if some:
-                lane_seen = source.lane_seen[:, source_rows]
-                np.maximum.at(self.lane_seen, (slice(None), rows), lane_seen)
-                np.bitwise_or.at(self.lane_mask, (slice(None), rows), lane_mask)
+            for kind in (GENERIC, PROXY):
+                np.maximum.at(self.seen[kind], rows, source.seen[kind, source_rows])
+                if some:
+                    lane_seen = source.lane_seen[kind, source_rows]
+                    np.maximum.at(self.lane_seen[kind], rows, lane_seen)
+                    np.bitwise_or.at(self.lane_mask[kind], rows, lane_mask[kind])
         if some:
             self.drop_surpassed(rows)
 
@@ -138,9 +139,9 @@ class Order:
             self.now << _TIME_SHIFT | number & (1 << NUMBER_BITS) - 1 | (_STRONG if strong else 0)
         )
 
-    def async_stamp(self, number: int) -> int:
+    def async_stamp(self, number: int, *, strong: bool = False) -> int:
         """Return the stamp of what the asynchronous agent does now."""
-        column = self.async_column << _COLUMN_SHIFT
+        column = self.async_column << _COLUMN_SHIFT | (_STRONG if strong else 0)
         return _ASYNC | self.now << _TIME_SHIFT | column | number & (1 << NUMBER_BITS) - 1
 
     def limit(self) -> int:

@@ -163,6 +163,8 @@ class Body:
                 cursor.expect(",")
             operands.append(self._operand(labels=jumps))
         end = cursor.tokens[cursor.at - 1].start
+        if opcode == "prmt" and len(modifiers) == 1:
+            operands = _read_bytes(operands)
         if opcode in _READ_CARRY:
             operands.append(self._carry())
         if "cc" in modifiers:
@@ -294,6 +296,20 @@ class Body:
         if name in SPECIAL_REGISTERS:
             return SpecialRegister(name)
         return Symbol(name) if name in self._symbols else None
+
+
+def _read_bytes(operands: list[Operand]) -> list[Operand]:
+    """Return the operands of `prmt` with 0 for one that a constant selector takes no byte of.
+
+    Compilers leave such a register unwritten.
+    """
+    selector = operands[-1]
+    if len(operands) != 4 or not isinstance(selector, Immediate):
+        return operands
+    target, a, b, _ = operands
+    of_second = [selector.value >> at & 4 != 0 for at in (0, 4, 8, 12)]
+    zero = Immediate(0)
+    return [target, zero if all(of_second) else a, b if any(of_second) else zero, selector]
 
 
 def _with_labels(scope: _Scope, operand: Operand) -> Operand:

@@ -81,6 +81,7 @@ def reduce(instruction: Instruction) -> Execute:
                     size,
                     instruction,
                     lambda old, positions: combine(old, values[positions]),
+                    asynchronous=True,
                 )
                 mbarriers.complete_bytes(lanes, rows, sizes)
 

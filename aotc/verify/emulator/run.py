@@ -32,6 +32,7 @@ from aotc.verify.emulator.scheduler import Scheduler
 from aotc.verify.emulator.segments import Code
 from aotc.verify.emulator.shared import SharedMemory
 from aotc.verify.emulator.special import WARP, Launch
+from aotc.verify.emulator.syntax import Immediate
 
 DEFAULT_MAX_STEPS = 10_000_000
 DEFAULT_MAX_MEMORY_BYTES = 4 << 30
@@ -40,6 +41,7 @@ _MAX_BLOCK_THREADS = 1024
 _MAX_GRID = (2**31 - 1, 65535, 65535)
 # What a batch keeps of each lane besides registers: numbers, clocks, states of barriers.
 _LANE_BYTES = 128
+_MAX_IDLE = 4
 
 Dimensions: TypeAlias = "int | Sequence[int]"
 
@@ -111,6 +113,19 @@ class _Program:
     cfg: Cfg
     allocation: Allocation
     granule_bytes: int
+    idle: dict[tuple[int, bool], _Decoded] = field(
+        default_factory=dict[tuple[int, bool], "_Decoded"]
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Decoded:
+    """Hold a kernel's steps and the registers that they work on, for launches like the first."""
+
+    addresses: Mapping[str, int]
+    current: Current
+    registers: RegisterFile
+    code: Code
 
 
 # A kernel is often run at many shapes, so what was made of a text is kept.
@@ -137,14 +152,12 @@ class _Runner:
         self._seed = seed
 
     def run(self, max_steps: int, max_memory_bytes: int, *, count_conflicts: bool) -> Statistics:
-        launch, program = self._launch, self._program
+        launch = self._launch
         clusters = launch.grid[0] * launch.grid[1] * launch.grid[2] // launch.cluster_size
         size = min(self._clusters_at_once(max_memory_bytes), clusters)
         lanes = size * launch.cluster_size * launch.warps * WARP
-        registers = RegisterFile(self._program.allocation, lanes)
-        current = Current(self._image)
-        decoder = Decoder(current, registers)
-        code = Code(program.kernel.instructions, program.cfg, decoder, preempt=self._seed != 0)
+        decoded = self._decode(lanes)
+        current, registers = decoded.current, decoded.registers
         counts = np.zeros(3, np.int64)
         conflicts = BankConflicts(launch.warps * WARP)
         starts = range(0, clusters, max(size, 1))
@@ -163,11 +176,33 @@ class _Runner:
             if count_conflicts and number == 0:
                 batch.shared.conflicts = conflicts
             seed = self._seed and self._seed * len(starts) + number
-            scheduler = Scheduler(batch, code, seed, max_steps)
+            scheduler = Scheduler(batch, decoded.code, seed, max_steps)
             scheduler.run()
             counts += (scheduler.lane_instructions, scheduler.warp_instructions, batch.steps)
+        if starts:
+            del current.batch  # it may be large
+        if len(self._program.idle) == _MAX_IDLE:
+            self._program.idle.clear()
+        self._program.idle[self._size(lanes)] = decoded
         lane, warp, steps = counts.tolist()
         return Statistics(lane, warp, steps, len(starts), conflicts.lines)
+
+    def _size(self, lanes: int) -> tuple[int, bool]:
+        """Return which registers and steps serve so many lanes: few sizes, so that they recur."""
+        return 1 << max(lanes - 1, WARP).bit_length(), self._seed != 0
+
+    def _decode(self, lanes: int) -> _Decoded:
+        """Return the kernel's steps: those of a former launch, if symbols are where they were."""
+        program = self._program
+        size = capacity, preempt = self._size(lanes)
+        idle = program.idle.pop(size, None)
+        if idle is not None and idle.addresses == self._image.addresses:
+            return idle
+        registers = RegisterFile(program.allocation, capacity)
+        current = Current(self._image)
+        instructions = program.kernel.instructions
+        code = Code(instructions, program.cfg, Decoder(current, registers), preempt=preempt)
+        return _Decoded(self._image.addresses, current, registers, code)
 
     def _clusters_at_once(self, max_memory_bytes: int) -> int:
         launch = self._launch
@@ -201,8 +236,11 @@ def granule_bytes(kernel: Kernel) -> int:
                 bits = [int(m.lstrip("bfsu").split("x")[0]) for m in modifiers if _is_type(m)]
                 count = next((int(m[1:]) for m in modifiers if m in ("v2", "v4", "v8")), 1)
                 sizes += [min(16, width * count // 8) for width in bits]
-        elif instruction.opcode == "cp":
-            sizes.append(4)
+        elif "reduce" in instruction.modifiers:  # in bulk, but element by element
+            sizes += [int(m.lstrip("bfsu")) // 8 for m in instruction.modifiers if _is_type(m)]
+        elif instruction.opcode == "cp" and {"ca", "cg"} & set(instruction.modifiers):
+            size = instruction.operands[2]
+            sizes.append(size.value if isinstance(size, Immediate) else 4)
     return min(sizes)
 
 

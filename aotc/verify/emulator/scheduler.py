@@ -98,7 +98,7 @@ class Scheduler:
             if not len(lanes):
                 return
             group = Group(pc, as_lanes(lanes), join.parent, group.rounds)
-        if self.batch.polled and self._polls(group):
+        if self.batch.poll is not None and self._polls(group):
             self._polling.append(group)
         else:
             self._enqueue(group)
@@ -145,7 +145,7 @@ class Scheduler:
         self.lane_instructions += segment.length * group.count
         self.warp_instructions += segment.length * group.warps
         self._rounds = group.rounds
-        batch.polled = False
+        batch.poll = None
         lanes = group.lanes
         group.pc = segment.stop - 1
         for step in segment.steps:
@@ -172,7 +172,7 @@ class Scheduler:
         polling = self.batch.polling
         if polling[group.lanes].all():
             group.seen_events = self.batch.events
-            group.polls = self.batch.executing
+            group.poll = self.batch.poll
             return True
         polling[group.lanes] = False
         return False
@@ -282,9 +282,10 @@ class Scheduler:
         yield from self.cluster_barriers.waiting()
         yield from self.warpgroups.waiting()
         for group in self._polling:
-            waiter = self._waiter(group)
-            assert group.polls is not None
-            yield replace(waiter, instruction=group.polls), "polls for what does not happen"
+            poll, waiter = group.poll, self._waiter(group)
+            assert poll is not None
+            why = poll.why and poll.why(int(waiter.lanes[0]))
+            yield replace(waiter, instruction=poll.instruction), why or "waits for what never comes"
 
     def _waiter(self, group: Group) -> Waiter:
         instruction = self._code.instructions[group.pc]

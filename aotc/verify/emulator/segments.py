@@ -24,8 +24,9 @@ SPIN_ROUNDS = 1 << 12
 
 In step, a group may be that many rounds ahead of one at a higher program counter.
 """
-_SPINNING = frozenset(("atom", "ld", "mbarrier", "nanosleep"))
-_SPINNING_LOADS = frozenset(("volatile", "relaxed", "acquire", "mmio"))
+_STRONG = frozenset(("volatile", "relaxed", "acquire", "mmio"))
+# Who does any of this in a loop gets something done.
+_WORK = frozenset(("st", "red", "cp", "stmatrix", "mma", "wgmma"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +71,13 @@ class Code:
     def rounds(self, start: int, stop: int) -> int:
         """Return how many rounds a jump from `stop` back to `start` counts for.
 
-        A loop that reads what others may write, and does nothing but that, may be spinning.
+        A loop that looks at what others may write, and writes nothing itself, may be spinning.
         """
         key = (start, stop)
         if key not in self._rounds:
             body = self.instructions[start : stop + 1]
-            self._rounds[key] = SPIN_ROUNDS if any(map(_may_spin, body)) else 1
+            spins = any(map(_looks, body)) and not any(each.opcode in _WORK for each in body)
+            self._rounds[key] = SPIN_ROUNDS if spins else 1
         return self._rounds[key]
 
     def _end(self, site: Site) -> End | None:
@@ -98,7 +100,15 @@ class Code:
         )
 
 
-def _may_spin(instruction: Instruction) -> bool:
-    if instruction.opcode not in _SPINNING:
-        return False
-    return instruction.opcode != "ld" or not _SPINNING_LOADS.isdisjoint(instruction.modifiers)
+def _looks(instruction: Instruction) -> bool:
+    """Say whether an instruction may be there to see if others have come so far."""
+    modifiers = instruction.modifiers
+    match instruction.opcode:
+        case "ld":
+            return not _STRONG.isdisjoint(modifiers)
+        case "atom":
+            return "cas" in modifiers or "exch" in modifiers
+        case "mbarrier":
+            return modifiers[0] in ("test_wait", "try_wait")
+        case opcode:
+            return opcode == "nanosleep"

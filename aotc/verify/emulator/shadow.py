@@ -171,9 +171,14 @@ class Shadow:
         instruction: Instruction,
         *,
         strong: bool = False,
+        asynchronous: bool = False,
     ) -> None:
-        """Record that lanes (n,) have written `size` bytes at each offset (n,)."""
-        stamps = self._order.stamps(lanes, self._number(instruction), strong=strong)
+        """Record that lanes (n,), or the asynchronous agent, have written at each offset (n,)."""
+        number = self._number(instruction)
+        if asynchronous:
+            stamps = np.full(len(offset), self._order.async_stamp(number, strong=strong))
+        else:
+            stamps = self._order.stamps(lanes, number, strong=strong)
         self._scatter(self._written, offset // size, size, stamps)
 
     def begin(self, flight: Flight) -> None:
@@ -196,11 +201,9 @@ class Shadow:
         offset, size = flight.offset[index], flight.size_bytes
         if not flight.writes:
             self.loaded(flight.lanes[index], offset, size, flight.instruction)
-        elif not asynchronous:
-            self.stored(flight.lanes[index], offset, size, flight.instruction)
         else:
-            stamp = self._order.async_stamp(self._number(flight.instruction))
-            self._scatter(self._written, offset // size, size, np.full(len(offset), stamp))
+            lanes = flight.lanes[index]
+            self.stored(lanes, offset, size, flight.instruction, asynchronous=asynchronous)
 
     def mark_mbarriers(self, offset: Ints, *, live: bool) -> None:
         """Say that at offsets (n,) an mbarrier lives, or no more."""
@@ -298,7 +301,7 @@ class Shadow:
     # ---- messages ---------------------------------------------------------------------------
 
     def _refuse_mark(
-        self, lanes: Lanes, offset: Ints, marks: npt.NDArray[np.uint16], verb: str
+        self, lanes: Lanes, offset: Ints, marks: npt.NDArray[Any], verb: str
     ) -> NoReturn:
         at, piece = _first(marks != 0)
         where, lane = self._place(offset, at, piece), lane_at(lanes, at)

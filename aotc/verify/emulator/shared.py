@@ -126,10 +126,13 @@ class SharedMemory:
         size_bytes: int,
         instruction: Instruction,
         operation: Callable[[npt.NDArray[Any], Ints], npt.NDArray[Any]],
+        *,
+        asynchronous: bool = False,
     ) -> npt.NDArray[Any]:
         """Replace what is at addresses (n,) by `operation(old cells, positions)`, atomically.
 
         Lanes that meet at an address take turns. Returns the old cells, each as its lane saw it.
+        With `asynchronous` it counts as done by the asynchronous agent, whom the lanes asked.
 
         Raises: Misuse as `load`.
         """
@@ -137,7 +140,9 @@ class SharedMemory:
         self.shadow.check_load(lanes, offset, size_bytes, strong=True)
         self.shadow.check_store(lanes, offset, size_bytes, strong=True)
         old = in_turn(self._cells(size_bytes), offset // size_bytes, operation)
-        self.shadow.stored(lanes, offset, size_bytes, instruction, strong=True)
+        self.shadow.stored(
+            lanes, offset, size_bytes, instruction, strong=True, asynchronous=asynchronous
+        )
         return old
 
     # ---- asynchronous operations ------------------------------------------------------------

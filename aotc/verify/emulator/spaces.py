@@ -9,17 +9,24 @@ Invariant: a modifier is either known to mean nothing here, or acted on, or refu
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from aotc.verify.emulator.context import Context, Misuse
-from aotc.verify.emulator.memory import LOCAL_WINDOW, SHARED_WINDOW, Bytes, cell_dtype
-from aotc.verify.emulator.order import Ints
+from aotc.verify.emulator.memory import (
+    CONST_WINDOW,
+    LOCAL_WINDOW,
+    PARAM_WINDOW,
+    SHARED_WINDOW,
+    Bytes,
+    cell_dtype,
+)
+from aotc.verify.emulator.order import Ints, Lanes
 from aotc.verify.emulator.registry import Unsupported
-from aotc.verify.emulator.syntax import Address, Instruction, Symbol
+from aotc.verify.emulator.syntax import Address, Instruction, Operand, Symbol, Vector
 
 SPACES = {
     "global": "global",
@@ -95,12 +102,17 @@ def form_of(instruction: Instruction, allowed: frozenset[str] = frozenset()) -> 
 
 def read_bytes(ctx: Context, space: str, address: Ints, size: int, *, strong: bool) -> Bytes:
     """Return the bytes at the active lanes' addresses (n,): (n, size)."""
-    return _READERS[space](ctx, ctx.lanes, address, size, strong)
+    return _READERS[space](ctx, ctx.lanes, address, size, strong=strong)
 
 
 def write_bytes(ctx: Context, space: str, address: Ints, data: Bytes, *, strong: bool) -> None:
     """Write bytes (n, size) at the active lanes' addresses (n,)."""
-    _WRITERS[space](ctx, ctx.lanes, address, data, strong)
+    _WRITERS[space](ctx, ctx.lanes, address, data, strong=strong)
+
+
+def elements_of(operand: Operand) -> tuple[Operand, ...]:
+    """Return the operands in braces, or the one that stands alone."""
+    return operand.elements if isinstance(operand, Vector) else (operand,)
 
 
 def is_uniform(instruction: Instruction, position: int) -> bool:
@@ -109,89 +121,100 @@ def is_uniform(instruction: Instruction, position: int) -> bool:
     return isinstance(operand, Address) and isinstance(operand.base, Symbol)
 
 
+# The windows of generic addresses, ascending.
+WINDOWS = {
+    "global": 0,
+    "param": PARAM_WINDOW,
+    "const": CONST_WINDOW,
+    "local": LOCAL_WINDOW,
+    "shared": SHARED_WINDOW,
+}
+_SPACE_NAMES = tuple(WINDOWS)
+_STARTS = np.array(tuple(WINDOWS.values())[1:], np.int64)
+
+
+def spaces_of(address: Ints) -> Ints:
+    """Return in which space each generic address (n,) is, as an index into WINDOWS."""
+    return np.searchsorted(_STARTS, address, side="right")
+
+
 def split_generic(address: Ints) -> list[tuple[str, npt.NDArray[np.bool_] | None, int]]:
     """Return the spaces that generic addresses fall into: name, which of them (None: all), base."""
-    lowest, highest = int(address.min()), int(address.max())
-    if highest < LOCAL_WINDOW:
-        return [("global", None, 0)]
-    if lowest >= SHARED_WINDOW:
-        return [("shared", None, SHARED_WINDOW)]
-    if lowest >= LOCAL_WINDOW and highest < SHARED_WINDOW:
-        return [("local", None, LOCAL_WINDOW)]
-    shared = address >= SHARED_WINDOW
-    local = (address >= LOCAL_WINDOW) & ~shared
-    split = [
-        ("global", ~shared & ~local, 0),
-        ("shared", shared, SHARED_WINDOW),
-        ("local", local, LOCAL_WINDOW),
-    ]
-    return [(space, which, base) for space, which, base in split if which.any()]
+    lowest, highest = (int(i) for i in spaces_of(np.array((address.min(), address.max()))))
+    if lowest == highest:
+        name = _SPACE_NAMES[lowest]
+        return [(name, None, WINDOWS[name])]
+    index = spaces_of(address)
+    names = [(number, _SPACE_NAMES[number]) for number in np.unique(index).tolist()]
+    return [(name, index == number, WINDOWS[name]) for number, name in names]
 
 
-_Lanes = slice | npt.NDArray[np.int64]
-
-
-def _read_global(ctx: Context, lanes: _Lanes, address: Ints, size: int, strong: bool) -> Bytes:  # noqa: FBT001 - a row of a table
+def _read_global(ctx: Context, lanes: Lanes, address: Ints, size: int, *, strong: bool) -> Bytes:
     del strong
     return ctx.machine.global_memory.read(address, size, lanes)
 
 
-def _read_shared(ctx: Context, lanes: _Lanes, address: Ints, size: int, strong: bool) -> Bytes:  # noqa: FBT001
+def _read_shared(ctx: Context, lanes: Lanes, address: Ints, size: int, *, strong: bool) -> Bytes:
     return ctx.machine.shared.load(lanes, address, size, ctx.instruction, strong=strong)
 
 
-def _read_local(ctx: Context, lanes: _Lanes, address: Ints, size: int, strong: bool) -> Bytes:  # noqa: FBT001
+def _read_local(ctx: Context, lanes: Lanes, address: Ints, size: int, *, strong: bool) -> Bytes:
     del strong
     return ctx.machine.local.read(lanes, address, size)
 
 
-def _read_params(ctx: Context, lanes: _Lanes, address: Ints, size: int, strong: bool) -> Bytes:  # noqa: FBT001
+def _read_params(ctx: Context, lanes: Lanes, address: Ints, size: int, *, strong: bool) -> Bytes:
     del lanes, strong
     return _read_constant(ctx.machine.params, "the parameters", address, size)
 
 
-def _read_const(ctx: Context, lanes: _Lanes, address: Ints, size: int, strong: bool) -> Bytes:  # noqa: FBT001
+def _read_const(ctx: Context, lanes: Lanes, address: Ints, size: int, *, strong: bool) -> Bytes:
     del lanes, strong
     return _read_constant(ctx.machine.constants, "constant memory", address, size)
 
 
-def _read_generic(ctx: Context, lanes: _Lanes, address: Ints, size: int, strong: bool) -> Bytes:  # noqa: FBT001
+def _read_generic(ctx: Context, lanes: Lanes, address: Ints, size: int, *, strong: bool) -> Bytes:
     parts = split_generic(address)
     if parts[0][1] is None:
         space, _, base = parts[0]
-        return _READERS[space](ctx, lanes, address - base if base else address, size, strong)
+        return _READERS[space](ctx, lanes, address - base if base else address, size, strong=strong)
     out = np.empty((len(address), size), np.uint8)
     numbers = ctx.lane_indices()
     for space, which, base in parts:
-        out[which] = _READERS[space](ctx, numbers[which], address[which] - base, size, strong)
+        out[which] = _READERS[space](
+            ctx, numbers[which], address[which] - base, size, strong=strong
+        )
     return out
 
 
-def _write_global(ctx: Context, lanes: _Lanes, address: Ints, data: Bytes, strong: bool) -> None:  # noqa: FBT001
+def _write_global(ctx: Context, lanes: Lanes, address: Ints, data: Bytes, *, strong: bool) -> None:
     memory = ctx.machine.global_memory
     memory.write(address, data, lanes)
     if not strong:
         memory.check_stored(address, data, lanes)
 
 
-def _write_shared(ctx: Context, lanes: _Lanes, address: Ints, data: Bytes, strong: bool) -> None:  # noqa: FBT001
+def _write_shared(ctx: Context, lanes: Lanes, address: Ints, data: Bytes, *, strong: bool) -> None:
     ctx.machine.shared.store(lanes, address, data, ctx.instruction, strong=strong)
 
 
-def _write_local(ctx: Context, lanes: _Lanes, address: Ints, data: Bytes, strong: bool) -> None:  # noqa: FBT001
+def _write_local(ctx: Context, lanes: Lanes, address: Ints, data: Bytes, *, strong: bool) -> None:
     del strong
     ctx.machine.local.write(lanes, address, data)
 
 
-def _write_generic(ctx: Context, lanes: _Lanes, address: Ints, data: Bytes, strong: bool) -> None:  # noqa: FBT001
+def _write_generic(ctx: Context, lanes: Lanes, address: Ints, data: Bytes, *, strong: bool) -> None:
     parts = split_generic(address)
+    fixed = next((space for space, _, _ in parts if space not in _WRITERS), None)
+    if fixed is not None:
+        raise ctx.fault(f"writes to {fixed} memory, which is read-only")
     if parts[0][1] is None:
         space, _, base = parts[0]
-        _WRITERS[space](ctx, lanes, address - base if base else address, data, strong)
+        _WRITERS[space](ctx, lanes, address - base if base else address, data, strong=strong)
         return
     numbers = ctx.lane_indices()
     for space, which, base in parts:
-        _WRITERS[space](ctx, numbers[which], address[which] - base, data[which], strong)
+        _WRITERS[space](ctx, numbers[which], address[which] - base, data[which], strong=strong)
 
 
 def _read_constant(memory: Bytes, name: str, address: Ints, size: int) -> Bytes:
@@ -208,8 +231,17 @@ def _read_constant(memory: Bytes, name: str, address: Ints, size: int) -> Bytes:
     return cells[address // size].view(np.uint8).reshape(len(address), size)
 
 
-_Reader = Callable[[Context, _Lanes, Ints, int, bool], Bytes]
-_Writer = Callable[[Context, _Lanes, Ints, Bytes, bool], None]
+class _Reader(Protocol):
+    def __call__(
+        self, ctx: Context, lanes: Lanes, address: Ints, size: int, *, strong: bool
+    ) -> Bytes: ...
+
+
+class _Writer(Protocol):
+    def __call__(
+        self, ctx: Context, lanes: Lanes, address: Ints, data: Bytes, *, strong: bool
+    ) -> None: ...
+
 
 _READERS: dict[str, _Reader] = {
     "global": _read_global,

@@ -55,20 +55,15 @@ def split(linear: Any, extents: Extents) -> tuple[Any, Any, Any]:
 class Positions:
     """Say where each lane of a batch is: its thread in the block, and its block in the grid.
 
-    `blocks` are the linear numbers of the resident blocks, clusters being neighbours.
+    `clusters` are the linear numbers of the resident clusters, whose blocks are neighbours.
     """
 
     def __init__(self, launch: Launch, clusters: npt.NDArray[np.int64]) -> None:
         self.launch = launch
         lanes_per_block = launch.warps * WARP
         size = launch.cluster_size
-        grid = [
-            extent // blocks for extent, blocks in zip(launch.grid, launch.cluster, strict=True)
-        ]
-        clusters_of_grid = (grid[0], grid[1], grid[2])
-        self._clusters_of_grid = clusters_of_grid
         rank = np.tile(np.arange(size), clusters.size)
-        cluster_id = split(np.repeat(clusters, size), clusters_of_grid)
+        cluster_id = split(np.repeat(clusters, size), _grid_of_clusters(launch))
         in_cluster = split(rank, launch.cluster)
         block_id = [
             cluster * extent + inner
@@ -144,4 +139,4 @@ _OF_BLOCK = tuple(
     f"{name}.{axis}" for name in ("%ctaid", "%clusterid", "%cluster_ctaid") for axis in "xyz"
 )
 SPECIAL_REGISTERS = frozenset((*_OF_THREAD, *_OF_BLOCK, "%cluster_ctarank", *CLOCKS))
-"""Every name that can be read; `%pred` says that no instruction writes one."""
+"""Every name that can be read."""

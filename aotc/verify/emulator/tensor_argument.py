@@ -1,4 +1,4 @@
-"""Kernel arguments that are tensor maps: made from an array when its address is known.
+"""Kernel arguments that are tensor maps, or a table of them: made when addresses are known.
 
 Invariant: the map describes the array as it is, its last axis innermost.
 """
@@ -83,3 +83,20 @@ class TensorArgument:
             return tensor.to_bytes()
         except TensorMapError as error:
             raise EmulationError(f"{name}: {error}") from None
+
+
+@dataclass(frozen=True)
+class TensorTable:
+    """Describe tensor maps one after the other in global memory; a kernel gets their address."""
+
+    tensors: tuple[TensorArgument, ...]
+
+    def place(self, memory: GlobalMemory, name: str) -> int:
+        """Make the arrays and the maps accessible and return the address of the first map.
+
+        Raises: EmulationError as `TensorArgument.encode`.
+        """
+        maps = [
+            tensor.encode(memory, f"{name}[{index}]") for index, tensor in enumerate(self.tensors)
+        ]
+        return memory.add(name, np.frombuffer(b"".join(maps), np.uint8).copy())

@@ -17,6 +17,7 @@ import numpy as np
 from aotc.verify.emulator.context import Context, Machine, Misuse
 from aotc.verify.emulator.fences import MemoryOrder
 from aotc.verify.emulator.mbarrier import window_removed
+from aotc.verify.emulator.memory import PARAM_WINDOW
 from aotc.verify.emulator.order import Ints
 from aotc.verify.emulator.registry import Execute, Unsupported, executes
 from aotc.verify.emulator.spaces import SPACES, read_bytes, write_bytes
@@ -53,8 +54,9 @@ class TensorMaps:
                 "tensor-map", f"a tensor map at {address:#x}, no multiple of 64 bytes", lane=lane
             )
         params = self._machine.params
-        if address + SIZE_BYTES <= len(params):
-            data = params[address : address + SIZE_BYTES].tobytes()
+        start = address - PARAM_WINDOW if address >= PARAM_WINDOW else address
+        if start + SIZE_BYTES <= len(params):
+            data = params[start : start + SIZE_BYTES].tobytes()
         else:
             self._check_acquired(lane, address)
             chunks = chunks_of(address, SIZE_BYTES)

@@ -70,3 +70,47 @@ def test_pointers_are_stored_as_their_bits() -> None:
     assert gpu.SharedLoad(buffer, ROW, element=PointerType(FP32)).out.type == kind
     assert gpu.memory_element(kind) == U64
     assert gpu.memory_element(TileType(I32, (4,))) == I32
+
+
+def test_slots_of_a_buffer() -> None:
+    buffer = gpu.SharedAlloc(FP32, (EXTENT,), BUFFER, num_slots=3).out
+    assert isinstance(buffer.type, SharedType)
+    assert buffer.type.size_bytes == 3 * buffer.type.slot_bytes == 3 * 4 * EXTENT
+    index, wide = _values(I32, U64)
+    slot = gpu.SharedSlot(buffer, index, ahead=2).out
+    assert slot.type == SharedType(FP32, (EXTENT,), BUFFER)
+    with pytest.raises(IRError, match="expected a shared buffer of one slot"):
+        gpu.SharedLoad(buffer, ROW)
+    with pytest.raises(IRError, match="3 ahead in 3 slots"):
+        gpu.SharedSlot(buffer, index, ahead=3)
+    with pytest.raises(IRError, match="the index is u64"):
+        gpu.SharedSlot(buffer, wide)
+    with pytest.raises(IRError, match="the index is u64"):
+        gpu.NextSlot(wide, 3)
+    with pytest.raises(IRError, match="expected a shared buffer"):
+        gpu.SharedSlot(index, index)
+    with pytest.raises(IRError, match="0 slots"):
+        gpu.SharedAlloc(FP32, (EXTENT,), BUFFER, num_slots=0)
+    with pytest.raises(IRError, match="-1 pending groups"):
+        gpu.AsyncWait(-1)
+
+
+def test_asynchronous_copies_move_4_8_or_16_bytes() -> None:
+    buffer = gpu.SharedAlloc(FP32, (EXTENT,), BUFFER).out
+    narrow = gpu.SharedAlloc(FP16, (EXTENT,), BUFFER).out
+    pointer, half, flag, mask = _values(
+        TileType(PointerType(FP32), (EXTENT,), ROW), TileType(PointerType(FP16), (EXTENT,), ROW),
+        I1, TileType(I1, (EXTENT,), SWAPPED),
+    )  # fmt: skip
+    assert not gpu.AsyncCopy(pointer, buffer, None, flag, vector=4).results
+    gpu.AsyncCopy(half, narrow, vector=2)
+    with pytest.raises(IRError, match="copies 2 bytes at a time"):
+        gpu.AsyncCopy(half, narrow)
+    with pytest.raises(IRError, match="copies 32 bytes at a time"):
+        gpu.AsyncCopy(pointer, buffer, vector=8)
+    with pytest.raises(IRError, match="does not fit"):
+        gpu.AsyncCopy(half, buffer, vector=2)
+    with pytest.raises(IRError, match="the mask is"):
+        gpu.AsyncCopy(pointer, buffer, mask)
+    with pytest.raises(IRError, match="enabled is"):
+        gpu.AsyncCopy(pointer, buffer, None, mask)

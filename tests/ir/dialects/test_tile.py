@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,22 @@ from aotc.ir.core import Block, Op, Value
 from aotc.ir.diagnostics import IRError
 from aotc.ir.dialects import scf, tile
 from aotc.ir.rewrite import Builder
-from aotc.ir.types import FP16, FP32, I1, I32, PointerType, TileType, Type
+from aotc.ir.types import (
+    BF16,
+    FP8E4NV,
+    FP8E5,
+    FP16,
+    FP32,
+    FP64,
+    I1,
+    I8,
+    I32,
+    U32,
+    PointerType,
+    ScalarType,
+    TileType,
+    Type,
+)
 from tests.support.every_op import EXTENT, PAIRS, ROW, SWAPPED
 
 
@@ -163,3 +179,81 @@ def test_reductions_refuse(
 ) -> None:
     with pytest.raises(IRError, match=message):
         cls(_values(*types), axis, _combine(args, yielded))
+
+
+# ---- matrix products --------------------------------------------------------------------------
+
+DOT: Any = tile.Dot  # which takes no unknown names where types are checked
+
+
+def _dot(shapes: Sequence[tuple[int, ...]], kinds: Sequence[ScalarType]) -> Op:
+    types = (TileType(kind, shape) for kind, shape in zip(kinds, shapes, strict=True))
+    a, b, acc = _values(*types)
+    return tile.Dot(a, b, acc)
+
+
+@pytest.mark.parametrize("batch", [(), (4,)])
+def test_a_product_has_the_type_of_its_accumulator(batch: tuple[int, ...]) -> None:
+    shapes = (*batch, 16, 8), (*batch, 8, 32), (*batch, 16, 32)
+    for kinds in ((FP16, FP16, FP32), (FP8E4NV, FP8E5, FP16), (I8, I8, I32), (FP64, FP64, FP64)):
+        assert _dot(shapes, kinds).results[0].type == TileType(kinds[2], shapes[2])
+
+
+@pytest.mark.parametrize(
+    ("shapes", "kinds", "message"),
+    [
+        (((4, 8), (4, 8), (4, 8)), (FP16, FP16, FP32), "do not fit"),
+        (((4, 8), (8, 4), (4, 8)), (FP16, FP16, FP32), "do not fit"),
+        (((2, 4, 8), (8, 4), (4, 4)), (FP16, FP16, FP32), "do not fit"),
+        (((2, 4, 8), (4, 8, 4), (2, 4, 4)), (FP16, FP16, FP32), "do not fit"),
+        (((8,), (8,), (8,)), (FP16, FP16, FP32), "operands of 1 axes"),
+        (((4, 8), (8, 4), (4, 4)), (FP16, BF16, FP32), "no product of fp16 and bf16"),
+        (((4, 8), (8, 4), (4, 4)), (BF16, BF16, BF16), "in bf16"),
+        (((4, 8), (8, 4), (4, 4)), (I32, I32, I32), "no product of i32"),
+    ],
+)
+def test_products_that_do_not_fit(
+    shapes: tuple[tuple[int, ...], ...], kinds: tuple[ScalarType, ...], message: str
+) -> None:
+    with pytest.raises(IRError, match=message):
+        _dot(shapes, kinds)
+
+
+def test_an_unknown_precision_is_refused() -> None:
+    (x,) = _values(TileType(FP32, (4, 4)))
+    with pytest.raises(IRError, match="unknown input precision 'fp8'"):
+        DOT(x, x, x, "fp8")
+
+
+# ---- atomics ----------------------------------------------------------------------------------
+
+RMW: Any = tile.AtomicRmw
+CAS: Any = tile.AtomicCas
+
+
+def test_atomics_return_what_was_there() -> None:
+    pointers, values, mask = _values(
+        TileType(PointerType(U32), (8,)), TileType(U32, (8,)), TileType(I1, (8,))
+    )
+    assert tile.AtomicRmw(pointers, values, "max", mask).out.type == values.type
+    assert tile.AtomicCas(pointers, values, values, "relaxed", "sys").out.type == values.type
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda p, _, x: RMW(p, x, "and"), "no atomic and of fp16"),
+        (lambda p, _, x: RMW(p, x, "max"), "no atomic max of fp16"),
+        (lambda p, _, x: RMW(p, x, "nand"), "no atomic nand"),
+        (lambda p, i, _: RMW(p, i, "add"), "the value is i32, expected fp16"),
+        (lambda _, i, x: RMW(i, x, "add"), "i32 is not a pointer"),
+        (lambda p, i, x: RMW(p, x, "add", i), "the mask is i32"),
+        (lambda p, _, x: RMW(p, x, "add", sem="seq_cst"), "unknown memory order"),
+        (lambda p, _, x: RMW(p, x, "add", scope="warp"), "unknown scope"),
+        (CAS, "compares i32 with fp16"),
+        (lambda p, _, x: CAS(p, x, x, scope="all"), "unknown scope 'all'"),
+    ],
+)
+def test_atomics_that_do_not_fit(make: Callable[..., Op], message: str) -> None:
+    with pytest.raises(IRError, match=message):
+        make(*_values(PointerType(FP16), I32, FP16))

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from tests.support.ptx_kernel import collect, faults, run
 
 from aotc.verify.emulator.errors import EmulationError
+from tests.support.ptx_kernel import collect, faults, run
 
 OWN = "mad.wide.u32 %rd10, %r0, {size}, %rd0;"
 
@@ -175,6 +175,22 @@ def test_cvta_to_undoes_cvta():
     sub.s64 %rd63, %rd12, %rd10;
 """
     assert (collect(body, bits=64) == 0).all()
+
+
+def test_generic_address_of_a_parameter():
+    body = """
+    mov.b64 %rd10, k_param_0;
+    cvta.param.u64 %rd11, %rd10;
+    ld.b32 %r63, [%rd11+4];
+"""
+    assert (collect(body, (5 << 32) + 6, threads=1) == 5).all()
+    faults(body + "st.b32 [%rd11], 1;", 0, kind="misuse", match="param memory, which is read-only")
+    faults(body.replace("+4", "+8"), 0, kind="bounds", match="the parameters")
+
+
+@pytest.mark.parametrize("space", ["", ".global", ".shared"])
+def test_null_pointer(space):
+    faults(f"ld{space}.b32 %r2, [%rd0];", 0, kind="bounds")
 
 
 def test_hints_do_nothing():

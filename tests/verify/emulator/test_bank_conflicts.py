@@ -5,6 +5,7 @@ import pytest
 
 from aotc.verify.emulator.bank_conflicts import BankConflicts
 from aotc.verify.emulator.syntax import Instruction
+from tests.support.ptx_kernel import run
 
 LOAD = Instruction("ld", ("shared", "b32"), (), None, 5, "ld.shared.b32")
 LANE = np.arange(32)
@@ -42,3 +43,15 @@ def test_first_block_stands_for_all_and_counts_add_up():
     conflicts.count(slice(32, 64), 128 * LANE, 4, LOAD)
     assert conflicts.excess == 1
     assert conflicts.lines[5].phases == 2
+
+
+@pytest.mark.parametrize(("row_bytes", "excess"), [(128, 31), (132, 0)])
+def test_counted_by_line_as_a_program_runs(row_bytes, excess):
+    body = f"mad.lo.u32 %r3, %r0, {row_bytes}, %r1;\nst.shared.b32 [%r3], 0;\n"
+    body += "ld.shared.b32 %r2, [%r3];"
+    statistics = run(body, shared=32 * row_bytes, grid=3, count_conflicts=True)
+    store, load = sorted(statistics.conflicts)
+    assert load == store + 1
+    for line in (store, load):
+        assert statistics.conflicts[line].phases == 1
+        assert statistics.conflicts[line].excess == excess

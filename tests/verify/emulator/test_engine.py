@@ -197,6 +197,26 @@ def test_lanes_of_one_warp_take_a_spin_lock_in_turn(seed):
     assert total[0] == 0 + 1 + 2 + 3 + 4
 
 
+def test_a_loop_that_gets_something_done_is_no_spin():
+    # Lanes that are done early wait for the others however long these take.
+    total = np.zeros(1, np.int32)
+    body = """
+        mov.b32 %r4, 0;
+        setp.lt.u32 %p2, %r0, 31;
+    again:
+        @%p2 bra next;
+        atom.global.add.u32 %r5, [%rd0], 1;
+    next:
+        add.u32 %r4, %r4, 1;
+        mad.lo.u32 %r6, %r0, 20, 1;
+        setp.lt.u32 %p1, %r4, %r6;
+        @%p1 bra again;
+        bar.sync 0;
+    """
+    run(body, total)
+    assert total[0] == 31 * 20 + 1
+
+
 def test_spinning_for_ever_is_reported():
     body = "again: ld.volatile.global.b32 %r4, [%rd0]; setp.eq.s32 %p1, %r4, 0; @%p1 bra again;"
     fault = faults(body, np.zeros(1, np.int32), kind="steps", max_steps=1000, threads=64)

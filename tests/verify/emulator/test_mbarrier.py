@@ -84,6 +84,33 @@ def test_not_waiting_is_a_race():
     faults(body, kind="race", threads=64)
 
 
+def test_wait_does_not_cover_arrivals_of_the_phase_after():
+    # In step, the third warp waits for the first phase when the second has arrived in the next.
+    body = (
+        INIT.format(count=32)
+        + f"""
+    mov.b32 %r63, 0;
+    mad.lo.u32 %r3, %r0, 4, %r1;
+    setp.lt.u32 %p3, %r0, 32;
+    @%p3 mbarrier.arrive.shared.b64 _, [%r1];
+    @%p3 bra END;
+    setp.ge.u32 %p4, %r0, 64;
+    @%p4 bra THIRD;
+    {wait(name="SECOND")}
+    st.shared.b32 [%r3], %r0;
+    bar.warp.sync -1;
+    setp.lt.u32 %p5, %r0, 48;
+    @%p5 mbarrier.arrive.shared.b64 _, [%r1];
+    bra END;
+THIRD:
+    {wait(name="THIRD")}
+    ld.shared.b32 %r63, [%r3+-128];
+END:
+"""
+    )
+    faults(body, kind="race", threads=96)
+
+
 def test_slot_handed_back_and_forth():
     """A ring of one slot, five rounds: full and empty barriers with running parity."""
     body = """
@@ -169,6 +196,8 @@ def test_bytes(which):
     run(start + come.format(64) + expect + "JOIN:" + wait())
     short = faults(start + expect + come.format(63) + "JOIN:" + wait(), kind="deadlock")
     assert "try_wait" in short.text
+    early = start + come.format(64) + ARRIVE + "JOIN:" + wait()
+    faults(early, kind="deadlock")
     fault = faults(start + expect + ARRIVE + "JOIN:", kind="mbarrier", match="more often")
     assert "64 bytes outstanding" in fault.notes[0]
 

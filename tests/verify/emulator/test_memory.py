@@ -1,10 +1,10 @@
-"""Global and local memory against NumPy arrays."""
+"""Global memory against NumPy arrays."""
 
 import numpy as np
 import pytest
 
 from aotc.verify.emulator.context import Misuse
-from aotc.verify.emulator.memory import LOCAL_BASE_ADDRESS, GlobalMemory, LocalMemory
+from aotc.verify.emulator.memory import GlobalMemory
 
 
 def random_bytes(count, seed=0):
@@ -177,26 +177,3 @@ def test_owner_with_gaps_is_refused():
     array = np.ndarray((2, 2), np.uint8, bytearray(8), strides=(4, 1))
     with pytest.raises(ValueError, match="contiguous"):
         GlobalMemory().add("x", array)
-
-
-def test_local_memory_is_each_lanes_own():
-    memory = LocalMemory(4, 16)
-    lanes = np.array([0, 3])
-    address = np.array([LOCAL_BASE_ADDRESS + 4, LOCAL_BASE_ADDRESS + 8])
-    data = random_bytes(8).reshape(2, 4)
-    memory.write(lanes, address, data)
-    assert (memory.read(lanes, address, 4) == data).all()
-    refused("uninitialised", memory.read, lanes, address[::-1], 4, lane=0)
-    refused("uninitialised", memory.read, slice(3, 4), np.array([LOCAL_BASE_ADDRESS]), 16, lane=3)
-
-
-@pytest.mark.parametrize("byte", [-4, 16])
-def test_local_memory_ends(byte):
-    memory = LocalMemory(2, 16)
-    address = np.array([LOCAL_BASE_ADDRESS + byte])
-    refused("bounds", memory.write, slice(1, 2), address, np.zeros((1, 4), np.uint8), lane=1)
-
-
-def test_local_memory_misaligned():
-    memory = LocalMemory(1, 16)
-    refused("misaligned", memory.read, slice(0, 1), np.array([LOCAL_BASE_ADDRESS + 2]), 4)

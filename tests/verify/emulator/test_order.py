@@ -198,6 +198,31 @@ def test_elected_lanes_wait_does_not_speak_for_its_warp():
     assert not is_late(order, 41, stamp)
 
 
+def test_elected_lane_passes_on_what_it_has_seen():
+    order = Order(1, 3)
+    tokens = Clocks(2, order.columns)
+    stamp = stamp_of(order, 0)
+    order.release(np.array([0]), tokens, np.array([0]))
+    order.acquire(np.array([40]), tokens, np.array([0]))
+    order.release(np.array([41]), tokens, np.array([1]))
+    order.acquire(np.array([64]), tokens, np.array([1]))
+    assert is_late(order, 64, stamp)
+    order.release(np.array([40]), tokens, np.array([1]))
+    order.acquire(np.array([64]), tokens, np.array([1]))
+    assert not is_late(order, 64, stamp)
+
+
+def test_fence_hands_over_what_an_elected_lane_was_told():
+    order = Order(1, 2)
+    tokens = Clocks(1, order.columns)
+    stamp = stamp_of(order, 0)
+    order.release(np.array([0]), tokens, np.array([0]))
+    order.acquire(np.array([40]), tokens, np.array([0]))
+    assert is_late(order, 40, stamp, PROXY)
+    order.fence_proxy(np.array([40]))
+    assert not is_late(order, 40, stamp, PROXY)
+
+
 def test_fence_of_the_writer_travels_through_a_barrier():
     order = Order(1, 2)
     fenced = stamp_of(order, 0)

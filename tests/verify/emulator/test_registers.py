@@ -82,6 +82,14 @@ def test_copies_carry_what_is_undefined():
     faults("mov.b32 %r5, %r4; mov.b32 %r6, %r5; not.b32 %r7, %r6;", kind="undefined", match="%r6")
 
 
+def test_bytes_that_are_not_taken_need_not_be_defined():
+    out = collect("mov.b32 %r5, 0x04030201; prmt.b32 %r63, %r5, %r4, 0x0213;")
+    np.testing.assert_array_equal(out, 0x01030204)
+    out = collect("mov.b32 %r5, 0x04030201; prmt.b32 %r63, %r4, %r5, 0x7654;")
+    np.testing.assert_array_equal(out, 0x04030201)
+    faults("mov.b32 %r5, 1; prmt.b32 %r6, %r5, %r4, 0x3214;", kind="undefined", match="%r4")
+
+
 def test_undefined_in_a_loop_until_written():
     body = """
         mov.b32 %r4, 0;

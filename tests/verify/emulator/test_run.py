@@ -198,6 +198,18 @@ def test_bank_conflicts_are_counted_by_line_if_asked_for():
     assert lines["st.shared.b32 [%r5+4096], %r0;"].excess == 0
 
 
+def test_variables_move_from_launch_to_launch():
+    # The two arguments take one buffer or two, and the table comes behind them.
+    head = ".global .align 4 .b32 table[2] = {7, 8};\n"
+    body = "mov.b64 %rd2, table; ld.global.b32 %r4, [%rd2+4]; st.global.b32 [%rd1], %r4;"
+    text = ptx(body, 2, threads=1).replace(".visible", head + ".visible")
+    one, two = np.zeros(1, np.int32), np.zeros(1, np.int32)
+    for first, second in ((one, one), (one, two), (two, one), (two, two)):
+        second[0] = 0
+        emulate(text, 1, [first, second])
+        assert second[0] == 8
+
+
 # ---- arguments ----------------------------------------------------------------------------------
 
 PASS_ON = """

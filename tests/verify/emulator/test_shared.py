@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+
 from tests.support.ptx_kernel import collect, faults, run
 
 # Thread t writes its word; %r3 is its address, %r5 that of the word of thread t ^ 124 / 4 = t ^ 31.
@@ -175,6 +176,14 @@ def test_cluster_reads_each_other():
     out = collect(body, grid=4, cluster=2)
     other = np.array([100, 0, 100, 0]).repeat(32) + np.tile(np.arange(32), 4)
     assert (out == other).all()
+
+
+def test_own_and_other_blocks_in_one_access():
+    pick = "setp.lt.u32 %p1, %r0, 16; selp.b32 %r13, %r3, %r13, %p1; " + CLUSTER_SYNC
+    out = collect(CLUSTER.format(sync=pick, end=CLUSTER_SYNC), grid=2, cluster=2)
+    lane = np.arange(32)
+    own = np.where(lane < 16, 0, 100) + lane
+    assert (out.reshape(2, 32) == [own, 100 - own + 2 * lane]).all()
 
 
 def test_cluster_barrier_missing():

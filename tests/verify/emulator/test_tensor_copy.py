@@ -334,7 +334,12 @@ def test_overwriting_what_is_being_stored():
     late = "st.shared.b32 [%r1], %r0;"
     argument = TensorArgument(array, (4, 8))
     options = {"threads": THREADS, "shared": SHARED}
-    run(_store_body(STORE, 2, (0, 0), "cp.async.bulk.wait_group.read 0;" + late), argument, image, **options)
+    run(
+        _store_body(STORE, 2, (0, 0), "cp.async.bulk.wait_group.read 0;" + late),
+        argument,
+        image,
+        **options,
+    )
     faults(
         _store_body(STORE, 2, (0, 0), "cp.async.bulk.wait_group.read 1;" + late),
         argument,

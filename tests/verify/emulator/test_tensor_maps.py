@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from aotc.verify.emulator.errors import EmulationError
-from aotc.verify.emulator.tensor_argument import TensorArgument
+from aotc.verify.emulator.tensor_argument import TensorArgument, TensorTable
 from tests.support.ptx_kernel import faults, run
 
 MAP, BARRIER = 1024, 1152
@@ -20,7 +20,7 @@ INIT = f"""
     mad.wide.u32 %rd20, %r0, 16, %rd0;
     @%p1 mbarrier.init.shared.b64 [%r1+{BARRIER}], 1;
     fence.mbarrier_init.release.cluster;
-    @%p2 ld.param.v4.b32 {{%r10, %r11, %r12, %r13}}, [%rd20];
+    @%p2 ld.v4.b32 {{%r10, %r11, %r12, %r13}}, [%rd20];
     @%p2 st.shared.v4.b32 [%r2+{MAP}], {{%r10, %r11, %r12, %r13}};
     bar.sync 0;
 """
@@ -114,6 +114,29 @@ def test_every_field_can_be_set():
     np.testing.assert_array_equal(unswizzled, box)
 
 
+def test_a_map_of_a_table():
+    """Made by the host, so that no fence is needed."""
+    rng = np.random.default_rng(2)
+    arrays = [rng.standard_normal((8, 16)).astype(np.float32) for _ in range(3)]
+    table = TensorTable(tuple(TensorArgument(array, (8, 16)) for array in arrays))
+    out = np.zeros(128, np.float32)
+    body = f"""
+    mad.lo.u32 %r2, %r0, 16, %r1;
+    setp.eq.u32 %p1, %r0, 0;
+    @%p1 mbarrier.init.shared.b64 [%r1+{BARRIER}], 1;
+    fence.mbarrier_init.release.cluster;
+    bar.sync 0;
+    add.u64 %rd1, %rd0, 256;
+    """
+    run(body + copy(), table, 0, out, shared=SHARED)
+    np.testing.assert_array_equal(out.reshape(8, 16), arrays[2])
+    off = body.replace("256", "272")
+    faults(off + copy(), table, 0, out, kind="tensor-map", match="no multiple of 64", shared=SHARED)
+    with pytest.raises(EmulationError, match=r"argument 0\[1\]: the box"):
+        bad = TensorTable((table.tensors[0], TensorArgument(arrays[0], (8, 300))))
+        run(body, bad, 0, out, shared=SHARED)
+
+
 def test_an_edit_that_was_not_acquired():
     body = INIT + replace("global_dim", "1, 5") + PUBLISH + copy()
     faults(body, *_arguments(), kind="proxy", match="generic.acquire between", shared=SHARED)
@@ -126,7 +149,9 @@ def test_acquiring_before_the_edit_is_not_enough():
 
 def test_an_edit_in_global_memory_is_released_too():
     edit = INIT + PUBLISH + ACQUIRE
-    edit += "@%p1 tensormap.replace.tile.global_dim.global.b1024.b32 [%rd1], 1, 5; bar.warp.sync -1;"
+    edit += (
+        "@%p1 tensormap.replace.tile.global_dim.global.b1024.b32 [%rd1], 1, 5; bar.warp.sync -1;"
+    )
     release = "fence.proxy.tensormap::generic.release.gpu;"
     arguments = _arguments()
     faults(

@@ -205,12 +205,9 @@ def test_types_and_shapes(
     if a.itemsize == 2:
         suffix += ", 0" if a_in_registers else ", 0, 0"
     first = _names("a", a_registers.shape[1]) if a_in_registers else str(a_descriptor)
-    lines = [
-        FENCE,
-        f"wgmma.mma_async.sync.aligned.m64n{n}k{k}.{result}.{a_name}.{b_name} "
-        f"{_names('d', start.shape[1])}, {first}, {b_descriptor}, yes{suffix};",
-        *END,
-    ]
+    name = f"wgmma.mma_async.sync.aligned.m64n{n}k{k}.{result}.{a_name}.{b_name}"
+    operands = f"{_names('d', start.shape[1])}, {first}, {b_descriptor}, yes{suffix}"
+    lines = [FENCE, f"{name} {operands};", *END]
     got = Kernel(lines, image, start, a_registers).run(seed=n % 3)
     elements = _elements(got, n, bits).view(DTYPES[result])
     np.testing.assert_array_equal(elements, expected)
@@ -259,16 +256,32 @@ def test_operands_may_be_negated(a_sign: int, b_sign: int) -> None:
     np.testing.assert_array_equal(_elements(got, 16, 32).view(np.float32), expected)
 
 
+@pytest.mark.parametrize("a_in_registers", [False, True])
+def test_bits(a_in_registers: bool) -> None:
+    rng = np.random.default_rng(11)
+    a, b = (rng.integers(0, 2, (rows, 256), np.uint8) for rows in (64, 16))
+    packed = [np.packbits(bits, axis=1, bitorder="little") for bits in (a, b)]
+    image, (x, y) = _image_k_major(packed)
+    c = rng.integers(-100, 100, (64, 16), np.int32)
+    # Word w of a row is in register w // 4 * 2 + (row of the upper half), quad lane w % 4.
+    words = packed[0].view(np.uint32).reshape(4, 2, 8, 2, 4)  # warp, half, row, block, lane
+    a_registers = words.transpose(0, 2, 4, 3, 1).reshape(THREADS, 4)
+    first = _names("a", 4) if a_in_registers else str(x)
+    name = "wgmma.mma_async.sync.aligned.m64n16k256.s32.b1.b1.and.popc"
+    lines = [FENCE, f"{name} {_names('d', 8)}, {first}, {y}, yes;", *END]
+    kernel = Kernel(
+        lines, image, _registers(c.view(np.uint32), 32), np.ascontiguousarray(a_registers)
+    )
+    got = _elements(kernel.run(), 16, 32).view(np.int32)
+    np.testing.assert_array_equal(got, a.astype(np.int64) @ b.astype(np.int64).T + c)
+
+
 def test_saturation() -> None:
     a, b = np.full((64, 32), 127, np.int8), np.full((8, 32), 127, np.int8)
     image, (x, y) = _image_k_major([a, b])
     c = np.full((64, 8), 2**31 - 5, np.int32)
-    lines = [
-        FENCE,
-        "wgmma.mma_async.sync.aligned.m64n8k32.satfinite.s32.s8.s8 "
-        f"{_names('d', 4)}, {x}, {y}, yes;",
-        *END,
-    ]
+    name = "wgmma.mma_async.sync.aligned.m64n8k32.satfinite.s32.s8.s8"
+    lines = [FENCE, f"{name} {_names('d', 4)}, {x}, {y}, yes;", *END]
     got = Kernel(lines, image, _registers(c.view(np.uint32), 32)).run()
     assert (got == 2**31 - 1).all()
 
@@ -345,6 +358,11 @@ FAULTS: dict[str, tuple[list[str], str, str]] = {
         "wgmma",
         "another shape|not all",
     ),
+    "sums in registers that another one reads": (
+        [FENCE, "{from_registers}", "{into_a}", *END],
+        "wgmma",
+        "a0 is still read by another wgmma",
+    ),
     "an operand overwritten in flight": (
         [FENCE, "{start}", END[0], "st.shared.u32 [place], tid;", END[1]],
         "in-flight",
@@ -397,6 +415,7 @@ def test_misuse_is_found(name: str) -> None:
         "start": _start(16, x, y),
         "from_registers": _start(16, _names("a", 4), y, rest="1, 1, 0"),
         "other_shape": _start(8, x, y),
+        "into_a": _start(8, x, y, d="a", scale="no"),
         "outside": _start(16, (1 << 14) - 1, y),
         "own": _start(16, "wide", y),
         "reserved": _start(16, x | 1 << 15, y),

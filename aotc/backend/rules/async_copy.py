@@ -1,0 +1,93 @@
+"""Rules for buffers that a loop fills ahead: slots, and asynchronous copies into them.
+
+A copy is `cp.async`, one instruction for each vector of registers. A mask becomes the number of
+bytes to read, the rest of the vector is zero; what turns a whole copy off is a predicate.
+"""
+
+from __future__ import annotations
+
+from aotc.backend import nvvm
+from aotc.backend.integers import Affine, Component
+from aotc.backend.lower import Lowering, Results, layout_of, lowers, num_registers
+from aotc.backend.rules.memory import global_address, l2_policy
+from aotc.backend.rules.shared import shared_vectors
+from aotc.backend.thread_map import both, is_first_holder
+from aotc.ir.dialects import gpu
+from aotc.ir.types import SharedType
+
+_MAX_COPY_BYTES = 16
+
+
+@lowers(gpu.SharedSlot)
+def lower_slot(ctx: Lowering, op: gpu.SharedSlot) -> Results:
+    """Lower a slot: the buffer's offset plus that of the slot."""
+    kind = op.buffer.type
+    assert isinstance(kind, SharedType)
+    number = _rotated(ctx, ctx.raw(op.index)[0], op.ahead, kind.num_slots)
+    offset = ctx.ints.mul(number, Affine("", kind.slot_bytes), 32)
+    return [(ctx.ints.add(ctx.raw(op.buffer)[0], offset, 32),)]
+
+
+@lowers(gpu.NextSlot)
+def lower_next_slot(ctx: Lowering, op: gpu.NextSlot) -> Results:
+    """Lower the step to the next slot."""
+    return [(_rotated(ctx, ctx.raw(op.index)[0], 1, op.num_slots),)]
+
+
+def _rotated(ctx: Lowering, index: Component, ahead: int, num_slots: int) -> Component:
+    """Return `(index + ahead) % num_slots` of an index below `num_slots`."""
+    base, offset = ctx.ints.split(index)
+    if not base:
+        return Affine("", (offset + ahead) % num_slots)
+    possible = (1 << (num_slots - 1).bit_length()) - 1
+    if ahead % num_slots == 0:
+        return index
+    name = ctx.ints.materialize(index, 32)
+    fits = ctx.emit.value(f"icmp ult i32 {name}, {num_slots - ahead}")
+    step = ctx.emit.value(f"select i1 {fits}, i32 {ahead}, i32 {ahead - num_slots}")
+    return ctx.ints.learn(ctx.emit.value(f"add i32 {name}, {step}"), possible)
+
+
+@lowers(gpu.AsyncCopy)
+def lower_async_copy(ctx: Lowering, op: gpu.AsyncCopy) -> Results:
+    """Lower a copy from global to shared memory: one instruction for each vector."""
+    layout = layout_of(op.pointer.type)
+    masks = num_registers(op.pointer.type) * ["true"] if op.mask is None else ctx.registers(op.mask)
+    enabled = "true" if op.enabled is None else ctx.scalar(op.enabled)
+    if enabled == "false":
+        return []
+    size_bytes = op.vector * gpu.shared_type(op, op.buffer).element.size_bytes
+    access = nvvm.AsyncAccess(
+        size_bytes,
+        both(ctx, enabled, is_first_holder(ctx, layout)),
+        bypass_l1=size_bytes == _MAX_COPY_BYTES and op.cache != "ca",
+        policy=l2_policy(ctx, op.eviction),
+        prefetch_bytes=op.prefetch_bytes,
+    )
+    addresses = ctx.raw(op.pointer)
+    for target, registers in shared_vectors(ctx, op, op.buffer, layout, op.vector):
+        head = registers[0]
+        if registers != list(range(head, head + op.vector)):
+            op.error(f"copies registers {registers}, which are not in a row")
+        source_bytes = ""
+        if masks[head] != "true":
+            kept = f"select i1 {masks[head]}, i32 {size_bytes}, i32 0"
+            source_bytes = "0" if masks[head] == "false" else ctx.emit.value(kept)
+        source = global_address(ctx, addresses[head])
+        nvvm.async_copy(ctx.emit, target, source, access, source_bytes)
+    return []
+
+
+@lowers(gpu.AsyncCommit)
+def lower_async_commit(ctx: Lowering, op: gpu.AsyncCommit) -> Results:
+    """Lower the end of a group of copies."""
+    del op
+    nvvm.async_commit(ctx.emit)
+    return []
+
+
+@lowers(gpu.AsyncWait)
+def lower_async_wait(ctx: Lowering, op: gpu.AsyncWait) -> Results:
+    """Lower the wait for copies."""
+    nvvm.async_wait(ctx.emit, op.pending)
+    return []

@@ -1,0 +1,121 @@
+"""Tensor descriptors: blocks of a tensor that the host describes, loaded, stored and combined.
+
+A descriptor is a parameter of the kernel and nothing else: `desc.load([i, j])` and
+`tl.load_tensor_descriptor(desc, [i, j])` are one function, and so are the others. Extents and
+strides are the launch's; the block's shape and the dtype are known while compiling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from aotc.frontend.convert import cast, converted, to_scalar, to_value
+from aotc.frontend.emitter import Emitter, mistake
+from aotc.frontend.values import Operand, element, is_tuple, shape, show, show_type
+from aotc.ir.core import Value
+from aotc.ir.dialects import descriptor
+from aotc.ir.types import I32, SCALARS, DescriptorType, ScalarType
+
+
+def _descriptor(operand: Operand, name: str) -> tuple[Value, DescriptorType]:
+    if isinstance(operand, Value) and isinstance(operand.type, DescriptorType):
+        return operand, operand.type
+    raise mistake(
+        f"{name} takes a tensor descriptor, got {show(operand)}",
+        remedy='give the argument a type such as "tensordesc<bf16[128,64]>"',
+    )
+
+
+def _coords(emit: Emitter, operand: Operand, kind: DescriptorType, name: str) -> list[Value]:
+    """Return the offsets of a block as i32 scalars, one for each axis. Raises: CompileError."""
+    if not is_tuple(operand) or len(operand) != len(kind.block):
+        got = f"{len(operand)}" if is_tuple(operand) else show(operand)
+        raise mistake(
+            f"{name} of {show_type(kind)} takes a list of {len(kind.block)} offsets, got {got}"
+        )
+    coords: list[Value] = []
+    for one in operand:
+        value = to_scalar(emit, to_value(emit, one, "an offset"))
+        kind_of_one = element(value)
+        if not isinstance(kind_of_one, ScalarType) or not kind_of_one.is_int:
+            raise mistake(f"the offsets of {name} must be integers, got {show(value)}")
+        coords.append(cast(emit, value, I32))
+    return coords
+
+
+def _block(
+    emit: Emitter, operand: Operand, kind: DescriptorType, name: str
+) -> Value:
+    """Return a value of the descriptor's block and dtype. Raises: CompileError."""
+    value = converted(emit, operand, kind.element, kind.block, f"a value for {name}")
+    if shape(value) != kind.block:
+        raise mistake(
+            f"{name} of {show_type(kind)} takes a tile of its block, got {show(value)}",
+            remedy="the block's shape is in the descriptor's type",
+        )
+    return value
+
+
+def load(emit: Emitter, desc: Operand, offsets: Operand) -> Value:
+    """Read the block that begins at `offsets`."""
+    value, kind = _descriptor(desc, "load")
+    return emit(descriptor.DescriptorLoad(value, _coords(emit, offsets, kind, "load"))).out
+
+
+def store(emit: Emitter, desc: Operand, offsets: Operand, value: Operand) -> None:
+    """Write a block, converted to the descriptor's dtype."""
+    target, kind = _descriptor(desc, "store")
+    content = _block(emit, value, kind, "store")
+    emit(descriptor.DescriptorStore(target, content, _coords(emit, offsets, kind, "store")))
+
+
+def _reduction(kind: descriptor.ReduceKind) -> Callable[..., Operand]:
+    name = f"atomic_{kind}"
+
+    def run(emit: Emitter, desc: Operand, offsets: Operand, value: Operand) -> None:
+        target, type_ = _descriptor(desc, name)
+        if not descriptor.supports_reduce(kind, type_.element):
+            known = [one for one in SCALARS.values() if descriptor.supports_reduce(kind, one)]
+            raise mistake(
+                f"{name} does not take a descriptor of {show_type(type_.element)}",
+                remedy=f"it takes descriptors of {', '.join(map(show_type, known))}",
+            )
+        content = _block(emit, value, type_, name)
+        coords = _coords(emit, offsets, type_, name)
+        emit(descriptor.DescriptorReduce(target, content, coords, kind=kind))
+
+    return run
+
+
+def _shape(emit: Emitter, desc: Value, kind: DescriptorType) -> Operand:
+    axes = range(len(kind.block))
+    return tuple(emit(descriptor.DescriptorExtent(desc, axis)).out for axis in axes)
+
+
+def _strides(emit: Emitter, desc: Value, kind: DescriptorType) -> Operand:
+    axes = range(len(kind.block))
+    return tuple(emit(descriptor.DescriptorStride(desc, axis)).out for axis in axes)
+
+
+FUNCTIONS: dict[str, Callable[..., Operand]] = {
+    "load_tensor_descriptor": load,
+    "store_tensor_descriptor": store,
+}
+"""Functions of `tl` that take a descriptor first."""
+
+METHODS: dict[str, Callable[..., Operand]] = {
+    "load": load,
+    "store": store,
+    **{f"atomic_{kind}": _reduction(kind) for kind in ("add", "min", "max", "and", "or", "xor")},
+}
+"""Functions that are written as methods of a descriptor."""
+
+MISSING_METHODS = ("gather", "scatter")
+
+ATTRIBUTES: dict[str, Callable[[Emitter, Value, DescriptorType], Operand]] = {
+    "shape": _shape,
+    "strides": _strides,
+    "block_shape": lambda emit, desc, kind: kind.block,  # noqa: ARG005
+    "dtype": lambda emit, desc, kind: kind.element,  # noqa: ARG005
+    "type": lambda emit, desc, kind: kind,  # noqa: ARG005
+}

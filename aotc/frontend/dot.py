@@ -1,0 +1,124 @@
+"""`tl.dot`: operands checked and brought to what `tile.dot` takes.
+
+Types are Triton's: both operands of one type (fp8 kinds may mix), sums of fp8 and fp16 in fp32 or
+fp16, of bf16 and fp32 in fp32, of fp64 in fp64, of 8-bit integers in int32. fp32 operands are
+multiplied in tf32 unless `input_precision` says otherwise. Shapes have no lower bound: what is
+smaller than an instruction of the hardware is padded, or computed without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import cast as type_cast
+from typing import get_args
+
+from aotc.frontend.convert import constant, static_bool, static_int, static_scalar_dtype, static_str
+from aotc.frontend.emitter import Emitter, mistake
+from aotc.frontend.values import Operand, element, show, show_type
+from aotc.ir.core import Value
+from aotc.ir.dialects import tile
+from aotc.ir.types import FP16, FP32, ScalarType, TileType
+
+_PRECISIONS = get_args(tile.InputPrecision)
+
+
+def dot(
+    emit: Emitter,
+    input: Operand,  # noqa: A002
+    other: Operand,
+    acc: Operand = None,
+    input_precision: Operand = None,
+    allow_tf32: Operand = None,
+    max_num_imprecise_acc: Operand = None,
+    out_dtype: Operand = None,
+) -> Value:
+    """Return the matrix product of two tiles, added to `acc`."""
+    (a, a_type), (b, b_type) = _tile(input, "first"), _tile(other, "second")
+    extents = _product_shape(a_type.shape, b_type.shape)
+    target = _result_type(a_type, b_type, acc, out_dtype)
+    if acc is None:
+        total = constant(emit, 0, target, extents)
+    else:
+        total = _accumulator(acc, TileType(target, extents))
+    how = _precision(input_precision, allow_tf32)
+    imprecise = 0
+    if max_num_imprecise_acc is not None:
+        imprecise = static_int(max_num_imprecise_acc, "max_num_imprecise_acc")
+        if not 0 <= imprecise <= a_type.shape[-1]:
+            raise mistake(
+                f"max_num_imprecise_acc must be from 0 to K = {a_type.shape[-1]}, got {imprecise}"
+            )
+    return emit(tile.Dot(a, b, total, how, imprecise)).out
+
+
+def _tile(operand: Operand, which: str) -> tuple[Value, TileType]:
+    if isinstance(operand, Value) and isinstance(operand.type, TileType):
+        return operand, operand.type
+    raise mistake(f"the {which} operand of tl.dot must be a tile, got {show(operand)}")
+
+
+def _product_shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape of the product of tiles of these shapes. Raises: CompileError."""
+    if len(a) != len(b) or len(a) not in (2, 3):
+        raise mistake(
+            f"tl.dot takes two tiles of 2 axes, or two of 3, got shapes {a} and {b}",
+            remedy="add an axis with x[None, :, :], or reshape",
+        )
+    if a[-1] != b[-2]:
+        raise mistake(
+            f"tl.dot takes (M, K) and (K, N), got {a} and {b}: K is {a[-1]} and {b[-2]}",
+            remedy="transpose the second operand with tl.trans(b)" if a[-1] == b[-1] else "",
+        )
+    if a[:-2] != b[:-2]:
+        raise mistake(f"tl.dot takes batches of one size, got shapes {a} and {b}")
+    return (*a[:-1], b[-1])
+
+
+def _result_type(a: TileType, b: TileType, acc: Operand, out_dtype: Operand) -> ScalarType:
+    """Return the type to sum in: `out_dtype`, else that of `acc`, else the usual one."""
+    known = tile.dot_results(a.element, b.element)
+    if not known:
+        raise mistake(
+            f"tl.dot does not multiply {show_type(a.element)} by {show_type(b.element)}",
+            remedy="cast one operand to the type of the other"
+            if a.element != b.element
+            else "it takes float8e4nv, float8e5, float16, bfloat16, float32, float64, int8, uint8",
+        )
+    if out_dtype is None:
+        in_half = isinstance(acc, Value) and element(acc) == FP16 and FP16 in known
+        return FP16 if in_half else known[0]
+    wanted = static_scalar_dtype(out_dtype, "out_dtype")
+    if wanted in known:
+        return wanted
+    if wanted in (FP16, FP32):
+        return known[0]  # as in Triton, where float32 is the default, so that it asks for nothing
+    raise mistake(
+        f"tl.dot of {show_type(a.element)} does not sum in {show_type(wanted)}",
+        remedy=f"leave out_dtype out and cast the result with .to(tl.{show_type(wanted)})",
+    )
+
+
+def _accumulator(operand: Operand, kind: TileType) -> Value:
+    if isinstance(operand, Value) and operand.type == kind:
+        return operand
+    raise mistake(
+        f"the accumulator of this tl.dot must be {show_type(kind)}, got {show(operand)}",
+        remedy=f"make it with tl.zeros({kind.shape}, tl.{show_type(kind.element)})",
+    )
+
+
+def _precision(input_precision: Operand, allow_tf32: Operand) -> tile.InputPrecision:
+    if allow_tf32 is not None:
+        if input_precision is not None:
+            raise mistake(
+                "tl.dot takes input_precision or allow_tf32, not both",
+                remedy="leave allow_tf32 out: it is the older way to say input_precision",
+            )
+        return "tf32" if static_bool(allow_tf32, "allow_tf32") else "ieee"
+    if input_precision is None:
+        return "tf32"
+    chosen = input_precision.lower() if isinstance(input_precision, str) else input_precision
+    return type_cast("tile.InputPrecision", static_str(chosen, "input_precision", _PRECISIONS))
+
+
+FUNCTIONS: dict[str, Callable[..., Operand]] = {"dot": dot}

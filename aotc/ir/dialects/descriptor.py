@@ -1,0 +1,131 @@
+"""Tensors in global memory that are accessed by blocks: what a `tensordesc` argument can do.
+
+This is tile IR: a block is named by the coordinates of its first element, which may be anywhere,
+also outside of the tensor. How it is moved (tensor copies where the hardware has them, masked
+accesses elsewhere) is the schedule's business.
+
+Invariant: nothing outside of the tensor is touched. What of a block lies outside reads as the
+descriptor's fill, and is not written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+from aotc.ir.core import Op, Value, attribute, operand, operands, result
+from aotc.ir.dialects.tile import tile_type
+from aotc.ir.types import I32, I64, DescriptorType, ScalarType, TileType, Type
+
+ReduceKind = Literal["add", "min", "max", "and", "or", "xor"]
+
+MIN_ROW_BYTES = 16
+MAX_RANK = 5
+
+
+def supports_reduce(kind: ReduceKind, element: ScalarType) -> bool:
+    """Return whether a block of `element` can be combined with a tensor in this way, as in Triton.
+
+    Source: PTX ISA, `cp.reduce.async.bulk`: what each operation takes.
+    """
+    if element.is_float:
+        is_half = element.bits == 16
+        return is_half if kind in ("min", "max") else kind == "add" and element.bits in (16, 32)
+    is_signed_long = element.bits == 64 and element.is_signed
+    return element.bits in (32, 64) and not (kind == "add" and is_signed_long)
+
+
+def check_descriptor(op: Op, descriptor: Value, coords: Sequence[Value]) -> DescriptorType:
+    """Check the descriptor and the coordinates of an access; return the descriptor's type."""
+    kind = descriptor.type
+    if not isinstance(kind, DescriptorType):
+        op.error(f"expected a descriptor, got {kind}")
+    op.expect(1 <= len(kind.block) <= MAX_RANK, f"{kind} has {len(kind.block)} axes")
+    row_bytes = kind.block[-1] * kind.element.size_bytes
+    op.expect(row_bytes >= MIN_ROW_BYTES, f"rows of {kind} have {row_bytes} bytes")
+    given = [coord.type for coord in coords]
+    op.expect(given == [I32] * len(kind.block), f"{kind} at ({', '.join(map(str, given))})")
+    return kind
+
+
+class DescriptorLoad(Op, opcode="tile.descriptor_load", effect="read"):
+    """The block that begins at `coords`; `cache` and `eviction` as for `tile.load`."""
+
+    descriptor: Value = operand()
+    coords: Sequence[Value] = operands()
+    cache: str = attribute(default="")
+    eviction: str = attribute(default="")
+    out: Value = result()
+
+    def infer(self) -> Sequence[Type]:
+        kind = check_descriptor(self, self.descriptor, self.coords)
+        return (TileType(kind.element, kind.block),)
+
+
+def _check_value(op: Op, descriptor: Value, value: Value, coords: Sequence[Value]) -> ScalarType:
+    kind = check_descriptor(op, descriptor, coords)
+    block = tile_type(op, value)
+    fits = (block.shape, block.element) == (kind.block, kind.element)
+    op.expect(fits, f"{block} is no block of {kind}")
+    return kind.element
+
+
+class DescriptorStore(Op, opcode="tile.descriptor_store", effect="write"):
+    """Write `value` to the block that begins at `coords`."""
+
+    descriptor: Value = operand()
+    value: Value = operand()
+    coords: Sequence[Value] = operands()
+
+    def infer(self) -> Sequence[Type]:
+        _check_value(self, self.descriptor, self.value, self.coords)
+        return ()
+
+
+class DescriptorReduce(Op, opcode="tile.descriptor_reduce", effect="readwrite"):
+    """Combine each element of the block that begins at `coords` with `value`, in one step each.
+
+    Programs may do so to the same block at one time. No order to other accesses is implied.
+    """
+
+    descriptor: Value = operand()
+    value: Value = operand()
+    coords: Sequence[Value] = operands()
+    kind: ReduceKind = attribute()
+
+    def infer(self) -> Sequence[Type]:
+        element = _check_value(self, self.descriptor, self.value, self.coords)
+        known = self.kind in get_args(ReduceKind)
+        self.expect(known and supports_reduce(self.kind, element), f"no {self.kind} of {element}")
+        return ()
+
+
+def _check_axis(op: Op, descriptor: Value, axis: int) -> None:
+    kind = descriptor.type
+    if not isinstance(kind, DescriptorType):
+        op.error(f"expected a descriptor, got {kind}")
+    op.expect(0 <= axis < len(kind.block), f"{kind} has no axis {axis}")
+
+
+class DescriptorExtent(Op, opcode="tile.descriptor_extent", pure=True):
+    """The number of elements of the tensor along an axis, as the launch gives it."""
+
+    descriptor: Value = operand()
+    axis: int = attribute()
+    out: Value = result()
+
+    def infer(self) -> Sequence[Type]:
+        _check_axis(self, self.descriptor, self.axis)
+        return (I32,)
+
+
+class DescriptorStride(Op, opcode="tile.descriptor_stride", pure=True):
+    """The number of elements from one index of an axis to the next."""
+
+    descriptor: Value = operand()
+    axis: int = attribute()
+    out: Value = result()
+
+    def infer(self) -> Sequence[Type]:
+        _check_axis(self, self.descriptor, self.axis)
+        return (I64,)

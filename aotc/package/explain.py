@@ -1,0 +1,200 @@
+"""Why a compiled kernel is as it is: its resources, its accesses to memory, every remark.
+
+Most of what makes a kernel slow can be read off without running it: an access narrower than it
+could be, a tile that changes threads, a loop that was not pipelined, a register file that leaves
+room for one block. All of it is collected here for one compile, with the line it is about.
+
+Invariant: text and data come from one `Explanation`, so they cannot differ.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from aotc import target as targets
+from aotc.compiler import CompileRequest, Metadata, compile_kernel
+from aotc.ir.core import Kernel, Op, Value
+from aotc.ir.dialects import gpu
+from aotc.ir.parameter_access import pointer_roots
+from aotc.ir.passes import Observer
+from aotc.ir.types import PointerType, TileType, element_of
+from aotc.target import Target
+
+Data: TypeAlias = dict[str, Any]
+
+_WARP_THREADS = 32
+_WARP_REGISTERS_UNIT = 256  # registers are given out to warps in such pieces
+_BLOCK_SHARED_BYTES = 1024  # of the system's own, for each block
+_VERBS: dict[type[Op], str] = {
+    gpu.Load: "load",
+    gpu.Store: "store",
+    gpu.AsyncCopy: "asynchronous copy",
+    gpu.AtomicRmw: "atomic",
+    gpu.AtomicCas: "atomic",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Occupancy:
+    """How many blocks and warps an SM holds at a time, and what it has no more of."""
+
+    blocks: int
+    warps: int
+    max_warps: int
+    limit: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryAccess:
+    """One access of the kernel to global memory: `count` instructions of `bytes_per_thread`."""
+
+    place: str
+    verb: str
+    pointer: str
+    bytes_per_thread: int
+    count: int
+    is_masked: bool
+
+    def __str__(self) -> str:
+        mask = ", masked" if self.is_masked else ""
+        times = f", {self.count} instructions" if self.count > 1 else ""
+        return (
+            f"{self.place}: {self.verb} of {self.pointer}: {self.bytes_per_thread} bytes a thread"
+            f"{times}{mask}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """All there is to say of one compile."""
+
+    request: CompileRequest
+    metadata: Metadata
+    occupancy: Occupancy
+    accesses: tuple[MemoryAccess, ...]
+
+
+def explain(request: CompileRequest) -> Explanation:
+    """Compile a kernel and explain the result. Raises: as `compile_kernel`."""
+    accesses: tuple[MemoryAccess, ...] = ()
+
+    def look(_name: str, kernel: Kernel) -> None:
+        nonlocal accesses
+        accesses = _accesses(kernel)  # the last pass leaves what is lowered
+
+    metadata = compile_kernel(request, observer=Observer(on_pass=look)).metadata
+    held = occupancy(metadata, targets.parse(request.target))
+    return Explanation(request, metadata, held, accesses)
+
+
+def occupancy(metadata: Metadata, target: Target) -> Occupancy:
+    """Return what an SM of `target` holds of a kernel.
+
+    Source: CUDA Programming Guide, "Multiprocessor Level" and the table of compute capabilities.
+    """
+    warps = metadata.num_warps
+    unit = _WARP_REGISTERS_UNIT
+    warp_registers = -(-max(1, metadata.registers) * _WARP_THREADS // unit) * unit
+    shared_bytes = metadata.shared_bytes + metadata.static_shared_bytes + _BLOCK_SHARED_BYTES
+    limits = {
+        "threads": target.max_threads_per_sm // (warps * _WARP_THREADS),
+        "registers": target.registers_per_sm // (warp_registers * warps),
+        "shared memory": target.shared_bytes_per_sm // shared_bytes,
+        "blocks": target.max_blocks_per_sm,
+    }
+    limit = min(limits, key=lambda name: limits[name])
+    blocks = limits[limit]
+    return Occupancy(blocks, blocks * warps, target.max_threads_per_sm // _WARP_THREADS, limit)
+
+
+def _accesses(kernel: Kernel) -> tuple[MemoryAccess, ...]:
+    """Return the accesses of gpu IR to global memory, those of one line and kind as one."""
+    counts: dict[tuple[str, str, str, int, bool], int] = {}
+    for op in kernel.walk():
+        verb = _VERBS.get(type(op))
+        if verb is not None:
+            name, size_bytes, count = _moved(kernel, op)
+            is_masked = getattr(op, "mask", None) is not None
+            key = (str(op.loc), verb, name, size_bytes, is_masked)
+            counts[key] = counts.get(key, 0) + count
+    return tuple(MemoryAccess(*key[:4], count, is_masked=key[4]) for key, count in counts.items())
+
+
+def _moved(kernel: Kernel, op: Op) -> tuple[str, int, int]:
+    """Return whose memory an access touches, the bytes a thread moves at once, and how often."""
+    pointer = getattr(op, "pointer", None)
+    assert isinstance(pointer, Value)
+    names = dict(zip(kernel.body.args, (info.name for info in kernel.params), strict=True))
+    name = " or ".join(names.get(root, "a computed pointer") for root in pointer_roots(pointer))
+    element = element_of(pointer.type)
+    assert isinstance(element, PointerType)
+    vector = int(getattr(op, "vector", 1))
+    registers = 1
+    if isinstance(pointer.type, TileType) and pointer.type.layout is not None:
+        layout = pointer.type.layout.remove_zero_bases()
+        registers = layout.in_size("register")
+    return name, vector * element.pointee.size_bytes, max(1, registers // vector)
+
+
+# ---- output -----------------------------------------------------------------------------------
+
+
+def describe(explanation: Explanation) -> Data:
+    """Return an explanation as JSON-ready data; keys are added, never renamed."""
+    request, metadata, held = explanation.request, explanation.metadata, explanation.occupancy
+    return {
+        "kernel": request.kernel,
+        "target": request.target,
+        "types": dict(request.signature),
+        "constants": dict(request.constants),
+        "num_warps": request.num_warps,
+        "num_stages": request.num_stages,
+        "registers": metadata.registers,
+        "spill_bytes": metadata.spill_bytes,
+        "stack_bytes": metadata.stack_bytes,
+        "shared_bytes": metadata.shared_bytes + metadata.static_shared_bytes,
+        "occupancy": {
+            "blocks_per_sm": held.blocks,
+            "warps_per_sm": held.warps,
+            "max_warps_per_sm": held.max_warps,
+            "limited_by": held.limit,
+        },
+        "accesses": [
+            {
+                "place": access.place,
+                "what": access.verb,
+                "pointer": access.pointer,
+                "bytes_per_thread": access.bytes_per_thread,
+                "count": access.count,
+                "masked": access.is_masked,
+            }
+            for access in explanation.accesses
+        ],
+        "remarks": list(metadata.remarks),
+        "ptxas_warnings": list(metadata.ptxas_warnings),
+    }
+
+
+def text(explanation: Explanation) -> str:
+    """Return an explanation as lines to read."""
+    request, metadata, held = explanation.request, explanation.metadata, explanation.occupancy
+    constants = " ".join(f"{name}={value}" for name, value in request.constants)
+    shared_bytes = metadata.shared_bytes + metadata.static_shared_bytes
+    config = f"num_warps={request.num_warps} num_stages={request.num_stages}"
+    used = f"{metadata.registers} registers a thread, {metadata.spill_bytes} bytes spilled"
+    room = f"{held.blocks} blocks and {held.warps} of {held.max_warps} warps on an SM"
+    lines = [
+        f"{request.kernel} for {request.target}: {config} {constants}".rstrip(),
+        f"  {used}, {metadata.stack_bytes} bytes of stack, {shared_bytes} bytes of shared memory",
+        f"  {room}; no more {held.limit}",
+    ]
+    sections = (
+        ("memory", [str(access) for access in explanation.accesses]),
+        ("remarks", list(metadata.remarks)),
+        ("ptxas", list(metadata.ptxas_warnings)),
+    )
+    for title, body in sections:
+        if body:
+            lines += [f"{title}:", *(f"  {line}" for line in body)]
+    return "\n".join(lines)

@@ -1,0 +1,393 @@
+"""Verify variants without a GPU: what `aotc verify` does, for a manifest or an archive.
+
+A `Subject` is one variant with all that is needed to judge it: how to compile it (or, from an
+archive, the PTX and the tile IR that were stored), its grid, the guards under which a launch gets
+it, and what the manifest says of its inputs. Subjects are verified one by one, in any process.
+
+Invariant: the result of a subject depends on it and on the options, not on other subjects or on
+the number of processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from aotc import target as targets
+from aotc.compiler import CompileRequest, PtxKernel, autotune_configs, compile_ptx
+from aotc.ir.diagnostics import CompileError, ManifestError, did_you_mean
+from aotc.ir.text import parse_kernel
+from aotc.package import archive as archives
+from aotc.package import expression, stored_ptx
+from aotc.package.expression import Expression, ExpressionError
+from aotc.package.grid import Expansion, VariantSpec, expand, integer_values, value_text
+from aotc.package.index import Archive, Kernel, Variant
+from aotc.package.manifest import load
+from aotc.package.spec import Manifest, ManifestExpression, ValueRange, VerifySpec
+from aotc.package.workers import Done, Job, run_all
+from aotc.target import Target
+from aotc.verify.check import Checks, Execute, Finding, check_kernel
+from aotc.verify.dataflow import roles_of
+from aotc.verify.emulated import DEFAULT_MAX_MEMORY_BYTES, DEFAULT_MAX_STEPS, Emulation
+from aotc.verify.emulator.errors import EmulationError
+from aotc.verify.emulator.parse import parse_module
+from aotc.verify.launches import DEFAULT_MAX_PROGRAMS, Choice, Conditions, Scalar
+from aotc.verify.noise import is_inexact
+from aotc.verify.reference import DEFAULT_MAX_BUFFER_BYTES, Inputs, Range
+
+PtxCompiler: TypeAlias = Callable[[CompileRequest], PtxKernel]
+Status: TypeAlias = Literal["verified", "wrong", "unverified", "dropped"]
+
+_NO_GRID = (-1,)
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyOptions:
+    """How to verify: `seed` draws inputs and, unless 0, the order in which warps run."""
+
+    seed: int = 0
+    max_steps: int = DEFAULT_MAX_STEPS
+    max_memory_bytes: int = DEFAULT_MAX_MEMORY_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """One variant to verify; either `request` or `stored` says how to get at its PTX.
+
+    `values` are the integers that expressions may name besides the launch's arguments: constants,
+    config entries, and arguments whose value is compiled in. `grid` is empty if the caller gives it.
+    `expanded` or `archived` is where the variant comes from.
+    """
+
+    label: str
+    kernel: str
+    target: Target
+    request: CompileRequest | None
+    stored: PtxKernel | None
+    grid: tuple[Expression, ...]
+    guards: tuple[Expression, ...]
+    values: Mapping[str, int]
+    num_ctas: int = 1
+    spec: VerifySpec = field(default_factory=VerifySpec)
+    expanded: tuple[Expansion, VariantSpec] | None = None
+    archived: tuple[Kernel, Variant] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class VariantResult:
+    """What came of a variant; `dropped` says why its target cannot hold it."""
+
+    label: str
+    kernel: str
+    target: str
+    findings: tuple[Finding, ...]
+    dropped: str = ""
+
+    @property
+    def status(self) -> Status:
+        """Whether the variant is proven right at the chosen launches, wrong, or neither."""
+        if self.dropped:
+            return "dropped"
+        if any(finding.status in ("wrong", "fault") for finding in self.findings):
+            return "wrong"
+        ran = [f for f in self.findings if f.status == "right" and all(f.grid)]
+        return "verified" if ran else "unverified"
+
+    @property
+    def lane_instructions(self) -> int:
+        """Instructions executed, counted once for each lane."""
+        return sum(finding.lane_instructions for finding in self.findings)
+
+
+# ------------------------------------------------------------------------------------- subjects
+
+
+def subjects_of_manifest(
+    manifest: Manifest, kernels: Sequence[str] = (), target_names: Sequence[str] = ()
+) -> list[Subject]:
+    """Return the variants of a manifest, all or those of some kernels and targets.
+
+    Raises:
+        DiagnosticError: there is no such kernel or target, or a kernel's configs are wrong.
+    """
+    wanted = [manifest.kernel(name).name for name in kernels]
+    chosen = tuple(dict.fromkeys(map(targets.parse, target_names))) or manifest.targets
+    found: list[Subject] = []
+    for kernel in manifest.kernels:
+        if not wanted or kernel.name in wanted:
+            expansion = expand(kernel, chosen, autotune_configs)
+            found += [subject_of(expansion, variant) for variant in expansion.variants]
+    return found
+
+
+def subject_of(expansion: Expansion, variant: VariantSpec) -> Subject:
+    """Return a variant of an expanded kernel as a subject."""
+    kernel = variant.kernel
+    fixed = {
+        name: argument.value
+        for name, argument in kernel.signature.items()
+        if isinstance(argument.value, int)
+    }
+    return Subject(
+        label=variant.label,
+        kernel=kernel.name,
+        target=variant.target,
+        request=variant.request,
+        stored=None,
+        grid=variant.grid,
+        guards=tuple(expansion.guards[index].expression for index in variant.guards),
+        values={**integer_values(variant.values), **fixed},
+        num_ctas=variant.request.num_ctas,
+        spec=kernel.verify,
+        expanded=(replace(expansion, variants=(variant,), dropped=()), variant),
+    )
+
+
+def subjects_of_archive(
+    archive: Archive, path: str, kernels: Sequence[str] = (), target_names: Sequence[str] = ()
+) -> list[Subject]:
+    """Return the variants of an archive, all or those of some kernels and targets.
+
+    Raises:
+        ManifestError: there is no such kernel or target, or the archive keeps no PTX.
+    """
+    names = [kernel.name for kernel in archive.kernels]
+    for what, wanted, known in (
+        ("kernel", kernels, names),
+        ("target", target_names, list(archive.targets)),
+    ):
+        for name in wanted:
+            if name not in known:
+                message = f"expected a {what} of {path} ({', '.join(known)}), got {name!r}"
+                raise ManifestError(message, remedy=did_you_mean(name, known))
+    return [
+        _stored_subject(kernel, variant, path)
+        for kernel in archive.kernels
+        for variant in kernel.variants
+        if (not kernels or kernel.name in kernels)
+        and (not target_names or variant.target in target_names)
+    ]
+
+
+def _stored_subject(kernel: Kernel, variant: Variant, path: str) -> Subject:
+    label = _archive_label(kernel, variant)
+    tile_ir, ptx = stored_ptx.split(variant.ptx) if variant.ptx is not None else ("", "")
+    if not tile_ir:
+        message = f"expected an archive with PTX, {path} keeps none of {label}"
+        raise ManifestError(message, remedy="build it with `aotc build --with-ptx`")
+    config = dict(kernel.configs[variant.config])
+    choices = zip((c.name for c in kernel.choices), variant.choices, strict=True)
+    known = {**dict(kernel.constants), **config, **dict(choices)}
+    return Subject(
+        label=label,
+        kernel=kernel.name,
+        target=targets.parse(variant.target),
+        request=None,
+        stored=PtxKernel(tile_ir, ptx, variant.symbol, variant.dynamic_shared_bytes),
+        grid=variant.grid,
+        guards=tuple(kernel.guards[index].expression for index in variant.guards),
+        values={name: int(value) for name, value in known.items() if isinstance(value, int)},
+        num_ctas=variant.cluster[0] * variant.cluster[1] * variant.cluster[2],
+        archived=(kernel, variant),
+    )
+
+
+def _archive_label(kernel: Kernel, variant: Variant) -> str:
+    """Return what messages call a variant, as `VariantSpec.label` does."""
+    parts = [kernel.name, variant.target]
+    parts += [f"{v.name}={d}" for v, d in zip(kernel.type_variables, variant.types, strict=True)]
+    choices = zip(kernel.choices, variant.choices, strict=True)
+    parts += [f"{choice.name}={value_text(value)}" for choice, value in choices]
+    held = [expression.to_text(kernel.guards[index].expression) for index in variant.guards]
+    parts += [
+        f"{param.name}:{param.divisibility}"
+        for param in kernel.params
+        if param.is_optional and f"{param.name} % {param.divisibility} == 0" in held
+    ]
+    parts += [f"{name}={value_text(value)}" for name, value in kernel.configs[variant.config]]
+    return " ".join(parts)
+
+
+def load_subjects(
+    path: str,
+    kernels: Sequence[str] = (),
+    target_names: Sequence[str] = (),
+    labels: Sequence[str] = (),
+) -> list[Subject]:
+    """Return the variants of the manifest or the archive at `path`; with `labels` only these.
+
+    Raises:
+        DiagnosticError: the manifest is wrong, or there is no such kernel, target or variant.
+        ArchiveError: the archive cannot be read.
+    """
+    if Path(path).suffix == ".aotc":
+        found = subjects_of_archive(archives.read(Path(path)), path, kernels, target_names)
+    else:
+        found = subjects_of_manifest(load(path), kernels, target_names)
+    known = [subject.label for subject in found]
+    for label in labels:
+        if label not in known:
+            message = f"expected a variant of {path}, got {label!r}"
+            raise ManifestError(message, remedy=did_you_mean(label, known))
+    return [subject for subject in found if not labels or subject.label in labels]
+
+
+# ------------------------------------------------------------------------------------ verifying
+
+
+def verify_all(
+    subjects: Sequence[Subject],
+    work: Callable[[Subject], VariantResult],
+    jobs: int,
+) -> Generator[Done[Subject, VariantResult], None, None]:
+    """Yield what came of every subject, in the order in which they end.
+
+    `work` is `verify_variant` or `verify_on_device` with its options bound, so it can be pickled.
+    """
+    return run_all([Job(subject.label, subject) for subject in subjects], work, jobs)
+
+
+def verify_variant(
+    subject: Subject,
+    options: VerifyOptions | None = None,
+    compiler: PtxCompiler = compile_ptx,
+    execute: Callable[[PtxKernel], Execute] | None = None,
+) -> VariantResult:
+    """Verify one variant here and now.
+
+    `execute` makes of a compiled kernel what runs its launches; without it that is the emulator.
+
+    Raises:
+        CompileError: the kernel cannot be compiled, or not be emulated within the limits.
+        EmulationError: the emulator does not know what the compiler has written.
+    """
+    options = options or VerifyOptions()
+    compiled = subject.stored
+    if compiled is None:
+        assert subject.request is not None
+        compiled = compiler(subject.request)
+    limit = subject.target.max_shared_bytes
+    if compiled.shared_bytes > limit:
+        reason = f"{compiled.shared_bytes} bytes of shared memory, the limit is {limit}"
+        return VariantResult(subject.label, subject.kernel, subject.target.name, (), reason)
+    kernel = parse_kernel(compiled.tile_ir)
+    roles = roles_of(kernel, grid_blocks(subject.grid), is_inexact)
+    try:
+        runner = _emulation(subject, compiled, options) if execute is None else execute(compiled)
+        findings = tuple(check_kernel(kernel, roles, _checks(subject, options), runner))
+    except EmulationError as error:
+        if error.line and subject.stored is None:
+            raise
+        # Of the user's making: an archive that was changed, or a limit that is too low.
+        remedy = "" if error.line else "--max-memory and --max-steps set the limits"
+        raise CompileError(f"cannot emulate {subject.label}: {error}", remedy=remedy) from None
+    return VariantResult(subject.label, subject.kernel, subject.target.name, findings)
+
+
+def _emulation(subject: Subject, compiled: PtxKernel, options: VerifyOptions) -> Execute:
+    return Emulation(
+        parse_module(compiled.ptx),
+        compiled.symbol,
+        compiled.shared_bytes,
+        num_ctas=subject.num_ctas,
+        sources=() if subject.request is None else (Path(subject.request.source),),
+        seed=options.seed,
+        max_steps=options.max_steps,
+        max_memory_bytes=options.max_memory_bytes,
+    )
+
+
+def _checks(subject: Subject, options: VerifyOptions) -> Checks:
+    spec = subject.spec
+    choices = {name: Choice(values=values) for name, values in spec.values.items()}
+    for name, root in spec.expressions.items():
+        choices[name] = Choice(function=_function(root, subject.values))
+    grid: Iterable[Expression] = subject.grid or [each.root for each in spec.grid or ()]
+    conditions = Conditions(
+        grid=_grid(tuple(grid), subject.values),
+        admits=_admits(subject),
+        fixed=subject.values,
+        choices=choices,
+        max_programs=spec.max_programs or DEFAULT_MAX_PROGRAMS,
+    )
+    ranges = {name: _range(each, subject.values) for name, each in spec.ranges.items()}
+    limit = min(DEFAULT_MAX_BUFFER_BYTES, options.max_memory_bytes)
+    return Checks(conditions, Inputs(ranges, limit), options.seed, spec.tolerance)
+
+
+def _function(
+    given: ManifestExpression, values: Mapping[str, int]
+) -> Callable[[Mapping[str, int]], int]:
+    def function(scalars: Mapping[str, int]) -> int:
+        try:
+            return expression.evaluate(given.root, {**values, **scalars})
+        except ExpressionError as error:
+            raise given.error(error) from None
+
+    return function
+
+
+def _range(given: ValueRange, values: Mapping[str, int]) -> Range:
+    def limit(
+        end: float | ManifestExpression,
+    ) -> Callable[[Mapping[str, Scalar]], Scalar]:
+        if not isinstance(end, ManifestExpression):
+            return lambda _: end
+        function = _function(end, values)
+        return lambda scalars: function({n: v for n, v in scalars.items() if isinstance(v, int)})
+
+    return Range(limit(given.low), limit(given.high))
+
+
+def _grid(
+    grid: tuple[Expression, ...], values: Mapping[str, int]
+) -> Callable[[Mapping[str, int]], tuple[int, ...]] | None:
+    if not grid:
+        return None
+
+    def extents(scalars: Mapping[str, int]) -> tuple[int, ...]:
+        try:
+            return tuple(expression.evaluate(root, {**values, **scalars}) for root in grid)
+        except ExpressionError:
+            return _NO_GRID
+
+    return extents
+
+
+def _admits(subject: Subject) -> Callable[[Mapping[str, int]], bool]:
+    """Return whether a launch may get this variant: its guards hold. Pointers are aligned."""
+
+    def admits(scalars: Mapping[str, int]) -> bool:
+        for guard in subject.guards:
+            pointers = dict.fromkeys(expression.free_names(guard), 0)
+            try:
+                if not expression.evaluate(guard, {**pointers, **subject.values, **scalars}):
+                    return False
+            except ExpressionError:
+                return False
+        return True
+
+    return admits
+
+
+def grid_blocks(grid: Iterable[Expression]) -> dict[str, int]:
+    """Return the arguments that a grid names, each with the block that it is divided into.
+
+    >>> grid_blocks([expression.parse("cdiv(n, 128)"), expression.parse("rows")])
+    {'n': 128, 'rows': 1}
+    """
+    found: dict[str, int] = {}
+    for root in grid:
+        for node in expression.walk(root):
+            block = 1
+            inside: Expression = node
+            if isinstance(node, expression.Binary) and node.op in ("cdiv", "//"):
+                block = node.rhs.value if isinstance(node.rhs, expression.Integer) else 1
+                inside = node.lhs
+            elif not isinstance(node, expression.Name):
+                continue
+            for name in expression.free_names(inside):
+                found[name] = max(block, found.get(name, 1))
+    return found

@@ -1,0 +1,107 @@
+"""Verify variants on a GPU: the cubin, launched as a host would launch it.
+
+Each variant becomes an archive of its own that `aotc.load` opens, so that what is checked is the
+cubin together with its argument layout, guards and grid, and no other variant can step in.
+
+Invariant: a launch is given the inputs that the emulator would be given, seed for seed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cache
+
+from aotc import runtime
+from aotc.compiler import PtxKernel, compile_kernel, compile_ptx
+from aotc.ir.diagnostics import ManifestError
+from aotc.package import archive as archives
+from aotc.package.assemble import assemble
+from aotc.package.cache import CachedKernel
+from aotc.package.index import Archive, Kernel
+from aotc.package.verify import Subject, VariantResult, VerifyOptions, verify_variant
+from aotc.verify.check import Execute, Execution, ExecutionFault
+from aotc.verify.device import DeviceBuffers, Driver, NoDeviceError
+from aotc.verify.reference import Reference
+
+_NAME = "verified"
+
+
+def verify_on_device(subject: Subject, options: VerifyOptions) -> VariantResult:
+    """Verify one variant on the first GPU of this machine.
+
+    Raises:
+        ManifestError: there is no GPU.
+        CompileError: the kernel cannot be compiled.
+    """
+    driver = open_driver()
+    kernel = _record(subject)
+    content = archives.encode(Archive(_NAME, "0.0.0", (kernel,)))
+    try:
+        library = runtime.load(content)
+    except runtime.ArchError:
+        reason = f"the GPU of this machine does not run {subject.target}"
+        return VariantResult(subject.label, subject.kernel, subject.target.name, (), reason)
+    with library:
+
+        def execute(_: PtxKernel) -> Execute:
+            return DeviceRun(driver, library, kernel, subject)
+
+        return verify_variant(subject, options, compile_ptx, execute)
+
+
+@cache
+def open_driver() -> Driver:
+    """Return the driver, opened once in a process. Raises: ManifestError without a GPU."""
+    try:
+        return Driver()
+    except NoDeviceError as error:
+        message = f"expected a GPU to verify on, got {error}"
+        raise ManifestError(message, remedy="without --device, variants are emulated") from None
+
+
+def _record(subject: Subject) -> Kernel:
+    """Return the index record of a kernel that has this variant alone."""
+    if subject.archived is not None:
+        kernel, variant = subject.archived
+        return replace(kernel, variants=(variant,))
+    assert subject.expanded is not None
+    expansion, spec = subject.expanded
+    made = compile_kernel(spec.request)
+    cached = CachedKernel(made.cubin, made.metadata)
+    return assemble(expansion, [(spec, cached)]).kernel
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRun:
+    """Run a variant's launches on the GPU."""
+
+    driver: Driver
+    library: runtime.Library
+    kernel: Kernel
+    subject: Subject
+
+    def __call__(self, reference: Reference) -> Execution:
+        """Return what the kernel leaves in the buffers. Raises: ExecutionFault."""
+        variant = self.kernel.variants[0]
+        with DeviceBuffers(self.driver, reference) as buffers:
+            args: list[object] = []
+            for param in self.kernel.params:
+                buffer = reference.buffers.get(param.name)
+                if buffer is not None:
+                    pointer = buffers.pointer(buffer)
+                    args.append(runtime.Pointer(pointer, buffer.pointee.name))
+                elif param.name in reference.launch.scalars:
+                    args.append(reference.launch.scalars[param.name])
+                else:
+                    args.append(self.subject.values[param.name])
+            choices = zip((c.name for c in self.kernel.choices), variant.choices, strict=True)
+            try:
+                self.library[self.kernel.name].launch(
+                    tuple(args),
+                    grid=None if variant.grid else reference.launch.grid,
+                    choices=dict(choices) or None,
+                )
+            except runtime.AotcError as error:
+                raise ExecutionFault(f"the launch is refused: {error}") from error
+            self.driver.synchronize()
+            return Execution(buffers.fetch())

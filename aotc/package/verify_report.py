@@ -1,0 +1,184 @@
+"""What `aotc verify` says: a table, reports of what is wrong, and the same as plain data.
+
+Invariant: keys of the data are added, never renamed.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from rich.table import Table
+
+from aotc.package.verify import Subject, VariantResult
+from aotc.package.workers import Done, Failure
+from aotc.verify.check import Finding
+
+Data: TypeAlias = dict[str, Any]
+Verified: TypeAlias = Done[Subject, VariantResult]
+
+_WORST = ("wrong", "failed", "unverified", "verified", "dropped")
+
+
+@dataclass(slots=True)
+class Report:
+    """Collect what comes of variants; `command` verifies all of them again with the same seed."""
+
+    command: tuple[str, ...]
+    done: list[Verified] = field(default_factory=list[Verified])
+
+    @property
+    def results(self) -> list[VariantResult]:
+        """The variants that could be verified or found wrong, in the order they ended in."""
+        return [each.result for each in self.done if isinstance(each.result, VariantResult)]
+
+    @property
+    def failures(self) -> list[Failure]:
+        """The variants that could not be compiled or emulated."""
+        return [each.result for each in self.done if isinstance(each.result, Failure)]
+
+    @property
+    def is_bug(self) -> bool:
+        """Whether something failed that is our fault."""
+        return any(failure.is_bug for failure in self.failures)
+
+    @property
+    def is_right(self) -> bool:
+        """Whether every variant is verified, but for those that a target cannot hold."""
+        states = [result.status for result in self.results]
+        return not self.failures and all(state in ("verified", "dropped") for state in states)
+
+    def reproduce(self, label: str) -> str:
+        """Return the command that verifies one variant again."""
+        return shlex.join([*self.command, "--variant", label])
+
+    def wrong(self) -> list[str]:
+        """Return a text for each variant that is not verified."""
+        return [
+            text
+            for result in self.results
+            if (text := _wrong(result, self.reproduce(result.label)))
+        ]
+
+    def summary(self, seconds: float) -> str:
+        """Return one line on all."""
+        states = [_state(each) for each in self.done]
+        counts = [f"{states.count(state)} {state}" for state in _WORST if state in states]
+        return f"{', '.join(counts) or 'nothing to verify'} ({seconds:.1f} s)"
+
+    @staticmethod
+    def state(each: Verified) -> str:
+        """Return what is wrong with a variant in a word, or an empty string."""
+        state = _state(each)
+        return "" if state in ("verified", "dropped") else state.upper()
+
+    def describe(self) -> Data:
+        """Return everything as JSON-ready data."""
+        return {
+            "status": "verified" if self.is_right else "failed",
+            "variants": [self._describe(each) for each in self.done],
+        }
+
+    def _describe(self, each: Verified) -> Data:
+        head: Data = {
+            "variant": each.task.label,
+            "kernel": each.task.request.kernel,
+            "target": each.task.request.target.name,
+            "status": _state(each),
+            "seconds": round(each.seconds, 3),
+            "command": self.reproduce(each.task.label),
+        }
+        if isinstance(each.result, Failure):
+            return {**head, "report": each.result.report, "bug": each.result.is_bug}
+        return {
+            **head,
+            "dropped": each.result.dropped,
+            "lane_instructions": each.result.lane_instructions,
+            "launches": [_describe_finding(finding) for finding in each.result.findings],
+        }
+
+
+def table(done: Sequence[Verified], *, by_variant: bool) -> Table:
+    """Return a row for each kernel and target, or for each variant."""
+    rows: dict[str, list[Verified]] = {}
+    for each in done:
+        subject = each.task.request
+        key = subject.label if by_variant else f"{subject.kernel} {subject.target}"
+        rows.setdefault(key, []).append(each)
+    made = Table(box=None, pad_edge=False)
+    made.add_column("variant" if by_variant else "kernel", overflow="fold")
+    for name in ("variants", "launches", "passed over", "lane instructions", "seconds"):
+        made.add_column(name, justify="right")
+    made.add_column("status")
+    for key in sorted(rows):
+        made.add_row(key, *_cells(rows[key]))
+    return made
+
+
+def _cells(done: Sequence[Verified]) -> list[str]:
+    results = [each.result for each in done if isinstance(each.result, VariantResult)]
+    findings = [finding for result in results for finding in result.findings]
+    passed = sum(finding.status == "passed over" for finding in findings)
+    states = [_state(each) for each in done]
+    return [
+        str(len(done)),
+        str(len(findings)),
+        str(passed),
+        f"{sum(result.lane_instructions for result in results):,}",
+        f"{sum(each.seconds for each in done):.2f}",
+        next(state for state in _WORST if state in states),
+    ]
+
+
+def _state(each: Verified) -> str:
+    return "failed" if isinstance(each.result, Failure) else each.result.status
+
+
+def _wrong(result: VariantResult, command: str) -> str:
+    if result.status in ("verified", "dropped"):
+        return ""
+    shown = [f for f in result.findings if f.status in ("wrong", "fault")] or result.findings[:1]
+    lines = [f"{result.status}: {result.label}"]
+    for finding in shown:
+        lines.append(f"  with {shape_text(finding)}, grid {finding.grid}")
+        lines += [f"    {line}" for line in finding.detail.splitlines()]
+    if not result.findings:
+        lines.append("  no arguments were found that satisfy the variant's guards")
+    if result.status == "unverified":
+        lines.append("  help: say in [kernel.verify] what the arguments may be")
+    return "\n".join([*lines, f"  to see it again: {command}"])
+
+
+def shape_text(finding: Finding) -> str:
+    """Return the arguments of a launch as `n = 3, eps = 0.5`."""
+    shown = (
+        f"{name} = {f'{value:.4g}' if isinstance(value, float) else value}"
+        for name, value in finding.scalars.items()
+    )
+    return ", ".join(shown) or "no scalar arguments"
+
+
+def _describe_finding(finding: Finding) -> Data:
+    mismatch = finding.mismatch
+    described: Data = {
+        "class": finding.label,
+        "arguments": dict(finding.scalars),
+        "grid": list(finding.grid),
+        "status": finding.status,
+        "lane_instructions": finding.lane_instructions,
+    }
+    if finding.detail:
+        described["detail"] = finding.detail
+    if mismatch is not None:
+        described["mismatch"] = {
+            "buffer": mismatch.buffer,
+            "index": mismatch.index,
+            "expected": mismatch.expected,
+            "actual": mismatch.actual,
+            "bound": mismatch.bound,
+            "wrong": mismatch.num_wrong,
+            "written": mismatch.num_written,
+        }
+    return described

@@ -1,0 +1,184 @@
+"""The `[kernel.verify]` table: what of a kernel's inputs cannot be told from its code.
+
+    [kernel.verify]
+    n_cols = [1, 100, 4097]                     # a scalar: values, taken in turn
+    stride = "n_cols + 3"                       # or an expression over the other arguments
+    indices_ptr = { low = 0, high = "n_rows" }  # a pointer: the range of what it points at
+    max_programs = 64
+    tolerance = 1e-3
+
+Invariant: every name in a `VerifySpec` that is returned is an argument of the kernel, every listed
+value one that its type can hold.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from aotc.ir.diagnostics import ManifestError, did_you_mean
+from aotc.ir.types import SCALARS
+from aotc.package import expression
+from aotc.package.argument_type import ArgumentType
+from aotc.package.expression import ExpressionError
+from aotc.package.expression_table import read_expression, read_grid
+from aotc.package.parameters import Function
+from aotc.package.spec import ManifestExpression, ValueRange, VerifySpec
+from aotc.package.tables import Table, describe
+
+_OPTIONS = ("grid", "tolerance", "max_programs")
+_MAX_PROGRAMS = 1 << 16
+
+
+def read_verify(
+    table: Table, function: Function, signature: Mapping[str, ArgumentType]
+) -> VerifySpec:
+    """Return what a `[[kernel]]` table says of verifying it.
+
+    Raises:
+        ManifestError: a key is no argument, or its value does not fit.
+    """
+    section = table.optional_table("verify")
+    reader = _Reader(section, function, signature)
+    values: dict[str, tuple[int | float, ...]] = {}
+    expressions: dict[str, ManifestExpression] = {}
+    ranges: dict[str, ValueRange] = {}
+    for name in section:
+        if name in _OPTIONS:
+            continue
+        argument = signature.get(name)
+        if argument is None or argument.value is not None:
+            raise reader.unknown(name)
+        if argument.kind == "pointer":
+            ranges[name] = reader.range(name)
+        elif argument.kind == "scalar" and section.is_string(name):
+            expressions[name] = reader.function(name, argument)
+        elif argument.kind == "scalar":
+            values[name] = reader.values(name, argument)
+        else:
+            message = f"expected a scalar or a pointer, {name!r} is a tensor descriptor"
+            raise section.wrong_key(name, message)
+    return VerifySpec(
+        values=values,
+        expressions=expressions,
+        ranges=ranges,
+        grid=reader.grid(has_grid=table.has("grid")),
+        tolerance=reader.tolerance(),
+        max_programs=reader.max_programs(),
+    )
+
+
+class _Reader:
+    def __init__(
+        self, section: Table, function: Function, signature: Mapping[str, ArgumentType]
+    ) -> None:
+        self.section = section
+        self.kernel = function
+        self.signature = signature
+
+    def unknown(self, name: str) -> ManifestError:
+        free = [known for known, argument in self.signature.items() if argument.value is None]
+        known = [*free, *_OPTIONS]
+        message = f"expected an argument of {self.kernel.name} or an option, got {name!r}"
+        remedy = did_you_mean(name, known) or f"there are {', '.join(known)}"
+        return self.section.wrong_key(name, message, remedy)
+
+    def values(self, name: str, argument: ArgumentType) -> tuple[int | float, ...]:
+        listed = self.section.unique(name, self.section.constants(name))
+        return tuple(
+            self._value(name, index, value, argument) for index, value in enumerate(listed)
+        )
+
+    def _value(self, name: str, index: int, value: object, argument: ArgumentType) -> int | float:
+        scalar = SCALARS.get(argument.element)  # None for a type variable
+        is_number = isinstance(value, (int, float)) and (
+            not isinstance(value, bool) or (scalar is not None and scalar.is_bool)
+        )
+        wanted = argument.element
+        if is_number and scalar is not None and scalar.is_int:
+            low = -(1 << scalar.bits - 1) if scalar.is_signed else 0
+            high = (1 << scalar.bits - int(scalar.is_signed)) - 1
+            is_number = isinstance(value, int) and low <= value <= high
+            wanted = f"{argument.element}, {low} to {high},"
+        if not is_number:
+            message = f"expected a value of {wanted} for {name!r}, got {describe(value)}"
+            raise ManifestError(message, self.section.element(name, index))
+        assert isinstance(value, (int, float))
+        if argument.divisor > 1 and not argument.is_optional and value % argument.divisor:
+            message = f"expected a multiple of {argument.divisor}, as promised, got {value}"
+            raise ManifestError(message, self.section.element(name, index))
+        return float(value) if scalar is not None and scalar.is_float else value
+
+    def function(self, name: str, argument: ArgumentType) -> ManifestExpression:
+        scalar = SCALARS.get(argument.element)
+        if scalar is None or not scalar.is_int:
+            message = f"expected a list of values for {name!r}, got an expression"
+            raise self.section.wrong(name, message, "expressions give integers")
+        found = self._expression(self.section, name)
+        for used, col in expression.free_names(found.root).items():
+            if used == name:
+                message = f"expected an expression over the other arguments, got `{name}` itself"
+                raise found.error(ExpressionError(message, col, len(name)))
+        return found
+
+    def _expression(self, table: Table, key: str) -> ManifestExpression:
+        return read_expression(table.string(key), table.value_loc(key), self.kernel, self.signature)
+
+    def range(self, name: str) -> ValueRange:
+        value = self.section.data[name]
+        if not isinstance(value, dict):
+            message = f"expected a range for the pointer {name!r}, got {describe(value)}"
+            raise self.section.wrong(name, message, f"write {name} = {{ low = 0, high = 100 }}")
+        table = self.section.table(name, ("low", "high"))
+        low, high = (self._limit(table, key) for key in ("low", "high"))
+        if isinstance(low, (int, float)) and isinstance(high, (int, float)) and low >= high:
+            message = (
+                f"expected 'low' below 'high', which is not in the range, got {low} and {high}"
+            )
+            raise table.wrong("high", message)
+        return ValueRange(low, high)
+
+    def _limit(self, table: Table, key: str) -> int | float | ManifestExpression:
+        if table.is_string(key):
+            return self._expression(table, key)
+        if not table.has(key):
+            message = f"expected 'low' and 'high', got no {key!r}"
+            raise ManifestError(message, table.loc)
+        value = table.data[key]
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, (int, float))
+            or not math.isfinite(value)
+        ):
+            message = f"expected a number or an expression for {key!r}, got {describe(value)}"
+            raise table.wrong(key, message)
+        return value
+
+    def grid(self, *, has_grid: bool) -> tuple[ManifestExpression, ...] | None:
+        if not self.section.has("grid"):
+            return None
+        if has_grid:
+            message = "expected no grid to verify with, the kernel has one"
+            raise self.section.wrong_key("grid", message)
+        return read_grid(self.section, self.kernel, self.signature)
+
+    def tolerance(self) -> float:
+        if not self.section.has("tolerance"):
+            return 0.0
+        value = self.section.data["tolerance"]
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not is_number or not 0.0 <= value < math.inf:
+            message = f"expected a number from 0 for 'tolerance', got {describe(value)}"
+            raise self.section.wrong("tolerance", message)
+        return float(value)
+
+    def max_programs(self) -> int | None:
+        if not self.section.has("max_programs"):
+            return None
+        value = self.section.data["max_programs"]
+        is_integer = isinstance(value, int) and not isinstance(value, bool)
+        if not is_integer or not 1 <= value <= _MAX_PROGRAMS:
+            expected = f"an integer from 1 to {_MAX_PROGRAMS}"
+            message = f"expected {expected} for 'max_programs', got {describe(value)}"
+            raise self.section.wrong("max_programs", message)
+        return value

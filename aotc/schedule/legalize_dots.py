@@ -1,0 +1,89 @@
+"""Rewrite matrix products into those that the target's instructions compute.
+
+- A sum of a product with something else is the product added to it: `acc += dot(a, b)` keeps its
+  accumulator in the instruction, whichever way it was written.
+- fp8 operands on a target without fp8 products become fp16, which holds every fp8 number; fp16
+  products are exact in fp32 as well.
+- A product at "tf32x3" is three at tf32. What an operand has beyond tf32 is the operand minus its
+  first bits, exactly; the smallest terms are summed first, apart from the accumulator, so that its
+  size does not cost them their bits. Where an operand is infinite, what it has beyond is no
+  number, and the term that has it is dropped.
+
+Invariant: afterwards `input_precision` is "tf32" or "ieee", and operands have a type that the
+target multiplies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from aotc.ir.core import Kernel, Op, Value
+from aotc.ir.dialects import arith, tile
+from aotc.ir.rewrite import Builder, Pattern, rewrite
+from aotc.ir.types import FP8E4NV, FP8E5, FP16, FP32, U32, TileType, element_of, with_element
+from aotc.schedule.context import Schedule
+from aotc.target import Feature
+
+_TF32_BITS = 0xFFFFE000
+
+
+def legalize_dots(kernel: Kernel, schedule: Schedule) -> None:
+    """Rewrite matrix products for the target; see the module docstring."""
+    patterns: list[Pattern[Op]] = [_split_tf32x3]
+    if Feature.FP8_MMA not in schedule.target.features:
+        patterns.append(_widen_fp8)
+    rewrite(kernel, {arith.Add: [_add_to_accumulator]})
+    rewrite(kernel, {tile.Dot: patterns})
+
+
+def _add_to_accumulator(op: Op, place: Builder) -> Sequence[Value] | None:
+    """Rewrite `dot(a, b, 0) + c` as `dot(a, b, c)`."""
+    assert isinstance(op, arith.Add)
+    for value, other in ((op.lhs, op.rhs), (op.rhs, op.lhs)):
+        dot = value.op
+        if not isinstance(dot, tile.Dot) or dot.max_num_imprecise_acc or len(value.users) > 1:
+            continue
+        # The product moves to the sum, so it must not move into a loop.
+        if _is_zero(dot.acc) and other is not value and dot.block is op.block:
+            copy = tile.Dot(dot.a, dot.b, other, dot.input_precision)
+            return [place(copy).out]
+    return None
+
+
+def _is_zero(value: Value) -> bool:
+    return isinstance(value.op, arith.Constant) and value.op.value == 0
+
+
+def _widen_fp8(op: Op, place: Builder) -> Sequence[Value] | None:
+    assert isinstance(op, tile.Dot)
+    if element_of(op.a.type) not in (FP8E4NV, FP8E5):
+        return None
+    a, b = (place(arith.Cast(value, FP16)).out for value in (op.a, op.b))
+    return [place(tile.Dot(a, b, op.acc)).out]
+
+
+def _split_tf32x3(op: Op, place: Builder) -> Sequence[Value] | None:
+    assert isinstance(op, tile.Dot)
+    if op.input_precision != "tf32x3":
+        return None
+    if element_of(op.a.type) != FP32:
+        return [place(tile.Dot(op.a, op.b, op.acc, "tf32", op.max_num_imprecise_acc)).out]
+    kind = op.acc.type
+    zero = place(arith.Constant(0.0, kind)).out
+    small_a, small_b = (_beyond_tf32(value, place) for value in (op.a, op.b))
+    cross = place(tile.Dot(small_a, op.b, zero)).out
+    cross = place(tile.Dot(op.a, small_b, cross)).out
+    is_number = place(arith.Compare(cross, cross, "eq")).out
+    cross = place(arith.Select(is_number, cross, zero)).out
+    product = place(tile.Dot(op.a, op.b, cross)).out
+    return [place(arith.Add(product, op.acc)).out]
+
+
+def _beyond_tf32(value: Value, place: Builder) -> Value:
+    """Return what is left of fp32 numbers when the bits of tf32 are taken off."""
+    kind = value.type
+    assert isinstance(kind, TileType)
+    mask = place(arith.Constant(_TF32_BITS, with_element(kind, U32))).out
+    bits = place(arith.Bitcast(value, U32)).out
+    big = place(arith.Bitcast(place(arith.And(bits, mask)).out, FP32)).out
+    return place(arith.Sub(value, big)).out

@@ -1,0 +1,359 @@
+"""Plan which loads of a loop are issued iterations ahead, by which way, and how far.
+
+There are two ways. A tile whose only use is a trip through shared memory is copied there
+asynchronously, `num_stages - 1` iterations ahead, into a buffer with a slot for every stage. All
+else is loaded into registers one iteration ahead: what is loaded earlier would have to move from
+register to register at the end of each iteration, and a move waits for its load. A copy moves 4, 8
+or 16 bytes a thread; a load too narrow for that takes the way through registers, too.
+
+A load whose result the address of another one depends on is issued one iteration before that one.
+
+The *slice* of a load is everything in the loop that its address, mask and `other` are computed
+from. It runs ahead with the load: induction variable and carried values are those of the later
+iteration.
+
+Invariant: a planned load's slice has no effects and contains planned loads only; no load is
+planned whose order with a write of the loop matters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from aotc.ir.core import Op, Value
+from aotc.ir.dialects import arith, gpu, scf, tile
+from aotc.ir.rewrite import is_pure
+from aotc.ir.types import SharedType, TileType
+from aotc.schedule.global_order import (
+    fences,
+    free_operands,
+    is_zero,
+    register_words,
+    root_names,
+    shared_roots,
+    written_pointer,
+)
+
+MIN_COPY_BYTES = 4
+MAX_COPY_BYTES = 16
+# Of 32-bit registers a thread, for what is on its way to shared memory and for all else. The latter
+# costs warps in flight, so there is little of it unless the loop waits for copies, too, where one
+# load that is not ahead would stall them all, or the user asked for stages.
+_STAGED_BUDGET_WORDS = 32
+_REGISTER_BUDGET_WORDS = 32
+_SMALL_BUDGET_WORDS = 4
+_REGISTER_SLOTS = 2
+_RENAMES = (tile.Reshape, tile.Trans, tile.ExpandDims)
+SLICE_OPS = (
+    *(arith.Elementwise, arith.Constant, gpu.Convert, gpu.ShuffleConvert, scf.If),
+    *(tile.Splat, tile.Broadcast, tile.Arange, tile.Hint, tile.Join, tile.Split, *_RENAMES),
+    *(tile.ProgramId, tile.NumPrograms),
+)
+
+
+@dataclass
+class Slice:
+    """What of a loop's body a load is computed from, or a reason why it cannot run ahead."""
+
+    ops: dict[Op, None] = field(default_factory=dict[Op, None])
+    carried: dict[Value, None] = field(default_factory=dict[Value, None])
+    loads: dict[gpu.Load, None] = field(default_factory=dict["gpu.Load", None])
+    obstacle: str = ""
+
+
+@dataclass(eq=False)
+class Trip:
+    """A loaded tile's way through shared memory: renamings of its elements, store, buffer."""
+
+    renames: list[Op]
+    store: gpu.SharedStore
+    buffer: gpu.SharedAlloc
+
+    @property
+    def vector(self) -> int:
+        """How many of the lowest registers lie in the buffer in their order."""
+        kind = self.store.value.type
+        assert isinstance(kind, TileType)
+        assert kind.layout is not None
+        width = 1
+        offsets = self.buffer.layout.columns("offset")
+        for register, offset in zip(kind.layout.columns("register"), offsets, strict=False):
+            if register != offset:
+                break
+            width *= 2
+        return width
+
+
+@dataclass(eq=False)
+class PlannedLoad:
+    """One load: issued `distance` iterations ahead; in registers from there to `first_use`."""
+
+    op: gpu.Load
+    slice: Slice
+    trip: Trip | None = None
+    vector: int = 0
+    distance: int = 0
+    first_use: int = 0
+
+    @property
+    def is_async(self) -> bool:
+        return self.vector > 0
+
+    @property
+    def register_words(self) -> int:
+        """32-bit registers that hold what has been loaded ahead."""
+        return 0 if self.is_async else register_words(self.op) * (self.distance - self.first_use)
+
+
+@dataclass
+class LoopPlan:
+    """The loads of a loop that run ahead, and why others do not.
+
+    `live` are the ops and `carried` the variables that the body needs besides them.
+    """
+
+    loop: scf.For
+    num_stages: int
+    loads: dict[Op, PlannedLoad]
+    refused: dict[gpu.Load, str]
+    live: dict[Op, None] = field(default_factory=dict[Op, None])
+    carried: dict[Value, None] = field(default_factory=dict[Value, None])
+
+    @property
+    def max_distance(self) -> int:
+        return max(load.distance for load in self.loads.values())
+
+    @property
+    def copies(self) -> list[PlannedLoad]:
+        """The loads that are asynchronous copies."""
+        return [load for load in self.loads.values() if load.is_async]
+
+    def num_slots(self, load: PlannedLoad) -> int:
+        """Return how many slots the buffer of a load needs."""
+        return self.num_stages if load.is_async else _REGISTER_SLOTS
+
+    def yielded(self, variable: Value) -> Value:
+        """Return what the body yields for a carried variable."""
+        return self.loop.body.terminator.operands[variable.index - 1]
+
+
+def plan_loop(loop: scf.For, num_stages: int) -> LoopPlan:
+    """Return the plan of an innermost loop; it may hold no loads."""
+    found = [op for op in loop.body if isinstance(op, gpu.Load)]
+    plan = LoopPlan(loop, num_stages, {}, {})
+    barriers = list(fences(loop.body))
+    for op in found:
+        reason = _disorder(loop, op, barriers)
+        inputs = collect_slice(loop, op.operands)
+        if reason or inputs.obstacle:
+            plan.refused[op] = reason or inputs.obstacle
+        else:
+            plan.loads[op] = PlannedLoad(op, inputs, find_trip(op))
+    while True:
+        _drop_dependents(plan)
+        if not plan.loads:
+            return plan
+        _choose_ways(plan)
+        too_big = _over_budget(plan)
+        if too_big is None:
+            return plan
+        del plan.loads[too_big]
+        plan.refused[too_big] = "loading it ahead would take too many registers of each thread"
+
+
+# ---- what may run ahead -----------------------------------------------------------------------
+
+
+def _disorder(loop: scf.For, load: gpu.Load, barriers: Iterable[Op]) -> str:
+    """Return why a load may not change places with all that the loop does, or an empty string."""
+    if load.volatile:
+        return "it is volatile"
+    for fence in barriers:
+        pointer = written_pointer(fence)
+        if pointer is None:
+            return f"{fence.opcode} in the loop keeps all memory accesses in order"
+        if shared_roots(load.pointer, pointer):
+            return f"the loop writes through {root_names(pointer)}, too"
+        if not loop.num_stages:
+            return (
+                f"the loop writes through {root_names(pointer)}, which may be the same memory; "
+                "num_stages of tl.range promises that it is not"
+            )
+    return ""
+
+
+def collect_slice(loop: scf.For, values: Iterable[Value]) -> Slice:
+    """Return what `values` are computed from in the body of `loop`."""
+    found = Slice()
+    worklist = list(values)
+    seen: dict[Value, None] = {}
+    yielded = loop.body.terminator.operands
+    while worklist:
+        value = worklist.pop()
+        if value in seen:
+            continue
+        seen[value] = None
+        op = value.op
+        if op is None and value.owner is loop.body:
+            if value.index > 0:
+                found.carried[value] = None
+                worklist.append(yielded[value.index - 1])
+        elif op is None or op.block is not loop.body:
+            continue
+        elif isinstance(op, gpu.Load):
+            found.loads[op] = None
+        elif isinstance(op, SLICE_OPS) and is_pure(op):
+            found.ops[op] = None
+            worklist += free_operands(op)
+        else:
+            found.obstacle = f"its address depends on the result of {op.opcode} in the loop"
+    return found
+
+
+def _drop_dependents(plan: LoopPlan) -> None:
+    """Refuse loads whose slice holds a load that is refused, or that depends on itself."""
+    changed = True
+    while changed:
+        changed = False
+        for op, load in list(plan.loads.items()):
+            bad = next((each for each in load.slice.loads if each not in plan.loads), None)
+            reason = ""
+            if bad is not None:
+                reason = f"its address depends on {root_names(bad.pointer)}, which is not pipelined"
+            elif _reaches(plan, load, op):
+                reason = "its address depends on what it loaded an iteration before"
+            if reason:
+                del plan.loads[op]
+                plan.refused[load.op] = reason
+                changed = True
+
+
+def _reaches(plan: LoopPlan, start: PlannedLoad, wanted: Op) -> bool:
+    worklist, seen = list(start.slice.loads), dict.fromkeys(start.slice.loads)
+    while worklist:
+        op = worklist.pop()
+        if op is wanted:
+            return True
+        fresh = [each for each in plan.loads[op].slice.loads if each not in seen]
+        worklist += fresh
+        seen.update(dict.fromkeys(fresh))
+    return False
+
+
+# ---- which way, and how far -------------------------------------------------------------------
+
+
+def find_trip(load: gpu.Load) -> Trip | None:
+    """Return the one trip through shared memory that is all the use of a load, or None."""
+    renames: list[Op] = []
+    value = load.out
+    while True:
+        users = list(value.users)
+        if len(users) != 1:
+            return None
+        user = users[0]
+        if isinstance(user, _RENAMES) and user.block is load.block:
+            renames.append(user)
+            value = user.results[0]
+            continue
+        break
+    if not isinstance(user, gpu.SharedStore) or user.block is not load.block:
+        return None
+    buffer = user.buffer.op
+    if not isinstance(buffer, gpu.SharedAlloc) or buffer.block is not load.block:
+        return None
+    readers = [each for each in user.buffer.users if each is not user]
+    return Trip(renames, user, buffer) if all(map(_is_load, readers)) else None
+
+
+def _is_load(op: Op) -> bool:
+    return isinstance(op, gpu.SharedLoad)
+
+
+def copy_vector(load: gpu.Load, trip: Trip) -> int:
+    """Return how many elements a copy of the tile moves at a time, 0 if it cannot be one."""
+    assert isinstance(trip.store.buffer.type, SharedType)
+    element_bytes = trip.store.buffer.type.element.size_bytes
+    vector = min(load.vector, trip.vector, MAX_COPY_BYTES // element_bytes)
+    fits = vector * element_bytes >= MIN_COPY_BYTES and not trip.store.matrix
+    return vector if fits and is_zero(load.other) else 0
+
+
+def _choose_ways(plan: LoopPlan) -> None:
+    """Set way and distance of every load, and what the body needs besides them."""
+    users: dict[Op, list[PlannedLoad]] = {op: [] for op in plan.loads}
+    for load in plan.loads.values():
+        for op in load.slice.loads:
+            users[op].append(load)
+    for op, load in plan.loads.items():
+        ahead = load.trip is not None and not users[op]
+        load.vector = copy_vector(load.op, load.trip) if ahead and load.trip else 0
+        load.distance = 0
+    used = _find_live(plan)
+    pending = list(plan.loads)
+    while pending:  # users first: slices make no cycle
+        op = next(one for one in pending if all(each.op not in pending for each in users[one]))
+        pending.remove(op)
+        load = plan.loads[op]
+        load.distance = plan.num_stages - 1 if load.is_async else 1
+        load.distance = max([load.distance, *(user.distance + 1 for user in users[op])])
+        first = min((user.distance for user in users[op]), default=0)
+        load.first_use = 0 if op in used else first
+
+
+def _find_live(plan: LoopPlan) -> dict[Op, None]:
+    """Fill `live` and `carried` of a plan; return the planned loads whose values the body uses."""
+    loop = plan.loop
+    plan.live, plan.carried = {}, {}
+    moved = {
+        op: None
+        for load in plan.loads.values()
+        if load.is_async and load.trip is not None
+        for op in (load.trip.store, load.trip.buffer)
+    }
+    used: dict[Op, None] = {}
+    results = zip(loop.carried, loop.outs, strict=True)
+    worklist = [arg for arg, out in results if out.users]
+    for op in loop.body:
+        if not op.terminator and op not in plan.loads and op not in moved and not _removable(op):
+            plan.live[op] = None
+            worklist += free_operands(op)
+    yielded = loop.body.terminator.operands
+    while worklist:
+        value = worklist.pop()
+        op = value.op
+        if op is None:
+            if value.owner is loop.body and value.index > 0 and value not in plan.carried:
+                plan.carried[value] = None
+                worklist.append(yielded[value.index - 1])
+        elif op in plan.loads:
+            used[op] = None
+        elif op.block is loop.body and op not in plan.live and op not in moved:
+            plan.live[op] = None
+            worklist += free_operands(op)
+    return used
+
+
+def _removable(op: Op) -> bool:
+    """Return whether an op is needed only for its results."""
+    reads = op.effect == "read" and not getattr(op, "volatile", False)
+    return is_pure(op) or reads or isinstance(op, gpu.SharedAlloc)
+
+
+def _over_budget(plan: LoopPlan) -> gpu.Load | None:
+    """Return a load to do without when those through registers need too many, or None."""
+    is_wanted = plan.loop.num_stages or any(load.trip for load in plan.loads.values())
+    at_home = _REGISTER_BUDGET_WORDS if is_wanted else _SMALL_BUDGET_WORDS
+    room = {True: _STAGED_BUDGET_WORDS, False: at_home}
+    for load in _by_need(plan.loads.values()):
+        is_staged = load.trip is not None
+        room[is_staged] -= load.register_words
+        if room[is_staged] < 0:
+            return load.op
+    return None
+
+
+def _by_need(loads: Iterable[PlannedLoad]) -> Sequence[PlannedLoad]:
+    """Return the loads, those first that others depend on or that are small."""
+    return sorted(loads, key=lambda load: (-load.distance, load.register_words))

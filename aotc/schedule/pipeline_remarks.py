@@ -1,0 +1,143 @@
+"""What the user is told about the pipelining of a loop: what was done, and what not and why.
+
+Invariant: every load of a loop that is not issued ahead is named with its reason, and every tile
+on its way to shared memory that is too narrow for `cp.async` with what would widen it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from aotc.ir.core import Block, Kernel, Value
+from aotc.ir.dialects import gpu, scf
+from aotc.ir.types import PointerType, SharedType, TileType, element_of
+from aotc.schedule.axis import AxisAnalysis
+from aotc.schedule.context import Schedule
+from aotc.schedule.global_order import is_zero, root_names
+from aotc.schedule.load_pipeline import (
+    MIN_COPY_BYTES,
+    LoopPlan,
+    Trip,
+    copy_vector,
+    find_trip,
+)
+
+
+def remark_plan(plan: LoopPlan, kernel: Kernel, schedule: Schedule) -> None:
+    """Say which loads of a loop are pipelined, which are not, and why."""
+    copied = [load for load in plan.loads.values() if load.is_async]
+    fetched = [load for load in plan.loads.values() if not load.is_async]
+    for loads, way in ((copied, "shared memory"), (fetched, "registers")):
+        if loads:
+            names = ", ".join(dict.fromkeys(root_names(load.op.pointer) for load in loads))
+            stages = 1 + max(load.distance for load in loads)
+            text = f"the loop is pipelined over {stages} stages through {way}: {names}"
+            schedule.remark(plan.loop.loc, text)
+    for op, reason in plan.refused.items():
+        schedule.remark(op.loc, f"the load of {root_names(op.pointer)} is not pipelined: {reason}")
+    for op in plan.loop.body.walk():
+        if isinstance(op, gpu.Load) and op.block is not plan.loop.body:
+            text = f"the load of {root_names(op.pointer)} is not pipelined: it is under a branch"
+            schedule.remark(op.loc, text)
+    _remark_narrow([*(load.op for load in fetched), *plan.refused], kernel, schedule)
+
+
+def remark_while(loop: scf.While, schedule: Schedule) -> None:
+    """Say why a loop with a condition is not pipelined, if it loads."""
+    loads = [op for block in loop.blocks for op in block.walk() if isinstance(op, gpu.Load)]
+    if loads:
+        names = ", ".join(dict.fromkeys(root_names(load.pointer) for load in loads))
+        text = f"the loads of {names} are not pipelined: it is not known whether the loop goes on"
+        schedule.remark(loop.loc, text)
+
+
+# ---- copies that could not be -----------------------------------------------------------------
+
+
+def _remark_narrow(loads: Sequence[gpu.Load], kernel: Kernel, schedule: Schedule) -> None:
+    """Say why tiles go to shared memory through registers, and what would change that."""
+    infos: AxisAnalysis | None = None
+    for load in loads:
+        trip = find_trip(load)
+        if trip is None or copy_vector(load, trip):
+            continue
+        infos = infos or AxisAnalysis(kernel)
+        reason, remedy = _why_no_copy(load, trip, kernel, infos)
+        text = f"{root_names(load.pointer)} goes through registers, not by cp.async: {reason}"
+        schedule.remark(load.loc, text + (f"; {remedy}" if remedy else ""))
+
+
+def _why_no_copy(
+    load: gpu.Load, trip: Trip, kernel: Kernel, infos: AxisAnalysis
+) -> tuple[str, str]:
+    assert isinstance(trip.store.buffer.type, SharedType)
+    element_bytes = trip.store.buffer.type.element.size_bytes
+    if not is_zero(load.other):
+        return (
+            "masked elements become something else than 0",
+            "load with other=0 and select afterwards",
+        )
+    width = load.vector * element_bytes
+    if width >= MIN_COPY_BYTES:
+        return "its elements lie in another order in shared memory than in global memory", ""
+    cause, remedy = _narrow_cause(load, kernel, infos, MIN_COPY_BYTES // element_bytes)
+    return f"an access moves {width} bytes a thread, cp.async at least 4: {cause}", remedy
+
+
+def _narrow_cause(
+    load: gpu.Load, kernel: Kernel, infos: AxisAnalysis, needed: int
+) -> tuple[str, str]:
+    """Return why neighbours do not move together, and what to promise so that they do."""
+    pointer, mask = load.pointer, load.mask
+    facts = infos[pointer]
+    element = element_of(pointer.type)
+    assert isinstance(element, PointerType)
+    assert isinstance(pointer.type, TileType)
+    fast = max(range(facts.rank), key=lambda axis: (facts.contiguity[axis], axis))
+    unpromised = _unpromised(pointer, kernel)
+    if facts.contiguity[fast] < needed:
+        return (
+            "no axis is known to be contiguous",
+            _promise(unpromised, "that stride is 1, as a constant or '=1' in the signature"),
+        )
+    if facts.divisibility[fast] < needed * element.pointee.size_bytes:
+        return (
+            f"rows are not known to begin at multiples of {MIN_COPY_BYTES} bytes",
+            _promise(unpromised, "':16' in the signature, or ':16?' to have both variants built"),
+        )
+    if mask is not None and infos[mask].constancy[fast] < needed:
+        return (
+            "its mask may differ between neighbours",
+            _promise(
+                _unpromised(mask, kernel), "':16' in the signature, or ':16?' for both variants"
+            ),
+        )
+    return "the tile has too few elements for its threads", "fewer warps or a larger block"
+
+
+def _unpromised(value: Value, kernel: Kernel) -> list[str]:
+    """Return the names of the parameters in the making of a value that nothing is promised of."""
+    params = dict(zip(kernel.body.args, kernel.params, strict=True))
+    seen: dict[Value, None] = {}
+    worklist = [value]
+    while worklist:
+        current = worklist.pop()
+        if current in seen:
+            continue
+        seen[current] = None
+        worklist += [] if current.op is None else current.op.operands
+        worklist += _entering(current)
+    return [info.name for arg, info in params.items() if arg in seen and info.divisibility % 16]
+
+
+def _entering(value: Value) -> list[Value]:
+    """Return what a carried variable of a loop begins as and becomes."""
+    loop = value.owner.parent if isinstance(value.owner, Block) else None
+    if not isinstance(loop, scf.For) or value.index == 0:
+        return []
+    init = loop.init[value.index - 1]
+    return [each for each in (init, loop.body.terminator.operands[value.index - 1]) if each]
+
+
+def _promise(names: list[str], what: str) -> str:
+    return f"promise {what}, of {', '.join(names)}" if names else ""

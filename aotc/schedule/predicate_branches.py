@@ -1,0 +1,110 @@
+"""Turn branches that do little but load into loads under a mask.
+
+A branch is a wall: no load is issued before the branch ahead of it is decided, and ptxas moves what
+uses one load above the branch to the next. Without branches all loads of a halo or of a batch are
+issued together, and a loop that loads under a condition can be pipelined. What is masked off
+touches no memory, so all that is lost is the index arithmetic of the arm not taken.
+
+Invariant: memory is read where it was read before, and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from aotc.ir.core import Block, Kernel, Op, Value
+from aotc.ir.diagnostics import at
+from aotc.ir.dialects import arith, scf, tile
+from aotc.ir.rewrite import Builder
+from aotc.ir.types import I1, TileType
+from aotc.schedule.context import Schedule
+
+_MAX_OPS = 24
+_CHEAP = (
+    *(arith.Add, arith.Sub, arith.Mul, arith.And, arith.Or, arith.Xor, arith.Shl, arith.Shr),
+    *(arith.Min, arith.Max, arith.Neg, arith.Compare, arith.Select, arith.Cast, arith.Bitcast),
+    *(arith.AddPtr, arith.Constant, tile.Splat, tile.Broadcast, tile.Arange, tile.Hint),
+    *(tile.ExpandDims, tile.Reshape, tile.Trans, tile.ProgramId, tile.NumPrograms),
+)
+
+
+def predicate_branches(kernel: Kernel, schedule: Schedule) -> None:
+    """Replace branches that only load and compute indices."""
+    del schedule
+    _visit(kernel.body)
+
+
+def _visit(block: Block) -> None:
+    for op in list(block):
+        for nested in op.blocks:
+            _visit(nested)
+        if isinstance(op, scf.If) and _only_loads(op):
+            with at(op.loc):
+                _predicate(op)
+
+
+def _only_loads(op: scf.If) -> bool:
+    inner = [each for block in op.blocks for each in block if not each.terminator]
+    loads = [each for each in inner if isinstance(each, tile.Load)]
+    return (
+        len(loads) > 0
+        and len(inner) <= _MAX_OPS
+        and all(isinstance(each, (*_CHEAP, tile.Load)) for each in inner)
+        and not any(load.volatile for load in loads)
+    )
+
+
+def _predicate(op: scf.If) -> None:
+    place = Builder.before_op(op)
+    otherwise = place(arith.Xor(op.condition, place(arith.Constant(value=True, type=I1)).out)).out
+    taken = _inline(op.then, op.condition, place)
+    not_taken = _inline(op.orelse, otherwise, place)
+    loads = dict.fromkeys(each for each in place.added if isinstance(each, tile.Load))
+    out: list[Value] = []
+    for yes, no in zip(taken, not_taken, strict=True):
+        # Where a load is masked off it may already be what the other arm yields.
+        if _is_else(yes, no, loads):
+            out.append(yes)
+        elif _is_else(no, yes, loads):
+            out.append(no)
+        else:
+            out.append(_select(op.condition, yes, no, place))
+    op.replace_with(out)
+
+
+def _inline(block: Block, condition: Value, place: Builder) -> list[Value]:
+    """Write an arm before the branch, its loads under the condition; return what it yields."""
+    mapping: dict[Value, Value] = {}
+    for op in block:
+        if op.terminator:
+            break
+        is_load = isinstance(op, tile.Load)
+        place(_masked(op, mapping, condition, place) if is_load else op.clone(mapping))
+    return [mapping.get(value, value) for value in block.terminator.operands]
+
+
+def _masked(op: tile.Load, mapping: dict[Value, Value], condition: Value, place: Builder) -> Op:
+    pointer, mask, other = (
+        None if value is None else mapping.get(value, value) for value in op.slots
+    )
+    assert pointer is not None
+    if isinstance(pointer.type, TileType):
+        condition = place(tile.Splat(condition, pointer.type.shape)).out
+    mask = condition if mask is None else place(arith.And(mask, condition)).out
+    load = tile.Load(pointer, mask, other, op.cache, op.eviction)
+    load.out.hint = op.out.hint
+    mapping[op.out] = load.out
+    return load
+
+
+def _is_else(loaded: Value, rest: Value, loads: Mapping[tile.Load, None]) -> bool:
+    op = loaded.op
+    return isinstance(op, tile.Load) and op in loads and op.other is rest
+
+
+def _select(condition: Value, yes: Value, no: Value, place: Builder) -> Value:
+    if yes is no:
+        return yes
+    if isinstance(yes.type, TileType):
+        condition = place(tile.Splat(condition, yes.type.shape)).out
+    return place(arith.Select(condition, yes, no)).out

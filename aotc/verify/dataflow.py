@@ -1,0 +1,413 @@
+"""What the arguments of a kernel are for, read off its tile IR.
+
+A signature says that `n_cols` and `stride` are integers. To choose values at which a kernel is
+likely to be wrong, and none at which it means nothing, one must know that the first is the extent
+of what a mask or a loop runs over, in blocks of so many, and that the second sets rows apart. That
+and more is in the data flow: what an address adds up, what an index is compared with, which loaded
+values become indices, and which results depend on an operation that hardware may round differently.
+
+Invariant: an answer is a hint for choosing inputs, except `inexact`: a buffer that is not in it
+holds the same bits however the kernel is compiled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from aotc.ir.core import Block, Kernel, Op, Value
+from aotc.ir.dialects import arith, scf, tile
+from aotc.ir.parameter_access import pointer_roots
+from aotc.ir.types import PointerType, ScalarType, element_of
+
+_SHAPES = (
+    *(arith.Cast, tile.Splat, tile.Broadcast, tile.ExpandDims, tile.Reshape, tile.Trans),
+    *(tile.Hint, tile.Split),
+)
+_ORDERS = ("lt", "le", "gt", "ge")
+
+
+@dataclass(slots=True)
+class StrideTerm:
+    """Say that an address adds `stride * index` for each of the indices."""
+
+    stride: str
+    indices: list[Value]
+
+
+@dataclass(slots=True)
+class Roles:
+    """What the parameters of a kernel are for; all by name, in the order of the signature.
+
+    `extents` gives each extent the size of the blocks it is covered in, 1 for one at a time.
+    `strides` gives each pointer the strides of its addresses, and `unit` are the pointers whose
+    addresses also step by single elements. `indices` are pointers at what is used as an index,
+    `inexact` those at results that may be rounded differently. `axes` are the grid axes in use,
+    each with the extents that its programs seem to go through.
+    """
+
+    extents: dict[str, int] = field(default_factory=dict[str, int])
+    strides: dict[str, list[StrideTerm]] = field(default_factory=dict[str, list[StrideTerm]])
+    unit: list[str] = field(default_factory=list[str])
+    indices: list[str] = field(default_factory=list[str])
+    inexact: list[str] = field(default_factory=list[str])
+    axes: dict[int, list[str]] = field(default_factory=dict[int, list[str]])
+    largest_tile: int = 1
+
+    @property
+    def stride_names(self) -> tuple[str, ...]:
+        """All strides, each once."""
+        return tuple(dict.fromkeys(t.stride for terms in self.strides.values() for t in terms))
+
+
+def roles_of(
+    kernel: Kernel, grid_blocks: Mapping[str, int], is_inexact: Callable[[Op], bool]
+) -> Roles:
+    """Return what the parameters of a kernel in tile IR are for.
+
+    `grid_blocks` are the extents that the grid names, each with its block; `is_inexact` says
+    whether an op may be rounded differently by hardware.
+    """
+    return _Analysis(kernel, is_inexact).roles(grid_blocks)
+
+
+def sources(value: Value) -> list[Value]:
+    """Return the values that `value` is computed from in one step, conditions and bounds too."""
+    op = value.op
+    if op is not None:
+        rule = _RESULTS.get(type(op))
+        return op.operands if rule is None else rule(op, value.index)
+    parent = value.owner.parent if isinstance(value.owner, Block) else None
+    if isinstance(parent, scf.For):
+        return _for_argument(parent, value.index)
+    if isinstance(parent, scf.While):
+        return _while_argument(parent, value)
+    return []
+
+
+def _for_result(op: Op, index: int) -> list[Value]:
+    assert isinstance(op, scf.For)
+    yielded = op.body.terminator.operands[index]
+    return [op.operands[3 + index], yielded, op.lower, op.upper, op.step]
+
+
+def _for_argument(op: scf.For, index: int) -> list[Value]:
+    if index == 0:
+        return [op.lower, op.upper, op.step]
+    return [op.operands[2 + index], op.body.terminator.operands[index - 1]]
+
+
+def _if_result(op: Op, index: int) -> list[Value]:
+    assert isinstance(op, scf.If)
+    return [op.condition, *(block.terminator.operands[index] for block in op.blocks)]
+
+
+def _while_result(op: Op, index: int) -> list[Value]:
+    assert isinstance(op, scf.While)
+    condition = op.before.terminator.operands
+    return [condition[0], condition[1 + index]]
+
+
+def _while_argument(op: scf.While, value: Value) -> list[Value]:
+    if value.owner is op.before:
+        return [op.operands[value.index], op.after.terminator.operands[value.index]]
+    return [op.before.terminator.operands[1 + value.index]]
+
+
+_RESULTS: dict[type[Op], Callable[[Op, int], list[Value]]] = {
+    scf.For: _for_result,
+    scf.If: _if_result,
+    scf.While: _while_result,
+}
+
+
+def backward(
+    start: Iterable[Value], *, through_loads: bool = True, through_bounds: bool = True
+) -> Iterator[Value]:
+    """Yield `start` and all values it is computed from, each once.
+
+    Without `through_loads` a loaded value is an end, without `through_bounds` a loop's variable.
+    """
+    seen: dict[Value, None] = {}
+    worklist = list(start)
+    while worklist:
+        value = worklist.pop()
+        if value in seen:
+            continue
+        seen[value] = None
+        yield value
+        if not through_bounds and _is_induction(value):
+            continue
+        if through_loads or not _touches_memory(value.op):
+            worklist += sources(value)
+
+
+def _touches_memory(op: Op | None) -> bool:
+    return op is not None and op.effect != "none"
+
+
+def strip(value: Value) -> Value:
+    """Return what `value` is a cast, a splat or another shape of."""
+    while isinstance(value.op, _SHAPES):
+        value = value.op.operands[0]
+    return value
+
+
+def pointer_operand(op: Op) -> Value | None:
+    """Return the pointers through which `op` accesses memory, None if it accesses none."""
+    pointer = getattr(op, "pointer", None) if op.effect != "none" else None
+    return pointer if isinstance(pointer, Value) else None
+
+
+class _Analysis:
+    def __init__(self, kernel: Kernel, is_inexact: Callable[[Op], bool]) -> None:
+        self.kernel = kernel
+        self.is_inexact = is_inexact
+        self.names = {
+            arg: info.name for arg, info in zip(kernel.body.args, kernel.params, strict=True)
+        }
+        self.ops = list(kernel.walk())
+        self.accesses = [op for op in self.ops if pointer_operand(op) is not None]
+
+    def roles(self, grid_blocks: Mapping[str, int]) -> Roles:
+        roles = Roles(largest_tile=self._largest_tile())
+        roles.axes = self._axes()
+        extents = dict(grid_blocks)
+        for name, block in (*self._masked(), *self._looped()):
+            extents[name] = max(block, extents.get(name, 1))
+        roles.extents = {name: extents[name] for name in self.names.values() if name in extents}
+        self._add_strides(roles)
+        roles.indices = self._indices()
+        roles.inexact = self._inexact()
+        return roles
+
+    def _axes(self) -> dict[int, list[str]]:
+        """Return the grid axes in use, with the extents that an index made of each is masked by."""
+        axes: dict[int, list[str]] = {
+            op.axis: [] for op in self.ops if isinstance(op, tile.ProgramId)
+        }
+        for op in self._index_comparisons():
+            found = list(backward(op.operands, through_loads=False, through_bounds=False))
+            if not any(isinstance(value.op, tile.Arange) for value in found):
+                continue
+            for value in found:
+                if isinstance(value.op, tile.ProgramId):
+                    names = axes[value.op.axis]
+                    names += [name for name in self._integers(found) if name not in names]
+        return axes
+
+    def _largest_tile(self) -> int:
+        return max((op.end for op in self.ops if isinstance(op, tile.Arange)), default=1)
+
+    def _integers(self, values: Iterable[Value]) -> Iterator[str]:
+        """Yield the integer parameters among `values`."""
+        for value in values:
+            name = self.names.get(value)
+            if name is not None and isinstance(value.type, ScalarType) and value.type.is_int:
+                yield name
+
+    def _masked(self) -> Iterator[tuple[str, int]]:
+        """Yield the parameters that an index is compared with, and the extent of its tile."""
+        for op in self._index_comparisons():
+            found = list(backward(op.operands, through_loads=False))
+            block = [v.op.end - v.op.start for v in found if isinstance(v.op, tile.Arange)]
+            if block or any(_is_program_id(value) for value in found):
+                for name in self._integers(found):
+                    yield name, max(block, default=1)
+
+    def _index_comparisons(self) -> Iterator[arith.Compare]:
+        """Yield the comparisons of integers none of which was loaded."""
+        for op in self.ops:
+            if not isinstance(op, arith.Compare) or op.predicate not in _ORDERS:
+                continue
+            kind = element_of(op.lhs.type)
+            if not isinstance(kind, ScalarType) or not kind.is_int:
+                continue
+            found = backward(op.operands, through_loads=False)
+            if not any(_touches_memory(value.op) for value in found):
+                yield op
+
+    def _looped(self) -> Iterator[tuple[str, int]]:
+        """Yield the parameters that bound a loop, and the loop's step."""
+        for op in self.ops:
+            if not isinstance(op, scf.For):
+                continue
+            found = list(backward([op.upper], through_loads=False))
+            divisors = [
+                _constant(value.op.rhs) for value in found if isinstance(value.op, arith.Div)
+            ]
+            block = max([_constant(op.step), *divisors])
+            for name in self._integers(found):
+                yield name, block
+
+    # ---- addresses ---------------------------------------------------------------------------
+
+    def _offsets(self) -> Iterator[tuple[list[str], Value]]:
+        """Yield every offset that is added to a pointer, with the pointers it may be."""
+        for op in self.ops:
+            if isinstance(op, arith.AddPtr):
+                roots = [self.names[r] for r in pointer_roots(op.pointer) if r in self.names]
+                yield roots, op.offset
+
+    def _add_strides(self, roles: Roles) -> None:
+        for roots, offset in self._offsets():
+            for stride, index in self._terms(offset, roles.extents):
+                for root in roots:
+                    if stride is None:
+                        if root not in roles.unit:
+                            roles.unit.append(root)
+                        continue
+                    terms = roles.strides.setdefault(root, [])
+                    known = [term for term in terms if term.stride == stride]
+                    if not known:
+                        known = [StrideTerm(stride, [])]
+                        terms += known
+                    known[0].indices.append(index)
+        order = list(self.names.values())
+        for terms in roles.strides.values():
+            terms.sort(key=lambda term: order.index(term.stride))
+
+    def _terms(
+        self, offset: Value, extents: Mapping[str, int]
+    ) -> Iterator[tuple[str | None, Value]]:
+        """Yield what is added up: a stride and its index, or None and what steps by elements."""
+        value = strip(offset)
+        op = value.op
+        if isinstance(op, arith.Add | arith.Sub):
+            yield from self._terms(op.lhs, extents)
+            yield from self._terms(op.rhs, extents)
+            return
+        strides: list[tuple[str, Value]] = []
+        if isinstance(op, arith.Mul):
+            for side, other in ((op.lhs, op.rhs), (op.rhs, op.lhs)):
+                names = self._integers([strip(side)])
+                strides += [(name, other) for name in names if name not in extents]
+        if strides:
+            yield from strides
+        elif any(_varies(each) for each in backward([value])):
+            yield None, value
+
+    def _indices(self) -> list[str]:
+        """Return the pointers at integers that end up in an address or a loop's bound."""
+        used = [offset for _, offset in self._offsets()]
+        for op in self.ops:
+            if isinstance(op, scf.For):
+                used += [op.lower, op.upper, op.step]
+        found: dict[str, None] = {}
+        for value in backward(used):
+            op = value.op
+            pointer = pointer_operand(op) if op is not None else None
+            kind = element_of(value.type)
+            if pointer is None or not isinstance(kind, ScalarType) or not kind.is_int:
+                continue
+            for root in pointer_roots(pointer):
+                if root in self.names:
+                    found[self.names[root]] = None
+        return [name for name in self.names.values() if name in found]
+
+    # ---- results -----------------------------------------------------------------------------
+
+    def _inexact(self) -> list[str]:
+        """Return the pointers at what depends on an inexact op, through memory as well."""
+        found: dict[str, None] = {}
+        while True:
+            count = len(found)
+            for op in self.accesses:
+                if op.effect == "read" or not self._depends(op, found):
+                    continue
+                for root in pointer_roots(_pointer(op)):
+                    found[self.names.get(root, "")] = None
+            if len(found) == count:
+                break
+        if "" in found:  # an address of unknown origin: it may be any of them
+            return [n for a, n in self.names.items() if isinstance(a.type, PointerType)]
+        return [name for name in self.names.values() if name in found]
+
+    def _depends(self, op: Op, inexact: Mapping[str, None]) -> bool:
+        start = [*op.operands, *_conditions(op)]
+        if self.is_inexact(op):
+            return True
+        for value in backward(start):
+            owner = value.op
+            if owner is None:
+                continue
+            if self.is_inexact(owner):
+                return True
+            pointer = pointer_operand(owner)
+            if pointer is not None and any(
+                self.names.get(root, "") in inexact for root in pointer_roots(pointer)
+            ):
+                return True
+        return False
+
+
+def _pointer(op: Op) -> Value:
+    pointer = pointer_operand(op)
+    assert pointer is not None
+    return pointer
+
+
+def _conditions(op: Op) -> list[Value]:
+    """Return the values that decide whether and how often `op` runs."""
+    found: list[Value] = []
+    for parent in op.ancestors():
+        if isinstance(parent, scf.If):
+            found.append(parent.condition)
+        elif isinstance(parent, scf.For):
+            found += [parent.lower, parent.upper, parent.step]
+        elif isinstance(parent, scf.While):
+            found.append(parent.before.terminator.operands[0])
+    return found
+
+
+def _is_induction(value: Value) -> bool:
+    parent = value.owner.parent if isinstance(value.owner, Block) else None
+    return isinstance(parent, scf.For) and value.index == 0
+
+
+def _is_program_id(value: Value) -> bool:
+    return isinstance(value.op, tile.ProgramId)
+
+
+def _varies(value: Value) -> bool:
+    """Return whether a value differs between programs, elements or iterations."""
+    if value.op is not None:
+        return isinstance(value.op, tile.ProgramId | tile.Arange) or _touches_memory(value.op)
+    return isinstance(value.owner, Block) and isinstance(value.owner.parent, scf.For | scf.While)
+
+
+def upper_bound(value: Value, grid: Sequence[int], scalars: Mapping[Value, int]) -> int | None:
+    """Return what an index made of program ids and parameters cannot exceed; None for others.
+
+    It is meant for choosing sizes: parameters and differences are taken to be nonnegative.
+    """
+    if value in scalars:
+        return scalars[value]
+    op = value.op
+    if isinstance(op, tile.ProgramId | tile.NumPrograms):
+        extent = grid[op.axis] if op.axis < len(grid) else 1
+        return extent - int(isinstance(op, tile.ProgramId))
+    if isinstance(op, arith.Constant):
+        return int(op.value)
+    rule = _BOUNDS.get(type(op)) if op is not None else None
+    if op is None or rule is None:
+        return None
+    known = [upper_bound(operand, grid, scalars) for operand in op.operands]
+    numbers = [number for number in known if number is not None]
+    return rule(numbers) if len(numbers) == len(known) else None
+
+
+_BOUNDS: dict[type[Op], Callable[[list[int]], int]] = {
+    **dict.fromkeys(_SHAPES, lambda numbers: numbers[0]),
+    arith.Add: sum,
+    arith.Mul: lambda numbers: numbers[0] * numbers[1],
+    arith.Min: min,
+    arith.Max: max,
+    **dict.fromkeys((arith.Sub, arith.Div, arith.Rem), lambda numbers: numbers[0]),
+}
+
+
+def _constant(value: Value) -> int:
+    """Return the value of a constant, 1 for anything else."""
+    op = strip(value).op
+    return int(op.value) if isinstance(op, arith.Constant) else 1

@@ -1,0 +1,264 @@
+"""Memory that is as large as a kernel makes it: what it touches is what its buffers hold.
+
+A signature says that an argument is a pointer, not how much lies behind it. So a kernel is first
+interpreted on buffers without an end, whose elements are drawn when they are first touched. What it
+read and wrote then defines the buffers: the compiled kernel is given exactly those bytes, and one
+more is an error.
+
+An element is a function of its position, the seed and the dtype: which are touched, and in what
+order, changes none of them. Programs of a grid run in any order, so two of which one writes what
+the other touches have no defined result; such a conflict is noted, atomics aside. So is a program
+that changes what it has written before: its threads may do that in any order too.
+
+Invariant: a byte is marked as read or written exactly if an access of the kernel named it.
+"""
+
+# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from aotc.ir.types import ScalarType
+from aotc.verify.memory import AccessError, Address, Memory
+from aotc.verify.numerics import Array, dtype_of
+
+HEAD_BYTES = 4096
+"""Room before a pointer, for kernels that step back from it."""
+
+_BUFFER_BITS = 40
+_BASE = 1 << (_BUFFER_BITS - 1)
+_PAGE_BYTES = 4096
+_HASH = 0x9E3779B97F4A7C15
+_MIX = 0xBF58476D1CE4E5B9
+_NOBODY, _SEVERAL = 0, -1
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """Say what lies in a buffer: element `i` is drawn from `table`, a power of two of values."""
+
+    table: Array
+    seed: int
+
+    def elements(self, start: int, end: int) -> Array:
+        """Return the elements at positions `start` to `end`."""
+        index = np.arange(start, end, dtype=np.uint64) + np.uint64(self.seed * 0x1_0000_0001)
+        index = (index * np.uint64(_HASH)) ^ (index >> np.uint64(29))
+        index = (index * np.uint64(_MIX)) >> np.uint64(40)
+        return self.table[index & np.uint64(self.table.size - 1)]
+
+
+@dataclass(slots=True)
+class _Buffer:
+    name: str
+    pointee: ScalarType
+    contents: Contents
+    start_bytes: int
+    read: npt.NDArray[np.bool_]
+    written: npt.NDArray[np.bool_]
+    writer: npt.NDArray[np.int32]
+    reader: npt.NDArray[np.int32]
+
+
+class ElasticMemory(Memory):
+    """Hold buffers that grow as they are touched, up to `max_bytes` each.
+
+    Unless it `is_traced`, nothing is marked and no conflict is noted, which is faster.
+    """
+
+    def __init__(self, max_bytes: int, *, is_traced: bool = True) -> None:
+        super().__init__()
+        self.conflict = ""
+        """What two programs do that leaves the result open; empty if there is no such thing."""
+        self.rewritten = ""
+        """The buffer in which a program changed what it had written itself; empty if none did."""
+        self._max_bytes = max_bytes
+        self._is_traced = is_traced
+        self._buffers: list[_Buffer] = []
+        self._program = 0
+        self._is_atomic = False
+
+    def add_buffer(
+        self, name: str, pointee: ScalarType, contents: Contents, misaligned_bytes: int = 0
+    ) -> Address:
+        """Add an endless buffer; return the address of the pointer into it.
+
+        The address is a multiple of 256 plus `misaligned_bytes`.
+        """
+        index = len(self._bytes)
+        start = HEAD_BYTES + misaligned_bytes
+        empty = np.empty(0, np.uint8)
+        marks = np.empty(0, np.bool_)
+        owners = np.empty(0, np.int32)
+        self._bytes.append(empty)
+        self._names.append(name)
+        self._buffers.append(_Buffer(name, pointee, contents, start, marks, marks, owners, owners))
+        base = (index + 1 << _BUFFER_BITS) + _BASE
+        self._starts = np.append(self._starts, base)
+        self._ends = np.append(self._ends, base)
+        self._grow(index, start + 1)
+        return Address(base + start)
+
+    def begin_program(self) -> None:
+        self._program += 1
+
+    @contextmanager
+    def atomic(self) -> Generator[None]:
+        """Take the accesses inside the block as one that others may share."""
+        self._is_atomic = True
+        try:
+            yield
+        finally:
+            self._is_atomic = False
+
+    def load(self, address: Array, mask: Array | None, element: ScalarType) -> Array:
+        out = super().load(address, mask, element)
+        if not self._is_traced:
+            return out
+        for index, cells, size in self._touched(address, mask, element):
+            buffer = self._buffers[index]
+            buffer.read.reshape(-1, size)[cells] = True
+            if not self._is_atomic:
+                writer = buffer.writer.reshape(-1, size)
+                self._check(index, writer[cells], "reads what another has written")
+                reader = buffer.reader.reshape(-1, size)
+                others = (reader[cells] != _NOBODY) & (reader[cells] != self._program)
+                reader[cells] = np.where(others, _SEVERAL, self._program)
+        return out
+
+    def store(self, address: Array, value: Array, mask: Array | None, element: ScalarType) -> None:
+        if not self._is_traced:
+            super().store(address, value, mask, element)
+            return
+        before = [
+            (index, self._bytes[index].reshape(-1, size)[cells])
+            for index, cells, size in self._touched(address, mask, element)
+        ]
+        super().store(address, value, mask, element)
+        for (index, cells, size), (_, old) in zip(
+            self._touched(address, mask, element), before, strict=True
+        ):
+            buffer = self._buffers[index]
+            buffer.written.reshape(-1, size)[cells] = True
+            if self._is_atomic:
+                continue
+            changed = (self._bytes[index].reshape(-1, size)[cells] != old).any(axis=-1)
+            writer = buffer.writer.reshape(-1, size)
+            if changed.any():
+                self._check(index, writer[cells], "writes what another has written")
+                if (changed & (writer[cells, 0] == self._program)).any():
+                    self.rewritten = self.rewritten or buffer.name
+            reader = buffer.reader.reshape(-1, size)
+            self._check(index, reader[cells], "writes what another has read")
+            writer[cells] = self._program
+
+    def start_bytes(self, index: int) -> int:
+        """Return where in its buffer a pointer points."""
+        return self._buffers[index].start_bytes
+
+    def size_bytes(self, index: int) -> int:
+        """Return how large a buffer has become."""
+        return self._bytes[index].size
+
+    def result(self, index: int, size_bytes: int) -> npt.NDArray[np.uint8]:
+        """Return what the first `size_bytes` of a buffer hold now."""
+        self._grow(index, size_bytes)
+        return self._bytes[index][:size_bytes]
+
+    def initial(self, index: int, size_bytes: int) -> npt.NDArray[np.uint8]:
+        """Return what the first `size_bytes` of a buffer held before the kernel ran."""
+        return self._drawn(self._buffers[index], 0, size_bytes)[:size_bytes].copy()
+
+    def touched(self, index: int) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+        """Return which bytes of a buffer were read and which were written."""
+        buffer = self._buffers[index]
+        return buffer.read, buffer.written
+
+    def describe(self, address: int) -> str:
+        index = (address >> _BUFFER_BITS) - 1
+        if not 0 <= index < len(self._names):
+            return super().describe(address)
+        offset = (address & ((1 << _BUFFER_BITS) - 1)) - _BASE
+        return f"byte {offset - self._buffers[index].start_bytes} of {self._names[index]}"
+
+    # ---- growing -----------------------------------------------------------------------------
+
+    def _selected(self, address: Array, mask: Array | None, element: ScalarType) -> Array:
+        flat = address.reshape(-1) if mask is None else address[mask]
+        size = element.size_bytes
+        for index, lanes in self._known(flat):
+            low = int(flat[lanes].min()) - int(self._starts[index])
+            end = int(flat[lanes].max()) - int(self._starts[index]) + size
+            if low < 0 or end > self._max_bytes:
+                at = self.describe(int(flat[lanes].min() if low < 0 else flat[lanes].max()))
+                limit = "before the pointer" if low < 0 else f"beyond {self._max_bytes} bytes"
+                raise AccessError(f"accesses {at}, {limit}")
+            self._grow(index, end)
+        return super()._selected(address, mask, element)
+
+    def _known(self, flat: Array) -> list[tuple[int, Array | slice]]:
+        """Return the buffers that addresses fall into; those in none are left out."""
+        found = self._by_buffer(flat)
+        return [(index, lanes) for index, lanes in found if 0 <= index < len(self._buffers)]
+
+    def _grow(self, index: int, size_bytes: int) -> None:
+        held = self._bytes[index].size
+        if size_bytes <= held:
+            return
+        size = -(-max(size_bytes, min(2 * held, self._max_bytes)) // _PAGE_BYTES) * _PAGE_BYTES
+        buffer = self._buffers[index]
+        fresh = self._drawn(buffer, held, size)
+        self._bytes[index] = np.concatenate([self._bytes[index], fresh])
+        self._ends[index] = self._starts[index] + size
+        if not self._is_traced:
+            return
+        buffer.read = _extended(buffer.read, size)
+        buffer.written = _extended(buffer.written, size)
+        buffer.writer = _extended(buffer.writer, size)
+        buffer.reader = _extended(buffer.reader, size)
+
+    @staticmethod
+    def _drawn(buffer: _Buffer, start: int, end: int) -> npt.NDArray[np.uint8]:
+        size = buffer.pointee.size_bytes
+        elements = buffer.contents.elements(start // size, -(-end // size))
+        return np.ascontiguousarray(elements).view(np.uint8)
+
+    # ---- marking -----------------------------------------------------------------------------
+
+    def _touched(
+        self, address: Array, mask: Array | None, element: ScalarType
+    ) -> list[tuple[int, Array, int]]:
+        """Return, for each buffer that is accessed, which cells of the element's size."""
+        flat = self._selected(address, mask, element)
+        size = element.size_bytes
+        return [
+            (index, (flat[lanes] - self._starts[index]) // size, size)
+            for index, lanes in self._known(flat)
+        ]
+
+    def _check(self, index: int, owners: Array, what: str) -> None:
+        if self.conflict:
+            return
+        if ((owners != _NOBODY) & (owners != self._program)).any():
+            name = self._names[index]
+            self.conflict = f"program {self._program - 1} {what} in {name}"
+
+
+def _extended(marks: Any, size: int) -> Any:
+    out = np.zeros(size, marks.dtype)
+    out[: marks.size] = marks
+    return out
+
+
+def loaded_dtype(pointee: ScalarType) -> np.dtype[Any]:
+    """Return the dtype of elements in memory; a boolean is a byte."""
+    return np.dtype(np.uint8) if pointee.is_bool else dtype_of(pointee)

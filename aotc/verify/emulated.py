@@ -1,0 +1,98 @@
+"""Execute a launch in the PTX emulator.
+
+The buffers are exactly what the interpreted kernel touched, byte by byte: a compiled kernel that
+reads or writes one byte more, under a mask that is off by one, is stopped at that instruction.
+
+Invariant: the arrays of the reference are not changed.
+"""
+
+# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from aotc.verify.check import Execution, ExecutionFault, Unsuited
+from aotc.verify.elastic import HEAD_BYTES
+from aotc.verify.emulator.context import Fault
+from aotc.verify.emulator.program import Module
+from aotc.verify.emulator.report import render_fault
+from aotc.verify.emulator.run import DEFAULT_MAX_MEMORY_BYTES, DEFAULT_MAX_STEPS, Argument, emulate
+from aotc.verify.reference import Marks, Reference
+
+_ARGUMENT = re.compile(r"\bargument (\d+)\b")
+
+
+@dataclass(frozen=True, slots=True)
+class Emulation:
+    """Hold a kernel's PTX and how it is run; call it with a reference to execute its launch.
+
+    `num_ctas` blocks make up a program. `seed` 0 runs warps in step, any other at random.
+    `sources` are files that reports may quote.
+    """
+
+    module: Module
+    symbol: str
+    shared_bytes: int
+    num_ctas: int = 1
+    sources: tuple[Path, ...] = ()
+    seed: int = 0
+    max_steps: int = DEFAULT_MAX_STEPS
+    max_memory_bytes: int = DEFAULT_MAX_MEMORY_BYTES
+
+    def __call__(self, reference: Reference) -> Execution:
+        """Return what the kernel leaves in the buffers.
+
+        Raises:
+            ExecutionFault: it did what it may not.
+            EmulationError: the PTX cannot be emulated.
+        """
+        owners = {
+            name: buffer.initial[HEAD_BYTES:].copy() for name, buffer in reference.buffers.items()
+        }
+        args: list[Argument] = []
+        readable: dict[int, Marks] = {}
+        writable: dict[int, Marks] = {}
+        for index, name in enumerate(reference.order):
+            buffer = reference.buffers.get(name)
+            if buffer is None:
+                args.append(reference.launch.scalars[name])
+                continue
+            if (buffer.readable | buffer.writable)[: buffer.start_bytes].any():
+                raise Unsuited(f"the kernel steps back from {name}, which cannot be emulated yet")
+            args.append(owners[name][buffer.start_bytes - HEAD_BYTES :])
+            readable[index] = buffer.readable[buffer.start_bytes :]
+            writable[index] = buffer.writable[buffer.start_bytes :]
+        grid = (*reference.launch.grid, 1, 1)[:3]
+        try:
+            done = emulate(
+                self.module,
+                (grid[0] * self.num_ctas, *grid[1:]),
+                args,
+                kernel=self.symbol,
+                shared_bytes=self.shared_bytes,
+                seed=self.seed,
+                max_steps=self.max_steps,
+                max_memory_bytes=self.max_memory_bytes,
+                readable=readable,
+                writable=writable,
+            )
+        except Fault as fault:
+            report = render_fault(fault, sources=self.sources)
+            raise ExecutionFault(_named(report, reference)) from fault
+        left = {
+            name: np.concatenate([buffer.initial[:HEAD_BYTES], owners[name]])
+            for name, buffer in reference.buffers.items()
+        }
+        return Execution(left, done.lane_instructions)
+
+
+def _named(text: str, reference: Reference) -> str:
+    """Return a message of the emulator's with the names of arguments, which PTX has not."""
+    return _ARGUMENT.sub(lambda match: reference.order[int(match[1])], text)

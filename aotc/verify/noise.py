@@ -1,0 +1,243 @@
+"""How far hardware may be from the interpreter, found by interpreting with noise.
+
+A compiler may sum in another order, contract a product and a sum into one `fma`, and use
+instructions that are only approximately right. So the kernel is interpreted again with such ops
+moved by as much as the hardware may be off: an element that depends on none of them stays as it is
+and is compared to the bit, one behind a long chain moves by what the chain can lose, near a zero of
+a difference by more. What moves is the bound; see `compare.py`.
+
+Errors must not cancel by luck, or a bound would be too small. So there is a run for each of the
+ops, or for each of a few groups of them, in which it moves its results upwards, always, and what
+these runs move is added up; and there are runs in which all ops move theirs up or down at random,
+for what an error in one direction does not show, such as a difference of two sums.
+
+The table has a row for each op that is not exact. Units are steps of the type the op is computed
+in (2**-23 of a value in fp32); values are at least those that the CUDA C++ Programming Guide and
+the PTX ISA state for the instruction or the libdevice function that the backend emits.
+
+Invariant: an op that is not moved here, in a kernel for which `is_inexact` says no of all ops that
+matter, has one right result.
+"""
+
+# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from aotc.ir.core import Kernel, Op, Value
+from aotc.ir.dialects import arith, tile
+from aotc.ir.types import FP32, FP64, ScalarType, element_of
+from aotc.verify.numerics import Array, round_to
+from aotc.verify.program import Program, Rule, Rules
+
+# The smallest normal fp32: what approximations flush to zero.
+_FLUSHED = 2.0**-126
+# Hardware may sum fp8 products with 13 bits behind the leading one.
+_FP8_SUM_STEP = 2.0**-13
+
+
+@dataclass(frozen=True, slots=True)
+class _Error:
+    """Say how far an op is off: `steps` of its result, after `operand_steps` of its operand."""
+
+    steps: float
+    operand_steps: float = 0.0
+
+
+_APPROXIMATE: dict[type[Op], _Error] = {
+    arith.Exp: _Error(2.0, 1.0),  # ex2.approx of a rounded product
+    arith.Exp2: _Error(2.0),
+    arith.Log: _Error(2.0),
+    arith.Log2: _Error(2.0),
+    arith.Sqrt: _Error(2.0),
+    arith.Rsqrt: _Error(2.0),
+    arith.Sin: _Error(2.0),
+    arith.Cos: _Error(2.0),
+    arith.Erf: _Error(2.0),
+    arith.Div: _Error(2.0),  # div.full
+    arith.Libdevice: _Error(5.0),
+}
+_EXACT_IN_FP64 = (arith.Div, arith.Sqrt)
+# What of libdevice rounds once or not at all.
+_EXACT_LIBDEVICE = tuple(
+    f"__nv_{name}{suffix}"
+    for name in (
+        *("fabs", "floor", "ceil", "trunc", "rint", "nearbyint", "round", "copysign", "fmin"),
+        *("fmax", "fmod", "isnan", "isinf", "isnand", "isinfd", "finite", "fma", "fdim"),
+    )
+    for suffix in ("", "f")
+)
+_SUMS = (arith.Add, arith.Sub)
+_RENAMES = (tile.Splat, tile.Broadcast, tile.ExpandDims, tile.Reshape, tile.Trans, arith.Neg)
+
+
+def is_inexact(op: Op) -> bool:
+    """Return whether hardware may round the result of `op` differently than the interpreter."""
+    if isinstance(op, tile.Reduce | tile.Scan):
+        return any(_is_order_dependent(each) for each in op.combine.walk())
+    if isinstance(op, tile.AtomicRmw):
+        return op.kind == "add" and _float_of(op.value) is not None
+    if isinstance(op, tile.Dot):
+        return _float_of(op.acc) is not None
+    if isinstance(op, arith.Libdevice):
+        return op.symbol not in _EXACT_LIBDEVICE
+    if isinstance(op, arith.Mul):
+        return _float_of(op.out) is not None and _feeds_sum(op.out)
+    if type(op) in _APPROXIMATE:
+        element = _float_of(op.results[0])
+        return element is not None and not (element == FP64 and isinstance(op, _EXACT_IN_FP64))
+    return False
+
+
+def _is_order_dependent(op: Op) -> bool:
+    """Return whether combining in another order may round differently."""
+    is_sum = isinstance(op, (*_SUMS, arith.Mul, arith.Fma))
+    return is_inexact(op) or (is_sum and _float_of(op.results[0]) is not None)
+
+
+def _float_of(value: Value) -> ScalarType | None:
+    element = element_of(value.type)
+    return element if isinstance(element, ScalarType) and element.is_float else None
+
+
+def _feeds_sum(value: Value) -> bool:
+    """Return whether a product may be contracted with a sum."""
+    for user in value.users:
+        if isinstance(user, _SUMS):
+            return True
+        if isinstance(user, _RENAMES) and _feeds_sum(user.results[0]):
+            return True
+    return False
+
+
+# ---- rules ------------------------------------------------------------------------------------
+
+
+def inexact_ops(kernel: Kernel) -> list[Op]:
+    """Return the inexact ops of a kernel; what is inside a reduction counts as that reduction."""
+    found: list[Op] = []
+    worklist = [kernel.body]
+    while worklist:
+        for op in worklist.pop():
+            if is_inexact(op):
+                found.append(op)
+            if not isinstance(op, tile.Reduce | tile.Scan):
+                worklist += op.blocks
+    return found
+
+
+def noisy_rules(rules: Rules, seed: int, active: Collection[Op], *, upwards: bool) -> Rules:
+    """Return `rules` in which the ops of `active` are off by a random part of their error."""
+    return _Noise(rules, seed, active, upwards=upwards).rules()
+
+
+class _Noise:
+    def __init__(self, rules: Rules, seed: int, active: Collection[Op], *, upwards: bool) -> None:
+        self._rng = np.random.default_rng(seed)
+        self._rules = rules
+        self._active = dict.fromkeys(active)
+        self._upwards = upwards
+        self._combining = 0
+
+    def _moves(self, op: Op) -> bool:
+        """Return whether to move the result of `op`: its own turn, or in a reduction whose it is."""
+        return bool(self._combining) or op in self._active
+
+    def rules(self) -> Rules:
+        wrapped: dict[type[Op], Rule] = dict(self._rules)
+        for cls in (*_APPROXIMATE, arith.Mul):
+            wrapped[cls] = self._approximate(self._rules[cls], _APPROXIMATE.get(cls, _Error(1.0)))
+        for cls in (*_SUMS, arith.Fma):
+            wrapped[cls] = self._combined(self._rules[cls])
+        for cls in (tile.Reduce, tile.Scan):
+            wrapped[cls] = self._combining_rule(self._rules[cls])
+        wrapped[tile.Dot] = self._dot(self._rules[tile.Dot])
+        wrapped[tile.AtomicRmw] = self._atomic(self._rules[tile.AtomicRmw])
+        return wrapped
+
+    def _moved(self, value: Any, element: ScalarType, steps: float) -> Array:
+        """Return `value` moved by up to `steps` of its type, at least by half of that."""
+        value = np.asarray(value)
+        wide = value.astype(np.float64)
+        part = self._part(value.shape)
+        moved = wide + part * steps * 2.0**-element.mantissa_bits * np.abs(wide)
+        if element == FP32:
+            moved = np.where(np.abs(wide) < _FLUSHED, wide * (part > 0), moved)
+        return np.asarray(round_to(np.asarray(moved), element)).reshape(value.shape)
+
+    def _part(self, shape: tuple[int, ...]) -> Array:
+        """Return how much of its error each element makes: at least half of it."""
+        size = self._rng.uniform(0.5, 1.0, shape)
+        return size if self._upwards else size * (self._rng.integers(0, 2, shape) * 2 - 1)
+
+    def _approximate(self, base: Rule, error: _Error) -> Rule:
+        def rule(program: Program, op: Op, *operands: Array) -> Any:
+            element = _float_of(op.results[0])
+            if element is None or not self._moves(op):
+                return base(program, op, *operands)
+            if error.operand_steps:
+                operands = tuple(
+                    self._moved(value, element, error.operand_steps) for value in operands
+                )
+            return self._moved(base(program, op, *operands), element, error.steps)
+
+        return rule
+
+    def _combined(self, base: Rule) -> Rule:
+        """Return the rule of an op that is exact except where its order is open."""
+
+        def rule(program: Program, op: Op, *operands: Array) -> Any:
+            out = base(program, op, *operands)
+            element = _float_of(op.results[0])
+            if element is None or not self._combining:
+                return out
+            return self._moved(out, element, 1.0)
+
+        return rule
+
+    def _combining_rule(self, base: Rule) -> Rule:
+        def rule(program: Program, op: Op, *operands: Array) -> Any:
+            moves = int(op in self._active)
+            self._combining += moves
+            try:
+                return base(program, op, *operands)
+            finally:
+                self._combining -= moves
+
+        return rule
+
+    def _dot(self, base: Rule) -> Rule:
+        """Return the rule of products whose sum is off by steps of the sum of magnitudes."""
+
+        def rule(program: Program, op: tile.Dot, a: Array, b: Array, acc: Array) -> Any:
+            out = np.asarray(base(program, op, a, b, acc))
+            element = _float_of(op.acc)
+            if element is None or op not in self._active:
+                return out
+            magnitudes = [np.abs(value.astype(np.float64)) for value in (a, b, acc)]
+            size = np.matmul(magnitudes[0], magnitudes[1]) + magnitudes[2]
+            source = _float_of(op.a)
+            is_fp8 = source is not None and source.bits == 8
+            step = _FP8_SUM_STEP if is_fp8 else 2.0 * 2.0**-element.mantissa_bits
+            moved = out.astype(np.float64) + self._part(out.shape) * step * size
+            return round_to(moved, element)
+
+        return rule
+
+    def _atomic(self, base: Rule) -> Rule:
+        """Return the rule of atomics, whose sums of floats are made in any order."""
+
+        def rule(program: Program, op: tile.AtomicRmw, pointer: Array, value: Array, *rest: Any) -> Any:  # fmt: skip
+            element = _float_of(op.value)
+            if element is not None and op in self._active:
+                value = self._moved(value, element, 1.0)
+            return base(program, op, pointer, value, *rest)
+
+        return rule

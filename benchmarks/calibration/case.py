@@ -1,0 +1,113 @@
+"""What is run on both sides: a kernel, its arguments, and how its results are compared.
+
+A case is made the same on every machine, by code and seeds alone, so only cubins are carried from
+the machine that has ptxas to the one that has the GPU.
+
+Invariant: a case's arguments are drawn from its name; asking twice gives equal arrays.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from aotc.verify.emulator.tensor_argument import TensorArgument
+
+Array: TypeAlias = npt.NDArray[Any]
+Argument: TypeAlias = "Array | TensorArgument | int"
+
+HEAD = ".version 8.6\n.target sm_90a\n.address_size 64\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """Say how far the GPU may be from the emulator: not at all, if nothing is given.
+
+    `ulps` counts steps of the type. `absolute` and `relative` are allowed beyond half a step, the
+    emulator's own rounding, and the larger of them counts. `scaled` is relative to the sum of the
+    magnitudes of an element's terms.
+    """
+
+    ulps: int = 0
+    absolute: float = 0.0
+    relative: float = 0.0
+    scaled: float = 0.0
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether results must be identical."""
+        return self == EXACT
+
+    def __str__(self) -> str:
+        parts = [f"{self.ulps} ulp"] if self.ulps else []
+        for value, what in (
+            (self.absolute, "absolute"),
+            (self.relative, "relative"),
+            (self.scaled, "of Σ\\|a·b\\|"),
+        ):
+            if value:
+                parts.append(f"2^{np.log2(value):.4g} {what}")
+        return " or ".join(parts) or "identical"
+
+
+EXACT = Bound()
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Say which argument is a result and what its elements are: "f32", "bf16", "u32", …."""
+
+    index: int
+    kind: str
+    bound: Bound = EXACT
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One launch of one kernel.
+
+    `ptx` is the text of an entry whose name is `{entry}`. `draw` makes the arguments. With
+    `magnitudes`, which makes arguments whose results are the sums of the terms' magnitudes, bounds
+    may be relative to these. `is_probe` asks for the values themselves to be reported.
+    """
+
+    name: str
+    ptx: str
+    draw: Callable[[np.random.Generator], list[Argument]]
+    outputs: tuple[Output, ...]
+    grid: tuple[int, ...] = (1,)
+    shared_bytes: int = 0
+    magnitudes: Callable[[Sequence[Argument]], list[Argument]] | None = None
+    is_probe: bool = False
+
+    def arguments(self) -> list[Argument]:
+        """Return fresh arguments: both sides change them in place."""
+        return self.draw(np.random.default_rng(zlib.crc32(self.name.encode())))
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Cases that make up one PTX module and one row of the table."""
+
+    name: str
+    title: str
+    cases: tuple[Case, ...]
+    variables: str = field(default="", repr=False)
+
+    @property
+    def ptx(self) -> str:
+        """The module, case `i` being the entry `entry_name(i)`."""
+        entries = [
+            case.ptx.replace("{entry}", entry_name(index)) for index, case in enumerate(self.cases)
+        ]
+        return HEAD + self.variables + "\n".join(entries)
+
+
+def entry_name(index: int) -> str:
+    """Return what the entry of a group's case is called."""
+    return f"case_{index}"

@@ -1,0 +1,58 @@
+"""Asynchronous copies of the lockstep machine: they land when they are waited for, and no sooner."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+Space = Callable[[str, int, int], tuple[bytearray, int]]
+_COPY = re.compile(
+    r"(?:@\$(\d+) )?cp\.async\.(ca|cg)\.shared\.global\S* "
+    r"\[\$(\d+)\+(-?\d+)\], \[\$(\d+)\+(-?\d+)\], (\d+)(?:, \$(\d+))?(?:, \$(\d+))?;"
+)
+
+
+class AsyncCopies:
+    """Hold what is in flight: the copies of no group, and the groups."""
+
+    def __init__(self, space: Space) -> None:
+        self.space = space
+        self.open: list[tuple[int, bytes]] = []
+        self.groups: list[list[tuple[int, bytes]]] = []
+
+    def run(self, code: str, args: list[Any], threads: int) -> int:
+        """Run one instruction of the family; return how many threads started a copy."""
+        if code == "cp.async.commit_group;":
+            self.groups.append(self.open)
+            self.open = []
+            return 0
+        wait = re.fullmatch(r"cp\.async\.wait_group (\d+);", code)
+        if wait:
+            landed = max(0, len(self.groups) - int(wait[1]))
+            for start, content in [copy for group in self.groups[:landed] for copy in group]:
+                memory, at = self.space("shared", start, len(content))
+                memory[at : at + len(content)] = content
+            self.groups = self.groups[landed:]
+            return 0
+        found = _COPY.fullmatch(code)
+        assert found is not None, code
+        predicate, cache, target, to, source, by, size_text, third, fourth = found.groups()
+        size = int(size_text)
+        assert size in (4, 8, 16)
+        assert cache == "ca" or size == 16
+        # A policy is 64 bits wide, a number of bytes 32.
+        kept = [args[int(n)] for n in (third, fourth) if n and args[int(n)].itemsize == 4]
+        active = args[int(predicate)] if predicate else np.ones(threads, bool)
+        for thread in np.flatnonzero(active):
+            read = int(kept[0][thread]) if kept else size
+            content = b""
+            if read:
+                memory, at = self.space("global", int(args[int(source)][thread]) + int(by), size)
+                content = bytes(memory[at : at + read])
+            place = int(args[int(target)][thread]) + int(to)
+            self.space("shared", place, size)
+            self.open.append((place, content.ljust(size, b"\0")))
+        return int(active.sum())

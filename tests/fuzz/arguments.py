@@ -1,0 +1,121 @@
+"""What a random kernel is launched with: arrays and numbers, made from a description.
+
+A description is small and prints on a line, so that a failure can be written down; the arrays are
+made anew for each run. Data is chosen so that comparisons are sharp: small multiples of powers of
+two where sums are to be exact, and elsewhere everything that is special about a type: extremes,
+ties of roundings, subnormals, infinities and NaNs.
+"""
+
+# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from aotc.ir.types import SCALARS, ScalarType
+from aotc.verify.numerics import dtype_of
+from tests.fuzz.facts import Facts
+
+Array: TypeAlias = npt.NDArray[Any]
+Fill = Literal["exact", "any", "indices", "poison"]
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """Describe a number."""
+
+    name: str
+    value: int
+
+    def make(self) -> int:
+        """Return the number."""
+        return self.value
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """Describe an array of `size` elements of type `dtype`, `skew` elements off its alignment.
+
+    "exact" fills it with multiples of 2**lo up to 2**hi, "indices" with integers below 2**hi,
+    "any" with everything there is, "poison" with a pattern. `steps` is how far results in it may
+    be off.
+    """
+
+    name: str
+    dtype: str
+    size: int
+    fill: Fill
+    lo: int = 0
+    hi: int = 0
+    seed: int = 0
+    skew: int = 0
+    steps: float = 0.0
+
+    @property
+    def element(self) -> ScalarType:
+        return SCALARS[self.dtype]
+
+    def make(self) -> Array:
+        """Return the array, made anew."""
+        dtype = dtype_of(self.element)
+        whole = np.empty(self.size + self.skew, dtype)
+        whole[:] = self._contents(self.size + self.skew)
+        return whole[self.skew :]
+
+    def _contents(self, size: int) -> Array:
+        random = np.random.default_rng([self.seed, self.size])
+        dtype = dtype_of(self.element)
+        if self.fill == "poison":
+            return np.full(size * dtype.itemsize, 0x5A, np.uint8).view(dtype) if (
+                dtype != np.bool_
+            ) else np.ones(size, np.bool_)
+        if self.fill == "indices":
+            return random.integers(0, 1 << self.hi, size).astype(dtype)
+        if self.element.is_bool:
+            return random.integers(0, 2, size).astype(np.bool_)
+        if self.fill == "exact":
+            return _exact(random, self.element, Facts(lo=self.lo, hi=self.hi), size)
+        return _integers(random, dtype, size) if self.element.is_int else (
+            _floats(random, self.element, size)
+        )
+
+
+Argument: TypeAlias = "Scalar | Buffer"
+
+
+def _exact(random: np.random.Generator, element: ScalarType, facts: Facts, size: int) -> Array:
+    limit = 1 << (facts.hi - facts.lo)
+    low = -limit if element.is_float or element.is_signed else 0
+    values = random.integers(low, limit, size, endpoint=True)
+    if element.is_int:
+        return values.astype(dtype_of(element))
+    return np.ldexp(values.astype(np.float64), facts.lo).astype(dtype_of(element))
+
+
+def _integers(random: np.random.Generator, dtype: np.dtype[Any], size: int) -> Array:
+    """Return random bits, small numbers, and sums of two powers of two and a little."""
+    bits = 8 * dtype.itemsize
+    raw = np.frombuffer(random.bytes(size * dtype.itemsize), dtype).copy()
+    powers = np.uint64(1) << random.integers(0, bits, (2, size)).astype(np.uint64)
+    ties = powers[0] + powers[1] + random.integers(-1, 2, size).astype(np.uint64)
+    kind = random.integers(0, 4, size)
+    with np.errstate(all="ignore"):
+        small = random.integers(-4, 5, size).astype(dtype)
+        return np.choose(kind, [raw, raw, small, ties.astype(dtype)])
+
+
+def _floats(random: np.random.Generator, element: ScalarType, size: int) -> Array:
+    """Return random bits, whatever they mean, besides numbers of usual size and special ones."""
+    dtype = dtype_of(element)
+    usual = random.standard_normal(size) * 4
+    special = random.choice([0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 0.5, 65504.0], size)
+    kind = random.integers(0, 8, size)
+    with np.errstate(all="ignore"):
+        raw = np.frombuffer(random.bytes(size * dtype.itemsize), dtype).astype(np.float64)
+        return np.choose(kind, [usual] * 5 + [raw, raw, special]).astype(dtype)

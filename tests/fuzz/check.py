@@ -1,0 +1,180 @@
+"""Whether a program means the same at every stage: tile IR, after each pass, and as emulated PTX.
+
+The interpreter runs the tile IR and then the IR that each pass leaves; at the end LLVM makes PTX of
+it, which the emulator runs with its warps in step and at random.
+
+Invariant: a check depends on the program alone, and leaves it as it is.
+"""
+
+# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from aotc.backend import assemble, emit_ptx, lower_kernel
+from aotc.ir.core import Kernel
+from aotc.ir.diagnostics import CompileError
+from aotc.ir.passes import Observer
+from aotc.ir.text import parse_kernel, print_kernel
+from aotc.schedule.context import Config, Schedule
+from aotc.schedule.pipeline import schedule_kernel
+from aotc.target import TARGETS
+from aotc.verify.emulator.run import emulate
+from aotc.verify.interpreter import run
+from tests.fuzz.arguments import Array, Buffer
+from tests.fuzz.programs import Program
+
+# From the first of these to the second, shared memory is used and its barriers are still to come.
+_BARRIERS_ARE_MISSING = ("assign_layouts", "insert_barriers")
+_MAX_STEPS = 2_000_000
+
+
+class Failure(Exception):  # noqa: N818 - what a fuzzer finds
+    """Report at which stage a program went wrong, and how."""
+
+    def __init__(self, stage: str, kind: str, detail: str) -> None:
+        super().__init__(f"{stage}: {kind}: {detail}")
+        self.stage = stage
+        self.kind = kind
+        self.detail = detail
+
+
+class Refused(Exception):  # noqa: N818 - no fault of anyone's
+    """Report that a program asks for more than a target has."""
+
+
+def check(
+    program: Program,
+    *,
+    seeds: Sequence[int] = (0, 1),
+    each_pass: bool = True,
+    assembles: bool = False,
+) -> None:
+    """Run a program at every stage and compare.
+
+    `seeds` are the emulator's. Without `each_pass`, of the schedule only what comes out last is
+    interpreted, and every pass only if that is wrong; `assembles` also has ptxas accept the PTX.
+    Raises: Failure, Refused.
+    """
+    if not each_pass:
+        try:
+            _check(program, seeds, each_pass=False, assembles=assembles)
+        except Failure:
+            _check(program, seeds, each_pass=True, assembles=assembles)
+            raise
+        return
+    _check(program, seeds, each_pass=True, assembles=assembles)
+
+
+def _check(
+    program: Program, seeds: Sequence[int], *, each_pass: bool, assembles: bool
+) -> None:
+    checker = _Checker(program, each_pass=each_pass)
+    kernel = checker.scheduled()
+    target = TARGETS[program.target]
+    ptx = checker.attempt("backend", lambda: emit_ptx(lower_kernel(kernel, target).llvm_ir, target))
+    if assembles:
+        checker.attempt("ptxas", lambda: assemble(ptx, target))
+    for seed in seeds:
+        arguments = program.make()
+        checker.attempt(
+            f"emulator, seed {seed}",
+            lambda arguments=arguments, seed=seed: emulate(
+                *(ptx, program.grid, arguments),
+                shared_bytes=kernel.shared_bytes,
+                seed=seed,
+                max_steps=_MAX_STEPS,
+            ),
+        )
+        checker.compare(f"emulator, seed {seed}", arguments)
+
+
+class _Checker:
+    def __init__(self, program: Program, *, each_pass: bool) -> None:
+        self._program = program
+        self._each_pass = each_pass
+        self._has_barriers = True
+        self._last = program.text
+        self._expected = self._interpreted("tile IR", program.kernel())
+
+    def scheduled(self) -> Kernel:
+        """Return the gpu IR, checked after every pass."""
+        program = self._program
+        kernel = program.kernel()
+        schedule = Schedule(
+            TARGETS[program.target], Config(program.num_warps, program.num_stages)
+        )
+        observer = Observer(verify_each=True, on_pass=self._after)
+        self.attempt("schedule", lambda: schedule_kernel(kernel, schedule, observer))
+        printed = print_kernel(kernel)
+        if print_kernel(self.attempt("parser", lambda: parse_kernel(printed))) != printed:
+            raise Failure("printer", "changed", "gpu IR that is read back prints differently")
+        return kernel
+
+    def attempt(self, stage, action):
+        """Return what `action` returns. Raises: Failure for everything else it does."""
+        try:
+            return action()
+        except (Failure, Refused):
+            raise
+        except CompileError as error:
+            raise Refused(str(error)) from error
+        except Exception as error:  # noqa: BLE001 - any exception is a finding
+            raise Failure(stage, type(error).__name__, str(error)) from error
+
+    def compare(self, stage: str, arguments: Sequence[Array | int]) -> None:
+        """Compare what the buffers hold with what they must."""
+        for buffer, want, got in zip(
+            self._program.arguments, self._expected, arguments, strict=True
+        ):
+            if isinstance(buffer, Buffer) and isinstance(want, np.ndarray):
+                wrong = _differences(buffer, want, np.asarray(got))
+                if wrong.size:
+                    at = int(wrong[0])
+                    raise Failure(
+                        stage,
+                        "result",
+                        f"{buffer.name}[{at}] is {np.asarray(got)[at]!r}, expected {want[at]!r}; "
+                        f"{wrong.size} of {want.size} differ",
+                    )
+
+    def _after(self, name: str, kernel: Kernel) -> None:
+        if name in _BARRIERS_ARE_MISSING:
+            self._has_barriers = name == _BARRIERS_ARE_MISSING[1]
+        if name != _BARRIERS_ARE_MISSING[1]:
+            if not self._each_pass:
+                return
+            # Most passes leave most programs as they are, and printing is quicker than running.
+            printed = print_kernel(kernel)
+            if printed == self._last:
+                return
+            self._last = printed
+        self.compare(f"after {name}", self._interpreted(f"after {name}", kernel))
+
+    def _interpreted(self, stage: str, kernel: Kernel) -> list[Array | int]:
+        arguments = self._program.make()
+        self.attempt(
+            stage,
+            lambda: run(
+                kernel, self._program.grid, arguments, check_races=self._has_barriers
+            ),
+        )
+        return arguments
+
+
+def _differences(buffer: Buffer, want: Array, got: Array) -> Array:
+    """Return where two arrays differ by more than they may; NaNs are alike, and so are zeros."""
+    if not buffer.element.is_float:
+        return np.flatnonzero(want != got)
+    wide, wide_got = want.astype(np.float64), got.astype(np.float64)
+    with np.errstate(all="ignore"):
+        same = (wide == wide_got) | (np.isnan(wide) & np.isnan(wide_got))
+        if buffer.steps:
+            step = 2.0**-buffer.element.mantissa_bits
+            same |= np.abs(wide - wide_got) <= buffer.steps * step * np.abs(wide)
+    return np.flatnonzero(~same)

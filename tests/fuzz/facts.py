@@ -1,0 +1,112 @@
+"""What the generator knows of a value: how sharply its results can be compared.
+
+An *exact* value is a multiple of 2**lo of at most 2**hi in magnitude. Arithmetic stays among exact
+values while its results fit the type, so sums may be reordered, products contracted and tensor
+cores used, and still every bit is known. A *ragged* value is anything at all, NaNs and infinities
+included, known to the bit because each op rounds once; a *product* is one that may not be added to,
+since hardware may contract that. An *approximate* value is off by so many steps of its type and is
+only moved afterwards.
+
+Invariant: whatever the compiler may legally do, a value is what its facts say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from aotc.ir.types import ScalarType
+
+Kind = Literal["exact", "ragged", "product", "approximate"]
+_RANK: dict[Kind, int] = {"exact": 0, "ragged": 1, "product": 2, "approximate": 3}
+
+# Exponents of the smallest normal number, and of a bound that is surely finite.
+_EXPONENTS = {
+    "fp8e4nv": (-6, 8),
+    "fp8e5": (-14, 15),
+    "fp16": (-14, 15),
+    "bf16": (-126, 127),
+    "fp32": (-126, 127),
+    "fp64": (-1022, 1023),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Bound a value; `steps` is how far an approximate one may be off, in steps of its type."""
+
+    kind: Kind = "exact"
+    lo: int = 0
+    hi: int = 0
+    steps: float = 0.0
+
+    @property
+    def is_exact(self) -> bool:
+        return self.kind == "exact"
+
+    @property
+    def is_known(self) -> bool:
+        """Whether every bit is known."""
+        return self.kind != "approximate"
+
+
+RAGGED = Facts("ragged")
+PRODUCT = Facts("product")
+
+
+def full(element: ScalarType) -> Facts:
+    """Return what is known of any value of a type."""
+    if element.is_bool:
+        return Facts()
+    return Facts(hi=element.bits) if element.is_int else RAGGED
+
+
+def fits(element: ScalarType, facts: Facts) -> bool:
+    """Return whether the type holds every value that exact `facts` allow."""
+    if element.is_int:
+        return facts.lo >= 0 and facts.hi < element.bits - element.is_signed
+    low, high = _EXPONENTS[element.name]
+    return (
+        facts.hi - facts.lo <= element.mantissa_bits + 1 and low <= facts.lo and facts.hi <= high
+    )
+
+
+def settled(element: ScalarType, facts: Facts) -> Facts | None:
+    """Return `facts` of a result of type `element`; None for a float that may not be exact.
+
+    Integers wrap.
+    """
+    if fits(element, facts):
+        return facts
+    return full(element) if element.is_int else None
+
+
+def joined(first: Facts, *others: Facts) -> Facts:
+    """Return what holds of a value that is one of several."""
+    for other in others:
+        kind = max(first.kind, other.kind, key=lambda kind: _RANK[kind])
+        first = Facts(
+            kind,
+            min(first.lo, other.lo),
+            max(first.hi, other.hi),
+            max(first.steps, other.steps),
+        )
+    return first
+
+
+def summed(facts: Sequence[Facts]) -> Facts:
+    """Return what holds of a sum of exact values."""
+    largest = max(each.hi for each in facts)
+    extra = (sum(1 << max(each.hi - largest + 64, 0) for each in facts) - 1 >> 64).bit_length()
+    return Facts(lo=min(each.lo for each in facts), hi=largest + extra)
+
+
+def of_count(facts: Facts, count: int) -> Facts:
+    """Return what holds of a sum of up to `count` exact values."""
+    return replace(facts, hi=facts.hi + max(count - 1, 0).bit_length())
+
+
+def multiplied(first: Facts, second: Facts) -> Facts:
+    """Return what holds of a product of exact values."""
+    return Facts(lo=first.lo + second.lo, hi=first.hi + second.hi)

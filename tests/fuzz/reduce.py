@@ -1,0 +1,174 @@
+"""Make a failing program small: take away what it fails without.
+
+Hypothesis shrinks the choices of a program, which is what a test needs; a long run draws from a
+seed, and its failures are shrunk here, as tile IR, one edit after the other: an effect is dropped,
+a result replaced by something simpler of the same type, a loop by one iteration, a branch by a
+side, the launch and the configuration by smaller ones.
+
+Invariant: what comes back fails in the sense of the caller, and no single edit of it does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+from aotc.ir.core import Block, Kernel, Op, Value
+from aotc.ir.diagnostics import IRError
+from aotc.ir.dialects import arith, scf, tile
+from aotc.ir.rewrite import Builder, rewrite
+from aotc.ir.types import I1, ScalarType, element_of
+from aotc.ir.verify import verify
+from tests.fuzz.programs import Program
+
+Fails = Callable[[Program], bool]
+Edit = Callable[[Op], None]
+
+
+def reduced(program: Program, fails: Fails, max_attempts: int = 400) -> Program:
+    """Return a small program that still fails; `fails` is asked at most `max_attempts` times."""
+    attempts = 0
+    changed = True
+    while changed:
+        changed = False
+        for smaller in _smaller(program):
+            attempts += 1
+            if attempts > max_attempts:
+                return program
+            if fails(smaller):
+                program, changed = smaller, True
+                break
+    return _without_unused(program, fails)
+
+
+def _smaller(program: Program) -> Iterator[Program]:
+    """Yield programs with one edit each, the ones that take away most first."""
+    yield from _configurations(program)
+    count = len(list(program.kernel().walk()))
+    for make_edits in (_dropped, _inlined, _replaced):
+        for index in reversed(range(count)):
+            yield from _edited(program, index, make_edits)
+
+
+def _configurations(program: Program) -> Iterator[Program]:
+    if any(extent > 1 for extent in program.grid):
+        yield replace(program, grid=(1,) * len(program.grid))
+    for num_warps in (1, 2, 4):
+        if num_warps < program.num_warps:
+            yield replace(program, num_warps=num_warps)
+    if program.num_stages > 1:
+        yield replace(program, num_stages=1)
+    if program.target != "sm_90a":
+        yield replace(program, target="sm_90a")
+
+
+def _edited(
+    program: Program, index: int, make_edits: Callable[[Op], Sequence[Edit]]
+) -> Iterator[Program]:
+    """Yield the program with each of the edits that there are for the op at `index`."""
+    for number in range(len(make_edits(_op_at(program.kernel(), index)))):
+        kernel = program.kernel()
+        op = _op_at(kernel, index)
+        try:
+            make_edits(op)[number](op)
+            rewrite(kernel, {})  # drops what is dead
+            verify(kernel)
+        except IRError:
+            continue
+        smaller = program.with_kernel(kernel)
+        if smaller.text != program.text:
+            yield smaller
+
+
+def _op_at(kernel: Kernel, index: int) -> Op:
+    return list(kernel.walk())[index]
+
+
+# ---- edits ------------------------------------------------------------------------------------
+
+
+def _dropped(op: Op) -> Sequence[Edit]:
+    is_effect = op.effect in ("write", "readwrite") and not op.terminator
+    unused = not any(value.users for value in op.results)
+    return [Op.erase] if is_effect and unused else []
+
+
+def _inlined(op: Op) -> Sequence[Edit]:
+    if isinstance(op, scf.If):
+        return [lambda op: _inline(op, op.blocks[0], []), lambda op: _inline(op, op.blocks[1], [])]
+    if isinstance(op, scf.For):
+        return [_run_once]
+    return []
+
+
+def _run_once(op: Op) -> None:
+    assert isinstance(op, scf.For)
+    _inline(op, op.body, [op.lower, *op.init])
+
+
+def _inline(op: Op, block: Block, args: Sequence[Value]) -> None:
+    for formal, actual in zip(block.args, args, strict=True):
+        formal.replace_all_uses_with(actual)
+    place = Builder.before_op(op)
+    yields = list(block.terminator.operands)
+    for nested in list(block):
+        if not nested.terminator:
+            nested.remove()
+            place(nested)
+    op.replace_with(yields)
+
+
+def _replaced(op: Op) -> Sequence[Edit]:
+    """Return edits that replace the results by operands, or by a constant."""
+    if isinstance(op, arith.Constant) or not op.results or op.block is None:
+        return []
+    if len(op.results) > 1 and not isinstance(op, scf.For | scf.While):
+        return [_by_constants]
+    edits: list[Edit] = []
+    if isinstance(op, scf.For | scf.While):
+        edits.append(lambda op: op.replace_with(list(getattr(op, "init"))))  # noqa: B009
+    else:
+        kind = op.results[0].type
+        edits += [
+            lambda op, index=index: op.replace_with([op.operands[index]])
+            for index, value in enumerate(op.operands)
+            if value.type == kind
+        ]
+    return [*edits, _by_constants]
+
+
+def _by_constants(op: Op) -> None:
+    if isinstance(op, tile.Load) and op.mask is not None and op.other is None:
+        raise IRError("its value is not defined where the mask is false")
+    place = Builder.before_op(op)
+    values: list[Value] = []
+    for result in op.results:
+        element = element_of(result.type)
+        if not isinstance(element, ScalarType):
+            raise IRError("a pointer is not constant")
+        number = False if element == I1 else 0.0 if element.is_float else 0
+        values.append(place(arith.Constant(number, result.type)).out)
+    op.replace_with(values)
+
+
+def _without_unused(program: Program, fails: Fails) -> Program:
+    """Drop parameters that nothing uses, if the program fails without them."""
+    kernel = program.kernel()
+    used = [index for index, arg in enumerate(kernel.body.args) if arg.users]
+    body = Block(
+        [kernel.body.args[index].type for index in used],
+        [kernel.body.args[index].hint for index in used],
+    )
+    for place, index in enumerate(used):
+        kernel.body.args[index].replace_all_uses_with(body.args[place])
+    add = Builder(body)
+    for op in list(kernel.body):
+        op.remove()
+        add(op)
+    params = tuple(kernel.params[index] for index in used)
+    smaller = replace(
+        program,
+        text="",
+        arguments=tuple(program.arguments[index] for index in used),
+    ).with_kernel(Kernel(kernel.name, params, body))
+    return smaller if fails(smaller) else program

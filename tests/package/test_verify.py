@@ -1,0 +1,258 @@
+"""Verifying variants: of manifests and of archives, right ones and wrong ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from aotc.compiler import CompileRequest, PtxKernel, compile_kernel, compile_ptx
+from aotc.ir.diagnostics import CompileError, ManifestError
+from aotc.package import archive as archives
+from aotc.package import expression
+from aotc.package.build import BuildOptions, build
+from aotc.package.index import Archive
+from aotc.package.manifest import parse
+from aotc.package.verify import (
+    Subject,
+    VerifyOptions,
+    grid_blocks,
+    load_subjects,
+    subjects_of_archive,
+    subjects_of_manifest,
+    verify_all,
+    verify_variant,
+)
+from aotc.package.workers import Failure, Outcome
+from tests.support.verify_subjects import manifest_text
+
+
+class _Silent:
+    """Follow a build without a word."""
+
+    def started(self, num_variants: int, num_cached: int) -> None: ...
+
+    def finished(self, outcome: Outcome) -> None: ...
+
+    def warned(self, message: str) -> None: ...
+
+
+def _subject(name: str, **options: str) -> Subject:
+    text = manifest_text(name, **options)  # type: ignore[arg-type]
+    (subject,) = subjects_of_manifest(parse(text, "kernels.toml"))
+    return subject
+
+
+def _edited(*edits: tuple[str, str]) -> Callable[[CompileRequest], PtxKernel]:
+    """Return a compiler with a planted bug."""
+
+    def compiler(request: CompileRequest) -> PtxKernel:
+        made = compile_ptx(request)
+        ptx = made.ptx
+        for old, new in edits:
+            assert old in ptx
+            ptx = ptx.replace(old, new)
+        return replace(made, ptx=ptx)
+
+    return compiler
+
+
+@pytest.mark.parametrize(
+    ("name", "grid"),
+    [
+        ("scale_rows", '["n_rows"]'),
+        ("sum_rows", ""),
+        ("gather", '["cdiv(n, BLOCK)"]'),
+        ("count", '["cdiv(n, BLOCK)"]'),
+        ("grouped", ""),
+    ],
+)
+def test_a_right_kernel_is_verified(name: str, grid: str) -> None:
+    result = verify_variant(_subject(name, grid=grid))
+    assert result.status == "verified", result
+    assert {finding.status for finding in result.findings} == {"right"}
+    assert result.lane_instructions > 0
+
+
+def test_the_order_of_warps_changes_nothing() -> None:
+    assert verify_variant(_subject("sum_rows"), VerifyOptions(seed=5)).status == "verified"
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "said"),
+    [
+        ("scale_rows", "setp.lt.s32", "setp.le.s32", "out of bounds"),
+        ("sum_rows", ", 4, 31, -1;", ", 8, 31, -1;", "elements are wrong"),
+        ("grouped", "0f3F000000", "0f3F000001", "to the bit"),
+        ("count", "add.f32", "max.f32", "elements are wrong"),
+    ],
+)
+def test_a_planted_bug_is_found(name: str, old: str, new: str, said: str) -> None:
+    grids = {"scale_rows": '["n_rows"]', "count": '["cdiv(n, BLOCK)"]'}
+    subject = _subject(name, grid=grids.get(name, ""))
+    result = verify_variant(subject, compiler=_edited((old, new)))
+    assert result.status == "wrong"
+    assert said in result.findings[-1].detail
+
+
+def test_a_kernel_whose_result_is_open_is_not_verified() -> None:
+    assert verify_variant(_subject("crowd", verify='n = [3]\ngrid = ["2"]')).status == "unverified"
+
+
+def test_a_variant_whose_guards_no_arguments_satisfy_is_not_verified() -> None:
+    subject = replace(_subject("gather"), guards=(expression.parse("n < 0"),))
+    result = verify_variant(subject)
+    assert (result.status, result.findings) == ("unverified", ())
+
+
+def test_a_variant_that_does_not_fit_its_target_is_dropped() -> None:
+    def greedy(request: CompileRequest) -> PtxKernel:
+        return replace(compile_ptx(request), shared_bytes=1 << 20)
+
+    result = verify_variant(_subject("gather"), compiler=greedy)
+    assert result.status == "dropped"
+    assert "1048576 bytes of shared memory, the limit is" in result.dropped
+
+
+def test_the_manifest_says_what_inputs_are() -> None:
+    subject = _subject(
+        "gather",
+        grid='["cdiv(n, BLOCK)"]',
+        verify='n = [5, 40]\nstride_x = "n + 1"\nindex_ptr = { low = 0, high = "n" }',
+    )
+    result = verify_variant(subject)
+    assert result.status == "verified"
+    assert [f.scalars for f in result.findings] == [
+        {"n": 5, "stride_x": 6},
+        {"n": 40, "stride_x": 41},
+    ]
+
+
+def test_an_expression_that_fails_is_the_users_mistake() -> None:
+    subject = _subject("gather", verify='n = [5]\nstride_x = "n // (n - 5)"')
+    with pytest.raises(ManifestError, match="division by zero"):
+        verify_variant(subject)
+
+
+def test_too_little_memory_is_told_with_the_remedy() -> None:
+    with pytest.raises(CompileError, match="--max-memory") as caught:
+        verify_variant(_subject("sum_rows"), VerifyOptions(max_memory_bytes=1 << 13))
+    assert "bytes" in caught.value.message
+
+
+def test_an_endless_kernel_is_stopped() -> None:
+    result = verify_variant(_subject("sum_rows"), VerifyOptions(max_steps=5))
+    assert result.status == "wrong"
+    assert "still running after 5 instructions" in result.findings[-1].detail
+
+
+def test_blocks_of_the_grids_arguments() -> None:
+    grid = [expression.parse(text) for text in ("cdiv(n, 128)", "rows * 2", "m // 64 + n")]
+    assert grid_blocks(grid) == {"n": 128, "rows": 1, "m": 64}
+
+
+# ---- archives ---------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Path]:
+    """Return the archive of one manifest, built with PTX and without."""
+    paths: dict[bool, Path] = {}
+    types = "stride = i32:16?"
+    manifest = parse(manifest_text("sum_rows", types=types), "kernels.toml")
+    for with_ptx in (True, False):
+        folder = tmp_path_factory.mktemp("dist")
+        options = BuildOptions(folder, 1, with_ptx=with_ptx)
+        result = build(manifest, options, _Silent(), cache=None, compiler=compile_kernel)
+        assert not result.failures
+        paths[with_ptx] = folder / "demo.aotc"
+    return paths
+
+
+def test_an_archive_with_ptx_is_verified_and_labelled_as_its_manifest(
+    built: dict[bool, Path],
+) -> None:
+    subjects = load_subjects(str(built[True]))
+    assert [subject.label for subject in subjects] == [
+        "sum_rows sm_80 stride:16",
+        "sum_rows sm_80",
+    ]
+    for subject in subjects:
+        assert subject.request is None
+        result = verify_variant(subject)
+        assert result.status == "verified"
+    assert all(f.scalars["stride"] % 16 == 0 for f in verify_variant(subjects[0]).findings)
+
+
+def test_an_archive_without_ptx_says_how_to_build_it(built: dict[bool, Path]) -> None:
+    with pytest.raises(ManifestError, match="keeps none of sum_rows") as caught:
+        load_subjects(str(built[False]))
+    assert caught.value.remedy == "build it with `aotc build --with-ptx`"
+
+
+def test_the_ptx_changes_nothing_else(built: dict[bool, Path]) -> None:
+    with_ptx, without = (archives.read(built[kept]) for kept in (True, False))
+
+    def stripped(archive: Archive) -> Archive:
+        return replace(
+            archive,
+            kernels=tuple(
+                replace(kernel, variants=tuple(replace(v, ptx=None) for v in kernel.variants))
+                for kernel in archive.kernels
+            ),
+        )
+
+    assert stripped(with_ptx) == without
+    assert b"verify_kernels.py" in (with_ptx.kernels[0].variants[0].ptx or b"")
+
+
+def test_a_changed_text_in_an_archive_is_the_archives_fault(built: dict[bool, Path]) -> None:
+    subject = load_subjects(str(built[True]))[0]
+    assert subject.stored is not None
+    for old, new in (("add.f32", "frob.f32"), ("ret;", "")):
+        stored = replace(subject.stored, ptx=subject.stored.ptx.replace(old, new))
+        with pytest.raises(CompileError, match="cannot emulate sum_rows sm_80"):
+            verify_variant(replace(subject, stored=stored))
+
+
+@pytest.mark.parametrize(
+    ("kernels", "targets", "message"),
+    [
+        (("sum_row",), (), "did you mean 'sum_rows'"),
+        ((), ("sm_70",), "expected a target of .* got 'sm_70'"),
+    ],
+)
+def test_an_unknown_name_in_an_archive(
+    built: dict[bool, Path], kernels: tuple[str, ...], targets: tuple[str, ...], message: str
+) -> None:
+    archive = archives.read(built[True])
+    with pytest.raises(ManifestError, match=message):
+        subjects_of_archive(archive, "demo.aotc", kernels, targets)
+
+
+def test_an_unknown_variant(built: dict[bool, Path]) -> None:
+    assert len(load_subjects(str(built[True]), labels=["sum_rows sm_80"])) == 1
+    with pytest.raises(ManifestError, match="did you mean 'sum_rows sm_80'"):
+        load_subjects(str(built[True]), labels=["sum_rows sm_81"])
+
+
+# ---- processes --------------------------------------------------------------------------------
+
+
+def test_workers_verify_and_report(built: dict[bool, Path]) -> None:
+    subjects = load_subjects(str(built[True]))
+    assert subjects[1].stored is not None
+    broken = replace(subjects[1], stored=replace(subjects[1].stored, ptx=".version 8.8\n"))
+    work = partial(verify_variant, options=VerifyOptions())
+    done = {
+        each.task.label: each.result for each in verify_all([subjects[0], broken], work, jobs=1)
+    }
+    first, second = done[subjects[0].label], done[broken.label]
+    assert not isinstance(first, Failure)
+    assert first.status == "verified"
+    assert isinstance(second, Failure)
+    assert not second.is_bug
+    assert "cannot emulate" in second.report

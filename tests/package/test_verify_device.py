@@ -1,0 +1,147 @@
+"""Verifying on a GPU: what a launch passes, and what comes back. The GPU here is the emulator."""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+import numpy as np
+import pytest
+
+from aotc import runtime
+from aotc.ir.diagnostics import ManifestError
+from aotc.package import verify_device
+from aotc.package.manifest import parse
+from aotc.package.verify import Subject, VerifyOptions, subjects_of_manifest
+from aotc.package.verify_device import verify_on_device
+from aotc.verify.check import ExecutionFault
+from aotc.verify.device import NoDeviceError
+from aotc.verify.numerics import Array
+from tests.support.verify_subjects import manifest_text
+
+
+class _Driver:
+    """Device memory that is the host's."""
+
+    def __init__(self) -> None:
+        self.held: dict[int, Array] = {}
+        self.count = 0
+
+    def allocate(self, size_bytes: int) -> int:
+        self.count += 1
+        self.held[self.count << 24] = np.zeros(size_bytes, np.uint8)
+        return self.count << 24
+
+    def free(self, address: int) -> None:
+        del self.held[address]
+
+    def write(self, address: int, content: Array) -> None:
+        self.held[address][: content.size] = content
+
+    def read(self, address: int, size_bytes: int) -> Array:
+        return self.held[address][:size_bytes].copy()
+
+    def synchronize(self) -> None: ...
+
+    def elements(self, pointer: int, count: int, dtype: Any) -> Array:
+        base = pointer >> 24 << 24
+        itemsize = np.dtype(dtype).itemsize
+        return self.held[base][pointer - base :][: count * itemsize].view(dtype)
+
+
+@final
+class _Library:
+    """A library whose one kernel, `crowd`, runs here: out[i] = i + offset."""
+
+    def __init__(self, driver: _Driver, offset: int, error: Exception | None = None) -> None:
+        self.driver, self.offset, self.error = driver, offset, error
+        self.launched: list[tuple[tuple[object, ...], object, object]] = []
+
+    def __enter__(self) -> _Library:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def __getitem__(self, name: str) -> _Library:
+        assert name == "crowd"
+        return self
+
+    def launch(self, args: tuple[Any, ...], grid: object, choices: object) -> None:
+        if self.error is not None:
+            raise self.error
+        self.launched.append((args, grid, choices))
+        out, n = args
+        assert out.dtype == "i32"
+        n = min(n, 16)
+        self.driver.elements(out.address, n, np.int32)[:] = np.arange(n) + self.offset
+
+
+@pytest.fixture
+def subject() -> Subject:
+    text = manifest_text("crowd", verify='n = [3, 16]\ngrid = ["1"]')
+    return subjects_of_manifest(parse(text, "kernels.toml"))[0]
+
+
+def _use(
+    monkeypatch: pytest.MonkeyPatch, offset: int = 0, error: Exception | None = None
+) -> _Library:
+    driver = _Driver()
+    library = _Library(driver, offset, error)
+    monkeypatch.setattr(verify_device, "open_driver", lambda: driver)
+    monkeypatch.setattr(runtime, "load", lambda content: library)
+    return library
+
+
+def test_a_right_cubin(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+    library = _use(monkeypatch)
+    result = verify_on_device(subject, VerifyOptions())
+    assert result.status == "verified"
+    assert [args[1] for args, _, _ in library.launched] == [3, 16]
+    assert {grid for _, grid, _ in library.launched} == {(1,)}
+    assert library.driver.held == {}
+
+
+def test_a_wrong_cubin(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+    _use(monkeypatch, offset=1)
+    result = verify_on_device(subject, VerifyOptions())
+    assert result.status == "wrong"
+    assert result.findings[-1].detail.startswith("out_ptr[0] is 1, expected 0 to the bit")
+
+
+def test_a_launch_that_is_refused(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+    _use(monkeypatch, error=runtime.ArgumentError("no"))
+    result = verify_on_device(subject, VerifyOptions())
+    assert result.findings[-1].detail == "the launch is refused: no"
+
+
+def test_an_access_that_the_driver_reports(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _use(monkeypatch, error=ExecutionFault("the driver reports CUDA_ERROR_ILLEGAL_ADDRESS"))
+    result = verify_on_device(subject, VerifyOptions())
+    assert result.status == "wrong"
+
+
+def test_a_target_that_the_gpu_does_not_run(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _use(monkeypatch)
+
+    def refuse(content: bytes) -> None:
+        raise runtime.ArchError("another one")
+
+    monkeypatch.setattr(runtime, "load", refuse)
+    result = verify_on_device(subject, VerifyOptions())
+    assert (result.status, result.dropped) == (
+        "dropped",
+        "the GPU of this machine does not run sm_80",
+    )
+
+
+def test_no_gpu(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+    def nothing() -> None:
+        raise NoDeviceError("no CUDA driver")
+
+    verify_device.open_driver.cache_clear()
+    monkeypatch.setattr(verify_device, "Driver", nothing)
+    with pytest.raises(ManifestError, match="expected a GPU to verify on, got no CUDA driver"):
+        verify_on_device(subject, VerifyOptions())

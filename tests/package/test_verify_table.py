@@ -1,0 +1,98 @@
+"""`[kernel.verify]`: what it says, and each mistake in its place."""
+
+from __future__ import annotations
+
+import pytest
+
+from aotc.ir.diagnostics import ManifestError
+from aotc.package.expression import evaluate
+from aotc.package.manifest import parse
+from aotc.package.spec import KernelSpec, ManifestExpression
+from tests.support.verify_subjects import manifest_text
+
+
+def _spec(verify: str, name: str = "gather", **options: str) -> KernelSpec:
+    text = manifest_text(name, verify=verify, **options)  # type: ignore[arg-type]
+    return parse(text, "kernels.toml").kernels[0]
+
+
+def test_everything_it_may_say() -> None:
+    spec = _spec(
+        "n = [1, 100]\n"
+        'stride_x = "n + BLOCK"\n'
+        'index_ptr = { low = 2, high = "n * 2" }\n'
+        "x_ptr = { low = -1.5, high = 1.5 }\n"
+        'grid = ["cdiv(n, BLOCK)"]\n'
+        "tolerance = 1e-3\nmax_programs = 64"
+    ).verify
+    assert spec.values == {"n": (1, 100)}
+    assert evaluate(spec.expressions["stride_x"].root, {"n": 3, "BLOCK": 16}) == 19
+    assert spec.ranges["x_ptr"].low == -1.5
+    high = spec.ranges["index_ptr"].high
+    assert isinstance(high, ManifestExpression)
+    assert evaluate(high.root, {"n": 4}) == 8
+    assert (spec.tolerance, spec.max_programs) == (1e-3, 64)
+    assert spec.grid is not None
+    assert len(spec.grid) == 1
+
+
+def test_without_it_there_is_nothing_to_say() -> None:
+    spec = _spec("").verify
+    assert (spec.values, spec.expressions, spec.ranges, spec.grid) == ({}, {}, {}, None)
+    assert (spec.tolerance, spec.max_programs) == (0.0, None)
+
+
+def test_floats_may_be_written_as_integers() -> None:
+    assert _spec("factor = [1, 0.5]", "scale_rows").verify.values == {"factor": (1.0, 0.5)}
+
+
+@pytest.mark.parametrize(
+    ("line", "message", "marked"),
+    [
+        ("m = [1]", "expected an argument of gather or an option, got 'm'", "m"),
+        ("index_prt = 1", "help: did you mean 'index_ptr'?", "index_prt"),
+        ("BLOCK = [4]", "got 'BLOCK'", "BLOCK"),
+        ("n = []", "expected at least one value for 'n'", "[]"),
+        ("n = [1, 1]", "expected each value once, got 1 again", "1"),
+        ("n = [1, 0.5]", "expected a value of i32, -2147483648 to 2147483647, for 'n'", "0.5"),
+        ("n = [true]", "got the boolean true", "true"),
+        ("n = [3000000000]", "got the integer 3000000000", "3000000000"),
+        ("n = 5", "expected a list of values for 'n', got the integer 5", "5"),
+        ('n = "n + 1"', "an expression over the other arguments, got `n` itself", "n"),
+        ('n = "stride_y"', "`stride_y` names nothing", "stride_y"),
+        ('n = "x_ptr"', "expected an integer argument, `x_ptr` is none", "x_ptr"),
+        ("x_ptr = [1]", "expected a range for the pointer 'x_ptr', got a list", "[1]"),
+        ("x_ptr = { low = 1 }", "expected 'low' and 'high', got no 'high'", "x_ptr"),
+        ("x_ptr = { low = 1, hi = 2 }", "got the unknown key 'hi'", "hi"),
+        ("x_ptr = { low = 2, high = 2 }", "which is not in the range, got 2 and 2", "2"),
+        ("x_ptr = { low = nan, high = 2 }", "expected a number or an expression", "nan"),
+        ("tolerance = -1", "expected a number from 0 for 'tolerance'", "-1"),
+        ("max_programs = 0", "expected an integer from 1 to 65536 for 'max_programs'", "0"),
+        ("max_programs = 1.5", "got the number 1.5", "1.5"),
+        ("grid = []", "expected 1 to 3 grid expressions, got 0", "[]"),
+    ],
+)
+def test_a_mistake_is_told_in_its_place(line: str, message: str, marked: str) -> None:
+    with pytest.raises(ManifestError) as caught:
+        _spec(line)
+    error = caught.value
+    assert message in error.render()
+    assert error.loc is not None
+    text = manifest_text("gather", verify=line).splitlines()[error.loc.line - 1]
+    assert text[error.loc.col :].startswith(marked)
+
+
+def test_a_grid_is_said_once() -> None:
+    with pytest.raises(ManifestError, match="expected no grid to verify with, the kernel has one"):
+        _spec('grid = ["1"]', grid='["n"]')
+
+
+def test_a_promised_multiple_is_one() -> None:
+    with pytest.raises(ManifestError, match="expected a multiple of 16, as promised, got 8"):
+        _spec("n = [16, 8]", types="n = i32:16")
+    assert _spec("n = [16, 8]", types="n = i32:16?").verify.values == {"n": (16, 8)}
+
+
+def test_an_expression_gives_integers() -> None:
+    with pytest.raises(ManifestError, match="expected a list of values for 'factor'"):
+        _spec('factor = "n_rows"', "scale_rows")

@@ -1,0 +1,87 @@
+"""Conversions stand where the fewest bytes are moved."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from aotc.ir.core import Kernel, Value
+from aotc.ir.dialects import arith, gpu, tile
+from aotc.ir.types import BF16, FP32, I8, ScalarType, TileType
+from aotc.ir.verify import verify
+from aotc.schedule.context import Schedule
+from aotc.schedule.hoist_conversions import hoist_conversions
+from aotc.schedule.layouts import blocked_for, mma_v2
+from aotc.target import TARGETS
+from tests.backend.programs import Program
+
+SHAPE = (32, 32)
+LOADED, WANTED = blocked_for(SHAPE, (1, 4), 4), mma_v2(SHAPE, (2, 2))
+
+
+def hoisted(program: Program, values: Sequence[Value]) -> Kernel:
+    """Convert and store `values`; return the kernel after the pass."""
+    for value in values:
+        program.store(program.add(gpu.Convert(value, WANTED)).out)
+    kernel = program.kernel()
+    hoist_conversions(kernel, Schedule(TARGETS["sm_80"]))
+    verify(kernel)
+    return kernel
+
+
+def moved(kernel: Kernel) -> list[str]:
+    kinds = [op.out.type for op in kernel.walk() if isinstance(op, gpu.Convert)]
+    return [kind.element.name for kind in kinds if isinstance(kind, TileType)]  # type: ignore[union-attr]
+
+
+def cast(program: Program, value: Value, element: ScalarType) -> Value:
+    return program.add(arith.Cast(value, element)).out
+
+
+@pytest.mark.parametrize(("source", "target", "kept"), [
+    (BF16, FP32, "bf16"), (I8, FP32, "i8"), (FP32, BF16, "bf16"),
+])  # fmt: skip
+def test_the_narrower_side_of_a_cast_is_moved(
+    source: ScalarType, target: ScalarType, kept: str
+) -> None:
+    program = Program(4)
+    value = cast(program, program.load(source, LOADED), target)
+    assert moved(hoisted(program, [value])) == [kept]
+
+
+def test_a_chain_is_climbed_and_constants_are_made_anew() -> None:
+    program = Program(4)
+    value = cast(program, program.load(I8, LOADED), FP32)
+    half = program.add(arith.Constant(0.5, TileType(FP32, SHAPE, LOADED))).out
+    scaled = program.add(arith.Mul(value, half)).out
+    # As many bytes go in as come out, so the product stays; but its cast to bf16 is narrower.
+    assert moved(hoisted(program, [scaled])) == ["fp32"]
+    program = Program(4)
+    wide = program.add(tile.Splat(program.param(FP32), SHAPE, LOADED)).out
+    value = cast(program, program.load(BF16, LOADED), FP32)
+    is_less = program.add(arith.Compare(value, wide, "lt")).out
+    chosen = program.add(arith.Select(is_less, wide, wide)).out
+    assert moved(hoisted(program, [chosen])) == ["i1"]
+
+
+def test_two_operands_as_wide_as_the_result_stay() -> None:
+    program = Program(4)
+    one, two = program.load(BF16, LOADED), program.load(BF16, LOADED)
+    assert moved(hoisted(program, [program.add(arith.Add(one, two)).out])) == ["bf16"]
+
+
+def test_what_is_used_where_it_is_too_is_computed_twice_only_if_it_is_a_cast() -> None:
+    program = Program(4)
+    value = cast(program, program.load(BF16, LOADED), FP32)
+    program.store(value)
+    kernel = hoisted(program, [value])
+    assert moved(kernel) == ["bf16"]
+    assert sum(isinstance(op, arith.Cast) for op in kernel.walk()) == 2
+    program = Program(4)
+    flags = program.load(I8, LOADED)
+    zero = program.add(arith.Constant(0.0, TileType(FP32, SHAPE, LOADED))).out
+    is_set = cast(program, flags, ScalarType("i1", 1, "uint"))
+    chosen = program.add(arith.Select(is_set, zero, zero)).out
+    program.store(chosen)
+    assert moved(hoisted(program, [chosen])) == ["fp32"]

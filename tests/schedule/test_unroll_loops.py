@@ -1,0 +1,44 @@
+"""Unrolled loops run the same iterations in the same order."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.support.pipelined import Args, Case
+
+LIMITS = {"i32": np.iinfo(np.int32), "i64": np.iinfo(np.int64), "u32": np.iinfo(np.uint32)}
+
+
+def case_of(kind: str, step: int, factor: int) -> Case:
+    signature = {"x_ptr": "*i32", "out_ptr": "*i64", "start": kind, "stop": kind}
+    return Case("unrolled", signature, {"STEP": step, "FACTOR": factor}, num_stages=2)
+
+
+@pytest.mark.parametrize("kind", LIMITS)
+@pytest.mark.parametrize("factor", [2, 3, 8])
+@pytest.mark.parametrize("step", [1, 3])
+def test_every_length_and_place(kind: str, factor: int, step: int) -> None:
+    """Order shows in the result; places are next to both ends of the type, where sums wrap."""
+    case = case_of(kind, step, factor)
+    assert case.gpu_ir.count("scf.for") == 2
+    limits = LIMITS[kind]
+    for length in (0, 1, step * factor - 1, step * factor, step * factor + 1, 5 * step * factor):
+        for start in (int(limits.min), int(limits.max) - length, 7):
+
+            def make(start: int = start, length: int = length) -> Args:
+                x = np.random.default_rng(length).integers(-9, 10, length + 1).astype(np.int32)
+                return [x, np.full(1, 77, np.int64), start, start + length]
+
+            case.check(make)
+
+
+@pytest.mark.parametrize("factor", [0, 1])
+def test_a_factor_of_one_leaves_the_loop(factor: int) -> None:
+    assert case_of("i32", 1, factor).gpu_ir.count("scf.for") == 1
+
+
+def test_the_rest_is_not_pipelined() -> None:
+    text = case_of("i32", 1, 4).gpu_ir
+    assert text.count("num_stages = 1") == 1
+    assert text.count("gpu.load") == 4 + 4 + 1  # before the loop, in it, in the rest

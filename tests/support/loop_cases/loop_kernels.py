@@ -1,0 +1,218 @@
+"""Loops that load, one for each way the pipeline treats a load."""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def product(
+    a_ptr, b_ptr, c_ptr, m_size, n_size, k_size, stride_a, stride_b,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, MASK: tl.constexpr,
+):  # fmt: skip
+    """Multiply one block of matrices; addresses are carried. MASK is "", "k" or "mnk"."""
+    m = tl.arange(0, BLOCK_M)[:, None]
+    n = tl.arange(0, BLOCK_N)[None, :]
+    k = tl.arange(0, BLOCK_K)
+    a_ptrs = a_ptr + m * stride_a + k[None, :]
+    b_ptrs = b_ptr + k[:, None] * stride_b + n
+    acc = tl.dot(tl.zeros([BLOCK_M, 16], tl.float16), tl.zeros([16, BLOCK_N], tl.float16))
+    acc = acc.to(tl.int32) if a_ptr.dtype.element_ty == tl.int8 else acc
+    for start in range(0, k_size, BLOCK_K):
+        if MASK == "":
+            a = tl.load(a_ptrs)
+            b = tl.load(b_ptrs)
+        elif MASK == "k":
+            a = tl.load(a_ptrs, mask=k[None, :] < k_size - start, other=0.0)
+            b = tl.load(b_ptrs, mask=k[:, None] < k_size - start, other=0.0)
+        else:
+            a = tl.load(a_ptrs, mask=(m < m_size) & (k[None, :] < k_size - start), other=0.0)
+            b = tl.load(b_ptrs, mask=(k[:, None] < k_size - start) & (n < n_size), other=0.0)
+        acc = tl.dot(a, b, acc, out_dtype=acc.dtype)
+        a_ptrs += BLOCK_K
+        b_ptrs += BLOCK_K * stride_b
+    tl.store(c_ptr + m * BLOCK_N + n, acc)
+
+
+@triton.jit
+def turned(a_ptr, b_ptr, c_ptr, count, stride, OTHER: tl.constexpr, BLOCK: tl.constexpr):
+    """Sum blocks of a and of b turned; addresses are computed anew, masked b is OTHER."""
+    row = tl.arange(0, BLOCK)[:, None]
+    col = tl.arange(0, BLOCK)[None, :]
+    acc = tl.zeros([BLOCK, BLOCK], tl.float32)
+    for start in range(0, count, BLOCK):
+        a = tl.load(a_ptr + row * stride + start + col, mask=col < count - start, other=0)
+        b = tl.load(b_ptr + (start + row) * stride + col, mask=row < count - start, other=OTHER)
+        acc += a + tl.trans(b)
+    tl.store(c_ptr + row * BLOCK + col, acc)
+
+
+@triton.jit
+def gathered(x_ptr, index_ptr, out_ptr, count, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+    """Add rows that an index selects, turned, so that they go through shared memory."""
+    at = tl.arange(0, BLOCK)
+    col = tl.arange(0, WIDTH)
+    acc = tl.load(out_ptr + col[:, None] * BLOCK + at[None, :])
+    for start in range(0, count, BLOCK):
+        inside = start + at < count
+        index = tl.load(index_ptr + start + at, mask=inside, other=0)
+        x = tl.load(x_ptr + index[:, None] * WIDTH + col[None, :], mask=inside[:, None], other=0)
+        acc += tl.trans(x)
+    tl.store(out_ptr + col[:, None] * BLOCK + at[None, :], acc)
+
+
+@triton.jit
+def gathered_twice(x_ptr, page_ptr, index_ptr, out_ptr, count, BLOCK: tl.constexpr):
+    """Sum blocks whose number a page holds, whose number an index holds: scalars on the way."""
+    at = tl.arange(0, BLOCK)
+    acc = tl.zeros([BLOCK], tl.float32)
+    for i in range(count):
+        page = tl.load(index_ptr + i)
+        block = tl.load(page_ptr + page)
+        acc += tl.load(x_ptr + block * BLOCK + at)
+    tl.store(out_ptr + at, acc)
+
+
+@triton.jit
+def looked_up_before(x_ptr, index_ptr, out_ptr, count, BLOCK: tl.constexpr):
+    """Sum blocks whose number was loaded in the iteration before."""
+    at = tl.arange(0, BLOCK)
+    acc = tl.zeros([BLOCK], tl.float32)
+    block = tl.load(index_ptr)
+    for i in range(count):
+        acc += tl.load(x_ptr + block * BLOCK + at)
+        block = tl.load(index_ptr + i + 1)
+    tl.store(out_ptr + at, acc + block)
+
+
+@triton.jit
+def chased(next_ptr, out_ptr, count):
+    """Follow a chain: every address is what the iteration before loaded."""
+    at = 0
+    for _ in range(count):
+        at = tl.load(next_ptr + at)
+    tl.store(out_ptr, at)
+
+
+@triton.jit
+def summed(x_ptr, out_ptr, start, stop, STEP: tl.constexpr, BLOCK: tl.constexpr):
+    """Sum blocks, from any start to any stop."""
+    at = tl.arange(0, BLOCK)
+    acc = tl.zeros([BLOCK], tl.float32)
+    for i in range(start, stop, STEP):
+        acc += tl.load(x_ptr + (i - start) + at)
+    tl.store(out_ptr + at, acc)
+
+
+@triton.jit
+def scaled(x_ptr, out_ptr, count, STAGES: tl.constexpr, BLOCK: tl.constexpr):
+    """Scale blocks, perhaps in place."""
+    at = tl.arange(0, BLOCK)
+    for start in tl.range(0, count, BLOCK, num_stages=STAGES):
+        inside = start + at < count
+        tl.store(out_ptr + start + at, tl.load(x_ptr + start + at, mask=inside) * 2, mask=inside)
+
+
+@triton.jit
+def accumulated(x_ptr, out_ptr, count, BLOCK: tl.constexpr):
+    """Add blocks to the same place in memory, time and again."""
+    at = tl.arange(0, BLOCK)
+    for i in tl.range(count, num_stages=3):
+        total = tl.load(out_ptr + at)
+        tl.store(out_ptr + at, total + tl.load(x_ptr + i * BLOCK + at))
+
+
+@triton.jit
+def conditional(x_ptr, y_ptr, out_ptr, count, BLOCK: tl.constexpr):
+    """Sum blocks, and of every other iteration those of y."""
+    at = tl.arange(0, BLOCK)
+    acc = tl.zeros([BLOCK], tl.float32)
+    for i in range(count):
+        x = tl.load(x_ptr + i * BLOCK + at)
+        if i % 2 == 1:
+            x += tl.load(y_ptr + i * BLOCK + at)
+        acc += x
+    tl.store(out_ptr + at, acc)
+
+
+@triton.jit
+def unrolled(x_ptr, out_ptr, start, stop, STEP: tl.constexpr, FACTOR: tl.constexpr):
+    """Fold numbers in an order that shows: the sum so far times three, plus the next."""
+    total = start.to(tl.int64)
+    for i in tl.range(start, stop, STEP, loop_unroll_factor=FACTOR):
+        total = total * 3 + tl.load(x_ptr + (i - start)) + i.to(tl.int64)
+    tl.store(out_ptr, total)
+
+
+@triton.jit
+def halo(x_ptr, out_ptr, size, BLOCK: tl.constexpr):
+    """A stencil over blocks: exponentials of an element and of its neighbours that exist."""
+    block = tl.program_id(0)
+    at = block * BLOCK + tl.arange(0, BLOCK)
+    inside = at < size
+    total = tl.exp(tl.load(x_ptr + at, mask=inside, other=0.0))
+    before = tl.zeros([BLOCK], tl.float32)
+    if block > 0:
+        before = tl.load(x_ptr + at - BLOCK)
+    total += tl.exp(before)
+    after = tl.zeros([BLOCK], tl.float32)
+    if (block + 1) * BLOCK < size:
+        after = tl.load(x_ptr + at + BLOCK, mask=at + BLOCK < size, other=0.0)
+    total += tl.exp(after)
+    tl.store(out_ptr + at, total, mask=inside)
+
+
+@triton.jit
+def batch(x_ptr, out_ptr, take, BLOCK: tl.constexpr):
+    """Batched loads in conditional code, with something else in the other arm."""
+    at = tl.arange(0, BLOCK)
+    if take > 0:
+        a = tl.load(x_ptr + at)
+        b = tl.load(x_ptr + BLOCK + at)
+        c = tl.load(x_ptr + 2 * BLOCK + at)
+        total = a * b - c
+    else:
+        total = tl.load(x_ptr + 3 * BLOCK + at)
+    tl.store(out_ptr + at, total)
+
+
+@triton.jit
+def normalized(x_ptr, weight_ptr, out_ptr, BLOCK: tl.constexpr):
+    """A reduction between two loads that know nothing of each other."""
+    at = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + at)
+    total = tl.sum(x * x)
+    weight = tl.load(weight_ptr + at)
+    tl.store(out_ptr + at, x * total * weight)
+    tl.store(weight_ptr + at, total + tl.load(x_ptr + at))
+
+
+@triton.jit
+def many_loads(x_ptr, out_ptr, COUNT: tl.constexpr, BLOCK: tl.constexpr):
+    """Straight code of more loads than registers."""
+    at = tl.arange(0, BLOCK)
+    total = tl.zeros([BLOCK], tl.float32)
+    for i in tl.static_range(COUNT):
+        total = total * 2 + tl.load(x_ptr + i * BLOCK + at)
+    tl.store(out_ptr + at, total)
+
+
+@triton.jit
+def until(x_ptr, out_ptr):
+    """Sum until there is a zero."""
+    total = 0
+    at = 0
+    value = tl.load(x_ptr)
+    while value != 0:
+        total += value
+        at += 1
+        value = tl.load(x_ptr + at)
+    tl.store(out_ptr, total)
+
+
+@triton.jit
+def sometimes(x_ptr, out_ptr, count, BLOCK: tl.constexpr):
+    """Copy every other block."""
+    at = tl.arange(0, BLOCK)
+    for i in range(count):
+        if i % 2 == 0:
+            tl.store(out_ptr + i * BLOCK + at, tl.load(x_ptr + i * BLOCK + at))

@@ -1,0 +1,360 @@
+"""Kernels to plant compiler bugs under, each small and sensitive to one part of the compiler.
+
+Integers where they will do: a result that is to be right to the bit hides nothing.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def add(x_ptr, y_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    """Store x + y."""
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + i, mask=i < n)
+    y = tl.load(y_ptr + i, mask=i < n)
+    tl.store(out_ptr + i, x + y, mask=i < n)
+
+
+@triton.jit
+def add_one_in_place(x_ptr, n, BLOCK: tl.constexpr):
+    """Add 1 to x, then store the doubled sum: what is loaded again has changed."""
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + i, mask=i < n)
+    tl.store(x_ptr + i, x + 1, mask=i < n)
+    tl.store(x_ptr + i, 2 * tl.load(x_ptr + i, mask=i < n), mask=i < n)
+
+
+@triton.jit
+def fold_in_place(x_ptr, out_ptr, stride, n_rows, n_cols, BLOCK: tl.constexpr):
+    """Add the rows of x to out one after the other, through memory."""
+    i = tl.arange(0, BLOCK)
+    mask = i < n_cols
+    for row in range(n_rows):
+        total = tl.load(out_ptr + i, mask=mask)
+        tl.store(out_ptr + i, total + tl.load(x_ptr + row * stride + i, mask=mask), mask=mask)
+
+
+@triton.jit
+def flip(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    """Store x backwards, going down from its end."""
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load((x_ptr + n) - (i + 1), mask=i < n)
+    tl.store(out_ptr + i, x, mask=i < n)
+
+
+@triton.jit
+def pick(x_ptr, index_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    """Store the elements of x at indices."""
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    index = tl.load(index_ptr + i, mask=i < n, other=0)
+    tl.store(out_ptr + i, tl.load(x_ptr + index, mask=i < n), mask=i < n)
+
+
+@triton.jit
+def every_second(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    """Store every second element of x."""
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out_ptr + i, tl.load(x_ptr + 2 * i, mask=i < n), mask=i < n)
+
+
+@triton.jit
+def spread(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    """Store elements whose places are only small after a remainder of 64 bits."""
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    far = (i.to(tl.int64) + 1) * 3000000019
+    tl.store(out_ptr + i, tl.load(x_ptr + far % 1009, mask=i < n), mask=i < n)
+
+
+@triton.jit
+def shared_rows(x_ptr, out_ptr, stride, n_rows, n_cols, BLOCK: tl.constexpr):
+    """Store sums, maxima and minima of rows."""
+    row = tl.program_id(0)
+    i = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + row * stride + i, mask=i < n_cols, other=0)
+    tl.store(out_ptr + row, tl.sum(x, axis=0))
+    tl.store(out_ptr + n_rows + row, tl.max(x, axis=0))
+    tl.store(out_ptr + 2 * n_rows + row, tl.min(x, axis=0))
+
+
+@triton.jit
+def largest(x_ptr, out_ptr, stride, n_cols, BLOCK: tl.constexpr):
+    """Store the largest element of every row, -1000 if there is none that is larger."""
+    row = tl.program_id(0)
+    i = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + row * stride + i, mask=i < n_cols, other=-1000)
+    tl.store(out_ptr + row, tl.max(x, axis=0))
+
+
+@triton.jit
+def where_largest(x_ptr, out_ptr, stride, n_cols, BLOCK: tl.constexpr):
+    """Store where the largest element of every row is, the first of equals."""
+    row = tl.program_id(0)
+    i = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + row * stride + i, mask=i < n_cols, other=-1000)
+    tl.store(out_ptr + row, tl.argmax(x, axis=0))
+
+
+@triton.jit
+def running_sum(x_ptr, out_ptr, stride, n_cols, BLOCK: tl.constexpr, REVERSE: tl.constexpr):
+    """Store the sum of every row up to each element, or from it."""
+    row = tl.program_id(0)
+    i = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + row * stride + i, mask=i < n_cols, other=0)
+    total = tl.cumsum(x, axis=0, reverse=REVERSE)
+    tl.store(out_ptr + row * stride + i, total, mask=i < n_cols)
+
+
+@triton.jit
+def follow(a_first, b_first, a_next, b_next):
+    """Apply x -> a x + b, then another."""
+    return a_first * a_next, b_first * a_next + b_next
+
+
+@triton.jit
+def recurrence(a_ptr, b_ptr, out_ptr, stride, n_cols, BLOCK: tl.constexpr):
+    """Store x[i] = a[i] x[i-1] + b[i] of every row: a scan whose order matters."""
+    row = tl.program_id(0)
+    i = tl.arange(0, BLOCK)
+    mask = i < n_cols
+    a = tl.load(a_ptr + row * stride + i, mask=mask, other=1)
+    b = tl.load(b_ptr + row * stride + i, mask=mask, other=0)
+    _, x = tl.associative_scan((a, b), 0, follow)
+    tl.store(out_ptr + row * stride + i, x, mask=mask)
+
+
+@triton.jit
+def turn(x_ptr, out_ptr, stride_x, stride_out, n_rows, n_cols, BLOCK: tl.constexpr):
+    """Store x transposed."""
+    m = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    n = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(
+        x_ptr + m[:, None] * stride_x + n[None, :], mask=(m < n_rows)[:, None] & (n < n_cols)
+    )
+    tl.store(
+        out_ptr + n[:, None] * stride_out + m[None, :],
+        tl.trans(x),
+        mask=(n < n_cols)[:, None] & (m < n_rows)[None, :],
+    )
+
+
+@triton.jit
+def turn_two(x_ptr, y_ptr, out_ptr, BLOCK: tl.constexpr):
+    """Store x transposed, then y: two trips that may go through the same shared memory."""
+    at = tl.arange(0, BLOCK)[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
+    tl.store(out_ptr + at, tl.trans(tl.load(x_ptr + at)))
+    tl.store(out_ptr + BLOCK * BLOCK + at, tl.trans(tl.load(y_ptr + at)))
+
+
+@triton.jit
+def turn_all(x_ptr, y_ptr, out_ptr, n_tiles, BLOCK: tl.constexpr):
+    """Store the sum of products of tiles, the left ones transposed: a trip in every iteration."""
+    at = tl.arange(0, BLOCK)[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
+    total = tl.zeros([BLOCK, BLOCK], tl.int32)
+    for tile in range(n_tiles):
+        x = tl.load(x_ptr + tile * BLOCK * BLOCK + at)
+        total += tl.trans(x) * tl.load(y_ptr + tile * BLOCK * BLOCK + at)
+    tl.store(out_ptr + at, total)
+
+
+@triton.jit
+def stack_sums(x_ptr, out_ptr, M: tl.constexpr, N: tl.constexpr):
+    """Store the sums of rows, then those of columns in a layout of their own."""
+    m, n = tl.arange(0, M), tl.arange(0, N)
+    x = tl.load(x_ptr + m[:, None] * N + n[None, :])
+    tl.store(out_ptr + m, tl.sum(x, axis=1))
+    tl.store(out_ptr + M + n, tl.sum(x * m[:, None], axis=0))
+
+
+@triton.jit
+def integers(x_ptr, y_ptr, u_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    """Store what depends on how integers are signed and how wide they are."""
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = i < n
+    x = tl.load(x_ptr + i, mask=mask, other=1)
+    y = tl.load(y_ptr + i, mask=mask, other=1) | 1
+    u = tl.load(u_ptr + i, mask=mask, other=1)
+    out = out_ptr + i
+    tl.store(out, x // y, mask=mask)
+    tl.store(out + n, x % y, mask=mask)
+    tl.store(out + 2 * n, x >> 3, mask=mask)
+    tl.store(out + 3 * n, (x < y).to(tl.int32), mask=mask)
+    tl.store(out + 4 * n, tl.minimum(x, y), mask=mask)
+    tl.store(out + 5 * n, u.to(tl.int32), mask=mask)
+    tl.store(out + 6 * n, x.to(tl.int8).to(tl.int32), mask=mask)
+    tl.store(out + 7 * n, tl.umulhi(x.to(tl.uint32), y.to(tl.uint32)).to(tl.int32), mask=mask)
+    tl.store(out + 8 * n, tl.where(x > y, x - y, 0 - x), mask=mask)
+
+
+@triton.jit
+def floats(x_ptr, half_ptr, eight_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    """Store conversions that round and saturate, and a maximum of which one side is often NaN."""
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = i < n
+    x = tl.load(x_ptr + i, mask=mask, other=0.0)
+    tl.store(half_ptr + i, x.to(tl.float16), mask=mask)
+    tl.store(eight_ptr + i, (x * 400.0).to(tl.float8e4nv), mask=mask)
+    root = tl.sqrt_rn(x)
+    top = tl.maximum(root, x + 1.0, propagate_nan=tl.PropagateNan.ALL)
+    tl.store(out_ptr + i, top, mask=mask)
+    tl.store(out_ptr + n + i, (x == x + root).to(tl.float32), mask=mask)
+    tl.store(out_ptr + 2 * n + i, 0.0 - x, mask=mask)
+    tl.store(out_ptr + 3 * n + i, x * 1e-39, mask=mask)
+
+
+@triton.jit
+def through_memory(x_ptr, scratch_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    """Store x backwards by way of memory that all threads write and read."""
+    i = tl.arange(0, BLOCK)
+    start = tl.program_id(0) * BLOCK
+    tl.store(scratch_ptr + start + i, tl.load(x_ptr + start + i, mask=start + i < n, other=0))
+    tl.debug_barrier()
+    turned = tl.load(scratch_ptr + start + BLOCK - 1 - i)
+    tl.store(out_ptr + start + i, turned, mask=start + i < n)
+
+
+@triton.jit
+def far_rows(x_ptr, out_ptr, stride, n_rows, n_cols, BLOCK: tl.constexpr):
+    """Store the rows of x negated, for any distance between rows."""
+    row = tl.program_id(0).to(tl.int64)
+    i = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + row * stride + i, mask=i < n_cols)
+    tl.store(out_ptr + row * n_cols + i, -x, mask=i < n_cols)
+
+
+@triton.jit
+def scale_blocks(x_ptr, out_ptr, n_cols, BLOCK: tl.constexpr):
+    """Store x doubled, block by block; out may be x."""
+    i = tl.arange(0, BLOCK)
+    for start in range(0, n_cols, BLOCK):
+        x = tl.load(x_ptr + start + i, mask=start + i < n_cols)
+        tl.store(out_ptr + start + i, 2 * x, mask=start + i < n_cols)
+
+
+@triton.jit
+def normalise(x_ptr, out_ptr, stride, n_cols, BLOCK: tl.constexpr):
+    """Store the softmax of every row, computed in fp32."""
+    row = tl.program_id(0)
+    i = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + row * stride + i, mask=i < n_cols, other=float("-inf")).to(tl.float32)
+    x = tl.exp(x - tl.max(x, axis=0))
+    out = x / tl.sum(x, axis=0)
+    tl.store(out_ptr + row * stride + i, out.to(out_ptr.dtype.element_ty), mask=i < n_cols)
+
+
+@triton.jit
+def walk(x_ptr, out_ptr, stride, n_rows, n_cols, BLOCK: tl.constexpr):
+    """Store the sum and the alternating sum of every row, block by block."""
+    row = tl.program_id(0)
+    i = tl.arange(0, BLOCK)
+    total, alternating = tl.zeros([BLOCK], tl.int32), tl.zeros([BLOCK], tl.int32)
+    for start in range(0, n_cols, BLOCK):
+        x = tl.load(x_ptr + row * stride + start + i, mask=start + i < n_cols, other=0)
+        total += x
+        alternating = x - alternating
+    tl.store(out_ptr + row, tl.sum(total, axis=0))
+    tl.store(out_ptr + n_rows + row, tl.sum(alternating, axis=0))
+
+
+@triton.jit
+def unrolled(x_ptr, out_ptr, stride, n_rows, n_cols):
+    """Store a checksum of every row, three elements an iteration."""
+    row = tl.program_id(0)
+    total = 0
+    for i in tl.range(0, n_rows * n_cols, loop_unroll_factor=3):
+        total = total * 3 + tl.load(x_ptr + row * stride + i % n_cols)
+    tl.store(out_ptr + row, total)
+
+
+@triton.jit
+def halve(x_ptr, out_ptr, n):
+    """Store how often x can be halved before it is less than 3."""
+    row = tl.program_id(0)
+    x = tl.load(x_ptr + row)
+    count = 0
+    while x > 2:
+        x = x // 2
+        count += 1
+    tl.store(out_ptr + row, count + n * x)
+
+
+@triton.jit
+def above(x_ptr, out_ptr, stride, n_rows, n_cols, BLOCK: tl.constexpr):
+    """Store x plus the row above, where there is one; every second row is negated."""
+    row = tl.program_id(0)
+    i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    mask = i < n_cols
+    other = tl.zeros([BLOCK], tl.int32)
+    if row > 0:
+        other = tl.load(x_ptr + (row - 1) * stride + i, mask=mask, other=0)
+    x = tl.load(x_ptr + row * stride + i, mask=mask, other=0)
+    if row % 2 == 0:
+        total = (x + other) // 3
+    else:
+        total = (other - x) // 5
+    tl.store(out_ptr + row * stride + i, total, mask=mask)
+
+
+@triton.jit
+def multiply(
+    a_ptr, b_ptr, out_ptr, M, N, K, stride_a, stride_b, stride_out,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Store A @ B."""
+    m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    k = tl.arange(0, BLOCK_K)
+    in_m, in_n = (m < M)[:, None], (n < N)[None, :]
+    a_ptrs = a_ptr + m[:, None] * stride_a + k[None, :]
+    b_ptrs = b_ptr + k[:, None] * stride_b + n[None, :]
+    acc = tl.zeros([BLOCK_M, BLOCK_N], tl.int32 if a_ptr.dtype.element_ty == tl.int8 else tl.float32)
+    for start in range(0, K, BLOCK_K):
+        a = tl.load(a_ptrs, mask=in_m & (k[None, :] < K - start), other=0)
+        b = tl.load(b_ptrs, mask=(k[:, None] < K - start) & in_n, other=0)
+        acc = tl.dot(a, b, acc, input_precision=PRECISION, out_dtype=acc.dtype)
+        a_ptrs += BLOCK_K
+        b_ptrs += BLOCK_K * stride_b
+    out_ptrs = out_ptr + m[:, None] * stride_out + n[None, :]
+    tl.store(out_ptrs, acc.to(out_ptr.dtype.element_ty), mask=in_m & in_n)
+
+
+@triton.jit
+def multiply_small(a_ptr, b_ptr, out_ptr, SIZE: tl.constexpr, BLOCK_K: tl.constexpr):
+    """Store A @ B with fewer columns of A than an instruction multiplies."""
+    m, k = tl.arange(0, SIZE), tl.arange(0, BLOCK_K)
+    a = tl.load(a_ptr + m[:, None] * BLOCK_K + k[None, :])
+    b = tl.load(b_ptr + k[:, None] * SIZE + m[None, :])
+    tl.store(out_ptr + m[:, None] * SIZE + m[None, :], tl.dot(a, b))
+
+
+@triton.jit
+def count(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    """Add up all elements and find the least of them, in any order."""
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + i, mask=i < n, other=0)
+    tl.atomic_add(out_ptr, tl.sum(x, axis=0))
+
+
+@triton.jit
+def least(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    """Lower every element of out to the least of the row of x below it."""
+    i = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + tl.program_id(0) * n + i, mask=i < n)
+    tl.atomic_min(out_ptr + i, x, mask=i < n)
+
+
+@triton.jit
+def accumulate(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    """Add x to out, one update for each element."""
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + i, mask=i < n, other=0.0)
+    tl.atomic_add(out_ptr + i, x, mask=i < n)
+
+
+@triton.jit
+def swap_in(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    """Raise the first element of each block of x, and store what stood there for all of it."""
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    before = tl.atomic_add(x_ptr + tl.program_id(0), 5)
+    tl.store(out_ptr + i, before + i, mask=i < n)

@@ -1,0 +1,177 @@
+"""`aotc verify`: exit codes, the table, reports, and how to see a failure again."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aotc import cli
+from aotc.package import archive as archives
+from aotc.package import stored_ptx, verify, verify_device, workers
+from aotc.verify.device import NoDeviceError
+from tests.support.verify_subjects import manifest_text
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    def run(*args: str) -> tuple[int, str, str]:
+        code = cli.run(args)
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run
+
+
+@pytest.fixture
+def threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Verify in a thread: for tests to which processes of their own do not matter."""
+
+    def in_thread(tasks: Any, work: Any, jobs: int) -> Any:
+        with ThreadPoolExecutor(1) as executor:
+            yield from workers.run_all(tasks, work, jobs, executor)
+
+    monkeypatch.setattr(verify, "run_all", in_thread)
+
+
+@pytest.fixture(scope="module")
+def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a manifest, its archive with PTX, and one whose PTX has a bug."""
+    folder = tmp_path_factory.mktemp("verify")
+    manifest = folder / "kernels.toml"
+    manifest.write_text(manifest_text("sum_rows", types="stride = i32:16?"))
+    options = ["--with-ptx", "--no-cache", "-j", "1", "-o", str(folder)]
+    assert cli.run(["build", str(manifest), *options]) == 0
+    archive = archives.read(folder / "demo.aotc")
+    (kernel,) = archive.kernels
+    first, second = kernel.variants
+    tile_ir, ptx = stored_ptx.split(second.ptx or b"")
+    assert ", 4, 31, -1;" in ptx
+    wrong = stored_ptx.join(tile_ir, ptx.replace(", 4, 31, -1;", ", 8, 31, -1;"))
+    kernel = replace(kernel, variants=(first, replace(second, ptx=wrong)))
+    archives.write(replace(archive, kernels=(kernel,)), folder / "wrong.aotc")
+    return folder
+
+
+def test_a_right_manifest(dist: Path, run: Run) -> None:
+    code, out, err = run("verify", str(dist / "kernels.toml"), "-j", "1")
+    assert code == 0
+    head, row = out.splitlines()
+    assert head.split() == [
+        *("kernel", "variants", "launches", "passed", "over", "lane", "instructions"),
+        *("seconds", "status"),
+    ]
+    assert row.split()[:3] == ["sum_rows", "sm_80", "2"]
+    assert row.split()[-1] == "verified"
+    lines = err.splitlines()
+    assert lines[0].startswith("[1/2] sum_rows sm_80 stride:16 (")
+    assert lines[-1].startswith("2 verified (")
+
+
+@pytest.mark.usefixtures("threads")
+def test_a_wrong_archive(dist: Path, run: Run) -> None:
+    path = str(dist / "wrong.aotc")
+    code, out, err = run("verify", path, "-v", "-j", "1", "--seed", "4")
+    assert code == 1
+    rows = [line.split() for line in out.splitlines()[1:]]
+    assert [(row[-1], row[0]) for row in rows] == [("wrong", "sum_rows"), ("verified", "sum_rows")]
+    assert "] sum_rows sm_80 WRONG (" in err
+    report = err[err.index("wrong: sum_rows sm_80\n") :].splitlines()
+    assert report[1].startswith("  with stride = ")
+    assert report[2].startswith("    out_ptr[0] is ")
+    command = shlex.split(report[4].removeprefix("  to see it again: "))
+    assert command[:2] == ["aotc", "verify"]
+    again, _, shown = run(*command[1:], "-j", "1")
+    assert again == 1
+    assert report[2] in shown.splitlines()
+    assert "1 wrong (" in shown
+
+
+@pytest.mark.usefixtures("threads")
+def test_json(dist: Path, run: Run) -> None:
+    code, out, err = run("verify", str(dist / "wrong.aotc"), "--json", "-j", "1")
+    assert (code, err) == (1, "")
+    result = json.loads(out)
+    assert result["status"] == "failed"
+    variants: dict[str, Any] = {each["variant"]: each for each in result["variants"]}
+    right, wrong = variants["sum_rows sm_80 stride:16"], variants["sum_rows sm_80"]
+    assert right["status"] == "verified"
+    assert right["lane_instructions"] > 0
+    assert {launch["status"] for launch in right["launches"]} == {"right"}
+    last = wrong["launches"][-1]
+    assert last["mismatch"]["buffer"] == "out_ptr"
+    assert last["mismatch"]["index"] == 0
+    assert last["arguments"]["n_cols"] >= 1
+    assert "--variant 'sum_rows sm_80'" in wrong["command"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--kernel", "sum_row"), "did you mean 'sum_rows'?"),
+        (("--target", "sm_81"), "sm_81"),
+        (("--variant", "sum_rows sm_8"), "did you mean 'sum_rows sm_80'?"),
+    ],
+)
+def test_an_unknown_name(dist: Path, run: Run, options: tuple[str, ...], message: str) -> None:
+    code, out, err = run("verify", str(dist / "kernels.toml"), *options)
+    assert (code, out) == (1, "")
+    assert message in err
+
+
+@pytest.mark.parametrize("name", ["missing.toml", "missing.aotc"])
+def test_a_missing_file(dist: Path, run: Run, name: str) -> None:
+    code, _, err = run("verify", str(dist / name))
+    assert code == 1
+    assert name in err
+
+
+@pytest.mark.parametrize(
+    "options", [("--jobs", "0"), ("--seed", "-1"), ("--max-steps", "0"), ("--max-memory", "x")]
+)
+def test_wrong_usage(run: Run, options: tuple[str, ...]) -> None:
+    assert run("verify", *options)[0] == 2
+
+
+@pytest.mark.usefixtures("threads")
+def test_limits_are_passed_on(dist: Path, run: Run) -> None:
+    one = ("--variant", "sum_rows sm_80", "-j", "1")
+    code, _, err = run("verify", str(dist / "kernels.toml"), *one, "--max-steps", "4")
+    assert code == 1
+    assert "still running after 4 instructions" in err
+
+
+@pytest.mark.usefixtures("threads")
+def test_a_kernel_that_does_not_compile_is_the_users_mistake(tmp_path: Path, run: Run) -> None:
+    (tmp_path / "k.py").write_text("import triton\n@triton.jit\ndef k(x_ptr):\n    unknown()\n")
+    text = manifest_text("gather").splitlines()
+    lines = ['source = "k.py:k"' if line.startswith("source") else line for line in text]
+    kept = lines[: lines.index("[kernel.signature]") + 2]
+    (tmp_path / "kernels.toml").write_text("\n".join(kept) + "\n")
+    code, out, err = run("verify", str(tmp_path / "kernels.toml"), "-j", "1")
+    assert code == 1
+    assert "failed" in out
+    assert "unknown" in err
+
+
+def test_without_a_gpu_the_device_is_missing(
+    dist: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Nothing:
+        def __init__(self) -> None:
+            raise NoDeviceError("no CUDA driver")
+
+    verify_device.open_driver.cache_clear()
+    monkeypatch.setattr(verify_device, "Driver", Nothing)
+    code, out, err = run("verify", str(dist / "kernels.toml"), "--device")
+    assert (code, out) == (1, "")
+    assert "expected a GPU to verify on, got no CUDA driver" in err
+    assert "without --device, variants are emulated" in err

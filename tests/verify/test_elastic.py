@@ -1,0 +1,127 @@
+"""Memory that grows: contents that do not depend on the order of touching, marks, conflicts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aotc.ir.types import FP16, FP32, I1, I32
+from aotc.verify.contents import between, floats, integers
+from aotc.verify.elastic import HEAD_BYTES, Contents, ElasticMemory
+from aotc.verify.memory import AccessError, Address
+from aotc.verify.numerics import Array
+
+_COUNTS = Contents(np.arange(256, dtype=np.float32), 1)
+
+
+def _memory(max_bytes: int = 1 << 20) -> tuple[ElasticMemory, Address]:
+    memory = ElasticMemory(max_bytes)
+    return memory, memory.add_buffer("x", FP32, floats(FP32, 5))
+
+
+def _at(address: int, *elements: int) -> Array:
+    return np.array([address + 4 * element for element in elements], np.int64)
+
+
+@given(st.lists(st.integers(0, 20_000), min_size=1, max_size=20))
+def test_an_element_is_the_same_whatever_was_touched_before(elements: list[int]) -> None:
+    memory, x = _memory()
+    one_by_one = [memory.load(_at(x, e), None, FP32)[0] for e in elements]
+    other, y = _memory()
+    assert other.load(_at(y, *elements), None, FP32).tolist() == one_by_one
+
+
+@given(st.integers(0, 5000), st.integers(1, 5000), st.integers(0, 5000))
+def test_contents_are_a_function_of_the_position(start: int, length: int, skip: int) -> None:
+    whole = _COUNTS.elements(start, start + skip + length)
+    assert (_COUNTS.elements(start + skip, start + skip + length) == whole[skip:]).all()
+
+
+def test_only_what_an_access_names_is_marked() -> None:
+    memory, x = _memory()
+    memory.load(_at(x, 3, 3000), np.array([True, False]), FP32)
+    memory.store(_at(x, 5), np.array([1.0], np.float32), None, FP32)
+    read, written = memory.touched(0)
+    assert np.flatnonzero(read).tolist() == [HEAD_BYTES + 12 + i for i in range(4)]
+    assert np.flatnonzero(written).tolist() == [HEAD_BYTES + 20 + i for i in range(4)]
+
+
+def test_results_and_what_was_there_before() -> None:
+    memory, x = _memory()
+    memory.store(_at(x, 0), np.array([7.0], np.float32), None, FP32)
+    size = HEAD_BYTES + 8
+    before, after = memory.initial(0, size), memory.result(0, size)
+    assert after.view(np.float32)[-2] == 7.0
+    assert (before[:-8] == after[:-8]).all()
+    assert (before[-4:] == after[-4:]).all()
+
+
+def test_a_pointer_may_be_one_element_off_and_stepped_back_from() -> None:
+    memory = ElasticMemory(1 << 20)
+    x = memory.add_buffer("x", FP16, floats(FP16, 1), misaligned_bytes=2)
+    assert x % 256 == 2
+    assert memory.load(np.array([x - 4], np.int64), None, FP16).dtype == np.float16
+    with pytest.raises(AccessError, match=r"byte -5002 of x, before the pointer"):
+        memory.load(np.array([x - 5002], np.int64), None, FP16)
+
+
+def test_a_buffer_does_not_grow_beyond_its_limit() -> None:
+    memory, x = _memory(1 << 16)
+    with pytest.raises(AccessError, match=r"byte 400000 of x, beyond 65536 bytes"):
+        memory.load(_at(x, 100_000), None, FP32)
+
+
+def test_a_wild_address_is_in_no_buffer() -> None:
+    memory, _ = _memory()
+    with pytest.raises(AccessError, match="in no buffer"):
+        memory.load(np.array([8], np.int64), None, FP32)
+
+
+_ONE = np.array([1.0], np.float32)
+
+
+def test_programs_that_touch_the_same_memory_conflict() -> None:
+    for first, second, what in (
+        ("store", "load", "program 1 reads what another has written in x"),
+        ("load", "store", "program 1 writes what another has read in x"),
+        ("store", "store", "program 1 writes what another has written in x"),
+    ):
+        memory, x = _memory()
+        for value, access in ((1.0, first), (2.0, second)):
+            memory.begin_program()
+            if access == "load":
+                memory.load(_at(x, 4), None, FP32)
+            else:
+                memory.store(_at(x, 4), np.array([value], np.float32), None, FP32)
+        assert memory.conflict == what
+
+
+def test_what_is_no_conflict() -> None:
+    memory, x = _memory()
+    for program in range(3):
+        memory.begin_program()
+        memory.load(_at(x, 0), None, FP32)
+        memory.store(_at(x, 8 + program), _ONE, None, FP32)
+        memory.load(_at(x, 8 + program), None, FP32)
+        memory.store(_at(x, 20), _ONE, None, FP32)  # the same value by all
+        with memory.atomic():
+            memory.load(_at(x, 30), None, FP32)
+            memory.store(_at(x, 30), _ONE * program, None, FP32)
+    assert memory.conflict == ""
+
+
+def test_contents_by_dtype() -> None:
+    drawn = floats(FP16, 3).elements(0, 5000).astype(np.float64)
+    assert np.isfinite(drawn).all()
+    assert 0.9 < drawn.std() < 1.1
+    assert (drawn == 0).any()
+    whole = integers(I32, 3).elements(0, 5000)
+    assert whole.min() < -(1 << 30)
+    assert (np.abs(whole) <= 100).sum() > 1000
+    assert set(integers(I1, 3).elements(0, 100).tolist()) == {0, 1}
+    assert set(between(I32, 3, 6, 1).elements(0, 200).tolist()) == {3, 4, 5}
+    assert set(between(I32, 3, 3, 1).elements(0, 9).tolist()) == {3}
+    part = between(FP32, -2, -1, 1).elements(0, 100)
+    assert ((part >= -2) & (part < -1)).all()

@@ -1,0 +1,124 @@
+"""Noise: which ops are inexact, and that each moves by what hardware may be off, no more."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from aotc.ir.core import Kernel, Op
+from aotc.ir.text import parse_kernel
+from aotc.verify.interpreter import RULES, Interpreter
+from aotc.verify.noise import inexact_ops, is_inexact, noisy_rules
+from aotc.verify.numerics import Array
+
+_TEXT = """\
+kernel @k(%x: *fp32, %y: *fp32) {{num_warps = 4}} {{
+  %i = tile.arange {{start = 0, end = 64}} : tile<64xi32>
+  %xs = tile.splat(%x) {{shape = [64]}} : tile<64x*fp32>
+  %ys = tile.splat(%y) {{shape = [64]}} : tile<64x*fp32>
+  %p = arith.addptr(%xs, %i) : tile<64x*fp32>
+  %q = arith.addptr(%ys, %i) : tile<64x*fp32>
+  %a = tile.load(%p, _, _) : tile<64xfp32>
+{body}
+  tile.store(%q, %out, _)
+  scf.return
+}}
+"""
+_SUM = """\
+  %s = tile.reduce(%a) {axis = 0} (%l: fp32, %r: fp32) {
+    %t = arith.OP(%l, %r) : fp32
+    scf.yield(%t)
+  } : fp32
+  %out = tile.splat(%s) {shape = [64]} : tile<64xfp32>"""
+
+
+def _kernel(body: str) -> Kernel:
+    return parse_kernel(_TEXT.format(body=body))
+
+
+def _unary(opcode: str, extra: str = "") -> Kernel:
+    return _kernel(f"  %out = arith.{opcode}(%a){extra} : tile<64xfp32>")
+
+
+def _inexact(kernel: Kernel) -> list[str]:
+    return [op.opcode for op in inexact_ops(kernel)]
+
+
+def _run(kernel: Kernel, x: Array, ops: list[Op], seed: int, *, upwards: bool) -> Array:
+    y = np.zeros_like(x)
+    rules = noisy_rules(RULES, seed, ops, upwards=upwards)
+    Interpreter(kernel, [x, y], rules=rules).run((1,))
+    return y
+
+
+def _exact(kernel: Kernel, x: Array) -> Array:
+    return _run(kernel, x, [], 0, upwards=True)
+
+
+X = np.random.default_rng(1).uniform(0.5, 4.0, 64).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("opcode", "extra", "steps"),
+    [
+        ("exp", "", 9.0),  # a step of the operand, up to 4, is 4 of the result
+        ("exp2", "", 2.5),
+        ("log", "", 2.5),
+        ("rsqrt", "", 2.5),
+        ("sin", "", 2.5),
+        ("libdevice", ' {symbol = "__nv_tanhf", dtype = fp32}', 5.5),
+    ],
+)
+def test_an_approximation_moves_by_its_error(opcode: str, extra: str, steps: float) -> None:
+    kernel = _unary(opcode, extra)
+    (op,) = inexact_ops(kernel)
+    exact = _exact(kernel, X)
+    step = np.spacing(np.abs(exact)) * 2  # a step of the value's magnitude is one or two of these
+    up = _run(kernel, X, [op], 1, upwards=True)
+    moved = (up - exact) / step
+    assert (np.abs(moved) > 0.2).all()
+    assert (np.abs(moved) <= steps).all()
+    assert (up >= exact).all()
+    both = _run(kernel, X, [op], 2, upwards=False) - exact
+    assert (both > 0).any()
+    assert (both < 0).any()
+
+
+@pytest.mark.parametrize("opcode", ["neg", "abs", "floor", "ceil", "sqrt_rn"])
+def test_what_is_exact_is_not_moved(opcode: str) -> None:
+    assert _inexact(_unary(opcode)) == []
+
+
+def test_libdevice_has_exact_functions() -> None:
+    assert _inexact(_unary("libdevice", ' {symbol = "__nv_rintf", dtype = fp32}')) == []
+
+
+def test_a_product_is_inexact_if_it_may_be_contracted_with_a_sum() -> None:
+    product = "  %out = arith.mul(%a, %a) : tile<64xfp32>"
+    assert _inexact(_kernel(product)) == []
+    chain = "  %b = arith.mul(%a, %a) : tile<64xfp32>\n  %out = arith.add(%b, %a) : tile<64xfp32>"
+    assert _inexact(_kernel(chain)) == ["arith.mul"]
+
+
+def test_a_sum_is_moved_in_a_reduction_and_nowhere_else() -> None:
+    kernel = _kernel(_SUM.replace("OP", "add"))
+    assert _inexact(kernel) == ["tile.reduce"]
+    exact = _exact(kernel, X)
+    moved = _run(kernel, X, inexact_ops(kernel), 1, upwards=True)
+    relative = (moved - exact) / exact
+    # Six levels of a tree, each off by up to a step.
+    assert (relative > 2 * 2.0**-23).all()
+    assert (relative < 14 * 2.0**-23).all()
+    alone = _kernel("  %out = arith.add(%a, %a) : tile<64xfp32>")
+    assert _inexact(alone) == []
+
+
+def test_a_maximum_is_the_same_in_any_order() -> None:
+    assert _inexact(_kernel(_SUM.replace("OP", "max"))) == []
+
+
+def test_division_of_integers_is_exact() -> None:
+    body = """\
+  %j = arith.div(%i, %i) : tile<64xi32>
+  %out = arith.cast(%j) {dtype = fp32} : tile<64xfp32>"""
+    assert not any(is_inexact(op) for op in _kernel(body).walk())
