@@ -21,7 +21,7 @@ from aotc.verify.emulator.tensor_argument import TensorArgument
 Array: TypeAlias = npt.NDArray[Any]
 Argument: TypeAlias = "Array | TensorArgument | int"
 
-HEAD = ".version 8.6\n.target sm_90a\n.address_size 64\n"
+HEAD = ".version 8.8\n.target sm_90a\n.address_size 64\n"
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,15 +44,13 @@ def compare(
 
     `kind` may be packed, "f16x2". `scale` holds what `Bound.scaled` is relative to, as bits.
     """
-    element, _, count = kind.partition("x")
+    element = kind.partition("x")[0]
     bits = int(element.lstrip("bfus"))
     words = [np.ascontiguousarray(one).view(f"u{bits // 8}").ravel() for one in (emulated, actual)]
-    del count
     differs = words[0] != words[1]
     where = np.flatnonzero(differs)
     if not where.size:
         return Comparison(words[0].size, words[0].size, 0, 0, 0, 0.0, 0.0, ())
-    one, other = (word[where] for word in words)
     if element not in _FLOATS:
         worst = where[:_MAX_EXAMPLES]
         return Comparison(
@@ -60,7 +58,7 @@ def compare(
         )
     size = None
     if scale is not None:
-        size = np.abs(_value(element, np.ascontiguousarray(scale).view(one.dtype).ravel()[where]))
+        size = np.abs(_value(element, np.ascontiguousarray(scale).view(words[0].dtype).ravel()[where]))
     return _floats(element, words, where, bound, size)
 
 

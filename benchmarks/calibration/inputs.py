@@ -24,7 +24,7 @@ def float_specials(kind: str) -> Array:
     mantissa, bits = FLOATS[kind]
     one_bit = 1 << mantissa
     infinity = (1 << (bits - 1)) - one_bit
-    one = (infinity >> 1) & ~(one_bit - 1) if False else ((1 << (bits - mantissa - 2)) - 1) << mantissa
+    one = ((1 << (bits - mantissa - 2)) - 1) << mantissa
     positive = [
         0, 1, 2, one_bit - 1, one_bit, one_bit + 1, infinity - 1, infinity - one_bit, infinity,
         one, one + 1, one - 1, one + one_bit, one - one_bit, one + (one_bit >> 1),
@@ -91,7 +91,7 @@ def width_of(kind: str) -> int:
     if kind in _NAMED:
         return 32
     element, _, count = kind.partition("x")
-    return int(element.lstrip("befmusx")[: 2 if element[1:].isdigit() else None]) * int(count or 1)
+    return int(element.lstrip("bfus")) * int(count or 1)
 
 
 def draw(kinds: Sequence[str], rng: np.random.Generator, count: int = COUNT) -> list[Array]:
@@ -102,7 +102,7 @@ def draw(kinds: Sequence[str], rng: np.random.Generator, count: int = COUNT) -> 
     for index in range(1, len(kinds)):
         if kinds[index] == kinds[0] and kinds[0] in FLOATS:
             _relate(kinds[0], words[0], words[index], rng)
-    _cross([_specials(kind) for kind in kinds], words)
+    _cross([_specials(kind) for kind in kinds], words, rng)
     return words
 
 
@@ -137,11 +137,12 @@ def _relate(kind: str, first: Array, other: Array, rng: np.random.Generator) -> 
         np.copyto(other, words, where=pick == value)
 
 
-def _cross(specials: Sequence[Array], words: Sequence[Array]) -> None:
-    """Put every combination of special values first, as far as there is room."""
+def _cross(specials: Sequence[Array], words: Sequence[Array], rng: np.random.Generator) -> None:
+    """Put combinations of special values first: all of them if there is room, else any."""
     sizes = [special.size for special in specials if special.size]
-    total = min(int(np.prod(sizes)) if sizes else 0, _MAX_SPECIAL, words[0].size // 2)
-    index = np.arange(total)
+    every = int(np.prod(sizes)) if sizes else 0
+    total = min(every, _MAX_SPECIAL, words[0].size // 2)
+    index = np.arange(total) if total == every else rng.integers(0, every, total)
     for special, word in zip(specials, words, strict=True):
         if special.size:
             word[:total] = special[index % special.size]

@@ -1,6 +1,7 @@
 """Kernels around matrix products and atomics on a GPU, against float64 references.
 
-    pytest -m gpu tests/e2e/test_matrix_kernels_gpu.py
+    python -m tests.support.matrix_manifest > matrix_cases.toml && aotc build matrix_cases.toml -o dist
+    pytest -m gpu tests/e2e/test_matrix_kernels_gpu.py [--matrix dist/cases.aotc]
 
 Cases and references are those of the interpreter's tests, with tiles as large as one would take
 them, and shapes to go with them. Every kernel is built with and without promises; the launcher
@@ -9,7 +10,6 @@ takes what fits.
 
 from __future__ import annotations
 
-import json
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,28 +19,21 @@ import numpy as np
 import pytest
 
 import aotc
-from aotc.ir.types import SCALARS, ScalarType
+from aotc.ir.types import SCALARS
 from aotc.verify.numerics import dtype_of
 from tests.support.kernel_cases import Launch
-from tests.support.matrix_cases import CASES, Constants, MatrixCase, Shape
+from tests.support.matrix_cases import CASES, MatrixCase, Shape
+from tests.support.matrix_manifest import entry_name, large_build, manifest_text
 from tests.support.tensors import Tensor
 
 pytestmark = pytest.mark.gpu
 
-_LARGE = {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 32}
 POINTS = [
     pytest.param(case, dtype, index, id=f"{case.name}-{dtype}-{index}")
     for case in CASES.values()
     for dtype in map(str, case.dtypes)
     for index in range(len(case.builds))
 ]
-
-
-def _large(build: Constants) -> dict[str, Any]:
-    """Return a build with tiles for tensor cores, where it has tiles at all."""
-    if "HEAD_DIM" in build:
-        return {**build, "HEAD_DIM": 64, "BLOCK_M": 64, "BLOCK_N": 32}
-    return {**build, **_LARGE} if "GROUP_M" in build else dict(build)
 
 
 def _shapes(case: MatrixCase) -> Iterator[Shape]:
@@ -50,47 +43,12 @@ def _shapes(case: MatrixCase) -> Iterator[Shape]:
         yield from [(256, 128, 512), (321, 272, 1000), (64, 1024, 4096)]
 
 
-def _name(case: MatrixCase, dtype: str, build: int) -> str:
-    return f"{case.name}_{dtype}_{build}"
-
-
-def _entry(case: MatrixCase, scalar: ScalarType, index: int) -> str:
-    """Return the kernel's table in a manifest, every promise optional."""
-    build = _large(case.builds[index])
-    launch = case.make(np.random.default_rng(0), scalar, case.shapes[0], build)
-    lines = [
-        "[[kernel]]",
-        f'name = "{_name(case, str(scalar), index)}"',
-        f'source = "{case.path}"',
-        'guards = "together"',
-        "[kernel.signature]",
-    ]
-    for name, arg in launch.args.items():
-        if isinstance(arg, Tensor):
-            element = next(str(s) for s in SCALARS.values() if dtype_of(s) == arg.view.dtype)
-            lines.append(f'{name} = "*{element}:16?"')
-        else:
-            lines.append(f'{name} = "{"fp32" if isinstance(arg, float) else "i32:16?"}"')
-    lines.append("[kernel.constants]")
-    lines += [f"{key} = {json.dumps(value)}" for key, value in case.constants(build).items()]
-    return "\n".join(lines)
-
-
-def manifest_text(target: str) -> str:
-    """Return a manifest of every build of every case."""
-    head = f'[package]\nname = "cases"\nversion = "0.1.0"\ntargets = ["{target}"]\n'
-    entries = [
-        _entry(case, scalar, index)
-        for case in CASES.values()
-        for scalar in case.dtypes
-        for index in range(len(case.builds))
-    ]
-    return "\n".join([head, *entries]) + "\n"
-
-
 @pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     torch = pytest.importorskip("torch")
+    torch.zeros(1, device="cuda")
+    if built := request.config.getoption("--matrix"):
+        return aotc.load(built)
     from aotc import cli
 
     major, minor = torch.cuda.get_device_capability()
@@ -99,7 +57,6 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Any:
     path = folder / "cases.toml"
     path.write_text(manifest_text(plain if major == 8 else f"{plain}a"), encoding="utf-8")
     assert cli.run(["build", str(path), "-o", str(folder)]) == 0
-    torch.zeros(1, device="cuda")
     return aotc.load(folder / "cases.aotc")
 
 
@@ -129,11 +86,11 @@ def _launch(library: Any, name: str, launch: Launch, grid: tuple[int, ...]) -> N
 def test_against_reference(library: Any, case: MatrixCase, dtype: str, index: int) -> None:
     seed = zlib.crc32(f"gpu {case.name} {dtype} {index}".encode())
     rng = np.random.default_rng(seed)
-    build = _large(case.builds[index])
+    build = large_build(case.builds[index])
     for shape in _shapes(case):
         if build.get("EVEN_K") and shape[2] % build["BLOCK_K"]:
             continue
         print(f"seed {seed}, shape {shape}, {build}")  # noqa: T201 - for a failure
         launch = case.make(rng, SCALARS[dtype], shape, build)
-        _launch(library, _name(case, dtype, index), launch, case.grid_of(launch, build))
+        _launch(library, entry_name(case, dtype, index), launch, case.grid_of(launch, build))
         launch.check()

@@ -27,6 +27,7 @@ from aotc.verify.emulator.machine import Batch, Image
 from aotc.verify.emulator.registers import (
     COPIED,
     DEFINED,
+    UNDEFINED,
     WRITE_IN_FLIGHT,
     RegisterFile,
     Row,
@@ -206,13 +207,16 @@ class Decoder:
         if not written and not read:
             return step
         copied = read[0][1] if read and is_copy(instruction) else None
+        # Compilers widen a number by a `mov` of it and of a half that was never written.
+        widens = instruction.opcode == "mov" and len(read) < len(operands) > 1
         current, registers = self._current, self._registers
 
         def checked(lanes: Lanes) -> None:
             context = LaneContext(current.batch, instruction, lanes)
             if copied is None:
                 for name, states in read:
-                    context.require_readable(name, states)
+                    known = np.where(states == UNDEFINED, DEFINED, states) if widens else states
+                    context.require_readable(name, known)
             in_flight = copied is not None and bool((copied[lanes] == WRITE_IN_FLIGHT).all())
             if in_flight:
                 registers.flight_copies += 1

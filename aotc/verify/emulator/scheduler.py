@@ -31,6 +31,7 @@ from aotc.verify.emulator.warp_barriers import ClusterBarriers, WarpBarriers
 from aotc.verify.emulator.warpgroups import Warpgroups
 
 _MAX_RANDOM_GROUPS = 12
+_START_SPLITS = 3
 _SPLIT_CHANCE = 0.5
 _STAY_CHANCE = 0.75  # that whoever ran goes on: long runs of one warp show more than short ones
 _APART_CHANCE = 0.75  # that groups which meet stay apart
@@ -63,10 +64,11 @@ class Scheduler:
         """
         batch = self.batch
         everyone = Group(0, as_lanes(np.flatnonzero(batch.alive)), None, 0)
-        if self._random is None:
-            self._enqueue(everyone)
-        else:
-            self._split(everyone)
+        self._enqueue(everyone)
+        if self._random is not None:
+            # More than two parts: warps that depend on each other should not start together.
+            for _ in range(_START_SPLITS):
+                self._split(self._groups.pop(0))
         while True:
             if self._random is not None:
                 self._disturb(self._random)

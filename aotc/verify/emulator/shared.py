@@ -174,6 +174,8 @@ class SharedMemory:
         everything = np.ones(len(offset), np.bool_)
         flight = Flight(lanes, offset, size_bytes, instruction, writes, everything)
         self.shadow.begin(flight)
+        if self.conflicts is not None and not proxy:
+            self.conflicts.count(lanes, address, size_bytes, instruction)
         return flight
 
     def peek(self, flight: Flight) -> Bytes:

@@ -1,0 +1,152 @@
+"""Bank conflicts of the matrix kernels' shared-memory accesses, counted without a GPU.
+
+    python benchmarks/bank_conflicts.py [--target T] [--json FILE]
+
+Each kernel is compiled to PTX and one block of it runs in the emulator, which knows the address
+of every lane: a phase of an access (32 lanes of 4 bytes, 8 of 16, one 8×8 matrix of `ldmatrix`)
+that needs more than one wavefront has a conflict. The table gives phases and excess wavefronts by
+kind of instruction.
+
+The profiler counts the same on a GPU, in a program that runs one of the kernels:
+
+    ncu --metrics l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum python …
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+
+from aotc.compiler import CompileRequest, PtxKernel, compile_ptx
+from aotc.verify.emulator.run import Statistics, emulate
+
+ROOT = Path(__file__).parents[1]
+SEED = 2026
+
+_MATMUL = {
+    "a_ptr": "*{t}:16",
+    "b_ptr": "*{t}:16",
+    "bias_ptr": "*{t}:16",
+    "residual_ptr": "*{t}:16",
+    "out_ptr": "*{t}:16",
+    "M": "i32",
+    "N": "i32:16",
+    "K": "i32:16",
+    "stride_am": "i32:16",
+    "stride_ak": "i32",
+    "stride_bk": "i32:16",
+    "stride_bn": "i32",
+    "stride_om": "i32:16",
+    "stride_on": "i32=1",
+}
+_DTYPES = {"fp16": np.float16, "bf16": ml_dtypes.bfloat16, "fp32": np.float32}
+# (dtype, B by rows or by columns, M, N, K of the tile, warps, stages)
+TILES = [
+    ("bf16", "rows", 128, 128, 32, 4, 4),
+    ("bf16", "columns", 128, 128, 32, 4, 4),
+    ("bf16", "rows", 128, 128, 64, 4, 3),
+    ("bf16", "columns", 128, 128, 64, 4, 3),
+    ("bf16", "rows", 128, 256, 64, 8, 3),
+    ("fp16", "rows", 64, 64, 32, 4, 3),
+    ("fp16", "columns", 64, 256, 32, 4, 4),
+    ("fp32", "rows", 64, 64, 32, 4, 3),
+    ("fp32", "columns", 128, 64, 32, 4, 3),
+]
+
+
+def compile_tile(tile: tuple[str, str, int, int, int, int, int], target: str) -> PtxKernel:
+    """Return the PTX of the pointer-style matmul with one tile."""
+    dtype, order, block_m, block_n, block_k, num_warps, num_stages = tile
+    signature = {name: kind.format(t=dtype) for name, kind in _MATMUL.items()}
+    signature["stride_ak"] = "i32=1"
+    signature["stride_bk"], signature["stride_bn"] = (
+        ("i32:16", "i32=1") if order == "rows" else ("i32=1", "i32:16")
+    )
+    constants = {
+        "BLOCK_M": block_m,
+        "BLOCK_N": block_n,
+        "BLOCK_K": block_k,
+        "GROUP_M": 8,
+        "BIAS": False,
+        "RESIDUAL": False,
+        "ACTIVATION": "none",
+        "EVEN_K": False,
+    }
+    return compile_ptx(
+        CompileRequest(
+            str(ROOT / "kernels" / "matmul.py"),
+            "matmul_kernel",
+            tuple(signature.items()),
+            tuple(constants.items()),
+            target,
+            num_warps,
+            num_stages,
+        )
+    )
+
+
+def run(tile: tuple[str, str, int, int, int, int, int], kernel: PtxKernel) -> Statistics:
+    """Run one block over a few steps of K and check its result."""
+    dtype, order, m, n, block_k, num_warps, num_stages = tile
+    k = block_k * (num_stages + 1)
+    rng = np.random.default_rng(SEED)
+    a, b = (rng.integers(-4, 5, shape).astype(_DTYPES[dtype]) for shape in ((m, k), (k, n)))
+    out = np.full((m, n), np.nan, _DTYPES[dtype])
+    stored = b if order == "rows" else np.ascontiguousarray(b.T)
+    # Strides of 1 are compiled in; B's other one is the length of what it is stored by.
+    arguments = [a, stored, out, out, out, m, n, k, k, n if order == "rows" else k, n]
+    statistics = emulate(
+        kernel.ptx,
+        (1,),
+        arguments,
+        block=(32 * num_warps,),
+        shared_bytes=kernel.shared_bytes,
+        count_conflicts=True,
+    )
+    expected = a.astype(np.float64) @ b.astype(np.float64)
+    np.testing.assert_allclose(out.astype(np.float64), expected, rtol=1e-2)
+    return statistics
+
+
+def by_kind(kernel: PtxKernel, statistics: Statistics) -> dict[str, tuple[int, int]]:
+    """Return phases and excess wavefronts of each kind of shared-memory instruction."""
+    lines = kernel.ptx.splitlines()
+    phases: Counter[str] = Counter()
+    excess: Counter[str] = Counter()
+    for line, count in sorted(statistics.conflicts.items()):
+        words = lines[line - 1].split()
+        kind = next(word for word in words if word[0].isalpha())
+        phases[kind] += count.phases
+        excess[kind] += count.excess
+    return {kind: (phases[kind], excess[kind]) for kind in phases}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--target", default="sm_80")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args(arguments)
+    rows = []
+    for tile in TILES:
+        kernel = compile_tile(tile, options.target)
+        counts = by_kind(kernel, run(tile, kernel))
+        dtype, order, m, n, k, warps, stages = tile
+        print(f"{dtype} {m}x{n}x{k}, B by {order}, {warps} warps, {stages} stages")
+        for kind, (phases, excess) in sorted(counts.items()):
+            print(f"    {kind:50} {phases:7} phases  {excess:6} more wavefronts")
+            rows.append({"tile": tile, "kind": kind, "phases": phases, "excess": excess})
+    print(f"{sum(row['excess'] for row in rows)} wavefronts more than needed, in all")
+    if options.json:
+        options.json.write_text(json.dumps(rows, indent=2) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,161 @@
+"""The GPU's side: modules loaded and kernels launched through the driver.
+
+Invariant: `launch` leaves in the arrays what the kernel left in memory, as the emulator does.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from aotc.verify.check import ExecutionFault
+from aotc.verify.device import Driver
+from aotc.verify.emulator.program import Kernel
+from aotc.verify.emulator.tensor_argument import TensorArgument
+from benchmarks.calibration.case import Argument, Array
+
+_DATA_TYPES = {
+    "float8_e4m3fn": "UINT8",
+    "float8_e5m2": "UINT8",
+    "int8": "UINT8",
+    "uint8": "UINT8",
+    "int16": "UINT16",
+    "uint16": "UINT16",
+    "uint32": "UINT32",
+    "int32": "INT32",
+    "uint64": "UINT64",
+    "int64": "INT64",
+    "float16": "FLOAT16",
+    "bfloat16": "BFLOAT16",
+    "float32": "FLOAT32",
+    "float64": "FLOAT64",
+}
+
+
+class Gpu(Driver):
+    """The first GPU of this machine."""
+
+    def __init__(self) -> None:
+        """Raises: NoDeviceError."""
+        super().__init__()
+        self._device = self._checked(self._cuda.cuDeviceGet(0))
+
+    @property
+    def name(self) -> str:
+        """What the driver calls the GPU, with the driver's version of CUDA."""
+        name = self._checked(self._cuda.cuDeviceGetName(96, self._device))
+        version = self._checked(self._cuda.cuDriverGetVersion())
+        text = name.split(b"\0")[0].decode()
+        return f"{text}, driver for CUDA {version // 1000}.{version % 1000 // 10}"
+
+    def load(self, image: bytes) -> Any:
+        """Return the module of a cubin."""
+        return self._checked(self._cuda.cuModuleLoadData(image))
+
+    def reset(self) -> None:
+        """Forget the context, which a fault leaves unusable, with all its memory and modules."""
+        self._cuda.cuDevicePrimaryCtxReset(self._device)
+        self._checked(self._cuda.cuCtxSetCurrent(self._checked(self._retain(self._device))))
+
+    def launch(
+        self,
+        module: Any,
+        kernel: Kernel,
+        args: Sequence[Argument],
+        grid: tuple[int, ...],
+        shared_bytes: int,
+    ) -> None:
+        """Run a kernel of a module to its end; arrays are changed in place.
+
+        Raises: ExecutionFault for what the kernel did wrong.
+        """
+        function = self._checked(self._cuda.cuModuleGetFunction(module, kernel.name.encode()))
+        attribute = self._cuda.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        self._checked(self._cuda.cuFuncSetAttribute(function, attribute, shared_bytes))
+        placed: list[tuple[Array, int]] = []
+        buffers: list[Any] = []
+        try:
+            for param, arg in zip(kernel.params, args, strict=True):
+                data = self._parameter(arg, param.size_bytes, placed)
+                # A tensor map has to be aligned here too.
+                room = ctypes.create_string_buffer(len(data) + 64)
+                start = -(-ctypes.addressof(room) // 64) * 64
+                ctypes.memmove(start, data, len(data))
+                buffers.append((room, start))
+            pointers = (ctypes.c_void_p * len(buffers))(*(start for _, start in buffers))
+            self._checked(
+                self._cuda.cuLaunchKernel(
+                    function,
+                    *(*grid, 1, 1)[:3],
+                    *kernel.block_threads,
+                    shared_bytes,
+                    0,
+                    ctypes.addressof(pointers),
+                    0,
+                )
+            )
+            self.synchronize()
+            for owner, address in placed:
+                content = self.read(address, owner.nbytes)
+                owner.reshape(-1, order="K").view(np.uint8)[:] = content
+        finally:
+            for _, address in placed:
+                self.free(address)
+
+    def _parameter(self, arg: Argument, size_bytes: int, placed: list[tuple[Array, int]]) -> bytes:
+        if isinstance(arg, int):
+            return (arg & (1 << 8 * size_bytes) - 1).to_bytes(size_bytes, "little")
+        if isinstance(arg, TensorArgument):
+            return self._tensor_map(arg, self._place(arg.array, placed))
+        return self._place(arg, placed).to_bytes(8, "little")
+
+    def _place(self, array: Array, placed: list[tuple[Array, int]]) -> int:
+        """Copy the memory that an array is a view of; return where the array's first element is."""
+        owner = array if array.base is None else array.base
+        assert isinstance(owner, np.ndarray)
+        for known, address in placed:
+            if known is owner:
+                break
+        else:
+            address = self.allocate(max(owner.nbytes, 1))
+            placed.append((owner, address))
+            self.write(address, owner.reshape(-1, order="K").view(np.uint8))
+        offset = array.__array_interface__["data"][0] - owner.__array_interface__["data"][0]
+        return address + offset
+
+    def _tensor_map(self, tensor: TensorArgument, address: int) -> bytes:
+        cuda, array = self._cuda, tensor.array
+        wide, narrow = cuda.cuuint64_t, cuda.cuuint32_t
+        strides = tensor.element_strides or (1,) * array.ndim
+        span = tensor.swizzle_bytes
+        swizzle = f"CU_TENSOR_MAP_SWIZZLE_{f'{span}B' if span else 'NONE'}"
+        fill = "NAN_REQUEST_ZERO_FMA" if tensor.fill_nan else "NONE"
+        made = self._checked(
+            cuda.cuTensorMapEncodeTiled(
+                getattr(
+                    cuda.CUtensorMapDataType,
+                    f"CU_TENSOR_MAP_DATA_TYPE_{_DATA_TYPES[array.dtype.name]}",
+                ),
+                array.ndim,
+                address,
+                [wide(extent) for extent in array.shape[::-1]],
+                [wide(stride) for stride in array.strides[-2::-1]] if array.ndim > 1 else [],
+                [narrow(extent) for extent in tensor.box[::-1]],
+                [narrow(stride) for stride in strides[::-1]],
+                cuda.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+                getattr(cuda.CUtensorMapSwizzle, swizzle),
+                cuda.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_NONE,
+                getattr(
+                    cuda.CUtensorMapFloatOOBfill, f"CU_TENSOR_MAP_FLOAT_OOB_FILL_{fill}"
+                ),
+            )
+        )
+        return ctypes.string_at(made.getPtr(), 128)
+
+
+def describe_fault(error: ExecutionFault) -> str:
+    """Return what the driver reports, in a few words."""
+    return str(error).removeprefix("the driver reports ")
