@@ -90,6 +90,9 @@ def _show_version(ctx: click.Context, _param: click.Parameter, value: object) ->
         ctx.exit()
 
 
+_without = click.option(
+    "--without", multiple=True, metavar="FEATURE", help="Do not use this feature; repeatable."
+)
 _debug = click.option("--debug", is_flag=True, help="Show the traceback of a bug in aotc.")
 
 
@@ -115,6 +118,7 @@ def commands() -> None:
 @click.option("-j", "--jobs", type=click.IntRange(1), help="Compiles at once; default: all cores.")
 @click.option("--target", "targets", multiple=True, help="Build for this target; repeatable.")
 @click.option("--kernel", "kernels", multiple=True, help="Build this kernel; repeatable.")
+@_without
 @click.option("--host", default="", help="Architecture to link for: x86_64 or aarch64.")
 @click.option("--keep-going", is_flag=True, help="Write what was built, although something failed.")
 @click.option("--with-ptx", is_flag=True, help="Keep the PTX, so that the archive can be verified.")
@@ -132,6 +136,7 @@ def build(
     jobs: int | None,
     targets: tuple[str, ...],
     kernels: tuple[str, ...],
+    without: tuple[str, ...],
     host: str,
     keep_going: bool,
     with_ptx: bool,
@@ -156,8 +161,9 @@ def build(
         host=host,
         keep_going=keep_going,
         with_ptx=with_ptx,
+        without=without,
     )
-    listener = _listener(is_json=is_json)
+    listener = _listener(is_json=is_json, doing="compiling")
     try:
         cache = None if no_cache else _cache(cache_dir, listener)
         result = builds.build(
@@ -276,10 +282,11 @@ class _PlainListener(_Listener):
 
 
 class _BarListener(_Listener):
-    """Show a progress bar; for a terminal. Nothing is shown while there is nothing to compile."""
+    """Show a progress bar; for a terminal. Nothing is shown while there is nothing to do."""
 
-    def __init__(self) -> None:
+    def __init__(self, doing: str) -> None:
         super().__init__()
+        self._doing = doing
         self._progress: Progress | None = None
         self._task: TaskID | None = None
 
@@ -291,7 +298,7 @@ class _BarListener(_Listener):
 
         self._progress = Progress(console=Console(stderr=True), transient=True)
         self._progress.start()
-        self._task = self._progress.add_task("starting", total=num_variants - num_cached)
+        self._task = self._progress.add_task(self._doing, total=num_variants - num_cached)
 
     def advanced(self, label: str, state: str, seconds: float) -> None:
         del seconds
@@ -314,10 +321,10 @@ class _BarListener(_Listener):
             self._progress.stop()
 
 
-def _listener(*, is_json: bool) -> _Listener:
+def _listener(*, is_json: bool, doing: str) -> _Listener:
     if is_json:
         return _Listener()
-    return _BarListener() if sys.stderr.isatty() else _PlainListener()
+    return _BarListener(doing) if sys.stderr.isatty() else _PlainListener()
 
 
 def _has_cubin(outcome: Outcome) -> bool:
@@ -333,6 +340,7 @@ def _has_cubin(outcome: Outcome) -> bool:
 @click.argument("path", metavar="[MANIFEST|ARCHIVE]", default="kernels.toml")
 @click.option("--kernel", "kernels", multiple=True, help="Verify this kernel; repeatable.")
 @click.option("--target", "targets", multiple=True, help="Verify for this target; repeatable.")
+@_without
 @click.option("--variant", "labels", multiple=True, help="Verify this variant; repeatable.")
 @click.option("--seed", type=click.IntRange(0), default=0, help="Of inputs and warp order.")
 @click.option("-j", "--jobs", type=click.IntRange(1), help="Variants at once; default: all cores.")
@@ -347,6 +355,7 @@ def verify(
     path: str,
     kernels: tuple[str, ...],
     targets: tuple[str, ...],
+    without: tuple[str, ...],
     labels: tuple[str, ...],
     seed: int,
     jobs: int | None,
@@ -365,7 +374,7 @@ def verify(
 
     start = time.monotonic()
     try:
-        subjects = verifying.load_subjects(path, kernels, targets, labels)
+        subjects = verifying.load_subjects(path, kernels, targets, labels, without)
     except ArchiveError as error:
         _complain(f"{path}: {error}")
         return EXIT_WRONG
@@ -376,6 +385,7 @@ def verify(
         options = replace(options, max_memory_bytes=max_memory << 20)
     work = partial(verifying.verify_variant, options=options)
     command = ("aotc", "verify", path, "--seed", str(seed))
+    command += tuple(f"--without={name}" for name in without)
     if device:
         from aotc.package.verify_device import open_driver, verify_on_device  # noqa: PLC0415
 
@@ -383,7 +393,7 @@ def verify(
         work = partial(verify_on_device, options=options)
         command = (*command, "--device")
     report = verify_report.Report(command)
-    listener = _listener(is_json=is_json)
+    listener = _listener(is_json=is_json, doing="verifying")
     listener.started(len(subjects), 0)
     outcomes = verifying.verify_all(subjects, work, jobs or (1 if device else default_jobs()))
     try:
@@ -448,6 +458,7 @@ def inspect(*, archive: str, is_json: bool, debug: bool) -> int:  # noqa: ARG001
 @click.argument("kernel", metavar="SOURCE.py:KERNEL|MANIFEST:KERNEL")
 @click.option("--stage", type=click.Choice(_STAGES), required=True, help="What to print.")
 @click.option("--target", help="Default: the manifest's first, or sm_90a.")
+@_without
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help=_SET_HELP)
 @_debug
 def dump(
@@ -455,6 +466,7 @@ def dump(
     kernel: str,
     stage: str,
     target: str | None,
+    without: tuple[str, ...],
     settings: tuple[str, ...],
     debug: bool,  # noqa: ARG001 - read by `run`
 ) -> int:
@@ -463,7 +475,8 @@ def dump(
     from aotc.package.dump import find_request  # noqa: PLC0415
     from aotc.target import parse  # noqa: PLC0415
 
-    request = find_request(kernel, parse(target) if target else None, _settings(settings))
+    chosen = parse(target) if target else None
+    request = find_request(kernel, chosen, _settings(settings), without)
     text = stage_text(request, stage)
     click.echo(text, nl=not text.endswith("\n"))
     return EXIT_DONE
@@ -483,6 +496,7 @@ def _settings(settings: Sequence[str]) -> dict[str, str]:
 @commands.command()
 @click.argument("kernel", metavar="SOURCE.py:KERNEL|MANIFEST:KERNEL")
 @click.option("--target", help="Default: the manifest's first, or sm_90a.")
+@_without
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help=_SET_HELP)
 @click.option("--json", "is_json", is_flag=True, help="Write everything as JSON.")
 @_debug
@@ -490,6 +504,7 @@ def explain(
     *,
     kernel: str,
     target: str | None,
+    without: tuple[str, ...],
     settings: tuple[str, ...],
     is_json: bool,
     debug: bool,  # noqa: ARG001 - read by `run`
@@ -499,7 +514,8 @@ def explain(
     from aotc.package.dump import find_request  # noqa: PLC0415
     from aotc.target import parse  # noqa: PLC0415
 
-    request = find_request(kernel, parse(target) if target else None, _settings(settings))
+    chosen = parse(target) if target else None
+    request = find_request(kernel, chosen, _settings(settings), without)
     explanation = explaining.explain(request)
     if is_json:
         click.echo(json.dumps(explaining.describe(explanation), indent=2))

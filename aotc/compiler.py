@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from aotc.config_keys import CONFIG_KEYS, config_value_problem
-from aotc.ir.diagnostics import CompileError, ManifestError
+from aotc.ir.diagnostics import CompileError, IRError, ManifestError
 from aotc.target import Target
 from aotc.target import parse as parse_target
 
@@ -43,7 +43,8 @@ class CompileRequest:
     "fp32"), `constants` each constexpr its value: int, float, bool, str, None or a dtype's name.
     `maxnreg` of None leaves the registers a thread may use to ptxas; `debug` keeps
     `tl.device_assert` and `assert`, which are dropped otherwise, as Triton does. `with_ptx` keeps
-    the PTX, with the lines of the source, beside the cubin, which stays the same.
+    the PTX, with the lines of the source, beside the cubin, which stays the same. `without` names
+    features of the target that are not to be used.
     """
 
     source: str
@@ -57,13 +58,32 @@ class CompileRequest:
     maxnreg: int | None = None
     debug: bool = False
     with_ptx: bool = False
+    without: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class TensorMapSpec:
+    """Say how the map of a tensor argument is encoded; `box` is in elements, outermost first.
+
+    `swizzle_bytes` is 0 for none, 32, 64 or 128. What is read beyond the tensor's ends is NaN with
+    `fill_nan`, else zero.
+    """
+
+    element: str
+    box: tuple[int, ...]
+    swizzle_bytes: int
+    fill_nan: bool
 
 
 @dataclass(frozen=True)
 class ParamSlot:
-    """Say where in the kernel's parameter buffer an argument goes.
+    """Say where in the kernel's parameter buffer an argument, or a part of it, goes.
 
     `access` is how the kernel uses the memory that a pointer points at, "unknown" for a scalar.
+    `argument` is the argument of the launch that it comes from, the one of its name unless said
+    otherwise. `source` is the expression that the launcher computes if it does not pass that
+    argument itself: "x.shape[0]", or "x" for a tensor's address. A tensor map is encoded as
+    `tensor_map` says.
     """
 
     name: str
@@ -71,6 +91,13 @@ class ParamSlot:
     offset: int
     size_bytes: int
     access: Access = "unknown"
+    argument: str = ""
+    source: str = ""
+    tensor_map: TensorMapSpec | None = None
+
+    def __post_init__(self) -> None:
+        if not self.argument:
+            object.__setattr__(self, "argument", self.name)
 
 
 @dataclass(frozen=True)
@@ -95,6 +122,7 @@ class Metadata:
     remarks: tuple[str, ...]
     ptxas_warnings: tuple[str, ...]
     source_files: tuple[tuple[str, str], ...]
+    without: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -166,19 +194,11 @@ def compile_kernel(
         registers=assembly.registers,
         spill_bytes=assembly.spill_bytes,
         stack_bytes=assembly.stack_bytes,
-        params=tuple(
-            ParamSlot(
-                slot.name,
-                slot.type,
-                slot.offset_bytes,
-                slot.size_bytes,
-                done.access.get(slot.name, "unknown"),
-            )
-            for slot in done.lowered.params
-        ),
+        params=_placed(_param_slots(done), backend.param_places(assembly.cubin, kernel.name)),
         remarks=_lines(translation.remarks, translation.prints, done.schedule.remarks),
         ptxas_warnings=assembly.warnings,
         source_files=translation.source_files,
+        without=done.target.without,
     )
     asm = {**done.asm, "llvm": done.lowered.llvm_ir, "ptx": done.ptx}
     if request.with_ptx:
@@ -189,17 +209,46 @@ def compile_kernel(
     return CompiledKernel(assembly.cubin, metadata, _Stages(asm, made))
 
 
+def _param_slots(done: _Done) -> tuple[ParamSlot, ...]:
+    """Return where arguments go, and what the launcher makes of them on the way."""
+    from aotc.ir.types import TensorMapType  # noqa: PLC0415 - start-up time
+
+    slots: list[ParamSlot] = []
+    args = done.kernel.body.args
+    for slot, info, arg in zip(done.lowered.params, done.kernel.params, args, strict=True):
+        spec = None
+        if isinstance(arg.type, TensorMapType):
+            kind = arg.type
+            spec = TensorMapSpec(kind.element.name, kind.box, kind.swizzle_bytes, kind.fill_nan)
+        place = (slot.name, slot.type, slot.offset_bytes, slot.size_bytes)
+        access = done.access.get(info.argument, "unknown")
+        slots.append(ParamSlot(*place, access, info.argument, info.source, spec))
+    return tuple(slots)
+
+
+def _placed(
+    slots: tuple[ParamSlot, ...], places: Sequence[tuple[int, int]]
+) -> tuple[ParamSlot, ...]:
+    """Return the parameters where the assembler put them. Raises: IRError if it has others."""
+    if [slot.size_bytes for slot in slots] != [size for _, size in places]:
+        raise IRError(f"the cubin has parameters {places}, expected {slots}")
+    return tuple(
+        replace(slot, offset=offset) for slot, (offset, _) in zip(slots, places, strict=True)
+    )
+
+
 @dataclass(frozen=True)
 class PtxKernel:
     """Hold a kernel that is compiled as far as PTX, and the tile IR it is to mean the same as.
 
-    `shared_bytes` is what a launch passes as dynamic shared memory.
+    `shared_bytes` is what a launch passes as dynamic shared memory, `params` what as parameters.
     """
 
     tile_ir: str
     ptx: str
     symbol: str
     shared_bytes: int
+    params: tuple[ParamSlot, ...] = ()
 
 
 def compile_ptx(request: CompileRequest) -> PtxKernel:
@@ -208,7 +257,10 @@ def compile_ptx(request: CompileRequest) -> PtxKernel:
     Raises: as `compile_kernel`.
     """
     done = _to_ptx(request, Timings(), keep_asm=True, with_lines=True)
-    return PtxKernel(done.asm["tile"], done.ptx, done.kernel.name, done.kernel.shared_bytes)
+    kernel = done.kernel
+    return PtxKernel(
+        done.asm["tile"], done.ptx, kernel.name, kernel.shared_bytes, _param_slots(done)
+    )
 
 
 @dataclass(frozen=True)
@@ -284,7 +336,7 @@ def _translate(request: CompileRequest) -> Translation:
 def _check(request: CompileRequest) -> Target:
     """Return the target of a request that makes sense. Raises: CompileError otherwise."""
     try:
-        target = parse_target(str(request.target))
+        target = parse_target(str(request.target)).excluding(request.without)
     except ManifestError as error:
         raise CompileError(error.message, remedy=error.remedy) from None
     for key in CONFIG_KEYS:
@@ -360,8 +412,11 @@ def compile(  # noqa: A001 - the name users expect, as re.compile
     num_ctas: int = 1,
     maxnreg: int | None = None,
     debug: bool = False,
+    without: Sequence[str] = (),
 ) -> CompiledKernel:
     """Compile a kernel, given as "path/to/source.py:name" or as the Python function itself.
+
+    `without` names features of the target that are not to be used, such as "wgmma".
 
     Raises: CompileError for mistakes in the kernel or the arguments.
     """
@@ -380,6 +435,7 @@ def compile(  # noqa: A001 - the name users expect, as re.compile
         num_ctas,
         maxnreg,
         debug,
+        without=tuple(without),
     )
     return compile_kernel(request, keep_asm=True)
 

@@ -436,6 +436,66 @@ def atomic_cas(
     raise _outside("atomic_cas")
 
 
+# ---- tensors by blocks ---------------------------------------------------------------------
+
+
+class tensor_descriptor:  # noqa: N801 - Triton's name
+    """A tensor that the host describes, accessed by blocks of one shape.
+
+    Offsets name the first element of a block, and may lie outside: what is outside of the tensor
+    reads as zero, or NaN if the argument's type says so, and is not written.
+    """
+
+    dtype: dtype
+    block_shape: tuple[int, ...]
+    shape: tuple[tensor, ...]
+    strides: tuple[tensor, ...]
+
+    def load(self, offsets: Sequence[Operand]) -> tensor:
+        """Read the block that begins at `offsets`."""
+        raise _outside("tensor_descriptor.load")
+
+    def store(self, offsets: Sequence[Operand], value: Operand) -> None:
+        """Write the block that begins at `offsets`, converted to the tensor's dtype."""
+        raise _outside("tensor_descriptor.store")
+
+    def atomic_add(self, offsets: Sequence[Operand], value: Operand) -> None:
+        """Add to the block that begins at `offsets`, element by element."""
+        raise _outside("tensor_descriptor.atomic_add")
+
+    def atomic_min(self, offsets: Sequence[Operand], value: Operand) -> None:
+        """Take the minimum with the block that begins at `offsets`, element by element."""
+        raise _outside("tensor_descriptor.atomic_min")
+
+    def atomic_max(self, offsets: Sequence[Operand], value: Operand) -> None:
+        """Take the maximum with the block that begins at `offsets`, element by element."""
+        raise _outside("tensor_descriptor.atomic_max")
+
+    def atomic_and(self, offsets: Sequence[Operand], value: Operand) -> None:
+        """Take the bits set in both in the block that begins at `offsets`, element by element."""
+        raise _outside("tensor_descriptor.atomic_and")
+
+    def atomic_or(self, offsets: Sequence[Operand], value: Operand) -> None:
+        """Set bits in the block that begins at `offsets`, element by element."""
+        raise _outside("tensor_descriptor.atomic_or")
+
+    def atomic_xor(self, offsets: Sequence[Operand], value: Operand) -> None:
+        """Flip bits in the block that begins at `offsets`, element by element."""
+        raise _outside("tensor_descriptor.atomic_xor")
+
+
+def load_tensor_descriptor(desc: tensor_descriptor, offsets: Sequence[Operand]) -> tensor:
+    """Read a block, as `desc.load(offsets)`."""
+    raise _outside("load_tensor_descriptor")
+
+
+def store_tensor_descriptor(
+    desc: tensor_descriptor, offsets: Sequence[Operand], value: Operand
+) -> None:
+    """Write a block, as `desc.store(offsets, value)`."""
+    raise _outside("store_tensor_descriptor")
+
+
 # ---- matrix products -----------------------------------------------------------------------
 
 

@@ -14,7 +14,8 @@ Invariant: `TARGETS` is ordered by architecture, and a target is immutable.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from enum import Flag, auto
 from typing import Literal
 
@@ -53,13 +54,22 @@ class Feature(Flag):
     ELECT = auto()  # elect.sync
 
 
+OPTIONAL_FEATURES: dict[str, Feature] = {
+    "wgmma": Feature.WGMMA,
+    "tma": Feature.TMA,
+    "stmatrix": Feature.STMATRIX,
+    "fp8_mma": Feature.FP8_MMA,
+}
+"""What a build may do without, by the name that the user calls it: there is another way for each."""
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
     """Describe one GPU architecture as a compiler sees it.
 
     `max_shared_bytes` is what one block may use, static and dynamic together, once the launcher
     opts in; `shared_bytes_per_sm` is what the blocks of one SM share, of which each block also
-    costs 1024 bytes of the system's own.
+    costs 1024 bytes of the system's own. `without` names the features that the user switched off.
     """
 
     name: str
@@ -75,6 +85,7 @@ class Target:
     registers_per_sm: int = 65536
     max_registers_per_thread: int = 255
     ptx_version: tuple[int, int] = (8, 8)
+    without: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return self.name
@@ -97,6 +108,24 @@ class Target:
     def max_global_access_bytes(self) -> int:
         """Widest load or store of one thread to global memory."""
         return 32 if Feature.WIDE_GLOBAL in self.features else 16
+
+    def excluding(self, names: Iterable[str], loc: Loc | None = None) -> Target:
+        """Return the same GPU without the named features; one that it lacks anyway is no mistake.
+
+        Raises:
+            ManifestError: no feature has that name, or it cannot be done without.
+        """
+        off = dict.fromkeys(self.without)
+        features = self.features
+        for name in names:
+            if name not in OPTIONAL_FEATURES:
+                known = ", ".join(OPTIONAL_FEATURES)
+                remedy = did_you_mean(name, OPTIONAL_FEATURES)
+                message = f"expected a feature to do without ({known}), got {name!r}"
+                raise ManifestError(message, loc, remedy=remedy)
+            off[name] = None
+            features &= ~OPTIONAL_FEATURES[name]
+        return replace(self, features=features, without=tuple(sorted(off)))
 
     def runs_on(self, major: int, minor: int) -> bool:
         """Say whether a cubin for this target loads on a GPU of compute capability major.minor.

@@ -1,6 +1,6 @@
 """Matrix kernels on mma.sync against Triton held to mma.sync, interleaved in one process.
 
-    aotc build benchmarks/mma.toml -o dist
+    aotc build benchmarks/mma.toml --without wgmma -o dist
     python benchmarks/mma.py dist/mma.aotc [--work matmul attention] [--json FILE]
 
 Both compile the same source files over the same grid of configurations. Triton is held to

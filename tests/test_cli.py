@@ -415,7 +415,32 @@ def test_dump_prints_the_stage(run: Any, dumped: list[CompileRequest]) -> None:
     assert dumped[1].signature == (("x_ptr", "*fp16:16"), ("n", "i32"))
 
 
-@pytest.mark.usefixtures("folder", "dumped")
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("command", [("build", "kernels.toml"), ("verify", "kernels.toml")])
+def test_a_mistaken_feature_exits_with_1(run: Any, command: tuple[str, ...]) -> None:
+    code, _, err = run(*command, "--without", "wgma")
+    assert code == 1
+    assert "did you mean 'wgmma'?" in err
+
+
+@pytest.mark.usefixtures("folder")
+def test_dump_does_without_features(run: Any, dumped: list[CompileRequest]) -> None:
+    for subject in ("k.py:add", "kernels.toml:add"):
+        settings = ["--set", "x_ptr=*fp32:16", "--set", "n=i32", "--set", "MODE=ok"]
+        assert run("dump", subject, "--stage", "ptx", "--without", "wgmma", *settings)[0] == 0
+    assert [request.without for request in dumped] == [("wgmma",), ("wgmma",)]
+
+
+@pytest.mark.usefixtures("folder")
+def test_what_is_built_without_a_feature_is_another_build(run: Any) -> None:
+    found = [
+        json.loads(run("build", "--json", "--cache-dir", "cache", *options)[1])["cached"]
+        for options in ([], ["--without", "wgmma"], ["--without", "tma"], ["--without", "wgmma"])
+    ]
+    assert found[:3] == [0, 0, 0]
+    assert found[3] > 0
+
+
 def test_dump_without_a_type_exits_with_1(run: Any) -> None:
     code, _, err = run("dump", "k.py:add", "--stage", "ptx")
     assert code == cli.EXIT_WRONG

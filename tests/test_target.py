@@ -195,3 +195,23 @@ def test_far_off_target_lists_all() -> None:
         parse("gfx942")
     assert caught.value.remedy == ""
     assert "sm_103a" in caught.value.message
+
+
+def test_excluding_switches_features_off() -> None:
+    target = parse("sm_90a").excluding(["wgmma", "stmatrix"]).excluding(["wgmma"])
+    assert TARGETS["sm_90a"].features & ~target.features == Feature.WGMMA | Feature.STMATRIX
+    assert (target.name, target.without) == ("sm_90a", ("stmatrix", "wgmma"))
+    assert parse("sm_90a").excluding([]) == TARGETS["sm_90a"]
+
+
+def test_a_target_may_lack_what_it_is_to_do_without() -> None:
+    target = parse("sm_80").excluding(["wgmma"])
+    assert (target.features, target.without) == (TARGETS["sm_80"].features, ("wgmma",))
+
+
+def test_a_mistaken_feature_names_the_nearest() -> None:
+    with pytest.raises(ManifestError) as caught:
+        parse("sm_90a").excluding(["wgma"], Loc("kernels.toml", 5, 12))
+    assert "expected a feature to do without (wgmma, " in caught.value.message
+    assert "'wgmma'" in caught.value.remedy
+    assert "kernels.toml:5:13" in str(caught.value)

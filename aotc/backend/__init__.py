@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from aotc.backend import rules as _rules  # registers the lowering rules
+from aotc.backend.cubin_params import param_places
 from aotc.backend.lower import Lowered, ParamSlot, lower_kernel
 from aotc.backend.ptx import emit_ptx
 from aotc.backend.ptxas import Assembly, assemble, disassemble
@@ -15,6 +16,7 @@ __all__ = [
     "disassemble",
     "emit_ptx",
     "lower_kernel",
+    "param_places",
 ]
 
 del _rules

@@ -33,6 +33,8 @@ class Emitter:
         """16-bit values known to be the low (0) or high (1) half of an i32 word."""
         self.packed: dict[tuple[str, ...], str] = {}
         """Integer words known to hold these values, the first in the lowest bits."""
+        self.conjuncts: dict[str, tuple[str, ...]] = {}
+        """What has to hold, each an i1, for an i1 to hold."""
         self.label = "entry"
         self._known: list[dict[str, str]] = [{}]
         self._thread_known = self._known[0]

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from aotc.backend import nvvm
 from aotc.backend.emitter import Emitter
 
 
@@ -43,6 +44,8 @@ class Integers:
     def __init__(self, emit: Emitter) -> None:
         self.emit = emit
         self._possible: dict[str, int] = {}
+        self._terms: dict[str, tuple[str, ...]] = {}
+        self._moved: dict[str, tuple[str, str]] = {}
 
     # ---- what is known -------------------------------------------------------
 
@@ -130,8 +133,11 @@ class Integers:
     def _add_bases(self, a: str, b: str, bits: int) -> str:
         may_a, may_b = self.possible(a, bits), self.possible(b, bits)
         if not may_a & may_b:
-            return self.learn(self.emit.value(f"or disjoint i{bits} {a}, {b}"), may_a | may_b)
+            name = self.emit.value(f"or disjoint i{bits} {a}, {b}")
+            self._terms[name] = (*self.terms(a), *self.terms(b))
+            return self.learn(name, may_a | may_b)
         name = self.emit.value(f"add i{bits} {a}, {b}")
+        self._terms[name] = (*self.terms(a), *self.terms(b))
         largest = (1 << (max(may_a, may_b).bit_length() + 1)) - 1
         return self.learn(name, _mask_above(_trailing_zeros(may_a | may_b, bits), bits) & largest)
 
@@ -159,6 +165,16 @@ class Integers:
         a, b = self.materialize(left, bits), self.materialize(right, bits)
         name = self.emit.value(f"mul i{bits} {a}, {b}")
         return self.learn(name, _mask_above(min(zeros, bits), bits))
+
+    def scale(self, value: Component, factor: Component, bits: int) -> Component:
+        """Return the product modulo 2**bits, the value's constant multiplied apart from its base.
+
+        Registers that differ in the constant alone then share the product of the base.
+        """
+        (a, a_offset), (b, b_offset) = self.split(value), self.split(factor)
+        if not a or not b or b_offset or a_offset <= 0 or not self._adds_bits(a, a_offset, bits):
+            return self.mul(value, factor, bits)
+        return self.add(self.mul(a, b, bits), self.mul(b, Affine("", a_offset), bits), bits)
 
     def _mul_constant(self, a: str, factor: int, bits: int) -> str:
         if wrap(factor, bits) in (0, 1):
@@ -198,6 +214,43 @@ class Integers:
         name = self.emit.value(f"{opcode} i{source} {base} to i{bits}")
         return self.learn(name, possible & (1 << bits) - 1)
 
+    def distance(
+        self, base: str, constants: Sequence[int], other: Component, bits: int
+    ) -> str | None:
+        """Return `base - other` such that comparing it with `-c` compares `base + c` with `other`.
+
+        That is signed, for each of the constants; None if one of the sums may wrap.
+        """
+        if not base or not all(self._adds_bits(base, constant, bits) for constant in constants):
+            return None
+        name = self.materialize(other, bits)
+        arguments = (f"i{bits}", base), (f"i{bits}", name)
+        if self.possible(base, bits) >> (bits - 1):
+            # A difference out of range is beyond all that it is compared with.
+            return self.emit.call(f"i{bits}", f"llvm.ssub.sat.i{bits}", arguments)
+        # All that is negative compares alike, and the difference from -1 is in range.
+        least = (f"i{bits}", "-1")
+        name = self.emit.call(f"i{bits}", f"llvm.smax.i{bits}", (arguments[1], least))
+        return self.emit.value(f"sub i{bits} {base}, {name}")
+
+    # ---- addresses -----------------------------------------------------------
+
+    def terms(self, name: str) -> tuple[str, ...]:
+        """Return the names that an integer is the sum of."""
+        return self._terms.get(name, (name,))
+
+    def origin(self, name: str) -> tuple[str, str]:
+        """Return the address that another one was reached from, and the i64 distance, or ""."""
+        return self._moved.get(name, (name, ""))
+
+    def move(self, origin: str, distance: str) -> str:
+        """Return the address `distance` bytes, an i64 operand or "", from another one."""
+        if not distance:
+            return origin
+        name = nvvm.add_address(self.emit, origin, distance)
+        self._moved[name] = (origin, distance)
+        return name
+
     def add_pointer(
         self, pointer: Component, offset: Component, bits: int, size_bytes: int, *, signed: bool
     ) -> Component:
@@ -205,9 +258,48 @@ class Integers:
         base, byte_offset = self.split(pointer)
         index, constant = self.split(self.extend(offset, bits, 64, signed=signed))
         if index:
+            base, distance = self.origin(base)
             element = f"[{size_bytes} x i8]" if size_bytes > 1 else "i8"
             base = self.emit.value(f"getelementptr {element}, ptr addrspace(1) {base}, i64 {index}")
+            base = self.move(base, distance)
         return self.join(base, byte_offset + constant * size_bytes, 64)
+
+    def add_pointers(
+        self, pointers: Registers, offsets: Registers, bits: int, size_bytes: int, *, signed: bool
+    ) -> Registers:
+        """Return the global addresses of a tile, each moved by its offset.
+
+        What the offsets have in common is added first, so that registers share one address and
+        each keeps its distance from it, typically a multiple of a stride, the same for all
+        threads. Signed sums that go to an address are taken not to wrap, as Triton's are.
+        """
+        sums = [self.terms(base) if (base := self.split(each)[0]) else () for each in offsets]
+        common = common_parts(sums)
+        if not signed or not common or len(dict.fromkeys(sums)) < 2 or len({*pointers}) > 1:
+            return tuple(
+                self.add_pointer(pointer, offset, bits, size_bytes, signed=signed)
+                for pointer, offset in zip(pointers, offsets, strict=True)
+            )
+        shared = pointers[0]
+        for term in common:
+            shared = self.add_pointer(shared, term, bits, size_bytes, signed=True)
+        base, start = self.split(shared)
+        return tuple(
+            self.join(
+                self.move(base, self._distance(without(terms, common), bits, size_bytes)),
+                start + self.split(offset)[1] * size_bytes,
+                64,
+            )
+            for terms, offset in zip(sums, offsets, strict=True)
+        )
+
+    def _distance(self, terms: Sequence[str], bits: int, size_bytes: int) -> str:
+        """Return the sum of signed terms, times `size_bytes`, as an i64 operand, or ""."""
+        total: Component = Affine("", 0)
+        for term in terms:
+            wide = self.extend(term, bits, 64, signed=True)
+            total = self.add(total, self.mul(wide, Affine("", size_bytes), 64), 64)
+        return self.materialize(total, 64) if terms else ""
 
     # ---- linear maps of the thread number ------------------------------------
 
@@ -258,6 +350,22 @@ class Integers:
             possible = self.possible(base, 32)
             base = self.learn(self.emit.thread_value(f"xor i32 {base}, {overlap}"), possible)
         return self.join(base, constant ^ overlap, 32)
+
+
+def common_parts(wholes: Sequence[Sequence[str]]) -> list[str]:
+    """Return the parts that all have, such as the terms of sums, as often as all have them."""
+    common: list[str] = []
+    for part in dict.fromkeys(wholes[0]):
+        common += [part] * min(parts.count(part) for parts in wholes)
+    return common
+
+
+def without(parts: Sequence[str], removed: Sequence[str]) -> list[str]:
+    """Return the parts that are left when others were taken away, each once."""
+    left = list(parts)
+    for part in removed:
+        left.remove(part)
+    return left
 
 
 def wrap(value: int, bits: int) -> int:

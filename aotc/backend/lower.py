@@ -22,12 +22,14 @@ from aotc.backend.llvm_types import GLOBAL_POINTER, llvm_type
 from aotc.ir.core import Block, Kernel, Op, OpT, ParamInfo, Value
 from aotc.ir.diagnostics import IRError
 from aotc.ir.layout import LinearLayout
-from aotc.ir.types import PointerType, ScalarType, TileType, Type, element_of
+from aotc.ir.types import PointerType, ScalarType, TensorMapType, TileType, Type, element_of
 from aotc.target import Target
 
 WARP_SIZE = 32
 LANE_BITS = 5
 SHARED = "@shared"
+TENSOR_MAP_BYTES = 128
+_MAX_PARAM_ALIGNMENT = 64  # of a tensor map
 
 Results: TypeAlias = "Sequence[Registers]"
 Rule: TypeAlias = "Callable[[Lowering, OpT], Results]"
@@ -74,8 +76,9 @@ def param_layout(kernel: Kernel) -> tuple[ParamSlot, ...]:
     slots: list[ParamSlot] = []
     end = 0
     for info, arg in zip(kernel.params, kernel.body.args, strict=True):
-        size = element_of(arg.type).size_bytes
-        offset = -(-end // size) * size
+        is_map = isinstance(arg.type, TensorMapType)
+        size = TENSOR_MAP_BYTES if is_map else element_of(arg.type).size_bytes
+        offset = -(-end // min(size, _MAX_PARAM_ALIGNMENT)) * min(size, _MAX_PARAM_ALIGNMENT)
         slots.append(ParamSlot(info.name, str(arg.type), offset, size))
         end = offset + size
     return tuple(slots)
@@ -221,6 +224,10 @@ def _bind_param(ctx: Lowering, index: int, info: ParamInfo) -> str:
     """Bind a parameter to its value; return its text in the function's header."""
     arg = ctx.kernel.body.args[index]
     name = f"%p{index}"
+    if isinstance(arg.type, TensorMapType):
+        ctx.bind(arg, (name,))
+        kind = f"[{TENSOR_MAP_BYTES} x i8]"
+        return f'ptr byval({kind}) align {_MAX_PARAM_ALIGNMENT} "nvvm.grid_constant" {name}'
     element = element_of(arg.type)
     if isinstance(element, PointerType):
         ctx.bind(arg, (name,))

@@ -119,6 +119,19 @@ def _finish(text: str, access: Access, constraints: list[str], arguments: list[s
     return f'asm sideeffect "{text};", "{",".join(constraints)}"({", ".join(arguments)})'
 
 
+def add_address(emit: Emitter, address: str, distance_bytes: str) -> str:
+    """Return a global address moved by an i64 operand.
+
+    In assembly, because in LLVM's own terms its strength reduction takes a sum of something that
+    a loop changes and something that it does not apart, and makes an invariant of each register.
+
+    Source: PTX ISA 9.7.1.1 `add`.
+    """
+    kind = _ADDRESS["global"][0]
+    arguments = f"{kind} {address}, i64 {distance_bytes}"
+    return emit.value(f'call {kind} asm "add.s64 $0, $1, $2;", "=l,l,l"({arguments})')
+
+
 @dataclass(frozen=True, slots=True)
 class AsyncAccess:
     """Say how a copy from global to shared memory goes: its size, and modifiers as of `Access`.
@@ -134,11 +147,9 @@ class AsyncAccess:
 
 
 def async_copy(
-    emit: Emitter, target: Address, source: Address, access: AsyncAccess, source_bytes: str
+    emit: Emitter, target: Address, source: Address, access: AsyncAccess, ignored: str
 ) -> None:
-    """Start to copy bytes from global to shared memory.
-
-    Only the first `source_bytes`, an i32 operand, are read, the rest become zero; "" reads all.
+    """Start to copy bytes from global to shared memory; zeros if the i1 `ignored` holds, or "".
 
     Source: PTX ISA 9.7.9.25.3.1 `cp.async`.
     """
@@ -150,7 +161,7 @@ def async_copy(
     text = f"cp.async.{'cg' if access.bypass_l1 else 'ca'}.shared.global{hint} "
     text += f"[$0+{target.offset_bytes}], [$1+{source.offset_bytes}], {access.size_bytes}"
     for operand, kind, letter in (
-        (source_bytes, "i32", "r"),
+        (ignored, "i1", "b"),
         (access.policy, "i64", "l"),
     ):
         if operand:

@@ -74,11 +74,20 @@ def is_first_holder(ctx: Lowering, layout: LinearLayout | None) -> str:
 
 def both(ctx: Lowering, left: str, right: str) -> str:
     """Return the conjunction of two i1 operands, of which "" and "true" always hold."""
+    if "false" in (left, right):
+        return "false"
     if left in ("", "true"):
         return "" if right == "true" else right
     if right in ("", "true") or left == right:
         return left
-    return ctx.emit.value(f"and i1 {left}, {right}")
+    name = ctx.emit.value(f"and i1 {left}, {right}")
+    ctx.emit.conjuncts[name] = (*conjuncts(ctx, left), *conjuncts(ctx, right))
+    return name
+
+
+def conjuncts(ctx: Lowering, condition: str) -> tuple[str, ...]:
+    """Return the i1 operands that all have to hold for `condition` to hold."""
+    return ctx.emit.conjuncts.get(condition, (condition,))
 
 
 def thread_offsets(

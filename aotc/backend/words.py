@@ -9,8 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from aotc.backend.emitter import Emitter
+from aotc.backend.integers import Component
 from aotc.backend.llvm_types import GLOBAL_POINTER, llvm_type, memory_type
 from aotc.ir.types import ElementType, PointerType
+
+_WORD_BITS = 32
 
 
 def word_shape(element: ElementType, vector: int) -> tuple[int, int]:
@@ -32,6 +35,24 @@ def pack(emit: Emitter, values: Sequence[str], element: ElementType) -> list[str
         _widen(emit, _gather(emit, stored[at : at + per_word], element, bits), bits)
         for at in range(0, len(stored), per_word)
     ]
+
+
+def known_words(
+    emit: Emitter, values: Sequence[Component], element: ElementType
+) -> list[str] | None:
+    """Return the i32 words that runs of `values` are known to be parts of, or None."""
+    per_word = _WORD_BITS // (8 * element.size_bytes)
+    if per_word < 2 or len(values) % per_word:
+        return None
+    words: list[str] = []
+    for at in range(0, len(values), per_word):
+        run = values[at : at + per_word]
+        parts = tuple(value for value in run if isinstance(value, str))
+        word = emit.packed.get(parts)
+        if word is None:
+            return None
+        words.append(word)
+    return words
 
 
 def unpack(emit: Emitter, words: Sequence[str], element: ElementType, vector: int) -> list[str]:

@@ -25,7 +25,7 @@ from aotc.frontend import (
     reductions,
     shapes,
 )
-from aotc.frontend.convert import static_dtype
+from aotc.frontend.convert import not_a_value, static_dtype
 from aotc.frontend.emitter import Emitter, mistake
 from aotc.frontend.values import (
     DTYPE_NAMES,
@@ -39,6 +39,7 @@ from aotc.frontend.values import (
     PropagateNan,
     StaticCall,
     Unbound,
+    is_descriptor,
     show,
 )
 from aotc.ir.core import Value
@@ -90,6 +91,8 @@ def call_builtin(
     for operand in (*args, *kwargs.values()):
         if isinstance(operand, Unbound):
             raise mistake(f"an argument of tl.{function.name} {operand.reason}")
+        if is_descriptor(operand) and function.run not in descriptors.TAKE_DESCRIPTORS:
+            raise not_a_value(operand, f"an argument of tl.{function.name}")
     return function.run(emit, *args, **kwargs)
 
 
@@ -211,10 +214,10 @@ _FUNCTIONS: dict[str, Builtin] = {
 
 _MISSING_NAMES = (
     "advance atomic_load atomic_poll atomic_store bitonic_merge condition device_print "
-    "dot_scaled expect_zero gather histogram inline_asm_elementwise load_tensor_descriptor "
+    "dot_scaled expect_zero gather histogram inline_asm_elementwise "
     "make_block_ptr make_tensor_descriptor map_elementwise pair_uniform_to_normal philox "
-    "philox_impl rand rand4x randint randint4x randn randn4x sort store_tensor_descriptor "
-    "swizzle2d target_info tensor_descriptor topk uint_to_uniform_float float8e4b15 float8e4b8 "
+    "philox_impl rand rand4x randint randint4x randn randn4x sort "
+    "swizzle2d target_info topk uint_to_uniform_float float8e4b15 float8e4b8 "
     "float8e5b16 async_task gdc_wait gdc_launch_dependents extern_elementwise"
 )
 _MISSING = {name: Missing(name) for name in _MISSING_NAMES.split()}
@@ -238,6 +241,8 @@ _LANGUAGE: dict[str, Operand] = {
     "TRITON_MAX_TENSOR_NUMEL": 1 << 20,
     "pi32_t": PointerType(SCALARS["i32"]),
     "tensor": External("triton.language.tensor"),
+    "tensor_descriptor": External("triton.language.tensor_descriptor"),
+    "tensor_descriptor_base": External("triton.language.tensor_descriptor"),
     "get_int_dtype": StaticCall("tl.get_int_dtype", _get_int_dtype),
 }
 
@@ -398,6 +403,15 @@ METHODS: dict[str, Builtin | Missing] = {
     ]
 }
 """Functions that can be written as methods of a value, `x.sum()` for `tl.sum(x)`."""
+
+
+DESCRIPTOR_METHODS: dict[str, Builtin | Missing] = {
+    **{
+        name: builtin(f"tensor_descriptor.{name}", run) for name, run in descriptors.METHODS.items()
+    },
+    **{name: Missing(f"tensor_descriptor.{name}") for name in descriptors.MISSING_METHODS},
+}
+"""What can be written as a method of a tensor descriptor, `desc.load(…)`."""
 
 
 def module_member(module: Module, name: str) -> Operand:

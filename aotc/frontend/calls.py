@@ -10,7 +10,8 @@ import ast
 from collections.abc import Mapping, Sequence
 from typing import cast as type_cast
 
-from aotc.frontend.builtins import METHODS, call_builtin, missing
+from aotc.frontend.builtins import DESCRIPTOR_METHODS, METHODS, call_builtin, missing
+from aotc.frontend.descriptors import ATTRIBUTES as DESCRIPTOR_ATTRIBUTES
 from aotc.frontend.emitter import mistake
 from aotc.frontend.frame import Frame, Program
 from aotc.frontend.globals import unwrap
@@ -29,7 +30,7 @@ from aotc.frontend.values import (
 )
 from aotc.ir.core import Value
 from aotc.ir.diagnostics import current_loc, did_you_mean
-from aotc.ir.types import ScalarType
+from aotc.ir.types import DescriptorType, ScalarType
 
 _CAST = type_cast("Builtin", METHODS["cast"])
 
@@ -67,6 +68,8 @@ def _reflection(frame: Frame, node: ast.Call) -> tuple[Operand] | None:
     if name == "hasattr":
         if not isinstance(subject, Value):
             raise mistake(f"hasattr() asks about a value, got {show(subject)}")
+        if isinstance(subject.type, DescriptorType):
+            return (other in DESCRIPTOR_METHODS or other in DESCRIPTOR_ATTRIBUTES,)
         return (other in METHODS or other in ("dtype", "shape", "type", "numel", "T"),)
     kinds = other if is_tuple(other) else (other,)
     return (any(_is_instance(subject, one) for one in kinds),)
@@ -74,7 +77,9 @@ def _reflection(frame: Frame, node: ast.Call) -> tuple[Operand] | None:
 
 def _is_instance(subject: Operand, kind: Operand) -> bool:
     if isinstance(kind, External) and kind.path == "triton.language.tensor":
-        return isinstance(subject, Value)
+        return isinstance(subject, Value) and not isinstance(subject.type, DescriptorType)
+    if isinstance(kind, External) and kind.path == "triton.language.tensor_descriptor":
+        return isinstance(subject, Value) and isinstance(subject.type, DescriptorType)
     if isinstance(kind, StaticCall):
         if kind.name == "tl.constexpr":
             return not isinstance(subject, Value | tuple)

@@ -23,6 +23,7 @@ from aotc.frontend.values import (
     Operand,
     Unbound,
     element,
+    is_descriptor,
     is_tuple,
     shape,
     show,
@@ -123,11 +124,8 @@ def integer_range(dtype: ScalarType) -> tuple[int, int]:
 def to_value(emit: Emitter, operand: Operand, what: str = "a value") -> Value:
     """Return `operand` as a run-time value, with a number's own type. Raises: CompileError."""
     if isinstance(operand, Value):
-        if isinstance(operand.type, DescriptorType):
-            raise mistake(
-                f"expected {what}, got the tensor descriptor {show(operand)}",
-                remedy="load a block of it: desc.load([…])",
-            )
+        if is_descriptor(operand):
+            raise not_a_value(operand, what)
         return operand
     if isinstance(operand, int | float):
         return constant(emit, operand, type_of_number(operand))
@@ -139,7 +137,9 @@ def not_a_value(operand: Operand, what: str) -> CompileError:
     if isinstance(operand, Unbound):
         return mistake(f"expected {what}, got a variable that {operand.reason}")
     remedy = ""
-    if is_tuple(operand):
+    if is_descriptor(operand):
+        remedy = "load a block of it, as in `desc.load([…])`"
+    elif is_tuple(operand):
         remedy = "take an item of the tuple"
     elif isinstance(operand, External):
         remedy = "give the value as a `tl.constexpr` argument of the kernel"

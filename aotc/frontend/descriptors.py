@@ -43,9 +43,7 @@ def _coords(emit: Emitter, operand: Operand, kind: DescriptorType, name: str) ->
     return coords
 
 
-def _block(
-    emit: Emitter, operand: Operand, kind: DescriptorType, name: str
-) -> Value:
+def _block(emit: Emitter, operand: Operand, kind: DescriptorType, name: str) -> Value:
     """Return a value of the descriptor's block and dtype. Raises: CompileError."""
     value = converted(emit, operand, kind.element, kind.block, f"a value for {name}")
     if shape(value) != kind.block:
@@ -109,6 +107,8 @@ METHODS: dict[str, Callable[..., Operand]] = {
     **{f"atomic_{kind}": _reduction(kind) for kind in ("add", "min", "max", "and", "or", "xor")},
 }
 """Functions that are written as methods of a descriptor."""
+
+TAKE_DESCRIPTORS = tuple(METHODS.values())
 
 MISSING_METHODS = ("gather", "scatter")
 

@@ -11,8 +11,8 @@ import ast
 from collections.abc import Callable, Iterable
 from typing import cast as type_cast
 
-from aotc.frontend import operators
-from aotc.frontend.builtins import METHODS, PYTHON_BUILTINS
+from aotc.frontend import descriptors, operators
+from aotc.frontend.builtins import DESCRIPTOR_METHODS, METHODS, PYTHON_BUILTINS
 from aotc.frontend.calls import call
 from aotc.frontend.convert import cast, not_a_value, static_int, to_scalar, to_value
 from aotc.frontend.dtypes import dtype_attribute
@@ -40,6 +40,7 @@ from aotc.frontend.values import (
     Unbound,
     UserModule,
     element,
+    is_descriptor,
     is_tuple,
     shape,
     show,
@@ -48,7 +49,7 @@ from aotc.frontend.values import (
 from aotc.ir.core import Block, Value
 from aotc.ir.diagnostics import at, did_you_mean
 from aotc.ir.dialects import scf
-from aotc.ir.types import I1, PointerType, ScalarType, TileType
+from aotc.ir.types import I1, DescriptorType, PointerType, ScalarType, TileType
 
 _READABLE_GLOBALS = (
     Builtin,
@@ -124,6 +125,8 @@ def _attribute(frame: Frame, node: ast.Attribute) -> Operand:
     owner = frame.visit(node.value)
     name = node.attr
     if isinstance(owner, Value):
+        if isinstance(owner.type, DescriptorType):
+            return _descriptor_attribute(frame, owner, owner.type, name)
         return _value_attribute(frame, owner, name)
     if isinstance(owner, ScalarType | PointerType | TileType):
         return dtype_attribute(owner, name)
@@ -158,6 +161,17 @@ def _value_attribute(frame: Frame, owner: Value, name: str) -> Operand:
     )
 
 
+def _descriptor_attribute(frame: Frame, owner: Value, kind: DescriptorType, name: str) -> Operand:
+    if name in descriptors.ATTRIBUTES:
+        return descriptors.ATTRIBUTES[name](frame.emit, owner, kind)
+    if name in DESCRIPTOR_METHODS:
+        return BoundMethod(owner, DESCRIPTOR_METHODS[name])
+    raise mistake(
+        f"a tensor descriptor has no attribute {name!r}",
+        remedy=did_you_mean(name, [*descriptors.ATTRIBUTES, *DESCRIPTOR_METHODS]),
+    )
+
+
 # ---- operators --------------------------------------------------------------------------------
 
 
@@ -183,13 +197,16 @@ def _binary(frame: Frame, node: ast.BinOp) -> Operand:
 
 def _apply(frame: Frame, op: BinaryOperator, left: Operand, right: Operand) -> Operand:
     for one in (left, right):
-        if isinstance(one, Unbound):
+        if isinstance(one, Unbound) or is_descriptor(one):
             raise not_a_value(one, "a value")
     return operators.binary(frame.emit, op, left, right)
 
 
 def _unary(frame: Frame, node: ast.UnaryOp) -> Operand:
-    return operators.unary(frame.emit, UNARY[type(node.op)], frame.visit(node.operand))
+    operand = frame.visit(node.operand)
+    if is_descriptor(operand):
+        raise not_a_value(operand, "a value")
+    return operators.unary(frame.emit, UNARY[type(node.op)], operand)
 
 
 def _boolean(frame: Frame, node: ast.BoolOp) -> Operand:
@@ -312,6 +329,8 @@ def _conditional(frame: Frame, node: ast.IfExp) -> Operand:
 
 def scalar_truth(frame: Frame, condition: Value) -> Value:
     """Return a run-time condition as an i1 scalar. Raises: CompileError for a larger tile."""
+    if is_descriptor(condition):
+        raise not_a_value(condition, "a condition")
     if isinstance(condition.type, TileType) and condition.type.num_elems != 1:
         raise mistake(
             f"the condition has {condition.type.num_elems} elements, {show(condition)}: "

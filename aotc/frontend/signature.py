@@ -11,6 +11,7 @@ import ast
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TypeAlias
 from typing import cast as type_cast
 
 from aotc.frontend.calls import parameter_defaults
@@ -23,10 +24,15 @@ from aotc.frontend.static import Evaluator
 from aotc.frontend.values import DTYPE_NAMES, Function, Operand, show
 from aotc.ir.core import ParamInfo
 from aotc.ir.diagnostics import CompileError, at, did_you_mean
-from aotc.ir.types import SCALARS, PointerType, ScalarType
+from aotc.ir.dialects.descriptor import MAX_RANK, MIN_ROW_BYTES
+from aotc.ir.types import SCALARS, DescriptorType, PointerType, ScalarType
 
 _TYPE = re.compile(r"^(?P<star>\*?)(?P<name>\w+)(?::(?P<divisibility>\d+))?(?:=(?P<value>.+))?$")
+_DESCRIPTOR = re.compile(r"^tensordesc<(?P<name>\w+)\[(?P<block>\d+(?:,\d+)*)\](?P<fill>,nan)?>$")
 _EXAMPLES = "'*fp16:16', 'i32', 'i32:16' or 'i32=1'"
+
+
+ArgumentType: TypeAlias = ScalarType | PointerType | DescriptorType
 
 
 @dataclass(frozen=True)
@@ -34,7 +40,7 @@ class Arguments:
     """Hold a kernel's arguments: run-time parameters in order, and every constant by name."""
 
     params: tuple[ParamInfo, ...]
-    types: tuple[ScalarType | PointerType, ...]
+    types: tuple[ArgumentType, ...]
     constants: Mapping[str, Operand] = field(default_factory=dict[str, Operand])
 
 
@@ -69,7 +75,7 @@ def bind_parameters(
     known: dict[str, Operand] = {
         name: constant_operand(value, name) for name, value in constants.items()
     }
-    runtime: dict[str, tuple[ParamInfo, ScalarType | PointerType]] = {}
+    runtime: dict[str, tuple[ParamInfo, ArgumentType]] = {}
     for one in listed:
         if one.arg in known or one.arg not in signature:
             continue
@@ -105,13 +111,13 @@ class _Fixed:
     value: Operand
 
 
-def parse_argument(name: str, text: str) -> tuple[ParamInfo, ScalarType | PointerType] | _Fixed:
+def parse_argument(name: str, text: str) -> tuple[ParamInfo, ArgumentType] | _Fixed:
     """Read one entry of a signature. Raises: CompileError at the parameter."""
     if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise mistake(f"the type of {name} must be a string like {_EXAMPLES}, got {text!r}")
+    if text.lstrip().startswith("tensordesc"):
+        return ParamInfo(name), _descriptor(name, text)
     match = _TYPE.match(text.replace(" ", ""))
-    if text.startswith("tensordesc"):
-        raise mistake(f"aotc does not have tensor descriptor arguments yet: {name} is {text!r}")
     kind = None if match is None else SCALARS.get(DTYPE_NAMES.get(match["name"], match["name"]))
     if match is None or kind is None:
         known = [*SCALARS, *(f"*{one}" for one in SCALARS)]
@@ -131,6 +137,33 @@ def parse_argument(name: str, text: str) -> tuple[ParamInfo, ScalarType | Pointe
             f"the divisibility of {name} must be a positive number of an integer, got {text!r}"
         )
     return ParamInfo(name, divisibility), PointerType(kind) if match["star"] else kind
+
+
+def _descriptor(name: str, text: str) -> DescriptorType:
+    """Read the type of a tensor descriptor. Raises: CompileError."""
+    match = _DESCRIPTOR.match(text.replace(" ", ""))
+    kind = None if match is None else SCALARS.get(DTYPE_NAMES.get(match["name"], match["name"]))
+    extents = () if match is None else match["block"].split(",")
+    block: tuple[int, ...] = tuple(map(int, extents))
+    if match is None or kind is None:
+        raise mistake(
+            f"the type of {name} must be like 'tensordesc<bf16[128,64]>', got {text!r}",
+            remedy="extents are numbers here; `,nan` behind them fills with NaN",
+        )
+    if len(block) > MAX_RANK or any(extent < 1 or extent & (extent - 1) for extent in block):
+        raise mistake(
+            f"the block of {name} must have 1 to {MAX_RANK} axes, each a power of two, "
+            f"got {list(block)}"
+        )
+    if block[-1] * kind.size_bytes < MIN_ROW_BYTES:
+        raise mistake(
+            f"the last axis of the block of {name} must have at least {MIN_ROW_BYTES} bytes, "
+            f"got {block[-1]} of {kind}",
+            remedy=f"make it {MIN_ROW_BYTES // kind.size_bytes} or more",
+        )
+    if match["fill"] and not (kind.is_float and kind.bits > 8):
+        raise mistake(f"only floats of 16 bits or more can be filled with NaN, {name} is {kind}")
+    return DescriptorType(kind, block, bool(match["fill"]))
 
 
 def _fixed_value(name: str, kind: ScalarType, text: str) -> Operand:

@@ -228,6 +228,11 @@ def text_of(operand: Operand) -> str:
     return str(operand)
 
 
+def is_descriptor(operand: Operand) -> TypeGuard[Value]:
+    """Return whether `operand` is a tensor descriptor."""
+    return isinstance(operand, Value) and isinstance(operand.type, DescriptorType)
+
+
 def is_tuple(operand: Operand) -> TypeGuard[tuple[Operand, ...]]:
     """Return whether `operand` is a tuple; its items are operands too."""
     return isinstance(operand, tuple)

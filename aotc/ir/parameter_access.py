@@ -14,8 +14,8 @@ from collections.abc import Callable
 from typing import Literal
 
 from aotc.ir.core import Kernel, Op, Value
-from aotc.ir.dialects import arith, gpu, scf, tile
-from aotc.ir.types import PointerType, element_of
+from aotc.ir.dialects import arith, descriptor, gpu, scf, tile
+from aotc.ir.types import DescriptorType, PointerType, element_of
 
 Access = Literal["unknown", "read", "write", "both"]
 
@@ -23,23 +23,32 @@ _NUMBERS: tuple[Access, ...] = ("unknown", "read", "write", "both")
 _READ, _WRITE = 1, 2
 _BITS = {"read": _READ, "write": _WRITE, "readwrite": _READ | _WRITE}
 _ACCESSES = (tile.Load, tile.Store, tile.AtomicRmw, tile.AtomicCas)
+_BLOCK_ACCESSES = (
+    descriptor.DescriptorLoad,
+    descriptor.DescriptorStore,
+    descriptor.DescriptorReduce,
+)
 
 
 def parameter_access(kernel: Kernel) -> dict[str, Access]:
-    """Return, for each pointer parameter, how its memory is used.
+    """Return, for each pointer or descriptor parameter, how its memory is used.
 
     A parameter that is neither read nor written is "read": it is not written.
     """
     pointers = {
         arg: info.name
         for arg, info in zip(kernel.body.args, kernel.params, strict=True)
-        if isinstance(arg.type, PointerType)
+        if isinstance(arg.type, PointerType | DescriptorType)
     }
     used = dict.fromkeys(pointers, 0)
     for op in kernel.walk():
-        if not isinstance(op, _ACCESSES):
+        if isinstance(op, _ACCESSES):
+            roots = pointer_roots(op.pointer)
+        elif isinstance(op, _BLOCK_ACCESSES):
+            roots = [op.descriptor]
+        else:
             continue
-        for root in pointer_roots(op.pointer):
+        for root in roots:
             if root not in used:
                 return dict.fromkeys(pointers.values(), "unknown")
             used[root] |= _BITS[op.effect]

@@ -30,7 +30,7 @@ from typing import Any, NamedTuple, cast
 
 from aotc.ir.core import Block, Kernel, Op, ParamInfo, Value, build
 from aotc.ir.diagnostics import UNKNOWN_LOC, IRError, Loc
-from aotc.ir.dialects import arith, descriptor, gpu, scf, tile, tma
+from aotc.ir.dialects import arith, descriptor, gpu, scf, tile, tma, wgmma
 from aotc.ir.layout import LinearLayout
 from aotc.ir.types import (
     SCALARS,
@@ -44,7 +44,7 @@ from aotc.ir.types import (
 )
 
 # Importing a dialect declares its opcodes: text can be read once all of them are.
-DIALECTS = (arith, descriptor, gpu, scf, tile, tma)
+DIALECTS = (arith, descriptor, gpu, scf, tile, tma, wgmma)
 
 # ---- printer ----------------------------------------------------------------------------------
 

@@ -178,9 +178,7 @@ class TensorMapType:
         return _product(self.box) * self.element.size_bytes
 
 
-Type: TypeAlias = (
-    ScalarType | PointerType | TileType | SharedType | DescriptorType | TensorMapType
-)
+Type: TypeAlias = ScalarType | PointerType | TileType | SharedType | DescriptorType | TensorMapType
 
 
 def _product(shape: tuple[int, ...]) -> int:

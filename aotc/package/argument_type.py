@@ -7,7 +7,7 @@ turns it into the string of one variant, the only form that the compiler sees.
     pointer     "*" element [":16" ["?"]]        promise: the address is a multiple of 16 bytes
     scalar      element [":16" ["?"]]            promise: the value is a multiple of 16
     fixed       element "=" number               compiled in; the launcher checks the argument
-    descriptor  "tensordesc<" element "[" extent {"," extent} "]>"
+    descriptor  "tensordesc<" element "[" extent {"," extent} "]" [",nan"] ">"
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ _PLAIN = re.compile(
     rf"(?P<star>\*?)(?P<element>{_NAME})(?::(?P<divisor>\d+)(?P<optional>\??))?"
     r"(?:=(?P<value>[^=:?]+))?"
 )
-_DESCRIPTOR = re.compile(rf"tensordesc<\s*(?P<element>{_NAME})\s*\[(?P<block>[^\]]*)\]\s*>")
+_DESCRIPTOR = re.compile(
+    rf"tensordesc<\s*(?P<element>{_NAME})\s*\[(?P<block>[^\]]*)\]\s*(?P<fill>,\s*nan\s*)?>"
+)
 _EXTENT = re.compile(rf"[1-9][0-9]*|{_NAME}")
 _GRAMMAR = 'such as "*fp16:16", "i32", "i32:16?", "fp32", "i32=1", "tensordesc<bf16[BM,BK]>"'
 
@@ -68,7 +70,8 @@ class ArgumentType:
 
     `divisor` is 16 where divisibility is promised and 1 elsewhere; `is_optional` asks for variants
     with and without the promise. `value` is the fixed value of a scalar, `block` the extents of a
-    descriptor's block, each a number or the name of a constant.
+    descriptor's block, each a number or the name of a constant; with `fill_nan`, what is read beyond
+    the tensor's ends is NaN, not zero.
     """
 
     kind: Kind
@@ -77,6 +80,7 @@ class ArgumentType:
     is_optional: bool = False
     value: int | float | None = None
     block: tuple[int | str, ...] = ()
+    fill_nan: bool = False
 
     def without_promise(self) -> ArgumentType:
         """Return the type of the variant that assumes nothing of the value."""
@@ -94,7 +98,7 @@ class ArgumentType:
                 str(constants[extent] if isinstance(extent, str) else extent)
                 for extent in self.block
             )
-            return f"tensordesc<{element}[{extents}]>"
+            return f"tensordesc<{element}[{extents}]{',nan' if self.fill_nan else ''}>"
         star = "*" if self.kind == "pointer" else ""
         promise = f":{self.divisor}" if self.divisor > 1 else ""
         fixed = "" if self.value is None else f"={self.value!r}"
@@ -111,7 +115,8 @@ def parse(text: str, variables: tuple[str, ...] = (), loc: Loc | None = None) ->
     descriptor = _DESCRIPTOR.fullmatch(text)
     if descriptor is not None:
         element = _element(descriptor["element"], variables, loc)
-        return ArgumentType("tensordesc", element, block=_block(descriptor["block"], loc))
+        block, fill_nan = _block(descriptor["block"], loc), descriptor["fill"] is not None
+        return ArgumentType("tensordesc", element, block=block, fill_nan=fill_nan)
     plain = _PLAIN.fullmatch(text)
     if plain is None:
         raise ManifestError(f"expected an argument type, got {text!r}", loc, remedy=_GRAMMAR)

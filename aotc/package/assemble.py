@@ -14,14 +14,15 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import TypeAlias
 
-from aotc.compiler import Access, Metadata
+from aotc.compiler import Access, Metadata, ParamSlot, TensorMapSpec
 from aotc.ir.diagnostics import IRError
 from aotc.ir.parameter_access import union
-from aotc.package import index
+from aotc.ir.types import SCALARS
+from aotc.package import expression, index
 from aotc.package.argument_type import ArgumentType
 from aotc.package.cache import CachedKernel
 from aotc.package.grid import Expansion, VariantSpec, launch_arguments, none_left
-from aotc.package.index import Choice, CubinParam, Param, ParamKind, TypeVariable
+from aotc.package.index import Choice, CubinParam, Param, ParamKind, TensorMap, TypeVariable
 from aotc.package.spec import KernelSpec
 from aotc.package.tables import Constant
 
@@ -102,7 +103,7 @@ def _joint_access(builds: Iterable[Metadata]) -> dict[str, Access]:
     joint: dict[str, Access] = {}
     for metadata in builds:
         for slot in metadata.params:
-            joint[slot.name] = union(joint.get(slot.name, slot.access), slot.access)
+            joint[slot.argument] = union(joint.get(slot.argument, slot.access), slot.access)
     return joint
 
 
@@ -140,6 +141,7 @@ def _variant(kernel: KernelSpec, spec: VariantSpec, result: CachedKernel) -> ind
         spill_bytes=metadata.spill_bytes,
         stack_bytes=metadata.stack_bytes,
         cubin_params=_cubin_params(metadata, position),
+        tensor_maps=_tensor_maps(metadata, position),
         grid=spec.grid,
         remarks=tuple(
             _portable(remark, metadata) for remark in (*metadata.remarks, *metadata.ptxas_warnings)
@@ -161,9 +163,86 @@ def _portable(remark: str, metadata: Metadata) -> str:
 
 def _cubin_params(metadata: Metadata, position: Mapping[str, int]) -> tuple[CubinParam, ...]:
     params: list[CubinParam] = []
+    num_maps = 0
     for slot in metadata.params:
-        if slot.name not in position:
+        if slot.argument not in position:
             message = f"{metadata.symbol} takes {slot.name!r}, which no launch passes"
             raise IRError(message)
-        params.append(CubinParam(slot.offset, slot.size_bytes, "argument", position[slot.name]))
+        place = (slot.offset, slot.size_bytes)
+        if slot.tensor_map is not None:
+            params.append(CubinParam(*place, "tensor_map", num_maps))
+            num_maps += 1
+        elif slot.source:
+            root = expression.parse(slot.source)
+            params.append(CubinParam(*place, "expression", expression=root))
+        else:
+            params.append(CubinParam(*place, "argument", position[slot.argument]))
     return tuple(params)
+
+
+# Names of `CUtensorMapDataType`; what has none of its own is moved as its bits.
+_DATA_TYPES = {
+    **dict.fromkeys(("i1", "i8", "u8", "fp8e4nv", "fp8e5"), 0),
+    **dict.fromkeys(("i16", "u16"), 1),
+    "u32": 2,
+    "i32": 3,
+    "u64": 4,
+    "i64": 5,
+    "fp16": 6,
+    "fp32": 7,
+    "fp64": 8,
+    "bf16": 9,
+}
+_SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}
+_L2_PROMOTION_128B = 2
+
+
+def _tensor_maps(metadata: Metadata, position: Mapping[str, int]) -> tuple[TensorMap, ...]:
+    """Return how the maps of a variant are encoded, in the order of its parameters."""
+    maps: list[TensorMap] = []
+    for slot in metadata.params:
+        spec, name = slot.tensor_map, slot.argument
+        if spec is None:
+            continue
+        axes = range(len(spec.box) - 1, -1, -1)  # a map lists the innermost first
+        size = expression.Integer(SCALARS[spec.element].size_bytes)
+        strides = [expression.Extent(name, "strides", axis) for axis in axes if axis < axes[0]]
+        maps.append(
+            TensorMap(
+                param=position[name],
+                data_type=_DATA_TYPES[spec.element],
+                address=expression.Name(name),
+                dims=tuple(expression.Extent(name, "shape", axis) for axis in axes),
+                strides=tuple(expression.Binary("*", stride, size) for stride in strides),
+                box=spec.box[::-1],
+                element_strides=(1,) * len(spec.box),
+                swizzle=_SWIZZLES[spec.swizzle_bytes],
+                l2_promotion=_L2_PROMOTION_128B,
+                oob_fill=int(spec.fill_nan),
+            )
+        )
+    return tuple(maps)
+
+
+def stored_params(kernel: index.Kernel, variant: index.Variant) -> tuple[ParamSlot, ...]:
+    """Return the parameters of an archive's variant as its compiler stated them, types aside."""
+    slots: list[ParamSlot] = []
+    data_types = {number: name for name, number in _DATA_TYPES.items()}
+    spans = {number: span for span, number in _SWIZZLES.items()}
+    for at, param in enumerate(variant.cubin_params):
+        place = (str(at), "", param.offset, param.size)
+        if param.source == "tensor_map":
+            found = variant.tensor_maps[param.index]
+            spec = TensorMapSpec(
+                *(data_types[found.data_type], found.box[::-1], spans[found.swizzle]),
+                fill_nan=bool(found.oob_fill),
+            )
+            name = kernel.params[found.param].name
+            slots.append(ParamSlot(*place, argument=name, tensor_map=spec))
+        elif param.expression is not None:
+            source = expression.to_text(param.expression)
+            argument = next(iter(expression.free_names(param.expression)))
+            slots.append(ParamSlot(*place, argument=argument, source=source))
+        else:
+            slots.append(ParamSlot(*place, argument=kernel.params[param.index].name))
+    return tuple(slots)

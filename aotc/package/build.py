@@ -19,7 +19,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
-from aotc import target as targets
 from aotc.compiler import CompileRequest, autotune_configs, compile_kernel
 from aotc.ir.diagnostics import DiagnosticError
 from aotc.package.assemble import assemble
@@ -53,7 +52,8 @@ class BuildOptions:
     """What of a manifest to build, and how.
 
     Empty `targets` and `kernels` mean all; `host` is the architecture of the program that links
-    the static library, empty for this machine's. `with_ptx` keeps each variant's PTX as well.
+    the static library, empty for this machine's. `with_ptx` keeps each variant's PTX as well;
+    `without` names features that no target is to use.
     """
 
     output: Path
@@ -63,6 +63,7 @@ class BuildOptions:
     kernels: tuple[str, ...] = ()
     keep_going: bool = False
     with_ptx: bool = False
+    without: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +144,7 @@ def _selection(
 ) -> tuple[tuple[KernelSpec, ...], tuple[Target, ...]]:
     wanted = [manifest.kernel(name).name for name in options.kernels]
     kernels = tuple(k for k in manifest.kernels if not wanted or k.name in wanted)
-    named = [targets.parse(name) for name in options.targets]
-    return kernels, tuple(dict.fromkeys(named)) or manifest.targets
+    return kernels, manifest.targets_for(options.targets, options.without)
 
 
 @dataclass(frozen=True, slots=True)

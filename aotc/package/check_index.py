@@ -297,7 +297,7 @@ def _check_cubin_params(
         size, offset = cubin_param.size, cubin_param.offset
         place.require(size in sizes, f"its size is {size}, expected {' or '.join(map(str, sizes))}")
         place.require(offset >= end, "it overlaps the one before")
-        place.require(offset % min(size, 64) == 0, f"offset {offset} is not aligned")
+        place.require(offset % min(size, 16) == 0, f"offset {offset} is not aligned")
         end = offset + size
         is_expression = cubin_param.source == "expression"
         consistent = is_expression == (cubin_param.expression is not None)

@@ -29,11 +29,15 @@ _WORDS: dict[str, Constant] = {"true": True, "True": True, "false": False, "Fals
 
 
 def find_request(
-    subject: str, target: Target | None, settings: Mapping[str, str]
+    subject: str,
+    target: Target | None,
+    settings: Mapping[str, str],
+    without: Sequence[str] = (),
 ) -> CompileRequest:
     """Return the compile that `subject` and `settings` describe.
 
-    Without a `target` it is the manifest's first one, or sm_90a for a source.
+    Without a `target` it is the manifest's first one, or sm_90a for a source. It is done `without`
+    the named features besides those that the manifest does without.
 
     Raises:
         DiagnosticError: there is no such kernel, a setting is wrong, or one is missing.
@@ -44,9 +48,10 @@ def find_request(
         raise ManifestError(message)
     if Path(file).suffix == ".toml":
         manifest = load(file)
-        return _from_manifest(manifest.kernel(name), target or manifest.targets[0], settings)
-    function = read_function(file, name)
-    return _from_source(file, function, target.name if target else "sm_90a", settings)
+        chosen = manifest.targets_for([target.name] if target else [], without)[0]
+        return _from_manifest(manifest.kernel(name), chosen, settings)
+    chosen = (target or targets.parse("sm_90a")).excluding(without)
+    return _from_source(file, read_function(file, name), chosen, settings)
 
 
 def parse_constant(text: str) -> Constant:
@@ -61,7 +66,7 @@ def parse_constant(text: str) -> Constant:
 
 
 def _from_source(
-    file: str, function: Function, target: str, settings: Mapping[str, str]
+    file: str, function: Function, target: Target, settings: Mapping[str, str]
 ) -> CompileRequest:
     types, constants, options = _sorted_settings(function, settings)
     for parameter in function.arguments:
@@ -72,13 +77,14 @@ def _from_source(
     if missing is not None:
         message = f"expected a value for the tl.constexpr parameter {missing!r}"
         raise ManifestError(message, remedy=f"add --set {missing}=128, say")
-    _check_fits(options, targets.parse(target))
+    _check_fits(options, target)
     request = CompileRequest(
         source=file,
         kernel=function.name,
         signature=_ordered_types(function, types, constants),
         constants=_ordered_constants(function, constants),
-        target=target,
+        target=target.name,
+        without=target.without,
     )
     return replace(request, **options)
 

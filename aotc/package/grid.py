@@ -21,7 +21,7 @@ from aotc.compiler import CompileRequest
 from aotc.config_keys import CONFIG_DEFAULTS, CONFIG_KEYS, config_value_problem
 from aotc.ir.diagnostics import ManifestError
 from aotc.package import expression
-from aotc.package.argument_type import ArgumentType
+from aotc.package.argument_type import PROMISED_DIVISOR, ArgumentType
 from aotc.package.expression import Expression, ExpressionError
 from aotc.package.index import Guard
 from aotc.package.spec import (
@@ -92,6 +92,7 @@ class VariantSpec:
             num_stages=options["num_stages"],
             num_ctas=options["num_ctas"],
             maxnreg=options.get("maxnreg"),
+            without=self.target.without,
         )
 
     @property
@@ -424,6 +425,11 @@ def _guards(
         elif isinstance(argument.value, int):
             condition = f"{name} == {argument.value}"
             text = f"{name} is {argument.value}"
+        elif argument.kind == "tensordesc":
+            last = len(argument.block) - 1
+            dense = f"({name}.strides[{last}] == 1 or {name}.shape[{last}] == 1)"
+            condition = f"{name} % {PROMISED_DIVISOR} == 0 and {dense}"
+            text = f"{name} is {PROMISED_DIVISOR}-byte aligned, its last axis dense"
         else:
             continue  # a fixed floating value is no argument of the launch
         index_of[name] = len(guards)

@@ -25,7 +25,7 @@ _VERSION = re.compile(r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)([-+][0-9A-Za-z.
 _IF_UNREADABLE = {"a manifest": "run this in the folder of kernels.toml, or give a manifest's path"}
 # Python's own, PEP 263.
 _DECLARATION = r"(?m)^[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)"
-_PACKAGE_KEYS = ("name", "version", "targets")
+_PACKAGE_KEYS = ("name", "version", "targets", "without")
 
 
 def load(path: str) -> Manifest:
@@ -67,6 +67,10 @@ class _Reader:
         chosen = package.unique("targets", package.strings("targets"))
         places = [package.element("targets", index) for index in range(len(chosen))]
         built = tuple(targets.parse(n, loc) for n, loc in zip(chosen, places, strict=True))
+        without = package.strings("without") if package.has("without") else ()
+        for index, feature in enumerate(without):
+            place = package.element("without", index)
+            built = tuple(target.excluding([feature], place) for target in built)
         tables = root.tables("kernel", KERNEL_KEYS)
         kernels: dict[str, KernelSpec] = {}
         for table in tables:
@@ -77,7 +81,8 @@ class _Reader:
                 message = f"expected a name of its own, got {kernel.name!r} as at {first}"
                 raise table.wrong(place, message, "give one of the two another `name`")
             kernels[kernel.name] = kernel
-        return Manifest(self.document.file, name, version, built, tuple(kernels.values()))
+        found = tuple(kernels.values())
+        return Manifest(self.document.file, name, version, built, found, without)
 
     def kernel(self, table: Table) -> KernelSpec:
         source, function = self.source(table)

@@ -9,6 +9,7 @@ or a `where` stands for something.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
@@ -19,6 +20,7 @@ from aotc.package.expression import Expression, ExpressionError
 from aotc.package.parameters import Function
 from aotc.package.tables import Constant
 from aotc.target import Target
+from aotc.target import parse as parse_target
 
 Axes: TypeAlias = tuple[tuple[str, tuple[Constant, ...]], ...]
 
@@ -117,13 +119,28 @@ class KernelSpec:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A whole manifest; `path` is the file it was read from."""
+    """A whole manifest; `path` is the file it was read from.
+
+    Targets lack the features that the package is built `without`.
+    """
 
     path: str
     name: str
     version: str
     targets: tuple[Target, ...]
     kernels: tuple[KernelSpec, ...]
+    without: tuple[str, ...] = ()
+
+    def targets_for(self, names: Sequence[str], without: Sequence[str]) -> tuple[Target, ...]:
+        """Return the named targets, or all of the package's if none is named.
+
+        They do without what the package does without, and what `without` names besides.
+
+        Raises:
+            ManifestError: there is no such target or feature; names the nearest.
+        """
+        named = [parse_target(name) for name in dict.fromkeys(names)] or self.targets
+        return tuple(target.excluding([*self.without, *without]) for target in named)
 
     def kernel(self, name: str) -> KernelSpec:
         """Return the kernel called `name`.

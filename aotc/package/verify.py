@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from aotc import target as targets
-from aotc.compiler import CompileRequest, PtxKernel, autotune_configs, compile_ptx
+from aotc.compiler import CompileRequest, ParamSlot, PtxKernel, autotune_configs, compile_ptx
 from aotc.ir.diagnostics import CompileError, ManifestError, did_you_mean
 from aotc.ir.text import parse_kernel
 from aotc.package import archive as archives
 from aotc.package import expression, stored_ptx
+from aotc.package.assemble import stored_params
 from aotc.package.expression import Expression, ExpressionError
 from aotc.package.grid import Expansion, VariantSpec, expand, integer_values, value_text
 from aotc.package.index import Archive, Kernel, Variant
@@ -29,8 +30,8 @@ from aotc.package.spec import Manifest, ManifestExpression, ValueRange, VerifySp
 from aotc.package.workers import Done, Job, run_all
 from aotc.target import Target
 from aotc.verify.check import Checks, Execute, Finding, check_kernel
-from aotc.verify.dataflow import roles_of
-from aotc.verify.emulated import DEFAULT_MAX_MEMORY_BYTES, DEFAULT_MAX_STEPS, Emulation
+from aotc.verify.dataflow import roles_of, shared_block
+from aotc.verify.emulated import DEFAULT_MAX_MEMORY_BYTES, DEFAULT_MAX_STEPS, Emulation, Param
 from aotc.verify.emulator.errors import EmulationError
 from aotc.verify.emulator.parse import parse_module
 from aotc.verify.launches import DEFAULT_MAX_PROGRAMS, Choice, Conditions, Scalar
@@ -57,8 +58,8 @@ class Subject:
     """One variant to verify; either `request` or `stored` says how to get at its PTX.
 
     `values` are the integers that expressions may name besides the launch's arguments: constants,
-    config entries, and arguments whose value is compiled in. `grid` is empty if the caller gives it.
-    `expanded` or `archived` is where the variant comes from.
+    config entries, and arguments whose value is compiled in. `grid` is empty if the caller gives
+    it. `expanded` or `archived` is where the variant comes from.
     """
 
     label: str
@@ -105,7 +106,10 @@ class VariantResult:
 
 
 def subjects_of_manifest(
-    manifest: Manifest, kernels: Sequence[str] = (), target_names: Sequence[str] = ()
+    manifest: Manifest,
+    kernels: Sequence[str] = (),
+    target_names: Sequence[str] = (),
+    without: Sequence[str] = (),
 ) -> list[Subject]:
     """Return the variants of a manifest, all or those of some kernels and targets.
 
@@ -113,7 +117,7 @@ def subjects_of_manifest(
         DiagnosticError: there is no such kernel or target, or a kernel's configs are wrong.
     """
     wanted = [manifest.kernel(name).name for name in kernels]
-    chosen = tuple(dict.fromkeys(map(targets.parse, target_names))) or manifest.targets
+    chosen = manifest.targets_for(target_names, without)
     found: list[Subject] = []
     for kernel in manifest.kernels:
         if not wanted or kernel.name in wanted:
@@ -185,7 +189,10 @@ def _stored_subject(kernel: Kernel, variant: Variant, path: str) -> Subject:
         kernel=kernel.name,
         target=targets.parse(variant.target),
         request=None,
-        stored=PtxKernel(tile_ir, ptx, variant.symbol, variant.dynamic_shared_bytes),
+        stored=PtxKernel(
+            *(tile_ir, ptx, variant.symbol, variant.dynamic_shared_bytes),
+            stored_params(kernel, variant),
+        ),
         grid=variant.grid,
         guards=tuple(kernel.guards[index].expression for index in variant.guards),
         values={name: int(value) for name, value in known.items() if isinstance(value, int)},
@@ -215,17 +222,23 @@ def load_subjects(
     kernels: Sequence[str] = (),
     target_names: Sequence[str] = (),
     labels: Sequence[str] = (),
+    without: Sequence[str] = (),
 ) -> list[Subject]:
     """Return the variants of the manifest or the archive at `path`; with `labels` only these.
+
+    Those of a manifest are compiled `without` the named features.
 
     Raises:
         DiagnosticError: the manifest is wrong, or there is no such kernel, target or variant.
         ArchiveError: the archive cannot be read.
     """
     if Path(path).suffix == ".aotc":
+        if without:
+            message = f"expected a manifest to compile without {', '.join(without)}, got {path}"
+            raise ManifestError(message, remedy="an archive is verified as it was built")
         found = subjects_of_archive(archives.read(Path(path)), path, kernels, target_names)
     else:
-        found = subjects_of_manifest(load(path), kernels, target_names)
+        found = subjects_of_manifest(load(path), kernels, target_names, without)
     known = [subject.label for subject in found]
     for label in labels:
         if label not in known:
@@ -296,7 +309,15 @@ def _emulation(subject: Subject, compiled: PtxKernel, options: VerifyOptions) ->
         seed=options.seed,
         max_steps=options.max_steps,
         max_memory_bytes=options.max_memory_bytes,
+        params=tuple(map(_param, compiled.params)),
     )
+
+
+def _param(slot: ParamSlot) -> Param:
+    if slot.tensor_map is None:
+        return Param(slot.argument, slot.source)
+    spec = slot.tensor_map
+    return Param(slot.argument, "", spec.box, spec.swizzle_bytes, spec.fill_nan)
 
 
 def _checks(subject: Subject, options: VerifyOptions) -> Checks:
@@ -361,9 +382,13 @@ def _admits(subject: Subject) -> Callable[[Mapping[str, int]], bool]:
 
     def admits(scalars: Mapping[str, int]) -> bool:
         for guard in subject.guards:
-            pointers = dict.fromkeys(expression.free_names(guard), 0)
+            # Pointers are aligned, and the last axis of a tensor, the one a guard names, is dense.
+            known = dict.fromkeys(expression.free_names(guard), 0)
+            for node in expression.walk(guard):
+                if isinstance(node, expression.Extent):
+                    known[expression.to_text(node)] = 1
             try:
-                if not expression.evaluate(guard, {**pointers, **subject.values, **scalars}):
+                if not expression.evaluate(guard, {**known, **subject.values, **scalars}):
                     return False
             except ExpressionError:
                 return False
@@ -388,6 +413,11 @@ def grid_blocks(grid: Iterable[Expression]) -> dict[str, int]:
                 inside = node.lhs
             elif not isinstance(node, expression.Name):
                 continue
-            for name in expression.free_names(inside):
+            names = expression.free_names(inside)
+            if any(
+                isinstance(n, expression.Binary) and n.op == "*" for n in expression.walk(inside)
+            ):
+                block = shared_block(block, len(names))
+            for name in names:
                 found[name] = max(block, found.get(name, 1))
     return found

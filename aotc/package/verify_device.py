@@ -87,7 +87,10 @@ class DeviceRun:
             args: list[object] = []
             for param in self.kernel.params:
                 buffer = reference.buffers.get(param.name)
-                if buffer is not None:
+                if buffer is not None and buffer.shape:
+                    place = buffers.pointer(buffer), buffer.pointee.name
+                    args.append(runtime.Tensor(*place, buffer.shape, buffer.strides))
+                elif buffer is not None:
                     pointer = buffers.pointer(buffer)
                     args.append(runtime.Pointer(pointer, buffer.pointee.name))
                 elif param.name in reference.launch.scalars:

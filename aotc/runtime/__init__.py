@@ -26,7 +26,7 @@ from aotc.runtime.errors import (
     UnsupportedError,
     VersionError,
 )
-from aotc.runtime.library import Library, Pointer, load
+from aotc.runtime.library import Library, Pointer, Tensor, load
 
 __all__ = [
     "AotcError",
@@ -47,6 +47,7 @@ __all__ = [
     "ReadError",
     "SignatureError",
     "StateError",
+    "Tensor",
     "UnsupportedError",
     "VersionError",
     "load",

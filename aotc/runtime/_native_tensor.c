@@ -165,6 +165,48 @@ static int not_a_tensor(const struct launch *launch, uint32_t index, PyObject *o
                                "pass a GPU tensor, an address, or (address, dtype)");
 }
 
+/* Read (address, dtype, shape, strides): a tensor in memory that no library owns. The strides are in
+ * elements; None is a tensor without gaps. */
+static int read_raw_tensor(struct launch *launch, uint32_t index, PyObject *object) {
+    PyObject *address = NULL;
+    struct tensor_view view = {.device = -1};
+    PyObject *pair = PyTuple_GetSlice(object, 0, 2);
+    const int is_pair =
+        pair == NULL ? -1 : native_split_pair(launch, index, pair, &address, &view.dtype);
+    Py_XDECREF(pair); /* its items live on in `object` */
+    if (is_pair < 0) {
+        return -1;
+    }
+    if (is_pair == 0 || !PyLong_Check(address) || !PyTuple_Check(PyTuple_GET_ITEM(object, 2))) {
+        return not_a_tensor(launch, index, object);
+    }
+    view.address = PyLong_AsUnsignedLongLong(address);
+    if (PyErr_Occurred()) {
+        return not_a_tensor(launch, index, object);
+    }
+    PyObject *shape = PyTuple_GET_ITEM(object, 2);
+    PyObject *strides = PyTuple_GET_ITEM(object, 3);
+    if (native_take_view(launch, index, &view) < 0) {
+        return -1;
+    }
+    struct tensor_storage *storage =
+        native_take_shape(launch, index, (uint32_t)PyTuple_GET_SIZE(shape));
+    if (storage == NULL) {
+        return -1;
+    }
+    int result = native_read_integers(shape, storage->tensor.rank, storage->shape);
+    if (result == 0 && strides != Py_None) {
+        result = native_read_integers(strides, storage->tensor.rank, storage->strides);
+    }
+    if (result < 0) {
+        return not_a_tensor(launch, index, object);
+    }
+    if (strides == Py_None) {
+        native_contiguous_strides(storage);
+    }
+    return 0;
+}
+
 /* ---- all of them ---------------------------------------------------------------------------- */
 
 /* Read an address, or (address, dtype); the address may be a number of NumPy's. */
@@ -190,6 +232,10 @@ static int read_number(struct launch *launch, uint32_t index, PyObject *object) 
 }
 
 int native_read_tensor(struct launch *launch, uint32_t index, PyObject *object) {
+    const bool has_shape = launch->kernel->params[index].kind == AOTC_TENSOR;
+    if (has_shape && PyTuple_Check(object) && PyTuple_GET_SIZE(object) == 4) {
+        return read_raw_tensor(launch, index, object);
+    }
     if (PyLong_Check(object) || PyTuple_Check(object)) {
         return read_number(launch, index, object);
     }

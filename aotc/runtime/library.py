@@ -33,6 +33,18 @@ class Pointer(NamedTuple):
     dtype: str
 
 
+class Tensor(NamedTuple):
+    """A tensor in GPU memory that no library owns, for a parameter with shape and strides.
+
+    Strides are in elements, outermost first as the shape; None is a tensor without gaps.
+    """
+
+    address: int
+    dtype: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...] | None = None
+
+
 class Library(_native.Archive):
     """The kernels of an archive, by name: `library["rmsnorm"](x, w, out, stride, n_cols, eps)`.
 

@@ -3,7 +3,8 @@
 A buffer lives from its allocation to the last use of it or of one of its slots; a use inside a loop
 that the allocation is outside of keeps it alive for the whole loop. While copies into it are in
 flight it lives too: up to the next wait for all of them. Buffers are placed largest first, each at the lowest
-offset where nothing that lives at the same time is. The small buffers of reductions live as long
+offset where nothing that lives at the same time is. A mbarrier lives from its making to the end
+of the kernel. The small buffers of reductions live as long
 as the kernel while they fit a few kilobytes: sharing bytes would cost a barrier each time.
 
 Invariant: two buffers whose lives overlap do not overlap in bytes; barriers against the reuse of
@@ -16,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from aotc.ir.core import Block, Kernel, Op, Value
-from aotc.ir.dialects import gpu
+from aotc.ir.dialects import gpu, tma, wgmma
 from aotc.ir.types import SharedType
 from aotc.schedule.context import Schedule
 
@@ -73,7 +74,10 @@ def _lives(kernel: Kernel) -> list[_Buffer]:
             continue
         assert isinstance(op.out.type, SharedType)
         start = numbers[op][0]
-        end = max((numbers[_beside(user, op)][1] for user in _users(op.out)), default=start)
+        users = list(_users(op.out))
+        end = max((numbers[_beside(user, op)][1] for user in users), default=start)
+        if any(isinstance(user, tma.MbarrierInit) for user in users):
+            end = len(numbers) * 2  # what is made once may be waited for to the end
         buffers.append(_Buffer(op, op.out.type.size_bytes, start, end))
     small = [buffer for buffer in buffers if buffer.size_bytes <= _SMALL_BUFFER_BYTES]
     if sum(buffer.size_bytes for buffer in small) <= _SMALL_BUFFERS_BYTES:
@@ -99,21 +103,31 @@ def _users(buffer: Value) -> Iterator[Op]:
     """Yield what uses a buffer or its slots, and the ops that wait for copies into it."""
     for user in buffer.users:
         yield user
-        if isinstance(user, gpu.SharedSlot):
+        if isinstance(user, gpu.SharedSlot | gpu.SharedTrans):
             yield from _users(user.out)
-        elif isinstance(user, gpu.AsyncCopy):
-            wait = _wait_after(user)
+        else:
+            wait = _wait_after(user, _WAITS.get(type(user), ()))
             if wait is not None:
                 yield wait
 
 
-def _wait_after(copy: Op) -> Op | None:
+_WAITS: dict[type[Op], tuple[type[Op], ...]] = {
+    gpu.AsyncCopy: (gpu.AsyncWait,),
+    tma.TmaLoad: (tma.MbarrierWait,),
+    tma.TmaStore: (tma.TmaStoreWait,),
+    tma.TmaReduce: (tma.TmaStoreWait,),
+    wgmma.Wgmma: (wgmma.WgmmaWait,),
+}
+"""What waits for the copies or products that an op starts."""
+
+
+def _wait_after(copy: Op, waits: tuple[type[Op], ...]) -> Op | None:
     """Return the next op after `copy`, or after an op around it, that waits for all copies."""
-    outer: Op | None = copy
+    outer: Op | None = copy if waits else None
     while outer is not None:
         following = outer.next
         while following is not None:
-            if isinstance(following, gpu.AsyncWait) and following.pending == 0:
+            if isinstance(following, waits) and not getattr(following, "pending", 0):
                 return following
             following = following.next
         outer = outer.parent_op

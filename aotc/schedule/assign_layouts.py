@@ -16,10 +16,10 @@ from collections.abc import Callable
 
 from aotc.ir.core import Block, Kernel, Op, Value, build
 from aotc.ir.diagnostics import IRError, at
-from aotc.ir.dialects import arith, gpu, scf, tile
+from aotc.ir.dialects import arith, descriptor, gpu, scf, tile, tma, wgmma
 from aotc.ir.layout import LinearLayout
 from aotc.ir.rewrite import Builder
-from aotc.ir.types import TileType
+from aotc.ir.types import I1, TensorMapType, TileType, shape_of
 from aotc.schedule.access import (
     Access,
     Atomic,
@@ -34,8 +34,18 @@ from aotc.schedule.axis import AxisAnalysis
 from aotc.schedule.context import Schedule
 from aotc.schedule.demand import Demand, broadcast_operand, operand_layouts
 from aotc.schedule.dot_layouts import choose_dots
-from aotc.schedule.homes import Homes, is_elementwise, is_tile
+from aotc.schedule.homes import DotLayouts, Homes, is_elementwise, is_tile
 from aotc.schedule.operand_slices import pull_operands
+from aotc.schedule.tensor_copies import (
+    block_buffer,
+    choose_block_layouts,
+    parameter_type,
+    read_buffer,
+    shared_layout,
+    synchronizes,
+    write_buffer,
+)
+from aotc.schedule.wgmma_layouts import operand_buffer, store_operand, transposing_loads
 
 
 def assign_layouts(kernel: Kernel, schedule: Schedule) -> None:
@@ -43,23 +53,35 @@ def assign_layouts(kernel: Kernel, schedule: Schedule) -> None:
     infos, target = AxisAnalysis(kernel), schedule.target
     accesses = [op for op in kernel.walk() if isinstance(op, Access)]
     anchors = choose_layouts(accesses, infos, kernel.num_warps, target)
+    anchors |= choose_block_layouts(kernel)
     dots = choose_dots(kernel, anchors, target)
+    anchors |= transposing_loads(dots, anchors, kernel.num_warps)
     homes = Homes(kernel, anchors, dots, pull_operands(dots))
     kernel.body = _Emitter(Demand(kernel, homes, infos, target), infos).emit_kernel(kernel)
     kernel.body.parent = kernel
 
 
 class _Emitter:
-    """Write the new body; `values` maps a value and a layout to the value that holds it."""
+    """Write the new body; `values` maps a value and a layout to the value that holds it.
+
+    `buffers` does so for layouts of shared memory.
+    """
 
     def __init__(self, demand: Demand, infos: AxisAnalysis) -> None:
         self.demand = demand
         self.homes = demand.homes
         self.infos = infos
         self.values: dict[tuple[Value, LinearLayout | None], Value] = {}
+        self.buffers: dict[tuple[Value, LinearLayout], Value] = {}
+        self.fetched: dict[Value, Value] = {}
+        """The buffers of blocks that tensor copies bring."""
+        self.synchronizes = self.has_maps = False
 
     def emit_kernel(self, kernel: Kernel) -> Block:
-        body = Block([arg.type for arg in kernel.body.args], [arg.hint for arg in kernel.body.args])
+        self.synchronizes = synchronizes(kernel)
+        types = [parameter_type(arg.type) for arg in kernel.body.args]
+        self.has_maps = any(isinstance(kind, TensorMapType) for kind in types)
+        body = Block(types, [arg.hint for arg in kernel.body.args])
         for old, new in zip(kernel.body.args, body.args, strict=True):
             self.values[old, None] = new
         self.emit_ops(kernel.body, Builder(body))
@@ -88,6 +110,11 @@ class _Emitter:
             self.values[old, None] = new
             return
         self.values[old, new.type.layout] = new
+        if self.homes.or_default(old) == new.type.layout:
+            for layout in self.demand.buffers.get(old, ()):
+                self.buffers[old, layout] = self.fetched_as(old, layout, place) or store_operand(
+                    *(new, layout, self.demand.target, place)
+                )
         if self.homes.get(old) == new.type.layout:
             for layout in self.demand.layouts(old)[1:]:
                 self.values[old, layout] = place(gpu.Convert(new, layout)).out
@@ -96,6 +123,37 @@ class _Emitter:
         place(new)
         for before, after in zip(old.results, new.results, strict=True):
             self.bind(before, after, place)
+
+    def operand_buffer(self, op: tile.Dot, value: Value) -> Value:
+        """Return the buffer from which a product reads an operand."""
+        held = self.homes.or_default(value)
+        return self.buffers[value, operand_buffer(op, value, held)]
+
+    def bind_fetched(self, old: Value, buffer: Value, place: Builder) -> None:
+        """Let a buffer stand for `old`: it is read in each layout that is wanted."""
+        self.fetched[old] = buffer
+        for layout in self.demand.layouts(old):
+            new = read_buffer(buffer, layout, self.demand.target, place)
+            new.hint = old.hint
+            self.values[old, layout] = new
+        for layout in self.demand.buffers.get(old, ()):
+            held = self.get(old, self.homes.or_default(old))
+            self.buffers[old, layout] = self.fetched_as(old, layout, place) or store_operand(
+                *(held, layout, self.demand.target, place)
+            )
+
+    def fetched_as(self, value: Value, layout: LinearLayout, place: Builder) -> Value | None:
+        """Return a buffer of `layout` in which `value` lies already, its axes renamed, or None."""
+        if value in self.fetched:
+            buffer = self.fetched[value]
+            return buffer if shared_layout(buffer) == layout else None
+        op = value.op
+        if not isinstance(op, tile.Trans) or op.value not in self.fetched:
+            return None
+        buffer = self.fetched[op.value]
+        if shared_layout(buffer).transpose(op.order) != layout:
+            return None
+        return place(gpu.SharedTrans(buffer, op.order)).out
 
     def nested(self, block: Block) -> Block:
         """Return `block` rewritten, its tile arguments at their homes."""
@@ -195,9 +253,26 @@ def _emit_store(op: Op, emitter: _Emitter, place: Builder) -> None:
 def _emit_dot(op: Op, emitter: _Emitter, place: Builder) -> None:
     assert isinstance(op, tile.Dot)
     layouts = emitter.homes.dots[op]
+    if layouts.wgmma:
+        _emit_wgmma(op, layouts, emitter, place)
+        return
     operands = list(map(emitter.get, op.operands, layouts.operands()))
     copy = build(gpu.Dot, operands, {**op.attributes, "shape": layouts.shape}, (), op.loc)
     emitter.bind_all(op, copy, place)
+
+
+def _emit_wgmma(op: tile.Dot, layouts: DotLayouts, emitter: _Emitter, place: Builder) -> None:
+    """Start a product and wait for it; `overlap_wgmma` may find a later place for the wait."""
+    a, b, acc = (
+        emitter.operand_buffer(op, value) if layout is None else emitter.get(value, layout)
+        for value, layout in zip(op.operands, layouts.operands(), strict=True)
+    )
+    begins = None
+    if isinstance(op.acc.op, arith.Constant) and op.acc.op.value == 0:
+        acc = place(gpu.Undefined(acc.type)).out
+        begins = place(arith.Constant(value=False, type=I1)).out
+    product = place(wgmma.Wgmma(a, b, acc, begins, op.input_precision)).out
+    emitter.bind(op.out, place(wgmma.WgmmaWait([product])).outs[0], place)
 
 
 def _emit_atomic(op: Op, emitter: _Emitter, place: Builder) -> None:
@@ -206,6 +281,37 @@ def _emit_atomic(op: Op, emitter: _Emitter, place: Builder) -> None:
     slots = [emitter.get_optional(value, layout) for value in op.slots]
     vector = 1 if isinstance(op, tile.AtomicCas) else _vector(op, layout, emitter)
     emitter.bind(op.out, place_atomic(op, slots, vector, emitter.homes.num_warps, place), place)
+
+
+def _emit_descriptor_load(op: Op, emitter: _Emitter, place: Builder) -> None:
+    """Copy a block to shared memory and read it in whatever layout it is wanted in."""
+    assert isinstance(op, descriptor.DescriptorLoad)
+    tensor, *coords = (emitter.get(value, None) for value in op.operands)
+    buffer = block_buffer(tensor, shape_of(op.out.type), place)
+    place(tma.TmaFetch(tensor, buffer, coords, op.eviction))
+    emitter.bind_fetched(op.out, buffer, place)
+
+
+def _emit_descriptor_store(op: Op, emitter: _Emitter, place: Builder) -> None:
+    """Put a block into shared memory and copy it from there."""
+    assert isinstance(op, descriptor.DescriptorStore | descriptor.DescriptorReduce)
+    tensor = emitter.get(op.descriptor, None)
+    value = emitter.get(op.value, emitter.demand.works_in[op])
+    coords = [emitter.get(coord, None) for coord in op.coords]
+    buffer = block_buffer(tensor, shape_of(value.type), place)
+    write_buffer(value, buffer, emitter.demand.target, place)
+    if isinstance(op, descriptor.DescriptorStore):
+        place(tma.TmaStore(tensor, buffer, coords))
+    else:
+        place(tma.TmaReduce(tensor, buffer, coords, kind=op.kind))
+    place(tma.TmaStoreWait(written=emitter.synchronizes))
+
+
+def _emit_barrier(op: Op, emitter: _Emitter, place: Builder) -> None:
+    """Let tensor copies behind a barrier of the user's see what threads wrote before."""
+    if emitter.has_maps:
+        place(tma.ProxyFence(whole=True))
+    _emit_at_home(op, emitter, place)
 
 
 def _vector(
@@ -237,4 +343,8 @@ _RULES: dict[type[Op], Callable[[Op, _Emitter, Builder], None]] = {
     tile.Dot: _emit_dot,
     tile.AtomicRmw: _emit_atomic,
     tile.AtomicCas: _emit_atomic,
+    tile.Barrier: _emit_barrier,
+    descriptor.DescriptorLoad: _emit_descriptor_load,
+    descriptor.DescriptorStore: _emit_descriptor_store,
+    descriptor.DescriptorReduce: _emit_descriptor_store,
 }

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from aotc.ir.core import Block, Kernel, Op, Value
-from aotc.ir.dialects import scf, tile
+from aotc.ir.dialects import descriptor, scf, tile
 from aotc.ir.layout import LinearLayout
 from aotc.ir.types import element_of
 from aotc.schedule.access import access_cost, max_access_elems, pointee_bytes
@@ -26,11 +26,15 @@ from aotc.schedule.homes import (
     splittable,
     tile_shape,
 )
+from aotc.schedule.wgmma_layouts import operand_buffer
 from aotc.target import Feature, Target
 
 
 class Demand:
-    """Hold the layouts each tile is wanted in, and the layout each op works in."""
+    """Hold the layouts each tile is wanted in, and the layout each op works in.
+
+    `buffers` are those that products read a tile from in shared memory.
+    """
 
     def __init__(self, kernel: Kernel, homes: Homes, infos: AxisAnalysis, target: Target) -> None:
         self.homes = homes
@@ -38,6 +42,7 @@ class Demand:
         self.target = target
         self.wanted: dict[Value, dict[LinearLayout, None]] = {}
         self.works_in: dict[Op, LinearLayout] = {}
+        self.buffers: dict[Value, dict[LinearLayout, None]] = {}
         self._visit(kernel.body)
 
     def want(self, value: Value | None, layout: LinearLayout) -> None:
@@ -131,8 +136,21 @@ def _demand_reduction(op: Op, demand: Demand) -> None:
 
 
 def _demand_dot(op: Op, demand: Demand) -> None:
+    assert isinstance(op, tile.Dot)
     for value, layout in zip(op.operands, demand.homes.dots[op].operands(), strict=True):
+        if layout is None:
+            # Shared memory takes it from anywhere.
+            layout = demand.homes.or_default(value)  # noqa: PLW2901
+            demand.buffers.setdefault(value, {})[operand_buffer(op, value, layout)] = None
         demand.want(value, layout)
+
+
+def _demand_block(op: Op, demand: Demand) -> None:
+    """Want a block wherever it is: shared memory takes it from anywhere."""
+    assert isinstance(op, descriptor.DescriptorStore | descriptor.DescriptorReduce)
+    layout = demand.homes.get(op.value) or demand.homes.anchors[op]
+    demand.works_in[op] = layout
+    demand.want(op.value, layout)
 
 
 def _demand_observer(op: Op, demand: Demand) -> None:
@@ -149,6 +167,8 @@ _DEMANDS: dict[type[Op], Callable[[Op, Demand], None]] = {
     tile.Store: _demand_access,
     tile.AtomicRmw: _demand_access,
     tile.AtomicCas: _demand_access,
+    descriptor.DescriptorStore: _demand_block,
+    descriptor.DescriptorReduce: _demand_block,
     tile.Dot: _demand_dot,
     tile.Split: _demand_split,
     tile.Reduce: _demand_reduction,

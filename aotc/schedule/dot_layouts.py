@@ -1,7 +1,8 @@
 """Which instruction computes each matrix product, and how its tiles lie over the warps.
 
-A product goes to `mma.sync` of its operand types, or to multiply-adds of the threads where there
-is none (fp32 at full precision). Warps divide the result so that the fewest bytes are read from
+A product goes to warpgroups where there are such (see `wgmma_layouts`), else to `mma.sync` of its
+operand types, or to multiply-adds of the threads where there is none (fp32 at full precision). For
+`mma.sync`, warps divide the result so that the fewest bytes are read from
 shared memory: those along N each read all of A, those along M all of B. Two things overrule
 the count:
 
@@ -28,6 +29,7 @@ from aotc.ir.types import FP8E4NV, FP8E5, FP32, FP64, element_of
 from aotc.schedule.homes import DotLayouts, is_elementwise, joins_of, tile_shape
 from aotc.schedule.layouts import WARP_LANES, blocked, dot_operand, mma_v2
 from aotc.schedule.operand_slices import leaves_of
+from aotc.schedule.wgmma_layouts import wgmma_layouts
 from aotc.target import Feature, Target
 
 _MMA_ROWS = 16
@@ -54,6 +56,10 @@ def choose_dots(
             warps[op] = divide_warps(largest, kernel.num_warps, along_m=is_chain)
     for group in _connected(dots, [(op, user) for op, user, as_a in links if not as_a]):
         # What becomes operand A of the next product, or is one, has the order that this needs.
+        together = {op: wgmma_layouts(op, kernel.num_warps, target) for op in group}
+        if all(together.values()):
+            layouts.update((op, each) for op, each in together.items() if each is not None)
+            continue
         is_chain = any(as_a and (op in group or user in group) for op, user, as_a in links)
         widths = [_widths(op, warps[op], anchors) for op in group if shapes[op]]
         k_width = 1 if is_chain else max((k for k, _ in widths), default=1)
@@ -187,6 +193,7 @@ def _widths(
     usual = _mma(op, (), warps, 1, 1)
     k_width = n_width = 1
     for operand, layout in zip(op.operands[:2], (usual.a, usual.b), strict=True):
+        assert layout is not None
         for leaf, reached in leaves_of(operand, layout).items():
             bits = max(8, element_of(leaf.type).bits)
             if leaf.op is None or leaf.op not in anchors:

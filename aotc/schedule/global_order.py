@@ -12,13 +12,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from aotc.ir.core import Block, Op, Value
-from aotc.ir.dialects import arith, gpu, tile
+from aotc.ir.dialects import arith, gpu, tile, tma, wgmma
 from aotc.ir.parameter_access import pointer_roots
 from aotc.ir.types import TileType
 
 _SHARED_ONLY = (
     *(gpu.SharedAlloc, gpu.SharedStore, gpu.SharedLoad),
     *(gpu.AsyncCopy, gpu.AsyncCommit, gpu.AsyncWait, tile.Assume),
+    *(tma.TmaFetch, tma.TmaStoreWait, wgmma.WgmmaWait),
 )
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from aotc.ir.core import Block, Kernel, Op, Value
-from aotc.ir.dialects import arith, scf, tile
+from aotc.ir.dialects import arith, descriptor, scf, tile
 from aotc.ir.layout import LinearLayout
 from aotc.ir.types import TileType, element_of
 from aotc.schedule.layouts import blocked_for, default_blocked
@@ -35,14 +35,18 @@ def tile_shape(value: Value) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class DotLayouts:
-    """Say how a product is computed: `shape` is (m, n, k) of its `mma.sync`, or ()."""
+    """Say how a product is computed: `shape` is (m, n, k) of its `mma.sync`, or ().
+
+    Of a product by warpgroups, an operand without a layout is read from shared memory.
+    """
 
     shape: tuple[int, ...]
-    a: LinearLayout
-    b: LinearLayout
+    a: LinearLayout | None
+    b: LinearLayout | None
     acc: LinearLayout
+    wgmma: bool = False
 
-    def operands(self) -> tuple[LinearLayout, LinearLayout, LinearLayout]:
+    def operands(self) -> tuple[LinearLayout | None, LinearLayout | None, LinearLayout]:
         """Return the layouts in the order of the op's operands."""
         return self.a, self.b, self.acc
 
@@ -305,6 +309,7 @@ _RULES: dict[type[Op], Rule] = {
     tile.Load: _anchored,
     tile.AtomicRmw: _anchored,
     tile.AtomicCas: _anchored,
+    descriptor.DescriptorLoad: _anchored,
     tile.ExpandDims: _expand_dims,
     tile.Reshape: _reshape,
     tile.Trans: _trans,

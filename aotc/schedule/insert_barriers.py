@@ -10,6 +10,15 @@ A buffer of several slots is rotated by a loop: a counter that every iteration r
 touched `k` ahead, the next one finds `k - 1` ahead. An asynchronous copy counts as written by every
 wait after it, up to the one that leaves none in flight.
 
+A tensor copy is issued by one thread. A load lands for all threads that have waited at its
+mbarrier, so what it writes needs no barrier; but nobody may issue into the next phase of a mbarrier
+while another still waits for this one, so a wait counts as reading it and an issue as writing it.
+A store has read its buffer when the issuing thread has waited. Both see what threads wrote only
+behind a `gpu.proxy_fence` of the writers.
+
+A product by warpgroups sees memory as tensor copies do, and reads its operands until a wait covers
+it, whatever barriers there are. Nobody may write them before; that is a mistake of the schedule's.
+
 Invariant: between two accesses that overlap in bytes, one of them a write, stands a barrier on
 every path. Both arms of a branch that is the same for all threads of the block may hold one.
 """
@@ -18,11 +27,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import count
+from itertools import count, zip_longest
 
 from aotc.ir.core import Block, Kernel, Op, Value
 from aotc.ir.diagnostics import at
-from aotc.ir.dialects import arith, gpu, scf, tile
+from aotc.ir.dialects import arith, gpu, scf, tile, tma, wgmma
 from aotc.ir.rewrite import Builder
 from aotc.ir.types import SharedType
 from aotc.schedule.context import Schedule
@@ -61,29 +70,45 @@ _Places = dict[_Place, None]
 
 @dataclass
 class _Pending:
-    """Hold the places touched since the last barrier, and those that copies are in flight to."""
+    """Hold the places touched since the last barrier, and those that copies are in flight to.
+
+    Tensor stores are in flight from `drains`. What threads wrote to `unfenced` places, tensor
+    copies and products do not see yet, whatever barriers there were. `products` are what products
+    in flight read, the newest first.
+    """
 
     reads: _Places = field(default_factory=_Places)
     writes: _Places = field(default_factory=_Places)
     copies: _Places = field(default_factory=_Places)
+    drains: _Places = field(default_factory=_Places)
+    unfenced: _Places = field(default_factory=_Places)
+    products: tuple[_Places, ...] = ()
+
+    @property
+    def all(self) -> tuple[_Places, ...]:
+        return self.reads, self.writes, self.copies, self.drains, self.unfenced
 
     def clear(self) -> None:
         self.reads.clear()
         self.writes.clear()
 
     def copy(self) -> _Pending:
-        return _Pending(dict(self.reads), dict(self.writes), dict(self.copies))
+        copied = _Pending()
+        copied.merge(self)
+        return copied
 
     def merge(self, other: _Pending) -> None:
-        self.reads.update(other.reads)
-        self.writes.update(other.writes)
-        self.copies.update(other.copies)
+        for places, more in zip(self.all, other.all, strict=True):
+            places.update(more)
+        paired = zip_longest(self.products, other.products, fillvalue=_Places())
+        self.products = tuple(mine | more for mine, more in paired)
 
     def map(self, change: Callable[[_Place], _Place]) -> None:
-        for places in (self.reads, self.writes, self.copies):
+        for places in self.all:
             changed = dict.fromkeys(map(change, places))
             places.clear()
             places.update(changed)
+        self.products = tuple(dict.fromkeys(map(change, places)) for places in self.products)
 
 
 def insert_barriers(kernel: Kernel, schedule: Schedule) -> None:
@@ -103,13 +128,14 @@ def _visit(block: Block, pending: _Pending) -> None:
 
 
 def _visit_barrier(op: Op, pending: _Pending) -> None:
-    del op
+    _fence_for_products(op, pending)
     pending.clear()
 
 
 def _visit_store(op: Op, pending: _Pending) -> None:
     assert isinstance(op, gpu.SharedStore)
-    pending.writes[_written(op, op.buffer, pending)] = None
+    place = _written(op, op.buffer, pending)
+    pending.writes[place] = pending.unfenced[place] = None
 
 
 def _visit_copy(op: Op, pending: _Pending) -> None:
@@ -119,9 +145,15 @@ def _visit_copy(op: Op, pending: _Pending) -> None:
 
 def _written(op: Op, buffer: Value, pending: _Pending) -> _Place:
     place = _place(buffer)
+    _check_unread(op, place, pending)
     if place.meets(pending.reads) or place.meets(pending.writes):
         _barrier_before(op, pending)
     return place
+
+
+def _check_unread(op: Op, place: _Place, pending: _Pending) -> None:
+    if any(place.meets(read) for read in pending.products):
+        op.error("writes what a product in flight reads")
 
 
 def _visit_load(op: Op, pending: _Pending) -> None:
@@ -135,17 +167,110 @@ def _visit_load(op: Op, pending: _Pending) -> None:
 def _visit_wait(op: Op, pending: _Pending) -> None:
     assert isinstance(op, gpu.AsyncWait)
     pending.writes.update(pending.copies)
+    pending.unfenced.update(pending.copies)
     if op.pending == 0:
         pending.copies.clear()
     # What lands in a loop is there for the iteration to read, so a barrier will be needed. Here it
     # also orders the reads of the iteration before against the copies of this one.
     in_loop = isinstance(op.parent_op, scf.For)
-    if pending.writes and in_loop and not isinstance(op.next, gpu.Barrier):
+    following = op.next
+    while isinstance(following, tma.ProxyFence):
+        following = following.next
+    if pending.writes and in_loop and not isinstance(following, gpu.Barrier):
+        # The barrier is visited next.
         with at(op.loc):
             Builder.after_op(op)(gpu.Barrier())
 
 
+def _visit_tensor_load(op: Op, pending: _Pending) -> None:
+    assert isinstance(op, tma.TmaLoad)
+    place = _place(op.buffer)
+    _check_unread(op, place, pending)
+    if place.meets(pending.unfenced):
+        _fence_before(op, pending)
+    elif place.meets(pending.reads) or place.meets(pending.writes):
+        _barrier_before(op, pending)
+    _written(op, op.barrier, pending)
+
+
+def _visit_tensor_store(op: Op, pending: _Pending) -> None:
+    assert isinstance(op, tma.TmaStore | tma.TmaReduce)
+    place = _place(op.buffer)
+    if place.meets(pending.unfenced):
+        _fence_before(op, pending)
+    elif place.meets(pending.writes):
+        _barrier_before(op, pending)
+    pending.drains[place] = None
+
+
+def _visit_store_wait(op: Op, pending: _Pending) -> None:
+    assert isinstance(op, tma.TmaStoreWait)
+    pending.reads.update(pending.drains)
+    if op.pending == 0:
+        pending.drains.clear()
+
+
+def _visit_init(op: Op, pending: _Pending) -> None:
+    assert isinstance(op, tma.MbarrierInit)
+    pending.writes[_written(op, op.barrier, pending)] = None
+
+
+def _visit_mbarrier_wait(op: Op, pending: _Pending) -> None:
+    assert isinstance(op, tma.MbarrierWait)
+    place = _place(op.barrier)
+    if place.meets(pending.writes):
+        _barrier_before(op, pending)
+    pending.reads[place] = None
+
+
+def _visit_fence(op: Op, pending: _Pending) -> None:
+    del op
+    pending.unfenced.clear()
+
+
+def _visit_product(op: Op, pending: _Pending) -> None:
+    assert isinstance(op, wgmma.Wgmma)
+    places = {_place(value): None for value in (op.a, op.b) if isinstance(value.type, SharedType)}
+    if any(place.meets(pending.unfenced) for place in places):
+        _fence_before(op, pending)
+    elif any(place.meets(pending.writes) for place in places):
+        _barrier_before(op, pending)
+    pending.products = (places, *pending.products)
+
+
+def _visit_product_wait(op: Op, pending: _Pending) -> None:
+    assert isinstance(op, wgmma.WgmmaWait)
+    for places in pending.products[op.pending :]:
+        pending.reads.update(places)
+    pending.products = pending.products[: op.pending]
+
+
+def _fence_for_products(op: Op, pending: _Pending) -> None:
+    """Fence ahead of a barrier what a product will read, so that it needs none of its own."""
+    if any(_feeds_product(place.buffer.out) for place in pending.unfenced):
+        with at(op.loc):
+            Builder.before_op(op)(tma.ProxyFence())
+        pending.unfenced.clear()
+
+
+def _feeds_product(buffer: Value) -> bool:
+    return any(
+        isinstance(user, wgmma.Wgmma)
+        or (isinstance(user, gpu.SharedSlot | gpu.SharedTrans) and _feeds_product(user.out))
+        for user in buffer.users
+    )
+
+
+def _fence_before(op: Op, pending: _Pending) -> None:
+    """Let a tensor copy see what all threads have written."""
+    with at(op.loc):
+        Builder.before_op(op)(tma.ProxyFence())
+    pending.unfenced.clear()
+    _barrier_before(op, pending)
+
+
 def _barrier_before(op: Op, pending: _Pending) -> None:
+    _fence_for_products(op, pending)
     with at(op.loc):
         Builder.before_op(op)(gpu.Barrier())
     pending.clear()
@@ -153,6 +278,8 @@ def _barrier_before(op: Op, pending: _Pending) -> None:
 
 def _place(buffer: Value) -> _Place:
     op, slot = buffer.op, None
+    while isinstance(op, gpu.SharedTrans):
+        op = op.buffer.op
     if isinstance(op, gpu.SharedSlot):
         op, slot = op.buffer.op, _slot_number(op)
     assert isinstance(op, gpu.SharedAlloc)
@@ -232,6 +359,15 @@ _RULES: dict[type[Op], Callable[[Op, _Pending], None]] = {
     gpu.SharedLoad: _visit_load,
     gpu.AsyncCopy: _visit_copy,
     gpu.AsyncWait: _visit_wait,
+    tma.TmaLoad: _visit_tensor_load,
+    tma.TmaStore: _visit_tensor_store,
+    tma.TmaReduce: _visit_tensor_store,
+    tma.TmaStoreWait: _visit_store_wait,
+    tma.ProxyFence: _visit_fence,
+    tma.MbarrierInit: _visit_init,
+    tma.MbarrierWait: _visit_mbarrier_wait,
+    wgmma.Wgmma: _visit_product,
+    wgmma.WgmmaWait: _visit_product_wait,
     scf.If: _visit_branch,
     scf.For: _visit_loop,
     scf.While: _visit_loop,

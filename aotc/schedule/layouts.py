@@ -340,3 +340,35 @@ def nvmma_shared(
         columns += [1 << (shifts[axis] + bit) for bit in range(bits[axis])]
     outs = tuple((f"dim{axis}", count) for axis, count in enumerate(bits))
     return LinearLayout.from_columns([("offset", columns)], outs)
+
+
+def tensor_shared(
+    shape: tuple[int, ...], element_bits: int, box: tuple[int, ...], swizzle_bytes: int
+) -> LinearLayout:
+    """Return the shared layout of a tile that tensor copies move in boxes, axes in tensor order.
+
+    A box is row-major and in one piece, boxes follow each other row-major from the last axis.
+    With a swizzle, bits 7 and up of the address are XORed into the chunk of 16 bytes in its span;
+    the buffer starts where that pattern does.
+
+    Raises: IRError if a row of a box is longer than the swizzle's span.
+    Source: PTX ISA, "Swizzling modes" of tensors.
+    """
+    if swizzle_bytes and box[-1] * element_bits > 8 * swizzle_bytes:
+        raise IRError(f"rows of {box} of {element_bits} bits exceed {swizzle_bytes} bytes")
+    bits = [log2_exact(extent) for extent in shape]
+    inside = [log2_exact(extent) for extent in box]
+    shifts = [sum(bits[axis + 1 :]) for axis in range(len(bits))]
+    order = _minor_first(len(shape))
+    plain = [1 << (shifts[axis] + bit) for axis in order for bit in range(inside[axis])]
+    plain += [
+        1 << (shifts[axis] + bit) for axis in order for bit in range(inside[axis], bits[axis])
+    ]
+    columns = list(plain)
+    chunk = log2_exact(_SWIZZLE_CHUNK_BYTES * 8 // element_bits)
+    for bit in range(log2_exact(swizzle_bytes // _SWIZZLE_CHUNK_BYTES) if swizzle_bytes else 0):
+        line = chunk + _SWIZZLE_ROWS_LOG2 + bit
+        if line < len(columns):
+            columns[line] ^= plain[chunk + bit]
+    outs = tuple((f"dim{axis}", count) for axis, count in enumerate(bits))
+    return LinearLayout.from_columns([("offset", columns)], outs)

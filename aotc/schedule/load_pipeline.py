@@ -1,7 +1,8 @@
 """Plan which loads of a loop are issued iterations ahead, by which way, and how far.
 
 There are two ways. A tile whose only use is a trip through shared memory is copied there
-asynchronously, `num_stages - 1` iterations ahead, into a buffer with a slot for every stage. All
+asynchronously, `num_stages - 1` iterations ahead, into a buffer with a slot for every stage; one
+less ahead if products read the slots while the next iteration begins (see `overlap_wgmma`). All
 else is loaded into registers one iteration ahead: what is loaded earlier would have to move from
 register to register at the end of each iteration, and a move waits for its load. A copy moves 4, 8
 or 16 bytes a thread; a load too narrow for that takes the way through registers, too.
@@ -22,7 +23,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from aotc.ir.core import Op, Value
-from aotc.ir.dialects import arith, gpu, scf, tile
+from aotc.ir.dialects import arith, gpu, scf, tile, wgmma
 from aotc.ir.rewrite import is_pure
 from aotc.ir.types import SharedType, TileType
 from aotc.schedule.global_order import (
@@ -34,6 +35,7 @@ from aotc.schedule.global_order import (
     shared_roots,
     written_pointer,
 )
+from aotc.schedule.overlap_wgmma import may_run_on
 
 MIN_COPY_BYTES = 4
 MAX_COPY_BYTES = 16
@@ -69,6 +71,11 @@ class Trip:
     renames: list[Op]
     store: gpu.SharedStore
     buffer: gpu.SharedAlloc
+
+    @property
+    def feeds_product(self) -> bool:
+        """Whether a product by warpgroups reads the buffer."""
+        return any(isinstance(user, wgmma.Wgmma) for user in self.buffer.out.users)
 
     @property
     def vector(self) -> int:
@@ -121,6 +128,15 @@ class LoopPlan:
     carried: dict[Value, None] = field(default_factory=dict[Value, None])
 
     @property
+    def copy_distance(self) -> int:
+        """How many iterations ahead copies are issued.
+
+        A product that runs on into the next iteration still reads the slot of the one before.
+        """
+        runs_on = self.num_stages > _REGISTER_SLOTS and may_run_on(self.loop)
+        return self.num_stages - (2 if runs_on else 1)
+
+    @property
     def max_distance(self) -> int:
         return max(load.distance for load in self.loads.values())
 
@@ -157,6 +173,7 @@ def plan_loop(loop: scf.For, num_stages: int) -> LoopPlan:
         _choose_ways(plan)
         too_big = _over_budget(plan)
         if too_big is None:
+            _drop_unneeded(plan)
             return plan
         del plan.loads[too_big]
         plan.refused[too_big] = "loading it ahead would take too many registers of each thread"
@@ -264,11 +281,9 @@ def find_trip(load: gpu.Load) -> Trip | None:
     if not isinstance(buffer, gpu.SharedAlloc) or buffer.block is not load.block:
         return None
     readers = [each for each in user.buffer.users if each is not user]
-    return Trip(renames, user, buffer) if all(map(_is_load, readers)) else None
-
-
-def _is_load(op: Op) -> bool:
-    return isinstance(op, gpu.SharedLoad)
+    reads = (gpu.SharedLoad, wgmma.Wgmma)
+    is_whole = all(isinstance(each, reads) for each in readers)
+    return Trip(renames, user, buffer) if is_whole else None
 
 
 def copy_vector(load: gpu.Load, trip: Trip) -> int:
@@ -277,6 +292,8 @@ def copy_vector(load: gpu.Load, trip: Trip) -> int:
     element_bytes = trip.store.buffer.type.element.size_bytes
     vector = min(load.vector, trip.vector, MAX_COPY_BYTES // element_bytes)
     fits = vector * element_bytes >= MIN_COPY_BYTES and not trip.store.matrix
+    # What is transposed on the way, for a product that has no other order, is wide on both sides.
+    fits &= not trip.feeds_product or 2 * vector >= min(load.vector, trip.store.vector)
     return vector if fits and is_zero(load.other) else 0
 
 
@@ -296,10 +313,27 @@ def _choose_ways(plan: LoopPlan) -> None:
         op = next(one for one in pending if all(each.op not in pending for each in users[one]))
         pending.remove(op)
         load = plan.loads[op]
-        load.distance = plan.num_stages - 1 if load.is_async else 1
+        load.distance = plan.copy_distance if load.is_async else 1
         load.distance = max([load.distance, *(user.distance + 1 for user in users[op])])
         first = min((user.distance for user in users[op]), default=0)
         load.first_use = 0 if op in used else first
+
+
+def _drop_unneeded(plan: LoopPlan) -> None:
+    """Take out loads that only a variable needs which nothing uses: nobody would wait for them."""
+    used = _find_live(plan)
+    read = dict.fromkeys(value for op in plan.live for value in free_operands(op))
+    needed = {
+        op: None
+        for op, load in plan.loads.items()
+        if op in used or (load.trip is not None and load.trip.buffer.results[0] in read)
+    }
+    worklist = list(needed)
+    while worklist:
+        fresh = [op for op in plan.loads[worklist.pop()].slice.loads if op not in needed]
+        needed.update(dict.fromkeys(fresh))
+        worklist += fresh
+    plan.loads = {op: load for op, load in plan.loads.items() if op in needed}
 
 
 def _find_live(plan: LoopPlan) -> dict[Op, None]:

@@ -45,9 +45,10 @@ class _Slice:
 def pull_operands(dots: Mapping[Op, DotLayouts]) -> dict[Value, LinearLayout]:
     """Return the layouts of all values that are computed where a product wants them."""
     operands = [
-        pair
+        (value, layout)
         for op, layouts in dots.items()
-        for pair in zip(op.operands[:2], layouts.operands()[:2], strict=True)
+        for value, layout in zip(op.operands[:2], layouts.operands()[:2], strict=True)
+        if layout is not None
     ]
     wanted = dict(operands)
     shared = {value for value, layout in operands if wanted[value] != layout}

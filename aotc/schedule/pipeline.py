@@ -7,23 +7,30 @@ from aotc.ir.passes import Observer, Pipeline
 from aotc.schedule.advance_loads import advance_loads
 from aotc.schedule.allocate_shared import allocate_shared
 from aotc.schedule.assign_layouts import assign_layouts
+from aotc.schedule.carry_fragments import carry_fragments
 from aotc.schedule.context import Schedule
 from aotc.schedule.decompose_reductions import decompose_reductions
 from aotc.schedule.decompose_scans import decompose_scans
 from aotc.schedule.eliminate_common import eliminate_common
+from aotc.schedule.expand_fetches import expand_fetches
 from aotc.schedule.hoist_conversions import hoist_conversions
 from aotc.schedule.hoist_invariants import hoist_invariants
 from aotc.schedule.insert_barriers import insert_barriers
 from aotc.schedule.legalize_dots import legalize_dots
+from aotc.schedule.lower_descriptors import lower_descriptors
+from aotc.schedule.overlap_wgmma import overlap_wgmma
 from aotc.schedule.pipeline_loads import pipeline_loads
 from aotc.schedule.plan_conversions import plan_conversions
 from aotc.schedule.predicate_branches import predicate_branches
 from aotc.schedule.simplify import simplify
 from aotc.schedule.slice_dots import slice_dots
+from aotc.schedule.spread_copies import spread_copies
 from aotc.schedule.unroll_loops import unroll_loops
 
 TILE_TO_GPU: Pipeline[Schedule] = Pipeline(
     (
+        # What becomes of descriptors is arithmetic like any other, so it is first.
+        lower_descriptors,
         # On tile IR: fewer ops before anything is asked of each. An unrolled iteration is more
         # of them, so it is simplified with the rest.
         unroll_loops,
@@ -51,8 +58,15 @@ TILE_TO_GPU: Pipeline[Schedule] = Pipeline(
         advance_loads,
         # Which loads go through shared memory, and how wide, is known now.
         pipeline_loads,
+        # Slots are known now, and with them whether a product may run on.
+        overlap_wgmma,
         # Buffers live until the parts of a product are read, so this is before they are placed.
         slice_dots,
+        # Parts of products are what the copies of a loop and its next fragments go between.
+        spread_copies,
+        carry_fragments,
+        # Tensor copies stay whole until here, so that a pass can move or pipeline them.
+        expand_fetches,
         # The iterations before the loop have constant addresses, masks and slots.
         simplify,
         eliminate_common,

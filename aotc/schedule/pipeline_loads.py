@@ -104,7 +104,7 @@ class _Rewriter:
                     mapping[variable] = self._value_early(variable, iteration)
                 exists = emitter.exists(self.loop.lower, iteration, self.place)
                 emitter.issue(load, mapping, exists, (emitter.zero, iteration), self.place)
-            if self.plan.copies and time >= 1 - self.plan.num_stages:
+            if self.plan.copies and time >= -self.plan.copy_distance:
                 self.place(gpu.AsyncCommit())
 
     def _value_early(self, value: Value, iteration: int) -> Value:

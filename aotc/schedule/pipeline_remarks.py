@@ -30,7 +30,9 @@ def remark_plan(plan: LoopPlan, kernel: Kernel, schedule: Schedule) -> None:
     for loads, way in ((copied, "shared memory"), (fetched, "registers")):
         if loads:
             names = ", ".join(dict.fromkeys(root_names(load.op.pointer) for load in loads))
-            stages = 1 + max(load.distance for load in loads)
+            stages = (
+                plan.num_stages if loads is copied else 1 + max(load.distance for load in loads)
+            )
             text = f"the loop is pipelined over {stages} stages through {way}: {names}"
             schedule.remark(plan.loop.loc, text)
     for op, reason in plan.refused.items():

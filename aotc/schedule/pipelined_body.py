@@ -259,7 +259,7 @@ class PipelinedBody:
         buffers += [op.buffer.op for op in loads]
         if buffers and self.plan.copies and not self._waited:
             # All groups but those of the iterations that follow the current one.
-            self.place(gpu.AsyncWait(self.plan.num_stages - 2))
+            self.place(gpu.AsyncWait(self.plan.copy_distance - 1))
             self._waited = True
         for buffer in buffers:
             self._slot(self._loads_of[buffer])

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from aotc.ir import gf2
 from aotc.ir.core import Kernel, Op, Value
 from aotc.ir.diagnostics import at
-from aotc.ir.dialects import arith, gpu
+from aotc.ir.dialects import arith, gpu, tma
 from aotc.ir.matrix_access import matrix_view
 from aotc.ir.rewrite import Builder
 from aotc.ir.sub_tile import sub_tile, within
@@ -205,7 +205,7 @@ def _may_sink(load: gpu.SharedLoad, dot: Op) -> bool:
     op = load.next
     while op is not None and op is not dot:
         for nested in (op, *(inner for block in op.blocks for inner in block.walk())):
-            writes = isinstance(nested, gpu.SharedStore | gpu.AsyncCopy)
+            writes = isinstance(nested, gpu.SharedStore | gpu.AsyncCopy | tma.TmaFetch)
             if writes and _may_be_one(nested.buffer, load.buffer):
                 return False
         op = op.next

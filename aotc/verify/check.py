@@ -4,8 +4,8 @@ For each launch the tile IR is interpreted, which gives buffers, results and bou
 compiled kernel is executed on the same buffers, and what it leaves is compared. How it is executed
 is the caller's: PTX in the emulator, a cubin on a GPU.
 
-Where programs of a launch overlap, or a program overwrites its own results, rows were set too close,
-and it is tried again with more room.
+Where programs of a launch overlap, or a program overwrites its own results, rows were set too
+close, and it is tried again with more room.
 A launch at which the kernel itself does what it may not (an assumption that does not hold, an index
 out of all bounds) proves nothing about the compiler and is passed over, with the reason.
 
@@ -90,7 +90,7 @@ def check_kernel(
         if found is None:
             continue
         launch, reference = found
-        key = (launch.misaligned, *launch.scalars.items())
+        key = (launch.misaligned, launch.in_step, *launch.scalars.items())
         if key in seen:
             continue
         seen[key] = None

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from aotc.ir.core import Block, Kernel, Op, Value
 from aotc.ir.dialects import arith, scf, tile
 from aotc.ir.parameter_access import pointer_roots
-from aotc.ir.types import PointerType, ScalarType, element_of
+from aotc.ir.types import DescriptorType, PointerType, ScalarType, element_of
 
 _SHAPES = (
     *(arith.Cast, tile.Splat, tile.Broadcast, tile.ExpandDims, tile.Reshape, tile.Trans),
@@ -69,6 +69,15 @@ def roles_of(
     whether an op may be rounded differently by hardware.
     """
     return _Analysis(kernel, is_inexact).roles(grid_blocks)
+
+
+def shared_block(block: int, num_extents: int) -> int:
+    """Return the part of a block that each of several extents has whose product it divides.
+
+    >>> shared_block(128, 3)
+    5
+    """
+    return max(2, round(block ** (1 / num_extents))) if num_extents > 1 else block
 
 
 def sources(value: Value) -> list[Value]:
@@ -154,8 +163,10 @@ def strip(value: Value) -> Value:
 
 
 def pointer_operand(op: Op) -> Value | None:
-    """Return the pointers through which `op` accesses memory, None if it accesses none."""
-    pointer = getattr(op, "pointer", None) if op.effect != "none" else None
+    """Return the pointers, or descriptor, through which `op` accesses memory; None for others."""
+    if op.effect == "none":
+        return None
+    pointer = getattr(op, "pointer", None) or getattr(op, "descriptor", None)
     return pointer if isinstance(pointer, Value) else None
 
 
@@ -176,6 +187,10 @@ class _Analysis:
         for name, block in (*self._masked(), *self._looped()):
             extents[name] = max(block, extents.get(name, 1))
         roles.extents = {name: extents[name] for name in self.names.values() if name in extents}
+        for arg, name in self.names.items():
+            if isinstance(arg.type, DescriptorType):
+                for axis, block in enumerate(arg.type.block):
+                    roles.extents[f"{name}.shape[{axis}]"] = block
         self._add_strides(roles)
         roles.indices = self._indices()
         roles.inexact = self._inexact()
@@ -212,8 +227,22 @@ class _Analysis:
             found = list(backward(op.operands, through_loads=False))
             block = [v.op.end - v.op.start for v in found if isinstance(v.op, tile.Arange)]
             if block or any(_is_program_id(value) for value in found):
-                for name in self._integers(found):
-                    yield name, max(block, default=1)
+                names = list(self._integers(found))
+                is_product = any(self._multiplies_parameters(value) for value in found)
+                for name in names:
+                    size = max(block, default=1)
+                    yield name, shared_block(size, len(names)) if is_product else size
+
+    def _multiplies_parameters(self, value: Value) -> bool:
+        """Return whether a value is a product of extents, such as of an image's height and width."""
+        op = value.op
+        if not isinstance(op, arith.Mul):
+            return False
+        sides = [list(backward([side], through_loads=False)) for side in op.operands]
+        return all(
+            any(each in self.names for each in side) and not any(_varies(each) for each in side)
+            for side in sides
+        )
 
     def _index_comparisons(self) -> Iterator[arith.Compare]:
         """Yield the comparisons of integers none of which was loaded."""
@@ -320,7 +349,8 @@ class _Analysis:
             if len(found) == count:
                 break
         if "" in found:  # an address of unknown origin: it may be any of them
-            return [n for a, n in self.names.items() if isinstance(a.type, PointerType)]
+            kinds = (PointerType, DescriptorType)
+            return [n for a, n in self.names.items() if isinstance(a.type, kinds)]
         return [name for name in self.names.values() if name in found]
 
     def _depends(self, op: Op, inexact: Mapping[str, None]) -> bool:

@@ -29,17 +29,27 @@ from typing import TypeAlias
 import numpy as np
 
 from aotc.ir.core import Kernel, ParamInfo
-from aotc.ir.types import PointerType, ScalarType, Type, element_of
-from aotc.verify.memory import Address, Memory
+from aotc.ir.dialects.descriptor import TENSOR_ALIGNMENT_BYTES
+from aotc.ir.types import (
+    DescriptorType,
+    PointerType,
+    ScalarType,
+    TensorMapType,
+    Type,
+    element_of,
+)
+from aotc.verify.memory import Address, Memory, TensorAddress
 from aotc.verify.numerics import Array, Poison, dtype_of
+from aotc.verify.products import PRODUCT_RULES
 from aotc.verify.program import InterpretError, Program, Rules
 from aotc.verify.rules_arith import ARITH_RULES
 from aotc.verify.rules_gpu import GPU_RULES
 from aotc.verify.rules_tile import TILE_RULES
+from aotc.verify.tensors import TENSOR_RULES, describe, part_of
 
-Argument: TypeAlias = "Array | int | float"
+Argument: TypeAlias = "Array | int | float | TensorAddress"
 
-RULES: Rules = {**ARITH_RULES, **TILE_RULES, **GPU_RULES}
+RULES: Rules = {**ARITH_RULES, **TILE_RULES, **GPU_RULES, **TENSOR_RULES, **PRODUCT_RULES}
 
 __all__ = ["RULES", "Argument", "InterpretError", "Interpreter", "run"]
 
@@ -86,13 +96,17 @@ class Interpreter:
         self.memory = Memory() if memory is None else memory
         self.rules = rules
         self.poison = Poison(poison_seed)
-        if len(args) != len(kernel.params):
+        # Once the schedule has taken descriptors apart, several parameters come of one argument.
+        names = list(dict.fromkeys(info.argument for info in kernel.params))
+        if len(args) != len(names):
             raise InterpretError(
-                f"{kernel.name} takes {len(kernel.params)} arguments, got {len(args)}", kernel.loc
+                f"{kernel.name} takes {len(names)} arguments, got {len(args)}", kernel.loc
             )
+        given = dict(zip(names, args, strict=True))
+        self._tensors: dict[str, Array] = {}
         self._args = [
-            self._bind(info, value.type, arg)
-            for info, value, arg in zip(kernel.params, kernel.body.args, args, strict=True)
+            self._bind(info, value.type, given[info.argument])
+            for info, value in zip(kernel.params, kernel.body.args, strict=True)
         ]
 
     def run(self, grid: Sequence[int]) -> None:
@@ -110,11 +124,17 @@ class Interpreter:
                 program.run_block(self.kernel.body, self._args)
 
     def _bind(self, info: ParamInfo, type_: Type, arg: Argument) -> Array:
+        if isinstance(type_, DescriptorType | TensorMapType):
+            self._check_tensor(info.name, type_, arg)
+            return self._tensor(info.name, arg)
         element = element_of(type_)
-        if isinstance(element, PointerType):
-            value: int | float = self._address(info.name, element.pointee, arg)
-        elif isinstance(arg, np.ndarray):
-            raise self._misfit(info.name, f"a number for {element}", f"{arg.dtype} array")
+        if info.source:
+            value: int | float = part_of(self._tensor(info.argument, arg), info.source)
+        elif isinstance(element, PointerType):
+            value = self._address(info.name, element.pointee, arg)
+        elif isinstance(arg, np.ndarray | TensorAddress):
+            got = f"{arg.dtype} array" if isinstance(arg, np.ndarray) else "a tensor"
+            raise self._misfit(info.name, f"a number for {element}", got)
         else:
             value = arg
         try:
@@ -128,6 +148,33 @@ class Interpreter:
             raise self._misfit(info.name, f"a multiple of {info.divisibility}", f"{value:#x}")
         return bound
 
+    def _tensor(self, name: str, arg: Argument) -> Array:
+        """Return the value of the descriptor of an argument: an array, or where a tensor lies."""
+        if name not in self._tensors:
+            if not isinstance(arg, np.ndarray):
+                if not isinstance(arg, TensorAddress):
+                    raise self._misfit(name, "an array for a descriptor", repr(arg))
+                self._tensors[name] = describe(arg.address, arg.shape, arg.strides)
+            else:
+                if arg.ndim == 0 or (arg.shape[-1] > 1 and arg.strides[-1] != arg.itemsize):
+                    raise self._misfit(name, "an array whose last axis is dense", f"{arg.strides}")
+                address = self._place(name, arg)
+                for each in (address, *arg.strides[:-1]):
+                    if each % TENSOR_ALIGNMENT_BYTES:
+                        expected = f"address, strides in multiples of {TENSOR_ALIGNMENT_BYTES}"
+                        raise self._misfit(name, expected, str(each % TENSOR_ALIGNMENT_BYTES))
+                strides = [stride // arg.itemsize for stride in arg.strides[:-1]]
+                self._tensors[name] = describe(address, arg.shape, [*strides, 1])
+        return self._tensors[name]
+
+    def _check_tensor(self, name: str, kind: DescriptorType | TensorMapType, arg: Argument) -> None:
+        block = kind.block if isinstance(kind, DescriptorType) else kind.box
+        if isinstance(arg, np.ndarray):
+            expected = np.dtype(np.uint8) if kind.element.is_bool else dtype_of(kind.element)
+            if arg.ndim != len(block) or arg.dtype not in (expected, dtype_of(kind.element)):
+                what = f"an array of {expected} with {len(block)} axes"
+                raise self._misfit(name, what, f"{arg.dtype} with {arg.ndim}")
+
     def _address(self, name: str, pointee: ScalarType, arg: Argument) -> int:
         if isinstance(arg, Address):
             return int(arg)
@@ -137,6 +184,9 @@ class Interpreter:
         if not isinstance(arg, np.ndarray) or arg.dtype not in accepted:
             got = f"{arg.dtype} array" if isinstance(arg, np.ndarray) else repr(arg)
             raise self._misfit(name, f"an array of {accepted[0]} for *{pointee}", got)
+        return self._place(name, arg)
+
+    def _place(self, name: str, arg: Array) -> int:
         try:
             return self.memory.add(name, arg)
         except ValueError as error:

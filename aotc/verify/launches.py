@@ -21,7 +21,7 @@ from typing import TypeAlias
 import numpy as np
 
 from aotc.ir.core import Kernel
-from aotc.ir.types import PointerType, ScalarType
+from aotc.ir.types import I32, DescriptorType, PointerType, ScalarType
 from aotc.verify.dataflow import Roles, StrideTerm, upper_bound
 
 Scalar: TypeAlias = int | float
@@ -46,7 +46,7 @@ class Launch:
     """One launch: what scalar arguments are, how many programs there are, what is drawn.
 
     `index_high` bounds loaded indices; with `misaligned` a pointer that is promised no alignment
-    is one element off.
+    is one element off. Unless `in_step`, an emulator is to run warps in an order drawn from `seed`.
     """
 
     label: str
@@ -55,6 +55,7 @@ class Launch:
     seed: int
     index_high: int
     misaligned: bool
+    in_step: bool = True
 
     @property
     def shape(self) -> str:
@@ -109,6 +110,10 @@ class Chooser:
             if isinstance(arg.type, ScalarType):
                 self.scalars[info.name] = arg.type
                 self.divisors[info.name] = info.divisibility
+            elif isinstance(arg.type, DescriptorType):
+                for axis in range(len(arg.type.block)):
+                    self.scalars[f"{info.name}.shape[{axis}]"] = I32
+                    self.divisors[f"{info.name}.shape[{axis}]"] = 1
 
     @property
     def count(self) -> int:
@@ -134,7 +139,8 @@ class Chooser:
                 ordered = {name: values[name] for name in self.scalars}
                 high = min(self._width(values), _MAX_INDEX) + 1
                 seed = int(rng.integers(1 << 30))
-                return Launch(label, ordered, grid, seed, high, self._is_free and index % 2 == 1)
+                is_off = self._is_free and index % 2 == 1
+                return Launch(label, ordered, grid, seed, high, is_off, in_step=index % 3 != 1)
         return None
 
     def _integers(self, values: Mapping[str, Scalar]) -> dict[str, int]:
@@ -172,7 +178,8 @@ class Chooser:
             start = (index + 2 * at) % len(regular)
             first = (regular[start], *_FALLBACKS.get(regular[start], ()))
         order = (*first, *(regular[(start + step) % len(regular)] for step in range(len(regular))))
-        return list(dict.fromkeys(extent_of(kind, block, divisor) for kind in order))
+        least = int(_is_extent(name))  # tensors have no empty axes
+        return list(dict.fromkeys(max(least, extent_of(kind, block, divisor)) for kind in order))
 
     # ---- the rest ----------------------------------------------------------------------------
 
@@ -273,6 +280,11 @@ class Chooser:
         bounds = [upper_bound(index, grid, scalars) for index in term.indices]
         numbers = [bound for bound in bounds if bound is not None]
         return max(1, sum(numbers) + 1) if len(numbers) == len(bounds) else width
+
+
+def _is_extent(name: str) -> bool:
+    """Return whether a value is one of a tensor's extents, such as `x.shape[0]`."""
+    return "." in name
 
 
 def extent_of(kind: str, block: int, divisor: int) -> int:

@@ -16,6 +16,7 @@ Invariant: no byte outside the arrays handed over is read or written; what is tr
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,15 @@ class AccessError(Exception):
 
 class Address(int):
     """An address in a memory: the argument of a pointer parameter whose buffer is there already."""
+
+
+@dataclass(frozen=True)
+class TensorAddress:
+    """Place a tensor in a memory: the argument of a descriptor. Strides are in elements."""
+
+    address: Address
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
 
 
 class Memory:

@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 
 from aotc.ir.core import Kernel, Op, Value
-from aotc.ir.dialects import arith, tile
+from aotc.ir.dialects import arith, descriptor, tile
 from aotc.ir.types import FP32, FP64, ScalarType, element_of
 from aotc.verify.numerics import Array, round_to
 from aotc.verify.program import Program, Rule, Rules
@@ -82,7 +82,7 @@ def is_inexact(op: Op) -> bool:
     """Return whether hardware may round the result of `op` differently than the interpreter."""
     if isinstance(op, tile.Reduce | tile.Scan):
         return any(_is_order_dependent(each) for each in op.combine.walk())
-    if isinstance(op, tile.AtomicRmw):
+    if isinstance(op, tile.AtomicRmw | descriptor.DescriptorReduce):
         return op.kind == "add" and _float_of(op.value) is not None
     if isinstance(op, tile.Dot):
         return _float_of(op.acc) is not None
@@ -147,7 +147,7 @@ class _Noise:
         self._combining = 0
 
     def _moves(self, op: Op) -> bool:
-        """Return whether to move the result of `op`: its own turn, or in a reduction whose it is."""
+        """Return whether to move the result of `op`, or of the reduction it is in."""
         return bool(self._combining) or op in self._active
 
     def rules(self) -> Rules:
@@ -159,7 +159,8 @@ class _Noise:
         for cls in (tile.Reduce, tile.Scan):
             wrapped[cls] = self._combining_rule(self._rules[cls])
         wrapped[tile.Dot] = self._dot(self._rules[tile.Dot])
-        wrapped[tile.AtomicRmw] = self._atomic(self._rules[tile.AtomicRmw])
+        for cls in (tile.AtomicRmw, descriptor.DescriptorReduce):
+            wrapped[cls] = self._atomic(self._rules[cls])
         return wrapped
 
     def _moved(self, value: Any, element: ScalarType, steps: float) -> Array:
@@ -234,7 +235,9 @@ class _Noise:
     def _atomic(self, base: Rule) -> Rule:
         """Return the rule of atomics, whose sums of floats are made in any order."""
 
-        def rule(program: Program, op: tile.AtomicRmw, pointer: Array, value: Array, *rest: Any) -> Any:  # fmt: skip
+        def rule(
+            program: Program, op: tile.AtomicRmw, pointer: Array, value: Array, *rest: Any
+        ) -> Any:
             element = _float_of(op.value)
             if element is not None and op in self._active:
                 value = self._moved(value, element, 1.0)

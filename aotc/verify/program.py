@@ -23,7 +23,7 @@ from aotc.ir.diagnostics import DiagnosticError, IRError
 from aotc.ir.types import SharedType, element_of
 from aotc.verify.memory import AccessError, Memory
 from aotc.verify.numerics import Array, Poison, dtype_of
-from aotc.verify.shared import SharedMemory
+from aotc.verify.shared import SharedMemory, Transfer
 
 Rule: TypeAlias = "Callable[..., Array | Sequence[Array] | None]"
 Rules: TypeAlias = Mapping[type[Op], Rule]
@@ -52,6 +52,14 @@ class Program:
         self.memory = memory
         self.shared = SharedMemory(poison, check_races=check_races)
         self.poison = poison
+        self.mbarriers: dict[int, object] = {}
+        """The state of each mbarrier by its address, which the rules of tensor copies keep."""
+        self.stores: list[Transfer] = []
+        """Tensor copies from shared memory that nobody has waited for, oldest first."""
+        self.products: list[Any] = []
+        """Products of warpgroups in flight, oldest first, as `verify.products` keeps them."""
+        self.finished: list[Any] = []
+        """Products that are done and whose results no wait has handed back."""
         self.place = place
         self.grid = grid
         self._rules = rules

@@ -13,7 +13,7 @@ Invariant: a `Reference` depends on the tile IR, the launch and the ranges, and 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -21,12 +21,14 @@ import numpy.typing as npt
 
 from aotc.ir.core import Kernel, Op
 from aotc.ir.dialects import tile
-from aotc.ir.types import PointerType, ScalarType
+from aotc.ir.dialects.descriptor import TENSOR_ALIGNMENT_BYTES, DescriptorReduce
+from aotc.ir.types import DescriptorType, PointerType, ScalarType
 from aotc.verify import contents
 from aotc.verify.dataflow import Roles
 from aotc.verify.elastic import Contents, ElasticMemory, loaded_dtype
 from aotc.verify.interpreter import RULES, Argument, Interpreter
 from aotc.verify.launches import Launch, Scalar
+from aotc.verify.memory import TensorAddress
 from aotc.verify.noise import inexact_ops, noisy_rules
 from aotc.verify.numerics import Array
 from aotc.verify.program import InterpretError, Program, Rule, Rules
@@ -56,7 +58,8 @@ class Buffer:
     """Hold what lies behind a pointer, as bytes from `HEAD_BYTES` before it to the last touched.
 
     `start_bytes` is where the pointer points. `upward` and `random` are the results with noise, see
-    `noise.py`; there are none where the result `is_exact`.
+    `noise.py`; there are none where the result `is_exact`. A tensor has a `shape`, and `strides` in
+    elements.
     """
 
     name: str
@@ -68,6 +71,8 @@ class Buffer:
     writable: Marks
     upward: tuple[Bytes, ...]
     random: tuple[Bytes, ...]
+    shape: tuple[int, ...] = ()
+    strides: tuple[int, ...] = ()
 
     @property
     def is_exact(self) -> bool:
@@ -127,6 +132,8 @@ def interpret(
         else _buffer(name, pointee, index, exact, [], [])
         for index, (name, pointee) in enumerate(pointers_of(kernel).items())
     }
+    for name, (shape, strides) in _tensors(kernel, launch).items():
+        buffers[name] = replace(buffers[name], shape=shape, strides=strides)
     return Reference(launch, buffers, tuple(info.name for info in kernel.params))
 
 
@@ -145,12 +152,35 @@ def depends_on_undefined(kernel: Kernel, roles: Roles, launch: Launch, inputs: I
 
 
 def pointers_of(kernel: Kernel) -> dict[str, ScalarType]:
-    """Return the pointer parameters and what they point at, in order."""
-    return {
-        info.name: arg.type.pointee
-        for info, arg in zip(kernel.params, kernel.body.args, strict=True)
-        if isinstance(arg.type, PointerType)
-    }
+    """Return the pointers and descriptors among the parameters, and what they are of, in order."""
+    found: dict[str, ScalarType] = {}
+    for info, arg in zip(kernel.params, kernel.body.args, strict=True):
+        if isinstance(arg.type, PointerType):
+            found[info.name] = arg.type.pointee
+        elif isinstance(arg.type, DescriptorType):
+            found[info.name] = arg.type.element
+    return found
+
+
+def _tensors(kernel: Kernel, launch: Launch) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Return the shape and the strides, in elements, of each tensor of a launch.
+
+    Rows are padded to what a tensor copy can address, and further in every other launch.
+    """
+    found: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {}
+    for info, arg in zip(kernel.params, kernel.body.args, strict=True):
+        kind = arg.type
+        if not isinstance(kind, DescriptorType):
+            continue
+        axes = range(len(kind.block))
+        shape = tuple(int(launch.scalars[f"{info.name}.shape[{axis}]"]) for axis in axes)
+        grain = TENSOR_ALIGNMENT_BYTES // kind.element.size_bytes
+        strides = (1,)
+        for extent in shape[:0:-1]:
+            rows = -(-extent * strides[0] // grain) + int(launch.misaligned)
+            strides = (rows * grain, *strides)
+        found[info.name] = shape, strides
+    return found
 
 
 def _run(
@@ -164,16 +194,20 @@ def _run(
     is_traced: bool = False,
 ) -> ElasticMemory:
     memory = ElasticMemory(inputs.max_buffer_bytes, is_traced=is_traced)
+    tensors = _tensors(kernel, launch)
     args: list[Argument] = []
     for at, (info, arg) in enumerate(zip(kernel.params, kernel.body.args, strict=True)):
-        if not isinstance(arg.type, PointerType):
+        kind = arg.type
+        if not isinstance(kind, PointerType | DescriptorType):
             args.append(launch.scalars[info.name])
             continue
-        pointee = arg.type.pointee
-        is_free = launch.misaligned and info.divisibility == 1
+        pointee = kind.pointee if isinstance(kind, PointerType) else kind.element
+        is_free = launch.misaligned and info.divisibility == 1 and isinstance(kind, PointerType)
         misaligned = pointee.size_bytes if is_free else 0
         filled = _contents(info.name, pointee, roles, launch, inputs, launch.seed + at)
-        args.append(memory.add_buffer(info.name, pointee, filled, misaligned))
+        address = memory.add_buffer(info.name, pointee, filled, misaligned)
+        tensor = tensors.get(info.name)
+        args.append(address if tensor is None else TensorAddress(address, *tensor))
     interpreter = Interpreter(
         kernel, args, poison_seed=poison_seed, memory=memory, rules=_atomic_rules(rules)
     )
@@ -207,7 +241,10 @@ def _atomic_rules(rules: Rules) -> Rules:
 
         return rule
 
-    return {**rules, **{cls: marked(rules[cls]) for cls in (tile.AtomicRmw, tile.AtomicCas)}}
+    return {**rules, **{cls: marked(rules[cls]) for cls in _ATOMICS}}
+
+
+_ATOMICS = (tile.AtomicRmw, tile.AtomicCas, DescriptorReduce)
 
 
 def _buffer(

@@ -77,6 +77,13 @@ def _shared_slot(program: Program, op: gpu.SharedSlot, buffer: Array, index: Arr
     return buffer + (scalar(index) + op.ahead) % kind.num_slots * kind.slot_bytes
 
 
+def _shared_trans(program: Program, op: gpu.SharedTrans, buffer: Array) -> Array:
+    del program
+    kind = op.buffer.type
+    assert isinstance(kind, SharedType)
+    return buffer.reshape(kind.shape).transpose(op.order).reshape(-1)
+
+
 def _next_slot(program: Program, op: gpu.NextSlot, index: Array) -> Array:
     del program
     return np.array((scalar(index) + 1) % op.num_slots, np.int32)
@@ -90,14 +97,14 @@ def _async_copy(
     mask: Array | None,
     enabled: Array | None,
 ) -> None:
-    if enabled is not None and not scalar(enabled):
-        return
     layout = _layout_of(op.pointer)
     assert layout is not None
     element = rules_tile.pointee_of(op)
     check_vectors(pointer, mask, layout, op.vector, element.size_bytes)
     check_vectors(buffer.reshape(pointer.shape), None, layout, op.vector, element.size_bytes)
     lanes = np.ones(pointer.shape, np.bool_) if mask is None else mask
+    if enabled is not None:
+        lanes = lanes & enabled
     value = np.zeros(pointer.shape, dtype_of(element))
     value[lanes] = program.memory.load(pointer, lanes, element)
     program.shared.copy(buffer, value, layout)
@@ -168,6 +175,7 @@ GPU_RULES: dict[type[Op], Rule] = {
     gpu.SharedStore: _shared_store,
     gpu.SharedLoad: _shared_load,
     gpu.SharedSlot: _shared_slot,
+    gpu.SharedTrans: _shared_trans,
     gpu.NextSlot: _next_slot,
     gpu.AsyncCopy: _async_copy,
     gpu.AsyncCommit: _async_commit,

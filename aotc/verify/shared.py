@@ -12,7 +12,8 @@ An asynchronous copy is in flight from its start until a wait covers its group, 
 the latest moment there is: whoever reads its bytes before reads what was there, and is reported.
 
 Invariant: `_writer` and `_readers` describe exactly the accesses since the last barrier, and
-`_in_flight` counts the copies to each byte that have not landed.
+`_in_flight` counts the copies to each byte that have not landed, `_being_read` the products that
+read it.
 """
 
 # NumPy's own stubs leave overloads of ndarray's methods partly unknown.
@@ -122,6 +123,14 @@ class _Copy:
     content: npt.NDArray[np.uint8]
 
 
+@dataclass(frozen=True)
+class Transfer:
+    """Hold the bytes that a tensor copy touches, a row for each element, and what it writes."""
+
+    touched: Indices
+    content: npt.NDArray[np.uint8] | None = None
+
+
 class SharedMemory:
     """Hold the shared bytes of one program and the accesses since the last barrier."""
 
@@ -132,6 +141,7 @@ class SharedMemory:
         self._writer = np.empty(0, np.int64)
         self._readers = np.empty(0, np.uint64)
         self._in_flight = np.empty(0, np.int64)
+        self._being_read = np.empty(0, np.int64)
         self._copies: list[_Copy] = []
         self._groups: list[list[_Copy]] = []
         self._floating: dict[object, int] = {}
@@ -192,6 +202,7 @@ class SharedMemory:
         elements = places.elements[places.first]
         touched = _bytes_of(addresses[elements], value.dtype.itemsize)
         self._check_landed(touched)
+        self._check_unread(touched)
         self._check(touched, self._writer[touched] != _NOBODY, self._writer[touched], warps)
         own = np.uint64(1) << warps.astype(np.uint64)[:, None]
         others = self._readers[touched] & ~own
@@ -210,6 +221,66 @@ class SharedMemory:
             self._check(touched, writer != _NOBODY, writer, np.full(elements.shape, warp))
             self._readers[touched] |= np.uint64(1 << warp)
         return self._bytes[_bytes_of(addresses, dtype.itemsize)].view(dtype).reshape(-1)
+
+    def start_fill(self, addresses: Indices, value: Array) -> Transfer:
+        """Start a tensor copy to a buffer, which warp 0 issues. Raises: AccessError for a race."""
+        touched = _bytes_of(addresses, value.dtype.itemsize)
+        self._check_quiet(touched, writes=True)
+        self._check_unread(touched)
+        np.add.at(self._in_flight, touched, 1)
+        content = np.ascontiguousarray(value).reshape(-1).view(np.uint8).reshape(touched.shape)
+        return Transfer(touched, content)
+
+    def land(self, transfer: Transfer) -> None:
+        """Let a tensor copy land, for all warps."""
+        np.add.at(self._in_flight, transfer.touched, -1)
+        assert transfer.content is not None
+        self._bytes[transfer.touched] = transfer.content
+
+    def start_read(self, addresses: Indices, dtype: np.dtype[Any]) -> tuple[Transfer, Array]:
+        """Start a product that reads a buffer; return what is there, flat.
+
+        Raises: AccessError for a race: what is read was written before a barrier.
+        """
+        touched = _bytes_of(addresses, dtype.itemsize)
+        self._check_landed(touched)
+        written = self._writer[touched] != _NOBODY
+        if self._check_races and written.any():
+            raise AccessError(
+                f"starts to read shared byte {touched[written][0]}, which warp "
+                f"{self._writer[touched][written][0]} wrote since the last barrier"
+            )
+        np.add.at(self._being_read, touched, 1)
+        return Transfer(touched), self._bytes[touched].view(dtype).reshape(-1)
+
+    def finish_read(self, transfer: Transfer) -> None:
+        """Let a product have read its operand, for all warps, which have waited for it."""
+        np.add.at(self._being_read, transfer.touched, -1)
+        self._readers[transfer.touched] |= ~np.uint64(0)
+
+    def start_drain(self, addresses: Indices, dtype: np.dtype[Any]) -> tuple[Transfer, Array]:
+        """Start a tensor copy from a buffer, which warp 0 issues; return what is there, flat.
+
+        Raises: AccessError for a race.
+        """
+        touched = _bytes_of(addresses, dtype.itemsize)
+        self._check_quiet(touched, writes=False)
+        np.add.at(self._in_flight, touched, 1)
+        return Transfer(touched), self._bytes[touched].view(dtype).reshape(-1)
+
+    def finish_drain(self, transfer: Transfer) -> None:
+        """Let a tensor copy from a buffer be done, for warp 0, which has waited for it."""
+        np.add.at(self._in_flight, transfer.touched, -1)
+        self._readers[transfer.touched] |= np.uint64(1)
+
+    def _check_quiet(self, touched: Indices, *, writes: bool) -> None:
+        """Raise AccessError if another warp than the first touched bytes without a barrier."""
+        first = np.zeros(len(touched), np.int64)
+        self._check_landed(touched)
+        self._check(touched, self._writer[touched] != _NOBODY, self._writer[touched], first)
+        if writes:
+            others = self._readers[touched] & ~np.uint64(1)
+            self._check(touched, others != 0, _lowest_bit(others), first)
 
     def barrier(self) -> None:
         """Order all accesses before against all after."""
@@ -235,6 +306,14 @@ class SharedMemory:
                 "landed"
             )
 
+    def _check_unread(self, touched: Indices) -> None:
+        """Raise AccessError for the first byte that a product in flight reads."""
+        read = self._being_read[touched] > 0
+        if read.any():
+            raise AccessError(
+                f"writes shared byte {touched[read][0]}, which a product in flight reads"
+            )
+
     def _grow(self, end: int) -> None:
         missing = end - self._bytes.size
         if missing > 0:
@@ -243,6 +322,7 @@ class SharedMemory:
             self._writer = np.concatenate([self._writer, np.full(missing, _NOBODY)])
             self._readers = np.concatenate([self._readers, np.zeros(missing, np.uint64)])
             self._in_flight = np.concatenate([self._in_flight, np.zeros(missing, np.int64)])
+            self._being_read = np.concatenate([self._being_read, np.zeros(missing, np.int64)])
 
 
 def _bytes_of(addresses: Indices, size_bytes: int) -> Indices:

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from aotc.verify.emulator.tensor_argument import TensorArgument
 
 Array: TypeAlias = npt.NDArray[Any]
-Argument: TypeAlias = "Array | TensorArgument | int"
+Argument: TypeAlias = "Array | TensorArgument | int | float"
 
 HEAD = ".version 8.8\n.target sm_90a\n.address_size 64\n"
 
@@ -73,7 +73,8 @@ class Case:
 
     `ptx` is the text of an entry whose name is `{entry}`. `draw` makes the arguments. With
     `magnitudes`, which makes arguments whose results are the sums of the terms' magnitudes, bounds
-    may be relative to these. `is_probe` asks for the values themselves to be reported.
+    may be relative to these. Cases with bounds share the line `row` of the table, or have one of
+    their own. `is_probe` asks for the values themselves to be reported.
     """
 
     name: str
@@ -83,6 +84,7 @@ class Case:
     grid: tuple[int, ...] = (1,)
     shared_bytes: int = 0
     magnitudes: Callable[[Sequence[Argument]], list[Argument]] | None = None
+    row: str = ""
     is_probe: bool = False
 
     def arguments(self) -> list[Argument]:

@@ -22,12 +22,11 @@ _NEXT = """
     mad.lo.u32 r13, r0, 16, r12;
 """
 _ASYNC = "async.shared::cluster.mbarrier::complete_tx::bytes"
+_RELAXED = _ASYNC.replace("async.", "async.relaxed.cluster.")
 
 
 def _case(name: str, body: str, arrivals: int = 1) -> Case:
-    return staged(
-        name, _NEXT + body, nothing, blocks=_BLOCKS, cluster=_CLUSTER, arrivals=arrivals
-    )
+    return staged(name, _NEXT + body, nothing, blocks=_BLOCKS, cluster=_CLUSTER, arrivals=arrivals)
 
 
 def _expect(size_bytes: int) -> str:
@@ -45,7 +44,9 @@ def _addresses() -> Iterator[Case]:
     cvt.u64.u32 d20, r2; cvta.shared.u64 d20, d20; mapa.u64 d21, d20, r11;
     ld.v4.b32 {r14, r15, r16, r17}, [d21];"""
     yield _case("mapa.u64, generic ld", generic + keep)
-    yield _case("st.shared::cluster", load + CLUSTER_SYNC + "st.shared::cluster.v2.b32 [r13], {r14, r0};")
+    yield _case(
+        "st.shared::cluster", load + CLUSTER_SYNC + "st.shared::cluster.v2.b32 [r13], {r14, r0};"
+    )
     yield _case("atom.shared::cluster.add.u32", "atom.shared::cluster.add.u32 r14, [r13], r0;")
     ranks = """
     getctarank.shared::cluster.u32 r14, r13; getctarank.shared::cluster.u32 r15, r2;
@@ -76,7 +77,7 @@ def _stores() -> Iterator[Case]:
             continue
         wide = kind == "u64"
         body = f"{remote} mov.b64 d20, {{r15, r16}}; {_expect((8 if wide else 4) * THREADS)}"
-        mnemonic = f"red.{_ASYNC}.{operation}.{kind}"
+        mnemonic = f"red.{_RELAXED}.{operation}.{kind}"
         line = f"{mnemonic} [r13], {'d20' if wide else 'r15'}, [r14];"
         yield _case(f"red.async {operation} {kind}", body + line + WAIT)
 

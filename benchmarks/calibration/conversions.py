@@ -52,7 +52,9 @@ def _float_to_integer() -> Iterator[Case]:
         for target in _integers_of(source):
             for mode in _TO_INTEGRAL:
                 for flush in ("", ".ftz") if source == "f32" else ("",):
-                    yield elementwise(f"cvt.{mode}{flush}.{target}.{source}", (source,), _result(target))
+                    yield elementwise(
+                        f"cvt.{mode}{flush}.{target}.{source}", (source,), _result(target)
+                    )
             if source != "bf16":
                 yield elementwise(f"cvt.rzi.sat.{target}.{source}", (source,), _result(target))
 
@@ -93,7 +95,8 @@ def _floats() -> Iterator[Case]:
             for relu in ("", ".relu"):
                 for satfinite in ("", ".satfinite"):
                     mnemonic = f"cvt.{mode}{relu}{satfinite}.{target}"
-                    yield elementwise(f"{mnemonic}.f32", ("f32",), target)
+                    if target == "bf16" or relu or satfinite:
+                        yield elementwise(f"{mnemonic}.f32", ("f32",), target)
                     yield elementwise(f"{mnemonic}x2.f32", ("f32", "f32"), f"{target}x2")
     for mode in ("rna", "rna.satfinite", "rn", "rz", "rn.relu", "rz.relu"):
         yield elementwise(f"cvt.{mode}.tf32.f32", ("f32",), "f32")

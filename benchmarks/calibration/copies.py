@@ -56,7 +56,11 @@ def _bulk() -> Iterator[Case]:
 
 REDUCTIONS = (
     *(("add", kind) for kind in ("u32", "s32", "u64", "f16", "bf16", "f32", "f64")),
-    *((which, kind) for which in ("min", "max") for kind in ("u32", "s32", "u64", "s64", "f16", "bf16")),
+    *(
+        (which, kind)
+        for which in ("min", "max")
+        for kind in ("u32", "s32", "u64", "s64", "f16", "bf16")
+    ),
     *((which, "u32") for which in ("inc", "dec")),
     *((which, kind) for which in ("and", "or", "xor") for kind in ("b32", "b64")),
 )
@@ -81,9 +85,7 @@ def _reductions() -> Iterator[Case]:
         cp.async.bulk.wait_group 0;"""
         compared = kind if "f" in kind else f"b{kind[1:]}"
         draw = partial(reduction_operands, kind)
-        yield staged(
-            mnemonic, body, draw, (Output(1, compared),), num_args=2, draws_image=True
-        )
+        yield staged(mnemonic, body, draw, (Output(1, compared),), num_args=2, draws_image=True)
 
 
 def _waits() -> Iterator[Case]:

@@ -54,11 +54,20 @@ def compare(
     if element not in _FLOATS:
         worst = where[:_MAX_EXAMPLES]
         return Comparison(
-            words[0].size, words[0].size - where.size, 0, where.size, 0, 0.0, 0.0, _shown(worst, words)
+            words[0].size,
+            words[0].size - where.size,
+            0,
+            where.size,
+            0,
+            0.0,
+            0.0,
+            _shown(worst, words),
         )
     size = None
     if scale is not None:
-        size = np.abs(_value(element, np.ascontiguousarray(scale).view(words[0].dtype).ravel()[where]))
+        size = np.abs(
+            _value(element, np.ascontiguousarray(scale).view(words[0].dtype).ravel()[where])
+        )
     return _floats(element, words, where, bound, size)
 
 
@@ -111,7 +120,8 @@ def ulp_size(element: str, value: Array) -> Array:
     mantissa, bits = _FLOATS[element]
     least = 2 - (1 << (bits - mantissa - 2))
     exponent = np.frexp(np.where(np.isfinite(value), value, 1.0))[1] - 1
-    return np.ldexp(1.0, np.maximum(exponent, least) - mantissa)
+    exponent = np.where(value == 0, least, np.maximum(exponent, least))
+    return np.ldexp(1.0, exponent - mantissa)
 
 
 def _ordered(element: str, bits: Array) -> Array:
@@ -131,9 +141,7 @@ def _value(element: str, bits: Array) -> Array:
 
 
 def _shown(places: Array, words: Sequence[Array]) -> tuple[tuple[int, str, str], ...]:
-    return tuple(
-        (int(place), _hex(words[0][place]), _hex(words[1][place])) for place in places
-    )
+    return tuple((int(place), _hex(words[0][place]), _hex(words[1][place])) for place in places)
 
 
 def _hex(word: Any) -> str:

@@ -43,12 +43,19 @@ def normal(kind: str, count: int, rng: np.random.Generator) -> Array:
     return encode(kind, rng.standard_normal(count))
 
 
+def unrounded(kind: str, count: int, rng: np.random.Generator) -> Array:
+    """Return normally distributed fp32 numbers, also where tf32 is read."""
+    return normal("f32" if kind == "tf32" else kind, count, rng)
+
+
 def spread(kind: str, count: int, rng: np.random.Generator) -> Array:
     """Return elements whose sizes differ by up to 2^16, where the format has room for products."""
     if kind in INTEGERS:
         return _any_bits(kind, count, rng)
     reach = 2 if kind in ("e4m3", "e5m2", "f16") else 8
-    return encode(kind, np.ldexp(rng.standard_normal(count), rng.integers(-reach, reach + 1, count)))
+    return encode(
+        kind, np.ldexp(rng.standard_normal(count), rng.integers(-reach, reach + 1, count))
+    )
 
 
 def special(kind: str, count: int, rng: np.random.Generator) -> Array:

@@ -47,12 +47,14 @@ def elementwise(
     alone. `sources` are kinds of `inputs.draw`; "pred" is a predicate. `result` is what the result
     is compared as, or "pred" or "pair" for one or two predicates.
     """
-    mnemonic = text.split(" ")[0]
+    mnemonic = text.partition(" ")[0]
     if "{d}" not in text:
         text += " {d}, " + ", ".join(f"{{{i}}}" for i in range(len(sources))) + ";"
     params = ", ".join(f".param .u64 a{i}" for i in range(len(sources) + 1))
     loads = "\n".join(_load(i, kind) for i, kind in enumerate(sources))
-    names = [f"p{i}" if kind == "pred" else _register(kind, 2 + i) for i, kind in enumerate(sources)]
+    names = [
+        f"p{i}" if kind == "pred" else _register(kind, 2 + i) for i, kind in enumerate(sources)
+    ]
     target = {"pred": "p6", "pair": "p6|p7"}.get(result) or _register(result, 8)
     body = text.format(*names, d=target)
     compared = "u32" if result in ("pred", "pair") else result

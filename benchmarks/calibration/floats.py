@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from benchmarks.calibration.case import Case, Group
 from benchmarks.calibration.elementwise import elementwise
+from benchmarks.calibration.inputs import COUNT
 
 _ROUNDINGS = ("rn", "rz", "rm", "rp")
 _FEW = 1 << 12  # for what the emulator computes one by one
@@ -32,14 +33,14 @@ def _single() -> Iterator[Case]:
 
 def _double() -> Iterator[Case]:
     for rounding in _ROUNDINGS:
-        slow = {} if rounding == "rn" else {"count": _FEW}
+        slow = COUNT if rounding == "rn" else _FEW
         for opcode in ("add", "sub"):
             yield elementwise(f"{opcode}.{rounding}.f64", ("f64",) * 2, "f64")
-        yield elementwise(f"mul.{rounding}.f64", ("f64",) * 2, "f64", **slow)
+        yield elementwise(f"mul.{rounding}.f64", ("f64",) * 2, "f64", count=slow)
         yield elementwise(f"fma.{rounding}.f64", ("f64",) * 3, "f64", count=_FEW * 2)
-        yield elementwise(f"div.{rounding}.f64", ("f64",) * 2, "f64", **slow)
-        yield elementwise(f"rcp.{rounding}.f64", ("f64",), "f64", **slow)
-        yield elementwise(f"sqrt.{rounding}.f64", ("f64",), "f64", **slow)
+        yield elementwise(f"div.{rounding}.f64", ("f64",) * 2, "f64", count=slow)
+        yield elementwise(f"rcp.{rounding}.f64", ("f64",), "f64", count=slow)
+        yield elementwise(f"sqrt.{rounding}.f64", ("f64",), "f64", count=slow)
     yield elementwise("neg.f64", ("f64",), "f64")
     yield elementwise("abs.f64", ("f64",), "f64")
     yield elementwise("min.f64", ("f64",) * 2, "f64")

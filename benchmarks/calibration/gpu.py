@@ -6,6 +6,7 @@ Invariant: `launch` leaves in the arrays what the kernel left in memory, as the 
 from __future__ import annotations
 
 import ctypes
+import struct
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ from aotc.verify.emulator.program import Kernel
 from aotc.verify.emulator.tensor_argument import TensorArgument
 from benchmarks.calibration.case import Argument, Array
 
+_SCALARS = {2: "<e", 4: "<f", 8: "<d"}
 _DATA_TYPES = {
     "float8_e4m3fn": "UINT8",
     "float8_e5m2": "UINT8",
@@ -42,6 +44,7 @@ class Gpu(Driver):
         """Raises: NoDeviceError."""
         super().__init__()
         self._device = self._checked(self._cuda.cuDeviceGet(0))
+        self._modules: dict[bytes, Any] = {}
 
     @property
     def name(self) -> str:
@@ -51,27 +54,21 @@ class Gpu(Driver):
         text = name.split(b"\0")[0].decode()
         return f"{text}, driver for CUDA {version // 1000}.{version % 1000 // 10}"
 
-    def load(self, image: bytes) -> Any:
-        """Return the module of a cubin."""
-        return self._checked(self._cuda.cuModuleLoadData(image))
-
-    def reset(self) -> None:
-        """Forget the context, which a fault leaves unusable, with all its memory and modules."""
-        self._cuda.cuDevicePrimaryCtxReset(self._device)
-        self._checked(self._cuda.cuCtxSetCurrent(self._checked(self._retain(self._device))))
-
     def launch(
         self,
-        module: Any,
+        cubin: bytes,
         kernel: Kernel,
         args: Sequence[Argument],
         grid: tuple[int, ...],
         shared_bytes: int,
     ) -> None:
-        """Run a kernel of a module to its end; arrays are changed in place.
+        """Run a kernel of a cubin to its end; arrays are changed in place.
 
         Raises: ExecutionFault for what the kernel did wrong.
         """
+        if cubin not in self._modules:
+            self._modules[cubin] = self._checked(self._cuda.cuModuleLoadData(cubin))
+        module = self._modules[cubin]
         function = self._checked(self._cuda.cuModuleGetFunction(module, kernel.name.encode()))
         attribute = self._cuda.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         self._checked(self._cuda.cuFuncSetAttribute(function, attribute, shared_bytes))
@@ -99,8 +96,8 @@ class Gpu(Driver):
             )
             self.synchronize()
             for owner, address in placed:
-                content = self.read(address, owner.nbytes)
-                owner.reshape(-1, order="K").view(np.uint8)[:] = content
+                if owner.size:
+                    _bytes_of(owner)[:] = self.read(address, owner.nbytes)
         finally:
             for _, address in placed:
                 self.free(address)
@@ -108,6 +105,8 @@ class Gpu(Driver):
     def _parameter(self, arg: Argument, size_bytes: int, placed: list[tuple[Array, int]]) -> bytes:
         if isinstance(arg, int):
             return (arg & (1 << 8 * size_bytes) - 1).to_bytes(size_bytes, "little")
+        if isinstance(arg, float):
+            return struct.pack(_SCALARS[size_bytes], arg)
         if isinstance(arg, TensorArgument):
             return self._tensor_map(arg, self._place(arg.array, placed))
         return self._place(arg, placed).to_bytes(8, "little")
@@ -116,15 +115,14 @@ class Gpu(Driver):
         """Copy the memory that an array is a view of; return where the array's first element is."""
         owner = array if array.base is None else array.base
         assert isinstance(owner, np.ndarray)
-        for known, address in placed:
-            if known is owner:
-                break
-        else:
-            address = self.allocate(max(owner.nbytes, 1))
-            placed.append((owner, address))
-            self.write(address, owner.reshape(-1, order="K").view(np.uint8))
+        found = [address for known, address in placed if known is owner]
+        if not found:
+            found.append(self.allocate(max(owner.nbytes, 1)))
+            placed.append((owner, found[0]))
+            if owner.size:
+                self.write(found[0], _bytes_of(owner))
         offset = array.__array_interface__["data"][0] - owner.__array_interface__["data"][0]
-        return address + offset
+        return found[0] + offset
 
     def _tensor_map(self, tensor: TensorArgument, address: int) -> bytes:
         cuda, array = self._cuda, tensor.array
@@ -142,18 +140,26 @@ class Gpu(Driver):
                 array.ndim,
                 address,
                 [wide(extent) for extent in array.shape[::-1]],
-                [wide(stride) for stride in array.strides[-2::-1]] if array.ndim > 1 else [],
+                # Of one dimension there are no strides, but a list of none would be a null pointer.
+                [wide(stride) for stride in array.strides[-2::-1]]
+                if array.ndim > 1
+                else [wide(16)],
                 [narrow(extent) for extent in tensor.box[::-1]],
                 [narrow(stride) for stride in strides[::-1]],
                 cuda.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
                 getattr(cuda.CUtensorMapSwizzle, swizzle),
                 cuda.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_NONE,
-                getattr(
-                    cuda.CUtensorMapFloatOOBfill, f"CU_TENSOR_MAP_FLOAT_OOB_FILL_{fill}"
-                ),
+                getattr(cuda.CUtensorMapFloatOOBfill, f"CU_TENSOR_MAP_FLOAT_OOB_FILL_{fill}"),
             )
         )
         return ctypes.string_at(made.getPtr(), 128)
+
+
+def _bytes_of(owner: Array) -> Array:
+    """Return the memory of an array, which is contiguous, as bytes."""
+    flat = owner.ravel(order="K").view(np.uint8)
+    assert np.may_share_memory(flat, owner) or not owner.size
+    return flat
 
 
 def describe_fault(error: ExecutionFault) -> str:

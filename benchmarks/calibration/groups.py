@@ -12,6 +12,7 @@ from benchmarks.calibration import (
     integers,
     matrices,
     probes,
+    programs,
     tensors,
     warps,
     wgmma,
@@ -20,6 +21,20 @@ from benchmarks.calibration.case import Group
 
 GROUPS: dict[str, Group] = {
     group.name: group
-    for module in (integers, floats, conversions, approximations, warps, atomics, matrices, wgmma, copies, tensors, clusters, probes)
+    for module in (
+        integers,
+        floats,
+        conversions,
+        approximations,
+        warps,
+        atomics,
+        matrices,
+        wgmma,
+        copies,
+        tensors,
+        clusters,
+        programs,
+        probes,
+    )
     for group in module.GROUPS
 }

@@ -39,7 +39,22 @@ def float_specials(kind: str) -> Array:
 def int_specials(bits: int) -> Array:
     """Return the ends of the signed and unsigned ranges and small numbers."""
     top = 1 << (bits - 1)
-    words = [0, 1, 2, 3, 5, 7, bits - 1, bits, bits + 1, top - 1, top, top + 1, 2 * top - 1, 2 * top - 2]
+    words = [
+        0,
+        1,
+        2,
+        3,
+        5,
+        7,
+        bits - 1,
+        bits,
+        bits + 1,
+        top - 1,
+        top,
+        top + 1,
+        2 * top - 1,
+        2 * top - 2,
+    ]
     return np.array([word % (2 * top) for word in words], f"u{bits // 8}")
 
 

@@ -1,16 +1,18 @@
 """One case on both sides, compared; many cases in several processes.
 
-Each process has a context of its own on the GPU, which a kernel that faults leaves unusable: it is
-then reset, so that later cases run.
+Each process has a context of its own on the GPU. A kernel that faults leaves it unusable for good,
+so what comes after runs in a fresh process.
 
 Invariant: a case that one side cannot run is reported, never left out.
 """
 
 from __future__ import annotations
 
+import multiprocessing
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -29,6 +31,10 @@ from benchmarks.calibration.gpu import Gpu, describe_fault
 from benchmarks.calibration.groups import GROUPS
 
 CHUNK = 12
+_MAX_SHOWN = 8
+
+# Faults of this process's context; after the first there is no use in asking it for more.
+_faults: list[ExecutionFault] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +46,7 @@ class CaseResult:
 
     group: str
     name: str
+    row: str
     bound: str
     comparisons: tuple[Comparison, ...] = ()
     operands: tuple[tuple[str, ...], ...] = ()
@@ -76,32 +83,40 @@ def chunks(folder: Path | None, names: Sequence[str] = ()) -> list[Chunk]:
 
 
 def judge_chunk(chunk: Chunk) -> list[CaseResult]:
-    """Run cases on both sides and compare."""
-    return [judge(chunk.group, index, chunk.folder) for index in chunk.indices]
+    """Run cases on both sides and compare.
+
+    A fault on the GPU ends CUDA for a process: what follows it goes to a process of its own.
+    """
+    results: list[CaseResult] = []
+    for done, index in enumerate(chunk.indices):
+        if _faults:
+            rest = replace(chunk, indices=chunk.indices[done:])
+            with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+                return results + pool.submit(judge_chunk, rest).result()
+        results.append(judge(chunk.group, index, chunk.folder))
+    return results
 
 
 def judge(group: str, index: int, folder: Path | None) -> CaseResult:
     """Run a case in the emulator and on the GPU; without a folder twice in the emulator."""
     case = GROUPS[group].cases[index]
     bound = ", ".join(dict.fromkeys(str(output.bound) for output in case.outputs))
+    row = case.row or case.name
     start = time.perf_counter()
     before, emulated, actual = case.arguments(), case.arguments(), case.arguments()
-    scales: list[Argument] = []
-    try:
-        _emulate(group, index, emulated, seed=0)
-        if case.magnitudes is not None:
-            scales = case.magnitudes(before)
-            _emulate(group, index, scales, seed=0)
-        if folder is None:
-            _emulate(group, index, actual, seed=1)
-        else:
-            _launch(group, index, folder, actual)
-    except (Fault, EmulationError) as error:
-        return CaseResult(group, case.name, bound, error=f"emulator: {error}")
-    except ExecutionFault as error:
-        _gpu().reset()
-        _cubin.cache_clear()
-        return CaseResult(group, case.name, bound, error=f"GPU: {describe_fault(error)}")
+    scales = case.magnitudes(before) if case.magnitudes is not None else []
+    failures = [_emulate(group, index, emulated, seed=0)]
+    if scales:
+        failures.append(_emulate(group, index, scales, seed=0))
+    other = _emulate(group, index, actual, seed=1) if folder is None else ""
+    other = other or (_launch(group, index, folder, actual) if folder is not None else "")
+    failures = [failure for failure in (*failures, other) if failure]
+    if failures:
+        # Where both sides refuse what a probe tries, they agree.
+        agreed = case.is_probe and bool(other) and len(failures) > 1
+        values = ((failures[0], other),) if agreed else ()
+        error = "" if agreed else "; ".join(failures)
+        return CaseResult(group, case.name, row, bound, values=values, error=error)
     comparisons = tuple(
         compare(
             output.kind,
@@ -115,6 +130,7 @@ def judge(group: str, index: int, folder: Path | None) -> CaseResult:
     return CaseResult(
         group,
         case.name,
+        row,
         bound,
         comparisons,
         _operands(case, before, comparisons),
@@ -130,22 +146,33 @@ def array_of(arg: Argument) -> Array:
     return np.ascontiguousarray(array)
 
 
-def _emulate(group: str, index: int, args: list[Argument], seed: int) -> None:
-    case = GROUPS[group].cases[index]
-    emulate(
-        _module(group),
-        case.grid,
-        args,
-        kernel=entry_name(index),
-        shared_bytes=case.shared_bytes,
-        seed=seed,
-    )
+def _emulate(group: str, index: int, args: list[Argument], seed: int) -> str:
+    """Run a case in the emulator; return what went wrong."""
+    case, entry = GROUPS[group].cases[index], entry_name(index)
+    options = {"kernel": entry, "shared_bytes": case.shared_bytes, "seed": seed}
+    try:
+        emulate(_module(group), case.grid, args, **options)
+    except (Fault, EmulationError) as error:
+        return f"emulator: {error}"
+    return ""
 
 
-def _launch(group: str, index: int, folder: Path, args: list[Argument]) -> None:
+def _launch(group: str, index: int, folder: Path, args: list[Argument]) -> str:
+    """Run a case on the GPU; return what went wrong."""
     case = GROUPS[group].cases[index]
     kernel = _module(group).kernels[entry_name(index)]
-    _gpu().launch(_cubin(group, folder), kernel, args, case.grid, case.shared_bytes)
+    try:
+        cubin = _cubin(group, folder)
+        open_gpu().launch(cubin, kernel, args, case.grid, case.shared_bytes)
+    except ExecutionFault as error:
+        _faults.append(error)
+        return f"GPU: {describe_fault(error)}"
+    return ""
+
+
+def device_name() -> str:
+    """Return the name of the GPU. Raises: NoDeviceError."""
+    return open_gpu().name
 
 
 @cache
@@ -154,13 +181,13 @@ def _module(group: str) -> Module:
 
 
 @cache
-def _gpu() -> Gpu:
+def open_gpu() -> Gpu:
     return Gpu()
 
 
 @cache
-def _cubin(group: str, folder: Path) -> object:
-    return _gpu().load((folder / f"{group}.cubin").read_bytes())
+def _cubin(group: str, folder: Path) -> bytes:
+    return (folder / f"{group}.cubin").read_bytes()
 
 
 def _operands(
@@ -183,8 +210,17 @@ def _operands(
 def _values(
     case: Case, emulated: Sequence[Argument], actual: Sequence[Argument]
 ) -> tuple[tuple[str, str], ...]:
-    shown: list[tuple[str, str]] = []
-    for output in case.outputs:
-        sides = (array_of(side[output.index]).ravel() for side in (emulated, actual))
-        shown.append(tuple(" ".join(f"{int(word):#x}" for word in side[:64]) for side in sides))
-    return tuple(shown)
+    """Return each result's first words on both sides."""
+    return tuple(
+        (_first_words(array_of(emulated[at])), _first_words(array_of(actual[at])))
+        for at in (output.index for output in case.outputs)
+    )
+
+
+def _first_words(result: Array) -> str:
+    """Return the first words, without those at the end that are all the same."""
+    words = result.ravel()
+    changes = np.flatnonzero(words[1:] != words[:-1])
+    end = int(changes[-1]) + 2 if changes.size else 1
+    text = " ".join(f"{int(word):#x}" for word in words[: min(end, _MAX_SHOWN)])
+    return text + (" …" if end > _MAX_SHOWN else "")

@@ -36,6 +36,12 @@ def bound_of(a_type: str, result: str) -> Bound:
     return {"f16": HALF_BOUND, "f64": Bound(scaled=2**-51)}.get(result, SUM_BOUND)
 
 
+def row_of(opcode: str, a_type: str, result: str) -> str:
+    """Return the line of the table for products of a type."""
+    kind = "fp8" if elements.BITS[a_type] == 8 else a_type
+    return f"{opcode} of {kind}, sums in {result}"
+
+
 # ---- mma --------------------------------------------------------------------------------------
 
 # Types of A and B, of the result, and (M, K) of the shapes.
@@ -67,7 +73,15 @@ def _names(letter: str, count: int) -> str:
 
 
 def _mma(
-    a: str, b: str, result: str, m: int, k: int, draw: _Draw, what: str, words: str = "", tail: str = ""
+    a: str,
+    b: str,
+    result: str,
+    m: int,
+    k: int,
+    draw: _Draw,
+    what: str,
+    words: str = "",
+    tail: str = "",
 ) -> Case:
     counts = [
         _registers(rows, cols, elements.BITS[kind])
@@ -84,6 +98,7 @@ def _mma(
         (Output(3, result, bound_of(a, result) if wide else EXACT),),
         grid=(_LANES // _THREADS,),
         magnitudes=partial(_magnitudes, (a, b, result)) if wide else None,
+        row=row_of("mma.sync", a, result),
     )
 
 
@@ -144,6 +159,8 @@ def _inexact() -> Iterator[Case]:
             for m, k in shapes:
                 for what, draw in draws.items():
                     yield _mma(a, b, result, m, k, draw, what)
+                if a == "tf32":
+                    yield _mma(a, b, result, m, k, elements.unrounded, "fp32 bits")
 
 
 # ---- matrices in shared memory ------------------------------------------------------------------
@@ -197,7 +214,7 @@ def _move(body: str) -> Case:
         for at in places
     )
     return Case(
-        body.split(" ")[0],
+        body.partition(" ")[0],
         _MOVE.format(size=_IMAGE_BYTES, fill=fill, drain=drain, body=body),
         _move_operands,
         (Output(0, "u32"), Output(3, "u32")),

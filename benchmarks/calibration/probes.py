@@ -29,7 +29,9 @@ _NAN = {
 _ONE = {"f16": 0x3C00, "bf16": 0x3F80, "f32": 0x3F800000, "f64": 0x3FF0 << 48}
 
 
-def _given(operands: Sequence[tuple[str, Sequence[int]]], rng: np.random.Generator) -> list[Argument]:
+def _given(
+    operands: Sequence[tuple[str, Sequence[int]]], rng: np.random.Generator
+) -> list[Argument]:
     del rng
     args: list[Argument] = []
     for kind, words in operands:
@@ -100,29 +102,49 @@ def _flush() -> Iterator[Case]:
     least = ("f32", [0x00800000, 0x00800001, 0x00800000, 0x00800001])
     zero = ("f32", [0] * 4)
     yield _probe("mul.rn.ftz.f32 rounding up to normal", "mul.rn.ftz.f32", "f32", almost, least)
-    yield _probe("fma.rn.ftz.f32 rounding up to normal", "fma.rn.ftz.f32", "f32", almost, least, zero)
+    yield _probe(
+        "fma.rn.ftz.f32 rounding up to normal", "fma.rn.ftz.f32", "f32", almost, least, zero
+    )
     halves = ("f16", [0x3BFF, 0x3BFF, 0xBBFF, 0x3BFE])
     tiny = ("f16", [0x0400, 0x0401, 0x0400, 0x0401])
     yield _probe("mul.rn.ftz.f16 rounding up to normal", "mul.rn.ftz.f16", "f16", halves, tiny)
     ends = ("f64", [0x380FFFFFF0000000, 0x380FFFFFFFFFFFFF, 0x380FFFFFE0000000])
     yield _probe("cvt.rn.ftz.f32.f64 rounding up to normal", "cvt.rn.ftz.f32.f64", "f32", ends)
-    yield _probe("mul.rn.ftz.f32 of -subnormal", "mul.rn.ftz.f32", "f32", ("f32", [0x80000001]), ("f32", [0x3F800000]))
+    yield _probe(
+        "mul.rn.ftz.f32 of -subnormal",
+        "mul.rn.ftz.f32",
+        "f32",
+        ("f32", [0x80000001]),
+        ("f32", [0x3F800000]),
+    )
 
 
 def _spaces() -> Iterator[Case]:
-    tests = ("isspacep.shared", "isspacep.shared::cta", "isspacep.shared::cluster", "isspacep.global")
+    tests = (
+        "isspacep.shared",
+        "isspacep.shared::cta",
+        "isspacep.shared::cluster",
+        "isspacep.global",
+    )
     for rank in (0, 1):
-        lines = "".join(f"{test} p{2 + i}, d21; selp.b32 r{14 + i}, 1, 0, p{2 + i};" for i, test in enumerate(tests))
+        lines = "".join(
+            f"{test} p{2 + i}, d21; selp.b32 r{14 + i}, 1, 0, p{2 + i};"
+            for i, test in enumerate(tests)
+        )
         body = f"""
         mov.u32 r10, %cluster_ctarank; xor.b32 r11, r10, {rank};
         cvt.u64.u32 d20, r1; cvta.shared.u64 d20, d20; mapa.u64 d21, d20, r11;
         {lines}
         st.shared.v4.b32 [r2], {{r14, r15, r16, r17}};"""
         whose = "another" if rank else "the own"
-        made = staged(f"isspacep of mapa of {whose} block", body, nothing, blocks=2, cluster=2, is_probe=True)
+        made = staged(
+            f"isspacep of mapa of {whose} block", body, nothing, blocks=2, cluster=2, is_probe=True
+        )
         yield replace(made, draw=partial(_blank, 2))
     body = "activemask.b32 r14; and.b32 r15, r0, 1; setp.eq.u32 p2, r15, 0; @p2 bra EVEN; activemask.b32 r14; EVEN: st.shared.b32 [r2], r14;"
-    yield replace(staged("activemask in a branch", body, nothing, is_probe=True), draw=partial(_blank, 1))
+    yield replace(
+        staged("activemask in a branch", body, nothing, is_probe=True), draw=partial(_blank, 1)
+    )
 
 
 def _blank(blocks: int, rng: np.random.Generator) -> list[Argument]:

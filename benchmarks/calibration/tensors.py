@@ -11,6 +11,7 @@ from functools import partial
 
 import numpy as np
 
+from aotc.verify.emulator.tensor_argument import TensorArgument
 from benchmarks.calibration import inputs
 from benchmarks.calibration.case import Argument, Case, Group, Output
 from benchmarks.calibration.staged import BARRIER, WAIT, staged, tensor
@@ -51,8 +52,12 @@ class Boxes:
         return "{" + ", ".join(map(str, self.origin[::-1])) + "}"
 
     def arguments(self, rng: np.random.Generator) -> list[Argument]:
-        """Return the tensor map."""
-        made = tensor(
+        """Return the tensor map as the one argument."""
+        return [self.tensor(rng)]
+
+    def tensor(self, rng: np.random.Generator) -> TensorArgument:
+        """Return the tensor map, of random bits."""
+        return tensor(
             self.dtype,
             self.shape,
             self.box,
@@ -61,7 +66,6 @@ class Boxes:
             fill_nan=self.fill_nan,
             rng=rng,
         )
-        return [made]
 
 
 def load(boxes: Boxes, *, size_bytes: int = 0, name: str = "", is_probe: bool = False) -> Case:
@@ -141,7 +145,11 @@ NARROW = (
 # Types whose reductions a tensor map's element type names.
 _REDUCTIONS = (
     *(("add", dtype) for dtype in ("uint32", "int32", "uint64", "float16", "float32")),
-    *((which, dtype) for which in ("min", "max") for dtype in ("uint32", "int32", "int64", "float16")),
+    *(
+        (which, dtype)
+        for which in ("min", "max")
+        for dtype in ("uint32", "int32", "int64", "float16")
+    ),
     *((which, dtype) for which in ("and", "or", "xor") for dtype in ("uint32", "uint64")),
     ("inc", "uint32"),
     ("dec", "uint32"),
@@ -151,11 +159,10 @@ _KINDS = {"float16": "f16", "float32": "f32"}
 
 def _reduction_arguments(dtype: str, boxes: Boxes, rng: np.random.Generator) -> list[Argument]:
     kind = _KINDS.get(dtype, f"b{8 * np.dtype(dtype).itemsize}")
-    made = boxes.arguments(rng)
-    array = made[0].array  # type: ignore[union-attr]
+    made = boxes.tensor(rng)
     image, memory = inputs.draw((kind, kind), rng, 16384 * 8 // inputs.width_of(kind))
-    array[...] = memory[: array.size].view(dtype).reshape(array.shape)
-    return [image, *made]
+    made.array[...] = memory[: made.array.size].view(dtype).reshape(made.array.shape)
+    return [image, made]
 
 
 def _reductions() -> Iterator[Case]:
@@ -183,6 +190,10 @@ _BOXES = tuple(_boxes())
 GROUPS = (
     Group("tensor-loads", "tensor loads, 1D to 5D, every swizzle", tuple(map(load, _BOXES))),
     Group("tensor-stores", "tensor stores, 1D to 5D, every swizzle", tuple(map(store, _BOXES))),
-    Group("tensor-narrow", "boxes narrower than their swizzle", tuple(map(store, NARROW)) + tuple(map(load, NARROW))),
+    Group(
+        "tensor-narrow",
+        "boxes narrower than their swizzle",
+        tuple(map(store, NARROW)) + tuple(map(load, NARROW)),
+    ),
     Group("tensor-reductions", "tensor reductions", tuple(_reductions())),
 )

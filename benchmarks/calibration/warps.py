@@ -58,9 +58,7 @@ DONE:
 """
 
 
-def _draw(
-    rng: np.random.Generator, *, whole: bool, few_values: bool
-) -> list[Argument]:
+def _draw(rng: np.random.Generator, *, whole: bool, few_values: bool) -> list[Argument]:
     a, b, c = inputs.draw(("b32",) * 3, rng, _LANES)
     if few_values:
         a = (a % 3).astype(np.uint32) * np.uint32(0x90000001)
@@ -91,7 +89,9 @@ def _cases() -> Iterator[Case]:
     for mode in ("up", "down", "bfly", "idx"):
         name = f"shfl.sync.{mode}.b32"
         yield _case(name, f"{name} r6|p3, r2, r3, r4, r5;", whole=True)
-        yield _case(f"{name} 3", f"{name} r6|p3, r2, 3, {0 if mode == 'up' else 31}, -1;", whole=True)
+        yield _case(
+            f"{name} 3", f"{name} r6|p3, r2, 3, {0 if mode == 'up' else 31}, -1;", whole=True
+        )
     for whole in (True, False):
         for mode in ("all", "any", "uni"):
             name = f"vote.sync.{mode}.pred"

@@ -14,7 +14,7 @@ import numpy as np
 
 from benchmarks.calibration import elements
 from benchmarks.calibration.case import EXACT, Argument, Array, Case, Group, Output
-from benchmarks.calibration.matrices import bound_of
+from benchmarks.calibration.matrices import bound_of, row_of
 
 _THREADS = 128
 _A_BYTES, _B_BYTES = 16384, 49152
@@ -110,6 +110,7 @@ def case(product: Product, draw: _Draw = elements.exact, what: str = "", repeats
         (Output(2, product.result, bound),),
         shared_bytes=_IMAGE_BYTES,
         magnitudes=partial(_magnitudes, product) if floats else None,
+        row=row_of("wgmma", product.a, product.result),
     )
 
 
@@ -225,7 +226,8 @@ def _addressing() -> Iterator[Case]:
         for transposed in majors:
             for place in _PLACES[transposed]:
                 yield case(Product(kind, kind, result, 64, a_place=place))
-                yield case(Product(kind, kind, result, 64, b_place=place))
+                if place != Place():
+                    yield case(Product(kind, kind, result, 64, b_place=place))
                 yield case(Product(kind, kind, result, 128, a_place=None, b_place=place))
     for transposed in (False, True):
         swizzled = [place for place in _PLACES[transposed] if place.swizzle and not place.offset]
@@ -253,7 +255,8 @@ def _inexact() -> Iterator[Case]:
     draws = {"normal": elements.normal, "spread": elements.spread, "special": elements.special}
     for a, b, result in _TYPES:
         if a not in elements.INTEGERS:
-            for what, draw in draws.items():
+            more = {"fp32 bits": elements.unrounded} if a == "tf32" else {}
+            for what, draw in {**draws, **more}.items():
                 for a_place in (Place(), None):
                     yield case(Product(a, b, result, 64, a_place), draw, f" ({what})")
             yield case(Product(a, b, result, 64, a_sign=-1), elements.normal, " (normal)")

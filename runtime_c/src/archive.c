@@ -16,6 +16,7 @@
 
 #include "expression.h"
 #include "load.h"
+#include "map_cache.h"
 #include "sha256.h"
 #include "validate.h"
 
@@ -132,6 +133,7 @@ static void destroy(struct aotc_archive *archive) {
     const aotc_allocator allocator = archive->allocator;
     aotci_unload(archive);
     (void)pthread_mutex_destroy(&archive->lock);
+    aotci_deallocate(&allocator, archive->map_slots, MAP_CACHE_SLOTS, aotci_map_slot_bytes());
     aotci_deallocate(&allocator, archive->guards, aotci_count(archive, SECTION_GUARDS),
                      sizeof *archive->guards);
     aotci_deallocate(&allocator, archive->kernels, aotci_count(archive, SECTION_KERNELS),
@@ -151,6 +153,13 @@ static aotc_status make_kernels(struct aotc_archive *archive, aotc_error *error)
     archive->guards = aotci_allocate(&archive->allocator, guard_count, sizeof *archive->guards);
     if (archive->kernels == NULL || archive->guards == NULL) {
         return no_memory(archive->name, error, "kernels");
+    }
+    if (aotci_count(archive, SECTION_TENSOR_MAPS) != 0) {
+        archive->map_slots =
+            aotci_allocate(&archive->allocator, MAP_CACHE_SLOTS, aotci_map_slot_bytes());
+        if (archive->map_slots == NULL) {
+            return no_memory(archive->name, error, "tensor maps");
+        }
     }
     for (uint32_t i = 0; i < guard_count; ++i) {
         const uint32_t expression = aotci_guard(archive, i)->expression;

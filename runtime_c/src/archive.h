@@ -57,6 +57,7 @@ struct aotc_archive {
     struct aotci_table sections[SECTION_COUNT + 1];
     struct aotc_kernel *kernels;
     struct aotci_guard *guards;
+    struct aotci_map_slot *map_slots; /* NULL without tensor maps; launches read and write it */
 
     /* Changed by loads alone, under the lock. */
     pthread_mutex_t lock;

@@ -77,8 +77,7 @@ static aotc_status gather(const struct aotc_kernel *kernel, const aotc_launch_de
         case SOURCE_TENSOR_MAP:
             params[i] = &computed->maps[param->index];
             status = aotci_tensor_map_encode(
-                kernel, desc, aotci_tensor_map(archive, variant->first_tensor_map + param->index),
-                params[i], error);
+                kernel, desc, variant->first_tensor_map + param->index, params[i], error);
             break;
         default: /* SOURCE_EXPRESSION: the index was checked */
             params[i] = &computed->values[computed_count++];

@@ -4,10 +4,10 @@
 
 #include "select.h"
 
-/* Evaluate address, sizes and strides, check what depends on them, and have the driver encode. ARG
- * naming the param and the dimension; UNSUPPORTED if the driver has no encoder. */
+/* Evaluate address, sizes and strides of the tensor map at `index`, check what depends on them, and
+ * have the driver encode, unless it has done so before. ARG naming the param and the dimension;
+ * UNSUPPORTED if the driver has no encoder. */
 aotc_status aotci_tensor_map_encode(const struct aotc_kernel *kernel, const aotc_launch_desc *desc,
-                                    const struct tensor_map_record *map, CUtensorMap *encoded,
-                                    aotc_error *error);
+                                    uint32_t index, CUtensorMap *encoded, aotc_error *error);
 
 #endif

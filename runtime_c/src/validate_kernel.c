@@ -307,7 +307,8 @@ static aotc_status check_cubin_params(struct walk *walk, const struct variant_re
             return bad(walk, SECTION_CUBIN_PARAMS, index, "source, index, size",
                        "a source of that size");
         }
-        const uint32_t alignment = cubin_param->size == 128 ? 64 : cubin_param->size;
+        /* A tensor map is aligned to 64 bytes in memory, but the block need not be. */
+        const uint32_t alignment = cubin_param->size == 128 ? 16 : cubin_param->size;
         if (cubin_param->offset < end || cubin_param->offset % alignment != 0) {
             return bad(walk, SECTION_CUBIN_PARAMS, index, "offset",
                        "aligned, behind the one before");

@@ -440,6 +440,25 @@ static void test_tensor_map(void) {
     CHECK(read_u64(launch.params) == 0x10000 && read_u64(launch.params + 16) == 128);
     CHECK(read_u64(launch.params + 24) == 300 && read_u64(launch.params + 56) == 272);
     CHECK(read_u64(launch.params + 128) == 0x20000);
+
+    /* A tensor that is as it was is not encoded again; one that differs in anything is. */
+    CHECK(fake_cuda_calls("cuTensorMapEncodeTiled") == 1);
+    EXPECT(aotc_launch(kernel, &desc, &fixture.error), AOTC_OK, &fixture.error, NULL);
+    fake_cuda_last_launch(&launch);
+    CHECK(fake_cuda_calls("cuTensorMapEncodeTiled") == 1);
+    CHECK(read_u64(launch.params) == 0x10000 && read_u64(launch.params + 56) == 272);
+    for (unsigned i = 0; i < 3; ++i) {
+        shape[0] += i == 0;
+        strides[0] += i == 1 ? 8 : 0;
+        tensor.address = ADDRESS(i == 2 ? 0x10010 : 0x10000);
+        EXPECT(aotc_launch(kernel, &desc, &fixture.error), AOTC_OK, &fixture.error, NULL);
+        fake_cuda_last_launch(&launch);
+        CHECK(fake_cuda_calls("cuTensorMapEncodeTiled") == 2 + i);
+        CHECK(read_u64(launch.params) == (i == 2 ? 0x10010 : 0x10000));
+        CHECK(read_u64(launch.params + 24) == 301);
+        CHECK(read_u64(launch.params + 56) == (i == 0 ? 272 : 288));
+    }
+    tensor.address = ADDRESS(0x10000);
     desc.flags = AOTC_LAUNCH_PDL;
     EXPECT(aotc_launch(kernel, &desc, &fixture.error), AOTC_ERROR_ARG, &fixture.error, "waits");
     const aotc_value wait[] = {aotc_bool_value("WAITS", 1)};

@@ -9,6 +9,7 @@
 
 #include "fake_cuda.h"
 #include "harness.h"
+#include "map_cache.h"
 
 enum { THREADS = 64, ROUNDS = 2000 };
 
@@ -95,7 +96,55 @@ static void test_threads(void) {
     free_blobs(blobs);
 }
 
+/* ---- the cache of tensor maps ---------------------------------------------------------------- */
+
+enum { MAPS = 3 * MAP_CACHE_SLOTS };
+
+static struct aotci_map_slot *slots;
+static atomic_ulong found;
+
+/* Look for maps, keep those that are not there, and check that what is found is whole. */
+static void *look_and_keep(void *argument) {
+    uint64_t state = (uintptr_t)argument + 1;
+    for (int round = 0; round < 10 * ROUNDS; ++round) {
+        CUtensorMap map;
+        state = state * UINT64_C(6364136223846793005) + 1;
+        const uint64_t number = (state >> 33) % MAPS;
+        const struct aotci_map_key key = {.words = {number, 0x1000 * number, 1, 2, 3}};
+        const size_t word_count = sizeof map.opaque / sizeof map.opaque[0];
+        if (aotci_map_find(slots, &key, &map)) {
+            (void)atomic_fetch_add_explicit(&found, 1, memory_order_relaxed);
+            for (size_t i = 0; i < word_count; ++i) {
+                if (map.opaque[i] != number + i) {
+                    (void)atomic_fetch_add(&wrong, 1);
+                }
+            }
+            continue;
+        }
+        for (size_t i = 0; i < word_count; ++i) {
+            map.opaque[i] = number + i;
+        }
+        aotci_map_keep(slots, &key, &map);
+    }
+    return NULL;
+}
+
+static void test_map_cache(void) {
+    enum { LOOKERS = 16 };
+    pthread_t threads[LOOKERS];
+    slots = calloc(MAP_CACHE_SLOTS, aotci_map_slot_bytes());
+    CHECK(slots != NULL);
+    for (size_t i = 0; i < LOOKERS; ++i) {
+        CHECK(pthread_create(&threads[i], NULL, look_and_keep, (void *)(uintptr_t)i) == 0);
+    }
+    for (size_t i = 0; i < LOOKERS; ++i) {
+        CHECK(pthread_join(threads[i], NULL) == 0);
+    }
+    CHECK(atomic_load(&wrong) == 0 && atomic_load(&found) != 0);
+    free(slots);
+}
+
 int main(int argc, char **argv) {
-    static void (*const tests[])(void) = {test_threads};
-    return run_tests(argc, argv, tests, 1);
+    static void (*const tests[])(void) = {test_threads, test_map_cache};
+    return run_tests(argc, argv, tests, 2);
 }

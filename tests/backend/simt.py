@@ -390,6 +390,8 @@ class _Block:
             return _round(args[0], np.dtype(np.float16), "rz").view(np.uint16)
         if code.startswith("fence."):
             return None
+        if code == "add.s64 $0, $1, $2;":
+            return args[0].astype(np.uint64) + args[1].astype(np.uint64)
         if "cp.async." in code:
             self.machine.copies += self.copies.run(code, args, self.threads)
             return None

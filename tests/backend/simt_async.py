@@ -43,16 +43,15 @@ class AsyncCopies:
         size = int(size_text)
         assert size in (4, 8, 16)
         assert cache == "ca" or size == 16
-        # A policy is 64 bits wide, a number of bytes 32.
-        kept = [args[int(n)] for n in (third, fourth) if n and args[int(n)].itemsize == 4]
+        # A policy is 64 bits wide, the predicate that ignores the source one.
+        ignored = [args[int(n)] for n in (third, fourth) if n and args[int(n)].dtype == bool]
         active = args[int(predicate)] if predicate else np.ones(threads, bool)
         for thread in np.flatnonzero(active):
-            read = int(kept[0][thread]) if kept else size
-            content = b""
-            if read:
+            content = bytes(size)
+            if not ignored or not ignored[0][thread]:
                 memory, at = self.space("global", int(args[int(source)][thread]) + int(by), size)
-                content = bytes(memory[at : at + read])
+                content = bytes(memory[at : at + size])
             place = int(args[int(target)][thread]) + int(to)
             self.space("shared", place, size)
-            self.open.append((place, content.ljust(size, b"\0")))
+            self.open.append((place, content))
         return int(active.sum())

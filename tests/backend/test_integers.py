@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -28,6 +30,17 @@ def evaluate(emit: Emitter, component: Component, env: dict[str, Any], bits: int
 
 
 def _run(text: str, values: dict[str, Any]) -> Any:
+    call = re.match(r"(?:call|getelementptr) .*?(smax|ssub|add\.s64|\d+ x i8).*", text)
+    if call:
+        a, b = (values.get(name, np.full(THREADS, -1, object)) for name in _operands(text))
+        if call[1] == "add.s64":
+            return (a + b) % 2**64
+        if call[1].endswith("x i8"):
+            return (a + b * int(call[1].split()[0])) % 2**64
+        a, b = (np.array([wrap(int(x), 32) for x in each], object) for each in (a, b))
+        return (
+            np.maximum(a, b) if call[1] == "smax" else np.clip(a - b, -(2**31), 2**31 - 1)
+        ) % 2**32
     words = text.replace("disjoint ", "").replace("nneg ", "").replace(",", "").split()
     opcode, bits = words[0], int(words[1][1:])
     a = values[words[2]] if words[2] in values else np.full(THREADS, int(words[2]), object)
@@ -47,6 +60,11 @@ def _run(text: str, values: dict[str, Any]) -> Any:
         "and": lambda: a & b, "xor": lambda: a ^ b, "shl": lambda: a << b, "lshr": lambda: a >> b,
     }  # fmt: skip
     return functions[opcode]() % (1 << bits)
+
+
+def _operands(text: str) -> list[str]:
+    """Return the last two operands of a call or of address arithmetic."""
+    return re.findall(r"(%\w+|-1)(?=[,)]|$)", text)[-2:]
 
 
 @given(st.data())
@@ -73,9 +91,9 @@ def test_any_chain_of_operations_is_exact(data) -> None:
         for c in data.draw(st.lists(NUMBERS, max_size=2))
     ]
     for _ in range(data.draw(st.integers(1, 5))):
-        opcode = data.draw(st.sampled_from(["add", "sub", "mul"]))
+        opcode = data.draw(st.sampled_from(["add", "sub", "mul", "scale"]))
         (left, x), (right, y) = (data.draw(st.sampled_from(pool)) for _ in range(2))
-        exact = {"add": x + y, "sub": x - y, "mul": x * y}[opcode] % 2**32
+        exact = {"add": x + y, "sub": x - y, "mul": x * y}.get(opcode, x * y) % 2**32
         pool.append((getattr(ints, opcode)(left, right, 32), exact))
     for component, exact in pool:
         assert (evaluate(emit, component, env, 32) == exact).all()
@@ -109,3 +127,84 @@ def test_an_offset_passes_a_widening_only_if_it_cannot_wrap() -> None:
     assert ints.extend(Affine("%aligned", 12), 32, 64, signed=True) == Affine("%v1", 12)
     assert ints.extend(Affine("%aligned", 16), 32, 64, signed=True) == "%v3"
     assert ints.extend(Affine("%any", 1), 32, 64, signed=True) == "%v5"
+
+
+# ---- what registers share ---------------------------------------------------------------------
+
+ROWS = (0, 16, 32, 48)
+
+
+def test_registers_share_an_address_and_keep_their_distance() -> None:
+    """Offsets row * stride + column, the rows those of the thread plus a constant each."""
+    emit = Emitter()
+    ints = Integers(emit)
+    ints.learn("%tid", 15)
+    env: dict[str, Any] = {
+        "%tid": np.arange(THREADS).astype(object) % 16,
+        "%stride": np.full(THREADS, 2**26 - 8, object),
+        "%column": np.arange(THREADS).astype(object) // 16,
+        "%p": np.full(THREADS, 2**40, object),
+    }
+    offsets = tuple(
+        ints.add(ints.add(ints.scale(Affine("%tid", row), "%stride", 32), "%column", 32), "5", 32)
+        for row in ROWS[:2]
+    )
+    made = ints.add_pointers(("%p",) * 2, offsets, 32, 2, signed=True)
+    assert len({ints.origin(Integers.split(pointer)[0])[0] for pointer in made}) == 1
+    assert {Integers.split(pointer)[1] for pointer in made} == {10}
+    for row, pointer in zip(ROWS, made, strict=False):
+        rows = env["%tid"] + row
+        want = 2**40 + 2 * (rows * env["%stride"] + env["%column"] + 5)
+        fits = rows * env["%stride"] < 2**31 - 64
+        assert (evaluate(emit, pointer, env, 64) == want)[fits].all()
+    assert sum("mul i32 %tid" in line for line in emit.lines) == 1
+    # The address moves for all registers at once, and each keeps its distance.
+    moved = [ints.add_pointer(pointer, "%column", 32, 2, signed=True) for pointer in made]
+    for before, after in zip(made, moved, strict=True):
+        (old, offset), (new, same) = Integers.split(before), Integers.split(after)
+        assert ints.origin(new)[1] == ints.origin(old)[1]
+        assert ints.origin(new)[0] != ints.origin(old)[0]
+        assert offset == same
+
+
+def test_unsigned_offsets_wrap() -> None:
+    emit = Emitter()
+    ints = Integers(emit)
+    env: dict[str, Any] = {
+        name: np.full(THREADS, value, object)
+        for name, value in (("%a", 2**32 - 8), ("%b", 16), ("%c", 32), ("%p", 2**40))
+    }
+    offsets = ints.add("%a", "%b", 32), ints.add("%a", "%c", 32)
+    made = ints.add_pointers(("%p", "%p"), offsets, 32, 4, signed=False)
+    for pointer, offset in zip(made, (8, 24), strict=True):
+        assert (evaluate(emit, pointer, env, 64) == 2**40 + 4 * offset).all()
+
+
+EDGES = st.one_of(NUMBERS, st.integers(-130, 130), st.just(-(2**31)), st.just(2**31 - 1))
+
+
+@given(start=EDGES, other=EDGES, known=st.booleans())
+@settings(max_examples=200, deadline=None)
+def test_a_distance_compares_as_the_sums_do(start: int, other: int, *, known: bool) -> None:
+    emit = Emitter()
+    ints = Integers(emit)
+    possible = (2**31 if known else 2**32) - 1 & ~sum({16, 32})
+    start = wrap(start & possible, 32)
+    ints.learn("%x", possible)
+    env = {
+        "%x": np.full(THREADS, start % 2**32, object),
+        "%y": np.full(THREADS, other % 2**32, object),
+    }
+    name = ints.distance("%x", ROWS, "%y", 32)
+    assert name is not None
+    distance = wrap(int(evaluate(emit, name, env, 32)[0]), 32)
+    for constant in ROWS:
+        assert (distance < -constant) == (start + constant < other)
+        assert (distance <= -constant) == (start + constant <= other)
+
+
+@pytest.mark.parametrize("constants", [(0, 8), (-16, 0)])
+def test_sums_that_may_wrap_have_no_distance(constants: tuple[int, int]) -> None:
+    ints = Integers(Emitter())
+    ints.learn("%x", 2**32 - 16 | 8)
+    assert ints.distance("%x", constants, "%y", 32) is None

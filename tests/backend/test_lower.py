@@ -8,7 +8,7 @@ from aotc.backend import assemble, emit_ptx, lower_kernel
 from aotc.backend.lower import RULES
 from aotc.ir.core import Op
 from aotc.ir.diagnostics import IRError
-from aotc.ir.dialects import scf, tile
+from aotc.ir.dialects import descriptor, scf, tile, tma
 from aotc.ir.text import parse_kernel
 from aotc.target import TARGETS
 from tests.backend.programs import SM_90
@@ -17,6 +17,8 @@ from tests.backend.programs import SM_90
 NOT_LOWERED = [
     *(tile.Load, tile.Store, tile.AtomicRmw, tile.AtomicCas, tile.Dot),
     *(tile.Reduce, tile.Scan, scf.Yield, scf.Condition),
+    *(descriptor.DescriptorLoad, descriptor.DescriptorStore, descriptor.DescriptorReduce),
+    *(descriptor.DescriptorExtent, descriptor.DescriptorStride, tma.TmaFetch),
 ]
 
 

@@ -579,7 +579,7 @@ def _flipped(content: bytes, at: int) -> bytes:
         ("k.py:add", (*_SETTINGS, "BLOCK=100"), "must be a power of two, got 100"),
         ("k.py:add", (*_SETTINGS, "BLOCK=big"), "expected a number or a tile for `*`, got 'big'"),
         ("k.py:add", (*_SETTINGS, "x_ptr=tensordesc<fp16[BLOK]>"), "extent 'BLOK' | 'BLOCK'?"),
-        ("k.py:add", (*_SETTINGS, "x_ptr=tensordesc<fp16[64]>"), "does not have tensor descript"),
+        ("k.py:add", (*_SETTINGS, "x_ptr=tensordesc<fp16[64]>"), "a value, got tensordesc<fp16"),
         ("k.py:ad", (), "expected a function of k.py, got 'ad' | did you mean 'add'?"),
         ("kk.py:add", (), "cannot read kk.py | did you mean 'k.py'?"),
         ("kernels.toml:ad", (), "expected a kernel of kernels.toml (add), got 'ad'"),

@@ -47,7 +47,12 @@ def test_fixed_values_are_constants(sources: Sources) -> None:
         ({**GOOD, "x_ptr": "*fp16=0"}, {"BLOCK": 16}, "only a scalar can have a fixed value", ""),
         ({**GOOD, "scale": "fp32:16"}, {"BLOCK": 16}, "divisibility of scale", ""),
         ({**GOOD, "n": "i32:0"}, {"BLOCK": 16}, "divisibility of n", ""),
-        ({**GOOD, "x_ptr": "tensordesc<fp16[16]>"}, {"BLOCK": 16}, "descriptor arguments yet", ""),
+        ({**GOOD, "x_ptr": "tensordesc<fp16>"}, {"BLOCK": 16}, "must be like 'tensordesc", ""),
+        ({**GOOD, "x_ptr": "tensordesc<f16[16]>"}, {"BLOCK": 16}, "must be like 'tensordesc", ""),
+        ({**GOOD, "x_ptr": "tensordesc<fp16[24]>"}, {"BLOCK": 16}, "a power of two, got [24]", ""),
+        ({**GOOD, "x_ptr": "tensordesc<i8[1,1,1,1,1,16]>"}, {"BLOCK": 16}, "1 to 5 axes", ""),
+        ({**GOOD, "x_ptr": "tensordesc<fp16[64,4]>"}, {"BLOCK": 16}, "at least 16 bytes", "8 or"),
+        ({**GOOD, "x_ptr": "tensordesc<i32[16],nan>"}, {"BLOCK": 16}, "filled with NaN", ""),
         (GOOD, {"BLOCK": object()}, "the constant BLOCK must be a number", ""),
     ],
 )

@@ -72,17 +72,21 @@ class Buffer:
         random = np.random.default_rng([self.seed, self.size])
         dtype = dtype_of(self.element)
         if self.fill == "poison":
-            return np.full(size * dtype.itemsize, 0x5A, np.uint8).view(dtype) if (
-                dtype != np.bool_
-            ) else np.ones(size, np.bool_)
+            return (
+                np.full(size * dtype.itemsize, 0x5A, np.uint8).view(dtype)
+                if (dtype != np.bool_)
+                else np.ones(size, np.bool_)
+            )
         if self.fill == "indices":
             return random.integers(0, 1 << self.hi, size).astype(dtype)
         if self.element.is_bool:
             return random.integers(0, 2, size).astype(np.bool_)
         if self.fill == "exact":
             return _exact(random, self.element, Facts(lo=self.lo, hi=self.hi), size)
-        return _integers(random, dtype, size) if self.element.is_int else (
-            _floats(random, self.element, size)
+        return (
+            _integers(random, dtype, size)
+            if self.element.is_int
+            else (_floats(random, self.element, size))
         )
 
 

@@ -1,7 +1,8 @@
-"""Whether a program means the same at every stage: tile IR, after each pass, and as emulated PTX.
+"""Whether a program means the same at every stage: source, tile IR, after each pass, emulated PTX.
 
-The interpreter runs the tile IR and then the IR that each pass leaves; at the end LLVM makes PTX of
-it, which the emulator runs with its warps in step and at random.
+The interpreter runs the tile IR, what the frontend makes of it when it is written as source, and the
+IR that each pass leaves; at the end LLVM makes PTX of it, which the emulator runs with its warps in
+step and at random.
 
 Invariant: a check depends on the program alone, and leaves it as it is.
 """
@@ -13,10 +14,13 @@ Invariant: a check depends on the program alone, and leaves it as it is.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 
 from aotc.backend import assemble, emit_ptx, lower_kernel
+from aotc.frontend.translate import translate
 from aotc.ir.core import Kernel
 from aotc.ir.diagnostics import CompileError
 from aotc.ir.passes import Observer
@@ -28,6 +32,7 @@ from aotc.verify.emulator.run import emulate
 from aotc.verify.interpreter import run
 from tests.fuzz.arguments import Array, Buffer
 from tests.fuzz.programs import Program
+from tests.fuzz.source import Unwritable, signature, write_source
 
 # From the first of these to the second, shared memory is used and its barriers are still to come.
 _BARRIERS_ARE_MISSING = ("assign_layouts", "insert_barriers")
@@ -58,7 +63,8 @@ def check(
     """Run a program at every stage and compare.
 
     `seeds` are the emulator's. Without `each_pass`, of the schedule only what comes out last is
-    interpreted, and every pass only if that is wrong; `assembles` also has ptxas accept the PTX.
+    interpreted, and every pass only if that is wrong, and the frontend is left out; `assembles`
+    also has ptxas accept the PTX.
     Raises: Failure, Refused.
     """
     if not each_pass:
@@ -71,10 +77,10 @@ def check(
     _check(program, seeds, each_pass=True, assembles=assembles)
 
 
-def _check(
-    program: Program, seeds: Sequence[int], *, each_pass: bool, assembles: bool
-) -> None:
+def _check(program: Program, seeds: Sequence[int], *, each_pass: bool, assembles: bool) -> None:
     checker = _Checker(program, each_pass=each_pass)
+    if each_pass:
+        checker.check_source()
     kernel = checker.scheduled()
     target = TARGETS[program.target]
     ptx = checker.attempt("backend", lambda: emit_ptx(lower_kernel(kernel, target).llvm_ir, target))
@@ -89,6 +95,7 @@ def _check(
                 shared_bytes=kernel.shared_bytes,
                 seed=seed,
                 max_steps=_MAX_STEPS,
+                reads_unwritten=True,
             ),
         )
         checker.compare(f"emulator, seed {seed}", arguments)
@@ -102,13 +109,28 @@ class _Checker:
         self._last = program.text
         self._expected = self._interpreted("tile IR", program.kernel())
 
+    def check_source(self) -> None:
+        """Check what the frontend makes of the program written as source."""
+        program, kernel = self._program, self._program.kernel()
+        try:
+            text = write_source(kernel)
+        except Unwritable:
+            return
+        types, target = signature(kernel), program.target
+        with TemporaryDirectory() as folder:
+            path = Path(folder, "source.py")
+            path.write_text(text)
+            try:
+                made = translate(str(path), kernel.name, types, {}, target=target).kernel
+            except Exception as error:  # anything it raises is a finding
+                raise Failure("frontend", type(error).__name__, f"{error}\n{text}") from error
+        self.compare("frontend", self._interpreted("frontend", made))
+
     def scheduled(self) -> Kernel:
         """Return the gpu IR, checked after every pass."""
         program = self._program
         kernel = program.kernel()
-        schedule = Schedule(
-            TARGETS[program.target], Config(program.num_warps, program.num_stages)
-        )
+        schedule = Schedule(TARGETS[program.target], Config(program.num_warps, program.num_stages))
         observer = Observer(verify_each=True, on_pass=self._after)
         self.attempt("schedule", lambda: schedule_kernel(kernel, schedule, observer))
         printed = print_kernel(kernel)
@@ -124,7 +146,7 @@ class _Checker:
             raise
         except CompileError as error:
             raise Refused(str(error)) from error
-        except Exception as error:  # noqa: BLE001 - any exception is a finding
+        except Exception as error:  # anything it raises is a finding
             raise Failure(stage, type(error).__name__, str(error)) from error
 
     def compare(self, stage: str, arguments: Sequence[Array | int]) -> None:
@@ -133,7 +155,7 @@ class _Checker:
             self._program.arguments, self._expected, arguments, strict=True
         ):
             if isinstance(buffer, Buffer) and isinstance(want, np.ndarray):
-                wrong = _differences(buffer, want, np.asarray(got))
+                wrong = differences(buffer, want, np.asarray(got))
                 if wrong.size:
                     at = int(wrong[0])
                     raise Failure(
@@ -160,14 +182,12 @@ class _Checker:
         arguments = self._program.make()
         self.attempt(
             stage,
-            lambda: run(
-                kernel, self._program.grid, arguments, check_races=self._has_barriers
-            ),
+            lambda: run(kernel, self._program.grid, arguments, check_races=self._has_barriers),
         )
         return arguments
 
 
-def _differences(buffer: Buffer, want: Array, got: Array) -> Array:
+def differences(buffer: Buffer, want: Array, got: Array) -> Array:
     """Return where two arrays differ by more than they may; NaNs are alike, and so are zeros."""
     if not buffer.element.is_float:
         return np.flatnonzero(want != got)
@@ -176,5 +196,6 @@ def _differences(buffer: Buffer, want: Array, got: Array) -> Array:
         same = (wide == wide_got) | (np.isnan(wide) & np.isnan(wide_got))
         if buffer.steps:
             step = 2.0**-buffer.element.mantissa_bits
-            same |= np.abs(wide - wide_got) <= buffer.steps * step * np.abs(wide)
+            bound = np.where(np.isfinite(wide), buffer.steps * step * np.abs(wide), 0.0)
+            same |= np.abs(wide - wide_got) <= bound
     return np.flatnonzero(~same)

@@ -41,7 +41,7 @@ def make_for(g: Generator) -> None:
     upper = lower + (trips - 1) * stride + 1 + ragged_end if trips else lower + ragged_end
     upper = min(upper, lower + trips * stride)
     kind = I64 if g.choices.chance(1, 8) else I32
-    bounds = [_bound(g, value, kind) for value in (lower, upper, stride)]
+    first, last, step = (_bound(g, value, kind) for value in (lower, upper, stride))
     carried = _carried(g, trips)
     body = Block([kind, *(each.init.value.type for each in carried)])
     items = [Item(arg, c.facts) for arg, c in zip(body.args[1:], carried, strict=True)]
@@ -53,12 +53,44 @@ def make_for(g: Generator) -> None:
         yields = [each.step(item) for each, item in zip(carried, items, strict=True)]
         g.add(scf.Yield(yields))
     op = scf.For(
-        *(*bounds, [each.init.value for each in carried], body),
+        *(first, last, step, [each.init.value for each in carried], body),
         num_stages=g.choices.pick([0, 0, 1, 2, 4]),
         unroll=g.choices.pick([0, 0, 0, 0, 2, 3]),
     )
     for out, each in zip(g.add(op).outs, carried, strict=True):
         g.keep(out, each.facts)
+
+
+def make_product_loop(g: Generator) -> None:
+    """Add a loop as a matrix product has it: both operands loaded ahead, nothing in the way."""
+    element, result = g.choices.pick(_ACCUMULATED)
+    m, n, k = (1 << g.choices.between(low, 7) for low in (3, 3, 4))
+    for_warpgroups = g.choices.chance(1, 3)
+    m, most_elems = (max(m, 64), 1 << 13) if for_warpgroups else (m, g.limits.elems)
+    while max(m * k, k * n, m * n) > most_elems:
+        m, n, k = m if for_warpgroups else max(m // 2, 4), max(n // 2, 8), max(k // 2, 8)
+    trips = g.choices.between(0, 7)
+    terms = of_count(Facts(lo=-4, hi=10), k * max(trips, 1))
+    if not fits(result, terms):
+        return
+    init = g.constant(0, TileType(result, (m, n)))
+    body = Block([I32, init.type])
+    with g.scope(body, [], []) as scope:
+        scope.counters.append(Counter(body.args[0], trips))
+        g.tidy = True
+        a, b = g.load(g, element, (m, k), True), g.load(g, element, (k, n), True)
+        g.tidy = False
+        if g.choices.chance(1, 4):
+            a = Item(g.add(arith.Neg(a.value)).out, a.facts)
+        good = all(small(element)(each.facts) and each.facts.hi <= 5 for each in (a, b))
+        acc = g.add(tile.Dot(a.value, b.value, body.args[1])).out if good else body.args[1]
+        g.add(scf.Yield([acc]))
+    first, last, step = g.constant(0, I32), g.number(trips), g.constant(1, I32)
+    num_stages = g.choices.pick([0, 2, 3, 4])
+    op = g.add(scf.For(first, last, step, [init], body, num_stages=num_stages))
+    item = g.keep(op.outs[0], terms)
+    if g.choices.chance(2, 3):
+        g.store(g, item)
 
 
 def _bound(g: Generator, value: int, kind: ScalarType) -> Value:
@@ -82,7 +114,7 @@ def _carried(g: Generator, trips: int) -> list[_Carried]:
         (2, _integer),
         (1, _extreme),
         (1, _moved),
-        (2, _accumulated),
+        (4, _accumulated),
     ]
     made = [g.choices.weighted(options)(g, trips) for _ in range(g.choices.between(1, 3))]
     return [each for each in made if each is not None]
@@ -153,7 +185,9 @@ def _extreme(g: Generator, trips: int) -> _Carried | None:
     def step(item: Item) -> Value:
         facts = init.facts
         found = g.candidates(
-            lambda i: i.element == element and i.shape == item.shape and joined(facts, i.facts) == facts
+            lambda i: (
+                i.element == element and i.shape == item.shape and joined(facts, i.facts) == facts
+            )
         )
         other = g.recent(found).value if found else item.value
         return g.add(arith.Max(item.value, other)).out
@@ -241,4 +275,9 @@ def make_while(g: Generator) -> None:
         g.keep(out, each.facts)
 
 
-CONTROL: list[tuple[int, Maker]] = [(4, make_for), (2, make_if), (1, make_while)]
+CONTROL: list[tuple[int, Maker]] = [
+    (4, make_for),
+    (4, make_product_loop),
+    (2, make_if),
+    (1, make_while),
+]

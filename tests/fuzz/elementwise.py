@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from aotc.ir.core import Op, Value
+from aotc.ir.core import Value
 from aotc.ir.dialects import arith
 from aotc.ir.types import FP32, FP64, I1, ScalarType, element_of
 from tests.fuzz.elements import ELEMENTS, FLOATS, INTEGERS, NUMBERS
@@ -25,7 +25,7 @@ from tests.fuzz.facts import (
     settled,
     summed,
 )
-from tests.fuzz.generator import Generator, Item, exact, known
+from tests.fuzz.generator import Generator, Item, exact
 
 PREDICATES: tuple[arith.Predicate, ...] = ("lt", "eq", "ne", "le", "gt", "ge")
 
@@ -300,4 +300,3 @@ ELEMENTWISE: list[tuple[int, Callable[[Generator], None]]] = [
     (1, make_function),
     (1, make_quotient),
 ]
-

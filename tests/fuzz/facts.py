@@ -67,9 +67,7 @@ def fits(element: ScalarType, facts: Facts) -> bool:
     if element.is_int:
         return facts.lo >= 0 and facts.hi < element.bits - element.is_signed
     low, high = _EXPONENTS[element.name]
-    return (
-        facts.hi - facts.lo <= element.mantissa_bits + 1 and low <= facts.lo and facts.hi <= high
-    )
+    return facts.hi - facts.lo <= element.mantissa_bits + 1 and low <= facts.lo and facts.hi <= high
 
 
 def settled(element: ScalarType, facts: Facts) -> Facts | None:
@@ -85,7 +83,7 @@ def settled(element: ScalarType, facts: Facts) -> Facts | None:
 def joined(first: Facts, *others: Facts) -> Facts:
     """Return what holds of a value that is one of several."""
     for other in others:
-        kind = max(first.kind, other.kind, key=lambda kind: _RANK[kind])
+        kind: Kind = other.kind if _RANK[other.kind] > _RANK[first.kind] else first.kind
         first = Facts(
             kind,
             min(first.lo, other.lo),

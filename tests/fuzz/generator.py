@@ -120,6 +120,8 @@ class Generator:
     params: list[ParamInfo] = field(default_factory=list[ParamInfo])
     arguments: list[Argument] = field(default_factory=list[Argument])
     scopes: list[Scope] = field(default_factory=list[Scope])
+    tidy: bool = False
+    """Whether places in memory are to have all that vectors and asynchronous copies need."""
 
     def __post_init__(self) -> None:
         self.scopes.append(Scope(Builder(self.body), [], []))
@@ -137,12 +139,12 @@ class Generator:
         return len(self.scopes) - 1
 
     @contextmanager
-    def scope(self, block: Block, items: Sequence[Item], counters: Sequence[Counter]) -> Iterator[Scope]:
+    def scope(
+        self, block: Block, items: Sequence[Item], counters: Sequence[Counter]
+    ) -> Iterator[Scope]:
         """Grow the program inside `block`, where outer values are known as well."""
         outer = self.scopes[-1]
-        made = Scope(
-            Builder(block), [*outer.pool, *items], [*outer.counters, *counters]
-        )
+        made = Scope(Builder(block), [*outer.pool, *items], [*outer.counters, *counters])
         self.scopes.append(made)
         try:
             yield made
@@ -211,7 +213,9 @@ class Generator:
 
     # ---- choices of types and operands ---------------------------------------------------
 
-    def some_shape(self, max_elems: int | None = None, *, ranks: Sequence[int] = (1, 2, 2, 3)) -> Shape:
+    def some_shape(
+        self, max_elems: int | None = None, *, ranks: Sequence[int] = (1, 2, 2, 3)
+    ) -> Shape:
         """Choose the shape of a tile."""
         bits = (max_elems or self.limits.elems).bit_length() - 1
         rank = self.choices.pick(ranks)
@@ -241,7 +245,9 @@ class Generator:
         near = items[: 4 if self.choices.chance(2, 3) else len(items)]
         return self.choices.pick(near)
 
-    def any_item(self, accept: Callable[[Item], bool], elements: Sequence[tuple[int, ScalarType]]) -> Item:
+    def any_item(
+        self, accept: Callable[[Item], bool], elements: Sequence[tuple[int, ScalarType]]
+    ) -> Item:
         """Choose a value that is accepted, or make one of `elements`; tiles only."""
         found = self.candidates(lambda item: bool(item.shape) and accept(item))
         if found and not self.choices.chance(1, 6):
@@ -253,7 +259,9 @@ class Generator:
         same = self.candidates(lambda i: i.element == element and accept(i.facts))
         if self.choices.chance(1, 4):
             same = [item for item in same if item.shape != shape]
-        found = [i for i in same if i.shape == shape] or [i for i in same if reaches(i.shape, shape)]
+        found = [i for i in same if i.shape == shape] or [
+            i for i in same if reaches(i.shape, shape)
+        ]
         if found and not self.choices.chance(1, 8):
             return self.conform(self.recent(found), shape)
         return self.fresh(element, shape, is_exact=not accept(full(element)))
@@ -289,10 +297,10 @@ class Generator:
             value = self.add(arith.Cast(value, element)).out
         return self.keep(value, Facts(hi=max(shape[axis] - 1, 0).bit_length()))
 
-    def some_constant(self, element: ScalarType, shape: Shape) -> Item:
+    def some_constant(self, element: ScalarType, shape: Shape, *, is_zero: bool = False) -> Item:
         """Choose a small constant."""
         low = -2 if element.is_float or element.is_signed else 0
-        value = self.choices.between(low, 1 if element.is_bool else 4)
+        value = 0 if is_zero else self.choices.between(low, 1 if element.is_bool else 4)
         type_ = TileType(element, shape) if shape else element
         facts = Facts(hi=abs(value).bit_length())
         assert fits(element, facts) or element.is_bool or element.bits == 8

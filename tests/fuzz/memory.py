@@ -12,8 +12,8 @@ from math import prod
 from aotc.ir.core import Value
 from aotc.ir.dialects import arith, tile
 from aotc.ir.types import I1, I32, I64, ScalarType, TileType
-from tests.fuzz.elements import ELEMENTS, FLOATS, INTEGERS
 from tests.fuzz.arguments import Buffer, Fill
+from tests.fuzz.elements import ELEMENTS, FLOATS, INTEGERS
 from tests.fuzz.facts import Facts, fits, full, joined, of_count
 from tests.fuzz.generator import Generator, Item, Shape, known
 
@@ -37,22 +37,23 @@ class _Content:
     element: ScalarType
     fill: Fill
     facts: Facts
+    is_atomic: bool = False
 
 
-def load(g: Generator, element: ScalarType, shape: Shape, is_exact: bool) -> Item:  # noqa: FBT001 - a Load
+def load(g: Generator, element: ScalarType, shape: Shape, is_exact: bool) -> Item:
     """Return a tile, or a scalar, that is loaded."""
     facts = _some_facts(g, element) if is_exact else full(element)
     content = _Content(element, "exact" if is_exact else "any", facts)
     place = _place(g, content, shape, may_repeat=True)
     other, without = None, None
     if place.mask is not None:
-        fallback = g.some_constant(element, shape)
+        fallback = g.some_constant(element, shape, is_zero=g.tidy or g.choices.chance(1, 2))
         facts = joined(facts, fallback.facts)
         other, without = fallback.value, None
-        if g.choices.chance(1, 6):
+        if not g.tidy and g.choices.chance(1, 6):
             other, without = None, fallback.value
     cache, eviction = _policy(g, ("ca", "cg", "cs", "cv"))
-    is_volatile = not cache and not eviction and g.choices.chance(1, 20)
+    is_volatile = not (g.tidy or cache or eviction) and g.choices.chance(1, 20)
     op = tile.Load(place.pointer, place.mask, other, cache, eviction, is_volatile)
     value = g.add(op).out
     if without is not None and place.mask is not None:
@@ -70,7 +71,7 @@ def store(g: Generator, item: Item) -> None:
 
 def _policy(g: Generator, caches: tuple[str, ...]) -> tuple[str, str]:
     """Choose a cache operator or an eviction priority, mostly neither."""
-    how = g.choices.below(16)
+    how = 0 if g.tidy else g.choices.below(16)
     if how == 15:
         return g.choices.pick(caches), ""
     return "", g.choices.pick(["evict_first", "evict_last"]) if how == 14 else ""
@@ -149,12 +150,19 @@ class _Axis:
 
 
 def _place(g: Generator, content: _Content, shape: Shape, *, may_repeat: bool) -> Place:
-    """Choose strides, bounds and a buffer for an access to a tile of `shape`."""
-    axes = _axes(g, shape, may_repeat=may_repeat)
+    """Choose strides, bounds and a buffer for an access to a tile of `shape`.
+
+    Half of the places are tidy: all that vectors and asynchronous copies need is there, and known.
+    """
+    tidy = g.tidy or g.choices.chance(1, 2)
+    axes = _axes(g, shape, may_repeat=may_repeat, tidy=tidy)
     span = 1 + sum(max(axis.bound - 1, 0) * axis.stride for axis in axes)
-    base_offset, total = _base(g, span, may_repeat=may_repeat)
-    aligned = g.choices.chance(1, 2)
+    base_offset, total = _base(g, span, may_repeat=may_repeat, tidy=tidy)
+    aligned = tidy or g.choices.chance(1, 3)
     skew = 0 if aligned else g.choices.below(4)
+    if content.is_atomic and content.element.bits == 16:
+        # Without an instruction of 16 bits, the word around an element is exchanged.
+        skew, total = skew & ~1, total + total % 2
     seed = g.choices.below(1 << 16)
     facts = content.facts
     base = g.pointer(
@@ -174,7 +182,7 @@ def _place(g: Generator, content: _Content, shape: Shape, *, may_repeat: bool) -
     for index, axis in zip(indices, axes, strict=True):
         if axis.extent == 1 or axis.stride == 0:
             continue
-        offset = _strided(g, index, axis.stride)
+        offset = _strided(g, index, axis.stride, tidy=tidy)
         if wide:
             offset = g.add(arith.Cast(offset, I64)).out
         pointer = g.add(arith.AddPtr(pointer, g.stretched(offset, shape))).out
@@ -186,12 +194,12 @@ def _place(g: Generator, content: _Content, shape: Shape, *, may_repeat: bool) -
     return Place(pointer, mask, all(axis.stride or axis.bound <= 1 for axis in axes))
 
 
-def _axes(g: Generator, shape: Shape, *, may_repeat: bool) -> list[_Axis]:
+def _axes(g: Generator, shape: Shape, *, may_repeat: bool, tidy: bool) -> list[_Axis]:
     """Choose the stride and the bound of every axis, the innermost in memory mostly the last."""
     rank = len(shape)
     order = tuple(range(rank)) if g.choices.chance(2, 3) else g.permutation(rank)
     axes: list[_Axis] = [_Axis(1, 1, 1)] * rank
-    stride = g.choices.pick([1, 1, 1, 1, 2, 3])
+    stride = 1 if tidy else g.choices.pick([1, 1, 2, 3])
     for axis in reversed(order):
         extent = shape[axis]
         bound = g.choices.between(0, extent) if g.choices.chance(1, 3) else extent
@@ -201,24 +209,25 @@ def _axes(g: Generator, shape: Shape, *, may_repeat: bool) -> list[_Axis]:
         axes[axis] = _Axis(extent, bound, stride)
         stride *= extent
         if g.choices.chance(1, 3) and stride < MAX_SPAN_ELEMS // 4:
-            stride += g.choices.pick([1, 3, 8, 16])
+            stride += 16 - stride % 16 if tidy else g.choices.pick([1, 3, 8, 16])
     return axes
 
 
-def _base(g: Generator, span: int, *, may_repeat: bool) -> tuple[Value | None, int]:
+def _base(g: Generator, span: int, *, may_repeat: bool, tidy: bool) -> tuple[Value | None, int]:
     """Return what is added to the pointer, by the counters around, and the size of the buffer.
 
     What is written depends on every counter, so that no two programs or iterations meet.
     """
     offset: Value | None = None
-    pad = g.choices.pick([0, 0, 1, 16])
-    step = span + (-span % 16 if pad == 16 else pad)
+    step = span + (-span % 16 if tidy else g.choices.pick([0, 1, 16]))
     total = span
     for counter in g.scopes[-1].counters:
         needed = not may_repeat
         if not needed and (step * counter.extent > MAX_SPAN_ELEMS or g.choices.chance(1, 4)):
             continue
-        factor = g.constant(step, I32) if g.choices.chance(1, 2) else g.number(step, I32, _divides(step))
+        factor = (
+            g.constant(step, I32) if g.choices.chance(1, 2) else g.number(step, I32, _divides(step))
+        )
         term = g.add(arith.Mul(counter.value, factor)).out
         offset = term if offset is None else g.add(arith.Add(offset, term)).out
         total += step * max(counter.extent - 1, 0)
@@ -231,11 +240,11 @@ def _divides(value: int) -> int:
     return min(value & -value, 16) if value else 16
 
 
-def _strided(g: Generator, index: Value, stride: int) -> Value:
+def _strided(g: Generator, index: Value, stride: int, *, tidy: bool) -> Value:
     """Return an index times a stride, which is a constant or a parameter, perhaps promised."""
     if stride == 1:
         return index
-    how = g.choices.below(4)
+    how = g.choices.pick([0, 2, 3] if tidy else [0, 1, 2, 3])
     if how == 0:
         factor = g.constant(stride, index.type)
     else:
@@ -250,7 +259,9 @@ def _strided(g: Generator, index: Value, stride: int) -> Value:
 
 def _inside(g: Generator, index: Value, bound: int, shape: Shape) -> Value:
     """Return a mask of `shape` that is true where an index is below a bound."""
-    scalar = g.constant(bound, I32) if g.choices.chance(1, 4) else g.number(bound, I32, _divides(bound))
+    scalar = (
+        g.constant(bound, I32) if g.choices.chance(1, 4) else g.number(bound, I32, _divides(bound))
+    )
     if g.choices.chance(1, 3):
         index = g.stretched(index, shape)
     assert isinstance(index.type, TileType)
@@ -271,25 +282,25 @@ def make_atomic(g: Generator) -> None:
     """Add an atomic: old values are kept where the order of programs cannot show."""
     element = g.choices.weighted(_ATOMIC)
     kinds: list[tile.AtomicKind] = ["add", "max", "min", "and", "or", "xor", "xchg"]
-    possible = [kind for kind in kinds if tile.supports_atomic(kind, element)]
-    kind = g.choices.pick(possible)
+    possible: list[tile.AtomicKind] = [
+        kind for kind in kinds if tile.supports_atomic(kind, element)
+    ]
+    kind: tile.AtomicKind = g.choices.pick(possible)
     found = g.candidates(
         lambda item: item.element == element and item.facts.is_exact and bool(item.shape)
     )
     shape = g.recent(found).shape if found else g.some_shape()
     value = g.operand(element, shape, lambda facts: facts.is_exact)
     turns = prod(shape) * prod(max(counter.extent, 1) for counter in g.scopes[-1].counters)
-    if element.is_float:
-        if kind == "add" and not fits(element, of_count(joined(value.facts, Facts()), turns + 1)):
-            return
+    total = of_count(joined(value.facts, Facts()), turns + 1)
+    if element.is_float and kind == "add" and not fits(element, total):
+        return
     is_alone = g.choices.chance(1, 2) or prod(shape) > MAX_CROWD_ELEMS or kind == "xchg"
-    content = _Content(element, "exact", Facts())
-    if is_alone:
-        place = _place(g, content, shape, may_repeat=False)
-    else:
-        place = _crowded(g, element, shape)
-    if is_alone and place.mask is None and g.choices.chance(1, 3):
-        # What is compared with is found at some places and not at others.
+    content = _Content(element, "exact", Facts(), is_atomic=True)
+    place = _place(g, content, shape, may_repeat=False) if is_alone else _crowded(g, element, shape)
+    if is_alone and place.mask is None and element.is_int and g.choices.chance(1, 3):
+        # What is compared with is found at some places and not at others. Floats compare by bits,
+        # and the sign of a zero is not known.
         compare = g.operand(element, shape, lambda facts: facts.is_exact).value
         cas = tile.AtomicCas(place.pointer, compare, value.value, *_order(g))
         g.keep(g.add(cas).out, joined(value.facts, Facts()))
@@ -311,7 +322,8 @@ def _crowded(g: Generator, element: ScalarType, shape: Shape) -> Place:
     index = g.operand(I32, shape, known).value
     index = g.add(arith.And(index, g.constant((1 << bits) - 1, index.type))).out
     seed = g.choices.below(1 << 16)
-    base = g.pointer(lambda name: Buffer(name, element.name, 1 << bits, "exact", 0, 0, seed), 1)
+    size = max(1 << bits, 2)
+    base = g.pointer(lambda name: Buffer(name, element.name, size, "exact", 0, 0, seed), 1)
     pointer = g.add(arith.AddPtr(g.spread(base, shape), index)).out
     mask = g.operand(I1, shape).value if g.choices.chance(1, 3) else None
     return Place(pointer, mask, is_injective=False)

@@ -80,10 +80,8 @@ def make_split(g: Generator) -> None:
     item = g.recent(found)
     value, shape = item.value, item.shape
     if shape[-1] != 2:
-        if shape[-1] > 2:
-            shape = (*shape[:-1], shape[-1] // 2, 2)
-        else:
-            shape = (prod(shape) // 2, 2)
+        wide = shape[-1] > 2
+        shape = (*shape[:-1], shape[-1] // 2, 2) if wide else (prod(shape) // 2, 2)
         value = g.add(tile.Reshape(value, shape)).out
     if len(shape) < 2:
         value = g.add(tile.Reshape(value, (1, 2))).out

@@ -6,6 +6,8 @@ can be run again.
 
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,7 +19,7 @@ from aotc.ir.dialects import scf, tile
 from aotc.ir.text import parse_kernel, print_kernel
 from aotc.ir.verify import verify
 from tests.fuzz import memory
-from tests.fuzz.arguments import Argument, Array
+from tests.fuzz.arguments import Argument, Array, Buffer, Scalar
 from tests.fuzz.choices import Choices, Drawn, Seeded
 from tests.fuzz.control import CONTROL
 from tests.fuzz.elementwise import ELEMENTWISE
@@ -53,6 +55,10 @@ def _one_of(makers: Sequence[tuple[int, Maker]]) -> Maker:
 
 MAKERS: list[tuple[int, Maker]] = [(weight, _one_of(makers)) for weight, makers in _GROUPS]
 
+_HEAD = re.compile(
+    r"(?P<target>\w+), (?P<warps>\d+) warps, (?P<stages>\d+) stages, grid (?P<grid>.+)"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Program:
@@ -81,6 +87,31 @@ class Program:
         config = f"{self.target}, {self.num_warps} warps, {self.num_stages} stages"
         given = "\n".join(f"// {argument}" for argument in self.arguments)
         return f"// {config}, grid {self.grid}\n{given}\n{self.text}"
+
+
+def parse_program(text: str) -> Program:
+    """Return the program that was printed as `text`."""
+    head = [line[3:] for line in text.splitlines() if line.startswith("// ")]
+    body = "".join(line for line in text.splitlines(keepends=True) if not line.startswith("//"))
+    match = _HEAD.fullmatch(head[0])
+    if match is None:
+        raise ValueError(f"expected target, warps, stages and grid, got {head[0]!r}")
+    return Program(
+        text=print_kernel(parse_kernel(body)),
+        arguments=tuple(_parse_argument(line) for line in head[1:]),
+        grid=ast.literal_eval(match["grid"]),
+        target=match["target"],
+        num_warps=int(match["warps"]),
+        num_stages=int(match["stages"]),
+    )
+
+
+def _parse_argument(text: str) -> Argument:
+    call = ast.parse(text, mode="eval").body
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
+        raise ValueError(f"expected an argument, got {text!r}")  # noqa: TRY004 - of text
+    values = {word.arg or "": ast.literal_eval(word.value) for word in call.keywords}
+    return {"Scalar": Scalar, "Buffer": Buffer}[call.func.id](**values)
 
 
 def generate(choices: Choices, limits: Limits | None = None) -> Program:

@@ -5,7 +5,7 @@ seed, and its failures are shrunk here, as tile IR, one edit after the other: an
 a result replaced by something simpler of the same type, a loop by one iteration, a branch by a
 side, the launch and the configuration by smaller ones.
 
-Invariant: what comes back fails in the sense of the caller, and no single edit of it does.
+Invariant: what comes back fails in the sense of the caller; with attempts left, no edit of it does.
 """
 
 from __future__ import annotations
@@ -23,31 +23,57 @@ from tests.fuzz.programs import Program
 
 Fails = Callable[[Program], bool]
 Edit = Callable[[Op], None]
+MakeEdits = Callable[[Op], Sequence[Edit]]
 
 
 def reduced(program: Program, fails: Fails, max_attempts: int = 400) -> Program:
-    """Return a small program that still fails; `fails` is asked at most `max_attempts` times."""
-    attempts = 0
-    changed = True
-    while changed:
-        changed = False
-        for smaller in _smaller(program):
-            attempts += 1
-            if attempts > max_attempts:
-                return program
-            if fails(smaller):
-                program, changed = smaller, True
-                break
-    return _without_unused(program, fails)
+    """Return a small program that still fails; `fails` is asked about `max_attempts` times."""
+    search = _Search(program, fails, max_attempts)
+    while search.sweep():
+        pass
+    return _without_unused(search.program, fails)
 
 
-def _smaller(program: Program) -> Iterator[Program]:
-    """Yield programs with one edit each, the ones that take away most first."""
-    yield from _configurations(program)
-    count = len(list(program.kernel().walk()))
-    for make_edits in (_dropped, _inlined, _replaced):
-        for index in reversed(range(count)):
-            yield from _edited(program, index, make_edits)
+class _Search:
+    """Go through the edits of a program, from its end, and keep those that it still fails with."""
+
+    def __init__(self, program: Program, fails: Fails, max_attempts: int) -> None:
+        self.program = program
+        self._fails = fails
+        self._left = max_attempts
+
+    def sweep(self) -> bool:
+        """Try each edit once; return whether any was kept and more may be asked."""
+        before = self.program
+        for smaller in _configurations(self.program):
+            self._keep(smaller)
+        for make_edits in (_dropped, _inlined, _replaced):
+            self._edit_all(make_edits)
+        return self.program != before and self._left > 0
+
+    def _keep(self, smaller: Program) -> bool:
+        if self._left <= 0:
+            return False
+        self._left -= 1
+        if self._fails(smaller):
+            self.program = smaller
+            return True
+        return False
+
+    def _edit_all(self, make_edits: MakeEdits) -> None:
+        ops = _ops(self.program)
+        index = len(ops)
+        while index > 0 and self._left > 0:
+            index -= 1
+            count = len(make_edits(ops[index]))
+            if any(map(self._keep, _edited(self.program, index, count, make_edits))):
+                # What the op was made from went with it, so the place is another's now.
+                ops = _ops(self.program)
+                index = min(index + 1, len(ops))
+
+
+def _ops(program: Program) -> list[Op]:
+    return list(program.kernel().walk())
 
 
 def _configurations(program: Program) -> Iterator[Program]:
@@ -62,13 +88,11 @@ def _configurations(program: Program) -> Iterator[Program]:
         yield replace(program, target="sm_90a")
 
 
-def _edited(
-    program: Program, index: int, make_edits: Callable[[Op], Sequence[Edit]]
-) -> Iterator[Program]:
-    """Yield the program with each of the edits that there are for the op at `index`."""
-    for number in range(len(make_edits(_op_at(program.kernel(), index)))):
+def _edited(program: Program, index: int, count: int, make_edits: MakeEdits) -> Iterator[Program]:
+    """Yield the program with each of the `count` edits of the op at `index`."""
+    for number in range(count):
         kernel = program.kernel()
-        op = _op_at(kernel, index)
+        op = list(kernel.walk())[index]
         try:
             make_edits(op)[number](op)
             rewrite(kernel, {})  # drops what is dead
@@ -78,10 +102,6 @@ def _edited(
         smaller = program.with_kernel(kernel)
         if smaller.text != program.text:
             yield smaller
-
-
-def _op_at(kernel: Kernel, index: int) -> Op:
-    return list(kernel.walk())[index]
 
 
 # ---- edits ------------------------------------------------------------------------------------

@@ -49,7 +49,9 @@ def _choose(g: Generator, item: Item, count: int) -> tuple[Combine, Facts] | Non
 
 
 def _tile(g: Generator) -> Item:
-    return g.any_item(lambda i: i.facts.is_known and (i.element.is_int or i.element.bits > 8), WANTED)
+    return g.any_item(
+        lambda i: i.facts.is_known and (i.element.is_int or i.element.bits > 8), WANTED
+    )
 
 
 def make_reduce(g: Generator) -> None:
@@ -81,7 +83,9 @@ def _argmax(predicate: arith.Predicate) -> Combine:
 def make_argmax(g: Generator) -> None:
     """Reduce a tile and its indices to the extreme and where it is."""
     item = g.any_item(
-        lambda i: i.facts.is_exact and not i.element.is_bool and (i.element.is_int or i.element.bits > 8),
+        lambda i: (
+            i.facts.is_exact and not i.element.is_bool and (i.element.is_int or i.element.bits > 8)
+        ),
         INTEGERS + FLOATS,
     )
     if not item.facts.is_exact:

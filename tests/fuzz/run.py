@@ -2,9 +2,10 @@
 
     python tests/fuzz/run.py --programs 20000 --seed 1 --jobs 2
     python tests/fuzz/run.py --only 1234
+    python tests/fuzz/run.py --file tests/fuzz/regressions/one.txt
 
-Program `i` of a run is that of seed `SEED + i`; `--only` runs one again and prints it in full. Workers
-are processes, so that a program that ends one is a finding like any other.
+Program `i` of a run is that of seed `SEED + i`; `--only` runs one again, `--file` one that was printed
+before. Workers are processes, so that a program that ends one is a finding like any other.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -22,7 +24,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tests.fuzz.check import Failure, Refused, check
-from tests.fuzz.programs import Program, from_seed
+from tests.fuzz.programs import Program, from_seed, parse_program
 from tests.fuzz.reduce import reduced
 
 # Every so many programs are interpreted after each pass, and assembled.
@@ -80,11 +82,13 @@ def _reduced(
 
 def _work(pipe: Connection) -> None:
     """Check one seed after the other, as they are sent."""
-    while True:
-        seed, reduces = pipe.recv()
-        if seed is None:
-            return
-        pipe.send(run_seed(seed, reduces=reduces))
+    # A run that was stopped leaves nobody to tell.
+    with suppress(EOFError, BrokenPipeError, KeyboardInterrupt):
+        while True:
+            seed, reduces = pipe.recv()
+            if seed is None:
+                return
+            pipe.send(run_seed(seed, reduces=reduces))
 
 
 class _Worker:
@@ -107,7 +111,9 @@ class _Worker:
             self.process.join()
             code = self.process.exitcode
             assert self.seed is not None
-            return Outcome(self.seed, "failed: process ended", f"seed {self.seed}: exit code {code}")
+            return Outcome(
+                self.seed, "failed: process ended", f"seed {self.seed}: exit code {code}"
+            )
 
 
 def outcomes(seeds: Sequence[int], jobs: int) -> Iterator[Outcome]:
@@ -134,12 +140,17 @@ def _next(worker: _Worker, left: Iterator[int], failures: int) -> bool:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--programs", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--only", type=int)
+    parser.add_argument("--file", type=Path)
     options = parser.parse_args()
+    if options.file is not None:
+        check(parse_program(options.file.read_text()), seeds=range(_EMULATOR_SEEDS))
+        print(f"{options.file}: right")
+        return 0
     if options.only is not None:
         print(from_seed(options.only))
         outcome = run_seed(options.only, thoroughly=True)
@@ -153,9 +164,11 @@ def main() -> int:
         if outcome.report:
             print(f"{outcome.report}\n", flush=True)
         done = sum(counts.values())
-        if done % 500 == 0:
+        if done % 100 == 0:
             print(f"{done} programs, {time.monotonic() - start:.0f} s", flush=True)
-    print(f"{options.programs} programs from seed {options.seed}, {time.monotonic() - start:.0f} s:")
+    print(
+        f"{options.programs} programs from seed {options.seed}, {time.monotonic() - start:.0f} s:"
+    )
     for status, count in sorted(counts.items()):
         print(f"  {count:6} {status}")
     return any(status.startswith("failed") for status in counts)

@@ -82,7 +82,9 @@ def test_only_ops_without_effects_die_unused(opcode: str) -> None:
         "tile.store", "tile.atomic_rmw", "tile.atomic_cas", "tile.assume", "tile.assert",
         "tile.barrier", "gpu.store", "gpu.barrier", "gpu.atomic_rmw", "gpu.atomic_cas", "gpu.fence",
         "gpu.shared_alloc", "gpu.shared_store", "gpu.async_copy", "gpu.async_commit",
-        "gpu.async_wait", "scf.return", "scf.while", "scf.condition",
+        "gpu.async_wait", "tile.descriptor_store", "tile.descriptor_reduce", "gpu.tma_fetch",
+        "gpu.tma_load", "gpu.tma_store", "gpu.tma_reduce", "gpu.tma_store_wait", "gpu.proxy_fence",
+        "gpu.mbarrier_init", "gpu.mbarrier_wait", "scf.return", "scf.while", "scf.condition",
     }  # fmt: skip
     survivors = [op for op in ops if op.block is not None]
     if opcode == "tile.load":

@@ -29,6 +29,7 @@ def test_every_scalar_is_an_argument_and_a_pointee(dtype: str) -> None:
         ("u64=0xffffffffffffffff", "u64=18446744073709551615", "u64=18446744073709551615"),
         ("fp32=1e-5", "fp32=1e-05", "fp32=1e-05"),
         ("fp32=1", "fp32=1.0", "fp32=1.0"),
+        ("tensordesc< T [BM, 64] , nan >", "tensordesc<bf16[128,64],nan>", "tensordesc<bf16[128,64],nan>"),
         ("tensordesc<T[BM, 64]>", "tensordesc<bf16[128,64]>", "tensordesc<bf16[128,64]>"),
     ],
 )
@@ -61,6 +62,7 @@ def test_optional_is_marked() -> None:
         ("i32=1.5", "expected an integer for i32, got '1.5'"),
         ("fp32=one", "expected a number for fp32, got 'one'"),
         ("float16", "expected a dtype or a type variable, got 'float16'"),
+        ("tensordesc<bf16[8],inf>", "expected an argument type"),
         ("tensordesc<bf16>", "expected an argument type"),
         ("tensordesc<bf16[]>", "expected block extents"),
         ("tensordesc<bf16[0]>", "expected block extents"),

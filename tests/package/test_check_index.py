@@ -139,7 +139,7 @@ _COPY = [
     (variant_with(tensor_maps=()), "FORMAT", "the tensor map is 0"),
     (variant_with(cubin_params=(CubinParam(0, 8, index=0),)), "FORMAT", "cannot be passed as is"),
     (variant_with(cubin_params=(CubinParam(0, 8, "scratch"),)), "FORMAT", "no scratch memory"),
-    (variant_with(cubin_params=(CubinParam(32, 128, "tensor_map"),)), "FORMAT", "not aligned"),
+    (variant_with(cubin_params=(CubinParam(24, 128, "tensor_map"),)), "FORMAT", "not aligned"),
     (map_with(param=2), "FORMAT", "the argument of a tensor map is 2"),
     (map_with(param=1), "FORMAT", "a scalar has no tensor map"),
     (map_with(data_type=16), "FORMAT", "data_type is 16"),

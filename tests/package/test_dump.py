@@ -116,3 +116,12 @@ def test_mistakes(subject: str, settings: dict[str, str], message: str) -> None:
     with pytest.raises(ManifestError) as caught:
         find_request(subject, None, settings)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("subject", ["k.py:kernel", "kernels.toml:kernel"])
+def test_features_to_do_without(subject: str) -> None:
+    settings = {"n": "i32", "x_ptr": "*fp32", "BLOCK": "32"}
+    request = find_request(subject, TARGETS["sm_90a"], settings, ["wgmma", "stmatrix"])
+    assert (request.target, request.without) == ("sm_90a", ("stmatrix", "wgmma"))
+    with pytest.raises(ManifestError, match="did you mean 'stmatrix'"):
+        find_request(subject, None, settings, ["stmatrx"])

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aotc.compiler import autotune_configs
 from aotc.ir.diagnostics import CompileError, DiagnosticError, ManifestError
+from aotc.package.grid import expand
 from aotc.package.manifest import load, parse
 from aotc.package.spec import AutotuneConfigs, CartesianConfigs, ListedConfigs, Manifest
 
@@ -136,6 +138,21 @@ def test_autotune_leaves_constexprs_to_the_source(folder: Path) -> None:
     text = text.replace("[kernel.constants]\nBLOCK = 4096\n", "")
     text = text.replace("[kernel.signature]", 'configs = "autotune"\n[kernel.signature]', 1)
     assert _parse(folder, text).kernels[0].configs == AutotuneConfigs()
+
+
+def test_targets_do_without_what_the_package_and_the_caller_say(folder: Path) -> None:
+    manifest = _parse(folder, _FULL.replace('"sm_80"]', '"sm_80"]\nwithout = ["wgmma"]'))
+    assert [target.without for target in manifest.targets] == [("wgmma",)] * 2
+    (chosen,) = manifest.targets_for(["sm_90a"], ["stmatrix"])
+    assert (chosen.name, chosen.without) == ("sm_90a", ("stmatrix", "wgmma"))
+    request = expand(manifest.kernels[0], [chosen], autotune_configs).variants[0].request
+    assert request.without == ("stmatrix", "wgmma")
+
+
+def test_a_mistaken_feature_is_shown_where_it_is(folder: Path) -> None:
+    text = _FULL.replace('"sm_80"]', '"sm_80"]\nwithout = ["tma", "wgma"]')
+    with pytest.raises(ManifestError, match=r"(?s):5:19: error: expected a feature .*mean 'wgmma'"):
+        _parse(folder, text)
 
 
 def test_kernel_by_name(folder: Path) -> None:

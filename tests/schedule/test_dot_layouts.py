@@ -21,7 +21,7 @@ from aotc.ir.types import BF16, FP16, FP32, I32, PointerType, ScalarType, TileTy
 from aotc.schedule.context import Config, Schedule
 from aotc.schedule.dot_layouts import divide_warps
 from aotc.schedule.pipeline import schedule_kernel
-from aotc.target import TARGETS
+from aotc.target import TARGETS, Target
 from aotc.verify.interpreter import run
 from tests.backend.programs import NUMPY
 from tests.backend.simt import Machine
@@ -34,6 +34,11 @@ def small(shape: tuple[int, ...], element: str, seed: int = 0) -> Any:
     low = 0 if element.startswith("u") else -3
     values = np.random.default_rng(seed + len(shape)).integers(low, 4, shape)
     return values.astype(NUMPY[element])
+
+
+def mma_sync(target: str) -> Target:
+    """Return a target whose products are all by `mma.sync`, or by threads."""
+    return TARGETS[target].excluding(["wgmma"])
 
 
 def check(
@@ -55,12 +60,12 @@ def check(
             got = outputs(current, check_races=name == "insert_barriers")
             np.testing.assert_array_equal(got, expected, f"after {name}")
 
-    schedule = Schedule(TARGETS[target], Config(num_warps))
+    schedule = Schedule(mma_sync(target), Config(num_warps))
     schedule_kernel(kernel, schedule, Observer(verify_each=True, on_pass=compare))
     if simt:
         machine = Machine()
         addresses = [machine.alloc(array) for array in (*arrays, empty)]
-        machine.run(lower_kernel(kernel, TARGETS[target]).llvm_ir, addresses)
+        machine.run(lower_kernel(kernel, mma_sync(target)).llvm_ir, addresses)
         got = machine.read(addresses[-1], empty.dtype, empty.shape)
         np.testing.assert_array_equal(got, expected, "as LLVM IR")
     return kernel

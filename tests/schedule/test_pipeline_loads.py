@@ -12,6 +12,9 @@ import numpy as np
 import pytest
 
 from aotc.backend import assemble
+from aotc.ir.text import parse_kernel, print_kernel
+from aotc.schedule.context import Config, Schedule
+from aotc.schedule.pipeline import schedule_kernel
 from aotc.target import TARGETS
 from tests.support.pipelined import Args, Case
 
@@ -374,3 +377,43 @@ def test_loads_under_a_branch_that_stores_stay_there(count: int) -> None:
     case = Case("sometimes", signature, {"BLOCK": 32})
     assert "the load of x_ptr is not pipelined: it is under a branch" in case.remarks
     case.check(blocks(32 * count, out=32 * count, extra=[count]))
+
+
+UNUSED_SUM = """
+kernel @k(%x: *fp32 {divisibility = 16}, %y: *fp32 {divisibility = 16}, %n: i32) {num_warps = 2} {
+  %zero = arith.constant {value = 0, type = i32} : i32
+  %one = arith.constant {value = 1, type = i32} : i32
+  %b = arith.constant {value = 1.0, type = tile<8x32xfp32>} : tile<8x32xfp32>
+  %none = arith.constant {value = 0.0, type = tile<16x32xfp32>} : tile<16x32xfp32>
+  %index = tile.arange {start = 0, end = 128} : tile<128xi32>
+  %square = tile.reshape(%index) {shape = [16, 8]} : tile<16x8xi32>
+  %xs = tile.splat(%x) {shape = [16, 8]} : tile<16x8x*fp32>
+  %from = arith.addptr(%xs, %square) : tile<16x8x*fp32>
+  %sum, %last = scf.for(%zero, %n, %one, %none, %zero) {num_stages = 3} (%k: i32, %acc: tile<16x32xfp32>, %before: i32) {
+    %a = tile.load(%from, _, _) : tile<16x8xfp32>
+    %more = tile.dot(%a, %b, %acc) : tile<16x32xfp32>
+    scf.yield(%more, %k)
+  } : tile<16x32xfp32>, i32
+  %count = arith.cast(%last) {dtype = fp32} : fp32
+  tile.store(%y, RESULT, _)
+  scf.return
+}
+"""
+
+
+@pytest.mark.parametrize("is_used", [True, False])
+def test_a_load_for_a_sum_that_nothing_uses_is_not_copied_ahead(is_used: bool) -> None:
+    text = UNUSED_SUM.replace("RESULT", "%count")
+    if is_used:
+        store = "  tile.store(%y, %count, _)"
+        text = text.replace(store, f"{store}\n  tile.store(%from, %part, _)")
+        part = "%part = tile.reshape(%half) {shape = [16, 8]} : tile<16x8xfp32>"
+        combine = (
+            "(%p: fp32, %q: fp32) {\n    %m = arith.max(%p, %q) : fp32\n    scf.yield(%m)\n  }"
+        )
+        whole = "%w = tile.reshape(%sum) {shape = [128, 4]} : tile<128x4xfp32>"
+        half = f"%half = tile.reduce(%w) {{axis = 1}} {combine} : tile<128xfp32>"
+        text = text.replace("  tile.store(%y", f"  {whole}\n  {half}\n  {part}\n  tile.store(%y")
+    kernel = parse_kernel(text)
+    schedule_kernel(kernel, Schedule(TARGETS["sm_80"], Config(2, 3)))
+    assert ("gpu.async_copy" in print_kernel(kernel)) == is_used

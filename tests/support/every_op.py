@@ -12,11 +12,31 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from aotc.ir.core import Block, Kernel, Op, ParamInfo, Value
-from aotc.ir.dialects import arith, gpu, scf, tile
+from aotc.ir.dialects import arith, descriptor, gpu, scf, tile, tma, wgmma
 from aotc.ir.layout import LinearLayout
 from aotc.ir.rewrite import Builder
-from aotc.ir.types import FP16, FP32, FP64, I1, I32, I64, U64, PointerType, TileType, Type
-from aotc.schedule.layouts import dot_operand, mma_v2, replicated
+from aotc.ir.types import (
+    FP16,
+    FP32,
+    FP64,
+    I1,
+    I32,
+    I64,
+    U64,
+    DescriptorType,
+    PointerType,
+    TensorMapType,
+    TileType,
+    Type,
+)
+from aotc.schedule.layouts import (
+    dot_operand,
+    mma_v2,
+    nvmma_shared,
+    replicated,
+    wgmma_accumulator,
+    wgmma_operand_a,
+)
 
 EXTENT = 128
 REPEATS = 4
@@ -79,6 +99,8 @@ def argument_types(layout: LinearLayout | None) -> dict[str, Type]:
         "tile_ptr": TileType(PointerType(FP32), (EXTENT,), layout),
         "pairs": TileType(FP32, (EXTENT, 2), pairs),
         "column": TileType(FP32, (EXTENT, 1), column),
+        "tensor": DescriptorType(FP32, (EXTENT,), fill_nan=True),
+        "tensor_map": TensorMapType(FP32, (EXTENT,)),
     }
 
 
@@ -165,6 +187,22 @@ def _slots(s: Sampler) -> Value:
     return s.add(gpu.SharedAlloc(FP32, (EXTENT,), BUFFER, num_slots=3)).out
 
 
+def _whole(s: Sampler) -> Value:
+    """Return a block of the descriptor, without a layout whatever tiles have."""
+    return s.add(arith.Constant(0.5, TileType(FP32, (EXTENT,)))).out
+
+
+def _mbarrier(s: Sampler) -> Value:
+    layout = LinearLayout.from_columns([("offset", [])], (("dim0", 0),))
+    return s.add(gpu.SharedAlloc(U64, (1,), layout, 8, offset_bytes=1024)).out
+
+
+def _tma_load(s: Sampler) -> None:
+    buffer, barrier = _shared(s).out, _mbarrier(s)
+    s.add(tma.TmaLoad(s.tensor_map, buffer, barrier, [s.i]))
+    s.add(tma.TmaLoad(s.tensor_map, buffer, barrier, [s.j], arrive=False, eviction="evict_last"))
+
+
 def _broadcast(s: Sampler) -> None:
     layout = None if s.layout is None else _repeated(s.layout)
     s.add(tile.Broadcast(s.column, (EXTENT, REPEATS), layout))
@@ -190,6 +228,24 @@ def _gpu_dot(s: Sampler) -> None:
         )
         tensor_cores = (16, 8, 16) if elements[0] == FP16 else ()
         s.add(gpu.Dot(a, b, acc, tensor_cores, "ieee", max_num_imprecise_acc=32))
+
+
+def _products(s: Sampler) -> list[Value]:
+    """Multiply in shared memory, then what is in registers, to the same sum."""
+    shapes, groups = ((64, 16), (16, 32), (64, 32)), (1, 1)
+    a, b = (
+        s.add(gpu.SharedAlloc(FP16, shape, nvmma_shared(shape, 16, 32), 1024)).out
+        for shape in shapes[:2]
+    )
+    held, summed = (
+        s.add(arith.Constant(0.5, TileType(element, shape, layout))).out
+        for element, shape, layout in (
+            (FP16, shapes[0], wgmma_operand_a(shapes[0], groups, 16)),
+            (FP32, shapes[2], wgmma_accumulator(shapes[2], groups)),
+        )
+    )
+    first = s.add(wgmma.Wgmma(a, b, summed, s.flag, "ieee")).out
+    return [first, s.add(wgmma.Wgmma(held, b, first)).out]
 
 
 SAMPLES: dict[str, Sample] = {
@@ -318,6 +374,7 @@ SAMPLES: dict[str, Sample] = {
     "gpu.shared_store": lambda s: s.add(gpu.SharedStore(s.tile("fp32"), _shared(s).out, vector=4)),
     "gpu.shared_load": lambda s: s.add(gpu.SharedLoad(_shared(s).out, ROW, vector=4)),
     "gpu.shared_slot": lambda s: s.add(gpu.SharedSlot(_slots(s), s.i, ahead=2)),
+    "gpu.shared_trans": lambda s: s.add(gpu.SharedTrans(_shared(s).out, (0,))),
     "gpu.next_slot": lambda s: s.add(gpu.NextSlot(s.i, num_slots=3)),
     "gpu.async_copy": lambda s: [
         s.add(gpu.AsyncCopy(s.tile("ptr"), _shared(s).out)),
@@ -334,7 +391,33 @@ SAMPLES: dict[str, Sample] = {
     "gpu.async_commit": lambda s: s.add(gpu.AsyncCommit()),
     "gpu.async_wait": lambda s: s.add(gpu.AsyncWait(pending=1)),
     "gpu.dot": _gpu_dot,
+    "gpu.undefined": lambda s: s.add(gpu.Undefined(TileType(FP16, (EXTENT,), s.layout))),
+    "gpu.wgmma": _products,
+    "gpu.wgmma_wait": lambda s: s.add(wgmma.WgmmaWait(_products(s), pending=1)),
     "gpu.extract": lambda s: s.add(gpu.Extract(s.pairs, (0, 1), (EXTENT, 1))),
+    "tile.descriptor_load": lambda s: s.add(
+        descriptor.DescriptorLoad(s.tensor, [s.i], eviction="evict_first")
+    ),
+    "tile.descriptor_store": lambda s: s.add(
+        descriptor.DescriptorStore(s.tensor, _whole(s), [s.i])
+    ),
+    "tile.descriptor_reduce": lambda s: s.add(
+        descriptor.DescriptorReduce(s.tensor, _whole(s), [s.i], kind="add")
+    ),
+    "tile.descriptor_extent": lambda s: s.add(descriptor.DescriptorExtent(s.tensor, 0)),
+    "tile.descriptor_stride": lambda s: s.add(descriptor.DescriptorStride(s.tensor, 0)),
+    "gpu.tma_fetch": lambda s: s.add(
+        tma.TmaFetch(s.tensor_map, _shared(s).out, [s.i], eviction="evict_first")
+    ),
+    "gpu.tma_load": _tma_load,
+    "gpu.tma_store": lambda s: s.add(tma.TmaStore(s.tensor_map, _shared(s).out, [s.i])),
+    "gpu.tma_reduce": lambda s: s.add(
+        tma.TmaReduce(s.tensor_map, _shared(s).out, [s.i], kind="add")
+    ),
+    "gpu.tma_store_wait": lambda s: s.add(tma.TmaStoreWait(pending=1, written=True)),
+    "gpu.proxy_fence": lambda s: s.add(tma.ProxyFence(whole=True)),
+    "gpu.mbarrier_init": lambda s: s.add(tma.MbarrierInit(_mbarrier(s), count=2)),
+    "gpu.mbarrier_wait": lambda s: s.add(tma.MbarrierWait(_mbarrier(s), s.i)),
     "gpu.barrier": lambda s: s.add(gpu.Barrier()),
     "gpu.reduce": _reduce(gpu.Reduce),
     "gpu.scan": _scan(gpu.Scan),

@@ -6,9 +6,21 @@ into shared memory through `stmatrix` and stores them as boxes. Persistent: bloc
 turn, so the rings' phases carry on from tile to tile.
 
 A fault is the replacement of one line; `FAULTS` names those that the emulator is to find.
+`multiply` runs the kernel there.
 """
 
 from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+from aotc.verify.emulator.run import emulate
+from aotc.verify.emulator.tensor_argument import TensorArgument
+
+Array = npt.NDArray[Any]
 
 BLOCK_M, BLOCK_N, BLOCK_K, STAGES = 64, 128, 64, 2
 THREADS = 256  # a warpgroup that produces, of which one thread works, and one that multiplies
@@ -285,3 +297,53 @@ def gemm_ptx(fault: str | None = None) -> str:
 {body}
 }}
 """
+
+
+def multiply(
+    shape: tuple[int, int, int], ctas: int = 1, seed: int = 0, fault: str | None = None
+) -> tuple[Array, Array]:
+    """Return the kernel's product of random matrices, (M, N, K), and the one in float64.
+
+    Raises:
+        Fault: the kernel did what it may not.
+    """
+    m, n, k = shape
+    rng = np.random.default_rng(sum(shape))
+    a, b, d = _padded(m, k, rng), _padded(n, k, rng), _padded(m, n, None)
+    tiles_n = _cdiv(n, BLOCK_N)
+    emulate(
+        gemm_ptx(fault),
+        ctas,
+        [
+            TensorArgument(a, (BLOCK_M, BLOCK_K), 128),
+            TensorArgument(b, (BLOCK_N, BLOCK_K), 128),
+            TensorArgument(d, (BLOCK_M, 64), 128),
+            _cdiv(k, BLOCK_K),
+            _cdiv(m, BLOCK_M) * tiles_n,
+            tiles_n,
+        ],
+        shared_bytes=SHARED_BYTES,
+        seed=seed,
+    )
+    return d.astype(np.float64), a.astype(np.float64) @ b.astype(np.float64).T
+
+
+def largest_error(got: Array, expected: Array, k: int) -> float:
+    """Return the largest error of a product over K elements, 1 where it is just allowed.
+
+    That is one rounding to bf16 beside those of the sums.
+    """
+    allowed = 1e-5 * np.sqrt(k) + 2**-8 * np.abs(expected)
+    return float(np.max(np.abs(got - expected) / allowed))
+
+
+def _cdiv(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+def _padded(rows: int, cols: int, rng: np.random.Generator | None) -> Array:
+    """Return a matrix with rows a multiple of 16 bytes apart, random or all NaN."""
+    whole = np.full((rows, _cdiv(cols, 8) * 8), np.nan, ml_dtypes.bfloat16)
+    if rng is not None:
+        whole[...] = rng.standard_normal(whole.shape)
+    return whole[:, :cols]

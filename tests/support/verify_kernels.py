@@ -69,3 +69,42 @@ def grouped(a_ptr, out_ptr, M, N, stride_am, stride_an, stride_om, stride_on,
     mask = (m < M)[:, None] & (n < N)[None, :]
     a = tl.load(a_ptr + m[:, None] * stride_am + n[None, :] * stride_an, mask=mask)
     tl.store(out_ptr + m[:, None] * stride_om + n[None, :] * stride_on, a * 0.5, mask=mask)
+
+
+@triton.jit
+def halves(x_ptr, n_rows, stride, n, BLOCK: tl.constexpr):
+    """Swap, in place, the two halves of every row of 2 * n."""
+    row = tl.arange(0, BLOCK)[:, None]
+    i = tl.arange(0, BLOCK)[None, :]
+    mask = (row < n_rows) & (i < n)
+    first = tl.load(x_ptr + row * stride + i, mask=mask)
+    second = tl.load(x_ptr + row * stride + n + i, mask=mask)
+    tl.store(x_ptr + row * stride + i, second, mask=mask)
+    tl.store(x_ptr + row * stride + n + i, first, mask=mask)
+
+
+@triton.jit
+def twice(x_ptr, n, BLOCK: tl.constexpr):
+    """Store zeros, and then ones over them."""
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(x_ptr + i, 0.0, mask=i < n)
+    tl.store(x_ptr + i, 1.0, mask=i < n)
+
+
+@triton.jit
+def doubled(x_ptr, out_ptr, BLOCK: tl.constexpr):
+    """Store x + x: pointers alone tell launches apart."""
+    i = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + i)
+    tl.store(out_ptr + i, x + x)
+
+
+@triton.jit
+def turned(x_ptr, out_ptr, BLOCK: tl.constexpr):
+    """Store x backwards in out, by way of out: threads read what others wrote."""
+    i = tl.arange(0, BLOCK)
+    tl.store(out_ptr + i, tl.load(x_ptr + i))
+    tl.debug_barrier()
+    x = tl.load(out_ptr + BLOCK - 1 - i)
+    tl.debug_barrier()
+    tl.store(out_ptr + i, x)

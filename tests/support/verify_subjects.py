@@ -23,10 +23,14 @@ _SIGNATURES: dict[str, dict[str, str]] = {
     "leaky": {"x_ptr": "*fp32", "out_ptr": "*fp32", "n": "i32"},
     "crowd": {"out_ptr": "*i32", "n": "i32"},
     "count": {"x_ptr": "*fp32", "out_ptr": "*fp32", "n": "i32"},
+    "halves": {"x_ptr": "*fp32", "n_rows": "i32", "stride": "i32", "n": "i32"},
+    "twice": {"x_ptr": "*fp32", "n": "i32"},
     "grouped": {
         "a_ptr": "*fp32", "out_ptr": "*fp32", "M": "i32", "N": "i32", "stride_am": "i32",
         "stride_an": "i32", "stride_om": "i32", "stride_on": "i32",
     },
+    "doubled": {"x_ptr": "*fp32", "out_ptr": "*fp32"},
+    "turned": {"x_ptr": "*i32", "out_ptr": "*i32"},
 }  # fmt: skip
 
 

@@ -118,6 +118,25 @@ def test_programs_that_overlap_whatever_the_strides_are_passed_over() -> None:
     assert "writes what another has written" in passed[0].detail
 
 
+def test_rows_longer_than_any_extent_get_room() -> None:
+    """Rows that overlapped would be swapped in an order that nobody knows."""
+    findings = _check("halves")
+    assert {finding.status for finding in findings} == {"right"}
+    for finding in findings:
+        if finding.scalars["n_rows"] > 1:
+            assert finding.scalars["stride"] >= 2 * finding.scalars["n"]
+
+
+def test_a_kernel_may_mean_to_write_twice() -> None:
+    findings = _check("twice")
+    assert {finding.status for finding in findings} == {"right"}
+
+
+def test_launches_differ_by_alignment_and_order_too() -> None:
+    """A kernel without scalars is launched aligned and not, in step and at random."""
+    assert [finding.status for finding in _check("doubled")] == ["right"] * 4
+
+
 def test_a_launch_that_cannot_be_executed_is_passed_over() -> None:
     kernel = kernel_of("gather")
 

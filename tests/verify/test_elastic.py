@@ -13,6 +13,7 @@ from aotc.verify.elastic import HEAD_BYTES, Contents, ElasticMemory
 from aotc.verify.memory import AccessError, Address
 from aotc.verify.numerics import Array
 
+_ONE = np.array([1.0], np.float32)
 _COUNTS = Contents(np.arange(256, dtype=np.float32), 1)
 
 
@@ -79,9 +80,6 @@ def test_a_wild_address_is_in_no_buffer() -> None:
         memory.load(np.array([8], np.int64), None, FP32)
 
 
-_ONE = np.array([1.0], np.float32)
-
-
 def test_programs_that_touch_the_same_memory_conflict() -> None:
     for first, second, what in (
         ("store", "load", "program 1 reads what another has written in x"),
@@ -110,6 +108,30 @@ def test_what_is_no_conflict() -> None:
             memory.load(_at(x, 30), None, FP32)
             memory.store(_at(x, 30), _ONE * program, None, FP32)
     assert memory.conflict == ""
+
+
+def test_a_program_that_changes_what_it_wrote_is_noted() -> None:
+    for value, rewritten in ((1.0, ""), (2.0, "x")):
+        memory, x = _memory()
+        memory.begin_program()
+        memory.store(_at(x, 0, 1), np.array([0.5, 1.0], np.float32), None, FP32)
+        memory.store(_at(x, 1, 2), np.array([value, 3.0], np.float32), None, FP32)
+        assert (memory.rewritten, memory.conflict) == (rewritten, "")
+
+
+def test_untraced_memory_holds_the_same_and_marks_nothing() -> None:
+    memory = ElasticMemory(1 << 20, is_traced=False)
+    x = memory.add_buffer("x", FP32, floats(FP32, 5))
+    traced, y = _memory()
+    for each, address in ((memory, x), (traced, y)):
+        for _ in range(2):
+            each.begin_program()
+            each.store(_at(address, 9), _ONE, None, FP32)
+            each.load(_at(address, 3, 2000), None, FP32)
+    size = traced.size_bytes(0)
+    assert memory.result(0, size).tobytes() == traced.result(0, size).tobytes()
+    assert memory.conflict == ""
+    assert not memory.touched(0)[0].any()
 
 
 def test_contents_by_dtype() -> None:

@@ -78,3 +78,23 @@ def test_a_byte_too_many_is_reported_with_the_arguments_name(
 def test_a_kernel_that_does_not_end_is_a_fault(reference: Reference, ptx: str) -> None:
     with pytest.raises(ExecutionFault, match="steps: still running after 3"):
         _run(reference, ptx, max_steps=3)
+
+
+def test_a_missing_barrier_between_accesses_to_memory_shows_at_random_only() -> None:
+    """Warps in step store everything before any of them loads."""
+    kernel = kernel_of("turned", 128)
+    request = CompileRequest(
+        str(SOURCE), "turned", (("x_ptr", "*i32"), ("out_ptr", "*i32")), (("BLOCK", 128),), "sm_80"
+    )
+    ptx = compile_ptx(request).ptx
+    assert "bar.sync" in ptx
+    differs: list[bool] = []
+    for in_step in (True, False):
+        launch = Launch("full", {}, (1,), seed=3, index_high=4, misaligned=False, in_step=in_step)
+        reference = interpret(kernel, roles_of(kernel, {}, is_inexact), launch, Inputs())
+        for text in (ptx, ptx.replace("bar.sync \t0;", "")):
+            done = Emulation(parse_module(text), "turned", 0)(reference)
+            differs.append(
+                compare(reference.buffers["out_ptr"], done.buffers["out_ptr"]) is not None
+            )
+    assert differs == [False, False, False, True]

@@ -55,6 +55,17 @@ def test_promises_are_kept_and_where_there_is_none_it_does_not_hold() -> None:
     assert {launch.misaligned for launch in free} == {True, False}
 
 
+def test_pointers_that_are_all_promised_are_never_misaligned() -> None:
+    aligned = {"x_ptr": "*fp32:16", "out_ptr": "*fp32:16"}
+    launches = _launches(_chooser("doubled", Conditions(None, _any), aligned))
+    assert not any(launch.misaligned for launch in launches)
+
+
+def test_warps_run_in_step_and_at_random() -> None:
+    launches = _launches(_chooser("scale_rows", ROWS))
+    assert [launch.in_step for launch in launches] == [True, False, True, True, False, True]
+
+
 def test_rows_do_not_overlap_dense_and_padded() -> None:
     launches = [launch for launch in _launches(_chooser("scale_rows", ROWS)) if any(launch.grid)]
     slack = [launch.scalars["stride"] - launch.scalars["n_cols"] for launch in launches]

@@ -16,6 +16,8 @@ from aotc.backend.rules import (
     scan,
     shape,
     shared,
+    tensor,
+    wgmma,
 )
 
 __all__ = [
@@ -32,4 +34,6 @@ __all__ = [
     "scan",
     "shape",
     "shared",
+    "tensor",
+    "wgmma",
 ]

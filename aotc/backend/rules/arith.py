@@ -16,6 +16,7 @@ from aotc.backend.libdevice import call_libdevice
 from aotc.backend.llvm_types import GLOBAL_POINTER, constant, llvm_type
 from aotc.backend.lower import Lowering, Results, lowers, num_registers
 from aotc.backend.rules.cast import convert_registers
+from aotc.backend.thread_map import both
 from aotc.ir.core import Op, Value
 from aotc.ir.dialects import arith
 from aotc.ir.types import FP32, ElementType, PointerType, ScalarType, element_of
@@ -90,6 +91,10 @@ def lower_sum(ctx: Lowering, op: arith.Add | arith.Sub | arith.Mul) -> Results:
     if element.is_bool:
         return [tuple(elementwise(ctx, element, (left, right), _instruction(_BOOL_SUMS[type(op)])))]
     rule = _SUMS[type(op)]
+    if isinstance(op, arith.Mul):
+        for factor, other in ((left, right), (right, left)):
+            if len({*factor}) == 1 < len(other):
+                return [tuple(ctx.ints.scale(each, factor[0], element.bits) for each in other)]
     return [tuple(rule(ctx, a, b, element.bits) for a, b in zip(left, right, strict=True))]
 
 
@@ -101,12 +106,8 @@ def lower_addptr(ctx: Lowering, op: arith.AddPtr) -> Results:
     if not isinstance(pointer, PointerType):
         op.error("moves something that is not a pointer")
     size = pointer.pointee.size_bytes
-    return [
-        tuple(
-            ctx.ints.add_pointer(base, index, offset.bits, size, signed=offset.is_signed)
-            for base, index in zip(ctx.raw(op.pointer), ctx.raw(op.offset), strict=True)
-        )
-    ]
+    pointers, offsets = ctx.raw(op.pointer), ctx.raw(op.offset)
+    return [ctx.ints.add_pointers(pointers, offsets, offset.bits, size, signed=offset.is_signed)]
 
 
 # ---- other binary ops -------------------------------------------------------------------------
@@ -201,6 +202,8 @@ def lower_bitwise(ctx: Lowering, op: arith.And | arith.Or | arith.Xor) -> Result
     opcode, possible = _BITWISE[type(op)]
 
     def compute(ctx: Lowering, element: ScalarType, args: Sequence[str]) -> str:
+        if isinstance(op, arith.And) and element.is_bool:
+            return both(ctx, *args) or "true"
         name = _instruction(opcode)(ctx, element, args)
         masks = [_possible(ctx, arg, element.bits) for arg in args]
         return ctx.ints.learn(name, possible(*masks))
@@ -246,12 +249,21 @@ def _nan_winning(stem: str) -> Compute:
 
 
 _ORDER = {"lt": "lt", "le": "le", "gt": "gt", "ge": "ge"}
+_MIRRORED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
+# With fewer sums than that, the distance costs more than they do. What lies together in a run is one
+# access, which asks once.
+_MIN_SUMS = 4
+_RUN = 8
 
 
 @lowers(arith.Compare)
 def lower_compare(ctx: Lowering, op: arith.Compare) -> Results:
     """Lower a comparison; pointers compare as unsigned numbers."""
     element = element_of(op.lhs.type)
+    if isinstance(element, ScalarType) and element.is_int and element.is_signed:
+        sums = _compare_sums(ctx, op, element.bits)
+        if sums is not None:
+            return [sums]
     left, right = ctx.registers(op.lhs), ctx.registers(op.rhs)
     if isinstance(element, ScalarType) and element.is_float:
         if element.bits == 8:
@@ -267,6 +279,23 @@ def lower_compare(ctx: Lowering, op: arith.Compare) -> Results:
     return [
         tuple(ctx.emit.value(f"{code} {kind} {a}, {b}") for a, b in zip(left, right, strict=True))
     ]
+
+
+def _compare_sums(ctx: Lowering, op: arith.Compare, bits: int) -> Registers | None:
+    """Compare many sums of one base with one number: its distance from the base, with constants."""
+    left, right, predicate = ctx.raw(op.lhs), ctx.raw(op.rhs), op.predicate
+    if len({*left}) == 1:
+        left, right, predicate = right, left, _MIRRORED.get(predicate, "")
+    bases, constants = zip(*(ctx.ints.split(component) for component in left), strict=True)
+    if predicate not in _ORDER or len({*right}) > 1 or len({*bases}) > 1:
+        return None
+    if len({constant // _RUN for constant in constants}) < _MIN_SUMS:
+        return None
+    distance = ctx.ints.distance(bases[0], constants, right[0], bits)
+    if distance is None:
+        return None
+    code = f"icmp s{predicate} i{bits} {distance}"
+    return tuple(ctx.emit.value(f"{code}, {-constant}") for constant in constants)
 
 
 @lowers(arith.Select)

@@ -1,17 +1,20 @@
 """Rules for buffers that a loop fills ahead: slots, and asynchronous copies into them.
 
-A copy is `cp.async`, one instruction for each vector of registers. A mask becomes the number of
-bytes to read, the rest of the vector is zero; what turns a whole copy off is a predicate.
+A copy is `cp.async`, one instruction for each vector of registers. What is masked off is told to
+ignore its source, which writes zeros: one predicate a copy, and no branch.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial, reduce
+
 from aotc.backend import nvvm
-from aotc.backend.integers import Affine, Component
+from aotc.backend.integers import Affine, Component, common_parts, without
 from aotc.backend.lower import Lowering, Results, layout_of, lowers, num_registers
 from aotc.backend.rules.memory import global_address, l2_policy
 from aotc.backend.rules.shared import shared_vectors
-from aotc.backend.thread_map import both, is_first_holder
+from aotc.backend.thread_map import both, conjuncts, is_first_holder
 from aotc.ir.dialects import gpu
 from aotc.ir.types import SharedType
 
@@ -54,12 +57,11 @@ def lower_async_copy(ctx: Lowering, op: gpu.AsyncCopy) -> Results:
     layout = layout_of(op.pointer.type)
     masks = num_registers(op.pointer.type) * ["true"] if op.mask is None else ctx.registers(op.mask)
     enabled = "true" if op.enabled is None else ctx.scalar(op.enabled)
-    if enabled == "false":
-        return []
+    conditions = _all_of(ctx, enabled, masks[:: op.vector])
     size_bytes = op.vector * gpu.shared_type(op, op.buffer).element.size_bytes
     access = nvvm.AsyncAccess(
         size_bytes,
-        both(ctx, enabled, is_first_holder(ctx, layout)),
+        is_first_holder(ctx, layout),
         bypass_l1=size_bytes == _MAX_COPY_BYTES and op.cache != "ca",
         policy=l2_policy(ctx, op.eviction),
         prefetch_bytes=op.prefetch_bytes,
@@ -69,13 +71,22 @@ def lower_async_copy(ctx: Lowering, op: gpu.AsyncCopy) -> Results:
         head = registers[0]
         if registers != list(range(head, head + op.vector)):
             op.error(f"copies registers {registers}, which are not in a row")
-        source_bytes = ""
-        if masks[head] != "true":
-            kept = f"select i1 {masks[head]}, i32 {size_bytes}, i32 0"
-            source_bytes = "0" if masks[head] == "false" else ctx.emit.value(kept)
+        condition = conditions[head // op.vector]
+        ignored = ctx.emit.value(f"xor i1 {condition}, true") if condition else ""
         source = global_address(ctx, addresses[head])
-        nvvm.async_copy(ctx.emit, target, source, access, source_bytes)
+        nvvm.async_copy(ctx.emit, target, source, access, ignored)
     return []
+
+
+def _all_of(ctx: Lowering, enabled: str, masks: Sequence[str]) -> list[str]:
+    """Return each mask and `enabled`, "" where they always hold.
+
+    What the masks have in common is joined with `enabled` first, so that each is one step more.
+    """
+    parts = [conjuncts(ctx, mask) for mask in masks]
+    common = common_parts(parts)
+    shared = reduce(partial(both, ctx), common, enabled)
+    return [reduce(partial(both, ctx), without(each, common), shared) for each in parts]
 
 
 @lowers(gpu.AsyncCommit)

@@ -6,7 +6,8 @@ than a branch (it makes ptxas keep two versions of what the loop carries).
 
 Tiles that a loop carries as a base plus constants, typically pointers that advance, are carried
 as their bases. That holds if the body yields the same constants again; it is tried, and if it
-turns out otherwise, the body is written once more with every register carried by itself.
+turns out otherwise, the body is written once more with every register carried by itself. Likewise
+narrow elements that share words, such as fragments of a matrix, are carried as the words.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from aotc.backend import nvvm
 from aotc.backend.integers import Registers
 from aotc.backend.llvm_types import llvm_type
 from aotc.backend.lower import Lowering, Results, lowers
+from aotc.backend.words import known_words, unpack
 from aotc.ir.core import Value
 from aotc.ir.dialects import scf, tile
 from aotc.ir.types import ScalarType, element_of
@@ -35,19 +37,29 @@ def lower_return(ctx: Lowering, op: scf.Return) -> Results:
 
 
 class _Carried:
-    """How one carried value crosses the back edge: each register, or the bases they share."""
+    """How one carried value crosses the back edge: each register, or the bases they share.
+
+    An address that was moved from another one, by a distance, is carried as that one.
+    """
 
     def __init__(self, ctx: Lowering, value: Value, init: Registers, *, shared: bool) -> None:
         self.element = element_of(value.type)
         self.bits = self.element.bits
+        self.kind = llvm_type(self.element)
         self.offsets = [0] * len(init)
+        self.distances = [""] * len(init)
         if not shared:
             self.starts = [ctx.operand(component, self.element) for component in init]
             self.index = list(range(len(init)))
         else:
             bases = [ctx.ints.split(component) for component in init]
             # A constant has no base to share: it starts as itself.
-            starts = [base or str(offset) for base, offset in bases]
+            origins = [ctx.ints.origin(base) for base, _ in bases]
+            self.distances = [distance for _, distance in origins]
+            starts = [
+                origin or str(offset)
+                for (origin, _), (_, offset) in zip(origins, bases, strict=True)
+            ]
             self.offsets = [offset if base else 0 for base, offset in bases]
             self.starts = list(dict.fromkeys(starts))
             self.index = [self.starts.index(start) for start in starts]
@@ -55,33 +67,73 @@ class _Carried:
 
     def registers(self, ctx: Lowering) -> Registers:
         """Return the registers inside the loop."""
-        return tuple(
-            ctx.ints.join(self.phis[at], offset, self.bits)
-            for at, offset in zip(self.index, self.offsets, strict=True)
-        )
+        return self.results(ctx, self.phis)
 
     def next_starts(self, ctx: Lowering, yielded: Registers) -> list[str] | None:
         """Return what the phis become, or None if the registers no longer fit them."""
         following: list[str | None] = [None] * len(self.starts)
-        for at, offset, component in zip(self.index, self.offsets, yielded, strict=True):
+        places = zip(self.index, self.distances, self.offsets, strict=True)
+        for (at, distance, offset), component in zip(places, yielded, strict=True):
             moved = component
-            if offset:
+            if offset or distance:
                 base, new_offset = ctx.ints.split(component)
-                if not base:
+                origin, new_distance = ctx.ints.origin(base)
+                if not base or new_distance != distance:
                     return None
-                moved = ctx.ints.join(base, new_offset - offset, self.bits)
+                moved = ctx.ints.join(origin, new_offset - offset, self.bits)
             start = ctx.operand(moved, self.element)
             if following[at] not in (None, start):
                 return None
             following[at] = start
         return [start for start in following if start is not None]
 
+    def results(self, ctx: Lowering, ends: Sequence[str]) -> Registers:
+        """Return the registers after the loop, where `ends` are the phis' last values."""
+        return tuple(
+            ctx.ints.join(ctx.ints.move(ends[at], distance), offset, self.bits)
+            for at, distance, offset in zip(self.index, self.distances, self.offsets, strict=True)
+        )
+
+
+class _CarriedWords:
+    """How a value crosses the back edge whose registers are parts of i32 words."""
+
+    kind = "i32"
+
+    def __init__(self, ctx: Lowering, value: Value, words: list[str], num_registers: int) -> None:
+        self.element = element_of(value.type)
+        self.num_registers = num_registers
+        self.starts = words
+        self.phis = [ctx.emit.name() for _ in words]
+
+    def registers(self, ctx: Lowering) -> Registers:
+        """Return the registers inside the loop."""
+        return self.results(ctx, self.phis)
+
+    def next_starts(self, ctx: Lowering, yielded: Registers) -> list[str] | None:
+        """Return what the phis become, or None if the registers no longer fit them."""
+        return known_words(ctx.emit, yielded, self.element)
+
+    def results(self, ctx: Lowering, ends: Sequence[str]) -> Registers:
+        """Return the registers after the loop, where `ends` are the phis' last values."""
+        return tuple(unpack(ctx.emit, ends, self.element, self.num_registers))
+
+
+def _carry(
+    ctx: Lowering, value: Value, init: Registers, *, shared: bool
+) -> _Carried | _CarriedWords:
+    """Return the way of a carried value; `shared` asks for one that is less than each register."""
+    words = known_words(ctx.emit, init, element_of(value.type)) if shared else None
+    if words is not None:
+        return _CarriedWords(ctx, value, words, len(init))
+    return _Carried(ctx, value, init, shared=shared and _has_base(ctx, value))
+
 
 @lowers(scf.For)
 def lower_for(ctx: Lowering, op: scf.For) -> Results:
     """Lower a counted loop."""
     inits = [ctx.raw(value) for value in op.init]
-    shared = [_can_share(ctx, value) for value in op.init]
+    shared = [True] * len(inits)
     mark = ctx.emit.mark()
     while True:
         with ctx.emit.scope():
@@ -111,7 +163,7 @@ def _attempt_loop(
     lower, upper, step = (ctx.scalar(value) for value in (op.lower, op.upper, op.step))
     less_than = f"icmp {'s' if kind.is_signed else 'u'}lt {llvm_type(kind)}"
     carried = [
-        _Carried(ctx, value, init, shared=share)
+        _carry(ctx, value, init, shared=share)
         for value, init, share in zip(op.init, inits, shared, strict=True)
     ]
     last = _last_start(ctx, op, kind)
@@ -147,7 +199,7 @@ def _attempt_loop(
     return _Attempt(fits, _loop_results(ctx, carried, following, before if skips else "", latch))
 
 
-def _can_share(ctx: Lowering, value: Value) -> bool:
+def _has_base(ctx: Lowering, value: Value) -> bool:
     """Say whether registers of a value may share a base: one that is no mere constant."""
     element = element_of(value.type)
     if isinstance(element, ScalarType) and (element.is_float or element.is_bool):
@@ -187,13 +239,13 @@ def _induction(ctx: Lowering, op: scf.For, kind: ScalarType) -> str:
 
 
 def _phis(
-    carried: Sequence[_Carried],
+    carried: Sequence[_Carried | _CarriedWords],
     following: Sequence[list[str] | None],
     before: str,
     latch: str,
 ) -> list[str]:
     return [
-        f"  {phi} = phi {llvm_type(way.element)} [ {start}, %{before} ], [ {after}, %{latch} ]"
+        f"  {phi} = phi {way.kind} [ {start}, %{before} ], [ {after}, %{latch} ]"
         for way, starts in zip(carried, following, strict=True)
         for phi, start, after in zip(way.phis, way.starts, starts or (), strict=True)
     ]
@@ -201,30 +253,23 @@ def _phis(
 
 def _loop_results(
     ctx: Lowering,
-    carried: Sequence[_Carried],
+    carried: Sequence[_Carried | _CarriedWords],
     following: Sequence[list[str] | None],
     skipped_from: str,
     latch: str,
 ) -> Results:
     """Return what is carried after the loop: from the last iteration, or from before it."""
-    results: list[Registers] = []
+    last: list[list[str]] = []
     for way, starts in zip(carried, following, strict=True):
         ends = list(starts or ())
         if skipped_from:
             ends = [
-                ctx.emit.fresh(
-                    f"phi {llvm_type(way.element)} "
-                    f"[ {start}, %{skipped_from} ], [ {end}, %{latch} ]"
-                )
+                ctx.emit.fresh(f"phi {way.kind} [ {start}, %{skipped_from} ], [ {end}, %{latch} ]")
                 for start, end in zip(way.starts, ends, strict=True)
             ]
-        results.append(
-            tuple(
-                ctx.ints.add(ends[at], str(offset), way.bits) if offset else ends[at]
-                for at, offset in zip(way.index, way.offsets, strict=True)
-            )
-        )
-    return results
+        last.append(ends)
+    # Only now: no phi may follow another instruction.
+    return [way.results(ctx, ends) for way, ends in zip(carried, last, strict=True)]
 
 
 def _loop_metadata(ctx: Lowering, op: scf.For) -> str:

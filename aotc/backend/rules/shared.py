@@ -36,6 +36,12 @@ def lower_alloc(ctx: Lowering, op: gpu.SharedAlloc) -> Results:
     return [(Affine("", op.offset_bytes),)]
 
 
+@lowers(gpu.SharedTrans)
+def lower_trans(ctx: Lowering, op: gpu.SharedTrans) -> Results:
+    """Lower another order of axes: the same bytes."""
+    return [ctx.raw(op.buffer)]
+
+
 @lowers(gpu.Barrier, tile.Barrier)
 def lower_barrier(ctx: Lowering, op: gpu.Barrier | tile.Barrier) -> Results:
     """Lower a barrier of the block."""
@@ -93,14 +99,15 @@ def _matrices(
 ) -> list[tuple[nvvm.Address, list[tuple[int, ...]]]]:
     """Return the matrix accesses that move a tile: addresses of rows, and registers by word."""
     shared = gpu.shared_type(op, op.buffer)
-    view = matrix_view(layout, shared.element.bits, mode)
+    element_bits = 8 * shared.element.size_bytes
+    view = matrix_view(layout, element_bits, mode)
     if view is None:
         op.error(f"{layout} has no matrices for {mode}")
     check_runs(view, shared.layout, op.vector)
     if isinstance(op, gpu.SharedStore) and redundant_threads(ctx, layout):
         op.error("stores matrices of which threads hold copies")
     return [
-        (address, word_registers(layout, shared.element.bits, registers[0]))
+        (address, word_registers(layout, element_bits, registers[0]))
         for address, registers in shared_vectors(ctx, op, op.buffer, view, op.vector, start)
     ]
 
@@ -144,6 +151,12 @@ def shared_vectors(
         address = _address(ctx, place, slot, first)
         accesses.append((address, [members[index] for index in range(vector)]))
     return accesses
+
+
+def buffer_address(ctx: Lowering, buffer: Value, offset_bytes: int = 0) -> nvvm.Address:
+    """Return the address `offset_bytes` into a buffer, the same for all threads."""
+    slot, first = ctx.ints.split(ctx.raw(buffer)[0])
+    return _address(ctx, Affine("", offset_bytes), slot, first)
 
 
 def _address(ctx: Lowering, place: Component, slot: str, start: int) -> nvvm.Address:

@@ -21,6 +21,8 @@ ReduceKind = Literal["add", "min", "max", "and", "or", "xor"]
 
 MIN_ROW_BYTES = 16
 MAX_RANK = 5
+TENSOR_ALIGNMENT_BYTES = 16
+"""What addresses and strides of tensors are multiples of; the launcher checks it."""
 
 
 def supports_reduce(kind: ReduceKind, element: ScalarType) -> bool:

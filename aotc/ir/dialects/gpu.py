@@ -283,6 +283,16 @@ class Barrier(Op, opcode="gpu.barrier", effect="readwrite"):
 # ---- matrix products --------------------------------------------------------------------------
 
 
+class Undefined(Op, opcode="gpu.undefined", pure=True):
+    """A tile of which nobody looks at the elements: it costs no instruction."""
+
+    type: Type = attribute()
+    out: Value = result()
+
+    def infer(self) -> Sequence[Type]:
+        return (self.type,)
+
+
 class Dot(Op, opcode="gpu.dot", pure=True):
     """`tile.dot` on operands that are where the multiplication wants them.
 
@@ -329,6 +339,21 @@ class SharedSlot(Op, opcode="gpu.shared_slot", pure=True):
         return (replace(self.buffer.type, num_slots=1),)
 
 
+class SharedTrans(Op, opcode="gpu.shared_trans", pure=True):
+    """The same buffer with its axes in another order: result axis `i` is axis `order[i]`."""
+
+    buffer: Value = operand()
+    order: tuple[int, ...] = attribute()
+    out: Value = result()
+
+    def infer(self) -> Sequence[Type]:
+        kind = shared_type(self, self.buffer)
+        axes = list(range(len(kind.shape)))
+        self.expect(sorted(self.order) == axes, f"{self.order} does not permute {len(axes)} axes")
+        shape = tuple(kind.shape[axis] for axis in self.order)
+        return (replace(kind, shape=shape, layout=kind.layout.transpose(self.order)),)
+
+
 class NextSlot(Op, opcode="gpu.next_slot", pure=True):
     """The number of the slot after slot `index`: `(index + 1) % num_slots`."""
 
@@ -347,9 +372,8 @@ class AsyncCopy(Op, opcode="gpu.async_copy", effect="readwrite"):
 
     Registers `k*vector … k*vector+vector-1` of the pointers are consecutive in both memories,
     aligned to the access of 4, 8 or 16 bytes, and share one mask value. Elements that are masked
-    off become zero. Unless `enabled`, nothing is copied at all. The copy has landed, for the
-    thread that started it, after an `async_wait` that covers its group; until then nobody
-    touches these bytes.
+    off become zero; unless `enabled`, all do. The copy has landed, for the thread that started it,
+    after an `async_wait` that covers its group; until then nobody touches these bytes.
     """
 
     pointer: Value = operand()

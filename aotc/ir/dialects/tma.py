@@ -71,14 +71,15 @@ class TmaFetch(Op, opcode="gpu.tma_fetch", effect="readwrite"):
 class TmaLoad(Op, opcode="gpu.tma_load", effect="readwrite"):
     """Start to copy the block of a tensor that begins at `coords` to shared memory.
 
-    The thread that issues the copy announces its bytes to `barrier` and arrives there. All threads
-    find them there after they have waited for that phase.
+    The thread that issues the copy announces its bytes to `barrier` and, if `arrive`, arrives
+    there. All threads find the block in the buffer once they have waited for that phase.
     """
 
     tensor: Value = operand()
     buffer: Value = operand()
     barrier: Value = operand()
     coords: Sequence[Value] = operands()
+    arrive: bool = attribute(default=True)
     eviction: str = attribute(default="")
 
     def infer(self) -> Sequence[Type]:

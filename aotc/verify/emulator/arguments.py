@@ -21,11 +21,10 @@ from aotc.verify.emulator.machine import Image
 from aotc.verify.emulator.memory import GlobalMemory
 from aotc.verify.emulator.program import Kernel, Module, Param, Variable
 from aotc.verify.emulator.shared import BASE_ADDRESS
-from aotc.verify.emulator.tensor_argument import TensorArgument, TensorTable
+from aotc.verify.emulator.tensor_argument import PlacedTensor, TensorArgument, TensorTable
 
-Argument: TypeAlias = (
-    "npt.NDArray[Any] | TensorArgument | TensorTable | np.generic | int | float | bool | bytes"
-)
+Tensor: TypeAlias = TensorArgument | PlacedTensor | TensorTable
+Argument: TypeAlias = "npt.NDArray[Any] | Tensor | np.generic | int | float | bool | bytes"
 Masks: TypeAlias = "Mapping[int, npt.NDArray[np.bool_]]"
 
 _FLOAT_FORMATS = {4: "<f", 8: "<d"}
@@ -46,7 +45,7 @@ def make_image(
     for index, (param, arg) in enumerate(zip(kernel.params, args, strict=True)):
         if isinstance(arg, np.ndarray):
             value = _array(memory, param, index, arg, readable.get(index), writable.get(index))
-        elif isinstance(arg, TensorArgument):
+        elif isinstance(arg, TensorArgument | PlacedTensor):
             masks = readable.get(index), writable.get(index)
             value = _sized(param, index, arg.encode(memory, f"argument {index}", *masks))
         elif isinstance(arg, TensorTable):

@@ -98,6 +98,8 @@ class Batch:
         registers: RegisterFile,
         random: np.random.Generator,
         granule_bytes: int,
+        *,
+        reads_unwritten: bool = False,
     ) -> None:
         self.launch = launch
         self.positions = Positions(launch, clusters)
@@ -114,7 +116,9 @@ class Batch:
         self.random = random
         self.order = Order(self.num_blocks, self.warps_per_block, self.cluster_size)
         self.shared = SharedMemory(
-            self.num_blocks, launch.shared_bytes, self.order, granule_bytes=granule_bytes
+            *(self.num_blocks, launch.shared_bytes, self.order),
+            granule_bytes=granule_bytes,
+            noise=random if reads_unwritten else None,
         )
         self.local = LocalMemory(self.num_lanes, image.local_bytes)
         self.call_params: dict[str, npt.NDArray[np.uint64]] = {}  # of the call being prepared

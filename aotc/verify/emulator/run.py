@@ -74,6 +74,7 @@ def emulate(
     max_memory_bytes: int = DEFAULT_MAX_MEMORY_BYTES,
     readable: Masks | None = None,
     writable: Masks | None = None,
+    reads_unwritten: bool = False,
     count_conflicts: bool = False,
 ) -> Statistics:
     """Run a kernel on a grid of blocks.
@@ -82,7 +83,9 @@ def emulate(
     an array for a pointer (changed in place), a number, or the bytes of the parameter. `kernel` may be left out if the text has one alone, and `block` and
     `cluster` where the text requires them. `shared_bytes` is the dynamic shared memory. `seed` 0
     runs warps in step, another one orders them at random. `max_steps` bounds the instructions of a
-    batch. `readable` and `writable` give, by the argument's index, masks of its elements. With
+    batch. `readable` and `writable` give, by the argument's index, masks of its elements. Shared
+    memory that was never written may not be read, or with `reads_unwritten` it holds noise: a
+    compiler may fetch ahead what is then not used. With
     `count_conflicts` the statistics have the bank conflicts.
 
     Raises: EmulationError for what cannot be run, Fault for what the program may not do.
@@ -99,7 +102,7 @@ def emulate(
         shared_bytes=static_bytes + shared_bytes,
     )
     _check(launch)
-    runner = _Runner(program, launch, image, memory, seed)
+    runner = _Runner(program, launch, image, memory, seed, reads_unwritten=reads_unwritten)
     with np.errstate(all="ignore"):
         return runner.run(max_steps, max_memory_bytes, count_conflicts=count_conflicts)
 
@@ -143,9 +146,17 @@ def _prepare(module: Module, name: str | None) -> _Program:
 
 class _Runner:
     def __init__(
-        self, program: _Program, launch: Launch, image: Image, memory: GlobalMemory, seed: int
+        self,
+        program: _Program,
+        launch: Launch,
+        image: Image,
+        memory: GlobalMemory,
+        seed: int,
+        *,
+        reads_unwritten: bool,
     ) -> None:
         self._program = program
+        self._reads_unwritten = reads_unwritten
         self._launch = launch
         self._image = image
         self._memory = memory
@@ -172,6 +183,7 @@ class _Runner:
                 registers,
                 random,
                 self._program.granule_bytes,
+                reads_unwritten=self._reads_unwritten,
             )
             if count_conflicts and number == 0:
                 batch.shared.conflicts = conflicts

@@ -71,14 +71,22 @@ class Flight:
 class Shadow:
     """Hold the stamps and marks of all granules; offsets count bytes in all of shared memory.
 
-    `describe` names the byte at an offset, for messages. All checks raise Misuse.
+    `describe` names the byte at an offset, for messages. Unless `reads_unwritten`, what was never
+    written may not be read. All checks raise Misuse.
     """
 
     def __init__(
-        self, total_bytes: int, granule_bytes: int, order: Order, describe: Callable[[int], str]
+        self,
+        total_bytes: int,
+        granule_bytes: int,
+        order: Order,
+        describe: Callable[[int], str],
+        *,
+        reads_unwritten: bool = False,
     ) -> None:
         self._order = order
         self._describe = describe
+        self._reads_unwritten = reads_unwritten
         self._granule_bytes = granule_bytes
         self._total_bytes = total_bytes
         granules = total_bytes // granule_bytes
@@ -103,7 +111,7 @@ class Shadow:
         """Check that lanes (n,) may read `size` bytes at each offset (n,)."""
         self._check_marks(lanes, offset, size, _MBARRIER | _WRITES, verb)
         written = self._gather(self._written, offset // size, size)
-        if written.size and not int(written.min()):
+        if not self._reads_unwritten and written.size and not int(written.min()):
             at, piece = _first(written == 0)
             where = self._place(offset, at, piece)
             raise Misuse(

@@ -38,17 +38,29 @@ __all__ = ["BASE_ADDRESS", "RANK_SHIFT", "Flight", "SharedMemory"]
 class SharedMemory:
     """Hold shared memory of all resident blocks.
 
-    `granule_bytes` is the size of the smallest access that will come, at most 16.
+    `granule_bytes` is the size of the smallest access that will come, at most 16. What was never
+    written is `noise`, or may not be read where there is none.
     """
 
     def __init__(
-        self, num_blocks: int, size_bytes: int, order: Order, *, granule_bytes: int = 1
+        self,
+        num_blocks: int,
+        size_bytes: int,
+        order: Order,
+        *,
+        granule_bytes: int = 1,
+        noise: np.random.Generator | None = None,
     ) -> None:
         self.size_bytes = size_bytes
         self.conflicts: BankConflicts | None = None  # counts them if given
         self._stride = -(-size_bytes // 128) * 128
-        self._data = np.zeros(num_blocks * self._stride, np.uint8)
-        self.shadow = Shadow(self._data.size, granule_bytes, order, self.describe)
+        total_bytes = num_blocks * self._stride
+        self._data = np.zeros(total_bytes, np.uint8)
+        if noise is not None:
+            self._data[:] = np.frombuffer(noise.bytes(total_bytes), np.uint8)
+        self.shadow = Shadow(
+            *(total_bytes, granule_bytes, order, self.describe), reads_unwritten=noise is not None
+        )
         self._cluster_blocks = order.cluster_warps // order.warps_per_block
         lanes_per_block = order.warps_per_block * 32
         block = np.arange(num_blocks * lanes_per_block, dtype=np.int64) // lanes_per_block

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from aotc.verify.emulator.errors import EmulationError
 from aotc.verify.emulator.memory import GlobalMemory
-from aotc.verify.emulator.tensor_map import TensorMap, TensorMapError
+from aotc.verify.emulator.tensor_map import ELEMENT_TYPES, TensorMap, TensorMapError
 
 _ELEMENT_TYPES = {
     "uint8": "u8",
@@ -34,6 +34,19 @@ _ELEMENT_TYPES = {
     "bfloat16": "bf16",
     "float32": "f32",
     "float64": "f64",
+}
+
+_SCALAR_TYPES = {
+    **dict.fromkeys(("i1", "i8", "u8", "fp8e4nv", "fp8e5"), "u8"),
+    **dict.fromkeys(("i16", "u16"), "u16"),
+    "i32": "s32",
+    "u32": "u32",
+    "i64": "s64",
+    "u64": "u64",
+    "fp16": "f16",
+    "bf16": "bf16",
+    "fp32": "f32",
+    "fp64": "f64",
 }
 
 
@@ -76,6 +89,50 @@ class TensorArgument:
             array.strides[-2::-1] if array.ndim > 1 else (),
             self.box[::-1],
             self.element_strides[::-1],
+            swizzle=(0, 32, 64, 128).index(self.swizzle_bytes),
+            fill=int(self.fill_nan),
+        )
+        try:
+            return tensor.to_bytes()
+        except TensorMapError as error:
+            raise EmulationError(f"{name}: {error}") from None
+
+
+@dataclass(frozen=True)
+class PlacedTensor:
+    """Describe a tensor that begins where `array`, of any kind, does: see `TensorArgument`.
+
+    `element` is a dtype's name, `strides` are in elements, outermost first; the array holds
+    what of the tensor is used.
+    """
+
+    array: npt.NDArray[Any]
+    element: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    box: tuple[int, ...]
+    swizzle_bytes: int = 0
+    fill_nan: bool = False
+
+    def encode(
+        self,
+        memory: GlobalMemory,
+        name: str,
+        readable: npt.NDArray[np.bool_] | None = None,
+        writable: npt.NDArray[np.bool_] | None = None,
+    ) -> bytes:
+        """Make the array accessible and return the bytes of the tensor's map.
+
+        Raises: EmulationError for what the driver would refuse.
+        """
+        element = _SCALAR_TYPES[self.element]
+        size_bytes = ELEMENT_TYPES[element][1]
+        tensor = TensorMap(
+            element,
+            memory.add(name, self.array, readable, writable),
+            self.shape[::-1],
+            tuple(stride * size_bytes for stride in self.strides[-2::-1]),
+            self.box[::-1],
             swizzle=(0, 32, 64, 128).index(self.swizzle_bytes),
             fill=int(self.fill_nan),
         )

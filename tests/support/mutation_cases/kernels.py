@@ -223,12 +223,12 @@ def far_rows(x_ptr, out_ptr, stride, n_rows, n_cols, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def scale_blocks(x_ptr, out_ptr, n_cols, BLOCK: tl.constexpr):
-    """Store x doubled, block by block; out may be x."""
+def next_rows(x_ptr, out_ptr, stride, n_rows, n_cols, BLOCK: tl.constexpr):
+    """Store each row of x plus 1 as the next row of out; out may be x."""
     i = tl.arange(0, BLOCK)
-    for start in range(0, n_cols, BLOCK):
-        x = tl.load(x_ptr + start + i, mask=start + i < n_cols)
-        tl.store(out_ptr + start + i, 2 * x, mask=start + i < n_cols)
+    for row in range(n_rows):
+        x = tl.load(x_ptr + row * stride + i, mask=i < n_cols)
+        tl.store(out_ptr + (row + 1) * stride + i, x + 1, mask=i < n_cols)
 
 
 @triton.jit
@@ -288,7 +288,7 @@ def above(x_ptr, out_ptr, stride, n_rows, n_cols, BLOCK: tl.constexpr):
     if row > 0:
         other = tl.load(x_ptr + (row - 1) * stride + i, mask=mask, other=0)
     x = tl.load(x_ptr + row * stride + i, mask=mask, other=0)
-    if row % 2 == 0:
+    if row % 2 == 0:  # noqa: SIM108 - a branch is what is wanted
         total = (x + other) // 3
     else:
         total = (other - x) // 5
@@ -308,7 +308,9 @@ def multiply(
     in_m, in_n = (m < M)[:, None], (n < N)[None, :]
     a_ptrs = a_ptr + m[:, None] * stride_a + k[None, :]
     b_ptrs = b_ptr + k[:, None] * stride_b + n[None, :]
-    acc = tl.zeros([BLOCK_M, BLOCK_N], tl.int32 if a_ptr.dtype.element_ty == tl.int8 else tl.float32)
+    acc = tl.zeros(
+        [BLOCK_M, BLOCK_N], tl.int32 if a_ptr.dtype.element_ty == tl.int8 else tl.float32
+    )
     for start in range(0, K, BLOCK_K):
         a = tl.load(a_ptrs, mask=in_m & (k[None, :] < K - start), other=0)
         b = tl.load(b_ptrs, mask=(k[:, None] < K - start) & in_n, other=0)

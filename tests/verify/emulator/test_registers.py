@@ -90,6 +90,12 @@ def test_bytes_that_are_not_taken_need_not_be_defined():
     faults("mov.b32 %r5, 1; prmt.b32 %r6, %r5, %r4, 0x3214;", kind="undefined", match="%r4")
 
 
+def test_a_half_that_is_not_used_need_not_be_defined():
+    body = "mov.b16 %h1, 7; mov.b32 %r5, {%h1, %h2}; prmt.b32 %r63, %r5, 0, 0x7710;"
+    np.testing.assert_array_equal(collect(body), 7)
+    faults("mov.b32 %r5, {%h1, %h2};", kind="undefined", match="%h1")
+
+
 def test_undefined_in_a_loop_until_written():
     body = """
         mov.b32 %r4, 0;

@@ -78,6 +78,19 @@ def test_never_written():
     assert "byte 4" in faults(body, kind="uninitialised").message
 
 
+def test_never_written_may_hold_noise():
+    body = "shl.b32 %r2, %r0, 2; add.u32 %r3, %r1, %r2; ld.shared.b32 %r63, [%r3];"
+    runs = [collect(body, seed=seed, reads_unwritten=True) for seed in (0, 0, 1)]
+    assert (runs[0] == runs[1]).all()
+    assert (runs[0] != runs[2]).any()
+    assert len(set(runs[0].tolist())) > 16
+    # What was written is no noise, and order still counts.
+    body = "st.shared.b32 [%r1], 5; bar.sync 0; ld.shared.b32 %r63, [%r1];"
+    assert (collect(body, reads_unwritten=True) == 5).all()
+    late = "setp.lt.u32 %p1, %r0, 32; @%p1 st.shared.b32 [%r1], 1; ld.shared.b32 %r63, [%r1];"
+    faults(late, kind="race", threads=64, reads_unwritten=True)
+
+
 def test_bytes_are_told_apart_as_finely_as_the_program_accesses_them():
     body = """
     add.u32 %r3, %r1, %r0;

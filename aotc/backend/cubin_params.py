@@ -1,0 +1,53 @@
+"""Where the assembler put a function's parameters, read back from the cubin.
+
+PTX states their order and alignment. The block they lie in begins at an address that differs by
+architecture and is not always a multiple of 64, so what is aligned to that, a tensor map, may not
+begin at a multiple of 64 within the block. What the driver will report is in `.nv.info.NAME`.
+
+Source: `cuobjdump -elf`: attributes EIATTR_KPARAM_INFO.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from aotc.ir.diagnostics import IRError
+
+_HEADER = struct.Struct("<40xQ10xHHH")
+_SECTION = struct.Struct("<IIQQQQIIQQ")
+_ATTRIBUTE = struct.Struct("<BBH")
+_PARAM = struct.Struct("<IHHI")
+_SIZED, _KPARAM_INFO = 0x04, 0x17
+_SIZE_SHIFT = 18
+
+
+def param_places(cubin: bytes, symbol: str) -> tuple[tuple[int, int], ...]:
+    """Return the offset and the size of each parameter of a function, in bytes, in order.
+
+    Raises: IRError if the cubin does not have the function's description.
+    """
+    start, size, count, names_index = _HEADER.unpack_from(cubin)
+    sections = [_SECTION.unpack_from(cubin, start + size * index) for index in range(count)]
+    names_at = sections[names_index][4]
+    wanted = f".nv.info.{symbol}".encode()
+    for name, _, _, _, offset, length, *_ in sections:
+        end = cubin.index(b"\0", names_at + name)
+        if cubin[names_at + name : end] == wanted:
+            return _read(cubin[offset : offset + length])
+    raise IRError(f"the cubin does not describe {symbol}")
+
+
+def _read(info: bytes) -> tuple[tuple[int, int], ...]:
+    """Return what the attributes of a function say of its parameters."""
+    places: dict[int, tuple[int, int]] = {}
+    at = 0
+    while at < len(info):
+        form, attribute, size = _ATTRIBUTE.unpack_from(info, at)
+        at += _ATTRIBUTE.size
+        if form != _SIZED:
+            continue  # the value is in the attribute's head
+        if attribute == _KPARAM_INFO:
+            _, ordinal, offset, packed = _PARAM.unpack_from(info, at)
+            places[ordinal] = offset, packed >> _SIZE_SHIFT
+        at += size
+    return tuple(places[ordinal] for ordinal in sorted(places))

@@ -1,0 +1,119 @@
+"""Instruction text of products by warpgroups. Sections are those of the PTX ISA manual, version 8.8.
+
+LLVM has no intrinsic for these, and ptxas must see each accumulator in the same registers from
+its first product to the wait, so they are assembly with accumulators tied to themselves.
+
+Invariant: as of `nvvm`; and nothing stands between the fence, products and commit of a group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from aotc.backend.emitter import Argument, Emitter
+
+_CONSTRAINTS = {"float": "f", "i32": "r"}
+
+
+@dataclass(frozen=True, slots=True)
+class WgmmaKind:
+    """Name an instruction: `suffix` its shape and types, `word` the LLVM type of a result's word.
+
+    `tail` are the operands after scale-d: scales and, for elements of two bytes, transpositions.
+    """
+
+    suffix: str
+    word: str
+    tail: str
+
+
+@dataclass(frozen=True, slots=True)
+class WgmmaStep:
+    """Say what one instruction multiplies, into which of the results, or what it begins with.
+
+    `a` and `b` are how far from their matrices' descriptors theirs are; or `a` the numbers of the
+    words that hold it. `first` is set where it may be told to ignore what was in the result.
+    """
+
+    block: int
+    a: int | Sequence[int]
+    b: int
+    first: bool
+
+
+def wgmma(
+    emit: Emitter,
+    kind: WgmmaKind,
+    steps: Sequence[WgmmaStep],
+    acc: Sequence[Sequence[str]],
+    a: str | Sequence[str],
+    b: str,
+    accumulate: str,
+) -> list[list[str]]:
+    """Start products as one group; return their results, which may not be looked at.
+
+    `acc` are the words of each result; `a` is an i64 descriptor or i32 words, `b` a descriptor.
+    Without the i1 `accumulate` the first product of each result ignores what is in it.
+
+    Source: PTX ISA 9.7.15.5.2 `wgmma.mma_async`, 9.7.15.7.1 `wgmma.fence`, 9.7.15.7.2
+    `wgmma.commit_group`.
+    """
+    words = [(kind.word, word) for each in acc for word in each]
+    arguments = [("i64", a)] if isinstance(a, str) else [("i32", word) for word in a]
+    letters = [*("l" if isinstance(a, str) else "r" * len(a)), "l", "b"]
+    a_at = 2 * len(words)
+    b_at = a_at + len(arguments)
+    arguments += [("i64", b), ("i1", accumulate)]
+    starts = [sum(map(len, acc[:block])) for block in range(len(acc))]
+    lines = ["{ .reg .b64 a, b;", "wgmma.fence.sync.aligned;"]
+    for step in steps:
+        lines.append(f"add.s64 b, ${b_at}, {step.b};")
+        if isinstance(step.a, int):
+            lines.append(f"add.s64 a, ${a_at}, {step.a};")
+            left = "a"
+        else:
+            left = _group(a_at + word for word in step.a)
+        start = starts[step.block]
+        result = _group(range(start, start + len(acc[step.block])))
+        scale = f"${b_at + 1}" if step.first else "1"
+        lines.append(
+            f"wgmma.mma_async.sync.aligned.{kind.suffix} {result}, {left}, b, {scale}{kind.tail};"
+        )
+    lines += ["wgmma.commit_group.sync.aligned;", "}"]
+    out = _tied(emit, " ".join(lines), words, arguments, letters)
+    return [out[start : start + len(each)] for start, each in zip(starts, acc, strict=True)]
+
+
+def wgmma_wait(emit: Emitter, num_pending: int, words: Sequence[Argument]) -> list[str]:
+    """Wait until at most the newest `num_pending` groups may run on; return the words of results.
+
+    Source: PTX ISA 9.7.15.7.3 `wgmma.wait_group`.
+    """
+    text = f"wgmma.wait_group.sync.aligned {num_pending};"
+    return _tied(emit, text, words, (), ())
+
+
+def _group(operands: Iterable[int]) -> str:
+    return "{" + ", ".join(f"${operand}" for operand in operands) + "}"
+
+
+def _tied(
+    emit: Emitter,
+    text: str,
+    words: Sequence[Argument],
+    arguments: Sequence[Argument],
+    letters: Sequence[str],
+) -> list[str]:
+    """Write a convergent assembly that changes `words`, its first operands; return them.
+
+    What it only reads are its operands after twice as many: each word is one going in, too.
+    """
+    changed = [f"={_CONSTRAINTS[kind]}" for kind, _ in words]
+    constraints = ",".join([*changed, *map(str, range(len(words))), *letters])
+    shown = ", ".join(f"{kind} {operand}" for kind, operand in (*words, *arguments))
+    returned = "{" + ", ".join(kind for kind, _ in words) + "}"
+    out = emit.fresh(
+        f'call {returned} asm sideeffect "{text}", "{constraints}"({shown}) convergent'
+    )
+    return [emit.value(f"extractvalue {returned} {out}, {index}") for index in range(len(words))]

@@ -1,0 +1,206 @@
+"""Rules for products by warpgroups: descriptors, words and the order of instructions.
+
+What an instruction multiplies is what `ir.warpgroup_product` reads off the layouts. The loop over K
+is outermost, as in `mma.sync`'s rule. A descriptor holds an address in units of 16 bytes, so
+steps along K, M and N are constants added to the one of the operand's first element.
+"""
+
+from __future__ import annotations
+
+from aotc.backend import nvvm_wgmma
+from aotc.backend.llvm_types import llvm_type
+from aotc.backend.lower import (
+    LANE_BITS,
+    SHARED,
+    Lowering,
+    Results,
+    layout_of,
+    lowers,
+    num_registers,
+)
+from aotc.backend.nvvm_wgmma import WgmmaKind, WgmmaStep
+from aotc.backend.words import pack, unpack
+from aotc.ir.core import Value
+from aotc.ir.dialects import gpu, wgmma
+from aotc.ir.types import (
+    BF16,
+    FP8E4NV,
+    FP8E5,
+    FP16,
+    FP32,
+    I8,
+    I32,
+    U8,
+    ElementType,
+    SharedType,
+    element_of,
+)
+from aotc.ir.warpgroup_product import Block, MatrixInMemory, Product, product_of
+
+_OPERANDS: dict[ElementType, str] = {
+    BF16: "bf16",
+    FP16: "f16",
+    FP32: "tf32",
+    FP8E4NV: "e4m3",
+    FP8E5: "e5m2",
+    I8: "s8",
+    U8: "u8",
+}
+_RESULTS: dict[ElementType, str] = {FP16: "f16", FP32: "f32", I32: "s32"}
+_GROUP_BITS = 2  # of a warp's number, within its warpgroup
+_UNIT_BITS = 4  # of an address in a descriptor
+
+
+@lowers(gpu.Undefined)
+def lower_undefined(ctx: Lowering, op: gpu.Undefined) -> Results:
+    """Lower a tile that nobody looks at."""
+    del ctx
+    return [("poison",) * num_registers(op.out.type)]
+
+
+@lowers(wgmma.Wgmma)
+def lower_wgmma(ctx: Lowering, op: wgmma.Wgmma) -> Results:
+    """Lower a product of a warpgroup: one group."""
+    product = _product(op)
+    acc_registers = ctx.registers(op.acc)
+    acc = [_open(ctx, op.acc, block, acc_registers) for block in product.blocks]
+    a, words = _operand_a(ctx, op, product)
+    b = _descriptor(ctx, op.b, product.b, product.warp_columns)
+    accumulate = "true" if op.accumulate is None else ctx.scalar(op.accumulate)
+    steps = [
+        WgmmaStep(
+            number,
+            _start(product.a, block.row, product.k * step)
+            if product.a
+            else words[block.row, block.column, step],
+            _start(product.b, block.column, product.k * step),
+            first=step == 0 and accumulate != "true",
+        )
+        for step in range(product.num_steps)
+        for number, block in enumerate(product.blocks)
+    ]
+    out = nvvm_wgmma.wgmma(ctx.emit, _kind(op, product), steps, acc, a, b, accumulate)
+    registers = list(acc_registers)
+    for block, results in zip(product.blocks, out, strict=True):
+        _close(ctx, op.acc, block, results, registers)
+    return [tuple(registers)]
+
+
+@lowers(wgmma.WgmmaWait)
+def lower_wait(ctx: Lowering, op: wgmma.WgmmaWait) -> Results:
+    """Lower the wait for products: results go through it in the words they are made in."""
+    packed = [_words(ctx, value) for value in op.values]
+    flat = [
+        (_word_type(value), word)
+        for value, words in zip(op.values, packed, strict=True)
+        for word in words
+    ]
+    done = iter(nvvm_wgmma.wgmma_wait(ctx.emit, op.pending, flat))
+    return [
+        tuple(_unpacked(ctx, value, [next(done) for _ in words]))
+        for value, words in zip(op.values, packed, strict=True)
+    ]
+
+
+def _product(op: wgmma.Wgmma) -> Product:
+    in_memory = isinstance(op.a.type, SharedType)
+    a = op.a.type.layout if isinstance(op.a.type, SharedType) else layout_of(op.a.type)
+    b = gpu.shared_type(op, op.b)
+    layouts = a, b.layout, layout_of(op.acc.type)
+    return product_of(*layouts, b.element.bits, in_memory=in_memory)
+
+
+def _kind(op: wgmma.Wgmma, product: Product) -> WgmmaKind:
+    types = [element_of(value.type) for value in (op.acc, op.a, op.b)]
+    names = _RESULTS[types[0]], _OPERANDS[types[1]], _OPERANDS[types[2]]
+    scales = [] if types[0] == I32 else ["1", "1"]
+    if types[1].bits == 16:
+        scales += [str(int(each.rows_contiguous)) for each in (product.a, product.b) if each]
+    tail = "".join(f", {each}" for each in scales)
+    return WgmmaKind(f"m64n{product.n}k{product.k}.{'.'.join(names)}", _word_type(op.acc), tail)
+
+
+# ---- operands ---------------------------------------------------------------------------------
+
+
+def _operand_a(
+    ctx: Lowering, op: wgmma.Wgmma, product: Product
+) -> tuple[str | list[str], dict[tuple[int, int, int], list[int]]]:
+    """Return A's descriptor, or its words and which of them each instruction takes."""
+    if product.a is not None:
+        return _descriptor(ctx, op.a, product.a, product.warp_rows), {}
+    registers, element = ctx.registers(op.a), element_of(op.a.type)
+    known: dict[tuple[int, ...], int] = {}
+    words: list[str] = []
+    taken: dict[tuple[int, int, int], list[int]] = {}
+    for block in product.blocks:
+        for step, fragment in enumerate(block.a):
+            for word in fragment:
+                if word not in known:
+                    known[word] = len(words)
+                    words += pack(ctx.emit, [registers[r] for r in word], element)
+            taken[block.row, block.column, step] = [known[word] for word in fragment]
+    return words, taken
+
+
+def _descriptor(
+    ctx: Lowering, buffer: Value, matrix: MatrixInMemory, warps: tuple[int, ...]
+) -> str:
+    """Return the descriptor of a matrix where the warpgroup's own part begins."""
+    ctx.uses_shared = True
+    # The warps of one group begin at one place.
+    moved = [matrix.start_bytes(place, 0) for place in warps[_GROUP_BITS:]]
+    own = ctx.ints.linear(ctx.thread, [0] * (LANE_BITS + _GROUP_BITS) + moved)
+    address = f"ptrtoint (ptr addrspace(3) {SHARED} to i32)"
+    if own:
+        address = ctx.emit.thread_value(f"add i32 {own}, {address}")
+    slot, first = ctx.ints.split(ctx.raw(buffer)[0])
+    if slot:
+        address = ctx.emit.value(f"add i32 {slot}, {address}")
+    units = ctx.emit.value(f"lshr i32 {address}, {_UNIT_BITS}")
+    wide = ctx.emit.value(f"zext i32 {units} to i64")
+    constant = matrix.descriptor + (first >> _UNIT_BITS)
+    return ctx.emit.value(f"add i64 {wide}, {constant}")
+
+
+def _start(matrix: MatrixInMemory, row: int, k: int) -> int:
+    return matrix.start_bytes(row, k) >> _UNIT_BITS
+
+
+# ---- results ----------------------------------------------------------------------------------
+
+
+def _word_type(value: Value) -> str:
+    element = element_of(value.type)
+    return llvm_type(element) if element.bits == 32 else "i32"
+
+
+def _words(ctx: Lowering, value: Value) -> list[str]:
+    """Return a result in the words it is made in, in the order of its registers."""
+    registers, element = ctx.registers(value), element_of(value.type)
+    return registers if element.bits == 32 else pack(ctx.emit, registers, element)
+
+
+def _unpacked(ctx: Lowering, value: Value, words: list[str]) -> list[str]:
+    element = element_of(value.type)
+    if element.bits == 32:
+        return words
+    return unpack(ctx.emit, words, element, num_registers(value.type))
+
+
+def _open(ctx: Lowering, value: Value, block: Block, registers: list[str]) -> list[str]:
+    own, element = [registers[register] for register in block.acc], element_of(value.type)
+    if element.bits == 32:
+        return own
+    if "poison" in own:
+        return ["poison"] * (len(own) // 2)
+    return pack(ctx.emit, own, element)
+
+
+def _close(
+    ctx: Lowering, value: Value, block: Block, words: list[str], registers: list[str]
+) -> None:
+    element = element_of(value.type)
+    own = words if element.bits == 32 else unpack(ctx.emit, words, element, len(block.acc))
+    for register, word in zip(block.acc, own, strict=True):
+        registers[register] = word

@@ -1,0 +1,69 @@
+"""Matrix products that run beside the program: started by a warpgroup, awaited later.
+
+This is gpu IR. A *warpgroup* is four warps, and multiplies 64 rows at a time; its operands are read
+from shared memory through the proxy of asynchronous copies, the first one from registers if it is
+there. What was written to shared memory is there for a product to read only behind a
+`gpu.proxy_fence` of each writer and a barrier.
+
+Products are groups, counted from the newest. The result of one in flight is a promise: it may be
+carried by loops and added to by another product, but its elements exist once a `gpu.wgmma_wait`
+that covers the group has handed it back.
+
+Invariant: until the wait for it, nobody writes what a product in flight reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from aotc.ir.core import Op, Value, attribute, operand, operands, result, results
+from aotc.ir.dialects.gpu import shared_type
+from aotc.ir.dialects.tile import InputPrecision, dot_results, tile_type
+from aotc.ir.types import I1, SharedType, TileType, Type
+from aotc.ir.warpgroup_product import check_product
+
+
+class Wgmma(Op, opcode="gpu.wgmma", effect="read"):
+    """Start to add the product of `a` and `b` to `acc`: (M, K) x (K, N) + (M, N), one group.
+
+    `b` is a shared buffer, `a` one or a tile in registers. Where `accumulate` does not hold the
+    sum begins at zero, whatever is in `acc`. Layouts are as `ir.warpgroup_product` says.
+    """
+
+    a: Value = operand()
+    b: Value = operand()
+    acc: Value = operand()
+    accumulate: Value | None = operand(default=None)
+    input_precision: InputPrecision = attribute(default="tf32")
+    out: Value = result()
+
+    def infer(self) -> Sequence[Type]:
+        acc, b = tile_type(self, self.acc), shared_type(self, self.b)
+        a = self.a.type if isinstance(self.a.type, TileType) else shared_type(self, self.a)
+        self.expect(len(acc.shape) == 2, f"results of {len(acc.shape)} axes")
+        fits = a.shape == (acc.shape[0], b.shape[0]) and b.shape[1:] == acc.shape[1:]
+        self.expect(fits, f"{a.shape} x {b.shape} + {acc.shape} do not fit")
+        known = acc.element in dot_results(a.element, b.element)
+        self.expect(known, f"no product of {a.element} and {b.element} in {acc.element}")
+        if self.accumulate is not None:
+            self.expect(self.accumulate.type == I1, f"accumulate is {self.accumulate.type}")
+        if acc.layout is not None and a.layout is not None:
+            in_memory = isinstance(a, SharedType)
+            check_product(self, a.layout, b.layout, acc.layout, b.element.bits, in_memory=in_memory)
+        return (acc,)
+
+
+class WgmmaWait(Op, opcode="gpu.wgmma_wait", effect="readwrite"):
+    """Wait until at most the newest `pending` products have not finished; hand results back.
+
+    Those of products that may still run remain promises.
+    """
+
+    values: Sequence[Value] = operands()
+    pending: int = attribute(default=0)
+    outs: Sequence[Value] = results()
+
+    def infer(self) -> Sequence[Type]:
+        self.expect(self.pending >= 0, f"{self.pending} pending products")
+        self.expect(bool(self.values), "waits for no result")
+        return [tile_type(self, value) for value in self.values]

@@ -1,0 +1,193 @@
+"""Take descriptors apart: extents and strides become parameters, and so do pointers.
+
+A target with tensor copies keeps the descriptors for `assign_layouts`, which makes tensor maps of
+them. On any other a block is loaded and stored through pointers, with masks that keep to the
+tensor: the same source builds everywhere.
+
+Invariant: afterwards no op asks a descriptor for its extents or strides; without tensor copies
+there are no descriptors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from math import nan
+
+from aotc.ir.core import Kernel, Op, ParamInfo, Value
+from aotc.ir.diagnostics import CompileError, at
+from aotc.ir.dialects import arith, descriptor, tile
+from aotc.ir.dialects.descriptor import TENSOR_ALIGNMENT_BYTES
+from aotc.ir.rewrite import Builder, is_trivially_dead
+from aotc.ir.types import I32, I64, DescriptorType, PointerType, TileType, Type
+from aotc.schedule.context import Schedule
+from aotc.target import Feature
+
+
+def lower_descriptors(kernel: Kernel, schedule: Schedule) -> None:
+    """Replace what the target has no tensor copies for; see the module docstring."""
+    parameters = _Parameters(kernel)
+    rules = dict(_QUERIES)
+    if Feature.TMA not in schedule.target.features:
+        parameters.make_pointers()
+        rules |= _ACCESSES
+    for op in list(kernel.walk()):
+        if isinstance(op, _DESCRIPTOR_OPS):
+            if is_trivially_dead(op):  # asking for one extent asks for all
+                op.erase()
+                continue
+            with at(op.loc):
+                if op.descriptor not in parameters.kinds:
+                    raise CompileError(
+                        "which descriptor this is, is decided at run time",
+                        op.loc,
+                        remedy="branch around the accesses instead, each with its descriptor",
+                    )
+                rule = rules.get(type(op))
+                if rule is not None:
+                    op.replace_with(rule(op, parameters, Builder.before_op(op)))
+
+
+_DESCRIPTOR_OPS = (
+    *(descriptor.DescriptorLoad, descriptor.DescriptorStore, descriptor.DescriptorReduce),
+    *(descriptor.DescriptorExtent, descriptor.DescriptorStride),
+)
+
+
+@dataclass
+class _Parameters:
+    """Add parameters for what is asked of descriptors, each once; `kinds` are their types."""
+
+    kernel: Kernel
+    kinds: dict[Value, DescriptorType] = field(default_factory=dict[Value, DescriptorType])
+    added: dict[tuple[Value, str], Value] = field(default_factory=dict[tuple[Value, str], Value])
+
+    def __post_init__(self) -> None:
+        for arg in self.kernel.body.args:
+            if isinstance(arg.type, DescriptorType):
+                self.kinds[arg] = arg.type
+
+    def extent(self, tensor: Value, axis: int) -> Value:
+        """Return the parameter that holds an extent."""
+        return self._part(tensor, f"shape[{axis}]", I32)
+
+    def stride(self, tensor: Value, axis: int) -> Value:
+        """Return the parameter that holds a stride, in elements."""
+        return self._part(tensor, f"strides[{axis}]", I64)
+
+    def _part(self, tensor: Value, part: str, kind: Type) -> Value:
+        key = (tensor, part)
+        if key not in self.added:
+            source = f"{self.kernel.params[tensor.index].argument}.{part}"
+            name = source.replace("[", ".").rstrip("]")
+            self.added[key] = self.kernel.body.add_arg(kind, name)
+            self.kernel.params += (ParamInfo(name, source=source),)
+        return self.added[key]
+
+    def make_pointers(self) -> None:
+        """Pass the address of each tensor in place of its descriptor."""
+        infos = list(self.kernel.params)
+        for tensor, kind in self.kinds.items():
+            name = infos[tensor.index].name
+            infos[tensor.index] = ParamInfo(f"{name}.address", TENSOR_ALIGNMENT_BYTES, name)
+            tensor.type, tensor.hint = PointerType(kind.element), f"{name}.address"
+        self.kernel.params = tuple(infos)
+
+
+# ---- extents and strides ----------------------------------------------------------------------
+
+
+def _extent(op: Op, parameters: _Parameters, place: Builder) -> list[Value]:
+    del place
+    assert isinstance(op, descriptor.DescriptorExtent)
+    return [parameters.extent(op.descriptor, op.axis)]
+
+
+def _stride(op: Op, parameters: _Parameters, place: Builder) -> list[Value]:
+    assert isinstance(op, descriptor.DescriptorStride)
+    if op.axis == len(parameters.kinds[op.descriptor].block) - 1:
+        return [place(arith.Constant(1, I64)).out]
+    return [parameters.stride(op.descriptor, op.axis)]
+
+
+_Rule = Callable[[Op, _Parameters, Builder], "Sequence[Value]"]
+_QUERIES: dict[type[Op], _Rule] = {
+    descriptor.DescriptorExtent: _extent,
+    descriptor.DescriptorStride: _stride,
+}
+
+
+# ---- accesses through pointers ----------------------------------------------------------------
+
+
+def _access(
+    tensor: Value, coords: Sequence[Value], parameters: _Parameters, place: Builder
+) -> tuple[Value, Value]:
+    """Return the pointers to a block's elements, and which of them lie in the tensor."""
+    block = parameters.kinds[tensor].block
+    offset: Value | None = None
+    inside: Value | None = None
+    for axis, (coord, extent) in enumerate(zip(coords, block, strict=True)):
+        first = place(tile.Splat(coord, (extent,))).out
+        index = place(arith.Add(first, place(tile.Arange(0, extent)).out)).out
+        zero = place(arith.Constant(0, TileType(I32, (extent,)))).out
+        end = place(tile.Splat(parameters.extent(tensor, axis), (extent,))).out
+        low = place(arith.Compare(index, zero, "ge")).out
+        fits = place(arith.And(low, place(arith.Compare(index, end, "lt")).out)).out
+        steps = place(arith.Cast(index, I64)).out
+        if axis < len(block) - 1:
+            stride = place(tile.Splat(parameters.stride(tensor, axis), (extent,))).out
+            steps = place(arith.Mul(steps, stride)).out
+        steps, fits = (_spread(each, axis, block, place) for each in (steps, fits))
+        offset = steps if offset is None else place(arith.Add(offset, steps)).out
+        inside = fits if inside is None else place(arith.And(inside, fits)).out
+    assert offset is not None
+    assert inside is not None
+    base = place(tile.Splat(tensor, block)).out
+    return place(arith.AddPtr(base, offset)).out, inside
+
+
+def _spread(value: Value, axis: int, block: tuple[int, ...], place: Builder) -> Value:
+    """Return a tile of one axis repeated along the other axes of a block."""
+    for other in range(len(block)):
+        if other != axis:
+            value = place(tile.ExpandDims(value, other)).out
+    return value if len(block) == 1 else place(tile.Broadcast(value, block)).out
+
+
+def _load(op: Op, parameters: _Parameters, place: Builder) -> list[Value]:
+    assert isinstance(op, descriptor.DescriptorLoad)
+    pointer, inside = _access(op.descriptor, op.coords, parameters, place)
+    kind = parameters.kinds[op.descriptor]
+    content = TileType(kind.element, kind.block)
+    fill = (nan if kind.fill_nan else 0.0) if kind.element.is_float else 0
+    other = place(arith.Constant(fill, content)).out
+    return [place(tile.Load(pointer, inside, other, op.cache, op.eviction)).out]
+
+
+def _store(op: Op, parameters: _Parameters, place: Builder) -> list[Value]:
+    assert isinstance(op, descriptor.DescriptorStore)
+    pointer, inside = _access(op.descriptor, op.coords, parameters, place)
+    place(tile.Store(pointer, op.value, inside))
+    return []
+
+
+def _reduce(op: Op, parameters: _Parameters, place: Builder) -> list[Value]:
+    assert isinstance(op, descriptor.DescriptorReduce)
+    element = parameters.kinds[op.descriptor].element
+    if not tile.supports_atomic(op.kind, element):
+        raise CompileError(
+            f"this target has no atomic {op.kind} of {element}",
+            op.loc,
+            remedy="targets with tensor copies have it: sm_90a and newer",
+        )
+    pointer, inside = _access(op.descriptor, op.coords, parameters, place)
+    place(tile.AtomicRmw(pointer, op.value, op.kind, inside, "relaxed"))
+    return []
+
+
+_ACCESSES: dict[type[Op], _Rule] = {
+    descriptor.DescriptorLoad: _load,
+    descriptor.DescriptorStore: _store,
+    descriptor.DescriptorReduce: _reduce,
+}

@@ -1,0 +1,35 @@
+"""Copies of a tensor block by block, through descriptors: as it is, and transposed.
+
+A block that lies over the edge is cut there by the descriptor itself, so nothing is masked. The
+tensors are row-major; on a GPU without tensor copies the same source becomes masked accesses.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def transpose_kernel(x, out, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    """Write the transpose of `x` (M, N) to `out` (N, M)."""
+    row = tl.program_id(0) * BLOCK_M
+    column = tl.program_id(1) * BLOCK_N
+    block = x.load([row, column])
+    out.store([column, row], block.T)
+
+
+@triton.jit
+def scale_rows_kernel(x, scales, out, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    """Write each row of `x` (M, N) times its scale (M) to `out`."""
+    row = tl.program_id(0) * BLOCK_M
+    factors = scales.load([row])
+    for column in range(0, x.shape[1], BLOCK_N):
+        block = x.load([row, column]).to(tl.float32) * factors[:, None]
+        out.store([row, column], block.to(out.dtype))
+
+
+@triton.jit
+def accumulate_kernel(x, total, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    """Add every block of `x` (M, N) to the one block `total` (BLOCK_M, BLOCK_N)."""
+    row = tl.program_id(0) * BLOCK_M
+    column = tl.program_id(1) * BLOCK_N
+    total.atomic_add([0, 0], x.load([row, column]))

@@ -1,0 +1,84 @@
+"""Products by warpgroups as PTX: emulated in several orders of warps, and assembled.
+
+The emulator refuses accumulators that are looked at or moved too early, operands that are written
+too early or were never fenced, and descriptors that mean nothing.
+"""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from aotc.backend.ptxas import assemble
+from aotc.target import TARGETS
+from tests.support.products import Matmul, emulated, ptx_of
+
+TYPES = [
+    Matmul("fp16", "fp32"),
+    Matmul("fp16", "fp16"),
+    Matmul("bf16", "fp32", shape=(61, 43, 70)),
+    Matmul("fp32", "fp32", block=(64, 64, 32), shape=(64, 64, 96)),
+    Matmul("i8", "i32"),
+    Matmul("u8", "i32", block=(64, 64, 32)),
+    Matmul("fp8e4nv", "fp32"),
+    Matmul("fp8e5", "fp32", "fp8e4nv", block=(64, 64, 128)),
+]
+MAJORS = [(False, False), (False, True), (True, False), (True, True)]
+
+
+def _with(matmul: Matmul, **changes: object) -> Matmul:
+    return Matmul(**{**matmul.__dict__, **changes})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("a_is_t", "b_is_t"), MAJORS)
+@pytest.mark.parametrize("matmul", TYPES, ids=lambda each: f"{each.dtype}-{each.acc}")
+def test_types_and_majors(matmul: Matmul, *, a_is_t: bool, b_is_t: bool) -> None:
+    case = _with(matmul, a_is_t=a_is_t, b_is_t=b_is_t)
+    assert "wgmma.mma_async" in ptx_of(case)
+    emulated(case, seed=2 * a_is_t + b_is_t)
+
+
+@pytest.mark.parametrize("n", [8, 16, 32, 128, 256])
+@pytest.mark.parametrize("b_is_t", [False, True])
+def test_columns(n: int, *, b_is_t: bool) -> None:
+    case = Matmul(block=(64, n, 32), shape=(64, n + (n == 8), 64), b_is_t=b_is_t)
+    assert set(re.findall(r"m64n\d+k16", ptx_of(case))) == {f"m64n{n}k16"}
+    emulated(case, seed=1)
+
+
+@pytest.mark.parametrize(
+    ("num_warps", "m", "n"),
+    [(4, 128, 32), (4, 256, 16), (8, 64, 64), (8, 128, 16), (8, 256, 32), (16, 128, 32)],
+)
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_warps(num_warps: int, m: int, n: int, seed: int) -> None:
+    emulated(Matmul(block=(m, n, 32), shape=(m, n, 96), num_warps=num_warps), seed)
+
+
+@pytest.mark.parametrize("k", [0, 1, 16, 63, 64, 65, 320])
+@pytest.mark.parametrize("num_stages", [1, 2, 3, 4])
+def test_lengths_of_the_loop(k: int, num_stages: int) -> None:
+    emulated(Matmul(shape=(64, 64, k), num_stages=num_stages, block=(64, 64, 16)), seed=k)
+
+
+@pytest.mark.parametrize("way", ["scaled", "two_sums", "chained"])
+@pytest.mark.parametrize(("num_warps", "m"), [(4, 64), (8, 128), (8, 64)])
+def test_operands_from_registers_and_several_products(way: str, num_warps: int, m: int) -> None:
+    case = Matmul(block=(m, 32, 32), shape=(m - 1, 31, 80), num_warps=num_warps, way=way)
+    for seed in (0, 3):
+        emulated(case, seed)
+
+
+def test_what_is_loaded_by_elements_goes_through_registers() -> None:
+    case = Matmul(shape=(63, 50, 70), promised=False)
+    assert "cp.async" not in ptx_of(case)
+    emulated(case, seed=1)
+
+
+@pytest.mark.parametrize("matmul", TYPES, ids=lambda each: f"{each.dtype}-{each.acc}")
+def test_types_assemble(matmul: Matmul) -> None:
+    for case in (matmul, _with(matmul, a_is_t=True, block=(128, 8, matmul.block[2]), num_warps=8)):
+        assembly = assemble(ptx_of(case), TARGETS["sm_90a"])
+        assert assembly.warnings == ()
+        assert assembly.spill_bytes == 0

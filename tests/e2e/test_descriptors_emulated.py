@@ -1,0 +1,281 @@
+"""Kernels with tensor descriptors, compiled and run in the emulator, against NumPy."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from aotc.backend import assemble
+from aotc.ir.diagnostics import CompileError
+from aotc.target import TARGETS
+from tests.support.descriptors import DTYPES, compiled, launch, like, tensor
+
+COPY = """def k(x, y, STEP: tl.constexpr):
+    start = tl.program_id(0) * STEP
+    y.store([start, 0], x.load([start, 0]))
+"""
+TARGET_NAMES = ("sm_80", "sm_90a", "sm_120a")
+
+
+def _bits(array: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(array).view(f"u{array.itemsize}")
+
+
+# ---- blocks of every dtype and rank -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
+def test_every_dtype_is_copied_to_the_bit(tmp_path: Path, dtype: str, target: str) -> None:
+    kind = f"tensordesc<{dtype}[8,32]>"
+    kernel = compiled(tmp_path, COPY, {"x": kind, "y": kind}, {"STEP": 8}, target)
+    x = tensor((13, 29), dtype)
+    y = like(x)
+    launch(kernel, (2,), {"x": x, "y": y})
+    assert (_bits(x) == _bits(y)).all()
+
+
+BLOCKS = (
+    (512,),
+    (16,),
+    (1, 256),
+    (4, 128),
+    (64, 8),
+    (512, 8),
+    (2, 4, 64),
+    (4, 1, 2, 32),
+    (2, 2, 2, 2, 16),
+)
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=str)
+@pytest.mark.parametrize("num_warps", [1, 8])
+def test_every_rank(tmp_path: Path, block: tuple[int, ...], num_warps: int) -> None:
+    """Boxes of more than 256 elements, of rows wider than a swizzle, and of one row."""
+    rank = len(block)
+    coords = ", ".join(["tl.program_id(0) * START"] + ["0"] * (rank - 1))
+    source = f"def k(x, y, START: tl.constexpr):\n    y.store([{coords}], x.load([{coords}]))\n"
+    kind = f"tensordesc<fp16[{','.join(map(str, block))}]>"
+    constants = {"START": block[0] - 1 or 1}
+    kernel = compiled(tmp_path, source, {"x": kind, "y": kind}, constants, num_warps=num_warps)
+    x = tensor([max(1, extent - 1) for extent in block], "fp16", padding=1)
+    y = like(x)
+    launch(kernel, (2,), {"x": x, "y": y})
+    assert (_bits(x) == _bits(y)).all()
+
+
+@pytest.mark.parametrize("target", TARGET_NAMES)
+@pytest.mark.parametrize("shape", [(1, 1), (31, 63), (32, 64), (33, 65), (67, 131)])
+def test_a_transpose_keeps_to_the_tensor(
+    tmp_path: Path, target: str, shape: tuple[int, int]
+) -> None:
+    source = """def k(x, y):
+    i, j = tl.program_id(0) * 32, tl.program_id(1) * 64
+    y.store([j, i], x.load([i, j]).T)
+"""
+    signature = {"x": "tensordesc<bf16[32,64]>", "y": "tensordesc<bf16[64,32]>"}
+    kernel = compiled(tmp_path, source, signature, target=target)
+    x = tensor(shape, "bf16")
+    y = like(x, shape[::-1])
+    launch(kernel, (-(-shape[0] // 32), -(-shape[1] // 64)), {"x": x, "y": y}, seed=shape[0])
+    assert (_bits(x.T) == _bits(y)).all()
+
+
+@pytest.mark.parametrize("target", TARGET_NAMES)
+@pytest.mark.parametrize("fill", ["", ",nan"])
+def test_what_lies_outside_reads_as_the_fill(tmp_path: Path, target: str, fill: str) -> None:
+    source = "def k(x, y, at):\n    y.store([0, 0], x.load([at, at]))\n"
+    signature = {"x": f"tensordesc<fp32[4,8]{fill}>", "y": "tensordesc<fp32[4,8]>", "at": "i32"}
+    kernel = compiled(tmp_path, source, signature, target=target, num_warps=1)
+    x = tensor((5, 9), "fp32")
+    for at in (-9, -3, -1, 0, 2, 7, 2**30):
+        y = like(x, (4, 8))
+        launch(kernel, (1,), {"x": x, "y": y, "at": at})
+        expected = np.full((4, 8), np.nan if fill else 0, np.float32)
+        for i, j in itertools.product(range(4), range(8)):
+            if 0 <= at + i < 5 and 0 <= at + j < 9:
+                expected[i, j] = x[at + i, at + j]
+        np.testing.assert_array_equal(y, expected)
+
+
+# ---- control flow -----------------------------------------------------------------------------
+
+NESTED = """def k(x, y, n):
+    total = tl.zeros((256,), tl.int32)
+    for j in range(n):
+        if j % 3 == 1:
+            total += x.load([j * 256])
+        elif j % 3 == 2:
+            i = 0
+            while i < j:
+                total += x.load([i * 256]) * x.load([(i + 1) * 256])
+                i += 2
+        y.store([j * 256], total)
+"""
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("n", [0, 1, 2, 3, 7])
+def test_waits_keep_count_through_loops_and_branches(tmp_path: Path, target: str, n: int) -> None:
+    signature = {"x": "tensordesc<i32[256]>", "y": "tensordesc<i32[256]>", "n": "i32"}
+    kernel = compiled(tmp_path, NESTED, signature, target=target)
+    x, y = tensor((1500,), "i32"), tensor((n * 256 + 4,), "i32", seed=1)
+    launch(kernel, (1,), {"x": x, "y": y, "n": n}, seed=n)
+    padded = np.concatenate([x, np.zeros(2048, np.int32)])
+    blocks = [padded[at * 256 : at * 256 + 256] for at in range(10)]
+    total = np.zeros(256, np.int32)
+    for j in range(n):
+        if j % 3 == 1:
+            total = total + blocks[j]
+        elif j % 3 == 2:
+            total = total + sum(blocks[i] * blocks[i + 1] for i in range(0, j, 2))
+        assert (y[j * 256 : j * 256 + 256] == total).all()
+
+
+def test_a_store_is_done_before_a_barrier(tmp_path: Path) -> None:
+    """What one thread's copy has written, others read through pointers behind a barrier."""
+    source = """def k(x, y, y_ptr, out):
+    y.store([0], x.load([0]))
+    tl.debug_barrier()
+    at = tl.arange(0, 256)
+    tl.store(out + at, tl.load(y_ptr + 255 - at))
+"""
+    kind = "tensordesc<i32[256]>"
+    kernel = compiled(tmp_path, source, {"x": kind, "y": kind, "y_ptr": "*i32", "out": "*i32"})
+    x, y = tensor((256,), "i32"), tensor((256,), "i32", seed=1)
+    out = np.zeros(256, np.int32)
+    for seed in (1, 2, 3):
+        launch(kernel, (1,), {"x": x, "y": y, "y_ptr": y, "out": out}, seed=seed)
+        assert (out == x[::-1]).all()
+
+
+def test_a_load_sees_what_was_stored_before_a_barrier(tmp_path: Path) -> None:
+    source = """def k(x, x_ptr, y):
+    at = tl.arange(0, 256)
+    tl.store(x_ptr + at, at * 3)
+    tl.debug_barrier()
+    y.store([0], x.load([0]))
+"""
+    kind = "tensordesc<i32[256]>"
+    kernel = compiled(tmp_path, source, {"x": kind, "x_ptr": "*i32", "y": kind})
+    for seed in (1, 2, 3):
+        x, y = tensor((256,), "i32"), tensor((256,), "i32", seed=1)
+        launch(kernel, (1,), {"x": x, "x_ptr": x, "y": y}, seed=seed)
+        assert (y == np.arange(256) * 3).all()
+
+
+# ---- reductions -------------------------------------------------------------------------------
+
+REDUCTIONS = {
+    "add": (("i32", "u32", "u64", "fp16", "bf16", "fp32"), np.add),
+    "min": (("i32", "u32", "i64", "u64", "fp16", "bf16"), np.minimum),
+    "max": (("i32", "u32", "i64", "u64", "fp16", "bf16"), np.maximum),
+    "and": (("i32", "u64"), np.bitwise_and),
+    "or": (("u32", "i64"), np.bitwise_or),
+    "xor": (("i32", "u64"), np.bitwise_xor),
+}
+
+
+@pytest.mark.parametrize(
+    ("target", "kind", "dtype"),
+    [
+        (target, kind, dtype)
+        for target in ("sm_80", "sm_90a")
+        for kind, (dtypes, _) in REDUCTIONS.items()
+        for dtype in dtypes
+        if target != "sm_80" or dtype not in ("fp16", "bf16")
+    ],
+)
+def test_reductions(tmp_path: Path, kind: str, dtype: str, target: str) -> None:
+    source = f"""def k(x, y):
+    y.atomic_{kind}([0, 0], x.load([tl.program_id(0) * 4, 0]))
+"""
+    signature = dict.fromkeys("xy", f"tensordesc<{dtype}[4,32]>")
+    kernel = compiled(tmp_path, source, signature, target=target)
+    x, y = tensor((12, 30), dtype), tensor((4, 30), dtype, seed=1)
+    expected = y.copy()
+    for part in range(3):
+        expected = REDUCTIONS[kind][1](expected, x[4 * part : 4 * part + 4])
+    launch(kernel, (3,), {"x": x, "y": y}, seed=2)
+    assert (_bits(y) == _bits(expected.astype(y.dtype))).all()
+
+
+def test_a_reduction_that_a_target_lacks_is_named(tmp_path: Path) -> None:
+    source = "def k(x):\n    x.atomic_min([0], x.load([0]))\n"
+    with pytest.raises(CompileError, match="this target has no atomic min of fp16") as caught:
+        compiled(tmp_path, source, {"x": "tensordesc<fp16[64]>"}, target="sm_80")
+    assert "sm_90a" in caught.value.remedy
+
+
+def test_a_descriptor_is_not_chosen_at_run_time(tmp_path: Path) -> None:
+    source = """def k(x, y, n):
+    which = x
+    if n > 0:
+        which = y
+    x.store([0], which.load([0]))
+"""
+    signature = {**dict.fromkeys("xy", "tensordesc<fp16[64]>"), "n": "i32"}
+    with pytest.raises(CompileError, match="which descriptor this is, is decided at run time"):
+        compiled(tmp_path, source, signature)
+
+
+# ---- products ---------------------------------------------------------------------------------
+
+PRODUCT = """def k(a, b, c, K, BLOCK: tl.constexpr, TRANSPOSED: tl.constexpr):
+    i, j = tl.program_id(0) * BLOCK, tl.program_id(1) * BLOCK
+    total = tl.zeros((BLOCK, BLOCK), tl.float32)
+    for k in range(0, K, BLOCK):
+        right = b.load([j, k]).T if TRANSPOSED else b.load([k, j])
+        total = tl.dot(a.load([i, k]), right, total)
+    c.store([i, j], total)
+"""
+
+
+@pytest.mark.parametrize("target", TARGET_NAMES)
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("num_warps", [1, 4])
+def test_a_product(tmp_path: Path, target: str, transposed: bool, num_warps: int) -> None:
+    signature = {
+        **dict.fromkeys("ab", "tensordesc<bf16[64,64]>"),
+        "c": "tensordesc<fp32[64,64]>",
+        "K": "i32",
+    }
+    constants = {"BLOCK": 64, "TRANSPOSED": transposed}
+    kernel = compiled(tmp_path, PRODUCT, signature, constants, target, num_warps)
+    a, b = tensor((67, 100), "bf16"), tensor((70, 100) if transposed else (100, 70), "bf16", seed=1)
+    c = like(tensor((67, 70), "fp32"))
+    launch(kernel, (2, 2), {"a": a, "b": b, "c": c, "K": 100}, seed=num_warps)
+    right = b.T if transposed else b
+    np.testing.assert_array_equal(c, a.astype(np.float64) @ right.astype(np.float64))
+
+
+# ---- what the assembler and the banks say -----------------------------------------------------
+
+
+@pytest.mark.parametrize("target", [name for name in TARGETS if name >= "sm_90" or "1" in name])
+def test_it_assembles_without_a_word(tmp_path: Path, target: str) -> None:
+    signature = {
+        **dict.fromkeys("ab", "tensordesc<bf16[64,64]>"),
+        "c": "tensordesc<fp32[64,64]>",
+        "K": "i32",
+    }
+    constants = {"BLOCK": 64, "TRANSPOSED": True}
+    kernel = compiled(tmp_path, PRODUCT, signature, constants, target)
+    made = assemble(kernel.ptx, TARGETS[target])
+    assert made.warnings == ()
+    assert made.spill_bytes == 0
+
+
+@pytest.mark.parametrize("block", [(64, 64), (64, 32), (64, 16), (32, 256), (1024,)], ids=str)
+def test_copies_of_rows_have_no_bank_conflicts(tmp_path: Path, block: tuple[int, ...]) -> None:
+    coords = ", ".join("0" for _ in block)
+    source = f"def k(x, y):\n    y.store([{coords}], x.load([{coords}]))\n"
+    kind = f"tensordesc<bf16[{','.join(map(str, block))}]>"
+    kernel = compiled(tmp_path, source, {"x": kind, "y": kind})
+    x = tensor(block, "bf16")
+    done = launch(kernel, (1,), {"x": x, "y": like(x)}, count_conflicts=True)
+    assert done.conflicts
+    assert all(count.excess == 0 for count in done.conflicts.values())

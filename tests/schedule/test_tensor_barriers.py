@@ -1,0 +1,120 @@
+"""Barriers and fences around tensor copies: those that are needed, and no others."""
+
+from __future__ import annotations
+
+import re
+
+from aotc.ir.text import parse_kernel, print_kernel
+from aotc.schedule.allocate_shared import allocate_shared
+from aotc.schedule.context import Schedule
+from aotc.schedule.insert_barriers import insert_barriers
+from aotc.target import TARGETS
+
+HEAD = """\
+#0 = #ll<offset=[[1],[2],[4],[8],[16],[32],[64]] : [128]>
+#1 = #ll<register=[[1]] lane=[[2],[4],[8],[16],[32]] warp=[[64]] : [128]>
+#2 = #ll<offset=[] : [1]>
+kernel @k(%x: map<128xfp32, 0>, %y: map<128xfp32, 0>, %i: i32, %n: i32, %v: tile<128xfp32, #1>) {num_warps = 2} {
+  %bar = gpu.shared_alloc {element = u64, shape = [1], layout = #2, alignment_bytes = 8} : shared<1xu64, #2>
+  gpu.mbarrier_init(%bar)
+"""
+BUFFER = (
+    "gpu.shared_alloc {element = fp32, shape = [128], layout = #0, alignment_bytes = 128}"
+    " : shared<128xfp32, #0>"
+)
+WAIT = "gpu.mbarrier_wait(%bar, %i)"
+
+
+def _ops(*lines: str) -> list[str]:
+    """Return the ops behind the making of the mbarrier, allocations aside."""
+    kernel = parse_kernel(HEAD + "".join(f"  {line}\n" for line in lines) + "  scf.return\n}\n")
+    schedule = Schedule(TARGETS["sm_90a"])
+    allocate_shared(kernel, schedule)
+    insert_barriers(kernel, schedule)
+    names = re.findall(r"\bgpu\.(\w+)", print_kernel(kernel))
+    return [name for name in names if name not in ("shared_alloc", "mbarrier_init")]
+
+
+def _load(buffer: str) -> str:
+    return f"gpu.tma_load(%x, {buffer}, %bar, %i)"
+
+
+def _read(buffer: str, name: str) -> str:
+    return f"{name} = gpu.shared_load({buffer}) {{layout = #1, vector = 2}} : tile<128xfp32, #1>"
+
+
+def test_what_has_landed_is_read_without_a_barrier() -> None:
+    ops = _ops(f"%b = {BUFFER}", _load("%b"), WAIT, _read("%b", "%r"))
+    assert ops == ["barrier", "tma_load", "mbarrier_wait", "shared_load"]
+
+
+def test_a_load_over_what_was_read_waits_for_all() -> None:
+    body = (_load("%b"), WAIT, _read("%b", "%r"))
+    again = (_load("%b"), WAIT, _read("%b", "%s"))
+    ops = _ops(f"%b = {BUFFER}", *body, *again)
+    assert ops[4:] == ["barrier", "tma_load", "mbarrier_wait", "shared_load"]
+
+
+def test_a_phase_is_over_for_all_before_the_next_begins() -> None:
+    ops = _ops(f"%b = {BUFFER}", f"%c = {BUFFER}", _load("%b"), WAIT, _load("%c"), WAIT)
+    assert ops == ["barrier", "tma_load", "mbarrier_wait", "barrier", "tma_load", "mbarrier_wait"]
+
+
+def test_two_loads_of_one_phase_go_together() -> None:
+    first = _load("%b") + " {arrive = false}"
+    ops = _ops(f"%b = {BUFFER}", f"%c = {BUFFER}", first, _load("%c"), WAIT)
+    assert ops == ["barrier", "tma_load", "tma_load", "mbarrier_wait"]
+
+
+def test_what_threads_wrote_is_fenced_for_a_store() -> None:
+    store = ("gpu.shared_store(%v, %b) {vector = 2}", "gpu.tma_store(%y, %b, %i)")
+    ops = _ops(f"%b = {BUFFER}", *store, "gpu.tma_store_wait", store[0])
+    assert ops == [
+        *("shared_store", "proxy_fence", "barrier", "tma_store", "tma_store_wait"),
+        *("barrier", "shared_store"),
+    ]
+
+
+def test_a_fence_is_not_forgotten_behind_a_barrier() -> None:
+    ops = _ops(
+        f"%b = {BUFFER}",
+        "gpu.shared_store(%v, %b) {vector = 2}",
+        "gpu.barrier",
+        _read("%b", "%r"),
+        _load("%b"),
+        WAIT,
+    )
+    assert ops[2:] == ["shared_load", "proxy_fence", "barrier", "tma_load", "mbarrier_wait"]
+
+
+def test_an_iteration_waits_for_the_one_before() -> None:
+    ops = _ops(
+        f"%b = {BUFFER}",
+        "%zero = arith.constant {value = 0, type = i32} : i32",
+        "%one = arith.constant {value = 1, type = i32} : i32",
+        "scf.for(%zero, %n, %one) (%k: i32) {",
+        _load("%b"),
+        WAIT,
+        _read("%b", "%r"),
+        "scf.yield()",
+        "}",
+    )
+    assert ops == ["barrier", "tma_load", "mbarrier_wait", "shared_load"]
+
+
+def test_a_mbarrier_is_never_written_over() -> None:
+    """Buffers that live later do not take its bytes, however many there are."""
+    reads = [
+        line
+        for at in range(12)
+        for line in (
+            f"%b{at} = {BUFFER}",
+            f"gpu.tma_load(%x, %b{at}, %bar, %i)",
+            WAIT,
+            _read(f"%b{at}", f"%r{at}"),
+        )
+    ]
+    kernel = parse_kernel(HEAD + "".join(f"  {line}\n" for line in reads) + "  scf.return\n}\n")
+    allocate_shared(kernel, Schedule(TARGETS["sm_90a"]))
+    places = [int(at) for at in re.findall(r"offset_bytes = (\d+)", print_kernel(kernel))]
+    assert places[0] >= max(places[1:]) + 512

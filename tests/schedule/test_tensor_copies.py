@@ -1,0 +1,110 @@
+"""Maps, buffers and accesses of descriptors: what hardware does, and no bank conflicts."""
+
+from __future__ import annotations
+
+import itertools
+from math import prod
+
+import numpy as np
+import pytest
+
+from aotc.ir.types import BF16, FP32, FP64, I8, DescriptorType, ScalarType
+from aotc.schedule.layouts import dot_operand, mma_v2, nvmma_shared, tensor_shared
+from aotc.schedule.scratch import bank_conflicts
+from aotc.schedule.tensor_copies import (
+    block_layout,
+    buffer_access,
+    buffer_layout,
+    tensor_map_of,
+)
+from aotc.verify.emulator.swizzle import swizzled
+
+KINDS = [
+    (BF16, (512,)),
+    (BF16, (8,)),
+    (BF16, (1, 1024)),
+    (BF16, (64, 64)),
+    (BF16, (64, 32)),
+    (BF16, (64, 16)),
+    (BF16, (64, 8)),
+    (BF16, (4, 256)),
+    (BF16, (512, 64)),
+    (FP32, (16, 64)),
+    (FP64, (16, 2)),
+    (I8, (32, 512)),
+    (I8, (2, 4, 8, 64)),
+    (BF16, (2, 2, 2, 2, 128)),
+]
+
+
+@pytest.mark.parametrize(("element", "block"), KINDS)
+def test_a_map_is_one_that_the_driver_encodes(element: ScalarType, block: tuple[int, ...]) -> None:
+    tensor = tensor_map_of(DescriptorType(element, block))
+    row_bytes = tensor.box[-1] * element.size_bytes
+    assert all(extent <= 256 for extent in tensor.box)
+    assert row_bytes % 16 == 0
+    assert not tensor.swizzle_bytes or row_bytes <= tensor.swizzle_bytes
+    assert prod(block) % prod(tensor.box) == 0
+
+
+@pytest.mark.parametrize(("element", "block"), KINDS)
+def test_a_buffer_lies_as_hardware_writes_it(element: ScalarType, block: tuple[int, ...]) -> None:
+    """Boxes one after the other, in each its rows, chunks where the swizzle puts them."""
+    tensor = tensor_map_of(DescriptorType(element, block))
+    layout, size = buffer_layout(tensor, block), element.size_bytes
+    table = layout.table("offset")
+    element_at = {element: offset for offset, element in enumerate(table)}
+    num_boxes = [extent // box for extent, box in zip(block, tensor.box, strict=True)]
+    for number, origin in enumerate(itertools.product(*map(range, num_boxes))):
+        del number
+        # The last axis counts fastest among boxes, and the next follows.
+        position = int(np.ravel_multi_index(origin[::-1], num_boxes[::-1], order="F"))
+        for inner in itertools.islice(np.ndindex(*tensor.box), 0, None, 7):
+            coords = [o * b + i for o, b, i in zip(origin, tensor.box, inner, strict=True)]
+            plain = (
+                position * tensor.box_bytes + int(np.ravel_multi_index(inner, tensor.box)) * size
+            )
+            place = swizzled(np.array([plain]), tensor.swizzle_bytes)[0]
+            assert element_at[layout.pack(coords)] * size == place
+
+
+@pytest.mark.parametrize(("bits", "span"), [(16, 128), (16, 64), (8, 128), (32, 32)])
+def test_two_axes_are_what_a_warpgroup_reads(bits: int, span: int) -> None:
+    shape = (64, 2 * span * 8 // bits)
+    box = (64, span * 8 // bits)
+    assert tensor_shared(shape, bits, box, span) == nvmma_shared(shape, bits, span)
+
+
+@pytest.mark.parametrize(("element", "block"), KINDS)
+@pytest.mark.parametrize("num_warps", [1, 4, 8])
+def test_rows_are_accessed_by_16_bytes_without_conflicts(
+    element: ScalarType, block: tuple[int, ...], num_warps: int
+) -> None:
+    kind = DescriptorType(element, block)
+    buffer = buffer_layout(tensor_map_of(kind), block)
+    layout = block_layout(kind, num_warps)
+    bits = element.size_bytes * 8
+    vector, mode = buffer_access(layout, buffer, bits, ("",))
+    per_thread = max(1, prod(block) // (32 * num_warps))
+    assert mode == ""
+    assert vector == min(128 // bits, per_thread, block[-1])
+    assert bank_conflicts(layout, buffer, vector, bits) == 0
+
+
+@pytest.mark.parametrize("operand", [0, 1])
+def test_fragments_are_read_as_matrices(operand: int) -> None:
+    """A is row-major as K is; B (K, N) is read from its transpose or transposing."""
+    shape = (64, 64)
+    buffer = buffer_layout(tensor_map_of(DescriptorType(BF16, shape)), shape)
+    layout = dot_operand(operand, shape, (1, 4), 16)
+    modes = ("", "b16", "b16.trans")
+    assert buffer_access(layout, buffer, 16, modes) == (8, ("b16", "b16.trans")[operand])
+    transposed = layout.transpose((1, 0))
+    assert buffer_access(transposed, buffer, 16, modes) == (8, ("b16.trans", "b16")[operand])
+
+
+def test_an_accumulator_is_written_as_matrices() -> None:
+    shape = (64, 64)
+    buffer = buffer_layout(tensor_map_of(DescriptorType(BF16, shape)), shape)
+    assert buffer_access(mma_v2(shape, (4, 1)), buffer, 16, ("", "b16")) == (8, "b16")
+    assert buffer_access(mma_v2(shape, (4, 1)), buffer, 16, ("",)) == (2, "")

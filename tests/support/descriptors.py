@@ -1,0 +1,98 @@
+"""Run kernels that take tensor descriptors in the emulator, on NumPy arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from aotc.compiler import CompileRequest, ParamSlot, PtxKernel, compile_ptx
+from aotc.verify.emulator.arguments import Argument
+from aotc.verify.emulator.run import Statistics, emulate
+from aotc.verify.emulator.tensor_argument import TensorArgument
+
+PRELUDE = "import triton\nimport triton.language as tl\n\n\n@triton.jit\n"
+DTYPES: dict[str, type] = {
+    "i1": np.bool_,
+    "i8": np.int8,
+    "u8": np.uint8,
+    "i16": np.int16,
+    "u16": np.uint16,
+    "i32": np.int32,
+    "u32": np.uint32,
+    "i64": np.int64,
+    "u64": np.uint64,
+    "fp8e4nv": ml_dtypes.float8_e4m3fn,
+    "fp8e5": ml_dtypes.float8_e5m2,
+    "bf16": ml_dtypes.bfloat16,
+    "fp16": np.float16,
+    "fp32": np.float32,
+    "fp64": np.float64,
+}
+
+
+def tensor(shape: Sequence[int], dtype: str, seed: int = 0, padding: int = 0) -> np.ndarray:
+    """Return random data whose rows a tensor copy can address, `padding` 16-byte units apart."""
+    kind = np.dtype(DTYPES[dtype])
+    unit = 16 // kind.itemsize
+    row = -(-shape[-1] // unit) * unit + padding * unit
+    data = np.random.default_rng(seed).integers(-99, 99, (*shape[:-1], row))
+    return (data % 2 == 0 if dtype == "i1" else data.astype(kind))[..., : shape[-1]]
+
+
+def like(array: np.ndarray, shape: Sequence[int] | None = None) -> np.ndarray:
+    """Return other data of the same dtype, to be written over."""
+    dtype = next(name for name, kind in DTYPES.items() if np.dtype(kind) == array.dtype)
+    return tensor(shape or array.shape, dtype, seed=1, padding=1)
+
+
+def compiled(
+    folder: Path,
+    source: str,
+    signature: Mapping[str, str],
+    constants: Mapping[str, object] | None = None,
+    target: str = "sm_90a",
+    num_warps: int = 4,
+) -> PtxKernel:
+    """Compile the kernel `k`, given without its decorator, as far as PTX."""
+    path = folder / "kernel.py"
+    path.write_text(PRELUDE + source, encoding="utf-8")
+    parts = tuple(signature.items()), tuple((constants or {}).items())
+    return compile_ptx(CompileRequest(str(path), "k", *parts, target, num_warps))
+
+
+def launch(
+    kernel: PtxKernel,
+    grid: Sequence[int],
+    values: Mapping[str, Any],
+    *,
+    seed: int = 0,
+    count_conflicts: bool = False,
+) -> Statistics:
+    """Run a compiled kernel; the arrays of `values` are changed in place."""
+    args = [_argument(slot, values[slot.argument]) for slot in kernel.params]
+    return emulate(
+        kernel.ptx,
+        grid,
+        args,
+        kernel=kernel.symbol,
+        shared_bytes=kernel.shared_bytes,
+        seed=seed,
+        count_conflicts=count_conflicts,
+    )
+
+
+def _argument(slot: ParamSlot, value: Any) -> Argument:
+    if slot.tensor_map is not None:
+        spec = slot.tensor_map
+        array = value.view(np.uint8) if value.dtype == np.bool_ else value
+        return TensorArgument(array, spec.box, spec.swizzle_bytes, fill_nan=spec.fill_nan)
+    _, _, part = slot.source.partition(".")
+    if not part:
+        return value
+    kind, _, axis = part.rstrip("]").partition("[")
+    sizes = value.shape if kind == "shape" else [step // value.itemsize for step in value.strides]
+    return int(sizes[int(axis)])

@@ -1,0 +1,1 @@
+"""Planted compiler bugs: what `verify` is to find."""

@@ -1,0 +1,210 @@
+"""Planting a bug in the compiler, compiling a kernel under it, and asking `verify` what it sees.
+
+A `Plant` opens a context in which the compiler is wrong: a function of it replaced, a pass followed
+by one that spoils what it made, or the text of LLVM IR or PTX changed on its way. Tables that the
+compiler caches are emptied on both sides of it.
+
+Invariant: after the context the compiler is what it was before.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, TypeAlias
+from unittest import mock
+
+from aotc import backend
+from aotc.backend import lower
+from aotc.compiler import CompileRequest, PtxKernel, compile_ptx
+from aotc.ir.core import Kernel, Op
+from aotc.ir.passes import Pipeline
+from aotc.package.verify import Subject, VariantResult, load_subjects, verify_variant
+from aotc.schedule import pipeline
+from aotc.schedule.context import Schedule
+
+MANIFEST = Path(__file__).parents[1] / "mutation_cases" / "kernels.toml"
+
+Plant: TypeAlias = Callable[[], AbstractContextManager[None]]
+Edit: TypeAlias = Callable[[Kernel], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What `verify` says of a kernel: "" for nothing, "mismatch", or the kind of a fault.
+
+    `program` is what was executed: PTX and the bytes of shared memory. `detail` is the report.
+    """
+
+    kind: str
+    detail: str
+    program: tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Mutation:
+    """A bug that a compiler may have, and the kernel of the manifest that is to show it."""
+
+    name: str
+    stands_for: str
+    kernel: str
+    plant: Plant
+    target: str = "sm_80"
+
+    def observe(self) -> Evidence:
+        """Return what `verify` says of the kernel that was compiled with the bug."""
+        with self.plant():
+            return _verified(_subject(self.kernel, self.target))
+
+    def control(self) -> Evidence:
+        """Return what `verify` says of the kernel as it should be."""
+        return _control(self.kernel, self.target)
+
+
+@lru_cache(maxsize=256)
+def _control(kernel: str, target: str) -> Evidence:
+    return _verified(_subject(kernel, target))
+
+
+@lru_cache(maxsize=1)
+def _subjects() -> dict[tuple[str, str], Subject]:
+    return {(each.kernel, each.target.name): each for each in load_subjects(str(MANIFEST))}
+
+
+def _subject(kernel: str, target: str) -> Subject:
+    return _subjects()[kernel, target]
+
+
+def _verified(subject: Subject) -> Evidence:
+    made: list[PtxKernel] = []
+
+    def compiler(request: CompileRequest) -> PtxKernel:
+        made.append(compile_ptx(request))
+        return made[-1]
+
+    result = verify_variant(subject, compiler=compiler)
+    return _evidence(result, (made[0].ptx, made[0].shared_bytes))
+
+
+def _evidence(result: VariantResult, program: tuple[str, int]) -> Evidence:
+    for finding in result.findings:
+        if finding.status == "wrong":
+            return Evidence("mismatch", finding.detail, program)
+        if finding.status == "fault":
+            return Evidence(finding.detail.partition(":")[0], finding.detail, program)
+    assert result.status == "verified", f"{result.label} is {result.status}"
+    return Evidence("", "", program)
+
+
+# ---- ways to plant a bug ----------------------------------------------------------------------
+
+
+@contextmanager
+def _fresh_tables() -> Iterator[None]:
+    _forget()
+    try:
+        yield
+    finally:
+        _forget()
+
+
+def _forget() -> None:
+    for name, module in list(sys.modules.items()):
+        if name.startswith(("aotc.schedule", "aotc.backend", "aotc.ir")):
+            for value in list(vars(module).values()):
+                clear = getattr(value, "cache_clear", None)
+                if clear is not None:
+                    clear()
+
+
+def _plant(*patches: Callable[[], AbstractContextManager[Any]]) -> Plant:
+    @contextmanager
+    def planted() -> Iterator[None]:
+        with ExitStack() as stack:
+            for patch in patches:
+                stack.enter_context(patch())
+            stack.enter_context(_fresh_tables())
+            yield
+
+    return planted
+
+
+def replacing(owner: Any, name: str, new: Any) -> Plant:
+    """Put `new` in the place of an attribute of a module or class."""
+    return _plant(lambda: mock.patch.object(owner, name, new))
+
+
+def wrapping(owner: Any, name: str, make: Callable[[Any], Any]) -> Plant:
+    """Put what `make` makes of an attribute of a module or class in its place."""
+    return replacing(owner, name, make(getattr(owner, name)))
+
+
+def entry(table: dict[Any, Any], key: Any, new: Any) -> Plant:
+    """Put `new` into a table of the compiler."""
+    return _plant(lambda: mock.patch.dict(table, {key: new}))
+
+
+def rule(cls: type[Op], make: Callable[[Any], Any]) -> Plant:
+    """Put what `make` makes of the lowering rule of an op in its place."""
+    return entry(lower.RULES, cls, make(lower.RULES[cls]))
+
+
+def after_pass(name: str, edit: Edit) -> Plant:
+    """Spoil the kernel after the first pass of a name."""
+
+    def spoil(kernel: Kernel, schedule: Schedule) -> None:
+        del schedule
+        edit(kernel)
+
+    passes = list(pipeline.TILE_TO_GPU.passes)
+    at = [each.__name__ for each in passes].index(name)
+    spoiled = Pipeline((*passes[: at + 1], spoil, *passes[at + 1 :]))
+    return _plant(lambda: mock.patch.object(pipeline, "TILE_TO_GPU", spoiled))
+
+
+def in_llvm(pattern: str, new: str, count: int = 0) -> Plant:
+    """Replace a regular expression in LLVM IR, everywhere or `count` times."""
+    emit_ptx = backend.emit_ptx
+    return replacing(
+        backend, "emit_ptx", lambda text, target: emit_ptx(_sub(pattern, new, text, count), target)
+    )
+
+
+def in_ptx(pattern: str, new: str, count: int = 0) -> Plant:
+    """Replace a regular expression in PTX, everywhere or `count` times."""
+    emit_ptx = backend.emit_ptx
+    return replacing(
+        backend, "emit_ptx", lambda text, target: _sub(pattern, new, emit_ptx(text, target), count)
+    )
+
+
+def _sub(pattern: str, new: str, text: str, count: int) -> str:
+    return re.sub(pattern, new, text, count=count, flags=re.MULTILINE)
+
+
+# ---- edits ------------------------------------------------------------------------------------
+
+
+def found(kernel: Kernel, cls: type[Op]) -> Sequence[Any]:
+    """Return the ops of a class, in program order."""
+    return [op for op in kernel.walk() if isinstance(op, cls)]
+
+
+def each(cls: type[Op], change: Callable[[Any], None]) -> Edit:
+    """Return the edit that changes every op of a class."""
+
+    def edit(kernel: Kernel) -> None:
+        for op in found(kernel, cls):
+            change(op)
+
+    return edit
+
+
+def without(cls: type[Op], at: int) -> Edit:
+    """Return the edit that leaves out op number `at` of a class."""
+    return lambda kernel: found(kernel, cls)[at].erase()

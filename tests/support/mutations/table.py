@@ -1,0 +1,51 @@
+"""The list of planted bugs, those that `verify` is known to miss, and the table of what it saw.
+
+`python -m tests.support.mutations.table` prints the table of docs/verify.md.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from tests.support.mutations import arithmetic, control, hopper, matrix, memory, shared
+from tests.support.mutations.hopper import PtxMutation
+from tests.support.mutations.plant import Mutation
+
+AREAS: dict[str, Sequence[Mutation | PtxMutation]] = {
+    "accesses to global memory, atomics": memory.MUTATIONS,
+    "shared memory, layouts, reductions, scans": shared.MUTATIONS,
+    "arithmetic, conversions": arithmetic.MUTATIONS,
+    "loops, branches, pipelines": control.MUTATIONS,
+    "matrix products": matrix.MUTATIONS,
+    "TMA, mbarriers, wgmma (PTX)": hopper.MUTATIONS,
+}
+
+MUTATIONS = [mutation for mutations in AREAS.values() for mutation in mutations]
+
+KNOWN_MISSES = {
+    "far rows in 32 bits": "no launch has tensors of more than 2 GiB",
+    "load ahead of a store to the same memory": "no launch is in place",
+    "atomic does not release": "memory is emulated as if every write were seen by all at once",
+    "exponential to a base a few ulp off": "smaller than what rounding may do to the result",
+    "square root of low precision": "approximate instructions are emulated without their error",
+}
+
+
+def rows() -> list[str]:
+    """Return the lines of a table: how many bugs of each area were seen, and as what."""
+    lines = ["|area|planted|found|as|", "|-|-|-|-|"]
+    for area, mutations in AREAS.items():
+        kinds: dict[str, int] = {}
+        for mutation in mutations:
+            kind = mutation.observe().kind
+            if kind:
+                kinds[kind] = kinds.get(kind, 0) + 1
+        by_count = sorted(kinds.items(), key=lambda item: (-item[1], item[0]))
+        shown = ", ".join(f"{kind} {count}" for kind, count in by_count)
+        lines.append(f"|{area}|{len(mutations)}|{sum(kinds.values())}|{shown}|")
+    return lines
+
+
+if __name__ == "__main__":
+    sys.stdout.write("\n".join(rows()) + "\n")
