@@ -7,7 +7,6 @@ one time share what they read.
 
 import triton
 import triton.language as tl
-
 from matmul import activate, tile_of_program
 
 

@@ -441,6 +441,7 @@ def test_what_is_built_without_a_feature_is_another_build(run: Any) -> None:
     assert found[3] > 0
 
 
+@pytest.mark.usefixtures("folder", "dumped")
 def test_dump_without_a_type_exits_with_1(run: Any) -> None:
     code, _, err = run("dump", "k.py:add", "--stage", "ptx")
     assert code == cli.EXIT_WRONG

@@ -10,15 +10,24 @@ Source: `cuobjdump -elf`: attributes EIATTR_KPARAM_INFO.
 from __future__ import annotations
 
 import struct
+from typing import NamedTuple
 
 from aotc.ir.diagnostics import IRError
 
 _HEADER = struct.Struct("<40xQ10xHHH")
-_SECTION = struct.Struct("<IIQQQQIIQQ")
+_SECTION = struct.Struct("<I20xQQ24x")
 _ATTRIBUTE = struct.Struct("<BBH")
 _PARAM = struct.Struct("<IHHI")
 _SIZED, _KPARAM_INFO = 0x04, 0x17
 _SIZE_SHIFT = 18
+
+
+class _Section(NamedTuple):
+    """Where a section's name lies in the table of names, and its content in the file."""
+
+    name: int
+    offset: int
+    size_bytes: int
 
 
 def param_places(cubin: bytes, symbol: str) -> tuple[tuple[int, int], ...]:
@@ -27,13 +36,14 @@ def param_places(cubin: bytes, symbol: str) -> tuple[tuple[int, int], ...]:
     Raises: IRError if the cubin does not have the function's description.
     """
     start, size, count, names_index = _HEADER.unpack_from(cubin)
-    sections = [_SECTION.unpack_from(cubin, start + size * index) for index in range(count)]
-    names_at = sections[names_index][4]
-    wanted = f".nv.info.{symbol}".encode()
-    for name, _, _, _, offset, length, *_ in sections:
-        end = cubin.index(b"\0", names_at + name)
-        if cubin[names_at + name : end] == wanted:
-            return _read(cubin[offset : offset + length])
+    sections = [
+        _Section(*_SECTION.unpack_from(cubin, start + size * index)) for index in range(count)
+    ]
+    names = sections[int(names_index)]
+    wanted = f".nv.info.{symbol}".encode() + b"\0"
+    for section in sections:
+        if cubin.startswith(wanted, names.offset + section.name):
+            return _read(cubin[section.offset : section.offset + section.size_bytes])
     raise IRError(f"the cubin does not describe {symbol}")
 
 

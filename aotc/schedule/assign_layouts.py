@@ -45,7 +45,7 @@ from aotc.schedule.tensor_copies import (
     synchronizes,
     write_buffer,
 )
-from aotc.schedule.wgmma_layouts import operand_buffer, store_operand, transposing_loads
+from aotc.schedule.wgmma_layouts import apart_size, operand_buffer, store_operand, transposing_loads
 
 
 def assign_layouts(kernel: Kernel, schedule: Schedule) -> None:
@@ -267,12 +267,16 @@ def _emit_wgmma(op: tile.Dot, layouts: DotLayouts, emitter: _Emitter, place: Bui
         emitter.operand_buffer(op, value) if layout is None else emitter.get(value, layout)
         for value, layout in zip(op.operands, layouts.operands(), strict=True)
     )
+    size = apart_size(op)
     begins = None
-    if isinstance(op.acc.op, arith.Constant) and op.acc.op.value == 0:
-        acc = place(gpu.Undefined(acc.type)).out
+    if size or (isinstance(op.acc.op, arith.Constant) and op.acc.op.value == 0):
         begins = place(arith.Constant(value=False, type=I1)).out
-    product = place(wgmma.Wgmma(a, b, acc, begins, op.input_precision)).out
-    emitter.bind(op.out, place(wgmma.WgmmaWait([product])).outs[0], place)
+    start = acc if begins is None else place(gpu.Undefined(acc.type)).out
+    for first in range(0, shape_of(op.a.type)[1], size) if size else (0,):
+        product = wgmma.Wgmma(a, b, start, begins, op.input_precision, first, size)
+        out = place(wgmma.WgmmaWait([place(product).out])).outs[0]
+        acc = place(arith.Add(acc, out)).out if size else out
+    emitter.bind(op.out, acc, place)
 
 
 def _emit_atomic(op: Op, emitter: _Emitter, place: Builder) -> None:

@@ -24,6 +24,7 @@ from aotc.schedule.conversions import (
     WarpShuffle,
     plan_conversion,
 )
+from aotc.schedule.tensor_copies import is_fetched, read_buffer
 from aotc.target import Feature
 
 
@@ -35,6 +36,14 @@ def plan_conversions(kernel: Kernel, schedule: Schedule) -> None:
         source = op.value.type
         assert isinstance(source, TileType)
         assert source.layout is not None
+        fetched = op.value.op
+        if isinstance(fetched, gpu.SharedLoad) and is_fetched(fetched.buffer):
+            # It lies in shared memory already, whoever has read it.
+            with at(fetched.loc):
+                place = Builder.after_op(fetched)
+                again = read_buffer(fetched.buffer, op.layout, schedule.target, place)
+            op.replace_with([again])
+            continue
         memory = gpu.memory_element(source)
         plan = plan_conversion(
             *(source.layout, op.layout, memory.bits),

@@ -17,7 +17,7 @@ from math import prod
 
 from aotc.ir import gf2
 from aotc.ir.core import Kernel, Op, Value
-from aotc.ir.dialects import descriptor, gpu, tile
+from aotc.ir.dialects import descriptor, gpu, tile, tma
 from aotc.ir.layout import LinearLayout, log2_exact
 from aotc.ir.matrix_access import RUN_BYTES, MatrixMode, matrix_view
 from aotc.ir.rewrite import Builder
@@ -109,6 +109,12 @@ def shared_layout(buffer: Value) -> LinearLayout:
     """Return the layout of a buffer."""
     assert isinstance(buffer.type, SharedType)
     return buffer.type.layout
+
+
+def is_fetched(buffer: Value) -> bool:
+    """Return whether nothing but one tensor copy writes a buffer."""
+    writes = [user for user in buffer.users if not isinstance(user, gpu.SharedLoad)]
+    return len(writes) == 1 and isinstance(writes[0], tma.TmaFetch)
 
 
 def read_buffer(buffer: Value, layout: LinearLayout, target: Target, place: Builder) -> Value:

@@ -147,6 +147,7 @@ def _divide(op: tile.Dot, num_warps: int) -> tuple[int, int] | None:
     if shape[1] < along_n * _MIN_COLUMNS:
         return None
     registers = shape[0] * shape[1] // (num_warps * 32) * element_of(op.acc.type).bits // 32
+    registers *= 2 if apart_size(op) else 1
     return (along_m, along_n) if registers <= _MAX_ACC_REGISTERS else None
 
 
@@ -154,11 +155,15 @@ def _has_types(op: tile.Dot) -> bool:
     element = element_of(op.a.type)
     if element == FP64 or (element == FP32 and op.input_precision != "tf32"):
         return False
-    k = tile_shape(op.a)[1]
-    # Only mma.sync leaves the sum in between, to be added elsewhere.
-    if element in (FP8E4NV, FP8E5) and 0 < op.max_num_imprecise_acc < k:
-        return False
-    return k * element.size_bytes >= K_BYTES
+    return tile_shape(op.a)[1] * element.size_bytes >= K_BYTES
+
+
+def apart_size(op: tile.Dot) -> int:
+    """Return how much of K is to be summed apart from the accumulator at a time, or 0 for all."""
+    most = op.max_num_imprecise_acc
+    if element_of(op.a.type) not in (FP8E4NV, FP8E5) or not 0 < most < tile_shape(op.a)[1]:
+        return 0
+    return 1 << max(most, K_BYTES).bit_length() - 1
 
 
 def _is_computed(value: Value) -> bool:

@@ -45,6 +45,9 @@ def _start(
 ) -> Array:
     reads: list[Transfer] = []
     left, right = _operand(program, op.a, a, reads), _operand(program, op.b, b, reads)
+    if op.size_k:
+        part = slice(op.start_k, op.start_k + op.size_k)
+        left, right = left[:, part], right[part]
     source, target = element_of(op.b.type), element_of(op.acc.type)
     assert isinstance(source, ScalarType)
     assert isinstance(target, ScalarType)

@@ -70,10 +70,57 @@ def test_operands_from_registers_and_several_products(way: str, num_warps: int, 
         emulated(case, seed)
 
 
+@pytest.mark.parametrize("k", [0, 32, 96])
+@pytest.mark.parametrize("promised", [False, True])
+def test_blocks_one_after_the_other(k: int, *, promised: bool) -> None:
+    """Copies for a block go to slots that the products of the one before have read."""
+    shape = (190, 120, k)
+    case = Matmul(block=(64, 64, 32), shape=shape, promised=promised, way="persistent")
+    for seed in (0, 1, 2):
+        emulated(case, seed)
+
+
+@pytest.mark.parametrize("num_warps", [4, 8])
+def test_sums_of_fp8_that_are_kept_short(num_warps: int) -> None:
+    case = Matmul("fp8e4nv", block=(64, 32, 128), shape=(64, 32, 256), way="precise")
+    case = _with(case, num_warps=num_warps)
+    assert ptx_of(case).count("wgmma.mma_async") == ptx_of(case).count("wgmma.wait_group") == 4
+    emulated(case, seed=1)
+
+
+@pytest.mark.parametrize("a_is_t", [False, True])
+def test_an_operand_that_is_widened_in_registers(*, a_is_t: bool) -> None:
+    case = Matmul("i8", "fp32", "bf16", shape=(63, 64, 80), way="scaled", a_is_t=a_is_t)
+    assert "wgmma.mma_async" in ptx_of(case)
+    emulated(case, seed=1)
+
+
 def test_what_is_loaded_by_elements_goes_through_registers() -> None:
     case = Matmul(shape=(63, 50, 70), promised=False)
     assert "cp.async" not in ptx_of(case)
     emulated(case, seed=1)
+
+
+@pytest.mark.parametrize(("a_is_t", "b_is_t"), MAJORS)
+@pytest.mark.parametrize(
+    ("matmul", "most"),
+    [
+        (Matmul(block=(128, 64, 64), shape=(128, 64, 128)), 0),
+        (Matmul(block=(64, 128, 32), shape=(64, 128, 64)), 0),
+        (Matmul(block=(64, 32, 16), shape=(64, 32, 32)), 0),
+        (Matmul("fp32", "fp32", block=(64, 128, 32), shape=(64, 128, 64)), 0),
+        (Matmul("i8", "i32", block=(64, 128, 64), shape=(64, 128, 128)), 1),
+    ],
+)
+def test_operands_are_written_without_bank_conflicts(
+    matmul: Matmul, most: int, *, a_is_t: bool, b_is_t: bool
+) -> None:
+    """`most` is how many more wavefronts an access may take on average."""
+    counts = emulated(_with(matmul, a_is_t=a_is_t, b_is_t=b_is_t))
+    writes = {line: n for line, n in counts.items() if "cp.async" in line or "st.shared" in line}
+    assert writes
+    for line, count in writes.items():
+        assert count.excess <= most * count.phases, line
 
 
 @pytest.mark.parametrize("matmul", TYPES, ids=lambda each: f"{each.dtype}-{each.acc}")

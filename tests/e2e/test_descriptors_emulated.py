@@ -252,6 +252,46 @@ def test_a_product(tmp_path: Path, target: str, transposed: bool, num_warps: int
     np.testing.assert_array_equal(c, a.astype(np.float64) @ right.astype(np.float64))
 
 
+MIXED = """def k(a, b_ptr, bias, c, K, stride, BLOCK: tl.constexpr):
+    i, j = tl.program_id(0) * BLOCK, tl.program_id(1) * BLOCK
+    at = tl.arange(0, BLOCK)
+    total = tl.zeros((BLOCK, BLOCK), tl.float32)
+    for k in range(0, K, BLOCK):
+        right = tl.load(
+            b_ptr + (k + at)[:, None] * stride + (j + at)[None, :], (k + at)[:, None] < K, 0.0
+        )
+        total = tl.dot(a.load([i, k]), right, total)
+    total += bias.load([j])[None, :] + bias.load([j + 1])[:, None]
+    c.store([i, j], total)
+"""
+
+
+@pytest.mark.parametrize("target", TARGET_NAMES)
+@pytest.mark.parametrize("num_warps", [2, 4])
+def test_a_product_whose_operands_come_in_two_ways(
+    tmp_path: Path, target: str, num_warps: int
+) -> None:
+    """One operand by tensor copies, the other pipelined through pointers; a tile read in two ways."""
+    signature = {
+        "a": "tensordesc<bf16[64,64]>",
+        "b_ptr": "*bf16:16",
+        "bias": "tensordesc<fp32[64]>",
+        "c": "tensordesc<fp32[64,64]>",
+        "K": "i32:16",
+        "stride": "i32:16",
+    }
+    kernel = compiled(tmp_path, MIXED, signature, {"BLOCK": 64}, target, num_warps)
+    a, b, bias = tensor((67, 208), "bf16"), tensor((208, 64), "bf16", seed=1), tensor((65,), "fp32")
+    c = like(tensor((67, 64), "fp32"))
+    values = {"a": a, "b_ptr": b, "bias": bias, "c": c, "K": 208, "stride": 64}
+    for seed in (0, 3):
+        launch(kernel, (2, 1), values, seed=seed)
+        rows = np.resize(bias[1:], 128)[:67].astype(np.float64)
+        rows[64:] = bias[1:4]
+        expected = a.astype(np.float64) @ b.astype(np.float64) + bias[:64] + rows[:, None]
+        np.testing.assert_array_equal(c, expected)
+
+
 # ---- what the assembler and the banks say -----------------------------------------------------
 
 

@@ -84,7 +84,8 @@ def test_only_ops_without_effects_die_unused(opcode: str) -> None:
         "gpu.shared_alloc", "gpu.shared_store", "gpu.async_copy", "gpu.async_commit",
         "gpu.async_wait", "tile.descriptor_store", "tile.descriptor_reduce", "gpu.tma_fetch",
         "gpu.tma_load", "gpu.tma_store", "gpu.tma_reduce", "gpu.tma_store_wait", "gpu.proxy_fence",
-        "gpu.mbarrier_init", "gpu.mbarrier_wait", "scf.return", "scf.while", "scf.condition",
+        "gpu.mbarrier_init", "gpu.mbarrier_wait", "gpu.wgmma_wait", "scf.return", "scf.while",
+        "scf.condition",
     }  # fmt: skip
     survivors = [op for op in ops if op.block is not None]
     if opcode == "tile.load":

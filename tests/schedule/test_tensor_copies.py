@@ -8,8 +8,11 @@ from math import prod
 import numpy as np
 import pytest
 
+from aotc.ir.text import parse_kernel, print_kernel
 from aotc.ir.types import BF16, FP32, FP64, I8, DescriptorType, ScalarType
+from aotc.schedule.context import Schedule
 from aotc.schedule.layouts import dot_operand, mma_v2, nvmma_shared, tensor_shared
+from aotc.schedule.plan_conversions import plan_conversions
 from aotc.schedule.scratch import bank_conflicts
 from aotc.schedule.tensor_copies import (
     block_layout,
@@ -17,6 +20,7 @@ from aotc.schedule.tensor_copies import (
     buffer_layout,
     tensor_map_of,
 )
+from aotc.target import TARGETS
 from aotc.verify.emulator.swizzle import swizzled
 
 KINDS = [
@@ -108,3 +112,30 @@ def test_an_accumulator_is_written_as_matrices() -> None:
     buffer = buffer_layout(tensor_map_of(DescriptorType(BF16, shape)), shape)
     assert buffer_access(mma_v2(shape, (4, 1)), buffer, 16, ("", "b16")) == (8, "b16")
     assert buffer_access(mma_v2(shape, (4, 1)), buffer, 16, ("",)) == (2, "")
+
+
+CONVERSION = """\
+#0 = #ll<offset=[[1],[2],[4],[8],[16],[32],[64]] : [128]>
+#1 = #ll<register=[[1],[2]] lane=[[4],[8],[16],[32],[64]] : [128]>
+#2 = #ll<register=[[32],[64]] lane=[[1],[2],[4],[8],[16]] : [128]>
+kernel @k(%x: map<128xfp32, 0>, %i: i32, %p: tile<128x*fp32, #2>) {num_warps = 1} {
+  %b = gpu.shared_alloc {element = fp32, shape = [128], layout = #0, alignment_bytes = 128} : shared<128xfp32, #0>
+  gpu.tma_fetch(%x, %b, %i)
+  %v = gpu.shared_load(%b) {layout = #1, vector = 4} : tile<128xfp32, #1>
+  EXTRA
+  %w = gpu.convert(%v) {layout = #2} : tile<128xfp32, #2>
+  gpu.store(%p, %w)
+  scf.return
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("extra", "is_read_again"), [("", True), ("gpu.shared_store(%v, %b) {vector = 4}", False)]
+)
+def test_a_fetched_tile_is_read_again_not_exchanged(extra: str, is_read_again: bool) -> None:
+    kernel = parse_kernel(CONVERSION.replace("EXTRA", extra))
+    plan_conversions(kernel, Schedule(TARGETS["sm_90a"]))
+    text = print_kernel(kernel)
+    assert "gpu.convert" not in text
+    assert ("%w = gpu.shared_load(%b)" in text) == is_read_again

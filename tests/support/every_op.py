@@ -245,7 +245,7 @@ def _products(s: Sampler) -> list[Value]:
         )
     )
     first = s.add(wgmma.Wgmma(a, b, summed, s.flag, "ieee")).out
-    return [first, s.add(wgmma.Wgmma(held, b, first)).out]
+    return [first, s.add(wgmma.Wgmma(held, b, first, start_k=0, size_k=16)).out]
 
 
 SAMPLES: dict[str, Sample] = {

@@ -21,6 +21,7 @@ from aotc.ir.types import SCALARS
 from aotc.schedule.context import Config, Schedule
 from aotc.schedule.pipeline import schedule_kernel
 from aotc.target import TARGETS
+from aotc.verify.emulator.bank_conflicts import BankCount
 from aotc.verify.emulator.run import emulate
 from aotc.verify.interpreter import run
 from aotc.verify.numerics import dtype_of
@@ -34,7 +35,7 @@ class Matmul:
     """Describe a product of (M, K) and (K, N); `a_is_t` and `b_is_t` say what lies transposed.
 
     With `promised` pointers, strides and extents are known to be multiples of 16; `way` is that of
-    the source.
+    the source, or "persistent".
     """
 
     dtype: str = "bf16"
@@ -48,6 +49,10 @@ class Matmul:
     b_is_t: bool = False
     promised: bool = True
     way: str = "plain"
+
+    @property
+    def is_persistent(self) -> bool:
+        return self.way == "persistent"
 
     def arrays(self) -> tuple[Any, Any, Any]:
         """Return A, B and their product."""
@@ -87,7 +92,7 @@ class Matmul:
                 signature[name] = "i32:16" if self.promised and value % 16 == 0 else "i32"
         constants = dict(zip(("BLOCK_M", "BLOCK_N", "BLOCK_K"), self.block, strict=True))
         return translate(
-            *(str(SOURCE), "matmul", signature),
+            *(str(SOURCE), "persistent" if self.is_persistent else "matmul", signature),
             {**constants, "ACC": self.acc, "WAY": self.way},
             target="sm_90a",
             num_warps=self.num_warps,
@@ -95,6 +100,8 @@ class Matmul:
 
     def grid(self) -> tuple[int, int]:
         """Return the number of programs along M and N."""
+        if self.is_persistent:
+            return 2, 1
         (m, n, _), (block_m, block_n, _) = self.shape, self.block
         return -(-m // block_m), -(-n // block_n)
 
@@ -138,9 +145,18 @@ def ptx_of(matmul: Matmul) -> str:
     return emit_ptx(lower_kernel(scheduled(matmul), TARGETS["sm_90a"]).llvm_ir, TARGETS["sm_90a"])
 
 
-def emulated(matmul: Matmul, seed: int = 0) -> None:
-    """Run the kernel's PTX in the emulator and compare; any seed but 0 shuffles warps."""
-    kernel, values = scheduled(matmul), matmul.arguments()
-    args = [values[info.name] for info in kernel.params]
-    emulate(ptx_of(matmul), matmul.grid(), args, shared_bytes=kernel.shared_bytes, seed=seed)
+def emulated(matmul: Matmul, seed: int = 0) -> dict[str, BankCount]:
+    """Run the kernel's PTX in the emulator and compare; any seed but 0 shuffles warps.
+
+    Returns the bank conflicts of the first program, by line of the PTX.
+    """
+    kernel, values, text = scheduled(matmul), matmul.arguments(), ptx_of(matmul)
+    done = emulate(
+        *(text, matmul.grid(), [values[info.name] for info in kernel.params]),
+        shared_bytes=kernel.shared_bytes,
+        seed=seed,
+        count_conflicts=True,
+    )
     check(values["out_ptr"], matmul, f"emulated, seed {seed}")
+    lines = text.splitlines()
+    return {f"{line}: {lines[line - 1]}": count for line, count in done.conflicts.items()}

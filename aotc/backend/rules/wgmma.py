@@ -67,6 +67,8 @@ def lower_wgmma(ctx: Lowering, op: wgmma.Wgmma) -> Results:
     a, words = _operand_a(ctx, op, product)
     b = _descriptor(ctx, op.b, product.b, product.warp_columns)
     accumulate = "true" if op.accumulate is None else ctx.scalar(op.accumulate)
+    first = op.start_k // product.k
+    end = first + op.size_k // product.k if op.size_k else product.num_steps
     steps = [
         WgmmaStep(
             number,
@@ -74,9 +76,9 @@ def lower_wgmma(ctx: Lowering, op: wgmma.Wgmma) -> Results:
             if product.a
             else words[block.row, block.column, step],
             _start(product.b, block.column, product.k * step),
-            first=step == 0 and accumulate != "true",
+            first=step == first and accumulate != "true",
         )
-        for step in range(product.num_steps)
+        for step in range(first, end)
         for number, block in enumerate(product.blocks)
     ]
     out = nvvm_wgmma.wgmma(ctx.emit, _kind(op, product), steps, acc, a, b, accumulate)

@@ -20,14 +20,15 @@ from aotc.ir.core import Op, Value, attribute, operand, operands, result, result
 from aotc.ir.dialects.gpu import shared_type
 from aotc.ir.dialects.tile import InputPrecision, dot_results, tile_type
 from aotc.ir.types import I1, SharedType, TileType, Type
-from aotc.ir.warpgroup_product import check_product
+from aotc.ir.warpgroup_product import K_BYTES, check_product
 
 
 class Wgmma(Op, opcode="gpu.wgmma", effect="read"):
     """Start to add the product of `a` and `b` to `acc`: (M, K) x (K, N) + (M, N), one group.
 
     `b` is a shared buffer, `a` one or a tile in registers. Where `accumulate` does not hold the
-    sum begins at zero, whatever is in `acc`. Layouts are as `ir.warpgroup_product` says.
+    sum begins at zero, whatever is in `acc`. Layouts are as `ir.warpgroup_product` says. With a
+    `size_k` only that much of K is multiplied, from `start_k` on.
     """
 
     a: Value = operand()
@@ -35,6 +36,8 @@ class Wgmma(Op, opcode="gpu.wgmma", effect="read"):
     acc: Value = operand()
     accumulate: Value | None = operand(default=None)
     input_precision: InputPrecision = attribute(default="tf32")
+    start_k: int = attribute(default=0)
+    size_k: int = attribute(default=0)
     out: Value = result()
 
     def infer(self) -> Sequence[Type]:
@@ -45,6 +48,10 @@ class Wgmma(Op, opcode="gpu.wgmma", effect="read"):
         self.expect(fits, f"{a.shape} x {b.shape} + {acc.shape} do not fit")
         known = acc.element in dot_results(a.element, b.element)
         self.expect(known, f"no product of {a.element} and {b.element} in {acc.element}")
+        step = 8 * K_BYTES // b.element.bits
+        inside = 0 <= self.start_k <= self.start_k + self.size_k <= b.shape[0]
+        inside &= self.start_k % step == self.size_k % step == 0
+        self.expect(inside, f"{self.size_k} of K from {self.start_k} on are no steps of {step}")
         if self.accumulate is not None:
             self.expect(self.accumulate.type == I1, f"accumulate is {self.accumulate.type}")
         if acc.layout is not None and a.layout is not None:

@@ -1,0 +1,79 @@
+"""Tensor copies and mbarriers: what fits together, and what an error says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from aotc.ir.core import Block, Op, Value
+from aotc.ir.diagnostics import IRError
+from aotc.ir.dialects import gpu, tma
+from aotc.ir.layout import LinearLayout
+from aotc.ir.types import FP32, FP64, I32, I64, U64, SharedType, TensorMapType
+
+ROWS = LinearLayout.from_columns([("offset", [1 << bit for bit in range(6)])], (("dim0", 6),))
+SQUARE = LinearLayout.from_columns(
+    [("offset", [1 << bit for bit in range(6)])], (("dim0", 3), ("dim1", 3))
+)
+ONE = LinearLayout.from_columns([("offset", [])], (("dim0", 0),))
+KINDS = {
+    "map": TensorMapType(FP32, (16,)),
+    "flat": TensorMapType(FP32, (8, 8)),
+    "wide": TensorMapType(FP32, (128,)),
+    "doubles": TensorMapType(FP64, (16,)),
+    "buffer": SharedType(FP32, (64,), ROWS),
+    "square": SharedType(FP32, (8, 8), SQUARE),
+    "ring": SharedType(FP32, (64,), ROWS, 2),
+    "bar": SharedType(U64, (1,), ONE),
+    "bars": SharedType(U64, (1,), ONE, 2),
+    "i": I32,
+    "long": I64,
+}
+
+
+@pytest.fixture
+def values() -> dict[str, Value]:
+    return dict(zip(KINDS, Block(list(KINDS.values())).args, strict=True))
+
+
+def test_a_block_is_made_of_boxes(values: dict[str, Value]) -> None:
+    load = tma.TmaLoad(values["map"], values["buffer"], values["bar"], [values["i"]])
+    kind = tma.check_tensor(load, load.tensor, load.buffer, load.coords)
+    assert kind.box_bytes == 64
+    turned = gpu.SharedTrans(values["square"], (1, 0)).out.type
+    assert isinstance(turned, SharedType)
+    assert turned.layout == SQUARE.transpose((1, 0))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda v: tma.TmaFetch(v["i"], v["buffer"], [v["i"]]), "expected a tensor map, got i32"),
+        (lambda v: tma.TmaFetch(v["map"], v["i"], [v["i"]]), "a shared buffer of one slot"),
+        (lambda v: tma.TmaFetch(v["map"], v["ring"], [v["i"]]), "a shared buffer of one slot"),
+        (lambda v: tma.TmaFetch(v["wide"], v["buffer"], [v["i"]]), "not made of boxes"),
+        (lambda v: tma.TmaFetch(v["doubles"], v["buffer"], [v["i"]]), "not made of boxes"),
+        (lambda v: tma.TmaFetch(v["flat"], v["buffer"], [v["i"]] * 2), "not made of boxes"),
+        (lambda v: tma.TmaStore(v["map"], v["buffer"], []), r"at \(\)"),
+        (lambda v: tma.TmaStore(v["map"], v["buffer"], [v["long"]]), r"at \(i64\)"),
+        (
+            lambda v: tma.TmaReduce(v["map"], v["buffer"], [v["i"]], kind="max"),
+            "no max of fp32",
+        ),
+        (
+            lambda v: tma.TmaLoad(v["map"], v["buffer"], v["buffer"], [v["i"]]),
+            "expected a mbarrier",
+        ),
+        (lambda v: tma.MbarrierInit(v["bars"]), "a shared buffer of one slot"),
+        (lambda v: tma.MbarrierInit(v["bar"], count=0), "0 arrivals"),
+        (lambda v: tma.MbarrierWait(v["bar"], v["long"]), "the parity is i64"),
+        (lambda _: tma.TmaStoreWait(pending=-1), "-1 pending stores"),
+        (lambda v: gpu.SharedTrans(v["square"], (0, 0)), "does not permute 2 axes"),
+    ],
+)
+def test_what_does_not_fit(
+    values: dict[str, Value], make: Callable[[dict[str, Value]], Op], message: str
+) -> None:
+    with pytest.raises(IRError, match=message):
+        make(values)

@@ -1,0 +1,80 @@
+"""Products by warpgroups as ops: what fits together, and what does not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from aotc.ir.core import Block, Value
+from aotc.ir.diagnostics import IRError
+from aotc.ir.dialects import arith, gpu, wgmma
+from aotc.ir.rewrite import Builder
+from aotc.ir.types import BF16, FP16, FP32, I1, I32, ScalarType, TileType
+from aotc.schedule.layouts import (
+    mma_v2,
+    nvmma_shared,
+    row_major_shared,
+    wgmma_accumulator,
+    wgmma_operand_a,
+)
+
+ADD = Builder(Block([I32]))
+NUMBER = ADD.block.args[0]
+
+
+def buffer(element: ScalarType, shape: tuple[int, int], slots: int = 1) -> Value:
+    layout = nvmma_shared(shape, element.bits, min(128, shape[1] * element.size_bytes))
+    return ADD(gpu.SharedAlloc(element, shape, layout, 1024, num_slots=slots)).out
+
+
+def tile(element: ScalarType, shape: tuple[int, int], layout: Any) -> Value:
+    return ADD(arith.Constant(0.0, TileType(element, shape, layout))).out
+
+
+A, B = buffer(BF16, (64, 32)), buffer(BF16, (32, 16))
+HELD = tile(BF16, (64, 32), wgmma_operand_a((64, 32), (1, 1), 16))
+ACC = tile(FP32, (64, 16), wgmma_accumulator((64, 16), (1, 1)))
+PLAIN = ADD(gpu.SharedAlloc(BF16, (64, 32), row_major_shared((64, 32)))).out
+
+
+@pytest.mark.parametrize("a", [A, HELD])
+def test_the_result_is_as_the_accumulator(a: Value) -> None:
+    always = ADD(arith.Constant(value=True, type=I1)).out
+    product = wgmma.Wgmma(a, B, ACC, always, start_k=16, size_k=16)
+    assert product.out.type == ACC.type
+    assert [out.type for out in wgmma.WgmmaWait([product.out, product.out]).outs] == [ACC.type] * 2
+
+
+@pytest.mark.parametrize(
+    ("operands", "attributes", "message"),
+    [
+        ((A, buffer(BF16, (64, 16)), ACC), {}, "do not fit"),
+        ((A, buffer(BF16, (32, 32)), ACC), {}, "do not fit"),
+        ((buffer(FP16, (64, 32)), B, ACC), {}, "no product of fp16 and bf16 in fp32"),
+        ((A, B, tile(FP16, (64, 16), wgmma_accumulator((64, 16), (1, 1)))), {}, "in fp16"),
+        ((A, buffer(BF16, (32, 16), 2), ACC), {}, "a shared buffer of one slot"),
+        ((A, HELD, ACC), {}, "expected a shared buffer"),
+        ((PLAIN, B, ACC), {}, "no descriptor describes"),
+        ((A, B, tile(FP32, (64, 16), mma_v2((64, 16), (4, 1)))), {}, "do not hold a result"),
+        ((ACC, B, ACC), {}, "do not fit"),
+        ((A, B, ACC, NUMBER), {}, "accumulate is i32"),
+        ((A, B, ACC), {"start_k": 8, "size_k": 16}, "no steps of 16"),
+        ((A, B, ACC), {"start_k": 16, "size_k": 32}, "no steps of 16"),
+        ((A, B, ACC), {"size_k": 8}, "no steps of 16"),
+    ],
+)
+def test_what_is_no_product(
+    operands: tuple[Value, ...], attributes: dict[str, int], message: str
+) -> None:
+    with pytest.raises(IRError, match=message):
+        wgmma.Wgmma(*operands, **attributes)
+
+
+def test_waits_that_mean_nothing() -> None:
+    with pytest.raises(IRError, match="waits for no result"):
+        wgmma.WgmmaWait([])
+    with pytest.raises(IRError, match="-1 pending products"):
+        wgmma.WgmmaWait([ACC], pending=-1)
+    with pytest.raises(IRError):
+        wgmma.WgmmaWait([A])
