@@ -3,6 +3,8 @@
     aotc build benchmarks/mma.toml --without wgmma -o dist
     python benchmarks/mma.py dist/mma.aotc [--work matmul attention] [--json FILE]
 
+With `aotc build benchmarks/mma.toml` and `--triton-target 90` both use what the GPU has.
+
 Both compile the same source files over the same grid of configurations. Triton is held to
 mma.sync by compiling for sm_80, as it would for an A100; the driver assembles that PTX for the
 GPU at hand. Each peer first picks its best configuration, then the best ones run in turn, ROUNDS
@@ -28,13 +30,14 @@ ROOT = Path(__file__).parents[1]
 ROUNDS = 41
 TRIALS = 5
 LAUNCHES = 4
-TRITON_TARGET = ("cuda", 80, 32)
 DIVISIBLE = 16
 
 Launch = Callable[[], None]
 
 
-def compile_with_triton(module: str, function: str, arguments: dict, constants: dict, config: dict):
+def compile_with_triton(
+    module: str, function: str, arguments: dict, constants: dict, config: dict, capability: int = 80
+):
     """Return (PTX, entry, shared bytes, warps) of one configuration, or None if it does not compile.
 
     `arguments` gives each run-time argument its type, with ":16" where it is divisible.
@@ -66,7 +69,7 @@ def compile_with_triton(module: str, function: str, arguments: dict, constants: 
     }
     source = ASTSource(kernel, signature=types, constexprs=constants, attrs=attrs)
     try:
-        made = triton.compile(source, GPUTarget(*TRITON_TARGET), options=options)
+        made = triton.compile(source, GPUTarget("cuda", capability, 32), options=options)
     except Exception as error:  # noqa: BLE001 - a configuration that Triton cannot hold
         print(f"    Triton: {config}: {type(error).__name__}", file=sys.stderr)
         return None
@@ -244,7 +247,9 @@ def built(kernel) -> list[dict[str, object]]:
     return [config for config in map(dict, kernel.info.configs) if config in have]
 
 
-def triton_launches(work: Work, kernel, arguments: dict[str, str]) -> dict[str, Launch]:
+def triton_launches(
+    work: Work, kernel, arguments: dict[str, str], capability: int
+) -> dict[str, Launch]:
     """Compile every configuration with Triton, in processes of their own, and load them."""
     configs = built(kernel)
     constants = dict(kernel.info.constants) | work.choices
@@ -254,6 +259,7 @@ def triton_launches(work: Work, kernel, arguments: dict[str, str]) -> dict[str, 
             pool.submit(
                 *(compile_with_triton, work.module, work.function, arguments, constants),
                 {key: value for key, value in config.items() if key not in ("num_ctas", "maxnreg")},
+                capability,
             )
             for config in configs
         ]
@@ -295,12 +301,12 @@ def agree(work: Work, peers: dict[str, Launch]) -> None:
             raise SystemExit(f"{work.name}: {name} is wrong by {error:.3g}")
 
 
-def measure(work: Work, library, arguments: dict[str, str]) -> dict[str, object]:
+def measure(work: Work, library, arguments: dict[str, str], capability: int) -> dict[str, object]:
     kernel = library[work.kernel]
     chosen, peers = {}, {}
     for peer, launches in (
         ("aotc", lambda: aotc_launches(work, kernel)),
-        ("triton", lambda: triton_launches(work, kernel, arguments)),
+        ("triton", lambda: triton_launches(work, kernel, arguments, capability)),
     ):
         chosen[peer], peers[peer], ranked = best(launches())
         for took, config in ranked[:4]:
@@ -325,6 +331,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("archive", type=Path)
     parser.add_argument("--work", nargs="+", choices=WORK, default=list(WORK))
+    parser.add_argument("--triton-target", type=int, default=80, help="80, or 90 for Hopper's own")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     import tomli
@@ -341,7 +348,7 @@ def main() -> int:
     for name in options.work:
         for make in WORK[name]:
             work = make()
-            row = measure(work, library, signatures[work.kernel])
+            row = measure(work, library, signatures[work.kernel], options.triton_target)
             rows.append(row)
             rates = "  ".join(
                 f"{p} {row[f'{p}_tflops']:6.1f}" for p in ("aotc", "triton", "library")

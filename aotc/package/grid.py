@@ -20,6 +20,7 @@ from typing import TypeAlias
 from aotc.compiler import CompileRequest
 from aotc.config_keys import CONFIG_DEFAULTS, CONFIG_KEYS, config_value_problem
 from aotc.ir.diagnostics import ManifestError
+from aotc.ir.types import SCALARS
 from aotc.package import expression
 from aotc.package.argument_type import PROMISED_DIVISOR, ArgumentType
 from aotc.package.expression import Expression, ExpressionError
@@ -428,8 +429,15 @@ def _guards(
         elif argument.kind == "tensordesc":
             last = len(argument.block) - 1
             dense = f"({name}.strides[{last}] == 1 or {name}.shape[{last}] == 1)"
-            condition = f"{name} % {PROMISED_DIVISOR} == 0 and {dense}"
-            text = f"{name} is {PROMISED_DIVISOR}-byte aligned, its last axis dense"
+            # The copy engine writes 16 bytes at a time, also over the end of a row (measured on an
+            # H200), so rows must be whole pieces.
+            elems = PROMISED_DIVISOR // _smallest_bytes(kernel, argument)
+            whole = f"{name}.shape[{last}] % {elems} == 0"
+            condition = f"{name} % {PROMISED_DIVISOR} == 0 and {dense} and {whole}"
+            text = (
+                f"{name} is {PROMISED_DIVISOR}-byte aligned, its last axis dense and a multiple "
+                f"of {elems} elements"
+            )
         else:
             continue  # a fixed floating value is no argument of the launch
         index_of[name] = len(guards)
@@ -444,6 +452,12 @@ def _guards(
         remedy = "leave ':16' out where it gains nothing, or take argument names out of `where`"
         raise ManifestError(message, kernel.loc, remedy=remedy)
     return tuple(guards), index_of
+
+
+def _smallest_bytes(kernel: KernelSpec, argument: ArgumentType) -> int:
+    """Return the bytes of an element, the least of what a type variable stands for."""
+    names = kernel.types.get(argument.element, (argument.element,))
+    return min(SCALARS[name].size_bytes for name in names)
 
 
 def config_text(config: Iterable[tuple[str, object]]) -> str:

@@ -91,6 +91,9 @@ class Conditions:
     max_programs: int = DEFAULT_MAX_PROGRAMS
 
 
+_ROW_ELEMS = 16
+
+
 @dataclass(slots=True)
 class Chooser:
     """Choose launches of a kernel, one for each class of extents; equal seeds, equal launches."""
@@ -111,9 +114,11 @@ class Chooser:
                 self.scalars[info.name] = arg.type
                 self.divisors[info.name] = info.divisibility
             elif isinstance(arg.type, DescriptorType):
-                for axis in range(len(arg.type.block)):
+                last = len(arg.type.block) - 1
+                for axis in range(last + 1):
                     self.scalars[f"{info.name}.shape[{axis}]"] = I32
-                    self.divisors[f"{info.name}.shape[{axis}]"] = 1
+                    # The launcher wants rows of whole 16-byte pieces, whatever the element.
+                    self.divisors[f"{info.name}.shape[{axis}]"] = _ROW_ELEMS if axis == last else 1
 
     @property
     def count(self) -> int:

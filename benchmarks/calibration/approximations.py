@@ -1,7 +1,7 @@
 """Functions that the hardware approximates, against their correctly rounded values.
 
 Bounds are those that the PTX ISA states, in "Floating Point Instructions" and "Half Precision
-Floating Point Instructions".
+Floating Point Instructions"; a subnormal result of `ex2.approx.f16` may be off by a step.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ def _others() -> Iterator[Case]:
     for kind in ("f16", "f16x2"):
         bound = Bound(absolute=2**-10.987)
         yield elementwise(f"tanh.approx.{kind}", (kind,), kind, bound=bound)
-        yield elementwise(f"ex2.approx.{kind}", (kind,), kind, bound=Bound(relative=2**-9.9))
+        bound = Bound(ulps=1, relative=2**-9.9)
+        yield elementwise(f"ex2.approx.{kind}", (kind,), kind, bound=bound)
     # "Gross": the upper word alone, at least 20 bits of it.
     for opcode in ("rcp", "rsqrt"):
         bound = Bound(relative=2**-20)

@@ -104,7 +104,7 @@ def _copies() -> Iterator[Case]:
 def _multicasts() -> Iterator[Case]:
     for mask in (0b1111, 0b0101, 0b1000):
         # All blocks listed get the box; the others' barriers are completed by hand.
-        boxes = Boxes("float16", (64, 64), (16, 32), (5, 7), 64)
+        boxes = Boxes("float16", (64, 64), (16, 32), (5, 8), 64)
         own = f"""
         mov.u32 r10, %cluster_ctarank;
         mov.b32 r11, {mask}; shr.u32 r11, r11, r10; and.b32 r11, r11, 1;

@@ -23,7 +23,9 @@ class Comparison:
     """Count what was found in `count` results.
 
     `nan_only` are NaN on both sides, with other bits; `broken` are out of bounds. `max_ulps` is the
-    largest distance of numbers, `max_scaled` the largest one relative to the terms' magnitudes.
+    largest distance of numbers, `max_scaled` the largest one relative to the terms' magnitudes. Of
+    a bound with alternatives, `max_absolute` is that of numbers which are too many steps apart, and
+    `max_ulps` that of numbers which are too far apart otherwise.
     `examples` holds places of the worst differences with both sides' bits.
     """
 
@@ -88,7 +90,8 @@ def _floats(
             allowed = np.maximum(allowed, bound.scaled * scale)
         if bound.absolute or bound.relative or bound.scaled:
             allowed = allowed + 0.5 * ulp_size(element, x)
-        within = (ulps <= bound.ulps) | (finite & (apart <= allowed))
+        few, near = ulps <= bound.ulps, finite & (apart <= allowed)
+        within = few | near
         relative = np.where(finite, apart / scale, 0.0) if scale is not None else np.zeros(1)
     broken = ~nan_only & ~(numbers & within)
     if bound.is_exact:
@@ -99,8 +102,8 @@ def _floats(
         identical=words[0].size - where.size,
         nan_only=int(nan_only.sum()),
         broken=int(broken.sum()),
-        max_ulps=int(ulps.max()),
-        max_absolute=float(apart.max()),
+        max_ulps=int(np.where(near, 0, ulps).max() if bound.ulps else ulps.max()),
+        max_absolute=float(np.where(few, 0.0, apart).max()),
         max_scaled=float(np.nanmax(relative)),
         examples=_shown(where[order], words),
     )

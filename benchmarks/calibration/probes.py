@@ -15,7 +15,7 @@ from benchmarks.calibration.case import Argument, Case, Group
 from benchmarks.calibration.elementwise import elementwise
 from benchmarks.calibration.inputs import width_of
 from benchmarks.calibration.staged import nothing, staged
-from benchmarks.calibration.tensors import NARROW, load
+from benchmarks.calibration.tensors import NARROW, Boxes, load, store
 
 _COUNT = 256  # of a block: what is asked comes first, the rest is filled with its last
 
@@ -110,6 +110,9 @@ def _flush() -> Iterator[Case]:
     yield _probe("mul.rn.ftz.f16 rounding up to normal", "mul.rn.ftz.f16", "f16", halves, tiny)
     ends = ("f64", [0x380FFFFFF0000000, 0x380FFFFFFFFFFFFF, 0x380FFFFFE0000000])
     yield _probe("cvt.rn.ftz.f32.f64 rounding up to normal", "cvt.rn.ftz.f32.f64", "f32", ends)
+    above = ("f32", [0x7E800001, 0xFE800001])
+    yield _probe("rcp.rp.ftz.f32 rounding up to normal", "rcp.rp.ftz.f32", "f32", above)
+    yield _probe("rcp.rm.ftz.f32 rounding up to normal", "rcp.rm.ftz.f32", "f32", above)
     yield _probe(
         "mul.rn.ftz.f32 of -subnormal",
         "mul.rn.ftz.f32",
@@ -160,10 +163,18 @@ def _narrow() -> Iterator[Case]:
             yield load(boxes, size_bytes=size, name=name, is_probe=True)
 
 
+def _refused() -> Iterator[Case]:
+    boxes = Boxes("float16", (20, 64), (16, 32), (2, 3), 64)
+    yield load(boxes, name="load of rows that start at byte 6", is_probe=True)
+    yield store(boxes, name="store of rows that start at byte 6", is_probe=True)
+    before = replace(boxes, origin=(-1, 8))
+    yield store(before, name="store of a box that starts before the tensor", is_probe=True)
+
+
 GROUPS = (
     Group(
         "probes",
         "what PTX leaves open",
-        (*_nan(), *_zero(), *_flush(), *_spaces(), *_narrow()),
+        (*_nan(), *_zero(), *_flush(), *_spaces(), *_narrow(), *_refused()),
     ),
 )

@@ -115,7 +115,8 @@ def _distance(total: Record, bound: str) -> str:
     if "Σ" in bound:
         return f"{_power(total['max_scaled'])} of Σ\\|a·b\\|"
     if "absolute" in bound:
-        return f"{_power(total['max_absolute'])} absolute, {total['max_ulps']:,} ulp"
+        steps = f", {total['max_ulps']:,} ulp" if "ulp" in bound else ""
+        return f"{_power(total['max_absolute'])} absolute{steps}"
     return f"{total['max_ulps']:,} ulp"
 
 
@@ -165,7 +166,8 @@ def differences(results: Record) -> str:
         lines += ["", "probes (emulator | GPU):"]
     for case in probes:
         for emulated, actual in case["values"]:
-            same = "same" if emulated == actual else "DIFFERS"
+            refused = not case["comparisons"]
+            same = "same" if emulated == actual else "both refuse" if refused else "DIFFERS"
             lines.append(f"  {case['name']}: {emulated} | {actual} ({same})")
     return "\n".join(lines)
 

@@ -1,12 +1,15 @@
 """Copies of boxes of tensors: 1 to 5 dimensions, every swizzle, parts outside, stores, reductions.
 
+A GPU refuses boxes whose rows do not start at a multiple of 16 bytes, and stores that start before
+the tensor; only probes have such.
+
 The whole of shared memory is compared after a load, and the whole tensor after a store.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -79,7 +82,7 @@ def load(boxes: Boxes, *, size_bytes: int = 0, name: str = "", is_probe: bool = 
     return staged(name, body, boxes.arguments, maps=[1], num_args=2, is_probe=is_probe)
 
 
-def store(boxes: Boxes) -> Case:
+def store(boxes: Boxes, *, name: str = "", is_probe: bool = False) -> Case:
     """Return a case that stores a box."""
     mnemonic = _STORE.format(rank=len(boxes.shape))
     body = f"""
@@ -87,7 +90,15 @@ def store(boxes: Boxes) -> Case:
     cp.async.bulk.commit_group;
     cp.async.bulk.wait_group 0;"""
     output = Output(1, f"u{8 * np.dtype(boxes.dtype).itemsize}")
-    return staged(f"store {boxes}", body, boxes.arguments, [output], maps=[1], num_args=2)
+    return staged(
+        name or f"store {boxes}",
+        body,
+        boxes.arguments,
+        [output],
+        maps=[1],
+        num_args=2,
+        is_probe=is_probe,
+    )
 
 
 _DTYPES = ("uint8", "uint16", "int32", "float32", "float16", "uint64", "int64", "float64", "uint32")
@@ -106,7 +117,7 @@ def _boxes() -> Iterator[Boxes]:
                 inner = (swizzle or 48) // size
                 shape = (*outer, 2 * inner + 16 // size)
                 box = (*outer_box, inner)
-                yield Boxes(dtype, shape, box, _origin(where, shape, box), swizzle)
+                yield Boxes(dtype, shape, box, _origin(where, shape, box, 16 // size), swizzle)
     # Tall boxes: every row of the swizzle's pattern, several times.
     for swizzle in (0, 32, 64, 128):
         for dtype in ("uint8", "float16", "float32"):
@@ -114,15 +125,16 @@ def _boxes() -> Iterator[Boxes]:
             yield Boxes(dtype, (64, 2 * inner), (40, inner), (7, inner // 2), swizzle)
     for dtype in ("float16", "float32", "float64"):
         inner = 64 // np.dtype(dtype).itemsize
-        yield Boxes(dtype, (5, inner), (8, inner), (-2, 3), 64, fill_nan=True)
+        yield Boxes(dtype, (5, inner), (8, inner), (-2, inner // 4), 64, fill_nan=True)
     for strides in ((2, 1), (3, 1), (8, 1)):
-        yield Boxes("float16", (40, 32), (24, 32), (3, -4), 64, strides)
+        yield Boxes("float16", (40, 32), (24, 32), (3, -8), 64, strides)
     yield Boxes("uint16", (6, 9, 11, 16), (5, 6, 7, 16), (1, 2, -1, 0), 0, (2, 3, 4, 1))
 
 
-def _origin(where: str, shape: Sequence[int], box: Sequence[int]) -> tuple[int, ...]:
+def _origin(where: str, shape: Sequence[int], box: Sequence[int], step: int) -> tuple[int, ...]:
+    """Return where a box starts; on the last axis that is a multiple of `step`."""
     pairs = list(zip(shape, box, strict=True))
-    return tuple(
+    *outer, last = (
         {
             "inside": (extent - part) // 2,
             "before": -(part // 2) if axis % 2 else min(1, extent - part),
@@ -131,6 +143,7 @@ def _origin(where: str, shape: Sequence[int], box: Sequence[int]) -> tuple[int, 
         }[where]
         for axis, (extent, part) in enumerate(pairs)
     )
+    return (*outer, -step if where == "before" else -(-last // step) * step)
 
 
 NARROW = (
@@ -168,7 +181,7 @@ def _reduction_arguments(dtype: str, boxes: Boxes, rng: np.random.Generator) -> 
 def _reductions() -> Iterator[Case]:
     for operation, dtype in _REDUCTIONS:
         inner = 128 // np.dtype(dtype).itemsize
-        boxes = Boxes(dtype, (50, 2 * inner), (48, inner), (-3, inner // 2), 128)
+        boxes = Boxes(dtype, (50, 2 * inner), (48, inner), (5, inner // 2), 128)
         mnemonic = f"cp.reduce.async.bulk.tensor.2d.global.shared::cta.{operation}.tile.bulk_group"
         body = f"""
         @p1 {mnemonic} [d8, {boxes.coordinates}], [r1];
@@ -187,9 +200,10 @@ def _reductions() -> Iterator[Case]:
 
 
 _BOXES = tuple(_boxes())
+_STORED = tuple(replace(boxes, origin=tuple(max(0, i) for i in boxes.origin)) for boxes in _BOXES)
 GROUPS = (
     Group("tensor-loads", "tensor loads, 1D to 5D, every swizzle", tuple(map(load, _BOXES))),
-    Group("tensor-stores", "tensor stores, 1D to 5D, every swizzle", tuple(map(store, _BOXES))),
+    Group("tensor-stores", "tensor stores, 1D to 5D, every swizzle", tuple(map(store, _STORED))),
     Group(
         "tensor-narrow",
         "boxes narrower than their swizzle",

@@ -102,7 +102,7 @@ class Product:
 def case(product: Product, draw: _Draw = elements.exact, what: str = "", repeats: int = 1) -> Case:
     """Return a case of a product, summed up `repeats` times."""
     floats = draw is not elements.exact and product.a not in elements.INTEGERS
-    bound = bound_of(product.a, product.result) if floats else EXACT
+    bound = bound_of("wgmma", product.a, product.result) if floats else EXACT
     return Case(
         f"{product}{what}",
         _text(product, repeats),

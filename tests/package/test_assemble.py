@@ -56,8 +56,8 @@ def test_without_tensor_copies_the_parts_are_passed(kernel: Kernel) -> None:
 
 def test_guards_and_access(kernel: Kernel) -> None:
     assert [guard.text for guard in kernel.guards] == [
-        "x is 16-byte aligned, its last axis dense",
-        "y is 16-byte aligned, its last axis dense",
+        "x is 16-byte aligned, its last axis dense and a multiple of 8 elements",
+        "y is 16-byte aligned, its last axis dense and a multiple of 4 elements",
     ]
     assert all(guard.is_promise for guard in kernel.guards)
     assert [(p.kind, p.rank, p.access) for p in kernel.params[:2]] == [

@@ -36,28 +36,29 @@ def _tensor(
 
 
 def test_maps_are_encoded_from_what_the_tensors_are(library: Library, gpu: FakeGpu) -> None:
-    x = _tensor(X, "bf16", (100, 70), (72, 1))
-    y = _tensor(Y, "fp32", (100, 70), (80, 1))
+    x = _tensor(X, "bf16", (100, 72), (80, 1))
+    y = _tensor(Y, "fp32", (100, 72), (96, 1))
     library["scale"](x, y, 0.5)
     launch = gpu.last()
     assert launch.grid == (7, 1, 1)
     # The fake driver's encoding: address, type and swizzle, dims, strides.
     words = struct.unpack_from("<32Q", launch.params, FIRST_MAP)
-    assert words[:4] == (X, 2 | 9 << 8 | 3 << 16, 70, 100)
-    assert words[7] == 144
-    assert words[16:20] == (Y, 2 | 7 << 8 | 3 << 16, 70, 100)
-    assert words[23] == 320
-    assert struct.unpack_from("<fi", launch.params, FIRST_MAP + 256) == (0.5, 70)
+    assert words[:4] == (X, 2 | 9 << 8 | 3 << 16, 72, 100)
+    assert words[7] == 160
+    assert words[16:20] == (Y, 2 | 7 << 8 | 3 << 16, 72, 100)
+    assert words[23] == 384
+    assert struct.unpack_from("<fi", launch.params, FIRST_MAP + 256) == (0.5, 72)
 
 
 @pytest.mark.parametrize(
     ("address", "shape", "strides", "message"),
     [
-        (X + 8, (100, 70), (72, 1), "x is 16-byte aligned, its last axis dense"),
-        (X, (100, 70), (144, 2), "x is 16-byte aligned, its last axis dense"),
-        (X, (100, 70), (71, 1), "argument 'x': expected stride of dimension 1"),
-        (X, (100, 70), (1 << 40, 1), "argument 'x': expected stride of dimension 1"),
-        (X, (100, 70, 1), (72, 1, 1), "a tensor of rank 2"),
+        (X + 8, (100, 72), (72, 1), "x is 16-byte aligned, its last axis dense"),
+        (X, (100, 72), (144, 2), "x is 16-byte aligned, its last axis dense"),
+        (X, (100, 70), (72, 1), "x is 16-byte aligned, .* a multiple of 8 elements"),
+        (X, (100, 72), (71, 1), "argument 'x': expected stride of dimension 1"),
+        (X, (100, 72), (1 << 40, 1), "argument 'x': expected stride of dimension 1"),
+        (X, (100, 72, 1), (72, 1, 1), "a tensor of rank 2"),
         (X, (100, 0), (72, 1), "argument 'x': expected size of dimension 0"),
     ],
 )
@@ -69,14 +70,14 @@ def test_what_a_map_cannot_describe_is_named(
     strides: tuple[int, ...],
     message: str,
 ) -> None:
-    x, y = _tensor(address, "bf16", shape, strides), _tensor(Y, "fp32", (100, 70), (80, 1))
+    x, y = _tensor(address, "bf16", shape, strides), _tensor(Y, "fp32", (100, 72), (80, 1))
     with pytest.raises(ArgumentError, match=message):
         library["scale"](x, y, 0.5)
     assert gpu.launches == 0
 
 
 def test_no_rows_are_no_launch(library: Library, gpu: FakeGpu) -> None:
-    x, y = _tensor(X, "bf16", (0, 70), (72, 1)), _tensor(Y, "fp32", (0, 70), (80, 1))
+    x, y = _tensor(X, "bf16", (0, 72), (72, 1)), _tensor(Y, "fp32", (0, 72), (80, 1))
     library["scale"](x, y, 0.5)
     assert gpu.launches == 0
 

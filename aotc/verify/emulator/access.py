@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from aotc.verify.emulator.cluster import own_rank
 from aotc.verify.emulator.context import Context
 from aotc.verify.emulator.fences import MemoryOrder
 from aotc.verify.emulator.memory import SHARED_WINDOW
@@ -119,7 +120,7 @@ def convert_address(instruction: Instruction) -> Execute:
 
 @executes("isspacep")
 def is_space(instruction: Instruction) -> Execute:
-    """Say whether a generic address is in a space."""
+    """Say whether a generic address is in a space; `.shared` means the block's own."""
     name = instruction.modifiers[0]
     if name not in SPACES:
         raise Unsupported(f"modifier .{name}")
@@ -129,8 +130,10 @@ def is_space(instruction: Instruction) -> Execute:
     def run(ctx: Context) -> None:
         address = ctx.read(source, 64).view(np.int64)
         inside = spaces_of(address) == wanted
-        if name == "shared::cta":
-            inside &= address < SHARED_WINDOW + (1 << RANK_SHIFT)
+        if name in ("shared", "shared::cta"):
+            # 0, or 1 above the rank that `mapa` was given.
+            rank = (address - SHARED_WINDOW) >> RANK_SHIFT
+            inside &= (rank == 0) | (rank == own_rank(ctx) + 1)
         ctx.write(destination, inside)
 
     return run

@@ -1,6 +1,7 @@
 """Atomic operations: `atom` returns what was there, `red` does not.
 
-The arithmetic is that of the plain instructions; what an atomic addition flushes to zero differs.
+The arithmetic is that of the plain instructions. Additions in global memory differ from it: those of
+f32 flush subnormals, bulk reductions' apart, and those of f64 leave signalling NaN as it is.
 
 Source: PTX ISA, "Parallel Synchronization and Communication Instructions": atom, red.
 """
@@ -17,6 +18,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from aotc.verify.emulator.compute_float import DEFAULT_NAN
+from aotc.verify.emulator.compute_rounding import F64
 from aotc.verify.emulator.context import Context
 from aotc.verify.emulator.fences import MemoryOrder
 from aotc.verify.emulator.order import Ints
@@ -116,17 +119,29 @@ def _update(
     return old
 
 
-def combine_of(instruction: Instruction, form: Form, operation: str) -> Combine:
+def _add_doubles(old: Cells, value: Cells) -> Cells:
+    """Add as units beside global memory do: NaN goes through as it is, the operand's before it."""
+    total = np.asarray(old.view(np.float64) + value.view(np.float64)).view(np.uint64)
+    total = np.where(F64.is_nan(total), DEFAULT_NAN, total)
+    return np.where(F64.is_nan(value), value, np.where(F64.is_nan(old), old, total))
+
+
+def combine_of(
+    instruction: Instruction, form: Form, operation: str, *, is_bulk: bool = False
+) -> Combine:
     """Return how an operation combines what is in memory with its operands."""
     if operation in _COMBINES:
         return _COMBINES[operation]
     type_name = f"{form.kind}{form.bits // (2 if 'x2' in form.rest else 1)}"
     type_name += "x2" if "x2" in form.rest else ""
+    if operation == "add" and type_name == "f64" and form.space != "shared":
+        return _add_doubles
     if operation in _BITWISE:
         modifiers: tuple[str, ...] = (f"b{form.bits}",)
     elif form.kind in ("f", "bf") and operation == "add":
         # Additions of f32 in global memory flush subnormals; those in shared memory do not.
-        flush = ("ftz",) if type_name == "f32" and form.space != "shared" else ()
+        flushes = type_name == "f32" and form.space != "shared" and not is_bulk
+        flush = ("ftz",) if flushes else ()
         modifiers = ("rn", *flush, type_name)
     else:
         modifiers = (type_name,)
@@ -137,7 +152,8 @@ def combine_of(instruction: Instruction, form: Form, operation: str) -> Combine:
     compute = COMPUTES[operation](plain)
 
     def combine(old: Cells, value: Cells) -> Cells:
-        result = compute(old, value)
+        # NaN of f64 in shared memory is the second operand's.
+        result = compute(value, old) if operation == "add" else compute(old, value)
         return result[0] if isinstance(result, tuple) else result
 
     return combine

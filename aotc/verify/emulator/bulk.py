@@ -182,7 +182,7 @@ def reduction(
         "red", (space, operation, type_name), (), None, instruction.line, instruction.text
     )
     form = form_of(typed, frozenset({operation}))
-    return combine_of(typed, form, operation), form.size_bytes
+    return combine_of(typed, form, operation, is_bulk=True), form.size_bytes
 
 
 def combine_global(ctx: Context, lane: int, where: Ints, elements: Bytes, combine: Combine) -> None:

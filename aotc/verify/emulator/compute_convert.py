@@ -26,6 +26,7 @@ from aotc.verify.emulator.compute_rounding import (
     F64,
     FORMATS,
     ROUNDINGS,
+    SCALE,
     FloatFormat,
     Floats,
     fix_odd,
@@ -200,7 +201,9 @@ def _between_floats(form: Form, target: PtxType, source: PtxType) -> Compute:
     into, of = format_of(target.name), format_of(source.name)
     flushes = "ftz" in form.instruction.modifiers
     flush = _flush(form, of, into)
-    convert = _float_rounding(form, into, of)
+    if into is F16:
+        flush = lambda bits: bits  # noqa: E731 - an H200 sees subnormal fp32, `.ftz` or not
+    convert = _float_rounding(form, into, of, flushes=flushes)
     after = _finishes(form, into)
     if flushes and into is F32:
         after.insert(0, F32.flush)
@@ -214,7 +217,9 @@ def _between_floats(form: Form, target: PtxType, source: PtxType) -> Compute:
     return compute if after or flushes else convert
 
 
-def _float_rounding(form: Form, into: FloatFormat, of: FloatFormat) -> Callable[[Bits], Bits]:
+def _float_rounding(
+    form: Form, into: FloatFormat, of: FloatFormat, *, flushes: bool = False
+) -> Callable[[Bits], Bits]:
     integral = form.choice(*_TO_INTEGRAL, default="")
     if integral:
         if into is not of:
@@ -223,13 +228,35 @@ def _float_rounding(form: Form, into: FloatFormat, of: FloatFormat) -> Callable[
         return lambda a: into.store(whole(of.load(a)))
     if into is of:
         form.choice(*ROUNDINGS, default="rn")
-        return lambda a: into.store(of.load(a))
+        # Only flushing is arithmetic; without it NaN stays as it is.
+        return (lambda a: into.store(of.load(a))) if flushes else lambda a: a
     # Only a wider format with at least as many exponents holds all numbers.
     exact = into.bits > of.bits
     mode = form.choice(*ROUNDINGS, default="rn" if exact else None)
-    if exact or mode == "rn":
-        return lambda a: into.store(of.load(a))
+    if of is F64:
+        return _from_double(into, mode, flushes=flushes)
+    if of.name == "bf16" and into is F32:
+        # A shift, which leaves NaN as it is.
+        return lambda a: a.astype(np.uint32) << np.uint32(16)
+    if exact:
+        # What flushes fp32 makes NaN canonical.
+        load = F32.canonical if flushes and of is F32 else lambda a, _: a
+        return lambda a: into.store(of.load(load(a, of.is_nan(a))))
     return lambda a: round_to(wide(of, a), into, mode)
+
+
+def _from_double(into: FloatFormat, mode: str, *, flushes: bool) -> Callable[[Bits], Bits]:
+    """Return the rounding of binary64, whose NaN keeps its sign and what fits of its payload."""
+
+    def convert(a: Bits) -> Bits:
+        result, unordered = round_to(F64.load(a), into, mode), F64.is_nan(a)
+        if flushes:
+            result = into.flush_raised(
+                result, lambda: round_to(F64.load(a) * 2.0**SCALE, into, mode)
+            )
+        return np.where(unordered, into.narrowed_nan(a), result) if unordered.any() else result
+
+    return convert
 
 
 def _finishes(form: Form, fmt: FloatFormat) -> list[Callable[[Bits], Bits]]:
@@ -242,24 +269,36 @@ def _finishes(form: Form, fmt: FloatFormat) -> list[Callable[[Bits], Bits]]:
 
 
 def _to_tf32(form: Form, source: PtxType) -> Compute:
-    """Round to 10 bits of mantissa, the 13 below zero."""
+    """Round to 10 bits of mantissa, the 13 below zero.
+
+    `.rna` has no instruction: code for it adds half a step to numbers and cuts off, NaN too.
+    """
     if source.name != "f32":
         raise Unsupported(f"type .{source.name}")
     mode = form.choice("rn", "rz", "rna")
-    after = _finishes(form, F32)
     dropped, lowest = np.uint32(0x1FFF), np.uint32(0x2000)
     half = np.uint32(0x1000)
+    if mode == "rna":
+        clamps = form.flag("satfinite")
+
+        def away(a: Bits) -> Bits:
+            finite = (a & F32.magnitude) < F32.infinity
+            result = (a + np.where(finite, half, np.uint32(0))) & ~dropped
+            # The number below infinity, and of NaN what is as far below it.
+            beyond = (result & F32.magnitude) >= F32.infinity
+            return result - np.where(beyond, lowest, np.uint32(0)) if clamps else result
+
+        return away
+    after = _finishes(form, F32)
 
     def compute(a: Bits) -> Bits:
-        if mode == "rn":
-            raised = a + (half - np.uint32(1)) + ((a // lowest) & np.uint32(1))
-        else:
-            raised = a + half if mode == "rna" else a
+        to_even = half - np.uint32(1) + ((a // lowest) & np.uint32(1))
+        raised = a + to_even if mode == "rn" else a
         result = F32.canonical(raised & ~dropped, F32.is_nan(a))
         for finish in after:
             result = finish(result)
-        # The largest fp32 number is not one of tf32.
-        return np.where(F32.is_nan(result), result, result & ~dropped)
+        # Neither the largest fp32 number nor canonical NaN is one of tf32.
+        return result & ~dropped
 
     return compute
 

@@ -25,10 +25,14 @@ def _ones(count: Bits) -> Bits:
 
 
 def _field(position: Bits, length: Bits, bits: int) -> tuple[Bits, Bits]:
-    """Return where a field starts and how many of its bits lie inside the word."""
-    byte, width = np.uint32(0xFF), np.uint32(bits)
-    start = np.minimum(position & byte, width)
-    inside = np.minimum(length & byte, width - start)
+    """Return where a field starts and how many of its bits lie inside the word.
+
+    PTX reads 8 bits of both, and so does an H200 for words of 32. For those of 64, code that ptxas
+    makes of other instructions reads all.
+    """
+    read, width = np.uint32(0xFF if bits == 32 else 0xFFFFFFFF), np.uint32(bits)
+    start = np.minimum(position & read, width)
+    inside = np.minimum(length & read, width - start)
     dtype = bits_dtype(bits)
     return start.astype(dtype), inside.astype(dtype)
 
@@ -37,7 +41,8 @@ def _field(position: Bits, length: Bits, bits: int) -> tuple[Bits, Bits]:
 def _bfe(form: Form) -> Compute:
     kind = sized(form, 32, 64)
     form.reads(kind.bits, 32, 32)
-    top = bits_dtype(kind.bits).type(kind.bits - 1)
+    read = np.uint32(0xFF if kind.bits == 32 else 0xFFFFFFFF)
+    top, width = np.uint32(kind.bits - 1), np.uint32(kind.bits)
     one = bits_dtype(kind.bits).type(1)
 
     def compute(a: Bits, position: Bits, length: Bits) -> Bits:
@@ -46,8 +51,8 @@ def _bfe(form: Form) -> Compute:
         if not kind.signed:
             return field
         # The sign is the field's last bit, or the word's if the field goes past its end.
-        asked = length & np.uint32(0xFF)
-        last = np.minimum((position & np.uint32(0xFF)) + asked - (asked > 0), np.uint32(top))
+        asked = np.minimum(length & read, width)
+        last = np.minimum(np.minimum(position & read, width) + asked - (asked > 0), top)
         sign = ((a >> last.astype(a.dtype)) & one) * (asked > 0)
         return field | np.where(sign, ~_ones(inside), bits_dtype(kind.bits).type(0))
 
@@ -180,6 +185,8 @@ def _fns(form: Form) -> Compute:
 def _nth_set(mask: int, base: int, offset: int) -> int:
     mask, base, offset = int(mask), int(base), int(offset)
     offset -= (offset >> 31) << 32
+    if offset == -(1 << 31):
+        return 0  # it has no magnitude to count down
     if base > 31:
         return 0xFFFFFFFF
     if offset == 0:

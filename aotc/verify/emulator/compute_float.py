@@ -4,8 +4,9 @@ Every result is rounded once, in the direction asked for. Results of fp16 and bf
 binary32 where that rounds on safely (24 bits are enough for one operation on 11), and else in
 binary64 rounded to odd.
 
-A result is flushed by `.ftz` if it is subnormal after rounding. `neg` and `abs` touch the sign bit
-of a NaN and nothing else.
+A result is flushed by `.ftz` if it is below the normal numbers after rounding with exponents without
+an end. `neg` and `abs` give canonical NaN, as an H200 does where nothing uses their result as an
+operand; in fp64 they make NaN quiet and leave its sign.
 
 Source: PTX ISA 9.7.3 "Floating Point Instructions", 9.7.4 "Half Precision Floating Point
 Instructions", 9.7.5 "Mixed Precision Floating Point Instructions".
@@ -18,7 +19,7 @@ Instructions", 9.7.5 "Mixed Precision Floating Point Instructions".
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import reduce
+from functools import partial, reduce
 
 import numpy as np
 
@@ -30,6 +31,7 @@ from aotc.verify.emulator.compute_rounding import (
     F32,
     F64,
     ROUNDINGS,
+    SCALE,
     FloatFormat,
     format_of,
     round_sum,
@@ -49,8 +51,39 @@ def wide(form: FloatFormat, bits: Bits) -> Bits:
     return form.load(bits).astype(np.float64, copy=False)
 
 
-def finished(form: Form, fmt: FloatFormat, compute: Callable[..., Bits]) -> Compute:
-    """Return `compute` with what `.ftz`, `.sat` and `.relu` do before and after it."""
+DEFAULT_NAN = np.uint64(0xFFF8000000000000)
+"""What binary64 gives where no operand is NaN."""
+
+
+def with_nan(compute: Callable[..., Bits], *order: int) -> Callable[..., Bits]:
+    """Return `compute` of binary64 with an H200's NaN: that of the first operand in `order`.
+
+    It is made quiet. Without a NaN among the operands there is one for all cases.
+    """
+
+    def around(*words: Bits) -> Bits:
+        result = compute(*words)
+        unordered = F64.is_nan(result)
+        if not unordered.any():
+            return result
+        nan: Bits = np.asarray(DEFAULT_NAN)
+        for index in reversed(order):
+            nan = np.where(F64.is_nan(words[index]), words[index] | F64.quiet, nan)
+        return np.where(unordered, nan, result)
+
+    return around
+
+
+def finished(
+    form: Form,
+    fmt: FloatFormat,
+    compute: Callable[..., Bits],
+    scaled: Callable[..., Bits] | None = None,
+) -> Compute:
+    """Return `compute` with what `.ftz`, `.sat` and `.relu` do before and after it.
+
+    `scaled` gives the results times `2 ** SCALE`, of operations that round subnormal results.
+    """
     after: list[Callable[[Bits], Bits]] = []
     flush = form.flag("ftz")
     if flush:
@@ -68,6 +101,8 @@ def finished(form: Form, fmt: FloatFormat, compute: Callable[..., Bits]) -> Comp
         if flush:
             words = tuple(fmt.flush(word) for word in words)
         result = compute(*words)
+        if flush and scaled is not None:
+            result = fmt.flush_raised(result, partial(scaled, *words))
         for finish in after:
             result = finish(result)
         return result
@@ -84,11 +119,16 @@ def _add_sub(form: Form) -> Compute:
     mode = form.choice(*ROUNDINGS, default="rn")
     load, store, sign = fmt.load, fmt.store, fmt.sign
     subtract = form.instruction.opcode == "sub"
+    if fmt is F64:
+        add = exact.directed_sum(mode) if mode != "rn" else lambda a, b: store(load(a) + load(b))
+        return finished(
+            form, fmt, with_nan((lambda a, b: add(a, b ^ sign)) if subtract else add, 1, 0)
+        )
     if mode == "rn":
         if subtract:
             return widen(finished(form, fmt, lambda a, b: store(load(a) - load(b))))
         return widen(finished(form, fmt, lambda a, b: store(load(a) + load(b))))
-    add = _directed_sum(fmt, mode)
+    add = lambda a, b: round_sum(wide(fmt, a), wide(fmt, b), fmt, mode)  # noqa: E731
     return widen(finished(form, fmt, (lambda a, b: add(a, b ^ sign)) if subtract else add))
 
 
@@ -112,38 +152,41 @@ def _mixed(form: Form, count: int) -> tuple[FloatFormat, Callable[[Compute], Com
     return fmt, widen
 
 
-def _directed_sum(fmt: FloatFormat, mode: str) -> Callable[[Bits, Bits], Bits]:
-    if fmt is F64:
-        return exact.directed_sum(mode)
-    return lambda a, b: round_sum(wide(fmt, a), wide(fmt, b), fmt, mode)
-
-
 @rule("float", "mul", sources=2, packed="halves")
 def _mul(form: Form) -> Compute:
     fmt, mode = element_format(form), form.choice(*ROUNDINGS, default="rn")
     load, store = fmt.load, fmt.store
-    if mode == "rn":
-        return finished(form, fmt, lambda a, b: store(load(a) * load(b)))
+    nearest: Compute = lambda a, b: store(load(a) * load(b))  # noqa: E731
     if fmt is F64:
-        return finished(form, fmt, exact.directed("mul", mode))
+        return with_nan(nearest if mode == "rn" else exact.directed("mul", mode), 1, 0)
+
     # Products of 24 bits fit 53.
-    return finished(form, fmt, lambda a, b: round_to(wide(fmt, a) * wide(fmt, b), fmt, mode))
+    def product(a: Bits, b: Bits, scale: float = 1.0) -> Bits:
+        return round_to(wide(fmt, a) * wide(fmt, b) * scale, fmt, mode)
+
+    return finished(
+        form, fmt, nearest if mode == "rn" else product, partial(product, scale=2.0**SCALE)
+    )
 
 
 @rule("float", "fma", "mad", sources=3, packed="halves", types=0)
 def _fma(form: Form) -> Compute:
     fmt, widen = _mixed(form, 3)
     mode = form.choice(*ROUNDINGS)
-    return widen(finished(form, fmt, _fused(fmt, mode)))
-
-
-def _fused(fmt: FloatFormat, mode: str) -> Callable[[Bits, Bits, Bits], Bits]:
     if fmt is F64:
-        return exact.fma if mode == "rn" else exact.directed("fma", mode)
-    if fmt is F16 and mode == "rn":
+        fused = exact.fma if mode == "rn" else exact.directed("fma", mode)
+        return finished(form, fmt, with_nan(fused, 1, 2, 0))
+
+    def compute(a: Bits, b: Bits, c: Bits, scale: float = 1.0) -> Bits:
+        product = wide(fmt, a) * wide(fmt, b) * scale
+        return round_sum(product, wide(fmt, c) * scale, fmt, mode)
+
+    def in_half(a: Bits, b: Bits, c: Bits) -> Bits:
         # 53 bits lose something only where it cannot tip the balance at 11.
-        return lambda a, b, c: fmt.store(wide(fmt, a) * wide(fmt, b) + wide(fmt, c))
-    return lambda a, b, c: round_sum(wide(fmt, a) * wide(fmt, b), wide(fmt, c), fmt, mode)
+        return fmt.store(wide(fmt, a) * wide(fmt, b) + wide(fmt, c))
+
+    once = in_half if fmt is F16 and mode == "rn" else compute
+    return widen(finished(form, fmt, once, partial(compute, scale=2.0**SCALE)))
 
 
 # ---- quotients and roots ----------------------------------------------------------------------
@@ -158,7 +201,13 @@ def _div(form: Form) -> Compute:
         _only(fmt, F32)
         divide = _divide_approximately if kind == "approx" else _quotient("rn", fmt)
         return finished(form, fmt, divide)
-    return finished(form, fmt, _quotient(kind, fmt))
+    divide = _quotient(kind, fmt)
+    return finished(form, fmt, divide, lambda a, b: divide(_scaled(a), b))
+
+
+def _scaled(bits: Bits) -> Bits:
+    """Return binary32 bits of numbers times `2 ** SCALE`, which fit where a quotient is small."""
+    return F32.store(F32.load(bits) * np.float32(2.0**SCALE))
 
 
 def _only(fmt: FloatFormat, *formats: FloatFormat) -> None:
@@ -168,10 +217,12 @@ def _only(fmt: FloatFormat, *formats: FloatFormat) -> None:
 
 def _quotient(mode: str, fmt: FloatFormat) -> Callable[[Bits, Bits], Bits]:
     load, store = fmt.load, fmt.store
-    if mode == "rn":
-        return lambda a, b: store(load(a) / load(b))
+    nearest: Compute = lambda a, b: store(load(a) / load(b))  # noqa: E731
     if fmt is F64:
-        return exact.directed("div", mode)
+        # Code, not an instruction: unlike sums and products it looks at the dividend first.
+        return with_nan(nearest if mode == "rn" else exact.directed("div", mode), 0, 1)
+    if mode == "rn":
+        return nearest
 
     def compute(a: Bits, b: Bits) -> Bits:
         x, y = wide(fmt, a), wide(fmt, b)
@@ -199,8 +250,9 @@ def _rcp(form: Form) -> Compute:
     _only(fmt, F32, F64)
     if kind == "approx" and fmt is F64:
         return _high_word(form, lambda value: 1.0 / value)
-    divide, one = _quotient("rn" if kind == "approx" else kind, fmt), fmt.one
-    return finished(form, fmt, lambda a: divide(np.asarray(one), a))
+    divide, one = _quotient("rn" if kind == "approx" else kind, fmt), np.asarray(fmt.one)
+    scaled = None if kind == "approx" else lambda a: divide(_scaled(one), a)
+    return finished(form, fmt, lambda a: divide(one, a), scaled)
 
 
 @rule("float", "sqrt", sources=1)
@@ -211,9 +263,10 @@ def _sqrt(form: Form) -> Compute:
     if kind in ("approx", "rn"):
         if kind == "approx":
             _only(fmt, F32)
-        return finished(form, fmt, lambda a: fmt.store(np.sqrt(fmt.load(a))))
+        root = lambda a: fmt.store(np.sqrt(fmt.load(a)))  # noqa: E731
+        return finished(form, fmt, with_nan(root, 0) if fmt is F64 else root)
     if fmt is F64:
-        return finished(form, fmt, exact.directed("sqrt", kind))
+        return finished(form, fmt, with_nan(exact.directed("sqrt", kind), 0))
 
     def compute(a: Bits) -> Bits:
         bits = fmt.store(np.sqrt(fmt.load(a)))
@@ -231,7 +284,8 @@ def _rsqrt(form: Form) -> Compute:
     _only(fmt, F32, F64)
     if fmt is F64 and "ftz" in form.instruction.modifiers:
         return _high_word(form, lambda value: 1.0 / np.sqrt(value))
-    return finished(form, fmt, lambda a: fmt.store(1.0 / np.sqrt(wide(fmt, a))))
+    inverse = lambda a: fmt.store(1.0 / np.sqrt(wide(fmt, a)))  # noqa: E731
+    return finished(form, fmt, with_nan(inverse, 0) if fmt is F64 else inverse)
 
 
 def _high_word(form: Form, function: Callable[[Bits], Bits]) -> Compute:
@@ -242,9 +296,10 @@ def _high_word(form: Form, function: Callable[[Bits], Bits]) -> Compute:
     form.choice("ftz")
     high = np.uint64(0xFFFFFFFF00000000)
     half = np.uint64(1 << 31)
+    wide_result = with_nan(lambda a: F64.store(function(F64.load(a))), 0)
 
     def compute(a: Bits) -> Bits:
-        result = F64.store(function(F64.load(F64.flush(a & high))))
+        result = wide_result(F64.flush(a & high))
         finite = (result & F64.magnitude) < F64.infinity
         # NaN keeps its high word; a number is rounded to it.
         return F64.flush((result + np.where(finite, half, np.uint64(0))) & high)
@@ -259,9 +314,15 @@ def _high_word(form: Form, function: Callable[[Bits], Bits]) -> Compute:
 def _neg_abs(form: Form) -> Compute:
     fmt = element_format(form)
     sign, magnitude = fmt.sign, fmt.magnitude
-    if form.instruction.opcode == "neg":
-        return finished(form, fmt, lambda a: a ^ sign)
-    return finished(form, fmt, lambda a: a & magnitude)
+    negate = form.instruction.opcode == "neg"
+
+    def compute(a: Bits) -> Bits:
+        result, unordered = a ^ sign if negate else a & magnitude, fmt.is_nan(a)
+        if not unordered.any():
+            return result
+        return np.where(unordered, a | fmt.quiet if fmt is F64 else fmt.nan, result)
+
+    return finished(form, fmt, compute)
 
 
 @rule("float", "copysign", sources=2)
@@ -295,6 +356,8 @@ def _min_max(form: Form) -> Compute:
         if (x_nan | y_nan).any():
             if not nan_wins:
                 result = np.where(x_nan & ~y_nan, b, np.where(y_nan & ~x_nan, a, result))
+            if fmt is F64:
+                result = np.where(x_nan & y_nan, b | fmt.quiet, result)
             signs = np.where(fmt.is_nan(result), fmt.dtype.type(0), signs)
         return result | signs if xorsign else result
 
@@ -310,7 +373,8 @@ def _testp(form: Form) -> Compute:
         "infinite": lambda size: size == fmt.infinity,
         "number": lambda size: size <= fmt.infinity,
         "notanumber": lambda size: size > fmt.infinity,
-        "normal": lambda size: (size > fmt.max_subnormal) & (size < fmt.infinity),
+        # Zeros are normal.
+        "normal": lambda size: ((size == 0) | (size > fmt.max_subnormal)) & (size < fmt.infinity),
         "subnormal": lambda size: (size > 0) & (size <= fmt.max_subnormal),
     }
     test = tests[form.choice(*tests)]

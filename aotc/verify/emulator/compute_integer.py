@@ -4,7 +4,7 @@ Registers hold unsigned arrays, so wrapping costs nothing; signed meanings are v
 flag is the predicate register `%cc`, which the parser writes out: an instruction with `.cc` has
 `d|%cc` for its result, and `addc`, `subc` and `madc` have it as their last source.
 
-Where PTX leaves the result to the machine (a quotient by zero) it is what GPUs give.
+Where PTX leaves the result to the machine (a quotient by zero) it is what an H200 gives.
 
 Source: PTX ISA 9.7.1 "Integer Arithmetic Instructions", 9.7.2 "Extended-Precision Integer
 Arithmetic Instructions".
@@ -253,7 +253,7 @@ def _div_rem(form: Form) -> Compute:
 
     if form.instruction.opcode == "div":
         return quotient
-    return lambda a, b: a - quotient(a, b) * b
+    return lambda a, b: np.where(b == 0, ones, a - quotient(a, b) * b)
 
 
 def _truncated(a: Bits, b: Bits) -> Bits:

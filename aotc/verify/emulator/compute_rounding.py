@@ -6,8 +6,8 @@ NumPy computes in binary32 and binary64, rounding to nearest. Everything else is
 - A directed rounding is the nearest value, moved one step if it lies on the wrong side of the
   exact one. In sign-and-magnitude, one step is one in the integer of the bits.
 
-NaN results are PTX's canonical ones, with two exceptions that PTX leaves open: fp64 keeps what the
-host computes, and `neg`, `abs` and moves do not look at what they move.
+NaN results are PTX's canonical ones. In fp64, where PTX leaves them open, they are what an H200
+gives: an operand's payload, made quiet, or one NaN that does not depend on the host.
 
 Invariant: arrays of bits are unsigned and as wide as the format; none is written to.
 """
@@ -30,6 +30,8 @@ Floats: TypeAlias = npt.NDArray[Any]  # float32 or float64
 Flags: TypeAlias = npt.NDArray[np.bool_]
 
 ROUNDINGS = ("rn", "rz", "rm", "rp")
+SCALE = 8
+"""Results are scaled by `2 ** SCALE` to see how they would round if exponents had no end."""
 
 
 class FloatFormat:
@@ -60,6 +62,9 @@ class FloatFormat:
         self.max_finite = word(int(self.infinity) - 1)
         self.max_subnormal = word((1 << mantissa_bits) - 1)
         self.nan = word(nan)
+        self.least_normal = word(1 << mantissa_bits)
+        self.quiet = word(1 << (mantissa_bits - 1))
+        self._mantissa_bits = mantissa_bits
         self.load = load
         self._store = store
 
@@ -72,6 +77,16 @@ class FloatFormat:
         """Return bits with the canonical NaN where `unordered`."""
         return np.where(unordered, self.nan, bits) if unordered.any() else bits
 
+    def narrowed_nan(self, bits: Bits) -> Bits:
+        """Return this format's NaN of the sign and the upper payload of binary64's NaN, quiet."""
+        sign = (bits >> np.uint64(64 - self.bits)).astype(self.dtype) & self.sign
+        payload = (bits >> np.uint64(52 - self._mantissa_bits)).astype(self.dtype)
+        return sign | self.infinity | self.quiet | (payload & self.max_subnormal)
+
+    def quieted(self, bits: Bits) -> Bits:
+        """Return bits with signalling NaN made quiet."""
+        return np.where(self.is_nan(bits), bits | self.quiet, bits)
+
     def is_nan(self, bits: Bits) -> Flags:
         """Return which are NaN."""
         return np.asarray((bits & self.magnitude) > self.infinity)
@@ -82,6 +97,19 @@ class FloatFormat:
         # Zero wraps round to the top, so that it takes the quick way too.
         subnormal = ((bits & self.magnitude) - one) < self.max_subnormal
         return np.where(subnormal, bits & self.sign, bits) if subnormal.any() else bits
+
+    def flush_raised(self, bits: Bits, scaled: Callable[[], Bits]) -> Bits:
+        """Return bits with zeros where only rounding among subnormal numbers made a normal one.
+
+        A GPU judges a result after rounding it as if exponents had no end. `scaled` gives the same
+        results `2 ** SCALE` times as large, where they are rounded like that.
+        """
+        edge = (bits & self.magnitude) == self.least_normal
+        if not edge.any():
+            return bits
+        least = self.least_normal * self.dtype.type(1 + SCALE)
+        raised = edge & ((scaled() & self.magnitude) < least)
+        return np.where(raised, bits & self.sign, bits)
 
     def saturate(self, bits: Bits) -> Bits:
         """Return bits clamped to [+0, 1], NaN as +0."""

@@ -36,6 +36,7 @@ _SPLIT_CHANCE = 0.5
 _STAY_CHANCE = 0.75  # that whoever ran goes on: long runs of one warp show more than short ones
 _APART_CHANCE = 0.75  # that groups which meet stay apart
 _PENDING_CHANCE = 0.125
+_MAX_ASKED = 64  # polls in vain, with nothing happening in between, that are no deadlock yet
 
 
 class Scheduler:
@@ -55,6 +56,8 @@ class Scheduler:
         self._groups: list[Group] = []
         self._polling: list[Group] = []
         self._seen_events = 0
+        self._asked = 0  # how often all went on without an event, and after which
+        self._asked_events = 0
         self._rounds = 0  # of the group that ran last
 
     def run(self) -> None:
@@ -76,7 +79,7 @@ class Scheduler:
                 self._resume()
             if self._groups:
                 self._run(self._pick())
-            elif not self._happen():
+            elif not self._happen() and not self._ask_again():
                 break
         if batch.num_alive:
             raise self._deadlock()
@@ -223,6 +226,22 @@ class Scheduler:
                 self._enqueue(group)
             else:
                 self._polling.append(group)
+
+    def _ask_again(self) -> bool:
+        """Let all that polled in vain go on, though nothing has happened; say whether they may.
+
+        `test_wait` may be a question that nobody waits for. Who keeps asking does wait.
+        """
+        if self.batch.events != self._asked_events:
+            self._asked_events, self._asked = self.batch.events, 0
+        self._asked += 1
+        if not self._polling or self._asked > _MAX_ASKED:
+            return False
+        polling, self._polling = self._polling, []
+        for group in polling:
+            self.batch.polling[group.lanes] = False
+            self._enqueue(group)
+        return True
 
     def _happen(self) -> bool:
         """Let the oldest operation happen that can; say whether there was one."""

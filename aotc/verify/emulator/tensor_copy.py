@@ -36,6 +36,7 @@ from aotc.verify.emulator.tensor_maps import TensorMaps
 from aotc.verify.emulator.transfers import COMPLETES, copy_in, copy_out, ranks_of
 
 _ALIGNMENT_BYTES = 128
+_ROW_ALIGNMENT_BYTES = 16
 _HINT, _MULTICAST = "L2::cache_hint", "multicast::cluster"
 _SHARED = ("shared::cluster", "shared::cta")
 
@@ -79,7 +80,7 @@ def _box(
     """Return the box that the lane at `index` means, checked.
 
     Raises: Misuse for a map that is broken or not published, a box of another rank, bytes of
-    shared memory that are not aligned, and parts of the tensor outside its buffer.
+    shared memory that are not aligned, coordinates that hardware refuses, and parts of the tensor outside its buffer.
     """
     lane = int(ctx.lane_indices()[index])
     where = int(ctx.address(operand)[index])
@@ -101,10 +102,37 @@ def _box(
             lane=lane,
         )
     coordinates = [int(ctx.read(each, 32).view(np.int32)[index]) for each in operand.coordinates]
+    _check_coordinates(tensor, coordinates, lane, load=load)
     pieces = pieces_of(tensor, coordinates)
     owners = np.full(len(pieces.address), lane)
     ctx.machine.global_memory.check(pieces.address, pieces.size_bytes, owners, write=not load)
     return _Box(lane, tensor, pieces, shared_chunks(tensor, address), owners)
+
+
+def _check_coordinates(
+    tensor: TensorMap, coordinates: Sequence[int], lane: int, *, load: bool
+) -> None:
+    """Refuse what an H200 calls an illegal instruction.
+
+    Only a load may start before the tensor, and a box's rows start at multiples of 16 bytes.
+
+    Raises: Misuse.
+    """
+    first_byte = coordinates[0] * tensor.element_bytes
+    if first_byte % _ROW_ALIGNMENT_BYTES:
+        raise Misuse(
+            "misaligned",
+            f"a box whose rows start at byte {first_byte} of the tensor's, "
+            f"no multiple of {_ROW_ALIGNMENT_BYTES} bytes",
+            lane=lane,
+        )
+    if not load and min(coordinates) < 0:
+        raise Misuse(
+            "tensor-map",
+            "writes a box that starts before the tensor, at "
+            f"{{{', '.join(map(str, coordinates))}}}; only loads may",
+            lane=lane,
+        )
 
 
 def _tensor_address(operand: Operand) -> TensorAddress:

@@ -83,6 +83,15 @@ def test_bounds_in_steps(bound, broken):
     assert (found.broken, found.max_ulps) == (broken, 3)
 
 
+def test_of_alternatives_each_distance_is_what_the_other_does_not_cover():
+    # Near zero many steps and a tiny distance, far from it few steps and a large one.
+    one = f32(1e-9, 2.0**20)
+    other = one + np.array([5000, 1], np.uint32)
+    found = compare("f32", one, other, Bound(ulps=2, absolute=2.0**-22))
+    assert (found.broken, found.max_ulps) == (0, 1)
+    assert found.max_absolute == abs(float(other.view(np.float32)[0]) - float(np.float32(1e-9)))
+
+
 def test_bounds_allow_half_a_step_more():
     one = f32(1.0)
     assert not compare("f32", one, one + np.uint32(4), Bound(relative=3.5 * 2.0**-23)).broken

@@ -52,7 +52,7 @@ class Cuda(ModuleType):
         self.CUfunction_attribute = SimpleNamespace(
             CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES=8
         )
-        self.memory, self.wrong, self.fails, self.resets = {}, wrong, fails, 0
+        self.memory, self.wrong, self.fails = {}, wrong, fails
         self.parameters = []
 
     def __getattr__(self, name):
@@ -82,9 +82,6 @@ class Cuda(ModuleType):
     def cuCtxSynchronize(self):  # noqa: N802
         return ("ok",)
 
-    def cuDevicePrimaryCtxReset(self, _):  # noqa: N802
-        self.resets += 1
-
     def cuModuleGetFunction(self, module, name):  # noqa: N802
         del module
         return "ok", name.decode()
@@ -109,6 +106,7 @@ def device(monkeypatch, tmp_path):
     """Return what makes a driver known and puts cases into a group of their own."""
     group = Group("g", "a group", (PLAIN, TRAP, PROBE, SHOWN))
     monkeypatch.setitem(judge.GROUPS, "g", group)
+    monkeypatch.setattr(judge, "_faults", [])
     (tmp_path / "g.cubin").write_bytes(b"cubin")
     for cached in (judge._module, judge.open_gpu, judge._cubin):
         cached.cache_clear()
@@ -143,10 +141,37 @@ def test_the_gpu_gives_something_else(device):
 
 
 def test_a_fault_of_one_side(device):
-    cuda, folder = device(fails=("case_0",))
+    _, folder = device(fails=("case_0",))
     assert judge.judge("g", 0, folder).error == "GPU: CUDA_ERROR_LAUNCH_FAILED"
-    assert cuda.resets == 1
     assert judge.judge("g", 1, folder).error.startswith("emulator: trap")
+
+
+def test_after_a_fault_the_rest_of_a_chunk_goes_to_a_fresh_process(device, monkeypatch):
+    given = []
+
+    class Pool:
+        """A process that has seen no fault."""
+
+        def __init__(self, *_):
+            pass
+
+        def __enter__(self):
+            judge._faults.clear()
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+        def submit(self, function, chunk):
+            given.append(chunk.indices)
+            return SimpleNamespace(result=lambda: function(chunk))
+
+    monkeypatch.setattr(judge, "ProcessPoolExecutor", Pool)
+    _, folder = device(fails=("case_0", "case_1"))
+    found = judge.judge_chunk(judge.Chunk("g", (3, 0, 1, 3), folder))
+    assert [case.name for case in found] == ["shown", "plain", "trap", "shown"]
+    assert [case.is_within for case in found] == [True, False, False, True]
+    assert given == [(1, 3), (3,)]
 
 
 def test_a_probe_that_both_sides_refuse(device):

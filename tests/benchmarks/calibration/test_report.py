@@ -54,10 +54,16 @@ def test_distances_are_in_the_units_of_their_bound():
     _, made = record(
         case("m", bound="2^-21 of Σ\\|a·b\\|", found=[comparison(max_scaled=2.0**-23)]),
         case("s", bound="2^-20.5 absolute", found=[comparison(max_absolute=2.0**-22, max_ulps=9)]),
+        case(
+            "l",
+            bound="2 ulp or 2^-20.5 absolute",
+            found=[comparison(max_absolute=2.0**-23, max_ulps=1)],
+        ),
     )
     text = tables(made)
     assert "|2^-23.0 of Σ\\|a·b\\||2^-21 of" in text
-    assert "|2^-22.0 absolute, 9 ulp|" in text
+    assert "|2^-22.0 absolute|" in text
+    assert "|2^-23.0 absolute, 1 ulp|" in text
 
 
 def test_failures_are_counted_and_named():

@@ -56,7 +56,7 @@ def test_the_result_is_as_the_accumulator(a: Value) -> None:
         ((A, buffer(BF16, (32, 16), 2), ACC), {}, "a shared buffer of one slot"),
         ((A, HELD, ACC), {}, "expected a shared buffer"),
         ((PLAIN, B, ACC), {}, "no descriptor describes"),
-        ((A, B, tile(FP32, (64, 16), mma_v2((64, 16), (4, 1)))), {}, "do not hold a result"),
+        ((A, B, tile(FP32, (64, 16), mma_v2((64, 16), (2, 2)))), {}, "do not hold a result"),
         ((ACC, B, ACC), {}, "do not fit"),
         ((A, B, ACC, NUMBER), {}, "accumulate is i32"),
         ((A, B, ACC), {"start_k": 8, "size_k": 16}, "no steps of 16"),

@@ -167,6 +167,22 @@ def test_isspacep(space, expected):
     assert out.tolist() == [int(i == expected) for i in range(3)]
 
 
+@pytest.mark.parametrize("other", [0, 1])
+@pytest.mark.parametrize("space", ["shared", "shared::cta", "shared::cluster", "global"])
+def test_isspacep_of_an_address_in_the_cluster(space, other):
+    body = f"""
+    mov.u32 %r2, %cluster_ctarank;
+    xor.b32 %r2, %r2, {other};
+    cvt.u64.u32 %rd10, %r1;
+    cvta.shared.u64 %rd10, %rd10;
+    mapa.u64 %rd11, %rd10, %r2;
+    isspacep.{space} %p2, %rd11;
+    selp.b32 %r63, 1, 0, %p2;
+"""
+    inside = space == "shared::cluster" or (space != "global" and not other)
+    assert (collect(body, threads=1, grid=4, cluster=2) == int(inside)).all()
+
+
 def test_cvta_to_undoes_cvta():
     body = """
     cvt.u64.u32 %rd10, %r1;

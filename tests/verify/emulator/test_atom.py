@@ -106,6 +106,34 @@ def test_global_float_addition_flushes_subnormals_and_shared_does_not():
     assert tiny[0] == np.float32(2e-40) * 2
 
 
+SIGNALLING, QUIET, OTHER = 0xFFF0000000000001, 0xFFF8000000000001, 0x7FF8000000000002
+
+
+@pytest.mark.parametrize(
+    ("space", "want"),
+    [
+        # Old and value: NaN and 1, 1 and NaN, two NaN, infinities of either sign.
+        ("global", [SIGNALLING, SIGNALLING, OTHER, 0xFFF8000000000000]),
+        ("shared", [QUIET, QUIET, QUIET, 0xFFF8000000000000]),
+    ],
+)
+def test_nan_of_f64(space, want):
+    one, infinity = 0x3FF0000000000000, 0x7FF0000000000000
+    old = np.array([SIGNALLING, one, SIGNALLING, infinity], np.uint64)
+    value = np.array([one, SIGNALLING, OTHER, infinity | 1 << 63], np.uint64)
+    body = """
+    mul.wide.u32 %rd10, %r0, 8; add.s64 %rd11, %rd1, %rd10; add.s64 %rd10, %rd0, %rd10;
+    ld.global.b64 %rd12, [%rd11]; mad.lo.u32 %r2, %r0, 8, %r1;
+    ld.global.b64 %rd13, [%rd10]; st.shared.b64 [%r2], %rd13;"""
+    if space == "global":
+        body += "red.global.add.f64 [%rd10], %rd12;"
+    else:
+        body += "red.shared.add.f64 [%r2], %rd12; ld.shared.b64 %rd13, [%r2];"
+        body += "st.global.b64 [%rd10], %rd13;"
+    run(body, old, value, threads=4)
+    assert [hex(word) for word in old.tolist()] == [hex(word) for word in want]
+
+
 def test_f64():
     cell = np.array([0.1])
     body = "mov.f64 %rd10, 0d3FB999999999999A; red.global.add.f64 [%rd0], %rd10;"

@@ -143,6 +143,18 @@ def test_reduce_to_global(operation, name, dtype, function):
     np.testing.assert_array_equal(out[half:], old[half:])
 
 
+def test_sums_of_f32_keep_subnormals_and_atomics_do_not():
+    subnormal = np.full(128, 0x7FFFFF, np.uint32)
+    out = subnormal.copy()
+    body = f"""
+    {INIT} {PLACE} {TO_SHARED}
+    @%p1 cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%rd0], [%r1], 256;
+    @%p1 cp.async.bulk.commit_group;
+    @%p1 cp.async.bulk.wait_group 0;"""
+    run(body, out, np.tile(subnormal, 8), threads=64, shared=SHARED)
+    assert (out[:64] == 0xFFFFFE).all()
+
+
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_both_blocks_add_to_the_first(seed):
     data = _random(2, 256)

@@ -154,7 +154,61 @@ def test_floats_convert_with_one_rounding(target, source) -> None:
         want = [encode(value, into, mode or "rn") for value in values]
         dot = f".{mode}" if mode else ""
         got = compute(f"cvt{dot}.{target}.{source}", a, target=into.bits)
-        assert same(got, np.array(want, got.dtype), into), mode
+        is_number = np.array([value == value for value in values])  # noqa: PLR0124
+        assert same(got[is_number], np.array(want, got.dtype)[is_number], into), mode
+        assert all(math.isnan(decode(word, into)) for word in got[~is_number])
+
+
+NANS = {
+    "f16": [0x7E00, 0x7C01, 0xFE55],
+    "bf16": [0x7FC0, 0x7F81, 0xFFD5],
+    "f32": [0x7FC00000, 0x7F800001, 0xFFC12345],
+    "f64": [0x7FF8000000000000, 0x7FF0000000000001, 0xFFF9345678000001],
+}
+
+
+@pytest.mark.parametrize(
+    ("mnemonic", "want"),
+    [
+        # Moves and shifts leave NaN alone.
+        ("cvt.f32.f32", NANS["f32"]),
+        ("cvt.f32.bf16", [0x7FC00000, 0x7F810000, 0xFFD50000]),
+        # Instructions make it canonical.
+        ("cvt.ftz.f32.f32", [0x7FFFFFFF] * 3),
+        ("cvt.f32.f16", [0x7FFFFFFF] * 3),
+        ("cvt.rn.f16.f32", [0x7FFF] * 3),
+        ("cvt.rz.bf16.f32", [0x7FFF] * 3),
+        # Between binary64 and others, the upper part of the payload stays.
+        ("cvt.rn.f32.f64", [0x7FC00000, 0x7FC00000, 0xFFC9A2B3]),
+        ("cvt.rm.ftz.f32.f64", [0x7FC00000, 0x7FC00000, 0xFFC9A2B3]),
+        ("cvt.rp.f16.f64", [0x7E00, 0x7E00, 0xFE4D]),
+        ("cvt.rz.bf16.f64", [0x7FC0, 0x7FC0, 0xFFC9]),
+        ("cvt.f64.f32", [0x7FF8000000000000, 0x7FF8000020000000, 0xFFF82468A0000000]),
+        ("cvt.ftz.f64.f32", [0x7FFFFFFFE0000000] * 3),
+        # Code for them cuts off what tf32 has no room for, or takes canonical NaN.
+        ("cvt.rna.tf32.f32", [0x7FC00000, 0x7F800000, 0xFFC12000]),
+        ("cvt.rna.satfinite.tf32.f32", [0x7FBFE000, 0x7F7FE000, 0xFFC10000]),
+        ("cvt.rn.tf32.f32", [0x7FFFE000] * 3),
+    ],
+)
+def test_nan_converts_as_on_an_h200(mnemonic, want) -> None:
+    target, source = mnemonic.split(".")[-2:]
+    bits = 32 if target == "tf32" else LAYOUTS[target].bits
+    a = np.array(NANS[source], f"u{LAYOUTS[source].bits // 8}")
+    assert compute(mnemonic, a, target=bits).tolist() == want
+
+
+def test_ftz_judges_what_exponents_without_an_end_would_round_to() -> None:
+    # Just below the least normal number: with 24 bits, and with more, which round up to it.
+    a = np.array([0x380FFFFFE0000000, 0x380FFFFFF0000000, 0xB80FFFFFE0000000], np.uint64)
+    assert compute("cvt.rn.f32.f64", a, target=32).tolist() == [0x7FFFFF + 1] * 2 + [0x80800000]
+    assert compute("cvt.rn.ftz.f32.f64", a, target=32).tolist() == [0, 0x800000, 0x80000000]
+
+
+def test_ftz_of_fp16_sees_subnormal_operands() -> None:
+    tiny = np.array([1, 0x80000001], np.uint32)
+    assert compute("cvt.rp.ftz.f16.f32", tiny, target=16).tolist() == [1, 0x8000]
+    assert compute("cvt.rm.ftz.f16.f32", tiny, target=16).tolist() == [0, 0x8001]
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
@@ -196,7 +250,7 @@ def test_tf32_keeps_ten_bits() -> None:
         want = [encode(decode(word, LAYOUTS["f32"]), layout, mode) << 13 for word in a[finite]]
         got = compute(f"cvt.{mode}.tf32.f32", a)
         assert got[finite].tolist() == want
-        assert np.all(got[~finite] == 0x7FFFFFFF)
+        assert np.all(got[~finite] == 0x7FFFE000)
     # Ties away from zero: the size plus half, truncated.
     got = compute("cvt.rna.tf32.f32", a)
     want = [((int(word) + 0x1000) >> 13 << 13) for word in a[finite]]

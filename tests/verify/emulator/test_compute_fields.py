@@ -20,9 +20,14 @@ def apply(bits: int, function: Callable[..., int], *arrays: Any) -> Any:
 
 
 def fields(bits: int) -> tuple[Any, Any]:
-    edges = [0, 1, 5, bits // 2, bits - 1, bits, bits + 3, 255, 256, 256 + 7]
+    edges = [0, 1, 5, bits // 2, bits - 1, bits, bits + 3, 255, 256, 256 + 7, 0x80000005, ALL]
     places, lengths = np.meshgrid(edges, edges)
     return places.ravel().astype(np.uint32), lengths.ravel().astype(np.uint32)
+
+
+def read_bits(bits: int) -> int:
+    """Return what is read of a place or a length: 8 bits, but for words of 64 all of them."""
+    return 0xFF if bits == 32 else ALL
 
 
 @pytest.mark.parametrize("kind", ["u32", "s32", "u64", "s64"])
@@ -32,7 +37,7 @@ def test_bfe_takes_the_sign_from_the_last_bit(kind) -> None:
     a = words(bits, len(place))
 
     def extract(x: int, pos: int, count: int) -> int:
-        pos, count, msb = pos & 0xFF, count & 0xFF, bits - 1
+        pos, count, msb = pos & read_bits(bits), count & read_bits(bits), bits - 1
         sign = 0 if kind[0] == "u" or count == 0 else x >> min(pos + count - 1, msb) & 1
         taken = (
             (x >> (pos + i) & 1) if i < count and pos + i <= msb else sign for i in range(bits)
@@ -49,8 +54,8 @@ def test_bfi_drops_what_does_not_fit(bits) -> None:
     a, b = words(bits, len(place)), words(bits, len(place), seed=1)
 
     def insert(x: int, y: int, pos: int, count: int) -> int:
-        pos, count = pos & 0xFF, count & 0xFF
-        for i in range(count):
+        pos, count = pos & read_bits(bits), count & read_bits(bits)
+        for i in range(min(count, bits)):
             if pos + i < bits:
                 y = y & ~(1 << (pos + i)) | (x >> i & 1) << (pos + i)
         return y
@@ -109,10 +114,10 @@ def test_bfind(kind) -> None:
 
 
 def test_fns_finds_the_nth_set_bit() -> None:
-    mask = np.array([0b10110, 0b10110, 0b10110, 0b10110, 0b10110, 0, 1 << 31], np.uint32)
-    base = np.array([0, 0, 4, 2, 3, 0, 31], np.uint32)
-    n = np.array([1, 4, -2, 0, 0, 1, 1]).astype(np.uint32)
-    want = [1, ALL, 2, 2, ALL, ALL, 31]
+    mask = np.array([0b10110, 0b10110, 0b10110, 0b10110, 0b10110, 0, 1 << 31, 3], np.uint32)
+    base = np.array([0, 0, 4, 2, 3, 0, 31, 8], np.uint32)
+    n = np.array([1, 4, -2, 0, 0, 1, 1, -(1 << 31)]).astype(np.uint32)
+    want = [1, ALL, 2, 2, ALL, ALL, 31, 0]
     assert compute("fns.b32", mask, base, n).tolist() == want
 
 

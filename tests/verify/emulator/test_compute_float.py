@@ -262,8 +262,12 @@ def test_neg_abs_and_copysign(name) -> None:
     layout = LAYOUTS[name]
     a, b = operands(layout, 2)
     top = a.dtype.type(1 << (layout.bits - 1))
-    assert np.array_equal(compute(f"neg.{name}", a), a ^ top)
-    assert np.array_equal(compute(f"abs.{name}", a), a & ~top)
+    nan = is_nan(a, layout)
+    # Canonical, but in binary64, where the sign stays and a signalling NaN becomes quiet.
+    quiet = a | a.dtype.type(1 << 51) if name == "f64" else a.dtype.type(layout.nan)
+    assert nan.any()
+    assert np.array_equal(compute(f"neg.{name}", a), np.where(nan, quiet, a ^ top))
+    assert np.array_equal(compute(f"abs.{name}", a), np.where(nan, quiet, a & ~top))
     if name in WIDE:
         want = (a & top) | (b & ~top)
         assert np.array_equal(compute(f"copysign.{name}", a, b), want)
@@ -318,7 +322,7 @@ def test_testp_sorts_numbers_into_classes() -> None:
         values = a.view(f"f{layout.bits // 8}")
         tiny = np.finfo(values.dtype).tiny
         with np.errstate(invalid="ignore"):
-            normal = np.isfinite(values) & (np.abs(values) >= tiny)
+            normal = np.isfinite(values) & ((np.abs(values) >= tiny) | (values == 0))
             subnormal = (values != 0) & (np.abs(values) < tiny)
         want = {
             "finite": np.isfinite(values),
@@ -331,6 +335,67 @@ def test_testp_sorts_numbers_into_classes() -> None:
         for test, expected in want.items():
             assert expected.any()
             assert np.array_equal(compute(f"testp.{test}.{name}", a, target=1), expected)
+
+
+# ---- what an H200 does that PTX leaves open ----------------------------------------------------
+
+# Quiet and signalling NaN of either sign, a number, infinity.
+A, B, C = 0x7FF8000000000005, 0xFFF0000000000006, 0x7FF0000000000007
+ONE, INFINITY, DEFAULT = 0x3FF0000000000000, 0x7FF0000000000000, 0xFFF8000000000000
+QUIET = 1 << 51
+
+
+@pytest.mark.parametrize(
+    ("opcode", "operands_", "want"),
+    [
+        ("add", (A, B), B), ("add", (A, ONE), A), ("add", (ONE, B), B), ("add", (B, A), A),
+        ("sub", (A, B), B), ("mul", (A, B), B), ("div", (A, B), A), ("div", (ONE, B), B),
+        ("fma", (A, B, C), B), ("fma", (A, ONE, C), C), ("fma", (A, ONE, ONE), A),
+        ("fma", (0, INFINITY, C), C), ("fma", (0, INFINITY, ONE), DEFAULT),
+        ("mul", (0, INFINITY), DEFAULT), ("sub", (INFINITY, INFINITY), DEFAULT),
+        ("div", (0, 0), DEFAULT), ("sqrt", (B,), B), ("sqrt", (ONE | 1 << 63,), DEFAULT),
+    ],
+)  # fmt: skip
+def test_nan_of_binary64(opcode, operands_, want) -> None:
+    words = [np.full(3, word, np.uint64) for word in operands_]
+    for mode in ROUNDINGS:
+        got = compute(f"{opcode}.{mode}.f64", *words)
+        assert [hex(word) for word in got.tolist()] == [hex(want | QUIET)] * 3, mode
+
+
+def test_of_two_nan_min_and_max_keep_the_second() -> None:
+    a, b = np.array([A, A], np.uint64), np.array([B, ONE], np.uint64)
+    for opcode in ("min", "max"):
+        assert compute(f"{opcode}.f64", a, b).tolist() == [B | QUIET, ONE]
+
+
+# A result just below the least normal number that its format rounds up to it; one that rounds up
+# to it with any exponent; and what `.ftz` makes of these.
+RAISED = [
+    ("mul.rn.ftz.f32", [(0x3F7FFFFF, 0x800000), (0x3F7FFFFE, 0x800001)], [0, 0x800000]),
+    ("mul.rn.ftz.f32", [(0xBF7FFFFF, 0x800000), (0xBF7FFFFE, 0x800001)], [1 << 31, 0x80800000]),
+    ("mul.rp.ftz.f32", [(0x3F7FFFFF, 0x800000)], [0]),
+    ("mul.rm.ftz.f32", [(0xBF7FFFFF, 0x800000)], [1 << 31]),
+    ("fma.rn.ftz.f32", [(0x3F7FFFFF, 0x800000, 0), (0x3F7FFFFE, 0x800001, 0)], [0, 0x800000]),
+    ("fma.rp.ftz.f32", [(0x80800000, 0xBF7FFFFF, 0)], [0]),
+    ("fma.rp.ftz.sat.f32", [(0x800000, 0x3F7FFFFF, 0x80000000)], [0]),
+    ("div.rp.ftz.f32", [(0x800000, 0x3F800001)], [0]),
+    ("div.rm.ftz.f32", [(0x80800000, 0x3F800001)], [1 << 31]),
+    ("rcp.rp.ftz.f32", [(0x7E800001,), (0x7E800000,)], [0, 0x800000]),
+    ("mul.rn.ftz.f16", [(0x3BFF, 0x400), (0x3BFE, 0x401)], [0, 0x400]),
+    ("fma.rn.ftz.f16", [(0x8400, 0x3BFF, 0), (0x3BFE, 0x401, 0)], [0x8000, 0x400]),
+]
+
+
+@pytest.mark.parametrize(("mnemonic", "rows", "want"), RAISED)
+def test_ftz_judges_what_exponents_without_an_end_would_round_to(mnemonic, rows, want) -> None:
+    bits = int(mnemonic[-2:])
+    words = [np.array(column, f"u{bits // 8}") for column in zip(*rows, strict=True)]
+    assert compute(mnemonic, *words).tolist() == want
+    # Without `.ftz`, all of them are the least normal number.
+    top = 1 << (bits - 1)
+    kept = compute(mnemonic.replace(".ftz", "").replace(".sat", ""), *words).tolist()
+    assert {word & ~top for word in kept} == {0x800000 if bits == 32 else 0x400}
 
 
 # ---- approximations ---------------------------------------------------------------------------

@@ -90,7 +90,7 @@ def test_quotients_truncate_and_zero_gives_all_ones(kind) -> None:
     rest = expected(kind, lambda x, y: x - truncated(x, y) * y, a[nonzero], b[nonzero])
     assert np.array_equal(remainder[nonzero], rest)
     assert np.all(quotient[~nonzero] == (1 << bits) - 1)
-    assert np.array_equal(remainder[~nonzero], a[~nonzero])
+    assert np.all(remainder[~nonzero] == (1 << bits) - 1)
 
 
 @pytest.mark.parametrize("bits", [16, 32, 64])

@@ -177,6 +177,25 @@ def test_states_and_pending_counts():
     assert (collect(done) == 132 - np.arange(32)).all()
 
 
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_a_question_is_no_deadlock(seed):
+    body = (
+        INIT.format(count=2)
+        + """
+    mov.b32 %r63, 0;
+    mbarrier.test_wait.parity.shared.b64 %p2, [%r1], 0;
+    @%p2 add.u32 %r63, %r63, 1;
+    mbarrier.test_wait.parity.shared.b64 %p2, [%r1], 1;
+    @%p2 add.u32 %r63, %r63, 10;
+    mbarrier.test_wait.parity.shared.b64 %p2, [%r1], 0;
+    @%p2 bra NEVER;
+    add.u32 %r63, %r63, 100;
+NEVER:
+"""
+    )
+    assert (collect(body, threads=64, seed=seed) == 110).all()
+
+
 def test_arrival_with_a_count_and_several_phases_at_once():
     body = INIT.format(count=4) + "mbarrier.arrive.shared.b64 _, [%r1], 2;" + wait(1, "B")
     run(body, threads=32)  # 32 lanes complete 16 phases: the last one is odd

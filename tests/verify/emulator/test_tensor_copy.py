@@ -107,11 +107,11 @@ CASES = [
     (np.float16, (20, 40), (16, 32), (-3, -8), 64, (1, 1)),
     (ml_dtypes.bfloat16, (40, 80), (32, 64), (16, 32), 128, (1, 1)),
     (np.float16, (9, 64), (8, 32), (0, 0), 128, (1, 1)),
-    (np.int64, (3, 6, 4), (2, 4, 2), (-1, 3, 3), 0, (1, 1, 1)),
+    (np.int64, (3, 6, 4), (2, 4, 2), (-1, 3, 2), 0, (1, 1, 1)),
     (np.int32, (3, 3, 5, 8), (2, 2, 3, 8), (2, -1, 4, -4), 32, (1, 1, 1, 1)),
-    (np.float32, (2, 2, 3, 3, 4), (2, 1, 2, 3, 4), (1, 1, 2, -2, 2), 0, (1, 1, 1, 1, 1)),
+    (np.float32, (2, 2, 3, 3, 4), (2, 1, 2, 3, 4), (1, 1, 2, -2, 0), 0, (1, 1, 1, 1, 1)),
     (np.float16, (30, 16), (20, 16), (3, 0), 32, (3, 1)),
-    (np.uint16, (4, 8), (4, 8), (100, -100), 0, (1, 1)),
+    (np.uint16, (4, 8), (4, 8), (100, -104), 0, (1, 1)),
 ]
 
 
@@ -145,12 +145,30 @@ def test_load(case, seed):
 
 def test_outside_is_nan_if_asked_for():
     array, out = _array(np.float16, (4, 8)), np.zeros(SHARED, np.uint8)
-    argument = TensorArgument(array, (4, 8), fill_nan=True)
-    run(_load_body(2, (2, 3), 64) + TO_GLOBAL, argument, out, threads=THREADS, shared=SHARED + 8)
-    got = out.view(np.float16)[:32].reshape(4, 8)
+    argument = TensorArgument(array, (4, 16), fill_nan=True)
+    run(_load_body(2, (2, -8), 128) + TO_GLOBAL, argument, out, threads=THREADS, shared=SHARED + 8)
+    got = out.view(np.float16)[:64].reshape(4, 16)
     assert np.isnan(got[2:]).all()
-    assert np.isnan(got[:2, 5:]).all()
-    np.testing.assert_array_equal(got[:2, :5].view(np.uint16), array[2:, 3:].view(np.uint16))
+    assert np.isnan(got[:2, :8]).all()
+    np.testing.assert_array_equal(got[:2, 8:].view(np.uint16), array[2:, :8].view(np.uint16))
+
+
+@pytest.mark.parametrize("origin", [(0, 3), (0, -4)])
+def test_rows_start_at_multiples_of_16_bytes(origin):
+    argument = TensorArgument(_array(np.float16, (4, 16)), (4, 8))
+    load, image = _load_body(2, origin, 64), np.zeros(SHARED, np.uint8)
+    faults(load, argument, image, kind="misaligned", threads=THREADS, shared=SHARED + 8)
+    store = _store_body(STORE, 2, origin)
+    faults(store, argument, image, kind="misaligned", threads=THREADS, shared=SHARED)
+
+
+def test_stores_do_not_start_before_the_tensor():
+    argument, image = (
+        TensorArgument(_array(np.float16, (4, 16)), (4, 8)),
+        np.zeros(SHARED, np.uint8),
+    )
+    body = _store_body(STORE, 2, (-1, 8))
+    faults(body, argument, image, kind="tensor-map", match="before", threads=THREADS, shared=SHARED)
 
 
 def _store_body(instruction, rank, origin, wait=""):
@@ -171,6 +189,7 @@ def _store_body(instruction, rank, origin, wait=""):
 @pytest.mark.parametrize("case", CASES, ids=lambda c: f"{np.dtype(c[0]).name}-{len(c[1])}d-{c[4]}B")
 def test_store(case):
     dtype, shape, box, origin, span, strides = case
+    origin = tuple(max(0, place) for place in origin)
     size = np.dtype(dtype).itemsize
     array = _array(dtype, shape).copy(order="K")
     before = array.copy()
