@@ -81,7 +81,8 @@ def _shared_trans(program: Program, op: gpu.SharedTrans, buffer: Array) -> Array
     del program
     kind = op.buffer.type
     assert isinstance(kind, SharedType)
-    return buffer.reshape(kind.shape).transpose(op.order).reshape(-1)
+    turned: Array = np.transpose(buffer.reshape(kind.shape), op.order)
+    return turned.reshape(-1)
 
 
 def _next_slot(program: Program, op: gpu.NextSlot, index: Array) -> Array:

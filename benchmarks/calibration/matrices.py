@@ -36,7 +36,7 @@ def bound_of(opcode: str, a_type: str, result: str) -> Bound:
 
     `mma.sync` of 8-bit floats is one of fp16.
     """
-    if opcode == "wgmma" and elements.BITS[a_type] == 8 and result == "f32":
+    if opcode == "wgmma" and elements.BITS[a_type] == 8:
         return FP8_BOUND
     return {"f16": HALF_BOUND, "f64": DOUBLE_BOUND}.get(result, SUM_BOUND)
 

@@ -1,4 +1,4 @@
-"""The kernels of descriptors.toml: built for every target, and verified in the emulator."""
+"""The kernels of kernels/descriptors.toml: built for every target, and verified in the emulator."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from aotc.package.manifest import load
 from aotc.package.verify import VerifyOptions, subjects_of_manifest, verify_variant
 
-MANIFEST = Path(__file__).parents[2] / "descriptors.toml"
+MANIFEST = Path(__file__).parents[2] / "kernels" / "descriptors.toml"
 SUBJECTS = subjects_of_manifest(load(str(MANIFEST)))
 
 

@@ -59,7 +59,8 @@ def test_every_rank(tmp_path: Path, block: tuple[int, ...], num_warps: int) -> N
     coords = ", ".join(["tl.program_id(0) * START"] + ["0"] * (rank - 1))
     source = f"def k(x, y, START: tl.constexpr):\n    y.store([{coords}], x.load([{coords}]))\n"
     kind = f"tensordesc<fp16[{','.join(map(str, block))}]>"
-    constants = {"START": block[0] - 1 or 1}
+    # The last coordinate is a multiple of 16 bytes.
+    constants = {"START": block[0] - 8 if rank == 1 else block[0] - 1 or 1}
     kernel = compiled(tmp_path, source, {"x": kind, "y": kind}, constants, num_warps=num_warps)
     x = tensor([max(1, extent - 1) for extent in block], "fp16", padding=1)
     y = like(x)
@@ -87,17 +88,23 @@ def test_a_transpose_keeps_to_the_tensor(
 @pytest.mark.parametrize("target", TARGET_NAMES)
 @pytest.mark.parametrize("fill", ["", ",nan"])
 def test_what_lies_outside_reads_as_the_fill(tmp_path: Path, target: str, fill: str) -> None:
-    source = "def k(x, y, at):\n    y.store([0, 0], x.load([at, at]))\n"
-    signature = {"x": f"tensordesc<fp32[4,8]{fill}>", "y": "tensordesc<fp32[4,8]>", "at": "i32"}
+    source = "def k(x, y, row, col):\n    y.store([0, 0], x.load([row, col]))\n"
+    signature = {
+        "x": f"tensordesc<fp32[4,8]{fill}>",
+        "y": "tensordesc<fp32[4,8]>",
+        "row": "i32",
+        "col": "i32",
+    }
     kernel = compiled(tmp_path, source, signature, target=target, num_warps=1)
     x = tensor((5, 9), "fp32")
-    for at in (-9, -3, -1, 0, 2, 7, 2**30):
+    rows, cols = (-9, -3, -1, 0, 2, 7, 2**30), (-12, -8, -4, 0, 4, 8, 2**30)
+    for row, col in zip(rows, cols, strict=True):
         y = like(x, (4, 8))
-        launch(kernel, (1,), {"x": x, "y": y, "at": at})
+        launch(kernel, (1,), {"x": x, "y": y, "row": row, "col": col})
         expected = np.full((4, 8), np.nan if fill else 0, np.float32)
         for i, j in itertools.product(range(4), range(8)):
-            if 0 <= at + i < 5 and 0 <= at + j < 9:
-                expected[i, j] = x[at + i, at + j]
+            if 0 <= row + i < 5 and 0 <= col + j < 9:
+                expected[i, j] = x[row + i, col + j]
         np.testing.assert_array_equal(y, expected)
 
 
@@ -261,7 +268,7 @@ MIXED = """def k(a, b_ptr, bias, c, K, stride, BLOCK: tl.constexpr):
             b_ptr + (k + at)[:, None] * stride + (j + at)[None, :], (k + at)[:, None] < K, 0.0
         )
         total = tl.dot(a.load([i, k]), right, total)
-    total += bias.load([j])[None, :] + bias.load([j + 1])[:, None]
+    total += bias.load([j])[None, :] + bias.load([j + 4])[:, None]
     c.store([i, j], total)
 """
 
@@ -281,13 +288,13 @@ def test_a_product_whose_operands_come_in_two_ways(
         "stride": "i32:16",
     }
     kernel = compiled(tmp_path, MIXED, signature, {"BLOCK": 64}, target, num_warps)
-    a, b, bias = tensor((67, 208), "bf16"), tensor((208, 64), "bf16", seed=1), tensor((65,), "fp32")
+    a, b, bias = tensor((67, 208), "bf16"), tensor((208, 64), "bf16", seed=1), tensor((68,), "fp32")
     c = like(tensor((67, 64), "fp32"))
     values = {"a": a, "b_ptr": b, "bias": bias, "c": c, "K": 208, "stride": 64}
     for seed in (0, 3):
         launch(kernel, (2, 1), values, seed=seed)
-        rows = np.resize(bias[1:], 128)[:67].astype(np.float64)
-        rows[64:] = bias[1:4]
+        rows = np.resize(bias[4:], 128)[:67].astype(np.float64)
+        rows[64:] = bias[4:7]
         expected = a.astype(np.float64) @ b.astype(np.float64) + bias[:64] + rows[:, None]
         np.testing.assert_array_equal(c, expected)
 

@@ -18,7 +18,7 @@ from aotc.package.grid import VariantSpec, expand
 from aotc.target import TARGETS
 from tests.support.matrix_cases import CASES
 
-MANIFEST = Path(__file__).parents[2] / "matrix.toml"
+MANIFEST = Path(__file__).parents[2] / "kernels" / "matrix.toml"
 KERNELS = [spec.name for spec in manifest.load(str(MANIFEST)).kernels]
 POINTS = [(name, list(TARGETS)[index % len(TARGETS)]) for index, name in enumerate(KERNELS)]
 

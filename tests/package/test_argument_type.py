@@ -29,7 +29,11 @@ def test_every_scalar_is_an_argument_and_a_pointee(dtype: str) -> None:
         ("u64=0xffffffffffffffff", "u64=18446744073709551615", "u64=18446744073709551615"),
         ("fp32=1e-5", "fp32=1e-05", "fp32=1e-05"),
         ("fp32=1", "fp32=1.0", "fp32=1.0"),
-        ("tensordesc< T [BM, 64] , nan >", "tensordesc<bf16[128,64],nan>", "tensordesc<bf16[128,64],nan>"),
+        (
+            "tensordesc< T [BM, 64] , nan >",
+            "tensordesc<bf16[128,64],nan>",
+            "tensordesc<bf16[128,64],nan>",
+        ),
         ("tensordesc<T[BM, 64]>", "tensordesc<bf16[128,64]>", "tensordesc<bf16[128,64]>"),
     ],
 )

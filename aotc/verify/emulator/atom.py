@@ -152,7 +152,7 @@ def combine_of(
     compute = COMPUTES[operation](plain)
 
     def combine(old: Cells, value: Cells) -> Cells:
-        # NaN of f64 in shared memory is the second operand's.
+        # Of two NaN of f64 `add` keeps the second: in shared memory, what was there.
         result = compute(value, old) if operation == "add" else compute(old, value)
         return result[0] if isinstance(result, tuple) else result
 
