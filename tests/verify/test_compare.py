@@ -125,13 +125,16 @@ def test_where_noise_makes_an_infinity_anything_goes_and_elsewhere_not() -> None
     assert compare(buffer, _bytes(np.array([3e38, np.nan], np.float32))) is not None
 
 
-@given(st.integers(0, 999), st.sampled_from([FP16, BF16, FP32]))
-def test_an_element_of_another_place_is_never_within_the_bound(at: int, kind: ScalarType) -> None:
-    values = (4 * RNG.standard_normal(1000)).astype(dtype_of(kind))
+@given(st.integers(0, 999), st.sampled_from([FP16, BF16, FP32]), st.integers(0, 2**32 - 1))
+def test_an_element_of_another_place_is_never_within_the_bound(
+    at: int, kind: ScalarType, seed: int
+) -> None:
+    values = (4 * np.random.default_rng(seed).standard_normal(1000)).astype(dtype_of(kind))
     step = np.float32(1 + 4 * 2.0**-kind.mantissa_bits)
     buffer = _buffer(values, kind, (values.astype(np.float32) * step).astype(values.dtype))
     wrong = values.copy()
-    wrong[at] = -values[at] - values.dtype.type(1)
+    far = 1 + abs(float(values[at]))  # whatever the element is, another by more than itself
+    wrong[at] = values.dtype.type(float(values[at]) - far)
     found = compare(buffer, _bytes(wrong))
     assert found is not None
     assert found.index == at

@@ -78,12 +78,12 @@ def _rows(tensor: TensorMap, coordinates: Sequence[int]) -> tuple[Ints, Ints]:
 
 
 def fill_of(tensor: TensorMap) -> Bytes:
-    """Return the bytes of an element outside the tensor: zero, or a NaN with all bits but the sign."""
-    value = np.zeros(tensor.element_bytes, np.uint8)
-    if tensor.fill:
-        value[:] = 0xFF
-        value[-1] = 0x7F
-    return value
+    """Return the bytes of an element outside the tensor: zero, or a NaN of every type.
+
+    The NaN repeats 0x7FF7, as an H200 fills it in.
+    """
+    pattern = (0xF7, 0x7F) if tensor.fill else (0, 0)
+    return np.resize(np.array(pattern, np.uint8), tensor.element_bytes)
 
 
 def assemble(tensor: TensorMap, pieces: Pieces, data: Bytes) -> Bytes:
