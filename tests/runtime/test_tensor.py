@@ -656,7 +656,9 @@ def test_a_hundred_thousand_launches_leak_nothing(scale: Kernel, gpu: FakeGpu) -
         gc.collect()
         # An object leaked in any kind of launch would be 16 bytes or more, a thousand times.
         assert tracemalloc.get_traced_memory()[0] - before < 16_000
-        assert [sys.getrefcount(thing) for thing in watched] == references
+        # A leak would be of thousands; what else runs in the process may hold one or two for a while.
+        held = [sys.getrefcount(thing) for thing in watched]
+        assert all(abs(now - then) < 10 for now, then in zip(held, references, strict=True))
     finally:
         tracemalloc.stop()
         gpu.record(on=True)

@@ -106,7 +106,7 @@ def test_every_field_can_be_set():
         out,
         shared=SHARED,
     )
-    box = np.full((8, 16), 0x7FFF, np.uint16)
+    box = np.full((8, 16), 0x7FF7, np.uint16)
     box[:6] = data[4::2, 8:24]
     got = out[:64].view(np.uint16).reshape(8, 2, 8)
     lines = np.arange(8) * 32 // 128 & 1
