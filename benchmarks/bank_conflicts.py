@@ -7,9 +7,7 @@ of every lane: a phase of an access (32 lanes of 4 bytes, 8 of 16, one 8×8 matr
 that needs more than one wavefront has a conflict. The table gives phases and excess wavefronts by
 kind of instruction.
 
-The profiler counts the same on a GPU, in a program that runs one of the kernels:
-
-    ncu --metrics l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum python …
+The profiler counts the same on a GPU: see run_matmul.py.
 """
 
 from __future__ import annotations
