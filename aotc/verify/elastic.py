@@ -11,7 +11,7 @@ the other touches have no defined result; such a conflict is noted, atomics asid
 that changes what it has written before: its threads may do that in any order too.
 
 Invariant: a byte is marked as read or written exactly if an access of the kernel named it, or an
-atomic named another one of its 4-byte word.
+atomic of bf16 named another one of its 4-byte word.
 """
 
 # NumPy's own stubs leave overloads of ndarray's methods partly unknown.
@@ -28,12 +28,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from aotc.ir.types import ScalarType
+from aotc.ir.types import BF16, ScalarType
 from aotc.verify.memory import AccessError, Address, Memory
 from aotc.verify.numerics import Array, dtype_of
 
 HEAD_BYTES = 4096
-_WORD_BYTES = 4  # what atomics of 16 bits may touch instead
+_WORD_BYTES = 4  # what atomics of bf16 may touch instead
 """Room before a pointer, for kernels that step back from it."""
 
 _BUFFER_BITS = 40
@@ -129,8 +129,8 @@ class ElasticMemory(Memory):
         for index, cells, size in self._touched(address, mask, element):
             buffer = self._buffers[index]
             buffer.read.reshape(-1, size)[cells] = True
-            if self._is_atomic and size < _WORD_BYTES:
-                # Where there is no instruction for it, the word around is exchanged instead.
+            if self._is_atomic and element == BF16:
+                # Before sm_90 there is no instruction for it: the word around is exchanged instead.
                 for marks in (buffer.read, buffer.written):
                     marks.reshape(-1, _WORD_BYTES)[cells * size // _WORD_BYTES] = True
             if not self._is_atomic:
