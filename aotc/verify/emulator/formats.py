@@ -20,6 +20,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from aotc.verify.emulator.compute_small_floats import SMALL_FORMATS
+
 Array: TypeAlias = npt.NDArray[Any]
 Float64: TypeAlias = npt.NDArray[np.float64]
 
@@ -32,15 +34,6 @@ class Format:
     bits: int  # in a register or in memory; tf32 sits in 32
     decode: Callable[[Array], Float64]
     is_int: bool = False
-
-
-def _e4m3_table() -> Float64:
-    code = np.arange(256)
-    exponent, mantissa = code >> 3 & 15, code & 7
-    normal = np.ldexp(1.0 + mantissa / 8, exponent - 7)
-    value = np.where(exponent == 0, np.ldexp(mantissa / 8, -6), normal)
-    value = np.where(code & 0x7F == 0x7F, np.nan, value)
-    return np.where(code & 0x80, -value, value)
 
 
 def _widen(value: Array) -> Float64:
@@ -65,10 +58,6 @@ def _tfloat32(bits: Array) -> Float64:
     return _float32(bits & np.uint32(0xFFFFE000))
 
 
-_E4M3 = _e4m3_table()
-_E5M2: Float64 = _float16((np.arange(256, dtype=np.uint16) << np.uint16(8)).astype(np.uint16))
-
-
 def _signed4(bits: Array) -> Float64:
     return (bits.astype(np.int8) ^ np.int8(8)).astype(np.float64) - 8.0
 
@@ -85,8 +74,8 @@ FORMATS = {
         Format("tf32", 32, _tfloat32),
         Format("f32", 32, _float32),
         Format("f64", 64, lambda bits: bits.view(np.float64)),
-        Format("e4m3", 8, lambda bits: _E4M3[bits]),
-        Format("e5m2", 8, lambda bits: _E5M2[bits]),
+        Format("e4m3", 8, SMALL_FORMATS["e4m3"].decode),
+        Format("e5m2", 8, SMALL_FORMATS["e5m2"].decode),
         Format("s8", 8, lambda bits: bits.view(np.int8).astype(np.float64), is_int=True),
         Format("u8", 8, _unsigned, is_int=True),
         Format("s4", 4, _signed4, is_int=True),
