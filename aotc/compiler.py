@@ -17,17 +17,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from aotc.config_keys import CONFIG_KEYS, config_value_problem
+from aotc.config_keys import CONFIG_DEFAULTS, CONFIG_KEYS, config_value_problem
 from aotc.ir.diagnostics import CompileError, IRError, ManifestError
-from aotc.target import Target
+from aotc.target import Feature, Target
 from aotc.target import parse as parse_target
 
 if TYPE_CHECKING:
     from aotc.backend import Lowered
     from aotc.frontend import Translation
-    from aotc.ir.core import Kernel
+    from aotc.ir.core import Kernel, TensorSource
     from aotc.ir.passes import Observer
-    from aotc.schedule.context import Schedule
+    from aotc.schedule.context import Config, Schedule
 
 Access: TypeAlias = Literal["unknown", "read", "write", "both"]
 
@@ -41,10 +41,15 @@ class CompileRequest:
 
     `signature` gives each run-time argument its concrete type string ("*bf16:16", "i32", "i32=1",
     "fp32"), `constants` each constexpr its value: int, float, bool, str, None or a dtype's name.
-    `maxnreg` of None leaves the registers a thread may use to ptxas; `debug` keeps
+    `maxnreg` of None leaves the registers a thread may use to ptxas, `warp_specialize` of None leaves
+    to the compiler whether a warp of its own fetches; `debug` keeps
     `tl.device_assert` and `assert`, which are dropped otherwise, as Triton does. `with_ptx` keeps
     the PTX, with the lines of the source, beside the cubin, which stays the same. `without` names
-    features of the target that are not to be used.
+    features of the target that are not to be used. `map_pointers` leaves to the launcher what it is
+    able to do: loads through pointers may become tensor copies, so that a cubin takes tensor maps
+    that its `Metadata` describes and is right for the launches that its guards allow; and a block
+    may run one program after the other, so that a launch has fewer blocks than programs. A build
+    asks for it.
     """
 
     source: str
@@ -59,20 +64,37 @@ class CompileRequest:
     debug: bool = False
     with_ptx: bool = False
     without: tuple[str, ...] = ()
+    map_pointers: bool = False
+    warp_specialize: bool | None = None
+
+    @property
+    def config(self) -> Config:
+        """The choices that the schedule is given."""
+        from aotc.schedule.context import Config  # noqa: PLC0415 - start-up time
+
+        return Config(
+            *(self.num_warps, self.num_stages, self.num_ctas, self.maxnreg or 0),
+            warp_specialize=self.warp_specialize,
+        )
 
 
 @dataclass(frozen=True)
 class TensorMapSpec:
-    """Say how the map of a tensor argument is encoded; `box` is in elements, outermost first.
+    """Say how the map of a tensor is encoded; `box` is in elements, outermost first.
 
     `swizzle_bytes` is 0 for none, 32, 64 or 128. What is read beyond the tensor's ends is NaN with
-    `fill_nan`, else zero.
+    `fill_nan`, else zero. `address`, `shape` and `strides` are expressions over the arguments of
+    the launch, the latter two in elements, outermost first; the innermost axis is dense and has no
+    stride.
     """
 
     element: str
     box: tuple[int, ...]
     swizzle_bytes: int
     fill_nan: bool
+    address: str
+    shape: tuple[str, ...]
+    strides: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -82,8 +104,9 @@ class ParamSlot:
     `access` is how the kernel uses the memory that a pointer points at, "unknown" for a scalar.
     `argument` is the argument of the launch that it comes from, the one of its name unless said
     otherwise. `source` is the expression that the launcher computes if it does not pass that
-    argument itself: "x.shape[0]", or "x" for a tensor's address. A tensor map is encoded as
-    `tensor_map` says.
+    argument itself: "x.shape[0]", or "x" for a tensor's address. "grid[0]" to "grid[2]", argument
+    and source in one, are how many programs the launch has along an axis. A tensor map is encoded
+    as `tensor_map` says.
     """
 
     name: str
@@ -104,7 +127,12 @@ class ParamSlot:
 class Metadata:
     """Say what a host must know to launch a cubin, and a user to judge it.
 
-    `source_files` are all files the frontend read, with their SHA-256.
+    `source_files` are all files the frontend read, with their SHA-256. `waits_pdl` says that every
+    path waits for the grids before it, so that a launch may overlap with them. `guards` are
+    expressions over the arguments: the cubin is right for launches for which none is 0 and for
+    which the driver encodes the tensor maps among its `params`. A launch of one that
+    `loops_programs` has a row of as many blocks as run at a time, at most one for each program (a
+    cluster of them with `num_ctas`): a block runs programs until there are no more.
     """
 
     name: str
@@ -123,6 +151,15 @@ class Metadata:
     ptxas_warnings: tuple[str, ...]
     source_files: tuple[tuple[str, str], ...]
     without: tuple[str, ...] = ()
+    waits_pdl: bool = False
+    producer_warps: int = 0
+    guards: tuple[str, ...] = ()
+    loops_programs: bool = False
+
+    @property
+    def num_threads(self) -> int:
+        """Threads of a block: those of `num_warps`, and those that fetch for them."""
+        return 32 * (self.num_warps + self.producer_warps)
 
 
 @dataclass(frozen=True)
@@ -187,6 +224,7 @@ def compile_kernel(
         symbol=kernel.name,
         target=request.target,
         num_warps=request.num_warps,
+        producer_warps=kernel.producer_warps,
         num_stages=request.num_stages,
         num_ctas=request.num_ctas,
         shared_bytes=kernel.shared_bytes,
@@ -199,6 +237,9 @@ def compile_kernel(
         ptxas_warnings=assembly.warnings,
         source_files=translation.source_files,
         without=done.target.without,
+        waits_pdl=done.waits_pdl,
+        guards=kernel.guards,
+        loops_programs=kernel.loops_programs,
     )
     asm = {**done.asm, "llvm": done.lowered.llvm_ir, "ptx": done.ptx}
     if request.with_ptx:
@@ -218,12 +259,24 @@ def _param_slots(done: _Done) -> tuple[ParamSlot, ...]:
     for slot, info, arg in zip(done.lowered.params, done.kernel.params, args, strict=True):
         spec = None
         if isinstance(arg.type, TensorMapType):
-            kind = arg.type
-            spec = TensorMapSpec(kind.element.name, kind.box, kind.swizzle_bytes, kind.fill_nan)
+            kind, tensor = (
+                arg.type,
+                info.tensor or _tensor_argument(info.argument, len(arg.type.box)),
+            )
+            form = (kind.element.name, kind.box, kind.swizzle_bytes, kind.fill_nan)
+            spec = TensorMapSpec(*form, tensor.address, tensor.shape, tensor.strides)
         place = (slot.name, slot.type, slot.offset_bytes, slot.size_bytes)
         access = done.access.get(info.argument, "unknown")
         slots.append(ParamSlot(*place, access, info.argument, info.source, spec))
     return tuple(slots)
+
+
+def _tensor_argument(name: str, rank: int) -> TensorSource:
+    """Return the tensor that the launch passes as argument `name`."""
+    from aotc.ir.core import TensorSource  # noqa: PLC0415 - start-up time
+
+    shape = tuple(f"{name}.shape[{axis}]" for axis in range(rank))
+    return TensorSource(name, shape, tuple(f"{name}.strides[{axis}]" for axis in range(rank - 1)))
 
 
 def _placed(
@@ -241,7 +294,8 @@ def _placed(
 class PtxKernel:
     """Hold a kernel that is compiled as far as PTX, and the tile IR it is to mean the same as.
 
-    `shared_bytes` is what a launch passes as dynamic shared memory, `params` what as parameters.
+    `shared_bytes` is what a launch passes as dynamic shared memory, `params` what as parameters;
+    `guards` as in `Metadata`.
     """
 
     tile_ir: str
@@ -249,6 +303,7 @@ class PtxKernel:
     symbol: str
     shared_bytes: int
     params: tuple[ParamSlot, ...] = ()
+    guards: tuple[str, ...] = ()
 
 
 def compile_ptx(request: CompileRequest) -> PtxKernel:
@@ -259,7 +314,8 @@ def compile_ptx(request: CompileRequest) -> PtxKernel:
     done = _to_ptx(request, Timings(), keep_asm=True, with_lines=True)
     kernel = done.kernel
     return PtxKernel(
-        done.asm["tile"], done.ptx, kernel.name, kernel.shared_bytes, _param_slots(done)
+        *(done.asm["tile"], done.ptx, kernel.name, kernel.shared_bytes),
+        *(_param_slots(done), kernel.guards),
     )
 
 
@@ -275,6 +331,7 @@ class _Done:
     lowered: Lowered
     ptx: str
     asm: Mapping[str, str]
+    waits_pdl: bool
 
 
 def _to_ptx(
@@ -289,18 +346,18 @@ def _to_ptx(
     from aotc import backend  # noqa: PLC0415
     from aotc.ir.parameter_access import parameter_access  # noqa: PLC0415
     from aotc.ir.text import print_kernel  # noqa: PLC0415
-    from aotc.schedule.context import Config, Schedule  # noqa: PLC0415
+    from aotc.schedule.context import Schedule  # noqa: PLC0415
     from aotc.schedule.pipeline import schedule_kernel  # noqa: PLC0415
 
     timings.lap("import")
     target = _check(request)
-    config = Config(request.num_warps, request.num_stages, request.num_ctas, request.maxnreg or 0)
     translation = _translate(request)
     timings.lap("frontend")
     kernel = translation.kernel
     access = parameter_access(kernel)
     asm = {"tile": print_kernel(kernel, locs=with_lines)} if keep_asm else {}
-    schedule = Schedule(target, config)
+    schedule = Schedule(target, request.config, map_pointers=request.map_pointers)
+    waits_pdl = _waits_pdl(kernel, schedule)
     schedule_kernel(kernel, schedule, observer)
     timings.lap("schedule")
     if keep_asm:
@@ -310,7 +367,27 @@ def _to_ptx(
     timings.lap("lower")
     ptx = backend.emit_ptx(lowered.llvm_ir, target)
     timings.lap("llvm")
-    return _Done(target, translation, kernel, schedule, access, lowered, ptx, asm)
+    return _Done(target, translation, kernel, schedule, access, lowered, ptx, asm, waits_pdl)
+
+
+def _waits_pdl(kernel: Kernel, schedule: Schedule) -> bool:
+    """Return whether a launch may overlap with the one before it; remark why not, if it was meant.
+
+    To be asked on tile IR: what the schedule makes of a branch may not look like one.
+    """
+    from aotc.ir.dialects.grid import GridWait, always_waits  # noqa: PLC0415 - start-up time
+
+    if Feature.PDL not in schedule.target.features:
+        return False
+    waits = always_waits(kernel)
+    first = next((op for op in kernel.walk() if isinstance(op, GridWait)), None)
+    if first is not None and not waits:
+        schedule.remark(
+            first.loc,
+            "gdc_wait is not on every path: programmatic dependent launch is refused; "
+            "call it outside of run-time branches and loops",
+        )
+    return waits
 
 
 def _lines(*groups: Iterable[str]) -> tuple[str, ...]:
@@ -341,7 +418,8 @@ def _check(request: CompileRequest) -> Target:
         raise CompileError(error.message, remedy=error.remedy) from None
     for key in CONFIG_KEYS:
         value = getattr(request, key)
-        problem = "" if key == "maxnreg" and value is None else config_value_problem(key, value)
+        is_open = value is None and key not in CONFIG_DEFAULTS
+        problem = "" if is_open else config_value_problem(key, value)
         if problem:
             raise CompileError(problem)
     if request.num_warps > target.max_warps_per_block:
@@ -349,10 +427,15 @@ def _check(request: CompileRequest) -> Target:
             f"num_warps = {request.num_warps} is more than the {target.max_warps_per_block} warps "
             f"a block can have on {target}"
         )
-    if request.num_ctas != 1:
+    if request.num_ctas > 1 and Feature.CLUSTERS not in target.features:
         raise CompileError(
-            f"num_ctas = {request.num_ctas}: aotc does not have clusters yet",
+            f"num_ctas = {request.num_ctas} needs clusters, which {target} does not have",
             remedy="leave num_ctas at 1",
+        )
+    if request.num_ctas > target.max_blocks_per_cluster:
+        raise CompileError(
+            f"num_ctas = {request.num_ctas} is more than the {target.max_blocks_per_cluster} blocks "
+            f"that a cluster can have on every {target}"
         )
     return target
 
@@ -383,15 +466,15 @@ def _advance(state: Kernel | str, stage: str, wanted: str, request: CompileReque
     from aotc import backend  # noqa: PLC0415
     from aotc.ir.core import Kernel  # noqa: PLC0415
     from aotc.ir.text import print_kernel  # noqa: PLC0415
-    from aotc.schedule.context import Config, Schedule  # noqa: PLC0415
+    from aotc.schedule.context import Schedule  # noqa: PLC0415
     from aotc.schedule.pipeline import schedule_kernel  # noqa: PLC0415
 
     target = _check(request)
-    config = Config(request.num_warps, request.num_stages, request.num_ctas, request.maxnreg or 0)
     for step in STAGES[STAGES.index(stage) + 1 : STAGES.index(wanted) + 1]:
         if isinstance(state, Kernel):
             if step == "gpu":
-                schedule_kernel(state, Schedule(target, config))
+                schedule = Schedule(target, request.config, map_pointers=request.map_pointers)
+                schedule_kernel(state, schedule)
             else:
                 state = backend.lower_kernel(state, target).llvm_ir
         elif step == "ptx":
@@ -413,10 +496,16 @@ def compile(  # noqa: A001 - the name users expect, as re.compile
     maxnreg: int | None = None,
     debug: bool = False,
     without: Sequence[str] = (),
+    map_pointers: bool = False,
+    warp_specialize: bool | None = None,
 ) -> CompiledKernel:
     """Compile a kernel, given as "path/to/source.py:name" or as the Python function itself.
 
-    `without` names features of the target that are not to be used, such as "wgmma".
+    `without` names features of the target that are not to be used, such as "wgmma". Whether a warp
+    of its own fetches what descriptors load is `warp_specialize`, or the compiler's choice. With
+    `map_pointers` the kernel may take tensor maps for what it loads through pointers, as the
+    first choice of a build does: `metadata.params` says which, `metadata.guards` when; and its
+    blocks may run several programs each: `metadata.loops_programs` says whether.
 
     Raises: CompileError for mistakes in the kernel or the arguments.
     """
@@ -436,6 +525,8 @@ def compile(  # noqa: A001 - the name users expect, as re.compile
         maxnreg,
         debug,
         without=tuple(without),
+        map_pointers=map_pointers,
+        warp_specialize=warp_specialize,
     )
     return compile_kernel(request, keep_asm=True)
 

@@ -13,12 +13,16 @@ _RANGES: dict[str, tuple[int, int, bool]] = {
     "num_ctas": (1, 16, True),
     "maxnreg": (16, 255, False),
 }
-CONFIG_KEYS = tuple(_RANGES)
+_SWITCHES = ("warp_specialize",)
+CONFIG_KEYS = (*_RANGES, *_SWITCHES)
+# Keys that are left out here are the compiler's to choose.
 CONFIG_DEFAULTS: dict[str, int] = {"num_warps": 4, "num_stages": 3, "num_ctas": 1}
 
 
 def config_value_problem(name: str, value: object) -> str:
     """Return what is wrong with the value of a reserved config key, or an empty string."""
+    if name in _SWITCHES:
+        return "" if isinstance(value, bool) else f"expected a boolean for {name}, got {value!r}"
     low, high, must_be_power = _RANGES[name]
     if isinstance(value, int) and not isinstance(value, bool):
         is_power = value & (value - 1) == 0

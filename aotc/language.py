@@ -264,7 +264,11 @@ class _Submodule:
 math: Any = _Submodule("math")
 """Elementwise functions under their other name: `tl.math.exp` is `tl.exp`."""
 extra: Any = _Submodule("extra")
-"""`tl.extra.libdevice`: the functions of NVIDIA's libdevice, such as `tanh` and `pow`."""
+"""`tl.extra.libdevice`: the functions of NVIDIA's libdevice, such as `tanh` and `pow`.
+
+`tl.extra.cuda.gdc_wait()` waits for the grids before this one in its stream, and
+`tl.extra.cuda.gdc_launch_dependents()` lets the next one start: programmatic dependent launch.
+"""
 
 
 # ---- the program ---------------------------------------------------------------------------
@@ -494,6 +498,40 @@ def store_tensor_descriptor(
 ) -> None:
     """Write a block, as `desc.store(offsets, value)`."""
     raise _outside("store_tensor_descriptor")
+
+
+def reinterpret_tensor_descriptor(
+    desc_ptr: tensor, block_shape: Sequence[int], dtype: dtype
+) -> tensor_descriptor:
+    """Return the descriptor whose map, 128 bytes that the host encoded, a pointer points at.
+
+    Its `shape` and `strides` are not known. For targets with tensor copies: sm_90a and newer.
+    """
+    raise _outside("reinterpret_tensor_descriptor")
+
+
+def _experimental_reinterpret_tensor_descriptor(  # pyright: ignore[reportUnusedFunction]
+    desc_ptr: tensor, block_shape: Sequence[int], dtype: dtype
+) -> tensor_descriptor:
+    """Do as `reinterpret_tensor_descriptor`."""
+    raise _outside("_experimental_reinterpret_tensor_descriptor")
+
+
+def _experimental_descriptor_load(  # pyright: ignore[reportUnusedFunction]
+    desc_pointer: tensor | tensor_descriptor,
+    offsets: Sequence[Operand],
+    shape: Sequence[int],
+    dtype: dtype,
+) -> tensor:
+    """Read a block, as `reinterpret_tensor_descriptor(desc_pointer, shape, dtype).load(offsets)`."""
+    raise _outside("_experimental_descriptor_load")
+
+
+def _experimental_descriptor_store(  # pyright: ignore[reportUnusedFunction]
+    desc_pointer: tensor | tensor_descriptor, value: tensor, offsets: Sequence[Operand]
+) -> None:
+    """Write a tile as a block of the tensor whose map a pointer points at."""
+    raise _outside("_experimental_descriptor_store")
 
 
 # ---- matrix products -----------------------------------------------------------------------

@@ -69,7 +69,9 @@ class Target:
 
     `max_shared_bytes` is what one block may use, static and dynamic together, once the launcher
     opts in; `shared_bytes_per_sm` is what the blocks of one SM share, of which each block also
-    costs 1024 bytes of the system's own. `without` names the features that the user switched off.
+    costs 1024 bytes of the system's own. `max_blocks_per_cluster` is what every GPU with clusters
+    can run, however few of its SMs are in working order. `without` names the features that the user
+    switched off.
     """
 
     name: str
@@ -82,6 +84,7 @@ class Target:
     features: Feature
     max_threads_per_block: int = 1024
     max_blocks_per_sm: int = 32
+    max_blocks_per_cluster: int = 8
     registers_per_sm: int = 65536
     max_registers_per_thread: int = 255
     ptx_version: tuple[int, int] = (8, 8)

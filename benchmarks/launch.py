@@ -1,13 +1,15 @@
-"""What a launch costs the host: raw driver, aotc from Python, Triton; interleaved in one process.
+"""What a launch costs the host: raw driver, aotc from C and from Python, Triton; interleaved.
 
-    aotc build kernels.toml --kernel vector_add
-    python benchmarks/launch.py dist/kernels.aotc [--json FILE]
+    aotc build benchmarks/launch.toml -o dist
+    python benchmarks/launch.py dist/launch.aotc [--json FILE]
 
-Each peer launches the same work, `vector_add` with three torch tensors and one integer, over and
-over; what is timed is the CPU until the call returns. `raw` is cuLaunchKernelEx in a loop in C, with
-the function, the parameters and the dimensions that aotc would pass: what a perfect caller pays.
-Batches are shorter than the driver's queue (about a thousand launches), and the GPU is idle before
-each, so nobody waits for it. A problem is small on purpose.
+Three kernels, launched over and over with the same arguments: `vector_add` takes pointers,
+`scale_rows` three tensors, of which the launcher encodes maps, and `matmul` pointers that the
+launcher makes maps of, on a condition. What is timed is the CPU until the call returns. `raw` is
+cuLaunchKernelEx in a loop in C, with the function, the dimensions and the parameters that aotc
+passes, encoded maps included: what a perfect caller pays. Batches are shorter than the driver's
+queue (about a thousand launches), and the GPU is idle before each, so nobody waits for it. A
+problem is small on purpose.
 
 `--fake LIBCUDA` runs without a GPU and without torch, on the fake driver of the tests: what is then
 left of a launch is aotc's own share.
@@ -24,95 +26,127 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
+from typing import Any
+
+import zstandard
 
 import aotc
+from aotc.runtime import Pointer, Tensor
 
 ROOT = Path(__file__).resolve().parents[1]
 ROUNDS = 41
 BATCH = 400
-N_ELEMENTS = 4096
+SIZE = 64
+DTYPE_NUMBERS = {"i32": 4, "fp16": 10, "bf16": 11, "fp32": 12}  # enum aotc_dtype
+OK, NO_MEMORY = 0, -1
 
 Batch = Callable[[int], float]  # number of launches -> nanoseconds for each
-
-# The loop around the raw call: the types are those of cuda.h, opaque here.
-RAW = r"""
-#include <stdint.h>
-#include <string.h>
-#include <time.h>
-struct config {
-    unsigned grid[3], block[3], shared_bytes;
-    void *stream, *attributes;
-    unsigned attribute_count;
-};
-typedef int (*launch_fn)(const struct config *, void *, void **, void **);
-double run(void *launch, void *function, const unsigned *grid, const unsigned *block,
-           unsigned shared_bytes, void *stream, void **params, int count) {
-    struct timespec a, b;
-    struct config config = {{0}};
-    memcpy(config.grid, grid, sizeof config.grid);
-    memcpy(config.block, block, sizeof config.block);
-    config.shared_bytes = shared_bytes;
-    config.stream = stream;
-    clock_gettime(CLOCK_MONOTONIC, &a);
-    for (int i = 0; i < count; ++i) {
-        if (((launch_fn)(uintptr_t)launch)(&config, function, params, 0) != 0) {
-            return -1;
-        }
-    }
-    clock_gettime(CLOCK_MONOTONIC, &b);
-    return (1e9 * (double)(b.tv_sec - a.tv_sec) + (double)(b.tv_nsec - a.tv_nsec)) / count;
-}
-"""
+Decompress = ctypes.CFUNCTYPE(
+    *(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t),
+    *(ctypes.c_void_p, ctypes.c_size_t),
+)
 
 
-def compile_raw() -> ctypes.CDLL:
+@dataclass(frozen=True)
+class Memory:
+    """Where a dense tensor is, and what Python callers pass for it."""
+
+    address: int
+    dtype: str
+    shape: tuple[int, ...]
+    value: Any
+
+    def fake(self, *, is_tensor: bool) -> Tensor | Pointer:
+        """Return what stands in for a tensor without a GPU."""
+        place = self.address, self.dtype
+        return Tensor(*place, self.shape) if is_tensor else Pointer(*place)
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        return (*self.shape[1:], 1)
+
+
+# Arguments are `Memory`, passed as a pointer or a tensor, or integers.
+Arguments = Sequence["Memory | int"]
+
+
+def compile_loops() -> ctypes.CDLL:
+    """Compile the library and the loops around it."""
+    sources = [
+        ROOT / "benchmarks" / "launch_loops.c",
+        *sorted((ROOT / "runtime_c/src").glob("*.c")),
+    ]
+    command = [os.environ.get("CC", "cc"), "-std=c11", "-O3", "-DNDEBUG", "-shared", "-fPIC"]
+    command += ["-fvisibility=hidden", "-pthread", "-DAOTC_API="]
+    command += ["-I", str(ROOT / "runtime_c/include"), "-I", str(ROOT / "runtime_c/src")]
     with tempfile.TemporaryDirectory() as directory:
-        source, library = Path(directory, "raw.c"), Path(directory, "raw.so")
-        source.write_text(RAW)
-        command = [os.environ.get("CC", "cc"), "-O2", "-shared", "-fPIC", str(source)]
-        subprocess.run([*command, "-o", str(library)], check=True)
-        raw = ctypes.CDLL(str(library))
-    raw.run.restype = ctypes.c_double
-    return raw
+        library = Path(directory, "loops.so")
+        subprocess.run([*command, *map(str, sources), "-ldl", "-o", str(library)], check=True)
+        loops = ctypes.CDLL(str(library))
+    loops.bench_message.restype = ctypes.c_char_p
+    loops.bench_open.restype = loops.bench_new.restype = ctypes.c_void_p
+    loops.bench_aotc.restype = loops.bench_raw.restype = ctypes.c_double
+    return loops
 
 
-def driver_function(driver: ctypes.CDLL, name: str) -> int:
-    """Return the address of a driver entry point, as the runtime finds it."""
-    address, query = ctypes.c_void_p(), ctypes.c_int()
-    driver.cuGetProcAddress_v2.argtypes = (
-        ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_uint64, ctypes.c_void_p,
-    )  # fmt: skip
-    status = driver.cuGetProcAddress_v2(
-        name.encode(), ctypes.addressof(address), 12000, 0, ctypes.addressof(query)
-    )
-    if status != 0 or address.value is None:
-        raise SystemExit(f"{name}: CUDA error {status}")
-    return address.value
+@Decompress
+def decompress(_: int, source: int, source_bytes: int, target: int, target_bytes: int) -> int:
+    """Decode one frame for the library."""
+    content = zstandard.ZstdDecompressor().decompress(ctypes.string_at(source, source_bytes))
+    if len(content) != target_bytes:
+        return NO_MEMORY
+    ctypes.memmove(target, content, target_bytes)
+    return OK
 
 
-def raw_batch(kernel: aotc.runtime.Kernel, args: tuple[object, ...], pointers: list[int],
-              driver: ctypes.CDLL, stream: int) -> Batch:  # fmt: skip
-    raw = compile_raw()
-    launch = driver_function(driver, "cuLaunchKernelEx")
-    chosen = kernel.select(args)
-    values = [*map(ctypes.c_uint64, pointers), ctypes.c_int32(N_ELEMENTS)]
-    params = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
-    grid, block = (ctypes.c_uint * 3)(*chosen.grid), (ctypes.c_uint * 3)(*chosen.block)
+class CLoops:
+    """Launches in loops in C."""
 
-    def run(count: int) -> float:
-        assert values  # what `params` points to
-        nanoseconds = raw.run(
-            ctypes.c_void_p(launch), ctypes.c_void_p(chosen.function), grid, block,
-            chosen.dynamic_shared_bytes, ctypes.c_void_p(stream), params, count,
-        )  # fmt: skip
-        if nanoseconds < 0:
-            raise SystemExit("cuLaunchKernelEx failed")
-        return nanoseconds
+    def __init__(self, path: Path, driver: Path | None, stream: int) -> None:
+        self.loops, self.content, self.stream = compile_loops(), path.read_bytes(), stream
+        where = None if driver is None else str(driver).encode()
+        self.archive = self._checked(
+            self.loops.bench_open(
+                self.content, ctypes.c_size_t(len(self.content)), decompress, where
+            )
+        )
 
-    return run
+    def _checked(self, found: int | None) -> ctypes.c_void_p:
+        if found is None:
+            raise SystemExit(self.loops.bench_message().decode())
+        return ctypes.c_void_p(found)
+
+    def batches(self, name: str, args: Arguments, *, are_tensors: bool) -> dict[str, Batch]:
+        loops, stream = self.loops, ctypes.c_void_p(self.stream)
+        bench = self._checked(loops.bench_new(self.archive, name.encode(), stream))
+        for arg in args:
+            if isinstance(arg, int):
+                loops.bench_integer(bench, DTYPE_NUMBERS["i32"], ctypes.c_int64(arg))
+                continue
+            place = DTYPE_NUMBERS[arg.dtype], ctypes.c_uint64(arg.address)
+            if are_tensors:
+                sizes = ctypes.c_int64 * len(arg.shape)
+                lists = sizes(*arg.shape), sizes(*arg.strides)
+                loops.bench_tensor(bench, *place, len(arg.shape), *lists)
+            else:
+                loops.bench_pointer(bench, *place)
+        if loops.bench_record(bench) != 0:
+            raise SystemExit(loops.bench_message().decode())
+        print(f"{name}: {loops.bench_map_count(bench)} tensor maps")
+
+        def batch(run: Callable[[ctypes.c_void_p, int], float]) -> Batch:
+            def timed(count: int) -> float:
+                nanoseconds = run(bench, count)
+                if nanoseconds < 0:
+                    raise SystemExit(f"{name}: {loops.bench_message().decode()}")
+                return nanoseconds
+
+            return timed
+
+        return {"raw": batch(loops.bench_raw), "aotc, C": batch(loops.bench_aotc)}
 
 
 def python_batch(call: Callable[[], object]) -> Batch:
@@ -127,56 +161,132 @@ def python_batch(call: Callable[[], object]) -> Batch:
     return run
 
 
-def aotc_batches(library: aotc.runtime.Library, args: tuple[object, ...]) -> dict[str, Batch]:
-    kernel = library["vector_add"]
-    x, y, out, n = args
+def python_batches(
+    library: aotc.runtime.Library, name: str, args: tuple[object, ...]
+) -> dict[str, Batch]:
+    kernel = library[name]
     return {
-        "aotc": python_batch(lambda: library["vector_add"](x, y, out, n)),
-        "aotc, kernel kept": python_batch(lambda: kernel(x, y, out, n)),
-        "aotc, stream=": python_batch(lambda: kernel(x, y, out, n, stream=0)),
-        "aotc, launch()": python_batch(lambda: kernel.launch((x, y, out, n))),
+        "aotc, Python": python_batch(lambda: library[name](*args)),
+        "aotc, kernel kept": python_batch(lambda: kernel(*args)),
+        "aotc, stream=": python_batch(lambda: kernel(*args, stream=0)),
+        "aotc, launch()": python_batch(lambda: kernel.launch(args)),
     }
 
 
-def triton_batch(args: tuple[object, ...]) -> dict[str, Batch]:
-    """The same source through Triton's own launcher, if it is installed."""
+def triton_batches(values: dict[str, Memory]) -> dict[str, dict[str, Batch]]:
+    """Return the same sources through Triton's own launcher, if it is installed."""
     try:
         import triton
+        from triton.tools.tensor_descriptor import TensorDescriptor
     except ImportError:
         return {}
     sys.path.insert(0, str(ROOT / "kernels"))
+    from descriptor_copy import scale_rows_kernel
     from elementwise import vector_add_kernel
 
-    grid = (triton.cdiv(N_ELEMENTS, 1024),)
-    return {"triton": python_batch(lambda: vector_add_kernel[grid](*args, BLOCK=1024, num_warps=4))}
+    x, y, out, scales, a, c = (values[n].value for n in ("x", "y", "out", "scales", "a", "c16"))
+    blocks = ((a, [32, 64]), (scales, [32]), (c, [32, 64]))
+
+    def scale_rows() -> None:
+        described = [TensorDescriptor.from_tensor(*each) for each in blocks]
+        scale_rows_kernel[(2,)](*described, BLOCK_M=32, BLOCK_N=64, num_warps=4)
+
+    grid = (triton.cdiv(SIZE * SIZE, 1024),)
+    vector_add = python_batch(
+        lambda: vector_add_kernel[grid](x, y, out, SIZE * SIZE, BLOCK=1024, num_warps=4)
+    )
+    return {
+        "vector_add": {"triton": vector_add},
+        "scale_rows": {"triton": python_batch(scale_rows)},
+    }
 
 
-def on_gpu(path: Path) -> tuple[dict[str, Batch], Callable[[], object], str]:
+_TENSORS = {
+    **dict.fromkeys(("x", "y", "out"), ("fp32", (SIZE, SIZE))),
+    "scales": ("fp32", (SIZE,)),
+    **dict.fromkeys(("a", "b", "c"), ("bf16", (SIZE, SIZE))),
+    "c16": ("fp16", (SIZE, SIZE)),
+}
+_TENSOR_KERNEL = "scale_rows"
+
+
+def cases(values: dict[str, Memory]) -> dict[str, Arguments]:
+    """Return the arguments of each kernel."""
+    x, y, out, scales, a, b, c, c16 = (values[name] for name in _TENSORS)
+    sizes = (SIZE, SIZE, SIZE, SIZE, 1, SIZE, 1, SIZE, 1)
+    return {
+        "vector_add": (x, y, out, SIZE * SIZE),
+        _TENSOR_KERNEL: (a, scales, c16),
+        "matmul": (a, b, c, c, c, *sizes),
+    }
+
+
+def memory_on_gpu() -> dict[str, Memory]:
     import torch
 
-    tensors = [torch.randn(N_ELEMENTS, device="cuda") for _ in range(3)]
-    args = (*tensors, N_ELEMENTS)
-    library = aotc.load(path)
-    driver = ctypes.CDLL("libcuda.so.1")
-    stream = torch.cuda.current_stream().cuda_stream
-    batches = {
-        "raw": raw_batch(
-            library["vector_add"], args, [tensor.data_ptr() for tensor in tensors], driver, stream
-        ),
-        **aotc_batches(library, args),
-        **triton_batch(args),
-    }
-    return batches, torch.cuda.synchronize, torch.cuda.get_device_name()
+    kinds = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+    found: dict[str, Memory] = {}
+    for name, (dtype, shape) in _TENSORS.items():
+        value = torch.randn(*shape, device="cuda").to(kinds[dtype])
+        found[name] = Memory(value.data_ptr(), dtype, shape, value)
+    return found
 
 
-def on_fake(path: Path, libcuda: Path) -> tuple[dict[str, Batch], Callable[[], object], str]:
-    driver = ctypes.CDLL(str(libcuda))
-    library = aotc.load(path, driver=libcuda)
-    args = (aotc.runtime.Pointer(4096, "fp32"), 8192, 16384, N_ELEMENTS)
-    library["vector_add"](*args)
+def memory_on_fake(driver: ctypes.CDLL) -> dict[str, Memory]:
+    driver.fake_cuda_primary_context.restype = ctypes.c_void_p
+    driver.fake_cuda_set_current(ctypes.c_void_p(driver.fake_cuda_primary_context(0)))
     driver.fake_cuda_set_recording(0)
-    raw = raw_batch(library["vector_add"], args, [4096, 8192, 16384], driver, 0)
-    return {"raw": raw, **aotc_batches(library, args)}, lambda: None, "fake driver"
+    found: dict[str, Memory] = {}
+    for at, (name, (dtype, shape)) in enumerate(_TENSORS.items(), 1):
+        address = at << 16
+        found[name] = Memory(address, dtype, shape, None)
+    return found
+
+
+def batches_of(path: Path, fake: Path | None) -> dict[str, dict[str, Batch]]:
+    """Return the peers of each kernel."""
+    stream = 0
+    if fake is None:
+        import torch
+
+        values, stream = memory_on_gpu(), torch.cuda.current_stream().cuda_stream
+    else:
+        values = memory_on_fake(ctypes.CDLL(str(fake)))
+    library = aotc.load(path, driver=fake)
+    loops = CLoops(path, fake, stream)
+    triton = triton_batches(values) if fake is None else {}
+    found: dict[str, dict[str, Batch]] = {}
+    for name, args in cases(values).items():
+        are_tensors = name == _TENSOR_KERNEL
+        passed = tuple(
+            each
+            if isinstance(each, int)
+            else each.value
+            if fake is None
+            else each.fake(is_tensor=are_tensors)
+            for each in args
+        )
+        found[name] = {
+            **loops.batches(name, args, are_tensors=are_tensors),
+            **python_batches(library, name, passed),
+            **triton.get(name, {}),
+        }
+    return found
+
+
+def time_all(
+    batches: dict[str, Batch], synchronize: Callable[[], object]
+) -> dict[str, list[float]]:
+    """Return the nanoseconds of a launch in each round, the peers taking turns."""
+    rounds: dict[str, list[float]] = {name: [] for name in batches}
+    for batch in batches.values():
+        batch(BATCH)
+    for _ in range(ROUNDS):
+        for name, batch in batches.items():
+            synchronize()
+            rounds[name].append(batch(BATCH))
+    synchronize()
+    return rounds
 
 
 def main() -> None:
@@ -184,25 +294,23 @@ def main() -> None:
     parser.add_argument("archive", type=Path)
     parser.add_argument("--json", type=Path, help="write the figures there")
     parser.add_argument("--fake", type=Path, metavar="LIBCUDA", help="run without a GPU")
-    options = SimpleNamespace(**vars(parser.parse_args()))
-    prepare = on_gpu if options.fake is None else lambda path: on_fake(path, options.fake)
-    batches, synchronize, device = prepare(options.archive)
-    for batch in batches.values():
-        batch(BATCH)
-    rounds: dict[str, list[float]] = {name: [] for name in batches}
-    for _ in range(ROUNDS):
-        for name, batch in batches.items():
-            synchronize()
-            rounds[name].append(batch(BATCH))
-    synchronize()
-    medians = {name: statistics.median(times) for name, times in rounds.items()}
-    print(f"{device}: host nanoseconds a launch, median of {ROUNDS} x {BATCH}")
-    for name, median in medians.items():
-        low, high = min(rounds[name]), max(rounds[name])
-        ratio = median / medians["raw"]
-        print(f"{name:20} {median:8.0f}  {ratio:5.2f}x raw  ({low:.0f} to {high:.0f})")
+    options = parser.parse_args()
+    device, synchronize = "fake driver", lambda: None
+    if options.fake is None:
+        import torch
+
+        device, synchronize = torch.cuda.get_device_name(), torch.cuda.synchronize
+    figures: dict[str, dict[str, list[float]]] = {}
+    for kernel, batches in batches_of(options.archive, options.fake).items():
+        figures[kernel] = rounds = time_all(batches, synchronize)
+        medians = {name: statistics.median(times) for name, times in rounds.items()}
+        print(f"{kernel}, {device}: host nanoseconds a launch, median of {ROUNDS} x {BATCH}")
+        for name, median in medians.items():
+            low, high = min(rounds[name]), max(rounds[name])
+            over = f"raw + {median - medians['raw']:6.0f}"
+            print(f"  {name:20} {median:8.0f}  {over}  ({low:.0f} to {high:.0f})")
     if options.json is not None:
-        options.json.write_text(json.dumps({"device": device, "nanoseconds": rounds}, indent=1))
+        options.json.write_text(json.dumps({"device": device, "nanoseconds": figures}, indent=1))
 
 
 if __name__ == "__main__":

@@ -22,17 +22,16 @@ import os
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+
+from peers import Launch, built, in_turn, ranked, ratio
 
 ROOT = Path(__file__).parents[1]
 ROUNDS = 41
 TRIALS = 5
 LAUNCHES = 4
 DIVISIBLE = 16
-
-Launch = Callable[[], None]
 
 
 def compile_with_triton(
@@ -219,34 +218,6 @@ WORK = {
 }
 
 
-def milliseconds(launch: Launch) -> float:
-    import torch
-
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    start.record()
-    for _ in range(LAUNCHES):
-        launch()
-    end.record()
-    end.synchronize()
-    return start.elapsed_time(end) / LAUNCHES
-
-
-def best(candidates: dict[str, Launch]) -> tuple[str, Launch, list[tuple[float, str]]]:
-    """Return the fastest candidate by the median of timings taken in turn, and all of them."""
-    scores = {name: [] for name in candidates}
-    for _ in range(TRIALS):
-        for name, launch in candidates.items():
-            scores[name].append(milliseconds(launch))
-    ranked = sorted((statistics.median(values), name) for name, values in scores.items())
-    return ranked[0][1], candidates[ranked[0][1]], ranked
-
-
-def built(kernel) -> list[dict[str, object]]:
-    """Return the configurations that the archive has a variant of: not all fit the target."""
-    have = [dict(variant.config) for variant in kernel.info.variants]
-    return [config for config in map(dict, kernel.info.configs) if config in have]
-
-
 def triton_launches(
     work: Work, kernel, arguments: dict[str, str], capability: int
 ) -> dict[str, Launch]:
@@ -308,21 +279,20 @@ def measure(work: Work, library, arguments: dict[str, str], capability: int) -> 
         ("aotc", lambda: aotc_launches(work, kernel)),
         ("triton", lambda: triton_launches(work, kernel, arguments, capability)),
     ):
-        chosen[peer], peers[peer], ranked = best(launches())
-        for took, config in ranked[:4]:
+        candidates = launches()
+        ranking = ranked(candidates, TRIALS, LAUNCHES)
+        chosen[peer] = ranking[0][1]
+        peers[peer] = candidates[chosen[peer]]
+        for took, config in ranking[:4]:
             print(f"    {peer:7} {work.flops / took / 1e9:6.1f} TFLOP/s  {config}", flush=True)
     peers["library"] = work.library()
     agree(work, peers)
-    times = {name: [] for name in peers}
-    for _ in range(ROUNDS):
-        for name, launch in peers.items():
-            times[name].append(milliseconds(launch))
+    times = in_turn(peers, ROUNDS, LAUNCHES)
     median = {name: statistics.median(values) for name, values in times.items()}
-    over = statistics.median(t / a for t, a in zip(times["triton"], times["aotc"], strict=True))
     return {
         "work": work.name,
         **{f"{name}_tflops": work.flops / took / 1e9 for name, took in median.items()},
-        "over_triton": over,
+        "over_triton": ratio(times["triton"], times["aotc"]),
         **{f"{peer}_config": config for peer, config in chosen.items()},
     }
 

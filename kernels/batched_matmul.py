@@ -70,3 +70,37 @@ def small_matmuls_kernel(
         out.to(out_ptr.dtype.element_ty),
         mask=in_batch & (in_m[:, None] & in_n[None, :])[None, :, :],
     )
+
+
+@triton.jit
+def batched_matmul_descriptor_kernel(
+    a, b, c,
+    batches, M, N, K,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    GROUP_M: tl.constexpr, NUM_SMS: tl.constexpr,
+    TRANSPOSED: tl.constexpr = True,  # noqa: FBT002 - a constant
+    FLATTEN: tl.constexpr = True,  # noqa: FBT002
+    WARP_SPECIALIZE: tl.constexpr = False,  # noqa: FBT002
+):  # fmt: skip
+    """Store A[i] @ B[i] to C[i]: A is (batches, M, K), B (batches, N, K) if TRANSPOSED, else (.., K, N).
+
+    NUM_SMS programs go through the tiles of all products. Blocks of descriptors are a matrix deep.
+    """
+    num_m, num_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
+    per_batch = num_m * num_n
+    for index in tl.range(
+        tl.program_id(0), batches * per_batch, NUM_SMS,
+        flatten=FLATTEN, warp_specialize=WARP_SPECIALIZE,
+    ):  # fmt: skip
+        batch = index // per_batch
+        tile_m, tile_n = tile_of_program(index % per_batch, num_m, num_n, GROUP_M)
+        row, column = tile_m * BLOCK_M, tile_n * BLOCK_N
+        acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+        for k in range(0, K, BLOCK_K):
+            left = a.load([batch, row, k]).reshape(BLOCK_M, BLOCK_K)
+            if TRANSPOSED:
+                right = b.load([batch, column, k]).reshape(BLOCK_N, BLOCK_K).T
+            else:
+                right = b.load([batch, k, column]).reshape(BLOCK_K, BLOCK_N)
+            acc = tl.dot(left, right, acc)
+        c.store([batch, row, column], acc.to(c.dtype).reshape(1, BLOCK_M, BLOCK_N))

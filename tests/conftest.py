@@ -16,6 +16,7 @@ settings.load_profile("aotc")
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--archive", help="archive of kernels.toml for the tests marked gpu")
     parser.addoption("--matrix", help="archive of tests/support/matrix_manifest.py's manifest")
+    parser.addoption("--hopper", help="archive of tests/support/hopper_manifest.py's manifest")
     parser.addoption("--layouts", help="archive of layout_cases/cases.toml for those of layouts")
 
 

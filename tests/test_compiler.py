@@ -111,7 +111,8 @@ def test_modifiers_reach_the_instructions(tmp_path: Path) -> None:
         ({"num_warps": 0}, "expected a power of two from 1 to 64 for num_warps, got 0"),
         ({"num_stages": 0}, "expected an integer from 1 to 32 for num_stages, got 0"),
         ({"maxnreg": 5}, "expected an integer from 16 to 255 for maxnreg, got 5"),
-        ({"num_ctas": 2}, "aotc does not have clusters yet"),
+        ({"num_ctas": 2, "target": "sm_80"}, "needs clusters, which sm_80 does not have"),
+        ({"num_ctas": 16}, "num_ctas = 16 is more than the 8 blocks that a cluster can have"),
         ({"target": "sm_91"}, "expected a target"),
         ({"target": None}, "expected a target"),
         ({"signature": None}, "expected a mapping for signature, got None"),
@@ -132,3 +133,64 @@ def test_what_a_kernel_prints_is_a_remark_a_line(tmp_path: Path) -> None:
     )
     made = aotc.compile(f"{path}:k", signature={"p": "*fp32"})
     assert made.metadata.remarks == ("two", "lines")
+
+
+_PDL = """import triton
+import triton.language as tl
+
+@triton.jit
+def k(p, n, ALWAYS: tl.constexpr):
+    if ALWAYS or n > 1:
+        tl.extra.cuda.gdc_wait()
+    tl.store(p, n)
+"""
+
+
+@pytest.mark.parametrize(
+    ("target", "always", "waits", "num_remarks"),
+    [("sm_90a", True, True, 0), ("sm_90a", False, False, 1), ("sm_80", True, False, 0)],
+)
+def test_a_kernel_that_always_waits_may_overlap(
+    tmp_path: Path, target: str, always: bool, waits: bool, num_remarks: int
+) -> None:
+    path = tmp_path / "kernel.py"
+    path.write_text(_PDL, encoding="utf-8")
+    signature = {"p": "*i32", "n": "i32"}
+    made = aotc.compile(
+        f"{path}:k", signature=signature, constants={"ALWAYS": always}, target=target
+    )
+    assert made.metadata.waits_pdl is waits
+    remarks = [one for one in made.metadata.remarks if "programmatic dependent launch" in one]
+    assert len(remarks) == num_remarks
+    assert all(f"{path}:7:9: gdc_wait is not on every path" in one for one in remarks)
+
+
+MATMUL = {
+    **dict.fromkeys(("a_ptr", "b_ptr", "bias_ptr", "residual_ptr", "out_ptr"), "*bf16:16"),
+    **dict.fromkeys(("M", "N", "K"), "i32:16"),
+    **dict.fromkeys(("stride_am", "stride_bk", "stride_om"), "i32:16"),
+    **dict.fromkeys(("stride_ak", "stride_bn", "stride_on"), "i32=1"),
+}
+TILES = {
+    **dict.fromkeys(("BLOCK_M", "BLOCK_N", "BLOCK_K"), 64),
+    **dict.fromkeys(("BIAS", "RESIDUAL"), False),
+    "GROUP_M": 8,
+    "ACTIVATION": "none",
+}
+
+
+def test_tensor_maps_of_pointers_are_asked_for() -> None:
+    source = f"{Path(SOURCE).parent}/matmul.py:matmul_kernel"
+    plain = aotc.compile(source, signature=MATMUL, constants=TILES)
+    assert plain.metadata.guards == ()
+    assert all(slot.tensor_map is None for slot in plain.metadata.params)
+    made = aotc.compile(source, signature=MATMUL, constants=TILES, map_pointers=True)
+    assert made.cubin != plain.cubin
+    assert made.metadata.guards
+    maps = {slot.argument: slot for slot in made.metadata.params if slot.tensor_map is not None}
+    assert set(maps) == {"a_ptr", "b_ptr"}
+    spec = maps["a_ptr"].tensor_map
+    assert spec is not None
+    assert (spec.element, spec.address, spec.strides) == ("bf16", "a_ptr", ("stride_am",))
+    assert len(spec.shape) == 2
+    assert maps["a_ptr"].size_bytes == 128

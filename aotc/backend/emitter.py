@@ -25,6 +25,8 @@ class Emitter:
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.prologue: list[str] = []
+        self.sections: list[str] = []
+        """What is written in full, ahead of the prologue."""
         self.declarations: dict[str, None] = {}
         self.globals: dict[str, str] = {}
         self.metadata: list[str] = []
@@ -77,6 +79,15 @@ class Emitter:
         """Return a local name that is not in use."""
         self._names += 1
         return f"%v{self._names}"
+
+    def start_section(self) -> None:
+        """Begin a part of the function with a prologue of its own; nothing is known there.
+
+        It begins in the outermost scope, where what was written dominates all that follows.
+        """
+        self.sections += [*self.prologue, *self.lines]
+        self.prologue, self.lines = [], []
+        self._thread_known.clear()
 
     # ---- calls ---------------------------------------------------------------
 

@@ -11,21 +11,25 @@ the layout of the result has registers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
+from aotc.backend import nvvm
 from aotc.backend.debug import DebugInfo
 from aotc.backend.emitter import Emitter
 from aotc.backend.integers import Component, Integers, Registers
 from aotc.backend.llvm_types import GLOBAL_POINTER, llvm_type
 from aotc.ir.core import Block, Kernel, Op, OpT, ParamInfo, Value
 from aotc.ir.diagnostics import IRError
+from aotc.ir.dialects import roles
 from aotc.ir.layout import LinearLayout
 from aotc.ir.types import PointerType, ScalarType, TensorMapType, TileType, Type, element_of
-from aotc.target import Target
+from aotc.target import Feature, Target
 
 WARP_SIZE = 32
+WARPGROUP_SIZE = 4 * WARP_SIZE
 LANE_BITS = 5
 SHARED = "@shared"
 TENSOR_MAP_BYTES = 128
@@ -33,6 +37,8 @@ _MAX_PARAM_ALIGNMENT = 64  # of a tensor map
 
 Results: TypeAlias = "Sequence[Registers]"
 Rule: TypeAlias = "Callable[[Lowering, OpT], Results]"
+
+Role = Literal["all", "consumer", "producer"]
 
 RULES: dict[type[Op], Callable[[Lowering, Any], Results]] = {}
 
@@ -99,12 +105,20 @@ class Lowering:
         self.uses_shared = False
         self._values: dict[Value, Registers] = {}
         num_threads = WARP_SIZE * kernel.num_warps
+        all_threads = num_threads + WARP_SIZE * kernel.producer_warps
+        self._role: Role = "all"
         self.thread_bits = num_threads.bit_length() - 1
         self.emit.declare("i32", "llvm.nvvm.read.ptx.sreg.tid.x", ())
         self.thread = self.emit.thread_value(
-            f"call range(i32 0, {num_threads}) i32 @llvm.nvvm.read.ptx.sreg.tid.x()"
+            f"call range(i32 0, {all_threads}) i32 @llvm.nvvm.read.ptx.sreg.tid.x()"
         )
         self.ints.learn(self.thread, num_threads - 1)
+
+    def renew_thread(self) -> None:
+        """Let what follows depend on the thread's number as read here."""
+        self.emit.start_section()
+        self.thread = self.emit.thread_value(nvvm.read_thread())
+        self.ints.learn(self.thread, (1 << self.thread_bits) - 1)
 
     # ---- values --------------------------------------------------------------
 
@@ -132,6 +146,29 @@ class Lowering:
     def bind(self, value: Value, registers: Registers) -> None:
         """Say what a thread holds of `value`."""
         self._values[value] = registers
+
+    # ---- roles ---------------------------------------------------------------
+
+    @contextmanager
+    def role(self, role: Role) -> Generator[None]:
+        """Lower what stands in the `with` block for the threads of a role."""
+        before, self._role = self._role, role
+        try:
+            yield
+        finally:
+            self._role = before
+
+    @property
+    def issuer(self) -> str:
+        """Say whether this thread is the one that issues copies: an i1, or "" for surely."""
+        if self._role == "producer":
+            return ""
+        return self.emit.thread_value(f"icmp eq i32 {self.thread}, 0")
+
+    @property
+    def barrier_threads(self) -> int:
+        """How many threads wait at a barrier of this role; 0 stands for all of the block."""
+        return WARP_SIZE * self.kernel.num_warps if self._role == "consumer" else 0
 
     # ---- blocks --------------------------------------------------------------
 
@@ -189,8 +226,7 @@ def lower_kernel(kernel: Kernel, target: Target, *, debug_lines: bool = False) -
     `debug_lines` adds a line table of the kernel's source, files by their base name.
     Raises: IRError if an op has no rule or breaks the terms of its rule.
     """
-    if kernel.num_ctas != 1:
-        raise IRError(f"clusters of {kernel.num_ctas} blocks are not lowered yet", kernel.loc)
+    _check_cluster(kernel, target)
     ctx = Lowering(kernel, target, debug_lines=debug_lines)
     header = [_bind_param(ctx, *param) for param in enumerate(kernel.params)]
     ctx.lower_ops(kernel.body)
@@ -205,6 +241,7 @@ def lower_kernel(kernel: Kernel, target: Target, *, debug_lines: bool = False) -
         *emit.declarations,
         define + (ctx.debug.function_suffix() if ctx.debug else "") + " {",
         "entry:",
+        *emit.sections,
         *emit.prologue,
         *emit.lines,
         "}",
@@ -215,9 +252,27 @@ def lower_kernel(kernel: Kernel, target: Target, *, debug_lines: bool = False) -
     return Lowered("\n".join(lines) + "\n", param_layout(kernel))
 
 
+def _check_cluster(kernel: Kernel, target: Target) -> None:
+    """Raise IRError unless the blocks of a program can be a cluster of the target."""
+    count = kernel.num_ctas
+    is_power = count > 0 and count & (count - 1) == 0
+    if not is_power or count > target.max_blocks_per_cluster:
+        raise IRError(f"clusters of {count} blocks", kernel.loc)
+    if count > 1 and Feature.CLUSTERS not in target.features:
+        raise IRError(f"clusters of {count} blocks on {target}", kernel.loc)
+
+
 def _attributes(kernel: Kernel) -> str:
-    text = f'nounwind "nvvm.reqntid"="{WARP_SIZE * kernel.num_warps}"'
-    return text + (f' "nvvm.maxnreg"="{kernel.maxnreg}"' if kernel.maxnreg else "")
+    num_warps = kernel.num_warps + kernel.producer_warps
+    attributes = {"nvvm.reqntid": str(WARP_SIZE * num_warps)}
+    if kernel.maxnreg:
+        attributes["nvvm.maxnreg"] = str(kernel.maxnreg)
+    if any(isinstance(op, roles.Specialize) and op.consumer_registers for op in kernel.body):
+        # Registers move between warps only where a launch gives each thread a known number.
+        attributes["nvvm.minctasm"] = "1"
+    if kernel.num_ctas > 1:
+        attributes["nvvm.cluster_dim"] = f"{kernel.num_ctas},1,1"
+    return " ".join(["nounwind", *(f'"{name}"="{text}"' for name, text in attributes.items())])
 
 
 def _bind_param(ctx: Lowering, index: int, info: ParamInfo) -> str:

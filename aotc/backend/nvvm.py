@@ -353,12 +353,56 @@ def create_policy(emit: Emitter, priority: str) -> str:
     return emit.thread_value(f'call i64 asm "{text}", "=l"()')
 
 
-def barrier(emit: Emitter) -> None:
-    """Wait for all threads of the block.
+def barrier(emit: Emitter, num_threads: int = 0, number: str = "1") -> None:
+    """Wait for all threads of the block; or for some, at a barrier of their own.
+
+    `number`, an i32 operand, is that barrier's. 1 is that of the block's first threads, and from
+    2 on are those of warpgroups.
 
     Source: PTX ISA 9.7.13.1 `barrier.cta.sync`.
     """
-    emit.effect(emit.call_text("void", "llvm.nvvm.barrier.cta.sync.aligned.all", [("i32", "0")]))
+    name, arguments = "llvm.nvvm.barrier.cta.sync.aligned.all", [("i32", "0")]
+    if num_threads:
+        name = "llvm.nvvm.barrier.cta.sync.aligned.count"
+        arguments = [("i32", number), ("i32", str(num_threads))]
+    emit.effect(emit.call_text("void", name, arguments))
+
+
+def take_registers(emit: Emitter, count: int) -> None:
+    """Let each thread of a warpgroup have `count` registers, more than at launch.
+
+    Source: PTX ISA 9.7.19.5 `setmaxnreg`.
+    """
+    name = "llvm.nvvm.setmaxnreg.inc.sync.aligned.u32"
+    emit.effect(emit.call_text("void", name, [("i32", str(count))]))
+
+
+def leave_registers(emit: Emitter, count: int) -> None:
+    """Leave each thread of a warpgroup `count` registers, fewer than at launch.
+
+    Source: PTX ISA 9.7.19.5 `setmaxnreg`.
+    """
+    name = "llvm.nvvm.setmaxnreg.dec.sync.aligned.u32"
+    emit.effect(emit.call_text("void", name, [("i32", str(count))]))
+
+
+def warp_barrier(emit: Emitter) -> None:
+    """Wait for all lanes of the warp; what they did before comes before what they do after.
+
+    Source: PTX ISA 9.7.13.2 `bar.warp.sync`.
+    """
+    emit.effect(emit.call_text("void", "llvm.nvvm.bar.warp.sync", [("i32", "-1")]))
+
+
+# ---- who a thread is --------------------------------------------------------------------------
+
+
+def read_thread() -> str:
+    """Return the text of a read of the thread's number that LLVM takes for no other's.
+
+    Source: PTX ISA 10.1 `%tid`.
+    """
+    return 'call i32 asm sideeffect "mov.u32 $0, %tid.x;", "=r"()'
 
 
 # ---- exchange within a warp -------------------------------------------------------------------
@@ -512,7 +556,7 @@ def mul_high(emit: Emitter, left: str, right: str, bits: int, *, signed: bool) -
 # ---- the rest ---------------------------------------------------------------------------------
 
 
-def program_id(emit: Emitter, axis: int) -> str:
+def block_id(emit: Emitter, axis: int) -> str:
     """Return the index of the block along a grid axis.
 
     Source: PTX ISA 10.7 `%ctaid`.
@@ -520,12 +564,28 @@ def program_id(emit: Emitter, axis: int) -> str:
     return _special_register(emit, f"ctaid.{'xyz'[axis]}")
 
 
-def num_programs(emit: Emitter, axis: int) -> str:
+def num_blocks(emit: Emitter, axis: int) -> str:
     """Return the number of blocks along a grid axis.
 
     Source: PTX ISA 10.8 `%nctaid`.
     """
     return _special_register(emit, f"nctaid.{'xyz'[axis]}")
+
+
+def cluster_id(emit: Emitter, axis: int) -> str:
+    """Return the index of the block's cluster along a grid axis.
+
+    Source: PTX ISA 10.12 `%clusterid`.
+    """
+    return _special_register(emit, f"clusterid.{'xyz'[axis]}")
+
+
+def num_clusters(emit: Emitter, axis: int) -> str:
+    """Return the number of clusters along a grid axis.
+
+    Source: PTX ISA 10.13 `%nclusterid`.
+    """
+    return _special_register(emit, f"nclusterid.{'xyz'[axis]}")
 
 
 def _special_register(emit: Emitter, name: str) -> str:

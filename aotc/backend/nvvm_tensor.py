@@ -44,6 +44,10 @@ class _Asm:
     def address(self, address: Address) -> str:
         return f"[{self.operand('r', 'i32', address.base)}+{address.offset_bytes}]"
 
+    def number(self, value: str) -> str:
+        """Add an i32 operand unless it is a constant; return how the text names it."""
+        return value if value.isdecimal() else self.operand("r", "i32", value)
+
     def box(self, copy: TensorCopy) -> str:
         tensor = self.operand("l", "ptr", copy.tensor)
         coords = ", ".join(self.operand("r", "i32", coord) for coord in copy.coords)
@@ -59,20 +63,48 @@ class _Asm:
 # ---- copies -----------------------------------------------------------------------------------
 
 
-def tensor_load(emit: Emitter, copy: TensorCopy, barrier: Address, policy: str) -> None:
+def tensor_load(
+    emit: Emitter, copy: TensorCopy, barrier: Address, policy: str, blocks: int = 0
+) -> None:
     """Start to copy a box to shared memory; its bytes complete at a mbarrier.
 
-    `policy` is the operand of an L2 cache policy, or "".
+    `policy` is the operand of an L2 cache policy, or "". With a mask of `blocks` of the cluster the
+    box goes to each of them, and its bytes complete at the mbarrier of each.
 
     Source: PTX ISA 9.7.9.27.5.2 `cp.async.bulk.tensor`.
     """
     asm, hint = _Asm(), ".L2::cache_hint" if policy else ""
     text = f"cp.async.bulk.tensor.{len(copy.coords)}d.shared::cluster.global.tile"
-    text += f".mbarrier::complete_tx::bytes{hint} {asm.address(copy.buffer)}, {asm.box(copy)}"
+    text += f".mbarrier::complete_tx::bytes{'.multicast::cluster' if blocks else ''}"
+    text += f"{hint} {asm.address(copy.buffer)}, {asm.box(copy)}"
     text += f", {asm.address(barrier)}"
+    if blocks:
+        text += f", {asm.operand('h', 'i16', str(blocks))}"
     if policy:
         text += f", {asm.operand('l', 'i64', policy)}"
     asm.emit(emit, f"{text};", copy.issuer)
+
+
+def bulk_load(
+    emit: Emitter,
+    source: Address,
+    target: Address,
+    size_bytes: str,
+    barrier: Address,
+    policy: str,
+    issuer: str,
+) -> None:
+    """Start to copy bytes, an i32 operand, from global to shared memory; as `tensor_load` else.
+
+    Source: PTX ISA 9.7.9.25.4.1 `cp.async.bulk`.
+    """
+    asm, hint = _Asm(), ".L2::cache_hint" if policy else ""
+    text = f"cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes{hint} "
+    text += f"{asm.address(target)}, [{asm.operand('l', 'ptr addrspace(1)', source.base)}"
+    text += f"{source.offset_bytes:+}], {asm.number(size_bytes)}, {asm.address(barrier)}"
+    if policy:
+        text += f", {asm.operand('l', 'i64', policy)}"
+    asm.emit(emit, f"{text};", issuer)
 
 
 def tensor_store(emit: Emitter, copy: TensorCopy, reduction: str = "") -> None:
@@ -113,29 +145,68 @@ def proxy_fence(emit: Emitter, *, whole: bool) -> None:
     emit.effect(f'call void asm sideeffect "fence.proxy.async{space};", ""()')
 
 
+# ---- maps in memory ---------------------------------------------------------------------------
+
+
+def generic_address(emit: Emitter, pointer: str) -> str:
+    """Return the generic address of a global one.
+
+    Source: PTX ISA 9.7.9.20 `cvta`.
+    """
+    return emit.value(f"addrspacecast ptr addrspace(1) {pointer} to ptr")
+
+
+def acquire_map(emit: Emitter, tensor: str) -> None:
+    """Let copies of this thread use a map in global memory that the host, or a kernel, wrote.
+
+    Source: PTX ISA 9.7.13.4 `fence.proxy.tensormap`.
+    """
+    asm = _Asm()
+    text = f"fence.proxy.tensormap::generic.acquire.sys [{asm.operand('l', 'ptr', tensor)}], 128;"
+    asm.emit(emit, text)
+
+
 # ---- mbarriers --------------------------------------------------------------------------------
 
 
-def mbarrier_init(emit: Emitter, barrier: Address, count: int, issuer: str) -> None:
-    """Make a mbarrier that expects `count` arrivals a phase, for copies to see too.
+def mbarrier_init(emit: Emitter, barriers: Sequence[Address], count: int, issuer: str) -> None:
+    """Make mbarriers that expect `count` arrivals a phase, for copies to see too.
 
     Source: PTX ISA 9.7.13.15.9 `mbarrier.init`, 9.7.13.4 `fence.mbarrier_init`.
     """
-    asm = _Asm()
-    asm.emit(emit, f"mbarrier.init.shared::cta.b64 {asm.address(barrier)}, {count};", issuer)
+    for barrier in barriers:
+        asm = _Asm()
+        asm.emit(emit, f"mbarrier.init.shared::cta.b64 {asm.address(barrier)}, {count};", issuer)
     emit.effect('call void asm sideeffect "fence.mbarrier_init.release.cluster;", ""()')
 
 
 def mbarrier_expect(
-    emit: Emitter, barrier: Address, num_bytes: int, issuer: str, *, arrive: bool
+    emit: Emitter, barrier: Address, num_bytes: str, issuer: str, *, arrive: bool
 ) -> None:
-    """Let the phase of a mbarrier wait for bytes of copies, and arrive at it.
+    """Let the phase of a mbarrier wait for bytes of copies, an i32 operand, and arrive at it.
 
     Source: PTX ISA 9.7.13.15.11 `mbarrier.expect_tx`, 9.7.13.15.13 `mbarrier.arrive`.
     """
     asm = _Asm()
     opcode = "mbarrier.arrive.expect_tx.shared::cta.b64 _," if arrive else _EXPECT
-    asm.emit(emit, f"{opcode} {asm.address(barrier)}, {num_bytes};", issuer)
+    place = asm.address(barrier)
+    asm.emit(emit, f"{opcode} {place}, {asm.number(num_bytes)};", issuer)
+
+
+def mbarrier_arrive(emit: Emitter, barrier: Address, enabled: str, block: str = "") -> None:
+    """Arrive at a mbarrier if the i1 `enabled` is set; at that of a `block` of the cluster, an i32.
+
+    Source: PTX ISA 9.7.13.15.13 `mbarrier.arrive`, 9.7.9.23 `mapa`.
+    """
+    asm = _Asm()
+    if not block:
+        asm.emit(emit, f"mbarrier.arrive.shared::cta.b64 _, {asm.address(barrier)};", enabled)
+        return
+    base, when = asm.operand("r", "i32", barrier.base), asm.operand("b", "i1", enabled)
+    text = f"@{when} mapa.shared::cluster.u32 there, {base}, {asm.operand('r', 'i32', block)}; "
+    # Of cluster scope it would wait for all writes of the thread, and there are none to see.
+    text += f"@{when} mbarrier.arrive.shared::cluster.b64 _, [there+{barrier.offset_bytes}];"
+    asm.emit(emit, f"{{ .reg .b32 there; {text} }}")
 
 
 _EXPECT = "mbarrier.expect_tx.relaxed.cta.shared::cta.b64"

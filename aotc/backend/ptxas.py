@@ -3,6 +3,9 @@
 ptxas can loop or crash on unusual input, so it runs with a timeout, in its own process group, and
 what it reports is parsed: registers, spills, stack, shared memory, and those warnings that say a
 kernel will run much slower than it looks.
+
+Which registers a kernel needs depends on the order that ptxas finds, so what spills in one of its
+ways often does not in another. The others are tried only then: most kernels are assembled once.
 """
 
 from __future__ import annotations
@@ -23,6 +26,8 @@ from aotc.target import Target
 _DEFAULT_TIMEOUT_SECONDS = 300.0
 _ERROR_LINE = re.compile(r"line (\d+); *(?:error|fatal)")
 _WARNING = re.compile(r"\((C75(?:0[89]|1\d)|C7600)\)")
+# Its usual way first; then without its last optimisations; then without those that take registers.
+_WAYS = ((), ("-O2",), ("--register-usage-level=0",))
 _NUMBERS = {
     "registers": re.compile(r"Used (\d+) registers"),
     "stack_bytes": re.compile(r"(\d+) bytes stack frame"),
@@ -47,6 +52,11 @@ class Assembly:
     static_shared_bytes: int
     warnings: tuple[str, ...]
 
+    @property
+    def local_bytes(self) -> int:
+        """How much a thread has to do with local memory: 0 if registers suffice."""
+        return self.spill_bytes + self.stack_bytes
+
 
 def assemble(
     ptx: str,
@@ -59,28 +69,38 @@ def assemble(
 
     `maxnreg` caps the registers of a thread in entries that state neither `.maxnreg` nor `.reqntid`
     themselves; what `lower_kernel` writes states them, from the kernel. 0 leaves them to ptxas.
+    Where registers do not suffice, other ways are tried, and the best of them is taken.
     Raises: IRError with the offending line of PTX, or when ptxas does not end in time.
     """
+    cap = (f"-maxrregcount={maxnreg}",) if maxnreg else ()
+    tried: list[Assembly] = []
+    for way in _WAYS:
+        tried.append(_assemble(ptx, target, (*way, *cap), timeout_seconds))
+        # A stack of its own, as calls need one, is no reason to look further.
+        if not tried[-1].local_bytes or not tried[0].spill_bytes:
+            break
+    return min(tried, key=lambda each: each.local_bytes)
+
+
+def _assemble(ptx: str, target: Target, options: Sequence[str], timeout_seconds: float) -> Assembly:
+    """Assemble in one way."""
     ptxas = find_file("nvidia-cuda-nvcc", "bin/ptxas")
     with tempfile.TemporaryDirectory(prefix="aotc-") as folder:
         source, output = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
         source.write_text(ptx, encoding="utf-8")
         command = [str(ptxas), "-v", f"-arch={target.name}", source.name, "-o", output.name]
-        if maxnreg:
-            command.append(f"-maxrregcount={maxnreg}")
-        status, report = _run(command, folder, timeout_seconds)
+        status, report = _run([*command, *options], folder, timeout_seconds)
         if status != 0:
             raise IRError(_explain(report, ptx, status))
         cubin = output.read_bytes()
     found = {name: _largest(pattern, report) for name, pattern in _NUMBERS.items()}
-    warnings = tuple(line.strip() for line in report.splitlines() if _WARNING.search(line))
     return Assembly(
         cubin,
         registers=found["registers"],
         spill_bytes=found["spill_store_bytes"] + found["spill_load_bytes"],
         stack_bytes=found["stack_bytes"],
         static_shared_bytes=found["static_shared_bytes"],
-        warnings=warnings,
+        warnings=tuple(line.strip() for line in report.splitlines() if _WARNING.search(line)),
     )
 
 

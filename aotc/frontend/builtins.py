@@ -16,6 +16,7 @@ from types import FunctionType
 
 from aotc.frontend import (
     atomics,
+    descriptor_maps,
     descriptors,
     dot,
     libdevice,
@@ -47,6 +48,7 @@ from aotc.ir.diagnostics import CompileError, did_you_mean
 from aotc.ir.types import SCALARS, PointerType, ScalarType
 
 _HAS_VARARGS = 0x04
+_TAKE_DESCRIPTORS = (*descriptors.TAKE_DESCRIPTORS, *descriptor_maps.TAKE_DESCRIPTORS)
 
 
 def builtin(name: str, run: Callable[..., Operand]) -> Builtin:
@@ -91,7 +93,7 @@ def call_builtin(
     for operand in (*args, *kwargs.values()):
         if isinstance(operand, Unbound):
             raise mistake(f"an argument of tl.{function.name} {operand.reason}")
-        if is_descriptor(operand) and function.run not in descriptors.TAKE_DESCRIPTORS:
+        if is_descriptor(operand) and function.run not in _TAKE_DESCRIPTORS:
             raise not_a_value(operand, f"an argument of tl.{function.name}")
     return function.run(emit, *args, **kwargs)
 
@@ -204,6 +206,7 @@ _TABLES = (
     memory.FUNCTIONS,
     atomics.FUNCTIONS,
     descriptors.FUNCTIONS,
+    descriptor_maps.FUNCTIONS,
     dot.FUNCTIONS,
     reductions.FUNCTIONS,
     program.FUNCTIONS,
@@ -218,7 +221,7 @@ _MISSING_NAMES = (
     "make_block_ptr make_tensor_descriptor map_elementwise pair_uniform_to_normal philox "
     "philox_impl rand rand4x randint randint4x randn randn4x sort "
     "swizzle2d target_info topk uint_to_uniform_float float8e4b15 float8e4b8 "
-    "float8e5b16 async_task gdc_wait gdc_launch_dependents extern_elementwise"
+    "float8e5b16 async_task extern_elementwise"
 )
 _MISSING = {name: Missing(name) for name in _MISSING_NAMES.split()}
 
@@ -317,8 +320,9 @@ MODULES: dict[str, Mapping[str, Operand]] = {
     },
     "triton.language.extra.cuda": {
         "libdevice": Module("triton.language.extra.libdevice"),
-        "gdc_wait": _MISSING["gdc_wait"],
-        "gdc_launch_dependents": _MISSING["gdc_launch_dependents"],
+        **{
+            name: builtin(f"extra.cuda.{name}", run) for name, run in program.CUDA_FUNCTIONS.items()
+        },
     },
     "triton.language.extra.libdevice": _LIBDEVICE,
     "math": _PYTHON_MATH,
@@ -330,6 +334,7 @@ ALIASES = {
     "aotc.language": "triton.language",
     "triton.language.core": "triton.language",
     "triton.language.standard": "triton.language",
+    "triton.language.extra.cuda.gdc": "triton.language.extra.cuda",
     "triton.language.extra.cuda.libdevice": "triton.language.extra.libdevice",
     "triton.language.libdevice": "triton.language.extra.libdevice",
 }

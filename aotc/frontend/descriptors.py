@@ -1,8 +1,9 @@
 """Tensor descriptors: blocks of a tensor that the host describes, loaded, stored and combined.
 
-A descriptor is a parameter of the kernel and nothing else: `desc.load([i, j])` and
-`tl.load_tensor_descriptor(desc, [i, j])` are one function, and so are the others. Extents and
-strides are the launch's; the block's shape and the dtype are known while compiling.
+A descriptor is a parameter of the kernel, or made of a map in memory (`descriptor_maps.py`).
+`desc.load([i, j])` and `tl.load_tensor_descriptor(desc, [i, j])` are one function, and so are the
+others. Extents and strides are the launch's; the block's shape and the dtype are known while
+compiling.
 """
 
 from __future__ import annotations
@@ -24,6 +25,23 @@ def _descriptor(operand: Operand, name: str) -> tuple[Value, DescriptorType]:
         f"{name} takes a tensor descriptor, got {show(operand)}",
         remedy='give the argument a type such as "tensordesc<bf16[128,64]>"',
     )
+
+
+def check_block(what: str, kind: DescriptorType) -> None:
+    """Check that blocks of this type can be moved. Raises: CompileError."""
+    block, size_bytes = kind.block, kind.element.size_bytes
+    whole = all(extent > 0 and extent & (extent - 1) == 0 for extent in block)
+    if not whole or not 1 <= len(block) <= descriptor.MAX_RANK:
+        raise mistake(
+            f"{what} must have 1 to {descriptor.MAX_RANK} axes, each a power of two, "
+            f"got {list(block)}"
+        )
+    if block[-1] * size_bytes < descriptor.MIN_ROW_BYTES:
+        raise mistake(
+            f"the last axis of {what} must have at least {descriptor.MIN_ROW_BYTES} bytes, "
+            f"got {block[-1]} of {kind.element}",
+            remedy=f"make it {descriptor.MIN_ROW_BYTES // size_bytes} or more",
+        )
 
 
 def _coords(emit: Emitter, operand: Operand, kind: DescriptorType, name: str) -> list[Value]:
@@ -85,12 +103,23 @@ def _reduction(kind: descriptor.ReduceKind) -> Callable[..., Operand]:
     return run
 
 
+def _check_known(desc: Value, what: str) -> None:
+    """Check that the launch says what a tensor is like. Raises: CompileError."""
+    if isinstance(desc.op, descriptor.DescriptorAt):
+        raise mistake(
+            f"the {what} of a tensor whose map is in memory is not known to the kernel",
+            remedy="pass it as an argument",
+        )
+
+
 def _shape(emit: Emitter, desc: Value, kind: DescriptorType) -> Operand:
+    _check_known(desc, "shape")
     axes = range(len(kind.block))
     return tuple(emit(descriptor.DescriptorExtent(desc, axis)).out for axis in axes)
 
 
 def _strides(emit: Emitter, desc: Value, kind: DescriptorType) -> Operand:
+    _check_known(desc, "strides")
     axes = range(len(kind.block))
     return tuple(emit(descriptor.DescriptorStride(desc, axis)).out for axis in axes)
 

@@ -1,4 +1,4 @@
-"""Functions about the program itself: its place in the grid, promises, checks, messages."""
+"""Functions about the program itself: its place in the grid and in its stream, promises, checks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from aotc.frontend.convert import static_bool, static_int, static_str, to_value
 from aotc.frontend.emitter import Emitter, mistake
 from aotc.frontend.values import Operand, element, is_tuple, shape, show, text_of
 from aotc.ir.core import Value
-from aotc.ir.dialects import tile
+from aotc.ir.dialects import grid, tile
 from aotc.ir.types import I1
 
 _MAX_GRID_AXES = 3
@@ -131,6 +131,19 @@ def debug_barrier(emit: Emitter) -> None:
     emit(tile.Barrier())
 
 
+# ---- programmatic dependent launch ------------------------------------------------------------
+
+
+def gdc_wait(emit: Emitter) -> None:
+    """Wait for the grids before this one."""
+    emit(grid.GridWait())
+
+
+def gdc_launch_dependents(emit: Emitter) -> None:
+    """Let the next grid start."""
+    emit(grid.LaunchDependents())
+
+
 FUNCTIONS: dict[str, Callable[..., Operand]] = {
     "program_id": program_id,
     "num_programs": num_programs,
@@ -143,3 +156,9 @@ FUNCTIONS: dict[str, Callable[..., Operand]] = {
     "device_assert": device_assert,
     "debug_barrier": debug_barrier,
 }
+
+CUDA_FUNCTIONS: dict[str, Callable[..., Operand]] = {
+    "gdc_wait": gdc_wait,
+    "gdc_launch_dependents": gdc_launch_dependents,
+}
+"""What the language has in `tl.extra.cuda`."""

@@ -16,6 +16,7 @@ from typing import cast as type_cast
 
 from aotc.frontend.calls import parameter_defaults
 from aotc.frontend.convert import integer_range
+from aotc.frontend.descriptors import check_block
 from aotc.frontend.emitter import mistake
 from aotc.frontend.globals import Globals, unwrap
 from aotc.frontend.resolve import decorator_call
@@ -24,7 +25,6 @@ from aotc.frontend.static import Evaluator
 from aotc.frontend.values import DTYPE_NAMES, Function, Operand, show
 from aotc.ir.core import ParamInfo
 from aotc.ir.diagnostics import CompileError, at, did_you_mean
-from aotc.ir.dialects.descriptor import MAX_RANK, MIN_ROW_BYTES
 from aotc.ir.types import SCALARS, DescriptorType, PointerType, ScalarType
 
 _TYPE = re.compile(r"^(?P<star>\*?)(?P<name>\w+)(?::(?P<divisibility>\d+))?(?:=(?P<value>.+))?$")
@@ -150,17 +150,7 @@ def _descriptor(name: str, text: str) -> DescriptorType:
             f"the type of {name} must be like 'tensordesc<bf16[128,64]>', got {text!r}",
             remedy="extents are numbers here; `,nan` behind them fills with NaN",
         )
-    if len(block) > MAX_RANK or any(extent < 1 or extent & (extent - 1) for extent in block):
-        raise mistake(
-            f"the block of {name} must have 1 to {MAX_RANK} axes, each a power of two, "
-            f"got {list(block)}"
-        )
-    if block[-1] * kind.size_bytes < MIN_ROW_BYTES:
-        raise mistake(
-            f"the last axis of the block of {name} must have at least {MIN_ROW_BYTES} bytes, "
-            f"got {block[-1]} of {kind}",
-            remedy=f"make it {MIN_ROW_BYTES // kind.size_bytes} or more",
-        )
+    check_block(f"the block of {name}", DescriptorType(kind, block))
     if match["fill"] and not (kind.is_float and kind.bits > 8):
         raise mistake(f"only floats of 16 bits or more can be filled with NaN, {name} is {kind}")
     return DescriptorType(kind, block, bool(match["fill"]))

@@ -546,21 +546,43 @@ def clone_block(source: Block, mapping: dict[Value, Value]) -> Block:
 
 
 @dataclass(frozen=True, slots=True)
+class TensorSource:
+    """Say what tensor a descriptor describes, in expressions over the arguments of the launch.
+
+    `address` is a pointer argument. `shape` and `strides` are in elements, outermost axis first;
+    the innermost axis is dense, so `strides` has one entry fewer. Every extent is at least 1.
+    """
+
+    address: str
+    shape: tuple[str, ...]
+    strides: tuple[str, ...]
+
+
+GRID_SOURCES = ("grid[0]", "grid[1]", "grid[2]")
+"""What `source` of a parameter is that gets how many programs a launch has along an axis."""
+
+
+@dataclass(frozen=True, slots=True)
 class ParamInfo:
     """Describe a kernel parameter: its name and what the launcher promises of its value.
 
     `divisibility` is a number the argument (for a pointer: its address, in bytes) is a multiple of.
     `source` says what the launcher passes if that is not the argument called `name`: an expression
-    such as "x.shape[0]", a tensor's extent, or "x", its address.
+    such as "x.shape[0]", a tensor's extent, or "x", its address; or one of `GRID_SOURCES`, which come
+    of no argument. A descriptor that the user did not ask for has a `tensor`, which the launcher
+    describes.
     """
 
     name: str
     divisibility: int = 1
     source: str = ""
+    tensor: TensorSource | None = None
 
     @property
     def argument(self) -> str:
         """The argument of the launch that this parameter comes from."""
+        if self.tensor is not None:
+            return self.tensor.address
         return self.source.partition(".")[0] or self.name
 
 
@@ -569,7 +591,10 @@ class Kernel:
     """Hold one kernel: its parameters are the arguments of `body`, in launch order.
 
     `maxnreg` of 0 leaves the registers a thread may use to ptxas; `shared_bytes` is what
-    `allocate_shared` found the kernel to need.
+    `allocate_shared` found the kernel to need. `producer_warps` run beside the `num_warps` of the
+    layouts and fetch for them. `guards` are expressions over the arguments of the
+    launch: the kernel is right for the launches for which none is 0. One that `loops_programs` is
+    started with as many blocks as run at a time, in a row, and told the grid.
     """
 
     name: str
@@ -579,6 +604,9 @@ class Kernel:
     num_ctas: int = 1
     maxnreg: int = 0
     shared_bytes: int = 0
+    producer_warps: int = 0
+    guards: tuple[str, ...] = ()
+    loops_programs: bool = False
     loc: Loc = field(default_factory=current_loc)
 
     def __post_init__(self) -> None:

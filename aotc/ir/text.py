@@ -25,12 +25,12 @@ import json
 import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import astuple, replace
 from typing import Any, NamedTuple, cast
 
-from aotc.ir.core import Block, Kernel, Op, ParamInfo, Value, build
+from aotc.ir.core import Block, Kernel, Op, ParamInfo, TensorSource, Value, build
 from aotc.ir.diagnostics import UNKNOWN_LOC, IRError, Loc
-from aotc.ir.dialects import arith, descriptor, gpu, scf, tile, tma, wgmma
+from aotc.ir.dialects import arith, descriptor, gpu, grid, roles, scf, tile, tma, wgmma
 from aotc.ir.layout import LinearLayout
 from aotc.ir.types import (
     SCALARS,
@@ -44,7 +44,7 @@ from aotc.ir.types import (
 )
 
 # Importing a dialect declares its opcodes: text can be read once all of them are.
-DIALECTS = (arith, descriptor, gpu, scf, tile, tma, wgmma)
+DIALECTS = (arith, descriptor, gpu, grid, roles, scf, tile, tma, wgmma)
 
 # ---- printer ----------------------------------------------------------------------------------
 
@@ -86,6 +86,7 @@ class _Printer:
         suffix = "" if type_.layout is None else f", {self.layout(type_.layout)}"
         if isinstance(type_, SharedType) and type_.num_slots > 1:
             suffix += f", {type_.num_slots}"
+            suffix += f", {type_.padding_bytes}" if type_.padding_bytes else ""
         return f"{keyword}<{body}{suffix}>"
 
     def literal(self, value: object) -> str:
@@ -148,11 +149,13 @@ class _Printer:
         for info, arg in zip(kernel.params, kernel.body.args, strict=True):
             shown = [f"divisibility = {info.divisibility}"] if info.divisibility != 1 else []
             shown += [f"source = {self.literal(info.source)}"] if info.source else []
+            if info.tensor is not None:
+                shown.append(f"tensor = {self.literal(astuple(info.tensor))}")
             facts = f" {{{', '.join(shown)}}}" if shown else ""
             params.append(f"{self.new_name(arg, info.name)}: {self.type(arg.type)}{facts}")
         loc = self.loc(kernel.loc) if self.locs else ""
         attributes = ", ".join(
-            f"{name} = {getattr(kernel, name)}"
+            f"{name} = {self.literal(getattr(kernel, name))}"
             for name, default in _KERNEL_ATTRIBUTES.items()
             if name == "num_warps" or getattr(kernel, name) != default
         )
@@ -164,7 +167,15 @@ class _Printer:
         return "\n".join([*aliases, *lines, ""])
 
 
-_KERNEL_ATTRIBUTES = {"num_warps": 4, "num_ctas": 1, "maxnreg": 0, "shared_bytes": 0}
+_KERNEL_ATTRIBUTES: dict[str, Any] = {
+    "num_warps": 4,
+    "num_ctas": 1,
+    "maxnreg": 0,
+    "shared_bytes": 0,
+    "producer_warps": 0,
+    "guards": (),
+    "loops_programs": False,
+}
 _TYPES = ScalarType | PointerType | TileType | SharedType | DescriptorType | TensorMapType
 _HINT = re.compile(r"[^\W\d][\w.$-]*")
 
@@ -294,12 +305,13 @@ class _Parser:
         layout = self.layout() if self.accept(",") else None
         is_shared = keyword.text == "shared"
         num_slots = self.integer() if is_shared and self.accept(",") else 1
+        padding_bytes = self.integer() if num_slots > 1 and self.accept(",") else 0
         self.expect(">")
         if keyword.text == "tile":
             return TileType(element, tuple(shape), layout)
         if layout is None or isinstance(element, PointerType):
             raise self.fail("a shared buffer of scalars with a layout", keyword)
-        return SharedType(element, tuple(shape), layout, num_slots)
+        return SharedType(element, tuple(shape), layout, num_slots, padding_bytes)
 
     def tensor_type(self) -> Type:
         keyword = self.advance()
@@ -311,13 +323,17 @@ class _Parser:
         if keyword.text == "map":
             self.expect(",")
             swizzle_bytes = self.integer()
-        fill_nan = self.accept(",")
-        if fill_nan:
-            self.expect("nan")
+        fill_nan, num_parts = False, 1
+        while self.accept(","):
+            if self.token.kind == "number":
+                num_parts = self.integer()
+            else:
+                self.expect("nan")
+                fill_nan = True
         self.expect(">")
         if keyword.text == "map":
             return TensorMapType(element, tuple(shape), swizzle_bytes, fill_nan)
-        return DescriptorType(element, tuple(shape), fill_nan)
+        return DescriptorType(element, tuple(shape), fill_nan, num_parts)
 
     def scalar(self) -> ScalarType:
         scalar = SCALARS.get(self.token.text)
@@ -453,9 +469,11 @@ class _Parser:
         name, type_ = self.arg()
         start, facts = self.token, self.attributes()
         try:
+            if "tensor" in facts:
+                facts["tensor"] = TensorSource(*facts["tensor"])
             return name, type_, ParamInfo(name.text[1:], **facts)
         except TypeError:
-            raise self.fail("divisibility or source", start) from None
+            raise self.fail("divisibility, source or tensor", start) from None
 
     def kernel(self) -> Kernel:
         self.expect("kernel")

@@ -116,22 +116,26 @@ class TileType:
 class SharedType:
     """Name a shared-memory buffer; `layout` maps an element offset to tile coordinates.
 
-    A buffer of several slots holds that many tiles, one after the other.
+    A buffer of several slots holds that many tiles, one after the other, each followed by
+    `padding_bytes` so that the next one is aligned.
     """
 
     element: ScalarType
     shape: tuple[int, ...]
     layout: LinearLayout
     num_slots: int = 1
+    padding_bytes: int = 0
 
     def __str__(self) -> str:
         body = "x".join([*map(str, self.shape), str(self.element)])
         slots = f", {self.num_slots}" if self.num_slots > 1 else ""
+        slots += f", {self.padding_bytes}" if self.padding_bytes else ""
         return f"shared<{body}, {self.layout.to_text()}{slots}>"
 
     @property
     def slot_bytes(self) -> int:
-        return _product(self.shape) * self.element.size_bytes
+        """Bytes from one slot to the next."""
+        return _product(self.shape) * self.element.size_bytes + self.padding_bytes
 
     @property
     def size_bytes(self) -> int:
@@ -142,17 +146,20 @@ class SharedType:
 class DescriptorType:
     """Describe a tensor in global memory that is read and written a `block` at a time.
 
+    A block is loaded in `num_parts` along its first axis, each by one block of a cluster for all.
     Reads beyond its ends give zeros, or NaN with `fill_nan`; the last axis is the innermost and
-    dense. Only a parameter of a kernel has this type.
+    dense. A parameter of a kernel has this type, or what is made of a map in memory.
     """
 
     element: ScalarType
     block: tuple[int, ...]
     fill_nan: bool = False
+    num_parts: int = 1
 
     def __str__(self) -> str:
         body = "x".join([*map(str, self.block), str(self.element)])
-        return f"desc<{body}{', nan' if self.fill_nan else ''}>"
+        parts = f", {self.num_parts}" if self.num_parts > 1 else ""
+        return f"desc<{body}{', nan' if self.fill_nan else ''}{parts}>"
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,23 +4,30 @@ The join between three vocabularies: the manifest's (what was asked), the compil
 came out) and the archive's index (what a launcher needs). Nothing is decided here but one thing:
 a variant whose block needs more shared memory than its target has is left out, with a remark,
 since only the compiler knows how much a config takes.
+
+A config whose kernel takes tensor maps on a condition becomes two variants: that one, and the
+fallback without. To a caller that asks for the config they are one.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import TypeAlias
 
 from aotc.compiler import Access, Metadata, ParamSlot, TensorMapSpec
+from aotc.ir import expression
+from aotc.ir.core import GRID_SOURCES
 from aotc.ir.diagnostics import IRError
+from aotc.ir.expression import Binary, Expression
 from aotc.ir.parameter_access import union
 from aotc.ir.types import SCALARS
-from aotc.package import expression, index
+from aotc.package import index
 from aotc.package.argument_type import ArgumentType
 from aotc.package.cache import CachedKernel
+from aotc.package.condition import launch_condition
 from aotc.package.grid import Expansion, VariantSpec, launch_arguments, none_left
 from aotc.package.index import Choice, CubinParam, Param, ParamKind, TensorMap, TypeVariable
 from aotc.package.spec import KernelSpec
@@ -66,20 +73,21 @@ def assemble(
     sources: dict[str, None] = {}
     # Of the variants that differ in their config alone, one must be left: a launch needs it.
     held: dict[_Point, bool] = {}
-    for spec, result in compiled:
+    for spec, result, condition in _members(compiled):
         reason = misfit(result.metadata, spec)
-        held[_point(spec)] = held.get(_point(spec), False) or not reason
+        serves_all = condition is None and not reason
+        held[_point(spec)] = held.get(_point(spec), False) or serves_all
         if reason:
-            dropped.append(f"{spec.label}: {reason}")
+            dropped.append(f"{member_label(spec.label, condition)}: {reason}")
             continue
-        variants.append(_variant(kernel, spec, result))
+        variants.append(_variant(kernel, spec, result, condition))
         sources.update((digest, None) for _, digest in result.metadata.source_files)
     for spec, _ in compiled:
         if not held[_point(spec)]:
             prefix = f"{kernel.name} {spec.target}"
             lines = [*expansion.dropped, *dropped]
             raise none_left(kernel, spec.target, [x for x in lines if x.startswith(prefix)])
-    access = _joint_access([result.metadata for _, result in compiled])
+    access = _joint_access([result.metadata for _, result, _ in _members(compiled)])
     fixed = [(n, a.value) for n, a in kernel.signature.items() if isinstance(a.value, float)]
     record = index.Kernel(
         name=kernel.name,
@@ -96,6 +104,22 @@ def assemble(
         constants=(*kernel.constants.items(), *fixed),
     )
     return Assembled(record, tuple(dropped))
+
+
+def _members(
+    compiled: Iterable[tuple[VariantSpec, CachedKernel]],
+) -> Iterator[tuple[VariantSpec, CachedKernel, Expression | None]]:
+    """Yield every compiled kernel and the condition of its launches, the special ones first."""
+    for spec, result in compiled:
+        metadata = result.metadata
+        yield spec, result, launch_condition(spec.request, metadata.guards, metadata.params)
+        if result.fallback is not None:
+            yield spec, result.fallback, None
+
+
+def member_label(label: str, condition: Expression | None) -> str:
+    """Return what messages call a variant that may be one of two for its config."""
+    return label if condition is None else f"{label} with tensor maps"
 
 
 def _joint_access(builds: Iterable[Metadata]) -> dict[str, Access]:
@@ -122,19 +146,24 @@ def _param(name: str, argument: ArgumentType) -> Param:
     )
 
 
-def _variant(kernel: KernelSpec, spec: VariantSpec, result: CachedKernel) -> index.Variant:
+def _variant(
+    kernel: KernelSpec, spec: VariantSpec, result: CachedKernel, condition: Expression | None
+) -> index.Variant:
     metadata = result.metadata
     position = {name: at for at, name in enumerate(launch_arguments(kernel))}
     return index.Variant(
         target=spec.target.name,
         symbol=metadata.symbol,
         cubin=result.cubin,
-        num_threads=32 * metadata.num_warps,
+        num_threads=metadata.num_threads,
         types=spec.types,
         choices=spec.choices,
         guards=spec.guards,
         config=spec.config_index,
+        condition=condition,
         cluster=(metadata.num_ctas, 1, 1),
+        waits_pdl=metadata.waits_pdl,
+        loops_programs=metadata.loops_programs,
         dynamic_shared_bytes=metadata.shared_bytes,
         static_shared_bytes=metadata.static_shared_bytes,
         registers=metadata.registers,
@@ -165,11 +194,13 @@ def _cubin_params(metadata: Metadata, position: Mapping[str, int]) -> tuple[Cubi
     params: list[CubinParam] = []
     num_maps = 0
     for slot in metadata.params:
-        if slot.argument not in position:
+        place = (slot.offset, slot.size_bytes)
+        if slot.source in GRID_SOURCES:
+            params.append(CubinParam(*place, "grid", GRID_SOURCES.index(slot.source)))
+        elif slot.argument not in position:
             message = f"{metadata.symbol} takes {slot.name!r}, which no launch passes"
             raise IRError(message)
-        place = (slot.offset, slot.size_bytes)
-        if slot.tensor_map is not None:
+        elif slot.tensor_map is not None:
             params.append(CubinParam(*place, "tensor_map", num_maps))
             num_maps += 1
         elif slot.source:
@@ -181,7 +212,7 @@ def _cubin_params(metadata: Metadata, position: Mapping[str, int]) -> tuple[Cubi
 
 
 # Names of `CUtensorMapDataType`; what has none of its own is moved as its bits.
-_DATA_TYPES = {
+DATA_TYPES = {
     **dict.fromkeys(("i1", "i8", "u8", "fp8e4nv", "fp8e5"), 0),
     **dict.fromkeys(("i16", "u16"), 1),
     "u32": 2,
@@ -201,18 +232,19 @@ def _tensor_maps(metadata: Metadata, position: Mapping[str, int]) -> tuple[Tenso
     """Return how the maps of a variant are encoded, in the order of its parameters."""
     maps: list[TensorMap] = []
     for slot in metadata.params:
-        spec, name = slot.tensor_map, slot.argument
+        spec = slot.tensor_map
         if spec is None:
             continue
-        axes = range(len(spec.box) - 1, -1, -1)  # a map lists the innermost first
         size = expression.Integer(SCALARS[spec.element].size_bytes)
-        strides = [expression.Extent(name, "strides", axis) for axis in axes if axis < axes[0]]
+        # A map lists the innermost axis first.
+        dims = map(expression.parse, spec.shape[::-1])
+        strides = map(expression.parse, spec.strides[::-1])
         maps.append(
             TensorMap(
-                param=position[name],
-                data_type=_DATA_TYPES[spec.element],
-                address=expression.Name(name),
-                dims=tuple(expression.Extent(name, "shape", axis) for axis in axes),
+                param=position[slot.argument],
+                data_type=DATA_TYPES[spec.element],
+                address=expression.parse(spec.address),
+                dims=tuple(dims),
                 strides=tuple(expression.Binary("*", stride, size) for stride in strides),
                 box=spec.box[::-1],
                 element_strides=(1,) * len(spec.box),
@@ -227,18 +259,25 @@ def _tensor_maps(metadata: Metadata, position: Mapping[str, int]) -> tuple[Tenso
 def stored_params(kernel: index.Kernel, variant: index.Variant) -> tuple[ParamSlot, ...]:
     """Return the parameters of an archive's variant as its compiler stated them, types aside."""
     slots: list[ParamSlot] = []
-    data_types = {number: name for name, number in _DATA_TYPES.items()}
+    data_types = {number: name for name, number in DATA_TYPES.items()}
     spans = {number: span for span, number in _SWIZZLES.items()}
     for at, param in enumerate(variant.cubin_params):
         place = (str(at), "", param.offset, param.size)
         if param.source == "tensor_map":
             found = variant.tensor_maps[param.index]
+            steps = [stride.lhs for stride in found.strides if isinstance(stride, Binary)]
             spec = TensorMapSpec(
                 *(data_types[found.data_type], found.box[::-1], spans[found.swizzle]),
                 fill_nan=bool(found.oob_fill),
+                address=expression.to_text(found.address),
+                shape=tuple(map(expression.to_text, found.dims[::-1])),
+                strides=tuple(map(expression.to_text, steps[::-1])),
             )
             name = kernel.params[found.param].name
             slots.append(ParamSlot(*place, argument=name, tensor_map=spec))
+        elif param.source == "grid":
+            source = GRID_SOURCES[param.index]
+            slots.append(ParamSlot(*place, argument=source, source=source))
         elif param.expression is not None:
             source = expression.to_text(param.expression)
             argument = next(iter(expression.free_names(param.expression)))

@@ -21,7 +21,7 @@ from typing import Protocol
 
 from aotc.compiler import CompileRequest, autotune_configs, compile_kernel
 from aotc.ir.diagnostics import DiagnosticError
-from aotc.package.assemble import assemble
+from aotc.package.assemble import assemble, member_label
 from aotc.package.cache import Cache, CachedKernel
 from aotc.package.grid import AutotuneReader, Expansion, expand
 from aotc.package.index import Archive, ArchiveError, Kernel
@@ -83,7 +83,7 @@ class BuildResult:
         """The compiler's remarks, each once for a kernel and target."""
         kernels = self.archive.kernels if self.archive is not None else ()
         lines = [
-            f"{kernel.name} {variant.target}: {remark}"
+            f"{member_label(f'{kernel.name} {variant.target}', variant.condition)}: {remark}"
             for kernel in kernels
             for variant in kernel.variants
             for remark in variant.remarks

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
-from aotc.package.expression import (
+from aotc.ir.expression import (
     INT64_MAX,
     INT64_MIN,
     Binary,

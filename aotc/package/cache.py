@@ -38,11 +38,16 @@ SourceFiles: TypeAlias = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class CachedKernel:
-    """What an archive needs of a compiled kernel; `ptx` as `stored_ptx.py` has it, if asked for."""
+    """What an archive needs of a compiled kernel; `ptx` as `stored_ptx.py` has it, if asked for.
+
+    A kernel that takes tensor maps for what it loads through pointers may not do for all launches;
+    its `fallback` is the same kernel without, for the others.
+    """
 
     cubin: bytes
     metadata: Metadata
     ptx: bytes | None = None
+    fallback: CachedKernel | None = None
 
 
 _kernel_decoder = msgspec.msgpack.Decoder(CachedKernel)

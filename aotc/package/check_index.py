@@ -14,8 +14,7 @@ import math
 from collections.abc import Callable, Iterable
 from typing import NoReturn
 
-from aotc.package.bytecode import encode
-from aotc.package.expression import (
+from aotc.ir.expression import (
     MAX_TEXT_BYTES,
     Expression,
     ExpressionError,
@@ -25,6 +24,7 @@ from aotc.package.expression import (
     to_text,
     walk,
 )
+from aotc.package.bytecode import encode
 from aotc.package.index import (
     DTYPE_BYTES,
     Archive,
@@ -151,7 +151,7 @@ def _check_kernel(kernel: Kernel) -> None:
         check.text("a guard's text", guard.text)
         expressions(check, guard.expression)
     promises = guard_mask(tuple(i for i, g in enumerate(kernel.guards) if g.is_promise))
-    keys: set[tuple[str, int, int, int, int]] = set()
+    keys: set[tuple[str, int, int, int, int, bool]] = set()
     for variant in kernel.variants:
         place = _Check(f"{check.place}, variant {variant.symbol!r} for {variant.target}")
         _check_variant(place, kernel, variant, expressions)
@@ -265,8 +265,9 @@ def _check_variant(
         if blob is not None:
             check.require(bool(blob), "a blob is empty")
             check.limit("bytes in a blob", len(blob), LIMITS.blob_bytes)
-    for expression in variant.grid:
-        expressions(check, expression)
+    for expression in (variant.condition, *variant.grid):
+        if expression is not None:
+            expressions(check, expression)
     _check_scratch(check, variant, expressions)
     _check_cubin_params(check, kernel, variant, expressions)
     check.limit("tensor maps", len(variant.tensor_maps), LIMITS.tensor_maps)
@@ -333,6 +334,10 @@ def _cubin_param_sizes(
             return (128,)
         case "expression":
             return (4, 8)
+        case "grid":
+            check.require(variant.loops_programs, "each program of the variant has its own block")
+            check.within("the axis", cubin_param.index, 0, 3)
+            return (4,)
 
 
 def _check_tensor_map(

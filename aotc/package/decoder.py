@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import zstandard
 
-from aotc.package.expression import Expression, ExpressionError, parse
+from aotc.ir.expression import Expression, ExpressionError, parse
 from aotc.package.index import (
     DTYPE_CODES,
     Archive,
@@ -58,6 +58,7 @@ from aotc.package.records import (
     VALUE_INT,
     VALUE_NULL,
     VALUE_STRING,
+    VARIANT_LOOPS_PROGRAMS,
     VARIANT_WAITS_PDL,
     ZSTD_MAGIC,
 )
@@ -339,7 +340,7 @@ class Decoder:
         (guards, number, config, symbol, cubin, ptx, remarks, first_param, *rest) = row
         grid, rest = rest[:3], rest[3:]
         (scratch, align, first_map, dynamic, static, stack, spills, target, *rest) = rest
-        (num_params, num_maps, _, threads, registers, *cluster, flags, _) = rest
+        (num_params, num_maps, _, threads, registers, *cluster, flags, condition) = rest
         if number >= num_combinations(type_variables, choices):
             raise ArchiveError("FORMAT", f"there is no combination {number} of types and choices")
         types, chosen = split_combination(type_variables, choices, number)
@@ -353,6 +354,7 @@ class Decoder:
             choices=chosen,
             guards=tuple(bit for bit in range(64) if guards >> bit & 1),
             config=config,
+            condition=self.expression(condition - 1) if condition else None,
             cluster=(cluster[0], cluster[1], cluster[2]),
             dynamic_shared_bytes=dynamic,
             static_shared_bytes=static,
@@ -371,6 +373,7 @@ class Decoder:
                 for tensor_map in self.take("TENSOR_MAPS", first_map, num_maps)
             ),
             waits_pdl=bool(flags & VARIANT_WAITS_PDL),
+            loops_programs=bool(flags & VARIANT_LOOPS_PROGRAMS),
             remarks=tuple(remark_text.split("\n")) if remark_text else (),
             ptx=None if ptx == NONE else self.item(self.contents, ptx, "blob"),
         )

@@ -18,7 +18,7 @@ from aotc.compiler import CompileRequest, autotune_configs
 from aotc.config_keys import CONFIG_KEYS, config_value_problem
 from aotc.ir.diagnostics import ManifestError, did_you_mean
 from aotc.package import argument_type
-from aotc.package.grid import VariantSpec, config_misfit, expand, integer_values
+from aotc.package.grid import VariantSpec, config_misfit, expand
 from aotc.package.manifest import load, read_function
 from aotc.package.parameters import Function
 from aotc.package.spec import KernelSpec, missing_constexpr
@@ -85,6 +85,7 @@ def _from_source(
         constants=_ordered_constants(function, constants),
         target=target.name,
         without=target.without,
+        map_pointers=True,
     )
     return replace(request, **options)
 
@@ -143,7 +144,8 @@ def _sorted_settings(
             message = f"expected a parameter of {function.name} or a config key, got {name!r}"
             remedy = did_you_mean(name, known) or f"there are {', '.join(known)}"
             raise ManifestError(message, remedy=remedy)
-    return types, constants, integer_values(options)
+    numbers = {name: value for name, value in options.items() if isinstance(value, int)}
+    return types, constants, numbers
 
 
 def _check_fits(options: Mapping[str, int], target: Target) -> None:

@@ -14,8 +14,8 @@ import struct
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeAlias
 
+from aotc.ir.expression import Expression, to_text
 from aotc.package import bytecode
-from aotc.package.expression import Expression, to_text
 from aotc.package.index import (
     DTYPE_CODES,
     Archive,
@@ -37,6 +37,7 @@ from aotc.package.records import (
     BLOB_PTX,
     DIRECTORY_ENTRY,
     DIRECTORY_HEAD,
+    FEATURE_CONDITIONS,
     FEATURE_LETTERS,
     FEATURE_SCRATCH,
     FEATURE_TENSOR_MAPS,
@@ -57,6 +58,7 @@ from aotc.package.records import (
     VALUE_INT,
     VALUE_NULL,
     VALUE_STRING,
+    VARIANT_LOOPS_PROGRAMS,
     VARIANT_WAITS_PDL,
 )
 
@@ -168,6 +170,10 @@ class _Encoder:
     def variant(self, kernel: Kernel, variant: Variant, params: Mapping[str, int]) -> None:
         first_cubin_param = self.count("CUBIN_PARAMS")
         first_tensor_map = self.count("TENSOR_MAPS")
+        condition = 0
+        if variant.condition is not None:
+            self.features |= FEATURE_CONDITIONS
+            condition = 1 + self.expression(variant.condition, params)
         grid = [self.expression(expression, params) for expression in variant.grid]
         scratch = self.optional_expression(variant.scratch_bytes, params)
         for cubin_param in variant.cubin_params:
@@ -202,8 +208,8 @@ class _Encoder:
             variant.num_threads,
             variant.registers,
             *variant.cluster,
-            VARIANT_WAITS_PDL if variant.waits_pdl else 0,
-            0,
+            variant.waits_pdl * VARIANT_WAITS_PDL | variant.loops_programs * VARIANT_LOOPS_PROGRAMS,
+            condition,
         )
 
     def cubin_param(self, param: CubinParam, params: Mapping[str, int]) -> None:

@@ -9,16 +9,18 @@ Invariant: text and data come from one `Explanation`, so they cannot differ.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from aotc import target as targets
 from aotc.compiler import CompileRequest, Metadata, compile_kernel
 from aotc.ir.core import Kernel, Op, Value
 from aotc.ir.dialects import gpu
+from aotc.ir.expression import to_text
 from aotc.ir.parameter_access import pointer_roots
 from aotc.ir.passes import Observer
 from aotc.ir.types import PointerType, TileType, element_of
+from aotc.package.condition import NEVER, launch_condition
 from aotc.target import Target
 
 Data: TypeAlias = dict[str, Any]
@@ -67,16 +69,31 @@ class MemoryAccess:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """All there is to say of one compile."""
+    """All there is to say of one compile.
+
+    `condition` is what must hold of a launch's arguments for the launcher to take it; elsewhere it
+    takes the same kernel without tensor maps. Empty: it takes it for all.
+    """
 
     request: CompileRequest
     metadata: Metadata
     occupancy: Occupancy
     accesses: tuple[MemoryAccess, ...]
+    condition: str = ""
+
+    @property
+    def mapped(self) -> tuple[str, ...]:
+        """The arguments that the kernel takes tensor maps of."""
+        slots = self.metadata.params
+        return tuple(dict.fromkeys(slot.argument for slot in slots if slot.tensor_map is not None))
 
 
 def explain(request: CompileRequest) -> Explanation:
-    """Compile a kernel and explain the result. Raises: as `compile_kernel`."""
+    """Compile a kernel and explain the result. Raises: as `compile_kernel`.
+
+    Of a kernel that is built with tensor maps and without, that is the one with, unless no launch
+    could have it.
+    """
     accesses: tuple[MemoryAccess, ...] = ()
 
     def look(_name: str, kernel: Kernel) -> None:
@@ -84,8 +101,12 @@ def explain(request: CompileRequest) -> Explanation:
         accesses = _accesses(kernel)  # the last pass leaves what is lowered
 
     metadata = compile_kernel(request, observer=Observer(on_pass=look)).metadata
+    condition = launch_condition(request, metadata.guards, metadata.params)
+    if condition == NEVER:
+        return explain(replace(request, map_pointers=False))
     held = occupancy(metadata, targets.parse(request.target))
-    return Explanation(request, metadata, held, accesses)
+    where = "" if condition is None else to_text(condition)
+    return Explanation(request, metadata, held, accesses, where)
 
 
 def occupancy(metadata: Metadata, target: Target) -> Occupancy:
@@ -93,7 +114,7 @@ def occupancy(metadata: Metadata, target: Target) -> Occupancy:
 
     Source: CUDA Programming Guide, "Multiprocessor Level" and the table of compute capabilities.
     """
-    warps = metadata.num_warps
+    warps = metadata.num_threads // _WARP_THREADS
     unit = _WARP_REGISTERS_UNIT
     warp_registers = -(-max(1, metadata.registers) * _WARP_THREADS // unit) * unit
     shared_bytes = metadata.shared_bytes + metadata.static_shared_bytes + _BLOCK_SHARED_BYTES
@@ -171,6 +192,8 @@ def describe(explanation: Explanation) -> Data:
             }
             for access in explanation.accesses
         ],
+        "tensor_maps": list(explanation.mapped),
+        "condition": explanation.condition,
         "remarks": list(metadata.remarks),
         "ptxas_warnings": list(metadata.ptxas_warnings),
     }
@@ -189,6 +212,10 @@ def text(explanation: Explanation) -> str:
         f"  {used}, {metadata.stack_bytes} bytes of stack, {shared_bytes} bytes of shared memory",
         f"  {room}; no more {held.limit}",
     ]
+    if explanation.mapped:
+        lines.append(f"  tensor maps of {', '.join(explanation.mapped)}")
+    if explanation.condition:
+        lines.append(f"  launched where {explanation.condition}; without tensor maps elsewhere")
     sections = (
         ("memory", [str(access) for access in explanation.accesses]),
         ("remarks", list(metadata.remarks)),

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from aotc.config_keys import CONFIG_KEYS
+from aotc.ir import expression
 from aotc.ir.diagnostics import Loc, did_you_mean
+from aotc.ir.expression import ExpressionError
 from aotc.ir.types import SCALARS
-from aotc.package import expression
 from aotc.package.argument_type import ArgumentType
-from aotc.package.expression import ExpressionError
 from aotc.package.parameters import Function
 from aotc.package.spec import ManifestExpression
 from aotc.package.tables import Table

@@ -19,11 +19,11 @@ from typing import TypeAlias
 
 from aotc.compiler import CompileRequest
 from aotc.config_keys import CONFIG_DEFAULTS, CONFIG_KEYS, config_value_problem
+from aotc.ir import expression
 from aotc.ir.diagnostics import ManifestError
+from aotc.ir.expression import Expression, ExpressionError
 from aotc.ir.types import SCALARS
-from aotc.package import expression
 from aotc.package.argument_type import PROMISED_DIVISOR, ArgumentType
-from aotc.package.expression import Expression, ExpressionError
 from aotc.package.index import Guard
 from aotc.package.spec import (
     AutotuneConfigs,
@@ -94,6 +94,8 @@ class VariantSpec:
             num_ctas=options["num_ctas"],
             maxnreg=options.get("maxnreg"),
             without=self.target.without,
+            map_pointers=True,
+            warp_specialize=switch(values, "warp_specialize"),
         )
 
     @property
@@ -194,6 +196,12 @@ def none_left(kernel: KernelSpec, target: Target, dropped: Iterable[str]) -> Man
 def integer_values(values: Mapping[str, Constant]) -> dict[str, int]:
     """Return those values that an expression can use; a boolean counts as 0 or 1."""
     return {name: int(value) for name, value in values.items() if isinstance(value, int)}
+
+
+def switch(values: Mapping[str, Constant], name: str) -> bool | None:
+    """Return a boolean among values; None where the choice is left open."""
+    value = values.get(name)
+    return value if isinstance(value, bool) else None
 
 
 def _fixed_values(kernel: KernelSpec, config: Config) -> dict[str, Constant]:
@@ -357,6 +365,9 @@ def config_misfit(config: Mapping[str, Constant], target: Target) -> str:
     num_ctas = config.get("num_ctas", CONFIG_DEFAULTS["num_ctas"])
     if num_ctas != 1 and Feature.CLUSTERS not in target.features:
         return f"num_ctas = {num_ctas} needs clusters"
+    if isinstance(num_ctas, int) and num_ctas > target.max_blocks_per_cluster:
+        blocks = f"{num_ctas} blocks, the limit is {target.max_blocks_per_cluster}"
+        return f"num_ctas = {num_ctas} takes clusters of {blocks}"
     return ""
 
 

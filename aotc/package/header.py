@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from aotc.ir.diagnostics import ManifestError
-from aotc.package.expression import to_text
+from aotc.ir.expression import to_text
 from aotc.package.index import (
     Archive,
     Choice,
@@ -51,7 +51,7 @@ _KEYWORDS = frozenset(
 )
 _LOCALS = frozenset(
     """
-    kernels stream error args choices desc scratch scratch_bytes grid_x grid_y grid_z
+    kernels stream error args choices desc scratch scratch_bytes flags grid_x grid_y grid_z
     """.split()  # noqa: SIM905 (as above)
 )
 _MEMBERS = frozenset(("open", "kernels", "kernels_get", "archive", "archive_size", "none"))
@@ -172,6 +172,9 @@ class _Function:
             self.grid()
         for index, param in enumerate(kernel.params):
             self.statements.append(f"args[{index}] = {self.argument(param)};")
+        if any(variant.waits_pdl for variant in kernel.variants):
+            self.inputs.append("uint32_t flags")
+            self.statements.append("desc.flags = flags;")
         if any(variant.scratch_bytes is not None for variant in kernel.variants):
             self.inputs += ["void *scratch", "uint64_t scratch_bytes"]
             self.statements += ["desc.scratch = scratch;", "desc.scratch_bytes = scratch_bytes;"]
@@ -284,6 +287,10 @@ def _doc(kernel: Kernel) -> list[str]:
         lines.append("Grid: the caller's, in programs")
     lines += [f"{v.name}: {' '.join(v.dtypes)}" for v in kernel.type_variables]
     lines += [f"{c.name}: {' '.join(map(_value_text, c.values))}" for c in kernel.choices]
+    if any(variant.waits_pdl for variant in kernel.variants):
+        lines.append(
+            "Flags: 0, or AOTC_LAUNCH_PDL to start before the launch ahead of it has ended"
+        )
     if kernel.constants:
         lines.append(f"Constants: {_config_text(kernel.constants)}")
     configs = [_config_text(config) for config in kernel.configs if config]

@@ -21,14 +21,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, TypeAlias
 
-from aotc.package.expression import Expression
+from aotc.ir.expression import Expression
 
 Value: TypeAlias = bool | int | float | str | None
 NamedValues: TypeAlias = tuple[tuple[str, Value], ...]
 ErrorClass: TypeAlias = Literal["IO", "FORMAT", "VERSION", "LIMIT", "CHECKSUM"]
 ParamKind: TypeAlias = Literal["pointer", "scalar", "tensor"]
 Access: TypeAlias = Literal["unknown", "read", "write", "both"]
-CubinParamSource: TypeAlias = Literal["argument", "scratch", "tensor_map", "expression"]
+CubinParamSource: TypeAlias = Literal["argument", "scratch", "tensor_map", "expression", "grid"]
 
 DTYPE_BYTES: Mapping[str, int] = {
     "i1": 1,
@@ -111,8 +111,9 @@ class Guard:
 class CubinParam:
     """A parameter of the compiled function: where it lies and what the launcher writes there.
 
-    `index` is the launch argument's (`source` "argument") or the variant's tensor map's
-    ("tensor_map"); `expression` is set for "expression" alone.
+    `index` is the launch argument's (`source` "argument"), the variant's tensor map's
+    ("tensor_map"), or the axis along which programs are counted ("grid"); `expression` is set for
+    "expression" alone.
     """
 
     offset: int
@@ -148,9 +149,11 @@ class Variant:
     """One compiled function, when it may be used and how it is launched.
 
     `types` and `choices` follow the kernel's type variables and choices; `guards` are the indices
-    of those that must hold; `config` is an index into the kernel's configs. `grid` counts
-    programs (a program is a cluster) and is empty if the caller gives it; `scratch_bytes` is for
-    one program.
+    of those that must hold; `config` is an index into the kernel's configs. A `condition` is what
+    this compile of the config needs besides: where it is 0, the launcher takes the variant that
+    is the same but for it. `grid` counts programs (a program is a cluster) and is empty if the
+    caller gives it; `scratch_bytes` is for one program. A block of one that `loops_programs` runs
+    one program after the other, so a launch has as many as run at a time.
     """
 
     target: str
@@ -161,6 +164,7 @@ class Variant:
     choices: tuple[Value, ...] = ()
     guards: tuple[int, ...] = ()
     config: int = 0
+    condition: Expression | None = None
     cluster: tuple[int, int, int] = (1, 1, 1)
     dynamic_shared_bytes: int = 0
     static_shared_bytes: int = 0
@@ -173,6 +177,7 @@ class Variant:
     scratch_align: int = 0
     tensor_maps: tuple[TensorMap, ...] = ()
     waits_pdl: bool = False
+    loops_programs: bool = False
     remarks: tuple[str, ...] = ()
     ptx: bytes | None = None
 
@@ -328,11 +333,12 @@ def guard_mask(guards: tuple[int, ...]) -> int:
     return sum(1 << guard for guard in dict.fromkeys(guards))
 
 
-def variant_key(kernel: Kernel, variant: Variant) -> tuple[str, int, int, int, int]:
+def variant_key(kernel: Kernel, variant: Variant) -> tuple[str, int, int, int, int, bool]:
     """Return the sort key of a variant; no two of a kernel may have the same."""
     mask = guard_mask(variant.guards)
     number = combination(kernel, variant.types, variant.choices)
-    return variant.target, number, -mask.bit_count(), mask, variant.config
+    is_last = variant.condition is None
+    return variant.target, number, -mask.bit_count(), mask, variant.config, is_last
 
 
 def canonical(archive: Archive) -> Archive:

@@ -10,14 +10,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from aotc.package.expression import to_text
-from aotc.package.index import Archive, Kernel, NamedValues, Param, Value, Variant
+from aotc.ir.expression import to_text
+from aotc.package.index import Archive, Kernel, NamedValues, Param, TensorMap, Value, Variant
 
 Data: TypeAlias = dict[str, Any]
 
 COLUMNS = (
-    *("kernel", "target", "types", "choices", "guards", "config"),
-    *("threads", "registers", "spill bytes", "shared bytes", "cubin bytes", "PTX bytes"),
+    *("kernel", "target", "types", "choices", "guards", "config", "cluster", "overlaps"),
+    *("loops over", "threads", "registers", "spill bytes", "shared bytes", "cubin bytes", "PTX bytes"),
 )
 _FIRST_NUMBER = COLUMNS.index("threads")
 
@@ -42,6 +42,9 @@ def rows(archive: Archive) -> Iterator[Row]:
                     _pairs(tuple(_choices(kernel, variant).items())),
                     ", ".join(_alternatives(kernel, variant)),
                     _pairs(kernel.configs[variant.config]),
+                    _cluster(variant),
+                    "pdl" if variant.waits_pdl else "",
+                    "programs" if variant.loops_programs else "",
                     str(variant.num_threads),
                     str(variant.registers),
                     str(variant.spill_bytes),
@@ -132,9 +135,12 @@ def _describe_variant(kernel: Kernel, variant: Variant) -> Data:
         "types": _types(kernel, variant),
         "choices": _choices(kernel, variant),
         "guards": [kernel.guards[guard].text for guard in variant.guards],
+        "condition": None if variant.condition is None else to_text(variant.condition),
         "config": dict(kernel.configs[variant.config]),
         "grid": [to_text(dimension) for dimension in variant.grid],
         "cluster": list(variant.cluster),
+        "waits_pdl": variant.waits_pdl,
+        "loops_programs": variant.loops_programs,
         "threads": variant.num_threads,
         "registers": variant.registers,
         "spill_bytes": variant.spill_bytes,
@@ -142,9 +148,21 @@ def _describe_variant(kernel: Kernel, variant: Variant) -> Data:
         "dynamic_shared_bytes": variant.dynamic_shared_bytes,
         "static_shared_bytes": variant.static_shared_bytes,
         "param_bytes": variant.param_bytes,
+        "tensor_maps": [_describe_map(kernel, tensor_map) for tensor_map in variant.tensor_maps],
         "cubin_bytes": len(variant.cubin),
         "ptx_bytes": None if variant.ptx is None else len(variant.ptx),
         "remarks": list(variant.remarks),
+    }
+
+
+def _describe_map(kernel: Kernel, tensor_map: TensorMap) -> Data:
+    """Return what a tensor map describes, the innermost dimension first."""
+    return {
+        "param": kernel.params[tensor_map.param].name,
+        "address": to_text(tensor_map.address),
+        "dims": [to_text(extent) for extent in tensor_map.dims],
+        "strides_bytes": [to_text(stride) for stride in tensor_map.strides],
+        "box": list(tensor_map.box),
     }
 
 
@@ -158,10 +176,16 @@ def _choices(kernel: Kernel, variant: Variant) -> dict[str, Any]:
     return dict(zip(names, variant.choices, strict=True))
 
 
+def _cluster(variant: Variant) -> str:
+    """Return the dimensions of a cluster, nothing for a single block."""
+    return "" if variant.cluster == (1, 1, 1) else "x".join(map(str, variant.cluster))
+
+
 def _alternatives(kernel: Kernel, variant: Variant) -> list[str]:
-    """Return the guards that choose between variants; promises hold for all."""
+    """Return what chooses between variants: guards, but for promises, and the condition."""
     guards = [kernel.guards[guard] for guard in variant.guards]
-    return [guard.text for guard in guards if not guard.is_promise]
+    texts = [guard.text for guard in guards if not guard.is_promise]
+    return texts if variant.condition is None else [*texts, to_text(variant.condition)]
 
 
 def _pairs(values: NamedValues) -> str:

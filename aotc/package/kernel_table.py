@@ -10,11 +10,12 @@ import re
 from collections.abc import Mapping
 
 from aotc.config_keys import CONFIG_KEYS, config_value_problem
+from aotc.ir import expression
 from aotc.ir.diagnostics import Loc, ManifestError, did_you_mean
+from aotc.ir.expression import ExpressionError
 from aotc.ir.types import SCALARS
-from aotc.package import argument_type, expression
+from aotc.package import argument_type
 from aotc.package.argument_type import ArgumentType
-from aotc.package.expression import ExpressionError
 from aotc.package.expression_table import read_expression, read_grid
 from aotc.package.parameters import Function
 from aotc.package.spec import (

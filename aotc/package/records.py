@@ -27,7 +27,8 @@ SHA256_BYTES: Final = 32
 FEATURE_ZSTD: Final = 1 << 0
 FEATURE_TENSOR_MAPS: Final = 1 << 1
 FEATURE_SCRATCH: Final = 1 << 2
-KNOWN_FEATURES: Final = FEATURE_ZSTD | FEATURE_TENSOR_MAPS | FEATURE_SCRATCH
+FEATURE_CONDITIONS: Final = 1 << 3
+KNOWN_FEATURES: Final = FEATURE_ZSTD | FEATURE_TENSOR_MAPS | FEATURE_SCRATCH | FEATURE_CONDITIONS
 
 NONE: Final = 0xFFFFFFFF
 BLOB_ALIGN: Final = 64
@@ -67,11 +68,13 @@ SOURCES: Final[Mapping[CubinParamSource, int]] = {
     "scratch": 2,
     "tensor_map": 3,
     "expression": 4,
+    "grid": 5,
 }
 FEATURE_LETTERS: Final = ("", "a", "f")
 
 PARAM_OPTIONAL: Final = 1 << 0
 VARIANT_WAITS_PDL: Final = 1 << 0
+VARIANT_LOOPS_PROGRAMS: Final = 1 << 1
 
 VALUE_NULL: Final = 0
 VALUE_BOOL: Final = 1

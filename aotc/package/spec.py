@@ -15,8 +15,8 @@ from typing import Literal, TypeAlias
 
 from aotc.config_keys import CONFIG_DEFAULTS
 from aotc.ir.diagnostics import Loc, ManifestError, did_you_mean
+from aotc.ir.expression import Expression, ExpressionError
 from aotc.package.argument_type import ArgumentType
-from aotc.package.expression import Expression, ExpressionError
 from aotc.package.parameters import Function
 from aotc.package.tables import Constant
 from aotc.target import Target

@@ -10,19 +10,22 @@ the number of processes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 from aotc import target as targets
 from aotc.compiler import CompileRequest, ParamSlot, PtxKernel, autotune_configs, compile_ptx
+from aotc.ir import expression
 from aotc.ir.diagnostics import CompileError, ManifestError, did_you_mean
+from aotc.ir.expression import Binary, Expression, ExpressionError, Integer, Name
 from aotc.ir.text import parse_kernel
 from aotc.package import archive as archives
-from aotc.package import expression, stored_ptx
-from aotc.package.assemble import stored_params
-from aotc.package.expression import Expression, ExpressionError
+from aotc.package import stored_ptx
+from aotc.package.assemble import member_label, stored_params
+from aotc.package.condition import NEVER, launch_condition
 from aotc.package.grid import Expansion, VariantSpec, expand, integer_values, value_text
 from aotc.package.index import Archive, Kernel, Variant
 from aotc.package.manifest import load
@@ -78,28 +81,38 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class VariantResult:
-    """What came of a variant; `dropped` says why its target cannot hold it."""
+    """What came of a variant; `dropped` says why its target cannot hold it.
+
+    `fallback` is what came of the same config without tensor maps, if it is compiled both ways.
+    """
 
     label: str
     kernel: str
     target: str
     findings: tuple[Finding, ...]
     dropped: str = ""
+    fallback: tuple[Finding, ...] | None = None
 
     @property
     def status(self) -> Status:
         """Whether the variant is proven right at the chosen launches, wrong, or neither."""
         if self.dropped:
             return "dropped"
-        if any(finding.status in ("wrong", "fault") for finding in self.findings):
+        if any(finding.status in ("wrong", "fault") for finding in self.launches):
             return "wrong"
-        ran = [f for f in self.findings if f.status == "right" and all(f.grid)]
-        return "verified" if ran else "unverified"
+        members = [self.findings] if self.fallback is None else [self.findings, self.fallback]
+        have_run = [any(f.status == "right" and all(f.grid) for f in each) for each in members]
+        return "verified" if all(have_run) else "unverified"
+
+    @property
+    def launches(self) -> tuple[Finding, ...]:
+        """All findings, those without tensor maps last."""
+        return (*self.findings, *(self.fallback or ()))
 
     @property
     def lane_instructions(self) -> int:
         """Instructions executed, counted once for each lane."""
-        return sum(finding.lane_instructions for finding in self.findings)
+        return sum(finding.lane_instructions for finding in self.launches)
 
 
 # ------------------------------------------------------------------------------------- subjects
@@ -176,7 +189,7 @@ def subjects_of_archive(
 
 
 def _stored_subject(kernel: Kernel, variant: Variant, path: str) -> Subject:
-    label = _archive_label(kernel, variant)
+    label = member_label(_archive_label(kernel, variant), variant.condition)
     tile_ir, ptx = stored_ptx.split(variant.ptx) if variant.ptx is not None else ("", "")
     if not tile_ir:
         message = f"expected an archive with PTX, {path} keeps none of {label}"
@@ -194,7 +207,10 @@ def _stored_subject(kernel: Kernel, variant: Variant, path: str) -> Subject:
             stored_params(kernel, variant),
         ),
         grid=variant.grid,
-        guards=tuple(kernel.guards[index].expression for index in variant.guards),
+        guards=(
+            *(kernel.guards[index].expression for index in variant.guards),
+            *(() if variant.condition is None else (variant.condition,)),
+        ),
         values={name: int(value) for name, value in known.items() if isinstance(value, int)},
         num_ctas=variant.cluster[0] * variant.cluster[1] * variant.cluster[2],
         archived=(kernel, variant),
@@ -266,37 +282,67 @@ def verify_variant(
     subject: Subject,
     options: VerifyOptions | None = None,
     compiler: PtxCompiler = compile_ptx,
-    execute: Callable[[PtxKernel], Execute] | None = None,
+    execute: Callable[[Expression | None], Execute] | None = None,
 ) -> VariantResult:
-    """Verify one variant here and now.
+    """Verify one variant here and now: with tensor maps and without, if it is compiled both ways.
 
-    `execute` makes of a compiled kernel what runs its launches; without it that is the emulator.
+    `execute` makes of the condition that tells the two apart what runs launches; without it that is
+    the emulator.
 
     Raises:
         CompileError: the kernel cannot be compiled, or not be emulated within the limits.
         EmulationError: the emulator does not know what the compiler has written.
     """
     options = options or VerifyOptions()
-    compiled = subject.stored
-    if compiled is None:
-        assert subject.request is not None
-        compiled = compiler(subject.request)
     limit = subject.target.max_shared_bytes
-    if compiled.shared_bytes > limit:
-        reason = f"{compiled.shared_bytes} bytes of shared memory, the limit is {limit}"
+    found: list[tuple[Finding, ...]] = []
+    reason = ""
+    for compiled, condition in _members(subject, compiler):
+        if compiled.shared_bytes > limit:
+            reason = f"{compiled.shared_bytes} bytes of shared memory, the limit is {limit}"
+            continue
+        member = subject
+        if condition is not None:
+            member = replace(subject, guards=(*subject.guards, condition))
+        reason = ""
+        run = _emulation(member, compiled, options) if execute is None else execute(condition)
+        found.append(_findings(member, compiled, options, run))
+    if reason:
         return VariantResult(subject.label, subject.kernel, subject.target.name, (), reason)
+    fallback = found[1] if len(found) > 1 else None
+    names = (subject.label, subject.kernel, subject.target.name)
+    return VariantResult(*names, found[0], fallback=fallback)
+
+
+def _members(
+    subject: Subject, compiler: PtxCompiler
+) -> Iterator[tuple[PtxKernel, Expression | None]]:
+    """Yield what is built of a variant, the one that has a condition first."""
+    if subject.stored is not None:
+        yield subject.stored, None
+        return
+    assert subject.request is not None
+    compiled = compiler(subject.request)
+    condition = launch_condition(subject.request, compiled.guards, compiled.params)
+    if condition != NEVER:
+        yield compiled, condition
+    if condition is not None:
+        yield compiler(replace(subject.request, map_pointers=False)), None
+
+
+def _findings(
+    subject: Subject, compiled: PtxKernel, options: VerifyOptions, run: Execute
+) -> tuple[Finding, ...]:
     kernel = parse_kernel(compiled.tile_ir)
     roles = roles_of(kernel, grid_blocks(subject.grid), is_inexact)
     try:
-        runner = _emulation(subject, compiled, options) if execute is None else execute(compiled)
-        findings = tuple(check_kernel(kernel, roles, _checks(subject, options), runner))
+        return tuple(check_kernel(kernel, roles, _checks(subject, options), run))
     except EmulationError as error:
         if error.line and subject.stored is None:
             raise
         # Of the user's making: an archive that was changed, or a limit that is too low.
         remedy = "" if error.line else "--max-memory and --max-steps set the limits"
         raise CompileError(f"cannot emulate {subject.label}: {error}", remedy=remedy) from None
-    return VariantResult(subject.label, subject.kernel, subject.target.name, findings)
 
 
 def _emulation(subject: Subject, compiled: PtxKernel, options: VerifyOptions) -> Execute:
@@ -310,6 +356,7 @@ def _emulation(subject: Subject, compiled: PtxKernel, options: VerifyOptions) ->
         max_steps=options.max_steps,
         max_memory_bytes=options.max_memory_bytes,
         params=tuple(map(_param, compiled.params)),
+        fixed=subject.values,
     )
 
 
@@ -317,7 +364,8 @@ def _param(slot: ParamSlot) -> Param:
     if slot.tensor_map is None:
         return Param(slot.argument, slot.source)
     spec = slot.tensor_map
-    return Param(slot.argument, "", spec.box, spec.swizzle_bytes, spec.fill_nan)
+    form = (spec.box, spec.swizzle_bytes, spec.fill_nan)
+    return Param(slot.argument, "", *form, spec.shape, spec.strides)
 
 
 def _checks(subject: Subject, options: VerifyOptions) -> Checks:
@@ -330,6 +378,7 @@ def _checks(subject: Subject, options: VerifyOptions) -> Checks:
         grid=_grid(tuple(grid), subject.values),
         admits=_admits(subject),
         fixed=subject.values,
+        divisors=_divisors(subject.guards),
         choices=choices,
         max_programs=spec.max_programs or DEFAULT_MAX_PROGRAMS,
     )
@@ -395,6 +444,19 @@ def _admits(subject: Subject) -> Callable[[Mapping[str, int]], bool]:
         return True
 
     return admits
+
+
+def _divisors(guards: Iterable[Expression]) -> dict[str, int]:
+    """Return the arguments that must be multiples of a number, each with that number."""
+    found: dict[str, int] = {}
+    for guard in guards:
+        for part in expression.conjuncts(guard):
+            match part:
+                case Binary("==", Binary("%", Name(name), Integer(divisor)), Integer(0)):
+                    found[name] = math.lcm(found.get(name, 1), max(1, abs(divisor)))
+                case _:
+                    pass
+    return found
 
 
 def grid_blocks(grid: Iterable[Expression]) -> dict[str, int]:

@@ -8,17 +8,19 @@ Invariant: a launch is given the inputs that the emulator would be given, seed f
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cache
 
 from aotc import runtime
-from aotc.compiler import PtxKernel, compile_kernel, compile_ptx
+from aotc.compiler import compile_kernel, compile_ptx
 from aotc.ir.diagnostics import ManifestError
+from aotc.ir.expression import Expression
 from aotc.package import archive as archives
 from aotc.package.assemble import assemble
-from aotc.package.cache import CachedKernel
 from aotc.package.index import Archive, Kernel
 from aotc.package.verify import Subject, VariantResult, VerifyOptions, verify_variant
+from aotc.package.workers import compile_both_ways
 from aotc.verify.check import Execute, Execution, ExecutionFault
 from aotc.verify.device import DeviceBuffers, Driver, NoDeviceError
 from aotc.verify.reference import Reference
@@ -35,18 +37,20 @@ def verify_on_device(subject: Subject, options: VerifyOptions) -> VariantResult:
     """
     driver = open_driver()
     kernel = _record(subject)
-    content = archives.encode(Archive(_NAME, "0.0.0", (kernel,)))
-    try:
-        library = runtime.load(content)
-    except runtime.ArchError:
-        reason = f"the GPU of this machine does not run {subject.target}"
-        return VariantResult(subject.label, subject.kernel, subject.target.name, (), reason)
-    with library:
-
-        def execute(_: PtxKernel) -> Execute:
-            return DeviceRun(driver, library, kernel, subject)
-
-        return verify_variant(subject, options, compile_ptx, execute)
+    runs: dict[Expression | None, Execute] = {}
+    with ExitStack() as libraries:
+        for variant in kernel.variants:
+            alone = replace(kernel, variants=(variant,))
+            content = archives.encode(Archive(_NAME, "0.0.0", (alone,)))
+            try:
+                library = libraries.enter_context(runtime.load(content))
+            except runtime.ArchError:
+                reason = f"the GPU of this machine does not run {subject.target}"
+                return VariantResult(subject.label, subject.kernel, subject.target.name, (), reason)
+            # A variant of an archive is verified alone, whether or not it has a condition.
+            condition = None if subject.archived is not None else variant.condition
+            runs[condition] = DeviceRun(driver, library, alone, subject)
+        return verify_variant(subject, options, compile_ptx, runs.__getitem__)
 
 
 @cache
@@ -60,15 +64,13 @@ def open_driver() -> Driver:
 
 
 def _record(subject: Subject) -> Kernel:
-    """Return the index record of a kernel that has this variant alone."""
+    """Return the index record of a kernel that has this variant alone, or the two it is built as."""
     if subject.archived is not None:
         kernel, variant = subject.archived
         return replace(kernel, variants=(variant,))
     assert subject.expanded is not None
     expansion, spec = subject.expanded
-    made = compile_kernel(spec.request)
-    cached = CachedKernel(made.cubin, made.metadata)
-    return assemble(expansion, [(spec, cached)]).kernel
+    return assemble(expansion, [(spec, compile_both_ways(compile_kernel, spec.request))]).kernel
 
 
 @dataclass(frozen=True, slots=True)

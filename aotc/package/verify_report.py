@@ -6,7 +6,7 @@ Invariant: keys of the data are added, never renamed.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -96,7 +96,11 @@ class Report:
             **head,
             "dropped": each.result.dropped,
             "lane_instructions": each.result.lane_instructions,
-            "launches": [_describe_finding(finding) for finding in each.result.findings],
+            "launches": [
+                {**_describe_finding(finding), "fallback": is_fallback}
+                for is_fallback, findings in _members(each.result)
+                for finding in findings
+            ],
         }
 
 
@@ -119,7 +123,7 @@ def table(done: Sequence[Verified], *, by_variant: bool) -> Table:
 
 def _cells(done: Sequence[Verified]) -> list[str]:
     results = [each.result for each in done if isinstance(each.result, VariantResult)]
-    findings = [finding for result in results for finding in result.findings]
+    findings = [finding for result in results for finding in result.launches]
     passed = sum(finding.status == "passed over" for finding in findings)
     states = [_state(each) for each in done]
     return [
@@ -136,16 +140,25 @@ def _state(each: Verified) -> str:
     return "failed" if isinstance(each.result, Failure) else each.result.status
 
 
+def _members(result: VariantResult) -> Iterator[tuple[bool, tuple[Finding, ...]]]:
+    """Yield the findings of each of a variant's two forms, and whether it is the fallback."""
+    yield False, result.findings
+    if result.fallback is not None:
+        yield True, result.fallback
+
+
 def _wrong(result: VariantResult, command: str) -> str:
     if result.status in ("verified", "dropped"):
         return ""
-    shown = [f for f in result.findings if f.status in ("wrong", "fault")] or result.findings[:1]
     lines = [f"{result.status}: {result.label}"]
-    for finding in shown:
-        lines.append(f"  with {shape_text(finding)}, grid {finding.grid}")
-        lines += [f"    {line}" for line in finding.detail.splitlines()]
-    if not result.findings:
-        lines.append("  no arguments were found that satisfy the variant's guards")
+    for is_fallback, findings in _members(result):
+        wrong = [f for f in findings if f.status in ("wrong", "fault")]
+        form = "" if result.fallback is None else f"with{'out' * is_fallback} tensor maps: "
+        for finding in wrong or ([] if result.status == "wrong" else findings[:1]):
+            lines.append(f"  {form}with {shape_text(finding)}, grid {finding.grid}")
+            lines += [f"    {line}" for line in finding.detail.splitlines()]
+        if not findings:
+            lines.append(f"  {form}no arguments were found that satisfy the variant's guards")
     if result.status == "unverified":
         lines.append("  help: say in [kernel.verify] what the arguments may be")
     return "\n".join([*lines, f"  to see it again: {command}"])

@@ -16,11 +16,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from aotc.ir import expression
 from aotc.ir.diagnostics import ManifestError, did_you_mean
+from aotc.ir.expression import ExpressionError
 from aotc.ir.types import SCALARS
-from aotc.package import expression
 from aotc.package.argument_type import ArgumentType
-from aotc.package.expression import ExpressionError
 from aotc.package.expression_table import read_expression, read_grid
 from aotc.package.parameters import Function
 from aotc.package.spec import ManifestExpression, ValueRange, VerifySpec

@@ -28,7 +28,7 @@ from concurrent.futures import (
     ProcessPoolExecutor,
     wait,
 )
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing.context import SpawnContext, SpawnProcess
 from types import TracebackType
@@ -38,6 +38,7 @@ from aotc.compiler import CompiledKernel, CompileRequest
 from aotc.ir.diagnostics import DiagnosticError
 from aotc.package import stored_ptx
 from aotc.package.cache import CachedKernel
+from aotc.package.condition import NEVER, launch_condition
 
 # Tasks handed to an executor at once, for each worker: enough that none waits, few enough that
 # little is run twice when a worker dies.
@@ -96,7 +97,7 @@ def compile_all(
     tasks: Sequence[Task], compiler: Compiler, jobs: int, executor: Executor | None = None
 ) -> Generator[Outcome, None, None]:
     """Yield the outcome of every compile, in the order in which they end; as `run_all`."""
-    return run_all(tasks, partial(_compiled, compiler), jobs, executor)
+    return run_all(tasks, partial(compile_both_ways, compiler), jobs, executor)
 
 
 def run_all(
@@ -186,10 +187,30 @@ def _do(work: Callable[[RequestT], ResultT], task: Job[RequestT]) -> Done[Reques
     return Done(task, result, time.monotonic() - start)
 
 
-def _compiled(compiler: Compiler, request: CompileRequest) -> CachedKernel:
+def compile_both_ways(compiler: Compiler, request: CompileRequest) -> CachedKernel:
+    """Compile; without tensor maps as well, if with them the kernel does not do for all launches."""
     kernel = compiler(request)
+    metadata = kernel.metadata
+    condition = launch_condition(request, metadata.guards, metadata.params)
+    fallback = None
+    if condition is not None:
+        fallback = compile_both_ways(compiler, replace(request, map_pointers=False))
+        if condition == NEVER:
+            return fallback
     ptx = stored_ptx.join(kernel.asm["tile"], kernel.asm["ptx"]) if request.with_ptx else None
-    return CachedKernel(kernel.cubin, kernel.metadata, ptx)
+    return CachedKernel(kernel.cubin, metadata, ptx, fallback)
+
+
+class _DeafProcess(SpawnProcess):
+    """A process that Ctrl-C does not reach, not even while it starts: its parent ends it."""
+
+    def start(self) -> None:
+        """Start the process with SIGINT blocked, which it inherits."""
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            super().start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _start_worker() -> None:
@@ -215,7 +236,7 @@ class _RecordingContext(SpawnContext):
         self.started: list[SpawnProcess] = []
 
     def Process(self, *args: Any, **kwargs: Any) -> SpawnProcess:  # type: ignore[override]  # noqa: N802
-        process = SpawnProcess(*args, **kwargs)
+        process = _DeafProcess(*args, **kwargs)
         self.started.append(process)
         return process
 

@@ -5,6 +5,7 @@
  *     _native_kernel.c    Kernel: convert the arguments of a call, launch
  *     _native_bind.c      which word of a call is which argument, choice or option
  *     _native_describe.c  what is in a kernel, as tuples
+ *     _native_map.c       maps of tensors, for kernels that take them from memory
  *     _native_tensor.c    pointers and shapes of what the caller passes as a tensor
  *     _native_torch.c     the same for torch before it had the C exchange table
  *     _native_cuda_array.c  the same for __cuda_array_interface__
@@ -146,6 +147,10 @@ PyObject *native_kernel_new(struct native_state *state, struct native_handle *ha
 
 /* What a kernel is, as nested tuples (_native_describe.c). */
 PyObject *native_describe(const struct native_kernel *self);
+
+/* The 128 bytes of the map of a tensor, for blocks of these extents (_native_map.c). */
+PyObject *native_tensor_map(struct native_state *state, struct native_handle *handle,
+                            PyObject *tensor, PyObject *block);
 
 /* ---- a launch ------------------------------------------------------------------------------- */
 

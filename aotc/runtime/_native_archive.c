@@ -273,6 +273,18 @@ static PyObject *archive_load(PyObject *object, PyObject *args) {
     Py_RETURN_NONE;
 }
 
+static PyObject *archive_tensor_map(PyObject *object, PyObject *args, PyObject *keywords) {
+    static char *words[] = {"tensor", "block", NULL};
+    struct native_archive *self = (struct native_archive *)object;
+    PyObject *tensor = NULL;
+    PyObject *block = NULL;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "OO:tensor_map", words, &tensor, &block) ||
+        check_open(self) < 0) {
+        return NULL;
+    }
+    return native_tensor_map(self->state, self->handle, tensor, block);
+}
+
 static PyObject *archive_close(PyObject *object, PyObject *Py_UNUSED(unused)) {
     struct native_archive *self = (struct native_archive *)object;
     close_handle(self->handle);
@@ -324,6 +336,11 @@ static PyMethodDef archive_methods[] = {
     {"_load", archive_load, METH_VARARGS, "Load a kernel, or all for None, on a device."},
     {"_names", archive_names, METH_NOARGS, "Return the names of the kernels, sorted."},
     {"_identity", archive_identity, METH_NOARGS, "Return name, version and toolchain."},
+    {"tensor_map", (PyCFunction)(void (*)(void))archive_tensor_map, METH_VARARGS | METH_KEYWORDS,
+     "tensor_map($self, tensor, block)\n--\n\n"
+     "Encode the map of a tensor for kernels that take maps from memory: 128 bytes, which belong at "
+     "a multiple of 64 there. `block` has the extents of the blocks that the kernel's source "
+     "names."},
     {"close", archive_close, METH_NOARGS,
      "Unload everything. The launches must have finished; kernels taken from here can no longer be "
      "used."},

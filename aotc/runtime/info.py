@@ -45,7 +45,12 @@ class GuardInfo(NamedTuple):
 
 
 class VariantInfo(NamedTuple):
-    """One compiled function; `registers`, `spill_bytes` and `stack_bytes` are of a thread."""
+    """One compiled function; `registers`, `spill_bytes` and `stack_bytes` are of a thread.
+
+    A `condition` is what must hold besides the guards: of two variants that differ in it alone, the
+    one that has it is launched where it holds, the other where it does not. A launch of one that
+    `loops_programs` has as many blocks as run at a time, which take programs in turn.
+    """
 
     target: str
     symbol: str
@@ -63,6 +68,8 @@ class VariantInfo(NamedTuple):
     cluster: tuple[int, int, int]
     waits_pdl: bool
     remarks: tuple[str, ...]
+    condition: str = ""
+    loops_programs: bool = False
 
 
 class KernelInfo(NamedTuple):
@@ -91,7 +98,8 @@ class KernelInfo(NamedTuple):
 class Selection(NamedTuple):
     """What a launch would do: the variant (an index into `KernelInfo.variants`) and its dimensions.
 
-    `grid` is CUDA's gridDim: programs times cluster. `function` is the driver's handle.
+    `grid` is CUDA's gridDim: programs times cluster, or fewer if blocks loop over programs.
+    `function` is the driver's handle.
     """
 
     variant: int
@@ -107,8 +115,9 @@ class Selection(NamedTuple):
 _Pairs: TypeAlias = tuple[tuple[str, Value], ...]
 _RawParam: TypeAlias = tuple[str, int, str, int, int, int, bool, int]
 _RawVariant: TypeAlias = tuple[
-    str, str, int, int, int, int, int, int, int, int, int, int, tuple[int, int, int], bool, str
-]
+    str, str, int, int, int, int, int, int, int, int, int, int, tuple[int, int, int], bool,
+    str, str, bool,
+]  # fmt: skip
 Description: TypeAlias = tuple[
     str,
     int,
@@ -151,6 +160,7 @@ def kernel_info(description: Description) -> KernelInfo:
             dict(configs[raw[4]]),
             *raw[5:14],
             tuple(raw[14].splitlines()),
+            *raw[15:],
         )
 
     return KernelInfo(

@@ -26,33 +26,38 @@ _SMALL_BUFFERS_BYTES = 4096
 
 
 @dataclass(eq=False)
-class _Buffer:
+class Buffer:
+    """Say how long a buffer lives: from the op numbered `start` to the one numbered `end`."""
+
     op: gpu.SharedAlloc
     size_bytes: int
     start: int
     end: int
     offset_bytes: int = 0
 
-    def overlaps_in_time(self, other: _Buffer) -> bool:
+    def overlaps_in_time(self, other: Buffer) -> bool:
         return self.start <= other.end and other.start <= self.end
 
 
 def allocate_shared(kernel: Kernel, schedule: Schedule) -> None:
     """Set the offset of every buffer and the kernel's `shared_bytes`."""
     del schedule
-    buffers = _lives(kernel)
-    placed: list[_Buffer] = []
+    buffers = lives(kernel, number_ops(kernel))
+    kernel.shared_bytes = place_buffers(buffers)
+    for buffer in buffers:
+        buffer.op.offset_bytes = buffer.offset_bytes
+
+
+def place_buffers(buffers: list[Buffer]) -> int:
+    """Set the offsets of buffers; return how many bytes they take together."""
+    placed: list[Buffer] = []
     for buffer in sorted(buffers, key=lambda each: -each.size_bytes):
         buffer.offset_bytes = _lowest_gap(buffer, placed)
         placed.append(buffer)
-    for buffer in buffers:
-        buffer.op.offset_bytes = buffer.offset_bytes
-    kernel.shared_bytes = max(
-        (buffer.offset_bytes + buffer.size_bytes for buffer in buffers), default=0
-    )
+    return max((buffer.offset_bytes + buffer.size_bytes for buffer in buffers), default=0)
 
 
-def _lowest_gap(buffer: _Buffer, placed: list[_Buffer]) -> int:
+def _lowest_gap(buffer: Buffer, placed: list[Buffer]) -> int:
     alignment = buffer.op.alignment_bytes
     offset = 0
     rivals = [other for other in placed if other.overlaps_in_time(buffer)]
@@ -64,11 +69,16 @@ def _lowest_gap(buffer: _Buffer, placed: list[_Buffer]) -> int:
     return offset
 
 
-def _lives(kernel: Kernel) -> list[_Buffer]:
-    """Return every buffer with the numbers of its first and last op in program order."""
+def number_ops(kernel: Kernel) -> dict[Op, tuple[int, int]]:
+    """Number all ops in program order: the first and the last of what is nested in each."""
     numbers: dict[Op, tuple[int, int]] = {}
     _number(kernel.body, numbers, 0)
-    buffers: list[_Buffer] = []
+    return numbers
+
+
+def lives(kernel: Kernel, numbers: dict[Op, tuple[int, int]]) -> list[Buffer]:
+    """Return every buffer with the numbers of its first and last op."""
+    buffers: list[Buffer] = []
     for op in numbers:
         if not isinstance(op, gpu.SharedAlloc):
             continue
@@ -77,17 +87,16 @@ def _lives(kernel: Kernel) -> list[_Buffer]:
         users = list(_users(op.out))
         end = max((numbers[_beside(user, op)][1] for user in users), default=start)
         if any(isinstance(user, tma.MbarrierInit) for user in users):
-            end = len(numbers) * 2  # what is made once may be waited for to the end
-        buffers.append(_Buffer(op, op.out.type.size_bytes, start, end))
+            end = numbers[kernel.body.terminator][1]  # it may be waited for to the end
+        buffers.append(Buffer(op, op.out.type.size_bytes, start, end))
     small = [buffer for buffer in buffers if buffer.size_bytes <= _SMALL_BUFFER_BYTES]
     if sum(buffer.size_bytes for buffer in small) <= _SMALL_BUFFERS_BYTES:
         for buffer in small:
-            buffer.start, buffer.end = 0, len(numbers) * 2
+            buffer.start, buffer.end = 0, numbers[kernel.body.terminator][1]
     return buffers
 
 
 def _number(block: Block, numbers: dict[Op, tuple[int, int]], counter: int) -> int:
-    """Number ops in program order; an op with blocks spans what is nested in it."""
     for op in block:
         first = counter
         numbers[op] = (first, first)
@@ -114,6 +123,7 @@ def _users(buffer: Value) -> Iterator[Op]:
 _WAITS: dict[type[Op], tuple[type[Op], ...]] = {
     gpu.AsyncCopy: (gpu.AsyncWait,),
     tma.TmaLoad: (tma.MbarrierWait,),
+    tma.BulkLoad: (tma.MbarrierWait,),
     tma.TmaStore: (tma.TmaStoreWait,),
     tma.TmaReduce: (tma.TmaStoreWait,),
     wgmma.Wgmma: (wgmma.WgmmaWait,),

@@ -19,7 +19,7 @@ from aotc.ir.diagnostics import IRError, at
 from aotc.ir.dialects import arith, descriptor, gpu, scf, tile, tma, wgmma
 from aotc.ir.layout import LinearLayout
 from aotc.ir.rewrite import Builder
-from aotc.ir.types import I1, TensorMapType, TileType, shape_of
+from aotc.ir.types import I1, DescriptorType, TensorMapType, TileType, Type, shape_of
 from aotc.schedule.access import (
     Access,
     Atomic,
@@ -31,6 +31,7 @@ from aotc.schedule.access import (
 )
 from aotc.schedule.atomics import place_atomic
 from aotc.schedule.axis import AxisAnalysis
+from aotc.schedule.bank_order import in_bank_order
 from aotc.schedule.context import Schedule
 from aotc.schedule.demand import Demand, broadcast_operand, operand_layouts
 from aotc.schedule.dot_layouts import choose_dots
@@ -39,13 +40,19 @@ from aotc.schedule.operand_slices import pull_operands
 from aotc.schedule.tensor_copies import (
     block_buffer,
     choose_block_layouts,
+    loaded_tensors,
+    may_be_one,
     parameter_type,
     read_buffer,
     shared_layout,
     synchronizes,
+    tensor_map_of,
     write_buffer,
 )
+from aotc.schedule.warpgroup_boxes import in_warpgroup_boxes
 from aotc.schedule.wgmma_layouts import apart_size, operand_buffer, store_operand, transposing_loads
+
+_BLOCK_STORES = (descriptor.DescriptorStore, descriptor.DescriptorReduce)
 
 
 def assign_layouts(kernel: Kernel, schedule: Schedule) -> None:
@@ -76,16 +83,26 @@ class _Emitter:
         self.fetched: dict[Value, Value] = {}
         """The buffers of blocks that tensor copies bring."""
         self.synchronizes = self.has_maps = False
+        self.loaded: dict[Value, None] = {}
 
     def emit_kernel(self, kernel: Kernel) -> Block:
-        self.synchronizes = synchronizes(kernel)
-        types = [parameter_type(arg.type) for arg in kernel.body.args]
+        self.synchronizes, self.loaded = synchronizes(kernel), loaded_tensors(kernel)
+        types = [self.passed_type(arg) for arg in kernel.body.args]
         self.has_maps = any(isinstance(kind, TensorMapType) for kind in types)
+        self.has_maps |= any(isinstance(op, descriptor.DescriptorAt) for op in kernel.walk())
         body = Block(types, [arg.hint for arg in kernel.body.args])
         for old, new in zip(kernel.body.args, body.args, strict=True):
             self.values[old, None] = new
         self.emit_ops(kernel.body, Builder(body))
         return body
+
+    def passed_type(self, arg: Value) -> Type:
+        """Return what is passed for a parameter."""
+        kind = parameter_type(arg.type)
+        stored = [op for op in arg.users if isinstance(op, _BLOCK_STORES)]
+        if isinstance(kind, TensorMapType) and len(stored) == len(arg.users):
+            return in_warpgroup_boxes(kind, [self.demand.works_in[op] for op in stored])
+        return kind
 
     def emit_ops(self, block: Block, place: Builder) -> None:
         for op in block:
@@ -287,12 +304,22 @@ def _emit_atomic(op: Op, emitter: _Emitter, place: Builder) -> None:
     emitter.bind(op.out, place_atomic(op, slots, vector, emitter.homes.num_warps, place), place)
 
 
+def _emit_descriptor_at(op: Op, emitter: _Emitter, place: Builder) -> None:
+    """Use the map that is in memory; it is the one that the block's type says."""
+    assert isinstance(op, descriptor.DescriptorAt)
+    assert isinstance(op.out.type, DescriptorType)
+    made = tma.TensorMapAt(emitter.get(op.pointer, None), tensor_map_of(op.out.type))
+    emitter.bind(op.out, place(made).out, place)
+
+
 def _emit_descriptor_load(op: Op, emitter: _Emitter, place: Builder) -> None:
     """Copy a block to shared memory and read it in whatever layout it is wanted in."""
     assert isinstance(op, descriptor.DescriptorLoad)
     tensor, *coords = (emitter.get(value, None) for value in op.operands)
     buffer = block_buffer(tensor, shape_of(op.out.type), place)
-    place(tma.TmaFetch(tensor, buffer, coords, op.eviction))
+    kind = op.descriptor.type
+    assert isinstance(kind, DescriptorType)
+    place(tma.TmaFetch(tensor, buffer, coords, op.eviction, kind.num_parts))
     emitter.bind_fetched(op.out, buffer, place)
 
 
@@ -303,12 +330,15 @@ def _emit_descriptor_store(op: Op, emitter: _Emitter, place: Builder) -> None:
     value = emitter.get(op.value, emitter.demand.works_in[op])
     coords = [emitter.get(coord, None) for coord in op.coords]
     buffer = block_buffer(tensor, shape_of(value.type), place)
+    value = in_bank_order(value, buffer, emitter.demand.target, place)
     write_buffer(value, buffer, emitter.demand.target, place)
     if isinstance(op, descriptor.DescriptorStore):
         place(tma.TmaStore(tensor, buffer, coords))
     else:
         place(tma.TmaReduce(tensor, buffer, coords, kind=op.kind))
-    place(tma.TmaStoreWait(written=emitter.synchronizes))
+    loaded = any(may_be_one(op.descriptor, each) for each in emitter.loaded)
+    written = emitter.synchronizes or loaded
+    place(tma.TmaStoreWait(written=written))
 
 
 def _emit_barrier(op: Op, emitter: _Emitter, place: Builder) -> None:
@@ -348,6 +378,7 @@ _RULES: dict[type[Op], Callable[[Op, _Emitter, Builder], None]] = {
     tile.AtomicRmw: _emit_atomic,
     tile.AtomicCas: _emit_atomic,
     tile.Barrier: _emit_barrier,
+    descriptor.DescriptorAt: _emit_descriptor_at,
     descriptor.DescriptorLoad: _emit_descriptor_load,
     descriptor.DescriptorStore: _emit_descriptor_store,
     descriptor.DescriptorReduce: _emit_descriptor_store,

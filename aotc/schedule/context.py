@@ -10,21 +10,35 @@ from aotc.target import Target
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """Hold the performance choices a kernel is built with; reserved config keys of a manifest."""
+    """Hold the performance choices a kernel is built with; reserved config keys of a manifest.
+
+    `warp_specialize` of None leaves the choice to the schedule.
+    """
 
     num_warps: int = 4
     num_stages: int = 3
     num_ctas: int = 1
     maxnreg: int = 0
+    warp_specialize: bool | None = None
 
 
 @dataclass
 class Schedule:
-    """Carry target, configuration and collected remarks through the passes of one kernel."""
+    """Carry target, configuration and collected remarks through the passes of one kernel.
+
+    `map_pointers` says that the kernel may get guards, and tensor maps that the launcher makes.
+    `single_role` says why all warps are to do the same, if they are.
+    """
 
     target: Target
     config: Config = field(default_factory=Config)
     remarks: list[str] = field(default_factory=list[str])
+    map_pointers: bool = False
+    single_role: str = ""
+
+    def __post_init__(self) -> None:
+        if self.config.warp_specialize is False:
+            self.single_role = "warp_specialize is false"
 
     def remark(self, loc: Loc, message: str) -> None:
         """Tell the user about a decision; shown by `aotc build -v` and `aotc inspect`."""

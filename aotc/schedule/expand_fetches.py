@@ -24,27 +24,25 @@ _PARITY = "parity"
 
 
 def expand_fetches(kernel: Kernel, schedule: Schedule) -> None:
-    """Replace every `gpu.tma_fetch` by a load and a wait."""
+    """Replace every fetch by a load and a wait."""
     if not _holds_fetch(kernel.body):
         return
     place = Builder(kernel.body, kernel.body.first)
     barrier = place_mbarrier(place)
+    place(tma.MbarrierInit(barrier))
     parity = place(arith.Constant(0, I32)).out
     one = place(arith.Constant(1, I32)).out
     _Expansion(barrier, one, schedule.target.max_shared_bytes // 2).visit(kernel.body, parity)
 
 
 def place_mbarrier(place: Builder, num_slots: int = 1) -> Value:
-    """Place a mbarrier, or a ring of them without their making, and return it."""
+    """Place a mbarrier or a ring of them, without their making, and return it."""
     layout = LinearLayout.from_columns([("offset", [])], (("dim0", 0),))
-    buffer = place(gpu.SharedAlloc(U64, (1,), layout, tma.MBARRIER_BYTES, num_slots=num_slots)).out
-    if num_slots == 1:
-        place(tma.MbarrierInit(buffer))
-    return buffer
+    return place(gpu.SharedAlloc(U64, (1,), layout, tma.MBARRIER_BYTES, num_slots=num_slots)).out
 
 
 def _holds_fetch(block: Block) -> bool:
-    return any(isinstance(op, tma.TmaFetch) for op in block.walk())
+    return any(isinstance(op, tma.Fetch) for op in block.walk())
 
 
 class _Expansion:
@@ -58,24 +56,21 @@ class _Expansion:
     def visit(self, block: Block, parity: Value) -> Value:
         """Expand the fetches of a block; return the parity behind it."""
         for op in block:
-            if isinstance(op, tma.TmaFetch):
+            if isinstance(op, tma.Fetch):
                 parity = self._expand(op, parity)
             elif any(_holds_fetch(nested) for nested in op.blocks):
                 parity = self._thread(op, parity)
         return parity
 
-    def _expand(self, first: tma.TmaFetch, parity: Value) -> Value:
+    def _expand(self, first: tma.Fetch, parity: Value) -> Value:
         group = list(_gather(first, self.max_group_bytes))
         place = Builder.after_op(group[-1])
         for fetch in group:
             with at(fetch.loc):
-                Builder.before_op(fetch)(
-                    tma.TmaLoad(
-                        *(fetch.tensor, fetch.buffer, self.barrier, fetch.coords),
-                        arrive=fetch is group[-1],
-                        eviction=fetch.eviction,
-                    )
+                load = fetch.started(
+                    fetch.inputs, fetch.buffer, self.barrier, arrive=fetch is group[-1]
                 )
+                Builder.before_op(fetch)(load)
         with at(first.loc):
             place(tma.MbarrierWait(self.barrier, parity))
             parity = place(arith.Xor(parity, self.one)).out
@@ -109,7 +104,7 @@ def _rebuilt(op: Op, slots: Sequence[Value | None]) -> Value:
 # ---- groups -----------------------------------------------------------------------------------
 
 
-def _gather(first: tma.TmaFetch, max_bytes: int) -> Iterator[tma.TmaFetch]:
+def _gather(first: tma.Fetch, max_bytes: int) -> Iterator[tma.Fetch]:
     """Yield a fetch and those behind it that need not wait for it, moved up behind each other."""
     yield first
     last: Op = first
@@ -118,7 +113,7 @@ def _gather(first: tma.TmaFetch, max_bytes: int) -> Iterator[tma.TmaFetch]:
     op = first.next
     while op is not None:
         following = op.next
-        if isinstance(op, tma.TmaFetch):
+        if isinstance(op, tma.Fetch):
             needed = _needed(op, passed)
             left -= _buffer_bytes(op)
             if needed is None or left < 0:
@@ -157,6 +152,6 @@ def _needed(fetch: Op, passed: dict[Op, None]) -> dict[Op, None] | None:
     return needed
 
 
-def _buffer_bytes(fetch: tma.TmaFetch) -> int:
+def _buffer_bytes(fetch: tma.Fetch) -> int:
     assert isinstance(fetch.buffer.type, SharedType)
     return fetch.buffer.type.size_bytes

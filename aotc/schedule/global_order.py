@@ -12,14 +12,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from aotc.ir.core import Block, Op, Value
-from aotc.ir.dialects import arith, gpu, tile, tma, wgmma
+from aotc.ir.dialects import arith, gpu, grid, scf, tile, tma, wgmma
 from aotc.ir.parameter_access import pointer_roots
 from aotc.ir.types import TileType
 
 _SHARED_ONLY = (
     *(gpu.SharedAlloc, gpu.SharedStore, gpu.SharedLoad),
-    *(gpu.AsyncCopy, gpu.AsyncCommit, gpu.AsyncWait, tile.Assume),
-    *(tma.TmaFetch, tma.TmaStoreWait, wgmma.WgmmaWait),
+    *(gpu.AsyncCopy, gpu.AsyncCommit, gpu.AsyncWait, tile.Assume, grid.LaunchDependents),
+    *(tma.TmaFetch, tma.BulkFetch, tma.TmaStoreWait, wgmma.WgmmaWait),
 )
 
 
@@ -30,6 +30,27 @@ def fences(ops: Iterable[Op]) -> Iterator[Op]:
             writes = nested.effect in ("write", "readwrite")
             if writes and not nested.terminator and not isinstance(nested, _SHARED_ONLY):
                 yield nested
+
+
+def may_precede(first: Op, second: Op) -> bool:
+    """Return whether there is a run of the kernel in which `first` comes before `second`."""
+    around = [first, *first.ancestors()]
+    inside = [second, *second.ancestors()]
+    if any(isinstance(op, scf.For | scf.While) and op in around for op in inside):
+        return True  # in an earlier iteration
+    blocks = {op.block: op for op in around}
+    for op in inside:
+        if op.block in blocks and blocks[op.block] is not op:
+            return stands_before(blocks[op.block], op)
+    return False
+
+
+def stands_before(first: Op, second: Op) -> bool:
+    """Return whether an op comes before another one of its block, or is it."""
+    op: Op | None = first
+    while op is not None and op is not second:
+        op = op.next
+    return op is second
 
 
 def written_pointer(fence: Op) -> Value | None:

@@ -13,8 +13,12 @@ wait after it, up to the one that leaves none in flight.
 A tensor copy is issued by one thread. A load lands for all threads that have waited at its
 mbarrier, so what it writes needs no barrier; but nobody may issue into the next phase of a mbarrier
 while another still waits for this one, so a wait counts as reading it and an issue as writing it.
-A store has read its buffer when the issuing thread has waited. Both see what threads wrote only
-behind a `gpu.proxy_fence` of the writers.
+A store has read its buffer when the issuing thread has waited for it; nobody may write that before,
+which is a mistake of the schedule's. Both see what threads wrote only behind a `gpu.proxy_fence` of
+the writers.
+
+A buffer is *divided* if each warpgroup writes and stores boxes of its own, and nothing else has its
+bytes. What meets in it is ordered by a barrier of each warpgroup.
 
 A product by warpgroups sees memory as tensor copies do, and reads its operands until a wait covers
 it, whatever barriers there are. Nobody may write them before; that is a mistake of the schedule's.
@@ -31,12 +35,13 @@ from itertools import count, zip_longest
 
 from aotc.ir.core import Block, Kernel, Op, Value
 from aotc.ir.diagnostics import at
-from aotc.ir.dialects import arith, gpu, scf, tile, tma, wgmma
+from aotc.ir.dialects import arith, gpu, grid, roles, scf, tile, tma, wgmma
 from aotc.ir.rewrite import Builder
 from aotc.ir.types import SharedType
 from aotc.schedule.context import Schedule
 
 _MAX_EXACT_TURNS = 16
+_MAX_DRAINS = 16  # older stores are taken together, so that a loop of them comes to an end
 
 
 @dataclass(frozen=True)
@@ -72,49 +77,60 @@ _Places = dict[_Place, None]
 class _Pending:
     """Hold the places touched since the last barrier, and those that copies are in flight to.
 
-    Tensor stores are in flight from `drains`. What threads wrote to `unfenced` places, tensor
-    copies and products do not see yet, whatever barriers there were. `products` are what products
-    in flight read, the newest first.
+    What threads wrote to `unfenced` places, tensor copies and products do not see yet, whatever
+    barriers there were. `drains` and `products` are what each tensor store and each product in
+    flight reads, the newest first. `divided` are the buffers that need barriers of warpgroups only.
     """
 
     reads: _Places = field(default_factory=_Places)
     writes: _Places = field(default_factory=_Places)
     copies: _Places = field(default_factory=_Places)
-    drains: _Places = field(default_factory=_Places)
     unfenced: _Places = field(default_factory=_Places)
+    drains: tuple[_Places, ...] = ()
     products: tuple[_Places, ...] = ()
+    divided: Mapping[gpu.SharedAlloc, None] = field(default_factory=dict[gpu.SharedAlloc, None])
 
     @property
     def all(self) -> tuple[_Places, ...]:
-        return self.reads, self.writes, self.copies, self.drains, self.unfenced
+        return self.reads, self.writes, self.copies, self.unfenced
 
-    def clear(self) -> None:
-        self.reads.clear()
-        self.writes.clear()
+    def clear(self, *, warpgroup: bool = False) -> None:
+        """Forget what a barrier orders: all that was touched, or what was in divided buffers."""
+        for places in (self.reads, self.writes):
+            for place in list(places):
+                if not warpgroup or place.buffer in self.divided:
+                    del places[place]
 
     def copy(self) -> _Pending:
-        copied = _Pending()
+        copied = _Pending(divided=self.divided)
         copied.merge(self)
         return copied
 
     def merge(self, other: _Pending) -> None:
         for places, more in zip(self.all, other.all, strict=True):
             places.update(more)
-        paired = zip_longest(self.products, other.products, fillvalue=_Places())
-        self.products = tuple(mine | more for mine, more in paired)
+        self.drains = _merged(self.drains, other.drains)
+        self.products = _merged(self.products, other.products)
 
     def map(self, change: Callable[[_Place], _Place]) -> None:
         for places in self.all:
             changed = dict.fromkeys(map(change, places))
             places.clear()
             places.update(changed)
+        self.drains = tuple(dict.fromkeys(map(change, places)) for places in self.drains)
         self.products = tuple(dict.fromkeys(map(change, places)) for places in self.products)
+
+
+def _merged(some: tuple[_Places, ...], others: tuple[_Places, ...]) -> tuple[_Places, ...]:
+    """Return what is in flight where two paths meet: at least so many newer ones, on either."""
+    paired = zip_longest(some, others, fillvalue=_Places())
+    return tuple(mine | more for mine, more in paired)
 
 
 def insert_barriers(kernel: Kernel, schedule: Schedule) -> None:
     """Insert `gpu.barrier` wherever shared-memory accesses need it."""
     del schedule
-    _visit(kernel.body, _Pending())
+    _visit(kernel.body, _Pending(divided=_divided(kernel)))
 
 
 def _visit(block: Block, pending: _Pending) -> None:
@@ -128,8 +144,10 @@ def _visit(block: Block, pending: _Pending) -> None:
 
 
 def _visit_barrier(op: Op, pending: _Pending) -> None:
-    _fence_for_products(op, pending)
-    pending.clear()
+    warpgroup = isinstance(op, gpu.Barrier) and op.warpgroup
+    if not warpgroup:
+        _fence_for_products(op, pending)
+    pending.clear(warpgroup=warpgroup)
 
 
 def _visit_store(op: Op, pending: _Pending) -> None:
@@ -147,13 +165,15 @@ def _written(op: Op, buffer: Value, pending: _Pending) -> _Place:
     place = _place(buffer)
     _check_unread(op, place, pending)
     if place.meets(pending.reads) or place.meets(pending.writes):
-        _barrier_before(op, pending)
+        _barrier_before(op, pending, place)
     return place
 
 
 def _check_unread(op: Op, place: _Place, pending: _Pending) -> None:
     if any(place.meets(read) for read in pending.products):
         op.error("writes what a product in flight reads")
+    if any(place.meets(read) for read in pending.drains):
+        op.error("writes what a store in flight reads")
 
 
 def _visit_load(op: Op, pending: _Pending) -> None:
@@ -183,7 +203,7 @@ def _visit_wait(op: Op, pending: _Pending) -> None:
 
 
 def _visit_tensor_load(op: Op, pending: _Pending) -> None:
-    assert isinstance(op, tma.TmaLoad)
+    assert isinstance(op, tma.TmaLoad | tma.BulkLoad)
     place = _place(op.buffer)
     _check_unread(op, place, pending)
     if place.meets(pending.unfenced):
@@ -197,17 +217,20 @@ def _visit_tensor_store(op: Op, pending: _Pending) -> None:
     assert isinstance(op, tma.TmaStore | tma.TmaReduce)
     place = _place(op.buffer)
     if place.meets(pending.unfenced):
-        _fence_before(op, pending)
+        _fence_before(op, pending, place)
     elif place.meets(pending.writes):
-        _barrier_before(op, pending)
-    pending.drains[place] = None
+        _barrier_before(op, pending, place)
+    drains = ({place: None}, *pending.drains)
+    if len(drains) > _MAX_DRAINS:
+        drains = (*drains[:-2], drains[-2] | drains[-1])
+    pending.drains = drains
 
 
 def _visit_store_wait(op: Op, pending: _Pending) -> None:
     assert isinstance(op, tma.TmaStoreWait)
-    pending.reads.update(pending.drains)
-    if op.pending == 0:
-        pending.drains.clear()
+    for places in pending.drains[op.pending :]:
+        pending.reads.update(places)
+    pending.drains = pending.drains[: op.pending]
 
 
 def _visit_init(op: Op, pending: _Pending) -> None:
@@ -261,19 +284,38 @@ def _feeds_product(buffer: Value) -> bool:
     )
 
 
-def _fence_before(op: Op, pending: _Pending) -> None:
+def _fence_before(op: Op, pending: _Pending, place: _Place | None = None) -> None:
     """Let a tensor copy see what all threads have written."""
     with at(op.loc):
         Builder.before_op(op)(tma.ProxyFence())
     pending.unfenced.clear()
-    _barrier_before(op, pending)
+    _barrier_before(op, pending, place)
 
 
-def _barrier_before(op: Op, pending: _Pending) -> None:
-    _fence_for_products(op, pending)
+def _barrier_before(op: Op, pending: _Pending, place: _Place | None = None) -> None:
+    """Insert the barrier that orders an access to `place`."""
+    warpgroup = place is not None and place.buffer in pending.divided
+    if not warpgroup:
+        _fence_for_products(op, pending)
     with at(op.loc):
-        Builder.before_op(op)(gpu.Barrier())
-    pending.clear()
+        Builder.before_op(op)(gpu.Barrier(warpgroup=warpgroup))
+    pending.clear(warpgroup=warpgroup)
+
+
+def _divided(kernel: Kernel) -> dict[gpu.SharedAlloc, None]:
+    """Return the buffers in which warpgroups touch nothing but boxes of their own."""
+    allocs = [op for op in kernel.walk() if isinstance(op, gpu.SharedAlloc)]
+    found: dict[gpu.SharedAlloc, None] = {}
+    for alloc in allocs:
+        copies = [op for op in alloc.out.users if isinstance(op, tma.TmaStore | tma.TmaReduce)]
+        others = [op for op in alloc.out.users if op not in copies]
+        by_warpgroup = bool(copies) and all(copy.issuers for copy in copies)
+        written = all(isinstance(op, gpu.SharedStore) for op in others)
+        mine = _place(alloc.out)
+        alone = not mine.meets(_place(each.out) for each in allocs if each is not alloc)
+        if by_warpgroup and written and alone:
+            found[alloc] = None
+    return found
 
 
 def _place(buffer: Value) -> _Place:
@@ -322,6 +364,12 @@ def _visit_branch(op: Op, pending: _Pending) -> None:
     pending.merge(other)
 
 
+def _visit_roles(op: Op, pending: _Pending) -> None:
+    """Visit the consumers; the producer and they tell each other by mbarriers what is ready."""
+    assert isinstance(op, roles.Specialize)
+    _visit(op.consumers, pending)
+
+
 def _visit_loop(op: Op, pending: _Pending) -> None:
     """Walk the body until what its end leaves to the next iteration adds nothing."""
     rotated = _rotated_by(op)
@@ -354,12 +402,15 @@ def _rotated_by(loop: Op) -> dict[gpu.SharedAlloc, None]:
 
 _RULES: dict[type[Op], Callable[[Op, _Pending], None]] = {
     gpu.Barrier: _visit_barrier,
+    grid.ClusterBarrier: _visit_barrier,
     tile.Barrier: _visit_barrier,
     gpu.SharedStore: _visit_store,
     gpu.SharedLoad: _visit_load,
+    gpu.MaskedSharedLoad: _visit_load,
     gpu.AsyncCopy: _visit_copy,
     gpu.AsyncWait: _visit_wait,
     tma.TmaLoad: _visit_tensor_load,
+    tma.BulkLoad: _visit_tensor_load,
     tma.TmaStore: _visit_tensor_store,
     tma.TmaReduce: _visit_tensor_store,
     tma.TmaStoreWait: _visit_store_wait,
@@ -368,6 +419,7 @@ _RULES: dict[type[Op], Callable[[Op, _Pending], None]] = {
     tma.MbarrierWait: _visit_mbarrier_wait,
     wgmma.Wgmma: _visit_product,
     wgmma.WgmmaWait: _visit_product_wait,
+    roles.Specialize: _visit_roles,
     scf.If: _visit_branch,
     scf.For: _visit_loop,
     scf.While: _visit_loop,

@@ -1,8 +1,9 @@
 """Plan which loads of a loop are issued iterations ahead, by which way, and how far.
 
-There are two ways. A tile whose only use is a trip through shared memory is copied there
+There are three ways. A tile whose only use is a trip through shared memory is copied there
 asynchronously, `num_stages - 1` iterations ahead, into a buffer with a slot for every stage; one
-less ahead if products read the slots while the next iteration begins (see `overlap_wgmma`). All
+less ahead if products read the slots while the next iteration begins (see `overlap_wgmma`). So is
+what is fetched through a descriptor, by tensor copies, unless a warp of its own does that. All
 else is loaded into registers one iteration ahead: what is loaded earlier would have to move from
 register to register at the end of each iteration, and a move waits for its load. A copy moves 4, 8
 or 16 bytes a thread; a load too narrow for that takes the way through registers, too.
@@ -23,9 +24,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from aotc.ir.core import Op, Value
-from aotc.ir.dialects import arith, gpu, scf, tile, wgmma
+from aotc.ir.dialects import arith, gpu, grid, scf, tile, tma, wgmma
 from aotc.ir.rewrite import is_pure
 from aotc.ir.types import SharedType, TileType
+from aotc.schedule.fetch_order import fetch_disorder
 from aotc.schedule.global_order import (
     fences,
     free_operands,
@@ -47,6 +49,7 @@ _REGISTER_BUDGET_WORDS = 32
 _SMALL_BUDGET_WORDS = 4
 _REGISTER_SLOTS = 2
 _RENAMES = (tile.Reshape, tile.Trans, tile.ExpandDims)
+_READERS = (gpu.SharedLoad, gpu.SharedTrans, wgmma.Wgmma)
 SLICE_OPS = (
     *(arith.Elementwise, arith.Constant, gpu.Convert, gpu.ShuffleConvert, scf.If),
     *(tile.Splat, tile.Broadcast, tile.Arange, tile.Hint, tile.Join, tile.Split, *_RENAMES),
@@ -96,7 +99,7 @@ class Trip:
 class PlannedLoad:
     """One load: issued `distance` iterations ahead; in registers from there to `first_use`."""
 
-    op: gpu.Load
+    op: gpu.Load | tma.Fetch
     slice: Slice
     trip: Trip | None = None
     vector: int = 0
@@ -108,9 +111,24 @@ class PlannedLoad:
         return self.vector > 0
 
     @property
+    def lands(self) -> bool:
+        """Whether it lands in a slot of shared memory by itself."""
+        return self.is_async or isinstance(self.op, tma.Fetch)
+
+    @property
+    def buffer(self) -> gpu.SharedAlloc | None:
+        """The buffer through which the tile goes, if it goes through one."""
+        if isinstance(self.op, tma.Fetch):
+            assert isinstance(self.op.buffer.op, gpu.SharedAlloc)
+            return self.op.buffer.op
+        return None if self.trip is None else self.trip.buffer
+
+    @property
     def register_words(self) -> int:
         """32-bit registers that hold what has been loaded ahead."""
-        return 0 if self.is_async else register_words(self.op) * (self.distance - self.first_use)
+        if isinstance(self.op, tma.Fetch) or self.is_async:
+            return 0
+        return register_words(self.op) * (self.distance - self.first_use)
 
 
 @dataclass
@@ -123,7 +141,7 @@ class LoopPlan:
     loop: scf.For
     num_stages: int
     loads: dict[Op, PlannedLoad]
-    refused: dict[gpu.Load, str]
+    refused: dict[gpu.Load | tma.Fetch, str]
     live: dict[Op, None] = field(default_factory=dict[Op, None])
     carried: dict[Value, None] = field(default_factory=dict[Value, None])
 
@@ -145,27 +163,40 @@ class LoopPlan:
         """The loads that are asynchronous copies."""
         return [load for load in self.loads.values() if load.is_async]
 
+    @property
+    def fetches(self) -> list[PlannedLoad]:
+        """The loads that are tensor copies."""
+        return [load for load in self.loads.values() if isinstance(load.op, tma.Fetch)]
+
     def num_slots(self, load: PlannedLoad) -> int:
         """Return how many slots the buffer of a load needs."""
-        return self.num_stages if load.is_async else _REGISTER_SLOTS
+        return self.num_stages if load.lands else _REGISTER_SLOTS
 
     def yielded(self, variable: Value) -> Value:
         """Return what the body yields for a carried variable."""
         return self.loop.body.terminator.operands[variable.index - 1]
 
 
-def plan_loop(loop: scf.For, num_stages: int) -> LoopPlan:
-    """Return the plan of an innermost loop; it may hold no loads."""
-    found = [op for op in loop.body if isinstance(op, gpu.Load)]
+def plan_loop(loop: scf.For, num_stages: int, *, fetches: bool = False) -> LoopPlan:
+    """Return the plan of an innermost loop; it may hold no loads.
+
+    Without `fetches`, what tensors are fetched from is not the loop's to plan.
+    """
     plan = LoopPlan(loop, num_stages, {}, {})
     barriers = list(fences(loop.body))
-    for op in found:
-        reason = _disorder(loop, op, barriers)
-        inputs = collect_slice(loop, op.operands)
+    for op in loop.body:
+        if isinstance(op, gpu.Load):
+            reason = _disorder(loop, op, barriers)
+            inputs, trip = collect_slice(loop, op.operands), find_trip(op)
+        elif isinstance(op, tma.Fetch) and fetches:
+            reason, trip = _fetch_obstacle(loop, op), None
+            inputs = collect_slice(loop, op.inputs)
+        else:
+            continue
         if reason or inputs.obstacle:
             plan.refused[op] = reason or inputs.obstacle
         else:
-            plan.loads[op] = PlannedLoad(op, inputs, find_trip(op))
+            plan.loads[op] = PlannedLoad(op, inputs, trip)
     while True:
         _drop_dependents(plan)
         if not plan.loads:
@@ -176,7 +207,15 @@ def plan_loop(loop: scf.For, num_stages: int) -> LoopPlan:
             _drop_unneeded(plan)
             return plan
         del plan.loads[too_big]
+        assert isinstance(too_big, gpu.Load)
         plan.refused[too_big] = "loading it ahead would take too many registers of each thread"
+
+
+def source_names(load: gpu.Load | tma.Fetch) -> str:
+    """Return the names of what is loaded from, for a remark."""
+    if isinstance(load, tma.TmaFetch):
+        return load.tensor.hint or "a tensor"
+    return root_names(load.pointer)
 
 
 # ---- what may run ahead -----------------------------------------------------------------------
@@ -198,6 +237,21 @@ def _disorder(loop: scf.For, load: gpu.Load, barriers: Iterable[Op]) -> str:
                 "num_stages of tl.range promises that it is not"
             )
     return ""
+
+
+def _fetch_obstacle(loop: scf.For, fetch: tma.Fetch) -> str:
+    """Return why a fetch cannot be made in an earlier iteration, or an empty string."""
+    buffer = fetch.buffer.op
+    if fetch.num_parts > 1:
+        return "all blocks of the cluster take part in it"
+    if not isinstance(buffer, gpu.SharedAlloc) or buffer.block is not loop.body:
+        return "its buffer is not the loop's own"
+    if any(user is not fetch and not isinstance(user, _READERS) for user in buffer.out.users):
+        return "its buffer is used in other ways, too"
+    inside = list(loop.body.walk())
+    if any(isinstance(op, grid.GridWait) for op in inside):
+        return "the loop waits for other grids"
+    return fetch_disorder(fetch, inside)
 
 
 def collect_slice(loop: scf.For, values: Iterable[Value]) -> Slice:
@@ -237,7 +291,7 @@ def _drop_dependents(plan: LoopPlan) -> None:
             bad = next((each for each in load.slice.loads if each not in plan.loads), None)
             reason = ""
             if bad is not None:
-                reason = f"its address depends on {root_names(bad.pointer)}, which is not pipelined"
+                reason = f"its address depends on {source_names(bad)}, which is not pipelined"
             elif _reaches(plan, load, op):
                 reason = "its address depends on what it loaded an iteration before"
             if reason:
@@ -305,7 +359,9 @@ def _choose_ways(plan: LoopPlan) -> None:
             users[op].append(load)
     for op, load in plan.loads.items():
         ahead = load.trip is not None and not users[op]
-        load.vector = copy_vector(load.op, load.trip) if ahead and load.trip else 0
+        load.vector = 0
+        if ahead and load.trip is not None and isinstance(load.op, gpu.Load):
+            load.vector = copy_vector(load.op, load.trip)
         load.distance = 0
     used = _find_live(plan)
     pending = list(plan.loads)
@@ -313,7 +369,7 @@ def _choose_ways(plan: LoopPlan) -> None:
         op = next(one for one in pending if all(each.op not in pending for each in users[one]))
         pending.remove(op)
         load = plan.loads[op]
-        load.distance = plan.copy_distance if load.is_async else 1
+        load.distance = plan.copy_distance if load.lands else 1
         load.distance = max([load.distance, *(user.distance + 1 for user in users[op])])
         first = min((user.distance for user in users[op]), default=0)
         load.first_use = 0 if op in used else first
@@ -326,7 +382,7 @@ def _drop_unneeded(plan: LoopPlan) -> None:
     needed = {
         op: None
         for op, load in plan.loads.items()
-        if op in used or (load.trip is not None and load.trip.buffer.results[0] in read)
+        if op in used or (load.buffer is not None and load.buffer.out in read)
     }
     worklist = list(needed)
     while worklist:
@@ -340,11 +396,11 @@ def _find_live(plan: LoopPlan) -> dict[Op, None]:
     """Fill `live` and `carried` of a plan; return the planned loads whose values the body uses."""
     loop = plan.loop
     plan.live, plan.carried = {}, {}
-    moved = {
+    moved: dict[Op | None, None] = {
         op: None
         for load in plan.loads.values()
-        if load.is_async and load.trip is not None
-        for op in (load.trip.store, load.trip.buffer)
+        if load.lands
+        for op in (load.buffer, None if load.trip is None else load.trip.store)
     }
     used: dict[Op, None] = {}
     results = zip(loop.carried, loop.outs, strict=True)
@@ -375,15 +431,15 @@ def _removable(op: Op) -> bool:
     return is_pure(op) or reads or isinstance(op, gpu.SharedAlloc)
 
 
-def _over_budget(plan: LoopPlan) -> gpu.Load | None:
+def _over_budget(plan: LoopPlan) -> Op | None:
     """Return a load to do without when those through registers need too many, or None."""
-    is_wanted = plan.loop.num_stages or any(load.trip for load in plan.loads.values())
+    is_wanted = plan.loop.num_stages or any(load.buffer for load in plan.loads.values())
     at_home = _REGISTER_BUDGET_WORDS if is_wanted else _SMALL_BUDGET_WORDS
     room = {True: _STAGED_BUDGET_WORDS, False: at_home}
     for load in _by_need(plan.loads.values()):
         is_staged = load.trip is not None
         room[is_staged] -= load.register_words
-        if room[is_staged] < 0:
+        if room[is_staged] < 0 and not load.lands:
             return load.op
     return None
 

@@ -19,9 +19,9 @@ from aotc.ir.diagnostics import CompileError, at
 from aotc.ir.dialects import arith, descriptor, tile
 from aotc.ir.dialects.descriptor import TENSOR_ALIGNMENT_BYTES
 from aotc.ir.rewrite import Builder, is_trivially_dead
-from aotc.ir.types import I32, I64, DescriptorType, PointerType, TileType, Type
+from aotc.ir.types import I32, I64, DescriptorType, PointerType, TileType, Type, shape_of
 from aotc.schedule.context import Schedule
-from aotc.target import Feature
+from aotc.target import Feature, Target
 
 
 def lower_descriptors(kernel: Kernel, schedule: Schedule) -> None:
@@ -37,6 +37,9 @@ def lower_descriptors(kernel: Kernel, schedule: Schedule) -> None:
                 op.erase()
                 continue
             with at(op.loc):
+                if isinstance(op.descriptor.op, descriptor.DescriptorAt):
+                    _check_in_memory(op, schedule.target)
+                    continue
                 if op.descriptor not in parameters.kinds:
                     raise CompileError(
                         "which descriptor this is, is decided at run time",
@@ -46,6 +49,18 @@ def lower_descriptors(kernel: Kernel, schedule: Schedule) -> None:
                 rule = rules.get(type(op))
                 if rule is not None:
                     op.replace_with(rule(op, parameters, Builder.before_op(op)))
+
+
+def _check_in_memory(op: Op, target: Target) -> None:
+    """Check the use of a map in memory. Raises: CompileError if the target has no use for it."""
+    if Feature.TMA not in target.features:
+        raise CompileError(
+            f"a tensor map in memory is for tensor copies, which {target} does not have",
+            op.loc,
+            remedy="build this kernel for sm_90a and newer",
+        )
+    if isinstance(op, descriptor.DescriptorExtent | descriptor.DescriptorStride):
+        op.error("asks a map in memory")
 
 
 _DESCRIPTOR_OPS = (
@@ -162,7 +177,8 @@ def _load(op: Op, parameters: _Parameters, place: Builder) -> list[Value]:
     content = TileType(kind.element, kind.block)
     fill = (nan if kind.fill_nan else 0.0) if kind.element.is_float else 0
     other = place(arith.Constant(fill, content)).out
-    return [place(tile.Load(pointer, inside, other, op.cache, op.eviction)).out]
+    loaded = place(tile.Load(pointer, inside, other, op.cache, op.eviction)).out
+    return [place(tile.Reshape(loaded, shape_of(op.out.type))).out if op.num_dropped else loaded]
 
 
 def _store(op: Op, parameters: _Parameters, place: Builder) -> list[Value]:

@@ -30,10 +30,10 @@ from aotc.ir.dialects import arith, gpu, scf, tma, wgmma
 from aotc.ir.rewrite import Builder, is_pure
 from aotc.ir.types import SharedType, element_of
 from aotc.schedule.context import Schedule
-from aotc.schedule.global_order import free_operands
+from aotc.schedule.global_order import fences, free_operands
 
 _NEVER_UNROLLED = 1
-_WRITERS = (gpu.SharedStore, gpu.AsyncCopy, tma.TmaFetch, tma.TmaLoad)
+_WRITERS = (gpu.SharedStore, gpu.AsyncCopy, tma.Fetch, tma.TmaLoad, tma.BulkLoad)
 _REGISTER_BITS = 32
 
 
@@ -132,9 +132,12 @@ def _stays(value: Value, loop: scf.For) -> bool:
 
 
 def _start_early(loop: scf.For, products: Sequence[wgmma.Wgmma]) -> None:
-    """Start products as soon as the loop has waited for copies, ahead of those that it issues."""
+    """Start products as soon as the loop has waited for copies, ahead of those that it issues.
+
+    What they read of tensors is fetched there, too.
+    """
     order = {op: number for number, op in enumerate(loop.body)}
-    waits = [op for op in order if isinstance(op, gpu.AsyncWait)]
+    waits = [op for op in order if isinstance(op, gpu.AsyncWait | tma.MbarrierWait)]
     place = waits[-1].next if waits else None
     if place is None or order[waits[-1]] > order[products[0]]:
         return
@@ -143,10 +146,15 @@ def _start_early(loop: scf.For, products: Sequence[wgmma.Wgmma]) -> None:
     while worklist:
         op = worklist.pop()
         if order.get(op, 0) >= order[place] and op not in moved:
-            if not is_pure(op) and not isinstance(op, wgmma.Wgmma):
+            if not is_pure(op) and not isinstance(op, wgmma.Wgmma | tma.Fetch):
                 return
             moved[op] = None
             worklist += [value.op for value in free_operands(op) if value.op is not None]
+            worklist += _fetches_to(op)
+    fetches = [order[op] for op in moved if isinstance(op, tma.Fetch)]
+    passed = [op for op in order if order[place] <= order[op] < max(fetches, default=0)]
+    if any(op not in moved for op in fences(passed)):
+        return
     for op in sorted(moved, key=order.__getitem__):
         if op is place:
             assert op.next is not None
@@ -154,6 +162,19 @@ def _start_early(loop: scf.For, products: Sequence[wgmma.Wgmma]) -> None:
             continue
         op.remove()
         loop.body.insert(op, before=place)
+
+
+def _fetches_to(op: Op) -> list[Op]:
+    """Return the fetches that bring what a product reads, if it is one."""
+    if not isinstance(op, wgmma.Wgmma):
+        return []
+    found: list[Op] = []
+    for value in (op.a, op.b):
+        buffer = value
+        while isinstance(buffer.op, gpu.SharedTrans):
+            buffer = buffer.op.buffer
+        found += [user for user in buffer.users if isinstance(user, tma.Fetch)]
+    return found
 
 
 def _is_zero(value: Value | None) -> bool:

@@ -2,30 +2,43 @@
 
 from __future__ import annotations
 
-from aotc.ir.core import Kernel
+from dataclasses import replace
+
+from aotc.ir.core import Kernel, clone_block
 from aotc.ir.passes import Observer, Pipeline
 from aotc.schedule.advance_loads import advance_loads
 from aotc.schedule.allocate_shared import allocate_shared
 from aotc.schedule.assign_layouts import assign_layouts
+from aotc.schedule.bulk_loads import bulk_loads
 from aotc.schedule.carry_fragments import carry_fragments
 from aotc.schedule.context import Schedule
 from aotc.schedule.decompose_reductions import decompose_reductions
 from aotc.schedule.decompose_scans import decompose_scans
+from aotc.schedule.distribute_blocks import distribute_blocks
 from aotc.schedule.eliminate_common import eliminate_common
 from aotc.schedule.expand_fetches import expand_fetches
 from aotc.schedule.hoist_conversions import hoist_conversions
 from aotc.schedule.hoist_invariants import hoist_invariants
+from aotc.schedule.hoist_maps import hoist_maps
 from aotc.schedule.insert_barriers import insert_barriers
 from aotc.schedule.legalize_dots import legalize_dots
+from aotc.schedule.loop_programs import loop_programs
 from aotc.schedule.lower_descriptors import lower_descriptors
+from aotc.schedule.map_pointers import map_pointers
+from aotc.schedule.overlap_stores import overlap_stores
 from aotc.schedule.overlap_wgmma import overlap_wgmma
 from aotc.schedule.pipeline_loads import pipeline_loads
 from aotc.schedule.plan_conversions import plan_conversions
 from aotc.schedule.predicate_branches import predicate_branches
+from aotc.schedule.recompute_addresses import recompute_addresses
+from aotc.schedule.ring_fetches import ring_fetches
 from aotc.schedule.simplify import simplify
 from aotc.schedule.slice_dots import slice_dots
+from aotc.schedule.slice_epilogues import slice_epilogues
+from aotc.schedule.specialize_warps import specialize_warps
 from aotc.schedule.spread_copies import spread_copies
 from aotc.schedule.unroll_loops import unroll_loops
+from aotc.target import Feature
 
 TILE_TO_GPU: Pipeline[Schedule] = Pipeline(
     (
@@ -38,10 +51,19 @@ TILE_TO_GPU: Pipeline[Schedule] = Pipeline(
         # Products that the target has, before anyone asks how wide their operands are.
         legalize_dots,
         eliminate_common,
+        # Once equal values are one, addresses show what they share with their masks. Before loads
+        # change places with anything, and are given layouts.
+        map_pointers,
+        # What comes through maps is known, and so whether copies could run ahead over programs.
+        loop_programs,
+        # While tiles still are the whole program's, and it is known which come through maps.
+        distribute_blocks,
         # Once equal values are one, it shows when a masked load is what the other arm has.
         predicate_branches,
         # Invariant addresses leave the loop now, so that their layouts are decided outside it.
         hoist_invariants,
+        # Addresses of maps are outside by now; what is copied by them is decided next.
+        hoist_maps,
         assign_layouts,
         # Where a conversion stands was decided value by value; now by what it moves.
         hoist_conversions,
@@ -56,31 +78,58 @@ TILE_TO_GPU: Pipeline[Schedule] = Pipeline(
         plan_conversions,
         # Before loops are pipelined, which puts loads in an order of their own.
         advance_loads,
+        # Layouts of loads are final, and what goes through shared memory anyway is known.
+        bulk_loads,
+        # Which warp fetches decides who pipelines fetches; their loops turn slots from here on.
+        ring_fetches,
         # Which loads go through shared memory, and how wide, is known now.
         pipeline_loads,
         # Slots are known now, and with them whether a product may run on.
         overlap_wgmma,
         # Buffers live until the parts of a product are read, so this is before they are placed.
         slice_dots,
+        # Whole tiles of all that is stored are known now, and so what they take together.
+        slice_epilogues,
         # Parts of products are what the copies of a loop and its next fragments go between.
         spread_copies,
         carry_fragments,
+        # Products are where they stay, so it shows what is read last of each slot.
+        specialize_warps,
         # Tensor copies stay whole until here, so that a pass can move or pipeline them.
         expand_fetches,
         # The iterations before the loop have constant addresses, masks and slots.
         simplify,
         eliminate_common,
+        # How much shared memory is left for stores to run on in shows when all else is known.
+        overlap_stores,
         # Lives of buffers are final once all of them exist; barriers depend on shared bytes.
         allocate_shared,
         insert_barriers,
+        # What is made twice on purpose is not to be merged again, so this is last.
+        recompute_addresses,
     )
 )
 
 
 def schedule_kernel(kernel: Kernel, schedule: Schedule, observer: Observer | None = None) -> Kernel:
-    """Lower `kernel` from tile IR to gpu IR in place, and return it."""
+    """Lower `kernel` from tile IR to gpu IR in place, and return it.
+
+    What a warp of its own fetches to stays where it is for the whole kernel. Where that takes more
+    shared memory than there is, the kernel is lowered once more, with all warps alike.
+    """
     kernel.num_warps = schedule.config.num_warps
     kernel.num_ctas = schedule.config.num_ctas
     kernel.maxnreg = schedule.config.maxnreg
+    may_divide = Feature.TMA in schedule.target.features and not schedule.single_role
+    before = replace(kernel, body=clone_block(kernel.body, {})) if may_divide else None
+    num_remarks = len(schedule.remarks)
     TILE_TO_GPU.run(kernel, schedule, observer)
+    limit = schedule.target.max_shared_bytes
+    if before is not None and kernel.producer_warps and kernel.shared_bytes > limit:
+        needs = f"{kernel.shared_bytes} bytes of shared memory, of {limit}"
+        schedule.single_role = f"with one the kernel needs {needs}"
+        del schedule.remarks[num_remarks:]
+        vars(kernel).update(vars(before))
+        kernel.body.parent = kernel
+        TILE_TO_GPU.run(kernel, schedule, observer)
     return kernel

@@ -15,7 +15,7 @@ that addresses are made of. That an iteration exists is a comparison of the indu
 an upper bound lowered by whole steps, which saturates, so no bound is too large. Nothing is read
 for an iteration that does not exist, and a loop of few or no iterations needs no case of its own.
 
-A copied tile lies in the slot of its stage. Slots rotate, so one barrier an iteration is enough: it
+A copied or fetched tile lies in the slot of its stage. Slots rotate, so one barrier an iteration is enough: it
 makes visible what has landed, and the copies issued after it go to the slot read before it. A tile
 that goes to shared memory through registers has two slots, for the same reason.
 
@@ -29,6 +29,7 @@ from aotc.ir.diagnostics import at
 from aotc.ir.dialects import arith, gpu, scf
 from aotc.ir.rewrite import Builder
 from aotc.schedule.context import Schedule
+from aotc.schedule.fetch_ring import carry_around
 from aotc.schedule.load_pipeline import LoopPlan, plan_loop
 from aotc.schedule.pipeline_remarks import remark_plan, remark_while
 from aotc.schedule.pipelined_body import LoadEmitter, Mapping, PipelinedBody
@@ -44,11 +45,11 @@ def pipeline_loads(kernel: Kernel, schedule: Schedule) -> None:
             continue
         num_stages = loop.num_stages or schedule.config.num_stages
         if num_stages > 1:
-            plan = plan_loop(loop, num_stages)
+            plan = plan_loop(loop, num_stages, fetches=not kernel.producer_warps)
             remark_plan(plan, kernel, schedule)
             if plan.loads:
                 with at(loop.loc):
-                    _Rewriter(plan).run()
+                    _Rewriter(plan, kernel).run()
 
 
 class _Rewriter:
@@ -57,12 +58,12 @@ class _Rewriter:
     `early[k]` maps values of the body to those of iteration `k`, before the loop.
     """
 
-    def __init__(self, plan: LoopPlan) -> None:
+    def __init__(self, plan: LoopPlan, kernel: Kernel) -> None:
         self.plan = plan
         self.loop = plan.loop
         self.place = Builder.before_op(plan.loop)
         self.loads = list(plan.loads.values())
-        self.emitter = LoadEmitter(plan, self.place)
+        self.emitter = LoadEmitter(plan, kernel, self.place)
         self.early: list[Mapping] = [{} for _ in range(plan.max_distance)]
 
     def run(self) -> None:
@@ -75,15 +76,18 @@ class _Rewriter:
         new = self.place(build(scf.For, inits, attributes, [body.write()], self.loop.loc))
         if self.plan.copies:
             self.place(gpu.AsyncWait(0))
+        if self.emitter.ring is not None and body.phases is not None:
+            end = new.outs[body.phases.index - 1]
+            carry_around(new, self.emitter.ring.start, end)
         for variable, out in zip(self.plan.carried, new.outs, strict=False):
             self.loop.outs[variable.index - 1].replace_all_uses_with(out)
         self.loop.erase()
 
     def _allocate(self) -> None:
         for load in self.loads:
-            if load.trip is not None:
+            buffer = load.buffer
+            if buffer is not None:
                 slots = {"num_slots": self.plan.num_slots(load)}
-                buffer = load.trip.buffer
                 made = build(gpu.SharedAlloc, (), {**buffer.attributes, **slots}, (), buffer.loc)
                 self.emitter.buffers[load] = self.place(made).out
 

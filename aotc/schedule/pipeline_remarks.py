@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from aotc.ir.core import Block, Kernel, Value
-from aotc.ir.dialects import gpu, scf
+from aotc.ir.dialects import gpu, scf, tma
 from aotc.ir.types import PointerType, SharedType, TileType, element_of
 from aotc.schedule.axis import AxisAnalysis
 from aotc.schedule.context import Schedule
@@ -20,28 +20,30 @@ from aotc.schedule.load_pipeline import (
     Trip,
     copy_vector,
     find_trip,
+    source_names,
 )
 
 
 def remark_plan(plan: LoopPlan, kernel: Kernel, schedule: Schedule) -> None:
     """Say which loads of a loop are pipelined, which are not, and why."""
-    copied = [load for load in plan.loads.values() if load.is_async]
-    fetched = [load for load in plan.loads.values() if not load.is_async]
-    for loads, way in ((copied, "shared memory"), (fetched, "registers")):
+    held = [load for load in plan.loads.values() if not load.lands]
+    ways = (plan.copies, "shared memory"), (plan.fetches, "tensor copies"), (held, "registers")
+    for loads, way in ways:
         if loads:
-            names = ", ".join(dict.fromkeys(root_names(load.op.pointer) for load in loads))
-            stages = (
-                plan.num_stages if loads is copied else 1 + max(load.distance for load in loads)
-            )
+            names = ", ".join(dict.fromkeys(source_names(load.op) for load in loads))
+            stages = 1 + max(load.distance for load in loads) if loads is held else plan.num_stages
             text = f"the loop is pipelined over {stages} stages through {way}: {names}"
             schedule.remark(plan.loop.loc, text)
     for op, reason in plan.refused.items():
-        schedule.remark(op.loc, f"the load of {root_names(op.pointer)} is not pipelined: {reason}")
+        schedule.remark(op.loc, f"the load of {source_names(op)} is not pipelined: {reason}")
+    # A warp that fetches does so under branches, too.
+    kinds = gpu.Load if kernel.producer_warps else gpu.Load | tma.Fetch
     for op in plan.loop.body.walk():
-        if isinstance(op, gpu.Load) and op.block is not plan.loop.body:
-            text = f"the load of {root_names(op.pointer)} is not pipelined: it is under a branch"
+        if isinstance(op, kinds) and op.block is not plan.loop.body:
+            text = f"the load of {source_names(op)} is not pipelined: it is under a branch"
             schedule.remark(op.loc, text)
-    _remark_narrow([*(load.op for load in fetched), *plan.refused], kernel, schedule)
+    loads = [op for op in (*(load.op for load in held), *plan.refused) if isinstance(op, gpu.Load)]
+    _remark_narrow(loads, kernel, schedule)
 
 
 def remark_while(loop: scf.While, schedule: Schedule) -> None:

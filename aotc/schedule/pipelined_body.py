@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from aotc.ir.core import Block, Op, Value, build
+from aotc.ir.core import Block, Kernel, Op, Value, build
 from aotc.ir.diagnostics import at
-from aotc.ir.dialects import arith, gpu, scf, tile
+from aotc.ir.dialects import arith, gpu, scf, tile, tma
 from aotc.ir.rewrite import Builder
 from aotc.ir.types import I32, TileType
+from aotc.schedule.fetch_ring import FetchRing
 from aotc.schedule.global_order import free_operands
 from aotc.schedule.load_pipeline import LoopPlan, PlannedLoad
 from aotc.schedule.loop_bounds import lowered_bounds
@@ -27,9 +28,10 @@ Mapping = dict[Value, Value]
 class LoadEmitter:
     """Issue planned loads, before the loop or in it; `buffers` are those of the pipelined loop."""
 
-    def __init__(self, plan: LoopPlan, outer: Builder) -> None:
+    def __init__(self, plan: LoopPlan, kernel: Kernel, outer: Builder) -> None:
         self.plan = plan
         self.loop = plan.loop
+        self.ring = FetchRing(kernel, plan.num_stages) if plan.fetches else None
         self.buffers: dict[PlannedLoad, Value] = {}
         order = {op: number for number, op in enumerate(plan.loop.body)}
         self._slices = {
@@ -69,6 +71,9 @@ class LoadEmitter:
         for inner in self._slices[load]:
             if inner.results[0] not in mapping:
                 place(inner.clone(mapping))
+        if isinstance(op, tma.Fetch):
+            self._fetch(load, mapping, exists, slot, place)
+            return
         pointer, mask, other = (
             None if value is None else mapping.get(value, value) for value in op.slots
         )
@@ -82,6 +87,27 @@ class LoadEmitter:
                 made.out.hint = op.out.hint
                 mapping[op.out] = made.out
 
+    def _fetch(
+        self,
+        load: PlannedLoad,
+        mapping: Mapping,
+        exists: Value,
+        slot: tuple[Value, int],
+        place: Builder,
+    ) -> None:
+        """Issue all fetches of an iteration, if `load` is the last of them."""
+        fetches = self.plan.fetches
+        if load is not fetches[-1]:
+            return
+        assert self.ring is not None
+        copies: list[tuple[tma.Fetch, Value, list[Value]]] = []
+        for each in fetches:
+            assert isinstance(each.op, tma.Fetch)
+            buffer = place(gpu.SharedSlot(self.buffers[each], *slot)).out
+            inputs = [mapping.get(value, value) for value in each.op.inputs]
+            copies.append((each.op, buffer, inputs))
+        self.ring.issue(copies, exists, slot, place)
+
     def _copy(
         self,
         load: PlannedLoad,
@@ -91,12 +117,13 @@ class LoadEmitter:
         slot: tuple[Value, int],
         place: Builder,
     ) -> None:
+        op = load.op
         assert load.trip is not None
+        assert isinstance(op, gpu.Load)
         for rename in load.trip.renames:
             pointer = _renamed(rename, pointer, place)
             mask = None if mask is None else _renamed(rename, mask, place)
         target = place(gpu.SharedSlot(self.buffers[load], *slot)).out
-        op = load.op
         place(
             gpu.AsyncCopy(
                 *(pointer, target, mask, exists, load.vector),
@@ -154,7 +181,7 @@ class PipelinedBody:
                 following = self._yield_of(variable, mapping)
                 mapping[variable] = self._carry(init, variable.hint, following)
         for load in loads:
-            if not load.is_async:
+            if not load.lands:
                 self._carry_loaded(load, early)
         self.counters: dict[int, Value] = {}
         for load in emitter.buffers:
@@ -162,8 +189,9 @@ class PipelinedBody:
             if slots not in self.counters:
                 counter = self._carry(emitter.zero, "slot", lambda n=slots: self._next_slot(n))
                 self.counters[slots] = counter
+        self.phases = self._carry_phases()
         self._loads_of: dict[Op | None, PlannedLoad] = {
-            load.trip.buffer: load for load in emitter.buffers if load.trip is not None
+            load.buffer: load for load in emitter.buffers
         }
         self._deferred: dict[Op | None, gpu.SharedLoad] = {}
         self._waited = False
@@ -187,8 +215,22 @@ class PipelinedBody:
         value = self.plan.yielded(variable)
         return lambda: mapping.get(value, value)
 
+    def _carry_phases(self) -> Value | None:
+        """Carry the parities of the next waits for what is fetched, if anything is."""
+        ring = self.emitter.ring
+        if ring is None:
+            return None
+
+        def following() -> Value:
+            assert self._phases_after is not None
+            return self._phases_after
+
+        self._phases_after: Value | None = None
+        return self._carry(ring.start, "phases", following)
+
     def _carry_loaded(self, load: PlannedLoad, early: Callable[[Value, int], Value]) -> None:
         """Carry what has been loaded for later iterations, each the place of the one before."""
+        assert isinstance(load.op, gpu.Load)
         value, issued = load.op.out, self.ahead[load.distance]
         held: list[Value] = []
         for distance in range(load.first_use, load.distance):
@@ -220,20 +262,21 @@ class PipelinedBody:
                 rest.append(op)
         uses = [list(free_operands(op)) for op in rest]
         uses.append([self.plan.yielded(variable) for variable in self.plan.carried])
-        if self.plan.copies:
+        if self.plan.copies or self.plan.fetches:
             self._make_ready(next(filter(self._lies_in_shared, uses), ()))
         self._issue()
         for op, values in zip(rest, uses, strict=False):
             self._make_ready(values)
-            self.place(op.clone(self.home))
+            if not any(out in self.home for out in op.results):
+                self.place(op.clone(self.home))
         self._make_ready(uses[-1])
         self.place(scf.Yield([following() for following in self._next]))
         return self.block
 
     def _slot(self, load: PlannedLoad) -> Value:
         """Return the slot that holds what a load brought for the current iteration."""
-        assert load.trip is not None
-        buffer = load.trip.buffer.out
+        assert load.buffer is not None
+        buffer = load.buffer.out
         if buffer not in self.home:
             counter = self.counters[self.plan.num_slots(load)]
             self.home[buffer] = self.place(gpu.SharedSlot(self.emitter.buffers[load], counter)).out
@@ -257,15 +300,34 @@ class PipelinedBody:
         loads = [op for op in self._deferred.values() if op.out in wanted]
         buffers = [value.op for value in wanted if value.op in self._loads_of]
         buffers += [op.buffer.op for op in loads]
-        if buffers and self.plan.copies and not self._waited:
-            # All groups but those of the iterations that follow the current one.
-            self.place(gpu.AsyncWait(self.plan.copy_distance - 1))
+        if buffers and not self._waited:
+            self._wait()
             self._waited = True
         for buffer in buffers:
             self._slot(self._loads_of[buffer])
         for op in loads:
             del self._deferred[op]
+            for value in op.operands:
+                self._bring_up(value)
             self.place(op.clone(self.home))
+
+    def _bring_up(self, value: Value) -> None:
+        """Compute what a mask is made of ahead of its place, if it is not there yet."""
+        op = value.op
+        if op is None or value in self.home or op.block is not self.plan.loop.body:
+            return
+        for each in free_operands(op):
+            self._bring_up(each)
+        self.place(op.clone(self.home))
+
+    def _wait(self) -> None:
+        """Wait for all copies and fetches that were issued for the current iteration."""
+        if self.plan.copies:
+            # All groups but those of the iterations that follow the current one.
+            self.place(gpu.AsyncWait(self.plan.copy_distance - 1))
+        if self.emitter.ring is not None and self.phases is not None:
+            slot = self.counters[self.plan.num_stages]
+            self._phases_after = self.emitter.ring.wait(slot, self.phases, self.place)
 
     def _lies_in_shared(self, values: Iterable[Value]) -> bool:
         return any(value.op in self._deferred or value.op in self._loads_of for value in values)

@@ -14,9 +14,9 @@ import operator
 from collections.abc import Callable, Sequence
 
 from aotc.ir.core import Kernel, Op, Value, clone_block
-from aotc.ir.dialects import arith, scf, tile
+from aotc.ir.dialects import arith, descriptor, scf, tile
 from aotc.ir.rewrite import Builder, Pattern, rewrite
-from aotc.ir.types import I1, PointerType, ScalarType, TileType, Type, element_of
+from aotc.ir.types import I1, PointerType, ScalarType, TileType, Type, element_of, shape_of
 from aotc.schedule.context import Schedule
 
 Result = Sequence[Value] | None
@@ -229,6 +229,21 @@ def drop_known_mask(op: Op, place: Builder) -> Result:
     return [place(tile.Load(op.pointer, None, None, op.cache, op.eviction, op.volatile)).out]
 
 
+def drop_block_axes(op: Op, _: Builder) -> Result:
+    """A block whose first axes, of one element, are dropped is loaded without them."""
+    assert isinstance(op, tile.Reshape)
+    load = op.value.op
+    if not isinstance(load, descriptor.DescriptorLoad) or len(op.value.users) > 1:
+        return None
+    shape = shape_of(load.out.type)
+    dropped = len(shape) - len(op.shape)
+    if dropped <= 0 or (*[1] * dropped, *op.shape) != shape:
+        return None
+    place = Builder.before_op(load)  # where memory is as it was for the load
+    hints = load.cache, load.eviction, load.num_dropped + dropped
+    return [place(descriptor.DescriptorLoad(load.descriptor, load.coords, *hints)).out]
+
+
 def inline_known_branch(op: Op, place: Builder) -> Result:
     """Replace a branch whose condition is known by the arm it takes."""
     assert isinstance(op, scf.If)
@@ -268,7 +283,7 @@ _PATTERNS: dict[type[Op], Sequence[Pattern[Op]]] = {
     tile.Splat: _SHAPE,
     tile.Broadcast: (fold_shape, fold_splat_of_splat),
     tile.ExpandDims: (fold_shape, fold_splat_of_splat),
-    tile.Reshape: (fold_shape, fold_splat_of_splat),
+    tile.Reshape: (fold_shape, fold_splat_of_splat, drop_block_axes),
     tile.Trans: (fold_shape, fold_splat_of_splat),
     tile.Load: (drop_known_mask,),
     scf.If: (inline_known_branch,),

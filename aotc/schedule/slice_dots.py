@@ -16,16 +16,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from aotc.ir import gf2
-from aotc.ir.core import Kernel, Op, Value
+from aotc.ir.core import Kernel, Value
 from aotc.ir.diagnostics import at
-from aotc.ir.dialects import arith, gpu, tma
-from aotc.ir.matrix_access import matrix_view
+from aotc.ir.dialects import arith, gpu
 from aotc.ir.rewrite import Builder
-from aotc.ir.sub_tile import sub_tile, within
-from aotc.ir.types import FP8E4NV, FP8E5, SharedType, TileType, element_of
+from aotc.ir.types import FP8E4NV, FP8E5, element_of
 from aotc.schedule.context import Schedule
-from aotc.schedule.homes import is_elementwise, is_tile, tile_shape
+from aotc.schedule.homes import tile_shape
+from aotc.schedule.parts import Parts
 
 # Parts of a product by threads: one access of 16 bytes to a row of A.
 _THREAD_K = 4
@@ -42,7 +40,7 @@ def slice_dots(kernel: Kernel, schedule: Schedule) -> None:
 
 def _slice(op: gpu.Dot) -> None:
     rank = len(tile_shape(op.acc))
-    operands = [_Operand(op, op.a, rank - 1), _Operand(op, op.b, rank - 2)]
+    operands = [Parts(op.a, op, rank - 1), Parts(op.b, op, rank - 2)]
     size = _part_size(op, operands)
     starts = range(0, tile_shape(op.a)[-1], size)
     loads = len(starts) > 1 and any(operand.loads for operand in operands)
@@ -95,131 +93,10 @@ class _Sum:
         return self.place(arith.Add(self.acc, self.apart)).out
 
 
-def _part_size(op: gpu.Dot, operands: Sequence[_Operand]) -> int:
+def _part_size(op: gpu.Dot, operands: Sequence[Parts]) -> int:
     """Return the extent along K of the smallest parts that both operands can be cut into."""
     size = op.shape[2] if op.shape else _THREAD_K
     whole = tile_shape(op.a)[-1]
     while size < whole and not all(operand.can_cut(size) for operand in operands):
         size *= 2
     return min(size, whole)
-
-
-class _Operand:
-    """Cut one operand of a product, and what it is computed from, along `axis`.
-
-    `inside` are the values to be computed part by part; all others are cut in registers.
-    """
-
-    def __init__(self, dot: gpu.Dot, value: Value, axis: int) -> None:
-        self.dot = dot
-        self.value = value
-        self.axis = axis
-        self.inside: dict[Value, None] = {}
-        self.loads: list[gpu.SharedLoad] = []
-        self._collect(value, dot)
-
-    def _collect(self, value: Value, user: Op) -> None:
-        """Add a value that only `user` needs, and what it is computed from."""
-        op = value.op
-        if op is None or op.block is not self.dot.block or list(value.users) != [user]:
-            return
-        if isinstance(op, gpu.SharedLoad) and not op.start and _may_sink(op, self.dot):
-            self.inside[value] = None
-            self.loads.append(op)
-        elif is_elementwise(op):
-            self.inside[value] = None
-            for source in dict.fromkeys(op.operands):
-                self._collect(source, op)
-
-    def can_cut(self, size: int) -> bool:
-        """Return whether threads hold all parts of `size` alike and whole accesses lie in one."""
-        kind = self.value.type
-        assert isinstance(kind, TileType)
-        assert kind.layout is not None
-        shape = self._shape(kind.shape, size)
-        part = sub_tile(kind.layout, shape)
-        return part is not None and all(self._can_read(load, size) for load in self.loads)
-
-    def _can_read(self, load: gpu.SharedLoad, size: int) -> bool:
-        buffer = load.buffer.type
-        assert isinstance(buffer, SharedType)
-        part = sub_tile(load.layout, self._shape(buffer.shape, size))
-        if part is None:
-            return False
-        view = matrix_view(within(part, buffer.shape), buffer.element.bits, load.matrix)
-        if view is None:
-            return False
-        offsets = buffer.layout.columns("offset")
-        held, places = gf2.Span(view.columns("register")), gf2.Span(offsets)
-        # Parts begin where accesses do: at multiples of a vector's length.
-        extent = buffer.shape[self.axis]
-        starts = [size << bit for bit in range((extent // size).bit_length() - 1)]
-        origins = [
-            places.solve(buffer.layout.pack(self._start(len(buffer.shape), start)))
-            for start in starts
-        ]
-        inside_vector = load.vector - 1
-        aligned = all(origin is not None and not origin & inside_vector for origin in origins)
-        return aligned and all(column in held for column in offsets[: inside_vector.bit_length()])
-
-    def _shape(self, shape: tuple[int, ...], size: int) -> tuple[int, ...]:
-        return (*shape[: self.axis], size, *shape[self.axis + 1 :])
-
-    def _start(self, rank: int, start: int) -> tuple[int, ...]:
-        return tuple(start if axis == self.axis else 0 for axis in range(rank))
-
-    def part(self, start: int, size: int, place: Builder) -> Value:
-        """Return the part of the operand that begins at `start`, computed at `place`."""
-        return self._part(self.value, start, size, place, {})
-
-    def erase_whole(self) -> None:
-        """Erase what computed the operand as a whole; users come first in `inside`."""
-        for value in self.inside:
-            if value.op is not None and not value.users:
-                value.op.erase()
-
-    def _part(
-        self, value: Value, start: int, size: int, place: Builder, done: dict[Value, Value]
-    ) -> Value:
-        if value in done:
-            return done[value]
-        shape = self._shape(tile_shape(value), size)
-        first, op = self._start(len(shape), start), value.op
-        if value not in self.inside or op is None:
-            made: Value = place(gpu.Extract(value, first, shape)).out
-        elif isinstance(op, gpu.SharedLoad):
-            layout = sub_tile(op.layout, shape)
-            made = place(op.clone({}, layout=layout, start=first)).results[0]
-        else:
-            sources = {
-                source: self._part(source, start, size, place, done) if is_tile(source) else source
-                for source in op.operands
-            }
-            made = place(op.clone(sources)).results[0]
-        done[value] = made
-        return made
-
-
-def _may_sink(load: gpu.SharedLoad, dot: Op) -> bool:
-    """Return whether nothing between a load and the product writes to the buffer."""
-    op = load.next
-    while op is not None and op is not dot:
-        for nested in (op, *(inner for block in op.blocks for inner in block.walk())):
-            writes = isinstance(nested, gpu.SharedStore | gpu.AsyncCopy | tma.TmaFetch)
-            if writes and _may_be_one(nested.buffer, load.buffer):
-                return False
-        op = op.next
-    return op is dot
-
-
-def _may_be_one(left: Value, right: Value) -> bool:
-    """Return whether two buffers, or slots of buffers, may be the same."""
-    if not isinstance(left.op, gpu.SharedSlot) or not isinstance(right.op, gpu.SharedSlot):
-        return _allocation(left) is _allocation(right)
-    same_index = left.op.index is right.op.index
-    apart = same_index and left.op.ahead != right.op.ahead
-    return not apart and _allocation(left) is _allocation(right)
-
-
-def _allocation(buffer: Value) -> Value:
-    return buffer.op.buffer if isinstance(buffer.op, gpu.SharedSlot) else buffer

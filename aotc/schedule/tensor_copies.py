@@ -12,6 +12,7 @@ Source: CUDA driver API, cuTensorMapEncodeTiled; PTX ISA, "Swizzling modes".
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from math import prod
 
@@ -22,6 +23,7 @@ from aotc.ir.layout import LinearLayout, log2_exact
 from aotc.ir.matrix_access import RUN_BYTES, MatrixMode, matrix_view
 from aotc.ir.rewrite import Builder
 from aotc.ir.types import DescriptorType, SharedType, TensorMapType, TileType, Type
+from aotc.schedule.global_order import shared_roots
 from aotc.schedule.layouts import blocked_for, tensor_shared
 from aotc.schedule.scratch import wavefronts_per_access
 from aotc.target import Feature, Target
@@ -35,6 +37,7 @@ _BLOCK_OPS = (
     descriptor.DescriptorStore,
     descriptor.DescriptorReduce,
 )
+_MAPS_IN_MEMORY = (descriptor.DescriptorAt, tma.TensorMapAt)
 # In quarter cycles of one SM, as in `schedule.shared_trip`.
 _ACCESS_COST = 2
 _WAVEFRONT_COST = 4
@@ -43,20 +46,25 @@ _MODES: tuple[MatrixMode, ...] = ("", "b16", "b16.trans")
 
 @lru_cache(maxsize=1024)
 def tensor_map_of(kind: DescriptorType) -> TensorMapType:
-    """Return the map with which the blocks of a descriptor are copied."""
+    """Return the map with which the blocks of a descriptor are copied.
+
+    Hosts encode maps in memory by the same rule, in `runtime_c/src/tensor_map.c`.
+    """
     size_bytes = kind.element.size_bytes
     row_bytes = kind.block[-1] * size_bytes
     # A block of a single row has no columns: it is cut as little as possible.
     spans = _SPANS_BYTES if prod(kind.block[:-1]) > 1 else ()
     span_bytes = next((span for span in spans if span <= row_bytes), 0)
     row_elems = span_bytes // size_bytes or min(_MAX_BOX_ELEMS, kind.block[-1])
-    box = (*(min(_MAX_BOX_ELEMS, extent) for extent in kind.block[:-1]), row_elems)
+    outer = (kind.block[0] // kind.num_parts, *kind.block[1:])[:-1]
+    box = (*(min(_MAX_BOX_ELEMS, extent) for extent in outer), row_elems)
     return TensorMapType(kind.element, box, span_bytes, kind.fill_nan)
 
 
 def buffer_layout(tensor: TensorMapType, block: tuple[int, ...]) -> LinearLayout:
-    """Return how a block lies in shared memory."""
-    return tensor_shared(block, tensor.element.size_bytes * 8, tensor.box, tensor.swizzle_bytes)
+    """Return how a block, which may lack first axes of one element, lies in shared memory."""
+    box = tensor.box[len(tensor.box) - len(block) :]
+    return tensor_shared(block, tensor.element.size_bytes * 8, box, tensor.swizzle_bytes)
 
 
 def buffer_alignment_bytes(tensor: TensorMapType) -> int:
@@ -78,6 +86,8 @@ def choose_block_layouts(kernel: Kernel) -> dict[Op, LinearLayout]:
         if isinstance(op, _BLOCK_OPS):
             kind = op.descriptor.type
             assert isinstance(kind, DescriptorType)
+            if isinstance(op, descriptor.DescriptorLoad):
+                kind = replace(kind, block=kind.block[op.num_dropped :])
             found[op] = block_layout(kind, kernel.num_warps)
     return found
 
@@ -92,6 +102,24 @@ def synchronizes(kernel: Kernel) -> bool:
     return any(
         isinstance(op, tile.Barrier | tile.AtomicRmw | tile.AtomicCas) for op in kernel.walk()
     )
+
+
+def loaded_tensors(kernel: Kernel) -> dict[Value, None]:
+    """Return the descriptors that blocks are loaded by: what they load may have been stored."""
+    loads = (op for op in kernel.walk() if isinstance(op, descriptor.DescriptorLoad))
+    return dict.fromkeys(op.descriptor for op in loads)
+
+
+def may_be_one(left: Value, right: Value) -> bool:
+    """Return whether two descriptors, or two maps, may be of one tensor.
+
+    Different parameters of a kernel are of different tensors, or nothing is promised of the order.
+    """
+    makers = left.op, right.op
+    if left is right or None in makers:
+        return left is right
+    pointers = [op.pointer for op in makers if isinstance(op, _MAPS_IN_MEMORY)]
+    return len(pointers) == len(makers) and bool(shared_roots(*pointers))
 
 
 # ---- shared memory ----------------------------------------------------------------------------
@@ -138,12 +166,16 @@ def write_buffer(
     assert isinstance(tile_kind, TileType)
     layout = tile_kind.layout
     assert layout is not None
-    # Threads that hold copies would each store their matrices.
-    holds_copies = any(layout.free_variable_masks().get(dim) for dim in ("lane", "warp"))
-    has_matrices = matrices and Feature.STMATRIX in target.features and not holds_copies
-    modes = _MODES if has_matrices else _MODES[:1]
+    modes = write_modes(layout, target) if matrices else _MODES[:1]
     vector, mode = buffer_access(layout, kind.layout, kind.element.bits, modes)
     place(gpu.SharedStore(value, buffer, vector, mode))
+
+
+def write_modes(layout: LinearLayout, target: Target) -> Sequence[MatrixMode]:
+    """Return how a tile may be written to shared memory."""
+    # Threads that hold copies would each store their matrices.
+    holds_copies = any(layout.free_variable_masks().get(dim) for dim in ("lane", "warp"))
+    return _MODES if Feature.STMATRIX in target.features and not holds_copies else _MODES[:1]
 
 
 @lru_cache(maxsize=1024)
@@ -151,9 +183,22 @@ def buffer_access(
     layout: LinearLayout, buffer: LinearLayout, element_bits: int, modes: Sequence[MatrixMode]
 ) -> tuple[int, MatrixMode]:
     """Return the cheapest way to access a whole buffer: elements at once, and the mode."""
-    ways = [way for mode in modes for way in _ways(layout, buffer, element_bits, mode)]
-    _, vector, mode = min(ways, key=lambda way: way[0])
+    _, vector, mode = _best_way(layout, buffer, element_bits, modes)
     return vector, mode
+
+
+def access_cost(
+    layout: LinearLayout, buffer: LinearLayout, element_bits: int, modes: Sequence[MatrixMode]
+) -> int:
+    """Return what a warp pays for the cheapest access to a whole buffer."""
+    return _best_way(layout, buffer, element_bits, modes)[0]
+
+
+def _best_way(
+    layout: LinearLayout, buffer: LinearLayout, element_bits: int, modes: Sequence[MatrixMode]
+) -> tuple[int, int, MatrixMode]:
+    ways = [way for mode in modes for way in _ways(layout, buffer, element_bits, mode)]
+    return min(ways, key=lambda way: way[0])
 
 
 def _ways(

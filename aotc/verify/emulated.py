@@ -13,11 +13,14 @@ Invariant: the arrays of the reference are not changed.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
+from aotc.ir.core import GRID_SOURCES
+from aotc.ir.expression import evaluate, parse
 from aotc.verify.check import Execution, ExecutionFault, Unsuited
 from aotc.verify.elastic import HEAD_BYTES
 from aotc.verify.emulator.context import Fault
@@ -25,6 +28,7 @@ from aotc.verify.emulator.program import Module
 from aotc.verify.emulator.report import render_fault
 from aotc.verify.emulator.run import DEFAULT_MAX_MEMORY_BYTES, DEFAULT_MAX_STEPS, Argument, emulate
 from aotc.verify.emulator.tensor_argument import PlacedTensor
+from aotc.verify.looped import num_looping_blocks
 from aotc.verify.reference import Buffer, Bytes, Marks, Reference
 
 _ARGUMENT = re.compile(r"\bargument (\d+)\b")
@@ -34,7 +38,9 @@ _ARGUMENT = re.compile(r"\bargument (\d+)\b")
 class Param:
     """Say what a parameter of the function is: the argument, or what `source` says of it.
 
-    With a `box` it is a tensor map.
+    Of a function that counts the programs of a launch, argument and source are "grid[0]" and so on.
+    With a `box` it is a map of the tensor at the argument, whose `shape` and `strides` are
+    expressions over the arguments, in elements; the innermost axis is dense and has no stride.
     """
 
     argument: str
@@ -42,6 +48,8 @@ class Param:
     box: tuple[int, ...] = ()
     swizzle_bytes: int = 0
     fill_nan: bool = False
+    shape: tuple[str, ...] = ()
+    strides: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +59,7 @@ class Emulation:
     `num_ctas` blocks make up a program. `seed` 0 runs warps in the order that the launch asks for,
     any other at random: in step a missing barrier between accesses to global memory does not show.
     `sources` are files that reports may quote. `params` are the function's, if they are not the
-    arguments of a launch one by one.
+    arguments of a launch one by one; `fixed` are the arguments whose value is compiled in.
     """
 
     module: Module
@@ -63,6 +71,7 @@ class Emulation:
     max_steps: int = DEFAULT_MAX_STEPS
     max_memory_bytes: int = DEFAULT_MAX_MEMORY_BYTES
     params: tuple[Param, ...] = ()
+    fixed: Mapping[str, int] = field(default_factory=dict[str, int])
 
     def __call__(self, reference: Reference) -> Execution:
         """Return what the kernel leaves in the buffers.
@@ -74,25 +83,28 @@ class Emulation:
         owners = {
             name: buffer.initial[HEAD_BYTES:].copy() for name, buffer in reference.buffers.items()
         }
+        programs = (*reference.launch.grid, 1, 1)[:3]
+        counts = zip(GRID_SOURCES, programs, strict=True)
+        values = {**self.fixed, **_integers(reference), **dict(counts)}
         args: list[Argument] = []
         readable: dict[int, Marks] = {}
         writable: dict[int, Marks] = {}
         for index, param in enumerate(self.params or _plain(reference)):
             name = param.argument
             buffer = reference.buffers.get(name)
-            if buffer is None:
+            if param.source in values:
+                args.append(values[param.source])
+            elif buffer is None:
                 args.append(reference.launch.scalars[name])
-            elif param.source.startswith(f"{name}."):
-                args.append(_part(buffer, param.source))
             else:
                 if (buffer.readable | buffer.writable)[: buffer.start_bytes].any():
                     reason = f"the kernel steps back from {name}, which cannot be emulated yet"
                     raise Unsuited(reason)
                 held = owners[name][buffer.start_bytes - HEAD_BYTES :]
-                args.append(_pointed(buffer, param, held))
+                args.append(_pointed(buffer, param, held, values))
                 readable[index] = buffer.readable[buffer.start_bytes :]
                 writable[index] = buffer.writable[buffer.start_bytes :]
-        grid = (*reference.launch.grid, 1, 1)[:3]
+        grid = self._clusters(programs)
         try:
             done = emulate(
                 self.module,
@@ -105,7 +117,6 @@ class Emulation:
                 max_memory_bytes=self.max_memory_bytes,
                 readable=readable,
                 writable=writable,
-                reads_unwritten=True,
             )
         except Fault as fault:
             report = render_fault(fault, sources=self.sources)
@@ -115,6 +126,11 @@ class Emulation:
             for name, buffer in reference.buffers.items()
         }
         return Execution(left, done.lane_instructions)
+
+    def _clusters(self, programs: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the grid of clusters that run so many programs."""
+        loops = any(param.source in GRID_SOURCES for param in self.params)
+        return (num_looping_blocks(programs), 1, 1) if loops else programs
 
     def _named(self, text: str, reference: Reference) -> str:
         """Return a message of the emulator's with the names of arguments, which PTX has not."""
@@ -127,18 +143,25 @@ def _plain(reference: Reference) -> tuple[Param, ...]:
     return tuple(Param(name) for name in reference.order)
 
 
-def _part(buffer: Buffer, source: str) -> int:
-    """Return what a parameter's source says of a tensor: "x.shape[0]", "x.strides[1]"."""
-    kind, _, axis = source.partition(".")[2].rstrip("]").partition("[")
-    return (buffer.shape if kind == "shape" else buffer.strides)[int(axis)]
+def _integers(reference: Reference) -> dict[str, int]:
+    """Return what expressions may name: integer arguments, "x.shape[0]", "x.strides[1]"."""
+    values = {n: v for n, v in reference.launch.scalars.items() if isinstance(v, int)}
+    for name, buffer in reference.buffers.items():
+        for kind, sizes in (("shape", buffer.shape), ("strides", buffer.strides)):
+            values.update((f"{name}.{kind}[{axis}]", size) for axis, size in enumerate(sizes))
+    return values
 
 
-def _pointed(buffer: Buffer, param: Param, held: Bytes) -> Argument:
+def _pointed(buffer: Buffer, param: Param, held: Bytes, values: Mapping[str, int]) -> Argument:
     """Return what is passed for a pointer, or for the tensor that a map describes."""
     if not param.box:
         return held
+    shape, strides = (
+        tuple(evaluate(parse(text), values) for text in texts)
+        for texts in (param.shape, param.strides)
+    )
     return PlacedTensor(
-        *(held, buffer.pointee.name, buffer.shape, buffer.strides),
+        *(held, buffer.pointee.name, shape, (*strides, 1)),
         *(param.box, param.swizzle_bytes),
         fill_nan=param.fill_nan,
     )

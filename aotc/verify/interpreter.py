@@ -28,8 +28,9 @@ from typing import TypeAlias
 
 import numpy as np
 
-from aotc.ir.core import Kernel, ParamInfo
+from aotc.ir.core import GRID_SOURCES, Kernel, ParamInfo, TensorSource
 from aotc.ir.dialects.descriptor import TENSOR_ALIGNMENT_BYTES
+from aotc.ir.expression import evaluate, parse
 from aotc.ir.types import (
     DescriptorType,
     PointerType,
@@ -38,10 +39,13 @@ from aotc.ir.types import (
     Type,
     element_of,
 )
+from aotc.verify.looped import num_looping_blocks
+from aotc.verify.mbarriers import MBARRIER_RULES
 from aotc.verify.memory import Address, Memory, TensorAddress
 from aotc.verify.numerics import Array, Poison, dtype_of
 from aotc.verify.products import PRODUCT_RULES
 from aotc.verify.program import InterpretError, Program, Rules
+from aotc.verify.roles import ROLE_RULES
 from aotc.verify.rules_arith import ARITH_RULES
 from aotc.verify.rules_gpu import GPU_RULES
 from aotc.verify.rules_tile import TILE_RULES
@@ -49,7 +53,15 @@ from aotc.verify.tensors import TENSOR_RULES, describe, part_of
 
 Argument: TypeAlias = "Array | int | float | TensorAddress"
 
-RULES: Rules = {**ARITH_RULES, **TILE_RULES, **GPU_RULES, **TENSOR_RULES, **PRODUCT_RULES}
+RULES: Rules = {
+    **ARITH_RULES,
+    **TILE_RULES,
+    **GPU_RULES,
+    **TENSOR_RULES,
+    **PRODUCT_RULES,
+    **MBARRIER_RULES,
+    **ROLE_RULES,
+}
 
 __all__ = ["RULES", "Argument", "InterpretError", "Interpreter", "run"]
 
@@ -97,34 +109,51 @@ class Interpreter:
         self.rules = rules
         self.poison = Poison(poison_seed)
         # Once the schedule has taken descriptors apart, several parameters come of one argument.
-        names = list(dict.fromkeys(info.argument for info in kernel.params))
+        passed = [info for info in kernel.params if info.source not in GRID_SOURCES]
+        names = list(dict.fromkeys(info.argument for info in passed))
         if len(args) != len(names):
             raise InterpretError(
                 f"{kernel.name} takes {len(names)} arguments, got {len(args)}", kernel.loc
             )
-        given = dict(zip(names, args, strict=True))
+        self._given = given = dict(zip(names, args, strict=True))
         self._tensors: dict[str, Array] = {}
-        self._args = [
-            self._bind(info, value.type, given[info.argument])
+        self._bound = {
+            info.name: self._bind(info, value.type, given[info.argument])
             for info, value in zip(kernel.params, kernel.body.args, strict=True)
-        ]
+            if info.source not in GRID_SOURCES
+        }
 
     def run(self, grid: Sequence[int]) -> None:
-        """Run every program of `grid`, 1 to 3 extents, in order. Raises: InterpretError."""
+        """Run every program of `grid`, 1 to 3 extents, in order, or blocks that loop over them.
+
+        Raises: InterpretError.
+        """
         if not 1 <= len(grid) <= 3 or any(extent < 0 for extent in grid):
             raise InterpretError(f"expected a grid of 1 to 3 extents, got {tuple(grid)}")
-        extents = (*grid, 1, 1)[:3]
+        programs = extents = (*grid, 1, 1)[:3]
+        if self.kernel.loops_programs:
+            extents = (num_looping_blocks(programs), 1, 1)
+        counts = dict(zip(GRID_SOURCES, programs, strict=True))
+        args = [
+            np.array(counts[info.source], np.int32)
+            if info.source in counts
+            else self._bound[info.name]
+            for info in self.kernel.params
+        ]
         with np.errstate(all="ignore"):
             for z, y, x in itertools.product(*map(range, reversed(extents))):
-                self.memory.begin_program()
-                program = Program(
-                    *(self.rules, self.memory, self.poison, (x, y, z), extents),
-                    check_races=self.check_races,
-                )
-                program.run_block(self.kernel.body, self._args)
+                for rank in range(self.kernel.num_ctas):
+                    self.memory.begin_program()
+                    program = Program(
+                        *(self.rules, self.memory, self.poison, (x, y, z), extents, rank),
+                        check_races=self.check_races,
+                    )
+                    program.run_block(self.kernel.body, args)
 
     def _bind(self, info: ParamInfo, type_: Type, arg: Argument) -> Array:
         if isinstance(type_, DescriptorType | TensorMapType):
+            if info.tensor is not None:
+                return self._described(info.tensor, type_.element, arg)
             self._check_tensor(info.name, type_, arg)
             return self._tensor(info.name, arg)
         element = element_of(type_)
@@ -166,6 +195,15 @@ class Interpreter:
                 strides = [stride // arg.itemsize for stride in arg.strides[:-1]]
                 self._tensors[name] = describe(address, arg.shape, [*strides, 1])
         return self._tensors[name]
+
+    def _described(self, tensor: TensorSource, element: ScalarType, arg: Argument) -> Array:
+        """Return the value of a descriptor that the launcher makes of a pointer and scalars."""
+        scalars = {name: value for name, value in self._given.items() if isinstance(value, int)}
+        shape, strides = (
+            [evaluate(parse(text), scalars) for text in texts]
+            for texts in (tensor.shape, tensor.strides)
+        )
+        return describe(self._address(tensor.address, element, arg), shape, [*strides, 1])
 
     def _check_tensor(self, name: str, kind: DescriptorType | TensorMapType, arg: Argument) -> None:
         block = kind.block if isinstance(kind, DescriptorType) else kind.box

@@ -80,13 +80,14 @@ class Conditions:
     """What launches must satisfy.
 
     `grid` gives the grid of scalar arguments, None if the caller of a launch does; `admits` says
-    whether the variant is the one that such arguments get. `fixed` are arguments whose value is
-    compiled in.
+    whether the variant is the one that such arguments get; it refuses values that are no multiples
+    of `divisors`. `fixed` are arguments whose value is compiled in.
     """
 
     grid: Callable[[Mapping[str, int]], tuple[int, ...]] | None
     admits: Callable[[Mapping[str, int]], bool]
     fixed: Mapping[str, int] = field(default_factory=dict[str, int])
+    divisors: Mapping[str, int] = field(default_factory=dict[str, int])
     choices: Mapping[str, Choice] = field(default_factory=dict[str, Choice])
     max_programs: int = DEFAULT_MAX_PROGRAMS
 
@@ -112,7 +113,8 @@ class Chooser:
                 self._is_free |= info.divisibility == 1
             if isinstance(arg.type, ScalarType):
                 self.scalars[info.name] = arg.type
-                self.divisors[info.name] = info.divisibility
+                wanted = self.conditions.divisors.get(info.name, 1)
+                self.divisors[info.name] = math.lcm(info.divisibility, wanted)
             elif isinstance(arg.type, DescriptorType):
                 last = len(arg.type.block) - 1
                 for axis in range(last + 1):

@@ -20,7 +20,7 @@ import numpy as np
 
 from aotc.ir.core import Block, Op, Value
 from aotc.ir.diagnostics import DiagnosticError, IRError
-from aotc.ir.types import SharedType, element_of
+from aotc.ir.types import DescriptorType, SharedType, TensorMapType, element_of
 from aotc.verify.memory import AccessError, Memory
 from aotc.verify.numerics import Array, Poison, dtype_of
 from aotc.verify.shared import SharedMemory, Transfer
@@ -36,7 +36,8 @@ class InterpretError(DiagnosticError):
 class Program:
     """Hold the state of one program: what the rules of ops read and write.
 
-    `place` and `grid` are its indices and the extents, both of length 3.
+    `place` and `grid` are its indices and the extents, both of length 3; `rank` is the block's index
+    in the cluster that runs the program.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class Program:
         poison: Poison,
         place: tuple[int, ...],
         grid: tuple[int, ...],
+        rank: int = 0,
         *,
         check_races: bool = True,
     ) -> None:
@@ -60,8 +62,15 @@ class Program:
         """Products of warpgroups in flight, oldest first, as `verify.products` keeps them."""
         self.finished: list[Any] = []
         """Products that are done and whose results no wait has handed back."""
+        self.has_roles = False
+        """Whether a producer runs beside what takes part in barriers."""
+        self.is_producer = False
+        """Whether what runs now is that producer."""
+        self.run_producer: Callable[[], str] = lambda: ""
+        """Lets the producer run until it has to wait, and says where it is."""
         self.place = place
         self.grid = grid
+        self.rank = rank
         self._rules = rules
         self._values: dict[Value, Array] = {}
 
@@ -70,22 +79,28 @@ class Program:
 
         Raises: InterpretError at the op that does what it may not.
         """
-        values = self._values
-        for formal, actual in zip(block.args, args, strict=True):
-            values[formal] = actual
+        self.bind(block.args, args)
         for op in block:
-            operands = [None if slot is None else values[slot] for slot in op.slots]
             if op.terminator:
-                return [operand for operand in operands if operand is not None]
-            self._run_op(op, operands)
+                return [operand for operand in self.operands(op) if operand is not None]
+            self.run_op(op)
         raise IRError("a block has no terminator")
 
-    def _run_op(self, op: Op, operands: Sequence[Array | None]) -> None:
+    def bind(self, formals: Sequence[Value], actuals: Sequence[Array]) -> None:
+        """Say what values are."""
+        self._values.update(zip(formals, actuals, strict=True))
+
+    def operands(self, op: Op) -> list[Array | None]:
+        """Return the operands of an op, None where there is none."""
+        return [None if slot is None else self._values[slot] for slot in op.slots]
+
+    def run_op(self, op: Op) -> None:
+        """Run an op that ends no block, and bind its results. Raises: as `run_block`."""
         rule = self._rules.get(type(op))
         if rule is None:
             raise IRError(f"the interpreter has no rule for {op.opcode}", op.loc)
         try:
-            outs = rule(self, op, *operands)
+            outs = rule(self, op, *self.operands(op))
         except AccessError as error:
             raise self.error(op, str(error)) from error
         if outs is None:
@@ -93,7 +108,7 @@ class Program:
         elif isinstance(outs, np.ndarray | np.generic):
             outs = (np.asarray(outs),)
         for value, out in zip(op.results, outs, strict=True):
-            if out.dtype != dtype_of(element_of(value.type)) and not _is_buffer(value):
+            if out.dtype != dtype_of(element_of(value.type)) and not _is_place(value):
                 raise IRError(f"{op.opcode} made {out.dtype} for {value.type}", op.loc)
             self._values[value] = out
 
@@ -104,8 +119,9 @@ class Program:
         return error
 
 
-def _is_buffer(value: Value) -> bool:
-    return isinstance(value.type, SharedType)
+def _is_place(value: Value) -> bool:
+    """Return whether a value says where something is: it is held as numbers of another type."""
+    return isinstance(value.type, SharedType | DescriptorType | TensorMapType)
 
 
 def scalar(value: Array) -> Any:

@@ -15,6 +15,7 @@ from aotc.ir.layout import LinearLayout
 from aotc.ir.matrix_access import matrix_view
 from aotc.ir.types import SharedType, TileType
 from aotc.verify import rules_tile
+from aotc.verify.memory import AccessError
 from aotc.verify.numerics import Array, dtype_of
 from aotc.verify.program import Program, Rule, scalar
 from aotc.verify.shared import check_shared_vectors, check_vectors
@@ -56,6 +57,11 @@ def _atomic_rmw(
 
 def _fence(program: Program, op: Op) -> None:
     """Do nothing: programs run one after the other, and each in order."""
+    del program, op
+
+
+def _renew_thread(program: Program, op: Op) -> None:
+    """Do nothing: whole tiles know nothing of threads."""
     del program, op
 
 
@@ -147,6 +153,11 @@ def _extract(program: Program, op: gpu.Extract, value: Array) -> Array:
     return _part(value, op.start, op.shape)
 
 
+def _concat(program: Program, op: gpu.Concat, *parts: Array) -> Array:
+    del program
+    return np.concatenate(parts, op.axis)
+
+
 def _shared_load(program: Program, op: gpu.SharedLoad, buffer: Array) -> Array:
     kind = op.out.type
     assert isinstance(kind, TileType)
@@ -159,9 +170,25 @@ def _shared_load(program: Program, op: gpu.SharedLoad, buffer: Array) -> Array:
     return out.reshape(kind.shape)
 
 
+def _masked_shared_load(
+    program: Program,
+    op: gpu.MaskedSharedLoad,
+    buffer: Array,
+    mask: Array | None,
+    other: Array | None,
+) -> Array:
+    out = _shared_load(program, op, buffer)
+    if mask is None:
+        return out
+    in_order = mask.reshape(-1)[np.argsort(buffer)].reshape(-1, op.vector)
+    if (in_order != in_order[:, :1]).any():
+        raise AccessError(f"moves {op.vector} elements at a time, whose masks differ")
+    return np.where(mask, out, np.zeros_like(out) if other is None else other)
+
+
 def _barrier(program: Program, op: Op) -> None:
     del op
-    program.shared.barrier()
+    program.shared.barrier(for_producer=not program.has_roles)
 
 
 GPU_RULES: dict[type[Op], Rule] = {
@@ -175,6 +202,7 @@ GPU_RULES: dict[type[Op], Rule] = {
     gpu.SharedAlloc: _shared_alloc,
     gpu.SharedStore: _shared_store,
     gpu.SharedLoad: _shared_load,
+    gpu.MaskedSharedLoad: _masked_shared_load,
     gpu.SharedSlot: _shared_slot,
     gpu.SharedTrans: _shared_trans,
     gpu.NextSlot: _next_slot,
@@ -182,8 +210,10 @@ GPU_RULES: dict[type[Op], Rule] = {
     gpu.AsyncCommit: _async_commit,
     gpu.AsyncWait: _async_wait,
     gpu.Barrier: _barrier,
+    gpu.RenewThread: _renew_thread,
     gpu.Dot: rules_tile.matrix_product,
     gpu.Extract: _extract,
+    gpu.Concat: _concat,
     gpu.Reduce: rules_tile.reduce,
     gpu.Scan: rules_tile.scan,
 }

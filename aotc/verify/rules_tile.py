@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from aotc.ir.core import Op
-from aotc.ir.dialects import gpu, scf, tile
+from aotc.ir.dialects import gpu, grid, scf, tile
 from aotc.ir.types import PointerType, ScalarType, element_of
 from aotc.verify.atomics import combine_rule, swap, update
 from aotc.verify.matrix import dot
@@ -26,6 +26,11 @@ from aotc.verify.program import Program, Rule
 
 def _program_id(program: Program, op: tile.ProgramId) -> Array:
     return np.array(program.place[op.axis], np.int32)
+
+
+def _block_rank(program: Program, op: grid.BlockRank) -> Array:
+    del op
+    return np.array(program.rank, np.int32)
 
 
 def _num_programs(program: Program, op: tile.NumPrograms) -> Array:
@@ -210,7 +215,12 @@ def _assert(program: Program, op: tile.Assert, condition: Array) -> None:
 
 def _barrier(program: Program, op: Op) -> None:
     del op
-    program.shared.barrier()
+    program.shared.barrier(for_producer=not program.has_roles)
+
+
+def _nothing(program: Program, op: Op) -> None:
+    """Do nothing: no grid runs before or after the one that is interpreted."""
+    del program, op
 
 
 # ---- control flow -----------------------------------------------------------------------------
@@ -271,6 +281,10 @@ TILE_RULES: dict[type[Op], Rule] = {
     tile.Assume: _assume,
     tile.Assert: _assert,
     tile.Barrier: _barrier,
+    grid.BlockRank: _block_rank,
+    grid.ClusterBarrier: _nothing,
+    grid.GridWait: _nothing,
+    grid.LaunchDependents: _nothing,
     scf.For: _for,
     scf.If: _if,
     scf.While: _while,

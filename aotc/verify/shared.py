@@ -11,9 +11,13 @@ where on the GPU it needs luck.
 An asynchronous copy is in flight from its start until a wait covers its group, and lands then, at
 the latest moment there is: whoever reads its bytes before reads what was there, and is reported.
 
+A producer is no part of the others' barriers. What it knows to be over is told by mbarriers: an
+arrival passes on a mark, and all accesses up to the mark come before what is behind the wait.
+
 Invariant: `_writer` and `_readers` describe exactly the accesses since the last barrier, and
 `_in_flight` counts the copies to each byte that have not landed, `_being_read` the products that
-read it.
+read it. `_touched_at` is when each byte was last accessed but by the producer, which knows of all
+up to `_known`.
 """
 
 # NumPy's own stubs leave overloads of ndarray's methods partly unknown.
@@ -142,6 +146,9 @@ class SharedMemory:
         self._readers = np.empty(0, np.uint64)
         self._in_flight = np.empty(0, np.int64)
         self._being_read = np.empty(0, np.int64)
+        self._touched_at = np.empty(0, np.int64)
+        self._now = 0
+        self._known = 0
         self._copies: list[_Copy] = []
         self._groups: list[list[_Copy]] = []
         self._floating: dict[object, int] = {}
@@ -174,6 +181,7 @@ class SharedMemory:
         write = self._claim(addresses, value, layout)
         self._writer[write.touched] = write.warps[:, None]
         self._bytes[write.touched] = write.content
+        self._touch(write.touched)
 
     def copy(self, addresses: Indices, value: Array, layout: LinearLayout) -> None:
         """Start an asynchronous copy of a tile. Raises: AccessError for a race."""
@@ -193,6 +201,7 @@ class SharedMemory:
             np.add.at(self._in_flight, write.touched, -1)
             self._bytes[write.touched] = write.content
             self._writer[write.touched] = write.warps[:, None]
+            self._touch(write.touched)
         self._groups = self._groups[max(0, landed) :]
 
     def _claim(self, addresses: Indices, value: Array, layout: LinearLayout) -> _Copy:
@@ -220,13 +229,21 @@ class SharedMemory:
             writer = self._writer[touched]
             self._check(touched, writer != _NOBODY, writer, np.full(elements.shape, warp))
             self._readers[touched] |= np.uint64(1 << warp)
+            self._touch(touched)
         return self._bytes[_bytes_of(addresses, dtype.itemsize)].view(dtype).reshape(-1)
 
-    def start_fill(self, addresses: Indices, value: Array) -> Transfer:
-        """Start a tensor copy to a buffer, which warp 0 issues. Raises: AccessError for a race."""
+    def start_fill(self, addresses: Indices, value: Array, *, in_order: bool = True) -> Transfer:
+        """Start a tensor copy to a buffer, which warp 0 issues or, not `in_order`, a producer.
+
+        Raises: AccessError for a race.
+        """
         touched = _bytes_of(addresses, value.dtype.itemsize)
-        self._check_quiet(touched, writes=True)
         self._check_unread(touched)
+        if in_order:
+            self._check_quiet(touched, writes=True)
+        else:
+            self._check_landed(touched)
+            self._check_known(touched)
         np.add.at(self._in_flight, touched, 1)
         content = np.ascontiguousarray(value).reshape(-1).view(np.uint8).reshape(touched.shape)
         return Transfer(touched, content)
@@ -257,6 +274,7 @@ class SharedMemory:
         """Let a product have read its operand, for all warps, which have waited for it."""
         np.add.at(self._being_read, transfer.touched, -1)
         self._readers[transfer.touched] |= ~np.uint64(0)
+        self._touch(transfer.touched)
 
     def start_drain(self, addresses: Indices, dtype: np.dtype[Any]) -> tuple[Transfer, Array]:
         """Start a tensor copy from a buffer, which warp 0 issues; return what is there, flat.
@@ -272,6 +290,7 @@ class SharedMemory:
         """Let a tensor copy from a buffer be done, for warp 0, which has waited for it."""
         np.add.at(self._in_flight, transfer.touched, -1)
         self._readers[transfer.touched] |= np.uint64(1)
+        self._touch(transfer.touched)
 
     def _check_quiet(self, touched: Indices, *, writes: bool) -> None:
         """Raise AccessError if another warp than the first touched bytes without a barrier."""
@@ -282,10 +301,33 @@ class SharedMemory:
             others = self._readers[touched] & ~np.uint64(1)
             self._check(touched, others != 0, _lowest_bit(others), first)
 
-    def barrier(self) -> None:
-        """Order all accesses before against all after."""
+    def barrier(self, *, for_producer: bool = True) -> None:
+        """Order all accesses before against all after, those of a producer only if it takes part."""
         self._writer.fill(_NOBODY)
         self._readers.fill(0)
+        if for_producer:
+            self.learn(self.mark())
+
+    def mark(self) -> int:
+        """Return a mark that stands for all accesses up to now."""
+        return self._now
+
+    def learn(self, mark: int) -> None:
+        """Let the producer know that all accesses up to a mark are over."""
+        self._known = max(self._known, mark)
+
+    def _touch(self, touched: Indices) -> None:
+        self._now += 1
+        self._touched_at[touched] = self._now
+
+    def _check_known(self, touched: Indices) -> None:
+        """Raise AccessError for the first byte that is touched as far as the producer knows."""
+        late = self._touched_at[touched] > self._known
+        if self._check_races and late.any():
+            raise AccessError(
+                f"touches shared byte {touched[late][0]}, which other warps touched and did not say "
+                "that they have"
+            )
 
     def _check(self, touched: Indices, taken: Array, by: Array, warps: Indices) -> None:
         """Raise AccessError for the first byte that is taken by another warp."""
@@ -323,6 +365,7 @@ class SharedMemory:
             self._readers = np.concatenate([self._readers, np.zeros(missing, np.uint64)])
             self._in_flight = np.concatenate([self._in_flight, np.zeros(missing, np.int64)])
             self._being_read = np.concatenate([self._being_read, np.zeros(missing, np.int64)])
+            self._touched_at = np.concatenate([self._touched_at, np.zeros(missing, np.int64)])
 
 
 def _bytes_of(addresses: Indices, size_bytes: int) -> Indices:

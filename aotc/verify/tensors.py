@@ -16,17 +16,28 @@ Invariant: what lies outside of a tensor is neither read nor written.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 
 from aotc.ir.core import Op
 from aotc.ir.dialects import descriptor, tma
-from aotc.ir.types import DescriptorType, ScalarType, SharedType, TensorMapType, Type
+from aotc.ir.types import (
+    U64,
+    DescriptorType,
+    ScalarType,
+    SharedType,
+    TensorMapType,
+    Type,
+    shape_of,
+)
+from aotc.verify import mbarriers
 from aotc.verify.atomics import combine_rule, update
+from aotc.verify.emulator.tensor_map import ALIGNMENT_BYTES, SIZE_BYTES, TensorMap, TensorMapError
 from aotc.verify.numerics import Array, dtype_of
 from aotc.verify.program import Program, Rule, scalar
 from aotc.verify.shared import Transfer
+
+_PIECE_BYTES = 16  # what bulk copies move whole
 
 
 def describe(address: int, shape: Sequence[int], strides: Sequence[int]) -> Array:
@@ -96,13 +107,41 @@ def _combine(
     update(program.memory, address[inside], element, value[inside], rule)
 
 
+def _described(
+    program: Program, op: descriptor.DescriptorAt | tma.TensorMapAt, pointer: Array
+) -> Array:
+    """Return the value of the descriptor whose map is in memory, in the emulator's encoding."""
+    if scalar(pointer) % ALIGNMENT_BYTES:
+        raise program.error(op, f"is of a map at {scalar(pointer):#x}, no multiple of 64")
+    places = scalar(pointer) + U64.size_bytes * np.arange(SIZE_BYTES // U64.size_bytes)
+    words = program.memory.load(places, np.ones(places.shape, np.bool_), U64)
+    try:
+        found = TensorMap.from_bytes(words.tobytes())
+    except TensorMapError as error:
+        raise program.error(op, f"finds that {error}") from error
+    element, _ = _element(op.out.type)
+    if found.element_bytes != element.size_bytes or found.rank != _rank(op.out.type):
+        raise program.error(op, f"finds a map of {found.rank} axes of {found.element_type}")
+    strides = [stride // element.size_bytes for stride in found.strides_bytes[::-1]]
+    return describe(found.address, found.dims[::-1], [*strides, 1])
+
+
+def _rank(kind: Type) -> int:
+    return len(kind.block) if isinstance(kind, DescriptorType) else len(_map(kind).box)
+
+
+def _map(kind: Type) -> TensorMapType:
+    assert isinstance(kind, TensorMapType)
+    return kind
+
+
 # ---- tile IR ----------------------------------------------------------------------------------
 
 
 def _load(program: Program, op: descriptor.DescriptorLoad, tensor: Array, *coords: Array) -> Array:
     kind = op.descriptor.type
     assert isinstance(kind, DescriptorType)
-    return _read(program, kind, kind.block, tensor, coords)
+    return _read(program, kind, kind.block, tensor, coords).reshape(shape_of(op.out.type))
 
 
 def _store(
@@ -130,20 +169,10 @@ def _stride(program: Program, op: descriptor.DescriptorStride, tensor: Array) ->
 # ---- gpu IR -----------------------------------------------------------------------------------
 
 
-@dataclass
-class _Mbarrier:
-    """Count arrivals; `transfers` have not landed yet, `phases` are complete but for them."""
-
-    count: int
-    arrived: int = 0
-    phases: int = 0
-    transfers: list[Transfer] = field(default_factory=list[Transfer])
-
-
-def _shape(op: tma.TmaFetch | tma.TmaLoad | tma.TmaStore | tma.TmaReduce) -> tuple[int, ...]:
-    kind = op.buffer.type
-    assert isinstance(kind, SharedType)
-    return kind.shape
+def _block(op: tma.TmaFetch | tma.TmaLoad | tma.TmaStore | tma.TmaReduce) -> tuple[int, ...]:
+    """Return the shape of what is copied, of which the buffer's lacks first axes of 1."""
+    shape = shape_of(op.buffer.type)
+    return (*[1] * (len(op.coords) - len(shape)), *shape)
 
 
 def _fetched(
@@ -153,8 +182,10 @@ def _fetched(
     buffer: Array,
     coords: Sequence[Array],
 ) -> Transfer:
-    value = _read(program, op.tensor.type, _shape(op), tensor, coords)
-    return program.shared.start_fill(buffer, value)
+    value = _read(program, op.tensor.type, _block(op), tensor, coords)
+    in_order = not program.is_producer
+    held = value.reshape(shape_of(op.buffer.type))
+    return program.shared.start_fill(buffer, held, in_order=in_order)
 
 
 def _fetch(
@@ -166,31 +197,38 @@ def _fetch(
 def _start_load(
     program: Program, op: tma.TmaLoad, tensor: Array, buffer: Array, barrier: Array, *coords: Array
 ) -> None:
-    state = _mbarrier(program, op, barrier)
-    state.transfers.append(_fetched(program, op, tensor, buffer, coords))
-    state.arrived += op.arrive
-    if state.arrived == state.count:
-        state.arrived, state.phases = 0, state.phases + 1
+    transfer = _fetched(program, op, tensor, buffer, coords)
+    mbarriers.announce(program, op, barrier, transfer, arrive=op.arrive)
 
 
-def _mbarrier(program: Program, op: Op, barrier: Array) -> _Mbarrier:
-    state = program.mbarriers.get(scalar(barrier))
-    if not isinstance(state, _Mbarrier):
-        raise program.error(op, "is of a mbarrier that was not made")
-    return state
+def _copied(
+    program: Program, op: tma.BulkFetch | tma.BulkLoad, pointer: Array, buffer: Array, size: Array
+) -> Transfer:
+    """Start to copy bytes to the start of a buffer."""
+    kind = op.buffer.type
+    assert isinstance(kind, SharedType)
+    start, size_bytes = scalar(pointer), scalar(size)
+    if start % _PIECE_BYTES or size_bytes % _PIECE_BYTES:
+        raise program.error(op, f"copies {size_bytes} bytes from {start:#x}, no pieces of 16")
+    if not 0 <= size_bytes <= buffer.size * kind.element.size_bytes:
+        raise program.error(op, f"copies {size_bytes} bytes to {kind}")
+    places = np.argsort(buffer, kind="stable")[: size_bytes // kind.element.size_bytes]
+    address = start + np.arange(len(places)) * kind.element.size_bytes
+    value = program.memory.load(address, np.ones(len(places), np.bool_), kind.element)
+    return program.shared.start_fill(buffer[places], value, in_order=not program.is_producer)
 
 
-def _init(program: Program, op: tma.MbarrierInit, barrier: Array) -> None:
-    program.mbarriers[scalar(barrier)] = _Mbarrier(op.count)
+def _bulk_fetch(
+    program: Program, op: tma.BulkFetch, pointer: Array, buffer: Array, size: Array
+) -> None:
+    program.shared.land(_copied(program, op, pointer, buffer, size))
 
 
-def _wait(program: Program, op: tma.MbarrierWait, barrier: Array, parity: Array) -> None:
-    state = _mbarrier(program, op, barrier)
-    if state.phases & 1 == scalar(parity):
-        raise program.error(op, f"waits for ever: {state.phases} phases have ended")
-    for transfer in state.transfers:
-        program.shared.land(transfer)
-    state.transfers.clear()
+def _bulk_load(
+    program: Program, op: tma.BulkLoad, pointer: Array, buffer: Array, barrier: Array, size: Array
+) -> None:
+    transfer = _copied(program, op, pointer, buffer, size)
+    mbarriers.announce(program, op, barrier, transfer, arrive=op.arrive)
 
 
 def _sent(program: Program, op: tma.TmaStore | tma.TmaReduce, buffer: Array) -> Array:
@@ -198,7 +236,7 @@ def _sent(program: Program, op: tma.TmaStore | tma.TmaReduce, buffer: Array) -> 
     element, _ = _element(op.tensor.type)
     transfer, value = program.shared.start_drain(buffer, dtype_of(element))
     program.stores.append(transfer)
-    return value.reshape(_shape(op))
+    return value.reshape(_block(op))
 
 
 def _start_store(
@@ -224,17 +262,19 @@ def _nothing(program: Program, op: Op) -> None:
 
 
 TENSOR_RULES: dict[type[Op], Rule] = {
+    descriptor.DescriptorAt: _described,
     descriptor.DescriptorLoad: _load,
     descriptor.DescriptorStore: _store,
     descriptor.DescriptorReduce: _reduce,
     descriptor.DescriptorExtent: _extent,
     descriptor.DescriptorStride: _stride,
+    tma.TensorMapAt: _described,
     tma.TmaFetch: _fetch,
     tma.TmaLoad: _start_load,
+    tma.BulkFetch: _bulk_fetch,
+    tma.BulkLoad: _bulk_load,
     tma.TmaStore: _start_store,
     tma.TmaReduce: _start_reduce,
     tma.TmaStoreWait: _wait_stores,
     tma.ProxyFence: _nothing,
-    tma.MbarrierInit: _init,
-    tma.MbarrierWait: _wait,
 }

@@ -14,7 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "expression.h"
+#include "guard.h"
 #include "load.h"
 #include "map_cache.h"
 #include "sha256.h"
@@ -136,6 +136,13 @@ static void destroy(struct aotc_archive *archive) {
     aotci_deallocate(&allocator, archive->map_slots, MAP_CACHE_SLOTS, aotci_map_slot_bytes());
     aotci_deallocate(&allocator, archive->guards, aotci_count(archive, SECTION_GUARDS),
                      sizeof *archive->guards);
+    if (archive->first_tests != NULL) {
+        const size_t expression_count = aotci_count(archive, SECTION_EXPRESSIONS);
+        aotci_deallocate(&allocator, archive->tests, archive->first_tests[expression_count],
+                         sizeof *archive->tests);
+        aotci_deallocate(&allocator, archive->first_tests, expression_count + 1,
+                         sizeof *archive->first_tests);
+    }
     aotci_deallocate(&allocator, archive->kernels, aotci_count(archive, SECTION_KERNELS),
                      sizeof *archive->kernels);
     aotci_deallocate(&allocator, archive->index, archive->index_bytes, 1);
@@ -143,6 +150,32 @@ static void destroy(struct aotc_archive *archive) {
     free_string(&allocator, archive->driver_path);
     free_string(&allocator, archive->name);
     aotci_deallocate(&allocator, archive, 1, sizeof *archive);
+}
+
+/* The expressions that are comparisons, in the form in which launches read them. A test takes at
+ * least six bytes of code, so the memory is bounded by the size of the index. */
+static aotc_status make_tests(struct aotc_archive *archive, aotc_error *error) {
+    const uint32_t count = aotci_count(archive, SECTION_EXPRESSIONS);
+    archive->first_tests =
+        aotci_allocate(&archive->allocator, (size_t)count + 1, sizeof *archive->first_tests);
+    if (archive->first_tests == NULL) {
+        return no_memory(archive->name, error, "expressions");
+    }
+    uint32_t *first = archive->first_tests;
+    for (uint32_t i = 0; i < count; ++i) {
+        first[i + 1] = first[i] + aotci_guard_compile(archive, aotci_expression(archive, i), NULL);
+    }
+    archive->tests = aotci_allocate(&archive->allocator, first[count], sizeof *archive->tests);
+    if (archive->tests == NULL) {
+        return no_memory(archive->name, error, "expressions");
+    }
+    for (uint32_t i = 0; i < count; ++i) {
+        if (first[i + 1] != first[i]) {
+            (void)aotci_guard_compile(archive, aotci_expression(archive, i),
+                                      archive->tests + first[i]);
+        }
+    }
+    return AOTC_OK;
 }
 
 /* Kernels and guards in the form in which launches read them. */
@@ -162,8 +195,7 @@ static aotc_status make_kernels(struct aotc_archive *archive, aotc_error *error)
         }
     }
     for (uint32_t i = 0; i < guard_count; ++i) {
-        const uint32_t expression = aotci_guard(archive, i)->expression;
-        aotci_guard_compile(archive, aotci_expression(archive, expression), &archive->guards[i]);
+        archive->guards[i] = aotci_guard_of(archive, aotci_guard(archive, i)->expression);
     }
     for (uint32_t i = 0; i < kernel_count; ++i) {
         const struct kernel_record *record = aotci_kernel_record(archive, i);
@@ -211,6 +243,7 @@ static aotc_status check_contents(struct aotc_archive *archive, uint32_t flags, 
          ++i) {
         status = aotci_blob_verify(archive, i, error);
     }
+    status = status == AOTC_OK ? make_tests(archive, error) : status;
     return status == AOTC_OK ? make_kernels(archive, error) : status;
 }
 

@@ -23,12 +23,13 @@ struct aotci_table {
     uint32_t stride;
 };
 
-/* Guards of the commonest form, `x % 2^n == 0`, are a mask; the others are bytecode. */
+struct aotci_test; /* a comparison: guard.h */
+
+/* A condition on the arguments: tests that must all hold, or bytecode if there are none. */
 struct aotci_guard {
-    bool is_mask;
-    uint16_t param;
-    uint64_t mask;
     const struct expression_record *expression;
+    const struct aotci_test *tests;
+    uint32_t test_count;
 };
 
 struct aotc_kernel {
@@ -57,6 +58,8 @@ struct aotc_archive {
     struct aotci_table sections[SECTION_COUNT + 1];
     struct aotc_kernel *kernels;
     struct aotci_guard *guards;
+    struct aotci_test *tests; /* of all expressions that consist of such, in order */
+    uint32_t *first_tests;    /* where those of each expression begin, and the last ones end */
     struct aotci_map_slot *map_slots; /* NULL without tensor maps; launches read and write it */
 
     /* Changed by loads alone, under the lock. */

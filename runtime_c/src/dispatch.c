@@ -11,8 +11,10 @@
 #include <string.h>
 
 #include "cubin.h"
+#include "guard.h"
 
-enum { DEFAULT_SHARED_BYTES = 48 << 10, PORTABLE_CLUSTER = 8 };
+/* What a block may use without a word: 48 KiB, of which some GPUs keep one for themselves. */
+enum { DEFAULT_SHARED_BYTES = 47 << 10, PORTABLE_CLUSTER = 8 };
 
 aotc_status aotci_load_failure(const struct loading *loading, CUresult result, const char *call) {
     const struct aotci_detail detail = {
@@ -167,6 +169,68 @@ static aotc_status force_load(const struct loading *loading, CUkernel kernel) {
     return result == CUDA_SUCCESS ? AOTC_OK : aotci_load_failure(loading, result, "cuFuncLoad");
 }
 
+/* How many blocks of a function run on the device at a time. */
+static aotc_status count_blocks(const struct loading *loading, const struct variant_record *variant,
+                                CUfunction function, int *count) {
+    const CUresult result = loading->archive->driver.occupancy_max_blocks(
+        count, function, variant->num_threads, variant->dynamic_shared_bytes);
+    if (result != CUDA_SUCCESS) {
+        return aotci_load_failure(loading, result, "cuOccupancyMaxActiveBlocksPerMultiprocessor");
+    }
+    *count *= loading->context->multiprocessors;
+    return AOTC_OK;
+}
+
+/* How many of its clusters do: not every multiprocessor has neighbours to make one up with. */
+static aotc_status count_clusters(const struct loading *loading,
+                                  const struct variant_record *variant, CUfunction function,
+                                  int *count) {
+    CUlaunchAttribute cluster = {
+        .id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
+        .value.cluster = {variant->cluster[0], variant->cluster[1], variant->cluster[2]},
+    };
+    const CUlaunchConfig config = {
+        .grid_x = variant->cluster[0],
+        .grid_y = variant->cluster[1],
+        .grid_z = variant->cluster[2],
+        .block_x = variant->num_threads,
+        .block_y = 1,
+        .block_z = 1,
+        .shared_bytes = variant->dynamic_shared_bytes,
+        .attributes = &cluster,
+        .attribute_count = 1,
+    };
+    const CUresult result =
+        loading->archive->driver.occupancy_max_clusters(count, function, &config);
+    return result == CUDA_SUCCESS
+               ? AOTC_OK
+               : aotci_load_failure(loading, result, "cuOccupancyMaxActiveClusters");
+}
+
+/* How many programs of a loaded variant run at a time: what its launches have blocks for, if these
+ * loop over programs. One that does not fit at all counts as one, and its launch says why. */
+static aotc_status count_programs(const struct loading *loading, uint32_t index,
+                                  uint32_t *programs) {
+    const struct aotc_archive *archive = loading->archive;
+    const struct variant_record *variant = aotci_variant(archive, index);
+    CUfunction function = NULL;
+    int count = 0;
+    *programs = 0;
+    if ((variant->flags & VARIANT_LOOPS_PROGRAMS) == 0) {
+        return AOTC_OK;
+    }
+    const CUresult result =
+        archive->driver.kernel_get_function(&function, archive->cuda_kernels[index]);
+    if (result != CUDA_SUCCESS) {
+        return aotci_load_failure(loading, result, "cuKernelGetFunction");
+    }
+    const bool has_cluster = (variant->cluster[0] | variant->cluster[1] | variant->cluster[2]) != 1;
+    const aotc_status status = has_cluster ? count_clusters(loading, variant, function, &count)
+                                           : count_blocks(loading, variant, function, &count);
+    *programs = count < 1 ? 1 : (uint32_t)count;
+    return status;
+}
+
 static aotc_status load_variant(const struct loading *loading, uint32_t index) {
     const struct variant_record *variant = aotci_variant(loading->archive, index);
     aotc_status status = find_kernel(loading, index);
@@ -192,9 +256,14 @@ static unsigned target_rank(const struct target_record *target, int major, int m
     return target->major == major && runs ? order[target->feature] * 16u + target->minor : 0;
 }
 
-static bool fits_shared(const struct variant_record *variant, const struct aotci_context *context) {
-    return (uint64_t)variant->dynamic_shared_bytes + variant->static_shared_bytes <=
-           context->shared_bytes;
+/* Whether a variant can be launched here. One that takes maps where another does not is nothing for
+ * a driver that encodes none. */
+static bool can_run(const struct loading *loading, const struct variant_record *variant) {
+    const uint64_t shared_bytes =
+        (uint64_t)variant->dynamic_shared_bytes + variant->static_shared_bytes;
+    const bool has_maps = variant->condition == 0 || variant->tensor_map_count == 0 ||
+                          loading->archive->driver.tensor_map_encode != NULL;
+    return shared_bytes <= loading->context->shared_bytes && has_maps;
 }
 
 /* The variants of one target, and how far they are taken up into runs. */
@@ -273,17 +342,26 @@ static aotc_status fill_dispatch(const struct loading *loading, struct span *spa
                    aotci_variant(archive, spans[i].next)->combination == combination;
                  ++spans[i].next) {
                 const struct variant_record *variant = aotci_variant(archive, spans[i].next);
-                if (!fits_shared(variant, loading->context)) {
+                if (!can_run(loading, variant)) {
                     continue;
                 }
-                const aotc_status status = load_variant(loading, spans[i].next);
+                const uint32_t index = spans[i].next;
+                uint32_t programs = 0;
+                aotc_status status = load_variant(loading, index);
+                if (status == AOTC_OK) {
+                    status = count_programs(loading, index, &programs);
+                }
                 if (status != AOTC_OK) {
                     return status;
                 }
                 dispatch->candidates[dispatch->candidate_count++] = (struct aotci_candidate){
                     .guards = variant->guards,
-                    .function = (CUfunction)archive->cuda_kernels[spans[i].next],
+                    .function = (CUfunction)archive->cuda_kernels[index],
                     .variant = variant,
+                    .condition = variant->condition == 0
+                                     ? (struct aotci_guard){.expression = NULL}
+                                     : aotci_guard_of(archive, variant->condition - 1),
+                    .programs_at_once = programs,
                 };
             }
         }

@@ -143,6 +143,8 @@ static const struct meaning {
     {720, 720, AOTC_ERROR_CUDA, "the grid does not fit on the GPU at once: make it smaller"},
     {CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD,
      AOTC_ERROR_CAPTURE, "do this outside of the stream capture"},
+    {CUDA_ERROR_INVALID_CLUSTER_SIZE, CUDA_ERROR_INVALID_CLUSTER_SIZE, AOTC_ERROR_CUDA,
+     "this GPU has no room for so many blocks side by side: choose a config with fewer num_ctas"},
 };
 
 aotc_status aotci_driver_fail(const struct aotci_driver *driver, CUresult result, aotc_error *error,

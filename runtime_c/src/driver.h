@@ -39,7 +39,9 @@ enum {
     CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED = 900,
     CUDA_ERROR_STREAM_CAPTURE_INVALIDATED = 901,
     CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD = 908,
+    CUDA_ERROR_INVALID_CLUSTER_SIZE = 912,
 
+    CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT = 16,
     CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR = 75,
     CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR = 76,
     CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN = 97,
@@ -111,6 +113,10 @@ typedef struct CUtensorMap {
       (int attribute, int value, CUkernel kernel, CUdevice device))                                \
     X(function_get_attribute, cuFuncGetAttribute, 2020, true,                                      \
       (int *value, int attribute, CUfunction function))                                            \
+    X(occupancy_max_blocks, cuOccupancyMaxActiveBlocksPerMultiprocessor, 6050, true,               \
+      (int *count, CUfunction function, int block_threads, size_t dynamic_shared_bytes))           \
+    X(occupancy_max_clusters, cuOccupancyMaxActiveClusters, 11070, true,                           \
+      (int *count, CUfunction function, const CUlaunchConfig *config))                             \
     X(function_load, cuFuncLoad, 12040, false, (CUfunction function))                              \
     X(kernel_get_param_info, cuKernelGetParamInfo, 12040, false,                                   \
       (CUkernel kernel, size_t index, size_t *offset, size_t *size_bytes))                         \

@@ -7,34 +7,6 @@
 
 #include <string.h>
 
-enum opcode {
-    OP_CONST8 = 0x01,
-    OP_CONST32 = 0x02,
-    OP_CONST64 = 0x03,
-    OP_ARG = 0x04,
-    OP_SHAPE = 0x05,
-    OP_STRIDE = 0x06,
-    OP_ADD = 0x10,
-    OP_SUB = 0x11,
-    OP_MUL = 0x12,
-    OP_FLOORDIV = 0x13,
-    OP_MOD = 0x14,
-    OP_MIN = 0x15,
-    OP_MAX = 0x16,
-    OP_CDIV = 0x17,
-    OP_NEG = 0x18,
-    OP_EQ = 0x20,
-    OP_NE = 0x21,
-    OP_LT = 0x22,
-    OP_LE = 0x23,
-    OP_GT = 0x24,
-    OP_GE = 0x25,
-    OP_AND = 0x28,
-    OP_OR = 0x29,
-    OP_NOT = 0x2A,
-    OPCODE_COUNT
-};
-
 /* `pops` is one more than the values taken, so that zero marks the codes that do not exist. */
 static const struct {
     uint8_t pops;
@@ -48,7 +20,7 @@ static const struct {
     [OP_GE] = {3, 0},     [OP_AND] = {3, 0},      [OP_OR] = {3, 0},      [OP_NOT] = {2, 0},
 };
 
-static int64_t load_constant(const unsigned char *operand, unsigned operand_bytes) {
+int64_t aotci_load_constant(const unsigned char *operand, unsigned operand_bytes) {
     int8_t narrow = 0;
     int32_t medium = 0;
     int64_t wide = 0;
@@ -63,10 +35,6 @@ static int64_t load_constant(const unsigned char *operand, unsigned operand_byte
         memcpy(&wide, operand, sizeof wide);
         return wide;
     }
-}
-
-static unsigned load_param(const unsigned char *operand) {
-    return operand[0] | ((unsigned)operand[1] << 8);
 }
 
 static bool is_shortest(int64_t constant, unsigned operand_bytes) {
@@ -89,7 +57,7 @@ const char *aotci_expression_check(const unsigned char *code, uint32_t code_byte
             return "an operand that is cut short";
         }
         if (opcode <= OP_CONST64 &&
-            !is_shortest(load_constant(code + at, operand_bytes), operand_bytes)) {
+            !is_shortest(aotci_load_constant(code + at, operand_bytes), operand_bytes)) {
             return "a constant that has a shorter form";
         }
         at += operand_bytes;
@@ -137,7 +105,7 @@ const char *aotci_expression_check_params(const struct aotc_archive *archive,
         if (opcode < OP_ARG || opcode > OP_STRIDE) {
             continue;
         }
-        const unsigned index = load_param(operand);
+        const unsigned index = aotci_load_param(operand);
         if (index >= kernel->param_count) {
             return "an expression over a param that the kernel does not have";
         }
@@ -153,70 +121,17 @@ const char *aotci_expression_check_params(const struct aotc_archive *archive,
     return NULL;
 }
 
-void aotci_guard_compile(const struct aotc_archive *archive,
-                         const struct expression_record *expression, struct aotci_guard *guard) {
-    *guard = (struct aotci_guard){.expression = expression};
-    const unsigned char *code = aotci_record(archive, SECTION_CODE, expression->code_offset);
-    const uint32_t code_bytes = expression->code_bytes;
-    if (code_bytes < 8 || code[0] != OP_ARG || (code[3] != OP_CONST8 && code[3] != OP_CONST32)) {
-        return;
-    }
-    const unsigned operand_bytes = opcodes[code[3]].operand_bytes;
-    const unsigned char tail[] = {OP_MOD, OP_CONST8, 0, OP_EQ};
-    if (code_bytes != 4 + operand_bytes + sizeof tail ||
-        memcmp(code + 4 + operand_bytes, tail, sizeof tail) != 0) {
-        return;
-    }
-    const int64_t divisor = load_constant(code + 4, operand_bytes);
-    if (divisor > 0 && (divisor & (divisor - 1)) == 0) {
-        guard->is_mask = true;
-        guard->param = (uint16_t)load_param(code + 1);
-        guard->mask = (uint64_t)divisor - 1;
-    }
-}
-
-/* The argument as an integer; false if it is above 2^63 - 1. */
-static bool argument_value(const aotc_arg *arg, int64_t *value) {
-    const uint64_t bits =
-        arg->kind == AOTC_TENSOR ? (uint64_t)(uintptr_t)arg->as.tensor->address : arg->as.bits;
-    if (arg->kind != AOTC_SCALAR) {
-        *value = (int64_t)bits;
-        return bits <= INT64_MAX;
-    }
-    switch (arg->dtype) {
-    case AOTC_I8:
-        *value = (int8_t)bits;
-        return true;
-    case AOTC_I16:
-        *value = (int16_t)bits;
-        return true;
-    case AOTC_I32:
-        *value = (int32_t)bits;
-        return true;
-    case AOTC_I1:
-    case AOTC_U8:
-        *value = (uint8_t)bits;
-        return true;
-    case AOTC_U16:
-        *value = (uint16_t)bits;
-        return true;
-    case AOTC_U32:
-        *value = (uint32_t)bits;
-        return true;
-    case AOTC_U64:
-        *value = (int64_t)bits;
-        return bits <= INT64_MAX;
-    default:
-        *value = (int64_t)bits;
-        return true;
-    }
-}
-
 static const char *const overflow = "an overflow";
 static const char *const division_by_zero = "a division by zero";
 
-/* Quotient rounded down and remainder with the divisor's sign. */
+/* Quotient rounded down and remainder with the divisor's sign. Powers of two, which most divisors
+ * are, are not divided by: a shift keeps the sign with every compiler there is. */
 static const char *divide(int64_t a, int64_t b, int64_t *quotient, int64_t *remainder) {
+    if (b > 0 && (b & (b - 1)) == 0) {
+        *quotient = a >> __builtin_ctzll((unsigned long long)b);
+        *remainder = a & (b - 1);
+        return NULL;
+    }
     if (b == 0) {
         return division_by_zero;
     }
@@ -286,57 +201,73 @@ static const char *apply(unsigned opcode, int64_t a, int64_t b, int64_t *value) 
     }
 }
 
+/* The value of an opcode that is about an argument. */
+static inline const char *load(unsigned opcode, const unsigned char *operand, const aotc_arg *args,
+                               int64_t *value) {
+    const aotc_arg *arg = &args[aotci_load_param(operand)];
+    if (opcode == OP_ARG) {
+        return aotci_argument_value(arg, value) ? NULL : "a value above 2^63 - 1";
+    }
+    const aotc_tensor *tensor = arg->as.tensor;
+    *value = (opcode == OP_SHAPE ? tensor->shape : tensor->strides)[operand[2]];
+    return NULL;
+}
+
+/* Run the rest of a program, with one value on the stack or, in front of the first opcode, any. The
+ * topmost value is in a variable of its own, and so in a register: what lies below it is in memory,
+ * with something unused at the very bottom. */
+static const char *run(const unsigned char *code, const unsigned char *end, int64_t top,
+                       const aotc_arg *args, int64_t *value) {
+    int64_t stack[LIMIT_STACK];
+    int64_t *below = stack;
+    while (code != end) {
+        const unsigned opcode = *code++;
+        const unsigned char *operand = code;
+        const char *failure = NULL;
+        code += opcodes[opcode].operand_bytes;
+        if (opcode <= OP_STRIDE) {
+            *below++ = top;
+            if (opcode <= OP_CONST64) {
+                top = aotci_load_constant(operand, opcodes[opcode].operand_bytes);
+            } else {
+                failure = load(opcode, operand, args, &top);
+            }
+        } else if (opcode == OP_NEG) {
+            failure = __builtin_sub_overflow(INT64_C(0), top, &top) ? overflow : NULL;
+        } else if (opcode == OP_NOT) {
+            top = top == 0;
+        } else {
+            failure = apply(opcode, *--below, top, &top);
+        }
+        if (failure != NULL) {
+            return failure;
+        }
+    }
+    *value = top;
+    return NULL;
+}
+
 const char *aotci_evaluate(const struct aotc_archive *archive,
                            const struct expression_record *expression, const aotc_arg *args,
                            int64_t *value) {
     const unsigned char *code = aotci_record(archive, SECTION_CODE, expression->code_offset);
     const unsigned char *end = code + expression->code_bytes;
-    int64_t stack[LIMIT_STACK];
-    int64_t *top = stack; /* one above the topmost value */
-    while (code != end) {
-        const unsigned opcode = *code++;
-        const char *failure = NULL;
-        switch (opcode) {
-        case OP_CONST8:
-        case OP_CONST32:
-        case OP_CONST64:
-            *top++ = load_constant(code, opcodes[opcode].operand_bytes);
-            break;
-        case OP_ARG:
-            failure =
-                argument_value(&args[load_param(code)], top++) ? NULL : "a value above 2^63 - 1";
-            break;
-        case OP_SHAPE:
-            *top++ = args[load_param(code)].as.tensor->shape[code[2]];
-            break;
-        case OP_STRIDE:
-            *top++ = args[load_param(code)].as.tensor->strides[code[2]];
-            break;
-        case OP_NEG:
-            failure = __builtin_sub_overflow(INT64_C(0), top[-1], &top[-1]) ? overflow : NULL;
-            break;
-        case OP_NOT:
-            top[-1] = top[-1] == 0;
-            break;
-        default:
-            --top;
-            failure = apply(opcode, top[-1], top[0], &top[-1]);
-            break;
-        }
-        if (failure != NULL) {
-            return failure;
-        }
-        code += opcodes[opcode].operand_bytes;
+    if (code[0] < OP_ARG || code[0] > OP_STRIDE) {
+        return run(code, end, 0, args, value);
     }
-    *value = stack[0];
-    return NULL;
-}
-
-bool aotci_guard_holds(const struct aotc_archive *archive, const struct aotci_guard *guard,
-                       const aotc_arg *args) {
-    int64_t value = 0;
-    if (guard->is_mask) {
-        return argument_value(&args[guard->param], &value) && ((uint64_t)value & guard->mask) == 0;
+    /* An argument or a size alone, or times a small number, is most of what maps are made of. */
+    int64_t first = 0;
+    const char *failure = load(code[0], code + 1, args, &first);
+    code += code[0] == OP_ARG ? 3 : 4;
+    if (failure != NULL) {
+        return failure;
     }
-    return aotci_evaluate(archive, guard->expression, args, &value) == NULL && value != 0;
+    if (code == end) {
+        *value = first;
+        return NULL;
+    }
+    if (end - code == 3 && code[0] == OP_CONST8 && code[2] == OP_MUL) {
+        return __builtin_mul_overflow(first, (int64_t)(int8_t)code[1], value) ? overflow : NULL;
+    }
+    return run(code, end, first, args, value);
 }

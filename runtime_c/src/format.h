@@ -23,7 +23,8 @@ enum {
     FEATURE_ZSTD = 1 << 0,
     FEATURE_TENSOR_MAPS = 1 << 1,
     FEATURE_SCRATCH = 1 << 2,
-    KNOWN_FEATURES = FEATURE_ZSTD | FEATURE_TENSOR_MAPS | FEATURE_SCRATCH,
+    FEATURE_CONDITIONS = 1 << 3,
+    KNOWN_FEATURES = FEATURE_ZSTD | FEATURE_TENSOR_MAPS | FEATURE_SCRATCH | FEATURE_CONDITIONS,
 };
 
 #define FORMAT_NONE UINT32_C(0xFFFFFFFF)
@@ -146,7 +147,7 @@ struct config_record {
     uint32_t first_entry, entry_count;
 };
 
-enum { VARIANT_WAITS_PDL = 1 << 0 };
+enum { VARIANT_WAITS_PDL = 1 << 0, VARIANT_LOOPS_PROGRAMS = 1 << 1 };
 
 struct variant_record {
     uint64_t guards;
@@ -159,7 +160,7 @@ struct variant_record {
     uint16_t target, cubin_param_count, tensor_map_count, param_bytes, num_threads, registers;
     uint8_t cluster[3];
     uint8_t flags;
-    uint32_t zero;
+    uint32_t condition;
 };
 
 enum cubin_param_source {
@@ -167,6 +168,7 @@ enum cubin_param_source {
     SOURCE_SCRATCH,
     SOURCE_TENSOR_MAP,
     SOURCE_EXPRESSION,
+    SOURCE_GRID,
 };
 
 struct cubin_param_record {

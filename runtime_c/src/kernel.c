@@ -302,6 +302,11 @@ aotc_status aotc_kernel_get_config_entry(const aotc_kernel *kernel, uint32_t con
     return AOTC_OK;
 }
 
+static const char *condition_text(const struct aotc_archive *archive,
+                                  const struct variant_record *variant) {
+    return aotci_string(archive, aotci_expression(archive, variant->condition - 1)->text);
+}
+
 aotc_status aotc_kernel_get_variant(const aotc_kernel *kernel, uint32_t index,
                                     aotc_variant_info *info) {
     if (kernel == NULL || info == NULL || index >= kernel->record->variant_count) {
@@ -322,10 +327,12 @@ aotc_status aotc_kernel_get_variant(const aotc_kernel *kernel, uint32_t index,
         .stack_bytes = variant->stack_bytes,
         .spill_bytes = variant->spill_bytes,
         .cubin_bytes = aotci_blob(archive, variant->cubin)->raw_bytes,
-        .waits_pdl = variant->flags & VARIANT_WAITS_PDL,
+        .waits_pdl = (variant->flags & VARIANT_WAITS_PDL) != 0,
+        .loops_programs = (variant->flags & VARIANT_LOOPS_PROGRAMS) != 0,
         .target = aotci_string(archive, aotci_target(archive, variant->target)->name),
         .symbol = aotci_string(archive, variant->symbol),
         .remarks = aotci_string(archive, variant->remarks),
+        .condition = variant->condition == 0 ? NULL : condition_text(archive, variant),
     };
     return GIVE(info, known);
 }

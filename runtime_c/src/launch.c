@@ -59,9 +59,10 @@ static aotc_status compute_value(const struct aotc_kernel *kernel, const aotc_la
 
 /* Point `params` at the value of each parameter of the compiled function. */
 static aotc_status gather(const struct aotc_kernel *kernel, const aotc_launch_desc *desc,
-                          const struct variant_record *variant, struct computed *computed,
+                          const struct aotci_chosen *chosen, struct computed *computed,
                           void *params[LIMIT_CUBIN_PARAMS], aotc_error *error) {
     const struct aotc_archive *archive = kernel->archive;
+    const struct variant_record *variant = chosen->candidate->variant;
     uint32_t computed_count = 0;
     for (uint32_t i = 0; i < variant->cubin_param_count; ++i) {
         const struct cubin_param_record *param =
@@ -78,6 +79,9 @@ static aotc_status gather(const struct aotc_kernel *kernel, const aotc_launch_de
             params[i] = &computed->maps[param->index];
             status = aotci_tensor_map_encode(
                 kernel, desc, variant->first_tensor_map + param->index, params[i], error);
+            break;
+        case SOURCE_GRID:
+            params[i] = (void *)(uintptr_t)&chosen->programs[param->index];
             break;
         default: /* SOURCE_EXPRESSION: the index was checked */
             params[i] = &computed->values[computed_count++];
@@ -115,12 +119,6 @@ static aotc_status start(const struct aotc_kernel *kernel, const aotc_launch_des
         };
     }
     if ((desc->flags & AOTC_LAUNCH_PDL) != 0) {
-        if ((variant->flags & VARIANT_WAITS_PDL) == 0) {
-            return AOTCI_FAIL(error, AOTC_ERROR_ARG, .file = kernel->archive->name,
-                              .kernel = kernel->name, .field = "AOTC_LAUNCH_PDL",
-                              .expected = "a kernel that waits for the one before it",
-                              .got = "one that does not", .remedy = "launch it without the flag");
-        }
         attributes[config.attribute_count++] = (CUlaunchAttribute){
             .id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
             .value.programmatic_stream_serialization = 1,
@@ -146,7 +144,7 @@ aotc_status aotc_launch(const aotc_kernel *kernel, const aotc_launch_desc *desc,
     }
     status = check_scratch(kernel, desc, &chosen, error);
     if (status == AOTC_OK) {
-        status = gather(kernel, desc, chosen.candidate->variant, &computed, params, error);
+        status = gather(kernel, desc, &chosen, &computed, params, error);
     }
     return status == AOTC_OK ? start(kernel, desc, &chosen, params, error) : status;
 }

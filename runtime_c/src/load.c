@@ -48,6 +48,7 @@ static aotc_status find_context(struct loading *loading, CUcontext current) {
     } questions[] = {
         {&context->major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR},
         {&context->minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR},
+        {&context->multiprocessors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT},
         {&shared_bytes, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN},
     };
     for (size_t i = 0; result == CUDA_SUCCESS && i < sizeof questions / sizeof *questions; ++i) {

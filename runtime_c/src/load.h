@@ -14,6 +14,8 @@ struct aotci_candidate {
     CUfunction
         function; /* a CUkernel, which the driver takes in its place: valid in every context */
     const struct variant_record *variant;
+    struct aotci_guard condition; /* without an expression if there is none */
+    uint32_t programs_at_once; /* how many run at a time, if blocks loop over programs; else 0 */
 };
 
 /* The candidates of one combination of dtypes and choices, best first. */
@@ -36,6 +38,7 @@ struct aotci_context {
     CUcontext context;
     unsigned long long id; /* tells it from a later context at the same address */
     CUdevice device;
+    int multiprocessors;
     int major, minor;                              /* compute capability */
     uint32_t shared_bytes;                         /* what one block may use at most */
     bool is_retained;                              /* a primary context that this archive holds */

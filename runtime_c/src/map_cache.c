@@ -11,7 +11,6 @@
 #include "map_cache.h"
 
 #include <stdatomic.h>
-#include <string.h>
 
 enum { MAP_WORDS = sizeof(CUtensorMap) / sizeof(uint64_t) };
 
@@ -25,19 +24,21 @@ size_t aotci_map_slot_bytes(void) { return sizeof(struct aotci_map_slot); }
 
 static struct aotci_map_slot *slot_of(struct aotci_map_slot *slots,
                                       const struct aotci_map_key *key) {
+    /* A sum of products, which a processor computes side by side; their high bits are the mixed
+     * ones. */
     uint64_t hash = 0;
+    uint64_t factor = UINT64_C(0x9E3779B97F4A7C15);
     for (unsigned i = 0; i < MAP_KEY_WORDS; ++i) {
-        hash = (hash ^ key->words[i]) * UINT64_C(0x9E3779B97F4A7C15);
-        hash ^= hash >> 32;
+        hash += key->words[i] * factor;
+        factor += UINT64_C(0xD1342543DE82EF94);
     }
-    return &slots[hash % MAP_CACHE_SLOTS];
+    return &slots[hash >> (64 - MAP_CACHE_BITS)];
 }
 
 bool aotci_map_find(struct aotci_map_slot *slots, const struct aotci_map_key *key,
                     CUtensorMap *map) {
     struct aotci_map_slot *slot = slot_of(slots, key);
     const unsigned version = atomic_load_explicit(&slot->version, memory_order_acquire);
-    uint64_t words[MAP_WORDS];
     if (version == 0 || version % 2 != 0) {
         return false;
     }
@@ -47,31 +48,25 @@ bool aotci_map_find(struct aotci_map_slot *slots, const struct aotci_map_key *ke
         }
     }
     for (unsigned i = 0; i < MAP_WORDS; ++i) {
-        words[i] = atomic_load_explicit(&slot->map[i], memory_order_acquire);
+        map->opaque[i] = atomic_load_explicit(&slot->map[i], memory_order_acquire);
     }
-    if (atomic_load_explicit(&slot->version, memory_order_relaxed) != version) {
-        return false;
-    }
-    memcpy(map, words, sizeof words);
-    return true;
+    return atomic_load_explicit(&slot->version, memory_order_relaxed) == version;
 }
 
 void aotci_map_keep(struct aotci_map_slot *slots, const struct aotci_map_key *key,
                     const CUtensorMap *map) {
     struct aotci_map_slot *slot = slot_of(slots, key);
     unsigned version = atomic_load_explicit(&slot->version, memory_order_relaxed);
-    uint64_t words[MAP_WORDS];
     if (version % 2 != 0 ||
         !atomic_compare_exchange_strong_explicit(&slot->version, &version, version + 1,
                                                  memory_order_acq_rel, memory_order_relaxed)) {
         return;
     }
-    memcpy(words, map, sizeof words);
     for (unsigned i = 0; i < MAP_KEY_WORDS; ++i) {
         atomic_store_explicit(&slot->key[i], key->words[i], memory_order_release);
     }
     for (unsigned i = 0; i < MAP_WORDS; ++i) {
-        atomic_store_explicit(&slot->map[i], words[i], memory_order_release);
+        atomic_store_explicit(&slot->map[i], map->opaque[i], memory_order_release);
     }
     /* An even version that is not 0, also after 2^31 changes. */
     atomic_store_explicit(&slot->version, version + 2 == 0 ? 2 : version + 2,

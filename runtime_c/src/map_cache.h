@@ -8,7 +8,7 @@
 
 #include "driver.h"
 
-enum { MAP_CACHE_SLOTS = 1024, MAP_KEY_WORDS = 11 };
+enum { MAP_CACHE_BITS = 10, MAP_CACHE_SLOTS = 1 << MAP_CACHE_BITS, MAP_KEY_WORDS = 11 };
 
 /* All that a map depends on: which record, address, sizes and strides. Words that are not used are
  * zero. */
@@ -20,7 +20,8 @@ struct aotci_map_slot;
 
 size_t aotci_map_slot_bytes(void);
 
-/* Copy the map of a key out of `slots`, MAP_CACHE_SLOTS of them; false if it is not there. */
+/* Copy the map of a key out of `slots`, MAP_CACHE_SLOTS of them; false if it is not there, and then
+ * `map` may hold anything. */
 bool aotci_map_find(struct aotci_map_slot *slots, const struct aotci_map_key *key,
                     CUtensorMap *map);
 

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "expression.h"
+#include "guard.h"
 
 /* gridDim limits: the same on every GPU that the archive's targets name. */
 static const uint64_t max_grid[3] = {INT32_MAX, 65535, 65535};
@@ -84,10 +85,12 @@ static aotc_status find_context(const struct aotc_kernel *kernel, CUstream strea
 /* ---- the variant -------------------------------------------------------------------------------
  */
 
-/* Guards of a launch: which were evaluated, and which of them hold. */
+/* Guards of a launch: which were evaluated, and which of them hold. The condition that was
+ * evaluated last and does not: configs in a row often have the same. */
 struct guard_state {
     uint64_t known;
     uint64_t holding;
+    const struct expression_record *refused;
 };
 
 /* Say whether all the guards in a mask hold. */
@@ -103,6 +106,22 @@ static bool all_hold(const struct aotc_kernel *kernel, const aotc_arg *args, uin
         state->holding |= bit;
     }
     return (wanted & ~state->holding) == 0;
+}
+
+/* Say whether a candidate's condition holds. One that cannot be evaluated does not. */
+static bool condition_holds(const struct aotc_kernel *kernel, const aotc_arg *args,
+                            const struct aotci_guard *condition, struct guard_state *state) {
+    if (condition->expression == NULL) {
+        return true;
+    }
+    if (condition->expression == state->refused) {
+        return false;
+    }
+    if (aotci_guard_holds(kernel->archive, condition, args)) {
+        return true;
+    }
+    state->refused = condition->expression;
+    return false;
 }
 
 /* Say whether a config has all the entries that the caller asks for. */
@@ -144,6 +163,10 @@ static const struct aotci_run *find_run(const struct aotci_dispatch *dispatch,
                : NULL;
 }
 
+static void add_condition(struct aotci_text *list, const char *text) {
+    aotci_text_add(list, "%s%s", list->chars[0] == '\0' ? "" : "; ", text);
+}
+
 /* Texts of the guards in a mask that do not hold. */
 static struct aotci_text failed_guards(const struct aotc_kernel *kernel, const aotc_arg *args,
                                        uint64_t mask) {
@@ -152,8 +175,7 @@ static struct aotci_text failed_guards(const struct aotc_kernel *kernel, const a
     for (uint32_t i = 0; i < kernel->record->guard_count; ++i) {
         if ((mask >> i & 1) != 0 && !aotci_guard_holds(archive, &kernel->guards[i], args)) {
             const uint32_t text = aotci_guard(archive, kernel->record->first_guard + i)->text;
-            aotci_text_add(&list, "%s%s", list.chars[0] == '\0' ? "" : "; ",
-                           aotci_string(archive, text));
+            add_condition(&list, aotci_string(archive, text));
         }
     }
     return list;
@@ -177,10 +199,13 @@ static aotc_status nothing_fits(const struct aotc_kernel *kernel, const aotc_lau
     }
     uint64_t mask = 0;
     uint32_t config_fits = 0;
+    const struct expression_record *condition = NULL;
     for (uint32_t i = run->first; i < run->first + run->count; ++i) {
-        if (has_entries(kernel, dispatch->candidates[i].variant->config, desc)) {
-            mask |= dispatch->candidates[i].guards;
+        const struct aotci_candidate *candidate = &dispatch->candidates[i];
+        if (has_entries(kernel, candidate->variant->config, desc)) {
+            mask |= candidate->guards;
             config_fits += 1;
+            condition = candidate->condition.expression;
         }
     }
     if (config_fits == 0) {
@@ -193,8 +218,12 @@ static aotc_status nothing_fits(const struct aotc_kernel *kernel, const aotc_lau
         return fail(kernel, error, AOTC_ERROR_NOT_FOUND, "config", "one that was built",
                     wanted.chars, "see the kernel's configs with aotc inspect");
     }
-    return fail(kernel, error, AOTC_ERROR_NOT_FOUND, "variant",
-                failed_guards(kernel, desc->args, mask).chars, "arguments for which that is false",
+    struct aotci_text failed = failed_guards(kernel, desc->args, mask);
+    if (failed.chars[0] == '\0' && condition != NULL) {
+        add_condition(&failed, aotci_string(kernel->archive, condition->text));
+    }
+    return fail(kernel, error, AOTC_ERROR_NOT_FOUND, "variant", failed.chars,
+                "arguments for which that is false",
                 "build a variant without the promise (':16?')");
 }
 
@@ -202,7 +231,7 @@ static aotc_status find_candidate(const struct aotc_kernel *kernel, const aotc_l
                                   const struct aotci_dispatch *dispatch, uint32_t combination,
                                   const struct aotci_candidate **found, aotc_error *error) {
     const struct aotci_run *run = find_run(dispatch, combination);
-    struct guard_state state = {0, 0};
+    struct guard_state state = {0, 0, NULL};
     if (!all_hold(kernel, desc->args, kernel->record->promises, &state)) {
         return broken_promise(kernel, desc->args, error);
     }
@@ -212,7 +241,8 @@ static aotc_status find_candidate(const struct aotc_kernel *kernel, const aotc_l
              ++candidate) {
             if (all_hold(kernel, desc->args, candidate->guards, &state) &&
                 (desc->config_count == 0 ||
-                 has_entries(kernel, candidate->variant->config, desc))) {
+                 has_entries(kernel, candidate->variant->config, desc)) &&
+                condition_holds(kernel, desc->args, &candidate->condition, &state)) {
                 *found = candidate;
                 return AOTC_OK;
             }
@@ -241,13 +271,39 @@ static aotc_status check_dimension(const struct aotc_kernel *kernel, unsigned di
                                    int64_t programs, unsigned cluster, uint32_t *result,
                                    aotc_error *error) {
     if (programs >= 0 && (uint64_t)programs <= max_grid[dimension] / cluster) {
-        *result = (uint32_t)programs * cluster;
+        *result = (uint32_t)programs;
         return AOTC_OK;
     }
     return fail(kernel, error, AOTC_ERROR_ARG,
                 aotci_text("grid.%c", dimension_names[dimension]).chars,
                 aotci_text("0 to %" PRIu64 " programs", max_grid[dimension] / cluster).chars,
                 aotci_text("%" PRId64, programs).chars, NULL);
+}
+
+/* From programs to blocks: a cluster for each; or, if they loop over programs, a row of as many as
+ * run at a time. Such a row is counted in 32 bits, whatever its length. */
+static aotc_status size_launch(const struct aotc_kernel *kernel, struct aotci_chosen *chosen,
+                               aotc_error *error) {
+    const uint8_t *cluster = chosen->candidate->variant->cluster;
+    const uint32_t at_once = chosen->candidate->programs_at_once;
+    const uint32_t *programs = chosen->programs;
+    if (at_once == 0 || chosen->is_empty) {
+        for (unsigned i = 0; i < 3; ++i) {
+            chosen->grid[i] = programs[i] * cluster[i];
+        }
+        return AOTC_OK;
+    }
+    const uint64_t total = (uint64_t)programs[0] * programs[1] * programs[2]; /* below 2^63 */
+    const uint64_t most = max_grid[0] / cluster[0];
+    if (total > most) {
+        return fail(kernel, error, AOTC_ERROR_ARG, "grid",
+                    aotci_text("at most %" PRIu64 " programs", most).chars,
+                    aotci_text("%" PRIu64, total).chars, NULL);
+    }
+    chosen->grid[0] = (total < at_once ? (uint32_t)total : at_once) * cluster[0];
+    chosen->grid[1] = cluster[1];
+    chosen->grid[2] = cluster[2];
+    return AOTC_OK;
 }
 
 static aotc_status find_grid(const struct aotc_kernel *kernel, const aotc_launch_desc *desc,
@@ -259,6 +315,7 @@ static aotc_status find_grid(const struct aotc_kernel *kernel, const aotc_launch
                     aotci_text("%" PRIu32, desc->grid_rank).chars,
                     "the manifest gives this kernel no grid: pass one");
     }
+    chosen->is_empty = false;
     for (unsigned i = 0; i < 3; ++i) {
         int64_t programs = 1;
         aotc_status status = AOTC_OK;
@@ -268,15 +325,15 @@ static aotc_status find_grid(const struct aotc_kernel *kernel, const aotc_launch
             status = evaluate(kernel, desc->args, variant->grid[i], "grid", &programs, error);
         }
         if (status == AOTC_OK) {
-            status =
-                check_dimension(kernel, i, programs, variant->cluster[i], &chosen->grid[i], error);
+            status = check_dimension(kernel, i, programs, variant->cluster[i], &chosen->programs[i],
+                                     error);
         }
         if (status != AOTC_OK) {
             return status;
         }
+        chosen->is_empty = chosen->is_empty || programs == 0;
     }
-    chosen->is_empty = chosen->grid[0] == 0 || chosen->grid[1] == 0 || chosen->grid[2] == 0;
-    return AOTC_OK;
+    return size_launch(kernel, chosen, error);
 }
 
 static aotc_status find_scratch(const struct aotc_kernel *kernel, const aotc_launch_desc *desc,
@@ -295,8 +352,7 @@ static aotc_status find_scratch(const struct aotc_kernel *kernel, const aotc_lau
     int64_t total = bytes;
     bool valid = bytes >= 0;
     for (unsigned i = 0; i < 3; ++i) {
-        valid = valid && !__builtin_mul_overflow(
-                             total, (int64_t)(chosen->grid[i] / variant->cluster[i]), &total);
+        valid = valid && !__builtin_mul_overflow(total, (int64_t)chosen->programs[i], &total);
     }
     if (!valid) {
         return fail(kernel, error, AOTC_ERROR_ARG, "scratch", "a size below 2^63 bytes",
@@ -304,6 +360,23 @@ static aotc_status find_scratch(const struct aotc_kernel *kernel, const aotc_lau
     }
     chosen->scratch_bytes = (uint64_t)total;
     return AOTC_OK;
+}
+
+/* ---- overlapping launches ----------------------------------------------------------------------
+ */
+
+/* A launch that starts before the one ahead of it has ended needs code that waits for that one. */
+static aotc_status check_overlap(const struct aotc_kernel *kernel, const aotc_launch_desc *desc,
+                                 const struct variant_record *variant, aotc_error *error) {
+    if ((desc->flags & AOTC_LAUNCH_PDL) == 0 || (variant->flags & VARIANT_WAITS_PDL) != 0) {
+        return AOTC_OK;
+    }
+    const char *target =
+        aotci_string(kernel->archive, aotci_target(kernel->archive, variant->target)->name);
+    return fail(kernel, error, AOTC_ERROR_ARG, "AOTC_LAUNCH_PDL",
+                "a variant that waits for the launch before it",
+                aotci_text("one for %s that does not", target).chars,
+                "launch it without the flag, or let every path of the kernel call gdc_wait");
 }
 
 /* ---- all together ------------------------------------------------------------------------------
@@ -336,6 +409,9 @@ aotc_status aotci_choose(const struct aotc_kernel *kernel, const aotc_launch_des
     status = aotci_bind(kernel, desc, &combination, error);
     if (status == AOTC_OK) {
         status = find_candidate(kernel, desc, dispatch, combination, &chosen->candidate, error);
+    }
+    if (status == AOTC_OK) {
+        status = check_overlap(kernel, desc, chosen->candidate->variant, error);
     }
     if (status == AOTC_OK) {
         status = find_grid(kernel, desc, chosen, error);

@@ -7,7 +7,8 @@
 /* What a launch will do. */
 struct aotci_chosen {
     const struct aotci_candidate *candidate;
-    uint32_t grid[3]; /* gridDim; with a zero, nothing is launched */
+    uint32_t programs[3]; /* what was asked for; with a zero, nothing is launched */
+    uint32_t grid[3];     /* gridDim */
     uint64_t scratch_bytes;
     bool is_empty;
 };

@@ -293,6 +293,9 @@ static bool is_valid_source(struct walk *walk, const struct variant_record *vari
     case SOURCE_EXPRESSION:
         return (cubin_param->size == 4 || cubin_param->size == 8) &&
                is_expression(walk, cubin_param->index);
+    case SOURCE_GRID:
+        return cubin_param->index < 3 && cubin_param->size == 4 &&
+               (variant->flags & VARIANT_LOOPS_PROGRAMS) != 0;
     default:
         return false;
     }
@@ -379,6 +382,10 @@ static aotc_status check_variant_expressions(struct walk *walk, uint32_t index,
         return bad(walk, SECTION_VARIANTS, index, "scratch_bytes",
                    "an expression and its alignment");
     }
+    if (variant->condition != 0 && !is_expression(walk, variant->condition - 1)) {
+        return bad(walk, SECTION_VARIANTS, index, "condition", "an expression or 0");
+    }
+    walk->features |= variant->condition == 0 ? 0 : FEATURE_CONDITIONS;
     walk->features |= variant->scratch_bytes == FORMAT_NONE ? 0 : FEATURE_SCRATCH;
     for (uint32_t i = 0; i < variant->tensor_map_count; ++i) {
         const uint32_t map = variant->first_tensor_map + i;
@@ -425,7 +432,7 @@ static aotc_status check_variant_numbers(const struct walk *walk, uint32_t index
     const unsigned cluster =
         (unsigned)variant->cluster[0] * variant->cluster[1] * variant->cluster[2];
     if (variant->num_threads < 1 || variant->num_threads > 1024 || cluster < 1 || cluster > 16 ||
-        variant->flags > VARIANT_WAITS_PDL || variant->zero != 0) {
+        variant->flags > (VARIANT_WAITS_PDL | VARIANT_LOOPS_PROGRAMS)) {
         return bad(walk, SECTION_VARIANTS, index, "num_threads, cluster, flags",
                    "what the format allows");
     }
@@ -434,7 +441,7 @@ static aotc_status check_variant_numbers(const struct walk *walk, uint32_t index
 
 static unsigned count_bits(uint64_t value) { return (unsigned)__builtin_popcountll(value); }
 
-/* Order: target, combination, more guards first, guards, config. */
+/* Order: target, combination, more guards first, guards, config, one with a condition first. */
 static bool is_before(const struct variant_record *a, const struct variant_record *b) {
     if (a->target != b->target) {
         return a->target < b->target;
@@ -445,7 +452,11 @@ static bool is_before(const struct variant_record *a, const struct variant_recor
     if (count_bits(a->guards) != count_bits(b->guards)) {
         return count_bits(a->guards) > count_bits(b->guards);
     }
-    return a->guards != b->guards ? a->guards < b->guards : a->config < b->config;
+    if (a->guards != b->guards) {
+        return a->guards < b->guards;
+    }
+    return a->config != b->config ? a->config < b->config
+                                  : a->condition != 0 && b->condition == 0;
 }
 
 static aotc_status check_variant(struct walk *walk, uint32_t index, uint64_t combinations) {
@@ -474,7 +485,8 @@ static aotc_status check_variant(struct walk *walk, uint32_t index, uint64_t com
     }
     if (status == AOTC_OK && index != walk->kernel->first_variant &&
         !is_before(aotci_variant(archive, index - 1), variant)) {
-        return bad(walk, SECTION_VARIANTS, index, "order", "target, combination, guards, config");
+        return bad(walk, SECTION_VARIANTS, index, "order",
+                   "target, combination, guards, config, condition");
     }
     return status;
 }

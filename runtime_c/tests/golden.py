@@ -14,8 +14,8 @@ from pathlib import Path
 
 import zstandard
 
+from aotc.ir.expression import parse
 from aotc.package.archive import encode
-from aotc.package.expression import parse
 from aotc.package.index import (
     Archive,
     Choice,
@@ -257,6 +257,84 @@ def _pick(targets: tuple[str, ...]) -> Kernel:
     return Kernel("pick", _SOURCE, variants, (Param("n", "scalar", "i32"),), guards=guards)
 
 
+def _mapped(target: str) -> Kernel:
+    """Return a kernel over a pointer: with tensor maps on a condition, and without.
+
+    The second config has no map, the third has no other way and a condition on an overflow.
+    """
+    params = (
+        Param("a", "pointer", "bf16", divisibility=16),
+        Param("rows", "scalar", "i32"),
+        Param("stride", "scalar", "i64"),
+    )
+    tensor_map = TensorMap(
+        param=0,
+        data_type=9,
+        address=parse("a"),
+        dims=(parse("64"), parse("max(1, rows)")),
+        strides=(parse("stride * 2"),),
+        box=(64, 128),
+        element_strides=(1, 1),
+        swizzle=3,
+    )
+    fits = f"rows % 128 == 0 and stride >= 0 and stride % 8 == 0 and stride < {1 << 39}"
+    cases = (
+        (0, parse(fits), True),
+        (0, None, False),
+        (1, None, False),
+        (2, parse("rows * stride * stride > 0"), True),
+    )
+    variants: list[Variant] = []
+    for config, condition, is_mapped in cases:
+        symbol = f"mapped_{config}" if is_mapped else f"plain_{config}"
+        sizes = [(0, 128 if is_mapped else 8), (128, 8)]
+        first = CubinParam(*sizes[0], "tensor_map" if is_mapped else "argument", 0)
+        variants.append(
+            Variant(
+                target=target,
+                symbol=symbol,
+                cubin=cubin(target, {symbol: sizes}, symbol.encode()),
+                num_threads=128,
+                config=config,
+                condition=condition,
+                cubin_params=(first, CubinParam(*sizes[1], "argument", 2)),
+                grid=(parse("cdiv(rows, 128)"),),
+                tensor_maps=(tensor_map,) if is_mapped else (),
+            )
+        )
+    configs = tuple((("CONFIG", config),) for config in range(3))
+    return Kernel("mapped", _SOURCE, tuple(variants), params, configs=configs)
+
+
+def _looped(target: str) -> Kernel:
+    """Return a kernel whose blocks loop over programs, in configs of several sizes and clusters."""
+    shared_bytes = (0, 100 * 1024, 200 * 1024, 0, 0)
+    clusters = ((1, 1, 1), (1, 1, 1), (1, 1, 1), (2, 1, 1), (2, 2, 4))
+    sizes = [(0, 8), (8, 4), (12, 4), (16, 4), (24, 8)]
+    variants = tuple(
+        Variant(
+            target=target,
+            symbol=f"looped_{config}",
+            cubin=cubin(target, {f"looped_{config}": sizes}, b"looped"),
+            num_threads=384,
+            config=config,
+            cluster=cluster,
+            dynamic_shared_bytes=shared_bytes[config],
+            cubin_params=(
+                CubinParam(0, 8),
+                *(CubinParam(8 + 4 * at, 4, "grid", axis) for at, axis in enumerate((2, 0, 1))),
+                CubinParam(24, 8, "scratch"),
+            ),
+            scratch_bytes=parse("16"),
+            scratch_align=16,
+            loops_programs=True,
+        )
+        for config, cluster in enumerate(clusters)
+    )
+    configs = tuple((("CONFIG", config),) for config in range(len(clusters)))
+    return Kernel("looped", _SOURCE, variants, (Param("p", "pointer", "fp32"),), configs=configs)
+
+
 def _wrong(target: str) -> Kernel:
     """Return a kernel whose index and cubin disagree about a parameter."""
     variant = Variant(
@@ -297,6 +375,8 @@ def main(directory: Path) -> None:
     kernels = (_add(both), _choose(hopper), _shared(both), _scratch(hopper), _tma(hopper))
     _write(directory, "golden", Archive("golden", "1.2.3", kernels, "aotc; ptxas"))
     _write(directory, "hopper", Archive("hopper", "1", (_tma(hopper),)))
+    _write(directory, "mapped", Archive("mapped", "1", (_mapped(hopper),)))
+    _write(directory, "looped", Archive("looped", "1", (_looped(hopper),)))
     _write(directory, "wrong", Archive("wrong", "1", (_wrong(hopper),)))
     _write(directory, "pick", Archive("pick", "1", (_pick(every),)))
     _write(directory, "guarded", Archive("guarded", "1", (_pick(("sm_86",)),)))

@@ -97,6 +97,30 @@ static void test_old_driver(void) {
     NO_VIOLATION();
 }
 
+/* Errors of the driver, and what they come out as. */
+static const struct {
+    int result;
+    aotc_status status;
+    const char *remedy;
+} results[] = {
+    {2, AOTC_ERROR_CUDA, "free GPU memory"},
+    {3, AOTC_ERROR_CUDA, "spawn"},
+    {100, AOTC_ERROR_DRIVER, "nvidia-smi"},
+    {200, AOTC_ERROR_CUDA, "older than the compiler"},
+    {201, AOTC_ERROR_STATE, "context"},
+    {209, AOTC_ERROR_ARCH, "build the archive for this GPU"},
+    {222, AOTC_ERROR_DRIVER, "newer"},
+    {400, AOTC_ERROR_ARG, "check the stream"},
+    {500, AOTC_ERROR_NOT_FOUND, ""},
+    {700, AOTC_ERROR_CUDA, "restart the process"},
+    {719, AOTC_ERROR_CUDA, "restart the process"},
+    {720, AOTC_ERROR_CUDA, "smaller"},
+    {912, AOTC_ERROR_CUDA, "fewer num_ctas"},
+    {900, AOTC_ERROR_CAPTURE, "outside"},
+    {901, AOTC_ERROR_CAPTURE, "outside"},
+    {999, AOTC_ERROR_CUDA, ""},
+};
+
 /* Each entry point that loading or launching uses fails, at each of its first calls, with several
  * errors. */
 static void test_every_call_fails(void) {
@@ -118,27 +142,6 @@ static void test_every_call_fails(void) {
         "cuStreamGetCtx",
         "cuLaunchKernelEx",
         "cuTensorMapEncodeTiled",
-    };
-    static const struct {
-        int result;
-        aotc_status status;
-        const char *remedy;
-    } results[] = {
-        {2, AOTC_ERROR_CUDA, "free GPU memory"},
-        {3, AOTC_ERROR_CUDA, "spawn"},
-        {100, AOTC_ERROR_DRIVER, "nvidia-smi"},
-        {200, AOTC_ERROR_CUDA, "older than the compiler"},
-        {201, AOTC_ERROR_STATE, "context"},
-        {209, AOTC_ERROR_ARCH, "build the archive for this GPU"},
-        {222, AOTC_ERROR_DRIVER, "newer"},
-        {400, AOTC_ERROR_ARG, "check the stream"},
-        {500, AOTC_ERROR_NOT_FOUND, ""},
-        {700, AOTC_ERROR_CUDA, "restart the process"},
-        {719, AOTC_ERROR_CUDA, "restart the process"},
-        {720, AOTC_ERROR_CUDA, "smaller"},
-        {900, AOTC_ERROR_CAPTURE, "outside"},
-        {901, AOTC_ERROR_CAPTURE, "outside"},
-        {999, AOTC_ERROR_CUDA, ""},
     };
     struct blob_table *blobs = read_blobs("golden.aotc");
     const int64_t shape[2] = {128, 64};
@@ -186,6 +189,27 @@ static void test_every_call_fails(void) {
     /* Two calls of each are made, but cuInit and the like are called once, or by nobody else. */
     CHECK(failed >= sizeof symbols / sizeof *symbols * sizeof results / sizeof *results);
     free_blobs(blobs);
+}
+
+/* What is asked of kernels whose blocks loop over programs: at each variant's turn. */
+static void test_occupancy_fails(void) {
+    static const char *const symbols[] = {"cuOccupancyMaxActiveBlocksPerMultiprocessor",
+                                          "cuOccupancyMaxActiveClusters"};
+    for (size_t s = 0; s < sizeof symbols / sizeof *symbols; ++s) {
+        for (size_t r = 0; r < sizeof results / sizeof *results; ++r) {
+            for (int skip = 0; skip < 2; ++skip) {
+                fake_cuda_reset();
+                fake_cuda_fail(symbols[s], skip, results[r].result);
+                load_device("looped.aotc", results[r].status, symbols[s]);
+                CHECK(error.cuda == results[r].result);
+                NO_VIOLATION();
+            }
+        }
+        fake_cuda_reset();
+        fake_cuda_hide(symbols[s]);
+        load_device("looped.aotc", AOTC_ERROR_DRIVER, symbols[s]);
+    }
+    NO_VIOLATION();
 }
 
 /* ---- archives that lie
@@ -425,9 +449,9 @@ static void test_lost_context(void) {
 
 int main(int argc, char **argv) {
     static void (*const tests[])(void) = {
-        test_no_driver,    test_old_driver,       test_every_call_fails, test_wrong_cubins,
-        test_damaged_blob, test_forged_cubins,    test_out_of_memory,    test_fork,
-        test_capture,      test_replaced_context, test_lost_context,
+        test_no_driver,       test_old_driver,   test_every_call_fails, test_occupancy_fails,
+        test_wrong_cubins,    test_damaged_blob, test_forged_cubins,    test_out_of_memory,
+        test_fork,            test_capture,      test_replaced_context, test_lost_context,
     };
     return run_tests(argc, argv, tests, sizeof tests / sizeof *tests);
 }

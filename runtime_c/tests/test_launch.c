@@ -460,7 +460,12 @@ static void test_tensor_map(void) {
     }
     tensor.address = ADDRESS(0x10000);
     desc.flags = AOTC_LAUNCH_PDL;
-    EXPECT(aotc_launch(kernel, &desc, &fixture.error), AOTC_ERROR_ARG, &fixture.error, "waits");
+    aotc_selection selection = {.struct_size = sizeof selection};
+    EXPECT(aotc_launch(kernel, &desc, &fixture.error), AOTC_ERROR_ARG, &fixture.error,
+           "AOTC_LAUNCH_PDL: expected a variant that waits for the launch before it, got one for "
+           "sm_90a that does not");
+    EXPECT(aotc_select(kernel, &desc, &selection, &fixture.error), AOTC_ERROR_ARG, &fixture.error,
+           "AOTC_LAUNCH_PDL");
     const aotc_value wait[] = {aotc_bool_value("WAITS", 1)};
     desc.config = wait;
     EXPECT(aotc_launch(kernel, &desc, &fixture.error), AOTC_OK, &fixture.error, NULL);
@@ -497,6 +502,333 @@ static void test_tensor_map(void) {
     tensor.shape = NULL;
     EXPECT(aotc_launch(kernel, &desc, &fixture.error), AOTC_ERROR_ARG, &fixture.error,
            "shape and strides");
+    tear_down(&fixture);
+}
+
+/* ---- tensor maps for memory
+ * ---------------------------------------------------------------------------- */
+
+/* What the fake driver makes of a map: address, data type and swizzle, sizes, strides, box. */
+static void expect_map(const struct fixture *fixture, aotc_dtype dtype, uint32_t rank,
+                       const uint32_t *block, uint64_t data_type, uint64_t swizzle,
+                       const uint64_t *box) {
+    const int64_t shape[5] = {3, 5, 7, 300, 1000};
+    const int64_t strides[5] = {INT64_C(1) << 30, 1 << 25, 1 << 22, 1 << 12, 1};
+    const aotc_tensor tensor = {ADDRESS(0x40000), rank, 0, shape + 5 - rank, strides + 5 - rank};
+    const uint64_t bytes = aotc_dtype_bytes(dtype);
+    aotc_tensor_map map;
+    aotc_error error = AOTC_ERROR_INIT;
+    EXPECT(aotc_tensor_map_encode(fixture->archive, &tensor, dtype, block, &map, &error), AOTC_OK,
+           &error, NULL);
+    CHECK(map.words[0] == 0x40000);
+    CHECK(map.words[1] == (rank | data_type << 8 | swizzle << 16));
+    for (uint32_t i = 0; i < rank; ++i) {
+        CHECK(map.words[2 + i] == (uint64_t)shape[4 - i]);
+        CHECK(map.words[11 + i] == box[i]);
+        CHECK(i == 0 || map.words[6 + i] == (uint64_t)strides[4 - i] * bytes);
+    }
+}
+
+static void test_maps_for_memory(void) {
+    struct fixture fixture = load("golden.aotc");
+    const uint32_t square[2] = {64, 64};
+    expect_map(&fixture, AOTC_BF16, 2, square, 9, 3, (uint64_t[]){64, 64});
+    expect_map(&fixture, AOTC_FP32, 2, square, 7, 3, (uint64_t[]){32, 64});
+    expect_map(&fixture, AOTC_FP8E5, 2, square, 0, 2, (uint64_t[]){64, 64});
+    expect_map(&fixture, AOTC_I32, 2, (const uint32_t[]){512, 8}, 3, 1, (uint64_t[]){8, 256});
+    expect_map(&fixture, AOTC_U16, 2, (const uint32_t[]){512, 8}, 1, 0, (uint64_t[]){8, 256});
+    expect_map(&fixture, AOTC_FP16, 1, (const uint32_t[]){512}, 6, 0, (uint64_t[]){256});
+    expect_map(&fixture, AOTC_I8, 3, (const uint32_t[]){1, 1, 1024}, 0, 0,
+               (uint64_t[]){256, 1, 1});
+    expect_map(&fixture, AOTC_FP64, 5, (const uint32_t[]){1, 2, 1, 4, 16}, 8, 3,
+               (uint64_t[]){16, 4, 1, 2, 1});
+    tear_down(&fixture);
+}
+
+static void test_no_map_for_memory(void) {
+    struct fixture fixture = load("golden.aotc");
+    int64_t shape[2] = {300, 128};
+    int64_t strides[2] = {136, 1};
+    aotc_tensor tensor = {ADDRESS(0x40000), 2, 0, shape, strides};
+    uint32_t block[2] = {64, 64};
+    aotc_tensor_map map;
+    aotc_error *error = &fixture.error;
+    const aotc_archive *archive = fixture.archive;
+#define REFUSED(text)                                                                              \
+    EXPECT(aotc_tensor_map_encode(archive, &tensor, AOTC_BF16, block, &map, error),                \
+           AOTC_ERROR_ARG, error, text)
+    block[0] = 48;
+    REFUSED("block[0]: expected a power of two, got 48");
+    block[0] = 0;
+    REFUSED("block[0]: expected a power of two, got 0");
+    block[0] = 64;
+    block[1] = 4;
+    REFUSED("block[1]: expected 8 or more, got 4");
+    block[1] = 64;
+    tensor.address = ADDRESS(0x40008);
+    REFUSED("a multiple of 16, got 0x40008");
+    tensor.address = ADDRESS(0x40000);
+    strides[0] = 130;
+    REFUSED("stride of dimension 1 (0 is the innermost) in bytes");
+    strides[0] = INT64_MAX;
+    REFUSED("stride of dimension 1");
+    strides[0] = -136;
+    REFUSED("stride of dimension 1");
+    strides[0] = 136;
+    strides[1] = 2;
+    REFUSED("a last axis without gaps, got a stride of 2");
+    shape[1] = 1; /* a single element has no next one */
+    EXPECT(aotc_tensor_map_encode(archive, &tensor, AOTC_BF16, block, &map, error), AOTC_OK, error,
+           NULL);
+    strides[1] = 1;
+    shape[0] = 0;
+    REFUSED("size of dimension 1");
+    shape[0] = 300;
+    tensor.rank = 6;
+    REFUSED("rank 1 to 5");
+    tensor.rank = 0;
+    REFUSED("rank 1 to 5");
+    tensor.rank = 2;
+#undef REFUSED
+    EXPECT(aotc_tensor_map_encode(archive, &tensor, AOTC_DTYPE_NONE, block, &map, error),
+           AOTC_ERROR_ARG, error, "its dtype");
+    EXPECT(aotc_tensor_map_encode(archive, &tensor, (aotc_dtype)99, block, &map, error),
+           AOTC_ERROR_ARG, error, "its dtype");
+    EXPECT(aotc_tensor_map_encode(archive, &tensor, AOTC_BF16, NULL, &map, error), AOTC_ERROR_ARG,
+           error, "a block");
+    tear_down(&fixture);
+    fixture = set_up("golden.aotc");
+    EXPECT(aotc_tensor_map_encode(fixture.archive, &tensor, AOTC_BF16, block, &map, &fixture.error),
+           AOTC_ERROR_STATE, &fixture.error, "aotc_load");
+    tear_down(&fixture);
+}
+
+/* ---- a config with tensor maps on a condition, and without
+ * ------------------------------------------------- */
+
+struct mapped {
+    aotc_arg args[3];
+    aotc_value config[1];
+    aotc_launch_desc desc;
+};
+
+static void mapped_call(struct mapped *mapped, const struct fixture *fixture, int32_t rows,
+                        int64_t stride) {
+    mapped->args[0] = aotc_pointer(ADDRESS(0x10000), AOTC_BF16);
+    mapped->args[1] = aotc_i32(rows);
+    mapped->args[2] = aotc_i64(stride);
+    mapped->desc = (aotc_launch_desc)AOTC_LAUNCH_DESC_INIT;
+    mapped->desc.args = mapped->args;
+    mapped->desc.arg_count = 3;
+    mapped->desc.stream = fixture->stream;
+}
+
+/* Ask for a config by its number. */
+static void mapped_config(struct mapped *mapped, int64_t config) {
+    mapped->config[0] = aotc_int_value("CONFIG", config);
+    mapped->desc.config = mapped->config;
+    mapped->desc.config_count = 1;
+}
+
+static void expect_symbol(const struct fixture *fixture, const struct mapped *mapped,
+                          const char *symbol) {
+    struct fake_launch launch;
+    aotc_error error = AOTC_ERROR_INIT;
+    EXPECT(aotc_launch(kernel_of(fixture, "mapped"), &mapped->desc, &error), AOTC_OK, &error, NULL);
+    fake_cuda_last_launch(&launch);
+    CHECK(strcmp(launch.symbol, symbol) == 0);
+}
+
+static void test_condition(void) {
+    struct fixture fixture = load("mapped.aotc");
+    const aotc_kernel *kernel = kernel_of(&fixture, "mapped");
+    struct mapped mapped;
+    struct fake_launch launch;
+    mapped_call(&mapped, &fixture, 256, 72);
+    expect_symbol(&fixture, &mapped, "mapped_0");
+    fake_cuda_last_launch(&launch);
+    CHECK(read_u64(launch.params) == 0x10000 && read_u64(launch.params + 16) == 64);
+    CHECK(read_u64(launch.params + 24) == 256 && read_u64(launch.params + 56) == 144);
+    CHECK(read_u64(launch.params + 128) == 72 && launch.grid[0] == 2);
+    expect_symbol(&fixture, &mapped, "mapped_0");
+    CHECK(fake_cuda_calls("cuTensorMapEncodeTiled") == 1);
+
+    /* Whatever of the condition fails, the launch does not. */
+    static const struct {
+        int32_t rows;
+        int64_t stride;
+    } unfit[] = {{255, 72}, {256, 71}, {256, -8}, {256, INT64_C(1) << 39}, {256, INT64_MIN}};
+    for (size_t i = 0; i < sizeof unfit / sizeof *unfit; ++i) {
+        mapped_call(&mapped, &fixture, unfit[i].rows, unfit[i].stride);
+        expect_symbol(&fixture, &mapped, "plain_0");
+        fake_cuda_last_launch(&launch);
+        CHECK(read_u64(launch.params) == 0x10000 &&
+              read_u64(launch.params + 128) == (uint64_t)unfit[i].stride);
+    }
+    mapped_call(&mapped, &fixture, 0, 8); /* an empty grid: no map is encoded for it */
+    EXPECT(aotc_launch(kernel, &mapped.desc, &fixture.error), AOTC_OK, &fixture.error, NULL);
+    CHECK(fake_cuda_calls("cuTensorMapEncodeTiled") == 1);
+
+    /* A caller that asks for a config gets the better of its two. */
+    mapped_call(&mapped, &fixture, 256, 72);
+    mapped_config(&mapped, 0);
+    expect_symbol(&fixture, &mapped, "mapped_0");
+    mapped_config(&mapped, 1);
+    expect_symbol(&fixture, &mapped, "plain_1");
+    mapped_config(&mapped, 2);
+    expect_symbol(&fixture, &mapped, "mapped_2");
+    mapped.args[2] = aotc_i64(INT64_MAX); /* a condition without a value does not hold */
+    EXPECT(aotc_launch(kernel, &mapped.desc, &fixture.error), AOTC_ERROR_NOT_FOUND, &fixture.error,
+           "expected rows * stride * stride > 0");
+    mapped_config(&mapped, 0);
+    expect_symbol(&fixture, &mapped, "plain_0");
+
+    aotc_variant_info info = {.struct_size = sizeof info};
+    CHECK(aotc_kernel_get_variant(kernel, 0, &info) == AOTC_OK && info.condition != NULL &&
+          strncmp(info.condition, "rows % 128 == 0 and ", 20) == 0);
+    CHECK(aotc_kernel_get_variant(kernel, 1, &info) == AOTC_OK && info.condition == NULL &&
+          info.config == 0);
+    tear_down(&fixture);
+}
+
+/* A driver that encodes no maps launches what needs none. */
+static void test_condition_without_encoder(void) {
+    fake_cuda_reset();
+    fake_cuda_hide("cuTensorMapEncodeTiled");
+    struct fixture fixture = set_up("mapped.aotc");
+    struct mapped mapped;
+    EXPECT(aotc_load(fixture.archive, NULL, &fixture.error), AOTC_OK, &fixture.error, NULL);
+    mapped_call(&mapped, &fixture, 256, 72);
+    expect_symbol(&fixture, &mapped, "plain_0");
+    tear_down(&fixture);
+}
+
+/* ---- blocks that loop over programs
+ * --------------------------------------------------------------------------- */
+
+struct looped {
+    aotc_arg args[1];
+    aotc_value config[1];
+    aotc_launch_desc desc;
+};
+
+static void looped_call(struct looped *looped, const struct fixture *fixture, int64_t config,
+                        int64_t x, int64_t y, int64_t z) {
+    looped->args[0] = aotc_pointer(ADDRESS(0x10000), AOTC_FP32);
+    looped->config[0] = aotc_int_value("CONFIG", config);
+    looped->desc = (aotc_launch_desc)AOTC_LAUNCH_DESC_INIT;
+    looped->desc.args = looped->args;
+    looped->desc.arg_count = 1;
+    looped->desc.config = looped->config;
+    looped->desc.config_count = 1;
+    looped->desc.grid_rank = 3;
+    looped->desc.grid[0] = x;
+    looped->desc.grid[1] = y;
+    looped->desc.grid[2] = z;
+    looped->desc.stream = fixture->stream;
+    looped->desc.scratch = ADDRESS(0x80000);
+    looped->desc.scratch_bytes = UINT64_MAX;
+}
+
+/* 5 multiprocessors hold 2 blocks each, or one if it takes more than half of the shared memory. */
+static void test_looped_programs(void) {
+    static const struct {
+        int64_t config, x, y, z;
+        uint32_t grid[3], cluster[3];
+    } cases[] = {
+        {0, 1, 1, 1, {1, 1, 1}, {1, 1, 1}},
+        {0, 9, 1, 1, {9, 1, 1}, {1, 1, 1}},
+        {0, 5, 2, 1, {10, 1, 1}, {1, 1, 1}},
+        {0, 1, 11, 1, {10, 1, 1}, {1, 1, 1}},
+        {0, 3, 5, 7, {10, 1, 1}, {1, 1, 1}},
+        {0, INT32_MAX, 1, 1, {10, 1, 1}, {1, 1, 1}},
+        {0, 32768, 65535, 1, {10, 1, 1}, {1, 1, 1}},
+        {1, 1, 1, 11, {10, 1, 1}, {1, 1, 1}},
+        {2, 1, 1, 11, {5, 1, 1}, {1, 1, 1}},
+        {2, 1, 4, 1, {4, 1, 1}, {1, 1, 1}},
+        {3, 2, 2, 1, {8, 1, 1}, {2, 1, 1}},
+        {3, 2, 3, 1, {10, 1, 1}, {2, 1, 1}},
+        {3, INT32_MAX / 2, 1, 1, {10, 1, 1}, {2, 1, 1}},
+        {4, 3, 1, 1, {2, 2, 4}, {2, 2, 4}}, /* a cluster that fits nowhere: one is tried */
+    };
+    struct fixture fixture = load("looped.aotc");
+    const aotc_kernel *kernel = kernel_of(&fixture, "looped");
+    const unsigned long blocks_asked =
+        fake_cuda_calls("cuOccupancyMaxActiveBlocksPerMultiprocessor");
+    CHECK(blocks_asked == 3 && fake_cuda_calls("cuOccupancyMaxActiveClusters") == 2);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i) {
+        const int64_t programs[3] = {cases[i].x, cases[i].y, cases[i].z};
+        aotc_selection selection = {.struct_size = sizeof selection};
+        struct looped looped;
+        struct fake_launch launch;
+        looped_call(&looped, &fixture, cases[i].config, programs[0], programs[1], programs[2]);
+        EXPECT(aotc_select(kernel, &looped.desc, &selection, &fixture.error), AOTC_OK,
+               &fixture.error, NULL);
+        EXPECT(aotc_launch(kernel, &looped.desc, &fixture.error), AOTC_OK, &fixture.error, NULL);
+        fake_cuda_last_launch(&launch);
+        for (unsigned k = 0; k < 3; ++k) {
+            CHECK(launch.grid[k] == cases[i].grid[k] && selection.grid[k] == cases[i].grid[k]);
+            CHECK(launch.cluster[k] == cases[i].cluster[k]);
+            /* The golden kernel takes the axes in the order z, x, y. */
+            CHECK(read_u32(launch.params + 8 + 4 * ((k + 1) % 3)) == (uint32_t)programs[k]);
+        }
+        CHECK(selection.scratch_bytes ==
+              16 * (uint64_t)(programs[0] * programs[1] * programs[2]));
+        CHECK(read_u64(launch.params) == 0x10000 && read_u64(launch.params + 24) == 0x80000);
+    }
+    CHECK(fake_cuda_calls("cuOccupancyMaxActiveBlocksPerMultiprocessor") == blocks_asked);
+    CHECK(fake_cuda_launches() == sizeof cases / sizeof *cases);
+    aotc_variant_info info = {.struct_size = sizeof info};
+    CHECK(aotc_kernel_get_variant(kernel, 0, &info) == AOTC_OK && info.loops_programs == 1 &&
+          info.waits_pdl == 0);
+    tear_down(&fixture);
+}
+
+static void test_wrong_looped_programs(void) {
+    static const struct {
+        int64_t config, x, y, z;
+        const char *text; /* NULL: nothing is wrong, and nothing launched */
+    } cases[] = {
+        {0, 0, 7, 7, NULL},
+        {0, 7, 7, 0, NULL},
+        {0, 32769, 65535, 1, "grid: expected at most 2147483647 programs, got 2147516415"},
+        {0, INT32_MAX, 65535, 65535, "programs, got 922309"},
+        {3, INT32_MAX / 2, 2, 1, "grid: expected at most 1073741823 programs, got 2147483646"},
+        {0, -1, 1, 1, "grid.x: expected 0 to 2147483647 programs, got -1"},
+        {0, 1, 65536, 1, "grid.y: expected 0 to 65535 programs"},
+    };
+    struct fixture fixture = load("looped.aotc");
+    const aotc_kernel *kernel = kernel_of(&fixture, "looped");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i) {
+        struct looped looped;
+        looped_call(&looped, &fixture, cases[i].config, cases[i].x, cases[i].y, cases[i].z);
+        EXPECT(aotc_launch(kernel, &looped.desc, &fixture.error),
+               cases[i].text == NULL ? AOTC_OK : AOTC_ERROR_ARG, &fixture.error, cases[i].text);
+    }
+    CHECK(fake_cuda_launches() == 0);
+    tear_down(&fixture);
+}
+
+/* Each GPU has its own number of blocks that run at a time. */
+static void test_looped_on_devices(void) {
+    static const struct fake_device devices[] = {{9, 0, 232448}, {9, 0, 150000}};
+    fake_cuda_reset();
+    fake_cuda_set_devices(devices, 2);
+    struct fixture fixture = set_up("looped.aotc");
+    aotc_load_options options = AOTC_LOAD_OPTIONS_INIT;
+    for (int32_t device = 0; device < 2; ++device) {
+        struct looped looped;
+        struct fake_launch launch;
+        options.device = device;
+        EXPECT(aotc_load(fixture.archive, &options, &fixture.error), AOTC_OK, &fixture.error, NULL);
+        fake_cuda_set_current(fake_cuda_primary_context(device));
+        looped_call(&looped, &fixture, 1, 100, 1, 1);
+        looped.desc.stream = NULL;
+        EXPECT(aotc_launch(kernel_of(&fixture, "looped"), &looped.desc, &fixture.error), AOTC_OK,
+               &fixture.error, NULL);
+        fake_cuda_last_launch(&launch);
+        CHECK(launch.device == device && launch.grid[0] == (device == 0 ? 10 : 5));
+    }
     tear_down(&fixture);
 }
 
@@ -671,8 +1003,11 @@ static void test_empty_archive(void) {
 int main(int argc, char **argv) {
     static void (*const tests[])(void) = {
         test_add,          test_empty_grid, test_wrong_arguments, test_choose,
-        test_scratch,      test_tensor_map, test_devices,         test_targets,
-        test_nothing_fits, test_one_kernel, test_empty_archive,
+        test_scratch,      test_tensor_map, test_condition,       test_condition_without_encoder,
+        test_devices,      test_targets,
+        test_nothing_fits, test_one_kernel, test_empty_archive, test_maps_for_memory,
+        test_no_map_for_memory, test_looped_programs, test_wrong_looped_programs,
+        test_looped_on_devices,
     };
     return run_tests(argc, argv, tests, sizeof tests / sizeof *tests);
 }

@@ -275,6 +275,7 @@ static void extremes_of(const char *name) {
 
 static void test_extremes(void) {
     extremes_of("golden.aotc");
+    extremes_of("looped.aotc");
     extremes_of("empty.aotc");
 }
 
@@ -369,6 +370,10 @@ static void test_fields(void) {
                   "num_threads"),
         IN_RECORD(SECTION_VARIANTS, 0, variant_record, scratch_align, 8, AOTC_ERROR_FORMAT,
                   "scratch"),
+        IN_RECORD(SECTION_VARIANTS, 0, variant_record, condition, 10000, AOTC_ERROR_FORMAT,
+                  "condition"),
+        IN_RECORD(SECTION_VARIANTS, 0, variant_record, condition, 1, AOTC_ERROR_FORMAT,
+                  "required_features"),
         IN_RECORD(SECTION_CUBIN_PARAMS, 0, cubin_param_record, size, 4, AOTC_ERROR_FORMAT,
                   "CUBIN_PARAMS[0]"),
         IN_RECORD(SECTION_CUBIN_PARAMS, 1, cubin_param_record, offset, 0, AOTC_ERROR_FORMAT,

@@ -7,6 +7,7 @@
 
 #include "cubin.h"
 #include "expression.h"
+#include "guard.h"
 #include "harness.h"
 #include "sha256.h"
 #include "zstd_frame.h"
@@ -186,6 +187,8 @@ static void test_cubins(void) {
 /* ---- expressions --------------------------------------------------------------------------------
  */
 
+static uint32_t last_test_count; /* of the program that was run last */
+
 /* Run a program over arguments; the code is in a block of its exact size. */
 static const char *run(const char *bytes, size_t code_bytes, const aotc_arg *args, int64_t *value) {
     unsigned char *code = malloc(code_bytes);
@@ -194,9 +197,16 @@ static const char *run(const char *bytes, size_t code_bytes, const aotc_arg *arg
     archive.sections[SECTION_CODE] = (struct aotci_table){code, (uint32_t)code_bytes, 1};
     const struct expression_record expression = {.code_bytes = (uint32_t)code_bytes};
     const char *failure = aotci_evaluate(&archive, &expression, args, value);
-    struct aotci_guard guard;
-    aotci_guard_compile(&archive, &expression, &guard);
-    CHECK(aotci_guard_holds(&archive, &guard, args) == (failure == NULL && *value != 0));
+    /* As a guard: evaluated, and by its tests if it consists of such. */
+    struct aotci_test tests[8];
+    const uint32_t test_count = aotci_guard_compile(&archive, &expression, NULL);
+    CHECK(test_count <= 8 && aotci_guard_compile(&archive, &expression, tests) == test_count);
+    const bool holds = failure == NULL && *value != 0;
+    const struct aotci_guard evaluated = {.expression = &expression};
+    const struct aotci_guard tested = {&expression, tests, test_count};
+    CHECK(aotci_guard_holds(&archive, &evaluated, args) == holds);
+    CHECK(aotci_guard_holds(&archive, &tested, args) == holds);
+    last_test_count = test_count;
     free(code);
     return failure;
 }
@@ -288,6 +298,60 @@ static void test_arguments(void) {
     CHECK(run("\x06\x00\x00\x00", 4, args, &value) == NULL && value == -20);
 }
 
+/* Comparisons, joined in all the ways that make tests of them, and in some that do not. */
+static void test_guards(void) {
+    const int64_t shape[2] = {10, 1};
+    const int64_t strides[2] = {16, 7};
+    const aotc_tensor tensor = {(void *)(uintptr_t)4096, 2, 0, shape, strides};
+#define N "\x04\x00\x00"     /* n */
+#define M "\x04\x01\x00"     /* m, a u64 */
+#define ONE "\x05\x02\x00\x01" /* t.shape[1] */
+#define STEP "\x06\x02\x00\x01"
+    static const struct {
+        const char *code;
+        size_t code_bytes;
+        uint32_t test_count;
+    } programs[] = {
+#define PROGRAM(code, count) {code, sizeof(code) - 1, count}
+        PROGRAM(N "\x01\x05\x20", 1), /* n == 5 and the other relations */
+        PROGRAM(N "\x01\x05\x21", 1),
+        PROGRAM(N "\x01\x05\x22", 1),
+        PROGRAM(N "\x01\x05\x23", 1),
+        PROGRAM(N "\x01\x05\x24", 1),
+        PROGRAM(N "\x01\x05\x25", 1),
+        PROGRAM(N "\x02\xE8\x03\x00\x00\x22", 1),
+        PROGRAM(N "\x03\x00\x00\x00\x00\x01\x00\x00\x00\x22", 1),
+        PROGRAM(N "\x01\x08\x14\x01\x00\x20", 1),         /* n % 8 == 0 */
+        PROGRAM(N "\x01\x0C\x14\x01\x00\x20", 0),         /* n % 12 == 0 */
+        PROGRAM(N "\x01\x08\x14\x01\x01\x20", 0),         /* n % 8 == 1 */
+        PROGRAM(N "\x01\x08\x14\x01\x00\x21", 0),         /* n % 8 != 0 */
+        PROGRAM(N "\x01\x08\x14", 0),                      /* n % 8 */
+        PROGRAM(N N "\x20", 0),                             /* n == n */
+        PROGRAM("\x01\x05" N "\x20", 0),                    /* 5 == n */
+        PROGRAM(N, 0),
+        PROGRAM(N "\x01\x05\x20" M "\x01\x05\x20\x28", 2), /* n == 5 and m == 5 */
+        PROGRAM(N "\x01\x05\x20" M "\x01\x05\x20\x29", 2), /* n == 5 or m == 5 */
+        PROGRAM(N "\x01\x05\x20" STEP "\x01\x01\x20" ONE "\x01\x01\x20\x29\x28", 3),
+        PROGRAM(STEP "\x01\x01\x20" ONE "\x01\x01\x20\x29" N "\x01\x05\x20\x28", 3),
+        /* (n == 5 and m == 5) or t.shape[1] == 1, and with `or` of three */
+        PROGRAM(N "\x01\x05\x20" M "\x01\x05\x20\x28" ONE "\x01\x01\x20\x29", 0),
+        PROGRAM(N "\x01\x05\x20" M "\x01\x05\x20\x29" ONE "\x01\x01\x20\x29", 0),
+        PROGRAM(N "\x01\x05\x20\x2A", 0),                  /* not n == 5 */
+    };
+    const uint64_t wide[] = {5, 6, UINT64_MAX};
+    for (size_t i = 0; i < sizeof programs / sizeof *programs; ++i) {
+        for (int32_t n = -9; n <= 9; ++n) {
+            for (size_t k = 0; k < sizeof wide / sizeof *wide; ++k) {
+                const aotc_arg args[3] = {aotc_i32(n), aotc_u64(wide[k]),
+                                          aotc_tensor_arg(&tensor, AOTC_BF16)};
+                int64_t value = 0;
+                (void)run(programs[i].code, programs[i].code_bytes, args, &value);
+                CHECK(last_test_count == programs[i].test_count);
+            }
+        }
+    }
+}
+
 static bool program_is(const char *bytes, size_t code_bytes, uint32_t depth, const char *wrong) {
     unsigned char *code = malloc(code_bytes == 0 ? 1 : code_bytes);
     memcpy(code, bytes, code_bytes);
@@ -361,7 +425,7 @@ static void test_names(void) {
 int main(int argc, char **argv) {
     static void (*const tests[])(void) = {
         test_sha256,    test_zstd_frames, test_cubins, test_arithmetic,
-        test_arguments, test_programs,    test_texts,  test_names,
+        test_arguments, test_guards, test_programs,    test_texts,  test_names,
     };
     return run_tests(argc, argv, tests, sizeof tests / sizeof *tests);
 }

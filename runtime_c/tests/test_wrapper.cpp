@@ -93,6 +93,12 @@ void test_launches() {
             }
         });
 
+        const aotc_tensor_map map = archive.tensor_map(x, {100, 64}, {68, 1}, {32, 32});
+        CHECK(map.words[0] == 0x1000 && map.words[2] == 64 && map.words[7] == 272);
+        CHECK(map.words[11] == 32 && map.words[12] == 32);
+        expect_error(AOTC_ERROR_ARG, "block[1]",
+                     [&] { (void)archive.tensor_map(x, {100, 64}, {68, 1}, {32, 2}); });
+
         const aotc::kernel choose = archive.kernel(std::string("choose"));
         choose.on(stream)
             .choice("CAUSAL", false)

@@ -399,6 +399,8 @@ class _Block:
         if code.startswith(("ldmatrix", "stmatrix")):
             return self.move_matrices(code, args)
         operand = lambda number: args[int(number) - outputs]  # noqa: E731
+        if code == "mov.u32 $0, %tid.x;":
+            return np.arange(self.threads, dtype=np.uint32)
         if ".cas.b32 seen" in code:
             return self.add_bf16x2(code, args)
         if re.search(r"(atom|red)\.relaxed", code):

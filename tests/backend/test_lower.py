@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from aotc.backend import assemble, emit_ptx, lower_kernel
@@ -11,6 +12,7 @@ from aotc.ir.diagnostics import IRError
 from aotc.ir.dialects import descriptor, scf, tile, tma
 from aotc.ir.text import parse_kernel
 from aotc.target import TARGETS
+from aotc.verify.emulator.run import emulate
 from tests.backend.programs import SM_90
 
 # What the schedule replaces, and terminators that their enclosing op reads.
@@ -18,7 +20,8 @@ NOT_LOWERED = [
     *(tile.Load, tile.Store, tile.AtomicRmw, tile.AtomicCas, tile.Dot),
     *(tile.Reduce, tile.Scan, scf.Yield, scf.Condition),
     *(descriptor.DescriptorLoad, descriptor.DescriptorStore, descriptor.DescriptorReduce),
-    *(descriptor.DescriptorExtent, descriptor.DescriptorStride, tma.TmaFetch),
+    *(descriptor.DescriptorExtent, descriptor.DescriptorStride, descriptor.DescriptorAt),
+    *(tma.TmaFetch, tma.BulkFetch),
 ]
 
 
@@ -46,10 +49,46 @@ def test_parameters_are_aligned_naturally() -> None:
     ]  # fmt: skip
 
 
-def test_clusters_are_refused_by_name() -> None:
-    kernel = parse_kernel("kernel @k() {num_warps = 4, num_ctas = 2} {\n  scf.return\n}\n")
-    with pytest.raises(IRError, match="clusters of 2 blocks"):
-        lower_kernel(kernel, SM_90)
+@pytest.mark.parametrize(
+    ("num_ctas", "target", "message"),
+    [
+        (2, "sm_80", "clusters of 2 blocks on sm_80"),
+        (3, "sm_90a", "clusters of 3 blocks"),
+        (0, "sm_90a", "clusters of 0 blocks"),
+        (16, "sm_90a", "clusters of 16 blocks"),
+    ],
+)
+def test_clusters_that_a_target_cannot_hold(num_ctas: int, target: str, message: str) -> None:
+    kernel = parse_kernel(
+        f"kernel @k() {{num_warps = 4, num_ctas = {num_ctas}}} {{\n  scf.return\n}}\n"
+    )
+    with pytest.raises(IRError, match=message):
+        lower_kernel(kernel, TARGETS[target])
+
+
+@pytest.mark.parametrize("num_ctas", [1, 2, 8])
+@pytest.mark.parametrize("target", ["sm_90a", "sm_100a", "sm_120a"])
+def test_a_cluster_is_one_program(num_ctas: int, target: str) -> None:
+    """Every block of the grid counts itself at the place of its program."""
+    kernel = parse_kernel(
+        "#0 = #ll<register=[] lane=[[0],[0],[0],[0],[0]] warp=[] : [1]>\n"
+        f"kernel @k(%p: *i32, %q: *i32) {{num_warps = 1, num_ctas = {num_ctas}}} {{\n"
+        "  %x = tile.program_id {axis = 0} : i32\n  %y = tile.program_id {axis = 1} : i32\n"
+        "  %w = tile.num_programs {axis = 0} : i32\n  %h = tile.num_programs {axis = 1} : i32\n"
+        "  %rows = arith.mul(%y, %w) : i32\n  %at = arith.add(%rows, %x) : i32\n"
+        "  %here = arith.addptr(%p, %at) : *i32\n"
+        "  %tile = tile.splat(%here) {shape = [1], layout = #0} : tile<1x*i32, #0>\n"
+        "  %one = arith.constant {value = 1, type = tile<1xi32, #0>} : tile<1xi32, #0>\n"
+        '  %old = gpu.atomic_rmw(%tile, %one, _) {kind = "add"} : tile<1xi32, #0>\n'
+        "  %extents = arith.mul(%h, %w) : i32\n  gpu.store(%q, %extents)\n  scf.return\n}\n"
+    )
+    ptx = emit_ptx(lower_kernel(kernel, TARGETS[target]).llvm_ir, TARGETS[target])
+    assert (".reqnctapercluster" in ptx) == (num_ctas > 1)
+    assemble(ptx, TARGETS[target])
+    counts, extents = np.zeros(8, np.int32), np.zeros(1, np.int32)
+    emulate(ptx, (3 * num_ctas, 2), [counts, extents])
+    assert counts.tolist() == [num_ctas] * 6 + [0, 0]
+    assert extents.tolist() == [6]
 
 
 @pytest.mark.parametrize("target", TARGETS.values(), ids=str)

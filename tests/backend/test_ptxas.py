@@ -57,6 +57,44 @@ def test_a_cap_on_registers_spills() -> None:
     assert capped.stack_bytes > 0
 
 
+def reports(tmp_path, monkeypatch, spills: dict[str, tuple[int, int]]) -> list[str]:
+    """Let ptxas report what is spilled and of stack, by its option; return the ways it is called."""
+    calls = tmp_path / "calls"
+    cases = "\n".join(
+        f"*{option}*) n={spill}; s={stack};;" for option, (spill, stack) in spills.items()
+    )
+    fake = tmp_path / "ptxas"
+    fake.write_text(
+        f'#!/bin/sh\necho "$@" >> {calls}\ncase "$*" in\n{cases}\nesac\n'
+        'while [ "$1" != -o ]; do shift; done; echo "$s" > "$2"\n'
+        'echo "$s bytes stack frame, $n bytes spill stores, $n bytes spill loads"\n'
+    )
+    fake.chmod(0o755)
+    monkeypatch.setattr(ptxas, "find_file", lambda *_: fake)
+    made = assemble(EMPTY, SM_90, maxnreg=64)
+    options = [line.partition("kernel.cubin ")[2] for line in calls.read_text().splitlines()]
+    return [f"{made.spill_bytes} {made.cubin.decode().strip()}", *options]
+
+
+@pytest.mark.parametrize(
+    ("spills", "best", "count"),
+    [
+        ({"": (0, 0)}, "0 0", 1),
+        ({"": (0, 8)}, "0 8", 1),  # a call needs a stack, however it is assembled
+        ({"-O2": (0, 0), "": (4, 8)}, "0 0", 2),
+        ({"-O2": (8, 8), "level=0": (2, 8), "": (4, 8)}, "4 8", 3),
+        ({"-O2": (8, 8), "level=0": (9, 8), "": (4, 4)}, "8 4", 3),
+    ],
+)
+def test_other_ways_are_tried_while_registers_spill(
+    tmp_path, monkeypatch, spills, best: str, count: int
+) -> None:
+    found, *calls = reports(tmp_path, monkeypatch, spills)
+    assert found == best
+    expected = ["", "-O2 ", "--register-usage-level=0 "][:count]
+    assert calls == [f"{option}-maxrregcount=64" for option in expected]
+
+
 def test_a_tool_that_does_not_end_is_killed_with_its_children(tmp_path, monkeypatch) -> None:
     witness = tmp_path / "survived"
     fake = tmp_path / "ptxas"

@@ -162,6 +162,39 @@ def test_extreme_constants(value, element) -> None:
 # ---- conversions ------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(("axis", "count"), [(0, 1), (0, 2), (0, 4), (1, 2)])
+def test_parts_of_a_tile_in_another_order(axis: int, count: int) -> None:
+    """A tile is cut, and put together from its last part to its first."""
+    layout = LinearLayout(
+        {
+            "register": [(0, 1), (0, 0), (8, 0), (0, 8), (16, 0)],
+            "lane": [(1, 0), (2, 0), (0, 2), (0, 4), (4, 0)],
+            "warp": [(0, 0)],
+        },
+        (32, 16),
+    )
+    data = RANDOM.integers(-99, 99, layout.shape).astype(np.int32)
+    pieces = np.split(data, count, axis)
+    program = Program(2)
+    value = program.load(I32, layout)
+    starts = [[0, 0] for _ in pieces]
+    for number, start in enumerate(starts):
+        start[axis] = number * pieces[0].shape[axis]
+    parts = [program.add(gpu.Extract(value, tuple(start), pieces[0].shape)).out for start in starts]
+    program.store(program.add(gpu.Concat(parts[::-1], axis, layout)).out)
+    (out,) = program.run(data)
+    assert (out == np.concatenate(pieces[::-1], axis)).all()
+
+
+def test_parts_of_another_layout_are_refused() -> None:
+    program = Program(1)
+    value = program.load(I32, row_layout(64))
+    with pytest.raises(IRError, match="no parts of"):
+        gpu.Concat([value, value], 0, row_layout(128))
+    with pytest.raises(IRError, match="no parts"):
+        gpu.Concat([], 0, row_layout(128))
+
+
 def test_convert_renames_registers() -> None:
     source = row_layout(128)
     wanted = source.with_columns("register", [2, 0, 1, 3])

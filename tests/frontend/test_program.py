@@ -74,3 +74,36 @@ def test_grid(sources: Sources) -> None:
     run(made.kernel, (2, 3, 4), [out])
     expected = [x + 10 * y + 100 * z for z in range(4) for y in range(3) for x in range(2)]
     assert out.tolist() == expected
+
+
+GUARDED_IMPORT = (
+    "try:\n    from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait\n"
+    "except ImportError:\n    @triton.jit\n    def gdc_wait():\n        pass\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("head", "prefix"),
+    [
+        ("", "tl.extra.cuda."),
+        ("from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait", ""),
+        ("from triton.language.extra.cuda.gdc import gdc_launch_dependents, gdc_wait", ""),
+        ("from triton.language.extra import cuda", "cuda."),
+        (GUARDED_IMPORT, ""),
+    ],
+)
+def test_programmatic_dependent_launch(sources: Sources, head: str, prefix: str) -> None:
+    source = (
+        f"{head}\n@triton.jit\ndef k(p):\n    tl.store(p, 1)\n    {prefix}gdc_wait()\n"
+        f"    {prefix}gdc_launch_dependents()\n    tl.store(p, 2)\n"
+    )
+    lines = sources.text(source, {"p": "*i32"}).splitlines()
+    ops = [line.split("(")[0].strip() for line in lines if "tile.store" in line or "grid." in line]
+    assert ops == ["tile.store", "grid.wait", "grid.launch_dependents", "tile.store"]
+
+
+def test_waiting_takes_no_argument(sources: Sources) -> None:
+    error = sources.body_error("tl.extra.cuda.gdc_wait(n)", {"n": "i32"}, params="n")
+    assert error.message == "tl.extra.cuda.gdc_wait takes at most 0 arguments, got 1"
+    error = sources.body_error("tl.extra.cuda.gdc_wat()", {"n": "i32"}, params="n")
+    assert "gdc_wait" in error.remedy

@@ -95,7 +95,6 @@ def _check(program: Program, seeds: Sequence[int], *, each_pass: bool, assembles
                 shared_bytes=kernel.shared_bytes,
                 seed=seed,
                 max_steps=_MAX_STEPS,
-                reads_unwritten=True,
             ),
         )
         checker.compare(f"emulator, seed {seed}", arguments)

@@ -59,7 +59,7 @@ _CALLS: dict[type[Op], str] = {
 _FP32_CALLS: dict[type[Op], str] = {
     cls: f"tl.{cls.opcode.partition('.')[2]}"
     for cls in (
-        *(arith.Exp, arith.Exp2, arith.Log, arith.Log2, arith.Sqrt, arith.SqrtRn, arith.Rsqrt),
+        *(arith.Exp, arith.Exp2, arith.Log, arith.Log2, arith.Sqrt, arith.Rsqrt),
         *(arith.Erf, arith.Floor, arith.Ceil, arith.Sin, arith.Cos),
     )
 }
@@ -198,6 +198,11 @@ def _rounded_quotient(op: Any, args: Sequence[str]) -> str:
     return _in_fp32(op, call, args)
 
 
+def _rounded_root(op: Any, args: Sequence[str]) -> str:
+    call = "tl.sqrt({})" if element_of(op.out.type) == FP64 else "tl.sqrt_rn({})"
+    return _in_fp32(op, call, args)
+
+
 def _fma(op: Any, args: Sequence[str]) -> str:
     element = element_of(op.out.type)
     assert isinstance(element, ScalarType)
@@ -271,6 +276,7 @@ _EXPRESSIONS: dict[type[Op], Callable[[Any, Sequence[str]], str]] = {
     arith.Constant: _constant,
     arith.Div: _quotient,
     arith.DivRn: _rounded_quotient,
+    arith.SqrtRn: _rounded_root,
     arith.Fma: _fma,
     arith.Rem: lambda _, args: f"{args[0]} % {args[1]}",
     arith.MulHi: _high,

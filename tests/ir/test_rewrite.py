@@ -84,8 +84,9 @@ def test_only_ops_without_effects_die_unused(opcode: str) -> None:
         "gpu.shared_alloc", "gpu.shared_store", "gpu.async_copy", "gpu.async_commit",
         "gpu.async_wait", "tile.descriptor_store", "tile.descriptor_reduce", "gpu.tma_fetch",
         "gpu.tma_load", "gpu.tma_store", "gpu.tma_reduce", "gpu.tma_store_wait", "gpu.proxy_fence",
-        "gpu.mbarrier_init", "gpu.mbarrier_wait", "gpu.wgmma_wait", "scf.return", "scf.while",
-        "scf.condition",
+        "gpu.mbarrier_init", "gpu.mbarrier_wait", "gpu.mbarrier_arrive", "gpu.specialize",
+        "gpu.wgmma_wait", "grid.cluster_barrier", "grid.wait",
+        "grid.launch_dependents", "gpu.renew_thread", "scf.return", "scf.while", "scf.condition",
     }  # fmt: skip
     survivors = [op for op in ops if op.block is not None]
     if opcode == "tile.load":

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aotc.ir.core import Block, Kernel, Op, ParamInfo
+from aotc.ir.core import Block, Kernel, Op, ParamInfo, TensorSource
 from aotc.ir.diagnostics import IRError, Loc, at
 from aotc.ir.dialects import arith, scf, tile
 from aotc.ir.layout import LinearLayout
 from aotc.ir.rewrite import Builder
 from aotc.ir.text import parse_kernel, print_kernel
-from aotc.ir.types import FP32, FP64, I32, TileType
+from aotc.ir.types import FP32, FP64, I32, DescriptorType, PointerType, TileType
 from aotc.ir.verify import verify
 from tests.support.every_op import ROW, SAMPLES, kernel_of, ops_of, sample_kernel
 
@@ -63,6 +63,17 @@ def test_kernel_attributes() -> None:
     assert (again.name, again.params) == (kernel.name, kernel.params)
     assert (again.num_warps, again.num_ctas) == (8, 2)
     assert (again.maxnreg, again.shared_bytes) == (168, 1024)
+
+
+def test_what_the_launcher_describes_and_checks() -> None:
+    body = Block([PointerType(FP32), I32, DescriptorType(FP32, (4, 8))])
+    Builder(body)(scf.Return())
+    source = TensorSource("x", ("max(1, n)", "8"), ("n * 2",))
+    params = (ParamInfo("x", 16), ParamInfo("n"), ParamInfo("x.map", tensor=source))
+    again = _round_trip(Kernel("k", params, body, guards=("n > 0", "n % 4 == 0")))
+    assert again.params == params
+    assert [info.argument for info in again.params] == ["x", "n", "x"]
+    assert again.guards == ("n > 0", "n % 4 == 0")
 
 
 @given(value=st.floats(), integer=st.integers(-(2**70), 2**70), text=st.text(max_size=20))

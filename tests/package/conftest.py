@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from aotc.package.expression import parse
+from aotc.ir.expression import parse
 from aotc.package.index import (
     Archive,
     Choice,

@@ -18,8 +18,8 @@ import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from aotc.ir.expression import parse
 from aotc.package.archive import decode, encode, read, write, write_file, write_together
-from aotc.package.expression import parse
 from aotc.package.index import (
     Archive,
     ArchiveError,
@@ -119,6 +119,22 @@ def test_the_most_specialised_variant_and_the_first_config_come_first(
     assert run == [((0, 1, 2), 0), ((0, 1, 2), 1), ((0, 1), 0), ((0, 1), 1)]
 
 
+def test_a_config_goes_first_where_its_condition_holds(samples: SimpleNamespace) -> None:
+    doubled = tuple(
+        replace(variant, condition=condition)
+        for variant in samples.norm.variants
+        for condition in (None, parse("n_rows % 8 == 0"))
+    )
+    archive = Archive("n", "1", (replace(samples.norm, variants=doubled),))
+    variants = decode(encode(archive)).kernels[0].variants
+    run = [
+        (v.config, v.condition is None)
+        for v in variants
+        if v.types == ("bf16",) and v.choices[0] and v.guards == (0, 1)
+    ]
+    assert run == [(0, False), (0, True), (1, False), (1, True)]
+
+
 def test_golden_archive(samples: SimpleNamespace) -> None:
     """The bytes of version 1.0 mean what they meant when it was released.
 
@@ -209,6 +225,11 @@ def kernels(draw: st.DrawFn, fake_cubin: Callable[..., bytes], name: str) -> Ker
     for target, number, required, config in keys:
         types, chosen = split_combination(variables, choices, number)
         payload = draw(st.binary(max_size=3))
+        loops_programs = draw(st.booleans())
+        counts = tuple(
+            CubinParam(8 * len(pointers) + 4 * at, 4, "grid", axis)
+            for at, axis in enumerate(draw(st.permutations(range(3))) if loops_programs else ())
+        )
         variants.append(
             Variant(
                 target,
@@ -219,13 +240,17 @@ def kernels(draw: st.DrawFn, fake_cubin: Callable[..., bytes], name: str) -> Ker
                 chosen,
                 tuple(sorted(required)),
                 config,
+                draw(st.sampled_from([None, *map(parse, texts)])),
                 dynamic_shared_bytes=draw(st.integers(0, (1 << 32) - 1)),
                 registers=draw(st.integers(0, 65535)),
                 cubin_params=tuple(
                     CubinParam(8 * index, 8, index=names.index(pointer))
                     for index, pointer in enumerate(pointers)
-                ),
+                )
+                + counts,
                 grid=tuple(parse(draw(st.sampled_from(texts))) for _ in range(rank)),
+                waits_pdl=draw(st.booleans()),
+                loops_programs=loops_programs,
                 remarks=tuple(draw(st.lists(st.sampled_from(["slow", "überfüllt"]), max_size=2))),
                 ptx=draw(st.sampled_from([None, b"// ptx"])),
             )

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import pytest
 
-from aotc.compiler import TensorMapSpec
+from aotc.compiler import CompileRequest, TensorMapSpec
+from aotc.ir.diagnostics import ManifestError
+from aotc.ir.expression import to_text
 from aotc.package.archive import decode, encode
-from aotc.package.assemble import stored_params
-from aotc.package.expression import to_text
+from aotc.package.assemble import assemble, stored_params
+from aotc.package.cache import CachedKernel
+from aotc.package.grid import Expansion, VariantSpec, expand
 from aotc.package.index import Archive, Kernel, Variant
+from aotc.package.manifest import load
+from aotc.package.workers import compile_both_ways
+from tests.support import mapped
 from tests.support.descriptor_manifest import built
 
 
@@ -39,11 +48,21 @@ def test_parameters_are_maps_and_what_the_code_asks_for(kernel: Kernel) -> None:
         (128, "tensor_map", 1),
         (4, "argument", 2),
         (4, "expression", 0),
+        *((4, "grid", axis) for axis in range(3)),
     ]
     # Maps are aligned to 64 bytes where the block of parameters begins, which is at 0x210.
-    assert [p.offset for p in params] == [48, 176, 304, 308]
+    assert [p.offset for p in params] == [48, 176, 304, 308, 312, 316, 320]
     assert params[3].expression is not None
     assert to_text(params[3].expression) == "x.shape[1]"
+
+
+def test_a_kernel_over_tensors_loops_over_programs_in_one_variant(kernel: Kernel) -> None:
+    """It has no other form: of what its user passes, maps can always be made."""
+    places = [(v.target, v.types) for v in kernel.variants]
+    assert len(places) == len(set(places))
+    looped = {v.target: v.loops_programs for v in kernel.variants}
+    assert looped == {"sm_80": False, "sm_90a": True}
+    assert all(v.condition is None for v in kernel.variants)
 
 
 def test_without_tensor_copies_the_parts_are_passed(kernel: Kernel) -> None:
@@ -79,4 +98,79 @@ def test_an_archive_keeps_all_of_it(kernel: Kernel) -> None:
         maps = [slot for slot in slots if slot.tensor_map is not None]
         if after.target == "sm_90a" and after.types == ("fp32",):
             assert maps[0].argument == "x"
-            assert maps[0].tensor_map == TensorMapSpec("fp32", (16, 32), 128, fill_nan=True)
+            extents = (("x.shape[0]", "x.shape[1]"), ("x.strides[0]",))
+            form = ("fp32", (16, 32), 128, True)
+            assert maps[0].tensor_map == TensorMapSpec(*form, "x", *extents)
+
+
+# ---- kernels that are compiled both ways ------------------------------------------------------
+
+_Compiled = Sequence[tuple[VariantSpec, CachedKernel]]
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Expansion, _Compiled]:
+    """The variants for sm_90a of a kernel that is compiled with a tensor map and without."""
+    manifest = load(str(mapped.written(tmp_path_factory.mktemp("mapped"))))
+    expansion = expand(manifest.kernels[0], manifest.targets_for(["sm_90a"], []), lambda *_: [])
+    return expansion, [
+        (spec, compile_both_ways(mapped.compile_mapped, spec.request))
+        for spec in expansion.variants
+    ]
+
+
+def _big(result: CachedKernel) -> CachedKernel:
+    """Return a kernel that needs more shared memory than there is."""
+    return replace(result, metadata=replace(result.metadata, shared_bytes=1 << 20))
+
+
+def test_a_config_has_two_variants(pair: tuple[Expansion, _Compiled]) -> None:
+    kernel = assemble(*pair).kernel
+    read = decode(encode(Archive("mapped", "0.1.0", (kernel,)))).kernels[0]
+    assert [(v.config, v.symbol, len(v.tensor_maps)) for v in read.variants] == [
+        (0, "twice_mapped", 1),
+        (0, "twice", 0),
+        (1, "twice_mapped", 1),
+        (1, "twice", 0),
+    ]
+    conditions = [v.condition and to_text(v.condition) for v in read.variants]
+    assert conditions == [mapped.condition(16), None, mapped.condition(32), None]
+    first = read.variants[0]
+    assert first.guards == read.variants[1].guards
+    (tensor_map,) = first.tensor_maps
+    assert read.params[tensor_map.param].name == "x_ptr"
+    assert to_text(tensor_map.address) == "x_ptr"
+    assert list(map(to_text, tensor_map.dims)) == ["max(1, cols)", "max(1, rows)"]
+    assert list(map(to_text, tensor_map.strides)) == ["stride * 4"]
+    assert stored_params(read, first) == stored_params(kernel, kernel.variants[0])
+
+
+def test_what_does_not_fit_is_left_out_alone(pair: tuple[Expansion, _Compiled]) -> None:
+    expansion, compiled = pair
+    found = assemble(expansion, [(spec, _big(result)) for spec, result in compiled])
+    assert [v.symbol for v in found.kernel.variants] == ["twice", "twice"]
+    assert found.dropped[0].startswith("twice sm_90a BLOCK=16 with tensor maps: 1048576 bytes of")
+
+
+def test_maps_do_not_stand_in_for_what_serves_all_launches(
+    pair: tuple[Expansion, _Compiled],
+) -> None:
+    expansion, compiled = pair
+    without = [
+        (spec, replace(result, fallback=result.fallback and _big(result.fallback)))
+        for spec, result in compiled
+    ]
+    with pytest.raises(ManifestError, match="expected a config of 'twice' that sm_90a can hold"):
+        assemble(expansion, without)
+
+
+def test_one_compile_where_nothing_is_mapped(pair: tuple[Expansion, _Compiled]) -> None:
+    asked: list[CompileRequest] = []
+
+    def compiler(request: CompileRequest):
+        asked.append(request)
+        return mapped.compile_mapped(replace(request, map_pointers=False))
+
+    request = pair[0].variants[0].request
+    assert compile_both_ways(compiler, request).fallback is None
+    assert asked == [request]

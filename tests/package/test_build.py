@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from aotc.ir.diagnostics import ManifestError
+from aotc.ir.expression import to_text
 from aotc.package import archive
 from aotc.package.build import BuildOptions, BuildResult, build, describe_result
 from aotc.package.cache import Cache
-from aotc.package.expression import to_text
 from aotc.package.manifest import load
 from aotc.package.workers import Outcome
 from tests.support.fake_compiler import compile_empty

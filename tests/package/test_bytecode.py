@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aotc.package.bytecode import MAX_STACK, Opcode, TensorArgument, encode, run
-from aotc.package.expression import (
+from aotc.ir.expression import (
     INT64_MAX,
     INT64_MIN,
     Binary,
@@ -20,6 +19,7 @@ from aotc.package.expression import (
     evaluate,
     parse,
 )
+from aotc.package.bytecode import MAX_STACK, Opcode, TensorArgument, encode, run
 
 _NUMBERS = st.one_of(
     st.integers(-5, 5),

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from aotc.compiler import CompileRequest, Metadata, ParamSlot
+from aotc.compiler import CompileRequest, Metadata, ParamSlot, TensorMapSpec
 from aotc.package.cache import Cache, CachedKernel
 
 
@@ -67,8 +67,14 @@ def f(tmp_path: Path) -> _Fixture:
     return _Fixture(tmp_path)
 
 
-def test_finds_what_was_stored(f: _Fixture) -> None:
+@pytest.mark.parametrize("has_fallback", [False, True])
+def test_finds_what_was_stored(f: _Fixture, *, has_fallback: bool) -> None:
     stored = _kernel(f.source)
+    if has_fallback:
+        spec = TensorMapSpec("fp32", (8, 8), 128, True, "x", ("n", "8"), ("n * 8",))
+        params = (ParamSlot("x.map", "map", 0, 128, argument="x", tensor_map=spec),)
+        metadata = replace(stored.metadata, params=params, guards=("n > 0",))
+        stored = CachedKernel(b"\x7fELF mapped", metadata, fallback=stored)
     assert f.cache().find(f.request) is None
     f.cache().store(f.request, stored)
     assert f.cache().find(f.request) == stored

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from aotc.ir.expression import Binary, Expression, Name, parse
 from aotc.package.check_index import check_archive
-from aotc.package.expression import Binary, Expression, Name, parse
 from aotc.package.index import (
     Archive,
     ArchiveError,
@@ -108,6 +108,8 @@ _NORM = [
     (variant_with(guards=(0, 1, 1)), "FORMAT", "twice"),
     (variant_with(config=2), "FORMAT", "config index is 2"),
     (variant_with(config=1), "FORMAT", "another variant"),
+    (variant_with(condition=parse("x > 0")), "FORMAT", "names \\['x'\\]"),
+    (variant_with(condition=parse("eps > 0")), "FORMAT", "'eps', which is a fp32"),
     (variant_with(num_threads=0), "FORMAT", "num_threads is 0"),
     (variant_with(num_threads=1025), "FORMAT", "num_threads is 1025"),
     (variant_with(registers=65536), "FORMAT", "registers"),
@@ -131,6 +133,17 @@ _NORM = [
     (variant_with(cubin_params=(CubinParam(0, 8, "expression"),)), "FORMAT", "do not fit"),
     (variant_with(cubin_params=(CubinParam(0, 8, "scratch", 1),)), "FORMAT", "the index is 1"),
     (variant_with(cubin_params=(CubinParam(4096, 8),)), "LIMIT", "4104 bytes of parameters"),
+    (variant_with(cubin_params=(CubinParam(0, 4, "grid"),)), "FORMAT", "its own block"),
+    (
+        variant_with(cubin_params=(CubinParam(0, 4, "grid", 3),), loops_programs=True),
+        "FORMAT",
+        "the axis is 3",
+    ),
+    (
+        variant_with(cubin_params=(CubinParam(0, 8, "grid", 2),), loops_programs=True),
+        "FORMAT",
+        "size is 8, expected 4",
+    ),
 ]
 _COPY = [
     (param_with(0, rank=0), "FORMAT", "the rank is 0"),

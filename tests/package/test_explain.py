@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from aotc.compiler import CompileRequest, Metadata
+from aotc.compiler import CompiledKernel, CompileRequest, Metadata
+from aotc.package.dump import find_request
 from aotc.package.explain import describe, explain, occupancy, text
 from aotc.target import TARGETS
+from tests.support import mapped
 from tests.support.pipelined import SOURCE
 
 REQUEST = CompileRequest(
@@ -65,3 +68,35 @@ def test_occupancy(changes: dict[str, int], target: str, blocks: int, limit: str
     held = occupancy(replace(BASE, **changes), TARGETS[target])
     assert (held.blocks, held.limit) == (blocks, limit)
     assert held.warps == blocks * changes.get("num_warps", 4)
+
+
+@pytest.mark.parametrize(
+    ("guards", "condition", "has_map"),
+    [
+        ((), "stride >= 0", True),
+        (("rows % 16 == 0",), "rows % 16 == 0 and stride >= 0", True),
+        (("rows < -2147483648",), "", False),
+    ],
+)
+def test_a_kernel_that_is_compiled_both_ways(
+    guards: tuple[str, ...],
+    condition: str,
+    has_map: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def compiler(request: CompileRequest, observer: object) -> CompiledKernel:
+        del observer
+        made = mapped.compile_mapped(request)
+        own = guards if made.metadata.guards else ()
+        return replace(made, metadata=replace(made.metadata, guards=own))
+
+    monkeypatch.setattr("aotc.package.explain.compile_kernel", compiler)
+    request = find_request(f"{mapped.written(tmp_path)}:twice", TARGETS["sm_90a"], {}, ())
+    explanation = explain(request)
+    assert (explanation.condition, bool(explanation.mapped)) == (condition, has_map)
+    said, data = text(explanation), describe(explanation)
+    assert data["condition"] == condition
+    assert data["tensor_maps"] == (["x_ptr"] if has_map else [])
+    assert ("  tensor maps of x_ptr\n" in f"{said}\n") == has_map
+    assert (f"launched where {condition}; without tensor maps elsewhere" in said) == has_map

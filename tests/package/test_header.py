@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from aotc.ir.diagnostics import ManifestError
-from aotc.package.expression import parse
+from aotc.ir.expression import parse
 from aotc.package.header import c_identifier, header_text
 from aotc.package.index import DTYPE_BYTES, Archive, Choice, Guard, Kernel, Param, TypeVariable
 
@@ -134,7 +134,7 @@ aotc_status aotc_launch(const aotc_kernel *kernel, const aotc_launch_desc *desc,
     }
     printf(" grid %u %d %d %d", desc->grid_rank, (int)desc->grid[0], (int)desc->grid[1],
            (int)desc->grid[2]);
-    printf(" scratch %llu stream %d\n", (unsigned long long)desc->scratch_bytes,
+    printf(" scratch %llu flags %u stream %d\n", (unsigned long long)desc->scratch_bytes, desc->flags,
            desc->stream != NULL);
     return AOTC_ERROR_ARCH;
 }
@@ -148,7 +148,7 @@ int main(void) {
     llm_open(NULL, &archive, NULL);
     if (llm_kernels_get(archive, &kernels, NULL) != AOTC_OK) return 1;
     if (llm_norm(&kernels, stream, AOTC_BF16, true, (void *)0x10, (void *)0x20, -1, 7, 1.0f,
-                 (void *)0x30, 512, NULL) != AOTC_ERROR_ARCH) return 2;
+                 AOTC_LAUNCH_PDL, (void *)0x30, 512, NULL) != AOTC_ERROR_ARCH) return 2;
     llm_copy(&kernels, NULL, 5, 6, 7, &tensor, -2, NULL);
     return 0;
 }
@@ -164,10 +164,10 @@ def test_calls_pass_what_the_caller_passed(samples: SimpleNamespace, tmp_path: P
     assert opened == "open 1 3"
     assert norm == (
         "norm 1:11:10 1:11:20 2:4:ffffffffffffffff 2:4:7 2:12:3f800000"
-        " CAUSAL=1:1 grid 0 0 0 0 scratch 512 stream 1"
+        " CAUSAL=1:1 grid 0 0 0 0 scratch 512 flags 1 stream 1"
     )
     assert re.fullmatch(
-        r"copy 3:11:[0-9a-f]+ 2:5:fffffffffffffffe grid 3 5 6 7 scratch 0 stream 0", copy
+        r"copy 3:11:[0-9a-f]+ 2:5:fffffffffffffffe grid 3 5 6 7 scratch 0 flags 0 stream 0", copy
     )
 
 

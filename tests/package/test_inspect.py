@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
+from aotc.package.assemble import assemble
+from aotc.package.grid import expand
 from aotc.package.index import Archive
 from aotc.package.inspect import COLUMNS, describe, rows, summary, table
+from aotc.package.manifest import load
+from aotc.package.workers import compile_both_ways
+from tests.support import mapped
 
 
 def test_a_row_for_each_variant(samples: SimpleNamespace) -> None:
@@ -22,6 +29,9 @@ def test_a_row_for_each_variant(samples: SimpleNamespace) -> None:
         "choices": "CAUSAL=true",
         "guards": "",
         "config": "num_warps=4 stages=none",
+        "cluster": "",
+        "overlaps": "pdl",
+        "loops over": "",
         "threads": "128",
         "registers": "40",
         "spill bytes": "8",
@@ -67,6 +77,8 @@ def test_description_is_json_and_complete(samples: SimpleNamespace) -> None:
         "access": "unknown",
     }
     assert copy["variants"][0]["cluster"] == [2, 1, 1]
+    assert [one["variants"][0]["waits_pdl"] for one in (norm, copy)] == [True, False]
+    assert [one["variants"][0]["loops_programs"] for one in (norm, copy)] == [False, False]
 
 
 def test_table_aligns_and_leaves_empty_columns_out(samples: SimpleNamespace) -> None:
@@ -75,5 +87,40 @@ def test_table_aligns_and_leaves_empty_columns_out(samples: SimpleNamespace) -> 
     header = lines[0]
     end = header.index("registers") + len("registers")
     assert all(line[:end].endswith(("registers", "40", " 0")) for line in lines)
+    assert lines[-1].split() == ["copy", "sm_90a", "2x1x1", "128", "0", "0", "0", "379"]
     assert table(samples.small).splitlines()[0].split("  ")[0] == "kernel"
     assert "choices" not in table(samples.small)
+
+
+def test_blocks_that_loop_over_programs_are_shown(samples: SimpleNamespace) -> None:
+    (variant,) = samples.copy.variants
+    kernel = replace(samples.copy, variants=(replace(variant, loops_programs=True),))
+    archive = replace(samples.archive, kernels=(kernel,))
+    ((cells,),) = [[row.cells for row in rows(archive)]]
+    assert dict(zip(COLUMNS, cells, strict=True))["loops over"] == "programs"
+    assert "  loops over  " in table(archive)
+    assert describe(archive, 1)["kernels"][0]["variants"][0]["loops_programs"] is True
+
+
+def test_two_forms_of_a_config(tmp_path: Path) -> None:
+    manifest = load(str(mapped.written(tmp_path)))
+    expansion = expand(manifest.kernels[0], manifest.targets_for(["sm_90a"], []), lambda *_: [])
+    variants = [
+        (spec, compile_both_ways(mapped.compile_mapped, spec.request))
+        for spec in expansion.variants[:1]
+    ]
+    archive = Archive("mapped", "0.1.0", (assemble(expansion, variants).kernel,))
+    guards = [dict(zip(COLUMNS, row.cells, strict=True))["guards"] for row in rows(archive)]
+    assert guards == [mapped.condition(16), ""]
+    with_map, without = describe(archive, 1)["kernels"][0]["variants"]
+    assert (with_map["condition"], without["condition"]) == (mapped.condition(16), None)
+    assert without["tensor_maps"] == []
+    assert with_map["tensor_maps"] == [
+        {
+            "param": "x_ptr",
+            "address": "x_ptr",
+            "dims": ["max(1, cols)", "max(1, rows)"],
+            "strides_bytes": ["stride * 4"],
+            "box": [32, 16],
+        }
+    ]

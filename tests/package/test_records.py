@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from aotc.ir.expression import MAX_TEXT_BYTES
 from aotc.package import records
 from aotc.package.bytecode import MAX_CODE_BYTES, MAX_STACK, Opcode
-from aotc.package.expression import MAX_TEXT_BYTES
 from aotc.package.index import DTYPE_BYTES, DTYPE_CODES
 
 _DOC = (Path(__file__).parents[2] / "docs" / "archive-format.md").read_text()
@@ -77,6 +77,14 @@ def test_the_dtypes_are_documented() -> None:
     documented = dict(zip(names, zip(map(int, codes), sizes, strict=True), strict=True))
     del documented["–"]
     assert documented == {name: (DTYPE_CODES[name], str(DTYPE_BYTES[name])) for name in DTYPE_CODES}
+
+
+def test_the_sources_of_parameters_are_documented() -> None:
+    listed = ", ".join(f"{code} `{name.upper()}`" for name, code in records.SOURCES.items())
+    assert f"|source: {listed}|" in _DOC
+    assert set(re.findall(r"^\|`([A-Z_]+)`\|[^|]*\|[^|]*\|", _DOC, re.MULTILINE)) == {
+        name.upper() for name in records.SOURCES
+    }
 
 
 def test_the_opcodes_are_documented() -> None:

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from aotc.compiler import CompileRequest, PtxKernel, compile_kernel, compile_ptx
+from aotc.compiler import CompileRequest, ParamSlot, PtxKernel, compile_kernel, compile_ptx
+from aotc.ir import expression
 from aotc.ir.diagnostics import CompileError, ManifestError
 from aotc.package import archive as archives
-from aotc.package import expression
 from aotc.package.build import BuildOptions, build
 from aotc.package.index import Archive
-from aotc.package.manifest import parse
+from aotc.package.manifest import load, parse
 from aotc.package.verify import (
     Subject,
     VerifyOptions,
@@ -27,6 +27,7 @@ from aotc.package.verify import (
     verify_variant,
 )
 from aotc.package.workers import Failure, Outcome
+from tests.support import mapped
 from tests.support.verify_subjects import manifest_text
 
 
@@ -256,3 +257,83 @@ def test_workers_verify_and_report(built: dict[bool, Path]) -> None:
     assert isinstance(second, Failure)
     assert not second.is_bug
     assert "cannot emulate" in second.report
+
+
+# ---- kernels that are compiled both ways ------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The manifest of a kernel that is compiled with a tensor map and without."""
+    return mapped.written(tmp_path_factory.mktemp("mapped"))
+
+
+def _cut_off(slot: ParamSlot) -> ParamSlot:
+    """Return a slot whose map, if it is one, leaves out the last column."""
+    spec = slot.tensor_map
+    if spec is None:
+        return slot
+    return replace(slot, tensor_map=replace(spec, shape=(spec.shape[0], "max(1, cols - 1)")))
+
+
+def _broken_with_map(request: CompileRequest) -> PtxKernel:
+    """Compile with a bug in the form that has a map."""
+    made = mapped.compile_mapped_ptx(request)
+    return replace(made, params=tuple(map(_cut_off, made.params)))
+
+
+def test_both_forms_are_verified_at_launches_that_get_them(pairs: Path) -> None:
+    subject = load_subjects(str(pairs), target_names=["sm_90a"])[0]
+    result = verify_variant(subject, compiler=mapped.compile_mapped_ptx)
+    assert result.status == "verified", result
+    assert result.fallback is not None
+    rows, fallback_rows = (
+        {f.scalars["rows"] for f in findings} for findings in (result.findings, result.fallback)
+    )
+    assert len(rows) > 1
+    assert all(int(each) % 16 == 0 for each in rows)
+    assert any(int(each) % 16 for each in fallback_rows)
+    assert result.launches == (*result.findings, *result.fallback)
+
+
+def test_a_target_without_tensor_maps_has_one_form(pairs: Path) -> None:
+    subject = load_subjects(str(pairs), target_names=["sm_80"])[0]
+    result = verify_variant(subject, compiler=mapped.compile_mapped_ptx)
+    assert (result.status, result.fallback) == ("verified", None)
+
+
+def test_a_bug_in_one_form_is_found(pairs: Path) -> None:
+    subject = load_subjects(str(pairs), target_names=["sm_90a"])[0]
+    result = verify_variant(subject, compiler=_broken_with_map)
+    assert result.status == "wrong"
+    assert result.findings[-1].status == "wrong"
+    assert result.fallback is not None
+    assert {finding.status for finding in result.fallback} == {"right"}
+
+
+def test_a_form_that_no_launch_gets_is_not_verified(pairs: Path) -> None:
+    def compiler(request: CompileRequest) -> PtxKernel:
+        made = mapped.compile_mapped_ptx(request)
+        return replace(made, guards=(*made.guards, "rows < 0")) if made.guards else made
+
+    subject = load_subjects(str(pairs), target_names=["sm_90a"])[0]
+    result = verify_variant(subject, compiler=compiler)
+    assert (result.status, result.findings) == ("unverified", ())
+
+
+def test_an_archive_has_both_forms(pairs: Path, tmp_path: Path) -> None:
+    options = BuildOptions(tmp_path, 1, targets=("sm_90a",), with_ptx=True)
+    result = build(load(str(pairs)), options, _Silent(), cache=None, compiler=mapped.compile_mapped)
+    assert not result.failures
+    assert result.num_variants == result.num_compiled == 2
+    subjects = load_subjects(str(tmp_path / "mapped.aotc"))
+    assert [subject.label for subject in subjects] == [
+        "twice sm_90a BLOCK=16 with tensor maps",
+        "twice sm_90a BLOCK=16",
+        "twice sm_90a BLOCK=32 with tensor maps",
+        "twice sm_90a BLOCK=32",
+    ]
+    for subject in subjects[:2]:
+        assert verify_variant(subject).status == "verified"
+    with_map = verify_variant(subjects[0]).findings
+    assert all(int(f.scalars["rows"]) % 16 == 0 for f in with_map)

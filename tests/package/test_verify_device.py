@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, final
 
 import numpy as np
@@ -9,13 +10,16 @@ import pytest
 
 from aotc import runtime
 from aotc.ir.diagnostics import ManifestError
+from aotc.ir.expression import evaluate
 from aotc.package import verify_device
+from aotc.package.archive import decode
 from aotc.package.manifest import parse
-from aotc.package.verify import Subject, VerifyOptions, subjects_of_manifest
+from aotc.package.verify import Subject, VerifyOptions, load_subjects, subjects_of_manifest
 from aotc.package.verify_device import verify_on_device
 from aotc.verify.check import ExecutionFault
 from aotc.verify.device import NoDeviceError
 from aotc.verify.numerics import Array
+from tests.support import mapped
 from tests.support.verify_subjects import manifest_text
 
 
@@ -145,3 +149,64 @@ def test_no_gpu(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verify_device, "Driver", nothing)
     with pytest.raises(ManifestError, match="expected a GPU to verify on, got no CUDA driver"):
         verify_on_device(subject, VerifyOptions())
+
+
+# ---- a kernel that is compiled both ways ------------------------------------------------------
+
+
+@final
+class _TwiceLibrary:
+    """A library with one variant of `twice`, which runs here: out = 2 x, by rows."""
+
+    def __init__(self, driver: _Driver, content: bytes) -> None:
+        (kernel,) = decode(content).kernels
+        (self.variant,) = kernel.variants
+        self.driver = driver
+        self.rows: list[int] = []
+
+    def __enter__(self) -> _TwiceLibrary:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def __getitem__(self, name: str) -> _TwiceLibrary:
+        assert name == "twice"
+        return self
+
+    def launch(self, args: tuple[Any, ...], grid: object, choices: object) -> None:
+        del grid, choices
+        x, out, rows, cols, stride = args
+        condition = self.variant.condition
+        if condition is not None and not evaluate(condition, {"rows": rows, "stride": stride}):
+            raise runtime.NotFoundError("no variant")
+        self.rows.append(rows)
+        for row in range(rows if cols else 0):
+            at = 4 * row * stride
+            source = self.driver.elements(x.address + at, cols, np.float32)
+            self.driver.elements(out.address + at, cols, np.float32)[:] = 2 * source
+
+
+def test_both_forms_are_launched_each_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = _Driver()
+    opened: list[_TwiceLibrary] = []
+
+    def load(content: bytes) -> _TwiceLibrary:
+        opened.append(_TwiceLibrary(driver, content))
+        return opened[-1]
+
+    monkeypatch.setattr(verify_device, "open_driver", lambda: driver)
+    monkeypatch.setattr(verify_device, "compile_kernel", mapped.compile_mapped)
+    monkeypatch.setattr(verify_device, "compile_ptx", mapped.compile_mapped_ptx)
+    monkeypatch.setattr(runtime, "load", load)
+    subject = load_subjects(str(mapped.written(tmp_path)), target_names=["sm_90a"])[0]
+    result = verify_on_device(subject, VerifyOptions())
+    assert result.status == "verified", result
+    assert result.fallback is not None
+    with_map, without = opened
+    assert (with_map.variant.symbol, without.variant.symbol) == ("twice_mapped", "twice")
+    assert len(with_map.rows) == len(result.findings)
+    assert len(without.rows) == len(result.fallback)
+    assert any(rows % 16 for rows in without.rows)
+    assert driver.held == {}

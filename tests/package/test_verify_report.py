@@ -116,6 +116,7 @@ def test_data() -> None:
         "grid": [2],
         "status": "wrong",
         "lane_instructions": 1000,
+        "fallback": False,
         "detail": "out[3] is 1\n2 of 9",
     }
     assert (failed["report"], failed["bug"]) == ("error: no", False)

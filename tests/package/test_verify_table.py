@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from aotc.ir.diagnostics import ManifestError
-from aotc.package.expression import evaluate
+from aotc.ir.expression import evaluate
 from aotc.package.manifest import parse
 from aotc.package.spec import KernelSpec, ManifestExpression
 from tests.support.verify_subjects import manifest_text

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import aotc
+from aotc.ir.expression import parse
 from aotc.package.archive import encode
-from aotc.package.expression import parse
 from aotc.package.index import Archive, CubinParam, Kernel, Param, TypeVariable, Variant
 from aotc.runtime import Library
 from tests.support.fake_gpu import FakeGpu, build, golden

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import re
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from aotc.runtime import (
     FormatError,
     Library,
     NotFoundError,
+    Pointer,
     ReadError,
     StateError,
     UnsupportedError,
@@ -186,6 +188,23 @@ def test_info_of_choices_and_constants(library: Library) -> None:
     assert info.variants[0].remarks == ("one", "two")
     tma = library["tma"].info.variants[1]
     assert (tma.cluster, tma.waits_pdl, tma.dynamic_shared_bytes) == ((2, 1, 1), True, 102400)
+
+
+def test_a_launch_of_blocks_that_loop_has_as_many_as_run_at_a_time(
+    load: Load, archives: Path, gpu: FakeGpu
+) -> None:
+    """The fake GPU has 5 multiprocessors for 2 blocks each."""
+    kernel = load(archives / "looped.aotc")["looped"]
+    assert kernel.info.variants[0].loops_programs
+    for grid, num_blocks in (((1,), 1), ((3, 2), 6), ((2, 3, 5), 10)):
+        programs = (*grid, 1, 1)[:3]
+        asked = {"grid": grid, "config": {"CONFIG": 0}}
+        scratch = (0x1000, 16 * math.prod(grid))
+        pointer = Pointer(0x100, "fp32")
+        chosen = kernel.select((pointer,), **asked)
+        kernel.launch((pointer,), scratch=scratch, **asked)
+        assert gpu.last().grid == chosen.grid == (num_blocks, 1, 1)
+        assert gpu.last().unpack("8x3I") == (programs[2], programs[0], programs[1])
 
 
 def test_repr_is_the_signature(library: Library) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from aotc.ir.dialects import gpu
 from aotc.ir.text import parse_kernel, print_kernel
 from aotc.schedule.allocate_shared import allocate_shared
 from aotc.schedule.context import Schedule
@@ -118,3 +119,62 @@ def test_a_mbarrier_is_never_written_over() -> None:
     allocate_shared(kernel, Schedule(TARGETS["sm_90a"]))
     places = [int(at) for at in re.findall(r"offset_bytes = (\d+)", print_kernel(kernel))]
     assert places[0] >= max(places[1:]) + 512
+
+
+# ---- warpgroups -------------------------------------------------------------------------------
+
+DIVIDED = """\
+#0 = #ll<offset=[[1],[2],[4],[8],[16],[32],[64],[128],[256]] : [512]>
+#1 = #ll<register=[[1]] lane=[[2],[4],[8],[16],[32]] warp=[[64],[128],[256]] : [512]>
+kernel @k(%x: map<256xfp32, 0>, %i: i32, %n: i32, %v: tile<512xfp32, #1>) {num_warps = 8} {
+  %b = gpu.shared_alloc {element = fp32, shape = [512], layout = #0, alignment_bytes = 128} : shared<512xfp32, #0>
+  EXTRA
+  scf.for(%i, %n, %i) (%k: i32) {
+    gpu.tma_store_wait
+    gpu.shared_store(%v, %b) {vector = 2}
+    gpu.tma_store(%x, %b, %k) {issuers = [0, 1]}
+    MORE
+    scf.yield()
+  }
+  gpu.tma_store_wait
+  scf.return
+}
+"""
+
+
+def _barriers(text: str) -> list[bool]:
+    """Return the barriers in order: whether each is of warpgroups."""
+    kernel = parse_kernel(text)
+    schedule = Schedule(TARGETS["sm_90a"])
+    allocate_shared(kernel, schedule)
+    insert_barriers(kernel, schedule)
+    return [op.warpgroup for op in kernel.walk() if isinstance(op, gpu.Barrier)]
+
+
+def test_warpgroups_that_send_their_own_boxes_wait_for_themselves() -> None:
+    assert _barriers(DIVIDED.replace("EXTRA", "").replace("MORE", "")) == [True, True]
+    alone = DIVIDED.replace(" {issuers = [0, 1]}", "")
+    assert _barriers(alone.replace("EXTRA", "").replace("MORE", "")) == [False, False]
+
+
+def test_what_else_is_shared_needs_a_barrier_of_all() -> None:
+    """A barrier of warpgroups orders nothing in other buffers."""
+    other = "%c = " + DIVIDED.splitlines()[3].partition("= ")[2]
+    turn = (
+        "gpu.shared_store(%v, %c) {vector = 2}\n"
+        "    %r = gpu.shared_load(%c) {layout = #1, vector = 2} : tile<512xfp32, #1>"
+    )
+    text = DIVIDED.replace("EXTRA", other)
+    assert _barriers(text.replace("MORE", turn)) == [True, True, False, False]
+    read = turn.partition("\n")[2]
+    put = turn.partition("\n")[0]
+    around = text.replace("scf.yield", f"{read}\n    scf.yield").replace("MORE", "")
+    assert _barriers(
+        around.replace("gpu.shared_store(%v, %b)", f"{put}\n    gpu.shared_store(%v, %b)")
+    ) == [*(False, True, False)]
+
+
+def test_a_buffer_that_is_read_is_not_divided() -> None:
+    read = "%r = gpu.shared_load(%b) {layout = #1, vector = 2} : tile<512xfp32, #1>"
+    text = DIVIDED.replace("EXTRA", "").replace("MORE", read)
+    assert not any(_barriers(text))

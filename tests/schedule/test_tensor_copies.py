@@ -8,6 +8,7 @@ from math import prod
 import numpy as np
 import pytest
 
+from aotc.ir.dialects.descriptor import MAX_RANK
 from aotc.ir.text import parse_kernel, print_kernel
 from aotc.ir.types import BF16, FP32, FP64, I8, DescriptorType, ScalarType
 from aotc.schedule.context import Schedule
@@ -139,3 +140,15 @@ def test_a_fetched_tile_is_read_again_not_exchanged(extra: str, is_read_again: b
     text = print_kernel(kernel)
     assert "gpu.convert" not in text
     assert ("%w = gpu.shared_load(%b)" in text) == is_read_again
+
+
+@pytest.mark.parametrize(("element", "block"), KINDS)
+def test_a_buffer_lies_the_same_without_first_axes_of_one(
+    element: ScalarType, block: tuple[int, ...]
+) -> None:
+    alone = buffer_layout(tensor_map_of(DescriptorType(element, block)), block)
+    for lacking in range(1, MAX_RANK + 1 - len(block)):
+        whole = (*[1] * lacking, *block)
+        tensor = tensor_map_of(DescriptorType(element, whole))
+        assert buffer_layout(tensor, block).table("offset") == alone.table("offset")
+        assert buffer_layout(tensor, whole).table("offset") == alone.table("offset")

@@ -10,9 +10,12 @@ import ml_dtypes
 import numpy as np
 
 from aotc.compiler import CompileRequest, ParamSlot, PtxKernel, compile_ptx
+from aotc.ir.core import GRID_SOURCES
+from aotc.ir.expression import evaluate, parse
 from aotc.verify.emulator.arguments import Argument
 from aotc.verify.emulator.run import Statistics, emulate
-from aotc.verify.emulator.tensor_argument import TensorArgument
+from aotc.verify.emulator.tensor_argument import PlacedTensor, TensorArgument
+from aotc.verify.looped import num_looping_blocks
 
 PRELUDE = "import triton\nimport triton.language as tl\n\n\n@triton.jit\n"
 DTYPES: dict[str, type] = {
@@ -56,12 +59,21 @@ def compiled(
     constants: Mapping[str, object] | None = None,
     target: str = "sm_90a",
     num_warps: int = 4,
+    num_stages: int = 3,
+    **options: Any,
 ) -> PtxKernel:
     """Compile the kernel `k`, given without its decorator, as far as PTX."""
     path = folder / "kernel.py"
     path.write_text(PRELUDE + source, encoding="utf-8")
     parts = tuple(signature.items()), tuple((constants or {}).items())
-    return compile_ptx(CompileRequest(str(path), "k", *parts, target, num_warps))
+    return compile_ptx(
+        CompileRequest(str(path), "k", *parts, target, num_warps, num_stages, **options)
+    )
+
+
+def loops_programs(kernel: PtxKernel) -> bool:
+    """Return whether a block of a kernel runs one program after the other."""
+    return any(slot.source in GRID_SOURCES for slot in kernel.params)
 
 
 def launch(
@@ -71,12 +83,21 @@ def launch(
     *,
     seed: int = 0,
     count_conflicts: bool = False,
+    num_blocks: int | None = None,
 ) -> Statistics:
-    """Run a compiled kernel; the arrays of `values` are changed in place."""
-    args = [_argument(slot, values[slot.argument]) for slot in kernel.params]
+    """Run a compiled kernel; the arrays of `values` are changed in place.
+
+    `grid` is of programs; blocks that loop over them are `num_blocks`, by default as `aotc verify`
+    has it.
+    """
+    values = {**values, **dict(zip(GRID_SOURCES, (*grid, 1, 1), strict=False))}
+    numbers = {name: value for name, value in values.items() if isinstance(value, int)}
+    assert all(evaluate(parse(guard), numbers) for guard in kernel.guards)
+    args = [_argument(slot, values[slot.argument], numbers) for slot in kernel.params]
+    blocks = num_looping_blocks(grid) if num_blocks is None else num_blocks
     return emulate(
         kernel.ptx,
-        grid,
+        (blocks,) if loops_programs(kernel) else grid,
         args,
         kernel=kernel.symbol,
         shared_bytes=kernel.shared_bytes,
@@ -85,9 +106,16 @@ def launch(
     )
 
 
-def _argument(slot: ParamSlot, value: Any) -> Argument:
-    if slot.tensor_map is not None:
-        spec = slot.tensor_map
+def _argument(slot: ParamSlot, value: Any, numbers: Mapping[str, int]) -> Argument:
+    spec = slot.tensor_map
+    if spec is not None and not spec.shape[0].startswith(f"{slot.argument}."):
+        shape, strides = (
+            tuple(evaluate(parse(text), numbers) for text in texts)
+            for texts in (spec.shape, spec.strides)
+        )
+        form = (spec.box, spec.swizzle_bytes, spec.fill_nan)
+        return PlacedTensor(value, spec.element, shape, (*strides, 1), *form)
+    if spec is not None:
         array = value.view(np.uint8) if value.dtype == np.bool_ else value
         return TensorArgument(array, spec.box, spec.swizzle_bytes, fill_nan=spec.fill_nan)
     _, _, part = slot.source.partition(".")

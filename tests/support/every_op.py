@@ -12,10 +12,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from aotc.ir.core import Block, Kernel, Op, ParamInfo, Value
-from aotc.ir.dialects import arith, descriptor, gpu, scf, tile, tma, wgmma
+from aotc.ir.dialects import arith, descriptor, gpu, grid, roles, scf, tile, tma, wgmma
 from aotc.ir.layout import LinearLayout
 from aotc.ir.rewrite import Builder
 from aotc.ir.types import (
+    BF16,
     FP16,
     FP32,
     FP64,
@@ -183,6 +184,13 @@ def _shared(s: Sampler) -> gpu.SharedAlloc:
     return s.add(gpu.SharedAlloc(FP32, (EXTENT,), BUFFER, alignment_bytes=128, offset_bytes=256))
 
 
+def _concat(s: Sampler) -> gpu.Concat:
+    halves = [s.add(gpu.Extract(s.pairs, (0, half), (EXTENT, 1))).out for half in range(2)]
+    assert isinstance(s.pairs.type, TileType)
+    assert s.pairs.type.layout is not None
+    return s.add(gpu.Concat(halves, 1, s.pairs.type.layout))
+
+
 def _slots(s: Sampler) -> Value:
     return s.add(gpu.SharedAlloc(FP32, (EXTENT,), BUFFER, num_slots=3)).out
 
@@ -201,6 +209,33 @@ def _tma_load(s: Sampler) -> None:
     buffer, barrier = _shared(s).out, _mbarrier(s)
     s.add(tma.TmaLoad(s.tensor_map, buffer, barrier, [s.i]))
     s.add(tma.TmaLoad(s.tensor_map, buffer, barrier, [s.j], arrive=False, eviction="evict_last"))
+
+
+def _bulk_load(s: Sampler) -> None:
+    buffer, barrier = _shared(s).out, _mbarrier(s)
+    s.add(tma.BulkLoad(s.pointer, buffer, barrier, s.i))
+    s.add(tma.BulkLoad(s.pointer, buffer, barrier, s.j, arrive=False, eviction="evict_first"))
+
+
+def _masked_shared_load(s: Sampler) -> None:
+    buffer = _shared(s).out
+    layout = ROW if s.layout is None else s.layout
+    kind = TileType(FP32, (EXTENT,), layout)
+    mask = s.add(arith.Constant(value=True, type=TileType(I1, (EXTENT,), layout))).out
+    other = s.add(arith.Constant(0.5, kind)).out
+    s.add(gpu.MaskedSharedLoad(buffer, layout, 4, mask=mask, other=other))
+    s.add(gpu.MaskedSharedLoad(buffer, layout, 2, mask=mask))
+
+
+def _specialize(s: Sampler) -> None:
+    barrier = _mbarrier(s)
+    s.add(tma.MbarrierInit(barrier, 4))
+    consumers, producer = Block(), Block()
+    Builder(consumers)(tma.MbarrierArrive(barrier, 4))
+    Builder(producer)(tma.MbarrierWait(barrier, s.i))
+    for role in (consumers, producer):
+        Builder(role)(scf.Yield([]))
+    s.add(roles.Specialize(consumers, producer, 232, producer_registers=40))
 
 
 def _broadcast(s: Sampler) -> None:
@@ -394,7 +429,9 @@ SAMPLES: dict[str, Sample] = {
     "gpu.undefined": lambda s: s.add(gpu.Undefined(TileType(FP16, (EXTENT,), s.layout))),
     "gpu.wgmma": _products,
     "gpu.wgmma_wait": lambda s: s.add(wgmma.WgmmaWait(_products(s), pending=1)),
+    "gpu.concat": _concat,
     "gpu.extract": lambda s: s.add(gpu.Extract(s.pairs, (0, 1), (EXTENT, 1))),
+    "tile.descriptor_at": lambda s: s.add(descriptor.DescriptorAt(s.pointer, BF16, (16, 64))),
     "tile.descriptor_load": lambda s: s.add(
         descriptor.DescriptorLoad(s.tensor, [s.i], eviction="evict_first")
     ),
@@ -406,10 +443,18 @@ SAMPLES: dict[str, Sample] = {
     ),
     "tile.descriptor_extent": lambda s: s.add(descriptor.DescriptorExtent(s.tensor, 0)),
     "tile.descriptor_stride": lambda s: s.add(descriptor.DescriptorStride(s.tensor, 0)),
+    "gpu.tensor_map_at": lambda s: s.add(
+        tma.TensorMapAt(s.pointer, TensorMapType(FP16, (16, 64), 128, fill_nan=True))
+    ),
     "gpu.tma_fetch": lambda s: s.add(
-        tma.TmaFetch(s.tensor_map, _shared(s).out, [s.i], eviction="evict_first")
+        tma.TmaFetch(s.tensor_map, _shared(s).out, [s.i], eviction="evict_first", num_parts=2)
     ),
     "gpu.tma_load": _tma_load,
+    "gpu.bulk_fetch": lambda s: s.add(
+        tma.BulkFetch(s.pointer, _shared(s).out, s.i, eviction="evict_last")
+    ),
+    "gpu.bulk_load": _bulk_load,
+    "gpu.masked_shared_load": _masked_shared_load,
     "gpu.tma_store": lambda s: s.add(tma.TmaStore(s.tensor_map, _shared(s).out, [s.i])),
     "gpu.tma_reduce": lambda s: s.add(
         tma.TmaReduce(s.tensor_map, _shared(s).out, [s.i], kind="add")
@@ -417,10 +462,20 @@ SAMPLES: dict[str, Sample] = {
     "gpu.tma_store_wait": lambda s: s.add(tma.TmaStoreWait(pending=1, written=True)),
     "gpu.proxy_fence": lambda s: s.add(tma.ProxyFence(whole=True)),
     "gpu.mbarrier_init": lambda s: s.add(tma.MbarrierInit(_mbarrier(s), count=2)),
+    "gpu.mbarrier_arrive": lambda s: [
+        s.add(tma.MbarrierArrive(_mbarrier(s), count=4)),
+        s.add(tma.MbarrierArrive(_mbarrier(s), 4, s.flag, num_blocks=2)),
+    ],
     "gpu.mbarrier_wait": lambda s: s.add(tma.MbarrierWait(_mbarrier(s), s.i)),
+    "gpu.specialize": _specialize,
+    "gpu.renew_thread": lambda s: s.add(gpu.RenewThread()),
     "gpu.barrier": lambda s: s.add(gpu.Barrier()),
     "gpu.reduce": _reduce(gpu.Reduce),
     "gpu.scan": _scan(gpu.Scan),
+    "grid.block_rank": lambda s: s.add(grid.BlockRank()),
+    "grid.cluster_barrier": lambda s: s.add(grid.ClusterBarrier()),
+    "grid.wait": lambda s: s.add(grid.GridWait()),
+    "grid.launch_dependents": lambda s: s.add(grid.LaunchDependents()),
     "scf.yield": _if,
     "scf.return": lambda _: None,
     "scf.condition": _while,

@@ -15,8 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
+from aotc.ir import expression
 from aotc.ir.types import FP32, I8, I64, SCALARS, ScalarType
-from aotc.package import expression, manifest
+from aotc.package import manifest
 from aotc.verify.numerics import dtype_of
 from tests.support import references
 from tests.support.references import Expected

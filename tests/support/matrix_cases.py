@@ -394,6 +394,23 @@ def _row_sums(
     return Launch({**args, "n_cols": shape[1]}, {"out_ptr": expected})
 
 
+def _embedding_bag(
+    rng: np.random.Generator, scalar: ScalarType, shape: Shape, constants: Constants
+) -> Launch:
+    """Make `shape` (bags, columns): a bag has up to 9 entries, some none, some of them padding."""
+    del constants
+    bags, dim = shape
+    offset = np.cumsum([0, *rng.integers(0, 10, bags)]).astype(dtype_of(I32))
+    count = int(offset[-1])
+    index = rng.integers(-1, 5, count + 1).astype(dtype_of(I32))
+    table, weight = normal(rng, (5, dim), scalar), normal(rng, (count + 1,), FP32)
+    rows, stride = _matrix(table, 3)
+    args: Args = {"table_ptr": rows, "index_ptr": tensor(index), "weight_ptr": tensor(weight)}
+    args.update({"offset_ptr": tensor(offset), "out_ptr": _output(shape, FP32), "stride": stride})
+    expected = references.embedding_bag(table, index, weight, offset)
+    return Launch({**args, "n_bags": bags, "dim": dim}, {"out_ptr": expected})
+
+
 _WEIGHTS = (0.25, -1.5, 2.0)  # exact in fp32
 _WEIGHT_ARGS = dict(zip(("before", "centre", "after"), _WEIGHTS, strict=True))
 
@@ -534,6 +551,12 @@ CASES: dict[str, MatrixCase] = {
             ),
             ((1, 1), (3, 64), (2, 300)),
             ({"BLOCK": 32, "COLS": 64},),
+        ),
+        MatrixCase(
+            *("embedding_bag", "embedding.py:embedding_bag_kernel", _embedding_bag),
+            lambda known: (known["n_bags"], _cdiv(known["dim"], known["BLOCK"])),
+            ((1, 1), (4, 63), (7, 64), (3, 65)),
+            ({"BLOCK": 64, "UNROLL": 1, "STAGES": 3}, {"BLOCK": 32, "UNROLL": 4, "STAGES": 2}),
         ),
         MatrixCase(
             *("halo_stencil", "stencil.py:halo_stencil_kernel", _halo_stencil),

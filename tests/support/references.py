@@ -14,6 +14,7 @@ They are a few times what is observed, and far below what a wrong kernel does.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -279,6 +280,14 @@ def atomic_row_sums(x: Array, before: Array) -> Expected:
     values = wide(x)
     size = np.sum(np.abs(values), axis=1) + np.abs(wide(before))
     return Expected(np.sum(values, axis=1) + wide(before), 32 * EPS * size)
+
+
+def embedding_bag(table: Array, index: Array, weight: Array, offset: Array) -> Expected:
+    """Weighted sums of rows in order, in fp32; a negative index is none."""
+    rows = wide(table)[index] * np.where(index < 0, 0, wide(weight))[:, None]
+    bags = [rows[first:last] for first, last in pairwise(offset)]
+    sums, sizes = ([each.sum(axis=0) for each in of] for of in (bags, [abs(b) for b in bags]))
+    return Expected(np.stack(sums), 32 * EPS * np.stack(sizes))
 
 
 def conv2d(

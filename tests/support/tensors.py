@@ -65,7 +65,9 @@ def tensor(content: Array, *, stride_elems: int = 0, misaligned_elems: int = 0) 
     base = poison((offset + (shape[0] if shape else 1) * row + GUARD_ELEMS,), content.dtype)
     itemsize = content.dtype.itemsize
     strides = (row * itemsize, *content.strides[1:]) if shape else ()
-    view = np.lib.stride_tricks.as_strided(base[offset:], shape, strides)
+    # NumPy's as_strided does not know every type of ml_dtypes.
+    raw = base.view(np.uint8)
+    view: Array = np.ndarray(shape, content.dtype, raw, offset * itemsize, strides)
     view[...] = content
     return Tensor(base, view, offset)
 

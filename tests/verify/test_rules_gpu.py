@@ -9,7 +9,9 @@ from aotc.ir.core import Op
 from aotc.ir.text import parse_kernel
 from aotc.ir.verify import verify
 from aotc.verify.interpreter import InterpretError, run
+from aotc.verify.mbarriers import MBARRIER_RULES
 from aotc.verify.products import PRODUCT_RULES
+from aotc.verify.roles import ROLE_RULES
 from aotc.verify.rules_gpu import GPU_RULES
 from aotc.verify.tensors import TENSOR_RULES
 
@@ -45,7 +47,8 @@ X = np.random.default_rng(0).standard_normal(128).astype(np.float32)
 
 def test_every_op_has_a_rule() -> None:
     ops = {cls for name, cls in Op.registry.items() if name.startswith("gpu.")}
-    assert {*GPU_RULES, *TENSOR_RULES, *PRODUCT_RULES} >= ops
+    rules = {*GPU_RULES, *TENSOR_RULES, *PRODUCT_RULES, *MBARRIER_RULES, *ROLE_RULES}
+    assert rules >= ops
 
 
 def test_load_and_store_in_vectors() -> None:

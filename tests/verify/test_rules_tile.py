@@ -15,7 +15,7 @@ from aotc.ir.dialects import arith, scf, tile
 from aotc.ir.rewrite import Builder
 from aotc.ir.text import parse_kernel
 from aotc.ir.types import FP32, I32, PointerType, Type, element_of
-from aotc.verify.interpreter import InterpretError, run
+from aotc.verify.interpreter import RULES, InterpretError, run
 from aotc.verify.rules_tile import TILE_RULES
 from aotc.verify.tensors import TENSOR_RULES
 from tests.support.run_op import pointers, run_op
@@ -335,3 +335,11 @@ def test_loops_carry_several_values_in_step() -> None:
   tile.store(%out, %x)
 """
     assert _run_text(body, 10) == [55]
+
+
+def test_grids_alone_need_no_waiting() -> None:
+    """No grid runs before or after the one that is interpreted."""
+    assert {cls for name, cls in Op.registry.items() if name.startswith("grid.")} <= {*RULES}
+    text = "kernel @k(%p: *i32) {num_warps = 4} {\n  grid.wait\n  grid.launch_dependents\n"
+    text += "  %x = tile.load(%p) : i32\n  grid.wait\n  tile.store(%p, %x)\n  scf.return\n}\n"
+    run(parse_kernel(text), (2,), [np.array([5], np.int32)])

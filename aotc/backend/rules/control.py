@@ -21,7 +21,7 @@ from aotc.backend.llvm_types import llvm_type
 from aotc.backend.lower import Lowering, Results, lowers
 from aotc.backend.words import known_words, unpack
 from aotc.ir.core import Value
-from aotc.ir.dialects import scf, tile
+from aotc.ir.dialects import gpu, scf, tile
 from aotc.ir.types import ScalarType, element_of
 
 
@@ -353,6 +353,15 @@ def lower_if(ctx: Lowering, op: scf.If) -> Results:
         )
         for value, left, right in zip(op.outs, yes, no, strict=True)
     ]
+
+
+@lowers(gpu.RenewThread)
+def lower_renew_thread(ctx: Lowering, op: gpu.RenewThread) -> Results:
+    """Lower a new look at the thread's number."""
+    if op.block is not ctx.kernel.body:
+        op.error("stands in a nested block")
+    ctx.renew_thread()
+    return []
 
 
 # ---- facts and checks -------------------------------------------------------------------------

@@ -12,21 +12,23 @@ from aotc.backend.integers import Component
 from aotc.backend.lower import Lowering, Results, layout_of, lowers, num_registers
 from aotc.backend.thread_map import rename, thread_columns, thread_offsets
 from aotc.ir.dialects import gpu, tile
-from aotc.ir.sub_tile import part_registers
+from aotc.ir.sub_tile import part_registers, within
 
 _HALVES = 2
 
 
 @lowers(tile.ProgramId)
 def lower_program_id(ctx: Lowering, op: tile.ProgramId) -> Results:
-    """Lower the index of the program; a grid has fewer than 2**31 blocks."""
-    return [(ctx.ints.learn(nvvm.program_id(ctx.emit, op.axis), (1 << 31) - 1),)]
+    """Lower the index of the program, a block or a cluster; a grid has fewer than 2**31 blocks."""
+    read = nvvm.block_id if ctx.kernel.num_ctas == 1 else nvvm.cluster_id
+    return [(ctx.ints.learn(read(ctx.emit, op.axis), (1 << 31) - 1),)]
 
 
 @lowers(tile.NumPrograms)
 def lower_num_programs(ctx: Lowering, op: tile.NumPrograms) -> Results:
-    """Lower the extent of the grid."""
-    return [(ctx.ints.learn(nvvm.num_programs(ctx.emit, op.axis), (1 << 31) - 1),)]
+    """Lower the extent of the grid, in blocks or in clusters."""
+    read = nvvm.num_blocks if ctx.kernel.num_ctas == 1 else nvvm.num_clusters
+    return [(ctx.ints.learn(read(ctx.emit, op.axis), (1 << 31) - 1),)]
 
 
 @lowers(tile.Arange)
@@ -79,6 +81,19 @@ def lower_extract(ctx: Lowering, op: gpu.Extract) -> Results:
     held, part = layout_of(op.value.type), layout_of(op.out.type)
     registers = ctx.raw(op.value)
     return [tuple(registers[register] for register in part_registers(held, part, op.start))]
+
+
+@lowers(gpu.Concat)
+def lower_concat(ctx: Lowering, op: gpu.Concat) -> Results:
+    """Lower parts side by side: each register comes from one of them."""
+    part, whole = layout_of(op.parts[0].type), layout_of(op.out.type)
+    held: dict[int, Component] = {}
+    for number, value in enumerate(op.parts):
+        start = [0] * len(part.shape)
+        start[op.axis] = number * part.shape[op.axis]
+        origin, elements = whole.pack(start), within(part, whole.shape).table("register")
+        held.update(zip((origin ^ each for each in elements), ctx.raw(value), strict=True))
+    return [tuple(held[element] for element in whole.table("register"))]
 
 
 @lowers(tile.Join)

@@ -8,10 +8,12 @@ buffer's, inverted, at which offset that element lies.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from aotc.backend import nvvm
 from aotc.backend.integers import Affine, Component
-from aotc.backend.lower import SHARED, Lowering, Results, layout_of, lowers
+from aotc.backend.llvm_types import constant
+from aotc.backend.lower import SHARED, WARPGROUP_SIZE, Lowering, Results, layout_of, lowers
 from aotc.backend.thread_map import (
     first_holders,
     is_first_holder,
@@ -25,6 +27,9 @@ from aotc.ir.dialects import gpu, tile
 from aotc.ir.layout import LinearLayout, log2_exact
 from aotc.ir.matrix_access import MatrixMode, check_runs, matrix_view, word_registers
 from aotc.ir.sub_tile import within
+
+
+_FIRST_WARPGROUP_BARRIER = 2
 
 
 @lowers(gpu.SharedAlloc)
@@ -44,9 +49,13 @@ def lower_trans(ctx: Lowering, op: gpu.SharedTrans) -> Results:
 
 @lowers(gpu.Barrier, tile.Barrier)
 def lower_barrier(ctx: Lowering, op: gpu.Barrier | tile.Barrier) -> Results:
-    """Lower a barrier of the block."""
-    del op
-    nvvm.barrier(ctx.emit)
+    """Lower a barrier of the block, or of each warpgroup."""
+    if isinstance(op, gpu.Barrier) and op.warpgroup:
+        warpgroup = ctx.emit.thread_value(f"udiv i32 {ctx.thread}, {WARPGROUP_SIZE}")
+        number = ctx.emit.thread_value(f"add i32 {warpgroup}, {_FIRST_WARPGROUP_BARRIER}")
+        nvvm.barrier(ctx.emit, WARPGROUP_SIZE, number)
+    else:
+        nvvm.barrier(ctx.emit, ctx.barrier_threads)
     return []
 
 
@@ -69,7 +78,7 @@ def lower_store(ctx: Lowering, op: gpu.SharedStore) -> Results:
     return []
 
 
-@lowers(gpu.SharedLoad)
+@lowers(gpu.SharedLoad, gpu.MaskedSharedLoad)
 def lower_load(ctx: Lowering, op: gpu.SharedLoad) -> Results:
     """Lower a load from shared memory."""
     kind = tile.tile_type(op, op.out)
@@ -84,10 +93,34 @@ def lower_load(ctx: Lowering, op: gpu.SharedLoad) -> Results:
         return [tuple(loaded[register] for register in range(len(loaded)))]
     access = nvvm.Access(*word_shape(kind.element, op.vector))
     for address, registers in shared_vectors(ctx, op, op.buffer, layout, op.vector, op.start):
-        words = nvvm.load(ctx.emit, address, access, ())
+        words = _read(ctx, op, address, access, registers)
         values = unpack(ctx.emit, words, kind.element, op.vector)
         loaded.update(zip(registers, values, strict=True))
     return [tuple(loaded[register] for register in first_holders(layout))]
+
+
+def _read(
+    ctx: Lowering,
+    op: gpu.SharedLoad,
+    address: nvvm.Address,
+    access: nvvm.Access,
+    registers: Sequence[int],
+) -> list[str]:
+    """Return the words of one access, or of what stands for them where they are masked off."""
+    if not isinstance(op, gpu.MaskedSharedLoad) or op.mask is None:
+        return nvvm.load(ctx.emit, address, access, ())
+    kind = tile.tile_type(op, op.out)
+    others = [constant(0, kind.element)] * len(registers)
+    if op.other is not None:
+        others = [ctx.registers(op.other)[register] for register in registers]
+    mask = ctx.registers(op.mask)[registers[0]]
+    initial = pack(ctx.emit, others, kind.element)
+    if mask == "false":
+        return initial
+    predicate = "" if mask == "true" else mask
+    return nvvm.load(
+        ctx.emit, address, replace(access, predicate=predicate), initial if predicate else ()
+    )
 
 
 def _matrices(

@@ -8,27 +8,54 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from math import prod
 
-from aotc.backend import nvvm_tensor
-from aotc.backend.lower import Lowering, Results, lowers
+from aotc.backend import nvvm, nvvm_grid, nvvm_tensor
+from aotc.backend.lower import WARP_SIZE, WARPGROUP_SIZE, Lowering, Results, lowers
 from aotc.backend.nvvm_tensor import TensorCopy
-from aotc.backend.rules.memory import l2_policy
+from aotc.backend.rules.memory import global_address, l2_policy
 from aotc.backend.rules.shared import buffer_address
 from aotc.ir import gf2
 from aotc.ir.core import Op, Value
 from aotc.ir.dialects import gpu, tma
+from aotc.ir.types import SharedType
+
+
+@lowers(tma.TensorMapAt)
+def lower_tensor_map_at(ctx: Lowering, op: tma.TensorMapAt) -> Results:
+    """Lower the use of a map in memory: its generic address, after a fence of every thread."""
+    tensor = nvvm_tensor.generic_address(ctx.emit, ctx.scalar(op.pointer))
+    nvvm_tensor.acquire_map(ctx.emit, tensor)
+    return [(tensor,)]
 
 
 @lowers(tma.TmaLoad)
 def lower_tma_load(ctx: Lowering, op: tma.TmaLoad) -> Results:
     """Lower a load: announce all bytes, then copy every box."""
-    barrier, issuer = buffer_address(ctx, op.barrier), _issuer(ctx)
-    num_bytes = gpu.shared_type(op, op.buffer).size_bytes
+    barrier, issuer = buffer_address(ctx, op.barrier), ctx.issuer
+    num_bytes = str(gpu.shared_type(op, op.buffer).size_bytes)
     nvvm_tensor.mbarrier_expect(ctx.emit, barrier, num_bytes, issuer, arrive=op.arrive)
     policy = l2_policy(ctx, op.eviction)
-    for copy in _copies(ctx, op, op.tensor, op.buffer, op.coords):
-        nvvm_tensor.tensor_load(ctx.emit, copy, barrier, policy)
+    blocks = (1 << op.num_parts) - 1 if op.num_parts > 1 else 0
+    for copy in _copies(ctx, op, op.tensor, op.buffer, op.coords, op.num_parts):
+        nvvm_tensor.tensor_load(ctx.emit, copy, barrier, policy, blocks)
+    return []
+
+
+@lowers(tma.BulkLoad)
+def lower_bulk_load(ctx: Lowering, op: tma.BulkLoad) -> Results:
+    """Lower a copy of bytes, which is none if there are none."""
+    emit, barrier = ctx.emit, buffer_address(ctx, op.barrier)
+    size_bytes, issuer = ctx.scalar(op.size_bytes), ctx.issuer
+    nvvm_tensor.mbarrier_expect(emit, barrier, size_bytes, issuer, arrive=op.arrive)
+    if not size_bytes.isdecimal():
+        is_any = emit.value(f"icmp ne i32 {size_bytes}, 0")
+        issuer = emit.value(f"and i1 {issuer}, {is_any}") if issuer else is_any
+    source = global_address(ctx, ctx.raw(op.pointer)[0])
+    target = buffer_address(ctx, op.buffer)
+    policy = l2_policy(ctx, op.eviction)
+    nvvm_tensor.bulk_load(emit, source, target, size_bytes, barrier, policy, issuer)
     return []
 
 
@@ -36,16 +63,17 @@ def lower_tma_load(ctx: Lowering, op: tma.TmaLoad) -> Results:
 def lower_tma_store(ctx: Lowering, op: tma.TmaStore | tma.TmaReduce) -> Results:
     """Lower a store or reduction, whose boxes are one group."""
     reduction = op.kind if isinstance(op, tma.TmaReduce) else ""
-    for copy in _copies(ctx, op, op.tensor, op.buffer, op.coords):
-        nvvm_tensor.tensor_store(ctx.emit, copy, reduction)
-    nvvm_tensor.commit_stores(ctx.emit, _issuer(ctx))
+    for number, copy in enumerate(_copies(ctx, op, op.tensor, op.buffer, op.coords)):
+        issuer = _first_of(ctx, op.issuers[number]) if op.issuers else copy.issuer
+        nvvm_tensor.tensor_store(ctx.emit, replace(copy, issuer=issuer), reduction)
+    nvvm_tensor.commit_stores(ctx.emit, _is_first(ctx))
     return []
 
 
 @lowers(tma.TmaStoreWait)
 def lower_tma_store_wait(ctx: Lowering, op: tma.TmaStoreWait) -> Results:
-    """Lower the issuing thread's wait."""
-    nvvm_tensor.wait_stores(ctx.emit, op.pending, _issuer(ctx), written=op.written)
+    """Lower the wait of the threads that issue stores."""
+    nvvm_tensor.wait_stores(ctx.emit, op.pending, _is_first(ctx), written=op.written)
     return []
 
 
@@ -58,8 +86,28 @@ def lower_proxy_fence(ctx: Lowering, op: tma.ProxyFence) -> Results:
 
 @lowers(tma.MbarrierInit)
 def lower_mbarrier_init(ctx: Lowering, op: tma.MbarrierInit) -> Results:
-    """Lower the making of a mbarrier."""
-    nvvm_tensor.mbarrier_init(ctx.emit, buffer_address(ctx, op.barrier), op.count, _issuer(ctx))
+    """Lower the making of a mbarrier, or of a ring of them."""
+    assert isinstance(op.barrier.type, SharedType)
+    places = [
+        buffer_address(ctx, op.barrier, slot * tma.MBARRIER_BYTES)
+        for slot in range(op.barrier.type.num_slots)
+    ]
+    nvvm_tensor.mbarrier_init(ctx.emit, places, op.count, ctx.issuer)
+    return []
+
+
+@lowers(tma.MbarrierArrive)
+def lower_mbarrier_arrive(ctx: Lowering, op: tma.MbarrierArrive) -> Results:
+    """Lower an arrival: the first lane's, for its warp, or at each block's one lane's."""
+    op.expect(op.count == ctx.kernel.num_warps, f"{op.count} of {ctx.kernel.num_warps} warps arrive")
+    emit = ctx.emit
+    nvvm.warp_barrier(emit)
+    lane = emit.thread_value(f"and i32 {ctx.thread}, {WARP_SIZE - 1}")
+    arrives = emit.thread_value(f"icmp ult i32 {lane}, {op.num_blocks}")
+    if op.enabled is not None:
+        arrives = emit.value(f"and i1 {arrives}, {ctx.scalar(op.enabled)}")
+    block = lane if op.num_blocks > 1 else ""
+    nvvm_tensor.mbarrier_arrive(emit, buffer_address(ctx, op.barrier), arrives, block)
     return []
 
 
@@ -70,28 +118,69 @@ def lower_mbarrier_wait(ctx: Lowering, op: tma.MbarrierWait) -> Results:
     return []
 
 
-def _issuer(ctx: Lowering) -> str:
-    """Return whether this thread is the one that issues copies: the first."""
-    return ctx.emit.thread_value(f"icmp eq i32 {ctx.thread}, 0")
+def _first_of(ctx: Lowering, warpgroup: int) -> str:
+    """Return whether this thread is the first of a warpgroup."""
+    return ctx.emit.thread_value(f"icmp eq i32 {ctx.thread}, {warpgroup * WARPGROUP_SIZE}")
+
+
+def _is_first(ctx: Lowering) -> str:
+    """Return whether this thread is the first of its warpgroup.
+
+    Those that issue no store count them all the same, so that equal counts are equal stores.
+    """
+    if ctx.kernel.num_warps * WARP_SIZE <= WARPGROUP_SIZE:
+        return ctx.issuer
+    place = ctx.emit.thread_value(f"and i32 {ctx.thread}, {WARPGROUP_SIZE - 1}")
+    return ctx.emit.thread_value(f"icmp eq i32 {place}, 0")
 
 
 def _copies(
-    ctx: Lowering, op: Op, tensor: Value, buffer: Value, coords: Sequence[Value]
+    ctx: Lowering,
+    op: Op,
+    tensor: Value,
+    buffer: Value,
+    coords: Sequence[Value],
+    num_parts: int = 1,
 ) -> Iterator[TensorCopy]:
-    """Yield the copy of each box of a block."""
+    """Yield the copy of each box of a block, or of the part that this block of a cluster copies."""
     kind, shared = tma.check_tensor(op, tensor, buffer, coords), gpu.shared_type(op, buffer)
     places = gf2.Span(shared.layout.columns("offset"))
     first = [ctx.scalar(coord) for coord in coords]
-    starts = [range(0, extent, box) for extent, box in zip(shared.shape, kind.box, strict=True)]
+    lacking = len(first) - len(shared.shape)
+    box = kind.box[lacking:]
+    part_rows, part_bytes = shared.shape[0] // num_parts, 0
+    extents = (part_rows, *shared.shape[1:])
+    starts = [range(0, extent, step) for extent, step in zip(extents, box, strict=True)]
+    if num_parts > 1:
+        shift = ctx.emit.value(f"mul i32 {nvvm_grid.block_rank(ctx.emit)}, {part_rows}")
+        first[lacking] = ctx.emit.value(f"add i32 {first[lacking]}, {shift}")
+        part_bytes = _part_bytes(op, places, shared, part_rows)
     for origin in itertools.product(*starts):
         place = places.solve(shared.layout.pack(origin))
         if place is None:
             op.error(f"{shared.layout} does not hold {origin}")
         # A swizzle moves the first element inside its box; a box begins at a multiple of its size.
         place -= place % prod(kind.box)
-        at = [_plus(ctx, coord, start) for coord, start in zip(first, origin, strict=True)]
+        steps = (*[0] * lacking, *origin)
+        at = [_plus(ctx, coord, step) for coord, step in zip(first, steps, strict=True)]
         address = buffer_address(ctx, buffer, place * shared.element.size_bytes)
-        yield TensorCopy(ctx.scalar(tensor), at[::-1], address, _issuer(ctx))
+        if part_bytes:
+            moved = ctx.emit.value(f"mul i32 {nvvm_grid.block_rank(ctx.emit)}, {part_bytes}")
+            base = ctx.emit.value(f"add i32 {address.base}, {moved}")
+            address = replace(address, base=base)
+        yield TensorCopy(ctx.scalar(tensor), at[::-1], address, ctx.issuer)
+
+
+def _part_bytes(op: Op, places: gf2.Span, shared: SharedType, part_rows: int) -> int:
+    """Return how far apart in a buffer the parts are that blocks of a cluster copy."""
+    rest = [0] * (len(shared.shape) - 1)
+    starts = [
+        places.solve(shared.layout.pack((row, *rest)))
+        for row in range(0, shared.shape[0], part_rows)
+    ]
+    apart = starts[1] or 0
+    op.expect(starts == [apart * part for part in range(len(starts))], "parts are not in order")
+    return apart * shared.element.size_bytes
 
 
 def _plus(ctx: Lowering, coord: str, start: int) -> str:

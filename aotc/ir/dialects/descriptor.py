@@ -11,11 +11,12 @@ descriptor's fill, and is not written.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Literal, get_args
 
 from aotc.ir.core import Op, Value, attribute, operand, operands, result
 from aotc.ir.dialects.tile import tile_type
-from aotc.ir.types import I32, I64, DescriptorType, ScalarType, TileType, Type
+from aotc.ir.types import I32, I64, DescriptorType, PointerType, ScalarType, TileType, Type
 
 ReduceKind = Literal["add", "min", "max", "and", "or", "xor"]
 
@@ -37,6 +38,22 @@ def supports_reduce(kind: ReduceKind, element: ScalarType) -> bool:
     return element.bits in (32, 64) and not (kind == "add" and is_signed_long)
 
 
+class DescriptorAt(Op, opcode="tile.descriptor_at", effect="read"):
+    """The descriptor of the tensor whose map is where `pointer` points; it fills with zeros.
+
+    The map was there before the launch, 128 bytes at a multiple of 64, for blocks of this element and shape.
+    """
+
+    pointer: Value = operand()
+    element: ScalarType = attribute()
+    shape: tuple[int, ...] = attribute()
+    out: Value = result()
+
+    def infer(self) -> Sequence[Type]:
+        self.expect(isinstance(self.pointer.type, PointerType), f"a map at {self.pointer.type}")
+        return (DescriptorType(self.element, self.shape),)
+
+
 def check_descriptor(op: Op, descriptor: Value, coords: Sequence[Value]) -> DescriptorType:
     """Check the descriptor and the coordinates of an access; return the descriptor's type."""
     kind = descriptor.type
@@ -51,17 +68,24 @@ def check_descriptor(op: Op, descriptor: Value, coords: Sequence[Value]) -> Desc
 
 
 class DescriptorLoad(Op, opcode="tile.descriptor_load", effect="read"):
-    """The block that begins at `coords`; `cache` and `eviction` as for `tile.load`."""
+    """The block that begins at `coords`; `cache` and `eviction` as for `tile.load`.
+
+    Of the block's first axes, `num_dropped` have one element and are not axes of the result.
+    """
 
     descriptor: Value = operand()
     coords: Sequence[Value] = operands()
     cache: str = attribute(default="")
     eviction: str = attribute(default="")
+    num_dropped: int = attribute(default=0)
     out: Value = result()
 
     def infer(self) -> Sequence[Type]:
         kind = check_descriptor(self, self.descriptor, self.coords)
-        return (TileType(kind.element, kind.block),)
+        dropped, shape = kind.block[: self.num_dropped], kind.block[self.num_dropped :]
+        fits = 0 <= self.num_dropped < len(kind.block) and prod(dropped) == 1
+        self.expect(fits, f"drops {self.num_dropped} axes of {kind}")
+        return (TileType(kind.element, shape),)
 
 
 def _check_value(op: Op, descriptor: Value, value: Value, coords: Sequence[Value]) -> ScalarType:

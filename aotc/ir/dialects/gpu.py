@@ -29,7 +29,17 @@ from aotc.ir.fragments import fragments
 from aotc.ir.layout import LinearLayout
 from aotc.ir.matrix_access import MatrixMode
 from aotc.ir.sub_tile import sub_tile
-from aotc.ir.types import I1, I32, U64, PointerType, ScalarType, SharedType, TileType, Type
+from aotc.ir.types import (
+    I1,
+    I32,
+    U64,
+    PointerType,
+    ScalarType,
+    SharedType,
+    TileType,
+    Type,
+    with_element,
+)
 
 # ---- global memory ----------------------------------------------------------------------------
 
@@ -188,7 +198,10 @@ class SharedAlloc(Op, opcode="gpu.shared_alloc", effect="write"):
 
     def infer(self) -> Sequence[Type]:
         self.expect(self.num_slots > 0, f"{self.num_slots} slots")
-        return (SharedType(self.element, self.shape, self.layout, self.num_slots),)
+        kind = SharedType(self.element, self.shape, self.layout, self.num_slots)
+        if self.num_slots > 1:
+            kind = replace(kind, padding_bytes=-kind.slot_bytes % self.alignment_bytes)
+        return (kind,)
 
 
 def shared_type(op: Op, value: Value) -> SharedType:
@@ -242,6 +255,24 @@ class SharedLoad(Op, opcode="gpu.shared_load", effect="read"):
         return (TileType(self.element or buffer.element, shape, self.layout),)
 
 
+class MaskedSharedLoad(SharedLoad, opcode="gpu.masked_shared_load", effect="read"):
+    """Read what of a tile is not masked off; the rest is `other`, or 0.
+
+    The elements of an access share one mask value.
+    """
+
+    mask: Value | None = operand(default=None)
+    other: Value | None = operand(default=None)
+
+    def infer(self) -> Sequence[Type]:
+        (kind,) = super().infer()
+        for value, expected in ((self.mask, with_element(kind, I1)), (self.other, kind)):
+            if value is not None:
+                self.expect(value.type == expected, f"{value.type} instead of {expected}")
+        self.expect(not self.matrix, "masks are for elements, not for matrices")
+        return (kind,)
+
+
 def check_part(
     op: Op, whole: tuple[int, ...], part: tuple[int, ...], start: tuple[int, ...]
 ) -> None:
@@ -271,13 +302,49 @@ class Extract(Op, opcode="gpu.extract", pure=True):
         return (replace(source, shape=self.shape, layout=layout),)
 
 
+class Concat(Op, opcode="gpu.concat", pure=True):
+    """The tile of `layout` whose parts along `axis` these are, in order: threads hold them alike."""
+
+    parts: Sequence[Value] = operands()
+    axis: int = attribute()
+    layout: LinearLayout = attribute()
+    out: Value = result()
+
+    def infer(self) -> Sequence[Type]:
+        self.expect(len(self.parts) > 0, "no parts")
+        first = tile_type(self, self.parts[0])
+        alike = all(part.type == first for part in self.parts)
+        self.expect(alike and 0 <= self.axis < len(first.shape), "parts of several shapes")
+        size = first.shape[self.axis] * len(self.parts)
+        shape = (*first.shape[: self.axis], size, *first.shape[self.axis + 1 :])
+        held = sub_tile(self.layout, first.shape) if self.layout.shape == shape else None
+        if held is None or held != first.layout:
+            self.error(f"{self.layout} has no parts of {first}")
+        return (replace(first, shape=shape, layout=self.layout),)
+
+
 def memory_element(kind: TileType) -> ScalarType:
     """Return the scalar that holds an element in shared memory: a pointer is its 64 bits."""
     return U64 if isinstance(kind.element, PointerType) else kind.element
 
 
 class Barrier(Op, opcode="gpu.barrier", effect="readwrite"):
-    """Wait for all threads of the block; accesses to shared and global memory do not cross it."""
+    """Wait for all threads of the block; accesses to shared and global memory do not cross it.
+
+    With `warpgroup`, each warpgroup waits for its own threads.
+    """
+
+    warpgroup: bool = attribute(default=False)
+
+
+class RenewThread(Op, opcode="gpu.renew_thread", effect="write"):
+    """Ask again who this thread is: what is computed of that before is not needed from here on.
+
+    It stands in the kernel's own block, and means nothing but that registers are free.
+    """
+
+    def infer(self) -> Sequence[Type]:
+        return ()
 
 
 # ---- matrix products --------------------------------------------------------------------------
@@ -336,7 +403,7 @@ class SharedSlot(Op, opcode="gpu.shared_slot", pure=True):
         self.expect(self.index.type == I32, f"the index is {self.index.type}, not i32")
         slots = self.buffer.type.num_slots
         self.expect(0 <= self.ahead < slots, f"{self.ahead} ahead in {slots} slots")
-        return (replace(self.buffer.type, num_slots=1),)
+        return (replace(self.buffer.type, num_slots=1, padding_bytes=0),)
 
 
 class SharedTrans(Op, opcode="gpu.shared_trans", pure=True):

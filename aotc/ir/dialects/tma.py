@@ -8,6 +8,9 @@ mbarrier, or behind a barrier that the issuing thread reaches after its own wait
 Tensor copies see shared memory through a proxy of their own: what threads wrote before is there
 for a copy to read, or to write over, only behind a `gpu.proxy_fence` of each writer.
 
+A bulk copy moves bytes that lie one after the other, and needs no map. All else is as for blocks:
+what both can do, `Fetch` names.
+
 A mbarrier is a shared buffer of one u64, or a slot of several: a ring of them goes with a ring of
 buffers, and the parity of a wait counts the turns of the ring.
 
@@ -17,10 +20,11 @@ Invariant: between the issue of a copy and the wait for it, nobody touches its b
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
-from aotc.ir.core import Op, Value, attribute, operand, operands
+from aotc.ir.core import Op, Value, attribute, operand, operands, result
 from aotc.ir.dialects.descriptor import ReduceKind, supports_reduce
-from aotc.ir.types import I32, U64, SharedType, TensorMapType, Type
+from aotc.ir.types import I1, I32, U64, PointerType, SharedType, TensorMapType, Type
 
 MBARRIER_BYTES = 8
 
@@ -37,13 +41,17 @@ def _check_mbarrier(op: Op, value: Value) -> None:
 
 
 def check_tensor(op: Op, tensor: Value, buffer: Value, coords: Sequence[Value]) -> TensorMapType:
-    """Check a copy of the block at `coords` from or to `buffer`; return the map's type."""
+    """Check a copy of the block at `coords` from or to `buffer`; return the map's type.
+
+    The buffer may lack first axes of the map, along which the box has one element.
+    """
     kind, memory = tensor.type, _buffer_type(op, buffer)
     if not isinstance(kind, TensorMapType):
         op.error(f"expected a tensor map, got {kind}")
-    fits = kind.element == memory.element and len(kind.box) == len(memory.shape)
+    lacking = len(kind.box) - len(memory.shape)
+    fits = kind.element == memory.element and lacking >= 0 and prod(kind.box[:lacking]) == 1
     whole = fits and all(
-        extent % box == 0 for extent, box in zip(memory.shape, kind.box, strict=True)
+        extent % box == 0 for extent, box in zip(memory.shape, kind.box[lacking:], strict=True)
     )
     op.expect(whole, f"{memory} is not made of boxes of {kind}")
     given = [coord.type for coord in coords]
@@ -51,21 +59,54 @@ def check_tensor(op: Op, tensor: Value, buffer: Value, coords: Sequence[Value]) 
     return kind
 
 
+class TensorMapAt(Op, opcode="gpu.tensor_map_at", effect="read"):
+    """The map at `pointer`, which every thread may use from here on for copies that it issues.
+
+    It was there before the launch: 128 bytes at a multiple of 64.
+    """
+
+    pointer: Value = operand()
+    type: TensorMapType = attribute()
+    out: Value = result()
+
+    def infer(self) -> Sequence[Type]:
+        self.expect(isinstance(self.pointer.type, PointerType), f"a map at {self.pointer.type}")
+        return (self.type,)
+
+
 class TmaFetch(Op, opcode="gpu.tma_fetch", effect="readwrite"):
     """Copy the block of a tensor that begins at `coords` to shared memory, and wait for it.
 
     `expand_fetches` makes a `gpu.tma_load` and its wait of it. `eviction` is a priority for the L2
-    cache, as for `gpu.load`.
+    cache, as for `gpu.load`. All `num_parts` blocks of a cluster fetch the same.
     """
 
     tensor: Value = operand()
     buffer: Value = operand()
     coords: Sequence[Value] = operands()
     eviction: str = attribute(default="")
+    num_parts: int = attribute(default=1)
 
     def infer(self) -> Sequence[Type]:
         check_tensor(self, self.tensor, self.buffer, self.coords)
         return ()
+
+    @property
+    def inputs(self) -> list[Value]:
+        """What is copied, and where it begins."""
+        return [self.tensor, *self.coords]
+
+    def started(
+        self, inputs: Sequence[Value], buffer: Value, barrier: Value, *, arrive: bool
+    ) -> TmaLoad:
+        """Return the op that starts this copy, of other `inputs` and to another buffer."""
+        tensor, *coords = inputs
+        return TmaLoad(
+            *(tensor, buffer, barrier, coords),
+            arrive=arrive,
+            eviction=self.eviction,
+            num_parts=self.num_parts,
+        )
 
 
 class TmaLoad(Op, opcode="gpu.tma_load", effect="readwrite"):
@@ -73,6 +114,8 @@ class TmaLoad(Op, opcode="gpu.tma_load", effect="readwrite"):
 
     The thread that issues the copy announces its bytes to `barrier` and, if `arrive`, arrives
     there. All threads find the block in the buffer once they have waited for that phase.
+    With several `num_parts`, along the first axis, each block of the cluster copies its own to the
+    buffers of all, whose barriers are told.
     """
 
     tensor: Value = operand()
@@ -81,6 +124,7 @@ class TmaLoad(Op, opcode="gpu.tma_load", effect="readwrite"):
     coords: Sequence[Value] = operands()
     arrive: bool = attribute(default=True)
     eviction: str = attribute(default="")
+    num_parts: int = attribute(default=1)
 
     def infer(self) -> Sequence[Type]:
         check_tensor(self, self.tensor, self.buffer, self.coords)
@@ -88,37 +132,113 @@ class TmaLoad(Op, opcode="gpu.tma_load", effect="readwrite"):
         return ()
 
 
+def _check_bytes(op: Op, pointer: Value, buffer: Value, size_bytes: Value) -> None:
+    memory = _buffer_type(op, buffer)
+    fits = pointer.type == PointerType(memory.element)
+    op.expect(fits, f"copies from {pointer.type} to {memory}")
+    op.expect(size_bytes.type == I32, f"the size is {size_bytes.type}, not i32")
+
+
+class BulkFetch(Op, opcode="gpu.bulk_fetch", effect="readwrite"):
+    """Copy `size_bytes` from `pointer` on to the start of a buffer, and wait for them.
+
+    The address is a multiple of 16, and so is the size, which may be 0 and is at most the buffer's;
+    what is behind stays as it was. Otherwise it is as `gpu.tma_fetch`.
+    """
+
+    pointer: Value = operand()
+    buffer: Value = operand()
+    size_bytes: Value = operand()
+    eviction: str = attribute(default="")
+
+    num_parts = 1
+
+    def infer(self) -> Sequence[Type]:
+        _check_bytes(self, self.pointer, self.buffer, self.size_bytes)
+        return ()
+
+    @property
+    def inputs(self) -> list[Value]:
+        """What is copied: from where on, and how much."""
+        return [self.pointer, self.size_bytes]
+
+    def started(
+        self, inputs: Sequence[Value], buffer: Value, barrier: Value, *, arrive: bool
+    ) -> BulkLoad:
+        """Return the op that starts this copy, of other `inputs` and to another buffer."""
+        pointer, size_bytes = inputs
+        return BulkLoad(
+            pointer, buffer, barrier, size_bytes, arrive=arrive, eviction=self.eviction
+        )
+
+
+class BulkLoad(Op, opcode="gpu.bulk_load", effect="readwrite"):
+    """Start to copy bytes to shared memory, under the terms of `gpu.bulk_fetch`.
+
+    The thread that issues the copy announces its bytes to `barrier` as for `gpu.tma_load`.
+    """
+
+    pointer: Value = operand()
+    buffer: Value = operand()
+    barrier: Value = operand()
+    size_bytes: Value = operand()
+    arrive: bool = attribute(default=True)
+    eviction: str = attribute(default="")
+
+    def infer(self) -> Sequence[Type]:
+        _check_bytes(self, self.pointer, self.buffer, self.size_bytes)
+        _check_mbarrier(self, self.barrier)
+        return ()
+
+
+Fetch = TmaFetch | BulkFetch
+"""What is copied to shared memory by hardware, ahead of its use if that can be."""
+
+
+def _check_issuers(op: Op, tensor: TensorMapType, buffer: Value, issuers: Sequence[int]) -> None:
+    num_boxes = prod(_buffer_type(op, buffer).shape) // prod(tensor.box)
+    op.expect(len(issuers) in (0, num_boxes), f"{len(issuers)} issuers of {num_boxes} boxes")
+
+
 class TmaStore(Op, opcode="gpu.tma_store", effect="readwrite"):
-    """Start to copy a buffer to the block of a tensor that begins at `coords`: a group of its own."""
+    """Start to copy a buffer to the block of a tensor that begins at `coords`: a group of its own.
+
+    `issuers` are the warpgroups whose first threads start the copy of each box, in order from the
+    last axis; without them the first thread of all starts every copy.
+    """
 
     tensor: Value = operand()
     buffer: Value = operand()
     coords: Sequence[Value] = operands()
+    issuers: tuple[int, ...] = attribute(default=())
 
     def infer(self) -> Sequence[Type]:
-        check_tensor(self, self.tensor, self.buffer, self.coords)
+        kind = check_tensor(self, self.tensor, self.buffer, self.coords)
+        _check_issuers(self, kind, self.buffer, self.issuers)
         return ()
 
 
 class TmaReduce(Op, opcode="gpu.tma_reduce", effect="readwrite"):
     """Start to combine the block of a tensor that begins at `coords` with a buffer.
 
-    Each element is updated in one step; the copy is a group of its own.
+    Each element is updated in one step. Otherwise it is as `gpu.tma_store`.
     """
 
     tensor: Value = operand()
     buffer: Value = operand()
     coords: Sequence[Value] = operands()
     kind: ReduceKind = attribute()
+    issuers: tuple[int, ...] = attribute(default=())
 
     def infer(self) -> Sequence[Type]:
         kind = check_tensor(self, self.tensor, self.buffer, self.coords)
+        _check_issuers(self, kind, self.buffer, self.issuers)
         self.expect(supports_reduce(self.kind, kind.element), f"no {self.kind} of {kind.element}")
         return ()
 
 
 class TmaStoreWait(Op, opcode="gpu.tma_store_wait", effect="readwrite"):
-    """Let the issuing thread wait until at most its newest `pending` stores and reductions remain.
+    """Let issuing threads wait until at most their newest `pending` stores and reductions remain.
 
     It waits for them to have read shared memory or, if `written`, to have written the tensor.
     """
@@ -141,13 +261,18 @@ class ProxyFence(Op, opcode="gpu.proxy_fence", effect="readwrite"):
 
 
 class MbarrierInit(Op, opcode="gpu.mbarrier_init", effect="write"):
-    """Let one thread make a mbarrier whose phases end after `count` arrivals and their bytes."""
+    """Let one thread make a mbarrier whose phases end after `count` arrivals and their bytes.
+
+    Of a ring, it makes every slot.
+    """
 
     barrier: Value = operand()
     count: int = attribute(default=1)
 
     def infer(self) -> Sequence[Type]:
-        _check_mbarrier(self, self.barrier)
+        kind = self.barrier.type
+        fits = isinstance(kind, SharedType) and (kind.element, kind.shape) == (U64, (1,))
+        self.expect(fits, f"expected mbarriers, got {kind}")
         self.expect(self.count > 0, f"{self.count} arrivals")
         return ()
 
@@ -161,4 +286,25 @@ class MbarrierWait(Op, opcode="gpu.mbarrier_wait", effect="readwrite"):
     def infer(self) -> Sequence[Type]:
         _check_mbarrier(self, self.barrier)
         self.expect(self.parity.type == I32, f"the parity is {self.parity.type}, not i32")
+        return ()
+
+
+class MbarrierArrive(Op, opcode="gpu.mbarrier_arrive", effect="readwrite"):
+    """Let each of the kernel's `count` warps arrive at a mbarrier, if `enabled`.
+
+    With several `num_blocks` they arrive at that mbarrier of each block of the cluster.
+
+    All that its threads read before comes before what those do who wait for the phase.
+    """
+
+    barrier: Value = operand()
+    count: int = attribute()
+    enabled: Value | None = operand(default=None)
+    num_blocks: int = attribute(default=1)
+
+    def infer(self) -> Sequence[Type]:
+        _check_mbarrier(self, self.barrier)
+        self.expect(self.count > 0, f"{self.count} arrivals")
+        if self.enabled is not None:
+            self.expect(self.enabled.type == I1, f"enabled is {self.enabled.type}")
         return ()

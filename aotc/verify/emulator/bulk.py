@@ -219,7 +219,7 @@ def _reduce_block(ctx: Context, lane: _Lane, combine: Combine, size: int) -> Non
     machine, instruction = ctx.machine, ctx.instruction
     shared, mbarriers = machine.shared, machine.part(Mbarriers)
     issuer = np.array([lane.lane])
-    row = mbarriers.find(issuer, np.array([lane.mbarrier]), instruction)
+    row = mbarriers.find_for_copies(issuer, np.array([lane.mbarrier]), instruction)
     chunks = chunks_of(lane.source, lane.size_bytes)
     owners = np.full(len(chunks), lane.lane)
     flight = shared.begin(owners, chunks, CHUNK_BYTES, instruction, writes=False)

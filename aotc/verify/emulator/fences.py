@@ -10,6 +10,7 @@ Source: PTX ISA, "Memory Consistency Model"; membar, fence.
 from __future__ import annotations
 
 from aotc.verify.emulator.context import Context, Machine
+from aotc.verify.emulator.mbarrier import Mbarriers
 from aotc.verify.emulator.order import Clocks, Lanes, lanes_array
 from aotc.verify.emulator.registry import Execute, Unsupported, executes
 from aotc.verify.emulator.syntax import Instruction
@@ -58,7 +59,12 @@ def fence(instruction: Instruction) -> Execute:
         return _proxy_fence(instruction)
     if instruction.modifiers[0] not in _FENCES:
         raise Unsupported(f"modifier .{instruction.modifiers[0]}")
-    return _fence
+    return _fence_mbarriers if instruction.modifiers[0] == "mbarrier_init" else _fence
+
+
+def _fence_mbarriers(ctx: Context) -> None:
+    ctx.machine.part(Mbarriers).fence(ctx.lanes)
+    _fence(ctx)
 
 
 def _fence(ctx: Context) -> None:
@@ -77,4 +83,5 @@ def _proxy_fence(instruction: Instruction) -> Execute:
 
 
 def _fence_async(ctx: Context) -> None:
+    ctx.machine.part(Mbarriers).fence(ctx.lanes)
     ctx.machine.order.fence_proxy(ctx.lanes)

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from aotc.verify.emulator.context import Machine, Misuse
 from aotc.verify.emulator.memory import SHARED_WINDOW
-from aotc.verify.emulator.order import Clocks, Ints
+from aotc.verify.emulator.order import Clocks, Ints, Lanes, lanes_array
 from aotc.verify.emulator.syntax import Instruction
 
 MAX_COUNT = (1 << 20) - 1  # of arrivals, and of bytes in either direction
@@ -34,12 +34,15 @@ class Mbarriers:
         self._machine = machine
         self._shared = machine.shared
         self._order = machine.order
+        self._num_lanes = machine.num_blocks * machine.warps_per_block * 32
         self._row_at = np.full(machine.shared.total_bytes // _BYTES, -1, np.int64)
         self._offset = np.zeros(0, np.int64)
         self._count = np.zeros(0, np.int64)
         self._pending = np.zeros(0, np.int64)
         self._bytes = np.zeros(0, np.int64)  # outstanding; negative when they came early
         self.phase = np.zeros(0, np.int64)
+        self._maker = np.zeros(0, np.int64)
+        self._is_fenced = np.zeros(0, np.bool_)
         # What has been released so far (row 2 r), and in the phases that are complete (2 r + 1).
         self._tokens = Clocks(0, machine.order.columns)
 
@@ -61,6 +64,29 @@ class Mbarriers:
             )
         self._shared.shadow.check_mbarrier(lanes, offset)
         return rows
+
+    def find_for_copies(self, lanes: Ints, address: Ints, instruction: Instruction) -> Ints:
+        """Return the rows of mbarriers that copies of lanes (n,) are to tell; as `find`.
+
+        Raises: Misuse, besides, where the maker has not fenced.
+        """
+        rows = self.find(lanes, address, instruction)
+        if not self._is_fenced[rows].all():
+            at = int(np.flatnonzero(~self._is_fenced[rows])[0])
+            where = self._shared.describe(int(self._offset[rows[at]]))
+            raise Misuse(
+                "proxy",
+                f"lets a copy tell the mbarrier at {where}, with no fence behind its making",
+                lane=int(lanes[at]),
+                instruction=instruction,
+            )
+        return rows
+
+    def fence(self, lanes: Lanes) -> None:
+        """Let copies see the mbarriers that lanes have made."""
+        if not self._is_fenced.all():
+            numbers = lanes_array(lanes, self._num_lanes)
+            self._is_fenced |= np.isin(self._maker, numbers)
 
     def initialise(self, lanes: Ints, address: Ints, count: Ints, instruction: Instruction) -> None:
         """Make mbarriers at lanes' addresses (n,) that expect `count` (n,) arrivals a phase.
@@ -94,6 +120,8 @@ class Mbarriers:
         self._pending = np.append(self._pending, count)
         self._bytes = np.append(self._bytes, np.zeros(len(offset), np.int64))
         self.phase = np.append(self.phase, np.zeros(len(offset), np.int64))
+        self._maker = np.append(self._maker, lanes)
+        self._is_fenced = np.append(self._is_fenced, np.zeros(len(offset), np.bool_))
         self._tokens.add_rows(2 * len(offset))
 
     def invalidate(self, lanes: Ints, address: Ints, instruction: Instruction) -> None:

@@ -81,7 +81,7 @@ def copy_in(
     Then `count_bytes`, all of them by default, are completed at the mbarrier. With `ranks` both are
     in each of these blocks of the cluster.
 
-    Raises: Misuse as `SharedMemory.begin` and `Mbarriers.find`.
+    Raises: Misuse as `SharedMemory.begin` and `Mbarriers.find_for_copies`.
     """
     machine, instruction = ctx.machine, ctx.instruction
     shared, mbarriers = machine.shared, machine.part(Mbarriers)
@@ -99,7 +99,7 @@ def copy_in(
     landings = [
         (
             shared.begin(owners, where, CHUNK_BYTES, instruction, writes=True),
-            mbarriers.find(issuer, np.array([barrier]), instruction),
+            mbarriers.find_for_copies(issuer, np.array([barrier]), instruction),
         )
         for where, barrier in places
     ]

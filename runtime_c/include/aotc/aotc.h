@@ -312,6 +312,9 @@ typedef struct aotc_variant_info {
     const char *target;
     const char *symbol;
     const char *remarks;
+    const char *condition;   /* what must hold besides the guards; NULL if nothing */
+    uint32_t loops_programs; /* a launch has as many blocks as run at a time, not one a program */
+    uint32_t reserved;
 } aotc_variant_info;
 
 AOTC_API aotc_status aotc_kernel_get_info(const aotc_kernel *kernel, aotc_kernel_info *info);
@@ -446,7 +449,8 @@ static inline aotc_value aotc_null_value(const char *name) {
 
 enum {
     /* Programmatic dependent launch: the kernel may start before the one before it in the stream
-     * has ended. ARG for a variant that does not wait for it. */
+     * has ended. ARG for a variant that does not wait for it: one of a kernel that does not call
+     * gdc_wait on every path, or for a GPU before sm_90. */
     AOTC_LAUNCH_PDL = 1u << 0
 };
 
@@ -473,7 +477,8 @@ typedef struct aotc_launch_desc {
 typedef struct aotc_selection {
     uint32_t struct_size;
     uint32_t variant; /* index, for aotc_kernel_get_variant */
-    uint32_t grid[3]; /* gridDim: programs times cluster; zero if nothing would be launched */
+    uint32_t grid[3]; /* gridDim: programs times cluster, or fewer if blocks loop over programs;
+                         zero if nothing would be launched */
     uint32_t block[3];
     uint32_t cluster[3];
     uint32_t dynamic_shared_bytes;
@@ -497,6 +502,25 @@ AOTC_API aotc_status aotc_select(const aotc_kernel *kernel, const aotc_launch_de
  *   FORKED, CAPTURE, CUDA, UNSUPPORTED */
 AOTC_API aotc_status aotc_launch(const aotc_kernel *kernel, const aotc_launch_desc *desc,
                                  aotc_error *error);
+
+/* ---- Tensor maps in memory ----------------------------------------------------------------- */
+
+/* A CUtensorMap, for device memory: 128 bytes at a multiple of 64. */
+typedef struct aotc_tensor_map {
+    uint64_t words[16];
+} aotc_tensor_map;
+
+/* Encode the map of a tensor for kernels that take maps from memory, such as an array of them
+ * (tl.reinterpret_tensor_descriptor in the source). `block` has the extents of the blocks that the
+ * source names, one for each axis of the tensor, outermost first; what lies outside of the tensor
+ * reads as zero. The caller copies the map to the device, before the launch in its stream. It holds
+ * the tensor's address, and is the same for all kernels with such blocks and for all GPUs.
+ *   STATE      the archive is loaded nowhere yet
+ *   ARG        the tensor or the block is one that no map describes; names the dimension
+ *   CUDA, UNSUPPORTED */
+AOTC_API aotc_status aotc_tensor_map_encode(const aotc_archive *archive, const aotc_tensor *tensor,
+                                            aotc_dtype dtype, const uint32_t *block,
+                                            aotc_tensor_map *map, aotc_error *error);
 
 #ifdef __cplusplus
 }

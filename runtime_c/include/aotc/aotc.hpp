@@ -328,6 +328,25 @@ public:
 
     aotc::kernel kernel(const std::string &name) const { return kernel(name.c_str()); }
 
+    /// Encode the map of a tensor in device memory, for kernels that take maps from memory. Sizes
+    /// and strides are in elements, outermost first, and so are the extents of a block.
+    template <class T, std::size_t Rank>
+    aotc_tensor_map tensor_map(T *address, const std::int64_t (&shape)[Rank],
+                               const std::int64_t (&strides)[Rank],
+                               const std::uint32_t (&block)[Rank]) const {
+        const aotc_dtype dtype = dtype_of<std::remove_cv_t<T>>::value;
+        aotc_tensor tensor{};
+        tensor.address = const_cast<std::remove_cv_t<T> *>(address);
+        tensor.rank = static_cast<std::uint32_t>(Rank);
+        tensor.shape = shape;
+        tensor.strides = strides;
+        aotc_tensor_map map;
+        detail::check([&](aotc_error *error) {
+            return aotc_tensor_map_encode(handle_, &tensor, dtype, block, &map, error);
+        });
+        return map;
+    }
+
     aotc_archive_info info() const {
         aotc_archive_info info = detail::sized<aotc_archive_info>();
         detail::check([&](aotc_error *) { return aotc_archive_get_info(handle_, &info); });

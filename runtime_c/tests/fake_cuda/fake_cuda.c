@@ -216,6 +216,9 @@ static CUresult fake_cuDeviceGetAttribute(int *value, int attribute, CUdevice de
     case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN:
         *value = properties->shared_bytes;
         break;
+    case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
+        *value = FAKE_CUDA_MULTIPROCESSORS;
+        break;
     default:
         REQUIRE(false, CUDA_ERROR_INVALID_VALUE, "cuDeviceGetAttribute: attribute %d", attribute);
     }
@@ -448,6 +451,7 @@ static CUresult fake_cuTensorMapEncodeTiled(CUtensorMap *map, int data_type, uns
         REQUIRE(dims[i] >= 1 && box[i] >= 1 && box[i] <= 256, CUDA_ERROR_INVALID_VALUE,
                 "cuTensorMapEncodeTiled: dimension %u", i);
         map->opaque[2 + i] = dims[i];
+        map->opaque[11 + i] = box[i];
         if (i + 1 < rank) {
             REQUIRE(strides[i] % 16 == 0 && strides[i] < UINT64_C(1) << 40,
                     CUDA_ERROR_INVALID_VALUE, "cuTensorMapEncodeTiled: stride %u", i);
@@ -478,6 +482,64 @@ static CUresult read_attributes(const CUlaunchConfig *config, struct fake_launch
         }
     }
     return CUDA_SUCCESS;
+}
+
+/* Dynamic shared memory that a launch may ask for. */
+static int64_t allowed_shared(const struct CUkern_st *kernel, int device) {
+    return kernel->max_dynamic_shared[device] != 0
+               ? kernel->max_dynamic_shared[device]
+               : DEFAULT_SHARED_BYTES - kernel->function->static_shared_bytes;
+}
+
+/* How many blocks the multiprocessors hold; shared memory bounds it, and the fake's own limit. */
+static CUresult count_blocks(const char *symbol, CUfunction function, size_t dynamic_shared_bytes,
+                             int *count) {
+    const struct CUkern_st *kernel = (CUkernel)function;
+    if (current() == NULL || !kernel->is_loaded[context_index(current())]) {
+        violate("%s of %s: not loaded in the context before", symbol, kernel->function->name);
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    const int device = current()->device;
+    const int bytes = (int)dynamic_shared_bytes + kernel->function->static_shared_bytes;
+    int held = FAKE_CUDA_MAX_BLOCKS;
+    if ((int64_t)dynamic_shared_bytes > allowed_shared(kernel, device)) {
+        held = 0;
+    } else if (bytes != 0 && fake.devices[device].shared_bytes / bytes < held) {
+        held = fake.devices[device].shared_bytes / bytes;
+    }
+    *count = held * FAKE_CUDA_MULTIPROCESSORS;
+    return CUDA_SUCCESS;
+}
+
+static CUresult fake_cuOccupancyMaxActiveBlocksPerMultiprocessor(int *count, CUfunction function,
+                                                                 int block_threads,
+                                                                 size_t dynamic_shared_bytes) {
+    static const char symbol[] = "cuOccupancyMaxActiveBlocksPerMultiprocessor";
+    ENTER(symbol);
+    REQUIRE(block_threads >= 1 && block_threads <= 1024, CUDA_ERROR_INVALID_VALUE, "%s: %d threads",
+            symbol, block_threads);
+    const CUresult result = count_blocks(symbol, function, dynamic_shared_bytes, count);
+    *count /= FAKE_CUDA_MULTIPROCESSORS;
+    return leave(result);
+}
+
+static CUresult fake_cuOccupancyMaxActiveClusters(int *count, CUfunction function,
+                                                  const CUlaunchConfig *config) {
+    static const char symbol[] = "cuOccupancyMaxActiveClusters";
+    ENTER(symbol);
+    struct fake_launch asked = {.is_pdl = 0};
+    REQUIRE(read_attributes(config, &asked) == CUDA_SUCCESS, CUDA_ERROR_INVALID_VALUE,
+            "%s: attribute", symbol);
+    const unsigned size = asked.cluster[0] * asked.cluster[1] * asked.cluster[2];
+    REQUIRE(size > 1 && config->grid_x % asked.cluster[0] == 0 &&
+                config->grid_y % asked.cluster[1] == 0 && config->grid_z % asked.cluster[2] == 0,
+            CUDA_ERROR_INVALID_CLUSTER_SIZE, "%s: a cluster of %u", symbol, size);
+    const CUresult result = count_blocks(symbol, function, config->shared_bytes, count);
+    if (size > 8 && !((CUkernel)function)->non_portable_cluster[current()->device]) {
+        *count = 0;
+    }
+    *count /= (int)size;
+    return leave(result);
 }
 
 static CUresult fake_cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function,
@@ -515,11 +577,9 @@ static CUresult fake_cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f
             CUDA_ERROR_INVALID_VALUE, "launch: block");
     REQUIRE(cluster <= 8 || kernel->non_portable_cluster[launch.device], CUDA_ERROR_INVALID_VALUE,
             "launch: a cluster of %u without the attribute", cluster);
-    const int allowed = kernel->max_dynamic_shared[launch.device] != 0
-                            ? kernel->max_dynamic_shared[launch.device]
-                            : DEFAULT_SHARED_BYTES - kernel->function->static_shared_bytes;
+    const int64_t allowed = allowed_shared(kernel, launch.device);
     REQUIRE((int64_t)config->shared_bytes <= allowed, CUDA_ERROR_INVALID_VALUE,
-            "launch: %u bytes of shared memory, %d allowed", config->shared_bytes, allowed);
+            "launch: %u bytes of shared memory, %d allowed", config->shared_bytes, (int)allowed);
     for (size_t i = 0; i < kernel->function->param_count; ++i) {
         const struct fake_param *param = &kernel->function->params[i];
         memcpy(launch.params + param->offset, params[i], param->size_bytes);

@@ -23,6 +23,9 @@ extern "C" {
 struct CUctx_st;
 struct CUstream_st;
 
+/* Every device has as many multiprocessors, and each holds so many blocks without shared memory. */
+enum { FAKE_CUDA_MULTIPROCESSORS = 5, FAKE_CUDA_MAX_BLOCKS = 2 };
+
 struct fake_device {
     int major, minor;
     int shared_bytes;

@@ -28,6 +28,7 @@ KINDS = {
     "x": DescriptorType(FP32, (4, 8)),
     "narrow": DescriptorType(FP32, (8, 2)),
     "deep": DescriptorType(FP32, (1, 1, 1, 1, 1, 4)),
+    "rows": DescriptorType(FP32, (1, 1, 2, 8)),
     "i": I32,
     "long": I64,
     "v": TileType(FP32, (4, 8)),
@@ -48,6 +49,14 @@ def test_a_block_is_a_tile(values: dict[str, Value]) -> None:
     assert descriptor.DescriptorStride(values["x"], 0).out.type == I64
 
 
+@pytest.mark.parametrize(("count", "shape"), [(0, (1, 1, 2, 8)), (1, (1, 2, 8)), (2, (2, 8))])
+def test_first_axes_of_one_element_may_be_dropped(
+    values: dict[str, Value], count: int, shape: tuple[int, ...]
+) -> None:
+    load = descriptor.DescriptorLoad(values["rows"], [values["i"]] * 4, num_dropped=count)
+    assert load.out.type == TileType(FP32, shape)
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -56,6 +65,9 @@ def test_a_block_is_a_tile(values: dict[str, Value]) -> None:
         (lambda v: descriptor.DescriptorLoad(v["x"], [v["i"], v["long"]]), "i32, i64"),
         (lambda v: descriptor.DescriptorLoad(v["narrow"], [v["i"]] * 2), "have 8 bytes"),
         (lambda v: descriptor.DescriptorLoad(v["deep"], [v["i"]] * 6), "has 6 axes"),
+        (lambda v: descriptor.DescriptorLoad(v["x"], [v["i"]] * 2, "", "", 1), "drops 1 axes"),
+        (lambda v: descriptor.DescriptorLoad(v["rows"], [v["i"]] * 4, "", "", 3), "drops 3 axes"),
+        (lambda v: descriptor.DescriptorLoad(v["rows"], [v["i"]] * 4, "", "", -1), "drops -1"),
         (lambda v: descriptor.DescriptorStore(v["x"], v["i"], [v["i"]] * 2), "expected a tile"),
         (lambda v: descriptor.DescriptorStore(v["x"], v["t"], [v["i"]] * 2), "is no block of"),
         (lambda v: descriptor.DescriptorStore(v["x"], v["w"], [v["i"]] * 2), "is no block of"),

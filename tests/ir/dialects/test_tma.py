@@ -21,6 +21,8 @@ KINDS = {
     "map": TensorMapType(FP32, (16,)),
     "flat": TensorMapType(FP32, (8, 8)),
     "wide": TensorMapType(FP32, (128,)),
+    "stack": TensorMapType(FP32, (1, 1, 8, 8)),
+    "stacks": TensorMapType(FP32, (2, 8, 8)),
     "doubles": TensorMapType(FP64, (16,)),
     "buffer": SharedType(FP32, (64,), ROWS),
     "square": SharedType(FP32, (8, 8), SQUARE),
@@ -41,6 +43,8 @@ def test_a_block_is_made_of_boxes(values: dict[str, Value]) -> None:
     load = tma.TmaLoad(values["map"], values["buffer"], values["bar"], [values["i"]])
     kind = tma.check_tensor(load, load.tensor, load.buffer, load.coords)
     assert kind.box_bytes == 64
+    stacked = tma.TmaFetch(values["stack"], values["square"], [values["i"]] * 4)
+    assert len(stacked.coords) == 4
     turned = gpu.SharedTrans(values["square"], (1, 0)).out.type
     assert isinstance(turned, SharedType)
     assert turned.layout == SQUARE.transpose((1, 0))
@@ -54,7 +58,14 @@ def test_a_block_is_made_of_boxes(values: dict[str, Value]) -> None:
         (lambda v: tma.TmaFetch(v["map"], v["ring"], [v["i"]]), "a shared buffer of one slot"),
         (lambda v: tma.TmaFetch(v["wide"], v["buffer"], [v["i"]]), "not made of boxes"),
         (lambda v: tma.TmaFetch(v["doubles"], v["buffer"], [v["i"]]), "not made of boxes"),
+        (
+            lambda v: tma.TmaStore(v["map"], v["buffer"], [v["i"]], issuers=(0, 1)),
+            "2 issuers of 4 boxes",
+        ),
         (lambda v: tma.TmaFetch(v["flat"], v["buffer"], [v["i"]] * 2), "not made of boxes"),
+        (lambda v: tma.TmaFetch(v["stacks"], v["square"], [v["i"]] * 3), "not made of boxes"),
+        (lambda v: tma.TmaFetch(v["map"], v["square"], [v["i"]]), "not made of boxes"),
+        (lambda v: tma.TmaFetch(v["stack"], v["square"], [v["i"]] * 2), r"at \(i32, i32\)"),
         (lambda v: tma.TmaStore(v["map"], v["buffer"], []), r"at \(\)"),
         (lambda v: tma.TmaStore(v["map"], v["buffer"], [v["long"]]), r"at \(i64\)"),
         (
@@ -65,7 +76,11 @@ def test_a_block_is_made_of_boxes(values: dict[str, Value]) -> None:
             lambda v: tma.TmaLoad(v["map"], v["buffer"], v["buffer"], [v["i"]]),
             "expected a mbarrier",
         ),
-        (lambda v: tma.MbarrierInit(v["bars"]), "a shared buffer of one slot"),
+        (lambda v: tma.MbarrierInit(v["ring"]), "expected mbarriers"),
+        (lambda v: tma.MbarrierWait(v["bars"], v["i"]), "a shared buffer of one slot"),
+        (lambda v: tma.MbarrierArrive(v["bars"], 1), "a shared buffer of one slot"),
+        (lambda v: tma.MbarrierArrive(v["bar"], 0), "0 arrivals"),
+        (lambda v: tma.MbarrierArrive(v["bar"], 1, v["i"]), "enabled is i32"),
         (lambda v: tma.MbarrierInit(v["bar"], count=0), "0 arrivals"),
         (lambda v: tma.MbarrierWait(v["bar"], v["long"]), "the parity is i64"),
         (lambda _: tma.TmaStoreWait(pending=-1), "-1 pending stores"),

@@ -360,3 +360,25 @@ def swap_in(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     before = tl.atomic_add(x_ptr + tl.program_id(0), 5)
     tl.store(out_ptr + i, before + i, mask=i < n)
+
+
+@triton.jit
+def turn_blocks(x, out, BLOCK: tl.constexpr):
+    """Transpose a tensor in blocks, a few of them a program."""
+    rows = tl.cdiv(x.shape[0], BLOCK)
+    for at in range(tl.program_id(0), rows * tl.cdiv(x.shape[1], BLOCK), tl.num_programs(0)):
+        i, j = at % rows * BLOCK, at // rows * BLOCK
+        out.store([j, i], x.load([i, j]).T)
+
+
+@triton.jit
+def multiply_blocks(a, b, out, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr):
+    """Store A @ B, blocks of it one after the other, and the largest product of each row on top."""
+    rows = tl.cdiv(a.shape[0], BLOCK_M)
+    for at in range(tl.program_id(0), rows * tl.cdiv(b.shape[1], BLOCK_N), tl.num_programs(0)):
+        i, j = at % rows * BLOCK_M, at // rows * BLOCK_N
+        acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+        for k in range(0, a.shape[1], BLOCK_K):
+            acc = tl.dot(a.load([i, k]), b.load([k, j]), acc)
+        acc += tl.max(acc, 1)[:, None]
+        out.store([i, j], acc.to(tl.float16))

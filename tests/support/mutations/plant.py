@@ -21,7 +21,7 @@ from unittest import mock
 
 from aotc import backend
 from aotc.backend import lower
-from aotc.compiler import CompileRequest, PtxKernel, compile_ptx
+from aotc.compiler import CompileRequest, ParamSlot, PtxKernel, compile_ptx
 from aotc.ir.core import Kernel, Op
 from aotc.ir.passes import Pipeline
 from aotc.package.verify import Subject, VariantResult, load_subjects, verify_variant
@@ -38,12 +38,13 @@ Edit: TypeAlias = Callable[[Kernel], None]
 class Evidence:
     """What `verify` says of a kernel: "" for nothing, "mismatch", or the kind of a fault.
 
-    `program` is what was executed: PTX and the bytes of shared memory. `detail` is the report.
+    `program` is what was executed: PTX, the bytes of shared memory, and what the launcher makes of
+    arguments. `detail` is the report.
     """
 
     kind: str
     detail: str
-    program: tuple[str, int]
+    program: tuple[str, int, tuple[ParamSlot, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +89,10 @@ def _verified(subject: Subject) -> Evidence:
         return made[-1]
 
     result = verify_variant(subject, compiler=compiler)
-    return _evidence(result, (made[0].ptx, made[0].shared_bytes))
+    return _evidence(result, (made[0].ptx, made[0].shared_bytes, made[0].params))
 
 
-def _evidence(result: VariantResult, program: tuple[str, int]) -> Evidence:
+def _evidence(result: VariantResult, program: tuple[str, int, tuple[ParamSlot, ...]]) -> Evidence:
     for finding in result.findings:
         if finding.status == "wrong":
             return Evidence("mismatch", finding.detail, program)

@@ -156,7 +156,7 @@ MUTATIONS = (
         "buffers overlap",
         "two buffers that are alive together get the same bytes",
         "multiply",
-        replacing(allocate_shared._Buffer, "overlaps_in_time", lambda *_: False),
+        replacing(allocate_shared.Buffer, "overlaps_in_time", lambda *_: False),
     ),
     Mutation(
         "too little shared memory",

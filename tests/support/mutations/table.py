@@ -8,7 +8,17 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from tests.support.mutations import arithmetic, control, hopper, matrix, memory, shared
+from tests.support.mutations import (
+    arithmetic,
+    control,
+    hopper,
+    matrix,
+    memory,
+    pointers,
+    roles,
+    shared,
+    tensor_stores,
+)
 from tests.support.mutations.hopper import PtxMutation
 from tests.support.mutations.plant import Mutation
 
@@ -18,6 +28,9 @@ AREAS: dict[str, Sequence[Mutation | PtxMutation]] = {
     "arithmetic, conversions": arithmetic.MUTATIONS,
     "loops, branches, pipelines": control.MUTATIONS,
     "matrix products": matrix.MUTATIONS,
+    "stores of tensors": tensor_stores.MUTATIONS,
+    "maps of pointers": pointers.MUTATIONS,
+    "warps that fetch": roles.MUTATIONS,
     "TMA, mbarriers, wgmma (PTX)": hopper.MUTATIONS,
 }
 
@@ -28,6 +41,7 @@ KNOWN_MISSES = {
     "load ahead of a store to the same memory": "no launch is in place",
     "atomic does not release": "memory is emulated as if every write were seen by all at once",
     "exponential to a base a few ulp off": "smaller than what rounding may do to the result",
+    "a block ends before its stores": "shared memory outlives the block's threads",
     "square root of low precision": "approximate instructions are emulated without their error",
 }
 

@@ -61,6 +61,20 @@ def test_load(seed, target):
     np.testing.assert_array_equal(out, data)
 
 
+@pytest.mark.parametrize("fence", ["", "@!%p1 fence.proxy.async;"])
+def test_a_copy_does_not_see_a_mbarrier_whose_maker_has_not_fenced(fence):
+    data, out = _random(256), np.zeros(256, np.uint32)
+    init = INIT.replace("fence.mbarrier_init.release.cluster;", fence)
+    body = f"""
+    {init} {PLACE} {expect(1024)}
+    @%p1 {LOAD} [%r1], [%rd0], 1024, [%r1+{BARRIER}];
+    {WAIT} {TO_GLOBAL}"""
+    launch = {"threads": 64, "shared": SHARED}
+    faults(body, data, out, kind="proxy", match="no fence behind its making", **launch)
+    run(body.replace("bar.sync 0;", "fence.proxy.async; bar.sync 0;", 1), data, out, **launch)
+    np.testing.assert_array_equal(out, data)
+
+
 def test_several_loads_complete_one_phase():
     data, out = _random(256), np.zeros(256, np.uint32)
     loads = "\n".join(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aotc.package.expression import (
+from aotc.ir.expression import (
     INT64_MAX,
     INT64_MIN,
     MAX_TREE_DEPTH,
@@ -17,6 +17,7 @@ from aotc.package.expression import (
     Integer,
     Name,
     Unary,
+    conjuncts,
     evaluate,
     fold,
     free_names,
@@ -232,3 +233,16 @@ def test_free_names_have_the_column_of_their_first_use() -> None:
 )
 def test_settle_leaves_what_can_matter(text: str, left: str) -> None:
     assert to_text(settle(parse(text))) == left
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("a > 0", ["a > 0"]),
+        ("a > 0 and b > 0 and (a or b)", ["a > 0", "b > 0", "a or b"]),
+        ("a and (b and n_cols) and not (a and b)", ["a", "b", "n_cols", "not (a and b)"]),
+        ("a and b or n_cols", ["a and b or n_cols"]),
+    ],
+)
+def test_conjuncts(text: str, parts: list[str]) -> None:
+    assert list(map(to_text, conjuncts(parse(text)))) == parts

@@ -2,8 +2,8 @@
 
 A manifest says `cdiv(n_cols, BLOCK)`; at launch somebody has to compute it without a compiler. So
 an expression lives in three forms: text (manifest, messages), a tree (here), and bytecode
-(`bytecode.py`), which the archive carries and the runtime runs. The language is specified in
-`docs/archive-format.md`, section 6.
+(`package/bytecode.py`), which the archive carries and the runtime runs. The language is specified
+in `docs/archive-format.md`, section 6.
 
 Arithmetic is on checked 64-bit integers with Python's floor semantics. There are no loops and no
 jumps, so the length of the text bounds the work; `and` and `or` evaluate both sides.
@@ -154,6 +154,15 @@ def walk(root: Expression) -> Iterator[Expression]:
     yield root
     for child in _children(root):
         yield from walk(child)
+
+
+def conjuncts(root: Expression) -> Iterator[Expression]:
+    """Yield the conditions that `and` joins at the top of `root`, in order."""
+    if isinstance(root, Binary) and root.op == "and":
+        yield from conjuncts(root.lhs)
+        yield from conjuncts(root.rhs)
+    else:
+        yield root
 
 
 def free_names(root: Expression) -> dict[str, int]:

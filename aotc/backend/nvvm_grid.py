@@ -1,0 +1,43 @@
+"""Instructions about the grid in its stream: programmatic dependent launch.
+
+They are LLVM's own intrinsics, of which it knows nothing but that they may touch all memory, so
+no access crosses them.
+"""
+
+from __future__ import annotations
+
+from aotc.backend.emitter import Emitter
+
+
+def block_rank(emit: Emitter) -> str:
+    """Return the index of this block in its cluster, an i32.
+
+    Source: PTX ISA 10.17 `%cluster_ctarank`.
+    """
+    name = "llvm.nvvm.read.ptx.sreg.cluster.ctarank"
+    return emit.thread_value(emit.call_text("i32", name, []))
+
+
+def cluster_barrier(emit: Emitter) -> None:
+    """Wait for all threads of the cluster, which need not come warp by warp.
+
+    Source: PTX ISA 9.7.13.3 `barrier.cluster`.
+    """
+    for step in ("arrive", "wait"):
+        emit.effect(emit.call_text("void", f"llvm.nvvm.barrier.cluster.{step}", []))
+
+
+def wait_for_grids(emit: Emitter) -> None:
+    """Wait until the grids that this one depends on have ended and their writes are visible.
+
+    Source: PTX ISA 9.7.13.13 `griddepcontrol`.
+    """
+    emit.effect(emit.call_text("void", "llvm.nvvm.griddepcontrol.wait", []))
+
+
+def launch_dependents(emit: Emitter) -> None:
+    """Let grids that depend on this one start once all its blocks have come here or ended.
+
+    Source: PTX ISA 9.7.13.13 `griddepcontrol`.
+    """
+    emit.effect(emit.call_text("void", "llvm.nvvm.griddepcontrol.launch.dependents", []))

@@ -1,0 +1,45 @@
+"""Rules for programmatic dependent launch.
+
+A target without it runs a grid after the one before it has ended, whatever the launch asks for:
+what would be waited for has happened, and there is nothing to be told to anyone.
+"""
+
+from __future__ import annotations
+
+from aotc.backend import nvvm_grid
+from aotc.backend.lower import Lowering, Results, lowers
+from aotc.ir.dialects import grid
+from aotc.target import Feature
+
+
+@lowers(grid.BlockRank)
+def lower_block_rank(ctx: Lowering, op: grid.BlockRank) -> Results:
+    """Lower the index of the block in its cluster."""
+    del op
+    return [(ctx.ints.learn(nvvm_grid.block_rank(ctx.emit), ctx.kernel.num_ctas - 1),)]
+
+
+@lowers(grid.ClusterBarrier)
+def lower_cluster_barrier(ctx: Lowering, op: grid.ClusterBarrier) -> Results:
+    """Lower a barrier of the cluster."""
+    del op
+    nvvm_grid.cluster_barrier(ctx.emit)
+    return []
+
+
+@lowers(grid.GridWait)
+def lower_wait(ctx: Lowering, op: grid.GridWait) -> Results:
+    """Lower the wait for the grids before; every thread waits for itself."""
+    del op
+    if Feature.PDL in ctx.target.features:
+        nvvm_grid.wait_for_grids(ctx.emit)
+    return []
+
+
+@lowers(grid.LaunchDependents)
+def lower_launch_dependents(ctx: Lowering, op: grid.LaunchDependents) -> Results:
+    """Lower the start of the grids after."""
+    del op
+    if Feature.PDL in ctx.target.features:
+        nvvm_grid.launch_dependents(ctx.emit)
+    return []

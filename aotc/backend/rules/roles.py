@@ -1,0 +1,38 @@
+"""Rules for warps of different roles: a branch that each warp takes by its number.
+
+The consumers come first, so that their thread numbers and those of the layouts are the same. Of the
+producer's warps a single thread works: what it runs takes no other.
+"""
+
+from __future__ import annotations
+
+from aotc.backend import nvvm
+from aotc.backend.lower import LANE_BITS, Lowering, Results, lowers
+from aotc.ir.dialects import roles
+
+
+@lowers(roles.Specialize)
+def lower_specialize(ctx: Lowering, op: roles.Specialize) -> Results:
+    """Lower the division of the block's warps."""
+    emit = ctx.emit
+    first = ctx.kernel.num_warps << LANE_BITS
+    consume, other, produce, join = (
+        emit.new_label(stem) for stem in ("consume", "other", "produce", "join")
+    )
+    emit.branch_if(emit.thread_value(f"icmp ult i32 {ctx.thread}, {first}"), consume, other)
+    emit.start_block(consume)
+    if op.consumer_registers:
+        nvvm.take_registers(emit, op.consumer_registers)
+    with emit.scope(), ctx.role("consumer"):
+        ctx.lower_ops(op.consumers)
+    emit.branch(join)
+    emit.start_block(other)
+    if op.producer_registers:
+        nvvm.leave_registers(emit, op.producer_registers)
+    emit.branch_if(emit.thread_value(f"icmp eq i32 {ctx.thread}, {first}"), produce, join)
+    emit.start_block(produce)
+    with emit.scope(), ctx.role("producer"):
+        ctx.lower_ops(op.producer)
+    emit.branch(join)
+    emit.start_block(join)
+    return []

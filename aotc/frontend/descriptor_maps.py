@@ -1,0 +1,79 @@
+"""Descriptors in memory: a pointer to a tensor map that the host encoded there.
+
+The map says where the tensor lies; what a block of it is, the source says. So a kernel can take an
+array of maps and pick one at run time, as a product of many groups does. The functions are those
+that Triton called experimental; where they are given a descriptor parameter instead of a pointer,
+they are `desc.load` and `desc.store`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from aotc.frontend import descriptors
+from aotc.frontend.convert import static_scalar_dtype, static_shape, to_value
+from aotc.frontend.emitter import Emitter, mistake
+from aotc.frontend.values import Operand, element, is_descriptor, shape, show, show_type
+from aotc.ir.core import Value
+from aotc.ir.dialects import descriptor
+from aotc.ir.types import DescriptorType, PointerType, ScalarType
+
+
+def _descriptor_at(emit: Emitter, desc_ptr: Operand, kind: DescriptorType, name: str) -> Value:
+    """Return the descriptor of a map in memory. Raises: CompileError."""
+    descriptors.check_block(f"the block of {name}", kind)
+    pointer = to_value(emit, desc_ptr, "a pointer to a tensor map")
+    if not isinstance(pointer.type, PointerType):
+        raise mistake(
+            f"{name} takes a scalar pointer to a tensor map, got {show(pointer)}",
+            remedy='give the argument the type "*i8:16": a map has 128 bytes',
+        )
+    return emit(descriptor.DescriptorAt(pointer, kind.element, kind.block)).out
+
+
+def _seen_as(emit: Emitter, desc: Operand, kind: DescriptorType, name: str) -> Value:
+    """Return a descriptor of `kind`: the given one, or that of a map in memory."""
+    if not is_descriptor(desc):
+        return _descriptor_at(emit, desc, kind, name)
+    own = desc.type
+    assert isinstance(own, DescriptorType)
+    if (own.element, own.block) != (kind.element, kind.block):
+        raise mistake(f"{name} of {show_type(kind)} is given a {show_type(own)}")
+    return desc
+
+
+def reinterpret(emit: Emitter, desc_ptr: Operand, block_shape: Operand, dtype: Operand) -> Value:
+    """Return the descriptor whose map a pointer points at."""
+    kind = DescriptorType(static_scalar_dtype(dtype), static_shape(block_shape))
+    return _seen_as(emit, desc_ptr, kind, "reinterpret_tensor_descriptor")
+
+
+def load(
+    emit: Emitter, desc_pointer: Operand, offsets: Operand, shape: Operand, dtype: Operand
+) -> Value:
+    """Read a block of the tensor whose map a pointer points at."""
+    kind = DescriptorType(static_scalar_dtype(dtype), static_shape(shape))
+    found = _seen_as(emit, desc_pointer, kind, "_experimental_descriptor_load")
+    return descriptors.load(emit, found, offsets)
+
+
+def store(emit: Emitter, desc_pointer: Operand, value: Operand, offsets: Operand) -> None:
+    """Write a tile as a block of the tensor whose map a pointer points at."""
+    name = "_experimental_descriptor_store"
+    content = to_value(emit, value, "a tile")
+    kind = element(content)
+    if not isinstance(kind, ScalarType) or not shape(content):
+        raise mistake(f"{name} takes a tile of numbers, got {show(content)}")
+    found = _seen_as(emit, desc_pointer, DescriptorType(kind, shape(content)), name)
+    descriptors.store(emit, found, offsets, content)
+
+
+FUNCTIONS: dict[str, Callable[..., Operand]] = {
+    "reinterpret_tensor_descriptor": reinterpret,
+    "_experimental_reinterpret_tensor_descriptor": reinterpret,
+    "_experimental_descriptor_load": load,
+    "_experimental_descriptor_store": store,
+}
+"""Functions of `tl` that take the address of a tensor map first."""
+
+TAKE_DESCRIPTORS = (reinterpret, load, store)

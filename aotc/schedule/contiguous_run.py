@@ -1,0 +1,177 @@
+"""The run of memory that a load through pointers reads, if it reads one from its start up to an end.
+
+A tile whose elements lie one after the other in memory, the last axis first, needs no map to be
+copied by hardware: an address and a length do. A mask may cut it off at its end, `index < end`
+along the outermost axis; the length is then computed at run time. Copies move whole pieces of 16
+bytes, so where a run begins and ends has to be known to be such a multiple.
+
+Invariant: the mask is true just for the elements before the end, and the bytes before it are whole
+pieces of 16, in all launches that keep the promises of the signature.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from aotc.ir.core import Value
+from aotc.ir.dialects import arith, gpu
+from aotc.ir.rewrite import Builder
+from aotc.ir.types import I32, I64, PointerType, ScalarType, TileType, element_of
+from aotc.schedule.affine import AffineAnalysis, axis_symbol
+from aotc.schedule.axis import AxisAnalysis
+from aotc.schedule.pointer_block import UnmappableError
+from aotc.schedule.polynomial import ONE, ZERO, Polynomial
+
+PIECE_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class ContiguousRun:
+    """Hold what a load reads: from `start` elements behind `base` on.
+
+    That is `extent` rows of `row_bytes`, but no more than the least of `ends` says, and nothing if
+    one of `conditions` is not below 0.
+    """
+
+    base: Value
+    start: Polynomial
+    extent: int
+    row_bytes: int
+    ends: tuple[Polynomial, ...]
+    conditions: tuple[Polynomial, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """The length of the whole run."""
+        return self.extent * self.row_bytes
+
+    @property
+    def symbols(self) -> tuple[int, ...]:
+        """What address and length are computed from."""
+        return sum((each.symbols for each in (self.start, *self.ends, *self.conditions)), ())
+
+
+def run_of(load: gpu.Load, analysis: AffineAnalysis, facts: AxisAnalysis) -> ContiguousRun:
+    """Return the run that a load of a tile reads.
+
+    Raises: UnmappableError if it reads none, or none is known.
+    """
+    kind = load.out.type
+    assert isinstance(kind, TileType)
+    shape, size_bytes = kind.shape, element_of(kind).size_bytes
+    address = analysis[load.pointer]
+    base = address.base
+    if base is None or not isinstance(base.type, PointerType):
+        raise UnmappableError(
+            "its address is no sum of a pointer and products of scalars and indices"
+        )
+    start = address.offset
+    for axis, extent in enumerate(shape):
+        position, step = axis_symbol(axis), Polynomial.constant(prod(shape[axis + 1 :]))
+        if extent > 1 and start.coefficient_of(position) != step:
+            raise UnmappableError("its elements do not lie one after the other")
+        start -= Polynomial.symbol(position) * step if extent > 1 else ZERO
+    if facts[load.pointer].divisibility[-1] % PIECE_BYTES:
+        raise UnmappableError(
+            f"it is not known to begin at a multiple of {PIECE_BYTES} bytes",
+            "promise ':16' in the signature, or ':16?' to have both variants built, of what its "
+            "address is computed from",
+        )
+    outermost = next((axis for axis, extent in enumerate(shape) if extent > 1), 0)
+    row_bytes = prod(shape[outermost + 1 :]) * size_bytes
+    ends, conditions = _limits(load, shape, outermost, analysis)
+    run = ContiguousRun(base, start, shape[outermost], row_bytes, ends, conditions)
+    if load.mask is not None and ends:
+        whole_rows = facts[load.mask].constancy[outermost]
+        if whole_rows * row_bytes % PIECE_BYTES:
+            raise UnmappableError(
+                f"it is not known to end at a multiple of {PIECE_BYTES} bytes",
+                "promise ':16' in the signature, or ':16?' to have both variants built, of what "
+                "its mask compares with",
+            )
+    if run.size_bytes % PIECE_BYTES:
+        raise UnmappableError(f"it has only {run.size_bytes} bytes")
+    return run
+
+
+def _limits(
+    load: gpu.Load, shape: tuple[int, ...], outermost: int, analysis: AffineAnalysis
+) -> tuple[tuple[Polynomial, ...], tuple[Polynomial, ...]]:
+    """Return where the mask ends the run along its outermost axis, and what it asks besides."""
+    limits = () if load.mask is None else analysis.bounds(load.mask)
+    if limits is None:
+        raise UnmappableError("its mask is no conjunction of indices that are compared with scalars")
+    ends: list[Polynomial] = []
+    conditions: list[Polynomial] = []
+    for limit in limits:
+        axes = [symbol for symbol in limit.symbols if symbol < 0]
+        if not axes:
+            conditions.append(limit)
+        elif axes == [axis_symbol(outermost)] and limit.coefficient_of(axes[0]) == ONE:
+            ends.append(Polynomial.symbol(axes[0]) - limit)
+        elif not _always(limit, shape):
+            raise UnmappableError("its mask does not just cut off its end")
+    return tuple(ends), tuple(conditions)
+
+
+def _always(limit: Polynomial, shape: tuple[int, ...]) -> bool:
+    """Return whether a limit is below 0 for every element."""
+    most = 0
+    for monomial, factor in limit.terms:
+        if len(monomial) > 1 or any(symbol >= 0 for symbol in monomial):
+            return False
+        extents = [shape[-1 - symbol] - 1 for symbol in monomial]
+        most += max(0, factor * extents[0]) if extents else factor
+    return most < 0
+
+
+# ---- written down -----------------------------------------------------------------------------
+
+
+class RunEmitter:
+    """Compute addresses and lengths of runs, in 64 bits, where nothing overflows."""
+
+    def __init__(self, analysis: AffineAnalysis, place: Builder) -> None:
+        self.analysis = analysis
+        self.place = place
+
+    def pointer(self, run: ContiguousRun) -> Value:
+        """Return the address of the first element."""
+        return self.place(arith.AddPtr(run.base, self._sum(run.start))).out
+
+    def size_bytes(self, run: ContiguousRun) -> Value:
+        """Return the length in bytes, an i32."""
+        place, whole = self.place, run.size_bytes
+        if not run.ends and not run.conditions:
+            return place(arith.Constant(whole, I32)).out
+        length = self._constant(run.extent)
+        for end in run.ends:
+            length = place(arith.Min(length, self._sum(end))).out
+        zero = self._constant(0)
+        length = place(arith.Max(length, zero)).out if run.ends else length
+        for condition in run.conditions:
+            holds = place(arith.Compare(self._sum(condition), zero, "lt")).out
+            length = place(arith.Select(holds, length, zero)).out
+        rows = place(arith.Cast(length, I32)).out
+        return place(arith.Mul(rows, place(arith.Constant(run.row_bytes, I32)).out)).out
+
+    def _constant(self, value: int) -> Value:
+        return self.place(arith.Constant(value, I64)).out
+
+    def _sum(self, polynomial: Polynomial) -> Value:
+        total: Value | None = None
+        for monomial, factor in polynomial.terms:
+            product = self._constant(factor) if factor != 1 or not monomial else None
+            for symbol in monomial:
+                value = self._symbol(symbol)
+                product = value if product is None else self.place(arith.Mul(product, value)).out
+            assert product is not None
+            total = product if total is None else self.place(arith.Add(total, product)).out
+        return self._constant(0) if total is None else total
+
+    def _symbol(self, symbol: int) -> Value:
+        source = self.analysis.sources[symbol]
+        assert isinstance(source, Value)
+        assert isinstance(source.type, ScalarType)
+        return source if source.type == I64 else self.place(arith.Cast(source, I64)).out

@@ -1,0 +1,63 @@
+"""Which warpgroup holds each box of a block: then it may store its own boxes, without the others.
+
+Warpgroups that multiply hold 64 rows each, so a map whose boxes have as many lets each of them
+send what it has written behind a barrier of its own 128 threads, while the others still compute.
+Such boxes cost more copies, so only a tensor that nothing but such blocks are stored to has them.
+
+Invariant: of a box that a warpgroup is said to hold, no other one writes any element.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+
+from aotc.ir import gf2
+from aotc.ir.layout import LinearLayout, log2_exact
+from aotc.ir.types import TensorMapType
+from aotc.ir.warpgroup_product import ROWS
+
+_GROUP_WARP_BITS = 2
+_MIN_AXES = 2
+
+
+@lru_cache(maxsize=256)
+def box_warpgroups(layout: LinearLayout, box: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the warpgroup that holds each box, in order from the last axis, or () if none does.
+
+    () also if there is one warpgroup only.
+    """
+    columns = [*layout.columns("register"), *layout.columns("lane"), *layout.columns("warp")]
+    first_group_bit = len(columns) - layout.in_bits("warp") + _GROUP_WARP_BITS
+    if first_group_bit >= len(columns):
+        return ()
+    span = gf2.Span(columns)
+    if span.rank < sum(bits for _, bits in layout.outs):
+        return ()  # other blocks of a cluster hold some
+
+    def group_of(coords: Sequence[int]) -> int:
+        holder = span.solve(layout.pack(coords))
+        assert holder is not None
+        return holder >> first_group_bit
+
+    for axis, extent in enumerate(box):
+        for bit in range(log2_exact(extent)):
+            inside = [1 << bit if axis == other else 0 for other in range(len(box))]
+            if group_of(inside):
+                return ()
+    starts = [range(0, size, step) for size, step in zip(layout.shape, box, strict=True)]
+    return tuple(map(group_of, itertools.product(*starts)))
+
+
+def in_warpgroup_boxes(tensor: TensorMapType, layouts: Sequence[LinearLayout]) -> TensorMapType:
+    """Return the map with boxes that warpgroups hold, or as it is if some layout has none.
+
+    `layouts` are those of the blocks that are stored.
+    """
+    if len(tensor.box) < _MIN_AXES or tensor.box[-2] <= ROWS:
+        return tensor
+    box = (*tensor.box[:-2], ROWS, tensor.box[-1])
+    fits = all(len(each.shape) == len(box) and box_warpgroups(each, box) for each in layouts)
+    return replace(tensor, box=box) if layouts and fits else tensor

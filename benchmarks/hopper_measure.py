@@ -1,0 +1,322 @@
+"""Measure workloads in this process and say so line by line: the other half of benchmarks/hopper.py.
+
+The task is JSON on the input. Every line of output is a JSON object: what is tried, before it is
+tried, so that whoever reads knows where this process hung or died; notes; and the row of each
+workload when it is done.
+
+Calls are captured in CUDA graphs of one: a peer is charged for the GPU's time, not for Python's, and
+each call stands by itself between two events, as those of the other peers beside it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import statistics
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import hopper_triton
+import torch
+from hopper_work import ITEMS, Arguments, Work
+from peers import Launch, built, in_turn, milliseconds, ranked
+
+import aotc
+
+TRIAL_SECONDS = 4e-4
+ASSUMED_FLOPS, ASSUMED_BYTES = 8e14, 4e12
+MIN_CALLS, MAX_CALLS = 3, 11
+TRIALS = 5
+FINALISTS = 4
+ROUND_SECONDS = 0.4
+MIN_ROUNDS, MAX_ROUNDS = 31, 201
+MAX_COUNTERS = 1 << 16
+NUM_SMS = 132
+CLOCKS = {
+    "sm_mhz": "clocks.sm",
+    "memory_mhz": "clocks.mem",
+    "watts": "power.draw",
+    "celsius": "temperature.gpu",
+}
+BROKEN = 3
+"""The exit code when the GPU's context is lost, and this process with it."""
+
+Call = Callable[[Arguments], object]
+
+
+@dataclass
+class Task:
+    """What is to be measured: items, without what is `done`, and without candidates that are `bad`.
+
+    `seconds` are for tuning, of each peer and workload.
+    """
+
+    items: list[str]
+    archive: str
+    seconds: float
+    triton: bool
+    triton_cache: str
+    done: list[str]
+    bad: list[str]
+
+    def may_try(self, name: str) -> bool:
+        """Say that `name` is tried, unless it is known to be bad."""
+        if name in self.bad:
+            return False
+        tell(trying=name)
+        return True
+
+
+def tell(**line: object) -> None:
+    """Write one line for whoever reads."""
+    print(json.dumps(line), flush=True)
+
+
+# ---- launches ---------------------------------------------------------------------------------
+
+
+def graphed(call: Call, work: Work) -> Launch:
+    """Return a launch of one call, each time on the next set of operands."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    graphs: list[torch.cuda.CUDAGraph] = []
+    with torch.cuda.stream(stream):
+        call(work.sets[0])  # what a first launch in a stream sets up is no part of a graph
+        for args in work.sets:
+            graphs.append(torch.cuda.CUDAGraph())
+            graphs[-1].capture_begin()
+            try:
+                call(args)
+            finally:
+                graphs[-1].capture_end()
+    torch.cuda.current_stream().wait_stream(stream)
+    following = itertools.cycle(graphs)
+    return lambda: next(following).replay()
+
+
+def problem(call: Call, work: Work) -> str:
+    """Return what is wrong with a call's result, if anything."""
+    first = work.sets[0]
+    first[work.out].fill_(float("nan"))
+    if "counter_ptr" in first:
+        first["counter_ptr"].zero_()
+    call(first)
+    torch.cuda.synchronize()
+    wrong = work.wrong(first[work.out])
+    return "" if wrong <= 1.0 else f"wrong: {wrong:.3g} times what rounding explains"
+
+
+def sensible(config: dict[str, Any], work: Work) -> bool:
+    """Return whether a config is worth a try: blocks not far larger than what there is to do."""
+    if "SPLIT_K" in config:
+        rows = max(16, 1 << (work.m - 1).bit_length())
+        tiles = -(-work.m // config["BLOCK_M"]) * -(-work.n // config["BLOCK_N"])
+        fits = config["BLOCK_M"] in (rows, rows // 2 if rows > 64 else rows)
+        return fits and (config["SPLIT_K"] == 1 or tiles * config["SPLIT_K"] <= 4 * NUM_SMS)
+    return work.m > 64 or config.get("BLOCK_M", 0) <= 64
+
+
+def shared_by_parts(work: Work, configs: list[dict[str, Any]]) -> None:
+    """Give every set the workspace and counters that programs which split K share."""
+    sizes = [
+        -(-work.m // config["BLOCK_M"]) * config["BLOCK_M"]
+        * -(-work.n // config["BLOCK_N"]) * config["BLOCK_N"] * config["SPLIT_K"]
+        for config in configs
+        if config.get("SPLIT_K", 1) > 1
+    ]  # fmt: skip
+    workspace = torch.empty(max(sizes, default=4), device="cuda")
+    counters = torch.zeros(MAX_COUNTERS, device="cuda", dtype=torch.int32)
+    for args in work.sets:
+        args.update(workspace_ptr=workspace, counter_ptr=counters)
+
+
+def aotc_calls(work: Work, library) -> Iterator[tuple[str, Call]]:
+    """Yield what the archive has for a workload."""
+    for name in work.kernels:
+        kernel = library[name]
+        names = [param.name for param in kernel.info.params]
+        for config in built(kernel):
+            if not sensible(config, work):
+                continue
+
+            def call(args: Arguments, kernel=kernel, config=config, names=names) -> None:
+                passed = [args[each] for each in names]
+                kernel.launch(passed, config=config, pdl=bool(config.get("PDL")))
+
+            yield f"{name} {json.dumps(config)}", call
+
+
+def triton_calls(work: Work, task: Task) -> Iterator[tuple[str, Call]]:
+    """Yield what Triton compiles of the same sources, once all of it is compiled."""
+    if not task.may_try(f"{work.name}: triton"):
+        return
+    started = time.monotonic()
+    points = [
+        (name, config)
+        for name in work.triton
+        for config in hopper_triton.CONFIGS[name]
+        if sensible(config, work)
+    ]
+    for name, config, trouble in hopper_triton.compiled(points, work.sets[0], task.triton_cache):
+        key = f"{name} {json.dumps(config)}"
+        if trouble:
+            tell(note=f"Triton: {key}: {trouble}")
+        else:
+            yield key, hopper_triton.launcher(name, config)
+    tell(note=f"Triton took {time.monotonic() - started:.0f} s to compile")
+
+
+# ---- choosing ---------------------------------------------------------------------------------
+
+
+@dataclass
+class Choice:
+    """The fastest of a peer's candidates, and how many there were."""
+
+    key: str
+    launch: Launch
+    tried: int
+    failed: int
+    left_out: int
+
+
+def choose(
+    peer: str, calls: list[tuple[str, Call]], work: Work, count: int, task: Task
+) -> Choice | None:
+    """Try every candidate `count` times, as far as the time goes; rank the best ones in turn."""
+    kept: list[tuple[float, str, Launch]] = []
+    failed = tried = 0
+    end = time.monotonic() + task.seconds
+    for key, call in calls:
+        name = f"{peer} {key}"
+        if time.monotonic() > end or not task.may_try(name):
+            continue
+        tried += 1
+        try:
+            if trouble := problem(call, work):
+                raise ValueError(trouble)  # noqa: TRY301 - told as every other
+            launch = graphed(call, work)
+            took = statistics.median(milliseconds(launch, 1) for _ in range(count))
+        except Exception as error:  # noqa: BLE001 - whatever it is, the next may work
+            failed += 1
+            tell(note=f"{work.name}: {name}: {type(error).__name__}: {str(error)[:200]}")
+            survive()
+            continue
+        kept = sorted([*kept, (took, key, launch)], key=lambda each: each[0])[:FINALISTS]
+    if not kept:
+        return None
+    launches = {key: launch for _, key, launch in kept}
+    ranking = ranked(launches, max(TRIALS, count), 1)
+    for took, key in ranking:
+        tell(note=f"    {peer:7} {1e3 * took:8.1f} us  {key}")
+    best = ranking[0][1]
+    return Choice(best, launches[best], tried, failed, len(calls) - tried)
+
+
+def survive() -> None:
+    """End this process if the GPU's context is lost: nothing more can be measured in it."""
+    try:
+        torch.cuda.synchronize()
+        torch.zeros(1, device="cuda").item()
+    except Exception:  # noqa: BLE001
+        sys.exit(BROKEN)
+
+
+# ---- rows -------------------------------------------------------------------------------------
+
+
+class Clocks:
+    """Sample the GPU's clocks and power while peers run in turn; `median` is there afterwards."""
+
+    def __enter__(self):
+        query = f"--query-gpu={','.join(CLOCKS.values())}"
+        self.process = subprocess.Popen(
+            ["nvidia-smi", query, "--format=csv,noheader,nounits", "-lms", "100"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        time.sleep(0.1)
+        self.process.terminate()
+        lines = [line.split(",") for line in self.process.communicate()[0].splitlines()]
+        columns = zip(*(line for line in lines if len(line) == len(CLOCKS)), strict=True)
+        self.median = {
+            name: statistics.median(map(float, column))
+            for name, column in zip(CLOCKS, columns, strict=False)
+        }
+
+
+def spread(of: list[float], to: list[float]) -> dict[str, float]:
+    """Return median and deciles of what `of` takes as a multiple of `to`, round by round."""
+    ratios = [a / b for a, b in zip(of, to, strict=True)]
+    deciles = statistics.quantiles(ratios, n=10)
+    return {"median": statistics.median(ratios), "low": deciles[0], "high": deciles[-1]}
+
+
+def measure(work: Work, library, task: Task) -> dict[str, Any]:
+    """Choose each peer's best, run them in turn, and return the row."""
+    configs = [config for name in work.kernels for config in built(library[name])]
+    configs += [config for name in work.triton for config in hopper_triton.CONFIGS[name]]
+    shared_by_parts(work, [config for config in configs if sensible(config, work)])
+    estimate = max(work.flops / ASSUMED_FLOPS, work.nbytes / ASSUMED_BYTES)
+    count = max(MIN_CALLS, min(MAX_CALLS, round(TRIAL_SECONDS / estimate + 0.5)))
+    chosen: dict[str, Choice | None] = {}
+    chosen["library"] = choose("library", [(work.name, work.library)], work, count, task)
+    chosen["aotc"] = choose("aotc", list(aotc_calls(work, library)), work, count, task)
+    if task.triton and work.triton:
+        calls = list(triton_calls(work, task))
+        chosen["triton"] = choose("triton", calls, work, count, task)
+    peers = {name: choice for name, choice in chosen.items() if choice}
+    rounds = round(ROUND_SECONDS / (estimate * max(1, len(peers))))
+    rounds = max(MIN_ROUNDS, min(MAX_ROUNDS, rounds))
+    if not task.may_try(f"{work.name}: in turn"):
+        raise RuntimeError("the peers' best were lost in turn")
+    with Clocks() as clocks:
+        times = in_turn({name: choice.launch for name, choice in peers.items()}, rounds, 1)
+    row: dict[str, Any] = {"work": work.name, "m": work.m, "n": work.n, "k": work.k}
+    row |= {"rounds": rounds, "sets": len(work.sets), "clocks": clocks.median}
+    for name, choice in peers.items():
+        took = statistics.median(times[name])
+        row[name] = {
+            "microseconds": 1e3 * took,
+            "tflops": work.flops / took / 1e9,
+            "terabytes_per_second": work.nbytes / took / 1e9,
+            "config": choice.key,
+            "tried": choice.tried,
+            "failed": choice.failed,
+            "left_out": choice.left_out,
+        }
+        if name != "aotc" and "aotc" in times:
+            row[f"over_{name}"] = spread(times[name], times["aotc"])
+    return row
+
+
+def run(task: Task) -> None:
+    """Measure workloads one after the other."""
+    if unknown := [item for item in task.items if item not in ITEMS]:
+        raise SystemExit(f"expected items of {', '.join(ITEMS)}; got {', '.join(unknown)}")
+    torch.manual_seed(0)
+    tell(note=f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
+    library = aotc.load(task.archive)
+    for item in task.items or ITEMS:
+        for name, make in ITEMS[item].items():
+            if name in task.done or not task.may_try(f"{name}: operands"):
+                continue
+            try:
+                tell(row=measure(make(), library, task))
+            except Exception:  # noqa: BLE001 - the other workloads can be measured all the same
+                tell(note=traceback.format_exc())
+                survive()
+            torch.cuda.empty_cache()
+
+
+if __name__ == "__main__":
+    run(Task(**json.load(sys.stdin)))

@@ -1,0 +1,243 @@
+"""The workloads of benchmarks/hopper.py: operands, the right answer, and the library's own product.
+
+A workload hands out arguments by the names that the kernels' parameters have, so that one table
+serves every kernel that can do it, whoever compiles it. Operands are normally distributed, and there
+are as many sets of them as it takes for none to be found in the L2 again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from llm_shapes import SHAPES
+from torch.nn.functional import silu
+
+L2_BYTES = 60 << 20
+MAX_SETS = 8
+BF16, FP8 = torch.bfloat16, torch.float8_e4m3fn
+
+Arguments = dict[str, Any]
+
+
+@dataclass
+class Work:
+    """A workload on the GPU: `products` of (M, K) and (K, N).
+
+    `make` makes a set of arguments, `exact` is its result in fp64, `library` puts the library's into
+    the argument `out`. `kernels` are those of the archive that can do the work, and `triton` those
+    that Triton compiles, too. A result may be off by `relative` of itself, for being rounded to bf16,
+    and by `tolerance` of the typical size of results, for how it is summed.
+    """
+
+    name: str
+    m: int
+    n: int
+    k: int
+    kernels: tuple[str, ...]
+    make: Callable[[], Arguments]
+    exact: Callable[[Arguments], torch.Tensor]
+    library: Callable[[Arguments], object]
+    triton: tuple[str, ...] = ()
+    out: str = "c"
+    products: int = 1
+    relative: float = 2**-8
+    tolerance: float = 0.02
+    sets: list[Arguments] = field(init=False)
+
+    def __post_init__(self) -> None:
+        first = self.make()
+        tensors = {v.data_ptr(): v for v in first.values() if isinstance(v, torch.Tensor)}
+        self.nbytes = sum(tensor.nbytes for tensor in tensors.values())
+        count = max(1, min(MAX_SETS, math.ceil(2.5 * L2_BYTES / self.nbytes)))
+        self.sets = [first, *(self.make() for _ in range(count - 1))]
+        self.expected = self.exact(first)
+
+    @property
+    def flops(self) -> float:
+        """Multiplications and additions."""
+        return 2.0 * self.products * self.m * self.n * self.k
+
+    def wrong(self, result: torch.Tensor) -> float:
+        """Return how far a result is off, as a multiple of how far it may be."""
+        typical = self.expected.square().mean().sqrt()
+        bound = self.expected.abs() * self.relative + self.tolerance * typical
+        worst = ((result.double() - self.expected).abs() / bound).max().item()
+        return math.inf if math.isnan(worst) else worst
+
+
+def _normal(*shape: int, dtype: torch.dtype = BF16) -> torch.Tensor:
+    return torch.randn(*shape, device="cuda").to(dtype)
+
+
+def _empty(*shape: int) -> torch.Tensor:
+    return torch.empty(*shape, device="cuda", dtype=BF16)
+
+
+def _scales(*shape: int) -> torch.Tensor:
+    return torch.rand(*shape, device="cuda") + 0.5
+
+
+def _linear(
+    name: str,
+    shape: tuple[int, int, int],
+    kernels: tuple[str, ...],
+    triton: tuple[str, ...] = (),
+) -> Work:
+    """Return rows times the transpose of weights, in bf16: what a linear layer is."""
+    m, n, k = shape
+
+    def make() -> Arguments:
+        x, w, out = _normal(m, k), _normal(n, k), _empty(m, n)
+        descriptors = {"a": x, "b": w, "c": out, "w": w, "x": x}
+        pointers = {"w_ptr": w, "x_ptr": x, "out_ptr": out}
+        strides = {"stride_wn": k, "stride_xm": k, "stride_om": n}
+        return {**descriptors, **pointers, "M": m, "N": n, "K": k, **strides}
+
+    return Work(
+        *(name, m, n, k, kernels, make),
+        exact=lambda args: args["a"].double() @ args["b"].double().T,
+        library=lambda args: torch.mm(args["a"], args["b"].T, out=args["c"]),
+        triton=triton,
+    )
+
+
+def _descriptors(size: int) -> Work:
+    return _linear(f"descriptors {size}", (size, size, size), ("linear",), ("linear",))
+
+
+def _shape(index: int) -> Work:
+    shape = SHAPES[index]
+    few = ("small_descriptor", "small_pointer") if shape.m <= 256 else ()
+    return _linear(shape.name, (shape.m, shape.n, shape.k), (*few, "linear"))
+
+
+def _small(m: int) -> Work:
+    kernels = ("small_descriptor", "small_pointer", *(("matvec",) if m == 1 else ()))
+    return _linear(f"small {m}", (m, 8192, 8192), kernels, kernels)
+
+
+def _pointers(size: int) -> Work:
+    """Return the plain source with pointers; B is stored by rows."""
+
+    def make() -> Arguments:
+        a, b, out = _normal(size, size), _normal(size, size), _empty(size, size)
+        pointers = {"a_ptr": a, "b_ptr": b, "bias_ptr": out, "residual_ptr": out, "out_ptr": out}
+        strides = dict.fromkeys(("stride_am", "stride_bk", "stride_om"), size)
+        ones = dict.fromkeys(("stride_ak", "stride_bn", "stride_on"), 1)
+        return {**pointers, "M": size, "N": size, "K": size, **strides, **ones}
+
+    return Work(
+        *(f"pointers {size}", size, size, size, ("matmul",), make),
+        exact=lambda args: args["a_ptr"].double() @ args["b_ptr"].double(),
+        library=lambda args: torch.mm(args["a_ptr"], args["b_ptr"], out=args["out_ptr"]),
+        triton=("matmul",),
+        out="out_ptr",
+    )
+
+
+def _fp8_operands(size: int) -> Arguments:
+    x, w = _normal(size, size, dtype=FP8), _normal(size, size, dtype=FP8)
+    return {"a": x, "b": w, "c": _empty(size, size), "M": size, "N": size, "K": size}
+
+
+def _fp8(size: int) -> Work:
+    """Return a product of fp8 with one scale for each tensor."""
+
+    def exact(args: Arguments) -> torch.Tensor:
+        scale = args["scale_a_ptr"].double() * args["scale_b_ptr"].double()
+        return args["a"].double() @ args["b"].double().T * scale
+
+    def library(args: Arguments) -> None:
+        torch._scaled_mm(  # noqa: SLF001 - the library has no other name for it
+            args["a"], args["b"].T, args["scale_a_ptr"], args["scale_b_ptr"],
+            out_dtype=BF16, use_fast_accum=True, out=args["c"],
+        )  # fmt: skip
+
+    return Work(
+        *(f"fp8 {size}", size, size, size, ("linear_fp8",)),
+        make=lambda: _fp8_operands(size) | {f"scale_{name}_ptr": _scales(1) for name in "ab"},
+        exact=exact,
+        library=library,
+        triton=("linear_fp8",),
+        tolerance=0.05,  # tensor cores keep some 13 bits of a sum of fp8 products
+    )
+
+
+def _blockwise(size: int) -> Work:
+    """Return a product of fp8 with a scale for 1 x 128 of A and 128 x 128 of B."""
+    blocks = size // 128
+
+    def make() -> Arguments:
+        scales = {"scale_a": _scales(blocks, size), "scale_b_ptr": _scales(blocks, blocks)}
+        return _fp8_operands(size) | scales | {"stride_sb": blocks}
+
+    def exact(args: Arguments) -> torch.Tensor:
+        scale_a = args["scale_a"].double().T.repeat_interleave(128, 1)
+        scale_b = args["scale_b_ptr"].double().repeat_interleave(128, 0).repeat_interleave(128, 1)
+        return (args["a"].double() * scale_a) @ (args["b"].double() * scale_b).T
+
+    def library(args: Arguments) -> None:
+        torch._scaled_mm(  # noqa: SLF001
+            args["a"], args["b"].T, args["scale_a"].T, args["scale_b_ptr"].T,
+            out_dtype=BF16, out=args["c"],
+        )  # fmt: skip
+
+    return Work(
+        *(f"blockwise {size}", size, size, size, ("blockwise_fp8",), make, exact, library),
+        triton=("blockwise_fp8",),
+    )
+
+
+def _swiglu(m: int, n: int, k: int) -> Work:
+    """Return the first half of a feed-forward layer; the library multiplies, then torch gates."""
+
+    def make() -> Arguments:
+        x, w = _normal(m, k), _normal(2 * n, k) * k**-0.5
+        operands = {"a": x, "b": w, "c": _empty(m, n), "both": _empty(m, 2 * n)}
+        return {**operands, "M": m, "N": n, "K": k}
+
+    def exact(args: Arguments) -> torch.Tensor:
+        both = args["a"].double() @ args["b"].double().T
+        return silu(both[:, :n]) * both[:, n:]
+
+    def library(args: Arguments) -> None:
+        both = torch.mm(args["a"], args["b"].T, out=args["both"])
+        torch.mul(silu(both[:, :n]), both[:, n:], out=args["c"])
+
+    return Work(
+        *(f"swiglu {m}x{n}x{k}", m, n, k, ("swiglu",), make, exact, library, ("swiglu",)),
+        products=2,
+        relative=2**-6,  # the library rounds to bf16 on the way
+    )
+
+
+def _batched(batches: int, size: int) -> Work:
+    def make() -> Arguments:
+        a, b = _normal(batches, size, size), _normal(batches, size, size)
+        operands = {"a": a, "b": b, "c": torch.empty_like(a)}
+        return {**operands, "batches": batches, "M": size, "N": size, "K": size}
+
+    return Work(
+        *(f"batched {batches}x{size}", size, size, size, ("batched",), make),
+        exact=lambda args: args["a"].double() @ args["b"].double().mT,
+        library=lambda args: torch.bmm(args["a"], args["b"].mT, out=args["c"]),
+        triton=("batched",),
+        products=batches,
+    )
+
+
+ITEMS: dict[str, dict[str, Callable[[], Work]]] = {
+    "descriptors": {f"descriptors {n}": lambda n=n: _descriptors(n) for n in (8192, 4096)},
+    "pointers": {"pointers 8192": lambda: _pointers(8192)},
+    "small": {f"small {m}": lambda m=m: _small(m) for m in (1, 4, 16, 64)},
+    "fp8": {f"fp8 {n}": lambda n=n: _fp8(n) for n in (4096, 8192)},
+    "shapes": {shape.name: lambda at=at: _shape(at) for at, shape in enumerate(SHAPES)},
+    "blockwise": {f"blockwise {n}": lambda n=n: _blockwise(n) for n in (4096, 8192)},
+    "swiglu": {"swiglu 4096x14336x4096": lambda: _swiglu(4096, 14336, 4096)},
+    "batched": {"batched 16x2048": lambda: _batched(16, 2048)},
+}
+"""What can be asked for: the makers of one or several workloads, by their names."""

@@ -1,0 +1,52 @@
+"""What benchmarks against peers share: how launches are timed, ranked and run in turn.
+
+A GPU's clocks move with its temperature and with what it multiplies, so two figures compare only if
+they were taken in turn, in one process, on the same data. Ratios are therefore taken round by round,
+each launch against the one beside it, and only then summed up.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Mapping
+
+Launch = Callable[[], None]
+
+
+def milliseconds(launch: Launch, launches: int) -> float:
+    """Return the milliseconds that a launch takes on the GPU, over several in a row."""
+    import torch
+
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    for _ in range(launches):
+        launch()
+    end.record()
+    end.synchronize()
+    return start.elapsed_time(end) / launches
+
+
+def in_turn(peers: Mapping[str, Launch], rounds: int, launches: int) -> dict[str, list[float]]:
+    """Return the milliseconds of each peer, round by round."""
+    times: dict[str, list[float]] = {name: [] for name in peers}
+    for _ in range(rounds):
+        for name, launch in peers.items():
+            times[name].append(milliseconds(launch, launches))
+    return times
+
+
+def ranked(candidates: Mapping[str, Launch], trials: int, launches: int) -> list[tuple[float, str]]:
+    """Return median milliseconds and names, the fastest first, of candidates timed in turn."""
+    times = in_turn(candidates, trials, launches)
+    return sorted((statistics.median(values), name) for name, values in times.items())
+
+
+def ratio(of: Iterable[float], to: Iterable[float]) -> float:
+    """Return the median of what `of` takes as a multiple of `to`, round by round."""
+    return statistics.median(a / b for a, b in zip(of, to, strict=True))
+
+
+def built(kernel) -> list[dict[str, object]]:
+    """Return the configurations that the archive has a variant of: not all fit the target."""
+    have = [dict(variant.config) for variant in kernel.info.variants]
+    return [config for config in map(dict, kernel.info.configs) if config in have]

@@ -1,0 +1,168 @@
+"""Persistent matrix products through tensor descriptors, with what follows them fused in.
+
+NUM_SMS programs go through the tiles of C, so a GPU that copies tiles itself loads the next tile
+while the last one is finished. Tensors are row-major. A descriptor's block is, of A,
+(BLOCK_M, BLOCK_K); of B (BLOCK_N, BLOCK_K), or (BLOCK_K, BLOCK_N) if B is not transposed; of C and
+the residual (BLOCK_M, EPILOGUE_N): a tile is finished and stored EPILOGUE_N columns at a time, so
+that it takes less shared memory on its way out. EPILOGUE_N is BLOCK_N, its half or its quarter.
+"""
+
+import triton
+import triton.language as tl
+from matmul import activate, tile_of_program
+
+
+@triton.jit
+def halves_of_columns(x):
+    """Return the left and the right half of a tile; which thread has what stays."""
+    return tl.split(x.reshape(x.shape[0], 2, x.shape[1] // 2).permute(0, 2, 1))
+
+
+@triton.jit
+def scaled(x, row, column, M, N, scale_a_ptr, scale_b_ptr, SCALES: tl.constexpr):
+    """Multiply a tile by the scales of A and B: "none", "tensor" (one each), or "row".
+
+    "row" has a scale for each row of A, (M), and for each column of the product, (N).
+    """
+    if SCALES == "tensor":
+        x *= tl.load(scale_a_ptr) * tl.load(scale_b_ptr)
+    elif SCALES == "row":
+        m, n = row + tl.arange(0, x.shape[0]), column + tl.arange(0, x.shape[1])
+        x *= tl.load(scale_a_ptr + m, mask=m < M, other=0.0)[:, None]
+        x *= tl.load(scale_b_ptr + n, mask=n < N, other=0.0)[None, :]
+    else:
+        tl.static_assert(SCALES == "none", "SCALES is none, tensor or row")
+    return x
+
+
+@triton.jit
+def finish(
+    x, c, row, column, M, N, bias_ptr, residual, scale_a_ptr, scale_b_ptr,
+    ACTIVATION: tl.constexpr, SCALES: tl.constexpr,
+):  # fmt: skip
+    """Store activation(x * scales + bias) + residual to the block of C at `row` and `column`."""
+    x = scaled(x, row, column, M, N, scale_a_ptr, scale_b_ptr, SCALES)
+    if bias_ptr is not None:
+        n = column + tl.arange(0, x.shape[1])
+        x += tl.load(bias_ptr + n, mask=n < N, other=0.0).to(tl.float32)[None, :]
+    x = activate(x, ACTIVATION)
+    if residual is not None:
+        x += residual.load([row, column]).to(tl.float32)
+    c.store([row, column], x.to(c.dtype))
+
+
+@triton.jit
+def persistent_matmul_kernel(
+    a, b, c,
+    M, N, K,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    EPILOGUE_N: tl.constexpr, GROUP_M: tl.constexpr, NUM_SMS: tl.constexpr,
+    TRANSPOSED: tl.constexpr = True,  # noqa: FBT002 - a constant
+    ACTIVATION: tl.constexpr = "none", SCALES: tl.constexpr = "none",
+    FLATTEN: tl.constexpr = True,  # noqa: FBT002
+    WARP_SPECIALIZE: tl.constexpr = False,  # noqa: FBT002
+    bias_ptr=None, residual=None, scale_a_ptr=None, scale_b_ptr=None,
+):  # fmt: skip
+    """Store activation((A @ B) * scales + bias) + residual to C (M, N), summed in fp32.
+
+    A is (M, K), B (N, K) if TRANSPOSED, as the weights of a linear layer, else (K, N). Bias (N) and
+    residual (M, N) are there or not; scales are fp32, see `scaled`.
+    """
+    num_m, num_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
+    for index in tl.range(
+        tl.program_id(0), num_m * num_n, NUM_SMS, flatten=FLATTEN, warp_specialize=WARP_SPECIALIZE
+    ):
+        tile_m, tile_n = tile_of_program(index, num_m, num_n, GROUP_M)
+        row, column = tile_m * BLOCK_M, tile_n * BLOCK_N
+        acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+        for k in range(0, K, BLOCK_K):
+            right = b.load([column, k]).T if TRANSPOSED else b.load([k, column])
+            acc = tl.dot(a.load([row, k]), right, acc)
+        if EPILOGUE_N == BLOCK_N:
+            finish(
+                acc, c, row, column, M, N, bias_ptr, residual, scale_a_ptr, scale_b_ptr,
+                ACTIVATION, SCALES,
+            )  # fmt: skip
+        elif EPILOGUE_N * 2 == BLOCK_N:
+            parts = halves_of_columns(acc)
+            for part in tl.static_range(2):
+                finish(
+                    parts[part], c, row, column + part * EPILOGUE_N, M, N,
+                    bias_ptr, residual, scale_a_ptr, scale_b_ptr, ACTIVATION, SCALES,
+                )  # fmt: skip
+        else:
+            tl.static_assert(EPILOGUE_N * 4 == BLOCK_N, "EPILOGUE_N is BLOCK_N, or / 2, or / 4")
+            left, right = halves_of_columns(acc)
+            parts = halves_of_columns(left) + halves_of_columns(right)
+            for part in tl.static_range(4):
+                finish(
+                    parts[part], c, row, column + part * EPILOGUE_N, M, N,
+                    bias_ptr, residual, scale_a_ptr, scale_b_ptr, ACTIVATION, SCALES,
+                )  # fmt: skip
+
+
+@triton.jit
+def persistent_swiglu_kernel(
+    a, b, c,
+    M, N, K,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    GROUP_M: tl.constexpr, NUM_SMS: tl.constexpr,
+    SCALES: tl.constexpr = "none",
+    FLATTEN: tl.constexpr = True,  # noqa: FBT002 - a constant
+    WARP_SPECIALIZE: tl.constexpr = False,  # noqa: FBT002
+    scale_a_ptr=None, scale_b_ptr=None,
+):  # fmt: skip
+    """Store silu(A @ gate^T) * (A @ up^T) to C (M, N): A is (M, K), B (2 N, K), gate above up.
+
+    That is how models keep the two weights of their feed-forward layers. Descriptors' blocks are
+    (BLOCK_M, BLOCK_K), (BLOCK_N, BLOCK_K) and (BLOCK_M, BLOCK_N): a tile has two sums.
+    """
+    num_m, num_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
+    for index in tl.range(
+        tl.program_id(0), num_m * num_n, NUM_SMS, flatten=FLATTEN, warp_specialize=WARP_SPECIALIZE
+    ):
+        tile_m, tile_n = tile_of_program(index, num_m, num_n, GROUP_M)
+        row, column = tile_m * BLOCK_M, tile_n * BLOCK_N
+        gate = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+        up = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+        for k in range(0, K, BLOCK_K):
+            left = a.load([row, k])
+            gate = tl.dot(left, b.load([column, k]).T, gate)
+            up = tl.dot(left, b.load([N + column, k]).T, up)
+        gate = scaled(gate, row, column, M, 2 * N, scale_a_ptr, scale_b_ptr, SCALES)
+        up = scaled(up, row, N + column, M, 2 * N, scale_a_ptr, scale_b_ptr, SCALES)
+        c.store([row, column], (activate(gate, "silu") * up).to(c.dtype))
+
+
+@triton.jit
+def persistent_blockwise_kernel(
+    a, b, c, scale_a, scale_b_ptr,
+    M, N, K, stride_sb,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    GROUP_M: tl.constexpr, NUM_SMS: tl.constexpr,
+    FLATTEN: tl.constexpr = True,  # noqa: FBT002 - a constant
+    WARP_SPECIALIZE: tl.constexpr = False,  # noqa: FBT002
+):  # fmt: skip
+    """Store A @ B^T to C (M, N), fp8 with an fp32 scale for 1 x 128 of A and 128 x 128 of B.
+
+    A is (M, K), B (N, K). `scale_a` is (cdiv(K, 128), M) in blocks of (1, BLOCK_M), transposed so
+    that the scales of a tile are neighbours; `scale_b` is (cdiv(N, 128), cdiv(K, 128)), its rows
+    `stride_sb` apart. Each 128 of K are summed apart, scaled, and added in fp32: the sums that
+    tensor cores make of fp8 have fewer bits than fp32.
+    """
+    tl.static_assert(BLOCK_K == 128, "a block of K has one scale")
+    tl.static_assert(128 % BLOCK_N == 0, "a tile lies under one scale of B")
+    num_m, num_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
+    for index in tl.range(
+        tl.program_id(0), num_m * num_n, NUM_SMS, flatten=FLATTEN, warp_specialize=WARP_SPECIALIZE
+    ):
+        tile_m, tile_n = tile_of_program(index, num_m, num_n, GROUP_M)
+        row, column = tile_m * BLOCK_M, tile_n * BLOCK_N
+        scale_b_ptrs = scale_b_ptr + column // 128 * stride_sb
+        acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+        for block in range(tl.cdiv(K, BLOCK_K)):
+            k = block * BLOCK_K
+            part = tl.dot(a.load([row, k]), b.load([column, k]).T)
+            scale = scale_a.load([block, row]).reshape(BLOCK_M) * tl.load(scale_b_ptrs + block)
+            acc += part * scale[:, None]
+        c.store([row, column], acc.to(c.dtype))

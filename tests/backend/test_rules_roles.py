@@ -1,0 +1,94 @@
+"""Warps of different roles in LLVM IR and PTX: who goes where, who waits with whom, who issues."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from aotc.backend import assemble, emit_ptx, lower_kernel
+from aotc.ir.core import Kernel
+from aotc.ir.dialects import roles
+from aotc.schedule.allocate_shared import allocate_shared
+from aotc.schedule.context import Config, Schedule
+from aotc.schedule.insert_barriers import insert_barriers
+from aotc.schedule.ring_fetches import ring_fetches
+from aotc.schedule.specialize_warps import specialize_warps
+from aotc.target import TARGETS
+from tests.support.fetching import fetch, fetching, loop, read
+
+BODY = loop(fetch("a", "%i") + fetch("b", "%i", "%z") + read("a") + read("b") + "  gpu.barrier\n")
+
+
+def _divided(num_warps: int = 4, registers: tuple[int, int] = (0, 0)) -> Kernel:
+    kernel = fetching(BODY, num_warps=num_warps)
+    schedule = Schedule(TARGETS["sm_90a"], Config(num_warps))
+    for each in (ring_fetches, specialize_warps, allocate_shared, insert_barriers):
+        each(kernel, schedule)
+    (found,) = (op for op in kernel.body if isinstance(op, roles.Specialize))
+    found.consumer_registers, found.producer_registers = registers
+    return kernel
+
+
+def _ptx(kernel: Kernel, target: str = "sm_90a") -> str:
+    text = emit_ptx(lower_kernel(kernel, TARGETS[target]).llvm_ir, TARGETS[target])
+    return text.replace(" \t", " ")
+
+
+@pytest.mark.parametrize(("num_warps", "all_warps"), [(2, 3), (4, 8), (8, 12), (16, 20)])
+def test_a_launch_has_the_threads_of_both(num_warps: int, all_warps: int) -> None:
+    ptx = _ptx(_divided(num_warps))
+    assert re.search(rf"\.reqntid {32 * all_warps}\b", ptx)
+    # The first thread of a role is told by its number.
+    assert re.search(rf"setp\.\w+\.[us]32 .*, {32 * num_warps - 1};|, {32 * num_warps};", ptx)
+
+
+def test_the_consumers_wait_with_each_other_and_the_kernel_with_all() -> None:
+    text = lower_kernel(_divided(4), TARGETS["sm_90a"]).llvm_ir
+    before, _, inside = text.partition("consume")
+    assert re.findall(r"barrier\.cta\.sync\.aligned\.(\w+)\((.*?)\)", before.split("declare")[-1])
+    assert "barrier.cta.sync.aligned.all(i32 0)" in text
+    named = re.findall(r"call void @llvm.nvvm.barrier.cta.sync.aligned.count\((.*?)\)", inside)
+    assert named == ["i32 1, i32 128"]
+
+
+def test_one_thread_of_the_producer_issues_without_a_question() -> None:
+    """Next to it, in the consumers, nothing is issued; and a lane of each warp arrives."""
+    ptx = _ptx(_divided(4))
+    copies = [line.strip() for line in ptx.splitlines() if "cp.async.bulk.tensor" in line]
+    assert len(copies) == 2
+    assert not any(line.startswith("@") for line in copies)
+    announced = re.findall(r"mbarrier\.(\S+) .*, 512;", ptx)
+    assert announced == [
+        "expect_tx.relaxed.cta.shared::cta.b64",
+        "arrive.expect_tx.shared::cta.b64",
+    ]
+    arrivals = re.findall(r"@\S+ mbarrier\.arrive\.shared::cta\.b64", ptx)
+    assert len(arrivals) == 1
+    assert ptx.index("bar.warp.sync") < ptx.index(arrivals[0])
+
+
+def test_every_slot_has_its_mbarriers() -> None:
+    """Three slots, full and empty; one copy fills a slot, four warps give it back."""
+    counts = re.findall(r"mbarrier\.init\.shared::cta\.b64 .*, (\d+);", _ptx(_divided(4)))
+    assert counts == ["1"] * 3 + ["4"] * 3
+
+
+@pytest.mark.parametrize("target", ["sm_90a", "sm_100a", "sm_120a"])
+def test_registers_are_moved_before_anything_else(target: str) -> None:
+    kernel = _divided(8, (232, 40))
+    ptx = _ptx(kernel, target)
+    more, fewer = "setmaxnreg.inc.sync.aligned.u32 232", "setmaxnreg.dec.sync.aligned.u32 40"
+    assert ptx.count(more) == ptx.count(fewer) == 1
+    assert ptx.index(more) < ptx.index("mbarrier.try_wait")
+    assert ".minnctapersm 1" in ptx
+    made = assemble(ptx, TARGETS[target])
+    assert made.warnings == ()
+    assert made.registers <= 168
+
+
+def test_registers_stay_where_they_are_not_moved() -> None:
+    ptx = _ptx(_divided(8))
+    assert "setmaxnreg" not in ptx
+    assert "minnctapersm" not in ptx
+    assert assemble(ptx, TARGETS["sm_90a"]).warnings == ()

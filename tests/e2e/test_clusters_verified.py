@@ -1,0 +1,86 @@
+"""`aotc verify` on kernels whose programs are run by clusters of blocks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from aotc.cli import EXIT_DONE, run
+
+KERNELS = Path(__file__).parents[2] / "kernels"
+PACKAGE = '[package]\nname = "clusters"\nversion = "0.1.0"\ntargets = ["sm_90a"]\n'
+
+# Rows of A and of the result are divided; B is copied by all blocks for all.
+DESCRIPTORS = """
+[[kernel]]
+source = "{kernels}/matmul_descriptor.py:matmul_descriptor_kernel"
+grid = ["min(3, cdiv(M, BLOCK_M) * cdiv(N, BLOCK_N))"]
+signature = {{ a = "tensordesc<bf16[BLOCK_M,BLOCK_K]>", b = "tensordesc<bf16[BLOCK_N,BLOCK_K]>", \
+bias = "tensordesc<bf16[BLOCK_N]>", residual = "tensordesc<bf16[BLOCK_M,BLOCK_N]>", \
+c = "tensordesc<bf16[BLOCK_M,BLOCK_N]>", M = "i32", N = "i32", K = "i32" }}
+constants = {{ ACTIVATION = "silu", HAS_BIAS = true, HAS_RESIDUAL = true, BLOCK_K = 64, GROUP_M = 2 }}
+[[kernel.config]]
+BLOCK_M = {rows}
+BLOCK_N = 64
+num_warps = 4
+num_stages = {stages}
+num_ctas = {blocks}
+"""
+
+# With tensor maps of the launcher's, and without.
+POINTERS = """
+[[kernel]]
+source = "{kernels}/matmul.py:matmul_kernel"
+grid = ["cdiv(M, BLOCK_M) * cdiv(N, BLOCK_N)"]
+signature = {{ a_ptr = "*bf16:16", b_ptr = "*bf16:16", bias_ptr = "*bf16:16", \
+residual_ptr = "*bf16:16", out_ptr = "*bf16:16", M = "i32", N = "i32:16", K = "i32:16", \
+stride_am = "i32:16", stride_ak = "i32=1", stride_bk = "i32:16", stride_bn = "i32=1", \
+stride_om = "i32:16", stride_on = "i32=1" }}
+constants = {{ GROUP_M = 2, BIAS = true, RESIDUAL = true, ACTIVATION = "silu", EVEN_K = false }}
+[[kernel.config]]
+BLOCK_M = {rows}
+BLOCK_N = 64
+BLOCK_K = 32
+num_warps = 4
+num_stages = {stages}
+num_ctas = {blocks}
+"""
+
+# Nothing is divided: the first block stores.
+ROWS = """
+[[kernel]]
+source = "{kernels}/softmax.py:softmax_kernel"
+grid = ["n_rows"]
+where = "n_cols <= BLOCK"
+signature = {{ x_ptr = "*fp32", out_ptr = "*fp32", stride = "i32", n_rows = "i32", n_cols = "i32" }}
+[[kernel.config]]
+BLOCK = 256
+LOOP = false
+num_warps = 2
+num_ctas = {blocks}
+"""
+
+CASES = {
+    "descriptors, rows of two": (DESCRIPTORS, {"rows": 128, "stages": 3, "blocks": 2}),
+    "descriptors, rows of four": (DESCRIPTORS, {"rows": 256, "stages": 2, "blocks": 4}),
+    "descriptors, columns": (DESCRIPTORS, {"rows": 64, "stages": 2, "blocks": 2}),
+    "pointers, rows of two": (POINTERS, {"rows": 128, "stages": 3, "blocks": 2}),
+    "pointers, columns": (POINTERS, {"rows": 64, "stages": 1, "blocks": 2}),
+    "rows": (ROWS, {"blocks": 2}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_program_of_several_blocks_is_right(
+    case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text, values = CASES[case]
+    manifest = tmp_path / "clusters.toml"
+    manifest.write_text(PACKAGE + text.format(kernels=KERNELS, **values))
+    code = run(["verify", str(manifest), "--jobs", "1", "--json"])
+    out, err = capsys.readouterr()
+    assert code == EXIT_DONE, out + err
+    for variant in json.loads(out)["variants"]:
+        assert "right" in {launch["status"] for launch in variant["launches"]}

@@ -1,0 +1,58 @@
+"""The manifest of the matrix kernels for Hopper: all of it assembles, and a variant of each function
+is verified in the emulator. `aotc verify kernels/hopper.toml` verifies the others as well.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from aotc.compiler import autotune_configs, compile_kernel
+from aotc.package.grid import VariantSpec, expand
+from aotc.package.manifest import load
+from aotc.package.verify import VerifyOptions, subjects_of_manifest, verify_variant
+from tests.support.hopper_cases import CASES
+from tests.support.hopper_manifest import entries, entry_name, manifest_text
+
+MANIFEST = load(str(Path(__file__).parents[2] / "kernels" / "hopper.toml"))
+VARIANTS = [
+    variant
+    for kernel in MANIFEST.kernels
+    for variant in expand(kernel, MANIFEST.targets, autotune_configs).variants
+]
+FUNCTIONS = {kernel.name: kernel.function.name for kernel in MANIFEST.kernels}
+# Programs that share a tile are not for `aotc verify`; they are emulated elsewhere.
+LAST = {
+    FUNCTIONS[name]: subject
+    for subject in subjects_of_manifest(MANIFEST)
+    if not (name := subject.label.split()[0]).endswith("_split")
+}
+
+
+def test_every_kernel_has_a_case() -> None:
+    functions = {case.function for case in CASES.values()}
+    assert {kernel.function.name for kernel in MANIFEST.kernels} == functions
+
+
+def test_the_manifest_for_a_gpu_has_every_build(tmp_path: Path) -> None:
+    path = tmp_path / "cases.toml"
+    path.write_text(manifest_text(), encoding="utf-8")
+    manifest = load(str(path))
+    assert [kernel.name for kernel in manifest.kernels] == [entry_name(*each) for each in entries()]
+    for kernel in manifest.kernels:
+        assert len(expand(kernel, manifest.targets, autotune_configs).variants) >= 4
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.label)
+def test_it_assembles_without_a_word(variant: VariantSpec) -> None:
+    made = compile_kernel(variant.request)
+    assert made.metadata.ptxas_warnings == ()
+    assert made.metadata.spill_bytes == made.metadata.stack_bytes == 0
+
+
+@pytest.mark.parametrize("name", LAST)
+def test_it_computes_what_its_source_says(name: str) -> None:
+    result = verify_variant(LAST[name], VerifyOptions(seed=5))
+    assert result.status == "verified", [finding.detail for finding in result.findings]
+    assert len(result.findings) > 3

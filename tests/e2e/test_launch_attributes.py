@@ -1,0 +1,168 @@
+"""Launches with attributes: programs that are clusters, and grids that overlap.
+
+No kernel of the language makes clusters by itself, so the one here is gpu IR written by hand. It
+goes through the backend into an archive; on a GPU it is launched from there:
+
+    pytest -m gpu tests/e2e/test_launch_attributes.py
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import aotc
+from aotc.backend import assemble, emit_ptx, lower_kernel, param_places
+from aotc.ir.text import parse_kernel
+from aotc.package import archive
+from aotc.package.index import Archive, CubinParam, Kernel, Param, Variant
+from aotc.package.inspect import table
+from aotc.runtime import ArgumentError
+from aotc.target import TARGETS
+
+TARGET = TARGETS["sm_90a"]
+# Every block adds 1 at its program's place, so a program counts the blocks it has.
+COUNT_BLOCKS = """#0 = #ll<register=[] lane=[[0],[0],[0],[0],[0]] warp=[] : [1]>
+kernel @count_blocks_{num_ctas}(%out: *i32) {{num_warps = 1, num_ctas = {num_ctas}}} {{
+  %x = tile.program_id {{axis = 0}} : i32
+  %here = arith.addptr(%out, %x) : *i32
+  %tile = tile.splat(%here) {{shape = [1], layout = #0}} : tile<1x*i32, #0>
+  %one = arith.constant {{value = 1, type = tile<1xi32, #0>}} : tile<1xi32, #0>
+  %old = gpu.atomic_rmw(%tile, %one, _) {{kind = "add"}} : tile<1xi32, #0>
+  scf.return
+}}
+"""
+SIZES = (1, 2, 4, 8)
+SLOW_AND_READER = """import triton
+import triton.language as tl
+
+@triton.jit
+def slow(x, n, SPINS: tl.constexpr):
+    tl.extra.cuda.gdc_wait()
+    tl.extra.cuda.gdc_launch_dependents()
+    i = tl.program_id(0) * 256 + tl.arange(0, 256)
+    value = tl.load(x + i, mask=i < n)
+    for _ in range(SPINS):
+        value = tl.load(x + i, mask=i < n, volatile=True) + 0 * value
+    tl.store(x + i, value + 1, mask=i < n)
+
+
+@triton.jit
+def reader(x, out, n):
+    i = tl.program_id(0) * 256 + tl.arange(0, 256)
+    tl.extra.cuda.gdc_wait()
+    tl.store(out + i, tl.load(x + i, mask=i < n), mask=i < n)
+
+
+@triton.jit
+def careless(x, out, n):
+    i = tl.program_id(0) * 256 + tl.arange(0, 256)
+    tl.store(out + i, tl.load(x + i, mask=i < n), mask=i < n)
+"""
+MANIFEST = """[package]
+name = "overlap"
+version = "0.1.0"
+targets = ["sm_90a"]
+"""
+KERNELS = {
+    "slow": ('x = "*i32"\nn = "i32"', "SPINS = 200"),
+    "reader": ('x = "*i32"\nout = "*i32"\nn = "i32"', ""),
+    "careless": ('x = "*i32"\nout = "*i32"\nn = "i32"', ""),
+}
+
+
+def _variant(num_ctas: int, config: int) -> Variant:
+    kernel = parse_kernel(COUNT_BLOCKS.format(num_ctas=num_ctas))
+    cubin = assemble(emit_ptx(lower_kernel(kernel, TARGET).llvm_ir, TARGET), TARGET).cubin
+    ((offset, size),) = param_places(cubin, kernel.name)
+    return Variant(
+        target=TARGET.name,
+        symbol=kernel.name,
+        cubin=cubin,
+        num_threads=32,
+        config=config,
+        cluster=(num_ctas, 1, 1),
+        cubin_params=(CubinParam(offset, size),),
+        grid=(),
+    )
+
+
+@pytest.fixture(scope="module")
+def clusters(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return an archive of one kernel with a variant for each size of a cluster."""
+    kernel = Kernel(
+        "count_blocks",
+        hashlib.sha256(COUNT_BLOCKS.encode()).digest(),
+        tuple(_variant(count, at) for at, count in enumerate(SIZES)),
+        (Param("out", "pointer", "i32"),),
+        configs=tuple((("num_ctas", count),) for count in SIZES),
+    )
+    path = tmp_path_factory.mktemp("clusters") / "clusters.aotc"
+    archive.write(Archive("clusters", "1", (kernel,)), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def overlap(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return an archive of kernels that wait for the launch before them, and of one that does not."""
+    from aotc import cli
+
+    folder = tmp_path_factory.mktemp("overlap")
+    (folder / "kernels.py").write_text(SLOW_AND_READER, encoding="utf-8")
+    tables = [
+        f'[[kernel]]\nsource = "kernels.py:{name}"\ngrid = ["cdiv(n, 256)"]\n'
+        f"[kernel.signature]\n{signature}\n[kernel.constants]\n{constants}\n"
+        for name, (signature, constants) in KERNELS.items()
+    ]
+    (folder / "kernels.toml").write_text("\n".join([MANIFEST, *tables]), encoding="utf-8")
+    assert cli.run(["build", str(folder / "kernels.toml"), "-o", str(folder)]) == 0
+    return folder / "overlap.aotc"
+
+
+def test_an_archive_keeps_clusters(clusters: Path) -> None:
+    found = archive.read(clusters)
+    assert [variant.cluster[0] for variant in found.kernels[0].variants] == list(SIZES)
+    rows = table(found).splitlines()[1:]
+    shapes = [[word for word in row.split() if word.endswith("x1x1")] for row in rows]
+    assert shapes == [[], ["2x1x1"], ["4x1x1"], ["8x1x1"]]
+
+
+def test_an_archive_keeps_who_waits(overlap: Path) -> None:
+    found = {kernel.name: kernel for kernel in archive.read(overlap).kernels}
+    waits = {name: kernel.variants[0].waits_pdl for name, kernel in found.items()}
+    assert waits == {"slow": True, "reader": True, "careless": False}
+
+
+@pytest.fixture
+def torch() -> Any:
+    """Return torch, with a context on the GPU."""
+    module = pytest.importorskip("torch")
+    module.zeros(1, device="cuda")
+    return module
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("num_ctas", SIZES)
+def test_clusters_run(torch: Any, clusters: Path, num_ctas: int) -> None:
+    counts = torch.zeros(1000, dtype=torch.int32, device="cuda")
+    kernel = aotc.load(clusters)["count_blocks"]
+    kernel.launch((counts,), grid=(997,), config={"num_ctas": num_ctas})
+    assert counts.tolist() == [num_ctas] * 997 + [0] * 3
+
+
+@pytest.mark.gpu
+def test_overlapping_launches_wait(torch: Any, overlap: Path) -> None:
+    library = aotc.load(overlap)
+    size, rounds = 100_003, 50
+    x = torch.zeros(size, dtype=torch.int32, device="cuda")
+    outs = torch.full((rounds, size), -1, dtype=torch.int32, device="cuda")
+    for out in outs:
+        library["slow"].launch((x, size), pdl=True)
+        library["reader"].launch((x, out, size), pdl=True)
+    expected = torch.arange(1, rounds + 1, device="cuda", dtype=torch.int32)
+    assert (outs == expected[:, None]).all()
+    with pytest.raises(ArgumentError, match="AOTC_LAUNCH_PDL"):
+        library["careless"].launch((x, outs[0], size), pdl=True)

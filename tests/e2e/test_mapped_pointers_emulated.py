@@ -1,0 +1,78 @@
+"""Kernels whose loads through pointers became tensor copies, in the emulator, against NumPy.
+
+Blocks are as large as products by warpgroups need them, so what runs is the ring of slots and the
+warp that fetches, on the maps that a launcher encodes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from math import prod
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from aotc.compiler import PtxKernel, compile_ptx
+from aotc.ir.expression import evaluate, parse
+from aotc.verify.emulator.arguments import Argument
+from aotc.verify.emulator.run import emulate
+from aotc.verify.emulator.tensor_argument import PlacedTensor
+from tests.support.pointer_kernels import MAPPED, Case, Launch, launch, request
+
+NUM_BLOCKS = 3  # of a kernel whose blocks run several programs each
+BLOCK = (64, 32, 32)
+SHAPES = ((64, 32, 32), (1, 8, 8), (72, 24, 104), (63, 40, 40), (128, 32, 7))
+
+
+def run(kernel: PtxKernel, made: Launch, seed: int) -> bool:
+    """Run a launch if the kernel's guards hold; return whether they do."""
+    numbers = {name: value for name, value in made.args.items() if isinstance(value, int)}
+    if not all(evaluate(parse(guard), numbers) for guard in kernel.guards):
+        return False
+    args: list[Argument] = []
+    values = {**made.args, **{f"grid[{axis}]": size for axis, size in enumerate(made.grid)}}
+    for slot in kernel.params:
+        spec = slot.tensor_map
+        if spec is None:
+            args.append(values[slot.source or slot.argument])
+            continue
+        shape, strides = (
+            tuple(evaluate(parse(text), numbers) for text in texts)
+            for texts in (spec.shape, spec.strides)
+        )
+        place = (made.args[spec.address], spec.element, shape, (*strides, 1))
+        args.append(PlacedTensor(*place, spec.box, spec.swizzle_bytes, fill_nan=spec.fill_nan))
+    options = {"kernel": kernel.symbol, "shared_bytes": kernel.shared_bytes, "seed": seed}
+    loops = any(slot.source == "grid[0]" for slot in kernel.params)
+    grid = (min(NUM_BLOCKS, prod(made.grid)),) if loops else made.grid
+    emulate(kernel.ptx, grid, args, **options)
+    return True
+
+
+@pytest.mark.parametrize(("name", "case"), MAPPED.items(), ids=MAPPED)
+def test_against_reference(tmp_path: Path, name: str, case: Case) -> None:
+    large = replace(case, block=BLOCK)
+    kernel = compile_ptx(request(tmp_path, large, map_pointers=True))
+    assert sum(slot.tensor_map is not None for slot in kernel.params) == 2
+    assert "cp.async.bulk.tensor" in kernel.ptx
+    seed = int(hashlib.sha256(name.encode()).hexdigest()[:4], 16)
+    for shape in SHAPES:
+        made = launch(large, *shape)
+        if run(kernel, made, seed):
+            np.testing.assert_array_equal(made.args["out_ptr"], made.expected)
+    whole = launch(large, *SHAPES[0])
+    assert run(kernel, whole, seed)
+
+
+@pytest.mark.parametrize("num_warps", [4, 8])
+@pytest.mark.parametrize("block", [(16, 16, 16), (128, 64, 64)])
+def test_other_blocks(tmp_path: Path, block: tuple[int, int, int], num_warps: int) -> None:
+    """Products of one warp each, and those of two warpgroups."""
+    case = replace(MAPPED["part"], block=block)
+    kernel = compile_ptx(request(tmp_path, case, num_warps, map_pointers=True))
+    for shape in ((33, 24, 40), (17, 8, 16)):
+        made = launch(case, *shape)
+        assert run(kernel, made, num_warps)
+        np.testing.assert_array_equal(made.args["out_ptr"], made.expected)

@@ -1,0 +1,88 @@
+"""Products of groups whose tensor maps are in device memory, on a GPU.
+
+pytest -m gpu tests/e2e/test_maps_in_memory_gpu.py
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import aotc
+from tests.support.grouped_products import GROUPED
+
+pytestmark = pytest.mark.gpu
+
+MANIFEST = """[package]
+name = "groups"
+version = "0.1.0"
+targets = ["sm_90a"]
+
+[[kernel]]
+name = "grouped"
+source = "kernel.py:k"
+
+[kernel.signature]
+maps = "*i8:16"
+results = "*u8:16"
+depths = "*i32"
+
+[kernel.constants]
+BM = 128
+BN = 128
+BK = 64
+
+[kernel.configs]
+num_warps = [4, 8]
+"""
+SHAPES = ((256, 128, 512), (333, 200, 1000), (1, 8, 64), (129, 127, 8))
+
+
+@pytest.fixture(scope="module")
+def torch() -> Any:
+    """Return torch, with a context on the GPU."""
+    module = pytest.importorskip("torch")
+    module.zeros(1, device="cuda")
+    return module
+
+
+@pytest.fixture(scope="module")
+def library(torch: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    from aotc import cli
+
+    folder = tmp_path_factory.mktemp("groups")
+    (folder / "kernel.py").write_text(GROUPED, encoding="utf-8")
+    (folder / "kernels.toml").write_text(MANIFEST, encoding="utf-8")
+    assert cli.run(["build", str(folder / "kernels.toml"), "-o", str(folder)]) == 0
+    return aotc.load(folder / "groups.aotc")
+
+
+@pytest.mark.parametrize("num_warps", [4, 8])
+def test_grouped_products(torch: Any, library: Any, num_warps: int) -> None:
+    generator = torch.Generator("cuda").manual_seed(num_warps)
+
+    def tensor(rows: int, columns: int, dtype: Any) -> Any:
+        """Return random small numbers, in rows that begin at multiples of 16 bytes."""
+        shape = (rows, -(-columns // 8) * 8)
+        data = torch.randint(-4, 5, shape, generator=generator, device="cuda")
+        return data.to(dtype)[:, :columns]
+
+    def table(maps: list[bytes], dtype: Any) -> Any:
+        return torch.frombuffer(bytearray(b"".join(maps)), dtype=dtype).cuda()
+
+    operands = [
+        (tensor(m, depth, torch.bfloat16), tensor(n, depth, torch.bfloat16))
+        for m, n, depth in SHAPES
+    ]
+    results = [tensor(m, n, torch.float32) for m, n, _ in SHAPES]
+    maps = [library.tensor_map(each, (128, 64)) for pair in operands for each in pair]
+    arguments = (
+        table(maps, torch.int8),
+        table([library.tensor_map(each, (128, 128)) for each in results], torch.uint8),
+        torch.tensor([depth for _, _, depth in SHAPES], dtype=torch.int32, device="cuda"),
+    )
+    grid = (3, 2, len(SHAPES))
+    library["grouped"].launch(arguments, grid=grid, config={"num_warps": num_warps})
+    for (a, b), found in zip(operands, results, strict=True):
+        assert (found == a.float() @ b.float().T).all()

@@ -1,0 +1,82 @@
+"""Registers suffice: the variants that need the most of them, on each target, and the benchmark's script.
+
+`python benchmarks/spills.py` looks at every variant of the manifests, in some minutes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from aotc.compiler import CompileRequest, autotune_configs, compile_kernel
+from aotc.package import manifest
+from aotc.package.grid import VariantSpec, expand
+from aotc.target import TARGETS
+
+ROOT = Path(__file__).parents[2]
+EPILOGUE = {"BIAS": True, "RESIDUAL": True, "ACTIVATION": "silu", "EVEN_K": True}
+# (target, what it is compiled without, rows, columns and K of the tile, warps, stages): 128
+# accumulators a thread.
+TILES = [
+    ("sm_80", (), (128, 128, 32), 4, 4),
+    ("sm_86", (), (128, 256, 32), 8, 3),
+    ("sm_89", (), (128, 128, 32), 4, 3),
+    ("sm_90a", ("wgmma",), (128, 256, 64), 8, 3),
+    ("sm_90a", (), (128, 128, 64), 4, 3),
+    ("sm_90a", (), (128, 256, 64), 8, 3),
+    ("sm_120a", (), (128, 128, 32), 4, 3),
+]
+
+
+def matmul(
+    target: str, without: tuple[str, ...], block: tuple[int, int, int], warps: int, stages: int
+) -> CompileRequest:
+    pointers = dict.fromkeys(("a_ptr", "b_ptr", "bias_ptr", "residual_ptr", "out_ptr"), "*bf16:16")
+    scalars = {"M": "i32", **dict.fromkeys(("N", "K", "stride_am"), "i32:16")}
+    strides = {"stride_ak": "i32=1", "stride_bk": "i32:16", "stride_bn": "i32=1"}
+    signature = {**pointers, **scalars, **strides, "stride_om": "i32:16", "stride_on": "i32=1"}
+    sizes = dict(zip(("BLOCK_M", "BLOCK_N", "BLOCK_K"), block, strict=True))
+    constants = {**sizes, "GROUP_M": 8, **EPILOGUE}
+    return CompileRequest(
+        *(str(ROOT / "kernels" / "matmul.py"), "matmul_kernel"),
+        *(tuple(signature.items()), tuple(constants.items()), target, warps, stages),
+        without=without,
+    )
+
+
+@pytest.mark.parametrize(("target", "without", "block", "warps", "stages"), TILES)
+def test_a_fused_epilogue_of_many_accumulators(
+    target: str, without: tuple[str, ...], block: tuple[int, int, int], warps: int, stages: int
+) -> None:
+    metadata = compile_kernel(matmul(target, without, block, warps, stages)).metadata
+    assert (metadata.spill_bytes, metadata.ptxas_warnings) == (0, ())
+    assert metadata.registers > 160, "this is no longer a test of many registers"
+
+
+def variant(path: str, name: str, target: str, **wanted: object) -> VariantSpec:
+    """Return the first variant that promises nothing and has these constants."""
+    spec = next(each for each in manifest.load(str(ROOT / path)).kernels if each.name == name)
+    for each in expand(spec, [TARGETS[target]], autotune_configs).variants:
+        promises = any(":" in text for text in dict(each.request.signature).values())
+        if not promises and wanted.items() <= dict(each.request.constants).items():
+            return each
+    raise LookupError(f"{name} has no such variant")
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "target", "without", "wanted"),
+    [
+        ("kernels/matrix.toml", "matmul", "sm_120a", (), {**EPILOGUE, "BLOCK_M": 128}),
+        ("kernels/matrix.toml", "matmul_split_k_atomic", "sm_90a", ("wgmma",), {"SPLIT_K": 4}),
+        ("kernels/matrix.toml", "linear", "sm_120a", (), {"BIAS": True, "ACTIVATION": "gelu"}),
+        ("kernels.toml", "rmsnorm", "sm_80", (), {"BLOCK": 16384, "LOOP": False}),
+        ("kernels.toml", "layernorm", "sm_90a", (), {"BLOCK": 4096, "LOOP": False}),
+    ],
+)
+def test_nothing_promised(
+    path: str, name: str, target: str, without: tuple[str, ...], wanted: dict[str, object]
+) -> None:
+    request = replace(variant(path, name, target, **wanted).request, without=without)
+    assert compile_kernel(request).metadata.spill_bytes == 0

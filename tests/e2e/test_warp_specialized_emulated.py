@@ -1,0 +1,395 @@
+"""Kernels whose tiles a warp of its own fetches, compiled and run in the emulator, against NumPy.
+
+The emulator reports who reads what has not landed, who writes what is still read and who waits for
+ever, so every shape of control flow counts here: where fetches stand, and how often they are made.
+Integers, so that sums are right to the bit in any order.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from aotc.compiler import PtxKernel
+from tests.support.descriptors import DTYPES, compiled, launch, like, tensor
+
+SEEDS = (1, 2, 3)
+
+
+def _num_warps(kernel: PtxKernel) -> int:
+    """Return how many warps a launch has, those that fetch too."""
+    found = re.search(r"\.reqntid (\d+)", kernel.ptx)
+    assert found is not None
+    return int(found[1]) // 32
+
+
+def _exact(array: np.ndarray) -> np.ndarray:
+    return array.astype(np.float64)
+
+
+# ---- where fetches stand ----------------------------------------------------------------------
+
+VECTORS = dict.fromkeys(("x", "z", "y"), "tensordesc<i32[128]>") | dict.fromkeys(("n", "m"), "i32")
+
+NESTED = """def k(x, z, y, n, m):
+    for i in range(n):
+        total = z.load([i * 128])
+        for j in range(m):
+            total += x.load([(i + j) * 128]) * (j + 1)
+        y.store([i * 128], total)
+"""
+
+
+def _nested(x: np.ndarray, z: np.ndarray, n: int, m: int) -> list[np.ndarray]:
+    return [z[i] + sum((x[i + j] * (j + 1) for j in range(m)), 0 * z[i]) for i in range(n)]
+
+
+BRANCH = """def k(x, z, y, n, m):
+    total = tl.zeros((128,), tl.int32)
+    for i in range(n):
+        if i % 3 == m:
+            total += x.load([i * 128])
+        elif i % 3 == 2:
+            total += x.load([i * 128]) * z.load([i * 128])
+        y.store([i * 128], total)
+"""
+
+
+def _branch(x: np.ndarray, z: np.ndarray, n: int, m: int) -> list[np.ndarray]:
+    total, out = 0 * x[0], []
+    for i in range(n):
+        if i % 3 == m:
+            total = total + x[i]
+        elif i % 3 == 2:
+            total = total + x[i] * z[i]
+        out.append(total)
+    return out
+
+
+WHILE = """def k(x, z, y, n, m):
+    i = 0
+    while i < n:
+        total = x.load([i * 128])
+        j = 1
+        while j <= i:
+            total += z.load([j * 128]) * j
+            j += m
+        y.store([i * 128], total)
+        i += 1
+"""
+
+
+def _while(x: np.ndarray, z: np.ndarray, n: int, m: int) -> list[np.ndarray]:
+    return [x[i] + sum((z[j] * j for j in range(1, i + 1, max(m, 1))), 0 * x[i]) for i in range(n)]
+
+
+AROUND = """def k(x, z, y, n, m):
+    total = z.load([m * 128])
+    for i in range(n):
+        total += x.load([i * 128])
+    total *= z.load([(m + 1) * 128])
+    for i in range(n):
+        y.store([i * 128], total + x.load([(n - i) * 128]) * z.load([i * 128]))
+"""
+
+
+def _around(x: np.ndarray, z: np.ndarray, n: int, m: int) -> list[np.ndarray]:
+    total = (z[m] + sum(x[:n], 0 * x[0])) * z[m + 1]
+    return [total + x[n - i] * z[i] for i in range(n)]
+
+
+CHAINED = """def k(x, z, y, n, m):
+    for i in range(n):
+        first = x.load([i * 128])
+        y.store([i * 128], first + tl.sum(first))
+        for j in range(0, m, 2):
+            second = x.load([j * 128])
+            third = z.load([j * 128])
+            first += tl.sum(second) + second * third
+            fourth = z.load([(j + 1) * 128])
+            first -= fourth
+        if m > 1:
+            y.store([i * 128], first)
+"""
+
+
+def _chained(x: np.ndarray, z: np.ndarray, n: int, m: int) -> list[np.ndarray]:
+    out = []
+    for i in range(n):
+        first = x[i]
+        if m <= 1:
+            out.append(first + first.sum(dtype=np.int32))
+            continue
+        for j in range(0, m, 2):
+            first = first + x[j].sum(dtype=np.int32) + x[j] * z[j] - z[j + 1]
+        out.append(first)
+    return out
+
+
+FLOWS: Mapping[str, tuple[str, Callable[..., list[np.ndarray]]]] = {
+    "nested loops": (NESTED, _nested),
+    "branches": (BRANCH, _branch),
+    "loops with a condition": (WHILE, _while),
+    "before and after loops": (AROUND, _around),
+    "one after the other": (CHAINED, _chained),
+}
+
+
+@pytest.mark.parametrize("flow", FLOWS)
+@pytest.mark.parametrize("num_stages", [1, 2, 3, 5])
+def test_every_flow(tmp_path: Path, flow: str, num_stages: int) -> None:
+    source, reference = FLOWS[flow]
+    kernel = compiled(tmp_path, source, VECTORS, num_warps=2, num_stages=num_stages)
+    assert _num_warps(kernel) == 3
+    x, z = tensor((12 * 128,), "i32"), tensor((12 * 128,), "i32", seed=1)
+    counts = [(0, 1), (1, 0), (1, 1), (2, 4), (5, 1), (5, 3)]
+    for seed, (n, m) in enumerate(counts):
+        y = like(x)
+        values = {"x": x, "z": z, "y": y, "n": n, "m": m}
+        launch(kernel, (1,), values, seed=seed)
+        blocks = reference(x.reshape(-1, 128), z.reshape(-1, 128), n, m)
+        for i, expected in enumerate(blocks):
+            np.testing.assert_array_equal(y[i * 128 : i * 128 + 128], expected)
+
+
+# ---- products ---------------------------------------------------------------------------------
+
+MATMUL = """def k(a, b, c, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    tiles_n = tl.cdiv(N, BN)
+    for tile in range(tl.program_id(0), tl.cdiv(M, BM) * tiles_n, tl.num_programs(0)):
+        i, j = tile // tiles_n * BM, tile % tiles_n * BN
+        total = tl.zeros((BM, BN), tl.float32)
+        for k in range(0, K, BK):
+            total = tl.dot(a.load([i, k]), b.load([k, j]), total)
+        c.store([i, j], total.to(c.dtype))
+"""
+
+
+def _matmul(
+    folder: Path, block: tuple[int, int, int], dtype: str = "bf16", **config: Any
+) -> PtxKernel:
+    rows, columns, depth = block
+    signature = {
+        "a": f"tensordesc<{dtype}[{rows},{depth}]>",
+        "b": f"tensordesc<{dtype}[{depth},{columns}]>",
+        "c": f"tensordesc<fp32[{rows},{columns}]>",
+        **dict.fromkeys("MNK", "i32"),
+    }
+    constants = dict(zip(("BM", "BN", "BK"), block, strict=True))
+    return compiled(folder, MATMUL, signature, constants, **config)
+
+
+def _check_matmul(
+    kernel: PtxKernel, shape: tuple[int, int, int], seed: int, dtype: str = "bf16", grid: int = 2
+) -> None:
+    rows, columns, depth = shape
+    a, b = tensor((rows, max(depth, 1)), dtype), tensor((max(depth, 1), columns), dtype, seed=1)
+    c = like(tensor((rows, columns), "fp32"))
+    values = {"a": a, "b": b, "c": c, "M": rows, "N": columns, "K": depth}
+    launch(kernel, (grid,), values, seed=seed)
+    np.testing.assert_array_equal(c, _exact(a[:, :depth]) @ _exact(b[:depth]))
+
+
+@pytest.mark.parametrize("num_stages", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("target", ["sm_90a", "sm_120a", "sm_100a"])
+def test_a_persistent_product(tmp_path: Path, num_stages: int, target: str) -> None:
+    """With products that run on, and on chips whose products are by warps."""
+    kernel = _matmul(tmp_path, (64, 32, 32), num_stages=num_stages, target=target)
+    assert _num_warps(kernel) == 8
+    for seed, depth in enumerate((0, 1, 32, 97, 200)):
+        _check_matmul(kernel, (70, 60, depth), seed)
+
+
+@pytest.mark.parametrize("num_warps", [1, 2, 8, 16])
+def test_as_many_warps_as_are_asked_for(tmp_path: Path, num_warps: int) -> None:
+    kernel = _matmul(tmp_path, (128, 64, 32), num_warps=num_warps)
+    assert _num_warps(kernel) == num_warps + (1 if num_warps < 4 else 4)
+    for seed in SEEDS[:2]:
+        _check_matmul(kernel, (130, 70, 110), seed, grid=1)
+
+
+TRANSPOSED = """def k(a, b, c, K, SCALED: tl.constexpr):
+    total = tl.zeros((64, 64), tl.float32)
+    for k in range(0, K, 32):
+        left = a.load([tl.program_id(0) * 64, k])
+        if SCALED:
+            left = (left * 2).to(a.dtype)
+        total = tl.dot(left, b.load([0, k]).T, total)
+    c.store([tl.program_id(0) * 64, 0], total)
+"""
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize("target", ["sm_90a", "sm_120a"])
+def test_operands_are_transposed_and_changed_on_the_way(
+    tmp_path: Path, scaled: bool, target: str
+) -> None:
+    """One of them through registers, so that a slot is read before the product begins."""
+    signature = dict.fromkeys("ab", "tensordesc<fp16[64,32]>") | {
+        "c": "tensordesc<fp32[64,64]>",
+        "K": "i32",
+    }
+    kernel = compiled(tmp_path, TRANSPOSED, signature, {"SCALED": scaled}, target)
+    for seed, depth in enumerate((0, 8, 200)):
+        a, b = tensor((100, 200), "fp16"), tensor((64, 200), "fp16", seed=1)
+        c = like(tensor((100, 64), "fp32"))
+        launch(kernel, (2,), {"a": a, "b": b, "c": c, "K": depth}, seed=seed)
+        end = -(-depth // 32) * 32
+        expected = _exact(a[:, :end]) @ _exact(b[:, :end]).T * (2 if scaled else 1)
+        np.testing.assert_array_equal(c, expected)
+
+
+FLOAT8 = """def k(a, b, c, K, IMPRECISE: tl.constexpr):
+    total = tl.zeros((64, 64), tl.float32)
+    for k in range(0, K, 64):
+        total = tl.dot(
+            a.load([0, k]), b.load([0, k]).T, total, max_num_imprecise_acc=IMPRECISE
+        )
+    c.store([0, 0], total)
+"""
+
+
+@pytest.mark.parametrize("imprecise", [0, 32, 64])
+def test_products_of_fp8_whose_sums_are_moved_on(tmp_path: Path, imprecise: int) -> None:
+    signature = dict.fromkeys("ab", "tensordesc<fp8e4nv[64,64]>") | {
+        "c": "tensordesc<fp32[64,64]>",
+        "K": "i32",
+    }
+    kernel = compiled(tmp_path, FLOAT8, signature, {"IMPRECISE": imprecise})
+    assert _num_warps(kernel) == 8
+    rng = np.random.default_rng(0)
+    for seed, depth in enumerate((0, 64, 192)):
+        a, b = (rng.integers(-2, 3, (64, 192)).astype(DTYPES["fp8e4nv"]) for _ in range(2))
+        c = like(tensor((64, 64), "fp32"))
+        launch(kernel, (1,), {"a": a, "b": b, "c": c, "K": depth}, seed=seed)
+        np.testing.assert_array_equal(c, _exact(a[:, :depth]) @ _exact(b[:, :depth]).T)
+
+
+ATTENTION = """def k(q, kk, v, out, n, D: tl.constexpr):
+    for tile in range(tl.program_id(0), tl.cdiv(n, 64), tl.num_programs(0)):
+        query = q.load([tile * 64, 0])
+        total = tl.zeros((64, D), tl.float32)
+        largest = tl.full((64,), -1000.0, tl.float32)
+        for j in range(0, n, 32):
+            scores = tl.dot(query, kk.load([j, 0]).T)
+            largest = tl.maximum(largest, tl.max(scores, 1))
+            total = tl.dot(scores.to(v.dtype), v.load([j, 0]), total)
+        out.store([tile * 64, 0], total + largest[:, None])
+"""
+
+
+@pytest.mark.parametrize(("target", "num_stages"), [("sm_90a", 2), ("sm_90a", 3), ("sm_120a", 2)])
+@pytest.mark.parametrize("num_warps", [4, 8])
+def test_attention_has_three_groups(
+    tmp_path: Path, target: str, num_stages: int, num_warps: int
+) -> None:
+    """Queries once a tile, keys and values in turn, each read by a product of its own."""
+    signature = {
+        "q": "tensordesc<fp16[64,32]>",
+        **dict.fromkeys(("kk", "v"), "tensordesc<fp16[32,32]>"),
+        "out": "tensordesc<fp32[64,32]>",
+        "n": "i32",
+    }
+    kernel = compiled(tmp_path, ATTENTION, signature, {"D": 32}, target, num_warps, num_stages)
+    assert _num_warps(kernel) == num_warps + 4
+    rng = np.random.default_rng(0)
+    for seed, rows in enumerate((1, 31, 130)):
+        q, k, v = (rng.integers(-3, 4, (rows, 32)).astype(np.float16) for _ in range(3))
+        out = like(tensor((rows, 32), "fp32"))
+        launch(kernel, (2,), {"q": q, "kk": k, "v": v, "out": out, "n": rows}, seed=seed)
+        scores = _exact(q) @ _exact(k).T
+        largest = scores.max(1, keepdims=True)
+        largest = np.maximum(largest, 0) if rows % 32 else largest
+        np.testing.assert_array_equal(out, scores @ _exact(v) + largest)
+
+
+TWO_SUMS = """def k(a, b, c, d, K):
+    left = tl.zeros((64, 64), tl.float32)
+    right = tl.zeros((64, 64), tl.float32)
+    for k in range(0, K, 32):
+        rows = a.load([0, k])
+        left = tl.dot(rows, b.load([k, 0]), left)
+        right = tl.dot(rows, b.load([k, 64]), right)
+    c.store([0, 0], left)
+    d.store([0, 0], right)
+"""
+
+
+@pytest.mark.parametrize("num_stages", [2, 4])
+def test_two_sums_of_a_loop_run_on_together(tmp_path: Path, num_stages: int) -> None:
+    signature = {
+        "a": "tensordesc<bf16[64,32]>",
+        "b": "tensordesc<bf16[32,64]>",
+        **dict.fromkeys("cd", "tensordesc<fp32[64,64]>"),
+        "K": "i32",
+    }
+    kernel = compiled(tmp_path, TWO_SUMS, signature, num_stages=num_stages)
+    a, b = tensor((64, 320), "bf16"), tensor((320, 128), "bf16", seed=1)
+    for seed, depth in enumerate((0, 32, 64, 320)):
+        c, d = (like(tensor((64, 64), "fp32")) for _ in range(2))
+        launch(kernel, (1,), {"a": a, "b": b, "c": c, "d": d, "K": depth}, seed=seed)
+        expected = _exact(a[:, :depth]) @ _exact(b[:depth])
+        np.testing.assert_array_equal(np.hstack([c, d]), expected)
+
+
+# ---- what else a kernel does ------------------------------------------------------------------
+
+LOOKED_UP = """def k(x, y, index_ptr, n):
+    for i in range(tl.load(index_ptr), n):
+        at = tl.load(index_ptr + 1 + i)
+        if at >= 0:
+            y.store([i * 128], x.load([at * 128]) + i)
+"""
+
+
+def test_the_producer_loads_what_its_copies_depend_on(tmp_path: Path) -> None:
+    signature = VECTORS | {"index_ptr": "*i32"}
+    signature = {name: signature[name] for name in ("x", "y", "index_ptr", "n")}
+    kernel = compiled(tmp_path, LOOKED_UP, signature)
+    assert _num_warps(kernel) == 8
+    x = tensor((9 * 128,), "i32")
+    index = np.array([1, 0, 8, -1, 2, 2, -1, 0], np.int32)
+    for seed in SEEDS:
+        y = like(x)
+        before = y.copy()
+        launch(kernel, (1,), {"x": x, "y": y, "index_ptr": index, "n": 7}, seed=seed)
+        for i, at in enumerate(index[1:]):
+            part = slice(i * 128, i * 128 + 128)
+            wanted = x[at * 128 : at * 128 + 128] + i if i and at >= 0 else before[part]
+            np.testing.assert_array_equal(y[part], wanted)
+
+
+LOADED_TOO = """def k(x, y, p, n):
+    at = tl.arange(0, 128)
+    total = tl.zeros((128,), tl.int32)
+    for i in range(n):
+        total += x.load([i * 128]) * tl.load(p + i * 128 + at)
+        total += tl.sum(total) + tl.cumsum(total)
+    y.store([0], total)
+"""
+
+
+@pytest.mark.parametrize("num_warps", [1, 4])
+def test_loads_and_scratch_of_the_consumers(tmp_path: Path, num_warps: int) -> None:
+    """Barriers of sums and scans are the consumers' own."""
+    signature = {
+        **dict.fromkeys("xy", "tensordesc<i32[128]>"),
+        "p": "*i32:16",
+        "n": "i32",
+    }
+    kernel = compiled(tmp_path, LOADED_TOO, signature, num_warps=num_warps)
+    x, p = tensor((6 * 128,), "i32"), tensor((6 * 128,), "i32", seed=1)
+    for seed, n in enumerate((0, 1, 6)):
+        y = like(x)
+        launch(kernel, (1,), {"x": x, "y": y, "p": p, "n": n}, seed=seed)
+        total = np.zeros(128, np.int32)
+        for i in range(n):
+            part = slice(i * 128, i * 128 + 128)
+            total = total + x[part] * p[part]
+            total = total + total.sum(dtype=np.int32) + total.cumsum(dtype=np.int32)
+        np.testing.assert_array_equal(y[:128], total)

@@ -1,0 +1,72 @@
+"""Text of kernels that fetch blocks of tensors, as they are before anyone decides who fetches."""
+
+from __future__ import annotations
+
+from aotc.ir.core import Kernel
+from aotc.ir.text import parse_kernel
+from aotc.ir.verify import verify
+
+HEAD = """\
+#0 = #ll<offset=[[1],[2],[4],[8],[16],[32],[64]] : [128]>
+#1 = #ll<register=[[1]] lane=[[2],[4],[8],[16],[32]] warp=[[64]] : [128]>
+kernel @k(%x: map<128xi32, 0>, %z: map<128xi32, 0>, %y: map<128xi32, 0>, %p: *i32, %n: i32, %c: i1) {num_warps = WARPS} {
+  %zero = arith.constant {value = 0, type = i32} : i32
+  %one = arith.constant {value = 1, type = i32} : i32
+"""
+ALLOC = (
+    "gpu.shared_alloc {element = i32, shape = [128], layout = #0, alignment_bytes = 128}"
+    " : shared<128xi32, #0>"
+)
+
+
+def fetch(name: str, coord: str, tensor: str = "%x") -> str:
+    """Return the text that fetches a block into `%NAME_buffer`."""
+    return f"  %{name}_buffer = {ALLOC}\n  gpu.tma_fetch({tensor}, %{name}_buffer, {coord})\n"
+
+
+def read(name: str, to: str = "") -> str:
+    """Return the text that reads `%NAME_buffer` as `%NAME`, or as `%TO`."""
+    kind = "{layout = #1, vector = 2} : tile<128xi32, #1>"
+    return f"  %{to or name} = gpu.shared_load(%{name}_buffer) {kind}\n"
+
+
+def keep(name: str) -> str:
+    """Return the text of something that makes a tile needed."""
+    arguments = f"(%{name}_l: i32, %{name}_r: i32)"
+    return (
+        f"  %{name}_first = gpu.reduce(%{name}) {{axis = 0}} {arguments} {{\n"
+        f"  scf.yield(%{name}_l)\n  }} : i32\n  gpu.store(%p, %{name}_first)\n"
+    )
+
+
+def block(name: str, coord: str, tensor: str = "%x") -> str:
+    """Return the text that copies block number `coord` of a tensor to y."""
+    at = f"%{name}_at"
+    return (
+        f"  %{name}_wide = arith.constant {{value = 128, type = i32}} : i32\n"
+        f"  {at} = arith.mul({coord}, %{name}_wide) : i32\n"
+        f"{fetch(name, at, tensor)}{read(name)}  %{name}_out = {ALLOC}\n"
+        f"  gpu.shared_store(%{name}, %{name}_out) {{vector = 2}}\n  gpu.proxy_fence\n"
+        f"  gpu.tma_store(%y, %{name}_out, {at})\n  gpu.tma_store_wait\n"
+    )
+
+
+def loop(body: str, *, variable: str = "i", hints: str = "") -> str:
+    """Return the text of a loop from 0 to `%n` that carries nothing."""
+    return f"  scf.for(%zero, %n, %one) {hints}(%{variable}: i32) {{\n{body}  scf.yield()\n  }}\n"
+
+
+def branch(condition: str, body: str) -> str:
+    """Return the text of a branch whose other arm does nothing."""
+    return f"  scf.if({condition}) () {{\n{body}  scf.yield()\n  }} () {{\n  scf.yield()\n  }}\n"
+
+
+def fetching(body: str, *, num_warps: int = 2) -> Kernel:
+    """Return the kernel of a body."""
+    head = HEAD.replace("WARPS", str(num_warps))
+    if num_warps > 2:  # the other warps hold copies
+        copies = ",[0]" * ((num_warps // 2).bit_length() - 1)
+        head = head.replace("warp=[[64]]", f"warp=[[64]{copies}]")
+    kernel = parse_kernel(f"{head}{body}  scf.return\n}}\n")
+    verify(kernel)
+    return kernel

@@ -1,0 +1,167 @@
+"""Bugs where a warp of its own fetches: in what the two roles tell each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from aotc.backend import nvvm, nvvm_tensor
+from aotc.ir.core import Kernel, Op, Value
+from aotc.ir.dialects import arith, gpu, roles, tma
+from aotc.ir.rewrite import Builder
+from aotc.ir.types import I32
+from tests.support.mutations.plant import (
+    Edit,
+    Mutation,
+    Plant,
+    after_pass,
+    found,
+    in_llvm,
+    without,
+    wrapping,
+)
+
+_LAST = "insert_barriers"
+
+
+def _in_role(kernel: Kernel, role: str, cls: type[Op]) -> Iterator[Any]:
+    """Yield the ops of a class in one role."""
+    block = getattr(found(kernel, roles.Specialize)[0], role)
+    return (op for op in block.walk() if isinstance(op, cls))
+
+
+def _waits(role: str, change: Callable[[tma.MbarrierWait, Builder], list[Value]]) -> Edit:
+    """Give the waits of a role other operands."""
+
+    def edit(kernel: Kernel) -> None:
+        for wait in list(_in_role(kernel, role, tma.MbarrierWait)):
+            wait.set_slots(change(wait, Builder.before_op(wait)))
+
+    return edit
+
+
+def _other_parity(wait: tma.MbarrierWait, place: Builder) -> list[Value]:
+    one = place(arith.Constant(1, I32)).out
+    return [wait.barrier, place(arith.Xor(wait.parity, one)).out]
+
+
+def _slot_before(wait: tma.MbarrierWait, place: Builder) -> list[Value]:
+    return [_shifted(wait.barrier, -1, place), wait.parity]
+
+
+def _shifted(buffer: Value, by: int, place: Builder) -> Value:
+    """Return the slot that is `by` further on in its ring."""
+    slot = buffer.op
+    assert isinstance(slot, gpu.SharedSlot)
+    ring = slot.buffer.op
+    assert isinstance(ring, gpu.SharedAlloc)
+    return place(gpu.SharedSlot(slot.buffer, slot.index, (slot.ahead + by) % ring.num_slots)).out
+
+
+def _release_too_early(kernel: Kernel) -> None:
+    """Give a slot back while the product that reads it may run."""
+    arrive = next(_in_role(kernel, "consumers", tma.MbarrierArrive))
+    place = Builder.before_op(arrive)
+    place(tma.MbarrierArrive(_shifted(arrive.barrier, 1, place), arrive.count))
+    arrive.erase()
+
+
+def _copy_to_the_next_slot(kernel: Kernel) -> None:
+    load = next(_in_role(kernel, "producer", tma.TmaLoad))
+    buffer = _shifted(load.buffer, 1, Builder.before_op(load))
+    load.set_slots([load.tensor, buffer, load.barrier, *load.coords])
+
+
+def _arrive_behind_the_first(kernel: Kernel) -> None:
+    """Tell of the first copy of a group and of the last."""
+    next(_in_role(kernel, "producer", tma.TmaLoad)).arrive = True
+
+
+def _first_barrier(kernel: Kernel) -> None:
+    barrier = next(op for op in kernel.body if isinstance(op, gpu.Barrier))
+    barrier.erase()
+
+
+def _one_warp_is_enough(kernel: Kernel) -> None:
+    for op in found(kernel, tma.MbarrierInit):
+        op.count = 1
+
+
+def _expecting(change: Callable[[int], int]) -> Plant:
+    def make(expect: Any) -> Any:
+        return lambda emit, barrier, num_bytes, issuer, **rest: expect(
+            emit, barrier, str(change(int(num_bytes))), issuer, **rest
+        )
+
+    return wrapping(nvvm_tensor, "mbarrier_expect", make)
+
+
+_PLANTS: tuple[tuple[str, str, Plant], ...] = (
+    (
+        "nobody gives a slot back",
+        "the arrival of the consumers is left out",
+        after_pass(_LAST, without(tma.MbarrierArrive, 0)),
+    ),
+    (
+        "a slot is given back while a product reads it",
+        "the arrival is for this iteration, not for the one before",
+        after_pass(_LAST, _release_too_early),
+    ),
+    (
+        "the last slot of a loop is not given back",
+        "nobody arrives behind the wait for the last product",
+        after_pass(_LAST, without(tma.MbarrierArrive, -1)),
+    ),
+    (
+        "the consumers wait for the wrong phase",
+        "parities begin with 1",
+        after_pass(_LAST, _waits("consumers", _other_parity)),
+    ),
+    (
+        "the producer waits for the wrong phase",
+        "parities begin with 0",
+        after_pass(_LAST, _waits("producer", _other_parity)),
+    ),
+    (
+        "the producer is a slot too far ahead",
+        "it waits for the slot before the one that it fills",
+        after_pass(_LAST, _waits("producer", _slot_before)),
+    ),
+    (
+        "a copy goes to the slot after",
+        "the slot of a copy is off by one",
+        after_pass(_LAST, _copy_to_the_next_slot),
+    ),
+    (
+        "a phase ends with the first copy of a group",
+        "every copy arrives",
+        after_pass(_LAST, _arrive_behind_the_first),
+    ),
+    (
+        "one warp gives a slot back for all",
+        "a mbarrier expects one arrival",
+        after_pass(_LAST, _one_warp_is_enough),
+    ),
+    (
+        "a role begins before mbarriers are made",
+        "the barrier in front of the roles is left out",
+        after_pass(_LAST, _first_barrier),
+    ),
+    (
+        "copies do not see that mbarriers were made",
+        "the fence behind their making is left out",
+        in_llvm(r"^.*fence\.mbarrier_init.*$", ""),
+    ),
+    ("too few bytes are announced", "boxes are counted for one", _expecting(lambda n: n // 2)),
+    ("too many bytes are announced", "boxes are counted twice", _expecting(lambda n: 2 * n)),
+    (
+        "the consumers' barrier is one of all threads",
+        "a barrier that the producer does not come to",
+        wrapping(nvvm, "barrier", lambda barrier: lambda emit, num_threads=0: barrier(emit)),
+    ),
+)
+
+MUTATIONS = tuple(
+    Mutation(name, stands_for, "multiply_blocks", plant, "sm_90a")
+    for name, stands_for, plant in _PLANTS
+)
