@@ -42,7 +42,8 @@ class CompileRequest:
     `signature` gives each run-time argument its concrete type string ("*bf16:16", "i32", "i32=1",
     "fp32"), `constants` each constexpr its value: int, float, bool, str, None or a dtype's name.
     `maxnreg` of None leaves the registers a thread may use to ptxas, `warp_specialize` of None leaves
-    to the compiler whether a warp of its own fetches; `debug` keeps
+    to the compiler whether a warp of its own fetches; so many as `num_consumer_groups` groups of
+    `num_warps` compute tiles of their own, where that can be; `debug` keeps
     `tl.device_assert` and `assert`, which are dropped otherwise, as Triton does. `with_ptx` keeps
     the PTX, with the lines of the source, beside the cubin, which stays the same. `without` names
     features of the target that are not to be used. `map_pointers` leaves to the launcher what it is
@@ -66,6 +67,7 @@ class CompileRequest:
     without: tuple[str, ...] = ()
     map_pointers: bool = False
     warp_specialize: bool | None = None
+    num_consumer_groups: int = 1
 
     @property
     def config(self) -> Config:
@@ -75,6 +77,7 @@ class CompileRequest:
         return Config(
             *(self.num_warps, self.num_stages, self.num_ctas, self.maxnreg or 0),
             warp_specialize=self.warp_specialize,
+            num_consumer_groups=self.num_consumer_groups,
         )
 
 
@@ -153,13 +156,14 @@ class Metadata:
     without: tuple[str, ...] = ()
     waits_pdl: bool = False
     producer_warps: int = 0
+    num_consumer_groups: int = 1
     guards: tuple[str, ...] = ()
     loops_programs: bool = False
 
     @property
     def num_threads(self) -> int:
-        """Threads of a block: those of `num_warps`, and those that fetch for them."""
-        return 32 * (self.num_warps + self.producer_warps)
+        """Threads of a block: those of each group of `num_warps`, and those that fetch for them."""
+        return 32 * (self.num_warps * self.num_consumer_groups + self.producer_warps)
 
 
 @dataclass(frozen=True)
@@ -225,6 +229,7 @@ def compile_kernel(
         target=request.target,
         num_warps=request.num_warps,
         producer_warps=kernel.producer_warps,
+        num_consumer_groups=kernel.num_consumer_groups,
         num_stages=request.num_stages,
         num_ctas=request.num_ctas,
         shared_bytes=kernel.shared_bytes,
@@ -498,11 +503,13 @@ def compile(  # noqa: A001 - the name users expect, as re.compile
     without: Sequence[str] = (),
     map_pointers: bool = False,
     warp_specialize: bool | None = None,
+    num_consumer_groups: int = 1,
 ) -> CompiledKernel:
     """Compile a kernel, given as "path/to/source.py:name" or as the Python function itself.
 
     `without` names features of the target that are not to be used, such as "wgmma". Whether a warp
-    of its own fetches what descriptors load is `warp_specialize`, or the compiler's choice. With
+    of its own fetches what descriptors load is `warp_specialize`, or the compiler's choice; then
+    `num_consumer_groups` groups of warps may compute, each tiles of its own. With
     `map_pointers` the kernel may take tensor maps for what it loads through pointers, as the
     first choice of a build does: `metadata.params` says which, `metadata.guards` when; and its
     blocks may run several programs each: `metadata.loops_programs` says whether.
@@ -527,6 +534,7 @@ def compile(  # noqa: A001 - the name users expect, as re.compile
         without=tuple(without),
         map_pointers=map_pointers,
         warp_specialize=warp_specialize,
+        num_consumer_groups=num_consumer_groups,
     )
     return compile_kernel(request, keep_asm=True)
 

@@ -11,12 +11,18 @@ _RANGES: dict[str, tuple[int, int, bool]] = {
     "num_warps": (1, 64, True),
     "num_stages": (1, 32, False),
     "num_ctas": (1, 16, True),
+    "num_consumer_groups": (1, 3, False),
     "maxnreg": (16, 255, False),
 }
 _SWITCHES = ("warp_specialize",)
 CONFIG_KEYS = (*_RANGES, *_SWITCHES)
 # Keys that are left out here are the compiler's to choose.
-CONFIG_DEFAULTS: dict[str, int] = {"num_warps": 4, "num_stages": 3, "num_ctas": 1}
+CONFIG_DEFAULTS: dict[str, int] = {
+    "num_warps": 4,
+    "num_stages": 3,
+    "num_ctas": 1,
+    "num_consumer_groups": 1,
+}
 
 
 def config_value_problem(name: str, value: object) -> str:

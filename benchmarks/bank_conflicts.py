@@ -1,11 +1,12 @@
-"""Bank conflicts of the matrix kernels' shared-memory accesses, counted without a GPU.
+"""Bank conflicts of the kernels' shared-memory accesses, counted without a GPU.
 
     python benchmarks/bank_conflicts.py [--target T] [--json FILE]
 
 Each kernel is compiled to PTX and one block of it runs in the emulator, which knows the address
 of every lane: a phase of an access (32 lanes of 4 bytes, 8 of 16, one 8×8 matrix of `ldmatrix`)
 that needs more than one wavefront has a conflict. The table gives phases and excess wavefronts by
-kind of instruction.
+kind of instruction: for products through pointers, and for blocks that are transposed between two
+tensor copies, whose swizzles of 32, 64 and 128 bytes are those of the tensor maps.
 
 The profiler counts the same on a GPU: see run_matmul.py.
 """
@@ -17,13 +18,17 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 
 from aotc.compiler import CompileRequest, PtxKernel, compile_ptx
+from aotc.verify.emulator.arguments import Argument
 from aotc.verify.emulator.run import Statistics, emulate
+from aotc.verify.emulator.tensor_argument import TensorArgument
 
 ROOT = Path(__file__).parents[1]
 SEED = 2026
@@ -56,6 +61,97 @@ TILES = [
     ("fp16", "columns", 64, 256, 32, 4, 4),
     ("fp32", "rows", 64, 64, 32, 4, 3),
     ("fp32", "columns", 128, 64, 32, 4, 3),
+]
+TRANSPOSE_TARGET = "sm_90a"
+TRANSPOSE_WARPS = 4
+_TYPES = {"i8": np.int8, "bf16": ml_dtypes.bfloat16, "fp32": np.float32, "fp64": np.float64}
+_ROW_BYTES = (32, 64, 128)
+_CHUNK_BYTES = 16
+
+
+@dataclass(frozen=True)
+class Transpose:
+    """One block that is transposed: its rows have `row_bytes` when loaded and `column_bytes` after.
+
+    Elements change places one by one, or `by_chunks` of 16 bytes.
+    """
+
+    dtype: str
+    row_bytes: int
+    column_bytes: int
+    by_chunks: bool = False
+
+    @property
+    def unit(self) -> int:
+        """Elements that stay together."""
+        return _CHUNK_BYTES // self.size_bytes if self.by_chunks else 1
+
+    @property
+    def size_bytes(self) -> int:
+        return np.dtype(_TYPES[self.dtype]).itemsize
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns of the block that is loaded, in units."""
+        unit_bytes = self.unit * self.size_bytes
+        return self.column_bytes // unit_bytes, self.row_bytes // unit_bytes
+
+    def compile(self) -> PtxKernel:
+        """Return the PTX of its kernel."""
+        rows, columns = self.shape
+        loaded, stored = (rows, columns * self.unit), (columns, rows * self.unit)
+        signature = {
+            name: f"tensordesc<{self.dtype}[{block[0]},{block[1]}]>"
+            for name, block in (("x", loaded), ("out", stored))
+        }
+        constants = {"BLOCK_M": rows, "BLOCK_N": columns}
+        source, name = ROOT / "kernels" / "descriptor_copy.py", "transpose_kernel"
+        if self.by_chunks:
+            constants = {"ROWS": rows, "CHUNKS": columns, "CHUNK": self.unit}
+            name = "transpose_chunks_kernel"
+        parts = tuple(signature.items()), tuple(constants.items())
+        return compile_ptx(
+            CompileRequest(str(source), name, *parts, TRANSPOSE_TARGET, TRANSPOSE_WARPS)
+        )
+
+    def run(self, kernel: PtxKernel) -> Statistics:
+        """Transpose a block and check it."""
+        rows, columns = self.shape
+        shape = (rows, columns, self.unit)
+        data = np.random.default_rng(SEED).integers(-99, 99, shape).astype(_TYPES[self.dtype])
+        x, expected = data.reshape(rows, -1), data.transpose(1, 0, 2).reshape(columns, -1)
+        out = np.zeros(expected.shape, expected.dtype)
+        arrays = {"x": x, "out": out}
+        arguments: list[Argument] = []
+        for slot in kernel.params:
+            array, spec = arrays[slot.argument], slot.tensor_map
+            if spec is not None:
+                arguments.append(TensorArgument(array, spec.box, spec.swizzle_bytes))
+            else:
+                arguments.append(int(array.shape["shape[1]" in slot.source]))
+        statistics = emulate(
+            kernel.ptx,
+            (1,),
+            arguments,
+            shared_bytes=kernel.shared_bytes,
+            count_conflicts=True,
+        )
+        np.testing.assert_array_equal(out, expected)
+        return statistics
+
+    def __str__(self) -> str:
+        rows, columns = self.shape
+        what = "chunks of 16 bytes" if self.by_chunks else "elements"
+        return (
+            f"{self.dtype} {rows}x{columns} {what} transposed, swizzles of {self.row_bytes} and "
+            f"{self.column_bytes} bytes"
+        )
+
+
+TRANSPOSES = [
+    Transpose(dtype, one, two, by_chunks)
+    for dtype, by_chunks in (*((dtype, False) for dtype in _TYPES), ("bf16", True))
+    for one, two in product(_ROW_BYTES, repeat=2)
 ]
 
 
@@ -140,6 +236,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for kind, (phases, excess) in sorted(counts.items()):
             print(f"    {kind:50} {phases:7} phases  {excess:6} more wavefronts")
             rows.append({"tile": tile, "kind": kind, "phases": phases, "excess": excess})
+    for transpose in TRANSPOSES:
+        kernel = transpose.compile()
+        counts = by_kind(kernel, transpose.run(kernel))
+        print(transpose)
+        for kind, (phases, excess) in sorted(counts.items()):
+            print(f"    {kind:50} {phases:7} phases  {excess:6} more wavefronts")
+            rows.append({"tile": str(transpose), "kind": kind, "phases": phases, "excess": excess})
     print(f"{sum(row['excess'] for row in rows)} wavefronts more than needed, in all")
     if options.json:
         options.json.write_text(json.dumps(rows, indent=2) + "\n")

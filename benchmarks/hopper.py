@@ -174,6 +174,10 @@ def main() -> int:
         "--seconds", type=float, default=20.0, help="of tuning, for each peer and workload"
     )
     parser.add_argument("--no-triton", action="store_true")
+    parser.add_argument("--no-graphs", action="store_true", help="charge peers for the host, too")
+    parser.add_argument(
+        "--pause", type=float, default=0.0, help="milliseconds of rest before each call"
+    )
     folder = Path(tempfile.gettempdir()) / "aotc-benchmark-triton"
     parser.add_argument("--triton-cache", type=Path, default=folder)
     options = parser.parse_args()
@@ -184,6 +188,8 @@ def main() -> int:
         "seconds": options.seconds,
         "triton": not options.no_triton,
         "triton_cache": str(options.triton_cache),
+        "graphs": not options.no_graphs,
+        "pause_seconds": options.pause / 1e3,
     }
     script = Path(__file__).with_name("hopper_measure.py")
     try:

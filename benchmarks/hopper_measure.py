@@ -4,8 +4,10 @@ The task is JSON on the input. Every line of output is a JSON object: what is tr
 tried, so that whoever reads knows where this process hung or died; notes; and the row of each
 workload when it is done.
 
-Calls are captured in CUDA graphs of one: a peer is charged for the GPU's time, not for Python's, and
-each call stands by itself between two events, as those of the other peers beside it.
+Each call stands by itself between two events, as those of the other peers beside it. It is a CUDA
+graph of one, so that a peer is charged for the GPU's time and not for the host's, or on demand the
+host's own call. Matrix products at full tilt run into the GPU's limit of power, where all peers are
+about as fast as their energy allows; a pause before each call lets the clocks recover.
 """
 
 from __future__ import annotations
@@ -31,8 +33,8 @@ import aotc
 TRIAL_SECONDS = 4e-4
 ASSUMED_FLOPS, ASSUMED_BYTES = 8e14, 4e12
 MIN_CALLS, MAX_CALLS = 3, 11
-TRIALS = 5
-FINALISTS = 4
+TRIALS = 15
+FINALISTS = 6
 ROUND_SECONDS = 0.4
 MIN_ROUNDS, MAX_ROUNDS = 31, 201
 MAX_COUNTERS = 1 << 16
@@ -53,7 +55,8 @@ Call = Callable[[Arguments], object]
 class Task:
     """What is to be measured: items, without what is `done`, and without candidates that are `bad`.
 
-    `seconds` are for tuning, of each peer and workload.
+    `seconds` are for tuning, of each peer and workload. Calls are replays of `graphs`, or as the host
+    makes them; the GPU rests for `pause_seconds` before each.
     """
 
     items: list[str]
@@ -61,6 +64,8 @@ class Task:
     seconds: float
     triton: bool
     triton_cache: str
+    graphs: bool
+    pause_seconds: float
     done: list[str]
     bad: list[str]
 
@@ -97,6 +102,12 @@ def graphed(call: Call, work: Work) -> Launch:
     torch.cuda.current_stream().wait_stream(stream)
     following = itertools.cycle(graphs)
     return lambda: next(following).replay()
+
+
+def by_host(call: Call, work: Work) -> Launch:
+    """Return a launch of one call as the host makes it, each time on the next set of operands."""
+    following = itertools.cycle(work.sets)
+    return lambda: call(next(following))
 
 
 def problem(call: Call, work: Work) -> str:
@@ -200,7 +211,7 @@ def choose(
         try:
             if trouble := problem(call, work):
                 raise ValueError(trouble)  # noqa: TRY301 - told as every other
-            launch = graphed(call, work)
+            launch = graphed(call, work) if task.graphs else by_host(call, work)
             took = statistics.median(milliseconds(launch, 1) for _ in range(count))
         except Exception as error:  # noqa: BLE001 - whatever it is, the next may work
             failed += 1
@@ -211,7 +222,7 @@ def choose(
     if not kept:
         return None
     launches = {key: launch for _, key, launch in kept}
-    ranking = ranked(launches, max(TRIALS, count), 1)
+    ranking = ranked(launches, TRIALS, 1, task.pause_seconds)
     for took, key in ranking:
         tell(note=f"    {peer:7} {1e3 * took:8.1f} us  {key}")
     best = ranking[0][1]
@@ -280,7 +291,8 @@ def measure(work: Work, library, task: Task) -> dict[str, Any]:
     if not task.may_try(f"{work.name}: in turn"):
         raise RuntimeError("the peers' best were lost in turn")
     with Clocks() as clocks:
-        times = in_turn({name: choice.launch for name, choice in peers.items()}, rounds, 1)
+        launches = {name: choice.launch for name, choice in peers.items()}
+        times = in_turn(launches, rounds, 1, task.pause_seconds)
     row: dict[str, Any] = {"work": work.name, "m": work.m, "n": work.n, "k": work.k}
     row |= {"rounds": rounds, "sets": len(work.sets), "clocks": clocks.median}
     for name, choice in peers.items():

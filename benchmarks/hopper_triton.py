@@ -42,6 +42,8 @@ def _persistent(block_k: int) -> list[Config]:
         num_stages=[3, 4],
         EPILOGUE_N=[128, 256, 64],
         FLATTEN=[True, False],
+        GROUP_M=[8],
+        NUM_SMS=[132],
     )
     return [
         config
@@ -76,9 +78,17 @@ CONFIGS: dict[str, list[Config]] = {
     "swiglu": _grid(BLOCK_M=[128], BLOCK_N=[128, 64], num_warps=[8], num_stages=[3, 4]),
     "batched": _grid(BLOCK_M=[128], BLOCK_N=[256, 128], num_warps=[8], num_stages=[3, 4]),
     "matmul": [
-        {"BLOCK_M": m, "BLOCK_N": n, "BLOCK_K": 64, "num_warps": warps, "num_stages": stages}
+        {
+            "BLOCK_M": m,
+            "BLOCK_N": n,
+            "BLOCK_K": 64,
+            "num_warps": warps,
+            "num_stages": stages,
+            **group,
+        }
         for m, n, warps in ((128, 256, 8), (256, 128, 8), (128, 128, 8), (128, 128, 4))
         for stages in (3, 4)
+        for group in ({"GROUP_M": 8}, {"GROUP_M": 16})
     ],
     "small_descriptor": _SPLIT,
     "small_pointer": _SPLIT,

@@ -8,6 +8,7 @@ each launch against the one beside it, and only then summed up.
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Callable, Iterable, Mapping
 
 Launch = Callable[[], None]
@@ -26,18 +27,23 @@ def milliseconds(launch: Launch, launches: int) -> float:
     return start.elapsed_time(end) / launches
 
 
-def in_turn(peers: Mapping[str, Launch], rounds: int, launches: int) -> dict[str, list[float]]:
-    """Return the milliseconds of each peer, round by round."""
+def in_turn(
+    peers: Mapping[str, Launch], rounds: int, launches: int, pause_seconds: float = 0.0
+) -> dict[str, list[float]]:
+    """Return the milliseconds of each peer, round by round; the GPU rests before each."""
     times: dict[str, list[float]] = {name: [] for name in peers}
     for _ in range(rounds):
         for name, launch in peers.items():
+            time.sleep(pause_seconds)
             times[name].append(milliseconds(launch, launches))
     return times
 
 
-def ranked(candidates: Mapping[str, Launch], trials: int, launches: int) -> list[tuple[float, str]]:
+def ranked(
+    candidates: Mapping[str, Launch], trials: int, launches: int, pause_seconds: float = 0.0
+) -> list[tuple[float, str]]:
     """Return median milliseconds and names, the fastest first, of candidates timed in turn."""
-    times = in_turn(candidates, trials, launches)
+    times = in_turn(candidates, trials, launches, pause_seconds)
     return sorted((statistics.median(values), name) for name, values in times.items())
 
 

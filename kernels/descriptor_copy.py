@@ -18,6 +18,16 @@ def transpose_kernel(x, out, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
 
 
 @triton.jit
+def transpose_chunks_kernel(x, out, ROWS: tl.constexpr, CHUNKS: tl.constexpr, CHUNK: tl.constexpr):
+    """Write the transpose of `x`, (M, N) chunks of CHUNK elements each, to `out`."""
+    row = tl.program_id(0) * ROWS
+    column = tl.program_id(1) * CHUNKS
+    block = tl.reshape(x.load([row, column * CHUNK]), (ROWS, CHUNKS, CHUNK))
+    turned = tl.reshape(tl.permute(block, (1, 0, 2)), (CHUNKS, ROWS * CHUNK))
+    out.store([column, row * CHUNK], turned)
+
+
+@triton.jit
 def scale_rows_kernel(x, scales, out, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
     """Write each row of `x` (M, N) times its scale (M) to `out`."""
     row = tl.program_id(0) * BLOCK_M

@@ -111,6 +111,8 @@ def test_modifiers_reach_the_instructions(tmp_path: Path) -> None:
         ({"num_warps": 0}, "expected a power of two from 1 to 64 for num_warps, got 0"),
         ({"num_stages": 0}, "expected an integer from 1 to 32 for num_stages, got 0"),
         ({"maxnreg": 5}, "expected an integer from 16 to 255 for maxnreg, got 5"),
+        ({"warp_specialize": 1}, "expected a boolean for warp_specialize, got 1"),
+        ({"warp_specialize": "no"}, "expected a boolean for warp_specialize, got 'no'"),
         ({"num_ctas": 2, "target": "sm_80"}, "needs clusters, which sm_80 does not have"),
         ({"num_ctas": 16}, "num_ctas = 16 is more than the 8 blocks that a cluster can have"),
         ({"target": "sm_91"}, "expected a target"),
@@ -188,9 +190,26 @@ def test_tensor_maps_of_pointers_are_asked_for() -> None:
     assert made.cubin != plain.cubin
     assert made.metadata.guards
     maps = {slot.argument: slot for slot in made.metadata.params if slot.tensor_map is not None}
-    assert set(maps) == {"a_ptr", "b_ptr"}
+    assert {name: slot.access for name, slot in maps.items()} == {
+        "a_ptr": "read",
+        "b_ptr": "read",
+        "out_ptr": "write",
+    }
     spec = maps["a_ptr"].tensor_map
     assert spec is not None
     assert (spec.element, spec.address, spec.strides) == ("bf16", "a_ptr", ("stride_am",))
     assert len(spec.shape) == 2
     assert maps["a_ptr"].size_bytes == 128
+
+
+def test_blocks_that_loop_over_programs_are_asked_for() -> None:
+    """They are told the grid behind all else that a launch passes."""
+    source = f"{Path(SOURCE).parent}/matmul.py:matmul_kernel"
+    plain = aotc.compile(source, signature=MATMUL, constants=TILES)
+    assert not plain.metadata.loops_programs
+    made = aotc.compile(source, signature=MATMUL, constants=TILES, map_pointers=True)
+    assert made.metadata.loops_programs
+    counts = [(slot.argument, slot.source, slot.type) for slot in made.metadata.params[-3:]]
+    assert counts == [(name, name, "i32") for name in ("grid[0]", "grid[1]", "grid[2]")]
+    assert any("one program after the other" in remark for remark in made.metadata.remarks)
+    assert "loops_programs = true" in made.asm["gpu"]

@@ -105,14 +105,17 @@ class Lowering:
         self.uses_shared = False
         self._values: dict[Value, Registers] = {}
         num_threads = WARP_SIZE * kernel.num_warps
-        all_threads = num_threads + WARP_SIZE * kernel.producer_warps
+        consumer_threads = num_threads * kernel.num_consumer_groups
+        all_threads = consumer_threads + WARP_SIZE * kernel.producer_warps
         self._role: Role = "all"
+        self.group = ""
+        """The number of the group of consumers, if there are several and this is for them."""
         self.thread_bits = num_threads.bit_length() - 1
         self.emit.declare("i32", "llvm.nvvm.read.ptx.sreg.tid.x", ())
         self.thread = self.emit.thread_value(
             f"call range(i32 0, {all_threads}) i32 @llvm.nvvm.read.ptx.sreg.tid.x()"
         )
-        self.ints.learn(self.thread, num_threads - 1)
+        self.ints.learn(self.thread, (1 << (consumer_threads - 1).bit_length()) - 1)
 
     def renew_thread(self) -> None:
         """Let what follows depend on the thread's number as read here."""
@@ -151,12 +154,29 @@ class Lowering:
 
     @contextmanager
     def role(self, role: Role) -> Generator[None]:
-        """Lower what stands in the `with` block for the threads of a role."""
-        before, self._role = self._role, role
+        """Lower what stands in the `with` block for the threads of a role.
+
+        To one of several groups of consumers, its threads have the numbers that the first one's
+        have to all.
+        """
+        before = self._role, self.thread, self.group
+        self._role = role
+        if role == "consumer" and self.kernel.num_consumer_groups > 1:
+            self._number_in_group()
         try:
             yield
         finally:
-            self._role = before
+            self._role, self.thread, self.group = before
+
+    def _number_in_group(self) -> None:
+        """Read which group this thread is of, and its number there."""
+        highest, mask = self.kernel.num_consumer_groups - 1, (1 << self.thread_bits) - 1
+        number = self.emit.thread_value(f"lshr i32 {self.thread}, {self.thread_bits}")
+        # Read from one lane, so that ptxas knows it to be the same for all of a warp.
+        self.group = self.emit.thread_value(nvvm.first_lane(self.emit, number))
+        self.ints.learn(self.group, (1 << highest.bit_length()) - 1)
+        self.thread = self.emit.thread_value(f"and i32 {self.thread}, {mask}")
+        self.ints.learn(self.thread, mask)
 
     @property
     def issuer(self) -> str:
@@ -263,7 +283,7 @@ def _check_cluster(kernel: Kernel, target: Target) -> None:
 
 
 def _attributes(kernel: Kernel) -> str:
-    num_warps = kernel.num_warps + kernel.producer_warps
+    num_warps = kernel.num_warps * kernel.num_consumer_groups + kernel.producer_warps
     attributes = {"nvvm.reqntid": str(WARP_SIZE * num_warps)}
     if kernel.maxnreg:
         attributes["nvvm.maxnreg"] = str(kernel.maxnreg)

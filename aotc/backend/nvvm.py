@@ -356,8 +356,8 @@ def create_policy(emit: Emitter, priority: str) -> str:
 def barrier(emit: Emitter, num_threads: int = 0, number: str = "1") -> None:
     """Wait for all threads of the block; or for some, at a barrier of their own.
 
-    `number`, an i32 operand, is that barrier's. 1 is that of the block's first threads, and from
-    2 on are those of warpgroups.
+    `number`, an i32 operand, is that barrier's. 1 is that of the block's first threads, from 2 on
+    are those of warpgroups, and from 10 on those of groups of consumers.
 
     Source: PTX ISA 9.7.13.1 `barrier.cta.sync`.
     """
@@ -416,6 +416,15 @@ def shuffle(emit: Emitter, mode: ShuffleMode, word: str, lane: str) -> str:
     clamp = 0 if mode == "up" else _LAST_LANE
     arguments = [("i32", str(_FULL_WARP)), ("i32", word), ("i32", lane), ("i32", str(clamp))]
     return emit.call("i32", f"llvm.nvvm.shfl.sync.{mode}.i32", arguments)
+
+
+def first_lane(emit: Emitter, word: str) -> str:
+    """Return the text of a read of the first lane's i32 `word`, by all lanes of a warp.
+
+    Source: PTX ISA 9.7.9.6 `shfl.sync`.
+    """
+    arguments = [("i32", str(_FULL_WARP)), ("i32", word), ("i32", "0"), ("i32", str(_LAST_LANE))]
+    return emit.call_text("i32", "llvm.nvvm.shfl.sync.idx.i32", arguments)
 
 
 def redux(emit: Emitter, kind: str, word: str) -> str:

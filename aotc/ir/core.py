@@ -591,8 +591,8 @@ class Kernel:
     """Hold one kernel: its parameters are the arguments of `body`, in launch order.
 
     `maxnreg` of 0 leaves the registers a thread may use to ptxas; `shared_bytes` is what
-    `allocate_shared` found the kernel to need. `producer_warps` run beside the `num_warps` of the
-    layouts and fetch for them. `guards` are expressions over the arguments of the
+    `allocate_shared` found the kernel to need. `num_consumer_groups` groups of
+    `num_warps` run side by side, layouts are of one; `producer_warps` fetch for them. `guards` are expressions over the arguments of the
     launch: the kernel is right for the launches for which none is 0. One that `loops_programs` is
     started with as many blocks as run at a time, in a row, and told the grid.
     """
@@ -605,6 +605,7 @@ class Kernel:
     maxnreg: int = 0
     shared_bytes: int = 0
     producer_warps: int = 0
+    num_consumer_groups: int = 1
     guards: tuple[str, ...] = ()
     loops_programs: bool = False
     loc: Loc = field(default_factory=current_loc)

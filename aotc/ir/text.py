@@ -173,6 +173,7 @@ _KERNEL_ATTRIBUTES: dict[str, Any] = {
     "maxnreg": 0,
     "shared_bytes": 0,
     "producer_warps": 0,
+    "num_consumer_groups": 1,
     "guards": (),
     "loops_programs": False,
 }

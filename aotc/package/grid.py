@@ -96,6 +96,7 @@ class VariantSpec:
             without=self.target.without,
             map_pointers=True,
             warp_specialize=switch(values, "warp_specialize"),
+            num_consumer_groups=options["num_consumer_groups"],
         )
 
     @property

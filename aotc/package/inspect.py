@@ -17,7 +17,8 @@ Data: TypeAlias = dict[str, Any]
 
 COLUMNS = (
     *("kernel", "target", "types", "choices", "guards", "config", "cluster", "overlaps"),
-    *("loops over", "threads", "registers", "spill bytes", "shared bytes", "cubin bytes", "PTX bytes"),
+    *("loops over", "threads", "registers"),
+    *("spill bytes", "shared bytes", "cubin bytes", "PTX bytes"),
 )
 _FIRST_NUMBER = COLUMNS.index("threads")
 

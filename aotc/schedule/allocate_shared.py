@@ -7,6 +7,9 @@ offset where nothing that lives at the same time is. A mbarrier lives from its m
 of the kernel. The small buffers of reductions live as long
 as the kernel while they fit a few kilobytes: sharing bytes would cost a barrier each time.
 
+Several groups of consumers do not wait for each other, so nobody knows what lives at the same time
+in different ones. What they allocate is placed as for one, behind all else, and that once for each.
+
 Invariant: two buffers whose lives overlap do not overlap in bytes; barriers against the reuse of
 bytes are `insert_barriers`' business.
 """
@@ -17,7 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from aotc.ir.core import Block, Kernel, Op, Value
-from aotc.ir.dialects import gpu, tma, wgmma
+from aotc.ir.dialects import gpu, roles, tma, wgmma
 from aotc.ir.types import SharedType
 from aotc.schedule.context import Schedule
 
@@ -27,13 +30,18 @@ _SMALL_BUFFERS_BYTES = 4096
 
 @dataclass(eq=False)
 class Buffer:
-    """Say how long a buffer lives: from the op numbered `start` to the one numbered `end`."""
+    """Say how long a buffer lives: from the op numbered `start` to the one numbered `end`.
+
+    There are `num_copies`, one for each group of consumers, `group_bytes` apart.
+    """
 
     op: gpu.SharedAlloc
     size_bytes: int
     start: int
     end: int
+    num_copies: int = 1
     offset_bytes: int = 0
+    group_bytes: int = 0
 
     def overlaps_in_time(self, other: Buffer) -> bool:
         return self.start <= other.end and other.start <= self.end
@@ -46,15 +54,35 @@ def allocate_shared(kernel: Kernel, schedule: Schedule) -> None:
     kernel.shared_bytes = place_buffers(buffers)
     for buffer in buffers:
         buffer.op.offset_bytes = buffer.offset_bytes
+        buffer.op.group_bytes = buffer.group_bytes
 
 
 def place_buffers(buffers: list[Buffer]) -> int:
     """Set the offsets of buffers; return how many bytes they take together."""
+    of_groups = [buffer for buffer in buffers if buffer.num_copies > 1]
+    end = _place_beside([buffer for buffer in buffers if buffer.num_copies == 1])
+    if not of_groups:
+        return end
+    alignment = max(buffer.op.alignment_bytes for buffer in of_groups)
+    start = _rounded(end, alignment)
+    group_bytes = _rounded(_place_beside(of_groups), alignment)
+    for buffer in of_groups:
+        buffer.offset_bytes += start
+        buffer.group_bytes = group_bytes
+    return start + group_bytes * of_groups[0].num_copies
+
+
+def _place_beside(buffers: list[Buffer]) -> int:
+    """Set the offsets of buffers from 0 on; return where they end."""
     placed: list[Buffer] = []
     for buffer in sorted(buffers, key=lambda each: -each.size_bytes):
         buffer.offset_bytes = _lowest_gap(buffer, placed)
         placed.append(buffer)
     return max((buffer.offset_bytes + buffer.size_bytes for buffer in buffers), default=0)
+
+
+def _rounded(size_bytes: int, alignment: int) -> int:
+    return -(-size_bytes // alignment) * alignment
 
 
 def _lowest_gap(buffer: Buffer, placed: list[Buffer]) -> int:
@@ -65,7 +93,7 @@ def _lowest_gap(buffer: Buffer, placed: list[Buffer]) -> int:
         if offset + buffer.size_bytes <= other.offset_bytes:
             break
         end = other.offset_bytes + other.size_bytes
-        offset = max(offset, -(-end // alignment) * alignment)
+        offset = max(offset, _rounded(end, alignment))
     return offset
 
 
@@ -88,7 +116,9 @@ def lives(kernel: Kernel, numbers: dict[Op, tuple[int, int]]) -> list[Buffer]:
         end = max((numbers[_beside(user, op)][1] for user in users), default=start)
         if any(isinstance(user, tma.MbarrierInit) for user in users):
             end = numbers[kernel.body.terminator][1]  # it may be waited for to the end
-        buffers.append(Buffer(op, op.out.type.size_bytes, start, end))
+        of_group = any(isinstance(outer, roles.Specialize) for outer in op.ancestors())
+        num_copies = kernel.num_consumer_groups if of_group else 1
+        buffers.append(Buffer(op, op.out.type.size_bytes, start, end, num_copies))
     small = [buffer for buffer in buffers if buffer.size_bytes <= _SMALL_BUFFER_BYTES]
     if sum(buffer.size_bytes for buffer in small) <= _SMALL_BUFFERS_BYTES:
         for buffer in small:

@@ -201,8 +201,6 @@ def _fetch(load: gpu.Load, run: ContiguousRun, analysis: AffineAnalysis) -> None
     if load.mask is None:
         read = gpu.SharedLoad(buffer, kind.layout, vector)
     else:
-        vector = min(vector, load.vector)  # elements that share a mask value
-        read = gpu.MaskedSharedLoad(
-            buffer, kind.layout, vector, mask=load.mask, other=load.other
-        )
+        # The elements of an access share a mask value, since runs end with whole pieces.
+        read = gpu.MaskedSharedLoad(buffer, kind.layout, vector, mask=load.mask, other=load.other)
     load.replace_with([place(read).out])

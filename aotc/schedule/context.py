@@ -20,6 +20,7 @@ class Config:
     num_ctas: int = 1
     maxnreg: int = 0
     warp_specialize: bool | None = None
+    num_consumer_groups: int = 1
 
 
 @dataclass
@@ -27,7 +28,8 @@ class Schedule:
     """Carry target, configuration and collected remarks through the passes of one kernel.
 
     `map_pointers` says that the kernel may get guards, and tensor maps that the launcher makes.
-    `single_role` says why all warps are to do the same, if they are.
+    `single_role` says why all warps are to do the same, if they are, and `single_group` why one
+    group of warps is to compute.
     """
 
     target: Target
@@ -35,6 +37,7 @@ class Schedule:
     remarks: list[str] = field(default_factory=list[str])
     map_pointers: bool = False
     single_role: str = ""
+    single_group: str = ""
 
     def __post_init__(self) -> None:
         if self.config.warp_specialize is False:

@@ -1,9 +1,9 @@
 """The run of memory that a load through pointers reads, if it reads one from its start up to an end.
 
 A tile whose elements lie one after the other in memory, the last axis first, needs no map to be
-copied by hardware: an address and a length do. A mask may cut it off at its end, `index < end`
-along the outermost axis; the length is then computed at run time. Copies move whole pieces of 16
-bytes, so where a run begins and ends has to be known to be such a multiple.
+copied by hardware: an address and a length do. A mask may cut it off, between rows or anywhere; the
+length is then computed at run time. Copies move whole pieces of 16 bytes, so where a run begins and
+ends has to be known to be such a multiple.
 
 Invariant: the mask is true just for the elements before the end, and the bytes before it are whole
 pieces of 16, in all launches that keep the promises of the signature.
@@ -12,7 +12,7 @@ pieces of 16, in all launches that keep the promises of the signature.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
+from math import gcd, prod
 
 from aotc.ir.core import Value
 from aotc.ir.dialects import arith, gpu
@@ -21,7 +21,7 @@ from aotc.ir.types import I32, I64, PointerType, ScalarType, TileType, element_o
 from aotc.schedule.affine import AffineAnalysis, axis_symbol
 from aotc.schedule.axis import AxisAnalysis
 from aotc.schedule.pointer_block import UnmappableError
-from aotc.schedule.polynomial import ONE, ZERO, Polynomial
+from aotc.schedule.polynomial import ZERO, Polynomial
 
 PIECE_BYTES = 16
 
@@ -30,21 +30,21 @@ PIECE_BYTES = 16
 class ContiguousRun:
     """Hold what a load reads: from `start` elements behind `base` on.
 
-    That is `extent` rows of `row_bytes`, but no more than the least of `ends` says, and nothing if
-    one of `conditions` is not below 0.
+    That is `extent` elements, but no more than the least of `ends` says, and none if one of
+    `conditions` is not below 0.
     """
 
     base: Value
     start: Polynomial
     extent: int
-    row_bytes: int
+    element_bytes: int
     ends: tuple[Polynomial, ...]
     conditions: tuple[Polynomial, ...]
 
     @property
     def size_bytes(self) -> int:
         """The length of the whole run."""
-        return self.extent * self.row_bytes
+        return self.extent * self.element_bytes
 
     @property
     def symbols(self) -> tuple[int, ...]:
@@ -66,53 +66,75 @@ def run_of(load: gpu.Load, analysis: AffineAnalysis, facts: AxisAnalysis) -> Con
         raise UnmappableError(
             "its address is no sum of a pointer and products of scalars and indices"
         )
-    start = address.offset
-    for axis, extent in enumerate(shape):
-        position, step = axis_symbol(axis), Polynomial.constant(prod(shape[axis + 1 :]))
-        if extent > 1 and start.coefficient_of(position) != step:
-            raise UnmappableError("its elements do not lie one after the other")
-        start -= Polynomial.symbol(position) * step if extent > 1 else ZERO
+    start = address.offset - _position(shape)
+    if _has_axes(start):
+        raise UnmappableError("its elements do not lie one after the other")
     if facts[load.pointer].divisibility[-1] % PIECE_BYTES:
         raise UnmappableError(
             f"it is not known to begin at a multiple of {PIECE_BYTES} bytes",
             "promise ':16' in the signature, or ':16?' to have both variants built, of what its "
             "address is computed from",
         )
-    outermost = next((axis for axis, extent in enumerate(shape) if extent > 1), 0)
-    row_bytes = prod(shape[outermost + 1 :]) * size_bytes
-    ends, conditions = _limits(load, shape, outermost, analysis)
-    run = ContiguousRun(base, start, shape[outermost], row_bytes, ends, conditions)
-    if load.mask is not None and ends:
-        whole_rows = facts[load.mask].constancy[outermost]
-        if whole_rows * row_bytes % PIECE_BYTES:
-            raise UnmappableError(
-                f"it is not known to end at a multiple of {PIECE_BYTES} bytes",
-                "promise ':16' in the signature, or ':16?' to have both variants built, of what "
-                "its mask compares with",
-            )
+    ends, conditions = _limits(load, shape, analysis)
+    if any(_divisor(end, analysis, facts) * size_bytes % PIECE_BYTES for end in ends):
+        raise UnmappableError(
+            f"it is not known to end at a multiple of {PIECE_BYTES} bytes",
+            "promise ':16' in the signature, or ':16?' to have both variants built, of what its "
+            "mask compares with",
+        )
+    run = ContiguousRun(base, start, prod(shape), size_bytes, ends, conditions)
     if run.size_bytes % PIECE_BYTES:
         raise UnmappableError(f"it has only {run.size_bytes} bytes")
     return run
 
 
+def _position(shape: tuple[int, ...]) -> Polynomial:
+    """Return how many elements of a tile come before one of it."""
+    total = ZERO
+    for axis, extent in enumerate(shape):
+        step = Polynomial.constant(prod(shape[axis + 1 :]))
+        total += Polynomial.symbol(axis_symbol(axis)) * step if extent > 1 else ZERO
+    return total
+
+
+def _divisor(polynomial: Polynomial, analysis: AffineAnalysis, facts: AxisAnalysis) -> int:
+    """Return what divides a number of elements in all launches that keep their promises."""
+
+    def known(symbol: int) -> int:
+        source = analysis.sources[symbol]
+        return facts[source].divisibility[0] if isinstance(source, Value) else 1
+
+    return gcd(*(factor * prod(map(known, monomial)) for monomial, factor in polynomial.terms))
+
+
 def _limits(
-    load: gpu.Load, shape: tuple[int, ...], outermost: int, analysis: AffineAnalysis
+    load: gpu.Load, shape: tuple[int, ...], analysis: AffineAnalysis
 ) -> tuple[tuple[Polynomial, ...], tuple[Polynomial, ...]]:
-    """Return where the mask ends the run along its outermost axis, and what it asks besides."""
+    """Return where the mask ends the run, in elements, and what it asks of all of them."""
+    position = _position(shape)
+    outermost = next((axis for axis, extent in enumerate(shape) if extent > 1), 0)
+    row, row_elems = Polynomial.symbol(axis_symbol(outermost)), prod(shape[outermost + 1 :])
     limits = () if load.mask is None else analysis.bounds(load.mask)
     if limits is None:
-        raise UnmappableError("its mask is no conjunction of indices that are compared with scalars")
+        raise UnmappableError(
+            "its mask is no conjunction of indices that are compared with scalars"
+        )
     ends: list[Polynomial] = []
     conditions: list[Polynomial] = []
     for limit in limits:
-        axes = [symbol for symbol in limit.symbols if symbol < 0]
-        if not axes:
+        if not _has_axes(limit):
             conditions.append(limit)
-        elif axes == [axis_symbol(outermost)] and limit.coefficient_of(axes[0]) == ONE:
-            ends.append(Polynomial.symbol(axes[0]) - limit)
+        elif not _has_axes(position - limit):
+            ends.append(position - limit)
+        elif not _has_axes(row - limit):
+            ends.append((row - limit) * Polynomial.constant(row_elems))
         elif not _always(limit, shape):
             raise UnmappableError("its mask does not just cut off its end")
     return tuple(ends), tuple(conditions)
+
+
+def _has_axes(polynomial: Polynomial) -> bool:
+    return any(symbol < 0 for symbol in polynomial.symbols)
 
 
 def _always(limit: Polynomial, shape: tuple[int, ...]) -> bool:
@@ -153,8 +175,8 @@ class RunEmitter:
         for condition in run.conditions:
             holds = place(arith.Compare(self._sum(condition), zero, "lt")).out
             length = place(arith.Select(holds, length, zero)).out
-        rows = place(arith.Cast(length, I32)).out
-        return place(arith.Mul(rows, place(arith.Constant(run.row_bytes, I32)).out)).out
+        count = place(arith.Cast(length, I32)).out
+        return place(arith.Mul(count, place(arith.Constant(run.element_bytes, I32)).out)).out
 
     def _constant(self, value: int) -> Value:
         return self.place(arith.Constant(value, I64)).out

@@ -84,5 +84,3 @@ def _extent(kernel: Kernel, axis: int) -> Value:
     name = f"grid.{_AXES[axis]}"
     kernel.params += (ParamInfo(name, source=GRID_SOURCES[axis]),)
     return kernel.body.add_arg(I32, name)
-
-

@@ -1,173 +1,96 @@
-"""Turn loads through pointers into tensor copies, where it can be seen what tensor they read.
+"""Turn accesses through pointers into tensor copies, where it can be seen what tensor they are to.
 
 `a_ptr + rows * stride + columns`, masked at the ends of a matrix, is a block of a matrix that the
 launch describes with its arguments: address, extents, strides. So the launcher can encode a tensor
 map of it, and an operand of a matrix product takes the way of a descriptor's blocks: hardware
-copies it, clips it at the ends, and no thread computes an address or waits.
+copies it, clips it at the ends, and no thread computes an address or waits. A kernel that has
+guards for that anyway stores its products the same way.
 
-Only operands of products in loops are looked at, since others gain nothing. What cannot be mapped
-is loaded as before, and a remark says why.
-
-Tensor copies do not see what the kernel itself wrote before. A load that such a write may come
-before is left alone.
+Which accesses gain by it, and which have to keep their place, say `operand_loads` and
+`product_stores`. What cannot be mapped is accessed as before, and a remark says why.
 
 Invariant: the kernel computes what it computed, in every launch for which all `guards` hold.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from aotc.ir.core import Kernel, Op, ParamInfo, TensorSource, Value
 from aotc.ir.diagnostics import at
-from aotc.ir.dialects import arith, descriptor, grid, scf, tile
-from aotc.ir.parameter_access import pointer_roots
+from aotc.ir.dialects import arith, descriptor, scf, tile
 from aotc.ir.rewrite import Builder, rewrite
 from aotc.ir.types import I32, DescriptorType, ScalarType, TileType, element_of, shape_of
-from aotc.schedule.affine import AffineAnalysis, axis_names, axis_symbol
+from aotc.schedule.affine import AffineAnalysis
 from aotc.schedule.axis import AxisAnalysis
 from aotc.schedule.context import Schedule
 from aotc.schedule.drop_carried import drop_unused_carried
-from aotc.schedule.global_order import is_inside, may_precede, root_names, stands_before
-from aotc.schedule.pointer_block import (
-    TensorBlock,
-    UnmappableError,
-    block_of,
-)
+from aotc.schedule.global_order import is_inside, root_names, stands_before
+from aotc.schedule.operand_loads import check_load_order, check_product, operands_in_loops
+from aotc.schedule.pointer_block import TensorBlock, UnmappableError, block_of
 from aotc.schedule.polynomial import Polynomial
-from aotc.schedule.wgmma_layouts import wgmma_layouts
+from aotc.schedule.product_stores import check_store_order, product_stores
 from aotc.target import Feature
 
-_RENAMES = (tile.Reshape, tile.Trans, tile.ExpandDims)
-# What has a memory effect, but not one that a later load could miss.
-_HARMLESS = (tile.Assume, tile.Assert, grid.GridWait, grid.LaunchDependents)
+# Products by threads take fragments from shared memory: there a plain pipeline is shown to do well,
+# and leaves them more registers.
+_NEEDED = Feature.TMA | Feature.WGMMA
 
 
 def map_pointers(kernel: Kernel, schedule: Schedule) -> None:
-    """Replace loads by loads through descriptors; see the module docstring."""
-    if not schedule.map_pointers or Feature.TMA not in schedule.target.features:
+    """Replace loads and stores by those through descriptors; see the module docstring."""
+    if not schedule.map_pointers or _NEEDED not in schedule.target.features:
         return
-    uses = list(_operands_in_loops(kernel))
+    uses = list(operands_in_loops(kernel))
     if not uses:
         return
-    mapper, facts = _Mapper(kernel, AffineAnalysis(kernel)), AxisAnalysis(kernel)
+    analysis, facts = AffineAnalysis(kernel), AxisAnalysis(kernel)
+    mapper = _Mapper(kernel, analysis)
+
+    def loaded(load: tile.Load, dot: tile.Dot) -> TensorBlock:
+        check_load_order(load, kernel)
+        block = block_of(load, kernel, analysis, facts)
+        check_product(load, dot, block, schedule)
+        return block
+
+    def stored(store: tile.Store) -> TensorBlock:
+        check_store_order(store, kernel)
+        return block_of(store, kernel, analysis, facts)
+
     loops: dict[scf.For, None] = {}
     for load, dot in uses:
-        name = root_names(load.pointer)
-        try:
-            _check_order(load, kernel)
-            block = block_of(load, kernel, mapper.analysis, facts)
-            _check_product(load, dot, block, schedule)
-        except UnmappableError as refusal:
-            text = f"{name} is not loaded by tensor copies: {refusal.reason}"
-            schedule.remark(load.loc, f"{text}; {refusal.remedy}" if refusal.remedy else text)
-            continue
-        condition = f" where {' and '.join(block.guards)}" if block.guards else ""
-        schedule.remark(load.loc, f"{name} is loaded by tensor copies{condition}")
-        loops.update((op, None) for op in load.ancestors() if isinstance(op, scf.For))
-        with at(load.loc):
-            mapper.replace(load, block)
+        block = _asked(load, lambda load=load, dot=dot: loaded(load, dot), schedule)
+        if block is not None:
+            loops.update((op, None) for op in load.ancestors() if isinstance(op, scf.For))
+            mapper.replace_load(load, block)
+    if mapper.made:
+        # All are asked first: to the others, one that is replaced is to another tensor.
+        stores = list(product_stores(kernel))
+        blocks = [_asked(each, lambda each=each: stored(each), schedule) for each in stores]
+        for store, block in zip(stores, blocks, strict=True):
+            if block is not None:
+                mapper.replace_store(store, block)
     for loop in loops:
         drop_unused_carried(loop)
     rewrite(kernel, {})  # what only computed addresses
 
 
-# ---- which loads, and whether they may --------------------------------------------------------
-
-
-def _operands_in_loops(kernel: Kernel) -> Iterator[tuple[tile.Load, tile.Dot]]:
-    """Yield the loads of tiles that are operands of products in loops, each with its product."""
-    found: dict[tile.Load, tile.Dot] = {}
-    for op in kernel.walk():
-        if isinstance(op, tile.Dot):
-            for operand in (op.a, op.b):
-                load = _renamed(operand).op
-                is_in_loop = load is not None and any(
-                    isinstance(outer, scf.For) for outer in load.ancestors()
-                )
-                if isinstance(load, tile.Load) and is_in_loop:
-                    found.setdefault(load, op)
-    yield from found.items()
-
-
-def _renamed(value: Value) -> Value:
-    """Return what a value has the elements of, under other indices."""
-    while isinstance(value.op, _RENAMES):
-        value = value.op.value
-    return value
-
-
-def _check_product(load: tile.Load, dot: tile.Dot, block: TensorBlock, schedule: Schedule) -> None:
-    """Refuse an operand that tensor copies would bring in an order which its product has not.
-
-    Products by warpgroups take operands of other than two bytes with K contiguous only; threads
-    transpose others on their way to shared memory.
-    """
-    if element_of(load.out.type).bits == 16:
-        return
-    if wgmma_layouts(dot, schedule.config.num_warps, schedule.target) is None:
-        return
-    for operand, k_axis in ((dot.a, 1), (dot.b, 0)):
-        axis = _axis_in(operand, load, block)
-        if axis is not None and axis != k_axis:
-            raise UnmappableError("its product needs elements along K to be contiguous")
-
-
-def _axis_in(operand: Value, load: tile.Load, block: TensorBlock) -> int | None:
-    """Return the axis of an operand along which a load is contiguous; None if it is another's."""
-    op = operand.op
-    if op is load:
-        return block.axes[-1].tile_axis
-    if not isinstance(op, _RENAMES):
+def _asked(
+    access: tile.Load | tile.Store, find: Callable[[], TensorBlock], schedule: Schedule
+) -> TensorBlock | None:
+    """Return the block that `find` returns, or None if it refuses; say so."""
+    moved = "loaded" if isinstance(access, tile.Load) else "stored"
+    name = root_names(access.pointer)
+    try:
+        block = find()
+    except UnmappableError as refusal:
+        text = f"{name} is not {moved} by tensor copies: {refusal.reason}"
+        schedule.remark(access.loc, f"{text}; {refusal.remedy}" if refusal.remedy else text)
         return None
-    axis, names = _axis_in(op.value, load, block), axis_names(op)
-    if axis is None or names is None:
-        return None
-    return -1 - names[axis_symbol(axis)]
-
-
-def _check_order(load: tile.Load, kernel: Kernel) -> None:
-    """Refuse a load that may read what the kernel wrote before it."""
-    if load.volatile or load.cache == ".cv":
-        raise UnmappableError("it is volatile")
-    own = pointer_roots(load.pointer)
-    for op in kernel.walk():
-        if isinstance(op, tile.Load) and op.volatile and may_precede(op, load):
-            raise UnmappableError("a volatile load before it may wait for other programs to write")
-        if op.effect not in ("write", "readwrite") or op.terminator or isinstance(op, _HARMLESS):
-            continue
-        pointer = getattr(op, "pointer", None) or getattr(op, "descriptor", None)
-        if not isinstance(pointer, Value):
-            if may_precede(op, load):
-                raise UnmappableError(
-                    f"{op.opcode} comes before it, and what was written before that"
-                )
-        elif any(root in own for root in pointer_roots(pointer)):
-            raise UnmappableError("the kernel writes through it, too")
-        elif may_precede(op, load) and not _is_promised(op, load):
-            name = root_names(pointer)
-            raise UnmappableError(
-                f"the kernel writes through {name} before, which may be the same memory"
-            )
-
-
-def _is_promised(write: Op, load: Op) -> bool:
-    """Return whether a write comes before a load in earlier iterations only, of promised loops.
-
-    `num_stages` of `tl.range` promises that iterations do not depend on each other through
-    different arguments.
-    """
-    around = [write, *write.ancestors()]
-    blocks = {op.block: op for op in around}
-    for op in (load, *load.ancestors()):
-        is_shared_loop = isinstance(op, scf.For | scf.While) and op in around
-        if is_shared_loop and not (isinstance(op, scf.For) and op.num_stages):
-            return False
-        beside = blocks.get(op.block)
-        if beside is not None and beside is not op and stands_before(beside, op):
-            return False
-    return True
+    condition = f" where {' and '.join(block.guards)}" if block.guards else ""
+    schedule.remark(access.loc, f"{name} is {moved} by tensor copies{condition}")
+    return block
 
 
 # ---- the rewriting ----------------------------------------------------------------------------
@@ -175,7 +98,7 @@ def _is_promised(write: Op, load: Op) -> bool:
 
 @dataclass
 class _Mapper:
-    """Replace loads; `made` are the descriptors so far, by what they describe."""
+    """Replace accesses; `made` are the descriptors so far, by what they describe."""
 
     kernel: Kernel
     analysis: AffineAnalysis
@@ -183,21 +106,38 @@ class _Mapper:
         default_factory=dict[tuple[TensorSource, DescriptorType], Value]
     )
 
-    def replace(self, load: tile.Load, block: TensorBlock) -> None:
+    def replace_load(self, load: tile.Load, block: TensorBlock) -> None:
         """Load `block` in place of `load`."""
-        place = Builder.before_op(load)
-        tensor = self._descriptor(load, block)
-        coords = [self._coordinate(axis.start, load, place) for axis in block.axes]
-        num_extra = sum(axis.tile_axis is None for axis in block.axes)
-        loaded = descriptor.DescriptorLoad(tensor, coords, "", load.eviction, num_extra)
-        load.replace_with([_as_loaded(place(loaded).out, load, block, place)])
+        with at(load.loc):
+            place = Builder.before_op(load)
+            tensor, coords = self._place_of(load, block, place)
+            num_extra = sum(axis.tile_axis is None for axis in block.axes)
+            loaded = descriptor.DescriptorLoad(tensor, coords, "", load.eviction, num_extra)
+            load.replace_with([_as_loaded(place(loaded).out, load, block, place)])
+
+    def replace_store(self, store: tile.Store, block: TensorBlock) -> None:
+        """Store to `block` in place of `store`."""
+        with at(store.loc):
+            place = Builder.before_op(store)
+            tensor, coords = self._place_of(store, block, place)
+            value = _as_stored(store.value, block, place)
+            place(descriptor.DescriptorStore(tensor, value, coords))
+            store.erase()
+
+    def _place_of(
+        self, access: tile.Load | tile.Store, block: TensorBlock, place: Builder
+    ) -> tuple[Value, list[Value]]:
+        """Return the descriptor and the coordinates of a block; keep what it asks of launches."""
         guards = dict.fromkeys((*self.kernel.guards, *block.guards))
         asked_twice = [f"{guard.removesuffix(' > 0')} >= 0" for guard in guards]
         self.kernel.guards = tuple(guard for guard in guards if guard not in asked_twice)
+        coords = [self._coordinate(axis.start, access, place) for axis in block.axes]
+        return self._descriptor(access, block), coords
 
-    def _descriptor(self, load: tile.Load, block: TensorBlock) -> Value:
+    def _descriptor(self, access: tile.Load | tile.Store, block: TensorBlock) -> Value:
         """Return the parameter that describes the tensor of a block."""
-        element = element_of(load.out.type)
+        moved = access.out if isinstance(access, tile.Load) else access.value
+        element = element_of(moved.type)
         assert isinstance(element, ScalarType)
         kind = DescriptorType(element, tuple(axis.box for axis in block.axes))
         source = block.source
@@ -208,40 +148,41 @@ class _Mapper:
             self.kernel.params += (ParamInfo(name, tensor=source),)
         return self.made[source, kind]
 
-    def _coordinate(self, start: Polynomial, load: tile.Load, place: Builder) -> Value:
+    def _coordinate(self, start: Polynomial, user: Op, place: Builder) -> Value:
         """Compute where a block begins; what changes within the innermost loop is added last."""
         for value in self.analysis.scalars(start):
-            if _is_visible(value, load):
+            if _is_visible(value, user):
                 return value
-        loop = next(op for op in load.ancestors() if isinstance(op, scf.For))
+        loop = next((op for op in user.ancestors() if isinstance(op, scf.For)), None)
 
         def changes(term: Polynomial) -> bool:
-            sources = (self.analysis.sources[symbol] for symbol in term.symbols)
-            return any(isinstance(each, Value) and is_inside(each.owner, loop) for each in sources)
+            values = (self.analysis.sources[symbol] for symbol in term.symbols)
+            owners = (each.owner for each in values if isinstance(each, Value))
+            return loop is not None and any(is_inside(owner, loop) for owner in owners)
 
         total: Value | None = None
         for term in sorted(start, key=changes):
-            value = self._term(term, load, place)
+            value = self._term(term, user, place)
             total = value if total is None else place(arith.Add(total, value)).out
         return place(arith.Constant(0, I32)).out if total is None else total
 
-    def _term(self, term: Polynomial, load: tile.Load, place: Builder) -> Value:
+    def _term(self, term: Polynomial, user: Op, place: Builder) -> Value:
         ((monomial, factor),) = term.terms
         product: Value | None = None
         for symbol in monomial:
-            value = self._symbol(symbol, load, place)
+            value = self._symbol(symbol, user, place)
             product = value if product is None else place(arith.Mul(product, value)).out
         if product is not None and factor == 1:
             return product
         constant = place(arith.Constant(factor, I32)).out
         return constant if product is None else place(arith.Mul(product, constant)).out
 
-    def _symbol(self, symbol: int, load: tile.Load, place: Builder) -> Value:
+    def _symbol(self, symbol: int, user: Op, place: Builder) -> Value:
         source = self.analysis.sources[symbol]
         if isinstance(source, Value):
             return source if source.type == I32 else place(arith.Cast(source, I32)).out
-        dividend = self._coordinate(source.dividend, load, place)
-        divisor = self._coordinate(source.divisor, load, place)
+        dividend = self._coordinate(source.dividend, user, place)
+        divisor = self._coordinate(source.divisor, user, place)
         return place(arith.Rem(dividend, divisor)).out
 
 
@@ -259,10 +200,26 @@ def _as_loaded(value: Value, load: tile.Load, block: TensorBlock, place: Builder
     """Return a block with the axes of the load it replaces."""
     wanted = load.out.type
     assert isinstance(wanted, TileType)
-    order = [axis.tile_axis for axis in block.axes if axis.tile_axis is not None]
+    order = _order(block)
     if order != sorted(order):
-        ranks = tuple(order.index(axis) for axis in sorted(order))
-        value = place(tile.Trans(value, ranks)).out
+        value = place(tile.Trans(value, tuple(map(order.index, sorted(order))))).out
     if shape_of(value.type) != wanted.shape:
         value = place(tile.Reshape(value, wanted.shape)).out
     return value
+
+
+def _as_stored(value: Value, block: TensorBlock, place: Builder) -> Value:
+    """Return what a store writes with the axes of its block."""
+    order = _order(block)
+    dense = tuple(extent for extent in shape_of(value.type) if extent > 1)
+    if shape_of(value.type) != dense:
+        value = place(tile.Reshape(value, dense)).out
+    if order != sorted(order):
+        value = place(tile.Trans(value, tuple(map(sorted(order).index, order)))).out
+    shape = tuple(axis.box for axis in block.axes)
+    return value if shape_of(value.type) == shape else place(tile.Reshape(value, shape)).out
+
+
+def _order(block: TensorBlock) -> list[int]:
+    """Return the axes of the tile that a block has, outermost first."""
+    return [axis.tile_axis for axis in block.axes if axis.tile_axis is not None]

@@ -116,7 +116,9 @@ def _overlap(site: _Site, kernel: Kernel, schedule: Schedule) -> None:
     for plan in _plans(site):
         size_bytes = mine.size_bytes // plan.num_parts
         span = numbers[site.loop] if plan.runs_on and site.loop else (mine.start, mine.end)
-        taken = [Buffer(site.alloc, size_bytes, *span) for _ in range(plan.num_buffers)]
+        taken = [
+            Buffer(site.alloc, size_bytes, *span, mine.num_copies) for _ in range(plan.num_buffers)
+        ]
         if place_buffers([*others, *taken]) <= limit_bytes:
             break
     else:

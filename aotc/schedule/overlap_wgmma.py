@@ -33,7 +33,10 @@ from aotc.schedule.context import Schedule
 from aotc.schedule.global_order import fences, free_operands
 
 _NEVER_UNROLLED = 1
-_WRITERS = (gpu.SharedStore, gpu.AsyncCopy, tma.Fetch, tma.TmaLoad, tma.BulkLoad)
+_WRITERS = (
+    *(gpu.SharedStore, gpu.AsyncCopy, tma.TmaFetch, tma.TmaLoad),
+    *(tma.BulkFetch, tma.BulkLoad),
+)
 _REGISTER_BITS = 32
 
 

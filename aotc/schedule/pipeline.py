@@ -17,6 +17,7 @@ from aotc.schedule.decompose_scans import decompose_scans
 from aotc.schedule.distribute_blocks import distribute_blocks
 from aotc.schedule.eliminate_common import eliminate_common
 from aotc.schedule.expand_fetches import expand_fetches
+from aotc.schedule.fit_copies import fit_copies
 from aotc.schedule.hoist_conversions import hoist_conversions
 from aotc.schedule.hoist_invariants import hoist_invariants
 from aotc.schedule.hoist_maps import hoist_maps
@@ -67,6 +68,8 @@ TILE_TO_GPU: Pipeline[Schedule] = Pipeline(
         assign_layouts,
         # Where a conversion stands was decided value by value; now by what it moves.
         hoist_conversions,
+        # Between two buffers that are given, all conversions are one choice.
+        fit_copies,
         # Both write conversions of the tiny tiles that cross warps, so they come before planning.
         decompose_scans,
         decompose_reductions,
@@ -114,22 +117,25 @@ TILE_TO_GPU: Pipeline[Schedule] = Pipeline(
 def schedule_kernel(kernel: Kernel, schedule: Schedule, observer: Observer | None = None) -> Kernel:
     """Lower `kernel` from tile IR to gpu IR in place, and return it.
 
-    What a warp of its own fetches to stays where it is for the whole kernel. Where that takes more
-    shared memory than there is, the kernel is lowered once more, with all warps alike.
+    What a warp of its own fetches to stays where it is for the whole kernel, and groups of warps
+    have what they compute with to themselves. Where that takes more shared memory than there is,
+    the kernel is lowered once more, with one group, and then with all warps alike.
     """
     kernel.num_warps = schedule.config.num_warps
     kernel.num_ctas = schedule.config.num_ctas
     kernel.maxnreg = schedule.config.maxnreg
-    may_divide = Feature.TMA in schedule.target.features and not schedule.single_role
-    before = replace(kernel, body=clone_block(kernel.body, {})) if may_divide else None
-    num_remarks = len(schedule.remarks)
-    TILE_TO_GPU.run(kernel, schedule, observer)
-    limit = schedule.target.max_shared_bytes
-    if before is not None and kernel.producer_warps and kernel.shared_bytes > limit:
-        needs = f"{kernel.shared_bytes} bytes of shared memory, of {limit}"
-        schedule.single_role = f"with one the kernel needs {needs}"
+    num_remarks, limit = len(schedule.remarks), schedule.target.max_shared_bytes
+    while True:
+        may_divide = Feature.TMA in schedule.target.features and not schedule.single_role
+        before = replace(kernel, body=clone_block(kernel.body, {})) if may_divide else None
+        TILE_TO_GPU.run(kernel, schedule, observer)
+        if before is None or not kernel.producer_warps or kernel.shared_bytes <= limit:
+            return kernel
+        needs = f"the kernel needs {kernel.shared_bytes} bytes of shared memory, of {limit}"
+        if kernel.num_consumer_groups > 1:
+            schedule.single_group = f"with {kernel.num_consumer_groups} {needs}"
+        else:
+            schedule.single_role = f"with one {needs}"
         del schedule.remarks[num_remarks:]
         vars(kernel).update(vars(before))
         kernel.body.parent = kernel
-        TILE_TO_GPU.run(kernel, schedule, observer)
-    return kernel

@@ -27,7 +27,12 @@ from aotc.schedule.load_pipeline import (
 def remark_plan(plan: LoopPlan, kernel: Kernel, schedule: Schedule) -> None:
     """Say which loads of a loop are pipelined, which are not, and why."""
     held = [load for load in plan.loads.values() if not load.lands]
-    ways = (plan.copies, "shared memory"), (plan.fetches, "tensor copies"), (held, "registers")
+    bulk = [load for load in plan.fetches if isinstance(load.op, tma.BulkFetch)]
+    tensors = [load for load in plan.fetches if load not in bulk]
+    ways = (
+        *((plan.copies, "shared memory"), (tensors, "tensor copies"), (bulk, "bulk copies")),
+        (held, "registers"),
+    )
     for loads, way in ways:
         if loads:
             names = ", ".join(dict.fromkeys(source_names(load.op) for load in loads))

@@ -1,4 +1,4 @@
-"""The tensor that a load through pointers reads a block of, if it reads one.
+"""The tensor that an access through pointers is to a block of, if it is to one.
 
 The address of each element is a pointer argument plus, for every axis of the tile, (start +
 position) * stride; the mask compares indices with the ends of the tensor. Strides and ends are
@@ -12,7 +12,7 @@ whole pieces of 16 bytes, and that indices which are taken modulo its extent mee
 between two blocks.
 
 Invariant: in every launch that keeps the guards, an element of the block is inside the tensor just
-where the mask is true, and it has the address that the load has.
+where the mask is true, and it has the address that the access has.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ OUT_OF_REACH = (1 << 31) - 1
 
 
 class UnmappableError(Exception):
-    """Say why a load reads no block of a tensor, and what would change that."""
+    """Say why an access is to no block of a tensor, and what would change that."""
 
     def __init__(self, reason: str, remedy: str = "") -> None:
         super().__init__(reason)
@@ -61,7 +61,7 @@ class TensorAxis:
 
 @dataclass(frozen=True, slots=True)
 class TensorBlock:
-    """Hold what a load reads: a block of the tensor `source`, outermost axis first."""
+    """Hold what is accessed: a block of the tensor `source`, outermost axis first."""
 
     source: TensorSource
     axes: tuple[TensorAxis, ...]
@@ -69,20 +69,20 @@ class TensorBlock:
 
 
 def block_of(
-    load: tile.Load, kernel: Kernel, analysis: AffineAnalysis, facts: AxisAnalysis
+    access: tile.Load | tile.Store, kernel: Kernel, analysis: AffineAnalysis, facts: AxisAnalysis
 ) -> TensorBlock:
-    """Return the block that a load reads.
+    """Return the block that a load reads or a store writes.
 
-    Raises: UnmappableError if it reads none, or none is known.
+    Raises: UnmappableError if there is none, or none is known.
     """
-    return _Reading(load, kernel, analysis, facts, LaunchText(kernel, analysis)).block()
+    return _Reading(access, kernel, analysis, facts, LaunchText(kernel, analysis)).block()
 
 
 @dataclass
 class _Reading:
-    """Take the address and the mask of one load apart."""
+    """Take the address and the mask of one access apart."""
 
-    load: tile.Load
+    access: tile.Load | tile.Store
     kernel: Kernel
     analysis: AffineAnalysis
     facts: AxisAnalysis
@@ -92,7 +92,7 @@ class _Reading:
     )
 
     def block(self) -> TensorBlock:
-        address = self.analysis[self.load.pointer]
+        address = self.analysis[self.access.pointer]
         base = address.base
         if base is None or base.owner is not self.kernel.body:
             raise UnmappableError(
@@ -121,7 +121,7 @@ class _Reading:
 
     def _strides(self, offset: Polynomial) -> list[TensorAxis]:
         """Return the axes of the tile, the contiguous one last."""
-        kind = self.load.out.type
+        kind = self.access.pointer.type
         assert isinstance(kind, TileType)
         axes: list[TensorAxis] = []
         for number, extent in enumerate(kind.shape):
@@ -178,13 +178,14 @@ class _Reading:
 
     def _bounded(self, axes: Sequence[TensorAxis]) -> list[TensorAxis]:
         """Return the axes with the starts and extents that the mask compares."""
-        mask = self.load.mask
+        mask = self.access.mask
         limits = () if mask is None else self.analysis.bounds(mask)
         if limits is None:
             raise UnmappableError(
                 "its mask is no conjunction of indices that are compared with arguments"
             )
-        if mask is not None and not is_zero(self.load.other):
+        other = self.access.other if isinstance(self.access, tile.Load) else None
+        if mask is not None and not is_zero(other):
             raise UnmappableError(
                 "masked elements become something else than 0",
                 "load with other=0 and select afterwards",
@@ -254,7 +255,9 @@ class _Reading:
 
     @property
     def _size_bytes(self) -> int:
-        return element_of(self.load.out.type).size_bytes
+        pointer = element_of(self.access.pointer.type)
+        assert isinstance(pointer, PointerType)
+        return pointer.pointee.size_bytes
 
     def _is_aligned(self, polynomial: Polynomial) -> bool:
         """Return whether so many elements are whole pieces of 16 bytes, in all launches.
@@ -280,8 +283,12 @@ class _Reading:
                 if isinstance(source, Wrapped) and source.divisor.value is None:
                     guards[f"{self.text.of(source.divisor)} > 0"] = None
                     guards[f"{self.text.factor(source.divisor)} % {source.extent} == 0"] = None
-            if axis.tile_axis not in self.at_least_zero and not signs.never_negative(axis.start):
-                raise UnmappableError("an index may be negative", "compare it with 0 in the mask")
+            # A copy to a tensor must not begin before it, whatever the mask says.
+            is_load = isinstance(self.access, tile.Load)
+            may_begin_before = is_load and axis.tile_axis in self.at_least_zero
+            if not may_begin_before and not signs.never_negative(axis.start):
+                remedy = "compare it with 0 in the mask" if is_load else ""
+                raise UnmappableError("an index may be negative", remedy)
         for value in signs.required:
             guards[f"{self.text.of(self.analysis.symbol(value))} >= 0"] = None
         return guards

@@ -101,6 +101,8 @@ class _Search:
             self.found.obstacle = f"what it fetches depends on a tile, by {op.opcode}"
         elif isinstance(op, gpu.Load | tile.Load):
             self.found.obstacle = self._disorder(op.pointer)
+            if op.volatile:
+                self.found.obstacle = "what it fetches depends on a volatile load"
         elif not op.pure and not isinstance(op, tma.TensorMapAt):
             self.found.obstacle = f"what it fetches depends on {op.opcode}"
         self.need_op(op)
@@ -129,7 +131,8 @@ class SliceCopy:
 
     `fetch` writes, for a fetch, what stands in its place: it is given the place, the copied
     coordinates and the state as it is there, and returns the state behind it. A state is a list of
-    values that every loop carries.
+    values that every loop carries. `turn` is given a loop, the end of an iteration of its copy and
+    the state there, and returns the state that the next one begins with.
     """
 
     State = list[Value]
@@ -138,9 +141,11 @@ class SliceCopy:
         self,
         found: Slice,
         fetch: Callable[[tma.Fetch, Builder, dict[Value, Value], list[Value]], list[Value]],
+        turn: Callable[[scf.For, Builder, list[Value]], list[Value]] | None = None,
     ) -> None:
         self._slice = found
         self._fetch = fetch
+        self._turn = turn
         self._mapping: dict[Value, Value] = {}
 
     def copy_block(self, source: Block, place: Builder, state: list[Value]) -> list[Value]:
@@ -181,6 +186,8 @@ class SliceCopy:
             self._mapping[carried[index]] = body.add_arg(carried[index].type, carried[index].hint)
         inner = [body.add_arg(value.type, value.hint) for value in state]
         inner = self.copy_block(op.body, Builder(body), inner)
+        if self._turn is not None:
+            inner = self._turn(op, Builder(body), inner)
         Builder(body)(scf.Yield([*(self._mapped(yielded[index]) for index in kept), *inner]))
         bounds = [self._mapped(value) for value in (op.lower, op.upper, op.step)]
         inits = [self._mapped(op.init[index]) for index in kept]

@@ -40,7 +40,7 @@ def recompute_addresses(kernel: Kernel, schedule: Schedule) -> None:
         if _stores_much(op):
             _recompute_from(op)
         loops = (each for each in (op, *_inside(op)) if isinstance(each, scf.For))
-        if any(map(_multiplies, loops)) and op.next is not None:
+        if any(map(_multiplies, loops)) and op.next is not None and not op.next.terminator:
             _recompute_from(op.next)
 
 

@@ -18,6 +18,7 @@ from aotc.ir.diagnostics import at
 from aotc.ir.dialects import arith, gpu, scf, tma, wgmma
 from aotc.ir.rewrite import Builder
 from aotc.ir.types import I32
+from aotc.schedule.consumer_groups import groups_obstacle
 from aotc.schedule.context import Schedule
 from aotc.schedule.fetch_order import fetch_disorder
 from aotc.schedule.producer_slice import find_slice
@@ -34,13 +35,16 @@ def ring_fetches(kernel: Kernel, schedule: Schedule) -> None:
             why = "the loop loads nothing by tensor or bulk copies"
             schedule.remark(loop.loc, f"no warp of its own fetches: {why}")
     if not fetching:
+        _refuse_groups(kernel, schedule)
         return
     loc = fetching[0].loc
     obstacle = _obstacle(kernel, schedule)
     if obstacle:
         schedule.remark(loc, f"no warp of its own fetches: {obstacle}")
+        _refuse_groups(kernel, schedule)
         return
     kernel.producer_warps = _producer_warps(kernel, schedule)
+    kernel.num_consumer_groups = _num_consumer_groups(kernel, schedule)
     for loop in fetching:
         if isinstance(loop, scf.For) and not any(map(_is_loop, loop.body.walk())):
             with at(loop.loc):
@@ -56,6 +60,28 @@ def _producer_warps(kernel: Kernel, schedule: Schedule) -> int:
     multiplies = any(isinstance(op, gpu.Dot | wgmma.Wgmma) for op in kernel.walk())
     whole = multiplies and schedule.config.num_warps % _WARPGROUP_WARPS == 0
     return _WARPGROUP_WARPS if whole else 1
+
+
+def _num_consumer_groups(kernel: Kernel, schedule: Schedule) -> int:
+    """Return how many groups of consumers take turns, and say what becomes of the wish for them."""
+    wanted = schedule.config.num_consumer_groups
+    if wanted == 1:
+        return 1
+    num_warps = wanted * kernel.num_warps + kernel.producer_warps
+    obstacle = groups_obstacle(kernel, schedule, num_warps)
+    if obstacle:
+        schedule.remark(kernel.loc, f"one group of warps computes, not {wanted}: {obstacle}")
+        return 1
+    text = f"{wanted} groups of {kernel.num_warps} warps compute, each tiles of its own"
+    schedule.remark(kernel.loc, text)
+    return wanted
+
+
+def _refuse_groups(kernel: Kernel, schedule: Schedule) -> None:
+    wanted = schedule.config.num_consumer_groups
+    if wanted > 1:
+        why = "no warp of its own fetches for them"
+        schedule.remark(kernel.loc, f"one group of warps computes, not {wanted}: {why}")
 
 
 def _is_loop(op: Op) -> bool:

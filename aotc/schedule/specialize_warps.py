@@ -1,8 +1,7 @@
 """Divide a kernel into consumers, which compute, and a producer, which fetches for them.
 
-Fetches of a block that stand together, with no look at what they bring and no wait for other grids
-in between, are a *group*: they go to one slot of their rings and share its two mbarriers. The producer runs a copy of what
-decides about fetches:
+Fetches that stand together go to one slot of their rings and share its two mbarriers, see
+`fetch_groups`. The producer runs a copy of what decides about fetches:
 
     producer: wait for empty[slot]; announce the group's bytes to full[slot]; start its copies
     consumers: wait for full[slot]; read; each warp arrives at empty[slot]
@@ -11,24 +10,40 @@ Both count slots and turns of the ring through all loops and branches, so nothin
 tiles of work. A slot is given back behind the last op that reads it; if that is a product which
 runs on into the next iteration, behind the wait for it there, and the last one behind the loop.
 
+Several groups of consumers share the rings of what they multiply in the order of tiles: a group
+counts along in the turns of the others. Of any other ring each has slots of its own, and the
+producer keeps where each is.
+
 Invariant: full and empty change hands in turn, beginning with empty; a wait for phase n of either
 comes before anything that the other side does in phase n + 1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from aotc.ir.core import Block, Kernel, Op, Value, build
 from aotc.ir.diagnostics import IRError, at
 from aotc.ir.dialects import arith, gpu, grid, roles, scf, tma, wgmma
 from aotc.ir.rewrite import Builder
-from aotc.ir.types import I32, SharedType, TileType, element_of
+from aotc.ir.types import I32, TileType, element_of
+from aotc.schedule.consumer_groups import GroupTurns, loop_of_tiles, ordered_loop, take_turns
 from aotc.schedule.context import Schedule
-from aotc.schedule.expand_fetches import place_mbarrier
+from aotc.schedule.fetch_groups import (
+    FetchGroup,
+    RingTurn,
+    first_slot,
+    make_group,
+    next_state,
+    readers_of,
+    ring_of,
+    runs_of,
+    slot_number,
+    slot_of,
+    turn_of,
+)
 from aotc.schedule.global_order import is_inside
-from aotc.schedule.producer_slice import SliceCopy, find_slice
+from aotc.schedule.producer_slice import Slice, SliceCopy, find_slice
 
 _REGISTERS_PER_LANE = 65536 // 32  # of an SM
 _REGISTER_UNIT = 8
@@ -37,43 +52,10 @@ _MAX_CONSUMER_REGISTERS = 240
 _PRODUCER_REGISTERS = 40
 _FEW_PRODUCER_REGISTERS = 32
 _MANY_GROUPS = 3
+_FRAGMENT_REGISTERS = 32  # of operands of products that threads compute
+_PRODUCTS = (gpu.Dot, wgmma.Wgmma)
 # What addresses, counters and the way of results to memory take besides the sums.
 _WORKING_REGISTERS = 64
-
-
-@dataclass(eq=False)
-class _Group:
-    """Fetches that go together; `index` is the group's number, `block` where they stand."""
-
-    index: int
-    fetches: list[tma.Fetch]
-    full: Value
-    empty: Value
-
-    @property
-    def block(self) -> Block:
-        block = self.fetches[0].block
-        assert block is not None
-        return block
-
-    @property
-    def num_parts(self) -> int:
-        """How many blocks of a cluster fill a slot together, and wait for all to have read it."""
-        return max(fetch.num_parts for fetch in self.fetches)
-
-    @property
-    def num_slots(self) -> int:
-        kind = _ring(self.fetches[0]).out.type
-        assert isinstance(kind, SharedType)
-        return kind.num_slots
-
-
-@dataclass(frozen=True)
-class _Turn:
-    """The slot that a group is at, and the parity of the ring's turn, both i32."""
-
-    slot: Value
-    parity: Value
 
 
 def specialize_warps(kernel: Kernel, schedule: Schedule) -> None:
@@ -90,16 +72,7 @@ def specialize_warps(kernel: Kernel, schedule: Schedule) -> None:
                 op.remove()
                 consumers.insert(op)
         place = Builder.before_op(kernel.body.terminator)
-        groups = [_group(number, run, place) for number, run in enumerate(_runs(consumers))]
-        for group in groups:
-            place(tma.MbarrierInit(group.full, 1))
-            place(tma.MbarrierInit(group.empty, kernel.num_warps * group.num_parts))
-        in_cluster = kernel.num_ctas > 1
-        place(grid.ClusterBarrier() if in_cluster else gpu.Barrier())
-        start = [place(arith.Constant(0, I32)).out] * 2 * len(groups)
-        producer = Block()
-        SliceCopy(found, _Producer(groups).issue).copy_block(consumers, Builder(producer), start)
-        _Consumers(groups, kernel.num_warps).run(consumers, start)
+        producer = _divide(kernel, consumers, found, place)
         for block in (consumers, producer):
             Builder(block)(scf.Yield([]))
         registers = _registers(kernel, consumers)
@@ -109,9 +82,36 @@ def specialize_warps(kernel: Kernel, schedule: Schedule) -> None:
                 f"{registers[0]} registers for threads that compute, {registers[1]} else",
             )
         place(roles.Specialize(consumers, producer, *registers))
-        if in_cluster:
+        if kernel.num_ctas > 1:
             # Until then others may copy here, or arrive.
             place(grid.ClusterBarrier())
+
+
+def _divide(kernel: Kernel, consumers: Block, found: Slice, place: Builder) -> Block:
+    """Take the fetches out of the consumers; return a producer that makes them.
+
+    What both need is placed ahead of them.
+    """
+    count = kernel.num_consumer_groups
+    loop = loop_of_tiles(consumers) if count > 1 else None
+    ordered = ordered_loop(loop.body) if loop else None
+    groups: list[FetchGroup] = []
+    for run in list(runs_of(consumers)):
+        shared = count == 1 or (ordered is not None and is_inside(run[0], ordered))
+        groups.append(make_group(len(groups), run, place, 1 if shared else count))
+    for group in groups:
+        place(tma.MbarrierInit(group.full, 1))
+        place(tma.MbarrierInit(group.empty, kernel.num_warps * group.num_parts))
+    zero = place(arith.Constant(0, I32)).out
+    issuer = _Producer(groups, loop, count)
+    producer = Block()
+    copy = SliceCopy(found, issuer.issue, issuer.hand_over)
+    copy.copy_block(consumers, Builder(producer), issuer.start(zero))
+    turns = take_turns(consumers, kernel, place) if count > 1 else None
+    place(grid.ClusterBarrier() if kernel.num_ctas > 1 else gpu.Barrier())
+    waits = _Consumers(groups, kernel.num_warps, found, turns)
+    waits.run(consumers, [zero] * 2 * len(groups))
+    return producer
 
 
 # ---- registers --------------------------------------------------------------------------------
@@ -125,116 +125,54 @@ def _registers(kernel: Kernel, consumers: Block) -> tuple[int, ...]:
 
     Source: PTX ISA, "setmaxnreg".
     """
-    warps = kernel.num_warps + kernel.producer_warps
+    consumer_warps = kernel.num_warps * kernel.num_consumer_groups
+    warps = consumer_warps + kernel.producer_warps
     each = _REGISTERS_PER_LANE // warps // _REGISTER_UNIT * _REGISTER_UNIT
-    sums = max((_words(op) for op in consumers.walk() if isinstance(op, wgmma.Wgmma)), default=0)
-    if kernel.maxnreg or sums + _WORKING_REGISTERS <= each:
+    held = sum(_words(op) for op in consumers.walk() if isinstance(op, _PRODUCTS))
+    by_threads = any(isinstance(op, gpu.Dot) for op in consumers.walk())
+    working = _WORKING_REGISTERS + (_FRAGMENT_REGISTERS if by_threads else 0)
+    if kernel.maxnreg or held + working <= each:
         return ()
-    groups, rest = divmod(kernel.num_warps, kernel.producer_warps)
+    groups, rest = divmod(consumer_warps, kernel.producer_warps)
     least = _PRODUCER_REGISTERS if groups < _MANY_GROUPS else _FEW_PRODUCER_REGISTERS
     spare = each * (groups + 1) - least
     own = min(spare // groups // _REGISTER_UNIT * _REGISTER_UNIT, _MAX_CONSUMER_REGISTERS)
     return (own, least) if not rest and own > each else ()
 
 
-def _words(op: wgmma.Wgmma) -> int:
-    """Return how many 32-bit registers of a thread hold a product's result."""
+def _words(op: Op) -> int:
+    """Return how many 32-bit registers of a thread a product's sum takes that no other one holds."""
+    assert isinstance(op, _PRODUCTS)
     kind = op.out.type
     assert isinstance(kind, TileType)
-    assert kind.layout is not None
+    if kind.layout is None or isinstance(op.acc.op, _PRODUCTS):
+        return 0
     return kind.layout.in_size("register") * element_of(kind).bits // _REGISTER_BITS
-
-
-# ---- groups -----------------------------------------------------------------------------------
-
-
-def _runs(block: Block) -> Iterator[list[tma.Fetch]]:
-    """Yield the groups of a block and all nested in it."""
-    run: list[tma.Fetch] = []
-    for op in block:
-        nested = [each for inner in op.blocks for each in _runs(inner)]
-        parts = nested or isinstance(op, grid.GridWait)
-        if parts or any(_reads(op, fetch) for fetch in run):
-            if run:
-                yield run
-            run = []
-        yield from nested
-        if isinstance(op, tma.Fetch):
-            run.append(op)
-    if run:
-        yield run
-
-
-def _reads(op: Op, fetch: tma.Fetch) -> bool:
-    return any(reader is op or is_inside(reader, op) for reader in _readers(fetch.buffer))
-
-
-def _readers(buffer: Value) -> Iterator[Op]:
-    """Yield the consumers' ops that read a buffer."""
-    for user in buffer.users:
-        if isinstance(user, gpu.SharedTrans):
-            yield from _readers(user.out)
-        elif not isinstance(user, tma.Fetch | tma.TmaLoad):
-            yield user
-
-
-def _ring(fetch: tma.Fetch) -> gpu.SharedAlloc:
-    op = fetch.buffer.op
-    if isinstance(op, gpu.SharedSlot):
-        op = op.buffer.op
-    assert isinstance(op, gpu.SharedAlloc)
-    return op
-
-
-def _group(number: int, fetches: list[tma.Fetch], place: Builder) -> _Group:
-    """Return a group with its mbarriers; its rings move to where both roles see them."""
-    for fetch in fetches:
-        ring = _ring(fetch)
-        ring.remove()
-        place(ring)
-    kind = _ring(fetches[0]).out.type
-    assert isinstance(kind, SharedType)
-    full, empty = (place_mbarrier(place, kind.num_slots) for _ in range(2))
-    return _Group(number, fetches, full, empty)
-
-
-def _turn(state: Sequence[Value], group: _Group) -> _Turn:
-    return _Turn(*state[2 * group.index : 2 * group.index + 2])
-
-
-def _next_state(state: Sequence[Value], group: _Group, place: Builder) -> list[Value]:
-    """Return the state once the group has gone on to its next slot."""
-    turn, one = _turn(state, group), place(arith.Constant(1, I32)).out
-    following = turn.slot
-    parity = one
-    if group.num_slots > 1:
-        following = place(gpu.NextSlot(turn.slot, group.num_slots)).out
-        zero = place(arith.Constant(0, I32)).out
-        wraps = place(arith.Compare(following, zero, "eq")).out
-        parity = place(arith.Cast(wraps, I32)).out
-    after = list(state)
-    after[2 * group.index] = following
-    after[2 * group.index + 1] = place(arith.Xor(turn.parity, parity)).out
-    return after
-
-
-def _slot(buffer: Value, turn: _Turn, place: Builder, *, behind: int = 0) -> Value:
-    """Return the slot of a ring that a group is at, or the one that it was at before."""
-    kind = buffer.type
-    assert isinstance(kind, SharedType)
-    if kind.num_slots == 1:
-        return buffer
-    return place(gpu.SharedSlot(buffer, turn.slot, -behind % kind.num_slots)).out
 
 
 # ---- the producer -----------------------------------------------------------------------------
 
 
 class _Producer:
-    """Write what the producer does in place of fetches: all of a group's at its last one."""
+    """Write what the producer does in place of fetches: all of a group's at its last one.
 
-    def __init__(self, groups: Sequence[_Group]) -> None:
+    Its state is the turn of each group. With several groups of consumers, iterations of the `loop`
+    of tiles are for each in turn; behind the turns for the one whose it is are those for the ones to
+    come, of rings with owners, and at the end the number of the one whose turn it is.
+    """
+
+    def __init__(self, groups: Sequence[FetchGroup], loop: scf.For | None, count: int) -> None:
+        self.groups = groups
         self.group_of = {fetch: group for group in groups for fetch in group.fetches}
+        self.loop = loop
+        self.count = count
+        owned = [2 * group.index for group in groups if group.num_owners > 1]
+        self._owned = [place for start in owned for place in (start, start + 1)]
+
+    def start(self, zero: Value) -> list[Value]:
+        """Return the state at the start of the kernel."""
+        others = (self.count - 1) * len(self._owned)
+        return [zero] * (2 * len(self.groups) + others + (self.loop is not None))
 
     def issue(
         self, fetch: tma.Fetch, place: Builder, mapping: dict[Value, Value], state: list[Value]
@@ -243,33 +181,55 @@ class _Producer:
         group = self.group_of[fetch]
         if fetch is not group.fetches[-1]:
             return state
-        turn = _turn(state, group)
+        turn = turn_of(state, group, first_slot(state[-1], group, place))
         one = place(arith.Constant(1, I32)).out
         # Empty slots are there from the start, so the first turn waits for the phase before.
         emptied = place(arith.Xor(turn.parity, one)).out
-        place(tma.MbarrierWait(_slot(group.empty, turn, place), emptied))
-        full = _slot(group.full, turn, place)
+        place(tma.MbarrierWait(slot_of(group.empty, group, turn, place), emptied))
+        full = slot_of(group.full, group, turn, place)
         for each in group.fetches:
             inputs = [mapping.get(value, value) for value in each.inputs]
-            buffer = _slot(_ring(each).out, turn, place)
+            buffer = slot_of(ring_of(each).out, group, turn, place)
             place(each.started(inputs, buffer, full, arrive=each is fetch))
-        return _next_state(state, group, place)
+        return next_state(state, group, place)
+
+    def hand_over(self, loop: scf.For, place: Builder, state: list[Value]) -> list[Value]:
+        """Let what follows an iteration of the loop of tiles be for the next group of consumers."""
+        if self.loop is None or loop is not self.loop:
+            return state
+        now, size = 2 * len(self.groups), len(self._owned)
+        own, others = state[:now], [*state[now:-1], *(state[each] for each in self._owned)]
+        for each, value in zip(self._owned, others[:size], strict=True):
+            own[each] = value
+        return [*own, *others[size:], place(gpu.NextSlot(state[-1], self.count)).out]
 
 
 # ---- the consumers ----------------------------------------------------------------------------
 
 
 class _Consumers:
-    """Turn fetches into waits, and give slots back once they have been read."""
+    """Turn fetches into waits, and give slots back once they have been read.
 
-    def __init__(self, groups: Sequence[_Group], num_warps: int) -> None:
+    Of several groups of consumers, `turns` says which one runs this, and where.
+    """
+
+    def __init__(
+        self, groups: Sequence[FetchGroup], num_warps: int, found: Slice, turns: GroupTurns | None
+    ) -> None:
         self.groups = groups
         self.num_warps = num_warps
-        self.turns: dict[_Group, _Turn] = {}
+        self.found = found
+        self.group_turns = turns
+        self.firsts: dict[FetchGroup, Value | None] = {}
+        self.turns: dict[FetchGroup, RingTurn] = {}
         self.ends: dict[Block, list[Value]] = {}
 
     def run(self, block: Block, state: list[Value]) -> None:
         """Rewrite the consumers' whole block."""
+        if self.group_turns is not None:
+            number = self.group_turns.number
+            place = Builder(block, block.first.next if block.first else None)
+            self.firsts = {each: first_slot(number, each, place) for each in self.groups}
         self._visit(block, state)
         for group in self.groups:
             with at(group.fetches[0].loc):
@@ -295,14 +255,15 @@ class _Consumers:
     def _holds_group(self, block: Block) -> bool:
         return any(isinstance(op, tma.Fetch) for op in block.walk())
 
-    def _wait(self, group: _Group, state: list[Value], place: Builder) -> list[Value]:
-        turn = self.turns[group] = _turn(state, group)
-        place(tma.MbarrierWait(_slot(group.full, turn, place), turn.parity))
+    def _wait(self, group: FetchGroup, state: list[Value], place: Builder) -> list[Value]:
+        turn = self.turns[group] = turn_of(state, group, self.firsts.get(group))
+        place(tma.MbarrierWait(slot_of(group.full, group, turn, place), turn.parity))
         for fetch in group.fetches:
             slot = fetch.buffer.op
             if isinstance(slot, gpu.SharedSlot):
-                slot.set_slots([slot.buffer, turn.slot])
-        return _next_state(state, group, place)
+                index = slot_number(group, turn, Builder.before_op(slot))
+                slot.set_slots([slot.buffer, index])
+        return next_state(state, group, place)
 
     def _thread(self, op: Op, state: list[Value]) -> list[Value]:
         """Pass the turns of the groups in a loop or branch through it."""
@@ -313,11 +274,13 @@ class _Consumers:
             if any(group.fetches[0] in set(nested.walk()) for nested in op.blocks)
             for index in (2 * group.index, 2 * group.index + 1)
         ]
+        # Ahead of the arm that it counts along with, whose fetches become waits.
+        counted = self._count_along(op, state)
         for block in op.blocks:
             before = list(state)
             for index in inside if is_loop else ():
                 before[index] = block.add_arg(I32, "turn" if index % 2 else "slot")
-            end = self._visit(block, before)
+            end = counted.get(block) or self._visit(block, before)
             terminator = block.terminator
             terminator.set_slots([*terminator.slots, *(end[index] for index in inside)])
         blocks, op.blocks = op.blocks, ()
@@ -332,16 +295,36 @@ class _Consumers:
             self.ends[block] = after
         return after
 
+    def _count_along(self, op: Op, state: list[Value]) -> dict[Block, list[Value]]:
+        """Let who waits for its turn count what the others take from shared rings.
+
+        Return the state behind that, by the block that it is in.
+        """
+        last = {group.fetches[-1]: group for group in self.groups if group.num_owners == 1}
+        if not last or self.group_turns is None or op is not self.group_turns.branch:
+            return {}
+        branch = self.group_turns.branch
+
+        def skip(
+            fetch: tma.Fetch, place: Builder, mapping: dict[Value, Value], state: list[Value]
+        ) -> list[Value]:
+            del mapping
+            return next_state(state, last[fetch], place) if fetch in last else state
+
+        place = Builder.before_op(branch.orelse.terminator)
+        end = SliceCopy(self.found, skip).copy_block(branch.then, place, state)
+        return {branch.orelse: end}
+
     # -- releases --------------------------------------------------------------
 
-    def _release(self, group: _Group) -> None:
+    def _release(self, group: FetchGroup) -> None:
         """Let all warps arrive at `empty` behind the last op that reads what a group brought."""
         block, turn = group.block, self.turns[group]
         order = {op: number for number, op in enumerate(block)}
         own: Op = group.fetches[-1]
         late: Op | None = None
         for fetch in group.fetches:
-            for reader in _readers(fetch.buffer):
+            for reader in readers_of(fetch.buffer):
                 done, runs_on = _done_at(reader, block)
                 if runs_on:
                     late = done if late is None else max(late, done, key=order.__getitem__)
@@ -349,20 +332,22 @@ class _Consumers:
                     own = max(own, done, key=order.__getitem__)
         if late is None:
             place = Builder.after_op(own)
-            self._arrive(_slot(group.empty, turn, place), None, group, place)
+            self._arrive(slot_of(group.empty, group, turn, place), None, group, place)
             return
         loop = block.parent
         assert isinstance(loop, scf.For)
         place = Builder.after_op(late)
         later = place(arith.Compare(loop.induction, loop.lower, "ne")).out
-        before = _slot(group.empty, turn, place, behind=1)
+        before = slot_of(group.empty, group, turn, place, behind=1)
         self._arrive(before, later, group, place)
         place = Builder.after_op(_drain_after(loop))
-        turn = _turn(self.ends[block], group)
-        before = _slot(group.empty, turn, place, behind=1)
+        turn = turn_of(self.ends[block], group, self.firsts.get(group))
+        before = slot_of(group.empty, group, turn, place, behind=1)
         self._arrive(before, None, group, place)
 
-    def _arrive(self, barrier: Value, enabled: Value | None, group: _Group, place: Builder) -> None:
+    def _arrive(
+        self, barrier: Value, enabled: Value | None, group: FetchGroup, place: Builder
+    ) -> None:
         place(tma.MbarrierArrive(barrier, self.num_warps, enabled, group.num_parts))
 
 

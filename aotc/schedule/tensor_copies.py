@@ -39,8 +39,8 @@ _BLOCK_OPS = (
 )
 _MAPS_IN_MEMORY = (descriptor.DescriptorAt, tma.TensorMapAt)
 # In quarter cycles of one SM, as in `schedule.shared_trip`.
-_ACCESS_COST = 2
-_WAVEFRONT_COST = 4
+ACCESS_COST = 2
+WAVEFRONT_COST = 4
 _MODES: tuple[MatrixMode, ...] = ("", "b16", "b16.trans")
 
 
@@ -149,8 +149,7 @@ def read_buffer(buffer: Value, layout: LinearLayout, target: Target, place: Buil
     """Read a block from shared memory, in the best way there is."""
     kind = buffer.type
     assert isinstance(kind, SharedType)
-    modes = _MODES if Feature.LDMATRIX in target.features else _MODES[:1]
-    vector, mode = buffer_access(layout, kind.layout, kind.element.bits, modes)
+    vector, mode = buffer_access(layout, kind.layout, kind.element.bits, read_modes(target))
     return place(gpu.SharedLoad(buffer, layout, vector, mode)).out
 
 
@@ -169,6 +168,11 @@ def write_buffer(
     modes = write_modes(layout, target) if matrices else _MODES[:1]
     vector, mode = buffer_access(layout, kind.layout, kind.element.bits, modes)
     place(gpu.SharedStore(value, buffer, vector, mode))
+
+
+def read_modes(target: Target) -> Sequence[MatrixMode]:
+    """Return how tiles may be read from shared memory."""
+    return _MODES if Feature.LDMATRIX in target.features else _MODES[:1]
 
 
 def write_modes(layout: LinearLayout, target: Target) -> Sequence[MatrixMode]:
@@ -223,4 +227,4 @@ def _ways(
             return
         accesses = 1 << gf2.rank(registers) - bits
         wavefronts = wavefronts_per_access(lanes, 1 << bits, size_bytes)
-        yield accesses * (_ACCESS_COST + _WAVEFRONT_COST * wavefronts), 1 << bits, mode
+        yield accesses * (ACCESS_COST + WAVEFRONT_COST * wavefronts), 1 << bits, mode

@@ -272,7 +272,8 @@ class Chooser:
             divisor = self.divisors[name]
             stride = max(reach[pointer] for pointer, _ in users)
             if index % 2 and stride > 1:
-                stride += divisor if divisor > 1 else _PADDING
+                # Each more than the one before: so one that is taken for another shows.
+                stride += (len(found) + 1) * (divisor if divisor > 1 else _PADDING)
             stride = -(-stride // divisor) * divisor
             found[name] = stride
             for pointer, term in users:

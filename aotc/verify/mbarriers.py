@@ -84,9 +84,8 @@ def _arrive_each(
 
 def _wait(program: Program, op: tma.MbarrierWait, barrier: Array, parity: Array) -> None:
     state = find(program, op, barrier)
-    producer = "" if state.has_ended(scalar(parity)) else program.run_producer()
     if not state.has_ended(scalar(parity)):
-        raise program.error(op, f"waits for ever: {state.phases} phases have ended{producer}")
+        raise program.error(op, f"waits for ever: {state.phases} phases have ended")
     if program.is_producer:
         program.shared.learn(state.mark)
     for phase, transfer in state.transfers:

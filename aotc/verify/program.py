@@ -14,6 +14,7 @@ Invariant: every value in flight has the dtype of its IR type, and outside combi
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -65,14 +66,24 @@ class Program:
         self.has_roles = False
         """Whether a producer runs beside what takes part in barriers."""
         self.is_producer = False
-        """Whether what runs now is that producer."""
-        self.run_producer: Callable[[], str] = lambda: ""
-        """Lets the producer run until it has to wait, and says where it is."""
+        """Whether this is that producer."""
+        self.group = 0
+        """The number of the group of consumers that this is."""
         self.place = place
         self.grid = grid
         self.rank = rank
         self._rules = rules
         self._values: dict[Value, Array] = {}
+
+    def beside(self, **changes: bool | int) -> Program:
+        """Return what runs beside other warps of the program, from what is known up to here on.
+
+        It has values, and copies and products in flight, of its own.
+        """
+        made = copy(self)
+        made.__dict__.update(changes, _values=dict(self._values))
+        made.stores, made.products, made.finished = [], [], []
+        return made
 
     def run_block(self, block: Block, args: Sequence[Array]) -> list[Array]:
         """Run a block with `args`; return the operands of its terminator.

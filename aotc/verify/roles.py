@@ -1,11 +1,11 @@
 """Warps of different roles, while a kernel is interpreted: they take turns.
 
-The consumers run until they wait for what has not been brought, then the producer until it waits
-for room, and so on: each is as far behind the other as it can be, which shows a slot that is read
-late or written early. The producer is a generator, which yields where it has to wait; its loops and
-branches are stepped through here, any other op of it has the rule that it has everywhere.
+A group of consumers runs until it waits for what has not been brought, then the next one, then the
+producer until it waits for room, and so on: each is as far behind the others as it can be, which
+shows a slot that is read late or written early. All are generators, which yield where they have to
+wait; loops and branches are stepped through here, any other op has the rule that it has everywhere.
 
-Invariant: what the two do depends on the program alone, never on the threads of this process.
+Invariant: what they do depends on the program alone, never on the threads of this process.
 """
 
 # NumPy's own stubs leave overloads of ndarray's methods partly unknown.
@@ -14,54 +14,86 @@ Invariant: what the two do depends on the program alone, never on the threads of
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from aotc.ir.core import Block, Op
+from aotc.ir.core import Block, Kernel, Op
 from aotc.ir.dialects import roles, scf, tma
 from aotc.verify import mbarriers
 from aotc.verify.numerics import Array
 from aotc.verify.program import Program, Rule, scalar
 
-_Steps = Generator["tma.MbarrierWait", None, list[Array]]
+
+@dataclass(frozen=True)
+class _Wait:
+    """Name a wait for the end of a phase, and the mbarrier."""
+
+    op: tma.MbarrierWait
+    barrier: mbarriers.Mbarrier
+    parity: int
+
+    @property
+    def is_over(self) -> bool:
+        return self.barrier.has_ended(self.parity)
+
+
+_Steps = Generator[_Wait, None, list[Array]]
 
 
 def _specialize(program: Program, op: roles.Specialize) -> None:
-    """Run both roles to their ends. Raises: InterpretError if they wait for each other."""
-    producer = _Producer(program, op.producer)
-    program.has_roles, program.run_producer = True, producer.run
-    program.run_block(op.consumers, ())
-    producer.run()
-    program.has_roles, program.run_producer = False, str
-    if producer.waits_at is not None:
-        wait = producer.waits_at
-        raise program.error(wait, "waits for ever: the consumers have come to their end")
+    """Run all roles to their ends. Raises: InterpretError if they wait for each other."""
+    kernel = None if op.block is None else op.block.parent
+    assert isinstance(kernel, Kernel)
+    groups = [
+        _Role(program.beside(has_roles=True, group=number), op.consumers)
+        for number in range(kernel.num_consumer_groups)
+    ]
+    producer = _Role(program.beside(is_producer=True), op.producer)
+    everybody = [*groups, producer]
+    while any(role.may_run for role in everybody):
+        for role in everybody:
+            if role is not producer:
+                program.shared.run_group(role.program.group, kernel.num_warps)
+            role.run()
+    program.shared.run_group(0)
+    for role in everybody:
+        if role.wait is not None:
+            others = "the consumers have come to their end"
+            if role is not producer:
+                phases = f"{role.wait.barrier.phases} phases have ended"
+                others = f"{phases}, and the producer {producer.place}"
+            raise program.error(role.wait.op, f"waits for ever: {others}")
 
 
-class _Producer:
-    """Hold where the producer of a program is."""
+class _Role:
+    """Hold where a group of consumers or the producer of a program is."""
 
     def __init__(self, program: Program, block: Block) -> None:
         self.program = program
-        self.waits_at: tma.MbarrierWait | None = None
+        self.wait: _Wait | None = None
         self._steps = _steps_of(program, block, ())
+        self._is_done = False
 
-    def run(self) -> str:
-        """Run until the producer has to wait; say where it is, for an error of the others'."""
-        program = self.program
-        program.is_producer, program.run_producer = True, str
-        try:
-            self.waits_at = next(self._steps, None)
-        finally:
-            program.is_producer, program.run_producer = False, self.run
-        wait = self.waits_at
-        return ", and the producer " + (
-            "has come to its end" if wait is None else f"waits at {wait.loc}"
-        )
+    @property
+    def may_run(self) -> bool:
+        """Whether there is more to do, and nothing to wait for."""
+        return not self._is_done and (self.wait is None or self.wait.is_over)
+
+    def run(self) -> None:
+        """Run until there is something to wait for, if there is not already."""
+        if self.may_run:
+            self.wait = next(self._steps, None)
+            self._is_done = self.wait is None
+
+    @property
+    def place(self) -> str:
+        """Where the role is, for an error of another one."""
+        return "has come to its end" if self.wait is None else f"waits at {self.wait.op.loc}"
 
 
-# ---- the producer's control flow --------------------------------------------------------------
+# ---- control flow -----------------------------------------------------------------------------
 
 
 def _steps_of(program: Program, block: Block, args: Sequence[Array]) -> _Steps:
@@ -72,9 +104,10 @@ def _steps_of(program: Program, block: Block, args: Sequence[Array]) -> _Steps:
         if op.terminator:
             return operands
         if isinstance(op, tma.MbarrierWait):
-            state = mbarriers.find(program, op, operands[0])
-            while not state.has_ended(scalar(operands[1])):
-                yield op
+            barrier = mbarriers.find(program, op, operands[0])
+            wait = _Wait(op, barrier, scalar(operands[1]))
+            while not wait.is_over:
+                yield wait
         steps = _STEPS.get(type(op))
         if steps is None:
             program.run_op(op)
@@ -113,4 +146,13 @@ _STEPS: dict[type[Op], Callable[..., Generator[Any, None, list[Array]]]] = {
     scf.While: _while,
 }
 
-ROLE_RULES: dict[type[Op], Rule] = {roles.Specialize: _specialize}
+
+def _consumer_group(program: Program, op: roles.ConsumerGroup) -> Array:
+    del op
+    return np.array(program.group, np.int32)
+
+
+ROLE_RULES: dict[type[Op], Rule] = {
+    roles.Specialize: _specialize,
+    roles.ConsumerGroup: _consumer_group,
+}

@@ -71,8 +71,13 @@ def _convert(program: Program, op: Op, value: Array) -> Array:
 
 
 def _shared_alloc(program: Program, op: gpu.SharedAlloc) -> Array:
+    owner, offset = (op, program.group), op.offset_bytes
+    if offset >= 0:
+        offset += program.group * op.group_bytes
+    kind = op.out.type
+    assert isinstance(kind, SharedType)
     size_bytes = op.element.size_bytes
-    return program.shared.place(op, op.layout, size_bytes, op.offset_bytes, op.num_slots)
+    return program.shared.place(owner, op.layout, size_bytes, offset, kind.size_bytes)
 
 
 def _shared_slot(program: Program, op: gpu.SharedSlot, buffer: Array, index: Array) -> Array:
@@ -93,7 +98,7 @@ def _shared_trans(program: Program, op: gpu.SharedTrans, buffer: Array) -> Array
 
 def _next_slot(program: Program, op: gpu.NextSlot, index: Array) -> Array:
     del program
-    return np.array((scalar(index) + 1) % op.num_slots, np.int32)
+    return np.array((scalar(index) + op.ahead) % op.num_slots, np.int32)
 
 
 def _async_copy(

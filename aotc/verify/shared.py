@@ -11,13 +11,17 @@ where on the GPU it needs luck.
 An asynchronous copy is in flight from its start until a wait covers its group, and lands then, at
 the latest moment there is: whoever reads its bytes before reads what was there, and is reported.
 
+Several groups of warps run in turn, each with barriers, and copies to wait for, of its own; so no
+barrier orders what two of them touch.
+
 A producer is no part of the others' barriers. What it knows to be over is told by mbarriers: an
-arrival passes on a mark, and all accesses up to the mark come before what is behind the wait.
+arrival passes on a mark, and all accesses of its group up to the mark come before what is behind
+the wait.
 
 Invariant: `_writer` and `_readers` describe exactly the accesses since the last barrier, and
 `_in_flight` counts the copies to each byte that have not landed, `_being_read` the products that
-read it. `_touched_at` is when each byte was last accessed but by the producer, which knows of all
-up to `_known`.
+read it. `_touched` is the mark of each byte's last access but by the producer, which knows of all
+of a group up to `_known`.
 """
 
 # NumPy's own stubs leave overloads of ndarray's methods partly unknown.
@@ -40,6 +44,8 @@ from aotc.verify.numerics import Array, Poison
 SHARED_BYTES = 256 * 1024
 _NOBODY = -1
 _THREAD_SHIFT = 32
+_MAX_GROUPS = 8
+_MAX_WARPS = 64
 
 Indices = npt.NDArray[np.int64]
 
@@ -146,12 +152,23 @@ class SharedMemory:
         self._readers = np.empty(0, np.uint64)
         self._in_flight = np.empty(0, np.int64)
         self._being_read = np.empty(0, np.int64)
-        self._touched_at = np.empty(0, np.int64)
+        self._touched = np.empty(0, np.int64)
         self._now = 0
-        self._known = 0
+        self._known = np.zeros(_MAX_GROUPS, np.int64)
         self._copies: list[_Copy] = []
-        self._groups: list[list[_Copy]] = []
+        self._commits: list[list[_Copy]] = []
         self._floating: dict[object, int] = {}
+        self._group = 0
+        self._others: dict[int, tuple[list[_Copy], list[list[_Copy]]]] = {}
+        self._warps = range(_MAX_WARPS)
+
+    def run_group(self, number: int, num_warps: int = _MAX_WARPS) -> None:
+        """Let what follows be done by a group of warps, number 0 or one of several."""
+        if number != self._group:
+            self._others[self._group] = self._copies, self._commits
+            self._copies, self._commits = self._others.pop(number, ([], []))
+        self._group = number
+        self._warps = range(number * num_warps, (number + 1) * num_warps)
 
     def place(
         self,
@@ -159,19 +176,19 @@ class SharedMemory:
         layout: LinearLayout,
         size_bytes: int,
         offset_bytes: int,
-        num_slots: int = 1,
+        total_bytes: int = 0,
     ) -> Indices:
         """Return the address of every element of a buffer, in row-major order.
 
         `owner` names the buffer from run to run; an `offset_bytes` below 0 leaves its place open.
-        Of a buffer of several slots, these are the addresses of the first.
+        Of a buffer of several slots, `total_bytes` in all, these are the addresses of the first.
         """
         num_offsets = layout.in_size("offset")
         if offset_bytes < 0:
             # Beyond all that a GPU has, so that it cannot meet a buffer that has been placed.
             end = max(self._bytes.size, SHARED_BYTES)
             offset_bytes = self._floating.setdefault(owner, -(-end // 1024) * 1024)
-        self._grow(offset_bytes + num_slots * num_offsets * size_bytes)
+        self._grow(offset_bytes + max(total_bytes, num_offsets * size_bytes))
         addresses = np.full(1 << layout.total_out_bits, -1, np.int64)
         addresses[layout.table("offset")] = offset_bytes + np.arange(num_offsets) * size_bytes
         return addresses
@@ -191,23 +208,24 @@ class SharedMemory:
 
     def commit(self) -> None:
         """Make a group of the copies started since the last one."""
-        self._groups.append(self._copies)
+        self._commits.append(self._copies)
         self._copies = []
 
     def wait(self, num_pending: int) -> None:
         """Let all copies land but those of the newest `num_pending` groups and of none."""
-        landed = len(self._groups) - num_pending
-        for write in [write for group in self._groups[: max(0, landed)] for write in group]:
+        landed = len(self._commits) - num_pending
+        for write in [write for group in self._commits[: max(0, landed)] for write in group]:
             np.add.at(self._in_flight, write.touched, -1)
             self._bytes[write.touched] = write.content
             self._writer[write.touched] = write.warps[:, None]
             self._touch(write.touched)
-        self._groups = self._groups[max(0, landed) :]
+        self._commits = self._commits[max(0, landed) :]
 
     def _claim(self, addresses: Indices, value: Array, layout: LinearLayout) -> _Copy:
         """Return what the first holders of a tile write. Raises: AccessError if they may not."""
         places = places_of(layout)
         warps = np.broadcast_to(places.warps[:, None], places.elements.shape)[places.first]
+        warps = warps + self._warps.start
         elements = places.elements[places.first]
         touched = _bytes_of(addresses[elements], value.dtype.itemsize)
         self._check_landed(touched)
@@ -226,14 +244,14 @@ class SharedMemory:
             elements = np.unique(places.elements[places.warps == warp])
             touched = _bytes_of(addresses[elements], dtype.itemsize)
             self._check_landed(touched)
-            writer = self._writer[touched]
-            self._check(touched, writer != _NOBODY, writer, np.full(elements.shape, warp))
-            self._readers[touched] |= np.uint64(1 << warp)
+            writer, reader = self._writer[touched], self._warps.start + warp
+            self._check(touched, writer != _NOBODY, writer, np.full(elements.shape, reader))
+            self._readers[touched] |= np.uint64(1 << reader)
             self._touch(touched)
         return self._bytes[_bytes_of(addresses, dtype.itemsize)].view(dtype).reshape(-1)
 
     def start_fill(self, addresses: Indices, value: Array, *, in_order: bool = True) -> Transfer:
-        """Start a tensor copy to a buffer, which warp 0 issues or, not `in_order`, a producer.
+        """Start a tensor copy to a buffer, which the first warp issues or, not `in_order`, a producer.
 
         Raises: AccessError for a race.
         """
@@ -273,11 +291,11 @@ class SharedMemory:
     def finish_read(self, transfer: Transfer) -> None:
         """Let a product have read its operand, for all warps, which have waited for it."""
         np.add.at(self._being_read, transfer.touched, -1)
-        self._readers[transfer.touched] |= ~np.uint64(0)
+        self._readers[transfer.touched] |= self._own_bits()
         self._touch(transfer.touched)
 
     def start_drain(self, addresses: Indices, dtype: np.dtype[Any]) -> tuple[Transfer, Array]:
-        """Start a tensor copy from a buffer, which warp 0 issues; return what is there, flat.
+        """Start a tensor copy from a buffer, which the first warp issues; return what is there, flat.
 
         Raises: AccessError for a race.
         """
@@ -287,42 +305,48 @@ class SharedMemory:
         return Transfer(touched), self._bytes[touched].view(dtype).reshape(-1)
 
     def finish_drain(self, transfer: Transfer) -> None:
-        """Let a tensor copy from a buffer be done, for warp 0, which has waited for it."""
+        """Let a tensor copy from a buffer be done, for the first warp, which has waited for it."""
         np.add.at(self._in_flight, transfer.touched, -1)
-        self._readers[transfer.touched] |= np.uint64(1)
+        self._readers[transfer.touched] |= np.uint64(1 << self._warps.start)
         self._touch(transfer.touched)
 
     def _check_quiet(self, touched: Indices, *, writes: bool) -> None:
         """Raise AccessError if another warp than the first touched bytes without a barrier."""
-        first = np.zeros(len(touched), np.int64)
+        first = np.full(len(touched), self._warps.start)
         self._check_landed(touched)
         self._check(touched, self._writer[touched] != _NOBODY, self._writer[touched], first)
         if writes:
-            others = self._readers[touched] & ~np.uint64(1)
+            others = self._readers[touched] & ~np.uint64(1 << self._warps.start)
             self._check(touched, others != 0, _lowest_bit(others), first)
 
     def barrier(self, *, for_producer: bool = True) -> None:
-        """Order all accesses before against all after, those of a producer only if it takes part."""
-        self._writer.fill(_NOBODY)
-        self._readers.fill(0)
+        """Order all accesses of the group before against all after, those of a producer if it is there."""
+        own = (self._writer >= self._warps.start) & (self._writer < self._warps.stop)
+        self._writer[own] = _NOBODY
+        self._readers &= ~self._own_bits()
         if for_producer:
             self.learn(self.mark())
 
     def mark(self) -> int:
-        """Return a mark that stands for all accesses up to now."""
-        return self._now
+        """Return a mark that stands for all accesses of the group up to now."""
+        return self._now * _MAX_GROUPS + self._group
 
     def learn(self, mark: int) -> None:
         """Let the producer know that all accesses up to a mark are over."""
-        self._known = max(self._known, mark)
+        group = mark % _MAX_GROUPS
+        self._known[group] = max(self._known[group], mark)
+
+    def _own_bits(self) -> np.uint64:
+        return np.uint64((1 << self._warps.stop) - (1 << self._warps.start))
 
     def _touch(self, touched: Indices) -> None:
         self._now += 1
-        self._touched_at[touched] = self._now
+        self._touched[touched] = self.mark()
 
     def _check_known(self, touched: Indices) -> None:
         """Raise AccessError for the first byte that is touched as far as the producer knows."""
-        late = self._touched_at[touched] > self._known
+        marks = self._touched[touched]
+        late = marks > self._known[marks % _MAX_GROUPS]
         if self._check_races and late.any():
             raise AccessError(
                 f"touches shared byte {touched[late][0]}, which other warps touched and did not say "
@@ -365,7 +389,7 @@ class SharedMemory:
             self._readers = np.concatenate([self._readers, np.zeros(missing, np.uint64)])
             self._in_flight = np.concatenate([self._in_flight, np.zeros(missing, np.int64)])
             self._being_read = np.concatenate([self._being_read, np.zeros(missing, np.int64)])
-            self._touched_at = np.concatenate([self._touched_at, np.zeros(missing, np.int64)])
+            self._touched = np.concatenate([self._touched, np.zeros(missing, np.int64)])
 
 
 def _bytes_of(addresses: Indices, size_bytes: int) -> Indices:

@@ -302,6 +302,29 @@ struct change {
     {section, record, offsetof(struct type, field), (value), sizeof((struct type *)0)->field,      \
      status,  text}
 
+/* Change one field at a time, with a digest that fits, and open. */
+static void expect_changes(const char *name, const struct change *changes, size_t count) {
+    struct bytes golden = read_golden(name);
+    unsigned char *copy = malloc(golden.size_bytes);
+    const struct directory_entry *directory = (const void *)(golden.data + HEADER_BYTES + 8);
+    for (size_t i = 0; i < count; ++i) {
+        aotc_error error = AOTC_ERROR_INIT;
+        const struct change *change = &changes[i];
+        size_t at = change->at;
+        if (change->section != 0) {
+            const struct directory_entry *entry = &directory[change->section - 1];
+            at += HEADER_BYTES + entry->offset + (size_t)entry->record_bytes * change->record;
+        }
+        memcpy(copy, golden.data, golden.size_bytes);
+        memcpy(copy + at, &change->value, change->bytes);
+        seal(copy, golden.size_bytes);
+        EXPECT(open_bytes(copy, golden.size_bytes, 0, &error), change->status, &error,
+               change->text);
+    }
+    free(copy);
+    free(golden.data);
+}
+
 static void test_fields(void) {
     static const struct change changes[] = {
         IN_HEADER(major, 2, AOTC_ERROR_VERSION, "2.0"),
@@ -382,6 +405,8 @@ static void test_fields(void) {
                   "parameter block"),
         IN_RECORD(SECTION_CUBIN_PARAMS, 0, cubin_param_record, source, 3, AOTC_ERROR_FORMAT,
                   "source"),
+        IN_RECORD(SECTION_CUBIN_PARAMS, 3, cubin_param_record, source, 5, AOTC_ERROR_FORMAT,
+                  "CUBIN_PARAMS[3].source"),
         IN_RECORD(SECTION_TENSOR_MAPS, 0, tensor_map_record, rank, 6, AOTC_ERROR_FORMAT,
                   "TENSOR_MAPS[0]"),
         IN_RECORD(SECTION_TENSOR_MAPS, 0, tensor_map_record, interleave, 1, AOTC_ERROR_FORMAT,
@@ -401,25 +426,22 @@ static void test_fields(void) {
                   "BLOBS[0]"),
         IN_RECORD(SECTION_BLOBS, 0, blob_record, kind, 2, AOTC_ERROR_FORMAT, "cubin"),
     };
-    struct bytes golden = read_golden("golden.aotc");
-    unsigned char *copy = malloc(golden.size_bytes);
-    const struct directory_entry *directory = (const void *)(golden.data + HEADER_BYTES + 8);
-    for (size_t i = 0; i < sizeof changes / sizeof *changes; ++i) {
-        aotc_error error = AOTC_ERROR_INIT;
-        const struct change *change = &changes[i];
-        size_t at = change->at;
-        if (change->section != 0) {
-            const struct directory_entry *entry = &directory[change->section - 1];
-            at += HEADER_BYTES + entry->offset + (size_t)entry->record_bytes * change->record;
-        }
-        memcpy(copy, golden.data, golden.size_bytes);
-        memcpy(copy + at, &change->value, change->bytes);
-        seal(copy, golden.size_bytes);
-        EXPECT(open_bytes(copy, golden.size_bytes, 0, &error), change->status, &error,
-               change->text);
-    }
-    free(copy);
-    free(golden.data);
+    expect_changes("golden.aotc", changes, sizeof changes / sizeof *changes);
+}
+
+/* What is told of the grid: to blocks that loop over programs, along an axis that there is. */
+static void test_fields_of_loops(void) {
+    static const struct change changes[] = {
+        IN_RECORD(SECTION_CUBIN_PARAMS, 1, cubin_param_record, index, 3, AOTC_ERROR_FORMAT,
+                  "CUBIN_PARAMS[1].source, index, size"),
+        IN_RECORD(SECTION_CUBIN_PARAMS, 1, cubin_param_record, size, 8, AOTC_ERROR_FORMAT,
+                  "CUBIN_PARAMS[1].source, index, size"),
+        IN_RECORD(SECTION_VARIANTS, 0, variant_record, flags, 1, AOTC_ERROR_FORMAT,
+                  "CUBIN_PARAMS[1].source, index, size"),
+        IN_RECORD(SECTION_VARIANTS, 0, variant_record, flags, 3, AOTC_OK, NULL),
+        IN_RECORD(SECTION_VARIANTS, 0, variant_record, flags, 6, AOTC_ERROR_FORMAT, "flags"),
+    };
+    expect_changes("looped.aotc", changes, sizeof changes / sizeof *changes);
 }
 
 /* Bytes that UTF-8 does not have, or not there. (A NUL in a string may make two good ones.) */
@@ -533,8 +555,9 @@ static void test_out_of_memory(void) {
 
 int main(int argc, char **argv) {
     static void (*const tests[])(void) = {
-        test_info,   test_files,   test_truncation,  test_bit_flips, test_extremes,
-        test_fields, test_strings, test_newer_minor, test_options,   test_out_of_memory,
+        test_info,     test_files,  test_truncation,      test_bit_flips,
+        test_extremes, test_fields, test_fields_of_loops, test_strings,
+        test_newer_minor, test_options, test_out_of_memory,
     };
     return run_tests(argc, argv, tests, sizeof tests / sizeof *tests);
 }

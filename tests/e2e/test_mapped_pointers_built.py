@@ -47,7 +47,7 @@ def gpu(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeGpu]:
 def test_what_is_promised_is_built_both_ways(kernel: Kernel) -> None:
     forms = [(len(v.guards), len(v.tensor_maps), v.condition is None) for v in kernel.variants]
     promised, others = len(kernel.guards), sum(guard.is_promise for guard in kernel.guards)
-    assert forms == [(promised, 2, False), (promised, 0, True), (others, 0, True)]
+    assert forms == [(promised, 3, False), (promised, 0, True), (others, 0, True)]
 
 
 def test_both_forms_are_right(expansion: Expansion) -> None:
@@ -66,7 +66,7 @@ def test_the_launcher_takes_the_form_that_fits(kernel: Kernel, gpu: FakeGpu) -> 
             library["matmul"](A, B, OUT, OUT, OUT, m, n, k, *strides)
 
         launch(100, 96, 80, 112)
-        assert gpu.calls("cuTensorMapEncodeTiled") == 2
+        assert gpu.calls("cuTensorMapEncodeTiled") == 3
         maps = [
             struct.unpack_from("<16Q", gpu.last().params, param.offset)
             for param in kernel.variants[0].cubin_params
@@ -74,10 +74,11 @@ def test_the_launcher_takes_the_form_that_fits(kernel: Kernel, gpu: FakeGpu) -> 
         ]
         # The fake driver's encoding: address, type and swizzle, dims from the innermost, strides.
         described = {(words[0], words[2:4], words[7]) for words in maps}
-        assert described == {(A, (80, 100), 224), (B, (96, 80), 224)}
+        expected = {(A, (80, 100), 224), (B, (96, 80), 224), (OUT, (96, 100), 224)}
+        assert described == expected
         launch(100, 96, 80, -112)
         launch(100, 96, 80, 111)
-        assert gpu.calls("cuTensorMapEncodeTiled") == 2
+        assert gpu.calls("cuTensorMapEncodeTiled") == 3
         assert gpu.launches == 3
         launch(0, 96, 80, 112)
         assert gpu.launches == 3

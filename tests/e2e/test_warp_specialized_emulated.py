@@ -1,4 +1,6 @@
-"""Kernels whose tiles a warp of its own fetches, compiled and run in the emulator, against NumPy.
+"""Kernels whose tiles are fetched ahead, compiled and run in the emulator, against NumPy.
+
+By a warp of their own, or iterations ahead by the warps that compute.
 
 The emulator reports who reads what has not landed, who writes what is still read and who waits for
 ever, so every shape of control flow counts here: where fetches stand, and how often they are made.
@@ -15,17 +17,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aotc.compiler import PtxKernel
-from tests.support.descriptors import DTYPES, compiled, launch, like, tensor
+from aotc.backend import assemble
+from aotc.compiler import CompileRequest, PtxKernel, compile_kernel
+from aotc.target import TARGETS
+from tests.support.descriptors import DTYPES, PRELUDE, compiled, launch, like, tensor
 
 SEEDS = (1, 2, 3)
+# Who fetches: a warp of its own, as the compiler chooses by itself, or all warps.
+OWN, ALL = None, False
 
 
-def _num_warps(kernel: PtxKernel) -> int:
-    """Return how many warps a launch has, those that fetch too."""
+def _who(kernel: PtxKernel, num_warps: int) -> bool | None:
+    """Return who fetches, as a launch with more warps than compute tells."""
     found = re.search(r"\.reqntid (\d+)", kernel.ptx)
     assert found is not None
-    return int(found[1]) // 32
+    assert int(found[1]) >= 32 * num_warps
+    return OWN if int(found[1]) > 32 * num_warps else ALL
 
 
 def _exact(array: np.ndarray) -> np.ndarray:
@@ -141,11 +148,12 @@ FLOWS: Mapping[str, tuple[str, Callable[..., list[np.ndarray]]]] = {
 
 
 @pytest.mark.parametrize("flow", FLOWS)
-@pytest.mark.parametrize("num_stages", [1, 2, 3, 5])
-def test_every_flow(tmp_path: Path, flow: str, num_stages: int) -> None:
+@pytest.mark.parametrize(("who", "num_stages"), [(OWN, 1), (OWN, 2), (OWN, 5), (ALL, 2), (ALL, 3)])
+def test_every_flow(tmp_path: Path, flow: str, who: bool | None, num_stages: int) -> None:
     source, reference = FLOWS[flow]
-    kernel = compiled(tmp_path, source, VECTORS, num_warps=2, num_stages=num_stages)
-    assert _num_warps(kernel) == 3
+    config = {"num_warps": 2, "num_stages": num_stages, "warp_specialize": who}
+    kernel = compiled(tmp_path, source, VECTORS, **config)
+    assert _who(kernel, 2) is who
     x, z = tensor((12 * 128,), "i32"), tensor((12 * 128,), "i32", seed=1)
     counts = [(0, 1), (1, 0), (1, 1), (2, 4), (5, 1), (5, 3)]
     for seed, (n, m) in enumerate(counts):
@@ -195,22 +203,30 @@ def _check_matmul(
     np.testing.assert_array_equal(c, _exact(a[:, :depth]) @ _exact(b[:depth]))
 
 
-@pytest.mark.parametrize("num_stages", [1, 2, 3, 4, 5])
-@pytest.mark.parametrize("target", ["sm_90a", "sm_120a", "sm_100a"])
-def test_a_persistent_product(tmp_path: Path, num_stages: int, target: str) -> None:
+@pytest.mark.parametrize(
+    ("target", "who", "num_stages"),
+    [
+        *(("sm_90a", OWN, num_stages) for num_stages in (1, 2, 3, 5)),
+        *(("sm_90a", ALL, num_stages) for num_stages in (1, 2, 4)),
+        *(("sm_100a", OWN, 3), ("sm_120a", OWN, 2), ("sm_120a", ALL, 3)),
+    ],
+)
+def test_a_persistent_product(
+    tmp_path: Path, target: str, who: bool | None, num_stages: int
+) -> None:
     """With products that run on, and on chips whose products are by warps."""
-    kernel = _matmul(tmp_path, (64, 32, 32), num_stages=num_stages, target=target)
-    assert _num_warps(kernel) == 8
-    for seed, depth in enumerate((0, 1, 32, 97, 200)):
+    config = {"num_stages": num_stages, "target": target, "warp_specialize": who}
+    kernel = _matmul(tmp_path, (64, 32, 32), **config)
+    assert _who(kernel, 4) is who
+    for seed, depth in enumerate((0, 1, 97, 200)):
         _check_matmul(kernel, (70, 60, depth), seed)
 
 
-@pytest.mark.parametrize("num_warps", [1, 2, 8, 16])
+@pytest.mark.parametrize("num_warps", [1, 8, 16])
 def test_as_many_warps_as_are_asked_for(tmp_path: Path, num_warps: int) -> None:
     kernel = _matmul(tmp_path, (128, 64, 32), num_warps=num_warps)
-    assert _num_warps(kernel) == num_warps + (1 if num_warps < 4 else 4)
-    for seed in SEEDS[:2]:
-        _check_matmul(kernel, (130, 70, 110), seed, grid=1)
+    assert _who(kernel, num_warps) is OWN
+    _check_matmul(kernel, (130, 70, 110), num_warps, grid=1)
 
 
 TRANSPOSED = """def k(a, b, c, K, SCALED: tl.constexpr):
@@ -224,17 +240,23 @@ TRANSPOSED = """def k(a, b, c, K, SCALED: tl.constexpr):
 """
 
 
-@pytest.mark.parametrize("scaled", [False, True])
-@pytest.mark.parametrize("target", ["sm_90a", "sm_120a"])
+@pytest.mark.parametrize(
+    ("target", "scaled", "who"),
+    [
+        *(("sm_90a", False, OWN), ("sm_90a", True, OWN), ("sm_90a", True, ALL)),
+        *(("sm_120a", False, ALL), ("sm_120a", True, OWN)),
+    ],
+)
 def test_operands_are_transposed_and_changed_on_the_way(
-    tmp_path: Path, scaled: bool, target: str
+    tmp_path: Path, target: str, scaled: bool, who: bool | None
 ) -> None:
     """One of them through registers, so that a slot is read before the product begins."""
     signature = dict.fromkeys("ab", "tensordesc<fp16[64,32]>") | {
         "c": "tensordesc<fp32[64,64]>",
         "K": "i32",
     }
-    kernel = compiled(tmp_path, TRANSPOSED, signature, {"SCALED": scaled}, target)
+    constants = {"SCALED": scaled}
+    kernel = compiled(tmp_path, TRANSPOSED, signature, constants, target, warp_specialize=who)
     for seed, depth in enumerate((0, 8, 200)):
         a, b = tensor((100, 200), "fp16"), tensor((64, 200), "fp16", seed=1)
         c = like(tensor((100, 64), "fp32"))
@@ -254,14 +276,16 @@ FLOAT8 = """def k(a, b, c, K, IMPRECISE: tl.constexpr):
 """
 
 
-@pytest.mark.parametrize("imprecise", [0, 32, 64])
-def test_products_of_fp8_whose_sums_are_moved_on(tmp_path: Path, imprecise: int) -> None:
+@pytest.mark.parametrize(("imprecise", "who"), [(0, OWN), (32, OWN), (64, OWN), (32, ALL)])
+def test_products_of_fp8_whose_sums_are_moved_on(
+    tmp_path: Path, imprecise: int, who: bool | None
+) -> None:
     signature = dict.fromkeys("ab", "tensordesc<fp8e4nv[64,64]>") | {
         "c": "tensordesc<fp32[64,64]>",
         "K": "i32",
     }
-    kernel = compiled(tmp_path, FLOAT8, signature, {"IMPRECISE": imprecise})
-    assert _num_warps(kernel) == 8
+    kernel = compiled(tmp_path, FLOAT8, signature, {"IMPRECISE": imprecise}, warp_specialize=who)
+    assert _who(kernel, 4) is who
     rng = np.random.default_rng(0)
     for seed, depth in enumerate((0, 64, 192)):
         a, b = (rng.integers(-2, 3, (64, 192)).astype(DTYPES["fp8e4nv"]) for _ in range(2))
@@ -283,10 +307,15 @@ ATTENTION = """def k(q, kk, v, out, n, D: tl.constexpr):
 """
 
 
-@pytest.mark.parametrize(("target", "num_stages"), [("sm_90a", 2), ("sm_90a", 3), ("sm_120a", 2)])
-@pytest.mark.parametrize("num_warps", [4, 8])
+@pytest.mark.parametrize(
+    ("target", "num_warps", "num_stages", "who"),
+    [
+        *(("sm_90a", 4, 2, OWN), ("sm_90a", 4, 3, OWN), ("sm_90a", 4, 3, ALL)),
+        *(("sm_90a", 8, 2, OWN), ("sm_120a", 4, 2, OWN), ("sm_120a", 4, 2, ALL)),
+    ],
+)
 def test_attention_has_three_groups(
-    tmp_path: Path, target: str, num_stages: int, num_warps: int
+    tmp_path: Path, target: str, num_warps: int, num_stages: int, who: bool | None
 ) -> None:
     """Queries once a tile, keys and values in turn, each read by a product of its own."""
     signature = {
@@ -295,8 +324,9 @@ def test_attention_has_three_groups(
         "out": "tensordesc<fp32[64,32]>",
         "n": "i32",
     }
-    kernel = compiled(tmp_path, ATTENTION, signature, {"D": 32}, target, num_warps, num_stages)
-    assert _num_warps(kernel) == num_warps + 4
+    config = {"num_warps": num_warps, "num_stages": num_stages, "warp_specialize": who}
+    kernel = compiled(tmp_path, ATTENTION, signature, {"D": 32}, target, **config)
+    assert _who(kernel, num_warps) is who
     rng = np.random.default_rng(0)
     for seed, rows in enumerate((1, 31, 130)):
         q, k, v = (rng.integers(-3, 4, (rows, 32)).astype(np.float16) for _ in range(3))
@@ -320,15 +350,18 @@ TWO_SUMS = """def k(a, b, c, d, K):
 """
 
 
-@pytest.mark.parametrize("num_stages", [2, 4])
-def test_two_sums_of_a_loop_run_on_together(tmp_path: Path, num_stages: int) -> None:
+@pytest.mark.parametrize(("who", "num_stages"), [(OWN, 2), (OWN, 4), (ALL, 4)])
+def test_two_sums_of_a_loop_run_on_together(
+    tmp_path: Path, who: bool | None, num_stages: int
+) -> None:
     signature = {
         "a": "tensordesc<bf16[64,32]>",
         "b": "tensordesc<bf16[32,64]>",
         **dict.fromkeys("cd", "tensordesc<fp32[64,64]>"),
         "K": "i32",
     }
-    kernel = compiled(tmp_path, TWO_SUMS, signature, num_stages=num_stages)
+    config = {"num_stages": num_stages, "warp_specialize": who}
+    kernel = compiled(tmp_path, TWO_SUMS, signature, **config)
     a, b = tensor((64, 320), "bf16"), tensor((320, 128), "bf16", seed=1)
     for seed, depth in enumerate((0, 32, 64, 320)):
         c, d = (like(tensor((64, 64), "fp32")) for _ in range(2))
@@ -351,7 +384,7 @@ def test_the_producer_loads_what_its_copies_depend_on(tmp_path: Path) -> None:
     signature = VECTORS | {"index_ptr": "*i32"}
     signature = {name: signature[name] for name in ("x", "y", "index_ptr", "n")}
     kernel = compiled(tmp_path, LOOKED_UP, signature)
-    assert _num_warps(kernel) == 8
+    assert _who(kernel, 4) is OWN
     x = tensor((9 * 128,), "i32")
     index = np.array([1, 0, 8, -1, 2, 2, -1, 0], np.int32)
     for seed in SEEDS:
@@ -374,15 +407,18 @@ LOADED_TOO = """def k(x, y, p, n):
 """
 
 
-@pytest.mark.parametrize("num_warps", [1, 4])
-def test_loads_and_scratch_of_the_consumers(tmp_path: Path, num_warps: int) -> None:
+@pytest.mark.parametrize(("who", "num_warps"), [(OWN, 1), (OWN, 4), (ALL, 4)])
+def test_loads_and_scratch_of_the_consumers(
+    tmp_path: Path, who: bool | None, num_warps: int
+) -> None:
     """Barriers of sums and scans are the consumers' own."""
     signature = {
         **dict.fromkeys("xy", "tensordesc<i32[128]>"),
         "p": "*i32:16",
         "n": "i32",
     }
-    kernel = compiled(tmp_path, LOADED_TOO, signature, num_warps=num_warps)
+    config = {"num_warps": num_warps, "warp_specialize": who}
+    kernel = compiled(tmp_path, LOADED_TOO, signature, **config)
     x, p = tensor((6 * 128,), "i32"), tensor((6 * 128,), "i32", seed=1)
     for seed, n in enumerate((0, 1, 6)):
         y = like(x)
@@ -393,3 +429,67 @@ def test_loads_and_scratch_of_the_consumers(tmp_path: Path, num_warps: int) -> N
             total = total + x[part] * p[part]
             total = total + total.sum(dtype=np.int32) + total.cumsum(dtype=np.int32)
         np.testing.assert_array_equal(y[:128], total)
+
+
+# ---- what cannot be, and what is too large ----------------------------------------------------
+
+BOTH_WAYS = """def k(a, c, n, BARRIER: tl.constexpr):
+    for i in tl.range(n, warp_specialize=True):
+        block = a.load([0, i * 64])
+        if BARRIER:
+            tl.debug_barrier()
+        c.store([0, i * 64], block + a.load([0, i * 64 + 64]))
+"""
+
+
+@pytest.mark.parametrize("barrier", [False, True])
+def test_asking_in_vain_is_a_remark(tmp_path: Path, barrier: bool) -> None:
+    path = tmp_path / "kernel.py"
+    path.write_text(PRELUDE + BOTH_WAYS, encoding="utf-8")
+    signature = {**dict.fromkeys("ac", "tensordesc<i32[8,64]>"), "n": "i32"}
+    request = CompileRequest(
+        *(str(path), "k", tuple(signature.items()), (("BARRIER", barrier),), "sm_90a")
+    )
+    metadata = compile_kernel(request).metadata
+    assert bool(metadata.producer_warps) != barrier
+    reason = "tile.barrier before it keeps memory accesses in order"
+    assert any(reason in remark for remark in metadata.remarks) == barrier
+
+
+GRID = [(1, 4, True), (4, 2, False), (8, 3, True), (16, 1, True), (16, 4, False), (32, 2, True)]
+
+
+@pytest.mark.parametrize(("num_warps", "num_stages", "wanted"), GRID)
+@pytest.mark.parametrize("block", [(16, 16, 32), (128, 64, 64)], ids=str)
+def test_every_config_compiles(
+    tmp_path: Path, block: tuple[int, int, int], num_warps: int, num_stages: int, wanted: bool
+) -> None:
+    config = {"num_warps": num_warps, "num_stages": num_stages, "warp_specialize": wanted}
+    kernel = _matmul(tmp_path, block, **config)
+    made = assemble(kernel.ptx, TARGETS["sm_90a"])
+    assert made.warnings == ()
+    assert kernel.shared_bytes <= TARGETS["sm_90a"].max_shared_bytes
+    assert _who(kernel, num_warps) is (OWN if wanted and num_warps < 32 else ALL)
+
+
+def test_buffers_that_do_not_fit_beside_each_other_are_one_behind_the_other(
+    tmp_path: Path,
+) -> None:
+    """The result takes the place of the ring, if nobody fetches into that any more."""
+    source = MATMUL.replace("c.store([i, j], total.to(c.dtype))", "c.store([j, i], total.T)")
+    block = (128, 256, 64)
+    signature = {
+        "a": "tensordesc<bf16[128,64]>",
+        "b": "tensordesc<bf16[64,256]>",
+        "c": "tensordesc<fp32[256,128]>",
+        **dict.fromkeys("MNK", "i32"),
+    }
+    path = tmp_path / "kernel.py"
+    path.write_text(PRELUDE + source, encoding="utf-8")
+    constants = tuple(zip(("BM", "BN", "BK"), block, strict=True))
+    parts = (str(path), "k", tuple(signature.items()), constants, "sm_90a", 8, 4)
+    metadata = compile_kernel(CompileRequest(*parts)).metadata
+    assert metadata.shared_bytes <= TARGETS["sm_90a"].max_shared_bytes
+    assert not metadata.producer_warps
+    assert any("with one the kernel needs" in remark for remark in metadata.remarks)
+    assert any("pipelined over 4 stages through tensor copies" in r for r in metadata.remarks)

@@ -88,6 +88,8 @@ def test_finds_what_was_stored(f: _Fixture, *, has_fallback: bool) -> None:
         {"target": "sm_80"},
         {"num_warps": 8},
         {"maxnreg": 64},
+        {"warp_specialize": True},
+        {"warp_specialize": False},
         {"signature": (("x", "*fp32"), ("n", "i32"))},
         {"constants": (("BLOCK", 128.0), ("MODE", "fast"), ("NONE", None))},
         {"constants": (("BLOCK", 128), ("MODE", "fast"), ("NONE", False))},

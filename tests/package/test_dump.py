@@ -68,6 +68,15 @@ def test_a_source_is_described_by_settings() -> None:
     assert (request.target, request.num_warps, request.num_stages) == ("sm_90a", 8, 3)
 
 
+@pytest.mark.parametrize(("text", "value"), [("true", True), ("False", False)])
+@pytest.mark.parametrize("subject", ["k.py:kernel", "kernels.toml:kernel"])
+def test_who_fetches_is_a_setting(subject: str, text: str, value: bool) -> None:
+    settings = {"n": "i32", "x_ptr": "*fp32", "BLOCK": "32"}
+    assert find_request(subject, None, settings).warp_specialize is None
+    settings["warp_specialize"] = text
+    assert find_request(subject, None, settings).warp_specialize is value
+
+
 def test_a_descriptors_block_is_substituted() -> None:
     settings = {"x_ptr": "tensordesc<fp16[BLOCK,64]>", "n": "i32", "BLOCK": "32"}
     request = find_request("k.py:kernel", TARGETS["sm_100a"], settings)
@@ -109,6 +118,7 @@ def test_settings_replace_what_no_variant_has() -> None:
         ("k.py:kernel", {"x_ptr": "*f32"}, "expected a dtype, got 'f32'"),
         ("k.py:kernel", {"BLOKC": "1"}, "did you mean 'BLOCK'?"),
         ("k.py:kernel", {"num_warps": "3"}, "a power of two from 1 to 64 for num_warps, got 3"),
+        ("k.py:kernel", {"warp_specialize": "1"}, "a boolean for warp_specialize, got 1"),
         ("kernels.toml:kernel", {"T": "fp64"}, "expected T to be one of fp16, bf16, got 'fp64'"),
     ],
 )

@@ -79,6 +79,19 @@ def test_every_axis_in_its_order(tmp_path: Path) -> None:
     assert found.dropped == ()
 
 
+def test_who_fetches_is_open_unless_a_config_says_so(tmp_path: Path) -> None:
+    body = _SIGNATURE + _BLOCK + "[kernel.configs]\nwarp_specialize = [true, false]\n"
+    found = _expand(tmp_path, body)
+    assert list(found.configs) == [
+        (("warp_specialize", True),),
+        (("warp_specialize", False),),
+    ]
+    assert [each.request.warp_specialize for each in found.variants[:2]] == [True, False]
+    assert found.variants[1].label.endswith("warp_specialize=false")
+    (plain, *_) = _expand(tmp_path, _SIGNATURE + _BLOCK).variants
+    assert plain.request.warp_specialize is None
+
+
 def test_requests_are_complete(tmp_path: Path) -> None:
     body = _SIGNATURE + _BLOCK + "[kernel.configs]\nnum_warps = [8]\nmaxnreg = [128]\n"
     aligned, plain = _expand(tmp_path, body).variants[2:]

@@ -2,70 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from aotc.compiler import CompileRequest
-from aotc.frontend import translate
-from aotc.ir.core import Kernel
 from aotc.ir.dialects import descriptor, scf, tile
-from aotc.ir.expression import evaluate, parse
 from aotc.ir.text import parse_kernel, print_kernel
 from aotc.ir.verify import verify
-from aotc.schedule.context import Config, Schedule
-from aotc.schedule.eliminate_common import eliminate_common
-from aotc.schedule.legalize_dots import legalize_dots
+from aotc.schedule.context import Schedule
 from aotc.schedule.map_pointers import map_pointers
-from aotc.schedule.simplify import simplify
 from aotc.target import TARGETS
-from aotc.verify.interpreter import run
 from tests.support.checks import check, without_checks
-from tests.support.pointer_kernels import MAPPED, Case, Launch, launch, request
+from tests.support.mapping import allows, interpret, mapped, remarks_on
+from tests.support.pointer_kernels import MAPPED, Case, launch, request
 
 SHAPES = (
     *((1, 8, 8), (16, 16, 16), (15, 24, 40), (17, 8, 16), (32, 40, 24), (40, 16, 7)),
     *((1, 1, 1), (15, 17, 33), (16, 24, 15), (5, 8, 0)),
 )
-
-
-def mapped(
-    wanted: CompileRequest, *, without: tuple[str, ...] = (), map_them: bool = True
-) -> tuple[Kernel, Schedule]:
-    """Return a kernel after the passes up to the one under test, and what that remarked."""
-    signature, constants = dict(wanted.signature), dict(wanted.constants)
-    kernel = translate(wanted.source, wanted.kernel, signature, constants).kernel
-    target = TARGETS[wanted.target].excluding(without)
-    schedule = Schedule(target, Config(wanted.num_warps), map_pointers=map_them)
-    for each in (simplify, legalize_dots, eliminate_common, map_pointers):
-        each(kernel, schedule)
-        verify(kernel)
-    text = print_kernel(kernel)
-    assert print_kernel(parse_kernel(text)) == text
-    return kernel, schedule
-
-
-def remarks_on(name: str, schedule: Schedule) -> list[str]:
-    """Return what was remarked of an argument, without the places."""
-    texts = [remark.partition(": ")[2] for remark in schedule.remarks]
-    return [text for text in texts if text.startswith(name)]
-
-
-def allows(kernel: Kernel, args: dict[str, object]) -> bool:
-    """Return whether a launch keeps the guards of a kernel."""
-    numbers = {name: value for name, value in args.items() if isinstance(value, int)}
-    return all(evaluate(parse(guard), numbers) for guard in kernel.guards)
-
-
-def interpret(kernel: Kernel, made: Launch) -> np.ndarray:
-    """Run a kernel; return its output."""
-    out = made.args["out_ptr"].copy()
-    names = dict.fromkeys(info.argument for info in kernel.params)
-    args = [out if name == "out_ptr" else made.args[name] for name in names]
-    run(kernel, made.grid, args)
-    return out
 
 
 # ---- what is mapped ---------------------------------------------------------------------------
@@ -283,68 +238,3 @@ def test_a_remark_says_why_a_load_is_left_alone(tmp_path: Path, case: Case, reas
     (remark,) = remarks_on("a_ptr", schedule)
     assert remark.startswith(f"a_ptr is not loaded by tensor copies: {reason}")
     assert [info.tensor.address for info in kernel.params if info.tensor is not None] == ["b_ptr"]
-
-
-WRITES = {
-    "tl.store(a_ptr + m, 1.0, mask=in_m)": "the kernel writes through it, too",
-    "tl.store(out_ptr + m, 1.0, mask=in_m)": "the kernel writes through out_ptr before",
-    "tl.atomic_add(rows_ptr, 1)": "the kernel writes through rows_ptr before",
-    "tl.debug_barrier()": "tile.barrier comes before it",
-    "tl.load(rows_ptr, volatile=True)": "a volatile load before it",
-}
-
-
-@pytest.mark.parametrize("place", ["setup", "turn"])
-@pytest.mark.parametrize(("write", "reason"), WRITES.items(), ids=WRITES)
-def test_what_may_have_been_written_before_is_left_alone(
-    tmp_path: Path, write: str, reason: str, place: str
-) -> None:
-    kernel, schedule = mapped(request(tmp_path, replace(Case(LOAD), **{place: write})))
-    (remark,) = remarks_on("a_ptr", schedule)
-    assert remark.startswith(f"a_ptr is not loaded by tensor copies: {reason}")
-    assert all(info.tensor is None or "a_ptr" not in info.name for info in kernel.params)
-
-
-PROMISED = "start in tl.range(0, K, BK, num_stages=2)"
-
-
-@pytest.mark.parametrize(
-    ("place", "write", "is_mapped"),
-    [
-        ("turn", "tl.store(out_ptr + m, 1.0, mask=in_m)", True),
-        ("turn", "tl.store(a_ptr + m, 1.0, mask=in_m)", False),
-        ("turn", "tl.debug_barrier()", False),
-        ("first", "tl.store(out_ptr + m, 1.0, mask=in_m)", False),
-        ("setup", "tl.store(out_ptr + m, 1.0, mask=in_m)", False),
-    ],
-)
-def test_a_loop_may_promise_that_its_turns_do_not_meet(
-    tmp_path: Path, place: str, write: str, is_mapped: bool
-) -> None:
-    case = replace(Case(LOAD), loop=PROMISED, **{place: write})
-    _, schedule = mapped(request(tmp_path, case))
-    (remark,) = remarks_on("a_ptr", schedule)
-    assert remark.startswith("a_ptr is loaded by tensor copies") == is_mapped
-
-
-def test_what_is_used_otherwise_gains_nothing(tmp_path: Path) -> None:
-    case = Case(LOAD.replace("tl.load", "1.0 * tl.load") + ".to(tl.float16)")
-    kernel, schedule = mapped(request(tmp_path, case))
-    assert not remarks_on("a_ptr", schedule)
-    assert [info.tensor.address for info in kernel.params if info.tensor is not None] == ["b_ptr"]
-
-
-@pytest.mark.parametrize(
-    ("dtype", "is_mapped"), [("fp16", True), ("fp8e4nv", False), ("fp32", False)]
-)
-def test_an_operand_with_n_contiguous_is_for_products_that_take_it(
-    tmp_path: Path, dtype: str, is_mapped: bool
-) -> None:
-    signature = {"a_ptr": f"*{dtype}:16", "b_ptr": f"*{dtype}:16"}
-    case = Case(LOAD, signature=signature, block=(64, 32, 32))
-    _, schedule = mapped(request(tmp_path, case))
-    (remark,) = remarks_on("b_ptr", schedule)
-    assert remark.startswith("b_ptr is loaded") == is_mapped
-    assert remarks_on("a_ptr", schedule)[0].startswith("a_ptr is loaded")
-    if not is_mapped:
-        assert "its product needs elements along K to be contiguous" in remark

@@ -75,6 +75,10 @@ OBSTACLES = {
         loop("  %at = gpu.load(%p) : i32\n" + fetch("a", "%at") + read("a") + STORE),
         "what it fetches depends on p, which it writes",
     ),
+    "a number that may change": (
+        "  %at = gpu.load(%p) {volatile = true} : i32\n" + loop(fetch("a", "%at") + read("a")),
+        "what it fetches depends on a volatile load",
+    ),
 }
 
 

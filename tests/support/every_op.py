@@ -181,7 +181,7 @@ def _while(s: Sampler) -> None:
 
 
 def _shared(s: Sampler) -> gpu.SharedAlloc:
-    return s.add(gpu.SharedAlloc(FP32, (EXTENT,), BUFFER, alignment_bytes=128, offset_bytes=256))
+    return s.add(gpu.SharedAlloc(FP32, (EXTENT,), BUFFER, 128, offset_bytes=256, group_bytes=512))
 
 
 def _concat(s: Sampler) -> gpu.Concat:
@@ -410,7 +410,7 @@ SAMPLES: dict[str, Sample] = {
     "gpu.shared_load": lambda s: s.add(gpu.SharedLoad(_shared(s).out, ROW, vector=4)),
     "gpu.shared_slot": lambda s: s.add(gpu.SharedSlot(_slots(s), s.i, ahead=2)),
     "gpu.shared_trans": lambda s: s.add(gpu.SharedTrans(_shared(s).out, (0,))),
-    "gpu.next_slot": lambda s: s.add(gpu.NextSlot(s.i, num_slots=3)),
+    "gpu.next_slot": lambda s: s.add(gpu.NextSlot(s.i, num_slots=3, ahead=2)),
     "gpu.async_copy": lambda s: [
         s.add(gpu.AsyncCopy(s.tile("ptr"), _shared(s).out)),
         s.add(
@@ -468,6 +468,7 @@ SAMPLES: dict[str, Sample] = {
     ],
     "gpu.mbarrier_wait": lambda s: s.add(tma.MbarrierWait(_mbarrier(s), s.i)),
     "gpu.specialize": _specialize,
+    "gpu.consumer_group": lambda s: s.add(roles.ConsumerGroup()),
     "gpu.renew_thread": lambda s: s.add(gpu.RenewThread()),
     "gpu.barrier": lambda s: s.add(gpu.Barrier()),
     "gpu.reduce": _reduce(gpu.Reduce),

@@ -84,6 +84,9 @@ def lengths(block: int) -> tuple[int, ...]:
 
 MASKED = "tl.load(x_ptr + start + cols, mask=start + cols < n, other={})"
 
+LINES = "tl.reshape(tl.load(x_ptr + start + lines * 16 + places, mask={}, other=0.0), [BLOCK])"
+TWO_AXES = "lines, places = tl.arange(0, BLOCK // 16)[:, None], tl.arange(0, 16)[None, :]"
+
 COPIED = {
     "masked": Rows(MASKED.format("0.0")),
     "other": Rows(MASKED.format("-3.0"), other=-3),
@@ -104,15 +107,14 @@ COPIED = {
     ),
     "bytes": Rows(MASKED.format(0), element="i8", block=2048),
     "words": Rows(MASKED.format(0), element="i32", block=512),
-    "doubles": Rows(
-        MASKED.format(0) + ".to(tl.float32)", element="fp64", block=256
-    ),
+    "doubles": Rows(MASKED.format(0) + ".to(tl.float32)", element="fp64", block=256),
     "fp8": Rows(MASKED.format(0.0), element="fp8e5", block=2048),
-    "rows": Rows(
-        "tl.reshape(tl.load(x_ptr + start + lines * 64 + places, mask=start + lines * 64 < n, "
-        "other=0.0), [BLOCK])",
-        setup="lines, places = tl.arange(0, BLOCK // 64)[:, None], tl.arange(0, 64)[None, :]",
-        signature={"n": "i32:64", "stride": "i32:16"},
+    "rows": Rows(LINES.format("lines < (n - start) // 16"), setup=TWO_AXES),
+    "rows, one after the other": Rows(
+        LINES.format("start + lines * 16 + places < n"), setup=TWO_AXES
+    ),
+    "rows with all columns": Rows(
+        LINES.format("(lines < (n - start) // 16) & (places < 16)"), setup=TWO_AXES
     ),
     "evicted": Rows(
         "tl.load(x_ptr + start + cols, mask=start + cols < n, other=0.0, "
@@ -149,11 +151,13 @@ NOT_COPIED = {
         Rows("tl.load(x_ptr + start + cols, mask=start + cols >= m, other=0)"),
         "its mask does not just cut off its end",
     ),
+    "columns that are cut off": (
+        Rows(LINES.format("start + places < n"), setup=TWO_AXES),
+        "its mask does not just cut off its end",
+    ),
     "volatile": (Rows("tl.load(x_ptr + start + cols, volatile=True)"), "it is volatile"),
     "an address that is loaded": (
-        Rows(
-            "tl.load(x_ptr + tl.multiple_of(tl.load(out_ptr + start).to(tl.int32), 16) + cols)"
-        ),
+        Rows("tl.load(x_ptr + tl.multiple_of(tl.load(out_ptr + start).to(tl.int32), 16) + cols)"),
         "its address or mask depends on what the loop loads",
     ),
     "written": (

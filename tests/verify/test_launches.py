@@ -73,6 +73,15 @@ def test_rows_do_not_overlap_dense_and_padded() -> None:
     assert 3 in slack
 
 
+def test_padded_rows_of_several_tensors_differ() -> None:
+    """So a stride that is taken for another one shows."""
+    grid = Conditions(lambda s: (-(-s["M"] // 16), -(-s["N"] // 16)), _any)
+    launches = _launches(_chooser("grouped", grid))
+    pairs = [(each.scalars["stride_am"], each.scalars["stride_om"]) for each in launches]
+    assert any(left == right for left, right in pairs)
+    assert any(left != right for left, right in pairs)
+
+
 def test_several_extents_go_out_of_step_and_each_sees_every_class() -> None:
     grid = Conditions(lambda s: (-(-s["M"] // 16), -(-s["N"] // 16)), _any)
     launches = _launches(_chooser("grouped", grid))

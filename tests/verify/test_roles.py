@@ -24,8 +24,8 @@ kernel @k(%x: map<128xfp32, 0>, %out: *fp32, %n: i32) {num_warps = 2, producer_w
   %at = tile.arange {start = 0, end = 128, layout = #1} : tile<128xi32, #1>
   %first = tile.splat(%out) {shape = [128], layout = #1} : tile<128x*fp32, #1>
   %ring = gpu.shared_alloc {element = fp32, shape = [128], layout = #0, alignment_bytes = 128, num_slots = 2, offset_bytes = 0} : shared<128xfp32, #0, 2>
-  %fulls = gpu.shared_alloc {element = u64, shape = [1], layout = #2, num_slots = 2, offset_bytes = 1024} : shared<1xu64, #2, 2>
-  %empties = gpu.shared_alloc {element = u64, shape = [1], layout = #2, num_slots = 2, offset_bytes = 1040} : shared<1xu64, #2, 2>
+  %fulls = gpu.shared_alloc {element = u64, shape = [1], layout = #2, alignment_bytes = 8, num_slots = 2, offset_bytes = 1024} : shared<1xu64, #2, 2>
+  %empties = gpu.shared_alloc {element = u64, shape = [1], layout = #2, alignment_bytes = 8, num_slots = 2, offset_bytes = 1040} : shared<1xu64, #2, 2>
   gpu.mbarrier_init(%fulls)
   gpu.mbarrier_init(%empties) {count = 2}
   gpu.barrier

@@ -235,6 +235,52 @@ def test_copying_over_what_another_warp_reads_needs_a_barrier() -> None:
 
 def test_slots_follow_each_other() -> None:
     shared = SharedMemory(Poison(0))
-    first = shared.place("slots", ROW_MAJOR, 4, -1, num_slots=3)
+    first = shared.place("slots", ROW_MAJOR, 4, -1, total_bytes=3 * TILE.nbytes)
     other = shared.place("other", ROW_MAJOR, 4, -1)
     assert other.min() >= first.max() + 4 + 2 * 128
+
+
+@pytest.mark.parametrize("touch", ["store", "load", "product", "tensor store", "copy"])
+def test_a_producer_writes_only_what_it_knows_to_be_over(touch: str) -> None:
+    """A barrier of the others tells it nothing; a mark that is handed on does, of all before it."""
+    shared = SharedMemory(Poison(0))
+    addresses = shared.place("buffer", ROW_MAJOR, 4, 0)
+    early = shared.mark()
+    if touch == "store":
+        shared.store(addresses, TILE, BY_ROW)
+    elif touch == "load":
+        shared.load(addresses, TILE.dtype, BY_ROW)
+    elif touch == "product":
+        shared.finish_read(shared.start_read(addresses, TILE.dtype)[0])
+    elif touch == "tensor store":
+        shared.finish_drain(shared.start_drain(addresses, TILE.dtype)[0])
+    else:
+        shared.copy(addresses, TILE, BY_ROW)
+        shared.commit()
+        shared.wait(0)
+    late = shared.mark()
+    shared.barrier(for_producer=False)
+    for known in (early, late):
+        shared.learn(known)
+        if known == late:
+            shared.land(shared.start_fill(addresses, TILE, in_order=False))
+        else:
+            with pytest.raises(AccessError, match="other warps touched and did not say"):
+                shared.start_fill(addresses, TILE, in_order=False)
+    assert (shared.load(addresses, TILE.dtype, BY_ROW).reshape(TILE.shape) == TILE).all()
+
+
+def test_a_producer_keeps_off_what_is_in_flight() -> None:
+    shared = SharedMemory(Poison(0))
+    addresses = shared.place("buffer", ROW_MAJOR, 4, 0)
+    shared.start_fill(addresses, TILE, in_order=False)
+    with pytest.raises(AccessError, match="has not landed"):
+        shared.start_fill(addresses, TILE, in_order=False)
+
+
+def test_a_barrier_of_the_block_is_the_producers_too() -> None:
+    shared = SharedMemory(Poison(0))
+    addresses = shared.place("buffer", ROW_MAJOR, 4, 0)
+    shared.store(addresses, TILE, BY_ROW)
+    shared.barrier()
+    shared.start_fill(addresses, TILE, in_order=False)

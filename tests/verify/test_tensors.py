@@ -47,6 +47,81 @@ def test_a_fetch_needs_no_wait() -> None:
     assert (y[:128] == np.arange(1, 129)).all()
 
 
+SOME = "%some = arith.constant {value = BYTES, type = i32} : i32"
+
+
+def _run_bytes(size_bytes: int, *lines: str, i: int = 0) -> np.ndarray:
+    """Run lines that copy from `%at`, the element `i` of 200."""
+    head = HEAD.replace("kernel @k(%x: map<128xfp32, 0>, %y", "kernel @k(%p: *fp32, %y")
+    start = ("%at = arith.addptr(%p, %i) : *fp32", SOME.replace("BYTES", str(size_bytes)))
+    body = "".join(f"  {line}\n" for line in (*start, "gpu.mbarrier_init(%bar)", *lines))
+    x, y = np.arange(1, 201, dtype=np.float32), np.zeros(200, np.float32)
+    run(parse_kernel(f"{head}{body}  scf.return\n}}\n"), (1,), [x, y, i, 0])
+    return y
+
+
+OLD = (
+    "%nine = arith.constant {value = 9.0, type = tile<128xfp32, #1>} : tile<128xfp32, #1>",
+    "gpu.shared_store(%nine, %b) {vector = 2}",
+    "gpu.barrier",
+)
+OUT = ("gpu.barrier", "gpu.tma_store(%y, %b, %j)", "gpu.tma_store_wait")
+
+
+@pytest.mark.parametrize("count", [0, 4, 124, 128])
+@pytest.mark.parametrize(
+    "copy",
+    [
+        ("gpu.bulk_fetch(%at, %b, %some)",),
+        ("gpu.bulk_load(%at, %b, %bar, %some)", "gpu.mbarrier_wait(%bar, %j)"),
+    ],
+)
+def test_a_bulk_copy_leaves_the_rest(count: int, copy: tuple[str, ...]) -> None:
+    y = _run_bytes(4 * count, *OLD, *copy, *OUT, i=8)
+    assert (y[:count] == np.arange(9, 9 + count)).all()
+    assert (y[count:128] == 9).all()
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "i", "message"),
+    [
+        (24, 0, "copies 24 bytes from"),
+        (32, 2, "no pieces of 16"),
+        (528, 0, "copies 528 bytes to shared<128xfp32"),
+        (-16, 0, "copies -16 bytes to"),
+        (512, 76, "out of bounds"),
+    ],
+)
+def test_a_bulk_copy_is_of_whole_pieces(size_bytes: int, i: int, message: str) -> None:
+    with pytest.raises(InterpretError, match=message):
+        _run_bytes(size_bytes, "gpu.bulk_fetch(%at, %b, %some)", i=i)
+
+
+def test_what_a_bulk_copy_brings_has_to_land() -> None:
+    with pytest.raises(InterpretError, match="has not landed"):
+        _run_bytes(512, "gpu.bulk_load(%at, %b, %bar, %some)", VALUES)
+
+
+def test_a_masked_load_reads_what_is_not_masked_off() -> None:
+    places = "%n = tile.arange {start = 0, end = 128, layout = #1} : tile<128xi32, #1>"
+    bound = "%e = arith.constant {value = END, type = tile<128xi32, #1>} : tile<128xi32, #1>"
+    mask = '%m = arith.compare(%n, %e) {predicate = "lt"} : tile<128xi1, #1>'
+    read = (
+        "%v = gpu.masked_shared_load(%b, %m, OTHER) {layout = #1, vector = 2} : tile<128xfp32, #1>"
+    )
+
+    def masked(end: int, other: str) -> np.ndarray:
+        lines = (places, bound.replace("END", str(end)), mask, read.replace("OTHER", other))
+        return _run_bytes(
+            32, *OLD, "gpu.bulk_fetch(%at, %b, %some)", *lines, "gpu.barrier", PUT, *OUT
+        )
+
+    assert (masked(8, "_")[:128] == [*range(1, 9), *[0] * 120]).all()
+    assert (masked(12, "%nine")[:128] == [*range(1, 9), *[9] * 120]).all()
+    with pytest.raises(InterpretError, match="2 elements at a time, whose masks differ"):
+        masked(7, "_")
+
+
 def test_a_reduction_adds() -> None:
     y = _run(
         "gpu.tma_fetch(%x, %b, %i)",

@@ -33,8 +33,8 @@ def lower_slot(ctx: Lowering, op: gpu.SharedSlot) -> Results:
 
 @lowers(gpu.NextSlot)
 def lower_next_slot(ctx: Lowering, op: gpu.NextSlot) -> Results:
-    """Lower the step to the next slot."""
-    return [(_rotated(ctx, ctx.raw(op.index)[0], 1, op.num_slots),)]
+    """Lower the step to the next slot, or to one behind it."""
+    return [(_rotated(ctx, ctx.raw(op.index)[0], op.ahead, op.num_slots),)]
 
 
 def _rotated(ctx: Lowering, index: Component, ahead: int, num_slots: int) -> Component:

@@ -1,7 +1,7 @@
 """Rules for warps of different roles: a branch that each warp takes by its number.
 
-The consumers come first, so that their thread numbers and those of the layouts are the same. Of the
-producer's warps a single thread works: what it runs takes no other.
+The consumers come first, so that their thread numbers and those of the layouts are the same, or
+each group counts anew. Of the producer's warps a single thread works: what it runs takes no other.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from aotc.ir.dialects import roles
 def lower_specialize(ctx: Lowering, op: roles.Specialize) -> Results:
     """Lower the division of the block's warps."""
     emit = ctx.emit
-    first = ctx.kernel.num_warps << LANE_BITS
+    first = ctx.kernel.num_warps * ctx.kernel.num_consumer_groups << LANE_BITS
     consume, other, produce, join = (
         emit.new_label(stem) for stem in ("consume", "other", "produce", "join")
     )
@@ -36,3 +36,10 @@ def lower_specialize(ctx: Lowering, op: roles.Specialize) -> Results:
     emit.branch(join)
     emit.start_block(join)
     return []
+
+
+@lowers(roles.ConsumerGroup)
+def lower_consumer_group(ctx: Lowering, op: roles.ConsumerGroup) -> Results:
+    """Lower the number of the group that a thread is of."""
+    del op
+    return [(ctx.group or "0",)]

@@ -13,7 +13,15 @@ from dataclasses import replace
 from aotc.backend import nvvm
 from aotc.backend.integers import Affine, Component
 from aotc.backend.llvm_types import constant
-from aotc.backend.lower import SHARED, WARPGROUP_SIZE, Lowering, Results, layout_of, lowers
+from aotc.backend.lower import (
+    SHARED,
+    WARP_SIZE,
+    WARPGROUP_SIZE,
+    Lowering,
+    Results,
+    layout_of,
+    lowers,
+)
 from aotc.backend.thread_map import (
     first_holders,
     is_first_holder,
@@ -28,17 +36,23 @@ from aotc.ir.layout import LinearLayout, log2_exact
 from aotc.ir.matrix_access import MatrixMode, check_runs, matrix_view, word_registers
 from aotc.ir.sub_tile import within
 
-
 _FIRST_WARPGROUP_BARRIER = 2
+_SHARED_ADDRESS_BITS = 18
+_FIRST_GROUP_BARRIER = 10  # a block has 8 warpgroups at most
 
 
 @lowers(gpu.SharedAlloc)
 def lower_alloc(ctx: Lowering, op: gpu.SharedAlloc) -> Results:
-    """Lower a buffer: the constant offset it was given."""
+    """Lower a buffer: the constant offset it was given, or that of the group's own."""
     if op.offset_bytes < 0:
         op.error("has no offset: shared memory was not allocated")
     ctx.uses_shared = True
-    return [(Affine("", op.offset_bytes),)]
+    base = ""
+    if ctx.group:
+        base = ctx.emit.thread_value(f"mul i32 {ctx.group}, {op.group_bytes}")
+        low = op.group_bytes & -op.group_bytes
+        ctx.ints.learn(base, (1 << _SHARED_ADDRESS_BITS) - low)
+    return [(Affine(base, op.offset_bytes),)]
 
 
 @lowers(gpu.SharedTrans)
@@ -50,12 +64,20 @@ def lower_trans(ctx: Lowering, op: gpu.SharedTrans) -> Results:
 @lowers(gpu.Barrier, tile.Barrier)
 def lower_barrier(ctx: Lowering, op: gpu.Barrier | tile.Barrier) -> Results:
     """Lower a barrier of the block, or of each warpgroup."""
+    emit = ctx.emit
     if isinstance(op, gpu.Barrier) and op.warpgroup:
-        warpgroup = ctx.emit.thread_value(f"udiv i32 {ctx.thread}, {WARPGROUP_SIZE}")
-        number = ctx.emit.thread_value(f"add i32 {warpgroup}, {_FIRST_WARPGROUP_BARRIER}")
-        nvvm.barrier(ctx.emit, WARPGROUP_SIZE, number)
+        number = emit.thread_value(f"udiv i32 {ctx.thread}, {WARPGROUP_SIZE}")
+        if ctx.group:
+            size = WARP_SIZE * ctx.kernel.num_warps // WARPGROUP_SIZE
+            others = emit.thread_value(f"mul i32 {ctx.group}, {size}")
+            number = emit.thread_value(f"add i32 {number}, {others}")
+        number = emit.thread_value(f"add i32 {number}, {_FIRST_WARPGROUP_BARRIER}")
+        nvvm.barrier(emit, WARPGROUP_SIZE, number)
+    elif ctx.group:
+        number = emit.thread_value(f"add i32 {ctx.group}, {_FIRST_GROUP_BARRIER}")
+        nvvm.barrier(emit, ctx.barrier_threads, number)
     else:
-        nvvm.barrier(ctx.emit, ctx.barrier_threads)
+        nvvm.barrier(emit, ctx.barrier_threads)
     return []
 
 
@@ -109,18 +131,16 @@ def _read(
     """Return the words of one access, or of what stands for them where they are masked off."""
     if not isinstance(op, gpu.MaskedSharedLoad) or op.mask is None:
         return nvvm.load(ctx.emit, address, access, ())
-    kind = tile.tile_type(op, op.out)
-    others = [constant(0, kind.element)] * len(registers)
+    element = gpu.memory_element(tile.tile_type(op, op.out))
+    others = [constant(0, element)] * len(registers)
     if op.other is not None:
         others = [ctx.registers(op.other)[register] for register in registers]
     mask = ctx.registers(op.mask)[registers[0]]
-    initial = pack(ctx.emit, others, kind.element)
+    initial = pack(ctx.emit, others, element)
     if mask == "false":
         return initial
     predicate = "" if mask == "true" else mask
-    return nvvm.load(
-        ctx.emit, address, replace(access, predicate=predicate), initial if predicate else ()
-    )
+    return nvvm.load(ctx.emit, address, replace(access, predicate=predicate), initial)
 
 
 def _matrices(

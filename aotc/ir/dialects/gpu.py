@@ -185,7 +185,8 @@ class ShuffleConvert(Op, opcode="gpu.shuffle_convert", pure=True):
 class SharedAlloc(Op, opcode="gpu.shared_alloc", effect="write"):
     """A buffer in shared memory, at `offset_bytes` once `allocate_shared` has placed it.
 
-    One of several slots is accessed through `gpu.shared_slot` only.
+    One of several slots is accessed through `gpu.shared_slot` only. Where several groups of
+    consumers allocate it, each has one of its own, `group_bytes` behind that of the group before.
     """
 
     element: ScalarType = attribute()
@@ -194,6 +195,7 @@ class SharedAlloc(Op, opcode="gpu.shared_alloc", effect="write"):
     alignment_bytes: int = attribute(default=16)
     offset_bytes: int = attribute(default=-1)
     num_slots: int = attribute(default=1)
+    group_bytes: int = attribute(default=0)
     out: Value = result()
 
     def infer(self) -> Sequence[Type]:
@@ -422,15 +424,18 @@ class SharedTrans(Op, opcode="gpu.shared_trans", pure=True):
 
 
 class NextSlot(Op, opcode="gpu.next_slot", pure=True):
-    """The number of the slot after slot `index`: `(index + 1) % num_slots`."""
+    """The number of a slot after slot `index`: `(index + ahead) % num_slots`."""
 
     index: Value = operand()
     num_slots: int = attribute()
+    ahead: int = attribute(default=1)
     out: Value = result()
 
     def infer(self) -> Sequence[Type]:
         self.expect(self.index.type == I32, f"the index is {self.index.type}, not i32")
         self.expect(self.num_slots > 0, f"{self.num_slots} slots")
+        fits = 0 <= self.ahead <= self.num_slots
+        self.expect(fits, f"{self.ahead} ahead in {self.num_slots} slots")
         return (I32,)
 
 

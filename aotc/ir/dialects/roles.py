@@ -1,7 +1,8 @@
 """Warps of different roles: those that compute, and one that fetches for them.
 
 This is gpu IR. The *consumers* are the first `num_warps` warps of the block and run the kernel as
-it is written; layouts and thread numbers are theirs. The *producer* is one thread of the warps
+it is written; layouts and thread numbers are theirs. There may be several groups of so many, which
+run the same ops: each has the buffers it allocates, and its barriers, to itself. The *producer* is one thread of the warps
 after them. It runs what decides which tensor copies are made, and makes them as far ahead as the
 rings they go to have room. The two tell each other through mbarriers alone: `full`, where a copy
 lands, and `empty`, where the consumers say that they have read it.
@@ -13,8 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from aotc.ir.core import Block, Op, attribute, block
-from aotc.ir.types import Type
+from aotc.ir.core import Block, Op, Value, attribute, block, result
+from aotc.ir.types import I32, Type
 
 MAX_REGISTERS = 256
 
@@ -38,3 +39,12 @@ class Specialize(Op, opcode="gpu.specialize", effect="readwrite"):
             self.expect(not nested.args, "roles take no arguments")
             self.expect(not nested.terminator.operands, "roles return nothing")
         return ()
+
+
+class ConsumerGroup(Op, opcode="gpu.consumer_group", pure=True):
+    """The number of the group of consumers that runs this, an i32 from 0 on."""
+
+    out: Value = result()
+
+    def infer(self) -> Sequence[Type]:
+        return (I32,)

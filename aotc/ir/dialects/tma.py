@@ -167,9 +167,7 @@ class BulkFetch(Op, opcode="gpu.bulk_fetch", effect="readwrite"):
     ) -> BulkLoad:
         """Return the op that starts this copy, of other `inputs` and to another buffer."""
         pointer, size_bytes = inputs
-        return BulkLoad(
-            pointer, buffer, barrier, size_bytes, arrive=arrive, eviction=self.eviction
-        )
+        return BulkLoad(pointer, buffer, barrier, size_bytes, arrive=arrive, eviction=self.eviction)
 
 
 class BulkLoad(Op, opcode="gpu.bulk_load", effect="readwrite"):

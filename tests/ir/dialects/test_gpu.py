@@ -62,6 +62,20 @@ def test_shared_memory() -> None:
         gpu.SharedLoad(buffer, PAIRS)
 
 
+def test_a_masked_load_is_of_elements() -> None:
+    buffer = gpu.SharedAlloc(FP32, (EXTENT,), BUFFER).out
+    x, mask, half = _values(X, TileType(I1, (EXTENT,), ROW), TileType(FP16, (EXTENT,), ROW))
+    load = gpu.MaskedSharedLoad(buffer, ROW, mask=mask, other=x)
+    assert isinstance(load, gpu.SharedLoad)
+    assert load.out.type == X
+    with pytest.raises(IRError, match="tile<128xfp16.* instead of tile<128xi1"):
+        gpu.MaskedSharedLoad(buffer, ROW, mask=half)
+    with pytest.raises(IRError, match="tile<128xfp16.* instead of tile<128xfp32"):
+        gpu.MaskedSharedLoad(buffer, ROW, mask=mask, other=half)
+    with pytest.raises(IRError, match="masks are for elements"):
+        gpu.MaskedSharedLoad(buffer, ROW, matrix="b16", mask=mask)
+
+
 def test_pointers_are_stored_as_their_bits() -> None:
     buffer = gpu.SharedAlloc(U64, (EXTENT,), BUFFER).out
     kind = TileType(PointerType(FP32), (EXTENT,), ROW)

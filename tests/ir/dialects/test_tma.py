@@ -10,7 +10,7 @@ from aotc.ir.core import Block, Op, Value
 from aotc.ir.diagnostics import IRError
 from aotc.ir.dialects import gpu, tma
 from aotc.ir.layout import LinearLayout
-from aotc.ir.types import FP32, FP64, I32, I64, U64, SharedType, TensorMapType
+from aotc.ir.types import FP32, FP64, I32, I64, U64, PointerType, SharedType, TensorMapType
 
 ROWS = LinearLayout.from_columns([("offset", [1 << bit for bit in range(6)])], (("dim0", 6),))
 SQUARE = LinearLayout.from_columns(
@@ -31,6 +31,7 @@ KINDS = {
     "bars": SharedType(U64, (1,), ONE, 2),
     "i": I32,
     "long": I64,
+    "at": PointerType(FP32),
 }
 
 
@@ -48,6 +49,19 @@ def test_a_block_is_made_of_boxes(values: dict[str, Value]) -> None:
     turned = gpu.SharedTrans(values["square"], (1, 0)).out.type
     assert isinstance(turned, SharedType)
     assert turned.layout == SQUARE.transpose((1, 0))
+
+
+def test_a_fetch_is_started_elsewhere(values: dict[str, Value]) -> None:
+    tensor = tma.TmaFetch(values["map"], values["buffer"], [values["i"]], "evict_last")
+    run = tma.BulkFetch(values["at"], values["buffer"], values["i"], "evict_first")
+    for fetch, kind in ((tensor, tma.TmaLoad), (run, tma.BulkLoad)):
+        load = fetch.started(fetch.inputs, values["buffer"], values["bar"], arrive=False)
+        assert isinstance(load, kind)
+        assert load.operands == [
+            *(fetch.inputs[0], values["buffer"], values["bar"]),
+            *fetch.inputs[1:],
+        ]
+        assert (load.arrive, load.eviction) == (False, fetch.eviction)
 
 
 @pytest.mark.parametrize(
@@ -74,6 +88,14 @@ def test_a_block_is_made_of_boxes(values: dict[str, Value]) -> None:
         ),
         (
             lambda v: tma.TmaLoad(v["map"], v["buffer"], v["buffer"], [v["i"]]),
+            "expected a mbarrier",
+        ),
+        (lambda v: tma.BulkFetch(v["i"], v["buffer"], v["i"]), "copies from i32 to shared<64xfp32"),
+        (lambda v: tma.BulkFetch(v["at"], v["bar"], v["i"]), r"copies from \*fp32 to shared<1xu64"),
+        (lambda v: tma.BulkFetch(v["at"], v["ring"], v["i"]), "a shared buffer of one slot"),
+        (lambda v: tma.BulkFetch(v["at"], v["buffer"], v["long"]), "the size is i64, not i32"),
+        (
+            lambda v: tma.BulkLoad(v["at"], v["buffer"], v["buffer"], v["i"]),
             "expected a mbarrier",
         ),
         (lambda v: tma.MbarrierInit(v["ring"]), "expected mbarriers"),

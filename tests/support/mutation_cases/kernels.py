@@ -382,3 +382,14 @@ def multiply_blocks(a, b, out, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLO
             acc = tl.dot(a.load([i, k]), b.load([k, j]), acc)
         acc += tl.max(acc, 1)[:, None]
         out.store([i, j], acc.to(tl.float16))
+
+
+@triton.jit
+def add_up_rows(x_ptr, out_ptr, stride, n_rows, n_cols, BLOCK: tl.constexpr):
+    """Add up the blocks of each row."""
+    i = tl.arange(0, BLOCK)
+    x_ptr += tl.program_id(0) * stride
+    total = tl.zeros((BLOCK,), tl.int32)
+    for start in tl.range(0, n_cols, BLOCK, num_stages=3):
+        total += tl.load(x_ptr + start + i, mask=start + i < n_cols, other=1)
+    tl.store(out_ptr + tl.program_id(0) * BLOCK + i, total)

@@ -1,4 +1,4 @@
-"""Bugs where a warp of its own fetches: in what the two roles tell each other."""
+"""Bugs where blocks are fetched ahead: in what two roles tell each other, or iterations."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import Any
 
 from aotc.backend import nvvm, nvvm_tensor
 from aotc.ir.core import Kernel, Op, Value
-from aotc.ir.dialects import arith, gpu, roles, tma
+from aotc.ir.dialects import arith, gpu, roles, scf, tma
 from aotc.ir.rewrite import Builder
-from aotc.ir.types import I32
+from aotc.ir.types import I1, I32
+from aotc.schedule import pipeline_loads
 from tests.support.mutations.plant import (
     Edit,
     Mutation,
@@ -17,6 +18,7 @@ from tests.support.mutations.plant import (
     after_pass,
     found,
     in_llvm,
+    replacing,
     without,
     wrapping,
 )
@@ -157,11 +159,69 @@ _PLANTS: tuple[tuple[str, str, Plant], ...] = (
     (
         "the consumers' barrier is one of all threads",
         "a barrier that the producer does not come to",
-        wrapping(nvvm, "barrier", lambda barrier: lambda emit, num_threads=0: barrier(emit)),
+        wrapping(nvvm, "barrier", lambda barrier: lambda emit, *_: barrier(emit)),
     ),
 )
 
+# ---- where all warps are alike ----------------------------------------------------------------
+
+
+def _issue_a_slot_further(kernel: Kernel) -> None:
+    for load in _ahead(kernel):
+        buffer = _shifted(load.buffer, 1, Builder.before_op(load))
+        load.set_slots([load.tensor, buffer, load.barrier, *load.coords])
+
+
+def _issue_unasked(kernel: Kernel) -> None:
+    """Leave out the barrier behind which a slot has been read by all."""
+    first = next(_ahead(kernel))
+    assert isinstance(first.prev, gpu.Barrier)
+    first.prev.erase()
+
+
+def _issue_always(kernel: Kernel) -> None:
+    """Fetch for an iteration that does not exist, too."""
+    branch = next(_ahead(kernel)).parent_op
+    assert isinstance(branch, scf.If)
+    yes = Builder.before_op(branch)(arith.Constant(value=True, type=I1)).out
+    branch.set_slots([yes])
+
+
+def _ahead(kernel: Kernel) -> Iterator[tma.TmaLoad]:
+    """Yield the loads that an iteration issues for a later one."""
+    for op in list(kernel.walk()):
+        slot = op.buffer.op if isinstance(op, tma.TmaLoad) else None
+        if isinstance(slot, gpu.SharedSlot) and slot.ahead:
+            assert isinstance(op, tma.TmaLoad)
+            yield op
+
+
+_PLANTS_ALIKE: tuple[tuple[str, str, Plant], ...] = (
+    (
+        "an iteration fetches to the slot after",
+        "the distance of a fetch is off by one",
+        after_pass(_LAST, _issue_a_slot_further),
+    ),
+    (
+        "a slot is fetched to while others read it",
+        "one thread issues without a barrier",
+        after_pass(_LAST, _issue_unasked),
+    ),
+    (
+        "the last iterations fetch, too",
+        "nobody asks whether there is such an iteration",
+        after_pass(_LAST, _issue_always),
+    ),
+    (
+        "a loop begins with the phases of the one before",
+        "the loop around does not carry them",
+        replacing(pipeline_loads, "carry_around", lambda *_: None),
+    ),
+)
+
+
 MUTATIONS = tuple(
-    Mutation(name, stands_for, "multiply_blocks", plant, "sm_90a")
-    for name, stands_for, plant in _PLANTS
+    Mutation(name, stands_for, kernel, plant, "sm_90a")
+    for kernel, plants in (("multiply_blocks", _PLANTS), ("multiply_blocks_alike", _PLANTS_ALIKE))
+    for name, stands_for, plant in plants
 )

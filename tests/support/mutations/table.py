@@ -10,11 +10,14 @@ from collections.abc import Sequence
 
 from tests.support.mutations import (
     arithmetic,
+    bulk_copies,
     control,
+    groups,
     hopper,
     matrix,
     memory,
     pointers,
+    programs,
     roles,
     shared,
     tensor_stores,
@@ -30,7 +33,10 @@ AREAS: dict[str, Sequence[Mutation | PtxMutation]] = {
     "matrix products": matrix.MUTATIONS,
     "stores of tensors": tensor_stores.MUTATIONS,
     "maps of pointers": pointers.MUTATIONS,
-    "warps that fetch": roles.MUTATIONS,
+    "blocks that loop over programs": programs.MUTATIONS,
+    "blocks that are fetched ahead": roles.MUTATIONS,
+    "groups that take tiles in turn": groups.MUTATIONS,
+    "bulk copies": bulk_copies.MUTATIONS,
     "TMA, mbarriers, wgmma (PTX)": hopper.MUTATIONS,
 }
 

@@ -1,0 +1,91 @@
+"""Products that are stored through pointers by tensor copies, in the emulator, against NumPy.
+
+Blocks are as large as products by warpgroups need them, so stores run on while the next program's
+product is computed. The emulator reports races and what no proxy fence orders.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from aotc.compiler import PtxKernel, compile_ptx
+from aotc.ir.expression import evaluate, parse
+from tests.support.descriptors import launch as emulated
+from tests.support.descriptors import loops_programs
+from tests.support.store_kernels import MAPPED, MASKED, Case, launch, request
+
+SHAPES = ((64, 32, 32), (1, 8, 8), (65, 40, 8), (63, 48, 72), (67, 24, 40), (1, 1, 8), (64, 31, 8))
+
+
+def run(
+    kernel: PtxKernel,
+    case: Case,
+    shape: tuple[int, int, int],
+    seed: int,
+    num_blocks: int | None = None,
+) -> bool:
+    """Run a launch if the kernel's guards hold, and check it; return whether they do."""
+    made = launch(case, *shape)
+    numbers = {name: value for name, value in made.args.items() if isinstance(value, int)}
+    if not all(evaluate(parse(guard), numbers) for guard in kernel.guards):
+        return False
+    emulated(kernel, made.grid, made.args, seed=seed, num_blocks=num_blocks)
+    np.testing.assert_array_equal(made.args["out_ptr"], made.expected)
+    return True
+
+
+@pytest.mark.parametrize(("name", "case"), MAPPED.items(), ids=MAPPED)
+def test_against_reference(tmp_path: Path, name: str, case: Case) -> None:
+    kernel = compile_ptx(request(tmp_path, case, map_pointers=True))
+    assert loops_programs(kernel)
+    assert "cp.async.bulk.tensor" in kernel.ptx.partition("shared::cta.bulk_group")[0]
+    seed = int(hashlib.sha256(name.encode()).hexdigest()[:4], 16)
+    ran = [shape for shape in SHAPES if run(kernel, case, shape, seed)]
+    assert ran == [shape for shape in SHAPES if case.holds(*shape[:2])]
+
+
+@pytest.mark.parametrize(
+    ("block", "options"),
+    [
+        ((64, 32, 32), {"num_stages": 1}),
+        ((64, 32, 32), {"warp_specialize": False}),
+        ((64, 32, 32), {"num_ctas": 2}),
+        ((128, 32, 32), {"num_ctas": 2}),
+        ((16, 16, 16), {}),
+        ((128, 64, 64), {"num_warps": 8}),
+        ((64, 256, 32), {"num_warps": 8, "num_stages": 4}),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("name", ["on top", "fp32", "turned"])
+def test_every_configuration(
+    tmp_path: Path, name: str, block: tuple[int, int, int], options: dict[str, Any]
+) -> None:
+    case = replace(MAPPED[name], block=block)
+    kernel = compile_ptx(request(tmp_path, case, map_pointers=True, **options))
+    assert "bulk_group" in kernel.ptx
+    rows, columns, depth = block
+    clusters = options.get("num_ctas", 1)
+    assert run(kernel, case, (2 * rows + 8, columns + 8, depth + 8), 1, 2 * clusters)
+    assert run(kernel, case, (8, 8, 8), 2, clusters)
+
+
+@pytest.mark.parametrize(("block", "num_warps"), [((64, 32, 32), 4), ((128, 64, 32), 8)], ids=str)
+def test_what_is_added_may_be_the_output_by_another_name(
+    tmp_path: Path, block: tuple[int, int, int], num_warps: int
+) -> None:
+    added = "tl.load(other_ptr + m[:, None] * stride_om + n[None, :], mask=inside, other=0.0)"
+    store = MASKED.replace("c,", f"(acc + {added}).to(c.dtype),")
+    case = Case(store, signature={"other_ptr": "*fp16:16"}, adds=True, block=block)
+    kernel = compile_ptx(request(tmp_path, case, num_warps, map_pointers=True))
+    assert "bulk_group" in kernel.ptx
+    made = launch(case, 200, 72, 40)
+    made.args["other_ptr"] = made.args["out_ptr"]
+    emulated(kernel, made.grid, made.args, seed=num_warps, num_blocks=2)
+    np.testing.assert_array_equal(made.args["out_ptr"], made.expected)

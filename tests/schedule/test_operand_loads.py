@@ -1,0 +1,76 @@
+"""Which loads of operands may become tensor copies: what comes before them, and what uses them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.support.mapping import mapped, remarks_on
+from tests.support.pointer_kernels import MAPPED, Case, request
+
+LOAD = MAPPED["carried"].load
+WRITES = {
+    "tl.store(a_ptr + m, 1.0, mask=in_m)": "the kernel writes through it, too",
+    "tl.store(out_ptr + m, 1.0, mask=in_m)": "the kernel writes through out_ptr before",
+    "tl.atomic_add(rows_ptr, 1)": "the kernel writes through rows_ptr before",
+    "tl.debug_barrier()": "tile.barrier comes before it",
+    "tl.load(rows_ptr, volatile=True)": "a volatile load before it",
+}
+
+
+@pytest.mark.parametrize("place", ["setup", "turn"])
+@pytest.mark.parametrize(("write", "reason"), WRITES.items(), ids=WRITES)
+def test_what_may_have_been_written_before_is_left_alone(
+    tmp_path: Path, write: str, reason: str, place: str
+) -> None:
+    kernel, schedule = mapped(request(tmp_path, replace(Case(LOAD), **{place: write})))
+    (remark,) = remarks_on("a_ptr", schedule)
+    assert remark.startswith(f"a_ptr is not loaded by tensor copies: {reason}")
+    assert all(info.tensor is None or "a_ptr" not in info.name for info in kernel.params)
+
+
+PROMISED = "start in tl.range(0, K, BK, num_stages=2)"
+
+
+@pytest.mark.parametrize(
+    ("place", "write", "is_mapped"),
+    [
+        ("turn", "tl.store(out_ptr + m, 1.0, mask=in_m)", True),
+        ("turn", "tl.store(a_ptr + m, 1.0, mask=in_m)", False),
+        ("turn", "tl.debug_barrier()", False),
+        ("first", "tl.store(out_ptr + m, 1.0, mask=in_m)", False),
+        ("setup", "tl.store(out_ptr + m, 1.0, mask=in_m)", False),
+    ],
+)
+def test_a_loop_may_promise_that_its_turns_do_not_meet(
+    tmp_path: Path, place: str, write: str, is_mapped: bool
+) -> None:
+    case = replace(Case(LOAD), loop=PROMISED, **{place: write})
+    _, schedule = mapped(request(tmp_path, case))
+    (remark,) = remarks_on("a_ptr", schedule)
+    assert remark.startswith("a_ptr is loaded by tensor copies") == is_mapped
+
+
+def test_what_is_used_otherwise_gains_nothing(tmp_path: Path) -> None:
+    case = Case(LOAD.replace("tl.load", "1.0 * tl.load") + ".to(tl.float16)")
+    kernel, schedule = mapped(request(tmp_path, case))
+    assert not remarks_on("a_ptr", schedule)
+    assert [info.tensor.address for info in kernel.params if info.tensor is not None] == ["b_ptr"]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "is_mapped"), [("fp16", True), ("fp8e4nv", False), ("fp32", False)]
+)
+def test_an_operand_with_n_contiguous_is_for_products_that_take_it(
+    tmp_path: Path, dtype: str, is_mapped: bool
+) -> None:
+    signature = {"a_ptr": f"*{dtype}:16", "b_ptr": f"*{dtype}:16"}
+    case = Case(LOAD, signature=signature, block=(64, 32, 32))
+    _, schedule = mapped(request(tmp_path, case))
+    (remark,) = remarks_on("b_ptr", schedule)
+    assert remark.startswith("b_ptr is loaded") == is_mapped
+    assert remarks_on("a_ptr", schedule)[0].startswith("a_ptr is loaded")
+    if not is_mapped:
+        assert "its product needs elements along K to be contiguous" in remark

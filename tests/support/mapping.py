@@ -1,0 +1,57 @@
+"""Take kernels over pointers through the passes up to `map_pointers`, and interpret them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from aotc.compiler import CompileRequest
+from aotc.frontend import translate
+from aotc.ir.core import Kernel
+from aotc.ir.expression import evaluate, parse
+from aotc.ir.text import parse_kernel, print_kernel
+from aotc.ir.verify import verify
+from aotc.schedule.context import Config, Schedule
+from aotc.schedule.eliminate_common import eliminate_common
+from aotc.schedule.legalize_dots import legalize_dots
+from aotc.schedule.map_pointers import map_pointers
+from aotc.schedule.simplify import simplify
+from aotc.target import TARGETS
+from aotc.verify.interpreter import run
+from tests.support.pointer_kernels import Launch
+
+
+def mapped(
+    wanted: CompileRequest, *, without: tuple[str, ...] = (), map_them: bool = True
+) -> tuple[Kernel, Schedule]:
+    """Return a kernel after the passes up to the one under test, and what that remarked."""
+    signature, constants = dict(wanted.signature), dict(wanted.constants)
+    kernel = translate(wanted.source, wanted.kernel, signature, constants).kernel
+    target = TARGETS[wanted.target].excluding(without)
+    schedule = Schedule(target, Config(wanted.num_warps), map_pointers=map_them)
+    for each in (simplify, legalize_dots, eliminate_common, map_pointers):
+        each(kernel, schedule)
+        verify(kernel)
+    text = print_kernel(kernel)
+    assert print_kernel(parse_kernel(text)) == text
+    return kernel, schedule
+
+
+def remarks_on(name: str, schedule: Schedule) -> list[str]:
+    """Return what was remarked of an argument, without the places."""
+    texts = [remark.partition(": ")[2] for remark in schedule.remarks]
+    return [text for text in texts if text.startswith(name)]
+
+
+def allows(kernel: Kernel, args: dict[str, object]) -> bool:
+    """Return whether a launch keeps the guards of a kernel."""
+    numbers = {name: value for name, value in args.items() if isinstance(value, int)}
+    return all(evaluate(parse(guard), numbers) for guard in kernel.guards)
+
+
+def interpret(kernel: Kernel, made: Launch) -> np.ndarray:
+    """Run a kernel; return its output."""
+    out = made.args["out_ptr"].copy()
+    names = dict.fromkeys(info.argument for info in kernel.params)
+    args = [out if name == "out_ptr" else made.args[name] for name in names]
+    run(kernel, made.grid, args)
+    return out

@@ -1,0 +1,79 @@
+"""Bugs where a block runs one program after the other: which programs it takes, and as which."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from aotc.ir.core import Kernel, Value
+from aotc.ir.dialects import arith, scf
+from aotc.ir.rewrite import Builder
+from aotc.ir.types import I32
+from tests.support.mutations.plant import Edit, Mutation, after_pass, found
+
+_Bounds: TypeAlias = "tuple[Value, Value, Value]"
+
+
+def _bounds(change: Callable[[Builder, Value, Value, Value], _Bounds]) -> Edit:
+    """Give the loop over programs another start, end or step."""
+
+    def edit(kernel: Kernel) -> None:
+        if not kernel.loops_programs:  # the form without tensor maps
+            return
+        loop = next(op for op in kernel.body if isinstance(op, scf.For))
+        place = Builder.before_op(loop)
+        loop.set_slots(change(place, loop.lower, loop.upper, loop.step))
+
+    return edit
+
+
+def _without_the_last(place: Builder, first: Value, count: Value, step: Value) -> _Bounds:
+    one = place(arith.Constant(1, I32)).out
+    return first, place(arith.Sub(count, one)).out, step
+
+
+def _in_double_steps(place: Builder, first: Value, count: Value, step: Value) -> _Bounds:
+    return first, count, place(arith.Add(step, step)).out
+
+
+def _until_its_like(place: Builder, first: Value, count: Value, step: Value) -> _Bounds:
+    del place, count
+    return first, step, step
+
+
+def _by_columns(kernel: Kernel) -> None:
+    """Divide by the other extent where a program's place in its row is found."""
+    if not kernel.loops_programs:
+        return
+    place_in_row = found(kernel, arith.Rem)[0]
+    columns = kernel.body.args[-2]
+    place_in_row.set_slots([place_in_row.slots[0], columns])
+
+
+_EDITS: tuple[tuple[str, str, Edit], ...] = (
+    (
+        "the last program is left out",
+        "a block stops before the number of programs, less one",
+        _bounds(_without_the_last),
+    ),
+    (
+        "every second program is left out",
+        "a block is counted twice",
+        _bounds(_in_double_steps),
+    ),
+    (
+        "a block runs one program",
+        "the loop ends with the number of blocks, not of programs",
+        _bounds(_until_its_like),
+    ),
+    (
+        "programs are numbered by columns",
+        "a program's number is divided by the wrong extent",
+        _by_columns,
+    ),
+)
+
+MUTATIONS = tuple(
+    Mutation(name, stands_for, "multiply", after_pass("loop_programs", edit), "sm_90a")
+    for name, stands_for, edit in _EDITS
+)

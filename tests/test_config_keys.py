@@ -1,0 +1,47 @@
+"""What values config keys take."""
+
+from __future__ import annotations
+
+import pytest
+
+from aotc.config_keys import CONFIG_DEFAULTS, CONFIG_KEYS, config_value_problem
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("num_warps", (1, 4, 64)),
+        ("num_stages", (1, 3, 32)),
+        ("num_ctas", (1, 16)),
+        ("num_consumer_groups", (1, 2, 3)),
+        ("maxnreg", (16, 255)),
+        ("warp_specialize", (True, False)),
+    ],
+)
+def test_what_fits(name: str, values: tuple[object, ...]) -> None:
+    assert name in CONFIG_KEYS
+    assert [config_value_problem(name, value) for value in values] == [""] * len(values)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("num_warps", 12, "a power of two from 1 to 64"),
+        ("num_warps", True, "a power of two from 1 to 64"),
+        ("num_stages", 33, "an integer from 1 to 32"),
+        ("num_stages", 2.0, "an integer from 1 to 32"),
+        ("num_consumer_groups", 0, "an integer from 1 to 3"),
+        ("num_consumer_groups", 4, "an integer from 1 to 3"),
+        ("maxnreg", 15, "an integer from 16 to 255"),
+        ("warp_specialize", 0, "a boolean"),
+        ("warp_specialize", "true", "a boolean"),
+        ("warp_specialize", None, "a boolean"),
+    ],
+)
+def test_what_does_not(name: str, value: object, expected: str) -> None:
+    problem = config_value_problem(name, value)
+    assert problem == f"expected {expected} for {name}, got {value!r}"
+
+
+def test_defaults_are_values_of_their_keys() -> None:
+    assert not any(config_value_problem(name, value) for name, value in CONFIG_DEFAULTS.items())
