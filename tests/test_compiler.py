@@ -111,6 +111,7 @@ def test_modifiers_reach_the_instructions(tmp_path: Path) -> None:
         ({"num_warps": 0}, "expected a power of two from 1 to 64 for num_warps, got 0"),
         ({"num_stages": 0}, "expected an integer from 1 to 32 for num_stages, got 0"),
         ({"maxnreg": 5}, "expected an integer from 16 to 255 for maxnreg, got 5"),
+        ({"num_consumer_groups": 4}, "expected an integer from 1 to 3 for num_consumer_groups"),
         ({"warp_specialize": 1}, "expected a boolean for warp_specialize, got 1"),
         ({"warp_specialize": "no"}, "expected a boolean for warp_specialize, got 'no'"),
         ({"num_ctas": 2, "target": "sm_80"}, "needs clusters, which sm_80 does not have"),

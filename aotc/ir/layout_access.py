@@ -114,6 +114,26 @@ def vector_accesses(
 
 
 @lru_cache(maxsize=2048)
+def run_elems_in_order(layout: LinearLayout, memory: LinearLayout) -> int:
+    """Return how many of the lowest registers lie in `memory` in their order, whatever the rest.
+
+    That is the longest run of which every one, of all registers and threads, starts at a multiple
+    of its length.
+    """
+    span = _places(memory)
+    mask = memory.in_size("offset") - 1
+    registers = [_place(span, column) & mask for column in layout.columns("register")]
+    threads = thread_offsets(layout, memory)
+    bits = 0
+    while bits < len(registers) and registers[bits] == 1 << bits:
+        bits += 1
+    starts = (*threads.lanes, *threads.warps)
+    while any(start & (1 << bits) - 1 for start in (*registers[bits:], *starts)):
+        bits -= 1
+    return 1 << bits
+
+
+@lru_cache(maxsize=2048)
 def _places(memory: LinearLayout) -> gf2.Span:
     return gf2.Span((*memory.columns("offset"), *memory.columns("repetition")))
 

@@ -100,7 +100,15 @@ def word_registers(
 
 
 def check_runs(view: LinearLayout, memory: LinearLayout, run_elems: int) -> None:
-    """Check that the runs of a view lie in memory in their order. Raises: ValueError."""
+    """Check that the runs of a view lie in memory in their order, each at a multiple of its length.
+
+    Raises: ValueError.
+    """
     run = log2_exact(run_elems)
-    if view.columns("register")[:run] != memory.columns("offset")[:run]:
+    places = view.invert_and_compose(memory).sublayout(view.in_dims, ["offset"])
+    in_run = view.columns("register")[:run] == memory.columns("offset")[:run]
+    starts = [
+        place for name, columns in places.ins for place in columns[run * (name == "register") :]
+    ]
+    if not in_run or any(start & (run_elems - 1) for start in starts):
         raise ValueError(f"the rows of matrices of {view} are not runs of {memory}")

@@ -11,9 +11,9 @@ Invariant: `Parts.needed` has, for every way that an op is needed, the ways of i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from aotc.ir.core import Block, Kernel, Op, Value
 from aotc.ir.dialects import arith, descriptor, gpu, scf, tile
@@ -44,7 +44,7 @@ def shape_of(value: Value) -> tuple[int, ...]:
     return value.type.shape if isinstance(value.type, TileType) else ()
 
 
-def operand_parts(op: Op, part: Part) -> list[Part] | None:
+def operand_parts(op: Op, part: Part) -> Sequence[Part] | None:
     """Return how the operands of an op are divided whose results are so, or None if they cannot."""
     count = len(op.operands)
     if part is None:
@@ -56,58 +56,58 @@ def operand_parts(op: Op, part: Part) -> list[Part] | None:
     return [part if shape_of(value) else None for value in op.operands] if alike else None
 
 
-def _nothing(op: Op, part: int) -> list[Part] | None:
+def _nothing(op: Op, part: int) -> Sequence[Part] | None:
     del part
     return [None] * len(op.operands)
 
 
-def _broadcast(op: Op, part: int) -> list[Part] | None:
+def _broadcast(op: Op, part: int) -> Sequence[Part] | None:
     source, out = shape_of(op.operands[0]), shape_of(op.results[0])
     return [part if source[part] == out[part] else None]
 
 
-def _expand_dims(op: Op, part: int) -> list[Part] | None:
+def _expand_dims(op: Op, part: int) -> Sequence[Part] | None:
     assert isinstance(op, tile.ExpandDims)
     return None if part == op.axis else [part - (part > op.axis)]
 
 
-def _trans(op: Op, part: int) -> list[Part] | None:
+def _trans(op: Op, part: int) -> Sequence[Part] | None:
     assert isinstance(op, tile.Trans)
     return [op.order[part]]
 
 
-def _reshape(op: Op, part: int) -> list[Part] | None:
+def _reshape(op: Op, part: int) -> Sequence[Part] | None:
     same = shape_of(op.operands[0])[: part + 1] == shape_of(op.results[0])[: part + 1]
     return [part] if same else None
 
 
-def _join(op: Op, part: int) -> list[Part] | None:
+def _join(op: Op, part: int) -> Sequence[Part] | None:
     return [part, part] if part < len(shape_of(op.operands[0])) else None
 
 
-def _split(op: Op, part: int) -> list[Part] | None:
+def _split(op: Op, part: int) -> Sequence[Part] | None:
     del op
     return [part]
 
 
-def _dot(op: Op, part: int) -> list[Part] | None:
+def _dot(op: Op, part: int) -> Sequence[Part] | None:
     rank = len(shape_of(op.operands[2]))
     if part == rank - 2:
         return [part, None, part]
     return [None, part, part] if part == rank - 1 else [part, part, part]
 
 
-def _reduce(op: Op, part: int) -> list[Part] | None:
+def _reduce(op: Op, part: int) -> Sequence[Part] | None:
     assert isinstance(op, tile.Reduce)
     return [part + (part >= op.axis)] * len(op.operands)
 
 
-def _scan(op: Op, part: int) -> list[Part] | None:
+def _scan(op: Op, part: int) -> Sequence[Part] | None:
     assert isinstance(op, tile.Scan)
     return None if part == op.axis else [part] * len(op.operands)
 
 
-_RULES = {
+_RULES: dict[type[Op], Callable[[Any, int], Sequence[Part] | None]] = {
     arith.Constant: _nothing,
     gpu.Undefined: _nothing,
     tile.Arange: _nothing,

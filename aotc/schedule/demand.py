@@ -22,8 +22,6 @@ from aotc.schedule.homes import (
     Homes,
     is_elementwise,
     is_tile,
-    reduction_layout,
-    splittable,
     tile_shape,
 )
 from aotc.schedule.wgmma_layouts import operand_buffer
@@ -120,16 +118,10 @@ def broadcast_operand(layout: LinearLayout, op: tile.Broadcast) -> LinearLayout:
     return layout.broadcast_source(tile_shape(op.value)).remove_zero_bases()
 
 
-def _demand_split(op: Op, demand: Demand) -> None:
-    assert isinstance(op, tile.Split)
-    layout = splittable(demand.homes.or_default(op.value), demand.homes.num_warps)
-    demand.want(op.value, layout)
-    demand.works_in[op] = layout
-
-
-def _demand_reduction(op: Op, demand: Demand) -> None:
-    assert isinstance(op, tile.Reduce | tile.Scan)
-    layout = reduction_layout(op, demand.homes)
+def _demand_together(op: Op, demand: Demand) -> None:
+    """Want the operands of an op that combines or parts elements where it works."""
+    layout = demand.homes.works_in(op)
+    assert layout is not None
     demand.works_in[op] = layout
     for value in op.operands:
         demand.want(value, layout)
@@ -170,9 +162,9 @@ _DEMANDS: dict[type[Op], Callable[[Op, Demand], None]] = {
     descriptor.DescriptorStore: _demand_block,
     descriptor.DescriptorReduce: _demand_block,
     tile.Dot: _demand_dot,
-    tile.Split: _demand_split,
-    tile.Reduce: _demand_reduction,
-    tile.Scan: _demand_reduction,
+    tile.Split: _demand_together,
+    tile.Reduce: _demand_together,
+    tile.Scan: _demand_together,
     tile.Assert: _demand_observer,
     tile.Assume: _demand_observer,
     tile.Broadcast: _demand_clones,

@@ -13,7 +13,7 @@ Invariant: together the blocks store what the program stored, each element once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from aotc.ir.core import Block, Kernel, Op, Value, build
@@ -185,7 +185,9 @@ class _Distribution:
             self.made[before, self._way(before) if shape_of(before) else None] = after
 
     def _copy_for(self, op: scf.For, place: Builder) -> None:
-        inits = [self._get(value, self._way(arg)) for value, arg in zip(op.init, op.carried, strict=True)]
+        inits = [
+            self._get(value, self._way(arg)) for value, arg in zip(op.init, op.carried, strict=True)
+        ]
         body = Block([op.lower.type, *(value.type for value in inits)])
         self._bind(op.body.args, body.args)
         self._copy_block(op.body, Builder(body))
@@ -216,7 +218,8 @@ class _Distribution:
         self._copy_block(op.before, Builder(before))
         condition, *passed = op.before.terminator.operands
         values = [
-            self._get(value, self._way(arg)) for value, arg in zip(passed, op.after.args, strict=True)
+            self._get(value, self._way(arg))
+            for value, arg in zip(passed, op.after.args, strict=True)
         ]
         Builder(before)(scf.Condition(self._get(condition, None), values))
         after = Block([value.type for value in values])
@@ -234,7 +237,9 @@ class _Distribution:
         shape[part] //= self.num_blocks
         return tuple(shape)
 
-    def constant(self, op: Op, part: int, mapping: dict[Value, Value], place: Builder) -> list[Value]:
+    def constant(
+        self, op: Op, part: int, mapping: dict[Value, Value], place: Builder
+    ) -> list[Value]:
         """A smaller tile of the same."""
         del mapping
         kind = op.results[0].type
@@ -263,7 +268,9 @@ class _Distribution:
         assert isinstance(op, tile.Hint)
         shape = self._cut(op.out, part)
         runs = {
-            name: tuple(min(run, extent) for run, extent in zip(getattr(op, name), shape, strict=False))
+            name: tuple(
+                min(run, extent) for run, extent in zip(getattr(op, name), shape, strict=False)
+            )
             for name in ("contiguity", "constancy")
         }
         return list(place(op.clone(mapping, **runs)).results)
@@ -278,7 +285,9 @@ class _Distribution:
         return [place(descriptor.DescriptorLoad(source, coords, *hints, op.num_dropped)).out]
 
 
-_RULES = {
+_RULES: dict[
+    type[Op], Callable[[_Distribution, Op, int, dict[Value, Value], Builder], Sequence[Value]]
+] = {
     arith.Constant: _Distribution.constant,
     gpu.Undefined: _Distribution.constant,
     tile.Splat: _Distribution.shaped,

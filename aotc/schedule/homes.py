@@ -70,16 +70,22 @@ class Homes:
         self.dots = dots
         # Known from the start, so that whatever is computed with an accumulator joins it.
         self._homes = {op.results[0]: layouts.acc for op, layouts in dots.items()} | dict(pulled)
+        self._works_in: dict[Op, LinearLayout] = {}
+        self._has_all_reasons = False
         joins = [join for op in kernel.walk() for join in joins_of(op)]
         while True:
             self._visit_to_fixpoint(kernel.body)
             unsettled = next((join for join in joins if join.targets[0] not in self._homes), None)
             if unsettled is None:
-                return
+                break
             # A variable that only index arithmetic touches lives where it is used.
             variable = unsettled.targets[0]
             home = self._sought(unsettled.targets) or self.default(variable)
             self._homes.update(dict.fromkeys(unsettled.targets, home))
+        # What is left has no reason to be anywhere. Not before: a variable may have one that
+        # shows only once the body of its loop is known.
+        self._has_all_reasons = True
+        self._visit_to_fixpoint(kernel.body)
 
     def get(self, value: Value) -> LinearLayout | None:
         """Return the home of `value`, or None if it is made wherever it is wanted."""
@@ -92,6 +98,24 @@ class Homes:
     def or_default(self, value: Value) -> LinearLayout:
         """Return the home of `value`, or a default layout."""
         return self._homes.get(value) or self.default(value)
+
+    def source(self, op: Op) -> LinearLayout | None:
+        """Return the home of the first operand that has one; in the end, a default layout."""
+        home = next((home for value in op.operands if (home := self.get(value))), None)
+        return self.default(op.operands[0]) if home is None and self._has_all_reasons else home
+
+    def works_in(self, op: Op) -> LinearLayout | None:
+        """Return the layout in which a reduction, scan or split takes its operands.
+
+        The first answer stands, for the homes of the results follow from it: an operand that
+        finds its own home later is converted. In the end there is one.
+        """
+        layout = self._works_in.get(op) or self.source(op)
+        if layout is not None and isinstance(op, tile.Split):
+            layout = splittable(layout, self.num_warps)
+        if layout is not None:
+            self._works_in[op] = layout
+        return layout
 
     def slot_layouts(self, op: Op) -> list[LinearLayout | None]:
         """Return, for each operand slot of a loop, branch or terminator, its variable's home."""
@@ -258,18 +282,19 @@ def _expand_dims(op: Op, homes: Homes) -> Sequence[LinearLayout | None]:
 
 def _reshape(op: Op, homes: Homes) -> Sequence[LinearLayout | None]:
     assert isinstance(op, tile.Reshape)
-    return [homes.or_default(op.value).reshape(op.shape)]
+    home = homes.source(op)
+    return [None if home is None else home.reshape(op.shape)]
 
 
 def _trans(op: Op, homes: Homes) -> Sequence[LinearLayout | None]:
     assert isinstance(op, tile.Trans)
-    return [homes.or_default(op.value).transpose(op.order)]
+    home = homes.source(op)
+    return [None if home is None else home.transpose(op.order)]
 
 
 def _join(op: Op, homes: Homes) -> Sequence[LinearLayout | None]:
-    assert isinstance(op, tile.Join)
-    home = homes.get(op.lhs) or homes.or_default(op.rhs)
-    return [home.join()]
+    home = homes.source(op)
+    return [None if home is None else home.join()]
 
 
 def splittable(layout: LinearLayout, num_warps: int) -> LinearLayout:
@@ -281,28 +306,20 @@ def splittable(layout: LinearLayout, num_warps: int) -> LinearLayout:
 
 
 def _split(op: Op, homes: Homes) -> Sequence[LinearLayout | None]:
-    assert isinstance(op, tile.Split)
-    half = splittable(homes.or_default(op.value), homes.num_warps).split()
-    return [half, half]
+    home = homes.works_in(op)
+    return [None if home is None else home.split()] * 2
 
 
 def _reduce(op: Op, homes: Homes) -> Sequence[LinearLayout | None]:
     assert isinstance(op, tile.Reduce)
-    home = reduction_layout(op, homes)
-    if len(home.shape) == 1:
+    home = homes.works_in(op)
+    if home is None or len(home.shape) == 1:
         return [None] * len(op.results)
     return [home.reduce(op.axis).remove_zero_bases()] * len(op.results)
 
 
 def _scan(op: Op, homes: Homes) -> Sequence[LinearLayout | None]:
-    assert isinstance(op, tile.Scan)
-    return [reduction_layout(op, homes)] * len(op.results)
-
-
-def reduction_layout(op: tile.Reduce | tile.Scan, homes: Homes) -> LinearLayout:
-    """Return the layout in which the operands of a reduction or scan are combined."""
-    inputs = op.operands
-    return next((home for value in inputs if (home := homes.get(value))), homes.default(inputs[0]))
+    return [homes.works_in(op)] * len(op.results)
 
 
 _RULES: dict[type[Op], Rule] = {

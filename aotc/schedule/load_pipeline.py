@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 
 from aotc.ir.core import Op, Value
 from aotc.ir.dialects import arith, gpu, grid, scf, tile, tma, wgmma
+from aotc.ir.layout_access import run_elems_in_order
 from aotc.ir.rewrite import is_pure
 from aotc.ir.types import SharedType, TileType
 from aotc.schedule.fetch_order import fetch_disorder
@@ -86,13 +87,7 @@ class Trip:
         kind = self.store.value.type
         assert isinstance(kind, TileType)
         assert kind.layout is not None
-        width = 1
-        offsets = self.buffer.layout.columns("offset")
-        for register, offset in zip(kind.layout.columns("register"), offsets, strict=False):
-            if register != offset:
-                break
-            width *= 2
-        return width
+        return run_elems_in_order(kind.layout, self.buffer.layout)
 
 
 @dataclass(eq=False)

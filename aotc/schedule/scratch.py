@@ -39,8 +39,8 @@ class Side:
     """What the store or the load of a conversion touches, as packed bases of elements.
 
     Lanes and warps have one base a bit, 0 for a bit that takes no part. `idle` are the bases of
-    threads that hold copies and do not store; their addresses are computed all the same, so they
-    must be aligned.
+    other addresses that must be aligned: of threads that hold copies and do not store, but compute
+    where they would, and of further rows of matrices.
     """
 
     registers: tuple[int, ...]

@@ -22,6 +22,7 @@ from aotc.ir.layout_access import (
     Access,
     distinct_register_bits,
     representatives,
+    run_elems_in_order,
     thread_offsets,
     vector_accesses,
 )
@@ -121,8 +122,7 @@ def plan_trip(
     if not trips:
         raise IRError(f"no scratch layout from {source} to {destination}")
     best = min(trips, key=lambda trip: trip.cost)
-    run = _lowest(source, run_elems)
-    keeping = [trip for trip in trips if trip.scratch.columns("offset")[: len(run)] == run]
+    keeping = [trip for trip in trips if run_elems_in_order(source, trip.scratch) >= run_elems]
     kept = min(keeping, key=lambda trip: trip.cost, default=best)
     return kept if kept.cost <= _MAX_RUN_COST * best.cost else best
 
@@ -149,11 +149,12 @@ def _ways(
         return
     if run_elems > 1:
         run = _lowest(source, run_elems)
-        for scratch in for_run(store, load, elements, element_bytes, run, (True, False)):
+        by_runs = _by_rows(store, len(run))
+        for scratch in for_run(by_runs, load, elements, element_bytes, run, (True, False)):
             yield _Way("", "", source, destination, scratch)
     # All lanes take part in a matrix access, so none may hold a copy that is not to be stored.
     store_modes = _MODES if stmatrix and not any(skip) else _MODES[:1]
-    run_bits = RUN_BYTES // element_bytes
+    row_elems = RUN_BYTES // element_bytes
     for store_mode in store_modes:
         for load_mode in _MODES:
             store_view = matrix_view(source, element_bits, store_mode)
@@ -161,9 +162,13 @@ def _ways(
             forced = (bool(store_mode), bool(load_mode))
             if store_view is None or load_view is None or not any(forced):
                 continue
-            runs = [_lowest(view, run_bits) for view in compress((store_view, load_view), forced)]
+            runs = [_lowest(view, row_elems) for view in compress((store_view, load_view), forced)]
             if all(run == runs[0] for run in runs):
                 store, load = _side(store_view, *_copies(store_view)), _side(load_view)
+                store, load = (
+                    _by_rows(side, len(runs[0])) if mode else side
+                    for side, mode in ((store, store_mode), (load, load_mode))
+                )
                 for scratch in for_run(store, load, elements, element_bytes, runs[0], forced):
                     yield _Way(store_mode, load_mode, store_view, load_view, scratch)
 
@@ -225,6 +230,16 @@ def _side(layout: LinearLayout, skip_lanes: int = 0, skip_warps: int = 0) -> Sid
         idle += [column for bit, column in enumerate(columns) if skip >> bit & 1]
     kept = tuple(registers[bit] for bit in distinct_register_bits(layout))
     return Side(kept, *active, idle=tuple(idle))
+
+
+def _by_rows(side: Side, row_bits: int) -> Side:
+    """Return the side of an access by rows, all of which start at an address of their own.
+
+    Words of a vector may go to any registers of a lane; those of a row of a matrix go to lanes as
+    they lie, and those of a copy from memory come as they lie there.
+    """
+    registers = side.registers
+    return replace(side, registers=registers[:row_bits], idle=(*side.idle, *registers[row_bits:]))
 
 
 def _memory_layout(source: LinearLayout, scratch: Scratch) -> LinearLayout:

@@ -6,10 +6,12 @@ assembler mixes a copy and a product that stand side by side, but it moves no re
 past a copy, and hurries to issue copies; so a copy comes after the reads of the part that follows,
 and early enough that few reads stand before it, which would all be hurried and hold registers.
 
-What a copy writes is read in a later iteration, and what it reads was settled when it was issued
-iterations ahead of its use: where in its own iteration it stands is free.
+What a copy writes is read after a wait, and what it reads was settled when it was issued iterations
+ahead of its use: up to the next wait, where it stands is free. In the loop that is pipelined this
+is the next iteration's; in a loop around it, where the first copies are issued, the inner loop's.
 
-Invariant: the group of an iteration's copies is made after all of them and before its last part.
+Invariant: the group of an iteration's copies is made after all of them, before its last part and
+before any wait.
 """
 
 from __future__ import annotations
@@ -39,14 +41,20 @@ def _spread(body: Block) -> None:
 
 
 def _parts_after(op: Op) -> list[Op]:
-    """Return the products of tensor cores that follow an op in its block."""
+    """Return the products of tensor cores between an op and the next wait of its block."""
     parts: list[Op] = []
     following = op.next
-    while following is not None:
+    while following is not None and not _waits(following):
         if isinstance(following, gpu.Dot) and following.shape:
             parts.append(following)
         following = following.next
     return parts
+
+
+def _waits(op: Op) -> bool:
+    """Return whether copies are waited for in an op or its blocks."""
+    nested = (inner for block in op.blocks for inner in block.walk())
+    return any(isinstance(each, gpu.AsyncWait) for each in (op, *nested))
 
 
 def _move_before(op: Op, place: Op) -> None:

@@ -20,6 +20,7 @@ from aotc.ir import gf2
 from aotc.ir.core import Kernel, Op, Value
 from aotc.ir.dialects import descriptor, gpu, tile, tma
 from aotc.ir.layout import LinearLayout, log2_exact
+from aotc.ir.layout_access import run_elems_in_order
 from aotc.ir.matrix_access import RUN_BYTES, MatrixMode, matrix_view
 from aotc.ir.rewrite import Builder
 from aotc.ir.types import DescriptorType, SharedType, TensorMapType, TileType, Type
@@ -218,7 +219,7 @@ def _ways(
     registers, lanes = offsets.columns("register"), offsets.columns("lane")
     threads = (*lanes, *offsets.columns("warp"))
     held = gf2.Span(registers)
-    if mode and view.columns("register")[:run_bits] != buffer.columns("offset")[:run_bits]:
+    if mode and run_elems_in_order(view, buffer) < 1 << run_bits:
         return
     for bits in range(run_bits if mode else 0, run_bits + 1):
         in_vector = (1 << bits) - 1

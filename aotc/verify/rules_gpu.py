@@ -134,11 +134,17 @@ def _async_wait(program: Program, op: gpu.AsyncWait) -> None:
 def _check_shared(
     op: gpu.SharedStore | gpu.SharedLoad, buffer: Array, layout: LinearLayout, size_bytes: int
 ) -> None:
-    """Check that what moves together is a run, by the lanes that give its address."""
+    """Check that what moves together is a run, by the lanes that give its address.
+
+    Which registers hold a run, and in what order, is free; a row of a matrix goes to lanes as it is.
+    """
     view = matrix_view(layout, 8 * size_bytes, op.matrix)
     if view is None:
         op.error(f"{layout} has no matrices for {op.matrix}")
-    check_shared_vectors(buffer, view, op.vector, size_bytes)
+    if op.matrix:
+        check_vectors(buffer, None, view, op.vector, size_bytes)
+    else:
+        check_shared_vectors(buffer, view, op.vector, size_bytes)
 
 
 def _shared_store(program: Program, op: gpu.SharedStore, value: Array, buffer: Array) -> None:

@@ -300,7 +300,9 @@ static aotc_status size_launch(const struct aotc_kernel *kernel, struct aotci_ch
                     aotci_text("at most %" PRIu64 " programs", most).chars,
                     aotci_text("%" PRIu64, total).chars, NULL);
     }
-    chosen->grid[0] = (total < at_once ? (uint32_t)total : at_once) * cluster[0];
+    /* As few as are done after the same number of turns: the others would only take power. */
+    const uint64_t turns = (total + at_once - 1) / at_once;
+    chosen->grid[0] = (uint32_t)((total + turns - 1) / turns) * cluster[0];
     chosen->grid[1] = cluster[1];
     chosen->grid[2] = cluster[2];
     return AOTC_OK;

@@ -8,21 +8,23 @@ import pytest
 
 from aotc.backend import assemble, emit_ptx, lower_kernel
 from aotc.ir.core import Kernel
-from aotc.ir.dialects import roles
+from aotc.ir.dialects import gpu, roles
 from aotc.schedule.allocate_shared import allocate_shared
 from aotc.schedule.context import Config, Schedule
 from aotc.schedule.insert_barriers import insert_barriers
 from aotc.schedule.ring_fetches import ring_fetches
 from aotc.schedule.specialize_warps import specialize_warps
 from aotc.target import TARGETS
-from tests.support.fetching import fetch, fetching, loop, read
+from tests.support.fetching import block, fetch, fetching, loop, read
 
 BODY = loop(fetch("a", "%i") + fetch("b", "%i", "%z") + read("a") + read("b") + "  gpu.barrier\n")
 
 
-def _divided(num_warps: int = 4, registers: tuple[int, int] = (0, 0)) -> Kernel:
-    kernel = fetching(BODY, num_warps=num_warps)
-    schedule = Schedule(TARGETS["sm_90a"], Config(num_warps))
+def _divided(
+    num_warps: int = 4, registers: tuple[int, int] = (0, 0), body: str = BODY, groups: int = 1
+) -> Kernel:
+    kernel = fetching(body, num_warps=num_warps)
+    schedule = Schedule(TARGETS["sm_90a"], Config(num_warps, num_consumer_groups=groups))
     for each in (ring_fetches, specialize_warps, allocate_shared, insert_barriers):
         each(kernel, schedule)
     (found,) = (op for op in kernel.body if isinstance(op, roles.Specialize))
@@ -93,3 +95,47 @@ def test_registers_stay_where_they_are_not_moved() -> None:
     assert "setmaxnreg" not in ptx
     assert "minnctapersm" not in ptx
     assert assemble(ptx, TARGETS["sm_90a"]).warnings == ()
+
+
+# ---- several groups of consumers --------------------------------------------------------------
+
+NESTED = loop(block("a", "%i") + loop(fetch("b", "%j", "%z") + read("b"), variable="j"))
+
+
+@pytest.mark.parametrize(("num_warps", "groups"), [(4, 2), (4, 3), (8, 2)])
+def test_groups_have_threads_and_barriers_of_their_own(num_warps: int, groups: int) -> None:
+    kernel = _divided(num_warps, body=NESTED, groups=groups)
+    text = lower_kernel(kernel, TARGETS["sm_90a"]).llvm_ir
+    threads = 32 * num_warps
+    ptx = _ptx(kernel)
+    assert re.search(rf"\.reqntid {groups * threads + 32}\b", ptx)
+    # Groups are as long as a power of two: the number in the block is the group's and that in it.
+    shift = threads.bit_length() - 1
+    numbers = re.search(rf"(%v\d+) = lshr i32 (%v\d+), {shift}\n", text)
+    assert numbers is not None
+    assert f"= and i32 {numbers[2]}, {threads - 1}\n" in text
+    group = re.search(rf"(%v\d+) = .*shfl\.sync\.idx.*i32 {numbers[1]}, i32 0,", text)
+    assert group is not None
+    barrier = re.search(rf"(%v\d+) = add i32 {group[1]}, 10\n", text)
+    assert barrier is not None
+    named = re.findall(r"call void @llvm.nvvm.barrier.cta.sync.aligned.count\((.*?)\)", text)
+    assert set(named) == {f"i32 {barrier[1]}, i32 {threads}"}
+    assert assemble(ptx, TARGETS["sm_90a"]).warnings == ()
+
+
+def test_warpgroups_of_all_groups_have_a_barrier_each() -> None:
+    kernel = _divided(8, body=NESTED, groups=2)
+    (found,) = (op for op in kernel.body if isinstance(op, roles.Specialize))
+    for op in found.consumers.walk():
+        if isinstance(op, gpu.Barrier):
+            op.warpgroup = True
+    text = lower_kernel(kernel, TARGETS["sm_90a"]).llvm_ir
+    group = re.search(r"(%v\d+) = .*shfl\.sync\.idx", text)
+    assert group is not None
+    first = re.search(rf"(%v\d+) = mul i32 {group[1]}, 2\n", text)
+    assert first is not None
+    place = re.search(rf"(%v\d+) = add i32 %v\d+, {first[1]}\n", text)
+    assert place is not None
+    number = re.search(rf"(%v\d+) = add i32 {place[1]}, 2\n", text)
+    assert number is not None
+    assert f"sync.aligned.count(i32 {number[1]}, i32 128)" in text

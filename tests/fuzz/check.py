@@ -29,7 +29,7 @@ from aotc.schedule.context import Config, Schedule
 from aotc.schedule.pipeline import schedule_kernel
 from aotc.target import TARGETS
 from aotc.verify.emulator.run import emulate
-from aotc.verify.interpreter import run
+from aotc.verify.interpreter import InterpretError, run
 from tests.fuzz.arguments import Array, Buffer
 from tests.fuzz.programs import Program
 from tests.fuzz.source import Unwritable, signature, write_source
@@ -98,6 +98,20 @@ def _check(program: Program, seeds: Sequence[int], *, each_pass: bool, assembles
             ),
         )
         checker.compare(f"emulator, seed {seed}", arguments)
+
+
+def is_defined(program: Program) -> bool:
+    """Return whether what is undefined (a masked-off lane) leaves the results as they are."""
+    kernel, results = program.kernel(), (program.make(), program.make())
+    try:
+        for poison, arguments in enumerate(results):
+            run(kernel, program.grid, arguments, poison_seed=poison)
+    except InterpretError:
+        return False
+    return not any(
+        isinstance(buffer, Buffer) and differences(buffer, one, other).size
+        for buffer, one, other in zip(program.arguments, *results, strict=True)
+    )
 
 
 class _Checker:

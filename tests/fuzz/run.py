@@ -23,7 +23,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from tests.fuzz.check import Failure, Refused, check
+from tests.fuzz.check import Failure, Refused, check, is_defined
 from tests.fuzz.programs import Program, from_seed, parse_program
 from tests.fuzz.reduce import reduced
 
@@ -71,7 +71,12 @@ def _reduced(
             return False
         except Failure as other:
             alike = other.stage.split(",")[0] == failure.stage.split(",")[0]
-            return alike and other.kind == failure.kind
+            # A result that depends on what is undefined may well differ, and says nothing.
+            return (
+                alike
+                and other.kind == failure.kind
+                and (failure.kind != "result" or is_defined(candidate))
+            )
         return False
 
     return reduced(program, fails)

@@ -190,11 +190,11 @@ def _constant(op: Any, args: Sequence[str]) -> str:
 def _quotient(op: Any, args: Sequence[str]) -> str:
     element = element_of(op.out.type)
     assert isinstance(element, ScalarType)
-    return f"{args[0]} // {args[1]}" if element.is_int else _in_fp32(op, "{} / {}", args)
+    return f"{args[0]} // {args[1]}" if element.is_int else _in_fp32(op, "({} / {})", args)
 
 
 def _rounded_quotient(op: Any, args: Sequence[str]) -> str:
-    call = "{} / {}" if element_of(op.out.type) == FP64 else "tl.div_rn({}, {})"
+    call = "({} / {})" if element_of(op.out.type) == FP64 else "tl.div_rn({}, {})"
     return _in_fp32(op, call, args)
 
 

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from aotc.ir.layout import LinearLayout
 from aotc.ir.layout_access import (
     representatives,
+    run_elems_in_order,
     thread_offsets,
     vector_accesses,
 )
@@ -69,3 +70,34 @@ def test_vectors_that_threads_would_misalign_are_refused():
         vector_accesses(layout, ROWS, 2)
     with pytest.raises(ValueError, match="hold no 4 neighbours"):
         vector_accesses(layout, ROWS, 4)
+
+
+@given(st.data())
+def test_registers_in_order_are_the_longest_run_of_every_thread(data: st.DataObject):
+    layout = data.draw(layouts())
+    memory = data.draw(bijections(shape=layout.shape)).flatten_ins("offset")
+    place = {element: offset for offset, element in enumerate(memory.table("offset"))}
+    threads = [
+        [place[e] for e in layout.table("register", lane=lane, warp=warp)]
+        for lane in range(layout.in_size("lane"))
+        for warp in range(layout.in_size("warp"))
+    ]
+
+    def in_order(width: int) -> bool:
+        return all(
+            held[at] == held[at // width * width] + at % width and held[at] % width == at % width
+            for held in threads
+            for at in range(len(held))
+        )
+
+    width = run_elems_in_order(layout, memory)
+    wider = 2 * width
+    assert in_order(width)
+    assert wider > layout.in_size("register") or not in_order(wider)
+
+
+def test_a_swizzle_within_the_run_ends_it() -> None:
+    layout = LinearLayout({"register": [(0, 1), (0, 2), (2, 0)], "lane": [(1, 0)]}, (4, 4))
+    assert run_elems_in_order(layout, ROWS) == 4
+    swizzled = LinearLayout({"offset": [(0, 1), (0, 2), (1, 0), (2, 2)]}, (4, 4))
+    assert run_elems_in_order(layout, swizzled) == 2

@@ -90,6 +90,20 @@ def test_runs_must_lie_in_memory_in_their_order() -> None:
         check_runs(view, row_major_shared((16, 16), (0, 1)), 8)
 
 
+@pytest.mark.parametrize(("bit", "elements"), [(5, (2, 1)), (7, (8, 4)), (8, (16, 1))])
+def test_runs_must_begin_at_boundaries(bit: int, elements: tuple[int, int]) -> None:
+    """Elements of a row are swizzled, by a row's, a matrix's or an access's place in the tile."""
+    view = matrix_view(dot_operand(0, (32, 16), (1, 1), 16), 16, "b16")
+    assert view is not None
+    memory = row_major_shared((32, 16))
+    check_runs(view, memory, 8)
+    offsets = list(memory.bases("offset"))
+    offsets[bit] = elements
+    swizzled = LinearLayout({"offset": tuple(offsets)}, (32, 16))
+    with pytest.raises(ValueError, match="are not runs of"):
+        check_runs(view, swizzled, 8)
+
+
 def test_a_view_holds_what_the_warp_holds() -> None:
     layout = dot_operand(1, (64, 32), (1, 2), 16)
     view = matrix_view(layout, 16, "b16.trans")

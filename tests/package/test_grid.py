@@ -92,6 +92,14 @@ def test_who_fetches_is_open_unless_a_config_says_so(tmp_path: Path) -> None:
     assert plain.request.warp_specialize is None
 
 
+def test_one_group_of_warps_computes_unless_a_config_says_so(tmp_path: Path) -> None:
+    body = _SIGNATURE + _BLOCK + "[kernel.configs]\nnum_consumer_groups = [2, 1]\n"
+    found = _expand(tmp_path, body)
+    assert [each.request.num_consumer_groups for each in found.variants[:2]] == [2, 1]
+    (plain, *_) = _expand(tmp_path, _SIGNATURE + _BLOCK).variants
+    assert plain.request.num_consumer_groups == 1
+
+
 def test_requests_are_complete(tmp_path: Path) -> None:
     body = _SIGNATURE + _BLOCK + "[kernel.configs]\nnum_warps = [8]\nmaxnreg = [128]\n"
     aligned, plain = _expand(tmp_path, body).variants[2:]

@@ -155,6 +155,7 @@ def _trip_by_vectors(plan: SharedTrip, registers: Registers, element_bytes: int)
                 base ^= _xor_columns(warp, plan.store_warp_columns)
                 for access in stores:
                     assert len(access.registers) == plan.store_vector_elems
+                    assert not plan.store_matrix or _is_row(access)
                     for register, byte in _bytes(access, base, element_bytes):
                         for part in range(element_bytes):
                             value = registers[warp, lane, register] * element_bytes + part
@@ -167,6 +168,7 @@ def _trip_by_vectors(plan: SharedTrip, registers: Registers, element_bytes: int)
                 base ^= _xor_columns(warp, plan.load_warp_columns)
                 for access in loads:
                     assert len(access.registers) == plan.load_vector_elems
+                    assert not plan.load_matrix or _is_row(access)
                     for register, byte in _bytes(access, base, element_bytes):
                         parts = shared[byte : byte + element_bytes]
                         assert parts[0] >= 0, "read before written"
@@ -176,6 +178,12 @@ def _trip_by_vectors(plan: SharedTrip, registers: Registers, element_bytes: int)
                         assert out[warp, lane, register] == NOTHING
                         out[warp, lane, register] = parts[0] // element_bytes
     return out
+
+
+def _is_row(access: Access) -> bool:
+    """Return whether registers of a view are a row of a matrix, whose order is the hardware's."""
+    first = access.registers[0]
+    return access.registers == tuple(range(first, first + len(access.registers)))
 
 
 def _bytes(access: Access, base: int, element_bytes: int) -> list[tuple[int, int]]:

@@ -163,7 +163,49 @@ def test_carried_values_live_where_they_are_used() -> None:
     run(ACCUMULATE)
 
 
+PREFETCH = """
+kernel @sums(%x: *fp32 {divisibility = 16}, %y: *fp32 {divisibility = 16}, %n: i32) {num_warps = 4} {
+  %r = tile.arange {start = 0, end = 64} : tile<64xi32>
+  %row = tile.expand_dims(%r) {axis = 1} : tile<64x1xi32>
+  %col = tile.expand_dims(%r) {axis = 0} : tile<1x64xi32>
+  %pitch = arith.constant {value = 64, type = tile<1x64xi32>} : tile<1x64xi32>
+  %start = arith.mul(%col, %pitch) : tile<1x64xi32>
+  %rows = tile.broadcast(%row) {shape = [64, 64]} : tile<64x64xi32>
+  %starts = tile.broadcast(%start) {shape = [64, 64]} : tile<64x64xi32>
+  %xs = tile.splat(%x) {shape = [64, 64]} : tile<64x64x*fp32>
+  %cols = arith.addptr(%xs, %starts) : tile<64x64x*fp32>
+  %at = arith.addptr(%cols, %rows) : tile<64x64x*fp32>
+  %zero = arith.constant {value = 0, type = i32} : i32
+  %one = arith.constant {value = 1, type = i32} : i32
+  %none = arith.constant {value = 0.0, type = tile<64xfp32>} : tile<64xfp32>
+  %nothing = arith.constant {value = 0.0, type = tile<64x64xfp32>} : tile<64x64xfp32>
+  // CHECK: scf.for({{.*}}) (%i: i32, %sum: tile<64xfp32, {{.*}}>, %ahead: tile<64x64xfp32, [[HOME:#[0-9]+]]>)
+  // CHECK-NOT: gpu.convert
+  // CHECK: tile.reduce(%ahead)
+  // CHECK-NOT: gpu.convert
+  // CHECK: gpu.load({{.*}}) {vector = 4, prefetch_bytes = 128} : tile<64x64xfp32, [[HOME]]>
+  %sums, %last = scf.for(%zero, %n, %one, %none, %nothing) (%i: i32, %sum: tile<64xfp32>, %ahead: tile<64x64xfp32>) {
+    %s = tile.reduce(%ahead) {axis = 1} (%a: fp32, %b: fp32) {
+      %c = arith.add(%a, %b) : fp32
+      scf.yield(%c)
+    } : tile<64xfp32>
+    %more = arith.add(%sum, %s) : tile<64xfp32>
+    %v = tile.load(%at, _, _) : tile<64x64xfp32>
+    scf.yield(%more, %v)
+  } : tile<64xfp32>, tile<64x64xfp32>
+  %ys = tile.splat(%y) {shape = [64]} : tile<64x*fp32>
+  %yp = arith.addptr(%ys, %r) : tile<64x*fp32>
+  tile.store(%yp, %sums, _)
+  scf.return
+}
+"""
+
+
+def test_what_is_reduced_before_it_is_loaded_is_reduced_where_it_is_loaded() -> None:
+    run(PREFETCH)
+
+
 @pytest.mark.parametrize("num_warps", [1, 2, 4, 8, 16, 32])
-@pytest.mark.parametrize("text", [TRANSPOSE, ACCUMULATE])
+@pytest.mark.parametrize("text", [TRANSPOSE, ACCUMULATE, PREFETCH])
 def test_every_warp_count(text: str, num_warps: int) -> None:
     assigned(text, num_warps)

@@ -12,6 +12,7 @@ from aotc.schedule.distribute_blocks import distribute_blocks
 from aotc.schedule.lower_descriptors import lower_descriptors
 from aotc.target import TARGETS
 from aotc.verify.interpreter import run
+from aotc.verify.numerics import dtype_of
 from tests.schedule.test_block_parts import PRODUCT
 
 TARGET = TARGETS["sm_90a"]
@@ -33,8 +34,6 @@ def test_blocks_compute_together_what_a_program_computes(num_ctas) -> None:
     as_bf16 = [(value.view(np.uint32) >> 16).astype(np.uint16) for value in (a, b)]
     kernel, remarks = distributed(PRODUCT, num_ctas)
     out = np.full((128, 64), np.nan, np.float32)
-    from aotc.verify.numerics import dtype_of  # noqa: PLC0415 - the dtype of bf16 here
-
     bf16 = dtype_of(kernel.body.args[0].type.pointee)
     run(kernel, (1,), [*(value.view(bf16) for value in as_bf16), out])
     np.testing.assert_array_equal(out, a @ b)

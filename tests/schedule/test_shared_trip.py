@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from aotc.ir.layout import LinearLayout
+from aotc.ir.layout_access import run_elems_in_order
 from aotc.ir.matrix_access import RUN_BYTES, matrix_view
 from aotc.schedule.conversions import Identity, RegisterPermute, plan_conversion, plan_shared_trip
 from aotc.schedule.layouts import blocked_for, dot_operand, mma_v2
 from aotc.schedule.scratch import count_wavefronts
 from aotc.schedule.shared_trip import SharedTrip
+from tests.schedule.conversion_simulator import execute, held_by
 
 
 def loaded(shape: tuple[int, int], bits: int, order: tuple[int, int], num_warps: int):
@@ -84,12 +87,31 @@ def test_the_wider_operand_of_a_mixed_product(k_width: int) -> None:
     assert trip.load_vector_elems * 16 >= 64
 
 
+@pytest.mark.parametrize("warps", [(1, 1), (4, 1), (8, 1)])
+@pytest.mark.parametrize("n", [8, 16, 32])
+def test_matrices_are_read_in_rows_whatever_else_is_gained(n: int, warps: tuple[int, int]) -> None:
+    """Storing element by element, fewer banks collide if columns are swizzled within rows."""
+    source = blocked_for((16, n), (1, 1), warps[0], ROWS)
+    target = dot_operand(1, (16, n), warps, 32)
+    trip = plan_shared_trip(source, target, 32)
+    np.testing.assert_array_equal(execute(trip, held_by(source), 4), held_by(target))
+
+
 def test_runs_of_memory_stay_together_only_if_they_were_loaded() -> None:
     source, target = loaded((128, 32), 16, ROWS, 4), dot_operand(0, (128, 32), (2, 2), 16)
     run = source.columns("register")[:3]
     for run_elems, kept in ((8, 3), (4, 2), (1, 0)):
         trip = plan_shared_trip(source, target, 16, run_elems=run_elems)
         assert trip.scratch.columns("offset")[:kept] == run[:kept]
+
+
+def test_all_runs_of_a_thread_stay_in_order() -> None:
+    """Not only the first: no register beyond the run is swizzled into it."""
+    source, target = loaded((64, 64), 16, COLUMNS, 4), loaded((64, 64), 16, ROWS, 4)
+    trip = plan_shared_trip(source, target, 16, run_elems=8)
+    assert run_elems_in_order(source, trip.scratch) == trip.store_vector_elems == 8
+    check_conflict_free(trip, source, target, 16)
+    np.testing.assert_array_equal(execute(trip, held_by(source), 2), held_by(target))
 
 
 def test_a_run_that_costs_too_much_is_broken() -> None:

@@ -17,11 +17,20 @@ from aotc.target import TARGETS
 from tests.backend.programs import Program
 
 SHAPE = (32, 32)
-LETTERS = {gpu.Dot: "D", gpu.AsyncCopy: "C", gpu.AsyncCommit: "G"}
+LETTERS = {
+    gpu.Dot: "D",
+    gpu.AsyncCopy: "C",
+    gpu.AsyncCommit: "G",
+    gpu.AsyncWait: "W",
+    scf.For: "L",
+}
 
 
-def spread(num_copies: int, num_parts: int, *, commits: int = 1) -> str:
-    """Return the copies, commits and parts of a loop after the pass, in their order."""
+def spread(num_copies: int, parts: str, *, commits: int = 1) -> str:
+    """Return what `LETTERS` say of a loop after the pass, in the order of its ops.
+
+    `parts` are what follows the copies: products, waits, and loops that wait.
+    """
     program = Program(1)
     pointers = [_pointers(program) for _ in range(num_copies)]
     buffer = program.add(gpu.SharedAlloc(FP16, SHAPE, row_major_shared(SHAPE), num_slots=2)).out
@@ -36,8 +45,11 @@ def spread(num_copies: int, num_parts: int, *, commits: int = 1) -> str:
         add(gpu.AsyncCopy(pointer, slot, vector=4))
     for _ in range(commits):
         add(gpu.AsyncCommit())
-    for _ in range(num_parts):
-        total = add(gpu.Dot(a, b, total, (16, 8, 16))).out
+    for part in parts:
+        if part == "D":
+            total = add(gpu.Dot(a, b, total, (16, 8, 16))).out
+        else:
+            _add_wait(add, bounds, nested=part == "L")
     add(scf.Yield([total]))
     loop = program.add(build(scf.For, [*bounds, acc], {}, [body], Loc("test", 1)))
     program.store(loop.outs[0])
@@ -45,6 +57,16 @@ def spread(num_copies: int, num_parts: int, *, commits: int = 1) -> str:
     spread_copies(kernel, Schedule(TARGETS["sm_80"]))
     verify(kernel)
     return "".join(LETTERS.get(type(op), "") for op in body)
+
+
+def _add_wait(add: Builder, bounds: list[Value], *, nested: bool) -> None:
+    if not nested:
+        add(gpu.AsyncWait(0))
+        return
+    body = Block([I32])
+    Builder(body)(gpu.AsyncWait(0))
+    Builder(body)(scf.Yield([]))
+    add(build(scf.For, bounds, {}, [body], Loc("test", 1)))
 
 
 def _pointers(program: Program) -> Value:
@@ -66,9 +88,17 @@ def _pointers(program: Program) -> Value:
 def test_copies_go_one_to_a_part_and_never_to_the_last(
     num_copies: int, num_parts: int, order: str
 ) -> None:
-    assert spread(num_copies, num_parts) == order
+    assert spread(num_copies, "D" * num_parts) == order
 
 
 @pytest.mark.parametrize(("num_parts", "commits"), [(0, 1), (1, 1), (4, 0), (4, 2)])
 def test_without_parts_or_with_groups_of_their_own_they_stay(num_parts: int, commits: int) -> None:
-    assert spread(2, num_parts, commits=commits) == "CC" + "G" * commits + "D" * num_parts
+    parts = "D" * num_parts
+    assert spread(2, parts, commits=commits) == "CC" + "G" * commits + parts
+
+
+@pytest.mark.parametrize("wait", ["W", "L"])
+def test_no_copy_goes_past_a_wait(wait: str) -> None:
+    assert spread(3, f"{wait}DDD") == f"CCCG{wait}DDD"
+    assert spread(3, f"D{wait}DDD") == f"CCCGD{wait}DDD"
+    assert spread(3, f"DDD{wait}DD") == f"CDCCGDD{wait}DD"

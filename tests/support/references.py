@@ -19,7 +19,7 @@ from itertools import pairwise
 import numpy as np
 
 from aotc.ir.dialects.tile import InputPrecision
-from aotc.ir.types import FP16, FP32, FP64, I32, ScalarType
+from aotc.ir.types import FP8E4NV, FP8E5, FP16, FP32, FP64, I32, ScalarType
 from aotc.verify.numerics import erf
 from tests.support.tensors import Array, rounding_error, wide
 
@@ -201,6 +201,9 @@ class Approximate:
         return within(self.value, self.error, scalar)
 
 
+_FP8_SUM_EPS = 2**-9.8
+
+
 def dot(
     a: Array,
     b: Array,
@@ -212,7 +215,8 @@ def dot(
 
     Products are exact but for what `precision` takes from fp32 operands. A sum of K terms in any
     order loses a few roundings of what has been added up: their number grows with sqrt(K), since
-    errors are as likely up as down, and with K only where tensor cores truncate, 16 at a time.
+    errors are as likely up as down, and with K only where tensor cores truncate, 16 at a time. Of fp8
+    products they keep some 13 bits below the largest term; see docs/verify.md.
     """
     x, y = wide(a), wide(b)
     size = np.abs(x) @ np.abs(y)
@@ -220,6 +224,8 @@ def dot(
     error = _ACCUMULATOR_EPS[accumulator] * (4 + np.sqrt(num_terms) + num_terms / 16) * size
     if scalar == FP32:
         error += 2.5 * _OPERAND_EPS[precision] * size
+    if scalar in (FP8E4NV, FP8E5):
+        error += _FP8_SUM_EPS * size
     return Approximate(x @ y, error)
 
 

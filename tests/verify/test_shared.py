@@ -284,3 +284,70 @@ def test_a_barrier_of_the_block_is_the_producers_too() -> None:
     shared.store(addresses, TILE, BY_ROW)
     shared.barrier()
     shared.start_fill(addresses, TILE, in_order=False)
+
+
+# ---- groups of warps --------------------------------------------------------------------------
+
+
+def test_a_barrier_orders_what_its_group_touches() -> None:
+    shared = SharedMemory(Poison(0))
+    ours, theirs = (shared.place(name, ROW_MAJOR, 4, -1) for name in ("ours", "theirs"))
+    for group, addresses in enumerate((ours, theirs)):
+        shared.run_group(group, 4)
+        shared.store(addresses, TILE, BY_ROW)
+    shared.run_group(0, 4)
+    shared.barrier(for_producer=False)
+    shared.load(ours, TILE.dtype, BY_COLUMN)
+    shared.run_group(1, 4)
+    with pytest.raises(AccessError, match="in warp 4 touches .*, which warp 5 touched"):
+        shared.load(theirs, TILE.dtype, BY_COLUMN)
+
+
+@pytest.mark.parametrize("first", ["store", "load", "drain"])
+def test_no_barrier_orders_two_groups(first: str) -> None:
+    shared = SharedMemory(Poison(0))
+    addresses = shared.place("buffer", ROW_MAJOR, 4, 0)
+    shared.run_group(1, 4)
+    if first == "store":
+        shared.store(addresses, TILE, BY_ROW)
+    elif first == "load":
+        shared.load(addresses, TILE.dtype, BY_ROW)
+    else:
+        shared.finish_drain(shared.start_drain(addresses, TILE.dtype)[0])
+    shared.run_group(0, 4)
+    shared.barrier(for_producer=False)
+    with pytest.raises(AccessError, match="in warp 0 touches .*, which warp 4 touched"):
+        shared.store(addresses, TILE, BY_ROW)
+
+
+def test_a_group_waits_for_copies_of_its_own() -> None:
+    shared = SharedMemory(Poison(0))
+    places = [shared.place(name, ROW_MAJOR, 4, -1) for name in ("first", "second")]
+    for group, addresses in enumerate(places):
+        shared.run_group(group, 4)
+        shared.copy(addresses, TILE, BY_ROW)
+        shared.commit()
+    shared.wait(0)
+    shared.load(places[1], TILE.dtype, BY_ROW)
+    shared.run_group(0, 4)
+    with pytest.raises(AccessError, match="has not landed"):
+        shared.load(places[0], TILE.dtype, BY_ROW)
+    shared.wait(0)
+    shared.load(places[0], TILE.dtype, BY_ROW)
+
+
+def test_a_mark_stands_for_what_its_group_did() -> None:
+    """What another group did before it may go on for all that the producer knows."""
+    shared = SharedMemory(Poison(0))
+    addresses = shared.place("buffer", ROW_MAJOR, 4, 0)
+    other = shared.place("other", ROW_MAJOR, 4, 1024)
+    marks: list[int] = []
+    for group, touched in ((1, addresses), (0, other)):
+        shared.run_group(group, 4)
+        shared.load(touched, TILE.dtype, BY_ROW)
+        marks.append(shared.mark())
+    shared.learn(marks[1])
+    with pytest.raises(AccessError, match="did not say"):
+        shared.start_fill(addresses, TILE, in_order=False)
+    shared.learn(marks[0])
+    shared.start_fill(addresses, TILE, in_order=False)

@@ -101,6 +101,8 @@ def test_slots_of_a_buffer() -> None:
         gpu.SharedSlot(buffer, wide)
     with pytest.raises(IRError, match="the index is u64"):
         gpu.NextSlot(wide, 3)
+    with pytest.raises(IRError, match="4 ahead in 3 slots"):
+        gpu.NextSlot(index, 3, ahead=4)
     with pytest.raises(IRError, match="expected a shared buffer"):
         gpu.SharedSlot(index, index)
     with pytest.raises(IRError, match="0 slots"):
