@@ -76,6 +76,36 @@ WORK = {
         },
         4,
     ),
+    "persistent": (
+        "persistent_matmul",
+        "persistent_matmul_kernel",
+        {
+            "a": "tensordesc<bf16[128, 64]>",
+            "b": "tensordesc<bf16[256, 64]>",
+            "c": "tensordesc<bf16[128, 256]>",
+            "M": "i32",
+            "N": "i32",
+            "K": "i32",
+        },
+        {
+            "BLOCK_M": 128,
+            "BLOCK_N": 256,
+            "BLOCK_K": 64,
+            "EPILOGUE_N": 256,
+            "GROUP_M": 8,
+            "NUM_SMS": 132,
+            "TRANSPOSED": True,
+            "ACTIVATION": "none",
+            "SCALES": "none",
+            "FLATTEN": True,
+            "WARP_SPECIALIZE": False,
+            "bias_ptr": None,
+            "residual": None,
+            "scale_a_ptr": None,
+            "scale_b_ptr": None,
+        },
+        8,
+    ),
 }
 
 
@@ -95,6 +125,7 @@ def triton_compile(name: str) -> None:
     module, function, signature, constants, num_warps = WORK[name]
     spec = importlib.util.spec_from_file_location(module, ROOT / "kernels" / f"{module}.py")
     loaded = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(ROOT / "kernels"))
     spec.loader.exec_module(loaded)
     constants = constants | {key: 1 for key, text in signature.items() if text.endswith("=1")}
     types = {

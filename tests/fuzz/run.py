@@ -121,11 +121,11 @@ class _Worker:
             )
 
 
-def outcomes(seeds: Sequence[int], jobs: int) -> Iterator[Outcome]:
-    """Yield what comes of each seed, as it comes."""
+def outcomes(seeds: Sequence[int], jobs: int, max_reduced: int) -> Iterator[Outcome]:
+    """Yield what comes of each seed, as it comes; the first failing ones are made small."""
     workers = [_Worker() for _ in range(min(jobs, len(seeds)))]
     left, failures = iter(seeds), 0
-    busy = {worker.pipe: worker for worker in workers if _next(worker, left, failures)}
+    busy = {worker.pipe: worker for worker in workers if _next(worker, left, max_reduced)}
     while busy:
         for pipe in wait(list(busy)):
             worker = busy.pop(pipe)  # pyright: ignore[reportArgumentType]
@@ -134,13 +134,13 @@ def outcomes(seeds: Sequence[int], jobs: int) -> Iterator[Outcome]:
             yield outcome
             if not worker.process.is_alive():
                 worker = _Worker()
-            if _next(worker, left, failures):
+            if _next(worker, left, max_reduced - failures):
                 busy[worker.pipe] = worker
 
 
-def _next(worker: _Worker, left: Iterator[int], failures: int) -> bool:
+def _next(worker: _Worker, left: Iterator[int], to_reduce: int) -> bool:
     seed = next(left, None)
-    worker.give(seed, reduces=failures < _MAX_REDUCED)
+    worker.give(seed, reduces=to_reduce > 0)
     return seed is not None
 
 
@@ -149,6 +149,7 @@ def main() -> int:
     parser.add_argument("--programs", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--max-reduced", type=int, default=_MAX_REDUCED)
     parser.add_argument("--only", type=int)
     parser.add_argument("--file", type=Path)
     options = parser.parse_args()
@@ -164,7 +165,7 @@ def main() -> int:
     start = time.monotonic()
     counts: Counter[str] = Counter()
     seeds = range(options.seed, options.seed + options.programs)
-    for outcome in outcomes(seeds, options.jobs):
+    for outcome in outcomes(seeds, options.jobs, options.max_reduced):
         counts[outcome.status] += 1
         if outcome.report:
             print(f"{outcome.report}\n", flush=True)
