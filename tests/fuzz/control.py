@@ -126,11 +126,13 @@ def _sum(g: Generator, trips: int) -> _Carried | None:
     init = g.operand(element, g.some_shape(), exact)
     term = Facts(lo=min(init.facts.lo, -3), hi=4)
     facts = settled(element, summed((init.facts, of_count(term, max(trips, 1)))))
-    if facts is None:
+    if facts is None or not init.facts.accumulates(facts):
         return None
 
     def step(item: Item) -> Value:
-        wanted = lambda f: f.is_exact and f.lo >= term.lo and f.hi <= term.hi  # noqa: E731
+        def wanted(f: Facts) -> bool:
+            return f.is_exact and f.lo >= term.lo and f.hi <= term.hi and f.accumulates(facts)
+
         found = [i for i in g.candidates(lambda i: wanted(i.facts)) if i is not item]
         same = [i for i in found if i.element == element and i.shape == item.shape]
         other = g.recent(same) if same else g.load(g, element, item.shape, True)

@@ -61,6 +61,9 @@ def keep_sum(g: Generator, cls: type[arith.Binary], left: Item, right: Item) -> 
     else:
         products = "product" in (left.facts.kind, right.facts.kind)
         facts = PRODUCT if cls is arith.Mul else None if products else RAGGED
+    if element.is_float and facts is not None and cls is not arith.Mul:
+        accumulates = all(each.facts.accumulates(facts) for each in (left, right))
+        facts = facts if accumulates else None
     if facts is not None:
         g.keep(g.add(cls(left.value, right.value)).out, facts)
 

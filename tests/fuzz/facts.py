@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Literal
 
 from aotc.ir.types import ScalarType
@@ -34,12 +35,17 @@ _EXPONENTS = {
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Bound a value; `steps` is how far an approximate one may be off, in steps of its type."""
+    """Bound a value; `steps` is how far an approximate one may be off, in steps of its type.
+
+    A matrix product may become the sum of whatever it is added to, so that this is an accumulator:
+    `acc_bits` is how many bits such a one keeps, or 0 of a value that no matrix product is part of.
+    """
 
     kind: Kind = "exact"
     lo: int = 0
     hi: int = 0
     steps: float = 0.0
+    acc_bits: int = 0
 
     @property
     def is_exact(self) -> bool:
@@ -49,6 +55,10 @@ class Facts:
     def is_known(self) -> bool:
         """Whether every bit is known."""
         return self.kind != "approximate"
+
+    def accumulates(self, total: Facts) -> bool:
+        """Return whether a sum with this value is known if an accumulator holds it."""
+        return not self.acc_bits or (total.is_exact and total.hi - total.lo <= self.acc_bits)
 
 
 RAGGED = Facts("ragged")
@@ -89,6 +99,7 @@ def joined(first: Facts, *others: Facts) -> Facts:
             min(first.lo, other.lo),
             max(first.hi, other.hi),
             max(first.steps, other.steps),
+            _fewest(first.acc_bits, other.acc_bits),
         )
     return first
 
@@ -97,7 +108,13 @@ def summed(facts: Sequence[Facts]) -> Facts:
     """Return what holds of a sum of exact values."""
     largest = max(each.hi for each in facts)
     extra = (sum(1 << max(each.hi - largest + 64, 0) for each in facts) - 1 >> 64).bit_length()
-    return Facts(lo=min(each.lo for each in facts), hi=largest + extra)
+    acc_bits = reduce(_fewest, (each.acc_bits for each in facts))
+    return Facts(lo=min(each.lo for each in facts), hi=largest + extra, acc_bits=acc_bits)
+
+
+def _fewest(first: int, second: int) -> int:
+    """Return the smaller of two numbers, of which 0 stands for no limit."""
+    return min(filter(None, (first, second)), default=0)
 
 
 def of_count(facts: Facts, count: int) -> Facts:

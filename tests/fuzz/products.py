@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from aotc.ir.core import Value
 from aotc.ir.dialects import tile
@@ -77,7 +78,7 @@ def product(g: Generator, a: Item, b: Item, element: ScalarType, shape: Shape) -
     limit = _FP8_SUM_BITS if a.element.bits == 8 and a.element.is_float else element.mantissa_bits
     if element.is_float and not (fits(element, facts) and facts.hi - facts.lo <= limit):
         return None
-    known = facts if fits(element, facts) else full(element)
+    known = replace(facts, acc_bits=limit) if fits(element, facts) else full(element)
     how: Sequence[tile.InputPrecision] = ("tf32", "tf32x3", "ieee")
     precision = g.choices.pick(how) if a.element == FP32 else "tf32"
     return g.keep(g.add(tile.Dot(a.value, b.value, acc, precision)).out, known)

@@ -27,6 +27,7 @@ from tests.fuzz.generator import Counter, Generator, Limits, Maker
 from tests.fuzz.movement import MOVEMENT
 from tests.fuzz.products import PRODUCTS
 from tests.fuzz.reductions import REDUCTIONS
+from tests.fuzz.row_loops import make_row_loop
 
 MEMORY: list[tuple[int, Maker]] = [
     (4, memory.make_load),
@@ -42,7 +43,7 @@ _GROUPS = (
     (6, MOVEMENT),
     (4, REDUCTIONS),
     (3, PRODUCTS),
-    (3, CONTROL),
+    (3, [*CONTROL, (3, make_row_loop)]),
 )
 
 

@@ -325,6 +325,7 @@ def _for(writer: _Writer, op: scf.For, depth: int) -> None:
     bounds = ", ".join(writer.names[value] for value in (op.lower, op.upper, op.step))
     hints = f", num_stages={op.num_stages}" if op.num_stages else ""
     hints += f", loop_unroll_factor={op.unroll}" if op.unroll else ""
+    hints += ", warp_specialize=True" if op.warp_specialize else ""
     index = writer.fresh(op.induction)
     writer.line(f"for {index} in tl.range({bounds}{hints}):", depth)
     writer.block(op.body, depth + 1)

@@ -19,12 +19,14 @@ from aotc.ir.passes import Pipeline
 from aotc.ir.rewrite import Builder, rewrite
 from aotc.ir.types import FP32, SCALARS, ScalarType, element_of
 from aotc.schedule import pipeline
-from aotc.schedule.context import Schedule
+from aotc.schedule.context import Config, Schedule
+from aotc.schedule.pipeline import schedule_kernel
+from aotc.target import TARGETS
 from aotc.verify.interpreter import run
 from tests.fuzz import check as checking
 from tests.fuzz.arguments import Buffer
 from tests.fuzz.check import Failure, Refused, check, is_defined
-from tests.fuzz.facts import Facts, fits, full, multiplied, of_count, settled, summed
+from tests.fuzz.facts import RAGGED, Facts, fits, full, multiplied, of_count, settled, summed
 from tests.fuzz.programs import Program, from_seed, parse_program, programs
 from tests.fuzz.reduce import reduced
 from tests.fuzz.run import run_seed
@@ -94,6 +96,21 @@ def test_every_op_of_tile_programs_is_generated() -> None:
     raise AssertionError(f"never generated: {sorted(wanted)}")
 
 
+def test_loops_over_rows_have_them_copied_by_a_warp_of_its_own() -> None:
+    wanted = {"gpu.bulk_load", "gpu.specialize"}
+    for seed in range(100):
+        program = from_seed(seed)
+        text = program.text
+        if program.target == "sm_90a" and "scf.for" in text and "num_stages" in text:
+            kernel = program.kernel()
+            config = Config(program.num_warps, program.num_stages)
+            schedule_kernel(kernel, Schedule(TARGETS[program.target], config))
+            wanted -= {op.opcode for op in kernel.walk()}
+        if not wanted:
+            return
+    raise AssertionError(f"never compiled: {sorted(wanted)}")
+
+
 @pytest.mark.parametrize("name", [name for name in SCALARS if name != "i1"])
 def test_exact_data_is_what_its_facts_say(name: str) -> None:
     element = SCALARS[name]
@@ -117,6 +134,16 @@ def test_sums_and_products_of_facts() -> None:
     assert summed([one, Facts(lo=-2, hi=1)]) == Facts(lo=-2, hi=4)
     assert multiplied(one, one) == Facts(lo=-2, hi=6)
     assert [of_count(one, count).hi for count in (0, 1, 2, 3, 4, 5)] == [3, 3, 4, 5, 5, 6]
+
+
+def test_a_matrix_product_is_added_only_to_what_an_accumulator_keeps() -> None:
+    product = Facts(hi=6, acc_bits=13)
+    total = summed([Facts(lo=-1, hi=11), product, Facts(hi=2, acc_bits=24)])
+    assert total == Facts(lo=-1, hi=12, acc_bits=13)
+    assert product.accumulates(total)
+    assert not product.accumulates(Facts(lo=-1, hi=13))
+    assert not product.accumulates(RAGGED)
+    assert Facts(hi=6).accumulates(RAGGED)
 
 
 @pytest.mark.parametrize(

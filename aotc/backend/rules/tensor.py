@@ -99,7 +99,9 @@ def lower_mbarrier_init(ctx: Lowering, op: tma.MbarrierInit) -> Results:
 @lowers(tma.MbarrierArrive)
 def lower_mbarrier_arrive(ctx: Lowering, op: tma.MbarrierArrive) -> Results:
     """Lower an arrival: the first lane's, for its warp, or at each block's one lane's."""
-    op.expect(op.count == ctx.kernel.num_warps, f"{op.count} of {ctx.kernel.num_warps} warps arrive")
+    op.expect(
+        op.count == ctx.kernel.num_warps, f"{op.count} of {ctx.kernel.num_warps} warps arrive"
+    )
     emit = ctx.emit
     nvvm.warp_barrier(emit)
     lane = emit.thread_value(f"and i32 {ctx.thread}, {WARP_SIZE - 1}")
