@@ -30,6 +30,7 @@ from concurrent.futures import (
 )
 from dataclasses import dataclass, replace
 from functools import partial
+from multiprocessing import resource_tracker
 from multiprocessing.context import SpawnContext, SpawnProcess
 from types import TracebackType
 from typing import Any, Generic, TypeAlias, TypeVar, final
@@ -202,15 +203,31 @@ def compile_both_ways(compiler: Compiler, request: CompileRequest) -> CachedKern
 
 
 class _DeafProcess(SpawnProcess):
-    """A process that Ctrl-C does not reach, not even while it starts: its parent ends it."""
+    """A process that Ctrl-C does not reach, not even while it starts: its parent ends it.
+
+    Nor does it reach the parent then, which must know what it has started: it is put off.
+    """
 
     def start(self) -> None:
-        """Start the process with SIGINT blocked, which it inherits."""
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        """Start the process with SIGINT blocked, which it inherits. Raises: KeyboardInterrupt."""
+        caught: list[int] = []
+        in_main = threading.current_thread() is threading.main_thread()
+        handler = (
+            signal.signal(signal.SIGINT, lambda number, _: caught.append(number))
+            if in_main
+            else None
+        )
+        # It is started with the first process, and would unblock the signal.
+        resource_tracker.ensure_running()
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             super().start()
         finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            if in_main:
+                signal.signal(signal.SIGINT, handler)
+        if caught:
+            raise KeyboardInterrupt
 
 
 def _start_worker() -> None:
