@@ -28,8 +28,8 @@ from aotc.ir.types import I32
 from aotc.schedule.context import Schedule
 from aotc.schedule.expand_fetches import place_mbarrier
 from aotc.schedule.global_order import fences, shared_roots, written_pointer
+from aotc.schedule.layouts import WARPGROUP_WARPS
 
-_WARPGROUP_WARPS = 4
 _READS = (gpu.Load, tile.Load, gpu.AsyncCopy)
 _ORDERED = (gpu.Store, tile.Store, tma.TmaStore)
 _FREE = (tma.TmaReduce, tma.ProxyFence, tile.Assert)
@@ -45,7 +45,7 @@ def groups_obstacle(kernel: Kernel, schedule: Schedule, num_warps: int) -> str:
     """
     if schedule.single_group:
         return schedule.single_group
-    if kernel.num_warps % _WARPGROUP_WARPS:
+    if kernel.num_warps % WARPGROUP_WARPS:
         return f"{kernel.num_warps} warps are no whole warpgroups"
     if num_warps > schedule.target.max_warps_per_block:
         return f"a block has no room for {num_warps} warps"

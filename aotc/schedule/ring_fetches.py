@@ -21,9 +21,8 @@ from aotc.ir.types import I32
 from aotc.schedule.consumer_groups import groups_obstacle
 from aotc.schedule.context import Schedule
 from aotc.schedule.fetch_order import fetch_disorder
+from aotc.schedule.layouts import WARPGROUP_WARPS
 from aotc.schedule.producer_slice import find_slice
-
-_WARPGROUP_WARPS = 4
 
 
 def ring_fetches(kernel: Kernel, schedule: Schedule) -> None:
@@ -58,8 +57,8 @@ def _producer_warps(kernel: Kernel, schedule: Schedule) -> int:
     Next to consumers that are no warpgroups, or have no products to hold, one warp does.
     """
     multiplies = any(isinstance(op, gpu.Dot | wgmma.Wgmma) for op in kernel.walk())
-    whole = multiplies and schedule.config.num_warps % _WARPGROUP_WARPS == 0
-    return _WARPGROUP_WARPS if whole else 1
+    whole = multiplies and schedule.config.num_warps % WARPGROUP_WARPS == 0
+    return WARPGROUP_WARPS if whole else 1
 
 
 def _num_consumer_groups(kernel: Kernel, schedule: Schedule) -> int:

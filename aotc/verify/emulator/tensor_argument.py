@@ -49,6 +49,8 @@ _SCALAR_TYPES = {
     "fp64": "f64",
 }
 
+_SWIZZLES_BYTES = (0, 32, 64, 128)  # by their code in a map
+
 
 @dataclass(frozen=True)
 class TensorArgument:
@@ -76,7 +78,7 @@ class TensorArgument:
         """
         array = self.array
         element = _ELEMENT_TYPES.get(array.dtype.name)
-        if element is None or self.swizzle_bytes not in (0, 32, 64, 128):
+        if element is None or self.swizzle_bytes not in _SWIZZLES_BYTES:
             raise EmulationError(
                 f"{name}: no tensor map of {array.dtype} with a swizzle of {self.swizzle_bytes}"
             )
@@ -89,13 +91,10 @@ class TensorArgument:
             array.strides[-2::-1] if array.ndim > 1 else (),
             self.box[::-1],
             self.element_strides[::-1],
-            swizzle=(0, 32, 64, 128).index(self.swizzle_bytes),
+            swizzle=_SWIZZLES_BYTES.index(self.swizzle_bytes),
             fill=int(self.fill_nan),
         )
-        try:
-            return tensor.to_bytes()
-        except TensorMapError as error:
-            raise EmulationError(f"{name}: {error}") from None
+        return _to_bytes(tensor, name)
 
 
 @dataclass(frozen=True)
@@ -133,13 +132,10 @@ class PlacedTensor:
             self.shape[::-1],
             tuple(stride * size_bytes for stride in self.strides[-2::-1]),
             self.box[::-1],
-            swizzle=(0, 32, 64, 128).index(self.swizzle_bytes),
+            swizzle=_SWIZZLES_BYTES.index(self.swizzle_bytes),
             fill=int(self.fill_nan),
         )
-        try:
-            return tensor.to_bytes()
-        except TensorMapError as error:
-            raise EmulationError(f"{name}: {error}") from None
+        return _to_bytes(tensor, name)
 
 
 @dataclass(frozen=True)
@@ -157,3 +153,10 @@ class TensorTable:
             tensor.encode(memory, f"{name}[{index}]") for index, tensor in enumerate(self.tensors)
         ]
         return memory.add(name, np.frombuffer(b"".join(maps), np.uint8).copy())
+
+
+def _to_bytes(tensor: TensorMap, name: str) -> bytes:
+    try:
+        return tensor.to_bytes()
+    except TensorMapError as error:
+        raise EmulationError(f"{name}: {error}") from None
