@@ -5,8 +5,8 @@ tried, so that whoever reads knows where this process hung or died; notes; and t
 workload when it is done.
 
 Each call stands by itself between two events, as those of the other peers beside it. It is a CUDA
-graph of one, so that a peer is charged for the GPU's time and not for the host's, or on demand the
-host's own call. Matrix products at full tilt run into the GPU's limit of power, where all peers are
+graph of one, and queued while the GPU spins, so that a peer is charged for the GPU's time and not for
+the host's; or on demand the host's own call, and what an idle GPU waits for it. Matrix products at full tilt run into the GPU's limit of power, where all peers are
 about as fast as their energy allows; a pause before each call lets the clocks recover.
 """
 
@@ -25,7 +25,7 @@ from typing import Any
 
 import hopper_triton
 import torch
-from hopper_work import ITEMS, Arguments, Work
+from hopper_work import ITEMS, Arguments, Work, layers_of
 from peers import Launch, built, in_turn, milliseconds, ranked
 
 import aotc
@@ -113,9 +113,10 @@ def by_host(call: Call, work: Work) -> Launch:
 def problem(call: Call, work: Work) -> str:
     """Return what is wrong with a call's result, if anything."""
     first = work.sets[0]
-    first[work.out].fill_(float("nan"))
-    if "counter_ptr" in first:
-        first["counter_ptr"].zero_()
+    for layer in layers_of(first):
+        layer[work.out].fill_(float("nan"))
+        if "counter_ptr" in layer:
+            layer["counter_ptr"].zero_()
     call(first)
     torch.cuda.synchronize()
     wrong = work.wrong(first[work.out])
@@ -143,7 +144,18 @@ def shared_by_parts(work: Work, configs: list[dict[str, Any]]) -> None:
     workspace = torch.empty(max(sizes, default=4), device="cuda")
     counters = torch.zeros(MAX_COUNTERS, device="cuda", dtype=torch.int32)
     for args in work.sets:
-        args.update(workspace_ptr=workspace, counter_ptr=counters)
+        for layer in layers_of(args):
+            layer.update(workspace_ptr=workspace, counter_ptr=counters)
+
+
+def of_layers(call: Call) -> Call:
+    """Return the calls for all layers of a set, one after the other."""
+
+    def calls(args: Arguments) -> None:
+        for layer in layers_of(args):
+            call(layer)
+
+    return calls
 
 
 def aotc_calls(work: Work, library) -> Iterator[tuple[str, Call]]:
@@ -159,7 +171,7 @@ def aotc_calls(work: Work, library) -> Iterator[tuple[str, Call]]:
                 passed = [args[each] for each in names]
                 kernel.launch(passed, config=config, pdl=bool(config.get("PDL")))
 
-            yield f"{name} {json.dumps(config)}", call
+            yield f"{name} {json.dumps(config)}", of_layers(call)
 
 
 def triton_calls(work: Work, task: Task) -> Iterator[tuple[str, Call]]:
@@ -173,12 +185,14 @@ def triton_calls(work: Work, task: Task) -> Iterator[tuple[str, Call]]:
         for config in hopper_triton.CONFIGS[name]
         if sensible(config, work)
     ]
-    for name, config, trouble in hopper_triton.compiled(points, work.sets[0], task.triton_cache):
+    for name, config, trouble in hopper_triton.compiled(
+        points, layers_of(work.sets[0])[0], task.triton_cache
+    ):
         key = f"{name} {json.dumps(config)}"
         if trouble:
             tell(note=f"Triton: {key}: {trouble}")
         else:
-            yield key, hopper_triton.launcher(name, config)
+            yield key, of_layers(hopper_triton.launcher(name, config))
     tell(note=f"Triton took {time.monotonic() - started:.0f} s to compile")
 
 
@@ -212,7 +226,9 @@ def choose(
             if trouble := problem(call, work):
                 raise ValueError(trouble)  # noqa: TRY301 - told as every other
             launch = graphed(call, work) if task.graphs else by_host(call, work)
-            took = statistics.median(milliseconds(launch, 1) for _ in range(count))
+            took = statistics.median(
+                milliseconds(launch, 1, ahead=task.graphs) for _ in range(count)
+            )
         except Exception as error:  # noqa: BLE001 - whatever it is, the next may work
             failed += 1
             tell(note=f"{work.name}: {name}: {type(error).__name__}: {str(error)[:200]}")
@@ -222,7 +238,7 @@ def choose(
     if not kept:
         return None
     launches = {key: launch for _, key, launch in kept}
-    ranking = ranked(launches, TRIALS, 1, task.pause_seconds)
+    ranking = ranked(launches, TRIALS, 1, task.pause_seconds, ahead=task.graphs)
     for took, key in ranking:
         tell(note=f"    {peer:7} {1e3 * took:8.1f} us  {key}")
     best = ranking[0][1]
@@ -280,7 +296,8 @@ def measure(work: Work, library, task: Task) -> dict[str, Any]:
     estimate = max(work.flops / ASSUMED_FLOPS, work.nbytes / ASSUMED_BYTES)
     count = max(MIN_CALLS, min(MAX_CALLS, round(TRIAL_SECONDS / estimate + 0.5)))
     chosen: dict[str, Choice | None] = {}
-    chosen["library"] = choose("library", [(work.name, work.library)], work, count, task)
+    library_calls = [(work.name, of_layers(work.library))]
+    chosen["library"] = choose("library", library_calls, work, count, task)
     chosen["aotc"] = choose("aotc", list(aotc_calls(work, library)), work, count, task)
     if task.triton and work.triton:
         calls = list(triton_calls(work, task))
@@ -292,7 +309,7 @@ def measure(work: Work, library, task: Task) -> dict[str, Any]:
         raise RuntimeError("the peers' best were lost in turn")
     with Clocks() as clocks:
         launches = {name: choice.launch for name, choice in peers.items()}
-        times = in_turn(launches, rounds, 1, task.pause_seconds)
+        times = in_turn(launches, rounds, 1, task.pause_seconds, ahead=task.graphs)
     row: dict[str, Any] = {"work": work.name, "m": work.m, "n": work.n, "k": work.k}
     row |= {"rounds": rounds, "sets": len(work.sets), "clocks": clocks.median}
     for name, choice in peers.items():

@@ -90,7 +90,7 @@ CONFIGS: dict[str, list[Config]] = {
         for stages in (3, 4)
         for group in ({"GROUP_M": 8}, {"GROUP_M": 16})
     ],
-    "small_descriptor": _SPLIT,
+    "small_descriptor": _SPLIT + [config | {"EARLY": 2} for config in _SPLIT if config["PDL"]],
     "small_pointer": _SPLIT,
     "matvec": _small(BLOCK_N=[4, 8, 16], BLOCK_K=[1024], num_warps=[4], num_stages=[1])
     + _small(BLOCK_N=[4, 8], BLOCK_K=[2048], num_warps=[8], num_stages=[1]),

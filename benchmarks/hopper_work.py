@@ -28,7 +28,7 @@ class Work:
     """A workload on the GPU: `products` of (M, K) and (K, N).
 
     `make` makes a set of arguments, `exact` is its result in fp64, `library` puts the library's into
-    the argument `out`. `kernels` are those of the archive that can do the work, and `triton` those
+    the argument `out`. A set may be of several "layers", each with arguments for a launch of its own. `kernels` are those of the archive that can do the work, and `triton` those
     that Triton compiles, too. A result may be off by `relative` of itself, for being rounded to bf16,
     and by `tolerance` of the typical size of results, for how it is summed.
     """
@@ -50,7 +50,8 @@ class Work:
 
     def __post_init__(self) -> None:
         first = self.make()
-        tensors = {v.data_ptr(): v for v in first.values() if isinstance(v, torch.Tensor)}
+        values = [value for layer in layers_of(first) for value in layer.values()]
+        tensors = {v.data_ptr(): v for v in values if isinstance(v, torch.Tensor)}
         self.nbytes = sum(tensor.nbytes for tensor in tensors.values())
         count = max(1, min(MAX_SETS, math.ceil(2.5 * L2_BYTES / self.nbytes)))
         self.sets = [first, *(self.make() for _ in range(count - 1))]
@@ -69,6 +70,11 @@ class Work:
         return math.inf if math.isnan(worst) else worst
 
 
+def layers_of(args: Arguments) -> list[Arguments]:
+    """Return the arguments of each launch that a set is for."""
+    return args.get("layers", [args])
+
+
 def _normal(*shape: int, dtype: torch.dtype = BF16) -> torch.Tensor:
     return torch.randn(*shape, device="cuda").to(dtype)
 
@@ -81,6 +87,14 @@ def _scales(*shape: int) -> torch.Tensor:
     return torch.rand(*shape, device="cuda") + 0.5
 
 
+def _linear_arguments(x: torch.Tensor, w: torch.Tensor, out: torch.Tensor) -> Arguments:
+    (m, k), n = x.shape, w.shape[0]
+    descriptors = {"a": x, "b": w, "c": out, "w": w, "x": x}
+    pointers = {"w_ptr": w, "x_ptr": x, "out_ptr": out}
+    strides = {"stride_wn": k, "stride_xm": k, "stride_om": n}
+    return {**descriptors, **pointers, "M": m, "N": n, "K": k, **strides}
+
+
 def _linear(
     name: str,
     shape: tuple[int, int, int],
@@ -90,15 +104,9 @@ def _linear(
     """Return rows times the transpose of weights, in bf16: what a linear layer is."""
     m, n, k = shape
 
-    def make() -> Arguments:
-        x, w, out = _normal(m, k), _normal(n, k), _empty(m, n)
-        descriptors = {"a": x, "b": w, "c": out, "w": w, "x": x}
-        pointers = {"w_ptr": w, "x_ptr": x, "out_ptr": out}
-        strides = {"stride_wn": k, "stride_xm": k, "stride_om": n}
-        return {**descriptors, **pointers, "M": m, "N": n, "K": k, **strides}
-
     return Work(
-        *(name, m, n, k, kernels, make),
+        *(name, m, n, k, kernels),
+        make=lambda: _linear_arguments(_normal(m, k), _normal(n, k), _empty(m, n)),
         exact=lambda args: args["a"].double() @ args["b"].double().T,
         library=lambda args: torch.mm(args["a"], args["b"].T, out=args["c"]),
         triton=triton,
@@ -118,6 +126,34 @@ def _shape(index: int) -> Work:
 def _small(m: int) -> Work:
     kernels = ("small_descriptor", "small_pointer", *(("matvec",) if m == 1 else ()))
     return _linear(f"small {m}", (m, 8192, 8192), kernels, kernels)
+
+
+def _chain(m: int, size: int = 8192, count: int = 8) -> Work:
+    """Return layers of few rows, each with weights of its own and the rows that the last one stored."""
+
+    def make() -> Arguments:
+        rows, layers = _normal(m, size), []
+        for _ in range(count):
+            w, out = (torch.randn(size, size, device="cuda") * size**-0.5).to(BF16), _empty(m, size)
+            layers.append(_linear_arguments(rows, w, out))
+            rows = out
+        return {"layers": layers, "c": rows}
+
+    def exact(args: Arguments) -> torch.Tensor:
+        rows = args["layers"][0]["a"].double()
+        for layer in args["layers"]:
+            rows = (rows @ layer["b"].double().T).to(BF16).double()
+        return rows
+
+    def library(args: Arguments) -> None:
+        torch.mm(args["a"], args["b"].T, out=args["c"])
+
+    kernels = ("small_descriptor", "small_pointer", *(("matvec",) if m == 1 else ()))
+    return Work(
+        *(f"chain {m}", m, size, size, kernels, make, exact, library, kernels),
+        products=count,
+        tolerance=0.1,  # every layer rounds to bf16, on the grounds of what the last one rounded
+    )
 
 
 def _pointers(size: int) -> Work:
@@ -234,6 +270,7 @@ ITEMS: dict[str, dict[str, Callable[[], Work]]] = {
     "descriptors": {f"descriptors {n}": lambda n=n: _descriptors(n) for n in (8192, 4096)},
     "pointers": {"pointers 8192": lambda: _pointers(8192)},
     "small": {f"small {m}": lambda m=m: _small(m) for m in (1, 4, 16, 64)},
+    "chain": {f"chain {m}": lambda m=m: _chain(m) for m in (1, 4, 16, 64)},
     "fp8": {f"fp8 {n}": lambda n=n: _fp8(n) for n in (4096, 8192)},
     "shapes": {shape.name: lambda at=at: _shape(at) for at, shape in enumerate(SHAPES)},
     "blockwise": {f"blockwise {n}": lambda n=n: _blockwise(n) for n in (4096, 8192)},

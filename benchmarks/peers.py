@@ -14,11 +14,20 @@ from collections.abc import Callable, Iterable, Mapping
 Launch = Callable[[], None]
 
 
-def milliseconds(launch: Launch, launches: int) -> float:
-    """Return the milliseconds that a launch takes on the GPU, over several in a row."""
+_SPIN_CYCLES = 60_000  # some 30 us
+
+
+def milliseconds(launch: Launch, launches: int, *, ahead: bool = False) -> float:
+    """Return the milliseconds that a launch takes on the GPU, over several in a row.
+
+    An idle GPU waits for the host, and that counts. If the host is to be `ahead`, the GPU spins first
+    while the launch is put into its queue.
+    """
     import torch
 
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    if ahead:
+        torch.cuda._sleep(_SPIN_CYCLES)  # noqa: SLF001 - torch has no other name for it
     start.record()
     for _ in range(launches):
         launch()
@@ -28,22 +37,32 @@ def milliseconds(launch: Launch, launches: int) -> float:
 
 
 def in_turn(
-    peers: Mapping[str, Launch], rounds: int, launches: int, pause_seconds: float = 0.0
+    peers: Mapping[str, Launch],
+    rounds: int,
+    launches: int,
+    pause_seconds: float = 0.0,
+    *,
+    ahead: bool = False,
 ) -> dict[str, list[float]]:
     """Return the milliseconds of each peer, round by round; the GPU rests before each."""
     times: dict[str, list[float]] = {name: [] for name in peers}
     for _ in range(rounds):
         for name, launch in peers.items():
             time.sleep(pause_seconds)
-            times[name].append(milliseconds(launch, launches))
+            times[name].append(milliseconds(launch, launches, ahead=ahead))
     return times
 
 
 def ranked(
-    candidates: Mapping[str, Launch], trials: int, launches: int, pause_seconds: float = 0.0
+    candidates: Mapping[str, Launch],
+    trials: int,
+    launches: int,
+    pause_seconds: float = 0.0,
+    *,
+    ahead: bool = False,
 ) -> list[tuple[float, str]]:
     """Return median milliseconds and names, the fastest first, of candidates timed in turn."""
-    times = in_turn(candidates, trials, launches, pause_seconds)
+    times = in_turn(candidates, trials, launches, pause_seconds, ahead=ahead)
     return sorted((statistics.median(values), name) for name, values in times.items())
 
 

@@ -13,8 +13,10 @@ them up in their order, so the result does not depend on who that was. `counter_
 for each tile, 0 before the first launch; every launch leaves zeros. Launches that may run at one
 time need a workspace and counters of their own. With SPLIT_K = 1 there is neither.
 
-With PDL a launch may start while the one before it in the stream still runs, and waits for it at its
-first line: what a product of microseconds spends on starting is then spent beside the last one.
+With PDL a launch may start while the one before it in the stream still runs, and waits for it before
+it reads x: what a product of microseconds spends on starting is then spent beside the last one. The
+weights must not be what the launch before writes: EARLY blocks of them are fetched ahead of that wait,
+so that memory is not idle from the end of one layer to the first product of the next.
 """
 
 import triton
@@ -110,16 +112,30 @@ def small_matmul_descriptor_kernel(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SPLIT_K: tl.constexpr,
     WARP_SPECIALIZE: tl.constexpr = False,  # noqa: FBT002 - a constant
     PDL: tl.constexpr = False,  # noqa: FBT002
+    EARLY: tl.constexpr = 0,
     workspace_ptr=None, counter_ptr=None,
 ):  # fmt: skip
     """Store x @ w^T, w in blocks of (BLOCK_N, BLOCK_K) and x of (BLOCK_M, BLOCK_K).
 
     Rows of x that are not there are zeros, and nothing is fetched for them.
     """
-    begin(PDL)
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
     row, column = tl.program_id(0) * BLOCK_M, tl.program_id(1) * BLOCK_N
     start_k, end_k = part_of_k(K, BLOCK_K, SPLIT_K)
+    # An early block that is not of this part is taken from beyond K, where all is zeros.
+    beyond_k = tl.cdiv(K, BLOCK_K) * BLOCK_K
+    early = ()
+    for block in tl.static_range(EARLY):
+        k = start_k + block * BLOCK_K
+        early += (w.load([column, k if k < end_k else beyond_k]),)
+    if PDL:
+        tl.extra.cuda.gdc_wait()
     acc = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
+    for block in tl.static_range(EARLY):
+        k = start_k + block * BLOCK_K
+        acc = tl.dot(early[block], x.load([row, k if k < end_k else beyond_k]).T, acc)
+    start_k += EARLY * BLOCK_K
     for k in tl.range(start_k, end_k, BLOCK_K, warp_specialize=WARP_SPECIALIZE):
         acc = tl.dot(w.load([column, k]), x.load([row, k]).T, acc)
     finish(acc, out_ptr, workspace_ptr, counter_ptr, M, N, stride_om, SPLIT_K)

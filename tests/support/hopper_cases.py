@@ -378,7 +378,10 @@ CASES: dict[str, HopperCase] = {
                 "stride_om": "i32",
             },
             *(_small, _parts, tuple(shape for shape in _FEW_SHAPES if shape[2])),
-            tuple({**_FEW_BLOCKS, "SPLIT_K": parts} for parts in (1, 2)),
+            (
+                *({**_FEW_BLOCKS, "SPLIT_K": parts} for parts in (1, 2)),
+                *({**_FEW_BLOCKS, "SPLIT_K": p, "PDL": True, "EARLY": 2} for p in (1, 2)),
+            ),
             extra=_SHARED,
         ),
         HopperCase(
