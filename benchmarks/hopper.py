@@ -142,7 +142,10 @@ def summary(row: dict[str, Any]) -> str:
         for peer in ("triton", "library")
         if (over := row.get(f"over_{peer}"))
     )
-    return f"{row['work']:44} {speeds}   {ratios}   {row['clocks'].get('sm_mhz', 0):.0f} MHz"
+    failed = row.get("aotc", {}).get("failed", 0)
+    wrong = f"   {failed} OF AOTC'S CANDIDATES FAILED" if failed else ""
+    mhz = row["clocks"].get("sm_mhz", 0)
+    return f"{row['work']:44} {speeds}   {ratios}   {mhz:.0f} MHz{wrong}"
 
 
 def shapes_summary(rows: dict[str, Any]) -> str:

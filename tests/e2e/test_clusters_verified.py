@@ -29,7 +29,8 @@ num_stages = {stages}
 num_ctas = {blocks}
 """
 
-# With tensor maps of the launcher's, and without.
+# With tensor maps of the launcher's, and without. B is stored by rows: of 128 columns a descriptor of a
+# product says where the second 64 are, beside an address that in a cluster has a block's rank in it.
 POINTERS = """
 [[kernel]]
 source = "{kernels}/matmul.py:matmul_kernel"
@@ -41,7 +42,7 @@ stride_om = "i32:16", stride_on = "i32=1" }}
 constants = {{ GROUP_M = 2, BIAS = true, RESIDUAL = true, ACTIVATION = "silu", EVEN_K = false }}
 [[kernel.config]]
 BLOCK_M = {rows}
-BLOCK_N = 64
+BLOCK_N = {columns}
 BLOCK_K = 32
 num_warps = 4
 num_stages = {stages}
@@ -66,8 +67,8 @@ CASES = {
     "descriptors, rows of two": (DESCRIPTORS, {"rows": 128, "stages": 3, "blocks": 2}),
     "descriptors, rows of four": (DESCRIPTORS, {"rows": 256, "stages": 2, "blocks": 4}),
     "descriptors, columns": (DESCRIPTORS, {"rows": 64, "stages": 2, "blocks": 2}),
-    "pointers, rows of two": (POINTERS, {"rows": 128, "stages": 3, "blocks": 2}),
-    "pointers, columns": (POINTERS, {"rows": 64, "stages": 1, "blocks": 2}),
+    "pointers, rows of two": (POINTERS, {"rows": 128, "columns": 128, "stages": 3, "blocks": 2}),
+    "pointers, columns": (POINTERS, {"rows": 64, "columns": 64, "stages": 1, "blocks": 2}),
     "rows": (ROWS, {"blocks": 2}),
 }
 

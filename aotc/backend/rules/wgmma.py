@@ -49,6 +49,7 @@ _OPERANDS: dict[ElementType, str] = {
 _RESULTS: dict[ElementType, str] = {FP16: "f16", FP32: "f32", I32: "s32"}
 _GROUP_BITS = 2  # of a warp's number, within its warpgroup
 _UNIT_BITS = 4  # of an address in a descriptor
+_OWN_ADDRESS_MASK = (1 << 24) - 1
 
 
 @lowers(gpu.Undefined)
@@ -154,6 +155,9 @@ def _descriptor(
     moved = [matrix.start_bytes(place, 0) for place in warps[_GROUP_BITS:]]
     own = ctx.ints.linear(ctx.thread, [0] * (LANE_BITS + _GROUP_BITS) + moved)
     address = f"ptrtoint (ptr addrspace(3) {SHARED} to i32)"
+    if ctx.kernel.num_ctas > 1:
+        # In a cluster an address also says whose it is, in bits that are another field's here.
+        address = ctx.emit.thread_value(f"and i32 {address}, {_OWN_ADDRESS_MASK}")
     if own:
         address = ctx.emit.thread_value(f"add i32 {own}, {address}")
     slot, first = ctx.ints.split(ctx.raw(buffer)[0])

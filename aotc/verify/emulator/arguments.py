@@ -70,7 +70,8 @@ def make_image(
     local_bytes = _place(addresses, variables, "local", LOCAL_BASE_ADDRESS)
     for array in (params, constants := np.frombuffer(bytes(constants), np.uint8)):
         array.flags.writeable = False
-    return Image(addresses, params, constants, local_bytes, static_bytes), memory
+    shared = frozenset(variable.name for variable in variables if variable.space == "shared")
+    return Image(addresses, shared, params, constants, local_bytes, static_bytes), memory
 
 
 def _place(addresses: dict[str, int], variables: Iterable[Variable], space: str, base: int) -> int:

@@ -1,7 +1,8 @@
 """Clusters, register pools and hints: instructions about where a block runs and what it may use.
 
-An address of `shared::cluster` space holds one more than the block's rank in bits 24 and up; 0
-there means the own block, so addresses of the own block need no conversion.
+An address of `shared::cluster` space holds one more than the block's rank in bits 24 and up, and so
+does the address of a variable in a cluster: a GPU has the rank itself there, which is 0 for one block.
+0 means the own block.
 """
 
 # NumPy's own stubs leave overloads of ndarray's methods partly unknown.

@@ -42,6 +42,7 @@ from aotc.verify.emulator.syntax import (
     Register,
     Sink,
     SpecialRegister,
+    Symbol,
     Vector,
 )
 
@@ -68,7 +69,7 @@ class _Constant:
 
 
 class _PerBatch:
-    """A source that each batch has its own of: a special register, or an address or a clock."""
+    """A source that each batch has its own of: a special register, a clock, or a shared address."""
 
     __slots__ = ("_current", "_operand")
 
@@ -81,6 +82,9 @@ class _PerBatch:
         batch = self._current.batch
         if isinstance(operand, SpecialRegister) and not batch.is_clock(operand):
             return batch.special(operand.name)[lanes]
+        own = batch.own_address(operand) if isinstance(operand, Symbol) else None
+        if own is not None:
+            return own[lanes]
         return batch.constant(operand, 64)
 
 
@@ -181,7 +185,8 @@ class Decoder:
         if isinstance(operand, Register):
             row = self._registers.row(operand)
             return _Negated(row) if operand.negated else row
-        if isinstance(operand, SpecialRegister):
+        shared = isinstance(operand, Symbol) and operand.name in self._current.image.shared
+        if shared or isinstance(operand, SpecialRegister):
             return _PerBatch(self._current, operand)
         return _Constant(self._current.image.constant(operand, 64))
 

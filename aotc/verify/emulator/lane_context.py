@@ -57,6 +57,10 @@ class LaneContext:
             return self._fit(self._read_register(operand, self.lanes), bits)
         if isinstance(operand, SpecialRegister) and operand.name not in CLOCKS:
             return self._fit(self.machine.special(operand.name)[self.lanes], bits)
+        if isinstance(operand, Symbol):
+            own = self.machine.own_address(operand)
+            if own is not None:
+                return own[self.lanes].astype(bits_dtype(bits))
         value = self.machine.constant(operand, bits)
         return np.broadcast_to(value, (self.count,))
 
@@ -83,6 +87,9 @@ class LaneContext:
             return base
         if not isinstance(operand, Symbol | Immediate):
             raise TypeError(f"{operand} is no address")
+        own = self.machine.own_address(operand) if isinstance(operand, Symbol) else None
+        if own is not None:
+            return own[self.lanes] + offset
         start = int(self.machine.constant(operand, 64).view(np.int64))
         return np.full(self.count, start + offset, np.int64)
 
@@ -161,6 +168,10 @@ class LaneContext:
             return self._fit(~values if operand.negated else values, bits)
         if isinstance(operand, SpecialRegister) and operand.name not in CLOCKS:
             return self._fit(self.machine.special(operand.name).reshape(-1, WARP)[warps], bits)
+        if isinstance(operand, Symbol):
+            own = self.machine.own_address(operand)
+            if own is not None:
+                return own.reshape(-1, WARP)[warps].astype(bits_dtype(bits))
         return np.broadcast_to(self.machine.constant(operand, bits), (len(warps), WARP))
 
     def write_warps(self, operand: Operand, value: npt.NDArray[Any]) -> None:

@@ -23,7 +23,7 @@ from aotc.verify.emulator.memory import GlobalMemory
 from aotc.verify.emulator.order import Order
 from aotc.verify.emulator.registers import RegisterFile
 from aotc.verify.emulator.registry import bits_dtype
-from aotc.verify.emulator.shared import SharedMemory
+from aotc.verify.emulator.shared import RANK_SHIFT, SharedMemory
 from aotc.verify.emulator.special import CLOCKS, WARP, Launch, Positions
 from aotc.verify.emulator.syntax import Immediate, Instruction, Operand, SpecialRegister, Symbol
 
@@ -35,6 +35,7 @@ class Image:
     """Hold what the launch fixed in memory: where symbols are, parameters, constants, sizes."""
 
     addresses: Mapping[str, int]
+    shared: frozenset[str]  # the names of those in shared memory
     params: npt.NDArray[np.uint8]
     constants: npt.NDArray[np.uint8]
     local_bytes: int
@@ -125,6 +126,7 @@ class Batch:
         self.lane_numbers = np.arange(self.num_lanes, dtype=np.int64)
         self.warp_of_lane = self.lane_numbers // WARP
         self.block_of_lane = self.warp_of_lane // self.warps_per_block
+        self._rank_bits = (self.block_of_lane % self.cluster_size + 1) << RANK_SHIFT
         thread = self.lane_numbers % (self.warps_per_block * WARP)
         self.alive = thread < launch.threads
         self.num_threads = self.num_alive = int(self.alive.sum())
@@ -165,6 +167,15 @@ class Batch:
         if name not in self._special:
             self._special[name] = self.positions.read(name)
         return self._special[name]
+
+    def own_address(self, symbol: Symbol) -> npt.NDArray[np.int64] | None:
+        """Return where a variable in shared memory is for every lane, or None: for all the same.
+
+        In a cluster an address says whose it is, also that of the own block.
+        """
+        if self.cluster_size == 1 or symbol.name not in self.image.shared:
+            return None
+        return self._rank_bits + (self.image.addresses[symbol.name] + symbol.offset)
 
     def is_clock(self, operand: SpecialRegister) -> bool:
         """Say whether a special register is a clock, which all lanes read the same of."""

@@ -45,6 +45,14 @@ def test_own_addresses_have_the_own_rank():
     assert (out.reshape(4, 32) == np.array([[0], [1], [0], [1]])).all()
 
 
+def test_own_addresses_differ_between_blocks():
+    """What computes with an address as if it began at 0 is wrong in a cluster, as on a GPU."""
+    out = collect("shr.u32 %r63, %r1, 24;", grid=4, cluster=2).reshape(4, 32)
+    assert len(set(out[:2].flat)) == 2
+    assert (out[:2] == out[2:]).all()
+    assert not collect("shr.u32 %r63, %r1, 24;", grid=2).any()
+
+
 def test_a_rank_outside_the_cluster():
     body = f"{RANK} mapa.shared::cluster.u32 %r5, %r1, 2;"
     fault = faults(body, kind="cluster", match="block 2 of a cluster of 2", grid=2, cluster=2)
