@@ -63,8 +63,15 @@ def tensor_map_of(kind: DescriptorType) -> TensorMapType:
 
 
 def buffer_layout(tensor: TensorMapType, block: tuple[int, ...]) -> LinearLayout:
-    """Return how a block, which may lack first axes of one element, lies in shared memory."""
+    """Return how a block, which may lack first axes of one element, lies in shared memory.
+
+    Blocks of a cluster copy boxes of fewer rows each, which then lie where one box would have them:
+    who reads them need not know who copied them.
+    """
     box = tensor.box[len(tensor.box) - len(block) :]
+    part_bytes = prod(box) * tensor.element.size_bytes
+    if block[0] <= _MAX_BOX_ELEMS and part_bytes % _SWIZZLE_ALIGNMENT_BYTES == 0:
+        box = (block[0], *box[1:])
     return tensor_shared(block, tensor.element.size_bytes * 8, box, tensor.swizzle_bytes)
 
 

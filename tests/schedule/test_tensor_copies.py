@@ -52,6 +52,16 @@ def test_a_map_is_one_that_the_driver_encodes(element: ScalarType, block: tuple[
     assert prod(block) % prod(tensor.box) == 0
 
 
+@pytest.mark.parametrize("num_parts", [2, 4])
+@pytest.mark.parametrize("block", [(64, 256), (256, 64), (128, 128), (512, 64)])
+def test_parts_of_a_cluster_lie_where_one_copy_would_put_them(
+    block: tuple[int, ...], num_parts: int
+) -> None:
+    whole, parts = (tensor_map_of(DescriptorType(BF16, block, False, n)) for n in (1, num_parts))
+    assert prod(parts.box) < prod(whole.box) or block[0] > 256
+    assert buffer_layout(parts, block) == buffer_layout(whole, block)
+
+
 @pytest.mark.parametrize(("element", "block"), KINDS)
 def test_a_buffer_lies_as_hardware_writes_it(element: ScalarType, block: tuple[int, ...]) -> None:
     """Boxes one after the other, in each its rows, chunks where the swizzle puts them."""
