@@ -60,7 +60,7 @@ def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return aotc.load(folder / "cases.aotc")
 
 
-def _launch(library: Any, name: str, launch: Launch, grid: tuple[int, ...]) -> None:
+def _launch(kernel: Any, config: dict[str, Any], launch: Launch, grid: tuple[int, ...]) -> None:
     """Run a launch on copies of its tensors, guard zones included, and copy them back."""
     import torch
 
@@ -76,7 +76,7 @@ def _launch(library: Any, name: str, launch: Launch, grid: tuple[int, ...]) -> N
         element = next(str(s) for s in SCALARS.values() if dtype_of(s) == arg.view.dtype)
         address = copy.data_ptr() + arg.offset_elems * arg.base.itemsize
         args.append(aotc.runtime.Pointer(address, element))
-    library[name].launch(tuple(args), grid=grid)
+    kernel.launch(tuple(args), grid=grid, config=config)
     torch.cuda.synchronize()
     for tensor, copy in copies:
         tensor.base.view(np.uint8)[...] = copy.cpu().numpy()
@@ -86,11 +86,13 @@ def _launch(library: Any, name: str, launch: Launch, grid: tuple[int, ...]) -> N
 def test_against_reference(library: Any, case: MatrixCase, dtype: str, index: int) -> None:
     seed = zlib.crc32(f"gpu {case.name} {dtype} {index}".encode())
     rng = np.random.default_rng(seed)
-    build = large_build(case.builds[index])
+    build = large_build(case, case.builds[index])
+    kernel = library[entry_name(case, dtype, index)]
     for shape in _shapes(case):
         if build.get("EVEN_K") and shape[2] % build["BLOCK_K"]:
             continue
-        print(f"seed {seed}, shape {shape}, {build}")  # noqa: T201 - for a failure
-        launch = case.make(rng, SCALARS[dtype], shape, build)
-        _launch(library, entry_name(case, dtype, index), launch, case.grid_of(launch, build))
-        launch.check()
+        for config in map(dict, kernel.info.configs):
+            print(f"seed {seed}, shape {shape}, {build}, {config}")  # noqa: T201 - for a failure
+            launch = case.make(rng, SCALARS[dtype], shape, build)
+            _launch(kernel, config, launch, case.grid_of(launch, build))
+            launch.check()

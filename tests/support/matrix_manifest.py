@@ -3,7 +3,7 @@
     python -m tests.support.matrix_manifest [TARGET] > matrix_cases.toml
 
 Tiles are as large as one would take them; every promise is optional, so each kernel is built
-with all of them and with none.
+with all of them and with none. For Hopper some are built for clusters, too.
 """
 
 from __future__ import annotations
@@ -20,12 +20,17 @@ from tests.support.matrix_cases import CASES, Constants, MatrixCase
 from tests.support.tensors import Tensor
 
 _LARGE = {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 32}
+_CLUSTERED = ("matmul", "matmul_even_k", "batched_matmul", "int8_matmul")
+# Half of it is what a warpgroup multiplies, and its columns are two spans of a swizzle.
+_TILE_OF_TWO = {"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 32}
 
 
-def large_build(build: Constants) -> dict[str, Any]:
+def large_build(case: MatrixCase, build: Constants) -> dict[str, Any]:
     """Return a build with tiles for tensor cores, where it has tiles at all."""
     if "HEAD_DIM" in build:
         return {**build, "HEAD_DIM": 64, "BLOCK_M": 64, "BLOCK_N": 32}
+    if case.name in _CLUSTERED:
+        return {**build, **_TILE_OF_TWO}
     return {**build, **_LARGE} if "GROUP_M" in build else dict(build)
 
 
@@ -33,9 +38,9 @@ def entry_name(case: MatrixCase, dtype: str, build: int) -> str:
     return f"{case.name}_{dtype}_{build}"
 
 
-def _entry(case: MatrixCase, scalar: ScalarType, index: int) -> str:
+def _entry(case: MatrixCase, scalar: ScalarType, index: int, target: str) -> str:
     """Return the kernel's table in a manifest, every promise optional."""
-    build = large_build(case.builds[index])
+    build = large_build(case, case.builds[index])
     launch = case.make(np.random.default_rng(0), scalar, case.shapes[0], build)
     lines = [
         "[[kernel]]",
@@ -52,6 +57,8 @@ def _entry(case: MatrixCase, scalar: ScalarType, index: int) -> str:
             lines.append(f'{name} = "{"fp32" if isinstance(arg, float) else "i32:16?"}"')
     lines.append("[kernel.constants]")
     lines += [f"{key} = {json.dumps(value)}" for key, value in case.constants(build).items()]
+    if case.name in _CLUSTERED and target == "sm_90a":
+        lines += ["[kernel.configs]", "num_ctas = [1, 2]"]
     return "\n".join(lines)
 
 
@@ -59,7 +66,7 @@ def manifest_text(target: str) -> str:
     """Return a manifest of every build of every case."""
     head = f'[package]\nname = "cases"\nversion = "0.1.0"\ntargets = ["{target}"]\n'
     entries = [
-        _entry(case, scalar, index)
+        _entry(case, scalar, index, target)
         for case in CASES.values()
         for scalar in case.dtypes
         for index in range(len(case.builds))

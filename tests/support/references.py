@@ -235,7 +235,7 @@ def activate(x: Approximate, name: str) -> Approximate:
     functions = {
         "none": value,
         "relu": np.maximum(value, 0.0),
-        "silu": value / (1.0 + np.exp(-value)),
+        "silu": value / (1.0 + np.exp(np.minimum(-value, 700.0))),  # no overflow
         "gelu": 0.5 * value * (1.0 + erf(value / np.sqrt(2.0))),
     }
     own = 0.0 if name in ("none", "relu") else EPS * (16 + 2 * np.abs(value)) * np.abs(value)
