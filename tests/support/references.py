@@ -68,7 +68,7 @@ def vector_add(x: Array, y: Array, out: ScalarType) -> Expected:
 def silu_mul(x: Array, out: ScalarType) -> Expected:
     """`x` is (n_rows, 2 * n_cols). The exponent's error grows with its argument."""
     gate, up = np.split(wide(x), 2, axis=1)
-    value = gate / (1.0 + np.exp(-gate)) * up
+    value = _silu(gate) * up
     return within(value, EPS * (16 + 2 * np.abs(gate)) * np.abs(value), out)
 
 
@@ -229,13 +229,17 @@ def dot(
     return Approximate(x @ y, error)
 
 
+def _silu(x: Array) -> Array:
+    return x / (1.0 + np.exp(np.minimum(-x, 700.0)))  # beyond that exp overflows
+
+
 def activate(x: Approximate, name: str) -> Approximate:
     """Return "none", "relu", "silu" or "gelu" of a result; no slope of these exceeds 1.13."""
     value = x.value
     functions = {
         "none": value,
         "relu": np.maximum(value, 0.0),
-        "silu": value / (1.0 + np.exp(np.minimum(-value, 700.0))),  # no overflow
+        "silu": _silu(value),
         "gelu": 0.5 * value * (1.0 + erf(value / np.sqrt(2.0))),
     }
     own = 0.0 if name in ("none", "relu") else EPS * (16 + 2 * np.abs(value)) * np.abs(value)
