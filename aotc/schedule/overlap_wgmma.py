@@ -16,6 +16,9 @@ the accumulator. A loop that may not run at all becomes the arm of a branch whos
 the zeros: an edge around the loop that joins before the last wait would make ptxas wait for each
 product (C7515).
 
+A product that is looked at in its iteration is waited for there, but not before what does not need it:
+scales are loaded while it multiplies.
+
 Invariant: results are looked at only behind a wait that covers them.
 """
 
@@ -37,6 +40,7 @@ _WRITERS = (
     *(gpu.SharedStore, gpu.AsyncCopy, tma.TmaFetch, tma.TmaLoad),
     *(tma.BulkFetch, tma.BulkLoad),
 )
+_READS = (gpu.SharedAlloc, gpu.SharedLoad, gpu.Load, tma.Fetch)
 _REGISTER_BITS = 32
 
 
@@ -68,6 +72,9 @@ def overlap_wgmma(kernel: Kernel, schedule: Schedule) -> None:
             fresh = [each for each in sums if _is_zero(loop.init[each.index])]
             for each in fresh:
                 _begin_with_product(loop, each)
+            for op in list(loop.body):
+                if isinstance(op, wgmma.WgmmaWait):
+                    _wait_late(op)
             if fresh or runs_on:
                 _guard(loop, sums, fresh, drain=runs_on)
 
@@ -165,6 +172,22 @@ def _start_early(loop: scf.For, products: Sequence[wgmma.Wgmma]) -> None:
             continue
         op.remove()
         loop.body.insert(op, before=place)
+
+
+def _wait_late(wait: wgmma.WgmmaWait) -> None:
+    """Put a wait behind what is computed and read for the first one who looks at the result."""
+    place = wait.next
+    while place is not None and not place.blocks and not place.terminator:
+        if any(value in wait.outs for value in place.operands):
+            break
+        if not is_pure(place) and not isinstance(place, _READS):
+            break
+        place = place.next
+    if place is not None and place is not wait.next:
+        block = wait.block
+        assert block is not None
+        wait.remove()
+        block.insert(wait, before=place)
 
 
 def _fetches_to(op: Op) -> list[Op]:

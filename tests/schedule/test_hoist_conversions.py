@@ -8,6 +8,7 @@ import pytest
 
 from aotc.ir.core import Kernel, Value
 from aotc.ir.dialects import arith, gpu, tile
+from aotc.ir.text import parse_kernel
 from aotc.ir.types import BF16, FP32, I8, ScalarType, TileType
 from aotc.ir.verify import verify
 from aotc.schedule.context import Schedule
@@ -85,3 +86,37 @@ def test_what_is_used_where_it_is_too_is_computed_twice_only_if_it_is_a_cast() -
     chosen = program.add(arith.Select(is_set, zero, zero)).out
     program.store(chosen)
     assert moved(hoisted(program, [chosen])) == ["fp32"]
+
+
+FETCHED = """\
+#0 = #ll<offset=[[1],[2],[4],[8],[16],[32],[64]] : [128]>
+#1 = #ll<register=[[1],[2]] lane=[[4],[8],[16],[32],[64]] : [128]>
+#2 = #ll<register=[[1,0],[2,0]] lane=[[4,0],[8,0],[16,0],[32,0],[64,0]] : [128,1]>
+#3 = #ll<register=[[32,0],[64,0]] lane=[[1,0],[2,0],[4,0],[8,0],[16,0]] : [128,1]>
+kernel @k(%x: map<128xfp32, 0>, %i: i32, %f: fp32, %p: tile<128x1x*fp32, #3>) {num_warps = 1} {
+  %b = gpu.shared_alloc {element = fp32, shape = [128], layout = #0, alignment_bytes = 128} : shared<128xfp32, #0>
+  gpu.tma_fetch(%x, %b, %i)
+  %v = gpu.shared_load(%b) {layout = #1, vector = 4} : tile<128xfp32, #1>
+  %s = tile.splat(%f) {shape = [128], layout = #1} : tile<128xfp32, #1>
+  %m = arith.mul(%v, %s) : tile<128xfp32, #1>
+  EXTRA
+  %e = tile.expand_dims(%m) {axis = 1} : tile<128x1xfp32, #2>
+  %c = gpu.convert(%e) {layout = #3} : tile<128x1xfp32, #3>
+  gpu.store(%p, %c)
+  scf.return
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("extra", "climbs"), [("", True), ("gpu.shared_store(%v, %b) {vector = 4}", False)]
+)
+def test_what_is_computed_from_a_fetched_tile_alone_is_made_where_it_is_wanted(
+    extra: str, climbs: bool
+) -> None:
+    kernel = parse_kernel(FETCHED.replace("EXTRA", extra))
+    hoist_conversions(kernel, Schedule(TARGETS["sm_90a"]))
+    verify(kernel)
+    (convert,) = (op for op in kernel.walk() if isinstance(op, gpu.Convert))
+    assert isinstance(convert.value.op, gpu.SharedLoad) == climbs
+    assert len([op for op in kernel.walk() if isinstance(op, arith.Mul)]) == 1

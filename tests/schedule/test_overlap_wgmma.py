@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+from aotc.compiler import CompileRequest, compile_kernel
 from aotc.ir.core import Kernel, Op
 from aotc.ir.dialects import arith, gpu, scf, tma, wgmma
+from tests.support.hopper_cases import CASES, constants_of, scalar_of
 from tests.support.products import Matmul, interpreted
 
 
@@ -101,3 +104,21 @@ def test_a_loop_that_may_not_run_is_an_arm_of_a_branch(k: int) -> None:
     assert isinstance(branch, scf.If)
     assert [op.pending for op in branch.then if isinstance(op, wgmma.WgmmaWait)] == [0]
     assert [op.opcode for op in branch.orelse] == ["scf.yield"]
+
+
+def test_scales_are_read_while_their_product_multiplies() -> None:
+    """No barrier stands between the product and its use, so warpgroups do not wait for each other."""
+    case = CASES["blockwise"]
+    constants = constants_of(case.builds[-1])
+    rng = np.random.default_rng(0)
+    launch = case.make(rng, scalar_of(case.dtypes[0]), case.shapes[-1], case.builds[-1])
+    types = case.types(case.dtypes[0], constants, launch)
+    request = CompileRequest(
+        *(case.path, case.function, tuple(types.items()), tuple(constants.items()), "sm_90a"),
+        num_warps=4,
+    )
+    lines = compile_kernel(request, keep_asm=True).asm["gpu"].splitlines()
+    (start,) = (at for at, line in enumerate(lines) if "gpu.wgmma(" in line)
+    end = next(at for at in range(start, len(lines)) if "gpu.wgmma_wait" in lines[at])
+    assert any("gpu.shared_load" in line for line in lines[start:end])
+    assert not any("gpu.barrier" in line for line in lines[start : end + 8])
