@@ -52,6 +52,29 @@ def finish(
 
 
 @triton.jit
+def finish_parts(
+    acc, c, row, column, M, N, bias_ptr, residual, scale_a_ptr, scale_b_ptr,
+    EPILOGUE_N: tl.constexpr, ACTIVATION: tl.constexpr, SCALES: tl.constexpr,
+):  # fmt: skip
+    """Finish and store a tile, EPILOGUE_N columns at a time."""
+    if acc.shape[1] == EPILOGUE_N:
+        parts = (acc,)
+    elif acc.shape[1] == EPILOGUE_N * 2:
+        parts = halves_of_columns(acc)
+    else:
+        tl.static_assert(
+            acc.shape[1] == EPILOGUE_N * 4, "EPILOGUE_N is the columns, or / 2, or / 4"
+        )
+        left, right = halves_of_columns(acc)
+        parts = halves_of_columns(left) + halves_of_columns(right)
+    for part in tl.static_range(acc.shape[1] // EPILOGUE_N):
+        finish(
+            parts[part], c, row, column + part * EPILOGUE_N, M, N,
+            bias_ptr, residual, scale_a_ptr, scale_b_ptr, ACTIVATION, SCALES,
+        )  # fmt: skip
+
+
+@triton.jit
 def persistent_matmul_kernel(
     a, b, c,
     M, N, K,
@@ -61,44 +84,45 @@ def persistent_matmul_kernel(
     ACTIVATION: tl.constexpr = "none", SCALES: tl.constexpr = "none",
     FLATTEN: tl.constexpr = True,  # noqa: FBT002
     WARP_SPECIALIZE: tl.constexpr = False,  # noqa: FBT002
-    bias_ptr=None, residual=None, scale_a_ptr=None, scale_b_ptr=None,
+    EXTRA_N: tl.constexpr = 0,
+    bias_ptr=None, residual=None, scale_a_ptr=None, scale_b_ptr=None, b_extra=None,
 ):  # fmt: skip
     """Store activation((A @ B) * scales + bias) + residual to C (M, N), summed in fp32.
 
     A is (M, K), B (N, K) if TRANSPOSED, as the weights of a linear layer, else (K, N). Bias (N) and
     residual (M, N) are there or not; scales are fp32, see `scaled`.
+
+    Tiles are BLOCK_N + EXTRA_N columns wide, for widths between powers of two: `b_extra` is then
+    another descriptor of B, whose block has EXTRA_N columns of C.
     """
-    num_m, num_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
+    WIDTH: tl.constexpr = BLOCK_N + EXTRA_N
+    num_m, num_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, WIDTH)
     for index in tl.range(
         tl.program_id(0), num_m * num_n, NUM_SMS, flatten=FLATTEN, warp_specialize=WARP_SPECIALIZE
     ):
         tile_m, tile_n = tile_of_program(index, num_m, num_n, GROUP_M)
-        row, column = tile_m * BLOCK_M, tile_n * BLOCK_N
+        row, column = tile_m * BLOCK_M, tile_n * WIDTH
         acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+        if EXTRA_N > 0:
+            extra = tl.zeros((BLOCK_M, EXTRA_N), tl.float32)
         for k in range(0, K, BLOCK_K):
+            left = a.load([row, k])
             right = b.load([column, k]).T if TRANSPOSED else b.load([k, column])
-            acc = tl.dot(a.load([row, k]), right, acc)
-        if EPILOGUE_N == BLOCK_N:
-            finish(
-                acc, c, row, column, M, N, bias_ptr, residual, scale_a_ptr, scale_b_ptr,
-                ACTIVATION, SCALES,
+            if EXTRA_N > 0:
+                at = column + BLOCK_N
+                more = b_extra.load([at, k]).T if TRANSPOSED else b_extra.load([k, at])
+            acc = tl.dot(left, right, acc)
+            if EXTRA_N > 0:
+                extra = tl.dot(left, more, extra)
+        finish_parts(
+            acc, c, row, column, M, N, bias_ptr, residual, scale_a_ptr, scale_b_ptr,
+            EPILOGUE_N, ACTIVATION, SCALES,
+        )  # fmt: skip
+        if EXTRA_N > 0:
+            finish_parts(
+                extra, c, row, column + BLOCK_N, M, N, bias_ptr, residual, scale_a_ptr, scale_b_ptr,
+                EPILOGUE_N, ACTIVATION, SCALES,
             )  # fmt: skip
-        elif EPILOGUE_N * 2 == BLOCK_N:
-            parts = halves_of_columns(acc)
-            for part in tl.static_range(2):
-                finish(
-                    parts[part], c, row, column + part * EPILOGUE_N, M, N,
-                    bias_ptr, residual, scale_a_ptr, scale_b_ptr, ACTIVATION, SCALES,
-                )  # fmt: skip
-        else:
-            tl.static_assert(EPILOGUE_N * 4 == BLOCK_N, "EPILOGUE_N is BLOCK_N, or / 2, or / 4")
-            left, right = halves_of_columns(acc)
-            parts = halves_of_columns(left) + halves_of_columns(right)
-            for part in tl.static_range(4):
-                finish(
-                    parts[part], c, row, column + part * EPILOGUE_N, M, N,
-                    bias_ptr, residual, scale_a_ptr, scale_b_ptr, ACTIVATION, SCALES,
-                )  # fmt: skip
 
 
 @triton.jit

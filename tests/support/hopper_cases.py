@@ -131,7 +131,8 @@ def _persistent(
         exact += wide(residual)
     stored = b if build.get("TRANSPOSED", True) else np.ascontiguousarray(b.T)
     args = {"a": matrix(a), "b": matrix(stored), "c": _output((m, n)), **_sizes(shape)}
-    return Launch({**args, **fused, **scales}, {"c": exact.rounded(BF16)})
+    extra = {"b_extra": args["b"]} if build.get("EXTRA_N") else {}
+    return Launch({**args, **fused, **scales, **extra}, {"c": exact.rounded(BF16)})
 
 
 def _swiglu(rng: np.random.Generator, scalar: ScalarType, shape: Shape, build: Constants) -> Launch:
@@ -240,7 +241,8 @@ def _cdiv(value: int, by: int) -> int:
 
 
 def _tiles(known: Mapping[str, Any]) -> tuple[int, ...]:
-    tiles = _cdiv(known["M"], known["BLOCK_M"]) * _cdiv(known["N"], known["BLOCK_N"])
+    width = known["BLOCK_N"] + known.get("EXTRA_N", 0)
+    tiles = _cdiv(known["M"], known["BLOCK_M"]) * _cdiv(known["N"], width)
     return (min(known["NUM_SMS"], known.get("batches", 1) * tiles),)
 
 
@@ -289,6 +291,17 @@ CASES: dict[str, HopperCase] = {
                 for at, name in enumerate(("none", "relu", "gelu", "silu"))
             ),
             extra={"bias_ptr": "*bf16:16", "residual": "tensordesc<bf16[BLOCK_M,EPILOGUE_N]>"},
+        ),
+        HopperCase(
+            *("wide", _PERSISTENT, _LINEAR, _persistent, _tiles, (*_SHAPES, (33, 200, 72))),
+            (
+                {**_BLOCKS, "EPILOGUE_N": 32, "EXTRA_N": 32, "FUSED": True, "ACTIVATION": "silu"},
+                {**_BLOCKS, "BLOCK_N": 128, "EPILOGUE_N": 64, "EXTRA_N": 64},
+            ),
+            extra={
+                **{"bias_ptr": "*bf16:16", "residual": "tensordesc<bf16[BLOCK_M,EPILOGUE_N]>"},
+                "b_extra": "tensordesc<T[EXTRA_N,BLOCK_K]>",
+            },
         ),
         HopperCase(
             *("matmul", _PERSISTENT, {**_LINEAR, "b": "tensordesc<T[BLOCK_K,BLOCK_N]>"}),
