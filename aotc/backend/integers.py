@@ -46,6 +46,7 @@ class Integers:
         self._possible: dict[str, int] = {}
         self._terms: dict[str, tuple[str, ...]] = {}
         self._moved: dict[str, tuple[str, str]] = {}
+        self._multiples: dict[str, tuple[str, int]] = {}
 
     # ---- what is known -------------------------------------------------------
 
@@ -166,15 +167,27 @@ class Integers:
         name = self.emit.value(f"mul i{bits} {a}, {b}")
         return self.learn(name, _mask_above(min(zeros, bits), bits))
 
-    def scale(self, value: Component, factor: Component, bits: int) -> Component:
+    def mul_signed(self, left: Component, right: Component, bits: int) -> Component:
+        """Return the product of signed numbers, which does not wrap if it goes to an address."""
+        out = self.mul(left, right, bits)
+        name, sides = self.split(out)[0], (self.split(left), self.split(right))
+        for (base, _), (other, factor) in (sides, sides[::-1]):
+            if name not in ("", base) and not other:
+                self._multiples[name] = base, wrap(factor, bits)
+        return out
+
+    def scale(
+        self, value: Component, factor: Component, bits: int, *, signed: bool = False
+    ) -> Component:
         """Return the product modulo 2**bits, the value's constant multiplied apart from its base.
 
         Registers that differ in the constant alone then share the product of the base.
         """
+        mul = self.mul_signed if signed else self.mul
         (a, a_offset), (b, b_offset) = self.split(value), self.split(factor)
         if not a or not b or b_offset or a_offset <= 0 or not self._adds_bits(a, a_offset, bits):
-            return self.mul(value, factor, bits)
-        return self.add(self.mul(a, b, bits), self.mul(b, Affine("", a_offset), bits), bits)
+            return mul(value, factor, bits)
+        return self.add(self.mul(a, b, bits), mul(b, Affine("", a_offset), bits), bits)
 
     def _mul_constant(self, a: str, factor: int, bits: int) -> str:
         if wrap(factor, bits) in (0, 1):
@@ -256,13 +269,25 @@ class Integers:
     ) -> Component:
         """Return the global address moved by `offset` elements of `size_bytes`."""
         base, byte_offset = self.split(pointer)
-        index, constant = self.split(self.extend(offset, bits, 64, signed=signed))
+        index, constant = self.split(self._widen_index(offset, bits, signed=signed))
         if index:
             base, distance = self.origin(base)
             element = f"[{size_bytes} x i8]" if size_bytes > 1 else "i8"
             base = self.emit.value(f"getelementptr {element}, ptr addrspace(1) {base}, i64 {index}")
             base = self.move(base, distance)
         return self.join(base, byte_offset + constant * size_bytes, 64)
+
+    def _widen_index(self, index: Component, bits: int, *, signed: bool) -> Component:
+        """Return what is added to an address as an i64: a multiple as that of what is widened.
+
+        Both are the same, for it does not overflow. But a product of 64 bits and the addition are
+        one instruction, so that no register need hold how far each address is from the others.
+        """
+        base, offset = self.split(index)
+        if not signed or bits == 64 or offset or base not in self._multiples:
+            return self.extend(index, bits, 64, signed=signed)
+        base, factor = self._multiples[base]
+        return self.mul(self._widen_index(base, bits, signed=True), Affine("", factor), 64)
 
     def add_pointers(
         self, pointers: Registers, offsets: Registers, bits: int, size_bytes: int, *, signed: bool
@@ -297,7 +322,7 @@ class Integers:
         """Return the sum of signed terms, times `size_bytes`, as an i64 operand, or ""."""
         total: Component = Affine("", 0)
         for term in terms:
-            wide = self.extend(term, bits, 64, signed=True)
+            wide = self._widen_index(term, bits, signed=True)
             total = self.add(total, self.mul(wide, Affine("", size_bytes), 64), 64)
         return self.materialize(total, 64) if terms else ""
 

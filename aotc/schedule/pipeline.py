@@ -34,6 +34,7 @@ from aotc.schedule.predicate_branches import predicate_branches
 from aotc.schedule.recompute_addresses import recompute_addresses
 from aotc.schedule.ring_fetches import ring_fetches
 from aotc.schedule.simplify import simplify
+from aotc.schedule.sink_into_branches import sink_into_branches
 from aotc.schedule.slice_dots import slice_dots
 from aotc.schedule.slice_epilogues import slice_epilogues
 from aotc.schedule.specialize_warps import specialize_warps
@@ -108,7 +109,8 @@ TILE_TO_GPU: Pipeline[Schedule] = Pipeline(
         # Lives of buffers are final once all of them exist; barriers depend on shared bytes.
         allocate_shared,
         insert_barriers,
-        # What is made twice on purpose is not to be merged again, so this is last.
+        # What is made twice on purpose is not to be merged again, so these are last.
+        sink_into_branches,
         recompute_addresses,
     )
 )

@@ -75,34 +75,41 @@ def _recompute_from(first: Op) -> None:
         op = op.next
 
 
+class Indices:
+    """Tell tiles that cost little to make: of scalars and indices alone."""
+
+    def __init__(self) -> None:
+        self.known: dict[Value, bool] = {}
+
+    def is_index(self, value: Value) -> bool:
+        """Return whether a value is a tile made of scalars and indices alone."""
+        if value not in self.known:
+            op = value.op
+            self.known[value] = (
+                op is not None
+                and is_tile(value)
+                and (isinstance(op, _SOURCES) or is_elementwise(op))
+                and all(self.is_index(source) for source in op.operands if is_tile(source))
+            )
+        return self.known[value]
+
+
 class _Recomputation:
-    """Clone tiles that are made of scalars and indices by the ops `before`, at their first use."""
+    """Clone indices that are made by the ops `before` at their first use."""
 
     def __init__(self, before: dict[Op, None]) -> None:
         self.before = before
         self.made: dict[Value, Value] = {}
-        self.cheap: dict[Value, bool] = {}
+        self.indices = Indices()
 
     def replace_operands(self, op: Op) -> None:
         """Let an op and all nested in it use the clones."""
         place = Builder.before_op(op)
         for value in dict.fromkeys(free_operands(op)):
-            if self._is_cheap(value):
+            if value.op in self.before and self.indices.is_index(value):
                 new = self._anew(value, place)
                 for user in (op, *_inside(op)):
                     user.replace_operand(value, new)
-
-    def _is_cheap(self, value: Value) -> bool:
-        if value not in self.cheap:
-            op = value.op
-            self.cheap[value] = (
-                op is not None
-                and op in self.before
-                and is_tile(value)
-                and (isinstance(op, _SOURCES) or is_elementwise(op))
-                and all(self._is_cheap(source) for source in op.operands if is_tile(source))
-            )
-        return self.cheap[value]
 
     def _anew(self, value: Value, place: Builder) -> Value:
         if value not in self.made:

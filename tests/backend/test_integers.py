@@ -167,6 +167,43 @@ def test_registers_share_an_address_and_keep_their_distance() -> None:
         assert offset == same
 
 
+@pytest.mark.parametrize("stride", [2**22 - 3, -(2**22) + 3, 0])
+@pytest.mark.parametrize("shared", [False, True])
+def test_multiples_of_a_stride_are_those_of_the_widened_stride(stride: int, shared: bool) -> None:
+    """An address keeps no product of its own: a multiple of what all have is added with it."""
+    emit = Emitter()
+    ints = Integers(emit)
+    rows = [0, 1, 2, 3, 12, 510]
+    env: dict[str, Any] = {
+        "%stride": np.full(THREADS, stride % 2**32, object),
+        "%column": np.arange(THREADS).astype(object),
+        "%p": np.full(THREADS, 2**40, object),
+    }
+    offsets = tuple(ints.scale(Affine("", row), "%stride", 32, signed=True) for row in rows)
+    if shared:
+        offsets = tuple(ints.add(offset, "%column", 32) for offset in offsets)
+    made = ints.add_pointers(("%p",) * len(rows), offsets, 32, 4, signed=True)
+    for row, pointer in zip(rows, made, strict=True):
+        want = 2**40 + 4 * (row * stride + (env["%column"] if shared else 0))
+        assert (evaluate(emit, pointer, env, 64) == want % 2**64).all()
+    widened = [line.split(" = ")[1] for line in emit.lines if " sext " in line]
+    assert set(widened) <= {"sext i32 %stride to i64", "sext i32 %column to i64"}
+    assert len(widened) == len(set(widened))
+
+
+def test_an_unsigned_product_may_wrap_on_its_way_to_an_address() -> None:
+    emit = Emitter()
+    ints = Integers(emit)
+    env: dict[str, Any] = {
+        "%a": np.full(THREADS, 2**31 + 5, object),
+        "%p": np.full(THREADS, 2**40, object),
+    }
+    # What is cast to a signed type keeps its name.
+    product = ints.mul("%a", Affine("", 2), 32)
+    made = ints.add_pointer("%p", product, 32, 4, signed=True)
+    assert (evaluate(emit, made, env, 64) == 2**40 + 4 * 10).all()
+
+
 def test_unsigned_offsets_wrap() -> None:
     emit = Emitter()
     ints = Integers(emit)

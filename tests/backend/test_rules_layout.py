@@ -326,6 +326,21 @@ def test_reduce_sums_every_element_once(data, shape, element) -> None:
     assert np.array_equal(program.run(x)[0], want.astype(x.dtype))
 
 
+def test_few_partial_results_of_a_reduction_wait() -> None:
+    program = Program()
+    combine = program.block([FP32] * 2, lambda add, args: [add(arith.Add(*args)).out])
+    value = program.load(FP32, row_layout(32 * 64))
+    program.store(program.add(gpu.Reduce([value], 0, combine)).outs[0])
+    sums = re.findall(r"(%\w+) = fadd contract float (%\w+), (%\w+)", program.llvm_ir())[:63]
+    waiting: set[str] = set()
+    most = 0
+    for name, *operands in sums:
+        waiting = waiting - set(operands) | {name}
+        most = max(most, len(waiting))
+    assert len(waiting) == 1, "all elements are summed in the thread first"
+    assert most == 6
+
+
 @given(st.data(), st.sampled_from([(64,), (8, 16), (2, 4, 32)]))
 @SLOW
 def test_argmax_reduces_pairs(data, shape) -> None:

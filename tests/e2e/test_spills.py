@@ -55,12 +55,20 @@ def test_a_fused_epilogue_of_many_accumulators(
     assert metadata.registers > 160, "this is no longer a test of many registers"
 
 
+def variants(path: str, name: str, target: str, **wanted: object) -> list[VariantSpec]:
+    """Return the variants that have these constants."""
+    spec = next(each for each in manifest.load(str(ROOT / path)).kernels if each.name == name)
+    made = expand(spec, [TARGETS[target]], autotune_configs).variants
+    found = [each for each in made if wanted.items() <= dict(each.request.constants).items()]
+    if not found:
+        raise LookupError(f"{name} has no such variant")
+    return found
+
+
 def variant(path: str, name: str, target: str, **wanted: object) -> VariantSpec:
     """Return the first variant that promises nothing and has these constants."""
-    spec = next(each for each in manifest.load(str(ROOT / path)).kernels if each.name == name)
-    for each in expand(spec, [TARGETS[target]], autotune_configs).variants:
-        promises = any(":" in text for text in dict(each.request.signature).values())
-        if not promises and wanted.items() <= dict(each.request.constants).items():
+    for each in variants(path, name, target, **wanted):
+        if not any(":" in text for text in dict(each.request.signature).values()):
             return each
     raise LookupError(f"{name} has no such variant")
 
@@ -80,3 +88,18 @@ def test_nothing_promised(
 ) -> None:
     request = replace(variant(path, name, target, **wanted).request, without=without)
     assert compile_kernel(request).metadata.spill_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "target", "wanted"),
+    [
+        ("kernels.toml", "softmax", "sm_120a", {"BLOCK": 16384, "LOOP": False}),
+        *(("kernels.toml", "transpose2d", target, {}) for target in ("sm_80", "sm_86", "sm_89")),
+        ("kernels/matrix.toml", "int8_matmul", "sm_90a", {"BLOCK_M": 16}),
+        ("kernels/matrix.toml", "int8_matmul", "sm_120a", {"BLOCK_M": 64}),
+    ],
+)
+def test_whatever_is_promised(path: str, name: str, target: str, wanted: dict[str, object]) -> None:
+    for each in variants(path, name, target, **wanted):
+        metadata = compile_kernel(each.request).metadata
+        assert metadata.spill_bytes == 0, each.request.signature

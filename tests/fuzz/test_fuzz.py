@@ -211,7 +211,7 @@ def test_a_wrong_pass_is_found_and_named(monkeypatch: pytest.MonkeyPatch, each_p
     ("old", "new", "message"),
     [
         ("add.f32", "sub.f32", r"emulator, seed 0: result: y\[0\]"),
-        ("shl.b32", "shr.u32", "emulator, seed 0: "),
+        ("add.s64", "sub.s64", "emulator, seed 0: "),
         ("st.global", "no.such", "emulator, seed 0: "),
     ],
 )

@@ -299,7 +299,8 @@ CASES: dict[str, HopperCase] = {
                 {**_BLOCKS, "BLOCK_N": 128, "EPILOGUE_N": 64, "EXTRA_N": 64},
             ),
             extra={
-                **{"bias_ptr": "*bf16:16", "residual": "tensordesc<bf16[BLOCK_M,EPILOGUE_N]>"},
+                "bias_ptr": "*bf16:16",
+                "residual": "tensordesc<bf16[BLOCK_M,EPILOGUE_N]>",
                 "b_extra": "tensordesc<T[EXTRA_N,BLOCK_K]>",
             },
         ),

@@ -64,12 +64,14 @@ def lower_constant(ctx: Lowering, op: arith.Constant) -> Results:
 
 # ---- integer sums, kept apart from their constants --------------------------------------------
 
-IntRule = Callable[[Lowering, Component, Component, int], Component]
+IntRule = Callable[[Lowering, Component, Component, ScalarType], Component]
 
 _SUMS: dict[type[arith.Binary], IntRule] = {
-    arith.Add: lambda ctx, a, b, bits: ctx.ints.add(a, b, bits),
-    arith.Sub: lambda ctx, a, b, bits: ctx.ints.sub(a, b, bits),
-    arith.Mul: lambda ctx, a, b, bits: ctx.ints.mul(a, b, bits),
+    arith.Add: lambda ctx, a, b, kind: ctx.ints.add(a, b, kind.bits),
+    arith.Sub: lambda ctx, a, b, kind: ctx.ints.sub(a, b, kind.bits),
+    arith.Mul: lambda ctx, a, b, kind: (
+        ctx.ints.mul_signed(a, b, kind.bits) if kind.is_signed else ctx.ints.mul(a, b, kind.bits)
+    ),
 }
 _FLOAT_SUMS: dict[type[arith.Binary], str] = {
     arith.Add: "fadd contract",
@@ -94,8 +96,10 @@ def lower_sum(ctx: Lowering, op: arith.Add | arith.Sub | arith.Mul) -> Results:
     if isinstance(op, arith.Mul):
         for factor, other in ((left, right), (right, left)):
             if len({*factor}) == 1 < len(other):
-                return [tuple(ctx.ints.scale(each, factor[0], element.bits) for each in other)]
-    return [tuple(rule(ctx, a, b, element.bits) for a, b in zip(left, right, strict=True))]
+                bits, signed = element.bits, element.is_signed
+                scaled = (ctx.ints.scale(each, factor[0], bits, signed=signed) for each in other)
+                return [tuple(scaled)]
+    return [tuple(rule(ctx, a, b, element) for a, b in zip(left, right, strict=True))]
 
 
 @lowers(arith.AddPtr)

@@ -93,13 +93,17 @@ def _find_steps(op: gpu.Reduce, layout: LinearLayout) -> _Steps:
 
 
 def _tree(ctx: Lowering, combine: Block, rows: list[list[str]]) -> list[str]:
-    """Return the rows combined pairwise, in a tree of least depth."""
-    while len(rows) > 1:
-        pairs = [
-            combine_rows(ctx, combine, rows[at], rows[at + 1]) for at in range(0, len(rows) - 1, 2)
-        ]
-        rows = pairs + rows[2 * len(pairs) :]
-    return rows[0]
+    """Return the rows combined pairwise, in a tree of least depth.
+
+    One half is combined before the other is begun, so that as few partial results wait as the tree
+    is deep. Level by level it would be half the rows, and the assembler keeps much of an order.
+    """
+    if len(rows) == 1:
+        return rows[0]
+    half = 1 << (len(rows) - 1).bit_length() - 1
+    return combine_rows(
+        ctx, combine, _tree(ctx, combine, rows[:half]), _tree(ctx, combine, rows[half:])
+    )
 
 
 def combine_rows(

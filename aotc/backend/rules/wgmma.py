@@ -8,7 +8,7 @@ steps along K, M and N are constants added to the one of the operand's first ele
 from __future__ import annotations
 
 from aotc.backend import nvvm_wgmma
-from aotc.backend.llvm_types import llvm_type
+from aotc.backend.llvm_types import constant, llvm_type
 from aotc.backend.lower import (
     LANE_BITS,
     SHARED,
@@ -19,6 +19,7 @@ from aotc.backend.lower import (
     num_registers,
 )
 from aotc.backend.nvvm_wgmma import WgmmaKind, WgmmaStep
+from aotc.backend.rules.arith import scalar_element
 from aotc.backend.words import pack, unpack
 from aotc.ir.core import Value
 from aotc.ir.dialects import gpu, wgmma
@@ -54,9 +55,14 @@ _OWN_ADDRESS_MASK = (1 << 24) - 1
 
 @lowers(gpu.Undefined)
 def lower_undefined(ctx: Lowering, op: gpu.Undefined) -> Results:
-    """Lower a tile that nobody looks at."""
+    """Lower a tile that nobody looks at.
+
+    Halves are 0: the product that ignores them is given words, and making those reads both halves.
+    """
     del ctx
-    return [("poison",) * num_registers(op.out.type)]
+    element = scalar_element(op, op.out)
+    text = constant(0, element) if element.bits < 32 else "poison"
+    return [(text,) * num_registers(op.out.type)]
 
 
 @lowers(wgmma.Wgmma)
@@ -198,8 +204,6 @@ def _open(ctx: Lowering, value: Value, block: Block, registers: list[str]) -> li
     own, element = [registers[register] for register in block.acc], element_of(value.type)
     if element.bits == 32:
         return own
-    if "poison" in own:
-        return ["poison"] * (len(own) // 2)
     return pack(ctx.emit, own, element)
 
 
