@@ -73,6 +73,7 @@ _SPLIT = _small(
 
 CONFIGS: dict[str, list[Config]] = {
     "linear": _persistent(64),
+    "linear_wide": _grid(num_warps=[8], num_stages=[3, 4], GROUP_M=[8], NUM_SMS=[132]),
     "linear_fp8": _persistent(128),
     "blockwise_fp8": _grid(BLOCK_M=[128, 64], BLOCK_N=[128], num_warps=[8, 4], num_stages=[3, 4]),
     "swiglu": _grid(BLOCK_M=[128], BLOCK_N=[128, 64], num_warps=[8], num_stages=[3, 4]),

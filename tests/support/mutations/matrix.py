@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from aotc.backend import nvvm
-from aotc.backend.rules import dot
+from aotc.backend.rules import dot, wgmma
 from aotc.ir.dialects import arith, scf
 from aotc.ir.types import I8
 from aotc.schedule import legalize_dots
@@ -92,6 +92,13 @@ MUTATIONS = (
         "words of an accumulator in another order on their way to memory",
         "multiply_to_fp16",
         in_ptx(r"(stmatrix.*\{)(%r\d+), (%r\d+)", r"\1\3, \2"),
+        "sm_90a",
+    ),
+    Mutation(
+        "a descriptor says whose memory it is",
+        "in a cluster, bits of an address spill into another field of a descriptor",
+        "multiply_in_clusters",
+        replacing(wgmma, "_OWN_ADDRESS_MASK", -1),
         "sm_90a",
     ),
     Mutation(
