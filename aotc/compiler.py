@@ -219,10 +219,13 @@ def compile_kernel(
 
     timings = timings or Timings()
     keep_asm = keep_asm or request.with_ptx
-    done = _to_ptx(request, timings, keep_asm=keep_asm, observer=observer)
-    kernel, translation = done.kernel, done.translation
-    assembly = backend.assemble(done.ptx, done.target, timeout_seconds=_PTXAS_TIMEOUT_SECONDS)
+    with backend.Ptxas(_check(request)) as ptxas:
+        done = _to_ptx(request, timings, keep_asm=keep_asm, observer=observer)
+        assembly = backend.assemble(
+            done.ptx, done.target, started=ptxas, timeout_seconds=_PTXAS_TIMEOUT_SECONDS
+        )
     timings.lap("ptxas")
+    kernel, translation = done.kernel, done.translation
     metadata = Metadata(
         name=request.kernel,
         symbol=kernel.name,

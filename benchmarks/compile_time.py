@@ -103,6 +103,8 @@ WORK = {
             "residual": None,
             "scale_a_ptr": None,
             "scale_b_ptr": None,
+            "EXTRA_N": 0,
+            "b_extra": None,
         },
         8,
     ),

@@ -6,12 +6,13 @@ from aotc.backend import rules as _rules  # registers the lowering rules
 from aotc.backend.cubin_params import param_places
 from aotc.backend.lower import Lowered, ParamSlot, lower_kernel
 from aotc.backend.ptx import emit_ptx
-from aotc.backend.ptxas import Assembly, assemble, disassemble
+from aotc.backend.ptxas import Assembly, Ptxas, assemble, disassemble
 
 __all__ = [
     "Assembly",
     "Lowered",
     "ParamSlot",
+    "Ptxas",
     "assemble",
     "disassemble",
     "emit_ptx",

@@ -4,12 +4,16 @@ ptxas can loop or crash on unusual input, so it runs with a timeout, in its own 
 what it reports is parsed: registers, spills, stack, shared memory, and those warnings that say a
 kernel will run much slower than it looks.
 
+Much of what ptxas takes for a small kernel it takes to start. It reads PTX from its input, so that it
+can be started before there is any, and beside what makes it.
+
 Which registers a kernel needs depends on the order that ptxas finds, so what spills in one of its
 ways often does not in another. The others are tried only then: most kernels are assembled once.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -24,6 +28,7 @@ from aotc.ir.diagnostics import IRError
 from aotc.target import Target
 
 _DEFAULT_TIMEOUT_SECONDS = 300.0
+_INPUT, _OUTPUT = "/dev/stdin", "kernel.cubin"
 _ERROR_LINE = re.compile(r"line (\d+); *(?:error|fatal)")
 _WARNING = re.compile(r"\((C75(?:0[89]|1\d)|C7600)\)")
 # Its usual way first; then without its last optimisations; then without those that take registers.
@@ -58,16 +63,63 @@ class Assembly:
         return self.spill_bytes + self.stack_bytes
 
 
+class Ptxas:
+    """A ptxas that has started, and waits for its PTX; as a context it ends with that.
+
+    That it cannot be started is told when it is asked.
+    """
+
+    def __init__(self, target: Target, options: Sequence[str] = ()) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="aotc-")
+        self._process: subprocess.Popen[str] | None = None
+        self._problem: IRError | None = None
+        command = ["-v", f"-arch={target.name}", _INPUT, "-o", _OUTPUT, *options]
+        try:
+            ptxas = find_file("nvidia-cuda-nvcc", "bin/ptxas")
+            self._process = _start([str(ptxas), *command], self._folder.name)
+        except IRError as error:
+            self._problem = error
+
+    def __enter__(self) -> Ptxas:  # noqa: PYI034 - typing has Self from 3.11 on
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is not None:
+            _end(self._process)
+        self._folder.cleanup()
+
+    def run(self, ptx: str, timeout_seconds: float) -> Assembly:
+        """Hand over the PTX, once; return what is made of it. Raises: as `assemble`."""
+        if self._process is None:
+            assert self._problem is not None
+            raise self._problem
+        status, report = _finish(self._process, timeout_seconds, ptx)
+        if status != 0:
+            raise IRError(_explain(report.replace(_INPUT, "the PTX"), ptx, status))
+        cubin = Path(self._folder.name, _OUTPUT).read_bytes()
+        found = {name: _largest(pattern, report) for name, pattern in _NUMBERS.items()}
+        return Assembly(
+            cubin,
+            registers=found["registers"],
+            spill_bytes=found["spill_store_bytes"] + found["spill_load_bytes"],
+            stack_bytes=found["stack_bytes"],
+            static_shared_bytes=found["static_shared_bytes"],
+            warnings=tuple(line.strip() for line in report.splitlines() if _WARNING.search(line)),
+        )
+
+
 def assemble(
     ptx: str,
     target: Target,
     *,
+    started: Ptxas | None = None,
     maxnreg: int = 0,
     timeout_seconds: float = _DEFAULT_TIMEOUT_SECONDS,
 ) -> Assembly:
     """Return the cubin of a PTX module for `target`.
 
-    `maxnreg` caps the registers of a thread in entries that state neither `.maxnreg` nor `.reqntid`
+    A ptxas that was `started` for the target, without options, is the first to be tried. `maxnreg`
+    caps the registers of a thread in entries that state neither `.maxnreg` nor `.reqntid`
     themselves; what `lower_kernel` writes states them, from the kernel. 0 leaves them to ptxas.
     Where registers do not suffice, other ways are tried, and the best of them is taken.
     Raises: IRError with the offending line of PTX, or when ptxas does not end in time.
@@ -75,33 +127,15 @@ def assemble(
     cap = (f"-maxrregcount={maxnreg}",) if maxnreg else ()
     tried: list[Assembly] = []
     for way in _WAYS:
-        tried.append(_assemble(ptx, target, (*way, *cap), timeout_seconds))
+        if started is not None and not tried and not cap:
+            tried.append(started.run(ptx, timeout_seconds))
+        else:
+            with Ptxas(target, (*way, *cap)) as ptxas:
+                tried.append(ptxas.run(ptx, timeout_seconds))
         # A stack of its own, as calls need one, is no reason to look further.
         if not tried[-1].local_bytes or not tried[0].spill_bytes:
             break
     return min(tried, key=lambda each: each.local_bytes)
-
-
-def _assemble(ptx: str, target: Target, options: Sequence[str], timeout_seconds: float) -> Assembly:
-    """Assemble in one way."""
-    ptxas = find_file("nvidia-cuda-nvcc", "bin/ptxas")
-    with tempfile.TemporaryDirectory(prefix="aotc-") as folder:
-        source, output = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
-        source.write_text(ptx, encoding="utf-8")
-        command = [str(ptxas), "-v", f"-arch={target.name}", source.name, "-o", output.name]
-        status, report = _run([*command, *options], folder, timeout_seconds)
-        if status != 0:
-            raise IRError(_explain(report, ptx, status))
-        cubin = output.read_bytes()
-    found = {name: _largest(pattern, report) for name, pattern in _NUMBERS.items()}
-    return Assembly(
-        cubin,
-        registers=found["registers"],
-        spill_bytes=found["spill_store_bytes"] + found["spill_load_bytes"],
-        stack_bytes=found["stack_bytes"],
-        static_shared_bytes=found["static_shared_bytes"],
-        warnings=tuple(line.strip() for line in report.splitlines() if _WARNING.search(line)),
-    )
 
 
 def disassemble(cubin: bytes, *, timeout_seconds: float = _DEFAULT_TIMEOUT_SECONDS) -> str:
@@ -121,12 +155,19 @@ def disassemble(cubin: bytes, *, timeout_seconds: float = _DEFAULT_TIMEOUT_SECON
 
 def _run(command: Sequence[str], folder: str, timeout_seconds: float) -> tuple[int, str]:
     """Run a tool; return its exit status and all it wrote."""
-    name = Path(command[0]).name
+    process = _start(command, folder)
     try:
-        process = subprocess.Popen(
+        return _finish(process, timeout_seconds)
+    finally:
+        _end(process)
+
+
+def _start(command: Sequence[str], folder: str) -> subprocess.Popen[str]:
+    try:
+        return subprocess.Popen(
             command,
             cwd=folder,
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -134,19 +175,32 @@ def _run(command: Sequence[str], folder: str, timeout_seconds: float) -> tuple[i
             start_new_session=True,
         )
     except OSError as error:
-        raise IRError(f"{name} cannot be started: {error}") from error
+        raise IRError(f"{Path(command[0]).name} cannot be started: {error}") from error
+
+
+def _finish(
+    process: subprocess.Popen[str], timeout_seconds: float, text: str = ""
+) -> tuple[int, str]:
+    """Give a tool its input; return its exit status and all it wrote."""
     try:
-        report, _ = process.communicate(timeout=timeout_seconds)
+        report, _ = process.communicate(text, timeout=timeout_seconds)
     except subprocess.TimeoutExpired:
+        name = Path(str(process.args[0] if isinstance(process.args, list) else process.args)).name
         raise IRError(f"{name} did not end within {timeout_seconds:g} seconds") from None
     finally:
-        # Also on an interrupt: the tool and what it started must not outlive us.
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-        if process.stdout is not None:
-            process.stdout.close()
+        _end(process)
     return process.returncode, report
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """End a tool if it runs, also on an interrupt: neither it nor what it started outlives us."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            with contextlib.suppress(BrokenPipeError):
+                pipe.close()
 
 
 def _explain(report: str, ptx: str, status: int) -> str:

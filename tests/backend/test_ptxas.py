@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import time
+
 import pytest
 
 from aotc.backend import assemble, disassemble, ptxas, wheels
@@ -29,6 +32,31 @@ def test_numbers_are_reported() -> None:
 
 def test_the_cubin_depends_on_the_text_alone() -> None:
     assert assemble(EMPTY, SM_90).cubin == assemble(EMPTY, SM_90).cubin
+
+
+def test_a_tool_may_be_started_before_there_is_ptx() -> None:
+    with ptxas.Ptxas(SM_90) as started:
+        assert assemble(EMPTY, SM_90, started=started) == assemble(EMPTY, SM_90)
+
+
+def test_a_tool_that_is_started_ends_with_its_context(tmp_path, monkeypatch) -> None:
+    numbers = tmp_path / "pid"
+    fake = tmp_path / "ptxas"
+    fake.write_text(f"#!/bin/sh\necho $$ > {numbers}.new; mv {numbers}.new {numbers}\nsleep 30\n")
+    fake.chmod(0o755)
+    monkeypatch.setattr(ptxas, "find_file", lambda *_: fake)
+    with pytest.raises(KeyError, match="interrupted"), ptxas.Ptxas(SM_90):
+        while not numbers.exists():
+            time.sleep(0.01)
+        raise KeyError("interrupted")
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(numbers.read_text()), 0)
+
+
+def test_a_tool_that_cannot_start_is_no_matter_until_it_is_needed(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(ptxas, "find_file", lambda *_: tmp_path / "absent")
+    with ptxas.Ptxas(SM_90) as started, pytest.raises(IRError, match="absent cannot be started"):
+        started.run(EMPTY, 1.0)
 
 
 def test_an_error_shows_its_line() -> None:
@@ -103,8 +131,6 @@ def test_a_tool_that_does_not_end_is_killed_with_its_children(tmp_path, monkeypa
     monkeypatch.setattr(ptxas, "find_file", lambda *_: fake)
     with pytest.raises(IRError, match=r"ptxas did not end within 0.3 seconds"):
         assemble(EMPTY, SM_90, timeout_seconds=0.3)
-    import time
-
     time.sleep(2.2)
     assert not witness.exists()
 
