@@ -1,6 +1,4 @@
-"""The manifest of the matrix kernels for Hopper: all of it assembles, and a variant of each function
-is verified in the emulator. `aotc verify kernels/hopper.toml` verifies the others as well.
-"""
+"""The manifest of the matrix kernels for Hopper: all of it assembles, and is verified in the emulator."""
 
 from __future__ import annotations
 
@@ -11,7 +9,12 @@ import pytest
 from aotc.compiler import autotune_configs, compile_kernel
 from aotc.package.grid import VariantSpec, expand
 from aotc.package.manifest import load
-from aotc.package.verify import VerifyOptions, subjects_of_manifest, verify_variant
+from aotc.package.verify import (
+    Subject,
+    VerifyOptions,
+    subjects_of_manifest,
+    verify_variant,
+)
 from tests.support.hopper_cases import CASES
 from tests.support.hopper_manifest import entries, entry_name, manifest_text
 
@@ -21,13 +24,12 @@ VARIANTS = [
     for kernel in MANIFEST.kernels
     for variant in expand(kernel, MANIFEST.targets, autotune_configs).variants
 ]
-FUNCTIONS = {kernel.name: kernel.function.name for kernel in MANIFEST.kernels}
 # Programs that share a tile are not for `aotc verify`; they are emulated elsewhere.
-LAST = {
-    FUNCTIONS[name]: subject
+SUBJECTS = [
+    subject
     for subject in subjects_of_manifest(MANIFEST)
-    if not (name := subject.label.split()[0]).endswith("_split")
-}
+    if not subject.label.split()[0].endswith("_split")
+]
 
 
 def test_every_kernel_has_a_case() -> None:
@@ -51,8 +53,8 @@ def test_it_assembles_without_a_word(variant: VariantSpec) -> None:
     assert made.metadata.spill_bytes == made.metadata.stack_bytes == 0
 
 
-@pytest.mark.parametrize("name", LAST)
-def test_it_computes_what_its_source_says(name: str) -> None:
-    result = verify_variant(LAST[name], VerifyOptions(seed=5))
+@pytest.mark.parametrize("subject", SUBJECTS, ids=lambda subject: subject.label)
+def test_it_computes_what_its_source_says(subject: Subject) -> None:
+    result = verify_variant(subject, VerifyOptions(seed=5))
     assert result.status == "verified", [finding.detail for finding in result.findings]
     assert len(result.findings) > 3
