@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from aotc.ir.core import Block, Kernel, Op, Value, build
+from aotc.ir.core import Block, Kernel, Op, Value, build, clone_block
 from aotc.ir.diagnostics import CompileError, at
 from aotc.ir.dialects import arith, descriptor, gpu, grid, scf, tile
 from aotc.ir.rewrite import Builder
@@ -132,14 +132,19 @@ class _Distribution:
         """Copy an op whose results are divided along `part`."""
         parts = operand_parts(op, part)
         assert parts is not None
-        mapping = {
-            value: self._get(value, way) for value, way in zip(op.operands, parts, strict=True)
-        }
+        values = [self._get(value, way) for value, way in zip(op.operands, parts, strict=True)]
+        mapping = dict(zip(op.operands, values, strict=True))
         rule = _RULES.get(type(op))
         if part is not None and rule is not None:
             results = rule(self, op, part, mapping, place)
-        else:
+        elif len(mapping) == len(values):
             results = place(op.clone(mapping)).results
+        else:
+            # One value may be needed in two ways: the sum of a product that is its operand, too.
+            given = iter(values)
+            slots = [None if slot is None else next(given) for slot in op.slots]
+            blocks = [clone_block(block, {}) for block in op.blocks]
+            results = place(build(type(op), slots, op.attributes, blocks, op.loc)).results
         for old, new in zip(op.results, results, strict=True):
             new.hint = old.hint
             self.made[old, part if shape_of(old) else None] = new

@@ -86,12 +86,13 @@ def _check(program: Program, seeds: Sequence[int], *, each_pass: bool, assembles
     ptx = checker.attempt("backend", lambda: emit_ptx(lower_kernel(kernel, target).llvm_ir, target))
     if assembles:
         checker.attempt("ptxas", lambda: assemble(ptx, target))
+    grid = (program.grid[0] * program.num_ctas, *program.grid[1:])
     for seed in seeds:
         arguments = program.make()
         checker.attempt(
             f"emulator, seed {seed}",
             lambda arguments=arguments, seed=seed: emulate(
-                *(ptx, program.grid, arguments),
+                *(ptx, grid, arguments),
                 shared_bytes=kernel.shared_bytes,
                 seed=seed,
                 max_steps=_MAX_STEPS,
@@ -119,6 +120,7 @@ class _Checker:
         self._program = program
         self._each_pass = each_pass
         self._has_barriers = True
+        self._is_distributed = False
         self._last = program.text
         self._expected = self._interpreted("tile IR", program.kernel())
 
@@ -143,7 +145,8 @@ class _Checker:
         """Return the gpu IR, checked after every pass."""
         program = self._program
         kernel = program.kernel()
-        schedule = Schedule(TARGETS[program.target], Config(program.num_warps, program.num_stages))
+        config = Config(program.num_warps, program.num_stages, program.num_ctas)
+        schedule = Schedule(TARGETS[program.target], config)
         observer = Observer(verify_each=True, on_pass=self._after)
         self.attempt("schedule", lambda: schedule_kernel(kernel, schedule, observer))
         printed = print_kernel(kernel)
@@ -179,6 +182,7 @@ class _Checker:
                     )
 
     def _after(self, name: str, kernel: Kernel) -> None:
+        self._is_distributed |= name == "distribute_blocks"
         if name in _BARRIERS_ARE_MISSING:
             self._has_barriers = name == _BARRIERS_ARE_MISSING[1]
         if name != _BARRIERS_ARE_MISSING[1]:
@@ -189,7 +193,10 @@ class _Checker:
             if printed == self._last:
                 return
             self._last = printed
+        # Until then the kernel is that of a whole program, whoever is to run it.
+        num_ctas, kernel.num_ctas = kernel.num_ctas, kernel.num_ctas if self._is_distributed else 1
         self.compare(f"after {name}", self._interpreted(f"after {name}", kernel))
+        kernel.num_ctas = num_ctas
 
     def _interpreted(self, stage: str, kernel: Kernel) -> list[Array | int]:
         arguments = self._program.make()

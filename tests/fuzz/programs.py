@@ -57,7 +57,8 @@ def _one_of(makers: Sequence[tuple[int, Maker]]) -> Maker:
 MAKERS: list[tuple[int, Maker]] = [(weight, _one_of(makers)) for weight, makers in _GROUPS]
 
 _HEAD = re.compile(
-    r"(?P<target>\w+), (?P<warps>\d+) warps, (?P<stages>\d+) stages, grid (?P<grid>.+)"
+    r"(?P<target>\w+), (?P<warps>\d+) warps, (?P<stages>\d+) stages"
+    r"(?:, (?P<blocks>\d+) blocks)?, grid (?P<grid>.+)"
 )
 
 
@@ -71,6 +72,7 @@ class Program:
     target: str
     num_warps: int
     num_stages: int
+    num_ctas: int = 1
 
     def kernel(self) -> Kernel:
         """Return the tile IR, parsed anew."""
@@ -86,6 +88,7 @@ class Program:
 
     def __str__(self) -> str:
         config = f"{self.target}, {self.num_warps} warps, {self.num_stages} stages"
+        config += f", {self.num_ctas} blocks" if self.num_ctas > 1 else ""
         given = "\n".join(f"// {argument}" for argument in self.arguments)
         return f"// {config}, grid {self.grid}\n{given}\n{self.text}"
 
@@ -104,6 +107,7 @@ def parse_program(text: str) -> Program:
         target=match["target"],
         num_warps=int(match["warps"]),
         num_stages=int(match["stages"]),
+        num_ctas=int(match["blocks"] or 1),
     )
 
 
@@ -130,13 +134,15 @@ def generate(choices: Choices, limits: Limits | None = None) -> Program:
     g.add(scf.Return())
     kernel = Kernel("fuzzed", tuple(g.params), g.body)
     verify(kernel)
+    target = choices.pick(TARGETS)
     return Program(
         text=print_kernel(kernel),
         arguments=tuple(g.arguments),
         grid=grid,
-        target=choices.pick(TARGETS),
+        target=target,
         num_warps=choices.pick([4, 1, 2, 8]),
         num_stages=choices.pick([3, 1, 2, 4]),
+        num_ctas=choices.pick([1, 1, 2, 4]) if target == "sm_90a" else 1,
     )
 
 

@@ -84,6 +84,8 @@ def _configurations(program: Program) -> Iterator[Program]:
             yield replace(program, num_warps=num_warps)
     if program.num_stages > 1:
         yield replace(program, num_stages=1)
+    if program.num_ctas > 1:
+        yield replace(program, num_ctas=1)
     if program.target != "sm_90a":
         yield replace(program, target="sm_90a")
 
