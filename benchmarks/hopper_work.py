@@ -28,9 +28,10 @@ class Work:
     """A workload on the GPU: `products` of (M, K) and (K, N).
 
     `make` makes a set of arguments, `exact` is its result in fp64, `library` puts the library's into
-    the argument `out`. A set may be of several "layers", each with arguments for a launch of its own. `kernels` are those of the archive that can do the work, and `triton` those
-    that Triton compiles, too. A result may be off by `relative` of itself, for being rounded to bf16,
-    and by `tolerance` of the typical size of results, for how it is summed.
+    the argument `out`. A set may be of several "layers", each with arguments for a launch of its own.
+    `kernels` are those of the archive that can do the work, and `triton` those that Triton compiles,
+    too. A result may be off by `relative` of itself, for being rounded to bf16, and by `tolerance` of
+    the typical size of results, for how it is summed.
     """
 
     name: str

@@ -155,11 +155,7 @@ def disassemble(cubin: bytes, *, timeout_seconds: float = _DEFAULT_TIMEOUT_SECON
 
 def _run(command: Sequence[str], folder: str, timeout_seconds: float) -> tuple[int, str]:
     """Run a tool; return its exit status and all it wrote."""
-    process = _start(command, folder)
-    try:
-        return _finish(process, timeout_seconds)
-    finally:
-        _end(process)
+    return _finish(_start(command, folder), timeout_seconds)
 
 
 def _start(command: Sequence[str], folder: str) -> subprocess.Popen[str]:

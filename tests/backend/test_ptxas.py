@@ -16,6 +16,14 @@ HEADER = ".version 8.8\n.target {}\n.address_size 64\n"
 EMPTY = HEADER.format("sm_90a") + ".visible .entry k() { ret; }\n"
 
 
+def fake_ptxas(tmp_path, monkeypatch, script: str) -> None:
+    """Let a shell script stand for ptxas."""
+    fake = tmp_path / "ptxas"
+    fake.write_text(f"#!/bin/sh\n{script}")
+    fake.chmod(0o755)
+    monkeypatch.setattr(ptxas, "find_file", lambda *_: fake)
+
+
 def test_numbers_are_reported() -> None:
     body = HEADER.format("sm_90a") + (
         ".visible .entry k(.param .u64 p) {\n .shared .align 4 .b8 s[256];\n"
@@ -41,10 +49,8 @@ def test_a_tool_may_be_started_before_there_is_ptx() -> None:
 
 def test_a_tool_that_is_started_ends_with_its_context(tmp_path, monkeypatch) -> None:
     numbers = tmp_path / "pid"
-    fake = tmp_path / "ptxas"
-    fake.write_text(f"#!/bin/sh\necho $$ > {numbers}.new; mv {numbers}.new {numbers}\nsleep 30\n")
-    fake.chmod(0o755)
-    monkeypatch.setattr(ptxas, "find_file", lambda *_: fake)
+    script = f"echo $$ > {numbers}.new; mv {numbers}.new {numbers}\nsleep 30\n"
+    fake_ptxas(tmp_path, monkeypatch, script)
     with pytest.raises(KeyError, match="interrupted"), ptxas.Ptxas(SM_90):
         while not numbers.exists():
             time.sleep(0.01)
@@ -91,14 +97,13 @@ def reports(tmp_path, monkeypatch, spills: dict[str, tuple[int, int]]) -> list[s
     cases = "\n".join(
         f"*{option}*) n={spill}; s={stack};;" for option, (spill, stack) in spills.items()
     )
-    fake = tmp_path / "ptxas"
-    fake.write_text(
-        f'#!/bin/sh\necho "$@" >> {calls}\ncase "$*" in\n{cases}\nesac\n'
+    fake_ptxas(
+        tmp_path,
+        monkeypatch,
+        f'echo "$@" >> {calls}\ncase "$*" in\n{cases}\nesac\n'
         'while [ "$1" != -o ]; do shift; done; echo "$s" > "$2"\n'
-        'echo "$s bytes stack frame, $n bytes spill stores, $n bytes spill loads"\n'
+        'echo "$s bytes stack frame, $n bytes spill stores, $n bytes spill loads"\n',
     )
-    fake.chmod(0o755)
-    monkeypatch.setattr(ptxas, "find_file", lambda *_: fake)
     made = assemble(EMPTY, SM_90, maxnreg=64)
     options = [line.partition("kernel.cubin ")[2] for line in calls.read_text().splitlines()]
     return [f"{made.spill_bytes} {made.cubin.decode().strip()}", *options]
@@ -125,10 +130,7 @@ def test_other_ways_are_tried_while_registers_spill(
 
 def test_a_tool_that_does_not_end_is_killed_with_its_children(tmp_path, monkeypatch) -> None:
     witness = tmp_path / "survived"
-    fake = tmp_path / "ptxas"
-    fake.write_text(f"#!/bin/sh\n(sleep 2; touch {witness}) & \nsleep 30\n")
-    fake.chmod(0o755)
-    monkeypatch.setattr(ptxas, "find_file", lambda *_: fake)
+    fake_ptxas(tmp_path, monkeypatch, f"(sleep 2; touch {witness}) & \nsleep 30\n")
     with pytest.raises(IRError, match=r"ptxas did not end within 0.3 seconds"):
         assemble(EMPTY, SM_90, timeout_seconds=0.3)
     time.sleep(2.2)
