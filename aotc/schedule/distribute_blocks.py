@@ -23,6 +23,7 @@ from aotc.ir.rewrite import Builder
 from aotc.ir.types import I32, DescriptorType, TileType
 from aotc.schedule.block_parts import Part, Parts, block_type, find_parts, operand_parts, shape_of
 from aotc.schedule.context import Schedule
+from aotc.schedule.tensor_copies import has_parts
 
 _FOR_ALL_BLOCKS = (tile.Assume, tile.Assert, grid.GridWait, grid.LaunchDependents)
 _FOR_ONE_BLOCK = (tile.Barrier, tile.AtomicRmw, tile.AtomicCas)
@@ -87,7 +88,7 @@ class _Distribution:
             isinstance(user, descriptor.DescriptorLoad | descriptor.DescriptorExtent)
             for user in value.users
         )
-        return only_loaded and len(kind.block) > 1 and kind.block[0] % self.num_blocks == 0
+        return only_loaded and has_parts(kind, self.num_blocks)
 
     # -- values ----------------------------------------------------------------
 
@@ -152,17 +153,18 @@ class _Distribution:
     def _copy_root(self, op: Op, place: Builder) -> None:
         part = self.parts.roots[op]
         mapping = {value: self._get(value, part) for value in op.operands}
+        slots = [None if slot is None else mapping[slot] for slot in op.slots]
         if isinstance(op, descriptor.DescriptorStore | descriptor.DescriptorReduce):
-            coords = self._shift(op.coords, part, op.descriptor.type, mapping, place)
-            op = build(type(op), [*op.slots[:2], *coords], op.attributes, (), op.loc)
+            slots[2:] = self._shift(op.coords, part, op.descriptor.type, mapping, place)
+        made = build(type(op), slots, op.attributes, (), op.loc)
         if part is not None or isinstance(op, _FOR_ALL_BLOCKS):
-            place(op.clone(mapping))
+            place(made)
             return
         assert self.rank is not None
         zero = place(arith.Constant(0, I32)).out
         first = place(arith.Compare(self.rank, zero, "eq")).out
         then, otherwise = Block(), Block()
-        Builder(then)(op.clone(mapping))
+        Builder(then)(made)
         for block in (then, otherwise):
             Builder(block)(scf.Yield([]))
         place(build(scf.If, [first], {}, [then, otherwise], op.loc))

@@ -237,8 +237,6 @@ def _disorder(loop: scf.For, load: gpu.Load, barriers: Iterable[Op]) -> str:
 def _fetch_obstacle(loop: scf.For, fetch: tma.Fetch) -> str:
     """Return why a fetch cannot be made in an earlier iteration, or an empty string."""
     buffer = fetch.buffer.op
-    if fetch.num_parts > 1:
-        return "all blocks of the cluster take part in it"
     if not isinstance(buffer, gpu.SharedAlloc) or buffer.block is not loop.body:
         return "its buffer is not the loop's own"
     if any(user is not fetch and not isinstance(user, _READERS) for user in buffer.out.users):

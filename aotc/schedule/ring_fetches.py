@@ -6,7 +6,8 @@ loop fetches goes to a ring with a slot for every stage; any other fetch has one
 made as soon as that is free. Here the loop gets its ring, and the number of the slot it is at; the
 passes between see fetches where they were. `specialize_warps` divides the roles.
 
-Invariant: a kernel has producer warps afterwards exactly if `specialize_warps` can divide it.
+Invariant: a kernel has producer warps afterwards exactly if `specialize_warps` can divide it, and
+blocks copy for each other only then.
 """
 
 from __future__ import annotations
@@ -27,6 +28,12 @@ from aotc.schedule.producer_slice import find_slice
 
 def ring_fetches(kernel: Kernel, schedule: Schedule) -> None:
     """Choose the roles of warps; give every innermost loop that fetches its rings."""
+    _choose_roles(kernel, schedule)
+    if not kernel.producer_warps:
+        _fetch_alone(kernel)
+
+
+def _choose_roles(kernel: Kernel, schedule: Schedule) -> None:
     loops = [op for op in kernel.walk() if isinstance(op, scf.For | scf.While)]
     fetching = [loop for loop in loops if any(_fetches(loop))]
     for loop in loops:
@@ -49,6 +56,13 @@ def ring_fetches(kernel: Kernel, schedule: Schedule) -> None:
             with at(loop.loc):
                 _make_rings(loop, loop.num_stages or schedule.config.num_stages)
     schedule.remark(loc, "a warp of its own fetches, as far ahead as there is room")
+
+
+def _fetch_alone(kernel: Kernel) -> None:
+    """Let every block of a cluster copy all it needs: only producers know when others have room."""
+    for op in kernel.walk():
+        if isinstance(op, tma.TmaFetch):
+            op.num_parts = 1
 
 
 def _producer_warps(kernel: Kernel, schedule: Schedule) -> int:

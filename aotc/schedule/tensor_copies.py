@@ -62,6 +62,13 @@ def tensor_map_of(kind: DescriptorType) -> TensorMapType:
     return TensorMapType(kind.element, box, span_bytes, kind.fill_nan)
 
 
+def has_parts(kind: DescriptorType, num_parts: int) -> bool:
+    """Return whether a block can be copied in so many parts: each begins where a copy may write."""
+    if len(kind.block) == 1 or kind.block[0] % num_parts:
+        return False
+    return tensor_map_of(replace(kind, num_parts=num_parts)).box_bytes % _ALIGNMENT_BYTES == 0
+
+
 def buffer_layout(tensor: TensorMapType, block: tuple[int, ...]) -> LinearLayout:
     """Return how a block, which may lack first axes of one element, lies in shared memory.
 

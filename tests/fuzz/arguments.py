@@ -13,6 +13,7 @@ ties of roundings, subnormals, infinities and NaNs.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -63,34 +64,55 @@ class Buffer:
 
     def make(self) -> Array:
         """Return the array, made anew."""
-        dtype = dtype_of(self.element)
-        whole = np.empty(self.size + self.skew, dtype)
-        whole[:] = self._contents(self.size + self.skew)
-        return whole[self.skew :]
-
-    def _contents(self, size: int) -> Array:
-        random = np.random.default_rng([self.seed, self.size])
-        dtype = dtype_of(self.element)
-        if self.fill == "poison":
-            return (
-                np.full(size * dtype.itemsize, 0x5A, np.uint8).view(dtype)
-                if (dtype != np.bool_)
-                else np.ones(size, np.bool_)
-            )
-        if self.fill == "indices":
-            return random.integers(0, 1 << self.hi, size).astype(dtype)
-        if self.element.is_bool:
-            return random.integers(0, 2, size).astype(np.bool_)
-        if self.fill == "exact":
-            return _exact(random, self.element, Facts(lo=self.lo, hi=self.hi), size)
-        return (
-            _integers(random, dtype, size)
-            if self.element.is_int
-            else (_floats(random, self.element, size))
-        )
+        return _filled(self, self.size + self.skew)[self.skew :]
 
 
-Argument: TypeAlias = "Scalar | Buffer"
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """Describe an array with axes, whose rows begin at multiples of 16 bytes.
+
+    A row has `padding` times 16 bytes more than it needs; the rest is as of a `Buffer`.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    fill: Fill
+    lo: int = 0
+    hi: int = 0
+    seed: int = 0
+    padding: int = 0
+    steps: float = 0.0
+
+    @property
+    def element(self) -> ScalarType:
+        return SCALARS[self.dtype]
+
+    def make(self) -> Array:
+        """Return the array, made anew: a view of one whose rows are longer."""
+        unit = 16 // self.element.size_bytes
+        row = (-(-self.shape[-1] // unit) + self.padding) * unit
+        shape = (*self.shape[:-1], row)
+        return _filled(self, prod(shape)).reshape(shape)[..., : self.shape[-1]]
+
+
+Argument: TypeAlias = "Scalar | Buffer | Tensor"
+
+
+def _filled(argument: Buffer | Tensor, size: int) -> Array:
+    """Return `size` elements as an argument has them, in memory of their own."""
+    element, fill = argument.element, argument.fill
+    random, dtype = np.random.default_rng([argument.seed, size]), dtype_of(element)
+    if fill == "poison":
+        poison = np.full(size * dtype.itemsize, 0x5A, np.uint8)
+        return np.ones(size, np.bool_) if element.is_bool else poison.view(dtype)
+    if fill == "indices":
+        return random.integers(0, 1 << argument.hi, size).astype(dtype)
+    if element.is_bool:
+        return random.integers(0, 2, size).astype(np.bool_)
+    if fill == "exact":
+        return _exact(random, element, Facts(lo=argument.lo, hi=argument.hi), size)
+    return _integers(random, dtype, size) if element.is_int else _floats(random, element, size)
 
 
 def _exact(random: np.random.Generator, element: ScalarType, facts: Facts, size: int) -> Array:

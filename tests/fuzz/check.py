@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TypeAlias
 
 import numpy as np
 
@@ -23,20 +24,33 @@ from aotc.backend import assemble, emit_ptx, lower_kernel
 from aotc.frontend.translate import translate
 from aotc.ir.core import Kernel
 from aotc.ir.diagnostics import CompileError
+from aotc.ir.dialects.descriptor import (
+    TENSOR_ALIGNMENT_BYTES,
+    DescriptorLoad,
+    DescriptorReduce,
+    DescriptorStore,
+)
 from aotc.ir.passes import Observer
 from aotc.ir.text import parse_kernel, print_kernel
+from aotc.ir.types import DescriptorType
 from aotc.schedule.context import Config, Schedule
 from aotc.schedule.pipeline import schedule_kernel
 from aotc.target import TARGETS
 from aotc.verify.emulator.run import emulate
-from aotc.verify.interpreter import InterpretError, run
-from tests.fuzz.arguments import Array, Buffer
+from aotc.verify.interpreter import RULES, Interpreter, InterpretError, run
+from aotc.verify.program import Program as Interpreted
+from aotc.verify.program import Rule, Rules
+from tests.fuzz import launch
+from tests.fuzz.arguments import Array, Buffer, Scalar, Tensor
 from tests.fuzz.programs import Program
 from tests.fuzz.source import Unwritable, signature, write_source
 
 # From the first of these to the second, shared memory is used and its barriers are still to come.
 _BARRIERS_ARE_MISSING = ("assign_layouts", "insert_barriers")
 _MAX_STEPS = 2_000_000
+
+
+BlockAccess: TypeAlias = DescriptorLoad | DescriptorStore | DescriptorReduce
 
 
 class Failure(Exception):  # noqa: N818 - what a fuzzer finds
@@ -86,33 +100,66 @@ def _check(program: Program, seeds: Sequence[int], *, each_pass: bool, assembles
     ptx = checker.attempt("backend", lambda: emit_ptx(lower_kernel(kernel, target).llvm_ir, target))
     if assembles:
         checker.attempt("ptxas", lambda: assemble(ptx, target))
-    grid = (program.grid[0] * program.num_ctas, *program.grid[1:])
     for seed in seeds:
-        arguments = program.make()
+        given = program.make()
+        passed = launch.parameters(kernel, given, program.grid)
         checker.attempt(
             f"emulator, seed {seed}",
-            lambda arguments=arguments, seed=seed: emulate(
-                *(ptx, grid, arguments),
+            lambda passed=passed, seed=seed: emulate(
+                *(ptx, launch.blocks(kernel, program.grid), passed),
                 shared_bytes=kernel.shared_bytes,
                 seed=seed,
                 max_steps=_MAX_STEPS,
             ),
         )
-        checker.compare(f"emulator, seed {seed}", arguments)
+        checker.compare(f"emulator, seed {seed}", given)
 
 
 def is_defined(program: Program) -> bool:
-    """Return whether what is undefined (a masked-off lane) leaves the results as they are."""
+    """Return whether a program does nothing that it may not, such as copies that hardware refuses.
+
+    What is undefined (a masked-off lane) must leave its results as they are.
+    """
     kernel, results = program.kernel(), (program.make(), program.make())
     try:
-        for poison, arguments in enumerate(results):
-            run(kernel, program.grid, arguments, poison_seed=poison)
+        for poison, given in enumerate(results):
+            arguments = list(given.values())
+            Interpreter(kernel, arguments, poison_seed=poison, rules=_STRICT).run(program.grid)
     except InterpretError:
         return False
+    first, second = results
     return not any(
-        isinstance(buffer, Buffer) and differences(buffer, one, other).size
-        for buffer, one, other in zip(program.arguments, *results, strict=True)
+        not isinstance(argument, Scalar)
+        and differences(
+            argument, *(np.asarray(each[argument.name]) for each in (first, second))
+        ).size
+        for argument in program.arguments
     )
+
+
+def _copied_by_hardware(rule: Rule) -> Rule:
+    """Return a rule for accesses to blocks that minds what tensor copies ask of coordinates."""
+
+    def checked(program: Interpreted, op: BlockAccess, *operands: Array):
+        kind = op.descriptor.type
+        assert isinstance(kind, DescriptorType)
+        coords = [int(coord) for coord in operands[-len(op.coords) :]]
+        if coords[-1] * kind.element.size_bytes % TENSOR_ALIGNMENT_BYTES:
+            raise program.error(op, f"begins at column {coords[-1]}, no multiple of 16 bytes")
+        if not isinstance(op, DescriptorLoad) and min(coords) < 0:
+            raise program.error(op, f"writes from {coords} on")
+        return rule(program, op, *operands)
+
+    return checked
+
+
+_STRICT: Rules = {
+    **RULES,
+    **{
+        kind: _copied_by_hardware(RULES[kind])
+        for kind in (DescriptorLoad, DescriptorStore, DescriptorReduce)
+    },
+}
 
 
 class _Checker:
@@ -120,8 +167,6 @@ class _Checker:
         self._program = program
         self._each_pass = each_pass
         self._has_barriers = True
-        self._is_distributed = False
-        self._last = program.text
         self._expected = self._interpreted("tile IR", program.kernel())
 
     def check_source(self) -> None:
@@ -143,15 +188,25 @@ class _Checker:
 
     def scheduled(self) -> Kernel:
         """Return the gpu IR, checked after every pass."""
-        program = self._program
-        kernel = program.kernel()
-        config = Config(program.num_warps, program.num_stages, program.num_ctas)
-        schedule = Schedule(TARGETS[program.target], config)
-        observer = Observer(verify_each=True, on_pass=self._after)
-        self.attempt("schedule", lambda: schedule_kernel(kernel, schedule, observer))
+        kernel = self._scheduled(map_pointers=self._program.map_pointers)
+        if not launch.is_allowed(kernel, self._program.make()):
+            kernel = self._scheduled(map_pointers=False)
         printed = print_kernel(kernel)
         if print_kernel(self.attempt("parser", lambda: parse_kernel(printed))) != printed:
             raise Failure("printer", "changed", "gpu IR that is read back prints differently")
+        return kernel
+
+    def _scheduled(self, *, map_pointers: bool) -> Kernel:
+        program, kernel = self._program, self._program.kernel()
+        config = Config(
+            *(program.num_warps, program.num_stages, program.num_ctas),
+            warp_specialize=program.warp_specialize,
+            num_consumer_groups=program.num_consumer_groups,
+        )
+        schedule = Schedule(TARGETS[program.target], config, map_pointers=map_pointers)
+        self._has_barriers, self._is_distributed, self._last = True, False, program.text
+        observer = Observer(verify_each=True, on_pass=self._after)
+        self.attempt("schedule", lambda: schedule_kernel(kernel, schedule, observer))
         return kernel
 
     def attempt(self, stage, action):
@@ -165,21 +220,21 @@ class _Checker:
         except Exception as error:  # anything it raises is a finding
             raise Failure(stage, type(error).__name__, str(error)) from error
 
-    def compare(self, stage: str, arguments: Sequence[Array | int]) -> None:
-        """Compare what the buffers hold with what they must."""
-        for buffer, want, got in zip(
-            self._program.arguments, self._expected, arguments, strict=True
-        ):
-            if isinstance(buffer, Buffer) and isinstance(want, np.ndarray):
-                wrong = differences(buffer, want, np.asarray(got))
-                if wrong.size:
-                    at = int(wrong[0])
-                    raise Failure(
-                        stage,
-                        "result",
-                        f"{buffer.name}[{at}] is {np.asarray(got)[at]!r}, expected {want[at]!r}; "
-                        f"{wrong.size} of {want.size} differ",
-                    )
+    def compare(self, stage: str, given: launch.Given) -> None:
+        """Compare what the arrays hold with what they must."""
+        for argument in self._program.arguments:
+            if isinstance(argument, Scalar):
+                continue
+            want, got = (_whole(each[argument.name]) for each in (self._expected, given))
+            wrong = differences(argument, want, got)
+            if wrong.size:
+                at = int(wrong[0])
+                raise Failure(
+                    stage,
+                    "result",
+                    f"{argument.name}[{at}] is {got[at]!r}, expected {want[at]!r}; "
+                    f"{wrong.size} of {want.size} differ",
+                )
 
     def _after(self, name: str, kernel: Kernel) -> None:
         self._is_distributed |= name == "distribute_blocks"
@@ -193,29 +248,39 @@ class _Checker:
             if printed == self._last:
                 return
             self._last = printed
+        if kernel.guards and not launch.is_allowed(kernel, self._program.make()):
+            return
         # Until then the kernel is that of a whole program, whoever is to run it.
         num_ctas, kernel.num_ctas = kernel.num_ctas, kernel.num_ctas if self._is_distributed else 1
         self.compare(f"after {name}", self._interpreted(f"after {name}", kernel))
         kernel.num_ctas = num_ctas
 
-    def _interpreted(self, stage: str, kernel: Kernel) -> list[Array | int]:
-        arguments = self._program.make()
+    def _interpreted(self, stage: str, kernel: Kernel) -> launch.Given:
+        given = self._program.make()
+        arguments = launch.arguments(kernel, given)
         self.attempt(
             stage,
             lambda: run(kernel, self._program.grid, arguments, check_races=self._has_barriers),
         )
-        return arguments
+        return given
 
 
-def differences(buffer: Buffer, want: Array, got: Array) -> Array:
+def _whole(array: Array | int) -> Array:
+    """Return all that an array's memory holds, what pads its rows or comes before it included."""
+    assert isinstance(array, np.ndarray)
+    owner = array if array.base is None else array.base
+    return owner.reshape(-1).view(array.dtype)
+
+
+def differences(argument: Buffer | Tensor, want: Array, got: Array) -> Array:
     """Return where two arrays differ by more than they may; NaNs are alike, and so are zeros."""
-    if not buffer.element.is_float:
+    if not argument.element.is_float:
         return np.flatnonzero(want != got)
     wide, wide_got = want.astype(np.float64), got.astype(np.float64)
     with np.errstate(all="ignore"):
         same = (wide == wide_got) | (np.isnan(wide) & np.isnan(wide_got))
-        if buffer.steps:
-            step = 2.0**-buffer.element.mantissa_bits
-            bound = np.where(np.isfinite(wide), buffer.steps * step * np.abs(wide), 0.0)
+        if argument.steps:
+            step = 2.0**-argument.element.mantissa_bits
+            bound = np.where(np.isfinite(wide), argument.steps * step * np.abs(wide), 0.0)
             same |= np.abs(wide - wide_got) <= bound
     return np.flatnonzero(~same)

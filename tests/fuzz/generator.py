@@ -24,6 +24,7 @@ from aotc.ir.types import (
     I1,
     I32,
     I64,
+    DescriptorType,
     PointerType,
     ScalarType,
     TileType,
@@ -31,7 +32,7 @@ from aotc.ir.types import (
     element_of,
     shape_of,
 )
-from tests.fuzz.arguments import Argument, Buffer, Scalar
+from tests.fuzz.arguments import Argument, Buffer, Scalar, Tensor
 from tests.fuzz.choices import Choices
 from tests.fuzz.facts import Facts, fits, full
 
@@ -171,6 +172,13 @@ class Generator:
         """Add a parameter that points to a buffer."""
         made = buffer(f"p{len(self.params)}")
         return self._param(PointerType(made.element), made, divisibility)
+
+    def tensor(
+        self, tensor: Callable[[str], Tensor], block: Shape, *, fill_nan: bool = False
+    ) -> Value:
+        """Add a parameter that is a tensor, accessed by blocks of a shape."""
+        made = tensor(f"p{len(self.params)}")
+        return self._param(DescriptorType(made.element, block, fill_nan), made, 1)
 
     def number(self, value: int, element: ScalarType = I32, divisibility: int = 1) -> Value:
         """Add a parameter that is a number."""

@@ -42,7 +42,7 @@ class _Content:
 
 def load(g: Generator, element: ScalarType, shape: Shape, is_exact: bool) -> Item:
     """Return a tile, or a scalar, that is loaded."""
-    facts = _some_facts(g, element) if is_exact else full(element)
+    facts = some_facts(g, element) if is_exact else full(element)
     content = _Content(element, "exact" if is_exact else "any", facts)
     place = _place(g, content, shape, may_repeat=True)
     other, without = None, None
@@ -119,7 +119,7 @@ def make_gather(g: Generator) -> None:
     bits = g.choices.between(0, 8)
     index = g.operand(I32, shape).value
     index = g.add(arith.And(index, g.constant((1 << bits) - 1, index.type))).out
-    facts = _some_facts(g, element)
+    facts = some_facts(g, element)
     seed = g.choices.below(1 << 16)
     base = g.pointer(
         lambda name: Buffer(name, element.name, 1 << bits, "exact", facts.lo, facts.hi, seed),
@@ -129,7 +129,7 @@ def make_gather(g: Generator) -> None:
     g.keep(g.add(tile.Load(pointer)).out, facts)
 
 
-def _some_facts(g: Generator, element: ScalarType) -> Facts:
+def some_facts(g: Generator, element: ScalarType) -> Facts:
     """Choose facts of data that a type holds with room to spare."""
     if element.is_bool:
         return Facts()

@@ -37,7 +37,7 @@ _KINDS: list[tuple[int, tuple[ScalarType, ScalarType, ScalarType]]] = [
     (1, (FP64, FP64, FP64)),
 ]
 # Hardware may add fp8 products with so many bits behind the largest one's first.
-_FP8_SUM_BITS = 13
+FP8_SUM_BITS = 13
 
 
 def small(element: ScalarType) -> Callable[[Facts], bool]:
@@ -75,7 +75,7 @@ def product(g: Generator, a: Item, b: Item, element: ScalarType, shape: Shape) -
     terms = of_count(multiplied(a.facts, b.facts), a.shape[-1])
     acc_facts, acc = _accumulator(g, element, shape)
     facts = summed((terms, acc_facts))
-    limit = _FP8_SUM_BITS if a.element.bits == 8 and a.element.is_float else element.mantissa_bits
+    limit = FP8_SUM_BITS if a.element.bits == 8 and a.element.is_float else element.mantissa_bits
     if element.is_float and not (fits(element, facts) and facts.hi - facts.lo <= limit):
         return None
     known = replace(facts, acc_bits=limit) if fits(element, facts) else full(element)

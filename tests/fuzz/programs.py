@@ -18,12 +18,13 @@ from aotc.ir.core import Kernel, Value
 from aotc.ir.dialects import scf, tile
 from aotc.ir.text import parse_kernel, print_kernel
 from aotc.ir.verify import verify
-from tests.fuzz import memory
-from tests.fuzz.arguments import Argument, Array, Buffer, Scalar
+from tests.fuzz import memory, tensors
+from tests.fuzz.arguments import Argument, Array, Buffer, Scalar, Tensor
 from tests.fuzz.choices import Choices, Drawn, Seeded
 from tests.fuzz.control import CONTROL
 from tests.fuzz.elementwise import ELEMENTWISE
-from tests.fuzz.generator import Counter, Generator, Limits, Maker
+from tests.fuzz.generator import Counter, Generator, Item, Limits, Maker
+from tests.fuzz.matmuls import make_matmul
 from tests.fuzz.movement import MOVEMENT
 from tests.fuzz.products import PRODUCTS
 from tests.fuzz.reductions import REDUCTIONS
@@ -34,6 +35,8 @@ MEMORY: list[tuple[int, Maker]] = [
     (1, memory.make_gather),
     (1, memory.make_round_trip),
     (1, memory.make_atomic),
+    (2, tensors.make_load),
+    (1, tensors.make_reduction),
 ]
 TARGETS = ("sm_90a", "sm_80", "sm_90a", "sm_89", "sm_120a")
 
@@ -43,7 +46,7 @@ _GROUPS = (
     (6, MOVEMENT),
     (4, REDUCTIONS),
     (3, PRODUCTS),
-    (3, [*CONTROL, (3, make_row_loop)]),
+    (4, [*CONTROL, (3, make_row_loop), (5, make_matmul)]),
 )
 
 
@@ -55,10 +58,20 @@ def _one_of(makers: Sequence[tuple[int, Maker]]) -> Maker:
 
 
 MAKERS: list[tuple[int, Maker]] = [(weight, _one_of(makers)) for weight, makers in _GROUPS]
+# What a kernel for tensor copies and warpgroups has, and nothing that keeps accesses in order.
+_AROUND_MATMULS: list[tuple[int, Maker]] = [
+    (6, make_matmul),
+    (2, _one_of(ELEMENTWISE)),
+    (1, _one_of(MOVEMENT)),
+    (1, _one_of(REDUCTIONS)),
+    (1, tensors.make_load),
+    (1, memory.make_load),
+]
 
 _HEAD = re.compile(
     r"(?P<target>\w+), (?P<warps>\d+) warps, (?P<stages>\d+) stages"
-    r"(?:, (?P<blocks>\d+) blocks)?, grid (?P<grid>.+)"
+    r"(?:, (?P<blocks>\d+) blocks)?(?:, (?P<groups>\d+) groups)?"
+    r"(?:, specialized (?P<specialized>\w+))?(?P<mapped>, mapped)?, grid (?P<grid>.+)"
 )
 
 
@@ -73,14 +86,17 @@ class Program:
     num_warps: int
     num_stages: int
     num_ctas: int = 1
+    num_consumer_groups: int = 1
+    warp_specialize: bool | None = None
+    map_pointers: bool = False
 
     def kernel(self) -> Kernel:
         """Return the tile IR, parsed anew."""
         return parse_kernel(self.text)
 
-    def make(self) -> list[Array | int]:
-        """Return the arguments, made anew."""
-        return [argument.make() for argument in self.arguments]
+    def make(self) -> dict[str, Array | int]:
+        """Return the arguments by name, made anew."""
+        return {argument.name: argument.make() for argument in self.arguments}
 
     def with_kernel(self, kernel: Kernel) -> Program:
         """Return the program with another kernel of the same parameters."""
@@ -89,6 +105,10 @@ class Program:
     def __str__(self) -> str:
         config = f"{self.target}, {self.num_warps} warps, {self.num_stages} stages"
         config += f", {self.num_ctas} blocks" if self.num_ctas > 1 else ""
+        config += f", {self.num_consumer_groups} groups" if self.num_consumer_groups > 1 else ""
+        specialized = self.warp_specialize
+        config += f", specialized {specialized}" if specialized is not None else ""
+        config += ", mapped" if self.map_pointers else ""
         given = "\n".join(f"// {argument}" for argument in self.arguments)
         return f"// {config}, grid {self.grid}\n{given}\n{self.text}"
 
@@ -108,6 +128,9 @@ def parse_program(text: str) -> Program:
         num_warps=int(match["warps"]),
         num_stages=int(match["stages"]),
         num_ctas=int(match["blocks"] or 1),
+        num_consumer_groups=int(match["groups"] or 1),
+        warp_specialize=ast.literal_eval(match["specialized"] or "None"),
+        map_pointers=match["mapped"] is not None,
     )
 
 
@@ -116,33 +139,43 @@ def _parse_argument(text: str) -> Argument:
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
         raise ValueError(f"expected an argument, got {text!r}")  # noqa: TRY004 - of text
     values = {word.arg or "": ast.literal_eval(word.value) for word in call.keywords}
-    return {"Scalar": Scalar, "Buffer": Buffer}[call.func.id](**values)
+    return {"Scalar": Scalar, "Buffer": Buffer, "Tensor": Tensor}[call.func.id](**values)
 
 
 def generate(choices: Choices, limits: Limits | None = None) -> Program:
-    """Return a program made from `choices`."""
-    grid = choices.pick([(1,), (1,), (1,), (2,), (3,), (1, 2), (1, 1, 2)])
+    """Return a program made from `choices`: of everything, or one that multiplies matrices."""
+    multiplies = choices.chance(1, 3)
+    grids = [(1,), (1,), (1,), (2,), (3,), (1, 2), (1, 1, 2)]
+    grid = choices.pick([(1,), (2,), (3,), (5,), (2, 2), (2, 1, 2)] if multiplies else grids)
     limits = limits or Limits(
-        ops=choices.pick([14, 6, 22]), elems=choices.pick([512, 64, 1024, 2048])
+        ops=choices.pick([1, 2, 5] if multiplies else [14, 6, 22]),
+        elems=choices.pick([512, 64, 1024, 2048]),
     )
-    g = Generator(choices, limits, grid, MAKERS, memory.load, memory.store)
+    makers = _AROUND_MATMULS if multiplies else MAKERS
+    g = Generator(choices, limits, grid, makers, memory.load, _store)
     for axis, extent in enumerate(grid):
         index = g.add(tile.ProgramId(axis)).out
         g.scopes[0].counters.append(Counter(index, extent, is_program=True))
+    if multiplies:
+        make_matmul(g)
     g.grow(limits.ops)
     _store_results(g)
     g.add(scf.Return())
     kernel = Kernel("fuzzed", tuple(g.params), g.body)
     verify(kernel)
-    target = choices.pick(TARGETS)
+    target = "sm_90a" if multiplies and choices.chance(3, 4) else choices.pick(TARGETS)
+    has_maps = target == "sm_90a"
     return Program(
         text=print_kernel(kernel),
         arguments=tuple(g.arguments),
         grid=grid,
         target=target,
-        num_warps=choices.pick([4, 1, 2, 8]),
+        num_warps=choices.pick([4, 4, 8, 2] if multiplies else [4, 1, 2, 8]),
         num_stages=choices.pick([3, 1, 2, 4]),
-        num_ctas=choices.pick([1, 1, 2, 4]) if target == "sm_90a" else 1,
+        num_ctas=choices.pick([1, 1, 2, 4]) if has_maps else 1,
+        num_consumer_groups=choices.pick([1, 1, 2]) if has_maps else 1,
+        warp_specialize=choices.pick([None, None, True, False]) if has_maps else None,
+        map_pointers=has_maps and choices.chance(2, 3),
     )
 
 
@@ -153,7 +186,15 @@ def _store_results(g: Generator) -> None:
     for item in unused:
         if item.value not in seen and len(seen) < g.limits.outputs:
             seen[item.value] = None
-            memory.store(g, item)
+            g.store(g, item)
+
+
+def _store(g: Generator, item: Item) -> None:
+    """Store a value through pointers, or as a block of a tensor."""
+    if tensors.is_block(item) and g.choices.chance(1, 4):
+        tensors.store(g, item)
+    else:
+        memory.store(g, item)
 
 
 def from_seed(seed: int) -> Program:

@@ -71,12 +71,8 @@ def _reduced(
             return False
         except Failure as other:
             alike = other.stage.split(",")[0] == failure.stage.split(",")[0]
-            # A result that depends on what is undefined may well differ, and says nothing.
-            return (
-                alike
-                and other.kind == failure.kind
-                and (failure.kind != "result" or is_defined(candidate))
-            )
+            # What a program does that it may not says nothing, nor results that depend on poison.
+            return alike and other.kind == failure.kind and is_defined(candidate)
         return False
 
     return reduced(program, fails)

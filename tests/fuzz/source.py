@@ -13,12 +13,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from aotc.ir.core import Block, Kernel, Op, Value
-from aotc.ir.dialects import arith, scf, tile
+from aotc.ir.dialects import arith, descriptor, scf, tile
 from aotc.ir.types import (
     FP32,
     FP64,
     U32,
     U64,
+    DescriptorType,
     ScalarType,
     element_of,
     shape_of,
@@ -85,8 +86,13 @@ def signature(kernel: Kernel) -> dict[str, str]:
     """Return the types of the kernel's parameters as a signature."""
     found: dict[str, str] = {}
     for info, value in zip(kernel.params, kernel.body.args, strict=True):
+        kind = value.type
         promise = f":{info.divisibility}" if info.divisibility > 1 else ""
-        found[info.name] = f"{value.type}{promise}"
+        found[info.name] = f"{kind}{promise}"
+        if isinstance(kind, DescriptorType):
+            block = ",".join(map(str, kind.block))
+            fill = ",nan" if kind.fill_nan else ""
+            found[info.name] = f"tensordesc<{kind.element}[{block}]{fill}>"
     return found
 
 
@@ -268,6 +274,21 @@ def _dot(op: tile.Dot, args: Sequence[str]) -> str:
     return f"tl.dot({args[0]}, {args[1]}, {args[2]}, {', '.join(filter(None, (how, out)))})"
 
 
+def _block_load(op: descriptor.DescriptorLoad, args: Sequence[str]) -> str:
+    if op.num_dropped:
+        raise Unwritable("a block that lacks axes")
+    return f"{args[0]}.load([{', '.join(args[1:])}])"
+
+
+def _block_store(op: descriptor.DescriptorStore, args: Sequence[str]) -> str:
+    del op
+    return f"{args[0]}.store([{', '.join(args[2:])}], {args[1]})"
+
+
+def _block_reduction(op: descriptor.DescriptorReduce, args: Sequence[str]) -> str:
+    return f"{args[0]}.atomic_{op.kind}([{', '.join(args[2:])}], {args[1]})"
+
+
 def _hint(op: tile.Hint, args: Sequence[str]) -> str:
     return f"tl.multiple_of({args[0]}, {list(op.divisibility)})"
 
@@ -300,6 +321,11 @@ _EXPRESSIONS: dict[type[Op], Callable[[Any, Sequence[str]], str]] = {
     tile.AtomicRmw: _atomic,
     tile.AtomicCas: _cas,
     tile.Dot: _dot,
+    descriptor.DescriptorLoad: _block_load,
+    descriptor.DescriptorStore: _block_store,
+    descriptor.DescriptorReduce: _block_reduction,
+    descriptor.DescriptorExtent: lambda op, args: f"{args[0]}.shape[{op.axis}]",
+    descriptor.DescriptorStride: lambda op, args: f"{args[0]}.strides[{op.axis}]",
     tile.Hint: _hint,
     tile.Barrier: lambda *_: "tl.debug_barrier()",
 }
@@ -325,6 +351,7 @@ def _for(writer: _Writer, op: scf.For, depth: int) -> None:
     bounds = ", ".join(writer.names[value] for value in (op.lower, op.upper, op.step))
     hints = f", num_stages={op.num_stages}" if op.num_stages else ""
     hints += f", loop_unroll_factor={op.unroll}" if op.unroll else ""
+    hints += ", flatten=True" if op.flatten else ""
     hints += ", warp_specialize=True" if op.warp_specialize else ""
     index = writer.fresh(op.induction)
     writer.line(f"for {index} in tl.range({bounds}{hints}):", depth)

@@ -284,7 +284,7 @@ def test_what_is_not_needed_is_taken_away(opcode: str) -> None:
     assert "tile.atomic_rmw" not in left
     assert small.grid == (1,) * len(program.grid)
     assert (small.num_warps, small.num_stages, small.target) == (1, 1, "sm_90a")
-    run(small.kernel(), small.grid, small.make())
+    run(small.kernel(), small.grid, list(small.make().values()))
 
 
 def test_a_program_that_cannot_be_smaller_stays() -> None:

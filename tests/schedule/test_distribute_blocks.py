@@ -7,6 +7,7 @@ import pytest
 
 from aotc.ir.diagnostics import CompileError
 from aotc.ir.text import parse_kernel, print_kernel
+from aotc.ir.verify import verify
 from aotc.schedule.context import Config, Schedule
 from aotc.schedule.distribute_blocks import distribute_blocks
 from aotc.schedule.lower_descriptors import lower_descriptors
@@ -96,3 +97,28 @@ def test_a_barrier_of_the_program_is_refused_with_a_remedy() -> None:
     with pytest.raises(CompileError, match="num_ctas = 2") as caught:
         distributed(BARRIER, 2)
     assert "leave num_ctas at 1" in str(caught.value.remedy)
+
+
+def test_nothing_is_used_by_ops_that_are_not_there() -> None:
+    kernel, _ = distributed(DESCRIPTORS, 2)
+    verify(kernel)
+
+
+NARROW = """
+kernel @k(%a: desc<16x32xfp8e4nv>, %b: desc<32x16xfp8e4nv>, %out: desc<16x16xfp32>) {num_warps = 4} {
+  %0 = arith.constant {value = 0, type = i32} : i32
+  %1 = tile.descriptor_load(%a, %0, %0) : tile<16x32xfp8e4nv>
+  %2 = tile.descriptor_load(%b, %0, %0) : tile<32x16xfp8e4nv>
+  %3 = arith.constant {value = 0.0, type = tile<16x16xfp32>} : tile<16x16xfp32>
+  %4 = tile.dot(%1, %2, %3) : tile<16x16xfp32>
+  tile.descriptor_store(%out, %4, %0, %0)
+  scf.return
+}
+"""
+
+
+def test_rows_too_short_for_tensor_copies_are_not_divided() -> None:
+    kernel, remarks = distributed(NARROW, 2)
+    verify(kernel)
+    assert "parts of desc<32x16xfp8e4nv> would have too short rows" in remarks[0]
+    assert "%out: desc<16x16xfp32>" in print_kernel(kernel)

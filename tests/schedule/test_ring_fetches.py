@@ -7,6 +7,7 @@ import re
 import pytest
 
 from aotc.ir.core import Kernel
+from aotc.ir.dialects import tma
 from aotc.ir.text import print_kernel
 from aotc.ir.verify import verify
 from aotc.schedule.context import Config, Schedule
@@ -134,3 +135,14 @@ def test_a_loop_that_asks_in_vain_is_told() -> None:
     kernel = fetching(loop(body, hints="{warp_specialize = true} "))
     _, (remark,) = _ringed(kernel)
     assert "the loop loads nothing by tensor or bulk copies" in remark
+
+
+@pytest.mark.parametrize("is_alone", [False, True])
+def test_blocks_copy_for_each_other_only_if_producers_do(is_alone: bool) -> None:
+    kernel = fetching(LOOP)
+    for op in kernel.walk():
+        if isinstance(op, tma.TmaFetch):
+            op.num_parts = 2
+    text, _ = _ringed(kernel, warp_specialize=not is_alone)
+    assert bool(kernel.producer_warps) == (not is_alone)
+    assert ("num_parts = 2" in text) == (not is_alone)

@@ -19,6 +19,7 @@ from aotc.schedule.tensor_copies import (
     block_layout,
     buffer_access,
     buffer_layout,
+    has_parts,
     tensor_map_of,
 )
 from aotc.target import TARGETS
@@ -162,3 +163,20 @@ def test_a_buffer_lies_the_same_without_first_axes_of_one(
         tensor = tensor_map_of(DescriptorType(element, whole))
         assert buffer_layout(tensor, block).table("offset") == alone.table("offset")
         assert buffer_layout(tensor, whole).table("offset") == alone.table("offset")
+
+
+@pytest.mark.parametrize(
+    ("block", "num_parts", "expected"),
+    [
+        ((16, 64), 2, True),
+        ((16, 16), 4, True),  # 4 rows of 32 bytes
+        ((16, 8), 4, False),  # 64 bytes: no copy may begin there
+        ((16, 8), 2, True),
+        ((6, 64), 4, False),
+        ((64,), 2, False),
+    ],
+)
+def test_parts_begin_where_copies_may_write(
+    block: tuple[int, ...], num_parts: int, expected: bool
+) -> None:
+    assert has_parts(DescriptorType(BF16, block), num_parts) == expected

@@ -156,13 +156,12 @@ def _copies(
     if num_parts > 1:
         shift = ctx.emit.value(f"mul i32 {nvvm_grid.block_rank(ctx.emit)}, {part_rows}")
         first[lacking] = ctx.emit.value(f"add i32 {first[lacking]}, {shift}")
-        part_bytes = _part_bytes(op, places, shared, part_rows)
+        part_bytes = _part_bytes(op, places, shared, part_rows, prod(kind.box))
     for origin in itertools.product(*starts):
         place = places.solve(shared.layout.pack(origin))
         if place is None:
             op.error(f"{shared.layout} does not hold {origin}")
-        # A swizzle moves the first element inside its box; a box begins at a multiple of its size.
-        place -= place % prod(kind.box)
+        place = _box_start(place, prod(kind.box))
         steps = (*[0] * lacking, *origin)
         at = [_plus(ctx, coord, step) for coord, step in zip(first, steps, strict=True)]
         address = buffer_address(ctx, buffer, place * shared.element.size_bytes)
@@ -173,14 +172,24 @@ def _copies(
         yield TensorCopy(ctx.scalar(tensor), at[::-1], address, ctx.issuer)
 
 
-def _part_bytes(op: Op, places: gf2.Span, shared: SharedType, part_rows: int) -> int:
+def _box_start(place: int, box_elems: int) -> int:
+    """Return where the box begins whose first element is at `place`, where a swizzle moved it.
+
+    A box begins at a multiple of its size.
+    """
+    return place - place % box_elems
+
+
+def _part_bytes(
+    op: Op, places: gf2.Span, shared: SharedType, part_rows: int, box_elems: int
+) -> int:
     """Return how far apart in a buffer the parts are that blocks of a cluster copy."""
     rest = [0] * (len(shared.shape) - 1)
     starts = [
-        places.solve(shared.layout.pack((row, *rest)))
+        _box_start(places.solve(shared.layout.pack((row, *rest))) or 0, box_elems)
         for row in range(0, shared.shape[0], part_rows)
     ]
-    apart = starts[1] or 0
+    apart = starts[1]
     op.expect(starts == [apart * part for part in range(len(starts))], "parts are not in order")
     return apart * shared.element.size_bytes
 

@@ -1,0 +1,105 @@
+"""What the parameters of a scheduled kernel get at a launch, as the launcher would compute it.
+
+The schedule takes tensors apart: a map, extents and strides come of one argument, and some maps are
+of what a pointer points at. Such a kernel is launched only where its guards hold and the driver
+would encode its maps.
+"""
+
+# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from aotc.ir.core import GRID_SOURCES, Kernel, TensorSource
+from aotc.ir.dialects.descriptor import TENSOR_ALIGNMENT_BYTES
+from aotc.ir.expression import evaluate, parse
+from aotc.ir.types import DescriptorType, TensorMapType
+from aotc.verify.emulator.arguments import Argument
+from aotc.verify.emulator.tensor_argument import PlacedTensor
+from aotc.verify.looped import num_looping_blocks
+from tests.fuzz.arguments import Array
+
+Given = Mapping[str, "Array | int"]
+
+
+def arguments(kernel: Kernel, given: Given) -> list[Array | int]:
+    """Return the arguments that parameters come from, each once, in the order of parameters."""
+    names = [info.argument for info in kernel.params if info.source not in GRID_SOURCES]
+    return [given[name] for name in dict.fromkeys(names)]
+
+
+def is_allowed(kernel: Kernel, given: Given) -> bool:
+    """Return whether the launcher may choose this kernel for a launch."""
+    numbers = _numbers(given)
+    if not all(evaluate(parse(guard), numbers) for guard in kernel.guards):
+        return False
+    return all(
+        _is_encodable(info.tensor, arg.type.element.size_bytes, given)
+        for info, arg in zip(kernel.params, kernel.body.args, strict=True)
+        if info.tensor is not None and isinstance(arg.type, DescriptorType | TensorMapType)
+    )
+
+
+def _is_encodable(tensor: TensorSource, size_bytes: int, given: Given) -> bool:
+    """Return whether the driver makes a map of a tensor. Source: `cuTensorMapEncodeTiled`."""
+    array, numbers = given[tensor.address], _numbers(given)
+    assert isinstance(array, np.ndarray)
+    extents = [evaluate(parse(text), numbers) for text in tensor.shape]
+    strides = [evaluate(parse(text), numbers) * size_bytes for text in tensor.strides]
+    addresses = (array.ctypes.data, *strides)
+    aligned = all(each % TENSOR_ALIGNMENT_BYTES == 0 for each in addresses)
+    return aligned and min(extents) >= 1 and all(stride >= 0 for stride in strides)
+
+
+def parameters(kernel: Kernel, given: Given, grid: Sequence[int]) -> list[Argument]:
+    """Return what is passed for each parameter of a kernel that is scheduled."""
+    values = {**_numbers(given), **dict(zip(GRID_SOURCES, (*grid, 1, 1), strict=False))}
+    passed: list[Argument] = []
+    for info, arg in zip(kernel.params, kernel.body.args, strict=True):
+        if info.source in values:
+            passed.append(values[info.source])
+        elif isinstance(arg.type, TensorMapType):
+            passed.append(_map(arg.type, info.tensor, given[info.argument], values))
+        else:
+            passed.append(given[info.argument])
+    return passed
+
+
+def blocks(kernel: Kernel, grid: Sequence[int]) -> tuple[int, ...]:
+    """Return the grid of blocks that run a grid of programs."""
+    extents = (num_looping_blocks(grid), 1, 1) if kernel.loops_programs else tuple(grid)
+    return (extents[0] * kernel.num_ctas, *extents[1:])
+
+
+def _map(
+    kind: TensorMapType,
+    tensor: TensorSource | None,
+    array: Array | int,
+    values: Mapping[str, int],
+) -> PlacedTensor:
+    assert isinstance(array, np.ndarray)
+    if tensor is None:
+        shape = array.shape
+        strides = tuple(stride // array.itemsize for stride in array.strides[:-1])
+    else:
+        shape, strides = (
+            tuple(evaluate(parse(text), values) for text in texts)
+            for texts in (tensor.shape, tensor.strides)
+        )
+    form = (kind.box, kind.swizzle_bytes, kind.fill_nan)
+    return PlacedTensor(array, kind.element.name, shape, (*strides, 1), *form)
+
+
+def _numbers(given: Given) -> dict[str, int]:
+    """Return what expressions may name: numbers, "x.shape[0]", "x.strides[1]"."""
+    numbers = {name: value for name, value in given.items() if isinstance(value, int)}
+    for name, array in given.items():
+        if isinstance(array, np.ndarray):
+            strides = [stride // array.itemsize for stride in array.strides]
+            for kind, sizes in (("shape", array.shape), ("strides", strides)):
+                numbers.update((f"{name}.{kind}[{axis}]", int(n)) for axis, n in enumerate(sizes))
+    return numbers

@@ -1,0 +1,208 @@
+"""Tensors that are accessed by blocks: of one to five axes, inside of the tensor, across its ends, beyond them.
+
+Every access has a tensor of its own. What of a block lies outside reads as zero, or as NaN, and is
+not written. The last coordinate is a multiple of 16 bytes, and what is written begins at no negative
+one, which hardware asks for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from aotc.ir.core import Value
+from aotc.ir.dialects import arith, descriptor
+from aotc.ir.types import BF16, FP16, FP32, FP64, I32, I64, ScalarType
+from tests.fuzz.arguments import Fill, Tensor
+from tests.fuzz.elements import ELEMENTS, FLOATS, INTEGERS
+from tests.fuzz.facts import RAGGED, Facts, fits, full, joined, of_count
+from tests.fuzz.generator import Counter, Generator, Item, Shape
+from tests.fuzz.memory import MAX_SPAN_ELEMS, some_facts
+
+_MAX_BLOCK_EXTENT = 256
+_RANKS = (2, 2, 2, 1, 3, 3, 4, 5)
+
+
+@dataclass(frozen=True, slots=True)
+class _Axis:
+    """Say where along an axis a block begins, from `low` to `high`, and what `value` says so."""
+
+    value: Value
+    low: int
+    high: int
+
+
+def is_block(item: Item) -> bool:
+    """Return whether a value is a block that a tensor may have."""
+    shape = item.shape
+    row_bytes = shape[-1] * item.element.size_bytes if shape else 0
+    is_wide = row_bytes >= descriptor.MIN_ROW_BYTES
+    return is_wide and len(shape) <= descriptor.MAX_RANK and max(shape) <= _MAX_BLOCK_EXTENT
+
+
+def make_load(g: Generator) -> None:
+    """Add a load of a block of anything."""
+    element = g.choices.weighted(ELEMENTS)
+    block = _some_block(g, element)
+    axes = _somewhere(g, element, block, first=(0, 0, 0, 1, 5, -1, -3))
+    shape = _extents(g, block, axes)
+    is_exact = g.choices.chance(3, 4)
+    facts = some_facts(g, element) if is_exact else full(element)
+    fill_nan = element in (FP16, BF16, FP32, FP64) and g.choices.chance(1, 8)
+    tensor = _tensor(g, element, shape, "exact" if is_exact else "any", facts)
+    at = g.tensor(tensor, block, fill_nan=fill_nan)
+    value = g.add(descriptor.DescriptorLoad(at, [axis.value for axis in axes])).out
+    if fill_nan:
+        # Which NaN it is nobody says, and bits are looked at.
+        one = g.constant(1.0, value.type)
+        is_number = g.add(arith.Compare(value, value, "eq")).out
+        value = g.add(arith.Select(is_number, value, one)).out
+        facts = joined(facts, Facts()) if is_exact else RAGGED
+    g.keep(value, facts)
+    if g.choices.chance(1, 6):
+        _keep_size(g, at, shape)
+
+
+def _keep_size(g: Generator, at: Value, shape: Shape) -> None:
+    """Let an extent, or a stride, be used by what follows."""
+    axis = g.choices.below(len(shape))
+    if g.choices.chance(1, 2):
+        g.keep(g.add(descriptor.DescriptorStride(at, axis)).out, full(I64))
+    else:
+        extent = g.add(descriptor.DescriptorExtent(at, axis)).out
+        g.keep(extent, Facts(hi=shape[axis].bit_length()))
+
+
+def store(g: Generator, item: Item) -> None:
+    """Store a value as a block that is no other program's or iteration's."""
+    block, facts = item.shape, item.facts
+    axes = _apart(g, item.element, block)
+    tensor = _tensor(g, item.element, _extents(g, block, axes), "poison", facts, facts.steps)
+    at = g.tensor(tensor, block)
+    g.add(descriptor.DescriptorStore(at, item.value, [axis.value for axis in axes]))
+
+
+_KINDS: tuple[descriptor.ReduceKind, ...] = ("add", "min", "max", "and", "or", "xor")
+_REDUCED = [
+    (weight, element)
+    for weight, element in (*INTEGERS, *FLOATS)
+    if any(descriptor.supports_reduce(kind, element) for kind in _KINDS)
+]
+
+
+def make_reduction(g: Generator) -> None:
+    """Combine a block with a tensor, where programs and iterations may meet."""
+    element = g.choices.weighted(_REDUCED)
+    kind: descriptor.ReduceKind = g.choices.pick(
+        [each for each in _KINDS if descriptor.supports_reduce(each, element)]
+    )
+    found = g.candidates(lambda i: i.element == element and i.facts.is_exact and is_block(i))
+    block = g.recent(found).shape if found else _some_block(g, element)
+    value = g.operand(element, block, lambda facts: facts.is_exact)
+    turns = prod(max(counter.extent, 1) for counter in g.scopes[-1].counters)
+    total = of_count(joined(value.facts, Facts()), turns + 1)
+    if element.is_float and kind == "add" and not fits(element, total):
+        return
+    axes = _somewhere(g, element, block, first=(0, 0, 0, 1, 5))
+    at = g.tensor(_tensor(g, element, _extents(g, block, axes), "exact", Facts()), block)
+    coords = [axis.value for axis in axes]
+    g.add(descriptor.DescriptorReduce(at, value.value, coords, kind))
+
+
+# ---- places -----------------------------------------------------------------------------------
+
+
+def _some_block(g: Generator, element: ScalarType) -> Shape:
+    """Choose the shape of a block, whose rows are long enough."""
+    shape = [min(each, _MAX_BLOCK_EXTENT) for each in g.some_shape(ranks=_RANKS)]
+    shape[-1] = max(shape[-1], _unit(element))
+    return tuple(shape)
+
+
+def _somewhere(
+    g: Generator, element: ScalarType, block: Shape, first: Sequence[int]
+) -> list[_Axis]:
+    """Choose where a block begins: at one of `first`, or further on with a counter."""
+    counters = [counter for counter in g.scopes[-1].counters if counter.extent]
+    axes: list[_Axis] = []
+    for axis, extent in enumerate(block):
+        unit = _unit(element) if axis == len(block) - 1 else 1
+        start = unit * g.choices.pick(first)
+        if counters and g.choices.chance(1, 2):
+            counter = g.choices.pick(counters)
+            step = unit * g.choices.pick([extent // unit, extent // unit, 1, 3])
+            axes.append(_further(g, counter.value, step, start, counter.extent))
+        else:
+            axes.append(_Axis(_number(g, start), start, start))
+    return axes
+
+
+def _unit(element: ScalarType) -> int:
+    return descriptor.MIN_ROW_BYTES // element.size_bytes
+
+
+def _further(g: Generator, count: Value, step: int, first: int, extent: int) -> _Axis:
+    """Return `count * step + first`, where `count` is below `extent`."""
+    value = count
+    if step != 1:
+        value = g.add(arith.Mul(value, _number(g, step))).out
+    if first:
+        value = g.add(arith.Add(value, _number(g, first))).out
+    return _Axis(value, first, first + step * max(extent - 1, 0))
+
+
+def _apart(g: Generator, element: ScalarType, block: Shape) -> list[_Axis]:
+    """Choose where a block begins so that no two counts of the counters share an element."""
+    turns = g.scopes[-1].counters
+    axis = g.choices.below(len(block))
+    axes = [_Axis(_number(g, 0), 0, 0) for _ in block]
+    if not turns:
+        return axes
+    index, extent = _linear(g, turns)
+    first = g.choices.pick([0, 0, 0, 3]) * (_unit(element) if axis == len(block) - 1 else 1)
+    axes[axis] = _further(g, index, block[axis], first, extent)
+    return axes
+
+
+def _linear(g: Generator, counters: list[Counter]) -> tuple[Value, int]:
+    """Return one index of all counters, and how many there are."""
+    index, extent = counters[0].value, max(counters[0].extent, 1)
+    for counter in counters[1:]:
+        scaled = g.add(arith.Mul(counter.value, _number(g, extent))).out
+        index = g.add(arith.Add(index, scaled)).out
+        extent *= max(counter.extent, 1)
+    return index, extent
+
+
+def _number(g: Generator, value: int) -> Value:
+    is_constant = g.choices.chance(1, 2)
+    return g.constant(value, I32) if is_constant else g.number(value)
+
+
+def _extents(g: Generator, block: Shape, axes: list[_Axis]) -> Shape:
+    """Choose the extents of a tensor: to the end of the last block, or shorter, or longer."""
+    extents = [max(axis.high + extent, 1) for extent, axis in zip(block, axes, strict=True)]
+    for axis, extent in enumerate(extents):
+        how = g.choices.below(6)
+        if how == 5:
+            extents[axis] = g.choices.between(1, extent)
+        elif how == 4:
+            extents[axis] = extent + g.choices.pick([1, 2, 8])
+    while prod(extents) > 2 * MAX_SPAN_ELEMS:
+        longest = max(range(len(extents)), key=extents.__getitem__)
+        extents[longest] = extents[longest] // 2
+    return tuple(extents)
+
+
+def _tensor(
+    g: Generator, element: ScalarType, shape: Shape, fill: Fill, facts: Facts, steps: float = 0.0
+) -> Callable[[str], Tensor]:
+    """Return what makes the argument of a name."""
+    seed, padding = g.choices.below(1 << 16), g.choices.pick([0, 0, 1, 2])
+
+    def make(name: str) -> Tensor:
+        form = (element.name, shape, fill, facts.lo, facts.hi, seed, padding)
+        return Tensor(name, *form, steps=steps)
+
+    return make
