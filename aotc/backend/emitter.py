@@ -31,8 +31,8 @@ class Emitter:
         self.globals: dict[str, str] = {}
         self.metadata: list[str] = []
         self.debug_suffix = ""
-        self.halves: dict[str, tuple[str, int]] = {}
-        """16-bit values known to be the low (0) or high (1) half of an i32 word."""
+        self.parts: dict[str, tuple[str, int]] = {}
+        """Values of 8 or 16 bits known to be a byte or half of an i32 word, 0 the lowest."""
         self.packed: dict[tuple[str, ...], str] = {}
         """Integer words known to hold these values, the first in the lowest bits."""
         self.conjuncts: dict[str, tuple[str, ...]] = {}

@@ -510,44 +510,6 @@ def div_full(emit: Emitter, left: str, right: str) -> str:
     return emit.call("float", "llvm.nvvm.div.full", [("float", left), ("float", right)])
 
 
-# ---- conversions ------------------------------------------------------------------------------
-
-
-def round_pair(emit: Emitter, low: str, high: str, kind: str, rounding: str) -> str:
-    """Return two floats rounded to `<2 x kind>`; rounding is rn or rz.
-
-    Source: PTX ISA 9.7.9.21 `cvt`.
-    """
-    stem = {"half": "f16x2", "bfloat": "bf16x2"}[kind]
-    return emit.call(
-        f"<2 x {kind}>", f"llvm.nvvm.ff2{stem}.{rounding}", [("float", high), ("float", low)]
-    )
-
-
-def round_to_zero_half(emit: Emitter, value: str) -> str:
-    """Return a float rounded towards zero to half, as the i16 of its bits.
-
-    Source: PTX ISA 9.7.9.21 `cvt.rz.f16.f32`.
-    """
-    return emit.value(f'call i16 asm "cvt.rz.f16.f32 $0, $1;", "=h,f"(float {value})')
-
-
-def pack_fp8(emit: Emitter, low: str, high: str, kind: str) -> str:
-    """Return two floats rounded to nearest fp8 and saturated: an i16, `low` in its low byte.
-
-    Source: PTX ISA 9.7.9.21 `cvt.rn.satfinite.e4m3x2.f32`.
-    """
-    return emit.call("i16", f"llvm.nvvm.ff.to.{kind}x2.rn", [("float", high), ("float", low)])
-
-
-def unpack_fp8(emit: Emitter, pair: str, kind: str) -> str:
-    """Return the two fp8 numbers of an i16 as `<2 x half>`, exactly.
-
-    Source: PTX ISA 9.7.9.21 `cvt.rn.f16x2.e4m3x2`.
-    """
-    return emit.call("<2 x half>", f"llvm.nvvm.{kind}x2.to.f16x2.rn", [("i16", pair)])
-
-
 # ---- integers ---------------------------------------------------------------------------------
 
 

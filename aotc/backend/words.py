@@ -117,8 +117,7 @@ def _scatter(emit: Emitter, word: str, element: ElementType, bits: int, count: i
     ]
     if bits == 32:
         emit.packed[tuple(parts)] = word
-    if bits == 32 and count == 2:
-        emit.halves.update((part, (word, index)) for index, part in enumerate(parts))
+        emit.parts.update((part, (word, index)) for index, part in enumerate(parts))
     return [_from_memory(emit, part, element) for part in parts]
 
 

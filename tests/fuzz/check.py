@@ -33,7 +33,7 @@ from aotc.ir.dialects.descriptor import (
 from aotc.ir.passes import Observer
 from aotc.ir.text import parse_kernel, print_kernel
 from aotc.ir.types import DescriptorType
-from aotc.schedule.context import Config, Schedule
+from aotc.schedule.context import Schedule
 from aotc.schedule.pipeline import schedule_kernel
 from aotc.target import TARGETS
 from aotc.verify.emulator.run import emulate
@@ -198,12 +198,7 @@ class _Checker:
 
     def _scheduled(self, *, map_pointers: bool) -> Kernel:
         program, kernel = self._program, self._program.kernel()
-        config = Config(
-            *(program.num_warps, program.num_stages, program.num_ctas),
-            warp_specialize=program.warp_specialize,
-            num_consumer_groups=program.num_consumer_groups,
-        )
-        schedule = Schedule(TARGETS[program.target], config, map_pointers=map_pointers)
+        schedule = Schedule(TARGETS[program.target], program.config, map_pointers=map_pointers)
         self._has_barriers, self._is_distributed, self._last = True, False, program.text
         observer = Observer(verify_each=True, on_pass=self._after)
         self.attempt("schedule", lambda: schedule_kernel(kernel, schedule, observer))

@@ -18,6 +18,7 @@ from aotc.ir.core import Kernel, Value
 from aotc.ir.dialects import scf, tile
 from aotc.ir.text import parse_kernel, print_kernel
 from aotc.ir.verify import verify
+from aotc.schedule.context import Config
 from tests.fuzz import memory, tensors
 from tests.fuzz.arguments import Argument, Array, Buffer, Scalar, Tensor
 from tests.fuzz.choices import Choices, Drawn, Seeded
@@ -38,7 +39,6 @@ MEMORY: list[tuple[int, Maker]] = [
     (2, tensors.make_load),
     (1, tensors.make_reduction),
 ]
-TARGETS = ("sm_90a", "sm_80", "sm_90a", "sm_89", "sm_120a")
 
 _GROUPS = (
     (4, MEMORY),
@@ -57,15 +57,60 @@ def _one_of(makers: Sequence[tuple[int, Maker]]) -> Maker:
     return make
 
 
-MAKERS: list[tuple[int, Maker]] = [(weight, _one_of(makers)) for weight, makers in _GROUPS]
-# What a kernel for tensor copies and warpgroups has, and nothing that keeps accesses in order.
-_AROUND_MATMULS: list[tuple[int, Maker]] = [
-    (6, make_matmul),
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """Say what a kind of program begins with, what may follow, and how it is compiled and run."""
+
+    first: Maker | None
+    makers: list[tuple[int, Maker]]
+    ops: tuple[int, ...]
+    grids: tuple[tuple[int, ...], ...]
+    num_warps: tuple[int, ...]
+    targets: tuple[str, ...]
+
+
+# Around loops that a warp of its own fetches for, nothing that keeps accesses in order.
+_AROUND_LOOPS: list[tuple[int, Maker]] = [
     (2, _one_of(ELEMENTWISE)),
     (1, _one_of(MOVEMENT)),
     (1, _one_of(REDUCTIONS)),
     (1, tensors.make_load),
     (1, memory.make_load),
+]
+_KINDS: list[tuple[int, _Kind]] = [
+    (
+        6,
+        _Kind(
+            first=None,
+            makers=[(weight, _one_of(makers)) for weight, makers in _GROUPS],
+            ops=(14, 6, 22),
+            grids=((1,), (1,), (1,), (2,), (3,), (1, 2), (1, 1, 2)),
+            num_warps=(4, 1, 2, 8),
+            targets=("sm_90a", "sm_80", "sm_90a", "sm_89", "sm_120a"),
+        ),
+    ),
+    (
+        4,
+        _Kind(
+            first=make_matmul,
+            makers=[(6, make_matmul), *_AROUND_LOOPS],
+            ops=(1, 2, 5),
+            grids=((1,), (2,), (3,), (5,), (2, 2), (2, 1, 2)),
+            num_warps=(4, 4, 8, 2),
+            targets=("sm_90a", "sm_90a", "sm_90a", "sm_90a", "sm_90a", "sm_80", "sm_120a"),
+        ),
+    ),
+    (
+        1,
+        _Kind(
+            first=make_row_loop,
+            makers=[(4, make_row_loop), *_AROUND_LOOPS],
+            ops=(2, 4, 1),
+            grids=((1,), (2,), (3,)),
+            num_warps=(4, 8, 2, 1),
+            targets=("sm_90a", "sm_90a", "sm_90a", "sm_80"),
+        ),
+    ),
 ]
 
 _HEAD = re.compile(
@@ -93,6 +138,15 @@ class Program:
     def kernel(self) -> Kernel:
         """Return the tile IR, parsed anew."""
         return parse_kernel(self.text)
+
+    @property
+    def config(self) -> Config:
+        """What the program is scheduled with."""
+        return Config(
+            *(self.num_warps, self.num_stages, self.num_ctas),
+            warp_specialize=self.warp_specialize,
+            num_consumer_groups=self.num_consumer_groups,
+        )
 
     def make(self) -> dict[str, Array | int]:
         """Return the arguments by name, made anew."""
@@ -142,35 +196,30 @@ def _parse_argument(text: str) -> Argument:
     return {"Scalar": Scalar, "Buffer": Buffer, "Tensor": Tensor}[call.func.id](**values)
 
 
-def generate(choices: Choices, limits: Limits | None = None) -> Program:
-    """Return a program made from `choices`: of everything, or one that multiplies matrices."""
-    multiplies = choices.chance(1, 3)
-    grids = [(1,), (1,), (1,), (2,), (3,), (1, 2), (1, 1, 2)]
-    grid = choices.pick([(1,), (2,), (3,), (5,), (2, 2), (2, 1, 2)] if multiplies else grids)
-    limits = limits or Limits(
-        ops=choices.pick([1, 2, 5] if multiplies else [14, 6, 22]),
-        elems=choices.pick([512, 64, 1024, 2048]),
-    )
-    makers = _AROUND_MATMULS if multiplies else MAKERS
-    g = Generator(choices, limits, grid, makers, memory.load, _store)
+def generate(choices: Choices) -> Program:
+    """Return a program made from `choices`."""
+    kind = choices.weighted(_KINDS)
+    grid = choices.pick(kind.grids)
+    limits = Limits(ops=choices.pick(kind.ops), elems=choices.pick([512, 64, 1024, 2048]))
+    g = Generator(choices, limits, grid, kind.makers, memory.load, _store)
     for axis, extent in enumerate(grid):
         index = g.add(tile.ProgramId(axis)).out
         g.scopes[0].counters.append(Counter(index, extent, is_program=True))
-    if multiplies:
-        make_matmul(g)
+    if kind.first is not None:
+        kind.first(g)
     g.grow(limits.ops)
     _store_results(g)
     g.add(scf.Return())
     kernel = Kernel("fuzzed", tuple(g.params), g.body)
     verify(kernel)
-    target = "sm_90a" if multiplies and choices.chance(3, 4) else choices.pick(TARGETS)
+    target = choices.pick(kind.targets)
     has_maps = target == "sm_90a"
     return Program(
         text=print_kernel(kernel),
         arguments=tuple(g.arguments),
         grid=grid,
         target=target,
-        num_warps=choices.pick([4, 4, 8, 2] if multiplies else [4, 1, 2, 8]),
+        num_warps=choices.pick(kind.num_warps),
         num_stages=choices.pick([3, 1, 2, 4]),
         num_ctas=choices.pick([1, 1, 2, 4]) if has_maps else 1,
         num_consumer_groups=choices.pick([1, 1, 2]) if has_maps else 1,

@@ -19,7 +19,7 @@ from aotc.ir.passes import Pipeline
 from aotc.ir.rewrite import Builder, rewrite
 from aotc.ir.types import FP32, SCALARS, ScalarType, element_of
 from aotc.schedule import pipeline
-from aotc.schedule.context import Config, Schedule
+from aotc.schedule.context import Schedule
 from aotc.schedule.pipeline import schedule_kernel
 from aotc.target import TARGETS
 from aotc.verify.interpreter import run
@@ -27,6 +27,7 @@ from tests.fuzz import check as checking
 from tests.fuzz.arguments import Buffer
 from tests.fuzz.check import Failure, Refused, check, is_defined
 from tests.fuzz.facts import RAGGED, Facts, fits, full, multiplied, of_count, settled, summed
+from tests.fuzz.launch import is_allowed
 from tests.fuzz.programs import Program, from_seed, parse_program, programs
 from tests.fuzz.reduce import reduced
 from tests.fuzz.run import run_seed
@@ -88,6 +89,8 @@ def test_every_op_of_tile_programs_is_generated() -> None:
         *("tile.load", "tile.store", "tile.reduce", "tile.scan", "tile.dot", "tile.atomic_rmw"),
         *("tile.reshape", "tile.trans", "tile.join", "tile.split", "tile.broadcast", "tile.hint"),
         *("scf.for", "scf.while", "scf.if", "arith.select", "arith.cast", "arith.fma"),
+        *("tile.descriptor_load", "tile.descriptor_store", "tile.descriptor_reduce"),
+        *("tile.descriptor_extent", "tile.descriptor_stride"),
     }
     for seed in range(200):
         wanted -= {op.opcode for op in from_seed(seed).kernel().walk()}
@@ -96,16 +99,32 @@ def test_every_op_of_tile_programs_is_generated() -> None:
     raise AssertionError(f"never generated: {sorted(wanted)}")
 
 
-def test_loops_over_rows_have_them_copied_by_a_warp_of_its_own() -> None:
-    wanted = {"gpu.bulk_load", "gpu.specialize"}
-    for seed in range(100):
+def _hopper_features(program: Program) -> set[str]:
+    """Return what of Hopper's a program is compiled to."""
+    kernel = program.kernel()
+    schedule = Schedule(TARGETS["sm_90a"], program.config, map_pointers=program.map_pointers)
+    try:
+        schedule_kernel(kernel, schedule)
+    except CompileError:
+        return set()
+    ops = list(kernel.walk())
+    found = {op.opcode for op in ops}
+    found |= {"multicast" for op in ops if getattr(op, "num_parts", 1) > 1}
+    found |= {"groups"} if kernel.num_consumer_groups > 1 else set()
+    found |= {"programs in a loop"} if kernel.loops_programs else set()
+    is_mapped = any(info.tensor for info in kernel.params)
+    return found | ({"mapped"} if is_mapped and is_allowed(kernel, program.make()) else set())
+
+
+def test_what_hopper_has_is_reached() -> None:
+    wanted = {
+        *("gpu.specialize", "gpu.tma_load", "gpu.tma_store", "gpu.tma_reduce", "gpu.bulk_load"),
+        *("gpu.wgmma", "multicast", "groups", "programs in a loop", "mapped"),
+    }
+    for seed in range(300):
         program = from_seed(seed)
-        text = program.text
-        if program.target == "sm_90a" and "scf.for" in text and "num_stages" in text:
-            kernel = program.kernel()
-            config = Config(program.num_warps, program.num_stages)
-            schedule_kernel(kernel, Schedule(TARGETS[program.target], config))
-            wanted -= {op.opcode for op in kernel.walk()}
+        if program.target == "sm_90a":
+            wanted -= _hopper_features(program)
         if not wanted:
             return
     raise AssertionError(f"never compiled: {sorted(wanted)}")

@@ -163,7 +163,7 @@ def _consumer() -> list[str]:
         "mov.u32 ctile, cta;",
         "CTILE:",
         "setp.ge.u32 over, ctile, tiles;",
-        "@over bra END;",
+        "@over bra DRAIN;",
         *_tile("c"),
         "mov.u32 ck, 0;",
         "CK:",
@@ -185,6 +185,9 @@ def _consumer() -> list[str]:
         *_epilogue(),
         "add.u32 ctile, ctile, num_ctas;",
         "bra CTILE;",
+        # The last tile is read from shared memory, which the block gives back.
+        "DRAIN:",
+        "cp.async.bulk.wait_group.read 0;",
     ]
 
 

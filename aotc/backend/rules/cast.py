@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from aotc.backend import nvvm
+from aotc.backend import nvvm_convert
 from aotc.backend.emitter import Emitter
 from aotc.backend.integers import Component
 from aotc.backend.llvm_types import constant, llvm_type
 from aotc.backend.lower import Lowering, Results, lowers
+from aotc.backend.rules.byte_floats import convert_bytes
 from aotc.backend.rules.fp8 import fp8_to_half, single_to_fp8
 from aotc.ir.dialects import arith
 from aotc.ir.dialects.arith import Rounding
@@ -77,6 +78,10 @@ def _int_to_float(
     target: ScalarType,
     rounding: Rounding,
 ) -> list[str]:
+    if source.bits == 8:
+        converted = convert_bytes(ctx.emit, values, source, target)
+        if converted is not None:
+            return converted
     # Narrower than fp32 goes through it: the integers that fp32 rounds overflow fp16 anyway.
     middle = FP64 if target == FP64 else FP32
     opcode = "sitofp" if source.is_signed else "uitofp"
@@ -134,9 +139,9 @@ def _widen_bfloat(emit: Emitter, value: str) -> str:
     Of a bfloat that came in a word with another, that is one instruction on the word, where
     taking the high half out first would be two.
     """
-    if value not in emit.halves:
+    if value not in emit.parts:
         return emit.value(f"fpext bfloat {value} to float")
-    word, half = emit.halves[value]
+    word, half = emit.parts[value]
     bits = emit.value(f"and i32 {word}, -65536" if half else f"shl i32 {word}, 16")
     return emit.value(f"bitcast i32 {bits} to float")
 
@@ -172,7 +177,7 @@ def _narrow_to_16_bits(
         return [_narrow_one(emit, values[0], target, rounding)]
 
     def pair(low: str, high: str) -> tuple[str, str]:
-        both = nvvm.round_pair(emit, low, high, kind, _PAIR_ROUNDING[rounding])
+        both = nvvm_convert.round_pair(emit, low, high, kind, _PAIR_ROUNDING[rounding])
         return _elements(emit, both, f"<2 x {kind}>")
 
     return in_pairs(values, pair, constant(0.0, FP32))
@@ -183,7 +188,7 @@ def _narrow_one(emit: Emitter, value: str, target: ScalarType, rounding: Roundin
     if rounding == "rtne":
         return emit.value(f"fptrunc float {value} to {kind}")
     if target == FP16:
-        return emit.value(f"bitcast i16 {nvvm.round_to_zero_half(emit, value)} to half")
+        return emit.value(f"bitcast i16 {nvvm_convert.round_to_zero_half(emit, value)} to half")
     return emit.call("bfloat", "llvm.nvvm.f2bf16.rz", [("float", value)])
 
 
@@ -202,7 +207,9 @@ def _widen_fp8(ctx: Lowering, values: Sequence[str], source: ScalarType) -> list
         bytes_ = emit.value(f"insertelement <2 x i8> zeroinitializer, i8 {low}, i32 0")
         bytes_ = emit.value(f"insertelement <2 x i8> {bytes_}, i8 {high}, i32 1")
         packed = emit.value(f"bitcast <2 x i8> {bytes_} to i16")
-        return _elements(emit, nvvm.unpack_fp8(emit, packed, _FP8_NAMES[source.name]), "<2 x half>")
+        return _elements(
+            emit, nvvm_convert.unpack_fp8(emit, packed, _FP8_NAMES[source.name]), "<2 x half>"
+        )
 
     return in_pairs(values, pair, "0")
 
@@ -215,7 +222,7 @@ def _narrow_to_fp8(
         return [single_to_fp8(emit, value, target, rounding) for value in values]
 
     def pair(low: str, high: str) -> tuple[str, str]:
-        packed = nvvm.pack_fp8(emit, low, high, _FP8_NAMES[target.name])
+        packed = nvvm_convert.pack_fp8(emit, low, high, _FP8_NAMES[target.name])
         bytes_ = emit.value(f"bitcast i16 {packed} to <2 x i8>")
         return _elements(emit, bytes_, "<2 x i8>")
 

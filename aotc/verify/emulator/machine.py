@@ -150,6 +150,14 @@ class Batch:
         self.pending.append(pending)
         return pending
 
+    def exit(self, lanes: npt.NDArray[np.int64]) -> None:
+        """Let lanes exit; a block whose lanes all have gives its shared memory back."""
+        self.alive[lanes] = False
+        self.num_alive -= len(lanes)
+        blocks = np.unique(self.block_of_lane[lanes])
+        alive = self.alive.reshape(self.num_blocks, -1)[blocks].any(axis=1)
+        self.shared.end(blocks[~alive])
+
     def part(self, kind: Callable[[Batch], Part]) -> Part:
         """Return this batch's own `kind(machine)`, made when it is first asked for."""
         if kind not in self._parts:

@@ -123,8 +123,7 @@ class Scheduler:
         """Let all lanes of a group exit."""
         batch = self.batch
         lanes = lane_array(group.lanes)
-        batch.alive[lanes] = False
-        batch.num_alive -= len(lanes)
+        batch.exit(lanes)
         join = group.join
         while join is not None:
             freed = join.exit(lanes)

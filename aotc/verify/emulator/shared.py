@@ -66,6 +66,8 @@ class SharedMemory:
         block = np.arange(num_blocks * lanes_per_block, dtype=np.int64) // lanes_per_block
         self._base = block * self._stride - BASE_ADDRESS
         self._cluster_base = block // self._cluster_blocks * self._cluster_blocks * self._stride
+        self._ended = np.zeros(num_blocks, np.bool_)
+        self._any_ended = False
 
     @staticmethod
     def bytes_per_block(size_bytes: int, cluster_warps: int, granule_bytes: int) -> int:
@@ -191,12 +193,20 @@ class SharedMemory:
         return flight
 
     def peek(self, flight: Flight) -> Bytes:
-        """Return what a reading operation finds now: (n, size_bytes)."""
+        """Return what a reading operation finds now: (n, size_bytes).
+
+        Raises: Misuse where the block has ended.
+        """
+        self._check_ended(flight.lanes, flight.offset, flight.instruction)
         cells = self._cells(flight.size_bytes)[flight.offset // flight.size_bytes]
         return cells.view(np.uint8).reshape(len(flight.offset), flight.size_bytes)
 
     def poke(self, flight: Flight, data: Bytes) -> None:
-        """Let a writing operation put down its bytes (n, size_bytes)."""
+        """Let a writing operation put down its bytes (n, size_bytes).
+
+        Raises: Misuse where the block has ended.
+        """
+        self._check_ended(flight.lanes, flight.offset, flight.instruction)
         self._cells(flight.size_bytes)[flight.offset // flight.size_bytes] = as_cells(data)
 
     def finish(
@@ -212,12 +222,18 @@ class SharedMemory:
         """
         self.shadow.finish(flight, pieces, asynchronous=asynchronous)
 
+    def end(self, blocks: Ints) -> None:
+        """Give the memory of blocks back, whose threads have all exited."""
+        self._ended[blocks] = True
+        self._any_ended |= len(blocks) > 0
+
     # ---- addresses --------------------------------------------------------------------------
 
     def locate(self, lanes: Lanes, address: Ints, size_bytes: int) -> Ints:
         """Return the offsets of lanes' addresses (n,), checked.
 
-        Raises: Misuse for an address outside a block's memory, or no multiple of the size.
+        Raises: Misuse for an address outside a block's memory, or no multiple of the size, and for
+            one in a block that has ended.
         """
         base = self._base[lanes]
         if not len(address):
@@ -227,8 +243,9 @@ class SharedMemory:
             bad = rank > self._cluster_blocks
             if bad.any():
                 self._refuse_address("bounds", lanes, address, bad, size_bytes)
-            other = self._cluster_base[lanes] + (rank - 1) * self._stride - BASE_ADDRESS
-            base = np.where(rank > 0, other, base)
+            other = self._cluster_base[lanes] + (rank - 1) * self._stride
+            self._check_ended(lanes, np.where(rank > 0, other, base + BASE_ADDRESS))
+            base = np.where(rank > 0, other - BASE_ADDRESS, base)
             address = address & (1 << RANK_SHIFT) - 1
         last = BASE_ADDRESS + self.size_bytes - size_bytes
         if int(address.max()) > last or int(address.min()) < BASE_ADDRESS:
@@ -238,6 +255,23 @@ class SharedMemory:
             bad = address & (size_bytes - 1) != 0
             self._refuse_address("misaligned", lanes, address, bad, size_bytes)
         return address + base
+
+    def _check_ended(
+        self, lanes: Lanes, offset: Ints, instruction: Instruction | None = None
+    ) -> None:
+        """Refuse memory of blocks that have ended: it may be another block's by now."""
+        if not self._any_ended:
+            return
+        ended = self._ended[offset // self._stride]
+        if ended.any():
+            at = int(np.flatnonzero(ended)[0])
+            raise Misuse(
+                "ended",
+                f"touches {self.describe(int(offset[at]))}, after the last thread of the block has "
+                "exited",
+                lane=lane_at(lanes, at),
+                instruction=instruction,
+            )
 
     def describe(self, offset: int) -> str:
         """Return the name of a byte of some block's shared memory, for messages."""

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from tests.support.mutations import (
     arithmetic,
     bulk_copies,
+    clusters,
     control,
     groups,
     hopper,
@@ -36,6 +37,7 @@ AREAS: dict[str, Sequence[Mutation | PtxMutation]] = {
     "blocks that loop over programs": programs.MUTATIONS,
     "blocks that are fetched ahead": roles.MUTATIONS,
     "groups that take tiles in turn": groups.MUTATIONS,
+    "clusters": clusters.MUTATIONS,
     "bulk copies": bulk_copies.MUTATIONS,
     "TMA, mbarriers, wgmma (PTX)": hopper.MUTATIONS,
 }
@@ -47,7 +49,6 @@ KNOWN_MISSES = {
     "load ahead of a store to the same memory": "no launch is in place",
     "atomic does not release": "memory is emulated as if every write were seen by all at once",
     "exponential to a base a few ulp off": "smaller than what rounding may do to the result",
-    "a block ends before its stores": "shared memory outlives the block's threads",
     "square root of low precision": "approximate instructions are emulated without their error",
 }
 

@@ -59,6 +59,27 @@ def test_a_rank_outside_the_cluster():
     assert fault.text.startswith("mapa")
 
 
+@pytest.mark.parametrize("seed", [0, 3])
+@pytest.mark.parametrize("waits", [True, False])
+def test_memory_of_a_block_that_has_ended(waits: bool, seed: int) -> None:
+    body = f"""
+    {RANK}
+    setp.eq.u32 %p1, %r2, 0;
+    @%p1 bra STORE;
+    {SYNC if waits else ""}
+    ret;
+    STORE:
+    bar.sync 0;
+    mapa.shared::cluster.u32 %r5, %r1, 1;
+    mad.lo.u32 %r5, %r0, 4, %r5;
+    st.shared::cluster.b32 [%r5], %r0;
+    {SYNC if waits else ""}"""
+    if waits:
+        run(body, grid=2, cluster=2, seed=seed)
+    else:
+        faults(body, kind="ended", match="cluster rank 1.*exited", grid=2, cluster=2, seed=seed)
+
+
 def test_a_store_to_another_block_needs_a_barrier():
     body = f"""
     {RANK}

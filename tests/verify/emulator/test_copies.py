@@ -84,7 +84,8 @@ def test_waiting_for_the_wrong_group():
     issue = copy(4) + "cp.async.commit_group;" + second
     first, other = READ.format(size=4), READ.format(size=4).replace("[%r4]", "[%r4+128]")
     source = words(32)
-    assert (collect(issue + "cp.async.wait_group 1;" + first, source) == source).all()
+    done = "cp.async.wait_all;"
+    assert (collect(issue + "cp.async.wait_group 1;" + first + done, source) == source).all()
     assert (collect(issue + "cp.async.wait_group 0;" + other, source) == source).all()
     faults(issue + "cp.async.wait_group 1;" + other, source, kind="in-flight")
     faults(issue + "cp.async.wait_group 2;" + first, source, kind="in-flight")

@@ -228,7 +228,8 @@ def test_reduce(operation, dtype, function):
     expected = array.copy()
     expected[3:] = function(array[3:], values[:3])
     instruction = "cp.reduce.async.bulk.tensor.{rank}d.global.shared::cta." + operation
-    body = _store_body(instruction + ".tile.bulk_group", 2, (3, 0))
+    wait = "cp.async.bulk.wait_group 0;"
+    body = _store_body(instruction + ".tile.bulk_group", 2, (3, 0), wait)
     run(body, TensorArgument(array, (4, 16)), image, threads=THREADS, shared=SHARED)
     np.testing.assert_array_equal(array, expected)
 
@@ -399,3 +400,16 @@ def test_other_modes_are_refused(old, new, message):
     with pytest.raises(EmulationError, match=message):
         body = _plain(change=(old, new))
         run(body, TensorArgument(array, (4, 8)), out, threads=THREADS, shared=SHARED + 8)
+
+
+def test_a_block_that_ends_while_a_store_reads_its_memory() -> None:
+    array, image = _array(np.float16, (4, 8)), np.zeros(SHARED, np.uint8)
+    faults(
+        _store_body(STORE, 2, (0, 0)),
+        TensorArgument(array, (4, 8)),
+        image,
+        kind="ended",
+        match="after the last thread of the block has exited",
+        threads=THREADS,
+        shared=SHARED,
+    )

@@ -1,0 +1,79 @@
+"""Bugs where blocks of a cluster run one program: what they copy and tell each other."""
+
+from __future__ import annotations
+
+from aotc.ir.dialects import arith, gpu, grid, tma
+from aotc.ir.rewrite import Builder
+from aotc.schedule import distribute_blocks, ring_fetches
+from tests.support.mutations.plant import Mutation, after_pass, each, replacing, without
+
+_LAST = "insert_barriers"
+
+
+def _for_one_block(barrier: grid.ClusterBarrier) -> None:
+    Builder.before_op(barrier)(gpu.Barrier())
+    barrier.erase()
+
+
+def _tell_one_block(arrival: tma.MbarrierArrive) -> None:
+    arrival.num_blocks = 1
+
+
+def _await_one_block(made: tma.MbarrierInit) -> None:
+    made.count = min(made.count, 4)
+
+
+def _as_the_first(rank: grid.BlockRank) -> None:
+    rank.replace_with([Builder.before_op(rank)(arith.Constant(0, rank.out.type)).out])
+
+
+_PLANTS = (
+    (
+        "blocks copy for each other though nobody waits for room",
+        "a copy into other blocks is kept without a warp that fetches",
+        "multiply_a_block",
+        replacing(ring_fetches, "_fetch_alone", lambda _: None),
+    ),
+    (
+        "a part begins where no copy may write",
+        "nobody asks how many bytes each block copies",
+        "multiply_in_parts",
+        replacing(distribute_blocks, "has_parts", lambda *_: True),
+    ),
+    (
+        "a block copies to others before they are ready",
+        "the barrier of the cluster is one of the block",
+        "multiply_in_parts",
+        after_pass(_LAST, each(grid.ClusterBarrier, _for_one_block)),
+    ),
+    (
+        "a block ends while others arrive there",
+        "the barrier of the cluster at the end is left out",
+        "multiply_in_parts",
+        after_pass(_LAST, without(grid.ClusterBarrier, -1)),
+    ),
+    (
+        "only its own block is told that a slot is read",
+        "an arrival does not go to every block that copies there",
+        "multiply_in_parts",
+        after_pass(_LAST, each(tma.MbarrierArrive, _tell_one_block)),
+    ),
+    (
+        "a slot is empty once one block has read it",
+        "the barrier counts the warps of one block",
+        "multiply_in_parts",
+        after_pass(_LAST, each(tma.MbarrierInit, _await_one_block)),
+    ),
+    (
+        "every block computes the first one's part",
+        "the block's index is left out of what it loads and stores",
+        "multiply_a_block",
+        after_pass("distribute_blocks", each(grid.BlockRank, _as_the_first)),
+    ),
+)
+
+
+MUTATIONS = tuple(
+    Mutation(name, stands_for, kernel, plant, "sm_90a")
+    for name, stands_for, kernel, plant in _PLANTS
+)
