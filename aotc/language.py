@@ -500,6 +500,20 @@ def store_tensor_descriptor(
     raise _outside("store_tensor_descriptor")
 
 
+def make_tensor_descriptor(
+    base: tensor,
+    shape: Sequence[Operand],
+    strides: Sequence[Operand],
+    block_shape: Sequence[int],
+    padding_option: str = "zero",
+) -> tensor_descriptor:
+    """Return the descriptor of the tensor that `base` points at; `strides` are in elements.
+
+    The last axis is dense, its stride a constant 1. What is outside reads as zero, or as NaN.
+    """
+    raise _outside("make_tensor_descriptor")
+
+
 def reinterpret_tensor_descriptor(
     desc_ptr: tensor, block_shape: Sequence[int], dtype: dtype
 ) -> tensor_descriptor:

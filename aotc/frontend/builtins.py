@@ -20,6 +20,7 @@ from aotc.frontend import (
     descriptors,
     dot,
     libdevice,
+    made_descriptors,
     math_functions,
     memory,
     program,
@@ -207,6 +208,7 @@ _TABLES = (
     atomics.FUNCTIONS,
     descriptors.FUNCTIONS,
     descriptor_maps.FUNCTIONS,
+    made_descriptors.FUNCTIONS,
     dot.FUNCTIONS,
     reductions.FUNCTIONS,
     program.FUNCTIONS,
@@ -218,7 +220,7 @@ _FUNCTIONS: dict[str, Builtin] = {
 _MISSING_NAMES = (
     "advance atomic_load atomic_poll atomic_store bitonic_merge condition device_print "
     "dot_scaled expect_zero gather histogram inline_asm_elementwise "
-    "make_block_ptr make_tensor_descriptor map_elementwise pair_uniform_to_normal philox "
+    "make_block_ptr map_elementwise pair_uniform_to_normal philox "
     "philox_impl rand rand4x randint randint4x randn randn4x sort "
     "swizzle2d target_info topk uint_to_uniform_float float8e4b15 float8e4b8 "
     "float8e5b16 async_task extern_elementwise"
@@ -431,11 +433,3 @@ def unknown_member(module: str, name: str, contents: Mapping[str, Operand]) -> C
     """Return the error to raise: the module has nothing of this name."""
     short = "tl" if module == "triton.language" else module.replace("triton.language.", "tl.")
     return mistake(f"unknown name {short}.{name}", remedy=did_you_mean(name, contents))
-
-
-def missing(feature: Missing) -> CompileError:
-    """Return the error to raise: aotc does not have this part of the language yet."""
-    return mistake(
-        f"aotc does not have tl.{feature.name} yet",
-        remedy="see docs/language.md for what it has",
-    )

@@ -10,7 +10,8 @@ import ast
 from collections.abc import Mapping, Sequence
 from typing import cast as type_cast
 
-from aotc.frontend.builtins import DESCRIPTOR_METHODS, METHODS, call_builtin, missing
+from aotc.frontend.builtins import DESCRIPTOR_METHODS, METHODS, call_builtin
+from aotc.frontend.convert import missing
 from aotc.frontend.descriptors import ATTRIBUTES as DESCRIPTOR_ATTRIBUTES
 from aotc.frontend.emitter import mistake
 from aotc.frontend.frame import Frame, Program

@@ -20,6 +20,7 @@ from aotc.frontend.values import (
     DTYPE_NAMES,
     DType,
     External,
+    Missing,
     Operand,
     Unbound,
     element,
@@ -132,8 +133,18 @@ def to_value(emit: Emitter, operand: Operand, what: str = "a value") -> Value:
     raise not_a_value(operand, what)
 
 
+def missing(feature: Missing) -> CompileError:
+    """Return the error to raise: aotc does not have this part of the language yet."""
+    return mistake(
+        f"aotc does not have tl.{feature.name} yet",
+        remedy="see docs/language.md for what it has",
+    )
+
+
 def not_a_value(operand: Operand, what: str) -> CompileError:
     """Return the error to raise: `operand` is no number, scalar or tile."""
+    if isinstance(operand, Missing):
+        return missing(operand)
     if isinstance(operand, Unbound):
         return mistake(f"expected {what}, got a variable that {operand.reason}")
     remedy = ""
@@ -212,6 +223,8 @@ def static_dtype(operand: Operand, what: str = "the type") -> DType:
         known = SCALARS.get(DTYPE_NAMES.get(operand, operand))
         if known is not None:
             return known
+    if isinstance(operand, Missing):
+        raise missing(operand)
     raise mistake(f"{what} must be a dtype such as tl.float32, got {show(operand)}")
 
 

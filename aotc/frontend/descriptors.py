@@ -1,6 +1,7 @@
-"""Tensor descriptors: blocks of a tensor that the host describes, loaded, stored and combined.
+"""Tensor descriptors: blocks of a tensor that is described, loaded, stored and combined.
 
-A descriptor is a parameter of the kernel, or made of a map in memory (`descriptor_maps.py`).
+A descriptor is a parameter of the kernel, made of a pointer and numbers (`made_descriptors.py`), or
+of a map in memory (`descriptor_maps.py`).
 `desc.load([i, j])` and `tl.load_tensor_descriptor(desc, [i, j])` are one function, and so are the
 others. Extents and strides are the launch's; the block's shape and the dtype are known while
 compiling.

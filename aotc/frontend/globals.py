@@ -201,7 +201,8 @@ class Globals:
             return describe_function(file, statement, statement.name)
         if isinstance(statement, ast.ClassDef):
             return External(f"{file.path}:{name}")
-        if name in rebound_names(file):
+        is_declared = isinstance(statement, ast.AnnAssign) and statement.value is None
+        if is_declared or name in rebound_names(file):
             return External(f"{name} of {file.path}")
         with at(file.loc(statement, current_loc())), self._evaluating(file, name, binding):
             value = self._interpreter(self, file).assigned(statement, name)

@@ -27,6 +27,7 @@ from collections.abc import (
 from contextlib import contextmanager
 from typing import cast
 
+from aotc.frontend.convert import missing
 from aotc.frontend.dtypes import dtype_attribute
 from aotc.frontend.emitter import mistake
 from aotc.frontend.globals import Globals, not_known, truth_of, unwrap
@@ -328,7 +329,7 @@ class Evaluator:
         if isinstance(function, Function):
             return call_function(self.globals, function, args, kwargs)
         if isinstance(function, Missing):
-            raise mistake(f"aotc does not have tl.{function.name} yet")
+            raise missing(function)
         raise mistake(f"{show(function)} cannot be called here")
 
     def _call_static(
@@ -464,6 +465,11 @@ class Evaluator:
             pass
         return False
 
+    def run_try(self, node: ast.Try) -> None:
+        """Run what is tried. What can be evaluated raises nothing, and what cannot is a mistake."""
+        for body in (node.body, node.orelse, node.finalbody):
+            self.run(body)
+
     def run_return(self, node: ast.Return) -> None:
         raise _Return(None if node.value is None else self.evaluate(node.value))
 
@@ -565,6 +571,7 @@ _STATEMENTS = cast(
         ast.If: Evaluator.run_if,
         ast.For: Evaluator.run_for,
         ast.While: Evaluator.run_while,
+        ast.Try: Evaluator.run_try,
         ast.Return: Evaluator.run_return,
         ast.Break: Evaluator.run_break,
         ast.Continue: Evaluator.run_continue,

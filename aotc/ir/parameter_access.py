@@ -45,7 +45,7 @@ def parameter_access(kernel: Kernel) -> dict[str, Access]:
         if isinstance(op, _ACCESSES):
             roots = pointer_roots(op.pointer)
         elif isinstance(op, _BLOCK_ACCESSES):
-            roots = [op.descriptor]
+            roots = pointer_roots(op.descriptor)
         else:
             continue
         for root in roots:
@@ -99,7 +99,7 @@ def _sources(value: Value) -> list[Value] | None:
 
 _MOVES = (
     *(arith.AddPtr, arith.Select, tile.Splat, tile.Broadcast, tile.ExpandDims, tile.Reshape),
-    *(tile.Trans, tile.Join, tile.Split, tile.Hint, arith.Bitcast),
+    *(tile.Trans, tile.Join, tile.Split, tile.Hint, arith.Bitcast, descriptor.DescriptorOf),
     *(gpu.Convert, gpu.ShuffleConvert),
 )
 

@@ -4,8 +4,11 @@ A target with tensor copies keeps the descriptors for `assign_layouts`, which ma
 them. On any other a block is loaded and stored through pointers, with masks that keep to the
 tensor: the same source builds everywhere.
 
-Invariant: afterwards no op asks a descriptor for its extents or strides; without tensor copies
-there are no descriptors.
+A descriptor that the kernel makes itself becomes a parameter too, if a launch can tell of its
+arguments what the tensor is (`made_tensors`). If not, its blocks go through pointers.
+
+Invariant: afterwards no op asks a descriptor for its extents or strides, and none is made of a
+pointer; without tensor copies there are no descriptors.
 """
 
 from __future__ import annotations
@@ -21,16 +24,19 @@ from aotc.ir.dialects.descriptor import TENSOR_ALIGNMENT_BYTES
 from aotc.ir.rewrite import Builder, is_trivially_dead
 from aotc.ir.types import I32, I64, DescriptorType, PointerType, TileType, Type, shape_of
 from aotc.schedule.context import Schedule
+from aotc.schedule.made_tensors import map_made
 from aotc.target import Feature, Target
 
 
 def lower_descriptors(kernel: Kernel, schedule: Schedule) -> None:
     """Replace what the target has no tensor copies for; see the module docstring."""
-    parameters = _Parameters(kernel)
-    rules = dict(_QUERIES)
-    if Feature.TMA not in schedule.target.features:
-        parameters.make_pointers()
-        rules |= _ACCESSES
+    has_copies = Feature.TMA in schedule.target.features
+    made = _answer_made(kernel)
+    if has_copies and made and schedule.map_pointers:
+        map_made(kernel, made, schedule)
+    tensors = _Tensors(kernel)
+    if not has_copies:
+        tensors.make_pointers()
     for op in list(kernel.walk()):
         if isinstance(op, _DESCRIPTOR_OPS):
             if is_trivially_dead(op):  # asking for one extent asks for all
@@ -40,15 +46,34 @@ def lower_descriptors(kernel: Kernel, schedule: Schedule) -> None:
                 if isinstance(op.descriptor.op, descriptor.DescriptorAt):
                     _check_in_memory(op, schedule.target)
                     continue
-                if op.descriptor not in parameters.kinds:
+                if op.descriptor not in tensors.kinds:
                     raise CompileError(
                         "which descriptor this is, is decided at run time",
                         op.loc,
                         remedy="branch around the accesses instead, each with its descriptor",
                     )
-                rule = rules.get(type(op))
+                rule = _QUERIES.get(type(op))
+                if rule is None and not (has_copies and op.descriptor.op is None):
+                    rule = _ACCESSES[type(op)]
                 if rule is not None:
-                    op.replace_with(rule(op, parameters, Builder.before_op(op)))
+                    op.replace_with(rule(op, tensors, Builder.before_op(op)))
+    for op in made:
+        if op.block is not None and is_trivially_dead(op):
+            op.erase()
+
+
+def _answer_made(kernel: Kernel) -> list[descriptor.DescriptorOf]:
+    """Return the ops that make descriptors, of which nobody asks any more what they were given."""
+    for op in list(kernel.walk()):
+        if isinstance(op, descriptor.DescriptorExtent | descriptor.DescriptorStride):
+            made = op.descriptor.op
+            if isinstance(made, descriptor.DescriptorOf):
+                place = Builder.before_op(op)
+                sizes = made.extents
+                if isinstance(op, descriptor.DescriptorStride):
+                    sizes = [*made.strides, place(arith.Constant(1, I64)).out]
+                op.replace_with([sizes[op.axis]])
+    return [op for op in kernel.walk() if isinstance(op, descriptor.DescriptorOf)]
 
 
 def _check_in_memory(op: Op, target: Target) -> None:
@@ -70,24 +95,37 @@ _DESCRIPTOR_OPS = (
 
 
 @dataclass
-class _Parameters:
-    """Add parameters for what is asked of descriptors, each once; `kinds` are their types."""
+class _Tensors:
+    """Say of each descriptor where its tensor lies and how large it is.
+
+    `kinds` are their types. For what is asked of those that are parameters, parameters are added,
+    each once.
+    """
 
     kernel: Kernel
     kinds: dict[Value, DescriptorType] = field(default_factory=dict[Value, DescriptorType])
     added: dict[tuple[Value, str], Value] = field(default_factory=dict[tuple[Value, str], Value])
 
     def __post_init__(self) -> None:
-        for arg in self.kernel.body.args:
-            if isinstance(arg.type, DescriptorType):
-                self.kinds[arg] = arg.type
+        made = [op.out for op in self.kernel.walk() if isinstance(op, descriptor.DescriptorOf)]
+        for value in (*self.kernel.body.args, *made):
+            if isinstance(value.type, DescriptorType):
+                self.kinds[value] = value.type
+
+    def pointer(self, tensor: Value) -> Value:
+        """Return where the tensor begins."""
+        return tensor.op.pointer if isinstance(tensor.op, descriptor.DescriptorOf) else tensor
 
     def extent(self, tensor: Value, axis: int) -> Value:
-        """Return the parameter that holds an extent."""
+        """Return an extent."""
+        if isinstance(tensor.op, descriptor.DescriptorOf):
+            return tensor.op.extents[axis]
         return self._part(tensor, f"shape[{axis}]", I32)
 
     def stride(self, tensor: Value, axis: int) -> Value:
-        """Return the parameter that holds a stride, in elements."""
+        """Return a stride, in elements."""
+        if isinstance(tensor.op, descriptor.DescriptorOf):
+            return tensor.op.strides[axis]
         return self._part(tensor, f"strides[{axis}]", I64)
 
     def _part(self, tensor: Value, part: str, kind: Type) -> Value:
@@ -103,6 +141,8 @@ class _Parameters:
         """Pass the address of each tensor in place of its descriptor."""
         infos = list(self.kernel.params)
         for tensor, kind in self.kinds.items():
+            if tensor.op is not None:
+                continue
             name = infos[tensor.index].name
             infos[tensor.index] = ParamInfo(f"{name}.address", TENSOR_ALIGNMENT_BYTES, name)
             tensor.type, tensor.hint = PointerType(kind.element), f"{name}.address"
@@ -112,20 +152,20 @@ class _Parameters:
 # ---- extents and strides ----------------------------------------------------------------------
 
 
-def _extent(op: Op, parameters: _Parameters, place: Builder) -> list[Value]:
+def _extent(op: Op, tensors: _Tensors, place: Builder) -> list[Value]:
     del place
     assert isinstance(op, descriptor.DescriptorExtent)
-    return [parameters.extent(op.descriptor, op.axis)]
+    return [tensors.extent(op.descriptor, op.axis)]
 
 
-def _stride(op: Op, parameters: _Parameters, place: Builder) -> list[Value]:
+def _stride(op: Op, tensors: _Tensors, place: Builder) -> list[Value]:
     assert isinstance(op, descriptor.DescriptorStride)
-    if op.axis == len(parameters.kinds[op.descriptor].block) - 1:
+    if op.axis == len(tensors.kinds[op.descriptor].block) - 1:
         return [place(arith.Constant(1, I64)).out]
-    return [parameters.stride(op.descriptor, op.axis)]
+    return [tensors.stride(op.descriptor, op.axis)]
 
 
-_Rule = Callable[[Op, _Parameters, Builder], "Sequence[Value]"]
+_Rule = Callable[[Op, _Tensors, Builder], "Sequence[Value]"]
 _QUERIES: dict[type[Op], _Rule] = {
     descriptor.DescriptorExtent: _extent,
     descriptor.DescriptorStride: _stride,
@@ -136,29 +176,29 @@ _QUERIES: dict[type[Op], _Rule] = {
 
 
 def _access(
-    tensor: Value, coords: Sequence[Value], parameters: _Parameters, place: Builder
+    tensor: Value, coords: Sequence[Value], tensors: _Tensors, place: Builder
 ) -> tuple[Value, Value]:
     """Return the pointers to a block's elements, and which of them lie in the tensor."""
-    block = parameters.kinds[tensor].block
+    block = tensors.kinds[tensor].block
     offset: Value | None = None
     inside: Value | None = None
     for axis, (coord, extent) in enumerate(zip(coords, block, strict=True)):
         first = place(tile.Splat(coord, (extent,))).out
         index = place(arith.Add(first, place(tile.Arange(0, extent)).out)).out
         zero = place(arith.Constant(0, TileType(I32, (extent,)))).out
-        end = place(tile.Splat(parameters.extent(tensor, axis), (extent,))).out
+        end = place(tile.Splat(tensors.extent(tensor, axis), (extent,))).out
         low = place(arith.Compare(index, zero, "ge")).out
         fits = place(arith.And(low, place(arith.Compare(index, end, "lt")).out)).out
         steps = place(arith.Cast(index, I64)).out
         if axis < len(block) - 1:
-            stride = place(tile.Splat(parameters.stride(tensor, axis), (extent,))).out
+            stride = place(tile.Splat(tensors.stride(tensor, axis), (extent,))).out
             steps = place(arith.Mul(steps, stride)).out
         steps, fits = (_spread(each, axis, block, place) for each in (steps, fits))
         offset = steps if offset is None else place(arith.Add(offset, steps)).out
         inside = fits if inside is None else place(arith.And(inside, fits)).out
     assert offset is not None
     assert inside is not None
-    base = place(tile.Splat(tensor, block)).out
+    base = place(tile.Splat(tensors.pointer(tensor), block)).out
     return place(arith.AddPtr(base, offset)).out, inside
 
 
@@ -170,10 +210,10 @@ def _spread(value: Value, axis: int, block: tuple[int, ...], place: Builder) -> 
     return value if len(block) == 1 else place(tile.Broadcast(value, block)).out
 
 
-def _load(op: Op, parameters: _Parameters, place: Builder) -> list[Value]:
+def _load(op: Op, tensors: _Tensors, place: Builder) -> list[Value]:
     assert isinstance(op, descriptor.DescriptorLoad)
-    pointer, inside = _access(op.descriptor, op.coords, parameters, place)
-    kind = parameters.kinds[op.descriptor]
+    pointer, inside = _access(op.descriptor, op.coords, tensors, place)
+    kind = tensors.kinds[op.descriptor]
     content = TileType(kind.element, kind.block)
     fill = (nan if kind.fill_nan else 0.0) if kind.element.is_float else 0
     other = place(arith.Constant(fill, content)).out
@@ -181,23 +221,23 @@ def _load(op: Op, parameters: _Parameters, place: Builder) -> list[Value]:
     return [place(tile.Reshape(loaded, shape_of(op.out.type))).out if op.num_dropped else loaded]
 
 
-def _store(op: Op, parameters: _Parameters, place: Builder) -> list[Value]:
+def _store(op: Op, tensors: _Tensors, place: Builder) -> list[Value]:
     assert isinstance(op, descriptor.DescriptorStore)
-    pointer, inside = _access(op.descriptor, op.coords, parameters, place)
+    pointer, inside = _access(op.descriptor, op.coords, tensors, place)
     place(tile.Store(pointer, op.value, inside))
     return []
 
 
-def _reduce(op: Op, parameters: _Parameters, place: Builder) -> list[Value]:
+def _reduce(op: Op, tensors: _Tensors, place: Builder) -> list[Value]:
     assert isinstance(op, descriptor.DescriptorReduce)
-    element = parameters.kinds[op.descriptor].element
+    element = tensors.kinds[op.descriptor].element
     if not tile.supports_atomic(op.kind, element):
         raise CompileError(
             f"this target has no atomic {op.kind} of {element}",
             op.loc,
             remedy="targets with tensor copies have it: sm_90a and newer",
         )
-    pointer, inside = _access(op.descriptor, op.coords, parameters, place)
+    pointer, inside = _access(op.descriptor, op.coords, tensors, place)
     place(tile.AtomicRmw(pointer, op.value, op.kind, inside, "relaxed"))
     return []
 

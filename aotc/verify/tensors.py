@@ -156,6 +156,14 @@ def _reduce(
     _combine(program, op, op.descriptor.type, value, tensor, coords)
 
 
+def _made(program: Program, op: descriptor.DescriptorOf, pointer: Array, *sizes: Array) -> Array:
+    """Return the value of the descriptor of what a pointer points at."""
+    del program
+    rank = len(op.shape)
+    numbers = [int(scalar(size)) for size in sizes]
+    return describe(int(scalar(pointer)), numbers[:rank], [*numbers[rank:], 1])
+
+
 def _extent(program: Program, op: descriptor.DescriptorExtent, tensor: Array) -> Array:
     del program
     return np.array(part_of(tensor, f"x.shape[{op.axis}]"), np.int32)
@@ -263,6 +271,7 @@ def _nothing(program: Program, op: Op) -> None:
 
 TENSOR_RULES: dict[type[Op], Rule] = {
     descriptor.DescriptorAt: _described,
+    descriptor.DescriptorOf: _made,
     descriptor.DescriptorLoad: _load,
     descriptor.DescriptorStore: _store,
     descriptor.DescriptorReduce: _reduce,

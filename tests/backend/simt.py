@@ -191,6 +191,8 @@ class _Block:
             return [np.zeros(self.threads, dtype_of(vector[2]))] * int(vector[1])
         if text.startswith("%"):
             return self.env[text]
+        if vector:
+            return [self.typed(part) for part in split_arguments(text[1:-1])]
         dtype = dtype_of(kind)
         if text.startswith("ptrtoint (ptr addrspace(3) @shared"):
             return np.full(self.threads, _SHARED_BASE, dtype)
@@ -231,9 +233,11 @@ class _Block:
         handler = getattr(self, f"do_{opcode}", None)
         if handler is not None:
             return handler(rest)
-        kind, operands = rest.split(" ", 1)
-        args = [self.value(kind, part) for part in split_arguments(operands)]
-        return _ARITHMETIC[opcode](*args).astype(dtype_of(kind))
+        found = re.fullmatch(r"(<\d+ x \w+>|\w+) (.+)", rest)
+        assert found is not None, rest
+        kind = found[1]
+        args = [self.value(kind, part) for part in split_arguments(found[2])]
+        return _elementwise(kind, _ARITHMETIC[opcode], args)
 
     def do_icmp(self, rest: str) -> Any:
         predicate, rest = rest.split(" ", 1)
@@ -349,8 +353,9 @@ class _Block:
             wide = [arg.astype(np.float64) for arg in args]
             return _LIBDEVICE[stem](*wide).astype(dtype_of(kind))
         if name.startswith("llvm.fma."):
-            exact = args[0].astype(np.float64) * args[1].astype(np.float64)
-            return (exact + args[2].astype(np.float64)).astype(dtype_of(kind))
+            return _elementwise(kind, _fused, args)
+        if name == "llvm.nvvm.prmt":
+            return _permuted(*args)
         stem = name.rsplit(".", 1)[0] if name != "llvm.nvvm.div.full" else name
         if stem in _FLOAT_CALLS:
             return _FLOAT_CALLS[stem](*args)
@@ -555,6 +560,29 @@ def _divide(a: Any, b: Any) -> Any:
     pairs = [(int(x), int(y) or 1) for x, y in zip(a, b, strict=True)]
     exact = [abs(x) // abs(y) * (1 if (x < 0) == (y < 0) else -1) for x, y in pairs]
     return np.array(exact, object).astype(a.dtype)
+
+
+def _elementwise(kind: str, operation: Callable[..., Any], args: list[Any]) -> Any:
+    """Apply an operation to numbers, or to the elements of vectors one by one."""
+    vector = re.fullmatch(r"<\d+ x (.+)>", kind)
+    if vector:
+        return [_elementwise(vector[1], operation, list(each)) for each in zip(*args, strict=True)]
+    return operation(*args).astype(dtype_of(kind))
+
+
+def _fused(a: Any, b: Any, c: Any) -> Any:
+    return a.astype(np.float64) * b.astype(np.float64) + c.astype(np.float64)
+
+
+def _permuted(low: Any, high: Any, selector: Any) -> Any:
+    """Choose bytes of two words; no selector here replicates a sign."""
+    both = low.astype(np.uint64) | high.astype(np.uint64) << 32
+    out = np.zeros_like(low)
+    for place in range(4):
+        chosen = (selector >> (4 * place) & 15).astype(np.uint64)
+        assert (chosen < 8).all()
+        out |= ((both >> (8 * chosen)) & 255).astype(np.uint32) << (8 * place)
+    return out
 
 
 _ARITHMETIC: dict[str, Callable[..., Any]] = {

@@ -21,6 +21,7 @@ NOT_LOWERED = [
     *(tile.Reduce, tile.Scan, scf.Yield, scf.Condition),
     *(descriptor.DescriptorLoad, descriptor.DescriptorStore, descriptor.DescriptorReduce),
     *(descriptor.DescriptorExtent, descriptor.DescriptorStride, descriptor.DescriptorAt),
+    descriptor.DescriptorOf,
     *(tma.TmaFetch, tma.BulkFetch),
 ]
 

@@ -17,9 +17,8 @@ DESCRIPTORS = """
 [[kernel]]
 source = "{kernels}/matmul_descriptor.py:matmul_descriptor_kernel"
 grid = ["min(3, cdiv(M, BLOCK_M) * cdiv(N, BLOCK_N))"]
-signature = {{ a = "tensordesc<bf16[BLOCK_M,BLOCK_K]>", b = "tensordesc<bf16[BLOCK_N,BLOCK_K]>", \
-bias = "tensordesc<bf16[BLOCK_N]>", residual = "tensordesc<bf16[BLOCK_M,BLOCK_N]>", \
-c = "tensordesc<bf16[BLOCK_M,BLOCK_N]>", M = "i32", N = "i32", K = "i32" }}
+signature = {{ a_ptr = "*bf16:16", b_ptr = "*bf16:16", bias_ptr = "*bf16:16", \
+residual_ptr = "*bf16:16", c_ptr = "*bf16:16", M = "i32", N = "i32:16", K = "i32:16" }}
 constants = {{ ACTIVATION = "silu", HAS_BIAS = true, HAS_RESIDUAL = true, BLOCK_K = 64, GROUP_M = 2 }}
 [[kernel.config]]
 BLOCK_M = {rows}

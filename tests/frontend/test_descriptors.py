@@ -68,7 +68,6 @@ def test_reductions(sources: Sources, kind: str) -> None:
         ("tl.exp(x)", "expected an argument of tl.exp, got tensordesc<bf16"),
         ("tl.load(x)", "expected an argument of tl.load, got tensordesc<bf16"),
         ("if x:\n    n = 1", "expected a condition, got tensordesc<bf16"),
-        ("tl.make_tensor_descriptor(n, [4], [1], [4])", "does not have tl.make_tensor_descriptor"),
     ],
 )
 def test_mistakes(sources: Sources, body: str, message: str) -> None:

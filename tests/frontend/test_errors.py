@@ -35,6 +35,8 @@ def carets(rendered: str) -> str:
         ("x = tl.sum(p, 0, False, tl.int32, 4)", "at most 4 arguments, got 5", None, ""),
         ("x = tl.load(p, p, mask=n > 0)", "'mask' twice", None, ""),
         ("x = tl.sort(n)", "aotc does not have tl.sort yet", "tl.sort(n)", "language.md"),
+        ("x = n.to(tl.float8e4b8)", "aotc does not have tl.float8e4b8 yet", None, "language.md"),
+        ("x = n + tl.sort", "aotc does not have tl.sort yet", None, "language.md"),
         ("tl.atomic_poll(p, 1)", "aotc does not have tl.atomic_poll yet", None, ""),
         ("while True:\n    pass", "always true", None, ""),
         ("for i in range(n):\n    break", "`break` is not part", "break", "mask"),

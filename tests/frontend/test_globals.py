@@ -202,6 +202,35 @@ def test_globals_that_functions_rebind_are_not_known(sources: Sources) -> None:
     assert "not known without running the file" in error.message
 
 
+def test_globals_that_are_only_declared_are_not_known(sources: Sources) -> None:
+    """As a platform is that a module finds when it is asked; the branch for all others is taken."""
+    declared = "platform: object\n"
+    error = sources.error(f"{declared}@triton.jit\ndef k():\n    y = platform.count_cores() + 1\n")
+    assert "not known without running the file" in error.message
+    text = (
+        f"{declared}if platform.is_other():\n    @triton.jit\n    def turn(x):\n        return -x\n"
+        "else:\n    @triton.jit\n    def turn(x):\n        return tl.abs(x)\n"
+        "@triton.jit\ndef k(p, x):\n    tl.store(p, turn(x))\n"
+    )
+    assert "arith.abs" in sources.text(text, {"p": "*fp32", "x": "fp32"})
+
+
+def test_what_is_tried_is_evaluated(sources: Sources) -> None:
+    definitions = (
+        "def backend():\n"
+        "    try:\n        found = triton.runtime.driver.active.get_current_target().backend\n"
+        "    except RuntimeError:\n        return 'none'\n"
+        "    else:\n        found += '!'\n"
+        "    finally:\n        found += '?'\n"
+        "    return found\n"
+        "X = tl.constexpr(len(backend()))"
+    )
+    assert value_of(sources, definitions) == "6"
+    fails = "def f():\n    try:\n        return open('x')\n    except OSError:\n        return 1\n"
+    error = sources.error(f"{fails}X = tl.constexpr(f())\n@triton.jit\ndef k():\n    y = X\n")
+    assert "open" in error.message
+
+
 def test_the_first_fallback_that_exists_is_taken(sources: Sources) -> None:
     text = (
         "try:\n    import nothing\n    shim = nothing.math\n"

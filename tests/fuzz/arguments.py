@@ -88,11 +88,15 @@ class Tensor:
     def element(self) -> ScalarType:
         return SCALARS[self.dtype]
 
+    @property
+    def row_elems(self) -> int:
+        """How far it is from one row to the next."""
+        unit = 16 // self.element.size_bytes
+        return (-(-self.shape[-1] // unit) + self.padding) * unit
+
     def make(self) -> Array:
         """Return the array, made anew: a view of one whose rows are longer."""
-        unit = 16 // self.element.size_bytes
-        row = (-(-self.shape[-1] // unit) + self.padding) * unit
-        shape = (*self.shape[:-1], row)
+        shape = (*self.shape[:-1], self.row_elems)
         return _filled(self, prod(shape)).reshape(shape)[..., : self.shape[-1]]
 
 

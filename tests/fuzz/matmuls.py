@@ -28,6 +28,7 @@ from tests.fuzz.arguments import Buffer, Fill, Tensor
 from tests.fuzz.facts import Facts, fits, multiplied, of_count
 from tests.fuzz.generator import Counter, Generator, Item
 from tests.fuzz.products import FP8_SUM_BITS
+from tests.fuzz.tensors import describe
 
 _KINDS: list[tuple[int, tuple[ScalarType, ScalarType]]] = [
     (4, (FP16, FP32)),
@@ -237,8 +238,8 @@ def _matrix(
         if batch.index is not None:
             shape, block = (batch.count, *shape), (1, *block)
         padding = g.choices.pick([0, 1])
-        base = g.tensor(
-            lambda name: Tensor(name, element.name, shape, fill, 0, hi, seed, padding), block
+        base = describe(
+            g, lambda name: Tensor(name, element.name, shape, fill, 0, hi, seed, padding), block
         )
         return _Matrix(*axes, batch, is_turned, base)
     stride = -(-max(inner.extent, 1) // 16) * 16 + g.choices.pick([0, 0, 16, 32, 8])

@@ -274,6 +274,14 @@ def _dot(op: tile.Dot, args: Sequence[str]) -> str:
     return f"tl.dot({args[0]}, {args[1]}, {args[2]}, {', '.join(filter(None, (how, out)))})"
 
 
+def _descriptor(op: descriptor.DescriptorOf, args: Sequence[str]) -> str:
+    rank = len(op.shape)
+    extents, strides = args[1 : rank + 1], [*args[rank + 1 :], "1"]
+    sizes = f"[{', '.join(extents)}], [{', '.join(strides)}], {list(op.shape)}"
+    padding = ', padding_option="nan"' if op.fill_nan else ""
+    return f"tl.make_tensor_descriptor({args[0]}, {sizes}{padding})"
+
+
 def _block_load(op: descriptor.DescriptorLoad, args: Sequence[str]) -> str:
     if op.num_dropped:
         raise Unwritable("a block that lacks axes")
@@ -321,6 +329,7 @@ _EXPRESSIONS: dict[type[Op], Callable[[Any, Sequence[str]], str]] = {
     tile.AtomicRmw: _atomic,
     tile.AtomicCas: _cas,
     tile.Dot: _dot,
+    descriptor.DescriptorOf: _descriptor,
     descriptor.DescriptorLoad: _block_load,
     descriptor.DescriptorStore: _block_store,
     descriptor.DescriptorReduce: _block_reduction,

@@ -14,7 +14,7 @@ from math import prod
 from aotc.ir.core import Value
 from aotc.ir.dialects import arith, descriptor
 from aotc.ir.types import BF16, FP16, FP32, FP64, I32, I64, ScalarType
-from tests.fuzz.arguments import Fill, Tensor
+from tests.fuzz.arguments import Buffer, Fill, Tensor
 from tests.fuzz.elements import ELEMENTS, FLOATS, INTEGERS
 from tests.fuzz.facts import RAGGED, Facts, fits, full, joined, of_count
 from tests.fuzz.generator import Counter, Generator, Item, Shape
@@ -51,7 +51,7 @@ def make_load(g: Generator) -> None:
     facts = some_facts(g, element) if is_exact else full(element)
     fill_nan = element in (FP16, BF16, FP32, FP64) and g.choices.chance(1, 8)
     tensor = _tensor(g, element, shape, "exact" if is_exact else "any", facts)
-    at = g.tensor(tensor, block, fill_nan=fill_nan)
+    at = describe(g, tensor, block, fill_nan=fill_nan)
     value = g.add(descriptor.DescriptorLoad(at, [axis.value for axis in axes])).out
     if fill_nan:
         # Which NaN it is nobody says, and bits are looked at.
@@ -79,7 +79,7 @@ def store(g: Generator, item: Item) -> None:
     block, facts = item.shape, item.facts
     axes = _apart(g, item.element, block)
     tensor = _tensor(g, item.element, _extents(g, block, axes), "poison", facts, facts.steps)
-    at = g.tensor(tensor, block)
+    at = describe(g, tensor, block)
     g.add(descriptor.DescriptorStore(at, item.value, [axis.value for axis in axes]))
 
 
@@ -105,9 +105,46 @@ def make_reduction(g: Generator) -> None:
     if element.is_float and kind == "add" and not fits(element, total):
         return
     axes = _somewhere(g, element, block, first=(0, 0, 0, 1, 5))
-    at = g.tensor(_tensor(g, element, _extents(g, block, axes), "exact", Facts()), block)
+    at = describe(g, _tensor(g, element, _extents(g, block, axes), "exact", Facts()), block)
     coords = [axis.value for axis in axes]
     g.add(descriptor.DescriptorReduce(at, value.value, coords, kind))
+
+
+# ---- descriptors ------------------------------------------------------------------------------
+
+
+def describe(
+    g: Generator, tensor: Callable[[str], Tensor], block: Shape, *, fill_nan: bool = False
+) -> Value:
+    """Return a descriptor of a tensor: a parameter, or one made of a pointer and sizes."""
+    if not g.choices.chance(1, 3):
+        return g.tensor(tensor, block, fill_nan=fill_nan)
+    wanted = tensor("")
+    # Rows that begin anywhere can have no map, so what is launched then is another kernel.
+    row = wanted.row_elems if g.choices.chance(5, 6) else wanted.shape[-1]
+    strides = [1]
+    for extent in reversed((*wanted.shape[1:-1], row)):
+        strides.insert(0, strides[0] * extent)
+    strides = strides[len(strides) - len(wanted.shape) :]
+    pairs = zip(wanted.shape, strides, strict=True)
+    size = 1 + sum((extent - 1) * stride for extent, stride in pairs)
+    pointer = g.pointer(
+        lambda name: Buffer(
+            *(name, wanted.dtype, size, wanted.fill, wanted.lo, wanted.hi, wanted.seed),
+            steps=wanted.steps,
+        ),
+        16 if g.choices.chance(3, 4) else 1,
+    )
+    extents = [_number(g, extent) for extent in wanted.shape]
+    steps = [_long(g, stride) for stride in strides[:-1]]
+    return g.add(descriptor.DescriptorOf(pointer, [*extents, *steps], block, fill_nan)).out
+
+
+def _long(g: Generator, value: int) -> Value:
+    if g.choices.chance(1, 3):
+        return g.constant(value, I64)
+    promised = 16 if value % 16 == 0 and g.choices.chance(3, 4) else 1
+    return g.add(arith.Cast(g.number(value, I32, promised), I64)).out
 
 
 # ---- places -----------------------------------------------------------------------------------

@@ -432,6 +432,11 @@ SAMPLES: dict[str, Sample] = {
     "gpu.concat": _concat,
     "gpu.extract": lambda s: s.add(gpu.Extract(s.pairs, (0, 1), (EXTENT, 1))),
     "tile.descriptor_at": lambda s: s.add(descriptor.DescriptorAt(s.pointer, BF16, (16, 64))),
+    "tile.descriptor_of": lambda s: s.add(
+        descriptor.DescriptorOf(
+            s.pointer, [s.i, s.i, s.add(arith.Cast(s.i, I64)).out], (16, 64), fill_nan=True
+        )
+    ),
     "tile.descriptor_load": lambda s: s.add(
         descriptor.DescriptorLoad(s.tensor, [s.i], eviction="evict_first")
     ),

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 
 from aotc.backend import nvvm_convert
 from aotc.backend.emitter import Emitter
+from aotc.backend.llvm_types import constant
 from aotc.ir.types import BF16, FP16, FP32, I8, U8, ScalarType
 
 _SIGNS = 0x80808080  # as unsigned, a signed byte with its sign flipped is 128 more
@@ -35,7 +36,7 @@ def _to_half(emit: Emitter, values: Sequence[str], bias: int) -> list[str]:
     def pair(low: str, high: str) -> tuple[str, str]:
         numbers = _mantissas(emit, low, high, 0x64, _SIGNS if bias else 0)
         vector = emit.value(f"bitcast i32 {numbers} to <2 x half>")
-        offset = f"half 0xH{0x6400 + bias:04X}"
+        offset = f"half {constant(float(1024 + bias), FP16)}"
         moved = emit.value(f"fsub <2 x half> {vector}, <{offset}, {offset}>")
         return _elements(emit, moved, "half")
 
@@ -64,7 +65,7 @@ def _signed_to_bfloat(emit: Emitter, values: Sequence[str]) -> list[str]:
             ("<2 x bfloat>", emit.value(f"bitcast i32 {bits} to <2 x bfloat>"))
             for bits in (sign_bits, low_bits)
         ]
-        minus_one = "<bfloat 0xRBF80, bfloat 0xRBF80>"
+        minus_one = "<bfloat {0}, bfloat {0}>".format(constant(-1.0, BF16))
         operands.insert(1, ("<2 x bfloat>", minus_one))
         return _elements(emit, emit.call("<2 x bfloat>", "llvm.fma.v2bf16", operands), "bfloat")
 
@@ -80,7 +81,7 @@ def _signed_to_single(emit: Emitter, values: Sequence[str]) -> list[str]:
         flipped = emit.value(f"xor i32 {word}, {_signed(_SIGNS)}")
         bits = nvvm_convert.permute_bytes(emit, flipped, str(magic), 0x7650 | index)
         number = emit.value(f"bitcast i32 {bits} to float")
-        done.append(emit.value(f"fsub float {number}, {float((1 << 23) + 128)!r}"))
+        done.append(emit.value(f"fsub float {number}, {constant(float((1 << 23) + 128), FP32)}"))
     return done
 
 

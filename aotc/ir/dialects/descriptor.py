@@ -54,6 +54,39 @@ class DescriptorAt(Op, opcode="tile.descriptor_at", effect="read"):
         return (DescriptorType(self.element, self.shape),)
 
 
+class DescriptorOf(Op, opcode="tile.descriptor_of", pure=True):
+    """The descriptor of the tensor that begins at `pointer`.
+
+    `sizes` are its extents, i32, and the strides of all axes but the last, i64 in elements: that one
+    is dense. What is outside of the tensor reads as zero, or as NaN with `fill_nan`.
+    """
+
+    pointer: Value = operand()
+    sizes: Sequence[Value] = operands()
+    shape: tuple[int, ...] = attribute()
+    fill_nan: bool = attribute(default=False)
+    out: Value = result()
+
+    def infer(self) -> Sequence[Type]:
+        pointer, rank = self.pointer.type, len(self.shape)
+        if not isinstance(pointer, PointerType):
+            self.error(f"a tensor at {pointer}")
+        given = [size.type for size in self.sizes]
+        expected = [I32] * rank + [I64] * (rank - 1)
+        self.expect(given == expected, f"{rank} axes of sizes ({', '.join(map(str, given))})")
+        return (DescriptorType(pointer.pointee, self.shape, self.fill_nan),)
+
+    @property
+    def extents(self) -> list[Value]:
+        """The number of elements along each axis."""
+        return list(self.sizes[: len(self.shape)])
+
+    @property
+    def strides(self) -> list[Value]:
+        """How far it is from one index of an axis to the next, for all axes but the last."""
+        return list(self.sizes[len(self.shape) :])
+
+
 def check_descriptor(op: Op, descriptor: Value, coords: Sequence[Value]) -> DescriptorType:
     """Check the descriptor and the coordinates of an access; return the descriptor's type."""
     kind = descriptor.type

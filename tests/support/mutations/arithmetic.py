@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from aotc.backend import nvvm
+from aotc.backend import nvvm, nvvm_convert
 from aotc.backend.rules import arith as arith_rules
 from aotc.backend.rules import cast, fp8
 from aotc.ir.dialects import arith
@@ -131,7 +131,9 @@ MUTATIONS = (
         "fp8 halves in the wrong order",
         "a packed conversion takes its operands the other way round",
         "floats",
-        wrapping(nvvm, "pack_fp8", lambda pack: lambda emit, a, b, kind: pack(emit, b, a, kind)),
+        wrapping(
+            nvvm_convert, "pack_fp8", lambda pack: lambda emit, a, b, kind: pack(emit, b, a, kind)
+        ),
         "sm_90a",
     ),
     Mutation(
