@@ -17,19 +17,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from aotc.ir.core import Kernel, Op, ParamInfo, TensorSource, Value
+from aotc.ir.core import Kernel, ParamInfo, TensorSource, Value
 from aotc.ir.diagnostics import at
-from aotc.ir.dialects import arith, descriptor, scf, tile
+from aotc.ir.dialects import descriptor, scf, tile
 from aotc.ir.rewrite import Builder, rewrite
-from aotc.ir.types import I32, DescriptorType, ScalarType, TileType, element_of, shape_of
+from aotc.ir.types import DescriptorType, ScalarType, TileType, element_of, shape_of
 from aotc.schedule.affine import AffineAnalysis
 from aotc.schedule.axis import AxisAnalysis
 from aotc.schedule.context import Schedule
+from aotc.schedule.coordinates import coordinate
 from aotc.schedule.drop_carried import drop_unused_carried
-from aotc.schedule.global_order import is_inside, root_names, stands_before
+from aotc.schedule.global_order import root_names
 from aotc.schedule.operand_loads import check_load_order, check_product, operands_in_loops
 from aotc.schedule.pointer_block import TensorBlock, UnmappableError, block_of
-from aotc.schedule.polynomial import Polynomial
 from aotc.schedule.product_stores import check_store_order, product_stores
 from aotc.target import Feature
 
@@ -131,7 +131,7 @@ class _Mapper:
         guards = dict.fromkeys((*self.kernel.guards, *block.guards))
         asked_twice = [f"{guard.removesuffix(' > 0')} >= 0" for guard in guards]
         self.kernel.guards = tuple(guard for guard in guards if guard not in asked_twice)
-        coords = [self._coordinate(axis.start, access, place) for axis in block.axes]
+        coords = [coordinate(self.analysis, axis.start, access, place) for axis in block.axes]
         return self._descriptor(access, block), coords
 
     def _descriptor(self, access: tile.Load | tile.Store, block: TensorBlock) -> Value:
@@ -147,53 +147,6 @@ class _Mapper:
             self.made[source, kind] = self.kernel.body.add_arg(kind, name)
             self.kernel.params += (ParamInfo(name, tensor=source),)
         return self.made[source, kind]
-
-    def _coordinate(self, start: Polynomial, user: Op, place: Builder) -> Value:
-        """Compute where a block begins; what changes within the innermost loop is added last."""
-        for value in self.analysis.scalars(start):
-            if _is_visible(value, user):
-                return value
-        loop = next((op for op in user.ancestors() if isinstance(op, scf.For)), None)
-
-        def changes(term: Polynomial) -> bool:
-            values = (self.analysis.sources[symbol] for symbol in term.symbols)
-            owners = (each.owner for each in values if isinstance(each, Value))
-            return loop is not None and any(is_inside(owner, loop) for owner in owners)
-
-        total: Value | None = None
-        for term in sorted(start, key=changes):
-            value = self._term(term, user, place)
-            total = value if total is None else place(arith.Add(total, value)).out
-        return place(arith.Constant(0, I32)).out if total is None else total
-
-    def _term(self, term: Polynomial, user: Op, place: Builder) -> Value:
-        ((monomial, factor),) = term.terms
-        product: Value | None = None
-        for symbol in monomial:
-            value = self._symbol(symbol, user, place)
-            product = value if product is None else place(arith.Mul(product, value)).out
-        if product is not None and factor == 1:
-            return product
-        constant = place(arith.Constant(factor, I32)).out
-        return constant if product is None else place(arith.Mul(product, constant)).out
-
-    def _symbol(self, symbol: int, user: Op, place: Builder) -> Value:
-        source = self.analysis.sources[symbol]
-        if isinstance(source, Value):
-            return source if source.type == I32 else place(arith.Cast(source, I32)).out
-        dividend = self._coordinate(source.dividend, user, place)
-        divisor = self._coordinate(source.divisor, user, place)
-        return place(arith.Rem(dividend, divisor)).out
-
-
-def _is_visible(value: Value, user: Op) -> bool:
-    """Return whether `user` may use a value: whether it was computed before, around it."""
-    op = value.op
-    block = op.block if op is not None else value.owner
-    for outer in (user, *user.ancestors()):
-        if outer.block is block:
-            return op is None or stands_before(op, outer)
-    return False
 
 
 def _as_loaded(value: Value, load: tile.Load, block: TensorBlock, place: Builder) -> Value:

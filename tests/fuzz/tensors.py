@@ -128,13 +128,20 @@ def describe(
     strides = strides[len(strides) - len(wanted.shape) :]
     pairs = zip(wanted.shape, strides, strict=True)
     size = 1 + sum((extent - 1) * stride for extent, stride in pairs)
+    counters = [counter for counter in g.scopes[-1].counters if counter.extent]
+    moved = g.choices.pick(counters) if counters and g.choices.chance(1, 3) else None
+    step = size + (-size % 16 if g.choices.chance(5, 6) else g.choices.below(4))
+    total = size if moved is None else size + step * (moved.extent - 1)
     pointer = g.pointer(
         lambda name: Buffer(
-            *(name, wanted.dtype, size, wanted.fill, wanted.lo, wanted.hi, wanted.seed),
+            *(name, wanted.dtype, total, wanted.fill, wanted.lo, wanted.hi, wanted.seed),
             steps=wanted.steps,
         ),
         16 if g.choices.chance(3, 4) else 1,
     )
+    if moved is not None:
+        offset = g.add(arith.Mul(moved.value, _number(g, step))).out
+        pointer = g.add(arith.AddPtr(pointer, offset)).out
     extents = [_number(g, extent) for extent in wanted.shape]
     steps = [_long(g, stride) for stride in strides[:-1]]
     return g.add(descriptor.DescriptorOf(pointer, [*extents, *steps], block, fill_nan)).out

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import re
+
 import numpy as np
 import pytest
 
@@ -19,7 +22,13 @@ SIZES = """\
   %wide = arith.mul(%n, %four) : i32
   %stride = arith.cast(%wide) {dtype = i64} : i64
   %program = tile.program_id {axis = 0} : i32
-  %moved = arith.addptr(%x, %program) : *fp32
+  %odd = arith.addptr(%x, %program) : *fp32
+  %block = arith.mul(%program, %wide) : i32
+  %moved = arith.addptr(%x, %block) : *fp32
+  %less = arith.sub(%m, %block) : i32
+  %back = arith.addptr(%x, %less) : *fp32
+  %loaded = tile.load(%x, _, _) : fp32
+  %number = arith.cast(%loaded) {dtype = i32} : i32
 """
 COPY = """\
   %from = tile.descriptor_of(POINTER, ROWS, %n, %stride) {shape = [4, 8]} : desc<4x8xfp32>
@@ -58,11 +67,12 @@ def _lowered(text: str, target: str, *, maps: bool = True) -> tuple[Kernel, list
 @pytest.mark.parametrize(("target", "maps"), [("sm_80", True), ("sm_90a", False), ("sm_90a", True)])
 def test_it_computes_what_it_computed(target: str, maps: bool) -> None:
     random = np.random.default_rng(3)
-    for rows in (1, 4, 6):
+    for pointer, rows in itertools.product(("%x", "%moved"), (1, 4, 6)):
+        text = _text(pointer)
         content = random.integers(-9, 9, 64 * 4).astype(np.float32)
         before, after = np.zeros_like(content), np.zeros_like(content)
-        run(parse_kernel(_text()), (1,), [content, before, rows, 7])
-        run(_lowered(_text(), target, maps=maps)[0], (1,), [content, after, rows, 7])
+        run(parse_kernel(text), (2,), [content, before, rows, 7])
+        run(_lowered(text, target, maps=maps)[0], (2,), [content, after, rows, 7])
         np.testing.assert_array_equal(before, after)
         assert after.any() == (rows > 1)
 
@@ -78,11 +88,40 @@ def test_the_launch_describes_what_it_knows_each_tensor_once() -> None:
     assert not remarks
 
 
+def test_what_the_address_steps_along_is_an_axis() -> None:
+    kernel, remarks = _lowered(_text("%moved"), "sm_90a")
+    tensors = [info.tensor for info in kernel.params if info.tensor is not None]
+    assert tensors[0] == TensorSource("x", ("2147483647", "m", "n"), ("4 * n", "4 * n"))
+    text = print_kernel(kernel)
+    assert "%x.tensor: desc<1x4x8xfp32>" in text
+    assert text.count("{num_dropped = 1}") == 2
+    assert not remarks
+    assert not kernel.guards
+
+
+def test_blocks_are_stored_along_such_axes() -> None:
+    for access, kind in (("store", ""), ("reduce", ' {kind = "add"}')):
+        text = _text("%moved").replace(
+            "tile.descriptor_store(%to, %sum, %asked, %zero)",
+            f"tile.descriptor_{access}(%from, %sum, %asked, %zero){kind}",
+        )
+        kernel, _ = _lowered(text, "sm_90a")
+        assert f"tile.descriptor_{access}(%x.tensor" in print_kernel(kernel)
+        content = np.random.default_rng(1).integers(-9, 9, 256).astype(np.float32)
+        before, after = content.copy(), content.copy()
+        run(parse_kernel(text), (2,), [before, np.zeros(256, np.float32), 2, 8])
+        run(kernel, (2,), [after, np.zeros(256, np.float32), 2, 8])
+        np.testing.assert_array_equal(before, after)
+        assert not np.array_equal(after, content)
+
+
 @pytest.mark.parametrize(
     ("pointer", "rows", "reason"),
     [
-        ("%moved", "%m", "it does not begin where a pointer argument points"),
+        ("%odd", "%m", "its address is no multiple of 16 bytes"),
+        ("%back", "%m", "its address may step back"),
         ("%x", "%program", "its extents and strides are not computed of arguments alone"),
+        ("%x", "%number", "its extents and strides are not computed of arguments alone"),
     ],
 )
 def test_what_a_launch_does_not_know_goes_through_pointers(
@@ -91,7 +130,7 @@ def test_what_a_launch_does_not_know_goes_through_pointers(
     kernel, remarks = _lowered(_text(pointer, rows), "sm_90a")
     assert [info.name for info in kernel.params if info.tensor is not None] == ["y.tensor"]
     text = print_kernel(kernel)
-    assert text.count("tile.load(") == 2
+    assert len(re.findall(r"tile\.load\(.* : tile<4x8xfp32>", text)) == 2
     assert "tile.descriptor_store(%y.tensor" in text
     assert len(remarks) == 2
     assert all(reason in remark for remark in remarks)
