@@ -24,6 +24,7 @@ from aotc.ir.expression import Binary, Expression, ExpressionError, Integer, Nam
 from aotc.ir.text import parse_kernel
 from aotc.package import archive as archives
 from aotc.package import stored_ptx
+from aotc.package.argument_type import PROMISED_DIVISOR
 from aotc.package.assemble import member_label, stored_params
 from aotc.package.condition import NEVER, launch_condition
 from aotc.package.grid import Expansion, VariantSpec, expand, integer_values, value_text
@@ -431,11 +432,12 @@ def _admits(subject: Subject) -> Callable[[Mapping[str, int]], bool]:
 
     def admits(scalars: Mapping[str, int]) -> bool:
         for guard in subject.guards:
-            # Pointers are aligned, and the last axis of a tensor, the one a guard names, is dense.
+            # Pointers are aligned, and so are the strides of a tensor, whose last axis is dense.
             known = dict.fromkeys(expression.free_names(guard), 0)
             for node in expression.walk(guard):
                 if isinstance(node, expression.Extent):
-                    known[expression.to_text(node)] = 1
+                    is_last = f"{node.name}.shape[{node.dim + 1}]" not in scalars
+                    known[expression.to_text(node)] = 1 if is_last else PROMISED_DIVISOR
             try:
                 if not expression.evaluate(guard, {**known, **subject.values, **scalars}):
                     return False

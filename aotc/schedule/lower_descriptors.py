@@ -13,7 +13,7 @@ pointer; without tensor copies there are no descriptors.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import nan
 
@@ -32,34 +32,44 @@ def lower_descriptors(kernel: Kernel, schedule: Schedule) -> None:
     """Replace what the target has no tensor copies for; see the module docstring."""
     has_copies = Feature.TMA in schedule.target.features
     made = _answer_made(kernel)
-    if has_copies and made and schedule.map_pointers:
-        map_made(kernel, made, schedule)
     tensors = _Tensors(kernel)
+    _lower(kernel, tensors, schedule.target, _QUERIES)
     if not has_copies:
         tensors.make_pointers()
-    for op in list(kernel.walk()):
-        if isinstance(op, _DESCRIPTOR_OPS):
-            if is_trivially_dead(op):  # asking for one extent asks for all
-                op.erase()
-                continue
-            with at(op.loc):
-                if isinstance(op.descriptor.op, descriptor.DescriptorAt):
-                    _check_in_memory(op, schedule.target)
-                    continue
-                if op.descriptor not in tensors.kinds:
-                    raise CompileError(
-                        "which descriptor this is, is decided at run time",
-                        op.loc,
-                        remedy="branch around the accesses instead, each with its descriptor",
-                    )
-                rule = _QUERIES.get(type(op))
-                if rule is None and not (has_copies and op.descriptor.op is None):
-                    rule = _ACCESSES[type(op)]
-                if rule is not None:
-                    op.replace_with(rule(op, tensors, Builder.before_op(op)))
+    elif schedule.map_pointers:
+        # What was asked of other descriptors is known to the launch as well.
+        map_made(kernel, made, schedule)
+        tensors = _Tensors(kernel)
+    _lower(kernel, tensors, schedule.target, _ACCESSES)
     for op in made:
         if op.block is not None and is_trivially_dead(op):
             op.erase()
+
+
+def _lower(
+    kernel: Kernel, tensors: _Tensors, target: Target, rules: Mapping[type[Op], _Rule]
+) -> None:
+    """Apply rules to the uses of descriptors; what a tensor copy does stays as it is."""
+    has_copies = Feature.TMA in target.features
+    for op in list(kernel.walk()):
+        if not isinstance(op, _DESCRIPTOR_OPS):
+            continue
+        if is_trivially_dead(op):  # asking for one extent asks for all
+            op.erase()
+            continue
+        with at(op.loc):
+            if isinstance(op.descriptor.op, descriptor.DescriptorAt):
+                _check_in_memory(op, target)
+                continue
+            if op.descriptor not in tensors.kinds:
+                raise CompileError(
+                    "which descriptor this is, is decided at run time",
+                    op.loc,
+                    remedy="branch around the accesses instead, each with its descriptor",
+                )
+            is_copy = has_copies and op.descriptor.op is None and type(op) in _ACCESSES
+            if type(op) in rules and not is_copy:
+                op.replace_with(rules[type(op)](op, tensors, Builder.before_op(op)))
 
 
 def _answer_made(kernel: Kernel) -> list[descriptor.DescriptorOf]:

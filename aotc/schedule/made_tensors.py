@@ -52,6 +52,8 @@ class _UnknownError(Exception):
 
 def map_made(kernel: Kernel, made: Sequence[DescriptorOf], schedule: Schedule) -> None:
     """Replace descriptors made of launch arguments by parameters; say why others are not."""
+    if not made:
+        return
     analysis = AffineAnalysis(kernel)
     known: dict[tuple[TensorSource, DescriptorType], Value] = {}
     for op in made:

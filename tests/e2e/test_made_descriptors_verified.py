@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
 from aotc.cli import EXIT_DONE, run
+from aotc.package.archive import read
 
 SOURCE = """
 import triton
@@ -31,6 +33,13 @@ def multiply(a_ptr, b_ptr, c_ptr, M, N, K, stride_az, stride_bz, stride_cz, BLOC
     for k in range(0, K, BLOCK):
         acc = tl.dot(a.load([m, k]), b.load([k, n]), acc)
     c.store([m, n], acc.to(c.dtype))
+
+
+@triton.jit
+def turn_signs(x, out_ptr, BLOCK: tl.constexpr):
+    out = tl.make_tensor_descriptor(out_ptr, x.shape, x.strides[:-1] + (1,), x.block_shape)
+    i = tl.program_id(0) * BLOCK
+    out.store([i, 0], -x.load([i, 0]))
 
 
 @triton.jit
@@ -72,6 +81,11 @@ source = "kernels.py:add_rows"
 grid = ["cdiv(width, BLOCK)"]
 signature = { x_ptr = "*fp32:16", sums_ptr = "*fp32:16", rows_ptr = "*i32", count = "i32", width = "i32:16" }
 constants = { BLOCK = 32 }
+[[kernel]]
+source = "kernels.py:turn_signs"
+grid = ["cdiv(x.shape[0], BLOCK)"]
+signature = { x = "tensordesc<fp16[BLOCK,64]>", out_ptr = "*fp16:16" }
+constants = { BLOCK = 32 }
 """
 
 
@@ -88,5 +102,25 @@ def variants(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, object]
 
 
 def test_every_variant_is_right(variants: list[dict[str, object]]) -> None:
-    assert len(variants) == 6
+    assert len(variants) == 8
     assert {variant["status"] for variant in variants} == {"verified"}
+
+
+def test_the_launcher_makes_the_maps_that_it_can(tmp_path: Path) -> None:
+    (tmp_path / "kernels.py").write_text(SOURCE)
+    (tmp_path / "kernels.toml").write_text(MANIFEST)
+    assert run(["build", str(tmp_path / "kernels.toml"), "-o", str(tmp_path / "out")]) == EXIT_DONE
+    archive = read(tmp_path / "out" / "made.aotc")
+    maps = {
+        (kernel.name, variant.target): len(variant.tensor_maps)
+        for kernel in archive.kernels
+        for variant in reversed(kernel.variants)
+    }
+    assert maps == {
+        ("multiply", "sm_80"): 0,
+        ("multiply", "sm_90a"): 3,
+        ("add_rows", "sm_80"): 0,
+        ("add_rows", "sm_90a"): 1,
+        ("turn_signs", "sm_80"): 0,
+        ("turn_signs", "sm_90a"): 2,
+    }

@@ -1,0 +1,87 @@
+"""Kernels that make their descriptors: what the launcher encodes, and when it launches the other form."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from aotc.cli import EXIT_DONE, run
+from aotc.runtime import Library
+from tests.support.fake_gpu import FakeGpu
+
+SOURCE = """
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def copy(x, out_ptr, step, BLOCK: tl.constexpr):
+    z = tl.program_id(1)
+    out = tl.make_tensor_descriptor(
+        out_ptr + z * step, x.shape, x.strides[:-1] + (1,), x.block_shape
+    )
+    i = tl.program_id(0) * BLOCK
+    out.store([i, 0], x.load([i, 0]))
+"""
+MANIFEST = """
+[package]
+name = "made"
+version = "0.1.0"
+targets = ["sm_90a"]
+[[kernel]]
+source = "kernels.py:copy"
+grid = ["cdiv(x.shape[0], BLOCK)", "2"]
+signature = { x = "tensordesc<fp32[BLOCK,32]>", out_ptr = "*fp32:16", step = "i32" }
+constants = { BLOCK = 16 }
+"""
+X, OUT = 0x7F00_0000_1000, 0x7F00_0010_0000
+
+
+@pytest.fixture(scope="module")
+def content(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    folder = tmp_path_factory.mktemp("made")
+    (folder / "kernels.py").write_text(SOURCE)
+    (folder / "kernels.toml").write_text(MANIFEST)
+    assert run(["build", str(folder / "kernels.toml"), "-o", str(folder)]) == EXIT_DONE
+    return (folder / "made.aotc").read_bytes()
+
+
+@pytest.fixture
+def library(load: Callable[..., Library], content: bytes) -> Library:
+    return load(content)
+
+
+def _tensor(rows: int, columns: int, stride: int) -> tuple[object, ...]:
+    return X, "fp32", (rows, columns), (stride, 1)
+
+
+def _maps(gpu: FakeGpu) -> list[tuple[int, ...]]:
+    """Return address, extents and strides of the maps of a launch, as the fake driver writes them."""
+    params, found = gpu.last().params, []
+    for at in range(0, len(params) - 127, 8):
+        words = struct.unpack_from("<16Q", params, at)
+        if words[0] in (X, OUT) and words[11] == 32:  # the box's columns
+            found.append((words[0], *words[2:5], *words[7:9]))
+    return found
+
+
+def test_sizes_of_one_tensor_describe_another(library: Library, gpu: FakeGpu) -> None:
+    library["copy"](_tensor(40, 32, 64), OUT, 4096)
+    assert gpu.last().grid == (3, 2, 1)
+    assert gpu.calls("cuTensorMapEncodeTiled") == 2
+    x, out = _maps(gpu)
+    assert x[:3] == (X, 32, 40)
+    # The step of programs is the outermost axis, and has no end.
+    assert out == (OUT, 32, 40, (1 << 31) - 1, 64 * 4, 4096 * 4)
+
+
+@pytest.mark.parametrize("step", [4097, -4096])
+def test_what_no_map_describes_is_stored_through_pointers(
+    library: Library, gpu: FakeGpu, step: int
+) -> None:
+    library["copy"](_tensor(40, 32, 64), OUT, step)
+    assert gpu.calls("cuTensorMapEncodeTiled") == 1
+    assert [each[0] for each in _maps(gpu)] == [X]
