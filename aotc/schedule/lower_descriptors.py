@@ -13,7 +13,7 @@ pointer; without tensor copies there are no descriptors.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import nan
 
@@ -30,6 +30,8 @@ from aotc.target import Feature, Target
 
 def lower_descriptors(kernel: Kernel, schedule: Schedule) -> None:
     """Replace what the target has no tensor copies for; see the module docstring."""
+    if not any(isinstance(value.type, DescriptorType) for value in _values(kernel)):
+        return
     has_copies = Feature.TMA in schedule.target.features
     made = _answer_made(kernel)
     tensors = _Tensors(kernel)
@@ -44,6 +46,13 @@ def lower_descriptors(kernel: Kernel, schedule: Schedule) -> None:
     for op in made:
         if op.block is not None and is_trivially_dead(op):
             op.erase()
+
+
+def _values(kernel: Kernel) -> Iterator[Value]:
+    """Yield what may be a descriptor: arguments, and what is made of pointers."""
+    yield from kernel.body.args
+    for op in kernel.walk():
+        yield from op.results
 
 
 def _lower(
