@@ -320,13 +320,16 @@ def load(
     mask: Operand | None = None,
     other: Operand | None = None,
     *,
+    boundary_check: Sequence[int] = (),
+    padding_option: str = "",
     cache_modifier: str = "",
     eviction_policy: str = "",
     volatile: bool = False,
 ) -> tensor:
     """Read what pointers point at; where the mask is false, `other`, or anything.
 
-    `mask` and `other` broadcast to the pointers' shape. `cache_modifier` is ".ca", ".cg", ".cs" or
+    `mask` and `other` broadcast to the pointers' shape. For a block pointer, `boundary_check` names
+    the axes beyond whose ends zero is read, or NaN with `padding_option` "nan". `cache_modifier` is ".ca", ".cg", ".cs" or
     ".cv", `eviction_policy` "evict_first" or "evict_last".
     """
     raise _outside("load")
@@ -337,11 +340,13 @@ def store(
     value: Operand,
     mask: Operand | None = None,
     *,
+    boundary_check: Sequence[int] = (),
     cache_modifier: str = "",
     eviction_policy: str = "",
 ) -> None:
     """Write `value`, converted to the pointee's type, where the mask is true.
 
+    For a block pointer, `boundary_check` names the axes beyond whose ends nothing is written.
     `cache_modifier` is ".wb", ".cg", ".cs" or ".wt".
     """
     raise _outside("store")
@@ -438,6 +443,23 @@ def atomic_cas(
 ) -> tensor:
     """Replace memory by `val` where its bits are those of `cmp`: 16, 32 and 64 bits."""
     raise _outside("atomic_cas")
+
+
+def make_block_ptr(
+    base: tensor,
+    shape: Sequence[Operand],
+    strides: Sequence[Operand],
+    offsets: Sequence[Operand],
+    block_shape: Sequence[int],
+    order: Sequence[int],
+) -> tensor:
+    """Return the block at `offsets` of the tensor that `base` points at; strides in elements."""
+    raise _outside("make_block_ptr")
+
+
+def advance(base: tensor, offsets: Sequence[Operand]) -> tensor:
+    """Return a block pointer moved on by so many elements along each axis."""
+    raise _outside("advance")
 
 
 # ---- tensors by blocks ---------------------------------------------------------------------

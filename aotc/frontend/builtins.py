@@ -16,6 +16,7 @@ from types import FunctionType
 
 from aotc.frontend import (
     atomics,
+    block_pointers,
     descriptor_maps,
     descriptors,
     dot,
@@ -209,6 +210,7 @@ _TABLES = (
     descriptors.FUNCTIONS,
     descriptor_maps.FUNCTIONS,
     made_descriptors.FUNCTIONS,
+    block_pointers.FUNCTIONS,
     dot.FUNCTIONS,
     reductions.FUNCTIONS,
     program.FUNCTIONS,
@@ -218,9 +220,9 @@ _FUNCTIONS: dict[str, Builtin] = {
 }
 
 _MISSING_NAMES = (
-    "advance atomic_load atomic_poll atomic_store bitonic_merge condition device_print "
+    "atomic_load atomic_poll atomic_store bitonic_merge condition device_print "
     "dot_scaled expect_zero gather histogram inline_asm_elementwise "
-    "make_block_ptr map_elementwise pair_uniform_to_normal philox "
+    "map_elementwise pair_uniform_to_normal philox "
     "philox_impl rand rand4x randint randint4x randn randn4x sort "
     "swizzle2d target_info topk uint_to_uniform_float float8e4b15 float8e4b8 "
     "float8e5b16 async_task extern_elementwise"
@@ -400,7 +402,6 @@ METHODS: dict[str, Builtin | Missing] = {
 } | {
     name: _MISSING[name]
     for name in [
-        "advance",
         "atomic_load",
         "atomic_store",
         "gather",

@@ -25,6 +25,7 @@ from aotc.frontend.scope import names_assigned_by
 from aotc.frontend.shapes import subscript, trans
 from aotc.frontend.unsupported import unsupported
 from aotc.frontend.values import (
+    BlockPointer,
     BoundMethod,
     Builtin,
     Constexpr,
@@ -128,6 +129,8 @@ def _attribute(frame: Frame, node: ast.Attribute) -> Operand:
         if isinstance(owner.type, DescriptorType):
             return _descriptor_attribute(frame, owner, owner.type, name)
         return _value_attribute(frame, owner, name)
+    if isinstance(owner, BlockPointer) and name in _BLOCK_POINTER_ATTRIBUTES:
+        return _BLOCK_POINTER_ATTRIBUTES[name](owner)
     if isinstance(owner, ScalarType | PointerType | TileType):
         return dtype_attribute(owner, name)
     if isinstance(owner, Module | UserModule | External):
@@ -140,6 +143,11 @@ def _attribute(frame: Frame, node: ast.Attribute) -> Operand:
     raise mistake(f"{show(owner)} has no attribute {name!r}")
 
 
+_BLOCK_POINTER_ATTRIBUTES: dict[str, Callable[[BlockPointer], Operand]] = {
+    "dtype": lambda pointer: pointer.base.type,
+    "type": lambda pointer: pointer.base.type,
+    "shape": lambda pointer: pointer.block,
+}
 _VALUE_ATTRIBUTES: dict[str, Callable[[Value], Operand]] = {
     "dtype": element,
     "type": lambda value: value.type,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from aotc.frontend import block_pointers
 from aotc.frontend.convert import (
     bitcast,
     cast,
@@ -20,7 +21,7 @@ from aotc.frontend.convert import (
     to_value,
 )
 from aotc.frontend.emitter import Emitter, mistake
-from aotc.frontend.values import Operand, element, shape, show
+from aotc.frontend.values import BlockPointer, Operand, element, shape, show
 from aotc.ir.core import Value
 from aotc.ir.dialects import tile
 from aotc.ir.types import I1, I8, PointerType, ScalarType
@@ -98,11 +99,26 @@ def load(
     mask: Operand = None,
     other: Operand = None,
     *,
+    boundary_check: Operand = (),
+    padding_option: Operand = "",
     cache_modifier: Operand = "",
     eviction_policy: Operand = "",
     volatile: Operand = False,
 ) -> Value:
     """Read what pointers point at; `other`, or anything, where the mask is false."""
+    hints = (
+        _cache(cache_modifier, _LOAD_CACHES),
+        _eviction(eviction_policy),
+        static_bool(volatile, "volatile"),
+    )
+    if isinstance(pointer, BlockPointer):
+        _check_unmasked("load", mask, other)
+        found, inside = block_pointers.access(emit, pointer, boundary_check, "load")
+        source = block_pointers.as_bytes(emit, found)
+        fill = block_pointers.padding(emit, source, inside, padding_option)
+        out = emit(tile.Load(source, inside, fill, *hints)).out
+        return cast(emit, out, I1) if _is_bool_pointer(found) else out
+    _check_no_block("load", boundary_check, padding_option)
     if mask is None and other is not None:
         raise mistake(
             "`other` without a mask has no meaning", remedy="give a mask, or leave `other` out"
@@ -114,17 +130,24 @@ def load(
     if other is not None:
         scalar = converted(emit, other, kind, shape(source), "`other`")
         filler = beside(emit, source, scalar, "`other`", "load")
-    out = emit(
-        tile.Load(
-            source,
-            masked,
-            filler,
-            _cache(cache_modifier, _LOAD_CACHES),
-            _eviction(eviction_policy),
-            static_bool(volatile, "volatile"),
-        )
-    ).out
+    out = emit(tile.Load(source, masked, filler, *hints)).out
     return cast(emit, out, I1) if _is_bool_pointer(pointer) else out
+
+
+def _check_unmasked(name: str, mask: Operand, other: Operand = None) -> None:
+    if mask is not None or other is not None:
+        raise mistake(
+            f"tl.{name} takes no mask for a block pointer",
+            remedy="name the axes whose ends count: boundary_check=(0, 1)",
+        )
+
+
+def _check_no_block(name: str, boundary_check: Operand, padding_option: Operand = "") -> None:
+    if boundary_check not in ((), None) or padding_option not in ("", None):
+        raise mistake(
+            f"boundary_check and padding_option of tl.{name} are for block pointers",
+            remedy="give a mask and `other`",
+        )
 
 
 def _is_bool_pointer(operand: Operand) -> bool:
@@ -137,10 +160,16 @@ def store(
     value: Operand,
     mask: Operand = None,
     *,
+    boundary_check: Operand = (),
     cache_modifier: Operand = "",
     eviction_policy: Operand = "",
 ) -> None:
     """Write a value, converted to the pointee's type, where the mask is true."""
+    if isinstance(pointer, BlockPointer):
+        _check_unmasked("store", mask)
+        pointer, mask = block_pointers.access(emit, pointer, boundary_check, "store")
+    else:
+        _check_no_block("store", boundary_check)
     target, kind = pointer_argument(emit, pointer, "store")
     target = _widened(emit, target, value, mask)
     what = "a value to store"

@@ -17,7 +17,7 @@ from aotc.frontend.convert import to_value
 from aotc.frontend.emitter import mistake
 from aotc.frontend.frame import Frame
 from aotc.frontend.scope import names_assigned_by
-from aotc.frontend.values import Operand, Unbound, is_tuple, show
+from aotc.frontend.values import BlockPointer, Operand, Unbound, is_tuple, show
 from aotc.ir.core import Block, Value
 from aotc.ir.dialects import scf
 
@@ -28,6 +28,8 @@ def leaves(operand: Operand) -> Iterator[Value]:
     """Yield the run-time values in an operand, tuples included, in order."""
     if isinstance(operand, Value):
         yield operand
+    elif isinstance(operand, BlockPointer):
+        yield from operand.parts
     elif is_tuple(operand):
         for item in operand:
             yield from leaves(item)
@@ -37,6 +39,8 @@ def rebuild(operand: Operand, values: Iterator[Value]) -> Operand:
     """Return `operand` with its run-time values replaced, in order."""
     if isinstance(operand, Value):
         return next(values)
+    if isinstance(operand, BlockPointer):
+        return operand.with_parts([next(values) for _ in operand.parts])
     if is_tuple(operand):
         return tuple(rebuild(item, values) for item in operand)
     return operand
@@ -44,6 +48,8 @@ def rebuild(operand: Operand, values: Iterator[Value]) -> Operand:
 
 def same(left: Operand, right: Operand) -> bool:
     """Return whether two operands are the same values and constants."""
+    if isinstance(left, BlockPointer) and isinstance(right, BlockPointer):
+        return left.block == right.block and all(map(same, left.parts, right.parts))
     if is_tuple(left) and is_tuple(right):
         one, two = left, right
         return len(one) == len(two) and all(map(same, one, two))
@@ -126,6 +132,9 @@ def _mismatch(left: Operand, right: Operand) -> tuple[Operand, Operand] | None:
     """Return the parts of two operands that cannot meet, or None."""
     if isinstance(left, Value) and isinstance(right, Value):
         return None if left.type == right.type else (left, right)
+    if isinstance(left, BlockPointer) and isinstance(right, BlockPointer):
+        alike = (left.base.type, left.block) == (right.base.type, right.block)
+        return None if alike else (left, right)
     if is_tuple(left) and is_tuple(right):
         one, two = left, right
         if len(one) != len(two):
@@ -155,6 +164,8 @@ def _unify(
     frame: Frame, then: Block, left: Operand, orelse: Block, right: Operand
 ) -> tuple[Operand, Operand]:
     """Bring two returned operands to one type: different numbers become run-time scalars."""
+    if isinstance(left, BlockPointer) and _mismatch(left, right) is None:
+        return left, right
     if is_tuple(left) and is_tuple(right):
         one, two = left, right
         if len(one) == len(two):

@@ -14,7 +14,7 @@ aside.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeAlias, TypeGuard
@@ -131,6 +131,33 @@ class BoundMethod:
     function: Builtin | Missing
 
 
+@dataclass(frozen=True, eq=False)
+class BlockPointer:
+    """Hold a block of a tensor: where the tensor begins, its extents and strides, and the block.
+
+    `offsets` are the indices of the block's first element, i32; extents are i32 or i64, and
+    strides, in elements, i64.
+    """
+
+    base: Value
+    shape: tuple[Value, ...]
+    strides: tuple[Value, ...]
+    offsets: tuple[Value, ...]
+    block: tuple[int, ...]
+
+    @property
+    def parts(self) -> tuple[Value, ...]:
+        """The run-time values it is made of."""
+        return self.base, *self.shape, *self.strides, *self.offsets
+
+    def with_parts(self, parts: Sequence[Value]) -> BlockPointer:
+        """Return the same block of other values, in the order of `parts`."""
+        base, *sizes = parts
+        rank = len(self.block)
+        axes = (tuple(sizes[at : at + rank]) for at in range(0, 3 * rank, rank))
+        return BlockPointer(base, *axes, self.block)
+
+
 @dataclass(frozen=True)
 class Slice:
     """Hold the parts of `start:stop:step` inside brackets."""
@@ -196,6 +223,8 @@ def show(operand: Operand) -> str:
     """Return what an operand is, for a message: its type, or the constant itself."""
     if isinstance(operand, Value):
         return show_type(operand.type)
+    if isinstance(operand, BlockPointer):
+        return f"a block pointer {show_type(operand.base.type)}{list(operand.block)}"
     if is_tuple(operand):
         return "(" + ", ".join(show(item) for item in operand) + ")"
     if isinstance(operand, ScalarType | PointerType | TileType):
