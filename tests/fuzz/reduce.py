@@ -17,7 +17,7 @@ from aotc.ir.core import Block, Kernel, Op, Value
 from aotc.ir.diagnostics import IRError
 from aotc.ir.dialects import arith, scf, tile
 from aotc.ir.rewrite import Builder, rewrite
-from aotc.ir.types import I1, ScalarType, element_of
+from aotc.ir.types import I1, DescriptorType, ScalarType, element_of
 from aotc.ir.verify import verify
 from tests.fuzz.programs import Program
 
@@ -166,8 +166,8 @@ def _by_constants(op: Op) -> None:
     values: list[Value] = []
     for result in op.results:
         element = element_of(result.type)
-        if not isinstance(element, ScalarType):
-            raise IRError("a pointer is not constant")
+        if not isinstance(element, ScalarType) or isinstance(result.type, DescriptorType):
+            raise IRError("a pointer or a tensor is not constant")
         number = False if element == I1 else 0.0 if element.is_float else 0
         values.append(place(arith.Constant(number, result.type)).out)
     op.replace_with(values)
