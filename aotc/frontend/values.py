@@ -154,8 +154,8 @@ class BlockPointer:
         """Return the same block of other values, in the order of `parts`."""
         base, *sizes = parts
         rank = len(self.block)
-        axes = (tuple(sizes[at : at + rank]) for at in range(0, 3 * rank, rank))
-        return BlockPointer(base, *axes, self.block)
+        shape, strides, offsets = (tuple(sizes[at : at + rank]) for at in range(0, 3 * rank, rank))
+        return BlockPointer(base, shape, strides, offsets, self.block)
 
 
 @dataclass(frozen=True)
