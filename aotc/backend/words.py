@@ -6,7 +6,7 @@ smaller word if it is smaller than that. A boolean is a byte, a pointer its 64 b
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from aotc.backend.emitter import Emitter
 from aotc.backend.integers import Component
@@ -123,6 +123,26 @@ def _scatter(emit: Emitter, word: str, element: ElementType, bits: int, count: i
 
 def _widen(emit: Emitter, word: str, bits: int) -> str:
     return emit.value(f"zext i8 {word} to i16") if bits == 8 else word
+
+
+# ---- pairs ------------------------------------------------------------------------------------
+
+
+def in_pairs(
+    values: Sequence[str], pair: Callable[[str, str], tuple[str, str]], padding: str = ""
+) -> list[str]:
+    """Return `pair` of values two by two; a last odd one is paired with `padding`."""
+    done: list[str] = []
+    for index in range(0, len(values), 2):
+        high = values[index + 1] if index + 1 < len(values) else padding
+        done += pair(values[index], high)
+    return done[: len(values)]
+
+
+def vector_elements(emit: Emitter, vector: str, kind: str) -> tuple[str, str]:
+    """Return the two elements of a vector of the type `kind`."""
+    low, high = (emit.value(f"extractelement {kind} {vector}, i32 {index}") for index in (0, 1))
+    return low, high
 
 
 # ---- words to shuffle -------------------------------------------------------------------------

@@ -46,7 +46,7 @@ def test_every_byte_is_the_same_number(
     assert bool(converts) == (not by_bytes and result != "fp64")
 
 
-BY_BYTES = {("i8", "fp16"), ("u8", "fp16"), ("i8", "bf16"), ("i8", "fp32")}
+BY_BYTES = {("i8", "fp16"), ("u8", "fp16"), ("i8", "bf16")}
 
 
 def test_a_byte_that_is_computed_is_converted(tmp_path: Path) -> None:

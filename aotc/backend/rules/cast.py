@@ -8,7 +8,7 @@ without the instruction do it in integer arithmetic, with the same bits as a res
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from aotc.backend import nvvm_convert
 from aotc.backend.emitter import Emitter
@@ -17,6 +17,7 @@ from aotc.backend.llvm_types import constant, llvm_type
 from aotc.backend.lower import Lowering, Results, lowers
 from aotc.backend.rules.byte_floats import convert_bytes
 from aotc.backend.rules.fp8 import fp8_to_half, single_to_fp8
+from aotc.backend.words import in_pairs, vector_elements
 from aotc.ir.dialects import arith
 from aotc.ir.dialects.arith import Rounding
 from aotc.ir.types import BF16, FP8E4NV, FP8E5, FP16, FP32, FP64, ScalarType, element_of
@@ -78,10 +79,9 @@ def _int_to_float(
     target: ScalarType,
     rounding: Rounding,
 ) -> list[str]:
-    if source.bits == 8:
-        converted = convert_bytes(ctx.emit, values, source, target)
-        if converted is not None:
-            return converted
+    converted = convert_bytes(ctx.emit, values, source, target)
+    if converted is not None:
+        return converted
     # Narrower than fp32 goes through it: the integers that fp32 rounds overflow fp16 anyway.
     middle = FP64 if target == FP64 else FP32
     opcode = "sitofp" if source.is_signed else "uitofp"
@@ -158,17 +158,6 @@ def _truncate_double(emit: Emitter, value: str, *, odd: bool) -> str:
     return emit.value(f"bitcast i32 {emit.value(f'or i32 {bits}, {sticky}')} to float")
 
 
-def in_pairs(
-    values: Sequence[str], pair: Callable[[str, str], tuple[str, str]], padding: str
-) -> list[str]:
-    """Return `pair` of values two by two; a last odd one is paired with `padding`."""
-    done: list[str] = []
-    for index in range(0, len(values), 2):
-        high = values[index + 1] if index + 1 < len(values) else padding
-        done += pair(values[index], high)
-    return done[: len(values)]
-
-
 def _narrow_to_16_bits(
     ctx: Lowering, values: Sequence[str], target: ScalarType, rounding: Rounding
 ) -> list[str]:
@@ -178,7 +167,7 @@ def _narrow_to_16_bits(
 
     def pair(low: str, high: str) -> tuple[str, str]:
         both = nvvm_convert.round_pair(emit, low, high, kind, _PAIR_ROUNDING[rounding])
-        return _elements(emit, both, f"<2 x {kind}>")
+        return vector_elements(emit, both, f"<2 x {kind}>")
 
     return in_pairs(values, pair, constant(0.0, FP32))
 
@@ -192,11 +181,6 @@ def _narrow_one(emit: Emitter, value: str, target: ScalarType, rounding: Roundin
     return emit.call("bfloat", "llvm.nvvm.f2bf16.rz", [("float", value)])
 
 
-def _elements(emit: Emitter, vector: str, kind: str) -> tuple[str, str]:
-    low, high = (emit.value(f"extractelement {kind} {vector}, i32 {index}") for index in (0, 1))
-    return low, high
-
-
 def _widen_fp8(ctx: Lowering, values: Sequence[str], source: ScalarType) -> list[str]:
     """Return fp8 numbers as halves, which hold all of them."""
     emit = ctx.emit
@@ -207,7 +191,7 @@ def _widen_fp8(ctx: Lowering, values: Sequence[str], source: ScalarType) -> list
         bytes_ = emit.value(f"insertelement <2 x i8> zeroinitializer, i8 {low}, i32 0")
         bytes_ = emit.value(f"insertelement <2 x i8> {bytes_}, i8 {high}, i32 1")
         packed = emit.value(f"bitcast <2 x i8> {bytes_} to i16")
-        return _elements(
+        return vector_elements(
             emit, nvvm_convert.unpack_fp8(emit, packed, _FP8_NAMES[source.name]), "<2 x half>"
         )
 
@@ -224,6 +208,6 @@ def _narrow_to_fp8(
     def pair(low: str, high: str) -> tuple[str, str]:
         packed = nvvm_convert.pack_fp8(emit, low, high, _FP8_NAMES[target.name])
         bytes_ = emit.value(f"bitcast i16 {packed} to <2 x i8>")
-        return _elements(emit, bytes_, "<2 x i8>")
+        return vector_elements(emit, bytes_, "<2 x i8>")
 
     return in_pairs(values, pair, constant(0.0, FP32))
