@@ -37,7 +37,7 @@ def check_block(what: str, kind: DescriptorType) -> None:
             f"{what} must have 1 to {descriptor.MAX_RANK} axes, each a power of two, "
             f"got {list(block)}"
         )
-    if block[-1] * size_bytes < descriptor.MIN_ROW_BYTES:
+    if kind.row_bytes < descriptor.MIN_ROW_BYTES:
         raise mistake(
             f"the last axis of {what} must have at least {descriptor.MIN_ROW_BYTES} bytes, "
             f"got {block[-1]} of {kind.element}",

@@ -156,6 +156,11 @@ class DescriptorType:
     fill_nan: bool = False
     num_parts: int = 1
 
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row of a block."""
+        return self.block[-1] * self.element.size_bytes
+
     def __str__(self) -> str:
         body = "x".join([*map(str, self.block), str(self.element)])
         parts = f", {self.num_parts}" if self.num_parts > 1 else ""

@@ -246,7 +246,7 @@ class _Search:
         assert isinstance(kind, DescriptorType)
         if part is not None and isinstance(value.op, descriptor.DescriptorAt):
             self.parts.obstacle = "maps in memory are of whole blocks"
-        elif row_bytes(block_type(kind, part, self.num_blocks)) < descriptor.MIN_ROW_BYTES:
+        elif block_type(kind, part, self.num_blocks).row_bytes < descriptor.MIN_ROW_BYTES:
             self.parts.obstacle = f"parts of {kind} would have too short rows"
         return self.parts.descriptors.setdefault(value, part)
 
@@ -319,11 +319,6 @@ def _alike(value: Value) -> list[Value]:
         passed = op.before.terminator.operands[value.index + 1]
         return [op.after.args[value.index], op.outs[value.index], passed]
     return []
-
-
-def row_bytes(kind: DescriptorType) -> int:
-    """Return how long a row of a descriptor's block is."""
-    return kind.block[-1] * kind.element.size_bytes
 
 
 def block_type(kind: DescriptorType, part: Part, num_blocks: int) -> DescriptorType:

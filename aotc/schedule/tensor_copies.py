@@ -52,7 +52,7 @@ def tensor_map_of(kind: DescriptorType) -> TensorMapType:
     Hosts encode maps in memory by the same rule, in `runtime_c/src/tensor_map.c`.
     """
     size_bytes = kind.element.size_bytes
-    row_bytes = kind.block[-1] * size_bytes
+    row_bytes = kind.row_bytes
     # A block of a single row has no columns: it is cut as little as possible.
     spans = _SPANS_BYTES if prod(kind.block[:-1]) > 1 else ()
     span_bytes = next((span for span in spans if span <= row_bytes), 0)

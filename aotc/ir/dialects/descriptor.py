@@ -93,8 +93,7 @@ def check_descriptor(op: Op, descriptor: Value, coords: Sequence[Value]) -> Desc
     if not isinstance(kind, DescriptorType):
         op.error(f"expected a descriptor, got {kind}")
     op.expect(1 <= len(kind.block) <= MAX_RANK, f"{kind} has {len(kind.block)} axes")
-    row_bytes = kind.block[-1] * kind.element.size_bytes
-    op.expect(row_bytes >= MIN_ROW_BYTES, f"rows of {kind} have {row_bytes} bytes")
+    op.expect(kind.row_bytes >= MIN_ROW_BYTES, f"rows of {kind} have {kind.row_bytes} bytes")
     given = [coord.type for coord in coords]
     op.expect(given == [I32] * len(kind.block), f"{kind} at ({', '.join(map(str, given))})")
     return kind
