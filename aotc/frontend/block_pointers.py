@@ -21,15 +21,17 @@ from aotc.frontend.convert import (
     static_int,
     static_shape,
     static_str,
-    to_scalar,
     to_value,
 )
 from aotc.frontend.emitter import Emitter, mistake
+from aotc.frontend.sizes import integer, integers, items
 from aotc.frontend.values import BlockPointer, Operand, element, is_tuple, show
+from aotc.ir.block_address import block_address
 from aotc.ir.core import Value
-from aotc.ir.dialects import arith, tile
-from aotc.ir.types import I1, I8, I16, I32, I64, PointerType, ScalarType, TileType
+from aotc.ir.dialects import arith
+from aotc.ir.types import I1, I8, I16, I32, I64, PointerType, TileType
 
+_NAME = "make_block_ptr"
 _PADDINGS = ("", "zero", "nan")
 _NARROW = (I8, I16, I32)
 
@@ -46,16 +48,16 @@ def make_block_ptr(
     """Return the block of a tensor that begins at `offsets`; `order` says nothing that matters here."""
     pointer = to_value(emit, base, "the address of a tensor")
     if not isinstance(pointer.type, PointerType):
-        raise mistake(f"tl.make_block_ptr takes a scalar pointer, got {show(pointer)}")
+        raise mistake(f"tl.{_NAME} takes a scalar pointer, got {show(pointer)}")
     block = static_shape(block_shape, "the block")
     rank = len(block)
-    for axis in _items(order, "an order", rank):
+    for axis in items(order, "an order", rank, _NAME):
         static_int(axis, "each entry of the order")
     return BlockPointer(
         pointer,
-        tuple(_extent(emit, item) for item in _items(shape, "a shape", rank)),
-        _numbers(emit, strides, "strides", rank, I64),
-        _numbers(emit, offsets, "offsets", rank, I32),
+        tuple(_extent(emit, item) for item in items(shape, "shape", rank, _NAME)),
+        tuple(integers(emit, items(strides, "strides", rank, _NAME), "strides", I64, _NAME)),
+        tuple(integers(emit, items(offsets, "offsets", rank, _NAME), "offsets", I32, _NAME)),
         block,
     )
 
@@ -67,7 +69,8 @@ def advance(emit: Emitter, base: Operand, offsets: Operand) -> Operand:
             f"tl.advance takes a block pointer, got {show(base)}",
             remedy="add to a tile of pointers: `x_ptrs += step`",
         )
-    steps = _numbers(emit, offsets, "offsets", len(base.block), I32)
+    entries = items(offsets, "offsets", len(base.block), "advance")
+    steps = integers(emit, entries, "offsets", I32, "advance")
     pairs = zip(base.offsets, steps, strict=True)
     moved = tuple(emit(arith.Add(offset, step)).out for offset, step in pairs)
     return replace(base, offsets=moved)
@@ -81,24 +84,8 @@ def access(
         static_axis(axis, len(block.block), "each axis of boundary_check")
         for axis in _axes(boundary_check, name)
     }
-    pointer = emit(tile.Splat(block.base, block.block)).out
-    mask: Value | None = None
-    for axis, extent in enumerate(block.block):
-        first = emit(tile.Splat(block.offsets[axis], (extent,))).out
-        index = emit(arith.Add(first, emit(tile.Arange(0, extent)).out)).out
-        if axis in checked:
-            zero = constant(emit, 0, I32, (extent,))
-            end = emit(tile.Splat(block.shape[axis], (extent,))).out
-            # Most extents are i32, and so is the index.
-            beside = index if element(end) == I32 else emit(arith.Cast(index, I64)).out
-            low = emit(arith.Compare(index, zero, "ge")).out
-            fits = emit(arith.And(low, emit(arith.Compare(beside, end, "lt")).out)).out
-            fits = _spread(emit, fits, axis, block.block)
-            mask = fits if mask is None else emit(arith.And(mask, fits)).out
-        stride = emit(tile.Splat(block.strides[axis], (extent,))).out
-        steps = emit(arith.Mul(emit(arith.Cast(index, I64)).out, stride)).out
-        pointer = emit(arith.AddPtr(pointer, _spread(emit, steps, axis, block.block))).out
-    return pointer, mask
+    ends = [end if axis in checked else None for axis, end in enumerate(block.shape)]
+    return block_address(emit, block.base, block.block, block.offsets, block.strides, ends)
 
 
 def padding(emit: Emitter, pointer: Value, mask: Value | None, option: Operand) -> Value | None:
@@ -130,46 +117,13 @@ def _axes(operand: Operand, name: str) -> Sequence[Operand]:
     raise mistake(f"boundary_check of tl.{name} must be a tuple of axes, got {show(operand)}")
 
 
-def _items(operand: Operand, what: str, rank: int) -> Sequence[Operand]:
-    if not is_tuple(operand) or len(operand) != rank:
-        got = f"{len(operand)}" if is_tuple(operand) else show(operand)
-        raise mistake(f"a block of {rank} axes takes {what} of as many, got {got}")
-    return operand
-
-
-def _numbers(
-    emit: Emitter, operand: Operand, what: str, rank: int, kind: ScalarType
-) -> tuple[Value, ...]:
-    return tuple(_number(emit, item, what, kind) for item in _items(operand, what, rank))
-
-
 def _extent(emit: Emitter, item: Operand) -> Value:
-    value = _integer(emit, item, "a shape")
+    value = integer(emit, item, "shape", _NAME)
     return cast(emit, value, I32 if element(value) in _NARROW else I64)
 
 
-def _number(emit: Emitter, item: Operand, what: str, kind: ScalarType) -> Value:
-    return cast(emit, _integer(emit, item, what), kind)
-
-
-def _integer(emit: Emitter, item: Operand, what: str) -> Value:
-    value = to_scalar(emit, to_value(emit, item, f"an entry of {what}"))
-    given = element(value)
-    if not isinstance(given, ScalarType) or not given.is_int:
-        raise mistake(f"{what} of a block must be integers, got {show(value)}")
-    return value
-
-
-def _spread(emit: Emitter, value: Value, axis: int, block: tuple[int, ...]) -> Value:
-    """Return a tile of one axis repeated along the other axes of a block."""
-    for other in range(len(block)):
-        if other != axis:
-            value = emit(tile.ExpandDims(value, other)).out
-    return value if len(block) == 1 else emit(tile.Broadcast(value, block)).out
-
-
 FUNCTIONS: dict[str, Callable[..., Operand]] = {
-    "make_block_ptr": make_block_ptr,
+    _NAME: make_block_ptr,
     "advance": advance,
 }
 """Functions of `tl` that return a block pointer."""

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import nan
 
+from aotc.ir.block_address import block_address
 from aotc.ir.core import Kernel, Op, ParamInfo, Value
 from aotc.ir.diagnostics import CompileError, at
 from aotc.ir.dialects import arith, descriptor, tile
@@ -196,37 +197,13 @@ _QUERIES: dict[type[Op], _Rule] = {
 
 def _access(
     tensor: Value, coords: Sequence[Value], tensors: _Tensors, place: Builder
-) -> tuple[Value, Value]:
+) -> tuple[Value, Value | None]:
     """Return the pointers to a block's elements, and which of them lie in the tensor."""
     block = tensors.kinds[tensor].block
-    offset: Value | None = None
-    inside: Value | None = None
-    for axis, (coord, extent) in enumerate(zip(coords, block, strict=True)):
-        first = place(tile.Splat(coord, (extent,))).out
-        index = place(arith.Add(first, place(tile.Arange(0, extent)).out)).out
-        zero = place(arith.Constant(0, TileType(I32, (extent,)))).out
-        end = place(tile.Splat(tensors.extent(tensor, axis), (extent,))).out
-        low = place(arith.Compare(index, zero, "ge")).out
-        fits = place(arith.And(low, place(arith.Compare(index, end, "lt")).out)).out
-        steps = place(arith.Cast(index, I64)).out
-        if axis < len(block) - 1:
-            stride = place(tile.Splat(tensors.stride(tensor, axis), (extent,))).out
-            steps = place(arith.Mul(steps, stride)).out
-        steps, fits = (_spread(each, axis, block, place) for each in (steps, fits))
-        offset = steps if offset is None else place(arith.Add(offset, steps)).out
-        inside = fits if inside is None else place(arith.And(inside, fits)).out
-    assert offset is not None
-    assert inside is not None
-    base = place(tile.Splat(tensors.pointer(tensor), block)).out
-    return place(arith.AddPtr(base, offset)).out, inside
-
-
-def _spread(value: Value, axis: int, block: tuple[int, ...], place: Builder) -> Value:
-    """Return a tile of one axis repeated along the other axes of a block."""
-    for other in range(len(block)):
-        if other != axis:
-            value = place(tile.ExpandDims(value, other)).out
-    return value if len(block) == 1 else place(tile.Broadcast(value, block)).out
+    last = len(block) - 1
+    ends = [tensors.extent(tensor, axis) for axis in range(len(block))]
+    strides = [tensors.stride(tensor, axis) if axis < last else None for axis in range(len(block))]
+    return block_address(place, tensors.pointer(tensor), block, coords, strides, ends)
 
 
 def _load(op: Op, tensors: _Tensors, place: Builder) -> list[Value]:

@@ -111,14 +111,32 @@ def test_attributes_and_helpers(sources: Sources) -> None:
     ("body", "message"),
     [
         ("tl.make_block_ptr(m, (m,), (1,), (0,), (8,), (0,))", "takes a scalar pointer, got int32"),
-        ("tl.make_block_ptr(x, (m,), (1,), (0,), (8, 8), (1, 0))", "takes a shape of as many"),
-        ("tl.make_block_ptr(x, (m, n), (1,), (0, 0), (8, 8), (1, 0))", "takes strides of as many"),
-        ("tl.make_block_ptr(x, (m, n), (n, 1), 0, (8, 8), (1, 0))", "takes offsets of as many"),
-        ("tl.make_block_ptr(x, (m,), (1,), (0,), (8,), (1, 0))", "takes an order of as many"),
-        ("tl.make_block_ptr(x, (m,), (0.5,), (0,), (8,), (0,))", "strides of a block must be int"),
+        (
+            "tl.make_block_ptr(x, (m,), (1,), (0,), (8, 8), (1, 0))",
+            "takes shape of 2 axes, as its block has, got 1",
+        ),
+        (
+            "tl.make_block_ptr(x, (m, n), (1,), (0, 0), (8, 8), (1, 0))",
+            "takes strides of 2 axes, as its block has, got 1",
+        ),
+        (
+            "tl.make_block_ptr(x, (m, n), (n, 1), 0, (8, 8), (1, 0))",
+            "takes offsets of 2 axes, as its block has, got 0",
+        ),
+        (
+            "tl.make_block_ptr(x, (m,), (1,), (0,), (8,), (1, 0))",
+            "takes an order of 1 axes, as its block has, got 2",
+        ),
+        (
+            "tl.make_block_ptr(x, (m,), (0.5,), (0,), (8,), (0,))",
+            "the strides of tl.make_block_ptr must be integers",
+        ),
         ("tl.make_block_ptr(x, (m,), (1,), (0,), (6,), (0,))", "must be a power of two"),
         ("tl.advance(x, (1,))", "tl.advance takes a block pointer, got pointer<float32>"),
-        (BLOCK + "tl.advance(p, (1,))", "takes offsets of as many, got 1"),
+        (
+            BLOCK + "tl.advance(p, (1,))",
+            "tl.advance takes offsets of 2 axes, as its block has, got 1",
+        ),
         (BLOCK + "tl.load(p, mask=m > 3)", "tl.load takes no mask for a block pointer"),
         (BLOCK + "tl.store(p, 1.0, mask=m > 3)", "tl.store takes no mask for a block pointer"),
         (BLOCK + "tl.load(p, boundary_check=(2,))", "each axis of boundary_check must be from"),

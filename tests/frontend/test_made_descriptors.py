@@ -59,8 +59,11 @@ def test_attributes_are_what_was_given(sources: Sources) -> None:
         ("p, [m], [m, 1], [8]", "takes strides of 1 axes, as its block has, got 2"),
         ("p, [m], [m], [8]", "the last axis of a tensor must be dense"),
         ("p, [m], [2], [8]", "the last axis of a tensor must be dense"),
-        ("p, [0.5], [1], [8]", "the shape of make_tensor_descriptor must be integers"),
-        ("p, [m, m], [0.5, 1], [4, 8]", "the strides of make_tensor_descriptor must be integers"),
+        ("p, [0.5], [1], [8]", "the shape of tl.make_tensor_descriptor must be integers"),
+        (
+            "p, [m, m], [0.5, 1], [4, 8]",
+            "the strides of tl.make_tensor_descriptor must be integers",
+        ),
         ('p, [m], [1], [8], "one"', "padding_option must be 'zero' or 'nan', got 'one'"),
         ('q, [m], [1], [8], "nan"', 'padding_option="nan" is for floats, got a tensor of i32'),
         ("p, [1] * 6, [1] * 6, [1, 1, 1, 1, 1, 8]", "must have 1 to 5 axes"),
