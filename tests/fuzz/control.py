@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from aotc.ir.core import Block, Value
 from aotc.ir.dialects import arith, scf, tile
 from aotc.ir.rewrite import Builder
-from aotc.ir.types import BF16, FP16, FP32, I1, I8, I32, I64, ScalarType, TileType
+from aotc.ir.types import BF16, FP16, FP32, I1, I8, I32, I64, TileType
 from tests.fuzz.elements import ELEMENTS, FLOATS, INTEGERS
 from tests.fuzz.facts import Facts, fits, full, joined, of_count, settled, summed
 from tests.fuzz.generator import Counter, Generator, Item, Maker, exact, known
@@ -41,7 +41,7 @@ def make_for(g: Generator) -> None:
     upper = lower + (trips - 1) * stride + 1 + ragged_end if trips else lower + ragged_end
     upper = min(upper, lower + trips * stride)
     kind = I64 if g.choices.chance(1, 8) else I32
-    first, last, step = (_bound(g, value, kind) for value in (lower, upper, stride))
+    first, last, step = (g.known_or_given(value, kind) for value in (lower, upper, stride))
     carried = _carried(g, trips)
     body = Block([kind, *(each.init.value.type for each in carried)])
     items = [Item(arg, c.facts) for arg, c in zip(body.args[1:], carried, strict=True)]
@@ -91,11 +91,6 @@ def make_product_loop(g: Generator) -> None:
     item = g.keep(op.outs[0], terms)
     if g.choices.chance(2, 3):
         g.store(g, item)
-
-
-def _bound(g: Generator, value: int, kind: ScalarType) -> Value:
-    is_constant = g.choices.chance(1, 2)
-    return g.constant(value, kind) if is_constant else g.number(value, kind)
 
 
 def _counter(g: Generator, index: Value, lower: int, stride: int) -> Value:

@@ -189,6 +189,24 @@ class Generator:
         self.arguments.append(argument)
         return self.body.add_arg(type_, argument.name)
 
+    def known_or_given(self, value: int, element: ScalarType = I32) -> Value:
+        """Return a number that the kernel knows, or is given."""
+        is_known = self.choices.chance(1, 2)
+        return self.constant(value, element) if is_known else self.number(value, element)
+
+    def linear(self, counters: Sequence[Counter]) -> tuple[Value | None, int]:
+        """Return one index of all counters, None without any, and how many it counts."""
+        index: Value | None = None
+        extent = 1
+        for counter in counters:
+            term = counter.value
+            if index is not None:
+                scaled = self.add(arith.Mul(term, self.known_or_given(extent))).out
+                term = self.add(arith.Add(index, scaled)).out
+            index = term
+            extent *= max(counter.extent, 1)
+        return index, extent
+
     # ---- small values --------------------------------------------------------------------
 
     def constant(self, value: float, type_: Type) -> Value:

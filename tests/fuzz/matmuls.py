@@ -135,43 +135,24 @@ def _divide(
     if left and g.choices.chance(1, 2):
         # One counter for both, as grids of one axis have it.
         counter, num_columns = left.pop(), g.choices.pick([2, 1])
-        divisor = _constant(g, num_columns)
+        divisor = g.known_or_given(num_columns)
         m = g.add(arith.Div(counter.value, divisor)).out
         n = g.add(arith.Rem(counter.value, divisor)).out
         rows.append(Counter(m, -(-counter.extent // num_columns)))
         columns.append(Counter(n, num_columns))
     for counter in left:
         g.choices.pick([rows, columns, problems]).append(counter)
-    return _axis(g, bm, rows), _axis(g, bn, columns), _index(g, problems)
+    return _axis(g, bm, rows), _axis(g, bn, columns), _Batch(*g.linear(problems))
 
 
 def _axis(g: Generator, block: int, counters: Sequence[Counter]) -> _Axis:
-    at = _index(g, counters)
+    index, count = g.linear(counters)
     start = g.constant(0, I32)
-    if at.index is not None:
-        start = g.add(arith.Mul(at.index, _constant(g, block))).out
+    if index is not None:
+        start = g.add(arith.Mul(index, g.known_or_given(block))).out
     last = block if g.choices.chance(1, 2) else g.choices.between(1, block)
-    extent = block * (at.count - 1) + last
+    extent = block * (count - 1) + last
     return _Axis(block, extent, g.number(extent, I32, _promise(g, extent)), start)
-
-
-def _index(g: Generator, counters: Sequence[Counter]) -> _Batch:
-    """Return one index of all counters, and how many there are."""
-    index: Value | None = None
-    count = 1
-    for counter in counters:
-        term = counter.value
-        if index is not None:
-            term = g.add(arith.Mul(term, _constant(g, count))).out
-            term = g.add(arith.Add(index, term)).out
-        index = term
-        count *= max(counter.extent, 1)
-    return _Batch(index, count)
-
-
-def _constant(g: Generator, value: int) -> Value:
-    """Return a number that the kernel knows, or is told."""
-    return g.constant(value, I32) if g.choices.chance(2, 3) else g.number(value)
 
 
 def _promise(g: Generator, value: int) -> int:
@@ -253,7 +234,7 @@ def _matrix(
         16 if g.choices.chance(11, 12) else 1,
     )
     if batch.index is not None:
-        offset = g.add(arith.Mul(batch.index, _constant(g, behind))).out
+        offset = g.add(arith.Mul(batch.index, g.known_or_given(behind))).out
         base = g.add(arith.AddPtr(base, offset)).out
     promised = 16 if stride % 16 == 0 and g.choices.chance(7, 8) else 1
     return _Matrix(

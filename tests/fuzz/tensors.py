@@ -17,7 +17,7 @@ from aotc.ir.types import BF16, FP16, FP32, FP64, I32, I64, ScalarType
 from tests.fuzz.arguments import Buffer, Fill, Tensor
 from tests.fuzz.elements import ELEMENTS, FLOATS, INTEGERS
 from tests.fuzz.facts import RAGGED, Facts, fits, full, joined, of_count
-from tests.fuzz.generator import Counter, Generator, Item, Shape
+from tests.fuzz.generator import Generator, Item, Shape
 from tests.fuzz.memory import MAX_SPAN_ELEMS, some_facts
 
 _MAX_BLOCK_EXTENT = 256
@@ -140,9 +140,9 @@ def describe(
         16 if g.choices.chance(3, 4) else 1,
     )
     if moved is not None:
-        offset = g.add(arith.Mul(moved.value, _number(g, step))).out
+        offset = g.add(arith.Mul(moved.value, g.known_or_given(step))).out
         pointer = g.add(arith.AddPtr(pointer, offset)).out
-    extents = [_number(g, extent) for extent in wanted.shape]
+    extents = [g.known_or_given(extent) for extent in wanted.shape]
     steps = [_long(g, stride) for stride in strides[:-1]]
     return g.add(descriptor.DescriptorOf(pointer, [*extents, *steps], block, fill_nan)).out
 
@@ -178,7 +178,7 @@ def _somewhere(
             step = unit * g.choices.pick([extent // unit, extent // unit, 1, 3])
             axes.append(_further(g, counter.value, step, start, counter.extent))
         else:
-            axes.append(_Axis(_number(g, start), start, start))
+            axes.append(_Axis(g.known_or_given(start), start, start))
     return axes
 
 
@@ -190,38 +190,22 @@ def _further(g: Generator, count: Value, step: int, first: int, extent: int) -> 
     """Return `count * step + first`, where `count` is below `extent`."""
     value = count
     if step != 1:
-        value = g.add(arith.Mul(value, _number(g, step))).out
+        value = g.add(arith.Mul(value, g.known_or_given(step))).out
     if first:
-        value = g.add(arith.Add(value, _number(g, first))).out
+        value = g.add(arith.Add(value, g.known_or_given(first))).out
     return _Axis(value, first, first + step * max(extent - 1, 0))
 
 
 def _apart(g: Generator, element: ScalarType, block: Shape) -> list[_Axis]:
     """Choose where a block begins so that no two counts of the counters share an element."""
-    turns = g.scopes[-1].counters
+    index, extent = g.linear(g.scopes[-1].counters)
     axis = g.choices.below(len(block))
-    axes = [_Axis(_number(g, 0), 0, 0) for _ in block]
-    if not turns:
+    axes = [_Axis(g.known_or_given(0), 0, 0) for _ in block]
+    if index is None:
         return axes
-    index, extent = _linear(g, turns)
     first = g.choices.pick([0, 0, 0, 3]) * (_unit(element) if axis == len(block) - 1 else 1)
     axes[axis] = _further(g, index, block[axis], first, extent)
     return axes
-
-
-def _linear(g: Generator, counters: list[Counter]) -> tuple[Value, int]:
-    """Return one index of all counters, and how many there are."""
-    index, extent = counters[0].value, max(counters[0].extent, 1)
-    for counter in counters[1:]:
-        scaled = g.add(arith.Mul(counter.value, _number(g, extent))).out
-        index = g.add(arith.Add(index, scaled)).out
-        extent *= max(counter.extent, 1)
-    return index, extent
-
-
-def _number(g: Generator, value: int) -> Value:
-    is_constant = g.choices.chance(1, 2)
-    return g.constant(value, I32) if is_constant else g.number(value)
 
 
 def _extents(g: Generator, block: Shape, axes: list[_Axis]) -> Shape:
