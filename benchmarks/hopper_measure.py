@@ -22,6 +22,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import hopper_triton
@@ -49,7 +50,8 @@ CLOCKS = {
 BROKEN = 3
 """The exit code when the GPU's context is lost, and this process with it."""
 
-Call = Callable[[Arguments], object]
+Bind = Callable[[Arguments], Launch]
+"""From arguments to a launch on them, with all that can be done ahead of it done."""
 
 
 @dataclass
@@ -86,18 +88,18 @@ def tell(**line: object) -> None:
 # ---- launches ---------------------------------------------------------------------------------
 
 
-def graphed(call: Call, work: Work) -> Launch:
-    """Return a launch of one call, each time on the next set of operands."""
+def graphed(calls: list[Launch]) -> Launch:
+    """Return a launch of one call, each time the next: that is, on the next set of operands."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     graphs: list[torch.cuda.CUDAGraph] = []
     with torch.cuda.stream(stream):
-        call(work.sets[0])  # what a first launch in a stream sets up is no part of a graph
-        for args in work.sets:
+        calls[0]()  # what a first launch in a stream sets up is no part of a graph
+        for call in calls:
             graphs.append(torch.cuda.CUDAGraph())
             graphs[-1].capture_begin()
             try:
-                call(args)
+                call()
             finally:
                 graphs[-1].capture_end()
     torch.cuda.current_stream().wait_stream(stream)
@@ -105,20 +107,20 @@ def graphed(call: Call, work: Work) -> Launch:
     return lambda: next(following).replay()
 
 
-def by_host(call: Call, work: Work) -> Launch:
-    """Return a launch of one call as the host makes it, each time on the next set of operands."""
-    following = itertools.cycle(work.sets)
-    return lambda: call(next(following))
+def by_host(calls: list[Launch]) -> Launch:
+    """Return a launch of one call as the host makes it, each time the next."""
+    following = itertools.cycle(calls)
+    return lambda: next(following)()
 
 
-def problem(call: Call, work: Work) -> str:
-    """Return what is wrong with a call's result, if anything."""
+def problem(call: Launch, work: Work) -> str:
+    """Return what is wrong with the result of a call on the first operands, if anything."""
     first = work.sets[0]
     for layer in layers_of(first):
         layer[work.out].fill_(float("nan"))
         if "counter_ptr" in layer:
             layer["counter_ptr"].zero_()
-    call(first)
+    call()
     torch.cuda.synchronize()
     wrong = work.wrong(first[work.out])
     return "" if wrong <= 1.0 else f"wrong: {wrong:.3g} times what rounding explains"
@@ -149,17 +151,22 @@ def shared_by_parts(work: Work, configs: list[dict[str, Any]]) -> None:
             layer.update(workspace_ptr=workspace, counter_ptr=counters)
 
 
-def of_layers(call: Call) -> Call:
-    """Return the calls for all layers of a set, one after the other."""
+def of_layers(bind: Bind) -> Bind:
+    """Return what launches for all layers of a set, one after the other."""
 
-    def calls(args: Arguments) -> None:
-        for layer in layers_of(args):
-            call(layer)
+    def bound(args: Arguments) -> Launch:
+        launches = [bind(layer) for layer in layers_of(args)]
 
-    return calls
+        def launch() -> None:
+            for each in launches:
+                each()
+
+        return launches[0] if len(launches) == 1 else launch
+
+    return bound
 
 
-def aotc_calls(work: Work, library) -> Iterator[tuple[str, Call]]:
+def aotc_calls(work: Work, library) -> Iterator[tuple[str, Bind]]:
     """Yield what the archive has for a workload."""
     for name in work.kernels:
         kernel = library[name]
@@ -168,14 +175,16 @@ def aotc_calls(work: Work, library) -> Iterator[tuple[str, Call]]:
             if not sensible(config, work):
                 continue
 
-            def call(args: Arguments, kernel=kernel, config=config, names=names) -> None:
+            def bind(args: Arguments, kernel=kernel, config=config, names=names) -> Launch:
                 passed = [args[each] for each in names]
-                kernel.launch(passed, config=config, pdl=bool(config.get("PDL")))
+                return partial(
+                    kernel.launch, passed, config=config, pdl=bool(config.get("PDL"))
+                )
 
-            yield f"{name} {json.dumps(config)}", of_layers(call)
+            yield f"{name} {json.dumps(config)}", of_layers(bind)
 
 
-def triton_calls(work: Work, task: Task) -> Iterator[tuple[str, Call]]:
+def triton_calls(work: Work, task: Task) -> Iterator[tuple[str, Bind]]:
     """Yield what Triton compiles of the same sources, once all of it is compiled."""
     if not task.may_try(f"{work.name}: triton"):
         return
@@ -212,21 +221,22 @@ class Choice:
 
 
 def choose(
-    peer: str, calls: list[tuple[str, Call]], work: Work, count: int, task: Task
+    peer: str, candidates: list[tuple[str, Bind]], work: Work, count: int, task: Task
 ) -> Choice | None:
     """Try every candidate `count` times, as far as the time goes; rank the best ones in turn."""
     kept: list[tuple[float, str, Launch]] = []
     failed = tried = 0
     end = time.monotonic() + task.seconds
-    for key, call in calls:
+    for key, bind in candidates:
         name = f"{peer} {key}"
         if time.monotonic() > end or not task.may_try(name):
             continue
         tried += 1
         try:
-            if trouble := problem(call, work):
+            calls = [bind(args) for args in work.sets]
+            if trouble := problem(calls[0], work):
                 raise ValueError(trouble)  # noqa: TRY301 - told as every other
-            launch = graphed(call, work) if task.graphs else by_host(call, work)
+            launch = graphed(calls) if task.graphs else by_host(calls)
             took = statistics.median(
                 milliseconds(launch, 1, ahead=task.graphs) for _ in range(count)
             )
@@ -243,7 +253,7 @@ def choose(
     for took, key in ranking:
         tell(note=f"    {peer:7} {1e3 * took:8.1f} us  {key}")
     best = ranking[0][1]
-    return Choice(best, launches[best], tried, failed, len(calls) - tried)
+    return Choice(best, launches[best], tried, failed, len(candidates) - tried)
 
 
 def survive() -> None:

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -129,19 +130,19 @@ def _passed(table: dict[str, Any], args: dict[str, Any], known: dict[str, Any]) 
     return passed | known
 
 
-def launcher(name: str, config: Config) -> Callable[[dict[str, Any]], None]:
-    """Return a function that launches a kernel on arguments by name."""
+def launcher(name: str, config: Config) -> Callable[[dict[str, Any]], Callable[[], object]]:
+    """Return a function from arguments by name to a launch of a kernel on them."""
     table = kernels()[name]
     known = table.get("constants", {}) | config
     function = _function(table)
     rules = {"cdiv": lambda a, b: -(-a // b), "min": min, "max": max}
 
-    def launch(args: dict[str, Any]) -> None:
+    def bind(args: dict[str, Any]) -> Callable[[], object]:
         values = {**args, **known}
         extents = tuple(eval(text, rules, values) for text in table["grid"])
-        function[extents](**_passed(table, args, known))
+        return partial(function[extents], **_passed(table, args, known))
 
-    return launch
+    return bind
 
 
 def _warm(name: str, config: Config, args: dict[str, Any]) -> str:

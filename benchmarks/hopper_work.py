@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,9 +28,9 @@ Arguments = dict[str, Any]
 class Work:
     """A workload on the GPU: `products` of (M, K) and (K, N).
 
-    `make` makes a set of arguments, `exact` is its result in fp64, `library` puts the library's into
-    the argument `out`. A set may be of several "layers", each with arguments for a launch of its own.
-    `kernels` are those of the archive that can do the work, and `triton` those that Triton compiles,
+    `make` makes a set of arguments, `exact` is its result in fp64, `library` binds arguments
+    to the library's, which puts it into the argument `out`. A set may be of several "layers", each
+    with arguments for a launch of its own. `kernels` are those of the archive that can do the work, and `triton` those that Triton compiles,
     too. A result may be off by `relative` of itself, for being rounded to bf16, and by `tolerance` of
     the typical size of results, for how it is summed.
     """
@@ -41,7 +42,7 @@ class Work:
     kernels: tuple[str, ...]
     make: Callable[[], Arguments]
     exact: Callable[[Arguments], torch.Tensor]
-    library: Callable[[Arguments], object]
+    library: Callable[[Arguments], Callable[[], object]]
     triton: tuple[str, ...] = ()
     out: str = "c"
     products: int = 1
@@ -109,7 +110,7 @@ def _linear(
         *(name, m, n, k, kernels),
         make=lambda: _linear_arguments(_normal(m, k), _normal(n, k), _empty(m, n)),
         exact=lambda args: args["a"].double() @ args["b"].double().T,
-        library=lambda args: torch.mm(args["a"], args["b"].T, out=args["c"]),
+        library=lambda args: partial(torch.mm, args["a"], args["b"].T, out=args["c"]),
         triton=triton,
     )
 
@@ -120,7 +121,7 @@ def _descriptors(size: int) -> Work:
 
 def _shape(index: int) -> Work:
     shape = SHAPES[index]
-    few = ("small_descriptor", "small_pointer") if shape.m <= 256 else ()
+    few = ("small_descriptor", "small_pointer", "small_wide") if shape.m <= 256 else ()
     return _linear(shape.name, (shape.m, shape.n, shape.k), (*few, "linear", "linear_wide"))
 
 
@@ -146,8 +147,8 @@ def _chain(m: int, size: int = 8192, count: int = 8) -> Work:
             rows = (rows @ layer["b"].double().T).to(BF16).double()
         return rows
 
-    def library(args: Arguments) -> None:
-        torch.mm(args["a"], args["b"].T, out=args["c"])
+    def library(args: Arguments) -> Callable[[], object]:
+        return partial(torch.mm, args["a"], args["b"].T, out=args["c"])
 
     kernels = ("small_descriptor", "small_pointer", *(("matvec",) if m == 1 else ()))
     return Work(
@@ -170,7 +171,7 @@ def _pointers(size: int) -> Work:
     return Work(
         *(f"pointers {size}", size, size, size, ("matmul",), make),
         exact=lambda args: args["a_ptr"].double() @ args["b_ptr"].double(),
-        library=lambda args: torch.mm(args["a_ptr"], args["b_ptr"], out=args["out_ptr"]),
+        library=lambda args: partial(torch.mm, args["a_ptr"], args["b_ptr"], out=args["out_ptr"]),
         triton=("matmul",),
         out="out_ptr",
     )
@@ -188,8 +189,9 @@ def _fp8(size: int) -> Work:
         scale = args["scale_a_ptr"].double() * args["scale_b_ptr"].double()
         return args["a"].double() @ args["b"].double().T * scale
 
-    def library(args: Arguments) -> None:
-        torch._scaled_mm(  # noqa: SLF001 - the library has no other name for it
+    def library(args: Arguments) -> Callable[[], object]:
+        return partial(
+            torch._scaled_mm,  # noqa: SLF001 - the library has no other name for it
             args["a"], args["b"].T, args["scale_a_ptr"], args["scale_b_ptr"],
             out_dtype=BF16, use_fast_accum=True, out=args["c"],
         )  # fmt: skip
@@ -217,8 +219,9 @@ def _blockwise(size: int) -> Work:
         scale_b = args["scale_b_ptr"].double().repeat_interleave(128, 0).repeat_interleave(128, 1)
         return (args["a"].double() * scale_a) @ (args["b"].double() * scale_b).T
 
-    def library(args: Arguments) -> None:
-        torch._scaled_mm(  # noqa: SLF001
+    def library(args: Arguments) -> Callable[[], object]:
+        return partial(
+            torch._scaled_mm,  # noqa: SLF001
             args["a"], args["b"].T, args["scale_a"].T, args["scale_b_ptr"].T,
             out_dtype=BF16, out=args["c"],
         )  # fmt: skip
@@ -241,9 +244,12 @@ def _swiglu(m: int, n: int, k: int) -> Work:
         both = args["a"].double() @ args["b"].double().T
         return silu(both[:, :n]) * both[:, n:]
 
-    def library(args: Arguments) -> None:
-        both = torch.mm(args["a"], args["b"].T, out=args["both"])
-        torch.mul(silu(both[:, :n]), both[:, n:], out=args["c"])
+    def library(args: Arguments) -> Callable[[], object]:
+        def launch() -> None:
+            both = torch.mm(args["a"], args["b"].T, out=args["both"])
+            torch.mul(silu(both[:, :n]), both[:, n:], out=args["c"])
+
+        return launch
 
     return Work(
         *(f"swiglu {m}x{n}x{k}", m, n, k, ("swiglu",), make, exact, library, ("swiglu",)),
@@ -261,7 +267,7 @@ def _batched(batches: int, size: int) -> Work:
     return Work(
         *(f"batched {batches}x{size}", size, size, size, ("batched",), make),
         exact=lambda args: args["a"].double() @ args["b"].double().mT,
-        library=lambda args: torch.bmm(args["a"], args["b"].mT, out=args["c"]),
+        library=lambda args: partial(torch.bmm, args["a"], args["b"].mT, out=args["c"]),
         triton=("batched",),
         products=batches,
     )

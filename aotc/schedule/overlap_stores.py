@@ -19,36 +19,20 @@ others rely on, since they may read the tensor, stays where it is.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from aotc.ir.core import Kernel, Op, Value, build
+from aotc.ir.core import Kernel
 from aotc.ir.diagnostics import at
-from aotc.ir.dialects import arith, gpu, scf, tma
+from aotc.ir.dialects import gpu, tma
 from aotc.ir.rewrite import Builder
-from aotc.ir.sub_tile import sub_tile
-from aotc.ir.types import I32, TensorMapType, TileType
+from aotc.ir.types import TensorMapType, TileType
 from aotc.schedule.allocate_shared import Buffer, lives, number_ops, place_buffers
 from aotc.schedule.context import Schedule
-from aotc.schedule.tensor_copies import block_buffer, write_buffer
+from aotc.schedule.store_sites import COPIES, StoreSite, copy_part, store_sites, write_part
+from aotc.schedule.tensor_copies import block_buffer
 from aotc.schedule.warpgroup_boxes import box_warpgroups
 from aotc.target import Target
-
-_COPIES = (tma.TmaStore, tma.TmaReduce)
-
-
-@dataclass(frozen=True)
-class _Site:
-    """Name the ops that store a block: the buffer, what fills it, the copy, and its wait.
-
-    `loop` is the outermost loop around them.
-    """
-
-    alloc: gpu.SharedAlloc
-    write: gpu.SharedStore
-    copy: tma.TmaStore | tma.TmaReduce
-    wait: tma.TmaStoreWait
-    loop: Op | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +49,7 @@ class _Plan:
 
 def overlap_stores(kernel: Kernel, schedule: Schedule) -> None:
     """Move and split stores; see the module docstring."""
-    waits = [op for op in kernel.walk() if isinstance(op, tma.TmaStoreWait)]
-    sites = [site for wait in waits if (site := _site_of(wait)) is not None]
+    sites = list(store_sites(list(kernel.walk())))
     for site in sites:
         with at(site.copy.loc):
             _overlap(site, kernel, schedule)
@@ -74,39 +57,14 @@ def overlap_stores(kernel: Kernel, schedule: Schedule) -> None:
         if site.loop is None:
             _wait_at_the_end(site.wait, kernel)
     for op in kernel.walk():
-        if isinstance(op, _COPIES):
+        if isinstance(op, COPIES):
             op.issuers = _issuers(op)
-
-
-def _site_of(wait: tma.TmaStoreWait) -> _Site | None:
-    """Return the store that a wait is for and that may run on, or None."""
-    copy = wait.prev
-    if wait.written or wait.pending or not isinstance(copy, _COPIES):
-        return None
-    alloc = copy.buffer.op
-    writes = [user for user in copy.buffer.users if user is not copy]
-    if not isinstance(alloc, gpu.SharedAlloc) or len(writes) != 1:
-        return None
-    write = writes[0]
-    if not isinstance(write, gpu.SharedStore) or not alloc.block is write.block is copy.block:
-        return None
-    return _Site(alloc, write, copy, wait, _outermost_loop(copy))
-
-
-def _outermost_loop(op: Op) -> Op | None:
-    found: Op | None = None
-    for ancestor in op.ancestors():
-        if isinstance(ancestor, scf.For | scf.While):
-            found = ancestor
-        elif not isinstance(ancestor, scf.If):
-            break
-    return found
 
 
 # ---- how ----------------------------------------------------------------------------------------
 
 
-def _overlap(site: _Site, kernel: Kernel, schedule: Schedule) -> None:
+def _overlap(site: StoreSite, kernel: Kernel, schedule: Schedule) -> None:
     """Store in the best of the ways that shared memory has room for."""
     limit_bytes = schedule.target.max_shared_bytes
     numbers = number_ops(kernel)
@@ -137,9 +95,9 @@ def _overlap(site: _Site, kernel: Kernel, schedule: Schedule) -> None:
     _rewrite(site, plan, schedule.target)
 
 
-def _plans(site: _Site) -> Iterator[_Plan]:
+def _plans(site: StoreSite) -> Iterator[_Plan]:
     """Yield the ways to store a block, the best first."""
-    in_loop, num_parts = site.loop is not None, _num_parts(site)
+    in_loop, num_parts = site.loop is not None, site.num_parts
     yield _Plan(runs_on=in_loop)
     for count in range(num_parts - 1, 1, -1):
         yield _Plan(num_parts, count, in_loop)
@@ -149,32 +107,15 @@ def _plans(site: _Site) -> Iterator[_Plan]:
         yield _Plan(num_parts, 1, in_loop)
 
 
-def _part_shape(site: _Site) -> tuple[int, ...]:
-    tensor, value = site.copy.tensor.type, site.write.value.type
-    assert isinstance(tensor, TensorMapType)
-    assert isinstance(value, TileType)
-    return (*value.shape[:-1], tensor.box[-1])
-
-
-def _num_parts(site: _Site) -> int:
-    """Return how many parts a block can be cut into: 1 if threads would hold them differently."""
-    value = site.write.value.type
-    assert isinstance(value, TileType)
-    shape = _part_shape(site)
-    if value.layout is None or sub_tile(value.layout, shape) is None:
-        return 1
-    return value.shape[-1] // shape[-1]
-
-
 # ---- rewriting ----------------------------------------------------------------------------------
 
 
-def _rewrite(site: _Site, plan: _Plan, target: Target) -> None:
+def _rewrite(site: StoreSite, plan: _Plan, target: Target) -> None:
     if plan == _Plan():
         return
     around = site.loop if plan.runs_on and site.loop else site.copy
     place, first = Builder.before_op(site.copy), Builder.before_op(around)
-    shape = _part_shape(site) if plan.num_parts > 1 else site.alloc.shape
+    shape = site.part_shape if plan.num_parts > 1 else site.alloc.shape
     buffers = [block_buffer(site.copy.tensor, shape, first) for _ in range(plan.num_buffers)]
     if plan.runs_on:
         place(tma.TmaStoreWait(pending=_num_other_copies(site)))
@@ -183,15 +124,11 @@ def _rewrite(site: _Site, plan: _Plan, target: Target) -> None:
         if plan.num_parts == 1:
             place(site.write.clone({site.write.buffer: buffer}))
         else:
-            start = (*(0 for _ in shape[:-1]), number * shape[-1])
-            part = place(gpu.Extract(site.write.value, start, shape)).out
-            write_buffer(part, buffer, target, place)
+            write_part(site, site.write.value, number, buffer, target, place)
         waits = plan.num_buffers <= number + 1 < plan.num_parts
         if waits and plan.num_buffers > 1:
             place(tma.TmaStoreWait(pending=plan.num_buffers - 2))
-        coords = _moved(site.copy.coords, number * shape[-1], place)
-        slots = [site.copy.tensor, buffer, *coords]
-        place(build(type(site.copy), slots, site.copy.attributes, (), site.copy.loc))
+        copy_part(site, site.copy.coords, number, buffer, place)
         if waits and plan.num_buffers == 1:
             place(tma.TmaStoreWait())
     site.copy.erase()
@@ -204,23 +141,15 @@ def _rewrite(site: _Site, plan: _Plan, target: Target) -> None:
             Builder.after_op(site.loop)(tma.TmaStoreWait())
 
 
-def _num_other_copies(site: _Site) -> int:
+def _num_other_copies(site: StoreSite) -> int:
     """Return how many stores are surely issued between this one and the next turn of it."""
     assert site.copy.block is not None
-    return sum(isinstance(op, _COPIES) for op in site.copy.block) - 1
-
-
-def _moved(coords: Sequence[Value], by: int, place: Builder) -> list[Value]:
-    """Return the coordinates of what lies `by` elements further along the last axis."""
-    if not by:
-        return list(coords)
-    step = place(arith.Constant(by, I32)).out
-    return [*coords[:-1], place(arith.Add(coords[-1], step)).out]
+    return sum(isinstance(op, COPIES) for op in site.copy.block) - 1
 
 
 def _issuers(copy: tma.TmaStore | tma.TmaReduce) -> tuple[int, ...]:
     """Return the warpgroups that write the boxes of a copy, each its own, or ()."""
-    others = [user for user in copy.buffer.users if not isinstance(user, _COPIES)]
+    others = [user for user in copy.buffer.users if not isinstance(user, COPIES)]
     layouts = [op.value.type for op in others if isinstance(op, gpu.SharedStore)]
     kinds = dict.fromkeys(layouts)
     tensor, kind = copy.tensor.type, next(iter(kinds), None)

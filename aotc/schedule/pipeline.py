@@ -14,6 +14,7 @@ from aotc.schedule.carry_fragments import carry_fragments
 from aotc.schedule.context import Schedule
 from aotc.schedule.decompose_reductions import decompose_reductions
 from aotc.schedule.decompose_scans import decompose_scans
+from aotc.schedule.delay_stores import delay_stores
 from aotc.schedule.distribute_blocks import distribute_blocks
 from aotc.schedule.eliminate_common import eliminate_common
 from aotc.schedule.expand_fetches import expand_fetches
@@ -99,6 +100,8 @@ TILE_TO_GPU: Pipeline[Schedule] = Pipeline(
         carry_fragments,
         # Products are where they stay, so it shows what is read last of each slot.
         specialize_warps,
+        # Who computes and who fetches is known now, and so what a loop of tiles waits for.
+        delay_stores,
         # Tensor copies stay whole until here, so that a pass can move or pipeline them.
         expand_fetches,
         # The iterations before the loop have constant addresses, masks and slots.

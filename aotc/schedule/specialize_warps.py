@@ -126,8 +126,7 @@ def _registers(kernel: Kernel, consumers: Block) -> tuple[int, ...]:
     Source: PTX ISA, "setmaxnreg".
     """
     consumer_warps = kernel.num_warps * kernel.num_consumer_groups
-    warps = consumer_warps + kernel.producer_warps
-    each = _REGISTERS_PER_LANE // warps // _REGISTER_UNIT * _REGISTER_UNIT
+    each = register_share(kernel)
     held = sum(_words(op) for op in consumers.walk() if isinstance(op, _PRODUCTS))
     by_threads = any(isinstance(op, gpu.Dot) for op in consumers.walk())
     working = _WORKING_REGISTERS + (_FRAGMENT_REGISTERS if by_threads else 0)
@@ -138,6 +137,12 @@ def _registers(kernel: Kernel, consumers: Block) -> tuple[int, ...]:
     spare = each * (groups + 1) - least
     own = min(spare // groups // _REGISTER_UNIT * _REGISTER_UNIT, _MAX_CONSUMER_REGISTERS)
     return (own, least) if not rest and own > each else ()
+
+
+def register_share(kernel: Kernel) -> int:
+    """Return how many registers a thread gets where all threads of a block get as many."""
+    warps = kernel.num_warps * kernel.num_consumer_groups + kernel.producer_warps
+    return _REGISTERS_PER_LANE // warps // _REGISTER_UNIT * _REGISTER_UNIT
 
 
 def _words(op: Op) -> int:

@@ -322,6 +322,7 @@ void aotci_free_dispatch(const struct aotc_archive *archive, const struct aotc_k
                          struct aotci_dispatch *dispatch) {
     if (dispatch != NULL) {
         const uint32_t capacity = kernel->record->variant_count;
+        aotci_config_index_free(&dispatch->configs, &archive->allocator);
         aotci_deallocate(&archive->allocator, dispatch->runs, capacity, sizeof *dispatch->runs);
         aotci_deallocate(&archive->allocator, dispatch->candidates, capacity,
                          sizeof *dispatch->candidates);
@@ -373,6 +374,12 @@ static aotc_status fill_dispatch(const struct loading *loading, struct span *spa
     return AOTC_OK;
 }
 
+static aotc_status no_memory(const struct loading *loading) {
+    return AOTCI_FAIL(loading->error, AOTC_ERROR_NOMEM, .file = loading->archive->name,
+                      .kernel = loading->kernel->name, .field = "dispatch table",
+                      .expected = "memory", .got = "none");
+}
+
 aotc_status aotci_load_kernel(const struct loading *loading) {
     struct aotc_archive *archive = loading->archive;
     const struct aotc_kernel *kernel = loading->kernel;
@@ -389,13 +396,16 @@ aotc_status aotci_load_kernel(const struct loading *loading) {
     }
     if (dispatch == NULL || dispatch->runs == NULL || dispatch->candidates == NULL) {
         aotci_free_dispatch(archive, kernel, dispatch);
-        return AOTCI_FAIL(loading->error, AOTC_ERROR_NOMEM, .file = archive->name,
-                          .kernel = kernel->name, .field = "dispatch table", .expected = "memory",
-                          .got = "none");
+        return no_memory(loading);
     }
     struct span spans[LIMIT_TARGETS];
     const unsigned span_count = find_spans(loading, spans);
-    const aotc_status status = fill_dispatch(loading, spans, span_count, dispatch);
+    aotc_status status = fill_dispatch(loading, spans, span_count, dispatch);
+    if (status == AOTC_OK &&
+        !aotci_config_index_build(&dispatch->configs, kernel, dispatch->candidates,
+                                  dispatch->candidate_count)) {
+        status = no_memory(loading);
+    }
     if (status != AOTC_OK) {
         aotci_free_dispatch(archive, kernel, dispatch);
         return status;

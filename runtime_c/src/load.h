@@ -7,6 +7,7 @@
 #define AOTCI_LOAD_H
 
 #include "archive.h"
+#include "config_index.h"
 
 /* A loaded variant. */
 struct aotci_candidate {
@@ -31,6 +32,7 @@ struct aotci_dispatch {
     uint32_t candidate_count;
     struct aotci_run *runs;
     struct aotci_candidate *candidates;
+    struct aotci_config_index configs; /* over all candidates */
 };
 
 struct aotci_context {

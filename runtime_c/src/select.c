@@ -1,8 +1,8 @@
 /* select.c: choose the variant and the grid for a launch.
  *
  * This runs before every launch, so it takes no lock and allocates nothing: a context is found
- * among the loaded ones, the combination's run by binary search, and a guard is evaluated only if a
- * variant that is looked at asks for it. The rules are docs/archive-format.md, section 5.
+ * among the loaded ones, the combination's run by binary search, variants of the config that is
+ * asked for by an index, and a guard is evaluated only if a variant that is looked at asks for it. The rules are docs/archive-format.md, section 5.
  */
 #include "select.h"
 
@@ -124,28 +124,6 @@ static bool condition_holds(const struct aotc_kernel *kernel, const aotc_arg *ar
     return false;
 }
 
-/* Say whether a config has all the entries that the caller asks for. */
-static bool has_entries(const struct aotc_kernel *kernel, uint32_t index,
-                        const aotc_launch_desc *desc) {
-    const struct aotc_archive *archive = kernel->archive;
-    const struct config_record *config =
-        aotci_config(archive, kernel->record->first_config + index);
-    for (uint32_t i = 0; i < desc->config_count; ++i) {
-        const aotc_value *wanted = &desc->config[i];
-        bool found = false;
-        for (uint32_t k = 0; !found && k < config->entry_count; ++k) {
-            const aotc_value entry =
-                aotci_value_of(archive, aotci_value(archive, config->first_entry + k));
-            found = wanted->name != NULL && strcmp(entry.name, wanted->name) == 0 &&
-                    aotci_same_value(&entry, wanted);
-        }
-        if (!found) {
-            return false;
-        }
-    }
-    return true;
-}
-
 static const struct aotci_run *find_run(const struct aotci_dispatch *dispatch,
                                         uint32_t combination) {
     uint32_t low = 0;
@@ -191,24 +169,23 @@ static aotc_status broken_promise(const struct aotc_kernel *kernel, const aotc_a
 
 static aotc_status nothing_fits(const struct aotc_kernel *kernel, const aotc_launch_desc *desc,
                                 const struct aotci_dispatch *dispatch, const struct aotci_run *run,
-                                aotc_error *error) {
+                                const struct aotci_config_filter *filter, aotc_error *error) {
     if (run == NULL) {
         return fail(kernel, error, AOTC_ERROR_NOT_FOUND, "variant",
                     "one for these dtypes and choices", "none for this GPU",
                     "build that combination");
     }
     uint64_t mask = 0;
-    uint32_t config_fits = 0;
     const struct expression_record *condition = NULL;
-    for (uint32_t i = run->first; i < run->first + run->count; ++i) {
+    bool has_config = false;
+    const uint32_t end = run->first + run->count;
+    for (uint32_t i = run->first; (i = aotci_config_next(filter, i, end)) < end; ++i) {
         const struct aotci_candidate *candidate = &dispatch->candidates[i];
-        if (has_entries(kernel, candidate->variant->config, desc)) {
-            mask |= candidate->guards;
-            config_fits += 1;
-            condition = candidate->condition.expression;
-        }
+        mask |= candidate->guards;
+        has_config = true;
+        condition = candidate->condition.expression;
     }
-    if (config_fits == 0) {
+    if (!has_config) {
         struct aotci_text wanted = {""};
         for (uint32_t i = 0; i < desc->config_count; ++i) {
             const char *name = desc->config[i].name;
@@ -232,23 +209,22 @@ static aotc_status find_candidate(const struct aotc_kernel *kernel, const aotc_l
                                   const struct aotci_candidate **found, aotc_error *error) {
     const struct aotci_run *run = find_run(dispatch, combination);
     struct guard_state state = {0, 0, NULL};
+    struct aotci_config_filter filter;
     if (!all_hold(kernel, desc->args, kernel->record->promises, &state)) {
         return broken_promise(kernel, desc->args, error);
     }
-    if (run != NULL) {
-        const struct aotci_candidate *candidate = &dispatch->candidates[run->first];
-        for (const struct aotci_candidate *end = candidate + run->count; candidate != end;
-             ++candidate) {
-            if (all_hold(kernel, desc->args, candidate->guards, &state) &&
-                (desc->config_count == 0 ||
-                 has_entries(kernel, candidate->variant->config, desc)) &&
-                condition_holds(kernel, desc->args, &candidate->condition, &state)) {
-                *found = candidate;
-                return AOTC_OK;
-            }
+    aotci_config_ask(&dispatch->configs, desc, &filter);
+    const uint32_t end = run == NULL ? 0 : run->first + run->count;
+    for (uint32_t i = run == NULL ? 0 : run->first;
+         (i = aotci_config_next(&filter, i, end)) < end; ++i) {
+        const struct aotci_candidate *candidate = &dispatch->candidates[i];
+        if (all_hold(kernel, desc->args, candidate->guards, &state) &&
+            condition_holds(kernel, desc->args, &candidate->condition, &state)) {
+            *found = candidate;
+            return AOTC_OK;
         }
     }
-    return nothing_fits(kernel, desc, dispatch, run, error);
+    return nothing_fits(kernel, desc, dispatch, run, &filter, error);
 }
 
 /* ---- the grid ----------------------------------------------------------------------------------

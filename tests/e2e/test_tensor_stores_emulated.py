@@ -16,7 +16,7 @@ import pytest
 from aotc import compiler
 from aotc.backend import assemble
 from aotc.compiler import PtxKernel
-from aotc.schedule import overlap_stores
+from aotc.schedule import delay_stores, overlap_stores
 from aotc.target import TARGETS
 from aotc.verify.emulator.context import Fault
 from tests.support.descriptors import DTYPES, compiled, launch, like, tensor
@@ -247,6 +247,11 @@ def test_accumulators_are_stored_without_bank_conflicts(
         assert all("stmatrix" in lines[line - 1] for line in stores)
 
 
+def _store_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no thread have registers for a tile that waits for the next one's products."""
+    monkeypatch.setattr(delay_stores, "_WORKING_REGISTERS", 256)
+
+
 def _check_matmul(kernel: PtxKernel, shape: tuple[int, int], seed: int) -> None:
     """Let one program compute everything, so that its warpgroups get out of step."""
     a, b = (np.sign(tensor((size, 64), "bf16", seed=size)) for size in shape)
@@ -262,6 +267,7 @@ def test_warpgroups_send_what_they_have_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, max_shared_kib: int, num_groups: int
 ) -> None:
     _limit_shared(monkeypatch, max_shared_kib << 10)
+    _store_at_once(monkeypatch)
     kernel = _matmul(tmp_path, "bf16", "sm_90a", (128, 128), 8)
     assert _num_groups(kernel) == num_groups
     assert len(re.findall(r"tensor\.2d\.global\.shared::cta", kernel.ptx)) == 4
@@ -283,6 +289,7 @@ def test_a_box_that_another_warpgroup_sends_is_a_race(
 def test_parts_of_an_accumulator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A block of 32 KB goes through two buffers of 8 KB beside three stages of 40 KB."""
     _limit_shared(monkeypatch, 138 << 10)
+    _store_at_once(monkeypatch)
     kernel = _matmul(tmp_path, "bf16", "sm_90a", (64, 256), 4)
     assert (kernel.shared_bytes >> 10, _num_groups(kernel)) == (136, 4)
     a, b = (np.sign(tensor((size, 64), "bf16", seed=size)) for size in (65, 264))

@@ -1,0 +1,105 @@
+"""Where blocks are stored by tensor copies that may run on: the ops of each store, and its parts.
+
+Invariant: nobody in the kernel reads what a site's copy writes, so it may come later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from aotc.ir.core import Op, Value, build
+from aotc.ir.dialects import arith, gpu, scf, tma
+from aotc.ir.rewrite import Builder
+from aotc.ir.sub_tile import sub_tile
+from aotc.ir.types import I32, TensorMapType, TileType
+from aotc.schedule.tensor_copies import write_buffer
+from aotc.target import Target
+
+COPIES = (tma.TmaStore, tma.TmaReduce)
+
+
+@dataclass(frozen=True)
+class StoreSite:
+    """Name the ops that store a block: the buffer, what fills it, the copy, and its wait.
+
+    `loop` is the outermost loop around them.
+    """
+
+    alloc: gpu.SharedAlloc
+    write: gpu.SharedStore
+    copy: tma.TmaStore | tma.TmaReduce
+    wait: tma.TmaStoreWait
+    loop: Op | None
+
+    @property
+    def part_shape(self) -> tuple[int, ...]:
+        """The shape of the parts that the block can be cut into, as wide as a box of the map.
+
+        It is the whole block if threads would hold parts in different ways.
+        """
+        tensor, value = self.copy.tensor.type, self.write.value.type
+        assert isinstance(tensor, TensorMapType)
+        assert isinstance(value, TileType)
+        shape = (*value.shape[:-1], tensor.box[-1])
+        held_alike = value.layout is not None and sub_tile(value.layout, shape) is not None
+        return shape if held_alike else value.shape
+
+    @property
+    def num_parts(self) -> int:
+        """How many parts the block can be cut into."""
+        return self.alloc.shape[-1] // self.part_shape[-1]
+
+
+def store_sites(ops: Iterable[Op]) -> Iterator[StoreSite]:
+    """Yield the stores among some ops that may run on."""
+    for op in ops:
+        if isinstance(op, tma.TmaStoreWait) and (site := _site_of(op)) is not None:
+            yield site
+
+
+def _site_of(wait: tma.TmaStoreWait) -> StoreSite | None:
+    """Return the store that a wait is for and that may run on, or None."""
+    copy = wait.prev
+    if wait.written or wait.pending or not isinstance(copy, COPIES):
+        return None
+    alloc = copy.buffer.op
+    writes = [user for user in copy.buffer.users if user is not copy]
+    if not isinstance(alloc, gpu.SharedAlloc) or len(writes) != 1:
+        return None
+    write = writes[0]
+    if not isinstance(write, gpu.SharedStore) or not alloc.block is write.block is copy.block:
+        return None
+    return StoreSite(alloc, write, copy, wait, _outermost_loop(copy))
+
+
+def _outermost_loop(op: Op) -> Op | None:
+    found: Op | None = None
+    for ancestor in op.ancestors():
+        if isinstance(ancestor, scf.For | scf.While):
+            found = ancestor
+        elif not isinstance(ancestor, scf.If):
+            break
+    return found
+
+
+def write_part(
+    site: StoreSite, value: Value, number: int, buffer: Value, target: Target, place: Builder
+) -> None:
+    """Write a part of a site's block to a buffer."""
+    shape = site.part_shape
+    if shape != site.alloc.shape:
+        start = (*(0 for _ in shape[:-1]), number * shape[-1])
+        value = place(gpu.Extract(value, start, shape)).out
+    write_buffer(value, buffer, target, place)
+
+
+def copy_part(
+    site: StoreSite, coords: Sequence[Value], number: int, buffer: Value, place: Builder
+) -> None:
+    """Start the copy of a part of a block at some coordinates."""
+    if number:
+        step = place(arith.Constant(number * site.part_shape[-1], I32)).out
+        coords = [*coords[:-1], place(arith.Add(coords[-1], step)).out]
+    slots = [site.copy.tensor, buffer, *coords]
+    place(build(type(site.copy), slots, site.copy.attributes, (), site.copy.loc))

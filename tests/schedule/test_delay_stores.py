@@ -1,0 +1,165 @@
+"""Stores that wait for the next tile's products: where they stand, what they store, and when not."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from aotc.compiler import CompileRequest, compile_kernel
+from tests.support.descriptors import PRELUDE, compiled, launch, like, tensor
+
+DELAYED = "a tile is stored while the next one is multiplied"
+
+PRODUCT = """def k(a, b, c, tiles, K):
+    for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0)):
+        total = tl.zeros((128, 128), tl.float32)
+        for k in range(0, K, 64):
+            total = tl.dot(a.load([tile * 128, k]), b.load([0, k]).T, total)
+        c.store([tile * 128, 0], total.to(c.dtype))
+"""
+SIGNATURE = {
+    "a": "tensordesc<fp16[128,64]>",
+    "b": "tensordesc<fp16[128,64]>",
+    "c": "tensordesc<bf16[128,128]>",
+    "tiles": "i32",
+    "K": "i32",
+}
+TWO = """def k(a, b, c, d, tiles, K):
+    for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0)):
+        total = tl.zeros((64, 64), tl.float32)
+        for k in range(0, K, 64):
+            total = tl.dot(a.load([tile * 64, k]), b.load([0, k]).T, total)
+        c.store([tile * 64, 0], total.to(c.dtype))
+        d.store([0, (tiles - 1 - tile) * 64], total + 1)
+"""
+TWO_SIGNATURE = SIGNATURE | {
+    "a": "tensordesc<fp16[64,64]>",
+    "b": "tensordesc<fp16[64,64]>",
+    "c": "tensordesc<bf16[64,64]>",
+    "d": "tensordesc<fp32[64,64]>",
+}
+
+
+def _lowered(
+    folder: Path, source: str, signature: dict[str, str], num_warps: int = 8, **config: Any
+) -> tuple[str, str]:
+    """Return gpu IR and remarks of a kernel, of which PTX is made, too."""
+    path = folder / "kernel.py"
+    path.write_text(PRELUDE + source, encoding="utf-8")
+    request = CompileRequest(
+        str(path), "k", tuple(signature.items()), (), "sm_90a", num_warps, **config
+    )
+    made = compile_kernel(request, keep_asm=True)
+    return made.asm["gpu"], "\n".join(made.metadata.remarks)
+
+
+# ---- where ------------------------------------------------------------------------------------
+
+
+def test_parts_stand_between_a_product_and_its_wait(tmp_path: Path) -> None:
+    text, remarks = _lowered(tmp_path, PRODUCT, SIGNATURE)
+    assert DELAYED in remarks
+    ops = re.findall(
+        r"(?:gpu\.(?:wgmma_wait|wgmma|tma_store_wait|tma_store|tma_load)|scf\.\w+)\b", text
+    )
+    ops = [op.removeprefix("gpu.") for op in ops]
+    product, waited = ops.index("wgmma"), ops.index("wgmma_wait")
+    part = ["scf.if", "tma_store_wait", "tma_store", "scf.yield", "scf.yield"]
+    assert ops[product + 1 : waited] == ["scf.if", *part * 2, "scf.yield", "scf.yield"]
+    # Behind the loop over k what it was too short for, and all behind the loop over tiles.
+    assert ops.count("tma_store") == 6
+
+
+def test_coordinates_are_computed_behind_the_last_product(tmp_path: Path) -> None:
+    text, _ = _lowered(tmp_path, PRODUCT.replace("tile * 128, 0", "tile // K * 128, 0"), SIGNATURE)
+    consumers = text[text.index("gpu.specialize") :].splitlines()
+    at = {
+        text: [number for number, line in enumerate(consumers) if text in line]
+        for text in ("gpu.wgmma(", "arith.div", "gpu.wgmma_wait")
+    }
+    product, first, drain = at["gpu.wgmma("][0], at["arith.div"][0], at["gpu.wgmma_wait"][1]
+    assert product < first < drain
+
+
+# ---- results ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("num_stages", [2, 3])
+@pytest.mark.parametrize(("tiles", "programs"), [(0, 1), (1, 1), (2, 1), (5, 2), (3, 4)])
+def test_every_tile_is_stored_once(
+    tmp_path: Path, tiles: int, programs: int, num_stages: int
+) -> None:
+    """Also where there are fewer steps along K than parts, or none."""
+    kernel = compiled(tmp_path, PRODUCT, SIGNATURE, num_warps=8, num_stages=num_stages)
+    for seed, depth in enumerate((0, 64, 128, 320)):
+        a, b = tensor((128 * tiles + 8, 320), "fp16"), tensor((128, 320), "fp16", seed=1)
+        a, b = np.sign(a), np.sign(b)
+        c = like(tensor((128 * tiles + 8, 128), "bf16"))
+        before = c.copy()
+        values = {"a": a, "b": b, "c": c, "tiles": tiles, "K": depth}
+        launch(kernel, (programs,), values, seed=seed)
+        rows = 128 * tiles
+        product = a[:rows, :depth].astype(np.float64) @ b[:, :depth].astype(np.float64).T
+        np.testing.assert_array_equal(c[:rows], product.astype(ml_dtypes.bfloat16))
+        np.testing.assert_array_equal(c[rows:], before[rows:])
+
+
+def test_tiles_of_two_tensors_are_delayed_together(tmp_path: Path) -> None:
+    _, remarks = _lowered(tmp_path, TWO, TWO_SIGNATURE, num_warps=4)
+    assert DELAYED in remarks
+    kernel = compiled(tmp_path, TWO, TWO_SIGNATURE)
+    for seed, (tiles, depth) in enumerate([(1, 64), (4, 64), (3, 192), (3, 0)]):
+        a, b = tensor((64 * tiles, 192), "fp16"), tensor((64, 192), "fp16", seed=1)
+        c, d = tensor((64 * tiles, 64), "bf16"), tensor((64, 64 * tiles), "fp32")
+        c, d, a, b = like(c), like(d), np.sign(a), np.sign(b)
+        values = {"a": a, "b": b, "c": c, "d": d, "tiles": tiles, "K": depth}
+        launch(kernel, (2,), values, seed=seed)
+        product = a[:, :depth].astype(np.float64) @ b[:, :depth].astype(np.float64).T
+        np.testing.assert_array_equal(c, product.astype(ml_dtypes.bfloat16))
+        blocks = [product[64 * at : 64 * at + 64] + 1 for at in reversed(range(tiles))]
+        np.testing.assert_array_equal(d, np.concatenate(blocks, axis=1))
+
+
+# ---- what stays -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "signature", "config"),
+    [
+        # Threads write elsewhere, too: to the same memory, for all that is known.
+        (
+            "        c.store",
+            "        tl.store(p + tile, K)\n        c.store",
+            {"p": "*i32"},
+            {},
+        ),
+        # Another block may wait for the tile.
+        (
+            "total.to(c.dtype))\n",
+            "total.to(c.dtype))\n        tl.atomic_add(p, 1)\n",
+            {"p": "*i32"},
+            {},
+        ),
+        # No registers for it: 128 sums and 128 words of the tile.
+        (", 0], total", ", 0], total", {"c": "tensordesc<fp32[128,128]>"}, {"num_warps": 4}),
+        # Another group of warps multiplies in the meantime.
+        ("", "", {}, {"num_consumer_groups": 2, "num_warps": 4}),
+        # The kernel reads what it has stored.
+        ("        c.store", "        total += c.load([tile * 128, 0])\n        c.store", {}, {}),
+        # No loop of tiles: nothing is multiplied after it.
+        ("for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0)):", "if tiles > 0:\n        tile = tl.program_id(0)", {}, {}),
+    ],
+)  # fmt: skip
+def test_it_stays_where_it_is(
+    tmp_path: Path, old: str, new: str, signature: dict[str, str], config: dict[str, Any]
+) -> None:
+    source = PRODUCT.replace(old, new)
+    if "p" in signature:
+        source = source.replace("tiles, K)", "tiles, K, p)")
+    _, remarks = _lowered(tmp_path, source, SIGNATURE | signature, **config)
+    assert DELAYED not in remarks
