@@ -145,6 +145,13 @@ def vector_elements(emit: Emitter, vector: str, kind: str) -> tuple[str, str]:
     return low, high
 
 
+def word_elements(emit: Emitter, vector: str, kind: str) -> tuple[str, str]:
+    """Return the two elements of a vector of 32 bits, and remember which word has them."""
+    elements = vector_elements(emit, vector, kind)
+    emit.packed[elements] = emit.value(f"bitcast {kind} {vector} to i32")
+    return elements
+
+
 # ---- words to shuffle -------------------------------------------------------------------------
 
 

@@ -7,13 +7,13 @@ to shared memory, meet, and issue the copies. All but the conversion can wait. S
 
 becomes
 
-    for tile: { for k: multiply; store part k of the tile before, while that runs }; convert
-    store all parts
+    for tile:
+      for k: multiply; store part k of the tile before, while that runs
+      convert
+      if this is the last tile, or there are not n steps along k: store all parts
 
-The converted tile is carried in registers. What the loop over k had no iterations for is stored
-behind it. Coordinates of a tile are computed while its last product runs.
-
-A part's buffer has been read by then: the copy before was issued a step of the loop over k ago.
+The converted tile is carried in registers. Coordinates of a tile are computed while its last product
+runs. In the loop over k, a part's buffer has been read by then: the copy before was issued a step ago.
 
 Invariant: parts are stored once each and in their order, all of a tile before any of the next one.
 """
@@ -22,21 +22,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
-from aotc.ir.core import Block, Kernel, Op, Value, build
+from aotc.ir.core import Block, Kernel, Op, OpT, Value, build
 from aotc.ir.diagnostics import at
 from aotc.ir.dialects import arith, gpu, roles, scf, tma, wgmma
 from aotc.ir.rewrite import Builder
-from aotc.ir.types import I32, ScalarType, TileType, Type, element_of
+from aotc.ir.types import I32, ScalarType, TileType, Type
 from aotc.schedule.allocate_shared import Buffer, lives, number_ops, place_buffers
 from aotc.schedule.context import Schedule
-from aotc.schedule.specialize_warps import register_share
+from aotc.schedule.loop_bounds import lowered_bounds
+from aotc.schedule.role_registers import register_share, register_split, split_remark, words_of
 from aotc.schedule.store_sites import COPIES, StoreSite, copy_part, store_sites, write_part
 from aotc.schedule.tensor_copies import block_buffer
 from aotc.target import Target
 
-_REGISTER_BITS = 32
+_NEVER_UNROLLED = 1
 # What a thread needs beside sums and the tile that it carries: addresses, counters, coordinates.
 _WORKING_REGISTERS = 36
 _ORDERS_NOTHING = (
@@ -87,10 +87,11 @@ def _find(
     assert isinstance(around, scf.For | scf.If)
     order = {op: number for number, op in enumerate(loop.body)}
     behind = all(order[site.alloc] > order[around] for site in sites)
-    if not behind or not _fits_registers(products, sites, role, kernel):
+    num_buffers = _num_buffers(loop, sites, kernel, schedule) if behind else 0
+    needed = _needed_registers(products, sites)
+    if not num_buffers or not _make_room(needed, role, kernel, schedule):
         return None
-    num_buffers = _num_buffers(loop, sites, kernel, schedule)
-    return _Tiles(loop, products, around, sites, num_buffers) if num_buffers else None
+    return _Tiles(loop, products, around, sites, num_buffers)
 
 
 def _products(loop: scf.For) -> scf.For | None:
@@ -106,6 +107,8 @@ def _products(loop: scf.For) -> scf.For | None:
     inner = block.parent if block is not None else None
     if not isinstance(inner, scf.For) or inner is loop:
         return None
+    if any(_is_inside(value, loop) for value in (inner.lower, inner.upper, inner.step)):
+        return None  # how many steps the next tile has is not known ahead of it
     if inner.block is loop.body:
         return inner
     branch = inner.parent_op
@@ -129,11 +132,8 @@ def _orders_nothing(loop: scf.For, sites: Sequence[StoreSite]) -> bool:
     return True
 
 
-def _fits_registers(
-    products: scf.For, sites: Sequence[StoreSite], role: roles.Specialize, kernel: Kernel
-) -> bool:
-    """Return whether a thread can hold the sums, and a converted tile beside them."""
-    limit = role.consumer_registers or kernel.maxnreg or register_share(kernel)
+def _needed_registers(products: scf.For, sites: Sequence[StoreSite]) -> int:
+    """Return what a thread needs to hold sums, and a converted tile beside them."""
     carried = [value for value in products.carried if isinstance(value.type, TileType)]
     begun = [
         op.out
@@ -142,17 +142,20 @@ def _fits_registers(
         and op.acc not in carried
         and not isinstance(op.acc.op, wgmma.Wgmma)
     ]
-    held = sum(map(_words, [*carried, *begun]))
-    tile = sum(_words(site.write.value) for site in sites)
-    return held + tile + _WORKING_REGISTERS <= limit
+    tiles = [site.write.value for site in sites]
+    return sum(map(words_of, [*carried, *begun, *tiles])) + _WORKING_REGISTERS
 
 
-def _words(value: Value) -> int:
-    """Return how many 32-bit registers of a thread a tile takes."""
-    kind = value.type
-    assert isinstance(kind, TileType)
-    assert kind.layout is not None
-    return kind.layout.in_size("register") * element_of(kind).bits // _REGISTER_BITS
+def _make_room(needed: int, role: roles.Specialize, kernel: Kernel, schedule: Schedule) -> bool:
+    """See to it that threads which compute have the registers they need, if that can be."""
+    if needed <= (role.consumer_registers or kernel.maxnreg or register_share(kernel)):
+        return True
+    split = () if role.consumer_registers else register_split(kernel)
+    if not split or needed > split[0]:
+        return False
+    role.consumer_registers, role.producer_registers = split
+    schedule.remark(kernel.loc, split_remark(split))
+    return True
 
 
 def _num_buffers(
@@ -201,94 +204,101 @@ class _Delay:
         self.parts = [(site, part) for site in tiles.sites for part in range(site.num_parts)]
         # What it was before coordinates are computed elsewhere.
         self.stored = {site: [site.write.value, *site.copy.coords] for site in tiles.sites}
-        before = Builder.before_op(tiles.loop)
-        self.zero = before(arith.Constant(0, I32)).out
-        self.none = before(arith.Constant(len(self.parts), I32)).out
-        self.buffers: dict[_Kind, list[Value]] = {}
-        self.places: list[Value] = []  # the buffer of each part
+        self.before = Builder.before_op(tiles.loop)
+        self.zero = self.before(arith.Constant(0, I32)).out
+        self.none = self.before(arith.Constant(len(self.parts), I32)).out
+        self.buffers = self._place_buffers()
+
+    def _place_buffers(self) -> list[Value]:
+        """Return the buffer of each part: those of a kind take turns."""
+        found: list[Value] = []
+        of_kind: dict[_Kind, list[Value]] = {}
         for site, _ in self.parts:
-            mine = self.buffers.setdefault(_kind(site), [])
-            if len(mine) < tiles.num_buffers:
-                self.places.append(block_buffer(site.copy.tensor, site.part_shape, before))
+            turns = of_kind.setdefault(_kind(site), [])
+            if len(turns) < self.tiles.num_buffers:
+                turns.append(block_buffer(site.copy.tensor, site.part_shape, self.before))
             else:
-                self.places.append(mine[len(mine) % tiles.num_buffers])
-            mine.append(self.places[-1])
+                turns.append(turns.pop(0))
+            found.append(turns[-1])
+        return found
 
     def rewrite(self) -> None:
-        """Store in the loop that multiplies, behind it what is left, and all behind both loops."""
-        loop = self.tiles.loop
+        """Store in the loop that multiplies, or behind it what no such loop will."""
+        loop, before = self.tiles.loop, self.before
         stored = dict.fromkeys(value for each in self.stored.values() for value in each)
-        values = [value for value in stored if _is_of(loop, value)]
-        before = Builder.before_op(loop)
-        inits = [self._nothing(value, before) for value in values]
+        values = [value for value in stored if _is_inside(value, loop)]
+        inits = [self._nothing(value) for value in values]
+        last = len(self.parts) - 1
+        products = self.tiles.products
+        steps = lowered_bounds(products, last, before)
+        is_long = before(arith.Compare(products.lower, steps[last], "lt")).out
+        upper = lowered_bounds(loop, 1, before)[1]
         old = {value: loop.body.add_arg(value.type, value.hint) for value in values}
         following = loop.body.add_arg(I32, "part")
-        around, left, moved = self._in_products(old, following)
-        self._store(left, "le", old, Builder.after_op(around))
-        terminator = loop.body.terminator
-        ends = [moved.get(value, value) for value in values]
-        terminator.set_slots([*terminator.slots, *ends, self.zero])
+        self._store_in_products(old, following)
+        moved = self._compute_late([value for value in values if not _is_tile(value)])
+        new = {value: moved.get(value, value) for value in values}
+        place = Builder.before_op(loop.body.terminator)
+        has_next = place(arith.Compare(loop.induction, upper, "lt")).out
+        waits = place(arith.And(is_long, has_next)).out
+        place(scf.If(waits, _only([]), self._all_parts(new)))
+        part = place(arith.Select(waits, self.zero, self.none)).out
+        _pass_on(loop.body, [*new.values(), part])
+        # Long as it is, ptxas would make two of it.
+        loop.unroll = loop.unroll or _NEVER_UNROLLED
         made = _rebuilt(loop, [*inits, self.none])
-        *outs, left = made.results[-len(values) - 1 :]
-        self._store_all(left, dict(zip(values, outs, strict=True)), Builder.after_op(made))
+        Builder.after_op(made)(tma.TmaStoreWait())
         for site in self.stored:
             for op in (site.wait, site.copy, site.write, site.alloc):
                 op.erase()
 
-    def _nothing(self, value: Value, place: Builder) -> Value:
-        """Return what is carried into the first iteration, which stores nothing."""
-        is_tile = isinstance(value.type, TileType)
-        return place(gpu.Undefined(value.type)).out if is_tile else self.zero
+    def _nothing(self, value: Value) -> Value:
+        """Return what is carried into the first iteration, which has nothing to store."""
+        return self.before(gpu.Undefined(value.type)).out if _is_tile(value) else self.zero
 
-    def _in_products(
-        self, old: dict[Value, Value], following: Value
-    ) -> tuple[Op, Value, dict[Value, Value]]:
-        """Store in the loop over products, and compute coordinates behind it.
-
-        Return the op that is or holds this loop now, which part is next behind it, and what
-        coordinates have become.
-        """
-        inner, around = self.tiles.products, self.tiles.around
-        part = inner.body.add_arg(I32, "part")
-        last = max(
-            (op for op in inner.body if isinstance(op, wgmma.Wgmma)),
-            key=list(inner.body).index,
-        )
+    def _store_in_products(self, values: dict[Value, Value], following: Value) -> None:
+        """Store a part behind the products of each iteration of their loop, while there is one."""
+        products = self.tiles.products
+        part = products.body.add_arg(I32, "part")
+        *_, last = (op for op in products.body if isinstance(op, wgmma.Wgmma))
         place = Builder.after_op(last)
-        self._store(part, "eq", old, place)
+        stores: list[Op] = []
+        for number in range(len(self.parts)):
+            due = arith.Constant(number, I32)
+            is_due = arith.Compare(part, due.out, "eq")
+            stores += [due, is_due, scf.If(is_due.out, self._one_part(number, values), _only([]))]
+        any_left = place(arith.Compare(part, self.none, "lt")).out
+        place(scf.If(any_left, _only(stores), _only([])))
         one = place(arith.Constant(1, I32)).out
-        terminator = inner.body.terminator
-        terminator.set_slots([*terminator.slots, place(arith.Add(part, one)).out])
-        coords = [value for value in old if not isinstance(value.type, TileType)]
-        late = self._late()
-        made = _rebuilt(inner, [following])
-        if around is inner:
-            behind = Builder.after_op(made)
+        _pass_on(products.body, [place(arith.Add(part, one)).out])
+        made = _rebuilt(products, [following])
+        if self.tiles.around is products:
+            self.tiles = replace(self.tiles, around=made)
+        self.tiles = replace(self.tiles, products=made)
+
+    def _compute_late(self, coords: Sequence[Value]) -> dict[Value, Value]:
+        """Compute coordinates behind the loop over products; return what they become."""
+        around, late = self.tiles.around, self._late()
+        behind = Builder.after_op(self.tiles.products)
+        if not isinstance(around, scf.If):
             for op in late:
                 op.remove()
                 behind(op)
-            return made, made.results[-1], {}
-        assert isinstance(around, scf.If)
+            return {}
         computed = [value for value in coords if value.op in late]
-        arms = (
-            (around.then, Builder.after_op(made), made.results[-1]),
-            (around.orelse, Builder.before_op(around.orelse.terminator), following),
-        )
-        for block, place, end in arms:
+        arms = (behind, Builder.before_op(around.orelse.terminator))
+        for block, place in zip(around.blocks, arms, strict=True):
             mapping: dict[Value, Value] = {}
             for op in late:
                 place(op.clone(mapping))
-            terminator = block.terminator
-            own = [mapping[value] for value in computed]
-            terminator.set_slots([*terminator.slots, end, *own])
-        branch = _rebuilt(around, [])
-        left, *outs = branch.results[-len(computed) - 1 :]
-        moved = dict(zip(computed, outs, strict=True))
+            _pass_on(block, [mapping[value] for value in computed])
+        made = _rebuilt(around, [])
+        moved = dict(zip(computed, made.results[-len(computed) :], strict=True)) if computed else {}
         for value, out in moved.items():
             value.replace_all_uses_with(out)
         for op in reversed(late):
             op.erase()
-        return branch, left, moved
+        return moved
 
     def _late(self) -> list[Op]:
         """Return the scalar ops of the loop's body that are needed for coordinates alone."""
@@ -307,56 +317,46 @@ class _Delay:
                 return list(late)
             late = kept
 
-    def _store(
-        self,
-        following: Value,
-        order: Literal["eq", "le"],
-        values: dict[Value, Value],
-        place: Builder,
-    ) -> None:
-        """Store the part that is next ("eq"), or from there on all ("le"), if there is one."""
-        stores = Block()
-        inside = Builder(stores)
-        for number in range(len(self.parts)):
-            due = inside(arith.Constant(number, I32)).out
-            is_due = inside(arith.Compare(following, due, order)).out
-            part = Block()
-            # No more is known here of which copy is the newest.
-            Builder(part)(tma.TmaStoreWait())
-            self._store_part(number, values, Builder(part))
-            Builder(part)(scf.Yield([]))
-            inside(_only_if(is_due, part))
-        inside(scf.Yield([]))
-        place(_only_if(self._is_any(following, place), stores))
+    def _one_part(self, number: int, values: dict[Value, Value]) -> Block:
+        block = Block()
+        place = Builder(block)
+        # Of the copies in flight it is not known here which is the newest.
+        place(tma.TmaStoreWait())
+        self._store_part(number, values, place)
+        place(scf.Yield([]))
+        return block
 
-    def _store_all(self, following: Value, values: dict[Value, Value], place: Builder) -> None:
-        """Store all parts behind both loops, unless the loop of tiles had no iteration."""
-        stores = Block()
-        inside = Builder(stores)
-        inside(tma.TmaStoreWait())
+    def _all_parts(self, values: dict[Value, Value]) -> Block:
+        block = Block()
+        place = Builder(block)
+        place(tma.TmaStoreWait())
         for number in range(len(self.parts)):
             if number >= self.tiles.num_buffers:
-                inside(tma.TmaStoreWait(pending=self.tiles.num_buffers - 1))
-            self._store_part(number, values, inside)
-        inside(scf.Yield([]))
-        place(_only_if(self._is_any(following, place), stores))
-        place(tma.TmaStoreWait())
-
-    def _is_any(self, following: Value, place: Builder) -> Value:
-        return place(arith.Compare(following, self.none, "lt")).out
+                place(tma.TmaStoreWait(pending=self.tiles.num_buffers - 1))
+            self._store_part(number, values, place)
+        place(scf.Yield([]))
+        return block
 
     def _store_part(self, number: int, values: dict[Value, Value], place: Builder) -> None:
         site, part = self.parts[number]
-        buffer = self.places[number]
+        buffer = self.buffers[number]
         tile, *coords = (values.get(value, value) for value in self.stored[site])
         write_part(site, tile, part, buffer, self.target, place)
         copy_part(site, coords, part, buffer, place)
 
 
-def _is_of(loop: scf.For, value: Value) -> bool:
-    """Return whether a value changes from one iteration to the next."""
-    block = value.owner if isinstance(value.owner, Block) else value.owner.block
-    return block is loop.body
+def _is_inside(value: Value, loop: scf.For) -> bool:
+    """Return whether a value may change from one iteration to the next."""
+    op = value.op if isinstance(value.owner, Op) else value.owner.parent
+    while isinstance(op, Op):
+        if op.block is loop.body or op is loop:
+            return True
+        op = op.parent_op
+    return False
+
+
+def _is_tile(value: Value) -> bool:
+    return isinstance(value.type, TileType)
 
 
 def _is_scalar(op: Op) -> bool:
@@ -369,13 +369,22 @@ def _users(op: Op) -> Iterator[Op]:
     return (user for value in op.results for user in value.users)
 
 
-def _only_if(condition: Value, then: Block) -> scf.If:
-    orelse = Block()
-    orelse.insert(scf.Yield([]))
-    return scf.If(condition, then, orelse)
+def _only(ops: Sequence[Op]) -> Block:
+    """Return a block of some ops that yields nothing."""
+    block = Block()
+    for op in ops:
+        block.insert(op)
+    block.insert(scf.Yield([]))
+    return block
 
 
-def _rebuilt(op: Op, inits: Sequence[Value]) -> Op:
+def _pass_on(block: Block, values: Sequence[Value]) -> None:
+    """Let a block yield some more values."""
+    terminator = block.terminator
+    terminator.set_slots([*terminator.slots, *values])
+
+
+def _rebuilt(op: OpT, inits: Sequence[Value]) -> OpT:
     """Replace a loop or branch by one with more results: its blocks pass them on already."""
     blocks, op.blocks = op.blocks, ()
     slots = [*op.slots, *inits]

@@ -26,7 +26,7 @@ from aotc.ir.core import Block, Kernel, Op, Value, build
 from aotc.ir.diagnostics import IRError, at
 from aotc.ir.dialects import arith, gpu, grid, roles, scf, tma, wgmma
 from aotc.ir.rewrite import Builder
-from aotc.ir.types import I32, TileType, element_of
+from aotc.ir.types import I32
 from aotc.schedule.consumer_groups import GroupTurns, loop_of_tiles, ordered_loop, take_turns
 from aotc.schedule.context import Schedule
 from aotc.schedule.fetch_groups import (
@@ -44,14 +44,8 @@ from aotc.schedule.fetch_groups import (
 )
 from aotc.schedule.global_order import is_inside
 from aotc.schedule.producer_slice import Slice, SliceCopy, find_slice
+from aotc.schedule.role_registers import register_share, register_split, split_remark, words_of
 
-_REGISTERS_PER_LANE = 65536 // 32  # of an SM
-_REGISTER_UNIT = 8
-_REGISTER_BITS = 32
-_MAX_CONSUMER_REGISTERS = 240
-_PRODUCER_REGISTERS = 40
-_FEW_PRODUCER_REGISTERS = 32
-_MANY_GROUPS = 3
 _FRAGMENT_REGISTERS = 32  # of operands of products that threads compute
 _PRODUCTS = (gpu.Dot, wgmma.Wgmma)
 # What addresses, counters and the way of results to memory take besides the sums.
@@ -77,10 +71,7 @@ def specialize_warps(kernel: Kernel, schedule: Schedule) -> None:
             Builder(block)(scf.Yield([]))
         registers = _registers(kernel, consumers)
         if registers:
-            schedule.remark(
-                kernel.loc,
-                f"{registers[0]} registers for threads that compute, {registers[1]} else",
-            )
+            schedule.remark(kernel.loc, split_remark(registers))
         place(roles.Specialize(consumers, producer, *registers))
         if kernel.num_ctas > 1:
             # Until then others may copy here, or arrive.
@@ -120,39 +111,14 @@ def _divide(kernel: Kernel, consumers: Block, found: Slice, place: Builder) -> B
 def _registers(kernel: Kernel, consumers: Block) -> tuple[int, ...]:
     """Return how many registers a thread of each role gets, or nothing to leave them as they are.
 
-    A launch gives all threads as many, and at most what each may have. Sums that leave few of these
-    for all else take those that a producer has no use for.
-
-    Source: PTX ISA, "setmaxnreg".
+    Sums that leave few of these for all else take those that a producer has no use for.
     """
-    consumer_warps = kernel.num_warps * kernel.num_consumer_groups
-    each = register_share(kernel)
-    held = sum(_words(op) for op in consumers.walk() if isinstance(op, _PRODUCTS))
-    by_threads = any(isinstance(op, gpu.Dot) for op in consumers.walk())
+    products = [op for op in consumers.walk() if isinstance(op, _PRODUCTS)]
+    # A product on top of another one holds no sum of its own.
+    held = sum(words_of(op.out) for op in products if not isinstance(op.acc.op, _PRODUCTS))
+    by_threads = any(isinstance(op, gpu.Dot) for op in products)
     working = _WORKING_REGISTERS + (_FRAGMENT_REGISTERS if by_threads else 0)
-    if kernel.maxnreg or held + working <= each:
-        return ()
-    groups, rest = divmod(consumer_warps, kernel.producer_warps)
-    least = _PRODUCER_REGISTERS if groups < _MANY_GROUPS else _FEW_PRODUCER_REGISTERS
-    spare = each * (groups + 1) - least
-    own = min(spare // groups // _REGISTER_UNIT * _REGISTER_UNIT, _MAX_CONSUMER_REGISTERS)
-    return (own, least) if not rest and own > each else ()
-
-
-def register_share(kernel: Kernel) -> int:
-    """Return how many registers a thread gets where all threads of a block get as many."""
-    warps = kernel.num_warps * kernel.num_consumer_groups + kernel.producer_warps
-    return _REGISTERS_PER_LANE // warps // _REGISTER_UNIT * _REGISTER_UNIT
-
-
-def _words(op: Op) -> int:
-    """Return how many 32-bit registers of a thread a product's sum takes that no other one holds."""
-    assert isinstance(op, _PRODUCTS)
-    kind = op.out.type
-    assert isinstance(kind, TileType)
-    if kind.layout is None or isinstance(op.acc.op, _PRODUCTS):
-        return 0
-    return kind.layout.in_size("register") * element_of(kind).bits // _REGISTER_BITS
+    return register_split(kernel) if held + working > register_share(kernel) else ()
 
 
 # ---- the producer -----------------------------------------------------------------------------

@@ -14,6 +14,17 @@ from aotc.package.index import Archive, CubinParam, Kernel, Param, TypeVariable,
 from aotc.runtime import Library
 from tests.support.fake_gpu import FakeGpu, build, golden
 
+# More than two words have bits for, in no order, and not all with the same names.
+PICK_CONFIGS: tuple[tuple[tuple[str, int | str | bool], ...], ...] = tuple(
+    (
+        ("BLOCK", 1 << number * 7 % 11),
+        ("MODE", ("fast", "exact", "none")[number % 3]),
+        *((("EVEN", number % 2 == 0),) if number % 5 else ()),
+        ("num_warps", number // 10),
+    )
+    for number in range(140)
+)
+
 
 @pytest.fixture(scope="session")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> FakeGpu:
@@ -115,4 +126,22 @@ def _loader_archive() -> Archive:
             ),
         ),
     )
-    return Archive("loader", "1", (scale, shape))
+    pick = Kernel(
+        name="pick",
+        source_sha256=bytes(32),
+        params=(),
+        configs=PICK_CONFIGS,
+        variants=tuple(
+            Variant(
+                target=target,
+                symbol="pick",
+                cubin=cubin(target, {"pick": []}, b""),
+                num_threads=32,
+                cubin_params=(),
+                config=number,
+                grid=(parse(str(number + 1)),),
+            )
+            for number in range(len(PICK_CONFIGS))
+        ),
+    )
+    return Archive("loader", "1", (pick, scale, shape))

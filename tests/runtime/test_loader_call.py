@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import struct
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 from functools import lru_cache
 from pathlib import Path
@@ -20,6 +20,8 @@ from hypothesis import strategies as st
 
 import aotc
 from aotc.runtime import ArgumentError, Kernel, Library, NotFoundError
+from aotc.runtime.info import Value
+from tests.runtime.conftest import PICK_CONFIGS, Load
 from tests.support.fake_gpu import AMPERE, HOPPER, FakeGpu
 
 X, Y, OUT = (0x1000, "fp16"), 0x2000, 0x3000
@@ -34,6 +36,18 @@ _ZEROS = {
 @pytest.fixture
 def add(library: Library) -> Kernel:
     return library["add"]
+
+
+@pytest.fixture
+def picked(load: Load, archives: Path, gpu: FakeGpu) -> Callable[[Mapping[str, Value]], int]:
+    """Launch `pick` with a config and return which one it was."""
+    pick = load(archives / "loader.aotc", kernels=["pick"])["pick"]
+
+    def launch(config: Mapping[str, Value]) -> int:
+        pick.launch((), config=config)
+        return gpu.last().grid[0] - 1
+
+    return launch
 
 
 @pytest.fixture
@@ -394,6 +408,36 @@ def test_config_picks_the_variant(add: Kernel, gpu: FakeGpu) -> None:
         add(X, Y, OUT, 4096, config=8)
     with pytest.raises(ArgumentError, match="config: expected at most 256"):
         add(X, Y, OUT, 4096, config={str(i): i for i in range(257)})
+
+
+def test_config_picks_the_first_that_has_all_entries(
+    picked: Callable[[Mapping[str, Value]], int],
+) -> None:
+    names = st.sampled_from(["BLOCK", "MODE", "EVEN", "num_warps", "other"])
+    numbers = [*(1 << bit for bit in range(11)), *range(14)]
+    values = st.sampled_from([*numbers, "fast", "exact", True, 1.0])
+
+    @given(st.dictionaries(names, values))
+    def check(wanted: dict[str, Value]) -> None:
+        exact = {name: (type(value), value) for name, value in wanted.items()}
+        fitting = [
+            number
+            for number, entries in enumerate(PICK_CONFIGS)
+            if exact.items() <= {name: (type(value), value) for name, value in entries}.items()
+        ]
+        if fitting:
+            assert picked(wanted) == fitting[0]
+        else:
+            with pytest.raises(NotFoundError, match="config: expected one that was built"):
+                picked(wanted)
+
+    check()
+
+
+def test_every_config_of_many_is_found(picked: Callable[[Mapping[str, Value]], int]) -> None:
+    for number, entries in enumerate(PICK_CONFIGS):
+        first = next(at for at, each in enumerate(PICK_CONFIGS) if set(each) >= set(entries))
+        assert picked(dict(entries)) == first, number
 
 
 def test_guards_pick_the_variant(add: Kernel, gpu: FakeGpu) -> None:

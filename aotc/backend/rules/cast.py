@@ -17,7 +17,7 @@ from aotc.backend.llvm_types import constant, llvm_type
 from aotc.backend.lower import Lowering, Results, lowers
 from aotc.backend.rules.byte_floats import convert_bytes
 from aotc.backend.rules.fp8 import fp8_to_half, single_to_fp8
-from aotc.backend.words import in_pairs, vector_elements
+from aotc.backend.words import in_pairs, vector_elements, word_elements
 from aotc.ir.dialects import arith
 from aotc.ir.dialects.arith import Rounding
 from aotc.ir.types import BF16, FP8E4NV, FP8E5, FP16, FP32, FP64, ScalarType, element_of
@@ -167,7 +167,7 @@ def _narrow_to_16_bits(
 
     def pair(low: str, high: str) -> tuple[str, str]:
         both = nvvm_convert.round_pair(emit, low, high, kind, _PAIR_ROUNDING[rounding])
-        return vector_elements(emit, both, f"<2 x {kind}>")
+        return word_elements(emit, both, f"<2 x {kind}>")
 
     return in_pairs(values, pair, constant(0.0, FP32))
 

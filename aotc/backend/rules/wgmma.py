@@ -57,12 +57,16 @@ _OWN_ADDRESS_MASK = (1 << 24) - 1
 def lower_undefined(ctx: Lowering, op: gpu.Undefined) -> Results:
     """Lower a tile that nobody looks at.
 
-    Halves are 0: the product that ignores them is given words, and making those reads both halves.
+    Halves are those of words that are 0: the product that ignores them is given words, and so is a
+    loop that carries them.
     """
-    del ctx
-    element = scalar_element(op, op.out)
-    text = constant(0, element) if element.bits < 32 else "poison"
-    return [(text,) * num_registers(op.out.type)]
+    element, count = scalar_element(op, op.out), num_registers(op.out.type)
+    if element.bits >= 32:
+        return [("poison",) * count]
+    words, rest = divmod(count * element.bits, 32)
+    if rest:
+        return [(constant(0, element),) * count]
+    return [tuple(unpack(ctx.emit, ["0"] * words, element, count))]
 
 
 @lowers(wgmma.Wgmma)

@@ -1,10 +1,12 @@
-"""Bugs in stores of tensors by asynchronous copies, in loops where they run on."""
+"""Bugs in stores of tensors by asynchronous copies, in loops where they run on or come later."""
 
 from __future__ import annotations
 
 from aotc.ir.core import Kernel
-from aotc.ir.dialects import gpu, tma
-from tests.support.mutations.plant import Mutation, after_pass, each, found, without
+from aotc.ir.dialects import arith, gpu, scf, tma
+from aotc.ir.rewrite import Builder
+from aotc.ir.types import I1, I32
+from tests.support.mutations.plant import Edit, Mutation, after_pass, each, found, without
 
 _LAST = "insert_barriers"
 
@@ -22,7 +24,83 @@ def _barrier_before_store(kernel: Kernel) -> None:
     store.prev.erase()
 
 
-MUTATIONS = tuple(
+def _wait_if_only(at: int) -> Edit:
+    """Let tiles wait for the next one's products if one of the two conditions holds."""
+
+    def edit(kernel: Kernel) -> None:
+        (both,) = (op for op in found(kernel, arith.And) if op.out.type == I1)
+        both.set_slots([both.slots[at]] * 2)
+
+    return edit
+
+
+def _forget_that_there_is_a_tile(kernel: Kernel) -> None:
+    """Let an iteration pass on that there is no part to be stored."""
+    loop = next(op for op in found(kernel, scf.For) if op.carried[-1].hint == "part")
+    terminator = loop.body.terminator
+    terminator.set_slots([*terminator.slots[:-1], loop.init[-1]])
+
+
+def _begin_with_the_second_part(kernel: Kernel) -> None:
+    """Let an iteration pass on that the second part is the next to be stored."""
+    (select,) = (
+        op
+        for op in found(kernel, arith.Select)
+        if any(isinstance(user, scf.Yield) for user in op.out.users)
+    )
+    one = Builder.before_op(select)(arith.Constant(1, I32)).out
+    select.set_slots([select.slots[0], one, select.slots[2]])
+
+
+def _wait_for_no_part(kernel: Kernel) -> None:
+    for op in found(kernel, tma.TmaStoreWait):
+        if any(isinstance(outer, scf.For) for outer in op.ancestors()):
+            op.erase()
+
+
+_LATE = tuple(
+    Mutation(name, stands_for, "multiply_and_store_late", after_pass(behind, edit), "sm_90a")
+    for name, stands_for, behind, edit in (
+        (
+            "a part is lost where K is short",
+            "a tile waits for the next one's products, though these are fewer than its parts",
+            "delay_stores",
+            _wait_if_only(1),
+        ),
+        (
+            "the last tile is lost",
+            "the last tile waits for the next one's products",
+            "delay_stores",
+            _wait_if_only(0),
+        ),
+        (
+            "all tiles but the last are lost",
+            "an iteration does not pass on that it has a tile",
+            "delay_stores",
+            _forget_that_there_is_a_tile,
+        ),
+        (
+            "the first part is lost",
+            "parts are counted from 1",
+            "delay_stores",
+            _begin_with_the_second_part,
+        ),
+        (
+            "a part is written over the one before",
+            "no part waits until its buffer has been read",
+            _LAST,
+            _wait_for_no_part,
+        ),
+        (
+            "a part is sent before it is written",
+            "a part is sent without a barrier",
+            _LAST,
+            _barrier_before_store,
+        ),
+    )
+)
+
+MUTATIONS = _LATE + tuple(
     Mutation(name, stands_for, "turn_blocks", after_pass(_LAST, edit), "sm_90a")
     for name, stands_for, edit in (
         (
