@@ -110,7 +110,7 @@ def graphed(calls: list[Launch]) -> Launch:
 def by_host(calls: list[Launch]) -> Launch:
     """Return a launch of one call as the host makes it, each time the next."""
     following = itertools.cycle(calls)
-    return lambda: next(following)()
+    return lambda: next(following)()  # noqa: PLW0108 -- the next call each time, not one of them
 
 
 def problem(call: Launch, work: Work) -> str:
@@ -177,9 +177,7 @@ def aotc_calls(work: Work, library) -> Iterator[tuple[str, Bind]]:
 
             def bind(args: Arguments, kernel=kernel, config=config, names=names) -> Launch:
                 passed = [args[each] for each in names]
-                return partial(
-                    kernel.launch, passed, config=config, pdl=bool(config.get("PDL"))
-                )
+                return partial(kernel.launch, passed, config=config, pdl=bool(config.get("PDL")))
 
             yield f"{name} {json.dumps(config)}", of_layers(bind)
 

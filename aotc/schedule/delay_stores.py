@@ -97,7 +97,7 @@ def _find(
 def _products(loop: scf.For) -> scf.For | None:
     """Return the one loop in which all products are, if they leave threads nothing to compute.
 
-    Fragments that threads compute take registers, and nothing may come between them and the product.
+    Threads that compute fragments, or scale sums, are what the tensor cores wait for there already.
     """
     products = [op for op in loop.body.walk() if isinstance(op, wgmma.Wgmma)]
     blocks = {op.block: None for op in products}
@@ -106,6 +106,8 @@ def _products(loop: scf.For) -> scf.For | None:
     (block,) = blocks
     inner = block.parent if block is not None else None
     if not isinstance(inner, scf.For) or inner is loop:
+        return None
+    if not all(op.acc in inner.carried or isinstance(op.acc.op, wgmma.Wgmma) for op in products):
         return None
     if any(_is_inside(value, loop) for value in (inner.lower, inner.upper, inner.step)):
         return None  # how many steps the next tile has is not known ahead of it
@@ -134,16 +136,9 @@ def _orders_nothing(loop: scf.For, sites: Sequence[StoreSite]) -> bool:
 
 def _needed_registers(products: scf.For, sites: Sequence[StoreSite]) -> int:
     """Return what a thread needs to hold sums, and a converted tile beside them."""
-    carried = [value for value in products.carried if isinstance(value.type, TileType)]
-    begun = [
-        op.out
-        for op in products.body
-        if isinstance(op, wgmma.Wgmma)
-        and op.acc not in carried
-        and not isinstance(op.acc.op, wgmma.Wgmma)
-    ]
+    carried = [value for value in products.carried if _is_tile(value)]
     tiles = [site.write.value for site in sites]
-    return sum(map(words_of, [*carried, *begun, *tiles])) + _WORKING_REGISTERS
+    return sum(map(words_of, [*carried, *tiles])) + _WORKING_REGISTERS
 
 
 def _make_room(needed: int, role: roles.Specialize, kernel: Kernel, schedule: Schedule) -> bool:

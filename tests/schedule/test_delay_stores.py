@@ -87,6 +87,25 @@ def test_coordinates_are_computed_behind_the_last_product(tmp_path: Path) -> Non
     assert product < first < drain
 
 
+def test_threads_get_the_registers_that_a_tile_beside_the_sums_takes(tmp_path: Path) -> None:
+    """Sums of 128 x 192 by eight warps fit without, and the tile would not."""
+    source = PRODUCT.replace(
+        "total = tl.zeros((128, 128), tl.float32)",
+        "total, more = tl.zeros((128, 128), tl.float32), tl.zeros((128, 64), tl.float32)",
+    ).replace(
+        "b.load([0, k]).T, total)",
+        "b.load([0, k]).T, total)\n            "
+        "more = tl.dot(a.load([tile * 128, k]), d.load([128, k]).T, more)",
+    ).replace("tiles, K)", "d, e, tiles, K)")  # fmt: skip
+    signature = SIGNATURE | {"d": "tensordesc<fp16[64,64]>", "e": "tensordesc<bf16[128,64]>"}
+    _, remarks = _lowered(tmp_path, source, signature)
+    assert "registers for threads" not in remarks
+    stored = source + "        e.store([tile * 128, 128], more.to(e.dtype))\n"
+    _, remarks = _lowered(tmp_path, stored, signature)
+    assert DELAYED in remarks
+    assert "registers for threads that compute" in remarks
+
+
 # ---- results ----------------------------------------------------------------------------------
 
 
@@ -148,6 +167,13 @@ def test_tiles_of_two_tensors_are_delayed_together(tmp_path: Path) -> None:
         ),
         # No registers for it: 128 sums and 128 words of the tile.
         (", 0], total", ", 0], total", {"c": "tensordesc<fp32[128,128]>"}, {"num_warps": 4}),
+        # Threads scale what products add: the tensor cores wait for them already.
+        (
+            "total = tl.dot(a.load([tile * 128, k]), b.load([0, k]).T, total)",
+            "total += tl.dot(a.load([tile * 128, k]), b.load([0, k]).T) * (K + 1)",
+            {},
+            {},
+        ),
         # Another group of warps multiplies in the meantime.
         ("", "", {}, {"num_consumer_groups": 2, "num_warps": 4}),
         # The kernel reads what it has stored.
