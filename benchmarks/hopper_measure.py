@@ -13,7 +13,6 @@ a pause before each call lets the clocks recover.
 
 from __future__ import annotations
 
-import itertools
 import json
 import statistics
 import subprocess
@@ -28,7 +27,7 @@ from typing import Any
 import hopper_triton
 import torch
 from hopper_work import ITEMS, Arguments, Work, layers_of
-from peers import Launch, built, in_turn, milliseconds, ranked
+from peers import Launch, built, in_turn, milliseconds, of_turn, ranked
 
 import aotc
 
@@ -88,8 +87,8 @@ def tell(**line: object) -> None:
 # ---- launches ---------------------------------------------------------------------------------
 
 
-def graphed(calls: list[Launch]) -> Launch:
-    """Return a launch of one call, each time the next: that is, on the next set of operands."""
+def graphed(calls: list[Launch], turns: Iterator[int]) -> Launch:
+    """Return the same as `of_turn`, each call as a graph."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     graphs: list[torch.cuda.CUDAGraph] = []
@@ -103,14 +102,7 @@ def graphed(calls: list[Launch]) -> Launch:
             finally:
                 graphs[-1].capture_end()
     torch.cuda.current_stream().wait_stream(stream)
-    following = itertools.cycle(graphs)
-    return lambda: next(following).replay()
-
-
-def by_host(calls: list[Launch]) -> Launch:
-    """Return a launch of one call as the host makes it, each time the next."""
-    following = itertools.cycle(calls)
-    return lambda: next(following)()  # noqa: PLW0108 -- the next call each time, not one of them
+    return of_turn([graph.replay for graph in graphs], turns)
 
 
 def problem(call: Launch, work: Work) -> str:
@@ -128,7 +120,7 @@ def problem(call: Launch, work: Work) -> str:
 
 def sensible(config: dict[str, Any], work: Work) -> bool:
     """Return whether a config is worth a try: blocks not far larger than what there is to do."""
-    if "SPLIT_K" in config:
+    if "SPLIT_K" in config and "NUM_SMS" not in config:
         rows = max(16, 1 << (work.m - 1).bit_length())
         tiles = -(-work.m // config["BLOCK_M"]) * -(-work.n // config["BLOCK_N"])
         fits = config["BLOCK_M"] in (rows, rows // 2 if rows > 64 else rows)
@@ -136,14 +128,20 @@ def sensible(config: dict[str, Any], work: Work) -> bool:
     return work.m > 64 or config.get("BLOCK_M", 0) <= 64
 
 
-def shared_by_parts(work: Work, configs: list[dict[str, Any]]) -> None:
-    """Give every set the workspace and counters that programs which split K share."""
-    sizes = [
-        -(-work.m // config["BLOCK_M"]) * config["BLOCK_M"]
-        * -(-work.n // config["BLOCK_N"]) * config["BLOCK_N"] * config["SPLIT_K"]
-        for config in configs
-        if config.get("SPLIT_K", 1) > 1
-    ]  # fmt: skip
+def workspace_elems(config: dict[str, Any], work: Work) -> int:
+    """Return how many fp32 sums programs that share tiles leave for one another."""
+    width = config["BLOCK_N"] + config.get("EXTRA_N", 0)
+    tiles = -(-work.m // config["BLOCK_M"]) * -(-work.n // width)
+    split = tiles % config["NUM_SMS"] if "NUM_SMS" in config else tiles
+    return split * config["BLOCK_M"] * width * config["SPLIT_K"]
+
+
+def shared_by_parts(work: Work, library) -> None:
+    """Give every set the workspace and counters that programs which share tiles need."""
+    configs = [config for name in work.kernels for config in built(library[name])]
+    configs += [config for name in work.triton for config in hopper_triton.CONFIGS[name]]
+    configs = [config for config in configs if config.get("SPLIT_K", 1) > 1]
+    sizes = [workspace_elems(config, work) for config in configs if sensible(config, work)]
     workspace = torch.empty(max(sizes, default=4), device="cuda")
     counters = torch.zeros(MAX_COUNTERS, device="cuda", dtype=torch.int32)
     for args in work.sets:
@@ -234,7 +232,7 @@ def choose(
             calls = [bind(args) for args in work.sets]
             if trouble := problem(calls[0], work):
                 raise ValueError(trouble)  # noqa: TRY301 - told as every other
-            launch = graphed(calls) if task.graphs else by_host(calls)
+            launch = (graphed if task.graphs else of_turn)(calls, work.turns)
             took = statistics.median(
                 milliseconds(launch, 1, ahead=task.graphs) for _ in range(count)
             )
@@ -299,9 +297,7 @@ def spread(of: list[float], to: list[float]) -> dict[str, float]:
 
 def measure(work: Work, library, task: Task) -> dict[str, Any]:
     """Choose each peer's best, run them in turn, and return the row."""
-    configs = [config for name in work.kernels for config in built(library[name])]
-    configs += [config for name in work.triton for config in hopper_triton.CONFIGS[name]]
-    shared_by_parts(work, [config for config in configs if sensible(config, work)])
+    shared_by_parts(work, library)
     estimate = max(work.flops / ASSUMED_FLOPS, work.nbytes / ASSUMED_BYTES)
     count = max(MIN_CALLS, min(MAX_CALLS, round(TRIAL_SECONDS / estimate + 0.5)))
     chosen: dict[str, Choice | None] = {}

@@ -7,8 +7,9 @@ are as many sets of them as it takes for none to be found in the L2 again.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -49,13 +50,15 @@ class Work:
     relative: float = 2**-8
     tolerance: float = 0.02
     sets: list[Arguments] = field(init=False)
+    turns: Iterator[int] = field(default_factory=itertools.count, init=False)
+    """Of sets: peers take them in one turn, or one would find in the L2 what the last one read."""
 
     def __post_init__(self) -> None:
         first = self.make()
         values = [value for layer in layers_of(first) for value in layer.values()]
         tensors = {v.data_ptr(): v for v in values if isinstance(v, torch.Tensor)}
         self.nbytes = sum(tensor.nbytes for tensor in tensors.values())
-        count = max(1, min(MAX_SETS, math.ceil(2.5 * L2_BYTES / self.nbytes)))
+        count = max(2, min(MAX_SETS, math.ceil(2.5 * L2_BYTES / self.nbytes)))
         self.sets = [first, *(self.make() for _ in range(count - 1))]
         self.expected = self.exact(first)
 
@@ -121,8 +124,9 @@ def _descriptors(size: int) -> Work:
 
 def _shape(index: int) -> Work:
     shape = SHAPES[index]
-    few = ("small_descriptor", "small_pointer", "small_wide") if shape.m <= 256 else ()
-    return _linear(shape.name, (shape.m, shape.n, shape.k), (*few, "linear", "linear_wide"))
+    few = ("small_descriptor", "small_pointer") if shape.m <= 256 else ()
+    many = ("linear", "linear_wide", "split_tail", "split_tail_wide")
+    return _linear(shape.name, (shape.m, shape.n, shape.k), (*few, *many))
 
 
 def _small(m: int) -> Work:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 Launch = Callable[[], None]
 
@@ -36,6 +36,19 @@ def milliseconds(launch: Launch, launches: int, *, ahead: bool = False) -> float
     return start.elapsed_time(end) / launches
 
 
+def of_turn(calls: Sequence[Launch], turns: Iterator[int]) -> Launch:
+    """Return a launch of the call whose turn it is: each is on operands of its own.
+
+    Peers that share `turns` never find in the L2 what the peer before them has read, if there are two
+    calls or more.
+    """
+
+    def launch() -> None:
+        calls[next(turns) % len(calls)]()
+
+    return launch
+
+
 def in_turn(
     peers: Mapping[str, Launch],
     rounds: int,
@@ -44,12 +57,17 @@ def in_turn(
     *,
     ahead: bool = False,
 ) -> dict[str, list[float]]:
-    """Return the milliseconds of each peer, round by round; the GPU rests before each."""
+    """Return the milliseconds of each peer, round by round; the GPU rests before each.
+
+    Each round begins with another peer, so that none always comes after the same one.
+    """
     times: dict[str, list[float]] = {name: [] for name in peers}
+    order = list(peers)
     for _ in range(rounds):
-        for name, launch in peers.items():
+        for name in order:
             time.sleep(pause_seconds)
-            times[name].append(milliseconds(launch, launches, ahead=ahead))
+            times[name].append(milliseconds(peers[name], launches, ahead=ahead))
+        order.append(order.pop(0))
     return times
 
 

@@ -19,6 +19,20 @@ def halves_of_columns(x):
 
 
 @triton.jit
+def columns_of_parts(x, EPILOGUE_N: tl.constexpr):
+    """Return the parts of a tile that have EPILOGUE_N columns each, from left to right."""
+    if x.shape[1] == EPILOGUE_N:
+        parts = (x,)
+    elif x.shape[1] == EPILOGUE_N * 2:
+        parts = halves_of_columns(x)
+    else:
+        tl.static_assert(x.shape[1] == EPILOGUE_N * 4, "EPILOGUE_N is the columns, or / 2, or / 4")
+        left, right = halves_of_columns(x)
+        parts = halves_of_columns(left) + halves_of_columns(right)
+    return parts
+
+
+@triton.jit
 def scaled(x, row, column, M, N, scale_a_ptr, scale_b_ptr, SCALES: tl.constexpr):
     """Multiply a tile by the scales of A and B: "none", "tensor" (one each), or "row".
 
@@ -57,16 +71,7 @@ def finish_parts(
     EPILOGUE_N: tl.constexpr, ACTIVATION: tl.constexpr, SCALES: tl.constexpr,
 ):  # fmt: skip
     """Finish and store a tile, EPILOGUE_N columns at a time."""
-    if acc.shape[1] == EPILOGUE_N:
-        parts = (acc,)
-    elif acc.shape[1] == EPILOGUE_N * 2:
-        parts = halves_of_columns(acc)
-    else:
-        tl.static_assert(
-            acc.shape[1] == EPILOGUE_N * 4, "EPILOGUE_N is the columns, or / 2, or / 4"
-        )
-        left, right = halves_of_columns(acc)
-        parts = halves_of_columns(left) + halves_of_columns(right)
+    parts = columns_of_parts(acc, EPILOGUE_N)
     for part in tl.static_range(acc.shape[1] // EPILOGUE_N):
         finish(
             parts[part], c, row, column + part * EPILOGUE_N, M, N,

@@ -35,6 +35,7 @@ from aotc.schedule.bank_order import in_bank_order
 from aotc.schedule.context import Schedule
 from aotc.schedule.demand import Demand, broadcast_operand, operand_layouts
 from aotc.schedule.dot_layouts import choose_dots
+from aotc.schedule.global_order import may_precede
 from aotc.schedule.homes import DotLayouts, Homes, is_elementwise, is_tile
 from aotc.schedule.operand_slices import pull_operands
 from aotc.schedule.tensor_copies import (
@@ -45,7 +46,6 @@ from aotc.schedule.tensor_copies import (
     parameter_type,
     read_buffer,
     shared_layout,
-    synchronizes,
     tensor_map_of,
     write_buffer,
 )
@@ -82,11 +82,14 @@ class _Emitter:
         self.buffers: dict[tuple[Value, LinearLayout], Value] = {}
         self.fetched: dict[Value, Value] = {}
         """The buffers of blocks that tensor copies bring."""
-        self.synchronizes = self.has_maps = False
+        self.has_maps = False
         self.loaded: dict[Value, None] = {}
+        self.stores: list[Op] = []
+        """What tensor copies store from, of which not all need have been written at once."""
 
     def emit_kernel(self, kernel: Kernel) -> Block:
-        self.synchronizes, self.loaded = synchronizes(kernel), loaded_tensors(kernel)
+        self.loaded = loaded_tensors(kernel)
+        self.stores = [op for op in kernel.walk() if isinstance(op, _BLOCK_STORES)]
         types = [self.passed_type(arg) for arg in kernel.body.args]
         self.has_maps = any(isinstance(kind, TensorMapType) for kind in types)
         self.has_maps |= any(isinstance(op, descriptor.DescriptorAt) for op in kernel.walk())
@@ -301,6 +304,7 @@ def _emit_atomic(op: Op, emitter: _Emitter, place: Builder) -> None:
     layout = emitter.demand.works_in.get(op)
     slots = [emitter.get_optional(value, layout) for value in op.slots]
     vector = 1 if isinstance(op, tile.AtomicCas) else _vector(op, layout, emitter)
+    _wait_until_written(op, emitter, place)
     emitter.bind(op.out, place_atomic(op, slots, vector, emitter.homes.num_warps, place), place)
 
 
@@ -337,12 +341,18 @@ def _emit_descriptor_store(op: Op, emitter: _Emitter, place: Builder) -> None:
     else:
         place(tma.TmaReduce(tensor, buffer, coords, kind=op.kind))
     loaded = any(may_be_one(op.descriptor, each) for each in emitter.loaded)
-    written = emitter.synchronizes or loaded
-    place(tma.TmaStoreWait(written=written))
+    place(tma.TmaStoreWait(written=loaded))
+
+
+def _wait_until_written(op: Op, emitter: _Emitter, place: Builder) -> None:
+    """Wait ahead of an op by which other threads may come to know that a store has been made."""
+    if any(may_precede(store, op) for store in emitter.stores):
+        place(tma.TmaStoreWait(written=True))
 
 
 def _emit_barrier(op: Op, emitter: _Emitter, place: Builder) -> None:
     """Let tensor copies behind a barrier of the user's see what threads wrote before."""
+    _wait_until_written(op, emitter, place)
     if emitter.has_maps:
         place(tma.ProxyFence(whole=True))
     _emit_at_home(op, emitter, place)

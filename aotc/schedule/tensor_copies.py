@@ -18,7 +18,7 @@ from math import prod
 
 from aotc.ir import gf2
 from aotc.ir.core import Kernel, Op, Value
-from aotc.ir.dialects import descriptor, gpu, tile, tma
+from aotc.ir.dialects import descriptor, gpu, tma
 from aotc.ir.layout import LinearLayout, log2_exact
 from aotc.ir.layout_access import run_elems_in_order
 from aotc.ir.matrix_access import RUN_BYTES, MatrixMode, matrix_view
@@ -110,13 +110,6 @@ def choose_block_layouts(kernel: Kernel) -> dict[Op, LinearLayout]:
 def parameter_type(kind: Type) -> Type:
     """Return what is passed for a parameter: the map of a descriptor, else the same."""
     return tensor_map_of(kind) if isinstance(kind, DescriptorType) else kind
-
-
-def synchronizes(kernel: Kernel) -> bool:
-    """Return whether other threads may come to know that a store has been made."""
-    return any(
-        isinstance(op, tile.Barrier | tile.AtomicRmw | tile.AtomicCas) for op in kernel.walk()
-    )
 
 
 def loaded_tensors(kernel: Kernel) -> dict[Value, None]:

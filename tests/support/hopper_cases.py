@@ -59,7 +59,7 @@ class HopperCase:
     @property
     def may_specialize(self) -> bool:
         """Whether the kernel can be told to give warps roles of their own."""
-        return "persistent" in self.source or "descriptor" in self.source
+        return any(word in self.source for word in ("persistent", "descriptor", "split_tail"))
 
     def types(self, dtype: str, build: Constants, launch: Launch) -> dict[str, str]:
         """Return the signature of a build that a launch fits."""
@@ -187,16 +187,30 @@ def _batched(
 # ---- few rows ---------------------------------------------------------------------------------
 
 
-def _split(build: Constants, tiles: int) -> tuple[dict[str, Tensor], dict[str, Expected]]:
-    """Return what programs that share a tile need; the counters are zeros again afterwards."""
-    splits = build["SPLIT_K"]
-    if splits == 1:
-        return {}, {}
-    shape = (tiles * splits * build["BLOCK_N"], build["BLOCK_M"])
+def _split_tail(
+    rng: np.random.Generator, scalar: ScalarType, shape: Shape, build: Constants
+) -> Launch:
+    launch = _persistent(rng, scalar, shape, build)
+    width = build["BLOCK_N"] + build.get("EXTRA_N", 0)
+    tiles = _cdiv(shape[0], build["BLOCK_M"]) * _cdiv(shape[1], width)
+    parts = (tiles % build["NUM_SMS"] * build["SPLIT_K"] * build["BLOCK_M"], width)
+    shared, expected = _shared_tiles(parts, tiles)
+    return Launch({**launch.args, **shared}, {**launch.expected, **expected})
+
+
+def _shared_tiles(parts: Shape, tiles: int) -> tuple[dict[str, Tensor], dict[str, Expected]]:
+    """Return what programs that share tiles need; the counters are zeros again afterwards."""
     counters = np.zeros(tiles, np.int32)
-    args = {"workspace_ptr": tensor(poison(shape, dtype_of(FP32))), "counter_ptr": tensor(counters)}
-    anything = Expected(np.zeros(shape), np.full(shape, np.inf))
+    args = {"workspace_ptr": tensor(poison(parts, dtype_of(FP32))), "counter_ptr": tensor(counters)}
+    anything = Expected(np.zeros(parts), np.full(parts, np.inf))
     return args, {"workspace_ptr": anything, "counter_ptr": references.exact(counters)}
+
+
+def _split(build: Constants, tiles: int) -> tuple[dict[str, Tensor], dict[str, Expected]]:
+    """Return what programs that share a tile need, if any do."""
+    splits = build["SPLIT_K"]
+    parts = (tiles * splits * build["BLOCK_N"], build["BLOCK_M"])
+    return ({}, {}) if splits == 1 else _shared_tiles(parts, tiles)
 
 
 def _small(rng: np.random.Generator, scalar: ScalarType, shape: Shape, build: Constants) -> Launch:
@@ -303,6 +317,18 @@ CASES: dict[str, HopperCase] = {
                 "residual": "tensordesc<bf16[BLOCK_M,EPILOGUE_N]>",
                 "b_extra": "tensordesc<T[EXTRA_N,BLOCK_K]>",
             },
+        ),
+        HopperCase(
+            *("split_tail", "split_tail.py:split_tail_matmul_kernel"),
+            {**_LINEAR, **_SHARED},
+            *(_split_tail, lambda known: (known["NUM_SMS"],)),
+            (*_SHAPES, (65, 72, 520), (200, 200, 72)),
+            (
+                {**_BLOCKS, "EPILOGUE_N": 64, "SPLIT_K": 2},
+                {**_BLOCKS, "EPILOGUE_N": 32, "SPLIT_K": 3, "NUM_SMS": 7, "WARP_SPECIALIZE": True},
+                {**_BLOCKS, "EPILOGUE_N": 32, "SPLIT_K": 4, "EXTRA_N": 32, "NUM_SMS": 5},
+            ),
+            extra={"b_extra": "tensordesc<T[EXTRA_N,BLOCK_K]>"},
         ),
         HopperCase(
             *("matmul", _PERSISTENT, {**_LINEAR, "b": "tensordesc<T[BLOCK_K,BLOCK_N]>"}),

@@ -259,15 +259,16 @@ def commit_group(instruction: Instruction) -> Execute:
 
 @executes("cp.async.bulk.wait_group")
 def wait_group(instruction: Instruction) -> Execute:
-    """Wait for all but the last few groups; with `.read` for their reads, which is no earlier here."""
+    """Wait for all but the last few groups to be done; with `.read`, to have read shared memory."""
     if instruction.modifiers[3:] not in ((), ("read",)):
         raise Unsupported("modifiers other than .read")
     (count,) = instruction.operands
     if not isinstance(count, Immediate):
         raise Unsupported("a number of groups that is not a constant")
+    wait = BulkGroups.wait_reads if instruction.modifiers[3:] else BulkGroups.wait_writes
 
     def execute(ctx: Context) -> None:
-        ctx.machine.part(BulkGroups).wait(ctx.lane_indices(), count.value)
+        wait(ctx.machine.part(BulkGroups), ctx.lane_indices(), count.value)
 
     return execute
 

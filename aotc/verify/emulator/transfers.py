@@ -35,35 +35,52 @@ COMPLETES = "mbarrier::complete_tx::bytes"
 
 @dataclass(eq=False)
 class _Outgoing:
+    """A copy out of shared memory, which is read first, and written elsewhere at some time after."""
+
     flight: Flight
-    pending: Pending
+    reading: Pending
+    writing: Pending
 
 
 class BulkGroups:
-    """Hold the copies out of shared memory that each lane has issued and not waited for."""
+    """Hold the copies out of shared memory that each lane has issued and not waited for.
+
+    Groups of which only the reads were waited for are `_read` ones, older than all others.
+    """
 
     def __init__(self, machine: Machine) -> None:
         self._shared = machine.shared
         self._open: dict[int, list[_Outgoing]] = defaultdict(list)
         self._groups: dict[int, deque[list[_Outgoing]]] = defaultdict(deque)
+        self._read: dict[int, deque[list[_Outgoing]]] = defaultdict(deque)
 
-    def issue(self, lane: int, flight: Flight, pending: Pending) -> None:
+    def issue(self, lane: int, copy: _Outgoing) -> None:
         """Take on a copy, as part of the group that its lane has open."""
-        self._open[lane].append(_Outgoing(flight, pending))
+        self._open[lane].append(copy)
 
     def commit(self, lanes: Ints) -> None:
         """Close the open group of each lane, which may be empty."""
         for lane in lanes.tolist():
             self._groups[lane].append(self._open.pop(lane, []))
 
-    def wait(self, lanes: Ints, allowed: int) -> None:
-        """Finish all groups of each lane but the last `allowed`."""
+    def wait_reads(self, lanes: Ints, allowed: int) -> None:
+        """Let all groups of each lane but the last `allowed` have read shared memory."""
         for lane in lanes.tolist():
-            groups = self._groups[lane]
+            groups, read = self._groups[lane], self._read[lane]
             while len(groups) > allowed:
-                for copy in groups.popleft():
-                    copy.pending.force()
+                read.append(groups.popleft())
+                for copy in read[-1]:
+                    copy.reading.force()
                     self._shared.finish(copy.flight)
+
+    def wait_writes(self, lanes: Ints, allowed: int) -> None:
+        """Let all groups of each lane but the last `allowed` have written what they have read."""
+        self.wait_reads(lanes, allowed)
+        for lane in lanes.tolist():
+            groups, read = self._groups[lane], self._read[lane]
+            while len(read) + len(groups) > allowed:
+                for copy in read.popleft():
+                    copy.writing.force()
 
 
 def copy_in(
@@ -125,11 +142,19 @@ def copy_out(ctx: Context, lane: int, chunks: Ints, put: Callable[[Bytes], None]
     owners = np.full(len(chunks), lane)
     flight = machine.shared.begin(owners, chunks, CHUNK_BYTES, instruction, writes=False)
 
-    def happen() -> None:
-        with blamed_on(instruction):
-            put(machine.shared.peek(flight))
+    data: list[Bytes] = []
 
-    machine.part(BulkGroups).issue(lane, flight, machine.defer(happen))
+    def read() -> None:
+        with blamed_on(instruction):
+            data.append(machine.shared.peek(flight))
+
+    def write() -> None:
+        with blamed_on(instruction):
+            put(data.pop())
+
+    reading = machine.defer(read)
+    writing = machine.defer(write, ready=lambda: reading.done)
+    machine.part(BulkGroups).issue(lane, _Outgoing(flight, reading, writing))
 
 
 def chunks_of(address: int, count_bytes: int) -> Ints:

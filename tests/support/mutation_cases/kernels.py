@@ -372,6 +372,19 @@ def turn_blocks(x, out, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def store_and_read(x_ptr, work_ptr, out_ptr, rows, BLOCK: tl.constexpr):
+    """Copy a block of rows to `work`, and read it there, transposed."""
+    work = tl.make_tensor_descriptor(work_ptr, [rows, BLOCK], [BLOCK, 1], [BLOCK, BLOCK])
+    first, column = tl.program_id(0) * BLOCK, tl.arange(0, BLOCK)
+    row = first + column[:, None]
+    places, mask = row * BLOCK + column[None, :], row < rows
+    work.store([first, 0], tl.load(x_ptr + places, mask=mask, other=0))
+    tl.debug_barrier()
+    found = tl.load(work_ptr + places, mask=mask, other=0)
+    tl.store(out_ptr + places, found + tl.sum(found, 0)[None, :], mask=mask)
+
+
+@triton.jit
 def multiply_blocks(a, b, out, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr):
     """Store A @ B, blocks of it one after the other, and the largest product of each row on top."""
     rows = tl.cdiv(a.shape[0], BLOCK_M)

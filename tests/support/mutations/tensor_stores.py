@@ -24,6 +24,12 @@ def _barrier_before_store(kernel: Kernel) -> None:
     store.prev.erase()
 
 
+def _wait_for_reads_only(kernel: Kernel) -> None:
+    """Leave stores on their way to memory when other threads are told of them."""
+    for op in found(kernel, tma.TmaStoreWait):
+        op.written = False
+
+
 def _wait_if_only(at: int) -> Edit:
     """Let tiles wait for the next one's products if one of the two conditions holds."""
 
@@ -100,7 +106,15 @@ _LATE = tuple(
     )
 )
 
-MUTATIONS = _LATE + tuple(
+_ORDERED = Mutation(
+    "a block is read before it is written",
+    "ahead of a barrier of the user's it is waited for reads of shared memory only",
+    "store_and_read",
+    after_pass(_LAST, _wait_for_reads_only),
+    "sm_90a",
+)
+
+_IN_TURN = tuple(
     Mutation(name, stands_for, "turn_blocks", after_pass(_LAST, edit), "sm_90a")
     for name, stands_for, edit in (
         (
@@ -140,3 +154,5 @@ MUTATIONS = _LATE + tuple(
         ),
     )
 )
+
+MUTATIONS = (*_LATE, _ORDERED, *_IN_TURN)

@@ -101,6 +101,42 @@ def test_store(read):
     np.testing.assert_array_equal(out, expected)
 
 
+def test_what_was_only_read_may_not_be_written_yet():
+    """Who waits for the copies themselves finds what they wrote; who waits for `.read` may not."""
+    store = "cp.async.bulk.global.shared::cta.bulk_group"
+    body = f"""
+    {INIT} {PLACE} {TO_SHARED}
+    @!%p1 bra DONE;
+    {store} [%rd0], [%r1], 512;
+    cp.async.bulk.commit_group;
+    {store} [%rd0+512], [%r1+512], 512;
+    cp.async.bulk.commit_group;
+    cp.async.bulk.wait_groupWHICH;
+    ld.global.b32 %r20, [%rd0+508];
+    ld.global.b32 %r21, [%rd0+1020];
+    st.global.v2.b32 [%rd0+1024], {{%r20, %r21}};
+    cp.async.bulk.wait_group.read 0;
+    DONE:"""
+    data = _random(256) | 1
+
+    def found(wait: str) -> list[set[bool]]:
+        """Return whether each of the two copies is found to have written, over several runs."""
+        seen = []
+        for seed in range(40):
+            out = np.zeros(258, np.uint32)
+            run(body.replace("WHICH", wait), out, data, threads=64, shared=SHARED, seed=seed)
+            np.testing.assert_array_equal(out[:256], data)  # in the end
+            seen.append(out[256:] != 0)
+        return [set(column) for column in zip(*seen, strict=True)]
+
+    assert found(" 0") == [{True}, {True}]
+    for wait in (" 1", ".read 0; cp.async.bulk.wait_group 1"):
+        first, second = found(wait)
+        assert first == {True}
+        assert False in second
+    assert all(False in each for each in found(".read 0"))
+
+
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_to_the_other_block(seed):
     """Each of two blocks sends its bytes to the other, and waits for the other's."""

@@ -1,0 +1,49 @@
+"""benchmarks/peers.py without a GPU: whose turn it is, and on which operands."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.fixture(name="peers")
+def _peers(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return importlib.import_module("peers")
+
+
+@pytest.mark.parametrize("num_sets", [2, 3, 5])
+@pytest.mark.parametrize("num_peers", [2, 3])
+def test_no_peer_comes_after_its_own_operands_or_always_after_the_same_peer(
+    peers: ModuleType, monkeypatch: pytest.MonkeyPatch, num_peers: int, num_sets: int
+) -> None:
+    said: list[tuple[str, int]] = []
+    turns = itertools.count()
+
+    def peer(name: str) -> object:
+        calls = [lambda at=at: said.append((name, at)) for at in range(num_sets)]
+        return peers.of_turn(calls, turns)
+
+    def milliseconds(launch, launches: int, *, ahead: bool) -> float:
+        assert ahead
+        for _ in range(launches):
+            launch()
+        return float(len(said))
+
+    monkeypatch.setattr(peers, "milliseconds", milliseconds)
+    names = "abc"[:num_peers]
+    times = peers.in_turn({name: peer(name) for name in names}, 12, 1, ahead=True)
+    assert {name: len(values) for name, values in times.items()} == dict.fromkeys(names, 12)
+    assert len(said) == 12 * num_peers
+    assert all(first[1] != second[1] for first, second in itertools.pairwise(said))
+    rounds = [said[at : at + num_peers] for at in range(0, len(said), num_peers)]
+    assert all(sorted(name for name, _ in each) == list(names) for each in rounds)
+    for name in names:
+        assert {at for each, at in said if each == name} == set(range(num_sets))
+        assert {each[0][0] for each in rounds} == set(names)
