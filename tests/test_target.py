@@ -130,7 +130,7 @@ llvm.initialize_all_targets()
 llvm.initialize_all_asmprinters()
 module = llvm.parse_assembly('target triple = "nvptx64-nvidia-cuda"')
 machine = llvm.Target.from_triple("nvptx64-nvidia-cuda").create_target_machine(
-    cpu={target.name!r}, features={target.llvm_features!r}, opt=3)
+    cpu={target.name!r}, features={target.llvm_features!r}, opt=2)
 print(machine.emit_assembly(module))
 """
     done = subprocess.run(

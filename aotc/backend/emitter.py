@@ -29,6 +29,7 @@ class Emitter:
         """What is written in full, ahead of the prologue."""
         self.declarations: dict[str, None] = {}
         self.globals: dict[str, str] = {}
+        self.structs: dict[str, str] = {}
         self.metadata: list[str] = []
         self.debug_suffix = ""
         self.parts: dict[str, tuple[str, int]] = {}
@@ -104,6 +105,10 @@ class Emitter:
     def declare(self, kind: str, callee: str, types: Sequence[str]) -> None:
         """Declare a function."""
         self.declarations.setdefault(f"declare {kind} @{callee}({', '.join(types)})")
+
+    def struct(self, kinds: Sequence[str]) -> str:
+        """Return the name of a structure's type: in full it would be the better part of a module."""
+        return self.structs.setdefault(f"{{{', '.join(kinds)}}}", f"%struct.{len(self.structs)}")
 
     def string(self, content: str) -> str:
         """Return the name of a constant zero-terminated string."""

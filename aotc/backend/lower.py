@@ -257,6 +257,7 @@ def lower_kernel(kernel: Kernel, target: Target, *, debug_lines: bool = False) -
     lines = [
         'target triple = "nvptx64-nvidia-cuda"',
         *(shared if ctx.uses_shared else []),
+        *(f"{name} = type {content}" for content, name in emit.structs.items()),
         *(f"{name} = {content}" for content, name in emit.globals.items()),
         *emit.declarations,
         define + (ctx.debug.function_suffix() if ctx.debug else "") + " {",

@@ -112,8 +112,8 @@ def _tied(
     changed = [f"={_CONSTRAINTS[kind]}" for kind, _ in words]
     constraints = ",".join([*changed, *map(str, range(len(words))), *letters])
     shown = ", ".join(f"{kind} {operand}" for kind, operand in (*words, *arguments))
-    returned = "{" + ", ".join(kind for kind, _ in words) + "}"
+    returned = emit.struct([kind for kind, _ in words])
     out = emit.fresh(
         f'call {returned} asm sideeffect "{text}", "{constraints}"({shown}) convergent'
     )
-    return [emit.value(f"extractvalue {returned} {out}, {index}") for index in range(len(words))]
+    return [emit.fresh(f"extractvalue {returned} {out}, {index}") for index in range(len(words))]
