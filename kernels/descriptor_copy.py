@@ -1,4 +1,4 @@
-"""Copies of a tensor block by block, through descriptors: as it is, and transposed.
+"""Copies of a tensor block by block, through descriptors, or row by row, through pointers.
 
 A block that lies over the edge is cut there by the descriptor itself, so nothing is masked. The
 tensors are row-major; on a GPU without tensor copies the same source becomes masked accesses.
@@ -43,3 +43,21 @@ def accumulate_kernel(x, total, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
     row = tl.program_id(0) * BLOCK_M
     column = tl.program_id(1) * BLOCK_N
     total.atomic_add([0, 0], x.load([row, column]))
+
+
+@triton.jit
+def scale_long_rows_kernel(x_ptr, out_ptr, scale_ptr, stride, n_rows, n_cols, BLOCK: tl.constexpr):
+    """Write each row of `x` (n_rows, n_cols) times its scale (n_rows) to `out`.
+
+    Rows are `stride` elements apart. A GPU that copies runs of memory itself does so both ways, some
+    blocks ahead and one behind; `out` is not `x` then.
+    """
+    row = tl.program_id(0)
+    tl.assume(row < n_rows)
+    scale = tl.load(scale_ptr + row)
+    start_of_row = row.to(tl.int64) * stride
+    for start in tl.range(0, n_cols, BLOCK, num_stages=4, warp_specialize=True):
+        column = start + tl.arange(0, BLOCK)
+        x = tl.load(x_ptr + start_of_row + column, mask=column < n_cols, other=0.0)
+        scaled = (x.to(tl.float32) * scale).to(out_ptr.dtype.element_ty)
+        tl.store(out_ptr + start_of_row + column, scaled, mask=column < n_cols)

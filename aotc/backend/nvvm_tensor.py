@@ -107,6 +107,19 @@ def bulk_load(
     asm.emit(emit, f"{text};", issuer)
 
 
+def bulk_store(
+    emit: Emitter, target: Address, source: Address, size_bytes: str, issuer: str
+) -> None:
+    """Start to copy bytes, an i32 operand, from shared to global memory; in a group as `tensor_store`.
+
+    Source: PTX ISA 9.7.9.25.4.1 `cp.async.bulk`.
+    """
+    asm = _Asm()
+    text = f"cp.async.bulk.global.shared::cta.bulk_group [{asm.operand('l', 'ptr addrspace(1)', target.base)}"
+    text += f"{target.offset_bytes:+}], {asm.address(source)}, {asm.number(size_bytes)}"
+    asm.emit(emit, f"{text};", issuer)
+
+
 def tensor_store(emit: Emitter, copy: TensorCopy, reduction: str = "") -> None:
     """Start to copy a box from shared memory, or to combine it by `reduction`: "add", "min", ….
 

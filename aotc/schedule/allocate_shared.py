@@ -156,6 +156,7 @@ _WAITS: dict[type[Op], tuple[type[Op], ...]] = {
     tma.BulkLoad: (tma.MbarrierWait,),
     tma.TmaStore: (tma.TmaStoreWait,),
     tma.TmaReduce: (tma.TmaStoreWait,),
+    tma.BulkStore: (tma.TmaStoreWait,),
     wgmma.Wgmma: (wgmma.WgmmaWait,),
 }
 """What waits for the copies or products that an op starts."""

@@ -47,21 +47,25 @@ from aotc.schedule.pointer_block import UnmappableError
 from aotc.schedule.tensor_copies import buffer_access
 from aotc.target import Feature
 
-_MIN_BYTES = 2048
+MIN_BYTES = 2048
 """What a copy has to bring to be worth a turn of mbarriers."""
-_RESERVED_BYTES = 1024  # mbarriers, and what buffers lose to their alignment
+RESERVED_BYTES = 1024  # mbarriers, and what buffers lose to their alignment
 
 
 def bulk_loads(kernel: Kernel, schedule: Schedule) -> None:
     """Replace loads by fetches; see the module docstring."""
     if Feature.TMA not in schedule.target.features or schedule.config.num_ctas > 1:
         return
-    loops = [loop for loop in kernel.walk() if isinstance(loop, scf.For) and _asks(loop, schedule)]
+    loops = [
+        loop
+        for loop in kernel.walk()
+        if isinstance(loop, scf.For) and asks_for_copies(loop, schedule)
+    ]
     loads = [op for loop in loops for op in loop.body if _is_tile_load(op)]
     if not loads:
         return
     analysis, facts = AffineAnalysis(kernel), AxisAnalysis(kernel)
-    room = _Room(schedule.target.max_shared_bytes - _RESERVED_BYTES - _taken_bytes(kernel))
+    room = Room(schedule.target.max_shared_bytes - RESERVED_BYTES - _taken_bytes(kernel))
     found: list[tuple[gpu.Load, ContiguousRun]] = []
     for load in loads:
         assert isinstance(load, gpu.Load)
@@ -70,7 +74,8 @@ def bulk_loads(kernel: Kernel, schedule: Schedule) -> None:
             _check_order(load, kernel)
             run = run_of(load, analysis, facts)
             _check_runs_ahead(load, run, analysis)
-            room.take(run.size_bytes, _num_stages(load, schedule))
+            assert isinstance(load.parent_op, scf.For)
+            room.take(run.size_bytes, num_stages_of(load.parent_op, schedule))
         except UnmappableError as refusal:
             text = f"{name} is not loaded by bulk copies: {refusal.reason}"
             schedule.remark(load.loc, f"{text}; {refusal.remedy}" if refusal.remedy else text)
@@ -85,7 +90,7 @@ def bulk_loads(kernel: Kernel, schedule: Schedule) -> None:
 # ---- which loops, and which of their loads ----------------------------------------------------
 
 
-def _asks(loop: scf.For, schedule: Schedule) -> bool:
+def asks_for_copies(loop: scf.For, schedule: Schedule) -> bool:
     """Return whether somebody wants a loop to run ahead that has no products and no inner loops."""
     if (loop.num_stages or schedule.config.num_stages) == 1:
         return False
@@ -101,12 +106,11 @@ def _is_tile_load(op: Op) -> bool:
     element = op.out.type.element
     if not isinstance(element, ScalarType) or element.bits % 8 or find_trip(op) is not None:
         return False
-    return prod(op.out.type.shape) * element.size_bytes >= _MIN_BYTES
+    return prod(op.out.type.shape) * element.size_bytes >= MIN_BYTES
 
 
-def _num_stages(load: gpu.Load, schedule: Schedule) -> int:
-    loop = load.parent_op
-    assert isinstance(loop, scf.For)
+def num_stages_of(loop: scf.For, schedule: Schedule) -> int:
+    """Return how many iterations of a loop are on their way at a time."""
     return loop.num_stages or schedule.config.num_stages
 
 
@@ -147,18 +151,28 @@ def _check_order(load: gpu.Load, kernel: Kernel) -> None:
             continue
         if pointer is None:
             raise UnmappableError(f"{fence.opcode} before it keeps memory accesses in order")
-        around = [op for op in load.ancestors() if is_inside(fence, op)]
-        loops = [op for op in around if isinstance(op, scf.For | scf.While)]
-        if not loops or not all(isinstance(op, scf.For) and op.num_stages for op in loops):
+        if not order_is_promised(fence, load):
             raise UnmappableError(
                 f"the kernel writes through {root_names(pointer)} before, which may be the same "
                 "memory",
-                "num_stages of tl.range promises that it is not" if loops else "",
+                "num_stages of tl.range promises that it is not" if _loops(fence, load) else "",
             )
 
 
+def order_is_promised(first: Op, second: Op) -> bool:
+    """Return whether somebody promised that two accesses of a loop are not of the same memory."""
+    loops = _loops(first, second)
+    return bool(loops) and all(isinstance(op, scf.For) and op.num_stages for op in loops)
+
+
+def _loops(first: Op, second: Op) -> list[Op]:
+    """Return the loops around both of two ops."""
+    around = [op for op in second.ancestors() if is_inside(first, op)]
+    return [op for op in around if isinstance(op, scf.For | scf.While)]
+
+
 @dataclass
-class _Room:
+class Room:
     """Count what is left of shared memory; rings of all loops are there at the same time."""
 
     left_bytes: int

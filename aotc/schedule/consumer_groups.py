@@ -31,7 +31,7 @@ from aotc.schedule.global_order import fences, shared_roots, written_pointer
 from aotc.schedule.layouts import WARPGROUP_WARPS
 
 _READS = (gpu.Load, tile.Load, gpu.AsyncCopy)
-_ORDERED = (gpu.Store, tile.Store, tma.TmaStore)
+_ORDERED = (gpu.Store, tile.Store, tma.TmaStore, tma.BulkStore)
 _FREE = (tma.TmaReduce, tma.ProxyFence, tile.Assert)
 
 

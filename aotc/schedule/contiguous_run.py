@@ -1,4 +1,4 @@
-"""The run of memory that a load through pointers reads, if it reads one from its start up to an end.
+"""The run of memory that an access through pointers is of, if it is of one, up to an end.
 
 A tile whose elements lie one after the other in memory, the last axis first, needs no map to be
 copied by hardware: an address and a length do. A mask may cut it off, between rows or anywhere; the
@@ -28,7 +28,7 @@ PIECE_BYTES = 16
 
 @dataclass(frozen=True, slots=True)
 class ContiguousRun:
-    """Hold what a load reads: from `start` elements behind `base` on.
+    """Hold what is accessed: from `start` elements behind `base` on.
 
     That is `extent` elements, but no more than the least of `ends` says, and none if one of
     `conditions` is not below 0.
@@ -52,15 +52,17 @@ class ContiguousRun:
         return sum((each.symbols for each in (self.start, *self.ends, *self.conditions)), ())
 
 
-def run_of(load: gpu.Load, analysis: AffineAnalysis, facts: AxisAnalysis) -> ContiguousRun:
-    """Return the run that a load of a tile reads.
+def run_of(
+    access: gpu.Load | gpu.Store, analysis: AffineAnalysis, facts: AxisAnalysis
+) -> ContiguousRun:
+    """Return the run that a load or store of a tile is of.
 
-    Raises: UnmappableError if it reads none, or none is known.
+    Raises: UnmappableError if it is of none, or none is known.
     """
-    kind = load.out.type
+    kind = (access.out if isinstance(access, gpu.Load) else access.value).type
     assert isinstance(kind, TileType)
     shape, size_bytes = kind.shape, element_of(kind).size_bytes
-    address = analysis[load.pointer]
+    address = analysis[access.pointer]
     base = address.base
     if base is None or not isinstance(base.type, PointerType):
         raise UnmappableError(
@@ -69,13 +71,13 @@ def run_of(load: gpu.Load, analysis: AffineAnalysis, facts: AxisAnalysis) -> Con
     start = address.offset - _position(shape)
     if _has_axes(start):
         raise UnmappableError("its elements do not lie one after the other")
-    if facts[load.pointer].divisibility[-1] % PIECE_BYTES:
+    if facts[access.pointer].divisibility[-1] % PIECE_BYTES:
         raise UnmappableError(
             f"it is not known to begin at a multiple of {PIECE_BYTES} bytes",
             "promise ':16' in the signature, or ':16?' to have both variants built, of what its "
             "address is computed from",
         )
-    ends, conditions = _limits(load, shape, analysis)
+    ends, conditions = _limits(access, shape, analysis)
     if any(_divisor(end, analysis, facts) * size_bytes % PIECE_BYTES for end in ends):
         raise UnmappableError(
             f"it is not known to end at a multiple of {PIECE_BYTES} bytes",
@@ -108,13 +110,13 @@ def _divisor(polynomial: Polynomial, analysis: AffineAnalysis, facts: AxisAnalys
 
 
 def _limits(
-    load: gpu.Load, shape: tuple[int, ...], analysis: AffineAnalysis
+    access: gpu.Load | gpu.Store, shape: tuple[int, ...], analysis: AffineAnalysis
 ) -> tuple[tuple[Polynomial, ...], tuple[Polynomial, ...]]:
     """Return where the mask ends the run, in elements, and what it asks of all of them."""
     position = _position(shape)
     outermost = next((axis for axis, extent in enumerate(shape) if extent > 1), 0)
     row, row_elems = Polynomial.symbol(axis_symbol(outermost)), prod(shape[outermost + 1 :])
-    limits = () if load.mask is None else analysis.bounds(load.mask)
+    limits = () if access.mask is None else analysis.bounds(access.mask)
     if limits is None:
         raise UnmappableError(
             "its mask is no conjunction of indices that are compared with scalars"

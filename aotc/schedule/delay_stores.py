@@ -32,8 +32,14 @@ from aotc.schedule.allocate_shared import Buffer, lives, number_ops, place_buffe
 from aotc.schedule.context import Schedule
 from aotc.schedule.loop_bounds import lowered_bounds
 from aotc.schedule.role_registers import register_share, register_split, split_remark, words_of
-from aotc.schedule.store_sites import COPIES, StoreSite, copy_part, store_sites, write_part
-from aotc.schedule.tensor_copies import block_buffer
+from aotc.schedule.store_sites import (
+    COPIES,
+    TENSOR_COPIES,
+    StoreSite,
+    copy_part,
+    store_sites,
+    write_part,
+)
 from aotc.target import Target
 
 _NEVER_UNROLLED = 1
@@ -82,6 +88,8 @@ def _find(
     sites = list(store_sites(list(loop.body)))
     products = _products(loop)
     if not sites or products is None or not _orders_nothing(loop, sites):
+        return None
+    if not all(isinstance(site.copy, TENSOR_COPIES) for site in sites):
         return None
     around = products if products.block is loop.body else products.parent_op
     assert isinstance(around, scf.For | scf.If)
@@ -180,6 +188,7 @@ _Kind = tuple[Type, tuple[int, ...]]
 
 def _kind(site: StoreSite) -> _Kind:
     """Return what stores through one buffer have in common: the kind of tensor, and the part."""
+    assert isinstance(site.copy, TENSOR_COPIES)
     return site.copy.tensor.type, site.part_shape
 
 
@@ -198,7 +207,7 @@ class _Delay:
         self.target = target
         self.parts = [(site, part) for site in tiles.sites for part in range(site.num_parts)]
         # What it was before coordinates are computed elsewhere.
-        self.stored = {site: [site.write.value, *site.copy.coords] for site in tiles.sites}
+        self.stored = {site: [site.write.value, *site.coords] for site in tiles.sites}
         self.before = Builder.before_op(tiles.loop)
         self.zero = self.before(arith.Constant(0, I32)).out
         self.none = self.before(arith.Constant(len(self.parts), I32)).out
@@ -211,7 +220,7 @@ class _Delay:
         for site, _ in self.parts:
             turns = of_kind.setdefault(_kind(site), [])
             if len(turns) < self.tiles.num_buffers:
-                turns.append(block_buffer(site.copy.tensor, site.part_shape, self.before))
+                turns.append(site.place_buffer(site.part_shape, self.before))
             else:
                 turns.append(turns.pop(0))
             found.append(turns[-1])

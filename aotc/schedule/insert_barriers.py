@@ -214,7 +214,7 @@ def _visit_tensor_load(op: Op, pending: _Pending) -> None:
 
 
 def _visit_tensor_store(op: Op, pending: _Pending) -> None:
-    assert isinstance(op, tma.TmaStore | tma.TmaReduce)
+    assert isinstance(op, tma.TmaStore | tma.TmaReduce | tma.BulkStore)
     place = _place(op.buffer)
     if place.meets(pending.unfenced):
         _fence_before(op, pending, place)
@@ -413,6 +413,7 @@ _RULES: dict[type[Op], Callable[[Op, _Pending], None]] = {
     tma.BulkLoad: _visit_tensor_load,
     tma.TmaStore: _visit_tensor_store,
     tma.TmaReduce: _visit_tensor_store,
+    tma.BulkStore: _visit_tensor_store,
     tma.TmaStoreWait: _visit_store_wait,
     tma.ProxyFence: _visit_fence,
     tma.MbarrierInit: _visit_init,

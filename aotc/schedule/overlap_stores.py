@@ -29,8 +29,14 @@ from aotc.ir.rewrite import Builder
 from aotc.ir.types import TensorMapType, TileType
 from aotc.schedule.allocate_shared import Buffer, lives, number_ops, place_buffers
 from aotc.schedule.context import Schedule
-from aotc.schedule.store_sites import COPIES, StoreSite, copy_part, store_sites, write_part
-from aotc.schedule.tensor_copies import block_buffer
+from aotc.schedule.store_sites import (
+    COPIES,
+    TENSOR_COPIES,
+    StoreSite,
+    copy_part,
+    store_sites,
+    write_part,
+)
 from aotc.schedule.warpgroup_boxes import box_warpgroups
 from aotc.target import Target
 
@@ -57,7 +63,7 @@ def overlap_stores(kernel: Kernel, schedule: Schedule) -> None:
         if site.loop is None:
             _wait_at_the_end(site.wait, kernel)
     for op in kernel.walk():
-        if isinstance(op, COPIES):
+        if isinstance(op, TENSOR_COPIES):
             op.issuers = _issuers(op)
 
 
@@ -116,7 +122,7 @@ def _rewrite(site: StoreSite, plan: _Plan, target: Target) -> None:
     around = site.loop if plan.runs_on and site.loop else site.copy
     place, first = Builder.before_op(site.copy), Builder.before_op(around)
     shape = site.part_shape if plan.num_parts > 1 else site.alloc.shape
-    buffers = [block_buffer(site.copy.tensor, shape, first) for _ in range(plan.num_buffers)]
+    buffers = [site.place_buffer(shape, first) for _ in range(plan.num_buffers)]
     if plan.runs_on:
         place(tma.TmaStoreWait(pending=_num_other_copies(site)))
     for number in range(plan.num_parts):
@@ -128,7 +134,7 @@ def _rewrite(site: StoreSite, plan: _Plan, target: Target) -> None:
         waits = plan.num_buffers <= number + 1 < plan.num_parts
         if waits and plan.num_buffers > 1:
             place(tma.TmaStoreWait(pending=plan.num_buffers - 2))
-        copy_part(site, site.copy.coords, number, buffer, place)
+        copy_part(site, site.coords, number, buffer, place)
         if waits and plan.num_buffers == 1:
             place(tma.TmaStoreWait())
     site.copy.erase()

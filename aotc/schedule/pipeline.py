@@ -10,6 +10,7 @@ from aotc.schedule.advance_loads import advance_loads
 from aotc.schedule.allocate_shared import allocate_shared
 from aotc.schedule.assign_layouts import assign_layouts
 from aotc.schedule.bulk_loads import bulk_loads
+from aotc.schedule.bulk_stores import bulk_stores
 from aotc.schedule.carry_fragments import carry_fragments
 from aotc.schedule.context import Schedule
 from aotc.schedule.decompose_reductions import decompose_reductions
@@ -85,6 +86,8 @@ TILE_TO_GPU: Pipeline[Schedule] = Pipeline(
         advance_loads,
         # Layouts of loads are final, and what goes through shared memory anyway is known.
         bulk_loads,
+        # What is fetched is known, and with it how much room there is.
+        bulk_stores,
         # Which warp fetches decides who pipelines fetches; their loops turn slots from here on.
         ring_fetches,
         # Which loads go through shared memory, and how wide, is known now.

@@ -13,10 +13,11 @@ from aotc.ir.dialects import arith, gpu, scf, tma
 from aotc.ir.rewrite import Builder
 from aotc.ir.sub_tile import sub_tile
 from aotc.ir.types import I32, TensorMapType, TileType
-from aotc.schedule.tensor_copies import write_buffer
+from aotc.schedule.tensor_copies import block_buffer, write_buffer
 from aotc.target import Target
 
-COPIES = (tma.TmaStore, tma.TmaReduce)
+TENSOR_COPIES = (tma.TmaStore, tma.TmaReduce)
+COPIES = (*TENSOR_COPIES, tma.BulkStore)
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class StoreSite:
 
     alloc: gpu.SharedAlloc
     write: gpu.SharedStore
-    copy: tma.TmaStore | tma.TmaReduce
+    copy: tma.TmaStore | tma.TmaReduce | tma.BulkStore
     wait: tma.TmaStoreWait
     loop: Op | None
 
@@ -36,11 +37,14 @@ class StoreSite:
     def part_shape(self) -> tuple[int, ...]:
         """The shape of the parts that the block can be cut into, as wide as a box of the map.
 
-        It is the whole block if threads would hold parts in different ways.
+        It is the whole block if it has no map, or threads would hold parts in different ways.
         """
-        tensor, value = self.copy.tensor.type, self.write.value.type
-        assert isinstance(tensor, TensorMapType)
+        value = self.write.value.type
         assert isinstance(value, TileType)
+        if isinstance(self.copy, tma.BulkStore):
+            return value.shape
+        tensor = self.copy.tensor.type
+        assert isinstance(tensor, TensorMapType)
         shape = (*value.shape[:-1], tensor.box[-1])
         held_alike = value.layout is not None and sub_tile(value.layout, shape) is not None
         return shape if held_alike else value.shape
@@ -49,6 +53,19 @@ class StoreSite:
     def num_parts(self) -> int:
         """How many parts the block can be cut into."""
         return self.alloc.shape[-1] // self.part_shape[-1]
+
+    @property
+    def coords(self) -> Sequence[Value]:
+        """Where in the tensor the block begins; without a map it has no coordinates."""
+        return () if isinstance(self.copy, tma.BulkStore) else self.copy.coords
+
+    def place_buffer(self, shape: tuple[int, ...], place: Builder) -> Value:
+        """Place a buffer for the block or a part of it, and return it."""
+        if isinstance(self.copy, tma.BulkStore):
+            alloc = self.alloc
+            kind = gpu.SharedAlloc(alloc.element, shape, alloc.layout, alloc.alignment_bytes)
+            return place(kind).out
+        return block_buffer(self.copy.tensor, shape, place)
 
 
 def store_sites(ops: Iterable[Op]) -> Iterator[StoreSite]:
@@ -97,7 +114,10 @@ def write_part(
 def copy_part(
     site: StoreSite, coords: Sequence[Value], number: int, buffer: Value, place: Builder
 ) -> None:
-    """Start the copy of a part of a block at some coordinates."""
+    """Start the copy of a part of a block at some coordinates, if it has any."""
+    if isinstance(site.copy, tma.BulkStore):
+        place(tma.BulkStore(site.copy.pointer, buffer, site.copy.size_bytes))
+        return
     if number:
         step = place(arith.Constant(number * site.part_shape[-1], I32)).out
         coords = [*coords[:-1], place(arith.Add(coords[-1], step)).out]

@@ -209,20 +209,31 @@ def _start_load(
     mbarriers.announce(program, op, barrier, transfer, arrive=op.arrive)
 
 
-def _copied(
-    program: Program, op: tma.BulkFetch | tma.BulkLoad, pointer: Array, buffer: Array, size: Array
-) -> Transfer:
-    """Start to copy bytes to the start of a buffer."""
+def _run(
+    program: Program,
+    op: tma.BulkFetch | tma.BulkLoad | tma.BulkStore,
+    pointer: Array,
+    buffer: Array,
+    size: Array,
+) -> tuple[Array, Array, ScalarType]:
+    """Return which elements of a buffer are its first bytes, their addresses in memory, and type."""
     kind = op.buffer.type
     assert isinstance(kind, SharedType)
     start, size_bytes = scalar(pointer), scalar(size)
     if start % _PIECE_BYTES or size_bytes % _PIECE_BYTES:
-        raise program.error(op, f"copies {size_bytes} bytes from {start:#x}, no pieces of 16")
+        raise program.error(op, f"copies {size_bytes} bytes at {start:#x}, no pieces of 16")
     if not 0 <= size_bytes <= buffer.size * kind.element.size_bytes:
-        raise program.error(op, f"copies {size_bytes} bytes to {kind}")
+        raise program.error(op, f"copies {size_bytes} bytes of {kind}")
     places = np.argsort(buffer, kind="stable")[: size_bytes // kind.element.size_bytes]
-    address = start + np.arange(len(places)) * kind.element.size_bytes
-    value = program.memory.load(address, np.ones(len(places), np.bool_), kind.element)
+    return places, start + np.arange(len(places)) * kind.element.size_bytes, kind.element
+
+
+def _copied(
+    program: Program, op: tma.BulkFetch | tma.BulkLoad, pointer: Array, buffer: Array, size: Array
+) -> Transfer:
+    """Start to copy bytes to the start of a buffer."""
+    places, address, element = _run(program, op, pointer, buffer, size)
+    value = program.memory.load(address, np.ones(len(places), np.bool_), element)
     return program.shared.start_fill(buffer[places], value, in_order=not program.is_producer)
 
 
@@ -259,6 +270,15 @@ def _start_reduce(
     _combine(program, op, op.tensor.type, _sent(program, op, buffer), tensor, coords)
 
 
+def _start_bulk_store(
+    program: Program, op: tma.BulkStore, pointer: Array, buffer: Array, size: Array
+) -> None:
+    places, address, element = _run(program, op, pointer, buffer, size)
+    transfer, value = program.shared.start_drain(buffer[places], dtype_of(element))
+    program.stores.append(transfer)
+    program.memory.store(address, value, None, element)
+
+
 def _wait_stores(program: Program, op: tma.TmaStoreWait) -> None:
     while len(program.stores) > op.pending:
         program.shared.finish_drain(program.stores.pop(0))
@@ -284,6 +304,7 @@ TENSOR_RULES: dict[type[Op], Rule] = {
     tma.BulkLoad: _bulk_load,
     tma.TmaStore: _start_store,
     tma.TmaReduce: _start_reduce,
+    tma.BulkStore: _start_bulk_store,
     tma.TmaStoreWait: _wait_stores,
     tma.ProxyFence: _nothing,
 }

@@ -17,6 +17,7 @@ from aotc.compiler import PtxKernel
 from aotc.target import TARGETS
 from tests.support.descriptors import compiled, launch
 from tests.support.row_kernels import COPIED, MASKED, NUM_ROWS, Rows, lengths
+from tests.support.stored_rows import STORED, Stored
 
 COPY = "cp.async.bulk.shared::cluster.global"
 SEEDS = (0, 1, 2)
@@ -69,6 +70,41 @@ def test_targets_with_bulk_copies(
     assert f"{COPY}.mbarrier::complete_tx::bytes.L2::cache_hint" in kernel.ptx
     assert assemble(kernel.ptx, TARGETS[target]).warnings == ()
     check_rows(kernel, case, 3 * case.block + 16, 1)
+
+
+STORE = "cp.async.bulk.global.shared::cta.bulk_group"
+
+
+@pytest.mark.parametrize("case", STORED.values(), ids=STORED)
+@pytest.mark.parametrize("warp_specialize", [None, False])
+def test_every_way_to_store_a_run(
+    tmp_path: Path, case: Stored, warp_specialize: bool | None
+) -> None:
+    """What is stored is doubled, all else stays: behind the row, and where a condition is not met."""
+    options = {"warp_specialize": warp_specialize}
+    kernel = compiled(tmp_path, case.source, case.types, case.constants, **options)
+    assert STORE in kernel.ptx
+    unit = case.block if case is STORED["whole"] else 1
+    for seed, length in enumerate(lengths(case.block)):
+        made = case.arguments(length - length % unit, m=1)
+        expected = case.expected(made)
+        launch(kernel, (NUM_ROWS,), made, seed=seed)
+        np.testing.assert_array_equal(made["out_ptr"], expected, f"{length}, seed {seed}")
+
+
+@pytest.mark.parametrize("target", ["sm_90a", "sm_100a", "sm_120a"])
+@pytest.mark.parametrize("num_warps", [1, 8])
+def test_stores_of_few_and_many_warps(tmp_path: Path, num_warps: int, target: str) -> None:
+    case = STORED["words"]
+    options = {"num_warps": num_warps, "target": target}
+    kernel = compiled(tmp_path, case.source, case.types, case.constants, **options)
+    assert STORE in kernel.ptx
+    assert assemble(kernel.ptx, TARGETS[target]).warnings == ()
+    for seed in SEEDS:
+        made = case.arguments(7 * case.block + 32)
+        expected = case.expected(made)
+        launch(kernel, (NUM_ROWS,), made, seed=seed)
+        np.testing.assert_array_equal(made["out_ptr"], expected)
 
 
 SOFTMAX = """def k(x_ptr, w_ptr, out_ptr, stride, n_rows, n_cols, BLOCK: tl.constexpr):

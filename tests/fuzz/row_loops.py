@@ -23,6 +23,7 @@ def make_row_loop(g: Generator) -> None:
     element = g.choices.pick([FP32, FP16, BF16, I32, I8])
     shape = _shape(g, element)
     trips, num_loads = g.choices.between(0, 7), g.choices.between(1, 2)
+    stores = g.choices.chance(1, 2)
     kind = FP32 if element.is_float else element
     total = of_count(_TERM, max(trips * num_loads, 1)) if element.is_float else full(element)
     init = g.constant(0, TileType(kind, shape))
@@ -31,7 +32,8 @@ def make_row_loop(g: Generator) -> None:
         scope.counters.append(Counter(body.args[0], trips))
         acc = body.args[1]
         for _ in range(num_loads):
-            acc = g.add(arith.Add(acc, _row(g, element, shape).value)).out
+            row = _row(g, element, shape, stores=stores)
+            acc = g.add(arith.Add(acc, row.value)).out
         if g.choices.chance(1, 4):
             g.grow(g.choices.between(1, 2))
         g.add(scf.Yield([acc]))
@@ -39,7 +41,7 @@ def make_row_loop(g: Generator) -> None:
     op = scf.For(
         *(first, last, step, [init], body),
         num_stages=g.choices.pick([2, 0, 3, 4]),
-        warp_specialize=g.choices.chance(1, 3),
+        warp_specialize=g.choices.chance(2 if stores else 1, 3),
     )
     item = g.keep(g.add(op).outs[0], total)
     if g.choices.chance(2, 3):
@@ -53,13 +55,14 @@ def _shape(g: Generator, element: ScalarType) -> Shape:
     return (rows, elems // rows) if rows else (elems,)
 
 
-def _row(g: Generator, element: ScalarType, shape: Shape) -> Item:
+def _row(g: Generator, element: ScalarType, shape: Shape, *, stores: bool) -> Item:
     """Return a tile that is loaded, perhaps stored, and widened for a sum."""
     g.tidy = True
     item = g.load(g, element, shape, True)
-    g.tidy = False
-    if g.choices.chance(1, 3):
+    if stores and g.choices.chance(2, 3):
+        g.tidy = g.choices.chance(3, 4)
         g.store(g, item)
+    g.tidy = False
     if element in (FP16, BF16):
         return g.keep(g.add(arith.Cast(item.value, FP32)).out, item.facts)
     return item

@@ -459,6 +459,7 @@ SAMPLES: dict[str, Sample] = {
         tma.BulkFetch(s.pointer, _shared(s).out, s.i, eviction="evict_last")
     ),
     "gpu.bulk_load": _bulk_load,
+    "gpu.bulk_store": lambda s: s.add(tma.BulkStore(s.pointer, _shared(s).out, s.i)),
     "gpu.masked_shared_load": _masked_shared_load,
     "gpu.tma_store": lambda s: s.add(tma.TmaStore(s.tensor_map, _shared(s).out, [s.i])),
     "gpu.tma_reduce": lambda s: s.add(

@@ -85,10 +85,10 @@ def test_a_bulk_copy_leaves_the_rest(count: int, copy: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(
     ("size_bytes", "i", "message"),
     [
-        (24, 0, "copies 24 bytes from"),
+        (24, 0, "copies 24 bytes at"),
         (32, 2, "no pieces of 16"),
-        (528, 0, "copies 528 bytes to shared<128xfp32"),
-        (-16, 0, "copies -16 bytes to"),
+        (528, 0, "copies 528 bytes of shared<128xfp32"),
+        (-16, 0, "copies -16 bytes of"),
         (512, 76, "out of bounds"),
     ],
 )

@@ -47,16 +47,22 @@ def lower_tma_load(ctx: Lowering, op: tma.TmaLoad) -> Results:
 def lower_bulk_load(ctx: Lowering, op: tma.BulkLoad) -> Results:
     """Lower a copy of bytes, which is none if there are none."""
     emit, barrier = ctx.emit, buffer_address(ctx, op.barrier)
-    size_bytes, issuer = ctx.scalar(op.size_bytes), ctx.issuer
-    nvvm_tensor.mbarrier_expect(emit, barrier, size_bytes, issuer, arrive=op.arrive)
-    if not size_bytes.isdecimal():
-        is_any = emit.value(f"icmp ne i32 {size_bytes}, 0")
-        issuer = emit.value(f"and i1 {issuer}, {is_any}") if issuer else is_any
+    size_bytes = ctx.scalar(op.size_bytes)
+    nvvm_tensor.mbarrier_expect(emit, barrier, size_bytes, ctx.issuer, arrive=op.arrive)
+    issuer = _if_any(ctx, size_bytes, ctx.issuer)
     source = global_address(ctx, ctx.raw(op.pointer)[0])
     target = buffer_address(ctx, op.buffer)
     policy = l2_policy(ctx, op.eviction)
     nvvm_tensor.bulk_load(emit, source, target, size_bytes, barrier, policy, issuer)
     return []
+
+
+def _if_any(ctx: Lowering, size_bytes: str, issuer: str) -> str:
+    """Return the condition for a thread to copy bytes: an issuer, if there are some."""
+    if size_bytes.isdecimal():
+        return issuer
+    is_any = ctx.emit.value(f"icmp ne i32 {size_bytes}, 0")
+    return ctx.emit.value(f"and i1 {issuer}, {is_any}") if issuer else is_any
 
 
 @lowers(tma.TmaStore, tma.TmaReduce)
@@ -66,6 +72,17 @@ def lower_tma_store(ctx: Lowering, op: tma.TmaStore | tma.TmaReduce) -> Results:
     for number, copy in enumerate(_copies(ctx, op, op.tensor, op.buffer, op.coords)):
         issuer = _first_of(ctx, op.issuers[number]) if op.issuers else copy.issuer
         nvvm_tensor.tensor_store(ctx.emit, replace(copy, issuer=issuer), reduction)
+    nvvm_tensor.commit_stores(ctx.emit, _is_first(ctx))
+    return []
+
+
+@lowers(tma.BulkStore)
+def lower_bulk_store(ctx: Lowering, op: tma.BulkStore) -> Results:
+    """Lower a store of bytes, which is an empty group if there are none."""
+    size_bytes = ctx.scalar(op.size_bytes)
+    target = global_address(ctx, ctx.raw(op.pointer)[0])
+    issuer = _if_any(ctx, size_bytes, _is_first(ctx))
+    nvvm_tensor.bulk_store(ctx.emit, target, buffer_address(ctx, op.buffer), size_bytes, issuer)
     nvvm_tensor.commit_stores(ctx.emit, _is_first(ctx))
     return []
 

@@ -135,7 +135,7 @@ class TmaLoad(Op, opcode="gpu.tma_load", effect="readwrite"):
 def _check_bytes(op: Op, pointer: Value, buffer: Value, size_bytes: Value) -> None:
     memory = _buffer_type(op, buffer)
     fits = pointer.type == PointerType(memory.element)
-    op.expect(fits, f"copies from {pointer.type} to {memory}")
+    op.expect(fits, f"copies between {pointer.type} and {memory}")
     op.expect(size_bytes.type == I32, f"the size is {size_bytes.type}, not i32")
 
 
@@ -232,6 +232,21 @@ class TmaReduce(Op, opcode="gpu.tma_reduce", effect="readwrite"):
         kind = check_tensor(self, self.tensor, self.buffer, self.coords)
         _check_issuers(self, kind, self.buffer, self.issuers)
         self.expect(supports_reduce(self.kind, kind.element), f"no {self.kind} of {kind.element}")
+        return ()
+
+
+class BulkStore(Op, opcode="gpu.bulk_store", effect="readwrite"):
+    """Start to copy the first `size_bytes` of a buffer to `pointer` on: a group of its own.
+
+    Address and size are under the terms of `gpu.bulk_fetch`; it is waited for as `gpu.tma_store`.
+    """
+
+    pointer: Value = operand()
+    buffer: Value = operand()
+    size_bytes: Value = operand()
+
+    def infer(self) -> Sequence[Type]:
+        _check_bytes(self, self.pointer, self.buffer, self.size_bytes)
         return ()
 
 

@@ -90,8 +90,14 @@ def test_a_fetch_is_started_elsewhere(values: dict[str, Value]) -> None:
             lambda v: tma.TmaLoad(v["map"], v["buffer"], v["buffer"], [v["i"]]),
             "expected a mbarrier",
         ),
-        (lambda v: tma.BulkFetch(v["i"], v["buffer"], v["i"]), "copies from i32 to shared<64xfp32"),
-        (lambda v: tma.BulkFetch(v["at"], v["bar"], v["i"]), r"copies from \*fp32 to shared<1xu64"),
+        (
+            lambda v: tma.BulkFetch(v["i"], v["buffer"], v["i"]),
+            "copies between i32 and shared<64xfp32",
+        ),
+        (
+            lambda v: tma.BulkFetch(v["at"], v["bar"], v["i"]),
+            r"copies between \*fp32 and shared<1xu64",
+        ),
         (lambda v: tma.BulkFetch(v["at"], v["ring"], v["i"]), "a shared buffer of one slot"),
         (lambda v: tma.BulkFetch(v["at"], v["buffer"], v["long"]), "the size is i64, not i32"),
         (

@@ -415,3 +415,14 @@ def add_up_rows(x_ptr, out_ptr, stride, n_rows, n_cols, BLOCK: tl.constexpr):
     for start in tl.range(0, n_cols, BLOCK, num_stages=3):
         total += tl.load(x_ptr + start + i, mask=start + i < n_cols, other=1)
     tl.store(out_ptr + tl.program_id(0) * BLOCK + i, total)
+
+
+@triton.jit
+def double_rows(x_ptr, out_ptr, stride, n_rows, n_cols, BLOCK: tl.constexpr):
+    """Store twice of each row."""
+    i = tl.arange(0, BLOCK)
+    row = tl.program_id(0) * stride
+    for start in tl.range(0, n_cols, BLOCK, num_stages=3, warp_specialize=True):
+        mask = start + i < n_cols
+        x = tl.load(x_ptr + row + start + i, mask=mask, other=0)
+        tl.store(out_ptr + row + start + i, x * 2, mask=mask)

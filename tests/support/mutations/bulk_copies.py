@@ -1,4 +1,4 @@
-"""Bugs in bulk copies of runs of memory: in their lengths, their ends, and what is masked off."""
+"""Bugs in bulk copies of runs of memory: in their lengths, their ends, their order, and in masks."""
 
 from __future__ import annotations
 
@@ -9,24 +9,35 @@ from aotc.ir.core import Kernel
 from aotc.ir.dialects import arith, gpu, tma
 from aotc.ir.rewrite import Builder
 from aotc.ir.types import I32
-from tests.support.mutations.plant import Mutation, after_pass, found, wrapping
+from tests.support.mutations.plant import Edit, Mutation, after_pass, found, without, wrapping
 
 _AFTER = "bulk_loads"
 _BLOCK_BYTES = 2048
 
 
 def _whole_blocks(kernel: Kernel) -> None:
-    for fetch in found(kernel, tma.BulkFetch):
-        size_bytes = Builder.before_op(fetch)(arith.Constant(_BLOCK_BYTES, I32)).out
-        fetch.set_slots([fetch.pointer, fetch.buffer, size_bytes])
+    for copy in (*found(kernel, tma.BulkFetch), *found(kernel, tma.BulkStore)):
+        size_bytes = Builder.before_op(copy)(arith.Constant(_BLOCK_BYTES, I32)).out
+        copy.set_slots([copy.pointer, copy.buffer, size_bytes])
 
 
-def _rounded_down(kernel: Kernel) -> None:
-    """Copy a multiple of 128 bytes."""
-    for fetch in found(kernel, tma.BulkFetch):
-        place = Builder.before_op(fetch)
-        size_bytes = place(arith.And(fetch.size_bytes, place(arith.Constant(-128, I32)).out)).out
-        fetch.set_slots([fetch.pointer, fetch.buffer, size_bytes])
+def _rounded_down(kind: type[tma.BulkFetch | tma.BulkStore]) -> Edit:
+    """Let copies of a kind be of a multiple of 128 bytes."""
+
+    def edit(kernel: Kernel) -> None:
+        for copy in found(kernel, kind):
+            place = Builder.before_op(copy)
+            mask = place(arith.Constant(-128, I32)).out
+            size_bytes = place(arith.And(copy.size_bytes, mask)).out
+            copy.set_slots([copy.pointer, copy.buffer, size_bytes])
+
+    return edit
+
+
+def _barrier_before_copy(kernel: Kernel) -> None:
+    (store,) = found(kernel, tma.BulkStore)
+    assert isinstance(store.prev, gpu.Barrier)
+    store.prev.erase()
 
 
 def _without_masks(kernel: Kernel) -> None:
@@ -45,7 +56,37 @@ def _announces_all(expect: Any) -> Any:
     )
 
 
-MUTATIONS = tuple(
+_STORES = tuple(
+    Mutation(name, stands_for, "double_rows", after_pass(behind, edit), "sm_90a")
+    for name, stands_for, behind, edit in (
+        (
+            "a row's end is not stored",
+            "the length of a store is rounded down",
+            "bulk_stores",
+            _rounded_down(tma.BulkStore),
+        ),
+        (
+            "a store goes on behind the end of a row",
+            "the length is that of a whole block",
+            "bulk_stores",
+            _whole_blocks,
+        ),
+        (
+            "a row is stored before it is written",
+            "the copy is issued without a barrier",
+            "insert_barriers",
+            _barrier_before_copy,
+        ),
+        (
+            "a row is written over while it is stored",
+            "nobody waits for the store of the iteration before",
+            "insert_barriers",
+            without(tma.TmaStoreWait, 0),
+        ),
+    )
+)
+
+_LOADS = tuple(
     Mutation(name, stands_for, "add_up_rows", plant, "sm_90a")
     for name, stands_for, plant in (
         (
@@ -53,7 +94,11 @@ MUTATIONS = tuple(
             "the length is that of a whole block",
             after_pass(_AFTER, _whole_blocks),
         ),
-        ("a copy ends too early", "its length is rounded down", after_pass(_AFTER, _rounded_down)),
+        (
+            "a copy ends too early",
+            "its length is rounded down",
+            after_pass(_AFTER, _rounded_down(tma.BulkFetch)),
+        ),
         (
             "what was not copied is read",
             "the mask of a copied tile is left out",
@@ -71,3 +116,5 @@ MUTATIONS = tuple(
         ),
     )
 )
+
+MUTATIONS = (*_LOADS, *_STORES)

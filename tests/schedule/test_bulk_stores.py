@@ -1,0 +1,114 @@
+"""Which stores become bulk copies, with what remark, and that the kernel computes the same."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from aotc import frontend
+from aotc.ir.core import Kernel
+from aotc.ir.dialects import gpu, tma
+from aotc.ir.passes import Pipeline
+from aotc.ir.text import parse_kernel, print_kernel
+from aotc.ir.verify import verify
+from aotc.schedule.context import Config, Schedule
+from aotc.schedule.pipeline import TILE_TO_GPU, schedule_kernel
+from aotc.target import TARGETS
+from aotc.verify.interpreter import run
+from tests.support.descriptors import PRELUDE
+from tests.support.row_kernels import lengths
+from tests.support.stored_rows import MASKED, NOT_STORED, NUM_ROWS, STORED, Stored
+
+
+def _bulked(
+    folder: Path, case: Stored, config: Config | None = None, target: str = "sm_90a"
+) -> tuple[Kernel, list[str]]:
+    """Return a kernel after the pass, and what was remarked of stores by copies."""
+    path = folder / "kernel.py"
+    path.write_text(PRELUDE + case.source, encoding="utf-8")
+    kernel = frontend.translate(str(path), "k", case.types, case.constants).kernel
+    schedule = Schedule(TARGETS[target], config or Config())
+    names = [each.__name__ for each in TILE_TO_GPU.passes]
+    kernel.num_warps, kernel.num_ctas = schedule.config.num_warps, schedule.config.num_ctas
+    Pipeline(TILE_TO_GPU.passes[: names.index("bulk_stores") + 1]).run(kernel, schedule)
+    verify(kernel)
+    text = print_kernel(kernel)
+    assert print_kernel(parse_kernel(text)) == text
+    texts = [remark.partition(": ")[2] for remark in schedule.remarks]
+    return kernel, [text for text in texts if "stored by bulk copies" in text]
+
+
+def _num_copies(kernel: Kernel) -> int:
+    return sum(isinstance(op, tma.BulkStore) for op in kernel.walk())
+
+
+@pytest.mark.parametrize("case", STORED.values(), ids=STORED)
+def test_it_stores_what_it_stored(tmp_path: Path, case: Stored) -> None:
+    kernel, remarks = _bulked(tmp_path, case)
+    assert f"out_ptr is stored by bulk copies of {case.size_bytes} bytes" in remarks
+    assert _num_copies(kernel) == len(remarks)
+    unit = case.block if case is STORED["whole"] else 1
+    for length in lengths(case.block):
+        made = case.arguments(length - length % unit, m=1)
+        expected = case.expected(made)
+        args = [made[info.name] for info in kernel.params]
+        run(kernel, (NUM_ROWS,), args, check_races=False)  # barriers come later
+        np.testing.assert_array_equal(made["out_ptr"], expected)
+
+
+@pytest.mark.parametrize(("case", "why"), NOT_STORED.values(), ids=NOT_STORED)
+def test_what_must_keep_its_place_is_stored_as_before(
+    tmp_path: Path, case: Stored, why: str
+) -> None:
+    kernel, remarks = _bulked(tmp_path, case)
+    assert _num_copies(kernel) == 0
+    assert any(f"is not stored by bulk copies: {why}" in remark for remark in remarks)
+
+
+@pytest.mark.parametrize(
+    ("case", "config", "target"),
+    [
+        (replace(STORED["masked"], warp_specialize=False), Config(), "sm_90a"),
+        (replace(STORED["masked"], block=512), Config(), "sm_90a"),
+        (STORED["masked"], Config(), "sm_80"),
+        (STORED["masked"], Config(num_ctas=2), "sm_90a"),
+        (replace(STORED["masked"], num_stages=1), Config(), "sm_90a"),
+    ],
+    ids=["num_stages alone", "small", "no copies", "clusters", "one stage"],
+)
+def test_nobody_asked(tmp_path: Path, case: Stored, config: Config, target: str) -> None:
+    kernel, remarks = _bulked(tmp_path, case, config, target)
+    assert _num_copies(kernel) == 0
+    assert remarks == []
+
+
+def test_the_configuration_may_ask(tmp_path: Path) -> None:
+    case = replace(STORED["masked"], warp_specialize=False)
+    kernel, _ = _bulked(tmp_path, case, Config(warp_specialize=True))
+    assert _num_copies(kernel) == 1
+
+
+def test_rings_leave_room_or_threads_store(tmp_path: Path) -> None:
+    case = Stored(MASKED, element="i32", block=1 << 14, num_stages=3)
+    kernel, (remark,) = _bulked(tmp_path, case, Config(num_warps=8))
+    assert _num_copies(kernel) == 0
+    assert "shared memory has no room for 1 stages of 65536 bytes" in remark
+
+
+def test_a_store_runs_on_into_the_next_iteration(tmp_path: Path) -> None:
+    path = tmp_path / "kernel.py"
+    case = STORED["masked"]
+    path.write_text(PRELUDE + case.source, encoding="utf-8")
+    kernel = frontend.translate(str(path), "k", case.types, case.constants).kernel
+    schedule_kernel(kernel, Schedule(TARGETS["sm_90a"], Config()))
+    (store,) = (op for op in kernel.walk() if isinstance(op, tma.BulkStore))
+    loop = store.parent_op
+    assert loop is not None
+    ops = [type(op) for op in loop.blocks[0]]
+    order = [tma.TmaStoreWait, gpu.Barrier, gpu.SharedStore, tma.ProxyFence, gpu.Barrier]
+    at = ops.index(tma.TmaStoreWait)
+    assert ops[at : at + 6] == [*order, tma.BulkStore]
+    assert isinstance(loop.next, tma.TmaStoreWait)
