@@ -27,7 +27,7 @@ from aotc.ir.core import Block, Kernel, Op, OpT, Value, build
 from aotc.ir.diagnostics import at
 from aotc.ir.dialects import arith, gpu, roles, scf, tma, wgmma
 from aotc.ir.rewrite import Builder
-from aotc.ir.types import I32, ScalarType, TileType, Type
+from aotc.ir.types import I32, ScalarType, TileType
 from aotc.schedule.allocate_shared import Buffer, lives, number_ops, place_buffers
 from aotc.schedule.context import Schedule
 from aotc.schedule.loop_bounds import lowered_bounds
@@ -169,27 +169,18 @@ def _num_buffers(
     mine = {site.alloc: site for site in sites}
     buffers = lives(kernel, numbers)
     others = [buffer for buffer in buffers if buffer.op not in mine]
-    of_kind: dict[_Kind, list[Buffer]] = {}
+    of_kind: dict[object, list[Buffer]] = {}
     for buffer in buffers:
         site = mine.get(buffer.op)
         if site is not None:
             size_bytes = buffer.size_bytes // site.num_parts
             parts = [Buffer(site.alloc, size_bytes, *numbers[loop], buffer.num_copies)]
-            of_kind.setdefault(_kind(site), []).extend(parts * site.num_parts)
+            of_kind.setdefault(site.kind, []).extend(parts * site.num_parts)
     for count in range(max(map(len, of_kind.values())), 0, -1):
         taken = [replace(each) for parts in of_kind.values() for each in parts[:count]]
         if place_buffers([*others, *taken]) <= schedule.target.max_shared_bytes:
             return count
     return 0
-
-
-_Kind = tuple[Type, tuple[int, ...]]
-
-
-def _kind(site: StoreSite) -> _Kind:
-    """Return what stores through one buffer have in common: the kind of tensor, and the part."""
-    assert isinstance(site.copy, TENSOR_COPIES)
-    return site.copy.tensor.type, site.part_shape
 
 
 # ---- rewriting --------------------------------------------------------------------------------
@@ -216,9 +207,9 @@ class _Delay:
     def _place_buffers(self) -> list[Value]:
         """Return the buffer of each part: those of a kind take turns."""
         found: list[Value] = []
-        of_kind: dict[_Kind, list[Value]] = {}
+        of_kind: dict[object, list[Value]] = {}
         for site, _ in self.parts:
-            turns = of_kind.setdefault(_kind(site), [])
+            turns = of_kind.setdefault(site.kind, [])
             if len(turns) < self.tiles.num_buffers:
                 turns.append(site.place_buffer(site.part_shape, self.before))
             else:

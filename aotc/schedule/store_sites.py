@@ -12,7 +12,7 @@ from aotc.ir.core import Op, Value, build
 from aotc.ir.dialects import arith, gpu, scf, tma
 from aotc.ir.rewrite import Builder
 from aotc.ir.sub_tile import sub_tile
-from aotc.ir.types import I32, TensorMapType, TileType
+from aotc.ir.types import I32, TensorMapType, TileType, Type
 from aotc.schedule.tensor_copies import block_buffer, write_buffer
 from aotc.target import Target
 
@@ -53,6 +53,13 @@ class StoreSite:
     def num_parts(self) -> int:
         """How many parts the block can be cut into."""
         return self.alloc.shape[-1] // self.part_shape[-1]
+
+    @property
+    def kind(self) -> tuple[Type, tuple[int, ...]]:
+        """What stores through one buffer have in common: where blocks go, and the shape of parts."""
+        if isinstance(self.copy, tma.BulkStore):
+            return self.alloc.out.type, self.part_shape
+        return self.copy.tensor.type, self.part_shape
 
     @property
     def coords(self) -> Sequence[Value]:

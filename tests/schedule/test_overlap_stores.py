@@ -127,6 +127,54 @@ def test_one_buffer_is_waited_for_part_by_part() -> None:
     assert _ops(kernel) == ["[", "tma_store_wait", *(part * 4)[:-1], "]", "tma_store_wait"]
 
 
+THREE = tuple(line for name in "bcd" for line in _store(name, at="i"))
+
+
+def test_blocks_of_one_kind_take_turns() -> None:
+    """Three whole blocks through two buffers: threads hold parts in different ways."""
+    kernel, schedule = _overlapped(*_loop(*THREE), layout=NO_PARTS, room=3 * BLOCK_BYTES - 1)
+    assert _ops(kernel) == [
+        *("[", "tma_store_wait"),
+        *("shared_store", "tma_store"),
+        *("shared_store", "tma_store_wait", "tma_store"),
+        *("shared_store", "tma_store"),
+        *("]", "tma_store_wait"),
+    ]
+    assert len(_buffers(kernel)) == 2
+    (remark,) = schedule.remarks
+    assert "3 stores go in 3 parts, through 2 buffers of 4096 bytes" in remark
+
+
+def test_parts_of_several_blocks_take_turns_together() -> None:
+    kernel, schedule = _overlapped(*_loop(*THREE), room=3 * PART_BYTES)
+    waits = ["shared_store", "tma_store_wait 1", "tma_store"]
+    plain = ["shared_store", "tma_store"]
+    expected = ["[", "tma_store_wait", *plain * 2, *waits * 9, *plain, "]", "tma_store_wait"]
+    assert _ops(kernel) == expected
+    assert len(_buffers(kernel)) == 3
+    (remark,) = schedule.remarks
+    assert "3 stores go in 12 parts, through 3 buffers of 1024 bytes" in remark
+
+
+def test_whole_blocks_have_buffers_of_their_own_where_they_fit() -> None:
+    kernel, schedule = _overlapped(*_loop(*THREE), room=3 * BLOCK_BYTES)
+    one = ["tma_store_wait 2", "shared_store", "tma_store"]
+    assert _ops(kernel) == ["[", *one * 3, "]", "tma_store_wait"]
+    assert schedule.remarks == []
+
+
+def test_only_what_is_in_one_block_takes_turns() -> None:
+    """A store under a condition may be left out, so nobody counts on it."""
+    rare = ("scf.if(%rare) () {", *_store("c", at="i"), "scf.yield()", "} () {", "scf.yield()", "}")
+    one = '%rare = arith.compare(%i, %step) {predicate = "lt"} : i1'
+    lines = _loop(one, *_store("b", at="i"), *rare)
+    kernel, schedule = _overlapped(*lines, room=2 * PART_BYTES + BLOCK_BYTES)
+    assert _ops(kernel).count("tma_store") == 4 + 1
+    assert len(_buffers(kernel)) == 2 + 1
+    (remark,) = schedule.remarks
+    assert "the store goes in 4 parts, through 2 buffers" in remark
+
+
 def test_a_part_costs_one_barrier() -> None:
     kernel, schedule = _overlapped(*_loop(*_store("b", at="i")), room=2 * PART_BYTES)
     allocate_shared(kernel, schedule)
@@ -208,3 +256,33 @@ def test_every_part_goes_where_it_belongs(room: int, kind: str) -> None:
     run(kernel, (1,), [x, x.copy(), value, 2100])
     expected = np.resize(value, 2500) + (kind == "reduce")
     np.testing.assert_array_equal(x, expected.astype(np.float32))
+
+
+@pytest.mark.parametrize("layout", [PARTS, NO_PARTS])
+@pytest.mark.parametrize("num_parts", [16, 12, 8, 5, 4, 2, 1])
+def test_blocks_that_take_turns_go_where_they_belong(layout: str, num_parts: int) -> None:
+    """Four blocks an iteration, three of them alike; in as much room as there may be."""
+    room = max(num_parts * PART_BYTES, BLOCK_BYTES if layout == NO_PARTS else 0)
+    offsets = [
+        f"%{name} = arith.constant {{value = {at}, type = i32}} : i32\n  "
+        f"%at_{name} = arith.add(%i, %{name}) : i32"
+        for name, at in (("o", 4096), ("q", 8192))
+    ]
+    doubled = "%u = arith.add(%v, %v) : tile<1024xfp32, LAYOUT>".replace("LAYOUT", layout)
+    lines = _loop(
+        *offsets,
+        doubled,
+        *_store("b", at="i"),
+        *(line.replace("%v,", "%u,") for line in _store("c", at="at_o")),
+        *_store("d", at="at_q"),
+        *_store("f", "y", at="i"),
+    )
+    kernel, schedule = _overlapped(*lines, layout=layout, room=room)
+    allocate_shared(kernel, schedule)
+    insert_barriers(kernel, schedule)
+    value = np.random.default_rng(num_parts).normal(size=1024).astype(np.float32)
+    x, y = np.zeros(12288, np.float32), np.zeros(4096, np.float32)
+    run(kernel, (1,), [x, y, value, 4096])
+    expected = np.concatenate([np.tile(value, 4), np.tile(value * 2, 4), np.tile(value, 4)])
+    np.testing.assert_array_equal(x, expected)
+    np.testing.assert_array_equal(y, np.tile(value, 4))
