@@ -97,6 +97,43 @@ def test_a_bulk_copy_is_of_whole_pieces(size_bytes: int, i: int, message: str) -
         _run_bytes(size_bytes, "gpu.bulk_fetch(%at, %b, %some)", i=i)
 
 
+def _stored_bytes(size_bytes: int, *lines: str, i: int = 0) -> np.ndarray:
+    """Run lines that copy to `%at`, the element `i` of 200, which are all -1."""
+    head = HEAD.replace("kernel @k(%x: map<128xfp32, 0>, %y", "kernel @k(%p: *fp32, %y")
+    start = ("%at = arith.addptr(%p, %i) : *fp32", SOME.replace("BYTES", str(size_bytes)))
+    body = "".join(f"  {line}\n" for line in (*start, *OLD, *lines))
+    x = np.full(200, -1, np.float32)
+    run(parse_kernel(f"{head}{body}  scf.return\n}}\n"), (1,), [x, np.zeros_like(x), i, 0])
+    return x
+
+
+STORED = ("gpu.bulk_store(%at, %b, %some)", "gpu.tma_store_wait")
+
+
+@pytest.mark.parametrize("count", [0, 4, 124, 128])
+def test_a_bulk_store_writes_the_first_bytes(count: int) -> None:
+    x = _stored_bytes(4 * count, *STORED, i=8)
+    assert (x[8 : 8 + count] == 9).all()
+    assert (x[:8] == -1).all()
+    assert (x[8 + count :] == -1).all()
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "i", "message"),
+    [(24, 0, "no pieces of 16"), (528, 0, "of shared<128xfp32"), (512, 76, "out of bounds")],
+)
+def test_a_bulk_store_is_of_whole_pieces(size_bytes: int, i: int, message: str) -> None:
+    with pytest.raises(InterpretError, match=message):
+        _stored_bytes(size_bytes, *STORED, i=i)
+
+
+def test_what_a_bulk_store_reads_is_not_written() -> None:
+    again = "gpu.shared_store(%nine, %b) {vector = 2}"
+    _stored_bytes(512, *STORED, "gpu.barrier", again)
+    with pytest.raises(InterpretError, match="has not landed"):
+        _stored_bytes(512, STORED[0], again, STORED[1])
+
+
 def test_what_a_bulk_copy_brings_has_to_land() -> None:
     with pytest.raises(InterpretError, match="has not landed"):
         _run_bytes(512, "gpu.bulk_load(%at, %b, %bar, %some)", VALUES)
