@@ -6,7 +6,7 @@ three times 88 parts are two rounds of a third of the time. Fewer tiles than SMs
 
 Parts are begun together: all first parts, then all second ones, and so on. Programs that run at one
 time so read the same blocks of A and B at the same time, once for all of them. (Shares as equal as can
-be, cut wherever they end, leave every program with its own place in K, and twice the traffic.)
+be, cut wherever they end, leave every program with its own place in K, and nothing to share.)
 
 A part is left in `workspace_ptr`, fp32, (tiles that are split, SPLIT_K, BLOCK_M, BLOCK_N + EXTRA_N). Whichever
 program has the last part of a tile adds them up in their order, so the result does not depend on who that was.

@@ -30,6 +30,7 @@ class Emitter:
         self.declarations: dict[str, None] = {}
         self.globals: dict[str, str] = {}
         self.structs: dict[str, str] = {}
+        """Names of structures' types, by what they are."""
         self.metadata: list[str] = []
         self.debug_suffix = ""
         self.parts: dict[str, tuple[str, int]] = {}

@@ -33,8 +33,8 @@ def binding() -> Any:
 def target_machine(target: Target) -> Any:
     """Return the code generator of a target.
 
-    At 3 it would number all values once more, at a third of its time for tiles that loops carry, and
-    find nothing that ptxas does not.
+    At 3 it would number all values once more, which takes long where loops carry tiles, and finds
+    nothing that ptxas does not.
     """
     generator = binding().Target.from_triple(_TRIPLE)
     return generator.create_target_machine(cpu=target.name, features=target.llvm_features, opt=2)

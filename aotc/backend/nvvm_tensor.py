@@ -115,8 +115,9 @@ def bulk_store(
     Source: PTX ISA 9.7.9.25.4.1 `cp.async.bulk`.
     """
     asm = _Asm()
-    text = f"cp.async.bulk.global.shared::cta.bulk_group [{asm.operand('l', 'ptr addrspace(1)', target.base)}"
-    text += f"{target.offset_bytes:+}], {asm.address(source)}, {asm.number(size_bytes)}"
+    text = "cp.async.bulk.global.shared::cta.bulk_group "
+    text += f"[{asm.operand('l', 'ptr addrspace(1)', target.base)}{target.offset_bytes:+}], "
+    text += f"{asm.address(source)}, {asm.number(size_bytes)}"
     asm.emit(emit, f"{text};", issuer)
 
 

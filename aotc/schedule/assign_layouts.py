@@ -85,7 +85,7 @@ class _Emitter:
         self.has_maps = False
         self.loaded: dict[Value, None] = {}
         self.stores: list[Op] = []
-        """What tensor copies store from, of which not all need have been written at once."""
+        """Stores of blocks, which may be on their way when other threads are told of them."""
 
     def emit_kernel(self, kernel: Kernel) -> Block:
         self.loaded = loaded_tensors(kernel)

@@ -21,21 +21,27 @@ the kernel writes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import prod
-
-from aotc.ir.core import Kernel, Op, Value
+from aotc.ir.core import Kernel
 from aotc.ir.diagnostics import at
-from aotc.ir.dialects import gpu, grid, scf, tma, wgmma
+from aotc.ir.dialects import gpu, grid, scf, tma
 from aotc.ir.rewrite import Builder
-from aotc.ir.types import ScalarType, SharedType, TileType, element_of
+from aotc.ir.types import ScalarType, TileType, element_of
 from aotc.schedule.affine import AffineAnalysis
 from aotc.schedule.axis import AxisAnalysis
+from aotc.schedule.bulk_copies import (
+    asks_for_copies,
+    choose_runs,
+    is_long,
+    loops_around,
+    may_copy,
+    num_stages_of,
+    order_is_promised,
+    room_for_copies,
+)
 from aotc.schedule.context import Schedule
 from aotc.schedule.contiguous_run import PIECE_BYTES, ContiguousRun, RunEmitter, run_of
 from aotc.schedule.global_order import (
     fences,
-    is_inside,
     may_precede,
     root_names,
     shared_roots,
@@ -45,84 +51,46 @@ from aotc.schedule.layouts import row_major_shared
 from aotc.schedule.load_pipeline import collect_slice, find_trip
 from aotc.schedule.pointer_block import UnmappableError
 from aotc.schedule.tensor_copies import buffer_access
-from aotc.target import Feature
-
-MIN_BYTES = 2048
-"""What a copy has to bring to be worth a turn of mbarriers."""
-RESERVED_BYTES = 1024  # mbarriers, and what buffers lose to their alignment
 
 
 def bulk_loads(kernel: Kernel, schedule: Schedule) -> None:
     """Replace loads by fetches; see the module docstring."""
-    if Feature.TMA not in schedule.target.features or schedule.config.num_ctas > 1:
+    if not may_copy(schedule):
         return
     loops = [
         loop
         for loop in kernel.walk()
         if isinstance(loop, scf.For) and asks_for_copies(loop, schedule)
     ]
-    loads = [op for loop in loops for op in loop.body if _is_tile_load(op)]
+    loads = [op for loop in loops for op in loop.body if isinstance(op, gpu.Load)]
+    loads = [load for load in loads if is_long(load.out.type) and find_trip(load) is None]
     if not loads:
         return
     analysis, facts = AffineAnalysis(kernel), AxisAnalysis(kernel)
-    room = Room(schedule.target.max_shared_bytes - RESERVED_BYTES - _taken_bytes(kernel))
-    found: list[tuple[gpu.Load, ContiguousRun]] = []
-    for load in loads:
-        assert isinstance(load, gpu.Load)
-        name = root_names(load.pointer)
-        try:
-            _check_order(load, kernel)
-            run = run_of(load, analysis, facts)
-            _check_runs_ahead(load, run, analysis)
-            assert isinstance(load.parent_op, scf.For)
-            room.take(run.size_bytes, num_stages_of(load.parent_op, schedule))
-        except UnmappableError as refusal:
-            text = f"{name} is not loaded by bulk copies: {refusal.reason}"
-            schedule.remark(load.loc, f"{text}; {refusal.remedy}" if refusal.remedy else text)
-            continue
-        schedule.remark(load.loc, f"{name} is loaded by bulk copies of {run.size_bytes} bytes")
-        found.append((load, run))
+    room = room_for_copies(kernel, schedule)
+
+    def checked(load: gpu.Load) -> ContiguousRun:
+        _check_order(load, kernel)
+        run = run_of(load, analysis, facts)
+        _check_runs_ahead(load, run, analysis)
+        assert isinstance(load.parent_op, scf.For)
+        room.take(run.size_bytes, num_stages_of(load.parent_op, schedule))
+        return run
+
+    found = choose_runs(loads, checked, schedule, "loaded")
     for load, run in found:
         with at(load.loc):
             _fetch(load, run, analysis)
 
 
-# ---- which loops, and which of their loads ----------------------------------------------------
-
-
-def asks_for_copies(loop: scf.For, schedule: Schedule) -> bool:
-    """Return whether somebody wants a loop to run ahead that has no products and no inner loops."""
-    if (loop.num_stages or schedule.config.num_stages) == 1:
-        return False
-    asked = loop.num_stages or loop.warp_specialize or schedule.config.warp_specialize
-    others = (scf.For, scf.While, gpu.Dot, wgmma.Wgmma)
-    return bool(asked) and not any(isinstance(op, others) for op in loop.body.walk())
-
-
-def _is_tile_load(op: Op) -> bool:
-    """Return whether an op loads a tile that is large enough, and not on its way elsewhere."""
-    if not isinstance(op, gpu.Load) or not isinstance(op.out.type, TileType):
-        return False
-    element = op.out.type.element
-    if not isinstance(element, ScalarType) or element.bits % 8 or find_trip(op) is not None:
-        return False
-    return prod(op.out.type.shape) * element.size_bytes >= MIN_BYTES
-
-
-def num_stages_of(loop: scf.For, schedule: Schedule) -> int:
-    """Return how many iterations of a loop are on their way at a time."""
-    return loop.num_stages or schedule.config.num_stages
+# ---- which loads ------------------------------------------------------------------------------
 
 
 def _check_runs_ahead(load: gpu.Load, run: ContiguousRun, analysis: AffineAnalysis) -> None:
     """Refuse a load that a copy cannot be made of iterations before."""
     loop = load.parent_op
     assert isinstance(loop, scf.For)
-    scalars = [analysis.sources[symbol] for symbol in run.symbols]
-    values = [source for source in scalars if isinstance(source, Value)]
-    if len(values) < len(scalars):
-        raise UnmappableError("its address wraps around")
-    needed = collect_slice(loop, [run.base, *values])
+    needed = collect_slice(loop, [run.base, *run.scalars(analysis)])
     if needed.obstacle:
         raise UnmappableError(needed.obstacle)
     masked = collect_slice(loop, [each for each in (load.mask, load.other) if each is not None])
@@ -155,45 +123,10 @@ def _check_order(load: gpu.Load, kernel: Kernel) -> None:
             raise UnmappableError(
                 f"the kernel writes through {root_names(pointer)} before, which may be the same "
                 "memory",
-                "num_stages of tl.range promises that it is not" if _loops(fence, load) else "",
+                "num_stages of tl.range promises that it is not"
+                if loops_around(fence, load)
+                else "",
             )
-
-
-def order_is_promised(first: Op, second: Op) -> bool:
-    """Return whether somebody promised that two accesses of a loop are not of the same memory."""
-    loops = _loops(first, second)
-    return bool(loops) and all(isinstance(op, scf.For) and op.num_stages for op in loops)
-
-
-def _loops(first: Op, second: Op) -> list[Op]:
-    """Return the loops around both of two ops."""
-    around = [op for op in second.ancestors() if is_inside(first, op)]
-    return [op for op in around if isinstance(op, scf.For | scf.While)]
-
-
-@dataclass
-class Room:
-    """Count what is left of shared memory; rings of all loops are there at the same time."""
-
-    left_bytes: int
-
-    def take(self, size_bytes: int, num_slots: int) -> None:
-        """Take a ring. Raises: UnmappableError if there is no room."""
-        if size_bytes * num_slots > self.left_bytes:
-            raise UnmappableError(
-                f"shared memory has no room for {num_slots} stages of {size_bytes} bytes",
-                "ask for fewer stages or a smaller block",
-            )
-        self.left_bytes -= size_bytes * num_slots
-
-
-def _taken_bytes(kernel: Kernel) -> int:
-    return sum(_bytes_of(op) for op in kernel.walk() if isinstance(op, gpu.SharedAlloc))
-
-
-def _bytes_of(alloc: gpu.SharedAlloc) -> int:
-    assert isinstance(alloc.out.type, SharedType)
-    return alloc.out.type.size_bytes
 
 
 # ---- the rewriting ----------------------------------------------------------------------------

@@ -17,22 +17,20 @@ Invariant: what becomes a copy may be written at any time from there to the kern
 
 from __future__ import annotations
 
-from math import prod
-
-from aotc.ir.core import Kernel, Op, Value
+from aotc.ir.core import Kernel
 from aotc.ir.diagnostics import at
 from aotc.ir.dialects import gpu, grid, scf, tma
 from aotc.ir.rewrite import Builder
-from aotc.ir.types import ScalarType, SharedType, TileType
+from aotc.ir.types import ScalarType, TileType
 from aotc.schedule.affine import AffineAnalysis
 from aotc.schedule.axis import AxisAnalysis
-from aotc.schedule.bulk_loads import (
-    MIN_BYTES,
-    RESERVED_BYTES,
-    Room,
+from aotc.schedule.bulk_copies import (
     asks_for_copies,
-    num_stages_of,
+    choose_runs,
+    is_long,
+    may_copy,
     order_is_promised,
+    room_for_copies,
 )
 from aotc.schedule.context import Schedule
 from aotc.schedule.contiguous_run import PIECE_BYTES, ContiguousRun, RunEmitter, run_of
@@ -46,34 +44,29 @@ from aotc.schedule.global_order import (
 from aotc.schedule.layouts import row_major_shared
 from aotc.schedule.pointer_block import UnmappableError
 from aotc.schedule.tensor_copies import write_buffer
-from aotc.target import Feature, Target
+from aotc.target import Target
 
 
 def bulk_stores(kernel: Kernel, schedule: Schedule) -> None:
     """Replace stores by copies; see the module docstring."""
-    if Feature.TMA not in schedule.target.features or schedule.config.num_ctas > 1:
+    if not may_copy(schedule):
         return
     loops = [op for op in kernel.walk() if isinstance(op, scf.For) and _asks(op, schedule)]
-    stores = [op for loop in loops for op in loop.body if _is_tile_store(op)]
+    stores = [op for loop in loops for op in loop.body if isinstance(op, gpu.Store)]
+    stores = [store for store in stores if is_long(store.value.type)]
     if not stores:
         return
     analysis, facts = AffineAnalysis(kernel), AxisAnalysis(kernel)
-    taken_bytes = sum(_taken_bytes(op, schedule) for op in kernel.walk())
-    room = Room(schedule.target.max_shared_bytes - RESERVED_BYTES - taken_bytes)
-    found: list[tuple[gpu.Store, ContiguousRun]] = []
-    for store in stores:
-        assert isinstance(store, gpu.Store)
-        name = root_names(store.pointer)
-        try:
-            _check_order(store, kernel)
-            run = _run_of(store, analysis, facts)
-            room.take(run.size_bytes, 1)
-        except UnmappableError as refusal:
-            text = f"{name} is not stored by bulk copies: {refusal.reason}"
-            schedule.remark(store.loc, f"{text}; {refusal.remedy}" if refusal.remedy else text)
-            continue
-        schedule.remark(store.loc, f"{name} is stored by bulk copies of {run.size_bytes} bytes")
-        found.append((store, run))
+    room = room_for_copies(kernel, schedule)
+
+    def checked(store: gpu.Store) -> ContiguousRun:
+        _check_order(store, kernel)
+        run = run_of(store, analysis, facts)
+        run.scalars(analysis)
+        room.take(run.size_bytes, 1)
+        return run
+
+    found = choose_runs(stores, checked, schedule, "stored")
     for store, run in found:
         with at(store.loc):
             _copy(store, run, analysis, schedule.target)
@@ -85,34 +78,6 @@ def bulk_stores(kernel: Kernel, schedule: Schedule) -> None:
 def _asks(loop: scf.For, schedule: Schedule) -> bool:
     asked = loop.warp_specialize or schedule.config.warp_specialize
     return bool(asked) and asks_for_copies(loop, schedule)
-
-
-def _is_tile_store(op: Op) -> bool:
-    """Return whether an op stores a tile that is large enough."""
-    if not isinstance(op, gpu.Store) or not isinstance(op.value.type, TileType):
-        return False
-    element = op.value.type.element
-    if not isinstance(element, ScalarType) or element.bits % 8:
-        return False
-    return prod(op.value.type.shape) * element.size_bytes >= MIN_BYTES
-
-
-def _taken_bytes(op: Op, schedule: Schedule) -> int:
-    """Return what a buffer takes, as many times as there are stages if it is fetched to."""
-    if not isinstance(op, gpu.SharedAlloc):
-        return 0
-    assert isinstance(op.out.type, SharedType)
-    loops = [user.parent_op for user in op.out.users if isinstance(user, tma.Fetch)]
-    stages = [num_stages_of(loop, schedule) for loop in loops if isinstance(loop, scf.For)]
-    return op.out.type.size_bytes * max(stages, default=1)
-
-
-def _run_of(store: gpu.Store, analysis: AffineAnalysis, facts: AxisAnalysis) -> ContiguousRun:
-    """Return the run that a store writes. Raises: UnmappableError if there is none to be computed."""
-    run = run_of(store, analysis, facts)
-    if not all(isinstance(analysis.sources[symbol], Value) for symbol in run.symbols):
-        raise UnmappableError("its address wraps around")
-    return run
 
 
 def _check_order(store: gpu.Store, kernel: Kernel) -> None:

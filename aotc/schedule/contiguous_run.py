@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import gcd, prod
+from typing import TypeVar
 
 from aotc.ir.core import Value
 from aotc.ir.dialects import arith, gpu
@@ -24,6 +25,7 @@ from aotc.schedule.pointer_block import UnmappableError
 from aotc.schedule.polynomial import ZERO, Polynomial
 
 PIECE_BYTES = 16
+AccessT = TypeVar("AccessT", gpu.Load, gpu.Store)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,14 @@ class ContiguousRun:
     def symbols(self) -> tuple[int, ...]:
         """What address and length are computed from."""
         return sum((each.symbols for each in (self.start, *self.ends, *self.conditions)), ())
+
+    def scalars(self, analysis: AffineAnalysis) -> list[Value]:
+        """Return the scalars behind `symbols`. Raises: UnmappableError if one wraps around."""
+        sources = [analysis.sources[symbol] for symbol in self.symbols]
+        values = [source for source in sources if isinstance(source, Value)]
+        if len(values) < len(sources):
+            raise UnmappableError("its address wraps around")
+        return values
 
 
 def run_of(

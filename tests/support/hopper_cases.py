@@ -135,6 +135,17 @@ def _persistent(
     return Launch({**args, **fused, **scales, **extra}, {"c": exact.rounded(BF16)})
 
 
+def _split_tail(
+    rng: np.random.Generator, scalar: ScalarType, shape: Shape, build: Constants
+) -> Launch:
+    launch = _persistent(rng, scalar, shape, build)
+    width = build["BLOCK_N"] + build.get("EXTRA_N", 0)
+    tiles = _cdiv(shape[0], build["BLOCK_M"]) * _cdiv(shape[1], width)
+    parts = (tiles % build["NUM_SMS"] * build["SPLIT_K"] * build["BLOCK_M"], width)
+    shared, expected = _shared_tiles(parts, tiles)
+    return Launch({**launch.args, **shared}, {**launch.expected, **expected})
+
+
 def _swiglu(rng: np.random.Generator, scalar: ScalarType, shape: Shape, build: Constants) -> Launch:
     m, n, _ = shape
     a, b = _operands(rng, scalar, shape, 2 * n)
@@ -185,17 +196,6 @@ def _batched(
 
 
 # ---- few rows ---------------------------------------------------------------------------------
-
-
-def _split_tail(
-    rng: np.random.Generator, scalar: ScalarType, shape: Shape, build: Constants
-) -> Launch:
-    launch = _persistent(rng, scalar, shape, build)
-    width = build["BLOCK_N"] + build.get("EXTRA_N", 0)
-    tiles = _cdiv(shape[0], build["BLOCK_M"]) * _cdiv(shape[1], width)
-    parts = (tiles % build["NUM_SMS"] * build["SPLIT_K"] * build["BLOCK_M"], width)
-    shared, expected = _shared_tiles(parts, tiles)
-    return Launch({**launch.args, **shared}, {**launch.expected, **expected})
 
 
 def _shared_tiles(parts: Shape, tiles: int) -> tuple[dict[str, Tensor], dict[str, Expected]]:

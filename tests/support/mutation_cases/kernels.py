@@ -373,7 +373,7 @@ def turn_blocks(x, out, BLOCK: tl.constexpr):
 
 @triton.jit
 def store_and_read(x_ptr, work_ptr, out_ptr, rows, BLOCK: tl.constexpr):
-    """Copy a block of rows to `work`, and read it there, transposed."""
+    """Copy a block of rows to `work`, read it there, and add the sums of its columns."""
     work = tl.make_tensor_descriptor(work_ptr, [rows, BLOCK], [BLOCK, 1], [BLOCK, BLOCK])
     first, column = tl.program_id(0) * BLOCK, tl.arange(0, BLOCK)
     row = first + column[:, None]

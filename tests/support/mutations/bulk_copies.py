@@ -15,10 +15,15 @@ _AFTER = "bulk_loads"
 _BLOCK_BYTES = 2048
 
 
-def _whole_blocks(kernel: Kernel) -> None:
-    for copy in (*found(kernel, tma.BulkFetch), *found(kernel, tma.BulkStore)):
-        size_bytes = Builder.before_op(copy)(arith.Constant(_BLOCK_BYTES, I32)).out
-        copy.set_slots([copy.pointer, copy.buffer, size_bytes])
+def _whole_blocks(kind: type[tma.BulkFetch | tma.BulkStore]) -> Edit:
+    """Let copies of a kind be of a whole block."""
+
+    def edit(kernel: Kernel) -> None:
+        for copy in found(kernel, kind):
+            size_bytes = Builder.before_op(copy)(arith.Constant(_BLOCK_BYTES, I32)).out
+            copy.set_slots([copy.pointer, copy.buffer, size_bytes])
+
+    return edit
 
 
 def _rounded_down(kind: type[tma.BulkFetch | tma.BulkStore]) -> Edit:
@@ -69,7 +74,7 @@ _STORES = tuple(
             "a store goes on behind the end of a row",
             "the length is that of a whole block",
             "bulk_stores",
-            _whole_blocks,
+            _whole_blocks(tma.BulkStore),
         ),
         (
             "a row is stored before it is written",
@@ -92,7 +97,7 @@ _LOADS = tuple(
         (
             "a copy goes on behind the end of a row",
             "the length is that of a whole block",
-            after_pass(_AFTER, _whole_blocks),
+            after_pass(_AFTER, _whole_blocks(tma.BulkFetch)),
         ),
         (
             "a copy ends too early",
