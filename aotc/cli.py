@@ -522,7 +522,3 @@ def explain(
     else:
         click.echo(explaining.text(explanation))
     return EXIT_DONE
-
-
-if __name__ == "__main__":
-    main()

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[1]
 def seconds(manifest: str, jobs: int) -> float:
     """Return how long one build takes as a whole process."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "aotc.cli", "build", manifest, "-o", folder]
+        command = [sys.executable, "-m", "aotc", "build", manifest, "-o", folder]
         start = time.perf_counter()
         subprocess.run(
             [*command, "--no-cache", "-j", str(jobs)], check=True, capture_output=True, cwd=ROOT

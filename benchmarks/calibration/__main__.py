@@ -69,7 +69,7 @@ def prepare(options: argparse.Namespace) -> int:
         (folder / f"{group.name}.cubin").write_bytes(cubin)
         print(f"{group.name}: {len(group.cases)} cases, {len(cubin):,} bytes")
     (folder / _DIGESTS).write_text(json.dumps(_digests(), indent=1) + "\n")
-    command = [sys.executable, "-m", "aotc.cli", "build", str(ROOT / "kernels.toml"), "--with-ptx"]
+    command = [sys.executable, "-m", "aotc", "build", str(ROOT / "kernels.toml"), "--with-ptx"]
     command += ["--target", TARGET, "-o", str(folder)]
     return subprocess.run(command, check=False, cwd=ROOT).returncode
 

@@ -68,7 +68,8 @@ def _launch(
     kinds = {**case.signature, **case.extra}
     copies: list[tuple[Tensor, Any]] = []
     args: list[object] = []
-    for name, arg in launch.args.items():
+    for param in kernel.info.params:
+        name, arg = param.name, launch.args[param.name]
         if not isinstance(arg, Tensor):
             args.append(arg)
             continue

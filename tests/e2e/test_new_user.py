@@ -74,7 +74,7 @@ def aotc_in(copy: Path, folder: Path, *args: str, **env: str) -> Ran:
         **env,
     }
     ran = subprocess.run(
-        [sys.executable, "-m", "aotc.cli", *args],
+        [sys.executable, "-m", "aotc", *args],
         cwd=folder,
         env=environment,
         capture_output=True,
