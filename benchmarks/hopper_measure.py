@@ -130,7 +130,7 @@ def sensible(config: dict[str, Any], work: Work) -> bool:
 
 def workspace_elems(config: dict[str, Any], work: Work) -> int:
     """Return how many fp32 sums programs that share tiles leave for one another."""
-    width = config["BLOCK_N"] + config.get("EXTRA_N", 0)
+    width = config.get("COLUMNS", config["BLOCK_N"])
     tiles = -(-work.m // config["BLOCK_M"]) * -(-work.n // width)
     split = tiles % config["NUM_SMS"] if "NUM_SMS" in config else tiles
     return split * config["BLOCK_M"] * width * config["SPLIT_K"]

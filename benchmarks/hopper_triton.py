@@ -74,7 +74,16 @@ _SPLIT = _small(
 
 CONFIGS: dict[str, list[Config]] = {
     "linear": _persistent(64),
-    "linear_wide": _grid(num_warps=[8], num_stages=[3, 4], GROUP_M=[8], NUM_SMS=[132]),
+    "linear_columns": _grid(
+        BLOCK_M=[128],
+        BLOCK_N=[256],
+        COLUMNS=[192],
+        EPILOGUE_N=[64],
+        num_warps=[8],
+        num_stages=[3],
+        GROUP_M=[8],
+        NUM_SMS=[132],
+    ),
     "split_tail": _grid(
         BLOCK_M=[128],
         BLOCK_N=[256, 128],
@@ -84,10 +93,10 @@ CONFIGS: dict[str, list[Config]] = {
         NUM_SMS=[132],
         GROUP_M=[8],
     ),
-    "split_tail_wide": _grid(
+    "split_tail_columns": _grid(
         BLOCK_M=[128],
-        BLOCK_N=[128],
-        EXTRA_N=[64],
+        BLOCK_N=[256],
+        COLUMNS=[192],
         SPLIT_K=[2, 3],
         num_warps=[8],
         num_stages=[3],

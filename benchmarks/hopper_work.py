@@ -94,7 +94,7 @@ def _scales(*shape: int) -> torch.Tensor:
 
 def _linear_arguments(x: torch.Tensor, w: torch.Tensor, out: torch.Tensor) -> Arguments:
     (m, k), n = x.shape, w.shape[0]
-    descriptors = {"a": x, "b": w, "b_extra": w, "c": out, "w": w, "x": x}
+    descriptors = {"a": x, "b": w, "c": out, "w": w, "x": x}
     pointers = {"w_ptr": w, "x_ptr": x, "out_ptr": out}
     strides = {"stride_wn": k, "stride_xm": k, "stride_om": n}
     return {**descriptors, **pointers, "M": m, "N": n, "K": k, **strides}
@@ -125,7 +125,7 @@ def _descriptors(size: int) -> Work:
 def _shape(index: int) -> Work:
     shape = SHAPES[index]
     few = ("small_descriptor", "small_pointer") if shape.m <= 256 else ()
-    many = ("linear", "linear_wide", "split_tail", "split_tail_wide")
+    many = ("linear", "linear_columns", "split_tail", "split_tail_columns")
     return _linear(shape.name, (shape.m, shape.n, shape.k), (*few, *many))
 
 

@@ -4,7 +4,7 @@ NUM_SMS programs go through the tiles of C, so a GPU that copies tiles itself lo
 while the last one is finished. Tensors are row-major. A descriptor's block is, of A,
 (BLOCK_M, BLOCK_K); of B (BLOCK_N, BLOCK_K), or (BLOCK_K, BLOCK_N) if B is not transposed; of C and
 the residual (BLOCK_M, EPILOGUE_N): a tile is finished and stored EPILOGUE_N columns at a time, so
-that it takes less shared memory on its way out. EPILOGUE_N is BLOCK_N, its half or its quarter.
+that it takes less shared memory on its way out. EPILOGUE_N is BLOCK_N, its half, its quarter, ….
 """
 
 import triton
@@ -23,12 +23,9 @@ def columns_of_parts(x, EPILOGUE_N: tl.constexpr):
     """Return the parts of a tile that have EPILOGUE_N columns each, from left to right."""
     if x.shape[1] == EPILOGUE_N:
         parts = (x,)
-    elif x.shape[1] == EPILOGUE_N * 2:
-        parts = halves_of_columns(x)
     else:
-        tl.static_assert(x.shape[1] == EPILOGUE_N * 4, "EPILOGUE_N is the columns, or / 2, or / 4")
         left, right = halves_of_columns(x)
-        parts = halves_of_columns(left) + halves_of_columns(right)
+        parts = columns_of_parts(left, EPILOGUE_N) + columns_of_parts(right, EPILOGUE_N)
     return parts
 
 
@@ -68,11 +65,12 @@ def finish(
 @triton.jit
 def finish_parts(
     acc, c, row, column, M, N, bias_ptr, residual, scale_a_ptr, scale_b_ptr,
-    EPILOGUE_N: tl.constexpr, ACTIVATION: tl.constexpr, SCALES: tl.constexpr,
+    COLUMNS: tl.constexpr, EPILOGUE_N: tl.constexpr,
+    ACTIVATION: tl.constexpr, SCALES: tl.constexpr,
 ):  # fmt: skip
-    """Finish and store a tile, EPILOGUE_N columns at a time."""
+    """Finish and store the first COLUMNS of a tile, EPILOGUE_N at a time."""
     parts = columns_of_parts(acc, EPILOGUE_N)
-    for part in tl.static_range(acc.shape[1] // EPILOGUE_N):
+    for part in tl.static_range(COLUMNS // EPILOGUE_N):
         finish(
             parts[part], c, row, column + part * EPILOGUE_N, M, N,
             bias_ptr, residual, scale_a_ptr, scale_b_ptr, ACTIVATION, SCALES,
@@ -89,18 +87,19 @@ def persistent_matmul_kernel(
     ACTIVATION: tl.constexpr = "none", SCALES: tl.constexpr = "none",
     FLATTEN: tl.constexpr = True,  # noqa: FBT002
     WARP_SPECIALIZE: tl.constexpr = False,  # noqa: FBT002
-    EXTRA_N: tl.constexpr = 0,
-    bias_ptr=None, residual=None, scale_a_ptr=None, scale_b_ptr=None, b_extra=None,
+    COLUMNS: tl.constexpr = 0,
+    bias_ptr=None, residual=None, scale_a_ptr=None, scale_b_ptr=None,
 ):  # fmt: skip
     """Store activation((A @ B) * scales + bias) + residual to C (M, N), summed in fp32.
 
     A is (M, K), B (N, K) if TRANSPOSED, as the weights of a linear layer, else (K, N). Bias (N) and
     residual (M, N) are there or not; scales are fp32, see `scaled`.
 
-    Tiles are BLOCK_N + EXTRA_N columns wide, for widths between powers of two: `b_extra` is then
-    another descriptor of B, whose block has EXTRA_N columns of C.
+    With COLUMNS tiles are so many columns wide, whole EPILOGUE_N, where a width between powers of
+    two leaves fewer SMs without work. A compiler need not multiply what is not stored.
     """
-    WIDTH: tl.constexpr = BLOCK_N + EXTRA_N
+    WIDTH: tl.constexpr = COLUMNS if COLUMNS > 0 else BLOCK_N
+    tl.static_assert(WIDTH <= BLOCK_N and WIDTH % EPILOGUE_N == 0, "tiles are whole EPILOGUE_N")
     num_m, num_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, WIDTH)
     for index in tl.range(
         tl.program_id(0), num_m * num_n, NUM_SMS, flatten=FLATTEN, warp_specialize=WARP_SPECIALIZE
@@ -108,26 +107,14 @@ def persistent_matmul_kernel(
         tile_m, tile_n = tile_of_program(index, num_m, num_n, GROUP_M)
         row, column = tile_m * BLOCK_M, tile_n * WIDTH
         acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-        if EXTRA_N > 0:
-            extra = tl.zeros((BLOCK_M, EXTRA_N), tl.float32)
         for k in range(0, K, BLOCK_K):
             left = a.load([row, k])
             right = b.load([column, k]).T if TRANSPOSED else b.load([k, column])
-            if EXTRA_N > 0:
-                at = column + BLOCK_N
-                more = b_extra.load([at, k]).T if TRANSPOSED else b_extra.load([k, at])
             acc = tl.dot(left, right, acc)
-            if EXTRA_N > 0:
-                extra = tl.dot(left, more, extra)
         finish_parts(
             acc, c, row, column, M, N, bias_ptr, residual, scale_a_ptr, scale_b_ptr,
-            EPILOGUE_N, ACTIVATION, SCALES,
+            WIDTH, EPILOGUE_N, ACTIVATION, SCALES,
         )  # fmt: skip
-        if EXTRA_N > 0:
-            finish_parts(
-                extra, c, row, column + BLOCK_N, M, N, bias_ptr, residual, scale_a_ptr, scale_b_ptr,
-                EPILOGUE_N, ACTIVATION, SCALES,
-            )  # fmt: skip
 
 
 @triton.jit

@@ -8,7 +8,7 @@ Parts are begun together: all first parts, then all second ones, and so on. Prog
 time so read the same blocks of A and B at the same time, once for all of them. (Shares as equal as can
 be, cut wherever they end, leave every program with its own place in K, and nothing to share.)
 
-A part is left in `workspace_ptr`, fp32, (tiles that are split, SPLIT_K, BLOCK_M, BLOCK_N + EXTRA_N). Whichever
+A part is left in `workspace_ptr`, fp32, (tiles that are split, SPLIT_K, BLOCK_M, BLOCK_N or COLUMNS). Whichever
 program has the last part of a tile adds them up in their order, so the result does not depend on who that was.
 `counter_ptr` has an int32 for each tile, 0 before the first launch; every launch leaves zeros.
 Launches that may run at one time need a workspace and counters of their own.
@@ -28,14 +28,13 @@ def split_tail_matmul_kernel(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     EPILOGUE_N: tl.constexpr, GROUP_M: tl.constexpr, SPLIT_K: tl.constexpr, NUM_SMS: tl.constexpr,
     WARP_SPECIALIZE: tl.constexpr = False,  # noqa: FBT002 - a constant
-    EXTRA_N: tl.constexpr = 0,
-    b_extra=None,
+    COLUMNS: tl.constexpr = 0,
 ):  # fmt: skip
     """Store A (M, K) @ B (N, K)^T to C (M, N), summed in fp32, by NUM_SMS programs.
 
-    Blocks of descriptors are as in `persistent_matmul_kernel`, as are EXTRA_N and `b_extra`.
+    Blocks of descriptors are as in `persistent_matmul_kernel`, and COLUMNS, too.
     """
-    WIDTH: tl.constexpr = BLOCK_N + EXTRA_N
+    WIDTH: tl.constexpr = COLUMNS if COLUMNS > 0 else BLOCK_N
     NUM_PIECES: tl.constexpr = WIDTH // EPILOGUE_N
     PIECE: tl.constexpr = BLOCK_M * EPILOGUE_N
     num_m, num_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, WIDTH)
@@ -59,20 +58,10 @@ def split_tail_matmul_kernel(
         tile_m, tile_n = tile_of_program(index, num_m, num_n, GROUP_M)
         row, column = tile_m * BLOCK_M, tile_n * WIDTH
         acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-        if EXTRA_N > 0:
-            extra = tl.zeros((BLOCK_M, EXTRA_N), tl.float32)
         for step in range(from_step, to_step):
             k = step * BLOCK_K
-            left = a.load([row, k])
-            right = b.load([column, k])
-            if EXTRA_N > 0:
-                more = b_extra.load([column + BLOCK_N, k])
-            acc = tl.dot(left, right.T, acc)
-            if EXTRA_N > 0:
-                extra = tl.dot(left, more.T, extra)
+            acc = tl.dot(a.load([row, k]), b.load([column, k]).T, acc)
         pieces = columns_of_parts(acc, EPILOGUE_N)
-        if EXTRA_N > 0:
-            pieces += columns_of_parts(extra, EPILOGUE_N)
         if item < num_parts:
             mine = places + place.to(tl.int64) * (NUM_PIECES * PIECE)
             for piece in tl.static_range(NUM_PIECES):

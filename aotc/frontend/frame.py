@@ -14,7 +14,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NoReturn, TypeAlias
 
 from aotc.frontend.emitter import Emitter, mistake
 from aotc.frontend.globals import Globals
@@ -67,16 +67,26 @@ class Program:
         self.emit: Emitter
 
     def enter(self, function: Function) -> None:
-        """Note a call. Raises: CompileError if the function is already being called."""
-        if any(one.node is function.node for one in self.stack):
-            chain = " → ".join([*(one.qualname for one in self.stack), function.qualname])
-            raise mistake(
-                f"{function.qualname} calls itself: {chain}",
-                remedy="kernels cannot recurse; use a loop",
-            )
+        """Note a call. Raises: CompileError if calls are nested too deep.
+
+        A function may call itself: constants and shapes, which are known here, can end that.
+        """
         if len(self.stack) >= _MAX_CALL_DEPTH:
-            raise mistake(f"calls are nested more than {_MAX_CALL_DEPTH} deep")
+            self._refuse_depth(function)
         self.stack.append(function)
+
+    def _refuse_depth(self, function: Function) -> NoReturn:
+        nodes = [one.node for one in self.stack]
+        if function.node not in nodes:
+            raise mistake(f"calls are nested more than {_MAX_CALL_DEPTH} deep")
+        first = nodes.index(function.node)
+        until = nodes.index(function.node, first + 1) if nodes.count(function.node) > 1 else None
+        chain = [one.qualname for one in self.stack[:until]]
+        raise mistake(
+            f"{function.qualname} calls itself: {' → '.join([*chain, function.qualname])}, "
+            f"more than {_MAX_CALL_DEPTH} calls deep",
+            remedy="only what is constant, such as a shape, can end a recursion; use a loop",
+        )
 
     def count(self) -> None:
         """Count a statement. Raises: CompileError if unrolling has got out of hand."""

@@ -117,7 +117,8 @@ class SharedType:
     """Name a shared-memory buffer; `layout` maps an element offset to tile coordinates.
 
     A buffer of several slots holds that many tiles, one after the other, each followed by
-    `padding_bytes` so that the next one is aligned.
+    `padding_bytes` so that the next one is aligned. The last `unused_bytes` of a tile are not there:
+    nobody writes or reads them.
     """
 
     element: ScalarType
@@ -125,17 +126,27 @@ class SharedType:
     layout: LinearLayout
     num_slots: int = 1
     padding_bytes: int = 0
+    unused_bytes: int = 0
 
     def __str__(self) -> str:
         body = "x".join([*map(str, self.shape), str(self.element)])
-        slots = f", {self.num_slots}" if self.num_slots > 1 else ""
-        slots += f", {self.padding_bytes}" if self.padding_bytes else ""
-        return f"shared<{body}, {self.layout.to_text()}{slots}>"
+        return f"shared<{body}, {self.layout.to_text()}{self.slots_text}>"
+
+    @property
+    def slots_text(self) -> str:
+        """What text says of slots, padding and unused bytes: as much as there is to say."""
+        numbers = [self.num_slots, self.padding_bytes, self.unused_bytes]
+        defaults = [1, 0, 0]
+        while numbers and numbers[-1] == defaults[-1]:
+            numbers.pop()
+            defaults.pop()
+        return "".join(f", {number}" for number in numbers)
 
     @property
     def slot_bytes(self) -> int:
         """Bytes from one slot to the next."""
-        return _product(self.shape) * self.element.size_bytes + self.padding_bytes
+        tile_bytes = _product(self.shape) * self.element.size_bytes
+        return tile_bytes - self.unused_bytes + self.padding_bytes
 
     @property
     def size_bytes(self) -> int:

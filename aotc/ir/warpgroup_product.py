@@ -34,13 +34,16 @@ from itertools import count
 from aotc.ir import gf2
 from aotc.ir.core import Op
 from aotc.ir.layout import LinearLayout, log2_exact
+from aotc.ir.types import I32, ElementType
 
 ROWS = 64
+MIN_COLUMNS = 8
 MAX_COLUMNS = 256
 K_BYTES = 32
 SWIZZLE_PERIOD_BYTES = 1024
 """After so many bytes the widest swizzle repeats: what a buffer is aligned to."""
 
+_INTEGER_STEP, _LAST_INTEGER_EIGHTH = 16, 32
 _SPANS_BYTES = (128, 64, 32, 0)
 _CHUNK_BYTES = 16
 _LINE_BITS = 7
@@ -110,27 +113,46 @@ class Product:
     warp_columns: tuple[int, ...]
 
 
+def whole_columns(columns: int, result: ElementType) -> int:
+    """Return the columns of the narrowest instruction that has so many, by its results' type.
+
+    They are a multiple of 8; of integers, beyond 32, of 16.
+    """
+    is_wide_integer = result == I32 and columns > _LAST_INTEGER_EIGHTH
+    step = _INTEGER_STEP if is_wide_integer else MIN_COLUMNS
+    return -(-columns // step) * step
+
+
 def check_product(
     op: Op,
     a: LinearLayout,
     b: LinearLayout,
     acc: LinearLayout,
     element_bits: int,
+    num_columns: int,
     *,
     in_memory: bool,
 ) -> None:
     """Check that layouts are those of a product. Raises: IRError."""
     try:
-        product_of(a, b, acc, element_bits, in_memory=in_memory)
+        product_of(a, b, acc, element_bits, num_columns, in_memory=in_memory)
     except ValueError as error:
         op.error(str(error))
 
 
 @lru_cache(maxsize=256)
 def product_of(
-    a: LinearLayout, b: LinearLayout, acc: LinearLayout, element_bits: int, *, in_memory: bool
+    a: LinearLayout,
+    b: LinearLayout,
+    acc: LinearLayout,
+    element_bits: int,
+    num_columns: int = 0,
+    *,
+    in_memory: bool,
 ) -> Product:
     """Return how a product of tiles is computed; `in_memory` says that A is in a shared buffer.
+
+    With `num_columns` only so many are computed, if one instruction has all columns of the tile.
 
     Raises: ValueError if the layouts have no instruction, or no descriptor.
     """
@@ -139,14 +161,17 @@ def product_of(
     if rest or not num_steps:
         raise ValueError(f"{a.shape[1]} elements of K are not a multiple of {k}")
     columns = _columns_of_instruction(acc)
+    if num_columns and columns != acc.shape[1]:
+        raise ValueError(f"{num_columns} of {acc.shape[1]} columns are several instructions")
     _check_acc_threads(acc)
+    wanted = num_columns or columns
     return Product(
-        n=columns,
+        n=wanted,
         k=k,
         num_steps=num_steps,
         a=matrix_in_memory(a, 0, ROWS, element_bits) if in_memory else None,
         b=matrix_in_memory(b, 1, columns, element_bits),
-        blocks=tuple(_blocks(a, acc, columns, element_bits, in_memory=in_memory)),
+        blocks=tuple(_blocks(a, acc, columns, wanted, element_bits, in_memory=in_memory)),
         warp_rows=tuple(row for row, _ in acc.bases("warp")),
         warp_columns=tuple(column for _, column in acc.bases("warp")),
     )
@@ -178,9 +203,15 @@ def _check_a_threads(a: LinearLayout, acc: LinearLayout, per_word: int) -> None:
 
 
 def _blocks(
-    a: LinearLayout, acc: LinearLayout, columns: int, element_bits: int, *, in_memory: bool
+    a: LinearLayout,
+    acc: LinearLayout,
+    columns: int,
+    wanted: int,
+    element_bits: int,
+    *,
+    in_memory: bool,
 ) -> Iterator[Block]:
-    """Yield the blocks of a warpgroup, row by row."""
+    """Yield the blocks of a warpgroup, row by row, with the columns that are wanted."""
     words: dict[Coords, int] = {}
     k, per_word = 8 * K_BYTES // element_bits, _WORD_BITS // element_bits
     if not in_memory:
@@ -195,7 +226,11 @@ def _blocks(
         yield Block(
             row,
             column,
-            tuple(_held(held, place, acc) for place in _span(inside, (row, column))),
+            tuple(
+                _held(held, place, acc)
+                for place in _span(inside, (row, column))
+                if place[1] - column < wanted
+            ),
             tuple(
                 tuple(
                     tuple(_held(words, place, a) for place in _span(_in_word(per_word), start))

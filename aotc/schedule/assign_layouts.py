@@ -277,7 +277,9 @@ def _emit_dot(op: Op, emitter: _Emitter, place: Builder) -> None:
         _emit_wgmma(op, layouts, emitter, place)
         return
     operands = list(map(emitter.get, op.operands, layouts.operands()))
-    copy = build(gpu.Dot, operands, {**op.attributes, "shape": layouts.shape}, (), op.loc)
+    attributes = {**op.attributes, "shape": layouts.shape}
+    del attributes["num_columns"]
+    copy = build(gpu.Dot, operands, attributes, (), op.loc)
     emitter.bind_all(op, copy, place)
 
 
@@ -293,8 +295,8 @@ def _emit_wgmma(op: tile.Dot, layouts: DotLayouts, emitter: _Emitter, place: Bui
         begins = place(arith.Constant(value=False, type=I1)).out
     start = acc if begins is None else place(gpu.Undefined(acc.type)).out
     for first in range(0, shape_of(op.a.type)[1], size) if size else (0,):
-        product = wgmma.Wgmma(a, b, start, begins, op.input_precision, first, size)
-        out = place(wgmma.WgmmaWait([place(product).out])).outs[0]
+        product = wgmma.Wgmma(a, b, start, begins, op.input_precision, first, size, op.num_columns)
+        out = place(wgmma.WgmmaWait([place(product).out], num_columns=(op.num_columns,))).outs[0]
         acc = place(arith.Add(acc, out)).out if size else out
     emitter.bind(op.out, acc, place)
 

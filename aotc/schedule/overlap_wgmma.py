@@ -111,9 +111,14 @@ def may_run_on(loop: scf.For) -> bool:
 def _put_off_waits(sums: Sequence[_Sum]) -> None:
     """Wait, where the last product was waited for, for those of the iteration before."""
     place = Builder.before_op(sums[-1].wait)
-    wait = place(wgmma.WgmmaWait([each.product.out for each in sums], pending=len(sums)))
+    outs = [each.product.out for each in sums]
+    wait = place(wgmma.WgmmaWait(outs, pending=len(sums), num_columns=_columns(sums)))
     for each, value in zip(sums, wait.outs, strict=True):
         each.wait.replace_with([value])
+
+
+def _columns(sums: Sequence[_Sum]) -> tuple[int, ...]:
+    return tuple(each.product.num_columns for each in sums)
 
 
 def _stays(value: Value, loop: scf.For) -> bool:
@@ -235,7 +240,8 @@ def _guard(loop: scf.For, sums: Sequence[_Sum], fresh: Sequence[_Sum], *, drain:
     )
     outs = list(new.results)
     if drain:
-        waited = place(wgmma.WgmmaWait([outs[each.index] for each in sums]))
+        promised = [outs[each.index] for each in sums]
+        waited = place(wgmma.WgmmaWait(promised, num_columns=_columns(sums)))
         for each, value in zip(sums, waited.outs, strict=True):
             outs[each.index] = value
     place(scf.Yield(outs))

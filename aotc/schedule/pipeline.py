@@ -28,6 +28,8 @@ from aotc.schedule.legalize_dots import legalize_dots
 from aotc.schedule.loop_programs import loop_programs
 from aotc.schedule.lower_descriptors import lower_descriptors
 from aotc.schedule.map_pointers import map_pointers
+from aotc.schedule.narrow_dots import narrow_dots
+from aotc.schedule.narrow_fetches import narrow_fetches
 from aotc.schedule.overlap_stores import overlap_stores
 from aotc.schedule.overlap_wgmma import overlap_wgmma
 from aotc.schedule.pipeline_loads import pipeline_loads
@@ -68,6 +70,8 @@ TILE_TO_GPU: Pipeline[Schedule] = Pipeline(
         hoist_invariants,
         # Addresses of maps are outside by now; what is copied by them is decided next.
         hoist_maps,
+        # What is not looked at shows in tile IR, where parts of a sum are still reshapes and splits.
+        narrow_dots,
         assign_layouts,
         # Where a conversion stands was decided value by value; now by what it moves.
         hoist_conversions,
@@ -84,6 +88,9 @@ TILE_TO_GPU: Pipeline[Schedule] = Pipeline(
         plan_conversions,
         # Before loops are pipelined, which puts loads in an order of their own.
         advance_loads,
+        # Which buffers products read is known, and so what they do not; before there are rings of
+        # them, and before anyone asks what shared memory is left.
+        narrow_fetches,
         # Layouts of loads are final, and what goes through shared memory anyway is known.
         bulk_loads,
         # What is fetched is known, and with it how much room there is.

@@ -19,7 +19,7 @@ import numpy as np
 
 from aotc.ir.core import Value
 from aotc.ir.dialects import gpu, wgmma
-from aotc.ir.types import ScalarType, SharedType, TileType, element_of
+from aotc.ir.types import ScalarType, SharedType, TileType, element_of, shape_of
 from aotc.verify.matrix import dot
 from aotc.verify.numerics import Array, dtype_of
 from aotc.verify.program import Program, Rules, scalar
@@ -44,7 +44,8 @@ def _start(
     accumulate: Array | None,
 ) -> Array:
     reads: list[Transfer] = []
-    left, right = _operand(program, op.a, a, reads), _operand(program, op.b, b, reads)
+    columns = op.num_columns or shape_of(op.b.type)[1]
+    left, right = _operand(program, op.a, a, reads), _operand(program, op.b, b, reads, columns)
     if op.size_k:
         part = slice(op.start_k, op.start_k + op.size_k)
         left, right = left[:, part], right[part]
@@ -54,19 +55,30 @@ def _start(
     begins = accumulate is not None and not scalar(accumulate)
     known = [*program.finished, *program.products]
     start = np.zeros_like(acc) if begins else _kept(known, acc)
-    result = dot(left, right, start, source, target, op.input_precision)
+    result = dot(left, right, start[:, :columns], source, target, op.input_precision)
+    result = _first_columns(program, result, columns, acc.shape)
     promise = program.poison.fill(acc.dtype, acc.shape)
     program.products.append(Product(promise, result, tuple(reads)))
     return promise
 
 
-def _operand(program: Program, value: Value, array: Array, reads: list[Transfer]) -> Array:
-    """Return an operand's elements; add what of shared memory is read to `reads`."""
+def _operand(
+    program: Program, value: Value, array: Array, reads: list[Transfer], columns: int | None = None
+) -> Array:
+    """Return an operand's first columns, or all; add what of shared memory is read to `reads`."""
     if not isinstance(value.type, SharedType):
         return array
-    transfer, content = program.shared.start_read(array, dtype_of(value.type.element))
+    places = array.reshape(value.type.shape)[:, :columns]
+    transfer, content = program.shared.start_read(places.reshape(-1), dtype_of(value.type.element))
     reads.append(transfer)
-    return content.reshape(value.type.shape)
+    return content.reshape(places.shape)
+
+
+def _first_columns(program: Program, value: Array, columns: int, shape: tuple[int, ...]) -> Array:
+    """Return the first columns of a result of `shape`, beside what is not defined."""
+    whole = program.poison.fill(value.dtype, shape)
+    whole[:, :columns] = value[:, :columns]
+    return whole
 
 
 def _kept(products: Sequence[Product], value: Array) -> Array:
@@ -83,6 +95,9 @@ def _wait(program: Program, op: wgmma.WgmmaWait, *values: Array) -> list[Array]:
     # A wait may cover products whose results another one hands back.
     finished = [*program.finished, *done]
     given = [_kept(finished, value) for value in values]
+    for number, columns in enumerate(op.num_columns):
+        if columns and given[number] is not values[number]:
+            given[number] = _first_columns(program, given[number], columns, given[number].shape)
     program.finished = [
         product for product in finished if all(product.promise is not value for value in values)
     ]

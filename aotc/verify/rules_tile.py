@@ -150,12 +150,14 @@ def atomic_cas(
 def matrix_product(
     program: Program, op: tile.Dot | gpu.Dot, a: Array, b: Array, acc: Array
 ) -> Array:
-    """Multiply matrices and add; see `verify.matrix`."""
-    del program
+    """Multiply matrices and add; see `verify.matrix`. What nobody looks at is poison."""
     source, target = element_of(op.a.type), element_of(op.acc.type)
     assert isinstance(source, ScalarType)
     assert isinstance(target, ScalarType)
-    return dot(a, b, acc, source, target, op.input_precision)
+    out = dot(a, b, acc, source, target, op.input_precision)
+    if isinstance(op, tile.Dot) and op.num_columns:
+        out[:, op.num_columns :] = program.poison.fill(out.dtype, out[:, op.num_columns :].shape)
+    return out
 
 
 # ---- reductions -------------------------------------------------------------------------------

@@ -193,6 +193,9 @@ def _fetched(
     value = _read(program, op.tensor.type, _block(op), tensor, coords)
     in_order = not program.is_producer
     held = value.reshape(shape_of(op.buffer.type))
+    if op.num_rows:
+        held = held[: op.num_rows]
+        buffer = buffer[: held.size]
     return program.shared.start_fill(buffer, held, in_order=in_order)
 
 

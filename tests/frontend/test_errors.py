@@ -174,7 +174,7 @@ def test_recursion(sources: Sources) -> None:
         """,
         {"n": "i32"},
     )
-    assert error.message == "f calls itself: k → f → g → f"
+    assert error.message == "g calls itself: k → f → g → f → g, more than 40 calls deep"
 
 
 def test_wrong_arguments_of_a_function(sources: Sources) -> None:

@@ -131,15 +131,14 @@ def _persistent(
         exact += wide(residual)
     stored = b if build.get("TRANSPOSED", True) else np.ascontiguousarray(b.T)
     args = {"a": matrix(a), "b": matrix(stored), "c": _output((m, n)), **_sizes(shape)}
-    extra = {"b_extra": args["b"]} if build.get("EXTRA_N") else {}
-    return Launch({**args, **fused, **scales, **extra}, {"c": exact.rounded(BF16)})
+    return Launch({**args, **fused, **scales}, {"c": exact.rounded(BF16)})
 
 
 def _split_tail(
     rng: np.random.Generator, scalar: ScalarType, shape: Shape, build: Constants
 ) -> Launch:
     launch = _persistent(rng, scalar, shape, build)
-    width = build["BLOCK_N"] + build.get("EXTRA_N", 0)
+    width = build.get("COLUMNS", build["BLOCK_N"])
     tiles = _cdiv(shape[0], build["BLOCK_M"]) * _cdiv(shape[1], width)
     parts = (tiles % build["NUM_SMS"] * build["SPLIT_K"] * build["BLOCK_M"], width)
     shared, expected = _shared_tiles(parts, tiles)
@@ -255,7 +254,7 @@ def _cdiv(value: int, by: int) -> int:
 
 
 def _tiles(known: Mapping[str, Any]) -> tuple[int, ...]:
-    width = known["BLOCK_N"] + known.get("EXTRA_N", 0)
+    width = known.get("COLUMNS", known["BLOCK_N"])
     tiles = _cdiv(known["M"], known["BLOCK_M"]) * _cdiv(known["N"], width)
     return (min(known["NUM_SMS"], known.get("batches", 1) * tiles),)
 
@@ -307,15 +306,15 @@ CASES: dict[str, HopperCase] = {
             extra={"bias_ptr": "*bf16:16", "residual": "tensordesc<bf16[BLOCK_M,EPILOGUE_N]>"},
         ),
         HopperCase(
-            *("wide", _PERSISTENT, _LINEAR, _persistent, _tiles, (*_SHAPES, (33, 200, 72))),
+            *("columns", _PERSISTENT, _LINEAR, _persistent, _tiles, (*_SHAPES, (33, 200, 72))),
             (
-                {**_BLOCKS, "EPILOGUE_N": 32, "EXTRA_N": 32, "FUSED": True, "ACTIVATION": "silu"},
-                {**_BLOCKS, "BLOCK_N": 128, "EPILOGUE_N": 64, "EXTRA_N": 64},
+                {**_BLOCKS, "EPILOGUE_N": 16, "COLUMNS": 48, "FUSED": True, "ACTIVATION": "silu"},
+                {**_BLOCKS, "BLOCK_N": 256, "EPILOGUE_N": 64, "COLUMNS": 192},
+                {**_BLOCKS, "BLOCK_N": 128, "EPILOGUE_N": 16, "COLUMNS": 112},
             ),
             extra={
                 "bias_ptr": "*bf16:16",
                 "residual": "tensordesc<bf16[BLOCK_M,EPILOGUE_N]>",
-                "b_extra": "tensordesc<T[EXTRA_N,BLOCK_K]>",
             },
         ),
         HopperCase(
@@ -326,9 +325,8 @@ CASES: dict[str, HopperCase] = {
             (
                 {**_BLOCKS, "EPILOGUE_N": 64, "SPLIT_K": 2},
                 {**_BLOCKS, "EPILOGUE_N": 32, "SPLIT_K": 3, "NUM_SMS": 7, "WARP_SPECIALIZE": True},
-                {**_BLOCKS, "EPILOGUE_N": 32, "SPLIT_K": 4, "EXTRA_N": 32, "NUM_SMS": 5},
+                {**_BLOCKS, "EPILOGUE_N": 16, "SPLIT_K": 4, "COLUMNS": 48, "NUM_SMS": 5},
             ),
-            extra={"b_extra": "tensordesc<T[EXTRA_N,BLOCK_K]>"},
         ),
         HopperCase(
             *("matmul", _PERSISTENT, {**_LINEAR, "b": "tensordesc<T[BLOCK_K,BLOCK_N]>"}),

@@ -34,11 +34,14 @@ def lower_tensor_map_at(ctx: Lowering, op: tma.TensorMapAt) -> Results:
 def lower_tma_load(ctx: Lowering, op: tma.TmaLoad) -> Results:
     """Lower a load: announce all bytes, then copy every box."""
     barrier, issuer = buffer_address(ctx, op.barrier), ctx.issuer
-    num_bytes = str(gpu.shared_type(op, op.buffer).size_bytes)
+    shared = gpu.shared_type(op, op.buffer)
+    num_elems = prod(shared.shape) // shared.shape[0] * (op.num_rows or shared.shape[0])
+    num_bytes = str(num_elems * shared.element.size_bytes)
     nvvm_tensor.mbarrier_expect(ctx.emit, barrier, num_bytes, issuer, arrive=op.arrive)
     policy = l2_policy(ctx, op.eviction)
     blocks = (1 << op.num_parts) - 1 if op.num_parts > 1 else 0
-    for copy in _copies(ctx, op, op.tensor, op.buffer, op.coords, op.num_parts):
+    parts = op.num_parts, op.num_rows
+    for copy in _copies(ctx, op, op.tensor, op.buffer, op.coords, *parts):
         nvvm_tensor.tensor_load(ctx.emit, copy, barrier, policy, blocks)
     return []
 
@@ -160,20 +163,27 @@ def _copies(
     buffer: Value,
     coords: Sequence[Value],
     num_parts: int = 1,
+    num_rows: int = 0,
 ) -> Iterator[TensorCopy]:
-    """Yield the copy of each box of a block, or of the part that this block of a cluster copies."""
-    kind, shared = tma.check_tensor(op, tensor, buffer, coords), gpu.shared_type(op, buffer)
+    """Yield the copy of each box of a block, or of the part that this block of a cluster copies.
+
+    With `num_rows` the block is as long along its first axis.
+    """
+    kind = tma.check_tensor(op, tensor, buffer, coords, num_rows)
+    shared = gpu.shared_type(op, buffer)
     places = gf2.Span(shared.layout.columns("offset"))
     first = [ctx.scalar(coord) for coord in coords]
     lacking = len(first) - len(shared.shape)
     box = kind.box[lacking:]
-    part_rows, part_bytes = shared.shape[0] // num_parts, 0
+    num_rows = num_rows or shared.shape[0]
+    part_rows, part_bytes = num_rows // num_parts, 0
     extents = (part_rows, *shared.shape[1:])
     starts = [range(0, extent, step) for extent, step in zip(extents, box, strict=True)]
     if num_parts > 1:
         shift = ctx.emit.value(f"mul i32 {nvvm_grid.block_rank(ctx.emit)}, {part_rows}")
         first[lacking] = ctx.emit.value(f"add i32 {first[lacking]}, {shift}")
-        part_bytes = _part_bytes(op, places, shared, part_rows, prod(kind.box))
+        rows = range(0, num_rows, part_rows)
+        part_bytes = _part_bytes(op, places, shared, rows, prod(kind.box))
     for origin in itertools.product(*starts):
         place = places.solve(shared.layout.pack(origin))
         if place is None:
@@ -192,19 +202,17 @@ def _copies(
 def _box_start(place: int, box_elems: int) -> int:
     """Return where the box begins whose first element is at `place`, where a swizzle moved it.
 
-    A box begins at a multiple of its size.
+    A box begins at a multiple of its size, or of the power of two in it: of one that is no power
+    of two itself, that is still a whole period of the swizzle.
     """
-    return place - place % box_elems
+    return place - place % (box_elems & -box_elems)
 
 
-def _part_bytes(
-    op: Op, places: gf2.Span, shared: SharedType, part_rows: int, box_elems: int
-) -> int:
+def _part_bytes(op: Op, places: gf2.Span, shared: SharedType, rows: range, box_elems: int) -> int:
     """Return how far apart in a buffer the parts are that blocks of a cluster copy."""
     rest = [0] * (len(shared.shape) - 1)
     starts = [
-        _box_start(places.solve(shared.layout.pack((row, *rest))) or 0, box_elems)
-        for row in range(0, shared.shape[0], part_rows)
+        _box_start(places.solve(shared.layout.pack((row, *rest))) or 0, box_elems) for row in rows
     ]
     apart = starts[1]
     op.expect(starts == [apart * part for part in range(len(starts))], "parts are not in order")

@@ -102,17 +102,27 @@ def lower_wgmma(ctx: Lowering, op: wgmma.Wgmma) -> Results:
 @lowers(wgmma.WgmmaWait)
 def lower_wait(ctx: Lowering, op: wgmma.WgmmaWait) -> Results:
     """Lower the wait for products: results go through it in the words they are made in."""
-    packed = [_words(ctx, value) for value in op.values]
+    places = [
+        _made(value, num_columns)
+        for value, num_columns in zip(
+            op.values, op.num_columns or [0] * len(op.values), strict=True
+        )
+    ]
+    packed = [_words(ctx, *pair) for pair in zip(op.values, places, strict=True)]
     flat = [
         (_word_type(value), word)
         for value, words in zip(op.values, packed, strict=True)
         for word in words
     ]
     done = iter(nvvm_wgmma.wgmma_wait(ctx.emit, op.pending, flat))
-    return [
-        tuple(_unpacked(ctx, value, [next(done) for _ in words]))
-        for value, words in zip(op.values, packed, strict=True)
-    ]
+    results: list[tuple[str, ...]] = []
+    for value, made, words in zip(op.values, places, packed, strict=True):
+        registers = ctx.registers(value)
+        finished = _unpacked(ctx, value, [next(done) for _ in words], len(made))
+        for register, word in zip(made, finished, strict=True):
+            registers[register] = word
+        results.append(tuple(registers))
+    return results
 
 
 def _product(op: wgmma.Wgmma) -> Product:
@@ -120,7 +130,7 @@ def _product(op: wgmma.Wgmma) -> Product:
     a = op.a.type.layout if isinstance(op.a.type, SharedType) else layout_of(op.a.type)
     b = gpu.shared_type(op, op.b)
     layouts = a, b.layout, layout_of(op.acc.type)
-    return product_of(*layouts, b.element.bits, in_memory=in_memory)
+    return product_of(*layouts, b.element.bits, op.num_columns, in_memory=in_memory)
 
 
 def _kind(op: wgmma.Wgmma, product: Product) -> WgmmaKind:
@@ -191,17 +201,24 @@ def _word_type(value: Value) -> str:
     return llvm_type(element) if element.bits == 32 else "i32"
 
 
-def _words(ctx: Lowering, value: Value) -> list[str]:
+def _made(value: Value, num_columns: int) -> list[int]:
+    """Return the registers of a result that products make: its first columns', or 0 for all."""
+    if not num_columns:
+        return list(range(num_registers(value.type)))
+    coords = layout_of(value.type).coords_table("register")
+    return [register for register, (_, column) in enumerate(coords) if column < num_columns]
+
+
+def _words(ctx: Lowering, value: Value, made: list[int]) -> list[str]:
     """Return a result in the words it is made in, in the order of its registers."""
     registers, element = ctx.registers(value), element_of(value.type)
-    return registers if element.bits == 32 else pack(ctx.emit, registers, element)
+    own = [registers[register] for register in made]
+    return own if element.bits == 32 else pack(ctx.emit, own, element)
 
 
-def _unpacked(ctx: Lowering, value: Value, words: list[str]) -> list[str]:
+def _unpacked(ctx: Lowering, value: Value, words: list[str], count: int) -> list[str]:
     element = element_of(value.type)
-    if element.bits == 32:
-        return words
-    return unpack(ctx.emit, words, element, num_registers(value.type))
+    return words if element.bits == 32 else unpack(ctx.emit, words, element, count)
 
 
 def _open(ctx: Lowering, value: Value, block: Block, registers: list[str]) -> list[str]:

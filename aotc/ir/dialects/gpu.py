@@ -187,6 +187,7 @@ class SharedAlloc(Op, opcode="gpu.shared_alloc", effect="write"):
 
     One of several slots is accessed through `gpu.shared_slot` only. Where several groups of
     consumers allocate it, each has one of its own, `group_bytes` behind that of the group before.
+    The last `unused_bytes` of a slot are not there, see `SharedType`.
     """
 
     element: ScalarType = attribute()
@@ -196,11 +197,15 @@ class SharedAlloc(Op, opcode="gpu.shared_alloc", effect="write"):
     offset_bytes: int = attribute(default=-1)
     num_slots: int = attribute(default=1)
     group_bytes: int = attribute(default=0)
+    unused_bytes: int = attribute(default=0)
     out: Value = result()
 
     def infer(self) -> Sequence[Type]:
         self.expect(self.num_slots > 0, f"{self.num_slots} slots")
         kind = SharedType(self.element, self.shape, self.layout, self.num_slots)
+        fits = 0 <= self.unused_bytes < kind.slot_bytes
+        self.expect(fits, f"{self.unused_bytes} unused bytes of {kind}")
+        kind = replace(kind, unused_bytes=self.unused_bytes)
         if self.num_slots > 1:
             kind = replace(kind, padding_bytes=-kind.slot_bytes % self.alignment_bytes)
         return (kind,)

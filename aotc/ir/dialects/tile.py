@@ -394,7 +394,8 @@ class Dot(Op, opcode="tile.dot", pure=True):
     the first 10 bits of their mantissas, as tensor cores do, and "tf32x3" adds the product of
     what was dropped from each with the other, which leaves about 21 bits. For fp8 operands at
     least every `max_num_imprecise_acc` products are added to a full fp32 accumulator; 0 leaves
-    it to the hardware.
+    it to the hardware. With `num_columns` nobody looks at others than the first so many of N: of
+    the result they are not defined.
     """
 
     a: Value = operand()
@@ -402,6 +403,7 @@ class Dot(Op, opcode="tile.dot", pure=True):
     acc: Value = operand()
     input_precision: InputPrecision = attribute(default="tf32")
     max_num_imprecise_acc: int = attribute(default=0)
+    num_columns: int = attribute(default=0)
     out: Value = result()
 
     def infer(self) -> Sequence[Type]:

@@ -40,18 +40,23 @@ def _check_mbarrier(op: Op, value: Value) -> None:
     op.expect((kind.element, kind.shape) == (U64, (1,)), f"expected a mbarrier, got {kind}")
 
 
-def check_tensor(op: Op, tensor: Value, buffer: Value, coords: Sequence[Value]) -> TensorMapType:
+def check_tensor(
+    op: Op, tensor: Value, buffer: Value, coords: Sequence[Value], num_rows: int = 0
+) -> TensorMapType:
     """Check a copy of the block at `coords` from or to `buffer`; return the map's type.
 
-    The buffer may lack first axes of the map, along which the box has one element.
+    The buffer may lack first axes of the map, along which the box has one element. Of its first
+    axis only `num_rows` are copied, unless that is 0.
     """
     kind, memory = tensor.type, _buffer_type(op, buffer)
     if not isinstance(kind, TensorMapType):
         op.error(f"expected a tensor map, got {kind}")
     lacking = len(kind.box) - len(memory.shape)
     fits = kind.element == memory.element and lacking >= 0 and prod(kind.box[:lacking]) == 1
+    op.expect(0 <= num_rows <= memory.shape[0], f"{num_rows} rows of {memory}")
+    extents = (num_rows or memory.shape[0], *memory.shape[1:])
     whole = fits and all(
-        extent % box == 0 for extent, box in zip(memory.shape, kind.box[lacking:], strict=True)
+        extent % box == 0 for extent, box in zip(extents, kind.box[lacking:], strict=True)
     )
     op.expect(whole, f"{memory} is not made of boxes of {kind}")
     given = [coord.type for coord in coords]
@@ -78,7 +83,9 @@ class TmaFetch(Op, opcode="gpu.tma_fetch", effect="readwrite"):
     """Copy the block of a tensor that begins at `coords` to shared memory, and wait for it.
 
     `expand_fetches` makes a `gpu.tma_load` and its wait of it. `eviction` is a priority for the L2
-    cache, as for `gpu.load`. All `num_parts` blocks of a cluster fetch the same.
+    cache, as for `gpu.load`. All `num_parts` blocks of a cluster fetch the same. Of the first axis
+    only the first `num_rows` are copied, in boxes that need not fit into the block otherwise; 0 is
+    all of them.
     """
 
     tensor: Value = operand()
@@ -86,9 +93,10 @@ class TmaFetch(Op, opcode="gpu.tma_fetch", effect="readwrite"):
     coords: Sequence[Value] = operands()
     eviction: str = attribute(default="")
     num_parts: int = attribute(default=1)
+    num_rows: int = attribute(default=0)
 
     def infer(self) -> Sequence[Type]:
-        check_tensor(self, self.tensor, self.buffer, self.coords)
+        check_tensor(self, self.tensor, self.buffer, self.coords, self.num_rows)
         return ()
 
     @property
@@ -106,6 +114,7 @@ class TmaFetch(Op, opcode="gpu.tma_fetch", effect="readwrite"):
             arrive=arrive,
             eviction=self.eviction,
             num_parts=self.num_parts,
+            num_rows=self.num_rows,
         )
 
 
@@ -115,7 +124,7 @@ class TmaLoad(Op, opcode="gpu.tma_load", effect="readwrite"):
     The thread that issues the copy announces its bytes to `barrier` and, if `arrive`, arrives
     there. All threads find the block in the buffer once they have waited for that phase.
     With several `num_parts`, along the first axis, each block of the cluster copies its own to the
-    buffers of all, whose barriers are told.
+    buffers of all, whose barriers are told. `num_rows` is as for `gpu.tma_fetch`.
     """
 
     tensor: Value = operand()
@@ -125,9 +134,10 @@ class TmaLoad(Op, opcode="gpu.tma_load", effect="readwrite"):
     arrive: bool = attribute(default=True)
     eviction: str = attribute(default="")
     num_parts: int = attribute(default=1)
+    num_rows: int = attribute(default=0)
 
     def infer(self) -> Sequence[Type]:
-        check_tensor(self, self.tensor, self.buffer, self.coords)
+        check_tensor(self, self.tensor, self.buffer, self.coords, self.num_rows)
         _check_mbarrier(self, self.barrier)
         return ()
 

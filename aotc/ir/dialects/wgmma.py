@@ -20,7 +20,7 @@ from aotc.ir.core import Op, Value, attribute, operand, operands, result, result
 from aotc.ir.dialects.gpu import shared_type
 from aotc.ir.dialects.tile import InputPrecision, dot_results, tile_type
 from aotc.ir.types import I1, SharedType, TileType, Type
-from aotc.ir.warpgroup_product import K_BYTES, check_product
+from aotc.ir.warpgroup_product import K_BYTES, MIN_COLUMNS, check_product
 
 
 class Wgmma(Op, opcode="gpu.wgmma", effect="read"):
@@ -28,7 +28,8 @@ class Wgmma(Op, opcode="gpu.wgmma", effect="read"):
 
     `b` is a shared buffer, `a` one or a tile in registers. Where `accumulate` does not hold the
     sum begins at zero, whatever is in `acc`. Layouts are as `ir.warpgroup_product` says. With a
-    `size_k` only that much of K is multiplied, from `start_k` on.
+    `size_k` only that much of K is multiplied, from `start_k` on. With `num_columns` only the first
+    so many columns are: the others of `b` are not read, and of the result they are not defined.
     """
 
     a: Value = operand()
@@ -38,6 +39,7 @@ class Wgmma(Op, opcode="gpu.wgmma", effect="read"):
     input_precision: InputPrecision = attribute(default="tf32")
     start_k: int = attribute(default=0)
     size_k: int = attribute(default=0)
+    num_columns: int = attribute(default=0)
     out: Value = result()
 
     def infer(self) -> Sequence[Type]:
@@ -52,25 +54,32 @@ class Wgmma(Op, opcode="gpu.wgmma", effect="read"):
         inside = 0 <= self.start_k <= self.start_k + self.size_k <= b.shape[0]
         inside &= self.start_k % step == self.size_k % step == 0
         self.expect(inside, f"{self.size_k} of K from {self.start_k} on are no steps of {step}")
+        some = 0 <= self.num_columns <= acc.shape[1] and self.num_columns % MIN_COLUMNS == 0
+        self.expect(some, f"{self.num_columns} columns of {acc.shape[1]}")
         if self.accumulate is not None:
             self.expect(self.accumulate.type == I1, f"accumulate is {self.accumulate.type}")
         if acc.layout is not None and a.layout is not None:
             in_memory = isinstance(a, SharedType)
-            check_product(self, a.layout, b.layout, acc.layout, b.element.bits, in_memory=in_memory)
+            kinds = a.layout, b.layout, acc.layout, b.element.bits
+            check_product(self, *kinds, self.num_columns, in_memory=in_memory)
         return (acc,)
 
 
 class WgmmaWait(Op, opcode="gpu.wgmma_wait", effect="readwrite"):
     """Wait until at most the newest `pending` products have not finished; hand results back.
 
-    Those of products that may still run remain promises.
+    Those of products that may still run remain promises. With `num_columns`, of each result only
+    the first so many columns are handed back, or all if that is 0.
     """
 
     values: Sequence[Value] = operands()
     pending: int = attribute(default=0)
+    num_columns: tuple[int, ...] = attribute(default=())
     outs: Sequence[Value] = results()
 
     def infer(self) -> Sequence[Type]:
         self.expect(self.pending >= 0, f"{self.pending} pending products")
         self.expect(bool(self.values), "waits for no result")
+        counts = len(self.num_columns) in (0, len(self.values))
+        self.expect(counts, f"{len(self.num_columns)} numbers for {len(self.values)} results")
         return [tile_type(self, value) for value in self.values]
