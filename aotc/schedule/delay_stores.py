@@ -27,7 +27,7 @@ from aotc.ir.core import Block, Kernel, Op, OpT, Value, build
 from aotc.ir.diagnostics import at
 from aotc.ir.dialects import arith, gpu, roles, scf, tma, wgmma
 from aotc.ir.rewrite import Builder
-from aotc.ir.types import I32, ScalarType, TileType
+from aotc.ir.types import I32, ScalarType, TileType, element_of
 from aotc.schedule.allocate_shared import Buffer, lives, number_ops, place_buffers
 from aotc.schedule.context import Schedule
 from aotc.schedule.loop_bounds import lowered_bounds
@@ -43,6 +43,7 @@ from aotc.schedule.store_sites import (
 from aotc.target import Target
 
 _NEVER_UNROLLED = 1
+_REGISTER_BITS = 32
 # What a thread needs beside sums and the tile that it carries: addresses, counters, coordinates.
 _WORKING_REGISTERS = 36
 _ORDERS_NOTHING = (
@@ -117,6 +118,8 @@ def _products(loop: scf.For) -> scf.For | None:
         return None
     if not all(op.acc in inner.carried or isinstance(op.acc.op, wgmma.Wgmma) for op in products):
         return None
+    if any(element_of(op.acc.type).bits != _REGISTER_BITS for op in products):
+        return None  # stores are under branches, which results in half registers would cross
     if any(_is_inside(value, loop) for value in (inner.lower, inner.upper, inner.step)):
         return None  # how many steps the next tile has is not known ahead of it
     if inner.block is loop.body:

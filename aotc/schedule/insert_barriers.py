@@ -41,7 +41,6 @@ from aotc.ir.types import SharedType
 from aotc.schedule.context import Schedule
 
 _MAX_EXACT_TURNS = 16
-_MAX_DRAINS = 16  # older stores are taken together, so that a loop of them comes to an end
 
 
 @dataclass(frozen=True)
@@ -79,7 +78,8 @@ class _Pending:
 
     What threads wrote to `unfenced` places, tensor copies and products do not see yet, whatever
     barriers there were. `drains` and `products` are what each tensor store and each product in
-    flight reads, the newest first. `divided` are the buffers that need barriers of warpgroups only.
+    flight reads, the newest first; stores older than `max_drains` are taken together, so that a loop
+    of them comes to an end. `divided` are the buffers that need barriers of warpgroups only.
     """
 
     reads: _Places = field(default_factory=_Places)
@@ -89,6 +89,7 @@ class _Pending:
     drains: tuple[_Places, ...] = ()
     products: tuple[_Places, ...] = ()
     divided: Mapping[gpu.SharedAlloc, None] = field(default_factory=dict[gpu.SharedAlloc, None])
+    max_drains: int = 1
 
     @property
     def all(self) -> tuple[_Places, ...]:
@@ -102,7 +103,7 @@ class _Pending:
                     del places[place]
 
     def copy(self) -> _Pending:
-        copied = _Pending(divided=self.divided)
+        copied = _Pending(divided=self.divided, max_drains=self.max_drains)
         copied.merge(self)
         return copied
 
@@ -130,7 +131,10 @@ def _merged(some: tuple[_Places, ...], others: tuple[_Places, ...]) -> tuple[_Pl
 def insert_barriers(kernel: Kernel, schedule: Schedule) -> None:
     """Insert `gpu.barrier` wherever shared-memory accesses need it."""
     del schedule
-    _visit(kernel.body, _Pending(divided=_divided(kernel)))
+    # A wait tells apart as many stores as it leaves in flight.
+    left = [op.pending for op in kernel.walk() if isinstance(op, tma.TmaStoreWait)]
+    max_drains = 1 + max(left, default=0)
+    _visit(kernel.body, _Pending(divided=_divided(kernel), max_drains=max_drains))
 
 
 def _visit(block: Block, pending: _Pending) -> None:
@@ -221,7 +225,7 @@ def _visit_tensor_store(op: Op, pending: _Pending) -> None:
     elif place.meets(pending.writes):
         _barrier_before(op, pending, place)
     drains = ({place: None}, *pending.drains)
-    if len(drains) > _MAX_DRAINS:
+    if len(drains) > pending.max_drains:
         drains = (*drains[:-2], drains[-2] | drains[-1])
     pending.drains = drains
 

@@ -135,7 +135,8 @@ def _by_trans(demand: _Demand, op: Op) -> None:
         demand.add(op.value, wanted)
         return
     # How far apart in the operand's row neighbours along each axis of the result's are.
-    source, steps = tile_shape(op.value), {}
+    source = tile_shape(op.value)
+    steps: dict[int, int] = {}
     step = 1
     for axis in range(len(source) - 1, 0, -1):
         steps[axis] = step

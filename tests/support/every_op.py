@@ -248,6 +248,7 @@ def _dot(s: Sampler) -> None:
     a, b, acc = (s.add(arith.Constant(0.5, TileType(FP32, shape))).out for shape in _DOT_SHAPES)
     s.add(tile.Dot(a, b, acc))
     s.add(tile.Dot(a, b, acc, "tf32x3", max_num_imprecise_acc=32))
+    s.add(tile.Dot(a, b, acc, num_columns=8))
 
 
 def _gpu_dot(s: Sampler) -> None:
@@ -280,7 +281,8 @@ def _products(s: Sampler) -> list[Value]:
         )
     )
     first = s.add(wgmma.Wgmma(a, b, summed, s.flag, "ieee")).out
-    return [first, s.add(wgmma.Wgmma(held, b, first, start_k=0, size_k=16)).out]
+    part = s.add(wgmma.Wgmma(a, b, summed, num_columns=24)).out
+    return [first, part, s.add(wgmma.Wgmma(held, b, first, start_k=0, size_k=16)).out]
 
 
 SAMPLES: dict[str, Sample] = {
@@ -428,7 +430,7 @@ SAMPLES: dict[str, Sample] = {
     "gpu.dot": _gpu_dot,
     "gpu.undefined": lambda s: s.add(gpu.Undefined(TileType(FP16, (EXTENT,), s.layout))),
     "gpu.wgmma": _products,
-    "gpu.wgmma_wait": lambda s: s.add(wgmma.WgmmaWait(_products(s), pending=1)),
+    "gpu.wgmma_wait": lambda s: s.add(wgmma.WgmmaWait(_products(s), 1, (0, 24, 0))),
     "gpu.concat": _concat,
     "gpu.extract": lambda s: s.add(gpu.Extract(s.pairs, (0, 1), (EXTENT, 1))),
     "tile.descriptor_at": lambda s: s.add(descriptor.DescriptorAt(s.pointer, BF16, (16, 64))),

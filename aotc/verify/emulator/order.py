@@ -14,7 +14,8 @@ Lanes of one warp are ordered by `bar.warp.sync` and barriers alone. What only s
 did, an elected lane's arrival or wait, say, is kept apart from what all did:
 - a warp has two views: what all lanes have seen, and what the lanes in `ahead` have seen besides;
 - beside `seen`, `lane_seen` says up to which time the accesses of the lanes `lane_mask` are seen.
-Where several such sets would be needed they are merged, which may hide a race but never invents one.
+Where several such sets would be needed they are merged, and a proxy fence that all lanes of a warp
+pass is taken for known to each of them: that may hide a race but never invents one.
 
 Invariant: `seen` never falls; a stamp is greater than every `seen` recorded before it was made.
 """

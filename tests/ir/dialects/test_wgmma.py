@@ -35,6 +35,8 @@ def tile(element: ScalarType, shape: tuple[int, int], layout: Any) -> Value:
 A, B = buffer(BF16, (64, 32)), buffer(BF16, (32, 16))
 HELD = tile(BF16, (64, 32), wgmma_operand_a((64, 32), (1, 1), 16))
 ACC = tile(FP32, (64, 16), wgmma_accumulator((64, 16), (1, 1)))
+WIDE_B = buffer(BF16, (32, 512))
+WIDE_ACC = tile(FP32, (64, 512), wgmma_accumulator((64, 512), (1, 1)))
 PLAIN = ADD(gpu.SharedAlloc(BF16, (64, 32), row_major_shared((64, 32)))).out
 
 
@@ -62,6 +64,9 @@ def test_the_result_is_as_the_accumulator(a: Value) -> None:
         ((A, B, ACC), {"start_k": 8, "size_k": 16}, "no steps of 16"),
         ((A, B, ACC), {"start_k": 16, "size_k": 32}, "no steps of 16"),
         ((A, B, ACC), {"size_k": 8}, "no steps of 16"),
+        ((A, B, ACC), {"num_columns": 4}, "4 columns of 16"),
+        ((A, B, ACC), {"num_columns": 24}, "24 columns of 16"),
+        ((A, WIDE_B, WIDE_ACC), {"num_columns": 8}, "8 of 512 columns are several instructions"),
     ],
 )
 def test_what_is_no_product(
@@ -78,3 +83,5 @@ def test_waits_that_mean_nothing() -> None:
         wgmma.WgmmaWait([ACC], pending=-1)
     with pytest.raises(IRError):
         wgmma.WgmmaWait([A])
+    with pytest.raises(IRError, match="2 numbers for 1 results"):
+        wgmma.WgmmaWait([ACC], num_columns=(8, 8))

@@ -426,3 +426,35 @@ def double_rows(x_ptr, out_ptr, stride, n_rows, n_cols, BLOCK: tl.constexpr):
         mask = start + i < n_cols
         x = tl.load(x_ptr + row + start + i, mask=mask, other=0)
         tl.store(out_ptr + row + start + i, x * 2, mask=mask)
+
+
+@triton.jit
+def parts_of_columns(x, WIDTH: tl.constexpr):
+    """Return the parts of a tile that have WIDTH columns each."""
+    if x.shape[1] == WIDTH:
+        parts = (x,)
+    else:
+        left, right = tl.split(x.reshape(x.shape[0], 2, x.shape[1] // 2).permute(0, 2, 1))
+        parts = parts_of_columns(left, WIDTH) + parts_of_columns(right, WIDTH)
+    return parts
+
+
+@triton.jit
+def multiply_columns(
+    a,
+    b,
+    out,
+    COLUMNS: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
+    """Store A @ B^T in tiles of COLUMNS, 8 columns at a time and those from right to left."""
+    for at in range(tl.program_id(0), tl.cdiv(b.shape[0], COLUMNS), tl.num_programs(0)):
+        column = at * COLUMNS
+        acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+        for k in range(0, a.shape[1], BLOCK_K):
+            acc = tl.dot(a.load([0, k]), b.load([column, k]).T, acc)
+        parts = parts_of_columns(acc, 8)
+        for part in tl.static_range(COLUMNS // 8):
+            out.store([0, column + part * 8], parts[COLUMNS // 8 - 1 - part].to(tl.float16))

@@ -12,6 +12,7 @@ from tests.support.mutations import (
     arithmetic,
     bulk_copies,
     clusters,
+    columns,
     control,
     groups,
     hopper,
@@ -38,6 +39,7 @@ AREAS: dict[str, Sequence[Mutation | PtxMutation]] = {
     "blocks that are fetched ahead": roles.MUTATIONS,
     "groups that take tiles in turn": groups.MUTATIONS,
     "clusters": clusters.MUTATIONS,
+    "columns that are left out": columns.MUTATIONS,
     "bulk copies": bulk_copies.MUTATIONS,
     "TMA, mbarriers, wgmma (PTX)": hopper.MUTATIONS,
 }

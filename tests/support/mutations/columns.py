@@ -1,0 +1,99 @@
+"""Bugs in products that leave columns out: too many of them, or of what is fetched, held, awaited."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from aotc.backend import nvvm_tensor
+from aotc.ir.core import Kernel
+from aotc.ir.dialects import gpu, tile, tma
+from aotc.ir.types import TensorMapType
+from aotc.schedule import narrow_dots
+from tests.support.mutations.plant import Edit, Mutation, after_pass, each, entry, found, wrapping
+
+_STEP = 8
+_BLOCK_BYTES = 32 * 64 * 2
+
+
+def _fewer_columns(op: Any) -> None:
+    op.num_columns -= _STEP
+
+
+def _fewer_rows(kernel: Kernel) -> None:
+    for fetch in found(kernel, tma.TmaFetch):
+        if fetch.num_rows:
+            fetch.num_rows -= _STEP
+            kind = fetch.tensor.type
+            assert isinstance(kind, TensorMapType)
+            fetch.tensor.type = replace(kind, box=(fetch.num_rows, *kind.box[1:]))
+
+
+def _too_short(kernel: Kernel) -> None:
+    """Let the slots of B's ring begin eight rows earlier each."""
+    for alloc in found(kernel, gpu.SharedAlloc):
+        if alloc.unused_bytes:
+            alloc.unused_bytes += _STEP * 64 * 2
+            shorter = replace(alloc.out.type, unused_bytes=alloc.unused_bytes)
+            alloc.out.type = shorter
+            for slot in found(kernel, gpu.SharedSlot):
+                if slot.buffer is alloc.out:
+                    slot.out.type = replace(slot.out.type, unused_bytes=alloc.unused_bytes)
+
+
+def _left_half(demand: Any, op: Any) -> None:
+    """Look at what is split as if nobody looked at the right half."""
+    places = demand.places(op.lhs)
+    wanted = sum(1 << 2 * at for at in range(op.lhs.type.shape[1]) if places >> at & 1)
+    demand.add(op.value, wanted)
+
+
+def _announces_blocks(expect: Any) -> Any:
+    def announce(emit: Any, barrier: Any, num_bytes: str, issuer: str, **rest: Any) -> None:
+        whole = str(_BLOCK_BYTES) if int(num_bytes) < _BLOCK_BYTES else num_bytes
+        expect(emit, barrier, whole, issuer, **rest)
+
+    return announce
+
+
+_EDITS: tuple[tuple[str, str, str, Edit], ...] = (
+    (
+        "a step of columns too few",
+        "the number of columns is rounded down",
+        "narrow_dots",
+        each(tile.Dot, _fewer_columns),
+    ),
+    (
+        "rows of B that are not fetched",
+        "a box has fewer rows than the product reads",
+        "narrow_fetches",
+        _fewer_rows,
+    ),
+    (
+        "a buffer that ends within its rows",
+        "the next slot begins in what is read of this one",
+        "ring_fetches",
+        _too_short,
+    ),
+)
+
+MUTATIONS = (
+    *(
+        Mutation(name, stands_for, "multiply_columns", after_pass(behind, edit), "sm_90a")
+        for name, stands_for, behind, edit in _EDITS
+    ),
+    Mutation(
+        "right halves are not looked at",
+        "an op's second result is forgotten where demand goes backwards",
+        "multiply_columns",
+        entry(narrow_dots._RULES, tile.Split, _left_half),
+        "sm_90a",
+    ),
+    Mutation(
+        "bytes of whole blocks are announced",
+        "a barrier expects what is not fetched",
+        "multiply_columns",
+        wrapping(nvvm_tensor, "mbarrier_expect", _announces_blocks),
+        "sm_90a",
+    ),
+)
