@@ -7,6 +7,7 @@ each launch against the one beside it, and only then summed up.
 
 from __future__ import annotations
 
+import random
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -59,15 +60,16 @@ def in_turn(
 ) -> dict[str, list[float]]:
     """Return the milliseconds of each peer, round by round; the GPU rests before each.
 
-    Each round begins with another peer, so that none always comes after the same one.
+    Rounds are in any order: what ran just before decides how hot a GPU at its limit of power is, and
+    no peer should always come after the same one. The order is the same every time.
     """
     times: dict[str, list[float]] = {name: [] for name in peers}
-    order = list(peers)
+    order, dice = list(peers), random.Random(len(peers))
     for _ in range(rounds):
         for name in order:
             time.sleep(pause_seconds)
             times[name].append(milliseconds(peers[name], launches, ahead=ahead))
-        order.append(order.pop(0))
+        dice.shuffle(order)
     return times
 
 

@@ -38,12 +38,14 @@ def test_no_peer_comes_after_its_own_operands_or_always_after_the_same_peer(
 
     monkeypatch.setattr(peers, "milliseconds", milliseconds)
     names = "abc"[:num_peers]
-    times = peers.in_turn({name: peer(name) for name in names}, 12, 1, ahead=True)
-    assert {name: len(values) for name, values in times.items()} == dict.fromkeys(names, 12)
-    assert len(said) == 12 * num_peers
+    times = peers.in_turn({name: peer(name) for name in names}, 60, 1, ahead=True)
+    assert {name: len(values) for name, values in times.items()} == dict.fromkeys(names, 60)
+    assert len(said) == 60 * num_peers
     assert all(first[1] != second[1] for first, second in itertools.pairwise(said))
     rounds = [said[at : at + num_peers] for at in range(0, len(said), num_peers)]
     assert all(sorted(name for name, _ in each) == list(names) for each in rounds)
     for name in names:
         assert {at for each, at in said if each == name} == set(range(num_sets))
         assert {each[0][0] for each in rounds} == set(names)
+        before = {one for (one, _), (other, _) in itertools.pairwise(said) if other == name}
+        assert before == set(names)

@@ -40,6 +40,7 @@ _KINDS: list[tuple[int, tuple[ScalarType, ScalarType]]] = [
 _DATA = Facts(hi=1)
 _MAX_BLOCK_ELEMS = 1 << 13
 _MAX_MATRIX_ELEMS = 1 << 16
+_MIN_PART = 16  # columns; a part of a block that is stored has as many
 
 
 def make_matmul(g: Generator) -> None:
@@ -97,7 +98,20 @@ def _multiply(g: Generator, counters: Sequence[Counter]) -> None:
     given = batch if g.choices.chance(3, 4) else _Batch()
     a, b = _operand(g, element, rows, depth, given), _operand(g, element, depth, columns, given)
     acc = _loop(g, depth, (a, b), TileType(result, (bm, bn)))
+    if bn > _MIN_PART and g.choices.chance(1, 4):
+        acc, columns = _first_columns(g, acc, columns)
     _store(g, g.keep(acc, facts), rows, columns, batch)
+
+
+def _first_columns(g: Generator, acc: Value, columns: _Axis) -> tuple[Value, _Axis]:
+    """Return the first half of a block, or a quarter: nobody looks at its other columns."""
+    for _ in range(g.choices.pick([1, 2])):
+        rows, width = _shape(acc)
+        if width == _MIN_PART:
+            break
+        paired = g.add(tile.Reshape(acc, (rows, 2, width // 2))).out
+        acc = g.add(tile.Split(g.add(tile.Trans(paired, (0, 2, 1))).out)).lhs
+    return acc, replace(columns, block=_shape(acc)[1])
 
 
 # ---- the problem ------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, note, settings
 
 from aotc.ir.core import Kernel
 from aotc.ir.diagnostics import CompileError
-from aotc.ir.dialects import arith
+from aotc.ir.dialects import arith, wgmma
 from aotc.ir.passes import Pipeline
 from aotc.ir.rewrite import Builder, rewrite
 from aotc.ir.types import FP32, SCALARS, ScalarType, element_of
@@ -110,6 +110,7 @@ def _hopper_features(program: Program) -> set[str]:
     ops = list(kernel.walk())
     found = {op.opcode for op in ops}
     found |= {"multicast" for op in ops if getattr(op, "num_parts", 1) > 1}
+    found |= {"some columns" for op in ops if isinstance(op, wgmma.Wgmma) and op.num_columns}
     found |= {"groups"} if kernel.num_consumer_groups > 1 else set()
     found |= {"programs in a loop"} if kernel.loops_programs else set()
     is_mapped = any(info.tensor for info in kernel.params)
@@ -120,6 +121,7 @@ def test_what_hopper_has_is_reached() -> None:
     wanted = {
         *("gpu.specialize", "gpu.tma_load", "gpu.tma_store", "gpu.tma_reduce", "gpu.bulk_load"),
         *("gpu.wgmma", "multicast", "groups", "programs in a loop", "mapped"),
+        "some columns",
     }
     for seed in range(300):
         program = from_seed(seed)
