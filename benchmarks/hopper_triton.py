@@ -97,6 +97,7 @@ CONFIGS: dict[str, list[Config]] = {
         BLOCK_M=[128],
         BLOCK_N=[256],
         COLUMNS=[192],
+        EPILOGUE_N=[64],
         SPLIT_K=[2, 3],
         num_warps=[8],
         num_stages=[3],

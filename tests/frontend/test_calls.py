@@ -146,3 +146,45 @@ def test_constants(sources: Sources, expression: str, printed: str) -> None:
     text = f"@triton.jit\ndef k(p, n, B: tl.constexpr, T: tl.constexpr):\n    tl.static_print({expression})\n"
     made = sources.translate(text, {"p": "*fp16", "n": "i32"}, {"B": 8, "T": "bf16"})
     assert made.prints == (printed,)
+
+
+def test_a_function_may_call_itself_where_shapes_end_that(sources: Sources) -> None:
+    text = sources.text(
+        """
+        @triton.jit
+        def eighths(x):
+            if x.shape[0] == 8:
+                parts = (x,)
+            else:
+                left, right = tl.split(x.reshape(x.shape[0] // 2, 2))
+                parts = eighths(left) + eighths(right)
+            return parts
+
+        @triton.jit
+        def k(p):
+            parts = eighths(tl.arange(0, 64))
+            for part in tl.static_range(8):
+                tl.store(p + part * 8 + tl.arange(0, 8), parts[part])
+        """,
+        {"p": "*i32"},
+    )
+    assert text.count("tile.split") == 7
+    assert text.count("tile.store") == 8
+
+
+def test_a_function_may_call_itself_where_a_constant_ends_that(sources: Sources) -> None:
+    text = sources.text(
+        """
+        @triton.jit
+        def power(x, N: tl.constexpr):
+            if N == 0:
+                return 1
+            return x * power(x, N - 1)
+
+        @triton.jit
+        def k(p, n):
+            tl.store(p, power(n, 30))
+        """,
+        {"p": "*i32", "n": "i32"},
+    )
+    assert text.count("arith.mul") == 30
