@@ -69,6 +69,15 @@ def best(candidates: dict[str, Launch]) -> tuple[str, Launch]:
     return name, candidates[name]
 
 
+def in_turn(peers: dict[str, Launch]) -> dict[str, list[float]]:
+    """Return the microseconds of each peer, round by round."""
+    times: dict[str, list[float]] = {name: [] for name in peers}
+    for number in range(ROUNDS):
+        for name, launch in peers.items():
+            times[name].append(timed(launch, number))
+    return times
+
+
 class Work:
     """One workload: its buffers, its bytes, and the launches of each peer."""
 
@@ -206,10 +215,7 @@ def measure(library, work: Work) -> dict[str, object]:
     ]
     peers["copy"] = lambda number: flat[1].copy_(flat[0])
     agree(work, peers)
-    times = {name: [] for name in peers}
-    for number in range(ROUNDS):
-        for name, launch in peers.items():
-            times[name].append(timed(launch, number))
+    times = in_turn(peers)
     median = {name: statistics.median(values) for name, values in times.items()}
     ratios = {
         peer: statistics.median(t / a for t, a in zip(times[peer], times["aotc"], strict=True))

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import torch
 import triton
-from bandwidth import ROUNDS, SETS, Launch, best, timed
+from bandwidth import SETS, Launch, best, in_turn
 
 import aotc
 
@@ -80,10 +80,7 @@ def measure(library, rows: int, columns: int) -> dict[str, object]:
     for name, launch in peers.items():
         check(name, launch, sets[0])
     peers["copy"] = lambda number: sets[number][1].copy_(sets[number][0])
-    times = {name: [] for name in peers}
-    for number in range(ROUNDS):
-        for name, launch in peers.items():
-            times[name].append(timed(launch, number))
+    times = in_turn(peers)
     moved = 2 * rows * columns * 2
     return {
         "shape": f"{rows}x{columns}",

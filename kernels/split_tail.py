@@ -35,6 +35,7 @@ def split_tail_matmul_kernel(
     Blocks of descriptors are as in `persistent_matmul_kernel`, and COLUMNS, too.
     """
     WIDTH: tl.constexpr = COLUMNS if COLUMNS > 0 else BLOCK_N
+    tl.static_assert(WIDTH <= BLOCK_N and WIDTH % EPILOGUE_N == 0, "tiles are whole EPILOGUE_N")
     NUM_PIECES: tl.constexpr = WIDTH // EPILOGUE_N
     PIECE: tl.constexpr = BLOCK_M * EPILOGUE_N
     num_m, num_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, WIDTH)

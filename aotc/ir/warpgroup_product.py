@@ -183,7 +183,7 @@ def product_of(
 def _columns_of_instruction(acc: LinearLayout) -> int:
     """Return the columns that a warpgroup holds next to each other, at most as many as fit."""
     held = acc.bases("register")
-    columns = 8
+    columns = MIN_COLUMNS
     while columns < MAX_COLUMNS and (0, columns) in held:
         columns *= 2
     return columns

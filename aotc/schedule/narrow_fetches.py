@@ -11,7 +11,7 @@ Invariant: what a fetch does not bring is not read, and what a buffer does not h
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 from aotc.ir import gf2
@@ -70,30 +70,21 @@ def _rows_read(fetch: tma.TmaFetch) -> int:
     kind = _block_of(fetch)
     if len(kind.shape) != len(_TURNED) or len(fetch.coords) != len(_TURNED):
         return kind.shape[0]
-    reads = [read for read in _reads(fetch.buffer) if read.op is not fetch]
-    return max((read.rows for read in reads), default=kind.shape[0])
+    readers = [user for user in fetch.buffer.users if user is not fetch]
+    rows = [rows for reader in readers for rows in _rows_read_by(reader, kind.shape[0])]
+    return max(rows, default=kind.shape[0])
 
 
-@dataclass(frozen=True)
-class _Read:
-    """Name an op that reads a buffer, and how many rows of it."""
-
-    op: Op
-    rows: int
-
-
-def _reads(buffer: Value) -> Iterator[_Read]:
-    kind = buffer.type
-    assert isinstance(kind, SharedType)
-    for user in buffer.users:
-        if isinstance(user, gpu.SharedTrans) and user.order == _TURNED:
-            for op in user.out.users:
-                columns = (
-                    op.num_columns if isinstance(op, wgmma.Wgmma) and op.a is not user.out else 0
-                )
-                yield _Read(op, columns or kind.shape[0])
+def _rows_read_by(reader: Op, num_rows: int) -> Iterator[int]:
+    """Yield how many of `num_rows` an op reads of a buffer, or each product behind it does."""
+    if not isinstance(reader, gpu.SharedTrans) or reader.order != _TURNED:
+        yield num_rows
+        return
+    for op in reader.out.users:
+        if isinstance(op, wgmma.Wgmma) and op.a is not reader.out:
+            yield op.num_columns or num_rows
         else:
-            yield _Read(user, kind.shape[0])
+            yield num_rows
 
 
 def _shorten(buffer: Value, num_rows: int) -> None:

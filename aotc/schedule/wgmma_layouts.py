@@ -22,7 +22,7 @@ from aotc.ir.layout import LinearLayout, log2_exact
 from aotc.ir.matrix_access import RUN_BYTES
 from aotc.ir.rewrite import Builder
 from aotc.ir.types import FP8E4NV, FP8E5, FP32, FP64, TileType, element_of
-from aotc.ir.warpgroup_product import K_BYTES, ROWS, SWIZZLE_PERIOD_BYTES
+from aotc.ir.warpgroup_product import K_BYTES, MIN_COLUMNS, ROWS, SWIZZLE_PERIOD_BYTES
 from aotc.schedule.homes import DotLayouts, is_elementwise, tile_shape
 from aotc.schedule.layouts import (
     WARP_LANES,
@@ -35,7 +35,6 @@ from aotc.schedule.layouts import (
 from aotc.schedule.tensor_copies import write_buffer
 from aotc.target import Feature, Target
 
-_MIN_COLUMNS = 8
 _MAX_ACC_REGISTERS = 128
 _SPANS_BYTES = (128, 64, 32)
 
@@ -144,7 +143,7 @@ def _divide(op: tile.Dot, num_warps: int) -> tuple[int, int] | None:
     warpgroups = num_warps // WARPGROUP_WARPS
     along_m = min(warpgroups, shape[0] // ROWS)
     along_n = warpgroups // along_m
-    if shape[1] < along_n * _MIN_COLUMNS:
+    if shape[1] < along_n * MIN_COLUMNS:
         return None
     registers = shape[0] * shape[1] // (num_warps * 32) * element_of(op.acc.type).bits // 32
     registers *= 2 if apart_size(op) else 1

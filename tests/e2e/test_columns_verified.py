@@ -14,21 +14,9 @@ import pytest
 from aotc.compiler import CompileRequest, PtxKernel, compile_ptx
 from aotc.package.manifest import load
 from aotc.package.verify import VerifyOptions, subjects_of_manifest, verify_variant
+from tests.support.column_parts import PARTS_OF_COLUMNS
 
-SOURCE = """
-import triton
-import triton.language as tl
-
-
-@triton.jit
-def parts_of_columns(x, WIDTH: tl.constexpr):
-    if x.shape[1] == WIDTH:
-        parts = (x,)
-    else:
-        left, right = tl.split(x.reshape(x.shape[0], 2, x.shape[1] // 2).permute(0, 2, 1))
-        parts = parts_of_columns(left, WIDTH) + parts_of_columns(right, WIDTH)
-    return parts
-
+SOURCE = f"""{PARTS_OF_COLUMNS}
 
 @triton.jit
 def multiply(

@@ -16,18 +16,9 @@ from aotc.ir.types import SharedType, TensorMapType
 from aotc.schedule.context import Config, Schedule
 from aotc.schedule.pipeline import TILE_TO_GPU
 from aotc.target import TARGETS
-from tests.support.descriptors import PRELUDE
+from tests.support.column_parts import PARTS_OF_COLUMNS
 
 SOURCE = """
-@triton.jit
-def columns_of_parts(x, E: tl.constexpr):
-    if x.shape[1] == E:
-        parts = (x,)
-    else:
-        left, right = tl.split(x.reshape(x.shape[0], 2, x.shape[1] // 2).permute(0, 2, 1))
-        parts = columns_of_parts(left, E) + columns_of_parts(right, E)
-    return parts
-
 
 @triton.jit
 def k(a, b, c, n, BN: tl.constexpr, BK: tl.constexpr, COLUMNS: tl.constexpr, E: tl.constexpr):
@@ -38,7 +29,7 @@ def k(a, b, c, n, BN: tl.constexpr, BK: tl.constexpr, COLUMNS: tl.constexpr, E: 
         left, right = a.load([0, k]), LOAD
         acc = tl.dot(left, right, acc)
         MORE
-    parts = columns_of_parts(acc, E)
+    parts = parts_of_columns(acc, E)
     for part in tl.static_range(COLUMNS // E):
         c.store([0, part * E], parts[part].to(c.dtype))
     AFTER
@@ -59,7 +50,7 @@ def narrowed(
     """Return the kernel as the pass leaves it."""
     path = folder / "kernel.py"
     text = SOURCE.replace("LOAD", load).replace("MORE", more).replace("AFTER", after)
-    path.write_text(PRELUDE + text)
+    path.write_text(PARTS_OF_COLUMNS + text)
     b = f"{bn},{bk}" if ".T" in load else f"{bk},{bn}"
     signature = {
         "a": f"tensordesc<bf16[128,{bk}]>", "b": f"tensordesc<bf16[{b}]>",
@@ -127,7 +118,7 @@ KEPT = {
     "another block is read whole": {
         "more": "other = tl.dot(left, b.load([BN, k]).T, other)",
         "after": (
-            "rest = columns_of_parts(other, E)\n"
+            "rest = parts_of_columns(other, E)\n"
             "    for part in tl.static_range(BN // E):\n"
             "        c.store([0, BN + part * E], rest[part].to(c.dtype))"
         ),
@@ -146,7 +137,7 @@ def test_two_products_are_fetched_for_as_the_wider_one_needs(tmp_path: Path) -> 
     kernel = narrowed(
         tmp_path,
         more="other = tl.dot(left, b.load([BN, k]).T, other)",
-        after="c.store([0, BN], columns_of_parts(other, E)[0].to(c.dtype))",
+        after="c.store([0, BN], parts_of_columns(other, E)[0].to(c.dtype))",
     )
     assert of_b(kernel) == ((112, 64), [(112, 16 * 128)] * 2)
     products = [op.num_columns for op in kernel.walk() if isinstance(op, wgmma.Wgmma)]

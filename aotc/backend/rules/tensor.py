@@ -35,9 +35,8 @@ def lower_tma_load(ctx: Lowering, op: tma.TmaLoad) -> Results:
     """Lower a load: announce all bytes, then copy every box."""
     barrier, issuer = buffer_address(ctx, op.barrier), ctx.issuer
     shared = gpu.shared_type(op, op.buffer)
-    num_elems = prod(shared.shape) // shared.shape[0] * (op.num_rows or shared.shape[0])
-    num_bytes = str(num_elems * shared.element.size_bytes)
-    nvvm_tensor.mbarrier_expect(ctx.emit, barrier, num_bytes, issuer, arrive=op.arrive)
+    num_bytes = prod(tma.copied_shape(shared, op.num_rows)) * shared.element.size_bytes
+    nvvm_tensor.mbarrier_expect(ctx.emit, barrier, str(num_bytes), issuer, arrive=op.arrive)
     policy = l2_policy(ctx, op.eviction)
     blocks = (1 << op.num_parts) - 1 if op.num_parts > 1 else 0
     parts = op.num_parts, op.num_rows
@@ -175,9 +174,9 @@ def _copies(
     first = [ctx.scalar(coord) for coord in coords]
     lacking = len(first) - len(shared.shape)
     box = kind.box[lacking:]
-    num_rows = num_rows or shared.shape[0]
+    num_rows, *others = tma.copied_shape(shared, num_rows)
     part_rows, part_bytes = num_rows // num_parts, 0
-    extents = (part_rows, *shared.shape[1:])
+    extents = (part_rows, *others)
     starts = [range(0, extent, step) for extent, step in zip(extents, box, strict=True)]
     if num_parts > 1:
         shift = ctx.emit.value(f"mul i32 {nvvm_grid.block_rank(ctx.emit)}, {part_rows}")

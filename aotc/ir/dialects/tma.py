@@ -40,6 +40,11 @@ def _check_mbarrier(op: Op, value: Value) -> None:
     op.expect((kind.element, kind.shape) == (U64, (1,)), f"expected a mbarrier, got {kind}")
 
 
+def copied_shape(memory: SharedType, num_rows: int) -> tuple[int, ...]:
+    """Return the shape of what is copied to or from a buffer: with `num_rows`, so many only."""
+    return (num_rows or memory.shape[0], *memory.shape[1:])
+
+
 def check_tensor(
     op: Op, tensor: Value, buffer: Value, coords: Sequence[Value], num_rows: int = 0
 ) -> TensorMapType:
@@ -54,9 +59,9 @@ def check_tensor(
     lacking = len(kind.box) - len(memory.shape)
     fits = kind.element == memory.element and lacking >= 0 and prod(kind.box[:lacking]) == 1
     op.expect(0 <= num_rows <= memory.shape[0], f"{num_rows} rows of {memory}")
-    extents = (num_rows or memory.shape[0], *memory.shape[1:])
+    copied = copied_shape(memory, num_rows)
     whole = fits and all(
-        extent % box == 0 for extent, box in zip(extents, kind.box[lacking:], strict=True)
+        extent % box == 0 for extent, box in zip(copied, kind.box[lacking:], strict=True)
     )
     op.expect(whole, f"{memory} is not made of boxes of {kind}")
     given = [coord.type for coord in coords]

@@ -429,14 +429,9 @@ def double_rows(x_ptr, out_ptr, stride, n_rows, n_cols, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def parts_of_columns(x, WIDTH: tl.constexpr):
-    """Return the parts of a tile that have WIDTH columns each."""
-    if x.shape[1] == WIDTH:
-        parts = (x,)
-    else:
-        left, right = tl.split(x.reshape(x.shape[0], 2, x.shape[1] // 2).permute(0, 2, 1))
-        parts = parts_of_columns(left, WIDTH) + parts_of_columns(right, WIDTH)
-    return parts
+def halves_of_columns(x):
+    """Return the left and the right half of a tile."""
+    return tl.split(x.reshape(x.shape[0], 2, x.shape[1] // 2).permute(0, 2, 1))
 
 
 @triton.jit
@@ -455,6 +450,7 @@ def multiply_columns(
         acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
         for k in range(0, a.shape[1], BLOCK_K):
             acc = tl.dot(a.load([0, k]), b.load([column, k]).T, acc)
-        parts = parts_of_columns(acc, 8)
+        left, right = halves_of_columns(acc)
+        parts = halves_of_columns(left) + halves_of_columns(right)
         for part in tl.static_range(COLUMNS // 8):
             out.store([0, column + part * 8], parts[COLUMNS // 8 - 1 - part].to(tl.float16))
