@@ -104,6 +104,8 @@ WORK = {
             "scale_a_ptr": None,
             "scale_b_ptr": None,
             "COLUMNS": 0,
+            "REST_N": 0,
+            "c_rest": None,
         },
         8,
     ),

@@ -27,7 +27,7 @@ from typing import Any
 import hopper_triton
 import torch
 from hopper_work import ITEMS, Arguments, Work, layers_of
-from peers import Launch, built, in_turn, milliseconds, of_turn, ranked
+from peers import Launch, built, in_turn, of_turn, ranked, ratio
 
 import aotc
 
@@ -35,7 +35,7 @@ TRIAL_SECONDS = 4e-4
 ASSUMED_FLOPS, ASSUMED_BYTES = 8e14, 4e12
 MIN_CALLS, MAX_CALLS = 3, 11
 TRIALS = 15
-FINALISTS = 6
+FINALISTS = 8
 ROUND_SECONDS = 1.0
 MIN_ROUNDS, MAX_ROUNDS = 31, 401
 MAX_COUNTERS = 1 << 16
@@ -217,9 +217,18 @@ class Choice:
 
 
 def choose(
-    peer: str, candidates: list[tuple[str, Bind]], work: Work, count: int, task: Task
+    peer: str,
+    candidates: list[tuple[str, Bind]],
+    work: Work,
+    count: int,
+    task: Task,
+    yardstick: Choice | None = None,
 ) -> Choice | None:
-    """Try every candidate `count` times, as far as the time goes; rank the best ones in turn."""
+    """Try every candidate `count` times, as far as the time goes; rank the best ones in turn.
+
+    Each is timed in turn with the yardstick, if there is one: a GPU that grows hot would otherwise
+    prefer what is tried first.
+    """
     kept: list[tuple[float, str, Launch]] = []
     failed = tried = 0
     end = time.monotonic() + task.seconds
@@ -233,9 +242,9 @@ def choose(
             if trouble := problem(calls[0], work):
                 raise ValueError(trouble)  # noqa: TRY301 - told as every other
             launch = (graphed if task.graphs else of_turn)(calls, work.turns)
-            took = statistics.median(
-                milliseconds(launch, 1, ahead=task.graphs) for _ in range(count)
-            )
+            pair = {"it": launch, "yardstick": yardstick.launch if yardstick else launch}
+            times = in_turn(pair, count, 1, ahead=task.graphs)
+            took = ratio(times["it"], times["yardstick"])
         except Exception as error:  # noqa: BLE001 - whatever it is, the next may work
             failed += 1
             tell(note=f"{work.name}: {name}: {type(error).__name__}: {str(error)[:200]}")
@@ -303,10 +312,12 @@ def measure(work: Work, library, task: Task) -> dict[str, Any]:
     chosen: dict[str, Choice | None] = {}
     library_calls = [(work.name, of_layers(work.library))]
     chosen["library"] = choose("library", library_calls, work, count, task)
-    chosen["aotc"] = choose("aotc", list(aotc_calls(work, library)), work, count, task)
+    yardstick = chosen["library"]
+    ours = list(aotc_calls(work, library))
+    chosen["aotc"] = choose("aotc", ours, work, count, task, yardstick)
     if task.triton and work.triton:
         calls = list(triton_calls(work, task))
-        chosen["triton"] = choose("triton", calls, work, count, task)
+        chosen["triton"] = choose("triton", calls, work, count, task, yardstick)
     peers = {name: choice for name, choice in chosen.items() if choice}
     rounds = round(ROUND_SECONDS / (estimate * max(1, len(peers))))
     rounds = max(MIN_ROUNDS, min(MAX_ROUNDS, rounds))

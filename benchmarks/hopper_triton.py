@@ -72,18 +72,20 @@ _SPLIT = _small(
     num_stages=[4, 6],
 )
 
+_COLUMNS = _grid(
+    BLOCK_M=[128],
+    BLOCK_N=[256],
+    COLUMNS=[192],
+    REST_N=[64],
+    num_warps=[8],
+    num_stages=[3],
+    GROUP_M=[8],
+    NUM_SMS=[132],
+)
+
 CONFIGS: dict[str, list[Config]] = {
     "linear": _persistent(64),
-    "linear_columns": _grid(
-        BLOCK_M=[128],
-        BLOCK_N=[256],
-        COLUMNS=[192],
-        EPILOGUE_N=[64],
-        num_warps=[8],
-        num_stages=[3],
-        GROUP_M=[8],
-        NUM_SMS=[132],
-    ),
+    "linear_columns": _COLUMNS,
     "split_tail": _grid(
         BLOCK_M=[128],
         BLOCK_N=[256, 128],
@@ -105,6 +107,7 @@ CONFIGS: dict[str, list[Config]] = {
         GROUP_M=[8],
     ),
     "linear_fp8": _persistent(128),
+    "linear_fp8_columns": _COLUMNS,
     "blockwise_fp8": _grid(BLOCK_M=[128, 64], BLOCK_N=[128], num_warps=[8, 4], num_stages=[3, 4]),
     "swiglu": _grid(BLOCK_M=[128], BLOCK_N=[128, 64], num_warps=[8], num_stages=[3, 4]),
     "batched": _grid(BLOCK_M=[128], BLOCK_N=[256, 128], num_warps=[8], num_stages=[3, 4]),

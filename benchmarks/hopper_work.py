@@ -94,7 +94,7 @@ def _scales(*shape: int) -> torch.Tensor:
 
 def _linear_arguments(x: torch.Tensor, w: torch.Tensor, out: torch.Tensor) -> Arguments:
     (m, k), n = x.shape, w.shape[0]
-    descriptors = {"a": x, "b": w, "c": out, "w": w, "x": x}
+    descriptors = {"a": x, "b": w, "c": out, "c_rest": out, "w": w, "x": x}
     pointers = {"w_ptr": w, "x_ptr": x, "out_ptr": out}
     strides = {"stride_wn": k, "stride_xm": k, "stride_om": n}
     return {**descriptors, **pointers, "M": m, "N": n, "K": k, **strides}
@@ -119,7 +119,8 @@ def _linear(
 
 
 def _descriptors(size: int) -> Work:
-    return _linear(f"descriptors {size}", (size, size, size), ("linear",), ("linear",))
+    kernels = ("linear", "linear_columns")
+    return _linear(f"descriptors {size}", (size, size, size), kernels, kernels)
 
 
 def _shape(index: int) -> Work:
@@ -183,7 +184,8 @@ def _pointers(size: int) -> Work:
 
 def _fp8_operands(size: int) -> Arguments:
     x, w = _normal(size, size, dtype=FP8), _normal(size, size, dtype=FP8)
-    return {"a": x, "b": w, "c": _empty(size, size), "M": size, "N": size, "K": size}
+    out = _empty(size, size)
+    return {"a": x, "b": w, "c": out, "c_rest": out, "M": size, "N": size, "K": size}
 
 
 def _fp8(size: int) -> Work:
@@ -200,12 +202,13 @@ def _fp8(size: int) -> Work:
             out_dtype=BF16, use_fast_accum=True, out=args["c"],
         )  # fmt: skip
 
+    kernels = ("linear_fp8", "linear_fp8_columns")
     return Work(
-        *(f"fp8 {size}", size, size, size, ("linear_fp8",)),
+        *(f"fp8 {size}", size, size, size, kernels),
         make=lambda: _fp8_operands(size) | {f"scale_{name}_ptr": _scales(1) for name in "ab"},
         exact=exact,
         library=library,
-        triton=("linear_fp8",),
+        triton=kernels,
         tolerance=0.05,  # tensor cores keep some 13 bits of a sum of fp8 products
     )
 

@@ -3,8 +3,9 @@
 NUM_SMS programs go through the tiles of C, so a GPU that copies tiles itself loads the next tile
 while the last one is finished. Tensors are row-major. A descriptor's block is, of A,
 (BLOCK_M, BLOCK_K); of B (BLOCK_N, BLOCK_K), or (BLOCK_K, BLOCK_N) if B is not transposed; of C and
-the residual (BLOCK_M, EPILOGUE_N): a tile is finished and stored EPILOGUE_N columns at a time, so
+the residual (BLOCK_M, EPILOGUE_N): a tile is stored EPILOGUE_N columns at a time, so
 that it takes less shared memory on its way out. EPILOGUE_N is BLOCK_N, its half, its quarter, ….
+What is left of a tile that is no whole EPILOGUE_N wide is stored through another descriptor of C.
 """
 
 import triton
@@ -47,34 +48,40 @@ def scaled(x, row, column, M, N, scale_a_ptr, scale_b_ptr, SCALES: tl.constexpr)
 
 
 @triton.jit
-def finish(
-    x, c, row, column, M, N, bias_ptr, residual, scale_a_ptr, scale_b_ptr,
+def finished(
+    x, row, column, M, N, bias_ptr, scale_a_ptr, scale_b_ptr,
     ACTIVATION: tl.constexpr, SCALES: tl.constexpr,
 ):  # fmt: skip
-    """Store activation(x * scales + bias) + residual to the block of C at `row` and `column`."""
+    """Return activation(x * scales + bias) of the tile at `row` and `column`."""
     x = scaled(x, row, column, M, N, scale_a_ptr, scale_b_ptr, SCALES)
     if bias_ptr is not None:
         n = column + tl.arange(0, x.shape[1])
         x += tl.load(bias_ptr + n, mask=n < N, other=0.0).to(tl.float32)[None, :]
-    x = activate(x, ACTIVATION)
-    if residual is not None:
-        x += residual.load([row, column]).to(tl.float32)
-    c.store([row, column], x.to(c.dtype))
+    return activate(x, ACTIVATION)
 
 
 @triton.jit
-def finish_parts(
-    acc, c, row, column, M, N, bias_ptr, residual, scale_a_ptr, scale_b_ptr,
-    COLUMNS: tl.constexpr, EPILOGUE_N: tl.constexpr,
-    ACTIVATION: tl.constexpr, SCALES: tl.constexpr,
+def store_parts(
+    x, c, c_rest, row, column, residual,
+    COLUMNS: tl.constexpr, EPILOGUE_N: tl.constexpr, REST_N: tl.constexpr,
 ):  # fmt: skip
-    """Finish and store the first COLUMNS of a tile, EPILOGUE_N at a time."""
-    parts = columns_of_parts(acc, EPILOGUE_N)
-    for part in tl.static_range(COLUMNS // EPILOGUE_N):
-        finish(
-            parts[part], c, row, column + part * EPILOGUE_N, M, N,
-            bias_ptr, residual, scale_a_ptr, scale_b_ptr, ACTIVATION, SCALES,
-        )  # fmt: skip
+    """Store the first COLUMNS of a tile + residual: EPILOGUE_N at a time, then REST_N at a time."""
+    WHOLE: tl.constexpr = COLUMNS // EPILOGUE_N
+    REST: tl.constexpr = COLUMNS % EPILOGUE_N
+    parts = columns_of_parts(x, EPILOGUE_N)
+    for part in tl.static_range(WHOLE):
+        place = column + part * EPILOGUE_N
+        piece = parts[part]
+        if residual is not None:
+            piece += residual.load([row, place]).to(tl.float32)
+        c.store([row, place], piece.to(c.dtype))
+    if REST > 0:
+        tl.static_assert(residual is None, "a residual is read in whole EPILOGUE_N")
+        tl.static_assert(REST % REST_N == 0, "what is left of a tile is whole REST_N")
+        narrow = columns_of_parts(parts[WHOLE], REST_N)
+        for part in tl.static_range(REST // REST_N):
+            place = column + WHOLE * EPILOGUE_N + part * REST_N
+            c_rest.store([row, place], narrow[part].to(c.dtype))
 
 
 @triton.jit
@@ -87,19 +94,20 @@ def persistent_matmul_kernel(
     ACTIVATION: tl.constexpr = "none", SCALES: tl.constexpr = "none",
     FLATTEN: tl.constexpr = True,  # noqa: FBT002
     WARP_SPECIALIZE: tl.constexpr = False,  # noqa: FBT002
-    COLUMNS: tl.constexpr = 0,
-    bias_ptr=None, residual=None, scale_a_ptr=None, scale_b_ptr=None,
+    COLUMNS: tl.constexpr = 0, REST_N: tl.constexpr = 0,
+    bias_ptr=None, residual=None, scale_a_ptr=None, scale_b_ptr=None, c_rest=None,
 ):  # fmt: skip
     """Store activation((A @ B) * scales + bias) + residual to C (M, N), summed in fp32.
 
     A is (M, K), B (N, K) if TRANSPOSED, as the weights of a linear layer, else (K, N). Bias (N) and
     residual (M, N) are there or not; scales are fp32, see `scaled`.
 
-    With COLUMNS tiles are so many columns wide, whole EPILOGUE_N, where a width between powers of
-    two leaves fewer SMs without work. A compiler need not multiply what is not stored.
+    With COLUMNS tiles are so many columns wide, where a width between powers of two leaves fewer
+    SMs without work. A compiler need not multiply what is not stored. `c_rest` is C by blocks of
+    (BLOCK_M, REST_N), a part of EPILOGUE_N, for the columns beyond whole EPILOGUE_N.
     """
     WIDTH: tl.constexpr = COLUMNS if COLUMNS > 0 else BLOCK_N
-    tl.static_assert(WIDTH <= BLOCK_N and WIDTH % EPILOGUE_N == 0, "tiles are whole EPILOGUE_N")
+    tl.static_assert(WIDTH <= BLOCK_N, "tiles are as wide as a block, or less")
     num_m, num_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, WIDTH)
     for index in tl.range(
         tl.program_id(0), num_m * num_n, NUM_SMS, flatten=FLATTEN, warp_specialize=WARP_SPECIALIZE
@@ -111,10 +119,9 @@ def persistent_matmul_kernel(
             left = a.load([row, k])
             right = b.load([column, k]).T if TRANSPOSED else b.load([k, column])
             acc = tl.dot(left, right, acc)
-        finish_parts(
-            acc, c, row, column, M, N, bias_ptr, residual, scale_a_ptr, scale_b_ptr,
-            WIDTH, EPILOGUE_N, ACTIVATION, SCALES,
-        )  # fmt: skip
+        # What a tile is finished with is read ahead of its stores, which may be where that is.
+        x = finished(acc, row, column, M, N, bias_ptr, scale_a_ptr, scale_b_ptr, ACTIVATION, SCALES)
+        store_parts(x, c, c_rest, row, column, residual, WIDTH, EPILOGUE_N, REST_N)
 
 
 @triton.jit

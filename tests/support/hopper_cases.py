@@ -131,6 +131,8 @@ def _persistent(
         exact += wide(residual)
     stored = b if build.get("TRANSPOSED", True) else np.ascontiguousarray(b.T)
     args = {"a": matrix(a), "b": matrix(stored), "c": _output((m, n)), **_sizes(shape)}
+    if "REST_N" in build:
+        fused["c_rest"] = args["c"]
     return Launch({**args, **fused, **scales}, {"c": exact.rounded(BF16)})
 
 
@@ -311,10 +313,13 @@ CASES: dict[str, HopperCase] = {
                 {**_BLOCKS, "EPILOGUE_N": 16, "COLUMNS": 48, "FUSED": True, "ACTIVATION": "silu"},
                 {**_BLOCKS, "BLOCK_N": 256, "EPILOGUE_N": 64, "COLUMNS": 192},
                 {**_BLOCKS, "BLOCK_N": 128, "EPILOGUE_N": 16, "COLUMNS": 112},
+                {**_BLOCKS, "BLOCK_N": 128, "EPILOGUE_N": 64, "COLUMNS": 112, "REST_N": 16},
+                {**_BLOCKS, "BLOCK_N": 256, "EPILOGUE_N": 64, "COLUMNS": 200, "REST_N": 8},
             ),
             extra={
                 "bias_ptr": "*bf16:16",
                 "residual": "tensordesc<bf16[BLOCK_M,EPILOGUE_N]>",
+                "c_rest": "tensordesc<bf16[BLOCK_M,REST_N]>",
             },
         ),
         HopperCase(
