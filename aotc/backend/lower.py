@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from aotc.backend import nvvm
+from aotc.backend import nvvm, nvvm_tensor
 from aotc.backend.debug import DebugInfo
 from aotc.backend.emitter import Emitter
 from aotc.backend.integers import Component, Integers, Registers
@@ -249,6 +249,7 @@ def lower_kernel(kernel: Kernel, target: Target, *, debug_lines: bool = False) -
     _check_cluster(kernel, target)
     ctx = Lowering(kernel, target, debug_lines=debug_lines)
     header = [_bind_param(ctx, *param) for param in enumerate(kernel.params)]
+    _prefetch_maps(ctx)
     ctx.lower_ops(kernel.body)
     ctx.lower_op(kernel.body.terminator)
     emit = ctx.emit
@@ -283,9 +284,13 @@ def _check_cluster(kernel: Kernel, target: Target) -> None:
         raise IRError(f"clusters of {count} blocks on {target}", kernel.loc)
 
 
+def _num_warps(kernel: Kernel) -> int:
+    """Return how many warps a block has, in all roles."""
+    return kernel.num_warps * kernel.num_consumer_groups + kernel.producer_warps
+
+
 def _attributes(kernel: Kernel) -> str:
-    num_warps = kernel.num_warps * kernel.num_consumer_groups + kernel.producer_warps
-    attributes = {"nvvm.reqntid": str(WARP_SIZE * num_warps)}
+    attributes = {"nvvm.reqntid": str(WARP_SIZE * _num_warps(kernel))}
     if kernel.maxnreg:
         attributes["nvvm.maxnreg"] = str(kernel.maxnreg)
     if any(isinstance(op, roles.Specialize) and op.consumer_registers for op in kernel.body):
@@ -294,6 +299,16 @@ def _attributes(kernel: Kernel) -> str:
     if kernel.num_ctas > 1:
         attributes["nvvm.cluster_dim"] = f"{kernel.num_ctas},1,1"
     return " ".join(["nounwind", *(f'"{name}"="{text}"' for name, text in attributes.items())])
+
+
+def _prefetch_maps(ctx: Lowering) -> None:
+    """Fetch the maps that copies use, by a thread that makes no mbarriers in the meantime."""
+    args = ctx.kernel.body.args
+    maps = [arg for arg in args if isinstance(arg.type, TensorMapType) and arg.users]
+    if maps:
+        last_warp = WARP_SIZE * (_num_warps(ctx.kernel) - 1)
+        issuer = ctx.emit.thread_value(f"icmp eq i32 {ctx.thread}, {last_warp}")
+        nvvm_tensor.prefetch_maps(ctx.emit, [ctx.scalar(arg) for arg in maps], issuer)
 
 
 def _bind_param(ctx: Lowering, index: int, info: ParamInfo) -> str:

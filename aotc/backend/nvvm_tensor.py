@@ -53,6 +53,13 @@ class _Asm:
         coords = ", ".join(self.operand("r", "i32", coord) for coord in copy.coords)
         return f"[{tensor}, {{{coords}}}]"
 
+    def emit_all(self, emit: Emitter, lines: Sequence[str], issuer: str) -> None:
+        """Emit instructions for one thread: it branches once, where ptxas would for each of them."""
+        if issuer:
+            skip = f"@!{self.operand('b', 'i1', issuer)} bra others;"
+            lines = ["{", skip, *lines, "others:", "}"]
+        self.emit(emit, " ".join(lines))
+
     def emit(self, emit: Emitter, text: str, issuer: str = "") -> None:
         if issuer:
             text = f"@{self.operand('b', 'i1', issuer)} {text}"
@@ -159,6 +166,16 @@ def proxy_fence(emit: Emitter, *, whole: bool) -> None:
     emit.effect(f'call void asm sideeffect "fence.proxy.async{space};", ""()')
 
 
+def prefetch_maps(emit: Emitter, tensors: Sequence[str], issuer: str) -> None:
+    """Let the maps among a kernel's parameters be fetched ahead of the first copies that need them.
+
+    Source: PTX ISA 9.7.9.16 `prefetch`.
+    """
+    asm = _Asm()
+    lines = [f"prefetch.tensormap [{asm.operand('l', 'ptr', tensor)}];" for tensor in tensors]
+    asm.emit_all(emit, lines, issuer)
+
+
 # ---- maps in memory ---------------------------------------------------------------------------
 
 
@@ -188,9 +205,10 @@ def mbarrier_init(emit: Emitter, barriers: Sequence[Address], count: int, issuer
 
     Source: PTX ISA 9.7.13.15.9 `mbarrier.init`, 9.7.13.4 `fence.mbarrier_init`.
     """
-    for barrier in barriers:
-        asm = _Asm()
-        asm.emit(emit, f"mbarrier.init.shared::cta.b64 {asm.address(barrier)}, {count};", issuer)
+    asm = _Asm()
+    opcode = "mbarrier.init.shared::cta.b64"
+    lines = [f"{opcode} {asm.address(barrier)}, {count};" for barrier in barriers]
+    asm.emit_all(emit, lines, issuer)
     emit.effect('call void asm sideeffect "fence.mbarrier_init.release.cluster;", ""()')
 
 

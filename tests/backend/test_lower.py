@@ -92,6 +92,31 @@ def test_a_cluster_is_one_program(num_ctas: int, target: str) -> None:
     assert extents.tolist() == [6]
 
 
+def test_maps_that_are_used_are_prefetched_by_one_thread_of_the_last_warp() -> None:
+    kernel = parse_kernel("""\
+#0 = #ll<offset=[[1],[2],[4],[8],[16],[32],[64]] : [128]>
+#1 = #ll<offset=[] : [1]>
+kernel @k(%x: map<128xfp32, 0>, %y: map<128xfp32, 0>, %z: map<128xfp32, 0>, %i: i32) {num_warps = 4} {
+  %bar = gpu.shared_alloc {element = u64, shape = [1], layout = #1, alignment_bytes = 8, offset_bytes = 512} : shared<1xu64, #1>
+  gpu.mbarrier_init(%bar)
+  %b = gpu.shared_alloc {element = fp32, shape = [128], layout = #0, alignment_bytes = 128, offset_bytes = 0} : shared<128xfp32, #0>
+  gpu.barrier
+  gpu.tma_load(%x, %b, %bar, %i)
+  gpu.mbarrier_wait(%bar, %i)
+  gpu.tma_store(%z, %b, %i)
+  scf.return
+}
+""")
+    text = lower_kernel(kernel, SM_90).llvm_ir
+    (line,) = [line for line in text.splitlines() if "prefetch.tensormap" in line]
+    assert line.count("prefetch.tensormap") == 2
+    assert "ptr %p0, ptr %p2, i1 " in line
+    issuer = line.rpartition("i1 ")[2].rstrip(")")
+    (made,) = [line for line in text.splitlines() if line.strip().startswith(f"{issuer} = ")]
+    assert made.endswith(", 96")
+    assemble(emit_ptx(text, SM_90), SM_90)
+
+
 @pytest.mark.parametrize("target", TARGETS.values(), ids=str)
 def test_register_cap_reaches_the_cubin(target) -> None:
     kernel = parse_kernel("kernel @k() {num_warps = 4, maxnreg = 64} {\n  scf.return\n}\n")

@@ -73,7 +73,7 @@ def test_one_thread_of_the_producer_issues_without_a_question() -> None:
 
 def test_every_slot_has_its_mbarriers() -> None:
     """Three slots, full and empty; one copy fills a slot, four warps give it back."""
-    counts = re.findall(r"mbarrier\.init\.shared::cta\.b64 .*, (\d+);", _ptx(_divided(4)))
+    counts = re.findall(r"mbarrier\.init\.shared::cta\.b64 [^;]*, (\d+);", _ptx(_divided(4)))
     assert counts == ["1"] * 3 + ["4"] * 3
 
 
