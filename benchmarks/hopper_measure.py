@@ -6,9 +6,9 @@ workload when it is done.
 
 Each call stands by itself between two events, as those of the other peers beside it. It is a CUDA
 graph of one, and queued while the GPU spins, so that a peer is charged for the GPU's time and not for
-the host's; or on demand the host's own call, and what an idle GPU waits for it. Matrix products at
-full tilt run into the GPU's limit of power, where all peers are about as fast as their energy allows;
-a pause before each call lets the clocks recover.
+the host's; or on demand the host's own call, and what an idle GPU waits for it. Large
+products run into the GPU's limit of power, where clocks fall; they follow many calls, so peers in turn
+have the same. A pause before each call lets them recover.
 """
 
 from __future__ import annotations
