@@ -16,8 +16,8 @@
 
 #include "guard.h"
 #include "load.h"
-#include "map_cache.h"
 #include "sha256.h"
+#include "tensor_map.h"
 #include "validate.h"
 
 static const unsigned char magic[8] = {'A', 'O', 'T', 'C', '\r', '\n', 0x1A, '\n'};
@@ -133,7 +133,7 @@ static void destroy(struct aotc_archive *archive) {
     const aotc_allocator allocator = archive->allocator;
     aotci_unload(archive);
     (void)pthread_mutex_destroy(&archive->lock);
-    aotci_deallocate(&allocator, archive->map_slots, MAP_CACHE_SLOTS, aotci_map_slot_bytes());
+    aotci_memo_free(&archive->maps, &allocator);
     aotci_deallocate(&allocator, archive->guards, aotci_count(archive, SECTION_GUARDS),
                      sizeof *archive->guards);
     if (archive->first_tests != NULL) {
@@ -187,12 +187,9 @@ static aotc_status make_kernels(struct aotc_archive *archive, aotc_error *error)
     if (archive->kernels == NULL || archive->guards == NULL) {
         return no_memory(archive->name, error, "kernels");
     }
-    if (aotci_count(archive, SECTION_TENSOR_MAPS) != 0) {
-        archive->map_slots =
-            aotci_allocate(&archive->allocator, MAP_CACHE_SLOTS, aotci_map_slot_bytes());
-        if (archive->map_slots == NULL) {
-            return no_memory(archive->name, error, "tensor maps");
-        }
+    if (aotci_count(archive, SECTION_TENSOR_MAPS) != 0 &&
+        !aotci_memo_make(&archive->maps, MAP_CACHE_BITS, MAP_ENTRY_WORDS, &archive->allocator)) {
+        return no_memory(archive->name, error, "tensor maps");
     }
     for (uint32_t i = 0; i < guard_count; ++i) {
         archive->guards[i] = aotci_guard_of(archive, aotci_guard(archive, i)->expression);

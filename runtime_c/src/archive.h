@@ -14,6 +14,7 @@
 #include "driver.h"
 #include "error.h"
 #include "format.h"
+#include "memo.h"
 
 /* A section of the index. `stride` exceeds the record's size in archives of a newer minor version.
  */
@@ -60,7 +61,7 @@ struct aotc_archive {
     struct aotci_guard *guards;
     struct aotci_test *tests; /* of all expressions that consist of such, in order */
     uint32_t *first_tests;    /* where those of each expression begin, and the last ones end */
-    struct aotci_map_slot *map_slots; /* NULL without tensor maps; launches read and write it */
+    struct aotci_memo maps;   /* encoded ones: tensor_map.h; launches read and write it */
 
     /* Changed by loads alone, under the lock. */
     pthread_mutex_t lock;

@@ -7,9 +7,7 @@
  */
 #include <inttypes.h>
 
-#include "expression.h"
-#include "select.h"
-#include "tensor_map.h"
+#include "plan.h"
 
 /* Check the caller's scratch memory against what the launch needs. */
 static aotc_status check_scratch(const struct aotc_kernel *kernel, const aotc_launch_desc *desc,
@@ -32,42 +30,14 @@ static aotc_status check_scratch(const struct aotc_kernel *kernel, const aotc_la
     return AOTC_OK;
 }
 
-/* Values that are computed for a launch. */
-struct computed {
-    CUtensorMap maps[LIMIT_TENSOR_MAPS];
-    int64_t values[LIMIT_PARAM_BYTES / 4];
-};
-
-static aotc_status compute_value(const struct aotc_kernel *kernel, const aotc_launch_desc *desc,
-                                 const struct cubin_param_record *param, int64_t *value,
-                                 aotc_error *error) {
-    const struct aotc_archive *archive = kernel->archive;
-    const struct expression_record *expression = aotci_expression(archive, param->index);
-    const char *failure = aotci_evaluate(archive, expression, desc->args, value);
-    if (failure == NULL && param->size == 4 && (*value < INT32_MIN || *value > INT32_MAX)) {
-        failure = "a value above 32 bits";
-    }
-    if (failure != NULL) {
-        return AOTCI_FAIL(
-            error, AOTC_ERROR_ARG, .file = archive->name, .kernel = kernel->name,
-            .field = "computed parameter",
-            .expected = aotci_text("a value of %s", aotci_string(archive, expression->text)).chars,
-            .got = failure);
-    }
-    return AOTC_OK;
-}
-
 /* Point `params` at the value of each parameter of the compiled function. */
-static aotc_status gather(const struct aotc_kernel *kernel, const aotc_launch_desc *desc,
-                          const struct aotci_chosen *chosen, struct computed *computed,
-                          void *params[LIMIT_CUBIN_PARAMS], aotc_error *error) {
-    const struct aotc_archive *archive = kernel->archive;
-    const struct variant_record *variant = chosen->candidate->variant;
-    uint32_t computed_count = 0;
+static void gather(const struct aotc_kernel *kernel, const aotc_launch_desc *desc,
+                   struct aotci_plan *plan, void *params[LIMIT_CUBIN_PARAMS]) {
+    const struct variant_record *variant = plan->as.chosen.candidate->variant;
+    uint32_t value_count = 0;
     for (uint32_t i = 0; i < variant->cubin_param_count; ++i) {
         const struct cubin_param_record *param =
-            aotci_cubin_param(archive, variant->first_cubin_param + i);
-        aotc_status status = AOTC_OK;
+            aotci_cubin_param(kernel->archive, variant->first_cubin_param + i);
         switch (param->source) {
         case SOURCE_ARGUMENT:
             params[i] = (void *)(uintptr_t)&desc->args[param->index].as;
@@ -76,23 +46,16 @@ static aotc_status gather(const struct aotc_kernel *kernel, const aotc_launch_de
             params[i] = (void *)(uintptr_t)&desc->scratch;
             break;
         case SOURCE_TENSOR_MAP:
-            params[i] = &computed->maps[param->index];
-            status = aotci_tensor_map_encode(
-                kernel, desc, variant->first_tensor_map + param->index, params[i], error);
+            params[i] = aotci_plan_map(plan, param->index);
             break;
         case SOURCE_GRID:
-            params[i] = (void *)(uintptr_t)&chosen->programs[param->index];
+            params[i] = &plan->as.chosen.programs[param->index];
             break;
         default: /* SOURCE_EXPRESSION: the index was checked */
-            params[i] = &computed->values[computed_count++];
-            status = compute_value(kernel, desc, param, params[i], error);
+            params[i] = aotci_plan_value(plan, value_count++);
             break;
         }
-        if (status != AOTC_OK) {
-            return status;
-        }
     }
-    return AOTC_OK;
 }
 
 static aotc_status start(const struct aotc_kernel *kernel, const aotc_launch_desc *desc,
@@ -135,28 +98,36 @@ static aotc_status start(const struct aotc_kernel *kernel, const aotc_launch_des
 
 aotc_status aotc_launch(const aotc_kernel *kernel, const aotc_launch_desc *desc,
                         aotc_error *error) {
-    struct aotci_chosen chosen;
-    struct computed computed;
+    const struct aotci_context *context = NULL;
+    struct aotci_plan plan;
     void *params[LIMIT_CUBIN_PARAMS];
-    aotc_status status = aotci_choose(kernel, desc, &chosen, error);
-    if (status != AOTC_OK || chosen.is_empty) {
+    aotc_status status = aotci_find_context(kernel, desc, &context, error);
+    if (status == AOTC_OK) {
+        status = aotci_plan_launch(kernel, context, desc, &plan, error);
+    }
+    if (status != AOTC_OK || plan.as.chosen.is_empty) {
         return status;
     }
-    status = check_scratch(kernel, desc, &chosen, error);
-    if (status == AOTC_OK) {
-        status = gather(kernel, desc, &chosen, &computed, params, error);
+    status = check_scratch(kernel, desc, &plan.as.chosen, error);
+    if (status != AOTC_OK) {
+        return status;
     }
-    return status == AOTC_OK ? start(kernel, desc, &chosen, params, error) : status;
+    gather(kernel, desc, &plan, params);
+    return start(kernel, desc, &plan.as.chosen, params, error);
 }
 
 aotc_status aotc_select(const aotc_kernel *kernel, const aotc_launch_desc *desc,
                         aotc_selection *selection, aotc_error *error) {
+    const struct aotci_context *context = NULL;
     struct aotci_chosen chosen;
     if (selection == NULL || selection->struct_size < sizeof *selection) {
         return AOTCI_FAIL(error, AOTC_ERROR_ARG, .field = "aotc_selection",
                           .expected = "its size in struct_size", .got = "less");
     }
-    const aotc_status status = aotci_choose(kernel, desc, &chosen, error);
+    aotc_status status = aotci_find_context(kernel, desc, &context, error);
+    if (status == AOTC_OK) {
+        status = aotci_choose(kernel, context, desc, &chosen, error);
+    }
     if (status != AOTC_OK) {
         return status;
     }

@@ -9,6 +9,7 @@
 #include <inttypes.h>
 
 #include "dispatch.h"
+#include "plan.h"
 
 /* ---- contexts ----------------------------------------------------------------------------------
  */
@@ -33,7 +34,9 @@ static aotc_status find_context(struct loading *loading, CUcontext current) {
     const size_t bytes = sizeof *head + aotci_count(archive, SECTION_KERNELS) *
                                             sizeof(_Atomic(struct aotci_dispatch *));
     struct aotci_context *context = aotci_allocate(&archive->allocator, bytes, 1);
-    if (context == NULL) {
+    if (context == NULL || !aotci_memo_make(&context->plans, PLAN_CACHE_BITS, PLAN_ENTRY_WORDS,
+                                            &archive->allocator)) {
+        aotci_deallocate(&archive->allocator, context, bytes, 1);
         return AOTCI_FAIL(loading->error, AOTC_ERROR_NOMEM, .file = archive->name,
                           .field = "context", .expected = "memory", .got = "none");
     }
@@ -56,6 +59,7 @@ static aotc_status find_context(struct loading *loading, CUcontext current) {
                                               context->device);
     }
     if (result != CUDA_SUCCESS) {
+        aotci_memo_free(&context->plans, &archive->allocator);
         aotci_deallocate(&archive->allocator, context, bytes, 1);
         return aotci_load_failure(loading, result, "cuDeviceGetAttribute");
     }
@@ -251,6 +255,7 @@ void aotci_unload(struct aotc_archive *archive) {
         if (may_call && context->is_retained) {
             (void)archive->driver.primary_release(context->device);
         }
+        aotci_memo_free(&context->plans, &archive->allocator);
         aotci_deallocate(&archive->allocator, context,
                          sizeof *context + kernel_count * sizeof(_Atomic(struct aotci_dispatch *)),
                          1);

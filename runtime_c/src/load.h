@@ -44,6 +44,7 @@ struct aotci_context {
     int major, minor;                              /* compute capability */
     uint32_t shared_bytes;                         /* what one block may use at most */
     bool is_retained;                              /* a primary context that this archive holds */
+    struct aotci_memo plans;                       /* of launches: plan.h */
     _Atomic(struct aotci_dispatch *) dispatches[]; /* one for each kernel, NULL until loaded */
 };
 

@@ -2,7 +2,8 @@
  *
  * This runs before every launch, so it takes no lock and allocates nothing: a context is found
  * among the loaded ones, the combination's run by binary search, variants of the config that is
- * asked for by an index, and a guard is evaluated only if a variant that is looked at asks for it. The rules are docs/archive-format.md, section 5.
+ * asked for by an index, and a guard is evaluated only if a variant that is looked at asks
+ * for it. The rules are docs/archive-format.md, section 5.
  */
 #include "select.h"
 
@@ -360,10 +361,8 @@ static aotc_status check_overlap(const struct aotc_kernel *kernel, const aotc_la
 /* ---- all together ------------------------------------------------------------------------------
  */
 
-aotc_status aotci_choose(const struct aotc_kernel *kernel, const aotc_launch_desc *desc,
-                         struct aotci_chosen *chosen, aotc_error *error) {
-    const struct aotci_context *context = NULL;
-    uint32_t combination = 0;
+aotc_status aotci_find_context(const struct aotc_kernel *kernel, const aotc_launch_desc *desc,
+                               const struct aotci_context **context, aotc_error *error) {
     if (kernel == NULL || desc == NULL || !aotci_is_struct(desc, desc->struct_size, sizeof *desc) ||
         (desc->flags & ~(uint32_t)AOTC_LAUNCH_PDL) != 0 ||
         (desc->choice_count != 0 && desc->choices == NULL) ||
@@ -372,10 +371,13 @@ aotc_status aotci_choose(const struct aotc_kernel *kernel, const aotc_launch_des
                           .expected = "AOTC_LAUNCH_DESC_INIT, known flags, arrays for the counts",
                           .got = "something else");
     }
-    aotc_status status = find_context(kernel, desc->stream, &context, error);
-    if (status != AOTC_OK) {
-        return status;
-    }
+    return find_context(kernel, desc->stream, context, error);
+}
+
+aotc_status aotci_choose(const struct aotc_kernel *kernel, const struct aotci_context *context,
+                         const aotc_launch_desc *desc, struct aotci_chosen *chosen,
+                         aotc_error *error) {
+    uint32_t combination = 0;
     const struct aotci_dispatch *dispatch =
         atomic_load_explicit(&context->dispatches[kernel->index], memory_order_acquire);
     if (dispatch == NULL) {
@@ -384,7 +386,7 @@ aotc_status aotci_choose(const struct aotc_kernel *kernel, const aotc_launch_des
     if (dispatch->run_count == 0) {
         return aotci_refuse(kernel, context, error);
     }
-    status = aotci_bind(kernel, desc, &combination, error);
+    aotc_status status = aotci_bind(kernel, desc, &combination, error);
     if (status == AOTC_OK) {
         status = find_candidate(kernel, desc, dispatch, combination, &chosen->candidate, error);
     }

@@ -13,9 +13,15 @@ struct aotci_chosen {
     bool is_empty;
 };
 
-/* Check the arguments and choose, in the context of the stream. Errors as aotc_launch. */
-aotc_status aotci_choose(const struct aotc_kernel *kernel, const aotc_launch_desc *desc,
-                         struct aotci_chosen *chosen, aotc_error *error);
+/* Find what is loaded in the context of a launch's stream, and check that the launch can be read.
+ * ARG, STATE, FORKED, CUDA. */
+aotc_status aotci_find_context(const struct aotc_kernel *kernel, const aotc_launch_desc *desc,
+                               const struct aotci_context **context, aotc_error *error);
+
+/* Check the arguments and choose among what is loaded there. Errors as aotc_launch. */
+aotc_status aotci_choose(const struct aotc_kernel *kernel, const struct aotci_context *context,
+                         const aotc_launch_desc *desc, struct aotci_chosen *chosen,
+                         aotc_error *error);
 
 /* Report a wrong argument of a launch: the param's name, what was expected and what was got. */
 aotc_status aotci_bad_argument(const struct aotc_kernel *kernel, aotc_error *error, uint32_t param,

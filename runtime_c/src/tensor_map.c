@@ -10,7 +10,6 @@
 #include <string.h>
 
 #include "expression.h"
-#include "map_cache.h"
 
 #define MAX_DIM (INT64_C(1) << 32)
 #define MAX_STRIDE_BYTES (INT64_C(1) << 40)
@@ -18,6 +17,12 @@
 enum {
     INTERLEAVE_32B = 2,
     DATA_TYPE_16U4_ALIGN16B = 14, /* packed types that are aligned to 16 bytes: 14 and 15 */
+};
+
+/* All that a map depends on. The words: the record's index, the address, five sizes, four strides;
+ * those that are not used are zero. */
+struct map_key {
+    uint64_t words[MAP_KEY_WORDS];
 };
 
 enum { KEY_ADDRESS = 1, KEY_DIMS = 2, KEY_STRIDES = KEY_DIMS + LIMIT_RANK };
@@ -36,7 +41,7 @@ static bool is_wrong(struct fault *fault, const char *what, unsigned dimension,
 }
 
 /* Say whether a key's tensor is one that no map describes, and why. */
-static bool has_fault(const struct aotci_map_key *key, unsigned rank, bool is_wide,
+static bool has_fault(const struct map_key *key, unsigned rank, bool is_wide,
                       struct fault *fault) {
     const int64_t alignment_bytes = is_wide ? 32 : 16;
     const uint64_t address = key->words[KEY_ADDRESS];
@@ -78,13 +83,12 @@ static aotc_status evaluate(const struct aotc_kernel *kernel, const aotc_launch_
         aotci_text("a value of %s", aotci_string(archive, expression->text)).chars, failure);
 }
 
-/* Evaluate what the map at `index` is to describe. The key's words: the index, the address, five
- * sizes, four strides. */
+/* Evaluate what the map at `index` is to describe. */
 static aotc_status describe(const struct aotc_kernel *kernel, const aotc_launch_desc *desc,
-                            uint32_t index, struct aotci_map_key *key, aotc_error *error) {
+                            uint32_t index, struct map_key *key, aotc_error *error) {
     const struct tensor_map_record *map = aotci_tensor_map(kernel->archive, index);
     int64_t value = 0;
-    *key = (struct aotci_map_key){.words = {index}};
+    *key = (struct map_key){.words = {index}};
     aotc_status status = evaluate(kernel, desc, map, map->address, &value, error);
     key->words[KEY_ADDRESS] = (uint64_t)value;
     for (unsigned i = 0; status == AOTC_OK && i < map->rank; ++i) {
@@ -107,7 +111,7 @@ static aotc_status no_encoder(const struct aotc_archive *archive, const char *ke
 
 /* Check a tensor and have the driver encode its map. */
 static aotc_status encode_new(const struct aotc_kernel *kernel, const struct tensor_map_record *map,
-                              const struct aotci_map_key *key, CUtensorMap *encoded,
+                              const struct map_key *key, CUtensorMap *encoded,
                               aotc_error *error) {
     const struct aotc_archive *archive = kernel->archive;
     const struct aotci_driver *driver = &archive->driver;
@@ -136,7 +140,7 @@ static aotc_status encode_new(const struct aotc_kernel *kernel, const struct ten
             .file = archive->name, .kernel = kernel->name, .field = "cuTensorMapEncodeTiled"};
         return aotci_driver_fail(driver, result, error, detail);
     }
-    aotci_map_keep(archive->map_slots, key, encoded);
+    aotci_memo_keep(&archive->maps, key->words, MAP_KEY_WORDS, encoded->opaque, MAP_WORDS);
     return AOTC_OK;
 }
 
@@ -144,9 +148,10 @@ static aotc_status encode_new(const struct aotc_kernel *kernel, const struct ten
 aotc_status aotci_tensor_map_encode(const struct aotc_kernel *kernel, const aotc_launch_desc *desc,
                                     uint32_t index, CUtensorMap *encoded, aotc_error *error) {
     const struct aotc_archive *archive = kernel->archive;
-    struct aotci_map_key key;
+    struct map_key key;
     const aotc_status status = describe(kernel, desc, index, &key, error);
-    if (status != AOTC_OK || aotci_map_find(archive->map_slots, &key, encoded)) {
+    if (status != AOTC_OK || aotci_memo_find(&archive->maps, key.words, MAP_KEY_WORDS,
+                                             encoded->opaque, MAP_WORDS)) {
         return status;
     }
     return encode_new(kernel, aotci_tensor_map(archive, index), &key, encoded, error);
@@ -189,14 +194,14 @@ static aotc_status check_block(const aotc_archive *archive, const uint32_t *bloc
 
 /* Fill the key with the tensor, its innermost dimension first. */
 static aotc_status take_tensor(const aotc_archive *archive, const aotc_tensor *tensor,
-                               uint32_t size_bytes, struct aotci_map_key *key, aotc_error *error) {
+                               uint32_t size_bytes, struct map_key *key, aotc_error *error) {
     const unsigned rank = tensor->rank;
     struct fault fault;
     if (tensor->strides[rank - 1] != 1 && tensor->shape[rank - 1] > 1) {
         return refuse(archive, error, "tensor", "a last axis without gaps",
                       aotci_text("a stride of %" PRId64, tensor->strides[rank - 1]).chars);
     }
-    *key = (struct aotci_map_key){.words = {0}};
+    *key = (struct map_key){.words = {0}};
     key->words[KEY_ADDRESS] = (uint64_t)(uintptr_t)tensor->address;
     for (unsigned i = 0; i < rank; ++i) {
         int64_t stride_bytes = 0;
@@ -257,7 +262,7 @@ aotc_status aotc_tensor_map_encode(const aotc_archive *archive, const aotc_tenso
     if (driver->tensor_map_encode == NULL) {
         return no_encoder(archive, NULL, error);
     }
-    struct aotci_map_key key;
+    struct map_key key;
     aotc_status status = check_block(archive, block, tensor->rank, size_bytes, error);
     if (status == AOTC_OK) {
         status = take_tensor(archive, tensor, size_bytes, &key, error);

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import struct
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import zstandard
@@ -380,6 +381,8 @@ def main(directory: Path) -> None:
     _write(directory, "wrong", Archive("wrong", "1", (_wrong(hopper),)))
     _write(directory, "pick", Archive("pick", "1", (_pick(every),)))
     _write(directory, "guarded", Archive("guarded", "1", (_pick(("sm_86",)),)))
+    twins = (_add((hopper,)), replace(_add((hopper,)), name="twin"))
+    _write(directory, "twins", Archive("twins", "1", twins))
     _write(directory, "small", Archive("small", "1", (_add((hopper,)),)))
     _write(directory, "empty", Archive("empty", "1", ()))
 

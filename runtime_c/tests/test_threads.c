@@ -9,7 +9,7 @@
 
 #include "fake_cuda.h"
 #include "harness.h"
-#include "map_cache.h"
+#include "memo.h"
 
 enum { THREADS = 64, ROUNDS = 2000 };
 
@@ -96,44 +96,47 @@ static void test_threads(void) {
     free_blobs(blobs);
 }
 
-/* ---- the cache of tensor maps ---------------------------------------------------------------- */
+/* ---- what is kept ---------------------------------------------------------------------------- */
 
-enum { MAPS = 3 * MAP_CACHE_SLOTS };
+enum { MEMO_BITS = 8, ENTRIES = 3 << MEMO_BITS, MAX_KEY_WORDS = 4, MAX_VALUE_WORDS = 16 };
 
-static struct aotci_map_slot *slots;
+static struct aotci_memo memo;
 static atomic_ulong found;
 
-/* Look for maps, keep those that are not there, and check that what is found is whole. */
+/* Look for values, keep those that are not there, and check that what is found is whole. Keys and
+ * values are of several lengths. */
 static void *look_and_keep(void *argument) {
     uint64_t state = (uintptr_t)argument + 1;
     for (int round = 0; round < 10 * ROUNDS; ++round) {
-        CUtensorMap map;
         state = state * UINT64_C(6364136223846793005) + 1;
-        const uint64_t number = (state >> 33) % MAPS;
-        const struct aotci_map_key key = {.words = {number, 0x1000 * number, 1, 2, 3}};
-        const size_t word_count = sizeof map.opaque / sizeof map.opaque[0];
-        if (aotci_map_find(slots, &key, &map)) {
-            (void)atomic_fetch_add_explicit(&found, 1, memory_order_relaxed);
-            for (size_t i = 0; i < word_count; ++i) {
-                if (map.opaque[i] != number + i) {
-                    (void)atomic_fetch_add(&wrong, 1);
-                }
-            }
-            continue;
+        const uint64_t number = (state >> 33) % ENTRIES;
+        const uint32_t key_words = 1 + number % MAX_KEY_WORDS;
+        const uint32_t value_words = 1 + number % MAX_VALUE_WORDS;
+        const uint64_t key[MAX_KEY_WORDS] = {number, 0x1000 * number, 1, 2};
+        uint64_t value[MAX_VALUE_WORDS + 1];
+        value[value_words] = ~number; /* nothing is written behind what there is room for */
+        const bool is_there = aotci_memo_find(&memo, key, key_words, value, value_words);
+        unsigned long bad = value[value_words] != ~number;
+        for (uint32_t i = 0; is_there && i < value_words; ++i) {
+            bad += value[i] != number + i;
         }
-        for (size_t i = 0; i < word_count; ++i) {
-            map.opaque[i] = number + i;
+        (void)atomic_fetch_add_explicit(&found, is_there, memory_order_relaxed);
+        (void)atomic_fetch_add(&wrong, bad);
+        for (uint32_t i = 0; i < value_words; ++i) {
+            value[i] = number + i;
         }
-        aotci_map_keep(slots, &key, &map);
+        if (!is_there) {
+            aotci_memo_keep(&memo, key, key_words, value, value_words);
+        }
     }
     return NULL;
 }
 
-static void test_map_cache(void) {
+static void test_memo(void) {
     enum { LOOKERS = 16 };
+    const aotc_allocator allocator = {NULL, NULL, NULL};
     pthread_t threads[LOOKERS];
-    slots = calloc(MAP_CACHE_SLOTS, aotci_map_slot_bytes());
-    CHECK(slots != NULL);
+    CHECK(aotci_memo_make(&memo, MEMO_BITS, MAX_KEY_WORDS + MAX_VALUE_WORDS, &allocator));
     for (size_t i = 0; i < LOOKERS; ++i) {
         CHECK(pthread_create(&threads[i], NULL, look_and_keep, (void *)(uintptr_t)i) == 0);
     }
@@ -141,10 +144,10 @@ static void test_map_cache(void) {
         CHECK(pthread_join(threads[i], NULL) == 0);
     }
     CHECK(atomic_load(&wrong) == 0 && atomic_load(&found) != 0);
-    free(slots);
+    aotci_memo_free(&memo, &allocator);
 }
 
 int main(int argc, char **argv) {
-    static void (*const tests[])(void) = {test_threads, test_map_cache};
+    static void (*const tests[])(void) = {test_threads, test_memo};
     return run_tests(argc, argv, tests, 2);
 }

@@ -118,7 +118,7 @@ def _build_with_cmake(directory: Path, sanitizers: str, programs: tuple[str, ...
 
 
 _build = _build_with_cmake if CMAKE else _build_with_cc
-PROGRAMS = ("test_pieces", "test_open", "test_launch", "test_faults", "test_wrapper")
+PROGRAMS = ("test_pieces", "test_open", "test_launch", "test_plan", "test_faults", "test_wrapper")
 
 
 @pytest.fixture(scope="module")
