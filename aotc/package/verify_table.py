@@ -3,6 +3,7 @@
     [kernel.verify]
     n_cols = [1, 100, 4097]                     # a scalar: values, taken in turn
     stride = "n_cols + 3"                       # or an expression over the other arguments
+    "x.shape[0]" = "n_rows"                     # an extent of a tensor, likewise
     indices_ptr = { low = 0, high = "n_rows" }  # a pointer: the range of what it points at
     max_programs = 64
     tolerance = 1e-3
@@ -14,11 +15,12 @@ value one that its type can hold.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 
 from aotc.ir import expression
 from aotc.ir.diagnostics import ManifestError, did_you_mean
-from aotc.ir.expression import ExpressionError
+from aotc.ir.expression import ExpressionError, Extent, Name
 from aotc.ir.types import SCALARS
 from aotc.package.argument_type import ArgumentType
 from aotc.package.expression_table import read_expression, read_grid
@@ -28,6 +30,7 @@ from aotc.package.tables import Table, describe
 
 _OPTIONS = ("grid", "tolerance", "max_programs")
 _MAX_PROGRAMS = 1 << 16
+_EXTENT = re.compile(r"(\w+)\.shape\[\d+\]")
 
 
 def read_verify(
@@ -46,9 +49,7 @@ def read_verify(
     for name in section:
         if name in _OPTIONS:
             continue
-        argument = signature.get(name)
-        if argument is None or argument.value is not None:
-            raise reader.unknown(name)
+        argument = reader.argument(name)
         if argument.kind == "pointer":
             ranges[name] = reader.range(name)
         elif argument.kind == "scalar" and section.is_string(name):
@@ -57,7 +58,8 @@ def read_verify(
             values[name] = reader.values(name, argument)
         else:
             message = f"expected a scalar or a pointer, {name!r} is a tensor descriptor"
-            raise section.wrong_key(name, message)
+            remedy = f"say what its extents are: {', '.join(_extents(name, argument))}"
+            raise section.wrong_key(name, message, remedy)
     return VerifySpec(
         values=values,
         expressions=expressions,
@@ -68,6 +70,10 @@ def read_verify(
     )
 
 
+def _extents(name: str, tensor: ArgumentType) -> Iterator[str]:
+    return (f"{name}.shape[{axis}]" for axis in range(len(tensor.block)))
+
+
 class _Reader:
     def __init__(
         self, section: Table, function: Function, signature: Mapping[str, ArgumentType]
@@ -76,12 +82,19 @@ class _Reader:
         self.kernel = function
         self.signature = signature
 
-    def unknown(self, name: str) -> ManifestError:
-        free = [known for known, argument in self.signature.items() if argument.value is None]
-        known = [*free, *_OPTIONS]
+    def argument(self, name: str) -> ArgumentType:
+        """Return what `name` is, an argument or an extent of one, which is an integer."""
+        free = {known: each for known, each in self.signature.items() if each.value is None}
+        tensors = [(known, each) for known, each in free.items() if each.kind == "tensordesc"]
+        extents = [extent for each in tensors for extent in _extents(*each)]
+        if name in extents:
+            return ArgumentType("scalar", "i32")
+        if name in free:
+            return free[name]
+        known = [*(each for each in free if free[each].kind != "tensordesc"), *extents, *_OPTIONS]
         message = f"expected an argument of {self.kernel.name} or an option, got {name!r}"
         remedy = did_you_mean(name, known) or f"there are {', '.join(known)}"
-        return self.section.wrong_key(name, message, remedy)
+        raise self.section.wrong_key(name, message, remedy)
 
     def values(self, name: str, argument: ArgumentType) -> tuple[int | float, ...]:
         listed = self.section.unique(name, self.section.constants(name))
@@ -97,6 +110,7 @@ class _Reader:
         wanted = argument.element
         if is_number and scalar is not None and scalar.is_int:
             low = -(1 << scalar.bits - 1) if scalar.is_signed else 0
+            low = 1 if _EXTENT.fullmatch(name) else low  # tensors have no empty axes
             high = (1 << scalar.bits - int(scalar.is_signed)) - 1
             is_number = isinstance(value, int) and low <= value <= high
             wanted = f"{argument.element}, {low} to {high},"
@@ -115,10 +129,10 @@ class _Reader:
             message = f"expected a list of values for {name!r}, got an expression"
             raise self.section.wrong(name, message, "expressions give integers")
         found = self._expression(self.section, name)
-        for used, col in expression.free_names(found.root).items():
-            if used == name:
+        for node in expression.walk(found.root):
+            if isinstance(node, Name | Extent) and expression.to_text(node) == name:
                 message = f"expected an expression over the other arguments, got `{name}` itself"
-                raise found.error(ExpressionError(message, col, len(name)))
+                raise found.error(ExpressionError(message, node.col, len(name)))
         return found
 
     def _expression(self, table: Table, key: str) -> ManifestExpression:

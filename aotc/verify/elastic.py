@@ -7,8 +7,10 @@ more is an error.
 
 An element is a function of its position, the seed and the dtype: which are touched, and in what
 order, changes none of them. Programs of a grid run in any order, so two of which one writes what
-the other touches have no defined result; such a conflict is noted, atomics aside. So is a program
-that changes what it has written before: its threads may do that in any order too.
+the other touches have no defined result; such a conflict is noted, atomics aside. There is none
+where an atomic that acquires has seen one that released behind the write, as the last program at a
+counter may read what all have left. A program that changes what it has written before is noted as
+well: its threads may do that in any order too.
 
 Invariant: a byte is marked as read or written exactly if an access of the kernel named it, or an
 atomic of bf16 named another one of its 4-byte word.
@@ -28,6 +30,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from aotc.ir.dialects.tile import AtomicSem
 from aotc.ir.types import BF16, ScalarType
 from aotc.verify.memory import AccessError, Address, Memory
 from aotc.verify.numerics import Array, dtype_of
@@ -42,6 +45,8 @@ _PAGE_BYTES = 4096
 _HASH = 0x9E3779B97F4A7C15
 _MIX = 0xBF58476D1CE4E5B9
 _NOBODY, _SEVERAL = 0, -1
+_RELEASES = ("release", "acq_rel")
+_ACQUIRES = ("acquire", "acq_rel")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +72,52 @@ class _Buffer:
     start_bytes: int
     read: npt.NDArray[np.bool_]
     written: npt.NDArray[np.bool_]
-    writer: npt.NDArray[np.int32]
-    reader: npt.NDArray[np.int32]
+    writer: npt.NDArray[np.int32]  # eras
+    reader: npt.NDArray[np.int32]  # programs
+
+
+class _Order:
+    """Say which writes of other programs the running one comes behind.
+
+    Programs run one after the other. Each goes through eras, numbered on and on: one ends with
+    every atomic that releases. What a program knows is the last era of each other one whose writes
+    it can see, and a flag or counter keeps what those who released there knew.
+    """
+
+    def __init__(self) -> None:
+        self.era = 0
+        self._first = 0
+        self._programs = [0]  # of each era
+        self._program = 0
+        self._known: dict[int, int] = {}
+        self._kept: dict[tuple[int, int], dict[int, int]] = {}
+
+    def begin_program(self) -> None:
+        self._program += 1
+        self._known = {}
+        self.end_era()
+        self._first = self.era
+
+    def end_era(self) -> None:
+        self.era += 1
+        self._programs.append(self._program)
+
+    def acquire(self, place: tuple[int, int]) -> None:
+        for program, era in self._kept.get(place, {}).items():
+            self._known[program] = max(era, self._known.get(program, 0))
+
+    def release(self, place: tuple[int, int]) -> None:
+        kept = self._kept.setdefault(place, {})
+        for program, era in {**self._known, self._program: self.era}.items():
+            kept[program] = max(era, kept.get(program, 0))
+
+    def are_own(self, eras: Array) -> Array:
+        return eras >= self._first
+
+    def are_behind(self, eras: Array) -> bool:
+        """Return whether the running program sees all that was written in these eras."""
+        others = np.unique(eras[(eras != _NOBODY) & ~self.are_own(eras)])
+        return all(self._known.get(self._programs[era], 0) >= era for era in others.tolist())
 
 
 class ElasticMemory(Memory):
@@ -87,7 +136,8 @@ class ElasticMemory(Memory):
         self._is_traced = is_traced
         self._buffers: list[_Buffer] = []
         self._program = 0
-        self._is_atomic = False
+        self._order = _Order()
+        self._sem: AtomicSem | None = None  # of the atomic that is made
 
     def add_buffer(
         self, name: str, pointee: ScalarType, contents: Contents, misaligned_bytes: int = 0
@@ -112,15 +162,21 @@ class ElasticMemory(Memory):
 
     def begin_program(self) -> None:
         self._program += 1
+        self._order.begin_program()
 
     @contextmanager
-    def atomic(self) -> Generator[None]:
-        """Take the accesses inside the block as one that others may share."""
-        self._is_atomic = True
+    def atomic(self, sem: AtomicSem = "relaxed") -> Generator[None]:
+        """Take the accesses inside the block as one that others may share.
+
+        Those of a single element, as flags and counters are, order programs as `sem` says.
+        """
+        self._sem = sem
         try:
             yield
         finally:
-            self._is_atomic = False
+            self._sem = None
+            if sem in _RELEASES:
+                self._order.end_era()
 
     def load(self, address: Array, mask: Array | None, element: ScalarType) -> Array:
         out = super().load(address, mask, element)
@@ -129,13 +185,17 @@ class ElasticMemory(Memory):
         for index, cells, size in self._touched(address, mask, element):
             buffer = self._buffers[index]
             buffer.read.reshape(-1, size)[cells] = True
-            if self._is_atomic and element == BF16:
-                # Before sm_90 there is no instruction for it: the word around is exchanged instead.
-                for marks in (buffer.read, buffer.written):
-                    marks.reshape(-1, _WORD_BYTES)[cells * size // _WORD_BYTES] = True
-            if not self._is_atomic:
-                writer = buffer.writer.reshape(-1, size)
-                self._check(index, writer[cells], "reads what another has written")
+            if self._sem is not None:
+                if element == BF16:
+                    # Before sm_90 no instruction does it: the word around is exchanged instead.
+                    for marks in (buffer.read, buffer.written):
+                        marks.reshape(-1, _WORD_BYTES)[cells * size // _WORD_BYTES] = True
+                if self._sem in _ACQUIRES and cells.size == 1:
+                    self._order.acquire((index, int(cells[0])))
+            else:
+                eras = buffer.writer.reshape(-1, size)[cells]
+                if not self._order.are_behind(eras):
+                    self._note(index, "reads what another has written")
                 reader = buffer.reader.reshape(-1, size)
                 others = (reader[cells] != _NOBODY) & (reader[cells] != self._program)
                 reader[cells] = np.where(others, _SEVERAL, self._program)
@@ -155,17 +215,21 @@ class ElasticMemory(Memory):
         ):
             buffer = self._buffers[index]
             buffer.written.reshape(-1, size)[cells] = True
-            if self._is_atomic:
+            if self._sem is not None:
+                if self._sem in _RELEASES and cells.size == 1:
+                    self._order.release((index, int(cells[0])))
                 continue
             changed = (self._bytes[index].reshape(-1, size)[cells] != old).any(axis=-1)
             writer = buffer.writer.reshape(-1, size)
             if changed.any():
-                self._check(index, writer[cells], "writes what another has written")
-                if (changed & (writer[cells, 0] == self._program)).any():
+                if not self._order.are_behind(writer[cells]):
+                    self._note(index, "writes what another has written")
+                if (changed & self._order.are_own(writer[cells, 0])).any():
                     self.rewritten = self.rewritten or buffer.name
-            reader = buffer.reader.reshape(-1, size)
-            self._check(index, reader[cells], "writes what another has read")
-            writer[cells] = self._program
+            readers = buffer.reader.reshape(-1, size)[cells]
+            if ((readers != _NOBODY) & (readers != self._program)).any():
+                self._note(index, "writes what another has read")
+            writer[cells] = self._order.era
 
     def start_bytes(self, index: int) -> int:
         """Return where in its buffer a pointer points."""
@@ -251,10 +315,8 @@ class ElasticMemory(Memory):
             for index, lanes in self._known(flat)
         ]
 
-    def _check(self, index: int, owners: Array, what: str) -> None:
-        if self.conflict:
-            return
-        if ((owners != _NOBODY) & (owners != self._program)).any():
+    def _note(self, index: int, what: str) -> None:
+        if not self.conflict:
             name = self._names[index]
             self.conflict = f"program {self._program - 1} {what} in {name}"
 

@@ -236,12 +236,19 @@ def _atomic_rules(rules: Rules) -> Rules:
         def rule(program: Program, op: Op, *operands: Any) -> Any:
             memory = program.memory
             assert isinstance(memory, ElasticMemory)
-            with memory.atomic():
+            with memory.atomic(_order_of(op)):
                 return base(program, op, *operands)
 
         return rule
 
     return {**rules, **{cls: marked(rules[cls]) for cls in _ATOMICS}}
+
+
+def _order_of(op: Op) -> tile.AtomicSem:
+    """Return how an atomic orders what programs do before and behind it."""
+    if isinstance(op, tile.AtomicRmw | tile.AtomicCas) and op.scope != "cta":
+        return op.sem
+    return "relaxed"
 
 
 _ATOMICS = (tile.AtomicRmw, tile.AtomicCas, DescriptorReduce)

@@ -46,6 +46,48 @@ def test_floats_may_be_written_as_integers() -> None:
     assert _spec("factor = [1, 0.5]", "scale_rows").verify.values == {"factor": (1.0, 0.5)}
 
 
+_TENSOR = """[package]
+name = "demo"
+version = "0.1.0"
+targets = ["sm_90a"]
+[[kernel]]
+source = "kernels/descriptor_copy.py:scale_rows_kernel"
+[kernel.signature]
+x = "tensordesc<bf16[32,64]>"
+scales = "tensordesc<fp32[32]>"
+out = "tensordesc<fp16[32,64]>"
+[kernel.constants]
+BLOCK_M = 32
+BLOCK_N = 64
+[kernel.verify]
+"""
+
+
+def test_extents_of_tensors() -> None:
+    lines = '"x.shape[0]" = [1, 33]\n"scales.shape[0]" = "x.shape[0]"\n'
+    spec = parse(_TENSOR + lines, "kernels.toml").kernels[0].verify
+    assert spec.values == {"x.shape[0]": (1, 33)}
+    assert evaluate(spec.expressions["scales.shape[0]"].root, {"x.shape[0]": 33}) == 33
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('"x.shape[0]" = [0]', "expected a value of i32, 1 to 2147483647, for 'x.shape[0]', got"),
+        ('"x.shape[2]" = [1]', "got 'x.shape[2]'\n"),
+        ('"x.shape[2]" = [1]', "help: did you mean 'x.shape[1]'?"),
+        ("x = [1]", "expected a scalar or a pointer, 'x' is a tensor descriptor"),
+        ("x = [1]", "help: say what its extents are: x.shape[0], x.shape[1]"),
+        ("y = [1]", "there are x.shape[0], x.shape[1], scales.shape[0], out.shape[0], out.shape"),
+        ('"x.shape[0]" = "x.shape[0] + 1"', "expected an expression over the other arguments"),
+    ],
+)
+def test_a_mistake_about_tensors(line: str, message: str) -> None:
+    with pytest.raises(ManifestError) as caught:
+        parse(_TENSOR + line + "\n", "kernels.toml")
+    assert message in caught.value.render()
+
+
 @pytest.mark.parametrize(
     ("line", "message", "marked"),
     [

@@ -23,6 +23,9 @@ _SIGNATURES: dict[str, dict[str, str]] = {
     "leaky": {"x_ptr": "*fp32", "out_ptr": "*fp32", "n": "i32"},
     "crowd": {"out_ptr": "*i32", "n": "i32"},
     "count": {"x_ptr": "*fp32", "out_ptr": "*fp32", "n": "i32"},
+    "last_adds": {
+        "x_ptr": "*i32", "parts_ptr": "*i32", "counter_ptr": "*i32", "out_ptr": "*i32",
+    },
     "halves": {"x_ptr": "*fp32", "n_rows": "i32", "stride": "i32", "n": "i32"},
     "twice": {"x_ptr": "*fp32", "n": "i32"},
     "grouped": {

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aotc.ir.dialects.tile import AtomicSem
 from aotc.ir.types import FP16, FP32, I1, I32
 from aotc.verify.contents import between, floats, integers
 from aotc.verify.elastic import HEAD_BYTES, Contents, ElasticMemory
@@ -108,6 +109,81 @@ def test_what_is_no_conflict() -> None:
             memory.load(_at(x, 30), None, FP32)
             memory.store(_at(x, 30), _ONE * program, None, FP32)
     assert memory.conflict == ""
+
+
+def _signal(memory: ElasticMemory, address: int, sem: AtomicSem, *elements: int) -> None:
+    with memory.atomic(sem):
+        at = _at(address, *elements)
+        memory.store(at, memory.load(at, None, FP32) + 1, None, FP32)
+
+
+@pytest.mark.parametrize(
+    ("released", "acquired", "expected"),
+    [
+        ("release", "acquire", ""),
+        ("acq_rel", "acq_rel", ""),
+        ("release", "release", "program 1 reads what another has written in x"),
+        ("acquire", "acquire", "program 1 reads what another has written in x"),
+        ("relaxed", "acq_rel", "program 1 reads what another has written in x"),
+    ],
+)
+def test_atomics_order_programs(released: AtomicSem, acquired: AtomicSem, expected: str) -> None:
+    memory, x = _memory()
+    memory.begin_program()
+    memory.store(_at(x, 4, 5), np.array([7.0, 8.0], np.float32), None, FP32)
+    _signal(memory, x, released, 30)
+    memory.begin_program()
+    _signal(memory, x, acquired, 30)
+    memory.load(_at(x, 4, 5), None, FP32)
+    assert memory.conflict == expected
+
+
+def test_what_atomics_do_not_order() -> None:
+    """Another place, several elements, a write behind the release, no acquire in this program."""
+    for place, elements, late in (
+        (31, (30,), 4),
+        (30, (30, 31), 4),
+        (30, (30,), 5),
+        (None, (30,), 4),
+    ):
+        memory, x = _memory()
+        memory.begin_program()
+        memory.store(_at(x, 4), _ONE * 7, None, FP32)
+        _signal(memory, x, "acq_rel", *elements)
+        memory.store(_at(x, 5), _ONE * 7, None, FP32)
+        memory.begin_program()
+        if place is None:
+            _signal(memory, x, "acq_rel", 30)
+            memory.begin_program()
+        else:
+            _signal(memory, x, "acq_rel", place)
+        memory.load(_at(x, late), None, FP32)
+        assert "reads what another has written" in memory.conflict
+
+
+def test_order_goes_through_programs_in_between() -> None:
+    memory, x = _memory()
+    for first, second in ((30, 31), (31, 32), (32, 33)):
+        memory.begin_program()
+        if first != 30:
+            _signal(memory, x, "acq_rel", first)
+            memory.load(_at(x, 4), None, FP32)
+        else:
+            memory.store(_at(x, 4), _ONE * 7, None, FP32)
+        _signal(memory, x, "acq_rel", second)
+    assert memory.conflict == ""
+    memory.store(_at(x, 4), _ONE * 9, None, FP32)  # but it was read by several
+    assert memory.conflict == "program 2 writes what another has read in x"
+
+
+def test_what_is_ordered_may_be_overwritten() -> None:
+    memory, x = _memory()
+    for value in range(3):
+        memory.begin_program()
+        _signal(memory, x, "acquire", 30)
+        memory.store(_at(x, 4), _ONE * value, None, FP32)
+        _signal(memory, x, "release", 30)
+    assert (memory.conflict, memory.rewritten) == ("", "")
 
 
 def test_a_program_that_changes_what_it_wrote_is_noted() -> None:

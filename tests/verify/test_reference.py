@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from aotc.ir.text import parse_kernel, print_kernel
 from aotc.verify.dataflow import roles_of
 from aotc.verify.launches import Launch
 from aotc.verify.noise import inexact_ops, is_inexact
@@ -84,6 +85,27 @@ def test_overlapping_programs_have_no_result() -> None:
 def test_atomics_may_share() -> None:
     out = _reference("count", _launch((3,), n=40)).buffers["out_ptr"]
     assert out.readable.sum() == out.writable.sum() == 4
+
+
+_ZEROS = Inputs({"counter_ptr": Range(lambda _: 0, lambda _: 1)})
+
+
+def test_the_last_at_a_counter_reads_what_all_have_written() -> None:
+    buffers = _reference("last_adds", _launch((5,)), _ZEROS).buffers
+    x, out, counter = (buffers[name] for name in ("x_ptr", "out_ptr", "counter_ptr"))
+    assert _values(out, out.expected)[0] == _values(x, x.initial)[: 5 * 16].sum(dtype=np.int32)
+    assert _values(counter, counter.expected)[0] == 0
+
+
+@pytest.mark.parametrize(
+    "order", ['sem = "relaxed"', 'sem = "acquire"', 'sem = "release"', 'scope = "cta"']
+)
+def test_a_counter_that_orders_nothing_does_not_help(order: str) -> None:
+    text = print_kernel(kernel_of("last_adds"))
+    assert text.count('{kind = "add"}') == 1
+    kernel = parse_kernel(text.replace('{kind = "add"}', f'{{kind = "add", {order}}}'))
+    with pytest.raises(ConflictError, match="program 4 reads what another has written in parts"):
+        interpret(kernel, roles_of(kernel, {}, is_inexact), _launch((5,)), _ZEROS)
 
 
 def test_an_assumption_that_does_not_hold_is_the_launchs_fault() -> None:

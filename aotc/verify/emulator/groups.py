@@ -73,7 +73,7 @@ class Join:
             return np.sort(parked)
         self._counts -= np.bincount(lanes >> 5, minlength=len(self._counts))
         complete = self._counts[parked >> 5] == 0
-        self._parked = [parked[~complete]]
+        self._parked = [parked[~complete]] if not complete.all() else []
         return np.sort(parked[complete])
 
 
