@@ -802,6 +802,13 @@ def cdiv(x: Operand, div: Operand) -> tensor:
     raise _outside("cdiv")
 
 
+def swizzle2d(
+    i: Operand, j: Operand, size_i: Operand, size_j: Operand, size_g: Operand
+) -> tuple[tensor, tensor]:
+    """Return where place (i, j) comes if rows are walked in groups of `size_g`, column by column."""
+    raise _outside("swizzle2d")
+
+
 def where(condition: Operand, x: Operand, y: Operand) -> tensor:
     """Return `x` where the condition holds, else `y`; both are computed."""
     raise _outside("where")
@@ -921,6 +928,75 @@ def softmax(
 ) -> tensor:
     """Return exp(x - max) over its sum along an axis, by default the first."""
     raise _outside("softmax")
+
+
+# ---- random numbers ------------------------------------------------------------------------
+
+
+def philox_impl(
+    c0: Operand,
+    c1: Operand,
+    c2: Operand,
+    c3: Operand,
+    k0: Operand,
+    k1: Operand,
+    n_rounds: int = 10,
+) -> tuple[tensor, tensor, tensor, tensor]:
+    """Return the counter, four words of 32 or 64 bits, after rounds of Philox under a key."""
+    raise _outside("philox_impl")
+
+
+def philox(
+    seed: Operand, c0: Operand, c1: Operand, c2: Operand, c3: Operand, n_rounds: int = 10
+) -> tuple[tensor, tensor, tensor, tensor]:
+    """Return four random words for a seed of 64 bits and a counter of four words."""
+    raise _outside("philox")
+
+
+def randint4x(
+    seed: Operand, offset: Operand, n_rounds: int = 10
+) -> tuple[tensor, tensor, tensor, tensor]:
+    """Return four blocks of random words, as uint32."""
+    raise _outside("randint4x")
+
+
+def randint(seed: Operand, offset: Operand, n_rounds: int = 10) -> tensor:
+    """Return a block of random words, as uint32."""
+    raise _outside("randint")
+
+
+def uint_to_uniform_float(x: Operand) -> tensor:
+    """Return random words as fp32, uniform from 0 up to but without 1."""
+    raise _outside("uint_to_uniform_float")
+
+
+def pair_uniform_to_normal(u1: Operand, u2: Operand) -> tuple[tensor, tensor]:
+    """Return two normal numbers for two uniform ones."""
+    raise _outside("pair_uniform_to_normal")
+
+
+def rand4x(
+    seed: Operand, offsets: Operand, n_rounds: int = 10
+) -> tuple[tensor, tensor, tensor, tensor]:
+    """Return four blocks of fp32, uniform from 0 up to but without 1."""
+    raise _outside("rand4x")
+
+
+def rand(seed: Operand, offset: Operand, n_rounds: int = 10) -> tensor:
+    """Return a block of fp32, uniform from 0 up to but without 1."""
+    raise _outside("rand")
+
+
+def randn4x(
+    seed: Operand, offset: Operand, n_rounds: int = 10
+) -> tuple[tensor, tensor, tensor, tensor]:
+    """Return four blocks of fp32, normal with mean 0 and variance 1."""
+    raise _outside("randn4x")
+
+
+def randn(seed: Operand, offset: Operand, n_rounds: int = 10) -> tensor:
+    """Return a block of fp32, normal with mean 0 and variance 1."""
+    raise _outside("randn")
 
 
 # ---- promises, checks, messages ------------------------------------------------------------

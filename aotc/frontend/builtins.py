@@ -25,6 +25,7 @@ from aotc.frontend import (
     math_functions,
     memory,
     program,
+    random_numbers,
     reductions,
     shapes,
 )
@@ -213,6 +214,7 @@ _TABLES = (
     block_pointers.FUNCTIONS,
     dot.FUNCTIONS,
     reductions.FUNCTIONS,
+    random_numbers.FUNCTIONS,
     program.FUNCTIONS,
 )
 _FUNCTIONS: dict[str, Builtin] = {
@@ -222,9 +224,7 @@ _FUNCTIONS: dict[str, Builtin] = {
 _MISSING_NAMES = (
     "atomic_load atomic_poll atomic_store bitonic_merge condition device_print "
     "dot_scaled expect_zero gather histogram inline_asm_elementwise "
-    "map_elementwise pair_uniform_to_normal philox "
-    "philox_impl rand rand4x randint randint4x randn randn4x sort "
-    "swizzle2d target_info topk uint_to_uniform_float float8e4b15 float8e4b8 "
+    "map_elementwise sort target_info topk float8e4b15 float8e4b8 "
     "float8e5b16 async_task extern_elementwise"
 )
 _MISSING = {name: Missing(name) for name in _MISSING_NAMES.split()}

@@ -6,6 +6,7 @@ that says to cast, because a silent widening would hide what is computed.
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable
 
 from aotc.frontend import operators
@@ -167,9 +168,28 @@ def umulhi(emit: Emitter, x: Operand, y: Operand) -> Value:
 
 def cdiv(emit: Emitter, x: Operand, div: Operand) -> Operand:
     """Divide integers, rounding up."""
-    less = operators.binary(emit, operators.BINARY[operators.ast.Sub], div, 1)
-    total = operators.binary(emit, operators.BINARY[operators.ast.Add], x, less)
-    return operators.binary(emit, operators.BINARY[operators.ast.FloorDiv], total, div)
+    less = operators.binary(emit, operators.BINARY[ast.Sub], div, 1)
+    total = operators.binary(emit, operators.BINARY[ast.Add], x, less)
+    return operators.binary(emit, operators.BINARY[ast.FloorDiv], total, div)
+
+
+def swizzle2d(
+    emit: Emitter, i: Operand, j: Operand, size_i: Operand, size_j: Operand, size_g: Operand
+) -> tuple[Operand, Operand]:
+    """Return where place (i, j) comes if rows are walked in groups of `size_g`, column by column."""
+
+    def apply(op: type[ast.operator], left: Operand, right: Operand) -> Operand:
+        return operators.binary(emit, operators.BINARY[op], left, right)
+
+    place = apply(ast.Add, apply(ast.Mult, i, size_j), j)
+    whole = apply(ast.Mult, size_g, size_j)
+    first = apply(ast.Mult, apply(ast.FloorDiv, place, whole), size_g)
+    rows = PYTHON_FUNCTIONS["min"](
+        emit, apply(ast.Sub, size_i, first), size_g
+    )  # the last has fewer
+    inside = apply(ast.Mod, place, whole)
+    row = apply(ast.Add, first, apply(ast.Mod, inside, rows))
+    return row, apply(ast.FloorDiv, inside, rows)
 
 
 def sigmoid(emit: Emitter, x: Operand) -> Value:
@@ -228,6 +248,7 @@ FUNCTIONS: dict[str, Callable[..., Operand]] = {
     "fdiv": fdiv,
     "umulhi": umulhi,
     "cdiv": cdiv,
+    "swizzle2d": swizzle2d,
     "sigmoid": sigmoid,
     "where": where,
     "add": _operator(operators.add),

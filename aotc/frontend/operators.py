@@ -260,6 +260,9 @@ def _emit_compare(predicate: arith.Predicate, symbol: str) -> Emit:
     return emit_op
 
 
+less = _emit_compare("lt", "<")
+
+
 def truth(emit: Emitter, operand: Operand, symbol: str) -> Value:
     """Return a truth value or a tile of them. Raises: CompileError for other types."""
     value = to_value(emit, operand, f"a truth value for `{symbol}`")
@@ -387,7 +390,7 @@ BINARY: dict[type[ast.operator], BinaryOperator] = {
 COMPARE: dict[type[ast.cmpop], BinaryOperator] = {
     ast.Eq: _binary("==", _equal, _emit_compare("eq", "==")),
     ast.NotEq: _binary("!=", _not_equal, _emit_compare("ne", "!=")),
-    ast.Lt: _binary("<", _python("lt"), _emit_compare("lt", "<")),
+    ast.Lt: _binary("<", _python("lt"), less),
     ast.LtE: _binary("<=", _python("le"), _emit_compare("le", "<=")),
     ast.Gt: _binary(">", _python("gt"), _emit_compare("gt", ">")),
     ast.GtE: _binary(">=", _python("ge"), _emit_compare("ge", ">=")),

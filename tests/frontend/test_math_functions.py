@@ -9,6 +9,19 @@ import pytest
 from tests.frontend.conftest import I, Sources, X, evaluate
 
 POSITIVE = np.abs(X) + 0.25
+
+
+def _swizzled(i: int, j: int, size_i: int, size_j: int, size_g: int) -> int:
+    """Return 10 * row + column of the place that (i, j) is given, found by walking."""
+    walked = [
+        10 * row + column
+        for first in range(0, size_i, size_g)
+        for column in range(size_j)
+        for row in range(first, min(first + size_g, size_i))
+    ]
+    return walked[i * size_j + j]
+
+
 ELEMENTWISE = [
     ("tl.exp(x)", X, np.exp(X)),
     ("tl.exp2(x)", X, np.exp2(X)),
@@ -40,6 +53,11 @@ ELEMENTWISE = [
         "tl.umulhi(x.to(tl.uint32), 3000000000)",
         I,
         (I.astype(np.uint32).astype(np.uint64) * 3000000000) >> 32,
+    ),
+    (
+        "tl.swizzle2d(3 + (x & 3), 3, 7, 5, 4)[0] * 10 + tl.swizzle2d(3 + (x & 3), 3, 7, 5, 4)[1]",
+        I,
+        np.vectorize(lambda i: _swizzled(3 + (i & 3), 3, 7, 5, 4))(I),
     ),
     ("x.to(tl.float32).to(tl.int32, bitcast=True)", I, I.astype(np.float32).view(np.int32)),
     ("x.to(tl.float16)", X, X.astype(np.float16)),
