@@ -1034,6 +1034,11 @@ def static_print(
     raise _outside("static_print")
 
 
+def device_print(prefix: str, *args: Operand, hex: bool = False) -> None:
+    """Print values while the kernel runs; `print` in a kernel means the same."""
+    raise _outside("device_print")
+
+
 def device_assert(cond: Operand, msg: str = "", mask: Operand | None = None) -> None:
     """Stop the program with a message unless a condition holds in every element."""
     raise _outside("device_assert")

@@ -18,6 +18,8 @@ from contextlib import contextmanager
 Argument = tuple[str, str]
 """LLVM type and operand."""
 
+_BUFFER = "%arguments"
+
 
 class Emitter:
     """Write the body of one LLVM function."""
@@ -25,6 +27,8 @@ class Emitter:
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.prologue: list[str] = []
+        self.buffer_bytes = 0
+        """Size of the buffer of a thread's own that calls pass arguments in."""
         self.sections: list[str] = []
         """What is written in full, ahead of the prologue."""
         self.declarations: dict[str, None] = {}
@@ -102,6 +106,16 @@ class Emitter:
         self.declare(kind, callee, [type_ for type_, _ in arguments])
         shown = ", ".join(f"{type_} {operand}" for type_, operand in arguments)
         return f"call {kind} @{callee}({shown})"
+
+    def buffer(self, size_bytes: int) -> str:
+        """Return the address of a buffer of the thread's own, the same for all who ask."""
+        self.buffer_bytes = max(self.buffer_bytes, size_bytes)
+        return _BUFFER
+
+    def own_buffer(self) -> list[str]:
+        """Return what makes the buffer, if anybody asked for it."""
+        text = f"  {_BUFFER} = alloca [{self.buffer_bytes} x i8], align 8"
+        return [text] if self.buffer_bytes else []
 
     def declare(self, kind: str, callee: str, types: Sequence[str]) -> None:
         """Declare a function."""

@@ -263,6 +263,7 @@ def lower_kernel(kernel: Kernel, target: Target, *, debug_lines: bool = False) -
         *emit.declarations,
         define + (ctx.debug.function_suffix() if ctx.debug else "") + " {",
         "entry:",
+        *emit.own_buffer(),
         *emit.sections,
         *emit.prologue,
         *emit.lines,

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from aotc.backend.emitter import Emitter
+from aotc.backend.emitter import Argument, Emitter
 
 Space = Literal["global", "shared"]
 ShuffleMode = Literal["bfly", "up", "down", "idx"]
@@ -563,6 +563,25 @@ def _special_register(emit: Emitter, name: str) -> str:
     callee = f"llvm.nvvm.read.ptx.sreg.{name}"
     emit.declare("i32", callee, ())
     return emit.thread_value(f"call i32 @{callee}()")
+
+
+def print_values(emit: Emitter, text: str, values: Sequence[Argument]) -> None:
+    """Print numbers of 32 and 64 bits to the host, each at a multiple of its size in a buffer.
+
+    Source: CUDA Programming Guide, "Formatted Output"; CUDA's `vprintf`.
+    """
+    end = 0
+    places: list[int] = []
+    for kind, _ in values:
+        size = 4 if kind == "i32" else 8
+        places.append(-(-end // size) * size)
+        end = places[-1] + size
+    buffer = emit.buffer(max(end, 8))
+    for place, (kind, operand) in zip(places, values, strict=True):
+        address = emit.fresh(f"getelementptr i8, ptr {buffer}, i32 {place}")
+        emit.effect(f"store {kind} {operand}, ptr {address}")
+    shown = f"addrspacecast (ptr addrspace(1) {emit.string(text)} to ptr)"
+    emit.fresh(emit.call_text("i32", "vprintf", [("ptr", shown), ("ptr", buffer)]))
 
 
 def assert_fail(emit: Emitter, message: str, file: str, line: int, function: str) -> None:

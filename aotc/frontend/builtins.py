@@ -222,7 +222,7 @@ _FUNCTIONS: dict[str, Builtin] = {
 }
 
 _MISSING_NAMES = (
-    "atomic_load atomic_poll atomic_store bitonic_merge condition device_print "
+    "atomic_load atomic_poll atomic_store bitonic_merge condition "
     "dot_scaled expect_zero gather histogram inline_asm_elementwise "
     "map_elementwise sort target_info topk float8e4b15 float8e4b8 "
     "float8e5b16 async_task extern_elementwise"
@@ -349,7 +349,7 @@ PYTHON_BUILTINS: dict[str, Operand] = {
     "float": StaticCall("float", _python_number(float)),
     "int": StaticCall("int", _python_number(int)),
     "len": StaticCall("len", _length),
-    "print": _MISSING["device_print"],
+    "print": _FUNCTIONS["device_print"],
     **{name: builtin(name, run) for name, run in math_functions.PYTHON_FUNCTIONS.items()},
 }
 """Names that mean something in a kernel without being defined anywhere."""

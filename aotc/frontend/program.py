@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from aotc.frontend import math_functions, operators
-from aotc.frontend.convert import static_bool, static_int, static_str, to_value
+from aotc.frontend.convert import bitcast, cast, static_bool, static_int, static_str, to_value
 from aotc.frontend.emitter import Emitter, mistake
 from aotc.frontend.values import Operand, element, is_tuple, shape, show, text_of
 from aotc.ir.core import Value
 from aotc.ir.dialects import grid, tile
-from aotc.ir.types import I1
+from aotc.ir.types import FP32, FP64, I1, I32, U32, U64, PointerType
 
 _MAX_GRID_AXES = 3
 
@@ -126,6 +126,34 @@ def device_assert(emit: Emitter, cond: Operand, msg: Operand = "", mask: Operand
     emit(tile.Assert(condition, message))
 
 
+def device_print(emit: Emitter, prefix: Operand, *args: Operand, hex: Operand = False) -> None:  # noqa: A002
+    """Print values while the kernel runs, each element with the program's numbers and its place."""
+    text = static_str(prefix, "the text of tl.device_print")
+    if not text.isascii():
+        raise mistake(f"tl.device_print prints ASCII, got {text!r}")
+    in_hex = static_bool(hex, "hex")
+    x, y, z = (emit(tile.ProgramId(axis)).out for axis in range(_MAX_GRID_AXES))
+    if not args:
+        emit(tile.Print(x, y, z, None, text and f" {text.strip()}"))
+    for number, arg in enumerate(args):
+        place = f"(operand {number}) " if len(args) > 1 else ""
+        value = _printable(emit, to_value(emit, arg, "a value to print"))
+        name = text.strip().removesuffix(":")
+        emit(tile.Print(x, y, z, value, f" {name}: {place}", in_hex))
+
+
+def _printable(emit: Emitter, value: Value) -> Value:
+    """Return a number in a type that is printed, 32 bits wide at least."""
+    kind = element(value)
+    if isinstance(kind, PointerType):
+        return bitcast(emit, value, U64)
+    if kind.is_float:
+        return value if kind == FP64 else cast(emit, value, FP32)
+    if kind.bits < I32.bits:
+        return cast(emit, value, I32 if kind.is_signed else U32)
+    return value
+
+
 def debug_barrier(emit: Emitter) -> None:
     """Wait for all threads of the program."""
     emit(tile.Barrier())
@@ -154,6 +182,7 @@ FUNCTIONS: dict[str, Callable[..., Operand]] = {
     "static_assert": static_assert,
     "static_print": static_print,
     "device_assert": device_assert,
+    "device_print": device_print,
     "debug_barrier": debug_barrier,
 }
 

@@ -32,7 +32,7 @@ from aotc.schedule.layouts import WARPGROUP_WARPS
 
 _READS = (gpu.Load, tile.Load, gpu.AsyncCopy)
 _ORDERED = (gpu.Store, tile.Store, tma.TmaStore, tma.BulkStore)
-_FREE = (tma.TmaReduce, tma.ProxyFence, tile.Assert)
+_FREE = (tma.TmaReduce, tma.ProxyFence, tile.Assert, tile.Print)
 
 
 # ---- whether ----------------------------------------------------------------------------------

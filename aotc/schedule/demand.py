@@ -147,8 +147,7 @@ def _demand_block(op: Op, demand: Demand) -> None:
 
 def _demand_observer(op: Op, demand: Demand) -> None:
     """An op that looks at a tile takes it where it is."""
-    value = op.operands[0]
-    if is_tile(value):
+    for value in filter(is_tile, op.operands):
         layout = demand.homes.or_default(value)
         demand.works_in[op] = layout
         demand.want(value, layout)
@@ -166,6 +165,7 @@ _DEMANDS: dict[type[Op], Callable[[Op, Demand], None]] = {
     tile.Reduce: _demand_together,
     tile.Scan: _demand_together,
     tile.Assert: _demand_observer,
+    tile.Print: _demand_observer,
     tile.Assume: _demand_observer,
     tile.Broadcast: _demand_clones,
     tile.ExpandDims: _demand_clones,

@@ -36,7 +36,7 @@ def distribute_blocks(kernel: Kernel, schedule: Schedule) -> None:
         return
     for op in kernel.walk():
         used = any(value.users for value in op.results)
-        if isinstance(op, tile.Barrier) or (isinstance(op, _FOR_ONE_BLOCK) and used):
+        if isinstance(op, tile.Barrier | tile.Print) or (isinstance(op, _FOR_ONE_BLOCK) and used):
             raise CompileError(
                 f"num_ctas = {num_blocks}: {op.opcode} is not shared by the blocks of a cluster",
                 op.loc,

@@ -21,7 +21,7 @@ from aotc.schedule.pointer_block import TensorBlock, UnmappableError
 from aotc.schedule.wgmma_layouts import wgmma_layouts
 
 _RENAMES = (tile.Reshape, tile.Trans, tile.ExpandDims)
-ORDERS_NOTHING = (tile.Assume, tile.Assert, grid.GridWait, grid.LaunchDependents)
+ORDERS_NOTHING = (tile.Assume, tile.Assert, tile.Print, grid.GridWait, grid.LaunchDependents)
 """What has a memory effect, but not one that an access to a tensor could miss."""
 
 

@@ -57,6 +57,8 @@ class Memory:
         self._names: list[str] = []
         self._starts = np.empty(0, np.int64)
         self._ends = np.empty(0, np.int64)
+        self.printed: list[str] = []
+        """What programs have printed, in the order in which they ran."""
 
     def add(self, name: str, array: Array) -> int:
         """Make the bytes `array` spans accessible; return the address of its first element.

@@ -19,6 +19,7 @@ from aotc.ir.types import PointerType, ScalarType, element_of
 from aotc.verify.atomics import combine_rule, swap, update
 from aotc.verify.matrix import dot
 from aotc.verify.numerics import Array, dtype_of
+from aotc.verify.printf import format_numbers
 from aotc.verify.program import Program, Rule
 
 # ---- sources and shapes -----------------------------------------------------------------------
@@ -215,6 +216,18 @@ def _assert(program: Program, op: tile.Assert, condition: Array) -> None:
         raise program.error(op, f"failed: {op.message}")
 
 
+def _print(program: Program, op: tile.Print, *operands: Array) -> None:
+    numbers = [int(each) for each in operands[:3]]
+    value = operands[3] if op.value is not None else None
+    if value is None:
+        program.memory.printed.append(format_numbers(op.text, iter(numbers)))
+        return
+    for place, each in np.ndenumerate(value):
+        content = float(each) if each.dtype.kind == "f" else int(each)
+        line = format_numbers(op.text, iter([*numbers, *place, content]))
+        program.memory.printed.append(line)
+
+
 def _barrier(program: Program, op: Op) -> None:
     del op
     program.shared.barrier(for_producer=not program.has_roles)
@@ -282,6 +295,7 @@ TILE_RULES: dict[type[Op], Rule] = {
     tile.Hint: _same,
     tile.Assume: _assume,
     tile.Assert: _assert,
+    tile.Print: _print,
     tile.Barrier: _barrier,
     grid.BlockRank: _block_rank,
     grid.ClusterBarrier: _nothing,

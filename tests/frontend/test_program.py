@@ -31,6 +31,10 @@ def test_promises(sources: Sources, call: str, attribute: str) -> None:
         ("tl.assume(1 > 2)", "known to be false"),
         ("tl.device_assert(False, 'never')", "known to fail: never"),
         ("tl.device_assert(n > 0, n)", "must be a string"),
+        ("tl.device_print(n)", "must be a string"),
+        ("print(n)", "must be a string"),
+        ("tl.device_print('größer', n)", "prints ASCII, got 'größer'"),
+        ("tl.device_print('x', 'y')", "a value to print"),
         ("tl.static_assert(n > 0)", "must be known at compile time"),
     ],
 )

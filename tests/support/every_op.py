@@ -391,6 +391,9 @@ SAMPLES: dict[str, Sample] = {
     ),
     "tile.assume": lambda s: s.add(tile.Assume(s.flag)),
     "tile.assert": lambda s: s.add(tile.Assert(s.tile("i1"), 'a "quoted"\n ünïcode \u2028 line')),
+    "tile.print": lambda s: s.add(
+        tile.Print(*[s.add(tile.ProgramId(0)).out] * 3, s.tile("fp32"), " 100% of x: ", hex=True)
+    ),
     "tile.barrier": lambda s: s.add(tile.Barrier()),
     "gpu.load": lambda s: s.add(
         gpu.Load(s.tile("ptr"), s.tile("i1"), s.tile("fp32"), vector=4, cache=".ca")

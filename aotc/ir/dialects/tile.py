@@ -27,7 +27,10 @@ from aotc.ir.types import (
     I1,
     I8,
     I32,
+    I64,
     U8,
+    U32,
+    U64,
     ElementType,
     PointerType,
     ScalarType,
@@ -503,6 +506,53 @@ class Assert(Op, opcode="tile.assert", effect="write"):
 
     condition: Value = operand()
     message: str = attribute(default="")
+
+
+_PRINTED = (I32, U32, I64, U64, FP32, FP64)
+_WIDE_BITS = 64
+
+
+class Print(Op, opcode="tile.print", effect="write"):
+    """Print each element once, behind the program's numbers (x, y, z) and the element's place.
+
+    Without a value, the prefix alone. `hex` is for the digits of base 16.
+    """
+
+    x: Value = operand()
+    y: Value = operand()
+    z: Value = operand()
+    value: Value | None = operand(default=None)
+    prefix: str = attribute(default="")
+    hex: bool = attribute(default=False)
+
+    def infer(self) -> Sequence[Type]:
+        are_numbers = all(each.type == I32 for each in (self.x, self.y, self.z))
+        self.expect(are_numbers, "takes the numbers of a program as i32")
+        if self.value is not None:
+            element = element_of(self.value.type)
+            self.expect(element in _PRINTED, f"prints numbers of 32 or 64 bits, not {element}")
+        return ()
+
+    @property
+    def text(self) -> str:
+        """What is printed, as C's `printf` takes it: three numbers, the place, the value."""
+        extents = (
+            self.value.type.shape if self.value and isinstance(self.value.type, TileType) else ()
+        )
+        place = ", ".join(f"%{len(str(extent - 1))}u" for extent in extents)
+        text = "pid (%u, %u, %u)" + (f" idx ({place})" if place else "")
+        text += self.prefix.replace("%", "%%")
+        if self.value is not None:
+            element = element_of(self.value.type)
+            assert isinstance(element, ScalarType)
+            wide = "ll" if element.bits == _WIDE_BITS else ""
+            if element.is_float:
+                text += "%a" if self.hex else "%f"
+            elif self.hex:
+                text += f"0x%0{element.bits // 4}{wide}x"
+            else:
+                text += f"%{wide}{'d' if element.is_signed else 'u'}"
+        return f"{text}\n"
 
 
 class Barrier(Op, opcode="tile.barrier", effect="readwrite"):

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,8 +15,10 @@ from aotc.verify.emulator.ends import End, Site, ends, falls_through
 from aotc.verify.emulator.groups import Group, lane_array
 from aotc.verify.emulator.lane_context import LaneContext
 from aotc.verify.emulator.machine import Batch
+from aotc.verify.emulator.memory import LOCAL_WINDOW
 from aotc.verify.emulator.registry import Unsupported, executes
 from aotc.verify.emulator.syntax import Address, Instruction, Label, Symbol, Vector
+from aotc.verify.printf import Number, format_numbers, places_of
 
 if TYPE_CHECKING:
     from aotc.verify.emulator.scheduler import Scheduler
@@ -92,15 +94,23 @@ def _trap(site: Site) -> End:
     return trap
 
 
+# ---- functions of the driver's ------------------------------------------------------------------
+
+
 @ends("call")
 def _call(site: Site) -> End:
-    function, *rest = site.instruction.operands
-    if not isinstance(function, Label) or function.name != "__assertfail":
-        raise Unsupported("only __assertfail can be called")
-    (params,) = rest
+    operands = [each for each in site.instruction.operands if not isinstance(each, Label)]
+    callee = next((each for each in site.instruction.operands if isinstance(each, Label)), None)
+    rule = _FUNCTIONS.get("" if callee is None else callee.name)
+    if rule is None:
+        raise Unsupported(f"only {' and '.join(_FUNCTIONS)} can be called")
+    params = operands[-1]  # what comes before them is for a result
     assert isinstance(params, Vector)
     names = [param.name for param in params.elements if isinstance(param, Symbol)]
+    return rule(site, names)
 
+
+def _assert_fail(site: Site, names: Sequence[str]) -> End:
     def call(scheduler: Scheduler, group: Group) -> None:
         batch = scheduler.batch
         lane = int(lane_array(group.lanes)[0])
@@ -111,6 +121,32 @@ def _call(site: Site) -> End:
         )
 
     return call
+
+
+def _print(site: Site, names: Sequence[str]) -> End:
+    """Keep what each lane prints, one after the other, as the hardware does in any order."""
+    text_name, buffer_name = names
+
+    def call(scheduler: Scheduler, group: Group) -> None:
+        batch = scheduler.batch
+        for lane in lane_array(group.lanes).tolist():
+            text = _string(scheduler, int(batch.call_params[text_name][lane]))
+            start = int(batch.call_params[buffer_name][lane]) - LOCAL_WINDOW
+            numbers: list[Number] = []
+            for place in places_of(text):
+                address = np.array([start + place.offset])
+                data = batch.local.read(np.array([lane]), address, place.size_bytes)
+                numbers.append(place.number(data.tobytes()))
+            batch.printed.append(format_numbers(text, iter(numbers)))
+        scheduler.go_on(group, site.following)
+
+    return call
+
+
+_FUNCTIONS: Mapping[str, Callable[[Site, Sequence[str]], End]] = {
+    "__assertfail": _assert_fail,
+    "vprintf": _print,
+}
 
 
 def _string(scheduler: Scheduler, address: int) -> str:

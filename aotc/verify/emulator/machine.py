@@ -123,6 +123,7 @@ class Batch:
         )
         self.local = LocalMemory(self.num_lanes, image.local_bytes)
         self.call_params: dict[str, npt.NDArray[np.uint64]] = {}  # of the call being prepared
+        self.printed: list[str] = []
         self.lane_numbers = np.arange(self.num_lanes, dtype=np.int64)
         self.warp_of_lane = self.lane_numbers // WARP
         self.block_of_lane = self.warp_of_lane // self.warps_per_block

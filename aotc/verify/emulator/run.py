@@ -51,6 +51,7 @@ class Statistics:
     """Say what ran: instructions counted a lane and a warp, and `steps`, counted a group.
 
     `conflicts` counts the bank conflicts of one block by line of the text, if they were asked for.
+    `printed` is what `vprintf` was called for, in the order of the calls.
     """
 
     lane_instructions: int
@@ -58,6 +59,7 @@ class Statistics:
     steps: int
     batches: int
     conflicts: Mapping[int, BankCount] = field(default_factory=dict[int, BankCount])
+    printed: tuple[str, ...] = ()
 
 
 def emulate(
@@ -170,6 +172,7 @@ class _Runner:
         decoded = self._decode(lanes)
         current, registers = decoded.current, decoded.registers
         counts = np.zeros(3, np.int64)
+        printed: list[str] = []
         conflicts = BankConflicts(launch.warps * WARP)
         starts = range(0, clusters, max(size, 1))
         random = np.random.default_rng(self._seed)
@@ -190,6 +193,7 @@ class _Runner:
             seed = self._seed and self._seed * len(starts) + number
             scheduler = Scheduler(batch, decoded.code, seed, max_steps)
             scheduler.run()
+            printed += batch.printed
             counts += (scheduler.lane_instructions, scheduler.warp_instructions, batch.steps)
         if starts:
             del current.batch  # it may be large
@@ -197,7 +201,7 @@ class _Runner:
             self._program.idle.clear()
         self._program.idle[self._size(lanes)] = decoded
         lane, warp, steps = counts.tolist()
-        return Statistics(lane, warp, steps, len(starts), conflicts.lines)
+        return Statistics(lane, warp, steps, len(starts), conflicts.lines, tuple(printed))
 
     def _size(self, lanes: int) -> tuple[int, bool]:
         """Return which registers and steps serve so many lanes: few sizes, so that they recur."""

@@ -334,7 +334,7 @@ def test_which_kernel():
         ("bar.odd 0;", "unsupported instruction bar.odd"),
         ("bar.arrive 0;", "names no number of threads"),
         ("barrier.cluster.odd;", "unsupported instruction barrier.cluster.odd"),
-        ("call.uni printf, ();", "only __assertfail can be called"),
+        ("call.uni printf, ();", "only __assertfail and vprintf can be called"),
         ("bra l; l: add.f128 %r1, %r2, %r3;", "unsupported instruction add.f128"),
     ],
 )

@@ -1,0 +1,67 @@
+"""The rule for prints: a call for each element, in one of the threads that hold it.
+
+Numbers are passed as C passes what `printf` takes: 32-bit integers as they are, fp32 as double.
+"""
+
+from __future__ import annotations
+
+from aotc.backend import nvvm
+from aotc.backend.emitter import Argument
+from aotc.backend.llvm_types import llvm_type
+from aotc.backend.lower import Lowering, Results, lowers
+from aotc.backend.thread_map import first_holders, is_first_holder, thread_columns, thread_offsets
+from aotc.ir.core import Value
+from aotc.ir.dialects import tile
+from aotc.ir.layout import LinearLayout
+from aotc.ir.types import FP32, TileType, element_of
+
+
+@lowers(tile.Print)
+def lower_print(ctx: Lowering, op: tile.Print) -> Results:
+    """Lower a print: one of the threads that hold an element calls the driver's formatter."""
+    emit = ctx.emit
+    kind = None if op.value is None else op.value.type
+    layout = kind.layout if isinstance(kind, TileType) else None
+    programs = [("i32", ctx.scalar(each)) for each in (op.x, op.y, op.z)]
+    values = [] if op.value is None else _promoted(ctx, op.value)
+    places = _coordinates(ctx, layout)
+    mine = is_first_holder(ctx, layout)
+    printing, done = emit.new_label("printing"), emit.new_label("printed")
+    if mine:
+        emit.branch_if(mine, printing, done)
+        emit.start_block(printing)
+    with emit.scope():
+        holders = [0] if layout is None else first_holders(layout)
+        for register in dict.fromkeys(holders):
+            place = [("i32", axis[register]) for axis in places]
+            nvvm.print_values(emit, op.text, [*programs, *place, *values[register : register + 1]])
+    if mine:
+        emit.branch(done)
+        emit.start_block(done)
+    return []
+
+
+def _promoted(ctx: Lowering, value: Value) -> list[Argument]:
+    """Return a value's registers as they are passed: fp32 as double."""
+    element = element_of(value.type)
+    kind = llvm_type(element)
+    registers = ctx.registers(value)
+    if element == FP32:
+        return [("double", ctx.emit.value(f"fpext float {each} to double")) for each in registers]
+    return [(kind, each) for each in registers]
+
+
+def _coordinates(ctx: Lowering, layout: LinearLayout | None) -> list[list[str]]:
+    """Return, for each axis of a tile, the coordinate in each register; the last is innermost."""
+    if layout is None:
+        return []
+    offsets = thread_offsets(ctx, layout.columns("register"), thread_columns(layout))
+    flat = [ctx.ints.materialize(each, 32) for each in offsets]
+    found: list[list[str]] = []
+    inner = 1
+    for extent in reversed(layout.shape):
+        shift = inner.bit_length() - 1
+        moved = [ctx.emit.value(f"lshr i32 {each}, {shift}") for each in flat]
+        found.append([ctx.emit.value(f"and i32 {each}, {extent - 1}") for each in moved])
+        inner *= extent
+    return found[::-1]
