@@ -591,6 +591,27 @@ def dot(
     raise _outside("dot")
 
 
+def dot_scaled(
+    lhs: tensor,
+    lhs_scale: tensor | None,
+    lhs_format: str,
+    rhs: tensor,
+    rhs_scale: tensor | None,
+    rhs_format: str,
+    acc: tensor | None = None,
+    fast_math: bool = False,
+    lhs_k_pack: bool = True,
+    rhs_k_pack: bool = True,
+    out_dtype: dtype = float32,
+) -> tensor:
+    """Return the product of two tiles in microscaling formats, summed in fp32, added to `acc`.
+
+    Formats are e2m1 (two in a uint8), e4m3, e5m2, bf16 and fp16; scales are uint8 (exponents) or
+    float8e4nv, (M, K / group) and (N, K / group).
+    """
+    raise _outside("dot_scaled")
+
+
 # ---- shapes --------------------------------------------------------------------------------
 
 

@@ -20,6 +20,7 @@ from aotc.frontend import (
     descriptor_maps,
     descriptors,
     dot,
+    dot_scaled,
     libdevice,
     made_descriptors,
     math_functions,
@@ -213,6 +214,7 @@ _TABLES = (
     made_descriptors.FUNCTIONS,
     block_pointers.FUNCTIONS,
     dot.FUNCTIONS,
+    dot_scaled.FUNCTIONS,
     reductions.FUNCTIONS,
     random_numbers.FUNCTIONS,
     program.FUNCTIONS,
@@ -223,7 +225,7 @@ _FUNCTIONS: dict[str, Builtin] = {
 
 _MISSING_NAMES = (
     "atomic_load atomic_poll atomic_store bitonic_merge condition "
-    "dot_scaled expect_zero gather histogram inline_asm_elementwise "
+    "expect_zero gather histogram inline_asm_elementwise "
     "map_elementwise sort target_info topk float8e4b15 float8e4b8 "
     "float8e5b16 async_task extern_elementwise"
 )

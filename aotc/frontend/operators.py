@@ -260,6 +260,7 @@ def _emit_compare(predicate: arith.Predicate, symbol: str) -> Emit:
     return emit_op
 
 
+equal = _emit_compare("eq", "==")
 less = _emit_compare("lt", "<")
 
 
@@ -388,7 +389,7 @@ BINARY: dict[type[ast.operator], BinaryOperator] = {
 }
 
 COMPARE: dict[type[ast.cmpop], BinaryOperator] = {
-    ast.Eq: _binary("==", _equal, _emit_compare("eq", "==")),
+    ast.Eq: _binary("==", _equal, equal),
     ast.NotEq: _binary("!=", _not_equal, _emit_compare("ne", "!=")),
     ast.Lt: _binary("<", _python("lt"), less),
     ast.LtE: _binary("<=", _python("le"), _emit_compare("le", "<=")),
