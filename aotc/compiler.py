@@ -527,7 +527,7 @@ def compile(  # noqa: A001 - the name users expect, as re.compile
         source,
         name,
         tuple(signature.items()),
-        tuple((constants or {}).items()),
+        tuple((each, _named(value)) for each, value in (constants or {}).items()),
         target,
         num_warps,
         num_stages,
@@ -540,6 +540,13 @@ def compile(  # noqa: A001 - the name users expect, as re.compile
         num_consumer_groups=num_consumer_groups,
     )
     return compile_kernel(request, keep_asm=True)
+
+
+def _named(constant: object) -> object:
+    """Return a constant as it is, or the name of a function."""
+    if not inspect.isfunction(getattr(constant, "fn", constant)):
+        return constant
+    return ":".join(_locate(constant))  # type: ignore[arg-type]
 
 
 def _locate(kernel: str | Callable[..., object]) -> tuple[str, str]:

@@ -65,6 +65,22 @@ def test_a_live_function_is_compiled_from_its_source(tmp_path: Path) -> None:
     assert made.metadata.name == "store_one"
 
 
+def test_a_live_function_may_be_a_constant(tmp_path: Path) -> None:
+    path = tmp_path / "live.py"
+    path.write_text(
+        "import aotc.language as tl\n\n\n@tl.jit\ndef root(x):\n    return tl.sqrt(x)\n\n\n"
+        "@tl.jit\ndef apply(p, F: tl.constexpr):\n    tl.store(p, F(tl.load(p)))\n"
+    )
+    namespace: dict[str, object] = {"__name__": "live"}
+    exec(compile(path.read_text(), str(path), "exec"), namespace)
+    made = aotc.compile(
+        namespace["apply"],  # type: ignore[arg-type]
+        signature={"p": "*fp32"},
+        constants={"F": namespace["root"]},
+    )
+    assert "arith.sqrt" in made.asm["tile"]
+
+
 @pytest.mark.parametrize("what", ["kernel", "nowhere.py", ":kernel", 3, print])
 def test_what_is_no_kernel_is_said(what: object) -> None:
     with pytest.raises(CompileError):

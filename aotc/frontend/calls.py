@@ -7,7 +7,9 @@ function returns under run-time conditions must have one type on every path.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import cast as type_cast
 
 from aotc.frontend.builtins import DESCRIPTOR_METHODS, METHODS, call_builtin
@@ -106,6 +108,8 @@ def call_operand(
         return _call_static(function, args, kwargs)
     if isinstance(function, Missing):
         raise missing(function)
+    if isinstance(function, str):
+        return call_operand(program, _function_named(program, function), args, kwargs)
     if isinstance(function, ScalarType):
         # Real kernels write `tl.float32(0.0)` for a run-time scalar of that type.
         return call_builtin(program.emit, _CAST, (*args, function), kwargs)
@@ -121,6 +125,27 @@ def call_operand(
             remedy="write the loop as a statement, with tl.static_range to unroll it",
         )
     raise mistake(f"{show(function)} cannot be called")
+
+
+_NAME = re.compile(r"(?:(?P<file>[^:]+\.py):)?(?P<name>[^\W\d]\w*(?:\.[^\W\d]\w*)*)")
+
+
+def _function_named(program: Program, text: str) -> Operand:
+    """Return the function that a constant names, as the kernel's file knows it, or another one.
+
+    Manifests have no functions among their values, and real kernels take some as constants.
+    """
+    match = _NAME.fullmatch(text)
+    file = program.stack[0].file
+    if match is None:
+        raise mistake(f"{text!r} cannot be called: it is no name of a function")
+    if match["file"]:
+        file = program.globals.open(str(Path(file.path).parent / match["file"]))
+    name = ast.parse(match["name"], mode="eval").body
+    found = unwrap(Evaluator(program.globals, file).evaluate(name))
+    if not isinstance(found, Function | Builtin):
+        raise mistake(f"{text!r} is called, so it must name a function; it is {show(found)}")
+    return found
 
 
 def _call_static(

@@ -90,7 +90,7 @@ def _pairwise(op: operators.Emit) -> Combine:
 
 
 def _user_combine(emit: Emitter, function: Operand, inputs: Sequence[Value], name: str) -> Combine:
-    if not isinstance(function, Function | Builtin):
+    if not isinstance(function, Function | Builtin | str):  # a text names one
         raise mistake(
             f"the combine function of tl.{name} must be a @triton.jit function, got "
             f"{show(function)}"

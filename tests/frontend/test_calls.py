@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from aotc.ir.diagnostics import CompileError
 from tests.frontend.conftest import Sources
 
 
@@ -188,3 +189,61 @@ def test_a_function_may_call_itself_where_a_constant_ends_that(sources: Sources)
         {"p": "*i32", "n": "i32"},
     )
     assert text.count("arith.mul") == 30
+
+
+_APPLY = """
+import triton.language.extra.libdevice as device
+from lib.functions import double
+
+@triton.jit
+def negate(x):
+    return -x
+
+@triton.jit
+def largest(a, b):
+    return tl.maximum(a, b)
+
+NUMBER = tl.constexpr(3)
+
+@triton.jit
+def k(p, F: tl.constexpr, COMBINE: tl.constexpr = "largest"):
+    x = tl.load(p + tl.arange(0, 8))
+    if F != "nothing":
+        x = F(x)
+    tl.store(p, tl.reduce(x, 0, COMBINE))
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "op"),
+    [
+        ("negate", "arith.neg"),
+        ("double", "arith.mul"),
+        ("tl.sigmoid", "arith.exp"),
+        ("device.tanh", "libdevice"),
+        ("lib/functions.py:double", "arith.mul"),
+        ("nothing", "tile.reduce"),
+    ],
+)
+def test_a_constant_may_name_a_function(sources: Sources, name: str, op: str) -> None:
+    sources.write("@triton.jit\ndef double(x):\n    return x * 2\n", "lib/functions.py")
+    text = sources.text(_APPLY, {"p": "*fp32"}, {"F": name})
+    assert op in text
+    assert "arith.max" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("negat", "did you mean 'negate'?"),
+        ("NUMBER", "'NUMBER' is called, so it must name a function; it is 3"),
+        ("a b", "'a b' cannot be called: it is no name of a function"),
+        ("lib/none.py:double", "none.py"),
+        ("lib/functions.py:triple", "triple"),
+    ],
+)
+def test_a_constant_that_names_no_function(sources: Sources, name: str, message: str) -> None:
+    sources.write("@triton.jit\ndef double(x):\n    return x * 2\n", "lib/functions.py")
+    with pytest.raises(CompileError) as caught:
+        sources.translate(_APPLY, {"p": "*fp32"}, {"F": name})
+    assert message in caught.value.render()
