@@ -20,6 +20,7 @@ from aotc.frontend import (
     descriptor_maps,
     descriptors,
     dot,
+    inline_asm,
     libdevice,
     made_descriptors,
     math_functions,
@@ -204,6 +205,7 @@ PYTHON_RANGE = Loop("range")
 
 _TABLES = (
     math_functions.FUNCTIONS,
+    inline_asm.FUNCTIONS,
     shapes.FUNCTIONS,
     memory.FUNCTIONS,
     atomics.FUNCTIONS,
@@ -221,7 +223,7 @@ _FUNCTIONS: dict[str, Builtin] = {
 
 _MISSING_NAMES = (
     "atomic_load atomic_poll atomic_store bitonic_merge condition device_print "
-    "dot_scaled expect_zero gather histogram inline_asm_elementwise "
+    "dot_scaled expect_zero gather histogram "
     "map_elementwise pair_uniform_to_normal philox "
     "philox_impl rand rand4x randint randint4x randn randn4x sort "
     "swizzle2d target_info topk uint_to_uniform_float float8e4b15 float8e4b8 "
