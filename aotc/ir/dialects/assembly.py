@@ -18,7 +18,7 @@ from aotc.ir.types import ScalarType, Type, element_of, with_element
 
 
 class Assembly(Op):
-    """Base of ops that are PTX text, with operands written as LLVM has them: `$0`, `$1`, …"""
+    """Base of ops that are PTX text, with operands written as LLVM has them, such as `$0`."""
 
     text: str = attribute()
     constraints: str = attribute()
