@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from aotc.ir.core import Kernel
-from aotc.ir.dialects import gpu, scf
+from aotc.ir.diagnostics import CompileError
+from aotc.ir.dialects import gpu, scf, tma
 from aotc.ir.dialects.assembly import Assembly
 from aotc.ir.text import parse_kernel
 from aotc.ir.verify import verify
@@ -77,18 +80,69 @@ def test_pure_assembly_leaves_loops_and_goes_if_unused() -> None:
 def test_other_assembly_stays_in_loops_once_between_its_neighbours() -> None:
     kernel = scheduled(
         f"""\
-  scf.for(%zero, %n, %one) (%j: i32) {{
+  scf.for(%zero, %n, %one) {{num_stages = 3}} (%j: i32) {{
     %a = tile.load(%p, _, _) : tile<512xi32>
     %b = asm.volatile(%j) {ONE} : i32
     %c = asm.volatile(%j) {ONE} : i32
     tile.store(%q, %a, _)
     scf.yield()
-  }} {{num_stages = 3}}
-""".replace("(%j: i32) {", "{num_stages = 3} (%j: i32) {").replace(
-            "  } {num_stages = 3}\n", "  }\n"
-        )
+  }}
+"""
     )
     assert opcodes(kernel) == "scf.for gpu.load asm.volatile asm.volatile gpu.store"
+
+
+TENSORS = """\
+kernel @k(%x: desc<64x64xfp16>, %y: desc<64x64xfp16>, %n: i32) {num_warps = 4} {
+  %zero = arith.constant {value = 0, type = i32} : i32
+  %one = arith.constant {value = 1, type = i32} : i32
+"""
+
+
+def test_tensor_stores_are_done_before_it() -> None:
+    body = f"""\
+  %a = tile.descriptor_load(%x, %zero, %n) : tile<64x64xfp16>
+  tile.descriptor_store(%y, %a, %zero, %n)
+  %b = asm.volatile(%n) {ONE} : i32
+  scf.return
+}}
+"""
+    kernel = parse_kernel(TENSORS + body)
+    schedule_kernel(kernel, Schedule(TARGETS["sm_90a"], Config(4)))
+    ops = [op for op in kernel.walk() if isinstance(op, Assembly | tma.TmaStore | tma.TmaStoreWait)]
+    assert [op.opcode for op in ops] == ["gpu.tma_store", "gpu.tma_store_wait", "asm.volatile"]
+    assert ops[1].attributes["written"]
+
+
+def test_tensors_are_not_fetched_ahead_of_it() -> None:
+    body = f"""\
+  scf.for(%zero, %n, %one) {{num_stages = 3}} (%j: i32) {{
+    %b = asm.volatile(%j) {ONE} : i32
+    %a = tile.descriptor_load(%x, %zero, %j) : tile<64x64xfp16>
+    tile.descriptor_store(%y, %a, %zero, %j)
+    scf.yield()
+  }}
+  scf.return
+}}
+"""
+    kernel = parse_kernel(TENSORS + body)
+    schedule = Schedule(TARGETS["sm_90a"], Config(4))
+    schedule_kernel(kernel, schedule)
+    (loop,) = [op for op in kernel.walk() if isinstance(op, scf.For)]
+    inside = [op.opcode for op in loop.body.walk()]
+    assert inside.index("asm.volatile") < inside.index("gpu.tma_load")
+    loads = [op for op in kernel.walk() if isinstance(op, tma.TmaLoad)]
+    assert len(loads) == 1
+
+
+def test_it_is_not_shared_by_the_blocks_of_a_cluster() -> None:
+    body = f"""\
+  %a = asm.volatile(%n) {ONE} : i32
+  tile.store(%y, %a, _)
+"""
+    kernel = parse_kernel(HEAD + body + "  scf.return\n}\n")
+    with pytest.raises(CompileError, match=r"num_ctas = 2: asm.volatile is not shared"):
+        schedule_kernel(kernel, Schedule(TARGETS["sm_90a"], Config(4, 3, 2)))
 
 
 def test_loads_do_not_cross_it() -> None:
