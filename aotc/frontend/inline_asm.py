@@ -50,8 +50,8 @@ def inline_asm_elementwise(
         results = ", ".join(map(show_type, dtypes))
         remedy = error.remedy or f"it is given ({given}) and returns ({results})"
         raise mistake(f"{_NAME}: {error}", remedy=remedy) from error
-    is_wanted_only = static_bool(is_pure, f"the is_pure of {_NAME}")
-    op = assembly.InlineAsm if is_wanted_only else assembly.VolatileAsm
+    only_computes = static_bool(is_pure, f"the is_pure of {_NAME}")
+    op = assembly.InlineAsm if only_computes else assembly.VolatileAsm
     outs = emit(op(text, registers, dtypes, count, values)).outs
     return tuple(outs) if is_tuple(dtype) else outs[0]
 
