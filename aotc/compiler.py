@@ -221,9 +221,14 @@ def compile_kernel(
     keep_asm = keep_asm or request.with_ptx
     with backend.Ptxas(_check(request)) as ptxas:
         done = _to_ptx(request, timings, keep_asm=keep_asm, observer=observer)
-        assembly = backend.assemble(
-            done.ptx, done.target, started=ptxas, timeout_seconds=_PTXAS_TIMEOUT_SECONDS
-        )
+        try:
+            assembly = backend.assemble(
+                done.ptx, done.target, started=ptxas, timeout_seconds=_PTXAS_TIMEOUT_SECONDS
+            )
+        except backend.RefusedError as error:
+            place = (done.kernel, done.ptx, error.line)
+            mistake = backend.find_assembly_error(*place, "ptxas", error.reason)
+            raise (mistake or error) from None
     timings.lap("ptxas")
     kernel, translation = done.kernel, done.translation
     metadata = Metadata(
@@ -446,6 +451,17 @@ def _check(request: CompileRequest) -> Target:
             f"that a cluster can have on every {target}"
         )
     return target
+
+
+def find_assembly_error(
+    compiled: PtxKernel, line: int, tool: str, reason: str
+) -> CompileError | None:
+    """Return the error at the kernel's own assembly for which `tool` refuses a line of PTX, if any."""
+    from aotc import backend  # noqa: PLC0415 - start-up time
+    from aotc.ir.text import parse_kernel  # noqa: PLC0415
+
+    kernel = parse_kernel(compiled.tile_ir)
+    return backend.find_assembly_error(kernel, compiled.ptx, line, tool, reason)
 
 
 def stage_text(request: CompileRequest, stage: str) -> str:

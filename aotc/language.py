@@ -818,6 +818,25 @@ def umulhi(x: Operand, y: Operand) -> tensor:
     raise _outside("umulhi")
 
 
+def inline_asm_elementwise(
+    asm: str,
+    constraints: str,
+    args: Sequence[Operand],
+    dtype: dtype | Sequence[dtype],
+    is_pure: bool,
+    pack: int,
+) -> Any:
+    """Return what PTX makes of the elements of `args`, which are broadcast to one shape.
+
+    Every instance of `asm` handles `pack` elements of each argument. Elements below 32 bits share a
+    register as far as they fit, others have one each. `$0`, `$1`, … are the registers of the results
+    and then of the arguments, and `constraints` says of each what it is, as in "=r,r,f". With a
+    tuple of dtypes there are as many results. Assembly that is not pure may do more than compute:
+    it stays where it is.
+    """
+    raise _outside("inline_asm_elementwise")
+
+
 def cdiv(x: Operand, div: Operand) -> tensor:
     """Divide integers, rounding up."""
     raise _outside("cdiv")

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from aotc.backend import rules as _rules  # registers the lowering rules
+from aotc.backend.assembly_errors import find_assembly_error
 from aotc.backend.cubin_params import param_places
 from aotc.backend.lower import Lowered, ParamSlot, lower_kernel
 from aotc.backend.ptx import emit_ptx
-from aotc.backend.ptxas import Assembly, Ptxas, assemble, disassemble
+from aotc.backend.ptxas import Assembly, Ptxas, RefusedError, assemble, disassemble
 
 __all__ = [
     "Assembly",
     "Lowered",
     "ParamSlot",
     "Ptxas",
+    "RefusedError",
     "assemble",
     "disassemble",
     "emit_ptx",
+    "find_assembly_error",
     "lower_kernel",
     "param_places",
 ]

@@ -29,7 +29,7 @@ from aotc.target import Target
 
 _DEFAULT_TIMEOUT_SECONDS = 300.0
 _INPUT, _OUTPUT = "/dev/stdin", "kernel.cubin"
-_ERROR_LINE = re.compile(r"line (\d+); *(?:error|fatal)")
+_ERROR_LINE = re.compile(r"line (\d+); *(?:error|fatal)\s*:?\s*(.*)")
 _WARNING = re.compile(r"\((C75(?:0[89]|1\d)|C7600)\)")
 # Its usual way first; then without its last optimisations; then without those that take registers.
 _WAYS = ((), ("-O2",), ("--register-usage-level=0",))
@@ -40,6 +40,15 @@ _NUMBERS = {
     "spill_load_bytes": re.compile(r"(\d+) bytes spill loads"),
     "static_shared_bytes": re.compile(r"(\d+) bytes smem"),
 }
+
+
+class RefusedError(IRError):
+    """Report PTX that ptxas refuses; `line` is the first that it names, `reason` what it says."""
+
+    def __init__(self, message: str, line: int, reason: str) -> None:
+        super().__init__(message)
+        self.line = line
+        self.reason = reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +104,11 @@ class Ptxas:
             raise self._problem
         status, report = _finish(self._process, timeout_seconds, ptx)
         if status != 0:
-            raise IRError(_explain(report.replace(_INPUT, "the PTX"), ptx, status))
+            message = _explain(report.replace(_INPUT, "the PTX"), ptx, status)
+            found = _ERROR_LINE.search(report)
+            if found is None:
+                raise IRError(message)
+            raise RefusedError(message, int(found[1]), found[2])
         cubin = Path(self._folder.name, _OUTPUT).read_bytes()
         found = {name: _largest(pattern, report) for name, pattern in _NUMBERS.items()}
         return Assembly(

@@ -21,6 +21,7 @@ from aotc.frontend import (
     descriptors,
     dot,
     dot_scaled,
+    inline_asm,
     libdevice,
     made_descriptors,
     math_functions,
@@ -206,6 +207,7 @@ PYTHON_RANGE = Loop("range")
 
 _TABLES = (
     math_functions.FUNCTIONS,
+    inline_asm.FUNCTIONS,
     shapes.FUNCTIONS,
     memory.FUNCTIONS,
     atomics.FUNCTIONS,
@@ -225,7 +227,7 @@ _FUNCTIONS: dict[str, Builtin] = {
 
 _MISSING_NAMES = (
     "atomic_load atomic_poll atomic_store bitonic_merge condition "
-    "expect_zero gather histogram inline_asm_elementwise "
+    "expect_zero gather histogram "
     "map_elementwise sort target_info topk float8e4b15 float8e4b8 "
     "float8e5b16 async_task extern_elementwise"
 )

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from aotc.ir.core import Kernel, Op, Value
-from aotc.ir.dialects import arith, descriptor, gpu, scf, tile
+from aotc.ir.dialects import arith, assembly, descriptor, gpu, scf, tile
 from aotc.ir.types import DescriptorType, PointerType, element_of
 
 Access = Literal["unknown", "read", "write", "both"]
@@ -44,6 +44,8 @@ def parameter_access(kernel: Kernel) -> dict[str, Access]:
     for op in kernel.walk():
         if isinstance(op, _ACCESSES):
             roots = pointer_roots(op.pointer)
+        elif isinstance(op, assembly.VolatileAsm) and op.operands:
+            return dict.fromkeys(pointers.values(), "unknown")
         elif isinstance(op, _BLOCK_ACCESSES):
             roots = pointer_roots(op.descriptor)
         else:

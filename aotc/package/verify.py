@@ -17,7 +17,14 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from aotc import target as targets
-from aotc.compiler import CompileRequest, ParamSlot, PtxKernel, autotune_configs, compile_ptx
+from aotc.compiler import (
+    CompileRequest,
+    ParamSlot,
+    PtxKernel,
+    autotune_configs,
+    compile_ptx,
+    find_assembly_error,
+)
 from aotc.ir import expression
 from aotc.ir.diagnostics import CompileError, ManifestError, did_you_mean
 from aotc.ir.expression import Binary, Expression, ExpressionError, Integer, Name
@@ -339,6 +346,9 @@ def _findings(
     try:
         return tuple(check_kernel(kernel, roles, _checks(subject, options), run))
     except EmulationError as error:
+        mistake = _assembly_error(compiled, error)
+        if mistake is not None:
+            raise mistake from None
         if error.line and subject.stored is None:
             raise
         # Of the user's making: an archive that was changed, or a limit that is too low.
@@ -346,9 +356,18 @@ def _findings(
         raise CompileError(f"cannot emulate {subject.label}: {error}", remedy=remedy) from None
 
 
+def _assembly_error(compiled: PtxKernel, error: EmulationError) -> CompileError | None:
+    """Return the error at assembly in the kernel's source that the emulator does not take."""
+    return find_assembly_error(compiled, error.line, "the emulator", error.message)
+
+
 def _emulation(subject: Subject, compiled: PtxKernel, options: VerifyOptions) -> Execute:
+    try:
+        module = parse_module(compiled.ptx)
+    except EmulationError as error:
+        raise (_assembly_error(compiled, error) or error) from None
     return Emulation(
-        parse_module(compiled.ptx),
+        module,
         compiled.symbol,
         compiled.shared_bytes,
         num_ctas=subject.num_ctas,

@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from aotc.ir.core import Block, Kernel, Op, Value, build
 from aotc.ir.diagnostics import IRError, at
-from aotc.ir.dialects import arith, descriptor, gpu, scf, tile, tma, wgmma
+from aotc.ir.dialects import arith, assembly, descriptor, gpu, scf, tile, tma, wgmma
 from aotc.ir.layout import LinearLayout
 from aotc.ir.rewrite import Builder
 from aotc.ir.types import I1, DescriptorType, TensorMapType, TileType, Type, shape_of
@@ -360,6 +360,12 @@ def _emit_barrier(op: Op, emitter: _Emitter, place: Builder) -> None:
     _emit_at_home(op, emitter, place)
 
 
+def _emit_volatile(op: Op, emitter: _Emitter, place: Builder) -> None:
+    """Let others find written what was stored before assembly that may tell them of it."""
+    _wait_until_written(op, emitter, place)
+    _emit_at_home(op, emitter, place)
+
+
 def _vector(
     op: tile.Load | tile.Store | tile.AtomicRmw, layout: LinearLayout | None, emitter: _Emitter
 ) -> int:
@@ -377,6 +383,7 @@ _RULES: dict[type[Op], Callable[[Op, _Emitter, Builder], None]] = {
     scf.Yield: _emit_nested,
     scf.Condition: _emit_nested,
     arith.Constant: _emit_source,
+    assembly.VolatileAsm: _emit_volatile,
     tile.Arange: _emit_source,
     tile.Splat: _emit_source,
     tile.Broadcast: _emit_broadcast,

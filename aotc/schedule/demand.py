@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from aotc.ir.core import Block, Kernel, Op, Value
-from aotc.ir.dialects import descriptor, scf, tile
+from aotc.ir.dialects import assembly, descriptor, scf, tile
 from aotc.ir.layout import LinearLayout
 from aotc.ir.types import element_of
 from aotc.schedule.access import access_cost, max_access_elems, pointee_bytes
@@ -127,6 +127,13 @@ def _demand_together(op: Op, demand: Demand) -> None:
         demand.want(value, layout)
 
 
+def _demand_assembly(op: Op, demand: Demand) -> None:
+    if is_elementwise(op):
+        _demand_clones(op, demand)
+    elif is_tile(op.results[0]):
+        _demand_together(op, demand)
+
+
 def _demand_dot(op: Op, demand: Demand) -> None:
     assert isinstance(op, tile.Dot)
     for value, layout in zip(op.operands, demand.homes.dots[op].operands(), strict=True):
@@ -154,6 +161,8 @@ def _demand_observer(op: Op, demand: Demand) -> None:
 
 
 _DEMANDS: dict[type[Op], Callable[[Op, Demand], None]] = {
+    assembly.InlineAsm: _demand_assembly,
+    assembly.VolatileAsm: _demand_assembly,
     tile.Load: _demand_access,
     tile.Store: _demand_access,
     tile.AtomicRmw: _demand_access,

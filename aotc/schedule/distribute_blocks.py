@@ -18,7 +18,7 @@ from dataclasses import replace
 
 from aotc.ir.core import Block, Kernel, Op, Value, build, clone_block
 from aotc.ir.diagnostics import CompileError, at
-from aotc.ir.dialects import arith, descriptor, gpu, grid, scf, tile
+from aotc.ir.dialects import arith, assembly, descriptor, gpu, grid, scf, tile
 from aotc.ir.rewrite import Builder
 from aotc.ir.types import I32, DescriptorType, TileType
 from aotc.schedule.block_parts import Part, Parts, block_type, find_parts, operand_parts, shape_of
@@ -26,7 +26,7 @@ from aotc.schedule.context import Schedule
 from aotc.schedule.tensor_copies import has_parts
 
 _FOR_ALL_BLOCKS = (tile.Assume, tile.Assert, grid.GridWait, grid.LaunchDependents)
-_FOR_ONE_BLOCK = (tile.Barrier, tile.AtomicRmw, tile.AtomicCas)
+_FOR_ONE_BLOCK = (tile.Barrier, tile.AtomicRmw, tile.AtomicCas, assembly.VolatileAsm)
 
 
 def distribute_blocks(kernel: Kernel, schedule: Schedule) -> None:

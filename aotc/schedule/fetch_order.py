@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from aotc.ir.core import Op
-from aotc.ir.dialects import gpu, tile, tma
+from aotc.ir.dialects import assembly, gpu, tile, tma
 from aotc.schedule.global_order import may_precede
 from aotc.schedule.tensor_copies import may_be_one
 
-_ORDERING = (tile.Barrier, gpu.AtomicRmw, gpu.AtomicCas, gpu.Fence)
+_ORDERING = (tile.Barrier, gpu.AtomicRmw, gpu.AtomicCas, gpu.Fence, assembly.VolatileAsm)
 
 
 def fetch_disorder(fetch: tma.Fetch, ops: Iterable[Op]) -> str:

@@ -63,7 +63,7 @@ def _copy_to(write: gpu.SharedStore) -> _Copy | None:
             whole = type(op) is gpu.SharedLoad and not op.start and is_fetched(op.buffer)
             return _Copy(op, tuple(reversed(steps)), write) if whole else None
         sources = [each for each in dict.fromkeys(op.operands) if not _is_alike(each)]
-        if len(sources) != 1 or not isinstance(op, _STEPS):
+        if len(sources) != 1 or len(op.results) != 1 or not isinstance(op, _STEPS):
             return None
         steps.append(op)
         user, value = op, sources[0]

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from aotc.ir.core import Block, Kernel, Op, Value
-from aotc.ir.dialects import arith, descriptor, scf, tile
+from aotc.ir.dialects import arith, assembly, descriptor, scf, tile
 from aotc.ir.layout import LinearLayout
 from aotc.ir.types import TileType, element_of
 from aotc.schedule.layouts import blocked_for, default_blocked
@@ -182,8 +182,8 @@ class Homes:
 
 
 def is_elementwise(op: Op) -> bool:
-    """Return whether result and operands of `op` share one layout."""
-    return isinstance(op, arith.Elementwise | tile.Hint)
+    """Return whether `op` has one result, in the layout of its operands."""
+    return isinstance(op, arith.Elementwise | tile.Hint) and len(op.results) == 1
 
 
 # ---- variables: what loops and branches join --------------------------------------------------
@@ -318,11 +318,21 @@ def _reduce(op: Op, homes: Homes) -> Sequence[LinearLayout | None]:
     return [home.reduce(op.axis).remove_zero_bases()] * len(op.results)
 
 
+def _assembly(op: Op, homes: Homes) -> Sequence[LinearLayout | None]:
+    """Be in one place, so that there is one instance for all results and effects."""
+    if is_elementwise(op):
+        return _elementwise(op, homes)
+    home = homes.works_in(op) if is_tile(op.results[0]) else None
+    return [home] * len(op.results)
+
+
 def _scan(op: Op, homes: Homes) -> Sequence[LinearLayout | None]:
     return [homes.works_in(op)] * len(op.results)
 
 
 _RULES: dict[type[Op], Rule] = {
+    assembly.InlineAsm: _assembly,
+    assembly.VolatileAsm: _assembly,
     tile.Load: _anchored,
     tile.AtomicRmw: _anchored,
     tile.AtomicCas: _anchored,

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from aotc.ir.core import GRID_SOURCES, Block, Kernel, ParamInfo, Value, build
 from aotc.ir.diagnostics import at
-from aotc.ir.dialects import arith, descriptor, grid, scf, tile
+from aotc.ir.dialects import arith, assembly, descriptor, grid, scf, tile
 from aotc.ir.rewrite import Builder
 from aotc.ir.types import I32
 from aotc.schedule.context import Schedule
@@ -23,7 +23,7 @@ from aotc.schedule.context import Schedule
 _NEVER_UNROLLED = 1
 _OBSTACLES = (
     *(tile.NumPrograms, tile.AtomicRmw, tile.AtomicCas, tile.Barrier),
-    *(grid.GridWait, grid.LaunchDependents, scf.While),
+    *(grid.GridWait, grid.LaunchDependents, scf.While, assembly.VolatileAsm),
 )
 _AXES = ("x", "y", "z")
 

@@ -47,6 +47,7 @@ from aotc.verify.products import PRODUCT_RULES
 from aotc.verify.program import InterpretError, Program, Rules
 from aotc.verify.roles import ROLE_RULES
 from aotc.verify.rules_arith import ARITH_RULES
+from aotc.verify.rules_assembly import ASSEMBLY_RULES
 from aotc.verify.rules_gpu import GPU_RULES
 from aotc.verify.rules_tile import TILE_RULES
 from aotc.verify.tensors import TENSOR_RULES, describe, part_of
@@ -55,6 +56,7 @@ Argument: TypeAlias = "Array | int | float | TensorAddress"
 
 RULES: Rules = {
     **ARITH_RULES,
+    **ASSEMBLY_RULES,
     **TILE_RULES,
     **GPU_RULES,
     **TENSOR_RULES,

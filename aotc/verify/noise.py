@@ -25,6 +25,7 @@ matter, has one right result.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
@@ -32,7 +33,7 @@ from typing import Any
 import numpy as np
 
 from aotc.ir.core import Kernel, Op, Value
-from aotc.ir.dialects import arith, descriptor, tile
+from aotc.ir.dialects import arith, assembly, descriptor, tile
 from aotc.ir.types import FP32, FP64, ScalarType, element_of
 from aotc.verify.numerics import Array, round_to
 from aotc.verify.program import Program, Rule, Rules
@@ -75,6 +76,12 @@ _EXACT_LIBDEVICE = tuple(
     )
     for suffix in ("", "f")
 )
+# What the PTX ISA calls approximate, and what it lets be contracted: no rounding is written.
+_APPROXIMATE_TEXT = re.compile(
+    r"\.(?:approx|full)\b|\b(?:add|sub|mul)(?:\.ftz|\.sat)*\.(?:f16|bf16|f32|f64)"
+)
+# `tanh.approx` is off by 2^-11, others by a few steps of fp32.
+_ASSEMBLY_ERRORS = {"tanh": 2.0**-10, "": 2.0**-20}
 _SUMS = (arith.Add, arith.Sub)
 _RENAMES = (tile.Splat, tile.Broadcast, tile.ExpandDims, tile.Reshape, tile.Trans, arith.Neg)
 
@@ -89,6 +96,9 @@ def is_inexact(op: Op) -> bool:
         return _float_of(op.acc) is not None
     if isinstance(op, arith.Libdevice):
         return op.symbol not in _EXACT_LIBDEVICE
+    if isinstance(op, assembly.Assembly):
+        is_approximate = _APPROXIMATE_TEXT.search(op.text) is not None
+        return is_approximate and any(_float_of(out) is not None for out in op.outs)
     if isinstance(op, arith.Mul):
         return _float_of(op.out) is not None and _feeds_sum(op.out)
     if type(op) in _APPROXIMATE:
@@ -157,6 +167,8 @@ class _Noise:
             wrapped[cls] = self._approximate(self._rules[cls], _APPROXIMATE.get(cls, _Error(1.0)))
         for cls in (*_SUMS, arith.Fma):
             wrapped[cls] = self._combined(self._rules[cls])
+        for cls in (assembly.InlineAsm, assembly.VolatileAsm):
+            wrapped[cls] = self._assembly(self._rules[cls])
         for cls in (tile.Reduce, tile.Scan):
             wrapped[cls] = self._combining_rule(self._rules[cls])
         wrapped[tile.Dot] = self._dot(self._rules[tile.Dot])
@@ -189,6 +201,26 @@ class _Noise:
                     self._moved(value, element, error.operand_steps) for value in operands
                 )
             return self._moved(base(program, op, *operands), element, error.steps)
+
+        return rule
+
+    def _assembly(self, base: Rule) -> Rule:
+        """Return the rule of assembly, whose floats are moved if it is approximate."""
+
+        def rule(program: Program, op: assembly.Assembly, *operands: Array) -> Any:
+            outs = base(program, op, *operands)
+            assert isinstance(outs, list)
+            error = next(size for name, size in _ASSEMBLY_ERRORS.items() if name in op.text)
+            moved: list[Array] = []
+            for value, out in zip(op.outs, outs, strict=True):
+                element = _float_of(value)
+                moves = element is not None and is_inexact(op) and self._moves(op)
+                if element is not None and moves:
+                    steps = max(2.0, error * 2.0**element.mantissa_bits)
+                    moved.append(self._moved(out, element, steps))
+                else:
+                    moved.append(out)
+            return moved
 
         return rule
 

@@ -115,7 +115,7 @@ def test_input_precision(sources: Sources, argument: str, expected: str) -> None
         ("tl.dot(x, y, input_precision='fp8')", "'tf32' or 'tf32x3' or 'ieee', got 'fp8'", ""),
         ("tl.dot(x, y, input_precision='ieee', allow_tf32=False)", "not both", "leave"),
         ("tl.dot(x, y, max_num_imprecise_acc=64)", "from 0 to K = 32, got 64", ""),
-        ("tl.dot_scaled(x, y)", "aotc does not have tl.dot_scaled yet", ""),
+        ("tl.dot_scaled(x, y)", "tl.dot_scaled is missing the argument 'lhs_format'", ""),
     ],
 )
 def test_mistakes(sources: Sources, call: str, message: str, remedy: str) -> None:

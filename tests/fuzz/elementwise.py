@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from aotc.ir.core import Value
-from aotc.ir.dialects import arith
+from aotc.ir.dialects import arith, assembly
 from aotc.ir.types import FP32, FP64, I1, ScalarType, element_of
 from tests.fuzz.elements import ELEMENTS, FLOATS, INTEGERS, NUMBERS
 from tests.fuzz.facts import (
@@ -164,6 +164,28 @@ def make_libdevice(g: Generator) -> None:
         g.keep(g.add(arith.Libdevice(symbol, item.element, arguments)).out, facts)
 
 
+def make_assembly(g: Generator) -> None:
+    """Add assembly on bits, of one result or two, that may be left out or may not."""
+    left = g.any_item(_is_integer, INTEGERS)
+    right = g.operand(left.element, left.shape)
+    bits = left.element.bits
+    if not _is_integer(left):
+        return
+    cls = g.choices.pick([assembly.InlineAsm, assembly.VolatileAsm])
+    letter, width = ("l", 64) if bits == 64 else ("r", 32)
+    pack = max(1, 32 // bits) if g.choices.chance(2, 3) else 1
+    both = g.choices.chance(1, 3)
+    inputs = ("$2", "$3") if both else ("$1", "$2")
+    text = f"xor.b{width} $0, {', '.join(inputs)};"
+    if both:
+        text += f" {{ .reg .b{width} t; or.b{width} t, {', '.join(inputs)}; not.b{width} $1, t; }}"
+    constraints = ",".join([f"=&{letter}"] * (1 + both) + [letter] * 2)
+    dtypes = (left.element,) * (1 + both)
+    op = g.add(cls(text, constraints, dtypes, pack, [left.value, right.value]))
+    for out in op.outs:
+        g.keep(out, full(left.element))
+
+
 def make_compare(g: Generator) -> None:
     """Add a comparison."""
     left = g.any_item(lambda i: not i.element.is_bool and i.facts.is_known, ELEMENTS[:3] + FLOATS)
@@ -300,6 +322,7 @@ ELEMENTWISE: list[tuple[int, Callable[[Generator], None]]] = [
     (4, make_select),
     (4, make_cast),
     (1, make_libdevice),
+    (1, make_assembly),
     (1, make_function),
     (1, make_quotient),
 ]

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from aotc.ir.core import Block, Kernel, Op, Value
-from aotc.ir.dialects import arith, descriptor, scf, tile
+from aotc.ir.dialects import arith, assembly, descriptor, scf, tile
 from aotc.ir.types import (
     FP32,
     FP64,
@@ -245,6 +245,13 @@ def _libdevice(op: Any, args: Sequence[str]) -> str:
     return f"{_LIBDEVICE[name]}({', '.join(args)})"
 
 
+def _assembly(op: assembly.Assembly, args: Sequence[str]) -> str:
+    types = ", ".join(map(dtype, op.dtypes))
+    types = f"({types})" if len(op.dtypes) > 1 else types
+    given = f"{op.text!r}, {op.constraints!r}, [{', '.join(args)}], {types}"
+    return f"tl.inline_asm_elementwise({given}, is_pure={op.pure}, pack={op.pack})"
+
+
 def _load(op: tile.Load, args: Sequence[str]) -> str:
     return f"tl.load({args[0]}, mask={args[1]}, other={args[2]}{_policy(op)})"
 
@@ -316,6 +323,8 @@ _EXPRESSIONS: dict[type[Op], Callable[[Any, Sequence[str]], str]] = {
     arith.Cast: _cast,
     arith.Bitcast: lambda op, args: f"{args[0]}.to({dtype(op.dtype)}, bitcast=True)",
     arith.Libdevice: _libdevice,
+    assembly.InlineAsm: _assembly,
+    assembly.VolatileAsm: _assembly,
     tile.ProgramId: lambda op, _: f"tl.program_id({op.axis})",
     tile.NumPrograms: lambda op, _: f"tl.num_programs({op.axis})",
     tile.Arange: lambda op, _: f"tl.arange({op.start}, {op.end})",

@@ -90,3 +90,11 @@ def test_a_pointer_from_memory_leaves_everything_unknown() -> None:
 )
 def test_union(left: Access, right: Access, both: Access) -> None:
     assert union(left, right) == union(right, left) == both
+
+
+def test_assembly_may_use_what_it_is_given() -> None:
+    call = '{text = "", constraints = "=r,r", dtypes = [i32], pack = 1} : i32'
+    known = {"x": "read", "y": "read", "z": "read", "t": "read"}
+    assert access(f"  %a = asm.inline(%n) {call}") == known
+    assert access(f"  %a = asm.volatile() {call.replace('=r,r', '=r')}") == known
+    assert set(access(f"  %a = asm.volatile(%n) {call}").values()) == {"unknown"}

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from aotc.ir.core import Block, Kernel, Op, ParamInfo, Value
-from aotc.ir.dialects import arith, descriptor, gpu, grid, roles, scf, tile, tma, wgmma
+from aotc.ir.dialects import arith, assembly, descriptor, gpu, grid, roles, scf, tile, tma, wgmma
 from aotc.ir.layout import LinearLayout
 from aotc.ir.rewrite import Builder
 from aotc.ir.types import (
@@ -346,6 +346,19 @@ SAMPLES: dict[str, Sample] = {
     "arith.libdevice": lambda s: s.add(
         arith.Libdevice("__nv_powf", FP32, [s.tile("fp32"), s.tile("fp32")])
     ),
+    "asm.inline": lambda s: [
+        s.add(
+            assembly.InlineAsm(
+                '{ add.f32 $0, $2, $3; // "sum"\n mov.b32 $1, $2; }',
+                *("=f,=&r,f,f", (FP32, I32), 1, [s.tile("fp32"), s.tile("fp32")]),
+            )
+        ),
+        s.add(assembly.InlineAsm("mov.b32 $0, $1;", "=r,r", (FP16,), 2, [s.tile("fp16")])),
+    ],
+    "asm.volatile": lambda s: [
+        s.add(assembly.VolatileAsm("mov.u64 $0, %globaltimer;", "=l", (I64,), 1, [])),
+        s.add(assembly.VolatileAsm("mov.b32 $0, $1;", "=r,0", (I32,), 1, [s.tile("i32")])),
+    ],
     "tile.program_id": lambda s: s.add(tile.ProgramId(2)),
     "tile.num_programs": lambda s: s.add(tile.NumPrograms(1)),
     "tile.arange": lambda s: s.add(tile.Arange(0, EXTENT, s.layout)),

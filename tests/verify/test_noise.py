@@ -122,3 +122,43 @@ def test_division_of_integers_is_exact() -> None:
   %j = arith.div(%i, %i) : tile<64xi32>
   %out = arith.cast(%j) {dtype = fp32} : tile<64xfp32>"""
     assert not any(is_inexact(op) for op in _kernel(body).walk())
+
+
+# ---- assembly ---------------------------------------------------------------------------------
+
+
+def _assembly(text: str, opcode: str = "inline", constraint: str = "f") -> Kernel:
+    attributes = f'text = "{text}", constraints = "={constraint},f", dtypes = [fp32], pack = 1'
+    return _kernel(f"  %out = asm.{opcode}(%a) {{{attributes}}} : tile<64xfp32>")
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("ex2.approx.ftz.f32 $0, $1;", 2.0**-20),
+        ("div.full.f32 $0, $1, 0f40400000;", 2.0**-20),
+        ("add.f32 $0, $1, $1;", 2.0**-20),
+        ("tanh.approx.f32 $0, $1;", 2.0**-10),
+    ],
+)
+@pytest.mark.parametrize("opcode", ["inline", "volatile"])
+def test_approximate_assembly_moves_its_floats(opcode: str, text: str, error: float) -> None:
+    kernel = _assembly(text, opcode)
+    assert _inexact(kernel) == [f"asm.{opcode}"]
+    exact, moved = _exact(kernel, X), _run(kernel, X, inexact_ops(kernel), 1, upwards=True)
+    assert np.all(moved > exact)
+    assert np.all(moved - exact <= error * exact + np.spacing(exact))
+
+
+@pytest.mark.parametrize("text", ["add.rn.f32 $0, $1, $1;", "mov.b32 $0, $1;", "neg.f32 $0, $1;"])
+def test_other_assembly_is_exact(text: str) -> None:
+    assert _inexact(_assembly(text)) == []
+
+
+def test_integers_of_assembly_are_exact() -> None:
+    attributes = 'text = "cvt.rni.s32.f32 $0, $1; // .approx", constraints = "=r,f"'
+    kernel = _kernel(
+        f"  %n = asm.inline(%a) {{{attributes}, dtypes = [i32], pack = 1}} : tile<64xi32>\n"
+        "  %out = arith.cast(%n) {dtype = fp32} : tile<64xfp32>"
+    )
+    assert _inexact(kernel) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from aotc.backend.rules import (
     arith,
+    assembly,
     async_copy,
     atomic,
     cast,
@@ -25,6 +26,7 @@ from aotc.backend.rules import (
 
 __all__ = [
     "arith",
+    "assembly",
     "async_copy",
     "atomic",
     "cast",

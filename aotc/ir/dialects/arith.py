@@ -54,12 +54,13 @@ class Elementwise(Op):
         types = [value.type for value in self.operands]
         first = types[0]
         for other in types:
-            if other is not first and not _same_place(first, other):
+            if other is not first and not same_place(first, other):
                 self.error(f"operands {first} and {other} differ in shape or layout")
         return (with_element(first, self.element()),)
 
 
-def _same_place(left: Type, right: Type) -> bool:
+def same_place(left: Type, right: Type) -> bool:
+    """Return whether values of two types are both scalars, or tiles of one shape and layout."""
     if isinstance(left, TileType) and isinstance(right, TileType):
         return left.shape == right.shape and left.layout == right.layout
     return not isinstance(left, TileType) and not isinstance(right, TileType)

@@ -1,0 +1,52 @@
+"""Assembly that stands in the source of a kernel, on the elements of scalars and tiles.
+
+The ops are the same in tile IR and in gpu IR. The text works on `pack` elements at a time, those of
+neighbouring registers of a thread; which ones those are is not defined, so what it makes of an
+element may depend on the same element of each operand and on nothing else.
+
+Invariant: text, constraints and operands fit each other as `ir.assembly` says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from aotc.ir.assembly import Operands, check
+from aotc.ir.core import Op, Value, attribute, operands, results
+from aotc.ir.dialects.arith import Elementwise, same_place
+from aotc.ir.types import ScalarType, Type, element_of, with_element
+
+
+class Assembly(Op):
+    """Base of ops that are PTX text, with operands written as LLVM has them, such as `$0`."""
+
+    text: str = attribute()
+    constraints: str = attribute()
+    dtypes: tuple[ScalarType, ...] = attribute()
+    pack: int = attribute()
+    arguments: Sequence[Value] = operands()
+    outs: Sequence[Value] = results()
+
+    @property
+    def registers(self) -> Operands:
+        """The registers of an instance of the text."""
+        elements = [element_of(value.type) for value in self.operands]
+        return check(self.text, self.constraints, elements, self.dtypes, self.pack)
+
+    def infer(self) -> Sequence[Type]:
+        _ = self.registers
+        types = [value.type for value in self.operands]
+        if not types:
+            return self.dtypes
+        for other in types:
+            if not same_place(types[0], other):
+                self.error(f"operands {types[0]} and {other} differ in shape or layout")
+        return [with_element(types[0], dtype) for dtype in self.dtypes]
+
+
+class InlineAsm(Assembly, Elementwise, opcode="asm.inline", pure=True):
+    """Assembly that computes its results and does nothing else; without them it is not needed."""
+
+
+class VolatileAsm(Assembly, opcode="asm.volatile", effect="readwrite"):
+    """Assembly that may do anything: it runs where it stands, as often as it is reached."""
