@@ -923,6 +923,28 @@ def softmax(
     raise _outside("softmax")
 
 
+# ---- sorting -------------------------------------------------------------------------------
+
+
+def sort(x: tensor, dim: int | None = None, descending: bool = False) -> tensor:
+    """Sort along the last axis, the least first; floats in the total order of IEEE 754."""
+    raise _outside("sort")
+
+
+def topk(x: tensor, k: int, dim: int | None = None, descending: bool = True) -> tensor:
+    """Return the greatest `k` along the last axis, the greatest first.
+
+    `k` is a power of two. Without `descending` it is the least `k`, upwards. Types below 32 bits
+    are widened as by `max`, unless all elements are kept.
+    """
+    raise _outside("topk")
+
+
+def bitonic_merge(x: tensor, dim: int | None = None, descending: bool = False) -> tensor:
+    """Sort along the last axis what first rises and then falls, or the other way round."""
+    raise _outside("bitonic_merge")
+
+
 # ---- promises, checks, messages ------------------------------------------------------------
 
 

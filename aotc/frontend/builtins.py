@@ -27,6 +27,7 @@ from aotc.frontend import (
     program,
     reductions,
     shapes,
+    sorting,
 )
 from aotc.frontend.convert import not_a_value, static_dtype
 from aotc.frontend.emitter import Emitter, mistake
@@ -213,6 +214,7 @@ _TABLES = (
     block_pointers.FUNCTIONS,
     dot.FUNCTIONS,
     reductions.FUNCTIONS,
+    sorting.FUNCTIONS,
     program.FUNCTIONS,
 )
 _FUNCTIONS: dict[str, Builtin] = {
@@ -220,11 +222,11 @@ _FUNCTIONS: dict[str, Builtin] = {
 }
 
 _MISSING_NAMES = (
-    "atomic_load atomic_poll atomic_store bitonic_merge condition device_print "
+    "atomic_load atomic_poll atomic_store condition device_print "
     "dot_scaled expect_zero gather histogram inline_asm_elementwise "
     "map_elementwise pair_uniform_to_normal philox "
-    "philox_impl rand rand4x randint randint4x randn randn4x sort "
-    "swizzle2d target_info topk uint_to_uniform_float float8e4b15 float8e4b8 "
+    "philox_impl rand rand4x randint randint4x randn randn4x "
+    "swizzle2d target_info uint_to_uniform_float float8e4b15 float8e4b8 "
     "float8e5b16 async_task extern_elementwise"
 )
 _MISSING = {name: Missing(name) for name in _MISSING_NAMES.split()}
@@ -396,6 +398,8 @@ METHODS: dict[str, Builtin | Missing] = {
         "cumsum",
         "cumprod",
         "flip",
+        "sort",
+        "topk",
         "item",
         *atomics.FUNCTIONS,
     ]
@@ -406,8 +410,6 @@ METHODS: dict[str, Builtin | Missing] = {
         "atomic_store",
         "gather",
         "histogram",
-        "sort",
-        "topk",
     ]
 }
 """Functions that can be written as methods of a value, `x.sum()` for `tl.sum(x)`."""

@@ -298,11 +298,30 @@ def _join(op: Op, homes: Homes) -> Sequence[LinearLayout | None]:
 
 
 def splittable(layout: LinearLayout, num_warps: int) -> LinearLayout:
-    """Return `layout`, or one near it in which each thread holds both halves of a pair."""
+    """Return `layout`, or one near it in which each thread holds both halves of a pair.
+
+    What selects the half changes places with the register bit that was joined last, which a
+    network that goes through the bits of an index in turn asks for last. Of warps all bits
+    change places at once, as far as there are registers: that is one trip through shared memory.
+    """
     if layout.split_register_bit() is not None:
         return layout
-    half = layout.shape[:-1]
-    return blocked_for(half, (1,) * len(half), num_warps).join()
+    registers, lanes, warps = (layout.columns(name) for name in ("register", "lane", "warp"))
+    held = [column for column in (*registers, *lanes, *warps) if column]
+    if 1 not in held or sum(column & 1 for column in held) != 1:
+        half = layout.shape[:-1]
+        return blocked_for(half, (1,) * len(half), num_warps).join()
+    wanted = [1, *(column for column in warps if column > 1)] if 1 in warps else [1]
+    given = registers[: len(wanted)]
+    wanted = wanted[: max(1, len(given))]
+    places = dict(zip(wanted, given or [0], strict=True))
+    registers = (*wanted, *registers[len(given) :])
+    lanes, warps = (tuple(places.get(column, column) for column in each) for each in (lanes, warps))
+    return (
+        layout.with_columns("register", registers)
+        .with_columns("lane", lanes)
+        .with_columns("warp", warps)
+    )
 
 
 def _split(op: Op, homes: Homes) -> Sequence[LinearLayout | None]:
