@@ -945,6 +945,25 @@ def bitonic_merge(x: tensor, dim: int | None = None, descending: bool = False) -
     raise _outside("bitonic_merge")
 
 
+# ---- places that come from data ------------------------------------------------------------
+
+
+def gather(src: tensor, index: tensor, axis: int) -> tensor:
+    """Return the elements of `src` that `index` names along an axis, modulo its extent.
+
+    The shapes are the same on all other axes.
+    """
+    raise _outside("gather")
+
+
+def histogram(input: tensor, num_bins: int, mask: tensor | None = None) -> tensor:
+    """Return how often each of 0, 1, …, `num_bins` - 1 is in a tile of one axis, as int32.
+
+    The tile is of int32 or uint32, `num_bins` a power of two; other values are not counted.
+    """
+    raise _outside("histogram")
+
+
 # ---- promises, checks, messages ------------------------------------------------------------
 
 

@@ -20,6 +20,7 @@ from aotc.frontend import (
     descriptor_maps,
     descriptors,
     dot,
+    indexing,
     libdevice,
     made_descriptors,
     math_functions,
@@ -215,6 +216,7 @@ _TABLES = (
     dot.FUNCTIONS,
     reductions.FUNCTIONS,
     sorting.FUNCTIONS,
+    indexing.FUNCTIONS,
     program.FUNCTIONS,
 )
 _FUNCTIONS: dict[str, Builtin] = {
@@ -223,7 +225,7 @@ _FUNCTIONS: dict[str, Builtin] = {
 
 _MISSING_NAMES = (
     "atomic_load atomic_poll atomic_store condition device_print "
-    "dot_scaled expect_zero gather histogram inline_asm_elementwise "
+    "dot_scaled expect_zero inline_asm_elementwise "
     "map_elementwise pair_uniform_to_normal philox "
     "philox_impl rand rand4x randint randint4x randn randn4x "
     "swizzle2d target_info uint_to_uniform_float float8e4b15 float8e4b8 "
@@ -400,6 +402,8 @@ METHODS: dict[str, Builtin | Missing] = {
         "flip",
         "sort",
         "topk",
+        "gather",
+        "histogram",
         "item",
         *atomics.FUNCTIONS,
     ]
@@ -408,8 +412,6 @@ METHODS: dict[str, Builtin | Missing] = {
     for name in [
         "atomic_load",
         "atomic_store",
-        "gather",
-        "histogram",
     ]
 }
 """Functions that can be written as methods of a value, `x.sum()` for `tl.sum(x)`."""

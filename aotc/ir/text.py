@@ -30,7 +30,18 @@ from typing import Any, NamedTuple, cast
 
 from aotc.ir.core import Block, Kernel, Op, ParamInfo, TensorSource, Value, build
 from aotc.ir.diagnostics import UNKNOWN_LOC, IRError, Loc
-from aotc.ir.dialects import arith, descriptor, gpu, grid, roles, scf, tile, tma, wgmma
+from aotc.ir.dialects import (
+    arith,
+    descriptor,
+    gpu,
+    grid,
+    indexing,
+    roles,
+    scf,
+    tile,
+    tma,
+    wgmma,
+)
 from aotc.ir.layout import LinearLayout
 from aotc.ir.types import (
     SCALARS,
@@ -44,7 +55,7 @@ from aotc.ir.types import (
 )
 
 # Importing a dialect declares its opcodes: text can be read once all of them are.
-DIALECTS = (arith, descriptor, gpu, grid, roles, scf, tile, tma, wgmma)
+DIALECTS = (arith, descriptor, gpu, grid, indexing, roles, scf, tile, tma, wgmma)
 
 # ---- printer ----------------------------------------------------------------------------------
 

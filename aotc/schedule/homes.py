@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from aotc.ir.core import Block, Kernel, Op, Value
-from aotc.ir.dialects import arith, descriptor, scf, tile
+from aotc.ir.dialects import arith, descriptor, indexing, scf, tile
 from aotc.ir.layout import LinearLayout
 from aotc.ir.types import TileType, element_of
 from aotc.schedule.layouts import blocked_for, default_blocked
@@ -80,7 +80,7 @@ class Homes:
                 break
             # A variable that only index arithmetic touches lives where it is used.
             variable = unsettled.targets[0]
-            home = self._sought(unsettled.targets) or self.default(variable)
+            home = self.sought(unsettled.targets) or self.default(variable)
             self._homes.update(dict.fromkeys(unsettled.targets, home))
         # What is left has no reason to be anywhere. Not before: a variable may have one that
         # shows only once the body of its loop is known.
@@ -103,6 +103,13 @@ class Homes:
         """Return the home of the first operand that has one; in the end, a default layout."""
         home = next((home for value in op.operands if (home := self.get(value))), None)
         return self.default(op.operands[0]) if home is None and self._has_all_reasons else home
+
+    def source_like(self, op: Op, value: Value) -> LinearLayout | None:
+        """Return the home of `value`, else in the end one that users of the op's result work in."""
+        home = self.get(value)
+        if home is None and self._has_all_reasons:
+            home = self.sought(op.results) or self.default(op.results[0])
+        return home
 
     def works_in(self, op: Op) -> LinearLayout | None:
         """Return the layout in which a reduction, scan or split takes its operands.
@@ -161,7 +168,7 @@ class Homes:
 
     # -- backward --------------------------------------------------------------
 
-    def _sought(self, values: Sequence[Value]) -> LinearLayout | None:
+    def sought(self, values: Sequence[Value]) -> LinearLayout | None:
         """Return the layout that the nearest user of one of `values` works in."""
         worklist = list(values)
         seen: dict[Value, None] = {}
@@ -341,6 +348,16 @@ def _scan(op: Op, homes: Homes) -> Sequence[LinearLayout | None]:
     return [homes.works_in(op)] * len(op.results)
 
 
+def _gather(op: Op, homes: Homes) -> Sequence[LinearLayout | None]:
+    """Be where the index is: the source goes through shared memory from anywhere."""
+    assert isinstance(op, indexing.Gather)
+    return [homes.source_like(op, op.index)]
+
+
+def _histogram(op: Op, homes: Homes) -> Sequence[LinearLayout | None]:
+    return [homes.source_like(op, op.results[0])]
+
+
 _RULES: dict[type[Op], Rule] = {
     tile.Load: _anchored,
     tile.AtomicRmw: _anchored,
@@ -353,4 +370,6 @@ _RULES: dict[type[Op], Rule] = {
     tile.Split: _split,
     tile.Reduce: _reduce,
     tile.Scan: _scan,
+    indexing.Gather: _gather,
+    indexing.Histogram: _histogram,
 }
