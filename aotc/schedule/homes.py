@@ -307,28 +307,44 @@ def _join(op: Op, homes: Homes) -> Sequence[LinearLayout | None]:
 def splittable(layout: LinearLayout, num_warps: int) -> LinearLayout:
     """Return `layout`, or one near it in which each thread holds both halves of a pair.
 
-    What selects the half changes places with the register bit that was joined last, which a
-    network that goes through the bits of an index in turn asks for last. Of warps all bits
-    change places at once, as far as there are registers: that is one trip through shared memory.
+    What selects the half changes places with a register bit: one of the first axis, the rows,
+    which a network along the others never asks for, else the one that was joined last, which a
+    network that goes through the bits of an index in turn asks for last. If a warp bit selects it,
+    the others change places, too, and rows come to warps as far as there are any: all of that is
+    one trip through shared memory.
     """
     if layout.split_register_bit() is not None:
         return layout
     registers, lanes, warps = (layout.columns(name) for name in ("register", "lane", "warp"))
-    held = [column for column in (*registers, *lanes, *warps) if column]
-    if 1 not in held or sum(column & 1 for column in held) != 1:
+    columns, first_warp = [*registers, *lanes, *warps], len(registers) + len(lanes)
+    if 1 not in columns or sum(column & 1 for column in columns) != 1:
         half = layout.shape[:-1]
         return blocked_for(half, (1,) * len(half), num_warps).join()
-    wanted = [1, *(column for column in warps if column > 1)] if 1 in warps else [1]
-    given = registers[: len(wanted)]
-    wanted = wanted[: max(1, len(given))]
-    places = dict(zip(wanted, given or [0], strict=True))
-    registers = (*wanted, *registers[len(given) :])
-    lanes, warps = (tuple(places.get(column, column) for column in each) for each in (lanes, warps))
+    row = 1 << layout.total_out_bits - layout.out_bits("dim0")
+    wanted = [columns.index(1)]
+    if wanted[0] >= first_warp:
+        others = (place for place in range(first_warp, len(columns)) if place != wanted[0])
+        wanted += [place for place in others if columns[place] % row]
+    given = sorted(range(len(registers)), key=lambda place: columns[place] % row != 0)
+    for here, there in zip(wanted, given, strict=False):
+        _swap(columns, here, there)
+    if not registers:
+        # There is nothing to change places with: threads hold copies.
+        columns[wanted[0]] = 0
+    rows = [place for place in range(len(registers), first_warp) if columns[place] % row == 0]
+    if wanted[0] >= first_warp:
+        moved = (place for place in wanted if columns[place] % row)
+        for here, there in zip(moved, rows, strict=False):
+            _swap(columns, here, there)
     return (
-        layout.with_columns("register", registers)
-        .with_columns("lane", lanes)
-        .with_columns("warp", warps)
+        layout.with_columns("register", columns[: len(registers)] or [1])
+        .with_columns("lane", columns[len(registers) : first_warp])
+        .with_columns("warp", columns[first_warp:])
     )
+
+
+def _swap(columns: list[int], here: int, there: int) -> None:
+    columns[here], columns[there] = columns[there], columns[here]
 
 
 def _split(op: Op, homes: Homes) -> Sequence[LinearLayout | None]:

@@ -64,6 +64,7 @@ TABLES = {
     "one a thread": ("sort_rows", "i32", 1, 128, 4, "DOWN = true"),
     "across eight warps": ("sort_rows", "fp32", 1, 512, 8, "DOWN = true"),
     "in a warp": ("sort_rows", "i64", 1, 256, 1, "DOWN = false"),
+    "rows of warps": ("sort_rows", "i32", 4, 256, 4, "DOWN = false"),
     "rows": ("sort_rows", "bf16", 32, 16, 4, "DOWN = false"),
     "pairs": ("sort_rows", "u8", 64, 2, 4, "DOWN = true"),
     "single ones": ("sort_rows", "fp16", 64, 1, 4, "DOWN = true"),
@@ -97,7 +98,7 @@ def test_what_is_masked_off_comes_last(target: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("rows", "cols", "num_warps", "trips"),
-    [(32, 64, 4, 0), (1, 1024, 1, 0), (1, 1024, 4, 7), (64, 32, 8, 0)],
+    [(32, 64, 4, 0), (1, 1024, 1, 0), (1, 1024, 4, 7), (4, 1024, 4, 2), (64, 32, 8, 0)],
 )
 def test_only_what_crosses_warps_goes_through_shared_memory(
     rows: int, cols: int, num_warps: int, trips: int, tmp_path: Path
