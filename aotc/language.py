@@ -1039,6 +1039,47 @@ def randn(seed: Operand, offset: Operand, n_rounds: int = 10) -> tensor:
     raise _outside("randn")
 
 
+# ---- sorting -------------------------------------------------------------------------------
+
+
+def sort(x: tensor, dim: int | None = None, descending: bool = False) -> tensor:
+    """Sort along the last axis, the least first; floats in the total order of IEEE 754."""
+    raise _outside("sort")
+
+
+def topk(x: tensor, k: int, dim: int | None = None, descending: bool = True) -> tensor:
+    """Return the greatest `k` along the last axis, the greatest first.
+
+    `k` is a power of two. Without `descending` it is the least `k`, upwards. Types below 32 bits
+    are widened as by `max`, unless all elements are kept.
+    """
+    raise _outside("topk")
+
+
+def bitonic_merge(x: tensor, dim: int | None = None, descending: bool = False) -> tensor:
+    """Sort along the last axis what first rises and then falls, or the other way round."""
+    raise _outside("bitonic_merge")
+
+
+# ---- places that come from data ------------------------------------------------------------
+
+
+def gather(src: tensor, index: tensor, axis: int) -> tensor:
+    """Return the elements of `src` that `index` names along an axis, modulo its extent.
+
+    The shapes are the same on all other axes.
+    """
+    raise _outside("gather")
+
+
+def histogram(input: tensor, num_bins: int, mask: tensor | None = None) -> tensor:
+    """Return how often each of 0, 1, …, `num_bins` - 1 is in a tile of one axis, as int32.
+
+    The tile is of int32 or uint32, `num_bins` a power of two; other values are not counted.
+    """
+    raise _outside("histogram")
+
+
 # ---- promises, checks, messages ------------------------------------------------------------
 
 

@@ -21,6 +21,7 @@ from aotc.frontend import (
     descriptors,
     dot,
     dot_scaled,
+    indexing,
     inline_asm,
     libdevice,
     made_descriptors,
@@ -30,6 +31,7 @@ from aotc.frontend import (
     random_numbers,
     reductions,
     shapes,
+    sorting,
 )
 from aotc.frontend.convert import not_a_value, static_dtype
 from aotc.frontend.emitter import Emitter, mistake
@@ -219,6 +221,8 @@ _TABLES = (
     dot_scaled.FUNCTIONS,
     reductions.FUNCTIONS,
     random_numbers.FUNCTIONS,
+    sorting.FUNCTIONS,
+    indexing.FUNCTIONS,
     program.FUNCTIONS,
 )
 _FUNCTIONS: dict[str, Builtin] = {
@@ -226,9 +230,8 @@ _FUNCTIONS: dict[str, Builtin] = {
 }
 
 _MISSING_NAMES = (
-    "atomic_load atomic_poll atomic_store bitonic_merge condition "
-    "expect_zero gather histogram "
-    "map_elementwise sort target_info topk float8e4b15 float8e4b8 "
+    "atomic_load atomic_poll atomic_store condition expect_zero "
+    "map_elementwise target_info float8e4b15 float8e4b8 "
     "float8e5b16 async_task extern_elementwise"
 )
 _MISSING = {name: Missing(name) for name in _MISSING_NAMES.split()}
@@ -400,6 +403,10 @@ METHODS: dict[str, Builtin | Missing] = {
         "cumsum",
         "cumprod",
         "flip",
+        "sort",
+        "topk",
+        "gather",
+        "histogram",
         "item",
         *atomics.FUNCTIONS,
     ]
@@ -408,10 +415,6 @@ METHODS: dict[str, Builtin | Missing] = {
     for name in [
         "atomic_load",
         "atomic_store",
-        "gather",
-        "histogram",
-        "sort",
-        "topk",
     ]
 }
 """Functions that can be written as methods of a value, `x.sum()` for `tl.sum(x)`."""

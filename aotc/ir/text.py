@@ -36,6 +36,7 @@ from aotc.ir.dialects import (
     descriptor,
     gpu,
     grid,
+    indexing,
     roles,
     scf,
     tile,
@@ -55,7 +56,7 @@ from aotc.ir.types import (
 )
 
 # Importing a dialect declares its opcodes: text can be read once all of them are.
-DIALECTS = (arith, assembly, descriptor, gpu, grid, roles, scf, tile, tma, wgmma)
+DIALECTS = (arith, assembly, descriptor, gpu, grid, indexing, roles, scf, tile, tma, wgmma)
 
 # ---- printer ----------------------------------------------------------------------------------
 

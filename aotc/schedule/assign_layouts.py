@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from aotc.ir.core import Block, Kernel, Op, Value, build
 from aotc.ir.diagnostics import IRError, at
-from aotc.ir.dialects import arith, assembly, descriptor, gpu, scf, tile, tma, wgmma
+from aotc.ir.dialects import arith, assembly, descriptor, gpu, indexing, scf, tile, tma, wgmma
 from aotc.ir.layout import LinearLayout
 from aotc.ir.rewrite import Builder
 from aotc.ir.types import I1, DescriptorType, TensorMapType, TileType, Type, shape_of
@@ -37,6 +37,7 @@ from aotc.schedule.demand import Demand, broadcast_operand, operand_layouts
 from aotc.schedule.dot_layouts import choose_dots
 from aotc.schedule.global_order import may_precede
 from aotc.schedule.homes import DotLayouts, Homes, is_elementwise, is_tile
+from aotc.schedule.indexing import place_gather, place_histogram
 from aotc.schedule.operand_slices import pull_operands
 from aotc.schedule.tensor_copies import (
     block_buffer,
@@ -310,6 +311,23 @@ def _emit_atomic(op: Op, emitter: _Emitter, place: Builder) -> None:
     emitter.bind(op.out, place_atomic(op, slots, vector, emitter.homes.num_warps, place), place)
 
 
+def _emit_gather(op: Op, emitter: _Emitter, place: Builder) -> None:
+    assert isinstance(op, indexing.Gather)
+    homes, target = emitter.homes, emitter.demand.target
+    source = emitter.get(op.source, homes.or_default(op.source))
+    index = emitter.get(op.index, homes.or_default(op.out))
+    emitter.bind(op.out, place_gather(source, index, op.axis, target, place), place)
+
+
+def _emit_histogram(op: Op, emitter: _Emitter, place: Builder) -> None:
+    assert isinstance(op, indexing.Histogram)
+    layout = emitter.demand.works_in[op]
+    value, mask = emitter.get(op.value, layout), emitter.get_optional(op.mask, layout)
+    home = emitter.homes.or_default(op.out)
+    out = place_histogram(value, mask, home, emitter.demand.target, place)
+    emitter.bind(op.out, out, place)
+
+
 def _emit_descriptor_at(op: Op, emitter: _Emitter, place: Builder) -> None:
     """Use the map that is in memory; it is the one that the block's type says."""
     assert isinstance(op, descriptor.DescriptorAt)
@@ -397,6 +415,8 @@ _RULES: dict[type[Op], Callable[[Op, _Emitter, Builder], None]] = {
     tile.AtomicRmw: _emit_atomic,
     tile.AtomicCas: _emit_atomic,
     tile.Barrier: _emit_barrier,
+    indexing.Gather: _emit_gather,
+    indexing.Histogram: _emit_histogram,
     descriptor.DescriptorAt: _emit_descriptor_at,
     descriptor.DescriptorLoad: _emit_descriptor_load,
     descriptor.DescriptorStore: _emit_descriptor_store,

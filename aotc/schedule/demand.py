@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from aotc.ir.core import Block, Kernel, Op, Value
-from aotc.ir.dialects import assembly, descriptor, scf, tile
+from aotc.ir.dialects import assembly, descriptor, indexing, scf, tile
 from aotc.ir.layout import LinearLayout
 from aotc.ir.types import element_of
 from aotc.schedule.access import access_cost, max_access_elems, pointee_bytes
@@ -152,12 +152,21 @@ def _demand_block(op: Op, demand: Demand) -> None:
     demand.want(op.value, layout)
 
 
+def _demand_gather(op: Op, demand: Demand) -> None:
+    """Want the index where the result is; shared memory takes the source from anywhere."""
+    assert isinstance(op, indexing.Gather)
+    demand.want(op.index, demand.homes.or_default(op.out))
+    demand.want(op.source, demand.homes.or_default(op.source))
+
+
 def _demand_observer(op: Op, demand: Demand) -> None:
-    """An op that looks at a tile takes it where it is."""
-    for value in filter(is_tile, op.operands):
-        layout = demand.homes.or_default(value)
+    """An op that looks at a tile takes it where it is, and others beside it."""
+    tiles = [value for value in op.operands if is_tile(value)]
+    if tiles:
+        layout = demand.homes.or_default(tiles[0])
         demand.works_in[op] = layout
-        demand.want(value, layout)
+        for value in tiles:
+            demand.want(value, layout)
 
 
 _DEMANDS: dict[type[Op], Callable[[Op, Demand], None]] = {
@@ -176,6 +185,8 @@ _DEMANDS: dict[type[Op], Callable[[Op, Demand], None]] = {
     tile.Assert: _demand_observer,
     tile.Print: _demand_observer,
     tile.Assume: _demand_observer,
+    indexing.Histogram: _demand_observer,
+    indexing.Gather: _demand_gather,
     tile.Broadcast: _demand_clones,
     tile.ExpandDims: _demand_clones,
     tile.Reshape: _demand_clones,

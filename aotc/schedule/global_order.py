@@ -12,12 +12,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from aotc.ir.core import Block, Op, Value
-from aotc.ir.dialects import arith, gpu, grid, scf, tile, tma, wgmma
+from aotc.ir.dialects import arith, gpu, grid, indexing, scf, tile, tma, wgmma
 from aotc.ir.parameter_access import pointer_roots
 from aotc.ir.types import TileType
 
 _SHARED_ONLY = (
     *(gpu.SharedAlloc, gpu.SharedStore, gpu.SharedLoad),
+    *(indexing.SharedGather, indexing.SharedCount),
     *(gpu.AsyncCopy, gpu.AsyncCommit, gpu.AsyncWait, tile.Assume, grid.LaunchDependents),
     *(tma.TmaFetch, tma.BulkFetch, tma.TmaStoreWait, wgmma.WgmmaWait),
 )

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from aotc.ir.core import Block, Kernel, Op, Value
-from aotc.ir.dialects import arith, assembly, descriptor, scf, tile
+from aotc.ir.dialects import arith, assembly, descriptor, indexing, scf, tile
 from aotc.ir.layout import LinearLayout
 from aotc.ir.types import TileType, element_of
 from aotc.schedule.layouts import blocked_for, default_blocked
@@ -80,7 +80,7 @@ class Homes:
                 break
             # A variable that only index arithmetic touches lives where it is used.
             variable = unsettled.targets[0]
-            home = self._sought(unsettled.targets) or self.default(variable)
+            home = self.sought(unsettled.targets) or self.default(variable)
             self._homes.update(dict.fromkeys(unsettled.targets, home))
         # What is left has no reason to be anywhere. Not before: a variable may have one that
         # shows only once the body of its loop is known.
@@ -103,6 +103,13 @@ class Homes:
         """Return the home of the first operand that has one; in the end, a default layout."""
         home = next((home for value in op.operands if (home := self.get(value))), None)
         return self.default(op.operands[0]) if home is None and self._has_all_reasons else home
+
+    def source_like(self, op: Op, value: Value) -> LinearLayout | None:
+        """Return the home of `value`, else in the end one that users of the op's result work in."""
+        home = self.get(value)
+        if home is None and self._has_all_reasons:
+            home = self.sought(op.results) or self.default(op.results[0])
+        return home
 
     def works_in(self, op: Op) -> LinearLayout | None:
         """Return the layout in which a reduction, scan or split takes its operands.
@@ -161,7 +168,7 @@ class Homes:
 
     # -- backward --------------------------------------------------------------
 
-    def _sought(self, values: Sequence[Value]) -> LinearLayout | None:
+    def sought(self, values: Sequence[Value]) -> LinearLayout | None:
         """Return the layout that the nearest user of one of `values` works in."""
         worklist = list(values)
         seen: dict[Value, None] = {}
@@ -298,11 +305,46 @@ def _join(op: Op, homes: Homes) -> Sequence[LinearLayout | None]:
 
 
 def splittable(layout: LinearLayout, num_warps: int) -> LinearLayout:
-    """Return `layout`, or one near it in which each thread holds both halves of a pair."""
+    """Return `layout`, or one near it in which each thread holds both halves of a pair.
+
+    What selects the half changes places with a register bit: one of the first axis, the rows,
+    which a network along the others never asks for, else the one that was joined last, which a
+    network that goes through the bits of an index in turn asks for last. If a warp bit selects it,
+    the others change places, too, and rows come to warps as far as there are any: all of that is
+    one trip through shared memory.
+    """
     if layout.split_register_bit() is not None:
         return layout
-    half = layout.shape[:-1]
-    return blocked_for(half, (1,) * len(half), num_warps).join()
+    registers, lanes, warps = (layout.columns(name) for name in ("register", "lane", "warp"))
+    columns, first_warp = [*registers, *lanes, *warps], len(registers) + len(lanes)
+    if 1 not in columns or sum(column & 1 for column in columns) != 1:
+        half = layout.shape[:-1]
+        return blocked_for(half, (1,) * len(half), num_warps).join()
+    row = 1 << layout.total_out_bits - layout.out_bits("dim0")
+    wanted = [columns.index(1)]
+    if wanted[0] >= first_warp:
+        others = (place for place in range(first_warp, len(columns)) if place != wanted[0])
+        wanted += [place for place in others if columns[place] % row]
+    given = sorted(range(len(registers)), key=lambda place: columns[place] % row != 0)
+    for here, there in zip(wanted, given, strict=False):
+        _swap(columns, here, there)
+    if not registers:
+        # There is nothing to change places with: threads hold copies.
+        columns[wanted[0]] = 0
+    rows = [place for place in range(len(registers), first_warp) if columns[place] % row == 0]
+    if wanted[0] >= first_warp:
+        moved = (place for place in wanted if columns[place] % row)
+        for here, there in zip(moved, rows, strict=False):
+            _swap(columns, here, there)
+    return (
+        layout.with_columns("register", columns[: len(registers)] or [1])
+        .with_columns("lane", columns[len(registers) : first_warp])
+        .with_columns("warp", columns[first_warp:])
+    )
+
+
+def _swap(columns: list[int], here: int, there: int) -> None:
+    columns[here], columns[there] = columns[there], columns[here]
 
 
 def _split(op: Op, homes: Homes) -> Sequence[LinearLayout | None]:
@@ -330,6 +372,16 @@ def _scan(op: Op, homes: Homes) -> Sequence[LinearLayout | None]:
     return [homes.works_in(op)] * len(op.results)
 
 
+def _gather(op: Op, homes: Homes) -> Sequence[LinearLayout | None]:
+    """Be where the index is: the source goes through shared memory from anywhere."""
+    assert isinstance(op, indexing.Gather)
+    return [homes.source_like(op, op.index)]
+
+
+def _histogram(op: Op, homes: Homes) -> Sequence[LinearLayout | None]:
+    return [homes.source_like(op, op.results[0])]
+
+
 _RULES: dict[type[Op], Rule] = {
     assembly.InlineAsm: _assembly,
     assembly.VolatileAsm: _assembly,
@@ -344,4 +396,6 @@ _RULES: dict[type[Op], Rule] = {
     tile.Split: _split,
     tile.Reduce: _reduce,
     tile.Scan: _scan,
+    indexing.Gather: _gather,
+    indexing.Histogram: _histogram,
 }

@@ -35,7 +35,7 @@ from itertools import count, zip_longest
 
 from aotc.ir.core import Block, Kernel, Op, Value
 from aotc.ir.diagnostics import at
-from aotc.ir.dialects import arith, gpu, grid, roles, scf, tile, tma, wgmma
+from aotc.ir.dialects import arith, gpu, grid, indexing, roles, scf, tile, tma, wgmma
 from aotc.ir.rewrite import Builder
 from aotc.ir.types import SharedType
 from aotc.schedule.context import Schedule
@@ -181,11 +181,17 @@ def _check_unread(op: Op, place: _Place, pending: _Pending) -> None:
 
 
 def _visit_load(op: Op, pending: _Pending) -> None:
-    assert isinstance(op, gpu.SharedLoad)
+    assert isinstance(op, gpu.SharedLoad | indexing.SharedGather)
     place = _place(op.buffer)
     if place.meets(pending.writes):
         _barrier_before(op, pending)
     pending.reads[place] = None
+
+
+def _visit_count(op: Op, pending: _Pending) -> None:
+    assert isinstance(op, indexing.SharedCount)
+    place = _written(op, op.buffer, pending)
+    pending.writes[place] = pending.unfenced[place] = None
 
 
 def _visit_wait(op: Op, pending: _Pending) -> None:
@@ -411,6 +417,8 @@ _RULES: dict[type[Op], Callable[[Op, _Pending], None]] = {
     gpu.SharedStore: _visit_store,
     gpu.SharedLoad: _visit_load,
     gpu.MaskedSharedLoad: _visit_load,
+    indexing.SharedGather: _visit_load,
+    indexing.SharedCount: _visit_count,
     gpu.AsyncCopy: _visit_copy,
     gpu.AsyncWait: _visit_wait,
     tma.TmaLoad: _visit_tensor_load,

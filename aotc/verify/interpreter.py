@@ -39,6 +39,7 @@ from aotc.ir.types import (
     Type,
     element_of,
 )
+from aotc.verify.indexing import INDEXING_RULES
 from aotc.verify.looped import num_looping_blocks
 from aotc.verify.mbarriers import MBARRIER_RULES
 from aotc.verify.memory import Address, Memory, TensorAddress
@@ -59,6 +60,7 @@ RULES: Rules = {
     **ASSEMBLY_RULES,
     **TILE_RULES,
     **GPU_RULES,
+    **INDEXING_RULES,
     **TENSOR_RULES,
     **PRODUCT_RULES,
     **MBARRIER_RULES,

@@ -43,6 +43,7 @@ from aotc.verify.numerics import Array, Poison
 
 SHARED_BYTES = 256 * 1024
 _NOBODY = -1
+_COUNTING = -2  # less the number of the group
 _THREAD_SHIFT = 32
 _MAX_GROUPS = 8
 _MAX_WARPS = 64
@@ -250,6 +251,29 @@ class SharedMemory:
             self._touch(touched)
         return self._bytes[_bytes_of(addresses, dtype.itemsize)].view(dtype).reshape(-1)
 
+    def count(self, addresses: Indices, counted: Array, layout: LinearLayout) -> None:
+        """Add 1 to the i32 at each address that is counted, by a thread that holds it.
+
+        Warps may count at one place, and nobody else may touch it. Raises: AccessError for a race.
+        """
+        places = places_of(layout)
+        warps = np.broadcast_to(places.warps[:, None], places.elements.shape)[places.first]
+        elements = places.elements[places.first]
+        warps, elements = warps[counted[elements]] + self._warps.start, elements[counted[elements]]
+        touched = _bytes_of(addresses[elements], np.dtype(np.int32).itemsize)
+        self._check_landed(touched)
+        self._check_unread(touched)
+        writer, counting = self._writer[touched], _COUNTING - self._group
+        self._check(touched, (writer != _NOBODY) & (writer != counting), writer, warps)
+        others = self._readers[touched] & ~(np.uint64(1) << warps.astype(np.uint64)[:, None])
+        self._check(touched, others != 0, _lowest_bit(others), warps)
+        self._writer[touched] = counting
+        where, counts = np.unique(addresses[elements], return_counts=True)
+        held = _bytes_of(where, np.dtype(np.int32).itemsize)
+        sums = self._bytes[held].view(np.int32).reshape(-1) + counts.astype(np.int32)
+        self._bytes[held] = sums.view(np.uint8).reshape(held.shape)
+        self._touch(touched)
+
     def start_fill(self, addresses: Indices, value: Array, *, in_order: bool = True) -> Transfer:
         """Start a tensor copy to a buffer, which the first warp issues or, not `in_order`, a producer.
 
@@ -322,6 +346,7 @@ class SharedMemory:
     def barrier(self, *, for_producer: bool = True) -> None:
         """Order all accesses of the group before against all after, those of a producer if it is there."""
         own = (self._writer >= self._warps.start) & (self._writer < self._warps.stop)
+        own |= self._writer == _COUNTING - self._group
         self._writer[own] = _NOBODY
         self._readers &= ~self._own_bits()
         if for_producer:
@@ -358,9 +383,11 @@ class SharedMemory:
         race = taken & (by != warps[:, None])
         if self._check_races and race.any():
             row, column = np.argwhere(race)[0]
+            other = by[row, column]
+            who = f"warp {other}" if other >= 0 else "counting"
             raise AccessError(
-                f"in warp {warps[row]} touches shared byte {touched[row, column]}, which warp "
-                f"{by[row, column]} touched since the last barrier"
+                f"in warp {warps[row]} touches shared byte {touched[row, column]}, which {who} "
+                "touched since the last barrier"
             )
 
     def _check_landed(self, touched: Indices) -> None:

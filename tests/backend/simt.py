@@ -430,12 +430,12 @@ class _Block:
     def atomic(self, code: str, operand: Callable[[str], Any], tied: list[Any]) -> Any:
         """Update memory thread by thread; return what each found, None for a `red`."""
         found = re.fullmatch(
-            r"(?:@\$(\d+) )?(atom|red)\.relaxed\.(?:cta|gpu|sys)\.global\.([\w.]+) "
+            r"(?:@\$(\d+) )?(atom|red)\.relaxed\.(?:cta|gpu|sys)\.(global|shared)\.([\w.]+) "
             r"(?:(\{.*?\}|\$\d+|_), )?\[\$(\d+)\+(-?\d+)\], (.*);",
             code,
         )
         assert found is not None, code
-        predicate, opcode, operation, target, base, offset, sources = found.groups()
+        predicate, opcode, space, operation, target, base, offset, sources = found.groups()
         assert (opcode == "red") == (target is None)
         parts = [part for part in operation.split(".") if not re.fullmatch(r"v\d|noftz", part)]
         words = [operand(number) for number in re.findall(r"\$(\d+)", sources)]
@@ -445,7 +445,7 @@ class _Block:
         size = words[0].itemsize
         out = [word.copy() for word in tied or words[:count]]
         for thread in np.flatnonzero(active):
-            memory, start = self.space("global", int(where[thread]), count * size)
+            memory, start = self.space(space, int(where[thread]), count * size)
             self.machine.stores += 1
             for index in range(count):
                 at = slice(start + index * size, start + (index + 1) * size)

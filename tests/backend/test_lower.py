@@ -9,7 +9,7 @@ from aotc.backend import assemble, emit_ptx, lower_kernel
 from aotc.backend.lower import RULES
 from aotc.ir.core import Op
 from aotc.ir.diagnostics import IRError
-from aotc.ir.dialects import descriptor, scf, tile, tma
+from aotc.ir.dialects import descriptor, indexing, scf, tile, tma
 from aotc.ir.text import parse_kernel
 from aotc.target import TARGETS
 from aotc.verify.emulator.run import emulate
@@ -23,6 +23,7 @@ NOT_LOWERED = [
     *(descriptor.DescriptorExtent, descriptor.DescriptorStride, descriptor.DescriptorAt),
     descriptor.DescriptorOf,
     *(tma.TmaFetch, tma.BulkFetch),
+    *(indexing.Gather, indexing.Histogram),
 ]
 
 

@@ -25,6 +25,7 @@ from tests.fuzz.choices import Choices, Drawn, Seeded
 from tests.fuzz.control import CONTROL
 from tests.fuzz.elementwise import ELEMENTWISE
 from tests.fuzz.generator import Counter, Generator, Item, Limits, Maker
+from tests.fuzz.indexing import INDEXING
 from tests.fuzz.matmuls import make_matmul
 from tests.fuzz.movement import MOVEMENT
 from tests.fuzz.products import PRODUCTS
@@ -45,6 +46,7 @@ _GROUPS = (
     (8, ELEMENTWISE),
     (6, MOVEMENT),
     (4, REDUCTIONS),
+    (2, INDEXING),
     (3, PRODUCTS),
     (4, [*CONTROL, (3, make_row_loop), (5, make_matmul)]),
 )
@@ -74,6 +76,7 @@ _AROUND_LOOPS: list[tuple[int, Maker]] = [
     (2, _one_of(ELEMENTWISE)),
     (1, _one_of(MOVEMENT)),
     (1, _one_of(REDUCTIONS)),
+    (1, _one_of(INDEXING)),
     (1, tensors.make_load),
     (1, memory.make_load),
 ]

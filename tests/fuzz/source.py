@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from aotc.ir.core import Block, Kernel, Op, Value
-from aotc.ir.dialects import arith, assembly, descriptor, scf, tile
+from aotc.ir.dialects import arith, assembly, descriptor, indexing, scf, tile
 from aotc.ir.types import (
     FP32,
     FP64,
@@ -338,6 +338,8 @@ _EXPRESSIONS: dict[type[Op], Callable[[Any, Sequence[str]], str]] = {
     tile.AtomicRmw: _atomic,
     tile.AtomicCas: _cas,
     tile.Dot: _dot,
+    indexing.Gather: lambda op, args: f"tl.gather({args[0]}, {args[1]}, {op.axis})",
+    indexing.Histogram: lambda op, args: f"tl.histogram({args[0]}, {op.num_bins}, {args[1]})",
     descriptor.DescriptorOf: _descriptor,
     descriptor.DescriptorLoad: _block_load,
     descriptor.DescriptorStore: _block_store,

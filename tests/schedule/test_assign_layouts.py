@@ -209,3 +209,35 @@ def test_what_is_reduced_before_it_is_loaded_is_reduced_where_it_is_loaded() -> 
 @pytest.mark.parametrize("text", [TRANSPOSE, ACCUMULATE, PREFETCH])
 def test_every_warp_count(text: str, num_warps: int) -> None:
     assigned(text, num_warps)
+
+
+def test_what_is_picked_is_where_its_index_is_and_what_is_counted_where_it_is_used() -> None:
+    """The index is loaded in vectors; the source, transposed to it, goes straight to shared memory."""
+    run("""
+// CHECK: gpu.load({{.*}}) {vector = 4
+// CHECK-NOT: gpu.convert
+// CHECK: gpu.shared_store
+// CHECK-NEXT: gpu.shared_gather({{.*}}, %m)
+// CHECK-NOT: gpu.convert
+// CHECK: gpu.shared_count
+// CHECK-NEXT: gpu.shared_load
+// CHECK-NOT: gpu.convert
+// CHECK: gpu.store({{.*}}) {vector = 4}
+kernel @pick(%x: *i32 {divisibility = 16}, %y: *i32 {divisibility = 16}) {num_warps = 4} {
+  %i = tile.arange {start = 0, end = 1024} : tile<1024xi32>
+  %xs = tile.splat(%x) {shape = [1024]} : tile<1024x*i32>
+  %at = arith.addptr(%xs, %i) : tile<1024x*i32>
+  %v = tile.load(%at, _, _) : tile<1024xi32>
+  %m = tile.reshape(%v) {shape = [32, 32]} : tile<32x32xi32>
+  %t = tile.trans(%m) {order = [1, 0]} : tile<32x32xi32>
+  %p = tile.gather(%t, %m) {axis = 0} : tile<32x32xi32>
+  %f = tile.reshape(%p) {shape = [1024]} : tile<1024xi32>
+  tile.store(%at, %f, _)
+  %h = tile.histogram(%v, _) {num_bins = 512} : tile<512xi32>
+  %j = tile.arange {start = 0, end = 512} : tile<512xi32>
+  %ys = tile.splat(%y) {shape = [512]} : tile<512x*i32>
+  %to = arith.addptr(%ys, %j) : tile<512x*i32>
+  tile.store(%to, %h, _)
+  scf.return
+}
+""")

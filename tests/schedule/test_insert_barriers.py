@@ -224,3 +224,35 @@ def test_a_buffer_lives_until_the_product_that_reads_it_is_done() -> None:
     assert "shared_bytes = 1536" in products_with_barriers(late)
     early = text.replace(after, "  scf.return").replace(drain, f"  {wait}{other}{drain}")
     assert "shared_bytes = 3072" in products_with_barriers(early)
+
+
+def test_counting_stands_between_barriers() -> None:
+    text = with_barriers("""
+  %b = gpu.shared_alloc {element = i32, shape = [512], layout = #2} : shared<512xi32, #2>
+  gpu.shared_store(%i, %b) {vector = 1}
+  gpu.shared_count(%b, %i, _)
+  %v = gpu.shared_load(%b) {layout = #1, vector = 1} : tile<512xi32, #1>
+""")
+    assert text.count("gpu.barrier") == 2
+    check(
+        "// CHECK: gpu.shared_store\n// CHECK-NEXT: gpu.barrier\n// CHECK-NEXT: gpu.shared_count\n"
+        "// CHECK-NEXT: gpu.barrier\n// CHECK-NEXT: {{.*}} = gpu.shared_load",
+        text,
+    )
+
+
+def test_a_gather_reads_what_was_stored_and_is_read_before_the_next_store() -> None:
+    text = with_barriers("""
+  %b = gpu.shared_alloc {element = i32, shape = [512], layout = #2} : shared<512xi32, #2>
+  gpu.shared_store(%i, %b) {vector = 1}
+  %v = gpu.shared_gather(%b, %i) {axis = 0} : tile<512xi32, #0>
+  %w = gpu.shared_gather(%b, %v) {axis = 0} : tile<512xi32, #0>
+  gpu.shared_store(%w, %b) {vector = 1}
+""")
+    assert text.count("gpu.barrier") == 2
+    check(
+        "// CHECK: gpu.shared_store\n// CHECK-NEXT: gpu.barrier\n"
+        "// CHECK-NEXT: {{.*}} = gpu.shared_gather\n// CHECK-NEXT: {{.*}} = gpu.shared_gather\n"
+        "// CHECK-NEXT: gpu.barrier\n// CHECK-NEXT: gpu.shared_store",
+        text,
+    )

@@ -12,7 +12,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from aotc.ir.core import Block, Kernel, Op, ParamInfo, Value
-from aotc.ir.dialects import arith, assembly, descriptor, gpu, grid, roles, scf, tile, tma, wgmma
+from aotc.ir.dialects import (
+    arith,
+    assembly,
+    descriptor,
+    gpu,
+    grid,
+    indexing,
+    roles,
+    scf,
+    tile,
+    tma,
+    wgmma,
+)
 from aotc.ir.layout import LinearLayout
 from aotc.ir.rewrite import Builder
 from aotc.ir.types import (
@@ -399,6 +411,16 @@ SAMPLES: dict[str, Sample] = {
     "tile.dot": _dot,
     "tile.reduce": _reduce(tile.Reduce),
     "tile.scan": _scan(tile.Scan),
+    "tile.gather": lambda s: s.add(indexing.Gather(s.tile("fp32"), s.tile("i32"), 0)),
+    "tile.histogram": lambda s: s.add(indexing.Histogram(s.tile("i32"), 64, s.tile("i1"))),
+    "gpu.shared_gather": lambda s: s.add(
+        indexing.SharedGather(_shared(s).out, s.tile("i32"), axis=0)
+    ),
+    "gpu.shared_count": lambda s: s.add(
+        indexing.SharedCount(
+            s.add(gpu.SharedAlloc(I32, (EXTENT,), BUFFER)).out, s.tile("i32"), s.tile("i1")
+        )
+    ),
     "tile.hint": lambda s: s.add(
         tile.Hint(s.tile("i32"), divisibility=(16,), contiguity=(EXTENT,), constancy=(1,))
     ),

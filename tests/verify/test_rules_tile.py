@@ -15,6 +15,7 @@ from aotc.ir.dialects import arith, scf, tile
 from aotc.ir.rewrite import Builder
 from aotc.ir.text import parse_kernel
 from aotc.ir.types import FP32, I32, PointerType, Type, element_of
+from aotc.verify.indexing import INDEXING_RULES
 from aotc.verify.interpreter import RULES, InterpretError, run
 from aotc.verify.rules_tile import TILE_RULES
 from aotc.verify.tensors import TENSOR_RULES
@@ -29,7 +30,7 @@ def _only(make: Callable[..., Op], *arrays: Any) -> Any:
 
 def test_every_op_has_a_rule() -> None:
     ops = {cls for name, cls in Op.registry.items() if name.startswith(("tile.", "scf."))}
-    assert {*TILE_RULES, *TENSOR_RULES} >= ops
+    assert {*TILE_RULES, *TENSOR_RULES, *INDEXING_RULES} >= ops
 
 
 # ---- shapes -----------------------------------------------------------------------------------

@@ -206,10 +206,26 @@ def shared_vectors(
     return accesses
 
 
-def buffer_address(ctx: Lowering, buffer: Value, offset_bytes: int = 0) -> nvvm.Address:
-    """Return the address `offset_bytes` into a buffer, the same for all threads."""
+def places_in(
+    ctx: Lowering, layout: LinearLayout, shared: LinearLayout, size_bytes: int
+) -> list[Component]:
+    """Return where in a buffer, in bytes, the element of each register lies."""
+    shift, places = log2_exact(size_bytes), layout.invert_and_compose(shared)
+    base = ctx.ints.linear(ctx.thread, [column << shift for column in thread_columns(places)])
+    offsets = gf2.span_table(places.columns("register"))
+    return [ctx.ints.xor_constant(base, offset << shift) for offset in offsets]
+
+
+def buffer_address(ctx: Lowering, buffer: Value, place: Component | int = 0) -> nvvm.Address:
+    """Return the address `place` bytes into a buffer."""
     slot, first = ctx.ints.split(ctx.raw(buffer)[0])
-    return _address(ctx, Affine("", offset_bytes), slot, first)
+    return _address(ctx, Affine("", place) if isinstance(place, int) else place, slot, first)
+
+
+def moved(ctx: Lowering, address: nvvm.Address, offset_bytes: str) -> nvvm.Address:
+    """Return an address so many bytes further on, which data says."""
+    base = ctx.emit.value(f"add i32 {address.base}, {offset_bytes}")
+    return replace(address, base=base)
 
 
 def _address(ctx: Lowering, place: Component, slot: str, start: int) -> nvvm.Address:
