@@ -261,7 +261,8 @@ def _compare_two(frame: Frame, op: ast.cmpop, left: Operand, right: Operand) -> 
             not isinstance(left, Value) and type(left) is type(right) and left == right
         )
         return same is isinstance(op, ast.Is)
-    if isinstance(left, Value) or not isinstance(right, tuple | str):
+    is_text = isinstance(left, str) and isinstance(right, str)
+    if isinstance(left, Value) or not (is_text or isinstance(right, tuple)):
         raise mistake(f"`in` looks for a constant in a tuple, got {show(left)} and {show(right)}")
     return (left in right) is isinstance(op, ast.In)  # pyright: ignore[reportOperatorIssue, reportUnknownVariableType]
 

@@ -49,6 +49,8 @@ def carets(rendered: str) -> str:
         ),
         ("tl.atomic_poll(p, 1)", "aotc does not have tl.atomic_poll yet", None, ""),
         ("while True:\n    pass", "always true", None, ""),
+        ("x = 0 in 'ab'", "`in` looks for a constant in a tuple", None, ""),
+        ("x = n in (1, 2)", "`in` looks for a constant in a tuple", None, ""),
         ("for i in range(n):\n    break", "`break` is not part", "break", "mask"),
         ("for i in range(n):\n    return", "cannot leave a run-time loop", None, "flag"),
         ("for i in n:\n    pass", "a `for` goes over range", None, ""),
