@@ -135,7 +135,11 @@ _BODIES = [
     ("p.x = 1", "p.x", "an attribute cannot be assigned"),
     ("import os", "import os", "an import inside a kernel | module level"),
     ("x = tl.dot(n, n)", "tl.dot(n, n)", "first operand of tl.dot must be a tile, got int32"),
-    ("x = tl.sort(n)", "tl.sort(n)", "aotc does not have tl.sort yet | docs/language.md"),
+    (
+        "x = tl.map_elementwise(n)",
+        "tl.map_elementwise(n)",
+        "aotc does not have tl.map_elementwise yet | docs/language.md",
+    ),
     ("a = 0\nfor i in range(n):\n    a = a + 1.5", None, "a is int32 before this loop | float32"),
     ("if n > 1:\n    a = 1.0\ntl.store(p, a)", "a", "only if the condition in line 6 is true"),
     ("x = tl.load(p, mask=n)", "tl.load(p, mask=n)", "truth values, got int32 | mask != 0"),

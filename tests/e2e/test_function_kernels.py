@@ -1,0 +1,85 @@
+"""The kernels of kernels/functions.toml: what they say they do, and verified in the emulator."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from aotc.compiler import compile_kernel
+from aotc.frontend import translate
+from aotc.package.manifest import load
+from aotc.package.verify import Subject, VerifyOptions, subjects_of_manifest, verify_variant
+from aotc.verify.interpreter import run
+
+KERNELS = Path(__file__).parents[2] / "kernels"
+SUBJECTS = subjects_of_manifest(load(str(KERNELS / "functions.toml")))
+
+
+@pytest.mark.parametrize("subject", SUBJECTS, ids=lambda subject: subject.label)
+def test_it_computes_what_its_source_says(subject: Subject) -> None:
+    result = verify_variant(subject, VerifyOptions(seed=3))
+    assert result.status == "verified", [finding.detail for finding in result.findings]
+    assert subject.request is not None
+    made = compile_kernel(subject.request)
+    assert made.metadata.ptxas_warnings == ()
+    assert made.metadata.spill_bytes == made.metadata.stack_bytes == 0
+
+
+@pytest.mark.parametrize("n_tokens", [1, 3, 9])
+def test_route(n_tokens: int) -> None:
+    rng = np.random.default_rng(n_tokens)
+    logits = rng.standard_normal((n_tokens, 16)).astype(np.float32)
+    logits[0, 3:7] = logits[0].max() + 1  # equal ones: the lower number first
+    weights, experts = np.zeros((n_tokens, 4), np.float32), np.zeros((n_tokens, 4), np.int32)
+    types = ("*fp32", "*fp32", "*i32", "i32", "i32")
+    names = ("logits_ptr", "weights_ptr", "experts_ptr", "stride", "n_tokens")
+    constants = {"N_EXPERTS": 16, "TOP_K": 4, "BLOCK": 2}
+    signature = dict(zip(names, types, strict=True))
+    kernel = translate(str(KERNELS / "routing.py"), "route_kernel", signature, constants).kernel
+    flat = [logits.reshape(-1), weights.reshape(-1), experts.reshape(-1)]
+    run(kernel, (-(-n_tokens // 2),), [*flat, 16, n_tokens])
+    expected = np.argsort(-logits, axis=1, kind="stable")[:, :4]
+    assert (experts == expected).all()
+    power = np.exp(np.take_along_axis(logits.astype(np.float64), expected, 1))
+    np.testing.assert_allclose(weights, power / power.sum(1, keepdims=True), rtol=1e-5)
+
+
+@pytest.mark.parametrize("n", [0, 1, 100, 257])
+def test_count(n: int) -> None:
+    chosen = np.random.default_rng(n).integers(0, 8, max(n, 1)).astype(np.int32)
+    counts = np.arange(8, dtype=np.int32)
+    signature = {"experts_ptr": "*i32", "counts_ptr": "*i32", "n": "i32"}
+    constants = {"N_EXPERTS": 8, "BLOCK": 64}
+    kernel = translate(str(KERNELS / "routing.py"), "count_kernel", signature, constants).kernel
+    run(kernel, (-(-n // 64),), [chosen, counts, n])
+    assert (counts == np.arange(8) + np.bincount(chosen[:n], minlength=8)).all()
+
+
+@pytest.mark.parametrize("n_cols", [1, 2, 31, 32])
+def test_median(n_cols: int) -> None:
+    x = np.random.default_rng(n_cols).standard_normal((3, n_cols)).astype(np.float32)
+    out = np.zeros(3, np.float32)
+    signature = {"x_ptr": "*fp32", "out_ptr": "*fp32", "stride": "i32", "n_cols": "i32"}
+    kernel = translate(
+        str(KERNELS / "routing.py"), "median_kernel", signature, {"BLOCK": 32}
+    ).kernel
+    run(kernel, (3,), [x.reshape(-1).copy(), out, n_cols, n_cols])
+    assert (out == np.sort(x, axis=1)[:, (n_cols - 1) // 2]).all()
+
+
+def test_dropout_keeps_what_it_says() -> None:
+    x = np.ones(4096, ml_dtypes.bfloat16)
+    signature = {"x_ptr": "*bf16", "out_ptr": "*bf16", "n": "i32", "p": "fp32", "seed": "i64"}
+    kernel = translate(
+        str(KERNELS / "dropout.py"), "dropout_kernel", signature, {"BLOCK": 512}
+    ).kernel
+    kept = []
+    for p in (0.0, 0.25, 0.9):
+        out = np.zeros_like(x)
+        run(kernel, (8,), [x.copy(), out, 4096, p, 7])
+        assert set(out.tolist()) <= {0.0, float(ml_dtypes.bfloat16(1 / (1 - p)))}
+        kept.append((out != 0).mean())
+    np.testing.assert_allclose(kept, [1, 0.75, 0.1], atol=0.03)
