@@ -1,4 +1,4 @@
-"""Dropout by a seed: nothing is stored to know which elements were kept, they are found again."""
+"""Dropout and noise by a seed: nothing is stored to know what was drawn, it is found again."""
 
 import triton
 import triton.language as tl
@@ -11,6 +11,21 @@ def dropout_kernel(x_ptr, out_ptr, n, p, seed, BLOCK: tl.constexpr):
     x = tl.load(x_ptr + i, mask=i < n).to(tl.float32)
     keep = tl.rand(seed, i) >= p
     tl.store(out_ptr + i, tl.where(keep, x / (1 - p), 0.0), mask=i < n)
+
+
+@triton.jit
+def add_noise_kernel(x_ptr, out_ptr, n, scale, seed, BLOCK: tl.constexpr):
+    """Store x plus normal noise of deviation `scale`; four numbers of a call go to four quarters.
+
+    BLOCK elements of each quarter are a program's, and `n` is a multiple of 4.
+    """
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    quarter = n // 4
+    noise = tl.randn4x(seed, i)
+    for part in tl.static_range(4):
+        place = part * quarter + i
+        x = tl.load(x_ptr + place, mask=i < quarter)
+        tl.store(out_ptr + place, x + scale * noise[part], mask=i < quarter)
 
 
 @triton.jit

@@ -21,6 +21,13 @@ Argument = tuple[str, str]
 _BUFFER = "%arguments"
 
 
+def quoted(data: bytes) -> str:
+    """Return bytes as they stand between quotation marks in LLVM IR."""
+    return "".join(
+        chr(byte) if 32 <= byte < 127 and byte not in b'"\\' else f"\\{byte:02X}" for byte in data
+    )
+
+
 class Emitter:
     """Write the body of one LLVM function."""
 
@@ -128,10 +135,7 @@ class Emitter:
     def string(self, content: str) -> str:
         """Return the name of a constant zero-terminated string."""
         data = content.encode() + b"\0"
-        text = "".join(
-            chr(byte) if 32 <= byte < 127 and byte not in b'"\\' else f"\\{byte:02X}"
-            for byte in data
-        )
+        text = quoted(data)
         name = f"@.str.{len(self.globals)}"
         return self.globals.setdefault(
             f'private unnamed_addr addrspace(1) constant [{len(data)} x i8] c"{text}", align 1',

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from aotc.backend.emitter import Emitter
+from aotc.backend.emitter import Emitter, quoted
 from aotc.ir.assembly import Operands, Register
 
 _TYPES = {"h": "i16", "r": "i32", "l": "i64", "f": "float", "d": "double"}
@@ -27,7 +27,7 @@ def inline_asm(
     kinds = [_TYPES[register.letter] for register in operands.outputs]
     returned = kinds[0] if len(kinds) == 1 else "{" + ", ".join(kinds) + "}"
     shown = ", ".join(arguments)
-    asm = f'"{_quoted(text)}", "{_quoted(operands.constraints)}"({shown})'
+    asm = f'"{quoted(text.encode())}", "{quoted(operands.constraints.encode())}"({shown})'
     if pure:
         out = emit.value(f"call {returned} asm {asm}")
     else:
@@ -53,11 +53,3 @@ def _from_register(emit: Emitter, value: str, register: Register) -> str:
     if register.letter in _FLOATS:
         return emit.value(f"bitcast {kind} {value} to i{bits}")
     return value if bits == register.bits else emit.value(f"trunc {kind} {value} to i{bits}")
-
-
-def _quoted(text: str) -> str:
-    """Return text as a string of LLVM IR holds it."""
-    return "".join(
-        chr(byte) if 32 <= byte < 127 and byte not in b'"\\' else f"\\{byte:02X}"
-        for byte in text.encode()
-    )

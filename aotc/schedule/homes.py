@@ -80,7 +80,7 @@ class Homes:
                 break
             # A variable that only index arithmetic touches lives where it is used.
             variable = unsettled.targets[0]
-            home = self.sought(unsettled.targets) or self.default(variable)
+            home = self._sought(unsettled.targets) or self.default(variable)
             self._homes.update(dict.fromkeys(unsettled.targets, home))
         # What is left has no reason to be anywhere. Not before: a variable may have one that
         # shows only once the body of its loop is known.
@@ -108,7 +108,7 @@ class Homes:
         """Return the home of `value`, else in the end one that users of the op's result work in."""
         home = self.get(value)
         if home is None and self._has_all_reasons:
-            home = self.sought(op.results) or self.default(op.results[0])
+            home = self._sought(op.results) or self.default(op.results[0])
         return home
 
     def works_in(self, op: Op) -> LinearLayout | None:
@@ -168,7 +168,7 @@ class Homes:
 
     # -- backward --------------------------------------------------------------
 
-    def sought(self, values: Sequence[Value]) -> LinearLayout | None:
+    def _sought(self, values: Sequence[Value]) -> LinearLayout | None:
         """Return the layout that the nearest user of one of `values` works in."""
         worklist = list(values)
         seen: dict[Value, None] = {}

@@ -12,7 +12,7 @@
 
 enum { VERSION, SIZES, OWN_WORDS }; /* a version of 0: empty */
 
-/* No compiler unrolls loops over atomics by itself; here it is worth a seventh of a launch. */
+/* Compilers do not unroll loops over atomics by themselves. */
 #if defined(__clang__)
 #define UNROLL _Pragma("unroll 8")
 #else
