@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.support.built import Built, find_or_build
 
 settings.register_profile(
     "aotc", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
@@ -18,6 +22,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--matrix", help="archive of tests/support/matrix_manifest.py's manifest")
     parser.addoption("--hopper", help="archive of tests/support/hopper_manifest.py's manifest")
     parser.addoption("--layouts", help="archive of layout_cases/cases.toml for those of layouts")
+    parser.addoption("--built", help="folder of archives that tests build: kept or found there")
+
+
+@pytest.fixture(scope="session")
+def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Built:
+    """Return what builds archives, or with --built finds those that are there."""
+    kept = request.config.getoption("--built")
+
+    def get(name: str, build: Callable[[Path], None]) -> Path:
+        folder = Path(kept) if kept else tmp_path_factory.mktemp(name)
+        return find_or_build(folder, name, build)
+
+    return get
 
 
 def has_gpu() -> bool:

@@ -3,7 +3,7 @@
 No kernel of the language makes clusters by itself, so the one here is gpu IR written by hand. It
 goes through the backend into an archive; on a GPU it is launched from there:
 
-    pytest -m gpu tests/e2e/test_launch_attributes.py
+    pytest -m gpu tests/e2e/test_launch_attributes.py [--built FOLDER]
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from aotc.package.index import Archive, CubinParam, Kernel, Param, Variant
 from aotc.package.inspect import table
 from aotc.runtime import ArgumentError
 from aotc.target import TARGETS
+from tests.support.built import Built
 
 TARGET = TARGETS["sm_90a"]
 # Every block adds 1 at its program's place, so a program counts the blocks it has.
@@ -91,35 +92,40 @@ def _variant(num_ctas: int, config: int) -> Variant:
 
 
 @pytest.fixture(scope="module")
-def clusters(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def clusters(built: Built) -> Path:
     """Return an archive of one kernel with a variant for each size of a cluster."""
-    kernel = Kernel(
-        "count_blocks",
-        hashlib.sha256(COUNT_BLOCKS.encode()).digest(),
-        tuple(_variant(count, at) for at, count in enumerate(SIZES)),
-        (Param("out", "pointer", "i32"),),
-        configs=tuple((("num_ctas", count),) for count in SIZES),
-    )
-    path = tmp_path_factory.mktemp("clusters") / "clusters.aotc"
-    archive.write(Archive("clusters", "1", (kernel,)), path)
-    return path
+
+    def build(folder: Path) -> None:
+        kernel = Kernel(
+            "count_blocks",
+            hashlib.sha256(COUNT_BLOCKS.encode()).digest(),
+            tuple(_variant(count, at) for at, count in enumerate(SIZES)),
+            (Param("out", "pointer", "i32"),),
+            configs=tuple((("num_ctas", count),) for count in SIZES),
+        )
+        archive.write(Archive("clusters", "1", (kernel,)), folder / "clusters.aotc")
+
+    return built("clusters", build)
 
 
 @pytest.fixture(scope="module")
-def overlap(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def overlap(built: Built) -> Path:
     """Return an archive of kernels that wait for the launch before them, and of one that does not."""
-    from aotc import cli
-
-    folder = tmp_path_factory.mktemp("overlap")
-    (folder / "kernels.py").write_text(SLOW_AND_READER, encoding="utf-8")
     tables = [
-        f'[[kernel]]\nsource = "kernels.py:{name}"\ngrid = ["cdiv(n, 256)"]\n'
+        f'[[kernel]]\nsource = "slow_and_reader.py:{name}"\ngrid = ["cdiv(n, 256)"]\n'
         f"[kernel.signature]\n{signature}\n[kernel.constants]\n{constants}\n"
         for name, (signature, constants) in KERNELS.items()
     ]
-    (folder / "kernels.toml").write_text("\n".join([MANIFEST, *tables]), encoding="utf-8")
-    assert cli.run(["build", str(folder / "kernels.toml"), "-o", str(folder)]) == 0
-    return folder / "overlap.aotc"
+
+    def build(folder: Path) -> None:
+        from aotc import cli
+
+        (folder / "slow_and_reader.py").write_text(SLOW_AND_READER, encoding="utf-8")
+        manifest = folder / "overlap.toml"
+        manifest.write_text("\n".join([MANIFEST, *tables]), encoding="utf-8")
+        assert cli.run(["build", str(manifest), "-o", str(folder)]) == 0
+
+    return built("overlap", build)
 
 
 def test_an_archive_keeps_clusters(clusters: Path) -> None:

@@ -1,18 +1,19 @@
 """Products of groups whose tensor maps are in device memory, on a GPU.
 
-pytest -m gpu tests/e2e/test_maps_in_memory_gpu.py
+pytest -m gpu tests/e2e/test_maps_in_memory_gpu.py [--built FOLDER]
 """
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import aotc
+from aotc.package import archive
+from tests.support.built import Built
 from tests.support.grouped_products import GROUPED
-
-pytestmark = pytest.mark.gpu
 
 MANIFEST = """[package]
 name = "groups"
@@ -21,7 +22,7 @@ targets = ["sm_90a"]
 
 [[kernel]]
 name = "grouped"
-source = "kernel.py:k"
+source = "groups.py:k"
 
 [kernel.signature]
 maps = "*i8:16"
@@ -48,16 +49,29 @@ def torch() -> Any:
 
 
 @pytest.fixture(scope="module")
-def library(torch: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    from aotc import cli
+def groups(built: Built) -> Path:
+    def build(folder: Path) -> None:
+        from aotc import cli
 
-    folder = tmp_path_factory.mktemp("groups")
-    (folder / "kernel.py").write_text(GROUPED, encoding="utf-8")
-    (folder / "kernels.toml").write_text(MANIFEST, encoding="utf-8")
-    assert cli.run(["build", str(folder / "kernels.toml"), "-o", str(folder)]) == 0
-    return aotc.load(folder / "groups.aotc")
+        (folder / "groups.py").write_text(GROUPED, encoding="utf-8")
+        (folder / "groups.toml").write_text(MANIFEST, encoding="utf-8")
+        assert cli.run(["build", str(folder / "groups.toml"), "-o", str(folder)]) == 0
+
+    return built("groups", build)
 
 
+def test_an_archive_has_pointers_to_maps(groups: Path) -> None:
+    (kernel,) = archive.read(groups).kernels
+    assert [param.kind for param in kernel.params] == ["pointer"] * 3
+    assert len(kernel.variants) == 2
+
+
+@pytest.fixture(scope="module")
+def library(torch: Any, groups: Path) -> Any:
+    return aotc.load(groups)
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize("num_warps", [4, 8])
 def test_grouped_products(torch: Any, library: Any, num_warps: int) -> None:
     generator = torch.Generator("cuda").manual_seed(num_warps)

@@ -1,7 +1,12 @@
-"""Prints: the compiled kernel writes the lines that its source says, each once."""
+"""Prints: the compiled kernel writes the lines that its source says, each once.
+
+pytest -m gpu tests/e2e/test_prints_emulated.py [--built FOLDER]
+"""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +15,10 @@ import pytest
 import aotc
 from aotc.frontend import translate
 from aotc.ir.diagnostics import CompileError
+from aotc.package import archive
 from aotc.verify.emulator.run import emulate
 from aotc.verify.interpreter import Interpreter
+from tests.support.built import Built
 
 SOURCE = """
 import triton
@@ -83,3 +90,59 @@ def test_clusters_do_not_print(tmp_path: Path) -> None:
             target="sm_90a",
             num_ctas=2,
         )
+
+
+MANIFEST = """[package]
+name = "prints"
+version = "0.1.0"
+targets = ["sm_80", "sm_90a"]
+
+[[kernel]]
+source = "prints.py:show"
+
+[kernel.signature]
+x_ptr = "*fp32"
+n = "i32"
+
+[kernel.constants]
+ROWS = 16
+"""
+# In a process of its own: the driver writes to its output, past Python.
+LAUNCH = """
+import sys, torch, aotc
+x = torch.arange(64, dtype=torch.float32, device="cuda")
+aotc.load(sys.argv[1])["show"].launch((x, 3), grid=(2, 3, 1))
+torch.cuda.synchronize()
+"""
+
+
+@pytest.fixture(scope="module")
+def prints(built: Built) -> Path:
+    """Return an archive of a kernel that prints."""
+
+    def build(folder: Path) -> None:
+        from aotc import cli
+
+        (folder / "prints.py").write_text(SOURCE, encoding="utf-8")
+        (folder / "prints.toml").write_text(MANIFEST, encoding="utf-8")
+        assert cli.run(["build", str(folder / "prints.toml"), "-o", str(folder)]) == 0
+
+    return built("prints", build)
+
+
+def test_an_archive_has_kernels_that_print(prints: Path) -> None:
+    (kernel,) = archive.read(prints).kernels
+    assert [variant.target for variant in kernel.variants] == ["sm_80", "sm_90a"]
+
+
+@pytest.mark.gpu
+def test_a_gpu_prints_the_lines_of_the_source(prints: Path, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    command = [sys.executable, "-c", LAUNCH, str(prints)]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    path = tmp_path / "kernel.py"
+    path.write_text(SOURCE)
+    kernel = translate(str(path), "show", {"x_ptr": "*fp32", "n": "i32"}, {"ROWS": 16}).kernel
+    interpreter = Interpreter(kernel, [np.arange(64, dtype=np.float32), 3])
+    interpreter.run((2, 3, 1))
+    assert sorted(printed.splitlines(keepends=True)) == sorted(interpreter.memory.printed)
