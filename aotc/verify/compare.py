@@ -81,13 +81,15 @@ def compare(buffer: Buffer, actual: Bytes, tolerance: float = 0.0) -> Mismatch |
         num_upward = len(buffer.upward)
         spread = sum(moves[:num_upward], np.zeros(wide.shape))
         spread += np.max([np.zeros(wide.shape), *moves[num_upward:]], axis=0)
-        tight = _tight_bound(wide, spread, written) + tolerance * (1.0 + np.abs(wide))
+        tight = _tight_bound(wide, spread, written)
+        if tolerance:
+            tight += tolerance * (1.0 + np.abs(wide))
         loose = tight + _step(wide, buffer.pointee)
         distance = np.abs(wide - wide_got)
-        wrong = ~equal & ~(distance <= loose)
+        wrong = ~equal & ~_is_within(distance, loose)
         if wrong.any():
             return _mismatch(buffer, wrong, got, loose)
-        beyond = ~equal & ~(distance <= tight)
+        beyond = ~equal & ~_is_within(distance, tight)
         allowed = _loose_share(spread[written] > 0) * np.count_nonzero(written)
         if np.count_nonzero(beyond) > max(_LOOSE_COUNT, allowed):
             return _mismatch(
@@ -101,6 +103,11 @@ def _moved(wide: Array, run: Array) -> Array:
     moved = np.abs(run - wide)
     same = (run == wide) | (np.isnan(run) & np.isnan(wide))
     return np.where(same, 0.0, np.where(np.isnan(moved), np.inf, moved))
+
+
+def _is_within(distance: Array, bound: Array) -> Array:
+    """Return what is in bounds; without a bound anything is, the distance to a NaN too."""
+    return (distance <= bound) | np.isposinf(bound)
 
 
 def _tight_bound(wide: Array, spread: Array, written: Array) -> Array:

@@ -118,6 +118,10 @@ def _float_of(value: Value) -> ScalarType | None:
     return element if isinstance(element, ScalarType) and element.is_float else None
 
 
+def _finite(value: Array) -> Array:
+    return np.where(np.isfinite(value), value, 0.0)
+
+
 def _feeds_sum(value: Value) -> bool:
     """Return whether a product may be contracted with a sum."""
     for user in value.users:
@@ -255,13 +259,18 @@ class _Noise:
             element = _float_of(op.acc)
             if element is None or op not in self._active:
                 return out
-            magnitudes = [np.abs(value.astype(np.float64)) for value in (a, b, acc)]
+            # What is infinite before it is summed gives the same sum in any order.
+            magnitudes = [_finite(np.abs(value.astype(np.float64))) for value in (a, b, acc)]
             size = np.matmul(magnitudes[0], magnitudes[1]) + magnitudes[2]
             source = _float_of(op.a)
             is_fp8 = source is not None and source.bits == 8
             step = _FP8_SUM_STEP if is_fp8 else 2.0 * 2.0**-element.mantissa_bits
             moved = out.astype(np.float64) + self._part(out.shape) * step * size
-            return round_to(moved, element)
+            # Parts of the sum may overflow, to either side: a NaN where there was a number, or the
+            # reverse, moves it without a bound.
+            unknown = np.where(np.isnan(moved), np.inf, np.nan)
+            largest = float(np.finfo(out.dtype).max)
+            return round_to(np.where(size > largest, unknown, moved), element)
 
         return rule
 

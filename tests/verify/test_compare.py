@@ -125,6 +125,19 @@ def test_where_noise_makes_an_infinity_anything_goes_and_elsewhere_not() -> None
     assert compare(buffer, _bytes(np.array([3e38, np.nan], np.float32))) is not None
 
 
+@pytest.mark.parametrize("expected", [np.inf, -np.inf, np.nan, 1.0])
+def test_where_noise_takes_a_number_away_anything_goes(expected: float) -> None:
+    values = np.array([expected, np.inf, 1.0], np.float32)
+    noisy = np.array([np.inf if np.isnan(expected) else np.nan, np.inf, 1.0], np.float32)
+    for got in (np.inf, -np.inf, np.nan, -3.0):
+        actual = np.array([got, np.inf, 1.0], np.float32)
+        assert compare(_buffer(values, FP32, noisy), _bytes(actual)) is None
+        actual[1] = -np.inf
+        found = compare(_buffer(values, FP32, noisy), _bytes(actual))
+        assert found is not None
+        assert found.index == 1
+
+
 @given(st.integers(0, 999), st.sampled_from([FP16, BF16, FP32]), st.integers(0, 2**32 - 1))
 def test_an_element_of_another_place_is_never_within_the_bound(
     at: int, kind: ScalarType, seed: int

@@ -117,6 +117,28 @@ def test_a_maximum_is_the_same_in_any_order() -> None:
     assert _inexact(_kernel(_SUM.replace("OP", "max"))) == []
 
 
+_PRODUCT = """\
+  %l = tile.reshape(%a) {shape = [8, 8]} : tile<8x8xfp32>
+  %r = tile.trans(%l) {order = [1, 0]} : tile<8x8xfp32>
+  %zero = arith.constant {value = 0.0, type = tile<8x8xfp32>} : tile<8x8xfp32>
+  %d = tile.dot(%l, %r, %zero) {input_precision = "ieee"} : tile<8x8xfp32>
+  %out = tile.reshape(%d) {shape = [64]} : tile<64xfp32>"""
+
+
+def test_a_product_whose_parts_may_overflow_is_unknown_and_an_infinite_one_is_not() -> None:
+    kernel = _kernel(_PRODUCT)
+    x = np.ones((8, 8), np.float32)
+    x[0, :2] = 3e19, 3e19
+    x[1, :2] = 3e19, -3e19
+    x[2, 0] = np.inf
+    exact = _exact(kernel, x.reshape(-1)).reshape(8, 8)
+    assert (exact[0, 0], exact[0, 1], exact[2, 3], exact[3, 3]) == (np.inf, 6, np.inf, 8)
+    moved = _run(kernel, x.reshape(-1), inexact_ops(kernel), 1, upwards=True).reshape(8, 8)
+    assert np.isnan(moved[:2, :2]).all()
+    assert (moved[2, 2:] == np.inf).all()
+    assert np.all(np.abs(moved[3:, 3:] - 8) < 1e-4)
+
+
 def test_division_of_integers_is_exact() -> None:
     body = """\
   %j = arith.div(%i, %i) : tile<64xi32>
