@@ -267,8 +267,9 @@ class _Noise:
             step = _FP8_SUM_STEP if is_fp8 else 2.0 * 2.0**-element.mantissa_bits
             moved = out.astype(np.float64) + self._part(out.shape) * step * size
             # Parts of the sum may overflow, to either side: a NaN where there was a number, or the
-            # reverse, moves it without a bound.
-            unknown = np.where(np.isnan(moved), np.inf, np.nan)
+            # reverse, moves it without a bound. What is added later may hide the one or the other,
+            # but not that and a zero too.
+            unknown = np.where(np.isnan(moved), np.inf, np.nan) if self._upwards else 0.0
             largest = float(np.finfo(out.dtype).max)
             return round_to(np.where(size > largest, unknown, moved), element)
 

@@ -135,6 +135,8 @@ def test_a_product_whose_parts_may_overflow_is_unknown_and_an_infinite_one_is_no
     assert (exact[0, 0], exact[0, 1], exact[2, 3], exact[3, 3]) == (np.inf, 6, np.inf, 8)
     moved = _run(kernel, x.reshape(-1), inexact_ops(kernel), 1, upwards=True).reshape(8, 8)
     assert np.isnan(moved[:2, :2]).all()
+    either = _run(kernel, x.reshape(-1), inexact_ops(kernel), 1, upwards=False).reshape(8, 8)
+    assert (either[:2, :2] == 0).all()
     assert (moved[2, 2:] == np.inf).all()
     assert np.all(np.abs(moved[3:, 3:] - 8) < 1e-4)
 
