@@ -14,7 +14,7 @@ _RANGES: dict[str, tuple[int, int, bool]] = {
     "num_consumer_groups": (1, 3, False),
     "maxnreg": (16, 255, False),
 }
-_SWITCHES = ("warp_specialize",)
+_SWITCHES = ("warp_specialize", "advance_products")
 CONFIG_KEYS = (*_RANGES, *_SWITCHES)
 # Keys that are left out here are the compiler's to choose.
 CONFIG_DEFAULTS: dict[str, int] = {

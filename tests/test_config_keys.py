@@ -16,6 +16,7 @@ from aotc.config_keys import CONFIG_DEFAULTS, CONFIG_KEYS, config_value_problem
         ("num_consumer_groups", (1, 2, 3)),
         ("maxnreg", (16, 255)),
         ("warp_specialize", (True, False)),
+        ("advance_products", (True, False)),
     ],
 )
 def test_what_fits(name: str, values: tuple[object, ...]) -> None:
@@ -36,6 +37,7 @@ def test_what_fits(name: str, values: tuple[object, ...]) -> None:
         ("warp_specialize", 0, "a boolean"),
         ("warp_specialize", "true", "a boolean"),
         ("warp_specialize", None, "a boolean"),
+        ("advance_products", 1, "a boolean"),
     ],
 )
 def test_what_does_not(name: str, value: object, expected: str) -> None:

@@ -21,6 +21,7 @@ class Config:
     maxnreg: int = 0
     warp_specialize: bool | None = None
     num_consumer_groups: int = 1
+    advance_products: bool = False
 
 
 @dataclass

@@ -31,7 +31,7 @@ from aotc.ir.types import I32, ScalarType, TileType, element_of
 from aotc.schedule.allocate_shared import Buffer, lives, number_ops, place_buffers
 from aotc.schedule.context import Schedule
 from aotc.schedule.loop_bounds import lowered_bounds
-from aotc.schedule.role_registers import register_share, register_split, split_remark, words_of
+from aotc.schedule.role_registers import make_room, words_of
 from aotc.schedule.store_sites import (
     COPIES,
     TENSOR_COPIES,
@@ -98,7 +98,7 @@ def _find(
     behind = all(order[site.alloc] > order[around] for site in sites)
     num_buffers = _num_buffers(loop, sites, kernel, schedule) if behind else 0
     needed = _needed_registers(products, sites)
-    if not num_buffers or not _make_room(needed, role, kernel, schedule):
+    if not num_buffers or not make_room(needed, role, kernel, schedule):
         return None
     return _Tiles(loop, products, around, sites, num_buffers)
 
@@ -150,18 +150,6 @@ def _needed_registers(products: scf.For, sites: Sequence[StoreSite]) -> int:
     carried = [value for value in products.carried if _is_tile(value)]
     tiles = [site.write.value for site in sites]
     return sum(map(words_of, [*carried, *tiles])) + _WORKING_REGISTERS
-
-
-def _make_room(needed: int, role: roles.Specialize, kernel: Kernel, schedule: Schedule) -> bool:
-    """See to it that threads which compute have the registers they need, if that can be."""
-    if needed <= (role.consumer_registers or kernel.maxnreg or register_share(kernel)):
-        return True
-    split = () if role.consumer_registers else register_split(kernel)
-    if not split or needed > split[0]:
-        return False
-    role.consumer_registers, role.producer_registers = split
-    schedule.remark(kernel.loc, split_remark(split))
-    return True
 
 
 def _num_buffers(

@@ -7,6 +7,7 @@ from dataclasses import replace
 from aotc.ir.core import Kernel, clone_block
 from aotc.ir.passes import Observer, Pipeline
 from aotc.schedule.advance_loads import advance_loads
+from aotc.schedule.advance_products import advance_products
 from aotc.schedule.allocate_shared import allocate_shared
 from aotc.schedule.assign_layouts import assign_layouts
 from aotc.schedule.bulk_loads import bulk_loads
@@ -110,6 +111,9 @@ TILE_TO_GPU: Pipeline[Schedule] = Pipeline(
         carry_fragments,
         # Products are where they stay, so it shows what is read last of each slot.
         specialize_warps,
+        # Slots are waited for and given back where they are read: what starts a product and what
+        # looks at it are apart.
+        advance_products,
         # Who computes and who fetches is known now, and so what a loop of tiles waits for.
         delay_stores,
         # Tensor copies stay whole until here, so that a pass can move or pipeline them.

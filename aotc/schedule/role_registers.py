@@ -9,7 +9,9 @@ Source: PTX ISA, "setmaxnreg".
 from __future__ import annotations
 
 from aotc.ir.core import Kernel, Value
+from aotc.ir.dialects import roles
 from aotc.ir.types import TileType, element_of
+from aotc.schedule.context import Schedule
 
 _REGISTERS_PER_LANE = 65536 // 32  # of an SM
 _REGISTER_UNIT = 8
@@ -42,6 +44,18 @@ def register_split(kernel: Kernel) -> tuple[int, ...]:
 def split_remark(split: tuple[int, ...]) -> str:
     """Return what to tell the user about a split."""
     return f"{split[0]} registers for threads that compute, {split[1]} else"
+
+
+def make_room(needed: int, role: roles.Specialize, kernel: Kernel, schedule: Schedule) -> bool:
+    """See to it that threads which compute have the registers they need, if that can be."""
+    if needed <= (role.consumer_registers or kernel.maxnreg or register_share(kernel)):
+        return True
+    split = () if role.consumer_registers else register_split(kernel)
+    if not split or needed > split[0]:
+        return False
+    role.consumer_registers, role.producer_registers = split
+    schedule.remark(kernel.loc, split_remark(split))
+    return True
 
 
 def words_of(value: Value) -> int:

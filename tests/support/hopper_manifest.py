@@ -18,6 +18,7 @@ from tests.support.hopper_cases import Constants, HopperCase, constants_of, poin
 
 _LARGE = {"BLOCK_M": 128, "BLOCK_N": 128}
 _KEYS = {"num_warps": [4, 8], "num_stages": [2, 4]}
+_KEYS_OF = {"blockwise": {"advance_products": [False, True]}}
 
 
 def builds_of(case: HopperCase, build: int) -> list[Constants]:
@@ -40,7 +41,7 @@ def _entry(case: HopperCase, dtype: str, build: int, index: int) -> str:
     made = builds_of(case, build)[index]
     launch = case.make(np.random.default_rng(0), scalar_of(dtype), case.shapes[0], made)
     constants = constants_of(made)
-    keys: dict[str, list[Any]] = dict(_KEYS)
+    keys: dict[str, list[Any]] = {**_KEYS, **_KEYS_OF.get(case.name, {})}
     if case.may_specialize:
         keys["WARP_SPECIALIZE"] = [False, True]
         constants.pop("WARP_SPECIALIZE", None)

@@ -398,6 +398,21 @@ def multiply_blocks(a, b, out, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLO
 
 
 @triton.jit
+def multiply_and_scale(
+    a, b, scale_ptr, out, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr
+):
+    """Store the sum of products of blocks, each with a scale of its own, for blocks of A @ B."""
+    rows = tl.cdiv(a.shape[0], BLOCK_M)
+    for at in range(tl.program_id(0), rows * tl.cdiv(b.shape[1], BLOCK_N), tl.num_programs(0)):
+        i, j = at % rows * BLOCK_M, at // rows * BLOCK_N
+        acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+        for k in range(tl.cdiv(a.shape[1], BLOCK_K)):
+            part = tl.dot(a.load([i, k * BLOCK_K]), b.load([k * BLOCK_K, j]))
+            acc += part * tl.load(scale_ptr + k)
+        out.store([i, j], acc)
+
+
+@triton.jit
 def multiply_a_block(
     a, b, out, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr
 ):

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from tests.support.mutations import (
+    ahead,
     arithmetic,
     bulk_copies,
     clusters,
@@ -38,6 +39,7 @@ AREAS: dict[str, Sequence[Mutation | PtxMutation]] = {
     "blocks that loop over programs": programs.MUTATIONS,
     "blocks that are fetched ahead": roles.MUTATIONS,
     "groups that take tiles in turn": groups.MUTATIONS,
+    "products an iteration ahead": ahead.MUTATIONS,
     "clusters": clusters.MUTATIONS,
     "columns that are left out": columns.MUTATIONS,
     "bulk copies": bulk_copies.MUTATIONS,

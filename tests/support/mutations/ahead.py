@@ -1,0 +1,114 @@
+"""Bugs where products are started an iteration ahead: which iteration is whose, and what waits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from aotc.ir.core import Kernel, Value
+from aotc.ir.dialects import arith, gpu, roles, tma, wgmma
+from aotc.ir.rewrite import Builder
+from aotc.schedule import advance_products
+from tests.support.mutations.plant import Mutation, Plant, after_pass, found, wrapping
+
+_PASS = "advance_products"
+_START = advance_products._Advance
+
+
+def _wait_for_one_less(kernel: Kernel) -> None:
+    """Let results be looked at while their product is still in flight."""
+    for wait in found(kernel, wgmma.WgmmaWait):
+        wait.pending += 1
+
+
+def _wait_for_nothing_fetched(kernel: Kernel) -> None:
+    """Start the first product of a loop before its operands are there."""
+    product = found(kernel, wgmma.Wgmma)[0]
+    op = product
+    while not isinstance(op, tma.MbarrierWait):
+        op = op.prev
+    op.erase()
+
+
+def _give_back_the_next(kernel: Kernel) -> None:
+    """Give back the slots that the product in flight still reads."""
+    consumers = found(kernel, roles.Specialize)[0].consumers
+    for arrive in [op for op in consumers.walk() if isinstance(op, tma.MbarrierArrive)]:
+        slot = arrive.barrier.op
+        ring = slot.buffer.op
+        ahead = (slot.ahead + 1) % ring.num_slots
+        moved = Builder.before_op(arrive)(gpu.SharedSlot(slot.buffer, slot.index, ahead)).out
+        arrive.set_slots([moved, *arrive.slots[1:]])
+
+
+def _one_iteration_more(lowered_bounds: Any) -> Callable[..., Any]:
+    """Take an iteration to exist that does not."""
+
+    def wrong(loop: Any, count: int, place: Builder) -> list[Value]:
+        bounds = lowered_bounds(loop, count, place)
+        return [bounds[0], *bounds[:-1]]
+
+    return wrong
+
+
+def _same_again(begin_next: Any) -> Callable[..., Any]:
+    """Start a product of the slots of the one before."""
+
+    def wrong(self: Any, turn: Any, place: Builder) -> Any:
+        right = begin_next(self, turn, place)
+        again = self._begin(turn.induction, turn.carried, place)
+        return advance_products._Turn(right.induction, turn.carried, again.products)
+
+    return wrong
+
+
+def _finish_the_next(finish: Any) -> Callable[..., Any]:
+    """Take the rest of an iteration to be of the one whose product is in flight."""
+
+    def wrong(self: Any, turn: Any, place: Builder, pending: int) -> Any:
+        induction = turn.induction
+        if pending:
+            induction = place(arith.Add(induction, self.loop.step)).out
+        return finish(self, replace(turn, induction=induction), place, pending)
+
+    return wrong
+
+
+_PLANTS: tuple[tuple[str, str, Plant], ...] = (
+    (
+        "results are looked at in flight",
+        "of the products begun since, one too many is left pending",
+        after_pass(_PASS, _wait_for_one_less),
+    ),
+    (
+        "the first product does not wait",
+        "waits for operands stay behind, with the rest of the iteration",
+        after_pass(_PASS, _wait_for_nothing_fetched),
+    ),
+    (
+        "a slot is given back an iteration early",
+        "the rest of an iteration counts slots as its start does",
+        after_pass(_PASS, _give_back_the_next),
+    ),
+    (
+        "a product of no iteration is started",
+        "the bound of the pairs is off by one",
+        wrapping(advance_products, "lowered_bounds", _one_iteration_more),
+    ),
+    (
+        "a product is started twice",
+        "the start of the next iteration is given the state of this one",
+        wrapping(_START, "_begin_next", _same_again),
+    ),
+    (
+        "the rest of an iteration counts one too far",
+        "the induction variable of the start is that of the rest, too",
+        wrapping(_START, "_finish", _finish_the_next),
+    ),
+)
+
+MUTATIONS = tuple(
+    Mutation(name, stands_for, "multiply_and_scale", plant, "sm_90a")
+    for name, stands_for, plant in _PLANTS
+)
