@@ -262,12 +262,18 @@ class _Submodule:
 
 
 math: Any = _Submodule("math")
-"""Elementwise functions under their other name: `tl.math.exp` is `tl.exp`."""
+"""Elementwise functions under their other name, `tl.math.exp` is `tl.exp`, and libdevice's."""
+libdevice: Any = _Submodule("libdevice")
+"""The functions of NVIDIA's libdevice, where older releases had them."""
+target_info: Any = _Submodule("target_info")
+"""What is known of the GPU that is compiled for, such as `cuda_capability_geq(9, 0)`."""
 extra: Any = _Submodule("extra")
 """`tl.extra.libdevice`: the functions of NVIDIA's libdevice, such as `tanh` and `pow`.
 
 `tl.extra.cuda.gdc_wait()` waits for the grids before this one in its stream, and
 `tl.extra.cuda.gdc_launch_dependents()` lets the next one start: programmatic dependent launch.
+`tl.extra.cuda.globaltimer()` is the GPU's clock, `smid()` the multiprocessor that runs the program,
+`num_warps()` and `num_threads()` are constants.
 """
 
 
@@ -443,6 +449,38 @@ def atomic_cas(
 ) -> tensor:
     """Replace memory by `val` where its bits are those of `cmp`: 16, 32 and 64 bits."""
     raise _outside("atomic_cas")
+
+
+def atomic_load(
+    pointer: tensor,
+    mask: Operand | None = None,
+    sem: str | None = None,
+    scope: str | None = None,
+) -> tensor:
+    """Return what is in memory: 32 and 64 bits, 16 without a mask. `sem` is "acquire" or "relaxed"."""
+    raise _outside("atomic_load")
+
+
+def atomic_store(
+    pointer: tensor,
+    val: Operand,
+    mask: Operand | None = None,
+    sem: str | None = None,
+    scope: str | None = None,
+) -> None:
+    """Write to memory: 32 and 64 bits. `sem` is "release", which is the default, or "relaxed"."""
+    raise _outside("atomic_store")
+
+
+def atomic_poll(
+    pointer: tensor,
+    expected_value: Operand,
+    sem: str | None = None,
+    scope: str | None = None,
+    timeout_ns: Operand | None = None,
+) -> tensor:
+    """Wait until an integer in memory is the expected one; False if the time ran out first."""
+    raise _outside("atomic_poll")
 
 
 def make_block_ptr(

@@ -3,6 +3,9 @@
 The types each function takes are Triton's: sums of integers of 32 and 64 bits and of floats from
 16 bits, minimum and maximum of integers and of fp32 and fp64, logic of integers, exchanges of 32
 and 64 bits. Without `sem` an atomic is "acq_rel", without `scope` it holds for the "gpu".
+
+An atomic load is an update that changes nothing, an atomic store an exchange: what passes and
+`verify` know of updates holds for them.
 """
 
 from __future__ import annotations
@@ -10,20 +13,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import cast as type_cast
 
-from aotc.frontend.convert import converted, static_str
+from aotc.frontend.convert import bitcast, constant, converted, static_str
 from aotc.frontend.emitter import Emitter, mistake
 from aotc.frontend.memory import beside, mask_argument, pointer_argument
-from aotc.frontend.values import Operand, shape, show_type
-from aotc.ir.core import Value
-from aotc.ir.dialects import tile
-from aotc.ir.types import SCALARS, ScalarType
+from aotc.frontend.program import globaltimer
+from aotc.frontend.values import Operand, shape, show, show_type
+from aotc.ir.core import Block, Value
+from aotc.ir.diagnostics import CompileError
+from aotc.ir.dialects import arith, scf, tile
+from aotc.ir.types import I64, SCALARS, U16, U32, U64, PointerType, ScalarType
 
 _SEMS = ("relaxed", "acquire", "release", "acq_rel")
 _SCOPES = ("gpu", "cta", "sys")
+_BITS = {16: U16, 32: U32, 64: U64}
 
 
-def _order(sem: Operand, scope: Operand) -> tuple[tile.AtomicSem, tile.AtomicScope]:
-    order = "acq_rel" if sem is None else static_str(sem, "sem", _SEMS)
+def _order(
+    sem: Operand, scope: Operand, known: tuple[str, ...] = _SEMS, default: str = "acq_rel"
+) -> tuple[tile.AtomicSem, tile.AtomicScope]:
+    order = default if sem is None else static_str(sem, "sem", known)
     reach = "gpu" if scope is None else static_str(scope, "scope", _SCOPES)
     return type_cast("tile.AtomicSem", order), type_cast("tile.AtomicScope", reach)
 
@@ -78,10 +86,94 @@ def atomic_cas(
     return emit(tile.AtomicCas(target, compare, value, *_order(sem, scope))).out
 
 
+# ---- loads and stores -------------------------------------------------------------------------
+
+
+def atomic_load(
+    emit: Emitter,
+    pointer: Operand,
+    mask: Operand = None,
+    sem: Operand = None,
+    scope: Operand = None,
+) -> Value:
+    """Return what is in memory, read in one step."""
+    target, element = pointer_argument(emit, pointer, "atomic_load")
+    bits = _BITS.get(element.bits)
+    if bits is None:
+        raise _refused("atomic_load", element, "types of 16, 32 or 64 bits")
+    order = _order(sem, scope, ("acquire", "relaxed"), "acquire")
+    words = bitcast(emit, target, PointerType(bits))
+    zero = constant(emit, 0, bits, shape(target))
+    if tile.supports_atomic("or", bits):
+        masked = None if mask is None else mask_argument(emit, target, mask, "atomic_load")
+        return bitcast(emit, emit(tile.AtomicRmw(words, zero, "or", masked, *order)).out, element)
+    if mask is not None:
+        raise _refused("atomic_load", element, "types of 32 or 64 bits, with a mask")
+    return bitcast(emit, emit(tile.AtomicCas(words, zero, zero, *order)).out, element)
+
+
+def atomic_store(
+    emit: Emitter,
+    pointer: Operand,
+    val: Operand,
+    mask: Operand = None,
+    sem: Operand = None,
+    scope: Operand = None,
+) -> None:
+    """Write to memory in one step."""
+    target, element = pointer_argument(emit, pointer, "atomic_store")
+    if not tile.supports_atomic("xchg", element):
+        raise _refused("atomic_store", element, "types of 32 or 64 bits")
+    value = _content(emit, target, val, element, "atomic_store")
+    masked = None if mask is None else mask_argument(emit, target, mask, "atomic_store")
+    order = _order(sem, scope, ("release", "relaxed"), "release")
+    emit(tile.AtomicRmw(target, value, "xchg", masked, *order))
+
+
+def atomic_poll(
+    emit: Emitter,
+    pointer: Operand,
+    expected_value: Operand,
+    sem: Operand = None,
+    scope: Operand = None,
+    timeout_ns: Operand = None,
+) -> Value:
+    """Wait until a number in memory is the expected one; return False if that takes too long."""
+    target, element = pointer_argument(emit, pointer, "atomic_poll")
+    if shape(target) or not element.is_int or element.bits not in _BITS:
+        raise mistake(
+            f"tl.atomic_poll waits for one integer of 16, 32 or 64 bits, got {show(target)}"
+        )
+    expected = _content(emit, target, expected_value, element, "atomic_poll")
+    limit = None if timeout_ns is None else converted(emit, timeout_ns, I64, (), "a timeout")
+    start = None if limit is None else globaltimer(emit)
+    with emit.into(Block()) as before:
+        found = atomic_load(emit, target, None, sem, scope)
+        waits = emit(arith.Compare(found, expected, "ne")).out
+        if limit is not None and start is not None:
+            taken = emit(arith.Sub(globaltimer(emit), start)).out
+            waits = emit(arith.And(waits, emit(arith.Compare(taken, limit, "lt")).out)).out
+        emit(scf.Condition(waits, [found]))
+    with emit.into(Block([element])) as after:
+        emit(scf.Yield([]))
+    last = emit(scf.While([], before, after)).outs[0]
+    return emit(arith.Compare(last, expected, "eq")).out
+
+
+def _refused(name: str, element: ScalarType, known: str) -> CompileError:
+    return mistake(
+        f"tl.{name} does not take a pointer to {show_type(element)}",
+        remedy=f"it takes pointers to {known}",
+    )
+
+
 FUNCTIONS: dict[str, Callable[..., Operand]] = {
     **{
         f"atomic_{kind}": _update(kind)
         for kind in ("add", "max", "min", "and", "or", "xor", "xchg")
     },
     "atomic_cas": atomic_cas,
+    "atomic_load": atomic_load,
+    "atomic_store": atomic_store,
+    "atomic_poll": atomic_poll,
 }

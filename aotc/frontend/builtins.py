@@ -32,9 +32,12 @@ from aotc.frontend import (
     reductions,
     shapes,
     sorting,
+    target_info,
 )
 from aotc.frontend.convert import not_a_value, static_dtype
 from aotc.frontend.emitter import Emitter, mistake
+from aotc.frontend.records import replaced
+from aotc.frontend.target_info import TARGET_INFO
 from aotc.frontend.values import (
     DTYPE_NAMES,
     Builtin,
@@ -48,6 +51,7 @@ from aotc.frontend.values import (
     StaticCall,
     Unbound,
     is_descriptor,
+    is_tuple,
     show,
 )
 from aotc.ir.core import Value
@@ -147,6 +151,12 @@ def _length(value: Operand) -> Operand:
     )
 
 
+def _tuple_of(items: Operand = ()) -> Operand:
+    if not is_tuple(items):
+        raise mistake(f"tuple() takes a tuple or a list, got {show(items)}")
+    return tuple(items)
+
+
 def _pointer_type(element_ty: Operand, address_space: Operand = "global") -> Operand:
     del address_space
     pointee = static_dtype(element_ty)
@@ -230,8 +240,8 @@ _FUNCTIONS: dict[str, Builtin] = {
 }
 
 _MISSING_NAMES = (
-    "atomic_load atomic_poll atomic_store condition expect_zero "
-    "map_elementwise target_info float8e4b15 float8e4b8 "
+    "condition expect_zero "
+    "map_elementwise float8e4b15 float8e4b8 "
     "float8e5b16 async_task extern_elementwise"
 )
 _MISSING = {name: Missing(name) for name in _MISSING_NAMES.split()}
@@ -249,6 +259,9 @@ _LANGUAGE: dict[str, Operand] = {
     "pointer_type": StaticCall("tl.pointer_type", _pointer_type),
     "PropagateNan": Module("triton.language.PropagateNan"),
     "math": Module("triton.language.math"),
+    "libdevice": Module("triton.language.extra.libdevice"),
+    "target_info": Module(TARGET_INFO),
+    "aggregate_replace": StaticCall("tl.aggregate_replace", replaced, takes_values=True),
     "extra": Module("triton.language.extra"),
     "standard": Module("triton.language"),
     "core": Module("triton.language"),
@@ -265,12 +278,9 @@ _LIBDEVICE: dict[str, Operand] = {
 }
 
 _MATH = {
+    # Older releases had libdevice here.
+    **_LIBDEVICE,
     **{name: _LANGUAGE[name] for name in math_functions.FUNCTIONS},
-    # Older releases had these here; they are libdevice's.
-    **{
-        name: _LIBDEVICE[name]
-        for name in ("pow", "tanh", "log1p", "expm1", "round", "atan2", "isnan", "isinf", "tan")
-    },
 }
 
 _PYTHON_MATH: dict[str, Operand] = {
@@ -325,12 +335,14 @@ MODULES: dict[str, Mapping[str, Operand]] = {
     "triton.language": _LANGUAGE,
     "triton.language.math": _MATH,
     "triton.language.PropagateNan": {"ALL": PropagateNan.ALL, "NONE": PropagateNan.NONE},
+    TARGET_INFO: {name: External(f"{TARGET_INFO}.{name}") for name in target_info.NAMES},
     "triton.language.extra": {
         "libdevice": Module("triton.language.extra.libdevice"),
         "cuda": Module("triton.language.extra.cuda"),
     },
     "triton.language.extra.cuda": {
         "libdevice": Module("triton.language.extra.libdevice"),
+        "utils": Module("triton.language.extra.cuda"),
         **{
             name: builtin(f"extra.cuda.{name}", run) for name, run in program.CUDA_FUNCTIONS.items()
         },
@@ -346,6 +358,7 @@ ALIASES = {
     "triton.language.core": "triton.language",
     "triton.language.standard": "triton.language",
     "triton.language.extra.cuda.gdc": "triton.language.extra.cuda",
+    "triton.language.extra.cuda.utils": "triton.language.extra.cuda",
     "triton.language.extra.cuda.libdevice": "triton.language.extra.libdevice",
     "triton.language.libdevice": "triton.language.extra.libdevice",
 }
@@ -353,15 +366,17 @@ ALIASES = {
 
 PYTHON_BUILTINS: dict[str, Operand] = {
     "range": PYTHON_RANGE,
-    "float": StaticCall("float", _python_number(float)),
-    "int": StaticCall("int", _python_number(int)),
+    "float": StaticCall("float", _python_number(float), takes_values=True),
+    "int": StaticCall("int", _python_number(int), takes_values=True),
     "len": StaticCall("len", _length),
+    "tuple": StaticCall("tuple", _tuple_of),
+    "list": StaticCall("list", _tuple_of),
     "print": _FUNCTIONS["device_print"],
     **{name: builtin(name, run) for name, run in math_functions.PYTHON_FUNCTIONS.items()},
 }
 """Names that mean something in a kernel without being defined anywhere."""
 
-METHODS: dict[str, Builtin | Missing] = {
+METHODS: dict[str, Builtin] = {
     name: _FUNCTIONS[name]
     for name in [
         "to",
@@ -409,12 +424,6 @@ METHODS: dict[str, Builtin | Missing] = {
         "histogram",
         "item",
         *atomics.FUNCTIONS,
-    ]
-} | {
-    name: _MISSING[name]
-    for name in [
-        "atomic_load",
-        "atomic_store",
     ]
 }
 """Functions that can be written as methods of a value, `x.sum()` for `tl.sum(x)`."""

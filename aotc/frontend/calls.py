@@ -10,23 +10,29 @@ import ast
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import cast as type_cast
 
 from aotc.frontend.builtins import DESCRIPTOR_METHODS, METHODS, call_builtin
+from aotc.frontend.classes import initializer, record_type
 from aotc.frontend.convert import missing
 from aotc.frontend.descriptors import ATTRIBUTES as DESCRIPTOR_ATTRIBUTES
 from aotc.frontend.emitter import mistake
 from aotc.frontend.frame import Frame, Program
 from aotc.frontend.globals import unwrap
+from aotc.frontend.records import make_record
+from aotc.frontend.resolve import class_names
 from aotc.frontend.static import Evaluator, call_function
 from aotc.frontend.values import (
     BoundMethod,
     Builtin,
+    Class,
+    Draft,
     External,
     Function,
     Loop,
     Missing,
     Operand,
+    Record,
+    RecordType,
     StaticCall,
     is_tuple,
     show,
@@ -35,7 +41,7 @@ from aotc.ir.core import Value
 from aotc.ir.diagnostics import current_loc, did_you_mean
 from aotc.ir.types import DescriptorType, ScalarType
 
-_CAST = type_cast("Builtin", METHODS["cast"])
+_CAST = METHODS["cast"]
 
 
 def call(frame: Frame, node: ast.Call) -> Operand:
@@ -69,6 +75,10 @@ def _reflection(frame: Frame, node: ast.Call) -> tuple[Operand] | None:
     subject = frame.visit(node.args[0])
     other = frame.visit(node.args[1])
     if name == "hasattr":
+        if isinstance(subject, Record):
+            owner = subject.kind.owner
+            names = (*subject.kind.fields, *(class_names(owner.node) if owner else ()))
+            return (other in names,)
         if not isinstance(subject, Value):
             raise mistake(f"hasattr() asks about a value, got {show(subject)}")
         if isinstance(subject.type, DescriptorType):
@@ -83,6 +93,11 @@ def _is_instance(subject: Operand, kind: Operand) -> bool:
         return isinstance(subject, Value) and not isinstance(subject.type, DescriptorType)
     if isinstance(kind, External) and kind.path == "triton.language.tensor_descriptor":
         return isinstance(subject, Value) and isinstance(subject.type, DescriptorType)
+    if isinstance(kind, Class):
+        owner = subject.kind.owner if isinstance(subject, Record) else None
+        return owner is not None and owner.node is kind.node
+    if isinstance(kind, RecordType):
+        return isinstance(subject, Record) and subject.kind is kind
     if isinstance(kind, StaticCall):
         if kind.name == "tl.constexpr":
             return not isinstance(subject, Value | tuple)
@@ -99,11 +114,11 @@ def call_operand(
     if isinstance(function, Builtin):
         return call_builtin(program.emit, function, args, kwargs)
     if isinstance(function, BoundMethod):
-        if isinstance(function.function, Missing):
-            raise missing(function.function)
-        return call_builtin(program.emit, function.function, (function.receiver, *args), kwargs)
+        return call_operand(program, function.function, (function.receiver, *args), kwargs)
     if isinstance(function, Function):
         return _call_source_function(program, function, args, kwargs)
+    if isinstance(function, Class | RecordType):
+        return _make(program, function, args, kwargs)
     if isinstance(function, StaticCall):
         return _call_static(function, args, kwargs)
     if isinstance(function, Missing):
@@ -152,12 +167,35 @@ def _call_static(
     function: StaticCall, args: Sequence[Operand], kwargs: Mapping[str, Operand]
 ) -> Operand:
     for one in (*args, *kwargs.values()):
-        if isinstance(one, Value) and function.name not in ("int", "float"):
+        if isinstance(one, Value) and not function.takes_values:
             raise mistake(f"{function.name} takes constants, got a run-time {show(one)}")
     try:
         return function.call(*args, **kwargs)
     except TypeError as error:
         raise mistake(f"{function.name} does not take these arguments: {error}") from error
+
+
+def _make(
+    program: Program,
+    function: Class | RecordType,
+    args: Sequence[Operand],
+    kwargs: Mapping[str, Operand],
+) -> Operand:
+    """Make a record of a class."""
+    is_class = isinstance(function, Class)
+    kind = record_type(program.globals, function) if is_class else function
+    if kind is None:
+        raise mistake(
+            f"a kernel makes no objects of the class {function}",
+            remedy="make it a typing.NamedTuple, or a @triton.language.core._aggregate",
+        )
+    init = initializer(kind)
+    if init is None or kind.owner is None:
+        return make_record(kind, args, kwargs)
+    draft = Draft(kind)
+    body = Function(kind.owner.file, init, f"{kind}.__init__")
+    _run(program, body, bind_arguments(program, body, (draft, *args), kwargs))
+    return make_record(kind, (), draft.items)
 
 
 def _call_source_function(
@@ -173,7 +211,11 @@ def _call_source_function(
             f"{function.qualname} is a plain Python function, which a kernel cannot call",
             remedy=f"decorate it with @triton.jit in {function.file.path}",
         )
-    values = bind_arguments(program, function, args, kwargs)
+    return _run(program, function, bind_arguments(program, function, args, kwargs))
+
+
+def _run(program: Program, function: Function, values: dict[str, Operand]) -> Operand:
+    """Translate the body of a function in place of a call; return what it returns."""
     frame = Frame(program, function, values, current_loc())
     program.enter(function)
     flow = frame.run(function.node.body)

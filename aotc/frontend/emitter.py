@@ -29,12 +29,18 @@ class Emitter:
     """Place ops at the end of `block`; hold what the whole kernel gathers on the way."""
 
     def __init__(
-        self, block: Block, call: Callable[[Operand, Sequence[Operand]], Operand], *, debug: bool
+        self,
+        block: Block,
+        call: Callable[[Operand, Sequence[Operand]], Operand],
+        *,
+        debug: bool,
+        num_warps: int,
     ) -> None:
         self.block = block
         self.call = call
         """Call a function of the kernel's source, or of the language, with operands."""
         self.debug = debug
+        self.num_warps = num_warps
         self.remarks: list[str] = []
         self.prints: list[str] = []
         self.num_ops = 0

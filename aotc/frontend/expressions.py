@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import cast as type_cast
 
 from aotc.frontend import descriptors, operators
@@ -20,6 +21,7 @@ from aotc.frontend.emitter import mistake
 from aotc.frontend.frame import ExpressionHandler, Frame
 from aotc.frontend.globals import unwrap
 from aotc.frontend.operators import BINARY, COMPARE, UNARY, BinaryOperator
+from aotc.frontend.records import replaced
 from aotc.frontend.resolve import bindings
 from aotc.frontend.scope import names_assigned_by
 from aotc.frontend.shapes import subscript, trans
@@ -28,7 +30,9 @@ from aotc.frontend.values import (
     BlockPointer,
     BoundMethod,
     Builtin,
+    Class,
     Constexpr,
+    Draft,
     External,
     Function,
     Loop,
@@ -36,6 +40,8 @@ from aotc.frontend.values import (
     Module,
     Operand,
     PropagateNan,
+    Record,
+    RecordType,
     Slice,
     StaticCall,
     Unbound,
@@ -46,6 +52,7 @@ from aotc.frontend.values import (
     shape,
     show,
     text_of,
+    with_items,
 )
 from aotc.ir.core import Block, Value
 from aotc.ir.diagnostics import at, did_you_mean
@@ -54,12 +61,14 @@ from aotc.ir.types import I1, DescriptorType, PointerType, ScalarType, TileType
 
 _READABLE_GLOBALS = (
     Builtin,
+    Class,
     External,
     Function,
     Loop,
     Missing,
     Module,
     PropagateNan,
+    RecordType,
     ScalarType,
     PointerType,
     StaticCall,
@@ -133,7 +142,11 @@ def _attribute(frame: Frame, node: ast.Attribute) -> Operand:
         return _BLOCK_POINTER_ATTRIBUTES[name](owner)
     if isinstance(owner, ScalarType | PointerType | TileType):
         return dtype_attribute(owner, name)
-    if isinstance(owner, Module | UserModule | External):
+    if isinstance(owner, Record):
+        return _record_attribute(frame, owner, name)
+    if isinstance(owner, Draft) and name in owner.items:
+        return owner.items[name]
+    if isinstance(owner, Module | UserModule | External | Class):
         member = frame.program.globals.member(owner, name)
         return unwrap(member) if isinstance(member, Constexpr) else member
     if name == "value":
@@ -141,6 +154,20 @@ def _attribute(frame: Frame, node: ast.Attribute) -> Operand:
     if isinstance(owner, int | float) and name in METHODS:
         return BoundMethod(owner, METHODS[name])
     raise mistake(f"{show(owner)} has no attribute {name!r}")
+
+
+def _record_attribute(frame: Frame, owner: Record, name: str) -> Operand:
+    kind = owner.kind
+    if name in kind.fields:
+        return owner.by_name[name]
+    if name == "_replace":
+        return StaticCall(name, partial(replaced, owner), takes_values=True)
+    methods = frame.program.globals.member(kind.owner, name) if kind.owner else None
+    if isinstance(methods, Function):
+        return BoundMethod(owner, methods)
+    if methods is not None:
+        return unwrap(methods)
+    raise mistake(f"{kind} has no field {name!r}", remedy=did_you_mean(name, kind.fields))
 
 
 _BLOCK_POINTER_ATTRIBUTES: dict[str, Callable[[BlockPointer], Operand]] = {
@@ -401,9 +428,14 @@ def bind(frame: Frame, target: ast.expr, value: Operand) -> None:
             remedy="use tl.where to replace elements, or tl.store to write memory",
         )
     else:
-        raise mistake(
-            "an attribute cannot be assigned", remedy="assign to a variable", loc=frame.loc(target)
-        )
+        owner = frame.visit(target.value) if isinstance(target, ast.Attribute) else None
+        if not isinstance(owner, Draft) or not isinstance(target, ast.Attribute):
+            raise mistake(
+                "an attribute cannot be assigned",
+                remedy="assign to a variable",
+                loc=frame.loc(target),
+            )
+        owner.items[target.attr] = value
 
 
 def _walrus(frame: Frame, node: ast.NamedExpr) -> Operand:
@@ -415,7 +447,9 @@ def _walrus(frame: Frame, node: ast.NamedExpr) -> Operand:
 def decay(frame: Frame, value: Operand) -> Operand:
     """Return what a plain assignment keeps of a value: numbers become run-time scalars."""
     if is_tuple(value):
-        return tuple(decay(frame, item) for item in value)
+        if isinstance(value, Record) and value.kind.is_aggregate:
+            return value
+        return with_items(value, (decay(frame, item) for item in value))
     if isinstance(value, int | float):
         return to_value(frame.emit, value)
     return value

@@ -21,20 +21,28 @@ from aotc.frontend.emitter import mistake
 from aotc.frontend.resolve import (
     Binding,
     bindings,
+    class_names,
+    class_statement,
     decorator_names,
     find_module,
     rebound_names,
 )
 from aotc.frontend.scope import is_constexpr_annotation
 from aotc.frontend.source import SourceFile
+from aotc.frontend.target_info import TARGET_INFO, arch_of, target_info_member
 from aotc.frontend.values import (
+    Class,
     Constexpr,
     External,
     Function,
     Module,
     Operand,
+    Record,
+    RecordType,
     UserModule,
+    is_tuple,
     show,
+    with_items,
 )
 from aotc.ir.diagnostics import CompileError, at, current_loc, did_you_mean
 
@@ -92,6 +100,7 @@ class Globals:
         self._known: dict[tuple[str, str], Operand] = {}
         self._in_progress: dict[tuple[str, str], int] = {}
         self._star_searches: dict[tuple[str, str], None] = {}
+        self.record_types: dict[ast.ClassDef, RecordType | None] = {}
         self.steps = 0
         self.depth = 0
 
@@ -200,7 +209,7 @@ class Globals:
         if isinstance(statement, ast.FunctionDef):
             return describe_function(file, statement, statement.name)
         if isinstance(statement, ast.ClassDef):
-            return External(f"{file.path}:{name}")
+            return Class(file, statement, name)
         is_declared = isinstance(statement, ast.AnnAssign) and statement.value is None
         if is_declared or name in rebound_names(file):
             return External(f"{name} of {file.path}")
@@ -260,6 +269,8 @@ class Globals:
         if isinstance(owner, Module):
             if owner.name == "triton" and name not in MODULES["triton"]:
                 return External(f"triton.{name}")
+            if owner.name == TARGET_INFO:
+                return target_info_member(owner, name, self._target)
             return module_member(owner, name)
         if isinstance(owner, UserModule):
             # `from . import name` in a package's own file means its submodule.
@@ -274,14 +285,47 @@ class Globals:
                 f"{owner.file.path} defines no {name!r}",
                 remedy=did_you_mean(name, bindings(owner.file)),
             )
+        if isinstance(owner, Class):
+            value = self._class_member(owner, name)
+            if self.is_known(value):
+                return value
+            raise mistake(
+                f"{show(owner)} has no attribute {name!r}",
+                remedy=did_you_mean(name, class_names(owner.node)),
+            )
+        if isinstance(owner, Record) and name in owner.kind.fields:
+            return owner.by_name[name]
         if isinstance(owner, External):
             return self._external(f"{owner.path}.{name}")
         raise mistake(f"{show(owner)} has no attribute {name!r}")
 
+    def _class_member(self, owner: Class, name: str) -> Operand:
+        """Return a function or constant of a class, or of one that it extends; see `is_known`."""
+        found = class_statement(owner.node, name)
+        if isinstance(found, ast.FunctionDef):
+            return describe_function(owner.file, found, f"{owner.qualname}.{name}")
+        if isinstance(found, ast.ClassDef):
+            return Class(owner.file, found, f"{owner.qualname}.{name}")
+        if found is not None:
+            with at(owner.file.loc(found, current_loc())):
+                return self._interpreter(self, owner.file).assigned(found, name)
+        for base in self.bases(owner):
+            value = self._class_member(base, name) if isinstance(base, Class) else _UNKNOWN_NAME
+            if self.is_known(value):
+                return value
+        return _UNKNOWN_NAME
+
+    def evaluate(self, file: SourceFile, node: ast.expr) -> Operand:
+        """Return what an expression at the level of a module is. Raises: CompileError."""
+        return self._interpreter(self, file).evaluate(node)
+
+    def bases(self, owner: Class) -> list[Operand]:
+        """Return what a class extends, as far as that is known."""
+        return [self.evaluate(owner.file, base) for base in owner.node.bases]
+
     def _external(self, path: str) -> Operand:
         """Return a member of an unknown module; what asks about the GPU is answered."""
-        digits = "".join(one for one in self._target if one.isdigit())
-        arch = int(digits) if digits else 0
+        arch = arch_of(self._target)
         answers: dict[str, Operand] = {
             "triton.runtime.driver.active.get_current_target().backend": "cuda",
             "triton.runtime.driver.active.get_current_target().arch": arch,
@@ -308,9 +352,10 @@ def unwrap(value: Operand) -> Operand:
     """Return a constant without its `tl.constexpr`, with lists as tuples."""
     if isinstance(value, Constexpr):
         return unwrap(value.value)
-    if isinstance(value, tuple | list):
-        items = cast("Sequence[Operand]", value)
-        return tuple(unwrap(item) for item in items)
+    if is_tuple(value):
+        return with_items(value, (unwrap(item) for item in value))
+    if isinstance(value, list):
+        return tuple(unwrap(item) for item in cast("list[Operand]", value))
     return value
 
 

@@ -17,7 +17,15 @@ from aotc.frontend.convert import to_value
 from aotc.frontend.emitter import mistake
 from aotc.frontend.frame import Frame
 from aotc.frontend.scope import names_assigned_by
-from aotc.frontend.values import BlockPointer, Operand, Unbound, is_tuple, show
+from aotc.frontend.values import (
+    BlockPointer,
+    Operand,
+    Record,
+    Unbound,
+    is_tuple,
+    show,
+    with_items,
+)
 from aotc.ir.core import Block, Value
 from aotc.ir.dialects import scf
 
@@ -42,7 +50,7 @@ def rebuild(operand: Operand, values: Iterator[Value]) -> Operand:
     if isinstance(operand, BlockPointer):
         return operand.with_parts([next(values) for _ in operand.parts])
     if is_tuple(operand):
-        return tuple(rebuild(item, values) for item in operand)
+        return with_items(operand, (rebuild(item, values) for item in operand))
     return operand
 
 
@@ -52,7 +60,8 @@ def same(left: Operand, right: Operand) -> bool:
         return left.block == right.block and all(map(same, left.parts, right.parts))
     if is_tuple(left) and is_tuple(right):
         one, two = left, right
-        return len(one) == len(two) and all(map(same, one, two))
+        alike = len(one) == len(two) and _kind_of(one) is _kind_of(two)
+        return alike and all(map(same, one, two))
     if isinstance(left, Value) or isinstance(right, Value):
         return left is right
     return left is right or (type(left) is type(right) and left == right)
@@ -128,6 +137,10 @@ def _kind(operand: Operand) -> str:
     return show(operand) if isinstance(operand, Value) else f"the constant {show(operand)}"
 
 
+def _kind_of(items: tuple[Operand, ...]) -> object:
+    return items.kind if isinstance(items, Record) else None
+
+
 def _mismatch(left: Operand, right: Operand) -> tuple[Operand, Operand] | None:
     """Return the parts of two operands that cannot meet, or None."""
     if isinstance(left, Value) and isinstance(right, Value):
@@ -137,7 +150,7 @@ def _mismatch(left: Operand, right: Operand) -> tuple[Operand, Operand] | None:
         return None if alike else (left, right)
     if is_tuple(left) and is_tuple(right):
         one, two = left, right
-        if len(one) != len(two):
+        if len(one) != len(two) or _kind_of(one) is not _kind_of(two):
             return left, right  # pyright: ignore[reportUnknownVariableType]
         for a, b in zip(one, two, strict=True):
             found = _mismatch(a, b)
@@ -168,9 +181,9 @@ def _unify(
         return left, right
     if is_tuple(left) and is_tuple(right):
         one, two = left, right
-        if len(one) == len(two):
+        if len(one) == len(two) and _kind_of(one) is _kind_of(two):
             pairs = [_unify(frame, then, a, orelse, b) for a, b in zip(one, two, strict=True)]
-            return tuple(a for a, _ in pairs), tuple(b for _, b in pairs)
+            return with_items(one, (a for a, _ in pairs)), with_items(two, (b for _, b in pairs))
     if not isinstance(left, Value) and not isinstance(right, Value) and same(left, right):
         return left, right
     one, two = _materialized(frame, then, left), _materialized(frame, orelse, right)

@@ -9,8 +9,8 @@ from aotc.frontend.convert import bitcast, cast, static_bool, static_int, static
 from aotc.frontend.emitter import Emitter, mistake
 from aotc.frontend.values import Operand, element, is_tuple, shape, show, text_of
 from aotc.ir.core import Value
-from aotc.ir.dialects import grid, tile
-from aotc.ir.types import FP32, FP64, I1, I32, U32, U64, PointerType
+from aotc.ir.dialects import assembly, grid, tile
+from aotc.ir.types import FP32, FP64, I1, I32, I64, U32, U64, PointerType
 
 _MAX_GRID_AXES = 3
 
@@ -172,6 +172,29 @@ def gdc_launch_dependents(emit: Emitter) -> None:
     emit(grid.LaunchDependents())
 
 
+# ---- what the GPU and the launch say ----------------------------------------------------------
+
+
+def globaltimer(emit: Emitter) -> Value:
+    """Return the time of the GPU's clock, in nanoseconds, an i64."""
+    return emit(assembly.VolatileAsm("mov.u64 $0, %globaltimer;", "=l", (I64,), 1, ())).outs[0]
+
+
+def smid(emit: Emitter) -> Value:
+    """Return the number of the multiprocessor that runs the program, an i32."""
+    return emit(assembly.InlineAsm("mov.u32 $0, %smid;", "=r", (I32,), 1, ())).outs[0]
+
+
+def num_warps(emit: Emitter) -> int:
+    """Return how many warps compute."""
+    return emit.num_warps
+
+
+def num_threads(emit: Emitter) -> int:
+    """Return how many threads compute."""
+    return 32 * emit.num_warps
+
+
 FUNCTIONS: dict[str, Callable[..., Operand]] = {
     "program_id": program_id,
     "num_programs": num_programs,
@@ -189,5 +212,9 @@ FUNCTIONS: dict[str, Callable[..., Operand]] = {
 CUDA_FUNCTIONS: dict[str, Callable[..., Operand]] = {
     "gdc_wait": gdc_wait,
     "gdc_launch_dependents": gdc_launch_dependents,
+    "globaltimer": globaltimer,
+    "smid": smid,
+    "num_warps": num_warps,
+    "num_threads": num_threads,
 }
 """What the language has in `tl.extra.cuda`."""

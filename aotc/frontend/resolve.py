@@ -95,6 +95,30 @@ def bound_names(statement: ast.stmt) -> Iterator[str]:
                 yield node.id
 
 
+def class_statement(node: ast.ClassDef, name: str) -> ast.stmt | None:
+    """Return the statement of a class that defines a name, or None. The last one wins."""
+    for statement in reversed(node.body):
+        if isinstance(statement, ast.AnnAssign) and statement.value is None:
+            continue
+        if name in bound_names(statement):
+            return statement
+    return None
+
+
+def class_names(node: ast.ClassDef) -> list[str]:
+    """Return the names that a class defines."""
+    return [name for statement in node.body for name in bound_names(statement)]
+
+
+def class_fields(node: ast.ClassDef) -> dict[str, ast.expr | None]:
+    """Return the fields that a class declares, `name: type`, with their defaults."""
+    return {
+        statement.target.id: statement.value
+        for statement in node.body
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)
+    }
+
+
 # ---- files of imports -------------------------------------------------------------------------
 
 
@@ -188,7 +212,7 @@ def dotted_name(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
-def decorator_names(node: ast.FunctionDef) -> list[str]:
+def decorator_names(node: ast.FunctionDef | ast.ClassDef) -> list[str]:
     """Return the last part of each decorator's name: `jit` for `@triton.jit`."""
     return [dotted_name(one).rpartition(".")[2] for one in node.decorator_list]
 

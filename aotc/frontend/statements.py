@@ -49,11 +49,13 @@ def _assign_to(frame: Frame, target: ast.expr, value: Operand) -> None:
         del frame.declared[target.id]
         bind(frame, target, value)
         return
-    bind(frame, target, decay(frame, value))
+    # What an aggregate is made of stays what it is.
+    kept = isinstance(target, ast.Attribute)
+    bind(frame, target, value if kept else decay(frame, value))
 
 
 def _annotated_assign(frame: Frame, node: ast.AnnAssign, _rest: Sequence[Item]) -> Flow:
-    if not is_constexpr_annotation(node.annotation):
+    if not is_constexpr_annotation(node.annotation) or isinstance(node.target, ast.Attribute):
         if node.value is not None:
             _assign_to(frame, node.target, frame.visit(node.value))
         return None

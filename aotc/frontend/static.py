@@ -27,21 +27,25 @@ from collections.abc import (
 from contextlib import contextmanager
 from typing import cast
 
+from aotc.frontend.classes import initializer, record_type
 from aotc.frontend.convert import missing
 from aotc.frontend.dtypes import dtype_attribute
 from aotc.frontend.emitter import mistake
 from aotc.frontend.globals import Globals, not_known, truth_of, unwrap
 from aotc.frontend.operators import BINARY, COMPARE, UNARY, compute
 from aotc.frontend.python_names import PYTHON_METHODS, PYTHON_NAMES
+from aotc.frontend.records import make_record, named_tuple
 from aotc.frontend.resolve import bindings
 from aotc.frontend.source import SourceFile
 from aotc.frontend.values import (
+    Class,
     Config,
     Constexpr,
     External,
     Function,
     Missing,
     Operand,
+    RecordType,
     StaticCall,
     is_tuple,
     show,
@@ -328,6 +332,13 @@ class Evaluator:
             return self._call_closure(function, args)
         if isinstance(function, Function):
             return call_function(self.globals, function, args, kwargs)
+        if isinstance(function, RecordType):
+            return make_record(function, args, kwargs)
+        if isinstance(function, Class):
+            kind = record_type(self.globals, function)
+            if kind is None or initializer(kind) is not None:
+                return External(f"{function.qualname}()")
+            return make_record(kind, args, kwargs)
         if isinstance(function, Missing):
             raise missing(function)
         raise mistake(f"{show(function)} cannot be called here")
@@ -364,6 +375,9 @@ class Evaluator:
         if function.path in ("torch.finfo", "torch.iinfo") and len(args) == 1:
             dtype = args[0].path if isinstance(args[0], External) else show(args[0])
             return External(f"{function.path}({dtype.removeprefix('torch.')})")
+        if function.path == "collections.namedtuple":
+            plain = {name: unwrap(one) for name, one in kwargs.items()}
+            return named_tuple([unwrap(one) for one in args], plain)
         if function.path in ("os.environ.get", "os.getenv"):
             return args[1] if len(args) > 1 else kwargs.get("default")
         if len(args) == 1 and not kwargs and isinstance(args[0], Function):

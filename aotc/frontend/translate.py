@@ -75,7 +75,9 @@ def translate(
             def call(callee: Operand, args: Sequence[Operand]) -> Operand:
                 return call_operand(program, callee, args, {})
 
-            program.emit = Emitter(body, call, debug=debug or _asks_for_debug(function))
+            program.emit = Emitter(
+                body, call, debug=debug or _asks_for_debug(function), num_warps=num_warps
+            )
             values: dict[str, Operand] = dict(arguments.constants)
             values |= {
                 info.name: arg for info, arg in zip(arguments.params, body.args, strict=True)

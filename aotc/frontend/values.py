@@ -7,14 +7,14 @@ may be run-time values), a type of `aotc.ir.types` for a dtype, or one of the ob
 
 `Operand` is therefore `object`: each place that takes one narrows it and says what it expected.
 
-Invariant: these objects are immutable and hold no run-time value, `BoundMethod` and `Unbound`
-aside.
+Invariant: these objects are immutable and hold no run-time value; `BoundMethod`, `Record`, `Draft`
+and `Unbound` aside.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeAlias, TypeGuard
@@ -54,6 +54,62 @@ class Function:
 
     def __repr__(self) -> str:
         return self.qualname
+
+
+@dataclass(frozen=True, eq=False)
+class Class:
+    """Name a class of a source file: functions and constants under one name, or a `RecordType`."""
+
+    file: SourceFile
+    node: ast.ClassDef
+    qualname: str
+
+    def __repr__(self) -> str:
+        return self.qualname
+
+
+@dataclass(frozen=True, eq=False)
+class RecordType:
+    """Say what the items of a `Record` are called, and which have defaults.
+
+    `methods` are the functions of its class. An aggregate keeps its constants as they are, where
+    a plain assignment of a named tuple makes run-time values of them.
+    """
+
+    name: str
+    fields: tuple[str, ...]
+    defaults: Mapping[str, Operand] = field(default_factory=dict[str, Operand])
+    owner: Class | None = None
+    is_aggregate: bool = False
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+class Record(tuple[Operand, ...]):  # noqa: SLOT001 - such a subclass can have none
+    """Hold a tuple whose items have the names that `kind` says."""
+
+    kind: RecordType
+
+    @classmethod
+    def of(cls, kind: RecordType, items: Iterable[Operand]) -> Record:
+        """Return the record with these items, in the order of the fields."""
+        made = cls(items)
+        made.kind = kind
+        return made
+
+    @property
+    def by_name(self) -> dict[str, Operand]:
+        """The items by the names of their fields."""
+        return dict(zip(self.kind.fields, self, strict=True))
+
+
+@dataclass(eq=False)
+class Draft:
+    """Hold the fields of an aggregate while its `__init__` sets them."""
+
+    kind: RecordType
+    items: dict[str, Operand] = field(default_factory=dict[str, Operand])
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,10 +173,14 @@ class Constexpr:
 
 @dataclass(frozen=True, eq=False)
 class StaticCall:
-    """Hold a function of plain Python values, such as `float` or `dtype.is_fp16`."""
+    """Hold a function of plain Python values, such as `float` or `dtype.is_fp16`.
+
+    If it `takes_values`, run-time ones may be among its arguments.
+    """
 
     name: str
     call: Callable[..., Operand]
+    takes_values: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,7 +188,7 @@ class BoundMethod:
     """Hold a function of the language with its first argument, as in `x.to`."""
 
     receiver: Operand
-    function: Builtin | Missing
+    function: Builtin | Missing | Function
 
 
 @dataclass(frozen=True, eq=False)
@@ -233,6 +293,10 @@ def show(operand: Operand) -> str:
         return f"a variable that {operand.reason}"
     if isinstance(operand, Function):
         return f"the function {operand.qualname}"
+    if isinstance(operand, Class | RecordType):
+        return f"the class {operand}"
+    if isinstance(operand, Draft):
+        return f"a {operand.kind} that is being made"
     if isinstance(operand, Builtin | Missing):
         return f"the function tl.{operand.name}"
     if isinstance(operand, Module):
@@ -260,6 +324,11 @@ def text_of(operand: Operand) -> str:
 def is_descriptor(operand: Operand) -> TypeGuard[Value]:
     """Return whether `operand` is a tensor descriptor."""
     return isinstance(operand, Value) and isinstance(operand.type, DescriptorType)
+
+
+def with_items(like: tuple[Operand, ...], items: Iterable[Operand]) -> tuple[Operand, ...]:
+    """Return a tuple of other items; their names are those that `like` has, if it has any."""
+    return Record.of(like.kind, items) if isinstance(like, Record) else tuple(items)
 
 
 def is_tuple(operand: Operand) -> TypeGuard[tuple[Operand, ...]]:

@@ -224,6 +224,18 @@ def _emit_cloned(op: Op, emitter: _Emitter, place: Builder) -> None:
         emitter.bind_all(op, op.clone(mapping), place)
 
 
+def _emit_join(op: Op, emitter: _Emitter, place: Builder) -> None:
+    """Join, which leaves pairs in neighbouring registers; other registers are other names."""
+    assert isinstance(op, tile.Join)
+    for layout in emitter.demand.made_in(op.out):
+        halves = zip(op.operands, operand_layouts(op, layout), strict=True)
+        joined = place(op.clone({value: emitter.get(value, source) for value, source in halves}))
+        made = joined.results[0]
+        assert isinstance(made.type, TileType)
+        renamed = made if made.type.layout == layout else place(gpu.Convert(made, layout)).out
+        emitter.bind(op.out, renamed, place)
+
+
 def _emit_source(op: Op, emitter: _Emitter, place: Builder) -> None:
     """Make a constant, range or splat in every layout it is wanted in."""
     out = op.results[0]
@@ -408,7 +420,7 @@ _RULES: dict[type[Op], Callable[[Op, _Emitter, Builder], None]] = {
     tile.ExpandDims: _emit_cloned,
     tile.Reshape: _emit_cloned,
     tile.Trans: _emit_cloned,
-    tile.Join: _emit_cloned,
+    tile.Join: _emit_join,
     tile.Load: _emit_load,
     tile.Store: _emit_store,
     tile.Dot: _emit_dot,

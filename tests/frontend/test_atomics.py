@@ -115,3 +115,96 @@ def test_mistakes(sources: Sources, call: str, message: str, remedy: str) -> Non
     error = sources.body_error(call, {"p": "*i32", "n": "i32"}, params="p, n")
     assert message in str(error)
     assert remedy in error.remedy
+
+
+# ---- loads and stores -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["i32", "u32", "fp32", "fp64"])
+def test_loads_and_stores_move_values(sources: Sources, kind: str) -> None:
+    made = sources.translate(
+        """
+        @triton.jit
+        def k(p, out, n):
+            i = tl.arange(0, 4)
+            x = tl.atomic_load(p + i, mask=i < n)
+            (out + i).atomic_store(x + 1, mask=i < n, sem="relaxed")
+            tl.atomic_store(out + 4, tl.atomic_load(p, sem="relaxed", scope="sys"))
+        """,
+        {"p": f"*{kind}", "out": f"*{kind}", "n": "i32"},
+    )
+    cells, out = np.array([3, 4, 5, 6], DTYPES[kind]), np.zeros(5, DTYPES[kind])
+    run(made.kernel, (1,), [cells, out, 3])
+    assert cells.tolist() == [3, 4, 5, 6]
+    assert out.tolist() == [4, 5, 6, 0, 3]
+
+
+@pytest.mark.parametrize("kind", ["fp16", "bf16"])
+def test_a_load_of_16_bits(sources: Sources, kind: str) -> None:
+    made = sources.translate(
+        """
+        @triton.jit
+        def k(p, out):
+            i = tl.arange(0, 4)
+            tl.store(out + i, tl.atomic_load(p + i))
+        """,
+        {"p": f"*{kind}", "out": f"*{kind}"},
+    )
+    cells, out = np.array([3, -0.0, 5, 6], DTYPES[kind]), np.zeros(4, DTYPES[kind])
+    run(made.kernel, (1,), [cells, out])
+    assert out.tobytes() == cells.tobytes()
+
+
+def test_orders_of_loads_and_stores(sources: Sources) -> None:
+    made = sources.translate(
+        """
+        @triton.jit
+        def k(p):
+            tl.atomic_store(p, tl.atomic_load(p + 1))
+            tl.atomic_store(p, tl.atomic_load(p + 1, sem="relaxed"), sem="relaxed", scope="cta")
+        """,
+        {"p": "*i32"},
+    )
+    found = [op for op in made.kernel.walk() if isinstance(op, tile.AtomicRmw)]
+    assert [(op.kind, op.sem, op.scope) for op in found] == [
+        ("or", "acquire", "gpu"),
+        ("xchg", "release", "gpu"),
+        ("or", "relaxed", "gpu"),
+        ("xchg", "relaxed", "cta"),
+    ]
+
+
+@pytest.mark.parametrize("kind", ["i32", "u32"])
+def test_polling_ends_where_the_number_is_there(sources: Sources, kind: str) -> None:
+    made = sources.translate(
+        """
+        @triton.jit
+        def k(p, out):
+            there = tl.atomic_poll(p + tl.program_id(0), 5)
+            tl.store(out + tl.program_id(0), there)
+            tl.atomic_store(p + tl.program_id(0) + 1, 5)
+        """,
+        {"p": f"*{kind}", "out": "*i32"},
+    )
+    cells, out = np.array([5, 0, 0, 0], DTYPES[kind]), np.zeros(3, np.int32)
+    run(made.kernel, (3,), [cells, out])
+    assert out.tolist() == [1, 1, 1]
+    assert cells.tolist() == [5] * 4
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("tl.atomic_load(p, sem='release')", "sem must be"),
+        ("tl.atomic_store(p, 1, sem='acq_rel')", "sem must be"),
+        ("tl.atomic_load(b)", "tl.atomic_load does not take a pointer to int8"),
+        ("tl.atomic_store(h, 1.0)", "tl.atomic_store does not take a pointer to float16"),
+        ("tl.atomic_load(h, mask=True)", "tl.atomic_load does not take a pointer to float16"),
+        ("tl.atomic_poll(p + tl.arange(0, 4), 1)", "tl.atomic_poll waits for one integer"),
+        ("tl.atomic_poll(h, 1)", "tl.atomic_poll waits for one integer"),
+    ],
+)
+def test_what_loads_and_stores_refuse(sources: Sources, body: str, expected: str) -> None:
+    types = {"p": "*i32", "b": "*i8", "h": "*fp16"}
+    message = str(sources.error(kernel_of(body, "p, b, h"), types))
+    assert expected in message

@@ -47,7 +47,7 @@ def carets(rendered: str) -> str:
             None,
             "language.md",
         ),
-        ("tl.atomic_poll(p, 1)", "aotc does not have tl.atomic_poll yet", None, ""),
+        ("tl.map_elementwise(p, 1)", "aotc does not have tl.map_elementwise yet", None, ""),
         ("while True:\n    pass", "always true", None, ""),
         ("x = 0 in 'ab'", "`in` looks for a constant in a tuple", None, ""),
         ("x = n in (1, 2)", "`in` looks for a constant in a tuple", None, ""),

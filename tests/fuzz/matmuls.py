@@ -38,6 +38,7 @@ _KINDS: list[tuple[int, tuple[ScalarType, ScalarType]]] = [
     (1, (FP32, FP32)),
 ]
 _DATA = Facts(hi=1)
+_WEIGHT = Facts(hi=1)
 _MAX_BLOCK_ELEMS = 1 << 13
 _MAX_MATRIX_ELEMS = 1 << 16
 _MIN_PART = 16  # columns; a part of a block that is stored has as many
@@ -89,6 +90,9 @@ def _multiply(g: Generator, counters: Sequence[Counter]) -> None:
     bm = min(bm, _MAX_BLOCK_ELEMS // bn)
     k = g.choices.pick([2 * bk, 3 * bk, bk, 2 * bk + 16, bk + 8, 5, 0])
     facts = of_count(multiplied(_DATA, _DATA), max(k, 1))
+    weighs = g.choices.chance(1, 4)
+    if weighs:
+        facts = multiplied(facts, _WEIGHT)
     if element == FP8E4NV:
         facts = replace(facts, acc_bits=FP8_SUM_BITS)
     rows, columns, batch = _divide(g, counters, bm, bn)
@@ -97,7 +101,7 @@ def _multiply(g: Generator, counters: Sequence[Counter]) -> None:
     depth = _Axis(bk, k, g.number(k, I32, _promise(g, k)))
     given = batch if g.choices.chance(3, 4) else _Batch()
     a, b = _operand(g, element, rows, depth, given), _operand(g, element, depth, columns, given)
-    acc = _loop(g, depth, (a, b), TileType(result, (bm, bn)))
+    acc = _loop(g, depth, (a, b), TileType(result, (bm, bn)), weighs=weighs)
     if bn > _MIN_PART and g.choices.chance(1, 4):
         acc, columns = _first_columns(g, acc, columns)
     _store(g, g.keep(acc, facts), rows, columns, batch)
@@ -314,8 +318,15 @@ def _coords(matrix: _Matrix, k_start: Value | None) -> list[Value]:
 # ---- the loop and its result ------------------------------------------------------------------
 
 
-def _loop(g: Generator, depth: _Axis, operands: tuple[_Matrix, _Matrix], result: TileType) -> Value:
-    """Add the loop over K; return the sum."""
+def _loop(
+    g: Generator,
+    depth: _Axis,
+    operands: tuple[_Matrix, _Matrix],
+    result: TileType,
+    *,
+    weighs: bool,
+) -> Value:
+    """Add the loop over K; return the sum, of products or of products with a weight each."""
     carried = [_pointers(g, each, None) for each in operands if each.carries]
     by_blocks = g.choices.chance(1, 2)
     upper = g.number(-(-depth.extent // depth.block)) if by_blocks else depth.bound
@@ -334,7 +345,12 @@ def _loop(g: Generator, depth: _Axis, operands: tuple[_Matrix, _Matrix], result:
             loaded.append(_load(g, each, k_start, pointer))
             if pointer is not None:
                 moved.append(_moved(g, each, depth, pointer))
-        acc = g.add(tile.Dot(loaded[0], loaded[1], body.args[1])).out
+        if weighs:
+            part = g.add(tile.Dot(loaded[0], loaded[1], g.constant(0, result))).out
+            part = g.add(arith.Mul(part, _weight(g, body.args[0], result))).out
+            acc = g.add(arith.Add(body.args[1], part)).out
+        else:
+            acc = g.add(tile.Dot(loaded[0], loaded[1], body.args[1])).out
         g.add(scf.Yield([acc, *moved]))
     op = scf.For(
         *(g.constant(0, I32), upper, step, init, body),
@@ -342,6 +358,16 @@ def _loop(g: Generator, depth: _Axis, operands: tuple[_Matrix, _Matrix], result:
         warp_specialize=g.choices.chance(1, 6),
     )
     return g.add(op).outs[0]
+
+
+def _weight(g: Generator, index: Value, result: TileType) -> Value:
+    """Return a block of 1 in one iteration, of 2 in another."""
+    odd = g.add(arith.Rem(index, g.constant(2, I32))).out
+    weight = g.add(arith.Add(odd, g.constant(1, I32))).out
+    element = result.element
+    if isinstance(element, ScalarType) and element != I32:
+        weight = g.add(arith.Cast(weight, element)).out
+    return g.spread(weight, result.shape)
 
 
 def _load(g: Generator, matrix: _Matrix, k_start: Value, pointer: Value | None) -> Value:

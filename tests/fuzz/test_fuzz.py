@@ -112,6 +112,9 @@ def _hopper_features(program: Program) -> set[str]:
     found = {op.opcode for op in ops}
     found |= {"multicast" for op in ops if getattr(op, "num_parts", 1) > 1}
     found |= {"some columns" for op in ops if isinstance(op, wgmma.Wgmma) and op.num_columns}
+    found |= (
+        {"ahead"} if any("a product runs while" in each for each in schedule.remarks) else set()
+    )
     found |= {"groups"} if kernel.num_consumer_groups > 1 else set()
     found |= {"programs in a loop"} if kernel.loops_programs else set()
     is_mapped = any(info.tensor for info in kernel.params)
@@ -122,7 +125,7 @@ def test_what_hopper_has_is_reached() -> None:
     wanted = {
         *("gpu.specialize", "gpu.tma_load", "gpu.tma_store", "gpu.tma_reduce", "gpu.bulk_load"),
         *("gpu.wgmma", "multicast", "groups", "programs in a loop", "mapped"),
-        "some columns",
+        *("some columns", "ahead"),
     }
     for seed in range(900):
         program = from_seed(seed)

@@ -1,0 +1,54 @@
+"""What classes of a source file are to a kernel: which have records, of what fields.
+
+Functions of a class that are decorated with `@triton.jit` are its methods, or stand for themselves
+if they are static. Nothing of a class is run but an aggregate's `__init__`, which sets its fields.
+"""
+
+from __future__ import annotations
+
+import ast
+
+from aotc.frontend.globals import Globals, unwrap
+from aotc.frontend.resolve import class_fields, class_statement, decorator_names
+from aotc.frontend.values import Class, External, Operand, RecordType
+
+_NAMED_TUPLES = ("typing.NamedTuple", "typing_extensions.NamedTuple")
+
+
+def record_type(module: Globals, owner: Class) -> RecordType | None:
+    """Return what the records of a class are; None if it has none."""
+    if owner.node not in module.record_types:
+        module.record_types[owner.node] = _record_type(module, owner)
+    return module.record_types[owner.node]
+
+
+def _record_type(module: Globals, owner: Class) -> RecordType | None:
+    is_aggregate = any(name.endswith("aggregate") for name in decorator_names(owner.node))
+    fields: dict[str, ast.expr | None] = {}
+    defaults: dict[str, Operand] = {}
+    is_record = is_aggregate
+    for base in module.bases(owner):
+        if isinstance(base, External) and base.path in _NAMED_TUPLES:
+            is_record = True
+        inner = record_type(module, base) if isinstance(base, Class) else base
+        if isinstance(inner, RecordType):
+            is_record, is_aggregate = True, is_aggregate or inner.is_aggregate
+            fields |= dict.fromkeys(inner.fields)
+            defaults |= inner.defaults
+    if not is_record:
+        return None
+    declared = class_fields(owner.node)
+    defaults |= {
+        name: unwrap(module.evaluate(owner.file, default))
+        for name, default in declared.items()
+        if default is not None
+    }
+    return RecordType(owner.qualname, (*{**fields, **declared},), defaults, owner, is_aggregate)
+
+
+def initializer(kind: RecordType) -> ast.FunctionDef | None:
+    """Return the `__init__` of an aggregate, or None if its fields are its arguments."""
+    if kind.owner is None or not kind.is_aggregate:
+        return None
+    found = class_statement(kind.owner.node, "__init__")
+    return found if isinstance(found, ast.FunctionDef) else None

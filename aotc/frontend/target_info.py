@@ -1,0 +1,60 @@
+"""`triton.language.target_info`: what a kernel, or its file, may ask about the GPU.
+
+The answers are those of the target that is compiled for, and constants.
+"""
+
+from __future__ import annotations
+
+from aotc.frontend.emitter import mistake
+from aotc.frontend.values import Module, Operand, Record, RecordType, StaticCall
+from aotc.ir.diagnostics import did_you_mean
+
+TARGET_INFO = "triton.language.target_info"
+NAMES = (
+    "current_target",
+    "cuda_capability_geq",
+    "is_cuda",
+    "is_hip",
+    "is_hip_cdna2",
+    "is_hip_cdna3",
+    "is_hip_cdna4",
+    "is_hip_gfx1250",
+)
+"""What the module has, in the releases that have it."""
+
+_TARGET = RecordType("GPUTarget", ("backend", "arch", "warp_size"))
+
+
+def arch_of(target: str) -> int:
+    """Return the compute capability of a target as Triton has it, 90 for sm_90a; 0 of none."""
+    digits = "".join(one for one in target if one.isdigit())
+    return int(digits) if digits else 0
+
+
+def target_info_member(module: Module, name: str, target: str) -> StaticCall:
+    """Return a function of the module, for a target. Raises: CompileError if there is none."""
+    arch = arch_of(target)
+
+    def current_target() -> Operand:
+        return Record.of(_TARGET, ("cuda", arch, 32))
+
+    def cuda_capability_geq(major: Operand, minor: Operand = 0) -> Operand:
+        if not isinstance(major, int) or not isinstance(minor, int):
+            raise mistake("cuda_capability_geq takes two numbers, such as 9 and 0")
+        return arch >= 10 * major + minor
+
+    def is_cuda() -> Operand:
+        return True
+
+    def is_of_another_maker() -> Operand:
+        return False
+
+    functions = {
+        "current_target": current_target,
+        "cuda_capability_geq": cuda_capability_geq,
+        "is_cuda": is_cuda,
+    }
+    if name not in NAMES:
+        raise mistake(f"unknown name tl.target_info.{name}", remedy=did_you_mean(name, NAMES))
+    del module
+    return StaticCall(f"tl.target_info.{name}", functions.get(name, is_of_another_maker))
