@@ -178,6 +178,12 @@ def _next_power_of_2(n: Operand) -> Operand:
     return 1 << (n - 1).bit_length()
 
 
+def _log2(i: Operand) -> Operand:
+    if not isinstance(i, int) or i < 1:
+        raise mistake(f"tl.standard._log2 takes a positive constant, got {show(i)}")
+    return i.bit_length() - 1
+
+
 def _cdiv_constants(x: Operand, y: Operand) -> Operand:
     if not isinstance(x, int) or not isinstance(y, int) or y == 0:
         raise mistake(
@@ -266,6 +272,7 @@ _LANGUAGE: dict[str, Operand] = {
     "standard": Module("triton.language"),
     "core": Module("triton.language"),
     "TRITON_MAX_TENSOR_NUMEL": 1 << 20,
+    "_log2": StaticCall("tl.standard._log2", _log2),
     "pi32_t": PointerType(SCALARS["i32"]),
     "tensor": External("triton.language.tensor"),
     "tensor_descriptor": External("triton.language.tensor_descriptor"),
@@ -381,6 +388,7 @@ METHODS: dict[str, Builtin] = {
     for name in [
         "to",
         "cast",
+        "advance",
         "broadcast_to",
         "trans",
         "permute",

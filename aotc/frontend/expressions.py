@@ -140,6 +140,8 @@ def _attribute(frame: Frame, node: ast.Attribute) -> Operand:
         return _value_attribute(frame, owner, name)
     if isinstance(owner, BlockPointer) and name in _BLOCK_POINTER_ATTRIBUTES:
         return _BLOCK_POINTER_ATTRIBUTES[name](owner)
+    if isinstance(owner, BlockPointer) and name in _BLOCK_POINTER_METHODS:
+        return BoundMethod(owner, METHODS[name])
     if isinstance(owner, ScalarType | PointerType | TileType):
         return dtype_attribute(owner, name)
     if isinstance(owner, Record):
@@ -175,6 +177,7 @@ _BLOCK_POINTER_ATTRIBUTES: dict[str, Callable[[BlockPointer], Operand]] = {
     "type": lambda pointer: pointer.base.type,
     "shape": lambda pointer: pointer.block,
 }
+_BLOCK_POINTER_METHODS = ("advance", "store")
 _VALUE_ATTRIBUTES: dict[str, Callable[[Value], Operand]] = {
     "dtype": element,
     "type": lambda value: value.type,
@@ -373,12 +376,8 @@ def scalar_truth(frame: Frame, condition: Value) -> Value:
             "it is not one truth value",
             remedy="reduce it (tl.max of it as integers, tl.sum), or use tl.where or a mask",
         )
-    scalar = to_scalar(frame.emit, condition)
-    if isinstance(element(scalar), PointerType):
-        raise mistake(
-            "a pointer is not a condition", remedy="pass None for an absent pointer and test that"
-        )
-    return cast(frame.emit, scalar, I1)
+    # A pointer is true if it is not null.
+    return cast(frame.emit, to_scalar(frame.emit, condition), I1)
 
 
 def static_truth(condition: Operand) -> bool:

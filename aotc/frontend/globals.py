@@ -321,7 +321,13 @@ class Globals:
 
     def bases(self, owner: Class) -> list[Operand]:
         """Return what a class extends, as far as that is known."""
-        return [self.evaluate(owner.file, base) for base in owner.node.bases]
+        return [self._base(owner.file, base) for base in owner.node.bases]
+
+    def _base(self, file: SourceFile, node: ast.expr) -> Operand:
+        try:
+            return self.evaluate(file, node)
+        except CompileError:  # `object`, or what only running the file would tell
+            return External(ast.unparse(node))
 
     def _external(self, path: str) -> Operand:
         """Return a member of an unknown module; what asks about the GPU is answered."""

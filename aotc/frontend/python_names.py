@@ -105,7 +105,10 @@ PYTHON_NAMES: dict[str, Callable[..., Operand]] = {
 PYTHON_METHODS: dict[type, tuple[str, ...]] = {
     dict: ("get", "items", "keys", "values", "update", "copy"),
     list: ("append", "extend", "copy"),
-    str: ("startswith", "endswith", "lower", "upper", "strip", "split"),
+    str: (
+        *("startswith", "endswith", "lower", "upper", "strip", "lstrip", "rstrip", "split"),
+        *("splitlines", "join", "format", "replace", "removeprefix", "removesuffix", "count"),
+    ),
     int: ("bit_length",),
 }
 """Methods of Python's types that may be called."""

@@ -168,15 +168,14 @@ def unsqueeze(emit: Emitter, x: Operand, dim: Operand) -> Value:
 
 
 def subscript(emit: Emitter, value: Value, index: Operand) -> Value:
-    """Apply `x[:, None]`: `None` inserts an axis, `:` keeps one. Raises: CompileError."""
+    """Apply `x[:, None]`: `None` inserts an axis, `:` keeps one. Raises: CompileError.
+
+    A `:` for an axis that is not there does nothing, as in Triton: real kernels index scalars so.
+    """
     items = index if is_tuple(index) else (index,)
-    num_axes = len(shape(value))
-    num_kept = sum(one == Slice(None, None, None) for one in items)
-    if num_kept > num_axes:
-        raise mistake(f"too many indices: {num_kept} for a tile of {num_axes} axes")
     for axis, one in enumerate(items):
         if one is None:
-            value = _insert_axis(emit, value, axis)
+            value = _insert_axis(emit, value, min(axis, len(shape(value))))
         elif one != Slice(None, None, None):
             raise mistake(
                 f"a tile is indexed by `None` and `:` only, got {show(one)}",

@@ -170,3 +170,13 @@ def test_truth_values_are_bytes(sources: Sources) -> None:
     body = BLOCK + "tl.store(p, tl.load(p, boundary_check=(0, 1)) == 0, boundary_check=(0, 1))"
     text = sources.text(_source(body), {**SIGNATURE, "x": "*i1"})
     assert "tile<4x8x*i8>" in text
+
+
+def test_methods_are_the_functions(sources: Sources) -> None:
+    body = (
+        BLOCK + OUT + "q = q.advance((4, 8))\n"
+        "q.store(tl.load(p.advance([0, 0]), boundary_check=(0, 1)), boundary_check=(0, 1))"
+    )
+    got = _moved(sources, body, 4, 8)
+    np.testing.assert_array_equal(got[4:8, 8:], np.arange(1, 33).reshape(4, 8))
+    assert (got[:4] == -1).all()

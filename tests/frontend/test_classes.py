@@ -23,7 +23,7 @@ class Act(Enum):
     GELU = 2
 
 
-class Base:
+class Base(object):  # noqa: UP004
     SCALE: tl.constexpr = 3
 
     @staticmethod

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from aotc.ir.text import print_kernel
 from tests.frontend.conftest import Sources
 
 
@@ -240,3 +241,33 @@ def test_the_first_fallback_that_exists_is_taken(sources: Sources) -> None:
         "tanh = shim.tanh\n@triton.jit\ndef k(p):\n    tl.store(p, tanh(tl.load(p)))\n"
     )
     assert "__nv_tanhf" in sources.text(text, {"p": "*fp32"})
+
+
+def test_texts_are_put_together_outside_of_kernels(sources: Sources) -> None:
+    """As real kernels write the assembly of several registers."""
+    made = sources.translate(
+        """
+        def _copies(count):
+            text = ""
+            for i in range(count):
+                text += "{" + "mov.b32 ${out}, ${given};".format(out=i, given=i + count) + "}\\n"
+            return " ".join(text.split("\\n"))
+
+        def _constraints(count):
+            return ",".join("=r" for i in range(count)) + "," + ",".join("r" for i in range(count))
+
+        COPIES = tl.constexpr(_copies(1))
+        CONSTRAINTS: tl.constexpr = tl.constexpr(_constraints(1).replace("x", "r"))
+
+        @triton.jit
+        def k(out, n):
+            log: tl.constexpr = tl.standard._log2(64)
+            x = tl.inline_asm_elementwise(COPIES, CONSTRAINTS, [n], tl.int32, True, 1)
+            tl.store(out + tl.arange(0, 1 << log), x)
+        """,
+        {"out": "*i32", "n": "i32"},
+    )
+    text = print_kernel(made.kernel)
+    assert 'text = "{mov.b32 $0, $1;} "' in text
+    assert 'constraints = "=r,r"' in text
+    assert "tile<64x" in text

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from aotc.verify.interpreter import run
 from tests.frontend.conftest import Sources, X, evaluate
 
 SHAPES = [
@@ -38,3 +39,23 @@ SHAPES = [
 def test_shapes(sources: Sources, expression: str, expected: np.ndarray) -> None:
     got = evaluate(sources, expression, X, "fp32", expected.shape)
     np.testing.assert_allclose(got, expected, rtol=1e-6)
+
+
+def test_a_colon_for_an_axis_that_is_not_there_does_nothing(sources: Sources) -> None:
+    """Real kernels index the numbers of programs like tiles."""
+    made = sources.translate(
+        """
+        @triton.jit
+        def k(out, n):
+            i, j = tl.program_id(0), tl.program_id(1)
+            places = i[:, None] * 4 + j[None, :] + tl.arange(0, 2)[:, None, :]
+            tl.store(out + places, n[None, :, None] + places, mask=i[:, None] < n)
+        """,
+        {"out": "*i32", "n": "i32"},
+    )
+    out = np.zeros(16, np.int32)
+    run(made.kernel, (3, 3), [out, 2])
+    expected = np.zeros(16, np.int32)
+    for i in range(2):
+        expected[4 * i : 4 * i + 4] = 2 + np.arange(4 * i, 4 * i + 4)
+    assert out.tolist() == expected.tolist()

@@ -237,3 +237,21 @@ def test_assertions_can_be_left_out(sources: Sources) -> None:
 def test_docstrings_and_pass_are_nothing(sources: Sources) -> None:
     text = sources.body('"""What it does."""\npass', {})
     assert text == "kernel @k() {num_warps = 4} {\n  scf.return\n}\n"
+
+
+def test_a_pointer_is_true_if_it_is_not_null(sources: Sources) -> None:
+    text = """
+    @triton.jit
+    def k(out, start_ptr, n):
+        start = n
+        if start_ptr:
+            start = tl.load(start_ptr)
+        tl.store(out, start if out else 0)
+    """
+    made = sources.translate(text, {"out": "*i32", "start_ptr": "*i32", "n": "i32"})
+    out = np.zeros(1, np.int32)
+    run(made.kernel, (1,), [out, np.array([7], np.int32), 3])
+    assert out.tolist() == [7]
+    absent = sources.translate(text, {"out": "*i32", "n": "i32"}, {"start_ptr": None})
+    run(absent.kernel, (1,), [out, 3])
+    assert out.tolist() == [3]
