@@ -123,6 +123,12 @@ def _global(frame: Frame, node: ast.Name, value: Operand) -> Operand:
         return unwrap(value)
     if value is None or isinstance(value, _READABLE_GLOBALS):
         return value
+    if isinstance(value, int | float):
+        # Triton has a switch for it, which real kernels rely on. Nothing here can change it later.
+        frame.emit.remark(
+            f"{node.id} is read as {value!r}; Triton asks for tl.constexpr({value!r})"
+        )
+        return value
     raise mistake(
         f"kernels read only constexpr globals, {node.id} is a plain {type(value).__name__}",
         loc=frame.loc(node),

@@ -148,14 +148,14 @@ _BODIES = [
     ("return n", "return n", "a kernel returns nothing, k returns int32 | tl.store"),
     ("x = helper(n)", "helper(n)", "helper is missing the argument 'y' | parameters are (x, y)"),
     ("x = helper(n, z=1)", "helper(n, z=1)", "no parameter 'z' | parameters are (x, y)"),
-    ("x = LIMIT + n", "LIMIT", "kernels read only constexpr globals | tl.constexpr(4)"),
+    ("x = LIMIT + n", "LIMIT", "kernels read only constexpr globals | tl.constexpr('4')"),
     ("x = plain(n)", "plain(n)", "a plain Python function | decorate it with @triton.jit"),
     ("x: tl.constexpr = 10 ** 10 ** 10", "10 ** 10 ** 10", "is too large"),
     ("for i in tl.static_range(10**9):\n    pass", None, "repeat the body 1000000000 times"),
     ("tl.static_assert(BLOCK > 1000, 'too small')", None, "static assertion failed: too small"),
 ]
 _MODULE = """\
-LIMIT = 4
+LIMIT = "4"
 def plain(x):
     return x
 @triton.jit

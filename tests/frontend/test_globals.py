@@ -56,7 +56,17 @@ def test_global_values(sources: Sources, definitions: str, expected: str | None)
     assert value_of(sources, definitions) == expected
 
 
-@pytest.mark.parametrize("value", ["3", "1.5", "'a'", "(1, 2)", "[1]", "True"])
+@pytest.mark.parametrize("value", ["3", "1.5", "True", "math.sqrt(2.0)"])
+def test_plain_numbers_are_constants_with_a_remark(sources: Sources, value: str) -> None:
+    made = sources.translate(
+        f"import math\nX = {value}\n@triton.jit\ndef k():\n    tl.static_print(X)\n"
+    )
+    shown = {"math.sqrt(2.0)": "1.4142135623730951"}.get(value, value)
+    assert list(made.prints) == [shown]
+    assert f"X is read as {shown}; Triton asks for tl.constexpr({shown})" in made.remarks[0]
+
+
+@pytest.mark.parametrize("value", ["'a'", "(1, 2)", "[1]"])
 def test_plain_globals_are_refused_with_a_remedy(sources: Sources, value: str) -> None:
     error = sources.error(f"X = {value}\n@triton.jit\ndef k():\n    y = X\n")
     assert "kernels read only constexpr globals, X is a plain" in error.message
