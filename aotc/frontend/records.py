@@ -48,7 +48,7 @@ def _check_field(kind: RecordType, name: str) -> None:
         raise mistake(f"{kind} has no field {name!r}", remedy=remedy)
 
 
-def replaced(record: Operand, **changes: Operand) -> Record:
+def replaced(record: Operand, /, **changes: Operand) -> Record:
     """Return a record with some of its fields changed. Raises: CompileError."""
     if not isinstance(record, Record):
         raise mistake(f"expected an aggregate or a named tuple, got {show(record)}")

@@ -71,6 +71,9 @@ class Named(Counter):
     label: tl.constexpr
 
 
+Wrapped = namedtuple("Wrapped", ["record", "name"])
+
+
 @aggregate
 class Plain:
     value: tl.tensor
@@ -115,6 +118,7 @@ def _message(sources: Sources, body: str) -> str:
         ("c = Counter(n, by=2).advanced(n)\ntl.store(out + c.by, c.value)", None),
         ("c = Plain(n)\ntl.store(out, c.value + tl.sum(tl.arange(0, c.width)))", 11),
         ("c = tl.aggregate_replace(Plain(n), value=n + 1)\ntl.store(out, c.value)", 6),
+        ("tl.store(out, Wrapped(n, 1)._replace(record=n + 2, name=0).record)", 7),
         ("tl.store(out, tuple([n, n + 1])[1] + list((n, 2))[1])", 8),
         ("tl.store(out, n if isinstance(Pair(1, 2), Range) else n + 1)", 6),
         ("tl.store(out, n + isinstance(Span(1, 2), Span) + hasattr(Span(1, 2), 'end'))", 7),
