@@ -108,7 +108,14 @@ CONFIGS: dict[str, list[Config]] = {
     ),
     "linear_fp8": _persistent(128),
     "linear_fp8_columns": _COLUMNS,
-    "blockwise_fp8": _grid(BLOCK_M=[128, 64], BLOCK_N=[128], num_warps=[8, 4], num_stages=[3, 4]),
+    "blockwise_fp8": _grid(
+        BLOCK_M=[128, 64],
+        BLOCK_N=[128],
+        num_warps=[8, 4],
+        num_stages=[3, 4],
+        NUM_SMS=[132],
+        GROUP_M=[8],
+    ),
     "swiglu": _grid(BLOCK_M=[128], BLOCK_N=[128, 64], num_warps=[8], num_stages=[3, 4]),
     "batched": _grid(BLOCK_M=[128], BLOCK_N=[256, 128], num_warps=[8], num_stages=[3, 4]),
     "matmul": [

@@ -11,8 +11,9 @@ and, for scalars, the value itself if it is constant. All numbers are powers of 
 vector widths and the pipeline's `cp.async` widths all rest on it. It works on tile IR and on gpu
 IR alike, since the ops are the same.
 
-Invariant: every fact holds for all launches that keep the promises of the signature. Unknown ops
-know nothing (1 everywhere), so a new op is safe before it is precise.
+Invariant: every fact holds for all launches that keep the promises of the signature and divide
+numbers of 0 or more by positive ones alone. Unknown ops know nothing (1 everywhere), so a new op is
+safe before it is precise.
 """
 
 from __future__ import annotations
@@ -295,7 +296,9 @@ def _div(op: Op, infos: list[AxisInfo]) -> AxisInfo:
     if right.constant == 1:
         return left
     if not right.constant or right.constant < 0:
-        return _constant_runs(op, infos)
+        # A divisor that is not known is taken to be positive, as in `signs`.
+        nonnegative = left.nonnegative and right.constant is None
+        return replace(_constant_runs(op, infos), nonnegative=nonnegative)
     divisor = largest_power_of_two(right.constant)
     constancy = _gcds(left.constancy, right.constancy)
     if left.nonnegative:
@@ -316,10 +319,12 @@ def _rem(op: Op, infos: list[AxisInfo]) -> AxisInfo:
     if right.constant == 1:
         return constant(op.results[0].type, 0)
     # x % m keeps counting up to the next multiple of m; runs that start at multiples of a common
-    # power of two stay whole when m is a multiple of it.
+    # power of two stay whole when m is a multiple of it. Below zero it jumps behind multiples.
     contiguity = tuple(
         gcd(left.contiguity[axis], left.divisibility[axis], right.divisibility[axis])
-        if right.constancy[axis] >= left.contiguity[axis] and right.contiguity[axis] == 1
+        if left.nonnegative
+        and right.constancy[axis] >= left.contiguity[axis]
+        and right.contiguity[axis] == 1
         else 1
         for axis in range(left.rank)
     )

@@ -69,6 +69,9 @@ class Program:
         build, evaluate = OPS[kind]
         if kind in ("div", "rem") and (b == 0).any():
             return
+        # A divisor that is not known is taken to be positive.
+        if kind == "div" and (b < 0).any() and not isinstance(right.op, arith.Constant):
+            return
         if kind == "select":
             condition = self.place(arith.Compare(left, right, "lt")).out
             (third, c), (fourth, d) = self.pick(), self.pick()
@@ -224,3 +227,27 @@ kernel @k(%p: *fp16 {divisibility = 16}) {num_warps = 4} {
 @pytest.mark.parametrize(("shift", "constancy"), [(0, 8), (16, 8), (4, 4), (-16, 1)])
 def test_truncation_splits_runs_below_zero(shift: int, constancy: int) -> None:
     assert facts_of_last(SIGNED_DIVISION.replace("SHIFT", str(shift))).constancy == (constancy,)
+
+
+def test_a_remainder_jumps_behind_negative_multiples() -> None:
+    """-2 % 2 is 0, and -1 % 2 is -1: two numbers that follow each other have remainders that do not."""
+    kernel = parse_kernel("""
+kernel @k(%n: i32) {num_warps = 4} {
+  %i = tile.arange {start = 0, end = 8} : tile<8xi32>
+  %two = arith.constant {value = 2, type = tile<8xi32>} : tile<8xi32>
+  %below = arith.sub(%i, %two) : tile<8xi32>
+  %a = arith.rem(%below, %two) : tile<8xi32>
+  %b = arith.rem(%i, %two) : tile<8xi32>
+  %x = tile.program_id {axis = 0} : i32
+  %q = arith.div(%x, %n) : i32
+  %eight = arith.constant {value = 8, type = i32} : i32
+  %start = arith.mul(%q, %eight) : i32
+  %starts = tile.splat(%start) {shape = [8]} : tile<8xi32>
+  %sum = arith.add(%starts, %i) : tile<8xi32>
+  %c = arith.rem(%sum, %two) : tile<8xi32>
+  scf.return
+}
+""")
+    infos = AxisAnalysis(kernel)
+    rems = [op for op in kernel.body if isinstance(op, arith.Rem)]
+    assert [infos[op.results[0]].contiguity for op in rems] == [(1,), (2,), (2,)]
