@@ -55,6 +55,7 @@ _SWITCHES = re.compile(
 _OTHER_POINTERS = ("*i32", "*fp32", "*i64", "*u8", "*fp8e4nv", "*i1")
 _OTHER_EXTENTS = (16, 1, 2, 4)
 _EXTENT = 64
+_BUG = "BUG"
 
 
 # ---- kernels ----------------------------------------------------------------------------------
@@ -121,12 +122,11 @@ class Function:
     @cached_property
     def descriptors(self) -> set[str]:
         """The parameters whose own `load` or `store` is called."""
-        owners = [one.func.value for one in self.calls if isinstance(one.func, ast.Attribute)]
-        methods = [one.func.attr for one in self.calls if isinstance(one.func, ast.Attribute)]
+        methods = [one.func for one in self.calls if isinstance(one.func, ast.Attribute)]
         return {
-            owner.id
-            for owner, method in zip(owners, methods, strict=True)
-            if isinstance(owner, ast.Name) and method in ("load", "store")
+            each.value.id
+            for each in methods
+            if isinstance(each.value, ast.Name) and each.attr in ("load", "store")
         } & self.annotations.keys()
 
 
@@ -258,6 +258,8 @@ def _tried(path: Path, name: str, kernel: Function, pointers: set[str], compiles
         reason = _translated(path, name, guess)
         if not reason:
             return _compiled(path, name, guess) if compiles else ""
+        if reason.startswith(_BUG):
+            return reason
         refused = refused or reason
     return refused
 
@@ -284,7 +286,7 @@ def _reason(run: partial[object], seconds: int) -> str:
     except TimeoutError:
         return f"takes more than {seconds} s"
     except Exception as error:  # noqa: BLE001 - a bug of ours, which is what is looked for
-        return f"BUG: {type(error).__name__}: {error}"
+        return f"{_BUG}: {type(error).__name__}: {error}"
     finally:
         signal.alarm(0)
     return ""
@@ -315,7 +317,7 @@ def main() -> int:
         counted = collections.Counter(re.sub(r"\d+", "#", one) for one in reasons if one)
         for reason, count in counted.most_common(options.reasons):
             print(f"{count:6}  {reason.splitlines()[0][:140]}")
-        bugs += sum(one.startswith("BUG") for one in reasons)
+        bugs += sum(one.startswith(_BUG) for one in reasons)
     print(f"{time.perf_counter() - began:.0f} s, {bugs} bugs", file=sys.stderr)
     return 1 if bugs else 0
 

@@ -42,9 +42,32 @@ def _content(emit: Emitter, pointer: Value, operand: Operand, kind: ScalarType, 
     return beside(emit, pointer, value, "the value", name)
 
 
-def _update(kind: tile.AtomicKind) -> Callable[..., Operand]:
-    name = f"atomic_{kind}"
+def _updated(
+    emit: Emitter,
+    name: str,
+    kind: tile.AtomicKind,
+    operands: tuple[Operand, Operand, Operand],
+    order: tuple[tile.AtomicSem, tile.AtomicScope],
+) -> Value:
+    """Update memory for tl.NAME by a pointer, a value and a mask; return what was there."""
+    pointer, val, mask = operands
+    target, element = pointer_argument(emit, pointer, name)
+    if not tile.supports_atomic(kind, element):
+        known = [each for each in SCALARS.values() if tile.supports_atomic(kind, each)]
+        raise _refused(name, element, ", ".join(map(show_type, known)))
+    value = _content(emit, target, val, element, name)
+    masked = None if mask is None else mask_argument(emit, target, mask, name)
+    return emit(tile.AtomicRmw(target, value, kind, masked, *order)).out
 
+
+def _refused(name: str, element: ScalarType, known: str) -> CompileError:
+    return mistake(
+        f"tl.{name} does not take a pointer to {show_type(element)}",
+        remedy=f"it takes pointers to {known}",
+    )
+
+
+def _update(kind: tile.AtomicKind) -> Callable[..., Operand]:
     def run(
         emit: Emitter,
         pointer: Operand,
@@ -53,16 +76,8 @@ def _update(kind: tile.AtomicKind) -> Callable[..., Operand]:
         sem: Operand = None,
         scope: Operand = None,
     ) -> Operand:
-        target, element = pointer_argument(emit, pointer, name)
-        if not tile.supports_atomic(kind, element):
-            known = [each for each in SCALARS.values() if tile.supports_atomic(kind, each)]
-            raise mistake(
-                f"tl.{name} does not take a pointer to {show_type(element)}",
-                remedy=f"it takes pointers to {', '.join(map(show_type, known))}",
-            )
-        value = _content(emit, target, val, element, name)
-        masked = None if mask is None else mask_argument(emit, target, mask, name)
-        return emit(tile.AtomicRmw(target, value, kind, masked, *_order(sem, scope))).out
+        operands = pointer, val, mask
+        return _updated(emit, f"atomic_{kind}", kind, operands, _order(sem, scope))
 
     return run
 
@@ -121,13 +136,8 @@ def atomic_store(
     scope: Operand = None,
 ) -> None:
     """Write to memory in one step."""
-    target, element = pointer_argument(emit, pointer, "atomic_store")
-    if not tile.supports_atomic("xchg", element):
-        raise _refused("atomic_store", element, "types of 32 or 64 bits")
-    value = _content(emit, target, val, element, "atomic_store")
-    masked = None if mask is None else mask_argument(emit, target, mask, "atomic_store")
     order = _order(sem, scope, ("release", "relaxed"), "release")
-    emit(tile.AtomicRmw(target, value, "xchg", masked, *order))
+    _updated(emit, "atomic_store", "xchg", (pointer, val, mask), order)
 
 
 def atomic_poll(
@@ -158,13 +168,6 @@ def atomic_poll(
         emit(scf.Yield([]))
     last = emit(scf.While([], before, after)).outs[0]
     return emit(arith.Compare(last, expected, "eq")).out
-
-
-def _refused(name: str, element: ScalarType, known: str) -> CompileError:
-    return mistake(
-        f"tl.{name} does not take a pointer to {show_type(element)}",
-        remedy=f"it takes pointers to {known}",
-    )
 
 
 FUNCTIONS: dict[str, Callable[..., Operand]] = {

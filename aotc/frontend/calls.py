@@ -192,7 +192,7 @@ def _make(
     init = initializer(kind)
     if init is None or kind.owner is None:
         return make_record(kind, args, kwargs)
-    draft = Draft(kind)
+    draft = Draft(kind, program.emit.depth)
     body = Function(kind.owner.file, init, f"{kind}.__init__")
     _run(program, body, bind_arguments(program, body, (draft, *args), kwargs))
     return make_record(kind, (), draft.items)

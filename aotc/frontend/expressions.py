@@ -170,11 +170,11 @@ def _record_attribute(frame: Frame, owner: Record, name: str) -> Operand:
         return owner.by_name[name]
     if name == "_replace":
         return StaticCall(name, partial(replaced, owner), takes_values=True)
-    methods = frame.program.globals.member(kind.owner, name) if kind.owner else None
-    if isinstance(methods, Function):
-        return BoundMethod(owner, methods)
-    if methods is not None:
-        return unwrap(methods)
+    member = frame.program.globals.member(kind.owner, name) if kind.owner else None
+    if isinstance(member, Function):
+        return BoundMethod(owner, member)
+    if member is not None:
+        return unwrap(member)
     raise mistake(f"{kind} has no field {name!r}", remedy=did_you_mean(name, kind.fields))
 
 
@@ -439,6 +439,11 @@ def bind(frame: Frame, target: ast.expr, value: Operand) -> None:
                 "an attribute cannot be assigned",
                 remedy="assign to a variable",
                 loc=frame.loc(target),
+            )
+        if frame.emit.depth != owner.depth:
+            raise mistake(
+                f"the field {target.attr!r} is set under a run-time condition",
+                remedy="let a variable have the value, and set the field once",
             )
         owner.items[target.attr] = value
 

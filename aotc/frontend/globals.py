@@ -250,7 +250,7 @@ class Globals:
         if isinstance(parent, UserModule):
             return self.lookup(parent.file, name)
         if isinstance(parent, Module):
-            return MODULES[parent.name].get(name, _UNKNOWN_NAME)
+            return self.member(parent, name) if name in MODULES[parent.name] else _UNKNOWN_NAME
         return _UNKNOWN_NAME
 
     # -- modules ---------------------------------------------------------------
@@ -270,7 +270,7 @@ class Globals:
             if owner.name == "triton" and name not in MODULES["triton"]:
                 return External(f"triton.{name}")
             if owner.name == TARGET_INFO:
-                return target_info_member(owner, name, self._target)
+                return target_info_member(name, self._target)
             return module_member(owner, name)
         if isinstance(owner, UserModule):
             # `from . import name` in a package's own file means its submodule.

@@ -6,7 +6,7 @@ The answers are those of the target that is compiled for, and constants.
 from __future__ import annotations
 
 from aotc.frontend.emitter import mistake
-from aotc.frontend.values import Module, Operand, Record, RecordType, StaticCall
+from aotc.frontend.values import Operand, Record, RecordType, StaticCall
 from aotc.ir.diagnostics import did_you_mean
 
 TARGET_INFO = "triton.language.target_info"
@@ -31,7 +31,7 @@ def arch_of(target: str) -> int:
     return int(digits) if digits else 0
 
 
-def target_info_member(module: Module, name: str, target: str) -> StaticCall:
+def target_info_member(name: str, target: str) -> StaticCall:
     """Return a function of the module, for a target. Raises: CompileError if there is none."""
     arch = arch_of(target)
 
@@ -56,5 +56,4 @@ def target_info_member(module: Module, name: str, target: str) -> StaticCall:
     }
     if name not in NAMES:
         raise mistake(f"unknown name tl.target_info.{name}", remedy=did_you_mean(name, NAMES))
-    del module
     return StaticCall(f"tl.target_info.{name}", functions.get(name, is_of_another_maker))

@@ -72,7 +72,7 @@ class Class:
 class RecordType:
     """Say what the items of a `Record` are called, and which have defaults.
 
-    `methods` are the functions of its class. An aggregate keeps its constants as they are, where
+    Functions of its `owner` are its methods. An aggregate keeps its constants as they are, where
     a plain assignment of a named tuple makes run-time values of them.
     """
 
@@ -106,9 +106,10 @@ class Record(tuple[Operand, ...]):  # noqa: SLOT001 - such a subclass can have n
 
 @dataclass(eq=False)
 class Draft:
-    """Hold the fields of an aggregate while its `__init__` sets them."""
+    """Hold the fields of an aggregate while its `__init__` sets them, at one depth of branches."""
 
     kind: RecordType
+    depth: int
     items: dict[str, Operand] = field(default_factory=dict[str, Operand])
 
 

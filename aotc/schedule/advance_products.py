@@ -158,7 +158,7 @@ def _slice(loop: scf.For, roots: Sequence[Op]) -> _Start | None:
             return None
         found[op] = None
         for value in op.operands:
-            needed: Value | None = value
+            needed = value
             if value.owner is loop.body and value.index > 0:
                 if value.index - 1 in state:
                     continue
@@ -216,7 +216,7 @@ class _Advance:
         count = len(loop.init)
         last = _Turn(pairs.outs[count], pairs.outs[:count], pairs.outs[count + 1 :])
         has_next = place(arith.Compare(last.induction, one_more, "lt")).out
-        ends = place(scf.If(has_next, self._last_two(last), self._last_one(last)))
+        ends = place(scf.If(has_next, self._last(last, 2), self._last(last, 1)))
         place(scf.Yield(list(ends.results)))
         branch = outer(scf.If(runs, then, otherwise))
         loop.replace_with(branch.results)
@@ -239,30 +239,28 @@ class _Advance:
         args = body.args[1:]
         turn = _Turn(args[count], args[:count], args[count + 1 :])
         for _ in range(2):
-            following = self._begin_next(turn, place)
-            carried = self._finish(turn, place, pending=len(self.start.products))
-            turn = _Turn(following.induction, carried, following.products)
+            turn = self._go_on(turn, place)
         place(scf.Yield([*turn.carried, turn.induction, *turn.products]))
         attributes = {**loop.attributes, "unroll": loop.attributes["unroll"] or _NEVER_UNROLLED}
         slots = [loop.lower, upper, step, *inits]
         return outer(build(scf.For, slots, attributes, [body], loop.loc))
 
-    def _last_two(self, turn: _Turn) -> Block:
+    def _last(self, turn: _Turn, count: int) -> Block:
+        """Return the block that does the last `count` iterations, one of which has begun."""
         block = Block()
         place = Builder(block)
-        following = self._begin_next(turn, place)
-        carried = self._finish(turn, place, pending=len(self.start.products))
-        last = _Turn(following.induction, carried, following.products)
-        place(scf.Yield(self._finish(last, place, pending=0)))
-        return block
-
-    def _last_one(self, turn: _Turn) -> Block:
-        block = Block()
-        place = Builder(block)
+        for _ in range(count - 1):
+            turn = self._go_on(turn, place)
         place(scf.Yield(self._finish(turn, place, pending=0)))
         return block
 
     # -- an iteration ----------------------------------------------------------
+
+    def _go_on(self, turn: _Turn, place: Builder) -> _Turn:
+        """Start the products of the next iteration and finish one; return the next one."""
+        following = self._begin_next(turn, place)
+        carried = self._finish(turn, place, pending=len(self.start.products))
+        return replace(following, carried=carried)
 
     def _begin(self, induction: Value, carried: Sequence[Value], place: Builder) -> _Turn:
         """Start the products of an iteration; of what is carried only its own part is looked at."""

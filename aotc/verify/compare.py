@@ -81,9 +81,8 @@ def compare(buffer: Buffer, actual: Bytes, tolerance: float = 0.0) -> Mismatch |
         num_upward = len(buffer.upward)
         spread = sum(moves[:num_upward], np.zeros(wide.shape))
         spread += np.max([np.zeros(wide.shape), *moves[num_upward:]], axis=0)
-        tight = _tight_bound(wide, spread, written)
-        if tolerance:
-            tight += tolerance * (1.0 + np.abs(wide))
+        finite = np.where(np.isfinite(wide), np.abs(wide), 0.0)
+        tight = _tight_bound(wide, spread, written) + tolerance * (1.0 + finite)
         loose = tight + _step(wide, buffer.pointee)
         distance = np.abs(wide - wide_got)
         wrong = ~equal & ~_is_within(distance, loose)

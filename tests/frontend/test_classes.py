@@ -188,3 +188,13 @@ def test_an_aggregate_sets_all_of_its_fields(sources: Sources) -> None:
     text += "\n\n@triton.jit\ndef k(out, n):\n    tl.store(out, Counter(n).value)\n"
     error = sources.error(text, {"out": "*i32", "n": "i32"})
     assert "Counter is missing the field 'by'" in str(error)
+
+
+def test_a_field_is_not_set_under_a_run_time_condition(sources: Sources) -> None:
+    setting = "        self.value = value\n"
+    branch = "        if value > 3:\n            self.value = value\n        else:\n            self.value = by\n"
+    assert setting in PRELUDE
+    text = PRELUDE.replace(setting, branch, 1)
+    text += "\n\n@triton.jit\ndef k(out, n):\n    tl.store(out, Counter(n).value)\n"
+    error = sources.error(text, {"out": "*i32", "n": "i32"})
+    assert "the field 'value' is set under a run-time condition" in str(error)

@@ -14,7 +14,7 @@ SOURCE = """
 import triton
 import triton.language as tl
 from triton.language import target_info
-from triton.language.target_info import cuda_capability_geq, is_hip
+from triton.language.target_info import *
 
 HAS_TMA = tl.constexpr(target_info.cuda_capability_geq(9))
 

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aotc.compiler import CompileRequest, compile_kernel
-from tests.support.descriptors import PRELUDE, compiled, launch, like, tensor
+from tests.support.descriptors import compiled, launch, like, lowered, tensor
 
 AHEAD = "a product runs while the one before is computed with"
 NOT_AHEAD = "no product is started an iteration ahead: "
@@ -52,16 +51,8 @@ ATTENTION_SIGNATURE = {
 def _lowered(
     folder: Path, source: str, signature: dict[str, str], num_warps: int = 4, **config: Any
 ) -> tuple[str, str]:
-    """Return gpu IR and remarks of a kernel, of which PTX is made, too."""
-    path = folder / "kernel.py"
-    path.write_text(PRELUDE + source, encoding="utf-8")
-    config.setdefault("advance_products", True)
-    request = CompileRequest(
-        str(path), "k", tuple(signature.items()), (), "sm_90a", num_warps, **config
-    )
-    made = compile_kernel(request, keep_asm=True)
-    assert not made.metadata.ptxas_warnings
-    return made.asm["gpu"], "\n".join(made.metadata.remarks)
+    """Return gpu IR and remarks of a kernel whose products are to start ahead."""
+    return lowered(folder, source, signature, num_warps, **{"advance_products": True, **config})
 
 
 # ---- where ------------------------------------------------------------------------------------

@@ -10,8 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from aotc.compiler import CompileRequest, compile_kernel
-from tests.support.descriptors import PRELUDE, compiled, launch, like, tensor
+from tests.support.descriptors import compiled, launch, like, lowered, tensor
 
 DELAYED = "a tile is stored while the next one is multiplied"
 
@@ -45,24 +44,11 @@ TWO_SIGNATURE = SIGNATURE | {
 }
 
 
-def _lowered(
-    folder: Path, source: str, signature: dict[str, str], num_warps: int = 8, **config: Any
-) -> tuple[str, str]:
-    """Return gpu IR and remarks of a kernel, of which PTX is made, too."""
-    path = folder / "kernel.py"
-    path.write_text(PRELUDE + source, encoding="utf-8")
-    request = CompileRequest(
-        str(path), "k", tuple(signature.items()), (), "sm_90a", num_warps, **config
-    )
-    made = compile_kernel(request, keep_asm=True)
-    return made.asm["gpu"], "\n".join(made.metadata.remarks)
-
-
 # ---- where ------------------------------------------------------------------------------------
 
 
 def test_parts_stand_between_a_product_and_its_wait(tmp_path: Path) -> None:
-    text, remarks = _lowered(tmp_path, PRODUCT, SIGNATURE)
+    text, remarks = lowered(tmp_path, PRODUCT, SIGNATURE, num_warps=8)
     assert DELAYED in remarks
     ops = re.findall(
         r"(?:gpu\.(?:wgmma_wait|wgmma|tma_store_wait|tma_store|tma_load)|scf\.\w+)\b", text
@@ -77,7 +63,9 @@ def test_parts_stand_between_a_product_and_its_wait(tmp_path: Path) -> None:
 
 
 def test_coordinates_are_computed_behind_the_last_product(tmp_path: Path) -> None:
-    text, _ = _lowered(tmp_path, PRODUCT.replace("tile * 128, 0", "tile // K * 128, 0"), SIGNATURE)
+    text, _ = lowered(
+        tmp_path, PRODUCT.replace("tile * 128, 0", "tile // K * 128, 0"), SIGNATURE, num_warps=8
+    )
     consumers = text[text.index("gpu.specialize") :].splitlines()
     at = {
         text: [number for number, line in enumerate(consumers) if text in line]
@@ -98,10 +86,10 @@ def test_threads_get_the_registers_that_a_tile_beside_the_sums_takes(tmp_path: P
         "more = tl.dot(a.load([tile * 128, k]), d.load([128, k]).T, more)",
     ).replace("tiles, K)", "d, e, tiles, K)")  # fmt: skip
     signature = SIGNATURE | {"d": "tensordesc<fp16[64,64]>", "e": "tensordesc<bf16[128,64]>"}
-    _, remarks = _lowered(tmp_path, source, signature)
+    _, remarks = lowered(tmp_path, source, signature, num_warps=8)
     assert "registers for threads" not in remarks
     stored = source + "        e.store([tile * 128, 128], more.to(e.dtype))\n"
-    _, remarks = _lowered(tmp_path, stored, signature)
+    _, remarks = lowered(tmp_path, stored, signature, num_warps=8)
     assert DELAYED in remarks
     assert "registers for threads that compute" in remarks
 
@@ -130,7 +118,7 @@ def test_every_tile_is_stored_once(
 
 
 def test_tiles_of_two_tensors_are_delayed_together(tmp_path: Path) -> None:
-    _, remarks = _lowered(tmp_path, TWO, TWO_SIGNATURE, num_warps=4)
+    _, remarks = lowered(tmp_path, TWO, TWO_SIGNATURE, num_warps=4)
     assert DELAYED in remarks
     kernel = compiled(tmp_path, TWO, TWO_SIGNATURE)
     for seed, (tiles, depth) in enumerate([(1, 64), (4, 64), (3, 192), (3, 0)]):
@@ -190,5 +178,5 @@ def test_it_stays_where_it_is(
     source = PRODUCT.replace(old, new)
     if "p" in signature:
         source = source.replace("tiles, K)", "tiles, K, p)")
-    _, remarks = _lowered(tmp_path, source, SIGNATURE | signature, **config)
+    _, remarks = lowered(tmp_path, source, SIGNATURE | signature, **{"num_warps": 8, **config})
     assert DELAYED not in remarks

@@ -9,7 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from aotc.compiler import CompileRequest, ParamSlot, PtxKernel, compile_ptx
+from aotc.compiler import CompileRequest, ParamSlot, PtxKernel, compile_kernel, compile_ptx
 from aotc.ir.core import GRID_SOURCES
 from aotc.ir.expression import evaluate, parse
 from aotc.verify.emulator.arguments import Argument
@@ -69,6 +69,20 @@ def compiled(
     return compile_ptx(
         CompileRequest(str(path), "k", *parts, target, num_warps, num_stages, **options)
     )
+
+
+def lowered(
+    folder: Path, source: str, signature: Mapping[str, str], num_warps: int, **options: Any
+) -> tuple[str, str]:
+    """Return gpu IR and remarks of the kernel `k`, of which a cubin is made, too."""
+    path = folder / "kernel.py"
+    path.write_text(PRELUDE + source, encoding="utf-8")
+    request = CompileRequest(
+        str(path), "k", tuple(signature.items()), (), "sm_90a", num_warps, **options
+    )
+    made = compile_kernel(request, keep_asm=True)
+    assert not made.metadata.ptxas_warnings
+    return made.asm["gpu"], "\n".join(made.metadata.remarks)
 
 
 def loops_programs(kernel: PtxKernel) -> bool:

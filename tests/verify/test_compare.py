@@ -125,6 +125,14 @@ def test_where_noise_makes_an_infinity_anything_goes_and_elsewhere_not() -> None
     assert compare(buffer, _bytes(np.array([3e38, np.nan], np.float32))) is not None
 
 
+@pytest.mark.parametrize("got", [np.nan, -np.inf, 3e38])
+def test_a_tolerance_does_not_reach_an_infinity(got: float) -> None:
+    values, actual = np.array([np.inf, 1.0], np.float32), np.array([got, 1.0], np.float32)
+    buffer = _buffer(values, FP32, values)
+    assert compare(buffer, _bytes(values), tolerance=1e-3) is None
+    assert compare(buffer, _bytes(actual), tolerance=1e-3) is not None
+
+
 @pytest.mark.parametrize("expected", [np.inf, -np.inf, np.nan, 1.0])
 def test_where_noise_takes_a_number_away_anything_goes(expected: float) -> None:
     values = np.array([expected, np.inf, 1.0], np.float32)
