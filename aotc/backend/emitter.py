@@ -14,11 +14,20 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from typing import Protocol
 
 Argument = tuple[str, str]
 """LLVM type and operand."""
 
 _BUFFER = "%arguments"
+
+
+class Held(Protocol):
+    """An effect that more may be added to until the next one is written."""
+
+    def text(self) -> str:
+        """Return the instruction, its debug suffix included."""
+        ...
 
 
 def quoted(data: bytes) -> str:
@@ -51,6 +60,8 @@ class Emitter:
         self.conjuncts: dict[str, tuple[str, ...]] = {}
         """What has to hold, each an i1, for an i1 to hold."""
         self.label = "entry"
+        self.held: Held | None = None
+        """An effect that is written ahead of the next one; pure values go before it."""
         self._known: list[dict[str, str]] = [{}]
         self._thread_known = self._known[0]
         self._known.append({})
@@ -65,7 +76,7 @@ class Emitter:
             name = scope.get(text)
             if name is not None:
                 return name
-        name = self.fresh(text)
+        name = self._write(text)
         self._known[-1][text] = name
         return name
 
@@ -80,13 +91,29 @@ class Emitter:
 
     def fresh(self, text: str) -> str:
         """Write an instruction with a result, always anew: loads, shuffles, phis."""
-        name = self.name()
-        self.lines.append(f"  {name} = {text}{self.debug_suffix}")
-        return name
+        self.release()
+        return self._write(text)
 
     def effect(self, text: str) -> None:
         """Write an instruction without a result."""
+        self.release()
         self.lines.append(f"  {text}{self.debug_suffix}")
+
+    def hold(self, held: Held) -> None:
+        """Write an effect ahead of the next one."""
+        self.release()
+        self.held = held
+
+    def release(self) -> None:
+        """Write the effect that is held, if any."""
+        if self.held is not None:
+            self.lines.append(f"  {self.held.text()}")
+            self.held = None
+
+    def _write(self, text: str) -> str:
+        name = self.name()
+        self.lines.append(f"  {name} = {text}{self.debug_suffix}")
+        return name
 
     def name(self) -> str:
         """Return a local name that is not in use."""
@@ -98,6 +125,7 @@ class Emitter:
 
         It begins in the outermost scope, where what was written dominates all that follows.
         """
+        self.release()
         self.sections += [*self.prologue, *self.lines]
         self.prologue, self.lines = [], []
         self._thread_known.clear()
@@ -151,6 +179,7 @@ class Emitter:
 
     def start_block(self, label: str) -> None:
         """Begin the block `label`; the one before must have ended in a branch."""
+        self.release()
         self.lines.append(f"{label}:")
         self.label = label
 
@@ -175,6 +204,7 @@ class Emitter:
 
     def mark(self) -> tuple[int, str]:
         """Return a position that `rewind` goes back to."""
+        self.release()
         return (len(self.lines), self.label)
 
     def rewind(self, mark: tuple[int, str]) -> None:
@@ -183,4 +213,5 @@ class Emitter:
         Names stay used and the prologue stays written: what is left there is merely unused.
         """
         length, self.label = mark
+        self.held = None
         del self.lines[length:]

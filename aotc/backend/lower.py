@@ -21,6 +21,7 @@ from aotc.backend.debug import DebugInfo
 from aotc.backend.emitter import Emitter
 from aotc.backend.integers import Component, Integers, Registers
 from aotc.backend.llvm_types import GLOBAL_POINTER, llvm_type
+from aotc.backend.nvvm_issue import Issuer
 from aotc.ir.core import Block, Kernel, Op, OpT, ParamInfo, Value
 from aotc.ir.diagnostics import IRError
 from aotc.ir.dialects import roles
@@ -179,11 +180,20 @@ class Lowering:
         self.ints.learn(self.thread, mask)
 
     @property
-    def issuer(self) -> str:
-        """Say whether this thread is the one that issues copies: an i1, or "" for surely."""
+    def warp(self) -> str:
+        """Name the number of this thread's warp in its role, an i32 that its lanes agree on."""
+        number = self.emit.thread_value(f"lshr i32 {self.thread}, {LANE_BITS}")
+        # Read from one lane, so that ptxas knows it to be the same for all of a warp.
+        return self.emit.thread_value(nvvm.first_lane(self.emit, number))
+
+    @property
+    def issuer(self) -> Issuer:
+        """Say which thread issues copies: one of the first warp, or of the producer the only one."""
         if self._role == "producer":
-            return ""
-        return self.emit.thread_value(f"icmp eq i32 {self.thread}, 0")
+            return Issuer(alone=True)
+        if self.kernel.num_warps == 1 and self._role == "consumer":
+            return Issuer()
+        return Issuer(self.emit.thread_value(f"icmp eq i32 {self.warp}, 0"))
 
     @property
     def barrier_threads(self) -> int:
@@ -253,6 +263,7 @@ def lower_kernel(kernel: Kernel, target: Target, *, debug_lines: bool = False) -
     ctx.lower_ops(kernel.body)
     ctx.lower_op(kernel.body.terminator)
     emit = ctx.emit
+    emit.release()
     shared = [f"{SHARED} = external addrspace(3) global [0 x i8], align 1024"]
     define = f"define ptx_kernel void @{kernel.name}({', '.join(header)}) {_attributes(kernel)}"
     lines = [
@@ -307,8 +318,8 @@ def _prefetch_maps(ctx: Lowering) -> None:
     args = ctx.kernel.body.args
     maps = [arg for arg in args if isinstance(arg.type, TensorMapType) and arg.users]
     if maps:
-        last_warp = WARP_SIZE * (_num_warps(ctx.kernel) - 1)
-        issuer = ctx.emit.thread_value(f"icmp eq i32 {ctx.thread}, {last_warp}")
+        is_last = f"icmp eq i32 {ctx.warp}, {_num_warps(ctx.kernel) - 1}"
+        issuer = Issuer(ctx.emit.thread_value(is_last))
         nvvm_tensor.prefetch_maps(ctx.emit, [ctx.scalar(arg) for arg in maps], issuer)
 
 

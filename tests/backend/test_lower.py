@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -112,9 +114,10 @@ kernel @k(%x: map<128xfp32, 0>, %y: map<128xfp32, 0>, %z: map<128xfp32, 0>, %i: 
     (line,) = [line for line in text.splitlines() if "prefetch.tensormap" in line]
     assert line.count("prefetch.tensormap") == 2
     assert "ptr %p0, ptr %p2, i1 " in line
-    issuer = line.rpartition("i1 ")[2].rstrip(")")
-    (made,) = [line for line in text.splitlines() if line.strip().startswith(f"{issuer} = ")]
-    assert made.endswith(", 96")
+    (issuer,) = re.findall(r"i1 (%\w+)\)", line)
+    (warp,) = re.findall(rf"{issuer} = icmp eq i32 (%\w+), 3\n", text)
+    assert re.search(rf"{warp} = call i32 @llvm.nvvm.shfl.sync.idx.i32", text)
+    assert "elect.sync" in line
     assemble(emit_ptx(text, SM_90), SM_90)
 
 

@@ -56,7 +56,7 @@ def test_the_consumers_wait_with_each_other_and_the_kernel_with_all() -> None:
 
 
 def test_one_thread_of_the_producer_issues_without_a_question() -> None:
-    """Next to it, in the consumers, nothing is issued; and a lane of each warp arrives."""
+    """Next to it, in the consumers, nothing is issued; and an elected lane of each warp arrives."""
     ptx = _ptx(_divided(4))
     copies = [line.strip() for line in ptx.splitlines() if "cp.async.bulk.tensor" in line]
     assert len(copies) == 2
@@ -66,9 +66,22 @@ def test_one_thread_of_the_producer_issues_without_a_question() -> None:
         "expect_tx.relaxed.cta.shared::cta.b64",
         "arrive.expect_tx.shared::cta.b64",
     ]
-    arrivals = re.findall(r"@\S+ mbarrier\.arrive\.shared::cta\.b64", ptx)
-    assert len(arrivals) == 1
-    assert ptx.index("bar.warp.sync") < ptx.index(arrivals[0])
+    arrive = "mbarrier.arrive.shared::cta.b64"
+    assert ptx.count(arrive) == 1
+    before, _, after = ptx.partition(arrive)
+    order = ["bar.warp.sync", "elect.sync", "@!elected bra others"]
+    places = [before.rindex(text) for text in order]
+    assert places == sorted(places)
+    assert after.split(";")[1].split() == ["others:", "bar.warp.sync", "0xffffffff"]
+
+
+def test_the_thread_of_the_producer_is_elected_once() -> None:
+    """A single warp elects; of a warpgroup, whose registers move, the first warp does."""
+    for kernel, num_branches in ((_divided(4), 1), (_divided(8, (232, 40)), 2)):
+        text = lower_kernel(kernel, TARGETS["sm_90a"]).llvm_ir
+        other = text.partition("\nother")[2].partition("\nproduce")[0]
+        assert other.count("llvm.nvvm.elect.sync") == 1
+        assert other.count("br i1") == num_branches
 
 
 def test_every_slot_has_its_mbarriers() -> None:
@@ -130,7 +143,8 @@ def test_warpgroups_of_all_groups_have_a_barrier_each() -> None:
         if isinstance(op, gpu.Barrier):
             op.warpgroup = True
     text = lower_kernel(kernel, TARGETS["sm_90a"]).llvm_ir
-    group = re.search(r"(%v\d+) = .*shfl\.sync\.idx", text)
+    groups = re.findall(r"(%v\d+) = lshr i32 %v\d+, 8\n", text)
+    group = re.search(rf"(%v\d+) = .*shfl\.sync\.idx.*i32 {groups[0]}, i32 0,", text)
     assert group is not None
     first = re.search(rf"(%v\d+) = mul i32 {group[1]}, 2\n", text)
     assert first is not None

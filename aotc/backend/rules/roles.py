@@ -1,13 +1,13 @@
 """Rules for warps of different roles: a branch that each warp takes by its number.
 
 The consumers come first, so that their thread numbers and those of the layouts are the same, or
-each group counts anew. Of the producer's warps a single thread works: what it runs takes no other.
+each group counts anew. Of the producer's warps a single thread works, elected once: what it runs takes no other.
 """
 
 from __future__ import annotations
 
-from aotc.backend import nvvm
-from aotc.backend.lower import LANE_BITS, Lowering, Results, lowers
+from aotc.backend import nvvm, nvvm_issue
+from aotc.backend.lower import Lowering, Results, lowers
 from aotc.ir.dialects import roles
 
 
@@ -15,11 +15,11 @@ from aotc.ir.dialects import roles
 def lower_specialize(ctx: Lowering, op: roles.Specialize) -> Results:
     """Lower the division of the block's warps."""
     emit = ctx.emit
-    first = ctx.kernel.num_warps * ctx.kernel.num_consumer_groups << LANE_BITS
-    consume, other, produce, join = (
-        emit.new_label(stem) for stem in ("consume", "other", "produce", "join")
+    first = ctx.kernel.num_warps * ctx.kernel.num_consumer_groups
+    consume, other, produce, others, join = (
+        emit.new_label(stem) for stem in ("consume", "other", "produce", "others", "join")
     )
-    emit.branch_if(emit.thread_value(f"icmp ult i32 {ctx.thread}, {first}"), consume, other)
+    emit.branch_if(emit.thread_value(f"icmp ult i32 {ctx.warp}, {first}"), consume, other)
     emit.start_block(consume)
     if op.consumer_registers:
         nvvm.take_registers(emit, op.consumer_registers)
@@ -29,10 +29,17 @@ def lower_specialize(ctx: Lowering, op: roles.Specialize) -> Results:
     emit.start_block(other)
     if op.producer_registers:
         nvvm.leave_registers(emit, op.producer_registers)
-    emit.branch_if(emit.thread_value(f"icmp eq i32 {ctx.thread}, {first}"), produce, join)
+    if ctx.kernel.producer_warps > 1:
+        elect = emit.new_label("elect")
+        emit.branch_if(emit.thread_value(f"icmp eq i32 {ctx.warp}, {first}"), elect, join)
+        emit.start_block(elect)
+    emit.branch_if(nvvm_issue.elected(emit), produce, others)
     emit.start_block(produce)
     with emit.scope(), ctx.role("producer"):
         ctx.lower_ops(op.producer)
+    emit.branch(others)
+    emit.start_block(others)
+    nvvm.warp_barrier(emit)
     emit.branch(join)
     emit.start_block(join)
     return []

@@ -13,13 +13,17 @@ from math import prod
 
 from aotc.backend import nvvm, nvvm_grid, nvvm_tensor
 from aotc.backend.lower import WARP_SIZE, WARPGROUP_SIZE, Lowering, Results, lowers
+from aotc.backend.nvvm_issue import Issuer
 from aotc.backend.nvvm_tensor import TensorCopy
 from aotc.backend.rules.memory import global_address, l2_policy
 from aotc.backend.rules.shared import buffer_address
+from aotc.backend.thread_map import both
 from aotc.ir import gf2
 from aotc.ir.core import Op, Value
 from aotc.ir.dialects import gpu, tma
 from aotc.ir.types import SharedType
+
+WARPGROUP_WARPS = WARPGROUP_SIZE // WARP_SIZE
 
 
 @lowers(tma.TensorMapAt)
@@ -41,7 +45,7 @@ def lower_tma_load(ctx: Lowering, op: tma.TmaLoad) -> Results:
     blocks = (1 << op.num_parts) - 1 if op.num_parts > 1 else 0
     parts = op.num_parts, op.num_rows
     for copy in _copies(ctx, op, op.tensor, op.buffer, op.coords, *parts):
-        nvvm_tensor.tensor_load(ctx.emit, copy, barrier, policy, blocks)
+        nvvm_tensor.tensor_load(ctx.emit, copy, barrier, policy, issuer, blocks)
     return []
 
 
@@ -51,48 +55,50 @@ def lower_bulk_load(ctx: Lowering, op: tma.BulkLoad) -> Results:
     emit, barrier = ctx.emit, buffer_address(ctx, op.barrier)
     size_bytes = ctx.scalar(op.size_bytes)
     nvvm_tensor.mbarrier_expect(emit, barrier, size_bytes, ctx.issuer, arrive=op.arrive)
-    issuer = _if_any(ctx, size_bytes, ctx.issuer)
     source = global_address(ctx, ctx.raw(op.pointer)[0])
     target = buffer_address(ctx, op.buffer)
     policy = l2_policy(ctx, op.eviction)
-    nvvm_tensor.bulk_load(emit, source, target, size_bytes, barrier, policy, issuer)
+    any_bytes = _any_bytes(ctx, size_bytes)
+    nvvm_tensor.bulk_load(
+        *(emit, source, target, size_bytes, barrier, policy, ctx.issuer, any_bytes)
+    )
     return []
 
 
-def _if_any(ctx: Lowering, size_bytes: str, issuer: str) -> str:
-    """Return the condition for a thread to copy bytes: an issuer, if there are some."""
-    if size_bytes.isdecimal():
-        return issuer
-    is_any = ctx.emit.value(f"icmp ne i32 {size_bytes}, 0")
-    return ctx.emit.value(f"and i1 {issuer}, {is_any}") if issuer else is_any
+def _any_bytes(ctx: Lowering, size_bytes: str) -> str:
+    """Return the condition that there are bytes to copy, "" if there surely are."""
+    return "" if size_bytes.isdecimal() else ctx.emit.value(f"icmp ne i32 {size_bytes}, 0")
 
 
 @lowers(tma.TmaStore, tma.TmaReduce)
 def lower_tma_store(ctx: Lowering, op: tma.TmaStore | tma.TmaReduce) -> Results:
     """Lower a store or reduction, whose boxes are one group."""
     reduction = op.kind if isinstance(op, tma.TmaReduce) else ""
+    leaders = _leaders(ctx)
     for number, copy in enumerate(_copies(ctx, op, op.tensor, op.buffer, op.coords)):
-        issuer = _first_of(ctx, op.issuers[number]) if op.issuers else copy.issuer
-        nvvm_tensor.tensor_store(ctx.emit, replace(copy, issuer=issuer), reduction)
-    nvvm_tensor.commit_stores(ctx.emit, _is_first(ctx))
+        condition = _is_warpgroup(ctx, op.issuers[number] if op.issuers else 0)
+        copy = replace(copy, condition=condition)  # noqa: PLW2901 - the copy of one warpgroup
+        nvvm_tensor.tensor_store(ctx.emit, copy, leaders, reduction)
+    nvvm_tensor.commit_stores(ctx.emit, leaders)
     return []
 
 
 @lowers(tma.BulkStore)
 def lower_bulk_store(ctx: Lowering, op: tma.BulkStore) -> Results:
     """Lower a store of bytes, which is an empty group if there are none."""
-    size_bytes = ctx.scalar(op.size_bytes)
+    size_bytes, leaders = ctx.scalar(op.size_bytes), _leaders(ctx)
     target = global_address(ctx, ctx.raw(op.pointer)[0])
-    issuer = _if_any(ctx, size_bytes, _is_first(ctx))
-    nvvm_tensor.bulk_store(ctx.emit, target, buffer_address(ctx, op.buffer), size_bytes, issuer)
-    nvvm_tensor.commit_stores(ctx.emit, _is_first(ctx))
+    condition = both(ctx, _is_warpgroup(ctx, 0), _any_bytes(ctx, size_bytes))
+    source = buffer_address(ctx, op.buffer)
+    nvvm_tensor.bulk_store(ctx.emit, target, source, size_bytes, leaders, condition)
+    nvvm_tensor.commit_stores(ctx.emit, leaders)
     return []
 
 
 @lowers(tma.TmaStoreWait)
 def lower_tma_store_wait(ctx: Lowering, op: tma.TmaStoreWait) -> Results:
     """Lower the wait of the threads that issue stores."""
-    nvvm_tensor.wait_stores(ctx.emit, op.pending, _is_first(ctx), written=op.written)
+    nvvm_tensor.wait_stores(ctx.emit, op.pending, _leaders(ctx), written=op.written)
     return []
 
 
@@ -117,18 +123,14 @@ def lower_mbarrier_init(ctx: Lowering, op: tma.MbarrierInit) -> Results:
 
 @lowers(tma.MbarrierArrive)
 def lower_mbarrier_arrive(ctx: Lowering, op: tma.MbarrierArrive) -> Results:
-    """Lower an arrival: the first lane's, for its warp, or at each block's one lane's."""
+    """Lower an arrival: one lane's, for its warp."""
     op.expect(
         op.count == ctx.kernel.num_warps, f"{op.count} of {ctx.kernel.num_warps} warps arrive"
     )
-    emit = ctx.emit
-    nvvm.warp_barrier(emit)
-    lane = emit.thread_value(f"and i32 {ctx.thread}, {WARP_SIZE - 1}")
-    arrives = emit.thread_value(f"icmp ult i32 {lane}, {op.num_blocks}")
-    if op.enabled is not None:
-        arrives = emit.value(f"and i1 {arrives}, {ctx.scalar(op.enabled)}")
-    block = lane if op.num_blocks > 1 else ""
-    nvvm_tensor.mbarrier_arrive(emit, buffer_address(ctx, op.barrier), arrives, block)
+    nvvm.warp_barrier(ctx.emit)
+    issuer = Issuer("" if op.enabled is None else ctx.scalar(op.enabled))
+    barrier = buffer_address(ctx, op.barrier)
+    nvvm_tensor.mbarrier_arrive(ctx.emit, barrier, issuer, op.num_blocks)
     return []
 
 
@@ -139,20 +141,22 @@ def lower_mbarrier_wait(ctx: Lowering, op: tma.MbarrierWait) -> Results:
     return []
 
 
-def _first_of(ctx: Lowering, warpgroup: int) -> str:
-    """Return whether this thread is the first of a warpgroup."""
-    return ctx.emit.thread_value(f"icmp eq i32 {ctx.thread}, {warpgroup * WARPGROUP_SIZE}")
+def _is_warpgroup(ctx: Lowering, warpgroup: int) -> str:
+    """Return the condition that a leader is that of a warpgroup, "" if there is no other."""
+    if ctx.kernel.num_warps <= WARPGROUP_WARPS:
+        return ""
+    return ctx.emit.thread_value(f"icmp eq i32 {ctx.warp}, {warpgroup * WARPGROUP_WARPS}")
 
 
-def _is_first(ctx: Lowering) -> str:
-    """Return whether this thread is the first of its warpgroup.
+def _leaders(ctx: Lowering) -> Issuer:
+    """Return the issuers of stores, one in each warpgroup.
 
     Those that issue no store count them all the same, so that equal counts are equal stores.
     """
-    if ctx.kernel.num_warps * WARP_SIZE <= WARPGROUP_SIZE:
+    if ctx.kernel.num_warps <= WARPGROUP_WARPS:
         return ctx.issuer
-    place = ctx.emit.thread_value(f"and i32 {ctx.thread}, {WARPGROUP_SIZE - 1}")
-    return ctx.emit.thread_value(f"icmp eq i32 {place}, 0")
+    place = ctx.emit.thread_value(f"and i32 {ctx.warp}, {WARPGROUP_WARPS - 1}")
+    return Issuer(ctx.emit.thread_value(f"icmp eq i32 {place}, 0"))
 
 
 def _copies(
@@ -195,7 +199,7 @@ def _copies(
             moved = ctx.emit.value(f"mul i32 {nvvm_grid.block_rank(ctx.emit)}, {part_bytes}")
             base = ctx.emit.value(f"add i32 {address.base}, {moved}")
             address = replace(address, base=base)
-        yield TensorCopy(ctx.scalar(tensor), at[::-1], address, ctx.issuer)
+        yield TensorCopy(ctx.scalar(tensor), at[::-1], address)
 
 
 def _box_start(place: int, box_elems: int) -> int:

@@ -1,0 +1,57 @@
+"""Attention over a whole sequence through descriptors: a plain loop over the keys."""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def attention_descriptor_kernel(
+    q,
+    k,
+    v,
+    out,
+    scale_log2,
+    n_heads,
+    heads_per_kv_head,
+    n_queries,
+    n_keys,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    CAUSAL: tl.constexpr,
+):
+    """Store softmax(Q @ K.T * scale) @ V, `scale_log2` being the scale times log2(e).
+
+    Q and `out` are (batch * n_heads, n_queries, HEAD_DIM), K and V (batch * n_heads /
+    heads_per_kv_head, n_keys, HEAD_DIM). With CAUSAL the last query sees the last key.
+    """
+    start = tl.program_id(0) * BLOCK_M
+    head = tl.program_id(1)
+    kv_head = head // n_heads * (n_heads // heads_per_kv_head) + head % n_heads // heads_per_kv_head
+    queries = q.load([head, start, 0]).reshape(BLOCK_M, HEAD_DIM)
+    rows = start + tl.arange(0, BLOCK_M)
+    columns = tl.arange(0, BLOCK_N)
+    row_max = tl.full((BLOCK_M,), -3.0e38, dtype=tl.float32)
+    row_sum = tl.zeros((BLOCK_M,), dtype=tl.float32)
+    acc = tl.zeros((BLOCK_M, HEAD_DIM), dtype=tl.float32)
+    last = n_keys
+    if CAUSAL:
+        last = tl.minimum(n_keys, start + BLOCK_M + n_keys - n_queries)
+    for first in range(0, last, BLOCK_N):
+        keys = k.load([kv_head, first, 0]).reshape(BLOCK_N, HEAD_DIM)
+        scores = tl.dot(queries, keys.T) * scale_log2
+        if CAUSAL:
+            seen = tl.minimum(n_keys, rows + 1 + n_keys - n_queries)
+            scores = tl.where((first + columns)[None, :] < seen[:, None], scores, float("-inf"))
+        else:
+            scores = tl.where((first + columns)[None, :] < n_keys, scores, float("-inf"))
+        new_max = tl.maximum(row_max, tl.max(scores, axis=1))
+        power = tl.exp2(scores - new_max[:, None])
+        rescale = tl.exp2(row_max - new_max)
+        row_sum = row_sum * rescale + tl.sum(power, axis=1)
+        acc = acc * rescale[:, None]
+        values = v.load([kv_head, first, 0]).reshape(BLOCK_N, HEAD_DIM)
+        acc = tl.dot(power.to(values.dtype), values, acc)
+        row_max = new_max
+    acc = acc / row_sum[:, None]
+    out.store([head, start, 0], acc.to(out.dtype).reshape(1, BLOCK_M, HEAD_DIM))
