@@ -19,8 +19,8 @@ from aotc.backend.nvvm_tensor import (
     tensor_store,
 )
 
-FULL = Address(base="%shared", offset_bytes=64)
-TILE = Address(base="%shared", offset_bytes=1024)
+FULL = Address("shared", "%shared", 64)
+TILE = Address("shared", "%shared", 1024)
 FIRST = Issuer("%is_first")
 
 
