@@ -202,22 +202,27 @@ def mbarrier_expect(
     asm.add(f"{opcode} {place}, {asm.number(num_bytes)};")
 
 
-def mbarrier_arrive(emit: Emitter, barrier: Address, issuer: Issuer, num_blocks: int = 1) -> None:
+def mbarrier_arrive(
+    emit: Emitter, barrier: Address, issuer: Issuer, condition: str, num_blocks: int = 1
+) -> None:
     """Arrive at a mbarrier, or at that of each of several blocks of the cluster.
+
+    With a `condition`, an i1 that a warp agrees on, only where it holds.
 
     Source: PTX ISA 9.7.13.15.13 `mbarrier.arrive`, 9.7.9.23 `mapa`.
     """
     asm = issue(emit, issuer)
     if num_blocks == 1:
-        asm.add(f"mbarrier.arrive.shared::cta.b64 _, {asm.address(barrier)};")
+        asm.add(f"mbarrier.arrive.shared::cta.b64 _, {asm.address(barrier)};", condition)
         return
     base = asm.operand("r", "i32", barrier.base)
     for block in range(num_blocks):
         # Of cluster scope it would wait for all writes of the thread, and there are none to see.
-        asm.add(
+        text = (
             f"{{ .reg .b32 there; mapa.shared::cluster.u32 there, {base}, {block}; "
             f"mbarrier.arrive.shared::cluster.b64 _, [there+{barrier.offset_bytes}]; }}"
         )
+        asm.add(text, condition)
 
 
 _EXPECT = "mbarrier.expect_tx.relaxed.cta.shared::cta.b64"

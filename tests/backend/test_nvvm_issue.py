@@ -108,7 +108,7 @@ def test_a_thread_alone_elects_nobody() -> None:
 
 def test_an_arrival_at_each_block_of_a_cluster_is_one_lanes() -> None:
     emit = Emitter()
-    mbarrier_arrive(emit, FULL, Issuer(), 2)
+    mbarrier_arrive(emit, FULL, Issuer(), "", 2)
     text = "\n".join(_lines(emit))
     assert text.count("mapa.shared::cluster.u32 there, $0, ") == 2
     assert text.count("elect.sync") == 1

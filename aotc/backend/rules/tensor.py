@@ -128,9 +128,9 @@ def lower_mbarrier_arrive(ctx: Lowering, op: tma.MbarrierArrive) -> Results:
         op.count == ctx.kernel.num_warps, f"{op.count} of {ctx.kernel.num_warps} warps arrive"
     )
     nvvm.warp_barrier(ctx.emit)
-    issuer = Issuer("" if op.enabled is None else ctx.scalar(op.enabled))
+    enabled = "" if op.enabled is None else ctx.scalar(op.enabled)
     barrier = buffer_address(ctx, op.barrier)
-    nvvm_tensor.mbarrier_arrive(ctx.emit, barrier, issuer, op.num_blocks)
+    nvvm_tensor.mbarrier_arrive(ctx.emit, barrier, Issuer(), enabled, op.num_blocks)
     return []
 
 
