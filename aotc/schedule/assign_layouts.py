@@ -42,8 +42,7 @@ from aotc.schedule.operand_slices import pull_operands
 from aotc.schedule.tensor_copies import (
     block_buffer,
     choose_block_layouts,
-    loaded_tensors,
-    may_be_one,
+    is_read_back,
     parameter_type,
     read_buffer,
     shared_layout,
@@ -84,13 +83,14 @@ class _Emitter:
         self.fetched: dict[Value, Value] = {}
         """The buffers of blocks that tensor copies bring."""
         self.has_maps = False
-        self.loaded: dict[Value, None] = {}
+        self.read_back: set[Op] = set()
+        """Of the stores of blocks those whose tensor is accessed in other ways, too."""
         self.stores: list[Op] = []
         """Stores of blocks, which may be on their way when other threads are told of them."""
 
     def emit_kernel(self, kernel: Kernel) -> Block:
-        self.loaded = loaded_tensors(kernel)
         self.stores = [op for op in kernel.walk() if isinstance(op, _BLOCK_STORES)]
+        self.read_back = {op for op in self.stores if is_read_back(op, kernel)}
         types = [self.passed_type(arg) for arg in kernel.body.args]
         self.has_maps = any(isinstance(kind, TensorMapType) for kind in types)
         self.has_maps |= any(isinstance(op, descriptor.DescriptorAt) for op in kernel.walk())
@@ -372,8 +372,7 @@ def _emit_descriptor_store(op: Op, emitter: _Emitter, place: Builder) -> None:
         place(tma.TmaStore(tensor, buffer, coords))
     else:
         place(tma.TmaReduce(tensor, buffer, coords, kind=op.kind))
-    loaded = any(may_be_one(op.descriptor, each) for each in emitter.loaded)
-    place(tma.TmaStoreWait(written=loaded))
+    place(tma.TmaStoreWait(written=op in emitter.read_back))
 
 
 def _wait_until_written(op: Op, emitter: _Emitter, place: Builder) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from aotc.ir.core import Block, Op, Value
+from aotc.ir.core import Block, Kernel, Op, Value
 from aotc.ir.dialects import arith, gpu, grid, indexing, scf, tile, tma, wgmma
 from aotc.ir.parameter_access import pointer_roots
 from aotc.ir.types import TileType
@@ -29,7 +29,10 @@ def fences(ops: Iterable[Op]) -> Iterator[Op]:
     for op in ops:
         for nested in (op, *(inner for block in op.blocks for inner in block.walk())):
             writes = nested.effect in ("write", "readwrite")
-            if writes and not nested.terminator and not isinstance(nested, _SHARED_ONLY):
+            shared_only = isinstance(nested, _SHARED_ONLY)
+            if isinstance(nested, tma.TmaStoreWait):
+                shared_only = not nested.written
+            if writes and not nested.terminator and not shared_only:
                 yield nested
 
 
@@ -61,9 +64,21 @@ def written_pointer(fence: Op) -> Value | None:
 
 
 def shared_roots(left: Value, right: Value) -> list[Value]:
-    """Return the values that two pointers may both come from."""
+    """Return the values that two pointers may both come from.
+
+    Pointers that come from no parameter may all be one.
+    """
     roots = pointer_roots(left)
-    return [root for root in pointer_roots(right) if root in roots]
+    unknown = any(not _is_parameter(root) for root in roots)
+    return [
+        root
+        for root in pointer_roots(right)
+        if root in roots or (unknown and not _is_parameter(root))
+    ]
+
+
+def _is_parameter(root: Value) -> bool:
+    return isinstance(root.owner, Block) and isinstance(root.owner.parent, Kernel)
 
 
 def root_names(pointer: Value) -> str:

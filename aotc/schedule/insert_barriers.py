@@ -20,6 +20,9 @@ the writers.
 A buffer is *divided* if each warpgroup writes and stores boxes of its own, and nothing else has its
 bytes. What meets in it is ordered by a barrier of each warpgroup.
 
+Accesses to global memory that `global_hazards` finds to meet are ordered by the same barriers; a
+tensor copy that reads what threads stored there needs a fence of all memory as well.
+
 A product by warpgroups sees memory as tensor copies do, and reads its operands until a wait covers
 it, whatever barriers there are. Nobody may write them before; that is a mistake of the schedule's.
 
@@ -39,6 +42,7 @@ from aotc.ir.dialects import arith, gpu, grid, indexing, roles, scf, tile, tma, 
 from aotc.ir.rewrite import Builder
 from aotc.ir.types import SharedType
 from aotc.schedule.context import Schedule
+from aotc.schedule.global_hazards import GlobalHazards, Touch
 
 _MAX_EXACT_TURNS = 16
 
@@ -90,6 +94,11 @@ class _Pending:
     products: tuple[_Places, ...] = ()
     divided: Mapping[gpu.SharedAlloc, None] = field(default_factory=dict[gpu.SharedAlloc, None])
     max_drains: int = 1
+    hazards: GlobalHazards | None = None
+    touched: dict[Touch, None] = field(default_factory=dict[Touch, None])
+    """Accesses to global memory since the last barrier."""
+    unproxied: dict[Touch, None] = field(default_factory=dict[Touch, None])
+    """Writes of threads to global memory that the async proxy does not see yet."""
 
     @property
     def all(self) -> tuple[_Places, ...]:
@@ -101,17 +110,32 @@ class _Pending:
             for place in list(places):
                 if not warpgroup or place.buffer in self.divided:
                     del places[place]
+        if not warpgroup:
+            self.touched.clear()
 
     def copy(self) -> _Pending:
-        copied = _Pending(divided=self.divided, max_drains=self.max_drains)
+        copied = _Pending(divided=self.divided, max_drains=self.max_drains, hazards=self.hazards)
         copied.merge(self)
         return copied
 
     def merge(self, other: _Pending) -> None:
         for places, more in zip(self.all, other.all, strict=True):
             places.update(more)
+        self.touched.update(other.touched)
+        self.unproxied.update(other.unproxied)
         self.drains = _merged(self.drains, other.drains)
         self.products = _merged(self.products, other.products)
+
+    def touch(self, op: Op) -> None:
+        """Remember an access to global memory."""
+        self.touched[Touch(op)] = None
+        if self.hazards is not None and self.hazards.is_generic_write(op):
+            self.unproxied[Touch(op)] = None
+
+    def carry(self, loop: Op) -> None:
+        """See accesses to global memory as the next iteration of a loop does."""
+        self.touched = {touch.carried_by(loop): None for touch in self.touched}
+        self.unproxied = {touch.carried_by(loop): None for touch in self.unproxied}
 
     def map(self, change: Callable[[_Place], _Place]) -> None:
         for places in self.all:
@@ -134,14 +158,39 @@ def insert_barriers(kernel: Kernel, schedule: Schedule) -> None:
     # A wait tells apart as many stores as it leaves in flight.
     left = [op.pending for op in kernel.walk() if isinstance(op, tma.TmaStoreWait)]
     max_drains = 1 + max(left, default=0)
-    _visit(kernel.body, _Pending(divided=_divided(kernel), max_drains=max_drains))
+    hazards = GlobalHazards(kernel)
+    pending = _Pending(divided=_divided(kernel), max_drains=max_drains, hazards=hazards)
+    _visit(kernel.body, pending)
 
 
 def _visit(block: Block, pending: _Pending) -> None:
     for op in block:
+        is_global = pending.hazards is not None and op in pending.hazards.accesses
+        if is_global:
+            _order_global(op, pending)
         rule = _RULES.get(type(op))
         if rule is not None:
             rule(op, pending)
+        if is_global:
+            pending.touch(op)
+
+
+# ---- global memory ----------------------------------------------------------------------------
+
+
+def _order_global(op: Op, pending: _Pending) -> None:
+    """Insert what has to stand before an access to global memory."""
+    hazards = pending.hazards
+    assert hazards is not None
+    met = any(hazards.meet(touch, op) for touch in pending.touched)
+    unseen = hazards.is_async(op) and any(hazards.meet(each, op) for each in pending.unproxied)
+    if unseen:
+        with at(op.loc):
+            Builder.before_op(op)(tma.ProxyFence(whole=True))
+        pending.unproxied.clear()
+        pending.unfenced.clear()
+    if met or unseen:
+        _barrier_before(op, pending)
 
 
 # ---- accesses ---------------------------------------------------------------------------------
@@ -257,8 +306,10 @@ def _visit_mbarrier_wait(op: Op, pending: _Pending) -> None:
 
 
 def _visit_fence(op: Op, pending: _Pending) -> None:
-    del op
+    assert isinstance(op, tma.ProxyFence)
     pending.unfenced.clear()
+    if op.whole:
+        pending.unproxied.clear()
 
 
 def _visit_product(op: Op, pending: _Pending) -> None:
@@ -389,6 +440,9 @@ def _visit_loop(op: Op, pending: _Pending) -> None:
         for block in op.blocks:
             _visit(block, pending)
         pending.map(lambda place: place.turned(rotated))
+        if pending.hazards is not None and pending.hazards.is_over_programs(op):
+            pending.touched.clear()
+        pending.carry(op)
         pending.merge(entry)
         if pending == start:
             break

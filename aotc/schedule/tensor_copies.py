@@ -17,11 +17,12 @@ from functools import lru_cache
 from math import prod
 
 from aotc.ir import gf2
-from aotc.ir.core import Kernel, Op, Value
-from aotc.ir.dialects import descriptor, gpu, tma
+from aotc.ir.core import Block, Kernel, Op, Value
+from aotc.ir.dialects import descriptor, gpu, tile, tma
 from aotc.ir.layout import LinearLayout, log2_exact
 from aotc.ir.layout_access import run_elems_in_order
 from aotc.ir.matrix_access import RUN_BYTES, MatrixMode, matrix_view
+from aotc.ir.parameter_access import pointer_roots
 from aotc.ir.rewrite import Builder
 from aotc.ir.types import DescriptorType, SharedType, TensorMapType, TileType, Type
 from aotc.schedule.global_order import shared_roots
@@ -38,6 +39,7 @@ _BLOCK_OPS = (
     descriptor.DescriptorStore,
     descriptor.DescriptorReduce,
 )
+_POINTER_OPS = (tile.Load, tile.Store, tile.AtomicRmw, tile.AtomicCas)
 _MAPS_IN_MEMORY = (descriptor.DescriptorAt, tma.TensorMapAt)
 # In quarter cycles of one SM, as in `schedule.shared_trip`.
 ACCESS_COST = 2
@@ -112,22 +114,44 @@ def parameter_type(kind: Type) -> Type:
     return tensor_map_of(kind) if isinstance(kind, DescriptorType) else kind
 
 
-def loaded_tensors(kernel: Kernel) -> dict[Value, None]:
-    """Return the descriptors that blocks are loaded by: what they load may have been stored."""
-    loads = (op for op in kernel.walk() if isinstance(op, descriptor.DescriptorLoad))
-    return dict.fromkeys(op.descriptor for op in loads)
+def is_read_back(store: Op, kernel: Kernel) -> bool:
+    """Return whether what is stored through a descriptor may be accessed in another way, too.
+
+    By loads through a descriptor, or by threads through the pointer that it was made of.
+    """
+    tensor = store.operands[0]
+    name = _argument(tensor)
+    for op in kernel.walk():
+        if isinstance(op, descriptor.DescriptorLoad) and may_be_one(tensor, op.descriptor):
+            return True
+        if (
+            name
+            and isinstance(op, _POINTER_OPS)
+            and name in map(_argument, pointer_roots(op.pointer))
+        ):
+            return True
+    return False
 
 
 def may_be_one(left: Value, right: Value) -> bool:
     """Return whether two descriptors, or two maps, may be of one tensor.
 
-    Different parameters of a kernel are of different tensors, or nothing is promised of the order.
+    Different parameters of a kernel are of different tensors, or nothing is promised of the order;
+    descriptors that a kernel makes of one pointer are of one.
     """
     makers = left.op, right.op
-    if left is right or None in makers:
-        return left is right
+    if None in makers:
+        names = _argument(left), _argument(right)
+        return left is right or (names[0] == names[1] and names[0] != "")
     pointers = [op.pointer for op in makers if isinstance(op, _MAPS_IN_MEMORY)]
     return len(pointers) == len(makers) and bool(shared_roots(*pointers))
+
+
+def _argument(tensor: Value) -> str:
+    """Return the argument of the launch that a descriptor or a pointer is of, "" if it is none."""
+    owner = tensor.owner
+    kernel = owner.parent if isinstance(owner, Block) else None
+    return kernel.params[tensor.index].argument if isinstance(kernel, Kernel) else ""
 
 
 # ---- shared memory ----------------------------------------------------------------------------

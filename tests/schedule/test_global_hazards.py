@@ -1,0 +1,209 @@
+"""Which accesses to global memory meet: in one program, by other threads, now or an iteration later."""
+
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+
+import aotc
+from tests.support.checks import check
+
+_HEAD = "import triton\nimport triton.language as tl\n\n@triton.jit\n"
+_SIGNATURE = {"x_ptr": "*fp32:16", "y_ptr": "*fp32:16", "n": "i32:16", "stride": "i32:16"}
+
+
+def _barriers(tmp_path, body: str, **options: int) -> int:
+    """Return how many barriers a kernel of that body has."""
+    path = tmp_path / "kernel.py"
+    text = textwrap.indent(textwrap.dedent(body), "    ")
+    path.write_text(f"{_HEAD}def kernel(x_ptr, y_ptr, n, stride):\n{text}", encoding="utf-8")
+    made = aotc.compile(f"{path}:kernel", signature=_SIGNATURE, **options)
+    return made.asm["gpu"].count("gpu.barrier")
+
+
+def test_what_was_stored_is_loaded_back_in_another_layout(tmp_path) -> None:
+    """As an attention kernel keeps its running maximum; each iteration reads what the last left."""
+    body = """
+        m, k = tl.arange(0, 64), tl.arange(0, 32)
+        tl.store(y_ptr + m, tl.sum(tl.load(x_ptr + m[:, None] * 32 + k[None, :]), 1))
+        back = tl.load(y_ptr + k * 2)
+        tl.store(x_ptr + k, back)
+    """
+    assert _barriers(tmp_path, body, num_warps=2) == 1
+
+
+def test_each_thread_finds_what_it_stored(tmp_path) -> None:
+    body = """
+        i = tl.arange(0, 1024)
+        tl.store(x_ptr + i, tl.load(y_ptr + i))
+        tl.store(y_ptr + i, tl.load(x_ptr + i) + 1.0)
+    """
+    assert _barriers(tmp_path, body) == 0
+
+
+def test_threads_that_share_an_element_store_it_once_and_need_a_barrier(tmp_path) -> None:
+    body = """
+        i = tl.arange(0, 16)
+        tl.store(x_ptr + i, tl.load(y_ptr + i))
+        tl.store(y_ptr + i, tl.load(x_ptr + i) + 1.0)
+    """
+    assert _barriers(tmp_path, body) > 0
+
+
+def test_a_scalar_is_read_by_all_before_one_thread_replaces_it(tmp_path) -> None:
+    assert _barriers(tmp_path, "tl.store(x_ptr, tl.load(x_ptr) + 1.0)") == 1
+
+
+@pytest.mark.parametrize("step", [1024, 2048])
+def test_rows_in_place_are_apart_from_those_of_other_iterations(tmp_path, step: int) -> None:
+    body = f"""
+        i = tl.arange(0, 1024)
+        for start in range(0, n, {step}):
+            at = x_ptr + start + i
+            tl.store(at, tl.load(at, mask=start + i < n) * 2.0, mask=start + i < n)
+    """
+    assert _barriers(tmp_path, body) == 0
+
+
+def test_tiles_that_overlap_those_of_the_iteration_before_are_not(tmp_path) -> None:
+    body = """
+        i = tl.arange(0, 1024)
+        for start in range(0, n, 512):
+            at = x_ptr + start + i
+            tl.store(at, tl.load(at, mask=start + i < n) * 2.0, mask=start + i < n)
+    """
+    assert _barriers(tmp_path, body) == 1
+
+
+def test_rows_of_a_stride_are_apart(tmp_path) -> None:
+    body = """
+        i = tl.arange(0, 1024)
+        for row in range(tl.program_id(0), n, tl.num_programs(0)):
+            at = x_ptr + row * stride + i
+            tl.store(at, tl.load(at) * 2.0)
+    """
+    assert _barriers(tmp_path, body) == 0
+
+
+def test_a_shift_by_an_argument_may_be_any(tmp_path) -> None:
+    body = """
+        i = tl.arange(0, 1024)
+        tl.store(y_ptr + i, tl.load(x_ptr + i))
+        tl.store(x_ptr + i, tl.load(y_ptr + i + n))
+    """
+    assert _barriers(tmp_path, body) == 1
+
+
+def test_masks_keep_halves_apart(tmp_path) -> None:
+    body = """
+        i = tl.arange(0, 1024)
+        first = tl.load(x_ptr + i, mask=i < n)
+        second = tl.load(x_ptr + n + i, mask=i < n)
+        tl.store(x_ptr + i, first - second, mask=i < n)
+        tl.store(x_ptr + n + i, first + second, mask=i < n)
+    """
+    assert _barriers(tmp_path, body) == 0
+
+
+def test_indices_from_memory_may_be_any(tmp_path) -> None:
+    body = """
+        i = tl.arange(0, 1024)
+        tl.store(x_ptr + i, 0.0)
+        tl.store(x_ptr + tl.load(y_ptr + i).to(tl.int32), 1.0)
+    """
+    assert _barriers(tmp_path, body) == 1
+
+
+def test_other_parameters_are_of_other_memory(tmp_path) -> None:
+    body = """
+        i, k = tl.arange(0, 1024), tl.arange(0, 32)
+        for start in range(0, n, 1024):
+            tl.store(y_ptr + i * 2, tl.load(x_ptr + start + i))
+    """
+    assert _barriers(tmp_path, body) == 0
+
+
+def test_pointers_from_memory_may_be_of_any(tmp_path) -> None:
+    body = """
+        i = tl.arange(0, 1024)
+        table = y_ptr.to(tl.pointer_type(tl.int64))
+        first = tl.load(table).to(tl.pointer_type(tl.float32))
+        second = tl.load(table + 1).to(tl.pointer_type(tl.float32))
+        tl.store(first + i * 2, 1.0)
+        tl.store(x_ptr + i, tl.load(second + i))
+    """
+    assert _barriers(tmp_path, body) == 1
+
+
+# ---- through descriptors ----------------------------------------------------------------------
+
+
+def _with_descriptors(tmp_path, body: str, **options: int) -> str:
+    """Return the gpu IR of a kernel that makes descriptors of its pointers."""
+    path = tmp_path / "kernel.py"
+    text = textwrap.indent(textwrap.dedent(body), "    ")
+    path.write_text(f"{_HEAD}def kernel(x_ptr, y_ptr, n, stride):\n{text}", encoding="utf-8")
+    return aotc.compile(f"{path}:kernel", signature=_SIGNATURE, map_pointers=True, **options).asm[
+        "gpu"
+    ]
+
+
+def test_a_tensor_copy_reads_what_threads_stored(tmp_path) -> None:
+    """After a fence of all memory by the threads that stored, and a barrier."""
+    body = """
+        block = tl.make_tensor_descriptor(x_ptr, [64, 64], [64, 1], [64, 64])
+        m, k = tl.arange(0, 64)[:, None], tl.arange(0, 64)[None, :]
+        tl.store(x_ptr + m * 64 + k, tl.load(y_ptr + m + k * 64))
+        tl.store(y_ptr + m * 64 + k, block.load([0, 0]).T)
+    """
+    text = _with_descriptors(tmp_path, body)
+    check(
+        """
+// CHECK: gpu.store
+// CHECK: gpu.proxy_fence {whole = true}
+// CHECK-NEXT: gpu.barrier
+// CHECK: gpu.tma_load
+""",
+        text,
+    )
+
+
+def test_threads_load_what_a_tensor_copy_stored(tmp_path) -> None:
+    """After the copy has written, not merely read, and a barrier."""
+    body = """
+        block = tl.make_tensor_descriptor(x_ptr, [64, 64], [64, 1], [64, 64])
+        m, k = tl.arange(0, 64)[:, None], tl.arange(0, 64)[None, :]
+        block.store([0, 0], tl.load(y_ptr + m + k * 64))
+        tl.store(y_ptr + m * 64 + k, tl.load(x_ptr + m * 64 + k))
+    """
+    text = _with_descriptors(tmp_path, body)
+    check(
+        """
+// CHECK: gpu.tma_store(
+// CHECK: gpu.tma_store_wait {written = true}
+// CHECK: gpu.barrier
+// CHECK: gpu.load
+""",
+        text,
+    )
+
+
+def test_two_descriptors_of_one_pointer_are_of_one_tensor(tmp_path) -> None:
+    body = """
+        wide = tl.make_tensor_descriptor(x_ptr, [64, 64], [64, 1], [32, 64])
+        tall = tl.make_tensor_descriptor(x_ptr, [64, 64], [64, 1], [64, 32])
+        for i in range(0, 4):
+            wide.store([i * 32, 0], tall.load([0, 0]).reshape(32, 64))
+    """
+    text = _with_descriptors(tmp_path, body)
+    check(
+        """
+// CHECK: scf.for
+// CHECK: gpu.barrier
+// CHECK: gpu.tma_load
+// CHECK: gpu.tma_store(
+// CHECK: gpu.tma_store_wait {written = true}
+""",
+        text,
+    )
