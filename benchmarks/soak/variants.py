@@ -8,6 +8,7 @@ their compilation only.
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
@@ -355,12 +356,16 @@ class _Builder:
     def _key(self) -> tuple[object, ...]:
         """Return all that references depend on: see `aotc.verify.reference` and `.launches`."""
         subject = self._subject
-        tile_ir = tuple(each.asm["tile"] for each in self._compiled.values())
+        tile_ir = tuple(_HEAD.sub("", each.asm["tile"]) for each in self._compiled.values())
         guards = tuple(each.metadata.guards for each in self._compiled.values())
         roots = (*subject.grid, *subject.guards, *_expressions(subject))
         named = {name for root in roots for name in expression.free_names(root)}
         values = {n: v for n, v in subject.values.items() if n not in CONFIG_KEYS or n in named}
         return (tile_ir, guards, subject.grid, subject.guards, *sorted(values.items()))
+
+
+# What a kernel's head says of its config: the interpreter knows no threads.
+_HEAD = re.compile(r"(?<=[{ ])(num_warps|num_ctas|maxnreg) = \d+(?=.* \{\n)")
 
 
 def _expressions(subject: Subject) -> Iterable[Expression]:
