@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TypeAlias
 
 from aotc import runtime
@@ -30,7 +31,7 @@ class GpuDevice:
     def __init__(self) -> None:
         """Raises: NoDeviceError."""
         self._gpu = Gpu()
-        self.name = self._gpu.name
+        self.name = f"{self._gpu.name}, {_driver()}"
 
     @contextmanager
     def opened(self, case: VariantCase, member: Member) -> Iterator[Execute]:
@@ -50,6 +51,12 @@ class GpuDevice:
             yield launch
         finally:
             self._gpu.unload(case.cubin)
+
+
+def _driver() -> str:
+    """Return the version of the kernel's driver, as far as it is told."""
+    told = Path("/sys/module/nvidia/version")
+    return told.read_text().strip() if told.is_file() else "of unknown version"
 
 
 class Emulator:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from aotc.verify.check import ExecutionFault
+from aotc.verify.device import NoDeviceError
 from benchmarks.soak.case import Case, Device
 from benchmarks.soak.journal import Attempt, Journal, Outcome
 
@@ -53,7 +54,11 @@ def _serve(pipe: Connection, journal: Journal, open_device: OpenDevice) -> None:
     """Run the cases of one file after the other, from the given one on."""
     # A watch that is gone leaves nobody to tell.
     with suppress(EOFError, BrokenPipeError, KeyboardInterrupt):
-        device = open_device()
+        try:
+            device = open_device()
+        except NoDeviceError as error:
+            pipe.send(error)
+            return
         pipe.send(device.name)
         while True:
             task: tuple[Batch, int] | None = pipe.recv()
@@ -187,11 +192,14 @@ class Launcher:
             self._kill()
             raise NoLauncherError(f"the device was not opened within {_OPENING_SECONDS:g} s")
         try:
-            self.device = self._pipe.recv()
+            opened: str | NoDeviceError = self._pipe.recv()
         except EOFError:
             self._process.join(_STOP_SECONDS)
             code = self._process.exitcode
             raise NoLauncherError(f"the process that opens the device ended with {code}") from None
+        if isinstance(opened, NoDeviceError):
+            raise NoLauncherError(str(opened))
+        self.device = opened
 
     def _kill(self) -> None:
         # One that waits for the GPU in the driver may not even end when it is killed.

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from aotc.verify.check import ExecutionFault
+from aotc.verify.device import NoDeviceError
 from benchmarks.soak.case import Try
 from benchmarks.soak.journal import Outcome
 
@@ -20,8 +21,13 @@ class FakeDevice:
     name: str = "a fake device"
 
 
+def no_device() -> FakeDevice:
+    """Open a device where there is none."""
+    raise NoDeviceError("no GPU here")
+
+
 class NoDevice:
-    """A device that cannot be opened."""
+    """A device that ends whoever opens it."""
 
     def __init__(self) -> None:
         os._exit(3)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.soak.journal import Attempt, Journal, Outcome
-from benchmarks.soak.launcher import Batch, Launcher, NoLauncherError, write_batch
-from tests.benchmarks.soak.fake_cases import FakeCase, FakeDevice, NoDevice
+from benchmarks.soak.launcher import Batch, Launcher, NoLauncherError, OpenDevice, write_batch
+from tests.benchmarks.soak.fake_cases import FakeCase, FakeDevice, NoDevice, no_device
 
 
 @pytest.fixture
@@ -91,9 +91,12 @@ def test_a_process_of_no_more_use_is_replaced(
     assert launcher.hung is None
 
 
-def test_a_device_that_is_not_there(tmp_path: Path) -> None:
-    launcher = Launcher(NoDevice, Journal(tmp_path / "journal.jsonl"), limit_seconds=30.0)
-    with pytest.raises(NoLauncherError, match="ended with 3"):
+@pytest.mark.parametrize(
+    ("opened", "message"), [(no_device, "^no GPU here$"), (NoDevice, "ended with 3")]
+)
+def test_a_device_that_is_not_there(tmp_path: Path, opened: OpenDevice, message: str) -> None:
+    launcher = Launcher(opened, Journal(tmp_path / "journal.jsonl"), limit_seconds=30.0)
+    with pytest.raises(NoLauncherError, match=message):
         _run(launcher, tmp_path, FakeCase("a"))
 
 
