@@ -8,17 +8,29 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
+from aotc.ir.types import SCALARS
 from aotc.verify.check import ExecutionFault
 from aotc.verify.device import Driver
-from aotc.verify.emulator.program import Kernel
-from aotc.verify.emulator.tensor_argument import TensorArgument
+from aotc.verify.emulator.tensor_argument import PlacedTensor, TensorArgument
 from benchmarks.calibration.case import Argument, Array
 
 _SCALARS = {2: "<e", 4: "<f", 8: "<d"}
+_ELEMENT_TYPES = {
+    **dict.fromkeys(("i1", "i8", "u8", "fp8e4nv", "fp8e5"), "UINT8"),
+    **dict.fromkeys(("i16", "u16"), "UINT16"),
+    "u32": "UINT32",
+    "i32": "INT32",
+    "u64": "UINT64",
+    "i64": "INT64",
+    "fp16": "FLOAT16",
+    "bf16": "BFLOAT16",
+    "fp32": "FLOAT32",
+    "fp64": "FLOAT64",
+}
 _DATA_TYPES = {
     "float8_e4m3fn": "UINT8",
     "float8_e5m2": "UINT8",
@@ -35,6 +47,26 @@ _DATA_TYPES = {
     "float32": "FLOAT32",
     "float64": "FLOAT64",
 }
+
+
+class Param(Protocol):
+    """A parameter of a kernel."""
+
+    @property
+    def size_bytes(self) -> int: ...
+
+
+class Entry(Protocol):
+    """What a launch must know of a kernel."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def params(self) -> Sequence[Param]: ...
+
+    @property
+    def block_threads(self) -> tuple[int, int, int]: ...
 
 
 class Gpu(Driver):
@@ -57,8 +89,8 @@ class Gpu(Driver):
     def launch(
         self,
         cubin: bytes,
-        kernel: Kernel,
-        args: Sequence[Argument],
+        kernel: Entry,
+        args: Sequence[Argument | PlacedTensor],
         grid: tuple[int, ...],
         shared_bytes: int,
     ) -> None:
@@ -102,13 +134,39 @@ class Gpu(Driver):
             for _, address in placed:
                 self.free(address)
 
-    def _parameter(self, arg: Argument, size_bytes: int, placed: list[tuple[Array, int]]) -> bytes:
+    def unload(self, cubin: bytes) -> None:
+        """Unload a cubin that was launched from; an error is left to the next call to report."""
+        module = self._modules.pop(cubin, None)
+        if module is not None:
+            self._cuda.cuModuleUnload(module)
+
+    def _parameter(
+        self, arg: Argument | PlacedTensor, size_bytes: int, placed: list[tuple[Array, int]]
+    ) -> bytes:
         if isinstance(arg, int):
             return (arg & (1 << 8 * size_bytes) - 1).to_bytes(size_bytes, "little")
         if isinstance(arg, float):
             return struct.pack(_SCALARS[size_bytes], arg)
         if isinstance(arg, TensorArgument):
-            return self._tensor_map(arg, self._place(arg.array, placed))
+            array = arg.array
+            return self._tensor_map(
+                _DATA_TYPES[array.dtype.name],
+                self._place(array, placed),
+                array.shape,
+                array.strides[:-1],
+                arg,
+                arg.element_strides or (1,) * array.ndim,
+            )
+        if isinstance(arg, PlacedTensor):
+            size = SCALARS[arg.element].size_bytes
+            return self._tensor_map(
+                _ELEMENT_TYPES[arg.element],
+                self._place(arg.array, placed),
+                arg.shape,
+                [stride * size for stride in arg.strides[:-1]],
+                arg,
+                (1,) * len(arg.shape),
+            )
         return self._place(arg, placed).to_bytes(8, "little")
 
     def _place(self, array: Array, placed: list[tuple[Array, int]]) -> int:
@@ -124,28 +182,31 @@ class Gpu(Driver):
         offset = array.__array_interface__["data"][0] - owner.__array_interface__["data"][0]
         return found[0] + offset
 
-    def _tensor_map(self, tensor: TensorArgument, address: int) -> bytes:
-        cuda, array = self._cuda, tensor.array
+    def _tensor_map(
+        self,
+        data_type: str,
+        address: int,
+        shape: Sequence[int],
+        strides_bytes: Sequence[int],
+        form: TensorArgument | PlacedTensor,
+        element_strides: Sequence[int],
+    ) -> bytes:
+        """Encode a map; extents and strides are outermost first, the last axis is dense."""
+        cuda = self._cuda
         wide, narrow = cuda.cuuint64_t, cuda.cuuint32_t
-        strides = tensor.element_strides or (1,) * array.ndim
-        span = tensor.swizzle_bytes
+        span = form.swizzle_bytes
         swizzle = f"CU_TENSOR_MAP_SWIZZLE_{f'{span}B' if span else 'NONE'}"
-        fill = "NAN_REQUEST_ZERO_FMA" if tensor.fill_nan else "NONE"
+        fill = "NAN_REQUEST_ZERO_FMA" if form.fill_nan else "NONE"
         made = self._checked(
             cuda.cuTensorMapEncodeTiled(
-                getattr(
-                    cuda.CUtensorMapDataType,
-                    f"CU_TENSOR_MAP_DATA_TYPE_{_DATA_TYPES[array.dtype.name]}",
-                ),
-                array.ndim,
+                getattr(cuda.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{data_type}"),
+                len(shape),
                 address,
-                [wide(extent) for extent in array.shape[::-1]],
+                [wide(extent) for extent in shape[::-1]],
                 # Of one dimension there are no strides, but a list of none would be a null pointer.
-                [wide(stride) for stride in array.strides[-2::-1]]
-                if array.ndim > 1
-                else [wide(16)],
-                [narrow(extent) for extent in tensor.box[::-1]],
-                [narrow(stride) for stride in strides[::-1]],
+                [wide(stride) for stride in strides_bytes[::-1]] or [wide(16)],
+                [narrow(extent) for extent in form.box[::-1]],
+                [narrow(stride) for stride in element_strides[::-1]],
                 cuda.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
                 getattr(cuda.CUtensorMapSwizzle, swizzle),
                 cuda.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_NONE,

@@ -1,0 +1,46 @@
+"""A case: something compiled, with launches to try and what each must leave in memory.
+
+Workers make cases, a process of its own launches them; between the two they are files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any, Protocol, TypeAlias
+
+Try: TypeAlias = Callable[[], str]
+"""Run one launch and return what is wrong, "" if nothing is. Raises: ExecutionFault."""
+
+
+class Device(Protocol):
+    """What launches run on; each kind of case knows which methods of it to call."""
+
+    @property
+    def name(self) -> str:
+        """What the device is, with its driver."""
+        ...
+
+
+class Case(Protocol):
+    """A variant or a program, ready to be launched.
+
+    `name` tells it from all others, `command` runs it again; `remarks` are the compiler's. One that
+    `is_risky` is launched after all others: see `risk.py`.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def command(self) -> str: ...
+
+    @property
+    def remarks(self) -> tuple[str, ...]: ...
+
+    @property
+    def is_risky(self) -> bool: ...
+
+    def opened(self, device: Any) -> AbstractContextManager[Iterator[tuple[str, Try]]]:
+        """Load it; yield each launch, with the name to tell before it is tried."""
+        ...

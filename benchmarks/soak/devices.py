@@ -1,0 +1,100 @@
+"""What cases run on: a GPU, or the emulator where there is none.
+
+Invariant: both leave in buffers and arrays what the kernel left in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeAlias
+
+from aotc import runtime
+from aotc.package.verify_device import DeviceRun
+from aotc.verify.check import Execute, ExecutionFault
+from aotc.verify.emulated import Emulation, Param
+from aotc.verify.emulator.arguments import Argument
+from aotc.verify.emulator.context import Fault
+from aotc.verify.emulator.parse import parse_module
+from aotc.verify.emulator.run import emulate
+from benchmarks.calibration.gpu import Gpu
+from benchmarks.soak.programs import ProgramCase
+from benchmarks.soak.variants import Member, VariantCase
+
+Launch: TypeAlias = Callable[[Sequence[Argument]], None]
+
+
+class GpuDevice:
+    """The first GPU of this machine."""
+
+    def __init__(self) -> None:
+        """Raises: NoDeviceError."""
+        self._gpu = Gpu()
+        self.name = f"{self._gpu.name}, {_driver()}"
+
+    @contextmanager
+    def opened(self, case: VariantCase, member: Member) -> Iterator[Execute]:
+        """Load a variant through the archive's own launcher."""
+        with runtime.load(member.content) as library:
+            yield DeviceRun(self._gpu, library, member.kernel, case.subject)
+
+    @contextmanager
+    def loaded(self, case: ProgramCase) -> Iterator[Launch]:
+        """Load a program through the driver: it is of no archive."""
+        entry = case.entry
+
+        def launch(args: Sequence[Argument]) -> None:
+            self._gpu.launch(case.cubin, entry, args, case.grid, entry.shared_bytes)
+
+        try:
+            yield launch
+        finally:
+            self._gpu.unload(case.cubin)
+
+
+def _driver() -> str:
+    """Return the version of the kernel's driver, as far as it is told."""
+    told = Path("/sys/module/nvidia/version")
+    return told.read_text().strip() if told.is_file() else "of unknown version"
+
+
+class Emulator:
+    """The emulator of PTX."""
+
+    name = "the emulator"
+
+    @contextmanager
+    def opened(self, case: VariantCase, member: Member) -> Iterator[Execute]:
+        """Parse a variant's PTX."""
+        compiled = member.ptx
+        assert compiled is not None
+        params: list[Param] = []
+        for slot in compiled.params:
+            tensor = slot.tensor_map
+            if tensor is None:
+                params.append(Param(slot.argument, slot.source))
+            else:
+                form = (tensor.box, tensor.swizzle_bytes, tensor.fill_nan)
+                params.append(Param(slot.argument, "", *form, tensor.shape, tensor.strides))
+        yield Emulation(
+            parse_module(compiled.ptx),
+            compiled.symbol,
+            compiled.shared_bytes,
+            num_ctas=case.subject.num_ctas,
+            params=tuple(params),
+            fixed=case.subject.values,
+        )
+
+    @contextmanager
+    def loaded(self, case: ProgramCase) -> Iterator[Launch]:
+        """Parse a program's PTX."""
+        module = parse_module(case.ptx)
+
+        def launch(args: Sequence[Argument]) -> None:
+            try:
+                emulate(module, case.grid, args, shared_bytes=case.entry.shared_bytes)
+            except Fault as fault:
+                raise ExecutionFault(str(fault)) from fault
+
+        yield launch

@@ -1,0 +1,147 @@
+"""What was tried and what came of it: a file of JSON lines that outlives whoever writes it.
+
+A launch is written down before it is tried, a case when it is done. A case that was tried and never
+done is the one that a process, a command or a machine ended with.
+
+Invariant: a line is written by one system call, so a reader sees whole lines, and at most the last
+one cut off.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+Status: TypeAlias = Literal[
+    "right", "built", "wrong", "fault", "hang", "lost", "error", "dropped", "refused"
+]
+
+# What makes a soak fail. Dropped is what a target cannot hold, refused what a config asks of a
+# kernel that cannot have it; both are told in so many words by the compiler.
+FAILURES: tuple[Status, ...] = ("wrong", "fault", "hang", "lost", "error")
+
+
+Key: TypeAlias = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a case: `detail` says what is wrong, `command` runs it again.
+
+    "built" is what was to be compiled alone, "hang" is a launch that did not end within its limit, "lost" one whose process ended or was
+    killed, "error" a case that could not be made ready.
+    """
+
+    case: str
+    phase: str
+    status: Status
+    detail: str = ""
+    command: str = ""
+    num_launches: int = 0
+    seconds: float = 0.0
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def is_failure(self) -> bool:
+        """Whether the soak fails for it."""
+        return self.status in FAILURES
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """A launch of a case that was about to be tried, in a phase."""
+
+    case: str
+    launch: str
+    phase: str
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run of a phase: `num_planned` cases were to be tried, for `launcher_seconds` any was."""
+
+    phase: str
+    device: str
+    date: str
+    num_planned: int
+    seconds: float
+    launcher_seconds: float
+    num_jobs: int
+
+
+@dataclass
+class Record:
+    """What a journal holds: the outcomes, and what was tried last of each case that has none.
+
+    Both are by phase and case.
+    """
+
+    outcomes: dict[Key, Outcome] = field(default_factory=dict[Key, Outcome])
+    open: dict[Key, Attempt] = field(default_factory=dict[Key, Attempt])
+    runs: list[Run] = field(default_factory=list[Run])
+
+    def take(self, outcome: Outcome) -> None:
+        """Add an outcome; a later one of the same case replaces it."""
+        self.outcomes[outcome.phase, outcome.case] = outcome
+        self.open.pop((outcome.phase, outcome.case), None)
+
+    def known(self, phase: str) -> set[str]:
+        """Return the cases of a phase that were tried, whatever came of them."""
+        return {case for of, case in (*self.outcomes, *self.open) if of == phase}
+
+
+class Journal:
+    """Append to the file at `path`; any number of processes may at the same time."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+
+    def tell(self, attempt: Attempt) -> None:
+        """Write down what is about to be tried."""
+        self._append({"try": asdict(attempt)})
+
+    def finish(self, outcome: Outcome) -> None:
+        """Write down what came of a case."""
+        self._append({"done": asdict(outcome)})
+
+    def end(self, run: Run) -> None:
+        """Write down that a run of a phase is over."""
+        self._append({"run": asdict(run)})
+
+    def read(self) -> Record:
+        """Return what was written so far, by anyone."""
+        record = Record()
+        for entry in self._entries():
+            if "try" in entry:
+                attempt = Attempt(**entry["try"])
+                key = attempt.phase, attempt.case
+                if key not in record.outcomes:
+                    record.open[key] = attempt
+            elif "run" in entry:
+                record.runs.append(Run(**entry["run"]))
+            else:
+                done = entry["done"]
+                record.take(Outcome(**{**done, "remarks": tuple(done["remarks"])}))
+        return record
+
+    def _entries(self) -> Iterator[dict[str, Any]]:
+        if not self.path.exists():
+            return
+        for line in self.path.read_bytes().split(b"\n")[:-1]:
+            # A line may follow one that was cut off when the machine went.
+            with suppress(ValueError):
+                yield json.loads(line)
+
+    def _append(self, entry: Mapping[str, Any]) -> None:
+        line = json.dumps(entry).encode() + b"\n"
+        handle = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        try:
+            os.write(handle, line)
+        finally:
+            os.close(handle)

@@ -1,0 +1,245 @@
+"""Random programs: those of `tests/fuzz`, compiled for the GPU and launched there.
+
+The generator draws a target for each program; here all are compiled for the one that the GPU has.
+Arrays end with the last element that may be touched, and lie between guard zones.
+"""
+
+# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+
+from aotc.backend import assemble as assemble_ptx
+from aotc.backend import emit_ptx, lower_kernel
+from aotc.ir.core import Kernel
+from aotc.ir.diagnostics import CompileError
+from aotc.schedule.context import Schedule
+from aotc.schedule.pipeline import schedule_kernel
+from aotc.target import TARGETS
+from aotc.verify.emulator.tensor_argument import PlacedTensor
+from aotc.verify.interpreter import run
+from benchmarks.soak import risk
+from benchmarks.soak.case import Try
+from benchmarks.soak.journal import Outcome
+from benchmarks.soak.limits import time_limit
+from benchmarks.soak.variants import TARGET, Settings
+from tests.fuzz import launch
+from tests.fuzz.arguments import Array, Scalar
+from tests.fuzz.check import differences
+from tests.fuzz.programs import Program, from_seed
+
+_GUARD_BYTES = 1024  # a multiple of every alignment that a tensor may need
+_GUARD = 0xA5
+
+# What is passed for a parameter: a number, an array by its name, or a map of the named array.
+Passed: TypeAlias = "int | str | tuple[str, PlacedTensor]"
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """The size of a parameter."""
+
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What a launch must know of a compiled kernel."""
+
+    name: str
+    params: tuple[Size, ...]
+    block_threads: tuple[int, int, int]
+    shared_bytes: int
+
+
+class ProgramDevice(Protocol):
+    """What runs the launches of programs."""
+
+    def loaded(
+        self, case: ProgramCase
+    ) -> AbstractContextManager[Callable[[Sequence[Any]], None]]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramCase:
+    """A compiled program, and what its arrays must hold after a launch."""
+
+    name: str
+    command: str
+    program: Program
+    entry: Entry
+    cubin: bytes
+    ptx: str
+    grid: tuple[int, ...]
+    passed: tuple[Passed, ...]
+    expected: Mapping[str, Array]
+    remarks: tuple[str, ...]
+    repeats: int
+    is_risky: bool
+
+    @contextmanager
+    def opened(self, device: ProgramDevice) -> Iterator[Iterator[tuple[str, Try]]]:
+        """Yield the launch, as often as it is repeated."""
+        with device.loaded(self) as execute:
+            yield ((str(self.grid), self._attempt(execute)) for _ in range(self.repeats))
+
+    def _attempt(self, execute: Callable[[Sequence[Any]], None]) -> Try:
+        def attempt() -> str:
+            given = {
+                name: _guarded(value) if isinstance(value, np.ndarray) else value
+                for name, value in self.program.make().items()
+            }
+            execute([_argument(each, given) for each in self.passed])
+            return self._problem(given)
+
+        return attempt
+
+    def _problem(self, given: Mapping[str, Array | int]) -> str:
+        """Return what is wrong with what a launch left, "" if nothing is."""
+        for argument in self.program.arguments:
+            array = given[argument.name]
+            if isinstance(argument, Scalar):
+                continue
+            assert isinstance(array, np.ndarray)
+            got, is_whole = _unguarded(array)
+            if not is_whole:
+                return f"writes beyond {argument.name}"
+            want = self.expected[argument.name]
+            wrong = differences(argument, want, got)
+            if wrong.size:
+                at = int(wrong[0])
+                return (
+                    f"{argument.name}[{at}] is {got[at]!r}, expected {want[at]!r}; "
+                    f"{wrong.size} of {want.size} differ"
+                )
+        return ""
+
+
+# ---- arrays -----------------------------------------------------------------------------------
+
+
+def _owner(array: Array) -> Array:
+    owner = array if array.base is None else array.base
+    assert isinstance(owner, np.ndarray)
+    return owner
+
+
+def _guarded(array: Array) -> Array:
+    """Return a copy whose memory, all that the array is a view of, lies between guard zones."""
+    owner = _owner(array)
+    content = owner.reshape(-1).view(np.uint8)
+    room = np.full(content.size + 2 * _GUARD_BYTES, _GUARD, np.uint8)
+    room[_GUARD_BYTES : _GUARD_BYTES + content.size] = content
+    offset = array.ctypes.data - owner.ctypes.data + _GUARD_BYTES
+    return np.ndarray(array.shape, array.dtype, room, offset, array.strides)
+
+
+def _unguarded(array: Array) -> tuple[Array, bool]:
+    """Return all that lies between the guard zones, and whether these are as they were."""
+    room = _owner(array)
+    guards = np.concatenate([room[:_GUARD_BYTES], room[-_GUARD_BYTES:]])
+    return room[_GUARD_BYTES:-_GUARD_BYTES].view(array.dtype), bool((guards == _GUARD).all())
+
+
+def _argument(passed: Passed, given: Mapping[str, Array | int]) -> Any:
+    if isinstance(passed, int):
+        return passed
+    if isinstance(passed, str):
+        return given[passed]
+    name, tensor = passed
+    array = given[name]
+    assert isinstance(array, np.ndarray)
+    return replace(tensor, array=array)
+
+
+# ---- making ready -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What a worker hands back: cases to launch, and outcomes of what cannot be launched."""
+
+    cases: list[ProgramCase]
+    outcomes: list[Outcome]
+
+
+def name_of(seed: int) -> str:
+    """Return what the case of a seed is called."""
+    return f"program {seed}"
+
+
+def prepare(seeds: Sequence[int], settings: Settings, phase: str) -> Prepared:
+    """Make the programs of some seeds, compile and interpret them."""
+    made = Prepared([], [])
+    for seed in seeds:
+        name, command = name_of(seed), f"python -m benchmarks.soak programs --seeds {seed}"
+        try:
+            with time_limit(settings.limit_seconds):
+                made.cases.append(_case(seed, name, command, settings))
+        except CompileError as error:
+            made.outcomes.append(Outcome(name, phase, "refused", error.render()))
+        except Exception as error:  # noqa: BLE001 - a bug of any type is a finding
+            detail = f"making it ready: {type(error).__name__}: {error}"
+            command = f"python tests/fuzz/run.py --only {seed}"
+            made.outcomes.append(Outcome(name, phase, "error", detail, command))
+    return made
+
+
+def _case(seed: int, name: str, command: str, settings: Settings) -> ProgramCase:
+    program = replace(from_seed(seed), target=TARGET)
+    target = TARGETS[TARGET]
+    expected = program.make()
+    tile_ir = program.kernel()
+    if settings.interprets:
+        run(tile_ir, program.grid, launch.arguments(tile_ir, expected))
+    kernel, remarks = _scheduled(program)
+    lowered = lower_kernel(kernel, target)
+    ptx = emit_ptx(lowered.llvm_ir, target)
+    cubin = b"" if settings.emulates else assemble_ptx(ptx, target).cubin
+    groups = kernel.num_warps * kernel.num_consumer_groups + kernel.producer_warps
+    sizes = tuple(Size(slot.size_bytes) for slot in lowered.params)
+    names = {id(value): key for key, value in expected.items() if isinstance(value, np.ndarray)}
+    passed = launch.parameters(kernel, expected, program.grid)
+    return ProgramCase(
+        name,
+        command,
+        program,
+        Entry(kernel.name, sizes, (32 * groups, 1, 1), kernel.shared_bytes),
+        cubin,
+        ptx if settings.emulates else "",
+        launch.blocks(kernel, program.grid),
+        tuple(_passed(each, names) for each in passed),
+        {name: _whole(value) for name, value in expected.items() if isinstance(value, np.ndarray)},
+        remarks,
+        settings.repeats,
+        risk.is_risky(ptx),
+    )
+
+
+def _scheduled(program: Program) -> tuple[Kernel, tuple[str, ...]]:
+    """Return the gpu IR that a launcher would choose for the program's launch."""
+    for map_pointers in dict.fromkeys((program.map_pointers, False)):
+        kernel = program.kernel()
+        schedule = Schedule(TARGETS[TARGET], program.config, map_pointers=map_pointers)
+        schedule_kernel(kernel, schedule)
+        if not map_pointers or launch.is_allowed(kernel, program.make()):
+            return kernel, tuple(schedule.remarks)
+    raise AssertionError
+
+
+def _passed(value: Any, names: Mapping[int, str]) -> Passed:
+    if isinstance(value, PlacedTensor):
+        return names[id(value.array)], replace(value, array=np.empty(0))
+    return names[id(value)] if isinstance(value, np.ndarray) else int(value)
+
+
+def _whole(array: Array) -> Array:
+    return _owner(array).reshape(-1).view(array.dtype).copy()

@@ -1,0 +1,87 @@
+"""Which of the compiler's remarks were seen: every decision and fallback of the schedule has a text.
+
+The texts are read off the sources of `aotc/schedule`: each string that is no docstring and no
+error's, with `*` for what is filled in. A remark is mostly several of them put together.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import aotc.schedule
+
+_WORD = re.compile(r"[a-z]{2,}")
+_LEAST_WORDS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A text and where it stands."""
+
+    place: str
+    text: str
+
+    def pattern(self) -> re.Pattern[str]:
+        """Return what finds the text in a remark."""
+        return re.compile(".+?".join(map(re.escape, self.text.split("*"))), re.DOTALL)
+
+
+def texts(folder: Path | None = None) -> list[Text]:
+    """Return the texts of all sources of a folder, by default the schedule's."""
+    root = folder or Path(aotc.schedule.__file__).parent
+    return [
+        Text(f"{path.relative_to(root)}:{line}", text)
+        for path in sorted(root.rglob("*.py"))
+        for line, text in sorted(_texts_of(ast.parse(path.read_text())))
+    ]
+
+
+def never_seen(seen: Iterable[str], known: Iterable[Text]) -> list[Text]:
+    """Return the texts that are part of none of the remarks."""
+    everything = "\n".join(sorted(seen))
+    return [text for text in known if not text.pattern().search(everything)]
+
+
+def without_numbers(remark: str) -> str:
+    """Return a remark as others of its kind read: without its place and its numbers."""
+    return re.sub(r"\d+", "N", re.sub(r"^[^ ]*:\d+:\d+: ", "", remark))
+
+
+def _texts_of(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    left_out: set[int] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            left_out |= {id(part) for part in ast.walk(node) if part is not node}
+        if _is_no_remark(node):
+            left_out |= {id(part) for part in ast.walk(node)}
+    for node in ast.walk(tree):
+        if id(node) in left_out:
+            continue
+        text = _text(node)
+        if " " in text and len(_WORD.findall(text)) >= _LEAST_WORDS:
+            assert isinstance(node, ast.expr)
+            yield node.lineno, text
+
+
+def _is_no_remark(node: ast.AST) -> bool:
+    """Return whether a docstring, an error or an annotation."""
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+        return True
+    if isinstance(node, ast.Call):
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+        name = node.func.id if isinstance(node.func, ast.Name) else name
+        return "error" in name.lower() or name in ("cast", "TypeVar")
+    return isinstance(node, ast.Raise | ast.Assert)
+
+
+def _text(node: ast.AST) -> str:
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    if isinstance(node, ast.JoinedStr):
+        parts = [part.value if isinstance(part, ast.Constant) else "*" for part in node.values]
+        return "".join(map(str, parts))
+    return ""

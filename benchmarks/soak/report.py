@@ -1,0 +1,141 @@
+"""What a soak shows: figures as JSON, and a table for people."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from benchmarks.soak import remarks
+from benchmarks.soak.journal import FAILURES, Outcome, Record
+
+PHASES = ("variants", "programs", "risky")  # what is most likely to hang comes last
+BUILD = "build"
+_MAX_SHOWN = 20
+
+
+def with_lost(record: Record) -> Record:
+    """Return the record with an outcome for what was tried and never done."""
+    for attempt in list(record.open.values()):
+        detail = f"{attempt.launch}: tried, and the soak ended with it"
+        record.take(Outcome(attempt.case, attempt.phase, "lost", detail))
+    return record
+
+
+def figures(record: Record) -> dict[str, Any]:
+    """Return all figures of a soak, for JSON; a failure is in full."""
+    failures = [outcome for outcome in record.outcomes.values() if outcome.is_failure]
+    seen = {
+        remarks.without_numbers(line)
+        for outcome in record.outcomes.values()
+        for line in outcome.remarks
+    }
+    lines = [line for outcome in record.outcomes.values() for line in outcome.remarks]
+    return {
+        "dates": sorted({run.date for run in record.runs}),
+        "devices": sorted({run.device for run in record.runs}),
+        "phases": {
+            phase: _phase(record, phase) for phase in (BUILD, *PHASES) if _has(record, phase)
+        },
+        "failures": [_failure(outcome) for outcome in failures],
+        "remarks": {
+            "seen": sorted(seen),
+            "never": [
+                f"{text.place}: {text.text}" for text in remarks.never_seen(lines, remarks.texts())
+            ],
+        },
+    }
+
+
+def _has(record: Record, phase: str) -> bool:
+    return any(run.phase == phase for run in record.runs) or any(
+        outcome.phase == phase for outcome in record.outcomes.values()
+    )
+
+
+def _phase(record: Record, phase: str) -> dict[str, Any]:
+    runs = [run for run in record.runs if run.phase == phase]
+    outcomes = [outcome for outcome in record.outcomes.values() if outcome.phase == phase]
+    counts = Counter(outcome.status for outcome in outcomes)
+    planned = max((run.num_planned for run in runs), default=len(outcomes))
+    return {
+        "planned": planned,
+        "run": sum(outcome.num_launches > 0 for outcome in outcomes),
+        "launches": sum(outcome.num_launches for outcome in outcomes),
+        "not_reached": max(0, planned - len(outcomes)),
+        **{
+            status: counts[status] for status in ("right", "built", "dropped", "refused", *FAILURES)
+        },
+        "seconds": round(sum(run.seconds for run in runs), 1),
+        "launcher_seconds": round(sum(run.launcher_seconds for run in runs), 1),
+        "jobs": max((run.num_jobs for run in runs), default=0),
+    }
+
+
+def _failure(outcome: Outcome) -> dict[str, str]:
+    return {
+        "case": outcome.case,
+        "phase": outcome.phase,
+        "status": outcome.status,
+        "detail": outcome.detail,
+        "command": outcome.command,
+    }
+
+
+_COLUMNS = (
+    "planned",
+    "run",
+    "launches",
+    "right",
+    "built",
+    "dropped",
+    "refused",
+    "failed",
+    "not_reached",
+)
+
+
+def table(found: Mapping[str, Any]) -> str:
+    """Return the figures in lines of text: a row a phase, then what failed."""
+    rows = [("phase", *(name.replace("_", " ") for name in _COLUMNS), "seconds")]
+    for phase, counts in found["phases"].items():
+        cells = {**counts, "failed": sum(counts[status] for status in FAILURES)}
+        numbers = [f"{cells[name]:,}" for name in _COLUMNS]
+        rows.append((phase, *numbers, f"{counts['seconds']:.0f}"))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        "  ".join(
+            cell.rjust(width) if at else cell.ljust(width)
+            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
+    ]
+    never = found["remarks"]["never"]
+    seen = len(found["remarks"]["seen"])
+    lines.append(f"\n{seen} kinds of remarks seen; {len(never)} texts of the schedule never")
+    lines += [f"  {text}" for text in never[:_MAX_SHOWN]]
+    if len(never) > _MAX_SHOWN:
+        lines.append(f"  … and {len(never) - _MAX_SHOWN} more, in the JSON")
+    lines += _failed(found["failures"])
+    lines.append(f"\n{', '.join(found['devices'])}; {', '.join(found['dates'])}")
+    return "\n".join(lines)
+
+
+def _failed(failures: Sequence[Mapping[str, str]]) -> list[str]:
+    lines = [f"\n{len(failures)} failed" + (":" if failures else "")]
+    for failure in failures[:_MAX_SHOWN]:
+        lines.append(f"  {failure['status']}: {failure['case']}")
+        lines.append(f"    {failure['detail'][:600]}")
+        if failure["command"]:
+            lines.append(f"    {failure['command']}")
+    if len(failures) > _MAX_SHOWN:
+        lines.append(f"  … and {len(failures) - _MAX_SHOWN} more, in the JSON")
+    return lines
+
+
+def is_green(record: Record) -> bool:
+    """Whether nothing failed, and everything that was planned was reached."""
+    found = figures(record)
+    return not found["failures"] and all(
+        not phase["not_reached"] for phase in found["phases"].values()
+    )

@@ -1,0 +1,378 @@
+"""Variants: what of the manifests is built, how it is made ready, and how it is launched.
+
+Variants that differ in their configuration alone mostly have the same tile IR, and so the same
+references: a group of them is interpreted once. `num_warps`, `num_stages` and the like then cost
+their compilation only.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol, TypeAlias
+
+from aotc.compiler import CompiledKernel, CompileRequest, PtxKernel, compile_kernel
+from aotc.config_keys import CONFIG_KEYS
+from aotc.ir import expression
+from aotc.ir.diagnostics import CompileError, DiagnosticError
+from aotc.ir.expression import Expression
+from aotc.package import archive as archives
+from aotc.package.assemble import assemble, member_label, misfit
+from aotc.package.index import Archive, Kernel
+from aotc.package.verify import Subject, VerifyOptions, load_subjects, verify_variant
+from aotc.package.workers import compile_both_ways
+from aotc.verify.check import Execute, Execution
+from aotc.verify.compare import compare
+from aotc.verify.reference import Reference
+from benchmarks.soak import risk
+from benchmarks.soak.case import Try
+from benchmarks.soak.journal import Outcome
+from benchmarks.soak.limits import time_limit
+
+ROOT = Path(__file__).parents[2]
+TARGET = "sm_90a"
+_FOLDER = Path(__file__).parent
+
+References: TypeAlias = "tuple[tuple[Expression | None, tuple[Reference, ...]], ...]"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Name a manifest, and how many variants of each of its kernels are taken."""
+
+    path: Path
+    per_kernel: int
+
+    @property
+    def name(self) -> str:
+        """The manifest's path from the root of the project."""
+        return str(self.path.relative_to(ROOT))
+
+
+_ALL = 1 << 20
+SOURCES = (
+    Source(ROOT / "kernels.toml", _ALL),
+    *(Source(path, _ALL) for path in sorted((ROOT / "kernels").glob("*.toml"))),
+    *(Source(path, 32) for path in sorted((ROOT / "benchmarks").glob("*.toml"))),
+    Source(_FOLDER / "soak.toml", 64),
+)
+# A few that are quick in the emulator.
+SMOKE = ("vector_add", "transpose_blocks", "median", "sum_splits")
+RISKY = (Source(_FOLDER / "risky.toml", _ALL),)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Variants with the same source, types and constants, of one manifest."""
+
+    source: str
+    subjects: tuple[Subject, ...]
+
+    @property
+    def label(self) -> str:
+        """What messages call it."""
+        return f"{self.source}: {self.subjects[0].label} and {len(self.subjects) - 1} more"
+
+
+# ---- what is taken ----------------------------------------------------------------------------
+
+
+def select(
+    sources: Sequence[Source], seed: int, share: float = 1.0, kernels: Sequence[str] = ()
+) -> list[Group]:
+    """Return the variants to run, in groups; `share` scales how many of each kernel.
+
+    With `kernels` only these.
+
+    Raises: DiagnosticError if a manifest is wrong.
+    """
+    found: list[Group] = []
+    for source in sources:
+        by_kernel: dict[str, list[Subject]] = {}
+        for subject in load_subjects(str(source.path), target_names=[TARGET]):
+            by_kernel.setdefault(subject.kernel, []).append(subject)
+        for name, subjects in by_kernel.items():
+            if kernels and name not in kernels:
+                continue
+            limit = max(1, round(min(len(subjects), source.per_kernel) * share))
+            chooser = random.Random(f"{seed} {source.name} {name}")
+            found += [Group(source.name, tuple(each)) for each in sample(subjects, limit, chooser)]
+    return found
+
+
+def sample(
+    subjects: Sequence[Subject], limit: int, chooser: random.Random, per_group: int = 6
+) -> list[list[Subject]]:
+    """Return up to `limit` subjects in groups that may share references, all if there are no more."""
+    groups: dict[CompileRequest, list[Subject]] = {}
+    for subject in subjects:
+        groups.setdefault(_without_config(subject), []).append(subject)
+    ordered = list(groups.values())
+    if len(subjects) <= limit:
+        return ordered
+    chooser.shuffle(ordered)
+    for group in ordered:
+        chooser.shuffle(group)
+    taken: list[list[Subject]] = []
+    for group in ordered:
+        taken.append(group[: min(per_group, limit)])
+        limit -= len(taken[-1])
+        if not limit:
+            break
+    return taken
+
+
+def _without_config(subject: Subject) -> CompileRequest:
+    assert subject.request is not None
+    defaults = CompileRequest("", "", (), (), "")
+    return replace(subject.request, **{key: getattr(defaults, key) for key in CONFIG_KEYS})
+
+
+# ---- making ready -----------------------------------------------------------------------------
+
+
+class VariantDevice(Protocol):
+    """What runs the launches of variants."""
+
+    def opened(self, case: VariantCase, member: Member) -> AbstractContextManager[Execute]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One of the two kernels that a variant may be built as, alone in an archive.
+
+    `ptx` is there for the emulator only.
+    """
+
+    label: str
+    kernel: Kernel
+    content: bytes
+    references: tuple[Reference, ...]
+    ptx: PtxKernel | None
+
+
+@dataclass(frozen=True, slots=True)
+class VariantCase:
+    """A compiled variant with its references."""
+
+    name: str
+    command: str
+    subject: Subject
+    members: tuple[Member, ...]
+    remarks: tuple[str, ...]
+    repeats: int
+    is_risky: bool
+
+    @contextmanager
+    def opened(self, device: VariantDevice) -> Iterator[Iterator[tuple[str, Try]]]:
+        """Yield the launches, each as often as it is repeated."""
+        yield self._launches(device)
+
+    def _launches(self, device: VariantDevice) -> Iterator[tuple[str, Try]]:
+        for member in self.members:
+            with device.opened(self, member) as execute:
+                for reference in member.references:
+                    launch = reference.launch
+                    label = f"{member.label}{launch.label} ({launch.shape}), grid {launch.grid}"
+                    for _ in range(self.repeats):
+                        yield label, _attempt(execute, reference, self.subject.spec.tolerance)
+
+
+def _attempt(execute: Execute, reference: Reference, tolerance: float) -> Try:
+    def attempt() -> str:
+        done = execute(reference)
+        for name, buffer in reference.buffers.items():
+            found = compare(buffer, done.buffers[name], tolerance)
+            if found is not None:
+                return (
+                    f"{name}[{found.index}] is {found.actual}, expected {found.expected} within "
+                    f"{found.bound:.3g}; {found.num_wrong} of {found.num_written} {found.reason}"
+                ).rstrip()
+        return ""
+
+    return attempt
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How cases are made: `seed` draws inputs, `limit_seconds` is for one variant or program.
+
+    With `emulates` there are no cubins; without `interprets` cases are only compiled.
+    """
+
+    seed: int = 0
+    repeats: int = 2
+    limit_seconds: float = 120.0
+    emulates: bool = False
+    interprets: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What a worker hands back: cases to launch, and outcomes of what cannot be launched."""
+
+    cases: list[VariantCase]
+    outcomes: list[Outcome]
+
+
+def prepare(group: Group, settings: Settings, phase: str) -> Prepared:
+    """Compile the variants of a group and interpret their launches."""
+    shared: dict[tuple[object, ...], References] = {}
+    cases: list[VariantCase] = []
+    outcomes: list[Outcome] = []
+    # The one with most stages chooses the launches, whose loops are then long enough for all.
+    for subject in sorted(group.subjects, key=_num_stages, reverse=True):
+        name = f"{group.source}: {subject.label}"
+        command = f"aotc verify {group.source} --device --variant '{subject.label}'"
+        builder = _Builder(_alone(subject), settings)
+        try:
+            with time_limit(settings.limit_seconds):
+                found = builder.case(name, command, shared)
+        except TimeoutError as error:
+            found = Outcome(name, phase, "error", f"making it ready: {error}", command)
+        except CompileError as error:
+            found = Outcome(name, phase, "refused", error.render())
+        except DiagnosticError as error:
+            found = Outcome(name, phase, "dropped", error.render())
+        except Exception as error:  # noqa: BLE001 - a bug of any type is a finding
+            detail = f"making it ready: {type(error).__name__}: {error}"
+            found = Outcome(name, phase, "error", detail, command)
+        if isinstance(found, VariantCase) and not settings.interprets:
+            found = Outcome(name, phase, "built", remarks=found.remarks)
+        if isinstance(found, str):
+            found = Outcome(name, phase, "dropped", found, remarks=builder.remarks)
+        if isinstance(found, Outcome):
+            outcomes.append(found)
+        else:
+            cases.append(found)
+    return Prepared(cases, outcomes)
+
+
+def _num_stages(subject: Subject) -> int:
+    return subject.request.num_stages if subject.request is not None else 0
+
+
+def _alone(subject: Subject) -> Subject:
+    """Return the subject without the configs of others, of which there may be thousands."""
+    assert subject.expanded is not None
+    expansion, variant = subject.expanded
+    only = replace(variant, config_index=0)
+    alone = replace(expansion, configs=(variant.config,), variants=(only,))
+    return replace(subject, expanded=(alone, only))
+
+
+class _Builder:
+    """Build one variant: both of its kernels, each once."""
+
+    def __init__(self, subject: Subject, settings: Settings) -> None:
+        self._subject = subject
+        self._settings = settings
+        self._compiled: dict[CompileRequest, CompiledKernel] = {}
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What the compiler says of the kernels."""
+        lines = [line for each in self._compiled.values() for line in each.metadata.remarks]
+        lines += [line for each in self._compiled.values() for line in each.metadata.ptxas_warnings]
+        return tuple(dict.fromkeys(lines))
+
+    def case(
+        self, name: str, command: str, shared: dict[tuple[object, ...], References]
+    ) -> VariantCase | str:
+        """Return the case, or why the target cannot hold the variant."""
+        subject = self._subject
+        assert subject.request is not None
+        assert subject.expanded is not None
+        expansion, spec = subject.expanded
+        cached = compile_both_ways(self._compile, subject.request)
+        last = cached if cached.fallback is None else cached.fallback
+        reason = misfit(last.metadata, spec)
+        if reason:
+            return reason
+        record = assemble(expansion, [(spec, cached)]).kernel
+        references = dict[Expression | None, tuple[Reference, ...]]()
+        if self._settings.interprets:
+            key = self._key()
+            if key not in shared:
+                shared[key] = self._references()
+            references = dict(shared[key])
+        members: list[Member] = []
+        for variant in record.variants:
+            alone = replace(record, variants=(variant,))
+            content = archives.encode(Archive("soak", "0.0.0", (alone,)))
+            label = member_label("", variant.condition).strip()
+            found = references.get(variant.condition, ())
+            ptx = self._ptx(variant.condition) if self._settings.emulates else None
+            members.append(Member(f"{label}: " if label else "", alone, content, found, ptx))
+        if self._settings.interprets and not any(member.references for member in members):
+            return "no launch of it can be compared"
+        # What launches need of it is little.
+        bare = replace(subject, expanded=None, request=None, grid=(), guards=())
+        is_risky = any(map(risk.is_risky, (each.asm["ptx"] for each in self._compiled.values())))
+        return VariantCase(
+            *(name, command, bare, tuple(members), self.remarks, self._settings.repeats),
+            is_risky=is_risky,
+        )
+
+    def _compile(self, request: CompileRequest) -> CompiledKernel:
+        if request not in self._compiled:
+            self._compiled[request] = compile_kernel(request, keep_asm=True)
+        return self._compiled[request]
+
+    def _to_ptx(self, request: CompileRequest) -> PtxKernel:
+        kernel = self._compile(request)
+        metadata = kernel.metadata
+        return PtxKernel(
+            *(kernel.asm["tile"], kernel.asm["ptx"], metadata.symbol, metadata.shared_bytes),
+            *(metadata.params, metadata.guards),
+        )
+
+    def _ptx(self, condition: Expression | None) -> PtxKernel:
+        requests = list(self._compiled)
+        # What has a condition was compiled first.
+        return self._to_ptx(requests[-1] if condition is None else requests[0])
+
+    def _references(self) -> References:
+        """Interpret: `aotc verify`, of a kernel that does exactly as it should."""
+        found: dict[Expression | None, list[Reference]] = {}
+
+        def execute(condition: Expression | None) -> Execute:
+            references = found.setdefault(condition, [])
+
+            def run(reference: Reference) -> Execution:
+                references.append(reference)
+                return Execution({n: b.expected for n, b in reference.buffers.items()})
+
+            return run
+
+        options = VerifyOptions(self._settings.seed)
+        verify_variant(self._subject, options, self._to_ptx, execute)
+        return tuple((condition, tuple(each)) for condition, each in found.items())
+
+    def _key(self) -> tuple[object, ...]:
+        """Return all that references depend on: see `aotc.verify.reference` and `.launches`."""
+        subject = self._subject
+        tile_ir = tuple(_HEAD.sub("", each.asm["tile"]) for each in self._compiled.values())
+        guards = tuple(each.metadata.guards for each in self._compiled.values())
+        roots = (*subject.grid, *subject.guards, *_expressions(subject))
+        named = {name for root in roots for name in expression.free_names(root)}
+        values = {n: v for n, v in subject.values.items() if n not in CONFIG_KEYS or n in named}
+        return (tile_ir, guards, subject.grid, subject.guards, *sorted(values.items()))
+
+
+# What a kernel's head says of its config: the interpreter knows no threads.
+_HEAD = re.compile(r"(?<=[{ ])(num_warps|num_ctas|maxnreg) = \d+(?=.* \{\n)")
+
+
+def _expressions(subject: Subject) -> Iterable[Expression]:
+    spec = subject.spec
+    for each in (*spec.expressions.values(), *(spec.grid or ())):
+        yield each.root
+    for limits in spec.ranges.values():
+        for end in (limits.low, limits.high):
+            if not isinstance(end, int | float):
+                yield end.root

@@ -1,0 +1,83 @@
+"""Cases and devices without a GPU: they are right, wrong, hang, or end their process as they are told."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from aotc.verify.check import ExecutionFault
+from aotc.verify.device import NoDeviceError
+from benchmarks.soak.case import Try
+from benchmarks.soak.journal import Outcome
+
+
+@dataclass(frozen=True)
+class FakeDevice:
+    """A device that has a name, and nothing else."""
+
+    name: str = "a fake device"
+
+
+def no_device() -> FakeDevice:
+    """Open a device where there is none."""
+    raise NoDeviceError("no GPU here")
+
+
+class NoDevice:
+    """A device that ends whoever opens it."""
+
+    def __init__(self) -> None:
+        os._exit(3)
+
+
+@dataclass(frozen=True)
+class FakeCase:
+    """A case whose launches do what their names say."""
+
+    name: str
+    launches: tuple[str, ...] = ("right",)
+    is_risky: bool = False
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def command(self) -> str:
+        return f"run {self.name}"
+
+    @contextmanager
+    def opened(self, device: FakeDevice) -> Iterator[Iterator[tuple[str, Try]]]:
+        assert device.name == "a fake device"
+        yield ((launch, _attempt(launch)) for launch in self.launches)
+
+
+def _attempt(launch: str) -> Try:
+    def attempt() -> str:
+        if launch == "hang":
+            time.sleep(600)
+        if launch == "fault":
+            raise ExecutionFault("an address")
+        if launch == "end":
+            os._exit(9)
+        if launch == "bug":
+            raise KeyError(launch)
+        return "1 is not 2" if launch == "wrong" else ""
+
+    return attempt
+
+
+@dataclass(frozen=True)
+class FakePrepared:
+    """What a worker would hand back."""
+
+    cases: list[FakeCase]
+    outcomes: list[Outcome]
+
+
+def prepare(task: tuple[FakeCase, ...]) -> FakePrepared:
+    """Make nothing ready: the cases are the task; one called "dropped" is, "killed" ends the worker."""
+    if any(case.name == "killed" for case in task):
+        os._exit(7)
+    dropped = [Outcome(case.name, "fake", "dropped") for case in task if case.name == "dropped"]
+    return FakePrepared([case for case in task if case.name != "dropped"], dropped)

@@ -1,0 +1,79 @@
+"""Random programs as cases: right in the emulator, and what they leave elsewhere is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from benchmarks.soak import programs
+from benchmarks.soak.devices import Emulator
+from benchmarks.soak.programs import ProgramCase
+from benchmarks.soak.variants import Settings
+from tests.fuzz.arguments import Scalar
+
+_SEEDS = (0, 1, 7)
+
+
+def _cases() -> list[ProgramCase]:
+    made = programs.prepare(_SEEDS, Settings(emulates=True), "programs")
+    assert made.outcomes == []
+    return made.cases
+
+
+def _problems(case: ProgramCase, device: Any) -> list[str]:
+    with case.opened(device) as launches:
+        return [attempt() for _, attempt in launches]
+
+
+@dataclass
+class _Spoiling:
+    """The emulator, and what a kernel may do wrong after it."""
+
+    spoil: Callable[[np.ndarray], None]
+
+    @contextmanager
+    def loaded(self, case: ProgramCase) -> Iterator[Callable[[Sequence[Any]], None]]:
+        with Emulator().loaded(case) as launch:
+
+            def spoilt(args: Sequence[Any]) -> None:
+                launch(args)
+                written = next(a for a in case.program.arguments if not isinstance(a, Scalar))
+                at = case.passed.index(written.name)
+                self.spoil(args[at])
+
+            yield spoilt
+
+
+def test_programs_are_right_in_the_emulator_each_time() -> None:
+    cases = _cases()
+    assert [case.name for case in cases] == ["program 0", "program 1", "program 7"]
+    for case in cases:
+        assert _problems(case, Emulator()) == ["", ""]
+
+
+def _case_with_an_array() -> ProgramCase:
+    return next(
+        case
+        for case in _cases()
+        if next(a for a in case.program.arguments if not isinstance(a, Scalar)).name in case.passed
+    )
+
+
+def test_a_wrong_element_is_told() -> None:
+    def spoil(array: np.ndarray) -> None:
+        array.base.reshape(-1).view(np.uint8)[1024] ^= 0x41
+
+    problems = _problems(_case_with_an_array(), _Spoiling(spoil))
+    assert all("expected" in problem for problem in problems)
+
+
+def test_an_element_beyond_is_told() -> None:
+    def spoil(array: np.ndarray) -> None:
+        array.base.reshape(-1).view(np.uint8)[-1024] ^= 1
+
+    problems = _problems(_case_with_an_array(), _Spoiling(spoil))
+    assert all(problem.startswith("writes beyond") for problem in problems)

@@ -1,0 +1,51 @@
+"""The texts of the schedule are found in its sources, and in remarks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from benchmarks.soak import remarks
+
+_SOURCE = '''
+"""A docstring of many words."""
+
+KNOWN = "a text of a table"
+"""What no remark says at all."""
+
+
+def decide(schedule, loop, why):
+    """Say what was decided about it."""
+    if why:
+        schedule.remark(loop.loc, f"the loop of {loop.name} stays: {why}")
+    if loop is None:
+        raise ValueError("there is no loop to decide about")
+    return error(f"this never becomes a remark {why}") or "a b"
+'''
+
+
+def test_texts_are_strings_that_are_no_docstrings_and_no_errors(tmp_path: Path) -> None:
+    (tmp_path / "room").mkdir()
+    (tmp_path / "room" / "decide.py").write_text(_SOURCE)
+    assert [(text.place, text.text) for text in remarks.texts(tmp_path)] == [
+        ("room/decide.py:4", "a text of a table"),
+        ("room/decide.py:11", "the loop of * stays: *"),
+    ]
+
+
+def test_texts_are_found_in_remarks() -> None:
+    known = [remarks.Text("a:1", "the loop of * stays: *"), remarks.Text("a:2", "it has (no) room")]
+    seen = ["k.py:3:5: the loop of x stays: it has (no) room"]
+    assert remarks.never_seen(seen, known) == []
+    assert remarks.never_seen(["k.py:3:5: the loop of x stays"], known) == known
+
+
+def test_remarks_of_a_kind_are_one() -> None:
+    first = "/a/k.py:3:5: 200 of 256 columns are multiplied"
+    assert remarks.without_numbers(first) == "N of N columns are multiplied"
+    assert remarks.without_numbers(first) == remarks.without_numbers(first.replace("256", "128"))
+
+
+def test_the_schedule_has_texts() -> None:
+    texts = [text.text for text in remarks.texts()]
+    assert any("warp" in text for text in texts)
+    assert len(texts) > 50

@@ -1,0 +1,55 @@
+"""The figures of a soak, and when it is green."""
+
+from __future__ import annotations
+
+import json
+
+from benchmarks.soak import report
+from benchmarks.soak.journal import Attempt, Outcome, Record, Run
+
+
+def _record(*outcomes: Outcome, planned: int | None = None) -> Record:
+    record = Record()
+    for outcome in outcomes:
+        record.take(outcome)
+    count = len(outcomes) if planned is None else planned
+    record.runs.append(Run("variants", "a GPU", "2026-01-31", count, 12.0, 3.0, 16))
+    return record
+
+
+def test_counts_of_a_phase() -> None:
+    record = _record(
+        Outcome("a", "variants", "right", num_launches=6),
+        Outcome("b", "variants", "wrong", "1 is not 2", "run b", num_launches=2),
+        Outcome("c", "variants", "dropped"),
+        Outcome("d", "programs", "right", num_launches=1),
+        planned=5,
+    )
+    found = report.figures(record)
+    counts = found["phases"]["variants"]
+    assert (counts["planned"], counts["run"], counts["launches"]) == (5, 2, 8)
+    assert (counts["right"], counts["wrong"], counts["dropped"]) == (1, 1, 1)
+    assert counts["not_reached"] == 2
+    assert found["phases"]["programs"]["right"] == 1
+    assert [failure["case"] for failure in found["failures"]] == ["b"]
+    assert json.loads(json.dumps(found)) == found
+    text = report.table(found)
+    assert "1 failed:\n  wrong: b\n    1 is not 2\n    run b" in text
+    assert "a GPU; 2026-01-31" in text
+
+
+def test_it_is_green_if_all_was_reached_and_nothing_failed() -> None:
+    right, dropped = Outcome("a", "variants", "right"), Outcome("b", "variants", "dropped")
+    assert report.is_green(_record(right, dropped))
+    assert not report.is_green(_record(right, planned=2))
+    for status in ("wrong", "fault", "hang", "lost", "error"):
+        assert not report.is_green(_record(right, Outcome("b", "variants", status)))
+
+
+def test_what_was_tried_and_never_done_is_lost() -> None:
+    record = _record(Outcome("a", "variants", "right"))
+    record.open["variants", "b"] = Attempt("b", "over", "variants")
+    found = report.with_lost(record).outcomes["variants", "b"]
+    assert (found.status, found.is_failure) == ("lost", True)
+    assert found.detail.startswith("over: ")
+    assert not report.is_green(record)

@@ -1,0 +1,90 @@
+"""Which variants are taken, and that one interpretation serves all configs of a kernel."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from pathlib import Path
+
+from aotc.package.manifest import parse
+from aotc.package.verify import Subject, subjects_of_manifest
+from benchmarks.soak import variants
+from benchmarks.soak.devices import Emulator
+from benchmarks.soak.variants import Group, Settings, VariantCase
+
+_MANIFEST = """
+[package]
+name = "few"
+version = "0.1.0"
+targets = ["sm_90a"]
+[[kernel]]
+name = "vector_add"
+source = "kernels/elementwise.py:vector_add_kernel"
+grid = ["cdiv(n_elements, BLOCK)"]
+[kernel.signature]
+x_ptr = "*fp32:16"
+y_ptr = "*fp32:16"
+out_ptr = "*fp32:16"
+n_elements = "i32"
+[kernel.configs]
+BLOCK = [64, 128, 256]
+num_warps = [1, 2]
+num_stages = [1, 3]
+"""
+
+
+def _subjects() -> list[Subject]:
+    return subjects_of_manifest(parse(_MANIFEST, str(variants.ROOT / "few.toml")))
+
+
+def test_a_sample_has_whole_groups_and_no_more_than_asked_for() -> None:
+    subjects = _subjects()
+    assert len(subjects) == 12
+    everything = variants.sample(subjects, 12, random.Random(0))
+    assert [len(group) for group in everything] == [4, 4, 4]
+    few = variants.sample(subjects, 5, random.Random(0), per_group=3)
+    assert [len(group) for group in few] == [3, 2]
+    for group in few:
+        assert len({subject.values["BLOCK"] for subject in group}) == 1
+    labels = [subject.label for group in few for subject in group]
+    again = variants.sample(subjects, 5, random.Random(0), per_group=3)
+    assert labels == [subject.label for group in again for subject in group]
+    other = variants.sample(subjects, 5, random.Random(1), per_group=3)
+    assert labels != [subject.label for group in other for subject in group]
+
+
+def test_configs_share_references_and_cases_are_right_in_the_emulator() -> None:
+    group = Group("few.toml", tuple(variants.sample(_subjects(), 4, random.Random(0))[0]))
+    made = variants.prepare(group, Settings(emulates=True, repeats=1), "variants")
+    assert made.outcomes == []
+    assert [case.subject.values["num_stages"] for case in made.cases] == [3, 3, 1, 1]
+    first, *others = made.cases
+    assert len(first.members[0].references) > 3
+    for case in others:
+        assert case.members[0].references is first.members[0].references
+    assert _problems(first) == []
+
+
+def test_a_result_that_differs_is_told() -> None:
+    group = Group("few.toml", tuple(_subjects()[:2]))
+    made = variants.prepare(group, Settings(emulates=True, repeats=1), "variants")
+    case = made.cases[0]
+    for reference in case.members[0].references:
+        expected = reference.buffers["out_ptr"].expected
+        expected.view("u1")[-1:] ^= 0x40
+    problems = _problems(case)
+    assert problems
+    assert all(problem.startswith("out_ptr[") for problem in problems)
+
+
+def _problems(case: VariantCase) -> list[str]:
+    with case.opened(Emulator()) as launches:
+        return [found for _, attempt in launches if (found := attempt())]
+
+
+def test_every_manifest_is_there() -> None:
+    names = [source.name for source in (*variants.SOURCES, *variants.RISKY)]
+    assert Counter(names).most_common(1)[0][1] == 1
+    assert {"kernels.toml", "kernels/hopper.toml", "benchmarks/soak/soak.toml"} <= set(names)
+    assert all((variants.ROOT / name).is_file() for name in names)
+    assert Path("kernels.toml").name in names
