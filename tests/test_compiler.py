@@ -88,7 +88,7 @@ def test_what_is_no_kernel_is_said(what: object) -> None:
 
 
 def test_too_many_warps(tmp_path: Path) -> None:
-    with pytest.raises(CompileError, match="num_warps = 64 is more than the 32 warps"):
+    with pytest.raises(CompileError, match="num_warps = 64 takes 2048 threads, the limit is 1024"):
         aotc.compile(
             f"{SOURCE}:vector_add_kernel",
             signature=SIGNATURE,

@@ -169,6 +169,7 @@ class _Build:
     compiled: dict[CompileRequest, CachedKernel] = field(
         default_factory=dict[CompileRequest, CachedKernel]
     )
+    misfits: dict[CompileRequest, str] = field(default_factory=dict[CompileRequest, str])
     failures: list[Failure] = field(default_factory=list[Failure])
     dropped: list[str] = field(default_factory=list[str])
     num_variants: int = 0
@@ -210,7 +211,10 @@ class _Build:
             for outcome in outcomes:
                 request = outcome.task.request
                 if isinstance(outcome.result, Failure):
-                    failed[request] = outcome.result
+                    if outcome.result.is_misfit:
+                        self.misfits[request] = outcome.result.report
+                    else:
+                        failed[request] = outcome.result
                 else:
                     self.num_compiled += 1
                     self.compiled[request] = outcome.result
@@ -222,17 +226,24 @@ class _Build:
     def finish(self) -> BuildResult:
         records: list[Kernel] = []
         for planned in self.planned:
-            variants = zip(planned.expansion.variants, planned.tasks, strict=True)
+            variants = list(zip(planned.expansion.variants, planned.tasks, strict=True))
             done = [
                 (spec, self.compiled[task.request])
                 for spec, task in variants
                 if task.request in self.compiled
             ]
-            if not done:
+            misfits = [
+                (spec, self.misfits[task.request])
+                for spec, task in variants
+                if task.request in self.misfits
+            ]
+            if not done and not misfits:
                 continue  # all of its compiles failed, and are among the failures
             with self._collecting(planned.expansion.kernel.name):
-                assembled = assemble(planned.expansion, done)
+                assembled = assemble(planned.expansion, done, misfits)
                 self.dropped += assembled.dropped
+                for warning in assembled.warnings:
+                    self.listener.warned(warning)
                 records.append(assembled.kernel)
         manifest = self.manifest
         result = Archive(manifest.name, manifest.version, tuple(records), toolchain_text())

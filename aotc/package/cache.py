@@ -41,13 +41,15 @@ class CachedKernel:
     """What an archive needs of a compiled kernel; `ptx` as `stored_ptx.py` has it, if asked for.
 
     A kernel that takes tensor maps for what it loads through pointers may not do for all launches;
-    its `fallback` is the same kernel without, for the others.
+    its `fallback` is the same kernel without, for the others, and `misfit` says why there is none
+    if the target cannot hold it.
     """
 
     cubin: bytes
     metadata: Metadata
     ptx: bytes | None = None
     fallback: CachedKernel | None = None
+    misfit: str = ""
 
 
 _kernel_decoder = msgspec.msgpack.Decoder(CachedKernel)

@@ -36,7 +36,7 @@ from types import TracebackType
 from typing import Any, Generic, TypeAlias, TypeVar, final
 
 from aotc.compiler import CompiledKernel, CompileRequest
-from aotc.ir.diagnostics import DiagnosticError
+from aotc.ir.diagnostics import DiagnosticError, ResourceError
 from aotc.package import stored_ptx
 from aotc.package.cache import CachedKernel
 from aotc.package.condition import NEVER, launch_condition
@@ -63,7 +63,7 @@ class Job(Generic[RequestT]):
 class Failure:
     """Why a job came to nothing; `is_bug` if it is our fault and not the user's.
 
-    `label` names the variant or kernel; the report does not, so equal reports can be told once.
+    With `is_misfit` it is nobody's: the target cannot hold what was asked for. `label` names the variant or kernel; the report does not, so equal reports can be told once.
     `detail` is the traceback of a bug, for those who look for it.
     """
 
@@ -71,6 +71,7 @@ class Failure:
     report: str
     is_bug: bool = False
     detail: str = ""
+    is_misfit: bool = False
 
 
 @dataclass(frozen=True)
@@ -180,6 +181,8 @@ def _do(work: Callable[[RequestT], ResultT], task: Job[RequestT]) -> Done[Reques
     result: ResultT | Failure
     try:
         result = work(task.request)
+    except ResourceError as error:
+        result = Failure(task.label, misfit_text(error), is_misfit=True)
     except DiagnosticError as error:
         result = Failure(task.label, error.render())
     except Exception as error:  # noqa: BLE001 - a bug of any type is reported as one
@@ -188,18 +191,41 @@ def _do(work: Callable[[RequestT], ResultT], task: Job[RequestT]) -> Done[Reques
     return Done(task, result, time.monotonic() - start)
 
 
+def misfit_text(error: ResourceError) -> str:
+    """Return a target's misfit in a line, as remarks are."""
+    return f"{error.message}; what may help: {error.remedy}" if error.remedy else error.message
+
+
 def compile_both_ways(compiler: Compiler, request: CompileRequest) -> CachedKernel:
-    """Compile; without tensor maps as well, if with them the kernel does not do for all launches."""
-    kernel = compiler(request)
+    """Compile; without tensor maps as well, if with them the kernel does not do for all launches.
+
+    Either may need more than the target has: then there is the other alone.
+    Raises: ResourceError if both do.
+    """
+    plain = replace(request, map_pointers=False)
+    try:
+        kernel = compiler(request)
+    except ResourceError as error:
+        if not request.map_pointers:
+            raise
+        made = compile_both_ways(compiler, plain)
+        remark = f"not built with tensor maps: {misfit_text(error)}"
+        remarks = (*made.metadata.remarks, remark)
+        return replace(made, metadata=replace(made.metadata, remarks=remarks))
     metadata = kernel.metadata
     condition = launch_condition(request, metadata.guards, metadata.params)
-    fallback = None
+    fallback, misfit = None, ""
     if condition is not None:
-        fallback = compile_both_ways(compiler, replace(request, map_pointers=False))
-        if condition == NEVER:
+        try:
+            fallback = compile_both_ways(compiler, plain)
+        except ResourceError as error:
+            if condition == NEVER:
+                raise
+            misfit = misfit_text(error)
+        if condition == NEVER and fallback is not None:
             return fallback
     ptx = stored_ptx.join(kernel.asm["tile"], kernel.asm["ptx"]) if request.with_ptx else None
-    return CachedKernel(kernel.cubin, metadata, ptx, fallback)
+    return CachedKernel(kernel.cubin, metadata, ptx, fallback, misfit)
 
 
 class _DeafProcess(SpawnProcess):
