@@ -69,6 +69,14 @@ def test_a_users_mistake_and_a_bug_are_told_apart(source: Path) -> None:
     assert "Traceback" in bug.detail
 
 
+def test_what_a_target_has_no_room_for_is_no_mistake(source: Path) -> None:
+    (task,) = _tasks(source, ["misfit"])
+    result = _results(list(compile_all([task], compile_empty, 1)))[task.label]
+    assert isinstance(result, Failure)
+    assert (result.is_misfit, result.is_bug) == (True, False)
+    assert result.report == "3 moons, the limit is 1; what may help: fewer moons"
+
+
 @pytest.mark.parametrize(("mode", "name"), [("killed", "SIGKILL"), ("abort", "SIGABRT")])
 def test_a_worker_that_dies_is_named_and_the_rest_is_done(
     source: Path, mode: str, name: str

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 from aotc.compiler import CompiledKernel, CompileRequest, Metadata, ParamSlot
-from aotc.ir.diagnostics import CompileError, Loc
+from aotc.ir.diagnostics import CompileError, Loc, ResourceError
 
 _SIZES = {"i8": 1, "i32": 4, "i64": 8, "fp32": 4, "fp64": 8}
 
@@ -47,6 +47,8 @@ def compile_empty(request: CompileRequest) -> CompiledKernel:
     mode = constants.get("MODE", "ok")
     if mode == "user_error":
         raise CompileError("expected a tile, got a list", Loc(request.source, 1, 0, 3))
+    if mode == "misfit":
+        raise ResourceError("3 moons, the limit is 1", remedy="fewer moons")
     if mode == "bug":
         raise ZeroDivisionError("ours")
     if mode == "killed":
@@ -76,11 +78,11 @@ def compile_empty(request: CompileRequest) -> CompiledKernel:
         shared_bytes=int(str(constants.get("SHARED", 0))),
         static_shared_bytes=0,
         registers=8,
-        spill_bytes=0,
-        stack_bytes=0,
+        spill_bytes=int(str(constants.get("SPILL", 0))),
+        stack_bytes=int(str(constants.get("STACK", 0))),
         params=tuple(params),
         remarks=(f"{request.source}:1:1: nothing to do",),
-        ptxas_warnings=(),
+        ptxas_warnings=("(C7510) wgmma is serialized",) if mode == "serialized" else (),
         source_files=((request.source, hashlib.sha256(source).hexdigest()),),
     )
     return CompiledKernel(make_cubin(request.target, symbol, len(params)), metadata, {})
