@@ -260,7 +260,7 @@ def compile_kernel(
     asm = {**done.asm, "llvm": done.lowered.llvm_ir, "ptx": done.ptx}
     if request.with_ptx:
         # Apart from the cubin's own, whose debug sections would name what it was made from.
-        located = backend.lower_kernel(kernel, done.target, debug_lines=True)
+        located = backend.lower_kernel(kernel, done.target, debug_lines=True, owns_sm=done.owns_sm)
         asm["ptx"] = backend.emit_ptx(located.llvm_ir, done.target)
     made = {"sass": lambda: backend.disassemble(assembly.cubin)}
     return CompiledKernel(assembly.cubin, metadata, _Stages(asm, made))
@@ -380,6 +380,7 @@ class _Done:
     ptx: str
     asm: Mapping[str, str]
     waits_pdl: bool
+    owns_sm: bool
 
 
 def _to_ptx(
@@ -412,16 +413,19 @@ def _to_ptx(
     waits_pdl = _waits_pdl(kernel, schedule)
     schedule_kernel(kernel, schedule, observer)
     timings.lap("schedule")
-    check_resources(kernel, target, request.limits)
+    # Told at first, it spares a run of ptxas that uses few registers and spills the rest.
+    owns_sm = not check_resources(kernel, target, request.limits)
     if keep_asm:
         asm["gpu"] = print_kernel(kernel)
         timings.lap("print")
-    lowered = backend.lower_kernel(kernel, target, debug_lines=with_lines)
+    lowered = backend.lower_kernel(kernel, target, debug_lines=with_lines, owns_sm=owns_sm)
     check_instructions(kernel, lowered.llvm_ir.count("\n"), request.limits)
     timings.lap("lower")
     ptx = backend.emit_ptx(lowered.llvm_ir, target)
     timings.lap("llvm")
-    return _Done(target, translation, kernel, schedule, access, lowered, ptx, asm, waits_pdl)
+    return _Done(
+        *(target, translation, kernel, schedule, access, lowered, ptx, asm, waits_pdl, owns_sm)
+    )
 
 
 def _waits_pdl(kernel: Kernel, schedule: Schedule) -> bool:

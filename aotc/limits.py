@@ -38,11 +38,13 @@ class CompileLimits:
 DEFAULT_LIMITS = CompileLimits()
 COMPILE_LIMITS = tuple(field.name for field in fields(CompileLimits))
 LIMITS = (SPILL_BYTES, *COMPILE_LIMITS)
+# ptxas needs some 100 MiB for the smallest kernel; with less it crashes in ways that do not say why.
+_LEAST = {SPILL_BYTES: 0, "ptxas_mebibytes": 256}
 
 
 def limit_problem(name: str, value: object) -> str:
     """Return what is wrong with the value of a limit, or an empty string."""
-    least = 0 if name == SPILL_BYTES else 1
+    least = _LEAST.get(name, 1)
     if isinstance(value, int) and not isinstance(value, bool) and value >= least:
         return ""
     return f"expected an integer from {least} on for {name}, got {value!r}"

@@ -17,7 +17,7 @@ from aotc.limits import (
 
 @pytest.mark.parametrize("name", LIMITS)
 def test_what_fits(name: str) -> None:
-    assert [limit_problem(name, value) for value in (1, 1 << 40)] == ["", ""]
+    assert [limit_problem(name, value) for value in (256, 1 << 40)] == ["", ""]
 
 
 @pytest.mark.parametrize("name", LIMITS)
@@ -33,7 +33,7 @@ def test_only_nothing_may_be_spilled_and_nothing_else_is_none() -> None:
 def test_limits_by_name() -> None:
     assert compile_limits({}) == DEFAULT_LIMITS
     assert compile_limits({"ptxas_seconds": 5}) == CompileLimits(ptxas_seconds=5)
-    assert compile_limits(dict.fromkeys(COMPILE_LIMITS, 3)) == CompileLimits(3, 3, 3, 3, 3)
+    assert compile_limits(dict.fromkeys(COMPILE_LIMITS, 300)) == CompileLimits(*[300] * 5)
 
 
 @pytest.mark.parametrize(

@@ -132,6 +132,8 @@ class Ptxas:
         if status != 0:
             if _OUT_OF_MEMORY in report:
                 raise OverLimitError(f"ptxas took more than {self._mebibytes} MiB of memory")
+            if status == -signal.SIGKILL:
+                raise OverLimitError("ptxas was killed by the system, as for want of memory")
             message = _explain(report.replace(_INPUT, "the PTX"), ptx, status)
             found = _ERROR_LINE.search(report)
             if found is None:

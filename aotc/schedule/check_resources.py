@@ -25,8 +25,11 @@ _REGISTER_UNIT = 8  # a warp is given registers by so many for each thread
 _KeyT = TypeVar("_KeyT")
 
 
-def check_resources(kernel: Kernel, target: Target, limits: CompileLimits) -> None:
-    """Raise ResourceError if no block of a kernel of gpu IR fits the target, or registers are hopeless."""
+def check_resources(kernel: Kernel, target: Target, limits: CompileLimits) -> bool:
+    """Return whether the tiles of a kernel of gpu IR are likely to fit a thread's registers.
+
+    Raises: ResourceError if no block fits the target, or registers are hopeless.
+    """
     if kernel.shared_bytes > target.max_shared_bytes:
         raise _too_much_shared(kernel, target)
     peak = find_peak(kernel)
@@ -36,6 +39,7 @@ def check_resources(kernel: Kernel, target: Target, limits: CompileLimits) -> No
             f"live_registers is {limits.live_registers}"
         )
         raise ResourceError(message, peak.loc, remedy=register_remedy(kernel, target))
+    return peak.registers < registers_of_thread(kernel, target)
 
 
 def registers_of_thread(kernel: Kernel, target: Target) -> int:

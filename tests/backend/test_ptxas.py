@@ -177,8 +177,14 @@ def test_a_tool_that_does_not_end_is_killed_with_its_children(tmp_path, monkeypa
 
 
 def test_memory_is_bounded() -> None:
-    with pytest.raises(ptxas.OverLimitError, match=r"ptxas took more than 60 MiB of memory"):
-        assemble(live_values(3000), SM_90, mebibytes=60)
+    with pytest.raises(ptxas.OverLimitError, match=r"ptxas took more than 128 MiB of memory"):
+        assemble(live_values(4000), SM_90, mebibytes=128)
+
+
+def test_a_tool_that_the_system_kills_is_no_bug_of_ours(tmp_path, monkeypatch) -> None:
+    fake_ptxas(tmp_path, monkeypatch, "cat > /dev/null; kill -9 $$\n")
+    with pytest.raises(ptxas.OverLimitError, match="killed by the system"):
+        assemble(EMPTY, SM_90)
 
 
 def test_a_tool_that_cannot_run_is_named(tmp_path, monkeypatch) -> None:

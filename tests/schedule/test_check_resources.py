@@ -97,3 +97,15 @@ def test_registers_of_a_thread(
     kernel.num_warps, kernel.num_consumer_groups = warps, groups
     kernel.producer_warps, kernel.maxnreg = producers, maxnreg
     assert registers_of_thread(kernel, SM_90) == expected
+
+
+def test_whether_registers_are_likely_to_suffice() -> None:
+    fits = [
+        check_resources(
+            scheduled("shares", {**POINTERS, "n": "i32"}, {"BLOCK": 32 * WARPS * elems}),
+            SM_80,
+            DEFAULT_LIMITS,
+        )
+        for elems in (128, 256)
+    ]
+    assert fits == [True, False]
