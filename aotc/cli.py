@@ -330,9 +330,9 @@ def _listener(*, is_json: bool, doing: str) -> _Listener:
 def _state(outcome: Outcome) -> str:
     from aotc.package.cache import CachedKernel  # noqa: PLC0415
 
-    if isinstance(outcome.result, CachedKernel):
-        return ""
-    return "left out" if outcome.result.is_misfit else "FAILED"
+    if not isinstance(outcome.result, CachedKernel):
+        return "FAILED"
+    return "left out" if outcome.result.is_misfit else ""
 
 
 # --------------------------------------------------------------------------------------- verify

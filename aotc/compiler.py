@@ -294,8 +294,9 @@ def _spill_note(done: _Done) -> str:
     from aotc.schedule.check_resources import register_remedy  # noqa: PLC0415 - start-up time
     from aotc.schedule.live_registers import find_peak  # noqa: PLC0415
 
-    help_text = register_remedy(done.kernel, done.target)
-    return f"{find_peak(done.kernel)}; what may help: {help_text}"
+    peak = find_peak(done.kernel)
+    help_text = register_remedy(done.kernel, done.target, peak.registers)
+    return f"{peak}; what may help: {help_text}"
 
 
 def _param_slots(done: _Done) -> tuple[ParamSlot, ...]:
@@ -414,7 +415,11 @@ def _to_ptx(
     schedule_kernel(kernel, schedule, observer)
     timings.lap("schedule")
     # Told at first, it spares a run of ptxas that uses few registers and spills the rest.
-    owns_sm = not check_resources(kernel, target, request.limits)
+    try:
+        owns_sm = not check_resources(kernel, target, request.limits)
+    except ResourceError as error:
+        error.source_files = translation.source_files
+        raise
     if keep_asm:
         asm["gpu"] = print_kernel(kernel)
         timings.lap("print")

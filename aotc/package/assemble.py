@@ -75,33 +75,29 @@ def spill_text(metadata: Metadata) -> str:
 
 
 def assemble(
-    expansion: Expansion,
-    compiled: Sequence[tuple[VariantSpec, CachedKernel]],
-    misfits: Sequence[tuple[VariantSpec, str]] = (),
+    expansion: Expansion, compiled: Sequence[tuple[VariantSpec, CachedKernel]]
 ) -> Assembled:
     """Return the archive's record of a kernel; `compiled` may lack variants that failed.
-
-    `misfits` are those that their target cannot hold, each with the reason.
 
     Raises:
         ManifestError: for some target, dtypes, choices and guards there is no config that fits.
     """
     kernel = expansion.kernel
-    dropped = [f"{spec.label}: {reason}" for spec, reason in misfits]
+    dropped: list[str] = []
     warnings: list[str] = []
     variants: list[index.Variant] = []
     sources: dict[str, None] = {}
     # Of the variants that differ in their config alone, one must be left: a launch needs it.
-    held: dict[_Point, bool] = {_point(spec): False for spec, _ in misfits}
+    held: dict[_Point, bool] = {}
     for spec, result, condition in _members(compiled):
-        reason = misfit(result.metadata, spec)
+        reason = result.misfit if result.is_misfit else misfit(result.metadata, spec)
         serves_all = condition is None and not reason
         held[_point(spec)] = held.get(_point(spec), False) or serves_all
         label = member_label(spec.label, condition)
         if result.metadata.spill_bytes:
             fate = "left out, " if reason else ""
             warnings.append(f"{label}: {fate}{spill_text(result.metadata)}")
-        if result.misfit:
+        if result.misfit and not result.is_misfit:
             dropped.append(f"{spec.label} without tensor maps: {result.misfit}")
         if reason:
             dropped.append(f"{label}: {reason}")
@@ -109,7 +105,7 @@ def assemble(
         warnings += [f"{label}: {line}" for line in result.metadata.ptxas_warnings]
         variants.append(_variant(kernel, spec, result, condition))
         sources.update((digest, None) for _, digest in result.metadata.source_files)
-    for spec, _ in (*compiled, *misfits):
+    for spec, _ in compiled:
         if not held[_point(spec)]:
             prefix = f"{kernel.name} {spec.target}"
             lines = [*expansion.dropped, *dropped]

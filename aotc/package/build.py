@@ -169,7 +169,6 @@ class _Build:
     compiled: dict[CompileRequest, CachedKernel] = field(
         default_factory=dict[CompileRequest, CachedKernel]
     )
-    misfits: dict[CompileRequest, str] = field(default_factory=dict[CompileRequest, str])
     failures: list[Failure] = field(default_factory=list[Failure])
     dropped: list[str] = field(default_factory=list[str])
     num_variants: int = 0
@@ -211,10 +210,7 @@ class _Build:
             for outcome in outcomes:
                 request = outcome.task.request
                 if isinstance(outcome.result, Failure):
-                    if outcome.result.is_misfit:
-                        self.misfits[request] = outcome.result.report
-                    else:
-                        failed[request] = outcome.result
+                    failed[request] = outcome.result
                 else:
                     self.num_compiled += 1
                     self.compiled[request] = outcome.result
@@ -226,21 +222,16 @@ class _Build:
     def finish(self) -> BuildResult:
         records: list[Kernel] = []
         for planned in self.planned:
-            variants = list(zip(planned.expansion.variants, planned.tasks, strict=True))
+            variants = zip(planned.expansion.variants, planned.tasks, strict=True)
             done = [
                 (spec, self.compiled[task.request])
                 for spec, task in variants
                 if task.request in self.compiled
             ]
-            misfits = [
-                (spec, self.misfits[task.request])
-                for spec, task in variants
-                if task.request in self.misfits
-            ]
-            if not done and not misfits:
+            if not done:
                 continue  # all of its compiles failed, and are among the failures
             with self._collecting(planned.expansion.kernel.name):
-                assembled = assemble(planned.expansion, done, misfits)
+                assembled = assemble(planned.expansion, done)
                 self.dropped += assembled.dropped
                 for warning in assembled.warnings:
                     self.listener.warned(warning)

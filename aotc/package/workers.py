@@ -35,7 +35,7 @@ from multiprocessing.context import SpawnContext, SpawnProcess
 from types import TracebackType
 from typing import Any, Generic, TypeAlias, TypeVar, final
 
-from aotc.compiler import CompiledKernel, CompileRequest
+from aotc.compiler import CompiledKernel, CompileRequest, Metadata
 from aotc.ir.diagnostics import DiagnosticError, ResourceError
 from aotc.package import stored_ptx
 from aotc.package.cache import CachedKernel
@@ -63,7 +63,7 @@ class Job(Generic[RequestT]):
 class Failure:
     """Why a job came to nothing; `is_bug` if it is our fault and not the user's.
 
-    With `is_misfit` it is nobody's: the target cannot hold what was asked for. `label` names the variant or kernel; the report does not, so equal reports can be told once.
+    `label` names the variant or kernel; the report does not, so equal reports can be told once.
     `detail` is the traceback of a bug, for those who look for it.
     """
 
@@ -71,7 +71,6 @@ class Failure:
     report: str
     is_bug: bool = False
     detail: str = ""
-    is_misfit: bool = False
 
 
 @dataclass(frozen=True)
@@ -181,8 +180,6 @@ def _do(work: Callable[[RequestT], ResultT], task: Job[RequestT]) -> Done[Reques
     result: ResultT | Failure
     try:
         result = work(task.request)
-    except ResourceError as error:
-        result = Failure(task.label, misfit_text(error), is_misfit=True)
     except DiagnosticError as error:
         result = Failure(task.label, error.render())
     except Exception as error:  # noqa: BLE001 - a bug of any type is reported as one
@@ -200,32 +197,51 @@ def compile_both_ways(compiler: Compiler, request: CompileRequest) -> CachedKern
     """Compile; without tensor maps as well, if with them the kernel does not do for all launches.
 
     Either may need more than the target has: then there is the other alone.
-    Raises: ResourceError if both do.
     """
     plain = replace(request, map_pointers=False)
     try:
         kernel = compiler(request)
     except ResourceError as error:
         if not request.map_pointers:
-            raise
+            return _misfit(request, error)
         made = compile_both_ways(compiler, plain)
+        if made.is_misfit:
+            return made
         remark = f"not built with tensor maps: {misfit_text(error)}"
         remarks = (*made.metadata.remarks, remark)
         return replace(made, metadata=replace(made.metadata, remarks=remarks))
     metadata = kernel.metadata
     condition = launch_condition(request, metadata.guards, metadata.params)
-    fallback, misfit = None, ""
-    if condition is not None:
-        try:
-            fallback = compile_both_ways(compiler, plain)
-        except ResourceError as error:
-            if condition == NEVER:
-                raise
-            misfit = misfit_text(error)
-        if condition == NEVER and fallback is not None:
-            return fallback
+    fallback = None if condition is None else compile_both_ways(compiler, plain)
+    if fallback is not None and condition == NEVER:
+        return fallback
+    misfit = ""
+    if fallback is not None and fallback.is_misfit:
+        fallback, misfit = None, fallback.misfit
     ptx = stored_ptx.join(kernel.asm["tile"], kernel.asm["ptx"]) if request.with_ptx else None
     return CachedKernel(kernel.cubin, metadata, ptx, fallback, misfit)
+
+
+def _misfit(request: CompileRequest, error: ResourceError) -> CachedKernel:
+    """Return what is kept of a kernel that the target cannot hold."""
+    metadata = Metadata(
+        name=request.kernel,
+        symbol="",
+        target=request.target,
+        num_warps=request.num_warps,
+        num_stages=request.num_stages,
+        num_ctas=request.num_ctas,
+        shared_bytes=0,
+        static_shared_bytes=0,
+        registers=0,
+        spill_bytes=0,
+        stack_bytes=0,
+        params=(),
+        remarks=(),
+        ptxas_warnings=(),
+        source_files=error.source_files,
+    )
+    return CachedKernel(b"", metadata, misfit=misfit_text(error))
 
 
 class _DeafProcess(SpawnProcess):

@@ -20,6 +20,7 @@ from aotc.schedule.live_registers import find_peak, place_text
 from aotc.target import Target
 
 _LISTED = 3
+_COMFORTABLE_REGISTERS = 192  # addresses, masks and what is computed need some besides
 _REGISTER_UNIT = 8  # a warp is given registers by so many for each thread
 
 _KeyT = TypeVar("_KeyT")
@@ -38,7 +39,9 @@ def check_resources(kernel: Kernel, target: Target, limits: CompileLimits) -> bo
             f"{peak}; a thread has at most {registers_of_thread(kernel, target)}, and the limit "
             f"live_registers is {limits.live_registers}"
         )
-        raise ResourceError(message, peak.loc, remedy=register_remedy(kernel, target))
+        raise ResourceError(
+            message, peak.loc, remedy=register_remedy(kernel, target, peak.registers)
+        )
     return peak.registers < registers_of_thread(kernel, target)
 
 
@@ -49,14 +52,18 @@ def registers_of_thread(kernel: Kernel, target: Target) -> int:
     return min(target.max_registers_per_thread, share, kernel.maxnreg or share)
 
 
-def register_remedy(kernel: Kernel, target: Target) -> str:
-    """Return what helps a kernel whose tiles do not fit registers."""
+def register_remedy(kernel: Kernel, target: Target, registers: int) -> str:
+    """Return what helps a kernel whose tiles take so many registers of a thread."""
     remedies: list[str] = []
     if kernel.maxnreg and kernel.maxnreg < target.max_registers_per_thread:
         remedies.append("a higher maxnreg")
-    threads = 32 * kernel.num_warps * 2
-    if threads * target.max_registers_per_thread <= target.registers_per_sm:
-        remedies.append(f"num_warps = {kernel.num_warps * 2}")
+    warps = 2 * kernel.num_warps
+    # With still more warps a thread has as much less as it needs less.
+    while 32 * warps * target.max_registers_per_thread <= target.registers_per_sm:
+        if registers * kernel.num_warps // warps <= _COMFORTABLE_REGISTERS:
+            remedies.append(f"num_warps = {warps}")
+            break
+        warps *= 2
     remedies += ["smaller tiles", "a loop over parts of them"]
     return ", ".join(remedies[:-1]) + f" or {remedies[-1]}"
 

@@ -201,9 +201,15 @@ def test_maps_alone_do_not_serve_all_launches(pair: tuple[Expansion, _Compiled])
 
 
 def test_neither_way_has_room(pair: tuple[Expansion, _Compiled]) -> None:
+    expansion, compiled = pair
     compiler = _Roomless(with_maps=True, without=True)
-    with pytest.raises(ResourceError, match="3 moons"):
-        compile_both_ways(compiler, pair[0].variants[0].request)
+    (first, _), second = compiled
+    neither = compile_both_ways(compiler, first.request)
+    assert neither.is_misfit
+    found = assemble(expansion, [(first, neither), second])
+    assert [v.config for v in found.kernel.variants] == [1, 1]
+    text = "twice sm_90a BLOCK=16: 3 moons, the limit is 1; what may help: fewer moons"
+    assert found.dropped == (text,)
 
 
 def test_one_compile_where_nothing_is_mapped(pair: tuple[Expansion, _Compiled]) -> None:

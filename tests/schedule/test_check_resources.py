@@ -12,6 +12,7 @@ from aotc.limits import DEFAULT_LIMITS
 from aotc.schedule.check_resources import (
     check_instructions,
     check_resources,
+    register_remedy,
     registers_of_thread,
 )
 from aotc.target import TARGETS
@@ -109,3 +110,15 @@ def test_whether_registers_are_likely_to_suffice() -> None:
         for elems in (128, 256)
     ]
     assert fits == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("warps", "registers", "helps"),
+    [(1, 300, "2"), (1, 700, "4"), (4, 300, "8"), (4, 700, ""), (8, 300, ""), (32, 100, "")],
+)
+def test_more_warps_are_named_where_they_help(warps: int, registers: int, helps: str) -> None:
+    kernel = scheduled("copy", POINTERS, {"BLOCK": 128})
+    kernel.num_warps = warps
+    first = f"num_warps = {helps}, " if helps else ""
+    expected = f"{first}smaller tiles or a loop over parts of them"
+    assert register_remedy(kernel, SM_90, registers) == expected

@@ -41,6 +41,11 @@ def make_cubin(target: str, symbol: str, num_args: int) -> bytes:
         return cubin.read_bytes()
 
 
+def _source_files(request: CompileRequest) -> tuple[tuple[str, str], ...]:
+    content = Path(request.source).read_bytes()
+    return ((request.source, hashlib.sha256(content).hexdigest()),)
+
+
 def compile_empty(request: CompileRequest) -> CompiledKernel:
     """Return an empty kernel for the request, or fail as its `MODE` says."""
     constants = dict(request.constants)
@@ -48,7 +53,9 @@ def compile_empty(request: CompileRequest) -> CompiledKernel:
     if mode == "user_error":
         raise CompileError("expected a tile, got a list", Loc(request.source, 1, 0, 3))
     if mode == "misfit":
-        raise ResourceError("3 moons, the limit is 1", remedy="fewer moons")
+        error = ResourceError("3 moons, the limit is 1", remedy="fewer moons")
+        error.source_files = _source_files(request)
+        raise error
     if mode == "bug":
         raise ZeroDivisionError("ours")
     if mode == "killed":
@@ -67,7 +74,6 @@ def compile_empty(request: CompileRequest) -> CompiledKernel:
         params.append(ParamSlot(name, text, offset, size))
         offset += size
     symbol = f"{request.kernel}_empty"
-    source = Path(request.source).read_bytes()
     metadata = Metadata(
         name=request.kernel,
         symbol=symbol,
@@ -83,6 +89,6 @@ def compile_empty(request: CompileRequest) -> CompiledKernel:
         params=tuple(params),
         remarks=(f"{request.source}:1:1: nothing to do",),
         ptxas_warnings=("(C7510) wgmma is serialized",) if mode == "serialized" else (),
-        source_files=((request.source, hashlib.sha256(source).hexdigest()),),
+        source_files=_source_files(request),
     )
     return CompiledKernel(make_cubin(request.target, symbol, len(params)), metadata, {})
