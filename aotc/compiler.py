@@ -410,7 +410,11 @@ def _to_ptx(
     kernel = translation.kernel
     access = parameter_access(kernel)
     asm = {"tile": print_kernel(kernel, locs=with_lines)} if keep_asm else {}
-    schedule = Schedule(target, request.config, map_pointers=request.map_pointers)
+    schedule = Schedule(
+        *(target, request.config),
+        map_pointers=request.map_pointers,
+        max_ops=request.limits.operations,
+    )
     waits_pdl = _waits_pdl(kernel, schedule)
     schedule_kernel(kernel, schedule, observer)
     timings.lap("schedule")
