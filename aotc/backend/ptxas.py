@@ -1,8 +1,8 @@
 """PTX to cubin, and cubin back to SASS, with NVIDIA's own tools in a process of their own.
 
-ptxas can loop, crash or take all memory on unusual input, so it runs with a bound on its time and its
-address space, in its own process group, and what it reports is parsed: registers, spills, stack, shared memory, and those warnings that say a
-kernel will run much slower than it looks.
+ptxas can loop, crash or take all memory on unusual input, so it runs with bounds on its time and its
+address space, in its own process group, and what it reports is parsed: registers, spills, stack,
+shared memory, and those warnings that say a kernel will run much slower than it looks.
 
 Much of what ptxas takes for a small kernel it takes to start. It reads PTX from its input, so that it
 can be started before there is any, and beside what makes it.
@@ -41,7 +41,7 @@ _WARNING = re.compile(r"\((C75(?:0[89]|1\d)|C7600)\)")
 # Without its last optimisations; without those that take registers.
 _OTHER_WAYS = (("-O2",), ("--register-usage-level=0",))
 _ONE_BLOCK_PER_SM = ("-minnctapersm=1",)
-_MAX_REGISTERS, _REGISTERS_PER_SM = 255, 65536
+_MAX_REGISTERS, _REGISTERS_PER_SM, _REGISTER_UNIT = 255, 65536, 8
 _BOUNDED = re.compile(r"^\.(?:maxnreg|minnctapersm)\b", re.MULTILINE)
 _THREADS = re.compile(r"^\.reqntid (\d+)", re.MULTILINE)
 # Other ways change how much is spilled by parts of it. Of more than this, too much is left.
@@ -202,8 +202,8 @@ def _registers_of_one_block(ptx: str) -> int:
     if _BOUNDED.search(ptx):
         return 0
     threads = _THREADS.search(ptx)
-    share = _REGISTERS_PER_SM // int(threads[1]) if threads else _MAX_REGISTERS
-    return min(_MAX_REGISTERS, share)
+    share = _REGISTERS_PER_SM // int(threads[1]) if threads else _REGISTERS_PER_SM
+    return min(_MAX_REGISTERS, share // _REGISTER_UNIT * _REGISTER_UNIT)
 
 
 def disassemble(cubin: bytes, *, timeout_seconds: float = _DEFAULT_TIMEOUT_SECONDS) -> str:

@@ -21,7 +21,7 @@ from tests.schedule.test_live_registers import POINTERS, WARPS, scheduled
 SM_80, SM_90 = TARGETS["sm_80"], TARGETS["sm_90a"]
 
 
-def product(rows: int, columns: int, block_k: int) -> Kernel:
+def matmul(rows: int, columns: int, block_k: int) -> Kernel:
     pointers = dict.fromkeys(("a_ptr", "b_ptr"), "*bf16:16")
     signature = {**pointers, "c_ptr": "*fp32:16", "K": "i32:16"}
     sizes = {"M": rows, "N": columns, "BLOCK_K": block_k}
@@ -35,7 +35,7 @@ def refused(kernel: Kernel, **limits: int) -> ResourceError:
 
 
 def test_shared_memory_to_the_byte() -> None:
-    kernel = product(64, 64, 64)
+    kernel = matmul(64, 64, 64)
     for size, fits in ((SM_80.max_shared_bytes, True), (SM_80.max_shared_bytes + 1, False)):
         kernel.shared_bytes = size
         if fits:
@@ -45,12 +45,12 @@ def test_shared_memory_to_the_byte() -> None:
 
 
 def test_too_much_shared_memory_names_the_buffers_and_what_helps() -> None:
-    kernel = product(128, 128, 256)
+    kernel = matmul(128, 128, 256)
     error = refused(kernel)
     assert f"{kernel.shared_bytes} bytes of shared memory, the limit is 166912" in error.message
     assert "3 stages of 128x256xbf16 at large_tiles.py:43 (196608 bytes)" in error.message
     assert error.remedy == "fewer stages (num_stages) or smaller tiles"
-    check_resources(product(128, 128, 64), SM_80, DEFAULT_LIMITS)
+    check_resources(matmul(128, 128, 64), SM_80, DEFAULT_LIMITS)
 
 
 def test_hopeless_registers_name_the_tile_and_the_warps_that_help() -> None:
