@@ -246,7 +246,7 @@ class _Listener:
 
     def finished(self, outcome: Outcome) -> None:
         """Take note of a compile that ended."""
-        self.advanced(outcome.task.label, "" if _has_cubin(outcome) else "FAILED", outcome.seconds)
+        self.advanced(outcome.task.label, _state(outcome), outcome.seconds)
 
     def advanced(self, label: str, state: str, seconds: float) -> None:
         """Take note of a variant that is done; `state` is empty if all is well."""
@@ -327,10 +327,12 @@ def _listener(*, is_json: bool, doing: str) -> _Listener:
     return _BarListener(doing) if sys.stderr.isatty() else _PlainListener()
 
 
-def _has_cubin(outcome: Outcome) -> bool:
+def _state(outcome: Outcome) -> str:
     from aotc.package.cache import CachedKernel  # noqa: PLC0415
 
-    return isinstance(outcome.result, CachedKernel)
+    if not isinstance(outcome.result, CachedKernel):
+        return "FAILED"
+    return "left out" if outcome.result.is_misfit else ""
 
 
 # --------------------------------------------------------------------------------------- verify

@@ -18,12 +18,13 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from aotc.config_keys import CONFIG_DEFAULTS, CONFIG_KEYS, config_value_problem
-from aotc.ir.diagnostics import CompileError, IRError, ManifestError
+from aotc.ir.diagnostics import CompileError, IRError, ManifestError, ResourceError
+from aotc.limits import DEFAULT_LIMITS, CompileLimits, compile_limits
 from aotc.target import Feature, Target
 from aotc.target import parse as parse_target
 
 if TYPE_CHECKING:
-    from aotc.backend import Lowered
+    from aotc.backend import Assembly, Lowered, Ptxas
     from aotc.frontend import Translation
     from aotc.ir.core import Kernel, TensorSource
     from aotc.ir.passes import Observer
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 Access: TypeAlias = Literal["unknown", "read", "write", "both"]
 
 STAGES = ("tile", "gpu", "llvm", "ptx", "sass")
-_PTXAS_TIMEOUT_SECONDS = 600.0
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class CompileRequest:
     able to do: loads through pointers may become tensor copies, so that a cubin takes tensor maps
     that its `Metadata` describes and is right for the launches that its guards allow; and a block
     may run one program after the other, so that a launch has fewer blocks than programs. A build
-    asks for it.
+    asks for it. `limits` bound what the compile may take.
     """
 
     source: str
@@ -70,6 +70,7 @@ class CompileRequest:
     warp_specialize: bool | None = None
     num_consumer_groups: int = 1
     advance_products: bool = False
+    limits: CompileLimits = DEFAULT_LIMITS
 
     @property
     def config(self) -> Config:
@@ -138,7 +139,8 @@ class Metadata:
     expressions over the arguments: the cubin is right for launches for which none is 0 and for
     which the driver encodes the tensor maps among its `params`. A launch of one that
     `loops_programs` has a row of as many blocks as run at a time, at most one for each program (a
-    cluster of them with `num_ctas`): a block runs programs until there are no more.
+    cluster of them with `num_ctas`): a block runs programs until there are no more. `spill_note`
+    says which tiles take the registers where those do not suffice, and what may help.
     """
 
     name: str
@@ -162,6 +164,7 @@ class Metadata:
     num_consumer_groups: int = 1
     guards: tuple[str, ...] = ()
     loops_programs: bool = False
+    spill_note: str = ""
 
     @property
     def num_threads(self) -> int:
@@ -216,24 +219,20 @@ def compile_kernel(
     """Compile one kernel to a cubin.
 
     `keep_asm` keeps the text of every stage; without it only what a later read can make anew.
-    Raises: CompileError for the user's mistakes, IRError for ours.
+    Raises: CompileError for the user's mistakes, ResourceError, which is one, for a kernel that
+        the target cannot hold, IRError for ours.
     """
     from aotc import backend  # noqa: PLC0415 - llvmlite costs start-up
 
     timings = timings or Timings()
     keep_asm = keep_asm or request.with_ptx
-    with backend.Ptxas(_check(request)) as ptxas:
+    with backend.Ptxas(_check(request), mebibytes=request.limits.ptxas_mebibytes) as ptxas:
         done = _to_ptx(request, timings, keep_asm=keep_asm, observer=observer)
-        try:
-            assembly = backend.assemble(
-                done.ptx, done.target, started=ptxas, timeout_seconds=_PTXAS_TIMEOUT_SECONDS
-            )
-        except backend.RefusedError as error:
-            place = (done.kernel, done.ptx, error.line)
-            mistake = backend.find_assembly_error(*place, "ptxas", error.reason)
-            raise (mistake or error) from None
+        assembly = _assemble(done, request.limits, ptxas)
     timings.lap("ptxas")
     kernel, translation = done.kernel, done.translation
+    note = _spill_note(done) if assembly.spill_bytes else ""
+    spilled = [f"{assembly.spill_bytes} bytes of registers are spilled: {note}"] if note else []
     metadata = Metadata(
         name=request.kernel,
         symbol=kernel.name,
@@ -249,21 +248,55 @@ def compile_kernel(
         spill_bytes=assembly.spill_bytes,
         stack_bytes=assembly.stack_bytes,
         params=_placed(_param_slots(done), backend.param_places(assembly.cubin, kernel.name)),
-        remarks=_lines(translation.remarks, translation.prints, done.schedule.remarks),
+        remarks=_lines(translation.remarks, translation.prints, done.schedule.remarks, spilled),
         ptxas_warnings=assembly.warnings,
         source_files=translation.source_files,
         without=done.target.without,
         waits_pdl=done.waits_pdl,
         guards=kernel.guards,
         loops_programs=kernel.loops_programs,
+        spill_note=note,
     )
     asm = {**done.asm, "llvm": done.lowered.llvm_ir, "ptx": done.ptx}
     if request.with_ptx:
         # Apart from the cubin's own, whose debug sections would name what it was made from.
-        located = backend.lower_kernel(kernel, done.target, debug_lines=True)
+        located = backend.lower_kernel(kernel, done.target, debug_lines=True, owns_sm=done.owns_sm)
         asm["ptx"] = backend.emit_ptx(located.llvm_ir, done.target)
     made = {"sass": lambda: backend.disassemble(assembly.cubin)}
     return CompiledKernel(assembly.cubin, metadata, _Stages(asm, made))
+
+
+def _assemble(done: _Done, limits: CompileLimits, started: Ptxas) -> Assembly:
+    """Return what ptxas makes of a kernel. Raises: CompileError if the user can help it."""
+    from aotc import backend  # noqa: PLC0415 - start-up time
+    from aotc.schedule.check_resources import large_remedy  # noqa: PLC0415
+    from aotc.schedule.live_registers import find_peak  # noqa: PLC0415
+
+    try:
+        return backend.assemble(
+            *(done.ptx, done.target),
+            started=started,
+            timeout_seconds=limits.ptxas_seconds,
+            mebibytes=limits.ptxas_mebibytes,
+        )
+    except backend.RefusedError as error:
+        place = (done.kernel, done.ptx, error.line)
+        mistake = backend.find_assembly_error(*place, "ptxas", error.reason)
+        raise (mistake or error) from None
+    except backend.OverLimitError as error:
+        peak = find_peak(done.kernel)
+        message = f"{error.reason}; {peak}"
+        raise CompileError(message, peak.loc, remedy=large_remedy()) from None
+
+
+def _spill_note(done: _Done) -> str:
+    """Return which tiles take a thread's registers, and what may help."""
+    from aotc.schedule.check_resources import register_remedy  # noqa: PLC0415 - start-up time
+    from aotc.schedule.live_registers import find_peak  # noqa: PLC0415
+
+    peak = find_peak(done.kernel)
+    help_text = register_remedy(done.kernel, done.target, peak.registers)
+    return f"{peak}; what may help: {help_text}"
 
 
 def _param_slots(done: _Done) -> tuple[ParamSlot, ...]:
@@ -348,6 +381,7 @@ class _Done:
     ptx: str
     asm: Mapping[str, str]
     waits_pdl: bool
+    owns_sm: bool
 
 
 def _to_ptx(
@@ -362,6 +396,10 @@ def _to_ptx(
     from aotc import backend  # noqa: PLC0415
     from aotc.ir.parameter_access import parameter_access  # noqa: PLC0415
     from aotc.ir.text import print_kernel  # noqa: PLC0415
+    from aotc.schedule.check_resources import (  # noqa: PLC0415
+        check_instructions,
+        check_resources,
+    )
     from aotc.schedule.context import Schedule  # noqa: PLC0415
     from aotc.schedule.pipeline import schedule_kernel  # noqa: PLC0415
 
@@ -372,18 +410,31 @@ def _to_ptx(
     kernel = translation.kernel
     access = parameter_access(kernel)
     asm = {"tile": print_kernel(kernel, locs=with_lines)} if keep_asm else {}
-    schedule = Schedule(target, request.config, map_pointers=request.map_pointers)
+    schedule = Schedule(
+        *(target, request.config),
+        map_pointers=request.map_pointers,
+        max_ops=request.limits.operations,
+    )
     waits_pdl = _waits_pdl(kernel, schedule)
     schedule_kernel(kernel, schedule, observer)
     timings.lap("schedule")
+    # Told at first, it spares a run of ptxas that uses few registers and spills the rest.
+    try:
+        owns_sm = not check_resources(kernel, target, request.limits)
+    except ResourceError as error:
+        error.source_files = translation.source_files
+        raise
     if keep_asm:
         asm["gpu"] = print_kernel(kernel)
         timings.lap("print")
-    lowered = backend.lower_kernel(kernel, target, debug_lines=with_lines)
+    lowered = backend.lower_kernel(kernel, target, debug_lines=with_lines, owns_sm=owns_sm)
+    check_instructions(kernel, lowered.llvm_ir.count("\n"), request.limits)
     timings.lap("lower")
     ptx = backend.emit_ptx(lowered.llvm_ir, target)
     timings.lap("llvm")
-    return _Done(target, translation, kernel, schedule, access, lowered, ptx, asm, waits_pdl)
+    return _Done(
+        *(target, translation, kernel, schedule, access, lowered, ptx, asm, waits_pdl, owns_sm)
+    )
 
 
 def _waits_pdl(kernel: Kernel, schedule: Schedule) -> bool:
@@ -423,6 +474,7 @@ def _translate(request: CompileRequest) -> Translation:
         num_warps=request.num_warps,
         target=request.target,
         debug=request.debug,
+        max_ops=request.limits.operations,
     )
 
 
@@ -438,11 +490,9 @@ def _check(request: CompileRequest) -> Target:
         problem = "" if is_open else config_value_problem(key, value)
         if problem:
             raise CompileError(problem)
-    if request.num_warps > target.max_warps_per_block:
-        raise CompileError(
-            f"num_warps = {request.num_warps} is more than the {target.max_warps_per_block} warps "
-            f"a block can have on {target}"
-        )
+    problem = target.threads_problem(request.num_warps, request.num_consumer_groups)
+    if problem:
+        raise ResourceError(f"{problem} on {target}", remedy="fewer warps")
     if request.num_ctas > 1 and Feature.CLUSTERS not in target.features:
         raise CompileError(
             f"num_ctas = {request.num_ctas} needs clusters, which {target} does not have",
@@ -527,6 +577,7 @@ def compile(  # noqa: A001 - the name users expect, as re.compile
     warp_specialize: bool | None = None,
     num_consumer_groups: int = 1,
     advance_products: bool = False,
+    limits: Mapping[str, int] | None = None,
 ) -> CompiledKernel:
     """Compile a kernel, given as "path/to/source.py:name" or as the Python function itself.
 
@@ -536,12 +587,15 @@ def compile(  # noqa: A001 - the name users expect, as re.compile
     `advance_products` start products an iteration ahead of what looks at them. With
     `map_pointers` the kernel may take tensor maps for what it loads through pointers, as the
     first choice of a build does: `metadata.params` says which, `metadata.guards` when; and its
-    blocks may run several programs each: `metadata.loops_programs` says whether.
+    blocks may run several programs each: `metadata.loops_programs` says whether. `limits` bound
+    what the compile may take, by the names of `CompileLimits`.
 
-    Raises: CompileError for mistakes in the kernel or the arguments.
+    Raises: CompileError for mistakes in the kernel or the arguments; ResourceError, which is one,
+        for a kernel that no block of the target has room for.
     """
     source, name = _locate(kernel)
-    for what, given in (("signature", signature), ("constants", constants or {})):
+    mappings = {"signature": signature, "constants": constants or {}, "limits": limits or {}}
+    for what, given in mappings.items():
         if not isinstance(given, Mapping):  # type: ignore[reportUnnecessaryIsInstance]
             raise CompileError(f"expected a mapping for {what}, got {given!r}")
     request = CompileRequest(
@@ -560,6 +614,7 @@ def compile(  # noqa: A001 - the name users expect, as re.compile
         warp_specialize=warp_specialize,
         num_consumer_groups=num_consumer_groups,
         advance_products=advance_products,
+        limits=compile_limits(limits or {}),
     )
     return compile_kernel(request, keep_asm=True)
 

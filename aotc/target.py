@@ -112,6 +112,15 @@ class Target:
         """Widest load or store of one thread to global memory."""
         return 32 if Feature.WIDE_GLOBAL in self.features else 16
 
+    def threads_problem(self, num_warps: int, num_groups: int) -> str:
+        """Return why no block has so many groups of warps, or an empty string."""
+        threads = 32 * num_warps * num_groups
+        if threads <= self.max_threads_per_block:
+            return ""
+        groups = f" in {num_groups} groups" if num_groups > 1 else ""
+        limit = f"{threads} threads, the limit is {self.max_threads_per_block}"
+        return f"num_warps = {num_warps}{groups} takes {limit}"
+
     def excluding(self, names: Iterable[str], loc: Loc | None = None) -> Target:
         """Return the same GPU without the named features; one that it lacks anyway is no mistake.
 

@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from aotc.compiler import CompileRequest, autotune_configs, compile_kernel
+from aotc.ir.diagnostics import ResourceError
 from aotc.package import manifest
 from aotc.package.grid import expand
 from aotc.target import TARGETS
@@ -60,10 +61,13 @@ def requests(
                 yield spec.name, text, replace(variant.request, without=tuple(without))
 
 
-def measured(item: tuple[str, str, CompileRequest]) -> Use:
-    """Compile a variant and return what it uses."""
+def measured(item: tuple[str, str, CompileRequest]) -> Use | None:
+    """Compile a variant and return what it uses, None if the target has no room for it."""
     name, target, request = item
-    metadata = compile_kernel(request).metadata
+    try:
+        metadata = compile_kernel(request).metadata
+    except ResourceError:
+        return None
     types = [text for _, text in request.signature]
     constants = [f"{name}={value}" for name, value in request.constants]
     return Use(
@@ -92,7 +96,7 @@ def main() -> int:
     items = [item for path in paths for item in requests(path, targets, arguments.kernel)]
     with ProcessPoolExecutor(arguments.jobs) as pool:
         uses: list[Use] = []
-        for use in pool.map(measured, items):
+        for use in filter(None, pool.map(measured, items)):
             uses.append(use)
             if not use.is_clean:
                 found = f"{use.spill_bytes} bytes spilled, {use.stack_bytes} of stack"

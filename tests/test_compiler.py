@@ -8,7 +8,8 @@ import pytest
 
 import aotc
 from aotc.compiler import STAGES, CompileRequest, compile_kernel, continue_from, stage_text
-from aotc.ir.diagnostics import CompileError
+from aotc.ir.diagnostics import CompileError, ResourceError
+from aotc.limits import COMPILE_LIMITS
 
 SOURCE = str(Path(__file__).parents[1] / "kernels" / "elementwise.py")
 SIGNATURE = {"x_ptr": "*fp32:16", "y_ptr": "*fp32:16", "out_ptr": "*fp32:16", "n_elements": "i32"}
@@ -88,7 +89,7 @@ def test_what_is_no_kernel_is_said(what: object) -> None:
 
 
 def test_too_many_warps(tmp_path: Path) -> None:
-    with pytest.raises(CompileError, match="num_warps = 64 is more than the 32 warps"):
+    with pytest.raises(CompileError, match="num_warps = 64 takes 2048 threads, the limit is 1024"):
         aotc.compile(
             f"{SOURCE}:vector_add_kernel",
             signature=SIGNATURE,
@@ -230,3 +231,109 @@ def test_blocks_that_loop_over_programs_are_asked_for() -> None:
     assert counts == [(name, name, "i32") for name in ("grid[0]", "grid[1]", "grid[2]")]
     assert any("one program after the other" in remark for remark in made.metadata.remarks)
     assert "loops_programs = true" in made.asm["gpu"]
+
+
+# ---- limits -----------------------------------------------------------------------------------
+
+LARGE = str(Path(__file__).parent / "support" / "large_tiles.py")
+ROW = {"x_ptr": "*fp32:16", "y_ptr": "*fp32:16", "n": "i32"}
+
+
+def test_what_no_block_has_room_for_is_refused_before_it_is_assembled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from aotc import backend
+
+    def unwanted(*_args: object, **_options: object) -> None:
+        raise AssertionError("code is generated")
+
+    monkeypatch.setattr(backend, "lower_kernel", unwanted)
+    pointers = dict.fromkeys(("a_ptr", "b_ptr"), "*bf16:16")
+    with pytest.raises(ResourceError, match=r"393216 bytes of shared memory, the limit is 232448"):
+        aotc.compile(
+            f"{LARGE}:multiply",
+            signature={**pointers, "c_ptr": "*fp32:16", "K": "i32:16"},
+            constants={"M": 128, "N": 128, "BLOCK_K": 256},
+        )
+
+
+def test_threads_of_all_groups_are_counted_first() -> None:
+    with pytest.raises(ResourceError, match=r"num_warps = 16 in 3 groups takes 1536 threads"):
+        aotc.compile("nowhere.py:kernel", signature={}, num_warps=16, num_consumer_groups=3)
+
+
+def test_a_cap_on_registers_leaves_a_block_that_can_be_launched() -> None:
+    made = aotc.compile(
+        f"{LARGE}:shares",
+        signature=ROW,
+        constants={"BLOCK": 1024 * 128},
+        num_warps=32,
+        maxnreg=255,
+        limits={"live_registers": 1 << 20},
+    )
+    assert made.metadata.registers == 64
+    assert made.metadata.spill_bytes > 0
+
+
+def test_what_spills_says_why_and_what_helps() -> None:
+    made = aotc.compile(f"{LARGE}:shares", signature=ROW, constants={"BLOCK": 128 * 256})
+    metadata = made.metadata
+    assert ".minnctapersm 1" in made.asm["ptx"]
+    assert metadata.registers == 255
+    assert metadata.spill_bytes > 0
+    assert "32768xfp32 at large_tiles.py:24 (256 registers)" in metadata.spill_note
+    assert metadata.spill_note.endswith(
+        "what may help: num_warps = 8, smaller tiles or a loop over parts of them"
+    )
+    assert metadata.remarks[-1] == (
+        f"{metadata.spill_bytes} bytes of registers are spilled: {metadata.spill_note}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        ({"operations": 200}, "the kernel expands to more than 200 operations"),
+        ({"instructions": 50}, r"instructions for each thread, most of them from here"),
+        ({"ptxas_minutes": 1}, "expected a limit"),
+        ({"ptxas_seconds": "1"}, "expected an integer from 1 on for ptxas_seconds, got '1'"),
+    ],
+)
+def test_a_limit_is_named(limits: dict[str, int], message: str) -> None:
+    pointers = {"x_ptr": "*fp32", "y_ptr": "*fp32"}
+    with pytest.raises(CompileError, match=message) as caught:
+        aotc.compile(
+            f"{LARGE}:repeated", signature=pointers, constants={"COUNT": 100}, limits=limits
+        )
+    assert "bug" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("script", "message"),
+    [
+        ("sleep 30", r"ptxas did not end within 1 seconds; tiles take 2 registers"),
+        (
+            "cat > /dev/null; echo 'ptxas fatal   : Memory allocation failure'; exit 255",
+            r"ptxas took more than 300 MiB of memory; tiles take 2 registers",
+        ),
+    ],
+)
+def test_a_ptxas_that_takes_too_much_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, message: str
+) -> None:
+    fake = tmp_path / "ptxas"
+    fake.write_text(f"#!/bin/sh\n{script}\n")
+    fake.chmod(0o755)
+    monkeypatch.setattr("aotc.backend.ptxas.find_file", lambda *_: fake)
+    limits = {"ptxas_seconds": 1, "ptxas_mebibytes": 300}
+    with pytest.raises(CompileError, match=message) as caught:
+        aotc.compile(f"{LARGE}:shares", signature=ROW, constants={"BLOCK": 128}, limits=limits)
+    assert caught.value.remedy
+
+
+def test_limits_change_nothing_else() -> None:
+    made = [
+        aotc.compile(f"{LARGE}:shares", signature=ROW, constants={"BLOCK": 128}, limits=limits)
+        for limits in (None, dict.fromkeys(COMPILE_LIMITS, 1 << 16))
+    ]
+    assert made[0].cubin == made[1].cubin

@@ -7,11 +7,19 @@ from aotc.backend.assembly_errors import find_assembly_error
 from aotc.backend.cubin_params import param_places
 from aotc.backend.lower import Lowered, ParamSlot, lower_kernel
 from aotc.backend.ptx import emit_ptx
-from aotc.backend.ptxas import Assembly, Ptxas, RefusedError, assemble, disassemble
+from aotc.backend.ptxas import (
+    Assembly,
+    OverLimitError,
+    Ptxas,
+    RefusedError,
+    assemble,
+    disassemble,
+)
 
 __all__ = [
     "Assembly",
     "Lowered",
+    "OverLimitError",
     "ParamSlot",
     "Ptxas",
     "RefusedError",

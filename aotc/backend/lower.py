@@ -250,10 +250,13 @@ def layout_of(type_: Type) -> LinearLayout:
 # ---- the whole kernel -------------------------------------------------------------------------
 
 
-def lower_kernel(kernel: Kernel, target: Target, *, debug_lines: bool = False) -> Lowered:
+def lower_kernel(
+    kernel: Kernel, target: Target, *, debug_lines: bool = False, owns_sm: bool = False
+) -> Lowered:
     """Lower a kernel of gpu IR to LLVM IR text.
 
-    `debug_lines` adds a line table of the kernel's source, files by their base name.
+    `debug_lines` adds a line table of the kernel's source, files by their base name; `owns_sm` says
+    that the kernel is to have all registers that a block alone on an SM has.
     Raises: IRError if an op has no rule or breaks the terms of its rule.
     """
     _check_cluster(kernel, target)
@@ -265,7 +268,7 @@ def lower_kernel(kernel: Kernel, target: Target, *, debug_lines: bool = False) -
     emit = ctx.emit
     emit.release()
     shared = [f"{SHARED} = external addrspace(3) global [0 x i8], align 1024"]
-    define = f"define ptx_kernel void @{kernel.name}({', '.join(header)}) {_attributes(kernel)}"
+    define = f"define ptx_kernel void @{kernel.name}({', '.join(header)}) {_attributes(kernel, owns_sm=owns_sm)}"
     lines = [
         'target triple = "nvptx64-nvidia-cuda"',
         *(shared if ctx.uses_shared else []),
@@ -301,12 +304,13 @@ def _num_warps(kernel: Kernel) -> int:
     return kernel.num_warps * kernel.num_consumer_groups + kernel.producer_warps
 
 
-def _attributes(kernel: Kernel) -> str:
+def _attributes(kernel: Kernel, *, owns_sm: bool) -> str:
     attributes = {"nvvm.reqntid": str(WARP_SIZE * _num_warps(kernel))}
     if kernel.maxnreg:
         attributes["nvvm.maxnreg"] = str(kernel.maxnreg)
-    if any(isinstance(op, roles.Specialize) and op.consumer_registers for op in kernel.body):
-        # Registers move between warps only where a launch gives each thread a known number.
+    # Registers move between warps only where a launch gives each thread a known number.
+    moves = any(isinstance(op, roles.Specialize) and op.consumer_registers for op in kernel.body)
+    if moves or (owns_sm and not kernel.maxnreg):
         attributes["nvvm.minctasm"] = "1"
     if kernel.num_ctas > 1:
         attributes["nvvm.cluster_dim"] = f"{kernel.num_ctas},1,1"

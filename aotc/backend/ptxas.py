@@ -1,14 +1,19 @@
 """PTX to cubin, and cubin back to SASS, with NVIDIA's own tools in a process of their own.
 
-ptxas can loop or crash on unusual input, so it runs with a timeout, in its own process group, and
-what it reports is parsed: registers, spills, stack, shared memory, and those warnings that say a
-kernel will run much slower than it looks.
+ptxas can loop, crash or take all memory on unusual input, so it runs with bounds on its time and its
+address space, in its own process group, and what it reports is parsed: registers, spills, stack,
+shared memory, and those warnings that say a kernel will run much slower than it looks.
 
 Much of what ptxas takes for a small kernel it takes to start. It reads PTX from its input, so that it
 can be started before there is any, and beside what makes it.
 
 Which registers a kernel needs depends on the order that ptxas finds, so what spills in one of its
 ways often does not in another. The others are tried only then: most kernels are assembled once.
+
+Where registers do not suffice and nobody says how many blocks an SM is to hold, ptxas 13.5 may give
+up on all of them and aim for a full SM: 32 registers a thread, and everything else spilled. Asked for
+one block an SM it spills what does not fit. That is not asked for at first, since it also takes more
+registers where they suffice.
 """
 
 from __future__ import annotations
@@ -16,6 +21,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import resource
 import signal
 import subprocess
 import tempfile
@@ -28,11 +34,19 @@ from aotc.ir.diagnostics import IRError
 from aotc.target import Target
 
 _DEFAULT_TIMEOUT_SECONDS = 300.0
+_DEFAULT_MEBIBYTES = 8192
 _INPUT, _OUTPUT = "/dev/stdin", "kernel.cubin"
 _ERROR_LINE = re.compile(r"line (\d+); *(?:error|fatal)\s*:?\s*(.*)")
 _WARNING = re.compile(r"\((C75(?:0[89]|1\d)|C7600)\)")
-# Its usual way first; then without its last optimisations; then without those that take registers.
-_WAYS = ((), ("-O2",), ("--register-usage-level=0",))
+# Without its last optimisations; without those that take registers.
+_OTHER_WAYS = (("-O2",), ("--register-usage-level=0",))
+_ONE_BLOCK_PER_SM = ("-minnctapersm=1",)
+_MAX_REGISTERS, _REGISTERS_PER_SM, _REGISTER_UNIT = 255, 65536, 8
+_BOUNDED = re.compile(r"^\.(?:maxnreg|minnctapersm)\b", re.MULTILINE)
+_THREADS = re.compile(r"^\.reqntid (\d+)", re.MULTILINE)
+# Other ways change how much is spilled by parts of it. Of more than this, too much is left.
+_MAX_BYTES_TO_IMPROVE = 4096
+_OUT_OF_MEMORY = "Memory allocation failure"
 _NUMBERS = {
     "registers": re.compile(r"Used (\d+) registers"),
     "stack_bytes": re.compile(r"(\d+) bytes stack frame"),
@@ -48,6 +62,14 @@ class RefusedError(IRError):
     def __init__(self, message: str, line: int, reason: str) -> None:
         super().__init__(message)
         self.line = line
+        self.reason = reason
+
+
+class OverLimitError(IRError):
+    """Report that ptxas was ended for what it took; `reason` says of what, and how much."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
         self.reason = reason
 
 
@@ -78,7 +100,10 @@ class Ptxas:
     That it cannot be started is told when it is asked.
     """
 
-    def __init__(self, target: Target, options: Sequence[str] = ()) -> None:
+    def __init__(
+        self, target: Target, options: Sequence[str] = (), mebibytes: int = _DEFAULT_MEBIBYTES
+    ) -> None:
+        self._mebibytes = mebibytes
         self._folder = tempfile.TemporaryDirectory(prefix="aotc-")
         self._process: subprocess.Popen[str] | None = None
         self._problem: IRError | None = None
@@ -86,6 +111,7 @@ class Ptxas:
         try:
             ptxas = find_file("nvidia-cuda-nvcc", "bin/ptxas")
             self._process = _start([str(ptxas), *command], self._folder.name)
+            _bound_memory(self._process, mebibytes)
         except IRError as error:
             self._problem = error
 
@@ -104,6 +130,10 @@ class Ptxas:
             raise self._problem
         status, report = _finish(self._process, timeout_seconds, ptx)
         if status != 0:
+            if _OUT_OF_MEMORY in report:
+                raise OverLimitError(f"ptxas took more than {self._mebibytes} MiB of memory")
+            if status == -signal.SIGKILL:
+                raise OverLimitError("ptxas was killed by the system, as for want of memory")
             message = _explain(report.replace(_INPUT, "the PTX"), ptx, status)
             found = _ERROR_LINE.search(report)
             if found is None:
@@ -128,27 +158,52 @@ def assemble(
     started: Ptxas | None = None,
     maxnreg: int = 0,
     timeout_seconds: float = _DEFAULT_TIMEOUT_SECONDS,
+    mebibytes: int = _DEFAULT_MEBIBYTES,
 ) -> Assembly:
     """Return the cubin of a PTX module for `target`.
 
     A ptxas that was `started` for the target, without options, is the first to be tried. `maxnreg`
     caps the registers of a thread in entries that state neither `.maxnreg` nor `.reqntid`
     themselves; what `lower_kernel` writes states them, from the kernel. 0 leaves them to ptxas.
-    Where registers do not suffice, other ways are tried, and the best of them is taken.
-    Raises: IRError with the offending line of PTX, or when ptxas does not end in time.
+    Where registers do not suffice, other ways are tried, and the best of them is taken. Each has
+    the whole time: whether a way is tried depends on what others spilled, not on how long they took.
+    Raises: IRError with the offending line of PTX; OverLimitError when ptxas takes more time or
+        memory than it is given.
     """
-    cap = (f"-maxrregcount={maxnreg}",) if maxnreg else ()
-    tried: list[Assembly] = []
-    for way in _WAYS:
-        if started is not None and not tried and not cap:
-            tried.append(started.run(ptx, timeout_seconds))
-        else:
-            with Ptxas(target, (*way, *cap)) as ptxas:
-                tried.append(ptxas.run(ptx, timeout_seconds))
-        # A stack of its own, as calls need one, is no reason to look further.
-        if not tried[-1].local_bytes or not tried[0].spill_bytes:
+    options = (f"-maxrregcount={maxnreg}",) if maxnreg else ()
+
+    def run(*way: str) -> Assembly:
+        with Ptxas(target, (*way, *options), mebibytes) as ptxas:
+            return ptxas.run(ptx, timeout_seconds)
+
+    first = started.run(ptx, timeout_seconds) if started is not None and not options else run()
+    if not first.spill_bytes:
+        return first  # a stack of its own, as calls need one, is no reason to look further
+    best = first
+    if not maxnreg and first.registers < _registers_of_one_block(ptx):
+        options = _ONE_BLOCK_PER_SM
+        best = min(first, run(), key=_local_bytes)
+    for way in _OTHER_WAYS:
+        if not 0 < best.local_bytes <= _MAX_BYTES_TO_IMPROVE:
             break
-    return min(tried, key=lambda each: each.local_bytes)
+        best = min(best, run(*way), key=_local_bytes)
+    return best
+
+
+def _local_bytes(assembly: Assembly) -> int:
+    return assembly.local_bytes
+
+
+def _registers_of_one_block(ptx: str) -> int:
+    """Return how many registers a thread could have if its block had an SM to itself.
+
+    0 if the entry says itself how many it is to have, or blocks an SM.
+    """
+    if _BOUNDED.search(ptx):
+        return 0
+    threads = _THREADS.search(ptx)
+    share = _REGISTERS_PER_SM // int(threads[1]) if threads else _REGISTERS_PER_SM
+    return min(_MAX_REGISTERS, share // _REGISTER_UNIT * _REGISTER_UNIT)
 
 
 def disassemble(cubin: bytes, *, timeout_seconds: float = _DEFAULT_TIMEOUT_SECONDS) -> str:
@@ -187,6 +242,17 @@ def _start(command: Sequence[str], folder: str) -> subprocess.Popen[str]:
         raise IRError(f"{Path(command[0]).name} cannot be started: {error}") from error
 
 
+def _bound_memory(process: subprocess.Popen[str], mebibytes: int) -> None:
+    """Bound what a tool may take, where the system can: past that its allocations fail.
+
+    It waits for its input, so it has taken nothing yet.
+    """
+    if hasattr(resource, "prlimit"):
+        limit = mebibytes << 20
+        with contextlib.suppress(OSError, ValueError):  # it has ended, or a lower one holds already
+            resource.prlimit(process.pid, resource.RLIMIT_AS, (limit, limit))
+
+
 def _finish(
     process: subprocess.Popen[str], timeout_seconds: float, text: str = ""
 ) -> tuple[int, str]:
@@ -195,7 +261,7 @@ def _finish(
         report, _ = process.communicate(text, timeout=timeout_seconds)
     except subprocess.TimeoutExpired:
         name = Path(str(process.args[0] if isinstance(process.args, list) else process.args)).name
-        raise IRError(f"{name} did not end within {timeout_seconds:g} seconds") from None
+        raise OverLimitError(f"{name} did not end within {timeout_seconds:g} seconds") from None
     finally:
         _end(process)
     return process.returncode, report

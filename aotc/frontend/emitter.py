@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from typing import NoReturn
 
 from aotc.frontend.values import Operand
 from aotc.ir.core import Block, OpT
 from aotc.ir.diagnostics import CompileError, Loc, current_loc
 
-_MAX_OPS = 400_000
 _MAX_DEPTH = 64  # later passes walk nested blocks by recursion
 
 
@@ -35,6 +35,7 @@ class Emitter:
         *,
         debug: bool,
         num_warps: int,
+        max_ops: int,
     ) -> None:
         self.block = block
         self.call = call
@@ -44,18 +45,38 @@ class Emitter:
         self.remarks: list[str] = []
         self.prints: list[str] = []
         self.num_ops = 0
+        self.max_ops = max_ops
+        self._unrolled: list[tuple[Loc, int]] = []
         self.depth = 0
 
     def __call__(self, op: OpT) -> OpT:
         """Place `op` at the end of the current block and return it."""
         self.num_ops += 1
-        if self.num_ops > _MAX_OPS:
-            raise mistake(
-                f"the kernel expands to more than {_MAX_OPS} operations",
-                remedy="use `range` where `tl.static_range` repeats a long body",
-            )
+        if self.num_ops > self.max_ops:
+            self._refuse_size()
         self.block.insert(op)
         return op
+
+    def _refuse_size(self) -> NoReturn:
+        message = f"the kernel expands to more than {self.max_ops} operations"
+        outermost = next(iter(self._unrolled), None)
+        if outermost is not None:
+            message += f", most of them in a loop whose body stands here {outermost[1]} times"
+        raise mistake(
+            message,
+            loc=outermost[0] if outermost else None,
+            remedy="use `range` where `tl.static_range` repeats a long body, or raise "
+            "`operations` in [kernel.limits]",
+        )
+
+    @contextmanager
+    def unrolling(self, loc: Loc, num_times: int) -> Generator[None]:
+        """Note that the body of the loop at `loc` is repeated inside the `with` statement."""
+        self._unrolled.append((loc, num_times))
+        try:
+            yield
+        finally:
+            self._unrolled.pop()
 
     @contextmanager
     def into(self, block: Block) -> Generator[Block]:

@@ -119,7 +119,8 @@ def _unroll(frame: Frame, node: ast.For, items: Sequence[Operand], rest: Sequenc
     for value in items:
         turns += [Bind(node.target, value, node), *node.body]
     if not any(has_return(one) for one in node.body):
-        return frame.run(turns)
+        with frame.emit.unrolling(frame.loc(node), len(items)):
+            return frame.run(turns)
     flow = frame.run([*turns, *rest])
     return Returned(None) if flow is None else flow
 

@@ -25,6 +25,7 @@ from aotc.frontend.values import Config, Function, Operand, is_tuple, show
 from aotc.ir.core import Block, Kernel
 from aotc.ir.diagnostics import CompileError, Loc, at, current_loc, did_you_mean
 from aotc.ir.dialects import scf
+from aotc.limits import CompileLimits
 
 _DEFAULT_CONFIG = {"num_warps": 4, "num_stages": 3}
 
@@ -52,13 +53,15 @@ def translate(
     num_warps: int = 4,
     target: str = "sm_90a",
     debug: bool = False,
+    max_ops: int = CompileLimits.operations,
 ) -> Translation:
     """Translate the function `kernel` of the file `source` into tile IR.
 
     `signature` gives the types of run-time arguments (`"*fp16:16"`, `"i32"`, `"i32=1"`),
     `constants` the values of the others; `kernel` may be dotted, for a method or a nested
     function. Without `debug`, here or as `@triton.jit(debug=True)`, assertions in the kernel are
-    checked for types and dropped, as Triton does.
+    checked for types and dropped, as Triton does. `max_ops` bounds what calls and static loops
+    expand to.
 
     Raises: CompileError for any mistake in the source or in the arguments.
     """
@@ -76,7 +79,10 @@ def translate(
                 return call_operand(program, callee, args, {})
 
             program.emit = Emitter(
-                body, call, debug=debug or _asks_for_debug(function), num_warps=num_warps
+                *(body, call),
+                debug=debug or _asks_for_debug(function),
+                num_warps=num_warps,
+                max_ops=max_ops,
             )
             values: dict[str, Operand] = dict(arguments.constants)
             values |= {

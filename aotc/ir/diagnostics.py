@@ -149,6 +149,16 @@ class CompileError(DiagnosticError):
     """Report a mistake in a kernel's source."""
 
 
+class ResourceError(CompileError):
+    """Report a kernel that needs more than its target has.
+
+    Not the source is wrong but the config: a build leaves the variant out, with a remark.
+    `source_files` are those that were read to find out, as far as it came to that.
+    """
+
+    source_files: tuple[tuple[str, str], ...] = ()
+
+
 class ManifestError(DiagnosticError):
     """Report a mistake in a manifest, or in what was asked of it."""
 

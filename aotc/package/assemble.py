@@ -2,8 +2,8 @@
 
 The join between three vocabularies: the manifest's (what was asked), the compiler's metadata (what
 came out) and the archive's index (what a launcher needs). Nothing is decided here but one thing:
-a variant whose block needs more shared memory than its target has is left out, with a remark,
-since only the compiler knows how much a config takes.
+a variant whose block needs more shared memory than its target has, or that spills more registers than
+the manifest allows, is left out, with a remark, since only the compiler knows how much a config takes.
 
 A config whose kernel takes tensor maps on a condition becomes two variants: that one, and the
 fallback without. To a caller that asks for the config they are one.
@@ -24,6 +24,7 @@ from aotc.ir.diagnostics import IRError
 from aotc.ir.expression import Binary, Expression
 from aotc.ir.parameter_access import union
 from aotc.ir.types import SCALARS
+from aotc.limits import SPILL_BYTES
 from aotc.package import index
 from aotc.package.argument_type import ArgumentType
 from aotc.package.cache import CachedKernel
@@ -44,19 +45,33 @@ _PARAM_KINDS: dict[str, ParamKind] = {
 
 @dataclass(frozen=True, slots=True)
 class Assembled:
-    """A kernel's record, and a remark for each variant that its target cannot hold."""
+    """A kernel's record, a remark for each variant that is left out, and what to warn of.
+
+    Registers that are spilled, in variants that are kept or left out, are always worth a warning;
+    so is what ptxas warns of.
+    """
 
     kernel: index.Kernel
     dropped: tuple[str, ...]
+    warnings: tuple[str, ...] = ()
 
 
 def misfit(metadata: Metadata, variant: VariantSpec) -> str:
-    """Return why no block of the compiled variant starts on its target, or an empty string."""
+    """Return why the compiled variant is not to be launched on its target, or an empty string."""
     used = metadata.shared_bytes + metadata.static_shared_bytes
     limit = variant.target.max_shared_bytes
     if used > limit:
         return f"{used} bytes of shared memory, the limit is {limit}"
+    if max(metadata.spill_bytes, metadata.stack_bytes) > variant.kernel.spill_bytes:
+        limit = variant.kernel.spill_bytes
+        return f"{spill_text(metadata)}; the limit {SPILL_BYTES} is {limit}"
     return ""
+
+
+def spill_text(metadata: Metadata) -> str:
+    """Return how much a thread has in local memory instead of registers, and why."""
+    text = f"{metadata.spill_bytes} bytes of registers spilled, {metadata.stack_bytes} of stack"
+    return f"{text}: {metadata.spill_note}" if metadata.spill_note else text
 
 
 def assemble(
@@ -69,17 +84,25 @@ def assemble(
     """
     kernel = expansion.kernel
     dropped: list[str] = []
+    warnings: list[str] = []
     variants: list[index.Variant] = []
     sources: dict[str, None] = {}
     # Of the variants that differ in their config alone, one must be left: a launch needs it.
     held: dict[_Point, bool] = {}
     for spec, result, condition in _members(compiled):
-        reason = misfit(result.metadata, spec)
+        reason = result.misfit if result.is_misfit else misfit(result.metadata, spec)
         serves_all = condition is None and not reason
         held[_point(spec)] = held.get(_point(spec), False) or serves_all
+        label = member_label(spec.label, condition)
+        if result.metadata.spill_bytes:
+            fate = "left out, " if reason else ""
+            warnings.append(f"{label}: {fate}{spill_text(result.metadata)}")
+        if result.misfit and not result.is_misfit:
+            dropped.append(f"{spec.label} without tensor maps: {result.misfit}")
         if reason:
-            dropped.append(f"{member_label(spec.label, condition)}: {reason}")
+            dropped.append(f"{label}: {reason}")
             continue
+        warnings += [f"{label}: {line}" for line in result.metadata.ptxas_warnings]
         variants.append(_variant(kernel, spec, result, condition))
         sources.update((digest, None) for _, digest in result.metadata.source_files)
     for spec, _ in compiled:
@@ -103,7 +126,7 @@ def assemble(
         configs=expansion.configs,
         constants=(*kernel.constants.items(), *fixed),
     )
-    return Assembled(record, tuple(dropped))
+    return Assembled(record, tuple(dropped), tuple(warnings))
 
 
 def _members(

@@ -233,6 +233,8 @@ class _Build:
             with self._collecting(planned.expansion.kernel.name):
                 assembled = assemble(planned.expansion, done)
                 self.dropped += assembled.dropped
+                for warning in assembled.warnings:
+                    self.listener.warned(warning)
                 records.append(assembled.kernel)
         manifest = self.manifest
         result = Archive(manifest.name, manifest.version, tuple(records), toolchain_text())

@@ -41,13 +41,20 @@ class CachedKernel:
     """What an archive needs of a compiled kernel; `ptx` as `stored_ptx.py` has it, if asked for.
 
     A kernel that takes tensor maps for what it loads through pointers may not do for all launches;
-    its `fallback` is the same kernel without, for the others.
+    its `fallback` is the same kernel without, for the others. `misfit` says why the target cannot
+    hold that; or the kernel itself, of which there is no cubin then.
     """
 
     cubin: bytes
     metadata: Metadata
     ptx: bytes | None = None
     fallback: CachedKernel | None = None
+    misfit: str = ""
+
+    @property
+    def is_misfit(self) -> bool:
+        """Whether the target cannot hold the kernel; its metadata is the request's alone."""
+        return not self.cubin
 
 
 _kernel_decoder = msgspec.msgpack.Decoder(CachedKernel)

@@ -98,6 +98,7 @@ class VariantSpec:
             warp_specialize=switch(values, "warp_specialize"),
             num_consumer_groups=options["num_consumer_groups"],
             advance_products=bool(switch(values, "advance_products")),
+            limits=self.kernel.limits,
         )
 
     @property
@@ -360,10 +361,10 @@ def _source_error(
 
 def config_misfit(config: Mapping[str, Constant], target: Target) -> str:
     """Return why no block of this config starts on the target, or an empty string."""
-    num_warps = config.get("num_warps", CONFIG_DEFAULTS["num_warps"])
-    if isinstance(num_warps, int) and num_warps > target.max_warps_per_block:
-        threads = f"{32 * num_warps} threads, the limit is {target.max_threads_per_block}"
-        return f"num_warps = {num_warps} takes {threads}"
+    values = integer_values({**CONFIG_DEFAULTS, **config})
+    problem = target.threads_problem(values["num_warps"], values["num_consumer_groups"])
+    if problem:
+        return problem
     num_ctas = config.get("num_ctas", CONFIG_DEFAULTS["num_ctas"])
     if num_ctas != 1 and Feature.CLUSTERS not in target.features:
         return f"num_ctas = {num_ctas} needs clusters"

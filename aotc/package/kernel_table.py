@@ -1,4 +1,4 @@
-"""The sections of a `[[kernel]]` table: signature, types, constants, choices, configs, grid.
+"""The sections of a `[[kernel]]` table: signature, types, constants, choices, configs, grid, limits.
 
 Each is read by one function and checked against the parameters of the kernel's function, and then
 all together: no name is given twice, and none that is needed is missing.
@@ -14,6 +14,14 @@ from aotc.ir import expression
 from aotc.ir.diagnostics import Loc, ManifestError, did_you_mean
 from aotc.ir.expression import ExpressionError
 from aotc.ir.types import SCALARS
+from aotc.limits import (
+    COMPILE_LIMITS,
+    DEFAULT_SPILL_BYTES,
+    LIMITS,
+    SPILL_BYTES,
+    compile_limits,
+    limit_problem,
+)
 from aotc.package import argument_type
 from aotc.package.argument_type import ArgumentType
 from aotc.package.expression_table import read_expression, read_grid
@@ -33,7 +41,7 @@ from aotc.package.verify_table import read_verify
 
 KERNEL_KEYS = (
     *("name", "source", "grid", "signature", "types", "constants", "choices"),
-    *("configs", "config", "where", "guards", "verify"),
+    *("configs", "config", "where", "guards", "limits", "verify"),
 )
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -50,6 +58,7 @@ def read_kernel(table: Table, name: str, source: str, function: Function) -> Ker
     constants = _read_constants(table, function)
     choices = _read_choices(table, function)
     configs = _read_configs(table, function)
+    limits = _read_limits(table)
     _check_given_once(table, constants, choices, configs)
     spec = KernelSpec(
         name=name,
@@ -66,6 +75,8 @@ def read_kernel(table: Table, name: str, source: str, function: Function) -> Ker
         loc=table.value_loc("name" if table.has("name") else "source"),
         configs_loc=table.value_loc("configs" if table.has("configs") else "config"),
         verify=read_verify(table, function, signature),
+        limits=compile_limits({name: limits[name] for name in COMPILE_LIMITS if name in limits}),
+        spill_bytes=limits.get(SPILL_BYTES, DEFAULT_SPILL_BYTES),
     )
     _check_constexprs(table, spec)
     _check_blocks(table, spec)
@@ -186,6 +197,23 @@ def _read_configs(table: Table, function: Function) -> Configs:
             _check_config_entry(section, name, value, section.element(name, index), function)
         axes.append((name, values))
     return CartesianConfigs(tuple(axes))
+
+
+def _read_limits(table: Table) -> dict[str, int]:
+    section = table.optional_table("limits")
+    limits: dict[str, int] = {}
+    for name in section:
+        if name not in LIMITS:
+            message = f"expected a limit, got {name!r}"
+            raise section.wrong_key(
+                name, message, did_you_mean(name, LIMITS) or _listed("they are", list(LIMITS))
+            )
+        value = section.constant(name)
+        problem = limit_problem(name, value)
+        if problem:
+            raise section.wrong(name, problem)
+        limits[name] = int(value)
+    return limits
 
 
 def _check_config_entry(

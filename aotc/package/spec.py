@@ -16,6 +16,7 @@ from typing import Literal, TypeAlias
 from aotc.config_keys import CONFIG_DEFAULTS
 from aotc.ir.diagnostics import Loc, ManifestError, did_you_mean
 from aotc.ir.expression import Expression, ExpressionError
+from aotc.limits import DEFAULT_LIMITS, DEFAULT_SPILL_BYTES, CompileLimits
 from aotc.package.argument_type import ArgumentType
 from aotc.package.parameters import Function
 from aotc.package.tables import Constant
@@ -99,7 +100,10 @@ Guards: TypeAlias = Literal["each", "together"]
 
 @dataclass(frozen=True, slots=True)
 class KernelSpec:
-    """One `[[kernel]]` table; mappings keep the order of the function's parameters."""
+    """One `[[kernel]]` table; mappings keep the order of the function's parameters.
+
+    `limits` bound each compile, `spill_bytes` what a variant that is shipped may spill.
+    """
 
     name: str
     source: str
@@ -115,6 +119,8 @@ class KernelSpec:
     loc: Loc
     configs_loc: Loc
     verify: VerifySpec = field(default_factory=VerifySpec)
+    limits: CompileLimits = DEFAULT_LIMITS
+    spill_bytes: int = DEFAULT_SPILL_BYTES
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from aotc.compiler import (
     find_assembly_error,
 )
 from aotc.ir import expression
-from aotc.ir.diagnostics import CompileError, ManifestError, did_you_mean
+from aotc.ir.diagnostics import CompileError, ManifestError, ResourceError, did_you_mean
 from aotc.ir.expression import Binary, Expression, ExpressionError, Integer, Name
 from aotc.ir.text import parse_kernel
 from aotc.package import archive as archives
@@ -38,7 +38,7 @@ from aotc.package.grid import Expansion, VariantSpec, expand, integer_values, va
 from aotc.package.index import Archive, Kernel, Variant
 from aotc.package.manifest import load
 from aotc.package.spec import Manifest, ManifestExpression, ValueRange, VerifySpec
-from aotc.package.workers import Done, Job, run_all
+from aotc.package.workers import Done, Job, misfit_text, run_all
 from aotc.target import Target
 from aotc.verify.check import Checks, Execute, Finding, check_kernel
 from aotc.verify.dataflow import roles_of, shared_block
@@ -306,6 +306,9 @@ def verify_variant(
     found: list[tuple[Finding, ...]] = []
     reason = ""
     for compiled, condition in _members(subject, compiler):
+        if isinstance(compiled, ResourceError):
+            reason = misfit_text(compiled)
+            continue
         if compiled.shared_bytes > limit:
             reason = f"{compiled.shared_bytes} bytes of shared memory, the limit is {limit}"
             continue
@@ -324,18 +327,26 @@ def verify_variant(
 
 def _members(
     subject: Subject, compiler: PtxCompiler
-) -> Iterator[tuple[PtxKernel, Expression | None]]:
-    """Yield what is built of a variant, the one that has a condition first."""
+) -> Iterator[tuple[PtxKernel | ResourceError, Expression | None]]:
+    """Yield what is built of a variant, or why it is not; the one that has a condition first."""
     if subject.stored is not None:
         yield subject.stored, None
         return
     assert subject.request is not None
-    compiled = compiler(subject.request)
-    condition = launch_condition(subject.request, compiled.guards, compiled.params)
-    if condition != NEVER:
-        yield compiled, condition
+    try:
+        compiled = compiler(subject.request)
+    except ResourceError as error:
+        yield error, NEVER
+        condition = NEVER
+    else:
+        condition = launch_condition(subject.request, compiled.guards, compiled.params)
+        if condition != NEVER:
+            yield compiled, condition
     if condition is not None:
-        yield compiler(replace(subject.request, map_pointers=False)), None
+        try:
+            yield compiler(replace(subject.request, map_pointers=False)), None
+        except ResourceError as error:
+            yield error, None
 
 
 def _findings(

@@ -35,8 +35,8 @@ from multiprocessing.context import SpawnContext, SpawnProcess
 from types import TracebackType
 from typing import Any, Generic, TypeAlias, TypeVar, final
 
-from aotc.compiler import CompiledKernel, CompileRequest
-from aotc.ir.diagnostics import DiagnosticError
+from aotc.compiler import CompiledKernel, CompileRequest, Metadata
+from aotc.ir.diagnostics import DiagnosticError, ResourceError
 from aotc.package import stored_ptx
 from aotc.package.cache import CachedKernel
 from aotc.package.condition import NEVER, launch_condition
@@ -188,18 +188,60 @@ def _do(work: Callable[[RequestT], ResultT], task: Job[RequestT]) -> Done[Reques
     return Done(task, result, time.monotonic() - start)
 
 
+def misfit_text(error: ResourceError) -> str:
+    """Return a target's misfit in a line, as remarks are."""
+    return f"{error.message}; what may help: {error.remedy}" if error.remedy else error.message
+
+
 def compile_both_ways(compiler: Compiler, request: CompileRequest) -> CachedKernel:
-    """Compile; without tensor maps as well, if with them the kernel does not do for all launches."""
-    kernel = compiler(request)
+    """Compile; without tensor maps as well, if with them the kernel does not do for all launches.
+
+    Either may need more than the target has: then there is the other alone.
+    """
+    plain = replace(request, map_pointers=False)
+    try:
+        kernel = compiler(request)
+    except ResourceError as error:
+        if not request.map_pointers:
+            return _misfit(request, error)
+        made = compile_both_ways(compiler, plain)
+        if made.is_misfit:
+            return made
+        remark = f"not built with tensor maps: {misfit_text(error)}"
+        remarks = (*made.metadata.remarks, remark)
+        return replace(made, metadata=replace(made.metadata, remarks=remarks))
     metadata = kernel.metadata
     condition = launch_condition(request, metadata.guards, metadata.params)
-    fallback = None
-    if condition is not None:
-        fallback = compile_both_ways(compiler, replace(request, map_pointers=False))
-        if condition == NEVER:
-            return fallback
+    fallback = None if condition is None else compile_both_ways(compiler, plain)
+    if fallback is not None and condition == NEVER:
+        return fallback
+    misfit = ""
+    if fallback is not None and fallback.is_misfit:
+        fallback, misfit = None, fallback.misfit
     ptx = stored_ptx.join(kernel.asm["tile"], kernel.asm["ptx"]) if request.with_ptx else None
-    return CachedKernel(kernel.cubin, metadata, ptx, fallback)
+    return CachedKernel(kernel.cubin, metadata, ptx, fallback, misfit)
+
+
+def _misfit(request: CompileRequest, error: ResourceError) -> CachedKernel:
+    """Return what is kept of a kernel that the target cannot hold."""
+    metadata = Metadata(
+        name=request.kernel,
+        symbol="",
+        target=request.target,
+        num_warps=request.num_warps,
+        num_stages=request.num_stages,
+        num_ctas=request.num_ctas,
+        shared_bytes=0,
+        static_shared_bytes=0,
+        registers=0,
+        spill_bytes=0,
+        stack_bytes=0,
+        params=(),
+        remarks=(),
+        ptxas_warnings=(),
+        source_files=error.source_files,
+    )
+    return CachedKernel(b"", metadata, misfit=misfit_text(error))
 
 
 class _DeafProcess(SpawnProcess):

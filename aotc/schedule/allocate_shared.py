@@ -113,7 +113,7 @@ def lives(kernel: Kernel, numbers: dict[Op, tuple[int, int]]) -> list[Buffer]:
         assert isinstance(op.out.type, SharedType)
         start = numbers[op][0]
         users = list(_users(op.out))
-        end = max((numbers[_beside(user, op)][1] for user in users), default=start)
+        end = max((numbers[enclosing_in(user, op.block)][1] for user in users), default=start)
         if any(isinstance(user, tma.MbarrierInit) for user in users):
             end = numbers[kernel.body.terminator][1]  # it may be waited for to the end
         of_group = any(isinstance(outer, roles.Specialize) for outer in op.ancestors())
@@ -175,11 +175,11 @@ def _wait_after(copy: Op, waits: tuple[type[Op], ...]) -> Op | None:
     return None
 
 
-def _beside(user: Op, alloc: Op) -> Op:
-    """Return the op around `user`, or itself, that is in the block of `alloc`."""
+def enclosing_in(user: Op, block: Block | None) -> Op:
+    """Return the op around `user`, or itself, that is in `block`."""
     outer = user
     for ancestor in user.ancestors():
-        if outer.block is alloc.block:
+        if outer.block is block:
             break
         outer = ancestor
     return outer

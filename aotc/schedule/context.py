@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from aotc.ir.diagnostics import Loc
+from aotc.limits import CompileLimits
 from aotc.target import Target
 
 
@@ -29,14 +30,15 @@ class Schedule:
     """Carry target, configuration and collected remarks through the passes of one kernel.
 
     `map_pointers` says that the kernel may get guards, and tensor maps that the launcher makes.
-    `single_role` says why all warps are to do the same, if they are, and `single_group` why one
-    group of warps is to compute.
+    `max_ops` is how many ops unrolling may leave it with. `single_role` says why all warps are to
+    do the same, if they are, and `single_group` why one group of warps is to compute.
     """
 
     target: Target
     config: Config = field(default_factory=Config)
     remarks: list[str] = field(default_factory=list[str])
     map_pointers: bool = False
+    max_ops: int = CompileLimits.operations
     single_role: str = ""
     single_group: str = ""
 

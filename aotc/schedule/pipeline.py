@@ -13,6 +13,7 @@ from aotc.schedule.assign_layouts import assign_layouts
 from aotc.schedule.bulk_loads import bulk_loads
 from aotc.schedule.bulk_stores import bulk_stores
 from aotc.schedule.carry_fragments import carry_fragments
+from aotc.schedule.check_resources import registers_of_thread
 from aotc.schedule.context import Schedule
 from aotc.schedule.decompose_reductions import decompose_reductions
 from aotc.schedule.decompose_scans import decompose_scans
@@ -149,6 +150,9 @@ def schedule_kernel(kernel: Kernel, schedule: Schedule, observer: Observer | Non
         before = replace(kernel, body=clone_block(kernel.body, {})) if may_divide else None
         TILE_TO_GPU.run(kernel, schedule, observer)
         if before is None or not kernel.producer_warps or kernel.shared_bytes <= limit:
+            if kernel.maxnreg:
+                # More than all threads of a block can have would be a kernel that none starts of.
+                kernel.maxnreg = registers_of_thread(kernel, schedule.target)
             return kernel
         needs = f"the kernel needs {kernel.shared_bytes} bytes of shared memory, of {limit}"
         if kernel.num_consumer_groups > 1:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from aotc.ir.core import Block, Kernel, Value, build
-from aotc.ir.diagnostics import at
+from aotc.ir.diagnostics import CompileError, at
 from aotc.ir.dialects import arith, scf
 from aotc.ir.rewrite import Builder
 from aotc.schedule.context import Schedule
@@ -22,12 +22,20 @@ _UNROLLED = 1  # tells the backend to leave the loop as it is
 
 
 def unroll_loops(kernel: Kernel, schedule: Schedule) -> None:
-    """Unroll every loop that asks for it, from the innermost outwards."""
-    del schedule
-    for op in reversed([op for op in kernel.walk() if isinstance(op, scf.For)]):
-        if op.unroll > 1:
-            with at(op.loc):
-                _unroll(op)
+    """Unroll every loop that asks for it, from the innermost outwards.
+
+    Raises: CompileError if the kernel becomes more ops than a compile may take.
+    """
+    loops = [op for op in kernel.walk() if isinstance(op, scf.For) and op.unroll > 1]
+    num_ops = sum(1 for _ in kernel.walk()) if loops else 0
+    for op in reversed(loops):
+        num_ops += op.unroll * sum(1 for _ in op.body.walk())
+        if num_ops > schedule.max_ops:
+            message = f"the kernel expands to {num_ops} operations, the limit is {schedule.max_ops}"
+            remedy = f"a loop_unroll_factor below {op.unroll}"
+            raise CompileError(message, op.loc, remedy=remedy)
+        with at(op.loc):
+            _unroll(op)
 
 
 def _unroll(loop: scf.For) -> None:

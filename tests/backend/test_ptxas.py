@@ -76,14 +76,57 @@ def test_performance_warnings_are_kept() -> None:
     assert "C7508" in warning
 
 
-def test_a_cap_on_registers_spills() -> None:
-    lines = [f" ld.global.b32 %r{i}, [%rd1+{4 * i}];" for i in range(1, 120)]
+def live_values(count: int, directives: str = "") -> str:
+    """Return a kernel that loads so many values before a barrier and stores them after it."""
+    lines = [f" ld.global.b32 %r{i}, [%rd1+{4 * i}];" for i in range(count)]
     lines += [" bar.sync 0;"]
-    lines += [f" st.global.b32 [%rd1+{1024 + 4 * i}], %r{i};" for i in range(1, 120)]
-    body = HEADER.format("sm_90a") + (
-        ".visible .entry k(.param .u64 p) {\n .reg .b32 %r<128>; .reg .b64 %rd<2>;\n"
+    lines += [f" st.global.b32 [%rd1+{4 * (count + i)}], %r{i};" for i in range(count)]
+    return HEADER.format("sm_90a") + (
+        f".visible .entry k(.param .u64 p)\n{directives}"
+        f"{{\n .reg .b32 %r<{count}>; .reg .b64 %rd<2>;\n"
         " ld.param.b64 %rd1, [p];\n" + "\n".join(lines) + "\n ret;\n}\n"
     )
+
+
+def test_what_does_not_fit_is_spilled_and_no_more() -> None:
+    made = assemble(live_values(300, ".reqntid 256\n"), SM_90)
+    assert made.registers == 255
+    assert made.stack_bytes <= 4 * (300 - 255 + 32)
+
+
+@pytest.mark.parametrize(
+    ("directives", "registers", "asked"),
+    [
+        (".reqntid 256\n", 32, True),
+        (".reqntid 256\n", 255, False),
+        (".reqntid 1024\n", 64, False),
+        (".reqntid 1024\n", 32, True),
+        (".reqntid 640\n", 96, False),
+        (".reqntid 640\n", 88, True),
+        ("", 255, False),
+        ("", 128, True),
+        (".reqntid 256\n.maxnreg 32\n", 32, False),
+        (".reqntid 256\n.minnctapersm 2\n", 32, False),
+    ],
+)
+def test_a_block_is_given_an_sm_where_registers_were_left_over(
+    tmp_path, monkeypatch, directives: str, registers: int, *, asked: bool
+) -> None:
+    calls = tmp_path / "calls"
+    fake_ptxas(
+        tmp_path,
+        monkeypatch,
+        f'echo "$@" >> {calls}\nwhile [ "$1" != -o ]; do shift; done; touch "$2"\n'
+        f'echo "Used {registers} registers"; echo "5000 bytes spill stores"\n',
+    )
+    assemble(live_values(1, directives), SM_90)
+    options = [line.partition("kernel.cubin")[2] for line in calls.read_text().splitlines()]
+    # So much is spilled that nothing else is tried.
+    assert options == ["", " -minnctapersm=1"] if asked else [""]
+
+
+def test_a_cap_on_registers_spills() -> None:
+    body = live_values(120)
     assert assemble(body, SM_90).spill_bytes == 0
     capped = assemble(body, SM_90, maxnreg=32)
     assert capped.registers <= 32
@@ -135,6 +178,17 @@ def test_a_tool_that_does_not_end_is_killed_with_its_children(tmp_path, monkeypa
         assemble(EMPTY, SM_90, timeout_seconds=0.3)
     time.sleep(2.2)
     assert not witness.exists()
+
+
+def test_memory_is_bounded() -> None:
+    with pytest.raises(ptxas.OverLimitError, match=r"ptxas took more than 128 MiB of memory"):
+        assemble(live_values(4000), SM_90, mebibytes=128)
+
+
+def test_a_tool_that_the_system_kills_is_no_bug_of_ours(tmp_path, monkeypatch) -> None:
+    fake_ptxas(tmp_path, monkeypatch, "cat > /dev/null; kill -9 $$\n")
+    with pytest.raises(ptxas.OverLimitError, match="killed by the system"):
+        assemble(EMPTY, SM_90)
 
 
 def test_a_tool_that_cannot_run_is_named(tmp_path, monkeypatch) -> None:

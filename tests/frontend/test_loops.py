@@ -178,8 +178,28 @@ def test_while_false(sources: Sources) -> None:
 def test_too_much_unrolling(sources: Sources) -> None:
     error = sources.body_error("for i in tl.static_range(100000000):\n    pass", {})
     assert "100000000 times" in error.message
-    nested = "for i in tl.static_range(1000):\n    for j in tl.static_range(1000):\n        x = i"
+    nested = "for i in tl.static_range(1000):\n    for j in tl.static_range(1000):\n        pass"
     assert "200000 statements" in sources.body_error(nested, {}).message
+
+
+def test_too_many_operations_name_the_outermost_loop(sources: Sources) -> None:
+    loops = "for i in tl.static_range(10):\n    for j in tl.static_range(9):\n        x = x + y"
+    types = {"p": "*fp32", "y": "fp32"}
+    error = sources.body_error(f"x = y\n{loops}\ntl.store(p, x)", types, params="p, y", max_ops=89)
+    assert error.message == (
+        "the kernel expands to more than 89 operations, "
+        "most of them in a loop whose body stands here 10 times"
+    )
+    assert error.loc is not None
+    assert error.loc.line == 6
+    assert "`operations` in [kernel.limits]" in error.remedy
+
+
+def test_too_many_operations_in_a_row(sources: Sources) -> None:
+    body, types = "tl.store(p, y + y)", {"p": "*fp32", "y": "fp32"}
+    sources.body(body, types, params="p, y", max_ops=3)  # an addition, a store and the return
+    error = sources.body_error(body, types, params="p, y", max_ops=1)
+    assert error.message == "the kernel expands to more than 1 operations"
 
 
 def test_accumulating_a_tile(sources: Sources) -> None:

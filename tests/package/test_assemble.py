@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from aotc.compiler import CompileRequest, TensorMapSpec
-from aotc.ir.diagnostics import ManifestError
+from aotc.compiler import CompiledKernel, CompileRequest, TensorMapSpec
+from aotc.ir.diagnostics import ManifestError, ResourceError
 from aotc.ir.expression import to_text
 from aotc.package.archive import decode, encode
 from aotc.package.assemble import assemble, stored_params
@@ -162,6 +162,54 @@ def test_maps_do_not_stand_in_for_what_serves_all_launches(
     ]
     with pytest.raises(ManifestError, match="expected a config of 'twice' that sm_90a can hold"):
         assemble(expansion, without)
+
+
+class _Roomless:
+    """A compiler whose target has no room for kernels with tensor maps, without, or for either."""
+
+    def __init__(self, *, with_maps: bool, without: bool) -> None:
+        self.roomless = {True: with_maps, False: without}
+
+    def __call__(self, request: CompileRequest) -> CompiledKernel:
+        if self.roomless[request.map_pointers]:
+            raise ResourceError("3 moons, the limit is 1", remedy="fewer moons")
+        return mapped.compile_mapped(request)
+
+
+def test_maps_that_take_too_much_are_done_without(pair: tuple[Expansion, _Compiled]) -> None:
+    expansion, _ = pair
+    compiler = _Roomless(with_maps=True, without=False)
+    made = [(spec, compile_both_ways(compiler, spec.request)) for spec in expansion.variants]
+    found = assemble(expansion, made)
+    assert [v.symbol for v in found.kernel.variants] == ["twice", "twice"]
+    remark = "not built with tensor maps: 3 moons, the limit is 1; what may help: fewer moons"
+    assert found.kernel.variants[0].remarks[-1] == remark
+
+
+def test_maps_alone_do_not_serve_all_launches(pair: tuple[Expansion, _Compiled]) -> None:
+    expansion, compiled = pair
+    compiler = _Roomless(with_maps=False, without=True)
+    (first, _), second = compiled
+    alone = compile_both_ways(compiler, first.request)
+    assert alone.fallback is None
+    found = assemble(expansion, [(first, alone), second])
+    assert [v.symbol for v in found.kernel.variants] == ["twice_mapped", "twice_mapped", "twice"]
+    text = "twice sm_90a BLOCK=16 without tensor maps: 3 moons, the limit is 1"
+    assert found.dropped == (f"{text}; what may help: fewer moons",)
+    with pytest.raises(ManifestError, match="without tensor maps: 3 moons"):
+        assemble(expansion, [(first, alone)])
+
+
+def test_neither_way_has_room(pair: tuple[Expansion, _Compiled]) -> None:
+    expansion, compiled = pair
+    compiler = _Roomless(with_maps=True, without=True)
+    (first, _), second = compiled
+    neither = compile_both_ways(compiler, first.request)
+    assert neither.is_misfit
+    found = assemble(expansion, [(first, neither), second])
+    assert [v.config for v in found.kernel.variants] == [1, 1]
+    text = "twice sm_90a BLOCK=16: 3 moons, the limit is 1; what may help: fewer moons"
+    assert found.dropped == (text,)
 
 
 def test_one_compile_where_nothing_is_mapped(pair: tuple[Expansion, _Compiled]) -> None:

@@ -21,7 +21,10 @@ from aotc.package.workers import Outcome
 from tests.support.fake_compiler import compile_empty
 
 _SOURCE = """\
-def add(x_ptr, n, eps, BLOCK: tl.constexpr, SHARED: tl.constexpr = 0, MODE: tl.constexpr = "ok"):
+def add(
+    x_ptr, n, eps, BLOCK: tl.constexpr, SHARED: tl.constexpr = 0, MODE: tl.constexpr = "ok",
+    SPILL: tl.constexpr = 0, STACK: tl.constexpr = 0,
+):
     pass
 
 def scale(x_ptr, n, one, half, MODE: tl.constexpr = "ok"):
@@ -294,6 +297,84 @@ def test_no_config_that_fits_is_an_error(project: _Project) -> None:
     assert "expected a config of 'add' that sm_80 can hold, got none" in failure.report
     assert "200000 bytes of shared memory, the limit is 166912" in failure.report
     assert "kernels.toml:17:9" in failure.report
+
+
+def test_what_the_compiler_finds_no_room_for_is_dropped(project: _Project) -> None:
+    modes = '[kernel.configs]\nMODE = ["ok", "misfit"]\n'
+    project.write(_MANIFEST.replace("[kernel.configs]\n", modes))
+    result = project.build(targets=("sm_80",))
+    assert result.failures == ()
+    assert len(result.dropped) == 8
+    assert result.dropped[0] == (
+        "add sm_80 T=fp16 n:16 MODE=misfit num_warps=4: "
+        "3 moons, the limit is 1; what may help: fewer moons"
+    )
+    assert len(archive.read(project.output / "demo.aotc").kernels[0].variants) == 8
+    before = project.files()
+    again = project.build(targets=("sm_80",))
+    assert (again.dropped, again.num_compiled, project.files()) == (result.dropped, 0, before)
+
+
+def test_nothing_that_has_room_is_an_error(project: _Project) -> None:
+    project.write(_MANIFEST.replace("BLOCK = 64", 'BLOCK = 64\nMODE = "misfit"'))
+    result = project.build()
+    assert result.files == ()
+    (failure,) = result.failures
+    assert not failure.is_bug
+    assert "expected a config of 'add' that sm_90a can hold, got none" in failure.report
+    assert "3 moons, the limit is 1; what may help: fewer moons" in failure.report
+
+
+@pytest.mark.parametrize("key", ["SPILL", "STACK"])
+def test_what_spills_more_than_allowed_is_dropped(project: _Project, key: str) -> None:
+    sizes = f"[kernel.configs]\n{key} = [0, 256, 260]\n"
+    project.write(_MANIFEST.replace("[kernel.configs]\n", sizes))
+    result = project.build(targets=("sm_80",))
+    assert len(result.dropped) == 8
+    spilled, stack = (260, 0) if key == "SPILL" else (0, 260)
+    text = f"{spilled} bytes of registers spilled, {stack} of stack; the limit spill_bytes is 256"
+    assert result.dropped[0] == f"add sm_80 T=fp16 n:16 {key}=260 num_warps=4: {text}"
+    add = archive.read(project.output / "demo.aotc").kernels[0]
+    held = {v.spill_bytes if key == "SPILL" else v.stack_bytes for v in add.variants}
+    assert held == {0, 256}
+
+
+def test_the_manifest_may_allow_more(project: _Project) -> None:
+    spilling = _MANIFEST.replace("BLOCK = 64", "BLOCK = 64\nSPILL = 1000", 1)
+    project.write(spilling)
+    result = project.build(targets=("sm_80",))
+    assert "1000 bytes of registers spilled" in result.failures[0].report
+    allowed = spilling.replace(
+        "[kernel.types]", "[kernel.limits]\nspill_bytes = 1000\n[kernel.types]"
+    )
+    project.write(allowed)
+    result = project.build(targets=("sm_80",))
+    assert result.failures == result.dropped == ()
+    assert result.num_compiled == 0, "what is allowed to ship is no matter of the compile"
+
+
+def test_what_spills_is_always_said(project: _Project) -> None:
+    sizes = "[kernel.configs]\nSPILL = [0, 8, 300]\n"
+    project.write(_MANIFEST.replace("[kernel.configs]\n", sizes))
+    for _ in range(2):  # compiled, and from the cache
+        project.build(targets=("sm_80",), kernels=("add",))
+        assert len(project.recorder.warnings) == 16
+        assert project.recorder.warnings[:2] == [
+            "add sm_80 T=fp16 n:16 SPILL=8 num_warps=4: 8 bytes of registers spilled, 0 of stack",
+            "add sm_80 T=fp16 n:16 SPILL=8 num_warps=8: 8 bytes of registers spilled, 0 of stack",
+        ]
+        assert project.recorder.warnings[2] == (
+            "add sm_80 T=fp16 n:16 SPILL=300 num_warps=4: left out, "
+            "300 bytes of registers spilled, 0 of stack"
+        )
+
+
+def test_what_ptxas_warns_of_is_always_said(project: _Project) -> None:
+    project.write(_MANIFEST.replace("BLOCK = 64", 'BLOCK = 64\nMODE = "serialized"'))
+    project.build(targets=("sm_80",), kernels=("add",))
+    assert len(project.recorder.warnings) == 8
+    first = "add sm_80 T=fp16 n:16 num_warps=4: (C7510) wgmma is serialized"
+    assert project.recorder.warnings[0] == first
 
 
 def test_the_same_compile_is_done_once(project: _Project) -> None:

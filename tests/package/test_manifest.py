@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from aotc.compiler import autotune_configs
 from aotc.ir.diagnostics import CompileError, DiagnosticError, ManifestError
+from aotc.limits import CompileLimits
 from aotc.package.grid import expand
 from aotc.package.manifest import load, parse
 from aotc.package.spec import AutotuneConfigs, CartesianConfigs, ListedConfigs, Manifest
@@ -225,6 +226,25 @@ _MISTAKES: list[tuple[str, str, str, str]] = [
     ("[kernel.configs]", "[kernel.config]", "23:9", "expected one or more [[kernel.config]]"),
     ("[kernel.configs]\nnum_warps = [4, 8]", "[[kernel.config]]\nnum_warps = 5", "24:13", "power"),
     ("[kernel.configs]\nnum_warps = [4, 8]", "[[kernel.config]]\nBM = 5", "24:1", "config key"),
+    # Limits.
+    (
+        "[kernel.configs]",
+        "[kernel.limits]\nspil_bytes = 1\n[kernel.configs]",
+        "24:1",
+        "expected a limit, got 'spil_bytes' | did you mean 'spill_bytes'?",
+    ),
+    (
+        "[kernel.configs]",
+        "[kernel.limits]\nspill_bytes = -1\n[kernel.configs]",
+        "24:15",
+        "expected an integer from 0 on for spill_bytes, got -1",
+    ),
+    (
+        "[kernel.configs]",
+        "[kernel.limits]\nptxas_seconds = 0.5\n[kernel.configs]",
+        "24:17",
+        "expected an integer from 1 on for ptxas_seconds, got 0.5",
+    ),
     # Expressions.
     ('"cdiv(n_rows, 4)"', '"cdiv(n_row, 4)"', "9:15", "names nothing | did you mean 'n_rows'?"),
     ('"cdiv(n_rows, 4)"', '"n_rows / 4"', "9:17", "use `//`"),
@@ -254,6 +274,18 @@ def test_mistakes(folder: Path, old: str, new: str, place: str, message: str) ->
     assert report.startswith(f"{folder / 'kernels.toml'}:{place}: error: "), report
     for part in message.split(" | "):
         assert part in report
+
+
+def test_limits_reach_the_compiles(folder: Path) -> None:
+    limits = "[kernel.limits]\nspill_bytes = 0\nptxas_seconds = 7\noperations = 9\n"
+    manifest = _parse(folder, _FULL.replace("[kernel.configs]", f"{limits}[kernel.configs]"))
+    (kernel,) = manifest.kernels
+    assert kernel.spill_bytes == 0
+    (first, *_) = expand(kernel, manifest.targets, autotune_configs).variants
+    expected = CompileLimits(ptxas_seconds=7, operations=9)
+    assert kernel.limits == first.request.limits == expected
+    (kernel,) = _parse(folder, _FULL).kernels
+    assert (kernel.limits, kernel.spill_bytes) == (CompileLimits(), 256)
 
 
 def test_a_mistake_shows_its_line_and_caret(folder: Path) -> None:

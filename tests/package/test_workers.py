@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import multiprocessing
 import time
 from collections.abc import Sequence
@@ -67,6 +68,16 @@ def test_a_users_mistake_and_a_bug_are_told_apart(source: Path) -> None:
     assert bug.is_bug
     assert bug.report == "ZeroDivisionError: ours"
     assert "Traceback" in bug.detail
+
+
+def test_what_a_target_has_no_room_for_is_no_mistake(source: Path) -> None:
+    (task,) = _tasks(source, ["misfit"])
+    result = _results(list(compile_all([task], compile_empty, 1)))[task.label]
+    assert isinstance(result, CachedKernel)
+    assert result.is_misfit
+    assert result.misfit == "3 moons, the limit is 1; what may help: fewer moons"
+    digest = hashlib.sha256(source.read_bytes()).hexdigest()
+    assert result.metadata.source_files == ((str(source), digest),)
 
 
 @pytest.mark.parametrize(("mode", "name"), [("killed", "SIGKILL"), ("abort", "SIGABRT")])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from aotc.ir.diagnostics import CompileError
 from tests.support.pipelined import Args, Case
 
 LIMITS = {"i32": np.iinfo(np.int32), "i64": np.iinfo(np.int64), "u32": np.iinfo(np.uint32)}
@@ -42,3 +43,11 @@ def test_the_rest_is_not_pipelined() -> None:
     text = case_of("i32", 1, 4).gpu_ir
     assert text.count("num_stages = 1") == 1
     assert text.count("gpu.load") == 4 + 4 + 1  # before the loop, in it, in the rest
+
+
+def test_a_factor_that_takes_too_many_operations() -> None:
+    with pytest.raises(
+        CompileError, match=r"expands to \d+ operations, the limit is 30000"
+    ) as caught:
+        case_of("i32", 1, 10_000)
+    assert caught.value.remedy == "a loop_unroll_factor below 10000"

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 from aotc.compiler import CompiledKernel, CompileRequest, Metadata, ParamSlot
-from aotc.ir.diagnostics import CompileError, Loc
+from aotc.ir.diagnostics import CompileError, Loc, ResourceError
 
 _SIZES = {"i8": 1, "i32": 4, "i64": 8, "fp32": 4, "fp64": 8}
 
@@ -41,12 +41,21 @@ def make_cubin(target: str, symbol: str, num_args: int) -> bytes:
         return cubin.read_bytes()
 
 
+def _source_files(request: CompileRequest) -> tuple[tuple[str, str], ...]:
+    content = Path(request.source).read_bytes()
+    return ((request.source, hashlib.sha256(content).hexdigest()),)
+
+
 def compile_empty(request: CompileRequest) -> CompiledKernel:
     """Return an empty kernel for the request, or fail as its `MODE` says."""
     constants = dict(request.constants)
     mode = constants.get("MODE", "ok")
     if mode == "user_error":
         raise CompileError("expected a tile, got a list", Loc(request.source, 1, 0, 3))
+    if mode == "misfit":
+        error = ResourceError("3 moons, the limit is 1", remedy="fewer moons")
+        error.source_files = _source_files(request)
+        raise error
     if mode == "bug":
         raise ZeroDivisionError("ours")
     if mode == "killed":
@@ -65,7 +74,6 @@ def compile_empty(request: CompileRequest) -> CompiledKernel:
         params.append(ParamSlot(name, text, offset, size))
         offset += size
     symbol = f"{request.kernel}_empty"
-    source = Path(request.source).read_bytes()
     metadata = Metadata(
         name=request.kernel,
         symbol=symbol,
@@ -76,11 +84,11 @@ def compile_empty(request: CompileRequest) -> CompiledKernel:
         shared_bytes=int(str(constants.get("SHARED", 0))),
         static_shared_bytes=0,
         registers=8,
-        spill_bytes=0,
-        stack_bytes=0,
+        spill_bytes=int(str(constants.get("SPILL", 0))),
+        stack_bytes=int(str(constants.get("STACK", 0))),
         params=tuple(params),
         remarks=(f"{request.source}:1:1: nothing to do",),
-        ptxas_warnings=(),
-        source_files=((request.source, hashlib.sha256(source).hexdigest()),),
+        ptxas_warnings=("(C7510) wgmma is serialized",) if mode == "serialized" else (),
+        source_files=_source_files(request),
     )
     return CompiledKernel(make_cubin(request.target, symbol, len(params)), metadata, {})

@@ -1,0 +1,63 @@
+"""What one variant may take: of the compiler's time and memory, and of a thread's registers.
+
+A kernel that is out of bounds is refused with its reason, before the time is spent where that can
+be. A limit refuses or does not: what is compiled within it is the same whatever it is. Those of
+time and memory are far off, so that no result depends on how fast a machine is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+
+from aotc.ir.diagnostics import CompileError, did_you_mean
+
+SPILL_BYTES = "spill_bytes"
+"""The limit of what is shipped, not of what is compiled: spilled registers of a thread."""
+DEFAULT_SPILL_BYTES = 256
+
+
+@dataclass(frozen=True)
+class CompileLimits:
+    """Bound the compile of one variant.
+
+    `operations` are those of the source once its calls and static loops are expanded,
+    `live_registers` what tiles take of a thread at once, as estimated before code is generated,
+    `instructions` those that are generated. `ptxas_seconds` and `ptxas_mebibytes` are of each run
+    of ptxas. 255 registers are all that a thread has; kernels of four times as many live ones spill
+    kilobytes.
+    """
+
+    operations: int = 30_000
+    live_registers: int = 1020
+    instructions: int = 100_000
+    ptxas_seconds: int = 300
+    ptxas_mebibytes: int = 8192
+
+
+DEFAULT_LIMITS = CompileLimits()
+COMPILE_LIMITS = tuple(field.name for field in fields(CompileLimits))
+LIMITS = (SPILL_BYTES, *COMPILE_LIMITS)
+# ptxas needs some 100 MiB for the smallest kernel; with less it crashes in ways that do not say why.
+_LEAST = {SPILL_BYTES: 0, "ptxas_mebibytes": 256}
+
+
+def limit_problem(name: str, value: object) -> str:
+    """Return what is wrong with the value of a limit, or an empty string."""
+    least = _LEAST.get(name, 1)
+    if isinstance(value, int) and not isinstance(value, bool) and value >= least:
+        return ""
+    return f"expected an integer from {least} on for {name}, got {value!r}"
+
+
+def compile_limits(given: Mapping[str, object]) -> CompileLimits:
+    """Return the limits with those that are given. Raises: CompileError."""
+    for name, value in given.items():
+        if name not in COMPILE_LIMITS:
+            known = ", ".join(COMPILE_LIMITS)
+            remedy = did_you_mean(name, COMPILE_LIMITS)
+            raise CompileError(f"expected a limit ({known}), got {name!r}", remedy=remedy)
+        problem = limit_problem(name, value)
+        if problem:
+            raise CompileError(problem)
+    return CompileLimits(**{name: int(str(value)) for name, value in given.items()})
