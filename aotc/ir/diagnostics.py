@@ -18,12 +18,15 @@ location of what they replace, so every later remark can point at the user's lin
 from __future__ import annotations
 
 import difflib
-import linecache
+import io
+import tokenize
 import unicodedata
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+
+from aotc.regular_file import MAX_SOURCE_BYTES, read_regular
 
 _MAX_CALL_SITES = 8
 _MAX_LINE_CHARS = 160
@@ -77,8 +80,13 @@ def at(loc: Loc) -> Generator[None]:
 
 def source_line(loc: Loc) -> str | None:
     """Return the text of the line `loc` is on, or None if the file cannot be read."""
-    linecache.checkcache(loc.file)  # it may have been edited since an earlier error
-    return linecache.getline(loc.file, loc.line).rstrip("\n") or None
+    try:
+        raw = read_regular(loc.file, MAX_SOURCE_BYTES)
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(raw).readline)
+        lines = io.TextIOWrapper(io.BytesIO(raw), encoding).read().split("\n")
+    except (OSError, SyntaxError, UnicodeDecodeError, LookupError):
+        return None
+    return lines[loc.line - 1] or None if 0 < loc.line <= len(lines) else None
 
 
 def render_caret(loc: Loc, indent: str = "  ") -> str:
