@@ -7,7 +7,7 @@ from aotc.backend.assembly_errors import find_assembly_error
 from aotc.backend.cubin_params import param_places
 from aotc.backend.lower import Lowered, ParamSlot, lower_kernel
 from aotc.backend.ptx import emit_ptx
-from aotc.backend.ptxas import Assembly, Ptxas, RefusedError, assemble, disassemble
+from aotc.backend.ptxas import Assembly, Ptxas, RefusedError, assemble, disassemble, end_tools
 
 __all__ = [
     "Assembly",
@@ -18,6 +18,7 @@ __all__ = [
     "assemble",
     "disassemble",
     "emit_ptx",
+    "end_tools",
     "find_assembly_error",
     "lower_kernel",
     "param_places",

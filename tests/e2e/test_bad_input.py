@@ -523,8 +523,11 @@ def test_a_system_that_starts_no_process_is_told_as_it_is(
         raise BlockingIOError(11, "Resource temporarily unavailable")
 
     monkeypatch.setattr(workers.SpawnProcess, "start", refuse)
-    assert cli.run(["build", "-j", "1"]) == 3
-    assert "Resource temporarily unavailable" in capsys.readouterr().err
+    assert cli.run(["build", "-j", "1"]) == 1
+    assert capsys.readouterr().err == (
+        "error: Resource temporarily unavailable (errno 11)\n"
+        "  help: build with fewer jobs (-j), or raise the limit of processes (ulimit -u)\n"
+    )
     assert not (folder / "dist").exists()
 
 
