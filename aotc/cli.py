@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -46,6 +47,7 @@ _CLEANING_SECONDS = 3.0  # for which a second interrupt is not answered
 _STAGES = ("tile", "gpu", "llvm", "ptx", "sass")
 _MAX_VARIANTS_LISTED = 4
 _LOG_COLUMNS = 160
+_PAGE_COLUMNS, _MIN_COLUMNS = 100, 60
 _BUG_ADVICE = (
     "This is a bug in aotc, not in your kernels. Please report it on the project's issue tracker\n"
     "with the command, the kernel and the manifest; --debug shows where it happened."
@@ -521,8 +523,15 @@ def inspect(*, archive: str, is_json: bool, debug: bool) -> int:  # noqa: ARG001
         _print(json.dumps(views.describe(content, size_bytes), indent=2))
     else:
         _print(views.summary(content, size_bytes))
-        _print(views.table(content))
+        _print(f"\n{views.text(content, _width())}")
     return EXIT_DONE
+
+
+def _width() -> int:
+    """Return the columns of the terminal, or those of a page if there is none."""
+    if not sys.stdout.isatty():
+        return _PAGE_COLUMNS
+    return max(_MIN_COLUMNS, shutil.get_terminal_size().columns)
 
 
 @commands.command()
@@ -558,7 +567,7 @@ def _settings(settings: Sequence[str]) -> dict[str, str]:
     values: dict[str, str] = {}
     for setting in settings:
         name, equals, value = setting.partition("=")
-        if not (name.strip() and equals and value):
+        if not (name.strip() and equals):
             raise click.BadParameter(f"expected NAME=VALUE, got {setting!r}", param_hint="--set")
         values[name.strip()] = value.strip()
     return values

@@ -454,8 +454,10 @@ def test_inspect_shows_a_table(run: Any) -> None:
     assert (code, err) == (0, "")
     lines = out.splitlines()
     assert lines[0].startswith("demo 0.1.0 | 1 kernel | 2 variants | sm_90a | ")
-    assert lines[1].split()[:3] == ["kernel", "target", "types"]
-    assert lines[2].split()[:4] == ["add", "sm_90a", "fp16", "num_warps=4"]
+    assert lines[1].startswith("aotc 0.1.0; llvmlite ")
+    assert lines[2:4] == ["", "add"]
+    assert lines[5].split()[:3] == ["target", "types", "config"]
+    assert lines[6].split()[:3] == ["sm_90a", "fp16", "num_warps=4"]
 
 
 def test_inspect_as_json(folder: Path, run: Any) -> None:
@@ -465,6 +467,19 @@ def test_inspect_as_json(folder: Path, run: Any) -> None:
     assert code == 0
     assert data["size_bytes"] == (folder / "dist/demo.aotc").stat().st_size
     assert data["kernels"][0]["variants"][0]["registers"] == 8
+
+
+@pytest.mark.parametrize("mode", ["a\x1b[31m", "a\nb", "a\x9b", "a\u202eb", "[red]a[/red]"])
+def test_no_name_steers_the_terminal(folder: Path, run: Any, mode: str) -> None:
+    choices = f"[kernel.choices]\nMODE = [{json.dumps(mode)}]"
+    text = _MANIFEST.replace('[kernel.constants]\nMODE = "ok"', choices)
+    (folder / "kernels.toml").write_text(text)
+    built = run("build", "--no-cache", "-v")
+    assert built[0] == 0
+    for _, out, err in (built, run("inspect", "dist/demo.aotc"), run("explain", "k.py:add\x1b")):
+        assert all(char.isprintable() or char == "\n" for char in out + err)
+    shown = mode.encode("unicode_escape").decode()
+    assert shown in built[2]
 
 
 @pytest.fixture
@@ -576,8 +591,10 @@ def test_version_starts_without_the_compiler(folder: Path, run: Any) -> None:
 
 def test_inspect_starts_without_the_compiler(folder: Path, run: Any) -> None:
     run("build", "--no-cache")
-    loaded = _modules("inspect", "dist/demo.aotc", cwd=folder)
-    assert not loaded & {"aotc.compiler", "aotc.ir.core", "llvmlite", "rich", "tomli"}
+    compiler = {"aotc.compiler", "aotc.ir.core", "llvmlite", "tomli"}
+    assert not _modules("inspect", "dist/demo.aotc", cwd=folder) & compiler
+    loaded = _modules("inspect", "dist/demo.aotc", "--json", cwd=folder)
+    assert not loaded & {*compiler, "rich"}
 
 
 def test_a_build_with_nothing_to_do_starts_without_llvm(folder: Path, run: Any) -> None:

@@ -452,15 +452,19 @@ def test_a_failing_kernel_loses_nothing(run: Run, folder: Path) -> None:
     assert again.code == 1
     assert "aotc: 3 failed, wrote the rest (0 compiled, 7 cached, " in again.err
     assert _files(folder / "dist")["demo.aotc"] != before["demo.aotc"]
-    listed = run("inspect", "dist/demo.aotc").out
-    assert [line.split()[:2] for line in listed.splitlines()[2:]] == [
-        ["add", "sm_80"],
-        ["add", "sm_90a"],
-        ["on_sm_80_only", "sm_80"],
-        ["on_sm_80_only", "sm_80"],
-        ["on_sm_80_only", "sm_90a"],
-        ["sometimes", "sm_80"],
-        ["sometimes", "sm_90a"],
+    listed = json.loads(run("inspect", "dist/demo.aotc", "--json").out)
+    assert [
+        (kernel["name"], variant["target"])
+        for kernel in listed["kernels"]
+        for variant in kernel["variants"]
+    ] == [
+        ("add", "sm_80"),
+        ("add", "sm_90a"),
+        ("on_sm_80_only", "sm_80"),
+        ("on_sm_80_only", "sm_80"),
+        ("on_sm_80_only", "sm_90a"),
+        ("sometimes", "sm_80"),
+        ("sometimes", "sm_90a"),
     ]
 
 
