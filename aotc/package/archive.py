@@ -52,9 +52,18 @@ def encode(archive: Archive) -> bytes:
     return encode_records(canonical(archive), _compress)
 
 
+def _check_ptx(ptx: bytes | None) -> None:
+    """Check that stored PTX is text. Raises: `ArchiveError` FORMAT."""
+    try:
+        (ptx or b"").decode()
+    except UnicodeDecodeError as error:
+        raise ArchiveError("FORMAT", f"its PTX is not UTF-8 at byte {error.start}") from None
+
+
 def _check_blobs(kernel: Kernel, variant: Variant) -> None:
     try:
         check_cubin(variant.cubin, variant.target, variant.symbol)
+        _check_ptx(variant.ptx)
     except ArchiveError as error:
         message = f"kernel {kernel.name!r}, variant {variant.symbol!r}: {error.message}"
         raise ArchiveError(error.kind, message) from None
