@@ -449,7 +449,7 @@ def verify(
     try:
         subjects = verifying.load_subjects(path, kernels, targets, labels, without)
     except ArchiveError as error:
-        _complain(f"{path}: {error}")
+        _complain(one_line(f"{path}: {error}"))
         return EXIT_WRONG
     options = verifying.VerifyOptions(seed=seed)
     if max_steps is not None:
@@ -517,7 +517,7 @@ def inspect(*, archive: str, is_json: bool, debug: bool) -> int:  # noqa: ARG001
         content = archives.read(path)
         size_bytes = path.stat().st_size
     except ArchiveError as error:
-        _complain(f"{archive}: {error}")
+        _complain(one_line(f"{archive}: {error}"))
         return EXIT_WRONG
     if is_json:
         _print(json.dumps(views.describe(content, size_bytes), indent=2))
