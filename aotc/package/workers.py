@@ -14,6 +14,7 @@ of the pool's, which goes with it: a worker that is killed cannot remove its own
 from __future__ import annotations
 
 import contextlib
+import errno
 import multiprocessing
 import os
 import shutil
@@ -53,6 +54,7 @@ _STOP_SECONDS = 2.0
 # Sent by the system or by other people; the others a process brings upon itself.
 _FOREIGN_SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGXCPU)
 _TERMINATED = 128 + signal.SIGTERM  # as a shell has it
+_SEMAPHORE_ERRNOS = (errno.ENOSPC, errno.EACCES, errno.EROFS, errno.ENOENT, errno.ENOSYS)
 _INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _POLL_SECONDS = 0.01
 
@@ -328,12 +330,20 @@ class _Pool:
             self._folder = tempfile.TemporaryDirectory(prefix="aotc-", ignore_cleanup_errors=True)
         except OSError as error:
             raise host_error(error, "cannot make a temporary folder") or error from None
-        self.executor = ProcessPoolExecutor(
-            jobs,
-            mp_context=self._context,
-            initializer=_start_worker,
-            initargs=(self._folder.name,),
-        )
+        try:
+            self.executor = ProcessPoolExecutor(
+                jobs,
+                mp_context=self._context,
+                initializer=_start_worker,
+                initargs=(self._folder.name,),
+            )
+        except OSError as error:
+            self._folder.cleanup()
+            if error.errno not in _SEMAPHORE_ERRNOS:
+                raise
+            message = f"cannot make a semaphore: {error.strerror} (errno {error.errno})"
+            remedy = "see to it that /dev/shm is there, can be written to, and has room"
+            raise HostError(message, remedy=remedy) from None
 
     def __enter__(self) -> _Pool:
         return self
