@@ -116,7 +116,8 @@ def _interruptible() -> Generator[None]:
             raise KeyboardInterrupt
 
     before = {number: signal.getsignal(number) for number in _INTERRUPTS}
-    answered = [number for number, handler in before.items() if handler != signal.SIG_IGN]
+    # One that is ignored stays so; one that is not Python's (None) could not be put back.
+    answered = [n for n, handler in before.items() if handler not in (signal.SIG_IGN, None)]
     try:
         for number in answered:
             signal.signal(number, interrupt)

@@ -70,3 +70,15 @@ def test_it_blames_what_the_nearest_variant_lacks(
     with pytest.raises(NotFoundError) as caught:
         kernel(*args)
     assert (caught.value.expected, caught.value.remedy) == (blamed, remedy)
+
+
+def test_a_message_is_one_line_whatever_the_names(
+    load: Callable[..., Library], gpu: FakeGpu
+) -> None:
+    del gpu
+    guard = Guard(parse("n % 16 == 0"), "a\x1b[31m\nb\x9bc")
+    kernel = load(_archive((guard,), ((0,),)))["k"]
+    with pytest.raises(NotFoundError) as caught:
+        kernel(1, 1)
+    assert "expected a?[31m?b??c, got" in str(caught.value)
+    assert str(caught.value).isprintable()
