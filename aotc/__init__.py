@@ -1,13 +1,13 @@
 """aotc: ahead-of-time compiler for tile kernels written in Triton's language.
 
 `compile` and `load` are resolved on first use: a serving process that only loads an archive
-imports nothing of the compiler.
+imports nothing of the compiler. Nor is anything of the standard library imported here: until the
+command line answers interrupts, one would be a traceback.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING
+TYPE_CHECKING = False  # as type checkers know it
 
 if TYPE_CHECKING:
     from aotc.compiler import CompiledKernel, compile  # noqa: A004
@@ -23,4 +23,6 @@ def __getattr__(name: str) -> object:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'aotc' has no attribute {name!r}")
+    from importlib import import_module  # noqa: PLC0415
+
     return getattr(import_module(home), name)

@@ -4,18 +4,24 @@ Each command imports what it needs when it runs: `aotc --version` and `aotc insp
 the compiler, and a build with nothing to do without LLVM. Results go to standard output, progress
 and errors to standard error, so output can be piped.
 
-Exit codes: 0 done; 1 the user's kernels or manifest are wrong; 2 wrong usage; 3 a bug of ours;
-130 interrupted.
+Exit codes: 0 done; 1 the user's kernels or manifest are wrong, or the machine lacks something;
+2 wrong usage; 3 a bug of ours; 130 interrupted.
+
+Whatever is printed may come from a file that somebody else wrote, so all of it passes `_print`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import shutil
+import signal
 import sys
+import threading
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -24,7 +30,7 @@ from typing import TYPE_CHECKING
 import click
 
 from aotc import __version__
-from aotc.ir.diagnostics import DiagnosticError
+from aotc.ir.diagnostics import DiagnosticError, HostError, host_error, one_line, printable
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -36,9 +42,12 @@ if TYPE_CHECKING:
 
 EXIT_DONE, EXIT_WRONG, EXIT_USAGE, EXIT_BUG, EXIT_INTERRUPTED = 0, 1, 2, 3, 130
 
+_INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_CLEANING_SECONDS = 3.0  # for which a second interrupt is not answered
 _STAGES = ("tile", "gpu", "llvm", "ptx", "sass")
 _MAX_VARIANTS_LISTED = 4
 _LOG_COLUMNS = 160
+_PAGE_COLUMNS, _MIN_COLUMNS = 100, 60
 _BUG_ADVICE = (
     "This is a bug in aotc, not in your kernels. Please report it on the project's issue tracker\n"
     "with the command, the kernel and the manifest; --debug shows where it happened."
@@ -55,33 +64,95 @@ def main() -> None:
 def run(args: Sequence[str], compiler: Compiler | None = None) -> int:
     """Run a command and return its exit code; `compiler` replaces the one that builds use."""
     is_debug = "--debug" in args
+    with _interruptible():
+        try:
+            code = commands.main(list(args), "aotc", standalone_mode=False, obj=compiler)
+            if sys.stdout is not None:  # pyright: ignore[reportUnnecessaryComparison] - may be closed
+                with _writing("output"):
+                    sys.stdout.flush()
+        except click.ClickException as error:
+            error.show()
+            return error.exit_code
+        except (click.Abort, KeyboardInterrupt):
+            _complain("interrupted")
+            return EXIT_INTERRUPTED
+        except DiagnosticError as error:
+            _print(error.render(), err=True)
+            return EXIT_WRONG
+        except BrokenPipeError:
+            _give_up_output()  # whoever read it has seen enough
+            return EXIT_WRONG
+        except Exception as error:  # noqa: BLE001 - the last line of defence
+            return _report_exception(error, is_debug=is_debug)
+        return code if isinstance(code, int) else EXIT_DONE
+
+
+def _report_exception(error: Exception, *, is_debug: bool) -> int:
+    """Report what no command answers; return the exit code: it is a bug, or the machine's."""
+    refused = host_error(error) if isinstance(error, OSError | MemoryError) else None
+    if refused is not None:
+        _print(refused.render(), err=True)
+        return EXIT_WRONG
+    _complain(f"internal error: {type(error).__name__}: {error}")
+    if is_debug:
+        _print(traceback.format_exc(), err=True)
+    _print(_BUG_ADVICE, err=True)
+    return EXIT_BUG
+
+
+@contextlib.contextmanager
+def _interruptible() -> Generator[None]:
+    """Let SIGTERM and SIGHUP interrupt as Ctrl-C does, and none interrupt what the first one began."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    last = -_CLEANING_SECONDS
+
+    def interrupt(_number: int, _frame: object) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last >= _CLEANING_SECONDS:
+            last = now
+            raise KeyboardInterrupt
+
+    before = {number: signal.getsignal(number) for number in _INTERRUPTS}
+    # One that is ignored stays so; one that is not Python's (None) could not be put back.
+    answered = [n for n, handler in before.items() if handler not in (signal.SIG_IGN, None)]
     try:
-        code = commands.main(list(args), "aotc", standalone_mode=False, obj=compiler)
-        sys.stdout.flush()  # here, where a closed pipe can be answered
-    except click.ClickException as error:
-        error.show()
-        return error.exit_code
-    except (click.Abort, KeyboardInterrupt):
-        _complain("interrupted")
-        return EXIT_INTERRUPTED
-    except DiagnosticError as error:
-        click.echo(error.render(), err=True)
-        return EXIT_WRONG
+        for number in answered:
+            signal.signal(number, interrupt)
+        yield
+    finally:
+        for number in answered:
+            signal.signal(number, before[number])
+
+
+def _print(text: str, *, err: bool = False) -> None:
+    """Print a text that may have in it what a file says: control characters are shown, not sent."""
+    with _writing("error" if err else "output"):
+        click.echo(printable(text), err=err)
+
+
+@contextlib.contextmanager
+def _writing(stream: str) -> Generator[None]:
+    """Report a stream that cannot be written to. Raises: HostError, BrokenPipeError."""
+    try:
+        yield
     except BrokenPipeError:
-        # Whoever read our output has seen enough; keep Python from flushing into the pipe again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_WRONG
-    except Exception as error:  # noqa: BLE001 - the last line of defence
-        _complain(f"internal error: {type(error).__name__}: {error}")
-        if is_debug:
-            click.echo(traceback.format_exc(), err=True)
-        click.echo(_BUG_ADVICE, err=True)
-        return EXIT_BUG
-    return code if isinstance(code, int) else EXIT_DONE
+        raise
+    except OSError as error:
+        if stream == "output":
+            _give_up_output()
+        raise HostError(f"cannot write to standard {stream}: {error.strerror}") from None
+
+
+def _give_up_output() -> None:
+    """Keep Python from writing the rest at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _complain(message: str) -> None:
-    click.echo(f"aotc: {message}", err=True)
+    _print(f"aotc: {message}", err=True)
 
 
 def _show_version(ctx: click.Context, _param: click.Parameter, value: object) -> None:
@@ -176,7 +247,7 @@ def build(
     finally:
         listener.close()
     if is_json:
-        click.echo(json.dumps(builds.describe_result(result, listener.warnings), indent=2))
+        _print(json.dumps(builds.describe_result(result, listener.warnings), indent=2))
     else:
         _report(result, verbose=verbose, debug=debug, seconds=time.monotonic() - start)
     if any(failure.is_bug for failure in result.failures):
@@ -201,20 +272,20 @@ def _report(result: BuildResult, *, verbose: bool, debug: bool, seconds: float) 
     """Print what came of a build: remarks, failures, and one line that sums it up."""
     if verbose:
         for line in (*result.dropped, *result.remarks):
-            click.echo(f"remark: {line}", err=True)
+            _print(f"remark: {one_line(line)}", err=True)
     elif result.dropped:
         count = len(result.dropped)
-        click.echo(f"note: {count} dropped that a target cannot hold (-v lists them)", err=True)
+        _print(f"note: {count} dropped that a target cannot hold (-v lists them)", err=True)
     _report_failures(result.failures, debug=debug)
     counts = f"{result.num_compiled} compiled, {result.num_cached} cached, {seconds:.1f} s"
     if result.failures:
         outcome = "wrote the rest" if result.files else "nothing is written"
         _complain(f"{len(result.failures)} failed, {outcome} ({counts})")
     for path in result.files:
-        click.echo(path)
+        _print(str(path))
     if not result.failures:
         noun = "variant" if result.num_variants == 1 else "variants"
-        click.echo(f"{result.num_variants} {noun} ({counts})", err=True)
+        _print(f"{result.num_variants} {noun} ({counts})", err=True)
 
 
 def _report_failures(failures: Sequence[Failure], *, debug: bool) -> None:
@@ -223,16 +294,16 @@ def _report_failures(failures: Sequence[Failure], *, debug: bool) -> None:
     for failure in sorted(failures, key=lambda failure: failure.is_bug):
         variants.setdefault((failure.is_bug, failure.report), []).append(failure)
     for (is_bug, report), alike in variants.items():
-        click.echo(f"aotc: internal error: {report}" if is_bug else report, err=True)
+        _print(f"aotc: internal error: {report}" if is_bug else report, err=True)
         for failure in alike[:_MAX_VARIANTS_LISTED]:
-            click.echo(f"  note: in {failure.label}", err=True)
+            _print(f"  note: in {one_line(failure.label)}", err=True)
         if len(alike) > _MAX_VARIANTS_LISTED:
             count = len(alike) - _MAX_VARIANTS_LISTED
-            click.echo(f"  note: and in {count} more variants", err=True)
+            _print(f"  note: and in {count} more variants", err=True)
         if is_bug and debug:
-            click.echo(alike[0].detail, err=True)
+            _print(alike[0].detail, err=True)
     if any(failure.is_bug for failure in failures):
-        click.echo(_BUG_ADVICE, err=True)
+        _print(_BUG_ADVICE, err=True)
 
 
 class _Listener:
@@ -273,12 +344,12 @@ class _PlainListener(_Listener):
     def advanced(self, label: str, state: str, seconds: float) -> None:
         self._done += 1
         count = f"[{self._done}/{self._total}]"
-        text = " ".join(part for part in (count, label, state) if part)
-        click.echo(f"{text} ({seconds:.2f} s)", err=True)
+        text = one_line(" ".join(part for part in (count, label, state) if part))
+        _print(f"{text} ({seconds:.2f} s)", err=True)
 
     def warned(self, message: str) -> None:
         super().warned(message)
-        click.echo(f"warning: {message}", err=True)
+        _print(f"warning: {message}", err=True)
 
 
 class _BarListener(_Listener):
@@ -304,17 +375,20 @@ class _BarListener(_Listener):
         del seconds
         if self._progress is None or self._task is None:
             return
+        from rich.markup import escape  # noqa: PLC0415 - start-up time
+
         if state:
             text = f"{state.lower()}: {label}"
-            self._progress.console.print(text, markup=False, highlight=False)
-        self._progress.update(self._task, advance=1, description=label)
+            self._progress.console.print(printable(text), markup=False, highlight=False)
+        self._progress.update(self._task, advance=1, description=escape(one_line(label)))
 
     def warned(self, message: str) -> None:
         super().warned(message)
         if self._progress is None:
-            click.echo(f"warning: {message}", err=True)
+            _print(f"warning: {message}", err=True)
         else:
-            self._progress.console.print(f"warning: {message}", markup=False, highlight=False)
+            text = printable(f"warning: {message}")
+            self._progress.console.print(text, markup=False, highlight=False)
 
     def close(self) -> None:
         if self._progress is not None:
@@ -378,7 +452,7 @@ def verify(
     try:
         subjects = verifying.load_subjects(path, kernels, targets, labels, without)
     except ArchiveError as error:
-        _complain(f"{path}: {error}")
+        _complain(one_line(f"{path}: {error}"))
         return EXIT_WRONG
     options = verifying.VerifyOptions(seed=seed)
     if max_steps is not None:
@@ -406,7 +480,7 @@ def verify(
         outcomes.close()
         listener.close()
     if is_json:
-        click.echo(json.dumps(report.describe(), indent=2))
+        _print(json.dumps(report.describe(), indent=2))
     else:
         _report_verified(report, verbose=verbose, debug=debug, seconds=time.monotonic() - start)
     if report.is_bug:
@@ -423,9 +497,9 @@ def _report_verified(report: Report, *, verbose: bool, debug: bool, seconds: flo
     width = None if sys.stdout.isatty() else _LOG_COLUMNS
     Console(width=width).print(table(report.done, by_variant=verbose))
     for text in report.wrong():
-        click.echo(text, err=True)
+        _print(text, err=True)
     _report_failures(report.failures, debug=debug)
-    click.echo(report.summary(seconds), err=True)
+    _print(report.summary(seconds), err=True)
 
 
 # -------------------------------------------------------------------- inspect, dump and explain
@@ -446,14 +520,21 @@ def inspect(*, archive: str, is_json: bool, debug: bool) -> int:  # noqa: ARG001
         content = archives.read(path)
         size_bytes = path.stat().st_size
     except ArchiveError as error:
-        _complain(f"{archive}: {error}")
+        _complain(one_line(f"{archive}: {error}"))
         return EXIT_WRONG
     if is_json:
-        click.echo(json.dumps(views.describe(content, size_bytes), indent=2))
+        _print(json.dumps(views.describe(content, size_bytes), indent=2))
     else:
-        click.echo(views.summary(content, size_bytes))
-        click.echo(views.table(content))
+        _print(views.summary(content, size_bytes))
+        _print(f"\n{views.text(content, _width())}")
     return EXIT_DONE
+
+
+def _width() -> int:
+    """Return the columns of the terminal, or those of a page if there is none."""
+    if not sys.stdout.isatty():
+        return _PAGE_COLUMNS
+    return max(_MIN_COLUMNS, shutil.get_terminal_size().columns)
 
 
 @commands.command()
@@ -480,7 +561,7 @@ def dump(
     chosen = parse(target) if target else None
     request = find_request(kernel, chosen, _settings(settings), without)
     text = stage_text(request, stage)
-    click.echo(text, nl=not text.endswith("\n"))
+    _print(text.removesuffix("\n"))
     return EXIT_DONE
 
 
@@ -489,7 +570,7 @@ def _settings(settings: Sequence[str]) -> dict[str, str]:
     values: dict[str, str] = {}
     for setting in settings:
         name, equals, value = setting.partition("=")
-        if not (name.strip() and equals and value):
+        if not (name.strip() and equals):
             raise click.BadParameter(f"expected NAME=VALUE, got {setting!r}", param_hint="--set")
         values[name.strip()] = value.strip()
     return values
@@ -520,7 +601,7 @@ def explain(
     request = find_request(kernel, chosen, _settings(settings), without)
     explanation = explaining.explain(request)
     if is_json:
-        click.echo(json.dumps(explaining.describe(explanation), indent=2))
+        _print(json.dumps(explaining.describe(explanation), indent=2))
     else:
-        click.echo(explaining.text(explanation))
+        _print(explaining.text(explanation))
     return EXIT_DONE

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from aotc.config_keys import CONFIG_DEFAULTS, CONFIG_KEYS, config_value_problem
 from aotc.ir.diagnostics import CompileError, IRError, ManifestError, ResourceError
 from aotc.limits import DEFAULT_LIMITS, CompileLimits, compile_limits
+from aotc.module_search import Search
 from aotc.target import Feature, Target
 from aotc.target import parse as parse_target
 
@@ -134,7 +135,8 @@ class ParamSlot:
 class Metadata:
     """Say what a host must know to launch a cubin, and a user to judge it.
 
-    `source_files` are all files the frontend read, with their SHA-256. `waits_pdl` says that every
+    `source_files` are all files the frontend read, with their SHA-256, and `searches` those for
+    imported modules, with the file that each found or None. `waits_pdl` says that every
     path waits for the grids before it, so that a launch may overlap with them. `guards` are
     expressions over the arguments: the cubin is right for launches for which none is 0 and for
     which the driver encodes the tensor maps among its `params`. A launch of one that
@@ -158,6 +160,7 @@ class Metadata:
     remarks: tuple[str, ...]
     ptxas_warnings: tuple[str, ...]
     source_files: tuple[tuple[str, str], ...]
+    searches: tuple[tuple[Search, str | None], ...] = ()
     without: tuple[str, ...] = ()
     waits_pdl: bool = False
     producer_warps: int = 0
@@ -251,6 +254,7 @@ def compile_kernel(
         remarks=_lines(translation.remarks, translation.prints, done.schedule.remarks, spilled),
         ptxas_warnings=assembly.warnings,
         source_files=translation.source_files,
+        searches=translation.searches,
         without=done.target.without,
         waits_pdl=done.waits_pdl,
         guards=kernel.guards,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import pty
@@ -47,6 +48,18 @@ from aotc import cli
 from tests.support.fake_compiler import compile_empty
 if __name__ == "__main__":
     sys.exit(cli.run(sys.argv[1:], compile_empty))
+"""
+
+# Interrupts itself where a module is imported.
+_INTERRUPTED_IMPORT = """\
+import os, sys
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == "{module}":
+            os.kill(os.getpid(), {number})
+sys.meta_path.insert(0, Interrupt())
+from aotc.__main__ import main
+main()
 """
 
 
@@ -227,15 +240,19 @@ def test_unexpected_exceptions_exit_with_3(run: Any, monkeypatch: pytest.MonkeyP
     assert err.startswith("aotc: internal error: RuntimeError: impossible")
 
 
-def test_ctrl_c_exits_with_130_and_leaves_no_process(folder: Path, run: Any) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_interrupt_exits_with_130_and_leaves_nothing(
+    folder: Path, run: Any, number: signal.Signals
+) -> None:
     run("build", "--no-cache")
+    (folder / "tmp").mkdir()
     old = (folder / "dist/demo.aotc").read_bytes()
     _use_mode(folder, "slow")
     root = Path(__file__).parents[1]
     (folder / "runner.py").write_text(_RUNNER)
     build = subprocess.Popen(
         [sys.executable, "runner.py", "build", "--no-cache", "-j", "2"],
-        env={**os.environ, "PYTHONPATH": str(root)},
+        env={**os.environ, "PYTHONPATH": str(root), "TMPDIR": str(folder / "tmp")},
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
@@ -245,7 +262,9 @@ def test_ctrl_c_exits_with_130_and_leaves_no_process(folder: Path, run: Any) -> 
         time.sleep(0.05)  # two workers and the resource tracker
     children = _children(build.pid)
     time.sleep(0.5)
-    os.killpg(build.pid, signal.SIGINT)
+    assert list((folder / "tmp").iterdir()) != []
+    # Ctrl-C reaches the whole group, the others the build alone.
+    (os.killpg if number == signal.SIGINT else os.kill)(build.pid, number)
     _, err = build.communicate(timeout=20)
     assert build.returncode == cli.EXIT_INTERRUPTED
     assert err.splitlines()[-1] == "aotc: interrupted"
@@ -253,7 +272,64 @@ def test_ctrl_c_exits_with_130_and_leaves_no_process(folder: Path, run: Any) -> 
     assert len(children) >= 2
     time.sleep(0.5)
     assert not any(_is_alive(pid) for pid in children)
+    assert list((folder / "tmp").iterdir()) == []
     assert (folder / "dist/demo.aotc").read_bytes() == old
+
+
+@pytest.mark.parametrize("module", ["aotc.cli", "click", "aotc.package.build"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_while_it_starts_is_no_traceback(
+    folder: Path, module: str, number: signal.Signals
+) -> None:
+    text = _INTERRUPTED_IMPORT.format(module=module, number=int(number))
+    root = Path(__file__).parents[1]
+    ran = subprocess.run(
+        [sys.executable, "-c", text, "build"],
+        env={**os.environ, "PYTHONPATH": str(root)},
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        check=False,
+    )
+    assert (ran.returncode, ran.stdout) == (130, "")
+    assert ran.stderr.lstrip() == "aotc: interrupted\n"
+
+
+def test_what_cannot_be_printed_is_told(folder: Path, run: Any) -> None:
+    assert run("build", "--no-cache")[0] == 0
+    with Path("/dev/full").open("wb") as full:
+        ran = subprocess.run(
+            [sys.executable, "-m", "aotc", "inspect", folder / "dist/demo.aotc"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert ran.returncode == cli.EXIT_WRONG
+    message = "cannot write to standard output: No space left on device"
+    assert ran.stderr == f"error: {message}\n"
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EMFILE, errno.ENOMEM])
+def test_what_the_machine_lacks_exits_with_1(
+    run: Any, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def fail(path: str) -> None:
+        raise OSError(number, os.strerror(number), "/tmp/x")
+
+    monkeypatch.setattr("aotc.package.manifest.load", fail)
+    code, out, err = run("build")
+    assert (code, out) == (cli.EXIT_WRONG, "")
+    assert err.startswith(f"error: {os.strerror(number)}: /tmp/x (errno {number})\n  help: ")
+
+
+def test_a_killed_worker_exits_with_1_and_names_the_variant(folder: Path, run: Any) -> None:
+    _use_mode(folder, "killed")
+    code, _, err = run("build", "--no-cache", "-j", "1")
+    assert code == cli.EXIT_WRONG
+    assert "error: the worker process was ended by SIGKILL; out of memory?\n  help: free" in err
+    assert "  note: in add sm_90a T=fp16 num_warps=4\n  note: in add sm_90a T=fp32" in err
+    assert "bug" not in err
 
 
 def test_workers_end_with_a_parent_that_is_killed(folder: Path) -> None:
@@ -378,8 +454,10 @@ def test_inspect_shows_a_table(run: Any) -> None:
     assert (code, err) == (0, "")
     lines = out.splitlines()
     assert lines[0].startswith("demo 0.1.0 | 1 kernel | 2 variants | sm_90a | ")
-    assert lines[1].split()[:3] == ["kernel", "target", "types"]
-    assert lines[2].split()[:4] == ["add", "sm_90a", "fp16", "num_warps=4"]
+    assert lines[1].startswith("aotc 0.1.0; llvmlite ")
+    assert lines[2:4] == ["", "add"]
+    assert lines[5].split()[:3] == ["target", "types", "config"]
+    assert lines[6].split()[:3] == ["sm_90a", "fp16", "num_warps=4"]
 
 
 def test_inspect_as_json(folder: Path, run: Any) -> None:
@@ -389,6 +467,19 @@ def test_inspect_as_json(folder: Path, run: Any) -> None:
     assert code == 0
     assert data["size_bytes"] == (folder / "dist/demo.aotc").stat().st_size
     assert data["kernels"][0]["variants"][0]["registers"] == 8
+
+
+@pytest.mark.parametrize("mode", ["a\x1b[31m", "a\nb", "a\x9b", "a\u202eb", "[red]a[/red]"])
+def test_no_name_steers_the_terminal(folder: Path, run: Any, mode: str) -> None:
+    choices = f"[kernel.choices]\nMODE = [{json.dumps(mode)}]"
+    text = _MANIFEST.replace('[kernel.constants]\nMODE = "ok"', choices)
+    (folder / "kernels.toml").write_text(text)
+    built = run("build", "--no-cache", "-v")
+    assert built[0] == 0
+    for _, out, err in (built, run("inspect", "dist/demo.aotc"), run("explain", "k.py:add\x1b")):
+        assert all(char.isprintable() or char == "\n" for char in out + err)
+    shown = mode.encode("unicode_escape").decode()
+    assert shown in built[2]
 
 
 @pytest.fixture
@@ -500,8 +591,10 @@ def test_version_starts_without_the_compiler(folder: Path, run: Any) -> None:
 
 def test_inspect_starts_without_the_compiler(folder: Path, run: Any) -> None:
     run("build", "--no-cache")
-    loaded = _modules("inspect", "dist/demo.aotc", cwd=folder)
-    assert not loaded & {"aotc.compiler", "aotc.ir.core", "llvmlite", "rich", "tomli"}
+    compiler = {"aotc.compiler", "aotc.ir.core", "llvmlite", "tomli"}
+    assert not _modules("inspect", "dist/demo.aotc", cwd=folder) & compiler
+    loaded = _modules("inspect", "dist/demo.aotc", "--json", cwd=folder)
+    assert not loaded & {*compiler, "rich"}
 
 
 def test_a_build_with_nothing_to_do_starts_without_llvm(folder: Path, run: Any) -> None:

@@ -14,6 +14,7 @@ from aotc.backend.ptxas import (
     RefusedError,
     assemble,
     disassemble,
+    end_tools,
 )
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "assemble",
     "disassemble",
     "emit_ptx",
+    "end_tools",
     "find_assembly_error",
     "lower_kernel",
     "param_places",

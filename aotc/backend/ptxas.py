@@ -23,6 +23,7 @@ import os
 import re
 import resource
 import signal
+import struct
 import subprocess
 import tempfile
 from collections.abc import Sequence
@@ -30,13 +31,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from aotc.backend.wheels import find_file
-from aotc.ir.diagnostics import IRError
+from aotc.ir.diagnostics import DiagnosticError, HostError, IRError, host_error
 from aotc.target import Target
 
 _DEFAULT_TIMEOUT_SECONDS = 300.0
 _DEFAULT_MEBIBYTES = 8192
 _INPUT, _OUTPUT = "/dev/stdin", "kernel.cubin"
 _ERROR_LINE = re.compile(r"line (\d+); *(?:error|fatal)\s*:?\s*(.*)")
+_NO_OUTPUT = re.compile(r"(?i)fatal.*outp(?:ut)? file")
 _WARNING = re.compile(r"\((C75(?:0[89]|1\d)|C7600)\)")
 # Without its last optimisations; without those that take registers.
 _OTHER_WAYS = (("-O2",), ("--register-usage-level=0",))
@@ -47,6 +49,12 @@ _THREADS = re.compile(r"^\.reqntid (\d+)", re.MULTILINE)
 # Other ways change how much is spilled by parts of it. Of more than this, too much is left.
 _MAX_BYTES_TO_IMPROVE = 4096
 _OUT_OF_MEMORY = "Memory allocation failure"
+_ELF_MAGIC = b"\x7fELF"
+_ELF_HEADER = struct.Struct(
+    "<32xQQ6x4H2x"
+)  # where segments and sections are, their sizes and counts
+_PROBE_BYTES = 1 << 20
+_running: set[subprocess.Popen[str]] = set()
 _NUMBERS = {
     "registers": re.compile(r"Used (\d+) registers"),
     "stack_bytes": re.compile(r"(\d+) bytes stack frame"),
@@ -104,15 +112,15 @@ class Ptxas:
         self, target: Target, options: Sequence[str] = (), mebibytes: int = _DEFAULT_MEBIBYTES
     ) -> None:
         self._mebibytes = mebibytes
-        self._folder = tempfile.TemporaryDirectory(prefix="aotc-")
+        self._folder = _make_folder()
         self._process: subprocess.Popen[str] | None = None
-        self._problem: IRError | None = None
+        self._problem: DiagnosticError | IRError | None = None
         command = ["-v", f"-arch={target.name}", _INPUT, "-o", _OUTPUT, *options]
         try:
             ptxas = find_file("nvidia-cuda-nvcc", "bin/ptxas")
             self._process = _start([str(ptxas), *command], self._folder.name)
             _bound_memory(self._process, mebibytes)
-        except IRError as error:
+        except (DiagnosticError, IRError) as error:
             self._problem = error
 
     def __enter__(self) -> Ptxas:  # noqa: PYI034 - typing has Self from 3.11 on
@@ -129,17 +137,20 @@ class Ptxas:
             assert self._problem is not None
             raise self._problem
         status, report = _finish(self._process, timeout_seconds, ptx)
+        if status == -signal.SIGKILL:
+            remedy = "free memory, or build with fewer jobs (-j)"
+            raise HostError("ptxas was ended by SIGKILL; out of memory?", remedy=remedy)
+        if _NO_OUTPUT.search(report):
+            raise _no_room(self._folder.name)
         if status != 0:
             if _OUT_OF_MEMORY in report:
                 raise OverLimitError(f"ptxas took more than {self._mebibytes} MiB of memory")
-            if status == -signal.SIGKILL:
-                raise OverLimitError("ptxas was killed by the system, as for want of memory")
             message = _explain(report.replace(_INPUT, "the PTX"), ptx, status)
             found = _ERROR_LINE.search(report)
             if found is None:
                 raise IRError(message)
             raise RefusedError(message, int(found[1]), found[2])
-        cubin = Path(self._folder.name, _OUTPUT).read_bytes()
+        cubin = self._output()
         found = {name: _largest(pattern, report) for name, pattern in _NUMBERS.items()}
         return Assembly(
             cubin,
@@ -149,6 +160,49 @@ class Ptxas:
             static_shared_bytes=found["static_shared_bytes"],
             warnings=tuple(line.strip() for line in report.splitlines() if _WARNING.search(line)),
         )
+
+    def _output(self) -> bytes:
+        """Return what ptxas wrote. Raises: HostError if it is cut short, though ptxas said nothing."""
+        try:
+            cubin = Path(self._folder.name, _OUTPUT).read_bytes()
+        except OSError as error:
+            raise (
+                host_error(error, f"cannot read the cubin in {self._folder.name}") or error
+            ) from None
+        if cubin.startswith(_ELF_MAGIC) and not _is_whole(cubin):
+            raise _no_room(self._folder.name)
+        return cubin
+
+
+def _is_whole(elf: bytes) -> bool:
+    """Return whether an ELF file has its tables of segments and sections, which are its last parts."""
+    if len(elf) < _ELF_HEADER.size:
+        return False
+    segments, sections, *counts = _ELF_HEADER.unpack_from(elf)
+    ends = (segments + counts[0] * counts[1], sections + counts[2] * counts[3])
+    return max(ends) <= len(elf)
+
+
+def _make_folder() -> tempfile.TemporaryDirectory[str]:
+    """Make a folder for a tool to work in. Raises: HostError."""
+    try:
+        return tempfile.TemporaryDirectory(prefix="aotc-")
+    except OSError as error:
+        place = tempfile.tempdir or os.environ.get("TMPDIR") or "/tmp"  # noqa: S108
+        raise host_error(error, f"cannot make a folder in {place}") or error from None
+
+
+def _no_room(folder: str) -> DiagnosticError:
+    """Return the report of a tool that could not write its output; the reason is looked for."""
+    # Not the folder of this run, so that many variants give one report.
+    doing = f"ptxas cannot write to {Path(folder).parent}"
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(_PROBE_BYTES))
+            file.flush()
+    except OSError as error:
+        return host_error(error, doing) or HostError(f"{doing}: {error.strerror}")
+    return HostError(doing, remedy="free some room there, or set TMPDIR to a folder that has it")
 
 
 def assemble(
@@ -168,7 +222,7 @@ def assemble(
     Where registers do not suffice, other ways are tried, and the best of them is taken. Each has
     the whole time: whether a way is tried depends on what others spilled, not on how long they took.
     Raises: IRError with the offending line of PTX; OverLimitError when ptxas takes more time or
-        memory than it is given.
+        memory than it is given; HostError where the machine has no room for it.
     """
     options = (f"-maxrregcount={maxnreg}",) if maxnreg else ()
 
@@ -212,9 +266,12 @@ def disassemble(cubin: bytes, *, timeout_seconds: float = _DEFAULT_TIMEOUT_SECON
     Raises: IRError if it is not a cubin.
     """
     nvdisasm = find_file("nvidia-cuda-nvdisasm", "bin/nvdisasm")
-    with tempfile.TemporaryDirectory(prefix="aotc-") as folder:
+    with _make_folder() as folder:
         source = Path(folder, "kernel.cubin")
-        source.write_bytes(cubin)
+        try:
+            source.write_bytes(cubin)
+        except OSError as error:
+            raise host_error(error, f"cannot write to {folder}") or error from None
         status, report = _run([str(nvdisasm), "-c", source.name], folder, timeout_seconds)
     if status != 0:
         raise IRError(f"nvdisasm failed: {report.strip()}")
@@ -226,9 +283,16 @@ def _run(command: Sequence[str], folder: str, timeout_seconds: float) -> tuple[i
     return _finish(_start(command, folder), timeout_seconds)
 
 
+def end_tools() -> None:
+    """End every tool that runs: this process is about to end, without unwinding."""
+    for process in list(_running):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
 def _start(command: Sequence[str], folder: str) -> subprocess.Popen[str]:
     try:
-        return subprocess.Popen(
+        process = subprocess.Popen(
             command,
             cwd=folder,
             stdin=subprocess.PIPE,
@@ -239,7 +303,10 @@ def _start(command: Sequence[str], folder: str) -> subprocess.Popen[str]:
             start_new_session=True,
         )
     except OSError as error:
-        raise IRError(f"{Path(command[0]).name} cannot be started: {error}") from error
+        doing = f"{Path(command[0]).name} cannot be started"
+        raise host_error(error) or IRError(f"{doing}: {error}") from error
+    _running.add(process)
+    return process
 
 
 def _bound_memory(process: subprocess.Popen[str], mebibytes: int) -> None:
@@ -269,6 +336,7 @@ def _finish(
 
 def _end(process: subprocess.Popen[str]) -> None:
     """End a tool if it runs, also on an interrupt: neither it nor what it started outlives us."""
+    _running.discard(process)
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()

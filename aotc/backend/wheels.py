@@ -11,7 +11,7 @@ from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from aotc.ir.diagnostics import IRError
+from aotc.ir.diagnostics import HostError
 
 _TOOLKIT_FOLDER = "cu13"
 
@@ -20,11 +20,11 @@ _TOOLKIT_FOLDER = "cu13"
 def find_file(wheel: str, name: str) -> Path:
     """Return the path of the toolkit's file `name`, such as "bin/ptxas", which `wheel` brings.
 
-    Raises: IRError, saying what to install, if it is not there.
+    Raises: HostError, saying what to install, if it is not there.
     """
     spec = find_spec("nvidia")
     for root in (spec.submodule_search_locations or ()) if spec is not None else ():
         path = Path(root, _TOOLKIT_FOLDER, name)
         if path.is_file():
             return path
-    raise IRError(f"{Path(name).name} is not installed: pip install {wheel}")
+    raise HostError(f"{Path(name).name} is not installed", remedy=f"pip install {wheel}")

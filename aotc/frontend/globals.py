@@ -24,7 +24,6 @@ from aotc.frontend.resolve import (
     class_names,
     class_statement,
     decorator_names,
-    find_module,
     rebound_names,
 )
 from aotc.frontend.scope import is_constexpr_annotation
@@ -45,6 +44,7 @@ from aotc.frontend.values import (
     with_items,
 )
 from aotc.ir.diagnostics import CompileError, at, current_loc, did_you_mean
+from aotc.module_search import Search, find_module
 
 _MAX_STEPS = 200_000
 
@@ -97,6 +97,7 @@ class Globals:
         self._interpreter = interpreter
         self._target = target
         self.files: dict[str, SourceFile] = {}
+        self.searches: dict[Search, str | None] = {}
         self._known: dict[tuple[str, str], Operand] = {}
         self._in_progress: dict[tuple[str, str], int] = {}
         self._star_searches: dict[tuple[str, str], None] = {}
@@ -261,8 +262,15 @@ class Globals:
             known = ALIASES.get(name, name)
             if known in MODULES:
                 return Module(known)
-        path = find_module(importer, name, level) if name or level else None
+        path = self._find_module(importer, name, level) if name or level else None
         return UserModule(self.open(path)) if path else External("." * level + name)
+
+    def _find_module(self, importer: SourceFile, name: str, level: int) -> str | None:
+        """Return the path of a module, or None, and note that it was searched for."""
+        search = (importer.path, name, level)
+        if search not in self.searches:
+            self.searches[search] = find_module(search)
+        return self.searches[search]
 
     def member(self, owner: Operand, name: str) -> Operand:
         """Return an attribute of a module or of an unknown object. Raises: CompileError."""
@@ -278,7 +286,7 @@ class Globals:
                 value = self.lookup(owner.file, name)
                 if self.is_known(value):
                     return value
-            path = find_module(owner.file, name, 1) if owner.file.is_package else None
+            path = self._find_module(owner.file, name, 1) if owner.file.is_package else None
             if path is not None:
                 return UserModule(self.open(path))
             raise mistake(

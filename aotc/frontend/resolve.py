@@ -1,10 +1,7 @@
-"""Which statement of which file defines a name: bindings of modules, and the files of imports.
+"""Which statement of a file defines a name: the bindings of modules.
 
 Nothing is evaluated here. A module-level name may be bound several times, under `if`s and in
 `try`s; all its bindings are listed with the conditions they stand under, and `static.py` decides.
-
-Imports are looked for beside the importing file and from the root of its package, never on
-`sys.path`: a build must not depend on what happens to be installed.
 """
 
 from __future__ import annotations
@@ -13,7 +10,6 @@ import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 
 from aotc.frontend.source import SourceFile
 
@@ -119,47 +115,7 @@ def class_fields(node: ast.ClassDef) -> dict[str, ast.expr | None]:
     }
 
 
-# ---- files of imports -------------------------------------------------------------------------
-
-
-def find_module(importer: SourceFile, name: str, level: int) -> str | None:
-    """Return the path of the module `name`, or None if it has no file near `importer`.
-
-    `level` is the number of leading dots of a relative import.
-    """
-    parts = [part for part in name.split(".") if part]
-    if level:
-        folder = importer.folder
-        for _ in range(level - 1):
-            folder = folder.parent
-        return _module_file(folder, parts)
-    for folder in _search_folders(importer, parts[0]):
-        found = _module_file(folder, parts)
-        if found is not None and Path(found) != Path(importer.path):
-            return found
-    return None
-
-
-def _search_folders(importer: SourceFile, first: str) -> Iterator[Path]:
-    """Yield where an absolute import may start: the folder, the package's root, a namesake."""
-    folder = importer.folder
-    yield folder
-    root = folder
-    while (root / "__init__.py").is_file() and root != root.parent:
-        root = root.parent
-    if root != folder:
-        yield root
-    for ancestor in (folder, *folder.absolute().parents):
-        if ancestor.name == first:
-            yield ancestor.parent
-
-
-def _module_file(folder: Path, parts: Sequence[str]) -> str | None:
-    base = folder.joinpath(*parts)
-    if parts and base.with_suffix(".py").is_file():
-        return str(base.with_suffix(".py"))
-    package = base / "__init__.py"
-    return str(package) if package.is_file() else None
+# ---- definitions -----------------------------------------------------------------------------
 
 
 def find_definition(body: Sequence[ast.stmt], path: Sequence[str]) -> ast.FunctionDef | None:

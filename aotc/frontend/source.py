@@ -21,9 +21,9 @@ from functools import lru_cache
 from pathlib import Path
 
 from aotc.ir.diagnostics import CompileError, Loc
+from aotc.regular_file import MAX_SOURCE_BYTES, read_regular
 
 _CACHED_FILES = 512
-_MAX_SOURCE_BYTES = 8 << 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,20 +69,19 @@ def load(path: str) -> SourceFile:
     """
     try:
         stat = Path(path).stat()
-    except OSError as error:
+    except (OSError, ValueError) as error:  # a NUL in the path is a ValueError
+        reason = getattr(error, "strerror", None) or error
         raise CompileError(
-            f"cannot read {path}: {error.strerror}", remedy="check the path of the source file"
+            f"cannot read {path}: {reason}", remedy="check the path of the source file"
         ) from error
     return _parse(path, stat.st_mtime_ns, stat.st_size)
 
 
 @lru_cache(maxsize=_CACHED_FILES)
 def _parse(path: str, mtime_ns: int, size_bytes: int) -> SourceFile:
-    del mtime_ns
-    if size_bytes > _MAX_SOURCE_BYTES:
-        raise CompileError(f"{path} has {size_bytes} bytes, more than {_MAX_SOURCE_BYTES}")
+    del mtime_ns, size_bytes
     try:
-        raw = Path(path).read_bytes()
+        raw = read_regular(path, MAX_SOURCE_BYTES)
         encoding, _ = tokenize.detect_encoding(io.BytesIO(raw).readline)
         text = io.TextIOWrapper(io.BytesIO(raw), encoding).read()
     except OSError as error:

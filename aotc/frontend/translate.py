@@ -26,6 +26,7 @@ from aotc.ir.core import Block, Kernel
 from aotc.ir.diagnostics import CompileError, Loc, at, current_loc, did_you_mean
 from aotc.ir.dialects import scf
 from aotc.limits import CompileLimits
+from aotc.module_search import Search
 
 _DEFAULT_CONFIG = {"num_warps": 4, "num_stages": 3}
 
@@ -35,11 +36,12 @@ class Translation:
     """Hold a translated kernel, and what was read and said on the way.
 
     `source_files` are the paths of all files read with the SHA-256 of their contents, the
-    kernel's own file first.
+    kernel's own file first; `searches` are those for imported modules, with what each found.
     """
 
     kernel: Kernel
     source_files: tuple[tuple[str, str], ...]
+    searches: tuple[tuple[Search, str | None], ...] = ()
     remarks: tuple[str, ...] = ()
     prints: tuple[str, ...] = ()
 
@@ -92,7 +94,9 @@ def translate(
             name = _symbol(function)
             made = Kernel(name, arguments.params, body, num_warps=num_warps, loc=where)
     files = tuple((path, one.digest) for path, one in module.files.items())
-    return Translation(made, files, tuple(program.emit.remarks), tuple(program.emit.prints))
+    searches = tuple(module.searches.items())
+    said = (tuple(program.emit.remarks), tuple(program.emit.prints))
+    return Translation(made, files, searches, *said)
 
 
 def _asks_for_debug(function: Function) -> bool:

@@ -2,8 +2,9 @@
 
 A user's mistake is a `DiagnosticError` (`CompileError` for a kernel, `ManifestError` for a
 manifest): it says where, what was expected, what was got and what to do, and it renders with the
-source line and a caret. A mistake of ours is an `IRError`. Nothing else may leave the compiler,
-so the command line can map the first family to exit code 1 and the second to exit code 3.
+source line and a caret. What the machine lacks, room on a disk or memory, is a `HostError` of the
+same family. A mistake of ours is an `IRError`. Nothing else may leave the compiler, so the command
+line can map the first family to exit code 1 and the second to exit code 3.
 
 Invariant: a location is immutable and names real positions of a real file; rewrites pass on the
 location of what they replace, so every later remark can point at the user's line.
@@ -11,19 +12,24 @@ location of what they replace, so every later remark can point at the user's lin
     Exception
     ├── DiagnosticError        the user's mistake
     │   ├── CompileError       in a kernel's source
-    │   └── ManifestError      in kernels.toml, or in what the command line asked of it
+    │   ├── ManifestError      in kernels.toml, or in what the command line asked of it
+    │   └── HostError          in nobody's code: what the machine lacks or refused
     └── IRError                our mistake: invalid IR, a missing rule, a broken invariant
 """
 
 from __future__ import annotations
 
 import difflib
-import linecache
+import errno
+import io
+import tokenize
 import unicodedata
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+
+from aotc.regular_file import MAX_SOURCE_BYTES, read_regular
 
 _MAX_CALL_SITES = 8
 _MAX_LINE_CHARS = 160
@@ -77,8 +83,13 @@ def at(loc: Loc) -> Generator[None]:
 
 def source_line(loc: Loc) -> str | None:
     """Return the text of the line `loc` is on, or None if the file cannot be read."""
-    linecache.checkcache(loc.file)  # it may have been edited since an earlier error
-    return linecache.getline(loc.file, loc.line).rstrip("\n") or None
+    try:
+        raw = read_regular(loc.file, MAX_SOURCE_BYTES)
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(raw).readline)
+        lines = io.TextIOWrapper(io.BytesIO(raw), encoding).read().split("\n")
+    except (OSError, SyntaxError, UnicodeDecodeError, LookupError):
+        return None
+    return lines[loc.line - 1] or None if 0 < loc.line <= len(lines) else None
 
 
 def render_caret(loc: Loc, indent: str = "  ") -> str:
@@ -108,6 +119,24 @@ def _num_cells(text: str) -> int:
     return len(text) + wide - sum(unicodedata.combining(char) != 0 for char in text)
 
 
+def printable(text: str, keep: str = "\n\t") -> str:
+    """Return a text with all that could steer a terminal written as escapes, but for `keep`.
+
+    Names and remarks come from files that anybody may have written.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        char if char.isprintable() or char in keep else char.encode("unicode_escape").decode()
+        for char in text
+    )
+
+
+def one_line(text: str) -> str:
+    """Return a text as `printable` does, line breaks and tabs written as escapes as well."""
+    return printable(text, keep="")
+
+
 class DiagnosticError(Exception):
     """Report a mistake of the user's, with its place and its remedy.
 
@@ -128,17 +157,20 @@ class DiagnosticError(Exception):
     def render(self) -> str:
         """Return the whole report: place, message, source line, caret, call chain, remedy."""
         known = self.loc is not None and self.loc != UNKNOWN_LOC
-        lines = [f"{self.loc}: error: {self.message}" if known else f"error: {self.message}"]
+        # A line break of a name's cannot begin a line that looks like a report of its own.
+        message = self.message.replace("\n", "\n    ")
+        place = f"{one_line(str(self.loc))}: " if known else ""
+        lines = [f"{place}error: {message}"]
         if known and self.loc is not None:
             lines.append(render_caret(self.loc))
             sites = list(self.loc.chain())[1:]
             for site in sites[:_MAX_CALL_SITES]:
-                lines += [f"  called from {site}", render_caret(site, "    ")]
+                lines += [f"  called from {one_line(str(site))}", render_caret(site, "    ")]
             if len(sites) > _MAX_CALL_SITES:
                 lines.append(f"  … {len(sites) - _MAX_CALL_SITES} more calls")
         if self.remedy:
-            lines.append(f"  help: {self.remedy}")
-        lines += [f"  note: {line}" for line in self.context]
+            lines.append(f"  help: {one_line(self.remedy)}")
+        lines += [f"  note: {one_line(line)}" for line in self.context]
         return "\n".join(line for line in lines if line)
 
     def __str__(self) -> str:
@@ -161,6 +193,44 @@ class ResourceError(CompileError):
 
 class ManifestError(DiagnosticError):
     """Report a mistake in a manifest, or in what was asked of it."""
+
+
+class HostError(DiagnosticError):
+    """Report what the machine lacks or refused: room on a disk, memory, a process, a tool."""
+
+
+_TEMPORARY = "free some, or set TMPDIR to a folder that has room"
+_HOST_REMEDIES = {
+    errno.ENOSPC: _TEMPORARY,
+    errno.EDQUOT: _TEMPORARY,
+    errno.EROFS: "set TMPDIR to a folder that can be written to",
+    errno.EACCES: "set TMPDIR to a folder that can be written to",
+    errno.ENOENT: "set TMPDIR to a folder that is there",
+    errno.ENOMEM: "free memory, or build with fewer jobs (-j)",
+    errno.EAGAIN: "build with fewer jobs (-j), or raise the limit of processes (ulimit -u)",
+    errno.EMFILE: "raise the limit of open files (ulimit -n), or build with fewer jobs (-j)",
+    errno.ENFILE: "close programs: the system has no open file left to give",
+    errno.EBUSY: "try again",
+    errno.EIO: "check the disk",
+}
+# What may also come of a mistake of ours, unless the caller knows better.
+_AMBIGUOUS = (errno.EACCES, errno.ENOENT)
+
+
+def host_error(error: OSError | MemoryError, doing: str = "") -> HostError | None:
+    """Return the report of what the system refused, or None if that is no reason of the machine's.
+
+    `doing` says what could not be done, such as "cannot make a folder in /tmp".
+    """
+    if isinstance(error, MemoryError):
+        return HostError("out of memory", remedy=_HOST_REMEDIES[errno.ENOMEM])
+    number = error.errno or 0
+    if number not in _HOST_REMEDIES or (number in _AMBIGUOUS and not doing):
+        return None
+    where = f": {error.filename}" if error.filename is not None and not doing else ""
+    reason = f"{error.strerror}{where} (errno {number})"
+    message = f"{doing}: {reason}" if doing else reason
+    return HostError(message, remedy=_HOST_REMEDIES[number])
 
 
 class IRError(Exception):

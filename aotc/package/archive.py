@@ -14,7 +14,6 @@ from __future__ import annotations
 import errno
 import os
 import secrets
-import stat
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -22,11 +21,12 @@ from pathlib import Path
 import zstandard
 
 from aotc.package.check_index import check_archive
-from aotc.package.decoder import Decoder, read_header
+from aotc.package.decoder import Decoder, read_header, unpack_header
 from aotc.package.elf import check_cubin
 from aotc.package.encoder import encode_records
 from aotc.package.index import Archive, ArchiveError, Kernel, Variant, canonical
 from aotc.package.records import HEADER, LIMITS, MINOR, ZSTD_LEVEL
+from aotc.regular_file import open_regular
 
 
 def _compress(contents: list[bytes]) -> list[bytes]:
@@ -52,9 +52,18 @@ def encode(archive: Archive) -> bytes:
     return encode_records(canonical(archive), _compress)
 
 
+def _check_ptx(ptx: bytes | None) -> None:
+    """Check that stored PTX is text. Raises: `ArchiveError` FORMAT."""
+    try:
+        (ptx or b"").decode()
+    except UnicodeDecodeError as error:
+        raise ArchiveError("FORMAT", f"its PTX is not UTF-8 at byte {error.start}") from None
+
+
 def _check_blobs(kernel: Kernel, variant: Variant) -> None:
     try:
         check_cubin(variant.cubin, variant.target, variant.symbol)
+        _check_ptx(variant.ptx)
     except ArchiveError as error:
         message = f"kernel {kernel.name!r}, variant {variant.symbol!r}: {error.message}"
         raise ArchiveError(error.kind, message) from None
@@ -152,16 +161,13 @@ def read(path: Path) -> Archive:
     Raises: `ArchiveError` as `decode`, or IO.
     """
     try:
-        # Opening a FIFO would wait for a writer.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-        with os.fdopen(descriptor, "rb") as file:
-            status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode):
-                raise ArchiveError("IO", f"cannot read {path}: not a regular file")
-            if status.st_size > LIMITS.file_bytes:
-                message = f"{path} has {status.st_size} bytes, at most {LIMITS.file_bytes}"
-                raise ArchiveError("LIMIT", message)
-            data = file.read()
+        with open_regular(path, LIMITS.file_bytes) as file:
+            # Of a file that is no archive, however large, no more is read than shows it.
+            data = file.read(HEADER.size)
+            data += file.read(unpack_header(data, file.size_bytes).index_bytes)
+            read_header(data, file.size_bytes)
+            data += file.read(file.size_bytes - len(data))
     except OSError as error:
-        raise ArchiveError("IO", f"cannot read {path}: {error.strerror or error}") from None
+        kind = "LIMIT" if error.errno == errno.EFBIG else "IO"
+        raise ArchiveError(kind, f"cannot read {path}: {error.strerror or error}") from None
     return decode(data)

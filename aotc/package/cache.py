@@ -3,37 +3,47 @@
 Which files a kernel was compiled from (its own, and every module it takes functions from) is known
 only afterwards, so a look-up has two steps, as in ccache's direct mode:
 
-    request + compiler digest            ──► the sets of source files that such compiles have read
-    the same + digests of one such set   ──► the cubin and its metadata
+    request + compiler digest                 ──► the source sets that such compiles have read
+    the same + one set that still holds       ──► the cubin and its metadata
 
-A build in which nothing changed reads the sources, hashes them, and compiles nothing. One gap is
-known: a new file that would be imported *instead* of one in the set goes unnoticed.
+A source set is the files that were read, with their digests, and the searches for imported modules,
+with what each found: a file that would now be imported instead of one of the set, or where there
+was none, makes another set. A build in which nothing changed reads the sources, hashes them, and
+compiles nothing.
 
 Invariants: entries are written under another name and moved into place, so a reader never sees half
-of one; each kernel entry starts with the SHA-256 of what follows; and whatever goes wrong with the
-cache, a full disk or a folder that is read-only, the build goes on without it and says so once.
+of one; each starts with the SHA-256 of what follows and names what it is the entry of, so one that
+was damaged or moved to another's place is compiled again, with a warning; and whatever goes wrong
+with the cache, a full disk or a folder that is read-only, the build goes on without it and says so
+once.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-import os
-import tempfile
+import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import Generic, TypeAlias, TypeVar
 
 import msgspec
 
 from aotc.compiler import CompileRequest, Metadata
+from aotc.module_search import Search, find_module
+from aotc.regular_file import MAX_SOURCE_BYTES, read_regular
 
 # Part of every path: a change to what the entries look like starts an empty cache.
-_FORMAT = "v1"
+_FORMAT = "v2"
 _MAX_SOURCE_SETS = 8
+_MAX_ENTRY_BYTES = 1 << 28  # a cubin has at most a quarter of it
 _DIGEST_BYTES = 32
 
-SourceFiles: TypeAlias = tuple[tuple[str, str], ...]
+SourceSet: TypeAlias = tuple[tuple[tuple[str, str], ...], tuple[tuple[Search, str | None], ...]]
+"""The files that were read with their digests, and the searches with what they found."""
+
+ContentT = TypeVar("ContentT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +67,16 @@ class CachedKernel:
         return not self.cubin
 
 
-_kernel_decoder = msgspec.msgpack.Decoder(CachedKernel)
-_sets_decoder = msgspec.msgpack.Decoder(list[SourceFiles])
+@dataclass(frozen=True, slots=True)
+class _Entry(Generic[ContentT]):
+    """What a file of the cache holds; `name` is that of the file it belongs in."""
+
+    name: str
+    content: ContentT
+
+
+_kernel_decoder = msgspec.msgpack.Decoder(_Entry[CachedKernel])
+_sets_decoder = msgspec.msgpack.Decoder(_Entry[list[SourceSet]])
 
 
 class Cache:
@@ -73,14 +91,16 @@ class Cache:
         self._compiler = compiler
         self._warn = warn
         self._has_warned_of_io = False
+        self._damaged: set[Path] = set()
         self._source_digests: dict[str, str | None] = {}
+        self._searches: dict[Search, str | None] = {}
 
     def find(self, request: CompileRequest) -> CachedKernel | None:
         """Return what compiling `request` would give now, or None if that is not known."""
         key = self._request_key(request)
-        for files in self._source_sets(key):
-            if all(self._digest(path) == digest for path, digest in files):
-                found = self._read_kernel(self._kernel_path(key, files))
+        for sources in self._source_sets(key):
+            if self._holds(sources):
+                found = self._read(self._kernel_path(key, sources), _kernel_decoder)
                 if found is not None:
                     return found
         return None
@@ -88,13 +108,11 @@ class Cache:
     def store(self, request: CompileRequest, kernel: CachedKernel) -> None:
         """Keep the result of compiling `request`."""
         key = self._request_key(request)
-        files = kernel.metadata.source_files
-        payload = msgspec.msgpack.encode(kernel)
-        self._write(self._kernel_path(key, files), hashlib.sha256(payload).digest() + payload)
-        others = [known for known in self._source_sets(key) if known != files]
+        sources = (kernel.metadata.source_files, kernel.metadata.searches)
+        self._write(self._kernel_path(key, sources), kernel)
+        others = [known for known in self._source_sets(key) if known != sources]
         # A lost update of two builds costs one of them a compile later, no more.
-        sets = [files, *others][:_MAX_SOURCE_SETS]
-        self._write(self._sets_path(key), msgspec.msgpack.encode(sets))
+        self._write(self._sets_path(key), [sources, *others][:_MAX_SOURCE_SETS])
 
     def _request_key(self, request: CompileRequest) -> str:
         # MessagePack tells 1, 1.0 and true apart, as the compiler does.
@@ -104,69 +122,78 @@ class Cache:
     def _sets_path(self, key: str) -> Path:
         return self._folder / "requests" / key[:2] / key
 
-    def _kernel_path(self, key: str, files: SourceFiles) -> Path:
-        name = hashlib.sha256(msgspec.msgpack.encode((key, files))).hexdigest()
+    def _kernel_path(self, key: str, sources: SourceSet) -> Path:
+        name = hashlib.sha256(msgspec.msgpack.encode((key, sources))).hexdigest()
         return self._folder / "kernels" / name[:2] / name
+
+    # -- sources ---------------------------------------------------------------
+
+    def _source_sets(self, key: str) -> Sequence[SourceSet]:
+        return self._read(self._sets_path(key), _sets_decoder) or ()
+
+    def _holds(self, sources: SourceSet) -> bool:
+        """Return whether a compile would read the same files with the same contents now."""
+        files, searches = sources
+        return all(self._digest(path) == digest for path, digest in files) and all(
+            self._search(search) == found for search, found in searches
+        )
 
     def _digest(self, path: str) -> str | None:
         if path not in self._source_digests:
-            try:
-                content = Path(path).read_bytes()
-            except OSError:
-                self._source_digests[path] = None
-            else:
+            self._source_digests[path] = None
+            with contextlib.suppress(OSError):
+                content = read_regular(path, MAX_SOURCE_BYTES)
                 self._source_digests[path] = hashlib.sha256(content).hexdigest()
         return self._source_digests[path]
 
-    def _source_sets(self, key: str) -> Sequence[SourceFiles]:
-        path = self._sets_path(key)
-        content = self._read(path)
-        if content is None:
-            return ()
-        try:
-            return _sets_decoder.decode(content)
-        except msgspec.MsgspecError:
-            self._warn_of_damage(path)
-            return ()
+    def _search(self, search: Search) -> str | None:
+        if search not in self._searches:
+            self._searches[search] = find_module(search)
+        return self._searches[search]
 
-    def _read_kernel(self, path: Path) -> CachedKernel | None:
-        content = self._read(path)
-        if content is None:
-            return None
-        digest, payload = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
-        if hashlib.sha256(payload).digest() == digest:
-            try:
-                return _kernel_decoder.decode(payload)
-            except msgspec.MsgspecError:
-                pass  # whole, but written by another version of this file
-        self._warn_of_damage(path)
-        return None
+    # -- entries ---------------------------------------------------------------
 
-    def _read(self, path: Path) -> bytes | None:
+    def _read(
+        self, path: Path, decoder: msgspec.msgpack.Decoder[_Entry[ContentT]]
+    ) -> ContentT | None:
+        """Return what the entry at `path` holds, or None if there is none that can be trusted."""
         try:
-            return path.read_bytes()
+            data = read_regular(path, _MAX_ENTRY_BYTES)
         except FileNotFoundError:
             return None
         except OSError as error:
             self._warn_of_io(error)
             return None
+        digest, payload = data[:_DIGEST_BYTES], data[_DIGEST_BYTES:]
+        if hashlib.sha256(payload).digest() == digest:
+            try:
+                entry = decoder.decode(payload)
+            except msgspec.MsgspecError:
+                pass  # whole, but written by another version of this file
+            else:
+                if entry.name == path.name:
+                    return entry.content
+        if path not in self._damaged:
+            self._damaged.add(path)
+            self._warn(f"cache entry {path} is damaged or another's; its kernel is compiled again")
+        return None
 
-    def _write(self, path: Path, content: bytes) -> None:
+    def _write(self, path: Path, content: object) -> None:
+        payload = msgspec.msgpack.encode(_Entry(path.name, content))
+        temporary = path.with_name(f".{path.name[:16]}.{secrets.token_hex(8)}.tmp")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor, temporary = tempfile.mkstemp(dir=path.parent)
             try:
-                with os.fdopen(descriptor, "wb") as file:
-                    file.write(content)
-                Path(temporary).replace(path)
+                # With the mode that the umask gives, so that others may read a shared cache.
+                with temporary.open("xb") as file:
+                    file.write(hashlib.sha256(payload).digest())
+                    file.write(payload)
+                temporary.replace(path)
             except BaseException:
-                Path(temporary).unlink(missing_ok=True)
+                temporary.unlink(missing_ok=True)
                 raise
         except OSError as error:
             self._warn_of_io(error)
-
-    def _warn_of_damage(self, path: Path) -> None:
-        self._warn(f"cache entry {path} is damaged; its kernel is compiled again")
 
     def _warn_of_io(self, error: OSError) -> None:
         if not self._has_warned_of_io:

@@ -107,14 +107,14 @@ class Header(NamedTuple):
     index_bytes: int
 
 
-def read_header(data: bytes) -> Header:
-    """Check the header and the index's checksum, in the order that the format gives."""
+def unpack_header(data: bytes, actual_bytes: int) -> Header:
+    """Check the header of a file of `actual_bytes` bytes, which `data` begins with."""
     if len(data) < HEADER.size or data[: len(MAGIC)] != MAGIC:
         raise ArchiveError("FORMAT", "not an archive: it does not start with the archive header")
     (_, major, minor, header_bytes, required, optional, file_bytes, *rest) = HEADER.unpack_from(
         data
     )
-    index_offset, index_bytes, digest, zero = rest
+    index_offset, index_bytes, _, zero = rest
     if major != MAJOR:
         message = f"the archive has format {major}.{minor}, this reader knows {MAJOR}.{MINOR}"
         raise ArchiveError("VERSION", message)
@@ -131,18 +131,28 @@ def read_header(data: bytes) -> Header:
         message = f"the header says {file_bytes} bytes with an index of {index_bytes}"
         limits = f"at most {LIMITS.file_bytes} and {LIMITS.index_bytes}"
         raise ArchiveError("LIMIT", f"{message}, {limits}")
-    if file_bytes != len(data):
-        what = "truncated" if file_bytes > len(data) else "followed by other bytes"
-        message = f"the archive is {what}: {len(data)} bytes of {file_bytes}"
+    if file_bytes != actual_bytes:
+        what = "truncated" if file_bytes > actual_bytes else "followed by other bytes"
+        message = f"the archive is {what}: {actual_bytes} bytes of {file_bytes}"
         raise ArchiveError("FORMAT", message)
-    if HEADER.size + index_bytes > len(data):
+    if HEADER.size + index_bytes > actual_bytes:
         raise ArchiveError("FORMAT", "the index reaches behind the end")
+    return Header(minor, index_bytes)
+
+
+def read_header(data: bytes, file_bytes: int | None = None) -> Header:
+    """Check the header and the index's checksum, in the order that the format gives.
+
+    `data` may end with the index; `file_bytes` is then the size of the whole.
+    """
+    header = unpack_header(data, len(data) if file_bytes is None else file_bytes)
+    digest = data[SHA256_OFFSET : SHA256_OFFSET + SHA256_BYTES]
     sha256 = hashlib.sha256(data[:SHA256_OFFSET])
     sha256.update(bytes(SHA256_BYTES))
-    sha256.update(memoryview(data)[SHA256_OFFSET + SHA256_BYTES : HEADER.size + index_bytes])
+    sha256.update(memoryview(data)[SHA256_OFFSET + SHA256_BYTES : HEADER.size + header.index_bytes])
     if sha256.digest() != digest:
         raise ArchiveError("CHECKSUM", "the SHA-256 of the index does not match: the file changed")
-    return Header(minor, index_bytes)
+    return header
 
 
 def _read_sections(index: bytes, minor: int) -> dict[str, tuple[int, int, int]]:

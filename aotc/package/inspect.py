@@ -6,73 +6,126 @@ promises to scripts: keys are added, never renamed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import io
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+from aotc.ir.diagnostics import one_line
 from aotc.ir.expression import to_text
 from aotc.package.index import Archive, Kernel, NamedValues, Param, TensorMap, Value, Variant
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 Data: TypeAlias = dict[str, Any]
 
 COLUMNS = (
-    *("kernel", "target", "types", "choices", "guards", "config", "cluster", "overlaps"),
+    *("target", "types", "choices", "guards", "config", "cluster", "overlaps"),
     *("loops over", "threads", "registers"),
     *("spill bytes", "shared bytes", "cubin bytes", "PTX bytes"),
 )
-_FIRST_NUMBER = COLUMNS.index("threads")
+_GUARDS, _FIRST_NUMBER = COLUMNS.index("guards"), COLUMNS.index("threads")
+_INDENT = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One variant, as the columns of `COLUMNS`."""
+    """One variant, as the columns of `COLUMNS`; `guards` are the texts of that column's."""
 
     cells: tuple[str, ...]
+    guards: tuple[str, ...]
 
 
-def rows(archive: Archive) -> Iterator[Row]:
-    """Yield a row for each variant, in the archive's order."""
+def rows(kernel: Kernel) -> Iterator[Row]:
+    """Yield a row for each variant, in the archive's order.
+
+    A guard, or a condition, is named by its place among those of the kernel; see `guards`.
+    """
+    numbers = {text: str(number) for number, text in enumerate(guards(kernel), 1)}
+    for variant in kernel.variants:
+        shared_bytes = variant.dynamic_shared_bytes + variant.static_shared_bytes
+        alternatives = _alternatives(kernel, variant)
+        cells = (
+            variant.target,
+            " ".join(_types(kernel, variant).values()),
+            _pairs(tuple(_choices(kernel, variant).items())),
+            " ".join(numbers[text] for text in alternatives),
+            _pairs(kernel.configs[variant.config]),
+            _cluster(variant),
+            "pdl" if variant.waits_pdl else "",
+            "programs" if variant.loops_programs else "",
+            str(variant.num_threads),
+            str(variant.registers),
+            str(variant.spill_bytes),
+            str(shared_bytes),
+            str(len(variant.cubin)),
+            "" if variant.ptx is None else str(len(variant.ptx)),
+        )
+        yield Row(tuple(one_line(cell) for cell in cells), tuple(alternatives))
+
+
+def guards(kernel: Kernel) -> tuple[str, ...]:
+    """Return the guards and conditions that choose between the variants, each once."""
+    found = (text for variant in kernel.variants for text in _alternatives(kernel, variant))
+    return tuple(dict.fromkeys(found))
+
+
+def text(archive: Archive, width: int) -> str:
+    """Return a table for each kernel, `width` characters wide, with the guards that it names."""
+    from rich.console import Console  # noqa: PLC0415 - `--json` does without
+    from rich.padding import Padding  # noqa: PLC0415
+
+    written = io.StringIO()
+    console = Console(file=written, width=width, color_system=None, highlight=False, emoji=False)
     for kernel in archive.kernels:
-        for variant in kernel.variants:
-            shared_bytes = variant.dynamic_shared_bytes + variant.static_shared_bytes
-            yield Row(
-                (
-                    kernel.name,
-                    variant.target,
-                    " ".join(_types(kernel, variant).values()),
-                    _pairs(tuple(_choices(kernel, variant).items())),
-                    ", ".join(_alternatives(kernel, variant)),
-                    _pairs(kernel.configs[variant.config]),
-                    _cluster(variant),
-                    "pdl" if variant.waits_pdl else "",
-                    "programs" if variant.loops_programs else "",
-                    str(variant.num_threads),
-                    str(variant.registers),
-                    str(variant.spill_bytes),
-                    str(shared_bytes),
-                    str(len(variant.cubin)),
-                    "" if variant.ptx is None else str(len(variant.ptx)),
-                )
-            )
+        console.print(one_line(kernel.name), markup=False)
+        named = guards(kernel)
+        console.print(Padding(_table(kernel), (0, 0, 0, _INDENT)))
+        if named:
+            console.print(Padding(_legend(named), (0, 0, 0, _INDENT)))
+        console.print()
+    return "\n".join(line.rstrip() for line in written.getvalue().rstrip().splitlines())
 
 
-def table(archive: Archive) -> str:
-    """Return the rows as text in columns; numbers are aligned to the right."""
-    lines = [COLUMNS, *(row.cells for row in rows(archive))]
-    widths = [max(len(line[at]) for line in lines) for at in range(len(COLUMNS))]
-    # A column that no variant has anything in, such as choices, is left out.
-    shown = [at for at in range(len(COLUMNS)) if any(line[at] for line in lines[1:])]
-    return "\n".join(
-        "  ".join(
-            line[at].rjust(widths[at]) if at >= _FIRST_NUMBER else line[at].ljust(widths[at])
-            for at in shown
-        ).rstrip()
-        for line in lines
-    )
+def _table(kernel: Kernel) -> Table:
+    """Return the variants of a kernel, without the columns that none has anything in."""
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    cells = [row.cells for row in rows(kernel)]
+    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    shown = [at for at in range(len(COLUMNS)) if any(line[at] for line in cells)]
+    for at in shown:
+        if at < _FIRST_NUMBER:
+            word = max(map(len, COLUMNS[at].split()))
+            made.add_column(COLUMNS[at], overflow="fold", no_wrap=at == 0, min_width=word)
+        else:
+            # As narrow as its numbers and the words of its heading are.
+            words = [*COLUMNS[at].split(), *(line[at] for line in cells)]
+            width = max(map(len, words))
+            made.add_column(COLUMNS[at], justify="right", width=width)
+    for line in cells:
+        made.add_row(*(Text(line[at]) for at in shown))
+    return made
+
+
+def _legend(named: Sequence[str]) -> Table:
+    """Return what the numbers in the column of guards stand for."""
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    made = Table(box=None, pad_edge=False, show_header=False)
+    made.add_column(no_wrap=True)
+    made.add_column(justify="right", no_wrap=True)
+    made.add_column(overflow="fold")
+    for number, guard in enumerate(named, 1):
+        made.add_row("guard", str(number), Text(one_line(guard)))
+    return made
 
 
 def summary(archive: Archive, size_bytes: int) -> str:
-    """Return one line on the whole archive; `size_bytes` is the size of its file."""
+    """Return the whole archive in a line, and what made it; `size_bytes` is the size of its file."""
     num_variants = sum(len(kernel.variants) for kernel in archive.kernels)
     parts = [
         f"{archive.name} {archive.version}",
@@ -80,9 +133,9 @@ def summary(archive: Archive, size_bytes: int) -> str:
         _counted(num_variants, "variant"),
         " ".join(archive.targets),
         f"{size_bytes} bytes",
-        archive.toolchain,
     ]
-    return " | ".join(part for part in parts if part)
+    lines = [" | ".join(part for part in parts if part), archive.toolchain]
+    return "\n".join(one_line(line) for line in lines if line)
 
 
 def describe(archive: Archive, size_bytes: int) -> Data:

@@ -19,6 +19,7 @@ from aotc.package.kernel_table import KERNEL_KEYS, read_kernel
 from aotc.package.parameters import Function, parse_functions
 from aotc.package.spec import KernelSpec, Manifest
 from aotc.package.tables import Document, Table
+from aotc.regular_file import MAX_SOURCE_BYTES, read_regular
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _VERSION = re.compile(r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)([-+][0-9A-Za-z.+-]+)?")
@@ -131,10 +132,13 @@ def _read_text(path: Path, what: str, loc: Loc | None, declaration: str) -> str:
 
     It is UTF-8 unless a comment that matches `declaration` names another encoding.
     """
+    if not _is_utf8(str(path)):
+        message = f"expected {what} whose path is UTF-8, got {str(path)!r}"
+        raise ManifestError(message, loc, remedy="rename the file or folder")
     try:
-        data = path.read_bytes()
-    except (OSError, ValueError) as error:  # a NUL in the path is a ValueError
-        reason = getattr(error, "strerror", None) or error
+        data = read_regular(path, MAX_SOURCE_BYTES)
+    except OSError as error:
+        reason = error.strerror or error
         message = f"expected {what}, cannot read {path}: {reason}"
         remedy = _nearest_file(path) or _IF_UNREADABLE.get(what, "")
         raise ManifestError(message, loc, remedy=remedy) from None
@@ -150,6 +154,15 @@ def _read_text(path: Path, what: str, loc: Loc | None, declaration: str) -> str:
     except LookupError:
         message = f"expected {what} in a known encoding, {path} declares {encoding!r}"
         raise ManifestError(message, loc, remedy="save the file as UTF-8") from None
+
+
+def _is_utf8(text: str) -> bool:
+    """Return whether a path's bytes, as the system gave them, are UTF-8: archives name no other."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _nearest_file(path: Path) -> str:

@@ -15,10 +15,12 @@ from pathlib import Path
 from aotc.ir.diagnostics import ManifestError, did_you_mean
 from aotc.package import archive, header
 from aotc.package.index import Archive, ArchiveError
+from aotc.regular_file import read_regular
 
 # Hosts by the names they go by, and the machine number in their ELF files.
 _HOSTS = {"x86_64": 62, "amd64": 62, "aarch64": 183, "arm64": 183}
 _DEFAULT_HOST = "x86_64"
+_MAX_OBJECT_BYTES = 1 << 16  # that a static library has besides the archive
 _ELF_MAGIC = b"\x7fELF"
 
 
@@ -44,13 +46,14 @@ def write_files(
     library = folder / f"lib{result.name}.a"
     paths = (folder / f"{result.name}.aotc", folder / f"{result.name}.h")
     contents: dict[Path, bytes] = {}
-    has_library = _is_current(_read(library), data, host)
+    has_library = _is_current(_read(library, len(data) + _MAX_OBJECT_BYTES), data, host)
     if not has_library:
         content = _library_bytes(result.name, data, library, host, warn)
         has_library = content is not None
         contents |= {library: content} if content is not None else {}
     contents |= {paths[1]: text, paths[0]: data}
-    archive.write_together({path: new for path, new in contents.items() if _read(path) != new})
+    changed = {path: new for path, new in contents.items() if _read(path, len(new)) != new}
+    archive.write_together(changed)
     return (*paths, library) if has_library else paths
 
 
@@ -93,8 +96,9 @@ def _is_current(library: bytes | None, data: bytes, host: str) -> bool:
     return machine == _HOSTS[host] and data in library
 
 
-def _read(path: Path) -> bytes | None:
+def _read(path: Path, limit_bytes: int) -> bytes | None:
+    """Return what an earlier build wrote, or None if it is not there or is something else."""
     try:
-        return path.read_bytes()
+        return read_regular(path, limit_bytes)
     except OSError:
         return None

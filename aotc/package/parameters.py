@@ -17,7 +17,10 @@ from aotc.ir.diagnostics import CompileError, Loc
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """Name one parameter; one with a default may be left out of the manifest."""
+    """Name one parameter; one with a default may be left out of the manifest.
+
+    A constexpr that `@triton.heuristics` gives has a default: what that computes.
+    """
 
     name: str
     is_constexpr: bool
@@ -87,15 +90,36 @@ def _function(node: ast.FunctionDef, file: str) -> Function:
     loc = Loc(file, node.lineno, start, start + len(node.name))
     positional = [*args.posonlyargs, *args.args]
     num_required = len(positional) - len(args.defaults)
-    parameters = [
-        Parameter(arg.arg, _is_constexpr(arg.annotation), index >= num_required)
-        for index, arg in enumerate(positional)
-    ]
-    parameters += [
-        Parameter(arg.arg, _is_constexpr(arg.annotation), default is not None)
-        for arg, default in zip(args.kwonlyargs, args.kw_defaults, strict=True)
-    ]
+    has_default = {arg.arg: index >= num_required for index, arg in enumerate(positional)}
+    for arg, default in zip(args.kwonlyargs, args.kw_defaults, strict=True):
+        has_default[arg.arg] = default is not None
+    computed = _heuristics(node)
+    parameters: list[Parameter] = []
+    for arg in (*positional, *args.kwonlyargs):
+        is_constexpr = _is_constexpr(arg.annotation)
+        is_computed = is_constexpr and (computed is None or arg.arg in computed)
+        parameters.append(Parameter(arg.arg, is_constexpr, has_default[arg.arg] or is_computed))
     return Function(node.name, tuple(parameters), loc)
+
+
+def _heuristics(node: ast.FunctionDef) -> set[str] | None:
+    """Return the parameters that `@triton.heuristics` gives; None if the source does not say."""
+    names: set[str] = set()
+    for decorator in node.decorator_list:
+        if not isinstance(decorator, ast.Call):
+            continue
+        called = decorator.func
+        if (called.attr if isinstance(called, ast.Attribute) else "") != "heuristics":
+            continue
+        values = [*decorator.args, *(keyword.value for keyword in decorator.keywords)]
+        for value in values:
+            if not isinstance(value, ast.Dict):
+                return None  # a name: the frontend looks it up, and reports what is missing
+            keys = [key.value for key in value.keys if isinstance(key, ast.Constant)]
+            if len(keys) < len(value.keys):
+                return None
+            names |= {key for key in keys if isinstance(key, str)}
+    return names
 
 
 def _is_constexpr(annotation: ast.expr | None) -> bool:

@@ -24,8 +24,13 @@ _TOOLS = (
     ("nvidia_cuda_nvcc", "ptxas"),
     ("nvidia_nvvm", "libdevice"),
 )
-# Code that has a part in a cubin. The package layer has none, so a change to it spoils no cache.
-_COMPILER = ("backend", "compiler.py", "frontend", "ir", "schedule", "target.py")
+# Code that has a part in an entry of the cache: what makes a cubin, and of the package layer what
+# decides whether a kernel has a fallback, and when. A change to the rest spoils no cache.
+_COMPILER = (
+    *("backend", "compiler.py", "config_keys.py", "frontend", "ir", "module_search.py"),
+    *("package/argument_type.py", "package/condition.py", "package/stored_ptx.py"),
+    *("package/workers.py", "schedule", "target.py"),
+)
 
 
 def installed_versions() -> dict[str, str]:

@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from rich.table import Table
+from rich.text import Text
 
+from aotc.ir.diagnostics import one_line
 from aotc.package.verify import Subject, VariantResult
 from aotc.package.workers import Done, Failure
 from aotc.verify.check import Finding
@@ -117,7 +119,7 @@ def table(done: Sequence[Verified], *, by_variant: bool) -> Table:
         made.add_column(name, justify="right")
     made.add_column("status")
     for key in sorted(rows):
-        made.add_row(key, *_cells(rows[key]))
+        made.add_row(Text(one_line(key)), *_cells(rows[key]))
     return made
 
 

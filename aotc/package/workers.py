@@ -7,14 +7,20 @@ again is named. Everything else goes on in a new pool.
 
 Workers are spawned, never forked: they share no locks and no state with the build. They ignore
 Ctrl-C, which a terminal sends to the whole group, and leave the stopping to the parent; and they
-end by themselves when the parent is gone, however it went.
+end by themselves when the parent is gone, however it went. Their temporary files are in one folder
+of the pool's, which goes with it: a worker that is killed cannot remove its own.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import multiprocessing
 import os
+import shutil
 import signal
+import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -33,10 +39,10 @@ from functools import partial
 from multiprocessing import resource_tracker
 from multiprocessing.context import SpawnContext, SpawnProcess
 from types import TracebackType
-from typing import Any, Generic, TypeAlias, TypeVar, final
+from typing import Any, Generic, NoReturn, TypeAlias, TypeVar, final
 
 from aotc.compiler import CompiledKernel, CompileRequest, Metadata
-from aotc.ir.diagnostics import DiagnosticError, ResourceError
+from aotc.ir.diagnostics import DiagnosticError, HostError, ResourceError, host_error
 from aotc.package import stored_ptx
 from aotc.package.cache import CachedKernel
 from aotc.package.condition import NEVER, launch_condition
@@ -45,6 +51,11 @@ from aotc.package.condition import NEVER, launch_condition
 # little is run twice when a worker dies.
 _TASKS_PER_WORKER = 2
 _STOP_SECONDS = 2.0
+# Sent by the system or by other people; the others a process brings upon itself.
+_FOREIGN_SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGXCPU)
+_TERMINATED = 128 + signal.SIGTERM  # as a shell has it
+_SEMAPHORE_ERRNOS = (errno.ENOSPC, errno.EACCES, errno.EROFS, errno.ENOENT, errno.ENOSYS)
+_INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _POLL_SECONDS = 0.01
 
 RequestT = TypeVar("RequestT")
@@ -168,8 +179,7 @@ def _run_isolated(
         with _Pool(1) as pool:
             yield from _run(deque([task]), work, 1, pool.executor, lost)
             if lost:
-                failure = Failure(task.label, pool.cause_of_death(), is_bug=True)
-                yield Done(task, failure, 0.0)
+                yield Done(task, pool.cause_of_death(task.label), 0.0)
 
 
 # ------------------------------------------------------------------------------- in the worker
@@ -182,15 +192,27 @@ def _do(work: Callable[[RequestT], ResultT], task: Job[RequestT]) -> Done[Reques
         result = work(task.request)
     except DiagnosticError as error:
         result = Failure(task.label, error.render())
+    except (OSError, MemoryError) as error:
+        result = _failed_by_host(task.label, error)
     except Exception as error:  # noqa: BLE001 - a bug of any type is reported as one
-        report = f"{type(error).__name__}: {error}"
-        result = Failure(task.label, report, is_bug=True, detail=traceback.format_exc())
+        result = _bug(task.label, error)
     return Done(task, result, time.monotonic() - start)
 
 
 def misfit_text(error: ResourceError) -> str:
     """Return a target's misfit in a line, as remarks are."""
     return f"{error.message}; what may help: {error.remedy}" if error.remedy else error.message
+
+
+def _bug(label: str, error: Exception) -> Failure:
+    report = f"{type(error).__name__}: {error}"
+    return Failure(label, report, is_bug=True, detail=traceback.format_exc())
+
+
+def _failed_by_host(label: str, error: OSError | MemoryError) -> Failure:
+    """Return the failure of a job that the machine refused something; ours if it did not."""
+    report = host_error(error)
+    return _bug(label, error) if report is None else Failure(label, report.render())
 
 
 def compile_both_ways(compiler: Compiler, request: CompileRequest) -> CachedKernel:
@@ -247,33 +269,45 @@ def _misfit(request: CompileRequest, error: ResourceError) -> CachedKernel:
 class _DeafProcess(SpawnProcess):
     """A process that Ctrl-C does not reach, not even while it starts: its parent ends it.
 
-    Nor does it reach the parent then, which must know what it has started: it is put off.
+    No interrupt reaches the parent then, which must know what it has started: it is put off.
     """
 
     def start(self) -> None:
         """Start the process with SIGINT blocked, which it inherits. Raises: KeyboardInterrupt."""
-        caught: list[int] = []
-        in_main = threading.current_thread() is threading.main_thread()
-        handler = (
-            signal.signal(signal.SIGINT, lambda number, _: caught.append(number))
-            if in_main
-            else None
-        )
         # It is started with the first process, and would unblock the signal.
-        resource_tracker.ensure_running()
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        try:
-            super().start()
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-            if in_main:
-                signal.signal(signal.SIGINT, handler)
-        if caught:
-            raise KeyboardInterrupt
+        with _interrupts_put_off():
+            resource_tracker.ensure_running()
+            mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            try:
+                super().start()
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-def _start_worker() -> None:
+@contextlib.contextmanager
+def _interrupts_put_off() -> Generator[None]:
+    """Answer the interrupts that come within the block at its end, as they would have been."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    caught: list[int] = []
+    handlers = {number: signal.getsignal(number) for number in _INTERRUPTS}
+    handlers = {number: handler for number, handler in handlers.items() if callable(handler)}
+    for number in handlers:
+        signal.signal(number, lambda number, _: caught.append(number))
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    if caught:
+        signal.raise_signal(caught[0])
+
+
+def _start_worker(folder: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda _number, _frame: _end_worker())
+    tempfile.tempdir = folder
     threading.Thread(target=_follow_parent, daemon=True).start()
 
 
@@ -281,7 +315,22 @@ def _follow_parent() -> None:
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
-        os._exit(1)
+        _end_worker()
+
+
+def _end_worker() -> NoReturn:
+    """End this process and what it has started; and what the pool leaves, if its process was killed.
+
+    Not by an exception, which would go through whatever code is running, finalizers included.
+    """
+    backend = sys.modules.get("aotc.backend")  # it is imported with the first compile, if at all
+    end_tools = getattr(backend, "end_tools", None)
+    if end_tools is not None:
+        end_tools()
+    parent = multiprocessing.parent_process()
+    if parent is not None and not parent.is_alive() and tempfile.tempdir is not None:
+        shutil.rmtree(tempfile.tempdir, ignore_errors=True)
+    os._exit(_TERMINATED)
 
 
 # ---------------------------------------------------------------------------------- the pool
@@ -319,9 +368,24 @@ class _Pool:
 
     def __init__(self, jobs: int) -> None:
         self._context = _RecordingContext()
-        self.executor = ProcessPoolExecutor(
-            jobs, mp_context=self._context, initializer=_start_worker
-        )
+        try:
+            self._folder = tempfile.TemporaryDirectory(prefix="aotc-", ignore_cleanup_errors=True)
+        except OSError as error:
+            raise host_error(error, "cannot make a temporary folder") or error from None
+        try:
+            self.executor = ProcessPoolExecutor(
+                jobs,
+                mp_context=self._context,
+                initializer=_start_worker,
+                initargs=(self._folder.name,),
+            )
+        except OSError as error:
+            self._folder.cleanup()
+            if error.errno not in _SEMAPHORE_ERRNOS:
+                raise
+            message = f"cannot make a semaphore: {error.strerror} (errno {error.errno})"
+            remedy = "see to it that /dev/shm is there, can be written to, and has room"
+            raise HostError(message, remedy=remedy) from None
 
     def __enter__(self) -> _Pool:
         return self
@@ -336,6 +400,7 @@ class _Pool:
             self._stop_processes()
         # The executor's own thread ends once it has seen the processes gone and reaped them.
         self.executor.shutdown(wait=True, cancel_futures=True)
+        self._folder.cleanup()
 
     def _stop_processes(self) -> None:
         # One that the system refused to start has no process id, and nothing to stop.
@@ -348,14 +413,20 @@ class _Pool:
             if process.exitcode is None:
                 process.kill()
 
-    def cause_of_death(self) -> str:
-        """Return how the worker ended, as far as the system tells."""
+    def cause_of_death(self, label: str) -> Failure:
+        """Return how the worker ended that had job `label`, as far as the system tells."""
         for process in self._context.started:
             code = _exit_code(process)
-            if code is not None and code < 0:
-                name = signal.Signals(-code).name
-                hint = "; out of memory?" if -code == signal.SIGKILL else ""
-                return f"the worker process was ended by {name}{hint}"
-            if code:
-                return f"the worker process ended with code {code}"
-        return "the worker process ended without a reason"
+            if not code:
+                continue
+            number = signal.SIGTERM if code == _TERMINATED else -code
+            if number < 0:
+                return Failure(label, f"the worker process ended with code {code}", is_bug=True)
+            report = f"the worker process was ended by {signal.Signals(number).name}"
+            if number not in _FOREIGN_SIGNALS:
+                return Failure(label, report, is_bug=True)
+            if number != signal.SIGKILL:
+                return Failure(label, HostError(report, remedy="build again").render())
+            remedy = "free memory, or build with fewer jobs (-j)"
+            return Failure(label, HostError(f"{report}; out of memory?", remedy=remedy).render())
+        return Failure(label, "the worker process ended without a reason", is_bug=True)

@@ -18,7 +18,7 @@ safe before it is precise.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import gcd
 
@@ -97,12 +97,17 @@ def constant(type_: Type, value: int) -> AxisInfo:
 
 
 class AxisAnalysis:
-    """Hold the facts of every value of a kernel; see the module docstring."""
+    """Hold the facts of every value of a kernel; see the module docstring.
 
-    def __init__(self, kernel: Kernel) -> None:
+    `supposed` are facts of arguments that are taken to hold besides what the signature promises.
+    """
+
+    def __init__(self, kernel: Kernel, supposed: Mapping[Value, AxisInfo] | None = None) -> None:
+        self.kernel = kernel
         self._infos: dict[Value, AxisInfo] = {}
         for info, arg in zip(kernel.params, kernel.body.args, strict=True):
             self._infos[arg] = AxisInfo((1,), (info.divisibility & -info.divisibility,), (1,))
+        self._infos |= supposed or {}
         self._visit_block(kernel.body)
 
     def __getitem__(self, value: Value) -> AxisInfo:

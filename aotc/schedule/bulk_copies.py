@@ -77,6 +77,13 @@ def order_is_promised(first: Op, second: Op) -> bool:
     return bool(loops) and all(isinstance(op, scf.For) and op.num_stages for op in loops)
 
 
+def advise_order(first: Op, second: Op) -> str:
+    """Return how `order_is_promised` comes to hold, an empty string if there is no way."""
+    loops = loops_around(first, second)
+    helps = loops and all(isinstance(op, scf.For) for op in loops)
+    return "num_stages of tl.range promises that it is not" if helps else ""
+
+
 def loops_around(first: Op, second: Op) -> list[Op]:
     """Return the loops around both of two ops."""
     around = [op for op in second.ancestors() if is_inside(first, op)]

@@ -29,10 +29,10 @@ from aotc.ir.types import ScalarType, TileType, element_of
 from aotc.schedule.affine import AffineAnalysis
 from aotc.schedule.axis import AxisAnalysis
 from aotc.schedule.bulk_copies import (
+    advise_order,
     asks_for_copies,
     choose_runs,
     is_long,
-    loops_around,
     may_copy,
     num_stages_of,
     order_is_promised,
@@ -123,9 +123,7 @@ def _check_order(load: gpu.Load, kernel: Kernel) -> None:
             raise UnmappableError(
                 f"the kernel writes through {root_names(pointer)} before, which may be the same "
                 "memory",
-                "num_stages of tl.range promises that it is not"
-                if loops_around(fence, load)
-                else "",
+                advise_order(fence, load),
             )
 
 

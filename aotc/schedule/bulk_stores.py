@@ -25,6 +25,7 @@ from aotc.ir.types import ScalarType, TileType
 from aotc.schedule.affine import AffineAnalysis
 from aotc.schedule.axis import AxisAnalysis
 from aotc.schedule.bulk_copies import (
+    advise_order,
     asks_for_copies,
     choose_runs,
     is_long,
@@ -94,7 +95,7 @@ def _check_order(store: gpu.Store, kernel: Kernel) -> None:
             name = "a descriptor" if pointer is None else root_names(pointer)
             raise UnmappableError(
                 f"the kernel loads through {name} afterwards, which may be the same memory",
-                "num_stages of tl.range promises that it is not",
+                advise_order(store, op),
             )
     for fence in fences(kernel.body):
         pointer = written_pointer(fence)

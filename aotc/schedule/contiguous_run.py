@@ -23,6 +23,7 @@ from aotc.schedule.affine import AffineAnalysis, axis_symbol
 from aotc.schedule.axis import AxisAnalysis
 from aotc.schedule.pointer_block import UnmappableError
 from aotc.schedule.polynomial import ZERO, Polynomial
+from aotc.schedule.promises import find_promises
 
 PIECE_BYTES = 16
 AccessT = TypeVar("AccessT", gpu.Load, gpu.Store)
@@ -81,18 +82,24 @@ def run_of(
     start = address.offset - _position(shape)
     if _has_axes(start):
         raise UnmappableError("its elements do not lie one after the other")
-    if facts[access.pointer].divisibility[-1] % PIECE_BYTES:
+
+    def begins_well(facts: AxisAnalysis) -> bool:
+        return facts[access.pointer].divisibility[-1] % PIECE_BYTES == 0
+
+    def ends_well(facts: AxisAnalysis) -> bool:
+        return all(_divisor(end, analysis, facts) * size_bytes % PIECE_BYTES == 0 for end in ends)
+
+    if not begins_well(facts):
         raise UnmappableError(
             f"it is not known to begin at a multiple of {PIECE_BYTES} bytes",
-            "promise ':16' in the signature, or ':16?' to have both variants built, of what its "
-            "address is computed from",
+            find_promises(facts.kernel, [access.pointer], begins_well),
         )
     ends, conditions = _limits(access, shape, analysis)
-    if any(_divisor(end, analysis, facts) * size_bytes % PIECE_BYTES for end in ends):
+    if not ends_well(facts):
+        sources = [analysis.sources[symbol] for end in ends for symbol in end.symbols]
         raise UnmappableError(
             f"it is not known to end at a multiple of {PIECE_BYTES} bytes",
-            "promise ':16' in the signature, or ':16?' to have both variants built, of what its "
-            "mask compares with",
+            find_promises(facts.kernel, [s for s in sources if isinstance(s, Value)], ends_well),
         )
     run = ContiguousRun(base, start, prod(shape), size_bytes, ends, conditions)
     if run.size_bytes % PIECE_BYTES:

@@ -7,10 +7,11 @@ on its way to shared memory that is too narrow for `cp.async` with what would wi
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
-from aotc.ir.core import Block, Kernel, Value
+from aotc.ir.core import Kernel
 from aotc.ir.dialects import gpu, scf, tma
-from aotc.ir.types import PointerType, SharedType, TileType, element_of
+from aotc.ir.types import PointerType, SharedType, element_of
 from aotc.schedule.axis import AxisAnalysis
 from aotc.schedule.context import Schedule
 from aotc.schedule.global_order import is_zero, root_names
@@ -22,6 +23,7 @@ from aotc.schedule.load_pipeline import (
     find_trip,
     source_names,
 )
+from aotc.schedule.promises import find_promises
 
 
 def remark_plan(plan: LoopPlan, kernel: Kernel, schedule: Schedule) -> None:
@@ -97,56 +99,28 @@ def _narrow_cause(
     load: gpu.Load, kernel: Kernel, infos: AxisAnalysis, needed: int
 ) -> tuple[str, str]:
     """Return why neighbours do not move together, and what to promise so that they do."""
-    pointer, mask = load.pointer, load.mask
-    facts = infos[pointer]
-    element = element_of(pointer.type)
+    cause = _obstacle(load, infos, needed)
+    if cause is None:
+        return "the tile has too few elements for its threads", "fewer warps or a larger block"
+    made_of = [each for each in (load.pointer, load.mask) if each is not None]
+    holds = partial(_moves_together, load, needed)
+    return cause, find_promises(kernel, made_of, holds)
+
+
+def _moves_together(load: gpu.Load, needed: int, infos: AxisAnalysis) -> bool:
+    return _obstacle(load, infos, needed) is None
+
+
+def _obstacle(load: gpu.Load, infos: AxisAnalysis, needed: int) -> str | None:
+    """Return why `needed` neighbours do not move together, None if nothing that is known forbids it."""
+    facts = infos[load.pointer]
+    element = element_of(load.pointer.type)
     assert isinstance(element, PointerType)
-    assert isinstance(pointer.type, TileType)
     fast = max(range(facts.rank), key=lambda axis: (facts.contiguity[axis], axis))
-    unpromised = _unpromised(pointer, kernel)
     if facts.contiguity[fast] < needed:
-        return (
-            "no axis is known to be contiguous",
-            _promise(unpromised, "that stride is 1, as a constant or '=1' in the signature"),
-        )
+        return "no axis is known to be contiguous"
     if facts.divisibility[fast] < needed * element.pointee.size_bytes:
-        return (
-            f"rows are not known to begin at multiples of {MIN_COPY_BYTES} bytes",
-            _promise(unpromised, "':16' in the signature, or ':16?' to have both variants built"),
-        )
-    if mask is not None and infos[mask].constancy[fast] < needed:
-        return (
-            "its mask may differ between neighbours",
-            _promise(
-                _unpromised(mask, kernel), "':16' in the signature, or ':16?' for both variants"
-            ),
-        )
-    return "the tile has too few elements for its threads", "fewer warps or a larger block"
-
-
-def _unpromised(value: Value, kernel: Kernel) -> list[str]:
-    """Return the names of the parameters in the making of a value that nothing is promised of."""
-    params = dict(zip(kernel.body.args, kernel.params, strict=True))
-    seen: dict[Value, None] = {}
-    worklist = [value]
-    while worklist:
-        current = worklist.pop()
-        if current in seen:
-            continue
-        seen[current] = None
-        worklist += [] if current.op is None else current.op.operands
-        worklist += _entering(current)
-    return [info.name for arg, info in params.items() if arg in seen and info.divisibility % 16]
-
-
-def _entering(value: Value) -> list[Value]:
-    """Return what a carried variable of a loop begins as and becomes."""
-    loop = value.owner.parent if isinstance(value.owner, Block) else None
-    if not isinstance(loop, scf.For) or value.index == 0:
-        return []
-    init = loop.init[value.index - 1]
-    return [each for each in (init, loop.body.terminator.operands[value.index - 1]) if each]
-
-
-def _promise(names: list[str], what: str) -> str:
-    return f"promise {what}, of {', '.join(names)}" if names else ""
+        return f"rows are not known to begin at multiples of {MIN_COPY_BYTES} bytes"
+    if load.mask is not None and infos[load.mask].constancy[fast] < needed:
+        return "its mask may differ between neighbours"
+    return None

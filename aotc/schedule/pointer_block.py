@@ -30,10 +30,13 @@ from aotc.schedule.axis import AxisAnalysis
 from aotc.schedule.global_order import is_zero
 from aotc.schedule.launch_text import Guarded, LaunchText
 from aotc.schedule.polynomial import ONE, ZERO, Polynomial
+from aotc.schedule.promises import find_promises, promise_multiples
 from aotc.schedule.signs import Signs
 
 OUT_OF_REACH = (1 << 31) - 1
 """The extent of an axis whose end no mask names: every index of a block is below it."""
+
+_NOT_ALIGNED = f"{{}} is not known to be a multiple of {TENSOR_ALIGNMENT_BYTES} bytes"
 
 
 class UnmappableError(Exception):
@@ -135,10 +138,15 @@ class _Reading:
             axes.append(TensorAxis(stride, tile_axis=number, box=extent))
         dense = next((axis for axis in reversed(axes) if axis.stride == ONE), None)
         if dense is None:
-            raise UnmappableError(
-                "no axis is known to be contiguous",
-                "promise that its stride is 1, as a constant or '=1' in the signature",
+            arguments = [
+                self.text.of(axis.stride) for axis in axes if self._is_argument(axis.stride)
+            ]
+            remedy = (
+                f"promise that {' or '.join(arguments)} is 1, as a constant or '=1' in the signature"
+                if arguments
+                else ""
             )
+            raise UnmappableError("no axis is known to be contiguous", remedy)
         axes.remove(dense)
         return [*axes, dense]
 
@@ -227,7 +235,7 @@ class _Reading:
     def _check_base(self, base: Value) -> None:
         info = self.kernel.params[base.index]
         if not isinstance(base.type, PointerType) or info.divisibility % TENSOR_ALIGNMENT_BYTES:
-            raise _unaligned(info.name)
+            raise UnmappableError(_NOT_ALIGNED.format(info.name), promise_multiples([info.name]))
 
     def _check_shape(self, axes: Sequence[TensorAxis]) -> None:
         size_bytes = self._size_bytes
@@ -243,7 +251,7 @@ class _Reading:
             if any(factor < 0 for _, factor in axis.stride.terms):
                 raise UnmappableError("its address goes down along an axis")
             if not self._is_aligned(axis.stride):
-                raise _unaligned(self.text.of(axis.stride))
+                raise self._unaligned(axis.stride)
         if not self._is_aligned(axes[-1].start):
             raise UnmappableError("its rows are not known to begin at multiples of 16 bytes")
         for axis in axes:
@@ -253,25 +261,43 @@ class _Reading:
                     f"its mask has a lower bound other than 0 on axis {axis.tile_axis}"
                 )
 
+    def _unaligned(self, stride: Polynomial) -> UnmappableError:
+        """Return the refusal of a stride, with what would make it a multiple of 16 bytes."""
+        sources = [self.analysis.sources[symbol] for symbol in stride.symbols]
+        values = [source for source in sources if isinstance(source, Value)]
+        remedy = find_promises(self.kernel, values, lambda facts: self._is_aligned(stride, facts))
+        return UnmappableError(_NOT_ALIGNED.format(self.text.of(stride)), remedy)
+
+    def _is_argument(self, polynomial: Polynomial) -> bool:
+        """Return whether it is an argument of the launch, and nothing else."""
+        symbols = polynomial.symbols
+        if len(symbols) != 1 or polynomial != Polynomial.symbol(symbols[0]):
+            return False
+        source = self.analysis.sources[symbols[0]]
+        return isinstance(source, Value) and source.owner is self.kernel.body
+
     @property
     def _size_bytes(self) -> int:
         pointer = element_of(self.access.pointer.type)
         assert isinstance(pointer, PointerType)
         return pointer.pointee.size_bytes
 
-    def _is_aligned(self, polynomial: Polynomial) -> bool:
+    def _is_aligned(self, polynomial: Polynomial, facts: AxisAnalysis | None = None) -> bool:
         """Return whether so many elements are whole pieces of 16 bytes, in all launches.
 
         That is: in those that keep the promises of the signature.
         """
         divisor = gcd(
-            *(factor * prod(map(self._divisor, monomial)) for monomial, factor in polynomial.terms)
+            *(
+                factor * prod(self._divisor(symbol, facts or self.facts) for symbol in monomial)
+                for monomial, factor in polynomial.terms
+            )
         )
         return divisor * self._size_bytes % TENSOR_ALIGNMENT_BYTES == 0
 
-    def _divisor(self, symbol: int) -> int:
+    def _divisor(self, symbol: int, facts: AxisAnalysis) -> int:
         source = self.analysis.sources[symbol]
-        return self.facts[source].divisibility[0] if isinstance(source, Value) else source.extent
+        return facts[source].divisibility[0] if isinstance(source, Value) else source.extent
 
     def _starts(self, axes: Sequence[TensorAxis]) -> dict[str, None]:
         """Return the guards of where blocks begin. Raises: UnmappableError if one may be before 0."""
@@ -329,10 +355,3 @@ class _Reading:
         source = self.analysis.sources[symbols[0]]
         is_plain = extent == Polynomial.symbol(symbols[0])
         return is_plain and isinstance(source, Value) and source.type == I32
-
-
-def _unaligned(what: str) -> UnmappableError:
-    return UnmappableError(
-        f"{what} is not known to be a multiple of {TENSOR_ALIGNMENT_BYTES} bytes",
-        f"promise ':16' in the signature, or ':16?' to have both variants built, of {what}",
-    )

@@ -81,6 +81,19 @@ __attribute__((format(printf, 2, 3))) static void say(aotc_error *error, const c
     va_end(arguments);
 }
 
+/* Show what could steer a terminal, or begin a line, as question marks: names come from files that
+ * anybody may have written. Controls are 00 to 1F, 7F, and in UTF-8 C2 80 to C2 9F. */
+static void make_printable(char *text) {
+    unsigned char *bytes = (unsigned char *)text;
+    for (size_t i = 0; bytes[i] != '\0'; ++i) {
+        if (bytes[i] < 0x20 || bytes[i] == 0x7F) {
+            bytes[i] = '?';
+        } else if (bytes[i] == 0xC2 && bytes[i + 1] >= 0x80 && bytes[i + 1] < 0xA0) {
+            bytes[i] = bytes[i + 1] = '?';
+        }
+    }
+}
+
 static void compose_message(aotc_error *error) {
     if (error->file[0] != '\0') {
         say(error, "%s: ", error->file);
@@ -99,6 +112,7 @@ static void compose_message(aotc_error *error) {
     if (error->remedy[0] != '\0') {
         say(error, "; %s", error->remedy);
     }
+    make_printable(error->message);
 }
 
 aotc_status aotci_fail(aotc_error *error, aotc_status status, const struct aotci_detail *detail) {

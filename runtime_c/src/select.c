@@ -146,13 +146,20 @@ static void add_condition(struct aotci_text *list, const char *text) {
     aotci_text_add(list, "%s%s", list->chars[0] == '\0' ? "" : "; ", text);
 }
 
-/* Texts of the guards in a mask that do not hold. */
-static struct aotci_text failed_guards(const struct aotc_kernel *kernel, const aotc_arg *args,
-                                       uint64_t mask) {
+/* The guards that do not hold. */
+static uint64_t failed_guards(const struct aotc_kernel *kernel, const aotc_arg *args) {
+    uint64_t mask = 0;
+    for (uint32_t i = 0; i < kernel->record->guard_count; ++i) {
+        mask |= (uint64_t)!aotci_guard_holds(kernel->archive, &kernel->guards[i], args) << i;
+    }
+    return mask;
+}
+
+static struct aotci_text guard_texts(const struct aotc_kernel *kernel, uint64_t mask) {
     const struct aotc_archive *archive = kernel->archive;
     struct aotci_text list = {""};
     for (uint32_t i = 0; i < kernel->record->guard_count; ++i) {
-        if ((mask >> i & 1) != 0 && !aotci_guard_holds(archive, &kernel->guards[i], args)) {
+        if ((mask >> i & 1) != 0) {
             const uint32_t text = aotci_guard(archive, kernel->record->first_guard + i)->text;
             add_condition(&list, aotci_string(archive, text));
         }
@@ -160,10 +167,22 @@ static struct aotci_text failed_guards(const struct aotc_kernel *kernel, const a
     return list;
 }
 
+/* Say whether all guards in a mask are what ':16' in a signature asks for: `load % 2^n == 0`. */
+static bool are_multiples(const struct aotc_kernel *kernel, uint64_t mask) {
+    for (uint32_t i = 0; i < kernel->record->guard_count; ++i) {
+        const struct aotci_guard *guard = &kernel->guards[i];
+        if ((mask >> i & 1) != 0 &&
+            (guard->test_count != 1 || guard->tests[0].relation != OP_MOD)) {
+            return false;
+        }
+    }
+    return true;
+}
+
 static aotc_status broken_promise(const struct aotc_kernel *kernel, const aotc_arg *args,
                                   aotc_error *error) {
     return fail(kernel, error, AOTC_ERROR_ARG, "promises of the signature",
-                failed_guards(kernel, args, kernel->record->promises).chars,
+                guard_texts(kernel, failed_guards(kernel, args) & kernel->record->promises).chars,
                 "arguments for which that is false",
                 "pass such arguments, or relax the signature in the manifest");
 }
@@ -176,15 +195,21 @@ static aotc_status nothing_fits(const struct aotc_kernel *kernel, const aotc_lau
                     "one for these dtypes and choices", "none for this GPU",
                     "build that combination");
     }
-    uint64_t mask = 0;
+    /* Of the variants, what the one lacks that lacks the fewest guards: whoever wants it launched
+     * has no use for those of the others. */
+    const uint64_t broken = failed_guards(kernel, desc->args);
+    uint64_t lacking = 0;
     const struct expression_record *condition = NULL;
     bool has_config = false;
     const uint32_t end = run->first + run->count;
     for (uint32_t i = run->first; (i = aotci_config_next(filter, i, end)) < end; ++i) {
         const struct aotci_candidate *candidate = &dispatch->candidates[i];
-        mask |= candidate->guards;
+        const uint64_t its = candidate->guards & broken;
+        if (!has_config || __builtin_popcountll(its) < __builtin_popcountll(lacking)) {
+            lacking = its;
+            condition = candidate->condition.expression;
+        }
         has_config = true;
-        condition = candidate->condition.expression;
     }
     if (!has_config) {
         struct aotci_text wanted = {""};
@@ -196,13 +221,16 @@ static aotc_status nothing_fits(const struct aotc_kernel *kernel, const aotc_lau
         return fail(kernel, error, AOTC_ERROR_NOT_FOUND, "config", "one that was built",
                     wanted.chars, "see the kernel's configs with aotc inspect");
     }
-    struct aotci_text failed = failed_guards(kernel, desc->args, mask);
-    if (failed.chars[0] == '\0' && condition != NULL) {
+    struct aotci_text failed = guard_texts(kernel, lacking);
+    const char *remedy = "build a config that `where` lets pass for them";
+    if (lacking == 0 && condition != NULL) {
         add_condition(&failed, aotci_string(kernel->archive, condition->text));
+        remedy = "build the kernel without tensor maps as well";
+    } else if (are_multiples(kernel, lacking)) {
+        remedy = "build a variant without the promise (':16?')";
     }
     return fail(kernel, error, AOTC_ERROR_NOT_FOUND, "variant", failed.chars,
-                "arguments for which that is false",
-                "build a variant without the promise (':16?')");
+                "arguments for which that is false", remedy);
 }
 
 static aotc_status find_candidate(const struct aotc_kernel *kernel, const aotc_launch_desc *desc,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 
 import pytest
 
 from aotc.backend import assemble, disassemble, ptxas, wheels
-from aotc.ir.diagnostics import IRError
+from aotc.ir.diagnostics import HostError, IRError
 from aotc.target import TARGETS
 from tests.backend.programs import SM_90
 
@@ -197,8 +198,41 @@ def test_a_tool_that_cannot_run_is_named(tmp_path, monkeypatch) -> None:
         assemble(EMPTY, SM_90)
 
 
+def test_a_full_disk_is_told_as_one(tmp_path, monkeypatch) -> None:
+    """As ptxas tells it, and as it does not: it may end with 0 and half of a cubin."""
+    whole = assemble(EMPTY, SM_90).cubin
+    for length in (len(whole) - 1, len(whole) // 2, 70, 63, 5):
+        (tmp_path / "part").write_bytes(whole[:length])
+        copy = 'while [ "$1" != -o ]; do shift; done; cat PART > "$2"\n'
+        fake_ptxas(tmp_path, monkeypatch, copy.replace("PART", str(tmp_path / "part")))
+        with pytest.raises(HostError, match=r"error: ptxas cannot write to /.*\n  help: free some"):
+            assemble(EMPTY, SM_90)
+    for line in ("Output file 'k' could not be opened", "Failed to write to outp file 'k'"):
+        fake_ptxas(tmp_path, monkeypatch, f'echo "ptxas fatal   : {line}"\nexit 255\n')
+        with pytest.raises(HostError, match="ptxas cannot write to /"):
+            assemble(EMPTY, SM_90)
+
+
+def test_a_tool_that_is_killed_is_no_bug(tmp_path, monkeypatch) -> None:
+    fake_ptxas(tmp_path, monkeypatch, "kill -KILL $$\n")
+    with pytest.raises(HostError, match="ended by SIGKILL; out of memory"):
+        assemble(EMPTY, SM_90)
+
+
+def test_no_room_for_a_folder_names_the_place(monkeypatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(ptxas.tempfile, "mkdtemp", refuse)
+    for call in (lambda: assemble(EMPTY, SM_90), lambda: disassemble(b"x")):
+        with pytest.raises(
+            HostError, match=r"cannot make a folder in /\S*: No space left on device .errno 28.\n"
+        ):
+            call()
+
+
 def test_a_missing_package_says_what_to_install() -> None:
-    with pytest.raises(IRError, match="nonsense is not installed: pip install nvidia-cuda-nvcc"):
+    with pytest.raises(HostError, match=r"nonsense is not installed\n  help: pip install nvidia-"):
         wheels.find_file("nvidia-cuda-nvcc", "bin/nonsense")
 
 

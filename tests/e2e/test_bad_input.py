@@ -8,6 +8,7 @@ and what an earlier build wrote stays.
 from __future__ import annotations
 
 import json
+import os
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -452,15 +453,19 @@ def test_a_failing_kernel_loses_nothing(run: Run, folder: Path) -> None:
     assert again.code == 1
     assert "aotc: 3 failed, wrote the rest (0 compiled, 7 cached, " in again.err
     assert _files(folder / "dist")["demo.aotc"] != before["demo.aotc"]
-    listed = run("inspect", "dist/demo.aotc").out
-    assert [line.split()[:2] for line in listed.splitlines()[2:]] == [
-        ["add", "sm_80"],
-        ["add", "sm_90a"],
-        ["on_sm_80_only", "sm_80"],
-        ["on_sm_80_only", "sm_80"],
-        ["on_sm_80_only", "sm_90a"],
-        ["sometimes", "sm_80"],
-        ["sometimes", "sm_90a"],
+    listed = json.loads(run("inspect", "dist/demo.aotc", "--json").out)
+    assert [
+        (kernel["name"], variant["target"])
+        for kernel in listed["kernels"]
+        for variant in kernel["variants"]
+    ] == [
+        ("add", "sm_80"),
+        ("add", "sm_90a"),
+        ("on_sm_80_only", "sm_80"),
+        ("on_sm_80_only", "sm_80"),
+        ("on_sm_80_only", "sm_90a"),
+        ("sometimes", "sm_80"),
+        ("sometimes", "sm_90a"),
     ]
 
 
@@ -523,8 +528,11 @@ def test_a_system_that_starts_no_process_is_told_as_it_is(
         raise BlockingIOError(11, "Resource temporarily unavailable")
 
     monkeypatch.setattr(workers.SpawnProcess, "start", refuse)
-    assert cli.run(["build", "-j", "1"]) == 3
-    assert "Resource temporarily unavailable" in capsys.readouterr().err
+    assert cli.run(["build", "-j", "1"]) == 1
+    assert capsys.readouterr().err == (
+        "error: Resource temporarily unavailable (errno 11)\n"
+        "  help: build with fewer jobs (-j), or raise the limit of processes (ulimit -u)\n"
+    )
     assert not (folder / "dist").exists()
 
 
@@ -554,7 +562,7 @@ def test_archives_that_are_none(run: Run, folder: Path) -> None:
         ("none.aotc", "cannot read none.aotc: No such file or directory"),
         ("dist", "cannot read dist: Is a directory"),
         ("dist/demo.h", "not an archive"),
-        ("/dev/null", "not a regular file"),
+        ("/dev/null", "expected a regular file, got a character device"),
     ):
         for args in (["inspect", name], ["inspect", name, "--json"]):
             ran = run(*args)
@@ -564,6 +572,153 @@ def test_archives_that_are_none(run: Run, folder: Path) -> None:
 
 def _flipped(content: bytes, at: int) -> bytes:
     return content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
+
+
+# ----------------------------------------------------------------- files of the wrong kind or size
+
+_READERS = [
+    ("m.toml", ("build", "{}"), "expected a manifest, cannot read {}: "),
+    ("m.toml", ("verify", "{}"), "expected a manifest, cannot read {}: "),
+    ("m.py", ("dump", "{}:add", "--stage", "tile"), "expected a kernel source, cannot read {}: "),
+    ("m.py", ("explain", "{}:add"), "expected a kernel source, cannot read {}: "),
+    ("m.aotc", ("inspect", "{}"), "aotc: {}: "),
+    ("m.aotc", ("verify", "{}"), "aotc: {}: "),
+]
+
+
+@pytest.mark.parametrize(("name", "args", "printed"), _READERS)
+@pytest.mark.parametrize("kind", ["FIFO", "device", "huge", "folder"])
+def test_what_is_no_file_to_read(
+    run: Run, folder: Path, name: str, args: tuple[str, ...], printed: str, kind: str
+) -> None:
+    """Neither waited for nor read: a FIFO would block for ever, the others fill the memory."""
+    path = folder / name
+    if kind == "FIFO":
+        os.mkfifo(path)
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    elif kind == "huge":
+        path.touch()
+        os.truncate(path, 1 << 32)
+    else:
+        path.mkdir()
+    ran = run(*(arg.format(name) for arg in args))
+    assert (ran.code, ran.out) == (1, "")
+    assert printed.format(name) in ran.err
+    reasons = {
+        "FIFO": "expected a regular file, got a FIFO",
+        "device": "expected a regular file, got a character device",
+        "huge": "not an archive" if name == "m.aotc" else "at most 8388608 bytes, got 4294967296",
+        "folder": "Is a directory",
+    }
+    assert reasons[kind] in ran.err
+
+
+def test_what_an_earlier_build_left_is_not_read_whole(run: Run, folder: Path) -> None:
+    (folder / "dist").mkdir()
+    os.mkfifo(folder / "dist" / "demo.h")
+    (folder / "dist" / "demo.aotc").symlink_to("/dev/zero")
+    (folder / "dist" / "libdemo.a").touch()
+    os.truncate(folder / "dist" / "libdemo.a", 1 << 36)
+    assert run("build", "-j", "1").code == 0
+    assert all(0 < len(content) < 1 << 20 for content in _files(folder / "dist").values())
+
+
+def test_a_module_that_shadows_another_is_compiled_anew(run: Run, folder: Path) -> None:
+    (folder / "pkg").mkdir()
+    for path in ("pkg/__init__.py", "pkg/k.py"):
+        (folder / path).write_text(
+            f"from helper import f\n{_HEAD}{_ADD}".replace("+ o, tl", "+ f(o), tl")
+        )
+    helper = "import triton\n@triton.jit\ndef f(x):\n    return x + {}\n"
+    (folder / "helper.py").write_text(helper.format(1))
+    (folder / "kernels.toml").write_text(_MANIFEST.replace("k.py", "pkg/k.py"))
+    found: list[bytes] = []
+    for shadow in ("", "pkg/helper.py", ""):
+        if shadow:
+            (folder / shadow).write_text(helper.format(2))
+        assert run("build", "-j", "1").code == 0
+        found.append((folder / "dist" / "demo.aotc").read_bytes())
+        if shadow:
+            (folder / shadow).unlink()
+    assert found[0] == found[2] != found[1]
+
+
+def test_swapped_entries_of_the_cache_are_not_taken(run: Run, folder: Path) -> None:
+    (folder / "kernels.toml").write_text(
+        _MANIFEST.replace("[kernel.constants]\nBLOCK = 128", "[kernel.configs]\nBLOCK = [64, 128]")
+    )
+    assert run("build", "-j", "1").code == 0
+    before = _files(folder / "dist")
+    one, two = (path for path in (folder / "cache").rglob("kernels/*/*") if path.is_file())
+    content = one.read_bytes()
+    one.write_bytes(two.read_bytes())
+    two.write_bytes(content)
+    ran = run("build", "-j", "1", "-o", "again")
+    assert ran.code == 0
+    assert ran.err.count("is damaged or another's; its kernel is compiled again") == 2
+    assert _files(folder / "again") == before
+
+
+# ---------------------------------------------------------------------------- texts and their names
+
+
+def _is_harmless(text: str) -> bool:
+    return all(char.isprintable() or char in "\n\t" for char in text)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"demo"', '"de\\u001b[31mmo"'),
+        ('"0.1.0"', '"0.1.0-\\u001b"'),
+        ("k.py:add", "k\\u001b[31m\\naotc: fine.py:add"),
+        ("BLOCK = 128", '"BL\\u009bOCK" = 128'),
+        ("BLOCK = 128", 'BLOCK = "a\\u202e\\u001bb"'),
+        ("cdiv(n, BLOCK)", "cdiv(n, \\u001b)"),
+    ],
+)
+def test_what_a_manifest_says_cannot_steer_the_terminal(
+    run: Run, folder: Path, old: str, new: str
+) -> None:
+    (folder / "kernels.toml").write_text(_MANIFEST.replace(old, new))
+    ran = run("build", "-j", "1")
+    assert ran.code == 1
+    assert _is_harmless(ran.err)
+    assert not any(line.startswith("aotc: fine") for line in ran.err.splitlines())
+
+
+@pytest.mark.parametrize("name", ["a\x1b[31m\nb", "caf\udce9"])
+def test_names_of_files_cannot_steer_the_terminal(run: Run, name: str) -> None:
+    for args in (
+        ("build", f"{name}.toml"),
+        ("inspect", f"{name}.aotc"),
+        ("verify", f"{name}.aotc"),
+        ("dump", f"{name}.py:add", "--stage", "tile"),
+        ("build", "--target", name),
+        ("build", "--kernel", name),
+        ("build", "--host", name),
+    ):
+        ran = run(*args)
+        assert (ran.code, ran.out) == (1, "")
+        assert _is_harmless(ran.err)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        ("\ufeff" + _HEAD + _ADD).encode(),
+        (_HEAD + _ADD).replace("\n", "\r\n").encode(),
+        ("# coding: latin-1\n# caf\xe9\n" + _HEAD + _ADD).encode("latin-1"),
+    ],
+    ids=["byte-order mark", "CRLF", "latin-1"],
+)
+def test_texts_of_other_systems_are_read(run: Run, folder: Path, content: bytes) -> None:
+    (folder / "k.py").write_bytes(content)
+    (folder / "kernels.toml").write_bytes(
+        b"\xef\xbb\xbf" + _MANIFEST.replace("\n", "\r\n").encode()
+    )
+    assert run("dump", "kernels.toml:add", "--stage", "tile").code == 0
 
 
 # -------------------------------------------------------------------------------- dump and usage

@@ -19,7 +19,7 @@ from aotc.backend import assemble, emit_ptx, lower_kernel, param_places
 from aotc.ir.text import parse_kernel
 from aotc.package import archive
 from aotc.package.index import Archive, CubinParam, Kernel, Param, Variant
-from aotc.package.inspect import table
+from aotc.package.inspect import COLUMNS, rows
 from aotc.runtime import ArgumentError
 from aotc.target import TARGETS
 from tests.support.built import Built
@@ -131,9 +131,8 @@ def overlap(built: Built) -> Path:
 def test_an_archive_keeps_clusters(clusters: Path) -> None:
     found = archive.read(clusters)
     assert [variant.cluster[0] for variant in found.kernels[0].variants] == list(SIZES)
-    rows = table(found).splitlines()[1:]
-    shapes = [[word for word in row.split() if word.endswith("x1x1")] for row in rows]
-    assert shapes == [[], ["2x1x1"], ["4x1x1"], ["8x1x1"]]
+    shapes = [row.cells[COLUMNS.index("cluster")] for row in rows(found.kernels[0])]
+    assert shapes == ["", "2x1x1", "4x1x1", "8x1x1"]
 
 
 def test_an_archive_keeps_who_waits(overlap: Path) -> None:

@@ -3,15 +3,12 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-import pytest
-
 from aotc.frontend import source
 from aotc.frontend.resolve import (
     bindings,
     decorator_call,
     decorator_names,
     find_definition,
-    find_module,
 )
 
 
@@ -34,36 +31,6 @@ def test_bindings_with_their_conditions(tmp_path: Path) -> None:
     assert [[outcome for _, outcome in one.guards] for one in found["x"]] == [[True], [False]]
     assert [one.is_fallback for one in found["p"]] == [False, True]
     assert "inner" not in found
-
-
-@pytest.mark.parametrize(
-    ("name", "level", "expected"),
-    [
-        ("helpers", 1, "pkg/sub/helpers.py"),
-        ("", 1, "pkg/sub/__init__.py"),
-        ("util", 2, "pkg/util.py"),
-        ("pkg.util", 0, "pkg/util.py"),
-        ("pkg.sub.helpers", 0, "pkg/sub/helpers.py"),
-        ("helpers", 0, "pkg/sub/helpers.py"),
-        ("top", 0, "top.py"),
-        ("pkg", 0, "pkg/__init__.py"),
-        ("json", 0, None),
-        ("pkg.none", 0, None),
-        ("none", 3, None),
-    ],
-)
-def test_imports(tmp_path: Path, name: str, level: int, expected: str | None) -> None:
-    for path in (
-        "pkg/__init__.py",
-        "pkg/util.py",
-        "pkg/sub/__init__.py",
-        "pkg/sub/helpers.py",
-        "top.py",
-    ):
-        parsed(tmp_path, "", path)
-    importer = parsed(tmp_path, "", "pkg/sub/kernel.py")
-    found = find_module(importer, name, level)
-    assert found == (None if expected is None else str(tmp_path / expected))
 
 
 def test_definitions(tmp_path: Path) -> None:

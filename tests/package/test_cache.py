@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import threading
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from aotc.compiler import CompileRequest, Metadata, ParamSlot, TensorMapSpec
+from aotc.module_search import find_module
 from aotc.package.cache import Cache, CachedKernel
 
 
@@ -59,7 +61,7 @@ class _Fixture:
         return Cache(self.folder, compiler, self.warnings.append)
 
     def entries(self, kind: str) -> list[Path]:
-        return sorted(path for path in (self.folder / "v1" / kind).rglob("*") if path.is_file())
+        return sorted(path for path in (self.folder / "v2" / kind).rglob("*") if path.is_file())
 
 
 @pytest.fixture
@@ -136,6 +138,58 @@ def test_imported_file_counts(f: _Fixture, tmp_path: Path) -> None:
     assert f.warnings == []
 
 
+def test_a_module_that_shadows_or_appears_counts(f: _Fixture, tmp_path: Path) -> None:
+    (tmp_path / "pkg").mkdir()
+    (tmp_path / "pkg" / "__init__.py").touch()
+    source = tmp_path / "pkg" / "k.py"
+    source.write_text("from helper import f\nimport absent\n")
+    helper = tmp_path / "helper.py"
+    helper.write_text("x = 1\n")
+    request = _request(source)
+    searches = tuple(
+        ((str(source), name, 0), find_module((str(source), name, 0)))
+        for name in ("helper", "absent")
+    )
+    assert [found for _, found in searches] == [str(helper), None]
+    kernel = _kernel(source, helper)
+    kernel = replace(kernel, metadata=replace(kernel.metadata, searches=searches))
+    f.cache().store(request, kernel)
+    assert f.cache().find(request) == kernel
+    for name in ("helper.py", "absent.py", "absent/__init__.py"):
+        path = tmp_path / "pkg" / name
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+        assert f.cache().find(request) is None
+        path.unlink()
+        assert f.cache().find(request) == kernel
+    assert f.warnings == []
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o002, 0o077])
+def test_entries_have_the_mode_that_the_umask_gives(f: _Fixture, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        f.cache().store(f.request, _kernel(f.source))
+    finally:
+        os.umask(before)
+    for path in (*f.entries("kernels"), *f.entries("requests")):
+        assert path.stat().st_mode & 0o777 == 0o666 & ~umask
+
+
+@pytest.mark.parametrize("kind", ["requests", "kernels"])
+def test_what_is_no_file_is_not_read(f: _Fixture, kind: str) -> None:
+    f.cache().store(f.request, _kernel(f.source))
+    (path,) = f.entries(kind)
+    path.unlink()
+    os.mkfifo(path)
+    cache = f.cache()
+    assert cache.find(f.request) is None
+    (warning,) = f.warnings
+    assert "cannot be used: expected a regular file, got a FIFO; building without it" in warning
+    cache.store(f.request, _kernel(f.source))
+    assert f.cache().find(f.request) is not None
+
+
 def test_source_sets_are_bounded(f: _Fixture) -> None:
     for version in range(20):
         f.source.write_text(f"x = {version}\n")
@@ -160,13 +214,32 @@ def test_damaged_entry_is_missed_with_a_warning(f: _Fixture, kind: str, damage: 
         "flipped": bytes(content),
     }[damage]
     path.write_bytes(damaged)
-    assert f.cache().find(f.request) is None
-    if not (kind == "requests" and damage == "flipped"):
-        # A flipped bit of a source digest only makes it the digest of another source.
-        assert len(f.warnings) == 1
-        assert f"{path} is damaged" in f.warnings[0]
-    f.cache().store(f.request, _kernel(f.source))
+    cache = f.cache()
+    assert cache.find(f.request) is None
+    cache.store(f.request, _kernel(f.source))
+    assert len(f.warnings) == 1
+    assert f"{path} is damaged" in f.warnings[0]
     assert f.cache().find(f.request) is not None
+    assert len(f.warnings) == 1
+
+
+@pytest.mark.parametrize("kind", ["requests", "kernels"])
+def test_entries_in_each_others_place_are_not_taken(f: _Fixture, kind: str) -> None:
+    other = replace(f.request, num_warps=8)
+    kernels = {f.request: _kernel(f.source, cubin=b"four"), other: _kernel(f.source, cubin=b"8")}
+    for request, kernel in kernels.items():
+        f.cache().store(request, kernel)
+    one, two = f.entries(kind)
+    contents = one.read_bytes(), two.read_bytes()
+    one.write_bytes(contents[1])
+    two.write_bytes(contents[0])
+    for request, kernel in kernels.items():
+        cache = f.cache()
+        assert cache.find(request) is None
+        cache.store(request, kernel)
+        assert f.cache().find(request) == kernel
+    assert len(f.warnings) == 2
+    assert all("is damaged or another's" in warning for warning in f.warnings)
 
 
 def test_every_flipped_bit_of_a_kernel_is_noticed(f: _Fixture) -> None:
@@ -191,19 +264,21 @@ def test_a_file_in_the_caches_place_is_one_warning(f: _Fixture) -> None:
     assert "building without it" in f.warnings[0]
 
 
-@pytest.mark.parametrize("call", ["mkstemp", "replace"])
+@pytest.mark.parametrize("call", ["mkdir", "open", "replace"])
+@pytest.mark.parametrize("number", [errno.EBUSY, errno.ENOSPC, errno.EDQUOT, errno.EROFS])
 def test_failing_write_leaves_no_file(
-    f: _Fixture, monkeypatch: pytest.MonkeyPatch, call: str
+    f: _Fixture, monkeypatch: pytest.MonkeyPatch, call: str, number: int
 ) -> None:
     def fail(*args: object, **kwargs: object) -> None:
-        raise OSError(16, "Device or resource busy")
+        raise OSError(number, os.strerror(number))
 
-    owner = "tempfile.mkstemp" if call == "mkstemp" else "Path.replace"
-    monkeypatch.setattr(f"aotc.package.cache.{owner}", fail)
-    f.cache().store(f.request, _kernel(f.source))
+    kernel = _kernel(f.source)
+    monkeypatch.setattr(f"aotc.package.cache.Path.{call}", fail)
+    f.cache().store(f.request, kernel)
+    monkeypatch.undo()
     assert f.entries("kernels") == []
     assert len(f.warnings) == 1
-    assert "Device or resource busy" in f.warnings[0]
+    assert os.strerror(number) in f.warnings[0]
 
 
 @pytest.fixture

@@ -7,23 +7,25 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import pytest
+
+from aotc.ir.expression import parse
 from aotc.package.assemble import assemble
 from aotc.package.grid import expand
-from aotc.package.index import Archive
-from aotc.package.inspect import COLUMNS, describe, rows, summary, table
+from aotc.package.index import Archive, Guard
+from aotc.package.inspect import COLUMNS, describe, guards, rows, summary, text
 from aotc.package.manifest import load
 from aotc.package.workers import compile_both_ways
 from tests.support import mapped
 
 
 def test_a_row_for_each_variant(samples: SimpleNamespace) -> None:
-    archive: Archive = samples.archive
-    found = [row.cells for row in rows(archive)]
-    assert len(found) == sum(len(kernel.variants) for kernel in archive.kernels)
+    kernel = samples.archive.kernels[0]
+    found = [row.cells for row in rows(kernel)]
+    assert len(found) == len(kernel.variants)
     assert all(len(cells) == len(COLUMNS) for cells in found)
     first = dict(zip(COLUMNS, found[0], strict=True))
     assert first == {
-        "kernel": "norm",
         "target": "sm_90a",
         "types": "fp16",
         "choices": "CAUSAL=true",
@@ -36,15 +38,16 @@ def test_a_row_for_each_variant(samples: SimpleNamespace) -> None:
         "registers": "40",
         "spill bytes": "8",
         "shared bytes": "1040",
-        "cubin bytes": str(len(archive.kernels[0].variants[0].cubin)),
-        "PTX bytes": str(len(archive.kernels[0].variants[0].ptx or b"")),
+        "cubin bytes": str(len(kernel.variants[0].cubin)),
+        "PTX bytes": str(len(kernel.variants[0].ptx or b"")),
     }
-    assert dict(zip(COLUMNS, found[2], strict=True))["guards"] == "stride is a multiple of 16"
+    assert dict(zip(COLUMNS, found[2], strict=True))["guards"] == "1"
+    assert guards(kernel) == ("stride is a multiple of 16",)
 
 
 def test_summary_counts(samples: SimpleNamespace) -> None:
     line = summary(samples.archive, 1234)
-    assert line == "llm 0.1.0 | 2 kernels | 33 variants | sm_80 sm_90a | 1234 bytes | a compiler"
+    assert line == "llm 0.1.0 | 2 kernels | 33 variants | sm_80 sm_90a | 1234 bytes\na compiler"
     line = summary(samples.small, 1)
     assert line == "one 1 | 1 kernel | 1 variant | sm_90a | 1 bytes"
 
@@ -81,24 +84,51 @@ def test_description_is_json_and_complete(samples: SimpleNamespace) -> None:
     assert [one["variants"][0]["loops_programs"] for one in (norm, copy)] == [False, False]
 
 
-def test_table_aligns_and_leaves_empty_columns_out(samples: SimpleNamespace) -> None:
-    lines = table(samples.archive).splitlines()
-    assert len(lines) == 1 + 33
-    header = lines[0]
-    end = header.index("registers") + len("registers")
-    assert all(line[:end].endswith(("registers", "40", " 0")) for line in lines)
-    assert lines[-1].split() == ["copy", "sm_90a", "2x1x1", "128", "0", "0", "0", "379"]
-    assert table(samples.small).splitlines()[0].split("  ")[0] == "kernel"
-    assert "choices" not in table(samples.small)
+def test_tables_align_and_leave_empty_columns_out(samples: SimpleNamespace) -> None:
+    norm, copy = text(samples.archive, 140).split("\n\n")
+    lines = norm.splitlines()
+    assert lines[0] == "norm"
+    assert lines[1].split() == ["spill", "shared", "cubin", "PTX"]
+    names = "target types choices guards config overlaps threads registers bytes bytes bytes bytes"
+    assert lines[2].split() == names.split()
+    end = lines[2].index("registers") + len("registers")
+    assert all(line[:end].endswith(" 40") for line in lines[3:-1])
+    assert lines[-1] == "  guard  1  stride is a multiple of 16"
+    assert len(lines) == 3 + 32 + 1
+    assert copy.splitlines()[-1].split() == ["sm_90a", "2x1x1", "128", "0", "0", "0", "379"]
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_no_line_is_wider_than_the_page(samples: SimpleNamespace, width: int) -> None:
+    config = tuple((f"BLOCK_{name}", 128) for name in "ABCDEFGH")
+    guard = Guard(parse(" + ".join(["n_rows"] * 40) + " > 3"), "n_rows " + "and more " * 30)
+    kernel = replace(samples.norm, configs=(config, config[:1]))
+    kernel = replace(kernel, guards=(*kernel.guards[:2], guard))
+    shown = text(replace(samples.archive, kernels=(kernel,)), width)
+    assert max(len(line) for line in shown.splitlines()) <= width
+    assert " ".join(shown.split()).count("and more") == 30
+
+
+def test_names_cannot_steer_the_terminal(samples: SimpleNamespace) -> None:
+    evil = "a\x1b[2Jb\nc\x9bd\u202ee [red]f[/red]"
+    kernel = replace(
+        samples.norm,
+        guards=(*samples.norm.guards[:2], replace(samples.norm.guards[2], text=evil)),
+        configs=((("MODE", evil),), (("num_warps", 8),)),
+    )
+    archive = Archive("llm", evil, (kernel,), evil)
+    shown = text(archive, 200) + summary(archive, 1)
+    assert all(char.isprintable() or char == "\n" for char in shown)
+    assert shown.count("a\\x1b[2Jb\\nc\\x9bd\\u202ee [red]f[/red]") > 8
 
 
 def test_blocks_that_loop_over_programs_are_shown(samples: SimpleNamespace) -> None:
     (variant,) = samples.copy.variants
     kernel = replace(samples.copy, variants=(replace(variant, loops_programs=True),))
     archive = replace(samples.archive, kernels=(kernel,))
-    ((cells,),) = [[row.cells for row in rows(archive)]]
+    ((cells,),) = [[row.cells for row in rows(kernel)]]
     assert dict(zip(COLUMNS, cells, strict=True))["loops over"] == "programs"
-    assert "  loops over  " in table(archive)
+    assert "  loops over  " in text(archive, 100)
     assert describe(archive, 1)["kernels"][0]["variants"][0]["loops_programs"] is True
 
 
@@ -110,8 +140,8 @@ def test_two_forms_of_a_config(tmp_path: Path) -> None:
         for spec in expansion.variants[:1]
     ]
     archive = Archive("mapped", "0.1.0", (assemble(expansion, variants).kernel,))
-    guards = [dict(zip(COLUMNS, row.cells, strict=True))["guards"] for row in rows(archive)]
-    assert guards == [mapped.condition(16), ""]
+    shown = [(row.cells[COLUMNS.index("guards")], row.guards) for row in rows(archive.kernels[0])]
+    assert shown == [("1", (mapped.condition(16),)), ("", ())]
     with_map, without = describe(archive, 1)["kernels"][0]["variants"]
     assert (with_map["condition"], without["condition"]) == (mapped.condition(16), None)
     assert without["tensor_maps"] == []

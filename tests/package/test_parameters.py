@@ -43,6 +43,23 @@ def test_parameters_in_order() -> None:
     assert str(add.loc) == "k.py:5:5"
 
 
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("{'EVEN': lambda args: args['BLOCK'] % 2 == 0}", [False, True]),
+        ("values={'EVEN': f, 'BLOCK': g}", [True, True]),
+        ("{'num_warps': f}", [False, False]),
+        ("TABLE", [True, True]),
+        ("{**TABLE}", [True, True]),
+    ],
+)
+def test_what_heuristics_give_may_be_left_out(given: str, expected: list[bool]) -> None:
+    source = f"@triton.heuristics({given})\n@triton.jit\ndef f(n, BLOCK: tl.constexpr, EVEN: tl.constexpr): pass"
+    function = parse_functions(source, "k.py")["f"]
+    assert [parameter.has_default for parameter in function.constexprs] == expected
+    assert not any(parameter.has_default for parameter in function.arguments)
+
+
 def test_last_definition_holds() -> None:
     picked = parse_functions(_SOURCE, "k.py")["picked"]
     assert picked.parameters == (_parameter("a"), _parameter("b", default=True))

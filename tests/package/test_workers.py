@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import multiprocessing
 import time
@@ -13,6 +14,8 @@ from typing import Any
 import pytest
 
 from aotc.compiler import CompileRequest
+from aotc.ir.diagnostics import HostError
+from aotc.package import workers
 from aotc.package.cache import CachedKernel
 from aotc.package.workers import Failure, Outcome, Task, compile_all
 from tests.support.fake_compiler import compile_empty
@@ -89,10 +92,37 @@ def test_a_worker_that_dies_is_named_and_the_rest_is_done(
     assert len(results) == len(tasks)
     dead = results.pop(f"{mode} 2")
     assert isinstance(dead, Failure)
-    assert dead.is_bug
+    assert dead.is_bug == (mode == "abort")
     assert name in dead.report
     assert ("out of memory" in dead.report) == (mode == "killed")
     assert all(isinstance(result, CachedKernel) for result in results.values())
+
+
+def test_a_worker_that_others_end_is_no_bug(source: Path) -> None:
+    (outcome,) = compile_all(_tasks(source, ["terminated"]), compile_empty, 1)
+    assert isinstance(outcome.result, Failure)
+    assert not outcome.result.is_bug
+    assert outcome.result.report.startswith("error: the worker process was ended by SIGTERM")
+
+
+@pytest.mark.parametrize("mode", ["full", "no memory"])
+def test_what_the_machine_refuses_a_worker_is_no_bug(source: Path, mode: str) -> None:
+    (outcome,) = compile_all(_tasks(source, [mode]), compile_empty, 1)
+    assert isinstance(outcome.result, Failure)
+    assert not outcome.result.is_bug
+    reason = "No space left on device (errno 28)" if mode == "full" else "out of memory"
+    assert outcome.result.report.startswith(f"error: {reason}\n  help: free ")
+
+
+def test_no_room_for_semaphores_is_told(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(workers, "ProcessPoolExecutor", refuse)
+    with pytest.raises(
+        HostError, match=r"cannot make a semaphore: No space .*\n  help: .*/dev/shm"
+    ):
+        list(compile_all(_tasks(source, ["ok"]), compile_empty, 1))
 
 
 def test_leaving_early_stops_the_workers(source: Path) -> None:

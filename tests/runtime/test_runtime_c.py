@@ -26,6 +26,7 @@ WARNINGS = ["-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wshadow", "-Werr
 CC = os.environ.get("CC", "cc")
 CXX = os.environ.get("CXX", "c++")
 CMAKE = shutil.which("cmake")
+PKG_CONFIG = shutil.which("pkg-config")
 
 
 def _run(command: list[str | Path], **environment: str) -> str:
@@ -171,10 +172,10 @@ def test_installed_package(tmp_path: Path, archives: Path, shared: bool) -> None
     assert CMAKE is not None
     prefix = tmp_path / "prefix"
     switch = f"-DBUILD_SHARED_LIBS={'ON' if shared else 'OFF'}"
-    places = [f"-DCMAKE_INSTALL_PREFIX={prefix}", "-DCMAKE_INSTALL_LIBDIR=lib"]
+    places = ["-DCMAKE_INSTALL_LIBDIR=lib"]  # the prefix is chosen when it is installed
     _run([CMAKE, "-S", RUNTIME, "-B", tmp_path / "library", "-DAOTC_WITH_ZSTD=OFF", *places])
     _run([CMAKE, "--build", tmp_path / "library", "-j", str(os.cpu_count() or 1)])
-    _run([CMAKE, "--install", tmp_path / "library"])
+    _run([CMAKE, "--install", tmp_path / "library", "--prefix", prefix])
     consumer = tmp_path / "consumer"
     consumer.mkdir()
     (consumer / "CMakeLists.txt").write_text(
@@ -206,6 +207,21 @@ def test_installed_package(tmp_path: Path, archives: Path, shared: bool) -> None
         if "(" in part.split(";")[0] and not part.startswith("__attribute__")
     }
     assert exported == declared
-    text = (prefix / "lib" / "pkgconfig" / "aotc.pc").read_text()
-    assert f"prefix={prefix}\n" in text
+    moved = prefix.rename(tmp_path / "moved")
+    folder = moved / "lib" / "pkgconfig"
+    text = (folder / "aotc.pc").read_text()
+    assert "prefix=${pcfiledir}/../..\n" in text
     assert "-laotc" in text
+    if PKG_CONFIG is not None:
+        environment = {**os.environ, "PKG_CONFIG_PATH": str(folder)}
+        ran = subprocess.run(
+            [PKG_CONFIG, "--cflags", "--libs", "aotc"],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        places = [
+            Path(word[2:]).resolve() for word in ran.stdout.split() if word[:2] in ("-I", "-L")
+        ]
+        assert places == [moved / "include", moved / "lib"]

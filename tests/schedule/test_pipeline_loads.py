@@ -143,7 +143,7 @@ def test_fp16_without_a_promise_is_pipelined_through_registers() -> None:
     assert (
         "a_ptr goes through registers, not by cp.async: an access moves 2 bytes a thread, "
         "cp.async at least 4: rows are not known to begin at multiples of 4 bytes; promise ':16' "
-        "in the signature, or ':16?' to have both variants built, of stride_a"
+        "in the signature, or ':16?' to have both variants built, of k_size, stride_a"
     ) in case.remarks
     assemble(case.ptx, case.target)
 

@@ -7,6 +7,7 @@ processes import the compiler by name.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import signal
@@ -60,6 +61,12 @@ def compile_empty(request: CompileRequest) -> CompiledKernel:
         raise ZeroDivisionError("ours")
     if mode == "killed":
         os.kill(os.getpid(), signal.SIGKILL)
+    if mode == "terminated":
+        os.kill(os.getpid(), signal.SIGTERM)
+    if mode == "full":
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    if mode == "no memory":
+        raise MemoryError
     if mode == "abort":
         os.abort()
     if mode == "slow":

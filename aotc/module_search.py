@@ -1,0 +1,58 @@
+"""Which file an import of a kernel's source names: a question to the file system alone.
+
+Imports are looked for beside the importing file and from the root of its package, never on
+`sys.path`. The answer depends on files that are there and on files that are not: a compiled kernel
+is found in the cache only while each of its searches still gives what it gave.
+"""
+
+from __future__ import annotations
+
+import os.path
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+Search: TypeAlias = tuple[str, str, int]
+"""The path of the importing file, the name of the module, the leading dots of a relative import."""
+
+
+def find_module(search: Search) -> str | None:
+    """Return the path of the module that `search` asks for, or None if it has no file there."""
+    importer, name, level = search
+    folder = Path(importer).parent
+    parts = [part for part in name.split(".") if part]
+    if level:
+        for _ in range(level - 1):
+            folder = folder.parent
+        return _module_file(folder, parts)
+    for start in _search_folders(folder, parts[0]):
+        found = _module_file(start, parts)
+        if found is not None and Path(found) != Path(importer):
+            return found
+    return None
+
+
+def _search_folders(folder: Path, first: str) -> Iterator[Path]:
+    """Yield where an absolute import may start: the folder, the package's root, a namesake."""
+    yield folder
+    root = folder
+    while _is_file(root / "__init__.py") and root != root.parent:
+        root = root.parent
+    if root != folder:
+        yield root
+    for ancestor in (folder, *folder.absolute().parents):
+        if ancestor.name == first:
+            yield ancestor.parent
+
+
+def _module_file(folder: Path, parts: Sequence[str]) -> str | None:
+    base = folder.joinpath(*parts)
+    if parts and _is_file(base.with_suffix(".py")):
+        return str(base.with_suffix(".py"))
+    package = base / "__init__.py"
+    return str(package) if _is_file(package) else None
+
+
+def _is_file(path: Path) -> bool:
+    # A folder that may not be searched holds nothing for us; `Path.is_file` would raise.
+    return os.path.isfile(path)  # noqa: PTH113

@@ -1,0 +1,84 @@
+"""A launch that no variant is for: what the message blames, and what it says would help."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from aotc.ir.expression import parse
+from aotc.package.archive import encode
+from aotc.package.index import Archive, CubinParam, Guard, Kernel, Param, Variant
+from aotc.runtime import Library, NotFoundError
+from tests.support.fake_gpu import FakeGpu, golden
+
+_STRIDE = Guard(parse("stride % 16 == 0"), "stride is a multiple of 16")
+_ROWS = Guard(parse("n % 16 == 0"), "n is a multiple of 16")
+_SHORT, _LONG = Guard(parse("n <= 4096"), "n <= 4096"), Guard(parse("n <= 8192"), "n <= 8192")
+_TO_WHERE = "build a config that `where` lets pass for them"
+_TO_PROMISE = "build a variant without the promise (':16?')"
+
+
+def _archive(guards: tuple[Guard, ...], wanted: tuple[tuple[int, ...], ...]) -> bytes:
+    """Return an archive of a kernel `k(n, stride)` with a variant for each set of guards."""
+    variants = tuple(
+        Variant(
+            target="sm_90a",
+            symbol="k",
+            cubin=golden().cubin("sm_90a", {"k": [(0, 4), (4, 4)]}, bytes([number])),
+            num_threads=32,
+            cubin_params=(CubinParam(0, 4, index=0), CubinParam(4, 4, index=1)),
+            guards=held,
+            grid=(parse("1"),),
+        )
+        for number, held in enumerate(wanted)
+    )
+    params = (Param("n", "scalar", "i32"), Param("stride", "scalar", "i32"))
+    return encode(Archive("a", "1", (Kernel("k", bytes(32), variants, params, guards=guards),)))
+
+
+@pytest.mark.parametrize(
+    ("guards", "wanted", "args", "blamed", "remedy"),
+    [
+        # `stride = "i32:16?"`, and a `where` that neither variant's config lets pass.
+        ((_STRIDE, _SHORT), ((0, 1), (1,)), (5000, 3), "n <= 4096", _TO_WHERE),
+        ((_STRIDE, _SHORT), ((0, 1), (1,)), (5000, 16), "n <= 4096", _TO_WHERE),
+        ((_SHORT, _LONG), ((0,), (1,)), (9000, 16), "n <= 4096", _TO_WHERE),
+        # What an archive has no variant without, because its compile failed.
+        ((_STRIDE,), ((0,),), (1, 3), "stride is a multiple of 16", _TO_PROMISE),
+        ((_STRIDE, _ROWS), ((0, 1), (0,)), (1, 3), "stride is a multiple of 16", _TO_PROMISE),
+        (
+            (_STRIDE, _SHORT),
+            ((0, 1),),
+            (5000, 3),
+            "stride is a multiple of 16; n <= 4096",
+            _TO_WHERE,
+        ),
+    ],
+)
+def test_it_blames_what_the_nearest_variant_lacks(
+    load: Callable[..., Library],
+    gpu: FakeGpu,
+    guards: tuple[Guard, ...],
+    wanted: tuple[tuple[int, ...], ...],
+    args: tuple[int, int],
+    blamed: str,
+    remedy: str,
+) -> None:
+    del gpu
+    kernel = load(_archive(guards, wanted))["k"]
+    with pytest.raises(NotFoundError) as caught:
+        kernel(*args)
+    assert (caught.value.expected, caught.value.remedy) == (blamed, remedy)
+
+
+def test_a_message_is_one_line_whatever_the_names(
+    load: Callable[..., Library], gpu: FakeGpu
+) -> None:
+    del gpu
+    guard = Guard(parse("n % 16 == 0"), "a\x1b[31m\nb\x9bc")
+    kernel = load(_archive((guard,), ((0,),)))["k"]
+    with pytest.raises(NotFoundError) as caught:
+        kernel(1, 1)
+    assert "expected a?[31m?b??c, got" in str(caught.value)
+    assert str(caught.value).isprintable()
