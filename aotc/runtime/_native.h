@@ -110,6 +110,11 @@ struct native_handle {
 
 void native_handle_release(struct native_handle *handle);
 
+/* Keep the archive, unless it is closed (NULL), while Python objects are made of what it owns: making
+ * one may start a collection, whose finalizers may close the library. Then let it go. */
+aotc_archive *native_hold(const struct native_handle *handle);
+void native_let_go(aotc_archive *archive);
+
 struct kernel_param {
     PyObject *name; /* interned */
     uint8_t kind;   /* aotc_param_kind */
@@ -175,6 +180,8 @@ struct launch {
     int32_t device; /* of the tensors; -1: none says */
     uint32_t device_param;
     uint32_t choice_count;
+    uint32_t choices_given; /* a bit for each */
+    uint32_t options_given; /* of stream, grid, config */
     uint32_t config_count;
     uint32_t held_count;
     uint32_t tensor_count;

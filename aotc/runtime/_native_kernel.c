@@ -307,11 +307,16 @@ static void kernel_dealloc(PyObject *object) {
 /* Call a function of aotc.runtime.info with what there is to say of a kernel. */
 static PyObject *ask_info(struct native_kernel *self, const char *function) {
     struct native_state *state = self->state;
-    if (self->handle->archive == NULL) {
+    if (import_info(state) < 0) {
+        return NULL;
+    }
+    aotc_archive *archive = native_hold(self->handle);
+    if (archive == NULL) {
         (void)closed(self);
         return NULL;
     }
-    PyObject *described = import_info(state) < 0 ? NULL : native_describe(self);
+    PyObject *described = native_describe(self);
+    native_let_go(archive);
     PyObject *answer =
         described == NULL ? NULL : PyObject_CallMethod(state->describe, function, "(O)", described);
     Py_XDECREF(described);
