@@ -54,7 +54,8 @@ def encode(archive: Archive) -> bytes:
 
 def _check_blobs(kernel: Kernel, variant: Variant) -> None:
     try:
-        check_cubin(variant.cubin, variant.target, variant.symbol)
+        shared_bytes = variant.static_shared_bytes
+        check_cubin(variant.cubin, variant.target, variant.symbol, shared_bytes)
     except ArchiveError as error:
         message = f"kernel {kernel.name!r}, variant {variant.symbol!r}: {error.message}"
         raise ArchiveError(error.kind, message) from None
