@@ -76,7 +76,7 @@ def decode(data: bytes) -> Archive:
             _check_blobs(kernel, variant)
     if header.minor <= MINOR:
         frames = decoder.frames
-        again = encode_records(archive, lambda contents: [frames[c] for c in contents])
+        again = encode_records(canonical(archive), lambda contents: [frames[c] for c in contents])
         _check_canonical(data, again)
     return archive
 

@@ -176,6 +176,23 @@ static void test_files(void) {
                cuts[i].text);
         CHECK(strcmp(error.file, path) == 0);
     }
+    /* Four sparse GiB that say that they are an archive: no memory is asked for before the index is
+     * known to be what was written. */
+    struct header_record header;
+    memcpy(&header, golden.data, sizeof header);
+    header.file_bytes = UINT64_C(4) << 30;
+    struct counting counting = {.fail_at = -1};
+    aotc_open_options options = AOTC_OPEN_OPTIONS_INIT;
+    options.allocator = counting_allocator(&counting);
+    FILE *sparse = fopen(path, "wb");
+    CHECK(sparse != NULL && fwrite(&header, sizeof header, 1, sparse) == 1);
+    CHECK(ftruncate(fileno(sparse), (off_t)header.file_bytes) == 0);
+    (void)fclose(sparse);
+    EXPECT(aotc_open_file(path, &options, &archive, &error), AOTC_ERROR_CHECKSUM, &error, NULL);
+    CHECK(counting.peak_bytes < 1 << 20 && counting.live == 0);
+    CHECK(truncate(path, (off_t)header.file_bytes + 1) == 0);
+    EXPECT(aotc_open_file(path, &options, &archive, &error), AOTC_ERROR_FORMAT, &error, "file size");
+
     /* What happens to the file afterwards has no effect. */
     FILE *file = fopen(path, "wb");
     CHECK(file != NULL && fwrite(golden.data, 1, golden.size_bytes, file) == golden.size_bytes);
