@@ -355,7 +355,8 @@ class Decoder:
             for name, first, count, _ in self.take("CHOICES", *choice_at)
         )
         configs = tuple(
-            self.named_values(*at, LIMITS.config_entries) for at in self.take("CONFIGS", *config_at)
+            self.named_values(first, count, LIMITS.config_entries)
+            for first, count in self.take("CONFIGS", *config_at)
         )
         guards = tuple(
             Guard(self.expression(root), self.text(text), bool(promises >> index & 1))

@@ -240,6 +240,23 @@ static PyObject *archive_subscript(PyObject *object, PyObject *name) {
     return found;
 }
 
+int native_load(struct native_state *state, struct native_handle *handle,
+                aotc_load_options *options) {
+    aotc_archive *archive = native_hold(handle);
+    handle->references += 1; /* the decompression hook uses it */
+    aotc_status status;
+    aotc_error error;
+    error.struct_size = (uint32_t)sizeof error;
+    Py_BEGIN_ALLOW_THREADS status = aotc_load(archive, options, &error);
+    if (status == AOTC_ERROR_STATE && options->device == AOTC_CURRENT_CONTEXT) {
+        options->device = 0;
+        status = aotc_load(archive, options, &error);
+    }
+    aotc_release(archive);
+    Py_END_ALLOW_THREADS native_handle_release(handle);
+    return status == AOTC_OK ? 0 : native_raise(state, &error);
+}
+
 /* _load(device, kernel): `device` None is the current one, or 0 if no context is current. */
 static PyObject *archive_load(PyObject *object, PyObject *args) {
     struct native_archive *self = (struct native_archive *)object;
@@ -266,20 +283,7 @@ static PyObject *archive_load(PyObject *object, PyObject *args) {
     if (check_open(self) < 0) {
         return NULL;
     }
-    aotc_archive *archive = native_hold(self->handle);
-    self->handle->references += 1; /* the decompression hook uses it */
-    aotc_status status;
-    aotc_error error;
-    error.struct_size = (uint32_t)sizeof error;
-    Py_BEGIN_ALLOW_THREADS status = aotc_load(archive, &options, &error);
-    if (status == AOTC_ERROR_STATE && options.device == AOTC_CURRENT_CONTEXT) {
-        options.device = 0;
-        status = aotc_load(archive, &options, &error);
-    }
-    aotc_release(archive);
-    Py_END_ALLOW_THREADS native_handle_release(self->handle);
-    if (status != AOTC_OK) {
-        (void)native_raise(self->state, &error);
+    if (native_load(self->state, self->handle, &options) < 0) {
         return NULL;
     }
     Py_RETURN_NONE;
