@@ -48,16 +48,18 @@ _SWIZZLES = ((0, 0), (1, 0), (2, 0), (3, 0), (3, 1), (3, 2), (3, 3))
 """The emulator's swizzle and atomicity of each CUtensorMapSwizzle."""
 
 
-def launcher_of_record(kernel: Kernel, fixed: Mapping[str, int]) -> PlannedLauncher:
+def launcher_of_record(
+    kernel: Kernel, guards: Sequence[Expression], fixed: Mapping[str, int]
+) -> PlannedLauncher:
     """Return the launcher of a kernel's record that has one variant.
 
-    `fixed` are arguments whose value is compiled in.
+    Launches get the variant if `guards` hold; `fixed` are arguments whose value is compiled in.
     """
     (variant,) = kernel.variants
     record = replace(kernel, variants=(replace(variant, ptx=None),))
     data = archives.encode(Archive("verified", "0.0.0", (record,)))
     opened = _native.Archive(data, zstandard.decompress, False, None)  # noqa: FBT003 - positional alone
-    return PlannedLauncher(record, opened[kernel.name], fixed)
+    return PlannedLauncher(record, opened[kernel.name], tuple(guards), fixed)
 
 
 def launcher_of_request(
@@ -65,6 +67,7 @@ def launcher_of_request(
     spec: VariantSpec,
     compiled: PtxKernel,
     module: Module,
+    guards: Sequence[Expression],
     fixed: Mapping[str, int],
 ) -> PlannedLauncher:
     """Return the launcher of a manifest's variant that is compiled as far as PTX."""
@@ -95,7 +98,7 @@ def launcher_of_request(
         rest = replace(metadata, params=(), guards=(), loops_programs=False)
         built = replace(built, fallback=CachedKernel(cubin, rest))
     kernel = assemble(expansion, [(spec, built)]).kernel
-    return launcher_of_record(replace(kernel, variants=kernel.variants[:1]), fixed)
+    return launcher_of_record(replace(kernel, variants=kernel.variants[:1]), guards, fixed)
 
 
 def stand_in_cubin(target: str, symbol: str) -> bytes:
@@ -117,6 +120,7 @@ class PlannedLauncher:
 
     record: Kernel
     kernel: _native.Kernel
+    guards: tuple[Expression, ...]
     fixed: Mapping[str, int]
 
     def __call__(
@@ -175,15 +179,9 @@ class PlannedLauncher:
         self, args: list[object], grid: tuple[int, ...] | None, at_once: int
     ) -> None:
         """Check that launches get the variant just if the guards hold. Raises: ExecutionFault."""
-        variant = self.record.variants[0]
-        guards = [self.record.guards[index].expression for index in variant.guards]
-        if variant.condition is not None:
-            guards.append(variant.condition)
-        if not guards:
-            return
-        for index, value in _neighbours(args):
+        for index, value in _neighbours(args) if self.guards else ():
             given = [*args[:index], value, *args[index + 1 :]]
-            holds = all(_holds(guard, self._values(given)) for guard in guards)
+            holds = all(_holds(guard, self._values(given)) for guard in self.guards)
             try:
                 self._plan(given, grid, at_once)
                 takes = True
@@ -192,7 +190,7 @@ class PlannedLauncher:
                     continue  # it is wrong in another way
                 takes = False
             if takes != holds:
-                texts = " and ".join(expression.to_text(guard) for guard in guards)
+                texts = " and ".join(expression.to_text(guard) for guard in self.guards)
                 what = f"{self.record.params[index].name} = {value}"
                 verb = "takes" if takes else "refuses"
                 hold = "holds" if holds else "does not hold"
@@ -200,7 +198,7 @@ class PlannedLauncher:
 
     def _values(self, args: Sequence[object]) -> dict[str, int]:
         """Return what expressions may name."""
-        values: dict[str, int] = {}
+        values = dict(self.fixed)
         for param, arg in zip(self.record.params, args, strict=True):
             if isinstance(arg, Pointer | Tensor):
                 values[param.name] = arg.address

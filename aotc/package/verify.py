@@ -388,9 +388,11 @@ def _launcher(subject: Subject, compiled: PtxKernel, module: Module) -> Launcher
     """Return what plans the launches; None for a subject that no archive could hold."""
     if subject.archived is not None:
         kernel, variant = subject.archived
-        return launcher_of_record(replace(kernel, variants=(variant,)), subject.values)
+        alone = replace(kernel, variants=(variant,))
+        return launcher_of_record(alone, subject.guards, subject.values)
     if subject.expanded is not None:
-        return launcher_of_request(*subject.expanded, compiled, module, subject.values)
+        known = (subject.guards, subject.values)
+        return launcher_of_request(*subject.expanded, compiled, module, *known)
     return None
 
 
