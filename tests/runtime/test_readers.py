@@ -267,6 +267,14 @@ def test_equal_digests_are_refused(archives: Path) -> None:
                 _both(copy, "FORMAT")
 
 
+def test_equal_names_of_kernels_are_refused(archives: Path) -> None:
+    data = (archives / "twins.aotc").read_bytes()
+    first, second = _records(data, "KERNELS")
+    copy = bytearray(data)
+    copy[second + 40 : second + 44] = copy[first + 40 : first + 44]
+    _both(copy, "FORMAT")
+
+
 @pytest.mark.parametrize(
     ("at", "value", "why"),
     [
