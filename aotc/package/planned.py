@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import zstandard
@@ -130,6 +131,9 @@ class PlannedLauncher:
         args = self._arguments(reference, addresses)
         grid = None if self.record.variants[0].grid else reference.launch.grid
         self._check_neighbours(args, grid, at_once)
+        if grid is not None:
+            with suppress(AotcError):
+                self._plan(args, (grid[0] + 1, *grid[1:]), at_once)
         try:
             # Twice: the second one is looked up.
             first, plan = (self._plan(args, grid, at_once) for _ in range(2))
