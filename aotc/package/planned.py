@@ -130,17 +130,17 @@ class PlannedLauncher:
         """Return the launch that the runtime makes. Raises: ExecutionFault if it makes none."""
         args = self._arguments(reference, addresses)
         grid = None if self.record.variants[0].grid else reference.launch.grid
+        try:
+            plan = self._plan(args, grid, at_once)
+        except AotcError as error:
+            raise ExecutionFault(f"the launch is refused: {error}") from error
         self._check_neighbours(args, grid, at_once)
         if grid is not None:
             with suppress(AotcError):
                 self._plan(args, (grid[0] + 1, *grid[1:]), at_once)
-        try:
-            # Twice: the second one is looked up.
-            first, plan = (self._plan(args, grid, at_once) for _ in range(2))
-        except AotcError as error:
-            raise ExecutionFault(f"the launch is refused: {error}") from error
-        if plan != first:
-            raise ExecutionFault(f"the launcher keeps {plan} of {first}")
+        again = self._plan(args, grid, at_once)  # looked up, unless another one took its place
+        if again != plan:
+            raise ExecutionFault(f"the launcher makes {again} of a launch that was {plan}")
         return None if plan is None else self._launched(plan)
 
     def _arguments(self, reference: Reference, addresses: Mapping[str, int]) -> list[object]:
