@@ -62,7 +62,8 @@ def _check_ptx(ptx: bytes | None) -> None:
 
 def _check_blobs(kernel: Kernel, variant: Variant) -> None:
     try:
-        check_cubin(variant.cubin, variant.target, variant.symbol)
+        shared_bytes = variant.static_shared_bytes
+        check_cubin(variant.cubin, variant.target, variant.symbol, shared_bytes)
         _check_ptx(variant.ptx)
     except ArchiveError as error:
         message = f"kernel {kernel.name!r}, variant {variant.symbol!r}: {error.message}"
@@ -84,7 +85,7 @@ def decode(data: bytes) -> Archive:
             _check_blobs(kernel, variant)
     if header.minor <= MINOR:
         frames = decoder.frames
-        again = encode_records(archive, lambda contents: [frames[c] for c in contents])
+        again = encode_records(canonical(archive), lambda contents: [frames[c] for c in contents])
         _check_canonical(data, again)
     return archive
 

@@ -46,6 +46,12 @@ from aotc.package.records import LIMITS
 
 _FLOATS = ("fp16", "bf16", "fp32", "fp64", "fp8e4nv", "fp8e5")
 _MAX_RANK = 5
+# Bytes of an element of each CUtensorMapDataType, 0 for the packed ones, and whether it has a NaN.
+_DATA_TYPES = (
+    *((1, False), (2, False), (4, False), (4, False), (8, False), (8, False), (2, True), (4, True)),
+    *((8, True), (2, True), (4, True), (4, True), (4, True), (0, False), (0, False), (0, False)),
+)
+_SWIZZLE_SPANS = (0, 32, 64, 128, 128, 128, 128)
 _UINT16 = 1 << 16
 _UINT32 = 1 << 32
 
@@ -289,7 +295,6 @@ def _check_cubin_params(
     check: _Check, kernel: Kernel, variant: Variant, expressions: _ExpressionChecker
 ) -> None:
     check.limit("cubin params", len(variant.cubin_params), LIMITS.cubin_params)
-    check.limit("bytes of parameters", variant.param_bytes, LIMITS.param_bytes)
     types = {v.name: t for v, t in zip(kernel.type_variables, variant.types, strict=False)}
     end = 0
     for index, cubin_param in enumerate(variant.cubin_params):
@@ -307,6 +312,7 @@ def _check_cubin_params(
             expressions(place, cubin_param.expression)
         if cubin_param.source in ("expression", "scratch"):
             place.within("the index", cubin_param.index, 0, 1)
+    check.limit("bytes of parameters", variant.param_bytes, LIMITS.param_bytes)
 
 
 def _cubin_param_sizes(
@@ -351,6 +357,8 @@ def _check_tensor_map(
     check.within("the rank", rank, 1, _MAX_RANK + 1)
     lengths = (len(tensor_map.strides) + 1, len(tensor_map.box), len(tensor_map.element_strides))
     check.require(lengths == (rank, rank, rank), "its fields have different ranks")
+    for size in tensor_map.box:
+        check.within("a box dimension", size, 1, 257)
     for what, number, end in (
         ("data_type", tensor_map.data_type, 16),
         ("interleave", tensor_map.interleave, 3),
@@ -359,12 +367,17 @@ def _check_tensor_map(
         ("oob_fill", tensor_map.oob_fill, 2),
     ):
         check.within(what, number, 0, end)
+    element_bytes, has_nan = _DATA_TYPES[tensor_map.data_type]
+    is_filled = tensor_map.oob_fill != 0
+    check.require(has_nan or not is_filled, "it fills with NaN, which its data type has not")
+    if element_bytes and not tensor_map.interleave:
+        row_bytes, span = tensor_map.box[0] * element_bytes, _SWIZZLE_SPANS[tensor_map.swizzle]
+        check.require(row_bytes % 16 == 0, f"rows of {row_bytes} bytes, no multiple of 16")
+        check.require(not span or row_bytes <= span, f"rows of {row_bytes} bytes, swizzled {span}")
     if tensor_map.interleave:
         check.require(rank >= 3, "interleaving needs rank 3 or more")
     if tensor_map.interleave == 2:
         check.require(tensor_map.swizzle == 1, "interleave 32 B needs swizzle 32 B")
-    for size in tensor_map.box:
-        check.within("a box dimension", size, 1, 257)
     for stride in tensor_map.element_strides:
         check.within("an element stride", stride, 1, 9)
     for expression in (tensor_map.address, *tensor_map.dims, *tensor_map.strides):

@@ -37,6 +37,9 @@ from aotc.package.index import (
 )
 from aotc.package.records import (
     ACCESSES,
+    BLOB_ALIGN,
+    BLOB_CUBIN,
+    BLOB_PTX,
     BYTE_SECTIONS,
     DIRECTORY_ENTRY,
     DIRECTORY_HEAD,
@@ -49,7 +52,9 @@ from aotc.package.records import (
     NONE,
     PARAM_KINDS,
     PARAM_OPTIONAL,
+    RECORD_ALIGN,
     RECORDS,
+    SECTION_ALIGN,
     SHA256_BYTES,
     SHA256_OFFSET,
     SOURCES,
@@ -100,6 +105,13 @@ def _decompress(frame: bytes, raw_bytes: int) -> bytes:
         raise ArchiveError("FORMAT", f"a blob does not decode: {error}") from None
 
 
+_MOST_RECORDS = {
+    "KERNELS": LIMITS.kernels,
+    "VARIANTS": LIMITS.variants,
+    "TARGETS": LIMITS.targets,
+}
+
+
 class Header(NamedTuple):
     """What decoding needs of a header that was checked."""
 
@@ -135,8 +147,8 @@ def unpack_header(data: bytes, actual_bytes: int) -> Header:
         what = "truncated" if file_bytes > actual_bytes else "followed by other bytes"
         message = f"the archive is {what}: {actual_bytes} bytes of {file_bytes}"
         raise ArchiveError("FORMAT", message)
-    if HEADER.size + index_bytes > actual_bytes:
-        raise ArchiveError("FORMAT", "the index reaches behind the end")
+    if index_bytes % SECTION_ALIGN or HEADER.size + index_bytes > actual_bytes:
+        raise ArchiveError("FORMAT", "the index is no multiple of 8 bytes inside the file")
     return Header(minor, index_bytes)
 
 
@@ -160,25 +172,60 @@ def _read_sections(index: bytes, minor: int) -> dict[str, tuple[int, int, int]]:
     names = list(RECORDS)
     if len(index) < DIRECTORY_HEAD.size:
         raise ArchiveError("FORMAT", "the index has no directory")
-    count, _ = DIRECTORY_HEAD.unpack_from(index)
+    count, zero = DIRECTORY_HEAD.unpack_from(index)
     known = count == len(names) if minor <= MINOR else count >= len(names)
-    if not known or DIRECTORY_HEAD.size + DIRECTORY_ENTRY.size * count > len(index):
+    end = DIRECTORY_HEAD.size + DIRECTORY_ENTRY.size * count
+    if not known or zero or end > len(index):
         raise ArchiveError("FORMAT", f"the index has {count} sections, expected {len(names)}")
     sections: dict[str, tuple[int, int, int]] = {}
-    most = {"KERNELS": LIMITS.kernels, "VARIANTS": LIMITS.variants, "TARGETS": LIMITS.targets}
-    for position, name in enumerate(names):
+    for position in range(count):
+        # What a newer minor version has after the known sections is passed over.
+        name = names[position] if position < len(names) else f"section {position + 1}"
         at = DIRECTORY_HEAD.size + DIRECTORY_ENTRY.size * position
         kind, record_bytes, offset, records = DIRECTORY_ENTRY.unpack_from(index, at)
-        size = RECORDS[name].size
-        fits = record_bytes == size if minor <= MINOR else record_bytes >= size
-        if kind != position + 1 or not fits:
+        if kind != position + 1 or not _is_record_size(name, record_bytes, minor):
             raise ArchiveError("FORMAT", f"section {position + 1} is not {name}")
-        if record_bytes * records > LIMITS.index_bytes or records > most.get(name, records):
+        size_bytes = record_bytes * records
+        if size_bytes > LIMITS.index_bytes or records > _MOST_RECORDS.get(name, records):
             raise ArchiveError("LIMIT", f"{name} has {records} records")
-        if offset + record_bytes * records > len(index):
+        if offset != end:
+            raise ArchiveError("FORMAT", f"{name} does not begin where the section before ends")
+        end = -(-(offset + size_bytes) // SECTION_ALIGN) * SECTION_ALIGN
+        if end > len(index):
             raise ArchiveError("FORMAT", f"{name} reaches behind the index")
+        if any(index[offset + size_bytes : end]):
+            raise ArchiveError("FORMAT", f"the padding after {name} is not zero")
         sections[name] = record_bytes, offset, records
+    if end != len(index):
+        raise ArchiveError("FORMAT", "the index goes on after its last section")
     return sections
+
+
+def _is_record_size(name: str, record_bytes: int, minor: int) -> bool:
+    """Whether records of a section may have this size: longer ones are of a newer version."""
+    if name not in RECORDS:
+        return True
+    size = RECORDS[name].size
+    grows = minor > MINOR and name not in BYTE_SECTIONS and record_bytes > size
+    return record_bytes == size or (grows and record_bytes % RECORD_ALIGN[name] == 0)
+
+
+_OWNED = ("params", "type variables", "choices", "guards", "configs", "constants")
+"""What a kernel owns, in the order of its record's slices; then come variants, without a limit."""
+
+_MOST_OWNED = (
+    LIMITS.params,
+    LIMITS.type_variables,
+    LIMITS.choices,
+    LIMITS.guards,
+    LIMITS.configs,
+    LIMITS.constants,
+)
+
+
+def _limit(what: str, count: int, most: int) -> None:
+    if count > most:
+        raise ArchiveError("LIMIT", f"{count} {what}, at most {most}")
 
 
 class Decoder:
@@ -190,19 +237,17 @@ class Decoder:
         sections = _read_sections(index, header.minor)
         self.rows: dict[str, list[tuple[Any, ...]]] = {}
         for name, (record_bytes, offset, count) in sections.items():
-            if name not in BYTE_SECTIONS:
+            if name in RECORDS and name not in BYTE_SECTIONS:
                 unpack = RECORDS[name].unpack_from
                 at = range(offset, offset + record_bytes * count, record_bytes)
                 self.rows[name] = [unpack(index, position) for position in at]
         _, offset, count = sections["STRINGS"]
         self.texts = self.read_strings(index[offset : offset + count])
+        self.check_expressions(sections["CODE"][2])
         self.expressions = [self.read_expression(row) for row in self.rows["EXPRESSIONS"]]
         self.taken = dict.fromkeys(RECORDS, 0)
         self.frames: dict[bytes, bytes] = {}
-        decoded_bytes = sum(row[2] for row in self.rows["BLOBS"])
-        if decoded_bytes > LIMITS.decoded_bytes:
-            message = f"the blobs decode to {decoded_bytes} bytes, at most {LIMITS.decoded_bytes}"
-            raise ArchiveError("LIMIT", message)
+        self.check_blobs(HEADER.size + header.index_bytes)
         self.contents = [self.read_blob(row) for row in self.rows["BLOBS"]]
 
     @staticmethod
@@ -229,6 +274,38 @@ class Decoder:
             raise ArchiveError("FORMAT", f"there is no string at {offset}")
         return self.texts[offset]
 
+    def check_expressions(self, code_bytes: int) -> None:
+        """Check the limits of the programs and that they follow one another, before any is read."""
+        end = 0
+        for offset, size, _, stack_depth, _ in self.rows["EXPRESSIONS"]:
+            _limit("bytes of an expression's code", size, LIMITS.code_bytes)
+            _limit("values on an expression's stack", stack_depth, LIMITS.stack)
+            if offset != end or size == 0 or end + size > code_bytes:
+                raise ArchiveError("FORMAT", "the slices of CODE do not follow one another")
+            end += size
+        if end != code_bytes:
+            raise ArchiveError("FORMAT", "CODE goes on after the last expression")
+
+    def check_blobs(self, index_end: int) -> None:
+        """Check sizes and places of the blobs before any is decoded."""
+        end = index_end
+        for offset, stored_bytes, raw_bytes, _, kind, zero in self.rows["BLOBS"]:
+            _limit("bytes that a blob decodes to", raw_bytes, LIMITS.blob_bytes)
+            if kind not in (BLOB_CUBIN, BLOB_PTX) or zero or not raw_bytes:
+                raise ArchiveError("FORMAT", "a blob is neither a cubin nor PTX, or empty")
+            start = -(-end // BLOB_ALIGN) * BLOB_ALIGN
+            if offset != start or start + stored_bytes > len(self.data):
+                raise ArchiveError("FORMAT", "the blobs do not follow one another in the file")
+            if any(self.data[end:start]):
+                raise ArchiveError("FORMAT", f"the padding before byte {start} is not zero")
+            end = start + stored_bytes
+        decoded_bytes = sum(row[2] for row in self.rows["BLOBS"])
+        _limit("bytes that all blobs decode to", decoded_bytes, LIMITS.decoded_bytes)
+        if end != len(self.data):
+            raise ArchiveError("FORMAT", "the file goes on after its last blob")
+        if len({row[3] for row in self.rows["BLOBS"]}) != len(self.rows["BLOBS"]):
+            raise ArchiveError("FORMAT", "two blobs have the same SHA-256")
+
     def read_expression(self, row: tuple[Any, ...]) -> Expression:
         text = self.text(row[2])
         try:
@@ -240,11 +317,6 @@ class Decoder:
     def read_blob(self, row: tuple[Any, ...]) -> bytes:
         """Verify, decode and return a blob, and remember its frame."""
         offset, stored_bytes, raw_bytes, digest, _, _ = row
-        if raw_bytes > LIMITS.blob_bytes:
-            message = f"a blob decodes to {raw_bytes} bytes, at most {LIMITS.blob_bytes}"
-            raise ArchiveError("LIMIT", message)
-        if offset + stored_bytes > len(self.data):
-            raise ArchiveError("FORMAT", "a blob reaches behind the end")
         frame = self.data[offset : offset + stored_bytes]
         if hashlib.sha256(frame).digest() != digest:
             message = f"the SHA-256 of the blob at {offset} does not match: the file changed"
@@ -275,6 +347,8 @@ class Decoder:
 
     def kernel(self, row: tuple[Any, ...]) -> Kernel:
         promises, digest, name, _, *slices = row
+        for what, count, most in zip(_OWNED, slices[1:-2:2], _MOST_OWNED, strict=True):
+            _limit(f"{what} of a kernel", count, most)
         param_at, type_at, choice_at, guard_at, config_at, constant_at, variant_at = zip(
             slices[::2], slices[1::2], strict=True
         )
@@ -282,12 +356,18 @@ class Decoder:
             TypeVariable(self.text(name), tuple(self.dtype(code) for code in codes[:count]))
             for name, count, _, codes in self.take("TYPE_VARIABLES", *type_at)
         )
-        constants = self.named_values(*constant_at)
+        constants = self.named_values(*constant_at, LIMITS.constants)
         choices = tuple(
-            Choice(self.text(name), tuple(value for _, value in self.named_values(first, count)))
+            Choice(
+                self.text(name),
+                tuple(value for _, value in self.named_values(first, count, LIMITS.choice_values)),
+            )
             for name, first, count, _ in self.take("CHOICES", *choice_at)
         )
-        configs = tuple(self.named_values(*at) for at in self.take("CONFIGS", *config_at))
+        configs = tuple(
+            self.named_values(first, count, LIMITS.config_entries)
+            for first, count in self.take("CONFIGS", *config_at)
+        )
         guards = tuple(
             Guard(self.expression(root), self.text(text), bool(promises >> index & 1))
             for index, (root, text) in enumerate(self.take("GUARDS", *guard_at))
@@ -304,7 +384,8 @@ class Decoder:
             constants,
         )  # fmt: skip
 
-    def named_values(self, first: int, count: int) -> NamedValues:
+    def named_values(self, first: int, count: int, most: int) -> NamedValues:
+        _limit("values of a choice or a config", count, most)
         return tuple(
             (self.text(name), self.value(kind, payload))
             for name, kind, payload in self.take("VALUES", first, count)
@@ -351,6 +432,8 @@ class Decoder:
         grid, rest = rest[:3], rest[3:]
         (scratch, align, first_map, dynamic, static, stack, spills, target, *rest) = rest
         (num_params, num_maps, _, threads, registers, *cluster, flags, condition) = rest
+        _limit("cubin params of a variant", num_params, LIMITS.cubin_params)
+        _limit("tensor maps of a variant", num_maps, LIMITS.tensor_maps)
         if number >= num_combinations(type_variables, choices):
             raise ArchiveError("FORMAT", f"there is no combination {number} of types and choices")
         types, chosen = split_combination(type_variables, choices, number)

@@ -2,7 +2,9 @@
 
 `cuLibraryLoadData` takes an address and no length, and accepts PTX, fatbins and Tile IR as well as
 cubins. So a blob is only handed on once it is known to be an ELF file for CUDA that ends where the
-blob ends, for the architecture that the index says, with the function that the index says.
+blob ends, whose sections and symbols name each other and nothing else, for the architecture that
+the index says, with the function and the static shared memory that the index says. The runtime in C
+checks the same.
 
 `e_flags` has the same number for `sm_90` and `sm_90a`; the command line that ptxas leaves in a note
 tells them apart.
@@ -20,16 +22,41 @@ _IDENT: Final = b"\x7fELF\x02\x01\x01"
 _HEADER: Final = struct.Struct("<16sHHIQQQIHHHHHH")
 _SECTION: Final = struct.Struct("<IIQQQQIIQQ")
 _SEGMENT: Final = struct.Struct("<IIQQQQQQ")
+_SYMBOL: Final = struct.Struct("<IBBHQQ")
 _EM_CUDA: Final = 190
+_SHT_SYMTAB: Final = 2
+_SHT_STRTAB: Final = 3
+_SHT_RELA: Final = 4
 _SHT_NOBITS: Final = 8
+_SHT_REL: Final = 9
+_SHF_INFO_LINK: Final = 0x40
+_SHN_LORESERVE: Final = 0xFF00
+_MAX_SECTIONS: Final = 1024
 _TOOL_NOTE: Final = b".note.nv.tkinfo"
+_SHARED: Final = b".nv.shared."
+_RESERVED_SHARED: Final = b".nv.shared.reserved.0"
+_RESERVED_SHARED_BYTES: Final = 1024
+"""From sm_90 on the first shared memory of a block is the system's, counted in its function's
+section; the section of that name says so."""
 _ARCH_OPTION: Final = re.compile(rb"-arch[ =](sm_[0-9]+[a-z]?)(?![0-9A-Za-z_])")
 
 
 class _Section(NamedTuple):
     name: int
+    kind: int
+    flags: int
+    address: int
     offset: int
     size: int
+    link: int
+    info: int
+    alignment: int
+    entry_bytes: int
+
+    @property
+    def end(self) -> int:
+        """Where its bytes in the file end."""
+        return self.offset + (0 if self.kind == _SHT_NOBITS else self.size)
 
 
 def _fail(message: str) -> ArchiveError:
@@ -37,19 +64,20 @@ def _fail(message: str) -> ArchiveError:
 
 
 def _sections(blob: bytes, offset: int, count: int) -> tuple[list[_Section], int]:
-    """Return the sections that have bytes in the file, and where the last of them ends."""
+    """Return the sections, and where the last of them that has bytes in the file ends."""
+    if count > _MAX_SECTIONS:
+        raise _fail(f"it has {count} sections")
     sections: list[_Section] = []
     end = offset + count * _SECTION.size
     if end > len(blob):
         raise _fail("the section table reaches behind the end")
     for index in range(count):
-        name, kind, _, _, start, size, *_ = _SECTION.unpack_from(blob, offset + 64 * index)
-        if kind == _SHT_NOBITS:
-            size = 0
-        elif start + size > len(blob):
-            raise _fail(f"section {index} reaches behind the end")
-        sections.append(_Section(name, start, size))
-        end = max(end, start + size)
+        section = _Section(*_SECTION.unpack_from(blob, offset + 64 * index))
+        if section.kind != _SHT_NOBITS:
+            if section.end > len(blob):
+                raise _fail(f"section {index} reaches behind the end")
+            end = max(end, section.end)
+        sections.append(section)
     return sections, end
 
 
@@ -65,6 +93,46 @@ def _segments_end(blob: bytes, offset: int, count: int) -> int:
     return end
 
 
+def _is_string_table(blob: bytes, section: _Section) -> bool:
+    return section.kind == _SHT_STRTAB and section.size > 0 and blob[section.end - 1] == 0
+
+
+def _check_references(blob: bytes, sections: list[_Section], names: _Section) -> None:
+    """Check that sections and symbols have names, and name sections that there are."""
+    if not _is_string_table(blob, names):
+        raise _fail("the section names are no table of strings")
+    for index, section in enumerate(sections):
+        if section.name >= names.size:
+            raise _fail(f"section {index} has no name")
+        names_section = section.kind in (_SHT_REL, _SHT_RELA) or section.flags & _SHF_INFO_LINK
+        if section.link >= len(sections) or (names_section and section.info >= len(sections)):
+            raise _fail(f"section {index} belongs to a section that there is not")
+        if section.kind == _SHT_SYMTAB:
+            _check_symbols(blob, section, sections)
+
+
+def _check_symbols(blob: bytes, table: _Section, sections: list[_Section]) -> None:
+    names = sections[table.link]
+    count, rest = divmod(table.size, _SYMBOL.size)
+    if table.entry_bytes != _SYMBOL.size or rest or table.info > count:
+        raise _fail("the symbol table is no table of symbols")
+    if not _is_string_table(blob, names):
+        raise _fail("the names of the symbols are no table of strings")
+    for index in range(count):
+        name, _, _, section, *_ = _SYMBOL.unpack_from(blob, table.offset + index * _SYMBOL.size)
+        if name >= names.size or len(sections) <= section < _SHN_LORESERVE:
+            raise _fail(f"symbol {index} has no name or is in no section")
+
+
+def _check_apart(ranges: list[tuple[int, int]]) -> None:
+    """Check that ranges of bytes, as (start, end), do not overlap."""
+    last = 0
+    for start, end in sorted(part for part in ranges if part[0] < part[1]):
+        if start < last:
+            raise _fail(f"two sections have the byte at {start}")
+        last = end
+
+
 def _find(blob: bytes, sections: list[_Section], names: _Section, name: bytes) -> _Section | None:
     """Return the section called `name`, comparing in place: names may be as long as the blob."""
     wanted = name + b"\0"
@@ -76,10 +144,12 @@ def _find(blob: bytes, sections: list[_Section], names: _Section, name: bytes) -
     return None
 
 
-def check_cubin(blob: bytes, target: str, symbol: str) -> None:
+def check_cubin(blob: bytes, target: str, symbol: str, static_shared_bytes: int = 0) -> None:
     """Check that `blob` is a cubin for `target` that defines the kernel function `symbol`.
 
-    Raises: `ArchiveError` FORMAT saying what is wrong.
+    A block of it has `static_shared_bytes` besides what a launch asks for.
+
+    Raises: `ArchiveError` saying what is wrong: NOT_FOUND without the function, else FORMAT.
     """
     if len(blob) < _HEADER.size or blob[: len(_IDENT)] != _IDENT:
         raise _fail("it does not start as an ELF file of 64 bits")
@@ -93,8 +163,7 @@ def check_cubin(blob: bytes, target: str, symbol: str) -> None:
     if num_segments and segment_bytes != _SEGMENT.size:
         raise _fail("its ELF segments have the wrong record size")
     sections, end = _sections(blob, sections_at, num_sections)
-    if num_segments:
-        end = max(end, _segments_end(blob, segments_at, num_segments))
+    end = max(end, _segments_end(blob, segments_at, num_segments))
     if max(end, _HEADER.size) != len(blob):
         raise _fail(f"it ends at {end} of {len(blob)} bytes")
     major, minor, _ = parse_target(target)
@@ -104,8 +173,18 @@ def check_cubin(blob: bytes, target: str, symbol: str) -> None:
     if names_index >= len(sections):
         raise _fail("the section names are in no section")
     names = sections[names_index]
+    _check_references(blob, sections, names)
+    tables = ((sections_at, _SECTION.size * num_sections), (segments_at, 56 * num_segments))
+    parts = [(section.offset, section.end) for section in sections]
+    _check_apart([(0, _HEADER.size), *((at, at + size) for at, size in tables), *parts])
     if _find(blob, sections, names, b".text." + symbol.encode()) is None:
-        raise ArchiveError("FORMAT", f"the cubin does not define {symbol!r}")
+        raise ArchiveError("NOT_FOUND", f"the cubin does not define {symbol!r}")
+    shared = _find(blob, sections, names, _SHARED + symbol.encode())
+    own = _RESERVED_SHARED_BYTES if _find(blob, sections, names, _RESERVED_SHARED) else 0
+    found = 0 if shared is None else max(0, shared.size - own)
+    if found != static_shared_bytes:
+        message = f"the index says {static_shared_bytes} bytes of static shared memory"
+        raise ArchiveError("FORMAT", f"{message}, {symbol!r} has {found}")
     note = _find(blob, sections, names, _TOOL_NOTE)
     if note is None:
         return

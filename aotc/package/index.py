@@ -25,7 +25,7 @@ from aotc.ir.expression import Expression
 
 Value: TypeAlias = bool | int | float | str | None
 NamedValues: TypeAlias = tuple[tuple[str, Value], ...]
-ErrorClass: TypeAlias = Literal["IO", "FORMAT", "VERSION", "LIMIT", "CHECKSUM"]
+ErrorClass: TypeAlias = Literal["IO", "FORMAT", "VERSION", "LIMIT", "CHECKSUM", "NOT_FOUND"]
 ParamKind: TypeAlias = Literal["pointer", "scalar", "tensor"]
 Access: TypeAlias = Literal["unknown", "read", "write", "both"]
 CubinParamSource: TypeAlias = Literal["argument", "scratch", "tensor_map", "expression", "grid"]

@@ -61,6 +61,13 @@ RECORDS: Final[Mapping[str, struct.Struct]] = {
 
 BYTE_SECTIONS: Final = ("CODE", "STRINGS")
 
+RECORD_ALIGN: Final[Mapping[str, int]] = {
+    name: 8 if name in ("KERNELS", "VALUES", "VARIANTS", "BLOBS") else 4
+    for name in RECORDS
+    if name not in BYTE_SECTIONS
+}
+"""What the size of a record is a multiple of, in newer minor versions as well."""
+
 PARAM_KINDS: Final[Mapping[ParamKind, int]] = {"pointer": 1, "scalar": 2, "tensor": 3}
 ACCESSES: Final[Mapping[Access, int]] = {"unknown": 0, "read": 1, "write": 2, "both": 3}
 SOURCES: Final[Mapping[CubinParamSource, int]] = {
@@ -110,6 +117,8 @@ class Limits(NamedTuple):
     param_bytes: int = 4096
     name_bytes: int = 255
     text_bytes: int = 65535
+    code_bytes: int = 4096
+    stack: int = 32
 
 
 LIMITS: Final = Limits()

@@ -37,6 +37,7 @@ from aotc.package.condition import NEVER, launch_condition
 from aotc.package.grid import Expansion, VariantSpec, expand, integer_values, value_text
 from aotc.package.index import Archive, Kernel, Variant
 from aotc.package.manifest import load
+from aotc.package.planned import launcher_of_record, launcher_of_request
 from aotc.package.spec import Manifest, ManifestExpression, ValueRange, VerifySpec
 from aotc.package.workers import Done, Job, misfit_text, run_all
 from aotc.target import Target
@@ -45,6 +46,8 @@ from aotc.verify.dataflow import roles_of, shared_block
 from aotc.verify.emulated import DEFAULT_MAX_MEMORY_BYTES, DEFAULT_MAX_STEPS, Emulation, Param
 from aotc.verify.emulator.errors import EmulationError
 from aotc.verify.emulator.parse import parse_module
+from aotc.verify.emulator.program import Module
+from aotc.verify.launched import Launcher
 from aotc.verify.launches import DEFAULT_MAX_PROGRAMS, Choice, Conditions, Scalar
 from aotc.verify.noise import is_inexact
 from aotc.verify.reference import DEFAULT_MAX_BUFFER_BYTES, Inputs, Range
@@ -388,7 +391,20 @@ def _emulation(subject: Subject, compiled: PtxKernel, options: VerifyOptions) ->
         max_memory_bytes=options.max_memory_bytes,
         params=tuple(map(_param, compiled.params)),
         fixed=subject.values,
+        launcher=_launcher(subject, compiled, module),
     )
+
+
+def _launcher(subject: Subject, compiled: PtxKernel, module: Module) -> Launcher | None:
+    """Return what plans the launches; None for a subject that no archive could hold."""
+    if subject.archived is not None:
+        kernel, variant = subject.archived
+        alone = replace(kernel, variants=(variant,))
+        return launcher_of_record(alone, subject.guards, subject.values)
+    if subject.expanded is not None:
+        known = (subject.guards, subject.values)
+        return launcher_of_request(*subject.expanded, compiled, module, *known)
+    return None
 
 
 def _param(slot: ParamSlot) -> Param:

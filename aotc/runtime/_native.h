@@ -6,6 +6,7 @@
  *     _native_bind.c      which word of a call is which argument, choice or option
  *     _native_describe.c  what is in a kernel, as tuples
  *     _native_map.c       maps of tensors, for kernels that take them from memory
+ *     _native_plan.c      a driver that writes down what a launch would be
  *     _native_tensor.c    pointers and shapes of what the caller passes as a tensor
  *     _native_torch.c     the same for torch before it had the C exchange table
  *     _native_cuda_array.c  the same for __cuda_array_interface__
@@ -110,6 +111,11 @@ struct native_handle {
 
 void native_handle_release(struct native_handle *handle);
 
+/* Keep the archive, unless it is closed (NULL), while Python objects are made of what it owns: making
+ * one may start a collection, whose finalizers may close the library. Then let it go. */
+aotc_archive *native_hold(const struct native_handle *handle);
+void native_let_go(aotc_archive *archive);
+
 struct kernel_param {
     PyObject *name; /* interned */
     uint8_t kind;   /* aotc_param_kind */
@@ -138,6 +144,10 @@ struct native_kernel {
     struct kernel_variable variables[LIMIT_TYPE_VARIABLES];
 };
 
+/* Load a kernel, or all, of an open archive; without Python's lock. 0 or -1. */
+int native_load(struct native_state *state, struct native_handle *handle,
+                aotc_load_options *options);
+
 extern PyType_Spec native_archive_spec;
 extern PyType_Spec native_kernel_spec;
 
@@ -151,6 +161,32 @@ PyObject *native_describe(const struct native_kernel *self);
 /* The 128 bytes of the map of a tensor, for blocks of these extents (_native_map.c). */
 PyObject *native_tensor_map(struct native_state *state, struct native_handle *handle,
                             PyObject *tensor, PyObject *block);
+
+/* ---- plans ---------------------------------------------------------------------------------- */
+
+/* What the driver of plans writes down of a launch. Its address is the launch's stream: so the driver
+ * finds it, and nothing of it is global. */
+struct recorder {
+    struct recorder *outer; /* of a plan that is made while the arguments of this one are read */
+    const aotc_archive *archive;
+    CUcontext context;
+    bool is_launched;
+    uint32_t variant; /* among all of the archive */
+    uint32_t grid[3], block[3], cluster[3];
+    uint32_t shared_bytes;
+    bool is_pdl;
+    unsigned char params[LIMIT_PARAM_BYTES];
+};
+
+/* Make a kernel ready for plans on a GPU of a compute capability that runs `at_once` programs at a
+ * time, where blocks loop over programs, and let launches of this thread on `recorder` be written
+ * down until the end. 0 or -1. */
+int native_plan_begin(const struct native_kernel *kernel, int major, int minor, int at_once,
+                      struct recorder *recorder);
+void native_plan_end(const struct recorder *recorder);
+
+/* What was written down, as aotc.runtime.info.Plan; None if nothing was launched. */
+PyObject *native_plan_object(const struct native_kernel *kernel, const struct recorder *recorder);
 
 /* ---- a launch ------------------------------------------------------------------------------- */
 
@@ -175,6 +211,8 @@ struct launch {
     int32_t device; /* of the tensors; -1: none says */
     uint32_t device_param;
     uint32_t choice_count;
+    uint32_t choices_given; /* a bit for each */
+    uint32_t options_given; /* of stream, grid, config */
     uint32_t config_count;
     uint32_t held_count;
     uint32_t tensor_count;

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from typing_extensions import Self
 
-from aotc.runtime.info import KernelInfo, Selection, Value
+from aotc.runtime.info import KernelInfo, Plan, Selection, Value
 
 VERSION_NUMBER: int
 
@@ -56,3 +56,20 @@ class Kernel:
         pdl: bool = False,
         scratch: tuple[int, int] | None = None,
     ) -> Selection: ...
+    # Write down what a launch would be on a GPU of a compute capability; None for no programs. Loads
+    # and launches with the C library's own code, on a driver that records: no GPU is needed, and an
+    # archive that has a plan cannot be loaded for a GPU any more. Pointers may be any numbers.
+    # `at_once` programs run at a time where blocks loop over programs.
+    def _plan(
+        self,
+        capability: tuple[int, int],
+        at_once: int,
+        args: Sequence[object] | Mapping[str, object],
+        /,
+        *,
+        grid: int | Sequence[int] | None = None,
+        config: Mapping[str, Value] | None = None,
+        choices: Mapping[str, Value] | None = None,
+        pdl: bool = False,
+        scratch: tuple[int, int] | None = None,
+    ) -> Plan | None: ...

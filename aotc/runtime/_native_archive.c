@@ -23,8 +23,8 @@ static int decompress(void *user, const void *source, size_t source_bytes, void 
     const struct native_handle *handle = user;
     const PyGILState_STATE lock = PyGILState_Ensure();
     PyObject *raw = NULL;
-    PyObject *frame =
-        PyMemoryView_FromMemory((char *)(uintptr_t)source, (Py_ssize_t)source_bytes, PyBUF_READ);
+    /* A copy: the function may keep what it is given longer than there is an archive. */
+    PyObject *frame = PyBytes_FromStringAndSize(source, (Py_ssize_t)source_bytes);
     if (frame != NULL) {
         raw = PyObject_CallFunction(handle->decompress, "On", frame, (Py_ssize_t)target_bytes);
         Py_DECREF(frame);
@@ -39,13 +39,22 @@ static int decompress(void *user, const void *source, size_t source_bytes, void 
     return decoded ? 0 : 1;
 }
 
-/* Unload without Python's lock: it may wait for the GPU. */
+aotc_archive *native_hold(const struct native_handle *handle) {
+    aotc_retain(handle->archive);
+    return handle->archive;
+}
+
+/* The last one unloads, without Python's lock: it may wait for the GPU. */
+void native_let_go(aotc_archive *archive) {
+    Py_BEGIN_ALLOW_THREADS aotc_release(archive);
+    Py_END_ALLOW_THREADS
+}
+
 static void close_handle(struct native_handle *handle) {
     aotc_archive *archive = handle->archive;
     handle->archive = NULL;
     if (archive != NULL) {
-        Py_BEGIN_ALLOW_THREADS aotc_release(archive);
-        Py_END_ALLOW_THREADS
+        native_let_go(archive);
     }
 }
 
@@ -202,12 +211,13 @@ static PyObject *archive_subscript(PyObject *object, PyObject *name) {
     if (check_open(self) < 0) {
         return NULL;
     }
-    PyObject *found = PyDict_GetItemWithError(self->kernels, name);
-    if (found != NULL) {
-        return Py_NewRef(found);
-    }
-    if (PyErr_Occurred()) {
+    PyObject *found = Py_XNewRef(PyDict_GetItemWithError(self->kernels, name));
+    if (PyErr_Occurred() || check_open(self) < 0) { /* a name may have code of its own */
+        Py_XDECREF(found);
         return NULL;
+    }
+    if (found != NULL) {
+        return found;
     }
     const char *text = PyUnicode_Check(name) ? PyUnicode_AsUTF8(name) : NULL;
     if (text == NULL) {
@@ -230,13 +240,30 @@ static PyObject *archive_subscript(PyObject *object, PyObject *name) {
     return found;
 }
 
+int native_load(struct native_state *state, struct native_handle *handle,
+                aotc_load_options *options) {
+    aotc_archive *archive = native_hold(handle);
+    handle->references += 1; /* the decompression hook uses it */
+    aotc_status status;
+    aotc_error error;
+    error.struct_size = (uint32_t)sizeof error;
+    Py_BEGIN_ALLOW_THREADS status = aotc_load(archive, options, &error);
+    if (status == AOTC_ERROR_STATE && options->device == AOTC_CURRENT_CONTEXT) {
+        options->device = 0;
+        status = aotc_load(archive, options, &error);
+    }
+    aotc_release(archive);
+    Py_END_ALLOW_THREADS native_handle_release(handle);
+    return status == AOTC_OK ? 0 : native_raise(state, &error);
+}
+
 /* _load(device, kernel): `device` None is the current one, or 0 if no context is current. */
 static PyObject *archive_load(PyObject *object, PyObject *args) {
     struct native_archive *self = (struct native_archive *)object;
     PyObject *device = NULL;
     const char *kernel = NULL;
     aotc_load_options options = AOTC_LOAD_OPTIONS_INIT;
-    if (!PyArg_ParseTuple(args, "Oz", &device, &kernel) || check_open(self) < 0) {
+    if (!PyArg_ParseTuple(args, "Oz", &device, &kernel)) {
         return NULL;
     }
     if (device != Py_None) {
@@ -253,21 +280,10 @@ static PyObject *archive_load(PyObject *object, PyObject *args) {
         options.device = (int32_t)ordinal;
     }
     options.kernel = kernel;
-    aotc_archive *archive = self->handle->archive;
-    aotc_retain(archive);
-    self->handle->references += 1; /* the decompression hook uses it */
-    aotc_status status;
-    aotc_error error;
-    error.struct_size = (uint32_t)sizeof error;
-    Py_BEGIN_ALLOW_THREADS status = aotc_load(archive, &options, &error);
-    if (status == AOTC_ERROR_STATE && options.device == AOTC_CURRENT_CONTEXT) {
-        options.device = 0;
-        status = aotc_load(archive, &options, &error);
+    if (check_open(self) < 0) {
+        return NULL;
     }
-    aotc_release(archive);
-    Py_END_ALLOW_THREADS native_handle_release(self->handle);
-    if (status != AOTC_OK) {
-        (void)native_raise(self->state, &error);
+    if (native_load(self->state, self->handle, &options) < 0) {
         return NULL;
     }
     Py_RETURN_NONE;
@@ -297,12 +313,13 @@ static PyObject *archive_names(PyObject *object, PyObject *Py_UNUSED(unused)) {
     if (check_open(self) < 0) {
         return NULL;
     }
-    (void)aotc_archive_get_info(self->handle->archive, &info);
+    aotc_archive *archive = native_hold(self->handle);
+    (void)aotc_archive_get_info(archive, &info);
     PyObject *names = PyTuple_New(info.kernel_count);
     for (uint32_t i = 0; names != NULL && i < info.kernel_count; ++i) {
         const aotc_kernel *kernel = NULL;
         aotc_kernel_info kernel_info = {.struct_size = (uint32_t)sizeof kernel_info};
-        (void)aotc_kernel_get_at(self->handle->archive, i, &kernel);
+        (void)aotc_kernel_get_at(archive, i, &kernel);
         (void)aotc_kernel_get_info(kernel, &kernel_info);
         PyObject *name = PyUnicode_FromString(kernel_info.name);
         if (name == NULL) {
@@ -311,6 +328,7 @@ static PyObject *archive_names(PyObject *object, PyObject *Py_UNUSED(unused)) {
             PyTuple_SET_ITEM(names, i, name);
         }
     }
+    native_let_go(archive);
     return names;
 }
 
@@ -320,8 +338,11 @@ static PyObject *archive_identity(PyObject *object, PyObject *Py_UNUSED(unused))
     if (check_open(self) < 0) {
         return NULL;
     }
-    (void)aotc_archive_get_info(self->handle->archive, &info);
-    return Py_BuildValue("(sss)", info.name, info.version, info.toolchain);
+    aotc_archive *archive = native_hold(self->handle);
+    (void)aotc_archive_get_info(archive, &info);
+    PyObject *identity = Py_BuildValue("(sss)", info.name, info.version, info.toolchain);
+    native_let_go(archive);
+    return identity;
 }
 
 static PyObject *archive_path(PyObject *object, void *Py_UNUSED(closure)) {

@@ -112,11 +112,21 @@ static bool bind_param(struct launch *launch, PyObject *name, PyObject *object, 
     return false;
 }
 
+static int given_twice(const struct launch *launch, const char *what, PyObject *name) {
+    return LAUNCH_FAIL(launch, .field = aotci_text("%s '%s'", what, PyUnicode_AsUTF8(name)).chars,
+                       .expected = "one value", .got = "two");
+}
+
 static bool bind_choice(struct launch *launch, PyObject *name, PyObject *object, int *result) {
     const struct native_kernel *kernel = launch->kernel;
     for (uint32_t i = 0; i < kernel->choice_count; ++i) {
         if (same_name(kernel->choice_names[i], name)) {
-            /* Names come from a dictionary or from keywords, so none comes twice. */
+            /* Strings of a class of the caller's may come twice, even from a dictionary. */
+            if (launch->choices_given >> i & 1) {
+                *result = given_twice(launch, "choice", kernel->choice_names[i]);
+                return true;
+            }
+            launch->choices_given |= UINT32_C(1) << i;
             aotc_value *value = &launch->choices[launch->choice_count++];
             *result = native_read_value(launch, "choice", kernel->choice_names[i], object, value);
             return true;
@@ -267,14 +277,22 @@ int native_bind_keyword(struct launch *launch, PyObject *name, PyObject *object)
     if (bind_param(launch, name, object, &result) || bind_choice(launch, name, object, &result)) {
         return result;
     }
-    if (same_name(names->stream, name)) {
-        return native_read_stream(launch, object);
-    }
-    if (same_name(names->grid, name)) {
-        return native_read_grid(launch, object);
-    }
-    if (same_name(names->config, name)) {
-        return native_read_config(launch, object);
+    const struct {
+        PyObject *name;
+        int (*read)(struct launch *launch, PyObject *object);
+    } options[] = {
+        {names->stream, native_read_stream},
+        {names->grid, native_read_grid},
+        {names->config, native_read_config},
+    };
+    for (unsigned i = 0; i < sizeof options / sizeof *options; ++i) {
+        if (same_name(options[i].name, name)) {
+            if (launch->options_given >> i & 1) {
+                return given_twice(launch, "option", options[i].name);
+            }
+            launch->options_given |= 1u << i;
+            return options[i].read(launch, object);
+        }
     }
     return unknown_keyword(launch, name, true);
 }

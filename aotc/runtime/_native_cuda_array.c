@@ -31,11 +31,13 @@ static uint32_t typestr_dtype(const char *text) {
     return AOTC_DTYPE_NONE;
 }
 
-static int read_interface_view(const struct native_names *names, PyObject *interface,
-                               struct tensor_view *view) {
-    PyObject *data =
-        PyDict_Check(interface) ? PyDict_GetItemWithError(interface, names->data) : NULL;
-    PyObject *typestr = data == NULL ? NULL : PyDict_GetItemWithError(interface, names->typestr);
+/* Look an entry up and hold it: what is done with one may change the dictionary. NULL without an
+ * exception if there is none. */
+static PyObject *entry_of(PyObject *interface, PyObject *name) {
+    return Py_XNewRef(PyDict_GetItemWithError(interface, name));
+}
+
+static int read_view_entries(PyObject *data, PyObject *typestr, struct tensor_view *view) {
     const char *text =
         typestr == NULL || !PyUnicode_Check(typestr) ? NULL : PyUnicode_AsUTF8(typestr);
     if (text == NULL || !PyTuple_Check(data) || PyTuple_GET_SIZE(data) != 2) {
@@ -53,12 +55,22 @@ static int read_interface_view(const struct native_names *names, PyObject *inter
     return PyErr_Occurred() ? -1 : 0;
 }
 
-static int read_interface_shape(struct launch *launch, uint32_t index, PyObject *interface) {
-    const struct native_names *names = &launch->state->names;
-    PyObject *shape = PyDict_GetItemWithError(interface, names->shape);
-    PyObject *strides = PyDict_GetItemWithError(interface, names->strides);
+static int read_interface_view(const struct native_names *names, PyObject *interface,
+                               struct tensor_view *view) {
+    PyObject *data = PyDict_Check(interface) ? entry_of(interface, names->data) : NULL;
+    PyObject *typestr = data == NULL ? NULL : entry_of(interface, names->typestr);
+    const int result = read_view_entries(data, typestr, view);
+    Py_XDECREF(data);
+    Py_XDECREF(typestr);
+    return result;
+}
+
+static int read_shape_entries(struct launch *launch, uint32_t index, PyObject *shape,
+                              PyObject *strides) {
     if (shape == NULL || !PyTuple_Check(shape)) {
-        PyErr_SetString(PyExc_TypeError, "__cuda_array_interface__ without a shape");
+        if (!PyErr_Occurred()) {
+            PyErr_SetString(PyExc_TypeError, "__cuda_array_interface__ without a shape");
+        }
         return native_bad_protocol(launch, index, native_expected_tensor(launch, index).chars);
     }
     struct tensor_storage *storage =
@@ -88,13 +100,27 @@ static int read_interface_shape(struct launch *launch, uint32_t index, PyObject 
     return 0;
 }
 
+static int read_interface_shape(struct launch *launch, uint32_t index, PyObject *interface) {
+    const struct native_names *names = &launch->state->names;
+    PyObject *shape = entry_of(interface, names->shape);
+    PyObject *strides = PyErr_Occurred() ? NULL : entry_of(interface, names->strides);
+    const int result = PyErr_Occurred()
+                           ? native_bad_protocol(launch, index, "an array with a shape")
+                           : read_shape_entries(launch, index, shape, strides);
+    Py_XDECREF(shape);
+    Py_XDECREF(strides);
+    return result;
+}
+
 /* The stream on which the array's contents become ready: None says nothing. */
 static int read_interface_stream(struct launch *launch, uint32_t index, PyObject *interface) {
-    PyObject *stream = PyDict_GetItemWithError(interface, launch->state->names.stream);
-    if (stream == NULL || stream == Py_None) {
-        return PyErr_Occurred() ? -1 : 0;
+    PyObject *stream = entry_of(interface, launch->state->names.stream);
+    const bool is_named = stream != NULL && stream != Py_None;
+    const unsigned long long handle = is_named ? PyLong_AsUnsignedLongLong(stream) : 0;
+    Py_XDECREF(stream);
+    if (!is_named && !PyErr_Occurred()) {
+        return 0;
     }
-    const unsigned long long handle = PyLong_AsUnsignedLongLong(stream);
     if (PyErr_Occurred()) {
         return native_bad_protocol(launch, index, "an array whose stream is a number");
     }

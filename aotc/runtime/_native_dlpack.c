@@ -68,6 +68,9 @@ static int take_tensor(struct launch *launch, uint32_t index, const struct dl_te
     if (launch->kernel->params[index].kind != AOTC_TENSOR) {
         return 0;
     }
+    if (tensor->rank < 0 || (tensor->rank > 0 && tensor->shape == NULL)) {
+        return native_bad_argument(launch, index, "a tensor with a shape", "one without", NULL);
+    }
     struct tensor_storage *storage = native_take_shape(launch, index, (uint32_t)tensor->rank);
     if (storage == NULL) {
         return -1;

@@ -160,8 +160,9 @@ static PyObject *kernel_call(PyObject *object, PyObject *const *args, size_t fla
     Py_RETURN_NONE;
 }
 
+/* Launch; or only select, if there is a selection to fill; or let a recorder write it down. */
 static int launch_with_options(PyObject *object, PyObject *args, PyObject *keywords,
-                               aotc_selection *selection) {
+                               aotc_selection *selection, struct recorder *recorder) {
     static char *words[] = {"args", "grid", "stream", "config", "choices", "pdl", "scratch", NULL};
     struct launch launch;
     PyObject *arguments = NULL;
@@ -181,6 +182,10 @@ static int launch_with_options(PyObject *object, PyObject *args, PyObject *keywo
     if (result == 0 && native_read_stream(&launch, stream) == 0 &&
         native_read_grid(&launch, grid) == 0 && native_read_config(&launch, config) == 0 &&
         native_read_choices(&launch, choices) == 0 && native_read_scratch(&launch, scratch) == 0) {
+        if (recorder != NULL) {
+            launch.has_stream = true;
+            launch.stream = (uintptr_t)recorder;
+        }
         result = run(&launch, selection);
     } else {
         result = -1;
@@ -190,7 +195,7 @@ static int launch_with_options(PyObject *object, PyObject *args, PyObject *keywo
 }
 
 static PyObject *kernel_launch(PyObject *object, PyObject *args, PyObject *keywords) {
-    if (launch_with_options(object, args, keywords, NULL) < 0) {
+    if (launch_with_options(object, args, keywords, NULL, NULL) < 0) {
         return NULL;
     }
     Py_RETURN_NONE;
@@ -207,7 +212,7 @@ static int import_info(struct native_state *state) {
 static PyObject *kernel_select(PyObject *object, PyObject *args, PyObject *keywords) {
     struct native_state *state = ((struct native_kernel *)object)->state;
     aotc_selection chosen = {.struct_size = (uint32_t)sizeof chosen};
-    if (launch_with_options(object, args, keywords, &chosen) < 0) {
+    if (launch_with_options(object, args, keywords, &chosen, NULL) < 0) {
         return NULL;
     }
     if (import_info(state) < 0) {
@@ -219,6 +224,28 @@ static PyObject *kernel_select(PyObject *object, PyObject *args, PyObject *keywo
                                chosen.cluster[1], chosen.cluster[2], chosen.dynamic_shared_bytes,
                                (unsigned long long)chosen.scratch_bytes, chosen.scratch_align,
                                (unsigned long long)(uintptr_t)chosen.function);
+}
+
+/* _plan((major, minor), at_once, args, **options): what a launch would be on such a GPU. */
+static PyObject *kernel_plan(PyObject *object, PyObject *args, PyObject *keywords) {
+    struct native_kernel *self = (struct native_kernel *)object;
+    struct recorder recorder;
+    int major = 0;
+    int minor = 0;
+    int at_once = 0;
+    PyObject *head = PyTuple_GetSlice(args, 0, 2);
+    PyObject *rest = PyTuple_GetSlice(args, 2, PyTuple_GET_SIZE(args));
+    PyObject *plan = NULL;
+    if (head != NULL && rest != NULL && PyArg_ParseTuple(head, "(ii)i", &major, &minor, &at_once) &&
+        import_info(self->state) == 0 &&
+        native_plan_begin(self, major, minor, at_once, &recorder) == 0) {
+        const int result = launch_with_options(object, rest, keywords, NULL, &recorder);
+        native_plan_end(&recorder);
+        plan = result < 0 ? NULL : native_plan_object(self, &recorder);
+    }
+    Py_XDECREF(head);
+    Py_XDECREF(rest);
+    return plan;
 }
 
 /* ---- the object ----------------------------------------------------------------------------- */
@@ -307,11 +334,16 @@ static void kernel_dealloc(PyObject *object) {
 /* Call a function of aotc.runtime.info with what there is to say of a kernel. */
 static PyObject *ask_info(struct native_kernel *self, const char *function) {
     struct native_state *state = self->state;
-    if (self->handle->archive == NULL) {
+    if (import_info(state) < 0) {
+        return NULL;
+    }
+    aotc_archive *archive = native_hold(self->handle);
+    if (archive == NULL) {
         (void)closed(self);
         return NULL;
     }
-    PyObject *described = import_info(state) < 0 ? NULL : native_describe(self);
+    PyObject *described = native_describe(self);
+    native_let_go(archive);
     PyObject *answer =
         described == NULL ? NULL : PyObject_CallMethod(state->describe, function, "(O)", described);
     Py_XDECREF(described);
@@ -339,6 +371,8 @@ static PyMethodDef kernel_methods[] = {
      "select($self, args, *, grid=None, stream=None, config=None, choices=None, pdl=False, "
      "scratch=None)\n--\n\n"
      "Say what a launch would do, as a `Selection`."},
+    {"_plan", (PyCFunction)(void (*)(void))kernel_plan, METH_VARARGS | METH_KEYWORDS,
+     "Write down what a launch would be, as a `Plan`, without a GPU."},
     {NULL, NULL, 0, NULL},
 };
 

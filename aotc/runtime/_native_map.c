@@ -10,20 +10,20 @@
 /* Read the extents of a block; `rank` is how many there are. 0 or -1. */
 static int read_block(const struct launch *launch, PyObject *object, uint32_t *block,
                       uint8_t *rank) {
-    PyObject *items = PySequence_Fast(object, "");
+    PyObject *items = PySequence_Tuple(object); /* a list may change while its items are read */
     if (items == NULL) {
         PyErr_Clear();
         return native_bad_argument(launch, 1, "a sequence of extents",
                                    native_type_text(object).chars, NULL);
     }
-    const Py_ssize_t count = PySequence_Fast_GET_SIZE(items);
+    const Py_ssize_t count = PyTuple_GET_SIZE(items);
     int result = 0;
     if (count < 1 || count > LIMIT_RANK) {
         result = native_bad_argument(launch, 1, "1 to 5 extents",
                                      aotci_text("%zd", count).chars, NULL);
     }
     for (Py_ssize_t i = 0; result == 0 && i < count; ++i) {
-        PyObject *item = PySequence_Fast_GET_ITEM(items, i);
+        PyObject *item = PyTuple_GET_ITEM(items, i);
         const long long extent = PyLong_AsLongLong(item);
         if (extent < 0 || extent > UINT32_MAX) {
             const struct aotci_text got =

@@ -42,12 +42,17 @@ const struct tensor_type *native_tensor_type(struct native_state *state, PyTypeO
         return other;
     }
     struct tensor_type found = {.type = type};
+    Py_INCREF(type); /* the code of the type that runs now may let go of it */
     classify(state, type, &found);
-    PyTypeObject *before = other->type;
-    Py_INCREF(type);
+    /* A type that leaves may run code, too, which may look types up and so fill the place again:
+     * it is gone before anything is written, and from then on nothing runs. */
+    while (other->type != NULL) {
+        PyTypeObject *leaving = other->type;
+        *other = (struct tensor_type){.type = NULL};
+        Py_DECREF(leaving);
+    }
     *other = *place;
     *place = found;
-    Py_XDECREF(before);
     return place;
 }
 

@@ -22,15 +22,26 @@ static const struct {
     {"uint64", AOTC_U64},
 };
 
+/* The module as it is imported, or NULL; held, because reading an attribute may run its code. */
 static PyObject *find_torch(void) {
     PyObject *modules = PyImport_GetModuleDict();
-    PyObject *torch = modules == NULL ? NULL : PyDict_GetItemString(modules, "torch");
-    return torch == NULL ? NULL : PyObject_GetAttrString(torch, "Tensor");
+    return modules == NULL ? NULL : Py_XNewRef(PyDict_GetItemString(modules, "torch"));
+}
+
+static void drop_torch(struct torch_access *access) {
+    PyObject *const owned[] = {access->tensor, access->data_ptr, access->get_device,
+                               access->dtype,  access->shape,    access->stride,
+                               access->current_raw_stream};
+    for (size_t i = 0; i < sizeof owned / sizeof *owned; ++i) {
+        Py_XDECREF(owned[i]);
+    }
+    for (uint32_t i = 0; i < access->dtype_count; ++i) {
+        Py_DECREF(access->dtypes[i].object);
+    }
 }
 
 /* Take what is needed of torch.Tensor; false if it is not all there. */
-static bool open_torch(struct torch_access *access, PyObject *tensor) {
-    PyObject *torch = PyDict_GetItemString(PyImport_GetModuleDict(), "torch");
+static bool read_torch(struct torch_access *access, PyObject *torch, PyObject *tensor) {
     PyObject *native = PyObject_GetAttrString(torch, "_C");
     access->current_raw_stream =
         native == NULL ? NULL : PyObject_GetAttrString(native, "_cuda_getCurrentRawStream");
@@ -50,19 +61,34 @@ static bool open_torch(struct torch_access *access, PyObject *tensor) {
         PyErr_Clear(); /* an older torch has fewer */
     }
     access->tensor = Py_NewRef(tensor);
-    return access->data_ptr != NULL && access->get_device != NULL && access->stride != NULL;
+    return access->data_ptr != NULL && access->get_device != NULL && access->stride != NULL &&
+           access->dtype != NULL && access->shape != NULL;
+}
+
+/* Remember torch if it is all there: whole or not at all, since the code of the module that runs
+ * meanwhile may launch with tensors of its own. */
+static void open_torch(struct native_state *state, PyObject *torch, PyObject *tensor) {
+    struct torch_access access = {NULL};
+    if (read_torch(&access, torch, tensor) && state->torch.tensor == NULL) {
+        state->torch = access;
+    } else {
+        drop_torch(&access);
+    }
 }
 
 bool native_is_torch(struct native_state *state, PyTypeObject *type) {
-    PyObject *tensor = find_torch();
+    PyObject *torch = find_torch();
+    PyObject *tensor = torch == NULL ? NULL : PyObject_GetAttrString(torch, "Tensor");
     PyErr_Clear();
     const bool matches =
         tensor != NULL && PyType_Check(tensor) && PyType_IsSubtype(type, (PyTypeObject *)tensor);
-    const bool result =
-        matches && (state->torch.tensor == tensor ||
-                    (state->torch.tensor == NULL && open_torch(&state->torch, tensor)));
+    if (matches && state->torch.tensor == NULL) {
+        open_torch(state, torch, tensor);
+    }
+    const bool result = matches && state->torch.tensor == tensor;
     PyErr_Clear();
     Py_XDECREF(tensor);
+    Py_XDECREF(torch);
     return result;
 }
 

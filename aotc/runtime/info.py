@@ -112,6 +112,44 @@ class Selection(NamedTuple):
     function: int
 
 
+class PlannedMap(NamedTuple):
+    """The arguments of `cuTensorMapEncodeTiled` for the map at `offset` in the parameters.
+
+    Dimension 0 is the innermost; `strides` are in bytes, of dimensions 1 on; the numbers are those of
+    cuda.h.
+    """
+
+    offset: int
+    data_type: int
+    address: int
+    dims: tuple[int, ...]
+    strides: tuple[int, ...]
+    box: tuple[int, ...]
+    element_strides: tuple[int, ...]
+    interleave: int
+    swizzle: int
+    l2_promotion: int
+    oob_fill: int
+
+
+class Plan(NamedTuple):
+    """What the driver would be given for a launch; `variant` is an index into `KernelInfo.variants`.
+
+    `params` is the parameter block, in which maps stand for themselves: see `maps`. `grid` is CUDA's
+    gridDim.
+    """
+
+    variant: int
+    symbol: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    cluster: tuple[int, int, int]
+    dynamic_shared_bytes: int
+    is_pdl: bool
+    params: bytes
+    maps: tuple[PlannedMap, ...]
+
+
 _Pairs: TypeAlias = tuple[tuple[str, Value], ...]
 _RawParam: TypeAlias = tuple[str, int, str, int, int, int, bool, int]
 _RawVariant: TypeAlias = tuple[

@@ -207,25 +207,36 @@ static aotc_status make_kernels(struct aotc_archive *archive, aotc_error *error)
     return AOTC_OK;
 }
 
-/* Check an archive whose bytes are at `archive->file`. */
-static aotc_status check_contents(struct aotc_archive *archive, uint32_t flags, aotc_error *error) {
-    struct header_record header;
-    aotc_status status =
-        check_header(archive->name, archive->file, archive->file_bytes, &header, error);
-    if (status != AOTC_OK) {
-        return status;
-    }
-    const uint32_t index_bytes = (uint32_t)(HEADER_BYTES + header.index_bytes);
+/* Make room for header and index, whose sizes were checked. */
+static aotc_status make_index(struct aotc_archive *archive, const struct header_record *header,
+                              aotc_error *error) {
+    const uint32_t index_bytes = (uint32_t)(HEADER_BYTES + header->index_bytes);
     archive->index = aotci_allocate(&archive->allocator, index_bytes, 1);
     if (archive->index == NULL) {
         return no_memory(archive->name, error, "index");
     }
     archive->index_bytes = index_bytes;
-    memcpy(archive->index, archive->file, index_bytes);
-    status = check_index_sum(archive, error);
+    return AOTC_OK;
+}
+
+/* Take header and index out of an archive whose bytes are at `archive->file`. */
+static aotc_status copy_index(struct aotc_archive *archive, aotc_error *error) {
+    struct header_record header;
+    aotc_status status =
+        check_header(archive->name, archive->file, archive->file_bytes, &header, error);
     if (status == AOTC_OK) {
-        status = aotci_validate_directory(archive, error);
+        status = make_index(archive, &header, error);
     }
+    if (status != AOTC_OK) {
+        return status;
+    }
+    memcpy(archive->index, archive->file, archive->index_bytes);
+    return check_index_sum(archive, error);
+}
+
+/* Check an archive whose bytes are at `archive->file`, and whose index is what was written. */
+static aotc_status check_contents(struct aotc_archive *archive, uint32_t flags, aotc_error *error) {
+    aotc_status status = aotci_validate_directory(archive, error);
     if (status == AOTC_OK) {
         status = aotci_validate_records(archive, error);
     }
@@ -321,6 +332,20 @@ static int64_t read_bytes(int descriptor, unsigned char *target, uint64_t size_b
     return (int64_t)done;
 }
 
+/* Read the first `size_bytes`, which were there when the file's size was asked for. */
+static aotc_status read_all(const struct aotc_archive *archive, int descriptor,
+                            unsigned char *target, uint64_t size_bytes, aotc_error *error) {
+    const int64_t got_bytes = read_bytes(descriptor, target, size_bytes);
+    if (got_bytes < 0) {
+        return io_error(archive->name, error, "read", errno, NULL);
+    }
+    if ((uint64_t)got_bytes != size_bytes) {
+        return io_error(archive->name, error, "read", EIO,
+                        "a file that became shorter while it was read");
+    }
+    return AOTC_OK;
+}
+
 static aotc_status read_file(struct aotc_archive *archive, int descriptor, aotc_error *error) {
     struct stat information;
     if (fstat(descriptor, &information) != 0) {
@@ -331,7 +356,7 @@ static aotc_status read_file(struct aotc_archive *archive, int descriptor, aotc_
                         S_ISDIR(information.st_mode) ? EISDIR : EINVAL,
                         S_ISDIR(information.st_mode) ? "a directory" : "not a regular file");
     }
-    /* The header first: what it says is checked before memory for the rest is asked for. */
+    /* Header and index first: what they say is checked before memory for the rest is asked for. */
     unsigned char head[HEADER_BYTES] = {0};
     struct header_record header;
     const uint64_t size_bytes = (uint64_t)information.st_size;
@@ -340,7 +365,17 @@ static aotc_status read_file(struct aotc_archive *archive, int descriptor, aotc_
         return io_error(archive->name, error, "read", errno, NULL);
     }
     const uint64_t seen_bytes = head_bytes < HEADER_BYTES ? (uint64_t)head_bytes : size_bytes;
-    const aotc_status status = check_header(archive->name, head, seen_bytes, &header, error);
+    aotc_status status = check_header(archive->name, head, seen_bytes, &header, error);
+    if (status == AOTC_OK) {
+        status = make_index(archive, &header, error);
+    }
+    if (status == AOTC_OK) {
+        status = read_all(archive, descriptor, archive->index, archive->index_bytes, error);
+    }
+    if (status == AOTC_OK) {
+        memcpy(archive->index, head, sizeof head); /* the one that was checked */
+        status = check_index_sum(archive, error);
+    }
     if (status != AOTC_OK) {
         return status;
     }
@@ -350,15 +385,7 @@ static aotc_status read_file(struct aotc_archive *archive, int descriptor, aotc_
     }
     archive->file = archive->owned_file;
     archive->file_bytes = size_bytes;
-    const int64_t got_bytes = read_bytes(descriptor, archive->owned_file, size_bytes);
-    if (got_bytes < 0) {
-        return io_error(archive->name, error, "read", errno, NULL);
-    }
-    if ((uint64_t)got_bytes != size_bytes) {
-        return io_error(archive->name, error, "read", EIO,
-                        "a file that became shorter while it was read");
-    }
-    return AOTC_OK;
+    return read_all(archive, descriptor, archive->owned_file, size_bytes, error);
 }
 
 aotc_status aotc_open_file(const char *path, const aotc_open_options *options,
@@ -377,7 +404,10 @@ aotc_status aotc_open_file(const char *path, const aotc_open_options *options,
         return status;
     }
     /* O_NONBLOCK: opening a FIFO must not wait for a writer. */
-    const int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    int descriptor = -1;
+    do {
+        descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    } while (descriptor < 0 && errno == EINTR);
     if (descriptor < 0) {
         status = io_error(path, error, "open", errno, NULL);
         return finish(created, status, archive);
@@ -419,6 +449,7 @@ aotc_status aotc_open_memory(const void *data, size_t size_bytes, const aotc_ope
         }
     }
     created->file_bytes = size_bytes;
+    status = status == AOTC_OK ? copy_index(created, error) : status;
     if (status == AOTC_OK) {
         status = check_contents(created, flags, error);
     }

@@ -8,7 +8,25 @@
 
 #include <string.h>
 
-enum { EM_CUDA = 190, SHT_NOBITS = 8 };
+enum {
+    EM_CUDA = 190,
+    SHT_SYMTAB = 2,
+    SHT_STRTAB = 3,
+    SHT_RELA = 4,
+    SHT_NOBITS = 8,
+    SHT_REL = 9,
+    SHF_INFO_LINK = 0x40,
+    SHN_LORESERVE = 0xFF00,
+    /* Each section is compared with each: a kernel has some 20, and a few more in newer formats. */
+    MAX_SECTIONS = 1024,
+    /* From sm_90 on the first shared memory of a block is the system's. The section of a function
+     * counts it, and this one is there to say so. */
+    RESERVED_SHARED_BYTES = 1024,
+};
+
+static const char text_prefix[] = ".text.";
+static const char shared_prefix[] = ".nv.shared.";
+static const char reserved_suffix[] = "reserved.0";
 
 struct elf_header {
     unsigned char ident[16];
@@ -32,6 +50,14 @@ struct elf_program {
     uint64_t offset, virtual_address, physical_address, file_bytes, memory_bytes, alignment;
 };
 
+struct elf_symbol {
+    uint32_t name;
+    uint8_t info, other;
+    uint16_t section;
+    uint64_t value, size;
+};
+
+_Static_assert(sizeof(struct elf_symbol) == 24, "ELF64 symbol");
 _Static_assert(sizeof(struct elf_header) == 64, "ELF64 header");
 _Static_assert(sizeof(struct elf_section) == 64, "ELF64 section header");
 _Static_assert(sizeof(struct elf_program) == 56, "ELF64 program header");
@@ -60,6 +86,105 @@ static bool cover(uint64_t offset, uint64_t size, uint64_t total_bytes, uint64_t
         *extent = offset + size;
     }
     return true;
+}
+
+/* Where the bytes of a section are; none for those that have none in the file. */
+struct extent {
+    uint64_t offset, size;
+};
+
+static struct extent extent_of(const struct elf_section *section) {
+    return (struct extent){section->offset, section->type == SHT_NOBITS ? 0 : section->size};
+}
+
+static bool overlap(struct extent a, struct extent b) {
+    return a.size != 0 && b.size != 0 && a.offset < b.offset + b.size && b.offset < a.offset + a.size;
+}
+
+/* The parts of a cubin that have bytes: three headers, then the sections. */
+enum { HEADER_COUNT = 3 };
+
+static struct extent part_at(const unsigned char *image, const struct elf_header *header,
+                             unsigned index) {
+    const struct extent headers[HEADER_COUNT] = {
+        {0, sizeof *header},
+        {header->section_offset, header->section_count * sizeof(struct elf_section)},
+        {header->program_offset, header->program_count * sizeof(struct elf_program)},
+    };
+    if (index < HEADER_COUNT) {
+        return headers[index];
+    }
+    const struct elf_section section = section_at(image, header, index - HEADER_COUNT);
+    return extent_of(&section);
+}
+
+/* Whether no two parts, which all lie inside, have a byte in common. */
+static bool are_apart(const unsigned char *image, const struct elf_header *header) {
+    const unsigned count = header->section_count + (unsigned)HEADER_COUNT;
+    for (unsigned i = 0; i < count; ++i) {
+        const struct extent own = part_at(image, header, i);
+        for (unsigned k = 0; own.size != 0 && k < i; ++k) {
+            if (overlap(own, part_at(image, header, k))) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+/* Whether the texts of a table all end in it. */
+static bool is_string_table(const unsigned char *image, const struct elf_section *section) {
+    return section->type == SHT_STRTAB && section->size != 0 &&
+           image[section->offset + section->size - 1] == 0;
+}
+
+static const char *check_symbols(const unsigned char *image, const struct elf_header *header,
+                                 const struct elf_section *table) {
+    const struct elf_section names = section_at(image, header, table->link);
+    const uint64_t count = table->size / sizeof(struct elf_symbol);
+    if (table->entry_bytes != sizeof(struct elf_symbol) ||
+        table->size % sizeof(struct elf_symbol) != 0 || table->info > count ||
+        !is_string_table(image, &names)) {
+        return "a cubin with a wrong symbol table";
+    }
+    for (uint64_t i = 0; i < count; ++i) {
+        struct elf_symbol symbol;
+        memcpy(&symbol, image + table->offset + i * sizeof symbol, sizeof symbol);
+        if (symbol.name >= names.size ||
+            (symbol.section >= header->section_count && symbol.section < SHN_LORESERVE)) {
+            return "a cubin with a symbol of no name or section";
+        }
+    }
+    return NULL;
+}
+
+/* Check what the sections, which lie inside, say of each other. */
+static const char *check_references(const unsigned char *image, const struct elf_header *header) {
+    if (header->names_section >= header->section_count) {
+        return "a cubin without names of sections";
+    }
+    const struct elf_section names = section_at(image, header, header->names_section);
+    if (!is_string_table(image, &names)) {
+        return "a cubin without names of sections";
+    }
+    for (unsigned i = 0; i < header->section_count; ++i) {
+        const struct elf_section section = section_at(image, header, i);
+        const bool names_section = section.type == SHT_REL || section.type == SHT_RELA ||
+                                   (section.flags & SHF_INFO_LINK) != 0;
+        if (section.name >= names.size) {
+            return "a cubin with a section of no name";
+        }
+        if (section.link >= header->section_count ||
+            (names_section && section.info >= header->section_count)) {
+            return "a cubin with a section that belongs to none";
+        }
+        const char *wrong =
+            section.type == SHT_SYMTAB ? check_symbols(image, header, &section) : NULL;
+        if (wrong != NULL) {
+            return wrong;
+        }
+    }
+    return are_apart(image, header) ? NULL : "a cubin with parts that overlap";
 }
 
 static const char *check_identity(const struct elf_header *header, unsigned arch) {
@@ -92,6 +217,9 @@ const char *aotci_cubin_check(const unsigned char *image, size_t size_bytes, uns
         return wrong;
     }
 
+    if (header->section_count > MAX_SECTIONS) {
+        return "a cubin with too many sections";
+    }
     uint64_t extent = sizeof *header;
     const uint64_t section_bytes = (uint64_t)header->section_count * sizeof(struct elf_section);
     const uint64_t program_bytes = (uint64_t)header->program_count * sizeof(struct elf_program);
@@ -112,29 +240,40 @@ const char *aotci_cubin_check(const unsigned char *image, size_t size_bytes, uns
             return "a cubin with a segment outside it";
         }
     }
-    return extent == size_bytes ? NULL : "a cubin with bytes behind it";
+    return extent == size_bytes ? check_references(image, header) : "a cubin with bytes behind it";
 }
 
-bool aotci_cubin_has_function(const unsigned char *image, const char *symbol) {
-    static const char prefix[] = ".text.";
+/* Find the section called `prefix` and `name` of a cubin that was checked; false if there is none. */
+static bool find_section(const unsigned char *image, const char *prefix, const char *name,
+                         struct elf_section *found) {
     const struct elf_header *header = (const void *)image;
-    if (header->names_section >= header->section_count) {
-        return false;
-    }
     const struct elf_section names = section_at(image, header, header->names_section);
-    if (names.type == SHT_NOBITS) {
-        return false;
-    }
     const char *strings = (const char *)image + names.offset;
-    const size_t symbol_bytes = strlen(symbol) + 1;
-    const size_t wanted_bytes = sizeof prefix - 1 + symbol_bytes;
+    const size_t prefix_bytes = strlen(prefix);
+    const size_t name_bytes = strlen(name) + 1;
     for (unsigned i = 0; i < header->section_count; ++i) {
-        const uint64_t at = section_at(image, header, i).name;
-        if (at < names.size && wanted_bytes <= names.size - at &&
-            memcmp(strings + at, prefix, sizeof prefix - 1) == 0 &&
-            memcmp(strings + at + sizeof prefix - 1, symbol, symbol_bytes) == 0) {
+        *found = section_at(image, header, i);
+        if (prefix_bytes + name_bytes <= names.size - found->name &&
+            memcmp(strings + found->name, prefix, prefix_bytes) == 0 &&
+            memcmp(strings + found->name + prefix_bytes, name, name_bytes) == 0) {
             return true;
         }
     }
     return false;
+}
+
+bool aotci_cubin_has_function(const unsigned char *image, const char *symbol) {
+    struct elf_section section;
+    return find_section(image, text_prefix, symbol, &section);
+}
+
+uint64_t aotci_cubin_static_shared_bytes(const unsigned char *image, const char *symbol) {
+    struct elf_section section;
+    struct elf_section reserved;
+    if (!find_section(image, shared_prefix, symbol, &section)) {
+        return 0;
+    }
+    const uint64_t own_bytes =
+        find_section(image, shared_prefix, reserved_suffix, &reserved) ? RESERVED_SHARED_BYTES : 0;
+    return section.size < own_bytes ? 0 : section.size - own_bytes;
 }

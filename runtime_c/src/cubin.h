@@ -7,10 +7,15 @@
 #include <stdint.h>
 
 /* Check that the bytes are a CUDA ELF image for architecture `arch` (10 * major + minor) that lies
- * wholly inside them and fills them. `image` is aligned to 8. NULL if so, otherwise what it is. */
+ * wholly inside them and fills them, and that sections and symbols have names and name each other.
+ * `image` is aligned to 8. NULL if so, otherwise what it is. */
 const char *aotci_cubin_check(const unsigned char *image, size_t size_bytes, unsigned arch);
 
 /* Say whether a checked image has the section `.text.SYMBOL`. */
 bool aotci_cubin_has_function(const unsigned char *image, const char *symbol);
+
+/* The static shared memory of a block of a function of a checked image: the section
+ * `.nv.shared.SYMBOL`, without what the system keeps of it. */
+uint64_t aotci_cubin_static_shared_bytes(const unsigned char *image, const char *symbol);
 
 #endif

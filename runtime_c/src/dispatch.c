@@ -28,6 +28,44 @@ aotc_status aotci_load_failure(const struct loading *loading, CUresult result, c
 /* ---- one variant ------------------------------------------------------------------------------
  */
 
+/* Compare a checked cubin with what the index says of all variants that are in it: it is decoded
+ * once. */
+static aotc_status check_functions(const struct loading *loading, uint32_t cubin,
+                                   const unsigned char *image) {
+    const struct aotc_archive *archive = loading->archive;
+    struct aotci_detail detail = {
+        .file = archive->name,
+        .kernel = loading->kernel->name,
+        .remedy = "the archive is damaged or its writer is wrong: build it again",
+    };
+    for (uint32_t i = 0; i < aotci_count(archive, SECTION_VARIANTS); ++i) {
+        const struct variant_record *variant = aotci_variant(archive, i);
+        if (variant->cubin != cubin) {
+            continue;
+        }
+        const char *symbol = aotci_string(archive, variant->symbol);
+        const struct aotci_text field = aotci_text("blob %" PRIu32, cubin);
+        detail.field = field.chars;
+        if (!aotci_cubin_has_function(image, symbol)) {
+            const struct aotci_text expected = aotci_text("the function %s", symbol);
+            detail.expected = expected.chars;
+            detail.got = "a cubin without it";
+            return aotci_fail(loading->error, AOTC_ERROR_NOT_FOUND, &detail);
+        }
+        const uint64_t shared_bytes = aotci_cubin_static_shared_bytes(image, symbol);
+        if (shared_bytes != variant->static_shared_bytes) {
+            const struct aotci_text expected = aotci_text(
+                "%" PRIu32 " bytes of static shared memory in %s, as the index says",
+                variant->static_shared_bytes, symbol);
+            const struct aotci_text got = aotci_text("%" PRIu64, shared_bytes);
+            detail.expected = expected.chars;
+            detail.got = got.chars;
+            return aotci_fail(loading->error, AOTC_ERROR_FORMAT, &detail);
+        }
+    }
+    return AOTC_OK;
+}
+
 /* Check a decoded cubin and hand it to the driver. */
 static aotc_status load_image(const struct loading *loading, const struct variant_record *variant,
                               const unsigned char *image, CUlibrary *library) {
@@ -44,14 +82,9 @@ static aotc_status load_image(const struct loading *loading, const struct varian
             .got = wrong,
             .remedy = "the archive is damaged or its writer is wrong: build it again");
     }
-    const char *symbol = aotci_string(archive, variant->symbol);
-    if (!aotci_cubin_has_function(image, symbol)) {
-        return AOTCI_FAIL(
-            loading->error, AOTC_ERROR_NOT_FOUND, .file = archive->name,
-            .kernel = loading->kernel->name,
-            .field = aotci_text("blob %" PRIu32, variant->cubin).chars,
-            .expected = aotci_text("the function %s", symbol).chars, .got = "a cubin without it",
-            .remedy = "the archive is damaged or its writer is wrong: build it again");
+    const aotc_status status = check_functions(loading, variant->cubin, image);
+    if (status != AOTC_OK) {
+        return status;
     }
     const CUresult result =
         archive->driver.library_load(library, image, NULL, NULL, 0, NULL, NULL, 0);

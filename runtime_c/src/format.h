@@ -31,6 +31,7 @@ enum {
 
 /* Limits: section 8. */
 #define LIMIT_FILE_BYTES (UINT64_C(4) << 30)
+#define LIMIT_DECODED_BYTES (UINT64_C(4) << 30)
 enum {
     LIMIT_INDEX_BYTES = 16 << 20,
     LIMIT_BLOB_BYTES = 64 << 20,

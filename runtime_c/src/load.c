@@ -128,18 +128,10 @@ static aotc_status load_in_context(struct loading *loading, CUcontext context, b
 /* ---- loading -----------------------------------------------------------------------------------
  */
 
-/* Find the driver and get what all loads share; once for an archive. */
-static aotc_status prepare(struct aotc_archive *archive, aotc_error *error) {
+/* Make what all loads of an archive share. */
+static aotc_status make_shared(struct aotc_archive *archive, aotc_error *error) {
     const uint32_t blob_count = aotci_count(archive, SECTION_BLOBS);
     const uint32_t variant_count = aotci_count(archive, SECTION_VARIANTS);
-    if (archive->has_driver) {
-        if (!aotci_is_forked(archive)) {
-            return AOTC_OK;
-        }
-        return AOTCI_FAIL(error, AOTC_ERROR_FORKED, .file = archive->name, .field = "process",
-                          .expected = "the one that loaded the archive", .got = "a fork of it",
-                          .remedy = "start children with exec (spawn) and open the archive there");
-    }
     if (archive->libraries == NULL) {
         archive->libraries =
             aotci_allocate(&archive->allocator, blob_count, sizeof *archive->libraries);
@@ -152,11 +144,47 @@ static aotc_status prepare(struct aotc_archive *archive, aotc_error *error) {
         return AOTCI_FAIL(error, AOTC_ERROR_NOMEM, .file = archive->name, .field = "loading",
                           .expected = "memory", .got = "none");
     }
-    const aotc_status status = aotci_driver_open(&archive->driver, archive->driver_path, error);
+    return AOTC_OK;
+}
+
+/* Find the driver and get what all loads share; once for an archive. */
+static aotc_status prepare(struct aotc_archive *archive, aotc_error *error) {
+    if (archive->has_driver) {
+        if (!aotci_is_forked(archive)) {
+            return AOTC_OK;
+        }
+        return AOTCI_FAIL(error, AOTC_ERROR_FORKED, .file = archive->name, .field = "process",
+                          .expected = "the one that loaded the archive", .got = "a fork of it",
+                          .remedy = "start children with exec (spawn) and open the archive there");
+    }
+    aotc_status status = make_shared(archive, error);
+    if (status == AOTC_OK) {
+        status = aotci_driver_open(&archive->driver, archive->driver_path, error);
+    }
     if (status == AOTC_OK) {
         aotci_mark_process(archive);
         archive->has_driver = true;
     }
+    return status;
+}
+
+aotc_status aotci_use_driver(struct aotc_archive *archive, const struct aotci_driver *driver,
+                             aotc_error *error) {
+    aotc_status status = AOTC_OK;
+    (void)pthread_mutex_lock(&archive->lock);
+    if (!archive->has_driver) {
+        status = make_shared(archive, error);
+        if (status == AOTC_OK) {
+            archive->driver = *driver;
+            aotci_mark_process(archive);
+            archive->has_driver = true;
+        }
+    } else if (archive->driver.launch != driver->launch) {
+        status = AOTCI_FAIL(error, AOTC_ERROR_STATE, .file = archive->name, .field = "driver",
+                            .expected = "an archive that is not loaded",
+                            .got = "one that another driver has loaded");
+    }
+    (void)pthread_mutex_unlock(&archive->lock);
     return status;
 }
 

@@ -55,6 +55,11 @@ void aotci_unmark_process(struct aotc_archive *archive);
 /* Say whether this process is a fork of the one that loaded the archive (fork.c). */
 bool aotci_is_forked(const struct aotc_archive *archive);
 
+/* Let an archive that was not loaded yet use this driver instead of the one that is installed: its
+ * loads and launches call these functions. STATE if it has another one, NOMEM. */
+aotc_status aotci_use_driver(struct aotc_archive *archive, const struct aotci_driver *driver,
+                             aotc_error *error);
+
 /* Undo all loads; nothing is asked of the driver in a forked process. */
 void aotci_unload(struct aotc_archive *archive);
 

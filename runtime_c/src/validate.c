@@ -12,22 +12,24 @@
 
 #include "expression.h"
 
-/* Known size and C alignment of each record; CODE and STRINGS are bytes. */
+/* Known size and C alignment of each record, and how many there may be (0: as many as the index
+ * holds); CODE and STRINGS are bytes. */
 static const struct {
     const char *name;
     uint32_t record_bytes;
     uint32_t alignment;
+    uint32_t most;
 } layouts[SECTION_COUNT + 1] = {
     [SECTION_ARCHIVE] = {"ARCHIVE", sizeof(struct archive_record), 4},
-    [SECTION_TARGETS] = {"TARGETS", sizeof(struct target_record), 4},
-    [SECTION_KERNELS] = {"KERNELS", sizeof(struct kernel_record), 8},
+    [SECTION_TARGETS] = {"TARGETS", sizeof(struct target_record), 4, LIMIT_TARGETS},
+    [SECTION_KERNELS] = {"KERNELS", sizeof(struct kernel_record), 8, LIMIT_KERNELS},
     [SECTION_PARAMS] = {"PARAMS", sizeof(struct param_record), 4},
     [SECTION_TYPE_VARIABLES] = {"TYPE_VARIABLES", sizeof(struct type_variable_record), 4},
     [SECTION_CHOICES] = {"CHOICES", sizeof(struct choice_record), 4},
     [SECTION_VALUES] = {"VALUES", sizeof(struct value_record), 8},
     [SECTION_GUARDS] = {"GUARDS", sizeof(struct guard_record), 4},
     [SECTION_CONFIGS] = {"CONFIGS", sizeof(struct config_record), 4},
-    [SECTION_VARIANTS] = {"VARIANTS", sizeof(struct variant_record), 8},
+    [SECTION_VARIANTS] = {"VARIANTS", sizeof(struct variant_record), 8, LIMIT_VARIANTS},
     [SECTION_CUBIN_PARAMS] = {"CUBIN_PARAMS", sizeof(struct cubin_param_record), 4},
     [SECTION_TENSOR_MAPS] = {"TENSOR_MAPS", sizeof(struct tensor_map_record), 4},
     [SECTION_EXPRESSIONS] = {"EXPRESSIONS", sizeof(struct expression_record), 4},
@@ -90,13 +92,17 @@ static aotc_status check_entry(const struct aotc_archive *archive, aotc_error *e
             return bad_section(archive, error, kind, "record_bytes", "the record's size");
         }
     }
+    const uint64_t size_bytes = (uint64_t)entry->record_bytes * entry->count;
+    if (size_bytes > LIMIT_INDEX_BYTES) {
+        return aotci_above_limit(archive, error, "directory, size of a section", size_bytes,
+                                 LIMIT_INDEX_BYTES);
+    }
+    const uint32_t most = kind <= SECTION_COUNT ? layouts[kind].most : 0;
+    if (most != 0 && entry->count > most) {
+        return aotci_above_limit(archive, error, layouts[kind].name, entry->count, most);
+    }
     if (entry->offset != *end) {
         return bad_section(archive, error, kind, "offset", "the end of the section before");
-    }
-    const uint64_t size_bytes = (uint64_t)entry->record_bytes * entry->count;
-    if (size_bytes > UINT64_MAX - entry->offset - 7) {
-        return aotci_above_limit(archive, error, "directory, size of a section", size_bytes,
-                                 index_bytes);
     }
     const uint64_t used_end = entry->offset + size_bytes;
     *end = (used_end + 7) / 8 * 8;
@@ -254,9 +260,6 @@ static bool target_name_fits(const struct aotc_archive *archive,
 
 static aotc_status check_targets(const struct aotc_archive *archive, aotc_error *error) {
     const uint32_t count = aotci_count(archive, SECTION_TARGETS);
-    if (count > LIMIT_TARGETS) {
-        return aotci_above_limit(archive, error, "targets", count, LIMIT_TARGETS);
-    }
     for (uint32_t i = 0; i < count; ++i) {
         const struct target_record *target = aotci_target(archive, i);
         if (!aotci_is_name(archive, target->name) || target->zero != 0 ||
@@ -311,6 +314,7 @@ static aotc_status check_expressions(const struct aotc_archive *archive, aotc_er
 
 static aotc_status check_blobs(const struct aotc_archive *archive, aotc_error *error) {
     uint64_t end = archive->index_bytes;
+    uint64_t decoded_bytes = 0;
     for (uint32_t i = 0; i < aotci_count(archive, SECTION_BLOBS); ++i) {
         const struct blob_record *blob = aotci_blob(archive, i);
         if (blob->raw_bytes > LIMIT_BLOB_BYTES) {
@@ -332,6 +336,11 @@ static aotc_status check_blobs(const struct aotc_archive *archive, aotc_error *e
             return aotci_bad_record(archive, error, SECTION_BLOBS, i, "padding", "zeros");
         }
         end = start + blob->stored_bytes;
+        decoded_bytes += blob->raw_bytes;
+    }
+    if (decoded_bytes > LIMIT_DECODED_BYTES) {
+        return aotci_above_limit(archive, error, "decoded size of all blobs", decoded_bytes,
+                                 LIMIT_DECODED_BYTES);
     }
     return end == archive->file_bytes
                ? AOTC_OK

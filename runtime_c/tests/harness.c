@@ -97,6 +97,9 @@ static void *count_allocate(void *user, size_t size_bytes) {
     }
     counting->live += 1;
     counting->live_bytes += (long)size_bytes;
+    if (counting->live_bytes > counting->peak_bytes) {
+        counting->peak_bytes = counting->live_bytes;
+    }
     void *memory = malloc(size_bytes);
     if (memory != NULL) {
         memset(memory, 0xA5, size_bytes);

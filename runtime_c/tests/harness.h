@@ -51,7 +51,7 @@ int decompress_from_table(void *user, const void *source, size_t source_bytes, v
 
 /* An allocator that counts, and fails at one call. */
 struct counting {
-    long calls, live, live_bytes;
+    long calls, live, live_bytes, peak_bytes;
     long fail_at; /* -1: never */
 };
 

@@ -294,7 +294,8 @@ static void test_forged_cubins(void) {
         {18, 62, AOTC_ERROR_FORMAT, "not a cubin"},
         {49, 80, AOTC_ERROR_FORMAT, "another architecture"},
         {60, 255, AOTC_ERROR_FORMAT, "outside it"},
-        {62, 9, AOTC_ERROR_NOT_FOUND, "expected the function add_"},
+        {62, 9, AOTC_ERROR_FORMAT, "without names"},
+        {75, 'T', AOTC_ERROR_NOT_FOUND, "expected the function add_"}, /* in the names */
     };
     struct forger forger = {read_blobs("small.aotc"), 0, 0};
     for (size_t i = 0; i < sizeof forgeries / sizeof *forgeries; ++i) {

@@ -176,6 +176,23 @@ static void test_files(void) {
                cuts[i].text);
         CHECK(strcmp(error.file, path) == 0);
     }
+    /* Four sparse GiB that say that they are an archive: no memory is asked for before the index is
+     * known to be what was written. */
+    struct header_record header;
+    memcpy(&header, golden.data, sizeof header);
+    header.file_bytes = UINT64_C(4) << 30;
+    struct counting counting = {.fail_at = -1};
+    aotc_open_options options = AOTC_OPEN_OPTIONS_INIT;
+    options.allocator = counting_allocator(&counting);
+    FILE *sparse = fopen(path, "wb");
+    CHECK(sparse != NULL && fwrite(&header, sizeof header, 1, sparse) == 1);
+    CHECK(ftruncate(fileno(sparse), (off_t)header.file_bytes) == 0);
+    (void)fclose(sparse);
+    EXPECT(aotc_open_file(path, &options, &archive, &error), AOTC_ERROR_CHECKSUM, &error, NULL);
+    CHECK(counting.peak_bytes < 1 << 20 && counting.live == 0);
+    CHECK(truncate(path, (off_t)header.file_bytes + 1) == 0);
+    EXPECT(aotc_open_file(path, &options, &archive, &error), AOTC_ERROR_FORMAT, &error, "file size");
+
     /* What happens to the file afterwards has no effect. */
     FILE *file = fopen(path, "wb");
     CHECK(file != NULL && fwrite(golden.data, 1, golden.size_bytes, file) == golden.size_bytes);
@@ -302,6 +319,16 @@ struct change {
     {section, record, offsetof(struct type, field), (value), sizeof((struct type *)0)->field,      \
      status,  text}
 
+#define IN_DIRECTORY(section, value, status, text)                                                 \
+    {0,                                                                                            \
+     0,                                                                                            \
+     HEADER_BYTES + 8 + sizeof(struct directory_entry) * ((section)-1) +                           \
+         offsetof(struct directory_entry, count),                                                  \
+     (value),                                                                                      \
+     4,                                                                                            \
+     status,                                                                                       \
+     text}
+
 /* Change one field at a time, with a digest that fits, and open. */
 static void expect_changes(const char *name, const struct change *changes, size_t count) {
     struct bytes golden = read_golden(name);
@@ -411,6 +438,20 @@ static void test_fields(void) {
                   "TENSOR_MAPS[0]"),
         IN_RECORD(SECTION_TENSOR_MAPS, 0, tensor_map_record, interleave, 1, AOTC_ERROR_FORMAT,
                   "TENSOR_MAPS[0]"),
+        IN_RECORD(SECTION_TENSOR_MAPS, 0, tensor_map_record, swizzle, 1, AOTC_ERROR_FORMAT,
+                  "TENSOR_MAPS[0]"), /* rows of 128 bytes */
+        IN_RECORD(SECTION_TENSOR_MAPS, 0, tensor_map_record, data_type, 3, AOTC_ERROR_FORMAT,
+                  "TENSOR_MAPS[0]"),
+        IN_RECORD(SECTION_TENSOR_MAPS, 0, tensor_map_record, box[0], 257, AOTC_ERROR_FORMAT,
+                  "TENSOR_MAPS[0]"),
+        IN_RECORD(SECTION_TENSOR_MAPS, 0, tensor_map_record, box[0], 4, AOTC_ERROR_FORMAT,
+                  "TENSOR_MAPS[0]"),
+        IN_RECORD(SECTION_TENSOR_MAPS, 0, tensor_map_record, oob_fill, 1, AOTC_OK, NULL),
+        IN_DIRECTORY(SECTION_PARAMS, UINT32_MAX, AOTC_ERROR_LIMIT, "size of a section"),
+        IN_DIRECTORY(SECTION_STRINGS, (16 << 20) + 1, AOTC_ERROR_LIMIT, "size of a section"),
+        IN_DIRECTORY(SECTION_TARGETS, 65, AOTC_ERROR_LIMIT, "TARGETS"),
+        IN_DIRECTORY(SECTION_KERNELS, 65537, AOTC_ERROR_LIMIT, "KERNELS"),
+        IN_DIRECTORY(SECTION_KERNELS, 65536, AOTC_ERROR_FORMAT, "count"),
         IN_RECORD(SECTION_EXPRESSIONS, 1, expression_record, code_offset, 1, AOTC_ERROR_FORMAT,
                   "EXPRESSIONS[1]"),
         IN_RECORD(SECTION_EXPRESSIONS, 0, expression_record, code_bytes, 4097, AOTC_ERROR_LIMIT,

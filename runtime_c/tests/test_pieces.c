@@ -158,23 +158,36 @@ static void test_cubins(void) {
         {128 + 128 + 24, UINT64_MAX, 8, "section outside"},
         {128 + 128 + 32, UINT64_MAX, 8, "section outside"},
         {60, 1, 2, "behind it"},
+        {60, 1025, 2, "too many sections"},
+        {62, 3, 2, "without names"},
+        {62, 2, 2, "without names"},              /* no table of strings */
+        {128 + 68, 8, 4, "without names"},        /* one without bytes */
+        {128 + 64 + 32, 0, 8, "without names"},   /* one of none */
+        {128 + 64 + 32, 18, 8, "without names"},  /* one that does not end with NUL */
+        {128, 19, 4, "no name"},                  /* just behind the table */
+        {128 + 64, UINT32_MAX, 4, "no name"},
+        {128 + 128, 1 << 20, 4, "no name"},
+        {128 + 128 + 40, 3, 4, "belongs to none"},
+        {128 + 40, UINT32_MAX, 4, "belongs to none"},
+        {128 + 128 + 24, 63, 8, "overlap"},
+        {128 + 128 + 24, 82, 8, "overlap"},
+        {128 + 128 + 24, 127, 8, "overlap"},
+        {128 + 128 + 32, 33, 8, "overlap"},
     };
     for (size_t i = 0; i < sizeof changes / sizeof *changes; ++i) {
         image = make_image();
         put(image.bytes + changes[i].at, changes[i].value, changes[i].count);
         cubin_is(&image, 90, changes[i].wrong);
     }
-    /* A section without bytes may lie anywhere; names in it are none. */
+    /* A section without bytes may lie anywhere, but not the one with the names. */
     image = make_image();
-    put(image.bytes + 128 + 68, 8, 4);
-    put(image.bytes + 128 + 64 + 24, UINT64_MAX, 8);
+    put(image.bytes + 128 + 132, 8, 4);
+    put(image.bytes + 128 + 128 + 24, UINT64_MAX, 8);
+    put(image.bytes + 128 + 128 + 32, UINT64_MAX, 8);
     cubin_is(&image, 90, NULL);
-    CHECK(!aotci_cubin_has_function(image.bytes, "k"));
-    image = make_image();
-    put(image.bytes + 62, 3, 2);
-    CHECK(!aotci_cubin_has_function(image.bytes, "k"));
     image = make_image();
     put(image.bytes + 128 + 128, 18, 4); /* a name that ends with the table */
+    cubin_is(&image, 90, NULL);
     CHECK(!aotci_cubin_has_function(image.bytes, "k"));
     image = make_image();
     put(image.bytes + 56, 1, 2);
@@ -182,6 +195,76 @@ static void test_cubins(void) {
     put(image.bytes + 32, 264, 8); /* a segment table over the last section header */
     put(image.bytes + 264 + 8, UINT64_MAX, 8);
     cubin_is(&image, 90, "outside it");
+}
+
+/* Header, names, the names of symbols, a symbol, code; seven sections; a segment over the code. */
+enum { FULL_SECTIONS = 7, FULL_TABLE = 192, FULL_BYTES = FULL_TABLE + FULL_SECTIONS * 64 + 56 };
+
+static void put_section(unsigned char *image, unsigned index, const uint64_t *fields) {
+    unsigned char *at = image + FULL_TABLE + index * 64u;
+    put(at, fields[0], 4), put(at + 4, fields[1], 4), put(at + 8, fields[2], 8);
+    put(at + 24, fields[3], 8), put(at + 32, fields[4], 8), put(at + 40, fields[5], 4);
+    put(at + 44, fields[6], 4), put(at + 56, fields[7], 8);
+}
+
+static void make_full(unsigned char *image) {
+    static const char names[] = "\0.shstrtab\0.text.k\0.nv.shared.k\0.nv.shared.reserved.0";
+    /* name, type, flags, offset, size, link, info, entry bytes */
+    static const uint64_t sections[FULL_SECTIONS][8] = {
+        {0},
+        {1, 3, 0, 64, sizeof names, 0, 0, 0},
+        {0, 3, 0, 128, 3, 0, 0, 0},
+        {0, 2, 0, 136, 24, 2, 1, 24},
+        {11, 1, 0x40, 160, 32, 3, 5, 0},
+        {19, 8, 0x40, 192, 1024 + 48, 0, 4, 0},
+        {32, 8, 0, 192, 0, 0, 0, 0},
+    };
+    _Static_assert(sizeof names <= 64, "they lie before the next part");
+    memset(image, 0, FULL_BYTES);
+    memcpy(image, "\x7F" "ELF\2\1\1", 7);
+    put(image + 18, 190, 2), put(image + 32, FULL_TABLE + FULL_SECTIONS * 64, 8);
+    put(image + 40, FULL_TABLE, 8), put(image + 48, 90 << 8, 4), put(image + 52, 64, 2);
+    put(image + 54, 56, 2), put(image + 56, 1, 2), put(image + 58, 64, 2);
+    put(image + 60, FULL_SECTIONS, 2), put(image + 62, 1, 2);
+    memcpy(image + 64, names, sizeof names);
+    memcpy(image + 128, "\0k", 3);
+    put(image + 136, 1, 4), put(image + 142, 4, 2);
+    for (unsigned i = 0; i < FULL_SECTIONS; ++i) {
+        put_section(image, i, sections[i]);
+    }
+    unsigned char *segment = image + FULL_TABLE + FULL_SECTIONS * 64;
+    put(segment, 1, 4), put(segment + 8, 160, 8), put(segment + 32, 32, 8);
+}
+
+/* Every byte, 16-, 32- and 64-bit word of a cubin at extremes: what passes can be looked into. */
+static void test_extreme_cubins(void) {
+    unsigned char *image = malloc(FULL_BYTES); /* a block of its own: the sanitizer sees its end */
+    static const uint64_t extremes[] = {
+        0,         1,        2,         3,          7,          8,          23,        0x7F,
+        0x80,      0xFF,     0x7FFF,    0x8000,     0xFFFF,     0x7FFFFFFF, 0x80000000,
+        UINT32_MAX, INT64_MAX, UINT64_MAX, UINT64_MAX - 63, FULL_BYTES, FULL_BYTES - 1,
+    };
+    unsigned long passed = 0;
+    make_full(image);
+    CHECK(aotci_cubin_check(image, FULL_BYTES, 90) == NULL && aotci_cubin_has_function(image, "k"));
+    CHECK(aotci_cubin_static_shared_bytes(image, "k") == 48);
+    CHECK(aotci_cubin_static_shared_bytes(image, "reserved.0") == 0);
+    CHECK(aotci_cubin_static_shared_bytes(image, "kk") == 0);
+    for (unsigned bytes = 1; bytes <= 8; bytes *= 2) {
+        for (unsigned at = 0; at + bytes <= FULL_BYTES; ++at) {
+            for (size_t i = 0; i < sizeof extremes / sizeof *extremes; ++i) {
+                make_full(image);
+                put(image + at, extremes[i], bytes);
+                if (aotci_cubin_check(image, FULL_BYTES, 90) == NULL) {
+                    (void)aotci_cubin_has_function(image, "k");
+                    (void)aotci_cubin_static_shared_bytes(image, "k");
+                    passed += 1;
+                }
+            }
+        }
+    }
+    CHECK(passed > 0);
+    free(image);
 }
 
 /* ---- expressions --------------------------------------------------------------------------------
@@ -424,7 +507,7 @@ static void test_names(void) {
 
 int main(int argc, char **argv) {
     static void (*const tests[])(void) = {
-        test_sha256,    test_zstd_frames, test_cubins, test_arithmetic,
+        test_sha256,    test_zstd_frames, test_cubins, test_extreme_cubins, test_arithmetic,
         test_arguments, test_guards, test_programs,    test_texts,  test_names,
     };
     return run_tests(argc, argv, tests, sizeof tests / sizeof *tests);

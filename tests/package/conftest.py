@@ -23,9 +23,13 @@ from aotc.package.index import (
 )
 
 
-def fake_cubin(target: str = "sm_90a", symbol: str = "k", payload: bytes = b"") -> bytes:
+def fake_cubin(
+    target: str = "sm_90a", symbol: str = "k", payload: bytes = b"", shared_bytes: int = 0
+) -> bytes:
     """Return an ELF file with what the checks look at: sections, flags, the assembler's note."""
     names = b"\0.shstrtab\0.note.nv.tkinfo\0.text." + symbol.encode() + b"\0"
+    if shared_bytes:
+        names += b".nv.shared." + symbol.encode() + b"\0.nv.shared.reserved.0\0"
     note = f"\0ptxas\0-arch {target} \0".encode()
     bodies = [names, note, payload]
     major, minor, _ = parse_target(target)
@@ -36,6 +40,13 @@ def fake_cubin(target: str = "sm_90a", symbol: str = "k", payload: bytes = b"") 
         at = names.index(name)
         sections.append(struct.pack("<IIQQQQIIQQ", at, kind, 0, 0, offset, len(body), 0, 0, 1, 0))
         offset += len(body)
+    if shared_bytes:  # as ptxas writes it: without bytes in the file, and from sm_90 on 1 KiB more
+        has_reserved = major >= 9
+        parts = ((b".nv.shared." + symbol.encode(), shared_bytes + 1024 * has_reserved),)
+        parts += ((b".nv.shared.reserved.0", 0),) * has_reserved
+        for name, size in parts:
+            at = names.index(name + b"\0")
+            sections.append(struct.pack("<IIQQQQIIQQ", at, 8, 0, 0, offset, size, 0, 0, 1, 0))
     header = struct.pack(
         "<16sHHIQQQIHHHHHH",
         b"\x7fELF\x02\x01\x01\x41\x08",
@@ -74,7 +85,7 @@ def _norm(targets: tuple[str, ...]) -> Kernel:
         Variant(
             target=target,
             symbol=f"norm_{dtype}",
-            cubin=fake_cubin(target, f"norm_{dtype}", bytes([causal, len(guards), config])),
+            cubin=fake_cubin(target, f"norm_{dtype}", bytes([causal, len(guards), config]), 16),
             num_threads=32 * (4, 8)[config],
             types=(dtype,),
             choices=(causal,),

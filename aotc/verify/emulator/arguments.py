@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -30,31 +31,31 @@ Masks: TypeAlias = "Mapping[int, npt.NDArray[np.bool_]]"
 _FLOAT_FORMATS = {4: "<f", 8: "<d"}
 
 
+@dataclass(frozen=True)
+class ParameterBlock:
+    """Hold the parameters as a launcher filled them in, and the memory that they point into."""
+
+    params: bytes
+    memory: GlobalMemory
+
+
 def make_image(
-    module: Module, kernel: Kernel, args: Sequence[Argument], readable: Masks, writable: Masks
+    module: Module,
+    kernel: Kernel,
+    args: Sequence[Argument] | ParameterBlock,
+    readable: Masks,
+    writable: Masks,
 ) -> tuple[Image, GlobalMemory]:
     """Return what a launch puts in memory, and global memory with the arrays in it.
 
     Raises: EmulationError if the arguments are not those of the kernel.
     """
-    if len(args) != len(kernel.params):
-        raise EmulationError(f"{kernel.name} takes {len(kernel.params)} arguments, got {len(args)}")
-    memory = GlobalMemory()
-    params = np.zeros(kernel.param_bytes, np.uint8)
-    addresses: dict[str, int] = {}
-    for index, (param, arg) in enumerate(zip(kernel.params, args, strict=True)):
-        if isinstance(arg, np.ndarray):
-            value = _array(memory, param, index, arg, readable.get(index), writable.get(index))
-        elif isinstance(arg, TensorArgument | PlacedTensor):
-            masks = readable.get(index), writable.get(index)
-            value = _sized(param, index, arg.encode(memory, f"argument {index}", *masks))
-        elif isinstance(arg, TensorTable):
-            address = arg.place(memory, f"argument {index}")
-            value = _sized(param, index, address.to_bytes(8, "little"))
-        else:
-            value = _scalar(param, index, arg)
-        params[param.offset : param.offset + param.size_bytes] = np.frombuffer(value, np.uint8)
-        addresses[param.name] = param.offset
+    block = args
+    if not isinstance(block, ParameterBlock):
+        block = _block(kernel, block, readable, writable)
+    memory = block.memory
+    params = np.frombuffer(block.params.ljust(kernel.param_bytes, b"\0"), np.uint8)
+    addresses = {param.name: param.offset for param in kernel.params}
     variables = [*module.variables.values(), *kernel.variables.values()]
     constants = bytearray()
     for variable in variables:
@@ -68,10 +69,33 @@ def make_image(
             constants += data
     static_bytes = _place(addresses, variables, "shared", BASE_ADDRESS)
     local_bytes = _place(addresses, variables, "local", LOCAL_BASE_ADDRESS)
-    for array in (params, constants := np.frombuffer(bytes(constants), np.uint8)):
-        array.flags.writeable = False
+    constant = np.frombuffer(bytes(constants), np.uint8)
+    constant.flags.writeable = False
     shared = frozenset(variable.name for variable in variables if variable.space == "shared")
-    return Image(addresses, shared, params, constants, local_bytes, static_bytes), memory
+    return Image(addresses, shared, params, constant, local_bytes, static_bytes), memory
+
+
+def _block(
+    kernel: Kernel, args: Sequence[Argument], readable: Masks, writable: Masks
+) -> ParameterBlock:
+    """Put arguments one by one into memory and the parameter buffer."""
+    if len(args) != len(kernel.params):
+        raise EmulationError(f"{kernel.name} takes {len(kernel.params)} arguments, got {len(args)}")
+    memory = GlobalMemory()
+    params = bytearray(kernel.param_bytes)
+    for index, (param, arg) in enumerate(zip(kernel.params, args, strict=True)):
+        if isinstance(arg, np.ndarray):
+            value = _array(memory, param, index, arg, readable.get(index), writable.get(index))
+        elif isinstance(arg, TensorArgument | PlacedTensor):
+            masks = readable.get(index), writable.get(index)
+            value = _sized(param, index, arg.encode(memory, f"argument {index}", *masks))
+        elif isinstance(arg, TensorTable):
+            address = arg.place(memory, f"argument {index}")
+            value = _sized(param, index, address.to_bytes(8, "little"))
+        else:
+            value = _scalar(param, index, arg)
+        params[param.offset : param.offset + param.size_bytes] = value
+    return ParameterBlock(bytes(params), memory)
 
 
 def _place(addresses: dict[str, int], variables: Iterable[Variable], space: str, base: int) -> int:

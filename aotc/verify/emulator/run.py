@@ -18,7 +18,7 @@ from typing import TypeAlias
 import numpy as np
 
 from aotc.verify.emulator import instructions as _rules  # declares what instructions do
-from aotc.verify.emulator.arguments import Argument, Masks, make_image
+from aotc.verify.emulator.arguments import Argument, Masks, ParameterBlock, make_image
 from aotc.verify.emulator.bank_conflicts import BankConflicts, BankCount
 from aotc.verify.emulator.cfg import Cfg, analyse, build_cfg
 from aotc.verify.emulator.decode import Current, Decoder
@@ -65,7 +65,7 @@ class Statistics:
 def emulate(
     ptx: str | Module,
     grid: Dimensions,
-    args: Sequence[Argument],
+    args: Sequence[Argument] | ParameterBlock,
     *,
     kernel: str | None = None,
     block: Dimensions | None = None,
@@ -82,7 +82,8 @@ def emulate(
     """Run a kernel on a grid of blocks.
 
     `ptx` is the text or what `parse_module` made of it. `args` are those of the kernel in order:
-    an array for a pointer (changed in place), a number, or the bytes of the parameter. `kernel` may be left out if the text has one alone, and `block` and
+    an array for a pointer (changed in place), a number, or the bytes of the parameter; or all
+    of them as a `ParameterBlock`. `kernel` may be left out if the text has one alone, and `block` and
     `cluster` where the text requires them. `shared_bytes` is the dynamic shared memory. `seed` 0
     runs warps in step, another one orders them at random. `max_steps` bounds the instructions of a
     batch. `readable` and `writable` give, by the argument's index, masks of its elements. Shared

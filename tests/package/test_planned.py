@@ -1,0 +1,200 @@
+"""`aotc verify` with launches that the runtime's C code makes: right records pass, wrong ones do not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aotc.ir.expression import Binary, parse, to_text
+from aotc.package import verify
+from aotc.package.archive import read
+from aotc.package.build import BuildOptions, build
+from aotc.package.elf import check_cubin
+from aotc.package.index import Archive, Kernel, TensorMap, Variant
+from aotc.package.manifest import load
+from aotc.package.planned import PlannedLauncher, launcher_of_record, stand_in_cubin
+from aotc.package.verify import load_subjects, subjects_of_archive, verify_variant
+
+_KERNELS = """import triton
+import triton.language as tl
+
+
+@triton.jit
+def copy_blocks(x, out, scale, ROWS: tl.constexpr, COLS: tl.constexpr):
+    row = tl.program_id(0) * ROWS
+    col = tl.program_id(1) * COLS
+    out.store([row, col], x.load([row, col]) * scale)
+
+
+@triton.jit
+def add_rows(x_ptr, y_ptr, out_ptr, n_rows, n_cols, stride, COLS: tl.constexpr):
+    row = tl.program_id(0)
+    cols = tl.program_id(1) * COLS + tl.arange(0, COLS)
+    inside = cols < n_cols
+    x = tl.load(x_ptr + row * stride + cols, mask=inside, other=0.0)
+    y = tl.load(y_ptr + row * stride + cols, mask=inside, other=0.0)
+    tl.store(out_ptr + row * stride + cols, x - y, mask=inside)
+"""
+_MANIFEST = """
+[package]
+name = "planned"
+version = "0.1.0"
+targets = ["sm_90a"]
+[[kernel]]
+source = "kernel.py:copy_blocks"
+grid = ["cdiv(x.shape[0], ROWS)", "cdiv(x.shape[1], COLS)"]
+[kernel.signature]
+x = "tensordesc<fp32[ROWS,COLS]>"
+out = "tensordesc<fp32[ROWS,COLS]>"
+scale = "fp32"
+[kernel.constants]
+ROWS = 16
+COLS = 32
+[[kernel]]
+source = "kernel.py:add_rows"
+grid = ["n_rows", "cdiv(n_cols, COLS)"]
+[kernel.signature]
+x_ptr = "*fp32:16"
+y_ptr = "*fp32:16"
+out_ptr = "*fp32:16"
+n_rows = "i32"
+n_cols = "i32"
+stride = "i32:16?"
+[kernel.constants]
+COLS = 64
+[kernel.configs]
+num_warps = [1]
+"""
+
+
+class _Silent:
+    def __call__(self, *_: object) -> None: ...
+    def __getattr__(self, name: str) -> Any:
+        return self
+
+
+@pytest.fixture(scope="module")
+def manifest(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("planned")
+    (folder / "kernel.py").write_text(_KERNELS)
+    path = folder / "kernels.toml"
+    path.write_text(_MANIFEST)
+    return path
+
+
+@pytest.fixture(scope="module")
+def archive(manifest: Path) -> Archive:
+    result = build(
+        load(str(manifest)), BuildOptions(manifest.parent, 1, with_ptx=True), _Silent(), cache=None
+    )
+    assert not result.failures
+    return read(manifest.parent / "planned.aotc")
+
+
+def test_a_manifest_is_verified(manifest: Path) -> None:
+    results = [verify_variant(subject) for subject in load_subjects(str(manifest))]
+    assert [(each.label, each.status) for each in results] == [
+        ("copy_blocks sm_90a", "verified"),
+        ("add_rows sm_90a stride:16 num_warps=1", "verified"),
+        ("add_rows sm_90a num_warps=1", "verified"),
+    ]
+
+
+def test_an_archive_is_verified(archive: Archive) -> None:
+    results = [verify_variant(each) for each in subjects_of_archive(archive, "planned.aotc")]
+    assert [each.status for each in results] == ["verified"] * 3
+
+
+Plant = Callable[[Kernel, Variant], tuple[Kernel, Variant]]
+
+
+def _in_variant(**changes: Callable[[Variant], object]) -> Plant:
+    def plant(kernel: Kernel, variant: Variant) -> tuple[Kernel, Variant]:
+        return kernel, replace(variant, **{n: f(variant) for n, f in changes.items()})  # type: ignore[arg-type]
+
+    return plant
+
+
+def _in_map(**changes: Callable[[TensorMap], object]) -> Plant:
+    def plant(kernel: Kernel, variant: Variant) -> tuple[Kernel, Variant]:
+        maps = [
+            replace(found, **{n: f(found) for n, f in changes.items()})  # type: ignore[arg-type]
+            for found in variant.tensor_maps
+        ]
+        return kernel, replace(variant, tensor_maps=tuple(maps))
+
+    return plant
+
+
+def _in_guards(change: Callable[[str], str]) -> Plant:
+    def plant(kernel: Kernel, variant: Variant) -> tuple[Kernel, Variant]:
+        guards = [
+            replace(g, expression=parse(change(to_text(g.expression)))) for g in kernel.guards
+        ]
+        return replace(kernel, guards=tuple(guards)), variant
+
+    return plant
+
+
+def _swapped_params(first: int, second: int) -> Plant:
+    def plant(kernel: Kernel, variant: Variant) -> tuple[Kernel, Variant]:
+        params = list(variant.cubin_params)
+        one, other = params[first], params[second]
+        params[first] = replace(one, index=other.index)
+        params[second] = replace(other, index=one.index)
+        return kernel, replace(variant, cubin_params=tuple(params))
+
+    return plant
+
+
+def _lhs(expression: object) -> object:
+    assert isinstance(expression, Binary)
+    return expression.lhs
+
+
+PLANTED: dict[str, tuple[str, Plant]] = {
+    "box transposed": ("copy_blocks", _in_map(box=lambda m: m.box[::-1])),
+    "box too high": ("copy_blocks", _in_map(box=lambda m: (m.box[0], 2 * m.box[1]))),
+    "extents transposed": ("copy_blocks", _in_map(dims=lambda m: m.dims[::-1])),
+    "stride in elements": ("copy_blocks", _in_map(strides=lambda m: (_lhs(m.strides[0]),))),
+    "no swizzle": ("copy_blocks", _in_map(swizzle=lambda m: 3 * m.param)),
+    "another swizzle": ("copy_blocks", _in_map(swizzle=lambda m: 4 - m.param)),
+    "NaN outside": ("copy_blocks", _in_map(oob_fill=lambda m: 1, dims=lambda m: m.dims)),
+    "another tensor's address": ("copy_blocks", _in_map(address=lambda m: parse("out"))),
+    "maps swapped": ("copy_blocks", _in_variant(tensor_maps=lambda v: v.tensor_maps[::-1])),
+    "grid transposed": ("copy_blocks", _in_variant(grid=lambda v: v.grid[::-1])),
+    "grid rounded down": ("add_rows", _in_variant(grid=lambda v: (v.grid[0], parse("n_cols // 64")))),
+    "grid of pointers transposed": ("add_rows", _in_variant(grid=lambda v: v.grid[::-1])),
+    "too few threads": ("add_rows", _in_variant(num_threads=lambda v: 2 * v.num_threads)),
+    "a cluster": ("add_rows", _in_variant(cluster=lambda v: (2, 1, 1))),
+    "pointers swapped": ("add_rows", _swapped_params(0, 1)),
+    "counts swapped": ("add_rows", _swapped_params(3, 4)),
+    "a weaker guard": ("add_rows", _in_guards(lambda text: text.replace("stride % 16", "stride % 2"))),
+    "less shared memory": ("copy_blocks", _in_variant(dynamic_shared_bytes=lambda v: 16)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_wrong_record_is_found(
+    archive: Archive, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """What a launcher has is not what the kernel was compiled for."""
+    wanted, plant = PLANTED[name]
+
+    def planted(kernel: Kernel, *rest: Any) -> PlannedLauncher:
+        changed, variant = plant(kernel, kernel.variants[0])
+        return launcher_of_record(replace(changed, variants=(variant,)), *rest)
+
+    subject = subjects_of_archive(archive, "planned.aotc", [wanted])[0]
+    assert verify_variant(subject).status == "verified"
+    monkeypatch.setattr(verify, "launcher_of_record", planted)
+    assert verify_variant(subject).status == "wrong"
+
+
+def test_a_stand_in_is_a_cubin() -> None:
+    for target, symbol in (("sm_80", "k"), ("sm_90a", "a_long_name"), ("sm_120", "x")):
+        check_cubin(stand_in_cubin(target, symbol), target, symbol)

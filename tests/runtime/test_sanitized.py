@@ -1,0 +1,59 @@
+"""The extension under the address and undefined-behaviour sanitizers, with the tests that call it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support import sanitized
+
+FILES = (
+    "test_loader.py",
+    "test_loader_call.py",
+    "test_plan.py",
+    "test_reentrancy.py",
+    "test_tensor.py",
+    "test_tensor_map.py",
+)
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return sanitized.build(tmp_path_factory.mktemp("sanitized"))
+
+
+def test_sanitized(library: Path) -> None:
+    command = [sys.executable, "-m", "pytest", "-p", "tests.support.sanitized", "-q", "-x"]
+    # What a sanitizer says goes to the process's own output; pytest would take it along.
+    command += ["-p", "no:cacheprovider", "-p", "no:xdist", "-s"]
+    folder = Path(__file__).parent
+    done = subprocess.run(
+        [*command, *(str(folder / name) for name in FILES)],
+        cwd=sanitized.ROOT,
+        env=sanitized.environment(library),
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=600,
+        check=False,
+    )
+    if done.returncode != 0:
+        pytest.fail((done.stdout + done.stderr)[-20000:], pytrace=False)
+
+
+def test_the_sanitized_module_is_the_one_in_use(library: Path) -> None:
+    """A run that found the installed module would find nothing."""
+    code = "import tests.support.sanitized, aotc.runtime._native as n; print(n.__file__)"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=sanitized.ROOT,
+        env=sanitized.environment(library),
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=True,
+    )
+    assert done.stdout.strip() == str(library)
