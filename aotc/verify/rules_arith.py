@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -41,29 +42,38 @@ def _constant(program: Program, op: arith.Constant) -> Array:
 def _binary(function: Callable[[Array, Array], Any]) -> Rule:
     """Return the rule of an op whose result NumPy computes in the operands' type."""
 
-    def rule(program: Program, op: Op, a: Array, b: Array) -> Array:
-        del program, op
+    def rule(program: Program, op: arith.Binary, a: Array, b: Array) -> Array:
+        del program
         if a.dtype == np.bool_:  # one-bit integers: NumPy's arithmetic on them differs
             return np.asarray(function(a.astype(np.uint8), b.astype(np.uint8))) & 1 != 0
-        return np.asarray(function(a, b)).astype(a.dtype, copy=False)
+        return numerics.in_type(function, _scalar_of(op.lhs.type), a, b)
 
     return rule
 
 
-def _undefined(function: Callable[[Array, Array, Poison], Array]) -> Rule:
-    """Return the rule of a binary op that is undefined for some operands."""
+def _undefined(
+    function: Callable[[Array, Array, Poison], Array],
+    on_floats: Callable[[Array, Array], Array] | None = None,
+) -> Rule:
+    """Return the rule of a binary op that is undefined for some integers."""
 
-    def rule(program: Program, op: Op, a: Array, b: Array) -> Array:
-        del op
+    def rule(program: Program, op: arith.Binary, a: Array, b: Array) -> Array:
+        element = _scalar_of(op.lhs.type)
+        if element.is_float and on_floats is not None:
+            return numerics.in_type(on_floats, element, a, b)
         return function(a, b, program.poison)
 
     return rule
 
 
-def _min_max(number: Callable[..., Any], propagating: Callable[..., Any]) -> Rule:
+def _min_max(of_integers: Callable[..., Any], *, least: bool) -> Rule:
     def rule(program: Program, op: arith.MinMax, a: Array, b: Array) -> Array:
         del program
-        return (propagating if op.propagate_nan else number)(a, b)
+        element = _scalar_of(op.lhs.type)
+        if element.is_int:
+            return np.asarray(of_integers(a, b))
+        pick = partial(numerics.extreme, least=least, propagate_nan=op.propagate_nan)
+        return numerics.in_type(pick, element, a, b)
 
     return rule
 
@@ -81,9 +91,11 @@ def _compare(program: Program, op: arith.Compare, a: Array, b: Array) -> Array:
 def _unary(function: Callable[[Array], Any]) -> Rule:
     """Return the rule of an op that is exact in the operand's type."""
 
-    def rule(program: Program, op: Op, value: Array) -> Array:
-        del program, op
-        return np.asarray(function(value))
+    def rule(program: Program, op: arith.Unary, value: Array) -> Array:
+        del program
+        if value.dtype == np.bool_:  # an integer of one bit is its own negative, and no less than 0
+            return value
+        return numerics.in_type(function, _scalar_of(op.value.type), value)
 
     return rule
 
@@ -137,17 +149,17 @@ ARITH_RULES: dict[type[Op], Rule] = {
     arith.Add: _binary(np.add),
     arith.Sub: _binary(np.subtract),
     arith.Mul: _binary(np.multiply),
-    arith.Div: _undefined(numerics.divide),
-    arith.DivRn: _undefined(numerics.divide),
-    arith.Rem: _undefined(numerics.remainder),
+    arith.Div: _undefined(numerics.divide, numerics.quotient),
+    arith.DivRn: _undefined(numerics.divide, numerics.quotient),
+    arith.Rem: _undefined(numerics.remainder, numerics.modulus),
     arith.MulHi: _undefined(numerics.multiply_high),
     arith.And: _binary(np.bitwise_and),
     arith.Or: _binary(np.bitwise_or),
     arith.Xor: _binary(np.bitwise_xor),
     arith.Shl: _undefined(numerics.shift_left),
     arith.Shr: _undefined(numerics.shift_right),
-    arith.Min: _min_max(np.fmin, np.minimum),
-    arith.Max: _min_max(np.fmax, np.maximum),
+    arith.Min: _min_max(np.minimum, least=True),
+    arith.Max: _min_max(np.maximum, least=False),
     arith.Compare: _compare,
     arith.Neg: _unary(np.negative),
     arith.Abs: _unary(np.abs),
