@@ -89,13 +89,13 @@ def _compare(program: Program, op: arith.Compare, a: Array, b: Array) -> Array:
 
 
 def _unary(function: Callable[[Array], Any]) -> Rule:
-    """Return the rule of an op that is exact in the operand's type."""
+    """Return the rule of an op that changes a number's sign, exact in its type."""
 
     def rule(program: Program, op: arith.Unary, value: Array) -> Array:
-        del program
+        del program, op
         if value.dtype == np.bool_:  # an integer of one bit is its own negative, and no less than 0
             return value
-        return numerics.in_type(function, _scalar_of(op.value.type), value)
+        return np.asarray(function(value))
 
     return rule
 

@@ -42,6 +42,13 @@ def clipped(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def signs(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + at, mask=at < n)
+    tl.store(out_ptr + at, tl.where(at % 2 == 0, -x, tl.abs(x)), mask=at < n)
+
+
+@triton.jit
 def narrowed(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
     # The largest, the least of a row and a ReLU, in fp32 and narrowed.
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -80,7 +87,7 @@ def _bits_of_every_kind(element: ScalarType, seed: int) -> Contents:
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
 @pytest.mark.parametrize("element", ["fp16", "bf16", "fp32", "fp64", "fp8e4nv", "fp8e5"])
-@pytest.mark.parametrize("name", ["relu", "relu_where", "clipped", "narrowed"])
+@pytest.mark.parametrize("name", ["relu", "relu_where", "clipped", "signs", "narrowed"])
 def test_a_choice_is_verified(
     name: str, element: str, target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

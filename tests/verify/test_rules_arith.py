@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
-import ml_dtypes
 import numpy as np
 import pytest
 
@@ -152,7 +151,8 @@ def test_fp8_is_computed_in_fp32_and_saturates() -> None:
     wide = np.array([np.inf, -np.inf, 57344, 1], ml_dtypes.float8_e5m2)
     other = np.zeros(4, wide.dtype)
     _equal(_one(arith.Max, wide, other), np.array([57344, 0, 57344, 1], wide.dtype))
-    _equal(_one(arith.Neg, wide), np.array([-57344, 57344, -57344, -1], wide.dtype))
+    _equal(_one(arith.Neg, wide), np.array([-np.inf, np.inf, -57344, -1], wide.dtype))
+    _equal(_one(arith.Abs, wide), np.array([np.inf, np.inf, 57344, 1], wide.dtype))
 
 
 def test_integers_of_one_bit() -> None:
