@@ -14,6 +14,7 @@ os.environ["TRITON_INTERPRET"] = "1"  # asked for when a function is decorated, 
 import importlib.util
 import itertools
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -42,15 +43,12 @@ def answer(case: Case, folder: Path) -> Outcome:
     found: dict[str, Any] = {}
     names = RESULTS[: case.num_results]
     text = source(case, [f"_found[{name!r}] = {name}" for name in names])
-    module = _load(text, folder / f"case{next(_count)}.py")
-    right = {name: meaning for name, (_, meaning) in repairs.GLOBALS.items()}
-    module.__dict__.update(right, _found=found)
     memory = [each.values.copy() for each in case.inputs]
     kinds = [each.dtype for each in case.inputs]
-    pointers = [_pointer(one, kind) for one, kind in zip(memory, kinds, strict=True)]
+    pointers = [pointer(one, kind) for one, kind in zip(memory, kinds, strict=True)]
     pointers += [None] * case.num_results  # what the source names and does not use
     try:
-        _run(module.k, pointers)
+        run_source(text, "k", folder, pointers, (1,), _found=found)
     except Exception as error:  # noqa: BLE001 - whatever Triton raises is its refusal
         cause = error.__cause__ or error
         return Refused(f"{type(cause).__name__}: {cause}".splitlines()[0])
@@ -67,23 +65,33 @@ def _load(text: str, path: Path) -> ModuleType:
     return module
 
 
-def _pointer(values: Any, dtype: str) -> Any:
+def pointer(values: Any, dtype: str) -> Any:
+    """Return a pointer to the first element of an array, as a kernel's argument."""
     kind = tl.pointer_type(getattr(tl, dtype))
     address = np.array([values.ctypes.data], np.uint64)
     return tl.tensor(interpreter.TensorHandle(address, kind), kind)
 
 
-def _run(kernel: Any, args: list[Any]) -> None:
-    """Run one program, with the language patched as Triton's executor does."""
-    function = kernel.rewrite()
+def run_source(
+    text: str, name: str, folder: Path, args: Sequence[Any], grid: Sequence[int], **names: Any
+) -> None:
+    """Run a kernel of `text` over a grid, with the language patched as Triton's executor does.
+
+    `names` are known in the text. Raises: whatever Triton does.
+    """
+    module = _load(text, folder / f"case{next(_count)}.py")
+    right = {word: meaning for word, (_, meaning) in repairs.GLOBALS.items()}
+    module.__dict__.update(right, **names)
+    function = getattr(module, name).rewrite()
     scope = interpreter._patch_lang(function)
-    builder = interpreter.interpreter_builder
-    builder.set_grid_dim(1, 1, 1)
-    builder.set_grid_idx(0, 0, 0)
+    builder, extents = interpreter.interpreter_builder, (*grid, 1, 1)[:3]
+    builder.set_grid_dim(*extents)
     try:
         with np.errstate(all="ignore"), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            function(*args)
+            for place in np.ndindex(extents):
+                builder.set_grid_idx(*place)
+                function(*args)
     finally:
         scope.restore()
 

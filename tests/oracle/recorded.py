@@ -12,6 +12,7 @@ import hashlib
 import json
 import lzma
 from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +32,7 @@ def digest(case: Case) -> str:
     return found.hexdigest()[:12]
 
 
+@cache
 def read() -> dict[str, tuple[str, Outcome]]:
     """Return the digest and the outcome of every recorded case, by name."""
     with lzma.open(FILE, "rt", encoding="utf-8") as file:

@@ -198,14 +198,55 @@ def _scan_all(self: Any, input: Any) -> Any:  # noqa: A002
     return [flipped(each) for each in self.generic_scan([flipped(each) for each in input])]
 
 
+# ---- names that the interpreter leaves to Python ----------------------------------------------
+
+
+def _range(*bounds: Any, **hints: Any) -> Any:
+    del hints
+    for value in range(*(int(bound) for bound in bounds)):
+        kind = tl.int32
+        yield tl.tensor(interpreter.TensorHandle(np.array([value], np.int32), kind), kind)
+
+
+def _patch_lang_core(lang: Any, scope: Any) -> None:
+    _ORIGINALS["_patch_lang_core"](lang, scope)
+    scope.set_attr(lang, "range", _range)
+
+
+def _extreme(name: str) -> Callable[..., Any]:
+    def call(*values: Any) -> Any:
+        if not any(isinstance(value, tl.tensor) for value in values):
+            return (min if name == "minimum" else max)(*values)
+        function = getattr(interpreter.interpreter_semantic, name)
+        result = values[0]
+        for value in values[1:]:
+            result = function(result, value, tl.PropagateNan.NONE)
+        return result
+
+    return call
+
+
+GLOBALS: dict[str, tuple[str, Any]] = {
+    "range": (
+        (
+            "a loop counts in Python's integers, which adopt the type of what they meet; the compiler "
+            "counts in int32 values, which do not"
+        ),
+        _range,
+    ),
+    "min": ("Python compares whole tiles; the compiler takes tl.minimum", _extreme("minimum")),
+    "max": ("Python compares whole tiles; the compiler takes tl.maximum", _extreme("maximum")),
+}
+"""Names of a kernel that mean something else in Python: why, and what they mean."""
+
 # ---- the list ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Repair:
-    """Name methods of a class of the interpreter, say why they are wrong, and what is right."""
+    """Name methods of a class of the interpreter, or functions of it, say why they are wrong, and what is right."""
 
-    owner: type
+    owner: Any
     methods: tuple[str, ...]
     why: str
     right: Callable[..., Any]
@@ -299,43 +340,13 @@ REPAIRS: tuple[Repair, ...] = (
         "as above, for cumulative sums and products",
         _scan_all,
     ),
-)
-
-# ---- names that the interpreter leaves to Python ----------------------------------------------
-
-
-def _range(*bounds: Any, **hints: Any) -> Any:
-    del hints
-    for value in range(*(int(bound) for bound in bounds)):
-        kind = tl.int32
-        yield tl.tensor(interpreter.TensorHandle(np.array([value], np.int32), kind), kind)
-
-
-def _extreme(name: str) -> Callable[..., Any]:
-    def call(*values: Any) -> Any:
-        if not any(isinstance(value, tl.tensor) for value in values):
-            return (min if name == "minimum" else max)(*values)
-        function = getattr(interpreter.interpreter_semantic, name)
-        result = values[0]
-        for value in values[1:]:
-            result = function(result, value, tl.PropagateNan.NONE)
-        return result
-
-    return call
-
-
-GLOBALS: dict[str, tuple[str, Any]] = {
-    "range": (
-        (
-            "a loop counts in Python's integers, which adopt the type of what they meet; the compiler "
-            "counts in int32 values, which do not"
-        ),
-        _range,
+    Repair(
+        interpreter,
+        ("_patch_lang_core",),
+        "`tl.range` counts in Python's integers, see `GLOBALS`",
+        _patch_lang_core,
     ),
-    "min": ("Python compares whole tiles; the compiler takes tl.minimum", _extreme("minimum")),
-    "max": ("Python compares whole tiles; the compiler takes tl.maximum", _extreme("maximum")),
-}
-"""Names of a kernel that mean something else in Python: why, and what they mean."""
+)
 
 _ORIGINALS: dict[str, Callable[..., Any]] = {
     method: getattr(repair.owner, method) for repair in REPAIRS for method in repair.methods

@@ -14,16 +14,11 @@ import pytest
 
 from tests.oracle import recorded
 from tests.oracle.agree import cases, disagreement
-from tests.oracle.cases import Case, Outcome
+from tests.oracle.cases import Case
 from tests.oracle.compiled import answer
 from tests.oracle.differences import DIFFERENCES, reason
 
 _ROOT = Path(__file__).parents[2]
-
-
-@cache
-def _known() -> dict[str, tuple[str, Outcome]]:
-    return recorded.read()
 
 
 @cache
@@ -35,7 +30,7 @@ def _groups() -> dict[str, list[Case]]:
 
 
 def _differs(case: Case, folder: Path) -> str | None:
-    wanted = _known()[case.name][1]
+    wanted = recorded.read()[case.name][1]
     return disagreement(case, wanted, answer(case, wanted, folder))
 
 
@@ -43,7 +38,7 @@ def test_every_case_is_recorded() -> None:
     """A case that is changed is asked again: `python -m tests.oracle.record`."""
     asked = {case.name: recorded.digest(case) for case in cases()}
     assert len(asked) == len(cases())
-    assert {name: answered for name, (answered, _) in _known().items()} == asked
+    assert {name: answered for name, (answered, _) in recorded.read().items()} == asked
 
 
 @pytest.mark.parametrize("group", sorted({case.group for case in cases()}))
