@@ -39,6 +39,7 @@ _NUMPY_NAMES = {
 }
 _ML_DTYPES_NAMES = {"bf16": "bfloat16", "fp8e4nv": "float8_e4m3fn", "fp8e5": "float8_e5m2"}
 
+_SMALLEST_NORMAL_FP32 = 2.0**-126
 _FP8_NAN = 0x7F  # of either format
 
 POINTER_DTYPE = np.dtype(np.int64)
@@ -306,6 +307,23 @@ _erf = np.frompyfunc(math.erf, 1, 1)
 def erf(value: Array) -> Array:
     """Return the error function of fp64 values."""
     return np.asarray(_erf(value), dtype=np.float64)
+
+
+def flush(value: Array) -> Array:
+    """Return fp32 numbers with zeros of their sign for subnormal ones, as `.ftz` does."""
+    return np.where(
+        np.abs(value) < _SMALLEST_NORMAL_FP32, np.copysign(value.dtype.type(0), value), value
+    )
+
+
+def through_fp32(function: Callable[..., Array], element: ScalarType, *operands: Array) -> Array:
+    """Return `function` of operands narrower than fp64, in fp32 that has no subnormal numbers.
+
+    They count as zeros of their sign, and a result is one instead of them.
+    """
+    flushed = (flush(operand.astype(np.float32)).astype(np.float64) for operand in operands)
+    single = flush(np.asarray(function(*flushed)).astype(np.float32))
+    return round_to(single.astype(np.float64), element)
 
 
 def through_fp64(function: Callable[[Array], Array], value: Array, element: ScalarType) -> Array:

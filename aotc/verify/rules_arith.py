@@ -14,7 +14,7 @@ import numpy as np
 
 from aotc.ir.core import Op
 from aotc.ir.dialects import arith
-from aotc.ir.types import PointerType, ScalarType, element_of, shape_of
+from aotc.ir.types import FP64, PointerType, ScalarType, element_of, shape_of
 from aotc.verify import numerics
 from aotc.verify.numerics import Array, Poison, dtype_of
 from aotc.verify.program import Program, Rule
@@ -110,6 +110,19 @@ def _rounded(function: Callable[[Array], Any]) -> Rule:
     return rule
 
 
+def _flushed(function: Callable[..., Any]) -> Rule:
+    """Return the rule of a float function whose instruction, in fp32, knows no subnormal numbers."""
+
+    def rule(program: Program, op: Op, *operands: Array) -> Array:
+        del program
+        element = _scalar_of(op.results[0].type)
+        if element == FP64:
+            return numerics.round_to(np.asarray(function(*operands)), element)
+        return numerics.through_fp32(function, element, *operands)
+
+    return rule
+
+
 def _fma(program: Program, op: arith.Fma, a: Array, b: Array, c: Array) -> Array:
     del program
     return numerics.fma(a, b, c, _scalar_of(op.out.type))
@@ -163,16 +176,16 @@ ARITH_RULES: dict[type[Op], Rule] = {
     arith.Compare: _compare,
     arith.Neg: _unary(np.negative),
     arith.Abs: _unary(np.abs),
-    arith.Exp: _rounded(np.exp),
-    arith.Exp2: _rounded(np.exp2),
+    arith.Exp: _flushed(np.exp),
+    arith.Exp2: _flushed(np.exp2),
     arith.Log: _rounded(np.log),
     arith.Log2: _rounded(np.log2),
-    arith.Sqrt: _rounded(np.sqrt),
+    arith.Sqrt: _flushed(np.sqrt),
     arith.SqrtRn: _rounded(np.sqrt),
-    arith.Rsqrt: _rounded(lambda value: 1.0 / np.sqrt(value)),
-    arith.Sin: _rounded(np.sin),
-    arith.Cos: _rounded(np.cos),
-    arith.Erf: _rounded(numerics.erf),
+    arith.Rsqrt: _flushed(lambda value: 1.0 / np.sqrt(value)),
+    arith.Sin: _flushed(np.sin),
+    arith.Cos: _flushed(np.cos),
+    arith.Erf: _flushed(numerics.erf),
     arith.Floor: _rounded(np.floor),
     arith.Ceil: _rounded(np.ceil),
     arith.Fma: _fma,

@@ -10,6 +10,7 @@ Written for Triton 3.9.0. Repairs are written from the PTX ISA and IEEE 754, not
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -118,6 +119,23 @@ def _create_dot(self: Any, a: Handle, b: Handle, d: Handle, precision: Any, limi
     out = np.matmul(left.astype(np.float64), right.astype(np.float64)) + acc.astype(np.float64)
     return _handle(_rounded(out, d.dtype), d.dtype)
 
+
+# ---- functions that flush ---------------------------------------------------------------------
+
+
+def _flushing(function: Callable[[Array], Array]) -> Callable[[Any, Handle], Handle]:
+    def compute(self: Any, arg: Handle) -> Handle:
+        if arg.data.dtype != np.float32:
+            return self.unary_op(arg, function)
+        numbers = arg.data.astype(np.float64)
+        out = function(np.where(np.abs(numbers) < _TINY, np.copysign(0.0, numbers), numbers))
+        out = np.where(np.abs(out) < _TINY, np.copysign(0.0, out), out)
+        return interpreter.TensorHandle(out.astype(np.float32), arg.dtype.scalar)
+
+    return compute
+
+
+_TINY = 2.0**-126
 
 # ---- conversions ------------------------------------------------------------------------------
 
@@ -299,6 +317,23 @@ REPAIRS: tuple[Repair, ...] = (
         "and large numbers become NaN in fp8 where `cvt.satfinite` saturates, and NaN becomes a "
         "number; rounding towards zero overflows to infinity",
         _create_fp_to_fp,
+    ),
+    *(
+        Repair(
+            Builder,
+            (name,),
+            "in fp32 the compiler emits `.ftz` instructions, or libdevice's functions made of them: "
+            "subnormal numbers count as zeros, and come out as zeros",
+            _flushing(function),
+        )
+        for name, function in (
+            ("create_exp2", np.exp2),
+            ("create_sqrt", np.sqrt),
+            ("create_rsqrt", lambda numbers: 1 / np.sqrt(numbers)),
+            ("create_sin", np.sin),
+            ("create_cos", np.cos),
+            ("create_erf", np.vectorize(math.erf, otypes=[np.float64])),
+        )
     ),
     *(
         Repair(
