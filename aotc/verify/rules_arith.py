@@ -123,6 +123,10 @@ def _flushed(function: Callable[..., Any]) -> Rule:
     return rule
 
 
+def _reciprocal_root(value: Array) -> Array:
+    return np.asarray(1.0 / np.sqrt(value))
+
+
 def _fma(program: Program, op: arith.Fma, a: Array, b: Array, c: Array) -> Array:
     del program
     return numerics.fma(a, b, c, _scalar_of(op.out.type))
@@ -182,7 +186,7 @@ ARITH_RULES: dict[type[Op], Rule] = {
     arith.Log2: _rounded(np.log2),
     arith.Sqrt: _flushed(np.sqrt),
     arith.SqrtRn: _rounded(np.sqrt),
-    arith.Rsqrt: _flushed(lambda value: 1.0 / np.sqrt(value)),
+    arith.Rsqrt: _flushed(_reciprocal_root),
     arith.Sin: _flushed(np.sin),
     arith.Cos: _flushed(np.cos),
     arith.Erf: _flushed(numerics.erf),
