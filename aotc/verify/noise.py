@@ -189,7 +189,8 @@ class _Noise:
         if element == FP32:
             # Flushed or kept: the runs that add up what moves must see the move.
             kept = 0.0 if self._upwards else wide * (part > 0)
-            moved = np.where(np.abs(wide) < _FLUSHED, kept, moved)
+            may_be_flushed = np.abs(wide) < _FLUSHED * (1.0 + steps * 2.0**-element.mantissa_bits)
+            moved = np.where(may_be_flushed, kept, moved)
         return np.asarray(round_to(np.asarray(moved), element)).reshape(value.shape)
 
     def _part(self, shape: tuple[int, ...]) -> Array:

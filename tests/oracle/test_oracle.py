@@ -57,10 +57,24 @@ def test_a_listed_difference_is_there(pattern: str, why: str, tmp_path: Path) ->
         assert _differs(case, tmp_path) is not None, f"{case.name} does not differ"
 
 
-@pytest.mark.skipif(
+_needs_triton = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None, reason="needs Triton: pip install -e '.[oracle]'"
 )
+
+
+def _record(*options: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-W", "ignore", "-m", "tests.oracle.record", *options]
+    return subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=False)
+
+
+@_needs_triton
 def test_what_is_recorded_is_what_triton_says() -> None:
-    command = [sys.executable, "-W", "ignore", "-m", "tests.oracle.record", "--check"]
-    done = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=False)
+    done = _record("--check")
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@_needs_triton
+def test_random_programs_mean_what_they_do_in_triton() -> None:
+    done = _record("--programs", "60")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "'agree'" in done.stdout
