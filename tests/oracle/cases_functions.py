@@ -1,4 +1,4 @@
-"""Functions: elementwise ones, reductions, scans, shapes, sorting, products, memory, control flow."""
+"""Functions: elementwise ones, reductions, scans, shapes, sorting, dots, memory, control flow."""
 
 from __future__ import annotations
 
@@ -228,10 +228,10 @@ def _shapes() -> Iterator[Case]:
     yield Case("shape/different", "r = a[:, None] + b[None, :]", pair)
 
 
-# ---- products of matrices ---------------------------------------------------------------------
+# ---- dots ----------------------------------------------------------------------------------------
 
 
-def _products() -> Iterator[Case]:
+def _dots() -> Iterator[Case]:
     for name in TYPES:
         left, right = tile(name, plain(name, 256), 16, 16), tile(name, plain(name, 256, 1), 16, 16)
         yield Case(f"dot/{name}", "r = tl.dot(a, b)", (left, right))
@@ -325,7 +325,7 @@ def _control() -> Iterator[Case]:
             yield Case(f"control/{label},{name}", body, inputs, count)
 
 
-# ---- random numbers, products of scaled numbers -----------------------------------------------
+# ---- random numbers, scaled dots --------------------------------------------------------------
 
 
 def _others() -> Iterator[Case]:
@@ -368,6 +368,6 @@ def functions() -> Iterator[Case]:
     yield from _elementwise()
     yield from _reductions()
     yield from _shapes()
-    yield from _products()
+    yield from _dots()
     yield from _memory()
     yield from _control()

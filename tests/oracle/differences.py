@@ -1,6 +1,6 @@
 """Where a case has another outcome with aotc than with Triton's interpreter, and why that is right.
 
-What the interpreter computes wrongly is mended in `repairs.py`. Here stand cases that one of the two
+What the interpreter computes wrongly is replaced in `repairs.py`. Here stand cases that one of the two
 refuses and the other does not. Each row must match a case, and each case that it matches must differ.
 """
 

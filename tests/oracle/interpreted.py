@@ -1,7 +1,7 @@
 """What Triton's own interpreter makes of a case, on a CPU; `pip install aotc[oracle]`.
 
 A kernel is called as Triton's executor calls it, with pointers into NumPy arrays, so no PyTorch is
-needed. Where the interpreter computes something else than a GPU does, `repairs.py` mends it: what
+needed. Where the interpreter computes something else than a GPU does, `repairs.py` replaces it: what
 is tested is Triton's language (its `semantic.py`, `standard.py`, `core.py`), which stays as it is.
 """
 

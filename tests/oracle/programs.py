@@ -37,7 +37,7 @@ _LIMITS: tuple[tuple[type[Exception], str, str], ...] = (
     (AssertionError, "block offset start must be", "a block that begins between 16 bytes"),
     (AssertionError, "must be 16-byte aligned", "a tensor that begins between 16 bytes"),
     (ValueError, "must have at least 16 bytes", "a block of truth values"),
-    (AssertionError, "only int8 supported", "a product of uint8"),
+    (AssertionError, "only int8 supported", "a dot of uint8"),
 )
 """What Triton's interpreter refuses, and the compiler does not."""
 

@@ -2,7 +2,7 @@
 
 `REPAIRS` is the list: which method of the interpreter, why it is wrong, and what takes its place.
 Nothing of the language itself (promotion, casts, widening, combine functions, signatures) is
-touched: that is what the oracle is for. What is mended is how the interpreter's builder computes
+touched: that is what the oracle is for. What is replaced is how the interpreter's builder computes
 one operation on NumPy arrays, most of it because it holds bf16 and fp8 as plain integers.
 
 Written for Triton 3.9.0. Repairs are written from the PTX ISA and IEEE 754, not from aotc.
