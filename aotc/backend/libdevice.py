@@ -6,7 +6,8 @@ need, cut out, specialised to the target and simplified once, as text that is pu
 the kernel's declarations.
 
 `__nvvm_reflect` is how libdevice asks what it is compiled for. The answers are Triton's: subnormal
-fp32 numbers are flushed, square roots are precise.
+fp32 numbers are flushed, square roots are precise. A remainder keeps them: it is exact or nothing,
+and flushes some of its results only, at no gain.
 
 Source: libdevice User's Guide, "Selecting Library Version"; LLVM "NVPTX: Reflection Parameters".
 """
@@ -30,6 +31,9 @@ _DECLARED = re.compile(r"^declare [^\n@]*@(__nv_\w+)\([^\n]*\n", re.MULTILINE)
 _NUMBERED = re.compile(r",? ![\w.]+(?: !\d+)?| #\d+")
 _REFLECT = re.compile(r"call i32 @__nvvm_reflect\(ptr @([\w.]+)\)(?: #\d+)?")
 _REFLECTED_STRING = re.compile(r'^@([\w.]+) = .* c"(__CUDA_\w+)\\00".*$', re.MULTILINE)
+
+_DEFINED = re.compile(r"^define [^\n]*?@(\w+)\(", re.MULTILINE)
+_KEEPS_SUBNORMALS = ("__nv_fmodf",)
 
 _SIMPLIFY = (
     "always_inliner",
@@ -100,9 +104,19 @@ def _definitions(symbols: tuple[str, ...], arch: int) -> str:
 
 
 def _answer_reflection(text: str, arch: int) -> str:
-    answers = {"__CUDA_FTZ": 1, "__CUDA_PREC_SQRT": 1, "__CUDA_ARCH": 10 * arch}
     strings = dict(_REFLECTED_STRING.findall(text))
-    return _REFLECT.sub(lambda call: f"add i32 0, {answers[strings[call[1]]]}", text)
+    # A part begins with the name of the function that the rest of it defines, but for the first.
+    first, *parts = _DEFINED.split(text)
+    heads = _DEFINED.finditer(text)
+    done = [first]
+    for head, name, body in zip(heads, parts[::2], parts[1::2], strict=True):
+        flushes = int(name not in _KEEPS_SUBNORMALS)
+        answers = {"__CUDA_FTZ": flushes, "__CUDA_PREC_SQRT": 1, "__CUDA_ARCH": 10 * arch}
+        answered = _REFLECT.sub(
+            lambda call, answers=answers: f"add i32 0, {answers[strings[call[1]]]}", body
+        )
+        done += [head[0], answered]
+    return "".join(done)
 
 
 def _as_part_of_a_module(text: str) -> str:

@@ -28,6 +28,15 @@ def round_pair(emit: Emitter, low: str, high: str, kind: str, rounding: str) -> 
     )
 
 
+def int_to_single_towards_zero(emit: Emitter, value: str, bits: int, *, signed: bool) -> str:
+    """Return an integer of 32 or 64 bits as a float, rounded towards zero.
+
+    Source: PTX ISA 9.7.9.21 `cvt.rz.f32.s32`.
+    """
+    stem = {(32, True): "i2f", (32, False): "ui2f", (64, True): "ll2f", (64, False): "ull2f"}
+    return emit.call("float", f"llvm.nvvm.{stem[bits, signed]}.rz", [(f"i{bits}", value)])
+
+
 def round_to_zero_half(emit: Emitter, value: str) -> str:
     """Return a float rounded towards zero to half, as the i16 of its bits.
 

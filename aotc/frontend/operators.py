@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from aotc.frontend.convert import (
+    bitcast,
     broadcast,
     cast,
     constant,
@@ -32,7 +33,7 @@ from aotc.frontend.promotion import (
 from aotc.frontend.values import Operand, element, shape, show, show_type
 from aotc.ir.core import Value
 from aotc.ir.dialects import arith
-from aotc.ir.types import FP32, I1, I64, PointerType, ScalarType, TileType
+from aotc.ir.types import FP32, I1, I64, SCALARS, PointerType, ScalarType, TileType
 
 _MAX_STATIC_BITS = 4096
 _MAX_STATIC_ITEMS = 1 << 16
@@ -212,19 +213,22 @@ def power(emit: Emitter, left: Operand, right: Operand) -> Value:
 # ---- bits -------------------------------------------------------------------------------------
 
 
-def _bitwise(emit: Emitter, left: Operand, right: Operand, symbol: str) -> tuple[Value, Value]:
+def _bitwise(
+    emit: Emitter, left: Operand, right: Operand, symbol: str
+) -> tuple[Value, Value, ScalarType]:
     one, two, kind = meet(emit, left, right, symbol)
     if kind.is_float:
         raise mistake(
             f"`{symbol}` is for integers and truth values, got {show(left)} and {show(right)}",
             remedy="to work on the bits of a float, use .to(tl.int32, bitcast=True)",
         )
-    return one, two
+    return one, two, kind
 
 
 def _emit_bitwise(op: Callable[[Value, Value], arith.Binary], symbol: str) -> Emit:
     def emit_op(emit: Emitter, left: Operand, right: Operand) -> Value:
-        return emit(op(*_bitwise(emit, left, right, symbol))).out
+        one, two, _ = _bitwise(emit, left, right, symbol)
+        return emit(op(one, two)).out
 
     return emit_op
 
@@ -234,19 +238,35 @@ bit_or = _emit_bitwise(arith.Or, "|")
 bit_xor = _emit_bitwise(arith.Xor, "^")
 
 
-def _emit_shift(op: Callable[[Value, Value], arith.Binary], symbol: str) -> Emit:
-    def emit_op(emit: Emitter, left: Operand, right: Operand) -> Value:
-        one, two = _bitwise(emit, left, right, symbol)
-        width = element(one).bits
-        if isinstance(right, int) and not 0 <= right < width:
-            emit.remark(f"shifting {show(one)} by {right} is undefined: it has {width} bits")
-        return emit(op(one, two)).out
-
-    return emit_op
+def _shifted(
+    emit: Emitter, left: Operand, right: Operand, symbol: str
+) -> tuple[Value, Value, ScalarType]:
+    one, two, kind = _bitwise(emit, left, right, symbol)
+    if isinstance(right, int) and not 0 <= right < kind.bits:
+        emit.remark(f"shifting {show(one)} by {right} is undefined: it has {kind.bits} bits")
+    return one, two, kind
 
 
-shift_left = _emit_shift(arith.Shl, "<<")
-shift_right = _emit_shift(arith.Shr, ">>")
+def shift_left(emit: Emitter, left: Operand, right: Operand) -> Value:
+    """Shift the bits of an integer to the left."""
+    one, two, _ = _shifted(emit, left, right, "<<")
+    return emit(arith.Shl(one, two)).out
+
+
+def shift_right(emit: Emitter, left: Operand, right: Operand) -> Value:
+    """Shift right: arithmetic where the left operand is signed, whatever type the two meet in."""
+    one, two, kind = _shifted(emit, left, right, ">>")
+    # A number on the left has no sign of its own: it is shifted as what it meets is.
+    decides = element(
+        left if isinstance(left, Value) else right if isinstance(right, Value) else one
+    )
+    if not isinstance(decides, ScalarType) or decides.is_signed == kind.is_signed:
+        return emit(arith.Shr(one, two)).out
+    if kind.is_bool:
+        return emit(arith.Shr(one, two)).out
+    view = SCALARS[f"{'i' if decides.is_signed else 'u'}{kind.bits}"]
+    shifted = emit(arith.Shr(bitcast(emit, one, view), bitcast(emit, two, view))).out
+    return bitcast(emit, shifted, kind)
 
 
 # ---- comparison and logic ---------------------------------------------------------------------

@@ -154,7 +154,12 @@ class _Network:
         return cube
 
     def sort_runs(self, cube: _Cube, num_bits: int) -> _Cube:
-        """Sort runs of 2**num_bits keys; every second one is sorted inverted, and stays so."""
+        """Sort runs of 2**num_bits keys; every second one is sorted inverted, and stays so.
+
+        Runs of one key are sorted, and none is inverted.
+        """
+        if not num_bits:
+            return cube
         cube = _inverted_at(self.emit, cube, 1)
         for bit in range(num_bits):
             low, high = _halves(self.emit, cube, bit)

@@ -161,7 +161,8 @@ def _text(value: object) -> str:
 
 
 def _wide(values: Array) -> Array:
-    return values.astype(np.float64)
+    with np.errstate(invalid="ignore"):  # a signalling NaN is a NaN like any other
+        return values.astype(np.float64)
 
 
 def _bits(values: Array) -> Array:

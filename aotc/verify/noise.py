@@ -187,7 +187,10 @@ class _Noise:
         part = self._part(value.shape)
         moved = wide + part * steps * 2.0**-element.mantissa_bits * np.abs(wide)
         if element == FP32:
-            moved = np.where(np.abs(wide) < _FLUSHED, wide * (part > 0), moved)
+            # Flushed or kept: the runs that add up what moves must see the move.
+            kept = 0.0 if self._upwards else wide * (part > 0)
+            may_be_flushed = np.abs(wide) < _FLUSHED * (1.0 + steps * 2.0**-element.mantissa_bits)
+            moved = np.where(may_be_flushed, kept, moved)
         return np.asarray(round_to(np.asarray(moved), element)).reshape(value.shape)
 
     def _part(self, shape: tuple[int, ...]) -> Array:

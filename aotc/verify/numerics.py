@@ -39,6 +39,9 @@ _NUMPY_NAMES = {
 }
 _ML_DTYPES_NAMES = {"bf16": "bfloat16", "fp8e4nv": "float8_e4m3fn", "fp8e5": "float8_e5m2"}
 
+_SMALLEST_NORMAL_FP32 = 2.0**-126
+_FP8_NAN = 0x7F  # of either format
+
 POINTER_DTYPE = np.dtype(np.int64)
 
 
@@ -106,8 +109,8 @@ def _odd(rounded: Array, error: Array) -> Array:
 def round_to(value: Array, target: ScalarType) -> Array:
     """Return fp64 values rounded once, to nearest even, to the float type `target`.
 
-    fp8 saturates to its largest finite value, as the hardware's conversion does; the wider
-    types overflow to infinity.
+    fp8 saturates to its largest finite value, and its NaN has no sign, as `cvt.satfinite` has it; the
+    wider types overflow to infinity.
     """
     dtype = dtype_of(target)
     if target.name in _NUMPY_NAMES:
@@ -118,6 +121,8 @@ def round_to(value: Array, target: ScalarType) -> Array:
     if target.bits == 8:
         limit = _max_finite(target)
         single = np.clip(single, -limit, limit).astype(np.float32)  # keeps NaN
+        bits = single.astype(dtype).view(np.uint8)
+        return np.where(np.isnan(single), np.uint8(_FP8_NAN), bits).view(dtype)
     return single.astype(dtype)
 
 
@@ -191,17 +196,16 @@ def _quotient(a: Array, b: Array) -> Array:
 
 
 def divide(a: Array, b: Array, poison: Poison) -> Array:
-    """Return the float quotient, or the integer quotient truncated towards zero."""
-    if a.dtype.kind not in "iu":
-        return a / b
+    """Return the integer quotient truncated towards zero; undefined where the divisor is 0."""
+    if a.dtype == np.bool_:
+        return poison.where(~b, a)
     return poison.where(b == 0, _quotient(a, np.where(b == 0, b.dtype.type(1), b)))
 
 
 def remainder(a: Array, b: Array, poison: Poison) -> Array:
-    """Return the remainder with the sign of the dividend."""
-    if a.dtype.kind not in "iu":
-        wide = np.fmod(a.astype(np.float64), b.astype(np.float64))
-        return wide.astype(a.dtype)  # exact: a remainder fits the type of its operands
+    """Return the integer remainder with the sign of the dividend; undefined where `b` is 0."""
+    if a.dtype == np.bool_:
+        return poison.where(~b, a & ~b)
     return poison.where(b == 0, np.fmod(a, np.where(b == 0, b.dtype.type(1), b)))
 
 
@@ -213,6 +217,8 @@ def multiply_high(a: Array, b: Array, poison: Poison) -> Array:
 
 
 def _shift(function: Callable[..., Any], a: Array, b: Array, poison: Poison) -> Array:
+    if a.dtype == np.bool_:
+        return poison.where(b, a)  # an integer of one bit: no amount but 0 is below the width
     width = 8 * a.dtype.itemsize
     undefined = (b < 0) | (b >= width)
     return poison.where(undefined, function(a, np.where(undefined, b.dtype.type(0), b)))
@@ -231,6 +237,41 @@ def shift_right(a: Array, b: Array, poison: Poison) -> Array:
 # ---- floats -----------------------------------------------------------------------------------
 
 
+def in_type(function: Callable[..., Any], element: ScalarType, *operands: Array) -> Array:
+    """Return what NumPy computes in the operands' type; of fp8 in fp32, rounded back, saturated."""
+    if element.is_int or element.bits > 8:
+        return np.asarray(function(*operands)).astype(operands[0].dtype, copy=False)
+    wide = np.asarray(function(*(operand.astype(np.float32) for operand in operands)))
+    return round_to(wide.astype(np.float64), element)
+
+
+def quotient(a: Array, b: Array) -> Array:
+    """Return the float quotient."""
+    return a / b
+
+
+def modulus(a: Array, b: Array) -> Array:
+    """Return the remainder of floats with the sign of the dividend: exact, so of their type."""
+    return np.fmod(a.astype(np.float64), b.astype(np.float64)).astype(a.dtype)
+
+
+def _ordered_before(a: Array, b: Array) -> Array:
+    """Return where `a` is less than `b`, -0 less than +0."""
+    return (a < b) | ((a == b) & np.signbit(a) & ~np.signbit(b))
+
+
+def extreme(a: Array, b: Array, *, least: bool, propagate_nan: bool) -> Array:
+    """Return the lesser or greater of floats, -0 before +0, and the number beside a NaN.
+
+    With `propagate_nan`, NaN where either is.
+    Source: PTX ISA 9.7.3.11 `min`, 9.7.3.12 `max`.
+    """
+    first = _ordered_before(a, b) if least else _ordered_before(b, a)
+    if not propagate_nan:
+        return np.where(first | np.isnan(b), a, b)
+    return np.where((first & ~np.isnan(b)) | np.isnan(a), a, b)
+
+
 def fma(a: Array, b: Array, c: Array, element: ScalarType) -> Array:
     """Return `a * b + c` rounded once; of integers, wrapped."""
     if element.is_int:
@@ -246,8 +287,10 @@ def fma(a: Array, b: Array, c: Array, element: ScalarType) -> Array:
 
 
 def _fma_scalar(a: float, b: float, c: float) -> float:
-    if not (math.isfinite(a) and math.isfinite(b) and math.isfinite(c)):
+    if not (math.isfinite(a) and math.isfinite(b)):
         return a * b + c
+    if not math.isfinite(c):
+        return c  # a product that is too large for fp64 is finite all the same
     exact = Fraction(a) * Fraction(b) + Fraction(c)
     if exact == 0:
         return a * b + c  # for the sign of zero
@@ -264,6 +307,23 @@ _erf = np.frompyfunc(math.erf, 1, 1)
 def erf(value: Array) -> Array:
     """Return the error function of fp64 values."""
     return np.asarray(_erf(value), dtype=np.float64)
+
+
+def flush(value: Array) -> Array:
+    """Return fp32 numbers with zeros of their sign for subnormal ones, as `.ftz` does."""
+    return np.where(
+        np.abs(value) < _SMALLEST_NORMAL_FP32, np.copysign(value.dtype.type(0), value), value
+    )
+
+
+def through_fp32(function: Callable[..., Array], element: ScalarType, *operands: Array) -> Array:
+    """Return `function` of operands narrower than fp64, in fp32 that has no subnormal numbers.
+
+    They count as zeros of their sign, and a result is one instead of them.
+    """
+    flushed = (flush(operand.astype(np.float32)).astype(np.float64) for operand in operands)
+    single = flush(np.asarray(function(*flushed)).astype(np.float32))
+    return round_to(single.astype(np.float64), element)
 
 
 def through_fp64(function: Callable[[Array], Array], value: Array, element: ScalarType) -> Array:
@@ -294,8 +354,8 @@ _BINARY_LIBDEVICE: dict[str, Callable[[Array, Array], Array]] = {
     "atan2": np.arctan2,
     "copysign": np.copysign,
     "hypot": np.hypot,
-    "fmin": np.fmin,
-    "fmax": np.fmax,
+    "fmin": lambda a, b: extreme(a, b, least=True, propagate_nan=False),
+    "fmax": lambda a, b: extreme(a, b, least=False, propagate_nan=False),
 }
 
 

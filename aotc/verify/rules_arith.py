@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from aotc.ir.core import Op
 from aotc.ir.dialects import arith
-from aotc.ir.types import PointerType, ScalarType, element_of, shape_of
+from aotc.ir.types import FP64, PointerType, ScalarType, element_of, shape_of
 from aotc.verify import numerics
 from aotc.verify.numerics import Array, Poison, dtype_of
 from aotc.verify.program import Program, Rule
@@ -41,29 +42,38 @@ def _constant(program: Program, op: arith.Constant) -> Array:
 def _binary(function: Callable[[Array, Array], Any]) -> Rule:
     """Return the rule of an op whose result NumPy computes in the operands' type."""
 
-    def rule(program: Program, op: Op, a: Array, b: Array) -> Array:
-        del program, op
+    def rule(program: Program, op: arith.Binary, a: Array, b: Array) -> Array:
+        del program
         if a.dtype == np.bool_:  # one-bit integers: NumPy's arithmetic on them differs
             return np.asarray(function(a.astype(np.uint8), b.astype(np.uint8))) & 1 != 0
-        return np.asarray(function(a, b)).astype(a.dtype, copy=False)
+        return numerics.in_type(function, _scalar_of(op.lhs.type), a, b)
 
     return rule
 
 
-def _undefined(function: Callable[[Array, Array, Poison], Array]) -> Rule:
-    """Return the rule of a binary op that is undefined for some operands."""
+def _undefined(
+    function: Callable[[Array, Array, Poison], Array],
+    on_floats: Callable[[Array, Array], Array] | None = None,
+) -> Rule:
+    """Return the rule of a binary op that is undefined for some integers."""
 
-    def rule(program: Program, op: Op, a: Array, b: Array) -> Array:
-        del op
+    def rule(program: Program, op: arith.Binary, a: Array, b: Array) -> Array:
+        element = _scalar_of(op.lhs.type)
+        if element.is_float and on_floats is not None:
+            return numerics.in_type(on_floats, element, a, b)
         return function(a, b, program.poison)
 
     return rule
 
 
-def _min_max(number: Callable[..., Any], propagating: Callable[..., Any]) -> Rule:
+def _min_max(of_integers: Callable[..., Any], *, least: bool) -> Rule:
     def rule(program: Program, op: arith.MinMax, a: Array, b: Array) -> Array:
         del program
-        return (propagating if op.propagate_nan else number)(a, b)
+        element = _scalar_of(op.lhs.type)
+        if element.is_int:
+            return np.asarray(of_integers(a, b))
+        pick = partial(numerics.extreme, least=least, propagate_nan=op.propagate_nan)
+        return numerics.in_type(pick, element, a, b)
 
     return rule
 
@@ -79,10 +89,12 @@ def _compare(program: Program, op: arith.Compare, a: Array, b: Array) -> Array:
 
 
 def _unary(function: Callable[[Array], Any]) -> Rule:
-    """Return the rule of an op that is exact in the operand's type."""
+    """Return the rule of an op that changes a number's sign, exact in its type."""
 
-    def rule(program: Program, op: Op, value: Array) -> Array:
+    def rule(program: Program, op: arith.Unary, value: Array) -> Array:
         del program, op
+        if value.dtype == np.bool_:  # an integer of one bit is its own negative, and no less than 0
+            return value
         return np.asarray(function(value))
 
     return rule
@@ -96,6 +108,23 @@ def _rounded(function: Callable[[Array], Any]) -> Rule:
         return numerics.through_fp64(function, value, _scalar_of(op.results[0].type))
 
     return rule
+
+
+def _flushed(function: Callable[..., Any]) -> Rule:
+    """Return the rule of a float function whose instruction, in fp32, knows no subnormal numbers."""
+
+    def rule(program: Program, op: Op, *operands: Array) -> Array:
+        del program
+        element = _scalar_of(op.results[0].type)
+        if element == FP64:
+            return numerics.round_to(np.asarray(function(*operands)), element)
+        return numerics.through_fp32(function, element, *operands)
+
+    return rule
+
+
+def _reciprocal_root(value: Array) -> Array:
+    return np.asarray(1.0 / np.sqrt(value))
 
 
 def _fma(program: Program, op: arith.Fma, a: Array, b: Array, c: Array) -> Array:
@@ -137,30 +166,30 @@ ARITH_RULES: dict[type[Op], Rule] = {
     arith.Add: _binary(np.add),
     arith.Sub: _binary(np.subtract),
     arith.Mul: _binary(np.multiply),
-    arith.Div: _undefined(numerics.divide),
-    arith.DivRn: _undefined(numerics.divide),
-    arith.Rem: _undefined(numerics.remainder),
+    arith.Div: _undefined(numerics.divide, numerics.quotient),
+    arith.DivRn: _undefined(numerics.divide, numerics.quotient),
+    arith.Rem: _undefined(numerics.remainder, numerics.modulus),
     arith.MulHi: _undefined(numerics.multiply_high),
     arith.And: _binary(np.bitwise_and),
     arith.Or: _binary(np.bitwise_or),
     arith.Xor: _binary(np.bitwise_xor),
     arith.Shl: _undefined(numerics.shift_left),
     arith.Shr: _undefined(numerics.shift_right),
-    arith.Min: _min_max(np.fmin, np.minimum),
-    arith.Max: _min_max(np.fmax, np.maximum),
+    arith.Min: _min_max(np.minimum, least=True),
+    arith.Max: _min_max(np.maximum, least=False),
     arith.Compare: _compare,
     arith.Neg: _unary(np.negative),
     arith.Abs: _unary(np.abs),
-    arith.Exp: _rounded(np.exp),
-    arith.Exp2: _rounded(np.exp2),
+    arith.Exp: _flushed(np.exp),
+    arith.Exp2: _flushed(np.exp2),
     arith.Log: _rounded(np.log),
     arith.Log2: _rounded(np.log2),
-    arith.Sqrt: _rounded(np.sqrt),
+    arith.Sqrt: _flushed(np.sqrt),
     arith.SqrtRn: _rounded(np.sqrt),
-    arith.Rsqrt: _rounded(lambda value: 1.0 / np.sqrt(value)),
-    arith.Sin: _rounded(np.sin),
-    arith.Cos: _rounded(np.cos),
-    arith.Erf: _rounded(numerics.erf),
+    arith.Rsqrt: _flushed(_reciprocal_root),
+    arith.Sin: _flushed(np.sin),
+    arith.Cos: _flushed(np.cos),
+    arith.Erf: _flushed(numerics.erf),
     arith.Floor: _rounded(np.floor),
     arith.Ceil: _rounded(np.ceil),
     arith.Fma: _fma,

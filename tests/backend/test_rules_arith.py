@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import ml_dtypes
@@ -404,8 +405,21 @@ def test_floats_to_integers_truncate(source, wanted) -> None:
 def test_integers_to_floats(source, wanted) -> None:
     a = values(source)
     got = apply(lambda x: arith.Cast(x, wanted), [source], [a])
+    if wanted == BF16:
+        same(got, np.array([_nearest(int(each), 8) for each in a]).astype(NUMPY["bf16"]))
+        return
     single = a.astype(np.float64 if wanted == FP64 else np.float32)
     same(got, rounded(single.astype(np.float64), wanted))
+
+
+def _nearest(number: int, bits: int) -> float:
+    """Return an integer rounded to nearest even, to so many bits."""
+    size = abs(number)
+    shift = max(0, size.bit_length() - bits)
+    kept, rest = size >> shift, size & (1 << shift) - 1
+    half = 1 << shift >> 1
+    kept += int(shift > 0 and (rest > half or (rest == half and kept % 2 == 1)))
+    return math.copysign(float(kept << shift), number)
 
 
 # ---- every op on every target -----------------------------------------------------------------

@@ -61,6 +61,19 @@ def test_shift_right_keeps_the_type(sources: Sources) -> None:
     assert "tile<16xu32>" in result(sources, "x >> 1", p="u32").split("arith.shr")[1]
 
 
+def test_the_left_operand_decides_how_to_shift_right(sources: Sources) -> None:
+    def shifted(left: str, right: str) -> str:
+        text = sources.body("a = p >> q", {"p": left, "q": right}, params="p, q")
+        return text.split("arith.shr")[1].splitlines()[0].rpartition(": ")[2]
+
+    assert shifted("i32", "u32") == "i32"
+    assert shifted("i8", "u64") == "i64"
+    assert shifted("u8", "i32") == "u32"
+    assert shifted("u32", "i64") == "u64"
+    text = sources.body("a = 7 >> p", {"p": "u32"}, params="p")
+    assert text.split("arith.shr")[1].splitlines()[0].endswith(": u32")
+
+
 def test_a_shift_by_too_much_is_remarked_upon(sources: Sources) -> None:
     text = "@triton.jit\ndef k(n):\n    x = n << 32\n    y = n << 31\n"
     made = sources.translate(text, {"n": "i32"})

@@ -105,6 +105,15 @@ def test_the_greatest_and_the_least(sources: Sources, name: str, k: int) -> None
     np.testing.assert_array_equal(least, np.sort(x)[:, :k])
 
 
+@pytest.mark.parametrize("k", [1, 2, 4])
+@pytest.mark.parametrize("extent", [2, 4, 32])
+def test_the_greatest_of_distinct_numbers(sources: Sources, extent: int, k: int) -> None:
+    x = RNG.permuted(np.tile(np.arange(extent, dtype=np.int32), (4, 1)), axis=1)
+    k = min(k, extent)
+    most = of_expression(sources, f"tl.topk(x, {k})", x, (4, k))
+    np.testing.assert_array_equal(most, np.sort(x)[:, ::-1][:, :k])
+
+
 @pytest.mark.parametrize(("name", "wide"), [("fp16", "fp32"), ("bf16", "fp32"), ("u8", "i32")])
 def test_the_greatest_of_narrow_types_are_widened(sources: Sources, name: str, wide: str) -> None:
     x = numbers(name, (2, 16))

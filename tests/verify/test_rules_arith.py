@@ -133,6 +133,42 @@ def test_nan_in_minimum_and_maximum() -> None:
         assert np.isnan(propagated).tolist() == [True, True, True, False]
 
 
+@pytest.mark.parametrize("propagate_nan", [False, True])
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_minus_zero_is_before_zero(dtype: Any, propagate_nan: bool) -> None:
+    a, b = np.array([0.0, -0.0, 0.0, -0.0], dtype), np.array([-0.0, 0.0, 0.0, -0.0], dtype)
+    least = _one(arith.Min, a, b, propagate_nan=propagate_nan)
+    most = _one(arith.Max, a, b, propagate_nan=propagate_nan)
+    assert np.signbit(least).tolist() == [True, True, False, True]
+    assert np.signbit(most).tolist() == [False, False, False, True]
+
+
+def test_fp8_is_computed_in_fp32_and_saturates() -> None:
+    a = np.array([448, 448, -448, 1, 0.25, np.nan, -0.0, 2], ml_dtypes.float8_e4m3fn)
+    b = np.array([448, 32, -448, 1.125, 0.25, 1, 0, 1], ml_dtypes.float8_e4m3fn)
+    _equal(_one(arith.Add, a, b)[:5], np.array([448, 448, -448, 2, 0.5], a.dtype))
+    assert _one(arith.Add, a, b).view(np.uint8)[5] == 0x7F
+    wide = np.array([np.inf, -np.inf, 57344, 1], ml_dtypes.float8_e5m2)
+    other = np.zeros(4, wide.dtype)
+    _equal(_one(arith.Max, wide, other), np.array([57344, 0, 57344, 1], wide.dtype))
+    _equal(_one(arith.Neg, wide), np.array([-np.inf, np.inf, -57344, -1], wide.dtype))
+    _equal(_one(arith.Abs, wide), np.array([np.inf, np.inf, 57344, 1], wide.dtype))
+
+
+def test_integers_of_one_bit() -> None:
+    a, b = np.array([False, True]), np.array([True, True])
+    assert _one(arith.Div, a, b).tolist() == [False, True]
+    assert _one(arith.Rem, a, b).tolist() == [False, False]
+    assert _one(arith.Shl, a, ~b).tolist() == [False, True]
+    assert _one(arith.Shr, a, ~b).tolist() == [False, True]
+    assert _one(arith.Neg, a).tolist() == [False, True]
+
+
+def test_an_fma_of_a_product_too_large_for_fp64() -> None:
+    large, inf = np.array([1.7e308]), np.array([np.inf])
+    assert _one(arith.Fma, large, large, -inf) == -np.inf
+
+
 @pytest.mark.parametrize("predicate", ["eq", "ne", "lt", "le", "gt", "ge"])
 @pytest.mark.parametrize("dtype", [np.int32, np.uint8, *FLOATS])
 def test_comparison(predicate: str, dtype: Any) -> None:

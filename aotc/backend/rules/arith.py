@@ -3,7 +3,7 @@
 Integers go through `Integers`, so sums stay sums. Float sums and products carry LLVM's `contract`
 flag: the code generator may fuse them into an fma, as Triton does by default. bf16 arithmetic is
 LLVM's: native where the target has it, else `fma.rn.bf16`, which rounds the same once. fp8 has no
-arithmetic: it is computed in fp32 and rounded back.
+arithmetic but on signs: it is computed in fp32 and rounded back, which saturates.
 """
 
 from __future__ import annotations
@@ -329,6 +329,8 @@ def lower_select(ctx: Lowering, op: arith.Select) -> Results:
 def lower_neg(ctx: Lowering, op: arith.Neg) -> Results:
     """Lower a negation."""
     element = scalar_element(op, op.value)
+    if element.is_float and element.bits == 8:
+        return [tuple(ctx.emit.value(f"xor i8 {value}, -128") for value in ctx.registers(op.value))]
     if element.is_float:
         return [tuple(elementwise(ctx, element, [ctx.raw(op.value)], _instruction("fneg")))]
     return [tuple(ctx.ints.sub("0", value, element.bits) for value in ctx.raw(op.value))]
@@ -340,6 +342,8 @@ def lower_abs(ctx: Lowering, op: arith.Abs) -> Results:
     element = scalar_element(op, op.value)
     if element.is_int and not element.is_signed:
         return [ctx.raw(op.value)]
+    if element.is_float and element.bits == 8:
+        return [tuple(ctx.emit.value(f"and i8 {value}, 127") for value in ctx.registers(op.value))]
 
     def compute(ctx: Lowering, element: ScalarType, args: Sequence[str]) -> str:
         if element.is_float:

@@ -24,6 +24,7 @@ from aotc.ir.types import BF16, FP8E4NV, FP8E5, FP16, FP32, FP64, ScalarType, el
 from aotc.target import Feature
 
 _FP8_NAMES = {FP8E4NV.name: "e4m3", FP8E5.name: "e5m2"}
+_BEYOND_FP32 = 1 << 24  # from here on fp32 rounds integers
 _PAIR_ROUNDING: dict[Rounding, str] = {"rtne": "rn", "rtz": "rz"}
 
 
@@ -82,12 +83,30 @@ def _int_to_float(
     converted = convert_bytes(ctx.emit, values, source, target)
     if converted is not None:
         return converted
+    if target == BF16 and rounding == "rtne":
+        most = max(ctx.ints.possible(value, source.bits) for value in values)
+        if most >= _BEYOND_FP32:
+            return [_int_to_bfloat(ctx, value, source) for value in values]
     # Narrower than fp32 goes through it: the integers that fp32 rounds overflow fp16 anyway.
     middle = FP64 if target == FP64 else FP32
     opcode = "sitofp" if source.is_signed else "uitofp"
     kinds = f"{llvm_type(source)} {{}} to {llvm_type(middle)}"
     made = [ctx.emit.value(f"{opcode} {kinds.format(value)}") for value in values]
     return convert_registers(ctx, made, middle, target, rounding)
+
+
+def _int_to_bfloat(ctx: Lowering, value: str, source: ScalarType) -> str:
+    """Return an integer that fp32 may round as a bfloat, rounded once."""
+    emit, kind = ctx.emit, llvm_type(source)
+    if Feature.BF16_ARITH in ctx.target.features:
+        return emit.value(f"{'sitofp' if source.is_signed else 'uitofp'} {kind} {value} to bfloat")
+    single = nvvm_convert.int_to_single_towards_zero(
+        emit, value, source.bits, signed=source.is_signed
+    )
+    opcode = "fptosi" if source.is_signed else "fptoui"
+    back = emit.value(f"{opcode} float {single} to {kind}")
+    inexact = emit.value(f"icmp ne {kind} {back}, {value}")
+    return emit.value(f"fptrunc float {_with_sticky(emit, single, inexact)} to bfloat")
 
 
 # ---- floats -----------------------------------------------------------------------------------
@@ -152,7 +171,11 @@ def _truncate_double(emit: Emitter, value: str, *, odd: bool) -> str:
     if not odd:
         return single
     back = emit.value(f"fpext float {single} to double")
-    inexact = emit.value(f"fcmp une double {back}, {value}")
+    return _with_sticky(emit, single, emit.value(f"fcmp une double {back}, {value}"))
+
+
+def _with_sticky(emit: Emitter, single: str, inexact: str) -> str:
+    """Return a float rounded towards zero as one rounded to odd."""
     bits = emit.value(f"bitcast float {single} to i32")
     sticky = emit.value(f"zext i1 {inexact} to i32")
     return emit.value(f"bitcast i32 {emit.value(f'or i32 {bits}, {sticky}')} to float")

@@ -1,0 +1,51 @@
+"""Ask Triton's interpreter: `python -m tests.oracle.record` writes down what it answers.
+
+`--check` compares with what is written down instead, and fails if that is stale; `--programs N` runs
+random programs through both interpreters. Needs `pip install -e '.[oracle]'`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from tests.oracle import recorded
+from tests.oracle.agree import cases, disagreement
+from tests.oracle.interpreted import VERSION, answer
+
+
+def main() -> int:
+    """Record, or check; return the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--programs", type=int, default=0)
+    options = parser.parse_args()
+    started = time.monotonic()
+    if options.programs:
+        from tests.oracle.programs import compare_seeds
+
+        return compare_seeds(range(options.programs))
+    with TemporaryDirectory() as folder:
+        answers = [(case, answer(case, Path(folder))) for case in cases()]
+    took = f"{len(answers)} cases, Triton {VERSION}, {time.monotonic() - started:.0f} s"
+    if not options.check:
+        recorded.write(answers)
+        print(f"{took}, {recorded.FILE.stat().st_size} bytes")
+        return 0
+    known = recorded.read()
+    stale = [
+        case.name
+        for case, outcome in answers
+        if known.get(case.name, ("", outcome))[0] != recorded.digest(case)
+        or disagreement(case, known[case.name][1], outcome) is not None
+    ]
+    stale += sorted(known.keys() - {case.name for case, _ in answers})
+    print(took, *(f"stale: {name}" for name in stale), sep="\n")
+    return 1 if stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,80 @@
+"""What aotc computes is what Triton's interpreter computes: recorded, and live where it is there."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from collections import defaultdict
+from fnmatch import fnmatchcase
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.oracle import recorded
+from tests.oracle.agree import cases, disagreement
+from tests.oracle.cases import Case
+from tests.oracle.compiled import answer
+from tests.oracle.differences import DIFFERENCES, reason
+
+_ROOT = Path(__file__).parents[2]
+
+
+@cache
+def _groups() -> dict[str, list[Case]]:
+    groups: dict[str, list[Case]] = defaultdict(list)
+    for case in cases():
+        groups[case.group].append(case)
+    return groups
+
+
+def _differs(case: Case, folder: Path) -> str | None:
+    wanted = recorded.read()[case.name][1]
+    return disagreement(case, wanted, answer(case, wanted, folder))
+
+
+def test_every_case_is_recorded() -> None:
+    """A case that is changed is asked again: `python -m tests.oracle.record`."""
+    asked = {case.name: recorded.digest(case) for case in cases()}
+    assert len(asked) == len(cases())
+    assert {name: answered for name, (answered, _) in recorded.read().items()} == asked
+
+
+@pytest.mark.parametrize("group", sorted({case.group for case in cases()}))
+def test_a_case_means_what_it_does_in_triton(group: str, tmp_path: Path) -> None:
+    found = [_differs(case, tmp_path) for case in _groups()[group] if reason(case.name) is None]
+    wrong = [each for each in found if each is not None]
+    assert not wrong, f"{len(wrong)} of {len(found)}:\n" + "\n".join(wrong[:20])
+
+
+@pytest.mark.parametrize(("pattern", "why"), DIFFERENCES)
+def test_a_listed_difference_is_there(pattern: str, why: str, tmp_path: Path) -> None:
+    matched = [case for case in cases() if fnmatchcase(case.name, pattern)]
+    assert matched
+    assert why
+    for case in matched:
+        assert _differs(case, tmp_path) is not None, f"{case.name} does not differ"
+
+
+_needs_triton = pytest.mark.skipif(
+    importlib.util.find_spec("triton") is None, reason="needs Triton: pip install -e '.[oracle]'"
+)
+
+
+def _record(*options: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-W", "ignore", "-m", "tests.oracle.record", *options]
+    return subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=False)
+
+
+@_needs_triton
+def test_what_is_recorded_is_what_triton_says() -> None:
+    done = _record("--check")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@_needs_triton
+def test_random_programs_mean_what_they_do_in_triton() -> None:
+    done = _record("--programs", "60")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "'agree'" in done.stdout
