@@ -278,7 +278,6 @@ def test_a_cap_on_registers_leaves_a_block_that_can_be_launched() -> None:
 def test_what_spills_says_why_and_what_helps() -> None:
     made = aotc.compile(f"{LARGE}:shares", signature=ROW, constants={"BLOCK": 128 * 256})
     metadata = made.metadata
-    assert ".minnctapersm 1" in made.asm["ptx"]
     assert metadata.registers == 255
     assert metadata.spill_bytes > 0
     assert "32768xfp32 at large_tiles.py:24 (256 registers)" in metadata.spill_note
@@ -337,3 +336,19 @@ def test_limits_change_nothing_else() -> None:
         for limits in (None, dict.fromkeys(COMPILE_LIMITS, 1 << 16))
     ]
     assert made[0].cubin == made[1].cubin
+
+
+@pytest.mark.parametrize(("elems", "is_said"), [(256, False), (512, True)])
+def test_a_block_that_is_sure_to_spill_is_given_an_sm_at_once(
+    monkeypatch: pytest.MonkeyPatch, elems: int, *, is_said: bool
+) -> None:
+    assembled: list[str] = []
+
+    def assemble(ptx: str, *_args: object, **_options: object) -> None:
+        assembled.append(ptx)
+        raise CompileError("enough")
+
+    monkeypatch.setattr("aotc.backend.assemble", assemble)
+    with pytest.raises(CompileError, match="enough"):
+        aotc.compile(f"{LARGE}:shares", signature=ROW, constants={"BLOCK": 128 * elems})
+    assert (".minnctapersm 1" in assembled[0]) is is_said

@@ -27,9 +27,10 @@ _KeyT = TypeVar("_KeyT")
 
 
 def check_resources(kernel: Kernel, target: Target, limits: CompileLimits) -> bool:
-    """Return whether the tiles of a kernel of gpu IR are likely to fit a thread's registers.
+    """Return whether the tiles of a kernel of gpu IR may fit a thread's registers.
 
-    Raises: ResourceError if no block fits the target, or registers are hopeless.
+    Where they take more than twice what there is, the assembler is sure to spill; with less, which is
+    an estimate, it may not. Raises: ResourceError if no block fits the target, or if it is hopeless.
     """
     if kernel.shared_bytes > target.max_shared_bytes:
         raise _too_much_shared(kernel, target)
@@ -42,7 +43,7 @@ def check_resources(kernel: Kernel, target: Target, limits: CompileLimits) -> bo
         raise ResourceError(
             message, peak.loc, remedy=register_remedy(kernel, target, peak.registers)
         )
-    return peak.registers < registers_of_thread(kernel, target)
+    return peak.registers <= 2 * registers_of_thread(kernel, target)
 
 
 def registers_of_thread(kernel: Kernel, target: Target) -> int:
