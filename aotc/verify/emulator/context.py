@@ -18,6 +18,7 @@ import numpy.typing as npt
 Part = TypeVar("Part")
 
 if TYPE_CHECKING:
+    from aotc.verify.emulator.global_shadow import GlobalShadow
     from aotc.verify.emulator.local import LocalMemory
     from aotc.verify.emulator.memory import GlobalMemory
     from aotc.verify.emulator.order import Order
@@ -33,6 +34,7 @@ class Machine(Protocol):
     warps_per_block: int
     cluster_size: int  # blocks of a cluster are neighbours in the batch
     global_memory: GlobalMemory
+    global_shadow: GlobalShadow
     shared: SharedMemory
     local: LocalMemory
     params: npt.NDArray[np.uint8]  # the kernel's parameters as bytes; an address is an index

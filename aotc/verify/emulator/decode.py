@@ -18,6 +18,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
+from aotc.verify.emulator.compute_error import with_error
 from aotc.verify.emulator.context import Misuse
 from aotc.verify.emulator.effects import destination_count
 from aotc.verify.emulator.errors import EmulationError
@@ -108,11 +109,17 @@ class _Discard:
 
 
 class Decoder:
-    """Turn the instructions of one kernel into steps over one register file."""
+    """Turn the instructions of one kernel into steps over one register file.
 
-    def __init__(self, current: Current, registers: RegisterFile) -> None:
+    Approximate instructions are off as hardware is if `approximate`, else correctly rounded.
+    """
+
+    def __init__(
+        self, current: Current, registers: RegisterFile, *, approximate: bool = False
+    ) -> None:
         self._current = current
         self._registers = registers
+        self._approximate = approximate
 
     def step(self, instruction: Instruction) -> Step:
         """Return what an instruction does each time it executes.
@@ -153,7 +160,10 @@ class Decoder:
         if rule is not None:
             return self._execute(instruction, rule(instruction))
         if instruction.opcode in COMPUTES:
-            return self._compute(instruction, COMPUTES[instruction.opcode](instruction))
+            function = COMPUTES[instruction.opcode](instruction)
+            if self._approximate:
+                function = with_error(instruction, function)
+            return self._compute(instruction, function)
         raise Unsupported("the opcode is not known")
 
     def _execute(self, instruction: Instruction, function: Execute) -> Step:

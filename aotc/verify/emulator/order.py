@@ -6,7 +6,8 @@ another warp (a column) have happened before anything that a warp (a view) does 
 race if neither side has seen the other's stamp.
 
 Columns are the warps of a cluster and one more, the asynchronous agent that carries out bulk copies:
-what it wrote is seen through the mbarrier that it completed. A second set of clocks, of kind
+what it wrote is seen through the mbarrier that it completed. In a kernel whose CTAs synchronise through
+global memory, columns are the warps of the whole batch; in others no two clusters are ever ordered. A second set of clocks, of kind
 `PROXY`, says up to which time writes have also been handed to the asynchronous proxy by a
 `fence.proxy.async`; it travels along with the first through every barrier.
 
@@ -37,12 +38,13 @@ Lanes: TypeAlias = "slice | Ints"
 
 GENERIC, PROXY = 0, 1
 
-# A stamp, from the top: asynchronous, time, column, strong, lane, number of the instruction. Stamps of
+# A stamp, from the top: asynchronous, time, column, scope, lane, number of the instruction. Stamps of
 # the asynchronous agent are above all times, so that they never pass for seen by mistake.
 NUMBER_BITS = 20
 _LANE_SHIFT = NUMBER_BITS
-_STRONG = 1 << (_LANE_SHIFT + 5)
-_COLUMN_SHIFT = _LANE_SHIFT + 6
+_SCOPE_SHIFT = _LANE_SHIFT + 5
+_SCOPE_MASK = 3
+_COLUMN_SHIFT = _SCOPE_SHIFT + 2
 _COLUMN_MASK = (1 << 10) - 1
 _TIME_SHIFT = _COLUMN_SHIFT + 10
 _WHO = _COLUMN_MASK << _COLUMN_SHIFT | 31 << _LANE_SHIFT
@@ -51,6 +53,9 @@ _ASYNC = 1 << 62
 _TIME_END = (_ASYNC >> _TIME_SHIFT) - 1
 
 _ALL_LANES = 0xFFFFFFFF
+
+WEAK, CTA, CLUSTER, GPU = range(4)
+"""How strong an access is: not at all, or among the threads of a scope; GPU is the system, too."""
 
 
 class Clocks:
@@ -109,40 +114,56 @@ class Clocks:
 
 
 class Order:
-    """Hold the clocks of the warps of a batch; warps and lanes are numbered through the batch."""
+    """Hold the clocks of the warps of a batch; warps and lanes are numbered through the batch.
 
-    def __init__(self, num_blocks: int, warps_per_block: int, cluster_size: int = 1) -> None:
+    `whole` keeps clocks of the warps of all clusters for each warp, not only those of its own.
+    """
+
+    def __init__(
+        self,
+        num_blocks: int,
+        warps_per_block: int,
+        cluster_size: int = 1,
+        *,
+        whole: bool = False,
+    ) -> None:
         num_warps = num_blocks * warps_per_block
         self.cluster_warps = cluster_size * warps_per_block
         self.warps_per_block = warps_per_block
-        self.async_column = self.cluster_warps
-        self.columns = self.cluster_warps + 1
+        self.whole = whole and num_warps > self.cluster_warps
+        self.async_column = num_warps if self.whole else self.cluster_warps
+        self.columns = self.async_column + 1
         self.now = 1
         self.views = Clocks(2 * num_warps, self.columns)  # rows 2 w and 2 w + 1 are warp w's
         self.ahead = np.zeros(num_warps, np.uint32)  # lanes for which row 2 w + 1 holds
-        # Up to when a view has seen everyone but the asynchronous agent: a cheap first test.
+        # Up to when a view has seen everyone of its cluster: a cheap first test.
         self.floor = np.full(2 * num_warps, _BELOW_TIME, np.int64)
         self.lowest_floor = _BELOW_TIME
         self._fenced = False  # whether the clocks of kind PROXY say anything yet
         self._some_lanes = False  # whether single lanes have been told apart yet
         self._some_ahead = False
         lanes = np.arange(num_warps * 32, dtype=np.int64)
-        self._warp_column = np.arange(num_warps, dtype=np.int64) % self.cluster_warps
-        self._column = (lanes >> 5) % self.cluster_warps
+        warps = np.arange(num_warps, dtype=np.int64)
+        self._warp_column = warps % self.async_column
+        self._column = self._warp_column[lanes >> 5]
+        self._plane = (lanes >> 5) % self.cluster_warps
+        # The columns of each view's own cluster.
+        first = (warps // self.cluster_warps * self.cluster_warps).repeat(2)
+        self._own_columns = first[:, None] + np.arange(self.cluster_warps)
         self._signature = self._column << _COLUMN_SHIFT | (lanes & 31) << _LANE_SHIFT
         self._view_of_lane = (lanes >> 5) * 2
 
     # ---- stamps -----------------------------------------------------------------------------
 
-    def stamps(self, lanes: Lanes, number: int, *, strong: bool = False) -> Ints:
+    def stamps(self, lanes: Lanes, number: int, scope: int = WEAK) -> Ints:
         """Return the stamps of accesses that lanes do now, by an instruction's number: (n,)."""
         return self._signature[lanes] | (
-            self.now << _TIME_SHIFT | number & (1 << NUMBER_BITS) - 1 | (_STRONG if strong else 0)
+            self.now << _TIME_SHIFT | number & (1 << NUMBER_BITS) - 1 | scope << _SCOPE_SHIFT
         )
 
-    def async_stamp(self, number: int, *, strong: bool = False) -> int:
+    def async_stamp(self, number: int, scope: int = WEAK) -> int:
         """Return the stamp of what the asynchronous agent does now."""
-        column = self.async_column << _COLUMN_SHIFT | (_STRONG if strong else 0)
+        column = self.async_column << _COLUMN_SHIFT | scope << _SCOPE_SHIFT
         return _ASYNC | self.now << _TIME_SHIFT | column | number & (1 << NUMBER_BITS) - 1
 
     def limit(self) -> int:
@@ -152,6 +173,10 @@ class Order:
     def columns_of(self, lanes: Lanes) -> Ints:
         """Return the columns of lanes' warps: (n,)."""
         return self._column[lanes]
+
+    def planes_of(self, lanes: Lanes) -> Ints:
+        """Return the places of lanes' warps in their clusters: (n,)."""
+        return self._plane[lanes]
 
     def views_of(self, lanes: Lanes) -> Ints:
         """Return the views of lanes, rows of `views`: (n,)."""
@@ -164,7 +189,8 @@ class Order:
     def unseen(self, lanes: Lanes, stamps: Ints) -> tuple[Ints, Ints] | None:
         """Return where among stamps (n, k) are those that lanes (n,) have not seen, if any.
 
-        This is `unordered`, quick when barriers or the lane itself order everything.
+        This is `unordered` of accesses by their own clusters, quick when barriers or the lane itself
+        order everything.
         """
         if not stamps.size or int(stamps.max()) <= self.lowest_floor:
             return None
@@ -261,6 +287,43 @@ class Order:
             self._update_floor(2 * warps[both] + 1)
         self._catch_up(np.unique(warps[self.ahead[warps] == _ALL_LANES]))
 
+    def snapshot(self, lanes: Lanes, rows: Clocks, scopes: int) -> int:
+        """Keep what the views of lanes (n,) have seen in the first `scopes` planes of `rows`.
+
+        A plane has a row for each warp. Returns the limit of what lanes themselves have done.
+        """
+        warps, _, masks = self._by_warp(lanes, None)
+        views = 2 * warps + ((self.ahead[warps] & masks) != 0)
+        for scope in range(scopes):
+            rows.copy(scope * len(self.ahead) + warps, self.views, views)
+        return self.close()
+
+    def release_snapshot(
+        self, lanes: Ints, kept: Clocks, plane: int, limits: Ints, tokens: Clocks, rows: Ints
+    ) -> None:
+        """Put what each lane (n,) had seen at its last snapshot into its row (n,) of `tokens`.
+
+        `limits` (n,) say up to when the lanes themselves had done things then.
+        """
+        limit = np.maximum.reduceat(limits, _starts(lanes >> 5, rows))
+        warps, rows, masks = self._by_warp(lanes, rows)
+        told = Clocks(len(warps), self.columns)
+        each, column = np.arange(len(warps)), self._warp_column[warps]
+        told.copy(each, kept, plane * len(self.ahead) + warps)
+        self._some_lanes = True
+        told.lane_mask[GENERIC, each, column] |= masks
+        own = (GENERIC, each, column)
+        told.lane_seen[own] = np.maximum(told.lane_seen[own], limit)
+        tokens.merge(rows, told, each)
+
+    def see_pending(self, lanes: Lanes, tokens: Clocks, rows: Ints, into: Clocks, at: int) -> None:
+        """Keep what was released into rows (n,) of `tokens` for the warps of lanes (n,).
+
+        They are kept from row `at` of `into`, warp by warp, until somebody acquires them.
+        """
+        warps, rows, _ = self._by_warp(lanes, rows)
+        into.merge(at + warps, tokens, rows)
+
     def release_async(self, tokens: Clocks, rows: Ints) -> None:
         """Put what the asynchronous agent has done into rows (n,) of `tokens`."""
         tokens.seen[GENERIC, rows, self.async_column] = _ASYNC | self.limit()
@@ -321,8 +384,7 @@ class Order:
         numbers = lanes_array(lanes, len(self._view_of_lane))
         rows = np.zeros(len(numbers), np.int64) if rows is None else rows
         warps = numbers >> 5
-        new = (warps[1:] != warps[:-1]) | (rows[1:] != rows[:-1])
-        starts = np.concatenate((np.zeros(1, np.int64), np.flatnonzero(new) + 1))
+        starts = _starts(warps, rows)
         bits = np.left_shift(np.uint32(1), (numbers & 31).astype(np.uint32))
         return warps[starts], rows[starts], np.bitwise_or.reduceat(bits, starts)
 
@@ -339,10 +401,25 @@ class Order:
         self._some_ahead = bool(self.ahead.any())
 
     def _update_floor(self, views: Ints) -> None:
-        floor = self.views.seen[GENERIC, views, : self.async_column].min(axis=1)
+        seen = self.views.seen[GENERIC]
+        if self.whole:
+            floor = seen[views[:, None], self._own_columns[views]].min(axis=1)
+        else:
+            floor = seen[views, : self.async_column].min(axis=1)
         self.floor[views | 1] = floor  # lanes ahead have seen at least as much as their warp
         self.floor[views] = floor
         self.lowest_floor = int(self.floor.min())
+
+
+def _starts(warps: Ints, rows: Ints) -> Ints:
+    """Return where runs of one warp and one row begin."""
+    new = (warps[1:] != warps[:-1]) | (rows[1:] != rows[:-1])
+    return np.concatenate((np.zeros(1, np.int64), np.flatnonzero(new) + 1))
+
+
+def columns_in(stamps: Ints) -> Ints:
+    """Return the columns of stamps."""
+    return stamps >> _COLUMN_SHIFT & _COLUMN_MASK
 
 
 def lane_of(stamp: int) -> int:
@@ -360,9 +437,9 @@ def number_of(stamp: int) -> int:
     return stamp & (1 << NUMBER_BITS) - 1
 
 
-def are_strong(stamps: Ints) -> npt.NDArray[np.bool_]:
-    """Say which stamps are of atomic or other strong accesses, which do not race together."""
-    return stamps & _STRONG != 0
+def scope_of(stamps: Ints) -> Ints:
+    """Return how strong the accesses of stamps are; strong ones do not race within their scopes."""
+    return stamps >> _SCOPE_SHIFT & _SCOPE_MASK
 
 
 def lanes_array(lanes: Lanes, total: int) -> Ints:
