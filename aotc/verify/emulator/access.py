@@ -77,11 +77,10 @@ def store(instruction: Instruction) -> Execute:
         for index, source in enumerate(sources):
             values[:, index] = ctx.read(source, form.bits)
         address = ctx.address(target)
+        write_bytes(ctx, form.space, address, values.view(np.uint8), scope)
         if scope != WEAK:
             places = places_of(form.space, address)
             ctx.machine.part(MemoryOrder).wrote(ctx.lanes, places, scope, releases=releases)
-        write_bytes(ctx, form.space, address, values.view(np.uint8), scope)
-        if scope != WEAK:
             ctx.machine.note_event()
 
     return run

@@ -78,14 +78,14 @@ def atomic(instruction: Instruction) -> Execute:
 
     def run(ctx: Context) -> None:
         address = ctx.address(target)
-        order, places = ctx.machine.part(MemoryOrder), places_of(form.space, address)
-        order.wrote(ctx.lanes, places, form.scope, releases=form.releases)
         for index in range(form.count):
             values = [ctx.read(source[index], form.bits) for source in sources]
             where = address + index * (form.bits // 8)
             old = _update(ctx, form, where, combine, values)
             if returns:
                 ctx.write(destinations[index], old)
+        order, places = ctx.machine.part(MemoryOrder), places_of(form.space, address)
+        order.wrote(ctx.lanes, places, form.scope, releases=form.releases)
         if returns:  # `red` reads for nobody
             order.read(ctx.lanes, places, form.scope, acquires=form.acquires)
         ctx.machine.note_event()

@@ -39,6 +39,7 @@ class Machine(Protocol):
     local: LocalMemory
     params: npt.NDArray[np.uint8]  # the kernel's parameters as bytes; an address is an index
     constants: npt.NDArray[np.uint8]  # `.const` variables, likewise
+    scopes: tuple[int, ...]  # among which accesses are strong in this kernel, ascending
     order: Order  # who has synchronised with whom; see order.py
     registers: RegisterFile  # for what is read and written later than it is issued
     random: np.random.Generator  # the schedule's seed; draws nothing when running in step

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from aotc.verify.emulator.order import CTA, GPU
 from aotc.verify.emulator.program import Kernel
+from aotc.verify.emulator.spaces import SCOPES
 from aotc.verify.emulator.syntax import Immediate, Instruction
 
 _LARGEST_BYTES = 16
@@ -52,6 +54,20 @@ def orders_ctas(kernel: Kernel) -> bool:
         if orders and not words.isdisjoint(("gpu", "sys")):
             return True
     return False
+
+
+def scopes_of(kernel: Kernel) -> tuple[int, ...]:
+    """Return the scopes among which the kernel's accesses and fences are strong, ascending."""
+    found: set[int] = set()
+    for instruction in kernel.instructions:
+        named = [SCOPES[word] for word in instruction.modifiers if word in SCOPES]
+        if instruction.opcode == "membar" and "cta" in instruction.modifiers:
+            found.add(CTA)
+        elif instruction.opcode in ("atom", "red", "membar", "fence"):
+            found.update(named or [GPU])
+        elif instruction.opcode in ("ld", "st"):
+            found.update(named or [GPU] * ("volatile" in instruction.modifiers))
+    return tuple(sorted(found))
 
 
 def _sizes(instruction: Instruction) -> Iterator[int]:

@@ -99,10 +99,12 @@ class Batch:
         registers: RegisterFile,
         random: np.random.Generator,
         granule_bytes: int,
+        scopes: tuple[int, ...],
         *,
         reads_unwritten: bool = False,
     ) -> None:
         self.launch = launch
+        self.scopes = scopes
         self.positions = Positions(launch, clusters)
         self.num_blocks = len(self.positions.blocks)
         self.warps_per_block = launch.warps

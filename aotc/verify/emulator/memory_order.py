@@ -38,6 +38,7 @@ class MemoryOrder:
 
     def __init__(self, machine: Machine) -> None:
         self._order = machine.order
+        self._scopes = machine.scopes or (GPU,)
         self._num_warps = machine.num_blocks * machine.warps_per_block
         self._lanes_per_block = machine.warps_per_block * 32
         self._lanes_per_cluster = machine.cluster_size * self._lanes_per_block
@@ -46,10 +47,11 @@ class MemoryOrder:
         self._rows: dict[tuple[int, int, int], int] = {}  # by scope, who is in it, and place
         self._places: dict[int, int] = {_ANY_PLACE: 0, SHARED_PLACE: 1}
         # Of each scope and warp: what had been seen at the last fence, what has been read since.
-        self._fenced = Clocks(GPU * self._num_warps, columns)
-        self._pending = Clocks(GPU * self._num_warps, columns)
-        self._fenced_at = np.zeros((GPU, self._num_warps * 32), np.int64)
-        self._may_acquire = np.zeros((GPU, self._num_warps * 32), np.bool_)
+        planes = len(self._scopes)
+        self._fenced = Clocks(planes * self._num_warps, columns)
+        self._pending = Clocks(planes * self._num_warps, columns)
+        self._fenced_at = np.zeros((planes, self._num_warps * 32), np.int64)
+        self._may_acquire = np.zeros((planes, self._num_warps * 32), np.bool_)
         self._has_fenced = False
 
     def fence(
@@ -58,14 +60,15 @@ class MemoryOrder:
         """Order what lanes (n,) have read before what follows, and what came before their writes."""
         numbers = lanes_array(lanes, self._num_warps * 32)
         if acquires:
-            for plane in range(scope):
+            for plane in self._planes(scope):
                 readers = numbers[self._may_acquire[plane, numbers]]
                 if readers.size:
                     rows = plane * self._num_warps + (readers >> 5)
                     self._order.acquire(readers, self._pending, rows)
                     self._may_acquire[plane, readers] = False
         if releases:
-            self._fenced_at[:scope, numbers] = self._order.snapshot(numbers, self._fenced, scope)
+            planes = len(self._planes(scope))
+            self._fenced_at[:planes, numbers] = self._order.snapshot(numbers, self._fenced, planes)
             self._has_fenced = True
 
     def wrote(self, lanes: Lanes, places: Ints, scope: int, *, releases: bool) -> None:
@@ -73,13 +76,13 @@ class MemoryOrder:
         if not releases and not self._has_fenced:
             return
         numbers = lanes_array(lanes, self._num_warps * 32)
-        for plane in range(scope):
+        for plane in self._planes(scope):
             limits = self._fenced_at[plane, numbers]
             chosen = slice(None) if releases else limits > 0
             writers = numbers[chosen]
             if not writers.size:
                 continue
-            rows = self._find(writers, places[chosen], plane + 1, add=True)
+            rows = self._find(writers, places[chosen], self._scopes[plane], add=True)
             if releases:
                 self._order.release(writers, self._tokens, rows)
             else:
@@ -93,9 +96,9 @@ class MemoryOrder:
             return
         numbers = lanes_array(lanes, self._num_warps * 32)
         anywhere = np.full(len(numbers), _ANY_PLACE)
-        for plane in range(scope):
+        for plane in self._planes(scope):
             for where in (places, anywhere):
-                rows = self._find(numbers, where, plane + 1, add=False)
+                rows = self._find(numbers, where, self._scopes[plane], add=False)
                 found = rows >= 0
                 readers, rows = numbers[found], rows[found]
                 if not readers.size:
@@ -119,6 +122,10 @@ class MemoryOrder:
         self.read(numbers, np.full(len(numbers), _ANY_PLACE), GPU, acquires=True)
 
     # ---- inside -----------------------------------------------------------------------------
+
+    def _planes(self, scope: int) -> range:
+        """Return which of the used scopes are within one."""
+        return range(sum(each <= scope for each in self._scopes))
 
     def _clear_pending(self, plane: int, readers: Ints) -> None:
         """Forget what warps have read of which no lane can acquire anything any more."""

@@ -287,15 +287,15 @@ class Order:
             self._update_floor(2 * warps[both] + 1)
         self._catch_up(np.unique(warps[self.ahead[warps] == _ALL_LANES]))
 
-    def snapshot(self, lanes: Lanes, rows: Clocks, scopes: int) -> int:
-        """Keep what the views of lanes (n,) have seen in the first `scopes` planes of `rows`.
+    def snapshot(self, lanes: Lanes, rows: Clocks, planes: int) -> int:
+        """Keep what the views of lanes (n,) have seen in the first `planes` planes of `rows`.
 
         A plane has a row for each warp. Returns the limit of what lanes themselves have done.
         """
         warps, _, masks = self._by_warp(lanes, None)
         views = 2 * warps + ((self.ahead[warps] & masks) != 0)
-        for scope in range(scopes):
-            rows.copy(scope * len(self.ahead) + warps, self.views, views)
+        for plane in range(planes):
+            rows.copy(plane * len(self.ahead) + warps, self.views, views)
         return self.close()
 
     def release_snapshot(

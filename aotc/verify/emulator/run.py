@@ -24,7 +24,12 @@ from aotc.verify.emulator.cfg import Cfg, analyse, build_cfg
 from aotc.verify.emulator.decode import Current, Decoder
 from aotc.verify.emulator.errors import EmulationError
 from aotc.verify.emulator.global_shadow import GlobalShadow
-from aotc.verify.emulator.granules import global_granule_bytes, granule_bytes, orders_ctas
+from aotc.verify.emulator.granules import (
+    global_granule_bytes,
+    granule_bytes,
+    orders_ctas,
+    scopes_of,
+)
 from aotc.verify.emulator.machine import Batch, Image
 from aotc.verify.emulator.memory import GlobalMemory
 from aotc.verify.emulator.parse import parse_module
@@ -136,6 +141,7 @@ class _Program:
     granule_bytes: int
     global_granule_bytes: int
     orders_ctas: bool
+    scopes: tuple[int, ...]
     idle: dict[_Size, _Decoded] = field(default_factory=dict["_Size", "_Decoded"])
 
 
@@ -161,7 +167,8 @@ def _prepare(module: Module, name: str | None) -> _Program:
     allocation = Allocation(kernel.instructions, cfg, analyse(kernel.instructions, cfg))
     return _Program(
         *(module, kernel, cfg, allocation),
-        *(granule_bytes(kernel), global_granule_bytes(kernel), orders_ctas(kernel)),
+        *(granule_bytes(kernel), global_granule_bytes(kernel)),
+        *(orders_ctas(kernel), scopes_of(kernel)),
     )
 
 
@@ -212,6 +219,7 @@ class _Runner:
                 registers,
                 random,
                 self._program.granule_bytes,
+                self._program.scopes,
                 reads_unwritten=self._reads_unwritten,
             )
             if count_conflicts and number == 0:

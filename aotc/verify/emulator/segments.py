@@ -76,8 +76,13 @@ class Code:
         key = (start, stop)
         if key not in self._rounds:
             body = self.instructions[start : stop + 1]
-            spins = any(map(_looks, body)) and not any(each.opcode in _WORK for each in body)
-            self._rounds[key] = SPIN_ROUNDS if spins else 1
+            # Who polls global memory hands what it finds to its CTA through shared memory.
+            polls = any(map(_polls_memory, body))
+            looks = polls or any(map(_looks, body))
+            works = any(
+                each.opcode in _WORK and not (polls and "shared" in each.modifiers) for each in body
+            )
+            self._rounds[key] = SPIN_ROUNDS if looks and not works else 1
         return self._rounds[key]
 
     def _end(self, site: Site) -> End | None:
@@ -100,15 +105,19 @@ class Code:
         )
 
 
-def _looks(instruction: Instruction) -> bool:
-    """Say whether an instruction may be there to see if others have come so far."""
-    modifiers = instruction.modifiers
+def _polls_memory(instruction: Instruction) -> bool:
+    """Say whether an instruction may be there to see what others have stored."""
     match instruction.opcode:
         case "ld":
-            return not _STRONG.isdisjoint(modifiers)
+            return not _STRONG.isdisjoint(instruction.modifiers)
         case "atom":
-            return "cas" in modifiers or "exch" in modifiers
-        case "mbarrier":
-            return modifiers[0] in ("test_wait", "try_wait")
-        case opcode:
-            return opcode == "nanosleep"
+            return True
+        case _:
+            return False
+
+
+def _looks(instruction: Instruction) -> bool:
+    """Say whether an instruction may be there to see if others have come so far, or to let them."""
+    if instruction.opcode == "mbarrier":
+        return instruction.modifiers[0] in ("test_wait", "try_wait")
+    return instruction.opcode == "nanosleep"
