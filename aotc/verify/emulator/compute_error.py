@@ -11,6 +11,7 @@ Invariant: equal operands of equal instructions give equal results, in any launc
 
 # NumPy's own stubs leave overloads of ndarray's methods partly unknown.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
 
 from __future__ import annotations
 

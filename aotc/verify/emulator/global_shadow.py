@@ -147,7 +147,10 @@ class GlobalShadow:
             self._check_write(cells, who, address[chosen], unit, size, scope, changes)
             if scope == WEAK and not changes.all():
                 who, unit = lanes_array(who, len(self._cluster))[changes], unit[changes]
-            self._note_write(cells, who, unit, size, instruction, scope)
+            stamps = self._note_write(cells, who, unit, size, instruction, scope)
+            others = self._gather(cells.written, unit, size)[:, 0] != stamps
+            if others.any():  # several threads write there, the same value or it is refused
+                self._scatter(cells.written, unit[others], size, np.zeros(1, np.int64))
 
     def update(
         self, lanes: Lanes, address: Ints, size: int, instruction: Instruction, scope: int
@@ -217,9 +220,7 @@ class GlobalShadow:
             self._refuse(lanes, address, at, piece, stamps, owners, verbs)
         return same
 
-    def _late(
-        self, lanes: Lanes, stamps: Ints, owners: npt.NDArray[np.int32]
-    ) -> tuple[Ints, Ints]:
+    def _late(self, lanes: Lanes, stamps: Ints, owners: npt.NDArray[np.int32]) -> tuple[Ints, Ints]:
         """Return where among stamps (n, granules) are those that lanes (n,) have not seen."""
         order = self._order
         if not self.whole:
@@ -227,7 +228,8 @@ class GlobalShadow:
             if not foreign.any():
                 late = order.unseen(lanes, stamps)
                 return late if late is not None else (np.zeros(0, np.int64), np.zeros(0, np.int64))
-            return np.nonzero(foreign)  # enough to name one
+            rows, which = np.nonzero(foreign)  # enough to name one
+            return rows, which
         numbers = lanes_array(lanes, len(self._cluster))
         suspect = np.flatnonzero(stamps.any(axis=1))
         rows, which = np.nonzero(order.unordered(numbers[suspect], stamps[suspect]))
@@ -278,11 +280,12 @@ class GlobalShadow:
         size: int,
         instruction: Instruction,
         scope: int,
-    ) -> None:
+    ) -> Ints:
         cells.has_writes = True
         stamps = self._order.stamps(lanes, self._number(instruction), scope)
         self._scatter(cells.written, unit, size, stamps)
         self._scatter(cells.writer, unit, size, self._cluster[lanes])
+        return stamps
 
     def _of(self, buffer: Buffer) -> _Cells:
         cells = self._cells.get(id(buffer))

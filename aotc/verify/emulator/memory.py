@@ -208,7 +208,10 @@ class GlobalMemory:
         """Return the buffers that addresses (n,) within bounds fall into, each with its addresses."""
         if not len(address):
             return []
-        first, last = (int(address.min()) >> _BUFFER_BITS) - 1, (int(address.max()) >> _BUFFER_BITS) - 1
+        first, last = (
+            (int(address.min()) >> _BUFFER_BITS) - 1,
+            (int(address.max()) >> _BUFFER_BITS) - 1,
+        )
         if first == last:
             return [(self._buffers[first], slice(None))]
         indices = (address >> _BUFFER_BITS) - 1

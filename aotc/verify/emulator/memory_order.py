@@ -145,7 +145,8 @@ class MemoryOrder:
         pairs = groups << 32 | (numbers & 0xFFFFFFFF)
         different, which = np.unique(pairs, return_inverse=True)
         rows = [
-            self._row((scope, pair >> 32, pair & 0xFFFFFFFF), add=add) for pair in different.tolist()
+            self._row((scope, pair >> 32, pair & 0xFFFFFFFF), add=add)
+            for pair in different.tolist()
         ]
         return np.array(rows, np.int64)[which]
 

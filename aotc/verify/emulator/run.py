@@ -43,6 +43,7 @@ from aotc.verify.emulator.special import WARP, Launch
 DEFAULT_MAX_STEPS = 10_000_000
 DEFAULT_MAX_MEMORY_BYTES = 4 << 30
 _BATCH_LANES = 1 << 14
+_LEAST_CAPACITY = 1 << 11  # of a register file: few sizes, so that steps recur
 _MAX_BLOCK_THREADS = 1024
 _MAX_GRID = (2**31 - 1, 65535, 65535)
 # What a batch keeps of each lane besides registers: numbers, clocks, states of barriers.
@@ -123,10 +124,9 @@ def emulate(
 
 @dataclass(frozen=True, slots=True)
 class _Size:
-    """Say what steps are made for: lanes, whether they are preempted, and how exact they are."""
+    """Say what steps are made for: how many lanes, and whether they are approximate as hardware."""
 
     capacity: int
-    preempt: bool
     approximate: bool
 
 
@@ -152,7 +152,8 @@ class _Decoded:
     addresses: Mapping[str, int]
     current: Current
     registers: RegisterFile
-    code: Code
+    decoder: Decoder
+    codes: dict[bool, Code]  # by whether groups are to be preempted
 
 
 # A kernel is often run at many shapes, so what was made of a text is kept.
@@ -199,6 +200,7 @@ class _Runner:
         lanes = size * launch.cluster_size * launch.warps * WARP
         decoded = self._decode(lanes)
         current, registers = decoded.current, decoded.registers
+        code = self._code(decoded)
         counts = np.zeros(3, np.int64)
         printed: list[str] = []
         conflicts = BankConflicts(launch.warps * WARP)
@@ -225,7 +227,7 @@ class _Runner:
             if count_conflicts and number == 0:
                 batch.shared.conflicts = conflicts
             seed = self._seed and self._seed * len(starts) + number
-            scheduler = Scheduler(batch, decoded.code, seed, max_steps)
+            scheduler = Scheduler(batch, code, seed, max_steps)
             scheduler.run()
             printed += batch.printed
             counts += (scheduler.lane_instructions, scheduler.warp_instructions, batch.steps)
@@ -238,9 +240,9 @@ class _Runner:
         return Statistics(lane, warp, steps, len(starts), conflicts.lines, tuple(printed))
 
     def _size(self, lanes: int) -> _Size:
-        """Return which registers and steps serve so many lanes: few sizes, so that they recur."""
-        capacity = 1 << max(lanes - 1, WARP).bit_length()
-        return _Size(capacity, preempt=self._seed != 0, approximate=self._approximate)
+        """Return which registers and steps serve so many lanes."""
+        capacity = max(1 << max(lanes - 1, WARP).bit_length(), _LEAST_CAPACITY)
+        return _Size(capacity, approximate=self._approximate)
 
     def _decode(self, lanes: int) -> _Decoded:
         """Return the kernel's steps: those of a former launch, if symbols are where they were."""
@@ -251,10 +253,18 @@ class _Runner:
             return idle
         registers = RegisterFile(program.allocation, size.capacity)
         current = Current(self._image)
-        instructions = program.kernel.instructions
         decoder = Decoder(current, registers, approximate=size.approximate)
-        code = Code(instructions, program.cfg, decoder, preempt=size.preempt)
-        return _Decoded(self._image.addresses, current, registers, code)
+        return _Decoded(self._image.addresses, current, registers, decoder, {})
+
+    def _code(self, decoded: _Decoded) -> Code:
+        """Return the kernel's segments for the order in which groups are to run."""
+        preempt = self._seed != 0
+        if preempt not in decoded.codes:
+            program = self._program
+            decoded.codes[preempt] = Code(
+                program.kernel.instructions, program.cfg, decoded.decoder, preempt=preempt
+            )
+        return decoded.codes[preempt]
 
     def _clusters_at_once(self, max_memory_bytes: int) -> int:
         launch = self._launch

@@ -22,7 +22,7 @@ Invariant: what is recorded has been checked, and has happened.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import numpy as np
@@ -196,6 +196,41 @@ class Shadow:
         """Mark what an asynchronous operation will write or read."""
         self._flights[id(flight)] = flight
         self._mark(flight, slice(None), begin=True)
+
+    def split(self, flight: Flight, count: int) -> list[Flight]:
+        """Return `count` operations of equal size, none of which has ended, in the place of one."""
+        if count == 1:
+            return [flight]
+        del self._flights[id(flight)]
+        each = len(flight.offset) // count
+        parts = [slice(at * each, (at + 1) * each) for at in range(count)]
+        flights = [
+            replace(
+                flight,
+                lanes=flight.lanes[part],
+                offset=flight.offset[part],
+                open=flight.open[part],
+            )
+            for part in parts
+        ]
+        self._flights.update((id(one), one) for one in flights)
+        return flights
+
+    def finish_reads(self, flights: list[Flight]) -> None:
+        """Record that reading operations, none of which has ended in part, have been waited for."""
+        by_kind: dict[tuple[int, int], list[Flight]] = {}
+        for flight in flights:
+            del self._flights[id(flight)]
+            flight.open[:] = False
+            by_kind.setdefault((flight.size_bytes, id(flight.instruction)), []).append(flight)
+        for (size, _), alike in by_kind.items():
+            whole = replace(
+                alike[0],
+                lanes=np.concatenate([flight.lanes for flight in alike]),
+                offset=np.concatenate([flight.offset for flight in alike]),
+            )
+            self._mark(whole, slice(None), begin=False)
+            self.loaded(whole.lanes, whole.offset, size, whole.instruction)
 
     def finish(
         self, flight: Flight, pieces: npt.NDArray[np.bool_] | None, *, asynchronous: bool

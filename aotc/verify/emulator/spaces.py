@@ -186,9 +186,7 @@ def _read_global(ctx: Context, lanes: Lanes, address: Ints, size: int, scope: in
 
 
 def _read_shared(ctx: Context, lanes: Lanes, address: Ints, size: int, scope: int) -> Bytes:
-    return ctx.machine.shared.load(
-        lanes, address, size, ctx.instruction, strong=scope != WEAK
-    )
+    return ctx.machine.shared.load(lanes, address, size, ctx.instruction, strong=scope != WEAK)
 
 
 def _read_local(ctx: Context, lanes: Lanes, address: Ints, size: int, scope: int) -> Bytes:
@@ -214,9 +212,7 @@ def _read_generic(ctx: Context, lanes: Lanes, address: Ints, size: int, scope: i
     out = np.empty((len(address), size), np.uint8)
     numbers = ctx.lane_indices()
     for space, which, base in parts:
-        out[which] = _READERS[space](
-            ctx, numbers[which], address[which] - base, size, scope
-        )
+        out[which] = _READERS[space](ctx, numbers[which], address[which] - base, size, scope)
     return out
 
 

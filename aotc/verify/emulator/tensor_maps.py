@@ -15,11 +15,10 @@ from __future__ import annotations
 import numpy as np
 
 from aotc.verify.emulator.context import Context, Machine, Misuse
-from aotc.verify.emulator.memory_order import MemoryOrder
-from aotc.verify.emulator.order import WEAK
 from aotc.verify.emulator.mbarrier import window_removed
 from aotc.verify.emulator.memory import PARAM_WINDOW
-from aotc.verify.emulator.order import Ints
+from aotc.verify.emulator.memory_order import MemoryOrder
+from aotc.verify.emulator.order import WEAK, Ints
 from aotc.verify.emulator.registry import Execute, Unsupported, executes
 from aotc.verify.emulator.spaces import SPACES, read_bytes, write_bytes
 from aotc.verify.emulator.syntax import Immediate, Instruction

@@ -365,7 +365,9 @@ def swap_in(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def last_adds_up(x_ptr, parts_ptr, counter_ptr, out_ptr, n, BLOCK: tl.constexpr, PARTS: tl.constexpr):
+def last_adds_up(
+    x_ptr, parts_ptr, counter_ptr, out_ptr, n, BLOCK: tl.constexpr, PARTS: tl.constexpr
+):
     """Store the sums of PARTS rows of x: each program leaves a row, and the last one adds them up."""
     part, i = tl.program_id(0), tl.arange(0, BLOCK)
     x = tl.load(x_ptr + part * n + i, mask=i < n, other=0)
