@@ -30,7 +30,7 @@ from aotc.verify.emulator.syntax import Instruction
 from aotc.verify.emulator.warp_barriers import ClusterBarriers, WarpBarriers
 from aotc.verify.emulator.warpgroups import Warpgroups
 
-_MAX_RANDOM_GROUPS = 8
+_MAX_RANDOM_GROUPS = 12
 _START_SPLITS = 3
 _SPLIT_CHANCE = 0.5
 _STAY_CHANCE = 0.75  # that whoever ran goes on: long runs of one warp show more than short ones
