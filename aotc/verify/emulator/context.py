@@ -42,6 +42,7 @@ class Machine(Protocol):
     scopes: tuple[int, ...]  # among which accesses are strong in this kernel, ascending
     order: Order  # who has synchronised with whom; see order.py
     registers: RegisterFile  # for what is read and written later than it is issued
+    is_shuffled: bool  # whether the schedule is a random one, not in step
     random: np.random.Generator  # the schedule's seed; draws nothing when running in step
 
     def defer(

@@ -101,9 +101,11 @@ class Batch:
         granule_bytes: int,
         scopes: tuple[int, ...],
         *,
+        is_shuffled: bool,
         reads_unwritten: bool = False,
     ) -> None:
         self.launch = launch
+        self.is_shuffled = is_shuffled
         self.scopes = scopes
         self.positions = Positions(launch, clusters)
         self.num_blocks = len(self.positions.blocks)

@@ -15,8 +15,8 @@ Lanes of one warp are ordered by `bar.warp.sync` and barriers alone. What only s
 did, an elected lane's arrival or wait, say, is kept apart from what all did:
 - a warp has two views: what all lanes have seen, and what the lanes in `ahead` have seen besides;
 - beside `seen`, `lane_seen` says up to which time the accesses of the lanes `lane_mask` are seen.
-Where several such sets would be needed they are merged, and a proxy fence that all lanes of a warp
-pass is taken for known to each of them: that may hide a race but never invents one.
+- what some lanes have handed to the asynchronous proxy holds for them alone, until the warp meets.
+Where several such sets would be needed they are merged: that may hide a race but never invents one.
 
 Invariant: `seen` never falls; a stamp is greater than every `seen` recorded before it was made.
 """
@@ -53,6 +53,7 @@ _ASYNC = 1 << 62
 _TIME_END = (_ASYNC >> _TIME_SHIFT) - 1
 
 _ALL_LANES = 0xFFFFFFFF
+_LANES = np.arange(32, dtype=np.uint32)
 
 WEAK, CTA, CLUSTER, GPU = range(4)
 """How strong an access is: not at all, or among the threads of a scope; GPU is the system, too."""
@@ -139,6 +140,12 @@ class Order:
         # Up to when a view has seen everyone of its cluster: a cheap first test.
         self.floor = np.full(2 * num_warps, _BELOW_TIME, np.int64)
         self.lowest_floor = _BELOW_TIME
+        # What lanes have handed to the asynchronous proxy since their warp met: of their own, up to
+        # when (0: nothing), and what they had seen, which the clocks hold for lanes in `handed`.
+        self._handed_at = np.zeros(num_warps * 32, np.int64)
+        self.handed = np.zeros(num_warps, np.uint32)
+        self._handed_clocks = Clocks(num_warps, self.columns)
+        self._some_handed = False
         self._fenced = False  # whether the clocks of kind PROXY say anything yet
         self._some_lanes = False  # whether single lanes have been told apart yet
         self._some_ahead = False
@@ -221,7 +228,21 @@ class Order:
             bit = (stamps >> _LANE_SHIFT & 31).astype(np.uint32)
             shown = self.views.lane_mask[kind, views, columns] >> bit & 1 != 0
             late &= ~(shown & (stamps <= self.views.lane_seen[kind, views, columns]))
+        if kind == PROXY and self._some_handed and late.any():
+            late &= ~self._are_handed(lanes, stamps, columns)
         return late
+
+    def _are_handed(self, lanes: Ints, stamps: Ints, columns: Ints) -> npt.NDArray[np.bool_]:
+        """Say which of stamps (n, k) lanes (n,) have themselves handed to the asynchronous proxy."""
+        warps, clocks = (lanes >> 5)[:, None], self._handed_clocks
+        itself = (stamps ^ self._signature[lanes][:, None]) & _WHO == 0
+        itself &= stamps <= self._handed_at[lanes][:, None]
+        told = self.handed[lanes >> 5] >> (lanes & 31).astype(np.uint32) & 1 != 0
+        bit = (stamps >> _LANE_SHIFT & 31).astype(np.uint32)
+        shown = clocks.lane_mask[PROXY, warps, columns] >> bit & 1 != 0
+        shown &= stamps <= clocks.lane_seen[PROXY, warps, columns]
+        shown |= stamps <= clocks.seen[PROXY, warps, columns]
+        return itself | told[:, None] & shown
 
     # ---- acts of synchronisation ------------------------------------------------------------
 
@@ -229,6 +250,7 @@ class Order:
         """Let all warps of each row (barriers, participants) see what the others have done."""
         everyone = warps.reshape(-1)
         self._catch_up(everyone)
+        self._share_handed(everyone)
         views, rows = self.views, 2 * warps
         for kind in (GENERIC, PROXY) if self._fenced else (GENERIC,):
             met = views.seen[kind, rows].max(axis=1)  # (barriers, columns)
@@ -246,6 +268,7 @@ class Order:
     def warp_sync(self, warps: Ints) -> None:
         """Let all lanes of each warp (n,) see what its other lanes have done."""
         self._catch_up(warps)
+        self._share_handed(warps)
         self.views.seen[GENERIC, 2 * warps, self._warp_column[warps]] = self.limit()
         self._tick()
 
@@ -258,6 +281,10 @@ class Order:
         each, column = np.arange(len(warps)), self._warp_column[warps]
         told = Clocks(len(warps), self.columns)
         told.copy(each, self.views, views)
+        if self._some_handed:
+            some = np.flatnonzero(self.handed[warps] & masks)
+            told.merge(some, self._handed_clocks, warps[some])
+            self._tell_own(told, each, warps, masks)
         whole = masks == _ALL_LANES
         told.seen[GENERIC, each[whole], column[whole]] = limit
         if not whole.all():
@@ -351,24 +378,66 @@ class Order:
     def fence_proxy(self, lanes: Lanes) -> None:
         """Hand what lanes (n,) have written and seen to the asynchronous proxy."""
         warps, _, masks = self._by_warp(lanes, None)
-        self._fenced = True
-        seen, limit = self.views.seen, self.limit()
-        lane_mask, lane_seen = self.views.lane_mask, self.views.lane_seen
-        column, whole = self._warp_column[warps], masks == _ALL_LANES
-        self._some_lanes |= not whole.all()
+        self._fenced = self._some_handed = True
+        self._handed_at[lanes] = self.limit()
+        whole = masks == _ALL_LANES
+        self._hand_over_all(warps[whole])
+        if not whole.all():
+            self._hand_over_some(warps[~whole], masks[~whole])
+        self._tick()
+
+    def _hand_over_all(self, warps: Ints) -> None:
+        """Hand over what all lanes of warps (n,) have seen."""
+        seen, lane_mask, lane_seen = self.views.seen, self.views.lane_mask, self.views.lane_seen
+        self.handed[warps] = 0
         for offset in (0, 1):
-            held = np.ones(len(warps), bool) if offset == 0 else self.ahead[warps] != 0
-            view = 2 * warps[held] + offset
+            held = warps if offset == 0 else warps[self.ahead[warps] != 0]
+            view = 2 * held + offset
             seen[PROXY, view] = np.maximum(seen[PROXY, view], seen[GENERIC, view])
             lane_mask[PROXY, view] |= lane_mask[GENERIC, view]
             lane_seen[PROXY, view] = np.maximum(lane_seen[PROXY, view], lane_seen[GENERIC, view])
-            full = held & whole
-            seen[PROXY, 2 * warps[full] + offset, column[full]] = limit
-            some = held & ~whole
-            row = 2 * warps[some] + offset
-            lane_mask[PROXY, row, column[some]] |= masks[some]
-            lane_seen[PROXY, row, column[some]] = limit
-        self._tick()
+
+    def _hand_over_some(self, warps: Ints, masks: npt.NDArray[np.uint32]) -> None:
+        """Hand over what some lanes of warps (n,) have seen, in their own names."""
+        clocks = self._handed_clocks
+        clocks.clear(warps[self.handed[warps] == 0])
+        views = 2 * warps + ((self.ahead[warps] & masks) != 0)
+        for mine, theirs in (
+            (clocks.seen, self.views.seen),
+            (clocks.lane_seen, self.views.lane_seen),
+        ):
+            mine[PROXY, warps] = np.maximum(mine[PROXY, warps], theirs[GENERIC, views])
+        clocks.lane_mask[PROXY, warps] |= self.views.lane_mask[GENERIC, views]
+        self.handed[warps] |= masks
+
+    def _tell_own(self, rows: Clocks, at: Ints, warps: Ints, masks: npt.NDArray[np.uint32]) -> None:
+        """Put what the lanes in `masks` of warps (n,) have handed over of their own into rows."""
+        limits = self._handed_at.reshape(-1, 32)[warps]
+        asked = masks[:, None] >> _LANES & 1 != 0
+        limits = np.where(asked, limits, 0)
+        own = (PROXY, at, self._warp_column[warps])
+        rows.seen[own] = np.maximum(rows.seen[own], limits.min(axis=1))
+        bits = ((limits > 0) << _LANES).sum(axis=1, dtype=np.uint32)
+        rows.lane_mask[own] |= bits
+        rows.lane_seen[own] = np.maximum(rows.lane_seen[own], limits.max(axis=1))
+        self._some_lanes = True
+
+    def _share_handed(self, warps: Ints) -> None:
+        """Let all lanes of warps (n,), which meet, know what some have handed over."""
+        if not self._some_handed:
+            return
+        some = warps[self._handed_at.reshape(-1, 32)[warps].any(axis=1)]
+        if not some.size:
+            return
+        told = some[self.handed[some] != 0]
+        everyone = np.full(len(some), _ALL_LANES, np.uint32)
+        for offset in (0, 1):
+            self.views.merge(2 * told + offset, self._handed_clocks, told)
+            self._tell_own(self.views, 2 * some + offset, some, everyone)
+            self.views.drop_surpassed(2 * some + offset)
+        self.handed[some] = 0
+        self._handed_at.reshape(-1, 32)[some] = 0
+        self._some_handed = bool(self._handed_at.any())
 
     # ---- inside -----------------------------------------------------------------------------
 

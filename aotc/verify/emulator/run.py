@@ -222,6 +222,7 @@ class _Runner:
                 random,
                 self._program.granule_bytes,
                 self._program.scopes,
+                is_shuffled=self._seed != 0,
                 reads_unwritten=self._reads_unwritten,
             )
             if count_conflicts and number == 0:
