@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 import numpy as np
 
@@ -205,6 +206,26 @@ class WgmmaUnit:
 
     # ---- happening ------------------------------------------------------------------------------
 
+    def _happen(self, jobs: Sequence[_Job]) -> None:
+        """Let jobs happen, those of a warpgroup in order; equal ones of several at once."""
+        queues: dict[int, list[_Job]] = defaultdict(list)
+        for job in jobs:
+            queues[job.group].append(job)
+        for row in zip_longest(*queues.values()):
+            alike: dict[int, list[_Job]] = defaultdict(list)
+            for job in row:
+                if job is not None and job.pending is not None and not job.pending.done:
+                    alike[id(job.form)].append(job)
+            for members in alike.values():
+                pendings = [job.pending for job in members if job.pending is not None]
+                if all(self._to_do[job.group][0] is job for job in members):
+                    for job, pending in zip(members, pendings, strict=True):
+                        pending.done = True
+                        self._to_do[job.group].popleft()
+                    self._multiply(members)
+                for pending in pendings:
+                    pending.force()
+
     def _do(self, job: _Job) -> None:
         """Multiply, once all that the warpgroup has started before is done."""
         to_do = self._to_do[job.group]
@@ -213,15 +234,24 @@ class WgmmaUnit:
             assert pending is not None
             pending.force()
         to_do.popleft()
-        form, chain = job.form, job.chain
-        a, b = self._operands(job)
-        sums = multiply(form.a_format.decode(a), form.b_format.decode(b).T)
+        self._multiply([job])
+
+    def _multiply(self, jobs: Sequence[_Job]) -> None:
+        """Carry out the multiplications of one form by several warpgroups."""
+        form = jobs[0].form
+        operands = [self._operands(job) for job in jobs]
+        a, b = (np.stack(each) for each in zip(*operands, strict=True))
+        sums = multiply(form.a_format.decode(a), form.b_format.decode(b).swapaxes(1, 2))
         if form.negate_a != form.negate_b:
             sums = -sums
-        if job.accumulate:
+        adding = [at for at, job in enumerate(jobs) if job.accumulate]
+        if adding:
+            known = np.stack([jobs[at].chain.known for at in adding])
             with np.errstate(invalid="ignore"):
-                sums = sums + FORMATS[form.result].decode(chain.known)
-        chain.sums = encode(form.result, sums, saturate=form.saturate)
+                sums[adding] += FORMATS[form.result].decode(known)
+        bits = encode(form.result, sums, saturate=form.saturate)
+        for job, own in zip(jobs, bits, strict=True):
+            job.chain.sums = own
 
     def _operands(self, job: _Job) -> tuple[Array, Array]:
         """Return the bits of A (64, k) and of B (n, k)."""
@@ -244,13 +274,12 @@ class WgmmaUnit:
         for number, job in done:
             if job.reader >= 0:
                 continue
-            assert job.pending is not None
-            job.pending.force()
             # The last lane: one that is seldom elected to do something else besides.
             job.reader = number * WARP_LANES + WARP_LANES - 1
             job.flight.lanes = np.full_like(job.flight.lanes, job.reader)
             fresh.append(job)
         if fresh:
+            self._happen(fresh)
             self._machine.shared.shadow.finish_reads([job.flight for job in fresh])
             read = self._machine.order.close()
             for job in fresh:
