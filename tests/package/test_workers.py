@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import time
 from collections.abc import Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
@@ -13,7 +14,7 @@ import pytest
 
 from aotc.compiler import CompileRequest
 from aotc.package.cache import CachedKernel
-from aotc.package.workers import Failure, Outcome, Task, compile_all
+from aotc.package.workers import Failure, Job, Outcome, Task, compile_all, run_all
 from tests.support.fake_compiler import compile_empty
 
 
@@ -82,6 +83,19 @@ def test_a_worker_that_dies_is_named_and_the_rest_is_done(
     assert name in dead.report
     assert ("out of memory" in dead.report) == (mode == "killed")
     assert all(isinstance(result, CachedKernel) for result in results.values())
+
+
+def _blas_threads(name: str) -> str | None:
+    return os.environ.get(name)
+
+
+def test_a_worker_leaves_the_other_cores_to_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
+    monkeypatch.setenv("MKL_NUM_THREADS", "3")  # a user's own wish stays
+    names = ["OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"]
+    done = list(run_all([Job(name, name) for name in names], _blas_threads, 2))
+    assert {each.task.label: each.result for each in done} == dict(zip(names, "13", strict=True))
+    assert "OPENBLAS_NUM_THREADS" not in os.environ
 
 
 def test_leaving_early_stops_the_workers(source: Path) -> None:
