@@ -144,6 +144,7 @@ class Emulation:
                 max_memory_bytes=self.max_memory_bytes,
                 readable=readable,
                 writable=writable,
+                approximate=True,
             )
         except Fault as fault:
             report = render_fault(fault, sources=self.sources)

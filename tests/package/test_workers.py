@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import multiprocessing
+import os
 import time
 from collections.abc import Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
@@ -17,7 +18,7 @@ from aotc.compiler import CompileRequest
 from aotc.ir.diagnostics import HostError
 from aotc.package import workers
 from aotc.package.cache import CachedKernel
-from aotc.package.workers import Failure, Outcome, Task, compile_all
+from aotc.package.workers import Failure, Job, Outcome, Task, compile_all, run_all
 from tests.support.fake_compiler import compile_empty
 
 
@@ -123,6 +124,19 @@ def test_no_room_for_semaphores_is_told(source: Path, monkeypatch: pytest.Monkey
         HostError, match=r"cannot make a semaphore: No space .*\n  help: .*/dev/shm"
     ):
         list(compile_all(_tasks(source, ["ok"]), compile_empty, 1))
+
+
+def _blas_threads(name: str) -> str | None:
+    return os.environ.get(name)
+
+
+def test_a_worker_leaves_the_other_cores_to_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
+    monkeypatch.setenv("MKL_NUM_THREADS", "3")  # a user's own wish stays
+    names = ["OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"]
+    done = list(run_all([Job(name, name) for name in names], _blas_threads, 2))
+    assert {each.task.label: each.result for each in done} == dict(zip(names, "13", strict=True))
+    assert "OPENBLAS_NUM_THREADS" not in os.environ
 
 
 def test_leaving_early_stops_the_workers(source: Path) -> None:

@@ -80,21 +80,21 @@ def test_a_kernel_that_does_not_end_is_a_fault(reference: Reference, ptx: str) -
         _run(reference, ptx, max_steps=3)
 
 
-def test_a_missing_barrier_between_accesses_to_memory_shows_at_random_only() -> None:
-    """Warps in step store everything before any of them loads."""
+@pytest.mark.parametrize("in_step", [True, False])
+def test_a_missing_barrier_between_accesses_to_memory_is_a_race(in_step: bool) -> None:
+    """In step, too, where all warps have stored before any of them loads."""
     kernel = kernel_of("turned", 128)
     request = CompileRequest(
         str(SOURCE), "turned", (("x_ptr", "*i32"), ("out_ptr", "*i32")), (("BLOCK", 128),), "sm_80"
     )
     ptx = compile_ptx(request).ptx
-    assert "bar.sync" in ptx
-    differs: list[bool] = []
-    for in_step in (True, False):
-        launch = Launch("full", {}, (1,), seed=3, index_high=4, misaligned=False, in_step=in_step)
-        reference = interpret(kernel, roles_of(kernel, {}, is_inexact), launch, Inputs())
-        for text in (ptx, ptx.replace("bar.sync \t0;", "")):
-            done = Emulation(parse_module(text), "turned", 0)(reference)
-            differs.append(
-                compare(reference.buffers["out_ptr"], done.buffers["out_ptr"]) is not None
-            )
-    assert differs == [False, False, False, True]
+    assert ptx.count("bar.sync") == 2
+    launch = Launch("full", {}, (1,), seed=3, index_high=4, misaligned=False, in_step=in_step)
+    reference = interpret(kernel, roles_of(kernel, {}, is_inexact), launch, Inputs())
+    done = Emulation(parse_module(ptx), "turned", 0)(reference)
+    assert compare(reference.buffers["out_ptr"], done.buffers["out_ptr"]) is None
+    first, second = (at for at, _ in enumerate(ptx) if ptx.startswith("bar.sync \t0;", at))
+    for at in (first, second):
+        without = ptx[:at] + ptx[at + len("bar.sync \t0;") :]
+        with pytest.raises(ExecutionFault, match="^race: .*out_ptr"):
+            Emulation(parse_module(without), "turned", 0)(reference)

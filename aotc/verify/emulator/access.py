@@ -16,8 +16,9 @@ import numpy.typing as npt
 
 from aotc.verify.emulator.cluster import own_rank
 from aotc.verify.emulator.context import Context
-from aotc.verify.emulator.fences import MemoryOrder
 from aotc.verify.emulator.memory import SHARED_WINDOW
+from aotc.verify.emulator.memory_order import MemoryOrder
+from aotc.verify.emulator.order import WEAK
 from aotc.verify.emulator.registry import Execute, Unsupported, bits_dtype, executes
 from aotc.verify.emulator.shared import RANK_SHIFT
 from aotc.verify.emulator.spaces import (
@@ -26,6 +27,7 @@ from aotc.verify.emulator.spaces import (
     elements_of,
     form_of,
     is_uniform,
+    places_of,
     read_bytes,
     spaces_of,
     write_bytes,
@@ -41,21 +43,22 @@ def load(instruction: Instruction) -> Execute:
     source = instruction.operands[1]
     uniform = form.space in ("param", "const") and is_uniform(instruction, 1)
     dtype = bits_dtype(form.bits)
-    acquires = form.strength == "acquire"
+    scope, acquires = form.scope, form.acquires
 
     def run(ctx: Context) -> None:
         address = ctx.address(source)
         if uniform:
             address = address[:1]
-        data = read_bytes(ctx, form.space, address, form.size_bytes, strong=form.strong)
+        data = read_bytes(ctx, form.space, address, form.size_bytes, form.scope)
         values = data.view(dtype)
         for index, destination in enumerate(destinations):
             value = values[:, index]
             if form.kind == "s":
                 value = _extended(value, form.bits, destination)
             ctx.write(destination, value)
-        if acquires:
-            ctx.machine.part(MemoryOrder).acquire(ctx.lanes)
+        if scope != WEAK:
+            places = places_of(form.space, address)
+            ctx.machine.part(MemoryOrder).read(ctx.lanes, places, scope, acquires=acquires)
 
     return run
 
@@ -67,16 +70,17 @@ def store(instruction: Instruction) -> Execute:
     target = instruction.operands[0]
     sources = elements_of(instruction.operands[1])
     dtype = bits_dtype(form.bits)
-    releases = form.strength == "release"
+    scope, releases = form.scope, form.releases
 
     def run(ctx: Context) -> None:
         values = np.empty((ctx.count, form.count), dtype)
         for index, source in enumerate(sources):
             values[:, index] = ctx.read(source, form.bits)
-        if releases:
-            ctx.machine.part(MemoryOrder).release(ctx.lanes)
-        write_bytes(ctx, form.space, ctx.address(target), values.view(np.uint8), strong=form.strong)
-        if form.strong:
+        address = ctx.address(target)
+        write_bytes(ctx, form.space, address, values.view(np.uint8), scope)
+        if scope != WEAK:
+            places = places_of(form.space, address)
+            ctx.machine.part(MemoryOrder).wrote(ctx.lanes, places, scope, releases=releases)
             ctx.machine.note_event()
 
     return run

@@ -21,10 +21,10 @@ import numpy.typing as npt
 from aotc.verify.emulator.compute_float import DEFAULT_NAN
 from aotc.verify.emulator.compute_rounding import F64
 from aotc.verify.emulator.context import Context
-from aotc.verify.emulator.fences import MemoryOrder
+from aotc.verify.emulator.memory_order import MemoryOrder
 from aotc.verify.emulator.order import Ints
 from aotc.verify.emulator.registry import COMPUTES, Execute, Unsupported, bits_dtype, executes
-from aotc.verify.emulator.spaces import Form, elements_of, form_of, split_generic
+from aotc.verify.emulator.spaces import Form, elements_of, form_of, places_of, split_generic
 from aotc.verify.emulator.syntax import Instruction, Register
 
 Cells: TypeAlias = npt.NDArray[Any]
@@ -75,21 +75,19 @@ def atomic(instruction: Instruction) -> Execute:
     destinations = elements_of(operands[0]) if returns else ()
     target = operands[1 if returns else 0]
     sources = [elements_of(operand) for operand in operands[2 if returns else 1 :]]
-    releases = form.strength in ("release", "acq_rel")
-    acquires = form.strength in ("acquire", "acq_rel")
 
     def run(ctx: Context) -> None:
         address = ctx.address(target)
-        if releases:
-            ctx.machine.part(MemoryOrder).release(ctx.lanes)
         for index in range(form.count):
             values = [ctx.read(source[index], form.bits) for source in sources]
             where = address + index * (form.bits // 8)
             old = _update(ctx, form, where, combine, values)
             if returns:
                 ctx.write(destinations[index], old)
-        if acquires:
-            ctx.machine.part(MemoryOrder).acquire(ctx.lanes)
+        order, places = ctx.machine.part(MemoryOrder), places_of(form.space, address)
+        order.wrote(ctx.lanes, places, form.scope, releases=form.releases)
+        if returns:  # `red` reads for nobody
+            order.read(ctx.lanes, places, form.scope, acquires=form.acquires)
         ctx.machine.note_event()
 
     return run
@@ -113,6 +111,8 @@ def _update(
         if space == "shared":
             old[chosen] = ctx.machine.shared.update(lanes, where, size, ctx.instruction, act)
         elif space == "global":
+            ctx.machine.global_memory.check(where, size, lanes, write=True)
+            ctx.machine.global_shadow.update(lanes, where, size, ctx.instruction, form.scope)
             old[chosen] = ctx.machine.global_memory.update(where, size, act, lanes)
         else:
             raise ctx.fault(f"an atomic operation on {space} memory", int(lanes[0]))

@@ -242,6 +242,8 @@ def _float_rounding(
         # What flushes fp32 makes NaN canonical.
         load = F32.canonical if flushes and of is F32 else lambda a, _: a
         return lambda a: into.store(of.load(load(a, of.is_nan(a))))
+    if mode == "rn":
+        return lambda a: into.store(of.load(a))  # from binary32, which rounds once
     return lambda a: round_to(wide(of, a), into, mode)
 
 

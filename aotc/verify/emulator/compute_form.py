@@ -217,4 +217,18 @@ def _cast(source: Operand, bits: int) -> Callable[[Bits], Bits] | None:
     if bits == 1:
         return lambda word: word != 0
     dtype: np.dtype[Any] = bits_dtype(bits)
+    if isinstance(source, Immediate):
+        return _kept(dtype)
     return lambda word: word.astype(dtype, copy=False)
+
+
+def _kept(dtype: np.dtype[Any]) -> Callable[[Bits], Bits]:
+    """Return a cast of what is the same array each time."""
+    known: list[Bits] = [np.zeros(0), np.zeros(0)]
+
+    def cast(word: Bits) -> Bits:
+        if word is not known[0]:
+            known[:] = word, word.astype(dtype, copy=False)
+        return known[1]
+
+    return cast

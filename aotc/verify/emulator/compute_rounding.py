@@ -71,7 +71,10 @@ class FloatFormat:
     def store(self, values: Floats) -> Bits:
         """Return the bits of values rounded to nearest even, NaN canonical."""
         bits = self._store(values)
-        return bits if self.bits == 64 else self.canonical(bits, values != values)  # noqa: PLR0124
+        least = np.minimum.reduce(values, axis=None, initial=np.inf)  # NaN if any is
+        if self.bits == 64 or least == least:  # noqa: PLR0124
+            return bits
+        return self.canonical(bits, values != values)  # noqa: PLR0124
 
     def canonical(self, bits: Bits, unordered: Flags) -> Bits:
         """Return bits with the canonical NaN where `unordered`."""
@@ -95,8 +98,10 @@ class FloatFormat:
         """Return bits with subnormal numbers turned into zeros of their sign."""
         one = self.dtype.type(1)
         # Zero wraps round to the top, so that it takes the quick way too.
-        subnormal = ((bits & self.magnitude) - one) < self.max_subnormal
-        return np.where(subnormal, bits & self.sign, bits) if subnormal.any() else bits
+        below = (bits & self.magnitude) - one
+        if np.minimum.reduce(below, axis=None, initial=self.magnitude) >= self.max_subnormal:
+            return bits
+        return np.where(below < self.max_subnormal, bits & self.sign, bits)
 
     def flush_raised(self, bits: Bits, scaled: Callable[[], Bits]) -> Bits:
         """Return bits with zeros where only rounding among subnormal numbers made a normal one.

@@ -18,6 +18,7 @@ import numpy.typing as npt
 Part = TypeVar("Part")
 
 if TYPE_CHECKING:
+    from aotc.verify.emulator.global_shadow import GlobalShadow
     from aotc.verify.emulator.local import LocalMemory
     from aotc.verify.emulator.memory import GlobalMemory
     from aotc.verify.emulator.order import Order
@@ -33,12 +34,15 @@ class Machine(Protocol):
     warps_per_block: int
     cluster_size: int  # blocks of a cluster are neighbours in the batch
     global_memory: GlobalMemory
+    global_shadow: GlobalShadow
     shared: SharedMemory
     local: LocalMemory
     params: npt.NDArray[np.uint8]  # the kernel's parameters as bytes; an address is an index
     constants: npt.NDArray[np.uint8]  # `.const` variables, likewise
+    scopes: tuple[int, ...]  # among which accesses are strong in this kernel, ascending
     order: Order  # who has synchronised with whom; see order.py
     registers: RegisterFile  # for what is read and written later than it is issued
+    is_shuffled: bool  # whether the schedule is a random one, not in step
     random: np.random.Generator  # the schedule's seed; draws nothing when running in step
 
     def defer(

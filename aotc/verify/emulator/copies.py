@@ -103,6 +103,8 @@ def copy_async(instruction: Instruction) -> Execute:
         wanted = _wanted_bytes(ctx, extra[0], size) if extra else np.full(ctx.count, size)
         memory = ctx.machine.global_memory
         _check_source(memory, address, wanted, size, lanes)
+        full = wanted == size
+        ctx.machine.global_shadow.load(lanes[full], address[full], size, instruction)
         shared = ctx.machine.shared
         flight = shared.begin(
             lanes, ctx.address(target), size, instruction, writes=True, proxy=False

@@ -18,6 +18,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
+from aotc.verify.emulator.compute_error import with_error
 from aotc.verify.emulator.context import Misuse
 from aotc.verify.emulator.effects import destination_count
 from aotc.verify.emulator.errors import EmulationError
@@ -108,17 +109,30 @@ class _Discard:
 
 
 class Decoder:
-    """Turn the instructions of one kernel into steps over one register file."""
+    """Turn the instructions of one kernel into steps over one register file.
 
-    def __init__(self, current: Current, registers: RegisterFile) -> None:
+    Approximate instructions are off as hardware is if `approximate`, else correctly rounded.
+    """
+
+    def __init__(
+        self, current: Current, registers: RegisterFile, *, approximate: bool = False
+    ) -> None:
         self._current = current
         self._registers = registers
+        self._approximate = approximate
+        self._steps: dict[int, Step] = {}  # by the instruction's identity
 
     def step(self, instruction: Instruction) -> Step:
         """Return what an instruction does each time it executes.
 
         Raises: EmulationError if no rule knows it.
         """
+        step = self._steps.get(id(instruction))
+        if step is None:
+            step = self._steps[id(instruction)] = self._made(instruction)
+        return step
+
+    def _made(self, instruction: Instruction) -> Step:
         try:
             step = self._unguarded(instruction)
         except Unsupported as error:
@@ -153,7 +167,10 @@ class Decoder:
         if rule is not None:
             return self._execute(instruction, rule(instruction))
         if instruction.opcode in COMPUTES:
-            return self._compute(instruction, COMPUTES[instruction.opcode](instruction))
+            function = COMPUTES[instruction.opcode](instruction)
+            if self._approximate:
+                function = with_error(instruction, function)
+            return self._compute(instruction, function)
         raise Unsupported("the opcode is not known")
 
     def _execute(self, instruction: Instruction, function: Execute) -> Step:
@@ -215,19 +232,31 @@ class Decoder:
         # Compilers widen a number by a `mov` of it and of a half that was never written.
         widens = instruction.opcode == "mov" and len(read) < len(operands) > 1
         current, registers = self._current, self._registers
+        targeted = [(name, states) for name, states in self._states(targets)]
+
+        def refuse(lanes: Lanes, name: str, states: npt.NDArray[np.uint8]) -> None:
+            LaneContext(current.batch, instruction, lanes).require_readable(name, states)
 
         def checked(lanes: Lanes) -> None:
-            context = LaneContext(current.batch, instruction, lanes)
+            in_flight = False
             if copied is None:
                 for name, states in read:
-                    known = np.where(states == UNDEFINED, DEFINED, states) if widens else states
-                    context.require_readable(name, known)
-            in_flight = copied is not None and bool((copied[lanes] == WRITE_IN_FLIGHT).all())
+                    held = states[lanes]
+                    if not np.bitwise_and.reduce(held) & 1:  # those that may be read are odd
+                        if widens:
+                            held = np.where(states == UNDEFINED, DEFINED, states)
+                            refuse(lanes, name, held)
+                        else:
+                            refuse(lanes, name, states)
+            else:
+                in_flight = bool((copied[lanes] == WRITE_IN_FLIGHT).all())
             if in_flight:
                 registers.flight_copies += 1
             else:
-                for (name, _), states in zip(self._states(targets), written, strict=True):
-                    context.require_writable(name, states)
+                for name, states in targeted:
+                    if np.maximum.reduce(states[lanes]) > DEFINED:
+                        context = LaneContext(current.batch, instruction, lanes)
+                        context.require_writable(name, states)
             step(lanes)
             for states in written:
                 states[lanes] = DEFINED if copied is None else COPIED[copied[lanes]]

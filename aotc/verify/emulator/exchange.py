@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from aotc.verify.emulator.context import Context, Misuse
+from aotc.verify.emulator.context import Context, Machine, Misuse
 from aotc.verify.emulator.order import Ints
 from aotc.verify.emulator.registry import Execute, Unsupported, executes
 from aotc.verify.emulator.syntax import Immediate, Instruction, Operand, Pair, Sink
@@ -134,17 +134,40 @@ def active_mask(instruction: Instruction) -> Execute:
     return run
 
 
+class Leaders:
+    """Say which lane of a warp is elected among those that take part.
+
+    PTX leaves it open; hardware elects the same lane of a mask each time, and programs that let the
+    elected lane commit what it elected itself to issue rely on that. In step it is the first one;
+    in random order the schedule draws for each warp who goes before whom.
+    """
+
+    def __init__(self, machine: Machine) -> None:
+        warps = machine.num_blocks * machine.warps_per_block
+        ranks = np.broadcast_to(np.arange(32, 0, -1), (warps, 32))
+        self.ranks = machine.random.permuted(ranks, axis=1) if machine.is_shuffled else ranks
+        self.of_all = self.ranks.argmax(axis=1).astype(np.uint32)
+
+
 @executes("elect")
 def elect(instruction: Instruction) -> Execute:
-    """Choose one lane of a warp: the first that takes part."""
+    """Choose one lane of a warp, the same each time for the same lanes."""
     value, predicate = _split(instruction.operands[0])
     members = instruction.operands[1]
 
     def run(ctx: Context) -> None:
-        _check_members(ctx, members)
-        masks = ctx.read_warps(members, 32)
-        inside = (masks[:, :, None] >> _LANES.astype(np.uint32) & 1).astype(np.bool_)
-        leader = (inside & ctx.active()[:, None, :]).argmax(axis=2)
+        everyone, leaders, warps = (
+            _check_members(ctx, members),
+            ctx.machine.part(Leaders),
+            ctx.warps(),
+        )
+        if everyone and isinstance(members, Immediate):
+            leader = np.broadcast_to(leaders.of_all[warps][:, None], (len(warps), 32))
+        else:
+            masks = ctx.read_warps(members, 32)
+            inside = (masks[:, :, None] >> _LANES.astype(np.uint32) & 1).astype(np.bool_)
+            inside &= ctx.active()[:, None, :]
+            leader = np.where(inside, leaders.ranks[warps][:, None, :], 0).argmax(axis=2)
         ctx.write_warps(value, leader.astype(np.uint32))
         ctx.write_warps(predicate, leader == _LANES)
 

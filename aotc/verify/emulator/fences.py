@@ -1,45 +1,23 @@
-"""Fences, and the ordering that goes through memory: a release by one warp, an acquire by another.
-
-A store, an atomic or a fence with release semantics lets later acquires of the same cluster see what
-its lanes have done. Locations are not told apart, and a fence both releases and acquires, so a
-program that fences too little is found, one that fences at the wrong location may not be.
+"""Fences: of memory accesses, at a scope, and of proxies.
 
 Source: PTX ISA, "Memory Consistency Model"; membar, fence.
 """
 
 from __future__ import annotations
 
-from aotc.verify.emulator.context import Context, Machine
+from aotc.verify.emulator.context import Context
 from aotc.verify.emulator.mbarrier import Mbarriers
-from aotc.verify.emulator.order import Clocks, Lanes, lanes_array
+from aotc.verify.emulator.memory_order import MemoryOrder
+from aotc.verify.emulator.order import CTA, GPU
 from aotc.verify.emulator.registry import Execute, Unsupported, executes
+from aotc.verify.emulator.spaces import SCOPES
 from aotc.verify.emulator.syntax import Instruction
 
 _FENCES = frozenset(("sc", "acq_rel", "acquire", "release", "mbarrier_init"))
-_LEVELS = frozenset(("cta", "gl", "sys"))
+_LEVELS = {"cta": CTA, "gl": GPU, "sys": GPU}
 # Between the generic and the asynchronous proxy; that of tensor maps has its own rule.
 _ASYNC_PROXIES = frozenset(("async", "async::global", "async::shared"))
 _OTHER_PROXIES = frozenset(("alias",))
-
-
-class MemoryOrder:
-    """Hold, for each cluster of a batch, what has been released through memory."""
-
-    def __init__(self, machine: Machine) -> None:
-        self._order = machine.order
-        self._num_lanes = machine.num_blocks * machine.warps_per_block * 32
-        self._lanes_per_cluster = machine.cluster_size * machine.warps_per_block * 32
-        self._tokens = Clocks(machine.num_blocks // machine.cluster_size, machine.order.columns)
-
-    def release(self, lanes: Lanes) -> None:
-        """Let whoever acquires later see what lanes have done."""
-        numbers = lanes_array(lanes, self._num_lanes)
-        self._order.release(numbers, self._tokens, numbers // self._lanes_per_cluster)
-
-    def acquire(self, lanes: Lanes) -> None:
-        """Let lanes see what has been released."""
-        numbers = lanes_array(lanes, self._num_lanes)
-        self._order.acquire(numbers, self._tokens, numbers // self._lanes_per_cluster)
 
 
 @executes("membar")
@@ -49,28 +27,38 @@ def membar(instruction: Instruction) -> Execute:
         return _proxy_fence(instruction)
     if instruction.modifiers[0] not in _LEVELS:
         raise Unsupported(f"modifier .{instruction.modifiers[0]}")
-    return _fence
+    return _fence(_LEVELS[instruction.modifiers[0]], "sc")
 
 
 @executes("fence")
 def fence(instruction: Instruction) -> Execute:
     """Order memory accesses, or with `.proxy` those through different proxies."""
-    if instruction.modifiers[0] == "proxy":
+    kind, *rest = instruction.modifiers
+    if kind == "proxy":
         return _proxy_fence(instruction)
-    if instruction.modifiers[0] not in _FENCES:
-        raise Unsupported(f"modifier .{instruction.modifiers[0]}")
-    return _fence_mbarriers if instruction.modifiers[0] == "mbarrier_init" else _fence
+    if kind not in _FENCES:
+        raise Unsupported(f"modifier .{kind}")
+    scope = max((SCOPES[word] for word in rest if word in SCOPES), default=GPU)
+    run = _fence(scope, "sc" if kind == "mbarrier_init" else kind)
+    return _of_mbarriers(run) if kind == "mbarrier_init" else run
 
 
-def _fence_mbarriers(ctx: Context) -> None:
-    ctx.machine.part(Mbarriers).fence(ctx.lanes)
-    _fence(ctx)
+def _fence(scope: int, kind: str) -> Execute:
+    acquires, releases = kind != "release", kind != "acquire"
+
+    def run(ctx: Context) -> None:
+        order = ctx.machine.part(MemoryOrder)
+        order.fence(ctx.lanes, scope, acquires=acquires, releases=releases)
+
+    return run
 
 
-def _fence(ctx: Context) -> None:
-    memory = ctx.machine.part(MemoryOrder)
-    memory.release(ctx.lanes)
-    memory.acquire(ctx.lanes)
+def _of_mbarriers(run: Execute) -> Execute:
+    def fence_mbarriers(ctx: Context) -> None:
+        ctx.machine.part(Mbarriers).fence(ctx.lanes)
+        run(ctx)
+
+    return fence_mbarriers
 
 
 def _proxy_fence(instruction: Instruction) -> Execute:
@@ -78,7 +66,7 @@ def _proxy_fence(instruction: Instruction) -> Execute:
     if kind in _ASYNC_PROXIES:
         return _fence_async
     if kind in _OTHER_PROXIES:
-        return _fence
+        return _fence(GPU, "sc")
     raise Unsupported(f"modifier .{kind}")
 
 

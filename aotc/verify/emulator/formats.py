@@ -106,4 +106,7 @@ def encode(name: str, value: Float64, *, saturate: bool = False) -> Array:
     }[name]
     with np.errstate(over="ignore", invalid="ignore"):
         rounded = value.astype(dtype)
+    least = np.minimum.reduce(rounded, axis=None, initial=np.inf)  # NaN if any is
+    if least == least:  # noqa: PLR0124
+        return rounded.view(canonical.dtype)
     return np.where(np.isnan(rounded), canonical, rounded.view(canonical.dtype))

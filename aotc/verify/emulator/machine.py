@@ -17,9 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from aotc.verify.emulator.context import Fault, Misuse
+from aotc.verify.emulator.global_shadow import GlobalShadow
 from aotc.verify.emulator.groups import Poll
 from aotc.verify.emulator.local import LocalMemory
-from aotc.verify.emulator.memory import GlobalMemory
 from aotc.verify.emulator.order import Order
 from aotc.verify.emulator.registers import RegisterFile
 from aotc.verify.emulator.registry import bits_dtype
@@ -95,14 +95,18 @@ class Batch:
         launch: Launch,
         clusters: npt.NDArray[np.int64],
         image: Image,
-        global_memory: GlobalMemory,
+        global_shadow: GlobalShadow,
         registers: RegisterFile,
         random: np.random.Generator,
         granule_bytes: int,
+        scopes: tuple[int, ...],
         *,
+        is_shuffled: bool,
         reads_unwritten: bool = False,
     ) -> None:
         self.launch = launch
+        self.is_shuffled = is_shuffled
+        self.scopes = scopes
         self.positions = Positions(launch, clusters)
         self.num_blocks = len(self.positions.blocks)
         self.warps_per_block = launch.warps
@@ -112,10 +116,14 @@ class Batch:
         self.image = image
         self.params = image.params
         self.constants = image.constants
-        self.global_memory = global_memory
+        self.global_memory = global_shadow.memory
+        self.global_shadow = global_shadow
         self.registers = registers
         self.random = random
-        self.order = Order(self.num_blocks, self.warps_per_block, self.cluster_size)
+        self.order = Order(
+            *(self.num_blocks, self.warps_per_block, self.cluster_size), whole=global_shadow.whole
+        )
+        global_shadow.begin(self.order, int(clusters[0]), self.num_lanes)
         self.shared = SharedMemory(
             *(self.num_blocks, launch.shared_bytes, self.order),
             granule_bytes=granule_bytes,

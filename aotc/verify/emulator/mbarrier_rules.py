@@ -18,7 +18,7 @@ from aotc.verify.emulator.registry import Execute, Unsupported, executes
 from aotc.verify.emulator.spaces import SCOPES
 from aotc.verify.emulator.syntax import Instruction, Operand, Register, Sink
 
-_KNOWN = SCOPES | {"b64", "shared", "shared::cta", "shared::cluster", "acquire", "release"}
+_KNOWN = SCOPES.keys() | {"b64", "shared", "shared::cta", "shared::cluster", "acquire", "release"}
 
 
 def _check_modifiers(instruction: Instruction, *more: str) -> None:

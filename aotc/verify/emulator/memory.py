@@ -39,7 +39,7 @@ _GUARD_BYTES = 1 << (_BUFFER_BITS - 1)
 _MAX_BUFFERS = (PARAM_WINDOW >> _BUFFER_BITS) - 1
 
 
-class _Buffer:
+class Buffer:
     """Hold one owner of memory: its bytes, and which of them may be read and written."""
 
     def __init__(self, owner: npt.NDArray[Any], base: int) -> None:
@@ -54,9 +54,11 @@ class _Buffer:
         self.span: tuple[int, int] | None = None
         self.may_read = np.zeros(0, np.uint8)
         self.may_write = np.zeros(0, np.uint8)
+        self.is_writable = False  # any byte of it
 
     def allow(self, start: int, end: int, allowed: tuple[Bytes, Bytes] | None) -> None:
         """Open bytes [start, end) of the owner: all of them, or those in the two masks."""
+        self.is_writable |= allowed is None or bool(allowed[1].any())
         if not self.names and allowed is None:
             self.span = (self.base + start, self.base + end)
             return
@@ -80,7 +82,7 @@ class GlobalMemory:
     """Hold the arrays of one launch and the addresses they were given."""
 
     def __init__(self) -> None:
-        self._buffers: list[_Buffer] = []
+        self._buffers: list[Buffer] = []
 
     def add(
         self,
@@ -103,7 +105,7 @@ class GlobalMemory:
             if len(self._buffers) == _MAX_BUFFERS:
                 raise ValueError(f"more than {_MAX_BUFFERS} arrays of one launch")
             base = (len(self._buffers) + 1 << _BUFFER_BITS) + _GUARD_BYTES
-            buffer = _Buffer(owner, base)
+            buffer = Buffer(owner, base)
             self._buffers.append(buffer)
         offset = array.__array_interface__["data"][0] - owner.__array_interface__["data"][0]
         reach = [
@@ -202,6 +204,19 @@ class GlobalMemory:
             old[chosen] = in_turn(cells, index, act)
         return old
 
+    def parts(self, address: Ints) -> list[tuple[Buffer, slice | npt.NDArray[np.bool_]]]:
+        """Return the buffers that addresses (n,) within bounds fall into, each with its addresses."""
+        if not len(address):
+            return []
+        first, last = (
+            (int(address.min()) >> _BUFFER_BITS) - 1,
+            (int(address.max()) >> _BUFFER_BITS) - 1,
+        )
+        if first == last:
+            return [(self._buffers[first], slice(None))]
+        indices = (address >> _BUFFER_BITS) - 1
+        return [(self._buffers[each], indices == each) for each in np.unique(indices).tolist()]
+
     def describe(self, address: int) -> str:
         """Return the name of the buffer of an address and the byte in it, for messages."""
         index = (address >> _BUFFER_BITS) - 1
@@ -213,7 +228,7 @@ class GlobalMemory:
 
     def _located(
         self, address: Ints, size: int, lanes: Lanes | None, *, write: bool
-    ) -> list[tuple[_Buffer, slice | npt.NDArray[np.bool_]]]:
+    ) -> list[tuple[Buffer, slice | npt.NDArray[np.bool_]]]:
         """Return the buffers that addresses fall into, each with its addresses; all is checked."""
         if not len(address):
             return []
@@ -232,7 +247,7 @@ class GlobalMemory:
         known = (indices >= 0) & (indices < len(self._buffers))
         if not known.all():
             self._refuse("bounds", address, int(np.flatnonzero(~known)[0]), size, lanes, "")
-        found: list[tuple[_Buffer, slice | npt.NDArray[np.bool_]]] = []
+        found: list[tuple[Buffer, slice | npt.NDArray[np.bool_]]] = []
         for number in np.unique(indices).tolist():
             chosen = indices == number
             buffer = self._buffers[number]
@@ -242,7 +257,7 @@ class GlobalMemory:
 
     def _check(
         self,
-        buffer: _Buffer,
+        buffer: Buffer,
         address: Ints,
         chosen: Ints,
         size: int,

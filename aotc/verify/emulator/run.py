@@ -23,6 +23,13 @@ from aotc.verify.emulator.bank_conflicts import BankConflicts, BankCount
 from aotc.verify.emulator.cfg import Cfg, analyse, build_cfg
 from aotc.verify.emulator.decode import Current, Decoder
 from aotc.verify.emulator.errors import EmulationError
+from aotc.verify.emulator.global_shadow import GlobalShadow
+from aotc.verify.emulator.granules import (
+    global_granule_bytes,
+    granule_bytes,
+    orders_ctas,
+    scopes_of,
+)
 from aotc.verify.emulator.machine import Batch, Image
 from aotc.verify.emulator.memory import GlobalMemory
 from aotc.verify.emulator.parse import parse_module
@@ -32,11 +39,11 @@ from aotc.verify.emulator.scheduler import Scheduler
 from aotc.verify.emulator.segments import Code
 from aotc.verify.emulator.shared import SharedMemory
 from aotc.verify.emulator.special import WARP, Launch
-from aotc.verify.emulator.syntax import Immediate
 
 DEFAULT_MAX_STEPS = 10_000_000
 DEFAULT_MAX_MEMORY_BYTES = 4 << 30
 _BATCH_LANES = 1 << 14
+_LEAST_CAPACITY = 1 << 11  # of a register file: few sizes, so that steps recur
 _MAX_BLOCK_THREADS = 1024
 _MAX_GRID = (2**31 - 1, 65535, 65535)
 # What a batch keeps of each lane besides registers: numbers, clocks, states of barriers.
@@ -77,6 +84,7 @@ def emulate(
     readable: Masks | None = None,
     writable: Masks | None = None,
     reads_unwritten: bool = False,
+    approximate: bool = False,
     count_conflicts: bool = False,
 ) -> Statistics:
     """Run a kernel on a grid of blocks.
@@ -88,7 +96,8 @@ def emulate(
     runs warps in step, another one orders them at random. `max_steps` bounds the instructions of a
     batch. `readable` and `writable` give, by the argument's index, masks of its elements. Shared
     memory that was never written may not be read, or with `reads_unwritten` it holds noise: a
-    compiler may fetch ahead what is then not used. With
+    compiler may fetch ahead what is then not used. With `approximate`, approximate instructions are
+    off as those of hardware are; without, they are correctly rounded. With
     `count_conflicts` the statistics have the bank conflicts.
 
     Raises: EmulationError for what cannot be run, Fault for what the program may not do.
@@ -105,9 +114,21 @@ def emulate(
         shared_bytes=static_bytes + shared_bytes,
     )
     _check(launch)
-    runner = _Runner(program, launch, image, memory, seed, reads_unwritten=reads_unwritten)
+    runner = _Runner(
+        *(program, launch, image, memory, seed),
+        reads_unwritten=reads_unwritten,
+        approximate=approximate,
+    )
     with np.errstate(all="ignore"):
         return runner.run(max_steps, max_memory_bytes, count_conflicts=count_conflicts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Size:
+    """Say what steps are made for: how many lanes, and whether they are approximate as hardware."""
+
+    capacity: int
+    approximate: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +140,10 @@ class _Program:
     cfg: Cfg
     allocation: Allocation
     granule_bytes: int
-    idle: dict[tuple[int, bool], _Decoded] = field(
-        default_factory=dict[tuple[int, bool], "_Decoded"]
-    )
+    global_granule_bytes: int
+    orders_ctas: bool
+    scopes: tuple[int, ...]
+    idle: dict[_Size, _Decoded] = field(default_factory=dict["_Size", "_Decoded"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +153,8 @@ class _Decoded:
     addresses: Mapping[str, int]
     current: Current
     registers: RegisterFile
-    code: Code
+    decoder: Decoder
+    codes: dict[bool, Code]  # by whether groups are to be preempted
 
 
 # A kernel is often run at many shapes, so what was made of a text is kept.
@@ -144,7 +167,11 @@ def _prepare(module: Module, name: str | None) -> _Program:
     kernel = _find_kernel(module, name)
     cfg = build_cfg(kernel.instructions)
     allocation = Allocation(kernel.instructions, cfg, analyse(kernel.instructions, cfg))
-    return _Program(module, kernel, cfg, allocation, granule_bytes(kernel))
+    return _Program(
+        *(module, kernel, cfg, allocation),
+        *(granule_bytes(kernel), global_granule_bytes(kernel)),
+        *(orders_ctas(kernel), scopes_of(kernel)),
+    )
 
 
 class _Runner:
@@ -157,9 +184,11 @@ class _Runner:
         seed: int,
         *,
         reads_unwritten: bool,
+        approximate: bool,
     ) -> None:
         self._program = program
         self._reads_unwritten = reads_unwritten
+        self._approximate = approximate
         self._launch = launch
         self._image = image
         self._memory = memory
@@ -172,27 +201,35 @@ class _Runner:
         lanes = size * launch.cluster_size * launch.warps * WARP
         decoded = self._decode(lanes)
         current, registers = decoded.current, decoded.registers
+        code = self._code(decoded)
         counts = np.zeros(3, np.int64)
         printed: list[str] = []
         conflicts = BankConflicts(launch.warps * WARP)
         starts = range(0, clusters, max(size, 1))
         random = np.random.default_rng(self._seed)
+        shadow = GlobalShadow(
+            self._memory,
+            self._program.global_granule_bytes,
+            whole=self._program.orders_ctas,
+        )
         for number, start in enumerate(starts):
             registers.reset()
             current.batch = batch = Batch(
                 launch,
                 np.arange(start, min(start + size, clusters)),
                 self._image,
-                self._memory,
+                shadow,
                 registers,
                 random,
                 self._program.granule_bytes,
+                self._program.scopes,
+                is_shuffled=self._seed != 0,
                 reads_unwritten=self._reads_unwritten,
             )
             if count_conflicts and number == 0:
                 batch.shared.conflicts = conflicts
             seed = self._seed and self._seed * len(starts) + number
-            scheduler = Scheduler(batch, decoded.code, seed, max_steps)
+            scheduler = Scheduler(batch, code, seed, max_steps)
             scheduler.run()
             printed += batch.printed
             counts += (scheduler.lane_instructions, scheduler.warp_instructions, batch.steps)
@@ -204,22 +241,32 @@ class _Runner:
         lane, warp, steps = counts.tolist()
         return Statistics(lane, warp, steps, len(starts), conflicts.lines, tuple(printed))
 
-    def _size(self, lanes: int) -> tuple[int, bool]:
-        """Return which registers and steps serve so many lanes: few sizes, so that they recur."""
-        return 1 << max(lanes - 1, WARP).bit_length(), self._seed != 0
+    def _size(self, lanes: int) -> _Size:
+        """Return which registers and steps serve so many lanes."""
+        capacity = max(1 << max(lanes - 1, WARP).bit_length(), _LEAST_CAPACITY)
+        return _Size(capacity, approximate=self._approximate)
 
     def _decode(self, lanes: int) -> _Decoded:
         """Return the kernel's steps: those of a former launch, if symbols are where they were."""
         program = self._program
-        size = capacity, preempt = self._size(lanes)
+        size = self._size(lanes)
         idle = program.idle.pop(size, None)
         if idle is not None and idle.addresses == self._image.addresses:
             return idle
-        registers = RegisterFile(program.allocation, capacity)
+        registers = RegisterFile(program.allocation, size.capacity)
         current = Current(self._image)
-        instructions = program.kernel.instructions
-        code = Code(instructions, program.cfg, Decoder(current, registers), preempt=preempt)
-        return _Decoded(self._image.addresses, current, registers, code)
+        decoder = Decoder(current, registers, approximate=size.approximate)
+        return _Decoded(self._image.addresses, current, registers, decoder, {})
+
+    def _code(self, decoded: _Decoded) -> Code:
+        """Return the kernel's segments for the order in which groups are to run."""
+        preempt = self._seed != 0
+        if preempt not in decoded.codes:
+            program = self._program
+            decoded.codes[preempt] = Code(
+                program.kernel.instructions, program.cfg, decoded.decoder, preempt=preempt
+            )
+        return decoded.codes[preempt]
 
     def _clusters_at_once(self, max_memory_bytes: int) -> int:
         launch = self._launch
@@ -241,28 +288,6 @@ class _Runner:
             )
         wanted = max(_BATCH_LANES // (lanes * launch.cluster_size), 1)
         return min(wanted, max_memory_bytes // cluster_bytes)
-
-
-def granule_bytes(kernel: Kernel) -> int:
-    """Return the size of the smallest access to shared memory: what its shadow is kept for."""
-    sizes = [16]
-    for instruction in kernel.instructions:
-        if instruction.opcode in ("ld", "st", "atom", "red", "mbarrier"):
-            modifiers = instruction.modifiers
-            if not {"global", "param", "local", "const"} & set(modifiers):
-                bits = [int(m.lstrip("bfsu").split("x")[0]) for m in modifiers if _is_type(m)]
-                count = next((int(m[1:]) for m in modifiers if m in ("v2", "v4", "v8")), 1)
-                sizes += [min(16, width * count // 8) for width in bits]
-        elif "reduce" in instruction.modifiers:  # in bulk, but element by element
-            sizes += [int(m.lstrip("bfsu")) // 8 for m in instruction.modifiers if _is_type(m)]
-        elif instruction.opcode == "cp" and {"ca", "cg"} & set(instruction.modifiers):
-            size = instruction.operands[2]
-            sizes.append(size.value if isinstance(size, Immediate) else 4)
-    return min(sizes)
-
-
-def _is_type(modifier: str) -> bool:
-    return modifier.lstrip("bfsu").split("x")[0].isdigit() and modifier[0] in "bfsu"
 
 
 def _find_kernel(module: Module, name: str | None) -> Kernel:

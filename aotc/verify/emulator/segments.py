@@ -1,7 +1,8 @@
 """A kernel ready to run: its segments, each a straight run of steps and what happens at its end.
 
 A segment ends where a basic block does, at an instruction that may hold lanes back, and, if groups
-are to be preempted, behind every instruction that touches state.
+are to be preempted, after every instruction by which threads synchronise: who goes first at a plain
+access to memory makes no difference unless it races, and a race is reported in any order.
 
 Invariant: lanes enter segments at their start alone.
 """
@@ -13,11 +14,12 @@ from dataclasses import dataclass
 
 from aotc.verify.emulator.cfg import Cfg
 from aotc.verify.emulator.decode import Decoder
+from aotc.verify.emulator.effects import destination_count
 from aotc.verify.emulator.ends import END_RULES, End, Site, end_of, falls_through
 from aotc.verify.emulator.errors import EmulationError
 from aotc.verify.emulator.registry import COMPUTES, Unsupported
 from aotc.verify.emulator.steps import Step
-from aotc.verify.emulator.syntax import Instruction
+from aotc.verify.emulator.syntax import Immediate, Instruction, Operand
 
 SPIN_ROUNDS = 1 << 12
 """Rounds that a trip counts for of a loop that may be waiting for others; one of others counts 1.
@@ -25,6 +27,15 @@ SPIN_ROUNDS = 1 << 12
 In step, a group may be that many rounds ahead of one at a higher program counter.
 """
 _STRONG = frozenset(("volatile", "relaxed", "acquire", "mmio"))
+# Atomic operations that may leave what is there.
+_CHANGES_NOTHING = frozenset(("cas", "exch", "or", "and", "min", "max"))
+# What touches only the own registers, or memory in ways that shadows check in any order.
+_PLAIN = frozenset(
+    (
+        *("ldmatrix", "stmatrix", "movmatrix", "mma", "cvta", "isspacep", "mapa", "getctarank"),
+        *("prefetch", "prefetchu", "createpolicy", "setmaxnreg"),
+    )
+)
 # Who does any of this in a loop gets something done.
 _WORK = frozenset(("st", "red", "cp", "stmatrix", "mma", "wgmma"))
 
@@ -76,9 +87,38 @@ class Code:
         key = (start, stop)
         if key not in self._rounds:
             body = self.instructions[start : stop + 1]
-            spins = any(map(_looks, body)) and not any(each.opcode in _WORK for each in body)
-            self._rounds[key] = SPIN_ROUNDS if spins else 1
+            # Who polls global memory hands what it finds to its CTA through shared memory.
+            polls = any(self._polls_memory(each) for each in body)
+            looks = polls or any(map(_looks, body))
+            works = any(
+                each.opcode in _WORK and not (polls and "shared" in each.modifiers) for each in body
+            )
+            self._rounds[key] = SPIN_ROUNDS if looks and not works else 1
         return self._rounds[key]
+
+    def _polls_memory(self, instruction: Instruction) -> bool:
+        """Say whether an instruction may be there to see what others have stored."""
+        if instruction.opcode == "ld":
+            return not _STRONG.isdisjoint(instruction.modifiers)
+        if instruction.opcode != "atom":
+            return False
+        return not _CHANGES_NOTHING.isdisjoint(instruction.modifiers) or self._is_zero(
+            instruction.operands[2]
+        )
+
+    def _is_zero(self, operand: Operand) -> bool:
+        """Say whether an operand is known to be 0, as in an addition that only reads."""
+        if isinstance(operand, Immediate):
+            return operand.value == 0
+        writes = [
+            each
+            for each in self.instructions
+            if operand in each.operands[: destination_count(each)]
+        ]
+        return bool(writes) and all(
+            each.opcode == "mov" and each.guard is None and each.operands[1] == Immediate(0)
+            for each in writes
+        )
 
     def _end(self, site: Site) -> End | None:
         instruction = site.instruction
@@ -96,19 +136,24 @@ class Code:
             self._preempt
             and instruction.opcode not in COMPUTES
             and instruction.opcode not in END_RULES
-            and instruction.modifiers[:1] != ("param",)
+            and not _is_plain(instruction)
         )
 
 
-def _looks(instruction: Instruction) -> bool:
-    """Say whether an instruction may be there to see if others have come so far."""
-    modifiers = instruction.modifiers
+def _is_plain(instruction: Instruction) -> bool:
+    """Say whether it makes no difference to others when an instruction happens, if nothing races."""
+    words = instruction.modifiers
     match instruction.opcode:
-        case "ld":
-            return not _STRONG.isdisjoint(modifiers)
-        case "atom":
-            return "cas" in modifiers or "exch" in modifiers
-        case "mbarrier":
-            return modifiers[0] in ("test_wait", "try_wait")
+        case "ld" | "ldu" | "st":
+            return _STRONG.isdisjoint(words) and "release" not in words
+        case "cp":
+            return bool(words) and words[1:2] in (("ca",), ("cg",))
         case opcode:
-            return opcode == "nanosleep"
+            return opcode in _PLAIN
+
+
+def _looks(instruction: Instruction) -> bool:
+    """Say whether an instruction may be there to see if others have come so far, or to let them."""
+    if instruction.opcode == "mbarrier":
+        return instruction.modifiers[0] in ("test_wait", "try_wait")
+    return instruction.opcode == "nanosleep"

@@ -22,7 +22,7 @@ Invariant: what is recorded has been checked, and has happened.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import numpy as np
@@ -31,14 +31,16 @@ import numpy.typing as npt
 from aotc.verify.emulator.context import Misuse
 from aotc.verify.emulator.memory import lane_at
 from aotc.verify.emulator.order import (
+    GPU,
     PROXY,
+    WEAK,
     Ints,
     Lanes,
     Order,
-    are_strong,
     column_of,
     lane_of,
     number_of,
+    scope_of,
 )
 
 if TYPE_CHECKING:
@@ -166,7 +168,7 @@ class Shadow:
 
     def loaded(self, lanes: Lanes, offset: Ints, size: int, instruction: Instruction) -> None:
         """Record that lanes (n,) have read `size` bytes at each offset (n,)."""
-        unit = offset // size + self._order.columns_of(lanes) * (self._total_bytes // size)
+        unit = offset // size + self._order.planes_of(lanes) * (self._total_bytes // size)
         self._last_read = self._order.limit()
         stamps = self._order.stamps(lanes, self._number(instruction))
         self._scatter(self._read, unit, size, stamps)
@@ -183,16 +185,52 @@ class Shadow:
     ) -> None:
         """Record that lanes (n,), or the asynchronous agent, have written at each offset (n,)."""
         number = self._number(instruction)
+        scope = GPU if strong else WEAK
         if asynchronous:
-            stamps = np.full(len(offset), self._order.async_stamp(number, strong=strong))
+            stamps = np.full(len(offset), self._order.async_stamp(number, scope))
         else:
-            stamps = self._order.stamps(lanes, number, strong=strong)
+            stamps = self._order.stamps(lanes, number, scope)
         self._scatter(self._written, offset // size, size, stamps)
 
     def begin(self, flight: Flight) -> None:
         """Mark what an asynchronous operation will write or read."""
         self._flights[id(flight)] = flight
         self._mark(flight, slice(None), begin=True)
+
+    def split(self, flight: Flight, count: int) -> list[Flight]:
+        """Return `count` operations of equal size, none of which has ended, in the place of one."""
+        if count == 1:
+            return [flight]
+        del self._flights[id(flight)]
+        each = len(flight.offset) // count
+        parts = [slice(at * each, (at + 1) * each) for at in range(count)]
+        flights = [
+            replace(
+                flight,
+                lanes=flight.lanes[part],
+                offset=flight.offset[part],
+                open=flight.open[part],
+            )
+            for part in parts
+        ]
+        self._flights.update((id(one), one) for one in flights)
+        return flights
+
+    def finish_reads(self, flights: list[Flight]) -> None:
+        """Record that reading operations, none of which has ended in part, have been waited for."""
+        by_kind: dict[tuple[int, int], list[Flight]] = {}
+        for flight in flights:
+            del self._flights[id(flight)]
+            flight.open[:] = False
+            by_kind.setdefault((flight.size_bytes, id(flight.instruction)), []).append(flight)
+        for (size, _), alike in by_kind.items():
+            whole = replace(
+                alike[0],
+                lanes=np.concatenate([flight.lanes for flight in alike]),
+                offset=np.concatenate([flight.offset for flight in alike]),
+            )
+            self._mark(whole, slice(None), begin=False)
+            self.loaded(whole.lanes, whole.offset, size, whole.instruction)
 
     def finish(
         self, flight: Flight, pieces: npt.NDArray[np.bool_] | None, *, asynchronous: bool
@@ -282,7 +320,7 @@ class Shadow:
             return
         rows, which = late
         if strong:
-            plain = ~are_strong(stamps[rows, which])
+            plain = scope_of(stamps[rows, which]) == WEAK
             rows, which = rows[plain], which[plain]
         if changes is not None:
             changed = changes(rows)
@@ -331,21 +369,21 @@ class Shadow:
         column = column_of(stamp)
         if column == self._order.async_column:
             return "an asynchronous copy"
-        rank, warp = divmod(column, self._order.warps_per_block)
+        rank, warp = divmod(column % self._order.cluster_warps, self._order.warps_per_block)
         alone = self._order.cluster_warps == self._order.warps_per_block
         block = "" if alone else f" of cluster rank {rank}"
         return f"thread {warp * 32 + lane_of(stamp)}{block}"
 
     def _where(self, stamp: int) -> tuple[str, ...]:
         """Return a note that names the access of a stamp."""
-        return (_note("the other access", self._instructions[number_of(stamp)]),)
+        return (note_of("the other access", self._instructions[number_of(stamp)]),)
 
     def _in_flight_at(self, offset: int) -> tuple[str, ...]:
         """Return a note that names the operation in flight at an offset."""
         for flight in self._flights.values():
             start = flight.offset[flight.open]
             if ((start <= offset) & (offset < start + flight.size_bytes)).any():
-                return (_note("the operation", flight.instruction),)
+                return (note_of("the operation", flight.instruction),)
         return ()
 
 
@@ -355,7 +393,8 @@ def _first(found: npt.NDArray[np.bool_]) -> tuple[int, int]:
     return int(rows[0]), int(columns[0])
 
 
-def _note(what: str, instruction: Instruction) -> str:
+def note_of(what: str, instruction: Instruction) -> str:
+    """Return a line that names an instruction other than the one to blame."""
     place = instruction.place
     source = f" ({place.file}:{place.line})" if place is not None else ""
     return f"{what}: line {instruction.line}: {instruction.text.strip()}{source}"

@@ -24,7 +24,8 @@ from aotc.verify.emulator.memory import (
     Bytes,
     cell_dtype,
 )
-from aotc.verify.emulator.order import Ints, Lanes
+from aotc.verify.emulator.memory_order import SHARED_PLACE
+from aotc.verify.emulator.order import CLUSTER, CTA, GPU, WEAK, Ints, Lanes
 from aotc.verify.emulator.registry import Unsupported
 from aotc.verify.emulator.syntax import Address, Instruction, Operand, Symbol, Vector
 
@@ -38,9 +39,10 @@ SPACES = {
     "param::entry": "param",
     "const": "const",
 }
-SCOPES = frozenset(("cta", "cluster", "gpu", "sys"))
+SCOPES = {"cta": CTA, "cluster": CLUSTER, "gpu": GPU, "sys": GPU}
 _STRENGTHS = frozenset(("weak", "volatile", "relaxed", "acquire", "release", "acq_rel", "mmio"))
 _CACHE_OPERATORS = frozenset(("ca", "cg", "cs", "lu", "cv", "wb", "wt", "nc"))
+_ATOMICS = frozenset(("atom", "red"))
 _VECTORS = {"v2": 2, "v4": 4, "v8": 8}
 _TYPE = re.compile(r"(b|u|s|f|bf)(8|16|32|64|128)(x2)?")
 
@@ -50,6 +52,7 @@ class Form:
     """Say what a memory instruction accesses: `count` elements of `bits` in a space.
 
     `kind` is the type's letters: b, u, s, f or bf; `rest` holds the modifiers left to the rule.
+    `scope` says among whom the access is strong, as volatile and atomic ones are; WEAK: it is not.
     """
 
     space: str
@@ -57,6 +60,7 @@ class Form:
     bits: int
     count: int
     strength: str
+    scope: int
     cache_hint: bool
     rest: tuple[str, ...]
 
@@ -66,9 +70,14 @@ class Form:
         return self.bits * self.count // 8
 
     @property
-    def strong(self) -> bool:
-        """Whether it does not race with other strong accesses, as volatile and atomic ones."""
-        return self.strength != "weak"
+    def releases(self) -> bool:
+        """Whether others may see what came before it by what it writes."""
+        return self.strength in ("release", "acq_rel")
+
+    @property
+    def acquires(self) -> bool:
+        """Whether what it reads lets it see what others did before."""
+        return self.strength in ("acquire", "acq_rel")
 
 
 def form_of(instruction: Instruction, allowed: frozenset[str] = frozenset()) -> Form:
@@ -77,6 +86,7 @@ def form_of(instruction: Instruction, allowed: frozenset[str] = frozenset()) -> 
     Raises: Unsupported for a modifier that is not known.
     """
     space, strength, kind, bits, count, hint = "generic", "weak", "", 0, 1, False
+    scope = GPU  # of volatile accesses, and of atomic ones unless they say so
     rest: list[str] = []
     for modifier in instruction.modifiers:
         found = _TYPE.fullmatch(modifier)
@@ -93,21 +103,38 @@ def form_of(instruction: Instruction, allowed: frozenset[str] = frozenset()) -> 
         elif found is not None:
             kind, bits = found[1], int(found[2]) * (2 if found[3] else 1)
             rest += ["x2"] if found[3] else []
-        elif modifier not in SCOPES | _CACHE_OPERATORS and modifier[:4] not in ("L1::", "L2::"):
+        elif modifier in SCOPES:
+            scope = SCOPES[modifier]
+        elif modifier not in _CACHE_OPERATORS and modifier[:4] not in ("L1::", "L2::"):
             raise Unsupported(f"modifier .{modifier}")
     if bits == 128:
         raise Unsupported("registers of 128 bits")
-    return Form(space, kind, bits, count, strength, hint, tuple(rest))
+    if strength == "weak" and instruction.opcode not in _ATOMICS:
+        scope = WEAK
+    return Form(
+        *(space, kind, bits, count, strength, scope),
+        cache_hint=hint,
+        rest=tuple(rest),
+    )
 
 
-def read_bytes(ctx: Context, space: str, address: Ints, size: int, *, strong: bool) -> Bytes:
+def read_bytes(ctx: Context, space: str, address: Ints, size: int, scope: int) -> Bytes:
     """Return the bytes at the active lanes' addresses (n,): (n, size)."""
-    return _READERS[space](ctx, ctx.lanes, address, size, strong=strong)
+    return _READERS[space](ctx, ctx.lanes, address, size, scope)
 
 
-def write_bytes(ctx: Context, space: str, address: Ints, data: Bytes, *, strong: bool) -> None:
+def write_bytes(ctx: Context, space: str, address: Ints, data: Bytes, scope: int) -> None:
     """Write bytes (n, size) at the active lanes' addresses (n,)."""
-    _WRITERS[space](ctx, ctx.lanes, address, data, strong=strong)
+    _WRITERS[space](ctx, ctx.lanes, address, data, scope)
+
+
+def places_of(space: str, address: Ints) -> Ints:
+    """Return the places of strong accesses to addresses (n,), as `MemoryOrder` tells them apart."""
+    if space == "global":
+        return address
+    if space == "generic":
+        return np.where(address >= SHARED_WINDOW, SHARED_PLACE, address)
+    return np.full(len(address), SHARED_PLACE)
 
 
 def elements_of(operand: Operand) -> tuple[Operand, ...]:
@@ -149,72 +176,76 @@ def split_generic(address: Ints) -> list[tuple[str, npt.NDArray[np.bool_] | None
     return [(name, index == number, WINDOWS[name]) for number, name in names]
 
 
-def _read_global(ctx: Context, lanes: Lanes, address: Ints, size: int, *, strong: bool) -> Bytes:
-    del strong
-    return ctx.machine.global_memory.read(address, size, lanes)
+def _read_global(ctx: Context, lanes: Lanes, address: Ints, size: int, scope: int) -> Bytes:
+    data = ctx.machine.global_memory.read(address, size, lanes)
+    noncoherent = "nc" in ctx.instruction.modifiers
+    ctx.machine.global_shadow.load(
+        lanes, address, size, ctx.instruction, scope, noncoherent=noncoherent
+    )
+    return data
 
 
-def _read_shared(ctx: Context, lanes: Lanes, address: Ints, size: int, *, strong: bool) -> Bytes:
-    return ctx.machine.shared.load(lanes, address, size, ctx.instruction, strong=strong)
+def _read_shared(ctx: Context, lanes: Lanes, address: Ints, size: int, scope: int) -> Bytes:
+    return ctx.machine.shared.load(lanes, address, size, ctx.instruction, strong=scope != WEAK)
 
 
-def _read_local(ctx: Context, lanes: Lanes, address: Ints, size: int, *, strong: bool) -> Bytes:
-    del strong
+def _read_local(ctx: Context, lanes: Lanes, address: Ints, size: int, scope: int) -> Bytes:
+    del scope
     return ctx.machine.local.read(lanes, address, size)
 
 
-def _read_params(ctx: Context, lanes: Lanes, address: Ints, size: int, *, strong: bool) -> Bytes:
-    del lanes, strong
+def _read_params(ctx: Context, lanes: Lanes, address: Ints, size: int, scope: int) -> Bytes:
+    del lanes, scope
     return _read_constant(ctx.machine.params, "the parameters", address, size)
 
 
-def _read_const(ctx: Context, lanes: Lanes, address: Ints, size: int, *, strong: bool) -> Bytes:
-    del lanes, strong
+def _read_const(ctx: Context, lanes: Lanes, address: Ints, size: int, scope: int) -> Bytes:
+    del lanes, scope
     return _read_constant(ctx.machine.constants, "constant memory", address, size)
 
 
-def _read_generic(ctx: Context, lanes: Lanes, address: Ints, size: int, *, strong: bool) -> Bytes:
+def _read_generic(ctx: Context, lanes: Lanes, address: Ints, size: int, scope: int) -> Bytes:
     parts = split_generic(address)
     if parts[0][1] is None:
         space, _, base = parts[0]
-        return _READERS[space](ctx, lanes, address - base if base else address, size, strong=strong)
+        return _READERS[space](ctx, lanes, address - base if base else address, size, scope)
     out = np.empty((len(address), size), np.uint8)
     numbers = ctx.lane_indices()
     for space, which, base in parts:
-        out[which] = _READERS[space](
-            ctx, numbers[which], address[which] - base, size, strong=strong
-        )
+        out[which] = _READERS[space](ctx, numbers[which], address[which] - base, size, scope)
     return out
 
 
-def _write_global(ctx: Context, lanes: Lanes, address: Ints, data: Bytes, *, strong: bool) -> None:
+def _write_global(ctx: Context, lanes: Lanes, address: Ints, data: Bytes, scope: int) -> None:
     memory = ctx.machine.global_memory
+    memory.check(address, data.shape[1], lanes, write=True)
+    ctx.machine.global_shadow.store(lanes, address, data, ctx.instruction, scope)
     memory.write(address, data, lanes)
-    if not strong:
+    if scope == WEAK:
         memory.check_stored(address, data, lanes)
 
 
-def _write_shared(ctx: Context, lanes: Lanes, address: Ints, data: Bytes, *, strong: bool) -> None:
-    ctx.machine.shared.store(lanes, address, data, ctx.instruction, strong=strong)
+def _write_shared(ctx: Context, lanes: Lanes, address: Ints, data: Bytes, scope: int) -> None:
+    ctx.machine.shared.store(lanes, address, data, ctx.instruction, strong=scope != WEAK)
 
 
-def _write_local(ctx: Context, lanes: Lanes, address: Ints, data: Bytes, *, strong: bool) -> None:
-    del strong
+def _write_local(ctx: Context, lanes: Lanes, address: Ints, data: Bytes, scope: int) -> None:
+    del scope
     ctx.machine.local.write(lanes, address, data)
 
 
-def _write_generic(ctx: Context, lanes: Lanes, address: Ints, data: Bytes, *, strong: bool) -> None:
+def _write_generic(ctx: Context, lanes: Lanes, address: Ints, data: Bytes, scope: int) -> None:
     parts = split_generic(address)
     fixed = next((space for space, _, _ in parts if space not in _WRITERS), None)
     if fixed is not None:
         raise ctx.fault(f"writes to {fixed} memory, which is read-only")
     if parts[0][1] is None:
         space, _, base = parts[0]
-        _WRITERS[space](ctx, lanes, address - base if base else address, data, strong=strong)
+        _WRITERS[space](ctx, lanes, address - base if base else address, data, scope)
         return
     numbers = ctx.lane_indices()
     for space, which, base in parts:
-        _WRITERS[space](ctx, numbers[which], address[which] - base, data[which], strong=strong)
+        _WRITERS[space](ctx, numbers[which], address[which] - base, data[which], scope)
 
 
 def _read_constant(memory: Bytes, name: str, address: Ints, size: int) -> Bytes:
@@ -233,13 +264,13 @@ def _read_constant(memory: Bytes, name: str, address: Ints, size: int) -> Bytes:
 
 class _Reader(Protocol):
     def __call__(
-        self, ctx: Context, lanes: Lanes, address: Ints, size: int, *, strong: bool
+        self, ctx: Context, lanes: Lanes, address: Ints, size: int, scope: int
     ) -> Bytes: ...
 
 
 class _Writer(Protocol):
     def __call__(
-        self, ctx: Context, lanes: Lanes, address: Ints, data: Bytes, *, strong: bool
+        self, ctx: Context, lanes: Lanes, address: Ints, data: Bytes, scope: int
     ) -> None: ...
 
 

@@ -15,10 +15,10 @@ from __future__ import annotations
 import numpy as np
 
 from aotc.verify.emulator.context import Context, Machine, Misuse
-from aotc.verify.emulator.fences import MemoryOrder
 from aotc.verify.emulator.mbarrier import window_removed
 from aotc.verify.emulator.memory import PARAM_WINDOW
-from aotc.verify.emulator.order import Ints
+from aotc.verify.emulator.memory_order import MemoryOrder
+from aotc.verify.emulator.order import WEAK, Ints
 from aotc.verify.emulator.registry import Execute, Unsupported, executes
 from aotc.verify.emulator.spaces import SPACES, read_bytes, write_bytes
 from aotc.verify.emulator.syntax import Immediate, Instruction
@@ -144,7 +144,7 @@ def _read(
 ) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
     """Return the 128 bytes at each active lane's address: (n, 128)."""
     parts = [
-        read_bytes(ctx, space, address + step, CHUNK_BYTES, strong=False)
+        read_bytes(ctx, space, address + step, CHUNK_BYTES, WEAK)
         for step in range(0, SIZE_BYTES, CHUNK_BYTES)
     ]
     return np.concatenate(parts, axis=1)
@@ -155,7 +155,7 @@ def _write(
 ) -> None:
     for step in range(0, SIZE_BYTES, CHUNK_BYTES):
         chunk = np.ascontiguousarray(data[:, step : step + CHUNK_BYTES])
-        write_bytes(ctx, space, address + step, chunk, strong=False)
+        write_bytes(ctx, space, address + step, chunk, WEAK)
 
 
 @executes("tensormap.cp_fenceproxy")
@@ -196,9 +196,9 @@ def fence(instruction: Instruction) -> Execute:
         maps, order = ctx.machine.part(TensorMaps), ctx.machine.part(MemoryOrder)
         if kind == "release":
             maps.release()
-            order.release(ctx.lanes)
+            order.release_everywhere(ctx.lanes)
             return
-        order.acquire(ctx.lanes)
+        order.acquire_everything(ctx.lanes)
         addresses = ctx.address(ctx.instruction.operands[0])
         maps.acquire(np.asarray(ctx.lane_indices()) >> 5, addresses)
 

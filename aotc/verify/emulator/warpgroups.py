@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import numpy as np
+import numpy.typing as npt
 
 from aotc.verify.emulator.barriers import Release, Waiter
 from aotc.verify.emulator.context import Misuse
@@ -52,8 +53,8 @@ class Warpgroups:
             return True
         self._waiters.append(waiter)
         lanes = np.sort(np.concatenate([each.lanes for each in self._waiters]))
-        complete = np.flatnonzero(np.bincount(lanes // _LANES) == _LANES)
-        ready = lanes[np.isin(lanes // _LANES, complete)]
+        complete = np.bincount(lanes // _LANES) == _LANES
+        ready = lanes[complete[lanes // _LANES]]
         if len(ready):
             leaving = self._take(complete)
             self._check_same(leaving)
@@ -74,13 +75,20 @@ class Warpgroups:
         groups = lanes.reshape(-1, _LANES) // _LANES
         return bool((groups[:, 0] == groups[:, -1]).all())
 
-    def _take(self, groups: Ints) -> list[Waiter]:
+    def _take(self, complete: npt.NDArray[np.bool_]) -> list[Waiter]:
+        """Return those who wait in complete warpgroups, and keep the others."""
         waiters, self._waiters = self._waiters, []
         leaving: list[Waiter] = []
         for waiter in waiters:
-            goes, stays = waiter.split(np.isin(waiter.lanes // _LANES, groups))
-            leaving += [goes] if len(goes.lanes) else []
-            self._waiters += [stays] if len(stays.lanes) else []
+            goes = complete[waiter.lanes // _LANES]
+            if goes.all():
+                leaving.append(waiter)
+            elif not goes.any():
+                self._waiters.append(waiter)
+            else:
+                going, staying = waiter.split(goes)
+                leaving.append(going)
+                self._waiters.append(staying)
         return leaving
 
     def _check_same(self, waiters: list[Waiter]) -> None:

@@ -97,14 +97,14 @@ class Chains:
 
     def __init__(self, file: WarpRegisters) -> None:
         self._file = file
-        self._by_registers: dict[tuple[int, tuple[Register, ...]], Chain] = {}
+        self._by_registers: dict[tuple[int, tuple[int, ...]], Chain] = {}  # by warpgroup, registers
         self._by_number: dict[int, Chain] = {}
         self._next_number = 1
 
     def at(self, form: Form, groups: Ints, accumulate: npt.NDArray[np.bool_]) -> list[Chain]:
         """Return each warpgroup's chain that the result continues, new ones where there is none."""
         copies = self._file.copies
-        known = [self._by_registers.get((group, form.d_registers)) for group in groups.tolist()]
+        known = [self._by_registers.get((group, form.d_rows)) for group in groups.tolist()]
         chains = [
             chain
             for chain in known
@@ -168,7 +168,7 @@ class Chains:
             self._file.states(register).reshape(-1, GROUP_LANES)[groups] = WRITE_IN_FLIGHT
         for group, chain in zip(groups.tolist(), chains, strict=True):
             self._by_number[chain.number] = chain
-            self._by_registers[group, form.d_registers] = chain
+            self._by_registers[group, form.d_rows] = chain
         return chains
 
     def _named(self, form: Form, group: int) -> Chain:
@@ -190,7 +190,7 @@ class Chains:
         if not chain.continues(form):
             refuse(group * WARPS, "the registers of its result are in flight in another shape")
         chain.copies = self._file.copies
-        self._by_registers[group, form.d_registers] = chain
+        self._by_registers[group, form.d_rows] = chain
         return chain
 
     def write_back(self, closed: Sequence[tuple[int, Chain]]) -> None:

@@ -45,6 +45,7 @@ class Form:
     b_format: Format
     saturate: bool
     d_registers: tuple[Register, ...]
+    d_rows: tuple[int, ...]  # of these, which are quicker to look up
     a_registers: tuple[Register, ...]
     a_descriptor: Operand | None
     b_descriptor: Operand
@@ -123,6 +124,7 @@ def form_of(instruction: Instruction) -> Form:
         b_format=b_format,
         saturate="satfinite" in instruction.modifiers,
         d_registers=_registers(d),
+        d_rows=tuple(register.row for register in _registers(d)),
         a_registers=_registers(a) if in_registers else (),
         a_descriptor=None if in_registers else a,
         b_descriptor=b,

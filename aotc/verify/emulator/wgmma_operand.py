@@ -98,6 +98,15 @@ def chunk_addresses(
     return swizzled(address, descriptor.span_bytes, first_line=descriptor.first_line)
 
 
+@lru_cache(maxsize=1024)
+def operand_addresses(bits: int, rows: int, *, transposed: bool) -> npt.NDArray[np.int64]:
+    """Return the `chunk_addresses` of the operand that a descriptor's bits describe.
+
+    Raises: DescriptorError.
+    """
+    return chunk_addresses(decode_descriptor(bits), rows, transposed=transposed)
+
+
 def elements(
     chunks: npt.NDArray[np.uint8], rows: int, element_bits: int, *, transposed: bool = False
 ) -> Array:

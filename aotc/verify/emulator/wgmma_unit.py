@@ -12,7 +12,9 @@ Invariant: a warpgroup's jobs happen in the order in which they were started.
 from __future__ import annotations
 
 from collections import defaultdict, deque
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 import numpy as np
 
@@ -23,7 +25,7 @@ from aotc.verify.emulator.matrix import multiply
 from aotc.verify.emulator.order import Ints
 from aotc.verify.emulator.registers import DEFINED, FENCED, READ_IN_FLIGHT
 from aotc.verify.emulator.shared import Flight
-from aotc.verify.emulator.syntax import Operand, Register
+from aotc.verify.emulator.syntax import Operand
 from aotc.verify.emulator.wgmma_chains import (
     GROUP_LANES,
     ROWS,
@@ -38,9 +40,8 @@ from aotc.verify.emulator.wgmma_form import Form
 from aotc.verify.emulator.wgmma_operand import (
     CHUNK_BYTES,
     DescriptorError,
-    chunk_addresses,
-    decode_descriptor,
     elements,
+    operand_addresses,
 )
 
 
@@ -68,7 +69,7 @@ class _Warp:
     def __init__(self) -> None:
         self.uncommitted: list[_Job] = []
         self.groups: deque[list[_Job]] = deque()
-        self.reads: dict[Register, int] = defaultdict(int)  # jobs that read a register
+        self.reads: dict[int, int] = defaultdict(int)  # jobs that read a register, by its row
 
 
 class WgmmaUnit:
@@ -108,9 +109,8 @@ class WgmmaUnit:
         b_bits = self._uniform(ctx, form.b_descriptor, 64, "descriptors of B")
         a = self._take_a(ctx, form, warps) if form.a_registers else None
         chains = self._chains.at(form, groups, accumulate)
-        for index, group in enumerate(groups.tolist()):
-            a_own = None if a_bits is None else int(a_bits[index])
-            flight = self._begin(ctx, form, group, a_own, int(b_bits[index]))
+        flights = self._begin(ctx, form, groups, a_bits, b_bits)
+        for index, (group, flight) in enumerate(zip(groups.tolist(), flights, strict=True)):
             job = _Job(
                 form,
                 group,
@@ -132,13 +132,15 @@ class WgmmaUnit:
         """Let all but each warp's latest `allowed` groups happen, and release what they used."""
         closed: list[tuple[int, Chain]] = []
         seen: dict[tuple[int, int], int] = {}
+        done: list[tuple[int, _Job]] = []
         for number in warps.tolist():
             warp = self._warps[number]
             while len(warp.groups) > allowed:
-                for job in warp.groups.popleft():
-                    self._finish(job, number)
-                    seen[number, job.reader] = max(job.read, seen.get((number, job.reader), 0))
-                    self._release(job, number, closed)
+                done += [(number, job) for job in warp.groups.popleft()]
+        self._finish(done)
+        for number, job in done:
+            seen[number, job.reader] = max(job.read, seen.get((number, job.reader), 0))
+            self._release(job, number, closed)
         if seen:
             pairs = np.array(list(seen), np.int64)
             limits = np.array(list(seen.values()), np.int64)
@@ -166,29 +168,34 @@ class WgmmaUnit:
             states[warps] = READ_IN_FLIGHT
         for number in warps.tolist():
             for register in form.a_registers:
-                self._warps[number].reads[register] += 1
+                self._warps[number].reads[register.row] += 1
         return form.a_fragment.gather(words).reshape(-1, ROWS, form.k)
 
     def _begin(
-        self, ctx: Context, form: Form, group: int, a_bits: int | None, b_bits: int
-    ) -> Flight:
-        """Mark the bytes that a warpgroup reads: A's chunks, then B's.
+        self, ctx: Context, form: Form, groups: Ints, a_bits: Array | None, b_bits: Array
+    ) -> list[Flight]:
+        """Mark the bytes that each warpgroup reads: A's chunks, then B's.
 
         All its warps read them, but each chunk is checked for one, in turn.
         """
+        places: list[Ints] = []
+        at = 0
         try:
-            b = decode_descriptor(b_bits)
-            places = [chunk_addresses(b, form.n, transposed=form.b_transposed)]
-            if a_bits is not None:
-                a = decode_descriptor(a_bits)
-                places.insert(0, chunk_addresses(a, ROWS, transposed=form.a_transposed))
+            for at in range(len(groups)):
+                if a_bits is not None:
+                    bits = int(a_bits[at])
+                    places.append(operand_addresses(bits, ROWS, transposed=form.a_transposed))
+                bits = int(b_bits[at])
+                places.append(operand_addresses(bits, form.n, transposed=form.b_transposed))
         except DescriptorError as error:
-            refuse(group * WARPS, str(error))
+            refuse(int(groups[at]) * WARPS, str(error))
         address = np.concatenate(places)
-        lanes = group * GROUP_LANES + np.arange(len(address)) % WARPS * WARP_LANES
-        return self._machine.shared.begin(
-            lanes, address, CHUNK_BYTES, ctx.instruction, writes=False
-        )
+        each = len(address) // len(groups)
+        warps = np.arange(each) % WARPS * WARP_LANES
+        lanes = (groups[:, None] * GROUP_LANES + warps).reshape(-1)
+        shared = self._machine.shared
+        flight = shared.begin(lanes, address, CHUNK_BYTES, ctx.instruction, writes=False)
+        return shared.shadow.split(flight, len(groups))
 
     def _enqueue(self, job: _Job) -> None:
         self._to_do[job.group].append(job)
@@ -199,6 +206,26 @@ class WgmmaUnit:
 
     # ---- happening ------------------------------------------------------------------------------
 
+    def _happen(self, jobs: Sequence[_Job]) -> None:
+        """Let jobs happen, those of a warpgroup in order; equal ones of several at once."""
+        queues: dict[int, list[_Job]] = defaultdict(list)
+        for job in jobs:
+            queues[job.group].append(job)
+        for row in zip_longest(*queues.values()):
+            alike: dict[int, list[_Job]] = defaultdict(list)
+            for job in row:
+                if job is not None and job.pending is not None and not job.pending.done:
+                    alike[id(job.form)].append(job)
+            for members in alike.values():
+                pendings = [job.pending for job in members if job.pending is not None]
+                if all(self._to_do[job.group][0] is job for job in members):
+                    for job, pending in zip(members, pendings, strict=True):
+                        pending.done = True
+                        self._to_do[job.group].popleft()
+                    self._multiply(members)
+                for pending in pendings:
+                    pending.force()
+
     def _do(self, job: _Job) -> None:
         """Multiply, once all that the warpgroup has started before is done."""
         to_do = self._to_do[job.group]
@@ -207,15 +234,24 @@ class WgmmaUnit:
             assert pending is not None
             pending.force()
         to_do.popleft()
-        form, chain = job.form, job.chain
-        a, b = self._operands(job)
-        sums = multiply(form.a_format.decode(a), form.b_format.decode(b).T)
+        self._multiply([job])
+
+    def _multiply(self, jobs: Sequence[_Job]) -> None:
+        """Carry out the multiplications of one form by several warpgroups."""
+        form = jobs[0].form
+        operands = [self._operands(job) for job in jobs]
+        a, b = (np.stack(each) for each in zip(*operands, strict=True))
+        sums = multiply(form.a_format.decode(a), form.b_format.decode(b).swapaxes(1, 2))
         if form.negate_a != form.negate_b:
             sums = -sums
-        if job.accumulate:
+        adding = [at for at, job in enumerate(jobs) if job.accumulate]
+        if adding:
+            known = np.stack([jobs[at].chain.known for at in adding])
             with np.errstate(invalid="ignore"):
-                sums = sums + FORMATS[form.result].decode(chain.known)
-        chain.sums = encode(form.result, sums, saturate=form.saturate)
+                sums[adding] += FORMATS[form.result].decode(known)
+        bits = encode(form.result, sums, saturate=form.saturate)
+        for job, own in zip(jobs, bits, strict=True):
+            job.chain.sums = own
 
     def _operands(self, job: _Job) -> tuple[Array, Array]:
         """Return the bits of A (64, k) and of B (n, k)."""
@@ -229,26 +265,32 @@ class WgmmaUnit:
 
     # ---- ending ---------------------------------------------------------------------------------
 
-    def _finish(self, job: _Job, number: int) -> None:
-        """Let a job have happened, and its operands have been read by the warp that waits first.
+    def _finish(self, done: Sequence[tuple[int, _Job]]) -> None:
+        """Let jobs have happened, and their operands have been read by the warp that waits first.
 
         They were read for all warps: those that wait see what that lane did, and no more of it.
         """
-        assert job.pending is not None
-        job.pending.force()
-        if job.reader < 0:
+        fresh: list[_Job] = []
+        for number, job in done:
+            if job.reader >= 0:
+                continue
             # The last lane: one that is seldom elected to do something else besides.
             job.reader = number * WARP_LANES + WARP_LANES - 1
             job.flight.lanes = np.full_like(job.flight.lanes, job.reader)
-            self._machine.shared.finish(job.flight)
-            job.read = self._machine.order.close()
+            fresh.append(job)
+        if fresh:
+            self._happen(fresh)
+            self._machine.shared.shadow.finish_reads([job.flight for job in fresh])
+            read = self._machine.order.close()
+            for job in fresh:
+                job.read = read
 
     def _release(self, job: _Job, number: int, closed: list[tuple[int, Chain]]) -> None:
         """Give back the registers that a warp's part of a job used."""
         warp, chain = self._warps[number], job.chain
         for register in job.form.a_registers:
-            warp.reads[register] -= 1
-            if not warp.reads[register]:
+            warp.reads[register.row] -= 1
+            if not warp.reads[register.row]:
                 self._file.states(register)[number] = FENCED
         chain.open[number % WARPS] -= 1
         if not chain.open[number % WARPS]:

@@ -200,6 +200,8 @@ def floats(x_ptr, half_ptr, eight_ptr, out_ptr, n, BLOCK: tl.constexpr):
     tl.store(out_ptr + n + i, (x == x + root).to(tl.float32), mask=mask)
     tl.store(out_ptr + 2 * n + i, 0.0 - x, mask=mask)
     tl.store(out_ptr + 3 * n + i, x * 1e-39, mask=mask)
+    tl.store(out_ptr + 4 * n + i, root, mask=mask)
+    tl.store(out_ptr + 5 * n + i, tl.div_rn(x, 3.1), mask=mask)
 
 
 @triton.jit
@@ -360,6 +362,22 @@ def swap_in(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     before = tl.atomic_add(x_ptr + tl.program_id(0), 5)
     tl.store(out_ptr + i, before + i, mask=i < n)
+
+
+@triton.jit
+def last_adds_up(
+    x_ptr, parts_ptr, counter_ptr, out_ptr, n, BLOCK: tl.constexpr, PARTS: tl.constexpr
+):
+    """Store the sums of PARTS rows of x: each program leaves a row, and the last one adds them up."""
+    part, i = tl.program_id(0), tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + part * n + i, mask=i < n, other=0)
+    tl.store(parts_ptr + part * BLOCK + i, x * 3)
+    if tl.atomic_add(counter_ptr, 1, sem="acq_rel") == PARTS - 1:
+        tl.store(counter_ptr, 0)
+        total = tl.zeros((BLOCK,), tl.int32)
+        for other in range(PARTS):
+            total += tl.load(parts_ptr + other * BLOCK + i)
+        tl.store(out_ptr + i, total, mask=i < n)
 
 
 @triton.jit

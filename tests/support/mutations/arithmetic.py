@@ -178,4 +178,10 @@ MUTATIONS = (
         "floats",
         in_ptx(r"sqrt\.rn\.f32", "sqrt.approx.ftz.f32"),
     ),
+    Mutation(
+        "quotient of low precision",
+        "div.full where the correctly rounded quotient was asked for",
+        "floats",
+        in_ptx(r"div\.rn\.f32", "div.full.f32"),
+    ),
 )

@@ -290,8 +290,42 @@ MUTATIONS = (
     Mutation(
         "atomic does not release",
         "the fence in front of an atomic is left out",
-        "swap_in",
+        "last_adds_up",
         after_pass(_LAST, without(gpu.Fence, 0)),
+    ),
+    Mutation(
+        "atomic does not acquire",
+        "the fence after an atomic is left out",
+        "last_adds_up",
+        after_pass(_LAST, without(gpu.Fence, 1)),
+    ),
+    Mutation(
+        "fences of too small a scope",
+        "the scope of an atomic's fences is its block",
+        "last_adds_up",
+        in_ptx(r"fence\.acq_rel\.gpu", "fence.acq_rel.cta"),
+    ),
+    Mutation(
+        "atomic of too small a scope",
+        "an atomic counts among the threads of its block",
+        "last_adds_up",
+        in_ptx(r"atom\.relaxed\.gpu", "atom.relaxed.cta"),
+    ),
+    Mutation(
+        "counter is no atomic",
+        "an atomic operation is a load and a store",
+        "last_adds_up",
+        in_ptx(
+            r"@(%p\d+) atom\.relaxed\.gpu\.global\.add\.u32 (%r\d+), (\[.*?\]), (%r\d+);",
+            r"@\1 ld.relaxed.gpu.global.b32 \2, \3;\n@\1 add.u32 \4, \2, \4;\n"
+            r"@\1 st.relaxed.gpu.global.b32 \3, \4;",
+        ),
+    ),
+    Mutation(
+        "released before the barrier",
+        "no barrier stands between the stores of a block and the fence of the thread that counts",
+        "last_adds_up",
+        in_ptx(r"bar\.sync\s+0;(?=(?:(?!bar\.sync)[\s\S])*?fence\.acq_rel)", "", 1),
     ),
     Mutation(
         "wrong program",

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.ptx_kernel import collect, faults
+from tests.support.ptx_kernel import collect, faults, run
 
 LANE = np.arange(32)
 LOAD = "mul.wide.u32 %rd10, %r0, 4; add.s64 %rd10, %rd0, %rd10; ld.global.b32 %r10, [%rd10];"
@@ -132,6 +132,72 @@ def test_active_mask_and_election():
 END:
 """
     assert (collect(body) == (LANE == 5)).all()
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_any_lane_may_be_elected_in_random_order(seed):
+    body = """
+    elect.sync %r2|%p1, -1;
+    elect.sync %r3|%p2, -1;
+    setp.gt.u32 %p3, %r0, 127;
+    mov.b32 %r4, 0;
+    @!%p3 bra DONE;
+    elect.sync %r4|_, 0xffffffff;
+DONE:
+    selp.b32 %r5, 32, 0, %p1;
+    xor.b32 %r6, %r2, %r3;      // the same lane each time
+    shl.b32 %r6, %r6, 8;
+    or.b32 %r5, %r5, %r2;
+    or.b32 %r63, %r5, %r6;
+"""
+    found = collect(body, threads=256, seed=seed).reshape(8, 32)
+    leaders = found[:, 0] & 31
+    expected = leaders[:, None] + 32 * (np.arange(32) == leaders[:, None])
+    np.testing.assert_array_equal(found, expected)
+    assert len(set(leaders.tolist())) > 2
+
+
+# What the elected lane of the first warp stores, waits for, and lets be overwritten.
+ELECTED = """
+    shl.b32 %r2, %r0, 2;
+    add.s32 %r2, %r1, %r2;
+    st.shared.b32 [%r2], %r0;
+    fence.proxy.async;
+    bar.sync 0;
+    shr.u32 %r3, %r0, 5;
+    setp.ne.u32 %p1, %r3, 0;
+    @%p1 bra STORED;
+    elect.sync _|%p2, 0xffffffff;
+    @!%p2 bra ISSUED;
+    cp.async.bulk.global.shared::cta.bulk_group [%rd0], [%r1], 256;
+    cp.async.bulk.commit_group;
+ISSUED:
+    bar.warp.sync 0xffffffff;
+    {elect}
+    @!%p3 bra WAITED;
+    cp.async.bulk.wait_group 0;
+WAITED:
+    bar.warp.sync 0xffffffff;
+STORED:
+    bar.sync 0;
+    st.shared.b32 [%r2], -1;
+"""
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_elected_lane_waits_for_what_it_has_issued(seed):
+    out = np.zeros(64, np.int32)
+    body = ELECTED.format(elect="elect.sync _|%p3, 0xffffffff;")
+    run(body, out, threads=64, seed=seed)
+    np.testing.assert_array_equal(out, np.arange(64))
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_another_lane_does_not(seed):
+    body = ELECTED.format(elect="setp.eq.u32 %p3, %r0, 0;")
+    out = np.zeros(64, np.int32)
+    faults(body, out, kind="in-flight", threads=64, seed=seed)
+    run(body, out, threads=64, seed=0)  # in step the first lane is elected
 
 
 @pytest.mark.parametrize("seed", [0, 1])
