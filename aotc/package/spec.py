@@ -78,7 +78,8 @@ class VerifySpec:
     """A `[kernel.verify]` table: what of a kernel's inputs cannot be told from its code.
 
     `values` are taken in turn, `expressions` are over the other arguments, `ranges` are for what
-    pointers point at; `tolerance` is an error allowed besides the computed bounds.
+    pointers point at; `tolerance` is an error allowed besides the computed bounds. Unless
+    `in_place`, no argument that is written is the same memory as another one.
     """
 
     values: dict[str, tuple[int | float, ...]] = field(
@@ -91,6 +92,7 @@ class VerifySpec:
     grid: tuple[ManifestExpression, ...] | None = None
     tolerance: float = 0.0
     max_programs: int | None = None
+    in_place: bool = True
 
 
 # Which combinations of optional promises are built: every one, or all of them and none.

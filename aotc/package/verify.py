@@ -26,6 +26,7 @@ from aotc.compiler import (
     find_assembly_error,
 )
 from aotc.ir import expression
+from aotc.ir.core import GRID_SOURCES
 from aotc.ir.diagnostics import CompileError, ManifestError, did_you_mean
 from aotc.ir.expression import Binary, Expression, ExpressionError, Integer, Name
 from aotc.ir.text import parse_kernel
@@ -45,12 +46,18 @@ from aotc.verify.dataflow import roles_of, shared_block
 from aotc.verify.emulated import DEFAULT_MAX_MEMORY_BYTES, DEFAULT_MAX_STEPS, Emulation, Param
 from aotc.verify.emulator.errors import EmulationError
 from aotc.verify.emulator.parse import parse_module
-from aotc.verify.launches import DEFAULT_MAX_PROGRAMS, Choice, Conditions, Scalar
+from aotc.verify.launches import (
+    DEFAULT_MAX_PROGRAMS,
+    DEFAULT_NUM_STAGES,
+    Choice,
+    Conditions,
+    Scalar,
+)
 from aotc.verify.noise import is_inexact
 from aotc.verify.reference import DEFAULT_MAX_BUFFER_BYTES, Inputs, Range
 
 PtxCompiler: TypeAlias = Callable[[CompileRequest], PtxKernel]
-Status: TypeAlias = Literal["verified", "wrong", "unverified", "dropped"]
+Status: TypeAlias = Literal["verified", "partly verified", "wrong", "unverified", "dropped"]
 
 _NO_GRID = (-1,)
 
@@ -103,14 +110,16 @@ class VariantResult:
 
     @property
     def status(self) -> Status:
-        """Whether the variant is proven right at the chosen launches, wrong, or neither."""
+        """Whether the variant is right at all chosen launches, at some, at none, or wrong."""
         if self.dropped:
             return "dropped"
         if any(finding.status in ("wrong", "fault") for finding in self.launches):
             return "wrong"
         members = [self.findings] if self.fallback is None else [self.findings, self.fallback]
-        have_run = [any(f.status == "right" and all(f.grid) for f in each) for each in members]
-        return "verified" if all(have_run) else "unverified"
+        have_run = [any(f.status == "right" and f.num_stored for f in each) for each in members]
+        if not all(have_run):
+            return "unverified"
+        return "partly verified" if any(f.gap for f in self.launches) else "verified"
 
     @property
     def launches(self) -> tuple[Finding, ...]:
@@ -314,7 +323,11 @@ def verify_variant(
             member = replace(subject, guards=(*subject.guards, condition))
         reason = ""
         run = _emulation(member, compiled, options) if execute is None else execute(condition)
-        found.append(_findings(member, compiled, options, run))
+        # On a GPU all programs run; so they do where blocks loop over them.
+        is_device = execute is not None
+        loops = any(slot.source in GRID_SOURCES for slot in compiled.params)
+        checks = _checks(member, options, may_be_left_out=not is_device and not loops)
+        found.append(_findings(member, compiled, checks, run))
     if reason:
         return VariantResult(subject.label, subject.kernel, subject.target.name, (), reason)
     fallback = found[1] if len(found) > 1 else None
@@ -339,12 +352,12 @@ def _members(
 
 
 def _findings(
-    subject: Subject, compiled: PtxKernel, options: VerifyOptions, run: Execute
+    subject: Subject, compiled: PtxKernel, checks: Checks, run: Execute
 ) -> tuple[Finding, ...]:
     kernel = parse_kernel(compiled.tile_ir)
     roles = roles_of(kernel, grid_blocks(subject.grid), is_inexact)
     try:
-        return tuple(check_kernel(kernel, roles, _checks(subject, options), run))
+        return tuple(check_kernel(kernel, roles, checks, run))
     except EmulationError as error:
         mistake = _assembly_error(compiled, error)
         if mistake is not None:
@@ -388,7 +401,7 @@ def _param(slot: ParamSlot) -> Param:
     return Param(slot.argument, "", *form, spec.shape, spec.strides)
 
 
-def _checks(subject: Subject, options: VerifyOptions) -> Checks:
+def _checks(subject: Subject, options: VerifyOptions, *, may_be_left_out: bool) -> Checks:
     spec = subject.spec
     choices = {name: Choice(values=values) for name, values in spec.values.items()}
     for name, root in spec.expressions.items():
@@ -401,10 +414,20 @@ def _checks(subject: Subject, options: VerifyOptions) -> Checks:
         divisors=_divisors(subject.guards),
         choices=choices,
         max_programs=spec.max_programs or DEFAULT_MAX_PROGRAMS,
+        num_stages=_num_stages(subject),
+        may_be_left_out=may_be_left_out,
+        may_alias=spec.in_place,
     )
     ranges = {name: _range(each, subject.values) for name, each in spec.ranges.items()}
     limit = min(DEFAULT_MAX_BUFFER_BYTES, options.max_memory_bytes)
     return Checks(conditions, Inputs(ranges, limit), options.seed, spec.tolerance)
+
+
+def _num_stages(subject: Subject) -> int:
+    """Return in how many stages loops are pipelined unless they say otherwise."""
+    if subject.request is not None:
+        return subject.request.num_stages
+    return subject.values.get("num_stages", DEFAULT_NUM_STAGES)
 
 
 def _function(

@@ -6,6 +6,7 @@
     "x.shape[0]" = "n_rows"                     # an extent of a tensor, likewise
     indices_ptr = { low = 0, high = "n_rows" }  # a pointer: the range of what it points at
     max_programs = 64
+    in_place = false                            # no two arguments are the same memory
     tolerance = 1e-3
 
 Invariant: every name in a `VerifySpec` that is returned is an argument of the kernel, every listed
@@ -28,7 +29,7 @@ from aotc.package.parameters import Function
 from aotc.package.spec import ManifestExpression, ValueRange, VerifySpec
 from aotc.package.tables import Table, describe
 
-_OPTIONS = ("grid", "tolerance", "max_programs")
+_OPTIONS = ("grid", "tolerance", "max_programs", "in_place")
 _MAX_PROGRAMS = 1 << 16
 _EXTENT = re.compile(r"(\w+)\.shape\[\d+\]")
 
@@ -67,6 +68,7 @@ def read_verify(
         grid=reader.grid(has_grid=table.has("grid")),
         tolerance=reader.tolerance(),
         max_programs=reader.max_programs(),
+        in_place=reader.in_place(),
     )
 
 
@@ -185,6 +187,13 @@ class _Reader:
             message = f"expected a number from 0 for 'tolerance', got {describe(value)}"
             raise self.section.wrong("tolerance", message)
         return float(value)
+
+    def in_place(self) -> bool:
+        value = self.section.data.get("in_place", True)
+        if not isinstance(value, bool):
+            message = f"expected true or false for 'in_place', got {describe(value)}"
+            raise self.section.wrong("in_place", message)
+        return value
 
     def max_programs(self) -> int | None:
         if not self.section.has("max_programs"):

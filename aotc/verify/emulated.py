@@ -28,9 +28,11 @@ from aotc.verify.emulator.program import Module
 from aotc.verify.emulator.report import render_fault
 from aotc.verify.emulator.run import DEFAULT_MAX_MEMORY_BYTES, DEFAULT_MAX_STEPS, Argument, emulate
 from aotc.verify.emulator.tensor_argument import PlacedTensor
+from aotc.verify.launches import Scalar
 from aotc.verify.looped import num_looping_blocks
 from aotc.verify.reference import Buffer, Bytes, Marks, Reference
 
+_MAX_MARKED_BYTES = 1 << 26
 _ARGUMENT = re.compile(r"\bargument (\d+)\b")
 
 
@@ -50,6 +52,81 @@ class Param:
     fill_nan: bool = False
     shape: tuple[str, ...] = ()
     strides: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Say that a parameter is the address of an argument's memory, or a map of a tensor there.
+
+    A map has a `box`; `shape` and `strides` are in elements, outermost first, the last stride 1.
+    """
+
+    argument: str
+    shape: tuple[int, ...] = ()
+    strides: tuple[int, ...] = ()
+    box: tuple[int, ...] = ()
+    swizzle_bytes: int = 0
+    fill_nan: bool = False
+
+
+class _Held:
+    """Hold what lies in the buffers of a launch while it runs."""
+
+    def __init__(self, reference: Reference) -> None:
+        """Raises: Unsuited if there is not enough memory."""
+        self._reference = reference
+        self.readable: dict[int, Marks] = {}
+        self.writable: dict[int, Marks] = {}
+        try:
+            self._owners = {n: _room(b) for n, b in reference.buffers.items()}
+        except MemoryError as error:
+            raise Unsuited(f"no memory for rows that are far apart: {error}") from None
+
+    def place(self, index: int, name: str, place: Place) -> Argument:
+        """Return the argument number `index` of the function, a pointer or a map.
+
+        Raises: Unsuited.
+        """
+        buffer = self._reference.buffer(name)
+        assert buffer is not None
+        start = buffer.start_bytes
+        marks = (buffer.readable | buffer.writable).view(np.uint8)
+        for at, part in buffer.parts(marks):
+            if part[: max(0, start - at)].any():
+                reason = f"the kernel steps back from {name}, which cannot be emulated yet"
+                raise Unsuited(reason)
+        owner = self._owners[self._reference.launch.aliases.get(name, name)]
+        content = owner[start - HEAD_BYTES :]
+        if buffer.size_bytes <= _MAX_MARKED_BYTES:
+            # Beyond that the emulator sees what is outside of a buffer, not what is between rows.
+            for masks, each in ((self.readable, buffer.readable), (self.writable, buffer.writable)):
+                masks[index] = buffer.spread(each.view(np.uint8)).view(np.bool_)[start:]
+        if not place.box:
+            return content
+        return PlacedTensor(
+            *(content, buffer.pointee.name, place.shape, place.strides),
+            *(place.box, place.swizzle_bytes),
+            fill_nan=place.fill_nan,
+        )
+
+    def left(self) -> dict[str, Bytes]:
+        """Return what the buffers hold now."""
+        left: dict[str, Bytes] = {}
+        for name, buffer in self._reference.buffers.items():
+            owner = self._owners[name]
+            if buffer.pages:
+                assert isinstance(owner.base, np.ndarray)
+                left[name] = buffer.collect(owner.base)
+            else:
+                left[name] = np.concatenate([buffer.initial[:HEAD_BYTES], owner])
+        return left
+
+
+def _room(buffer: Buffer) -> Bytes:
+    """Return the memory of a buffer from `HEAD_BYTES` before its pointer, more or less."""
+    if buffer.pages:
+        return buffer.spread(buffer.initial)[HEAD_BYTES:]
+    return buffer.initial[HEAD_BYTES:].copy()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,31 +157,13 @@ class Emulation:
             ExecutionFault: it did what it may not.
             EmulationError: the PTX cannot be emulated.
         """
-        owners = {
-            name: buffer.initial[HEAD_BYTES:].copy() for name, buffer in reference.buffers.items()
-        }
+        held = _Held(reference)
         programs = (*reference.launch.grid, 1, 1)[:3]
-        counts = zip(GRID_SOURCES, programs, strict=True)
-        values = {**self.fixed, **_integers(reference), **dict(counts)}
-        args: list[Argument] = []
-        readable: dict[int, Marks] = {}
-        writable: dict[int, Marks] = {}
-        for index, param in enumerate(self.params or _plain(reference)):
-            name = param.argument
-            buffer = reference.buffers.get(name)
-            if param.source in values:
-                args.append(values[param.source])
-            elif buffer is None:
-                args.append(reference.launch.scalars[name])
-            else:
-                if (buffer.readable | buffer.writable)[: buffer.start_bytes].any():
-                    reason = f"the kernel steps back from {name}, which cannot be emulated yet"
-                    raise Unsuited(reason)
-                held = owners[name][buffer.start_bytes - HEAD_BYTES :]
-                args.append(_pointed(buffer, param, held, values))
-                readable[index] = buffer.readable[buffer.start_bytes :]
-                writable[index] = buffer.writable[buffer.start_bytes :]
         grid = self._clusters(programs)
+        args = [
+            held.place(index, value.argument, value) if isinstance(value, Place) else value
+            for index, value in enumerate(self.passed(reference))
+        ]
         try:
             done = emulate(
                 self.module,
@@ -115,17 +174,39 @@ class Emulation:
                 seed=self.seed or (0 if reference.launch.in_step else reference.launch.seed),
                 max_steps=self.max_steps,
                 max_memory_bytes=self.max_memory_bytes,
-                readable=readable,
-                writable=writable,
+                readable=held.readable,
+                writable=held.writable,
+                clusters=reference.launch.programs,
             )
         except Fault as fault:
             report = render_fault(fault, sources=self.sources)
             raise ExecutionFault(self._named(report, reference)) from fault
-        left = {
-            name: np.concatenate([buffer.initial[:HEAD_BYTES], owners[name]])
-            for name, buffer in reference.buffers.items()
-        }
-        return Execution(left, done.lane_instructions)
+        return Execution(held.left(), done.lane_instructions)
+
+    def passed(self, reference: Reference) -> list[Place | Scalar]:
+        """Return what the launcher passes for each parameter of the function.
+
+        The mirror of the launcher's own records: what it computes of a launch's arguments, and how
+        it would describe tensors. Whoever has the launcher itself evaluate them replaces this alone.
+        """
+        programs = (*reference.launch.grid, 1, 1)[:3]
+        counts = zip(GRID_SOURCES, programs, strict=True)
+        values = {**self.fixed, **_integers(reference), **dict(counts)}
+        found: list[Place | Scalar] = []
+        for param in self.params or _plain(reference):
+            name = param.argument
+            if param.source in values:
+                found.append(values[param.source])
+            elif reference.buffer(name) is None:
+                found.append(reference.launch.scalars[name])
+            else:
+                shape, strides = (
+                    tuple(evaluate(parse(text), values) for text in texts)
+                    for texts in (param.shape, param.strides)
+                )
+                place = (name, shape, (*strides, 1) if param.box else ())
+                found.append(Place(*place, param.box, param.swizzle_bytes, param.fill_nan))
+        return found
 
     def _clusters(self, programs: tuple[int, ...]) -> tuple[int, ...]:
         """Return the grid of clusters that run so many programs."""
@@ -150,18 +231,3 @@ def _integers(reference: Reference) -> dict[str, int]:
         for kind, sizes in (("shape", buffer.shape), ("strides", buffer.strides)):
             values.update((f"{name}.{kind}[{axis}]", size) for axis, size in enumerate(sizes))
     return values
-
-
-def _pointed(buffer: Buffer, param: Param, held: Bytes, values: Mapping[str, int]) -> Argument:
-    """Return what is passed for a pointer, or for the tensor that a map describes."""
-    if not param.box:
-        return held
-    shape, strides = (
-        tuple(evaluate(parse(text), values) for text in texts)
-        for texts in (param.shape, param.strides)
-    )
-    return PlacedTensor(
-        *(held, buffer.pointee.name, shape, (*strides, 1)),
-        *(param.box, param.swizzle_bytes),
-        fill_nan=param.fill_nan,
-    )

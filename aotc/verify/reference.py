@@ -12,7 +12,7 @@ Invariant: a `Reference` depends on the tile IR, the launch and the ranges, and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -25,7 +25,7 @@ from aotc.ir.dialects.descriptor import TENSOR_ALIGNMENT_BYTES, DescriptorReduce
 from aotc.ir.types import DescriptorType, PointerType, ScalarType
 from aotc.verify import contents
 from aotc.verify.dataflow import Roles
-from aotc.verify.elastic import Contents, ElasticMemory, loaded_dtype
+from aotc.verify.elastic import PAGE_BYTES, Contents, ElasticMemory, loaded_dtype
 from aotc.verify.interpreter import RULES, Argument, Interpreter
 from aotc.verify.launches import Launch, Scalar
 from aotc.verify.memory import TensorAddress
@@ -59,7 +59,7 @@ class Buffer:
 
     `start_bytes` is where the pointer points. `upward` and `random` are the results with noise, see
     `noise.py`; there are none where the result `is_exact`. A tensor has a `shape`, and `strides` in
-    elements.
+    elements. With `pages` only these are held, one after the other; the first has the pointer.
     """
 
     name: str
@@ -73,6 +73,44 @@ class Buffer:
     random: tuple[Bytes, ...]
     shape: tuple[int, ...] = ()
     strides: tuple[int, ...] = ()
+    pages: tuple[int, ...] = ()
+
+    @property
+    def size_bytes(self) -> int:
+        """How large the memory is that this is, or the pages of which this holds."""
+        return (self.pages[-1] + 1) * PAGE_BYTES if self.pages else self.initial.size
+
+    def spread(self, content: Bytes) -> Bytes:
+        """Return all of the memory, of which `content` is what is held; untouched pages are zero.
+
+        The zeros take no room until they are written to. Raises: MemoryError.
+        """
+        whole = np.zeros(self.size_bytes, np.uint8)
+        for start, part in self.parts(content):
+            whole[start : start + part.size] = part
+        return whole
+
+    def collect(self, whole: Bytes) -> Bytes:
+        """Return of all of the memory what is held."""
+        if not self.pages:
+            return whole
+        starts = (page * PAGE_BYTES for page in self.pages)
+        return np.concatenate([whole[start : start + PAGE_BYTES] for start in starts])
+
+    def parts(self, content: Bytes) -> Iterator[tuple[int, Bytes]]:
+        """Yield pieces of what is held and the byte of the memory at which each begins."""
+        if not self.pages:
+            yield 0, content
+        for at, page in enumerate(self.pages):
+            yield page * PAGE_BYTES, content[at * PAGE_BYTES : (at + 1) * PAGE_BYTES]
+
+    def element_at(self, held: int) -> int:
+        """Return the index, counted from the pointer, of the element number `held` of what is held."""
+        size = self.pointee.size_bytes
+        place = held * size
+        if self.pages:
+            place = self.pages[place // PAGE_BYTES] * PAGE_BYTES + place % PAGE_BYTES
+        return (place - self.start_bytes) // size
 
     @property
     def is_exact(self) -> bool:
@@ -91,6 +129,15 @@ class Reference:
     launch: Launch
     buffers: dict[str, Buffer]
     order: tuple[str, ...]
+
+    def buffer(self, name: str) -> Buffer | None:
+        """Return the memory that an argument points at; None for a scalar."""
+        return self.buffers.get(self.launch.aliases.get(name, name))
+
+    @property
+    def num_stored(self) -> int:
+        """How many bytes were written, and so are compared."""
+        return sum(int(np.count_nonzero(b.writable)) for b in self.buffers.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +161,9 @@ def interpret(
     exact = _run(kernel, roles, launch, inputs, RULES, 0, is_traced=True)
     if exact.conflict:
         raise ConflictError(exact.conflict)
+    if exact.crossed:
+        message = f"elements of tiles meet in {exact.crossed} that threads may access in any order"
+        raise ConflictError(message)
     if exact.rewritten and not may_rewrite:
         raise ConflictError(f"a program changes what it has written in {exact.rewritten}")
     upward: list[ElasticMemory] = []
@@ -126,11 +176,12 @@ def interpret(
             rules = noisy_rules(RULES, seed, group, upwards=upwards)
             run = _run(kernel, roles, launch, inputs, rules, seed)
             (upward if upwards else random).append(run)
+    inexact = [launch.aliases.get(name, name) for name in roles.inexact]
     buffers = {
-        name: _buffer(name, pointee, index, exact, upward, random)
-        if name in roles.inexact
-        else _buffer(name, pointee, index, exact, [], [])
-        for index, (name, pointee) in enumerate(pointers_of(kernel).items())
+        name: _buffer(
+            name, pointee, index, exact, *((upward, random) if name in inexact else ([], []))
+        )
+        for index, (name, pointee) in enumerate(_owners_of(kernel, launch).items())
     }
     for name, (shape, strides) in _tensors(kernel, launch).items():
         buffers[name] = replace(buffers[name], shape=shape, strides=strides)
@@ -144,9 +195,11 @@ def depends_on_undefined(kernel: Kernel, roles: Roles, launch: Launch, inputs: I
         second = _run(kernel, roles, launch, inputs, RULES, 1)
     except InterpretError:
         return ""
-    for index, name in enumerate(pointers_of(kernel)):
+    for index, name in enumerate(_owners_of(kernel, launch)):
+        pages = sorted({*first.pages(index), *second.pages(index)})
         size = max(first.size_bytes(index), second.size_bytes(index))
-        if first.result(index, size).tobytes() != second.result(index, size).tobytes():
+        left, right = (memory.result(index, size, pages) for memory in (first, second))
+        if left.tobytes() != right.tobytes():
             return name
     return ""
 
@@ -160,6 +213,12 @@ def pointers_of(kernel: Kernel) -> dict[str, ScalarType]:
         elif isinstance(arg.type, DescriptorType):
             found[info.name] = arg.type.element
     return found
+
+
+def _owners_of(kernel: Kernel, launch: Launch) -> dict[str, ScalarType]:
+    """Return the pointers and descriptors of a launch that have memory of their own."""
+    found = pointers_of(kernel)
+    return {name: pointee for name, pointee in found.items() if name not in launch.aliases}
 
 
 def _tensors(kernel: Kernel, launch: Launch) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:
@@ -193,13 +252,19 @@ def _run(
     *,
     is_traced: bool = False,
 ) -> ElasticMemory:
-    memory = ElasticMemory(inputs.max_buffer_bytes, is_traced=is_traced)
+    memory = ElasticMemory(inputs.max_buffer_bytes, is_traced=is_traced, is_sparse=launch.is_sparse)
     tensors = _tensors(kernel, launch)
     args: list[Argument] = []
+    owners = list(_owners_of(kernel, launch))
+    shared: list[tuple[int, str]] = []
     for at, (info, arg) in enumerate(zip(kernel.params, kernel.body.args, strict=True)):
         kind = arg.type
         if not isinstance(kind, PointerType | DescriptorType):
             args.append(launch.scalars[info.name])
+            continue
+        if info.name in launch.aliases:
+            shared.append((at, launch.aliases[info.name]))
+            args.append(0)
             continue
         pointee = kind.pointee if isinstance(kind, PointerType) else kind.element
         is_free = launch.misaligned and info.divisibility == 1 and isinstance(kind, PointerType)
@@ -208,10 +273,12 @@ def _run(
         address = memory.add_buffer(info.name, pointee, filled, misaligned)
         tensor = tensors.get(info.name)
         args.append(address if tensor is None else TensorAddress(address, *tensor))
+    for at, owner in shared:
+        args[at] = memory.share_buffer(owners.index(owner))
     interpreter = Interpreter(
         kernel, args, poison_seed=poison_seed, memory=memory, rules=_atomic_rules(rules)
     )
-    interpreter.run(launch.grid)
+    interpreter.run(launch.grid, launch.programs)
     return memory
 
 
@@ -225,7 +292,7 @@ def _contents(
     if name in roles.indices:
         return contents.between(pointee, 0, launch.index_high, seed)
     if pointee.is_float:
-        return contents.floats(pointee, seed)
+        return (contents.special if launch.is_special else contents.floats)(pointee, seed)
     return contents.integers(pointee, seed)
 
 
@@ -262,19 +329,23 @@ def _buffer(
     upward: list[ElasticMemory],
     random: list[ElasticMemory],
 ) -> Buffer:
-    read, written = exact.touched(index)
-    touched = np.flatnonzero(read | written)
+    pages = exact.pages(index)
+    read, written = exact.touched(index, pages)
     start = exact.start_bytes(index)
-    size = max(start, int(touched[-1]) + 1 if touched.size else 0)
-    size = -(-size // pointee.size_bytes) * pointee.size_bytes
+    size = read.size
+    if not pages:
+        touched = np.flatnonzero(read | written)
+        size = max(start, int(touched[-1]) + 1 if touched.size else 0)
+        size = -(-size // pointee.size_bytes) * pointee.size_bytes
     return Buffer(
         name=name,
         pointee=pointee,
         start_bytes=start,
-        initial=exact.initial(index, size),
-        expected=exact.result(index, size).copy(),
+        initial=exact.initial(index, size, pages),
+        expected=exact.result(index, size, pages).copy(),
         readable=read[:size].copy(),
         writable=written[:size].copy(),
-        upward=tuple(memory.result(index, size).copy() for memory in upward),
-        random=tuple(memory.result(index, size).copy() for memory in random),
+        upward=tuple(memory.result(index, size, pages).copy() for memory in upward),
+        random=tuple(memory.result(index, size, pages).copy() for memory in random),
+        pages=tuple(pages),
     )

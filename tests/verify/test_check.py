@@ -38,20 +38,21 @@ def interpreted(kernel: Kernel) -> Callable[[Reference], Execution]:
     """Return what executes launches by interpreting `kernel` on exactly the buffers there are."""
 
     def execute(reference: Reference) -> Execution:
-        held = {name: buffer.initial.copy() for name, buffer in reference.buffers.items()}
+        buffers = reference.buffers
+        held = {name: buffer.spread(buffer.initial) for name, buffer in buffers.items()}
         args: list[Array | int | float] = []
         for name in reference.order:
-            buffer = reference.buffers.get(name)
+            buffer = reference.buffer(name)
             if buffer is None:
                 args.append(reference.launch.scalars[name])
                 continue
-            view = held[name][buffer.start_bytes :]
+            view = held[buffer.name][buffer.start_bytes :]
             args.append(view.view(dtype_of(buffer.pointee)))
         try:
-            Interpreter(kernel, args).run(reference.launch.grid)
+            Interpreter(kernel, args).run(reference.launch.grid, reference.launch.programs)
         except InterpretError as error:
             raise ExecutionFault(error.message) from error
-        return Execution(held, 100)
+        return Execution({name: buffers[name].collect(held[name]) for name in held}, 100)
 
     return execute
 
@@ -134,7 +135,9 @@ def test_a_kernel_may_mean_to_write_twice() -> None:
 
 def test_launches_differ_by_alignment_and_order_too() -> None:
     """A kernel without scalars is launched aligned and not, in step and at random."""
-    assert [finding.status for finding in _check("doubled")] == ["right"] * 4
+    findings = _check("doubled")
+    assert [finding.status for finding in findings] == ["right"] * 6
+    assert [finding.label for finding in findings[4:]] == ["special", "in place: out_ptr is x_ptr"]
 
 
 def test_a_launch_that_cannot_be_executed_is_passed_over() -> None:

@@ -9,8 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aotc.verify.dataflow import roles_of
-from aotc.verify.launches import CLASSES, Choice, Chooser, Conditions, Launch, extent_of
+from aotc.verify.extents import CLASSES, extent_of
+from aotc.verify.launches import Choice, Chooser, Conditions, Launch
 from aotc.verify.noise import is_inexact
+from aotc.verify.strides import NEAR
 from tests.support.verify_subjects import kernel_of
 
 
@@ -39,7 +41,8 @@ ROWS = Conditions(_rows, _any)
 
 def test_an_extent_goes_through_all_classes() -> None:
     launches = _launches(_chooser("scale_rows", ROWS))
-    assert [launch.label for launch in launches] == list(CLASSES)
+    assert [launch.label for launch in launches[:6]] == list(CLASSES)
+    launches = launches[:6]
     assert [launch.scalars["n_cols"] for launch in launches] == [17, 15, 16, 1, 41, 0]
     assert [launch.grid for launch in launches] == [(2,), (1,), (3,), (2,), (1,), (2,)]
 
@@ -63,7 +66,7 @@ def test_pointers_that_are_all_promised_are_never_misaligned() -> None:
 
 def test_warps_run_in_step_and_at_random() -> None:
     launches = _launches(_chooser("scale_rows", ROWS))
-    assert [launch.in_step for launch in launches] == [True, False, True, True, False, True]
+    assert [each.in_step for each in launches[:6]] == [True, False, True, True, False, True]
 
 
 def test_rows_do_not_overlap_dense_and_padded() -> None:
@@ -140,8 +143,8 @@ def test_a_listed_value_that_breaks_a_promise_is_left_out() -> None:
 def test_room_for_rows_grows_when_asked() -> None:
     chooser = _chooser("scale_rows", ROWS)
     strides = []
-    for scale in (1, 2, 4):
-        launch = chooser.launch(3, scale)  # n_cols is 1
+    for spacing in NEAR[:3]:
+        launch = chooser.launch(3, spacing)  # n_cols is 1
         assert launch is not None
         strides.append(launch.scalars["stride"])
     assert strides[0] < 16 <= strides[1] < strides[2]

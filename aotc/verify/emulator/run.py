@@ -78,8 +78,9 @@ def emulate(
     writable: Masks | None = None,
     reads_unwritten: bool = False,
     count_conflicts: bool = False,
+    clusters: Sequence[int] = (),
 ) -> Statistics:
-    """Run a kernel on a grid of blocks.
+    """Run a kernel on a grid of blocks, or only the `clusters` of these numbers.
 
     `ptx` is the text or what `parse_module` made of it. `args` are those of the kernel in order:
     an array for a pointer (changed in place), a number, or the bytes of the parameter. `kernel` may be left out if the text has one alone, and `block` and
@@ -104,7 +105,9 @@ def emulate(
         shared_bytes=static_bytes + shared_bytes,
     )
     _check(launch)
-    runner = _Runner(program, launch, image, memory, seed, reads_unwritten=reads_unwritten)
+    runner = _Runner(
+        program, launch, image, memory, seed, clusters, reads_unwritten=reads_unwritten
+    )
     with np.errstate(all="ignore"):
         return runner.run(max_steps, max_memory_bytes, count_conflicts=count_conflicts)
 
@@ -154,9 +157,11 @@ class _Runner:
         image: Image,
         memory: GlobalMemory,
         seed: int,
+        chosen: Sequence[int],
         *,
         reads_unwritten: bool,
     ) -> None:
+        self._chosen = chosen
         self._program = program
         self._reads_unwritten = reads_unwritten
         self._launch = launch
@@ -166,7 +171,9 @@ class _Runner:
 
     def run(self, max_steps: int, max_memory_bytes: int, *, count_conflicts: bool) -> Statistics:
         launch = self._launch
-        clusters = launch.grid[0] * launch.grid[1] * launch.grid[2] // launch.cluster_size
+        total = launch.grid[0] * launch.grid[1] * launch.grid[2] // launch.cluster_size
+        numbers = np.array(self._chosen) if self._chosen else np.arange(total)
+        clusters = len(numbers)
         size = min(self._clusters_at_once(max_memory_bytes), clusters)
         lanes = size * launch.cluster_size * launch.warps * WARP
         decoded = self._decode(lanes)
@@ -180,7 +187,7 @@ class _Runner:
             registers.reset()
             current.batch = batch = Batch(
                 launch,
-                np.arange(start, min(start + size, clusters)),
+                numbers[start : start + size],
                 self._image,
                 self._memory,
                 registers,
