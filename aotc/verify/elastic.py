@@ -46,13 +46,13 @@ _WORD_BYTES = 4  # what atomics of bf16 may touch instead
 
 _BUFFER_BITS = 40
 _BASE = 1 << (_BUFFER_BITS - 1)
+_ALIGNED_PLACE = 1 << 20  # so that regions of `Contents` begin at the pointer
 _PAGE_BITS = 12
 PAGE_BYTES = 1 << _PAGE_BITS
 _MAX_SPARSE_BYTES = 1 << 36
 _HASH = 0x9E3779B97F4A7C15
 _MIX = 0xBF58476D1CE4E5B9
 _NOBODY, _SEVERAL = 0, -1
-_RARE_BITS = 14
 _RELEASES = ("release", "acq_rel")
 _ACQUIRES = ("acquire", "acq_rel")
 
@@ -62,12 +62,14 @@ class Contents:
     """Say what lies in a buffer: element `i` is drawn from `table`, a power of two of values.
 
     Of every second 16384 elements, one in 256 is drawn from `rare`, if there are such values: what
-    spreads over all that is computed from it, as NaN does, is to leave most of it as it is.
+    spreads over all that is computed from it, as NaN does, is to leave most of it as it is. And of
+    512 in 8192, one in four is drawn from `edges`.
     """
 
     table: Array
     seed: int
     rare: Array | None = None
+    edges: Array | None = None
 
     def elements(self, start: int, end: int) -> Array:
         """Return the elements at positions `start` to `end`."""
@@ -76,11 +78,16 @@ class Contents:
         index = (index * np.uint64(_HASH)) ^ (index >> np.uint64(29))
         index = (index * np.uint64(_MIX)) >> np.uint64(40)
         out = self.table[index & np.uint64(self.table.size - 1)]
-        if self.rare is None:
-            return out
-        is_rare = (index >> np.uint64(15) & np.uint64(255)) == 0
-        is_rare &= (place >> np.uint64(_RARE_BITS) & np.uint64(1)) == 0
-        return np.where(is_rare, self.rare[index % np.uint64(self.rare.size)], out)
+        place += np.uint64(_ALIGNED_PLACE - HEAD_BYTES // self.table.itemsize)
+        for values, mask, one_in in (
+            (self.edges, 15 << 9, 4),
+            (self.rare, 1 << 14, 256),
+        ):
+            if values is not None:
+                is_one = (index >> np.uint64(15)) % np.uint64(one_in) == 0
+                is_one &= (place & np.uint64(mask)) == 0
+                out = np.where(is_one, values[index % np.uint64(values.size)], out)
+        return out
 
 
 class _Pages:

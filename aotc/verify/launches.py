@@ -195,6 +195,8 @@ class Chooser:
 
     def spacings(self, index: int) -> Sequence[Spacing]:
         """Return how far apart rows are to be set, the first that gives a result is taken."""
+        if self.labels[index].startswith("in place"):
+            return NEAR[:1]  # more room changes nothing
         return FAR if self.labels[index] == "far" else NEAR
 
     def launch(self, index: int, spacing: Spacing = NEAR[0]) -> Launch | None:
@@ -249,6 +251,7 @@ class Chooser:
         names = [n for n in self.scalars if n in self.roles.extents or n in listed]
         blocked = [name for name in names if self.roles.extents.get(name, 1) > 1]
         ranks = {name: at for at, name in enumerate(blocked)}
+        names.sort(key=lambda name: name in self.roles.loops)  # so that others are counted first
         options = [self._options(n, at, ranks.get(n, 0), index) for at, n in enumerate(names)]
         for values in itertools.islice(itertools.product(*options), _MAX_TRIALS):
             trial = dict(zip(names, values, strict=True))
@@ -287,7 +290,7 @@ class Chooser:
                 return [just_below(1, block, divisor)]
             case "persistent" if name in self.roles.tiled:
                 return self._tiles_wanted(name)
-            case "apart":
+            case "apart" if loop is None:
                 return [last_in_part(APART[at % len(APART)], block, divisor, at)]
             case "far":
                 return [just_below(3 if block == 1 else 2, block, divisor)]

@@ -12,6 +12,7 @@ Invariant: a `Reference` depends on the tile IR, the launch and the ranges, and 
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
@@ -29,9 +30,10 @@ from aotc.verify.elastic import PAGE_BYTES, Contents, ElasticMemory, loaded_dtyp
 from aotc.verify.interpreter import RULES, Argument, Interpreter
 from aotc.verify.launches import Launch, Scalar
 from aotc.verify.memory import TensorAddress
-from aotc.verify.noise import inexact_ops, noisy_rules
+from aotc.verify.noise import inexact_ops, is_inexact, noisy_rules
 from aotc.verify.numerics import Array
 from aotc.verify.program import InterpretError, Program, Rule, Rules
+from aotc.verify.rounding import CastWatch, inner_casts
 
 MAX_UPWARD_RUNS = 4
 NUM_RANDOM_RUNS = 2
@@ -85,7 +87,7 @@ class Buffer:
 
         The zeros take no room until they are written to. Raises: MemoryError.
         """
-        whole = np.zeros(self.size_bytes, np.uint8)
+        whole = _zeros(self.size_bytes) if self.pages else np.empty(self.size_bytes, np.uint8)
         for start, part in self.parts(content):
             whole[start : start + part.size] = part
         return whole
@@ -120,6 +122,17 @@ class Buffer:
     def elements(self, content: Bytes) -> Array:
         """Return bytes of this buffer as its elements."""
         return content.view(loaded_dtype(self.pointee))
+
+
+def _zeros(size_bytes: int) -> Bytes:
+    """Return zeros that take memory page by page, as they are written to. Raises: MemoryError."""
+    try:
+        room = mmap.mmap(-1, size_bytes)
+    except OSError as error:
+        raise MemoryError(str(error)) from error
+    if hasattr(mmap, "MADV_NOHUGEPAGE"):
+        room.madvise(mmap.MADV_NOHUGEPAGE)
+    return np.frombuffer(room, np.uint8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +171,9 @@ def interpret(
         ConflictError: two programs touch the same memory, or, unless it `may_rewrite`, a program
             changes what it has written.
     """
-    exact = _run(kernel, roles, launch, inputs, RULES, 0, is_traced=True)
+    watch = CastWatch(inner_casts(kernel, is_inexact) if roles.inexact else [])
+    rules = watch.recording(RULES)
+    exact = _run(kernel, roles, launch, inputs, rules, 0, is_traced=True)
     if exact.conflict:
         raise ConflictError(exact.conflict)
     if exact.crossed:
@@ -173,9 +188,12 @@ def interpret(
         groups = [ops[at::MAX_UPWARD_RUNS] for at in range(min(len(ops), MAX_UPWARD_RUNS))]
         for seed, group in enumerate([*groups, *[ops] * NUM_RANDOM_RUNS], launch.seed + 1):
             upwards = len(upward) < len(groups)
-            rules = noisy_rules(RULES, seed, group, upwards=upwards)
+            rules = watch.measuring(noisy_rules(RULES, seed, group, upwards=upwards))
             run = _run(kernel, roles, launch, inputs, rules, seed)
             (upward if upwards else random).append(run)
+        for up in (True, False) if watch.has_moved else ():
+            rules = watch.flipping(RULES, upwards=up)
+            upward.append(_run(kernel, roles, launch, inputs, rules, 0))
     inexact = [launch.aliases.get(name, name) for name in roles.inexact]
     buffers = {
         name: _buffer(

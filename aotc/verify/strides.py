@@ -98,7 +98,7 @@ class Rows:
                 rivals = max(
                     sum(not term.is_wide for term in self.roles.strides[p]) for p, _ in users
                 )
-                wanted = _NARROW // rivals // (last + 1)
+                wanted = _NARROW // rivals // last
             else:
                 continue
             divisor = self.divisors[name]
