@@ -74,11 +74,19 @@ class ValueRange:
 
 
 @dataclass(frozen=True, slots=True)
+class PointeeSpec:
+    """What the addresses in a buffer are of when a kernel is verified: `count` buffers."""
+
+    element: str
+    count: int | ManifestExpression
+
+
+@dataclass(frozen=True, slots=True)
 class VerifySpec:
     """A `[kernel.verify]` table: what of a kernel's inputs cannot be told from its code.
 
     `values` are taken in turn, `expressions` are over the other arguments, `ranges` are for what
-    pointers point at; `tolerance` is an error allowed besides the computed bounds. Unless
+    pointers point at, `pointees` for those that point at addresses; `tolerance` is an error allowed besides the computed bounds. Unless
     `in_place`, no argument that is written is the same memory as another one.
     """
 
@@ -89,6 +97,7 @@ class VerifySpec:
         default_factory=dict[str, ManifestExpression]
     )
     ranges: dict[str, ValueRange] = field(default_factory=dict[str, ValueRange])
+    pointees: dict[str, PointeeSpec] = field(default_factory=dict[str, PointeeSpec])
     grid: tuple[ManifestExpression, ...] | None = None
     tolerance: float = 0.0
     max_programs: int | None = None

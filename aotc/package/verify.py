@@ -30,6 +30,7 @@ from aotc.ir.core import GRID_SOURCES
 from aotc.ir.diagnostics import CompileError, ManifestError, did_you_mean
 from aotc.ir.expression import Binary, Expression, ExpressionError, Integer, Name
 from aotc.ir.text import parse_kernel
+from aotc.ir.types import SCALARS
 from aotc.package import archive as archives
 from aotc.package import stored_ptx
 from aotc.package.argument_type import PROMISED_DIVISOR
@@ -38,7 +39,7 @@ from aotc.package.condition import NEVER, launch_condition
 from aotc.package.grid import Expansion, VariantSpec, expand, integer_values, value_text
 from aotc.package.index import Archive, Kernel, Variant
 from aotc.package.manifest import load
-from aotc.package.spec import Manifest, ManifestExpression, ValueRange, VerifySpec
+from aotc.package.spec import Manifest, ManifestExpression, VerifySpec
 from aotc.package.workers import Done, Job, run_all
 from aotc.target import Target
 from aotc.verify.check import Checks, Execute, Finding, check_kernel
@@ -54,7 +55,7 @@ from aotc.verify.launches import (
     Scalar,
 )
 from aotc.verify.noise import is_inexact
-from aotc.verify.reference import DEFAULT_MAX_BUFFER_BYTES, Inputs, Range
+from aotc.verify.reference import DEFAULT_MAX_BUFFER_BYTES, Inputs, Pointees, Range
 
 PtxCompiler: TypeAlias = Callable[[CompileRequest], PtxKernel]
 Status: TypeAlias = Literal["verified", "partly verified", "wrong", "unverified", "dropped"]
@@ -418,9 +419,16 @@ def _checks(subject: Subject, options: VerifyOptions, *, may_be_left_out: bool) 
         may_be_left_out=may_be_left_out,
         may_alias=spec.in_place,
     )
-    ranges = {name: _range(each, subject.values) for name, each in spec.ranges.items()}
+    ranges = {
+        name: Range(_limit(each.low, subject.values), _limit(each.high, subject.values))
+        for name, each in spec.ranges.items()
+    }
+    pointees = {
+        name: Pointees(SCALARS[each.element], _limit(each.count, subject.values))
+        for name, each in spec.pointees.items()
+    }
     limit = min(DEFAULT_MAX_BUFFER_BYTES, options.max_memory_bytes)
-    return Checks(conditions, Inputs(ranges, limit), options.seed, spec.tolerance)
+    return Checks(conditions, Inputs(ranges, pointees, limit), options.seed, spec.tolerance)
 
 
 def _num_stages(subject: Subject) -> int:
@@ -442,16 +450,13 @@ def _function(
     return function
 
 
-def _range(given: ValueRange, values: Mapping[str, int]) -> Range:
-    def limit(
-        end: float | ManifestExpression,
-    ) -> Callable[[Mapping[str, Scalar]], Scalar]:
-        if not isinstance(end, ManifestExpression):
-            return lambda _: end
-        function = _function(end, values)
-        return lambda scalars: function({n: v for n, v in scalars.items() if isinstance(v, int)})
-
-    return Range(limit(given.low), limit(given.high))
+def _limit(
+    end: float | ManifestExpression, values: Mapping[str, int]
+) -> Callable[[Mapping[str, Scalar]], Scalar]:
+    if not isinstance(end, ManifestExpression):
+        return lambda _: end
+    function = _function(end, values)
+    return lambda scalars: function({n: v for n, v in scalars.items() if isinstance(v, int)})
 
 
 def _grid(

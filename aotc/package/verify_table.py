@@ -5,6 +5,7 @@
     stride = "n_cols + 3"                       # or an expression over the other arguments
     "x.shape[0]" = "n_rows"                     # an extent of a tensor, likewise
     indices_ptr = { low = 0, high = "n_rows" }  # a pointer: the range of what it points at
+    a_ptrs = { pointers_to = "fp16", count = "groups" }  # a "*i64" whose elements are addresses
     max_programs = 64
     in_place = false                            # no two arguments are the same memory
     tolerance = 1e-3
@@ -26,11 +27,12 @@ from aotc.ir.types import SCALARS
 from aotc.package.argument_type import ArgumentType
 from aotc.package.expression_table import read_expression, read_grid
 from aotc.package.parameters import Function
-from aotc.package.spec import ManifestExpression, ValueRange, VerifySpec
+from aotc.package.spec import ManifestExpression, PointeeSpec, ValueRange, VerifySpec
 from aotc.package.tables import Table, describe
 
 _OPTIONS = ("grid", "tolerance", "max_programs", "in_place")
 _MAX_PROGRAMS = 1 << 16
+_MAX_COUNT = 1 << 10
 _EXTENT = re.compile(r"(\w+)\.shape\[\d+\]")
 
 
@@ -47,11 +49,14 @@ def read_verify(
     values: dict[str, tuple[int | float, ...]] = {}
     expressions: dict[str, ManifestExpression] = {}
     ranges: dict[str, ValueRange] = {}
+    pointees: dict[str, PointeeSpec] = {}
     for name in section:
         if name in _OPTIONS:
             continue
         argument = reader.argument(name)
-        if argument.kind == "pointer":
+        if argument.kind == "pointer" and reader.has_pointees(name):
+            pointees[name] = reader.pointees(name, argument)
+        elif argument.kind == "pointer":
             ranges[name] = reader.range(name)
         elif argument.kind == "scalar" and section.is_string(name):
             expressions[name] = reader.function(name, argument)
@@ -65,6 +70,7 @@ def read_verify(
         values=values,
         expressions=expressions,
         ranges=ranges,
+        pointees=pointees,
         grid=reader.grid(has_grid=table.has("grid")),
         tolerance=reader.tolerance(),
         max_programs=reader.max_programs(),
@@ -153,6 +159,31 @@ class _Reader:
             )
             raise table.wrong("high", message)
         return ValueRange(low, high)
+
+    def has_pointees(self, name: str) -> bool:
+        value = self.section.data[name]
+        return isinstance(value, dict) and "pointers_to" in value
+
+    def pointees(self, name: str, argument: ArgumentType) -> PointeeSpec:
+        table = self.section.table(name, ("pointers_to", "count"))
+        element = table.string("pointers_to")
+        if element not in SCALARS:
+            message = f"expected a type for 'pointers_to', got {element!r}"
+            remedy = did_you_mean(element, list(SCALARS)) or f"there are {', '.join(SCALARS)}"
+            raise table.wrong("pointers_to", message, remedy)
+        if argument.element not in ("i64", "u64"):
+            message = f"expected an argument of *i64 or *u64 to hold addresses, {name!r} is"
+            raise self.section.wrong_key(name, f"{message} *{argument.element}")
+        if table.is_string("count"):
+            return PointeeSpec(element, self._expression(table, "count"))
+        value = table.data.get("count")
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _MAX_COUNT:
+            expected = f"an integer from 1 to {_MAX_COUNT} or an expression"
+            message = f"expected {expected} for 'count', got {describe(value)}"
+            if not table.has("count"):
+                raise ManifestError(f"expected {expected} for 'count', got none", table.loc)
+            raise table.wrong("count", message)
+        return PointeeSpec(element, value)
 
     def _limit(self, table: Table, key: str) -> int | float | ManifestExpression:
         if table.is_string(key):

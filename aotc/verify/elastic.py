@@ -90,6 +90,18 @@ class Contents:
         return out
 
 
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """Say what lies in a buffer: `values` from its pointer on, over and over."""
+
+    values: Array
+
+    def elements(self, start: int, end: int) -> Array:
+        """Return the elements at positions `start` to `end`."""
+        place = np.arange(start, end) - HEAD_BYTES // self.values.itemsize
+        return self.values[place % self.values.size]
+
+
 class _Pages:
     """Say which pages of a sparse buffer are held, and where: those touched first come first."""
 
@@ -120,7 +132,7 @@ class _Pages:
 class _Buffer:
     name: str
     pointee: ScalarType
-    contents: Contents
+    contents: Contents | Listed
     start_bytes: int
     read: npt.NDArray[np.bool_]
     written: npt.NDArray[np.bool_]
@@ -202,7 +214,11 @@ class ElasticMemory(Memory):
         self._sem: AtomicSem | None = None  # of the atomic that is made
 
     def add_buffer(
-        self, name: str, pointee: ScalarType, contents: Contents, misaligned_bytes: int = 0
+        self,
+        name: str,
+        pointee: ScalarType,
+        contents: Contents | Listed,
+        misaligned_bytes: int = 0,
     ) -> Address:
         """Add an endless buffer; return the address of the pointer into it.
 
@@ -228,6 +244,11 @@ class ElasticMemory(Memory):
             self._ends[index] = base + _MAX_SPARSE_BYTES
             self._hold(index, np.array([start]))
         return Address(base + start)
+
+    @staticmethod
+    def address_of(index: int) -> int:
+        """Return the address that the pointer into the buffer number `index` has, if aligned."""
+        return (index + 1 << _BUFFER_BITS) + _BASE + HEAD_BYTES
 
     def share_buffer(self, index: int) -> Address:
         """Return the address of a buffer for a second pointer."""

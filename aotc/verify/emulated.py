@@ -23,6 +23,7 @@ from aotc.ir.core import GRID_SOURCES
 from aotc.ir.expression import evaluate, parse
 from aotc.verify.check import Execution, ExecutionFault, Unsuited
 from aotc.verify.elastic import HEAD_BYTES
+from aotc.verify.emulator.arguments import PointerTable
 from aotc.verify.emulator.context import Fault
 from aotc.verify.emulator.program import Module
 from aotc.verify.emulator.report import render_fault
@@ -95,12 +96,14 @@ class _Held:
             if part[: max(0, start - at)].any():
                 reason = f"the kernel steps back from {name}, which cannot be emulated yet"
                 raise Unsuited(reason)
-        owner = self._owners[self._reference.launch.aliases.get(name, name)]
-        content = owner[start - HEAD_BYTES :]
-        if buffer.size_bytes <= _MAX_MARKED_BYTES:
-            # Beyond that the emulator sees what is outside of a buffer, not what is between rows.
-            for masks, each in ((self.readable, buffer.readable), (self.writable, buffer.writable)):
-                masks[index] = buffer.spread(each.view(np.uint8)).view(np.bool_)[start:]
+        content, readable, writable = self._opened(buffer)
+        if buffer.pointees:
+            others = [self._opened(self._reference.buffers[each]) for each in buffer.pointees]
+            masks = tuple((readable, writable) for _, readable, writable in others)
+            count = max(1, content.size // 8)
+            return PointerTable(count, tuple(content for content, *_ in others), masks)
+        if readable is not None and writable is not None:
+            self.readable[index], self.writable[index] = readable, writable
         if not place.box:
             return content
         return PlacedTensor(
@@ -108,6 +111,18 @@ class _Held:
             *(place.box, place.swizzle_bytes),
             fill_nan=place.fill_nan,
         )
+
+    def _opened(self, buffer: Buffer) -> tuple[Bytes, Marks | None, Marks | None]:
+        """Return a buffer from its pointer on, and what of it may be read and written."""
+        content = self._owners[buffer.name][buffer.start_bytes - HEAD_BYTES :]
+        if buffer.size_bytes > _MAX_MARKED_BYTES:
+            # The emulator then sees what is outside of a buffer, not what is between rows.
+            return content, None, None
+        readable, writable = (
+            buffer.spread(marks.view(np.uint8)).view(np.bool_)[buffer.start_bytes :]
+            for marks in (buffer.readable, buffer.writable)
+        )
+        return content, readable, writable
 
     def left(self) -> dict[str, Bytes]:
         """Return what the buffers hold now."""

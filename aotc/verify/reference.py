@@ -26,7 +26,7 @@ from aotc.ir.dialects.descriptor import TENSOR_ALIGNMENT_BYTES, DescriptorReduce
 from aotc.ir.types import DescriptorType, PointerType, ScalarType
 from aotc.verify import contents
 from aotc.verify.dataflow import Roles
-from aotc.verify.elastic import PAGE_BYTES, Contents, ElasticMemory, loaded_dtype
+from aotc.verify.elastic import PAGE_BYTES, Contents, ElasticMemory, Listed, loaded_dtype
 from aotc.verify.interpreter import RULES, Argument, Interpreter
 from aotc.verify.launches import Launch, Scalar
 from aotc.verify.memory import TensorAddress
@@ -51,6 +51,18 @@ class Range:
     high: Callable[[Mapping[str, Scalar]], Scalar]
 
 
+@dataclass(frozen=True, slots=True)
+class Pointees:
+    """Say what the addresses in a buffer are of: `count` buffers of `element`, each its own."""
+
+    element: ScalarType
+    count: Callable[[Mapping[str, Scalar]], Scalar]
+
+    def names(self, pointer: str, launch: Launch) -> list[str]:
+        """Return the names of the buffers at a launch, such as "a_ptrs[0]"."""
+        return [f"{pointer}[{k}]" for k in range(max(1, int(self.count(launch.scalars))))]
+
+
 class ConflictError(Exception):
     """Report that a launch's result is open: memory is touched by several programs or threads."""
 
@@ -61,7 +73,8 @@ class Buffer:
 
     `start_bytes` is where the pointer points. `upward` and `random` are the results with noise, see
     `noise.py`; there are none where the result `is_exact`. A tensor has a `shape`, and `strides` in
-    elements. With `pages` only these are held, one after the other; the first has the pointer.
+    elements. With `pages` only these are held, one after the other. One that holds addresses has
+    `pointees`, the buffers they are of, over and over.
     """
 
     name: str
@@ -76,6 +89,7 @@ class Buffer:
     shape: tuple[int, ...] = ()
     strides: tuple[int, ...] = ()
     pages: tuple[int, ...] = ()
+    pointees: tuple[str, ...] = ()
 
     @property
     def size_bytes(self) -> int:
@@ -98,6 +112,14 @@ class Buffer:
             return whole
         starts = (page * PAGE_BYTES for page in self.pages)
         return np.concatenate([whole[start : start + PAGE_BYTES] for start in starts])
+
+    def addressing(self, addresses: Mapping[str, int], content: Bytes) -> Bytes:
+        """Return the content of one that holds addresses with those of its pointees elsewhere."""
+        if not self.pointees:
+            return content
+        values = np.array([addresses[name] for name in self.pointees], np.int64)
+        place = np.arange(content.size // 8) - self.start_bytes // 8
+        return values[place % len(values)].view(np.uint8)
 
     def parts(self, content: Bytes) -> Iterator[tuple[int, Bytes]]:
         """Yield pieces of what is held and the byte of the memory at which each begins."""
@@ -155,9 +177,10 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """Say how buffers are filled: `ranges` by name, and how large one may become."""
+    """Say how buffers are filled: `ranges` and `pointees` by name, how large one may become."""
 
     ranges: Mapping[str, Range] = field(default_factory=dict[str, Range])
+    pointees: Mapping[str, Pointees] = field(default_factory=dict[str, Pointees])
     max_buffer_bytes: int = DEFAULT_MAX_BUFFER_BYTES
 
 
@@ -195,12 +218,14 @@ def interpret(
             rules = watch.flipping(RULES, upwards=up)
             upward.append(_run(kernel, roles, launch, inputs, rules, 0))
     inexact = [launch.aliases.get(name, name) for name in roles.inexact]
-    buffers = {
-        name: _buffer(
-            name, pointee, index, exact, *((upward, random) if name in inexact else ([], []))
-        )
-        for index, (name, pointee) in enumerate(_owners_of(kernel, launch).items())
-    }
+    buffers: dict[str, Buffer] = {}
+    for index, (name, pointee) in enumerate(_owners_of(kernel, launch, inputs).items()):
+        # What a loaded address points at is as exact as what the kernel does with it.
+        is_exact = name.partition("[")[0] not in inexact
+        runs: tuple[list[ElasticMemory], ...] = ([], []) if is_exact else (upward, random)
+        buffers[name] = _buffer(name, pointee, index, exact, *runs)
+    for name, pointees in inputs.pointees.items():
+        buffers[name] = replace(buffers[name], pointees=tuple(pointees.names(name, launch)))
     for name, (shape, strides) in _tensors(kernel, launch).items():
         buffers[name] = replace(buffers[name], shape=shape, strides=strides)
     return Reference(launch, buffers, tuple(info.name for info in kernel.params))
@@ -213,7 +238,7 @@ def depends_on_undefined(kernel: Kernel, roles: Roles, launch: Launch, inputs: I
         second = _run(kernel, roles, launch, inputs, RULES, 1)
     except InterpretError:
         return ""
-    for index, name in enumerate(_owners_of(kernel, launch)):
+    for index, name in enumerate(_owners_of(kernel, launch, inputs)):
         pages = sorted({*first.pages(index), *second.pages(index)})
         size = max(first.size_bytes(index), second.size_bytes(index))
         left, right = (memory.result(index, size, pages) for memory in (first, second))
@@ -233,10 +258,13 @@ def pointers_of(kernel: Kernel) -> dict[str, ScalarType]:
     return found
 
 
-def _owners_of(kernel: Kernel, launch: Launch) -> dict[str, ScalarType]:
-    """Return the pointers and descriptors of a launch that have memory of their own."""
+def _owners_of(kernel: Kernel, launch: Launch, inputs: Inputs) -> dict[str, ScalarType]:
+    """Return what has memory of its own at a launch: parameters, then what addresses are of."""
     found = pointers_of(kernel)
-    return {name: pointee for name, pointee in found.items() if name not in launch.aliases}
+    owners = {name: pointee for name, pointee in found.items() if name not in launch.aliases}
+    for name, pointees in inputs.pointees.items():
+        owners.update(dict.fromkeys(pointees.names(name, launch), pointees.element))
+    return owners
 
 
 def _tensors(kernel: Kernel, launch: Launch) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:
@@ -273,7 +301,7 @@ def _run(
     memory = ElasticMemory(inputs.max_buffer_bytes, is_traced=is_traced, is_sparse=launch.is_sparse)
     tensors = _tensors(kernel, launch)
     args: list[Argument] = []
-    owners = list(_owners_of(kernel, launch))
+    owners = list(_owners_of(kernel, launch, inputs))
     shared: list[tuple[int, str]] = []
     for at, (info, arg) in enumerate(zip(kernel.params, kernel.body.args, strict=True)):
         kind = arg.type
@@ -286,11 +314,21 @@ def _run(
             continue
         pointee = kind.pointee if isinstance(kind, PointerType) else kind.element
         is_free = launch.misaligned and info.divisibility == 1 and isinstance(kind, PointerType)
-        misaligned = pointee.size_bytes if is_free else 0
-        filled = _contents(info.name, pointee, roles, launch, inputs, launch.seed + at)
+        misaligned = pointee.size_bytes if is_free and info.name not in inputs.pointees else 0
+        if info.name in inputs.pointees:
+            names = inputs.pointees[info.name].names(info.name, launch)
+            places = [memory.address_of(owners.index(name)) for name in names]
+            filled: Contents | Listed = Listed(np.array(places, np.int64))
+        else:
+            filled = _contents(info.name, pointee, roles, launch, inputs, launch.seed + at)
         address = memory.add_buffer(info.name, pointee, filled, misaligned)
         tensor = tensors.get(info.name)
         args.append(address if tensor is None else TensorAddress(address, *tensor))
+    for at, name in enumerate(name for name in owners if "[" in name):
+        element = inputs.pointees[name.partition("[")[0]].element
+        memory.add_buffer(
+            name, element, _contents(name, element, roles, launch, inputs, launch.seed + ~at)
+        )
     for at, owner in shared:
         args[at] = memory.share_buffer(owners.index(owner))
     interpreter = Interpreter(
