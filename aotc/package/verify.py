@@ -395,11 +395,12 @@ def _emulation(subject: Subject, compiled: PtxKernel, options: VerifyOptions) ->
 
 
 def _param(slot: ParamSlot) -> Param:
-    if slot.tensor_map is None:
-        return Param(slot.argument, slot.source)
+    place = slot.offset, slot.size_bytes
     spec = slot.tensor_map
+    if spec is None:
+        return Param(slot.argument, slot.source, place=place)
     form = (spec.box, spec.swizzle_bytes, spec.fill_nan)
-    return Param(slot.argument, "", *form, spec.shape, spec.strides)
+    return Param(slot.argument, "", *form, spec.shape, spec.strides, place)
 
 
 def _checks(subject: Subject, options: VerifyOptions, *, may_be_left_out: bool) -> Checks:
@@ -416,6 +417,7 @@ def _checks(subject: Subject, options: VerifyOptions, *, may_be_left_out: bool) 
         choices=choices,
         max_programs=spec.max_programs or DEFAULT_MAX_PROGRAMS,
         num_stages=_num_stages(subject),
+        num_groups=_num_groups(subject),
         may_be_left_out=may_be_left_out,
         may_alias=spec.in_place,
     )
@@ -436,6 +438,13 @@ def _num_stages(subject: Subject) -> int:
     if subject.request is not None:
         return subject.request.num_stages
     return subject.values.get("num_stages", DEFAULT_NUM_STAGES)
+
+
+def _num_groups(subject: Subject) -> int:
+    """Return how many groups of warps take the tiles of a program in turn."""
+    if subject.request is not None:
+        return subject.request.num_consumer_groups
+    return subject.values.get("num_consumer_groups", 1)
 
 
 def _function(

@@ -42,6 +42,7 @@ class Param:
     """Say what a parameter of the function is: the argument, or what `source` says of it.
 
     Of a function that counts the programs of a launch, argument and source are "grid[0]" and so on.
+    `place` is where the launcher puts it: its byte in the buffer of parameters, and how many.
     With a `box` it is a map of the tensor at the argument, whose `shape` and `strides` are
     expressions over the arguments, in elements; the innermost axis is dense and has no stride.
     """
@@ -53,6 +54,7 @@ class Param:
     fill_nan: bool = False
     shape: tuple[str, ...] = ()
     strides: tuple[str, ...] = ()
+    place: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +174,7 @@ class Emulation:
             ExecutionFault: it did what it may not.
             EmulationError: the PTX cannot be emulated.
         """
+        self._check_places()
         held = _Held(reference)
         programs = (*reference.launch.grid, 1, 1)[:3]
         grid = self._clusters(programs)
@@ -197,6 +200,17 @@ class Emulation:
             report = render_fault(fault, sources=self.sources)
             raise ExecutionFault(self._named(report, reference)) from fault
         return Execution(held.left(), done.lane_instructions)
+
+    def _check_places(self) -> None:
+        """Raise ExecutionFault unless the launcher puts parameters where the function has them."""
+        entry = self.module.kernels.get(self.symbol)
+        given = [param.place for param in self.params]
+        if entry is None or None in given or not given:
+            return
+        taken = [(param.offset, param.size_bytes) for param in entry.params]
+        if given != taken:
+            message = f"the launcher passes parameters at {given}, the function takes {taken}"
+            raise ExecutionFault(f"launcher: {message} (byte, size)")
 
     def passed(self, reference: Reference) -> list[Place | Scalar]:
         """Return what the launcher passes for each parameter of the function.

@@ -5,7 +5,7 @@ few launches bring each class of each extent. Then come launches of one purpose 
 
     deep        loops run more often than they have stages, twice and more: every slot is used again
     apart       counts of blocks, rows and programs differ from each other
-    persistent  programs that take one tile after the other take three of them
+    persistent  programs that take one tile after the other take three of them, or groups two each
     special     buffers hold NaN, infinities, zeros, subnormals, ties, the largest numbers
     far         rows lie more than 2**31 elements apart
     in place    an argument that is written is the same memory as one that is read
@@ -107,7 +107,7 @@ class Conditions:
     `grid` gives the grid of scalar arguments, None if the caller of a launch does; `admits` says
     whether the variant is the one that such arguments get; it refuses values that are no multiples
     of `divisors`. `fixed` are arguments whose value is compiled in. Loops have `num_stages` unless
-    they say otherwise. Where some programs of a grid `may_be_left_out`, a launch may have more than
+    they say otherwise, and `num_groups` of warps take a program's tiles in turn. Where some programs of a grid `may_be_left_out`, a launch may have more than
     `max_programs` of which only some run. Without `may_alias` no two arguments are one memory.
     """
 
@@ -118,6 +118,7 @@ class Conditions:
     choices: Mapping[str, Choice] = field(default_factory=dict[str, Choice])
     max_programs: int = DEFAULT_MAX_PROGRAMS
     num_stages: int = DEFAULT_NUM_STAGES
+    num_groups: int = 1
     may_be_left_out: bool = False
     may_alias: bool = True
 
@@ -309,7 +310,8 @@ class Chooser:
         for loop in self.roles.persistent:
             step = value_at(loop.step, Known((), {}))
             for distance in _PROGRAMS if step is None else (step,):
-                many = -(-(2 * distance + 2) // 3 ** (len(self.roles.tiled) - 1))
+                tiles = 2 * self.conditions.num_groups * distance + 2
+                many = -(-tiles // 3 ** (len(self.roles.tiled) - 1))
                 wanted.append(just_below(max(3, many), block, divisor))
         return sorted(wanted)
 
@@ -317,7 +319,9 @@ class Chooser:
         known = self._known(values, grid)
         for loop in self.roles.persistent:
             tiles, step = value_at(loop.upper, known), value_at(loop.step, known)
-            if tiles is not None and step is not None and tiles > 2 * step:
+            if tiles is None or step is None:
+                continue
+            if tiles > 2 * self.conditions.num_groups * step:
                 return True
         return False
 

@@ -52,7 +52,7 @@ def test_what_addresses_are_of_and_whether_arguments_may_be_one_memory() -> None
     [
         ('out_ptrs = { pointers_to = "fp61", count = 1 }', "expected a type for 'pointers_to'"),
         ('out_ptrs = { pointers_to = "fp16" }', "for 'count', got none"),
-        ('out_ptrs = { pointers_to = "fp16", count = 0 }', "for 'count', got 0"),
+        ('out_ptrs = { pointers_to = "fp16", count = 0 }', "for 'count', got the integer 0"),
         ('rows_ptr = { pointers_to = "fp16", count = 1 }', r"\*i64 or \*u64 to hold addresses"),
         ("in_place = 1", "expected true or false for 'in_place'"),
     ],

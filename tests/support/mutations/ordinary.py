@@ -6,7 +6,8 @@ compiler; it is effective where PTX, shared memory or parameters are no longer w
 found if `verify` finds it in one of the first few such variants.
 
 `python -m tests.support.mutations.ordinary` prints the table of docs/verify.md. With names of areas
-only these are run; `--sample N` takes every Nth bug of each.
+only these are run; `--sample N` takes every Nth bug of each, from number `--first` on, and `--only`
+those with a word in their name.
 """
 
 from __future__ import annotations
@@ -20,13 +21,25 @@ from functools import cache
 from pathlib import Path
 
 from aotc.compiler import CompileRequest, PtxKernel, compile_ptx
+from aotc.ir.diagnostics import DiagnosticError
 from aotc.package.verify import Subject, load_subjects, verify_variant
 from tests.support.mutations.plant import Mutation
 from tests.support.mutations.table import AREAS
 
 _KERNELS = Path(__file__).parents[3]
-_MAX_EFFECTIVE = 3
+_MAX_EFFECTIVE = 6
 """How many variants that a bug changes are verified before it counts as missed."""
+
+# A bug may be one that a kernel cannot have: there is no such op, or it no longer compiles.
+_UNSUITED = (
+    IndexError,
+    StopIteration,
+    AttributeError,
+    AssertionError,
+    ValueError,
+    RuntimeError,
+    DiagnosticError,
+)
 
 # Which variant of a kernel, by words of its label, or with a "-" that it has not.
 _ROWS = (
@@ -132,9 +145,7 @@ def observe(mutation: Mutation, area: str) -> Outcome:
                 if not any(_changed(request) for request in requests):
                     continue
                 kind = _kind(subject)
-        except Exception as error:  # noqa: BLE001 - a plant may not suit the kernel, or break it
-            if not isinstance(error, (IndexError, StopIteration, AttributeError, ValueError)):
-                return Outcome(mutation.name, (subject.label,), type(error).__name__)
+        except _UNSUITED:
             continue
         effective.append(subject.label)
         if kind:
@@ -158,11 +169,13 @@ def _kind(subject: Subject) -> str:
     return ""
 
 
-def _mutations(areas: Sequence[str], sample: int) -> Iterator[tuple[str, Mutation]]:
+def _mutations(options: argparse.Namespace) -> Iterator[tuple[str, Mutation]]:
     for area, mutations in AREAS.items():
-        if areas and not any(area.startswith(name) for name in areas):
+        if options.areas and not any(area.startswith(name) for name in options.areas):
             continue
-        for mutation in mutations[::sample]:
+        for mutation in mutations[options.first :: options.sample]:
+            if options.only not in mutation.name:
+                continue
             if isinstance(mutation, Mutation):  # others are of no kernel that the compiler makes
                 yield area, mutation
 
@@ -172,9 +185,11 @@ def main(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("areas", nargs="*")
     parser.add_argument("--sample", type=int, default=1)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--only", default="")
     options = parser.parse_args(arguments)
     found: dict[str, list[Outcome]] = {}
-    for area, mutation in _mutations(options.areas, options.sample):
+    for area, mutation in _mutations(options):
         outcome = observe(mutation, area)
         found.setdefault(area, []).append(outcome)
         state = outcome.kind or ("MISSED" if outcome.variants else "no effect")

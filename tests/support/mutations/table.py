@@ -17,6 +17,7 @@ from tests.support.mutations import (
     control,
     groups,
     hopper,
+    launcher,
     matrix,
     memory,
     pointers,
@@ -43,6 +44,7 @@ AREAS: dict[str, Sequence[Mutation | PtxMutation]] = {
     "clusters": clusters.MUTATIONS,
     "columns that are left out": columns.MUTATIONS,
     "bulk copies": bulk_copies.MUTATIONS,
+    "launcher": launcher.MUTATIONS,
     "TMA, mbarriers, wgmma (PTX)": hopper.MUTATIONS,
 }
 
