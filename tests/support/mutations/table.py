@@ -51,8 +51,6 @@ AREAS: dict[str, Sequence[Mutation | PtxMutation]] = {
 MUTATIONS = [mutation for mutations in AREAS.values() for mutation in mutations]
 
 KNOWN_MISSES = {
-    "far rows in 32 bits": "no launch has tensors of more than 2 GiB",
-    "load ahead of a store to the same memory": "no launch is in place",
     "atomic does not release": "memory is emulated as if every write were seen by all at once",
     "exponential to a base a few ulp off": "smaller than what rounding may do to the result",
     "square root of low precision": "approximate instructions are emulated without their error",
