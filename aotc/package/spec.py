@@ -67,10 +67,14 @@ class ManifestExpression:
 
 @dataclass(frozen=True, slots=True)
 class ValueRange:
-    """What a buffer may hold when a kernel is verified: `low` up to but without `high`."""
+    """What a buffer may hold when a kernel is verified: `low` up to but without `high`.
+
+    `is_distinct` integers come in any order, none of them again before all were there.
+    """
 
     low: int | float | ManifestExpression
     high: int | float | ManifestExpression
+    is_distinct: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -422,7 +422,11 @@ def _checks(subject: Subject, options: VerifyOptions, *, may_be_left_out: bool) 
         may_alias=spec.in_place,
     )
     ranges = {
-        name: Range(_limit(each.low, subject.values), _limit(each.high, subject.values))
+        name: Range(
+            _limit(each.low, subject.values),
+            _limit(each.high, subject.values),
+            is_distinct=each.is_distinct,
+        )
         for name, each in spec.ranges.items()
     }
     pointees = {

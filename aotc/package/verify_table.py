@@ -4,6 +4,7 @@
     n_cols = [1, 100, 4097]                     # a scalar: values, taken in turn
     stride = "n_cols + 3"                       # or an expression over the other arguments
     "x.shape[0]" = "n_rows"                     # an extent of a tensor, likewise
+    rows_ptr = { low = 0, high = "n_rows", distinct = true }  # each once before any comes again
     indices_ptr = { low = 0, high = "n_rows" }  # a pointer: the range of what it points at
     a_ptrs = { pointers_to = "fp16", count = "groups" }  # a "*i64" whose elements are addresses
     max_programs = 64
@@ -57,7 +58,7 @@ def read_verify(
         if argument.kind == "pointer" and reader.has_pointees(name):
             pointees[name] = reader.pointees(name, argument)
         elif argument.kind == "pointer":
-            ranges[name] = reader.range(name)
+            ranges[name] = reader.range(name, argument)
         elif argument.kind == "scalar" and section.is_string(name):
             expressions[name] = reader.function(name, argument)
         elif argument.kind == "scalar":
@@ -146,19 +147,26 @@ class _Reader:
     def _expression(self, table: Table, key: str) -> ManifestExpression:
         return read_expression(table.string(key), table.value_loc(key), self.kernel, self.signature)
 
-    def range(self, name: str) -> ValueRange:
+    def range(self, name: str, argument: ArgumentType) -> ValueRange:
         value = self.section.data[name]
         if not isinstance(value, dict):
             message = f"expected a range for the pointer {name!r}, got {describe(value)}"
             raise self.section.wrong(name, message, f"write {name} = {{ low = 0, high = 100 }}")
-        table = self.section.table(name, ("low", "high"))
+        table = self.section.table(name, ("low", "high", "distinct"))
         low, high = (self._limit(table, key) for key in ("low", "high"))
         if isinstance(low, (int, float)) and isinstance(high, (int, float)) and low >= high:
             message = (
                 f"expected 'low' below 'high', which is not in the range, got {low} and {high}"
             )
             raise table.wrong("high", message)
-        return ValueRange(low, high)
+        is_distinct = table.data.get("distinct", False)
+        if not isinstance(is_distinct, bool):
+            message = f"expected true or false for 'distinct', got {describe(is_distinct)}"
+            raise table.wrong("distinct", message)
+        scalar = SCALARS.get(argument.element)
+        if is_distinct and (scalar is None or not scalar.is_int):
+            raise table.wrong("distinct", f"expected integers to be distinct, not {argument}")
+        return ValueRange(low, high, is_distinct)
 
     def has_pointees(self, name: str) -> bool:
         value = self.section.data[name]

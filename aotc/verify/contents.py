@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from aotc.ir.types import ScalarType
-from aotc.verify.elastic import Contents, loaded_dtype
+from aotc.verify.elastic import Contents, Listed, loaded_dtype
 from aotc.verify.numerics import Array, dtype_of, round_to
 
 _TABLE_SIZE = 1 << 13
@@ -120,3 +120,9 @@ def between(element: ScalarType, low: float, high: float, seed: int) -> Contents
         return Contents(np.asarray(round_to(rng.uniform(low, high, _TABLE_SIZE), element)), seed)
     values = rng.integers(int(low), max(int(high), int(low) + 1), _TABLE_SIZE)
     return Contents(values.astype(loaded_dtype(element)), seed)
+
+
+def shuffled(element: ScalarType, low: int, high: int, seed: int) -> Listed:
+    """Return the contents of a buffer of the integers from `low` up to `high`, in any order."""
+    values = np.random.default_rng(seed).permutation(np.arange(low, max(high, low + 1)))
+    return Listed(values.astype(loaded_dtype(element)))

@@ -47,7 +47,7 @@ _WORD_BYTES = 4  # what atomics of bf16 may touch instead
 _BUFFER_BITS = 40
 _BASE = 1 << (_BUFFER_BITS - 1)
 _ALIGNED_PLACE = 1 << 20  # so that regions of `Contents` begin at the pointer
-_PAGE_BITS = 12
+_PAGE_BITS = 10
 PAGE_BYTES = 1 << _PAGE_BITS
 _MAX_SPARSE_BYTES = 1 << 36
 _HASH = 0x9E3779B97F4A7C15
@@ -73,12 +73,16 @@ class Contents:
 
     def elements(self, start: int, end: int) -> Array:
         """Return the elements at positions `start` to `end`."""
-        place = np.arange(start, end, dtype=np.uint64)
+        return self.at(np.arange(start, end))
+
+    def at(self, positions: Array) -> Array:
+        """Return the elements at positions."""
+        place = positions.astype(np.uint64)
         index = place + np.uint64(self.seed * 0x1_0000_0001)
         index = (index * np.uint64(_HASH)) ^ (index >> np.uint64(29))
         index = (index * np.uint64(_MIX)) >> np.uint64(40)
         out = self.table[index & np.uint64(self.table.size - 1)]
-        place += np.uint64(_ALIGNED_PLACE - HEAD_BYTES // self.table.itemsize)
+        place = place + np.uint64(_ALIGNED_PLACE - HEAD_BYTES // self.table.itemsize)
         for values, mask, one_in in (
             (self.edges, 15 << 9, 4),
             (self.rare, 1 << 14, 256),
@@ -98,8 +102,11 @@ class Listed:
 
     def elements(self, start: int, end: int) -> Array:
         """Return the elements at positions `start` to `end`."""
-        place = np.arange(start, end) - HEAD_BYTES // self.values.itemsize
-        return self.values[place % self.values.size]
+        return self.at(np.arange(start, end))
+
+    def at(self, positions: Array) -> Array:
+        """Return the elements at positions."""
+        return self.values[(positions - HEAD_BYTES // self.values.itemsize) % self.values.size]
 
 
 class _Pages:
@@ -121,6 +128,10 @@ class _Pages:
     def hold(self, pages: Array) -> None:
         self._slots[pages] = np.arange(len(pages), dtype=np.int32) + len(self.numbers)
         self.numbers += pages.tolist()
+
+    def slots(self, pages: Array) -> Array:
+        """Return where pages are held, counted in pages."""
+        return self._slots[pages]
 
     def places(self, offsets: Array) -> Array:
         """Return where the bytes at offsets are held."""
@@ -352,7 +363,7 @@ class ElasticMemory(Memory):
         if not pages:
             self._grow(index, size_bytes)
             return self._bytes[index][:size_bytes]
-        return self._bytes[index][self._page_places(index, pages)].reshape(-1)
+        return self._bytes[index].reshape(-1, PAGE_BYTES)[self._slots(index, pages)].reshape(-1)
 
     def initial(
         self, index: int, size_bytes: int, pages: Sequence[int] = ()
@@ -361,8 +372,7 @@ class ElasticMemory(Memory):
         buffer = self._buffers[index]
         if not pages:
             return self._drawn(buffer, 0, size_bytes)[:size_bytes].copy()
-        starts = (page * PAGE_BYTES for page in pages)
-        return np.concatenate([self._drawn(buffer, at, at + PAGE_BYTES) for at in starts])
+        return self._drawn_pages(buffer, np.asarray(pages, np.int64))
 
     def touched(
         self, index: int, pages: Sequence[int] = ()
@@ -371,16 +381,17 @@ class ElasticMemory(Memory):
         buffer = self._buffers[index]
         if not pages:
             return buffer.read, buffer.written
-        places = self._page_places(index, pages)
-        return buffer.read[places].reshape(-1), buffer.written[places].reshape(-1)
+        slots = self._slots(index, pages)
+        read, written = (m.reshape(-1, PAGE_BYTES)[slots] for m in (buffer.read, buffer.written))
+        return read.reshape(-1), written.reshape(-1)
 
-    def _page_places(self, index: int, pages: Sequence[int]) -> Array:
-        """Return where the bytes of pages are held (pages, bytes)."""
-        offsets = np.asarray(pages, np.int64)[:, None] * PAGE_BYTES + np.arange(PAGE_BYTES)
-        self._hold(index, offsets[:, 0])
+    def _slots(self, index: int, pages: Sequence[int]) -> Array:
+        """Return where pages are held, counted in pages."""
+        numbers = np.asarray(pages, np.int64)
+        self._hold(index, numbers * PAGE_BYTES)
         held = self._buffers[index].pages
         assert held is not None
-        return held.places(offsets)
+        return held.slots(numbers)
 
     def describe(self, address: int) -> str:
         index = (address >> _BUFFER_BITS) - 1
@@ -438,9 +449,7 @@ class ElasticMemory(Memory):
             more = _extended(self._bytes[index], max(size, 2 * held))
             self._bytes[index] = more
             self._extend_marks(index)
-        starts = (missing * PAGE_BYTES).tolist()
-        fresh = [self._drawn(buffer, start, start + PAGE_BYTES) for start in starts]
-        self._bytes[index][held:size] = np.concatenate(fresh)
+        self._bytes[index][held:size] = self._drawn_pages(buffer, missing)
         buffer.pages.hold(missing)
 
     def _extend_marks(self, index: int) -> None:
@@ -466,6 +475,13 @@ class ElasticMemory(Memory):
         size = buffer.pointee.size_bytes
         elements = buffer.contents.elements(start // size, -(-end // size))
         return np.ascontiguousarray(elements).view(np.uint8)
+
+    @staticmethod
+    def _drawn_pages(buffer: _Buffer, pages: Array) -> npt.NDArray[np.uint8]:
+        """Return what pages hold before the kernel runs, one after the other."""
+        count = PAGE_BYTES // buffer.pointee.size_bytes
+        places = pages[:, None] * count + np.arange(count)
+        return np.ascontiguousarray(buffer.contents.at(places.reshape(-1))).view(np.uint8)
 
     # ---- marking -----------------------------------------------------------------------------
 

@@ -45,10 +45,14 @@ Marks: TypeAlias = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Bound what a buffer holds: `low` up to but without `high`, functions of the scalars."""
+    """Bound what a buffer holds: `low` up to but without `high`, functions of the scalars.
+
+    Where it `is_distinct` each of them comes once before any comes again.
+    """
 
     low: Callable[[Mapping[str, Scalar]], Scalar]
     high: Callable[[Mapping[str, Scalar]], Scalar]
+    is_distinct: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,7 +322,7 @@ def _run(
         if info.name in inputs.pointees:
             names = inputs.pointees[info.name].names(info.name, launch)
             places = [memory.address_of(owners.index(name)) for name in names]
-            filled: Contents | Listed = Listed(np.array(places, np.int64))
+            filled = Listed(np.array(places, np.int64))
         else:
             filled = _contents(info.name, pointee, roles, launch, inputs, launch.seed + at)
         address = memory.add_buffer(info.name, pointee, filled, misaligned)
@@ -340,10 +344,12 @@ def _run(
 
 def _contents(
     name: str, pointee: ScalarType, roles: Roles, launch: Launch, inputs: Inputs, seed: int
-) -> Contents:
+) -> Contents | Listed:
     given = inputs.ranges.get(name)
     if given is not None:
         low, high = given.low(launch.scalars), given.high(launch.scalars)
+        if given.is_distinct:
+            return contents.shuffled(pointee, int(low), int(high), seed)
         return contents.between(pointee, low, high, seed)
     if name in roles.indices:
         return contents.between(pointee, 0, launch.index_high, seed)

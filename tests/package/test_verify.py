@@ -145,6 +145,12 @@ def test_addresses_in_memory_are_of_buffers_that_the_manifest_describes() -> Non
     assert shared.status == "unverified"  # programs would write to one buffer
 
 
+def test_indices_that_are_distinct_may_be_stored_at() -> None:
+    lines = 'n = [16, 40]\nindex_ptr = { low = 0, high = "n", distinct = true }'
+    result = verify_variant(_subject("gather", grid='["cdiv(n, BLOCK)"]', verify=lines))
+    assert result.status == "verified", result
+
+
 def test_a_bug_behind_an_address_in_memory_is_found() -> None:
     described = _ROWS + 'out_ptrs = { pointers_to = "fp32", count = 3 }'
     subject = _subject("grouped_pointers", verify=described)

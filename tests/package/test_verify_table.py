@@ -22,6 +22,7 @@ def test_everything_it_may_say() -> None:
         'stride_x = "n + BLOCK"\n'
         'index_ptr = { low = 2, high = "n * 2" }\n'
         "x_ptr = { low = -1.5, high = 1.5 }\n"
+        "out_ptr = { low = 0, high = 1, distinct = false }\n"
         'grid = ["cdiv(n, BLOCK)"]\n'
         "tolerance = 1e-3\nmax_programs = 64"
     ).verify
@@ -54,6 +55,7 @@ def test_what_addresses_are_of_and_whether_arguments_may_be_one_memory() -> None
         ('out_ptrs = { pointers_to = "fp16" }', "for 'count', got none"),
         ('out_ptrs = { pointers_to = "fp16", count = 0 }', "for 'count', got the integer 0"),
         ('rows_ptr = { pointers_to = "fp16", count = 1 }', r"\*i64 or \*u64 to hold addresses"),
+        ("rows_ptr = { low = 0, high = 3, distinct = 1 }", "expected true or false for 'distinct'"),
         ("in_place = 1", "expected true or false for 'in_place'"),
     ],
 )
