@@ -389,13 +389,16 @@ def _emulation(subject: Subject, compiled: PtxKernel, options: VerifyOptions) ->
         seed=options.seed,
         max_steps=options.max_steps,
         max_memory_bytes=options.max_memory_bytes,
-        params=tuple(map(_param, compiled.params)),
+        params=tuple(
+            _param(slot, is_stored=subject.stored is not None) for slot in compiled.params
+        ),
         fixed=subject.values,
     )
 
 
-def _param(slot: ParamSlot) -> Param:
-    place = slot.offset, slot.size_bytes
+def _param(slot: ParamSlot, *, is_stored: bool) -> Param:
+    # An archive says where the cubin has parameters: ptxas aligns maps to where a launch puts them.
+    place = None if is_stored else (slot.offset, slot.size_bytes)
     spec = slot.tensor_map
     if spec is None:
         return Param(slot.argument, slot.source, place=place)

@@ -63,7 +63,8 @@ def special(element: ScalarType, seed: int) -> Contents:
     whole = rng.integers(-8, 9, _TABLE_SIZE).astype(np.float64)
     largest = float(_info(dtype).max)
     rare = np.array([np.nan, np.inf, -np.inf, largest, -largest]).astype(dtype)
-    edges = np.concatenate([_smallest(dtype), _ties(element, rng)])
+    ties, smallest = _ties(element, rng), _smallest(dtype)
+    edges = np.concatenate([np.resize(smallest, max(ties.size, smallest.size)), ties])
     return Contents(np.asarray(round_to(whole, element)), seed, rare, edges)
 
 

@@ -62,6 +62,17 @@ def _edited(*edits: tuple[str, str]) -> Callable[[CompileRequest], PtxKernel]:
     return compiler
 
 
+def test_a_parameter_that_the_launcher_puts_elsewhere_is_found() -> None:
+    def compiler(request: CompileRequest) -> PtxKernel:
+        made = compile_ptx(request)
+        last = made.params[-1]
+        return replace(made, params=(*made.params[:-1], replace(last, offset=last.offset + 4)))
+
+    result = verify_variant(_subject("sum_rows"), compiler=compiler)
+    assert result.status == "wrong"
+    assert result.findings[0].detail.startswith("launcher: the launcher passes parameters at")
+
+
 @pytest.mark.parametrize(
     ("name", "grid"),
     [
