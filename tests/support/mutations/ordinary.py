@@ -62,6 +62,7 @@ _ATOMICS = (
     ("kernels/matrix.toml", "embedding_bag", "sm_80", "T=fp16"),
 )
 _DOTS = (
+    ("kernels/matrix.toml", "matmul", "sm_80", "T=fp16 BIAS=false BLOCK_M=128"),
     ("kernels/matrix.toml", "matmul", "sm_80", "T=fp16 BIAS=false BLOCK_M=64"),
     ("kernels/matrix.toml", "linear", "sm_80", "T=bf16 BLOCK_M=32"),
     ("kernels/matrix.toml", "int8_matmul", "sm_80", "BLOCK_M=16"),
