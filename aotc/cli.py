@@ -423,6 +423,7 @@ def _state(outcome: Outcome) -> str:
 @click.option("--max-steps", type=click.IntRange(1), help="Instructions a launch may take.")
 @click.option("--max-memory", type=click.IntRange(1), help="MiB a launch may take.")
 @click.option("--device", is_flag=True, help="Run the cubins on a GPU instead.")
+@click.option("--allow-partial", is_flag=True, help="Accept variants of which some launches ran.")
 @click.option("-v", "--verbose", is_flag=True, help="A row for each variant.")
 @click.option("--json", "is_json", is_flag=True, help="Write the result as JSON.")
 @_debug
@@ -438,6 +439,7 @@ def verify(
     max_steps: int | None,
     max_memory: int | None,
     device: bool,
+    allow_partial: bool,
     verbose: bool,
     is_json: bool,
     debug: bool,
@@ -468,7 +470,7 @@ def verify(
         open_driver()  # told now, not for every variant
         work = partial(verify_on_device, options=options)
         command = (*command, "--device")
-    report = verify_report.Report(command)
+    report = verify_report.Report(command, allow_partial=allow_partial)
     listener = _listener(is_json=is_json, doing="verifying")
     listener.started(len(subjects), 0)
     outcomes = verifying.verify_all(subjects, work, jobs or (1 if device else default_jobs()))

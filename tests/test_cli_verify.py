@@ -96,6 +96,20 @@ def test_a_wrong_archive(dist: Path, run: Run) -> None:
 
 
 @pytest.mark.usefixtures("threads")
+def test_what_is_partly_verified_fails_unless_it_is_allowed(tmp_path: Path, run: Run) -> None:
+    path = tmp_path / "kernels.toml"
+    # Programs overwrite each other, right where there is a single one.
+    path.write_text(manifest_text("crowd", verify='n = [2, 3]\ngrid = ["n - 1"]'))
+    code, out, err = run("verify", str(path), "-j", "1")
+    assert code == 1
+    assert out.splitlines()[-1].split()[-2:] == ["partly", "verified"]
+    assert "partly verified: crowd sm_80\n  proves nothing: " in err
+    assert "writes what another has written" in err
+    assert "1 partly verified (" in err
+    assert run("verify", str(path), "-j", "1", "--allow-partial")[0] == 0
+
+
+@pytest.mark.usefixtures("threads")
 def test_json(dist: Path, run: Run) -> None:
     code, out, err = run("verify", str(dist / "wrong.aotc"), "--json", "-j", "1")
     assert (code, err) == (1, "")

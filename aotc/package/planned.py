@@ -146,7 +146,7 @@ class PlannedLauncher:
     def _arguments(self, reference: Reference, addresses: Mapping[str, int]) -> list[object]:
         args: list[object] = []
         for param in self.record.params:
-            buffer = reference.buffers.get(param.name)
+            buffer = reference.buffer(param.name)
             if buffer is not None and buffer.shape:
                 place = addresses[param.name], buffer.pointee.name
                 args.append(Tensor(*place, buffer.shape, buffer.strides))

@@ -68,10 +68,22 @@ class ManifestExpression:
 
 @dataclass(frozen=True, slots=True)
 class ValueRange:
-    """What a buffer may hold when a kernel is verified: `low` up to but without `high`."""
+    """What a buffer may hold when a kernel is verified: `low` up to but without `high`.
+
+    `is_distinct` integers come in any order, none of them again before all were there.
+    """
 
     low: int | float | ManifestExpression
     high: int | float | ManifestExpression
+    is_distinct: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PointeeSpec:
+    """What the addresses in a buffer are of when a kernel is verified: `count` buffers."""
+
+    element: str
+    count: int | ManifestExpression
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +91,8 @@ class VerifySpec:
     """A `[kernel.verify]` table: what of a kernel's inputs cannot be told from its code.
 
     `values` are taken in turn, `expressions` are over the other arguments, `ranges` are for what
-    pointers point at; `tolerance` is an error allowed besides the computed bounds.
+    pointers point at, `pointees` for those that point at addresses; `tolerance` is an error allowed besides the computed bounds. Unless
+    `in_place`, no argument that is written is the same memory as another one.
     """
 
     values: dict[str, tuple[int | float, ...]] = field(
@@ -89,9 +102,11 @@ class VerifySpec:
         default_factory=dict[str, ManifestExpression]
     )
     ranges: dict[str, ValueRange] = field(default_factory=dict[str, ValueRange])
+    pointees: dict[str, PointeeSpec] = field(default_factory=dict[str, PointeeSpec])
     grid: tuple[ManifestExpression, ...] | None = None
     tolerance: float = 0.0
     max_programs: int | None = None
+    in_place: bool = True
 
 
 # Which combinations of optional promises are built: every one, or all of them and none.

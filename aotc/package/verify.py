@@ -26,9 +26,11 @@ from aotc.compiler import (
     find_assembly_error,
 )
 from aotc.ir import expression
+from aotc.ir.core import GRID_SOURCES
 from aotc.ir.diagnostics import CompileError, ManifestError, ResourceError, did_you_mean
 from aotc.ir.expression import Binary, Expression, ExpressionError, Integer, Name
 from aotc.ir.text import parse_kernel
+from aotc.ir.types import SCALARS
 from aotc.package import archive as archives
 from aotc.package import stored_ptx
 from aotc.package.argument_type import PROMISED_DIVISOR
@@ -38,7 +40,7 @@ from aotc.package.grid import Expansion, VariantSpec, expand, integer_values, va
 from aotc.package.index import Archive, Kernel, Variant
 from aotc.package.manifest import load
 from aotc.package.planned import launcher_of_record, launcher_of_request
-from aotc.package.spec import Manifest, ManifestExpression, ValueRange, VerifySpec
+from aotc.package.spec import Manifest, ManifestExpression, VerifySpec
 from aotc.package.workers import Done, Job, misfit_text, run_all
 from aotc.target import Target
 from aotc.verify.check import Checks, Execute, Finding, check_kernel
@@ -48,12 +50,18 @@ from aotc.verify.emulator.errors import EmulationError
 from aotc.verify.emulator.parse import parse_module
 from aotc.verify.emulator.program import Module
 from aotc.verify.launched import Launcher
-from aotc.verify.launches import DEFAULT_MAX_PROGRAMS, Choice, Conditions, Scalar
+from aotc.verify.launches import (
+    DEFAULT_MAX_PROGRAMS,
+    DEFAULT_NUM_STAGES,
+    Choice,
+    Conditions,
+    Scalar,
+)
 from aotc.verify.noise import is_inexact
-from aotc.verify.reference import DEFAULT_MAX_BUFFER_BYTES, Inputs, Range
+from aotc.verify.reference import DEFAULT_MAX_BUFFER_BYTES, Inputs, Pointees, Range
 
 PtxCompiler: TypeAlias = Callable[[CompileRequest], PtxKernel]
-Status: TypeAlias = Literal["verified", "wrong", "unverified", "dropped"]
+Status: TypeAlias = Literal["verified", "partly verified", "wrong", "unverified", "dropped"]
 
 _NO_GRID = (-1,)
 
@@ -106,14 +114,16 @@ class VariantResult:
 
     @property
     def status(self) -> Status:
-        """Whether the variant is proven right at the chosen launches, wrong, or neither."""
+        """Whether the variant is right at all chosen launches, at some, at none, or wrong."""
         if self.dropped:
             return "dropped"
         if any(finding.status in ("wrong", "fault") for finding in self.launches):
             return "wrong"
         members = [self.findings] if self.fallback is None else [self.findings, self.fallback]
-        have_run = [any(f.status == "right" and all(f.grid) for f in each) for each in members]
-        return "verified" if all(have_run) else "unverified"
+        have_run = [any(f.status == "right" and f.num_stored for f in each) for each in members]
+        if not all(have_run):
+            return "unverified"
+        return "partly verified" if any(f.gap for f in self.launches) else "verified"
 
     @property
     def launches(self) -> tuple[Finding, ...]:
@@ -320,7 +330,11 @@ def verify_variant(
             member = replace(subject, guards=(*subject.guards, condition))
         reason = ""
         run = _emulation(member, compiled, options) if execute is None else execute(condition)
-        found.append(_findings(member, compiled, options, run))
+        # On a GPU all programs run; so they do where blocks loop over them.
+        is_device = execute is not None
+        loops = any(slot.source in GRID_SOURCES for slot in compiled.params)
+        checks = _checks(member, options, may_be_left_out=not is_device and not loops)
+        found.append(_findings(member, compiled, checks, run))
     if reason:
         return VariantResult(subject.label, subject.kernel, subject.target.name, (), reason)
     fallback = found[1] if len(found) > 1 else None
@@ -353,12 +367,12 @@ def _members(
 
 
 def _findings(
-    subject: Subject, compiled: PtxKernel, options: VerifyOptions, run: Execute
+    subject: Subject, compiled: PtxKernel, checks: Checks, run: Execute
 ) -> tuple[Finding, ...]:
     kernel = parse_kernel(compiled.tile_ir)
     roles = roles_of(kernel, grid_blocks(subject.grid), is_inexact)
     try:
-        return tuple(check_kernel(kernel, roles, _checks(subject, options), run))
+        return tuple(check_kernel(kernel, roles, checks, run))
     except EmulationError as error:
         mistake = _assembly_error(compiled, error)
         if mistake is not None:
@@ -389,7 +403,9 @@ def _emulation(subject: Subject, compiled: PtxKernel, options: VerifyOptions) ->
         seed=options.seed,
         max_steps=options.max_steps,
         max_memory_bytes=options.max_memory_bytes,
-        params=tuple(map(_param, compiled.params)),
+        params=tuple(
+            _param(slot, is_stored=subject.stored is not None) for slot in compiled.params
+        ),
         fixed=subject.values,
         launcher=_launcher(subject, compiled, module),
     )
@@ -407,15 +423,17 @@ def _launcher(subject: Subject, compiled: PtxKernel, module: Module) -> Launcher
     return None
 
 
-def _param(slot: ParamSlot) -> Param:
-    if slot.tensor_map is None:
-        return Param(slot.argument, slot.source)
+def _param(slot: ParamSlot, *, is_stored: bool) -> Param:
+    # An archive says where the cubin has parameters: ptxas aligns maps to where a launch puts them.
+    place = None if is_stored else (slot.offset, slot.size_bytes)
     spec = slot.tensor_map
+    if spec is None:
+        return Param(slot.argument, slot.source, place=place)
     form = (spec.box, spec.swizzle_bytes, spec.fill_nan)
-    return Param(slot.argument, "", *form, spec.shape, spec.strides)
+    return Param(slot.argument, "", *form, spec.shape, spec.strides, place)
 
 
-def _checks(subject: Subject, options: VerifyOptions) -> Checks:
+def _checks(subject: Subject, options: VerifyOptions, *, may_be_left_out: bool) -> Checks:
     spec = subject.spec
     choices = {name: Choice(values=values) for name, values in spec.values.items()}
     for name, root in spec.expressions.items():
@@ -428,10 +446,39 @@ def _checks(subject: Subject, options: VerifyOptions) -> Checks:
         divisors=_divisors(subject.guards),
         choices=choices,
         max_programs=spec.max_programs or DEFAULT_MAX_PROGRAMS,
+        num_stages=_num_stages(subject),
+        num_groups=_num_groups(subject),
+        may_be_left_out=may_be_left_out,
+        may_alias=spec.in_place,
     )
-    ranges = {name: _range(each, subject.values) for name, each in spec.ranges.items()}
+    ranges = {
+        name: Range(
+            _limit(each.low, subject.values),
+            _limit(each.high, subject.values),
+            is_distinct=each.is_distinct,
+        )
+        for name, each in spec.ranges.items()
+    }
+    pointees = {
+        name: Pointees(SCALARS[each.element], _limit(each.count, subject.values))
+        for name, each in spec.pointees.items()
+    }
     limit = min(DEFAULT_MAX_BUFFER_BYTES, options.max_memory_bytes)
-    return Checks(conditions, Inputs(ranges, limit), options.seed, spec.tolerance)
+    return Checks(conditions, Inputs(ranges, pointees, limit), options.seed, spec.tolerance)
+
+
+def _num_stages(subject: Subject) -> int:
+    """Return in how many stages loops are pipelined unless they say otherwise."""
+    if subject.request is not None:
+        return subject.request.num_stages
+    return subject.values.get("num_stages", DEFAULT_NUM_STAGES)
+
+
+def _num_groups(subject: Subject) -> int:
+    """Return how many groups of warps take the tiles of a program in turn."""
+    if subject.request is not None:
+        return subject.request.num_consumer_groups
+    return subject.values.get("num_consumer_groups", 1)
 
 
 def _function(
@@ -446,16 +493,13 @@ def _function(
     return function
 
 
-def _range(given: ValueRange, values: Mapping[str, int]) -> Range:
-    def limit(
-        end: float | ManifestExpression,
-    ) -> Callable[[Mapping[str, Scalar]], Scalar]:
-        if not isinstance(end, ManifestExpression):
-            return lambda _: end
-        function = _function(end, values)
-        return lambda scalars: function({n: v for n, v in scalars.items() if isinstance(v, int)})
-
-    return Range(limit(given.low), limit(given.high))
+def _limit(
+    end: float | ManifestExpression, values: Mapping[str, int]
+) -> Callable[[Mapping[str, Scalar]], Scalar]:
+    if not isinstance(end, ManifestExpression):
+        return lambda _: end
+    function = _function(end, values)
+    return lambda scalars: function({n: v for n, v in scalars.items() if isinstance(v, int)})
 
 
 def _grid(

@@ -88,7 +88,7 @@ class DeviceRun:
         with DeviceBuffers(self.driver, reference) as buffers:
             args: list[object] = []
             for param in self.kernel.params:
-                buffer = reference.buffers.get(param.name)
+                buffer = reference.buffer(param.name)
                 if buffer is not None and buffer.shape:
                     place = buffers.pointer(buffer), buffer.pointee.name
                     args.append(runtime.Tensor(*place, buffer.shape, buffer.strides))

@@ -21,15 +21,20 @@ from aotc.verify.check import Finding
 Data: TypeAlias = dict[str, Any]
 Verified: TypeAlias = Done[Subject, VariantResult]
 
-_WORST = ("wrong", "failed", "unverified", "verified", "dropped")
+_WORST = ("wrong", "failed", "unverified", "partly verified", "verified", "dropped")
+_MAX_GAPS = 8
 
 
 @dataclass(slots=True)
 class Report:
-    """Collect what comes of variants; `command` verifies all of them again with the same seed."""
+    """Collect what comes of variants; `command` verifies all of them again with the same seed.
+
+    With `allow_partial` a variant of which some launches were not run is right, too.
+    """
 
     command: tuple[str, ...]
     done: list[Verified] = field(default_factory=list[Verified])
+    allow_partial: bool = False
 
     @property
     def results(self) -> list[VariantResult]:
@@ -50,7 +55,8 @@ class Report:
     def is_right(self) -> bool:
         """Whether every variant is verified, but for those that a target cannot hold."""
         states = [result.status for result in self.results]
-        return not self.failures and all(state in ("verified", "dropped") for state in states)
+        right = ("verified", "dropped", *(["partly verified"] if self.allow_partial else []))
+        return not self.failures and all(state in right for state in states)
 
     def reproduce(self, label: str) -> str:
         """Return the command that verifies one variant again."""
@@ -156,12 +162,19 @@ def _wrong(result: VariantResult, command: str) -> str:
     for is_fallback, findings in _members(result):
         wrong = [f for f in findings if f.status in ("wrong", "fault")]
         form = "" if result.fallback is None else f"with{'out' * is_fallback} tensor maps: "
-        for finding in wrong or ([] if result.status == "wrong" else findings[:1]):
+        for finding in wrong:
             lines.append(f"  {form}with {shape_text(finding)}, grid {finding.grid}")
             lines += [f"    {line}" for line in finding.detail.splitlines()]
+        gaps = [] if result.status == "wrong" else [f for f in findings if f.gap]
+        for finding in gaps[:_MAX_GAPS]:
+            where = f"{finding.label}, with {shape_text(finding)}, grid {finding.grid}"
+            lines.append(f"  {form}proves nothing: {where}")
+            lines += [f"    {line}" for line in finding.gap.splitlines()]
+        if len(gaps) > _MAX_GAPS:
+            lines.append(f"  {form}and {len(gaps) - _MAX_GAPS} launches more")
         if not findings:
             lines.append(f"  {form}no arguments were found that satisfy the variant's guards")
-    if result.status == "unverified":
+    if result.status in ("unverified", "partly verified"):
         lines.append("  help: say in [kernel.verify] what the arguments may be")
     return "\n".join([*lines, f"  to see it again: {command}"])
 
@@ -183,6 +196,7 @@ def _describe_finding(finding: Finding) -> Data:
         "grid": list(finding.grid),
         "status": finding.status,
         "lane_instructions": finding.lane_instructions,
+        "stored_bytes": finding.num_stored,
     }
     if finding.detail:
         described["detail"] = finding.detail

@@ -4,8 +4,11 @@
     n_cols = [1, 100, 4097]                     # a scalar: values, taken in turn
     stride = "n_cols + 3"                       # or an expression over the other arguments
     "x.shape[0]" = "n_rows"                     # an extent of a tensor, likewise
+    rows_ptr = { low = 0, high = "n_rows", distinct = true }  # each once before any comes again
     indices_ptr = { low = 0, high = "n_rows" }  # a pointer: the range of what it points at
+    a_ptrs = { pointers_to = "fp16", count = "groups" }  # a "*i64" whose elements are addresses
     max_programs = 64
+    in_place = false                            # no two arguments are the same memory
     tolerance = 1e-3
 
 Invariant: every name in a `VerifySpec` that is returned is an argument of the kernel, every listed
@@ -25,11 +28,12 @@ from aotc.ir.types import SCALARS
 from aotc.package.argument_type import ArgumentType
 from aotc.package.expression_table import read_expression, read_grid
 from aotc.package.parameters import Function
-from aotc.package.spec import ManifestExpression, ValueRange, VerifySpec
+from aotc.package.spec import ManifestExpression, PointeeSpec, ValueRange, VerifySpec
 from aotc.package.tables import Table, describe
 
-_OPTIONS = ("grid", "tolerance", "max_programs")
+_OPTIONS = ("grid", "tolerance", "max_programs", "in_place")
 _MAX_PROGRAMS = 1 << 16
+_MAX_COUNT = 1 << 10
 _EXTENT = re.compile(r"(\w+)\.shape\[\d+\]")
 
 
@@ -46,12 +50,15 @@ def read_verify(
     values: dict[str, tuple[int | float, ...]] = {}
     expressions: dict[str, ManifestExpression] = {}
     ranges: dict[str, ValueRange] = {}
+    pointees: dict[str, PointeeSpec] = {}
     for name in section:
         if name in _OPTIONS:
             continue
         argument = reader.argument(name)
-        if argument.kind == "pointer":
-            ranges[name] = reader.range(name)
+        if argument.kind == "pointer" and reader.has_pointees(name):
+            pointees[name] = reader.pointees(name, argument)
+        elif argument.kind == "pointer":
+            ranges[name] = reader.range(name, argument)
         elif argument.kind == "scalar" and section.is_string(name):
             expressions[name] = reader.function(name, argument)
         elif argument.kind == "scalar":
@@ -64,9 +71,11 @@ def read_verify(
         values=values,
         expressions=expressions,
         ranges=ranges,
+        pointees=pointees,
         grid=reader.grid(has_grid=table.has("grid")),
         tolerance=reader.tolerance(),
         max_programs=reader.max_programs(),
+        in_place=reader.in_place(),
     )
 
 
@@ -138,19 +147,51 @@ class _Reader:
     def _expression(self, table: Table, key: str) -> ManifestExpression:
         return read_expression(table.string(key), table.value_loc(key), self.kernel, self.signature)
 
-    def range(self, name: str) -> ValueRange:
+    def range(self, name: str, argument: ArgumentType) -> ValueRange:
         value = self.section.data[name]
         if not isinstance(value, dict):
             message = f"expected a range for the pointer {name!r}, got {describe(value)}"
             raise self.section.wrong(name, message, f"write {name} = {{ low = 0, high = 100 }}")
-        table = self.section.table(name, ("low", "high"))
+        table = self.section.table(name, ("low", "high", "distinct"))
         low, high = (self._limit(table, key) for key in ("low", "high"))
         if isinstance(low, (int, float)) and isinstance(high, (int, float)) and low >= high:
             message = (
                 f"expected 'low' below 'high', which is not in the range, got {low} and {high}"
             )
             raise table.wrong("high", message)
-        return ValueRange(low, high)
+        is_distinct = table.data.get("distinct", False)
+        if not isinstance(is_distinct, bool):
+            message = f"expected true or false for 'distinct', got {describe(is_distinct)}"
+            raise table.wrong("distinct", message)
+        scalar = SCALARS.get(argument.element)
+        if is_distinct and (scalar is None or not scalar.is_int):
+            raise table.wrong("distinct", f"expected integers to be distinct, not {argument}")
+        return ValueRange(low, high, is_distinct)
+
+    def has_pointees(self, name: str) -> bool:
+        value = self.section.data[name]
+        return isinstance(value, dict) and "pointers_to" in value
+
+    def pointees(self, name: str, argument: ArgumentType) -> PointeeSpec:
+        table = self.section.table(name, ("pointers_to", "count"))
+        element = table.string("pointers_to")
+        if element not in SCALARS:
+            message = f"expected a type for 'pointers_to', got {element!r}"
+            remedy = did_you_mean(element, list(SCALARS)) or f"there are {', '.join(SCALARS)}"
+            raise table.wrong("pointers_to", message, remedy)
+        if argument.element not in ("i64", "u64"):
+            message = f"expected an argument of *i64 or *u64 to hold addresses, {name!r} is"
+            raise self.section.wrong_key(name, f"{message} *{argument.element}")
+        if table.is_string("count"):
+            return PointeeSpec(element, self._expression(table, "count"))
+        value = table.data.get("count")
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _MAX_COUNT:
+            expected = f"an integer from 1 to {_MAX_COUNT} or an expression"
+            message = f"expected {expected} for 'count', got {describe(value)}"
+            if not table.has("count"):
+                raise ManifestError(f"expected {expected} for 'count', got none", table.loc)
+            raise table.wrong("count", message)
+        return PointeeSpec(element, value)
 
     def _limit(self, table: Table, key: str) -> int | float | ManifestExpression:
         if table.is_string(key):
@@ -185,6 +226,13 @@ class _Reader:
             message = f"expected a number from 0 for 'tolerance', got {describe(value)}"
             raise self.section.wrong("tolerance", message)
         return float(value)
+
+    def in_place(self) -> bool:
+        value = self.section.data.get("in_place", True)
+        if not isinstance(value, bool):
+            message = f"expected true or false for 'in_place', got {describe(value)}"
+            raise self.section.wrong("in_place", message)
+        return value
 
     def max_programs(self) -> int | None:
         if not self.section.has("max_programs"):

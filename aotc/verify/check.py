@@ -7,15 +7,17 @@ is the caller's: PTX in the emulator, a cubin on a GPU.
 Where programs of a launch overlap, or a program overwrites its own results, rows were set too
 close, and it is tried again with more room.
 A launch at which the kernel itself does what it may not (an assumption that does not hold, an index
-out of all bounds) proves nothing about the compiler and is passed over, with the reason.
+out of all bounds) proves nothing about the compiler and is passed over, with the reason. Rows far
+apart and arguments that are one memory need not mean anything to a kernel; where they do not, there
+is no such launch.
 
-Invariant: a kernel is called verified only if at least one launch that runs programs was compared.
+Invariant: a launch that is right was executed and compared; `num_stored` says how much.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from aotc.ir.core import Kernel
@@ -33,8 +35,6 @@ from aotc.verify.reference import (
 )
 
 Status: TypeAlias = Literal["right", "wrong", "fault", "passed over"]
-
-_STRIDE_SCALES = (1, 2, 4, 8)
 
 
 class ExecutionFault(Exception):  # noqa: N818 - hardware's word
@@ -58,7 +58,10 @@ Execute: TypeAlias = Callable[[Reference], Execution]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Say what came of one launch; `detail` is empty where all is right."""
+    """Say what came of one launch; `detail` is empty where all is right.
+
+    `num_stored` bytes were stored and compared.
+    """
 
     label: str
     scalars: Mapping[str, Scalar]
@@ -67,6 +70,16 @@ class Finding:
     detail: str = ""
     mismatch: Mismatch | None = None
     lane_instructions: int = 0
+    num_stored: int = 0
+
+    @property
+    def gap(self) -> str:
+        """Why this launch proves nothing, empty if it does or need not."""
+        if self.status == "passed over":
+            return self.detail
+        if self.status == "right" and not self.num_stored and self.label != "none":
+            return "the kernel stores nothing"
+        return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +103,9 @@ def check_kernel(
         if found is None:
             continue
         launch, reference = found
-        key = (launch.misaligned, launch.in_step, *launch.scalars.items())
-        if key in seen:
+        if launch.key in seen:
             continue
-        seen[key] = None
+        seen[launch.key] = None
         if isinstance(reference, Reference):
             finding = _checked(chooser, reference, checks, execute)
         else:
@@ -106,21 +118,24 @@ def check_kernel(
 def _reference(
     chooser: Chooser, index: int, inputs: Inputs
 ) -> tuple[Launch, Reference | Finding] | None:
-    """Return a launch and its reference, or why there is none; None if no arguments fit."""
+    """Return a launch and its reference, or why there is none; None if there is no such launch."""
     last: tuple[Launch, Finding] | None = None
+    spacings = [(spacing, False) for spacing in chooser.spacings(index)]
     # A kernel may well mean to change what it wrote, so in the end that is accepted.
-    for scale, may_rewrite in (*((scale, False) for scale in _STRIDE_SCALES), (1, True)):
-        launch = chooser.launch(index, scale)
+    for spacing, may_rewrite in (*spacings, (spacings[0][0], True)):
+        launch = chooser.launch(index, spacing)
         if launch is None:
-            return last
+            break
         try:
             kernel, roles = chooser.kernel, chooser.roles
             return launch, interpret(kernel, roles, launch, inputs, may_rewrite=may_rewrite)
         except ConflictError as error:
             last = launch, _finding(launch, "passed over", str(error))
         except InterpretError as error:
-            return launch, _finding(launch, "passed over", error.render())
-    return last
+            last = launch, _finding(launch, "passed over", error.render())
+            if not launch.is_sparse:
+                break
+    return None if chooser.is_optional(index) else last
 
 
 def _checked(chooser: Chooser, reference: Reference, checks: Checks, execute: Execute) -> Finding:
@@ -142,19 +157,20 @@ def _checked(chooser: Chooser, reference: Reference, checks: Checks, execute: Ex
             return _finding(launch, "passed over", why)
         strides = [term.stride for term in chooser.roles.strides.get(name, ())]
         return _finding(launch, "wrong", _text(mismatch, launch, strides), mismatch)
-    return _finding(launch, "right", "", None, done.lane_instructions)
+    return replace(
+        _finding(launch, "right"),
+        lane_instructions=done.lane_instructions,
+        num_stored=reference.num_stored,
+    )
 
 
 def _finding(
     launch: Launch,
     status: Status,
-    detail: str,
+    detail: str = "",
     mismatch: Mismatch | None = None,
-    lane_instructions: int = 0,
 ) -> Finding:
-    return Finding(
-        launch.label, launch.scalars, launch.grid, status, detail, mismatch, lane_instructions
-    )
+    return Finding(launch.label, launch.scalars, launch.grid, status, detail, mismatch)
 
 
 def coordinates(index: int, steps: Sequence[int]) -> tuple[int, ...]:

@@ -145,7 +145,7 @@ def _mismatch(
     limits = np.broadcast_to(np.asarray(bound), wrong.shape)
     return Mismatch(
         buffer=buffer.name,
-        index=at - buffer.start_bytes // size,
+        index=buffer.element_at(at),
         expected=_text(expected[at]),
         actual=_text(got[at]),
         bound=float(limits[at]),

@@ -12,15 +12,15 @@ holds the same bits however the kernel is compiled.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from aotc.ir.core import Block, Kernel, Op, Value
-from aotc.ir.dialects import arith, scf, tile
+from aotc.ir.dialects import arith, descriptor, scf, tile
 from aotc.ir.parameter_access import pointer_roots
 from aotc.ir.types import DescriptorType, PointerType, ScalarType, element_of
 
-_SHAPES = (
+SHAPES = (
     *(arith.Cast, tile.Splat, tile.Broadcast, tile.ExpandDims, tile.Reshape, tile.Trans),
     *(tile.Hint, tile.Split),
 )
@@ -29,21 +29,36 @@ _ORDERS = ("lt", "le", "gt", "ge")
 
 @dataclass(slots=True)
 class StrideTerm:
-    """Say that an address adds `stride * index` for each of the indices."""
+    """Say that an address adds `stride * index` for each of the indices.
+
+    It `is_wide` if every such product has 64 bits, so that it may go beyond 2**31.
+    """
 
     stride: str
     indices: list[Value]
+    is_wide: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class LoopRole:
+    """Say how an extent bounds a loop: `block` of it an iteration, in `stages` if not 0."""
+
+    block: int
+    stages: int = 0
 
 
 @dataclass(slots=True)
 class Roles:
     """What the parameters of a kernel are for; all by name, in the order of the signature.
 
-    `extents` gives each extent the size of the blocks it is covered in, 1 for one at a time.
+    `extents` gives each extent the size of the blocks it is covered in, 1 for one at a time, and
+    `loops` are those that bound a loop of a program. `persistent` are the loops in which a program
+    takes one tile after the other, `tiled` the extents that their tiles cover.
     `strides` gives each pointer the strides of its addresses, and `unit` are the pointers whose
     addresses also step by single elements. `indices` are pointers at what is used as an index,
     `inexact` those at results that may be rounded differently. `axes` are the grid axes in use,
-    each with the extents that its programs seem to go through.
+    each with the extents that its programs seem to go through. `read` and `written` are the
+    pointers through which memory is read and written.
     """
 
     extents: dict[str, int] = field(default_factory=dict[str, int])
@@ -53,6 +68,11 @@ class Roles:
     inexact: list[str] = field(default_factory=list[str])
     axes: dict[int, list[str]] = field(default_factory=dict[int, list[str]])
     largest_tile: int = 1
+    loops: dict[str, LoopRole] = field(default_factory=dict[str, LoopRole])
+    persistent: list[scf.For] = field(default_factory=list[scf.For])
+    tiled: list[str] = field(default_factory=list[str])
+    read: list[str] = field(default_factory=list[str])
+    written: list[str] = field(default_factory=list[str])
 
     @property
     def stride_names(self) -> tuple[str, ...]:
@@ -157,7 +177,7 @@ def _touches_memory(op: Op | None) -> bool:
 
 def strip(value: Value) -> Value:
     """Return what `value` is a cast, a splat or another shape of."""
-    while isinstance(value.op, _SHAPES):
+    while isinstance(value.op, SHAPES):
         value = value.op.operands[0]
     return value
 
@@ -183,8 +203,10 @@ class _Analysis:
     def roles(self, grid_blocks: Mapping[str, int]) -> Roles:
         roles = Roles(largest_tile=self._largest_tile())
         roles.axes = self._axes()
+        self._add_loops(roles)
         extents = dict(grid_blocks)
-        for name, block in (*self._masked(), *self._looped()):
+        looped = ((name, role.block) for name, role in roles.loops.items())
+        for name, block in (*self._masked(), *looped, *self._tiled(roles)):
             extents[name] = max(block, extents.get(name, 1))
         roles.extents = {name: extents[name] for name in self.names.values() if name in extents}
         for arg, name in self.names.items():
@@ -194,7 +216,18 @@ class _Analysis:
         self._add_strides(roles)
         roles.indices = self._indices()
         roles.inexact = self._inexact()
+        roles.read, roles.written = self._accessed("write"), self._accessed("read")
         return roles
+
+    def _accessed(self, other: str) -> list[str]:
+        """Return the pointers through which ops of another effect than `other` access memory."""
+        found = dict.fromkeys(
+            self.names.get(root, "")
+            for op in self.accesses
+            if op.effect != other
+            for root in pointer_roots(_pointer(op))
+        )
+        return [name for name in self.names.values() if name in found]
 
     def _axes(self) -> dict[int, list[str]]:
         """Return the grid axes in use, with the extents that an index made of each is masked by."""
@@ -256,18 +289,45 @@ class _Analysis:
             if not any(_touches_memory(value.op) for value in found):
                 yield op
 
-    def _looped(self) -> Iterator[tuple[str, int]]:
-        """Yield the parameters that bound a loop, and the loop's step."""
+    def _add_loops(self, roles: Roles) -> None:
+        """Add the extents that bound loops, each with what of it an iteration takes."""
         for op in self.ops:
             if not isinstance(op, scf.For):
                 continue
             found = list(backward([op.upper], through_loads=False))
-            divisors = [
-                _constant(value.op.rhs) for value in found if isinstance(value.op, arith.Div)
-            ]
-            block = max([_constant(op.step), *divisors])
-            for name in self._integers(found):
-                yield name, block
+            divided = self._divided(found)
+            names = [*self._integers(found), *self._described(found)]
+            if _is_program_id(strip(op.lower)) and divided:
+                roles.persistent.append(op)
+                roles.tiled += [name for name in names if name not in roles.tiled]
+                continue
+            for name in names:
+                block = max(_constant(op.step), divided.get(name, 1))
+                known = roles.loops.get(name, LoopRole(1))
+                stages = max(op.num_stages, known.stages)
+                roles.loops[name] = LoopRole(max(block, known.block), stages)
+
+    def _tiled(self, roles: Roles) -> Iterator[tuple[str, int]]:
+        """Yield the extents that persistent programs cover in tiles, and what a tile takes."""
+        for op in roles.persistent:
+            yield from self._divided(backward([op.upper], through_loads=False)).items()
+
+    def _divided(self, values: Iterable[Value]) -> dict[str, int]:
+        """Return the extents that are divided by a constant among `values`, each with the largest."""
+        blocks: dict[str, int] = {}
+        for value in values:
+            if isinstance(value.op, arith.Div):
+                inside = list(backward([value.op.lhs], through_loads=False))
+                for name in (*self._integers(inside), *self._described(inside)):
+                    blocks[name] = max(_constant(value.op.rhs), blocks.get(name, 1))
+        return blocks
+
+    def _described(self, values: Iterable[Value]) -> Iterator[str]:
+        """Yield the extents of tensors among `values`."""
+        for value in values:
+            op = value.op
+            if isinstance(op, descriptor.DescriptorExtent) and op.descriptor in self.names:
+                yield f"{self.names[op.descriptor]}.shape[{op.axis}]"
 
     # ---- addresses ---------------------------------------------------------------------------
 
@@ -280,7 +340,7 @@ class _Analysis:
 
     def _add_strides(self, roles: Roles) -> None:
         for roots, offset in self._offsets():
-            for stride, index in self._terms(offset, roles.extents):
+            for stride, index, is_wide in self._terms(offset, roles.extents):
                 for root in roots:
                     if stride is None:
                         if root not in roles.unit:
@@ -292,29 +352,34 @@ class _Analysis:
                         known = [StrideTerm(stride, [])]
                         terms += known
                     known[0].indices.append(index)
+                    known[0].is_wide &= is_wide
         order = list(self.names.values())
         for terms in roles.strides.values():
             terms.sort(key=lambda term: order.index(term.stride))
 
     def _terms(
         self, offset: Value, extents: Mapping[str, int]
-    ) -> Iterator[tuple[str | None, Value]]:
-        """Yield what is added up: a stride and its index, or None and what steps by elements."""
+    ) -> Iterator[tuple[str | None, Value, bool]]:
+        """Yield what is added up: a stride and its index, or None and what steps by elements.
+
+        And whether the product has 64 bits.
+        """
         value = strip(offset)
         op = value.op
         if isinstance(op, arith.Add | arith.Sub):
             yield from self._terms(op.lhs, extents)
             yield from self._terms(op.rhs, extents)
             return
-        strides: list[tuple[str, Value]] = []
+        strides: list[tuple[str, Value, bool]] = []
         if isinstance(op, arith.Mul):
             for side, other in ((op.lhs, op.rhs), (op.rhs, op.lhs)):
                 names = self._integers([strip(side)])
-                strides += [(name, other) for name in names if name not in extents]
+                is_wide = _is_wide(value)
+                strides += [(name, other, is_wide) for name in names if name not in extents]
         if strides:
             yield from strides
         elif any(_varies(each) for each in backward([value])):
-            yield None, value
+            yield None, value, True
 
     def _indices(self) -> list[str]:
         """Return the pointers at integers that end up in an address or a loop's bound."""
@@ -390,6 +455,11 @@ def _conditions(op: Op) -> list[Value]:
     return found
 
 
+def _is_wide(value: Value) -> bool:
+    kind = element_of(value.type)
+    return isinstance(kind, ScalarType) and kind.bits == 64
+
+
 def _is_induction(value: Value) -> bool:
     parent = value.owner.parent if isinstance(value.owner, Block) else None
     return isinstance(parent, scf.For) and value.index == 0
@@ -404,37 +474,6 @@ def _varies(value: Value) -> bool:
     if value.op is not None:
         return isinstance(value.op, tile.ProgramId | tile.Arange) or _touches_memory(value.op)
     return isinstance(value.owner, Block) and isinstance(value.owner.parent, scf.For | scf.While)
-
-
-def upper_bound(value: Value, grid: Sequence[int], scalars: Mapping[Value, int]) -> int | None:
-    """Return what an index made of program ids and parameters cannot exceed; None for others.
-
-    It is meant for choosing sizes: parameters and differences are taken to be nonnegative.
-    """
-    if value in scalars:
-        return scalars[value]
-    op = value.op
-    if isinstance(op, tile.ProgramId | tile.NumPrograms):
-        extent = grid[op.axis] if op.axis < len(grid) else 1
-        return extent - int(isinstance(op, tile.ProgramId))
-    if isinstance(op, arith.Constant):
-        return int(op.value)
-    rule = _BOUNDS.get(type(op)) if op is not None else None
-    if op is None or rule is None:
-        return None
-    known = [upper_bound(operand, grid, scalars) for operand in op.operands]
-    numbers = [number for number in known if number is not None]
-    return rule(numbers) if len(numbers) == len(known) else None
-
-
-_BOUNDS: dict[type[Op], Callable[[list[int]], int]] = {
-    **dict.fromkeys(_SHAPES, lambda numbers: numbers[0]),
-    arith.Add: sum,
-    arith.Mul: lambda numbers: numbers[0] * numbers[1],
-    arith.Min: min,
-    arith.Max: max,
-    **dict.fromkeys((arith.Sub, arith.Div, arith.Rem), lambda numbers: numbers[0]),
-}
 
 
 def _constant(value: Value) -> int:

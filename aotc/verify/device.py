@@ -88,10 +88,14 @@ class DeviceBuffers:
 
     def __enter__(self) -> DeviceBuffers:
         for name, buffer in self._buffers.items():
-            address = self._driver.allocate(buffer.initial.size + _GUARD_BYTES)
+            address = self._driver.allocate(buffer.size_bytes + _GUARD_BYTES)
             self._addresses[name] = address
             guard = np.full(_GUARD_BYTES, _GUARD, np.uint8)
-            self._driver.write(address, np.concatenate([buffer.initial, guard]))
+            self._driver.write(address + buffer.size_bytes, guard)
+        pointers = {name: self.pointer(buffer) for name, buffer in self._buffers.items()}
+        for name, buffer in self._buffers.items():
+            for start, part in buffer.parts(buffer.addressing(pointers, buffer.initial)):
+                self._driver.write(self._addresses[name] + start, part)
         return self
 
     def __exit__(
@@ -114,11 +118,16 @@ class DeviceBuffers:
         """
         held: dict[str, Bytes] = {}
         for name, buffer in self._buffers.items():
-            size = buffer.initial.size
-            content = self._driver.read(self._addresses[name], size + _GUARD_BYTES)
-            over = np.flatnonzero(content[size:] != _GUARD)
+            size, address = buffer.size_bytes, self._addresses[name]
+            over = np.flatnonzero(self._driver.read(address + size, _GUARD_BYTES) != _GUARD)
             if over.size:
                 at = size - buffer.start_bytes + int(over[0])
                 raise ExecutionFault(f"writes byte {at} of {name}, beyond all that it may touch")
-            held[name] = content[:size]
+            if buffer.pointees:  # addresses here, which no kernel writes
+                held[name] = buffer.expected
+                continue
+            parts = buffer.parts(buffer.initial)
+            held[name] = np.concatenate(
+                [self._driver.read(address + start, part.size) for start, part in parts]
+            )
         return held

@@ -12,6 +12,11 @@ where an atomic that acquires has seen one that released behind the write, as th
 counter may read what all have left. A program that changes what it has written before is noted as
 well: its threads may do that in any order too.
 
+Two pointers may be given one buffer. What a program then reads through the one and writes through
+the other is only defined if the same element of a tile did both, whichever thread that is.
+
+A sparse buffer holds only the pages that were touched, so that rows may be gigabytes apart.
+
 Invariant: a byte is marked as read or written exactly if an access of the kernel named it, or an
 atomic of bf16 named another one of its 4-byte word.
 """
@@ -22,9 +27,9 @@ atomic of bf16 named another one of its 4-byte word.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -36,12 +41,15 @@ from aotc.verify.memory import AccessError, Address, Memory
 from aotc.verify.numerics import Array, dtype_of
 
 HEAD_BYTES = 4096
-_WORD_BYTES = 4  # what atomics of bf16 may touch instead
 """Room before a pointer, for kernels that step back from it."""
+_WORD_BYTES = 4  # what atomics of bf16 may touch instead
 
 _BUFFER_BITS = 40
 _BASE = 1 << (_BUFFER_BITS - 1)
-_PAGE_BYTES = 4096
+_ALIGNED_PLACE = 1 << 20  # so that regions of `Contents` begin at the pointer
+_PAGE_BITS = 10
+PAGE_BYTES = 1 << _PAGE_BITS
+_MAX_SPARSE_BYTES = 1 << 36
 _HASH = 0x9E3779B97F4A7C15
 _MIX = 0xBF58476D1CE4E5B9
 _NOBODY, _SEVERAL = 0, -1
@@ -51,29 +59,101 @@ _ACQUIRES = ("acquire", "acq_rel")
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """Say what lies in a buffer: element `i` is drawn from `table`, a power of two of values."""
+    """Say what lies in a buffer: element `i` is drawn from `table`, a power of two of values.
+
+    Of every second 16384 elements, one in 256 is drawn from `rare`, if there are such values: what
+    spreads over all that is computed from it, as NaN does, is to leave most of it as it is. And of
+    512 in 8192, one in four is drawn from `edges`.
+    """
 
     table: Array
     seed: int
+    rare: Array | None = None
+    edges: Array | None = None
 
     def elements(self, start: int, end: int) -> Array:
         """Return the elements at positions `start` to `end`."""
-        index = np.arange(start, end, dtype=np.uint64) + np.uint64(self.seed * 0x1_0000_0001)
+        return self.at(np.arange(start, end))
+
+    def at(self, positions: Array) -> Array:
+        """Return the elements at positions."""
+        place = positions.astype(np.uint64)
+        index = place + np.uint64(self.seed * 0x1_0000_0001)
         index = (index * np.uint64(_HASH)) ^ (index >> np.uint64(29))
         index = (index * np.uint64(_MIX)) >> np.uint64(40)
-        return self.table[index & np.uint64(self.table.size - 1)]
+        out = self.table[index & np.uint64(self.table.size - 1)]
+        place = place + np.uint64(_ALIGNED_PLACE - HEAD_BYTES // self.table.itemsize)
+        for values, mask, one_in in (
+            (self.edges, 15 << 9, 4),
+            (self.rare, 1 << 14, 256),
+        ):
+            if values is not None:
+                is_one = (index >> np.uint64(15)) % np.uint64(one_in) == 0
+                is_one &= (place & np.uint64(mask)) == 0
+                out = np.where(is_one, values[index % np.uint64(values.size)], out)
+        return out
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """Say what lies in a buffer: `values` from its pointer on, over and over."""
+
+    values: Array
+
+    def elements(self, start: int, end: int) -> Array:
+        """Return the elements at positions `start` to `end`."""
+        return self.at(np.arange(start, end))
+
+    def at(self, positions: Array) -> Array:
+        """Return the elements at positions."""
+        return self.values[(positions - HEAD_BYTES // self.values.itemsize) % self.values.size]
+
+
+class _Pages:
+    """Say which pages of a sparse buffer are held, and where: those touched first come first."""
+
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+        self._slots = np.full(1 << 10, -1, np.int32)
+
+    def missing(self, offsets: Array) -> Array:
+        """Return the pages of offsets in bytes that are not held, each once, in order."""
+        pages = np.unique(offsets >> _PAGE_BITS)
+        if pages.size and pages[-1] >= self._slots.size:
+            more = np.full(max(2 * self._slots.size, int(pages[-1]) + 1), -1, np.int32)
+            more[: self._slots.size] = self._slots
+            self._slots = more
+        return pages[self._slots[pages] < 0]
+
+    def hold(self, pages: Array) -> None:
+        self._slots[pages] = np.arange(len(pages), dtype=np.int32) + len(self.numbers)
+        self.numbers += pages.tolist()
+
+    def slots(self, pages: Array) -> Array:
+        """Return where pages are held, counted in pages."""
+        return self._slots[pages]
+
+    def places(self, offsets: Array) -> Array:
+        """Return where the bytes at offsets are held."""
+        slots = self._slots[offsets >> _PAGE_BITS].astype(np.int64)
+        return (slots << _PAGE_BITS) | (offsets & (PAGE_BYTES - 1))
 
 
 @dataclass(slots=True)
 class _Buffer:
     name: str
     pointee: ScalarType
-    contents: Contents
+    contents: Contents | Listed
     start_bytes: int
     read: npt.NDArray[np.bool_]
     written: npt.NDArray[np.bool_]
     writer: npt.NDArray[np.int32]  # eras
     reader: npt.NDArray[np.int32]  # programs
+    pages: _Pages | None
+    is_shared: bool = False  # by two pointers
+    # Of a shared one: the elements of tiles that the running program accessed each byte for.
+    loaded: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    stored: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
 
 
 class _Order:
@@ -123,24 +203,33 @@ class _Order:
 class ElasticMemory(Memory):
     """Hold buffers that grow as they are touched, up to `max_bytes` each.
 
-    Unless it `is_traced`, nothing is marked and no conflict is noted, which is faster.
+    Unless it `is_traced`, nothing is marked and no conflict is noted, which is faster. One that
+    `is_sparse` holds the pages that are touched alone, and `max_bytes` is for those.
     """
 
-    def __init__(self, max_bytes: int, *, is_traced: bool = True) -> None:
+    def __init__(self, max_bytes: int, *, is_traced: bool = True, is_sparse: bool = False) -> None:
         super().__init__()
         self.conflict = ""
         """What two programs do that leaves the result open; empty if there is no such thing."""
         self.rewritten = ""
         """The buffer in which a program changed what it had written itself; empty if none did."""
+        self.crossed = ""
+        """The buffer of two pointers in which an element of a tile met that of another."""
         self._max_bytes = max_bytes
         self._is_traced = is_traced
+        self._is_sparse = is_sparse
+        self._shapes: dict[tuple[int, ...], int] = {}
         self._buffers: list[_Buffer] = []
         self._program = 0
         self._order = _Order()
         self._sem: AtomicSem | None = None  # of the atomic that is made
 
     def add_buffer(
-        self, name: str, pointee: ScalarType, contents: Contents, misaligned_bytes: int = 0
+        self,
+        name: str,
+        pointee: ScalarType,
+        contents: Contents | Listed,
+        misaligned_bytes: int = 0,
     ) -> Address:
         """Add an endless buffer; return the address of the pointer into it.
 
@@ -153,14 +242,35 @@ class ElasticMemory(Memory):
         owners = np.empty(0, np.int32)
         self._bytes.append(empty)
         self._names.append(name)
-        self._buffers.append(_Buffer(name, pointee, contents, start, marks, marks, owners, owners))
+        pages = _Pages() if self._is_sparse else None
+        self._buffers.append(
+            _Buffer(name, pointee, contents, start, marks, marks, owners, owners, pages)
+        )
         base = (index + 1 << _BUFFER_BITS) + _BASE
         self._starts = np.append(self._starts, base)
         self._ends = np.append(self._ends, base)
-        self._grow(index, start + 1)
+        if pages is None:
+            self._grow(index, start + 1)
+        else:
+            self._ends[index] = base + _MAX_SPARSE_BYTES
+            self._hold(index, np.array([start]))
         return Address(base + start)
 
+    @staticmethod
+    def address_of(index: int) -> int:
+        """Return the address that the pointer into the buffer number `index` has, if aligned."""
+        return (index + 1 << _BUFFER_BITS) + _BASE + HEAD_BYTES
+
+    def share_buffer(self, index: int) -> Address:
+        """Return the address of a buffer for a second pointer."""
+        self._buffers[index].is_shared = True
+        self._extend_marks(index)
+        return Address(int(self._starts[index]) + self._buffers[index].start_bytes)
+
     def begin_program(self) -> None:
+        for buffer in self._buffers:
+            buffer.loaded.fill(_NOBODY)
+            buffer.stored.fill(_NOBODY)
         self._program += 1
         self._order.begin_program()
 
@@ -182,6 +292,7 @@ class ElasticMemory(Memory):
         out = super().load(address, mask, element)
         if not self._is_traced:
             return out
+        self._meet(address, mask, element, is_store=False)
         for index, cells, size in self._touched(address, mask, element):
             buffer = self._buffers[index]
             buffer.read.reshape(-1, size)[cells] = True
@@ -205,6 +316,7 @@ class ElasticMemory(Memory):
         if not self._is_traced:
             super().store(address, value, mask, element)
             return
+        self._meet(address, mask, element, is_store=True)
         before = [
             (index, self._bytes[index].reshape(-1, size)[cells])
             for index, cells, size in self._touched(address, mask, element)
@@ -235,23 +347,51 @@ class ElasticMemory(Memory):
         """Return where in its buffer a pointer points."""
         return self._buffers[index].start_bytes
 
+    def pages(self, index: int) -> list[int]:
+        """Return the pages of a sparse buffer that are held, in order; none of any other."""
+        held = self._buffers[index].pages
+        return [] if held is None else sorted(held.numbers)
+
     def size_bytes(self, index: int) -> int:
-        """Return how large a buffer has become."""
+        """Return how large a buffer that is not sparse has become."""
         return self._bytes[index].size
 
-    def result(self, index: int, size_bytes: int) -> npt.NDArray[np.uint8]:
-        """Return what the first `size_bytes` of a buffer hold now."""
-        self._grow(index, size_bytes)
-        return self._bytes[index][:size_bytes]
+    def result(
+        self, index: int, size_bytes: int, pages: Sequence[int] = ()
+    ) -> npt.NDArray[np.uint8]:
+        """Return what the first `size_bytes` of a buffer hold now, or its `pages` one by one."""
+        if not pages:
+            self._grow(index, size_bytes)
+            return self._bytes[index][:size_bytes]
+        return self._bytes[index].reshape(-1, PAGE_BYTES)[self._slots(index, pages)].reshape(-1)
 
-    def initial(self, index: int, size_bytes: int) -> npt.NDArray[np.uint8]:
-        """Return what the first `size_bytes` of a buffer held before the kernel ran."""
-        return self._drawn(self._buffers[index], 0, size_bytes)[:size_bytes].copy()
-
-    def touched(self, index: int) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-        """Return which bytes of a buffer were read and which were written."""
+    def initial(
+        self, index: int, size_bytes: int, pages: Sequence[int] = ()
+    ) -> npt.NDArray[np.uint8]:
+        """Return what `result` gives as it was before the kernel ran."""
         buffer = self._buffers[index]
-        return buffer.read, buffer.written
+        if not pages:
+            return self._drawn(buffer, 0, size_bytes)[:size_bytes].copy()
+        return self._drawn_pages(buffer, np.asarray(pages, np.int64))
+
+    def touched(
+        self, index: int, pages: Sequence[int] = ()
+    ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+        """Return which bytes of a buffer, or of `pages` of it, were read and which were written."""
+        buffer = self._buffers[index]
+        if not pages:
+            return buffer.read, buffer.written
+        slots = self._slots(index, pages)
+        read, written = (m.reshape(-1, PAGE_BYTES)[slots] for m in (buffer.read, buffer.written))
+        return read.reshape(-1), written.reshape(-1)
+
+    def _slots(self, index: int, pages: Sequence[int]) -> Array:
+        """Return where pages are held, counted in pages."""
+        numbers = np.asarray(pages, np.int64)
+        self._hold(index, numbers * PAGE_BYTES)
+        held = self._buffers[index].pages
+        assert held is not None
+        return held.slots(numbers)
 
     def describe(self, address: int) -> str:
         index = (address >> _BUFFER_BITS) - 1
@@ -268,11 +408,15 @@ class ElasticMemory(Memory):
         for index, lanes in self._known(flat):
             low = int(flat[lanes].min()) - int(self._starts[index])
             end = int(flat[lanes].max()) - int(self._starts[index]) + size
-            if low < 0 or end > self._max_bytes:
+            max_bytes = _MAX_SPARSE_BYTES if self._is_sparse else self._max_bytes
+            if low < 0 or end > max_bytes:
                 at = self.describe(int(flat[lanes].min() if low < 0 else flat[lanes].max()))
-                limit = "before the pointer" if low < 0 else f"beyond {self._max_bytes} bytes"
+                limit = "before the pointer" if low < 0 else f"beyond {max_bytes} bytes"
                 raise AccessError(f"accesses {at}, {limit}")
-            self._grow(index, end)
+            if self._is_sparse:
+                self._hold(index, flat[lanes] - self._starts[index])
+            else:
+                self._grow(index, end)
         return super()._selected(address, mask, element)
 
     def _known(self, flat: Array) -> list[tuple[int, Array | slice]]:
@@ -284,23 +428,60 @@ class ElasticMemory(Memory):
         held = self._bytes[index].size
         if size_bytes <= held:
             return
-        size = -(-max(size_bytes, min(2 * held, self._max_bytes)) // _PAGE_BYTES) * _PAGE_BYTES
-        buffer = self._buffers[index]
-        fresh = self._drawn(buffer, held, size)
+        size = -(-max(size_bytes, min(2 * held, self._max_bytes)) // PAGE_BYTES) * PAGE_BYTES
+        fresh = self._drawn(self._buffers[index], held, size)
         self._bytes[index] = np.concatenate([self._bytes[index], fresh])
         self._ends[index] = self._starts[index] + size
+        self._extend_marks(index)
+
+    def _hold(self, index: int, offsets: Array) -> None:
+        """Hold the pages of a sparse buffer that bytes at offsets are in."""
+        buffer = self._buffers[index]
+        assert buffer.pages is not None
+        missing = buffer.pages.missing(offsets)
+        if not missing.size:
+            return
+        held = len(buffer.pages.numbers) * PAGE_BYTES
+        size = held + missing.size * PAGE_BYTES
+        if size > self._max_bytes:
+            raise AccessError(f"touches more than {self._max_bytes} bytes of {buffer.name}")
+        if size > self._bytes[index].size:
+            more = _extended(self._bytes[index], max(size, 2 * held))
+            self._bytes[index] = more
+            self._extend_marks(index)
+        self._bytes[index][held:size] = self._drawn_pages(buffer, missing)
+        buffer.pages.hold(missing)
+
+    def _extend_marks(self, index: int) -> None:
+        """Make room for marks of all bytes that are held."""
         if not self._is_traced:
             return
+        buffer, size = self._buffers[index], self._bytes[index].size
         buffer.read = _extended(buffer.read, size)
         buffer.written = _extended(buffer.written, size)
         buffer.writer = _extended(buffer.writer, size)
         buffer.reader = _extended(buffer.reader, size)
+        if buffer.is_shared:
+            buffer.loaded = _extended(buffer.loaded, size)
+            buffer.stored = _extended(buffer.stored, size)
+
+    def _place(self, index: int, address: Array) -> Array:
+        pages = self._buffers[index].pages
+        offsets = address - self._starts[index]
+        return offsets if pages is None else pages.places(offsets)
 
     @staticmethod
     def _drawn(buffer: _Buffer, start: int, end: int) -> npt.NDArray[np.uint8]:
         size = buffer.pointee.size_bytes
         elements = buffer.contents.elements(start // size, -(-end // size))
         return np.ascontiguousarray(elements).view(np.uint8)
+
+    @staticmethod
+    def _drawn_pages(buffer: _Buffer, pages: Array) -> npt.NDArray[np.uint8]:
+        """Return what pages hold before the kernel runs, one after the other."""
+        count = PAGE_BYTES // buffer.pointee.size_bytes
+        places = pages[:, None] * count + np.arange(count)
+        return np.ascontiguousarray(buffer.contents.at(places.reshape(-1))).view(np.uint8)
 
     # ---- marking -----------------------------------------------------------------------------
 
@@ -311,9 +492,36 @@ class ElasticMemory(Memory):
         flat = self._selected(address, mask, element)
         size = element.size_bytes
         return [
-            (index, (flat[lanes] - self._starts[index]) // size, size)
+            (index, self._place(index, flat[lanes]) // size, size)
             for index, lanes in self._known(flat)
         ]
+
+    def _meet(
+        self, address: Array, mask: Array | None, element: ScalarType, *, is_store: bool
+    ) -> None:
+        """Note where elements of tiles that are not the same one meet in a shared buffer.
+
+        The threads of a program may hold them both, with nothing that orders their accesses.
+        """
+        if not any(buffer.is_shared for buffer in self._buffers):
+            return
+        flat = self._selected(address, mask, element)
+        shape = self._shapes.setdefault(address.shape, len(self._shapes) + 1)
+        numbers = np.arange(address.size) if mask is None else np.flatnonzero(mask)
+        numbers = numbers + (shape << 40)
+        for index, lanes in self._known(flat):
+            buffer = self._buffers[index]
+            if not buffer.is_shared:
+                continue
+            cells, mine = self._place(index, flat[lanes]), numbers[lanes]
+            others = [buffer.stored[cells], *([buffer.loaded[cells]] if is_store else [])]
+            if any(((each != _NOBODY) & (each != mine)).any() for each in others):
+                self.crossed = self.crossed or buffer.name
+            if is_store:
+                buffer.stored[cells] = mine
+            else:
+                known = buffer.loaded[cells]
+                buffer.loaded[cells] = np.where((known == _NOBODY) | (known == mine), mine, -1)
 
     def _note(self, index: int, what: str) -> None:
         if not self.conflict:

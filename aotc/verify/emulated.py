@@ -23,7 +23,7 @@ from aotc.ir.core import GRID_SOURCES
 from aotc.ir.expression import evaluate, parse
 from aotc.verify.check import Execution, ExecutionFault, Unsuited
 from aotc.verify.elastic import HEAD_BYTES
-from aotc.verify.emulator.arguments import ParameterBlock
+from aotc.verify.emulator.arguments import ParameterBlock, PointerTable
 from aotc.verify.emulator.context import Fault
 from aotc.verify.emulator.memory import GlobalMemory
 from aotc.verify.emulator.program import Module
@@ -31,9 +31,11 @@ from aotc.verify.emulator.report import render_fault
 from aotc.verify.emulator.run import DEFAULT_MAX_MEMORY_BYTES, DEFAULT_MAX_STEPS, Argument, emulate
 from aotc.verify.emulator.tensor_argument import PlacedTensor
 from aotc.verify.launched import Launcher
+from aotc.verify.launches import Scalar
 from aotc.verify.looped import num_looping_blocks
 from aotc.verify.reference import Buffer, Bytes, Marks, Reference
 
+_MAX_MARKED_BYTES = 1 << 26
 _ARGUMENT = re.compile(r"\bargument (\d+)\b")
 
 
@@ -42,6 +44,7 @@ class Param:
     """Say what a parameter of the function is: the argument, or what `source` says of it.
 
     Of a function that counts the programs of a launch, argument and source are "grid[0]" and so on.
+    `place` is where the launcher puts it: its byte in the buffer of parameters, and how many.
     With a `box` it is a map of the tensor at the argument, whose `shape` and `strides` are
     expressions over the arguments, in elements; the innermost axis is dense and has no stride.
     """
@@ -53,6 +56,125 @@ class Param:
     fill_nan: bool = False
     shape: tuple[str, ...] = ()
     strides: tuple[str, ...] = ()
+    place: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Say that a parameter is the address of an argument's memory, or a map of a tensor there.
+
+    A map has a `box`; `shape` and `strides` are in elements, outermost first, the last stride 1.
+    """
+
+    argument: str
+    shape: tuple[int, ...] = ()
+    strides: tuple[int, ...] = ()
+    box: tuple[int, ...] = ()
+    swizzle_bytes: int = 0
+    fill_nan: bool = False
+
+
+class _Held:
+    """Hold what lies in the buffers of a launch while it runs."""
+
+    def __init__(self, reference: Reference) -> None:
+        """Raises: Unsuited if there is not enough memory."""
+        self._reference = reference
+        self.readable: dict[int, Marks] = {}
+        self.writable: dict[int, Marks] = {}
+        try:
+            self._owners = {n: _room(b) for n, b in reference.buffers.items()}
+        except MemoryError as error:
+            raise Unsuited(f"no memory for rows that are far apart: {error}") from None
+
+    def place(self, index: int, name: str, place: Place) -> Argument:
+        """Return the argument number `index` of the function, a pointer or a map.
+
+        Raises: Unsuited.
+        """
+        buffer = self._buffer(name)
+        content, readable, writable = self._opened(buffer)
+        if buffer.pointees:
+            return self._table(buffer, content)
+        if readable is not None and writable is not None:
+            self.readable[index], self.writable[index] = readable, writable
+        if not place.box:
+            return content
+        return PlacedTensor(
+            *(content, buffer.pointee.name, place.shape, place.strides),
+            *(place.box, place.swizzle_bytes),
+            fill_nan=place.fill_nan,
+        )
+
+    def addresses(self, memory: GlobalMemory) -> dict[str, int]:
+        """Place the buffers in memory; return the address of each argument that is in one.
+
+        Raises: Unsuited.
+        """
+        placed: dict[str, int] = {}
+        found: dict[str, int] = {}
+        for name in self._reference.order:
+            if self._reference.buffer(name) is None:
+                continue
+            buffer = self._buffer(name)
+            if buffer.name not in placed:
+                content, *masks = self._opened(buffer)
+                if buffer.pointees:
+                    placed[buffer.name] = self._table(buffer, content).place(memory, buffer.name)
+                else:
+                    placed[buffer.name] = memory.add(buffer.name, content, *masks)
+            found[name] = placed[buffer.name]
+        return found
+
+    def _buffer(self, name: str) -> Buffer:
+        """Return an argument's buffer. Raises: Unsuited if something before it is used."""
+        buffer = self._reference.buffer(name)
+        assert buffer is not None
+        start = buffer.start_bytes
+        marks = (buffer.readable | buffer.writable).view(np.uint8)
+        for at, part in buffer.parts(marks):
+            if part[: max(0, start - at)].any():
+                reason = f"the kernel steps back from {name}, which cannot be emulated yet"
+                raise Unsuited(reason)
+        return buffer
+
+    def _table(self, buffer: Buffer, content: Bytes) -> PointerTable:
+        """Return the addresses that lie in a buffer."""
+        others = [self._opened(self._reference.buffers[each]) for each in buffer.pointees]
+        masks = tuple((readable, writable) for _, readable, writable in others)
+        count = max(1, content.size // 8)
+        return PointerTable(count, tuple(content for content, *_ in others), masks)
+
+    def _opened(self, buffer: Buffer) -> tuple[Bytes, Marks | None, Marks | None]:
+        """Return a buffer from its pointer on, and what of it may be read and written."""
+        content = self._owners[buffer.name][buffer.start_bytes - HEAD_BYTES :]
+        if buffer.size_bytes > _MAX_MARKED_BYTES:
+            # The emulator then sees what is outside of a buffer, not what is between rows.
+            return content, None, None
+        readable, writable = (
+            buffer.spread(marks.view(np.uint8)).view(np.bool_)[buffer.start_bytes :]
+            for marks in (buffer.readable, buffer.writable)
+        )
+        return content, readable, writable
+
+    def left(self) -> dict[str, Bytes]:
+        """Return what the buffers hold now."""
+        left: dict[str, Bytes] = {}
+        for name, buffer in self._reference.buffers.items():
+            owner = self._owners[name]
+            if buffer.pages:
+                assert isinstance(owner.base, np.ndarray)
+                left[name] = buffer.collect(owner.base)
+            else:
+                left[name] = np.concatenate([buffer.initial[:HEAD_BYTES], owner])
+        return left
+
+
+def _room(buffer: Buffer) -> Bytes:
+    """Return the memory of a buffer from `HEAD_BYTES` before its pointer, more or less."""
+    if buffer.pages:
+        return buffer.spread(buffer.initial)[HEAD_BYTES:]
+    return buffer.initial[HEAD_BYTES:].copy()
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,51 +207,28 @@ class Emulation:
             ExecutionFault: it did what it may not.
             EmulationError: the PTX cannot be emulated.
         """
-        owners = {
-            name: buffer.initial[HEAD_BYTES:].copy() for name, buffer in reference.buffers.items()
-        }
+        held = _Held(reference)
         programs = (*reference.launch.grid, 1, 1)[:3]
         if self.launcher is not None:
-            return self._launched(self.launcher, reference, owners, programs)
-        counts = zip(GRID_SOURCES, programs, strict=True)
-        values = {**self.fixed, **_integers(reference), **dict(counts)}
-        args: list[Argument] = []
-        readable: dict[int, Marks] = {}
-        writable: dict[int, Marks] = {}
-        for index, param in enumerate(self.params or _plain(reference)):
-            name = param.argument
-            buffer = reference.buffers.get(name)
-            if param.source in values:
-                args.append(values[param.source])
-            elif buffer is None:
-                args.append(reference.launch.scalars[name])
-            else:
-                held = _held(buffer, owners[name])
-                args.append(_pointed(buffer, param, held, values))
-                readable[index] = buffer.readable[buffer.start_bytes :]
-                writable[index] = buffer.writable[buffer.start_bytes :]
+            return self._launched(self.launcher, reference, held, programs)
+        self._check_places()
         x, y, z = self._clusters(programs)
-        return self._run(
-            reference,
-            owners,
-            (x * self.num_ctas, y, z),
-            args,
-            shared_bytes=self.shared_bytes,
-            readable=readable,
-            writable=writable,
-        )
+        args = [
+            held.place(index, value.argument, value) if isinstance(value, Place) else value
+            for index, value in enumerate(self.passed(reference))
+        ]
+        grid = (x * self.num_ctas, y, z)
+        return self._run(reference, held, grid, args, shared_bytes=self.shared_bytes)
 
     def _run(
         self,
         reference: Reference,
-        owners: Mapping[str, Bytes],
+        held: _Held,
         grid: tuple[int, ...],
         args: Sequence[Argument] | ParameterBlock,
         *,
         shared_bytes: int,
         block: tuple[int, ...] | None = None,
-        readable: Mapping[int, Marks] | None = None,
-        writable: Mapping[int, Marks] | None = None,
     ) -> Execution:
         try:
             done = emulate(
@@ -142,44 +241,74 @@ class Emulation:
                 seed=self.seed or (0 if reference.launch.in_step else reference.launch.seed),
                 max_steps=self.max_steps,
                 max_memory_bytes=self.max_memory_bytes,
-                readable=readable,
-                writable=writable,
+                readable=held.readable,
+                writable=held.writable,
                 approximate=True,
+                clusters=reference.launch.programs,
             )
         except Fault as fault:
             report = render_fault(fault, sources=self.sources)
             raise ExecutionFault(self._named(report, reference)) from fault
-        return _execution(reference, owners, done.lane_instructions)
+        return Execution(held.left(), done.lane_instructions)
 
     def _launched(
-        self,
-        launcher: Launcher,
-        reference: Reference,
-        owners: Mapping[str, Bytes],
-        programs: tuple[int, ...],
+        self, launcher: Launcher, reference: Reference, held: _Held, programs: tuple[int, ...]
     ) -> Execution:
         """Run the launch that the runtime makes of the reference's arguments."""
         memory = GlobalMemory()
-        addresses: dict[str, int] = {}
-        for name, buffer in reference.buffers.items():
-            marks = (buffer.readable[buffer.start_bytes :], buffer.writable[buffer.start_bytes :])
-            addresses[name] = memory.add(name, _held(buffer, owners[name]), *marks)
+        addresses = held.addresses(memory)
         launched = launcher(reference, addresses, max(1, num_looping_blocks(programs)))
         if launched is None:
             if all(programs):
                 raise ExecutionFault(f"the launcher launches nothing for {programs} programs")
-            return _execution(reference, owners, 0)
+            return Execution(held.left(), 0)
         kernel = self.module.kernels.get(self.symbol)
         # Without it the emulator says what there is.
         params = launched.params if kernel is None else launched.block_of(kernel)
         return self._run(
             reference,
-            owners,
+            held,
             launched.grid,
             ParameterBlock(params, memory),
             shared_bytes=launched.shared_bytes,
             block=launched.block,
         )
+
+    def _check_places(self) -> None:
+        """Raise ExecutionFault unless the launcher puts parameters where the function has them."""
+        entry = self.module.kernels.get(self.symbol)
+        given = [param.place for param in self.params]
+        if entry is None or None in given or not given:
+            return
+        taken = [(param.offset, param.size_bytes) for param in entry.params]
+        if given != taken:
+            message = f"the launcher passes parameters at {given}, the function takes {taken}"
+            raise ExecutionFault(f"launcher: {message} (byte, size)")
+
+    def passed(self, reference: Reference) -> list[Place | Scalar]:
+        """Return what the launcher passes for each parameter of the function.
+
+        The mirror of the launcher's own records: what it computes of a launch's arguments, and how
+        it would describe tensors. Whoever has the launcher itself evaluate them replaces this alone.
+        """
+        programs = (*reference.launch.grid, 1, 1)[:3]
+        counts = zip(GRID_SOURCES, programs, strict=True)
+        values = {**self.fixed, **_integers(reference), **dict(counts)}
+        found: list[Place | Scalar] = []
+        for param in self.params or _plain(reference):
+            name = param.argument
+            if param.source in values:
+                found.append(values[param.source])
+            elif reference.buffer(name) is None:
+                found.append(reference.launch.scalars[name])
+            else:
+                shape, strides = (
+                    tuple(evaluate(parse(text), values) for text in texts)
+                    for texts in (param.shape, param.strides)
+                )
+                place = (name, shape, (*strides, 1) if param.box else ())
+                found.append(Place(*place, param.box, param.swizzle_bytes, param.fill_nan))
+        return found
 
     def _clusters(self, programs: tuple[int, ...]) -> tuple[int, ...]:
         """Return the grid of clusters that run so many programs."""
@@ -190,22 +319,6 @@ class Emulation:
         """Return a message of the emulator's with the names of arguments, which PTX has not."""
         params = self.params or _plain(reference)
         return _ARGUMENT.sub(lambda match: params[int(match[1])].argument, text)
-
-
-def _held(buffer: Buffer, owner: Bytes) -> Bytes:
-    """Return what lies behind a pointer. Raises: Unsuited if something before it is used."""
-    if (buffer.readable | buffer.writable)[: buffer.start_bytes].any():
-        reason = f"the kernel steps back from {buffer.name}, which cannot be emulated yet"
-        raise Unsuited(reason)
-    return owner[buffer.start_bytes - HEAD_BYTES :]
-
-
-def _execution(reference: Reference, owners: Mapping[str, Bytes], instructions: int) -> Execution:
-    left = {
-        name: np.concatenate([buffer.initial[:HEAD_BYTES], owners[name]])
-        for name, buffer in reference.buffers.items()
-    }
-    return Execution(left, instructions)
 
 
 def _plain(reference: Reference) -> tuple[Param, ...]:
@@ -220,18 +333,3 @@ def _integers(reference: Reference) -> dict[str, int]:
         for kind, sizes in (("shape", buffer.shape), ("strides", buffer.strides)):
             values.update((f"{name}.{kind}[{axis}]", size) for axis, size in enumerate(sizes))
     return values
-
-
-def _pointed(buffer: Buffer, param: Param, held: Bytes, values: Mapping[str, int]) -> Argument:
-    """Return what is passed for a pointer, or for the tensor that a map describes."""
-    if not param.box:
-        return held
-    shape, strides = (
-        tuple(evaluate(parse(text), values) for text in texts)
-        for texts in (param.shape, param.strides)
-    )
-    return PlacedTensor(
-        *(held, buffer.pointee.name, shape, (*strides, 1)),
-        *(param.box, param.swizzle_bytes),
-        fill_nan=param.fill_nan,
-    )

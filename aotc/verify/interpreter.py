@@ -23,7 +23,7 @@ Invariant: arrays are changed by the kernel's stores and by nothing else, also w
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -127,8 +127,10 @@ class Interpreter:
             if info.source not in GRID_SOURCES
         }
 
-    def run(self, grid: Sequence[int]) -> None:
+    def run(self, grid: Sequence[int], chosen: Collection[int] = ()) -> None:
         """Run every program of `grid`, 1 to 3 extents, in order, or blocks that loop over them.
+
+        With `chosen` only the programs of these numbers run, axis 0 counted fastest.
 
         Raises: InterpretError.
         """
@@ -145,7 +147,10 @@ class Interpreter:
             for info in self.kernel.params
         ]
         with np.errstate(all="ignore"):
-            for z, y, x in itertools.product(*map(range, reversed(extents))):
+            places = itertools.product(*map(range, reversed(extents)))
+            for number, (z, y, x) in enumerate(places):
+                if chosen and number not in chosen:
+                    continue
                 for rank in range(self.kernel.num_ctas):
                     self.memory.begin_program()
                     program = Program(

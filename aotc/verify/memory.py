@@ -96,7 +96,7 @@ class Memory:
         for index, lanes in self._by_buffer(flat):
             cells = self._bytes[index]
             cells = cells[: cells.size // dtype.itemsize * dtype.itemsize].view(dtype)
-            out[lanes] = cells[_offset(flat[lanes]) // dtype.itemsize]
+            out[lanes] = cells[self._place(index, flat[lanes]) // dtype.itemsize]
         return out != 0 if element.is_bool else out
 
     def store(self, address: Array, value: Array, mask: Array | None, element: ScalarType) -> None:
@@ -114,7 +114,7 @@ class Memory:
                 raise AccessError(f"writes to {self._names[index]}, which is read-only")
             cells = self._bytes[index]
             cells = cells[: cells.size // dtype.itemsize * dtype.itemsize].view(dtype)
-            where = _offset(flat[lanes]) // dtype.itemsize
+            where = self._place(index, flat[lanes]) // dtype.itemsize
             cells[where] = values[lanes]
             written = cells[where]
             if written.tobytes() != values[lanes].tobytes():
@@ -132,6 +132,11 @@ class Memory:
             return f"address {address:#x}, which is in no buffer"
         offset = _offset(address)
         return f"byte {offset} of {self._names[index]} ({self._bytes[index].size} bytes)"
+
+    def _place(self, index: int, address: Array) -> Array:
+        """Return where in the bytes that are held of a buffer addresses in it are."""
+        del index
+        return _offset(address)
 
     def _add_span(self, start: int, end: int) -> None:
         spans: list[tuple[int, int]] = []

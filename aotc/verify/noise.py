@@ -15,6 +15,10 @@ The table has a row for each op that is not exact. Units are steps of the type t
 in (2**-23 of a value in fp32); values are at least those that the CUDA C++ Programming Guide and
 the PTX ISA state for the instruction or the libdevice function that the backend emits.
 
+What is exact in any order is not moved: products that need no rounding, sums of whole numbers that
+stay within the mantissa. Where parts of a sum may overflow, in an order that hardware chooses, the
+result is anything.
+
 Invariant: an op that is not moved here, in a kernel for which `is_inexact` says no of all ops that
 matter, has one right result.
 """
@@ -83,6 +87,10 @@ _APPROXIMATE_TEXT = re.compile(
 # `tanh.approx` is off by 2^-11, others by a few steps of fp32.
 _ASSEMBLY_ERRORS = {"tanh": 2.0**-10, "": 2.0**-20}
 _SUMS = (arith.Add, arith.Sub)
+# A sum of whole numbers is taken for exact if this many bits of the mantissa stay free: sums of
+# other parts of a tile may be larger than the one that is seen.
+_SPARE_BITS = 6
+_LARGEST_BF16 = float.fromhex("0x1.fep127")
 _RENAMES = (tile.Splat, tile.Broadcast, tile.ExpandDims, tile.Reshape, tile.Trans, arith.Neg)
 
 
@@ -132,6 +140,29 @@ def _feeds_sum(value: Value) -> bool:
     return False
 
 
+def _largest(value: Array) -> float:
+    """Return the largest finite number of an array's dtype."""
+    return float(np.finfo(value.dtype).max) if value.dtype.isbuiltin == 1 else _LARGEST_BF16
+
+
+def _exact_product(a: Array, b: Array) -> Array:
+    """Return products of operands up to fp32 as they are before they are rounded."""
+    return a.astype(np.float64) * b.astype(np.float64)
+
+
+def _is_exact_dot(a: Array, b: Array, acc: Array, size: Array, step: float) -> Array:
+    """Return which elements of a product of matrices no order of summation rounds.
+
+    Those are sums of whole numbers whose magnitudes stay below what `step` resolves.
+    """
+    rows, columns = (
+        ((value == np.rint(value)) & np.isfinite(value)).all(axis=axis, keepdims=True)
+        for value, axis in ((a.astype(np.float64), -1), (b.astype(np.float64), -2))
+    )
+    whole = acc.astype(np.float64)
+    return rows & columns & (whole == np.rint(whole)) & (size * step < 0.5)
+
+
 # ---- rules ------------------------------------------------------------------------------------
 
 
@@ -167,8 +198,9 @@ class _Noise:
 
     def rules(self) -> Rules:
         wrapped: dict[type[Op], Rule] = dict(self._rules)
-        for cls in (*_APPROXIMATE, arith.Mul):
-            wrapped[cls] = self._approximate(self._rules[cls], _APPROXIMATE.get(cls, _Error(1.0)))
+        for cls, error in _APPROXIMATE.items():
+            wrapped[cls] = self._approximate(self._rules[cls], error)
+        wrapped[arith.Mul] = self._product(self._rules[arith.Mul])
         for cls in (*_SUMS, arith.Fma):
             wrapped[cls] = self._combined(self._rules[cls])
         for cls in (assembly.InlineAsm, assembly.VolatileAsm):
@@ -211,6 +243,28 @@ class _Noise:
 
         return rule
 
+    def _product(self, base: Rule) -> Rule:
+        """Return the rule of products that may be contracted: unrounded, they may not overflow."""
+
+        def rule(program: Program, op: arith.Mul, a: Array, b: Array) -> Any:
+            out = np.asarray(base(program, op, a, b))
+            element = _float_of(op.out)
+            if element is None or not self._moves(op):
+                return out
+            moved = self._moved(out, element, 1.0)
+            if element != FP64:
+                moved = np.where(_exact_product(a, b) == out, out, moved).astype(out.dtype)
+            return self._open(moved, np.isfinite(a) & np.isfinite(b) & ~np.isfinite(out))
+
+        return rule
+
+    def _open(self, value: Array, is_open: Array) -> Array:
+        """Return values of which some may be anything: NaN in place of numbers, or the reverse."""
+        if not self._upwards or not is_open.any():
+            return value
+        other = np.where(np.isnan(value), np.inf, np.nan)
+        return np.where(is_open, other, value).astype(value.dtype)
+
     def _assembly(self, base: Rule) -> Rule:
         """Return the rule of assembly, whose floats are moved if it is approximate."""
 
@@ -235,11 +289,19 @@ class _Noise:
         """Return the rule of an op that is exact except where its order is open."""
 
         def rule(program: Program, op: Op, *operands: Array) -> Any:
-            out = base(program, op, *operands)
+            out = np.asarray(base(program, op, *operands))
             element = _float_of(op.results[0])
             if element is None or not self._combining:
                 return out
-            return self._moved(out, element, 1.0)
+            moved = self._moved(out, element, 1.0)
+            if not isinstance(op, _SUMS):
+                return moved
+            a, b = (operand.astype(np.float64) for operand in operands)
+            size = np.abs(a) + np.abs(b)
+            is_exact = (a == np.rint(a)) & (b == np.rint(b))
+            is_exact &= size < 2.0 ** (element.mantissa_bits - _SPARE_BITS)
+            moved = np.where(is_exact, out, moved).astype(out.dtype)
+            return self._open(moved, np.isfinite(size) & (size > _largest(out)))
 
         return rule
 
@@ -269,12 +331,12 @@ class _Noise:
             is_fp8 = source is not None and source.bits == 8
             step = _FP8_SUM_STEP if is_fp8 else 2.0 * 2.0**-element.mantissa_bits
             moved = out.astype(np.float64) + self._part(out.shape) * step * size
+            moved = np.where(_is_exact_dot(a, b, acc, size, step), out.astype(np.float64), moved)
             # Parts of the sum may overflow, to either side: a NaN where there was a number, or the
             # reverse, moves it without a bound. What is added later may hide the one or the other,
             # but not that and a zero too.
             unknown = np.where(np.isnan(moved), np.inf, np.nan) if self._upwards else 0.0
-            largest = float(np.finfo(out.dtype).max)
-            return round_to(np.where(size > largest, unknown, moved), element)
+            return round_to(np.where(size > _largest(out), unknown, moved), element)
 
         return rule
 

@@ -12,7 +12,8 @@ Invariant: a `Reference` depends on the tile IR, the launch and the ranges, and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import mmap
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -25,13 +26,14 @@ from aotc.ir.dialects.descriptor import TENSOR_ALIGNMENT_BYTES, DescriptorReduce
 from aotc.ir.types import DescriptorType, PointerType, ScalarType
 from aotc.verify import contents
 from aotc.verify.dataflow import Roles
-from aotc.verify.elastic import Contents, ElasticMemory, loaded_dtype
+from aotc.verify.elastic import PAGE_BYTES, Contents, ElasticMemory, Listed, loaded_dtype
 from aotc.verify.interpreter import RULES, Argument, Interpreter
 from aotc.verify.launches import Launch, Scalar
 from aotc.verify.memory import TensorAddress
-from aotc.verify.noise import inexact_ops, noisy_rules
+from aotc.verify.noise import inexact_ops, is_inexact, noisy_rules
 from aotc.verify.numerics import Array
 from aotc.verify.program import InterpretError, Program, Rule, Rules
+from aotc.verify.rounding import CastWatch, inner_casts
 
 MAX_UPWARD_RUNS = 4
 NUM_RANDOM_RUNS = 2
@@ -43,10 +45,26 @@ Marks: TypeAlias = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Bound what a buffer holds: `low` up to but without `high`, functions of the scalars."""
+    """Bound what a buffer holds: `low` up to but without `high`, functions of the scalars.
+
+    Where it `is_distinct` each of them comes once before any comes again.
+    """
 
     low: Callable[[Mapping[str, Scalar]], Scalar]
     high: Callable[[Mapping[str, Scalar]], Scalar]
+    is_distinct: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Pointees:
+    """Say what the addresses in a buffer are of: `count` buffers of `element`, each its own."""
+
+    element: ScalarType
+    count: Callable[[Mapping[str, Scalar]], Scalar]
+
+    def names(self, pointer: str, launch: Launch) -> list[str]:
+        """Return the names of the buffers at a launch, such as "a_ptrs[0]"."""
+        return [f"{pointer}[{k}]" for k in range(max(1, int(self.count(launch.scalars))))]
 
 
 class ConflictError(Exception):
@@ -59,7 +77,8 @@ class Buffer:
 
     `start_bytes` is where the pointer points. `upward` and `random` are the results with noise, see
     `noise.py`; there are none where the result `is_exact`. A tensor has a `shape`, and `strides` in
-    elements.
+    elements. With `pages` only these are held, one after the other. One that holds addresses has
+    `pointees`, the buffers they are of, over and over.
     """
 
     name: str
@@ -73,6 +92,53 @@ class Buffer:
     random: tuple[Bytes, ...]
     shape: tuple[int, ...] = ()
     strides: tuple[int, ...] = ()
+    pages: tuple[int, ...] = ()
+    pointees: tuple[str, ...] = ()
+
+    @property
+    def size_bytes(self) -> int:
+        """How large the memory is that this is, or the pages of which this holds."""
+        return (self.pages[-1] + 1) * PAGE_BYTES if self.pages else self.initial.size
+
+    def spread(self, content: Bytes) -> Bytes:
+        """Return all of the memory, of which `content` is what is held; untouched pages are zero.
+
+        The zeros take no room until they are written to. Raises: MemoryError.
+        """
+        whole = _zeros(self.size_bytes) if self.pages else np.empty(self.size_bytes, np.uint8)
+        for start, part in self.parts(content):
+            whole[start : start + part.size] = part
+        return whole
+
+    def collect(self, whole: Bytes) -> Bytes:
+        """Return of all of the memory what is held."""
+        if not self.pages:
+            return whole
+        starts = (page * PAGE_BYTES for page in self.pages)
+        return np.concatenate([whole[start : start + PAGE_BYTES] for start in starts])
+
+    def addressing(self, addresses: Mapping[str, int], content: Bytes) -> Bytes:
+        """Return the content of one that holds addresses with those of its pointees elsewhere."""
+        if not self.pointees:
+            return content
+        values = np.array([addresses[name] for name in self.pointees], np.int64)
+        place = np.arange(content.size // 8) - self.start_bytes // 8
+        return values[place % len(values)].view(np.uint8)
+
+    def parts(self, content: Bytes) -> Iterator[tuple[int, Bytes]]:
+        """Yield pieces of what is held and the byte of the memory at which each begins."""
+        if not self.pages:
+            yield 0, content
+        for at, page in enumerate(self.pages):
+            yield page * PAGE_BYTES, content[at * PAGE_BYTES : (at + 1) * PAGE_BYTES]
+
+    def element_at(self, held: int) -> int:
+        """Return the index, counted from the pointer, of the element number `held` of what is held."""
+        size = self.pointee.size_bytes
+        place = held * size
+        if self.pages:
+            place = self.pages[place // PAGE_BYTES] * PAGE_BYTES + place % PAGE_BYTES
+        return (place - self.start_bytes) // size
 
     @property
     def is_exact(self) -> bool:
@@ -84,6 +150,17 @@ class Buffer:
         return content.view(loaded_dtype(self.pointee))
 
 
+def _zeros(size_bytes: int) -> Bytes:
+    """Return zeros that take memory page by page, as they are written to. Raises: MemoryError."""
+    try:
+        room = mmap.mmap(-1, size_bytes)
+    except OSError as error:
+        raise MemoryError(str(error)) from error
+    if hasattr(mmap, "MADV_NOHUGEPAGE"):
+        room.madvise(mmap.MADV_NOHUGEPAGE)
+    return np.frombuffer(room, np.uint8)
+
+
 @dataclass(frozen=True, slots=True)
 class Reference:
     """Hold the buffers of a launch by name, and its arguments in the order of the parameters."""
@@ -92,12 +169,22 @@ class Reference:
     buffers: dict[str, Buffer]
     order: tuple[str, ...]
 
+    def buffer(self, name: str) -> Buffer | None:
+        """Return the memory that an argument points at; None for a scalar."""
+        return self.buffers.get(self.launch.aliases.get(name, name))
+
+    @property
+    def num_stored(self) -> int:
+        """How many bytes were written, and so are compared."""
+        return sum(int(np.count_nonzero(b.writable)) for b in self.buffers.values())
+
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """Say how buffers are filled: `ranges` by name, and how large one may become."""
+    """Say how buffers are filled: `ranges` and `pointees` by name, how large one may become."""
 
     ranges: Mapping[str, Range] = field(default_factory=dict[str, Range])
+    pointees: Mapping[str, Pointees] = field(default_factory=dict[str, Pointees])
     max_buffer_bytes: int = DEFAULT_MAX_BUFFER_BYTES
 
 
@@ -111,9 +198,14 @@ def interpret(
         ConflictError: two programs touch the same memory, or, unless it `may_rewrite`, a program
             changes what it has written.
     """
-    exact = _run(kernel, roles, launch, inputs, RULES, 0, is_traced=True)
+    watch = CastWatch(inner_casts(kernel, is_inexact) if roles.inexact else [])
+    rules = watch.recording(RULES)
+    exact = _run(kernel, roles, launch, inputs, rules, 0, is_traced=True)
     if exact.conflict:
         raise ConflictError(exact.conflict)
+    if exact.crossed:
+        message = f"elements of tiles meet in {exact.crossed} that threads may access in any order"
+        raise ConflictError(message)
     if exact.rewritten and not may_rewrite:
         raise ConflictError(f"a program changes what it has written in {exact.rewritten}")
     upward: list[ElasticMemory] = []
@@ -123,15 +215,21 @@ def interpret(
         groups = [ops[at::MAX_UPWARD_RUNS] for at in range(min(len(ops), MAX_UPWARD_RUNS))]
         for seed, group in enumerate([*groups, *[ops] * NUM_RANDOM_RUNS], launch.seed + 1):
             upwards = len(upward) < len(groups)
-            rules = noisy_rules(RULES, seed, group, upwards=upwards)
+            rules = watch.measuring(noisy_rules(RULES, seed, group, upwards=upwards))
             run = _run(kernel, roles, launch, inputs, rules, seed)
             (upward if upwards else random).append(run)
-    buffers = {
-        name: _buffer(name, pointee, index, exact, upward, random)
-        if name in roles.inexact
-        else _buffer(name, pointee, index, exact, [], [])
-        for index, (name, pointee) in enumerate(pointers_of(kernel).items())
-    }
+        for up in (True, False) if watch.has_moved else ():
+            rules = watch.flipping(RULES, upwards=up)
+            upward.append(_run(kernel, roles, launch, inputs, rules, 0))
+    inexact = [launch.aliases.get(name, name) for name in roles.inexact]
+    buffers: dict[str, Buffer] = {}
+    for index, (name, pointee) in enumerate(_owners_of(kernel, launch, inputs).items()):
+        # What a loaded address points at is as exact as what the kernel does with it.
+        is_exact = name.partition("[")[0] not in inexact
+        runs: tuple[list[ElasticMemory], ...] = ([], []) if is_exact else (upward, random)
+        buffers[name] = _buffer(name, pointee, index, exact, *runs)
+    for name, pointees in inputs.pointees.items():
+        buffers[name] = replace(buffers[name], pointees=tuple(pointees.names(name, launch)))
     for name, (shape, strides) in _tensors(kernel, launch).items():
         buffers[name] = replace(buffers[name], shape=shape, strides=strides)
     return Reference(launch, buffers, tuple(info.name for info in kernel.params))
@@ -144,9 +242,11 @@ def depends_on_undefined(kernel: Kernel, roles: Roles, launch: Launch, inputs: I
         second = _run(kernel, roles, launch, inputs, RULES, 1)
     except InterpretError:
         return ""
-    for index, name in enumerate(pointers_of(kernel)):
+    for index, name in enumerate(_owners_of(kernel, launch, inputs)):
+        pages = sorted({*first.pages(index), *second.pages(index)})
         size = max(first.size_bytes(index), second.size_bytes(index))
-        if first.result(index, size).tobytes() != second.result(index, size).tobytes():
+        left, right = (memory.result(index, size, pages) for memory in (first, second))
+        if left.tobytes() != right.tobytes():
             return name
     return ""
 
@@ -160,6 +260,15 @@ def pointers_of(kernel: Kernel) -> dict[str, ScalarType]:
         elif isinstance(arg.type, DescriptorType):
             found[info.name] = arg.type.element
     return found
+
+
+def _owners_of(kernel: Kernel, launch: Launch, inputs: Inputs) -> dict[str, ScalarType]:
+    """Return what has memory of its own at a launch: parameters, then what addresses are of."""
+    found = pointers_of(kernel)
+    owners = {name: pointee for name, pointee in found.items() if name not in launch.aliases}
+    for name, pointees in inputs.pointees.items():
+        owners.update(dict.fromkeys(pointees.names(name, launch), pointees.element))
+    return owners
 
 
 def _tensors(kernel: Kernel, launch: Launch) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:
@@ -193,39 +302,59 @@ def _run(
     *,
     is_traced: bool = False,
 ) -> ElasticMemory:
-    memory = ElasticMemory(inputs.max_buffer_bytes, is_traced=is_traced)
+    memory = ElasticMemory(inputs.max_buffer_bytes, is_traced=is_traced, is_sparse=launch.is_sparse)
     tensors = _tensors(kernel, launch)
     args: list[Argument] = []
+    owners = list(_owners_of(kernel, launch, inputs))
+    shared: list[tuple[int, str]] = []
     for at, (info, arg) in enumerate(zip(kernel.params, kernel.body.args, strict=True)):
         kind = arg.type
         if not isinstance(kind, PointerType | DescriptorType):
             args.append(launch.scalars[info.name])
             continue
+        if info.name in launch.aliases:
+            shared.append((at, launch.aliases[info.name]))
+            args.append(0)
+            continue
         pointee = kind.pointee if isinstance(kind, PointerType) else kind.element
         is_free = launch.misaligned and info.divisibility == 1 and isinstance(kind, PointerType)
-        misaligned = pointee.size_bytes if is_free else 0
-        filled = _contents(info.name, pointee, roles, launch, inputs, launch.seed + at)
+        misaligned = pointee.size_bytes if is_free and info.name not in inputs.pointees else 0
+        if info.name in inputs.pointees:
+            names = inputs.pointees[info.name].names(info.name, launch)
+            places = [memory.address_of(owners.index(name)) for name in names]
+            filled = Listed(np.array(places, np.int64))
+        else:
+            filled = _contents(info.name, pointee, roles, launch, inputs, launch.seed + at)
         address = memory.add_buffer(info.name, pointee, filled, misaligned)
         tensor = tensors.get(info.name)
         args.append(address if tensor is None else TensorAddress(address, *tensor))
+    for at, name in enumerate(name for name in owners if "[" in name):
+        element = inputs.pointees[name.partition("[")[0]].element
+        memory.add_buffer(
+            name, element, _contents(name, element, roles, launch, inputs, launch.seed + ~at)
+        )
+    for at, owner in shared:
+        args[at] = memory.share_buffer(owners.index(owner))
     interpreter = Interpreter(
         kernel, args, poison_seed=poison_seed, memory=memory, rules=_atomic_rules(rules)
     )
-    interpreter.run(launch.grid)
+    interpreter.run(launch.grid, launch.programs)
     return memory
 
 
 def _contents(
     name: str, pointee: ScalarType, roles: Roles, launch: Launch, inputs: Inputs, seed: int
-) -> Contents:
+) -> Contents | Listed:
     given = inputs.ranges.get(name)
     if given is not None:
         low, high = given.low(launch.scalars), given.high(launch.scalars)
+        if given.is_distinct:
+            return contents.shuffled(pointee, int(low), int(high), seed)
         return contents.between(pointee, low, high, seed)
     if name in roles.indices:
         return contents.between(pointee, 0, launch.index_high, seed)
     if pointee.is_float:
-        return contents.floats(pointee, seed)
+        return (contents.special if launch.is_special else contents.floats)(pointee, seed)
     return contents.integers(pointee, seed)
 
 
@@ -262,19 +391,23 @@ def _buffer(
     upward: list[ElasticMemory],
     random: list[ElasticMemory],
 ) -> Buffer:
-    read, written = exact.touched(index)
-    touched = np.flatnonzero(read | written)
+    pages = exact.pages(index)
+    read, written = exact.touched(index, pages)
     start = exact.start_bytes(index)
-    size = max(start, int(touched[-1]) + 1 if touched.size else 0)
-    size = -(-size // pointee.size_bytes) * pointee.size_bytes
+    size = read.size
+    if not pages:
+        touched = np.flatnonzero(read | written)
+        size = max(start, int(touched[-1]) + 1 if touched.size else 0)
+        size = -(-size // pointee.size_bytes) * pointee.size_bytes
     return Buffer(
         name=name,
         pointee=pointee,
         start_bytes=start,
-        initial=exact.initial(index, size),
-        expected=exact.result(index, size).copy(),
+        initial=exact.initial(index, size, pages),
+        expected=exact.result(index, size, pages).copy(),
         readable=read[:size].copy(),
         writable=written[:size].copy(),
-        upward=tuple(memory.result(index, size).copy() for memory in upward),
-        random=tuple(memory.result(index, size).copy() for memory in random),
+        upward=tuple(memory.result(index, size, pages).copy() for memory in upward),
+        random=tuple(memory.result(index, size, pages).copy() for memory in random),
+        pages=tuple(pages),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -59,6 +60,17 @@ def _edited(*edits: tuple[str, str]) -> Callable[[CompileRequest], PtxKernel]:
         return replace(made, ptx=ptx)
 
     return compiler
+
+
+def test_a_parameter_that_the_launcher_puts_elsewhere_is_found() -> None:
+    def compiler(request: CompileRequest) -> PtxKernel:
+        made = compile_ptx(request)
+        last = made.params[-1]
+        return replace(made, params=(*made.params[:-1], replace(last, offset=last.offset + 4)))
+
+    result = verify_variant(_subject("sum_rows"), compiler=compiler)
+    assert result.status == "wrong"
+    assert result.findings[0].detail.startswith("launcher: the launcher passes parameters at")
 
 
 @pytest.mark.parametrize(
@@ -128,6 +140,34 @@ def test_the_manifest_says_what_inputs_are() -> None:
     assert result.status == "verified"
     scalars = [tuple(f.scalars.items()) for f in result.findings]
     assert set(scalars) == {(("n", n), ("stride_x", n + 1)) for n in (5, 40)}
+
+
+_ROWS = 'grid = ["3"]\nrows_ptr = { low = 0, high = 9 }\n'
+
+
+def test_addresses_in_memory_are_of_buffers_that_the_manifest_describes() -> None:
+    unknown = verify_variant(_subject("grouped_pointers", verify=_ROWS))
+    assert unknown.status == "unverified"
+    described = _ROWS + 'out_ptrs = { pointers_to = "fp32", count = 3 }'
+    result = verify_variant(_subject("grouped_pointers", verify=described))
+    assert result.status == "verified", result
+    assert all(finding.num_stored for finding in result.findings if finding.label != "none")
+    shared = verify_variant(_subject("grouped_pointers", verify=described.replace("3 }", "1 }")))
+    assert shared.status == "unverified"  # programs would write to one buffer
+
+
+def test_indices_that_are_distinct_may_be_stored_at() -> None:
+    lines = 'n = [16, 40]\nindex_ptr = { low = 0, high = "n", distinct = true }'
+    result = verify_variant(_subject("gather", grid='["cdiv(n, BLOCK)"]', verify=lines))
+    assert result.status == "verified", result
+
+
+def test_a_bug_behind_an_address_in_memory_is_found() -> None:
+    described = _ROWS + 'out_ptrs = { pointers_to = "fp32", count = 3 }'
+    subject = _subject("grouped_pointers", verify=described)
+    result = verify_variant(subject, compiler=_edited(("setp.lt.s32", "setp.le.s32")))
+    assert result.status == "wrong"
+    assert re.search(r"out_ptrs\[\d\]", result.findings[-1].detail)
 
 
 def test_an_expression_that_fails_is_the_users_mistake() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from tests.support.verify_subjects import manifest_text
 
 
 def _finding(status: Status, detail: str = "") -> Finding:
-    return Finding("over", {"n": 17, "eps": 0.25}, (2,), status, detail, None, 1000)
+    return Finding("over", {"n": 17, "eps": 0.25}, (2,), status, detail, None, 1000, 68)
 
 
 def _done(result: VariantResult | Failure, seconds: float = 0.5) -> Done[Subject, VariantResult]:
@@ -33,7 +34,8 @@ def _report(*results: VariantResult | Failure) -> Report:
     return Report(("aotc", "verify", "my kernels.toml"), [_done(result) for result in results])
 
 
-RIGHT = _result(_finding("right"), _finding("passed over", "why"))
+RIGHT = _result(_finding("right"), _finding("right"))
+PARTLY = _result(_finding("right"), _finding("passed over", "why"))
 WRONG = _result(_finding("right"), _finding("wrong", "out[3] is 1\n2 of 9"))
 NOTHING = _result(_finding("passed over", "programs overlap"))
 NO_LAUNCH = _result()
@@ -45,6 +47,7 @@ FAILED = Failure(SUBJECT.label, "error: no", is_bug=False)
     ("result", "state"),
     [
         (RIGHT, "verified"),
+        (PARTLY, "partly verified"),
         (WRONG, "wrong"),
         (NOTHING, "unverified"),
         (NO_LAUNCH, "unverified"),
@@ -56,9 +59,27 @@ def test_states(result: VariantResult, state: str) -> None:
     assert _report(result).is_right == (state in ("verified", "dropped"))
 
 
-def test_an_empty_grid_verifies_nothing() -> None:
+def test_a_launch_that_stores_nothing_verifies_nothing() -> None:
     empty = Finding("none", {}, (0, 3), "right")
     assert _result(empty).status == "unverified"
+    assert _result(empty, _finding("right")).status == "verified"
+    idle = Finding("over", {"n": 17}, (2,), "right")
+    assert _result(idle, _finding("right")).status == "partly verified"
+    (text,) = _report(_result(idle, _finding("right"))).wrong()
+    assert "  proves nothing: over, with n = 17, grid (2,)\n    the kernel stores nothing" in text
+
+
+def test_what_is_partly_verified_is_right_if_asked() -> None:
+    strict = _report(PARTLY)
+    assert not strict.is_right
+    assert replace(strict, allow_partial=True).is_right
+    assert not replace(_report(NOTHING), allow_partial=True).is_right
+    (text,) = strict.wrong()
+    assert text.splitlines()[:3] == [
+        "partly verified: sum_rows sm_80",
+        "  proves nothing: over, with n = 17, eps = 0.25, grid (2,)",
+        "    why",
+    ]
 
 
 def test_a_failure_is_not_right_and_may_be_a_bug() -> None:
@@ -101,9 +122,9 @@ def _shown(report: Report, *, by_variant: bool) -> list[str]:
 
 def test_a_row_shows_the_worst_of_its_variants() -> None:
     _, row = _shown(_report(RIGHT, WRONG, FAILED), by_variant=False)
-    assert row == "sum_rows sm_80 3 4 1 4,000 1.50 wrong"
+    assert row == "sum_rows sm_80 3 4 0 4,000 1.50 wrong"
     _, row = _shown(_report(RIGHT), by_variant=True)
-    assert row == "sum_rows sm_80 1 2 1 2,000 0.50 verified"
+    assert row == "sum_rows sm_80 1 2 0 2,000 0.50 verified"
 
 
 def test_data() -> None:
@@ -116,6 +137,7 @@ def test_data() -> None:
         "grid": [2],
         "status": "wrong",
         "lane_instructions": 1000,
+        "stored_bytes": 68,
         "fallback": False,
         "detail": "out[3] is 1\n2 of 9",
     }

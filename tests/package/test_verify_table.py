@@ -22,6 +22,7 @@ def test_everything_it_may_say() -> None:
         'stride_x = "n + BLOCK"\n'
         'index_ptr = { low = 2, high = "n * 2" }\n'
         "x_ptr = { low = -1.5, high = 1.5 }\n"
+        "out_ptr = { low = 0, high = 1, distinct = false }\n"
         'grid = ["cdiv(n, BLOCK)"]\n'
         "tolerance = 1e-3\nmax_programs = 64"
     ).verify
@@ -34,6 +35,33 @@ def test_everything_it_may_say() -> None:
     assert (spec.tolerance, spec.max_programs) == (1e-3, 64)
     assert spec.grid is not None
     assert len(spec.grid) == 1
+
+
+def test_what_addresses_are_of_and_whether_arguments_may_be_one_memory() -> None:
+    lines = 'out_ptrs = { pointers_to = "fp16", count = "n + 1" }\nin_place = false'
+    spec = _spec(lines, "grouped_pointers").verify
+    pointees = spec.pointees["out_ptrs"]
+    assert pointees.element == "fp16"
+    assert isinstance(pointees.count, ManifestExpression)
+    assert evaluate(pointees.count.root, {"n": 4}) == 5
+    assert not spec.in_place
+    assert _spec("", "grouped_pointers").verify.in_place
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('out_ptrs = { pointers_to = "fp61", count = 1 }', "expected a type for 'pointers_to'"),
+        ('out_ptrs = { pointers_to = "fp16" }', "for 'count', got none"),
+        ('out_ptrs = { pointers_to = "fp16", count = 0 }', "for 'count', got the integer 0"),
+        ('rows_ptr = { pointers_to = "fp16", count = 1 }', r"\*i64 or \*u64 to hold addresses"),
+        ("rows_ptr = { low = 0, high = 3, distinct = 1 }", "expected true or false for 'distinct'"),
+        ("in_place = 1", "expected true or false for 'in_place'"),
+    ],
+)
+def test_a_mistake_about_addresses(line: str, message: str) -> None:
+    with pytest.raises(ManifestError, match=message):
+        _spec(line, "grouped_pointers")
 
 
 def test_without_it_there_is_nothing_to_say() -> None:

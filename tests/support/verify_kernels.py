@@ -120,3 +120,48 @@ def turned(x_ptr, out_ptr, BLOCK: tl.constexpr):
     x = tl.load(out_ptr + BLOCK - 1 - i)
     tl.debug_barrier()
     tl.store(out_ptr + i, x)
+
+
+@triton.jit
+def attend(x_ptr, v_ptr, out_ptr, BLOCK: tl.constexpr):
+    """Store exp(x) @ v, the weights rounded to fp16 on their way."""
+    m, n = tl.arange(0, BLOCK)[:, None], tl.arange(0, BLOCK)[None, :]
+    weights = tl.exp(tl.load(x_ptr + m * BLOCK + n)).to(tl.float16)
+    tl.store(out_ptr + m * BLOCK + n, tl.dot(weights, tl.load(v_ptr + m * BLOCK + n)))
+
+
+@triton.jit
+def next_rows(x_ptr, out_ptr, stride, n_rows, n_cols, BLOCK: tl.constexpr):
+    """Store each row of x plus 1 as the next row of out; out may be x."""
+    i = tl.arange(0, BLOCK)
+    for row in range(n_rows):
+        x = tl.load(x_ptr + row * stride + i, mask=i < n_cols)
+        tl.store(out_ptr + (row + 1) * stride + i, x + 1, mask=i < n_cols)
+
+
+@triton.jit
+def shifted(x_ptr, out_ptr, BLOCK: tl.constexpr):
+    """Store x, one element further: in place it depends on the order of threads."""
+    i = tl.arange(0, BLOCK)
+    tl.store(out_ptr + i + 1, tl.load(x_ptr + i))
+
+
+@triton.jit
+def tiles(x_ptr, out_ptr, stride, n_rows, n_cols, BLOCK: tl.constexpr, PROGRAMS: tl.constexpr):
+    """Negate x tile by tile, every PROGRAMS-th of them a program."""
+    columns = tl.cdiv(n_cols, BLOCK)
+    for tile in range(tl.program_id(0), tl.cdiv(n_rows, 2) * columns, PROGRAMS):
+        m = tile // columns * 2 + tl.arange(0, 2)[:, None]
+        n = tile % columns * BLOCK + tl.arange(0, BLOCK)[None, :]
+        mask = (m < n_rows) & (n < n_cols)
+        x = tl.load(x_ptr + m.to(tl.int64) * stride + n, mask=mask)
+        tl.store(out_ptr + m.to(tl.int64) * stride + n, -x, mask=mask)
+
+
+@triton.jit
+def grouped_pointers(rows_ptr, out_ptrs, n, BLOCK: tl.constexpr):
+    """Store a group's number in as many elements as it has, through a pointer of its own."""
+    group = tl.program_id(0)
+    out = tl.load(out_ptrs + group).to(tl.pointer_type(tl.float32))
+    i = tl.arange(0, BLOCK)
+    tl.store(out + i, (group + i).to(tl.float32), mask=i < tl.load(rows_ptr + group) + n)

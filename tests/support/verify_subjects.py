@@ -34,13 +34,25 @@ _SIGNATURES: dict[str, dict[str, str]] = {
     },
     "doubled": {"x_ptr": "*fp32", "out_ptr": "*fp32"},
     "turned": {"x_ptr": "*i32", "out_ptr": "*i32"},
+    "attend": {"x_ptr": "*fp32", "v_ptr": "*fp16", "out_ptr": "*fp32"},
+    "next_rows": {
+        "x_ptr": "*i32", "out_ptr": "*i32", "stride": "i32", "n_rows": "i32", "n_cols": "i32",
+    },
+    "shifted": {"x_ptr": "*i32", "out_ptr": "*i32"},
+    "tiles": {
+        "x_ptr": "*i32", "out_ptr": "*i32", "stride": "i32", "n_rows": "i32", "n_cols": "i32",
+    },
+    "grouped_pointers": {"rows_ptr": "*i32", "out_ptrs": "*i64", "n": "i32"},
 }  # fmt: skip
+
+_CONSTANTS = {"tiles": {"PROGRAMS": 40}}
 
 
 @lru_cache(maxsize=64)
 def _translated(name: str, block: int, types: tuple[tuple[str, str], ...]) -> Kernel:
     signature = {**_SIGNATURES[name], **dict(types)}
-    return translate(str(SOURCE), name, signature, {"BLOCK": block}, target="sm_90a").kernel
+    constants = {"BLOCK": block, **_CONSTANTS.get(name, {})}
+    return translate(str(SOURCE), name, signature, constants, target="sm_90a").kernel
 
 
 def kernel_of(name: str, block: int = 16, types: Mapping[str, str] | None = None) -> Kernel:
@@ -63,6 +75,7 @@ def manifest_text(
         "[kernel.signature]",
         *(f'{argument} = "{kind}"' for argument, kind in signature.items()),
         f"[kernel.constants]\nBLOCK = {block}",
+        *(f"{key} = {value}" for key, value in _CONSTANTS.get(name, {}).items()),
         f"[kernel.verify]\n{verify}" if verify else "",
     ]
     return "\n".join(line for line in lines if line) + "\n"

@@ -22,7 +22,7 @@ from aotc.verify.check import (
 )
 from aotc.verify.dataflow import roles_of
 from aotc.verify.interpreter import Interpreter
-from aotc.verify.launches import Conditions
+from aotc.verify.launches import Choice, Conditions
 from aotc.verify.noise import is_inexact
 from aotc.verify.numerics import Array, dtype_of
 from aotc.verify.program import InterpretError
@@ -38,20 +38,21 @@ def interpreted(kernel: Kernel) -> Callable[[Reference], Execution]:
     """Return what executes launches by interpreting `kernel` on exactly the buffers there are."""
 
     def execute(reference: Reference) -> Execution:
-        held = {name: buffer.initial.copy() for name, buffer in reference.buffers.items()}
+        buffers = reference.buffers
+        held = {name: buffer.spread(buffer.initial) for name, buffer in buffers.items()}
         args: list[Array | int | float] = []
         for name in reference.order:
-            buffer = reference.buffers.get(name)
+            buffer = reference.buffer(name)
             if buffer is None:
                 args.append(reference.launch.scalars[name])
                 continue
-            view = held[name][buffer.start_bytes :]
+            view = held[buffer.name][buffer.start_bytes :]
             args.append(view.view(dtype_of(buffer.pointee)))
         try:
-            Interpreter(kernel, args).run(reference.launch.grid)
+            Interpreter(kernel, args).run(reference.launch.grid, reference.launch.programs)
         except InterpretError as error:
             raise ExecutionFault(error.message) from error
-        return Execution(held, 100)
+        return Execution({name: buffers[name].collect(held[name]) for name in held}, 100)
 
     return execute
 
@@ -134,7 +135,9 @@ def test_a_kernel_may_mean_to_write_twice() -> None:
 
 def test_launches_differ_by_alignment_and_order_too() -> None:
     """A kernel without scalars is launched aligned and not, in step and at random."""
-    assert [finding.status for finding in _check("doubled")] == ["right"] * 4
+    findings = _check("doubled")
+    assert [finding.status for finding in findings] == ["right"] * 6
+    assert [finding.label for finding in findings[4:]] == ["special", "in place: out_ptr is x_ptr"]
 
 
 def test_a_launch_that_cannot_be_executed_is_passed_over() -> None:
@@ -148,6 +151,64 @@ def test_a_launch_that_cannot_be_executed_is_passed_over() -> None:
     assert {(finding.status, finding.detail) for finding in findings} == {
         ("passed over", "not here")
     }
+
+
+def _labels(findings: list[Finding]) -> list[str]:
+    return [finding.label.partition(":")[0] for finding in findings]
+
+
+def test_arguments_are_one_memory_where_threads_do_not_meet() -> None:
+    assert _labels(_check("next_rows")).count("in place") == 1
+    assert "in place" not in _labels(_check("shifted"))
+
+
+def test_loads_ahead_of_stores_to_the_same_memory_are_found() -> None:
+    kernel = kernel_of("next_rows")
+
+    def ahead(reference: Reference) -> Execution:
+        """Execute a launch as if all of x were loaded before anything is stored."""
+        held = {name: buffer.initial.copy() for name, buffer in reference.buffers.items()}
+        args: list[Array | int | float] = []
+        for name in reference.order:
+            buffer = reference.buffer(name)
+            if buffer is None:
+                args.append(reference.launch.scalars[name])
+                continue
+            content = held[buffer.name].copy() if name == "x_ptr" else held[buffer.name]
+            args.append(content[buffer.start_bytes :].view(dtype_of(buffer.pointee)))
+        Interpreter(kernel, args).run(reference.launch.grid)
+        return Execution(held)
+
+    roles = roles_of(kernel, {}, is_inexact)
+    choices = {"n_rows": Choice(values=(3,)), "stride": Choice(values=(32,))}
+    checks = Checks(Conditions(None, _any, choices=choices))
+    findings = list(check_kernel(kernel, roles, checks, ahead))
+    assert findings[-1].status == "wrong"
+    assert _labels(findings)[-1] == "in place"
+
+
+def test_rows_far_apart_and_tiles_one_after_the_other_are_right() -> None:
+    def grid(scalars: Mapping[str, int]) -> tuple[int, ...]:
+        return (min(40, -(-scalars["n_rows"] // 2) * -(-scalars["n_cols"] // 16)),)
+
+    findings = _check("tiles", grid=grid, may_be_left_out=True)
+    assert {finding.status for finding in findings} == {"right"}
+    assert {"far", "persistent"} <= {*_labels(findings)}
+    assert all(finding.num_stored for finding in findings if finding.label != "none")
+
+
+def test_an_offset_of_32_bits_is_found() -> None:
+    def narrowed(text: str) -> str:
+        return re.sub(r"(%\w+) = arith.mul\((%\w+), (%\w+)\) : i64", _NARROW, text)
+
+    findings = _check("scale_rows", narrowed, grid=_rows)
+    assert findings[-1].status in ("wrong", "fault")
+    assert findings[-1].label == "far"
+
+
+_NARROW = """\\1w = arith.mul(\\2, \\3) : i64
+  \\1n = arith.cast(\\1w) {dtype = i32} : i32
+  \\1 = arith.cast(\\1n) {dtype = i64} : i64"""
 
 
 def test_a_tolerance_is_granted() -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from aotc.verify.dataflow import Roles, roles_of, upper_bound
+from aotc.verify.dataflow import Roles, roles_of
+from aotc.verify.integers import Known, upper_bound
 from aotc.verify.noise import is_inexact
 from tests.support.verify_subjects import kernel_of
 
@@ -57,9 +58,9 @@ def test_strides_are_in_the_order_of_the_signature_and_extents_belong_to_axes() 
 @pytest.mark.parametrize(("grid", "bound"), [((5,), 4), ((1,), 0)])
 def test_a_bound_of_a_program_id(grid: tuple[int, ...], bound: int) -> None:
     (term,) = _roles("sum_rows").strides["x_ptr"]
-    assert [upper_bound(index, grid, {}) for index in term.indices] == [bound]
+    assert [upper_bound(index, Known(grid, {})) for index in term.indices] == [bound]
 
 
 def test_an_index_of_lanes_has_no_bound_of_its_own() -> None:
     (term, _) = _roles("grouped").strides["a_ptr"]
-    assert upper_bound(term.indices[0], (2, 2), {}) is None
+    assert upper_bound(term.indices[0], Known((2, 2), {})) is None

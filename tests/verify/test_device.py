@@ -31,10 +31,12 @@ class _HostDriver:
         del self.held[address]
 
     def write(self, address: int, content: Array) -> None:
-        self.held[address][: content.size] = content
+        base = address >> 20 << 20
+        self.held[base][address - base :][: content.size] = content
 
     def read(self, address: int, size_bytes: int) -> Array:
-        return self.held[address][:size_bytes].copy()
+        base = address >> 20 << 20
+        return self.held[base][address - base :][:size_bytes].copy()
 
 
 @pytest.fixture

@@ -223,3 +223,80 @@ def test_contents_by_dtype() -> None:
     assert set(between(I32, 3, 3, 1).elements(0, 9).tolist()) == {3}
     part = between(FP32, -2, -1, 1).elements(0, 100)
     assert ((part >= -2) & (part < -1)).all()
+
+
+# ---- sparse and shared buffers ----------------------------------------------------------------
+
+_FAR = 3 << 30
+
+
+def test_a_sparse_buffer_holds_the_pages_that_are_touched() -> None:
+    memory = ElasticMemory(1 << 16, is_sparse=True)
+    x = memory.add_buffer("x", FP32, floats(FP32, 5))
+    dense, y = _memory()
+    places = [0, 5, 255, 256, 5000]
+    assert (
+        memory.load(_at(x, *places), None, FP32).tolist()
+        == dense.load(_at(y, *places), None, FP32).tolist()
+    )
+    memory.store(_at(x, _FAR), _ONE, None, FP32)
+    pages = memory.pages(0)
+    assert pages == [4, 5, 4 + 5000 // 256, 4 + _FAR // 256]
+    result, before = memory.result(0, 0, pages), memory.initial(0, 0, pages)
+    read, written = memory.touched(0, pages)
+    assert np.flatnonzero(result != before).min() >= 3 * 1024
+    assert np.flatnonzero(written).tolist() == [3 * 1024 + i for i in range(4)]
+    assert read.sum() == 4 * len(places)
+    assert memory.load(_at(x, _FAR), None, FP32).tolist() == [1.0]
+
+
+def test_a_sparse_buffer_is_bounded_by_what_it_holds() -> None:
+    memory = ElasticMemory(1 << 12, is_sparse=True)
+    x = memory.add_buffer("x", FP32, floats(FP32, 5))
+    with pytest.raises(AccessError, match="touches more than 4096 bytes of x"):
+        memory.load(_at(x, *range(0, 8192, 1024)), None, FP32)
+    with pytest.raises(AccessError, match="beyond"):
+        memory.load(_at(x, 1 << 35), None, FP32)
+
+
+def _shared() -> tuple[ElasticMemory, Address]:
+    memory, x = _memory()
+    assert memory.share_buffer(0) == x
+    memory.begin_program()
+    return memory, x
+
+
+_FOUR = np.arange(4, dtype=np.float32)
+
+
+def test_an_element_may_store_where_it_was_loaded() -> None:
+    memory, x = _shared()
+    memory.load(_at(x, 4, 5, 6, 7), None, FP32)
+    memory.store(_at(x, 4, 5, 6, 7), _FOUR, None, FP32)
+    memory.load(_at(x, 4, 5, 6, 7), None, FP32)
+    assert not memory.crossed
+    memory.begin_program()
+    memory.load(_at(x, 7, 6, 5, 4), None, FP32)
+    assert not memory.crossed
+
+
+@pytest.mark.parametrize("stored_first", [False, True])
+def test_elements_that_meet_are_told(stored_first: bool) -> None:
+    memory, x = _shared()
+    here, shifted = _at(x, 4, 5, 6, 7), _at(x, 5, 6, 7, 8)
+    if stored_first:
+        memory.store(here, _FOUR, None, FP32)
+        memory.load(shifted, None, FP32)
+    else:
+        memory.load(here, None, FP32)
+        memory.store(shifted, _FOUR, None, FP32)
+    assert memory.crossed == "x"
+
+
+def test_an_element_that_was_loaded_by_two_is_nobodys_own() -> None:
+    memory, x = _shared()
+    memory.load(_at(x, 4, 5, 6, 7), None, FP32)
+    memory.load(_at(x, 5, 6, 7, 8), None, FP32)
+    assert not memory.crossed
+    memory.store(_at(x, 5, 6, 7, 8), _FOUR, None, FP32)
+    assert memory.crossed == "x"

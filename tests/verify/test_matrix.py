@@ -77,6 +77,14 @@ def test_input_precision(how: InputPrecision, bits: int) -> None:
     assert error.max() > 2.0 ** -(bits + 8)
 
 
+def test_infinities_have_nothing_beyond_tf32() -> None:
+    a = np.array([[np.inf, 1.5], [1.0, 2.0]], np.float32)
+    b = np.array([[2.0, -1.0], [0.5, 3.0]], np.float32)
+    with np.errstate(all="ignore"):
+        got = dot(a, b, np.zeros((2, 2), np.float32), FP32, FP32, "tf32x3")
+    assert got.tolist() == [[np.inf, -np.inf], [3.0, 5.0]]
+
+
 def test_half_precision_operands_ignore_the_mode() -> None:
     a, b = _random((4, 8), FP16), _random((8, 4), FP16)
     acc = _random((4, 4), FP32)

@@ -24,9 +24,35 @@ from aotc.verify.emulator.program import Kernel, Module, Param, Variable
 from aotc.verify.emulator.shared import BASE_ADDRESS
 from aotc.verify.emulator.tensor_argument import PlacedTensor, TensorArgument, TensorTable
 
-Tensor: TypeAlias = TensorArgument | PlacedTensor | TensorTable
-Argument: TypeAlias = "npt.NDArray[Any] | Tensor | np.generic | int | float | bool | bytes"
 Masks: TypeAlias = "Mapping[int, npt.NDArray[np.bool_]]"
+
+
+@dataclass(frozen=True)
+class PointerTable:
+    """Describe addresses one after the other in global memory; a kernel gets that of the first.
+
+    They are of `arrays`, over and over; each has masks of what may be read and written.
+    """
+
+    num_addresses: int
+    arrays: tuple[npt.NDArray[Any], ...]
+    masks: tuple[tuple[npt.NDArray[np.bool_] | None, npt.NDArray[np.bool_] | None], ...]
+
+    def place(self, memory: GlobalMemory, name: str) -> int:
+        """Make the arrays and their addresses accessible; return the address of the first one."""
+        addresses = [
+            memory.add(f"{name}[{index}]", array, *masks)
+            for index, (array, masks) in enumerate(zip(self.arrays, self.masks, strict=True))
+        ]
+        table = np.resize(np.array(addresses, np.int64), self.num_addresses)
+        table.flags.writeable = False
+        return memory.add(name, table)
+
+
+Tensor: TypeAlias = TensorArgument | PlacedTensor | TensorTable
+Argument: TypeAlias = (
+    "npt.NDArray[Any] | Tensor | PointerTable | np.generic | int | float | bool | bytes"
+)
 
 _FLOAT_FORMATS = {4: "<f", 8: "<d"}
 
@@ -89,7 +115,7 @@ def _block(
         elif isinstance(arg, TensorArgument | PlacedTensor):
             masks = readable.get(index), writable.get(index)
             value = _sized(param, index, arg.encode(memory, f"argument {index}", *masks))
-        elif isinstance(arg, TensorTable):
+        elif isinstance(arg, TensorTable | PointerTable):
             address = arg.place(memory, f"argument {index}")
             value = _sized(param, index, address.to_bytes(8, "little"))
         else:

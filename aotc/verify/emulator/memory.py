@@ -62,6 +62,8 @@ class Buffer:
         if not self.names and allowed is None:
             self.span = (self.base + start, self.base + end)
             return
+        if allowed is None and self.span == (self.base + start, self.base + end):
+            return
         if not self.may_read.size:
             self.may_read = np.zeros(self.bytes.size, np.uint8)
             self.may_write = np.zeros(self.bytes.size, np.uint8)

@@ -86,8 +86,9 @@ def emulate(
     reads_unwritten: bool = False,
     approximate: bool = False,
     count_conflicts: bool = False,
+    clusters: Sequence[int] = (),
 ) -> Statistics:
-    """Run a kernel on a grid of blocks.
+    """Run a kernel on a grid of blocks, or only the `clusters` of these numbers.
 
     `ptx` is the text or what `parse_module` made of it. `args` are those of the kernel in order:
     an array for a pointer (changed in place), a number, or the bytes of the parameter; or all
@@ -115,7 +116,7 @@ def emulate(
     )
     _check(launch)
     runner = _Runner(
-        *(program, launch, image, memory, seed),
+        *(program, launch, image, memory, seed, clusters),
         reads_unwritten=reads_unwritten,
         approximate=approximate,
     )
@@ -182,10 +183,12 @@ class _Runner:
         image: Image,
         memory: GlobalMemory,
         seed: int,
+        chosen: Sequence[int],
         *,
         reads_unwritten: bool,
         approximate: bool,
     ) -> None:
+        self._chosen = chosen
         self._program = program
         self._reads_unwritten = reads_unwritten
         self._approximate = approximate
@@ -196,7 +199,9 @@ class _Runner:
 
     def run(self, max_steps: int, max_memory_bytes: int, *, count_conflicts: bool) -> Statistics:
         launch = self._launch
-        clusters = launch.grid[0] * launch.grid[1] * launch.grid[2] // launch.cluster_size
+        total = launch.grid[0] * launch.grid[1] * launch.grid[2] // launch.cluster_size
+        numbers = np.array(self._chosen) if self._chosen else np.arange(total)
+        clusters = len(numbers)
         size = min(self._clusters_at_once(max_memory_bytes), clusters)
         lanes = size * launch.cluster_size * launch.warps * WARP
         decoded = self._decode(lanes)
@@ -216,7 +221,7 @@ class _Runner:
             registers.reset()
             current.batch = batch = Batch(
                 launch,
-                np.arange(start, min(start + size, clusters)),
+                numbers[start : start + size],
                 self._image,
                 shadow,
                 registers,

@@ -17,6 +17,7 @@ from tests.support.mutations import (
     control,
     groups,
     hopper,
+    launcher,
     matrix,
     memory,
     pointers,
@@ -43,14 +44,13 @@ AREAS: dict[str, Sequence[Mutation | PtxMutation]] = {
     "clusters": clusters.MUTATIONS,
     "columns that are left out": columns.MUTATIONS,
     "bulk copies": bulk_copies.MUTATIONS,
+    "launcher": launcher.MUTATIONS,
     "TMA, mbarriers, wgmma (PTX)": hopper.MUTATIONS,
 }
 
 MUTATIONS = [mutation for mutations in AREAS.values() for mutation in mutations]
 
 KNOWN_MISSES = {
-    "far rows in 32 bits": "no launch has tensors of more than 2 GiB",
-    "load ahead of a store to the same memory": "no launch is in place",
     "exponential to a base a few ulp off": "smaller than what rounding may do to the result",
 }
 

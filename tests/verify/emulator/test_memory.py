@@ -35,6 +35,18 @@ def test_reads_and_writes_what_is_at_the_address(size):
     assert (array.reshape(37, size) == before).all()
 
 
+def test_an_array_that_is_passed_twice_needs_no_masks():
+    """An array of gigabytes of which few pages exist must not be filled."""
+    array = random_bytes(64)
+    memory = GlobalMemory()
+    assert memory.add("x", array) == memory.add("map of x", array)
+    assert memory._buffers[0].may_read.size == 0
+    memory.add("part of x", array[16:32])
+    assert (
+        memory.read(np.array([memory._buffers[0].base + 60]), 4).tobytes() == array[60:].tobytes()
+    )
+
+
 def test_several_buffers_at_once():
     first, second = random_bytes(16), random_bytes(16, 1)
     memory = GlobalMemory()

@@ -1,0 +1,97 @@
+"""How large extents are, in the classes of launches that a kernel is verified at.
+
+Mistakes in masks, tails and loops show where an extent meets the block it is covered in: the first
+classes, `CLASSES`, go through these boundaries. What else goes wrong needs a launch of its own,
+`MORE_CLASSES`: rings of stages that are used over and over, axes that are confused where all counts
+are equal, programs that take one tile after the other.
+
+Invariant: an extent is a multiple of its divisor.
+"""
+
+from __future__ import annotations
+
+import math
+
+CLASSES = ("over", "under", "full", "one", "several", "none")
+# "in place" is followed by the pointers that are one memory.
+MORE_CLASSES = ("deep", "apart", "persistent", "special", "far", "in place")
+
+APART = (2, 3, 5)
+"""Numbers of blocks that are taken for none of each other."""
+
+_FALLBACKS: dict[str, tuple[str, ...]] = {
+    "over": ("two thirds", "half"),
+    "several": ("half", "two thirds"),
+}
+_COUNTS = {"over": 2, "under": 1, "full": 3, "one": 2, "several": 1, "none": 2}
+
+
+def extent_of(kind: str, block: int, divisor: int) -> int:
+    """Return an extent of a class, for blocks of `block`: a multiple of `divisor`.
+
+    An extent that is covered one at a time is a number of programs: 1 to 3.
+    """
+    if block == 1:
+        return _COUNTS.get(kind, 1) * divisor
+    whole = -(-block // divisor)
+    values = {
+        "over": block // divisor + 1,
+        "under": max(1, whole - 1),
+        "full": whole,
+        "one": 1,
+        "several": _next_prime((2 * block + block // 3) // divisor + 1),
+        "two thirds": max(1, 2 * whole // 3),
+        "half": whole // 2 + 1,
+        "none": 0,
+    }
+    return values[kind] * divisor
+
+
+def candidates(index: int, at: int, block: int, divisor: int) -> list[int]:
+    """Return the extents to try for class `index`, the ones that are wanted first.
+
+    `at` counts extents, so that they are out of step.
+    """
+    regular = CLASSES[:-1]
+    if CLASSES[index % len(CLASSES)] == "none":
+        first: tuple[str, ...] = ("none",)
+        start = 0
+    else:
+        start = (index + 2 * at) % len(regular)
+        first = (regular[start], *_FALLBACKS.get(regular[start], ()))
+    order = (*first, *(regular[(start + step) % len(regular)] for step in range(len(regular))))
+    return [extent_of(kind, block, divisor) for kind in order]
+
+
+def part_beyond(num_blocks: int, block: int, divisor: int) -> int:
+    """Return an extent of so many blocks and, where it may be, a part of one more.
+
+    >>> part_beyond(7, 32, 16), part_beyond(7, 1, 1)
+    (240, 8)
+    """
+    return (num_blocks * block // divisor + 1) * divisor
+
+
+def last_in_part(num_blocks: int, block: int, divisor: int, part: int) -> int:
+    """Return an extent of so many blocks of which the last is a part, `part` in a third of it.
+
+    >>> last_in_part(3, 64, 1, 5), last_in_part(3, 1, 1, 5)
+    (155, 3)
+    """
+    if block == 1:
+        return num_blocks * divisor
+    wanted = (num_blocks - 1) * block + min(block, block // 3 + part)
+    return max(1, -(-wanted // divisor)) * divisor
+
+
+def just_below(num_blocks: int, block: int, divisor: int) -> int:
+    """Return the largest extent below so many whole blocks; of single ones, so many."""
+    if block == 1:
+        return num_blocks * divisor
+    return max(1, -(-num_blocks * block // divisor) - 1) * divisor
+
+
+def _next_prime(value: int) -> int:
+    while value > 2 and any(value % factor == 0 for factor in range(2, math.isqrt(value) + 1)):
+        value += 1
+    return value

@@ -1,0 +1,101 @@
+"""Bugs in what the launcher makes of a launch's arguments: where parameters go, maps of tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Any
+
+from aotc import compiler
+from aotc.compiler import ParamSlot, TensorMapSpec
+from tests.support.mutations.plant import Mutation, wrapping
+
+Slots = tuple[ParamSlot, ...]
+Plant = Callable[[], AbstractContextManager[None]]
+
+
+def _slots(change: Callable[[list[ParamSlot]], list[ParamSlot]]) -> Plant:
+    def make(param_slots: Any) -> Any:
+        return lambda done: tuple(change(list(param_slots(done))))
+
+    return wrapping(compiler, "_param_slots", make)
+
+
+def _each(change: Callable[[ParamSlot], ParamSlot]) -> Plant:
+    return _slots(lambda slots: [change(slot) for slot in slots])
+
+
+def _maps(change: Callable[[TensorMapSpec], TensorMapSpec]) -> Plant:
+    def changed(slot: ParamSlot) -> ParamSlot:
+        spec = slot.tensor_map
+        return slot if spec is None else replace(slot, tensor_map=change(spec))
+
+    return _each(changed)
+
+
+def _other_argument(slots: list[ParamSlot]) -> list[ParamSlot]:
+    """Swap the arguments of the first two parameters of one type."""
+    for at, left in enumerate(slots):
+        for other, right in enumerate(slots[at + 1 :], at + 1):
+            if (left.type, left.source, left.tensor_map) == (right.type, right.source, None):
+                slots[at] = replace(left, argument=right.argument)
+                slots[other] = replace(right, argument=left.argument)
+                return slots
+    return slots
+
+
+def _far(slots: list[ParamSlot]) -> list[ParamSlot]:
+    last = slots[-1]
+    return [*slots[:-1], replace(last, offset=last.offset + last.size_bytes)]
+
+
+def _other_extent(slot: ParamSlot) -> ParamSlot:
+    source = slot.source
+    return replace(slot, source=source.replace("[0]", "[1]")) if ".shape" in source else slot
+
+
+def _doubled(spec: TensorMapSpec) -> TensorMapSpec:
+    return replace(spec, strides=tuple(f"{stride} * 2" for stride in spec.strides))
+
+
+_PLANTS: tuple[tuple[str, str, Plant], ...] = (
+    ("arguments swapped", "parameters are bound in another order", _slots(_other_argument)),
+    ("a parameter at the wrong byte", "its alignment is not counted", _slots(_far)),
+    (
+        "another axis's extent is passed",
+        "axes are counted from the other end",
+        _each(_other_extent),
+    ),
+    (
+        "extents of a map in the other order",
+        "outermost first is taken for innermost first",
+        _maps(lambda spec: replace(spec, shape=spec.shape[::-1])),
+    ),
+    ("strides of a map in wrong units", "elements are taken for twice their size", _maps(_doubled)),
+    (
+        "a map without its swizzle",
+        "the mode is left at none",
+        _maps(lambda spec: replace(spec, swizzle_bytes=0)),
+    ),
+    (
+        "a box of half the rows",
+        "the box is that of one of two copies",
+        _maps(lambda spec: replace(spec, box=(max(1, spec.box[0] // 2), *spec.box[1:]))),
+    ),
+    (
+        "a map one row too short",
+        "a bound is taken for the last index",
+        _maps(lambda spec: replace(spec, shape=(f"max(1, {spec.shape[0]} - 1)", *spec.shape[1:]))),
+    ),
+    (
+        "what lies outside of a map is NaN",
+        "the fill mode is that of another tensor",
+        _maps(lambda spec: replace(spec, fill_nan=not spec.fill_nan)),
+    ),
+)
+
+MUTATIONS = tuple(
+    Mutation(name, stands_for, "multiply_blocks", plant, "sm_90a")
+    for name, stands_for, plant in _PLANTS
+)

@@ -1,0 +1,215 @@
+"""The planted bugs under ordinary kernels: what `aotc verify` finds at its default settings.
+
+A small kernel made for a bug shows it more easily than the kernels that people build. So each bug is
+planted under a fixed list of variants of kernels/*.toml, those that exercise its part of the
+compiler; it is effective where PTX, shared memory or parameters are no longer what they were, and
+found if `verify` finds it in one of the first few such variants.
+
+`python -m tests.support.mutations.ordinary` prints the table of docs/verify.md. With names of areas
+only these are run; `--sample N` takes every Nth bug of each, from number `--first` on, and `--only`
+those with a word in their name.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from aotc.compiler import CompileRequest, PtxKernel, compile_ptx
+from aotc.ir.diagnostics import DiagnosticError
+from aotc.package.verify import Subject, load_subjects, verify_variant
+from tests.support.mutations.plant import Mutation
+from tests.support.mutations.table import AREAS
+
+_KERNELS = Path(__file__).parents[3]
+_MAX_EFFECTIVE = 6
+"""How many variants that a bug changes are verified before it counts as missed."""
+
+# A bug may be one that a kernel cannot have: there is no such op, or it no longer compiles.
+_UNSUITED = (
+    IndexError,
+    StopIteration,
+    AttributeError,
+    AssertionError,
+    ValueError,
+    RuntimeError,
+    DiagnosticError,
+)
+
+# Which variant of a kernel, by words of its label, or with a "-" that it has not.
+_ROWS = (
+    ("kernels.toml", "softmax", "sm_80", "T=fp32 BLOCK=1024"),
+    ("kernels.toml", "quantize_int8_rows", "sm_80", "T=fp16"),
+    ("kernels.toml", "layernorm", "sm_90a", "T=bf16 x_ptr:16 LOOP=true"),
+    ("kernels.toml", "cumsum_rows", "sm_80", "T=fp32"),
+    ("kernels.toml", "argmax_rows", "sm_80", "T=fp32"),
+    ("kernels.toml", "transpose2d", "sm_80", "T=fp16 x_ptr:16"),
+    ("kernels.toml", "vector_add", "sm_80", "T=fp16 x_ptr:16"),
+    ("kernels.toml", "vector_add", "sm_80", "T=fp16 -x_ptr:16"),
+    ("kernels.toml", "rotary", "sm_80", "T=fp16 x_ptr:16"),
+    ("kernels/matrix.toml", "bordered_stencil", "sm_80", ""),
+)
+_ATOMICS = (
+    ("kernels/matrix.toml", "histogram", "sm_80", ""),
+    ("kernels/matrix.toml", "row_sums", "sm_80", "T=bf16"),
+    ("kernels/matrix.toml", "matmul_split_k_atomic", "sm_80", "U=bf16"),
+    ("kernels/hopper.toml", "small_linear_split", "sm_90a", "EVEN=true"),
+    ("kernels/matrix.toml", "embedding_bag", "sm_80", "T=fp16"),
+)
+_DOTS = (
+    ("kernels/matrix.toml", "matmul", "sm_80", "T=fp16 BIAS=false BLOCK_M=128"),
+    ("kernels/matrix.toml", "matmul", "sm_80", "T=fp16 BIAS=false BLOCK_M=64"),
+    ("kernels/matrix.toml", "linear", "sm_80", "T=bf16 BLOCK_M=32"),
+    ("kernels/matrix.toml", "int8_matmul", "sm_80", "BLOCK_M=16"),
+    ("kernels/matrix.toml", "small_matmuls", "sm_80", "T=fp32"),
+    ("kernels/matrix.toml", "attention", "sm_80", "HEAD_DIM=64 CAUSAL=true"),
+    ("kernels/matrix.toml", "conv2d", "sm_80", "BIAS=true"),
+    ("kernels/matrix.toml", "matmul", "sm_90a", "T=bf16 BIAS=false BLOCK_M=128"),
+)
+_HOPPER = (
+    ("kernels/hopper.toml", "persistent_linear", "sm_90a", "BLOCK_N=256"),
+    ("kernels/hopper.toml", "persistent_linear", "sm_90a", "BLOCK_K=128"),
+    ("kernels/hopper.toml", "persistent_linear", "sm_90a", "num_consumer_groups=2"),
+    ("kernels/hopper.toml", "persistent_matmul", "sm_90a", "T=fp16"),
+    ("kernels/hopper.toml", "persistent_matmul_columns", "sm_90a", "BLOCK_N=256"),
+    ("kernels/hopper.toml", "persistent_blockwise_fp8", "sm_90a", "advance_products=true"),
+    ("kernels/hopper.toml", "persistent_linear_residual", "sm_90a", ""),
+    ("kernels/hopper.toml", "batched_linear", "sm_90a", "BLOCK_N=64"),
+    ("kernels/hopper.toml", "small_linear_descriptor", "sm_90a", "BLOCK_N=128"),
+    ("kernels/descriptors.toml", "transpose_blocks", "sm_90a", "T=bf16"),
+    ("kernels/descriptors.toml", "accumulate_blocks", "sm_90a", ""),
+    ("kernels/matrix.toml", "matmul", "sm_90a", "T=fp16 BIAS=false BLOCK_M=128"),
+)
+_BY_AREA = {
+    "accesses to global memory, atomics": (*_ROWS, *_ATOMICS),
+    "shared memory, layouts, reductions, scans": (*_ROWS, *_DOTS),
+    "arithmetic, conversions": (*_ROWS, *_ATOMICS, *_DOTS),
+    "loops, branches, pipelines": (*_DOTS, *_ATOMICS, *_ROWS),
+    "matrix products": _DOTS,
+    "launcher": (*_HOPPER, *_ROWS[:2]),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a bug: the variants that it changes, and what it was found as, if it was."""
+
+    name: str
+    variants: tuple[str, ...] = ()
+    kind: str = ""
+    seconds: float = 0.0
+
+
+@cache
+def _subject(path: str, kernel: str, target: str, parts: str) -> Subject:
+    found = load_subjects(str(_KERNELS / path), [kernel], [target])
+    words = parts.split()
+    return next(each for each in found if all(_has(each.label, word) for word in words))
+
+
+def _has(label: str, word: str) -> bool:
+    return (word.lstrip("-") in label.split()) != word.startswith("-")
+
+
+@cache
+def _as_it_should_be(request: CompileRequest) -> PtxKernel:
+    return compile_ptx(request)
+
+
+def _changed(request: CompileRequest) -> bool:
+    """Return whether a variant is not what it was, or can no longer be compiled."""
+    was, now = _as_it_should_be(request), compile_ptx(request)
+    return (was.ptx, was.shared_bytes, was.params, was.guards) != (
+        *(now.ptx, now.shared_bytes, now.params, now.guards),
+    )
+
+
+def observe(mutation: Mutation, area: str) -> Outcome:
+    """Return what `verify` says of ordinary variants that are compiled with a bug."""
+    start = time.process_time()
+    effective: list[str] = []
+    for place in _BY_AREA.get(area, _HOPPER):
+        subject = _subject(*place)
+        assert subject.request is not None
+        requests = [subject.request]
+        if subject.request.map_pointers:
+            requests.append(CompileRequest(**{**_fields(subject.request), "map_pointers": False}))
+        for request in requests:
+            _as_it_should_be(request)  # compiled before anything is wrong
+        try:
+            with mutation.plant():
+                if not any(_changed(request) for request in requests):
+                    continue
+                kind = _kind(subject)
+        except _UNSUITED:
+            continue
+        effective.append(subject.label)
+        if kind:
+            return Outcome(mutation.name, tuple(effective), kind, time.process_time() - start)
+        if len(effective) == _MAX_EFFECTIVE:
+            break
+    return Outcome(mutation.name, tuple(effective), "", time.process_time() - start)
+
+
+def _fields(request: CompileRequest) -> dict[str, object]:
+    return {name: getattr(request, name) for name in request.__dataclass_fields__}
+
+
+def _kind(subject: Subject) -> str:
+    """Return what is wrong with a variant, "" for nothing."""
+    for finding in verify_variant(subject).launches:
+        if finding.status == "wrong":
+            return "mismatch"
+        if finding.status == "fault":
+            return finding.detail.partition(":")[0]
+    return ""
+
+
+def _mutations(options: argparse.Namespace) -> Iterator[tuple[str, Mutation]]:
+    for area, mutations in AREAS.items():
+        if options.areas and not any(area.startswith(name) for name in options.areas):
+            continue
+        for mutation in mutations[options.first :: options.sample]:
+            if options.only not in mutation.name:
+                continue
+            if isinstance(mutation, Mutation):  # others are of no kernel that the compiler makes
+                yield area, mutation
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Print a line for each bug as it is judged, then the table."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("areas", nargs="*")
+    parser.add_argument("--sample", type=int, default=1)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--only", default="")
+    options = parser.parse_args(arguments)
+    found: dict[str, list[Outcome]] = {}
+    for area, mutation in _mutations(options):
+        outcome = observe(mutation, area)
+        found.setdefault(area, []).append(outcome)
+        state = outcome.kind or ("MISSED" if outcome.variants else "no effect")
+        last = outcome.variants[-1] if outcome.variants else ""
+        line = f"{state:14} {outcome.seconds:6.1f} {outcome.name}: {last}\n"
+        sys.stderr.write(line)
+    sys.stdout.write("\n".join(_table(found)) + "\n")
+
+
+def _table(found: dict[str, list[Outcome]]) -> Iterator[str]:
+    yield "|area|planted|effective|found|as|"
+    yield "|-|-|-|-|-|"
+    for area, outcomes in found.items():
+        effective = [each for each in outcomes if each.variants]
+        kinds = [each.kind for each in effective if each.kind]
+        by_count = sorted({(-kinds.count(kind), kind) for kind in kinds})
+        shown = ", ".join(f"{kind} {-count}" for count, kind in by_count)
+        yield f"|{area}|{len(outcomes)}|{len(effective)}|{len(kinds)}|{shown}|"
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
