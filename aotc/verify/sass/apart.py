@@ -1,0 +1,115 @@
+"""Instructions at points that lanes of a warp reach apart.
+
+An asynchronous instruction of the uniform datapath is issued once for each group of lanes that gets
+to it, whatever its guard was computed from: two groups copy twice, and the bytes that an mbarrier
+counts are wrong for ever. One group that is a part of the warp is right: that is how one elected
+lane issues. An instruction that needs the whole warp is right in neither case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
+
+from aotc.verify.sass.convergence import Divergence, Side
+from aotc.verify.sass.findings import Finding, Kind, Step
+from aotc.verify.sass.flow import Graph
+from aotc.verify.sass.instructions import (
+    COLLECTIVES,
+    EXCHANGES,
+    MATRIX,
+    WARPGROUP,
+    is_issued_once,
+)
+from aotc.verify.sass.text import Instruction
+
+
+class _Rule(NamedTuple):
+    """Which instructions want what: `needs_all` those that a part of the warp may not execute."""
+
+    kind: Kind
+    applies: Callable[[Instruction], bool]
+    needs_all: bool
+    meaning: str
+
+
+_RULES: Final = (
+    _Rule(
+        "issued apart",
+        is_issued_once,
+        needs_all=False,
+        meaning="it is issued once for each group of lanes that gets here, and two do",
+    ),
+    _Rule(
+        "warpgroup apart",
+        lambda each: each.name in WARPGROUP,
+        needs_all=True,
+        meaning="the warps of a warpgroup must be whole here, and the lanes of one are apart",
+    ),
+    _Rule(
+        "barrier apart",
+        lambda each: each.name == "BAR",
+        needs_all=True,
+        meaning="a barrier counts whole warps, and lanes of one get here apart",
+    ),
+    _Rule(
+        "collective apart",
+        lambda each: each.name in COLLECTIVES,
+        needs_all=True,
+        meaning="each lane's part is needed by others, and lanes get here apart",
+    ),
+    _Rule(
+        "collective apart",
+        lambda each: each.name in EXCHANGES or each.name == "ELECT",
+        needs_all=False,
+        meaning="it takes place among the lanes that are here, and two groups get here apart",
+    ),
+)
+
+
+def find_apart(graph: Graph, divergences: list[Divergence]) -> Iterator[Finding]:
+    """Yield a finding for each instruction that lanes reach in a way it does not allow."""
+    ruled = [
+        (each, rule)
+        for block in graph.blocks
+        for each in block.instructions
+        for rule in _RULES
+        if rule.applies(each)
+    ]
+    for each, rule in ruled:
+        for divergence in divergences:
+            ways = _ways(graph, divergence, each, rule)
+            if ways:
+                yield Finding(rule.kind, each.address, each.text, rule.meaning, ways, each.source)
+                break
+
+
+def _ways(
+    graph: Graph, divergence: Divergence, each: Instruction, rule: _Rule
+) -> tuple[tuple[Step, ...], ...]:
+    """Return how lanes get to an instruction after a branch, if that is not allowed."""
+    sides = (divergence.taken, divergence.fallen)
+    here = [side for side in sides if each.address in side.reached]
+    if len(here) == 2 or (here and rule.needs_all and all(side.goes_on for side in sides)):
+        return tuple(_way(graph, divergence.branch, side, each.address) for side in here)
+    return ()
+
+
+def _way(graph: Graph, branch: Instruction, side: Side, address: int) -> tuple[Step, ...]:
+    """Return the branches by which one side gets to an address, without what only falls through."""
+    blocks: list[int] = []
+    visit = side.reached[address]
+    while visit >= 0:
+        blocks.append(side.visits[visit].block)
+        visit = side.visits[visit].origin
+    blocks.reverse()
+    steps = [Step(branch.address, side.target)]
+    for before, after in zip(blocks, blocks[1:], strict=False):
+        if graph.blocks[before].next != after or before + 1 != after:
+            steps.append(Step(graph.blocks[before].last.address, graph.blocks[after].start))
+    return tuple(steps)
+
+
+def matrix_instructions(graph: Graph) -> int:
+    """Return how many matrix instructions of warpgroups a function has."""
+    return sum(each.name in MATRIX for block in graph.blocks for each in block.instructions)
