@@ -11,13 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
-from aotc.verify.sass.convergence import Divergence, Side
+from aotc.verify.sass.convergence import Convergence, Divergence, Side
 from aotc.verify.sass.findings import Finding, Kind, Step
 from aotc.verify.sass.flow import Graph
 from aotc.verify.sass.instructions import (
     COLLECTIVES,
     EXCHANGES,
-    MATRIX,
     WARPGROUP,
     is_issued_once,
 )
@@ -67,7 +66,7 @@ _RULES: Final = (
 )
 
 
-def find_apart(graph: Graph, divergences: list[Divergence]) -> Iterator[Finding]:
+def find_apart(graph: Graph, convergence: Convergence) -> Iterator[Finding]:
     """Yield a finding for each instruction that lanes reach in a way it does not allow."""
     ruled = [
         (each, rule)
@@ -77,7 +76,11 @@ def find_apart(graph: Graph, divergences: list[Divergence]) -> Iterator[Finding]
         if rule.applies(each)
     ]
     for each, rule in ruled:
-        for divergence in divergences:
+        if rule.needs_all and each.address in convergence.guarded:
+            meaning = "its guard holds in some lanes of a warp and may fail in others"
+            yield Finding(rule.kind, each.address, each.text, meaning, (), each.source)
+            continue
+        for divergence in convergence.divergences:
             ways = _ways(graph, divergence, each, rule)
             if ways:
                 yield Finding(rule.kind, each.address, each.text, rule.meaning, ways, each.source)
@@ -109,7 +112,3 @@ def _way(graph: Graph, branch: Instruction, side: Side, address: int) -> tuple[S
             steps.append(Step(graph.blocks[before].last.address, graph.blocks[after].start))
     return tuple(steps)
 
-
-def matrix_instructions(graph: Graph) -> int:
-    """Return how many matrix instructions of warpgroups a function has."""
-    return sum(each.name in MATRIX for block in graph.blocks for each in block.instructions)

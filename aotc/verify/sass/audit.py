@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from aotc.verify.sass.apart import find_apart
-from aotc.verify.sass.convergence import find_divergences
+from aotc.verify.sass.convergence import analyze
 from aotc.verify.sass.findings import Finding
 from aotc.verify.sass.flow import build_graph
+from aotc.verify.sass.spills import find_spills
 from aotc.verify.sass.text import Function, SassError, parse
+from aotc.verify.sass.warpgroups import find_dropped_registers, find_serialized
 
 
 def audit(sass: str, ptx: str = "") -> tuple[Finding, ...]:
@@ -23,6 +25,9 @@ def audit(sass: str, ptx: str = "") -> tuple[Finding, ...]:
     found: list[Finding] = []
     for function in functions:
         found += _audit_function(function)
+    instructions = tuple(each for function in functions for each in function.instructions)
+    found += find_serialized(instructions, ptx)
+    found += find_dropped_registers(instructions, ptx)
     return tuple(sorted(found, key=lambda each: (each.kind, each.address)))
 
 
@@ -32,5 +37,5 @@ def _audit_function(function: Function) -> Iterator[Finding]:
     except SassError as error:
         yield Finding("unreadable", 0, function.name, str(error))
         return
-    divergences = find_divergences(graph)
-    yield from find_apart(graph, divergences)
+    yield from find_apart(graph, analyze(graph))
+    yield from find_spills(graph)

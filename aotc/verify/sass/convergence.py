@@ -26,7 +26,6 @@ from aotc.verify.sass.instructions import (
     EXCHANGES,
     ISSUED_ONCE,
     WARPGROUP,
-    extra_results,
     is_uniform_branch,
     results,
 )
@@ -42,6 +41,7 @@ from aotc.verify.sass.variance import (
     lut_rows,
     transfer,
 )
+from aotc.verify.sass.variance import written as written_by
 
 Facts: TypeAlias = dict[str, bool]
 """Predicates that have one value in all lanes that took a path."""
@@ -99,8 +99,20 @@ class Divergence:
     fallen: Side
 
 
-def find_divergences(graph: Graph) -> list[Divergence]:
-    """Return the divergent branches of a function, in the order of their addresses."""
+@dataclass(frozen=True, slots=True)
+class Convergence:
+    """The divergent branches of a function, in the order of their addresses, and `guarded`.
+
+    Those are the addresses of instructions that, by their guard, some lanes of a warp may execute and
+    others not.
+    """
+
+    divergences: tuple[Divergence, ...]
+    guarded: frozenset[int]
+
+
+def analyze(graph: Graph) -> Convergence:
+    """Follow the lanes of a warp through a function."""
     return _Analysis(graph).run()
 
 
@@ -117,12 +129,28 @@ class _Analysis:
             tuple(each for each in block.instructions if _is_event(each)) for block in graph.blocks
         ]
 
-    def run(self) -> list[Divergence]:
+    def run(self) -> Convergence:
         waiting = {0}
         while waiting:
             self._propagate(waiting)
             waiting = self._follow()
-        return [self.followed[address][1] for address in sorted(self.followed)]
+        found = tuple(self.followed[address][1] for address in sorted(self.followed))
+        return Convergence(found, frozenset(self._guarded()))
+
+    def _guarded(self) -> Iterator[int]:
+        for block, events in zip(self.graph.blocks, self.events, strict=True):
+            state = self.states[block.index]
+            if state is None or not any(each.guard is not None for each in events):
+                continue
+            values = self._values(block, state)
+            for each in block.instructions:
+                if guard_differs(values, each) and state.alone is None:
+                    yield each.address
+                transfer(values, each)
+
+    def _values(self, block: Block, state: _State) -> Values:
+        """Return the values that registers have where a block starts."""
+        return {**state.values, **dict.fromkeys(self.entered.get(block.index, ()), DIFFERS)}
 
     # ---------------------------------------------------------------------------- states of blocks
 
@@ -140,11 +168,9 @@ class _Analysis:
                     waiting.add(successor)
 
     def _after(self, block: Block, state: _State) -> _State:
-        values = dict(state.values)
+        values = self._values(block, state)
         barriers = dict(state.barriers)
         alone = state.alone
-        for name in self.entered.get(block.index, ()):
-            values[name] = DIFFERS
         for each in block.instructions:
             transfer(values, each)
             if each.name in _BARRIER_RULES:
@@ -205,10 +231,7 @@ class _Analysis:
     def _before_last(self, block: Block, state: _State) -> _State:
         head = Block(block.index, block.instructions[:-1], (), None)
         if not head.instructions:
-            values = dict(state.values)
-            for name in self.entered.get(block.index, ()):
-                values[name] = DIFFERS
-            return _State(values, state.barriers, state.alone)
+            return _State(self._values(block, state), state.barriers, state.alone)
         return self._after(head, state)
 
     def _differing(self, divergence: Divergence) -> set[int]:
@@ -219,7 +242,7 @@ class _Analysis:
             name
             for index in taken ^ fallen
             for each in self.graph.blocks[index].instructions
-            for name in (*results(each), *extra_results(each))
+            for name in written_by(each)
         }
         changed: set[int] = set()
         if not written:

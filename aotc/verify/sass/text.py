@@ -24,6 +24,7 @@ _LABEL = re.compile(r"(?P<name>[.$\w]+):\s*$")
 _SECTION = re.compile(r"\s*\.section\s+\.text\.(?P<name>[^,\s]+)")
 _LINE = re.compile(r'\s*//## File "(?P<file>[^"]*)", line (?P<line>\d+)')
 _TARGETS = re.compile(r"\(\*\"BRANCH_TARGETS ([^\"]*)\"\*\)")
+_ANNOTATION = re.compile(r"\(\*.*?\*\)")
 _REFERENCE = re.compile(r"`\((?P<name>[^)]+)\)")
 _OPERAND = re.compile(r"(?:[^,\[\(]|\[[^\]]*\]|\([^)]*\))+")
 
@@ -127,11 +128,10 @@ def _instructions(lines: list[_Line], labels: dict[str, int]) -> Iterator[Instru
         operands = match["operands"]
         targets = _TARGETS.search(operands)
         names = targets[1].split(",") if targets else _REFERENCE.findall(operands)
-        if targets:
-            operands = operands[: targets.start()]
+        operands = _ANNOTATION.sub("", operands)
         parts = tuple(part.strip() for part in _OPERAND.findall(operands) if part.strip())
         guard = Guard(match["guard"], bool(match["negated"])) if match["guard"] else None
-        text = " ".join(match[0].split("*/", 1)[1].rstrip(";").split())
+        text = " ".join(_ANNOTATION.sub("", match[0]).split("*/", 1)[1].rstrip(";").split())
         known = tuple(labels[name.strip()] for name in names if name.strip() in labels)
         yield Instruction(
             int(match["address"], 16), guard, match["opcode"], parts, text, known, source

@@ -10,6 +10,7 @@ Invariant: what is not in a state is the same in all lanes.
 
 from __future__ import annotations
 
+import re
 from typing import Final, TypeAlias
 
 from aotc.verify.sass.instructions import extra_results, results, sources
@@ -27,8 +28,11 @@ _BITS: Final = 63
 _LANE_BITS: Final = 5
 _LANES: Final = {"SR_TID.X": _LANE_BITS | DISTINCT, "SR_LANEID": _LANE_BITS | DISTINCT}
 _SHARED: Final = ("SR_CTAID", "SR_NCTAID", "SR_CgaCtaId", "SR_CgaSize", "SR_VIRTCFG", "SR_SMEMSZ")
+# A word of the stack, and what stands for all of them where the address is computed.
+_STACK: Final = re.compile(r"\[R1(?:\+(0x[0-9a-f]+))?\]$")
+_ANYWHERE: Final = "[]"
 # Each lane gets another value, whatever it asks for. A load from one address is one for all lanes.
-_OWN: Final = frozenset({"LDL", "ATOM", "ATOMG", "ATOMS", "LDSM", "MATCH"})
+_OWN: Final = frozenset({"ATOM", "ATOMG", "ATOMS", "LDSM", "MATCH"})
 # Comparisons that do not tell apart what differs in low bits, if the bound has none of them …
 _COMPARED: Final = frozenset({"GE", "LT"})
 # … or the next greater number has none.
@@ -56,15 +60,53 @@ def join_value(left: int, right: int) -> int:
 
 def transfer(values: Values, instruction: Instruction) -> None:
     """Change `values` to what holds after an instruction."""
-    written = results(instruction)
-    if not written:
+    if instruction.name in ("STL", "LDL"):
+        _use_stack(values, instruction)
+        return
+    names = results(instruction)
+    if not names:
         return
     value = _result(values, instruction)
     guard = instruction.guard
-    for name in written:
+    for name in names:
         _write(values, name, value, guard_differs(values, instruction), weak=guard is not None)
     for name in extra_results(instruction):
         _write(values, name, value & _BITS, guard_differs(values, instruction), weak=True)
+
+
+def written(instruction: Instruction) -> tuple[str, ...]:
+    """Return the registers of lanes, and the words of the stack, that an instruction may write."""
+    if instruction.name == "STL":
+        return _slots(instruction, instruction.operands[0])
+    return (*results(instruction), *extra_results(instruction))
+
+
+def _use_stack(values: Values, instruction: Instruction) -> None:
+    """Follow a register that is spilled: `STL [R1+0x10], R4` and `LDL R4, [R1+0x10]`."""
+    is_store = instruction.name == "STL"
+    register, place = instruction.operands[::-1][:2] if is_store else instruction.operands[:2]
+    slots = _slots(instruction, place)
+    differs = guard_differs(values, instruction)
+    first = int(register[1:]) if register[1:].isdigit() else None
+    for at, slot in enumerate(slots):
+        name = None if first is None else f"R{first + at}"
+        held = DIFFERS if slot == _ANYWHERE else values.get(slot, 0) | values.get(_ANYWHERE, 0)
+        is_weak = instruction.guard is not None or slot == _ANYWHERE
+        if is_store:
+            value = values.get(name, 0) if name else 0
+            _write(values, slot, value, differs, weak=is_weak)
+        elif name is not None:
+            _write(values, name, held, differs, weak=instruction.guard is not None)
+
+
+def _slots(instruction: Instruction, place: str) -> tuple[str, ...]:
+    """Return the words of the stack at a place, one that stands for all if it is not known."""
+    width = next((int(each) // 32 for each in instruction.modifiers if each in ("64", "128")), 1)
+    match = _STACK.match(place)
+    if match is None:
+        return (_ANYWHERE,) * width
+    start = int(match[1] or "0", 0)
+    return tuple(f"[{start + 4 * at}]" for at in range(width))
 
 
 def guard_differs(values: Values, instruction: Instruction) -> bool:
