@@ -151,16 +151,19 @@ def assemble(
     return min(tried, key=lambda each: each.local_bytes)
 
 
-def disassemble(cubin: bytes, *, timeout_seconds: float = _DEFAULT_TIMEOUT_SECONDS) -> str:
-    """Return the SASS of a cubin, one instruction a line.
+def disassemble(
+    cubin: bytes, *, with_lines: bool = False, timeout_seconds: float = _DEFAULT_TIMEOUT_SECONDS
+) -> str:
+    """Return the SASS of a cubin, one instruction a line; `with_lines` names those of the source.
 
     Raises: IRError if it is not a cubin.
     """
     nvdisasm = find_file("nvidia-cuda-nvdisasm", "bin/nvdisasm")
+    options = ("-c", "-g") if with_lines else ("-c",)
     with tempfile.TemporaryDirectory(prefix="aotc-") as folder:
         source = Path(folder, "kernel.cubin")
         source.write_bytes(cubin)
-        status, report = _run([str(nvdisasm), "-c", source.name], folder, timeout_seconds)
+        status, report = _run([str(nvdisasm), *options, source.name], folder, timeout_seconds)
     if status != 0:
         raise IRError(f"nvdisasm failed: {report.strip()}")
     return report

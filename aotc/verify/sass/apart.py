@@ -9,9 +9,10 @@ lane issues. An instruction that needs the whole warp is right in neither case.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Final, NamedTuple
 
-from aotc.verify.sass.convergence import Convergence, Divergence, Side
+from aotc.verify.sass.convergence import Convergence, Divergence, Side, awaits_all_lanes
 from aotc.verify.sass.findings import Finding, Kind, Step
 from aotc.verify.sass.flow import Graph
 from aotc.verify.sass.instructions import (
@@ -23,13 +24,24 @@ from aotc.verify.sass.instructions import (
 from aotc.verify.sass.text import Instruction
 
 
+def _is_of(names: frozenset[str]) -> Callable[[Instruction], bool]:
+    def is_of(instruction: Instruction) -> bool:
+        return instruction.name in names
+
+    return is_of
+
+
 class _Rule(NamedTuple):
-    """Which instructions want what: `needs_all` those that a part of the warp may not execute."""
+    """Which instructions want what.
+
+    One that `needs_all` a part of the warp may not execute; one that `awaits_all` may be reached apart.
+    """
 
     kind: Kind
     applies: Callable[[Instruction], bool]
     needs_all: bool
     meaning: str
+    awaits_all: bool = False
 
 
 _RULES: Final = (
@@ -41,25 +53,32 @@ _RULES: Final = (
     ),
     _Rule(
         "warpgroup apart",
-        lambda each: each.name in WARPGROUP,
+        _is_of(WARPGROUP),
         needs_all=True,
         meaning="the warps of a warpgroup must be whole here, and the lanes of one are apart",
     ),
     _Rule(
         "barrier apart",
-        lambda each: each.name == "BAR",
+        _is_of(frozenset({"BAR"})),
         needs_all=True,
         meaning="a barrier counts whole warps, and lanes of one get here apart",
     ),
     _Rule(
         "collective apart",
-        lambda each: each.name in COLLECTIVES,
+        _is_of(COLLECTIVES),
         needs_all=True,
         meaning="each lane's part is needed by others, and lanes get here apart",
     ),
     _Rule(
+        "barrier apart",
+        awaits_all_lanes,
+        needs_all=True,
+        meaning="it awaits all lanes of the warp, and some of them never come here",
+        awaits_all=True,
+    ),
+    _Rule(
         "collective apart",
-        lambda each: each.name in EXCHANGES or each.name == "ELECT",
+        _is_of(EXCHANGES),
         needs_all=False,
         meaning="it takes place among the lanes that are here, and two groups get here apart",
     ),
@@ -91,14 +110,18 @@ def _ways(
     graph: Graph, divergence: Divergence, each: Instruction, rule: _Rule
 ) -> tuple[tuple[Step, ...], ...]:
     """Return how lanes get to an instruction after a branch, if that is not allowed."""
-    sides = (divergence.taken, divergence.fallen)
+    sides = divergence.sides
     here = [side for side in sides if each.address in side.reached]
-    if len(here) == 2 or (here and rule.needs_all and all(side.goes_on for side in sides)):
-        return tuple(_way(graph, divergence.branch, side, each.address) for side in here)
+    if rule.awaits_all:
+        here = [side for side in here if each.address in side.joins]
+    is_apart = len(here) > 1 and not rule.awaits_all
+    others = [side for side in sides if side not in here and side.goes_on(graph)]
+    if is_apart or (rule.needs_all and here and others):
+        return tuple(_way(graph, side, each.address) for side in here)
     return ()
 
 
-def _way(graph: Graph, branch: Instruction, side: Side, address: int) -> tuple[Step, ...]:
+def _way(graph: Graph, side: Side, address: int) -> tuple[Step, ...]:
     """Return the branches by which one side gets to an address, without what only falls through."""
     blocks: list[int] = []
     visit = side.reached[address]
@@ -106,9 +129,8 @@ def _way(graph: Graph, branch: Instruction, side: Side, address: int) -> tuple[S
         blocks.append(side.visits[visit].block)
         visit = side.visits[visit].origin
     blocks.reverse()
-    steps = [Step(branch.address, side.target)]
-    for before, after in zip(blocks, blocks[1:], strict=False):
+    steps = [Step(side.origin, side.target)]
+    for before, after in pairwise(blocks):
         if graph.blocks[before].next != after or before + 1 != after:
             steps.append(Step(graph.blocks[before].last.address, graph.blocks[after].start))
     return tuple(steps)
-

@@ -15,6 +15,7 @@ Invariant: a path ends only where all lanes that were at the branch and have not
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
@@ -28,6 +29,7 @@ from aotc.verify.sass.instructions import (
     WARPGROUP,
     is_uniform_branch,
     results,
+    sources,
 )
 from aotc.verify.sass.text import Guard, Instruction
 from aotc.verify.sass.variance import (
@@ -49,6 +51,7 @@ Facts: TypeAlias = dict[str, bool]
 _ALL_LANES: Final = 0xFFFFFFFF
 _MAX_VISITS: Final = 16  # of a block on one side of a branch; then facts are dropped
 _INNER: Final = -1
+_IDLE: Final = frozenset({"EXIT", "NOP", "BRA", "KILL"})
 
 
 @dataclass(slots=True)
@@ -57,11 +60,14 @@ class _State:
 
     `barriers` maps a barrier register, or one that keeps its value, to the address of the `BSSY`;
     `alone` holds the barriers that were in use when one lane was left alone, None if there are more.
+    `breaks` are the barriers that lanes have left whose predicate has a value, and no branch on it
+    has come since: those lanes are here with the others.
     """
 
     values: Values
     barriers: dict[str, int]
     alone: frozenset[int] | None
+    breaks: frozenset[tuple[int, str, bool]] = frozenset()
 
 
 class Visit(NamedTuple):
@@ -71,32 +77,46 @@ class Visit(NamedTuple):
     origin: int
 
 
+class _Start(NamedTuple):
+    """Where a side sets out, with which barriers and what is known."""
+
+    block: int
+    barriers: dict[str, int]
+    facts: Facts
+
+
 @dataclass(slots=True)
 class Side:
-    """What the lanes that went one way at a branch reach before they are joined.
+    """What one group of lanes reaches after a branch before it is joined with all others.
 
-    `reached` maps addresses of instructions to the visit; `joins` are where paths ended joined.
+    It left for `target` from `origin`, the branch or a `BSYNC`. `reached` maps addresses of
+    instructions to the visit; `joins` are where paths ended. `broken` are the barriers that some left
+    by `BREAK`, `rejoined` what starts behind a `BSYNC` that did not await those.
     """
 
+    origin: int
     target: int
     visits: list[Visit] = field(default_factory=list[Visit])
     reached: dict[int, int] = field(default_factory=dict[int, int])
     joins: dict[int, None] = field(default_factory=dict[int, None])
     broken: set[int] = field(default_factory=set[int])
+    rejoined: dict[int, list[_Start]] = field(default_factory=dict[int, list[_Start]])
 
-    @property
-    def goes_on(self) -> bool:
+    def goes_on(self, graph: Graph) -> bool:
         """Whether lanes that came this way do more than to exit."""
-        return bool(self.joins) or bool(self.reached)
+        return any(
+            each.name not in _IDLE
+            for visit in self.visits
+            for each in graph.blocks[visit.block].instructions
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """A branch that lanes may take differently, and what either part of the warp reaches."""
+    """A branch that lanes may take differently, and what each part of the warp reaches."""
 
     branch: Instruction
-    taken: Side
-    fallen: Side
+    sides: tuple[Side, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,29 +183,30 @@ class _Analysis:
             block = self.graph.blocks[index]
             after = self._after(block, state)
             for successor in dict.fromkeys(block.successors):
-                reached = _along(block, successor, after, state)
+                reached = _along(block, successor, after)
                 if self._enter(successor, reached):
                     waiting.add(successor)
 
     def _after(self, block: Block, state: _State) -> _State:
         values = self._values(block, state)
         barriers = dict(state.barriers)
-        alone = state.alone
-        for each in block.instructions:
+        for each in block.instructions[:-1]:
             transfer(values, each)
-            if each.name in _BARRIER_RULES:
-                token = barriers.get(each.operands[0]) if each.name == "BSYNC" else None
-                _BARRIER_RULES[each.name](barriers, each)
-                if token is not None and alone is not None and token in alone:
-                    alone = None
-            elif barriers and each.name[0] != "U":
-                for name in results(each):
-                    barriers.pop(name, None)
-        if block.last.name == "WARPSYNC":
+            _move(barriers, each)
+        last = block.last
+        alone, breaks = state.alone, _still(state.breaks, block.instructions)
+        token = barriers.get(last.operands[-1], _INNER) if last.operands else _INNER
+        if last.name == "BSYNC":
+            breaks = frozenset(each for each in breaks if each[0] != token)
+        elif last.name == "BREAK" and last.guard is not None and token != _INNER:
+            breaks |= {(token, last.guard.name, last.guard.is_negated)}
+        if last.name == "WARPSYNC" or (last.name == "BSYNC" and alone and token in alone):
             alone = None
-        for name in self.merged.get(block.last.address, ()):
+        transfer(values, last)
+        _move(barriers, last)
+        for name in self.merged.get(last.address, ()):
             values[name] = DIFFERS
-        return _State(values, barriers, alone)
+        return _State(values, barriers, alone, breaks)
 
     def _enter(self, index: int, reached: _State) -> bool:
         """Join what reaches a block with what did before; return whether that changes anything."""
@@ -202,9 +223,10 @@ class _Analysis:
         alone = known.alone
         if alone is not None:
             alone = None if reached.alone is None else alone | reached.alone
-        if (values, barriers, alone) == (known.values, known.barriers, known.alone):
+        joined = _State(values, barriers, alone, known.breaks | reached.breaks)
+        if joined == known:
             return False
-        self.states[index] = _State(values, barriers, alone)
+        self.states[index] = joined
         return True
 
     # ------------------------------------------------------------------------- divergent branches
@@ -219,11 +241,11 @@ class _Analysis:
             before = self._before_last(block, state)
             if before.alone is not None or not _diverges(before.values, block.last):
                 continue
-            key = (*sorted(before.barriers.items()),)
+            key = (*sorted(before.barriers.items()), None, *sorted(before.breaks))
             known = self.followed.get(block.last.address)
             if known is not None and known[0] == key:
                 continue
-            divergence = self._divergence(block, before.barriers)
+            divergence = self._divergence(block, before)
             self.followed[block.last.address] = key, divergence
             changed |= self._differing(divergence)
         return changed
@@ -231,75 +253,78 @@ class _Analysis:
     def _before_last(self, block: Block, state: _State) -> _State:
         head = Block(block.index, block.instructions[:-1], (), None)
         if not head.instructions:
-            return _State(self._values(block, state), state.barriers, state.alone)
+            return _State(self._values(block, state), state.barriers, state.alone, state.breaks)
         return self._after(head, state)
 
     def _differing(self, divergence: Divergence) -> set[int]:
         """Note which registers lanes may differ in once they meet; return the blocks concerned."""
-        taken = {visit.block for visit in divergence.taken.visits}
-        fallen = {visit.block for visit in divergence.fallen.visits}
+        visited = [{visit.block for visit in side.visits} for side in divergence.sides]
+        everywhere = set[int].intersection(*visited)
         written = {
             name
-            for index in taken ^ fallen
+            for index in sorted(set[int].union(*visited) - everywhere)
             for each in self.graph.blocks[index].instructions
             for name in written_by(each)
         }
         changed: set[int] = set()
         if not written:
             return changed
-        for address in (*divergence.taken.joins, *divergence.fallen.joins):
+        for address in [address for side in divergence.sides for address in side.joins]:
             known = self.merged.setdefault(address, set())
             if not written <= known:
                 known |= written
                 changed.add(self.graph.block_at(address).index)
-        for index in taken & fallen:
+        counts = Counter(index for blocks in visited for index in blocks)
+        for index in [index for index, count in counts.items() if count > 1]:
             known = self.entered.setdefault(index, set())
             if not written <= known:
                 known |= written
                 changed.add(index)
         return {index for index in changed if self.states[index] is not None}
 
-    def _divergence(self, block: Block, barriers: dict[str, int]) -> Divergence:
-        """Follow both sides of a branch to where its lanes are joined."""
-        broken: set[int] = set()
+    def _divergence(self, block: Block, before: _State) -> Divergence:
+        """Follow the sides of a branch to where its lanes are joined.
+
+        Lanes that have left a barrier are not awaited at its BSYNC. The others are joined there, and go
+        on as a group of their own.
+        """
+        broken = {token for token, *_ in before.breaks}
         while True:
             sides = [
-                self._side(block, target, facts, barriers, broken)
+                self._side(block.last.address, [_Start(target, before.barriers, facts)], broken)
                 for target, facts in _ways(block)
+                if target is not None
             ]
+            behind: dict[int, None] = {}
+            for side in sides:  # which grows
+                for address, starts in side.rejoined.items():
+                    if address not in behind:
+                        behind[address] = None
+                        sides.append(self._side(address, starts, broken))
             left = set[int]().union(*(side.broken for side in sides)) - broken
             if not left:
-                return Divergence(block.last, sides[0], _united(sides[1:]))
-            broken |= left  # some lanes no longer come there: others do not wait for them
+                return Divergence(block.last, tuple(sides))
+            broken |= left
 
-    def _side(
-        self,
-        block: Block,
-        target: int | None,
-        facts: Facts,
-        barriers: dict[str, int],
-        broken: set[int],
-    ) -> Side:
-        side = Side(-1 if target is None else self.graph.blocks[target].start)
-        if target is None:
-            return side
+    def _side(self, origin: int, starts: list[_Start], broken: set[int]) -> Side:
+        side = Side(origin, self.graph.blocks[starts[0].block].start)
         seen: set[tuple[object, ...]] = set()
-        counts: dict[int, int] = {}
-        waiting: list[tuple[int, int, dict[str, int], Facts]] = [(target, -1, barriers, facts)]
+        counts: Counter[int] = Counter()
+        waiting = [(start, -1) for start in starts]
         while waiting:
-            index, origin, held, known = waiting.pop()
-            counts[index] = counts.get(index, 0) + 1
+            (index, barriers, facts), before = waiting.pop()
+            counts[index] += 1
             if counts[index] > _MAX_VISITS:
-                known = {}
-            key = (index, *sorted(held.items()), None, *sorted(known.items()))
+                facts = {}
+            key = (index, *sorted(barriers.items()), None, *sorted(facts.items()))
             if key in seen:
                 continue
             seen.add(key)
-            side.visits.append(Visit(index, origin))
+            side.visits.append(Visit(index, before))
             at = len(side.visits) - 1
-            walk = _Walk(side, at, dict(held), dict(known), broken)
-            for following in walk.through(self.graph.blocks[index], self.events[index]):
-                waiting.append((following[0], at, walk.barriers, following[1]))
+            walk = _Walk(side, at, dict(barriers), dict(facts), broken)
+            for target, learnt in walk.through(self.graph.blocks[index], self.events[index]):
+                waiting.append((_Start(target, walk.barriers, learnt), at))
         return side
 
 
@@ -315,26 +340,27 @@ class _Walk:
         self.facts = facts
         self.broken = broken
 
-    def through(
-        self, block: Block, events: Iterable[Instruction]
-    ) -> Iterator[tuple[int, Facts]]:
+    def through(self, block: Block, events: Iterable[Instruction]) -> Iterator[tuple[int, Facts]]:
         """Go through a block; yield the blocks that come next, and what is known there."""
         for each in events:
             holds = _known(self.facts, each.guard)
             if holds is False:
                 continue
             self.side.reached.setdefault(each.address, self.visit)
-            if self._ends(each, certain=holds is True or each.guard is None):
+            if self._ends(block, each, certain=holds is True or each.guard is None):
                 return
             _learn(self.facts, each)
         yield from _next(block, self.facts)
 
-    def _ends(self, each: Instruction, *, certain: bool) -> bool:
+    def _ends(self, block: Block, each: Instruction, *, certain: bool) -> bool:
         """Follow what an instruction does to barriers; return whether lanes are joined there."""
         if each.name == "BSYNC":
             token = self.barriers.pop(each.operands[0], _INNER)
-            if token != _INNER and token not in self.broken:
+            if token != _INNER:
                 self.side.joins[each.address] = None
+                if token in self.broken and block.next is not None:
+                    start = _Start(block.next, self.barriers, {})
+                    self.side.rejoined.setdefault(each.address, []).append(start)
                 return True
         elif each.name == "BREAK":
             token = self.barriers.get(each.operands[-1], _INNER)
@@ -342,7 +368,7 @@ class _Walk:
                 self.side.broken.add(token)
                 if certain:
                     self.barriers.pop(each.operands[-1])
-        elif each.name == "WARPSYNC" and _awaits_all(each):
+        elif awaits_all_lanes(each):
             self.side.joins[each.address] = None
             return True
         elif each.name == "BSSY":
@@ -372,6 +398,11 @@ def _use_barrier(barriers: dict[str, int], each: Instruction) -> None:
     barriers.pop(each.operands[0], None)
 
 
+def _leave_barrier(barriers: dict[str, int], each: Instruction) -> None:
+    if each.guard is None:
+        barriers.pop(each.operands[-1], None)
+
+
 def _move_barrier(barriers: dict[str, int], each: Instruction) -> None:
     """Follow `BMOV B0, R1` and `BMOV R1, B0`."""
     if len(each.operands) < 2:
@@ -386,15 +417,40 @@ def _move_barrier(barriers: dict[str, int], each: Instruction) -> None:
 _FOLLOWED: Final = frozenset(
     {
         *(*ISSUED_ONCE, *WARPGROUP, *COLLECTIVES, *EXCHANGES, *BRANCHES, "EXIT", "SYNCS", "BAR"),
-        *("BSSY", "BSYNC", "BREAK", "BMOV", "WARPSYNC", "ELECT"),
+        *("BSSY", "BSYNC", "BREAK", "BMOV", "WARPSYNC"),
     }
 )
-_BARRIER_RULES: Final = {"BSSY": _set_barrier, "BSYNC": _use_barrier, "BMOV": _move_barrier}
+_BARRIER_RULES: Final = {
+    "BSSY": _set_barrier,
+    "BSYNC": _use_barrier,
+    "BREAK": _leave_barrier,
+    "BMOV": _move_barrier,
+}
 
 
-def _awaits_all(instruction: Instruction) -> bool:
-    """Whether a WARPSYNC awaits every lane of the warp."""
-    if "COLLECTIVE" in instruction.modifiers:
+def _move(barriers: dict[str, int], each: Instruction) -> None:
+    """Follow what an instruction does to barriers and to registers that keep one."""
+    rule = _BARRIER_RULES.get(each.name)
+    if rule is not None:
+        rule(barriers, each)
+    elif barriers and each.name[0] != "U":
+        for name in results(each):
+            barriers.pop(name, None)
+
+
+def _still(
+    breaks: frozenset[tuple[int, str, bool]], instructions: Iterable[Instruction]
+) -> frozenset[tuple[int, str, bool]]:
+    """Return breaks after instructions: no branch on a predicate that was written tells of them."""
+    if not breaks:
+        return breaks
+    written = {name for each in instructions for name in results(each)}
+    return frozenset((token, "" if name in written else name, n) for token, name, n in breaks)
+
+
+def awaits_all_lanes(instruction: Instruction) -> bool:
+    """Whether an instruction is a WARPSYNC of every lane of the warp."""
+    if instruction.name != "WARPSYNC" or "COLLECTIVE" in instruction.modifiers:
         return False
     if "ALL" in instruction.modifiers:
         return True
@@ -413,23 +469,26 @@ def _diverges(values: Values, branch: Instruction) -> bool:
     if guard_differs(values, branch):
         return True
     is_indirect = branch.name in ("BRX", "JMX")
-    return is_indirect and bool(values.get(branch.operands[0], 0))
+    return is_indirect and any(values.get(name, 0) for name in sources(branch))
 
 
-def _along(block: Block, successor: int, after: _State, before: _State) -> _State:
-    """Return the state at a successor: where a branch leaves one lane alone, it is alone there."""
+def _along(block: Block, successor: int, after: _State) -> _State:
+    """Return the state at a successor, by the value that the branch's guard has on the way there."""
     guard = block.last.guard
-    if guard is None or after.alone is not None or block.last.name not in (*BRANCHES, "EXIT"):
+    if guard is None or block.last.name not in (*BRANCHES, "EXIT"):
         return after
     if is_uniform_branch(block.last) or len(set(block.successors)) < len(block.successors):
         return after
-    del before
-    held = after.values.get(guard.name, 0)
-    is_taken = successor in block.taken
-    is_true = is_taken != guard.is_negated
-    if held & (ONE_TRUE if is_true else ONE_FALSE):
-        return _State(after.values, after.barriers, frozenset(after.barriers.values()))
-    return after
+    is_true = (successor in block.taken) != guard.is_negated
+    barriers, alone, breaks = after.barriers, after.alone, after.breaks
+    for token, name, is_negated in after.breaks:
+        if name == guard.name:
+            breaks -= {(token, name, is_negated)}
+            if is_true != is_negated:  # all lanes that come this way have left
+                barriers = {key: held for key, held in barriers.items() if held != token}
+    if alone is None and after.values.get(guard.name, 0) & (ONE_TRUE if is_true else ONE_FALSE):
+        alone = frozenset(barriers.values())
+    return _State(after.values, barriers, alone, breaks)
 
 
 def _ways(block: Block) -> list[tuple[int | None, Facts]]:
@@ -495,19 +554,3 @@ def _logic(facts: Facts, each: Instruction) -> bool | None:
             rows = [row for row in rows if row[at] == wanted]
     outcomes = {row[3] for row in rows}
     return outcomes.pop() if len(outcomes) == 1 else None
-
-
-def _united(sides: list[Side]) -> Side:
-    """Return all ways but the first of a branch as one; a branch without a second one goes nowhere."""
-    if len(sides) == 1:
-        return sides[0]
-    united = Side(sides[0].target if sides else -1)
-    for side in sides:
-        offset = len(united.visits)
-        united.visits += [
-            Visit(v.block, v.origin + offset if v.origin >= 0 else -1) for v in side.visits
-        ]
-        for address, visit in side.reached.items():
-            united.reached.setdefault(address, visit + offset)
-        united.joins |= side.joins
-    return united

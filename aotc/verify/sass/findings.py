@@ -32,8 +32,8 @@ class Step:
 class Finding:
     """Say what is wrong at one instruction.
 
-    `ways` are the branches by which each group of lanes gets there, one tuple for a group: two where
-    groups arrive one after the other, one where a part of the warp arrives alone. `source` is the
+    `ways` are the branches by which each group of lanes gets there, one tuple for a group: several
+    where groups arrive one after the other, one where a part of the warp arrives alone. `source` is the
     file and line that the cubin names, empty if it names none.
     """
 
@@ -53,8 +53,7 @@ class Finding:
         """Return the finding in lines: what and where, the meaning, and how lanes get there."""
         place = f" ({self.source})" if self.source else ""
         lines = [f"{self.kind}: {self.address:#06x}: {self.text}{place}", f"  {self.meaning}"]
-        names = ("some lanes come by", "others come by") if len(self.ways) > 1 else ("by",)
-        for name, way in zip(names, self.ways, strict=False):
+        for at, way in enumerate(self.ways):
             steps = ", ".join(f"{step.branch:#06x} → {step.target:#06x}" for step in way)
-            lines.append(f"  {name} {steps}")
+            lines.append(f"  {'others' if at else 'some lanes'} come by {steps}")
         return "\n".join(lines)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from aotc.verify.sass.instructions import BRANCHES, ENDS
 from aotc.verify.sass.text import Function, Instruction, SassError
@@ -125,7 +126,7 @@ def _return_sites(instructions: tuple[Instruction, ...]) -> dict[int, list[int]]
         return {}
     places = {each.address: at for at, each in enumerate(instructions)}
     sites: dict[int, list[int]] = {each.address: [] for each in instructions if each.name == "RET"}
-    for call, after in zip(instructions, instructions[1:], strict=False):
+    for call, after in pairwise(instructions):
         if call.name == "CALL" and call.targets:
             for end in _ends(instructions, places, call.targets[0]):
                 sites[end].append(after.address)

@@ -37,7 +37,7 @@ COLLECTIVES: Final = frozenset(
 )
 """Instructions in which each lane has a part that another needs; no mask says which lanes."""
 
-EXCHANGES: Final = frozenset({"SHFL", "VOTE", "MATCH", "REDUX"})
+EXCHANGES: Final = frozenset({"SHFL", "VOTE", "MATCH", "REDUX", "ELECT"})
 """Instructions that exchange values among the lanes that are there."""
 
 _LANE_REGISTER: Final = re.compile(r"(?<![A-Za-z0-9_])(?:R\d+|P\d)(?![A-Za-z0-9_])")
@@ -105,7 +105,9 @@ def sources(instruction: Instruction) -> frozenset[str]:
     """Return the registers of lanes that an instruction computes its results from, but the guard."""
     operands = instruction.operands
     found = {
-        name for each in operands[num_results(instruction) :] for name in _LANE_REGISTER.findall(each)
+        name
+        for each in operands[num_results(instruction) :]
+        for name in _LANE_REGISTER.findall(each)
     }
     if instruction.name == "P2R":
         mask = int(operands[-1], 0)

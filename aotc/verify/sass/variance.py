@@ -191,8 +191,7 @@ def _shifted_right(instruction: Instruction, operands: list[str], value: int) ->
         return _shifted_left(instruction, operands, value)
     if constant(operands[1]) != 0:
         return None
-    bits = (value & _BITS) - count
-    return 0 if bits <= 0 else bits
+    return max(0, (value & _BITS) - count)
 
 
 def _shifted_left(instruction: Instruction, operands: list[str], value: int) -> int | None:
@@ -208,7 +207,7 @@ def _widened(value: int, count: int) -> int | None:
     return None if bits >= DIFFERS else bits | value & DISTINCT
 
 
-def _masked(instruction: Instruction, operands: list[str], value: int) -> int | None:
+def _masked(_: Instruction, operands: list[str], value: int) -> int | None:
     # LOP3.LUT [P0,] R0, R1, mask, RZ, 0xc0, !PT, and lut 0xc0 is `and`
     if operands[-2:-1] != ["0xc0"] or len(operands) < 6:
         return None
@@ -221,7 +220,7 @@ def _masked(instruction: Instruction, operands: list[str], value: int) -> int | 
     if not kept:
         return 0
     is_distinct = bool(value & DISTINCT) and kept & 31 == low & 31 and bits == _LANE_BITS
-    to_predicate = operands[0] not in ("PT",) and operands[0].startswith("P")
+    to_predicate = operands[0] != "PT" and operands[0].startswith("P")
     if to_predicate:
         return DIFFERS | ((value & (ONE_TRUE | ONE_FALSE)) or (ONE_FALSE if is_distinct else 0))
     return kept.bit_length() | (DISTINCT if is_distinct else 0)
@@ -258,7 +257,7 @@ def _compare(
     # Values that were masked or packed compare with zero as their flags say.
     flags = 0
     is_below = "U32" in instruction.modifiers and (kind, bound) in (("GE", 1), ("LT", 1), ("GT", 0))
-    if (value & DISTINCT and kind in ("EQ", "NE")) or is_below and value & DISTINCT:
+    if value & DISTINCT and (kind in ("EQ", "NE") or is_below):
         flags = ONE_TRUE if kind in ("EQ", "LT") else ONE_FALSE
     elif bound == 0 and kind in ("EQ", "NE"):
         flags = value & (ONE_TRUE | ONE_FALSE)

@@ -15,7 +15,9 @@ from aotc.verify.sass.findings import Finding
 from aotc.verify.sass.instructions import MATRIX
 from aotc.verify.sass.text import Instruction
 
-_PTX: Final = re.compile(r"\bwgmma\.(?:(?P<matrix>mma_async)|wait_group\.sync\.aligned\s+(?P<left>\d+))")
+_PTX: Final = re.compile(
+    r"\bwgmma\.(?:(?P<matrix>mma_async)|wait_group\.sync\.aligned\s+(?P<left>\d+))"
+)
 
 
 def find_serialized(instructions: tuple[Instruction, ...], ptx: str) -> Iterator[Finding]:
@@ -29,10 +31,16 @@ def find_serialized(instructions: tuple[Instruction, ...], ptx: str) -> Iterator
 
 def find_dropped_registers(instructions: tuple[Instruction, ...], ptx: str) -> Iterator[Finding]:
     """Yield a finding if the PTX gives registers to warps and the cubin does not."""
-    if "setmaxnreg." not in ptx or not instructions or any(each.name == "USETMAXREG" for each in instructions):
+    if (
+        "setmaxnreg." not in ptx
+        or not instructions
+        or any(each.name == "USETMAXREG" for each in instructions)
+    ):
         return
     first = instructions[0]
-    meaning = "the PTX has setmaxnreg and the cubin no USETMAXREG: warps keep the registers of a launch"
+    meaning = (
+        "the PTX has setmaxnreg and the cubin no USETMAXREG: warps keep the registers of a launch"
+    )
     yield Finding("setmaxnreg dropped", first.address, first.text, meaning, (), first.source)
 
 
