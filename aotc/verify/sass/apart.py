@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from aotc.verify.sass.convergence import Convergence, Divergence, Side, awaits_all_lanes
+from aotc.verify.sass.convergence import Convergence, Divergence
 from aotc.verify.sass.findings import Finding, Kind, Step
 from aotc.verify.sass.flow import Graph
 from aotc.verify.sass.instructions import (
@@ -22,6 +22,7 @@ from aotc.verify.sass.instructions import (
     is_issued_once,
 )
 from aotc.verify.sass.text import Instruction
+from aotc.verify.sass.walk import Side, awaits_all_lanes
 
 
 def _is_of(names: frozenset[str]) -> Callable[[Instruction], bool]:

@@ -16,42 +16,24 @@ Invariant: a path ends only where all lanes that were at the branch and have not
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import Final, NamedTuple, TypeAlias
+from collections.abc import Iterator
+from dataclasses import dataclass
 
+from aotc.verify.sass.barriers import INNER, Barriers, Breaks, move, still
 from aotc.verify.sass.flow import Block, Graph
-from aotc.verify.sass.instructions import (
-    BRANCHES,
-    COLLECTIVES,
-    EXCHANGES,
-    ISSUED_ONCE,
-    WARPGROUP,
-    is_uniform_branch,
-    results,
-    sources,
-)
-from aotc.verify.sass.text import Guard, Instruction
+from aotc.verify.sass.instructions import BRANCHES, is_uniform_branch, sources
+from aotc.verify.sass.text import Instruction
 from aotc.verify.sass.variance import (
     DIFFERS,
     ONE_FALSE,
     ONE_TRUE,
     Values,
-    constant,
     guard_differs,
     join,
-    lut_rows,
     transfer,
 )
 from aotc.verify.sass.variance import written as written_by
-
-Facts: TypeAlias = dict[str, bool]
-"""Predicates that have one value in all lanes that took a path."""
-
-_ALL_LANES: Final = 0xFFFFFFFF
-_MAX_VISITS: Final = 16  # of a block on one side of a branch; then facts are dropped
-_INNER: Final = -1
-_IDLE: Final = frozenset({"EXIT", "NOP", "BRA", "KILL"})
+from aotc.verify.sass.walk import Side, Start, follow, list_events, ways
 
 
 @dataclass(slots=True)
@@ -65,50 +47,9 @@ class _State:
     """
 
     values: Values
-    barriers: dict[str, int]
+    barriers: Barriers
     alone: frozenset[int] | None
-    breaks: frozenset[tuple[int, str, bool]] = frozenset()
-
-
-class Visit(NamedTuple):
-    """A block as one side of a branch reaches it; `origin` is the index of the visit before."""
-
-    block: int
-    origin: int
-
-
-class _Start(NamedTuple):
-    """Where a side sets out, with which barriers and what is known."""
-
-    block: int
-    barriers: dict[str, int]
-    facts: Facts
-
-
-@dataclass(slots=True)
-class Side:
-    """What one group of lanes reaches after a branch before it is joined with all others.
-
-    It left for `target` from `origin`, the branch or a `BSYNC`. `reached` maps addresses of
-    instructions to the visit; `joins` are where paths ended. `broken` are the barriers that some left
-    by `BREAK`, `rejoined` what starts behind a `BSYNC` that did not await those.
-    """
-
-    origin: int
-    target: int
-    visits: list[Visit] = field(default_factory=list[Visit])
-    reached: dict[int, int] = field(default_factory=dict[int, int])
-    joins: dict[int, None] = field(default_factory=dict[int, None])
-    broken: set[int] = field(default_factory=set[int])
-    rejoined: dict[int, list[_Start]] = field(default_factory=dict[int, list[_Start]])
-
-    def goes_on(self, graph: Graph) -> bool:
-        """Whether lanes that came this way do more than to exit."""
-        return any(
-            each.name not in _IDLE
-            for visit in self.visits
-            for each in graph.blocks[visit.block].instructions
-        )
+    breaks: Breaks = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,9 +86,7 @@ class _Analysis:
         self.merged: dict[int, set[str]] = {}
         self.entered: dict[int, set[str]] = {}
         self.followed: dict[int, tuple[tuple[object, ...], Divergence]] = {}
-        self.events = [
-            tuple(each for each in block.instructions if _is_event(each)) for block in graph.blocks
-        ]
+        self.events = list_events(graph)
 
     def run(self) -> Convergence:
         waiting = {0}
@@ -192,18 +131,18 @@ class _Analysis:
         barriers = dict(state.barriers)
         for each in block.instructions[:-1]:
             transfer(values, each)
-            _move(barriers, each)
+            move(barriers, each)
         last = block.last
-        alone, breaks = state.alone, _still(state.breaks, block.instructions)
-        token = barriers.get(last.operands[-1], _INNER) if last.operands else _INNER
+        alone, breaks = state.alone, still(state.breaks, block.instructions)
+        token = barriers.get(last.operands[-1], INNER) if last.operands else INNER
         if last.name == "BSYNC":
             breaks = frozenset(each for each in breaks if each[0] != token)
-        elif last.name == "BREAK" and last.guard is not None and token != _INNER:
+        elif last.name == "BREAK" and last.guard is not None and token != INNER:
             breaks |= {(token, last.guard.name, last.guard.is_negated)}
         if last.name == "WARPSYNC" or (last.name == "BSYNC" and alone and token in alone):
             alone = None
         transfer(values, last)
-        _move(barriers, last)
+        move(barriers, last)
         for name in self.merged.get(last.address, ()):
             values[name] = DIFFERS
         return _State(values, barriers, alone, breaks)
@@ -290,172 +229,25 @@ class _Analysis:
         """
         broken = {token for token, *_ in before.breaks}
         while True:
-            sides = [
-                self._side(block.last.address, [_Start(target, before.barriers, facts)], broken)
-                for target, facts in _ways(block)
+            starts = [
+                Start(target, before.barriers, facts)
+                for target, facts in ways(block)
                 if target is not None
+            ]
+            sides = [
+                follow(self.graph, self.events, block.last.address, [start], broken)
+                for start in starts
             ]
             behind: dict[int, None] = {}
             for side in sides:  # which grows
-                for address, starts in side.rejoined.items():
+                for address, joined in side.rejoined.items():
                     if address not in behind:
                         behind[address] = None
-                        sides.append(self._side(address, starts, broken))
+                        sides.append(follow(self.graph, self.events, address, joined, broken))
             left = set[int]().union(*(side.broken for side in sides)) - broken
             if not left:
                 return Divergence(block.last, tuple(sides))
             broken |= left
-
-    def _side(self, origin: int, starts: list[_Start], broken: set[int]) -> Side:
-        side = Side(origin, self.graph.blocks[starts[0].block].start)
-        seen: set[tuple[object, ...]] = set()
-        counts: Counter[int] = Counter()
-        waiting = [(start, -1) for start in starts]
-        while waiting:
-            (index, barriers, facts), before = waiting.pop()
-            counts[index] += 1
-            if counts[index] > _MAX_VISITS:
-                facts = {}
-            key = (index, *sorted(barriers.items()), None, *sorted(facts.items()))
-            if key in seen:
-                continue
-            seen.add(key)
-            side.visits.append(Visit(index, before))
-            at = len(side.visits) - 1
-            walk = _Walk(side, at, dict(barriers), dict(facts), broken)
-            for target, learnt in walk.through(self.graph.blocks[index], self.events[index]):
-                waiting.append((_Start(target, walk.barriers, learnt), at))
-        return side
-
-
-class _Walk:
-    """One block, as the lanes of one side of a branch go through it."""
-
-    def __init__(
-        self, side: Side, visit: int, barriers: dict[str, int], facts: Facts, broken: set[int]
-    ) -> None:
-        self.side = side
-        self.visit = visit
-        self.barriers = barriers
-        self.facts = facts
-        self.broken = broken
-
-    def through(self, block: Block, events: Iterable[Instruction]) -> Iterator[tuple[int, Facts]]:
-        """Go through a block; yield the blocks that come next, and what is known there."""
-        for each in events:
-            holds = _known(self.facts, each.guard)
-            if holds is False:
-                continue
-            self.side.reached.setdefault(each.address, self.visit)
-            if self._ends(block, each, certain=holds is True or each.guard is None):
-                return
-            _learn(self.facts, each)
-        yield from _next(block, self.facts)
-
-    def _ends(self, block: Block, each: Instruction, *, certain: bool) -> bool:
-        """Follow what an instruction does to barriers; return whether lanes are joined there."""
-        if each.name == "BSYNC":
-            token = self.barriers.pop(each.operands[0], _INNER)
-            if token != _INNER:
-                self.side.joins[each.address] = None
-                if token in self.broken and block.next is not None:
-                    start = _Start(block.next, self.barriers, {})
-                    self.side.rejoined.setdefault(each.address, []).append(start)
-                return True
-        elif each.name == "BREAK":
-            token = self.barriers.get(each.operands[-1], _INNER)
-            if token != _INNER:
-                self.side.broken.add(token)
-                if certain:
-                    self.barriers.pop(each.operands[-1])
-        elif awaits_all_lanes(each):
-            self.side.joins[each.address] = None
-            return True
-        elif each.name == "BSSY":
-            self.barriers[each.operands[0]] = _INNER
-        elif each.name == "BMOV":
-            _BARRIER_RULES["BMOV"](self.barriers, each)
-        else:
-            for name in results(each):
-                if name[0] == "R":
-                    self.barriers.pop(name, None)
-        return False
-
-
-# ------------------------------------------------------------------------------------ instructions
-
-
-def _is_event(instruction: Instruction) -> bool:
-    """Whether a walk must look at an instruction."""
-    return instruction.name in _FOLLOWED or any(name[0] == "P" for name in results(instruction))
-
-
-def _set_barrier(barriers: dict[str, int], each: Instruction) -> None:
-    barriers[each.operands[0]] = each.address
-
-
-def _use_barrier(barriers: dict[str, int], each: Instruction) -> None:
-    barriers.pop(each.operands[0], None)
-
-
-def _leave_barrier(barriers: dict[str, int], each: Instruction) -> None:
-    if each.guard is None:
-        barriers.pop(each.operands[-1], None)
-
-
-def _move_barrier(barriers: dict[str, int], each: Instruction) -> None:
-    """Follow `BMOV B0, R1` and `BMOV R1, B0`."""
-    if len(each.operands) < 2:
-        return
-    to, origin = each.operands[0], each.operands[1]
-    if origin in barriers:
-        barriers[to] = barriers[origin]
-    else:
-        barriers.pop(to, None)
-
-
-_FOLLOWED: Final = frozenset(
-    {
-        *(*ISSUED_ONCE, *WARPGROUP, *COLLECTIVES, *EXCHANGES, *BRANCHES, "EXIT", "SYNCS", "BAR"),
-        *("BSSY", "BSYNC", "BREAK", "BMOV", "WARPSYNC"),
-    }
-)
-_BARRIER_RULES: Final = {
-    "BSSY": _set_barrier,
-    "BSYNC": _use_barrier,
-    "BREAK": _leave_barrier,
-    "BMOV": _move_barrier,
-}
-
-
-def _move(barriers: dict[str, int], each: Instruction) -> None:
-    """Follow what an instruction does to barriers and to registers that keep one."""
-    rule = _BARRIER_RULES.get(each.name)
-    if rule is not None:
-        rule(barriers, each)
-    elif barriers and each.name[0] != "U":
-        for name in results(each):
-            barriers.pop(name, None)
-
-
-def _still(
-    breaks: frozenset[tuple[int, str, bool]], instructions: Iterable[Instruction]
-) -> frozenset[tuple[int, str, bool]]:
-    """Return breaks after instructions: no branch on a predicate that was written tells of them."""
-    if not breaks:
-        return breaks
-    written = {name for each in instructions for name in results(each)}
-    return frozenset((token, "" if name in written else name, n) for token, name, n in breaks)
-
-
-def awaits_all_lanes(instruction: Instruction) -> bool:
-    """Whether an instruction is a WARPSYNC of every lane of the warp."""
-    if instruction.name != "WARPSYNC" or "COLLECTIVE" in instruction.modifiers:
-        return False
-    if "ALL" in instruction.modifiers:
-        return True
-    mask = constant(instruction.operands[0]) if instruction.operands else None
-    return mask is not None and mask & _ALL_LANES == _ALL_LANES
 
 
 def _may_diverge(block: Block) -> bool:
@@ -489,68 +281,3 @@ def _along(block: Block, successor: int, after: _State) -> _State:
     if alone is None and after.values.get(guard.name, 0) & (ONE_TRUE if is_true else ONE_FALSE):
         alone = frozenset(barriers.values())
     return _State(after.values, barriers, alone, breaks)
-
-
-def _ways(block: Block) -> list[tuple[int | None, Facts]]:
-    """Return where a branch goes, and what is known of the lanes that go there; taken ways first."""
-    last = block.last
-    guard = last.guard
-    if guard is None or guard.is_uniform:
-        return [(target, {}) for target in block.successors]
-    taken = {guard.name: not guard.is_negated}
-    fallen = {guard.name: guard.is_negated}
-    return [*((target, taken) for target in block.taken), (block.next, fallen)]
-
-
-def _next(block: Block, facts: Facts) -> Iterator[tuple[int, Facts]]:
-    last = block.last
-    holds = _known(facts, last.guard)
-    if holds is True and (last.name in BRANCHES or last.name == "EXIT"):
-        yield from ((target, facts) for target in block.taken)
-        return
-    if holds is False or last.name not in BRANCHES:
-        if block.next is not None:
-            following = facts
-            if last.name == "EXIT" and last.guard is not None and not last.guard.is_uniform:
-                following = {**facts, last.guard.name: last.guard.is_negated}
-            yield block.next, following
-        return
-    for target, learnt in _ways(block):
-        if target is not None:
-            yield target, facts if is_uniform_branch(last) else {**facts, **learnt}
-
-
-def _known(facts: Facts, guard: Guard | None) -> bool | None:
-    """Return whether a guard holds for all lanes of a path, for none, or nobody knows."""
-    if guard is None:
-        return None
-    if guard.name in ("PT", "UPT"):
-        return not guard.is_negated
-    value = facts.get(guard.name)
-    return None if value is None else value != guard.is_negated
-
-
-def _learn(facts: Facts, each: Instruction) -> None:
-    """Change what is known of predicates to what is known after an instruction."""
-    written = [name for name in results(each) if name in facts or name[0] == "P"]
-    if each.name == "PLOP3" and (each.guard is None or _known(facts, each.guard)):
-        outcome = _logic(facts, each)
-        for name in written:
-            facts.pop(name, None)
-        if outcome is not None and written and each.operands[0] == written[0]:
-            facts[written[0]] = outcome
-        return
-    for name in written:
-        facts.pop(name, None)
-
-
-def _logic(facts: Facts, each: Instruction) -> bool | None:
-    """Return the first result of a PLOP3 if facts say what it is."""
-    rows = lut_rows(each)
-    for at, operand in enumerate(each.operands[2:5]):
-        value = facts.get(operand.lstrip("!"))
-        if value is not None:
-            wanted = value != operand.startswith("!")
-            rows = [row for row in rows if row[at] == wanted]
-    outcomes = {row[3] for row in rows}
-    return outcomes.pop() if len(outcomes) == 1 else None

@@ -68,10 +68,13 @@ def transfer(values: Values, instruction: Instruction) -> None:
         return
     value = _result(values, instruction)
     guard = instruction.guard
-    for name in names:
-        _write(values, name, value, guard_differs(values, instruction), weak=guard is not None)
+    differs = guard_differs(values, instruction)
+    for at, name in enumerate(names):
+        # What is known of the first result need not hold of others, which may be its complement.
+        known = value & _BITS if at else value
+        _write(values, name, known, differs, weak=guard is not None)
     for name in extra_results(instruction):
-        _write(values, name, value & _BITS, guard_differs(values, instruction), weak=True)
+        _write(values, name, value & _BITS, differs, weak=True)
 
 
 def written(instruction: Instruction) -> tuple[str, ...]:
