@@ -34,6 +34,13 @@ def test_the_cubin_of_a_variant_is_audited(subject: Subject) -> None:
     assert verify_and_audit(subject, VerifyOptions(), _verified).cubins == ((),)
 
 
+@pytest.mark.parametrize("kernel", ["matmul_descriptor", "accumulate_blocks", "scale_rows"])
+def test_kernels_for_hopper_have_no_finding(kernel: str) -> None:
+    subjects = subjects_of_manifest(load("kernels/descriptors.toml"), [kernel], ["sm_90a"])
+    found = [finding for cubin in audit_variant(subjects[0]) for finding in cubin]
+    assert [finding.render() for finding in found if finding.is_failure] == []
+
+
 def test_what_is_dropped_is_not_audited(subject: Subject) -> None:
     dropped = VariantResult(subject.label, subject.kernel, "sm_80", (), "too large")
     assert verify_and_audit(subject, VerifyOptions(), lambda *_: dropped) == dropped
