@@ -238,11 +238,11 @@ class _Analysis:
                 follow(self.graph, self.events, block.last.address, [start], broken)
                 for start in starts
             ]
-            behind: dict[int, None] = {}
+            restarted: dict[int, None] = {}
             for side in sides:  # which grows
                 for address, joined in side.rejoined.items():
-                    if address not in behind:
-                        behind[address] = None
+                    if address not in restarted:
+                        restarted[address] = None
                         sides.append(follow(self.graph, self.events, address, joined, broken))
             left = set[int]().union(*(side.broken for side in sides)) - broken
             if not left:

@@ -1,7 +1,7 @@
 """The control-flow graph of a function: basic blocks and where each may go.
 
 Subroutines are part of the graph. ptxas calls with the return address in a register, and calls as a
-branch that reaches far; so a call is a branch to its target, and a return may go behind any call.
+branch that reaches far; so a call is a branch to its target, and a return may go to the instruction after any call.
 
 Invariant: an instruction that moves, splits or joins lanes is the last of its block.
 """
@@ -118,7 +118,7 @@ def _is_conditional(instruction: Instruction) -> bool:
 
 
 def _return_sites(instructions: tuple[Instruction, ...]) -> dict[int, list[int]]:
-    """Return where each RET may return to, by its address: behind calls of the subroutine it ends.
+    """Return where each RET may return to, by its address: after calls of the subroutine it ends.
 
     A call whose target comes to no RET, others' calls aside, is a branch that reaches far.
     """

@@ -65,7 +65,7 @@ class Side:
 
     It left for `target` from `origin`, the branch or a `BSYNC`. `reached` maps addresses of
     instructions to the visit; `joins` are where paths ended. `broken` are the barriers that some left
-    by `BREAK`, `rejoined` what starts behind a `BSYNC` that did not await those.
+    by `BREAK`, `rejoined` what starts after a `BSYNC` that did not await those.
     """
 
     origin: int
