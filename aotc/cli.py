@@ -447,6 +447,7 @@ def verify(
     """Check every variant of a manifest or an archive against the source's meaning, on no GPU."""
     from aotc.package import verify as verifying  # noqa: PLC0415 - start-up time, as are all below
     from aotc.package import verify_report  # noqa: PLC0415
+    from aotc.package.audit import verify_and_audit  # noqa: PLC0415
     from aotc.package.index import ArchiveError  # noqa: PLC0415
     from aotc.package.workers import default_jobs  # noqa: PLC0415
 
@@ -461,15 +462,16 @@ def verify(
         options = replace(options, max_steps=max_steps)
     if max_memory is not None:
         options = replace(options, max_memory_bytes=max_memory << 20)
-    work = partial(verifying.verify_variant, options=options)
+    verify_one = verifying.verify_variant
     command = ("aotc", "verify", path, "--seed", str(seed))
     command += tuple(f"--without={name}" for name in without)
     if device:
         from aotc.package.verify_device import open_driver, verify_on_device  # noqa: PLC0415
 
         open_driver()  # told now, not for every variant
-        work = partial(verify_on_device, options=options)
+        verify_one = verify_on_device
         command = (*command, "--device")
+    work = partial(verify_and_audit, options=options, verify=verify_one)
     report = verify_report.Report(command, allow_partial=allow_partial)
     listener = _listener(is_json=is_json, doing="verifying")
     listener.started(len(subjects), 0)

@@ -510,6 +510,21 @@ def _check(request: CompileRequest) -> Target:
     return target
 
 
+def disassemble(cubin: bytes) -> str:
+    """Return the SASS of a cubin. Raises: IRError if it is none."""
+    from aotc import backend  # noqa: PLC0415 - start-up time
+
+    return backend.disassemble(cubin)
+
+
+def disassemble_located(ptx: str, target: str) -> str:
+    """Assemble PTX that names the lines of its source; return SASS that names them too."""
+    from aotc import backend  # noqa: PLC0415 - start-up time
+
+    cubin = backend.assemble(ptx, parse_target(target)).cubin
+    return backend.disassemble(cubin, with_lines=True)
+
+
 def find_assembly_error(
     compiled: PtxKernel, line: int, tool: str, reason: str
 ) -> CompileError | None:

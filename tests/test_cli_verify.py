@@ -14,7 +14,7 @@ import pytest
 
 from aotc import cli
 from aotc.package import archive as archives
-from aotc.package import stored_ptx, verify, verify_device, workers
+from aotc.package import audit, stored_ptx, verify, verify_device, workers
 from aotc.verify.device import NoDeviceError
 from tests.support.verify_subjects import manifest_text
 
@@ -73,7 +73,7 @@ def test_a_right_manifest(dist: Path, run: Run) -> None:
     assert row.split()[-1] == "verified"
     lines = err.splitlines()
     assert lines[0].startswith("[1/2] sum_rows sm_80 stride:16 (")
-    assert lines[-1].startswith("2 verified (")
+    assert lines[-1].startswith("2 verified, 2 cubins audited (")
 
 
 @pytest.mark.usefixtures("threads")
@@ -92,7 +92,7 @@ def test_a_wrong_archive(dist: Path, run: Run) -> None:
     again, _, shown = run(*command[1:], "-j", "1")
     assert again == 1
     assert report[2] in shown.splitlines()
-    assert "1 wrong (" in shown
+    assert "1 wrong, 1 cubin audited (" in shown
 
 
 @pytest.mark.usefixtures("threads")
@@ -125,6 +125,38 @@ def test_json(dist: Path, run: Run) -> None:
     assert last["mismatch"]["index"] == 0
     assert last["arguments"]["n_cols"] >= 1
     assert "--variant 'sum_rows sm_80'" in wrong["command"]
+
+
+PLANTED = Path(__file__).parent / "verify" / "sass" / "planted"
+
+
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize("name", ["kernels.toml", "demo.aotc"])
+def test_a_cubin_that_is_wrong(
+    dist: Path, run: Run, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    sass = (PLANTED / "tensor_load.sass").read_text()
+    monkeypatch.setattr(audit, "disassemble", lambda _: sass)
+    one = ("verify", str(dist / name), "--variant", "sum_rows sm_80", "-j", "1")
+    code, out, err = run(*one)
+    assert code == 1
+    assert out.split()[-1] == "wrong"
+    report = err[err.index("wrong: sum_rows sm_80\n") :].splitlines()
+    assert report[1] == "  the cubin does not do what its PTX says:"
+    assert report[2] == "    issued apart: 0x02c0: @!UP1 UTMALDG.2D [UR12], [UR4]"
+    assert report[4].startswith("      some lanes come by ")
+    assert report[-1].startswith("1 wrong, 1 cubin audited (")
+    code, out, _ = run(*one, "--json")
+    assert code == 1
+    (variant,) = json.loads(out)["variants"]
+    assert {launch["status"] for launch in variant["launches"]} == {"right"}
+    ((finding,),) = [cubin["findings"] for cubin in variant["cubins"]]
+    assert (finding["kind"], finding["address"], finding["failure"]) == (
+        "issued apart",
+        0x2C0,
+        True,
+    )
+    assert len(finding["ways"]) == 2
 
 
 @pytest.mark.parametrize(

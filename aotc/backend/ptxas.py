@@ -260,19 +260,22 @@ def _registers_of_one_block(ptx: str) -> int:
     return min(_MAX_REGISTERS, share // _REGISTER_UNIT * _REGISTER_UNIT)
 
 
-def disassemble(cubin: bytes, *, timeout_seconds: float = _DEFAULT_TIMEOUT_SECONDS) -> str:
-    """Return the SASS of a cubin, one instruction a line.
+def disassemble(
+    cubin: bytes, *, with_lines: bool = False, timeout_seconds: float = _DEFAULT_TIMEOUT_SECONDS
+) -> str:
+    """Return the SASS of a cubin, one instruction a line; `with_lines` names those of the source.
 
     Raises: IRError if it is not a cubin.
     """
     nvdisasm = find_file("nvidia-cuda-nvdisasm", "bin/nvdisasm")
+    options = ("-c", "-g") if with_lines else ("-c",)
     with _make_folder() as folder:
         source = Path(folder, "kernel.cubin")
         try:
             source.write_bytes(cubin)
         except OSError as error:
             raise host_error(error, f"cannot write to {folder}") or error from None
-        status, report = _run([str(nvdisasm), "-c", source.name], folder, timeout_seconds)
+        status, report = _run([str(nvdisasm), *options, source.name], folder, timeout_seconds)
     if status != 0:
         raise IRError(f"nvdisasm failed: {report.strip()}")
     return report

@@ -59,6 +59,7 @@ from aotc.verify.launches import (
 )
 from aotc.verify.noise import is_inexact
 from aotc.verify.reference import DEFAULT_MAX_BUFFER_BYTES, Inputs, Pointees, Range
+from aotc.verify.sass import findings as sass
 
 PtxCompiler: TypeAlias = Callable[[CompileRequest], PtxKernel]
 Status: TypeAlias = Literal["verified", "partly verified", "wrong", "unverified", "dropped"]
@@ -102,7 +103,8 @@ class Subject:
 class VariantResult:
     """What came of a variant; `dropped` says why its target cannot hold it.
 
-    `fallback` is what came of the same config without tensor maps, if it is compiled both ways.
+    `fallback` is what came of the same config without tensor maps, if it is compiled both ways;
+    `cubins` is what the audit found in each cubin, empty without one.
     """
 
     label: str
@@ -111,12 +113,20 @@ class VariantResult:
     findings: tuple[Finding, ...]
     dropped: str = ""
     fallback: tuple[Finding, ...] | None = None
+    cubins: tuple[tuple[sass.Finding, ...], ...] = ()
+
+    @property
+    def is_audited_wrong(self) -> bool:
+        """Whether the audit found what must not be shipped."""
+        return any(finding.is_failure for cubin in self.cubins for finding in cubin)
 
     @property
     def status(self) -> Status:
         """Whether the variant is right at all chosen launches, at some, at none, or wrong."""
         if self.dropped:
             return "dropped"
+        if self.is_audited_wrong:
+            return "wrong"
         if any(finding.status in ("wrong", "fault") for finding in self.launches):
             return "wrong"
         members = [self.findings] if self.fallback is None else [self.findings, self.fallback]

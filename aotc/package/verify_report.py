@@ -17,12 +17,14 @@ from aotc.ir.diagnostics import one_line
 from aotc.package.verify import Subject, VariantResult
 from aotc.package.workers import Done, Failure
 from aotc.verify.check import Finding
+from aotc.verify.sass import findings as sass
 
 Data: TypeAlias = dict[str, Any]
 Verified: TypeAlias = Done[Subject, VariantResult]
 
 _WORST = ("wrong", "failed", "unverified", "partly verified", "verified", "dropped")
 _MAX_GAPS = 8
+_MAX_AUDITED = 4
 
 
 @dataclass(slots=True)
@@ -74,6 +76,9 @@ class Report:
         """Return one line on all."""
         states = [_state(each) for each in self.done]
         counts = [f"{states.count(state)} {state}" for state in _WORST if state in states]
+        audited = sum(len(result.cubins) for result in self.results)
+        if audited:
+            counts.append(f"{audited} cubin{'s' * (audited > 1)} audited")
         return f"{', '.join(counts) or 'nothing to verify'} ({seconds:.1f} s)"
 
     @staticmethod
@@ -108,6 +113,10 @@ class Report:
                 {**_describe_finding(finding), "fallback": is_fallback}
                 for is_fallback, findings in _members(each.result)
                 for finding in findings
+            ],
+            "cubins": [
+                {"findings": [_describe_audited(finding) for finding in cubin]}
+                for cubin in each.result.cubins
             ],
         }
 
@@ -174,9 +183,36 @@ def _wrong(result: VariantResult, command: str) -> str:
             lines.append(f"  {form}and {len(gaps) - _MAX_GAPS} launches more")
         if not findings:
             lines.append(f"  {form}no arguments were found that satisfy the variant's guards")
+    lines += _audited(result)
     if result.status in ("unverified", "partly verified"):
         lines.append("  help: say in [kernel.verify] what the arguments may be")
     return "\n".join([*lines, f"  to see it again: {command}"])
+
+
+def _audited(result: VariantResult) -> Iterator[str]:
+    """Yield what the audit found against each cubin; of many findings the first ones."""
+    for is_fallback, cubin in enumerate(result.cubins):
+        wrong = [finding for finding in cubin if finding.is_failure]
+        if not wrong:
+            continue
+        form = f" with{'out' * is_fallback} tensor maps" * (len(result.cubins) > 1)
+        yield f"  the cubin{form} does not do what its PTX says:"
+        for finding in wrong[:_MAX_AUDITED]:
+            yield from (f"    {line}" for line in finding.render().splitlines())
+        if len(wrong) > _MAX_AUDITED:
+            yield f"    and {len(wrong) - _MAX_AUDITED} more"
+
+
+def _describe_audited(finding: sass.Finding) -> Data:
+    return {
+        "kind": finding.kind,
+        "failure": finding.is_failure,
+        "address": finding.address,
+        "instruction": finding.text,
+        "meaning": finding.meaning,
+        "source": finding.source,
+        "ways": [[[step.branch, step.target] for step in way] for way in finding.ways],
+    }
 
 
 def shape_text(finding: Finding) -> str:

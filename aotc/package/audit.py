@@ -1,0 +1,81 @@
+"""Audit the cubins of variants: what ptxas made of PTX that was verified.
+
+A cubin is disassembled and its warps are followed (`aotc.verify.sass`). What is audited is what is
+shipped, to the byte: an archive's own cubins, or those that a build would put into one. Where a
+finding is, in the source, is told by the same PTX assembled once more with lines; its code may
+be scheduled a little differently, so lines are taken over only where the findings are the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from aotc.compiler import compile_kernel, disassemble, disassemble_located
+from aotc.package import stored_ptx
+from aotc.package.verify import Subject, VariantResult, VerifyOptions
+from aotc.package.workers import compile_both_ways
+from aotc.verify.sass.audit import audit
+from aotc.verify.sass.findings import Finding
+
+
+@dataclass(frozen=True, slots=True)
+class _Cubin:
+    """A cubin, and the PTX with lines that it was assembled from."""
+
+    content: bytes
+    ptx: str
+    target: str
+
+
+def verify_and_audit(
+    subject: Subject,
+    options: VerifyOptions,
+    verify: Callable[[Subject, VerifyOptions], VariantResult],
+) -> VariantResult:
+    """Verify a variant, and audit its cubins unless its target cannot hold it.
+
+    Raises: as `verify`, and CompileError if a cubin cannot be made.
+    """
+    result = verify(subject, options)
+    if result.dropped:
+        return result
+    return replace(result, cubins=audit_variant(subject))
+
+
+def audit_variant(subject: Subject) -> tuple[tuple[Finding, ...], ...]:
+    """Return what is found in each cubin of a variant: with tensor maps first, if there are two."""
+    return tuple(_audit(cubin) for cubin in _cubins(subject))
+
+
+def _cubins(subject: Subject) -> Iterator[_Cubin]:
+    target = subject.target.name
+    if subject.archived is not None:
+        assert subject.stored is not None
+        yield _Cubin(subject.archived[1].cubin, subject.stored.ptx, target)
+        return
+    assert subject.request is not None
+    request = replace(subject.request, with_ptx=True)
+    kernel = compile_both_ways(compile_kernel, request)
+    limit = subject.target.max_shared_bytes
+    while kernel is not None:
+        if kernel.metadata.shared_bytes <= limit:
+            assert kernel.ptx is not None
+            yield _Cubin(kernel.cubin, stored_ptx.split(kernel.ptx)[1], target)
+        kernel = kernel.fallback
+
+
+def _audit(cubin: _Cubin) -> tuple[Finding, ...]:
+    found = audit(disassemble(cubin.content), cubin.ptx)
+    if not any(each.is_failure and not each.source for each in found):
+        return found
+    located = audit(disassemble_located(cubin.ptx, cubin.target), cubin.ptx)
+    if [_what(each) for each in located] != [_what(each) for each in found]:
+        return found
+    return tuple(
+        replace(each, source=other.source) for each, other in zip(found, located, strict=True)
+    )
+
+
+def _what(finding: Finding) -> tuple[str, str]:
+    return finding.kind, finding.text

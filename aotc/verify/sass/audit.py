@@ -1,0 +1,41 @@
+"""Audit the text of a cubin: all rules on all of its functions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from aotc.verify.sass.apart import find_apart
+from aotc.verify.sass.convergence import analyze
+from aotc.verify.sass.findings import Finding
+from aotc.verify.sass.flow import build_graph
+from aotc.verify.sass.spills import find_spills
+from aotc.verify.sass.text import Function, SassError, parse
+from aotc.verify.sass.warpgroups import find_dropped_registers, find_serialized
+
+
+def audit(sass: str, ptx: str = "") -> tuple[Finding, ...]:
+    """Return what is wrong with a cubin, by the text nvdisasm writes of it.
+
+    With the PTX it was assembled from, it is also known what ptxas left out.
+    """
+    try:
+        functions = parse(sass)
+    except SassError as error:
+        return (Finding("unreadable", 0, "", str(error)),)
+    found: list[Finding] = []
+    for function in functions:
+        found += _audit_function(function)
+    instructions = tuple(each for function in functions for each in function.instructions)
+    found += find_serialized(instructions, ptx)
+    found += find_dropped_registers(instructions, ptx)
+    return tuple(sorted(found, key=lambda each: (each.kind, each.address)))
+
+
+def _audit_function(function: Function) -> Iterator[Finding]:
+    try:
+        graph = build_graph(function)
+    except SassError as error:
+        yield Finding("unreadable", 0, function.name, str(error))
+        return
+    yield from find_apart(graph, analyze(graph))
+    yield from find_spills(graph)

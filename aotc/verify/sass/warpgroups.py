@@ -1,0 +1,74 @@
+"""What ptxas leaves of the warpgroup instructions of PTX: matrix instructions one by one, registers.
+
+If ptxas cannot prove that nothing touches an accumulator in flight it serializes: each matrix
+instruction becomes a group of its own that is waited for at once. If it does not know how many threads
+a block has, it drops `setmaxnreg`, and roles that were promised registers spill or never start.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from aotc.verify.sass.findings import Finding
+from aotc.verify.sass.instructions import MATRIX
+from aotc.verify.sass.text import Instruction
+
+_PTX: Final = re.compile(
+    r"\bwgmma\.(?:(?P<matrix>mma_async)|wait_group\.sync\.aligned\s+(?P<left>\d+))"
+)
+
+
+def find_serialized(instructions: tuple[Instruction, ...], ptx: str) -> Iterator[Finding]:
+    """Yield a finding if no two matrix instructions of a cubin overlap, and those of its PTX do."""
+    first = next((each for each in instructions if each.name in MATRIX), None)
+    if first is None or not _overlaps(_ptx_events(ptx)) or _overlaps(_sass_events(instructions)):
+        return
+    meaning = "each matrix instruction is waited for before the next; in the PTX they overlap"
+    yield Finding("serialized", first.address, first.text, meaning, (), first.source)
+
+
+def find_dropped_registers(instructions: tuple[Instruction, ...], ptx: str) -> Iterator[Finding]:
+    """Yield a finding if the PTX gives registers to warps and the cubin does not."""
+    if (
+        "setmaxnreg." not in ptx
+        or not instructions
+        or any(each.name == "USETMAXREG" for each in instructions)
+    ):
+        return
+    first = instructions[0]
+    meaning = (
+        "the PTX has setmaxnreg and the cubin no USETMAXREG: warps keep the registers of a launch"
+    )
+    yield Finding("setmaxnreg dropped", first.address, first.text, meaning, (), first.source)
+
+
+def _ptx_events(ptx: str) -> Iterator[int | None]:
+    """Yield None for each matrix instruction and, for each wait, how many groups it leaves."""
+    code = re.sub(r"//[^\n]*", "", ptx)
+    for match in _PTX.finditer(code):
+        yield None if match["matrix"] else int(match["left"])
+
+
+def _sass_events(instructions: tuple[Instruction, ...]) -> Iterator[int | None]:
+    for each in instructions:
+        if each.name in MATRIX:
+            yield None
+        elif each.name == "WARPGROUP" and "DEPBAR" in each.modifiers:
+            yield int(each.operands[-1], 0)
+
+
+def _overlaps(events: Iterable[int | None]) -> bool:
+    """Whether two matrix instructions may be in flight at once."""
+    in_flight = 0
+    for left in events:
+        if left is None:
+            in_flight += 1
+            if in_flight > 1:
+                return True
+        elif left == 0:
+            in_flight = 0
+        elif in_flight:
+            return True
+    return False
