@@ -58,6 +58,7 @@ SOURCES = (
     Source(ROOT / "kernels.toml", _ALL),
     *(Source(path, _ALL) for path in sorted((ROOT / "kernels").glob("*.toml"))),
     *(Source(path, 32) for path in sorted((ROOT / "benchmarks").glob("*.toml"))),
+    Source(_FOLDER / "fallbacks.toml", _ALL),
     Source(_FOLDER / "soak.toml", 64),
 )
 # A few that are quick in the emulator.
