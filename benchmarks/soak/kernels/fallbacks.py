@@ -125,10 +125,9 @@ def made_ways_kernel(
 ):  # fmt: skip
     """Copy blocks of X, (M, N), through descriptors that are made of what only the kernel knows."""
     m = tl.program_id(0) * BLOCK_M
+    base = x_ptr + m.to(tl.int64) * N
     if WAY == "loaded":
         base = x_ptr + tl.load(offset_ptr) * 0
-    else:
-        base = x_ptr + m.to(tl.int64) * N
     for column in range(0, N, BLOCK_N):
         rows = M if WAY == "loaded" else M - m
         x = tl.make_tensor_descriptor(base, [rows, N], [N, 1], [BLOCK_M, BLOCK_N])
