@@ -136,3 +136,73 @@ def made_ways_kernel(
         n = tl.arange(0, BLOCK_N)[None, :]
         mask = (m + tl.arange(0, BLOCK_M) < M)[:, None] & (column + n < N)
         tl.store(out_ptr + at + n, block, mask=mask)
+
+
+@triton.jit
+def tile_ways_kernel(
+    a, b, c, seen_ptr, M, N, K,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    NUM_PROGRAMS: tl.constexpr, WAY: tl.constexpr,
+):  # fmt: skip
+    """Store A @ B.T by tiles of which a program computes several, and something that ties them."""
+    num_n = tl.cdiv(N, BLOCK_N)
+    program = tl.program_id(0)
+    total = 0.0
+    if WAY == "before":
+        tl.store(seen_ptr + program, 1.0)
+    for index in tl.range(program, tl.cdiv(M, BLOCK_M) * num_n, NUM_PROGRAMS):
+        row, column = index // num_n * BLOCK_M, index % num_n * BLOCK_N
+        acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+        for k in range(0, K, BLOCK_K):
+            if WAY == "branch":
+                left = tl.zeros((BLOCK_M, BLOCK_K), a.dtype)
+                if k % (2 * BLOCK_K) == 0:
+                    left = a.load([row, k])
+            else:
+                left = a.load([row, k])
+            if WAY == "waits":
+                tl.extra.cuda.gdc_wait()
+            acc = tl.dot(left, b.load([column, k]).T, acc)
+        if WAY == "carried":
+            total += tl.max(tl.max(acc, axis=1), axis=0)
+            acc = tl.where(acc < total, acc, 0.0)
+        elif WAY == "volatile":
+            acc += tl.load(seen_ptr + program, volatile=True)
+        elif WAY == "barrier":
+            tl.debug_barrier()
+        elif WAY == "same place":
+            tl.store(seen_ptr + program, index.to(tl.float32))
+        elif WAY == "read":
+            acc += tl.load(seen_ptr + index)
+            tl.store(seen_ptr + index, 1.0)
+        c.store([row, column], acc.to(c.dtype))
+
+
+@triton.jit
+def split_ways_kernel(
+    x_ptr, out_ptr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, WAY: tl.constexpr,
+):  # fmt: skip
+    """Write a tile for each program, after what the blocks of a cluster may not share."""
+    m, n = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_N)
+    start = tl.program_id(0) * BLOCK_M * BLOCK_N
+    at = start + m[:, None] * BLOCK_N + n[None, :]
+    x = tl.load(x_ptr + at)
+    if WAY == "scan":
+        x = tl.cumsum(tl.cumsum(x, axis=0), axis=1)
+    elif WAY == "sorted":
+        x = tl.sort(x)
+    elif WAY == "square":
+        for _ in range(3):
+            x = x + x.T
+    elif WAY == "counted":
+        x += tl.atomic_add(out_ptr + at, x, sem="relaxed")
+    tl.store(out_ptr + at, x)
+
+
+@triton.jit
+def split_blocks_kernel(x, out, turned, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    """Copy blocks as they are and turned."""
+    row, column = tl.program_id(0) * BLOCK_M, tl.program_id(1) * BLOCK_N
+    block = x.load([row, column])
+    turned.store([column, row], block.T)
+    out.store([row, column], block)
