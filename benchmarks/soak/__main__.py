@@ -77,6 +77,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--repeats", type=int, default=2, help="how often each launch is tried")
     parser.add_argument("--limit", type=float, default=20.0, help="seconds for a launch")
     parser.add_argument("--kernel", action="append", default=[], help="variants of this one alone")
+    parser.add_argument(
+        "--skip-held", action="store_true", help="leave what is held back to another command"
+    )
     parser.add_argument("--smoke", action="store_true", help="a handful, in the emulator")
     return parser
 
@@ -94,7 +97,8 @@ def _soak(phases: Sequence[str], options: argparse.Namespace, journal: Journal) 
             launcher.open()
             for phase in phases:
                 held += _run(phase, options, launcher, limits, Path(folder), say)
-            _run_held(held, options, launcher, limits, say)
+            if not options.skip_held:
+                _run_held(held, options, launcher, limits, say)
         finally:
             launcher.close()
             say.print_line()
