@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
 import sys
 import time
 from collections import Counter
@@ -76,6 +77,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--repeats", type=int, default=2, help="how often each launch is tried")
     parser.add_argument("--limit", type=float, default=20.0, help="seconds for a launch")
     parser.add_argument("--kernel", action="append", default=[], help="variants of this one alone")
+    parser.add_argument(
+        "--skip-held", action="store_true", help="leave what is held back to another command"
+    )
     parser.add_argument("--smoke", action="store_true", help="a handful, in the emulator")
     return parser
 
@@ -90,11 +94,11 @@ def _soak(phases: Sequence[str], options: argparse.Namespace, journal: Journal) 
     held: list[Batch] = []
     with TemporaryDirectory(prefix="aotc-soak-", dir=_fast_folder()) as folder:
         try:
+            launcher.open()
             for phase in phases:
                 held += _run(phase, options, launcher, limits, Path(folder), say)
-            count = sum(batch.count for batch in held)
-            print(f"{count:,} cases were held back, now they are launched", flush=True)
-            run_held(held, launcher, limits, say)
+            if not options.skip_held:
+                _run_held(held, options, launcher, limits, say)
         finally:
             launcher.close()
             say.print_line()
@@ -129,16 +133,46 @@ def _run(
         groups = _groups(phase, options)
         planned = sum(len(group.subjects) for group in groups)
         jobs = [Job(group.label, group) for group in _left(groups, known)]
+        if phase != "risky":  # what a deadline cuts off is then of all kinds
+            random.Random(options.seed).shuffle(jobs)
         prepare = partial(variants.prepare, settings=settings, phase=phase)
     print(f"{phase}: {planned:,} cases, {len(jobs):,} jobs of {options.jobs} workers", flush=True)
     work = Work(phase, prepare, folder, holds_all=phase == "risky")
     try:
         return run_phase(jobs, work, launcher, limits, say)
     finally:
-        seconds = round(time.monotonic() - start, 1)
-        launching = round(launcher.busy_seconds - busy, 1)
-        numbers = (planned, seconds, launching, options.jobs)
-        launcher.journal.end(Run(phase, launcher.device, time.strftime("%Y-%m-%d"), *numbers))
+        _end(phase, planned, options, launcher, start, busy)
+
+
+def _run_held(
+    held: Sequence[Batch],
+    options: argparse.Namespace,
+    launcher: Launcher,
+    limits: Limits,
+    say: Callable[[Outcome], None],
+) -> None:
+    """Launch what phases held back."""
+    start, busy = time.monotonic(), launcher.busy_seconds
+    count = sum(batch.count for batch in held)
+    print(f"{count:,} cases were held back, now they are launched", flush=True)
+    try:
+        run_held(held, launcher, limits, say)
+    finally:
+        _end(report.HELD, count, options, launcher, start, busy)
+
+
+def _end(
+    phase: str,
+    planned: int,
+    options: argparse.Namespace,
+    launcher: Launcher,
+    start: float,
+    busy: float,
+) -> None:
+    seconds, launching = time.monotonic() - start, launcher.busy_seconds - busy
+    date = time.strftime("%Y-%m-%d")
+    numbers = (planned, round(seconds, 1), round(launching, 1), options.jobs)
+    launcher.journal.end(Run(phase, launcher.device, date, *numbers))
 
 
 def _fast_folder() -> str | None:

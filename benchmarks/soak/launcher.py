@@ -129,13 +129,17 @@ class Launcher:
         started = time.monotonic()
         done = 0
         while done < batch.count and self.hung is None:
-            if self._process is None:
-                self._start()
+            self.open()
             self._pipe.send((batch, done))
             for outcome in self._outcomes(batch.phase, batch.count - done):
                 done += 1
                 yield outcome
         self.busy_seconds += time.monotonic() - started
+
+    def open(self) -> None:
+        """Start the process, if there is none. Raises: NoLauncherError without a device."""
+        if self._process is None:
+            self._start()
 
     def close(self) -> None:
         """End the process."""

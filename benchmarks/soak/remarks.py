@@ -56,6 +56,8 @@ def _texts_of(tree: ast.Module) -> Iterator[tuple[int, str]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.JoinedStr):
             left_out |= {id(part) for part in ast.walk(node) if part is not node}
+        if isinstance(node, ast.Subscript):  # types that are named before they are there
+            left_out |= {id(part) for part in ast.walk(node.slice)}
         if _is_no_remark(node):
             left_out |= {id(part) for part in ast.walk(node)}
     for node in ast.walk(tree):

@@ -11,6 +11,7 @@ from benchmarks.soak.journal import FAILURES, Outcome, Record
 
 PHASES = ("variants", "programs", "risky")  # what is most likely to hang comes last
 BUILD = "build"
+HELD = "held"  # what phases hold back, when it is launched
 _MAX_SHOWN = 20
 
 
@@ -34,6 +35,8 @@ def figures(record: Record) -> dict[str, Any]:
     return {
         "dates": sorted({run.date for run in record.runs}),
         "devices": sorted({run.device for run in record.runs}),
+        "seconds": round(sum(run.seconds for run in record.runs), 1),
+        "launcher_seconds": round(sum(run.launcher_seconds for run in record.runs), 1),
         "phases": {
             phase: _phase(record, phase) for phase in (BUILD, *PHASES) if _has(record, phase)
         },
@@ -67,7 +70,6 @@ def _phase(record: Record, phase: str) -> dict[str, Any]:
             status: counts[status] for status in ("right", "built", "dropped", "refused", *FAILURES)
         },
         "seconds": round(sum(run.seconds for run in runs), 1),
-        "launcher_seconds": round(sum(run.launcher_seconds for run in runs), 1),
         "jobs": max((run.num_jobs for run in runs), default=0),
     }
 
@@ -117,7 +119,10 @@ def table(found: Mapping[str, Any]) -> str:
     if len(never) > _MAX_SHOWN:
         lines.append(f"  … and {len(never) - _MAX_SHOWN} more, in the JSON")
     lines += _failed(found["failures"])
-    lines.append(f"\n{', '.join(found['devices'])}; {', '.join(found['dates'])}")
+    lines.append(
+        f"\n{', '.join(found['devices'])}; {', '.join(found['dates'])}; {found['seconds']:.0f} s, "
+        f"{found['launcher_seconds']:.0f} s of them with a launch under way"
+    )
     return "\n".join(lines)
 
 

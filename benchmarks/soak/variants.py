@@ -57,8 +57,9 @@ _ALL = 1 << 20
 SOURCES = (
     Source(ROOT / "kernels.toml", _ALL),
     *(Source(path, _ALL) for path in sorted((ROOT / "kernels").glob("*.toml"))),
-    *(Source(path, 32) for path in sorted((ROOT / "benchmarks").glob("*.toml"))),
-    Source(_FOLDER / "soak.toml", 64),
+    *(Source(path, 24) for path in sorted((ROOT / "benchmarks").glob("*.toml"))),
+    Source(_FOLDER / "fallbacks.toml", _ALL),
+    Source(_FOLDER / "soak.toml", 48),
 )
 # A few that are quick in the emulator.
 SMOKE = ("vector_add", "transpose_blocks", "median", "sum_splits")

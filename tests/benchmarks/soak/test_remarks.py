@@ -11,6 +11,7 @@ _SOURCE = '''
 
 KNOWN = "a text of a table"
 """What no remark says at all."""
+Rule = Callable[[Op], "list of all things"]
 
 
 def decide(schedule, loop, why):
@@ -28,7 +29,7 @@ def test_texts_are_strings_that_are_no_docstrings_and_no_errors(tmp_path: Path) 
     (tmp_path / "room" / "decide.py").write_text(_SOURCE)
     assert [(text.place, text.text) for text in remarks.texts(tmp_path)] == [
         ("room/decide.py:4", "a text of a table"),
-        ("room/decide.py:11", "the loop of * stays: *"),
+        ("room/decide.py:12", "the loop of * stays: *"),
     ]
 
 

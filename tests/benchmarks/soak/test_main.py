@@ -1,0 +1,46 @@
+"""The command line, in the emulator: phases, figures, and going on where a soak was stopped."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks.soak.__main__ import main
+
+
+def test_a_smoke_run_of_programs_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    arguments = ["-o", str(tmp_path), "-j", "1", "--smoke"]
+    assert main(["programs", *arguments, "--seeds", "0"]) == 0
+    found = json.loads((tmp_path / "soak.json").read_text())
+    assert found["phases"]["programs"]["right"] == 1
+    assert found["devices"] == ["the emulator"]
+    lines = (tmp_path / "journal.jsonl").read_text().splitlines()
+    assert main(["programs", *arguments, "--seeds", "0", "1"]) == 0
+    more = (tmp_path / "journal.jsonl").read_text().splitlines()[len(lines) :]
+    assert sum('"done"' in line for line in more) == 1
+    capsys.readouterr()
+    assert main(["report", "-o", str(tmp_path)]) == 0
+    assert "programs        2    2" in capsys.readouterr().out
+
+
+def test_what_ended_with_the_soak_fails(tmp_path: Path) -> None:
+    told = {"try": {"case": "program 5", "launch": "(1,)", "phase": "programs"}}
+    (tmp_path / "journal.jsonl").write_text(json.dumps(told) + "\n")
+    assert main(["report", "-o", str(tmp_path)]) == 1
+    found = json.loads((tmp_path / "soak.json").read_text())
+    assert [(each["case"], each["status"]) for each in found["failures"]] == [("program 5", "lost")]
+
+
+def test_without_a_gpu_it_says_so(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    try:
+        from aotc.verify.device import Driver, NoDeviceError
+
+        Driver()
+    except NoDeviceError:
+        pass
+    else:
+        pytest.skip("there is a GPU")
+    assert main(["programs", "-o", str(tmp_path), "-j", "1", "--seeds", "0"]) == 2
+    assert "no" in capsys.readouterr().err
