@@ -15,7 +15,8 @@ mbarrier, so what it writes needs no barrier; but nobody may issue into the next
 while another still waits for this one, so a wait counts as reading it and an issue as writing it.
 A store has read its buffer when the issuing thread has waited for it; nobody may write that before,
 which is a mistake of the schedule's. Both see what threads wrote only behind a `gpu.proxy_fence` of
-the writers.
+the writers. So do loads and what threads read: a thread's read may still be on its way when the
+barrier or mbarrier lets the next copy go, unless the thread fenced it before it came there.
 
 A buffer is *divided* if each warpgroup writes and stores boxes of its own, and nothing else has its
 bytes. What meets in it is ordered by a barrier of each warpgroup.
@@ -81,7 +82,7 @@ class _Pending:
     """Hold the places touched since the last barrier, and those that copies are in flight to.
 
     What threads wrote to `unfenced` places, tensor copies and products do not see yet, whatever
-    barriers there were. `drains` and `products` are what each tensor store and each product in
+    barriers there were; nor that they have read `unfenced_reads`. `drains` and `products` are what each tensor store and each product in
     flight reads, the newest first; stores older than `max_drains` are taken together, so that a loop
     of them comes to an end. `divided` are the buffers that need barriers of warpgroups only.
     """
@@ -90,6 +91,7 @@ class _Pending:
     writes: _Places = field(default_factory=_Places)
     copies: _Places = field(default_factory=_Places)
     unfenced: _Places = field(default_factory=_Places)
+    unfenced_reads: _Places = field(default_factory=_Places)
     drains: tuple[_Places, ...] = ()
     products: tuple[_Places, ...] = ()
     divided: Mapping[gpu.SharedAlloc, None] = field(default_factory=dict[gpu.SharedAlloc, None])
@@ -97,12 +99,14 @@ class _Pending:
     hazards: GlobalHazards | None = None
     touched: dict[Touch, None] = field(default_factory=dict[Touch, None])
     """Accesses to global memory since the last barrier."""
+    refilled: tuple[_Place, ...] = ()
+    """Where copies write."""
     unproxied: dict[Touch, None] = field(default_factory=dict[Touch, None])
     """Writes of threads to global memory that the async proxy does not see yet."""
 
     @property
     def all(self) -> tuple[_Places, ...]:
-        return self.reads, self.writes, self.copies, self.unfenced
+        return self.reads, self.writes, self.copies, self.unfenced, self.unfenced_reads
 
     def clear(self, *, warpgroup: bool = False) -> None:
         """Forget what a barrier orders: all that was touched, or what was in divided buffers."""
@@ -113,8 +117,24 @@ class _Pending:
         if not warpgroup:
             self.touched.clear()
 
+    def forget_proxies(self) -> None:
+        """Forget what a proxy fence of all threads orders in shared memory."""
+        self.unfenced.clear()
+        self.unfenced_reads.clear()
+
+    def read(self, place: _Place) -> None:
+        """Remember what threads read themselves."""
+        self.reads[place] = None
+        if place.meets(self.refilled):
+            self.unfenced_reads[place] = None
+
     def copy(self) -> _Pending:
-        copied = _Pending(divided=self.divided, max_drains=self.max_drains, hazards=self.hazards)
+        copied = _Pending(
+            divided=self.divided,
+            max_drains=self.max_drains,
+            hazards=self.hazards,
+            refilled=self.refilled,
+        )
         copied.merge(self)
         return copied
 
@@ -159,7 +179,11 @@ def insert_barriers(kernel: Kernel, schedule: Schedule) -> None:
     left = [op.pending for op in kernel.walk() if isinstance(op, tma.TmaStoreWait)]
     max_drains = 1 + max(left, default=0)
     hazards = GlobalHazards(kernel)
-    pending = _Pending(divided=_divided(kernel), max_drains=max_drains, hazards=hazards)
+    loads = [op for op in kernel.walk() if isinstance(op, tma.TmaLoad | tma.BulkLoad)]
+    refilled = tuple(dict.fromkeys(replace(_place(op.buffer), slot=None) for op in loads))
+    pending = _Pending(
+        divided=_divided(kernel), max_drains=max_drains, hazards=hazards, refilled=refilled
+    )
     _visit(kernel.body, pending)
 
 
@@ -188,7 +212,7 @@ def _order_global(op: Op, pending: _Pending) -> None:
         with at(op.loc):
             Builder.before_op(op)(tma.ProxyFence(whole=True))
         pending.unproxied.clear()
-        pending.unfenced.clear()
+        pending.forget_proxies()
     if met or unseen:
         _barrier_before(op, pending)
 
@@ -199,7 +223,7 @@ def _order_global(op: Op, pending: _Pending) -> None:
 def _visit_barrier(op: Op, pending: _Pending) -> None:
     warpgroup = isinstance(op, gpu.Barrier) and op.warpgroup
     if not warpgroup:
-        _fence_for_products(op, pending)
+        _fence_ahead(op, pending)
     pending.clear(warpgroup=warpgroup)
 
 
@@ -234,7 +258,7 @@ def _visit_load(op: Op, pending: _Pending) -> None:
     place = _place(op.buffer)
     if place.meets(pending.writes):
         _barrier_before(op, pending)
-    pending.reads[place] = None
+    pending.read(place)
 
 
 def _visit_count(op: Op, pending: _Pending) -> None:
@@ -265,11 +289,19 @@ def _visit_tensor_load(op: Op, pending: _Pending) -> None:
     assert isinstance(op, tma.TmaLoad | tma.BulkLoad)
     place = _place(op.buffer)
     _check_unread(op, place, pending)
-    if place.meets(pending.unfenced):
+    if place.meets(pending.unfenced) or place.meets(pending.unfenced_reads):
         _fence_before(op, pending)
     elif place.meets(pending.reads) or place.meets(pending.writes):
         _barrier_before(op, pending)
     _written(op, op.barrier, pending)
+
+
+def _visit_arrival(op: Op, pending: _Pending) -> None:
+    """Fence what was read ahead of an arrival that lets a copy go there."""
+    if pending.unfenced_reads:
+        with at(op.loc):
+            Builder.before_op(op)(tma.ProxyFence())
+        pending.forget_proxies()
 
 
 def _visit_tensor_store(op: Op, pending: _Pending) -> None:
@@ -307,7 +339,7 @@ def _visit_mbarrier_wait(op: Op, pending: _Pending) -> None:
 
 def _visit_fence(op: Op, pending: _Pending) -> None:
     assert isinstance(op, tma.ProxyFence)
-    pending.unfenced.clear()
+    pending.forget_proxies()
     if op.whole:
         pending.unproxied.clear()
 
@@ -329,12 +361,16 @@ def _visit_product_wait(op: Op, pending: _Pending) -> None:
     pending.products = pending.products[: op.pending]
 
 
-def _fence_for_products(op: Op, pending: _Pending) -> None:
-    """Fence ahead of a barrier what a product will read, so that it needs none of its own."""
-    if any(_feeds_product(place.buffer.out) for place in pending.unfenced):
+def _fence_ahead(op: Op, pending: _Pending) -> None:
+    """Fence ahead of a barrier what will need a fence, so that it needs no barrier of its own.
+
+    That is what a product will read, and what was read where a copy will write.
+    """
+    feeds = any(_feeds_product(place.buffer.out) for place in pending.unfenced)
+    if feeds or pending.unfenced_reads:
         with at(op.loc):
             Builder.before_op(op)(tma.ProxyFence())
-        pending.unfenced.clear()
+        pending.forget_proxies()
 
 
 def _feeds_product(buffer: Value) -> bool:
@@ -349,7 +385,7 @@ def _fence_before(op: Op, pending: _Pending, place: _Place | None = None) -> Non
     """Let a tensor copy see what all threads have written."""
     with at(op.loc):
         Builder.before_op(op)(tma.ProxyFence())
-    pending.unfenced.clear()
+    pending.forget_proxies()
     _barrier_before(op, pending, place)
 
 
@@ -357,7 +393,7 @@ def _barrier_before(op: Op, pending: _Pending, place: _Place | None = None) -> N
     """Insert the barrier that orders an access to `place`."""
     warpgroup = place is not None and place.buffer in pending.divided
     if not warpgroup:
-        _fence_for_products(op, pending)
+        _fence_ahead(op, pending)
     with at(op.loc):
         Builder.before_op(op)(gpu.Barrier(warpgroup=warpgroup))
     pending.clear(warpgroup=warpgroup)
@@ -484,6 +520,7 @@ _RULES: dict[type[Op], Callable[[Op, _Pending], None]] = {
     tma.ProxyFence: _visit_fence,
     tma.MbarrierInit: _visit_init,
     tma.MbarrierWait: _visit_mbarrier_wait,
+    tma.MbarrierArrive: _visit_arrival,
     wgmma.Wgmma: _visit_product,
     wgmma.WgmmaWait: _visit_product_wait,
     roles.Specialize: _visit_roles,
