@@ -21,6 +21,8 @@ from aotc.backend import assemble as assemble_ptx
 from aotc.backend import emit_ptx, lower_kernel
 from aotc.ir.core import Kernel
 from aotc.ir.diagnostics import CompileError
+from aotc.ir.dialects.descriptor import TENSOR_ALIGNMENT_BYTES
+from aotc.ir.types import SCALARS
 from aotc.schedule.context import Schedule
 from aotc.schedule.pipeline import schedule_kernel
 from aotc.target import TARGETS
@@ -208,6 +210,7 @@ def _case(seed: int, name: str, command: str, settings: Settings) -> ProgramCase
     sizes = tuple(Size(slot.size_bytes) for slot in lowered.params)
     names = {id(value): key for key, value in expected.items() if isinstance(value, np.ndarray)}
     passed = launch.parameters(kernel, expected, program.grid)
+    _check_rows(passed)
     return ProgramCase(
         name,
         command,
@@ -222,6 +225,18 @@ def _case(seed: int, name: str, command: str, settings: Settings) -> ProgramCase
         settings.repeats,
         risk.is_risky(ptx),
     )
+
+
+def _check_rows(passed: Sequence[Any]) -> None:
+    """Refuse what no launcher takes: hardware stores rows of tensors in whole pieces of 16 bytes.
+
+    Raises: CompileError.
+    """
+    for value in passed:
+        if isinstance(value, PlacedTensor):
+            row_bytes = value.shape[-1] * SCALARS[value.element].size_bytes
+            if row_bytes % TENSOR_ALIGNMENT_BYTES:
+                raise CompileError(f"rows of {row_bytes} bytes, which launchers refuse")
 
 
 def _scheduled(program: Program) -> tuple[Kernel, tuple[str, ...]]:
