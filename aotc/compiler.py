@@ -426,7 +426,7 @@ def _to_ptx(
     try:
         owns_sm = not check_resources(kernel, target, request.limits)
     except ResourceError as error:
-        error.source_files = translation.source_files
+        error.source_files, error.searches = translation.source_files, translation.searches
         raise
     if keep_asm:
         asm["gpu"] = print_kernel(kernel)

@@ -29,6 +29,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
+from aotc.module_search import Search
 from aotc.regular_file import MAX_SOURCE_BYTES, read_regular
 
 _MAX_CALL_SITES = 8
@@ -185,10 +186,12 @@ class ResourceError(CompileError):
     """Report a kernel that needs more than its target has.
 
     Not the source is wrong but the config: a build leaves the variant out, with a remark.
-    `source_files` are those that were read to find out, as far as it came to that.
+    `source_files` are those that were read to find out and `searches` those for imported modules,
+    as far as it came to that.
     """
 
     source_files: tuple[tuple[str, str], ...] = ()
+    searches: tuple[tuple[Search, str | None], ...] = ()
 
 
 class ManifestError(DiagnosticError):

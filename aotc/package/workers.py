@@ -264,6 +264,7 @@ def _misfit(request: CompileRequest, error: ResourceError) -> CachedKernel:
         remarks=(),
         ptxas_warnings=(),
         source_files=error.source_files,
+        searches=error.searches,
     )
     return CachedKernel(b"", metadata, misfit=misfit_text(error))
 

@@ -71,7 +71,7 @@ def _report(*cubins: tuple[Finding, ...]) -> Report:
 
 
 def _launches() -> tuple[Launch, ...]:
-    return (Launch("full", {}, (1,), "right"),)
+    return (Launch("full", {}, (1,), "right", num_stored=64),)
 
 
 WRONG = Finding("issued apart", 0x40, "UTMALDG", "twice", ((Step(0x20, 0x40),),), "k.py:7")

@@ -70,7 +70,7 @@ def test_a_parameter_that_the_launcher_puts_elsewhere_is_found() -> None:
 
     result = verify_variant(_subject("sum_rows"), compiler=compiler)
     assert result.status == "wrong"
-    assert result.findings[0].detail.startswith("launcher: the launcher passes parameters at")
+    assert result.findings[0].detail.startswith("the launcher has parameters of sum_rows at")
 
 
 @pytest.mark.parametrize(

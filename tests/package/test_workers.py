@@ -14,11 +14,19 @@ from typing import Any
 
 import pytest
 
-from aotc.compiler import CompileRequest
+from aotc.compiler import CompileRequest, compile_kernel
 from aotc.ir.diagnostics import HostError
 from aotc.package import workers
-from aotc.package.cache import CachedKernel
-from aotc.package.workers import Failure, Job, Outcome, Task, compile_all, run_all
+from aotc.package.cache import Cache, CachedKernel
+from aotc.package.workers import (
+    Failure,
+    Job,
+    Outcome,
+    Task,
+    compile_all,
+    compile_both_ways,
+    run_all,
+)
 from tests.support.fake_compiler import compile_empty
 
 
@@ -82,6 +90,51 @@ def test_what_a_target_has_no_room_for_is_no_mistake(source: Path) -> None:
     assert result.misfit == "3 moons, the limit is 1; what may help: fewer moons"
     digest = hashlib.sha256(source.read_bytes()).hexdigest()
     assert result.metadata.source_files == ((str(source), digest),)
+
+
+_TOO_LARGE = """
+import triton
+import triton.language as tl
+from sizes import BLOCK_K
+
+@triton.jit
+def multiply(a_ptr, b_ptr, c_ptr):
+    m, k = tl.arange(0, 128), tl.arange(0, BLOCK_K)
+    acc = tl.zeros([128, 128], tl.float32)
+    for start in range(0, 4096, BLOCK_K):
+        a = tl.load(a_ptr + m[:, None] * 4096 + (start + k)[None, :])
+        b = tl.load(b_ptr + m[None, :] * 4096 + (start + k)[:, None])
+        acc = tl.dot(a, b, acc)
+    tl.store(c_ptr + m[:, None] * 128 + m[None, :], acc)
+"""
+
+
+def test_a_module_that_shadows_may_make_room(tmp_path: Path) -> None:
+    package = tmp_path / "pkg"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "k.py").write_text(_TOO_LARGE)
+    (tmp_path / "sizes.py").write_text(
+        "import triton.language as tl\nBLOCK_K = tl.constexpr(256)\n"
+    )
+    signature = tuple((f"{name}_ptr", "*fp32:16") for name in "abc")
+    request = CompileRequest(str(package / "k.py"), "multiply", signature, (), "sm_90a")
+    refused = compile_both_ways(compile_kernel, request)
+    assert "of shared memory, the limit is" in refused.misfit
+    warnings: list[str] = []
+
+    def found() -> CachedKernel | None:
+        return Cache(tmp_path / "cache", "c1", warnings.append).find(request)
+
+    Cache(tmp_path / "cache", "c1", warnings.append).store(request, refused)
+    assert found() == refused
+    shadow = package / "sizes.py"
+    shadow.write_text("import triton.language as tl\nBLOCK_K = tl.constexpr(32)\n")
+    assert found() is None
+    assert not compile_both_ways(compile_kernel, request).is_misfit
+    shadow.unlink()
+    assert found() == refused
+    assert warnings == []
 
 
 @pytest.mark.parametrize(("mode", "name"), [("killed", "SIGKILL"), ("abort", "SIGABRT")])

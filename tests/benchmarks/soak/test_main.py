@@ -12,12 +12,12 @@ from benchmarks.soak.__main__ import main
 
 def test_a_smoke_run_of_programs_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     arguments = ["-o", str(tmp_path), "-j", "1", "--smoke"]
-    assert main(["programs", *arguments, "--seeds", "0"]) == 0
+    assert main(["programs", *arguments, "--seeds", "2"]) == 0
     found = json.loads((tmp_path / "soak.json").read_text())
     assert found["phases"]["programs"]["right"] == 1
     assert found["devices"] == ["the emulator"]
     lines = (tmp_path / "journal.jsonl").read_text().splitlines()
-    assert main(["programs", *arguments, "--seeds", "0", "1"]) == 0
+    assert main(["programs", *arguments, "--seeds", "2", "7"]) == 0
     more = (tmp_path / "journal.jsonl").read_text().splitlines()[len(lines) :]
     assert sum('"done"' in line for line in more) == 1
     capsys.readouterr()

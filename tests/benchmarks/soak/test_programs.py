@@ -15,7 +15,8 @@ from benchmarks.soak.programs import ProgramCase
 from benchmarks.soak.variants import Settings
 from tests.fuzz.arguments import Scalar
 
-_SEEDS = (0, 1, 7)
+_SEEDS = (2, 7, 16)
+_REFUSED = 0  # its rows have 108 bytes
 
 
 def _cases() -> list[ProgramCase]:
@@ -50,9 +51,17 @@ class _Spoiling:
 
 def test_programs_are_right_in_the_emulator_each_time() -> None:
     cases = _cases()
-    assert [case.name for case in cases] == ["program 0", "program 1", "program 7"]
+    assert [case.name for case in cases] == ["program 2", "program 7", "program 16"]
     for case in cases:
         assert _problems(case, Emulator()) == ["", ""]
+
+
+def test_what_no_launcher_takes_is_refused() -> None:
+    made = programs.prepare([_REFUSED], Settings(emulates=True), "programs")
+    assert made.cases == []
+    (outcome,) = made.outcomes
+    assert outcome.status == "refused"
+    assert "rows of 108 bytes, which launchers refuse" in outcome.detail
 
 
 def _case_with_an_array() -> ProgramCase:
