@@ -3,7 +3,8 @@
 A combine is a block of scalar ops. Named reductions build theirs directly; a user's function is
 translated into one, with scalars for parameters. Widening follows Triton: sums and products of
 narrow integers are made in 32 bits, minima and maxima of anything narrow in 32 bits, and sums of
-half-precision floats stay as they are.
+half-precision floats stay as they are. Cumulative sums and products of bf16 are made in fp32, as
+they are up to Triton 3.8: a bf16 holds no more than 8 bits, so a sum that is kept stops to grow soon.
 
 With indices, the smaller index wins among equal values unless the caller does not care.
 """
@@ -36,7 +37,7 @@ from aotc.frontend.values import (
 )
 from aotc.ir.core import Block, Value
 from aotc.ir.dialects import arith, scf, tile
-from aotc.ir.types import FP32, I32, U32, ScalarType, TileType
+from aotc.ir.types import BF16, FP32, I32, U32, ScalarType, TileType
 
 Combine = Callable[[Emitter, Sequence[Value]], Sequence[Value]]
 
@@ -165,12 +166,14 @@ def associative_scan(
 # ---- widening ---------------------------------------------------------------------------------
 
 
-def _sum_type(kind: ScalarType, dtype: Operand) -> ScalarType:
-    if dtype is not None:
-        return static_scalar_dtype(dtype, "dtype")
+def _sum_type(kind: ScalarType) -> ScalarType:
     if kind.is_int and kind.bits < I32.bits:
         return I32 if kind.is_signed else U32
     return kind
+
+
+def _scan_type(kind: ScalarType) -> ScalarType:
+    return FP32 if kind == BF16 else _sum_type(kind)
 
 
 def _scalar_element(value: Value, name: str) -> ScalarType:
@@ -180,9 +183,18 @@ def _scalar_element(value: Value, name: str) -> ScalarType:
     return kind
 
 
-def _for_sum(emit: Emitter, operand: Operand, dtype: Operand, name: str) -> Value:
+def _widened(
+    emit: Emitter,
+    operand: Operand,
+    dtype: Operand,
+    name: str,
+    widen: Callable[[ScalarType], ScalarType],
+) -> Value:
+    """Cast a tile to `dtype`, if there is one, or to what `widen` makes of its type."""
     value = _tile(emit, operand, name)
-    return cast(emit, value, _sum_type(_scalar_element(value, name), dtype))
+    kind = _scalar_element(value, name)
+    wanted = widen(kind) if dtype is None else static_scalar_dtype(dtype, "dtype")
+    return cast(emit, value, wanted)
 
 
 def _for_extremum(emit: Emitter, operand: Operand, name: str) -> Value:
@@ -204,7 +216,7 @@ def sum_(
     dtype: Operand = None,
 ) -> Value:
     """Add the elements along an axis, or all of them."""
-    value = _for_sum(emit, input, dtype, "sum")
+    value = _widened(emit, input, dtype, "sum", _sum_type)
     return _reduce(emit, [value], axis, _pairwise(operators.add), keep_dims)[0]
 
 
@@ -307,7 +319,7 @@ def _cumulative(name: str, op: operators.Emit) -> Callable[..., Value]:
         reverse: Operand = False,  # noqa: FBT002 - Triton's signature
         dtype: Operand = None,
     ) -> Value:
-        value = _for_sum(emit, input, dtype, name)
+        value = _widened(emit, input, dtype, name, _scan_type)
         return _scan(emit, [value], axis, _pairwise(op), reverse)[0]
 
     return function

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.frontend.conftest import I, Sources, X, evaluate
+from tests.frontend.conftest import I, Sources, X, evaluate, kernel_of
 
 
 def softmax(x: np.ndarray, axis: int) -> np.ndarray:
@@ -68,3 +68,27 @@ def test_reductions_and_scans(
     shape = np.shape(expected)
     got = evaluate(sources, expression, x, out_type, shape, COMBINES)
     np.testing.assert_allclose(got, expected, rtol=2e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("call", "kind"),
+    [
+        ("tl.cumsum(y, 0)", "float32"),
+        ("tl.cumprod(y, 0, reverse=True)", "float32"),
+        ("tl.cumsum(y, 0, dtype=tl.bfloat16)", "bfloat16"),
+        ("tl.associative_scan(y, 0, larger)", "bfloat16"),
+        ("tl.sum(y, 0)", "bfloat16"),
+    ],
+)
+def test_only_named_scans_widen_bf16(sources: Sources, call: str, kind: str) -> None:
+    """So does Triton up to 3.8, which kernels are written for."""
+    body = f"y = tl.full([8], 2, tl.bfloat16)\nz = {call}\ntl.static_assert(z.dtype == tl.{kind})"
+    sources.translate(COMBINES + kernel_of(body))
+
+
+def test_a_cumulative_sum_of_bf16_is_not_rounded_on_its_way(sources: Sources) -> None:
+    """A sum of 255 and ones that is kept in bf16 stays at 256."""
+    x = np.ones((4, 8), np.float32)
+    x[0] = 255
+    got = evaluate(sources, "tl.cumsum(x.to(tl.bfloat16), 0)", x, "fp64", x.shape)
+    np.testing.assert_array_equal(got, x.cumsum(0))
