@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
+
+import pytest
 
 from aotc.ir.dialects import gpu
 from aotc.ir.text import parse_kernel, print_kernel
@@ -10,6 +13,10 @@ from aotc.schedule.allocate_shared import allocate_shared
 from aotc.schedule.context import Schedule
 from aotc.schedule.insert_barriers import insert_barriers
 from aotc.target import TARGETS
+from tests.schedule.test_advance_products import ATTENTION, ATTENTION_SIGNATURE
+from tests.schedule.test_delay_stores import PRODUCT
+from tests.schedule.test_delay_stores import SIGNATURE as PRODUCT_SIGNATURE
+from tests.support.descriptors import lowered
 
 HEAD = """\
 #0 = #ll<offset=[[1],[2],[4],[8],[16],[32],[64]] : [128]>
@@ -24,6 +31,11 @@ BUFFER = (
     " : shared<128xfp32, #0>"
 )
 WAIT = "gpu.mbarrier_wait(%bar, %i)"
+READ_ROWS = """def k(x, out, n):
+    cols = tl.arange(0, 128)
+    for i in tl.range(0, n, warp_specialize=True):
+        tl.store(out + i * 128 + cols, tl.sum(x.load([i, 0]), 0) + 1)
+"""
 
 
 def _ops(*lines: str) -> list[str]:
@@ -50,10 +62,92 @@ def test_what_has_landed_is_read_without_a_barrier() -> None:
 
 
 def test_a_load_over_what_was_read_waits_for_all() -> None:
+    """A read may be on its way past the barrier, as the async proxy sees it, unless it is fenced."""
     body = (_load("%b"), WAIT, _read("%b", "%r"))
     again = (_load("%b"), WAIT, _read("%b", "%s"))
     ops = _ops(f"%b = {BUFFER}", *body, *again)
-    assert ops[4:] == ["barrier", "tma_load", "mbarrier_wait", "shared_load"]
+    assert ops[4:] == ["proxy_fence", "barrier", "tma_load", "mbarrier_wait", "shared_load"]
+
+
+def test_reads_are_fenced_once_ahead_of_a_barrier_that_is_there() -> None:
+    ops = _ops(f"%b = {BUFFER}", _load("%b"), WAIT, _read("%b", "%r"), "gpu.barrier", _load("%b"))
+    assert ops[3:] == ["shared_load", "proxy_fence", "barrier", "tma_load"]
+
+
+def test_reads_of_what_no_copy_writes_have_no_fence() -> None:
+    store = "gpu.shared_store(%v, %b) {vector = 2}"
+    ops = _ops(
+        f"%b = {BUFFER}", f"%c = {BUFFER}", _load("%c"), WAIT, store, _read("%b", "%r"), store
+    )
+    assert ops[3:] == ["shared_store", "barrier", "shared_load", "barrier", "shared_store"]
+
+
+def _arrivals(*lines: str) -> list[str]:
+    """Return the ops of a loop over a ring whose slots are let go by an arrival after `lines`."""
+    ring = BUFFER.replace("128}", "128, num_slots = 3}").replace("#0>", "#0, 3>")
+    return _ops(
+        f"%b = {ring}",
+        f"%c = {BUFFER}",
+        "%zero = arith.constant {value = 0, type = i32} : i32",
+        "%one = arith.constant {value = 1, type = i32} : i32",
+        "%first = gpu.shared_slot(%b, %zero) : shared<128xfp32, #0>",
+        _load("%first"),
+        "%end = scf.for(%zero, %n, %one, %zero) (%k: i32, %slot: i32) {",
+        "%s = gpu.shared_slot(%b, %slot) : shared<128xfp32, #0>",
+        WAIT,
+        *lines,
+        "gpu.mbarrier_arrive(%bar) {count = 2}",
+        "%next = gpu.next_slot(%slot) {num_slots = 3} : i32",
+        "scf.yield(%next)",
+        "} : i32",
+    )
+
+
+def test_an_arrival_after_a_read_of_a_ring_is_fenced() -> None:
+    """It lets the next copy write what was read, and no barrier comes first."""
+    ops = _arrivals(_read("%s", "%r"))
+    at = ops.index("mbarrier_wait")
+    assert ops[at + 1 : at + 4] == ["shared_load", "proxy_fence", "mbarrier_arrive"]
+    assert ops.count("proxy_fence") == 1
+
+
+def test_one_fence_covers_what_was_read_before_two_arrivals() -> None:
+    ops = _arrivals(_read("%s", "%r"), "gpu.mbarrier_arrive(%bar) {count = 2}")
+    at = ops.index("shared_load")
+    assert ops[at + 1 : at + 4] == ["proxy_fence", "mbarrier_arrive", "mbarrier_arrive"]
+    assert ops.count("proxy_fence") == 1
+
+
+def test_an_arrival_after_a_read_of_something_else_is_not_fenced() -> None:
+    assert "proxy_fence" not in _arrivals(_read("%c", "%r"))
+
+
+@pytest.mark.parametrize("warp_specialize", [True, False])
+@pytest.mark.parametrize(
+    ("source", "signature"),
+    [(PRODUCT, PRODUCT_SIGNATURE), (ATTENTION, ATTENTION_SIGNATURE)],
+    ids=["matmul", "attention"],
+)
+def test_what_only_products_read_needs_no_fence(
+    tmp_path: Path, source: str, signature: dict[str, str], warp_specialize: bool
+) -> None:
+    """They read as copies write, through the async proxy; only what is stored is fenced."""
+    text, _ = lowered(tmp_path, source, signature, 4, warp_specialize=warp_specialize)
+    ops = re.findall(r"\bgpu\.(\w+)", text)
+    assert {"wgmma", "tma_load"} <= set(ops)
+    assert ("mbarrier_arrive" in ops) == warp_specialize
+    fences = [at for at, op in enumerate(ops) if op == "proxy_fence"]
+    assert fences
+    assert {ops[at - 1] for at in fences} == {"shared_store"}
+
+
+def test_a_producer_waits_for_reads_that_are_fenced(tmp_path: Path) -> None:
+    """So it is from source: rows through a ring, let go by the threads that read them."""
+    text, _ = lowered(
+        tmp_path, READ_ROWS, {"x": "tensordesc<fp32[1,128]>", "out": "*fp32", "n": "i32"}, 4
+    )
+    ops = re.findall(r"\bgpu\.(shared_load|proxy_fence|mbarrier_arrive)\b", text)
+    assert ops == ["shared_load", "proxy_fence", "mbarrier_arrive"]
 
 
 def test_a_phase_is_over_for_all_before_the_next_begins() -> None:
@@ -89,6 +183,7 @@ def test_a_fence_is_not_forgotten_behind_a_barrier() -> None:
 
 
 def test_an_iteration_waits_for_the_one_before() -> None:
+    """Its reads are fenced ahead of the barrier, for the copy that comes next writes over them."""
     ops = _ops(
         f"%b = {BUFFER}",
         "%zero = arith.constant {value = 0, type = i32} : i32",
@@ -100,7 +195,7 @@ def test_an_iteration_waits_for_the_one_before() -> None:
         "scf.yield()",
         "}",
     )
-    assert ops == ["barrier", "tma_load", "mbarrier_wait", "shared_load"]
+    assert ops == ["proxy_fence", "barrier", "tma_load", "mbarrier_wait", "shared_load"]
 
 
 def test_a_mbarrier_is_never_written_over() -> None:
