@@ -1,7 +1,8 @@
 """Where a case has another outcome with aotc than with Triton's interpreter, and why that is right.
 
 What the interpreter computes wrongly is replaced in `repairs.py`. Here stand cases that one of the two
-refuses and the other does not, or whose results have another type. Each row must match a case, and each case that it matches must differ.
+refuses and the other does not, or whose results have another type. Each row must match a case, and
+each case that it matches must differ.
 """
 
 from __future__ import annotations
