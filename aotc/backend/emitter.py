@@ -12,6 +12,7 @@ Invariant: a name returned by `value` is valid until the innermost scope it was 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
@@ -20,6 +21,7 @@ Argument = tuple[str, str]
 """LLVM type and operand."""
 
 _BUFFER = "%arguments"
+_NAME = re.compile(r"%\w+")
 
 
 class Held(Protocol):
@@ -59,6 +61,7 @@ class Emitter:
         """Integer words known to hold these values, the first in the lowest bits."""
         self.conjuncts: dict[str, tuple[str, ...]] = {}
         """What has to hold, each an i1, for an i1 to hold."""
+        self._texts: dict[str, str] = {}
         self.label = "entry"
         self.held: Held | None = None
         """An effect that is written ahead of the next one; pure values go before it."""
@@ -78,7 +81,23 @@ class Emitter:
                 return name
         name = self._write(text)
         self._known[-1][text] = name
+        self._texts[name] = text
         return name
+
+    def is_constant(self, operand: str) -> bool:
+        """Return whether an operand is a literal, or a pure value of literals alone.
+
+        A choice between two of them counts as one: they may be the same.
+        """
+        if not operand.startswith("%"):
+            return True
+        text = self._texts.get(operand)
+        if text is None:
+            return False
+        names = _NAME.findall(text)
+        if text.startswith("select i1 %"):
+            names = names[1:]
+        return all(map(self.is_constant, names))
 
     def thread_value(self, text: str) -> str:
         """Return the name of a pure value of the thread's number, computed in the prologue."""

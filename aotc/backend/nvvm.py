@@ -448,13 +448,32 @@ class Mma:
     acc_type: str
 
 
+def _hidden(emit: Emitter, word: str, kind: str) -> str:
+    """Return a word of 32 bits as it is; ptxas does not see what it is if it is a constant.
+
+    Source: PTX ISA 10.7 `%nctaid`, which is less than 2**31.
+    """
+    if kind not in ("i32", "<2 x half>") or not emit.is_constant(word):
+        return word
+    text = "{ mov.u32 $0, %nctaid.x; shr.u32 $0, $0, 31; }"
+    zero = emit.thread_value(f'call i32 asm sideeffect "{text}", "=r"()')
+    if kind == "i32":
+        return emit.value(f"or i32 {word}, {zero}")
+    bits = emit.value(f"bitcast {kind} {word} to i32")
+    return emit.value(f"bitcast i32 {emit.value(f'or i32 {bits}, {zero}')} to {kind}")
+
+
 def mma(
     emit: Emitter, kind: Mma, a: Sequence[str], b: Sequence[str], acc: Sequence[str]
 ) -> list[str]:
     """Return the words of the accumulator plus the product of fragments.
 
+    Constants among the fragments are hidden: of -2.0 in both halves ptxas 13.5 makes a negated
+    operand that is right in one half, and of an fp8 zero's upper half 0xC0.
+
     Source: PTX ISA 9.7.14.5 `mma.sync`.
     """
+    a, b = ([_hidden(emit, word, kind.operand_type) for word in words] for words in (a, b))
     returned = "{" + ", ".join([kind.acc_type] * len(acc)) + "}"
     callee = f"llvm.nvvm.mma.{kind.suffix}"
     operands = [kind.operand_type] * (len(a) + len(b)) + [kind.acc_type] * len(acc)

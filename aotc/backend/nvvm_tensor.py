@@ -127,13 +127,17 @@ def commit_stores(emit: Emitter, issuer: Issuer) -> None:
     issue(emit, issuer).add("cp.async.bulk.commit_group;")
 
 
-def wait_stores(emit: Emitter, num_pending: int, issuer: Issuer, *, written: bool) -> None:
+def wait_stores(emit: Emitter, num_pending: int, *, written: bool) -> None:
     """Wait until at most the newest `num_pending` groups have not read shared memory, or written.
+
+    Every thread runs it, and those without groups go on. A branch of the thread that issues would
+    join its lanes while tiles are at their largest, and cost registers that are not there.
 
     Source: PTX ISA 9.7.9.25.4.2 `cp.async.bulk.wait_group`.
     """
     read = "" if written else ".read"
-    issue(emit, issuer).add(f"cp.async.bulk.wait_group{read} {num_pending};")
+    text = f"cp.async.bulk.wait_group{read} {num_pending};"
+    emit.effect(f'call void asm sideeffect "{text}", ""()')
 
 
 def proxy_fence(emit: Emitter, *, whole: bool) -> None:

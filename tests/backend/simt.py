@@ -404,6 +404,8 @@ class _Block:
         if code.startswith(("ldmatrix", "stmatrix")):
             return self.move_matrices(code, args)
         operand = lambda number: args[int(number) - outputs]  # noqa: E731
+        if "%nctaid.x; shr.u32" in code:
+            return np.zeros(self.threads, np.uint32)
         if code == "mov.u32 $0, %tid.x;":
             return np.arange(self.threads, dtype=np.uint32)
         if ".cas.b32 seen" in code:

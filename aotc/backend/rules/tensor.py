@@ -97,8 +97,8 @@ def lower_bulk_store(ctx: Lowering, op: tma.BulkStore) -> Results:
 
 @lowers(tma.TmaStoreWait)
 def lower_tma_store_wait(ctx: Lowering, op: tma.TmaStoreWait) -> Results:
-    """Lower the wait of the threads that issue stores."""
-    nvvm_tensor.wait_stores(ctx.emit, op.pending, _leaders(ctx), written=op.written)
+    """Lower the wait of the threads that issue stores, which all threads come to."""
+    nvvm_tensor.wait_stores(ctx.emit, op.pending, written=op.written)
     return []
 
 

@@ -29,13 +29,17 @@ TENSOR_ALIGNMENT_BYTES = 16
 def supports_reduce(kind: ReduceKind, element: ScalarType) -> bool:
     """Return whether a block of `element` can be combined with a tensor in this way, as in Triton.
 
-    Source: PTX ISA, `cp.reduce.async.bulk`: what each operation takes.
+    Hardware takes bits of 64 as unsigned numbers alone: of signed ones they are an illegal
+    instruction.
+
+    Source: PTX ISA, `cp.reduce.async.bulk`: what each operation takes; seen on an H200.
     """
     if element.is_float:
         is_half = element.bits == 16
         return is_half if kind in ("min", "max") else kind == "add" and element.bits in (16, 32)
     is_signed_long = element.bits == 64 and element.is_signed
-    return element.bits in (32, 64) and not (kind == "add" and is_signed_long)
+    of_order = kind in ("min", "max")
+    return element.bits in (32, 64) and (of_order or not is_signed_long)
 
 
 class DescriptorAt(Op, opcode="tile.descriptor_at", effect="read"):
