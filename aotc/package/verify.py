@@ -413,9 +413,7 @@ def _emulation(subject: Subject, compiled: PtxKernel, options: VerifyOptions) ->
         seed=options.seed,
         max_steps=options.max_steps,
         max_memory_bytes=options.max_memory_bytes,
-        params=tuple(
-            _param(slot, is_stored=subject.stored is not None) for slot in compiled.params
-        ),
+        params=tuple(map(_param, compiled.params)),
         fixed=subject.values,
         launcher=_launcher(subject, compiled, module),
     )
@@ -433,14 +431,12 @@ def _launcher(subject: Subject, compiled: PtxKernel, module: Module) -> Launcher
     return None
 
 
-def _param(slot: ParamSlot, *, is_stored: bool) -> Param:
-    # An archive says where the cubin has parameters: ptxas aligns maps to where a launch puts them.
-    place = None if is_stored else (slot.offset, slot.size_bytes)
+def _param(slot: ParamSlot) -> Param:
     spec = slot.tensor_map
     if spec is None:
-        return Param(slot.argument, slot.source, place=place)
+        return Param(slot.argument, slot.source)
     form = (spec.box, spec.swizzle_bytes, spec.fill_nan)
-    return Param(slot.argument, "", *form, spec.shape, spec.strides, place)
+    return Param(slot.argument, "", *form, spec.shape, spec.strides)
 
 
 def _checks(subject: Subject, options: VerifyOptions, *, may_be_left_out: bool) -> Checks:

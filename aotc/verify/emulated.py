@@ -44,7 +44,6 @@ class Param:
     """Say what a parameter of the function is: the argument, or what `source` says of it.
 
     Of a function that counts the programs of a launch, argument and source are "grid[0]" and so on.
-    `place` is where the launcher puts it: its byte in the buffer of parameters, and how many.
     With a `box` it is a map of the tensor at the argument, whose `shape` and `strides` are
     expressions over the arguments, in elements; the innermost axis is dense and has no stride.
     """
@@ -56,7 +55,6 @@ class Param:
     fill_nan: bool = False
     shape: tuple[str, ...] = ()
     strides: tuple[str, ...] = ()
-    place: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +209,6 @@ class Emulation:
         programs = (*reference.launch.grid, 1, 1)[:3]
         if self.launcher is not None:
             return self._launched(self.launcher, reference, held, programs)
-        self._check_places()
         x, y, z = self._clusters(programs)
         args = [
             held.place(index, value.argument, value) if isinstance(value, Place) else value
@@ -273,17 +270,6 @@ class Emulation:
             shared_bytes=launched.shared_bytes,
             block=launched.block,
         )
-
-    def _check_places(self) -> None:
-        """Raise ExecutionFault unless the launcher puts parameters where the function has them."""
-        entry = self.module.kernels.get(self.symbol)
-        given = [param.place for param in self.params]
-        if entry is None or None in given or not given:
-            return
-        taken = [(param.offset, param.size_bytes) for param in entry.params]
-        if given != taken:
-            message = f"the launcher passes parameters at {given}, the function takes {taken}"
-            raise ExecutionFault(f"launcher: {message} (byte, size)")
 
     def passed(self, reference: Reference) -> list[Place | Scalar]:
         """Return what the launcher passes for each parameter of the function.
