@@ -181,7 +181,7 @@ REDUCTIONS = {
     "min": (("i32", "u32", "i64", "u64", "fp16", "bf16"), np.minimum),
     "max": (("i32", "u32", "i64", "u64", "fp16", "bf16"), np.maximum),
     "and": (("i32", "u64"), np.bitwise_and),
-    "or": (("u32", "i64"), np.bitwise_or),
+    "or": (("u32", "u64"), np.bitwise_or),
     "xor": (("i32", "u64"), np.bitwise_xor),
 }
 

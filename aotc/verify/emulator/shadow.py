@@ -9,7 +9,8 @@ that has not been waited for writes or reads here. Accesses are checked against 
   writing the value that is there already changes nothing and is forgiven;
 - what an asynchronous operation writes is left alone until it has been waited for, and what one
   reads is not written;
-- what the asynchronous proxy reads has been handed to it by `fence.proxy.async`;
+- what the asynchronous proxy reads has been handed to it by `fence.proxy.async`, and so has what was
+  read where it writes: a thread's read may still be under way when a barrier lets the write go;
 - nothing but its own instructions touches an mbarrier.
 
 Invariant: what is recorded has been checked, and has happened.
@@ -94,6 +95,7 @@ class Shadow:
         granules = total_bytes // granule_bytes
         self._written = np.zeros(granules, np.int64)
         self._read = np.zeros(granules * order.cluster_warps, np.int64)  # warp by warp
+        self._read_itself = np.zeros(0, np.int64)  # as `_read`, of reads by threads; once any
         self._last_read = 0  # no stamp of a read is greater
         self._marks = np.zeros(0, np.uint16)  # of each granule, once there is any
         self._flights: dict[int, Flight] = {}  # the open ones, by identity
@@ -103,7 +105,7 @@ class Shadow:
     @staticmethod
     def bytes_of(size_bytes: int, cluster_warps: int, granule_bytes: int) -> int:
         """Return how much the shadow of `size_bytes` takes of the host's memory."""
-        return size_bytes // granule_bytes * (8 + 8 * cluster_warps + 2)
+        return size_bytes // granule_bytes * (8 + 16 * cluster_warps + 2)
 
     # ---- checks -----------------------------------------------------------------------------
 
@@ -158,6 +160,26 @@ class Shadow:
                 notes=self._where(stamp),
             )
 
+    def check_rewrite(self, lanes: Ints, offset: Ints, size: int) -> None:
+        """Check that reads of what lanes (n,) let the asynchronous proxy write are handed to it."""
+        if not self._read_itself.size:
+            return
+        unit, plane = offset // size, self._total_bytes // size
+        for column in range(self._order.cluster_warps):
+            read = self._gather(self._read_itself, unit + column * plane, size)
+            bad = self._order.unordered(lanes, read, PROXY)
+            if bad.any():
+                at, piece = _first(bad)
+                stamp = int(read[at, piece])
+                raise Misuse(
+                    "proxy",
+                    f"writes {self._place(offset, at, piece)} through the asynchronous proxy, which "
+                    f"{self._who(stamp)} read through the generic one with no fence.proxy.async "
+                    "between",
+                    lane=lane_at(lanes, at),
+                    notes=self._where(stamp),
+                )
+
     def check_mbarrier(self, lanes: Lanes, offset: Ints) -> None:
         """Check that lanes (n,) have seen the mbarriers at offsets (n,) being initialised."""
         written = self._gather(self._written, offset // 8, 8)
@@ -166,12 +188,24 @@ class Shadow:
 
     # ---- records ----------------------------------------------------------------------------
 
-    def loaded(self, lanes: Lanes, offset: Ints, size: int, instruction: Instruction) -> None:
-        """Record that lanes (n,) have read `size` bytes at each offset (n,)."""
+    def loaded(
+        self,
+        lanes: Lanes,
+        offset: Ints,
+        size: int,
+        instruction: Instruction,
+        *,
+        asynchronous: bool = False,
+    ) -> None:
+        """Record that lanes (n,), or the asynchronous agent for them, have read at each offset (n,)."""
         unit = offset // size + self._order.planes_of(lanes) * (self._total_bytes // size)
         self._last_read = self._order.limit()
         stamps = self._order.stamps(lanes, self._number(instruction))
         self._scatter(self._read, unit, size, stamps)
+        if not asynchronous:
+            if not self._read_itself.size:
+                self._read_itself = np.zeros(len(self._read), np.int64)
+            self._scatter(self._read_itself, unit, size, stamps)
 
     def stored(
         self,
@@ -230,7 +264,7 @@ class Shadow:
                 offset=np.concatenate([flight.offset for flight in alike]),
             )
             self._mark(whole, slice(None), begin=False)
-            self.loaded(whole.lanes, whole.offset, size, whole.instruction)
+            self.loaded(whole.lanes, whole.offset, size, whole.instruction, asynchronous=True)
 
     def finish(
         self, flight: Flight, pieces: npt.NDArray[np.bool_] | None, *, asynchronous: bool
@@ -246,7 +280,7 @@ class Shadow:
         self._mark(flight, index, begin=False)
         offset, size = flight.offset[index], flight.size_bytes
         if not flight.writes:
-            self.loaded(flight.lanes[index], offset, size, flight.instruction)
+            self.loaded(flight.lanes[index], offset, size, flight.instruction, asynchronous=True)
         else:
             lanes = flight.lanes[index]
             self.stored(lanes, offset, size, flight.instruction, asynchronous=asynchronous)

@@ -181,6 +181,8 @@ class SharedMemory:
         offset = self.locate(lanes, address, size_bytes)
         if writes:
             self.shadow.check_store(lanes, offset, size_bytes)
+            if proxy:
+                self.shadow.check_rewrite(lanes, offset, size_bytes)
         else:
             self.shadow.check_load(lanes, offset, size_bytes, verb="reads asynchronously")
             if proxy:

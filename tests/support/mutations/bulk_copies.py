@@ -55,6 +55,11 @@ def _ones_forgotten(kernel: Kernel) -> None:
         load.set_slots([load.buffer, load.mask, None])
 
 
+def _without_fences(kernel: Kernel) -> None:
+    for fence in found(kernel, tma.ProxyFence):
+        fence.erase()
+
+
 def _announces_all(expect: Any) -> Any:
     return lambda emit, barrier, _, issuer, **rest: expect(
         emit, barrier, str(_BLOCK_BYTES), issuer, **rest
@@ -113,6 +118,11 @@ _LOADS = tuple(
             "what was not copied is 0",
             "what stands for masked elements is left out",
             after_pass(_AFTER, _ones_forgotten),
+        ),
+        (
+            "a row is written over while threads read it",
+            "no fence ahead of what lets the next copy go",
+            after_pass("insert_barriers", _without_fences),
         ),
         (
             "more bytes are announced than come",
