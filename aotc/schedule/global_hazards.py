@@ -13,8 +13,9 @@ moved on by at least a step.
 
 A mask bounds the indices of a dimension, too: halves of a row that begin at n and end at n are apart.
 
-Different parameters are of different memory, or nothing is promised of the order; pointers that
-come from no parameter may all point at the same. Nothing orders the programs that a persistent
+Different parameters are of different memory, or a kernel runs in place: what is loaded through the one
+is stored at the same index through the other. Of other indices no order is promised then. Pointers
+that come from no parameter may all point at the same. Nothing orders the programs that a persistent
 kernel takes one after the other, so nothing needs to order their accesses.
 
 Invariant: two accesses for which `meet` is false are ordered by program order alone.
@@ -28,9 +29,9 @@ from dataclasses import dataclass
 
 from aotc.ir import gf2
 from aotc.ir.core import Block, Kernel, Op, Value
-from aotc.ir.dialects import gpu, scf, tile, tma
+from aotc.ir.dialects import arith, gpu, grid, roles, scf, tile, tma
 from aotc.ir.parameter_access import pointer_roots
-from aotc.ir.types import TileType, shape_of
+from aotc.ir.types import PointerType, TileType, element_of, shape_of
 from aotc.schedule.affine import Affine, AffineAnalysis, axis_symbol
 from aotc.schedule.global_order import is_inside
 from aotc.schedule.polynomial import ZERO, Monomial, Polynomial
@@ -71,6 +72,8 @@ class GlobalHazards:
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
+        self.num_blocks = kernel.num_ctas
+        """Blocks of a program."""
         self._affine: AffineAnalysis | None = None
         accesses = [op for op in kernel.walk() if isinstance(op, (*_READS, *_WRITES))]
         self._memory: dict[Op, frozenset[str]] = {
@@ -80,7 +83,15 @@ class GlobalHazards:
         for op in accesses:
             if isinstance(op, _WRITES):
                 written.update(dict.fromkeys(sorted(self._memory[op])))
-        self.accesses = {op: None for op in accesses if not self._memory[op].isdisjoint(written)}
+        stored = {_pointee(op) for op in accesses if isinstance(op, gpu.Store)}
+        loaded = {_pointee(op) for op in accesses if isinstance(op, gpu.Load)}
+        self.accesses = {
+            op: None
+            for op in accesses
+            if not self._memory[op].isdisjoint(written)
+            or (isinstance(op, gpu.Load) and _pointee(op) in stored)
+            or (isinstance(op, gpu.Store) and _pointee(op) in loaded)
+        }
         """What may meet another access, and so has to be asked about."""
 
     def is_over_programs(self, loop: Op) -> bool:
@@ -91,6 +102,23 @@ class GlobalHazards:
             and isinstance(loop.lower.op, tile.ProgramId)
             and isinstance(loop.step.op, tile.NumPrograms)
         )
+
+    def needs_all_blocks(self, op: Op) -> bool:
+        """Return whether a barrier ahead of `op` has to be one of all blocks of the program.
+
+        Roles have none of those: there it is one of the block.
+        """
+        in_role = any(isinstance(each, roles.Specialize) for each in op.ancestors())
+        return self.num_blocks > 1 and not in_role
+
+    @staticmethod
+    def branch_of_block(op: Op) -> scf.If | None:
+        """Return the outermost branch around `op` that not all blocks of a program take."""
+        found = None
+        for outer in op.ancestors():
+            if isinstance(outer, scf.If) and _is_of_rank(outer.condition):
+                found = outer
+        return found
 
     @staticmethod
     def is_generic_write(op: Op) -> bool:
@@ -110,22 +138,93 @@ class GlobalHazards:
         if isinstance(first, _ATOMICS) and isinstance(later, _ATOMICS):
             return False  # each is one step, and threads that need an order ask for it
         if self._memory[first].isdisjoint(self._memory[later]):
-            return False
+            return self._meet_in_place(earlier, later)
         if isinstance(first, _TENSOR_WRITES) and isinstance(later, _TENSOR_WRITES):
             return False  # of one thread, which waits for what it must
         left, right = getattr(first, "pointer", None), getattr(later, "pointer", None)
         if not isinstance(left, Value) or not isinstance(right, Value):
             return True
+        affine = self._affine_of_kernel()
+        here, there = affine[left], affine[right]
+        distance = _Distance(affine, earlier, later)
+        if here.base is not there.base or _is_tile(here.base) or distance.moves(here.base):
+            return (
+                left is not right or bool(earlier.carried) or not self._same_threads(first, later)
+            )
+        if here.offset == there.offset and not any(map(distance.is_moved, here.offset.symbols)):
+            return not self._same_threads(first, later)
+        tiles = _tile(affine, first, here), _tile(affine, later, there)
+        return not distance.separates(*tiles)
+
+    def _meet_in_place(self, earlier: Touch, later: Op) -> bool:
+        """Return whether threads meet where two parameters are one memory, at equal indices."""
+        first = earlier.op
+        if {type(first), type(later)} != {gpu.Load, gpu.Store}:
+            return False
+        if _pointee(first) != _pointee(later) or self._same_threads(first, later):
+            return False
+        affine = self._affine_of_kernel()
+        here, there = (affine[_pointer(op)] for op in (first, later))
+        params = self._kernel.body.args
+        distance = _Distance(affine, earlier, later)
+        return (
+            here.base in params
+            and there.base in params
+            and here.offset == there.offset
+            and not any(map(distance.is_moved, here.offset.symbols))
+        )
+
+    def _same_threads(self, first: Op, later: Op) -> bool:
+        """Return whether each thread meets nothing but its own in two accesses to the same elements.
+
+        Of threads that hold the same element one writes it, and always the same one.
+        """
+        if not isinstance(first, _BY_THREADS) or not isinstance(later, _BY_THREADS):
+            return False
+        kinds = first.pointer.type, later.pointer.type
+        layouts = [kind.layout if isinstance(kind, TileType) else None for kind in kinds]
+        if layouts[0] != layouts[1]:
+            return False
+        if isinstance(first, gpu.Store) and isinstance(later, gpu.Store):
+            return True
+        if layouts[0] is None:
+            return False
+        if self.num_blocks > 1 and not self._is_divided(_pointer(first)):
+            return False
+        columns = (*layouts[0].columns("lane"), *layouts[0].columns("warp"))
+        held = gf2.Span(layouts[0].columns("register"))
+        return all(held.add(column) for column in columns)
+
+    def _is_divided(self, pointer: Value) -> bool:
+        """Return whether each block of a program has elements of its own: its rank is in the index."""
+        affine = self._affine_of_kernel()
+        return any(
+            isinstance(source, Value) and isinstance(source.op, grid.BlockRank)
+            for source in (affine.sources[s] for s in affine[pointer].offset.symbols if s >= 0)
+        )
+
+    def _affine_of_kernel(self) -> AffineAnalysis:
         if self._affine is None:
             self._affine = AffineAnalysis(self._kernel)
-        here, there = self._affine[left], self._affine[right]
-        distance = _Distance(self._affine, earlier, later)
-        if here.base is not there.base or _is_tile(here.base) or distance.moves(here.base):
-            return left is not right or bool(earlier.carried) or not _same_threads(first, later)
-        if here.offset == there.offset and not any(map(distance.is_moved, here.offset.symbols)):
-            return not _same_threads(first, later)
-        tiles = _tile(self._affine, first, here), _tile(self._affine, later, there)
-        return not distance.separates(*tiles)
+        return self._affine
+
+
+def _is_of_rank(condition: Value) -> bool:
+    """Return whether a condition compares the rank of a block in its cluster."""
+    compare = condition.op
+    return isinstance(compare, arith.Compare) and isinstance(compare.lhs.op, grid.BlockRank)
+
+
+def _pointer(op: Op) -> Value:
+    assert isinstance(op, _BY_THREADS)
+    return op.pointer
+
+
+def _pointee(op: Op) -> object:
+    """Return what a load or store is of."""
+    kind = element_of(_pointer(op).type)
+    assert isinstance(kind, PointerType)
+    return kind.pointee
 
 
 def _memory_of(kernel: Kernel, op: Op) -> Iterator[str]:
@@ -162,25 +261,6 @@ def _tile(affine: AffineAnalysis, op: Op, found: Affine) -> _Tile:
 
 def _is_tile(value: Value | None) -> bool:
     return value is not None and isinstance(value.type, TileType)
-
-
-def _same_threads(first: Op, later: Op) -> bool:
-    """Return whether each thread meets nothing but its own in two accesses to the same elements.
-
-    Of threads that hold the same element one writes it, and always the same one.
-    """
-    if not isinstance(first, _BY_THREADS) or not isinstance(later, _BY_THREADS):
-        return False
-    kinds = first.pointer.type, later.pointer.type
-    layouts = [kind.layout if isinstance(kind, TileType) else None for kind in kinds]
-    if layouts[0] != layouts[1]:
-        return False
-    if isinstance(first, gpu.Store) and isinstance(later, gpu.Store):
-        return True
-    if layouts[0] is None:
-        return False
-    held = gf2.Span(layouts[0].columns("register"))
-    return all(held.add(column) for name in ("lane", "warp") for column in layouts[0].columns(name))
 
 
 class _Distance:

@@ -21,8 +21,9 @@ barrier or mbarrier lets the next copy go, unless the thread fenced it before it
 A buffer is *divided* if each warpgroup writes and stores boxes of its own, and nothing else has its
 bytes. What meets in it is ordered by a barrier of each warpgroup.
 
-Accesses to global memory that `global_hazards` finds to meet are ordered by the same barriers; a
-tensor copy that reads what threads stored there needs a fence of all memory as well.
+Accesses to global memory that `global_hazards` finds to meet are ordered by the same barriers, or by
+those of the cluster where a program has several blocks; a tensor copy that reads what threads stored
+there needs a fence of all memory as well.
 
 A product by warpgroups sees memory as tensor copies do, and reads its operands until a wait covers
 it, whatever barriers there are. Nobody may write them before; that is a mistake of the schedule's.
@@ -44,6 +45,7 @@ from aotc.ir.rewrite import Builder
 from aotc.ir.types import SharedType
 from aotc.schedule.context import Schedule
 from aotc.schedule.global_hazards import GlobalHazards, Touch
+from aotc.schedule.global_order import is_inside
 
 _MAX_EXACT_TURNS = 16
 
@@ -114,7 +116,8 @@ class _Pending:
             for place in list(places):
                 if not warpgroup or place.buffer in self.divided:
                     del places[place]
-        if not warpgroup:
+        is_alone = self.hazards is None or self.hazards.num_blocks == 1
+        if not warpgroup and is_alone:
             self.touched.clear()
 
     def forget_proxies(self) -> None:
@@ -208,13 +211,25 @@ def _order_global(op: Op, pending: _Pending) -> None:
     assert hazards is not None
     met = any(hazards.meet(touch, op) for touch in pending.touched)
     unseen = hazards.is_async(op) and any(hazards.meet(each, op) for each in pending.unproxied)
+    if not met and not unseen:
+        return
+    # Of a branch that one block takes, no other block comes to a barrier in it.
+    needs_all = hazards.needs_all_blocks(op)
+    branch = hazards.branch_of_block(op) if needs_all else None
+    if branch is not None and any(is_inside(touch.op, branch) for touch in pending.touched):
+        needs_all, branch = False, None
+    first = branch or op
     if unseen:
         with at(op.loc):
-            Builder.before_op(op)(tma.ProxyFence(whole=True))
+            Builder.before_op(first)(tma.ProxyFence(whole=True))
         pending.unproxied.clear()
         pending.forget_proxies()
-    if met or unseen:
+    if not needs_all:
         _barrier_before(op, pending)
+    else:
+        with at(op.loc):
+            Builder.before_op(first)(grid.ClusterBarrier())
+    pending.touched.clear()
 
 
 # ---- accesses ---------------------------------------------------------------------------------
@@ -225,6 +240,8 @@ def _visit_barrier(op: Op, pending: _Pending) -> None:
     if not warpgroup:
         _fence_ahead(op, pending)
     pending.clear(warpgroup=warpgroup)
+    if isinstance(op, grid.ClusterBarrier):
+        pending.touched.clear()
 
 
 def _visit_store(op: Op, pending: _Pending) -> None:

@@ -124,6 +124,49 @@ def test_other_parameters_are_of_other_memory(tmp_path) -> None:
     assert _barriers(tmp_path, body) == 0
 
 
+@pytest.mark.parametrize(("size", "barriers"), [(16, 1), (64, 1), (128, 0)])
+def test_a_kernel_runs_in_place_though_threads_share_elements(
+    tmp_path, size: int, barriers: int
+) -> None:
+    """Of 128 threads: one stores what another that holds the same element may not have loaded yet."""
+    body = f"""
+        i = tl.program_id(0) * {size} + tl.arange(0, {size})
+        tl.store(y_ptr + i, tl.load(x_ptr + i, mask=i < n) * 2.0, mask=i < n)
+    """
+    assert _barriers(tmp_path, body) == barriers
+
+
+def test_other_indices_are_not_in_place(tmp_path) -> None:
+    body = """
+        i = tl.arange(0, 16)
+        tl.store(y_ptr + 15 - i, tl.load(x_ptr + i))
+    """
+    assert _barriers(tmp_path, body) == 0
+
+
+def test_blocks_of_a_cluster_that_hold_the_same_wait_for_each_other(tmp_path) -> None:
+    """Ahead of the branch that the first block takes to store."""
+    body = """
+        i = tl.program_id(0) * 256 + tl.arange(0, 256)
+        tl.store(y_ptr + i, tl.load(x_ptr + i) * 2.0)
+    """
+    path = tmp_path / "kernel.py"
+    text = textwrap.indent(textwrap.dedent(body), "    ")
+    path.write_text(f"{_HEAD}def kernel(x_ptr, y_ptr, n, stride):\n{text}", encoding="utf-8")
+    made = aotc.compile(
+        f"{path}:kernel", signature=_SIGNATURE, target="sm_90a", num_warps=2, num_ctas=2
+    )
+    check(
+        """
+// CHECK: gpu.load
+// CHECK: grid.cluster_barrier
+// CHECK: scf.if
+// CHECK: gpu.store
+""",
+        made.asm["gpu"],
+    )
+
+
 def test_pointers_from_memory_may_be_of_any(tmp_path) -> None:
     body = """
         i = tl.arange(0, 1024)
