@@ -190,6 +190,7 @@ class _Noise:
         self._rules = rules
         self._active = dict.fromkeys(active)
         self._upwards = upwards
+        self._infinity = np.inf if seed % 2 else -np.inf
         self._combining = 0
 
     def _moves(self, op: Op) -> bool:
@@ -259,10 +260,17 @@ class _Noise:
         return rule
 
     def _open(self, value: Array, is_open: Array) -> Array:
-        """Return values of which some may be anything: NaN in place of numbers, or the reverse."""
-        if not self._upwards or not is_open.any():
+        """Return values of which some may be anything: infinities, NaN and numbers.
+
+        What follows may hide the difference of two of them, as a maximum hides that of NaN from what
+        is negative. So runs of consecutive seeds at random take one infinity each, and a run upwards
+        takes what is none, and not what the value is of itself.
+        """
+        if not is_open.any():
             return value
-        other = np.where(np.isnan(value), np.inf, np.nan)
+        other: Array | float = self._infinity
+        if self._upwards:
+            other = np.where(np.isfinite(value), np.nan, 0.0)
         return np.where(is_open, other, value).astype(value.dtype)
 
     def _assembly(self, base: Rule) -> Rule:
@@ -332,11 +340,8 @@ class _Noise:
             step = _FP8_SUM_STEP if is_fp8 else 2.0 * 2.0**-element.mantissa_bits
             moved = out.astype(np.float64) + self._part(out.shape) * step * size
             moved = np.where(_is_exact_dot(a, b, acc, size, step), out.astype(np.float64), moved)
-            # Parts of the sum may overflow, to either side: a NaN where there was a number, or the
-            # reverse, moves it without a bound. What is added later may hide the one or the other,
-            # but not that and a zero too.
-            unknown = np.where(np.isnan(moved), np.inf, np.nan) if self._upwards else 0.0
-            return round_to(np.where(size > _largest(out), unknown, moved), element)
+            # Parts of the sum may overflow, to either side.
+            return round_to(self._open(moved, size > _largest(out)), element)
 
         return rule
 
