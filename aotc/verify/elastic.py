@@ -39,6 +39,7 @@ from aotc.ir.dialects.tile import AtomicSem
 from aotc.ir.types import BF16, ScalarType
 from aotc.verify.memory import AccessError, Address, Memory
 from aotc.verify.numerics import Array, dtype_of
+from aotc.verify.pages import PAGE_BYTES, Pages
 
 HEAD_BYTES = 4096
 """Room before a pointer, for kernels that step back from it."""
@@ -47,8 +48,6 @@ _WORD_BYTES = 4  # what atomics of bf16 may touch instead
 _BUFFER_BITS = 40
 _BASE = 1 << (_BUFFER_BITS - 1)
 _ALIGNED_PLACE = 1 << 20  # so that regions of `Contents` begin at the pointer
-_PAGE_BITS = 10
-PAGE_BYTES = 1 << _PAGE_BITS
 _MAX_SPARSE_BYTES = 1 << 36
 _HASH = 0x9E3779B97F4A7C15
 _MIX = 0xBF58476D1CE4E5B9
@@ -109,36 +108,6 @@ class Listed:
         return self.values[(positions - HEAD_BYTES // self.values.itemsize) % self.values.size]
 
 
-class _Pages:
-    """Say which pages of a sparse buffer are held, and where: those touched first come first."""
-
-    def __init__(self) -> None:
-        self.numbers: list[int] = []
-        self._slots = np.full(1 << 10, -1, np.int32)
-
-    def missing(self, offsets: Array) -> Array:
-        """Return the pages of offsets in bytes that are not held, each once, in order."""
-        pages = np.unique(offsets >> _PAGE_BITS)
-        if pages.size and pages[-1] >= self._slots.size:
-            more = np.full(max(2 * self._slots.size, int(pages[-1]) + 1), -1, np.int32)
-            more[: self._slots.size] = self._slots
-            self._slots = more
-        return pages[self._slots[pages] < 0]
-
-    def hold(self, pages: Array) -> None:
-        self._slots[pages] = np.arange(len(pages), dtype=np.int32) + len(self.numbers)
-        self.numbers += pages.tolist()
-
-    def slots(self, pages: Array) -> Array:
-        """Return where pages are held, counted in pages."""
-        return self._slots[pages]
-
-    def places(self, offsets: Array) -> Array:
-        """Return where the bytes at offsets are held."""
-        slots = self._slots[offsets >> _PAGE_BITS].astype(np.int64)
-        return (slots << _PAGE_BITS) | (offsets & (PAGE_BYTES - 1))
-
-
 @dataclass(slots=True)
 class _Buffer:
     name: str
@@ -149,7 +118,7 @@ class _Buffer:
     written: npt.NDArray[np.bool_]
     writer: npt.NDArray[np.int32]  # eras
     reader: npt.NDArray[np.int32]  # programs
-    pages: _Pages | None
+    pages: Pages | None
     is_shared: bool = False  # by two pointers
     # Of a shared one: the elements of tiles that the running program accessed each byte for.
     loaded: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
@@ -242,7 +211,7 @@ class ElasticMemory(Memory):
         owners = np.empty(0, np.int32)
         self._bytes.append(empty)
         self._names.append(name)
-        pages = _Pages() if self._is_sparse else None
+        pages = Pages() if self._is_sparse else None
         self._buffers.append(
             _Buffer(name, pointee, contents, start, marks, marks, owners, owners, pages)
         )

@@ -26,12 +26,13 @@ from aotc.ir.dialects.descriptor import TENSOR_ALIGNMENT_BYTES, DescriptorReduce
 from aotc.ir.types import DescriptorType, PointerType, ScalarType
 from aotc.verify import contents
 from aotc.verify.dataflow import Roles
-from aotc.verify.elastic import PAGE_BYTES, Contents, ElasticMemory, Listed, loaded_dtype
+from aotc.verify.elastic import Contents, ElasticMemory, Listed, loaded_dtype
 from aotc.verify.interpreter import RULES, Argument, Interpreter
 from aotc.verify.launches import Launch, Scalar
 from aotc.verify.memory import TensorAddress
 from aotc.verify.noise import inexact_ops, is_inexact, noisy_rules
 from aotc.verify.numerics import Array
+from aotc.verify.pages import PAGE_BYTES
 from aotc.verify.program import InterpretError, Program, Rule, Rules
 from aotc.verify.rounding import CastWatch, inner_casts
 

@@ -45,6 +45,7 @@ from aotc.verify.emulator.order import (
     scope_of,
 )
 from aotc.verify.emulator.shadow import note_of
+from aotc.verify.pages import PAGE_BYTES, Pages
 
 if TYPE_CHECKING:
     from aotc.verify.emulator.syntax import Instruction
@@ -52,18 +53,44 @@ if TYPE_CHECKING:
 Flags = npt.NDArray[np.bool_]
 
 _LARGEST_BYTES = 32  # of an access
+_LARGEST_DENSE_BYTES = 1 << 22  # of a buffer that has a stamp for each granule
 _SEVERAL = -1  # clusters
 
 
 class _Cells:
-    """Hold the stamps of the granules of one buffer, and the clusters that made them."""
+    """Hold the stamps of the granules of one buffer, and the clusters that made them.
 
-    def __init__(self, granules: int) -> None:
-        self.written = np.zeros(granules, np.int64)
-        self.writer = np.zeros(granules, np.int32)
-        self.read = np.zeros(granules, np.int64)
-        self.reader = np.zeros(granules, np.int32)
+    Of a large buffer only the pages that were accessed are held: rows may be gigabytes apart.
+    """
+
+    def __init__(self, size_bytes: int, granule_bytes: int) -> None:
+        self._granule_bytes = granule_bytes
+        self._pages = Pages() if size_bytes > _LARGEST_DENSE_BYTES else None
         self.has_writes = self.has_reads = False
+        self.written = self.read = np.zeros(0, np.int64)
+        self.writer = self.reader = np.zeros(0, np.int32)
+        self._extend(
+            0 if self._pages is not None else -(-size_bytes // _LARGEST_BYTES) * _LARGEST_BYTES
+        )
+
+    def places(self, offsets: Ints) -> Ints:
+        """Return where the stamps of bytes at offsets are, as if each byte had one."""
+        if self._pages is None:
+            return offsets
+        missing = self._pages.missing(offsets)
+        if missing.size:
+            self._pages.hold(missing)
+            held = len(self._pages.numbers) * PAGE_BYTES
+            if held > self.written.size * self._granule_bytes:
+                self._extend(2 * held)
+        return self._pages.places(offsets)
+
+    def _extend(self, size_bytes: int) -> None:
+        granules = size_bytes // self._granule_bytes
+        self.written = _extended(self.written, granules)
+        self.writer = _extended(self.writer, granules)
+        self.read = _extended(self.read, granules)
+        self.reader = _extended(self.reader, granules)
 
 
 class GlobalShadow:
@@ -113,7 +140,7 @@ class GlobalShadow:
         for buffer, chosen in self.memory.parts(address):
             if not buffer.is_writable:
                 continue
-            cells, unit = self._of(buffer), (address[chosen] - buffer.base) // size
+            cells, unit = self._located(buffer, address[chosen], size)
             who = self._chosen(lanes, chosen)
             if cells.has_writes:
                 stamps = self._gather(cells.written, unit, size)
@@ -141,7 +168,7 @@ class GlobalShadow:
         size = data.shape[1]
         values = as_cells(data)
         for buffer, chosen in self.memory.parts(address):
-            cells, unit = self._of(buffer), (address[chosen] - buffer.base) // size
+            cells, unit = self._located(buffer, address[chosen], size)
             changes = differ(buffer.cells(buffer.bytes, size)[unit], values[chosen])
             who = self._chosen(lanes, chosen)
             self._check_write(cells, who, address[chosen], unit, size, scope, changes)
@@ -157,7 +184,7 @@ class GlobalShadow:
     ) -> None:
         """Check and record that lanes (n,) update `size` bytes at addresses (n,) atomically."""
         for buffer, chosen in self.memory.parts(address):
-            cells, unit = self._of(buffer), (address[chosen] - buffer.base) // size
+            cells, unit = self._located(buffer, address[chosen], size)
             who = self._chosen(lanes, chosen)
             self._check_write(cells, who, address[chosen], unit, size, scope, None)
             self._note_write(cells, who, unit, size, instruction, scope)
@@ -287,12 +314,12 @@ class GlobalShadow:
         self._scatter(cells.writer, unit, size, self._cluster[lanes])
         return stamps
 
-    def _of(self, buffer: Buffer) -> _Cells:
+    def _located(self, buffer: Buffer, address: Ints, size: int) -> tuple[_Cells, Ints]:
+        """Return a buffer's stamps, and which of their units of `size` bytes addresses are."""
         cells = self._cells.get(id(buffer))
         if cells is None:
-            granules = -(-buffer.bytes.size // _LARGEST_BYTES) * _LARGEST_BYTES
-            cells = self._cells[id(buffer)] = _Cells(granules // self._granule_bytes)
-        return cells
+            cells = self._cells[id(buffer)] = _Cells(buffer.bytes.size, self._granule_bytes)
+        return cells, cells.places(address - buffer.base) // size
 
     def _chosen(self, lanes: Lanes, chosen: slice | Flags) -> Lanes:
         if isinstance(chosen, slice):
@@ -366,3 +393,9 @@ class GlobalShadow:
         number = first * cluster_blocks + block
         mine = self._first_cluster * cluster_blocks + lane // (order.warps_per_block * 32)
         return thread if number == mine else f"{thread} of CTA {number}"
+
+
+def _extended(stamps: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:
+    out = np.zeros(size, stamps.dtype)
+    out[: stamps.size] = stamps
+    return out

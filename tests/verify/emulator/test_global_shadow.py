@@ -1,5 +1,7 @@
 """Races in global memory: between threads of a CTA, between CTAs, and across scopes."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -147,6 +149,31 @@ def test_ctas_race(first, second, seed):
 def test_ctas_do_not_race(first, second, seed):
     x = np.full(4, 99, np.int32)
     run(NEIGHBOURS.format(first=first, second=second), x, threads=64, grid=4, seed=seed)
+
+
+FAR = 1 << 29  # elements of 4 bytes
+ROWS = """
+    mov.u32 %r2, %ctaid.x;
+    mul.wide.u32 %rd12, %r2, {stride};
+    add.s64 %rd13, %rd0, %rd12;
+    st.global.b32 [%rd13], %r2;
+"""
+
+
+@pytest.mark.parametrize("stride", [FAR, 0])
+def test_stamps_of_rows_far_apart_take_no_room_between_them(stride):
+    x = np.zeros(FAR, np.int32)  # 2 GiB, of which two pages are touched
+    tracemalloc.start()
+    try:
+        body = ROWS.format(stride=stride * 4 - 4 if stride else 0)
+        if stride:
+            run(body, x, threads=1, grid=2)
+            assert x[-1] == 1
+        else:
+            faults(body, x, kind="race", threads=1, grid=2)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 26
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_batch_races_with_the_one_before():
