@@ -6,6 +6,9 @@ import errno
 import hashlib
 import multiprocessing
 import os
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
@@ -190,6 +193,27 @@ def test_a_worker_leaves_the_other_cores_to_the_others(monkeypatch: pytest.Monke
     done = list(run_all([Job(name, name) for name in names], _blas_threads, 2))
     assert {each.task.label: each.result for each in done} == dict(zip(names, "13", strict=True))
     assert "OPENBLAS_NUM_THREADS" not in os.environ
+
+
+def test_what_a_worker_loads_to_start_has_no_threads_yet() -> None:
+    """A BLAS library reads how many threads it may have when it is loaded, with NumPy."""
+    script = "import sys, aotc.__main__, aotc.package.workers; print('numpy' in sys.modules)"
+    made = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert made.stdout == "False\n"
+
+
+def _temporary_folder(_: str) -> str:
+    return tempfile.mkdtemp()
+
+
+def test_what_a_worker_leaves_goes_with_the_pool() -> None:
+    (done,) = run_all([Job("leave", "leave")], _temporary_folder, 1)
+    assert isinstance(done.result, str)
+    assert not Path(done.result).exists()
+    assert not Path(done.result).parent.exists()
+    assert Path(done.result).parent != Path(tempfile.gettempdir())
 
 
 def test_leaving_early_stops_the_workers(source: Path) -> None:
