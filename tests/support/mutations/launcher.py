@@ -35,12 +35,12 @@ def _maps(change: Callable[[TensorMapSpec], TensorMapSpec]) -> Plant:
 
 
 def _other_argument(slots: list[ParamSlot]) -> list[ParamSlot]:
-    """Swap the arguments of the first two parameters of one type."""
+    """Swap what the first two parameters of one type are given."""
     for at, left in enumerate(slots):
         for other, right in enumerate(slots[at + 1 :], at + 1):
-            if (left.type, left.source, left.tensor_map) == (right.type, right.source, None):
-                slots[at] = replace(left, argument=right.argument)
-                slots[other] = replace(right, argument=left.argument)
+            if (left.type, left.tensor_map) == (right.type, None):
+                slots[at] = replace(left, argument=right.argument, source=right.source)
+                slots[other] = replace(right, argument=left.argument, source=left.source)
                 return slots
     return slots
 
