@@ -297,6 +297,10 @@ class ElasticMemory(Memory):
             buffer = self._buffers[index]
             buffer.written.reshape(-1, size)[cells] = True
             if self._sem is not None:
+                readers = buffer.reader.reshape(-1, size)[cells]
+                is_read = (readers != _NOBODY) & (readers != self._program)
+                if buffer.is_shared and is_read.any():  # through the other pointer, by no atomic
+                    self._note(index, "updates what another has read")
                 if self._sem in _RELEASES and cells.size == 1:
                     self._order.release((index, int(cells[0])))
                 continue

@@ -300,3 +300,13 @@ def test_an_element_that_was_loaded_by_two_is_nobodys_own() -> None:
     assert not memory.crossed
     memory.store(_at(x, 5, 6, 7, 8), _FOUR, None, FP32)
     assert memory.crossed == "x"
+
+
+def test_an_atomic_on_what_another_program_read_through_the_other_pointer_conflicts() -> None:
+    memory, x = _shared()
+    memory.load(_at(x, 4), None, FP32)
+    memory.begin_program()
+    with memory.atomic():
+        memory.load(_at(x, 4), None, FP32)
+        memory.store(_at(x, 4), _ONE, None, FP32)
+    assert memory.conflict == "program 1 updates what another has read in x"
