@@ -22,6 +22,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--matrix", help="archive of tests/support/matrix_manifest.py's manifest")
     parser.addoption("--hopper", help="archive of tests/support/hopper_manifest.py's manifest")
     parser.addoption("--layouts", help="archive of layout_cases/cases.toml for those of layouts")
+    parser.addoption("--exhaustive", action="store_true", help="more of what is alike, for hours")
     parser.addoption("--built", help="folder of archives that tests build: kept or found there")
 
 
@@ -47,8 +48,12 @@ def has_gpu() -> bool:
     return driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0 < count.value
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what is marked `gpu` where there is none: it is run by hand, on one."""
+    if not config.getoption("--exhaustive"):
+        more = [item for item in items if item.get_closest_marker("exhaustive")]
+        config.hook.pytest_deselected(items=more)
+        items[:] = [item for item in items if not item.get_closest_marker("exhaustive")]
     if has_gpu():
         return
     for item in items:

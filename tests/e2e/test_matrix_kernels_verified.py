@@ -1,4 +1,7 @@
-"""`aotc verify` on every variant of every kernel of kernels/matrix.toml, a few to a test."""
+"""`aotc verify` on variants of every kernel of kernels/matrix.toml, a few to a test.
+
+Of a kernel with many variants that are alike some are verified, and all of them with `--exhaustive`.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ from aotc.package.verify import load_subjects
 MANIFEST = Path(__file__).parents[2] / "kernels" / "matrix.toml"
 SPEC = manifest.load(str(MANIFEST))
 VARIANTS_OF_A_TEST = 4
+TESTS_OF_A_KERNEL = 3
 
 
 def _groups() -> Iterator[Any]:
@@ -27,7 +31,8 @@ def _groups() -> Iterator[Any]:
             count = -(-len(labels) // VARIANTS_OF_A_TEST)
             for part in range(count):
                 name = f"{kernel.name}-{target.name}-{part}"
-                yield pytest.param(labels[part::count], id=name)
+                marks = [pytest.mark.exhaustive] if part >= TESTS_OF_A_KERNEL else []
+                yield pytest.param(labels[part::count], id=name, marks=marks)
 
 
 @pytest.mark.parametrize("labels", list(_groups()))
