@@ -170,8 +170,7 @@ class GlobalHazards:
         return (
             here.base in params
             and there.base in params
-            and here.offset == there.offset
-            and not any(map(distance.is_moved, here.offset.symbols))
+            and distance.may_be_none(here.offset, there.offset)
         )
 
     def _same_threads(self, first: Op, later: Op) -> bool:
@@ -308,6 +307,19 @@ class _Distance:
             if any(signs.never_negative(apart + bound) for bound in bounds):
                 return True
         return False
+
+    def may_be_none(self, mine: Polynomial, theirs: Polynomial) -> bool:
+        """Return whether an element of a tile has one index in both, as far as iterations allow.
+
+        That is for sure if the indices are equal, or in an iteration of a loop that one of the two
+        accesses is not in, as where tiles are added up and their sum is stored after that.
+        """
+        if self._outermost is not None:
+            return mine == theirs and not any(map(self.is_moved, mine.symbols))
+        return all(
+            all(map(_is_no_axis, monomial)) and any(map(self.is_moved, monomial))
+            for monomial, _ in (theirs - mine).terms
+        )
 
     def moves(self, value: Value | None) -> bool:
         """Return whether a value may be two in the two accesses."""

@@ -144,6 +144,20 @@ def test_other_indices_are_not_in_place(tmp_path) -> None:
     assert _barriers(tmp_path, body) == 0
 
 
+@pytest.mark.parametrize(("index", "barriers"), [("i", 1), ("i + 1", 0), ("i * 2", 0)])
+def test_a_sum_over_a_loop_is_in_place_of_its_first_tile(
+    tmp_path, index: str, barriers: int
+) -> None:
+    body = f"""
+        i = tl.arange(0, 16)
+        total = tl.zeros((16,), tl.float32)
+        for start in range(0, n, 16):
+            total += tl.load(x_ptr + start + i)
+        tl.store(y_ptr + {index}, total)
+    """
+    assert _barriers(tmp_path, body) == barriers
+
+
 def test_blocks_of_a_cluster_that_hold_the_same_wait_for_each_other(tmp_path) -> None:
     """Ahead of the branch that the first block takes to store."""
     body = """
