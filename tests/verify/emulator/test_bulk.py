@@ -271,13 +271,16 @@ def test_a_store_not_waited_for_may_not_be_overwritten():
 
 
 def test_a_load_over_what_others_may_still_read():
-    """Without a barrier between their reads and the copy."""
-    read = "ld.shared.b32 %r20, [%r2];"
+    """Their reads want a barrier ahead of the copy, and a fence ahead of that."""
+    read, fence = "ld.shared.b32 %r20, [%r2];", "fence.proxy.async.shared::cta;"
     load = f"{expect(512)} @%p1 {LOAD} [%r1], [%rd0], 512, [%r1+{BARRIER}];{WAIT}"
     args = _random(256), _random(256)
     options = {"threads": 64, "shared": SHARED}
-    run(f"{INIT} {PLACE} {TO_SHARED} {read} bar.sync 0; {load}", *args, **options)
-    faults(f"{INIT} {PLACE} {TO_SHARED} {read} {load}", *args, kind="race", **options)
+    start = f"{INIT} {PLACE} {TO_SHARED} {read}"
+    run(f"{start} {fence} bar.sync 0; {load}", *args, **options)
+    faults(f"{start} {fence} {load}", *args, kind="race", **options)
+    faults(f"{start} bar.sync 0; {load}", *args, kind="proxy", **options)
+    run(f"{start} bar.sync 0; {fence} bar.sync 0; {load}", *args, **options)
 
 
 @pytest.mark.parametrize(
