@@ -4,6 +4,9 @@ A barrier counts warps, 32 threads each, exited ones too if it is not told how m
 warp that has left can never come, and those that wait for it are a deadlock. All blocks of the
 batch are handled at once.
 
+A barrier for a part of a block goes by number alone, so it counts whoever comes. Nothing may leave open
+who that is: a warp that comes after others were let go has to be ordered behind their coming.
+
 Invariant: a barrier that is not in use has no arrivals, no expectation and no waiter.
 """
 
@@ -73,6 +76,8 @@ class NamedBarriers:
         self._arrived = np.zeros(shape, np.int64)  # threads
         self._expected = np.zeros(shape, np.int64)  # threads; 0 while not in use
         self._warps = np.zeros((NUM_BARRIERS, batch.num_warps), bool)  # that have arrived
+        # The greatest stamp when each warp came to each barrier that some of a block meet at.
+        self._came = np.zeros((NUM_BARRIERS, batch.num_warps), np.int64)
         self._gathered = np.full(batch.num_lanes, -1, np.int8)  # lanes whose warp is incomplete
         self._waiters: list[list[Waiter]] = [[] for _ in range(NUM_BARRIERS)]
         self._tokens: Clocks | None = None
@@ -95,7 +100,7 @@ class NamedBarriers:
     def arrive(self, context: LaneContext, waiter: Waiter, arrival: Arrival) -> None:
         """Count the warps of a context in; release those for whom that completes a barrier."""
         batch = self._batch
-        number = arrival.barrier
+        number, limit = arrival.barrier, batch.order.limit()
         if arrival.aligned:
             context.require_whole_warps()
             warps = context.warps()
@@ -109,7 +114,7 @@ class NamedBarriers:
             lanes = context.lane_indices()
             rows = number * batch.num_blocks + context.block_indices()
             batch.order.release(lanes, self._tokens, rows)
-        self._count(context, arrival, warps)
+        self._count(context, arrival, warps, limit)
 
     def exited(self, lanes: Ints) -> None:
         """Count warps in that were waiting for lanes which have exited instead."""
@@ -124,7 +129,8 @@ class NamedBarriers:
                     context = LaneContext(self._batch, waiter.instruction, waiter.lanes[touched])
                     warps = self._complete_warps(context, number)
                     threads = int(self._expected[number].max()) or self._threads
-                    self._count(context, Arrival(number, threads, aligned=False, waits=True), warps)
+                    arrival = Arrival(number, threads, aligned=False, waits=True)
+                    self._count(context, arrival, warps, self._batch.order.limit())
 
     def waiting(self) -> Iterator[tuple[Waiter, str]]:
         """Yield who waits, and for what."""
@@ -147,7 +153,8 @@ class NamedBarriers:
         self._gathered.reshape(-1, WARP)[complete] = -1
         return complete
 
-    def _count(self, context: LaneContext, arrival: Arrival, warps: Ints) -> None:
+    def _count(self, context: LaneContext, arrival: Arrival, warps: Ints, limit: int) -> None:
+        """Count warps in whose last act was stamped up to a limit."""
         batch = self._batch
         number = arrival.barrier
         blocks = warps // batch.warps_per_block
@@ -169,13 +176,39 @@ class NamedBarriers:
                 f"barrier {number} is to count {arrival.threads} threads here, "
                 f"and {other} where others have arrived",
             )
+        if arrival.threads < self._threads:
+            self._require_order(context, number, warps)
+            self._came[number, warps] = limit
         self._warps[number, warps] = True
         expected[blocks] = arrival.threads
         np.add.at(self._arrived[number], blocks, WARP)
         touched = np.unique(blocks)
+        over = touched[self._arrived[number, touched] > arrival.threads]
+        if over.size:
+            message = f"more than {arrival.threads} threads arrive at barrier {number} at once"
+            warp = int(warps[int(np.argmax(blocks == over[0]))])
+            raise self._misuse(context, warp, f"{message}, where so many are to be counted")
         done = touched[self._arrived[number, touched] == arrival.threads]
         if len(done):
             self._complete(number, done)
+
+    def _require_order(self, context: LaneContext, number: int, warps: Ints) -> None:
+        """Raise a fault if a warp might have come before others that a barrier has let go.
+
+        It would have been counted in place of one of them, in another order of warps.
+        """
+        batch, size = self._batch, self._batch.warps_per_block
+        others = (warps // size * size)[:, None] + np.arange(size)
+        early = ~batch.order.have_seen(warps, others, self._came[number, others])
+        early &= (others != warps[:, None]) & ~self._warps[number, others]
+        if early.any():
+            row, other = np.argwhere(early)[0].tolist()  # others are in the order of their block
+            raise self._misuse(
+                context,
+                int(warps[row]),
+                f"the warp arrives at barrier {number}, where warp {other} of its block has been, "
+                "with nothing between that orders the two",
+            )
 
     def _complete(self, number: int, blocks: Ints) -> None:
         batch = self._batch

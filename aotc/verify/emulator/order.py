@@ -232,6 +232,19 @@ class Order:
             late &= ~self._are_handed(lanes, stamps, columns)
         return late
 
+    def have_seen(self, warps: Ints, others: Ints, limits: Ints) -> npt.NDArray[np.bool_]:
+        """Say whether a lane of each warp (n,) has seen a lane of others (n, k) do all up to limits.
+
+        That orders what whole warps do.
+        """
+        columns = self._warp_column[others]
+        views = (2 * warps + (self.ahead[warps] != 0))[:, None]
+        seen = self.views.seen[GENERIC, views, columns] >= limits
+        if self._some_lanes:
+            some = self.views.lane_mask[GENERIC, views, columns] != 0
+            seen |= some & (self.views.lane_seen[GENERIC, views, columns] >= limits)
+        return seen
+
     def _are_handed(self, lanes: Ints, stamps: Ints, columns: Ints) -> npt.NDArray[np.bool_]:
         """Say which of stamps (n, k) lanes (n,) have themselves handed to the asynchronous proxy."""
         warps, clocks = (lanes >> 5)[:, None], self._handed_clocks

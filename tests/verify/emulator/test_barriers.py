@@ -150,6 +150,62 @@ def test_warps_part_at_barriers_of_their_own():
     np.testing.assert_array_equal(out, 1 + np.arange(128) // 64)
 
 
+SHARED_BARRIER = """
+    shr.u32 %r4, %r0, 6;
+    setp.eq.u32 %p1, %r4, 0;
+    @!%p1 bra second;
+    bar.sync 1, 64;
+{first}
+    bra done;
+second:
+{between}
+    bar.sync 1, 64;
+done:
+"""
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_groups_that_share_a_barrier_may_take_each_others_places(seed):
+    """Whoever comes first, each group may have gone with a warp of the other."""
+    body = SHARED_BARRIER.format(first="", between="")
+    match = "barrier 1, where warp [0-3] of its block has been|more than 64 threads arrive"
+    faults(body, kind="barrier", match=match, threads=128, seed=seed)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_groups_may_share_a_barrier_one_after_the_other(seed):
+    body = SHARED_BARRIER.format(first="bar.arrive 2, 128;", between="bar.sync 2, 128;")
+    run(body, threads=128, seed=seed)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_producer_and_consumers_are_ordered_among_other_warps(seed):
+    """By the barriers themselves: who arrives at one has waited at the other."""
+    others = "setp.ge.u32 %p1, %r0, 96; @%p1 bra done;"
+    run(others + PRODUCER_CONSUMER.replace("mov.b32 %r63, %r12;", ""), threads=160, seed=seed)
+
+
+def test_who_arrives_twice_waits_for_others_between():
+    """Else the second arrival may count in the place of a warp that has not come yet."""
+    body = """
+        setp.lt.u32 %p1, %r0, 32;
+        @!%p1 bra wait;
+        bar.arrive 1, 64;
+        {between}
+        bar.arrive 1, 64;
+        bra done;
+    wait:
+        setp.ge.u32 %p2, %r0, 64;
+        @%p2 bra done;
+        bar.sync 1, 64;
+        {after}
+        bar.sync 1, 64;
+    done:
+    """
+    run(body.format(between="bar.sync 2, 64;", after="bar.arrive 2, 64;"), threads=128)
+    faults(body.format(between="", after=""), kind="barrier", threads=128)
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_reductions(seed):
     body = """
