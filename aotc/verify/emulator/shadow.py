@@ -147,18 +147,7 @@ class Shadow:
     def check_proxy(self, lanes: Ints, offset: Ints, size: int) -> None:
         """Check that what lanes (n,) let the asynchronous proxy read has been handed to it."""
         written = self._gather(self._written, offset // size, size)
-        bad = self._order.unordered(lanes, written, PROXY)
-        if bad.any():
-            at, piece = _first(bad)
-            stamp = int(written[at, piece])
-            raise Misuse(
-                "proxy",
-                f"reads {self._place(offset, at, piece)} through the asynchronous proxy, which "
-                f"{self._who(stamp)} wrote through the generic one with no fence.proxy.async "
-                "between",
-                lane=lane_at(lanes, at),
-                notes=self._where(stamp),
-            )
+        self._check_handed(lanes, offset, written, "reads", "wrote")
 
     def check_rewrite(self, lanes: Ints, offset: Ints, size: int) -> None:
         """Check that reads of what lanes (n,) let the asynchronous proxy write are handed to it."""
@@ -167,18 +156,22 @@ class Shadow:
         unit, plane = offset // size, self._total_bytes // size
         for column in range(self._order.cluster_warps):
             read = self._gather(self._read_itself, unit + column * plane, size)
-            bad = self._order.unordered(lanes, read, PROXY)
-            if bad.any():
-                at, piece = _first(bad)
-                stamp = int(read[at, piece])
-                raise Misuse(
-                    "proxy",
-                    f"writes {self._place(offset, at, piece)} through the asynchronous proxy, which "
-                    f"{self._who(stamp)} read through the generic one with no fence.proxy.async "
-                    "between",
-                    lane=lane_at(lanes, at),
-                    notes=self._where(stamp),
-                )
+            self._check_handed(lanes, offset, read, "writes", "read")
+
+    def _check_handed(self, lanes: Ints, offset: Ints, stamps: Ints, verb: str, other: str) -> None:
+        """Check that the accesses stamped (n, granules) have been handed to the async proxy."""
+        bad = self._order.unordered(lanes, stamps, PROXY)
+        if bad.any():
+            at, piece = _first(bad)
+            stamp = int(stamps[at, piece])
+            raise Misuse(
+                "proxy",
+                f"{verb} {self._place(offset, at, piece)} through the asynchronous proxy, which "
+                f"{self._who(stamp)} {other} through the generic one with no fence.proxy.async "
+                "between",
+                lane=lane_at(lanes, at),
+                notes=self._where(stamp),
+            )
 
     def check_mbarrier(self, lanes: Lanes, offset: Ints) -> None:
         """Check that lanes (n,) have seen the mbarriers at offsets (n,) being initialised."""
