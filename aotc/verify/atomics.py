@@ -33,7 +33,10 @@ def update(
     before = np.empty(address.shape, value.dtype)
     for turn in _turns(address):
         before[turn] = memory.load(address[turn], None, element)
-        memory.store(address[turn], combine(before[turn], value[turn]), None, element)
+        after = combine(before[turn], value[turn])
+        if memory.adjust_atomic is not None:
+            after = memory.adjust_atomic(address[turn], before[turn], value[turn], after)
+        memory.store(address[turn], after, None, element)
     return before
 
 

@@ -22,7 +22,6 @@ import numpy as np
 from aotc.ir.core import GRID_SOURCES
 from aotc.ir.expression import evaluate, parse
 from aotc.verify.check import Execution, ExecutionFault, Unsuited
-from aotc.verify.elastic import HEAD_BYTES
 from aotc.verify.emulator.arguments import ParameterBlock, PointerTable
 from aotc.verify.emulator.context import Fault
 from aotc.verify.emulator.memory import GlobalMemory
@@ -81,7 +80,7 @@ class _Held:
         self.readable: dict[int, Marks] = {}
         self.writable: dict[int, Marks] = {}
         try:
-            self._owners = {n: _room(b) for n, b in reference.buffers.items()}
+            self._owners = {n: b.spread(b.initial) for n, b in reference.buffers.items()}
         except MemoryError as error:
             raise Unsuited(f"no memory for rows that are far apart: {error}") from None
 
@@ -91,6 +90,9 @@ class _Held:
         Raises: Unsuited.
         """
         buffer = self._buffer(name)
+        if self._is_used_before(buffer):
+            reason = f"the kernel steps back from {name}, which needs the launcher to be emulated"
+            raise Unsuited(reason)
         content, readable, writable = self._opened(buffer)
         if buffer.pointees:
             return self._table(buffer, content)
@@ -116,25 +118,28 @@ class _Held:
                 continue
             buffer = self._buffer(name)
             if buffer.name not in placed:
-                content, *masks = self._opened(buffer)
+                before_bytes = buffer.start_bytes if self._is_used_before(buffer) else 0
+                content, *masks = self._opened(buffer, before_bytes)
                 if buffer.pointees:
                     placed[buffer.name] = self._table(buffer, content).place(memory, buffer.name)
                 else:
-                    placed[buffer.name] = memory.add(buffer.name, content, *masks)
+                    placed[buffer.name] = memory.add(
+                        buffer.name, content, *masks, pointer_bytes=before_bytes
+                    )
             found[name] = placed[buffer.name]
         return found
 
     def _buffer(self, name: str) -> Buffer:
-        """Return an argument's buffer. Raises: Unsuited if something before it is used."""
         buffer = self._reference.buffer(name)
         assert buffer is not None
+        return buffer
+
+    @staticmethod
+    def _is_used_before(buffer: Buffer) -> bool:
+        """Return whether something before the pointer is used, such as the rest of a 4-byte word."""
         start = buffer.start_bytes
         marks = (buffer.readable | buffer.writable).view(np.uint8)
-        for at, part in buffer.parts(marks):
-            if part[: max(0, start - at)].any():
-                reason = f"the kernel steps back from {name}, which cannot be emulated yet"
-                raise Unsuited(reason)
-        return buffer
+        return any(part[: max(0, start - at)].any() for at, part in buffer.parts(marks))
 
     def _table(self, buffer: Buffer, content: Bytes) -> PointerTable:
         """Return the addresses that lie in a buffer."""
@@ -143,14 +148,17 @@ class _Held:
         count = max(1, content.size // 8)
         return PointerTable(count, tuple(content for content, *_ in others), masks)
 
-    def _opened(self, buffer: Buffer) -> tuple[Bytes, Marks | None, Marks | None]:
-        """Return a buffer from its pointer on, and what of it may be read and written."""
-        content = self._owners[buffer.name][buffer.start_bytes - HEAD_BYTES :]
+    def _opened(
+        self, buffer: Buffer, before_bytes: int = 0
+    ) -> tuple[Bytes, Marks | None, Marks | None]:
+        """Return a buffer from `before_bytes` before its pointer, and what may be used of it."""
+        start = buffer.start_bytes - before_bytes
+        content = self._owners[buffer.name][start:]
         if buffer.size_bytes > _MAX_MARKED_BYTES:
             # The emulator then sees what is outside of a buffer, not what is between rows.
             return content, None, None
         readable, writable = (
-            buffer.spread(marks.view(np.uint8)).view(np.bool_)[buffer.start_bytes :]
+            buffer.spread(marks.view(np.uint8)).view(np.bool_)[start:]
             for marks in (buffer.readable, buffer.writable)
         )
         return content, readable, writable
@@ -159,20 +167,8 @@ class _Held:
         """Return what the buffers hold now."""
         left: dict[str, Bytes] = {}
         for name, buffer in self._reference.buffers.items():
-            owner = self._owners[name]
-            if buffer.pages:
-                assert isinstance(owner.base, np.ndarray)
-                left[name] = buffer.collect(owner.base)
-            else:
-                left[name] = np.concatenate([buffer.initial[:HEAD_BYTES], owner])
+            left[name] = buffer.collect(self._owners[name])
         return left
-
-
-def _room(buffer: Buffer) -> Bytes:
-    """Return the memory of a buffer from `HEAD_BYTES` before its pointer, more or less."""
-    if buffer.pages:
-        return buffer.spread(buffer.initial)[HEAD_BYTES:]
-    return buffer.initial[HEAD_BYTES:].copy()
 
 
 @dataclass(frozen=True, slots=True)

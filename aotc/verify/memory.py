@@ -16,8 +16,9 @@ Invariant: no byte outside the arrays handed over is read or written; what is tr
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +30,10 @@ ALIGNMENT_BYTES = 256
 _BUFFER_BITS = 40
 # Room below every buffer, so that an address a little too low still names the right one.
 _GUARD_BYTES = 1 << (_BUFFER_BITS - 1)
+
+
+# Of addresses, what was there, operands and their combination: what an atomic writes instead.
+Adjust: TypeAlias = Callable[[Array, Array, Array, Array], Array]
 
 
 class AccessError(Exception):
@@ -59,6 +64,7 @@ class Memory:
         self._ends = np.empty(0, np.int64)
         self.printed: list[str] = []
         """What programs have printed, in the order in which they ran."""
+        self.adjust_atomic: Adjust | None = None
 
     def add(self, name: str, array: Array) -> int:
         """Make the bytes `array` spans accessible; return the address of its first element.

@@ -90,6 +90,8 @@ _SUMS = (arith.Add, arith.Sub)
 # A sum of whole numbers is taken for exact if this many bits of the mantissa stay free: sums of
 # other parts of a tile may be larger than the one that is seen.
 _SPARE_BITS = 6
+# Sums of fewer than 2**16 parts cannot overflow unless one is larger than this, of the largest number.
+_LARGE_ADDEND = 2.0**-16
 _LARGEST_BF16 = float.fromhex("0x1.fep127")
 _RENAMES = (tile.Splat, tile.Broadcast, tile.ExpandDims, tile.Reshape, tile.Trans, arith.Neg)
 
@@ -109,6 +111,8 @@ def is_inexact(op: Op) -> bool:
         return is_approximate and any(_float_of(out) is not None for out in op.outs)
     if isinstance(op, arith.Mul):
         return _float_of(op.out) is not None and _feeds_sum(op.out)
+    if isinstance(op, _SUMS):
+        return _float_of(op.out) is not None and _feeds_sum(op.out) and _adds_inexact(op)
     if type(op) in _APPROXIMATE:
         element = _float_of(op.results[0])
         return element is not None and not (element == FP64 and isinstance(op, _EXACT_IN_FP64))
@@ -136,6 +140,26 @@ def _feeds_sum(value: Value) -> bool:
         if isinstance(user, _SUMS):
             return True
         if isinstance(user, _RENAMES) and _feeds_sum(user.results[0]):
+            return True
+    return False
+
+
+def _adds_inexact(op: Op) -> bool:
+    """Return whether a chain of sums has an operand that hardware may round differently.
+
+    A sum of it may then be rounded to the other side, by a step of its own that is larger than the
+    operand's, and the sums after it may cancel what is left.
+    """
+    seen: dict[Op, None] = {}
+    worklist = list(op.operands)
+    while worklist:
+        source = worklist.pop().op
+        if source is None or source in seen:
+            continue
+        seen[source] = None
+        if isinstance(source, (*_SUMS, *_RENAMES)):
+            worklist += source.operands
+        elif is_inexact(source):
             return True
     return False
 
@@ -192,6 +216,7 @@ class _Noise:
         self._upwards = upwards
         self._infinity = np.inf if seed % 2 else -np.inf
         self._combining = 0
+        self._magnitudes: dict[int, float] = {}  # what atomics have added at an address so far
 
     def _moves(self, op: Op) -> bool:
         """Return whether to move the result of `op`, or of the reduction it is in."""
@@ -218,7 +243,7 @@ class _Noise:
         value = np.asarray(value)
         wide = value.astype(np.float64)
         part = self._part(value.shape)
-        moved = wide + part * steps * 2.0**-element.mantissa_bits * np.abs(wide)
+        moved = wide + part * steps * 2.0**-element.mantissa_bits * np.abs(_finite(wide))
         if element == FP32:
             # Flushed or kept: the runs that add up what moves must see the move.
             kept = 0.0 if self._upwards else wide * (part > 0)
@@ -294,12 +319,12 @@ class _Noise:
         return rule
 
     def _combined(self, base: Rule) -> Rule:
-        """Return the rule of an op that is exact except where its order is open."""
+        """Return the rule of sums: off where their order is open, and where operands are off."""
 
         def rule(program: Program, op: Op, *operands: Array) -> Any:
             out = np.asarray(base(program, op, *operands))
             element = _float_of(op.results[0])
-            if element is None or not self._combining:
+            if element is None or not self._moves(op):
                 return out
             moved = self._moved(out, element, 1.0)
             if not isinstance(op, _SUMS):
@@ -308,6 +333,10 @@ class _Noise:
             size = np.abs(a) + np.abs(b)
             is_exact = (a == np.rint(a)) & (b == np.rint(b))
             is_exact &= size < 2.0 ** (element.mantissa_bits - _SPARE_BITS)
+            if not self._combining:  # of two numbers alone, in the order that is written
+                sign = -1.0 if isinstance(op, arith.Sub) else 1.0
+                is_exact |= (a + sign * b == out) & (element != FP64)
+                return np.where(is_exact, out, moved).astype(out.dtype)
             moved = np.where(is_exact, out, moved).astype(out.dtype)
             return self._open(moved, np.isfinite(size) & (size > _largest(out)))
 
@@ -352,8 +381,24 @@ class _Noise:
             program: Program, op: tile.AtomicRmw, pointer: Array, value: Array, *rest: Any
         ) -> Any:
             element = _float_of(op.value)
-            if element is not None and op in self._active:
-                value = self._moved(value, element, 1.0)
-            return base(program, op, pointer, value, *rest)
+            if element is None or op not in self._active:
+                return base(program, op, pointer, value, *rest)
+            program.memory.adjust_atomic = self._open_sums
+            try:
+                return base(program, op, pointer, self._moved(value, element, 1.0), *rest)
+            finally:
+                program.memory.adjust_atomic = None
 
         return rule
+
+    def _open_sums(self, address: Array, before: Array, value: Array, after: Array) -> Array:
+        """Return sums at addresses, any value where some order of what was added overflows."""
+        old, new = (_finite(np.abs(each.astype(np.float64))) for each in (before, value))
+        largest = _largest(after)
+        is_open = np.zeros(after.shape, np.bool_)
+        for lane in np.flatnonzero(np.maximum(old, new) > largest * _LARGE_ADDEND):
+            at = int(address[lane])
+            size = self._magnitudes.get(at, float(old[lane])) + float(new[lane])
+            self._magnitudes[at] = size
+            is_open[lane] = size > largest
+        return self._open(after, is_open)

@@ -206,3 +206,68 @@ def test_integers_of_assembly_are_exact() -> None:
         "  %out = arith.cast(%n) {dtype = fp32} : tile<64xfp32>"
     )
     assert _inexact(kernel) == []
+
+
+def test_a_sum_of_sums_is_inexact_if_a_product_in_it_is() -> None:
+    first = "  %s = arith.OP(%a, %a) : tile<64xfp32>\n  %t = arith.add(%s, %a) : tile<64xfp32>\n"
+    kernel = first + "  %out = arith.sub(%t, %a) : tile<64xfp32>"
+    assert _inexact(_kernel(kernel.replace("OP", "mul"))) == ["arith.mul", "arith.add"]
+    assert _inexact(_kernel(kernel.replace("OP", "add"))) == []
+    last = first + "  %out = arith.neg(%t) : tile<64xfp32>"
+    assert _inexact(_kernel(last.replace("OP", "mul"))) == ["arith.mul"]
+
+
+def test_a_sum_that_may_be_rounded_to_the_other_side_shows_where_the_next_one_cancels() -> None:
+    """0.1 * 0.1 + 4 - 4: contracted or not, what is left is a multiple of a step of 4."""
+    kernel = _kernel("""\
+  %c = arith.constant {value = 4.0, type = tile<64xfp32>} : tile<64xfp32>
+  %s = arith.mul(%a, %a) : tile<64xfp32>
+  %t = arith.add(%s, %c) : tile<64xfp32>
+  %out = arith.sub(%t, %c) : tile<64xfp32>""")
+    x = np.random.default_rng(2).uniform(0.1, 0.2, 64).astype(np.float32)
+    x[:8] = 0.125
+    exact = _exact(kernel, x)
+    up = _run(kernel, x, inexact_ops(kernel), 1, upwards=True)
+    assert (up[8:] - exact[8:] >= 2.0**-21).all()
+    assert (up[:8] == exact[:8]).all()  # 2**-6 + 4 needs no rounding
+
+
+_ATOMIC = """\
+kernel @k(%x: *fp32, %y: *fp32) {num_warps = 4} {
+  %i = tile.arange {start = 0, end = 64} : tile<64xi32>
+  %zero = arith.constant {value = 0, type = tile<64xi32>} : tile<64xi32>
+  %xs = tile.splat(%x) {shape = [64]} : tile<64x*fp32>
+  %ys = tile.splat(%y) {shape = [64]} : tile<64x*fp32>
+  %p = arith.addptr(%xs, %i) : tile<64x*fp32>
+  %q = arith.addptr(%ys, %zero) : tile<64x*fp32>
+  %a = tile.load(%p, _, _) : tile<64xfp32>
+  %was = tile.atomic_rmw(%q, %a, _) {kind = "add"} : tile<64xfp32>
+  scf.return
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("addends", "is_open"),
+    [
+        ((-3e38, -3e38, np.inf), True),  # NaN as written, infinite if an infinity comes first
+        ((3e38, -3e38, 3e38), True),
+        ((-3e38, np.inf), False),
+        ((np.inf, -np.inf), False),
+        ((1e38, 1e38, 1.0), False),
+    ],
+)
+def test_an_atomic_sum_that_overflows_in_some_order_is_unknown(
+    addends: tuple[float, ...], is_open: bool
+) -> None:
+    kernel = parse_kernel(_ATOMIC)
+    x = np.zeros(64, np.float32)
+    x[5 : 5 + len(addends)] = addends
+    exact = _exact(kernel, x)[0]
+    runs = [_run(kernel, x, inexact_ops(kernel), seed, upwards=False)[0] for seed in (1, 2)]
+    runs.append(_run(kernel, x, inexact_ops(kernel), 3, upwards=True)[0])
+    same = [
+        run == exact or (np.isnan(run) and np.isnan(exact)) or abs(run - exact) < 1e-5 * abs(exact)
+        for run in runs
+    ]
+    assert all(same) is not is_open, (exact, runs)

@@ -49,9 +49,11 @@ class Buffer:
         self.owner = owner
         self.bytes: Bytes = flat.view(np.uint8)
         self.base = base
+        self.origin = base
+        """The address from which reports count bytes: that of the pointer that was added first."""
         self.names: list[str] = []
         # The one range that may be read and written throughout, or None when masks decide.
-        self.span: tuple[int, int] | None = None
+        self.span: tuple[int, int] | None = (base, base)
         self.may_read = np.zeros(0, np.uint8)
         self.may_write = np.zeros(0, np.uint8)
         self.is_writable = False  # any byte of it
@@ -92,8 +94,9 @@ class GlobalMemory:
         array: npt.NDArray[Any],
         readable: npt.NDArray[np.bool_] | None = None,
         writable: npt.NDArray[np.bool_] | None = None,
+        pointer_bytes: int = 0,
     ) -> int:
-        """Make an array accessible; return the address of its first element.
+        """Make an array accessible; return the address of its first element, or `pointer_bytes` on.
 
         `readable` and `writable` broadcast to the array's shape and say which elements may be
         accessed; without them all may that the array spans, gaps of its strides included. A
@@ -125,8 +128,11 @@ class GlobalMemory:
                     else np.zeros(end - start, np.uint8),
                 )
             buffer.allow(start, end, allowed)
+        pointer = buffer.base + offset + pointer_bytes
+        if not buffer.names:
+            buffer.origin = pointer
         buffer.names.append(name)
-        return buffer.base + offset
+        return pointer
 
     def read(self, address: Ints, size_bytes: int, lanes: Lanes | None = None) -> Bytes:
         """Return the bytes at addresses (n,): (n, size_bytes).
@@ -226,7 +232,7 @@ class GlobalMemory:
             return f"address {address:#x}, which is in no buffer"
         buffer = self._buffers[index]
         name = "/".join(dict.fromkeys(buffer.names))
-        return f"byte {address - buffer.base} of {name} ({buffer.bytes.size} bytes)"
+        return f"byte {address - buffer.origin} of {name} ({buffer.bytes.size} bytes)"
 
     def _located(
         self, address: Ints, size: int, lanes: Lanes | None, *, write: bool

@@ -101,6 +101,23 @@ def test_empty_array_has_an_address_and_no_bytes():
     refused("bounds", memory.read, np.array([base]), 1)
 
 
+def test_an_empty_view_of_memory_opens_none_of_it():
+    owner = random_bytes(16).copy()
+    memory = GlobalMemory()
+    base = memory.add("x", owner[8:8])
+    refused("bounds", memory.read, np.array([base]), 1)
+
+
+def test_a_pointer_into_an_array_has_bytes_before_it():
+    owner = random_bytes(16).copy()
+    memory = GlobalMemory()
+    readable = np.arange(16) >= 4
+    pointer = memory.add("x", owner, readable, readable, 8)
+    assert (memory.read(np.array([pointer - 4]), 4)[0] == owner[4:8]).all()
+    assert "byte -8 of x" in refused("bounds", memory.read, np.array([pointer - 8]), 4)
+    assert "byte 8 of x" in refused("bounds", memory.read, np.array([pointer + 8]), 4)
+
+
 def test_views_share_bytes_and_each_opens_its_own():
     owner = random_bytes(64)
     memory = GlobalMemory()
