@@ -22,8 +22,8 @@ from pathlib import PurePath
 from aotc.ir.core import Block, Kernel, Op, Value
 from aotc.ir.diagnostics import Loc
 from aotc.ir.dialects import gpu, tile
+from aotc.ir.order import enclosing_in, number_ops
 from aotc.ir.types import PointerType, TileType
-from aotc.schedule.shared_memory.allocate_shared import enclosing_in, number_ops
 
 _REGISTER_BITS = 32
 _LISTED = 3

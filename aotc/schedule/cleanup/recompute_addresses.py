@@ -16,10 +16,10 @@ from collections.abc import Iterator
 from aotc.ir.core import Kernel, Op, Value
 from aotc.ir.dialects import arith, gpu, scf, tile, wgmma
 from aotc.ir.rewrite import Builder
+from aotc.ir.tiles import is_elementwise, is_tile
 from aotc.ir.types import TileType
 from aotc.schedule.analysis.global_order import free_operands
 from aotc.schedule.context import Schedule
-from aotc.schedule.layout.preferred_layouts import is_elementwise, is_tile
 
 _PRODUCTS = (gpu.Dot, wgmma.Wgmma)
 _SOURCES = (

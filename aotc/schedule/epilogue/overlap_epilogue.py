@@ -26,6 +26,7 @@ from dataclasses import dataclass, replace
 from aotc.ir.core import Block, Kernel, Op, OpT, Value, build
 from aotc.ir.diagnostics import at
 from aotc.ir.dialects import arith, gpu, roles, scf, tma, wgmma
+from aotc.ir.order import number_ops
 from aotc.ir.rewrite import Builder
 from aotc.ir.types import I32, ScalarType, TileType, element_of
 from aotc.schedule.analysis.loop_bounds import lowered_bounds
@@ -39,7 +40,8 @@ from aotc.schedule.epilogue.store_sites import (
     store_sites,
     write_part,
 )
-from aotc.schedule.shared_memory.allocate_shared import Buffer, lives, number_ops, place_buffers
+from aotc.schedule.shared_memory.allocate_shared import place_buffers
+from aotc.schedule.shared_memory.live_ranges import Buffer, lives
 from aotc.target import Target
 
 _NEVER_UNROLLED = 1

@@ -27,6 +27,7 @@ from itertools import groupby
 from aotc.ir.core import Kernel
 from aotc.ir.diagnostics import at
 from aotc.ir.dialects import gpu, tma
+from aotc.ir.order import number_ops
 from aotc.ir.rewrite import Builder
 from aotc.ir.types import TensorMapType, TileType
 from aotc.schedule.context import Schedule
@@ -39,7 +40,8 @@ from aotc.schedule.epilogue.store_sites import (
     write_part,
 )
 from aotc.schedule.layout.warpgroup_boxes import box_warpgroups
-from aotc.schedule.shared_memory.allocate_shared import lives, number_ops, place_buffers
+from aotc.schedule.shared_memory.allocate_shared import place_buffers
+from aotc.schedule.shared_memory.live_ranges import lives
 from aotc.target import Target
 
 

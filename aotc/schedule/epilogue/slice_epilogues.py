@@ -19,11 +19,11 @@ from aotc.ir.diagnostics import at
 from aotc.ir.dialects import arith, gpu, tile
 from aotc.ir.layout_access import distinct_register_bits
 from aotc.ir.rewrite import Builder
+from aotc.ir.tiles import is_tile, tile_shape
 from aotc.ir.types import PointerType, TileType, element_of
 from aotc.schedule.analysis.global_order import register_words
 from aotc.schedule.context import Schedule
 from aotc.schedule.layout.parts import Parts
-from aotc.schedule.layout.preferred_layouts import is_tile, tile_shape
 
 # Registers of a thread, of the 255 there are, that a value may be computed of before its loads are
 # cut: those from shared memory alone, and those from global memory with them.

@@ -19,6 +19,7 @@ from aotc.ir.diagnostics import IRError, at
 from aotc.ir.dialects import arith, assembly, descriptor, gpu, indexing, scf, tile, tma, wgmma
 from aotc.ir.layout import LinearLayout
 from aotc.ir.rewrite import Builder
+from aotc.ir.tiles import is_elementwise, is_tile
 from aotc.ir.types import I1, DescriptorType, TensorMapType, TileType, Type, shape_of
 from aotc.schedule.analysis.axis import AxisAnalysis
 from aotc.schedule.analysis.global_order import may_precede
@@ -37,7 +38,7 @@ from aotc.schedule.layout.bank_order import in_bank_order
 from aotc.schedule.layout.dot_layouts import choose_dots
 from aotc.schedule.layout.indexing import place_gather, place_histogram
 from aotc.schedule.layout.operand_slices import pull_operands
-from aotc.schedule.layout.preferred_layouts import DotLayouts, Homes, is_elementwise, is_tile
+from aotc.schedule.layout.preferred_layouts import DotLayouts, Homes
 from aotc.schedule.layout.required_layouts import Demand, broadcast_operand, operand_layouts
 from aotc.schedule.layout.tensor_copies import (
     block_buffer,

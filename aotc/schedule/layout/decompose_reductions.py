@@ -18,10 +18,10 @@ from aotc.ir.diagnostics import at
 from aotc.ir.dialects import gpu, tile
 from aotc.ir.layout import LinearLayout
 from aotc.ir.rewrite import Builder
+from aotc.ir.tiles import tile_shape
 from aotc.ir.types import TileType
 from aotc.schedule.context import Schedule
 from aotc.schedule.layout.layouts import default_blocked
-from aotc.schedule.layout.preferred_layouts import tile_shape
 
 
 def decompose_reductions(kernel: Kernel, schedule: Schedule) -> None:

@@ -19,6 +19,7 @@ from aotc.ir.diagnostics import at
 from aotc.ir.dialects import arith, gpu, scf, tile
 from aotc.ir.layout import LinearLayout
 from aotc.ir.rewrite import Builder
+from aotc.ir.tiles import tile_shape
 from aotc.ir.types import I1, SCALARS, U8, ScalarType, element_of
 from aotc.schedule.context import Schedule
 from aotc.schedule.layout.decompose_reductions import (
@@ -28,7 +29,6 @@ from aotc.schedule.layout.decompose_reductions import (
     split_axis,
 )
 from aotc.schedule.layout.layouts import WARP_LANES, blocked
-from aotc.schedule.layout.preferred_layouts import tile_shape
 
 
 def decompose_scans(kernel: Kernel, schedule: Schedule) -> None:

@@ -25,10 +25,11 @@ from aotc.ir.core import Kernel, Op, Value
 from aotc.ir.diagnostics import IRError
 from aotc.ir.dialects import tile
 from aotc.ir.layout import LinearLayout
+from aotc.ir.tiles import is_elementwise, joins_of, tile_shape
 from aotc.ir.types import FP8E4NV, FP8E5, FP32, FP64, element_of
 from aotc.schedule.layout.layouts import WARP_LANES, blocked, dot_operand, mma_v2
 from aotc.schedule.layout.operand_slices import leaves_of
-from aotc.schedule.layout.preferred_layouts import DotLayouts, is_elementwise, joins_of, tile_shape
+from aotc.schedule.layout.preferred_layouts import DotLayouts
 from aotc.schedule.layout.wgmma_layouts import wgmma_layouts
 from aotc.target import Feature, Target
 

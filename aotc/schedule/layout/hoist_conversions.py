@@ -17,9 +17,9 @@ from aotc.ir.core import Kernel, Op, Value
 from aotc.ir.dialects import arith, gpu, tile
 from aotc.ir.layout import LinearLayout
 from aotc.ir.rewrite import Builder, is_pure, rewrite
+from aotc.ir.tiles import is_elementwise
 from aotc.ir.types import TileType
 from aotc.schedule.context import Schedule
-from aotc.schedule.layout.preferred_layouts import is_elementwise
 from aotc.schedule.layout.required_layouts import operand_layouts
 from aotc.schedule.layout.tensor_copies import is_fetched
 

@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from aotc.ir.core import Op, Value
 from aotc.ir.dialects import arith, tile
 from aotc.ir.layout import LinearLayout
+from aotc.ir.tiles import is_elementwise, is_tile
 from aotc.ir.types import TileType
-from aotc.schedule.layout.preferred_layouts import DotLayouts, is_elementwise, is_tile
+from aotc.schedule.layout.preferred_layouts import DotLayouts
 from aotc.schedule.layout.required_layouts import operand_layouts
 
 _RENAMING = (tile.Reshape, tile.Trans, tile.ExpandDims, tile.Join)

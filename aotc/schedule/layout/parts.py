@@ -18,9 +18,9 @@ from aotc.ir.dialects import gpu, tma
 from aotc.ir.matrix_access import matrix_view
 from aotc.ir.rewrite import Builder
 from aotc.ir.sub_tile import sub_tile, within
+from aotc.ir.tiles import is_elementwise, is_tile, tile_shape
 from aotc.ir.types import SharedType, TileType
 from aotc.schedule.analysis.global_order import fences
-from aotc.schedule.layout.preferred_layouts import is_elementwise, is_tile, tile_shape
 
 MayMove = Callable[[Op, Op], bool]
 """Whether a load may be made before another op instead of where it is."""

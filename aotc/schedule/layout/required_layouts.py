@@ -14,16 +14,12 @@ from collections.abc import Callable
 from aotc.ir.core import Block, Kernel, Op, Value
 from aotc.ir.dialects import assembly, descriptor, indexing, scf, tile
 from aotc.ir.layout import LinearLayout
+from aotc.ir.tiles import is_elementwise, is_tile, tile_shape
 from aotc.ir.types import element_of
 from aotc.schedule.analysis.axis import AxisAnalysis
 from aotc.schedule.layout.access import access_cost, max_access_elems, pointee_bytes
 from aotc.schedule.layout.conversions import SharedTrip, plan_conversion
-from aotc.schedule.layout.preferred_layouts import (
-    Homes,
-    is_elementwise,
-    is_tile,
-    tile_shape,
-)
+from aotc.schedule.layout.preferred_layouts import Homes
 from aotc.schedule.layout.wgmma_layouts import operand_buffer
 from aotc.target import Feature, Target
 

@@ -25,10 +25,10 @@ from math import prod
 from aotc.ir.core import Kernel, Op, Value
 from aotc.ir.dialects import scf, tile
 from aotc.ir.rewrite import is_pure
+from aotc.ir.tiles import is_elementwise, is_tile, joins_of, tile_shape
 from aotc.ir.types import element_of
 from aotc.ir.warpgroup_product import MAX_COLUMNS, whole_columns
 from aotc.schedule.context import Schedule
-from aotc.schedule.layout.preferred_layouts import is_elementwise, is_tile, joins_of, tile_shape
 from aotc.schedule.layout.wgmma_layouts import wgmma_layouts
 
 _MATRIX_AXES = 2

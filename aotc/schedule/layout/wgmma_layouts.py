@@ -21,6 +21,7 @@ from aotc.ir.dialects import gpu, tile
 from aotc.ir.layout import LinearLayout, log2_exact
 from aotc.ir.matrix_access import RUN_BYTES
 from aotc.ir.rewrite import Builder
+from aotc.ir.tiles import is_elementwise, tile_shape
 from aotc.ir.types import FP8E4NV, FP8E5, FP32, FP64, TileType, element_of
 from aotc.ir.warpgroup_product import K_BYTES, MIN_COLUMNS, ROWS, SWIZZLE_PERIOD_BYTES
 from aotc.schedule.layout.layouts import (
@@ -31,7 +32,7 @@ from aotc.schedule.layout.layouts import (
     wgmma_accumulator,
     wgmma_operand_a,
 )
-from aotc.schedule.layout.preferred_layouts import DotLayouts, is_elementwise, tile_shape
+from aotc.schedule.layout.preferred_layouts import DotLayouts
 from aotc.schedule.layout.tensor_copies import write_buffer
 from aotc.target import Feature, Target
 

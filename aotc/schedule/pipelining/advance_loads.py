@@ -20,8 +20,8 @@ from aotc.ir.core import Block, Kernel, Op
 from aotc.ir.dialects import gpu, scf
 from aotc.ir.rewrite import is_pure
 from aotc.schedule.analysis.global_order import fences, free_operands, register_words
+from aotc.schedule.analysis.loop_slice import SLICE_OPS
 from aotc.schedule.context import Schedule
-from aotc.schedule.pipelining.load_pipeline import SLICE_OPS
 
 _BUDGET_WORDS = 32
 

@@ -15,10 +15,10 @@ from collections.abc import Iterator, Sequence
 from aotc.ir.core import Block, Kernel, Op, Value, build
 from aotc.ir.diagnostics import at
 from aotc.ir.dialects import arith, gpu, scf, tma
-from aotc.ir.layout import LinearLayout
 from aotc.ir.rewrite import Builder, is_pure
-from aotc.ir.types import I32, U64, SharedType
+from aotc.ir.types import I32, SharedType
 from aotc.schedule.context import Schedule
+from aotc.schedule.shared_memory.mbarriers import place_mbarrier
 
 _PARITY = "parity"
 
@@ -33,12 +33,6 @@ def expand_fetches(kernel: Kernel, schedule: Schedule) -> None:
     parity = place(arith.Constant(0, I32)).out
     one = place(arith.Constant(1, I32)).out
     _Expansion(barrier, one, schedule.target.max_shared_bytes // 2).visit(kernel.body, parity)
-
-
-def place_mbarrier(place: Builder, num_slots: int = 1) -> Value:
-    """Place a mbarrier or a ring of them, without their making, and return it."""
-    layout = LinearLayout.from_columns([("offset", [])], (("dim0", 0),))
-    return place(gpu.SharedAlloc(U64, (1,), layout, tma.MBARRIER_BYTES, num_slots=num_slots)).out
 
 
 def _holds_fetch(block: Block) -> bool:

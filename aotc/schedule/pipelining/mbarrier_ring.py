@@ -17,7 +17,7 @@ from aotc.ir.dialects import arith, gpu, scf, tma
 from aotc.ir.rewrite import Builder
 from aotc.ir.types import I32
 from aotc.schedule.analysis.global_order import is_inside
-from aotc.schedule.pipelining.expand_tensor_loads import place_mbarrier
+from aotc.schedule.shared_memory.mbarriers import place_mbarrier
 
 _HINT = "phases"
 _LOOPS = scf.For | scf.While

@@ -14,14 +14,13 @@ from aotc.ir.dialects import gpu, scf, tma
 from aotc.ir.types import PointerType, SharedType, element_of
 from aotc.schedule.analysis.axis import AxisAnalysis
 from aotc.schedule.analysis.global_order import is_zero, root_names
+from aotc.schedule.analysis.loop_slice import Trip, find_trip
 from aotc.schedule.analysis.promises import find_promises
 from aotc.schedule.context import Schedule
 from aotc.schedule.pipelining.load_pipeline import (
     MIN_COPY_BYTES,
     LoopPlan,
-    Trip,
     copy_vector,
-    find_trip,
     source_names,
 )
 

@@ -20,10 +20,10 @@ from aotc.ir.core import Kernel, Value
 from aotc.ir.diagnostics import at
 from aotc.ir.dialects import arith, gpu
 from aotc.ir.rewrite import Builder
+from aotc.ir.tiles import tile_shape
 from aotc.ir.types import FP8E4NV, FP8E5, element_of
 from aotc.schedule.context import Schedule
 from aotc.schedule.layout.parts import Parts
-from aotc.schedule.layout.preferred_layouts import tile_shape
 
 # Parts of a product by threads: one access of 16 bytes to a row of A.
 _THREAD_K = 4

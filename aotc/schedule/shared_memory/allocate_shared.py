@@ -16,35 +16,13 @@ bytes are `insert_barriers`' business.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-
-from aotc.ir.core import Block, Kernel, Op, Value
-from aotc.ir.dialects import gpu, roles, tma, wgmma
-from aotc.ir.types import SharedType
+from aotc.ir.core import Kernel
+from aotc.ir.order import number_ops
 from aotc.schedule.context import Schedule
-
-_SMALL_BUFFER_BYTES = 512
-_SMALL_BUFFERS_BYTES = 4096
-
-
-@dataclass(eq=False)
-class Buffer:
-    """Say how long a buffer lives: from the op numbered `start` to the one numbered `end`.
-
-    There are `num_copies`, one for each group of consumers, `group_bytes` apart.
-    """
-
-    op: gpu.SharedAlloc
-    size_bytes: int
-    start: int
-    end: int
-    num_copies: int = 1
-    offset_bytes: int = 0
-    group_bytes: int = 0
-
-    def overlaps_in_time(self, other: Buffer) -> bool:
-        return self.start <= other.end and other.start <= self.end
+from aotc.schedule.shared_memory.live_ranges import (
+    Buffer,
+    lives,
+)
 
 
 def allocate_shared(kernel: Kernel, schedule: Schedule) -> None:
@@ -95,91 +73,3 @@ def _lowest_gap(buffer: Buffer, placed: list[Buffer]) -> int:
         end = other.offset_bytes + other.size_bytes
         offset = max(offset, _rounded(end, alignment))
     return offset
-
-
-def number_ops(kernel: Kernel) -> dict[Op, tuple[int, int]]:
-    """Number all ops in program order: the first and the last of what is nested in each."""
-    numbers: dict[Op, tuple[int, int]] = {}
-    _number(kernel.body, numbers, 0)
-    return numbers
-
-
-def lives(kernel: Kernel, numbers: dict[Op, tuple[int, int]]) -> list[Buffer]:
-    """Return every buffer with the numbers of its first and last op."""
-    buffers: list[Buffer] = []
-    for op in numbers:
-        if not isinstance(op, gpu.SharedAlloc):
-            continue
-        assert isinstance(op.out.type, SharedType)
-        start = numbers[op][0]
-        users = list(_users(op.out))
-        end = max((numbers[enclosing_in(user, op.block)][1] for user in users), default=start)
-        if any(isinstance(user, tma.MbarrierInit) for user in users):
-            end = numbers[kernel.body.terminator][1]  # it may be waited for to the end
-        of_group = any(isinstance(outer, roles.Specialize) for outer in op.ancestors())
-        num_copies = kernel.num_consumer_groups if of_group else 1
-        buffers.append(Buffer(op, op.out.type.size_bytes, start, end, num_copies))
-    small = [buffer for buffer in buffers if buffer.size_bytes <= _SMALL_BUFFER_BYTES]
-    if sum(buffer.size_bytes for buffer in small) <= _SMALL_BUFFERS_BYTES:
-        for buffer in small:
-            buffer.start, buffer.end = 0, numbers[kernel.body.terminator][1]
-    return buffers
-
-
-def _number(block: Block, numbers: dict[Op, tuple[int, int]], counter: int) -> int:
-    for op in block:
-        first = counter
-        numbers[op] = (first, first)
-        counter += 1
-        for nested in op.blocks:
-            counter = _number(nested, numbers, counter)
-        numbers[op] = (first, counter)
-        counter += 1
-    return counter
-
-
-def _users(buffer: Value) -> Iterator[Op]:
-    """Yield what uses a buffer or its slots, and the ops that wait for copies into it."""
-    for user in buffer.users:
-        yield user
-        if isinstance(user, gpu.SharedSlot | gpu.SharedTrans):
-            yield from _users(user.out)
-        else:
-            wait = _wait_after(user, _WAITS.get(type(user), ()))
-            if wait is not None:
-                yield wait
-
-
-_WAITS: dict[type[Op], tuple[type[Op], ...]] = {
-    gpu.AsyncCopy: (gpu.AsyncWait,),
-    tma.TmaLoad: (tma.MbarrierWait,),
-    tma.BulkLoad: (tma.MbarrierWait,),
-    tma.TmaStore: (tma.TmaStoreWait,),
-    tma.TmaReduce: (tma.TmaStoreWait,),
-    tma.BulkStore: (tma.TmaStoreWait,),
-    wgmma.Wgmma: (wgmma.WgmmaWait,),
-}
-"""What waits for the copies or products that an op starts."""
-
-
-def _wait_after(copy: Op, waits: tuple[type[Op], ...]) -> Op | None:
-    """Return the next op after `copy`, or after an op around it, that waits for all copies."""
-    outer: Op | None = copy if waits else None
-    while outer is not None:
-        following = outer.next
-        while following is not None:
-            if isinstance(following, waits) and not getattr(following, "pending", 0):
-                return following
-            following = following.next
-        outer = outer.parent_op
-    return None
-
-
-def enclosing_in(user: Op, block: Block | None) -> Op:
-    """Return the op around `user`, or itself, that is in `block`."""
-    outer = user
-    for ancestor in user.ancestors():
-        if outer.block is block:
-            break
-        outer = ancestor
-    return outer

@@ -35,10 +35,10 @@ from aotc.schedule.analysis.global_order import (
     shared_roots,
     written_pointer,
 )
+from aotc.schedule.analysis.loop_slice import collect_slice, find_trip
 from aotc.schedule.context import Schedule
 from aotc.schedule.layout.layouts import row_major_shared
 from aotc.schedule.layout.tensor_copies import buffer_access
-from aotc.schedule.pipelining.load_pipeline import collect_slice, find_trip
 from aotc.schedule.tensor_maps.bulk_copies import (
     advise_order,
     asks_for_copies,

@@ -28,7 +28,7 @@ from aotc.ir.types import I32
 from aotc.schedule.analysis.global_order import fences, shared_roots, written_pointer
 from aotc.schedule.context import Schedule
 from aotc.schedule.layout.layouts import WARPGROUP_WARPS
-from aotc.schedule.pipelining.expand_tensor_loads import place_mbarrier
+from aotc.schedule.shared_memory.mbarriers import place_mbarrier
 
 _READS = (gpu.Load, tile.Load, gpu.AsyncCopy)
 _ORDERED = (gpu.Store, tile.Store, tma.TmaStore, tma.BulkStore)
