@@ -32,7 +32,7 @@ from aotc.ir.dialects import arith, gpu, roles, scf, tma, wgmma
 from aotc.ir.rewrite import Builder, is_pure
 from aotc.ir.types import SharedType, TileType
 from aotc.schedule.analysis.loop_bounds import lowered_bounds
-from aotc.schedule.analysis.register_budget import make_room, words_of
+from aotc.schedule.analysis.register_budget import registers_of, reserve_registers
 from aotc.schedule.context import Schedule
 
 _AHEAD = "a product runs while the one before is computed with"
@@ -43,7 +43,7 @@ _MIN_SLOTS = 2
 _WORKING_REGISTERS = 40
 
 
-def advance_products(kernel: Kernel, schedule: Schedule) -> None:
+def pipeline_mma(kernel: Kernel, schedule: Schedule) -> None:
     """Rewrite every loop whose products can be started ahead, if the config asks for it."""
     if not schedule.config.advance_products:
         return
@@ -63,7 +63,7 @@ def advance_products(kernel: Kernel, schedule: Schedule) -> None:
 def _advance(start: _Start, role: roles.Specialize, kernel: Kernel, schedule: Schedule) -> str:
     """Rewrite a loop, or return what is in the way."""
     needed = _needed_registers(start)
-    if not make_room(needed, role, kernel, schedule):
+    if not reserve_registers(needed, role, kernel, schedule):
         return f"two of each in flight take about {needed} registers of a thread"
     with at(start.loop.loc):
         _Advance(start).rewrite()
@@ -178,7 +178,7 @@ def _needed_registers(start: _Start) -> int:
     held = [*start.loop.carried, *products, *products]
     held += [op.a for op in start.loop.body if isinstance(op, wgmma.Wgmma)]
     tiles = [value for value in held if isinstance(value.type, TileType)]
-    return sum(map(words_of, tiles)) + _WORKING_REGISTERS
+    return sum(map(registers_of, tiles)) + _WORKING_REGISTERS
 
 
 # ---- rewriting --------------------------------------------------------------------------------
