@@ -22,7 +22,7 @@ class Config:
     maxnreg: int = 0
     warp_specialize: bool | None = None
     num_consumer_groups: int = 1
-    advance_products: bool = False
+    mma_stages: int = 1
 
 
 @dataclass

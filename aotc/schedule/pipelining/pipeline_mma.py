@@ -15,7 +15,7 @@ becomes, by pairs of iterations so that each of the two products in flight keeps
 What starts a product, the waits for its operands with it, runs an iteration ahead of the rest, and
 so much of the counting of slots as it needs is done for both.
 
-It is a choice (`advance_products`), since the second product takes registers.
+It is a choice (`mma_stages = 2`), since the second product takes registers.
 
 Invariant: each iteration computes what it did, in the same order; its products are started after
 all that it waited for, and a slot is given back where it was, behind the wait for what reads it.
@@ -45,7 +45,7 @@ _WORKING_REGISTERS = 40
 
 def pipeline_mma(kernel: Kernel, schedule: Schedule) -> None:
     """Rewrite every loop whose products can be started ahead, if the config asks for it."""
-    if not schedule.config.advance_products:
+    if schedule.config.mma_stages < 2:
         return
     roles_ = [op for op in kernel.body if isinstance(op, roles.Specialize)]
     if not roles_:

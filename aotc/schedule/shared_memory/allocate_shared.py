@@ -19,9 +19,7 @@ from __future__ import annotations
 from aotc.ir.core import Kernel
 from aotc.ir.order import number_ops
 from aotc.schedule.context import Schedule
-from aotc.schedule.shared_memory.live_ranges import (
-    Buffer,
-)
+from aotc.schedule.shared_memory.live_ranges import Buffer, live_ranges
 
 
 def allocate_shared(kernel: Kernel, schedule: Schedule) -> None:

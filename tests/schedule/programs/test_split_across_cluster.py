@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.schedule.test_block_parts import PRODUCT
 
 from aotc.ir.diagnostics import CompileError
 from aotc.ir.text import parse_kernel, print_kernel
@@ -15,6 +14,7 @@ from aotc.schedule.tensor_maps.lower_descriptors import lower_descriptors
 from aotc.target import TARGETS
 from aotc.verify.interpreter import run
 from aotc.verify.numerics import dtype_of
+from tests.schedule.programs.test_cta_split import PRODUCT
 
 TARGET = TARGETS["sm_90a"]
 
