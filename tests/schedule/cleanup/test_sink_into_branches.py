@@ -178,14 +178,14 @@ def test_an_index_is_computed_right_before_its_first_use_in_the_one_branch_that_
     assert_same_meaning(TEXT, kernel, [x, np.full(512, 77, np.float32), 1])
 
 
-def test_an_index_that_both_branches_use_stays() -> None:
+def test_an_index_that_both_branches_use_is_computed_in_each() -> None:
     arms = TEXT.replace(
         "  } () {\n    scf.yield()\n",
         "  } () {\n    %t = arith.cast(%i) {dtype = fp32} : tile<512xfp32, #0>\n"
         "    gpu.store(%q, %t, _)\n    scf.yield()\n",
     )
     lines = [line for line in arms.splitlines() if "// CHECK" not in line]
-    check = "// CHECK: %q = arith.addptr\n// CHECK-NEXT: scf.if\n"
+    check = "// CHECK: scf.if(%c)\n// CHECK-COUNT-2: tile.arange\n// CHECK-NOT: tile.arange\n"
     text = check + "\n".join(lines) + "\n"
     kernel = applied(text, sink_into_branches)
     x = np.random.default_rng(0).normal(size=512).astype(np.float32)
