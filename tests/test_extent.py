@@ -42,6 +42,7 @@ def _items() -> Iterator[_Item]:
         yield _Item(Path("tests/e2e/test_kernels.py"), "test_kernels", f"test_kernels[{case}]")
     yield _Item(Path("tests/ir/test_cases.py"), "test_alone", "test_alone")
     yield _Item(Path("tests/ir/test_cases.py"), "test_long", "test_long", {"exhaustive"})
+    yield _Item(Path("tests/ir/test_cases.py"), "test_builds", "test_builds", {"slow"})
 
 
 @pytest.mark.parametrize(
@@ -69,9 +70,9 @@ def _num_run(config: _Config) -> int:
 @pytest.mark.parametrize(
     ("option", "count"),
     [
-        (None, 4 + 1 + 1 + 2 + 1),
-        ("--everything", 9 + 9 + 9 + 4 + 1),
-        ("--exhaustive", 9 + 9 + 9 + 4 + 1 + 1),
+        (None, 2 + 1 + 1 + 2 + 1),
+        ("--everything", 9 + 9 + 9 + 4 + 2),
+        ("--exhaustive", 9 + 9 + 9 + 4 + 2 + 1),
     ],
 )
 def test_options_say_how_much_is_run(option: str | None, count: int) -> None:
@@ -79,4 +80,4 @@ def test_options_say_how_much_is_run(option: str | None, count: int) -> None:
 
 
 def test_what_is_named_is_run_whole() -> None:
-    assert _num_run(_Config(None, pytest.Config.ArgsSource.ARGS)) == 9 + 9 + 9 + 4 + 1
+    assert _num_run(_Config(None, pytest.Config.ArgsSource.ARGS)) == 9 + 9 + 9 + 4 + 2

@@ -155,6 +155,7 @@ def check_that_all_is_launched_and_refused(program: Path, toolkit: Toolkit) -> N
     assert int(launches[1]) >= 2 * len(kernels) + 2  # in the stream, in the graph; by name
 
 
+@pytest.mark.slow
 def test_compiles_without_a_build_system(
     tmp_path: Path, toolkit: Toolkit, runtime: list[str | Path], kernels_dir: Path
 ) -> None:
@@ -170,6 +171,7 @@ def test_compiles_without_a_build_system(
     check_that_all_is_launched_and_refused(tmp_path / "example", toolkit)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(CMAKE is None, reason="the CMake project needs CMake")
 def test_builds_with_cmake(tmp_path: Path, toolkit: Toolkit, kernels_dir: Path) -> None:
     assert CMAKE is not None

@@ -33,6 +33,7 @@ from tests.fuzz.reduce import reduced
 from tests.fuzz.run import run_seed
 
 
+@pytest.mark.slow
 @settings(max_examples=30, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(programs())
 def test_a_program_means_the_same_at_every_stage(program: Program) -> None:
@@ -121,6 +122,7 @@ def _hopper_features(program: Program) -> set[str]:
     return found | ({"mapped"} if is_mapped and is_allowed(kernel, program.make()) else set())
 
 
+@pytest.mark.slow
 def test_what_hopper_has_is_reached() -> None:
     wanted = {
         *("gpu.specialize", "gpu.tma_load", "gpu.tma_store", "gpu.tma_reduce", "gpu.bulk_load"),

@@ -54,6 +54,7 @@ def _has_setuptools() -> bool:
         return False
 
 
+@pytest.mark.slow
 def test_the_lean_wheel_holds_the_loader_alone(tmp_path: Path) -> None:
     """Built as a user builds it, from a copy of the sources in place."""
     copy = tmp_path / "repository"

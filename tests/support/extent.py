@@ -1,7 +1,7 @@
 """How much of the tests is run: a part by default, everything in the gate, more before a release.
 
-`pytest` alone runs each test function on a few of its cases, those at both ends among them, so that
-every module has its say in minutes. `--everything` runs all cases; `--exhaustive` adds those marked
+`pytest` alone runs each test function on two of its cases, the first and the last, and leaves out
+those marked `slow`, so that every module has its say in minutes. `--everything` runs all cases; `--exhaustive` adds those marked
 `exhaustive`, for hours. Whoever names files, folders or tests has all their cases run.
 
 Invariant: which cases are run depends on their names and their order in the file alone.
@@ -17,10 +17,10 @@ from typing import TypeVar
 
 import pytest
 
-CASES_OF_A_FUNCTION = 4
+CASES_OF_A_FUNCTION = 2
 CASES_EMULATED = 1  # of a function; each takes seconds
 _T = TypeVar("_T")
-_EMULATED_FILE = re.compile(r"_(emulated|verified)$")
+_EMULATED_FILE = re.compile(r"_(emulated|verified)$|^test_(descriptor|function)_kernels$")
 
 
 def mark_emulated(items: Sequence[pytest.Item]) -> None:
@@ -45,7 +45,7 @@ def choose(items: Sequence[pytest.Item]) -> list[pytest.Item]:
     """Return a few cases of each function, and of those in `e2e` one for each kernel."""
     groups: dict[Hashable, list[pytest.Item]] = defaultdict(list)
     for item in items:
-        if item.get_closest_marker("exhaustive") is None:
+        if item.get_closest_marker("exhaustive") is None and not item.get_closest_marker("slow"):
             groups[_group(item)].append(item)
     return [item for group in groups.values() for item in spread(group, _limit(group[0]))]
 
