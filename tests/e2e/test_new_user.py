@@ -178,13 +178,13 @@ def test_the_own_kernels_build_from_the_copy(copy: Path) -> None:
     assert {kernel["name"] for kernel in content["kernels"]} == {"vector_add", "argmax_rows"}
 
 
-# ----------------------------------------------------------------------------- docs/manifest.md
+# ----------------------------------------------------------------------------- docs/reference/manifest.md
 
 
 def test_the_manifests_example_builds(copy: Path, tmp_path: Path) -> None:
     (tmp_path / "kernels").mkdir()
     (tmp_path / "kernels" / "norm.py").write_text(_NORM)
-    manifest = snippets("docs/manifest.md", "toml")[0]
+    manifest = snippets("docs/reference/manifest.md", "toml")[0]
     (tmp_path / "kernels.toml").write_text(manifest)
     ran = aotc_in(copy, tmp_path, "build", "--target", "sm_90a")
     assert ran.code == 0, ran.err
@@ -200,11 +200,11 @@ def test_the_manifests_example_builds(copy: Path, tmp_path: Path) -> None:
     before = _bytes_of(tmp_path / "dist")
     ran = aotc_in(copy, tmp_path, "build")
     assert ran.code == 1
-    assert ran.err == snippets("docs/manifest.md", "")[0]
+    assert ran.err == snippets("docs/reference/manifest.md", "")[0]
     assert _bytes_of(tmp_path / "dist") == before
 
 
-# ----------------------------------------------------------------------------- docs/language.md
+# ----------------------------------------------------------------------------- docs/reference/language.md
 
 
 def test_the_mistake_that_the_language_page_shows(copy: Path, tmp_path: Path) -> None:
@@ -225,10 +225,10 @@ def test_the_mistake_that_the_language_page_shows(copy: Path, tmp_path: Path) ->
     (tmp_path / "norm.py").write_text(source)
     ran = aotc_in(copy, tmp_path, "dump", "norm.py:k", "--stage", "tile", "--set", "x_ptr=*fp32")
     assert ran.code == 1
-    assert ran.err in snippets("docs/language.md", "")
+    assert ran.err in snippets("docs/reference/language.md", "")
 
 
-# ---------------------------------------------------------------------------------- docs/cli.md
+# ---------------------------------------------------------------------------------- docs/reference/cli.md
 
 
 @pytest.mark.parametrize("command", ["build", "inspect", "dump"])
@@ -236,7 +236,7 @@ def test_help_and_the_page_on_the_command_line_agree(copy: Path, command: str) -
     ran = aotc_in(copy, copy, command, "--help")
     assert (ran.code, ran.err) == (0, "")
     assert ran.out.startswith(f"Usage: aotc {command} ")
-    page = (_ROOT / "docs" / "cli.md").read_text()
+    page = (_ROOT / "docs" / "reference" / "cli.md").read_text()
     section = page[page.index(f"## `aotc {command}") :].partition("\n## ")[0] + page[:700]
     offered = set(re.findall(r"--[a-z-]+", ran.out)) - {"--help"}
     assert [option for option in sorted(offered) if option not in section] == []
@@ -258,7 +258,7 @@ def test_the_dumps_of_the_page_on_the_command_line(
 ) -> None:
     by_settings, by_manifest = (
         text.replace("\\\n", " ").replace("'", "").split()[1:]
-        for text in snippets("docs/cli.md", "")
+        for text in snippets("docs/reference/cli.md", "")
         if "aotc dump" in text
     )
     add = (_ROOT / "kernels" / "elementwise.py").read_text().partition("@triton.jit\ndef silu")[0]
