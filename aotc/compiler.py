@@ -273,8 +273,8 @@ def compile_kernel(
 def _assemble(done: _Done, limits: CompileLimits, started: Ptxas) -> Assembly:
     """Return what ptxas makes of a kernel. Raises: CompileError if the user can help it."""
     from aotc import backend  # noqa: PLC0415 - start-up time
-    from aotc.schedule.check_resources import large_remedy  # noqa: PLC0415
-    from aotc.schedule.live_registers import find_peak  # noqa: PLC0415
+    from aotc.schedule.analysis.live_registers import find_peak  # noqa: PLC0415
+    from aotc.schedule.shared_memory.check_resources import large_remedy  # noqa: PLC0415
 
     try:
         return backend.assemble(
@@ -295,8 +295,8 @@ def _assemble(done: _Done, limits: CompileLimits, started: Ptxas) -> Assembly:
 
 def _spill_note(done: _Done) -> str:
     """Return which tiles take a thread's registers, and what may help."""
-    from aotc.schedule.check_resources import register_remedy  # noqa: PLC0415 - start-up time
-    from aotc.schedule.live_registers import find_peak  # noqa: PLC0415
+    from aotc.schedule.analysis.live_registers import find_peak  # noqa: PLC0415
+    from aotc.schedule.shared_memory.check_resources import register_remedy  # noqa: PLC0415 - start-up time
 
     peak = find_peak(done.kernel)
     help_text = register_remedy(done.kernel, done.target, peak.registers)
@@ -400,12 +400,12 @@ def _to_ptx(
     from aotc import backend  # noqa: PLC0415
     from aotc.ir.parameter_access import parameter_access  # noqa: PLC0415
     from aotc.ir.text import print_kernel  # noqa: PLC0415
-    from aotc.schedule.check_resources import (  # noqa: PLC0415
+    from aotc.schedule.context import Schedule  # noqa: PLC0415
+    from aotc.schedule.pipeline import schedule_kernel  # noqa: PLC0415
+    from aotc.schedule.shared_memory.check_resources import (  # noqa: PLC0415
         check_instructions,
         check_resources,
     )
-    from aotc.schedule.context import Schedule  # noqa: PLC0415
-    from aotc.schedule.pipeline import schedule_kernel  # noqa: PLC0415
 
     timings.lap("import")
     target = _check(request)

@@ -14,8 +14,8 @@ from aotc.ir.diagnostics import IRError
 from aotc.ir.dialects import gpu
 from aotc.ir.layout import LinearLayout
 from aotc.ir.types import SCALARS, TileType
-from aotc.schedule.conversions import plan_shared_trip
-from aotc.schedule.layouts import blocked_for, dot_operand, mma_v2
+from aotc.schedule.layout.conversions import plan_shared_trip
+from aotc.schedule.layout.layouts import blocked_for, dot_operand, mma_v2
 from aotc.target import TARGETS
 from tests.backend.programs import NUMPY, Program
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from aotc.ir.layout import LinearLayout
 from aotc.ir.layout_access import Access
-from aotc.schedule.conversions import (
+from aotc.schedule.layout.conversions import (
     ConditionalSwap,
     Conversion,
     Identity,

@@ -9,7 +9,7 @@ from aotc.backend import nvvm_tensor
 from aotc.ir.core import Kernel
 from aotc.ir.dialects import gpu, tile, tma
 from aotc.ir.types import TensorMapType
-from aotc.schedule import narrow_dots
+from aotc.schedule.layout import trim_dot_columns
 from tests.support.mutations.plant import Edit, Mutation, after_pass, each, entry, found, wrapping
 
 _STEP = 8
@@ -86,7 +86,7 @@ MUTATIONS = (
         "right halves are not looked at",
         "an op's second result is forgotten where demand goes backwards",
         "multiply_columns",
-        entry(narrow_dots._RULES, tile.Split, _left_half),
+        entry(trim_dot_columns._RULES, tile.Split, _left_half),
         "sm_90a",
     ),
     Mutation(
