@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -143,6 +144,14 @@ def test_every_page_is_reached_from_the_map() -> None:
     pages = {page for page in PAGES if page.is_relative_to(ROOT / "docs")}
     assert sorted(map(_name, pages - seen)) == []
     assert [_name(file) for _, file, _ in links(ROOT / "README.md") if file == MAP] != []
+
+
+def test_the_drawings_are_those_of_their_script() -> None:
+    script = ROOT / "docs" / "internals" / "drawings.py"
+    drawings = runpy.run_path(str(script))["DRAWINGS"]
+    assert {path.name for path in script.parent.glob("*.svg")} == set(drawings)
+    for name, draw in drawings.items():
+        assert (script.parent / name).read_text() == draw(), f"run python {script}"
 
 
 def test_what_a_page_may_get_wrong_is_told() -> None:

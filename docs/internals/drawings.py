@@ -75,7 +75,8 @@ def warps() -> str:
         width = 0.58 * unit
         text = f"{'AB'[tile]}{step}→{load % stages}"
         parts.append(box(at, rows["producer"], width, 28, text, COLOURS["load"]))
-        dot = left + (load + 1) * unit
+        # The accumulator is free once the tile before has been converted.
+        dot = left + (load + 1 + 0.5 * tile) * unit
         parts.append(
             box(dot, rows["tensor cores"], unit - 2, 28, f"dot {'AB'[tile]}{step}", COLOURS["dot"])
         )
@@ -89,18 +90,18 @@ def warps() -> str:
     for part in range(2):
         at = after_a + (0.55 + part) * unit
         parts.append(box(at, consumers[1], 0.9 * unit, 28, f"store A.{part}", COLOURS["epilogue"]))
-    end = after_a + steps * unit
-    parts.append(box(end, consumers[1], 0.9 * unit, 28, "cvt, store B", COLOURS["epilogue"]))
+    end = after_a + (steps + 0.5) * unit
+    parts.append(box(end, consumers[1], 0.9 * unit, 28, "store B", COLOURS["epilogue"]))
     parts.append(arrow(left, 170, left + 8 * unit, 170))
     parts.append(label(left + 8 * unit, 186, "time", "end"))
     parts.append(label(left, 186, "A0→0: step 0 of tile A into stage 0"))
-    return svg(640, 200, "Warps of a warp-specialized persistent matmul over time", parts)
+    return svg(670, 200, "Warps of a warp-specialized persistent matmul over time", parts)
 
 
 def ring() -> str:
     """Draw a ring of four stages with its full and empty mbarriers, three iterations in."""
     state = ("consumers read", "landed", "landed", "being filled")
-    width, top, left = 130, 70, 30
+    width, top, left = 142, 70, 30
     parts = [
         label(
             left,
@@ -154,14 +155,14 @@ def ring() -> str:
             "s = i mod 4; the phase p of a stage flips each time the ring wraps around (i div 4)",
         ),
     ]
-    return svg(620, 276, "A ring of four stages with full and empty mbarriers", parts)
+    return svg(670, 276, "A ring of four stages with full and empty mbarriers", parts)
 
 
 def mma_layout() -> str:
     """Draw which lane and register hold each element of a 16x16 accumulator of `mma.sync`."""
     layout = mma_v2((16, 16), (1, 1))
     size, left, top = 44, 34, 34
-    parts = [label(left, 14, f"lane.register of each element: {layout.to_text()}")]
+    parts = [label(left, 14, layout.to_text())]
     parts += [label(left + size * (n + 0.5), top - 5, str(n), "middle") for n in range(16)]
     parts += [label(left - 6, top + 26 * (m + 0.5) + 4, str(m), "end") for m in range(16)]
     for lane in range(32):

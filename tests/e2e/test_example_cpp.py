@@ -29,21 +29,6 @@ CXX = os.environ.get("CXX", "c++")
 CMAKE = shutil.which("cmake")
 CPP = [CXX, "-std=c++17", "-O1", "-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wshadow"]
 
-# The README leaves the kernel to the reader; this one has the signature that its manifest gives.
-NORM = """
-import triton
-import triton.language as tl
-
-@triton.jit
-def rmsnorm_kernel(x_ptr, w_ptr, out_ptr, stride, n_rows, n_cols, eps, BLOCK: tl.constexpr):
-    row = tl.program_id(0).to(tl.int64)
-    cols = tl.arange(0, BLOCK)
-    mask = cols < n_cols
-    x = tl.load(x_ptr + row * stride + cols, mask=mask, other=0.0).to(tl.float32)
-    w = tl.load(w_ptr + cols, mask=mask, other=0.0).to(tl.float32)
-    out = x * tl.rsqrt(tl.sum(x * x, axis=0) / n_cols + eps) * w
-    tl.store(out_ptr + row * stride + cols, out.to(out_ptr.dtype.element_ty), mask=mask)
-"""
 # The kernel reads nothing here, so any 16-byte aligned addresses will do.
 NORM_MAIN = """
 #include <cuda_runtime_api.h>
@@ -196,7 +181,7 @@ def readme_block(language: str, containing: str) -> str:
 def test_quickstart(tmp_path: Path, toolkit: Toolkit, runtime: list[str | Path]) -> None:
     snippet = readme_block("cpp", "llm.h")
     assert len(snippet.splitlines()) <= 15
-    (tmp_path / "norm.py").write_text(NORM)
+    (tmp_path / "norm.py").write_text(readme_block("python", "rmsnorm_kernel"))
     (tmp_path / "llm.toml").write_text(readme_block("toml", "rmsnorm_kernel"))
     dist = build(tmp_path / "llm.toml", tmp_path / "dist")
     (tmp_path / "server.cpp").write_text(snippet + NORM_MAIN)

@@ -25,7 +25,7 @@ from aotc.ir.text import parse_kernel, print_kernel
 
 _ROOT = Path(__file__).parents[2]
 
-# What the documents' manifests name and a user has: Triton code, with that many parameters.
+# What the reference's manifest names and a user has: Triton code, with that many parameters.
 _NORM = """\
 import triton
 import triton.language as tl
@@ -61,6 +61,8 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ignored = (_ROOT / ".gitignore").read_text().split()
     left_out = [pattern.strip("/") for pattern in ignored]
     shutil.copytree(_ROOT, folder, ignore=shutil.ignore_patterns(".git", ".cache", *left_out))
+    for built in (_ROOT / "aotc" / "runtime").glob("_native*.so"):  # what `pip install` compiles
+        shutil.copyfile(built, folder / "aotc" / "runtime" / built.name)
     return folder
 
 
@@ -91,14 +93,51 @@ def snippets(document: str, language: str) -> list[str]:
     return [block for marked, block in blocks if marked == language]
 
 
+def quickstart_files(document: str) -> dict[str, str]:
+    """Return the files that a document tells to make: the blocks under `<!-- file: NAME -->`."""
+    text = (_ROOT / document).read_text()
+    return dict(re.findall(r"(?ms)^<!-- file: (\S+) -->\n```\w*\n(.*?)^```$", text))
+
+
+def marked_commands(document: str) -> list[str]:
+    """Return the commands under each `<!-- run -->` of a document, a line each."""
+    text = (_ROOT / document).read_text()
+    blocks: list[str] = re.findall(r"(?ms)^<!-- run -->\n```sh\n(.*?)^```$", text)
+    return [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
+
+
+def run_in(copy: Path, folder: Path, command: str) -> Ran:
+    """Run a line of a document in a shell whose `aotc` is the copy's."""
+    shims = copy.parent / "bin"
+    shims.mkdir(exist_ok=True)
+    (shims / "aotc").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m aotc "$@"\n')
+    (shims / "aotc").chmod(0o755)
+    environment = {
+        "PATH": f"{shims}:{os.environ['PATH']}",
+        "HOME": str(copy.parent),
+        "XDG_CACHE_HOME": str(copy.parent / "cache"),
+        "PYTHONPATH": str(copy),
+    }
+    ran = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", command],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return Ran(ran.returncode, ran.stdout, ran.stderr)
+
+
 @pytest.fixture(scope="module")
 def quickstart(copy: Path) -> Path:
     """Return the folder in which the README's quickstart was followed."""
     folder = copy.parent / "quickstart"
     folder.mkdir()
-    (folder / "norm.py").write_text(_NORM)
-    (folder / "llm.toml").write_text(snippets("README.md", "toml")[0])
-    ran = aotc_in(copy, folder, "build", "llm.toml")
+    for name, text in quickstart_files("README.md").items():
+        (folder / name).write_text(text)
+    (build, *_) = marked_commands("README.md")
+    ran = run_in(copy, folder, build)
     assert ran.code == 0, ran.err
     assert ran.out.splitlines() == ["dist/llm.aotc", "dist/llm.h", "dist/libllm.a"]
     return folder
@@ -129,13 +168,23 @@ def test_the_quickstart_builds_what_it_says(copy: Path, quickstart: Path) -> Non
     assert len(kernel["variants"]) == 2 * 2 * 4 * 2
 
 
+def test_the_quickstart_runs_as_it_stands(copy: Path, quickstart: Path) -> None:
+    _, inspect, verify = marked_commands("README.md")
+    ran = run_in(copy, quickstart, inspect)
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.out.startswith("llm 0.1.0 | 1 kernel | 32 variants | sm_80 sm_90a | ")
+    ran = run_in(copy, quickstart, verify)
+    assert ran.code == 0, ran.out + ran.err
+    assert re.search(r"(?m)^16 verified, 16 cubins audited ", ran.err)
+
+
 def test_the_quickstart_in_python_passes_the_arguments_there_are(
     copy: Path, quickstart: Path
 ) -> None:
     content = _inspected(copy, quickstart / "dist" / "llm.aotc")
     params = [param["name"] for param in content["kernels"][0]["params"]]
     assert params == ["x_ptr", "w_ptr", "out_ptr", "stride", "n_rows", "n_cols", "eps"]
-    (snippet,) = snippets("README.md", "python")
+    _, snippet = snippets("README.md", "python")
     calls = [node for node in ast.walk(ast.parse(snippet)) if isinstance(node, ast.Call)]
     launch = next(call for call in calls if isinstance(call.func, ast.Subscript))
     assert len(launch.args) == len(params)
