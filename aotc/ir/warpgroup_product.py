@@ -123,7 +123,7 @@ def whole_columns(columns: int, result: ElementType) -> int:
     return -(-columns // step) * step
 
 
-def check_product(
+def check_dot(
     op: Op,
     a: LinearLayout,
     b: LinearLayout,

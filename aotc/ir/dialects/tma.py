@@ -87,7 +87,7 @@ class TensorMapAt(Op, opcode="gpu.tensor_map_at", effect="read"):
 class TmaFetch(Op, opcode="gpu.tma_fetch", effect="readwrite"):
     """Copy the block of a tensor that begins at `coords` to shared memory, and wait for it.
 
-    `expand_fetches` makes a `gpu.tma_load` and its wait of it. `eviction` is a priority for the L2
+    `expand_tensor_loads` makes a `gpu.tma_load` and its wait of it. `eviction` is a priority for the L2
     cache, as for `gpu.load`. All `num_parts` blocks of a cluster fetch the same. Of the first axis
     only the first `num_rows` are copied, in boxes that need not fit into the block otherwise; 0 is
     all of them.
@@ -109,7 +109,7 @@ class TmaFetch(Op, opcode="gpu.tma_fetch", effect="readwrite"):
         """What is copied, and where it begins."""
         return [self.tensor, *self.coords]
 
-    def started(
+    def as_async_load(
         self, inputs: Sequence[Value], buffer: Value, barrier: Value, *, arrive: bool
     ) -> TmaLoad:
         """Return the op that starts this copy, of other `inputs` and to another buffer."""
@@ -177,7 +177,7 @@ class BulkFetch(Op, opcode="gpu.bulk_fetch", effect="readwrite"):
         """What is copied: from where on, and how much."""
         return [self.pointer, self.size_bytes]
 
-    def started(
+    def as_async_load(
         self, inputs: Sequence[Value], buffer: Value, barrier: Value, *, arrive: bool
     ) -> BulkLoad:
         """Return the op that starts this copy, of other `inputs` and to another buffer."""

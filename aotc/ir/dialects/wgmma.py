@@ -20,7 +20,7 @@ from aotc.ir.core import Op, Value, attribute, operand, operands, result, result
 from aotc.ir.dialects.gpu import shared_type
 from aotc.ir.dialects.tile import InputPrecision, dot_results, tile_type
 from aotc.ir.types import I1, SharedType, TileType, Type
-from aotc.ir.warpgroup_product import K_BYTES, MIN_COLUMNS, check_product
+from aotc.ir.warpgroup_product import K_BYTES, MIN_COLUMNS, check_dot
 
 
 class Wgmma(Op, opcode="gpu.wgmma", effect="read"):
@@ -61,7 +61,7 @@ class Wgmma(Op, opcode="gpu.wgmma", effect="read"):
         if acc.layout is not None and a.layout is not None:
             in_memory = isinstance(a, SharedType)
             kinds = a.layout, b.layout, acc.layout, b.element.bits
-            check_product(self, *kinds, self.num_columns, in_memory=in_memory)
+            check_dot(self, *kinds, self.num_columns, in_memory=in_memory)
         return (acc,)
 
 

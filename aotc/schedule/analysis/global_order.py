@@ -105,7 +105,7 @@ def is_inside(owner: Op | Block, outer: Op) -> bool:
     return False
 
 
-def register_words(load: gpu.Load) -> int:
+def num_registers(load: gpu.Load) -> int:
     """Return how many 32-bit registers of a thread hold what a load returns.
 
     What one access returns is in registers of its own.

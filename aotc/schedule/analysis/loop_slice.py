@@ -43,7 +43,7 @@ class Trip:
     buffer: gpu.SharedAlloc
 
     @property
-    def feeds_product(self) -> bool:
+    def feeds_wgmma(self) -> bool:
         """Whether a product by warpgroups reads the buffer."""
         return any(isinstance(user, wgmma.Wgmma) for user in self.buffer.out.users)
 
@@ -84,7 +84,7 @@ def collect_slice(loop: scf.For, values: Iterable[Value]) -> Slice:
     return found
 
 
-def find_trip(load: gpu.Load) -> Trip | None:
+def find_staging(load: gpu.Load) -> Trip | None:
     """Return the one trip through shared memory that is all the use of a load, or None."""
     renames: list[Op] = []
     value = load.out

@@ -46,7 +46,9 @@ def split_remark(split: tuple[int, ...]) -> str:
     return f"{split[0]} registers for threads that compute, {split[1]} else"
 
 
-def make_room(needed: int, role: roles.Specialize, kernel: Kernel, schedule: Schedule) -> bool:
+def reserve_registers(
+    needed: int, role: roles.Specialize, kernel: Kernel, schedule: Schedule
+) -> bool:
     """See to it that threads which compute have the registers they need, if that can be."""
     if needed <= (role.consumer_registers or kernel.maxnreg or register_share(kernel)):
         return True
@@ -58,7 +60,7 @@ def make_room(needed: int, role: roles.Specialize, kernel: Kernel, schedule: Sch
     return True
 
 
-def words_of(value: Value) -> int:
+def registers_of(value: Value) -> int:
     """Return how many 32-bit registers of a thread a tile takes; 0 if it is in no registers yet."""
     kind = value.type
     assert isinstance(kind, TileType)

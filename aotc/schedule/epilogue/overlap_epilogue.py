@@ -30,7 +30,7 @@ from aotc.ir.order import number_ops
 from aotc.ir.rewrite import Builder
 from aotc.ir.types import I32, ScalarType, TileType, element_of
 from aotc.schedule.analysis.loop_bounds import lowered_bounds
-from aotc.schedule.analysis.register_budget import make_room, words_of
+from aotc.schedule.analysis.register_budget import registers_of, reserve_registers
 from aotc.schedule.context import Schedule
 from aotc.schedule.epilogue.store_sites import (
     COPIES,
@@ -41,7 +41,7 @@ from aotc.schedule.epilogue.store_sites import (
     write_part,
 )
 from aotc.schedule.shared_memory.allocate_shared import place_buffers
-from aotc.schedule.shared_memory.live_ranges import Buffer, lives
+from aotc.schedule.shared_memory.live_ranges import Buffer, live_ranges
 from aotc.target import Target
 
 _NEVER_UNROLLED = 1
@@ -54,7 +54,7 @@ _ORDERS_NOTHING = (
 )
 
 
-def delay_stores(kernel: Kernel, schedule: Schedule) -> None:
+def overlap_epilogue(kernel: Kernel, schedule: Schedule) -> None:
     """Rewrite every loop of tiles whose stores can wait for the next tile's products."""
     if kernel.num_consumer_groups > 1:
         return  # another group multiplies in the meantime
@@ -100,7 +100,7 @@ def _find(
     behind = all(order[site.alloc] > order[around] for site in sites)
     num_buffers = _num_buffers(loop, sites, kernel, schedule) if behind else 0
     needed = _needed_registers(products, sites)
-    if not num_buffers or not make_room(needed, role, kernel, schedule):
+    if not num_buffers or not reserve_registers(needed, role, kernel, schedule):
         return None
     return _Tiles(loop, products, around, sites, num_buffers)
 
@@ -151,7 +151,7 @@ def _needed_registers(products: scf.For, sites: Sequence[StoreSite]) -> int:
     """Return what a thread needs to hold sums, and a converted tile beside them."""
     carried = [value for value in products.carried if _is_tile(value)]
     tiles = [site.write.value for site in sites]
-    return sum(map(words_of, [*carried, *tiles])) + _WORKING_REGISTERS
+    return sum(map(registers_of, [*carried, *tiles])) + _WORKING_REGISTERS
 
 
 def _num_buffers(
@@ -160,7 +160,7 @@ def _num_buffers(
     """Return how many buffers there is room for, of each kind of part, or 0."""
     numbers = number_ops(kernel)
     mine = {site.alloc: site for site in sites}
-    buffers = lives(kernel, numbers)
+    buffers = live_ranges(kernel, numbers)
     others = [buffer for buffer in buffers if buffer.op not in mine]
     of_kind: dict[object, list[Buffer]] = {}
     for buffer in buffers:

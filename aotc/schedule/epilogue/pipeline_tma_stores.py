@@ -41,7 +41,7 @@ from aotc.schedule.epilogue.store_sites import (
 )
 from aotc.schedule.layout.warpgroup_boxes import box_warpgroups
 from aotc.schedule.shared_memory.allocate_shared import place_buffers
-from aotc.schedule.shared_memory.live_ranges import lives
+from aotc.schedule.shared_memory.live_ranges import live_ranges
 from aotc.target import Target
 
 
@@ -57,7 +57,7 @@ class _Plan:
     """Of parts; 0 for whole blocks, each with a buffer of its own."""
 
 
-def overlap_stores(kernel: Kernel, schedule: Schedule) -> None:
+def pipeline_tma_stores(kernel: Kernel, schedule: Schedule) -> None:
     """Move and split stores; see the module docstring."""
     sites = list(store_sites(list(kernel.walk())))
     for _, alike in groupby(sites, _turns):
@@ -84,7 +84,7 @@ def _overlap(series: Sequence[StoreSite], kernel: Kernel, schedule: Schedule) ->
     """Store in the best of the ways that shared memory has room for."""
     limit_bytes = schedule.target.max_shared_bytes
     loop, numbers = series[0].loop, number_ops(kernel)
-    buffers = lives(kernel, numbers)
+    buffers = live_ranges(kernel, numbers)
     allocs = {site.alloc: site for site in series}
     mine = [buffer for buffer in buffers if buffer.op in allocs]
     others = [buffer for buffer in buffers if buffer.op not in allocs]
@@ -218,4 +218,4 @@ def _wait_at_the_end(wait: tma.TmaStoreWait, kernel: Kernel) -> None:
 
 
 def _shared_bytes(kernel: Kernel) -> int:
-    return place_buffers(lives(kernel, number_ops(kernel)))
+    return place_buffers(live_ranges(kernel, number_ops(kernel)))

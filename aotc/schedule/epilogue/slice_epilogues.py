@@ -21,7 +21,7 @@ from aotc.ir.layout_access import distinct_register_bits
 from aotc.ir.rewrite import Builder
 from aotc.ir.tiles import is_tile, tile_shape
 from aotc.ir.types import PointerType, TileType, element_of
-from aotc.schedule.analysis.global_order import register_words
+from aotc.schedule.analysis.global_order import num_registers
 from aotc.schedule.context import Schedule
 from aotc.schedule.layout.parts import Parts
 
@@ -93,7 +93,7 @@ def _words(parts: Parts) -> int:
     What is read from shared memory counts a register an element: most of it is widened to fp32.
     """
     loaded = sum(
-        register_words(load) if isinstance(load, gpu.Load) else _count(load.out)
+        num_registers(load) if isinstance(load, gpu.Load) else _count(load.out)
         for load in parts.loads
     )
     return loaded + sum(_count(leaf) for leaf in parts.leaves if not _is_free(leaf))

@@ -1,6 +1,6 @@
 """Give every tile a layout: the pass from tile IR to gpu IR.
 
-Three walks. `Homes` goes forward and says where each tile is computed. `Demand` goes backward and
+Three walks. `PreferredLayouts` goes forward and says where each tile is computed. `Demand` goes backward and
 collects the layouts each tile is wanted in. `_Emitter` goes forward again and writes gpu IR: a
 tile with a home is computed once and converted to what else is wanted, one without is made anew
 in each layout. So a conversion stands only where two homes meet, right after the value it
@@ -38,7 +38,7 @@ from aotc.schedule.layout.bank_order import in_bank_order
 from aotc.schedule.layout.dot_layouts import choose_dots
 from aotc.schedule.layout.indexing import place_gather, place_histogram
 from aotc.schedule.layout.operand_slices import pull_operands
-from aotc.schedule.layout.preferred_layouts import DotLayouts, Homes
+from aotc.schedule.layout.preferred_layouts import DotLayouts, PreferredLayouts
 from aotc.schedule.layout.required_layouts import Demand, broadcast_operand, operand_layouts
 from aotc.schedule.layout.tensor_copies import (
     block_buffer,
@@ -52,8 +52,8 @@ from aotc.schedule.layout.tensor_copies import (
 )
 from aotc.schedule.layout.warpgroup_boxes import in_warpgroup_boxes
 from aotc.schedule.layout.wgmma_layouts import (
-    apart_size,
     operand_buffer,
+    promotion_interval,
     store_operand,
     transposing_loads,
 )
@@ -69,8 +69,8 @@ def assign_layouts(kernel: Kernel, schedule: Schedule) -> None:
     anchors |= choose_block_layouts(kernel)
     dots = choose_dots(kernel, anchors, target)
     anchors |= transposing_loads(dots, anchors, kernel.num_warps)
-    homes = Homes(kernel, anchors, dots, pull_operands(dots))
-    kernel.body = _Emitter(Demand(kernel, homes, infos, target), infos).emit_kernel(kernel)
+    preferred = PreferredLayouts(kernel, anchors, dots, pull_operands(dots))
+    kernel.body = _Emitter(Demand(kernel, preferred, infos, target), infos).emit_kernel(kernel)
     kernel.body.parent = kernel
 
 
@@ -82,7 +82,7 @@ class _Emitter:
 
     def __init__(self, demand: Demand, infos: AxisAnalysis) -> None:
         self.demand = demand
-        self.homes = demand.homes
+        self.preferred = demand.preferred
         self.infos = infos
         self.values: dict[tuple[Value, LinearLayout | None], Value] = {}
         self.buffers: dict[tuple[Value, LinearLayout], Value] = {}
@@ -137,12 +137,12 @@ class _Emitter:
             self.values[old, None] = new
             return
         self.values[old, new.type.layout] = new
-        if self.homes.or_default(old) == new.type.layout:
+        if self.preferred.or_default(old) == new.type.layout:
             for layout in self.demand.buffers.get(old, ()):
                 self.buffers[old, layout] = self.fetched_as(old, layout, place) or store_operand(
                     *(new, layout, self.demand.target, place)
                 )
-        if self.homes.get(old) == new.type.layout:
+        if self.preferred.get(old) == new.type.layout:
             for layout in self.demand.layouts(old)[1:]:
                 self.values[old, layout] = place(gpu.Convert(new, layout)).out
 
@@ -153,7 +153,7 @@ class _Emitter:
 
     def operand_buffer(self, op: tile.Dot, value: Value) -> Value:
         """Return the buffer from which a product reads an operand."""
-        held = self.homes.or_default(value)
+        held = self.preferred.or_default(value)
         return self.buffers[value, operand_buffer(op, value, held)]
 
     def bind_fetched(self, old: Value, buffer: Value, place: Builder) -> None:
@@ -164,7 +164,7 @@ class _Emitter:
             new.hint = old.hint
             self.values[old, layout] = new
         for layout in self.demand.buffers.get(old, ()):
-            held = self.get(old, self.homes.or_default(old))
+            held = self.get(old, self.preferred.or_default(old))
             self.buffers[old, layout] = self.fetched_as(old, layout, place) or store_operand(
                 *(held, layout, self.demand.target, place)
             )
@@ -183,13 +183,13 @@ class _Emitter:
         return place(gpu.SharedTrans(buffer, op.order)).out
 
     def nested(self, block: Block) -> Block:
-        """Return `block` rewritten, its tile arguments at their homes."""
+        """Return `block` rewritten, its tile arguments in their preferred layouts."""
         copy = Block()
         place = Builder(copy)
         for arg in block.args:
             kind = arg.type
             if isinstance(kind, TileType):
-                kind = kind.with_layout(self.homes.or_default(arg))
+                kind = kind.with_layout(self.preferred.or_default(arg))
             copy.add_arg(kind, arg.hint)
         for old, new in zip(block.args, copy.args, strict=True):
             self.bind(old, new, place)
@@ -209,7 +209,7 @@ def _emit_at_home(op: Op, emitter: _Emitter, place: Builder) -> None:
 
 def _emit_nested(op: Op, emitter: _Emitter, place: Builder) -> None:
     """Rewrite a loop, a branch or a terminator: each slot in the layout of its variable."""
-    layouts = emitter.homes.slot_layouts(op)
+    layouts = emitter.preferred.slot_layouts(op)
     blocks = [emitter.nested(block) for block in op.blocks]
     slots = [emitter.get_optional(*pair) for pair in zip(op.slots, layouts, strict=True)]
     emitter.bind_all(op, build(type(op), slots, op.attributes, blocks, op.loc), place)
@@ -291,7 +291,7 @@ def _emit_store(op: Op, emitter: _Emitter, place: Builder) -> None:
 
 def _emit_dot(op: Op, emitter: _Emitter, place: Builder) -> None:
     assert isinstance(op, tile.Dot)
-    layouts = emitter.homes.dots[op]
+    layouts = emitter.preferred.dots[op]
     if layouts.wgmma:
         _emit_wgmma(op, layouts, emitter, place)
         return
@@ -308,7 +308,7 @@ def _emit_wgmma(op: tile.Dot, layouts: DotLayouts, emitter: _Emitter, place: Bui
         emitter.operand_buffer(op, value) if layout is None else emitter.get(value, layout)
         for value, layout in zip(op.operands, layouts.operands(), strict=True)
     )
-    size = apart_size(op)
+    size = promotion_interval(op)
     begins = None
     if size or (isinstance(op.acc.op, arith.Constant) and op.acc.op.value == 0):
         begins = place(arith.Constant(value=False, type=I1)).out
@@ -326,14 +326,14 @@ def _emit_atomic(op: Op, emitter: _Emitter, place: Builder) -> None:
     slots = [emitter.get_optional(value, layout) for value in op.slots]
     vector = 1 if isinstance(op, tile.AtomicCas) else _vector(op, layout, emitter)
     _wait_until_written(op, emitter, place)
-    emitter.bind(op.out, place_atomic(op, slots, vector, emitter.homes.num_warps, place), place)
+    emitter.bind(op.out, place_atomic(op, slots, vector, emitter.preferred.num_warps, place), place)
 
 
 def _emit_gather(op: Op, emitter: _Emitter, place: Builder) -> None:
     assert isinstance(op, indexing.Gather)
-    homes, target = emitter.homes, emitter.demand.target
-    source = emitter.get(op.source, homes.or_default(op.source))
-    index = emitter.get(op.index, homes.or_default(op.out))
+    preferred, target = emitter.preferred, emitter.demand.target
+    source = emitter.get(op.source, preferred.or_default(op.source))
+    index = emitter.get(op.index, preferred.or_default(op.out))
     emitter.bind(op.out, place_gather(source, index, op.axis, target, place), place)
 
 
@@ -341,7 +341,7 @@ def _emit_histogram(op: Op, emitter: _Emitter, place: Builder) -> None:
     assert isinstance(op, indexing.Histogram)
     layout = emitter.demand.works_in[op]
     value, mask = emitter.get(op.value, layout), emitter.get_optional(op.mask, layout)
-    home = emitter.homes.or_default(op.out)
+    home = emitter.preferred.or_default(op.out)
     out = place_histogram(value, mask, home, emitter.demand.target, place)
     emitter.bind(op.out, out, place)
 

@@ -8,7 +8,7 @@ follows exactly from what is possible:
     Identity          the layouts are the same
     RegisterPermute   every thread holds what it needs: registers are renamed
     WarpShuffle       every warp holds what it needs: values go from lane to lane
-    SharedTrip        through shared memory, also instead of a shuffle that would cost more
+    SharedExchange        through shared memory, also instead of a shuffle that would cost more
 
 Plans are plain numbers, to be lowered literally, without thinking about layouts again. Bits over
 threads are written as masks; a *column* is what one set bit contributes, and contributions XOR.
@@ -31,7 +31,7 @@ from aotc.ir import gf2
 from aotc.ir.diagnostics import IRError
 from aotc.ir.layout import LinearLayout, log2_exact
 from aotc.ir.layout_access import distinct_register_bits, representatives
-from aotc.schedule.layout.shared_exchange import SharedTrip, plan_trip
+from aotc.schedule.layout.shared_exchange import SharedExchange, plan_trip
 
 _DISTRIBUTED = ("register", "lane", "warp", "block")
 _LANE_BITS = 5
@@ -122,7 +122,7 @@ class WarpShuffle:
         return self.source_lane_columns == identity and not any(self.source_warp_columns)
 
 
-Conversion: TypeAlias = Identity | RegisterPermute | WarpShuffle | SharedTrip
+Conversion: TypeAlias = Identity | RegisterPermute | WarpShuffle | SharedExchange
 
 
 @lru_cache(maxsize=4096)
@@ -160,7 +160,7 @@ def plan_conversion(
     return shuffle if shuffle.cost <= shared.cost else shared
 
 
-def plan_shared_trip(
+def plan_shared_exchange(
     source: LinearLayout,
     destination: LinearLayout,
     element_bits: int,
@@ -168,7 +168,7 @@ def plan_shared_trip(
     *,
     stmatrix: bool = False,
     run_elems: int = 1,
-) -> SharedTrip:
+) -> SharedExchange:
     """Return the plan through shared memory, whether or not there is a better way."""
     _check(source, destination)
     move = _Movement(source, destination)
@@ -181,7 +181,7 @@ def _plan_shared(
     max_scratch_bytes: int | None,
     stmatrix: bool,  # noqa: FBT001 - handed on
     run_elems: int,
-) -> SharedTrip:
+) -> SharedExchange:
     return plan_trip(
         *(move.source, move.destination, element_bits, max_scratch_bytes),
         within_warp=move.stays_in_warp,

@@ -20,7 +20,7 @@ from aotc.ir.rewrite import Builder
 from aotc.ir.types import SharedType, TileType, shape_of
 from aotc.schedule.context import Schedule
 from aotc.schedule.layout.copy_layout import copy_layout
-from aotc.schedule.layout.tensor_copies import is_fetched, read_buffer, write_buffer
+from aotc.schedule.layout.tensor_copies import is_tensor_load, read_buffer, write_buffer
 from aotc.target import Target
 
 _CONVERSIONS = (gpu.Convert, gpu.ShuffleConvert)
@@ -60,7 +60,7 @@ def _copy_to(write: gpu.SharedStore) -> _Copy | None:
         ):
             return None
         if isinstance(op, gpu.SharedLoad):
-            whole = type(op) is gpu.SharedLoad and not op.start and is_fetched(op.buffer)
+            whole = type(op) is gpu.SharedLoad and not op.start and is_tensor_load(op.buffer)
             return _Copy(op, tuple(reversed(steps)), write) if whole else None
         sources = [each for each in dict.fromkeys(op.operands) if not _is_alike(each)]
         if len(sources) != 1 or len(op.results) != 1 or not isinstance(op, _STEPS):

@@ -21,7 +21,7 @@ from aotc.ir.tiles import is_elementwise
 from aotc.ir.types import TileType
 from aotc.schedule.context import Schedule
 from aotc.schedule.layout.required_layouts import operand_layouts
-from aotc.schedule.layout.tensor_copies import is_fetched
+from aotc.schedule.layout.tensor_copies import is_tensor_load
 
 _RENAMES = (tile.ExpandDims, tile.Reshape, tile.Trans)
 _SAME_EVERYWHERE = (arith.Constant, tile.Splat)
@@ -78,7 +78,7 @@ def _is_read_again(value: Value) -> bool:
     """Return whether `value` can be made in another layout without moving anything."""
     op = value.op
     if isinstance(op, gpu.SharedLoad):
-        return is_fetched(op.buffer)
+        return is_tensor_load(op.buffer)
     if not isinstance(value.type, TileType) or isinstance(op, _SAME_EVERYWHERE):
         return True
     return op is not None and _is_made_alone(value) and all(map(_is_read_again, op.operands))

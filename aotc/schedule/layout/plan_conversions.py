@@ -20,11 +20,11 @@ from aotc.schedule.layout.conversions import (
     Conversion,
     Identity,
     RegisterPermute,
-    SharedTrip,
+    SharedExchange,
     WarpShuffle,
     plan_conversion,
 )
-from aotc.schedule.layout.tensor_copies import is_fetched, read_buffer
+from aotc.schedule.layout.tensor_copies import is_tensor_load, read_buffer
 from aotc.target import Feature
 
 
@@ -37,7 +37,7 @@ def plan_conversions(kernel: Kernel, schedule: Schedule) -> None:
         assert isinstance(source, TileType)
         assert source.layout is not None
         fetched = op.value.op
-        if isinstance(fetched, gpu.SharedLoad) and is_fetched(fetched.buffer):
+        if isinstance(fetched, gpu.SharedLoad) and is_tensor_load(fetched.buffer):
             # It lies in shared memory already, whoever has read it.
             with at(fetched.loc):
                 place = Builder.after_op(fetched)
@@ -72,11 +72,13 @@ def _lower(op: gpu.Convert, plan: Conversion, place: Builder, schedule: Schedule
             return None
         case WarpShuffle():
             return place(gpu.ShuffleConvert(op.value, op.layout, astuple(plan))).out
-        case SharedTrip():
+        case SharedExchange():
             return _through_shared(op, plan, place, schedule)
 
 
-def _through_shared(op: gpu.Convert, plan: SharedTrip, place: Builder, schedule: Schedule) -> Value:
+def _through_shared(
+    op: gpu.Convert, plan: SharedExchange, place: Builder, schedule: Schedule
+) -> Value:
     source = op.value.type
     assert isinstance(source, TileType)
     scratch = plan.scratch.sublayout(["offset"], plan.scratch.out_dims)

@@ -1,4 +1,4 @@
-"""Homes: the layout in which each tile is computed, before anyone asks for another.
+"""PreferredLayouts: the layout in which each tile is computed, before anyone asks for another.
 
 A loaded tile is at home where its load is coalesced, an elementwise result where its operands
 are, a reduced or reshaped tile in the layout that its operand's implies. What costs nothing to
@@ -48,7 +48,7 @@ class DotLayouts:
         return self.a, self.b, self.acc
 
 
-class Homes:
+class PreferredLayouts:
     """Hold the home of every tile that has one.
 
     `anchors` are the layouts of memory accesses, `dots` those of matrix products, and `pulled` the
@@ -190,44 +190,44 @@ class Homes:
 
 # ---- rules: the home of each result -----------------------------------------------------------
 
-Rule = Callable[[Op, Homes], "Sequence[LinearLayout | None]"]
+Rule = Callable[[Op, PreferredLayouts], "Sequence[LinearLayout | None]"]
 
 
-def _elementwise(op: Op, homes: Homes) -> Sequence[LinearLayout | None]:
+def _elementwise(op: Op, preferred: PreferredLayouts) -> Sequence[LinearLayout | None]:
     """Be where most operands are; among equals, where the widest is."""
     votes: dict[LinearLayout, tuple[int, int]] = {}
     for value in op.operands:
-        home = homes.get(value)
+        home = preferred.get(value)
         if home is not None:
             count, bits = votes.get(home, (0, 0))
             votes[home] = (count + 1, max(bits, element_of(value.type).bits))
     return [max(votes, key=lambda home: votes[home]) if votes else None]
 
 
-def _anchored(op: Op, homes: Homes) -> Sequence[LinearLayout | None]:
-    return [homes.anchors.get(op)]
+def _anchored(op: Op, preferred: PreferredLayouts) -> Sequence[LinearLayout | None]:
+    return [preferred.anchors.get(op)]
 
 
-def _expand_dims(op: Op, homes: Homes) -> Sequence[LinearLayout | None]:
+def _expand_dims(op: Op, preferred: PreferredLayouts) -> Sequence[LinearLayout | None]:
     assert isinstance(op, tile.ExpandDims)
-    home = homes.get(op.value)
+    home = preferred.get(op.value)
     return [None if home is None else home.expand_dims(op.axis)]
 
 
-def _reshape(op: Op, homes: Homes) -> Sequence[LinearLayout | None]:
+def _reshape(op: Op, preferred: PreferredLayouts) -> Sequence[LinearLayout | None]:
     assert isinstance(op, tile.Reshape)
-    home = homes.source(op)
+    home = preferred.source(op)
     return [None if home is None else home.reshape(op.shape)]
 
 
-def _trans(op: Op, homes: Homes) -> Sequence[LinearLayout | None]:
+def _trans(op: Op, preferred: PreferredLayouts) -> Sequence[LinearLayout | None]:
     assert isinstance(op, tile.Trans)
-    home = homes.source(op)
+    home = preferred.source(op)
     return [None if home is None else home.transpose(op.order)]
 
 
-def _join(op: Op, homes: Homes) -> Sequence[LinearLayout | None]:
-    home = homes.source(op)
+def _join(op: Op, preferred: PreferredLayouts) -> Sequence[LinearLayout | None]:
+    home = preferred.source(op)
     return [None if home is None else home.join()]
 
 
@@ -274,39 +274,39 @@ def _swap(columns: list[int], here: int, there: int) -> None:
     columns[here], columns[there] = columns[there], columns[here]
 
 
-def _split(op: Op, homes: Homes) -> Sequence[LinearLayout | None]:
-    home = homes.works_in(op)
+def _split(op: Op, preferred: PreferredLayouts) -> Sequence[LinearLayout | None]:
+    home = preferred.works_in(op)
     return [None if home is None else home.split()] * 2
 
 
-def _reduce(op: Op, homes: Homes) -> Sequence[LinearLayout | None]:
+def _reduce(op: Op, preferred: PreferredLayouts) -> Sequence[LinearLayout | None]:
     assert isinstance(op, tile.Reduce)
-    home = homes.works_in(op)
+    home = preferred.works_in(op)
     if home is None or len(home.shape) == 1:
         return [None] * len(op.results)
     return [home.reduce(op.axis).remove_zero_bases()] * len(op.results)
 
 
-def _assembly(op: Op, homes: Homes) -> Sequence[LinearLayout | None]:
+def _assembly(op: Op, preferred: PreferredLayouts) -> Sequence[LinearLayout | None]:
     """Be in one place, so that there is one instance for all results and effects."""
     if is_elementwise(op):
-        return _elementwise(op, homes)
-    home = homes.works_in(op) if is_tile(op.results[0]) else None
+        return _elementwise(op, preferred)
+    home = preferred.works_in(op) if is_tile(op.results[0]) else None
     return [home] * len(op.results)
 
 
-def _scan(op: Op, homes: Homes) -> Sequence[LinearLayout | None]:
-    return [homes.works_in(op)] * len(op.results)
+def _scan(op: Op, preferred: PreferredLayouts) -> Sequence[LinearLayout | None]:
+    return [preferred.works_in(op)] * len(op.results)
 
 
-def _gather(op: Op, homes: Homes) -> Sequence[LinearLayout | None]:
+def _gather(op: Op, preferred: PreferredLayouts) -> Sequence[LinearLayout | None]:
     """Be where the index is: the source goes through shared memory from anywhere."""
     assert isinstance(op, indexing.Gather)
-    return [homes.source_like(op, op.index)]
+    return [preferred.source_like(op, op.index)]
 
 
-def _histogram(op: Op, homes: Homes) -> Sequence[LinearLayout | None]:
-    return [homes.source_like(op, op.results[0])]
+def _histogram(op: Op, preferred: PreferredLayouts) -> Sequence[LinearLayout | None]:
+    return [preferred.source_like(op, op.results[0])]
 
 
 _RULES: dict[type[Op], Rule] = {

@@ -18,8 +18,8 @@ from aotc.ir.tiles import is_elementwise, is_tile, tile_shape
 from aotc.ir.types import element_of
 from aotc.schedule.analysis.axis import AxisAnalysis
 from aotc.schedule.layout.access import access_cost, max_access_elems, pointee_bytes
-from aotc.schedule.layout.conversions import SharedTrip, plan_conversion
-from aotc.schedule.layout.preferred_layouts import Homes
+from aotc.schedule.layout.conversions import SharedExchange, plan_conversion
+from aotc.schedule.layout.preferred_layouts import PreferredLayouts
 from aotc.schedule.layout.wgmma_layouts import operand_buffer
 from aotc.target import Feature, Target
 
@@ -30,8 +30,10 @@ class Demand:
     `buffers` are those that products read a tile from in shared memory.
     """
 
-    def __init__(self, kernel: Kernel, homes: Homes, infos: AxisAnalysis, target: Target) -> None:
-        self.homes = homes
+    def __init__(
+        self, kernel: Kernel, preferred: PreferredLayouts, infos: AxisAnalysis, target: Target
+    ) -> None:
+        self.preferred = preferred
         self.infos = infos
         self.target = target
         self.wanted: dict[Value, dict[LinearLayout, None]] = {}
@@ -45,13 +47,13 @@ class Demand:
 
     def layouts(self, value: Value) -> list[LinearLayout]:
         """Return the layouts to make `value` in, its home first."""
-        home = self.homes.get(value)
+        home = self.preferred.get(value)
         wanted = self.wanted.get(value, {})
         return [*([] if home is None else [home]), *(at for at in wanted if at != home)]
 
     def made_in(self, value: Value) -> list[LinearLayout]:
         """Return the layouts in which the op that makes `value` computes it."""
-        home = self.homes.get(value)
+        home = self.preferred.get(value)
         return [home] if home is not None else self.layouts(value)
 
     def _visit(self, block: Block) -> None:
@@ -60,7 +62,7 @@ class Demand:
             if isinstance(op, scf.For | scf.If | scf.While):
                 for nested in reversed(op.blocks):
                     self._visit(nested)
-            for value, layout in zip(op.slots, self.homes.slot_layouts(op), strict=False):
+            for value, layout in zip(op.slots, self.preferred.slot_layouts(op), strict=False):
                 if layout is not None:
                     self.want(value, layout)
             rule = _DEMANDS.get(type(op)) or (_demand_clones if is_elementwise(op) else None)
@@ -79,9 +81,9 @@ def _demand_clones(op: Op, demand: Demand) -> None:
 
 
 def _demand_access(op: Op, demand: Demand) -> None:
-    if op not in demand.homes.anchors:
+    if op not in demand.preferred.anchors:
         return
-    layout = demand.homes.anchors[op]
+    layout = demand.preferred.anchors[op]
     # What others wait for is already at home in the layout of the access.
     if isinstance(op, tile.Store | tile.AtomicRmw) and not any(out.users for out in op.results):
         layout = _store_layout(op, demand)
@@ -92,14 +94,14 @@ def _demand_access(op: Op, demand: Demand) -> None:
 
 def _store_layout(op: tile.Store | tile.AtomicRmw, demand: Demand) -> LinearLayout:
     """Store from where the value is, unless moving it first is cheaper."""
-    anchor, home = demand.homes.anchors[op], demand.homes.get(op.value)
+    anchor, home = demand.preferred.anchors[op], demand.preferred.get(op.value)
     if home is None or home == anchor:
         return anchor
     plan = plan_conversion(
         *(home, anchor, element_of(op.value.type).bits),
         stmatrix=Feature.STMATRIX in demand.target.features,
     )
-    if isinstance(plan, SharedTrip) and plan.scratch_bytes > demand.target.max_shared_bytes:
+    if isinstance(plan, SharedExchange) and plan.scratch_bytes > demand.target.max_shared_bytes:
         return home
     pointer = demand.infos[op.pointer]
     mask = None if op.mask is None else demand.infos[op.mask]
@@ -116,7 +118,7 @@ def broadcast_operand(layout: LinearLayout, op: tile.Broadcast) -> LinearLayout:
 
 def _demand_together(op: Op, demand: Demand) -> None:
     """Want the operands of an op that combines or parts elements where it works."""
-    layout = demand.homes.works_in(op)
+    layout = demand.preferred.works_in(op)
     assert layout is not None
     demand.works_in[op] = layout
     for value in op.operands:
@@ -132,10 +134,10 @@ def _demand_assembly(op: Op, demand: Demand) -> None:
 
 def _demand_dot(op: Op, demand: Demand) -> None:
     assert isinstance(op, tile.Dot)
-    for value, layout in zip(op.operands, demand.homes.dots[op].operands(), strict=True):
+    for value, layout in zip(op.operands, demand.preferred.dots[op].operands(), strict=True):
         if layout is None:
             # Shared memory takes it from anywhere.
-            layout = demand.homes.or_default(value)  # noqa: PLW2901
+            layout = demand.preferred.or_default(value)  # noqa: PLW2901
             demand.buffers.setdefault(value, {})[operand_buffer(op, value, layout)] = None
         demand.want(value, layout)
 
@@ -143,7 +145,7 @@ def _demand_dot(op: Op, demand: Demand) -> None:
 def _demand_block(op: Op, demand: Demand) -> None:
     """Want a block wherever it is: shared memory takes it from anywhere."""
     assert isinstance(op, descriptor.DescriptorStore | descriptor.DescriptorReduce)
-    layout = demand.homes.get(op.value) or demand.homes.anchors[op]
+    layout = demand.preferred.get(op.value) or demand.preferred.anchors[op]
     demand.works_in[op] = layout
     demand.want(op.value, layout)
 
@@ -151,15 +153,15 @@ def _demand_block(op: Op, demand: Demand) -> None:
 def _demand_gather(op: Op, demand: Demand) -> None:
     """Want the index where the result is; shared memory takes the source from anywhere."""
     assert isinstance(op, indexing.Gather)
-    demand.want(op.index, demand.homes.or_default(op.out))
-    demand.want(op.source, demand.homes.or_default(op.source))
+    demand.want(op.index, demand.preferred.or_default(op.out))
+    demand.want(op.source, demand.preferred.or_default(op.source))
 
 
 def _demand_observer(op: Op, demand: Demand) -> None:
     """An op that looks at a tile takes it where it is, and others beside it."""
     tiles = [value for value in op.operands if is_tile(value)]
     if tiles:
-        layout = demand.homes.or_default(tiles[0])
+        layout = demand.preferred.or_default(tiles[0])
         demand.works_in[op] = layout
         for value in tiles:
             demand.want(value, layout)

@@ -48,7 +48,7 @@ _MODES: tuple[MatrixMode, ...] = ("", "b16", "b16.trans")
 
 
 @dataclass(frozen=True, slots=True)
-class SharedTrip:
+class SharedExchange:
     """Values go through shared memory.
 
     For each repetition: all threads whose lane and warp have no bit of `store_skip_lanes` and
@@ -107,7 +107,7 @@ def plan_trip(
     within_warp: bool,
     stmatrix: bool,
     run_elems: int = 1,
-) -> SharedTrip:
+) -> SharedExchange:
     """Return the cheapest trip; arguments are those of `plan_conversion`.
 
     Raises: IRError if there is no scratch layout between the two.
@@ -191,13 +191,13 @@ def _make_trip(
     way: _Way,
     *,
     within_warp: bool,
-) -> SharedTrip:
+) -> SharedExchange:
     scratch = way.scratch
     memory = _memory_layout(source, scratch)
     store_offsets = thread_offsets(way.store_view, memory)
     load_offsets = thread_offsets(way.load_view, memory)
     skip_lanes, skip_warps = _copies(way.store_view)
-    trip = SharedTrip(
+    trip = SharedExchange(
         scratch=memory,
         scratch_bytes=element_bytes << len(scratch.offset),
         store_vector_elems=1 << scratch.store_vector_bits,
@@ -251,7 +251,7 @@ def _memory_layout(source: LinearLayout, scratch: Scratch) -> LinearLayout:
     return LinearLayout.from_columns(ins, source.outs)
 
 
-def _trip_cost(trip: SharedTrip, element_bytes: int) -> int:
+def _trip_cost(trip: SharedExchange, element_bytes: int) -> int:
     num_warps = 1 << len(trip.load_warp_columns)
     storing_warps = num_warps >> trip.store_skip_warps.bit_count()
     cost = _SHARED_LATENCY + _BARRIER_COST * (2 * trip.num_repetitions - 1)

@@ -122,7 +122,7 @@ def is_read_back(store: Op, kernel: Kernel) -> bool:
     tensor = store.operands[0]
     name = _argument(tensor)
     for op in kernel.walk():
-        if isinstance(op, descriptor.DescriptorLoad) and may_be_one(tensor, op.descriptor):
+        if isinstance(op, descriptor.DescriptorLoad) and may_alias(tensor, op.descriptor):
             return True
         if (
             name
@@ -133,7 +133,7 @@ def is_read_back(store: Op, kernel: Kernel) -> bool:
     return False
 
 
-def may_be_one(left: Value, right: Value) -> bool:
+def may_alias(left: Value, right: Value) -> bool:
     """Return whether two descriptors, or two maps, may be of one tensor.
 
     Different parameters of a kernel are of different tensors, or nothing is promised of the order;
@@ -171,7 +171,7 @@ def shared_layout(buffer: Value) -> LinearLayout:
     return buffer.type.layout
 
 
-def is_fetched(buffer: Value) -> bool:
+def is_tensor_load(buffer: Value) -> bool:
     """Return whether nothing but one tensor copy writes a buffer."""
     writes = [user for user in buffer.users if not isinstance(user, gpu.SharedLoad)]
     return len(writes) == 1 and isinstance(writes[0], tma.TmaFetch)

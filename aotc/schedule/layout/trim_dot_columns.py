@@ -12,7 +12,7 @@ of loops. It is a set of places in a row, whatever axes the row has: (M, 2, 64) 
 (M, 128) has. An op without a rule looks at all of its operands.
 
 Only warpgroups multiply any number of columns, so only their products are narrowed. What of B need
-not be fetched is decided when it is known where it lies (`narrow_fetches`).
+not be fetched is decided when it is known where it lies (`trim_operand_loads`).
 
 Invariant: of what is left out, nothing reaches memory, a branch, or an element that is looked at.
 """
@@ -35,7 +35,7 @@ _MATRIX_AXES = 2
 _JOINED = (scf.For, scf.If, scf.While, scf.Yield, scf.Condition)
 
 
-def narrow_dots(kernel: Kernel, schedule: Schedule) -> None:
+def trim_dot_columns(kernel: Kernel, schedule: Schedule) -> None:
     """Tell products of warpgroups how many columns are looked at; see the module docstring."""
     dots = [op for op in kernel.walk() if isinstance(op, tile.Dot) and _may_narrow(op, schedule)]
     if not dots:

@@ -147,7 +147,7 @@ def _divide(op: tile.Dot, num_warps: int) -> tuple[int, int] | None:
     if shape[1] < along_n * MIN_COLUMNS:
         return None
     registers = shape[0] * shape[1] // (num_warps * 32) * element_of(op.acc.type).bits // 32
-    registers *= 2 if apart_size(op) else 1
+    registers *= 2 if promotion_interval(op) else 1
     return (along_m, along_n) if registers <= _MAX_ACC_REGISTERS else None
 
 
@@ -158,7 +158,7 @@ def _has_types(op: tile.Dot) -> bool:
     return tile_shape(op.a)[1] * element.size_bytes >= K_BYTES
 
 
-def apart_size(op: tile.Dot) -> int:
+def promotion_interval(op: tile.Dot) -> int:
     """Return how much of K is to be summed apart from the accumulator at a time, or 0 for all."""
     most = op.max_num_imprecise_acc
     if element_of(op.a.type) not in (FP8E4NV, FP8E5) or not 0 < most < tile_shape(op.a)[1]:

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from aotc.ir.core import Block, Kernel, Op
 from aotc.ir.dialects import gpu, scf
 from aotc.ir.rewrite import is_pure
-from aotc.schedule.analysis.global_order import fences, free_operands, register_words
+from aotc.schedule.analysis.global_order import fences, free_operands, num_registers
 from aotc.schedule.analysis.loop_slice import SLICE_OPS
 from aotc.schedule.context import Schedule
 
@@ -56,7 +56,7 @@ def _stretches(block: Block) -> Iterator[list[Op]]:
 
 def _words(op: Op) -> int:
     """Return the registers that a load which may move fills; 0 for other ops."""
-    return register_words(op) if isinstance(op, gpu.Load) and not op.volatile else 0
+    return num_registers(op) if isinstance(op, gpu.Load) and not op.volatile else 0
 
 
 class _Order:

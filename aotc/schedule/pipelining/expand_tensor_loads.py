@@ -23,7 +23,7 @@ from aotc.schedule.shared_memory.mbarriers import place_mbarrier
 _PARITY = "parity"
 
 
-def expand_fetches(kernel: Kernel, schedule: Schedule) -> None:
+def expand_tensor_loads(kernel: Kernel, schedule: Schedule) -> None:
     """Replace every fetch by a load and a wait."""
     if not _holds_fetch(kernel.body):
         return
@@ -61,7 +61,7 @@ class _Expansion:
         place = Builder.after_op(group[-1])
         for fetch in group:
             with at(fetch.loc):
-                load = fetch.started(
+                load = fetch.as_async_load(
                     fetch.inputs, fetch.buffer, self.barrier, arrive=fetch is group[-1]
                 )
                 Builder.before_op(fetch)(load)

@@ -21,7 +21,7 @@ from aotc.ir.dialects import gpu, scf
 from aotc.schedule.context import Schedule
 
 
-def spread_copies(kernel: Kernel, schedule: Schedule) -> None:
+def interleave_copies(kernel: Kernel, schedule: Schedule) -> None:
     """Put each copy of a loop before a part of its products, from the first to the last but one."""
     del schedule
     for loop in kernel.walk():

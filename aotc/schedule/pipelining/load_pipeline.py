@@ -31,7 +31,7 @@ from aotc.schedule.analysis.global_order import (
     fences,
     free_operands,
     is_zero,
-    register_words,
+    num_registers,
     root_names,
     shared_roots,
     written_pointer,
@@ -40,10 +40,10 @@ from aotc.schedule.analysis.loop_slice import (
     Slice,
     Trip,
     collect_slice,
-    find_trip,
+    find_staging,
 )
 from aotc.schedule.pipelining.overlap_wgmma import may_run_on
-from aotc.schedule.tensor_maps.reorder_hazard import fetch_disorder
+from aotc.schedule.tensor_maps.reorder_hazard import reorder_hazard
 
 MIN_COPY_BYTES = 4
 MAX_COPY_BYTES = 16
@@ -86,11 +86,11 @@ class PlannedLoad:
         return None if self.trip is None else self.trip.buffer
 
     @property
-    def register_words(self) -> int:
+    def num_registers(self) -> int:
         """32-bit registers that hold what has been loaded ahead."""
         if isinstance(self.op, tma.Fetch) or self.is_async:
             return 0
-        return register_words(self.op) * (self.distance - self.first_use)
+        return num_registers(self.op) * (self.distance - self.first_use)
 
 
 @dataclass
@@ -149,7 +149,7 @@ def plan_loop(loop: scf.For, num_stages: int, *, fetches: bool = False) -> LoopP
     for op in loop.body:
         if isinstance(op, gpu.Load):
             reason = _disorder(loop, op, barriers)
-            inputs, trip = collect_slice(loop, op.operands), find_trip(op)
+            inputs, trip = collect_slice(loop, op.operands), find_staging(op)
         elif isinstance(op, tma.Fetch) and fetches:
             reason, trip = _fetch_obstacle(loop, op), None
             inputs = collect_slice(loop, op.inputs)
@@ -211,7 +211,7 @@ def _fetch_obstacle(loop: scf.For, fetch: tma.Fetch) -> str:
     inside = list(loop.body.walk())
     if any(isinstance(op, grid.GridWait) for op in inside):
         return "the loop waits for other grids"
-    return fetch_disorder(fetch, inside)
+    return reorder_hazard(fetch, inside)
 
 
 def _drop_dependents(plan: LoopPlan) -> None:
@@ -254,7 +254,7 @@ def copy_vector(load: gpu.Load, trip: Trip) -> int:
     vector = min(load.vector, trip.vector, MAX_COPY_BYTES // element_bytes)
     fits = vector * element_bytes >= MIN_COPY_BYTES and not trip.store.matrix
     # What is transposed on the way, for a product that has no other order, is wide on both sides.
-    fits &= not trip.feeds_product or 2 * vector >= min(load.vector, trip.store.vector)
+    fits &= not trip.feeds_wgmma or 2 * vector >= min(load.vector, trip.store.vector)
     return vector if fits and is_zero(load.other) else 0
 
 
@@ -345,7 +345,7 @@ def _over_budget(plan: LoopPlan) -> Op | None:
     room = {True: _STAGED_BUDGET_WORDS, False: at_home}
     for load in _by_need(plan.loads.values()):
         is_staged = load.trip is not None
-        room[is_staged] -= load.register_words
+        room[is_staged] -= load.num_registers
         if room[is_staged] < 0 and not load.lands:
             return load.op
     return None
@@ -353,4 +353,4 @@ def _over_budget(plan: LoopPlan) -> Op | None:
 
 def _by_need(loads: Iterable[PlannedLoad]) -> Sequence[PlannedLoad]:
     """Return the loads, those first that others depend on or that are small."""
-    return sorted(loads, key=lambda load: (-load.distance, load.register_words))
+    return sorted(loads, key=lambda load: (-load.distance, load.num_registers))

@@ -46,7 +46,7 @@ class FetchRing:
         within = Builder(arms[0])
         last = copies[-1][0]
         for fetch, buffer, inputs in copies:
-            load = fetch.started(inputs, buffer, full, arrive=fetch is last)
+            load = fetch.as_async_load(inputs, buffer, full, arrive=fetch is last)
             load.loc = fetch.loc
             within(load)
         for arm in arms:

@@ -15,7 +15,7 @@ becomes, by pairs of iterations so that each of the two products in flight keeps
 What starts a product, the waits for its operands with it, runs an iteration ahead of the rest, and
 so much of the counting of slots as it needs is done for both.
 
-It is a choice (`advance_products`), since the second product takes registers.
+It is a choice (`mma_stages = 2`), since the second product takes registers.
 
 Invariant: each iteration computes what it did, in the same order; its products are started after
 all that it waited for, and a slot is given back where it was, behind the wait for what reads it.
@@ -32,7 +32,7 @@ from aotc.ir.dialects import arith, gpu, roles, scf, tma, wgmma
 from aotc.ir.rewrite import Builder, is_pure
 from aotc.ir.types import SharedType, TileType
 from aotc.schedule.analysis.loop_bounds import lowered_bounds
-from aotc.schedule.analysis.register_budget import make_room, words_of
+from aotc.schedule.analysis.register_budget import registers_of, reserve_registers
 from aotc.schedule.context import Schedule
 
 _AHEAD = "a product runs while the one before is computed with"
@@ -43,9 +43,9 @@ _MIN_SLOTS = 2
 _WORKING_REGISTERS = 40
 
 
-def advance_products(kernel: Kernel, schedule: Schedule) -> None:
+def pipeline_mma(kernel: Kernel, schedule: Schedule) -> None:
     """Rewrite every loop whose products can be started ahead, if the config asks for it."""
-    if not schedule.config.advance_products:
+    if schedule.config.mma_stages < 2:
         return
     roles_ = [op for op in kernel.body if isinstance(op, roles.Specialize)]
     if not roles_:
@@ -63,7 +63,7 @@ def advance_products(kernel: Kernel, schedule: Schedule) -> None:
 def _advance(start: _Start, role: roles.Specialize, kernel: Kernel, schedule: Schedule) -> str:
     """Rewrite a loop, or return what is in the way."""
     needed = _needed_registers(start)
-    if not make_room(needed, role, kernel, schedule):
+    if not reserve_registers(needed, role, kernel, schedule):
         return f"two of each in flight take about {needed} registers of a thread"
     with at(start.loop.loc):
         _Advance(start).rewrite()
@@ -178,7 +178,7 @@ def _needed_registers(start: _Start) -> int:
     held = [*start.loop.carried, *products, *products]
     held += [op.a for op in start.loop.body if isinstance(op, wgmma.Wgmma)]
     tiles = [value for value in held if isinstance(value.type, TileType)]
-    return sum(map(words_of, tiles)) + _WORKING_REGISTERS
+    return sum(map(registers_of, tiles)) + _WORKING_REGISTERS
 
 
 # ---- rewriting --------------------------------------------------------------------------------

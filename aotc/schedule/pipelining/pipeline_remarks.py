@@ -14,7 +14,7 @@ from aotc.ir.dialects import gpu, scf, tma
 from aotc.ir.types import PointerType, SharedType, element_of
 from aotc.schedule.analysis.axis import AxisAnalysis
 from aotc.schedule.analysis.global_order import is_zero, root_names
-from aotc.schedule.analysis.loop_slice import Trip, find_trip
+from aotc.schedule.analysis.loop_slice import Trip, find_staging
 from aotc.schedule.analysis.promises import find_promises
 from aotc.schedule.context import Schedule
 from aotc.schedule.pipelining.load_pipeline import (
@@ -68,7 +68,7 @@ def _remark_narrow(loads: Sequence[gpu.Load], kernel: Kernel, schedule: Schedule
     """Say why tiles go to shared memory through registers, and what would change that."""
     infos: AxisAnalysis | None = None
     for load in loads:
-        trip = find_trip(load)
+        trip = find_staging(load)
         if trip is None or copy_vector(load, trip):
             continue
         infos = infos or AxisAnalysis(kernel)

@@ -30,7 +30,7 @@ from aotc.ir.rewrite import Builder, is_pure
 from aotc.schedule.context import Schedule
 
 
-def carry_fragments(kernel: Kernel, schedule: Schedule) -> None:
+def prefetch_fragments(kernel: Kernel, schedule: Schedule) -> None:
     """Rewrite every loop whose first product reads what asynchronous copies brought."""
     del schedule
     for loop in [op for op in kernel.walk() if isinstance(op, scf.For)]:

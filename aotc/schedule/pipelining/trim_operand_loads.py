@@ -1,7 +1,7 @@
 """Fetch no rows of B that products leave out, and give them no shared memory.
 
 Where nothing but products reads a fetched block, and of its rows only the first ones, because they
-are the columns of B that are multiplied (`narrow_dots`), the map's box has so many rows. If the rows
+are the columns of B that are multiplied (`trim_dot_columns`), the map's box has so many rows. If the rows
 that are left out are the end of the buffer, the buffer ends before them, so that a ring has room for
 more slots.
 
@@ -28,7 +28,7 @@ _MAX_BOX_ROWS = 256
 _TURNED = (1, 0)
 
 
-def narrow_fetches(kernel: Kernel, schedule: Schedule) -> None:
+def trim_operand_loads(kernel: Kernel, schedule: Schedule) -> None:
     """Shorten boxes and buffers; see the module docstring."""
     del schedule
     for tensor in kernel.body.args:

@@ -142,7 +142,7 @@ def find_parts(kernel: Kernel, num_blocks: int, *, divides: bool = True) -> Part
     """Return how the kernel's tiles are divided among `num_blocks`, if any of them shall be."""
     search = _Search(kernel, num_blocks)
     if divides:
-        search.prefer_products()
+        search.prefer_dots()
     ops = list(kernel.walk())
     for op in ops:
         if op.effect in ("write", "readwrite") and not op.terminator:
@@ -162,7 +162,7 @@ class _Search:
 
     # -- from products on ------------------------------------------------------
 
-    def prefer_products(self) -> None:
+    def prefer_dots(self) -> None:
         """Divide results of products, and carry that on to what is computed from them."""
         dots = [op for op in self.kernel.walk() if isinstance(op, tile.Dot)]
         worklist: list[Value] = []

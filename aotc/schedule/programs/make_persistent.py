@@ -28,9 +28,9 @@ _OBSTACLES = (
 _AXES = ("x", "y", "z")
 
 
-def loop_programs(kernel: Kernel, schedule: Schedule) -> None:
+def make_persistent(kernel: Kernel, schedule: Schedule) -> None:
     """Wrap the kernel in a loop over programs, if that lets its copies run ahead."""
-    if not schedule.map_pointers or schedule.single_role or not _gains(kernel):
+    if not schedule.map_pointers or schedule.specialization_obstacle or not _gains(kernel):
         return
     with at(kernel.loc):
         _wrap(kernel)

@@ -36,7 +36,7 @@ _FOR_ALL_BLOCKS = (tile.Assume, tile.Assert, grid.GridWait, grid.LaunchDependent
 _FOR_ONE_BLOCK = (tile.Barrier, tile.AtomicRmw, tile.AtomicCas, assembly.VolatileAsm)
 
 
-def distribute_blocks(kernel: Kernel, schedule: Schedule) -> None:
+def split_across_cluster(kernel: Kernel, schedule: Schedule) -> None:
     """Rewrite the kernel of a program as that of one block of its cluster."""
     num_blocks = schedule.config.num_ctas
     if num_blocks == 1:

@@ -19,16 +19,13 @@ from __future__ import annotations
 from aotc.ir.core import Kernel
 from aotc.ir.order import number_ops
 from aotc.schedule.context import Schedule
-from aotc.schedule.shared_memory.live_ranges import (
-    Buffer,
-    lives,
-)
+from aotc.schedule.shared_memory.live_ranges import Buffer, live_ranges
 
 
 def allocate_shared(kernel: Kernel, schedule: Schedule) -> None:
     """Set the offset of every buffer and the kernel's `shared_bytes`."""
     del schedule
-    buffers = lives(kernel, number_ops(kernel))
+    buffers = live_ranges(kernel, number_ops(kernel))
     kernel.shared_bytes = place_buffers(buffers)
     for buffer in buffers:
         buffer.op.offset_bytes = buffer.offset_bytes

@@ -42,7 +42,7 @@ class Buffer:
         return self.start <= other.end and other.start <= self.end
 
 
-def lives(kernel: Kernel, numbers: dict[Op, tuple[int, int]]) -> list[Buffer]:
+def live_ranges(kernel: Kernel, numbers: dict[Op, tuple[int, int]]) -> list[Buffer]:
     """Return every buffer with the numbers of its first and last op."""
     buffers: list[Buffer] = []
     for op in numbers:

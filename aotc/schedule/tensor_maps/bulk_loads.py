@@ -35,7 +35,7 @@ from aotc.schedule.analysis.global_order import (
     shared_roots,
     written_pointer,
 )
-from aotc.schedule.analysis.loop_slice import collect_slice, find_trip
+from aotc.schedule.analysis.loop_slice import collect_slice, find_staging
 from aotc.schedule.context import Schedule
 from aotc.schedule.layout.layouts import row_major_shared
 from aotc.schedule.layout.tensor_copies import buffer_access
@@ -63,7 +63,7 @@ def bulk_loads(kernel: Kernel, schedule: Schedule) -> None:
         if isinstance(loop, scf.For) and asks_for_copies(loop, schedule)
     ]
     loads = [op for loop in loops for op in loop.body if isinstance(op, gpu.Load)]
-    loads = [load for load in loads if is_long(load.out.type) and find_trip(load) is None]
+    loads = [load for load in loads if is_long(load.out.type) and find_staging(load) is None]
     if not loads:
         return
     analysis, facts = AffineAnalysis(kernel), AxisAnalysis(kernel)

@@ -2,7 +2,7 @@
 
 The other side of `bulk_loads`: a tile that lies in memory in one piece is written to a buffer in
 shared memory, and one thread starts its copy from there, which runs on while the next iteration
-computes (`overlap_stores`). Threads then issue one access an iteration where they issued many.
+computes (`pipeline_tma_stores`). Threads then issue one access an iteration where they issued many.
 
 A store of threads is on its way as soon as it is issued, and costs them little else; a copy costs a
 barrier and a buffer. So `num_stages` alone does not ask for it: `warp_specialize` does, of `tl.range`

@@ -27,7 +27,7 @@ from aotc.schedule.tensor_maps.pointer_block import UnmappableError
 _MIN_AXES = 2
 
 
-def product_stores(kernel: Kernel) -> Iterator[tile.Store]:
+def dot_stores(kernel: Kernel) -> Iterator[tile.Store]:
     """Yield the stores of tiles of two or more axes that are computed of products."""
     for op in kernel.walk():
         if isinstance(op, tile.Store) and element_of(op.value.type) != I1:

@@ -7,7 +7,7 @@ copies it, clips it at the ends, and no thread computes an address or waits. A k
 guards for that anyway stores its products the same way.
 
 Which accesses gain by it, and which have to keep their place, say `operand_loads` and
-`product_stores`. What cannot be mapped is accessed as before, and a remark says why.
+`dot_stores`. What cannot be mapped is accessed as before, and a remark says why.
 
 Invariant: the kernel computes what it computed, in every launch for which all `guards` hold.
 """
@@ -28,10 +28,10 @@ from aotc.schedule.analysis.coordinates import coordinate
 from aotc.schedule.analysis.global_order import root_names
 from aotc.schedule.cleanup.drop_carried import drop_unused_carried
 from aotc.schedule.context import Schedule
-from aotc.schedule.tensor_maps.dot_stores import check_store_order, product_stores
+from aotc.schedule.tensor_maps.dot_stores import check_store_order, dot_stores
 from aotc.schedule.tensor_maps.operand_loads import (
+    check_dot,
     check_load_order,
-    check_product,
     operands_in_loops,
 )
 from aotc.schedule.tensor_maps.pointer_block import TensorBlock, UnmappableError, block_of
@@ -55,7 +55,7 @@ def map_pointers(kernel: Kernel, schedule: Schedule) -> None:
     def loaded(load: tile.Load, dot: tile.Dot) -> TensorBlock:
         check_load_order(load, kernel)
         block = block_of(load, kernel, analysis, facts)
-        check_product(load, dot, block, schedule)
+        check_dot(load, dot, block, schedule)
         return block
 
     def stored(store: tile.Store) -> TensorBlock:
@@ -70,7 +70,7 @@ def map_pointers(kernel: Kernel, schedule: Schedule) -> None:
             mapper.replace_load(load, block)
     if mapper.made:
         # All are asked first: to the others, one that is replaced is to another tensor.
-        stores = list(product_stores(kernel))
+        stores = list(dot_stores(kernel))
         blocks = [_asked(each, lambda each=each: stored(each), schedule) for each in stores]
         for store, block in zip(stores, blocks, strict=True):
             if block is not None:

@@ -47,7 +47,7 @@ def _renamed(value: Value) -> Value:
     return value
 
 
-def check_product(load: tile.Load, dot: tile.Dot, block: TensorBlock, schedule: Schedule) -> None:
+def check_dot(load: tile.Load, dot: tile.Dot, block: TensorBlock, schedule: Schedule) -> None:
     """Refuse an operand that tensor copies would bring in an order which its product has not.
 
     Products by warpgroups take operands of other than two bytes with K contiguous only; threads

@@ -14,12 +14,12 @@ from collections.abc import Iterable
 from aotc.ir.core import Op
 from aotc.ir.dialects import assembly, gpu, tile, tma
 from aotc.schedule.analysis.global_order import may_precede
-from aotc.schedule.layout.tensor_copies import may_be_one
+from aotc.schedule.layout.tensor_copies import may_alias
 
 _ORDERING = (tile.Barrier, gpu.AtomicRmw, gpu.AtomicCas, gpu.Fence, assembly.VolatileAsm)
 
 
-def fetch_disorder(fetch: tma.Fetch, ops: Iterable[Op]) -> str:
+def reorder_hazard(fetch: tma.Fetch, ops: Iterable[Op]) -> str:
     """Return why a fetch may not be made ahead of what `ops` do, or an empty string."""
     if isinstance(fetch, tma.BulkFetch):
         return ""  # it was asked when the load became one, see `bulk_loads`
@@ -27,6 +27,6 @@ def fetch_disorder(fetch: tma.Fetch, ops: Iterable[Op]) -> str:
         if isinstance(op, _ORDERING) and may_precede(op, fetch):
             return f"{op.opcode} before it keeps memory accesses in order"
         stores = isinstance(op, tma.TmaStore | tma.TmaReduce)
-        if stores and may_be_one(fetch.tensor, op.tensor):
+        if stores and may_alias(fetch.tensor, op.tensor):
             return f"the kernel writes {op.tensor.hint or 'the tensor'}, too"
     return ""

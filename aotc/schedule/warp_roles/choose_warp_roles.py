@@ -22,11 +22,11 @@ from aotc.ir.types import I32
 from aotc.schedule.analysis.producer_slice import find_slice
 from aotc.schedule.context import Schedule
 from aotc.schedule.layout.layouts import WARPGROUP_WARPS
-from aotc.schedule.tensor_maps.reorder_hazard import fetch_disorder
+from aotc.schedule.tensor_maps.reorder_hazard import reorder_hazard
 from aotc.schedule.warp_roles.consumer_groups import groups_obstacle
 
 
-def ring_fetches(kernel: Kernel, schedule: Schedule) -> None:
+def choose_warp_roles(kernel: Kernel, schedule: Schedule) -> None:
     """Choose the roles of warps; give every innermost loop that fetches its rings."""
     _choose_roles(kernel, schedule)
     if not kernel.producer_warps:
@@ -108,15 +108,15 @@ def _fetches(loop: Op) -> Iterator[tma.Fetch]:
 
 def _obstacle(kernel: Kernel, schedule: Schedule) -> str:
     """Return why no other warp can fetch, or an empty string."""
-    if schedule.single_role:
-        return schedule.single_role
+    if schedule.specialization_obstacle:
+        return schedule.specialization_obstacle
     warps = schedule.config.num_warps + _producer_warps(kernel, schedule)
     if warps > schedule.target.max_warps_per_block:
         return f"a block has no room for {warps} warps"
     ops = list(kernel.walk())
     for op in ops:
         if isinstance(op, tma.Fetch):
-            disorder = fetch_disorder(op, ops)
+            disorder = reorder_hazard(op, ops)
             if disorder:
                 return disorder
             alloc = op.buffer.op

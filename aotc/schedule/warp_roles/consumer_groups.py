@@ -43,8 +43,8 @@ def groups_obstacle(kernel: Kernel, schedule: Schedule, num_warps: int) -> str:
 
     `num_warps` is how many a block would have with all groups.
     """
-    if schedule.single_group:
-        return schedule.single_group
+    if schedule.grouping_obstacle:
+        return schedule.grouping_obstacle
     if kernel.num_warps % WARPGROUP_WARPS:
         return f"{kernel.num_warps} warps are no whole warpgroups"
     if num_warps > schedule.target.max_warps_per_block:

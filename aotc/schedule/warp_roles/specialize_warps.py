@@ -32,8 +32,8 @@ from aotc.schedule.analysis.producer_slice import Slice, SliceCopy, find_slice
 from aotc.schedule.analysis.register_budget import (
     register_share,
     register_split,
+    registers_of,
     split_remark,
-    words_of,
 )
 from aotc.schedule.context import Schedule
 from aotc.schedule.warp_roles.consumer_groups import (
@@ -63,7 +63,7 @@ _WORKING_REGISTERS = 64
 
 
 def specialize_warps(kernel: Kernel, schedule: Schedule) -> None:
-    """Divide the roles of a kernel that `ring_fetches` gave producer warps."""
+    """Divide the roles of a kernel that `choose_warp_roles` gave producer warps."""
     if not kernel.producer_warps:
         return
     found = find_slice(kernel)
@@ -125,7 +125,7 @@ def _registers(kernel: Kernel, consumers: Block) -> tuple[int, ...]:
     """
     products = [op for op in consumers.walk() if isinstance(op, _PRODUCTS)]
     # A product on top of another one holds no sum of its own.
-    held = sum(words_of(op.out) for op in products if not isinstance(op.acc.op, _PRODUCTS))
+    held = sum(registers_of(op.out) for op in products if not isinstance(op.acc.op, _PRODUCTS))
     by_threads = any(isinstance(op, gpu.Dot) for op in products)
     working = _WORKING_REGISTERS + (_FRAGMENT_REGISTERS if by_threads else 0)
     return register_split(kernel) if held + working > register_share(kernel) else ()
@@ -171,7 +171,7 @@ class _Producer:
         for each in group.fetches:
             inputs = [mapping.get(value, value) for value in each.inputs]
             buffer = slot_of(ring_of(each).out, group, turn, place)
-            place(each.started(inputs, buffer, full, arrive=each is fetch))
+            place(each.as_async_load(inputs, buffer, full, arrive=each is fetch))
         return next_state(state, group, place)
 
     def hand_over(self, loop: scf.For, place: Builder, state: list[Value]) -> list[Value]:

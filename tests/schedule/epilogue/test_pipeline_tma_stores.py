@@ -13,7 +13,7 @@ from aotc.ir.dialects import gpu, scf, tma
 from aotc.ir.text import parse_kernel, print_kernel
 from aotc.ir.verify import verify
 from aotc.schedule.context import Schedule
-from aotc.schedule.epilogue.pipeline_tma_stores import overlap_stores
+from aotc.schedule.epilogue.pipeline_tma_stores import pipeline_tma_stores
 from aotc.schedule.shared_memory.allocate_shared import allocate_shared
 from aotc.schedule.shared_memory.insert_barriers import insert_barriers
 from aotc.target import TARGETS
@@ -57,7 +57,7 @@ def _overlapped(*lines: str, layout: str = PARTS, room: int = 1 << 16) -> tuple[
     head = HEAD.replace("LAYOUT", layout)
     kernel = parse_kernel(head + "".join(f"  {line}\n" for line in lines) + "  scf.return\n}\n")
     schedule = Schedule(replace(TARGETS["sm_90a"], max_shared_bytes=room))
-    overlap_stores(kernel, schedule)
+    pipeline_tma_stores(kernel, schedule)
     verify(kernel)
     return kernel, schedule
 

@@ -11,7 +11,7 @@ from aotc.ir.types import FP16, FP32, PointerType, TileType
 from aotc.ir.verify import verify
 from aotc.schedule.context import Schedule
 from aotc.schedule.epilogue.slice_epilogues import slice_epilogues
-from aotc.schedule.layout.conversions import plan_shared_trip
+from aotc.schedule.layout.conversions import plan_shared_exchange
 from aotc.schedule.layout.layouts import blocked_for, mma_v2
 from aotc.target import TARGETS
 from aotc.verify.interpreter import run
@@ -28,7 +28,7 @@ def epilogue(
     program = Program(WARPS)
     add = program.add
     held, coalesced = mma_v2(shape, (2, 2)), blocked_for(shape, (1, 8), WARPS, (1, 0))
-    trip = plan_shared_trip(coalesced, held, FP16.bits, run_elems=8)
+    trip = plan_shared_exchange(coalesced, held, FP16.bits, run_elems=8)
     acc, residual = program.load(FP32, held), program.load(FP16, coalesced)
     buffer = add(gpu.SharedAlloc(FP16, shape, trip.scratch)).out
     add(gpu.SharedStore(residual, buffer, trip.store_vector_elems, trip.store_matrix))

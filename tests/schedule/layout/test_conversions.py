@@ -18,10 +18,10 @@ from aotc.schedule.layout.conversions import (
     Conversion,
     Identity,
     RegisterPermute,
-    SharedTrip,
+    SharedExchange,
     WarpShuffle,
     plan_conversion,
-    plan_shared_trip,
+    plan_shared_exchange,
     plan_warp_shuffle,
 )
 from aotc.schedule.layout.layouts import (
@@ -53,11 +53,11 @@ def check_every_way(
     max_scratch_bytes: int | None = None,
 ) -> None:
     chosen = plan_conversion(source, destination, element_bits, max_scratch_bytes)
-    trip = plan_shared_trip(source, destination, element_bits, max_scratch_bytes)
+    trip = plan_shared_exchange(source, destination, element_bits, max_scratch_bytes)
     shuffle = plan_warp_shuffle(source, destination, element_bits)
-    by_matrices = plan_shared_trip(source, destination, element_bits, stmatrix=True)
+    by_matrices = plan_shared_exchange(source, destination, element_bits, stmatrix=True)
     run_elems = min(16 * 8 // element_bits, source.in_size("register"))
-    by_runs = plan_shared_trip(source, destination, element_bits, run_elems=run_elems)
+    by_runs = plan_shared_exchange(source, destination, element_bits, run_elems=run_elems)
     for plan in (by_matrices, by_runs):
         check(plan, source, destination, element_bits)
     for plan in (chosen, trip, shuffle):
@@ -176,8 +176,8 @@ def named_layouts(element_bits: int) -> dict[str, LinearLayout]:
 
 def check_no_conflicts(
     source: LinearLayout, destination: LinearLayout, element_bits: int
-) -> SharedTrip:
-    plan = plan_shared_trip(source, destination, element_bits)
+) -> SharedExchange:
+    plan = plan_shared_exchange(source, destination, element_bits)
     skip = plan.store_skip_lanes
     views = (
         matrix_view(source, element_bits, plan.store_matrix),
@@ -214,7 +214,7 @@ def test_named_layouts_land(source: str, destination: str, element_bits: int):
 def test_transposition_is_wide_on_one_side():
     """The widest vectors of a transposition have no element pair in common."""
     layouts = named_layouts(32)
-    plan = plan_shared_trip(layouts["rows"], layouts["columns"], 32)
+    plan = plan_shared_exchange(layouts["rows"], layouts["columns"], 32)
     assert {plan.store_vector_elems, plan.load_vector_elems} == {1, 4}
     assert plan.scratch_bytes == 64 * 64 * 4
     assert plan.num_repetitions == 1
@@ -252,8 +252,8 @@ def test_vectors_are_no_wider_than_one_repetition():
     """Registers run over 4 elements, but a scratch of 8 bytes holds 2 of them."""
     source = LinearLayout({"register": [(1,), (2,)], "lane": [(0,)] * 5, "warp": []}, (4,))
     target = LinearLayout({"register": [(2,), (1,)], "lane": [(0,)] * 5, "warp": []}, (4,))
-    assert plan_shared_trip(source, target, 32).store_vector_elems == 4
-    plan = plan_shared_trip(source, target, 32, max_scratch_bytes=8)
+    assert plan_shared_exchange(source, target, 32).store_vector_elems == 4
+    plan = plan_shared_exchange(source, target, 32, max_scratch_bytes=8)
     assert (plan.store_vector_elems, plan.load_vector_elems) == (2, 2)
     assert (plan.num_repetitions, plan.scratch_bytes) == (2, 8)
     check(plan, source, target, 32)
@@ -342,7 +342,7 @@ def test_large_exchanges_go_through_shared_memory():
     source = blocked((64, 64), (8, 1), (2, 16), (4, 1), (1, 0))
     target = blocked((64, 64), (1, 8), (16, 2), (4, 1), (1, 0))
     plan = plan_conversion(source, target, 32)
-    assert isinstance(plan, SharedTrip)
+    assert isinstance(plan, SharedExchange)
     assert plan.within_warp
     shuffle = plan_warp_shuffle(source, target, 32)
     assert shuffle is not None
@@ -353,7 +353,7 @@ def test_warps_that_hold_copies_do_not_store():
     source = default_blocked((32,), 4)
     target = LinearLayout({"register": [], "lane": [(0,)] * 5, "warp": [(0,)] * 2}, (32,))
     target = target.with_columns("register", (1, 2, 4, 8, 16))
-    plan = plan_shared_trip(source, target, 32)
+    plan = plan_shared_exchange(source, target, 32)
     assert plan.store_skip_warps == 0b11
     assert plan.store_skip_lanes == 0
     assert not plan.within_warp
@@ -367,7 +367,7 @@ def test_a_lane_that_copies_a_register_narrows_the_vector():
     target = LinearLayout(
         {"register": [(8,)], "lane": [(1,), (2,), (4,), (0,), (0,)], "warp": []}, (16,)
     )
-    plan = plan_shared_trip(source, target, 16)
+    plan = plan_shared_exchange(source, target, 16)
     assert plan.store_skip_lanes == 0b11101
     assert plan.store_vector_elems == 4
     check_every_way(source, target, 16)
@@ -376,8 +376,8 @@ def test_a_lane_that_copies_a_register_narrows_the_vector():
 def test_repetitions_use_the_registers_both_sides_share():
     source = blocked((32, 64), (1, 1), (1, 32), (4, 1), (1, 0))
     target = blocked((32, 64), (1, 1), (32, 1), (1, 4), (0, 1))
-    whole = plan_shared_trip(source, target, 32)
-    limited = plan_shared_trip(source, target, 32, max_scratch_bytes=4096)
+    whole = plan_shared_exchange(source, target, 32)
+    limited = plan_shared_exchange(source, target, 32, max_scratch_bytes=4096)
     assert (whole.scratch_bytes, whole.num_repetitions) == (8192, 1)
     assert limited.scratch_bytes <= 8192
     assert limited.num_repetitions * limited.scratch_bytes == 8192
@@ -387,7 +387,7 @@ def test_repetitions_use_the_registers_both_sides_share():
 
 def test_booleans_are_bytes():
     source, target = default_blocked((64, 64), 4), mma_v2((64, 64), (2, 2))
-    assert plan_shared_trip(source, target, 1) == plan_shared_trip(source, target, 8)
+    assert plan_shared_exchange(source, target, 1) == plan_shared_exchange(source, target, 8)
 
 
 # ---- blocks of a cluster ----------------------------------------------------------------------
@@ -406,8 +406,8 @@ def test_each_block_of_a_cluster_converts_its_part():
     source, target = default_blocked((16, 64), 4), blocked_for((16, 64), (4, 1), 4, (0, 1))
     plan = plan_conversion(source, target, 16)
     clustered = plan_conversion(in_cluster(source), in_cluster(target), 16)
-    assert isinstance(plan, SharedTrip)
-    assert isinstance(clustered, SharedTrip)
+    assert isinstance(plan, SharedExchange)
+    assert isinstance(clustered, SharedExchange)
     assert clustered.scratch.in_dims == ("offset", "block")
     assert replace(clustered, scratch=plan.scratch) == plan
 

@@ -12,11 +12,11 @@ from aotc.schedule.layout.conversions import (
     Identity,
     RegisterPermute,
     plan_conversion,
-    plan_shared_trip,
+    plan_shared_exchange,
 )
 from aotc.schedule.layout.layouts import blocked_for, dot_operand, mma_v2
 from aotc.schedule.layout.scratch import count_wavefronts
-from aotc.schedule.layout.shared_exchange import SharedTrip
+from aotc.schedule.layout.shared_exchange import SharedExchange
 from tests.schedule.conversion_simulator import execute, held_by
 
 
@@ -34,16 +34,16 @@ def operand_trip(
     bits: int,
     order: tuple[int, int],
     k_width: int | None = None,
-) -> SharedTrip:
+) -> SharedExchange:
     source = loaded(shape, bits, order, warps[0] * warps[1])
     target = dot_operand(operand, shape, warps, bits, k_width)
-    trip = plan_shared_trip(source, target, bits, run_elems=RUN_BYTES * 8 // bits)
+    trip = plan_shared_exchange(source, target, bits, run_elems=RUN_BYTES * 8 // bits)
     check_conflict_free(trip, source, target, bits)
     return trip
 
 
 def check_conflict_free(
-    trip: SharedTrip, source: LinearLayout, target: LinearLayout, bits: int
+    trip: SharedExchange, source: LinearLayout, target: LinearLayout, bits: int
 ) -> None:
     """Count the wavefronts lane by lane, as the banks see them."""
     for layout, mode, vector, skip in (
@@ -98,7 +98,7 @@ def test_matrices_are_read_in_rows_whatever_else_is_gained(n: int, warps: tuple[
     """Storing element by element, fewer banks collide if columns are swizzled within rows."""
     source = blocked_for((16, n), (1, 1), warps[0], ROWS)
     target = dot_operand(1, (16, n), warps, 32)
-    trip = plan_shared_trip(source, target, 32)
+    trip = plan_shared_exchange(source, target, 32)
     np.testing.assert_array_equal(execute(trip, held_by(source), 4), held_by(target))
 
 
@@ -106,14 +106,14 @@ def test_runs_of_memory_stay_together_only_if_they_were_loaded() -> None:
     source, target = loaded((128, 32), 16, ROWS, 4), dot_operand(0, (128, 32), (2, 2), 16)
     run = source.columns("register")[:3]
     for run_elems, kept in ((8, 3), (4, 2), (1, 0)):
-        trip = plan_shared_trip(source, target, 16, run_elems=run_elems)
+        trip = plan_shared_exchange(source, target, 16, run_elems=run_elems)
         assert trip.scratch.columns("offset")[:kept] == run[:kept]
 
 
 def test_all_runs_of_a_thread_stay_in_order() -> None:
     """Not only the first: no register beyond the run is swizzled into it."""
     source, target = loaded((64, 64), 16, COLUMNS, 4), loaded((64, 64), 16, ROWS, 4)
-    trip = plan_shared_trip(source, target, 16, run_elems=8)
+    trip = plan_shared_exchange(source, target, 16, run_elems=8)
     assert run_elems_in_order(source, trip.scratch) == trip.store_vector_elems == 8
     check_conflict_free(trip, source, target, 16)
     np.testing.assert_array_equal(execute(trip, held_by(source), 2), held_by(target))
@@ -122,7 +122,7 @@ def test_all_runs_of_a_thread_stay_in_order() -> None:
 def test_a_run_that_costs_too_much_is_broken() -> None:
     """Bytes contiguous along N are read one by one as fragments, or moved as words: the latter."""
     source, target = loaded((64, 128), 8, ROWS, 4), dot_operand(1, (64, 128), (2, 2), 8)
-    trip = plan_shared_trip(source, target, 8, run_elems=16)
+    trip = plan_shared_exchange(source, target, 8, run_elems=16)
     assert trip.load_vector_elems >= 4
 
 
@@ -144,5 +144,5 @@ def test_results_are_stored_without_conflicts(bits: int) -> None:
         source = mma_v2(shape, warps)
         target = loaded(shape, bits, ROWS, warps[0] * warps[1])
         for stmatrix in (False, True):
-            trip = plan_shared_trip(source, target, bits, stmatrix=stmatrix)
+            trip = plan_shared_exchange(source, target, bits, stmatrix=stmatrix)
             check_conflict_free(trip, source, target, bits)

@@ -9,7 +9,7 @@ from aotc.ir.dialects import tile
 from aotc.ir.text import parse_kernel
 from aotc.ir.verify import verify
 from aotc.schedule.context import Config, Schedule
-from aotc.schedule.layout.trim_dot_columns import narrow_dots
+from aotc.schedule.layout.trim_dot_columns import trim_dot_columns
 from aotc.target import TARGETS
 
 HEAD = """\
@@ -59,7 +59,7 @@ def narrowed(
     if result == "i32":
         text = text.replace("value = 0.0", "value = 0")
     kernel = parse_kernel(text)
-    narrow_dots(kernel, Schedule(TARGETS[target], Config(num_warps)))
+    trim_dot_columns(kernel, Schedule(TARGETS[target], Config(num_warps)))
     verify(kernel)
     return kernel
 
@@ -161,8 +161,8 @@ def test_only_a_warpgroup_that_has_all_columns_leaves_some_out(num_warps: int, t
 def test_a_remark_says_so() -> None:
     kernel = narrowed(DOT)
     schedule = Schedule(TARGETS["sm_90a"], Config(4))
-    narrow_dots(kernel, schedule)
+    trim_dot_columns(kernel, schedule)
     assert not schedule.remarks
     text = (HEAD + DOT + USES["left half"][0] + "scf.return\n}\n").replace("RESULT", "fp32")
-    narrow_dots(parse_kernel(text.replace("OPERAND", "bf16")), schedule)
+    trim_dot_columns(parse_kernel(text.replace("OPERAND", "bf16")), schedule)
     assert schedule.remarks[0].endswith("32 of 64 columns are multiplied")

@@ -10,7 +10,7 @@ from aotc.ir.rewrite import Builder
 from aotc.ir.types import SCALARS, TileType
 from aotc.ir.warpgroup_product import matrix_in_memory
 from aotc.schedule.layout.layouts import blocked, nvmma_shared, wgmma_accumulator, wgmma_operand_a
-from aotc.schedule.layout.wgmma_layouts import apart_size, operand_buffer, wgmma_layouts
+from aotc.schedule.layout.wgmma_layouts import operand_buffer, promotion_interval, wgmma_layouts
 from aotc.target import TARGETS
 
 HOPPER = TARGETS["sm_90a"]
@@ -78,8 +78,8 @@ def test_what_goes_to_other_instructions(op: tile.Dot, num_warps: int) -> None:
     ("imprecise", "size"), [(0, 0), (1, 32), (32, 32), (63, 32), (64, 64), (127, 64), (128, 0)]
 )
 def test_imprecise_sums_are_kept_short(imprecise: int, size: int) -> None:
-    assert apart_size(dot((64, 64, 128), "fp8e5", imprecise=imprecise)) == size
-    assert apart_size(dot((64, 64, 128), "bf16", imprecise=imprecise)) == 0
+    assert promotion_interval(dot((64, 64, 128), "fp8e5", imprecise=imprecise)) == size
+    assert promotion_interval(dot((64, 64, 128), "bf16", imprecise=imprecise)) == 0
 
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_100a", "sm_120a"])

@@ -8,7 +8,7 @@ from aotc.ir.core import Kernel
 from aotc.ir.text import parse_kernel, print_kernel
 from aotc.ir.verify import verify
 from aotc.schedule.context import Schedule
-from aotc.schedule.pipelining.expand_tensor_loads import expand_fetches
+from aotc.schedule.pipelining.expand_tensor_loads import expand_tensor_loads
 from aotc.target import TARGETS
 
 HEAD = """\
@@ -25,7 +25,7 @@ LOAD = "{layout = #1, vector = 1} : tile<128xfp32, #1>"
 
 def _expanded(body: str, target: str = "sm_90a") -> str:
     kernel: Kernel = parse_kernel(HEAD + body + "  scf.return\n}\n")
-    expand_fetches(kernel, Schedule(TARGETS[target]))
+    expand_tensor_loads(kernel, Schedule(TARGETS[target]))
     verify(kernel)
     printed = print_kernel(kernel)
     assert print_kernel(parse_kernel(printed)) == printed

@@ -12,7 +12,7 @@ from aotc.ir.types import FP16, FP32, I32, PointerType, TileType
 from aotc.ir.verify import verify
 from aotc.schedule.context import Schedule
 from aotc.schedule.layout.layouts import blocked_for, dot_operand, mma_v2, row_major_shared
-from aotc.schedule.pipelining.interleave_copies import spread_copies
+from aotc.schedule.pipelining.interleave_copies import interleave_copies
 from aotc.target import TARGETS
 from tests.backend.programs import Program
 
@@ -54,7 +54,7 @@ def spread(num_copies: int, parts: str, *, commits: int = 1) -> str:
     loop = program.add(build(scf.For, [*bounds, acc], {}, [body], Loc("test", 1)))
     program.store(loop.outs[0])
     kernel = program.kernel()
-    spread_copies(kernel, Schedule(TARGETS["sm_80"]))
+    interleave_copies(kernel, Schedule(TARGETS["sm_80"]))
     verify(kernel)
     return "".join(LETTERS.get(type(op), "") for op in body)
 

@@ -12,11 +12,11 @@ from aotc.ir.dialects import gpu, scf, tma
 from aotc.ir.text import print_kernel
 from aotc.ir.verify import verify
 from aotc.schedule.context import Config, Schedule
-from aotc.schedule.pipelining.expand_tensor_loads import expand_fetches
+from aotc.schedule.pipelining.expand_tensor_loads import expand_tensor_loads
 from aotc.schedule.pipelining.pipeline_loads import pipeline_loads
 from aotc.schedule.shared_memory.allocate_shared import allocate_shared
 from aotc.schedule.shared_memory.insert_barriers import insert_barriers
-from aotc.schedule.warp_roles.choose_warp_roles import ring_fetches
+from aotc.schedule.warp_roles.choose_warp_roles import choose_warp_roles
 from aotc.target import TARGETS
 from aotc.verify.interpreter import run
 from tests.support.fetching import ALLOC, branch, fetch, fetching, keep, loop, read
@@ -27,7 +27,13 @@ def _pipelined(kernel: Kernel, num_stages: int = 3) -> list[str]:
     """Lower the fetches of a kernel and return the remarks."""
     config = Config(kernel.num_warps, num_stages, warp_specialize=False)
     schedule = Schedule(TARGETS["sm_90a"], config)
-    for each in (ring_fetches, pipeline_loads, expand_fetches, allocate_shared, insert_barriers):
+    for each in (
+        choose_warp_roles,
+        pipeline_loads,
+        expand_tensor_loads,
+        allocate_shared,
+        insert_barriers,
+    ):
         each(kernel, schedule)
         verify(kernel)
     assert not kernel.producer_warps

@@ -52,7 +52,7 @@ def _lowered(
     folder: Path, source: str, signature: dict[str, str], num_warps: int = 4, **config: Any
 ) -> tuple[str, str]:
     """Return gpu IR and remarks of a kernel whose products are to start ahead."""
-    return lowered(folder, source, signature, num_warps, **{"advance_products": True, **config})
+    return lowered(folder, source, signature, num_warps, **{"mma_stages": 2, **config})
 
 
 # ---- where ------------------------------------------------------------------------------------
@@ -73,7 +73,7 @@ def test_the_next_product_is_in_flight_while_one_is_computed_with(tmp_path: Path
 
 
 def test_only_if_asked_for(tmp_path: Path) -> None:
-    text, remarks = _lowered(tmp_path, SCALED, SIGNATURE, advance_products=False)
+    text, remarks = _lowered(tmp_path, SCALED, SIGNATURE, mma_stages=1)
     assert "ahead:" not in remarks
     assert AHEAD not in remarks
     assert text.count("gpu.wgmma(") == 1
@@ -141,7 +141,7 @@ def test_loops_of_every_length(tmp_path: Path, config: dict[str, Any], step: int
         "a": f"tensordesc<fp16[{rows},64]>",
         "c": f"tensordesc<fp32[{rows},64]>",
     }
-    kernel = compiled(tmp_path, source, signature, advance_products=True, **config)
+    kernel = compiled(tmp_path, source, signature, mma_stages=2, **config)
     s = np.arange(3, 12).astype(np.float32)
     a = np.sign(tensor((rows * 3, 64 * 9), "fp16"))
     b = np.sign(tensor((64, 64 * 9), "fp16", seed=1))
@@ -159,9 +159,7 @@ def test_loops_of_every_length(tmp_path: Path, config: dict[str, Any], step: int
 @pytest.mark.parametrize("num_stages", [2, 3])
 def test_scores_of_attention(tmp_path: Path, num_stages: int) -> None:
     """Products of both kinds are in flight, and a fetched tile is read in all iterations."""
-    kernel = compiled(
-        tmp_path, ATTENTION, ATTENTION_SIGNATURE, num_stages=num_stages, advance_products=True
-    )
+    kernel = compiled(tmp_path, ATTENTION, ATTENTION_SIGNATURE, num_stages=num_stages, mma_stages=2)
     for seed, n in enumerate((0, 64, 128, 192, 320)):
         a, b = np.sign(tensor((128, 64), "fp16")), np.sign(tensor((n or 1, 64), "fp16", seed=1))
         v, c = np.sign(tensor((n or 1, 64), "fp16", seed=2)), like(tensor((128, 64), "fp32"))
@@ -177,7 +175,7 @@ def test_two_products_of_an_iteration(tmp_path: Path) -> None:
         "other = tl.dot(a.load([tile * 64, k * 64]), b.load([64, k * 64]).T)\n"
         "            total += part * other * k",
     )
-    kernel = compiled(tmp_path, source, SIGNATURE, num_stages=2, advance_products=True)
+    kernel = compiled(tmp_path, source, SIGNATURE, num_stages=2, mma_stages=2)
     a = np.sign(tensor((128, 64 * 5), "fp16"))
     b = np.sign(tensor((128, 64 * 5), "fp16", seed=1))
     for high in range(6):

@@ -13,7 +13,7 @@ from aotc.ir.rewrite import Builder
 from aotc.ir.types import FP8E4NV, FP16, FP32, I32, ScalarType, TileType
 from aotc.ir.verify import verify
 from aotc.schedule.context import Schedule
-from aotc.schedule.layout.conversions import plan_shared_trip
+from aotc.schedule.layout.conversions import plan_shared_exchange
 from aotc.schedule.layout.layouts import blocked_for, dot_operand, mma_v2
 from aotc.schedule.pipelining.slice_dots import slice_dots
 from aotc.target import TARGETS
@@ -38,7 +38,7 @@ class _Product:
             elems = [1, 1]
             elems[order[0]] = 128 // bits
             source = blocked_for(layout.shape, (elems[0], elems[1]), 4, order)
-            trip = plan_shared_trip(source, layout, bits, run_elems=128 // bits)
+            trip = plan_shared_exchange(source, layout, bits, run_elems=128 // bits)
             self.vectors.append((trip.load_vector_elems, trip.load_matrix))
             alloc = gpu.SharedAlloc(element, layout.shape, trip.scratch, num_slots=slots)
             self.buffers.append(self.add(alloc))

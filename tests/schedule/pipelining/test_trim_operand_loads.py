@@ -63,7 +63,7 @@ def narrowed(
     schedule = Schedule(TARGETS["sm_90a"], config)
     for each in TILE_TO_GPU.passes:
         each(kernel, schedule)
-        if each.__name__ == "narrow_fetches":
+        if each.__name__ == "trim_operand_loads":
             break
     printed = print_kernel(kernel)
     assert print_kernel(parse_kernel(printed)) == printed

@@ -13,7 +13,7 @@ from aotc.ir.core import Kernel
 from aotc.ir.text import parse_kernel, print_kernel
 from aotc.ir.verify import verify
 from aotc.schedule.context import Schedule
-from aotc.schedule.programs.make_persistent import loop_programs
+from aotc.schedule.programs.make_persistent import make_persistent
 from aotc.target import TARGETS
 from aotc.verify import interpreter
 from tests.support.checks import check, without_checks
@@ -22,7 +22,7 @@ from tests.support.checks import check, without_checks
 def looped(text: str, schedule: Schedule | None = None) -> Kernel:
     """Return a kernel after the pass."""
     kernel = parse_kernel(without_checks(text))
-    loop_programs(kernel, schedule or Schedule(TARGETS["sm_90a"], map_pointers=True))
+    make_persistent(kernel, schedule or Schedule(TARGETS["sm_90a"], map_pointers=True))
     verify(kernel)
     printed = print_kernel(kernel)
     assert print_kernel(parse_kernel(printed)) == printed

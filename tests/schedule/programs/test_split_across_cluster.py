@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.schedule.test_block_parts import PRODUCT
 
 from aotc.ir.diagnostics import CompileError
 from aotc.ir.text import parse_kernel, print_kernel
 from aotc.ir.verify import verify
 from aotc.schedule.context import Config, Schedule
-from aotc.schedule.programs.split_across_cluster import distribute_blocks
+from aotc.schedule.programs.split_across_cluster import split_across_cluster
 from aotc.schedule.tensor_maps.lower_descriptors import lower_descriptors
 from aotc.target import TARGETS
 from aotc.verify.interpreter import run
 from aotc.verify.numerics import dtype_of
+from tests.schedule.programs.test_cta_split import PRODUCT
 
 TARGET = TARGETS["sm_90a"]
 
@@ -24,7 +24,7 @@ def distributed(text: str, num_ctas: int):
     kernel.num_ctas = num_ctas
     schedule = Schedule(TARGET, Config(4, 3, num_ctas))
     lower_descriptors(kernel, schedule)
-    distribute_blocks(kernel, schedule)
+    split_across_cluster(kernel, schedule)
     return kernel, schedule.remarks
 
 

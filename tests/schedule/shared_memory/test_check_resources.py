@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.schedule.test_live_registers import POINTERS, WARPS, scheduled
 
 from aotc.ir.core import Kernel
 from aotc.ir.diagnostics import CompileError, ResourceError
@@ -17,6 +16,7 @@ from aotc.schedule.shared_memory.check_resources import (
     registers_of_thread,
 )
 from aotc.target import TARGETS
+from tests.schedule.analysis.test_live_registers import POINTERS, WARPS, scheduled
 
 SM_80, SM_90 = TARGETS["sm_80"], TARGETS["sm_90a"]
 

@@ -6,9 +6,6 @@ import re
 from pathlib import Path
 
 import pytest
-from tests.schedule.test_advance_products import ATTENTION, ATTENTION_SIGNATURE
-from tests.schedule.test_delay_stores import PRODUCT
-from tests.schedule.test_delay_stores import SIGNATURE as PRODUCT_SIGNATURE
 
 from aotc.ir.dialects import gpu
 from aotc.ir.text import parse_kernel, print_kernel
@@ -16,6 +13,9 @@ from aotc.schedule.context import Schedule
 from aotc.schedule.shared_memory.allocate_shared import allocate_shared
 from aotc.schedule.shared_memory.insert_barriers import insert_barriers
 from aotc.target import TARGETS
+from tests.schedule.epilogue.test_overlap_epilogue import PRODUCT
+from tests.schedule.epilogue.test_overlap_epilogue import SIGNATURE as PRODUCT_SIGNATURE
+from tests.schedule.pipelining.test_pipeline_mma import ATTENTION, ATTENTION_SIGNATURE
 from tests.support.descriptors import lowered
 
 HEAD = """\

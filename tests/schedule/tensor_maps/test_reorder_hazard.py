@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from aotc.ir.dialects import tma
-from aotc.schedule.tensor_maps.reorder_hazard import fetch_disorder
+from aotc.schedule.tensor_maps.reorder_hazard import reorder_hazard
 from tests.support.fetching import block, branch, fetch, fetching, loop, read
 
 FETCH = fetch("a", "%n") + read("a")
@@ -47,4 +47,4 @@ def test_what_orders_a_fetch(case: str) -> None:
     body, reason = FIRST[case]
     ops = list(fetching(body).walk())
     found = next(op for op in ops if isinstance(op, tma.TmaFetch) and op.tensor.hint == "x")
-    assert fetch_disorder(found, ops) == reason
+    assert reorder_hazard(found, ops) == reason

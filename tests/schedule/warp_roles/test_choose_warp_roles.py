@@ -11,7 +11,7 @@ from aotc.ir.dialects import tma
 from aotc.ir.text import print_kernel
 from aotc.ir.verify import verify
 from aotc.schedule.context import Config, Schedule
-from aotc.schedule.warp_roles.choose_warp_roles import ring_fetches
+from aotc.schedule.warp_roles.choose_warp_roles import choose_warp_roles
 from aotc.target import TARGETS
 from tests.support.fetching import branch, fetch, fetching, loop, read
 
@@ -21,7 +21,7 @@ LOOP = loop(fetch("a", "%i") + read("a"))
 def _ringed(kernel: Kernel, **config: bool | int) -> tuple[str, list[str]]:
     """Return the kernel as text, and the remarks."""
     schedule = Schedule(TARGETS["sm_90a"], Config(kernel.num_warps, **config))  # type: ignore[arg-type]
-    ring_fetches(kernel, schedule)
+    choose_warp_roles(kernel, schedule)
     verify(kernel)
     return print_kernel(kernel), schedule.remarks
 

@@ -13,7 +13,7 @@ from aotc.ir.verify import verify
 from aotc.schedule.context import Config, Schedule
 from aotc.schedule.shared_memory.allocate_shared import allocate_shared
 from aotc.schedule.shared_memory.insert_barriers import insert_barriers
-from aotc.schedule.warp_roles.choose_warp_roles import ring_fetches
+from aotc.schedule.warp_roles.choose_warp_roles import choose_warp_roles
 from aotc.schedule.warp_roles.specialize_warps import specialize_warps
 from aotc.target import TARGETS
 from aotc.verify.interpreter import InterpretError, run
@@ -27,7 +27,7 @@ def _divided(kernel: Kernel, groups: int = 2, num_stages: int = 4) -> list[str]:
     """Divide the roles of a kernel for groups; return the remarks."""
     config = Config(kernel.num_warps, num_stages, num_consumer_groups=groups)
     schedule = Schedule(TARGETS["sm_90a"], config)
-    for each in (ring_fetches, specialize_warps, allocate_shared, insert_barriers):
+    for each in (choose_warp_roles, specialize_warps, allocate_shared, insert_barriers):
         each(kernel, schedule)
         verify(kernel)
     printed = print_kernel(kernel)

@@ -9,7 +9,7 @@ from aotc.ir.dialects import arith, gpu
 from aotc.ir.rewrite import Builder
 from aotc.ir.types import I32
 from aotc.schedule.context import Config, Schedule
-from aotc.schedule.warp_roles.choose_warp_roles import ring_fetches
+from aotc.schedule.warp_roles.choose_warp_roles import choose_warp_roles
 from aotc.schedule.warp_roles.fetch_groups import (
     RingTurn,
     first_slot,
@@ -48,7 +48,7 @@ def test_fetches_with_no_look_between_go_together(case: str) -> None:
 
 def _ringed(num_stages: int) -> Kernel:
     kernel = fetching(loop(BOTH + read("a") + read("b")))
-    ring_fetches(kernel, Schedule(TARGETS["sm_90a"], Config(2, num_stages)))
+    choose_warp_roles(kernel, Schedule(TARGETS["sm_90a"], Config(2, num_stages)))
     return kernel
 
 

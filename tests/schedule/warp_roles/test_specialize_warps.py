@@ -17,7 +17,7 @@ from aotc.ir.verify import verify
 from aotc.schedule.context import Config, Schedule
 from aotc.schedule.shared_memory.allocate_shared import allocate_shared
 from aotc.schedule.shared_memory.insert_barriers import insert_barriers
-from aotc.schedule.warp_roles.choose_warp_roles import ring_fetches
+from aotc.schedule.warp_roles.choose_warp_roles import choose_warp_roles
 from aotc.schedule.warp_roles.specialize_warps import specialize_warps
 from aotc.target import TARGETS
 from aotc.verify.interpreter import run
@@ -34,7 +34,7 @@ STEPS = (
 def _specialized(kernel: Kernel, **config: int) -> roles.Specialize:
     """Divide the roles of a kernel and return them."""
     schedule = Schedule(TARGETS["sm_90a"], Config(kernel.num_warps, **config))
-    for each in (ring_fetches, specialize_warps, allocate_shared, insert_barriers):
+    for each in (choose_warp_roles, specialize_warps, allocate_shared, insert_barriers):
         each(kernel, schedule)
         verify(kernel)
     printed = print_kernel(kernel)
@@ -217,7 +217,7 @@ def test_registers_fit_the_launch(tmp_path: Path) -> None:
 def test_the_remark_says_so() -> None:
     kernel = fetching(loop(fetch("a", "%i") + read("a")))
     schedule = Schedule(TARGETS["sm_90a"], Config(2))
-    ring_fetches(kernel, schedule)
+    choose_warp_roles(kernel, schedule)
     specialize_warps(kernel, schedule)
     assert [re.sub(r"^.*: ", "", remark) for remark in schedule.remarks] == [
         "a warp of its own fetches, as far ahead as there is room"

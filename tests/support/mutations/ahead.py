@@ -12,7 +12,7 @@ from aotc.ir.rewrite import Builder
 from aotc.schedule.pipelining import pipeline_mma
 from tests.support.mutations.plant import Mutation, Plant, after_pass, found, wrapping
 
-_PASS = "advance_products"
+_PASS = "pipeline_mma"
 _START = pipeline_mma._Advance
 
 

@@ -69,7 +69,7 @@ _PLANTS = (
         "every block computes the first one's part",
         "the block's index is left out of what it loads and stores",
         "multiply_a_block",
-        after_pass("distribute_blocks", each(grid.BlockRank, _as_the_first)),
+        after_pass("split_across_cluster", each(grid.BlockRank, _as_the_first)),
     ),
 )
 

@@ -60,19 +60,19 @@ _EDITS: tuple[tuple[str, str, str, Edit], ...] = (
     (
         "a step of columns too few",
         "the number of columns is rounded down",
-        "narrow_dots",
+        "trim_dot_columns",
         each(tile.Dot, _fewer_columns),
     ),
     (
         "rows of B that are not fetched",
         "a box has fewer rows than the product reads",
-        "narrow_fetches",
+        "trim_operand_loads",
         _fewer_rows,
     ),
     (
         "a buffer that ends within its rows",
         "the next slot begins in what is read of this one",
-        "ring_fetches",
+        "choose_warp_roles",
         _too_short,
     ),
 )
