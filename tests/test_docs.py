@@ -22,7 +22,12 @@ _LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 
 # Folders that a path in a document may be relative to, and those that commands make.
 _BASES = (ROOT, ROOT / "aotc", ROOT / "runtime_c", ROOT / "runtime_c" / "src")
-_FOLDERS = {path.name for base in _BASES[:2] for path in base.iterdir() if path.is_dir()} - {"dist"}
+_FOLDERS = {
+    path.name
+    for base in _BASES[:2]
+    for path in base.iterdir()
+    if path.is_dir() and path.name[0] != "."
+} - {"build", "dist"}
 
 # Words of our own for what the field has a word for, or has none because it needs none.
 _PRIVATE = (
@@ -81,7 +86,10 @@ def anchors(text: str) -> set[str]:
 def links(page: Path) -> list[tuple[str, Path, str]]:
     """Return each relative link of a page as written, as a file, and its anchor."""
     found: list[tuple[str, Path, str]] = []
-    for target in _LINK.findall(_prose(page.read_text())):
+    text = re.sub(
+        r"`[^`\n]*`", "", _prose(page.read_text())
+    )  # calls after a subscript are no links
+    for target in _LINK.findall(text):
         if not re.match(r"[a-z]+:", target):
             path, _, anchor = target.partition("#")
             found.append((target, (page.parent / path).resolve() if path else page, anchor))
