@@ -8,6 +8,7 @@ path.
 from __future__ import annotations
 
 import ast
+import inspect
 import json
 import os
 import re
@@ -20,8 +21,10 @@ from typing import Any, NamedTuple
 import pytest
 
 import aotc
+from aotc.config_keys import CONFIG_KEYS
 from aotc.ir.dialects import arith, gpu, scf, tile  # noqa: F401 - ops that texts name
 from aotc.ir.text import parse_kernel, print_kernel
+from aotc.target import TARGETS
 
 _ROOT = Path(__file__).parents[2]
 
@@ -323,6 +326,54 @@ def test_the_dumps_of_the_page_on_the_command_line(
     assert ran.code == 0, ran.err
     assert "%x_ptr: *bf16 {divisibility = 16}" in ran.out
     assert "{num_warps = 8" in ran.out
+
+
+# ----------------------------------------------------------------------------------- the guides
+
+
+def test_the_guide_to_porting(copy: Path, tmp_path: Path) -> None:
+    for name, text in quickstart_files("docs/guide/porting.md").items():
+        (tmp_path / name).write_text(text)
+    build, verify = marked_commands("docs/guide/porting.md")
+    ran = run_in(copy, tmp_path, build)
+    assert ran.code == 0, ran.err
+    (kernel,) = _inspected(copy, tmp_path / "dist" / "ops.aotc")["kernels"]
+    # dtypes, choices, promises together or none, and configs that `where` lets pass
+    assert len(kernel["variants"]) == 2 * 2 * 2 * 4
+    ran = run_in(copy, tmp_path, verify)
+    assert ran.code == 0, ran.err
+    assert re.search(r"(?m)^1 verified, 1 cubin audited ", ran.err)
+
+
+def test_the_page_on_compile(copy: Path, quickstart: Path) -> None:
+    (snippet,) = snippets("docs/reference/compile.md", "python")
+    checks = """
+assert kernel.cubin[:4] == b"\\x7fELF"
+assert kernel.metadata.symbol == "rmsnorm_kernel"
+assert kernel.metadata.spill_bytes == 0
+assert ".entry rmsnorm_kernel(" in kernel.asm["ptx"]
+"""
+    (quickstart / "compile.py").write_text(snippet + checks)
+    ran = run_in(copy, quickstart, f"'{sys.executable}' -P compile.py || exit 1")
+    assert ran.code == 0, ran.err
+    assert ran.out.startswith("x_ptr *bf16")
+
+
+def test_the_page_on_compile_names_every_argument() -> None:
+    page = (_ROOT / "docs" / "reference" / "compile.md").read_text()
+    arguments = inspect.signature(aotc.compile).parameters
+    assert [name for name in arguments if f"`{name}`" not in page] == []
+
+
+def test_the_manifests_reference_and_the_guide_to_tuning_name_every_config_key() -> None:
+    for page in ("reference/manifest.md", "guide/tuning.md"):
+        text = (_ROOT / "docs" / page).read_text()
+        assert [key for key in CONFIG_KEYS if f"`{key}`" not in text] == []
+
+
+def test_platforms_names_every_target() -> None:
+    page = (_ROOT / "docs" / "reference" / "platforms.md").read_text()
+    assert re.findall(r"(?m)^\| `(sm_\w+)` \|", page) == list(TARGETS)
 
 
 # ------------------------------------------------------------------------------ the five stages
