@@ -15,7 +15,6 @@ import pytest
 from aotc.backend import lower_kernel
 from aotc.ir.core import Block, Kernel, ParamInfo, Value
 from aotc.ir.dialects import arith, gpu, scf, tile
-from aotc.ir.passes import Observer
 from aotc.ir.rewrite import Builder
 from aotc.ir.types import BF16, FP16, FP32, I32, PointerType, ScalarType, TileType
 from aotc.schedule.context import Config, Schedule
@@ -25,6 +24,7 @@ from aotc.target import TARGETS, Target
 from aotc.verify.interpreter import run
 from tests.backend.programs import NUMPY
 from tests.backend.simt import Machine
+from tests.support.each_pass import check_each_pass
 from tests.support.run_op import scalar_of
 
 Body = Callable[..., Value]
@@ -55,13 +55,13 @@ def check(
 
     expected = outputs(kernel)
 
-    def compare(name: str, current: Kernel) -> None:
-        if name in ("assign_layouts", "plan_conversions", "slice_dots", "insert_barriers"):
-            got = outputs(current, check_races=name == "insert_barriers")
-            np.testing.assert_array_equal(got, expected, f"after {name}")
-
-    schedule = Schedule(mma_sync(target), Config(num_warps))
-    schedule_kernel(kernel, schedule, Observer(verify_each=True, on_pass=compare))
+    check_each_pass(
+        kernel,
+        Schedule(mma_sync(target), Config(num_warps)),
+        lambda current, races: [outputs(current, check_races=races)],
+        [expected],
+        passes=("assign_layouts", "plan_conversions", "slice_dots", "insert_barriers"),
+    )
     if simt:
         machine = Machine()
         addresses = [machine.alloc(array) for array in (*arrays, empty)]
