@@ -130,6 +130,22 @@ def test_paths_that_are_named_exist(page: Path) -> None:
     assert missing == []
 
 
+def test_pages_that_code_names_exist() -> None:
+    sources = [
+        path
+        for folder in ("aotc", "benchmarks", "examples", "runtime_c", "tests")
+        for path in (ROOT / folder).rglob("*")
+        if path.suffix in (".c", ".h", ".hpp", ".py", ".toml")
+    ]
+    named = {
+        (_name(source), page)
+        for source in [*sources, ROOT / "pyproject.toml"]
+        for page in re.findall(r"\bdocs/[a-z0-9/-]+\.md", source.read_text())
+    }
+    assert len(named) > 10
+    assert sorted((source, page) for source, page in named if not (ROOT / page).exists()) == []
+
+
 @pytest.mark.parametrize("page", PAGES, ids=_name)
 def test_lines_fit(page: Path) -> None:
     lines = enumerate(page.read_text().splitlines(), 1)
