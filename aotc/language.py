@@ -5,7 +5,7 @@ same with this module, on machines that do not have Triton. Kernels are never ex
 `aotc` parses them. What is here are therefore signatures and documentation; a decorated kernel is
 an ordinary function that nothing calls, and calling one of these functions says so.
 
-docs/language.md tells what kernels may contain and how they behave.
+docs/reference/language.md tells what kernels may contain and how they behave.
 """
 
 # ruff: noqa: A001, A002, ARG001, ARG002, FBT001, FBT002
@@ -107,7 +107,7 @@ class PropagateNan(Enum):
 class tensor:  # noqa: N801 - Triton's name
     """A tile: a block of elements with a shape of powers of two; a scalar has the shape ().
 
-    Operators work element by element, broadcast, and promote as docs/language.md says. Most
+    Operators work element by element, broadcast, and promote as docs/reference/language.md says. Most
     functions of this module are methods, too: `x.sum(axis=0)` is `tl.sum(x, axis=0)`.
     """
 

@@ -137,7 +137,7 @@ def missing(feature: Missing) -> CompileError:
     """Return the error to raise: aotc does not have this part of the language yet."""
     return mistake(
         f"aotc does not have tl.{feature.name} yet",
-        remedy="see docs/language.md for what it has",
+        remedy="see docs/reference/language.md for what it has",
     )
 
 

@@ -139,7 +139,7 @@ _BODIES = [
     (
         "x = tl.map_elementwise(n)",
         "tl.map_elementwise(n)",
-        "aotc does not have tl.map_elementwise yet | docs/language.md",
+        "aotc does not have tl.map_elementwise yet | docs/reference/language.md",
     ),
     ("a = 0\nfor i in range(n):\n    a = a + 1.5", None, "a is int32 before this loop | float32"),
     ("if n > 1:\n    a = 1.0\ntl.store(p, a)", "a", "only if the condition in line 6 is true"),

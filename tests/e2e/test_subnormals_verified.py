@@ -1,4 +1,4 @@
-"""Functions of subnormal numbers: what interpreter, emulator and docs/language.md say is the same."""
+"""Functions of subnormal numbers: what interpreter, emulator and docs/reference/language.md say is the same."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Random programs mean the same at every stage; and what would go unseen if the check were blind.
 
 A failure is shrunk by Hypothesis and printed as tile IR with its arguments. A long run is
-`python tests/fuzz/run.py`, see docs/fuzzing.md.
+`python tests/fuzz/run.py`, see docs/internals/fuzzing.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Rules compute what `ex2.approx` and its kin approximate. Hardware is off by a step or two, for some
 operands, always the same for the same one. So is the emulator here: whether a result is moved, which
 way and how far follows from the bits of the operands. The share of results that are moved is what an
-H200 showed (docs/verify.md), and the distance is within the PTX ISA's bound. What hardware gives
+H200 showed (docs/internals/calibration.md), and the distance is within the PTX ISA's bound. What hardware gives
 exactly stays as it is: zeros, infinities, NaN and powers of two, and subnormal results.
 
 Invariant: equal operands of equal instructions give equal results, in any launch and on any lane.

@@ -5,7 +5,7 @@ planted under a fixed list of variants of kernels/*.toml, those that exercise it
 compiler; it is effective where PTX, shared memory or parameters are no longer what they were, and
 found if `verify` finds it in one of the first few such variants.
 
-`python -m tests.support.mutations.ordinary` prints the table of docs/verify.md. With names of areas
+`python -m tests.support.mutations.ordinary` prints the table of docs/internals/planted-bugs.md. With names of areas
 only these are run; `--sample N` takes every Nth bug of each, from number `--first` on, and `--only`
 those with a word in their name.
 """
