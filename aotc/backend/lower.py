@@ -118,7 +118,7 @@ class Lowering:
         )
         self.ints.learn(self.thread, (1 << (consumer_threads - 1).bit_length()) - 1)
 
-    def renew_thread(self) -> None:
+    def opaque_thread_id(self) -> None:
         """Let what follows depend on the thread's number as read here."""
         self.emit.start_section()
         self.thread = self.emit.thread_value(nvvm.read_thread())

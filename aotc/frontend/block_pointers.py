@@ -26,9 +26,9 @@ from aotc.frontend.convert import (
 from aotc.frontend.emitter import Emitter, mistake
 from aotc.frontend.sizes import integer, integers, items
 from aotc.frontend.values import BlockPointer, Operand, element, is_tuple, show
-from aotc.ir.block_address import block_address
 from aotc.ir.core import Value
 from aotc.ir.dialects import arith
+from aotc.ir.tile_address import tile_address
 from aotc.ir.types import I1, I8, I16, I32, I64, PointerType, TileType
 
 _NAME = "make_block_ptr"
@@ -85,7 +85,7 @@ def access(
         for axis in _axes(boundary_check, name)
     }
     ends = [end if axis in checked else None for axis, end in enumerate(block.shape)]
-    return block_address(emit, block.base, block.block, block.offsets, block.strides, ends)
+    return tile_address(emit, block.base, block.block, block.offsets, block.strides, ends)
 
 
 def padding(emit: Emitter, pointer: Value, mask: Value | None, option: Operand) -> Value | None:

@@ -124,18 +124,18 @@ class SharedType:
     element: ScalarType
     shape: tuple[int, ...]
     layout: LinearLayout
-    num_slots: int = 1
+    num_stages: int = 1
     padding_bytes: int = 0
     unused_bytes: int = 0
 
     def __str__(self) -> str:
         body = "x".join([*map(str, self.shape), str(self.element)])
-        return f"shared<{body}, {self.layout.to_text()}{self.slots_text}>"
+        return f"shared<{body}, {self.layout.to_text()}{self.stages_text}>"
 
     @property
-    def slots_text(self) -> str:
+    def stages_text(self) -> str:
         """What text says of slots, padding and unused bytes: as much as there is to say."""
-        numbers = [self.num_slots, self.padding_bytes, self.unused_bytes]
+        numbers = [self.num_stages, self.padding_bytes, self.unused_bytes]
         defaults = [1, 0, 0]
         while numbers and numbers[-1] == defaults[-1]:
             numbers.pop()
@@ -143,14 +143,14 @@ class SharedType:
         return "".join(f", {number}" for number in numbers)
 
     @property
-    def slot_bytes(self) -> int:
+    def stage_bytes(self) -> int:
         """Bytes from one slot to the next."""
         tile_bytes = _product(self.shape) * self.element.size_bytes
         return tile_bytes - self.unused_bytes + self.padding_bytes
 
     @property
     def size_bytes(self) -> int:
-        return self.num_slots * self.slot_bytes
+        return self.num_stages * self.stage_bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,10 +35,10 @@ def expand_fetches(kernel: Kernel, schedule: Schedule) -> None:
     _Expansion(barrier, one, schedule.target.max_shared_bytes // 2).visit(kernel.body, parity)
 
 
-def place_mbarrier(place: Builder, num_slots: int = 1) -> Value:
+def place_mbarrier(place: Builder, num_stages: int = 1) -> Value:
     """Place a mbarrier or a ring of them, without their making, and return it."""
     layout = LinearLayout.from_columns([("offset", [])], (("dim0", 0),))
-    return place(gpu.SharedAlloc(U64, (1,), layout, tma.MBARRIER_BYTES, num_slots=num_slots)).out
+    return place(gpu.SharedAlloc(U64, (1,), layout, tma.MBARRIER_BYTES, num_stages=num_stages)).out
 
 
 def _holds_fetch(block: Block) -> bool:

@@ -19,7 +19,7 @@ from aotc.backend import nvvm
 from aotc.backend.integers import Registers
 from aotc.backend.llvm_types import llvm_type
 from aotc.backend.lower import Lowering, Results, lowers
-from aotc.backend.words import known_words, unpack
+from aotc.backend.packing import packed_words, unpack
 from aotc.ir.core import Value
 from aotc.ir.dialects import gpu, scf, tile
 from aotc.ir.types import ScalarType, element_of
@@ -112,7 +112,7 @@ class _CarriedWords:
 
     def next_starts(self, ctx: Lowering, yielded: Registers) -> list[str] | None:
         """Return what the phis become, or None if the registers no longer fit them."""
-        return known_words(ctx.emit, yielded, self.element)
+        return packed_words(ctx.emit, yielded, self.element)
 
     def results(self, ctx: Lowering, ends: Sequence[str]) -> Registers:
         """Return the registers after the loop, where `ends` are the phis' last values."""
@@ -123,7 +123,7 @@ def _carry(
     ctx: Lowering, value: Value, init: Registers, *, shared: bool
 ) -> _Carried | _CarriedWords:
     """Return the way of a carried value; `shared` asks for one that is less than each register."""
-    words = known_words(ctx.emit, init, element_of(value.type)) if shared else None
+    words = packed_words(ctx.emit, init, element_of(value.type)) if shared else None
     if words is not None:
         return _CarriedWords(ctx, value, words, len(init))
     return _Carried(ctx, value, init, shared=shared and _has_base(ctx, value))
@@ -355,12 +355,12 @@ def lower_if(ctx: Lowering, op: scf.If) -> Results:
     ]
 
 
-@lowers(gpu.RenewThread)
-def lower_renew_thread(ctx: Lowering, op: gpu.RenewThread) -> Results:
+@lowers(gpu.OpaqueThreadId)
+def lower_opaque_thread_id(ctx: Lowering, op: gpu.OpaqueThreadId) -> Results:
     """Lower a new look at the thread's number."""
     if op.block is not ctx.kernel.body:
         op.error("stands in a nested block")
-    ctx.renew_thread()
+    ctx.opaque_thread_id()
     return []
 
 

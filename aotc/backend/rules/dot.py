@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from aotc.backend import nvvm
 from aotc.backend.llvm_types import constant, llvm_type
 from aotc.backend.lower import Lowering, Results, layout_of, lowers
-from aotc.backend.words import pack
+from aotc.backend.packing import pack
 from aotc.ir.core import Op, Value
 from aotc.ir.dialects import gpu
 from aotc.ir.fragments import ZERO, Fragment, Fragments, fragments

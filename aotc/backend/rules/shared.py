@@ -22,13 +22,13 @@ from aotc.backend.lower import (
     layout_of,
     lowers,
 )
+from aotc.backend.packing import pack, unpack, word_shape
 from aotc.backend.thread_map import (
     first_holders,
     is_first_holder,
     redundant_threads,
     thread_columns,
 )
-from aotc.backend.words import pack, unpack, word_shape
 from aotc.ir import gf2
 from aotc.ir.core import Op, Value
 from aotc.ir.dialects import gpu, tile

@@ -115,7 +115,7 @@ def lower_mbarrier_init(ctx: Lowering, op: tma.MbarrierInit) -> Results:
     assert isinstance(op.barrier.type, SharedType)
     places = [
         buffer_address(ctx, op.barrier, slot * tma.MBARRIER_BYTES)
-        for slot in range(op.barrier.type.num_slots)
+        for slot in range(op.barrier.type.num_stages)
     ]
     nvvm_tensor.mbarrier_init(ctx.emit, places, op.count, ctx.issuer)
     return []
@@ -183,7 +183,7 @@ def _copies(
     extents = (part_rows, *others)
     starts = [range(0, extent, step) for extent, step in zip(extents, box, strict=True)]
     if num_parts > 1:
-        shift = ctx.emit.value(f"mul i32 {nvvm_grid.block_rank(ctx.emit)}, {part_rows}")
+        shift = ctx.emit.value(f"mul i32 {nvvm_grid.cta_rank(ctx.emit)}, {part_rows}")
         first[lacking] = ctx.emit.value(f"add i32 {first[lacking]}, {shift}")
         rows = range(0, num_rows, part_rows)
         part_bytes = _part_bytes(op, places, shared, rows, prod(kind.box))
@@ -196,7 +196,7 @@ def _copies(
         at = [_plus(ctx, coord, step) for coord, step in zip(first, steps, strict=True)]
         address = buffer_address(ctx, buffer, place * shared.element.size_bytes)
         if part_bytes:
-            moved = ctx.emit.value(f"mul i32 {nvvm_grid.block_rank(ctx.emit)}, {part_bytes}")
+            moved = ctx.emit.value(f"mul i32 {nvvm_grid.cta_rank(ctx.emit)}, {part_bytes}")
             base = ctx.emit.value(f"add i32 {address.base}, {moved}")
             address = replace(address, base=base)
         yield TensorCopy(ctx.scalar(tensor), at[::-1], address)

@@ -1,6 +1,6 @@
 """Rules for products by warpgroups: descriptors, words and the order of instructions.
 
-What an instruction multiplies is what `ir.warpgroup_product` reads off the layouts. The loop over K
+What an instruction multiplies is what `ir.wgmma_tiling` reads off the layouts. The loop over K
 is outermost, as in `mma.sync`'s rule. A descriptor holds an address in units of 16 bytes, so
 steps along K, M and N are constants added to the one of the operand's first element.
 """
@@ -19,8 +19,8 @@ from aotc.backend.lower import (
     num_registers,
 )
 from aotc.backend.nvvm_wgmma import WgmmaKind, WgmmaStep
+from aotc.backend.packing import pack, unpack
 from aotc.backend.rules.arith import scalar_element
-from aotc.backend.words import pack, unpack
 from aotc.ir.core import Value
 from aotc.ir.dialects import gpu, wgmma
 from aotc.ir.types import (
@@ -36,7 +36,7 @@ from aotc.ir.types import (
     SharedType,
     element_of,
 )
-from aotc.ir.warpgroup_product import Block, MatrixInMemory, Product, product_of
+from aotc.ir.wgmma_tiling import Block, MatrixInMemory, Product, tile_wgmma
 
 _OPERANDS: dict[ElementType, str] = {
     BF16: "bf16",
@@ -130,7 +130,7 @@ def _product(op: wgmma.Wgmma) -> Product:
     a = op.a.type.layout if isinstance(op.a.type, SharedType) else layout_of(op.a.type)
     b = gpu.shared_type(op, op.b)
     layouts = a, b.layout, layout_of(op.acc.type)
-    return product_of(*layouts, b.element.bits, op.num_columns, in_memory=in_memory)
+    return tile_wgmma(*layouts, b.element.bits, op.num_columns, in_memory=in_memory)
 
 
 def _kind(op: wgmma.Wgmma, product: Product) -> WgmmaKind:

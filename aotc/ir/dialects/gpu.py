@@ -185,7 +185,7 @@ class ShuffleConvert(Op, opcode="gpu.shuffle_convert", pure=True):
 class SharedAlloc(Op, opcode="gpu.shared_alloc", effect="write"):
     """A buffer in shared memory, at `offset_bytes` once `allocate_shared` has placed it.
 
-    One of several slots is accessed through `gpu.shared_slot` only. Where several groups of
+    One of several slots is accessed through `gpu.shared_stage` only. Where several groups of
     consumers allocate it, each has one of its own, `group_bytes` behind that of the group before.
     The last `unused_bytes` of a slot are not there, see `SharedType`.
     """
@@ -195,25 +195,25 @@ class SharedAlloc(Op, opcode="gpu.shared_alloc", effect="write"):
     layout: LinearLayout = attribute()
     alignment_bytes: int = attribute(default=16)
     offset_bytes: int = attribute(default=-1)
-    num_slots: int = attribute(default=1)
+    num_stages: int = attribute(default=1)
     group_bytes: int = attribute(default=0)
     unused_bytes: int = attribute(default=0)
     out: Value = result()
 
     def infer(self) -> Sequence[Type]:
-        self.expect(self.num_slots > 0, f"{self.num_slots} slots")
-        kind = SharedType(self.element, self.shape, self.layout, self.num_slots)
-        fits = 0 <= self.unused_bytes < kind.slot_bytes
+        self.expect(self.num_stages > 0, f"{self.num_stages} slots")
+        kind = SharedType(self.element, self.shape, self.layout, self.num_stages)
+        fits = 0 <= self.unused_bytes < kind.stage_bytes
         self.expect(fits, f"{self.unused_bytes} unused bytes of {kind}")
         kind = replace(kind, unused_bytes=self.unused_bytes)
-        if self.num_slots > 1:
-            kind = replace(kind, padding_bytes=-kind.slot_bytes % self.alignment_bytes)
+        if self.num_stages > 1:
+            kind = replace(kind, padding_bytes=-kind.stage_bytes % self.alignment_bytes)
         return (kind,)
 
 
 def shared_type(op: Op, value: Value) -> SharedType:
     """Return the value's type, which must be a shared-memory buffer of one slot."""
-    if not isinstance(value.type, SharedType) or value.type.num_slots != 1:
+    if not isinstance(value.type, SharedType) or value.type.num_stages != 1:
         op.error(f"expected a shared buffer of one slot, got {value.type}")
     return value.type
 
@@ -344,7 +344,7 @@ class Barrier(Op, opcode="gpu.barrier", effect="readwrite"):
     warpgroup: bool = attribute(default=False)
 
 
-class RenewThread(Op, opcode="gpu.renew_thread", effect="write"):
+class OpaqueThreadId(Op, opcode="gpu.opaque_thread_id", effect="write"):
     """Ask again who this thread is: what is computed of that before is not needed from here on.
 
     It stands in the kernel's own block, and means nothing but that registers are free.
@@ -396,8 +396,8 @@ class Dot(Op, opcode="gpu.dot", pure=True):
 # ---- buffers that a loop fills ahead of their use ----------------------------------------------
 
 
-class SharedSlot(Op, opcode="gpu.shared_slot", pure=True):
-    """Slot `(index + ahead) % num_slots` of a buffer; `index` is a slot's number."""
+class SharedStage(Op, opcode="gpu.shared_stage", pure=True):
+    """Slot `(index + ahead) % num_stages` of a buffer; `index` is a slot's number."""
 
     buffer: Value = operand()
     index: Value = operand()
@@ -408,9 +408,9 @@ class SharedSlot(Op, opcode="gpu.shared_slot", pure=True):
         if not isinstance(self.buffer.type, SharedType):
             self.error(f"expected a shared buffer, got {self.buffer.type}")
         self.expect(self.index.type == I32, f"the index is {self.index.type}, not i32")
-        slots = self.buffer.type.num_slots
+        slots = self.buffer.type.num_stages
         self.expect(0 <= self.ahead < slots, f"{self.ahead} ahead in {slots} slots")
-        return (replace(self.buffer.type, num_slots=1, padding_bytes=0),)
+        return (replace(self.buffer.type, num_stages=1, padding_bytes=0),)
 
 
 class SharedTrans(Op, opcode="gpu.shared_trans", pure=True):
@@ -428,19 +428,19 @@ class SharedTrans(Op, opcode="gpu.shared_trans", pure=True):
         return (replace(kind, shape=shape, layout=kind.layout.transpose(self.order)),)
 
 
-class NextSlot(Op, opcode="gpu.next_slot", pure=True):
-    """The number of a slot after slot `index`: `(index + ahead) % num_slots`."""
+class NextStage(Op, opcode="gpu.next_stage", pure=True):
+    """The number of a slot after slot `index`: `(index + ahead) % num_stages`."""
 
     index: Value = operand()
-    num_slots: int = attribute()
+    num_stages: int = attribute()
     ahead: int = attribute(default=1)
     out: Value = result()
 
     def infer(self) -> Sequence[Type]:
         self.expect(self.index.type == I32, f"the index is {self.index.type}, not i32")
-        self.expect(self.num_slots > 0, f"{self.num_slots} slots")
-        fits = 0 <= self.ahead <= self.num_slots
-        self.expect(fits, f"{self.ahead} ahead in {self.num_slots} slots")
+        self.expect(self.num_stages > 0, f"{self.num_stages} slots")
+        fits = 0 <= self.ahead <= self.num_stages
+        self.expect(fits, f"{self.ahead} ahead in {self.num_stages} slots")
         return (I32,)
 
 

@@ -17,7 +17,7 @@ from aotc.ir.dialects import scf
 from aotc.ir.types import I32, Type
 
 
-class BlockRank(Op, opcode="grid.block_rank", pure=True):
+class CtaRank(Op, opcode="grid.cta_rank", pure=True):
     """The index of this block in its cluster, an i32."""
 
     out: Value = result()

@@ -30,7 +30,7 @@ MBARRIER_BYTES = 8
 
 
 def _buffer_type(op: Op, value: Value) -> SharedType:
-    if not isinstance(value.type, SharedType) or value.type.num_slots != 1:
+    if not isinstance(value.type, SharedType) or value.type.num_stages != 1:
         op.error(f"expected a shared buffer of one slot, got {value.type}")
     return value.type
 

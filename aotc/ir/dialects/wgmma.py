@@ -20,14 +20,14 @@ from aotc.ir.core import Op, Value, attribute, operand, operands, result, result
 from aotc.ir.dialects.gpu import shared_type
 from aotc.ir.dialects.tile import InputPrecision, dot_results, tile_type
 from aotc.ir.types import I1, SharedType, TileType, Type
-from aotc.ir.warpgroup_product import K_BYTES, MIN_COLUMNS, check_product
+from aotc.ir.wgmma_tiling import K_BYTES, MIN_COLUMNS, check_wgmma
 
 
 class Wgmma(Op, opcode="gpu.wgmma", effect="read"):
     """Start to add the product of `a` and `b` to `acc`: (M, K) x (K, N) + (M, N), one group.
 
     `b` is a shared buffer, `a` one or a tile in registers. Where `accumulate` does not hold the
-    sum begins at zero, whatever is in `acc`. Layouts are as `ir.warpgroup_product` says. With a
+    sum begins at zero, whatever is in `acc`. Layouts are as `ir.wgmma_tiling` says. With a
     `size_k` only that much of K is multiplied, from `start_k` on. With `num_columns` only the first
     so many columns are: the others of `b` are not read, and of the result they are not defined.
     """
@@ -61,7 +61,7 @@ class Wgmma(Op, opcode="gpu.wgmma", effect="read"):
         if acc.layout is not None and a.layout is not None:
             in_memory = isinstance(a, SharedType)
             kinds = a.layout, b.layout, acc.layout, b.element.bits
-            check_product(self, *kinds, self.num_columns, in_memory=in_memory)
+            check_wgmma(self, *kinds, self.num_columns, in_memory=in_memory)
         return (acc,)
 
 

@@ -113,7 +113,7 @@ class Product:
     warp_columns: tuple[int, ...]
 
 
-def whole_columns(columns: int, result: ElementType) -> int:
+def instruction_columns(columns: int, result: ElementType) -> int:
     """Return the columns of the narrowest instruction that has so many, by its results' type.
 
     They are a multiple of 8; of integers, beyond 32, of 16.
@@ -123,7 +123,7 @@ def whole_columns(columns: int, result: ElementType) -> int:
     return -(-columns // step) * step
 
 
-def check_product(
+def check_wgmma(
     op: Op,
     a: LinearLayout,
     b: LinearLayout,
@@ -135,13 +135,13 @@ def check_product(
 ) -> None:
     """Check that layouts are those of a product. Raises: IRError."""
     try:
-        product_of(a, b, acc, element_bits, num_columns, in_memory=in_memory)
+        tile_wgmma(a, b, acc, element_bits, num_columns, in_memory=in_memory)
     except ValueError as error:
         op.error(str(error))
 
 
 @lru_cache(maxsize=256)
-def product_of(
+def tile_wgmma(
     a: LinearLayout,
     b: LinearLayout,
     acc: LinearLayout,

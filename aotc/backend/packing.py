@@ -37,7 +37,7 @@ def pack(emit: Emitter, values: Sequence[str], element: ElementType) -> list[str
     ]
 
 
-def known_words(
+def packed_words(
     emit: Emitter, values: Sequence[Component], element: ElementType
 ) -> list[str] | None:
     """Return the i32 words that runs of `values` are known to be parts of, or None."""

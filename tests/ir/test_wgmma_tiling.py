@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from aotc.ir.layout import LinearLayout
-from aotc.ir.warpgroup_product import K_BYTES, matrix_in_memory, product_of
+from aotc.ir.wgmma_tiling import K_BYTES, matrix_in_memory, tile_wgmma
 from aotc.schedule.layouts import (
     mma_v2,
     nvmma_shared,
@@ -134,7 +134,7 @@ def test_registers_are_the_manuals(
     k = 8 * K_BYTES // bits
     a = wgmma_operand_a((shape[0], 2 * k), groups, bits)
     b = nvmma_shared((2 * k, shape[1]), bits, 64, transposed=True)
-    product = product_of(a, b, acc, bits, in_memory=False)
+    product = tile_wgmma(a, b, acc, bits, in_memory=False)
     assert (product.n, product.k, product.num_steps, len(product.blocks)) == (n, k, 2, num_blocks)
     seen: set[tuple[int, ...]] = set()
     results, operands = accumulator(16, n, 32), operand_a(16, k, bits)
@@ -158,7 +158,7 @@ def test_registers_are_the_manuals(
 
 
 def test_an_operand_in_memory_has_no_registers() -> None:
-    product = product_of(
+    product = tile_wgmma(
         nvmma_shared((128, 32), 16, 64), B, wgmma_accumulator((128, 64), (2, 1)), 16, in_memory=True
     )
     assert product.a is not None
@@ -179,6 +179,6 @@ A, ACC = wgmma_operand_a((64, 32), (1, 1), 16), wgmma_accumulator((64, 64), (1, 
     ],
 )
 def test_layouts_that_are_no_product(a: LinearLayout, acc: LinearLayout, message: str) -> None:
-    product_of(A, B, ACC, 16, in_memory=False)
+    tile_wgmma(A, B, ACC, 16, in_memory=False)
     with pytest.raises(ValueError, match=message):
-        product_of(a, B, acc, 16, in_memory=False)
+        tile_wgmma(a, B, acc, 16, in_memory=False)

@@ -20,7 +20,7 @@ class Place(Protocol):
     def __call__(self, op: OpT) -> OpT: ...
 
 
-def block_address(
+def tile_address(
     place: Place,
     base: Value,
     block: tuple[int, ...],
