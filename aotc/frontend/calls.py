@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from aotc.frontend.arguments import bind_arguments, default_expressions, parameters_of
 from aotc.frontend.builtins import DESCRIPTOR_METHODS, METHODS, call_builtin
 from aotc.frontend.classes import initializer, record_type
 from aotc.frontend.convert import missing
@@ -38,7 +39,7 @@ from aotc.frontend.values import (
     show,
 )
 from aotc.ir.core import Value
-from aotc.ir.diagnostics import current_loc, did_you_mean
+from aotc.ir.diagnostics import current_loc
 from aotc.ir.types import DescriptorType, ScalarType
 
 _CAST = METHODS["cast"]
@@ -194,7 +195,7 @@ def _make(
         return make_record(kind, args, kwargs)
     draft = Draft(kind, program.emit.depth)
     body = Function(kind.owner.file, init, f"{kind}.__init__")
-    _run(program, body, bind_arguments(program, body, (draft, *args), kwargs))
+    _run(program, body, bind_call(program, body, (draft, *args), kwargs))
     return make_record(kind, (), draft.items)
 
 
@@ -211,7 +212,7 @@ def _call_source_function(
             f"{function.qualname} is a plain Python function, which a kernel cannot call",
             remedy=f"decorate it with @triton.jit in {function.file.path}",
         )
-    return _run(program, function, bind_arguments(program, function, args, kwargs))
+    return _run(program, function, bind_call(program, function, args, kwargs))
 
 
 def _run(program: Program, function: Function, values: dict[str, Operand]) -> Operand:
@@ -223,56 +224,13 @@ def _run(program: Program, function: Function, values: dict[str, Operand]) -> Op
     return None if flow is None else flow.value
 
 
-def bind_arguments(
+def bind_call(
     program: Program, function: Function, args: Sequence[Operand], kwargs: Mapping[str, Operand]
 ) -> dict[str, Operand]:
     """Return the arguments by parameter name, defaults filled in. Raises: CompileError."""
-    parameters = function.node.args
-    positional = [one.arg for one in (*parameters.posonlyargs, *parameters.args)]
-    keyword_only = [one.arg for one in parameters.kwonlyargs]
-    if parameters.kwarg is not None:
-        raise mistake(f"{function.qualname} takes `**` arguments, which kernels cannot")
-    if len(args) > len(positional) and parameters.vararg is None:
-        raise mistake(
-            f"{function.qualname} takes {_counted(positional)}, got {len(args)}",
-            remedy=f"its parameters are ({', '.join(positional)})",
-        )
-    values: dict[str, Operand] = dict(zip(positional, args, strict=False))
-    for name, value in kwargs.items():
-        if name in values:
-            raise mistake(f"{function.qualname} got the argument {name!r} twice")
-        if name not in positional and name not in keyword_only:
-            raise mistake(
-                f"{function.qualname} has no parameter {name!r}",
-                remedy=did_you_mean(name, [*positional, *keyword_only])
-                or f"its parameters are ({', '.join([*positional, *keyword_only])})",
-            )
-        values[name] = value
-    defaults = parameter_defaults(function)
-    for name in (*positional, *keyword_only):
-        if name in values:
-            continue
-        if name not in defaults:
-            raise mistake(
-                f"{function.qualname} is missing the argument {name!r}",
-                remedy=f"its parameters are ({', '.join([*positional, *keyword_only])})",
-            )
-        values[name] = unwrap(Evaluator(program.globals, function.file).evaluate(defaults[name]))
-    if parameters.vararg is not None:
-        values[parameters.vararg.arg] = tuple(args[len(positional) :])
+    node = function.node.args
+    values = bind_arguments(parameters_of(function.qualname, node), args, kwargs)
+    for name, default in default_expressions(node).items():
+        if name not in values:
+            values[name] = unwrap(Evaluator(program.globals, function.file).evaluate(default))
     return values
-
-
-def _counted(names: Sequence[str]) -> str:
-    return f"{len(names)} argument" + ("" if len(names) == 1 else "s")
-
-
-def parameter_defaults(function: Function) -> dict[str, ast.expr]:
-    """Return the default expression of each parameter that has one."""
-    parameters = function.node.args
-    positional = [one.arg for one in (*parameters.posonlyargs, *parameters.args)]
-    defaults = dict(zip(reversed(positional), reversed(parameters.defaults), strict=False))
-    for one, default in zip(parameters.kwonlyargs, parameters.kw_defaults, strict=True):
-        if default is not None:
-            defaults[one.arg] = default
-    return defaults

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from aotc.frontend.arguments import bind_arguments
 from aotc.frontend.builtins import PYTHON_RANGE
 from aotc.frontend.convert import cast, static_bool, static_int, to_scalar, to_value
 from aotc.frontend.emitter import mistake
@@ -20,9 +21,8 @@ from aotc.frontend.frame import Bind, Flow, Frame, Item, Returned
 from aotc.frontend.merge import carried_names, check_carried, leaves, rebuild
 from aotc.frontend.promotion import integer_type
 from aotc.frontend.scope import first_return, has_return, names_assigned_by
-from aotc.frontend.values import Loop, Operand, Unbound, element, is_tuple, show
+from aotc.frontend.values import Loop, Operand, Parameters, Unbound, element, is_tuple, show
 from aotc.ir.core import Block, Value
-from aotc.ir.diagnostics import did_you_mean
 from aotc.ir.dialects import arith, scf
 from aotc.ir.types import ScalarType, Type
 
@@ -91,26 +91,16 @@ def _loop_arguments(
     """Return start, end and step, and the hints by name. Raises: CompileError."""
     if any(isinstance(one, ast.Starred) for one in call.args):
         raise mistake(f"{loop.name} takes its bounds one by one")
-    given = [frame.visit(one) for one in call.args]
-    if len(given) > len(_BOUNDS) or not (given or call.keywords):
-        raise mistake(f"{loop.name} takes one to three bounds, got {len(given)}")
-    named: dict[str, Operand] = dict(zip(_BOUNDS, [0, *given] if len(given) == 1 else given))  # noqa: B905
-    hints: dict[str, Operand] = {}
-    for keyword in call.keywords:
-        name = keyword.arg or "**"
-        value = frame.visit(keyword.value)
-        if name in loop.hints:
-            hints[name] = value
-        elif name in _BOUNDS and loop is not PYTHON_RANGE:
-            named[name] = value
-        else:
-            known = [*loop.hints, *_BOUNDS]
-            raise mistake(
-                f"{loop.name} has no parameter {name!r}", remedy=did_you_mean(name, known)
-            )
-    if "end" not in named:
-        raise mistake(f"{loop.name} is missing its end")
-    return [named.get("start", 0), named["end"], named.get("step", 1)], hints
+    args = [frame.visit(one) for one in call.args]
+    kwargs = {one.arg or "**": frame.visit(one.value) for one in call.keywords}
+    only = len(_BOUNDS) if loop is PYTHON_RANGE else 0
+    parameters = Parameters(
+        loop.name, _BOUNDS, ("end",), keyword_only=loop.hints, num_positional_only=only
+    )
+    # As Python's `range`, one bound alone is the end.
+    values = bind_arguments(parameters, [0, *args] if len(args) == 1 else args, kwargs)
+    bounds = [values.get("start", 0), values["end"], values.get("step", 1)]
+    return bounds, {name: value for name, value in values.items() if name in loop.hints}
 
 
 def _unroll(frame: Frame, node: ast.For, items: Sequence[Operand], rest: Sequence[Item]) -> Flow:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 from typing import cast as type_cast
 
-from aotc.frontend.calls import parameter_defaults
+from aotc.frontend.arguments import default_expressions
 from aotc.frontend.convert import integer_range
 from aotc.frontend.descriptors import check_block
 from aotc.frontend.emitter import mistake
@@ -200,7 +200,7 @@ def _fill_in(
     num_warps: int,
 ) -> None:
     """Add constants that defaults, heuristics and the configuration give."""
-    defaults = parameter_defaults(function)
+    defaults = default_expressions(function.node.args)
     heuristics = _heuristics(module, function)
     missing: list[ast.arg] = []
     for one in _parameters(function):

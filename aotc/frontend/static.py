@@ -27,6 +27,7 @@ from collections.abc import (
 from contextlib import contextmanager
 from typing import cast
 
+from aotc.frontend.arguments import bind_arguments, default_expressions, parameters_of
 from aotc.frontend.classes import initializer, record_type
 from aotc.frontend.convert import missing
 from aotc.frontend.dtypes import dtype_attribute
@@ -389,11 +390,9 @@ class Evaluator:
         return External(f"{function.path}()")
 
     def _call_closure(self, closure: Closure, args: Sequence[Operand]) -> Operand:
-        parameters = [one.arg for one in closure.node.args.args]
-        if len(parameters) != len(args):
-            raise mistake(f"the lambda takes {len(parameters)} arguments, got {len(args)}")
-        outer = closure.evaluator
-        names = {**outer.names, **dict(zip(parameters, args, strict=True))}
+        outer, node = closure.evaluator, closure.node.args
+        given = bind_arguments(parameters_of("the lambda", node), args, {})
+        names = {**outer.names, **given}
         return Evaluator(self.globals, outer.file, names).evaluate(closure.node.body)
 
     # -- statements ------------------------------------------------------------
@@ -513,25 +512,11 @@ def call_function(
 ) -> Operand:
     """Run a function of plain Python values. Raises: CompileError."""
     evaluator = Evaluator(module, function.file)
-    names = evaluator.names
-    parameters = function.node.args
-    listed = [one.arg for one in (*parameters.posonlyargs, *parameters.args)]
-    if len(args) > len(listed):
-        raise mistake(f"{function.qualname} takes {len(listed)} arguments, got {len(args)}")
-    defaults = dict(zip(listed[::-1], parameters.defaults[::-1], strict=False))
-    defaults |= {
-        one.arg: default
-        for one, default in zip(parameters.kwonlyargs, parameters.kw_defaults, strict=True)
-        if default is not None
-    }
-    names.update(zip(listed, args, strict=False))
-    names.update(kwargs)
-    for name in (*listed, *(one.arg for one in parameters.kwonlyargs)):
-        if name in names:
-            continue
-        if name not in defaults:
-            raise mistake(f"{function.qualname} is missing the argument {name!r}")
-        names[name] = Evaluator(module, function.file).evaluate(defaults[name])
+    node = function.node.args
+    evaluator.names |= bind_arguments(parameters_of(function.qualname, node), args, kwargs)
+    for name, default in default_expressions(node).items():
+        if name not in evaluator.names:
+            evaluator.names[name] = Evaluator(module, function.file).evaluate(default)
     module.depth += 1
     if module.depth > _MAX_CALLS:
         raise mistake(f"{function.qualname} is called more than {_MAX_CALLS} deep")

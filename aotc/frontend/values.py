@@ -113,16 +113,34 @@ class Draft:
     items: dict[str, Operand] = field(default_factory=dict[str, Operand])
 
 
+@dataclass(frozen=True)
+class Parameters:
+    """Say what a call of `owner` takes; `arguments.bind_arguments` binds by it.
+
+    `required` are the parameters without a default, `vararg` is the name after `*`, or "".
+    """
+
+    owner: str
+    positional: tuple[str, ...]
+    required: tuple[str, ...]
+    keyword_only: tuple[str, ...] = ()
+    vararg: str = ""
+    num_positional_only: int = 0
+    noun: str = "argument"
+
+    @property
+    def by_name(self) -> tuple[str, ...]:
+        """The parameters that a keyword may name."""
+        return (*self.positional[self.num_positional_only :], *self.keyword_only)
+
+
 @dataclass(frozen=True, eq=False)
 class Builtin:
     """Name a function of the language; `run` takes the emitter, then the arguments."""
 
     name: str
     run: Callable[..., Operand]
-    positional: tuple[str, ...]
-    required: int
-    keyword_only: tuple[str, ...] = ()
-    variadic: bool = False
+    parameters: Parameters
 
     def __repr__(self) -> str:
         return f"tl.{self.name}"

@@ -193,7 +193,7 @@ def test_wrong_arguments_of_a_function(sources: Sources) -> None:
     helper = "@triton.jit\ndef f(a, b=1):\n    return a\n\n"
     for call, message in (
         ("f()", "f is missing the argument 'a'"),
-        ("f(1, 2, 3)", "f takes 2 arguments, got 3"),
+        ("f(1, 2, 3)", "f takes at most 2 arguments, got 3"),
         ("f(1, c=2)", "f has no parameter 'c'"),
         ("f(1, a=2)", "f got the argument 'a' twice"),
     ):
