@@ -190,8 +190,7 @@ def _unify(
     if isinstance(one, Value) and isinstance(two, Value) and one.type == two.type:
         return one, two
     raise mistake(
-        f"{frame.function.qualname} returns {_returned(one)} on one path "
-        f"and {_returned(two)} on another",
+        f"{frame.name} returns {_returned(one)} on one path and {_returned(two)} on another",
         remedy="every path of a function must return one type: cast with .to(...)",
     )
 

@@ -57,6 +57,15 @@ class Function:
 
 
 @dataclass(frozen=True, eq=False)
+class Closure:
+    """Hold a lambda of the code around kernels, with the variables that it sees."""
+
+    file: SourceFile
+    node: ast.Lambda
+    values: Mapping[str, Operand]
+
+
+@dataclass(frozen=True, eq=False)
 class Class:
     """Name a class of a source file: functions and constants under one name, or a `RecordType`."""
 
@@ -185,7 +194,7 @@ class External:
 
 @dataclass(frozen=True)
 class Constexpr:
-    """Hold a global made with `tl.constexpr(...)`: the only kind a kernel may read."""
+    """Hold a constant made with `tl.constexpr(...)` around kernels: the only kind that they may read."""
 
     value: Operand
 
