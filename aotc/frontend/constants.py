@@ -38,10 +38,10 @@ def constexpr_like(values: Sequence[Operand], result: Operand) -> Operand:
 
 def truth_of(value: Operand) -> bool:
     """Return the truth of a constant. Raises: CompileError if it is not known."""
-    value = unwrap(value)
+    value = without_constexpr(value)
     if isinstance(value, External):
         raise not_known(value)
-    if isinstance(value, bool | int | float | str | tuple | dict) or value is None:
+    if isinstance(value, int | float | str | tuple | list | dict) or value is None:
         return bool(value)  # pyright: ignore[reportUnknownArgumentType]
     return True
 

@@ -75,6 +75,21 @@ class Syntax:
     statements: Mapping[type[object], StatementHandler]
 
 
+class Steps:
+    """Count statements and iterations, and refuse too many."""
+
+    def __init__(self, message: str, remedy: str = "") -> None:
+        self._left = _MAX_STEPS
+        self._message = message
+        self._remedy = remedy
+
+    def count(self) -> None:
+        """Count one. Raises: CompileError if there are too many."""
+        self._left -= 1
+        if self._left < 0:
+            raise mistake(self._message, remedy=self._remedy)
+
+
 class Program:
     """Hold what all frames of one translation share."""
 
@@ -85,7 +100,11 @@ class Program:
         self.stack: list[Function] = []
         self.emit: Emitter = HostEmitter()
         self.host_emit = self.emit
-        self._num_steps = {True: 0, False: 0}
+        self.host_steps = Steps("evaluating the globals of the kernel's file takes too long")
+        self.kernel_steps = Steps(
+            f"the kernel unrolls to more than {_MAX_STEPS} statements",
+            "use `range` where `tl.static_range` repeats a long body",
+        )
 
     def host_frame(self, file: SourceFile, values: Mapping[str, Operand] | None = None) -> Frame:
         """Return a frame for code around the kernels of a file, with these local variables."""
@@ -121,18 +140,6 @@ class Program:
             remedy="only what is constant, such as a shape, can end a recursion; use a loop",
         )
 
-    def count(self, *, in_kernel: bool) -> None:
-        """Count a statement or an iteration. Raises: CompileError if there are too many."""
-        self._num_steps[in_kernel] += 1
-        if self._num_steps[in_kernel] <= _MAX_STEPS:
-            return
-        if not in_kernel:
-            raise mistake("evaluating the globals of the kernel's file takes too long")
-        raise mistake(
-            f"the kernel unrolls to more than {_MAX_STEPS} statements",
-            remedy="use `range` where `tl.static_range` repeats a long body",
-        )
-
 
 class Frame:
     """Evaluate code of `file`; `values` are its local variables by name.
@@ -154,6 +161,7 @@ class Frame:
         self.program = program
         self.in_kernel = in_kernel
         self.emit = program.emit if in_kernel else program.host_emit
+        self.count = (program.kernel_steps if in_kernel else program.host_steps).count
         self.function = function
         self.file = file
         self.values = values
@@ -194,10 +202,6 @@ class Frame:
             else:
                 items.append(self.visit(one))
         return items
-
-    def count(self) -> None:
-        """Count a statement or an iteration. Raises: CompileError if there are too many."""
-        self.program.count(in_kernel=self.in_kernel)
 
     def run(self, items: Sequence[Item]) -> Flow:
         """Run statements; return how the path ends, or None if it goes on after them."""

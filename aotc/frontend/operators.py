@@ -466,10 +466,10 @@ _AROUND_KERNELS = (Constexpr, External, list)
 
 def compute(symbol: str, function: Callable[..., Operand], *operands: Operand) -> Operand:
     """Compute on constants. Raises: CompileError with what Python has against it."""
-    if any(isinstance(one, _AROUND_KERNELS) for one in operands):
-        return _compute_around_kernels(symbol, function, *operands)
     comparing = symbol in ("==", "!=", "not")
     for operand in operands:
+        if isinstance(operand, _AROUND_KERNELS):
+            return _compute_around_kernels(symbol, function, *operands)
         if not comparing and not isinstance(operand, _ORDINARY):
             raise not_a_value(operand, f"a number or a tile for `{symbol}`")
     try:

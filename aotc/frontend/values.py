@@ -17,6 +17,7 @@ import ast
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 from typing import TypeAlias, TypeGuard
 
 from aotc.frontend.source import SourceFile
@@ -137,7 +138,7 @@ class Parameters:
     num_positional_only: int = 0
     noun: str = "argument"
 
-    @property
+    @cached_property
     def by_name(self) -> tuple[str, ...]:
         """The parameters that a keyword may name."""
         return (*self.positional[self.num_positional_only :], *self.keyword_only)
