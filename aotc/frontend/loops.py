@@ -1,8 +1,8 @@
 """Loops: unrolled ones, counted ones, and those with a condition.
 
 A run-time loop carries the variables that its body assigns and that existed before. Its body is
-translated once, with block arguments in their place; those that turn out to stay the same are
-then taken out again, so a loop carries only what changes.
+translated once, with block arguments in their place; loop-invariant ones
+are then dropped, so a loop carries only what changes.
 """
 
 from __future__ import annotations
@@ -272,7 +272,7 @@ class _State:
         return [block.add_arg(type_, hint) for type_, hint in zip(types, self.hints, strict=True)]
 
     def enter(self, extra: Mapping[str, Operand]) -> None:
-        """Start a turn: the carried variables are the block's arguments."""
+        """Start an iteration: the carried variables are the block's arguments."""
         self._take(self.args)
         for name, value in extra.items():
             self.frame.values[name] = value
@@ -300,7 +300,7 @@ class _State:
         check_carried(self.frame, self.before, self.names, self.carried)
 
     def prune(self, blocks: Sequence[Block]) -> _Kept:
-        """Take out the variables that every turn leaves as they were."""
+        """Drop the variables that every iteration leaves as they were."""
         yields = self._carried_values()
         steady = [
             new is arg and passed is entry

@@ -95,12 +95,12 @@ def _scalar_type(operand: Operand, symbol: str) -> ScalarType:
     raise not_a_value(operand, f"a number or a tile for `{symbol}`")
 
 
-def _as_type(emit: Emitter, operand: Operand, kind: ScalarType, beside: Operand = None) -> Value:
-    """Return an operand in type `kind`; a number gets the shape of the value `beside` it."""
+def _as_type(emit: Emitter, operand: Operand, kind: ScalarType, like: Operand = None) -> Value:
+    """Return an operand in type `kind`; a number gets the shape of the value `like`."""
     if isinstance(operand, Value):
         return cast(emit, operand, kind)
     if isinstance(operand, int | float):
-        return constant(emit, operand, kind, shape(beside) if isinstance(beside, Value) else ())
+        return constant(emit, operand, kind, shape(like) if isinstance(like, Value) else ())
     raise not_a_value(operand, "a number")
 
 

@@ -149,7 +149,7 @@ def _descriptor(name: str, text: str) -> DescriptorType:
     if match is None or kind is None:
         raise mistake(
             f"the type of {name} must be like 'tensordesc<bf16[128,64]>', got {text!r}",
-            remedy="extents are numbers here; `,nan` behind them fills with NaN",
+            remedy="extents are numbers here; `,nan` after them fills with NaN",
         )
     check_block(f"the block of {name}", DescriptorType(kind, block))
     if match["fill"] and not (kind.is_float and kind.bits > 8):

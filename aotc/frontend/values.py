@@ -222,9 +222,9 @@ class BoundMethod:
 
 @dataclass(frozen=True, eq=False)
 class BlockPointer:
-    """Hold a block of a tensor: where the tensor begins, its extents and strides, and the block.
+    """Hold a pointer to a tile of a tensor: the tensor's base, extents and strides, and the tile.
 
-    `offsets` are the indices of the block's first element, i32; extents are i32 or i64, and
+    `offsets` are the indices of the tile's first element, i32; extents are i32 or i64, and
     strides, in elements, i64.
     """
 
@@ -240,7 +240,7 @@ class BlockPointer:
         return self.base, *self.shape, *self.strides, *self.offsets
 
     def with_parts(self, parts: Sequence[Value]) -> BlockPointer:
-        """Return the same block of other values, in the order of `parts`."""
+        """Return the block pointer made of other values, in the order of `parts`."""
         base, *sizes = parts
         rank = len(self.block)
         shape, strides, offsets = (tuple(sizes[at : at + rank]) for at in range(0, 3 * rank, rank))

@@ -1,4 +1,4 @@
-"""Rules for buffers that a loop fills ahead: slots, and asynchronous copies into them.
+"""Rules for multistage buffers: stages, and asynchronous copies into them.
 
 A copy is `cp.async`, one instruction for each vector of registers. What is masked off is told to
 ignore its source, which writes zeros: one predicate a copy, and no branch.
@@ -22,8 +22,8 @@ _MAX_COPY_BYTES = 16
 
 
 @lowers(gpu.SharedStage)
-def lower_slot(ctx: Lowering, op: gpu.SharedStage) -> Results:
-    """Lower a slot: the buffer's offset plus that of the slot."""
+def lower_stage(ctx: Lowering, op: gpu.SharedStage) -> Results:
+    """Lower a stage: the buffer's offset plus that of the stage."""
     kind = op.buffer.type
     assert isinstance(kind, SharedType)
     number = _rotated(ctx, ctx.raw(op.index)[0], op.ahead, kind.num_stages)
@@ -33,7 +33,7 @@ def lower_slot(ctx: Lowering, op: gpu.SharedStage) -> Results:
 
 @lowers(gpu.NextStage)
 def lower_next_stage(ctx: Lowering, op: gpu.NextStage) -> Results:
-    """Lower the step to the next slot, or to one behind it."""
+    """Lower the step to a later stage index."""
     return [(_rotated(ctx, ctx.raw(op.index)[0], op.ahead, op.num_stages),)]
 
 

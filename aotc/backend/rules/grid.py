@@ -14,7 +14,7 @@ from aotc.target import Feature
 
 @lowers(grid.CtaRank)
 def lower_cta_rank(ctx: Lowering, op: grid.CtaRank) -> Results:
-    """Lower the index of the block in its cluster."""
+    """Lower the rank of the CTA in its cluster."""
     del op
     return [(ctx.ints.learn(nvvm_grid.cta_rank(ctx.emit), ctx.kernel.num_ctas - 1),)]
 

@@ -114,8 +114,8 @@ def lower_mbarrier_init(ctx: Lowering, op: tma.MbarrierInit) -> Results:
     """Lower the making of a mbarrier, or of a ring of them."""
     assert isinstance(op.barrier.type, SharedType)
     places = [
-        buffer_address(ctx, op.barrier, slot * tma.MBARRIER_BYTES)
-        for slot in range(op.barrier.type.num_stages)
+        buffer_address(ctx, op.barrier, stage * tma.MBARRIER_BYTES)
+        for stage in range(op.barrier.type.num_stages)
     ]
     nvvm_tensor.mbarrier_init(ctx.emit, places, op.count, ctx.issuer)
     return []
@@ -168,7 +168,7 @@ def _copies(
     num_parts: int = 1,
     num_rows: int = 0,
 ) -> Iterator[TensorCopy]:
-    """Yield the copy of each box of a block, or of the part that this block of a cluster copies.
+    """Yield the copy of each box of a tile, or of the part that this CTA of a cluster multicasts.
 
     With `num_rows` the block is as long along its first axis.
     """
@@ -212,7 +212,7 @@ def _box_start(place: int, box_elems: int) -> int:
 
 
 def _part_bytes(op: Op, places: gf2.Span, shared: SharedType, rows: range, box_elems: int) -> int:
-    """Return how far apart in a buffer the parts are that blocks of a cluster copy."""
+    """Return the distance in a buffer of the parts that the CTAs of a cluster copy."""
     rest = [0] * (len(shared.shape) - 1)
     starts = [
         _box_start(places.solve(shared.layout.pack((row, *rest))) or 0, box_elems) for row in rows

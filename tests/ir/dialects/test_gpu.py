@@ -93,19 +93,19 @@ def test_slots_of_a_buffer() -> None:
     index, wide = _values(I32, U64)
     slot = gpu.SharedStage(buffer, index, ahead=2).out
     assert slot.type == SharedType(FP32, (EXTENT,), BUFFER)
-    with pytest.raises(IRError, match="expected a shared buffer of one slot"):
+    with pytest.raises(IRError, match="expected a shared buffer of one stage"):
         gpu.SharedLoad(buffer, ROW)
-    with pytest.raises(IRError, match="3 ahead in 3 slots"):
+    with pytest.raises(IRError, match="3 ahead in 3 stages"):
         gpu.SharedStage(buffer, index, ahead=3)
     with pytest.raises(IRError, match="the index is u64"):
         gpu.SharedStage(buffer, wide)
     with pytest.raises(IRError, match="the index is u64"):
         gpu.NextStage(wide, 3)
-    with pytest.raises(IRError, match="4 ahead in 3 slots"):
+    with pytest.raises(IRError, match="4 ahead in 3 stages"):
         gpu.NextStage(index, 3, ahead=4)
     with pytest.raises(IRError, match="expected a shared buffer"):
         gpu.SharedStage(index, index)
-    with pytest.raises(IRError, match="0 slots"):
+    with pytest.raises(IRError, match="0 stages"):
         gpu.SharedAlloc(FP32, (EXTENT,), BUFFER, num_stages=0)
     with pytest.raises(IRError, match="-1 pending groups"):
         gpu.AsyncWait(-1)
