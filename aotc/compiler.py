@@ -44,8 +44,8 @@ class CompileRequest:
     "fp32"), `constants` each constexpr its value: int, float, bool, str, None or a dtype's name.
     `maxnreg` of None leaves the registers a thread may use to ptxas, `warp_specialize` of None leaves
     to the compiler whether a warp of its own fetches; so many as `num_consumer_groups` groups of
-    `num_warps` compute tiles of their own, where that can be; with `advance_products` a product that
-    threads compute with is started an iteration ahead, where that can be; `debug` keeps
+    `num_warps` compute tiles of their own, where that can be; with `mma_stages` of 2 a dot whose result
+    threads compute with is issued an iteration ahead, where that can be; `debug` keeps
     `tl.device_assert` and `assert`, which are dropped otherwise, as Triton does. `with_ptx` keeps
     the PTX, with the lines of the source, beside the cubin, which stays the same. `without` names
     features of the target that are not to be used. `map_pointers` leaves to the launcher what it is
@@ -70,7 +70,7 @@ class CompileRequest:
     map_pointers: bool = False
     warp_specialize: bool | None = None
     num_consumer_groups: int = 1
-    advance_products: bool = False
+    mma_stages: int = 1
     limits: CompileLimits = DEFAULT_LIMITS
 
     @property
@@ -82,7 +82,7 @@ class CompileRequest:
             *(self.num_warps, self.num_stages, self.num_ctas, self.maxnreg or 0),
             warp_specialize=self.warp_specialize,
             num_consumer_groups=self.num_consumer_groups,
-            advance_products=self.advance_products,
+            mma_stages=self.mma_stages,
         )
 
 
@@ -273,8 +273,8 @@ def compile_kernel(
 def _assemble(done: _Done, limits: CompileLimits, started: Ptxas) -> Assembly:
     """Return what ptxas makes of a kernel. Raises: CompileError if the user can help it."""
     from aotc import backend  # noqa: PLC0415 - start-up time
-    from aotc.schedule.check_resources import large_remedy  # noqa: PLC0415
-    from aotc.schedule.live_registers import find_peak  # noqa: PLC0415
+    from aotc.schedule.analysis.live_registers import find_peak  # noqa: PLC0415
+    from aotc.schedule.shared_memory.check_resources import large_remedy  # noqa: PLC0415
 
     try:
         return backend.assemble(
@@ -295,8 +295,8 @@ def _assemble(done: _Done, limits: CompileLimits, started: Ptxas) -> Assembly:
 
 def _spill_note(done: _Done) -> str:
     """Return which tiles take a thread's registers, and what may help."""
-    from aotc.schedule.check_resources import register_remedy  # noqa: PLC0415 - start-up time
-    from aotc.schedule.live_registers import find_peak  # noqa: PLC0415
+    from aotc.schedule.analysis.live_registers import find_peak  # noqa: PLC0415
+    from aotc.schedule.shared_memory.check_resources import register_remedy  # noqa: PLC0415 - start-up time
 
     peak = find_peak(done.kernel)
     help_text = register_remedy(done.kernel, done.target, peak.registers)
@@ -400,12 +400,12 @@ def _to_ptx(
     from aotc import backend  # noqa: PLC0415
     from aotc.ir.parameter_access import parameter_access  # noqa: PLC0415
     from aotc.ir.text import print_kernel  # noqa: PLC0415
-    from aotc.schedule.check_resources import (  # noqa: PLC0415
+    from aotc.schedule.context import Schedule  # noqa: PLC0415
+    from aotc.schedule.pipeline import schedule_kernel  # noqa: PLC0415
+    from aotc.schedule.shared_memory.check_resources import (  # noqa: PLC0415
         check_instructions,
         check_resources,
     )
-    from aotc.schedule.context import Schedule  # noqa: PLC0415
-    from aotc.schedule.pipeline import schedule_kernel  # noqa: PLC0415
 
     timings.lap("import")
     target = _check(request)
@@ -595,7 +595,7 @@ def compile(  # noqa: A001 - the name users expect, as re.compile
     map_pointers: bool = False,
     warp_specialize: bool | None = None,
     num_consumer_groups: int = 1,
-    advance_products: bool = False,
+    mma_stages: int = 1,
     limits: Mapping[str, int] | None = None,
 ) -> CompiledKernel:
     """Compile a kernel, given as "path/to/source.py:name" or as the Python function itself.
@@ -603,7 +603,7 @@ def compile(  # noqa: A001 - the name users expect, as re.compile
     `without` names features of the target that are not to be used, such as "wgmma". Whether a warp
     of its own fetches what descriptors load is `warp_specialize`, or the compiler's choice; then
     `num_consumer_groups` groups of warps may compute, each tiles of its own, and with
-    `advance_products` start products an iteration ahead of what looks at them. With
+    `mma_stages` of 2 issue dots an iteration ahead of the first use of their results. With
     `map_pointers` the kernel may take tensor maps for what it loads through pointers, as the
     first choice of a build does: `metadata.params` says which, `metadata.guards` when; and its
     blocks may run several programs each: `metadata.loops_programs` says whether. `limits` bound
@@ -632,7 +632,7 @@ def compile(  # noqa: A001 - the name users expect, as re.compile
         map_pointers=map_pointers,
         warp_specialize=warp_specialize,
         num_consumer_groups=num_consumer_groups,
-        advance_products=advance_products,
+        mma_stages=mma_stages,
         limits=compile_limits(limits or {}),
     )
     return compile_kernel(request, keep_asm=True)

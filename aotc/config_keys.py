@@ -12,9 +12,10 @@ _RANGES: dict[str, tuple[int, int, bool]] = {
     "num_stages": (1, 32, False),
     "num_ctas": (1, 16, True),
     "num_consumer_groups": (1, 3, False),
+    "mma_stages": (1, 2, False),
     "maxnreg": (16, 255, False),
 }
-_SWITCHES = ("warp_specialize", "advance_products")
+_SWITCHES = ("warp_specialize",)
 CONFIG_KEYS = (*_RANGES, *_SWITCHES)
 # Keys that are left out here are the compiler's to choose.
 CONFIG_DEFAULTS: dict[str, int] = {
@@ -22,7 +23,10 @@ CONFIG_DEFAULTS: dict[str, int] = {
     "num_stages": 3,
     "num_ctas": 1,
     "num_consumer_groups": 1,
+    "mma_stages": 1,
 }
+# Keys of earlier releases, and what to write now.
+_RENAMED = {"advance_products": "mma_stages = 2"}
 
 
 def config_value_problem(name: str, value: object) -> str:
@@ -36,3 +40,8 @@ def config_value_problem(name: str, value: object) -> str:
             return ""
     kind = "a power of two" if must_be_power else "an integer"
     return f"expected {kind} from {low} to {high} for {name}, got {value!r}"
+
+
+def renamed_key(name: str) -> str:
+    """Return what to write instead of a config key of an earlier release, as a remedy, or ""."""
+    return f"write {_RENAMED[name]}, the new name" if name in _RENAMED else ""

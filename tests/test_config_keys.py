@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from aotc.config_keys import CONFIG_DEFAULTS, CONFIG_KEYS, config_value_problem
+from aotc.config_keys import CONFIG_DEFAULTS, CONFIG_KEYS, config_value_problem, renamed_key
 
 
 @pytest.mark.parametrize(
@@ -16,7 +16,7 @@ from aotc.config_keys import CONFIG_DEFAULTS, CONFIG_KEYS, config_value_problem
         ("num_consumer_groups", (1, 2, 3)),
         ("maxnreg", (16, 255)),
         ("warp_specialize", (True, False)),
-        ("advance_products", (True, False)),
+        ("mma_stages", (1, 2)),
     ],
 )
 def test_what_fits(name: str, values: tuple[object, ...]) -> None:
@@ -37,7 +37,8 @@ def test_what_fits(name: str, values: tuple[object, ...]) -> None:
         ("warp_specialize", 0, "a boolean"),
         ("warp_specialize", "true", "a boolean"),
         ("warp_specialize", None, "a boolean"),
-        ("advance_products", 1, "a boolean"),
+        ("mma_stages", 3, "an integer from 1 to 2"),
+        ("mma_stages", True, "an integer from 1 to 2"),
     ],
 )
 def test_what_does_not(name: str, value: object, expected: str) -> None:
@@ -47,3 +48,9 @@ def test_what_does_not(name: str, value: object, expected: str) -> None:
 
 def test_defaults_are_values_of_their_keys() -> None:
     assert not any(config_value_problem(name, value) for name, value in CONFIG_DEFAULTS.items())
+
+
+def test_a_key_of_an_earlier_release_is_no_key_and_has_a_successor() -> None:
+    assert "advance_products" not in CONFIG_KEYS
+    assert "mma_stages = 2" in renamed_key("advance_products")
+    assert not any(map(renamed_key, CONFIG_KEYS))

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from aotc import target as targets
 from aotc.compiler import CompileRequest, autotune_configs
-from aotc.config_keys import CONFIG_KEYS, config_value_problem
+from aotc.config_keys import CONFIG_KEYS, config_value_problem, renamed_key
 from aotc.ir.diagnostics import ManifestError, did_you_mean
 from aotc.package import argument_type
 from aotc.package.grid import VariantSpec, config_misfit, expand
@@ -142,7 +142,9 @@ def _sorted_settings(
         elif name not in CONFIG_KEYS:
             known = [*arguments, *constexprs, *CONFIG_KEYS]
             message = f"expected a parameter of {function.name} or a config key, got {name!r}"
-            remedy = did_you_mean(name, known) or f"there are {', '.join(known)}"
+            remedy = (
+                renamed_key(name) or did_you_mean(name, known) or f"there are {', '.join(known)}"
+            )
             raise ManifestError(message, remedy=remedy)
     numbers = {name: value for name, value in options.items() if isinstance(value, int)}
     return types, constants, numbers

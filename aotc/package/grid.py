@@ -97,7 +97,7 @@ class VariantSpec:
             map_pointers=True,
             warp_specialize=switch(values, "warp_specialize"),
             num_consumer_groups=options["num_consumer_groups"],
-            advance_products=bool(switch(values, "advance_products")),
+            mma_stages=options["mma_stages"],
             limits=self.kernel.limits,
         )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from aotc.config_keys import CONFIG_KEYS, config_value_problem
+from aotc.config_keys import CONFIG_KEYS, config_value_problem, renamed_key
 from aotc.ir import expression
 from aotc.ir.diagnostics import Loc, ManifestError, did_you_mean
 from aotc.ir.expression import ExpressionError
@@ -224,7 +224,7 @@ def _check_config_entry(
         if name not in names:
             message = f"expected a config key or a tl.constexpr parameter, got {name!r}"
             known = [*CONFIG_KEYS, *names]
-            remedy = did_you_mean(name, known) or _listed("they are", known)
+            remedy = renamed_key(name) or did_you_mean(name, known) or _listed("they are", known)
             raise section.wrong_key(name, message, remedy)
         return
     problem = config_value_problem(name, value)

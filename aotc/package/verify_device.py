@@ -60,7 +60,8 @@ def open_driver() -> Driver:
         return Driver()
     except NoDeviceError as error:
         message = f"expected a GPU to verify on, got {error}"
-        raise ManifestError(message, remedy="without --device, variants are emulated") from None
+        remedies = (error.remedy, "without --device, variants are emulated")
+        raise ManifestError(message, remedy="; ".join(filter(None, remedies))) from None
 
 
 def _record(subject: Subject) -> Kernel:

@@ -22,7 +22,7 @@ class Config:
     maxnreg: int = 0
     warp_specialize: bool | None = None
     num_consumer_groups: int = 1
-    advance_products: bool = False
+    mma_stages: int = 1
 
 
 @dataclass
@@ -30,8 +30,8 @@ class Schedule:
     """Carry target, configuration and collected remarks through the passes of one kernel.
 
     `map_pointers` says that the kernel may get guards, and tensor maps that the launcher makes.
-    `max_ops` is how many ops unrolling may leave it with. `single_role` says why all warps are to
-    do the same, if they are, and `single_group` why one group of warps is to compute.
+    `max_ops` is how many ops unrolling may leave it with. `specialization_obstacle` says why all warps are to
+    do the same, if they are, and `grouping_obstacle` why one group of warps is to compute.
     """
 
     target: Target
@@ -39,12 +39,12 @@ class Schedule:
     remarks: list[str] = field(default_factory=list[str])
     map_pointers: bool = False
     max_ops: int = CompileLimits.operations
-    single_role: str = ""
-    single_group: str = ""
+    specialization_obstacle: str = ""
+    grouping_obstacle: str = ""
 
     def __post_init__(self) -> None:
         if self.config.warp_specialize is False:
-            self.single_role = "warp_specialize is false"
+            self.specialization_obstacle = "warp_specialize is false"
 
     def remark(self, loc: Loc, message: str) -> None:
         """Tell the user about a decision; shown by `aotc build -v` and `aotc inspect`."""

@@ -6,46 +6,46 @@ from dataclasses import replace
 
 from aotc.ir.core import Kernel, clone_block
 from aotc.ir.passes import Observer, Pipeline
-from aotc.schedule.advance_loads import advance_loads
-from aotc.schedule.advance_products import advance_products
-from aotc.schedule.allocate_shared import allocate_shared
-from aotc.schedule.assign_layouts import assign_layouts
-from aotc.schedule.bulk_loads import bulk_loads
-from aotc.schedule.bulk_stores import bulk_stores
-from aotc.schedule.carry_fragments import carry_fragments
-from aotc.schedule.check_resources import registers_of_thread
+from aotc.schedule.cleanup.eliminate_common import eliminate_common
+from aotc.schedule.cleanup.hoist_invariants import hoist_invariants
+from aotc.schedule.cleanup.predicate_branches import predicate_branches
+from aotc.schedule.cleanup.recompute_addresses import recompute_addresses
+from aotc.schedule.cleanup.simplify import simplify
+from aotc.schedule.cleanup.sink_into_branches import sink_into_branches
+from aotc.schedule.cleanup.unroll_loops import unroll_loops
 from aotc.schedule.context import Schedule
-from aotc.schedule.decompose_reductions import decompose_reductions
-from aotc.schedule.decompose_scans import decompose_scans
-from aotc.schedule.delay_stores import delay_stores
-from aotc.schedule.distribute_blocks import distribute_blocks
-from aotc.schedule.eliminate_common import eliminate_common
-from aotc.schedule.expand_fetches import expand_fetches
-from aotc.schedule.fit_copies import fit_copies
-from aotc.schedule.hoist_conversions import hoist_conversions
-from aotc.schedule.hoist_invariants import hoist_invariants
-from aotc.schedule.hoist_maps import hoist_maps
-from aotc.schedule.insert_barriers import insert_barriers
-from aotc.schedule.legalize_dots import legalize_dots
-from aotc.schedule.loop_programs import loop_programs
-from aotc.schedule.lower_descriptors import lower_descriptors
-from aotc.schedule.map_pointers import map_pointers
-from aotc.schedule.narrow_dots import narrow_dots
-from aotc.schedule.narrow_fetches import narrow_fetches
-from aotc.schedule.overlap_stores import overlap_stores
-from aotc.schedule.overlap_wgmma import overlap_wgmma
-from aotc.schedule.pipeline_loads import pipeline_loads
-from aotc.schedule.plan_conversions import plan_conversions
-from aotc.schedule.predicate_branches import predicate_branches
-from aotc.schedule.recompute_addresses import recompute_addresses
-from aotc.schedule.ring_fetches import ring_fetches
-from aotc.schedule.simplify import simplify
-from aotc.schedule.sink_into_branches import sink_into_branches
-from aotc.schedule.slice_dots import slice_dots
-from aotc.schedule.slice_epilogues import slice_epilogues
-from aotc.schedule.specialize_warps import specialize_warps
-from aotc.schedule.spread_copies import spread_copies
-from aotc.schedule.unroll_loops import unroll_loops
+from aotc.schedule.epilogue.overlap_epilogue import overlap_epilogue
+from aotc.schedule.epilogue.pipeline_tma_stores import pipeline_tma_stores
+from aotc.schedule.epilogue.slice_epilogues import slice_epilogues
+from aotc.schedule.layout.assign_layouts import assign_layouts
+from aotc.schedule.layout.decompose_reductions import decompose_reductions
+from aotc.schedule.layout.decompose_scans import decompose_scans
+from aotc.schedule.layout.fit_copies import fit_copies
+from aotc.schedule.layout.hoist_conversions import hoist_conversions
+from aotc.schedule.layout.legalize_dots import legalize_dots
+from aotc.schedule.layout.plan_conversions import plan_conversions
+from aotc.schedule.layout.trim_dot_columns import trim_dot_columns
+from aotc.schedule.pipelining.advance_loads import advance_loads
+from aotc.schedule.pipelining.expand_tensor_loads import expand_tensor_loads
+from aotc.schedule.pipelining.interleave_copies import interleave_copies
+from aotc.schedule.pipelining.overlap_wgmma import overlap_wgmma
+from aotc.schedule.pipelining.pipeline_loads import pipeline_loads
+from aotc.schedule.pipelining.pipeline_mma import pipeline_mma
+from aotc.schedule.pipelining.prefetch_fragments import prefetch_fragments
+from aotc.schedule.pipelining.slice_dots import slice_dots
+from aotc.schedule.pipelining.trim_operand_loads import trim_operand_loads
+from aotc.schedule.programs.make_persistent import make_persistent
+from aotc.schedule.programs.split_across_cluster import split_across_cluster
+from aotc.schedule.shared_memory.allocate_shared import allocate_shared
+from aotc.schedule.shared_memory.check_resources import registers_of_thread
+from aotc.schedule.shared_memory.insert_barriers import insert_barriers
+from aotc.schedule.tensor_maps.bulk_loads import bulk_loads
+from aotc.schedule.tensor_maps.bulk_stores import bulk_stores
+from aotc.schedule.tensor_maps.hoist_maps import hoist_maps
+from aotc.schedule.tensor_maps.lower_descriptors import lower_descriptors
+from aotc.schedule.tensor_maps.map_pointers import map_pointers
+from aotc.schedule.warp_roles.choose_warp_roles import choose_warp_roles
+from aotc.schedule.warp_roles.specialize_warps import specialize_warps
 from aotc.target import Feature
 
 TILE_TO_GPU: Pipeline[Schedule] = Pipeline(
@@ -63,9 +63,9 @@ TILE_TO_GPU: Pipeline[Schedule] = Pipeline(
         # change places with anything, and are given layouts.
         map_pointers,
         # What comes through maps is known, and so whether copies could run ahead over programs.
-        loop_programs,
+        make_persistent,
         # While tiles still are the whole program's, and it is known which come through maps.
-        distribute_blocks,
+        split_across_cluster,
         # Once equal values are one, it shows when a masked load is what the other arm has.
         predicate_branches,
         # Invariant addresses leave the loop now, so that their layouts are decided outside it.
@@ -73,7 +73,7 @@ TILE_TO_GPU: Pipeline[Schedule] = Pipeline(
         # Addresses of maps are outside by now; what is copied by them is decided next.
         hoist_maps,
         # What is not looked at shows in tile IR, where parts of a sum are still reshapes and splits.
-        narrow_dots,
+        trim_dot_columns,
         assign_layouts,
         # Where a conversion stands was decided value by value; now by what it moves.
         hoist_conversions,
@@ -92,13 +92,13 @@ TILE_TO_GPU: Pipeline[Schedule] = Pipeline(
         advance_loads,
         # Which buffers products read is known, and so what they do not; before there are rings of
         # them, and before anyone asks what shared memory is left.
-        narrow_fetches,
+        trim_operand_loads,
         # Layouts of loads are final, and what goes through shared memory anyway is known.
         bulk_loads,
         # What is fetched is known, and with it how much room there is.
         bulk_stores,
         # Which warp fetches decides who pipelines fetches; their loops turn slots from here on.
-        ring_fetches,
+        choose_warp_roles,
         # Which loads go through shared memory, and how wide, is known now.
         pipeline_loads,
         # Slots are known now, and with them whether a product may run on.
@@ -108,22 +108,22 @@ TILE_TO_GPU: Pipeline[Schedule] = Pipeline(
         # Whole tiles of all that is stored are known now, and so what they take together.
         slice_epilogues,
         # Parts of products are what the copies of a loop and its next fragments go between.
-        spread_copies,
-        carry_fragments,
+        interleave_copies,
+        prefetch_fragments,
         # Products are where they stay, so it shows what is read last of each slot.
         specialize_warps,
         # Slots are waited for and given back where they are read: what starts a product and what
         # looks at it are apart.
-        advance_products,
+        pipeline_mma,
         # Who computes and who fetches is known now, and so what a loop of tiles waits for.
-        delay_stores,
+        overlap_epilogue,
         # Tensor copies stay whole until here, so that a pass can move or pipeline them.
-        expand_fetches,
+        expand_tensor_loads,
         # The iterations before the loop have constant addresses, masks and slots.
         simplify,
         eliminate_common,
         # How much shared memory is left for stores to run on in shows when all else is known.
-        overlap_stores,
+        pipeline_tma_stores,
         # Lives of buffers are final once all of them exist; barriers depend on shared bytes.
         allocate_shared,
         insert_barriers,
@@ -146,7 +146,9 @@ def schedule_kernel(kernel: Kernel, schedule: Schedule, observer: Observer | Non
     kernel.maxnreg = schedule.config.maxnreg
     num_remarks, limit = len(schedule.remarks), schedule.target.max_shared_bytes
     while True:
-        may_divide = Feature.TMA in schedule.target.features and not schedule.single_role
+        may_divide = (
+            Feature.TMA in schedule.target.features and not schedule.specialization_obstacle
+        )
         before = replace(kernel, body=clone_block(kernel.body, {})) if may_divide else None
         TILE_TO_GPU.run(kernel, schedule, observer)
         if before is None or not kernel.producer_warps or kernel.shared_bytes <= limit:
@@ -156,9 +158,9 @@ def schedule_kernel(kernel: Kernel, schedule: Schedule, observer: Observer | Non
             return kernel
         needs = f"the kernel needs {kernel.shared_bytes} bytes of shared memory, of {limit}"
         if kernel.num_consumer_groups > 1:
-            schedule.single_group = f"with {kernel.num_consumer_groups} {needs}"
+            schedule.grouping_obstacle = f"with {kernel.num_consumer_groups} {needs}"
         else:
-            schedule.single_role = f"with one {needs}"
+            schedule.specialization_obstacle = f"with one {needs}"
         del schedule.remarks[num_remarks:]
         vars(kernel).update(vars(before))
         kernel.body.parent = kernel

@@ -27,7 +27,11 @@ _GUARD = 0xA5
 
 
 class NoDeviceError(Exception):
-    """Report that there is no GPU to run on, or no driver for one."""
+    """Report that there is no GPU to run on, or no driver for one; `remedy` says what would help."""
+
+    def __init__(self, message: str, *, remedy: str = "") -> None:
+        super().__init__(message)
+        self.remedy = remedy
 
 
 class Driver:
@@ -37,6 +41,11 @@ class Driver:
         """Raises: NoDeviceError."""
         try:
             self._cuda: Any = importlib.import_module("cuda.bindings.driver")
+        except ImportError as error:
+            raise NoDeviceError(
+                "no cuda-python", remedy="pip install 'aotc[device]' brings it"
+            ) from error
+        try:
             (status,) = self._cuda.cuInit(0)
         except Exception as error:  # of a type of the bindings' own, that differs by version
             raise NoDeviceError(f"no CUDA driver: {error}") from error

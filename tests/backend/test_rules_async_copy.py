@@ -163,7 +163,7 @@ def test_modifiers_assemble(target, eviction: str) -> None:
 
 def test_a_pipelined_loop_runs_as_it_is_interpreted() -> None:
     """The whole of it: slots that turn, waits, barriers, masks, copies of iterations to come."""
-    from tests.schedule.test_pipeline_loads import product_args, product_case
+    from tests.schedule.pipelining.test_pipeline_loads import product_args, product_case
 
     for promise, num_stages, k_size in ((":16", 3, 144), (":2", 2, 38), ("", 4, 33)):
         case = product_case("fp16", promise, "k", num_stages=num_stages, num_warps=2)

@@ -14,7 +14,7 @@ from aotc.backend import assemble, emit_ptx
 from aotc.ir.dialects import gpu
 from aotc.ir.layout import LinearLayout
 from aotc.ir.types import BF16, FP16, FP32, FP64, I1, I8, I32
-from aotc.schedule.conversions import plan_warp_shuffle
+from aotc.schedule.layout.conversions import plan_warp_shuffle
 from aotc.target import TARGETS
 from tests.backend.programs import NUMPY, Program
 

@@ -14,8 +14,8 @@ from aotc.ir.diagnostics import IRError
 from aotc.ir.dialects import gpu
 from aotc.ir.layout import LinearLayout
 from aotc.ir.types import SCALARS, TileType
-from aotc.schedule.conversions import plan_shared_trip
-from aotc.schedule.layouts import blocked_for, dot_operand, mma_v2
+from aotc.schedule.layout.conversions import plan_shared_exchange
+from aotc.schedule.layout.layouts import blocked_for, dot_operand, mma_v2
 from aotc.target import TARGETS
 from tests.backend.programs import NUMPY, Program
 
@@ -182,7 +182,7 @@ def test_ldmatrix(
     elems[order[0]] = 128 // bits
     source = blocked_for(shape, tuple(elems), 2, order)
     target = dot_operand(operand, shape, (2, 1) if operand == 0 else (1, 2), bits)
-    plan = plan_shared_trip(source, target, bits, run_elems=128 // bits)
+    plan = plan_shared_exchange(source, target, bits, run_elems=128 // bits)
     if plan.load_matrix != mode:
         # Tiles too small for the rows of matrices go by plain vectors.
         assert min(shape) <= 16
@@ -195,7 +195,7 @@ def test_stmatrix(element: str, shape: tuple[int, int]):
     bits = SCALARS[element].bits
     source = mma_v2(shape, (2, 1))
     target = blocked_for(shape, (1, min(shape[1], 128 // bits)), 2)
-    moved(element, source, target, plan_shared_trip(source, target, bits, stmatrix=True))
+    moved(element, source, target, plan_shared_exchange(source, target, bits, stmatrix=True))
 
 
 def moved(element: str, source: LinearLayout, target: LinearLayout, plan: Any) -> None:

@@ -12,7 +12,7 @@ from aotc.ir.diagnostics import IRError
 from aotc.ir.dialects import arith, gpu, indexing
 from aotc.ir.layout import LinearLayout
 from aotc.ir.types import I1, I32, SCALARS, ScalarType, TileType
-from aotc.schedule.layouts import default_blocked, row_major_shared, swizzled_shared
+from aotc.schedule.layout.layouts import default_blocked, row_major_shared, swizzled_shared
 from aotc.target import TARGETS
 from tests.backend.programs import NUMPY, Program, row_layout
 

@@ -9,11 +9,11 @@ import pytest
 from aotc.backend import assemble, emit_ptx, lower_kernel
 from aotc.ir.core import Kernel
 from aotc.ir.dialects import gpu, roles
-from aotc.schedule.allocate_shared import allocate_shared
 from aotc.schedule.context import Config, Schedule
-from aotc.schedule.insert_barriers import insert_barriers
-from aotc.schedule.ring_fetches import ring_fetches
-from aotc.schedule.specialize_warps import specialize_warps
+from aotc.schedule.shared_memory.allocate_shared import allocate_shared
+from aotc.schedule.shared_memory.insert_barriers import insert_barriers
+from aotc.schedule.warp_roles.choose_warp_roles import choose_warp_roles
+from aotc.schedule.warp_roles.specialize_warps import specialize_warps
 from aotc.target import TARGETS
 from tests.support.fetching import block, fetch, fetching, loop, read
 
@@ -25,7 +25,7 @@ def _divided(
 ) -> Kernel:
     kernel = fetching(body, num_warps=num_warps)
     schedule = Schedule(TARGETS["sm_90a"], Config(num_warps, num_consumer_groups=groups))
-    for each in (ring_fetches, specialize_warps, allocate_shared, insert_barriers):
+    for each in (choose_warp_roles, specialize_warps, allocate_shared, insert_barriers):
         each(kernel, schedule)
     (found,) = (op for op in kernel.body if isinstance(op, roles.Specialize))
     kernel.producer_warps = 4 if registers[0] else kernel.producer_warps

@@ -16,7 +16,7 @@ import pytest
 from aotc import compiler
 from aotc.backend import assemble
 from aotc.compiler import PtxKernel
-from aotc.schedule import delay_stores, overlap_stores
+from aotc.schedule.epilogue import overlap_epilogue, pipeline_tma_stores
 from aotc.target import TARGETS
 from aotc.verify.emulator.context import Fault
 from tests.support.descriptors import DTYPES, compiled, launch, like, tensor
@@ -249,7 +249,7 @@ def test_accumulators_are_stored_without_bank_conflicts(
 
 def _store_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no thread have registers for a tile that waits for the next one's products."""
-    monkeypatch.setattr(delay_stores, "_WORKING_REGISTERS", 256)
+    monkeypatch.setattr(overlap_epilogue, "_WORKING_REGISTERS", 256)
 
 
 def _check_matmul(kernel: PtxKernel, shape: tuple[int, int], seed: int) -> None:
@@ -280,7 +280,7 @@ def test_warpgroups_send_what_they_have_written(
 def test_a_box_that_another_warpgroup_sends_is_a_race(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(overlap_stores, "box_warpgroups", lambda *_: (1, 1, 0, 0))
+    monkeypatch.setattr(pipeline_tma_stores, "box_warpgroups", lambda *_: (1, 1, 0, 0))
     kernel = _matmul(tmp_path, "bf16", "sm_90a", (128, 128), 8)
     with pytest.raises(Fault, match="race"):
         _check_matmul(kernel, (128, 128), 0)

@@ -232,7 +232,7 @@ class _Checker:
                 )
 
     def _after(self, name: str, kernel: Kernel) -> None:
-        self._is_distributed |= name == "distribute_blocks"
+        self._is_distributed |= name == "split_across_cluster"
         if name in _BARRIERS_ARE_MISSING:
             self._has_barriers = name == _BARRIERS_ARE_MISSING[1]
         if name != _BARRIERS_ARE_MISSING[1]:

@@ -137,7 +137,7 @@ class Program:
     num_consumer_groups: int = 1
     warp_specialize: bool | None = None
     map_pointers: bool = False
-    advance_products: bool = False
+    mma_stages: int = 1
 
     def kernel(self) -> Kernel:
         """Return the tile IR, parsed anew."""
@@ -150,7 +150,7 @@ class Program:
             *(self.num_warps, self.num_stages, self.num_ctas),
             warp_specialize=self.warp_specialize,
             num_consumer_groups=self.num_consumer_groups,
-            advance_products=self.advance_products,
+            mma_stages=self.mma_stages,
         )
 
     def make(self) -> dict[str, Array | int]:
@@ -168,7 +168,7 @@ class Program:
         specialized = self.warp_specialize
         config += f", specialized {specialized}" if specialized is not None else ""
         config += ", mapped" if self.map_pointers else ""
-        config += ", ahead" if self.advance_products else ""
+        config += ", ahead" if self.mma_stages > 1 else ""
         given = "\n".join(f"// {argument}" for argument in self.arguments)
         return f"// {config}, grid {self.grid}\n{given}\n{self.text}"
 
@@ -191,7 +191,7 @@ def parse_program(text: str) -> Program:
         num_consumer_groups=int(match["groups"] or 1),
         warp_specialize=ast.literal_eval(match["specialized"] or "None"),
         map_pointers=match["mapped"] is not None,
-        advance_products=match["ahead"] is not None,
+        mma_stages=1 + (match["ahead"] is not None),
     )
 
 
@@ -232,7 +232,7 @@ def generate(choices: Choices) -> Program:
         num_consumer_groups=choices.pick([1, 1, 2]) if has_maps else 1,
         warp_specialize=choices.pick([None, None, True, False]) if has_maps else None,
         map_pointers=has_maps and choices.chance(2, 3),
-        advance_products=has_maps and choices.chance(1, 2),
+        mma_stages=1 + (has_maps and choices.chance(1, 2)),
     )
 
 

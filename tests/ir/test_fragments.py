@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from aotc.ir.fragments import ZERO, Fragments, Grid, fragments
 from aotc.ir.layout import LinearLayout
-from aotc.schedule.layouts import blocked_for, dot_operand, mma_v2
+from aotc.schedule.layout.layouts import blocked_for, dot_operand, mma_v2
 
 # Bits of an operand -> instructions.
 SHAPES = {

@@ -13,7 +13,7 @@ from aotc.ir.matrix_access import (
     num_matrices,
     word_registers,
 )
-from aotc.schedule.layouts import dot_operand, mma_v2, row_major_shared
+from aotc.schedule.layout.layouts import dot_operand, mma_v2, row_major_shared
 from tests.backend.simt_mma import matrix_places
 
 LAYOUTS = {

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from aotc.ir.layout import LinearLayout
 from aotc.ir.sub_tile import part_registers, sub_tile, within
-from aotc.schedule.layouts import dot_operand
+from aotc.schedule.layout.layouts import dot_operand
 
 
 @given(st.data())

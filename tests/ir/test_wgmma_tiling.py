@@ -13,7 +13,7 @@ import pytest
 
 from aotc.ir.layout import LinearLayout
 from aotc.ir.wgmma_tiling import K_BYTES, matrix_in_memory, tile_wgmma
-from aotc.schedule.layouts import (
+from aotc.schedule.layout.layouts import (
     mma_v2,
     nvmma_shared,
     row_major_shared,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from aotc.ir.types import SCALARS, DescriptorType
 from aotc.package.assemble import DATA_TYPES
 from aotc.runtime import ArgumentError, Library, StateError, Tensor
-from aotc.schedule.tensor_copies import tensor_map_of
+from aotc.schedule.layout.tensor_copies import tensor_map_of
 from tests.runtime.conftest import Load
 from tests.support.gpu_arrays import Content, CudaArray, DLPackArray
 

@@ -13,12 +13,12 @@ import numpy.typing as npt
 
 from aotc.ir.layout import LinearLayout
 from aotc.ir.layout_access import Access
-from aotc.schedule.conversions import (
+from aotc.schedule.layout.conversions import (
     ConditionalSwap,
     Conversion,
     Identity,
     RegisterPermute,
-    SharedTrip,
+    SharedExchange,
     WarpShuffle,
 )
 
@@ -92,7 +92,7 @@ def _shuffle(plan: WarpShuffle, registers: Registers) -> Registers:
     return _swap(received, plan.receive_swaps)[:, :, list(plan.representative)]
 
 
-def _trip(plan: SharedTrip, registers: Registers, element_bytes: int) -> Registers:
+def _trip(plan: SharedExchange, registers: Registers, element_bytes: int) -> Registers:
     if plan.store_matrix:
         count = registers.shape[2]
         registers = _exchange(registers, plan.store_matrix, element_bytes, count, to_rows=True)
@@ -137,7 +137,7 @@ def _exchange(
     return rows if to_rows else out
 
 
-def _trip_by_vectors(plan: SharedTrip, registers: Registers, element_bytes: int) -> Registers:
+def _trip_by_vectors(plan: SharedExchange, registers: Registers, element_bytes: int) -> Registers:
     num_warps, num_lanes, _ = registers.shape
     # The view of a matrix access may have more registers than the tile: idle lanes repeat rows.
     touched = [r for loads in plan.loads for access in loads for r in access.registers]

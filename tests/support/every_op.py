@@ -42,7 +42,7 @@ from aotc.ir.types import (
     TileType,
     Type,
 )
-from aotc.schedule.layouts import (
+from aotc.schedule.layout.layouts import (
     dot_operand,
     mma_v2,
     nvmma_shared,

@@ -18,7 +18,7 @@ from tests.support.hopper_cases import Constants, HopperCase, constants_of, poin
 
 _LARGE = {"BLOCK_M": 128, "BLOCK_N": 128}
 _KEYS = {"num_warps": [4, 8], "num_stages": [2, 4]}
-_KEYS_OF = {"blockwise": {"advance_products": [False, True]}}
+_KEYS_OF = {"blockwise": {"mma_stages": [1, 2]}}
 
 
 def builds_of(case: HopperCase, build: int) -> list[Constants]:

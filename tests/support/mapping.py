@@ -10,11 +10,11 @@ from aotc.ir.core import Kernel
 from aotc.ir.expression import evaluate, parse
 from aotc.ir.text import parse_kernel, print_kernel
 from aotc.ir.verify import verify
+from aotc.schedule.cleanup.eliminate_common import eliminate_common
+from aotc.schedule.cleanup.simplify import simplify
 from aotc.schedule.context import Config, Schedule
-from aotc.schedule.eliminate_common import eliminate_common
-from aotc.schedule.legalize_dots import legalize_dots
-from aotc.schedule.map_pointers import map_pointers
-from aotc.schedule.simplify import simplify
+from aotc.schedule.layout.legalize_dots import legalize_dots
+from aotc.schedule.tensor_maps.map_pointers import map_pointers
 from aotc.target import TARGETS
 from aotc.verify.interpreter import run
 from tests.support.pointer_kernels import Launch

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+import types
+
 import numpy as np
 import pytest
 
-from aotc.verify import device
 from aotc.verify.check import ExecutionFault
 from aotc.verify.dataflow import roles_of
 from aotc.verify.device import DeviceBuffers, Driver, NoDeviceError
@@ -67,10 +69,21 @@ def test_a_write_behind_the_buffer_is_found(reference: Reference) -> None:
             buffers.fetch()
 
 
-def test_without_a_driver_there_is_no_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(name: str) -> object:
-        raise ImportError(f"no {name}")
-
-    monkeypatch.setattr(device.importlib, "import_module", missing)
-    with pytest.raises(NoDeviceError, match=r"no CUDA driver: no cuda\.bindings\.driver"):
+def test_without_bindings_there_is_no_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cuda.bindings.driver", None)  # as if it was not installed
+    with pytest.raises(NoDeviceError, match="^no cuda-python$") as raised:
         Driver()
+    assert raised.value.remedy == "pip install 'aotc[device]' brings it"
+
+
+def test_without_a_driver_there_is_no_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_library(flags: int) -> object:
+        raise RuntimeError(f"libcuda.so.1 was not found, {flags=}")
+
+    bindings = types.SimpleNamespace(cuInit=no_library)
+    monkeypatch.setitem(sys.modules, "cuda.bindings.driver", bindings)
+    with pytest.raises(
+        NoDeviceError, match=r"^no CUDA driver: libcuda\.so\.1 was not found"
+    ) as raised:
+        Driver()
+    assert not raised.value.remedy

@@ -9,7 +9,7 @@ from aotc.ir.core import Block, Kernel, ParamInfo, Value
 from aotc.ir.dialects import arith, gpu, scf, tile, wgmma
 from aotc.ir.rewrite import Builder
 from aotc.ir.types import BF16, FP32, I1, I32, PointerType, TileType
-from aotc.schedule.layouts import blocked, nvmma_shared, wgmma_accumulator, wgmma_operand_a
+from aotc.schedule.layout.layouts import blocked, nvmma_shared, wgmma_accumulator, wgmma_operand_a
 from aotc.verify.interpreter import run
 from aotc.verify.program import InterpretError
 

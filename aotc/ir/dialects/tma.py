@@ -87,7 +87,7 @@ class TensorMapAt(Op, opcode="gpu.tensor_map_at", effect="read"):
 class TmaFetch(Op, opcode="gpu.tma_fetch", effect="readwrite"):
     """Load the tile of a tensor that begins at `coords` to shared memory, and wait for it.
 
-    A later pass splits it into a `gpu.tma_load` and its wait. `eviction` is the L2 eviction
+    `expand_tensor_loads` splits it into a `gpu.tma_load` and its wait. `eviction` is the L2 eviction
     priority, as for `gpu.load`. All `num_parts` CTAs of a cluster load the same tile. `num_rows`,
     unless 0, copies only that many rows of the first axis, and boxes need to divide only these.
     """
@@ -108,7 +108,7 @@ class TmaFetch(Op, opcode="gpu.tma_fetch", effect="readwrite"):
         """What is copied, and where it begins."""
         return [self.tensor, *self.coords]
 
-    def started(
+    def as_async_load(
         self, inputs: Sequence[Value], buffer: Value, barrier: Value, *, arrive: bool
     ) -> TmaLoad:
         """Return the asynchronous load of other `inputs` to another buffer."""
@@ -176,7 +176,7 @@ class BulkFetch(Op, opcode="gpu.bulk_fetch", effect="readwrite"):
         """What is copied: from where on, and how much."""
         return [self.pointer, self.size_bytes]
 
-    def started(
+    def as_async_load(
         self, inputs: Sequence[Value], buffer: Value, barrier: Value, *, arrive: bool
     ) -> BulkLoad:
         """Return the asynchronous load of other `inputs` to another buffer."""

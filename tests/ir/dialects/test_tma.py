@@ -55,7 +55,7 @@ def test_a_fetch_is_started_elsewhere(values: dict[str, Value]) -> None:
     tensor = tma.TmaFetch(values["map"], values["buffer"], [values["i"]], "evict_last")
     run = tma.BulkFetch(values["at"], values["buffer"], values["i"], "evict_first")
     for fetch, kind in ((tensor, tma.TmaLoad), (run, tma.BulkLoad)):
-        load = fetch.started(fetch.inputs, values["buffer"], values["bar"], arrive=False)
+        load = fetch.as_async_load(fetch.inputs, values["buffer"], values["bar"], arrive=False)
         assert isinstance(load, kind)
         assert load.operands == [
             *(fetch.inputs[0], values["buffer"], values["bar"]),

@@ -11,7 +11,7 @@ from aotc.ir.diagnostics import IRError
 from aotc.ir.dialects import arith, gpu, wgmma
 from aotc.ir.rewrite import Builder
 from aotc.ir.types import BF16, FP16, FP32, I1, I32, ScalarType, TileType
-from aotc.schedule.layouts import (
+from aotc.schedule.layout.layouts import (
     mma_v2,
     nvmma_shared,
     row_major_shared,

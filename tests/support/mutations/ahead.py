@@ -9,11 +9,11 @@ from typing import Any
 from aotc.ir.core import Kernel, Value
 from aotc.ir.dialects import arith, gpu, roles, tma, wgmma
 from aotc.ir.rewrite import Builder
-from aotc.schedule import advance_products
+from aotc.schedule.pipelining import pipeline_mma
 from tests.support.mutations.plant import Mutation, Plant, after_pass, found, wrapping
 
-_PASS = "advance_products"
-_START = advance_products._Advance
+_PASS = "pipeline_mma"
+_START = pipeline_mma._Advance
 
 
 def _wait_for_one_less(kernel: Kernel) -> None:
@@ -58,7 +58,7 @@ def _same_again(begin_next: Any) -> Callable[..., Any]:
     def wrong(self: Any, turn: Any, place: Builder) -> Any:
         right = begin_next(self, turn, place)
         again = self._begin(turn.induction, turn.carried, place)
-        return advance_products._Turn(right.induction, turn.carried, again.products)
+        return pipeline_mma._Turn(right.induction, turn.carried, again.products)
 
     return wrong
 
@@ -94,7 +94,7 @@ _PLANTS: tuple[tuple[str, str, Plant], ...] = (
     (
         "a product of no iteration is started",
         "the bound of the pairs is off by one",
-        wrapping(advance_products, "lowered_bounds", _one_iteration_more),
+        wrapping(pipeline_mma, "lowered_bounds", _one_iteration_more),
     ),
     (
         "a product is started twice",

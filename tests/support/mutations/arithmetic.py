@@ -9,7 +9,7 @@ from aotc.backend import nvvm, nvvm_convert
 from aotc.backend.rules import arith as arith_rules
 from aotc.backend.rules import cast, fp8
 from aotc.ir.dialects import arith
-from aotc.schedule import simplify
+from aotc.schedule.cleanup import simplify
 from tests.support.mutations.plant import Mutation, entry, in_llvm, in_ptx, replacing, wrapping
 
 _BINARY = arith_rules._BINARY

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from aotc.ir.dialects import arith, gpu, grid, tma
 from aotc.ir.rewrite import Builder
-from aotc.schedule import distribute_blocks, ring_fetches
+from aotc.schedule.programs import split_across_cluster
+from aotc.schedule.warp_roles import choose_warp_roles
 from tests.support.mutations.plant import Mutation, after_pass, each, replacing, without
 
 _LAST = "insert_barriers"
@@ -32,13 +33,13 @@ _PLANTS = (
         "blocks copy for each other though nobody waits for room",
         "a copy into other blocks is kept without a warp that fetches",
         "multiply_a_block",
-        replacing(ring_fetches, "_fetch_alone", lambda _: None),
+        replacing(choose_warp_roles, "_fetch_alone", lambda _: None),
     ),
     (
         "a part begins where no copy may write",
         "nobody asks how many bytes each block copies",
         "multiply_in_parts",
-        replacing(distribute_blocks, "has_parts", lambda *_: True),
+        replacing(split_across_cluster, "has_parts", lambda *_: True),
     ),
     (
         "a block copies to others before they are ready",
@@ -68,7 +69,7 @@ _PLANTS = (
         "every block computes the first one's part",
         "the block's index is left out of what it loads and stores",
         "multiply_a_block",
-        after_pass("distribute_blocks", each(grid.CtaRank, _as_the_first)),
+        after_pass("split_across_cluster", each(grid.CtaRank, _as_the_first)),
     ),
 )
 

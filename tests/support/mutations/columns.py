@@ -9,7 +9,7 @@ from aotc.backend import nvvm_tensor
 from aotc.ir.core import Kernel
 from aotc.ir.dialects import gpu, tile, tma
 from aotc.ir.types import TensorMapType
-from aotc.schedule import narrow_dots
+from aotc.schedule.layout import trim_dot_columns
 from tests.support.mutations.plant import Edit, Mutation, after_pass, each, entry, found, wrapping
 
 _STEP = 8
@@ -60,19 +60,19 @@ _EDITS: tuple[tuple[str, str, str, Edit], ...] = (
     (
         "a step of columns too few",
         "the number of columns is rounded down",
-        "narrow_dots",
+        "trim_dot_columns",
         each(tile.Dot, _fewer_columns),
     ),
     (
         "rows of B that are not fetched",
         "a box has fewer rows than the product reads",
-        "narrow_fetches",
+        "trim_operand_loads",
         _fewer_rows,
     ),
     (
         "a buffer that ends within its rows",
         "the next slot begins in what is read of this one",
-        "ring_fetches",
+        "choose_warp_roles",
         _too_short,
     ),
 )
@@ -86,7 +86,7 @@ MUTATIONS = (
         "right halves are not looked at",
         "an op's second result is forgotten where demand goes backwards",
         "multiply_columns",
-        entry(narrow_dots._RULES, tile.Split, _left_half),
+        entry(trim_dot_columns._RULES, tile.Split, _left_half),
         "sm_90a",
     ),
     Mutation(

@@ -9,7 +9,8 @@ from aotc.backend.rules import control
 from aotc.ir.core import Kernel
 from aotc.ir.dialects import arith, gpu, scf, tile
 from aotc.ir.rewrite import Builder
-from aotc.schedule import hoist_invariants, pipelined_body
+from aotc.schedule.cleanup import hoist_invariants
+from aotc.schedule.pipelining import pipelined_body
 from tests.support.mutations.plant import (
     Mutation,
     after_pass,

@@ -8,7 +8,7 @@ from aotc.backend import nvvm
 from aotc.backend.rules import dot, wgmma
 from aotc.ir.dialects import arith, scf
 from aotc.ir.types import I8
-from aotc.schedule import legalize_dots
+from aotc.schedule.layout import legalize_dots
 from tests.support.mutations.plant import (
     Mutation,
     after_pass,

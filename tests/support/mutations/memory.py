@@ -11,7 +11,10 @@ from aotc.ir.core import Op
 from aotc.ir.dialects import arith, gpu, tile
 from aotc.ir.rewrite import Builder
 from aotc.ir.types import I1, TileType
-from aotc.schedule import atomics, axis, load_pipeline, predicate_branches
+from aotc.schedule.analysis import axis
+from aotc.schedule.cleanup import predicate_branches
+from aotc.schedule.layout import atomics
+from aotc.schedule.pipelining import load_pipeline
 from tests.support.mutations.plant import (
     Mutation,
     after_pass,

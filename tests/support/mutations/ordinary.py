@@ -77,7 +77,7 @@ _HOPPER = (
     ("kernels/hopper.toml", "persistent_linear", "sm_90a", "num_consumer_groups=2"),
     ("kernels/hopper.toml", "persistent_matmul", "sm_90a", "T=fp16"),
     ("kernels/hopper.toml", "persistent_matmul_columns", "sm_90a", "BLOCK_N=256"),
-    ("kernels/hopper.toml", "persistent_blockwise_fp8", "sm_90a", "advance_products=true"),
+    ("kernels/hopper.toml", "persistent_blockwise_fp8", "sm_90a", "mma_stages=2"),
     ("kernels/hopper.toml", "persistent_linear_residual", "sm_90a", ""),
     ("kernels/hopper.toml", "batched_linear", "sm_90a", "BLOCK_N=64"),
     ("kernels/hopper.toml", "small_linear_descriptor", "sm_90a", "BLOCK_N=128"),

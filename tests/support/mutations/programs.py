@@ -74,6 +74,6 @@ _EDITS: tuple[tuple[str, str, Edit], ...] = (
 )
 
 MUTATIONS = tuple(
-    Mutation(name, stands_for, "multiply", after_pass("loop_programs", edit), "sm_90a")
+    Mutation(name, stands_for, "multiply", after_pass("make_persistent", edit), "sm_90a")
     for name, stands_for, edit in _EDITS
 )

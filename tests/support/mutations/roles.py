@@ -10,7 +10,7 @@ from aotc.ir.core import Kernel, Op, Value
 from aotc.ir.dialects import arith, gpu, roles, scf, tma
 from aotc.ir.rewrite import Builder
 from aotc.ir.types import I1, I32
-from aotc.schedule import pipeline_loads
+from aotc.schedule.pipelining import pipeline_loads
 from tests.support.mutations.plant import (
     Edit,
     Mutation,

@@ -10,7 +10,8 @@ from unittest import mock
 from aotc.backend.rules import convert, reduce, scan, shape, shared
 from aotc.ir.core import Kernel
 from aotc.ir.dialects import arith, gpu
-from aotc.schedule import allocate_shared, decompose_scans
+from aotc.schedule.layout import decompose_scans
+from aotc.schedule.shared_memory import allocate_shared
 from tests.support.mutations.plant import (
     Mutation,
     after_pass,

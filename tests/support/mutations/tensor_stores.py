@@ -70,25 +70,25 @@ _LATE = tuple(
         (
             "a part is lost where K is short",
             "a tile waits for the next one's products, though these are fewer than its parts",
-            "delay_stores",
+            "overlap_epilogue",
             _wait_if_only(1),
         ),
         (
             "the last tile is lost",
             "the last tile waits for the next one's products",
-            "delay_stores",
+            "overlap_epilogue",
             _wait_if_only(0),
         ),
         (
             "all tiles but the last are lost",
             "an iteration does not pass on that it has a tile",
-            "delay_stores",
+            "overlap_epilogue",
             _forget_that_there_is_a_tile,
         ),
         (
             "the first part is lost",
             "parts are counted from 1",
-            "delay_stores",
+            "overlap_epilogue",
             _begin_with_the_second_part,
         ),
         (

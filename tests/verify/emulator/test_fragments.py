@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aotc.schedule.layouts import dot_operand, mma_v2
+from aotc.schedule.layout.layouts import dot_operand, mma_v2
 from aotc.verify.emulator.fragments import (
     Fragment,
     accumulator,

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from aotc.schedule.layouts import nvmma_shared
+from aotc.schedule.layout.layouts import nvmma_shared
 from aotc.verify.emulator.swizzle import swizzled
 from aotc.verify.emulator.wgmma_operand import (
     CHUNK_BYTES,

@@ -1,0 +1,1 @@
+"""What passes ask about a kernel: addresses, signs, memory order, live ranges. Changes nothing."""

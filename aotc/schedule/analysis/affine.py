@@ -1,0 +1,306 @@
+"""Which addresses are sums of a pointer, scalars times scalars, and positions times scalars.
+
+Every integer and pointer of a kernel is written as `base + offset`: `offset` is a polynomial over
+symbols, `base` a pointer that nothing is known of, or None for an integer. A symbol is a scalar of
+the kernel, the position along an axis of the tile (`axis_symbol`), or what is left of a scalar when
+it is taken modulo something (`Wrapped`). What a loop carries is its first value plus the number of
+iterations times its step, and that number follows from the induction variable: so a pointer that
+walks along, and one that is computed anew from the induction variable, are the same polynomial.
+
+Signed index arithmetic is taken not to overflow where an element is accessed, as in C.
+
+Invariant: where a tile accesses memory, `base + offset` is the value of each of its elements, for
+every launch that keeps the `conditions` of the `Wrapped` symbols in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from aotc.ir.core import Block, Kernel, Op, Value
+from aotc.ir.dialects import arith, gpu, scf, tile
+from aotc.ir.types import I1, I32, I64, PointerType, ScalarType, TileType, element_of, shape_of
+from aotc.schedule.analysis.global_order import is_inside
+from aotc.schedule.analysis.polynomial import ONE, ZERO, Polynomial
+
+_MAX_TERMS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Affine:
+    """Hold `base + offset`, in elements of what a pointer points at."""
+
+    base: Value | None
+    offset: Polynomial
+
+
+@dataclass(frozen=True, slots=True)
+class Wrapped:
+    """The remainder of `dividend` by `divisor`, both multiples of `extent`, which is a constant.
+
+    So a tile of `extent` consecutive indices that starts at the dividend has them consecutive
+    modulo the divisor, too. That the divisor is such a multiple is for the launch to check.
+    """
+
+    dividend: Polynomial
+    divisor: Polynomial
+    extent: int
+
+
+def axis_symbol(axis: int) -> int:
+    """Return the symbol for the position along an axis of the tile."""
+    return -1 - axis
+
+
+class AffineAnalysis:
+    """Hold the polynomials of all values of a kernel; see the module docstring."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.sources: list[Value | Wrapped] = []
+        """What each symbol from 0 on stands for."""
+        self._numbers: dict[Value | Wrapped, int] = {}
+        self._parameters = kernel.body
+        self._known: dict[Value, Affine] = {}
+        self._scalars: dict[Polynomial, list[Value]] = {}
+        self._visit(kernel.body)
+
+    def __getitem__(self, value: Value) -> Affine:
+        """Return the polynomial of a value; if nothing is known, it is itself."""
+        known = self._known.get(value)
+        return self._opaque(value) if known is None else known
+
+    def symbol(self, source: Value | Wrapped) -> Polynomial:
+        """Return the symbol that stands for a scalar or a remainder."""
+        number = self._numbers.setdefault(source, len(self.sources))
+        if number == len(self.sources):
+            self.sources.append(source)
+        return Polynomial.symbol(number)
+
+    def is_launch(self, symbol: int) -> bool:
+        """Return whether a symbol is an argument of the launch."""
+        source = self.sources[symbol] if symbol >= 0 else None
+        return isinstance(source, Value) and source.owner is self._parameters
+
+    def scalars(self, polynomial: Polynomial) -> list[Value]:
+        """Return the i32 scalars of the kernel that have the value of `polynomial`."""
+        if not self._scalars:
+            for value, known in self._known.items():
+                if value.type == I32 and known.base is None:
+                    self._scalars.setdefault(known.offset, []).append(value)
+        return self._scalars.get(polynomial, [])
+
+    def bounds(self, mask: Value) -> tuple[Polynomial, ...] | None:
+        """Return polynomials, all of which are below 0 just where `mask` is true, or None."""
+        op = mask.op
+        if isinstance(op, arith.Constant):
+            return () if op.value else None
+        if isinstance(op, arith.And):
+            left, right = self.bounds(op.lhs), self.bounds(op.rhs)
+            return None if left is None or right is None else (*left, *right)
+        if isinstance(op, arith.Compare):
+            return self._bound_of(op)
+        names = None if op is None else axis_names(op)
+        found = None if op is None or names is None else self.bounds(op.operands[0])
+        return None if found is None or names is None else tuple(p.renamed(names) for p in found)
+
+    def _bound_of(self, op: arith.Compare) -> tuple[Polynomial, ...] | None:
+        left, right = self[op.lhs], self[op.rhs]
+        if left.base is not None or right.base is not None:
+            return None
+        below, above = left.offset - right.offset, right.offset - left.offset
+        found = {"lt": below, "le": below - ONE, "gt": above, "ge": above - ONE}
+        return (found[op.predicate],) if op.predicate in found else None
+
+    # -- control flow ----------------------------------------------------------
+
+    def _visit(self, block: Block) -> None:
+        for op in block:
+            if isinstance(op, scf.For):
+                self._visit_loop(op)
+                continue
+            for nested in op.blocks:
+                self._visit(nested)
+            rule = _RULES.get(type(op))
+            if rule is not None and _is_index(op.results[0]):
+                found = rule(self, op, [self[operand] for operand in op.operands])
+                self._known.pop(op.results[0], None)  # what was found before a loop was understood
+                if found is not None and len(found.offset.terms) <= _MAX_TERMS:
+                    self._known[op.results[0]] = found
+
+    def _visit_loop(self, loop: scf.For) -> None:
+        """Visit the body with carried values as they are, see how they change, and visit it again.
+
+        What is carried and not understood is opaque, and a scalar among it a symbol.
+        """
+        carried = [arg for arg in loop.carried if _is_index(arg)]
+        for arg in carried:
+            self._known[arg] = Affine(arg, ZERO)
+        self._visit(loop.body)
+        found = {arg: self._induced(loop, arg) for arg in carried}
+        for arg in carried:
+            del self._known[arg]
+        if carried:
+            self._known.update((arg, value) for arg, value in found.items() if value is not None)
+            self._visit(loop.body)
+
+    def _induced(self, loop: scf.For, arg: Value) -> Affine | None:
+        """Return a carried value as a function of the induction variable, or None."""
+        step = self[loop.body.terminator.operands[arg.index - 1]]
+        if step.base is not arg or not self._is_invariant(step.offset, loop):
+            return None
+        per_index = step.offset.divided_by(self[loop.step].offset)
+        if per_index is None:
+            return None
+        distance = self[loop.induction].offset - self[loop.lower].offset
+        start = self[loop.init[arg.index - 1]]
+        return Affine(start.base, start.offset + distance * per_index)
+
+    def _is_invariant(self, polynomial: Polynomial, loop: scf.For) -> bool:
+        return not any(self._changes(symbol, loop) for symbol in polynomial.symbols)
+
+    def _changes(self, symbol: int, loop: scf.For) -> bool:
+        if symbol < 0:
+            return False
+        source = self.sources[symbol]
+        if isinstance(source, Value):
+            return is_inside(source.owner, loop)
+        return not self._is_invariant(source.dividend + source.divisor, loop)
+
+    def _opaque(self, value: Value) -> Affine:
+        if isinstance(value.type, ScalarType) and value.type.is_int:
+            return Affine(None, self.symbol(value))
+        return Affine(value, ZERO)
+
+
+def _is_index(value: Value) -> bool:
+    return element_of(value.type) in (I32, I64) or isinstance(element_of(value.type), PointerType)
+
+
+def axis_names(op: Op) -> Mapping[int, int] | None:
+    """Return what the axes of an op's operand are called in its result; None if it does more."""
+    shape = shape_of(op.operands[0].type) if op.operands else ()
+    axes: Sequence[int | None]
+    if isinstance(op, tile.Splat | tile.Broadcast | tile.Hint | gpu.Convert | gpu.ShuffleConvert):
+        axes = range(len(shape))
+    elif isinstance(op, tile.ExpandDims):
+        axes = [axis + (axis >= op.axis) for axis in range(len(shape))]
+    elif isinstance(op, tile.Trans):
+        axes = [op.order.index(axis) for axis in range(len(shape))]
+    elif isinstance(op, tile.Reshape):
+        before = [axis for axis, extent in enumerate(shape) if extent > 1]
+        after = [axis for axis, extent in enumerate(op.shape) if extent > 1]
+        if [shape[axis] for axis in before] != [op.shape[axis] for axis in after]:
+            return None
+        places = dict(zip(before, after, strict=True))
+        axes = [places.get(axis) for axis in range(len(shape))]
+    else:
+        return None
+    return {axis_symbol(old): axis_symbol(new) for old, new in enumerate(axes) if new is not None}
+
+
+# ---- rules: one function an op, None for a value that is no such sum --------------------------
+
+
+def _constant(_: AffineAnalysis, op: Op, __: list[Affine]) -> Affine | None:
+    assert isinstance(op, arith.Constant)
+    return Affine(None, Polynomial.constant(int(op.value)))
+
+
+def _arange(_: AffineAnalysis, op: Op, __: list[Affine]) -> Affine | None:
+    assert isinstance(op, tile.Arange)
+    start = Polynomial.constant(op.start)
+    counts = op.end - op.start > 1
+    return Affine(None, start + Polynomial.symbol(axis_symbol(0)) if counts else start)
+
+
+def _add(_: AffineAnalysis, __: Op, found: list[Affine]) -> Affine | None:
+    left, right = found
+    if left.base is not None and right.base is not None:
+        return None
+    return Affine(left.base or right.base, left.offset + right.offset)
+
+
+def _sub(_: AffineAnalysis, __: Op, found: list[Affine]) -> Affine | None:
+    left, right = found
+    return Affine(left.base, left.offset - right.offset) if right.base is None else None
+
+
+def _mul(_: AffineAnalysis, __: Op, found: list[Affine]) -> Affine | None:
+    left, right = found
+    if left.base is not None or right.base is not None:
+        return None
+    return Affine(None, left.offset * right.offset)
+
+
+def _shl(_: AffineAnalysis, __: Op, found: list[Affine]) -> Affine | None:
+    left, right = found
+    bits = right.offset.value
+    if left.base is not None or right.base is not None or bits is None or not 0 <= bits < 31:
+        return None
+    return Affine(None, left.offset * Polynomial.constant(1 << bits))
+
+
+def _neg(_: AffineAnalysis, __: Op, found: list[Affine]) -> Affine | None:
+    return Affine(None, -found[0].offset) if found[0].base is None else None
+
+
+def _cast(_: AffineAnalysis, op: Op, found: list[Affine]) -> Affine | None:
+    """Pass on what a wider type holds as it is, and what is an index in both."""
+    assert isinstance(op, arith.Cast)
+    source = element_of(op.value.type)
+    if not isinstance(source, ScalarType) or not source.is_int or source == I1:
+        return None
+    exact = op.dtype.bits > source.bits or source in (I32, I64)
+    return found[0] if exact and found[0].base is None else None
+
+
+def _rem(analysis: AffineAnalysis, op: Op, found: list[Affine]) -> Affine | None:
+    """Keep consecutive indices consecutive that start, and wrap around, at multiples of a tile."""
+    left, right = found
+    axes = [symbol for symbol in left.offset.symbols if symbol < 0]
+    if left.base is not None or right.base is not None or len(axes) != 1:
+        return None
+    along = Polynomial.symbol(axes[0])
+    start = left.offset - along
+    extent = shape_of(op.results[0].type)[-1 - axes[0]]
+    is_start = not any(symbol < 0 for symbol in start.symbols)
+    if not is_start or any(factor % extent for _, factor in start.terms):
+        return None
+    divisor = right.offset
+    if not divisor or not all(map(analysis.is_launch, divisor.symbols)):
+        return None
+    if divisor.value is not None and (divisor.value < 0 or divisor.value % extent):
+        return None
+    return Affine(None, analysis.symbol(Wrapped(start, divisor, extent)) + along)
+
+
+def _renaming(_: AffineAnalysis, op: Op, found: list[Affine]) -> Affine | None:
+    names = axis_names(op)
+    base = found[0].base
+    if names is None or (base is not None and isinstance(base.type, TileType)):
+        return None
+    return Affine(base, found[0].offset.renamed(names))
+
+
+Rule = Callable[[AffineAnalysis, Op, list[Affine]], Affine | None]
+_RULES: dict[type[Op], Rule] = {
+    arith.Constant: _constant,
+    tile.Arange: _arange,
+    arith.Add: _add,
+    arith.AddPtr: _add,
+    arith.Sub: _sub,
+    arith.Mul: _mul,
+    arith.Shl: _shl,
+    arith.Neg: _neg,
+    arith.Cast: _cast,
+    arith.Rem: _rem,
+    tile.Splat: _renaming,
+    tile.Broadcast: _renaming,
+    tile.ExpandDims: _renaming,
+    tile.Reshape: _renaming,
+    tile.Trans: _renaming,
+    tile.Hint: _renaming,
+    gpu.Convert: _renaming,
+    gpu.ShuffleConvert: _renaming,
+}

@@ -1,0 +1,64 @@
+"""Write down where a block begins: polynomials over scalars, as scalars of the kernel.
+
+Invariant: what is written stands where all it is computed from is known.
+"""
+
+from __future__ import annotations
+
+from aotc.ir.core import Op, Value
+from aotc.ir.dialects import arith, scf
+from aotc.ir.rewrite import Builder
+from aotc.ir.types import I32
+from aotc.schedule.analysis.affine import AffineAnalysis
+from aotc.schedule.analysis.global_order import is_inside, stands_before
+from aotc.schedule.analysis.polynomial import Polynomial
+
+
+def coordinate(analysis: AffineAnalysis, start: Polynomial, user: Op, place: Builder) -> Value:
+    """Compute where a block begins; what changes within the innermost loop is added last."""
+    for value in analysis.scalars(start):
+        if _is_visible(value, user):
+            return value
+    loop = next((op for op in user.ancestors() if isinstance(op, scf.For)), None)
+
+    def changes(term: Polynomial) -> bool:
+        values = (analysis.sources[symbol] for symbol in term.symbols)
+        owners = (each.owner for each in values if isinstance(each, Value))
+        return loop is not None and any(is_inside(owner, loop) for owner in owners)
+
+    total: Value | None = None
+    for term in sorted(start, key=changes):
+        value = _term(analysis, term, user, place)
+        total = value if total is None else place(arith.Add(total, value)).out
+    return place(arith.Constant(0, I32)).out if total is None else total
+
+
+def _term(analysis: AffineAnalysis, term: Polynomial, user: Op, place: Builder) -> Value:
+    ((monomial, factor),) = term.terms
+    product: Value | None = None
+    for symbol in monomial:
+        value = _symbol(analysis, symbol, user, place)
+        product = value if product is None else place(arith.Mul(product, value)).out
+    if product is not None and factor == 1:
+        return product
+    constant = place(arith.Constant(factor, I32)).out
+    return constant if product is None else place(arith.Mul(product, constant)).out
+
+
+def _symbol(analysis: AffineAnalysis, symbol: int, user: Op, place: Builder) -> Value:
+    source = analysis.sources[symbol]
+    if isinstance(source, Value):
+        return source if source.type == I32 else place(arith.Cast(source, I32)).out
+    dividend = coordinate(analysis, source.dividend, user, place)
+    divisor = coordinate(analysis, source.divisor, user, place)
+    return place(arith.Rem(dividend, divisor)).out
+
+
+def _is_visible(value: Value, user: Op) -> bool:
+    """Return whether `user` may use a value: whether it was computed before, around it."""
+    op = value.op
+    block = op.block if op is not None else value.owner
+    for outer in (user, *user.ancestors()):
+        if outer.block is block:
+            return op is None or stands_before(op, outer)
+    return False

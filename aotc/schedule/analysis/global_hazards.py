@@ -1,0 +1,396 @@
+"""Which accesses to global memory of one program need a barrier between them.
+
+Threads of a CTA see what others of it stored only after a barrier, and an element may be stored by
+another thread than loads it: the layouts of the two tiles say so. Two accesses of which one writes are a
+hazard, unless it can be seen that they touch different elements, or that each thread meets nothing
+but its own.
+
+Elements differ if along some dimension the indices do. A dimension is what is multiplied with one
+stride, a product of arguments of the launch, and a tensor's strides keep its elements apart. An
+index is a polynomial over positions in the tile, induction variables and whatever else the kernel
+computes; where a loop carries the earlier access to the later one, its induction variable has
+moved on by at least a step.
+
+A mask bounds the indices of a dimension, too: halves of a row that begin at n and end at n are apart.
+
+Different parameters are of different memory, or a kernel runs in place: what is loaded through the one
+is stored at the same index through the other. Of other indices no order is promised then. Pointers
+that come from no parameter may all point at the same. Nothing orders the programs that a persistent
+kernel takes one after the other, so nothing needs to order their accesses.
+
+Invariant: two accesses for which `meet` is false are ordered by program order alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from aotc.ir import gf2
+from aotc.ir.core import Block, Kernel, Op, Value
+from aotc.ir.dialects import arith, gpu, grid, roles, scf, tile, tma
+from aotc.ir.parameter_access import pointer_roots
+from aotc.ir.types import PointerType, TileType, element_of, shape_of
+from aotc.schedule.analysis.affine import Affine, AffineAnalysis, axis_symbol
+from aotc.schedule.analysis.global_order import is_inside
+from aotc.schedule.analysis.polynomial import ZERO, Monomial, Polynomial
+from aotc.schedule.analysis.signs import Signs
+
+_ATOMICS = (gpu.AtomicRmw, gpu.AtomicCas)
+_POINTER_READS = (gpu.Load, gpu.AsyncCopy, tma.BulkLoad)
+_POINTER_WRITES = (gpu.Store, tma.BulkStore, *_ATOMICS)
+_TENSOR_WRITES = (tma.TmaStore, tma.TmaReduce)
+_READS = (*_POINTER_READS, tma.TmaLoad)
+_WRITES = (*_POINTER_WRITES, *_TENSOR_WRITES)
+_ASYNC = (tma.TmaLoad, tma.BulkLoad, *_TENSOR_WRITES, tma.BulkStore)
+"""What goes through the async proxy: it sees what threads wrote only after a proxy fence."""
+_BY_THREADS = (gpu.Load, gpu.Store, *_ATOMICS)
+
+_MAX_AXES = 8
+_OTHER_AXES = {axis_symbol(axis): axis_symbol(axis + _MAX_AXES) for axis in range(_MAX_AXES)}
+"""Positions in the other tile, where two are spoken of."""
+
+_ANYWHERE = ""
+"""Stands for all memory that no parameter points at."""
+
+
+@dataclass(frozen=True)
+class Touch:
+    """Name an access, and the loops that have gone on to a later iteration since."""
+
+    op: Op
+    carried: tuple[Op, ...] = ()
+
+    def carried_by(self, loop: Op) -> Touch:
+        """Return the same access as the next iteration of `loop` sees it."""
+        return self if loop in self.carried else Touch(self.op, (*self.carried, loop))
+
+
+class GlobalHazards:
+    """Hold the accesses of a kernel that may meet others; see the module docstring."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+        self.num_blocks = kernel.num_ctas
+        """Blocks of a program."""
+        self._affine: AffineAnalysis | None = None
+        accesses = [op for op in kernel.walk() if isinstance(op, (*_READS, *_WRITES))]
+        self._memory: dict[Op, frozenset[str]] = {
+            op: frozenset(_memory_of(kernel, op)) for op in accesses
+        }
+        written: dict[str, None] = {}
+        for op in accesses:
+            if isinstance(op, _WRITES):
+                written.update(dict.fromkeys(sorted(self._memory[op])))
+        stored = {_pointee(op) for op in accesses if isinstance(op, gpu.Store)}
+        loaded = {_pointee(op) for op in accesses if isinstance(op, gpu.Load)}
+        self.accesses = {
+            op: None
+            for op in accesses
+            if not self._memory[op].isdisjoint(written)
+            or (isinstance(op, gpu.Load) and _pointee(op) in stored)
+            or (isinstance(op, gpu.Store) and _pointee(op) in loaded)
+        }
+        """What may meet another access, and so has to be asked about."""
+
+    def is_over_programs(self, loop: Op) -> bool:
+        """Return whether each iteration of a loop is a program of its own."""
+        return (
+            self._kernel.loops_programs
+            and isinstance(loop, scf.For)
+            and isinstance(loop.lower.op, tile.ProgramId)
+            and isinstance(loop.step.op, tile.NumPrograms)
+        )
+
+    def needs_all_blocks(self, op: Op) -> bool:
+        """Return whether a barrier ahead of `op` has to be one of all blocks of the program.
+
+        Roles have none of those: there it is one of the block.
+        """
+        in_role = any(isinstance(each, roles.Specialize) for each in op.ancestors())
+        return self.num_blocks > 1 and not in_role
+
+    @staticmethod
+    def branch_of_block(op: Op) -> scf.If | None:
+        """Return the outermost branch around `op` that not all blocks of a program take."""
+        found = None
+        for outer in op.ancestors():
+            if isinstance(outer, scf.If) and _is_of_rank(outer.condition):
+                found = outer
+        return found
+
+    @staticmethod
+    def is_generic_write(op: Op) -> bool:
+        """Return whether the async proxy sees what `op` writes only after a fence of its threads."""
+        return isinstance(op, _WRITES) and not isinstance(op, _ASYNC)
+
+    @staticmethod
+    def is_async(op: Op) -> bool:
+        """Return whether an op accesses memory through the async proxy."""
+        return isinstance(op, _ASYNC)
+
+    def meet(self, earlier: Touch, later: Op) -> bool:
+        """Return whether the threads of a program need a barrier between two accesses."""
+        first = earlier.op
+        if not isinstance(first, _WRITES) and not isinstance(later, _WRITES):
+            return False
+        if isinstance(first, _ATOMICS) and isinstance(later, _ATOMICS):
+            return False  # each is one step, and threads that need an order ask for it
+        if self._memory[first].isdisjoint(self._memory[later]):
+            return self._meet_in_place(earlier, later)
+        if isinstance(first, _TENSOR_WRITES) and isinstance(later, _TENSOR_WRITES):
+            return False  # of one thread, which waits for what it must
+        left, right = getattr(first, "pointer", None), getattr(later, "pointer", None)
+        if not isinstance(left, Value) or not isinstance(right, Value):
+            return True
+        affine = self._affine_of_kernel()
+        here, there = affine[left], affine[right]
+        distance = _Distance(affine, earlier, later)
+        if here.base is not there.base or _is_tile(here.base) or distance.moves(here.base):
+            return (
+                left is not right or bool(earlier.carried) or not self._same_threads(first, later)
+            )
+        if here.offset == there.offset and not any(map(distance.is_moved, here.offset.symbols)):
+            return not self._same_threads(first, later)
+        tiles = _tile(affine, first, here), _tile(affine, later, there)
+        return not distance.separates(*tiles)
+
+    def _meet_in_place(self, earlier: Touch, later: Op) -> bool:
+        """Return whether threads meet where two parameters are one memory, at equal indices."""
+        first = earlier.op
+        if {type(first), type(later)} != {gpu.Load, gpu.Store}:
+            return False
+        if _pointee(first) != _pointee(later) or self._same_threads(first, later):
+            return False
+        affine = self._affine_of_kernel()
+        here, there = (affine[_pointer(op)] for op in (first, later))
+        params = self._kernel.body.args
+        distance = _Distance(affine, earlier, later)
+        return (
+            here.base in params
+            and there.base in params
+            and distance.may_be_none(here.offset, there.offset)
+        )
+
+    def _same_threads(self, first: Op, later: Op) -> bool:
+        """Return whether each thread meets nothing but its own in two accesses to the same elements.
+
+        Of threads that hold the same element one writes it, and always the same one.
+        """
+        if not isinstance(first, _BY_THREADS) or not isinstance(later, _BY_THREADS):
+            return False
+        kinds = first.pointer.type, later.pointer.type
+        layouts = [kind.layout if isinstance(kind, TileType) else None for kind in kinds]
+        if layouts[0] != layouts[1]:
+            return False
+        if isinstance(first, gpu.Store) and isinstance(later, gpu.Store):
+            return True
+        if layouts[0] is None:
+            return False
+        if self.num_blocks > 1 and not self._is_divided(_pointer(first)):
+            return False
+        columns = (*layouts[0].columns("lane"), *layouts[0].columns("warp"))
+        held = gf2.Span(layouts[0].columns("register"))
+        return all(held.add(column) for column in columns)
+
+    def _is_divided(self, pointer: Value) -> bool:
+        """Return whether each block of a program has elements of its own: its rank is in the index."""
+        affine = self._affine_of_kernel()
+        return any(
+            isinstance(source, Value) and isinstance(source.op, grid.CtaRank)
+            for source in (affine.sources[s] for s in affine[pointer].offset.symbols if s >= 0)
+        )
+
+    def _affine_of_kernel(self) -> AffineAnalysis:
+        if self._affine is None:
+            self._affine = AffineAnalysis(self._kernel)
+        return self._affine
+
+
+def _is_of_rank(condition: Value) -> bool:
+    """Return whether a condition compares the rank of a block in its cluster."""
+    compare = condition.op
+    return isinstance(compare, arith.Compare) and isinstance(compare.lhs.op, grid.CtaRank)
+
+
+def _pointer(op: Op) -> Value:
+    assert isinstance(op, _BY_THREADS)
+    return op.pointer
+
+
+def _pointee(op: Op) -> object:
+    """Return what a load or store is of."""
+    kind = element_of(_pointer(op).type)
+    assert isinstance(kind, PointerType)
+    return kind.pointee
+
+
+def _memory_of(kernel: Kernel, op: Op) -> Iterator[str]:
+    """Yield the parameters whose memory an access may touch."""
+    if isinstance(op, tma.TmaLoad | tma.TmaStore | tma.TmaReduce):
+        maker = op.tensor.op
+        roots = [op.tensor]
+        if isinstance(maker, tma.TensorMapAt):
+            roots = []
+            yield _ANYWHERE  # the map is in memory, and says where the tensor is
+    else:
+        assert isinstance(op, (*_POINTER_READS, *_POINTER_WRITES))
+        roots = pointer_roots(op.pointer)
+    for root in roots:
+        is_parameter = root.owner is kernel.body
+        yield kernel.params[root.index].argument if is_parameter else _ANYWHERE
+
+
+@dataclass(frozen=True, slots=True)
+class _Tile:
+    """Hold the index of each element of an access, the extents, and what its mask says is below 0."""
+
+    offset: Polynomial
+    extents: tuple[int, ...]
+    below_zero: tuple[Polynomial, ...]
+
+
+def _tile(affine: AffineAnalysis, op: Op, found: Affine) -> _Tile:
+    mask, pointer = getattr(op, "mask", None), getattr(op, "pointer", None)
+    assert isinstance(pointer, Value)
+    bounds = affine.bounds(mask) if isinstance(mask, Value) else ()
+    return _Tile(found.offset, shape_of(pointer.type), bounds or ())
+
+
+def _is_tile(value: Value | None) -> bool:
+    return value is not None and isinstance(value.type, TileType)
+
+
+class _Distance:
+    """Tell how far apart the elements of two accesses are, whatever iterations they are of."""
+
+    def __init__(self, affine: AffineAnalysis, earlier: Touch, later: Op) -> None:
+        self._affine = affine
+        carried = [loop for loop in later.ancestors() if loop in earlier.carried]
+        self._outermost = carried[-1] if carried else None
+        self._loops = [*carried]
+        for one, other in ((earlier.op, later), (later, earlier.op)):
+            around = list(other.ancestors())
+            loops = (op for op in one.ancestors() if isinstance(op, scf.For | scf.While))
+            self._loops += [loop for loop in loops if loop not in around]
+
+    def separates(self, mine: _Tile, theirs: _Tile) -> bool:
+        """Return whether no element is touched by both tiles."""
+        starts, ends = self._by_stride(mine.offset), self._by_stride(theirs.offset)
+        for stride in {**starts, **ends}:
+            start, end = starts.get(stride, ZERO), ends.get(stride, ZERO)
+            # A number times an argument need be no stride: it may be a shift by any distance.
+            if stride != () and (start.value is not None or end.value is not None):
+                shift = Polynomial.of([(stride, 1)])
+                starts[()] = starts.get((), ZERO) + shift * start
+                ends[()] = ends.get((), ZERO) + shift * end
+            elif stride != () and self._differ(start, end, mine.extents, theirs.extents):
+                return True
+        start, end = starts.get((), ZERO), ends.get((), ZERO)
+        return self._differ(start, end, mine.extents, theirs.extents) or self._is_masked_apart(
+            (start, mine.below_zero), (end, theirs.below_zero)
+        )
+
+    def _is_masked_apart(
+        self,
+        mine: tuple[Polynomial, tuple[Polynomial, ...]],
+        theirs: tuple[Polynomial, tuple[Polynomial, ...]],
+    ) -> bool:
+        """Return whether the mask of the lower of two ranges ends it before the other begins."""
+        signs = Signs(self._affine)
+        for (low, bounds), (high, _) in ((mine, theirs), (theirs, mine)):
+            apart = high.renamed(_OTHER_AXES) - low
+            if any(map(self.is_moved, apart.symbols)):
+                continue
+            # What the mask keeps below 0 is -1 at most, so what it makes up for is at least 1.
+            if any(signs.never_negative(apart + bound) for bound in bounds):
+                return True
+        return False
+
+    def may_be_none(self, mine: Polynomial, theirs: Polynomial) -> bool:
+        """Return whether an element of a tile has one index in both, as far as iterations allow.
+
+        That is for sure if the indices are equal, or in an iteration of a loop that one of the two
+        accesses is not in, as where tiles are added up and their sum is stored after that.
+        """
+        if self._outermost is not None:
+            return mine == theirs and not any(map(self.is_moved, mine.symbols))
+        return all(
+            all(map(_is_no_axis, monomial)) and any(map(self.is_moved, monomial))
+            for monomial, _ in (theirs - mine).terms
+        )
+
+    def moves(self, value: Value | None) -> bool:
+        """Return whether a value may be two in the two accesses."""
+        return value is not None and any(_is_of(value.owner, loop) for loop in self._loops)
+
+    def is_moved(self, symbol: int) -> bool:
+        """Return whether a symbol may stand for two numbers in the two accesses."""
+        source = self._affine.sources[symbol] if symbol >= 0 else None
+        if source is None or isinstance(source, Value):
+            return self.moves(source)
+        return any(map(self.is_moved, (source.dividend + source.divisor).symbols))
+
+    def _by_stride(self, offset: Polynomial) -> dict[Monomial, Polynomial]:
+        """Return the index along each dimension, by the stride that it is multiplied with."""
+        found: dict[Monomial, Polynomial] = {}
+        for monomial, factor in offset.terms:
+            stride = tuple(symbol for symbol in monomial if self._affine.is_launch(symbol))
+            index = tuple(symbol for symbol in monomial if not self._affine.is_launch(symbol))
+            found[stride] = found.get(stride, ZERO) + Polynomial.of([(index, factor)])
+        return found
+
+    def _differ(
+        self,
+        mine: Polynomial,
+        theirs: Polynomial,
+        extents: tuple[int, ...],
+        others: tuple[int, ...],
+    ) -> bool:
+        """Return whether two indices along one dimension never are the same."""
+        reach, other_reach = _reach(mine, extents), _reach(theirs, others)
+        if reach is None or other_reach is None:
+            return False
+        low, high = reach
+        other_low, other_high = other_reach
+        start, end = mine.split(_is_no_axis)[0], theirs.split(_is_no_axis)[0]
+        loop = self._outermost
+        number = self._affine[loop.induction].offset if isinstance(loop, scf.For) else ZERO
+        moved = [each for each in (*start.symbols, *end.symbols) if self.is_moved(each)]
+        if any(symbol not in number.symbols for symbol in moved):
+            return False
+        apart = (end - start).value
+        if apart is None:
+            return False
+        if not moved:
+            return apart + other_low > high or apart + other_high < low
+        factor = start.coefficient_of(number.symbols[0]) if len(number.symbols) == 1 else None
+        if apart or factor is None or factor != end.coefficient_of(number.symbols[0]):
+            return False
+        assert isinstance(loop, scf.For)
+        moved_by = factor * self._affine[loop.step].offset
+        # A loop's step is not 0, so what is a multiple of a number moves by that much at least.
+        at_least = math.gcd(*(coefficient for _, coefficient in moved_by.terms))
+        return at_least > max(high - other_low, other_high - low)
+
+
+def _reach(index: Polynomial, extents: tuple[int, ...]) -> tuple[int, int] | None:
+    """Return the least and the greatest that positions in the tile add to an index, or None."""
+    low = high = 0
+    for monomial, factor in index.terms:
+        axes = [symbol for symbol in monomial if symbol < 0]
+        if axes:
+            if len(monomial) > 1:
+                return None
+            last = factor * (extents[-1 - axes[0]] - 1)
+            low, high = low + min(0, last), high + max(0, last)
+    return low, high
+
+
+def _is_no_axis(symbol: int) -> bool:
+    return symbol >= 0
+
+
+def _is_of(owner: Op | Block, loop: Op) -> bool:
+    return (isinstance(owner, Block) and owner.parent is loop) or is_inside(owner, loop)

@@ -1,0 +1,125 @@
+"""Which ops a load from global memory must not change places with.
+
+Two parameters may point at the same memory (a kernel is often launched in place), so a load and a
+write keep their order wherever it cannot be seen that they are apart. A barrier of the user's
+orders everything, and so does an assertion: it may stand for the bounds of what follows.
+
+Invariant: what is not known to leave global memory alone is a fence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from aotc.ir.core import Block, Kernel, Op, Value
+from aotc.ir.dialects import arith, gpu, grid, indexing, scf, tile, tma, wgmma
+from aotc.ir.parameter_access import pointer_roots
+from aotc.ir.types import TileType
+
+_SHARED_ONLY = (
+    *(gpu.SharedAlloc, gpu.SharedStore, gpu.SharedLoad),
+    *(indexing.SharedGather, indexing.SharedCount),
+    *(gpu.AsyncCopy, gpu.AsyncCommit, gpu.AsyncWait, tile.Assume, grid.LaunchDependents),
+    *(tma.TmaFetch, tma.BulkFetch, tma.TmaStoreWait, wgmma.WgmmaWait),
+)
+
+
+def fences(ops: Iterable[Op]) -> Iterator[Op]:
+    """Yield, of some ops and all nested in them, those that loads must not cross."""
+    for op in ops:
+        for nested in (op, *(inner for block in op.blocks for inner in block.walk())):
+            writes = nested.effect in ("write", "readwrite")
+            shared_only = isinstance(nested, _SHARED_ONLY)
+            if isinstance(nested, tma.TmaStoreWait):
+                shared_only = not nested.written
+            if writes and not nested.terminator and not shared_only:
+                yield nested
+
+
+def may_precede(first: Op, second: Op) -> bool:
+    """Return whether there is a run of the kernel in which `first` comes before `second`."""
+    around = [first, *first.ancestors()]
+    inside = [second, *second.ancestors()]
+    if any(isinstance(op, scf.For | scf.While) and op in around for op in inside):
+        return True  # in an earlier iteration
+    blocks = {op.block: op for op in around}
+    for op in inside:
+        if op.block in blocks and blocks[op.block] is not op:
+            return stands_before(blocks[op.block], op)
+    return False
+
+
+def stands_before(first: Op, second: Op) -> bool:
+    """Return whether an op comes before another one of its block, or is it."""
+    op: Op | None = first
+    while op is not None and op is not second:
+        op = op.next
+    return op is second
+
+
+def written_pointer(fence: Op) -> Value | None:
+    """Return the pointers that a fence writes through, or None if it orders all memory."""
+    pointer = getattr(fence, "pointer", None)
+    return pointer if isinstance(pointer, Value) else None
+
+
+def shared_roots(left: Value, right: Value) -> list[Value]:
+    """Return the values that two pointers may both come from.
+
+    Pointers that come from no parameter may all be one.
+    """
+    roots = pointer_roots(left)
+    unknown = any(not _is_parameter(root) for root in roots)
+    return [
+        root
+        for root in pointer_roots(right)
+        if root in roots or (unknown and not _is_parameter(root))
+    ]
+
+
+def _is_parameter(root: Value) -> bool:
+    return isinstance(root.owner, Block) and isinstance(root.owner.parent, Kernel)
+
+
+def root_names(pointer: Value) -> str:
+    """Return the names of the parameters that a pointer comes from, for a remark."""
+    names = [root.hint or "a computed pointer" for root in pointer_roots(pointer)]
+    return " and ".join(dict.fromkeys(names))
+
+
+def free_operands(op: Op) -> Iterator[Value]:
+    """Yield what an op and all nested in it use and do not define."""
+    yield from op.operands
+    for block in op.blocks:
+        for inner in block.walk():
+            yield from (value for value in inner.operands if not is_inside(value.owner, op))
+
+
+def is_inside(owner: Op | Block, outer: Op) -> bool:
+    """Return whether an op or block is nested in `outer`."""
+    block = owner if isinstance(owner, Block) else owner.block
+    while block is not None:
+        if block.parent is outer:
+            return True
+        block = block.parent.block if isinstance(block.parent, Op) else None
+    return False
+
+
+def num_registers(load: gpu.Load) -> int:
+    """Return how many 32-bit registers of a thread hold what a load returns.
+
+    What one access returns is in registers of its own.
+    """
+    kind = load.out.type
+    if not isinstance(kind, TileType) or kind.layout is None:
+        return 1
+    count = kind.layout.in_size("register")
+    return count // load.vector * max(1, load.vector * kind.element.bits // 32)
+
+
+def is_zero(value: Value | None) -> bool:
+    """Return whether a value is absent, or a constant whose bits are all clear."""
+    if value is None:
+        return True
+    op = value.op
+    return isinstance(op, arith.Constant) and str(op.value) in ("0", "0.0", "False")

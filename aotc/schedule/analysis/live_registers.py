@@ -1,0 +1,202 @@
+"""How many registers of a thread the tiles of a kernel take at once, and which tiles those are.
+
+It says why registers do not suffice: before code is generated for what is hopeless, and after ptxas
+has spilled. A tile lives from the op that makes it to its last use; a use inside a loop that the
+tile is made outside of keeps it for the whole loop. Elements narrower than a register share one.
+Not counted is what ptxas makes again where it is used: addresses, masks, index arithmetic.
+
+Between two fences (stores, barriers, ends of loops) ptxas interleaves: what is loaded there and
+summed up there never is in registers as a whole. So live registers are counted at fences alone.
+
+It is an estimate, for messages and refusals; no other decision is to be based on it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import PurePath
+
+from aotc.ir.core import Block, Kernel, Op, Value
+from aotc.ir.diagnostics import Loc
+from aotc.ir.dialects import gpu, tile
+from aotc.ir.order import enclosing_in, number_ops
+from aotc.ir.types import PointerType, TileType
+
+_REGISTER_BITS = 32
+_LISTED = 3
+# A thread holds what it held: ops that give registers other coordinates, or repeat them.
+_RENAMING = (
+    *(tile.Splat, tile.Broadcast, tile.ExpandDims, tile.Reshape, tile.Trans),
+    *(tile.Join, tile.Split, gpu.Extract, gpu.Concat),
+)
+# They have an effect for the schedule, and are no instruction.
+_NO_FENCES = (gpu.SharedAlloc, gpu.OpaqueThreadId, tile.Assume)
+
+
+@dataclass(frozen=True)
+class LiveTiles:
+    """The tiles of a kernel that are made at one place of the source and alive at its peak."""
+
+    type: str
+    loc: Loc
+    registers: int
+
+    def __str__(self) -> str:
+        return f"{self.type} at {place_text(self.loc)} ({self.registers} registers)"
+
+
+def place_text(loc: Loc) -> str:
+    """Return a place without its folder: what is said of an archive's kernels has no paths in it."""
+    return f"{PurePath(loc.file).name}:{loc.line}"
+
+
+@dataclass(frozen=True)
+class Peak:
+    """Where most registers are live, how many, and in which tiles, largest first."""
+
+    loc: Loc
+    registers: int
+    tiles: tuple[LiveTiles, ...]
+
+    def __str__(self) -> str:
+        listed = ", ".join(map(str, self.tiles[:_LISTED]))
+        more = len(self.tiles) - _LISTED
+        tail = f" and {more} more" if more > 0 else ""
+        taken = f"tiles take {self.registers} registers of a thread at {place_text(self.loc)}"
+        return f"{taken}: {listed}{tail}" if listed else taken
+
+
+@dataclass(frozen=True)
+class _Life:
+    """Numbers of the op that makes a value, and of the last that needs it."""
+
+    start: int
+    end: int
+    value: Value
+    loc: Loc
+    registers: int
+
+
+def tile_registers(type_: TileType) -> int:
+    """Return how many registers a thread needs for its part of a tile."""
+    if type_.layout is None:
+        return 0
+    # Registers that repeat others are those.
+    repeated = type_.layout.zero_mask("register").bit_count()
+    bits = (type_.layout.in_size("register") >> repeated) * type_.element.bits
+    return -(-bits // _REGISTER_BITS)
+
+
+def find_peak(kernel: Kernel) -> Peak:
+    """Return where the tiles of a kernel of gpu IR take most registers of a thread."""
+    numbers = number_ops(kernel)
+    fences = [first for op, (first, _) in numbers.items() if _is_fence(op)]
+    made_again: dict[Value, bool] = {}
+    lives = [
+        _Life(*_life(value, op, numbers), value, op.loc, tile_registers(value.type))
+        for op in numbers
+        for value in _made_by(op)
+        if isinstance(value.type, TileType) and not _is_made_again(value, made_again)
+    ]
+    at, registers = _fullest(fences, lives)
+    by_place: dict[tuple[str, Loc], int] = {}
+    for life in lives:
+        if fences and life.start < fences[at] <= life.end:
+            place = (_text(life.value), life.loc)
+            by_place[place] = by_place.get(place, 0) + life.registers
+    tiles = sorted((LiveTiles(*place, count) for place, count in by_place.items()), key=_size)
+    firsts = {first: op for op, (first, _) in numbers.items()}
+    loc = firsts[fences[at]].loc if fences else kernel.loc
+    return Peak(loc, registers, tuple(tiles))
+
+
+def _size(tiles: LiveTiles) -> int:
+    return -tiles.registers
+
+
+def _text(value: Value) -> str:
+    type_ = value.type
+    assert isinstance(type_, TileType)
+    return "x".join([*map(str, type_.shape), str(type_.element)])
+
+
+def _is_fence(op: Op) -> bool:
+    """Return whether ptxas keeps what is done before an op apart from what is done after it."""
+    return op.terminator or (
+        op.effect in ("write", "readwrite") and not isinstance(op, _NO_FENCES) and not op.blocks
+    )
+
+
+def _fullest(fences: list[int], lives: list[_Life]) -> tuple[int, int]:
+    """Return at which of the fences most registers are live, and how many."""
+    changes = [0] * (len(fences) + 1)
+    for life in lives:
+        changes[bisect_left(fences, life.start + 1)] += life.registers
+        changes[bisect_left(fences, life.end + 1)] -= life.registers
+    live = list(accumulate(changes))[:-1] or [0]
+    most = max(live)
+    return live.index(most), most
+
+
+def _made_by(op: Op) -> Iterator[Value]:
+    """Yield what blocks of an op are given, and its results."""
+    for block in op.blocks:
+        yield from block.args
+    yield from op.results
+
+
+def _life(value: Value, op: Op, numbers: Mapping[Op, tuple[int, int]]) -> tuple[int, int]:
+    first, last = numbers[op]
+    block = value.owner if isinstance(value.owner, Block) else op.block
+    start = first if isinstance(value.owner, Block) else last
+    end = start
+    for user in _users(value):
+        outer = enclosing_in(user, block)
+        # What a loop begins with is the loop's own from there on.
+        end = max(end, numbers[outer][0 if outer is user else 1])
+    return start, end
+
+
+def _users(value: Value) -> Iterator[Op]:
+    """Yield what uses a value, or names its registers anew and uses them by that name."""
+    waiting = [value]
+    while waiting:
+        for user in waiting.pop().users:
+            yield user
+            if isinstance(user, _RENAMING):
+                waiting += user.results
+
+
+def _is_made_again(value: Value, known: dict[Value, bool]) -> bool:
+    """Return whether a value is an address, a condition, or comes of indices and constants alone.
+
+    So is what renames a tile: its registers are those of the tile. Chains may be as long as the
+    kernel, so they are followed without recursion.
+    """
+    waiting = [value]
+    while waiting:
+        each = waiting[-1]
+        if each not in known:
+            op = each.op
+            if _is_free(each):
+                known[each] = True
+            elif op is None or op.blocks or not op.pure:
+                known[each] = False
+            else:
+                unknown = [operand for operand in op.operands if operand not in known]
+                if unknown:
+                    waiting += unknown
+                    continue
+                known[each] = all(known[operand] for operand in op.operands)
+        waiting.pop()
+    return known[value]
+
+
+def _is_free(value: Value) -> bool:
+    """Return whether a value takes no registers of a tile by its type or its op."""
+    if not isinstance(value.type, TileType) or isinstance(value.op, _RENAMING):
+        return True
+    return isinstance(value.type.element, PointerType) or value.type.element.is_bool

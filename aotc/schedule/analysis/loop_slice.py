@@ -1,0 +1,109 @@
+"""Find what a value of a loop is computed from, and where a loaded tile goes through shared memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from aotc.ir.core import Op, Value
+from aotc.ir.dialects import arith, gpu, scf, tile, wgmma
+from aotc.ir.layout_access import run_elems_in_order
+from aotc.ir.rewrite import is_pure
+from aotc.ir.types import TileType
+from aotc.schedule.analysis.global_order import (
+    free_operands,
+)
+
+_RENAMES = (tile.Reshape, tile.Trans, tile.ExpandDims)
+
+
+SLICE_OPS = (
+    *(arith.Elementwise, arith.Constant, gpu.Convert, gpu.ShuffleConvert, scf.If),
+    *(tile.Splat, tile.Broadcast, tile.Arange, tile.Hint, tile.Join, tile.Split, *_RENAMES),
+    *(tile.ProgramId, tile.NumPrograms),
+)
+
+
+@dataclass
+class Slice:
+    """What of a loop's body a load is computed from, or a reason why it cannot run ahead."""
+
+    ops: dict[Op, None] = field(default_factory=dict[Op, None])
+    carried: dict[Value, None] = field(default_factory=dict[Value, None])
+    loads: dict[gpu.Load, None] = field(default_factory=dict["gpu.Load", None])
+    obstacle: str = ""
+
+
+@dataclass(eq=False)
+class Trip:
+    """A loaded tile's way through shared memory: renamings of its elements, store, buffer."""
+
+    renames: list[Op]
+    store: gpu.SharedStore
+    buffer: gpu.SharedAlloc
+
+    @property
+    def feeds_wgmma(self) -> bool:
+        """Whether a product by warpgroups reads the buffer."""
+        return any(isinstance(user, wgmma.Wgmma) for user in self.buffer.out.users)
+
+    @property
+    def vector(self) -> int:
+        """How many of the lowest registers lie in the buffer in their order."""
+        kind = self.store.value.type
+        assert isinstance(kind, TileType)
+        assert kind.layout is not None
+        return run_elems_in_order(kind.layout, self.buffer.layout)
+
+
+def collect_slice(loop: scf.For, values: Iterable[Value]) -> Slice:
+    """Return what `values` are computed from in the body of `loop`."""
+    found = Slice()
+    worklist = list(values)
+    seen: dict[Value, None] = {}
+    yielded = loop.body.terminator.operands
+    while worklist:
+        value = worklist.pop()
+        if value in seen:
+            continue
+        seen[value] = None
+        op = value.op
+        if op is None and value.owner is loop.body:
+            if value.index > 0:
+                found.carried[value] = None
+                worklist.append(yielded[value.index - 1])
+        elif op is None or op.block is not loop.body:
+            continue
+        elif isinstance(op, gpu.Load):
+            found.loads[op] = None
+        elif isinstance(op, SLICE_OPS) and is_pure(op):
+            found.ops[op] = None
+            worklist += free_operands(op)
+        else:
+            found.obstacle = f"its address depends on the result of {op.opcode} in the loop"
+    return found
+
+
+def find_staging(load: gpu.Load) -> Trip | None:
+    """Return the one trip through shared memory that is all the use of a load, or None."""
+    renames: list[Op] = []
+    value = load.out
+    while True:
+        users = list(value.users)
+        if len(users) != 1:
+            return None
+        user = users[0]
+        if isinstance(user, _RENAMES) and user.block is load.block:
+            renames.append(user)
+            value = user.results[0]
+            continue
+        break
+    if not isinstance(user, gpu.SharedStore) or user.block is not load.block:
+        return None
+    buffer = user.buffer.op
+    if not isinstance(buffer, gpu.SharedAlloc) or buffer.block is not load.block:
+        return None
+    readers = [each for each in user.buffer.users if each is not user]
+    reads = (gpu.SharedLoad, wgmma.Wgmma)
+    is_whole = all(isinstance(each, reads) for each in readers)
+    return Trip(renames, user, buffer) if is_whole else None

@@ -1,0 +1,230 @@
+"""What of a kernel decides which tensor copies are made: loops, branches, scalars.
+
+A thread of its own can make the copies if that takes no tiles, nothing that products or other
+threads compute, and no order with what the kernel writes. `find_slice` collects what it takes, or
+says why it cannot be; `SliceCopy` writes it down once more.
+
+Invariant: a copy of the slice makes the same tensor copies in the same order as the kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from aotc.ir.core import Block, Kernel, Op, Value, build
+from aotc.ir.dialects import gpu, grid, scf, tile, tma
+from aotc.ir.rewrite import Builder
+from aotc.ir.types import SharedType, TileType
+from aotc.schedule.analysis.global_order import fences, root_names, shared_roots, written_pointer
+
+_NEVER_UNROLLED = 1
+_CONTROL = (scf.For, scf.If, scf.While)
+
+
+@dataclass
+class Slice:
+    """Hold the ops and carried values that copies depend on, or the `obstacle` to a copy of them."""
+
+    ops: dict[Op, None] = field(default_factory=dict[Op, None])
+    values: dict[Value, None] = field(default_factory=dict[Value, None])
+    obstacle: str = ""
+
+
+def find_slice(kernel: Kernel) -> Slice:
+    """Return what the kernel's fetches depend on; a wait for other grids is for who fetches, too."""
+    search = _Search(kernel)
+    for op in kernel.walk():
+        if isinstance(op, grid.GridWait):
+            search.need_op(op)
+            search.run(())
+        if isinstance(op, tma.Fetch) and not search.found.obstacle:
+            search.need_op(op)
+            search.run(op.inputs)
+    return search.found
+
+
+class _Search:
+    """Walk from values to all that they are computed from, through loops and branches."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.found = Slice()
+        self.worklist: list[Value] = []
+
+    def run(self, values: Iterable[Value]) -> None:
+        """Add what `values` depend on."""
+        self.worklist += values
+        while self.worklist and not self.found.obstacle:
+            value = self.worklist.pop()
+            if value in self.found.values:
+                continue
+            self.found.values[value] = None
+            if value.op is None:
+                self._need_argument(value)
+            elif isinstance(value.op, _CONTROL):
+                self.need_op(value.op)
+                self.worklist += _sources(value.op, value.index)
+            else:
+                self._need_computed(value.op)
+
+    def need_op(self, op: Op) -> None:
+        """Add an op, and what decides whether and how often it runs."""
+        for each in (op, *op.ancestors()):
+            if each in self.found.ops:
+                return
+            self.found.ops[each] = None
+            if isinstance(each, scf.For):
+                self.worklist += [each.lower, each.upper, each.step]
+            elif isinstance(each, scf.If):
+                self.worklist.append(each.condition)
+            elif isinstance(each, scf.While):
+                self.worklist.append(each.before.terminator.operands[0])
+
+    def _need_argument(self, value: Value) -> None:
+        assert isinstance(value.owner, Block)
+        parent = value.owner.parent
+        if isinstance(parent, scf.For):
+            self.need_op(parent)
+            self.worklist += _sources(parent, value.index - 1) if value.index else []
+        elif isinstance(parent, scf.While):
+            self.need_op(parent)
+            if value.owner is parent.before:
+                self.worklist.append(parent.init[value.index])
+                self.worklist.append(parent.after.terminator.operands[value.index])
+            else:
+                self.worklist.append(parent.before.terminator.operands[value.index + 1])
+
+    def _need_computed(self, op: Op) -> None:
+        involved = [each.type for each in (*op.operands, *op.results)]
+        if any(isinstance(kind, TileType | SharedType) for kind in involved) or op.blocks:
+            self.found.obstacle = f"what it fetches depends on a tile, by {op.opcode}"
+        elif isinstance(op, gpu.Load | tile.Load):
+            self.found.obstacle = self._disorder(op.pointer)
+            if op.volatile:
+                self.found.obstacle = "what it fetches depends on a volatile load"
+        elif not op.pure and not isinstance(op, tma.TensorMapAt):
+            self.found.obstacle = f"what it fetches depends on {op.opcode}"
+        self.need_op(op)
+        self.worklist += op.operands
+
+    def _disorder(self, pointer: Value) -> str:
+        for fence in fences(self.kernel.body):
+            target = written_pointer(fence)
+            if target is not None and shared_roots(pointer, target):
+                return f"what it fetches depends on {root_names(pointer)}, which it writes"
+        return ""
+
+
+def _sources(op: Op, index: int) -> list[Value]:
+    """Return the values that a result of a loop or branch, or its carried value, may be."""
+    if isinstance(op, scf.For):
+        return [op.init[index], op.body.terminator.operands[index]]
+    if isinstance(op, scf.If):
+        return [op.then.terminator.operands[index], op.orelse.terminator.operands[index]]
+    assert isinstance(op, scf.While)
+    return [op.before.terminator.operands[index + 1]]
+
+
+class SliceCopy:
+    """Write a slice down once more, with values of the copy's own carried along.
+
+    `fetch` writes, for a fetch, what stands in its place: it is given the place, the copied
+    coordinates and the state as it is there, and returns the state behind it. A state is a list of
+    values that every loop carries. `turn` is given a loop, the end of an iteration of its copy and
+    the state there, and returns the state that the next one begins with.
+    """
+
+    State = list[Value]
+
+    def __init__(
+        self,
+        found: Slice,
+        fetch: Callable[[tma.Fetch, Builder, dict[Value, Value], list[Value]], list[Value]],
+        turn: Callable[[scf.For, Builder, list[Value]], list[Value]] | None = None,
+    ) -> None:
+        self._slice = found
+        self._fetch = fetch
+        self._turn = turn
+        self._mapping: dict[Value, Value] = {}
+
+    def copy_block(self, source: Block, place: Builder, state: list[Value]) -> list[Value]:
+        """Copy what of a block belongs to the slice; return the state at its end."""
+        for op in source:
+            if op not in self._slice.ops:
+                continue
+            if isinstance(op, tma.Fetch):
+                state = self._fetch(op, place, self._mapping, state)
+            elif isinstance(op, scf.For):
+                state = self._copy_for(op, place, state)
+            elif isinstance(op, scf.If):
+                state = self._copy_if(op, place, state)
+            elif isinstance(op, scf.While):
+                state = self._copy_while(op, place, state)
+            else:
+                place(op.clone(self._mapping))
+        return state
+
+    def _mapped(self, value: Value) -> Value:
+        return self._mapping.get(value, value)
+
+    def _kept(self, values: Sequence[Value]) -> list[int]:
+        return [index for index, value in enumerate(values) if value in self._slice.values]
+
+    def _take(self, made: Op, old: Sequence[Value], kept: Sequence[int]) -> list[Value]:
+        """Map the kept results of a copied op; return the rest, the state."""
+        for new, index in zip(made.results, kept, strict=False):
+            self._mapping[old[index]] = new
+        return list(made.results[len(kept) :])
+
+    def _copy_for(self, op: scf.For, place: Builder, state: list[Value]) -> list[Value]:
+        carried, yielded = op.carried, op.body.terminator.operands
+        kept = sorted({*self._kept(carried), *self._kept(op.outs)})
+        body = Block()
+        self._mapping[op.induction] = body.add_arg(op.induction.type, op.induction.hint)
+        for index in kept:
+            self._mapping[carried[index]] = body.add_arg(carried[index].type, carried[index].hint)
+        inner = [body.add_arg(value.type, value.hint) for value in state]
+        inner = self.copy_block(op.body, Builder(body), inner)
+        if self._turn is not None:
+            inner = self._turn(op, Builder(body), inner)
+        Builder(body)(scf.Yield([*(self._mapped(yielded[index]) for index in kept), *inner]))
+        bounds = [self._mapped(value) for value in (op.lower, op.upper, op.step)]
+        inits = [self._mapped(op.init[index]) for index in kept]
+        attributes = {**op.attributes, "unroll": op.unroll or _NEVER_UNROLLED}
+        made = place(build(scf.For, [*bounds, *inits, *state], attributes, [body], op.loc))
+        return self._take(made, op.outs, kept)
+
+    def _copy_if(self, op: scf.If, place: Builder, state: list[Value]) -> list[Value]:
+        kept = self._kept(op.outs)
+        arms: list[Block] = []
+        for arm in op.blocks:
+            copied = Block()
+            end = self.copy_block(arm, Builder(copied), state)
+            values = [self._mapped(arm.terminator.operands[index]) for index in kept]
+            Builder(copied)(scf.Yield([*values, *end]))
+            arms.append(copied)
+        made = place(build(scf.If, [self._mapped(op.condition)], {}, arms, op.loc))
+        return self._take(made, op.outs, kept)
+
+    def _copy_while(self, op: scf.While, place: Builder, state: list[Value]) -> list[Value]:
+        condition, yielded = op.before.terminator.operands, op.after.terminator.operands
+        carried = self._kept(op.before.args)
+        kept = sorted({*self._kept(op.after.args), *self._kept(op.outs)})
+        before, after = Block(), Block()
+        for index in carried:
+            arg = op.before.args[index]
+            self._mapping[arg] = before.add_arg(arg.type, arg.hint)
+        inner = [before.add_arg(value.type, value.hint) for value in state]
+        inner = self.copy_block(op.before, Builder(before), inner)
+        passed = [self._mapped(condition[index + 1]) for index in kept]
+        Builder(before)(scf.Condition(self._mapped(condition[0]), [*passed, *inner]))
+        for index in kept:
+            arg = op.after.args[index]
+            self._mapping[arg] = after.add_arg(arg.type, arg.hint)
+        inner = [after.add_arg(value.type, value.hint) for value in state]
+        inner = self.copy_block(op.after, Builder(after), inner)
+        Builder(after)(scf.Yield([*(self._mapped(yielded[index]) for index in carried), *inner]))
+        inits = [*(self._mapped(op.init[index]) for index in carried), *state]
+        made = place(build(scf.While, inits, op.attributes, [before, after], op.loc))
+        return self._take(made, op.outs, kept)

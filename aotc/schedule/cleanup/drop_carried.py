@@ -1,0 +1,58 @@
+"""Take out of a loop the variables that nothing needs but their own next value.
+
+Invariant: what is left is carried, computed and yielded as it was.
+"""
+
+from __future__ import annotations
+
+from aotc.ir.core import Block, Op, Value, build
+from aotc.ir.dialects import scf
+from aotc.ir.rewrite import Builder, is_pure
+from aotc.schedule.analysis.global_order import free_operands
+
+
+def drop_unused_carried(loop: scf.For) -> None:
+    """Replace `loop` by one that carries only what has a use, if there is less of that."""
+    needed = _needed(loop)
+    kept = [index for index, arg in enumerate(loop.carried) if arg in needed]
+    if len(kept) == len(loop.carried):
+        return
+    old_args = [loop.induction, *(loop.carried[index] for index in kept)]
+    body = Block([arg.type for arg in old_args], [arg.hint for arg in old_args])
+    mapping = dict(zip(old_args, body.args, strict=True))
+    for op in loop.body:
+        if not op.terminator and (_is_observed(op) or any(out in needed for out in op.results)):
+            body.insert(op.clone(mapping))
+    yielded = [loop.body.terminator.operands[index] for index in kept]
+    body.insert(scf.Yield([mapping.get(value, value) for value in yielded]))
+    slots = [loop.lower, loop.upper, loop.step, *(loop.init[index] for index in kept)]
+    new = Builder.before_op(loop)(build(scf.For, slots, loop.attributes, [body], loop.loc))
+    for index, out in zip(kept, new.outs, strict=True):
+        loop.outs[index].replace_all_uses_with(out)
+        out.hint = loop.outs[index].hint
+    loop.erase()
+
+
+def _is_observed(op: Op) -> bool:
+    """Return whether an op is there for more than its results."""
+    return not is_pure(op) and (op.effect != "read" or bool(getattr(op, "volatile", False)))
+
+
+def _needed(loop: scf.For) -> dict[Value, None]:
+    """Return the values that are used after the loop, or by what is observed in it."""
+    yielded = loop.body.terminator.operands
+    found: dict[Value, None] = {}
+    worklist = [arg for arg, out in zip(loop.carried, loop.outs, strict=True) if out.users]
+    for op in loop.body:
+        if not op.terminator and _is_observed(op):
+            worklist += free_operands(op)
+    while worklist:
+        value = worklist.pop()
+        if value in found:
+            continue
+        found[value] = None
+        if value.op is not None and value.op.block is loop.body:
+            worklist += free_operands(value.op)
+        elif value.owner is loop.body and value.index > 0:
+            worklist.append(yielded[value.index - 1])
+    return found

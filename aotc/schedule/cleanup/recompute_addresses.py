@@ -1,0 +1,120 @@
+"""Compute indices anew where they are needed again instead of keeping them in registers.
+
+Indices, masks and offsets of what is stored at the end are often those that the loads began with, and
+where a thread stands in shared memory is computed before everything else. Kept through a loop whose
+accumulators fill the registers, or while a large tile is computed, each of them costs one; computed
+again, a few instructions for a whole kernel. Neither LLVM nor the assembler would do so, and both
+would merge equal computations: `gpu.opaque_thread_id` makes the thread's number one that they do not know.
+
+Invariant: only pure ops on indices, which every thread computes for itself, are made again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from aotc.ir.core import Kernel, Op, Value
+from aotc.ir.dialects import arith, gpu, scf, tile, wgmma
+from aotc.ir.rewrite import Builder
+from aotc.ir.tiles import is_elementwise, is_tile
+from aotc.ir.types import TileType
+from aotc.schedule.analysis.global_order import free_operands
+from aotc.schedule.context import Schedule
+
+_PRODUCTS = (gpu.Dot, wgmma.Wgmma)
+_SOURCES = (
+    *(arith.Constant, tile.Arange, tile.Splat, tile.Broadcast, tile.ExpandDims),
+    *(tile.Reshape, tile.Trans, gpu.Convert),
+)
+# What a thread has of a tile, from which on the registers that it takes may be worth a few instructions.
+_LARGE_ELEMS = 16
+
+
+def recompute_addresses(kernel: Kernel, schedule: Schedule) -> None:
+    """Make indices anew behind loops over products, and ahead of stores of large tiles.
+
+    Only ops of the kernel's own block are looked at: what is nested may run many times.
+    """
+    del schedule
+    for op in list(kernel.body):
+        if _stores_much(op):
+            _recompute_from(op)
+        loops = (each for each in (op, *_inside(op)) if isinstance(each, scf.For))
+        if any(map(_multiplies, loops)) and op.next is not None and not op.next.terminator:
+            _recompute_from(op.next)
+
+
+def _multiplies(loop: scf.For) -> bool:
+    return any(isinstance(op, _PRODUCTS) for op in loop.body.walk())
+
+
+def _stores_much(op: Op) -> bool:
+    if not isinstance(op, gpu.Store) or not isinstance(op.value.type, TileType):
+        return False
+    layout = op.value.type.layout
+    return layout is not None and layout.in_size("register") >= _LARGE_ELEMS
+
+
+def _inside(op: Op) -> Iterator[Op]:
+    for block in op.blocks:
+        yield from block.walk()
+
+
+def _recompute_from(first: Op) -> None:
+    """Let an op and all that follow it use cheap tiles that are made there."""
+    Builder.before_op(first)(gpu.OpaqueThreadId())
+    before: dict[Op, None] = {}
+    op = first.prev
+    while op is not None:
+        before[op] = None
+        op = op.prev
+    anew = _Recomputation(before)
+    op = first
+    while op is not None:
+        anew.replace_operands(op)
+        op = op.next
+
+
+class Indices:
+    """Tell tiles that cost little to make: of scalars and indices alone."""
+
+    def __init__(self) -> None:
+        self.known: dict[Value, bool] = {}
+
+    def is_index(self, value: Value) -> bool:
+        """Return whether a value is a tile made of scalars and indices alone."""
+        if value not in self.known:
+            op = value.op
+            self.known[value] = (
+                op is not None
+                and is_tile(value)
+                and (isinstance(op, _SOURCES) or is_elementwise(op))
+                and all(self.is_index(source) for source in op.operands if is_tile(source))
+            )
+        return self.known[value]
+
+
+class _Recomputation:
+    """Clone indices that are made by the ops `before` at their first use."""
+
+    def __init__(self, before: dict[Op, None]) -> None:
+        self.before = before
+        self.made: dict[Value, Value] = {}
+        self.indices = Indices()
+
+    def replace_operands(self, op: Op) -> None:
+        """Let an op and all nested in it use the clones."""
+        place = Builder.before_op(op)
+        for value in dict.fromkeys(free_operands(op)):
+            if value.op in self.before and self.indices.is_index(value):
+                new = self._anew(value, place)
+                for user in (op, *_inside(op)):
+                    user.replace_operand(value, new)
+
+    def _anew(self, value: Value, place: Builder) -> Value:
+        if value not in self.made:
+            op = value.op
+            assert op is not None
+            sources = {each: self._anew(each, place) for each in op.operands if is_tile(each)}
+            self.made[value] = place(op.clone(sources)).results[0]
+        return self.made[value]

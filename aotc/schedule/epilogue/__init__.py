@@ -1,0 +1,1 @@
+"""Stores of results: staged by TMA, overlapped with the next tile's mainloop, or cut to fit registers."""

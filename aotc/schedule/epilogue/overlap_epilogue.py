@@ -1,0 +1,381 @@
+"""Let a tile be stored while the next one is multiplied.
+
+Warps that compute leave the tensor cores idle between two tiles: they convert the sums, write them
+to shared memory, meet, and issue the copies. All but the conversion can wait. So the loop
+
+    for tile: { for k: multiply }; convert; store part 0; …; store part n - 1
+
+becomes
+
+    for tile:
+      for k: multiply; store part k of the tile before, while that runs
+      convert
+      if this is the last tile, or there are not n steps along k: store all parts
+
+The converted tile is carried in registers. Coordinates of a tile are computed while its last product
+runs. In the loop over k, a part's buffer has been read by then: the copy before was issued a step ago.
+
+Invariant: parts are stored once each and in their order, all of a tile before any of the next one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from aotc.ir.core import Block, Kernel, Op, OpT, Value, build
+from aotc.ir.diagnostics import at
+from aotc.ir.dialects import arith, gpu, roles, scf, tma, wgmma
+from aotc.ir.order import number_ops
+from aotc.ir.rewrite import Builder
+from aotc.ir.types import I32, ScalarType, TileType, element_of
+from aotc.schedule.analysis.loop_bounds import lowered_bounds
+from aotc.schedule.analysis.register_budget import registers_of, reserve_registers
+from aotc.schedule.context import Schedule
+from aotc.schedule.epilogue.store_sites import (
+    COPIES,
+    TENSOR_COPIES,
+    StoreSite,
+    copy_part,
+    store_sites,
+    write_part,
+)
+from aotc.schedule.shared_memory.allocate_shared import place_buffers
+from aotc.schedule.shared_memory.live_ranges import Buffer, live_ranges
+from aotc.target import Target
+
+_NEVER_UNROLLED = 1
+_REGISTER_BITS = 32
+# What a thread needs beside sums and the tile that it carries: addresses, counters, coordinates.
+_WORKING_REGISTERS = 36
+_ORDERS_NOTHING = (
+    *(gpu.SharedAlloc, gpu.SharedStore, gpu.SharedLoad, tma.MbarrierWait, tma.MbarrierArrive),
+    *(wgmma.Wgmma, wgmma.WgmmaWait, tma.ProxyFence, tma.TmaStoreWait, *COPIES),
+)
+
+
+def overlap_epilogue(kernel: Kernel, schedule: Schedule) -> None:
+    """Rewrite every loop of tiles whose stores can wait for the next tile's products."""
+    if kernel.num_consumer_groups > 1:
+        return  # another group multiplies in the meantime
+    for role in [op for op in kernel.body if isinstance(op, roles.Specialize)]:
+        for loop in [op for op in role.consumers if isinstance(op, scf.For)]:
+            tiles = _find(loop, role, kernel, schedule)
+            if tiles is not None:
+                with at(tiles.sites[0].copy.loc):
+                    _Delay(tiles, schedule.target).rewrite()
+                schedule.remark(loop.loc, "a tile is stored while the next one is multiplied")
+
+
+# ---- where ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Tiles:
+    """Name a loop over tiles, the loop over products in it, and the stores behind that.
+
+    `around` is the op of the body that is the loop over products, or holds it. Stores of one kind
+    have `num_buffers` for their parts.
+    """
+
+    loop: scf.For
+    products: scf.For
+    around: scf.For | scf.If
+    sites: Sequence[StoreSite]
+    num_buffers: int
+
+
+def _find(
+    loop: scf.For, role: roles.Specialize, kernel: Kernel, schedule: Schedule
+) -> _Tiles | None:
+    sites = list(store_sites(list(loop.body)))
+    products = _products(loop)
+    if not sites or products is None or not _orders_nothing(loop, sites):
+        return None
+    if not all(isinstance(site.copy, TENSOR_COPIES) for site in sites):
+        return None
+    around = products if products.block is loop.body else products.parent_op
+    assert isinstance(around, scf.For | scf.If)
+    order = {op: number for number, op in enumerate(loop.body)}
+    behind = all(order[site.alloc] > order[around] for site in sites)
+    num_buffers = _num_buffers(loop, sites, kernel, schedule) if behind else 0
+    needed = _needed_registers(products, sites)
+    if not num_buffers or not reserve_registers(needed, role, kernel, schedule):
+        return None
+    return _Tiles(loop, products, around, sites, num_buffers)
+
+
+def _products(loop: scf.For) -> scf.For | None:
+    """Return the one loop in which all products are, if they leave threads nothing to compute.
+
+    Threads that compute fragments, or scale sums, are what the tensor cores wait for there already.
+    """
+    products = [op for op in loop.body.walk() if isinstance(op, wgmma.Wgmma)]
+    blocks = {op.block: None for op in products}
+    if len(blocks) != 1 or any(isinstance(op.a.type, TileType) for op in products):
+        return None
+    (block,) = blocks
+    inner = block.parent if block is not None else None
+    if not isinstance(inner, scf.For) or inner is loop:
+        return None
+    if not all(op.acc in inner.carried or isinstance(op.acc.op, wgmma.Wgmma) for op in products):
+        return None
+    if any(element_of(op.acc.type).bits != _REGISTER_BITS for op in products):
+        return None  # stores are under branches, which results in half registers would cross
+    if any(_is_inside(value, loop) for value in (inner.lower, inner.upper, inner.step)):
+        return None  # how many steps the next tile has is not known ahead of it
+    if inner.block is loop.body:
+        return inner
+    branch = inner.parent_op
+    if not isinstance(branch, scf.If) or branch.block is not loop.body:
+        return None
+    skips = branch.orelse.first is branch.orelse.terminator
+    return inner if skips and inner.block is branch.then else None
+
+
+def _orders_nothing(loop: scf.For, sites: Sequence[StoreSite]) -> bool:
+    """Return whether the stores may change places with all else that the loop does."""
+    copies = [site.copy for site in sites]
+    for op in loop.body.walk():
+        if isinstance(op, COPIES) and op not in copies:
+            return False
+        is_write = op.effect in ("write", "readwrite") and not op.terminator
+        if is_write and not isinstance(op, _ORDERS_NOTHING):
+            return False
+        if isinstance(op, scf.While) or getattr(op, "volatile", False):
+            return False
+    return True
+
+
+def _needed_registers(products: scf.For, sites: Sequence[StoreSite]) -> int:
+    """Return what a thread needs to hold sums, and a converted tile beside them."""
+    carried = [value for value in products.carried if _is_tile(value)]
+    tiles = [site.write.value for site in sites]
+    return sum(map(registers_of, [*carried, *tiles])) + _WORKING_REGISTERS
+
+
+def _num_buffers(
+    loop: scf.For, sites: Sequence[StoreSite], kernel: Kernel, schedule: Schedule
+) -> int:
+    """Return how many buffers there is room for, of each kind of part, or 0."""
+    numbers = number_ops(kernel)
+    mine = {site.alloc: site for site in sites}
+    buffers = live_ranges(kernel, numbers)
+    others = [buffer for buffer in buffers if buffer.op not in mine]
+    of_kind: dict[object, list[Buffer]] = {}
+    for buffer in buffers:
+        site = mine.get(buffer.op)
+        if site is not None:
+            size_bytes = buffer.size_bytes // site.num_parts
+            parts = [Buffer(site.alloc, size_bytes, *numbers[loop], buffer.num_copies)]
+            of_kind.setdefault(site.kind, []).extend(parts * site.num_parts)
+    for count in range(max(map(len, of_kind.values())), 0, -1):
+        taken = [replace(each) for parts in of_kind.values() for each in parts[:count]]
+        if place_buffers([*others, *taken]) <= schedule.target.max_shared_bytes:
+            return count
+    return 0
+
+
+# ---- rewriting --------------------------------------------------------------------------------
+
+
+class _Delay:
+    """Rewrite a loop of tiles.
+
+    Parts of all stores are numbered. What a loop carries of them is the number of the next one that
+    is to be stored, or how many there are if none is.
+    """
+
+    def __init__(self, tiles: _Tiles, target: Target) -> None:
+        self.tiles = tiles
+        self.target = target
+        self.parts = [(site, part) for site in tiles.sites for part in range(site.num_parts)]
+        # What it was before coordinates are computed elsewhere.
+        self.stored = {site: [site.write.value, *site.coords] for site in tiles.sites}
+        self.before = Builder.before_op(tiles.loop)
+        self.zero = self.before(arith.Constant(0, I32)).out
+        self.none = self.before(arith.Constant(len(self.parts), I32)).out
+        self.buffers = self._place_buffers()
+
+    def _place_buffers(self) -> list[Value]:
+        """Return the buffer of each part: those of a kind take turns."""
+        found: list[Value] = []
+        of_kind: dict[object, list[Value]] = {}
+        for site, _ in self.parts:
+            turns = of_kind.setdefault(site.kind, [])
+            if len(turns) < self.tiles.num_buffers:
+                turns.append(site.place_buffer(site.part_shape, self.before))
+            else:
+                turns.append(turns.pop(0))
+            found.append(turns[-1])
+        return found
+
+    def rewrite(self) -> None:
+        """Store in the loop that multiplies, or behind it what no such loop will."""
+        loop, before = self.tiles.loop, self.before
+        stored = dict.fromkeys(value for each in self.stored.values() for value in each)
+        values = [value for value in stored if _is_inside(value, loop)]
+        inits = [self._nothing(value) for value in values]
+        last = len(self.parts) - 1
+        products = self.tiles.products
+        steps = lowered_bounds(products, last, before)
+        is_long = before(arith.Compare(products.lower, steps[last], "lt")).out
+        upper = lowered_bounds(loop, 1, before)[1]
+        old = {value: loop.body.add_arg(value.type, value.hint) for value in values}
+        following = loop.body.add_arg(I32, "part")
+        self._store_in_products(old, following)
+        moved = self._compute_late([value for value in values if not _is_tile(value)])
+        new = {value: moved.get(value, value) for value in values}
+        place = Builder.before_op(loop.body.terminator)
+        has_next = place(arith.Compare(loop.induction, upper, "lt")).out
+        waits = place(arith.And(is_long, has_next)).out
+        place(scf.If(waits, _only([]), self._all_parts(new)))
+        part = place(arith.Select(waits, self.zero, self.none)).out
+        _pass_on(loop.body, [*new.values(), part])
+        # Long as it is, ptxas would make two of it.
+        loop.unroll = loop.unroll or _NEVER_UNROLLED
+        made = _rebuilt(loop, [*inits, self.none])
+        Builder.after_op(made)(tma.TmaStoreWait())
+        for site in self.stored:
+            for op in (site.wait, site.copy, site.write, site.alloc):
+                op.erase()
+
+    def _nothing(self, value: Value) -> Value:
+        """Return what is carried into the first iteration, which has nothing to store."""
+        return self.before(gpu.Undefined(value.type)).out if _is_tile(value) else self.zero
+
+    def _store_in_products(self, values: dict[Value, Value], following: Value) -> None:
+        """Store a part behind the products of each iteration of their loop, while there is one."""
+        products = self.tiles.products
+        part = products.body.add_arg(I32, "part")
+        *_, last = (op for op in products.body if isinstance(op, wgmma.Wgmma))
+        place = Builder.after_op(last)
+        stores: list[Op] = []
+        for number in range(len(self.parts)):
+            due = arith.Constant(number, I32)
+            is_due = arith.Compare(part, due.out, "eq")
+            stores += [due, is_due, scf.If(is_due.out, self._one_part(number, values), _only([]))]
+        any_left = place(arith.Compare(part, self.none, "lt")).out
+        place(scf.If(any_left, _only(stores), _only([])))
+        one = place(arith.Constant(1, I32)).out
+        _pass_on(products.body, [place(arith.Add(part, one)).out])
+        made = _rebuilt(products, [following])
+        if self.tiles.around is products:
+            self.tiles = replace(self.tiles, around=made)
+        self.tiles = replace(self.tiles, products=made)
+
+    def _compute_late(self, coords: Sequence[Value]) -> dict[Value, Value]:
+        """Compute coordinates behind the loop over products; return what they become."""
+        around, late = self.tiles.around, self._late()
+        behind = Builder.after_op(self.tiles.products)
+        if not isinstance(around, scf.If):
+            for op in late:
+                op.remove()
+                behind(op)
+            return {}
+        computed = [value for value in coords if value.op in late]
+        arms = (behind, Builder.before_op(around.orelse.terminator))
+        for block, place in zip(around.blocks, arms, strict=True):
+            mapping: dict[Value, Value] = {}
+            for op in late:
+                place(op.clone(mapping))
+            _pass_on(block, [mapping[value] for value in computed])
+        made = _rebuilt(around, [])
+        moved = dict(zip(computed, made.results[-len(computed) :], strict=True)) if computed else {}
+        for value, out in moved.items():
+            value.replace_all_uses_with(out)
+        for op in reversed(late):
+            op.erase()
+        return moved
+
+    def _late(self) -> list[Op]:
+        """Return the scalar ops of the loop's body that are needed for coordinates alone."""
+        ops = list(self.tiles.loop.body)
+        behind = dict.fromkeys(ops[ops.index(self.tiles.around) :])
+        late = {op: None for op in ops if op.pure and not op.blocks and _is_scalar(op)}
+        copies = {site.copy: None for site in self.tiles.sites}
+        while True:
+            kept = {
+                op: None
+                for op in late
+                if all(user in late or user in copies for user in _users(op))
+                and all(each.op in late or each.op not in behind for each in op.operands)
+            }
+            if len(kept) == len(late):
+                return list(late)
+            late = kept
+
+    def _one_part(self, number: int, values: dict[Value, Value]) -> Block:
+        block = Block()
+        place = Builder(block)
+        # Of the copies in flight it is not known here which is the newest.
+        place(tma.TmaStoreWait())
+        self._store_part(number, values, place)
+        place(scf.Yield([]))
+        return block
+
+    def _all_parts(self, values: dict[Value, Value]) -> Block:
+        block = Block()
+        place = Builder(block)
+        place(tma.TmaStoreWait())
+        for number in range(len(self.parts)):
+            if number >= self.tiles.num_buffers:
+                place(tma.TmaStoreWait(pending=self.tiles.num_buffers - 1))
+            self._store_part(number, values, place)
+        place(scf.Yield([]))
+        return block
+
+    def _store_part(self, number: int, values: dict[Value, Value], place: Builder) -> None:
+        site, part = self.parts[number]
+        buffer = self.buffers[number]
+        tile, *coords = (values.get(value, value) for value in self.stored[site])
+        write_part(site, tile, part, buffer, self.target, place)
+        copy_part(site, coords, part, buffer, place)
+
+
+def _is_inside(value: Value, loop: scf.For) -> bool:
+    """Return whether a value may change from one iteration to the next."""
+    op = value.op if isinstance(value.owner, Op) else value.owner.parent
+    while isinstance(op, Op):
+        if op.block is loop.body or op is loop:
+            return True
+        op = op.parent_op
+    return False
+
+
+def _is_tile(value: Value) -> bool:
+    return isinstance(value.type, TileType)
+
+
+def _is_scalar(op: Op) -> bool:
+    """Return whether all results of an op, and there are some, are numbers."""
+    kinds = [value.type for value in op.results]
+    return bool(kinds) and all(isinstance(kind, ScalarType) for kind in kinds)
+
+
+def _users(op: Op) -> Iterator[Op]:
+    return (user for value in op.results for user in value.users)
+
+
+def _only(ops: Sequence[Op]) -> Block:
+    """Return a block of some ops that yields nothing."""
+    block = Block()
+    for op in ops:
+        block.insert(op)
+    block.insert(scf.Yield([]))
+    return block
+
+
+def _pass_on(block: Block, values: Sequence[Value]) -> None:
+    """Let a block yield some more values."""
+    terminator = block.terminator
+    terminator.set_slots([*terminator.slots, *values])
+
+
+def _rebuilt(op: OpT, inits: Sequence[Value]) -> OpT:
+    """Replace a loop or branch by one with more results: its blocks pass them on already."""
+    blocks, op.blocks = op.blocks, ()
+    slots = [*op.slots, *inits]
+    made = Builder.before_op(op)(build(type(op), slots, op.attributes, blocks, op.loc))
+    op.replace_with(made.results[: len(op.results)])
+    return made

@@ -1,0 +1,115 @@
+"""Compute what is stored part by part where all of it at once would not fit the registers.
+
+What a thread stores is often computed of several tiles: an accumulator, a bias, a residual that was
+loaded as fp16 and is added as fp32. Computed tile by tile, all of them are in registers together,
+each at its widest. Computed part by part, only the accumulator and the result are, and the result
+takes the place of what it was made of. The assembler could find this order itself, but does not.
+
+A value that is read from shared memory on the way, which costs little, is read part by part whenever
+its chain is large. Parts of a load from global memory are waited for one after the other, so such a
+load is cut only where there is no other way.
+
+Invariant: a value that is stored is computed once, by the same threads, and stored as a whole.
+"""
+
+from __future__ import annotations
+
+from aotc.ir.core import Kernel, Op, Value
+from aotc.ir.diagnostics import at
+from aotc.ir.dialects import arith, gpu, tile
+from aotc.ir.layout_access import distinct_register_bits
+from aotc.ir.rewrite import Builder
+from aotc.ir.tiles import is_tile, tile_shape
+from aotc.ir.types import PointerType, TileType, element_of
+from aotc.schedule.analysis.global_order import num_registers
+from aotc.schedule.context import Schedule
+from aotc.schedule.layout.parts import Parts
+
+# Registers of a thread, of the 255 there are, that a value may be computed of before its loads are
+# cut: those from shared memory alone, and those from global memory with them.
+_LIMITS: tuple[tuple[tuple[type[Op], ...], int], ...] = (
+    ((gpu.SharedLoad,), 96),
+    ((gpu.SharedLoad, gpu.Load), 208),
+)
+# Elements of a thread that a part has at least, for loads and functions to run side by side.
+_PART_ELEMS = 16
+
+
+def slice_epilogues(kernel: Kernel, schedule: Schedule) -> None:
+    """Cut what is computed ahead of each store where it takes too many registers."""
+    del schedule
+    for op in list(kernel.walk()):
+        if isinstance(op, gpu.SharedStore | gpu.Store) and is_tile(op.value):
+            with at(op.loc):
+                _slice(op)
+
+
+def _slice(store: gpu.SharedStore | gpu.Store) -> None:
+    value = store.value
+    if value.op is None or value.op.block is not store.block or list(value.users) != [store]:
+        return
+    shape = tile_shape(value)
+    for movable, most_words in _LIMITS:
+        ways = [Parts(value, store, axis, movable) for axis in range(len(shape))]
+        if not ways[0].loads or _words(ways[0]) <= most_words:
+            continue
+        sizes = [_part_size(parts) for parts in ways]
+        finest = max(range(len(shape)), key=lambda axis: shape[axis] // sizes[axis])
+        if sizes[finest] < shape[finest]:
+            # Where the value was: what is behind it may need what it was computed of.
+            _cut(ways[finest], sizes[finest], Builder.before_op(value.op))
+            return
+
+
+def _cut(parts: Parts, size: int, place: Builder) -> None:
+    """Compute the value in parts of `size`, and use it so."""
+    value = parts.value
+    starts = range(0, tile_shape(value)[parts.axis], size)
+    made = [parts.part(start, size, place) for start in starts]
+    kind = value.type
+    assert isinstance(kind, TileType)
+    assert kind.layout is not None
+    whole = place(gpu.Concat(made, parts.axis, kind.layout)).out
+    whole.hint = value.hint
+    value.replace_all_uses_with(whole)
+    parts.erase_whole()
+
+
+def _part_size(parts: Parts) -> int:
+    """Return the extent of the smallest parts that are worth it, or the whole."""
+    size = whole = tile_shape(parts.value)[parts.axis]
+    elems = _count(parts.value)
+    best = whole
+    while size > 1 and elems // (whole // size) > _PART_ELEMS:
+        size //= 2
+        if parts.can_cut(size):
+            best = size
+    return best
+
+
+def _words(parts: Parts) -> int:
+    """Return how many registers of a thread hold all that a value is computed of.
+
+    What is read from shared memory counts a register an element: most of it is widened to fp32.
+    """
+    loaded = sum(
+        num_registers(load) if isinstance(load, gpu.Load) else _count(load.out)
+        for load in parts.loads
+    )
+    return loaded + sum(_count(leaf) for leaf in parts.leaves if not _is_free(leaf))
+
+
+def _is_free(value: Value) -> bool:
+    kind = element_of(value.type)
+    return (
+        isinstance(kind, PointerType)
+        or kind.is_bool
+        or isinstance(value.op, arith.Constant | tile.Splat)
+    )
+
+
+def _count(value: Value) -> int:
+    """Return how many elements a thread holds, copies left out."""
+    kind = value.type
+    assert isinstance(kind, TileType)
+    return 1 if kind.layout is None else 1 << len(distinct_register_bits(kind.layout))

@@ -1,0 +1,178 @@
+"""Accesses to global memory: which layout suits one, how wide it can be, what it costs.
+
+Coalescing is a question to two facts: which elements are neighbours in memory (axis analysis) and
+which thread holds them (the layout). The best layout gives each thread as many neighbours as one
+instruction moves and neighbouring threads the neighbouring runs.
+
+Invariant: a vector width found here is safe: all its elements are consecutive in memory, aligned
+to the whole access, in consecutive registers of one thread, under one mask value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+
+from aotc.ir.core import Op, Value
+from aotc.ir.dialects import tile
+from aotc.ir.layout import LinearLayout
+from aotc.ir.types import PointerType, TileType, element_of
+from aotc.schedule.analysis.axis import AxisAnalysis, AxisInfo
+from aotc.schedule.layout.layouts import WARP_LANES, blocked_for
+from aotc.target import Feature, Target
+
+MAX_ACCESS_BYTES = 16
+_SECTOR_BYTES = 32
+_LINE_BYTES = 128
+_VECTOR_ATOMIC_BYTES = 4  # the widest float that atomics take in vectors
+# On the scale of the conversion planner, quarter cycles of one SM: a sector takes about 1.5 cycles
+# of an SM's share of memory bandwidth (4.8 TB/s over 132 SMs at 1.7 GHz).
+_INSTRUCTION_COST = 4
+_SECTOR_COST = 6
+
+Atomic = tile.AtomicRmw | tile.AtomicCas
+Access = tile.Load | tile.Store | Atomic
+
+
+def pointee_bytes(pointer: Value) -> int:
+    """Return the bytes of one element that `pointer`, a pointer or tile of them, points at."""
+    element = element_of(pointer.type)
+    assert isinstance(element, PointerType)
+    return element.pointee.size_bytes
+
+
+def max_access_elems(op: Access, target: Target) -> int:
+    """Return how many elements one instruction of `op` moves at most.
+
+    Atomics that add floats are the only ones that take several: pairs of 16 bits everywhere, and
+    16 bytes where the target has vectors of them.
+    """
+    element_bytes = pointee_bytes(op.pointer)
+    if not isinstance(op, Atomic):
+        return MAX_ACCESS_BYTES // element_bytes
+    if isinstance(op, tile.AtomicCas) or op.kind != "add" or not _is_float(op.pointer):
+        return 1
+    if element_bytes <= _VECTOR_ATOMIC_BYTES and Feature.RED_VECTOR in target.features:
+        return MAX_ACCESS_BYTES // element_bytes
+    return max(1, _VECTOR_ATOMIC_BYTES // element_bytes)
+
+
+def _is_float(pointer: Value) -> bool:
+    element = element_of(pointer.type)
+    return isinstance(element, PointerType) and element.pointee.is_float
+
+
+def memory_order(info: AxisInfo) -> tuple[int, ...]:
+    """Return the axes from the one that is most contiguous in memory; later axes win ties."""
+    return tuple(sorted(range(info.rank), key=lambda axis: (-info.contiguity[axis], -axis)))
+
+
+def vector_width(
+    layout: LinearLayout,
+    pointer: AxisInfo,
+    mask: AxisInfo | None,
+    element_bytes: int,
+    max_elems: int,
+) -> int:
+    """Return how many elements one access of a thread can move, 1 to `max_elems`."""
+    order = memory_order(pointer)
+    fast = order[0]
+    width = min(
+        layout.num_consecutive("register", order),
+        pointer.contiguity[fast],
+        max(1, pointer.divisibility[fast] // element_bytes),
+        max_elems,
+    )
+    return width if mask is None else min(width, mask.constancy[fast])
+
+
+def prefetch_bytes(pointer: AxisInfo, width: int, element_bytes: int) -> int:
+    """Return how much the L2 cache should fetch for a load: a whole line of a long run, else 0.
+
+    A line that is read whole by neighbouring threads is one request to memory instead of two.
+    """
+    run_bytes = max(pointer.contiguity) * element_bytes
+    is_wide = width * element_bytes == MAX_ACCESS_BYTES
+    return _LINE_BYTES if is_wide and run_bytes >= _LINE_BYTES else 0
+
+
+# Shape and memory order of an access, and whether it is atomic.
+_Kind = tuple[tuple[int, ...], tuple[int, ...], bool]
+
+
+def choose_layouts(
+    accesses: Iterable[Access], infos: AxisAnalysis, num_warps: int, target: Target
+) -> dict[Op, LinearLayout]:
+    """Return the coalesced layout for each access to a tile.
+
+    Accesses of one shape and memory order share a layout, made for the one that moves the most
+    elements at once, so that what is loaded, computed and stored together stays where it is.
+    Atomics share theirs among each other, since most of them move one element at a time.
+    """
+    widths: dict[_Kind, int] = {}
+    keys: dict[Op, _Kind] = {}
+    for op in accesses:
+        kind = op.pointer.type
+        if not isinstance(kind, TileType):
+            continue
+        info = infos[op.pointer]
+        key = (kind.shape, memory_order(info), isinstance(op, Atomic))
+        keys[op] = key
+        width = _useful_width(op, info, num_warps, max_access_elems(op, target))
+        widths[key] = max(widths.get(key, 1), width)
+    layouts = {key: _coalesced(key[0], key[1], width, num_warps) for key, width in widths.items()}
+    return {op: layouts[key] for op, key in keys.items()}
+
+
+def _useful_width(op: Access, info: AxisInfo, num_warps: int, max_elems: int) -> int:
+    assert isinstance(op.pointer.type, TileType)
+    element_bytes = pointee_bytes(op.pointer)
+    fast = memory_order(info)[0]
+    share = max(1, op.pointer.type.num_elems // (WARP_LANES * num_warps))
+    return min(
+        info.contiguity[fast],
+        max(1, info.divisibility[fast] // element_bytes),
+        max_elems,
+        share,
+    )
+
+
+def _coalesced(
+    shape: tuple[int, ...], order: tuple[int, ...], width: int, num_warps: int
+) -> LinearLayout:
+    elems = tuple(width if axis == order[0] else 1 for axis in range(len(shape)))
+    return blocked_for(shape, elems, num_warps, order)
+
+
+def access_cost(
+    layout: LinearLayout,
+    pointer: AxisInfo,
+    mask: AxisInfo | None,
+    element_bytes: int,
+    max_elems: int,
+) -> int:
+    """Return what accessing a tile under `layout` costs, in the units of a conversion's cost."""
+    width = vector_width(layout, pointer, mask, element_bytes, max_elems)
+    order = memory_order(pointer)
+    return _cost(layout, order, pointer.contiguity[order[0]], width, element_bytes)
+
+
+@lru_cache(maxsize=4096)
+def _cost(
+    layout: LinearLayout, order: tuple[int, ...], run_elems: int, width: int, element_bytes: int
+) -> int:
+    free = layout.free_variable_masks()
+    in_memory = layout.transpose(tuple(reversed(order)))
+    lanes = [
+        place
+        for lane, place in enumerate(in_memory.table("lane"))
+        if not lane & free.get("lane", 0)
+    ]
+    sectors: dict[tuple[int, int], None] = {}
+    for place in lanes:
+        for elem in range(place, place + width):
+            sectors[elem // run_elems, elem % run_elems * element_bytes // _SECTOR_BYTES] = None
+    registers = layout.in_bits("register") - free.get("register", 0).bit_count()
+    warps = layout.in_bits("warp") - free.get("warp", 0).bit_count()
+    instructions = max(1, (1 << registers) // width) << warps
+    return instructions * (_INSTRUCTION_COST + _SECTOR_COST * len(sectors))

@@ -1,0 +1,441 @@
+"""Give every tile a layout: the pass from tile IR to gpu IR.
+
+Three walks. `PreferredLayouts` goes forward and says where each tile is computed. `Demand` goes backward and
+collects the layouts each tile is wanted in. `_Emitter` goes forward again and writes gpu IR: a
+tile with a home is computed once and converted to what else is wanted, one without is made anew
+in each layout. So a conversion stands only where two homes meet, right after the value it
+converts, and everything cheap is recomputed instead of moved.
+
+Invariant: afterwards every tile has a layout, memory accesses are `gpu.load` and `gpu.store` with
+their vector widths, and all differences between layouts are `gpu.convert`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from aotc.ir.core import Block, Kernel, Op, Value, build
+from aotc.ir.diagnostics import IRError, at
+from aotc.ir.dialects import arith, assembly, descriptor, gpu, indexing, scf, tile, tma, wgmma
+from aotc.ir.layout import LinearLayout
+from aotc.ir.rewrite import Builder
+from aotc.ir.tiles import is_elementwise, is_tile
+from aotc.ir.types import I1, DescriptorType, TensorMapType, TileType, Type, shape_of
+from aotc.schedule.analysis.axis import AxisAnalysis
+from aotc.schedule.analysis.global_order import may_precede
+from aotc.schedule.context import Schedule
+from aotc.schedule.layout.access import (
+    Access,
+    Atomic,
+    choose_layouts,
+    max_access_elems,
+    pointee_bytes,
+    prefetch_bytes,
+    vector_width,
+)
+from aotc.schedule.layout.atomics import place_atomic
+from aotc.schedule.layout.bank_order import in_bank_order
+from aotc.schedule.layout.dot_layouts import choose_dots
+from aotc.schedule.layout.indexing import place_gather, place_histogram
+from aotc.schedule.layout.operand_slices import pull_operands
+from aotc.schedule.layout.preferred_layouts import DotLayouts, PreferredLayouts
+from aotc.schedule.layout.required_layouts import Demand, broadcast_operand, operand_layouts
+from aotc.schedule.layout.tensor_copies import (
+    block_buffer,
+    choose_block_layouts,
+    is_read_back,
+    parameter_type,
+    read_buffer,
+    shared_layout,
+    tensor_map_of,
+    write_buffer,
+)
+from aotc.schedule.layout.warpgroup_boxes import in_warpgroup_boxes
+from aotc.schedule.layout.wgmma_layouts import (
+    operand_buffer,
+    promotion_interval,
+    store_operand,
+    transposing_loads,
+)
+
+_BLOCK_STORES = (descriptor.DescriptorStore, descriptor.DescriptorReduce)
+
+
+def assign_layouts(kernel: Kernel, schedule: Schedule) -> None:
+    """Turn tile IR into gpu IR; see the module docstring."""
+    infos, target = AxisAnalysis(kernel), schedule.target
+    accesses = [op for op in kernel.walk() if isinstance(op, Access)]
+    anchors = choose_layouts(accesses, infos, kernel.num_warps, target)
+    anchors |= choose_block_layouts(kernel)
+    dots = choose_dots(kernel, anchors, target)
+    anchors |= transposing_loads(dots, anchors, kernel.num_warps)
+    preferred = PreferredLayouts(kernel, anchors, dots, pull_operands(dots))
+    kernel.body = _Emitter(Demand(kernel, preferred, infos, target), infos).emit_kernel(kernel)
+    kernel.body.parent = kernel
+
+
+class _Emitter:
+    """Write the new body; `values` maps a value and a layout to the value that holds it.
+
+    `buffers` does so for layouts of shared memory.
+    """
+
+    def __init__(self, demand: Demand, infos: AxisAnalysis) -> None:
+        self.demand = demand
+        self.preferred = demand.preferred
+        self.infos = infos
+        self.values: dict[tuple[Value, LinearLayout | None], Value] = {}
+        self.buffers: dict[tuple[Value, LinearLayout], Value] = {}
+        self.fetched: dict[Value, Value] = {}
+        """The buffers of blocks that tensor copies bring."""
+        self.has_maps = False
+        self.read_back: set[Op] = set()
+        """Of the stores of blocks those whose tensor is accessed in other ways, too."""
+        self.stores: list[Op] = []
+        """Stores of blocks, which may be on their way when other threads are told of them."""
+
+    def emit_kernel(self, kernel: Kernel) -> Block:
+        self.stores = [op for op in kernel.walk() if isinstance(op, _BLOCK_STORES)]
+        self.read_back = {op for op in self.stores if is_read_back(op, kernel)}
+        types = [self.passed_type(arg) for arg in kernel.body.args]
+        self.has_maps = any(isinstance(kind, TensorMapType) for kind in types)
+        self.has_maps |= any(isinstance(op, descriptor.DescriptorAt) for op in kernel.walk())
+        body = Block(types, [arg.hint for arg in kernel.body.args])
+        for old, new in zip(kernel.body.args, body.args, strict=True):
+            self.values[old, None] = new
+        self.emit_ops(kernel.body, Builder(body))
+        return body
+
+    def passed_type(self, arg: Value) -> Type:
+        """Return what is passed for a parameter."""
+        kind = parameter_type(arg.type)
+        stored = [op for op in arg.users if isinstance(op, _BLOCK_STORES)]
+        if isinstance(kind, TensorMapType) and len(stored) == len(arg.users):
+            return in_warpgroup_boxes(kind, [self.demand.works_in[op] for op in stored])
+        return kind
+
+    def emit_ops(self, block: Block, place: Builder) -> None:
+        for op in block:
+            rule = _RULES.get(type(op)) or (_emit_cloned if is_elementwise(op) else _emit_at_home)
+            with at(op.loc):
+                rule(op, self, place)
+
+    def get(self, value: Value, layout: LinearLayout | None) -> Value:
+        """Return `value` in `layout`; a scalar is the same everywhere."""
+        found = self.values.get((value, layout if is_tile(value) else None))
+        if found is None:
+            raise IRError(f"a tile was not asked for in {layout}")
+        return found
+
+    def get_optional(self, value: Value | None, layout: LinearLayout | None) -> Value | None:
+        return None if value is None else self.get(value, layout)
+
+    def bind(self, old: Value, new: Value, place: Builder) -> None:
+        """Let `new` stand for `old`, and convert it to whatever else `old` is wanted in."""
+        new.hint = new.hint or old.hint
+        if not isinstance(new.type, TileType):
+            self.values[old, None] = new
+            return
+        self.values[old, new.type.layout] = new
+        if self.preferred.or_default(old) == new.type.layout:
+            for layout in self.demand.buffers.get(old, ()):
+                self.buffers[old, layout] = self.fetched_as(old, layout, place) or store_operand(
+                    *(new, layout, self.demand.target, place)
+                )
+        if self.preferred.get(old) == new.type.layout:
+            for layout in self.demand.layouts(old)[1:]:
+                self.values[old, layout] = place(gpu.Convert(new, layout)).out
+
+    def bind_all(self, old: Op, new: Op, place: Builder) -> None:
+        place(new)
+        for before, after in zip(old.results, new.results, strict=True):
+            self.bind(before, after, place)
+
+    def operand_buffer(self, op: tile.Dot, value: Value) -> Value:
+        """Return the buffer from which a product reads an operand."""
+        held = self.preferred.or_default(value)
+        return self.buffers[value, operand_buffer(op, value, held)]
+
+    def bind_fetched(self, old: Value, buffer: Value, place: Builder) -> None:
+        """Let a buffer stand for `old`: it is read in each layout that is wanted."""
+        self.fetched[old] = buffer
+        for layout in self.demand.layouts(old):
+            new = read_buffer(buffer, layout, self.demand.target, place)
+            new.hint = old.hint
+            self.values[old, layout] = new
+        for layout in self.demand.buffers.get(old, ()):
+            held = self.get(old, self.preferred.or_default(old))
+            self.buffers[old, layout] = self.fetched_as(old, layout, place) or store_operand(
+                *(held, layout, self.demand.target, place)
+            )
+
+    def fetched_as(self, value: Value, layout: LinearLayout, place: Builder) -> Value | None:
+        """Return a buffer of `layout` in which `value` lies already, its axes renamed, or None."""
+        if value in self.fetched:
+            buffer = self.fetched[value]
+            return buffer if shared_layout(buffer) == layout else None
+        op = value.op
+        if not isinstance(op, tile.Trans) or op.value not in self.fetched:
+            return None
+        buffer = self.fetched[op.value]
+        if shared_layout(buffer).transpose(op.order) != layout:
+            return None
+        return place(gpu.SharedTrans(buffer, op.order)).out
+
+    def nested(self, block: Block) -> Block:
+        """Return `block` rewritten, its tile arguments in their preferred layouts."""
+        copy = Block()
+        place = Builder(copy)
+        for arg in block.args:
+            kind = arg.type
+            if isinstance(kind, TileType):
+                kind = kind.with_layout(self.preferred.or_default(arg))
+            copy.add_arg(kind, arg.hint)
+        for old, new in zip(block.args, copy.args, strict=True):
+            self.bind(old, new, place)
+        self.emit_ops(block, place)
+        return copy
+
+
+# ---- rules ------------------------------------------------------------------------------------
+
+
+def _emit_at_home(op: Op, emitter: _Emitter, place: Builder) -> None:
+    """Copy an op that has one version: scalars, reductions, whatever only looks at tiles."""
+    layout = emitter.demand.works_in.get(op)
+    mapping = {value: emitter.get(value, layout) for value in op.operands}
+    emitter.bind_all(op, op.clone(mapping), place)
+
+
+def _emit_nested(op: Op, emitter: _Emitter, place: Builder) -> None:
+    """Rewrite a loop, a branch or a terminator: each slot in the layout of its variable."""
+    layouts = emitter.preferred.slot_layouts(op)
+    blocks = [emitter.nested(block) for block in op.blocks]
+    slots = [emitter.get_optional(*pair) for pair in zip(op.slots, layouts, strict=True)]
+    emitter.bind_all(op, build(type(op), slots, op.attributes, blocks, op.loc), place)
+
+
+def _emit_cloned(op: Op, emitter: _Emitter, place: Builder) -> None:
+    """Compute an elementwise op or a renaming of elements in every layout it is made in."""
+    out = op.results[0]
+    if not is_tile(out):
+        _emit_at_home(op, emitter, place)
+        return
+    for layout in emitter.demand.made_in(out):
+        sources = operand_layouts(op, layout)
+        mapping = {
+            value: emitter.get(value, source)
+            for value, source in zip(op.operands, sources, strict=True)
+        }
+        emitter.bind_all(op, op.clone(mapping), place)
+
+
+def _emit_join(op: Op, emitter: _Emitter, place: Builder) -> None:
+    """Join, which leaves pairs in neighbouring registers; other registers are other names."""
+    assert isinstance(op, tile.Join)
+    for layout in emitter.demand.made_in(op.out):
+        halves = zip(op.operands, operand_layouts(op, layout), strict=True)
+        joined = place(op.clone({value: emitter.get(value, source) for value, source in halves}))
+        made = joined.results[0]
+        assert isinstance(made.type, TileType)
+        renamed = made if made.type.layout == layout else place(gpu.Convert(made, layout)).out
+        emitter.bind(op.out, renamed, place)
+
+
+def _emit_source(op: Op, emitter: _Emitter, place: Builder) -> None:
+    """Make a constant, range or splat in every layout it is wanted in."""
+    out = op.results[0]
+    if not isinstance(out.type, TileType):
+        _emit_at_home(op, emitter, place)
+        return
+    mapping = {value: emitter.get(value, None) for value in op.operands}
+    for layout in emitter.demand.made_in(out):
+        if isinstance(op, arith.Constant):
+            copy = op.clone(mapping, type=out.type.with_layout(layout))
+        else:
+            copy = op.clone(mapping, layout=layout)
+        emitter.bind_all(op, copy, place)
+
+
+def _emit_broadcast(op: Op, emitter: _Emitter, place: Builder) -> None:
+    assert isinstance(op, tile.Broadcast)
+    for layout in emitter.demand.made_in(op.out):
+        source = emitter.get(op.value, broadcast_operand(layout, op))
+        assert isinstance(source.type, TileType)
+        repeated = layout.broadcast_source(source.type.shape)
+        if source.type.layout != repeated:
+            source = place(gpu.Convert(source, repeated)).out
+        emitter.bind_all(op, tile.Broadcast(source, op.shape, layout), place)
+
+
+def _emit_load(op: Op, emitter: _Emitter, place: Builder) -> None:
+    assert isinstance(op, tile.Load)
+    layout = emitter.demand.works_in.get(op)
+    operands = [emitter.get_optional(value, layout) for value in (op.pointer, op.mask, op.other)]
+    vector = _vector(op, layout, emitter)
+    prefetch = 0
+    if layout is not None and not (op.cache or op.eviction or op.volatile):
+        prefetch = prefetch_bytes(emitter.infos[op.pointer], vector, pointee_bytes(op.pointer))
+    chosen = {"vector": vector, "prefetch_bytes": prefetch}
+    copy = build(gpu.Load, operands, {**op.attributes, **chosen}, (), op.loc)
+    emitter.bind_all(op, copy, place)
+
+
+def _emit_store(op: Op, emitter: _Emitter, place: Builder) -> None:
+    assert isinstance(op, tile.Store)
+    layout = emitter.demand.works_in.get(op)
+    operands = [emitter.get_optional(value, layout) for value in (op.pointer, op.value, op.mask)]
+    vector = _vector(op, layout, emitter)
+    place(build(gpu.Store, operands, {**op.attributes, "vector": vector}, (), op.loc))
+
+
+def _emit_dot(op: Op, emitter: _Emitter, place: Builder) -> None:
+    assert isinstance(op, tile.Dot)
+    layouts = emitter.preferred.dots[op]
+    if layouts.wgmma:
+        _emit_wgmma(op, layouts, emitter, place)
+        return
+    operands = list(map(emitter.get, op.operands, layouts.operands()))
+    attributes = {**op.attributes, "shape": layouts.shape}
+    del attributes["num_columns"]
+    copy = build(gpu.Dot, operands, attributes, (), op.loc)
+    emitter.bind_all(op, copy, place)
+
+
+def _emit_wgmma(op: tile.Dot, layouts: DotLayouts, emitter: _Emitter, place: Builder) -> None:
+    """Start a product and wait for it; `overlap_wgmma` may find a later place for the wait."""
+    a, b, acc = (
+        emitter.operand_buffer(op, value) if layout is None else emitter.get(value, layout)
+        for value, layout in zip(op.operands, layouts.operands(), strict=True)
+    )
+    size = promotion_interval(op)
+    begins = None
+    if size or (isinstance(op.acc.op, arith.Constant) and op.acc.op.value == 0):
+        begins = place(arith.Constant(value=False, type=I1)).out
+    start = acc if begins is None else place(gpu.Undefined(acc.type)).out
+    for first in range(0, shape_of(op.a.type)[1], size) if size else (0,):
+        product = wgmma.Wgmma(a, b, start, begins, op.input_precision, first, size, op.num_columns)
+        out = place(wgmma.WgmmaWait([place(product).out], num_columns=(op.num_columns,))).outs[0]
+        acc = place(arith.Add(acc, out)).out if size else out
+    emitter.bind(op.out, acc, place)
+
+
+def _emit_atomic(op: Op, emitter: _Emitter, place: Builder) -> None:
+    assert isinstance(op, Atomic)
+    layout = emitter.demand.works_in.get(op)
+    slots = [emitter.get_optional(value, layout) for value in op.slots]
+    vector = 1 if isinstance(op, tile.AtomicCas) else _vector(op, layout, emitter)
+    _wait_until_written(op, emitter, place)
+    emitter.bind(op.out, place_atomic(op, slots, vector, emitter.preferred.num_warps, place), place)
+
+
+def _emit_gather(op: Op, emitter: _Emitter, place: Builder) -> None:
+    assert isinstance(op, indexing.Gather)
+    preferred, target = emitter.preferred, emitter.demand.target
+    source = emitter.get(op.source, preferred.or_default(op.source))
+    index = emitter.get(op.index, preferred.or_default(op.out))
+    emitter.bind(op.out, place_gather(source, index, op.axis, target, place), place)
+
+
+def _emit_histogram(op: Op, emitter: _Emitter, place: Builder) -> None:
+    assert isinstance(op, indexing.Histogram)
+    layout = emitter.demand.works_in[op]
+    value, mask = emitter.get(op.value, layout), emitter.get_optional(op.mask, layout)
+    home = emitter.preferred.or_default(op.out)
+    out = place_histogram(value, mask, home, emitter.demand.target, place)
+    emitter.bind(op.out, out, place)
+
+
+def _emit_descriptor_at(op: Op, emitter: _Emitter, place: Builder) -> None:
+    """Use the map that is in memory; it is the one that the block's type says."""
+    assert isinstance(op, descriptor.DescriptorAt)
+    assert isinstance(op.out.type, DescriptorType)
+    made = tma.TensorMapAt(emitter.get(op.pointer, None), tensor_map_of(op.out.type))
+    emitter.bind(op.out, place(made).out, place)
+
+
+def _emit_descriptor_load(op: Op, emitter: _Emitter, place: Builder) -> None:
+    """Copy a block to shared memory and read it in whatever layout it is wanted in."""
+    assert isinstance(op, descriptor.DescriptorLoad)
+    tensor, *coords = (emitter.get(value, None) for value in op.operands)
+    buffer = block_buffer(tensor, shape_of(op.out.type), place)
+    kind = op.descriptor.type
+    assert isinstance(kind, DescriptorType)
+    place(tma.TmaFetch(tensor, buffer, coords, op.eviction, kind.num_parts))
+    emitter.bind_fetched(op.out, buffer, place)
+
+
+def _emit_descriptor_store(op: Op, emitter: _Emitter, place: Builder) -> None:
+    """Put a block into shared memory and copy it from there."""
+    assert isinstance(op, descriptor.DescriptorStore | descriptor.DescriptorReduce)
+    tensor = emitter.get(op.descriptor, None)
+    value = emitter.get(op.value, emitter.demand.works_in[op])
+    coords = [emitter.get(coord, None) for coord in op.coords]
+    buffer = block_buffer(tensor, shape_of(value.type), place)
+    value = in_bank_order(value, buffer, emitter.demand.target, place)
+    write_buffer(value, buffer, emitter.demand.target, place)
+    if isinstance(op, descriptor.DescriptorStore):
+        place(tma.TmaStore(tensor, buffer, coords))
+    else:
+        place(tma.TmaReduce(tensor, buffer, coords, kind=op.kind))
+    place(tma.TmaStoreWait(written=op in emitter.read_back))
+
+
+def _wait_until_written(op: Op, emitter: _Emitter, place: Builder) -> None:
+    """Wait ahead of an op by which other threads may come to know that a store has been made."""
+    if any(may_precede(store, op) for store in emitter.stores):
+        place(tma.TmaStoreWait(written=True))
+
+
+def _emit_barrier(op: Op, emitter: _Emitter, place: Builder) -> None:
+    """Let tensor copies behind a barrier of the user's see what threads wrote before."""
+    _wait_until_written(op, emitter, place)
+    if emitter.has_maps:
+        place(tma.ProxyFence(whole=True))
+    _emit_at_home(op, emitter, place)
+
+
+def _emit_volatile(op: Op, emitter: _Emitter, place: Builder) -> None:
+    """Let others find written what was stored before assembly that may tell them of it."""
+    _wait_until_written(op, emitter, place)
+    _emit_at_home(op, emitter, place)
+
+
+def _vector(
+    op: tile.Load | tile.Store | tile.AtomicRmw, layout: LinearLayout | None, emitter: _Emitter
+) -> int:
+    if layout is None:
+        return 1
+    mask = None if op.mask is None else emitter.infos[op.mask]
+    widths = pointee_bytes(op.pointer), max_access_elems(op, emitter.demand.target)
+    return vector_width(layout, emitter.infos[op.pointer], mask, *widths)
+
+
+_RULES: dict[type[Op], Callable[[Op, _Emitter, Builder], None]] = {
+    scf.For: _emit_nested,
+    scf.If: _emit_nested,
+    scf.While: _emit_nested,
+    scf.Yield: _emit_nested,
+    scf.Condition: _emit_nested,
+    arith.Constant: _emit_source,
+    assembly.VolatileAsm: _emit_volatile,
+    tile.Arange: _emit_source,
+    tile.Splat: _emit_source,
+    tile.Broadcast: _emit_broadcast,
+    tile.ExpandDims: _emit_cloned,
+    tile.Reshape: _emit_cloned,
+    tile.Trans: _emit_cloned,
+    tile.Join: _emit_join,
+    tile.Load: _emit_load,
+    tile.Store: _emit_store,
+    tile.Dot: _emit_dot,
+    tile.AtomicRmw: _emit_atomic,
+    tile.AtomicCas: _emit_atomic,
+    tile.Barrier: _emit_barrier,
+    indexing.Gather: _emit_gather,
+    indexing.Histogram: _emit_histogram,
+    descriptor.DescriptorAt: _emit_descriptor_at,
+    descriptor.DescriptorLoad: _emit_descriptor_load,
+    descriptor.DescriptorStore: _emit_descriptor_store,
+    descriptor.DescriptorReduce: _emit_descriptor_store,
+}

@@ -1,0 +1,138 @@
+"""Reductions across warps: combine inside each warp, then combine the warps' results.
+
+A warp combines what it holds by registers and shuffles (`gpu.reduce`). Where warps hold different
+parts of the axis, the axis is cut into the bits that warps are on and the others; the others are
+reduced in place, which leaves one result a warp; a layout conversion puts those into the
+registers of every thread, and they are reduced there. So the trip through shared memory is an
+ordinary conversion of a tiny tile, planned and placed as any other.
+
+Invariant: afterwards there is no `tile.reduce` left, and no `gpu.reduce` crosses warps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from aotc.ir.core import Block, Kernel, Value, clone_block
+from aotc.ir.diagnostics import at
+from aotc.ir.dialects import gpu, tile
+from aotc.ir.layout import LinearLayout
+from aotc.ir.rewrite import Builder
+from aotc.ir.tiles import tile_shape
+from aotc.ir.types import TileType
+from aotc.schedule.context import Schedule
+from aotc.schedule.layout.layouts import default_blocked
+
+
+def decompose_reductions(kernel: Kernel, schedule: Schedule) -> None:
+    """Turn every `tile.reduce` into reductions inside warps."""
+    del schedule
+    for op in list(kernel.walk()):
+        if isinstance(op, tile.Reduce):
+            with at(op.loc):
+                place = Builder.before_op(op)
+                outs = _reduce(list(op.operands), op.axis, op.combine, kernel.num_warps, place)
+                for position, (new, old) in enumerate(zip(outs, op.results, strict=True)):
+                    if isinstance(old.type, TileType) and new.type != old.type:
+                        assert old.type.layout is not None
+                        outs[position] = place(gpu.Convert(new, old.type.layout)).out
+                op.replace_with(outs)
+
+
+def layout_of(value: Value) -> LinearLayout:
+    """Return the layout of a tile of gpu IR."""
+    assert isinstance(value.type, TileType)
+    assert value.type.layout is not None
+    return value.type.layout
+
+
+def _reduce(
+    inputs: list[Value], axis: int, combine: Block, num_warps: int, place: Builder
+) -> list[Value]:
+    layout = layout_of(inputs[0])
+    across = warp_bits(layout, axis)
+    if across is None:
+        layout = default_blocked(tile_shape(inputs[0]), num_warps)
+        across = warp_bits(layout, axis) or 0
+        inputs = [place(gpu.Convert(value, layout)).out for value in inputs]
+    groups = bit_groups(layout.out_bits(f"dim{axis}"), across)
+    inputs = split_axis(inputs, axis, [1 << count for count, _ in groups], place)
+    parts = [is_across for _, is_across in groups]
+    while False in parts:
+        part = _cheapest(layout_of(inputs[0]), axis, parts)
+        inputs = reduce_in_warp(inputs, axis + part, combine, place)
+        del parts[part]
+    for _ in parts:
+        gathered = in_registers(layout_of(inputs[0]), axis)
+        inputs = [place(gpu.Convert(value, gathered)).out for value in inputs]
+        inputs = reduce_in_warp(inputs, axis, combine, place)
+    return inputs
+
+
+def _cheapest(layout: LinearLayout, axis: int, parts: Sequence[bool]) -> int:
+    """Return the part, not across warps, to reduce next: registers first, they need no shuffle."""
+    inside = [part for part, is_across in enumerate(parts) if not is_across]
+    return min(inside, key=lambda part: any(axis_columns(layout, "lane", axis + part)))
+
+
+def reduce_in_warp(
+    inputs: Sequence[Value], axis: int, combine: Block, place: Builder
+) -> list[Value]:
+    """Place a `gpu.reduce` with a copy of `combine`; return its results."""
+    return place(gpu.Reduce(inputs, axis, clone_block(combine, {}))).results
+
+
+def split_axis(
+    inputs: Sequence[Value], axis: int, extents: Sequence[int], place: Builder
+) -> list[Value]:
+    """Reshape so that `axis` becomes axes of `extents`."""
+    shape = tile_shape(inputs[0])
+    wanted = (*shape[:axis], *extents, *shape[axis + 1 :])
+    if wanted == shape:
+        return list(inputs)
+    return [place(tile.Reshape(value, wanted)).out for value in inputs]
+
+
+def axis_columns(layout: LinearLayout, in_dim: str, axis: int) -> list[int]:
+    """Return what each bit of `in_dim` contributes to the coordinate along `axis`."""
+    return [basis[axis] for basis in layout.bases(in_dim)]
+
+
+def warp_bits(layout: LinearLayout, axis: int) -> int | None:
+    """Return the mask of the bits of `axis` that warps are on.
+
+    None if they cannot be told apart from the rest: a warp bit that moves along more than one bit
+    or axis, or a register or lane bit on the same place.
+    """
+    mask = 0
+    for basis in layout.bases("warp"):
+        along = basis[axis]
+        if along and (along & (along - 1) or sum(map(bool, basis)) > 1 or mask & along):
+            return None
+        mask |= along
+    others = axis_columns(layout, "register", axis) + axis_columns(layout, "lane", axis)
+    return None if any(column & mask for column in others) else mask
+
+
+def bit_groups(bits: int, mask: int) -> list[tuple[int, bool]]:
+    """Cut `bits` bits, from the highest, into runs that are in `mask` or not: (count, is in)."""
+    groups: list[tuple[int, bool]] = []
+    for bit in reversed(range(bits)):
+        inside = bool(mask >> bit & 1)
+        if groups and groups[-1][1] == inside:
+            groups[-1] = (groups[-1][0] + 1, inside)
+        else:
+            groups.append((1, inside))
+    return groups or [(0, False)]
+
+
+def in_registers(layout: LinearLayout, axis: int) -> LinearLayout:
+    """Return `layout` with all of `axis` in the lowest registers of every thread."""
+    rest = layout.reduce(axis).remove_zero_bases().expand_dims(axis)
+    extent = layout.shape[axis]
+    shape = (*rest.shape[:axis], extent, *rest.shape[axis + 1 :])
+    stacked = rest.broadcast_to(shape)
+    columns = stacked.columns("register")
+    added = extent.bit_length() - 1
+    kept = len(columns) - added
+    return stacked.with_columns("register", (*columns[kept:], *columns[:kept]))

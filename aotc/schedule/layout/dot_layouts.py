@@ -1,0 +1,240 @@
+"""Which instruction computes each matrix product, and how its tiles lie over the warps.
+
+A product goes to warpgroups where there are such (see `wgmma_layouts`), else to `mma.sync` of its
+operand types, or to multiply-adds of the threads where there is none (fp32 at full precision). For
+`mma.sync`, warps divide the result so that the fewest bytes are read from
+shared memory: those along N each read all of A, those along M all of B. Two things overrule
+the count:
+
+- Products that are chained, the result of one being operand A of the next, have all warps along
+  M: then every warp holds whole rows, reductions along them stay inside it, and the accumulator
+  of the first is the operand of the second in the same registers of the same threads.
+- Products that add to one accumulator share its layout.
+
+Warps along the batch read nothing twice, so batches are divided first.
+
+Invariant: layouts agree as `ir.fragments` demands; the accumulator of a loop keeps one layout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from math import prod
+
+from aotc.ir.core import Kernel, Op, Value
+from aotc.ir.diagnostics import IRError
+from aotc.ir.dialects import tile
+from aotc.ir.layout import LinearLayout
+from aotc.ir.tiles import is_elementwise, joins_of, tile_shape
+from aotc.ir.types import FP8E4NV, FP8E5, FP32, FP64, element_of
+from aotc.schedule.layout.layouts import WARP_LANES, blocked, dot_operand, mma_v2
+from aotc.schedule.layout.operand_slices import leaves_of
+from aotc.schedule.layout.preferred_layouts import DotLayouts
+from aotc.schedule.layout.wgmma_layouts import wgmma_layouts
+from aotc.target import Feature, Target
+
+_MMA_ROWS = 16
+_MMA_COLUMNS = 8
+_K_LANES = 4
+_WORD_BITS = 32
+_THREAD_BOX = 4
+_THREAD_LANES = 8
+
+
+def choose_dots(
+    kernel: Kernel, anchors: Mapping[Op, LinearLayout], target: Target
+) -> dict[Op, DotLayouts]:
+    """Return the layouts of every matrix product; `anchors` are those of memory accesses."""
+    dots = [op for op in kernel.walk() if isinstance(op, tile.Dot)]
+    links = _links(kernel, dots)
+    layouts: dict[Op, DotLayouts] = {}
+    shapes = {op: instruction(op, target) for op in dots}
+    warps: dict[Op, tuple[int, ...]] = {}
+    for group in _connected(dots, [(op, user) for op, user, _ in links]):
+        is_chain = any(op in group and as_a for op, _, as_a in links)
+        largest = max(group, key=lambda op: prod(tile_shape(op.a)) * tile_shape(op.b)[-1])
+        for op in group:
+            warps[op] = divide_warps(largest, kernel.num_warps, along_m=is_chain)
+    for group in _connected(dots, [(op, user) for op, user, as_a in links if not as_a]):
+        # What becomes operand A of the next product, or is one, has the order that this needs.
+        together = {op: wgmma_layouts(op, kernel.num_warps, target) for op in group}
+        if all(together.values()):
+            layouts.update((op, each) for op, each in together.items() if each is not None)
+            continue
+        is_chain = any(as_a and (op in group or user in group) for op, user, as_a in links)
+        widths = [_widths(op, warps[op], anchors) for op in group if shapes[op]]
+        k_width = 1 if is_chain else max((k for k, _ in widths), default=1)
+        feeds = any(as_a and op in group for op, _, as_a in links)
+        n_width = 1 if feeds else max((n for _, n in widths), default=1)
+        for op in group:
+            if shapes[op]:
+                layouts[op] = _mma(op, shapes[op], warps[op], k_width, n_width)
+            else:
+                layouts[op] = _threads(op, warps[op])
+    return layouts
+
+
+# ---- products that belong together ------------------------------------------------------------
+
+_Link = tuple[tile.Dot, tile.Dot, bool]
+"""A product, one that takes its result, and whether as operand A; else it adds to it."""
+
+
+def _links(kernel: Kernel, dots: Sequence[tile.Dot]) -> list[_Link]:
+    flows: dict[Value, list[Value]] = {}
+    if len(dots) > 1:
+        for join in (join for op in kernel.walk() for join in joins_of(op)):
+            for source in join.sources:
+                flows.setdefault(source, []).extend(join.targets)
+    return [(op, user, as_a) for op in dots for user, as_a in _next_products(op, flows)]
+
+
+def _connected(
+    dots: Sequence[tile.Dot], links: Sequence[tuple[tile.Dot, tile.Dot]]
+) -> list[list[tile.Dot]]:
+    """Return the products in groups that links connect."""
+    group_of = {op: [op] for op in dots}
+    for op, user in links:
+        if group_of[user] is not group_of[op]:
+            group_of[op].extend(group_of[user])
+            for member in group_of[user]:
+                group_of[member] = group_of[op]
+    return [group for op, group in group_of.items() if group[0] is op]
+
+
+def _next_products(
+    op: tile.Dot, flows: dict[Value, list[Value]]
+) -> Iterator[tuple[tile.Dot, bool]]:
+    """Yield the products that take the result of `op`, computed on or not, as A or accumulator."""
+    worklist, seen = [op.out], {op.out: None}
+    while worklist:
+        value = worklist.pop()
+        following = list(flows.get(value, ()))
+        for user in value.users:
+            if isinstance(user, tile.Dot) and user is not op and value is not user.b:
+                yield user, value is user.a
+            elif is_elementwise(user):
+                following.append(user.results[0])
+        for result in following:
+            if result not in seen:
+                seen[result] = None
+                worklist.append(result)
+
+
+# ---- warps ------------------------------------------------------------------------------------
+
+
+def divide_warps(op: tile.Dot, num_warps: int, *, along_m: bool) -> tuple[int, ...]:
+    """Return how many warps lie along each axis of the result, which multiply to `num_warps`.
+
+    What no axis has room for goes along M, where the warps hold copies.
+    """
+    *batch, m, n = tile_shape(op.acc)
+    along_batch = min(num_warps, *batch) if batch else 1
+    left = num_warps // along_batch
+    most_m = min(left, max(1, m // _MMA_ROWS))
+    most_n = min(left, max(1, n // _MMA_COLUMNS))
+    choices = [(count, left // count) for count in (1 << bit for bit in range(left.bit_length()))]
+    fitting = [each for each in choices if each[0] <= most_m and each[1] <= most_n]
+    if not fitting:
+        fitting = [(left // most_n, most_n)]
+    a_bytes, b_bytes = (
+        prod(tile_shape(value)) * element_of(value.type).size_bytes for value in (op.a, op.b)
+    )
+    if along_m:
+        warps = max(fitting)
+    else:
+        # Among equals, tiles of a warp near a square: more room for wide reads on either side.
+        warps = min(fitting, key=lambda w: (a_bytes * w[1] + b_bytes * w[0], -w[0]))
+    return (*([along_batch] if batch else []), *warps)
+
+
+# ---- tensor cores -----------------------------------------------------------------------------
+
+# Bits of an operand -> the values of k that `mma.sync.m16n8k*` has, the smallest first.
+_MMA_K = {8: (16, 32), 16: (8, 16), 32: (4, 8), 64: (4, 8, 16)}
+
+
+def instruction(op: tile.Dot, target: Target) -> tuple[int, ...]:
+    """Return the shape (m, n, k) of the `mma.sync` that computes a product, or ()."""
+    element = element_of(op.a.type)
+    if element == FP64 and Feature.FP64_MMA not in target.features:
+        return (8, 8, 4)
+    if element == FP32 and op.input_precision != "tf32":
+        return ()
+    sizes = _MMA_K[element.bits]
+    if element in (FP8E4NV, FP8E5):
+        sizes = sizes[1:]  # the shorter one came with later versions of PTX
+    k = next((size for size in sizes if size >= tile_shape(op.a)[-1]), sizes[-1])
+    return (_MMA_ROWS, _MMA_COLUMNS, k)
+
+
+def _mma(
+    op: tile.Dot, shape: tuple[int, ...], warps: tuple[int, ...], k_width: int, n_width: int
+) -> DotLayouts:
+    bits = element_of(op.a.type).bits
+    a_shape, b_shape, acc_shape = (tile_shape(value) for value in op.operands)
+    width = max(_WORD_BITS // bits, min(k_width, a_shape[-1] // _K_LANES), 1)
+    return DotLayouts(
+        shape,
+        dot_operand(0, a_shape, warps, bits, width),
+        dot_operand(1, b_shape, warps, bits, width, n_width),
+        mma_v2(acc_shape, warps, n_width),
+    )
+
+
+def _widths(
+    op: tile.Dot, warps: tuple[int, ...], anchors: Mapping[Op, LinearLayout]
+) -> tuple[int, int]:
+    """Return how many neighbours along K and along N a thread is to hold, by what is loaded.
+
+    Both operands hold as many along K as fill a word of the narrowest that is contiguous there. Of
+    a B that has bytes contiguous along N, threads hold two: what a transposing access moves.
+    """
+    usual = _mma(op, (), warps, 1, 1)
+    k_width = n_width = 1
+    for operand, layout in zip(op.operands[:2], (usual.a, usual.b), strict=True):
+        assert layout is not None
+        for leaf, reached in leaves_of(operand, layout).items():
+            bits = max(8, element_of(leaf.type).bits)
+            if leaf.op is None or leaf.op not in anchors:
+                continue
+            fastest = anchors[leaf.op].columns("register")[:1]
+            if fastest == reached.layout.columns("register")[:1]:
+                k_width = max(k_width, _WORD_BITS // bits * reached.spread)
+            elif operand is op.b and bits == 8 and fastest == reached.layout.columns("lane")[2:3]:
+                n_width = 2
+    return k_width, n_width
+
+
+# ---- threads ----------------------------------------------------------------------------------
+
+
+def _threads(op: tile.Dot, warps: tuple[int, ...]) -> DotLayouts:
+    """Return layouts in which each thread computes boxes of the result by itself."""
+    shape = tile_shape(op.acc)
+    if element_of(op.a.type) != element_of(op.acc.type):
+        raise IRError(f"no way to multiply {op.a.type} and {op.b.type}", op.loc)
+    rank = len(shape)
+    m, n = rank - 2, rank - 1
+    share = max(1, prod(shape) // (WARP_LANES * prod(warps)))
+    box, lanes = [1] * rank, [1] * rank
+    box[n] = min(_THREAD_BOX, shape[n], share)
+    box[m] = min(_THREAD_BOX, shape[m], max(1, share // box[n]))
+    lanes[n] = min(_THREAD_LANES, max(1, shape[n] // box[n]))
+    lanes[m] = min(WARP_LANES // lanes[n], max(1, shape[m] // box[m]))
+    lanes[n] = WARP_LANES // lanes[m]
+    order = tuple(range(rank - 1, -1, -1))
+    acc = blocked(shape, tuple(box), tuple(lanes), warps, order)
+    return DotLayouts(
+        (),
+        _factor(acc, n, tile_shape(op.a)),
+        _factor(acc, m, tile_shape(op.b)),
+        acc,
+    )
+
+
+def _factor(acc: LinearLayout, axis: int, shape: tuple[int, ...]) -> LinearLayout:
+    """Return the layout of what a thread needs for its part of `acc`: all of K, along `axis`."""
+    kept = acc.reduce(axis).remove_zero_bases().expand_dims(axis)
+    return kept.broadcast_to(shape)

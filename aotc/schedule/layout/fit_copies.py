@@ -1,0 +1,122 @@
+"""Give a tile that only goes from one tensor copy to another the layout that suits both buffers.
+
+`y.store(…, x.load(…).T)` reads a tile from a buffer as it was loaded and writes it to another as it
+will be stored. Threads could hold it in any way, since nothing else looks at it: so what is between
+the two buffers (renamings of elements, arithmetic of each with itself and with constants) is done
+in the layout that `schedule.copy_layout` finds, if that is better than the one of either side.
+
+Invariant: what is stored does not change.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from aotc.ir.core import Kernel, Op, Value
+from aotc.ir.diagnostics import at
+from aotc.ir.dialects import arith, gpu, tile, tma
+from aotc.ir.layout import LinearLayout
+from aotc.ir.rewrite import Builder
+from aotc.ir.types import SharedType, TileType, shape_of
+from aotc.schedule.context import Schedule
+from aotc.schedule.layout.copy_layout import copy_layout
+from aotc.schedule.layout.tensor_copies import is_tensor_load, read_buffer, write_buffer
+from aotc.target import Target
+
+_CONVERSIONS = (gpu.Convert, gpu.ShuffleConvert)
+_STEPS = (arith.Elementwise, tile.Trans, tile.Reshape, *_CONVERSIONS)
+
+
+@dataclass(frozen=True)
+class _Copy:
+    """Hold the ops of a copy: what reads a buffer, what is done in order, what writes the other."""
+
+    read: gpu.SharedLoad
+    steps: tuple[Op, ...]
+    write: gpu.SharedStore
+
+
+def fit_copies(kernel: Kernel, schedule: Schedule) -> None:
+    """Lay out the tiles of copies anew; see the module docstring."""
+    for write in [op for op in kernel.walk() if isinstance(op, gpu.SharedStore)]:
+        copy = _copy_to(write)
+        if copy is not None:
+            with at(write.loc):
+                _fit(copy, schedule.target)
+
+
+def _copy_to(write: gpu.SharedStore) -> _Copy | None:
+    """Return the copy that a write ends, if it is one."""
+    if not any(isinstance(user, tma.TmaStore | tma.TmaReduce) for user in write.buffer.users):
+        return None
+    steps: list[Op] = []
+    user, value = write, write.value
+    while True:
+        op = value.op
+        if (
+            op is None
+            or op.block is not write.block
+            or any(each is not user for each in value.users)
+        ):
+            return None
+        if isinstance(op, gpu.SharedLoad):
+            whole = type(op) is gpu.SharedLoad and not op.start and is_tensor_load(op.buffer)
+            return _Copy(op, tuple(reversed(steps)), write) if whole else None
+        sources = [each for each in dict.fromkeys(op.operands) if not _is_alike(each)]
+        if len(sources) != 1 or len(op.results) != 1 or not isinstance(op, _STEPS):
+            return None
+        steps.append(op)
+        user, value = op, sources[0]
+
+
+def _is_alike(value: Value) -> bool:
+    """Return whether a value is the same in every element."""
+    return isinstance(value.op, arith.Constant | tile.Splat)
+
+
+def _fit(copy: _Copy, target: Target) -> None:
+    kinds = copy.read.buffer.type, copy.write.buffer.type
+    assert isinstance(kinds[0], SharedType)
+    assert isinstance(kinds[1], SharedType)
+    buffers = kinds[0].layout, _as_read(copy, kinds[1].layout)
+    bits = kinds[0].element.bits, kinds[1].element.bits
+    layout = copy_layout(copy.read.layout, buffers, bits, target)
+    if layout == copy.read.layout and not any(isinstance(op, _CONVERSIONS) for op in copy.steps):
+        return
+    value = read_buffer(copy.read.buffer, layout, target, Builder.before_op(copy.read))
+    for step in copy.steps:
+        if not isinstance(step, _CONVERSIONS):
+            value = _done(step, value, Builder.before_op(step))
+    write_buffer(value, copy.write.buffer, target, Builder.before_op(copy.write))
+    for op in (copy.write, *reversed(copy.steps), copy.read):
+        op.erase()
+
+
+def _as_read(copy: _Copy, layout: LinearLayout) -> LinearLayout:
+    """Return a layout of what is written as one of what is read."""
+    for step in reversed(copy.steps):
+        if isinstance(step, tile.Trans):
+            layout = layout.transpose(tuple(map(step.order.index, range(len(step.order)))))
+        elif isinstance(step, tile.Reshape):
+            layout = layout.reshape(shape_of(step.value.type))
+    return layout
+
+
+def _done(step: Op, value: Value, place: Builder) -> Value:
+    """Return what a step makes of a value that is in another layout now."""
+    kind = value.type
+    assert isinstance(kind, TileType)
+    assert kind.layout is not None
+    mapping: dict[Value, Value] = {}
+    for operand in step.operands:
+        op = operand.op
+        if not isinstance(operand.type, TileType):
+            continue
+        if isinstance(op, arith.Constant):
+            same = arith.Constant(op.value, operand.type.with_layout(kind.layout))
+            mapping[operand] = place(same).out
+        elif isinstance(op, tile.Splat):
+            mapping[operand] = place(tile.Splat(op.value, op.shape, kind.layout)).out
+        else:
+            mapping[operand] = value
+    return place(step.clone(mapping)).results[0]

@@ -1,0 +1,96 @@
+"""Move layout conversions up through elementwise ops that make more bytes than they take.
+
+A tile that was widened is cheaper to move before: an fp32 residual that was loaded as bf16, a mask
+made of bytes. So the conversion of an elementwise result becomes conversions of its operands where
+those have fewer bytes together; what is the same everywhere is made anew instead of moved. What a
+tensor copy brought lies in shared memory, where every layout can be read from: it moves nothing, and
+neither does what is computed from it alone.
+
+Invariant: no value is computed in two layouts but the result of a cast, which costs little.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from aotc.ir.core import Kernel, Op, Value
+from aotc.ir.dialects import arith, gpu, tile
+from aotc.ir.layout import LinearLayout
+from aotc.ir.rewrite import Builder, is_pure, rewrite
+from aotc.ir.tiles import is_elementwise
+from aotc.ir.types import TileType
+from aotc.schedule.context import Schedule
+from aotc.schedule.layout.required_layouts import operand_layouts
+from aotc.schedule.layout.tensor_copies import is_tensor_load
+
+_RENAMES = (tile.ExpandDims, tile.Reshape, tile.Trans)
+_SAME_EVERYWHERE = (arith.Constant, tile.Splat)
+
+
+def hoist_conversions(kernel: Kernel, schedule: Schedule) -> None:
+    """Convert operands instead of results wherever that moves fewer bytes."""
+    del schedule
+    rewrite(kernel, {gpu.Convert: [_convert_operands]})
+
+
+def _convert_operands(op: Op, place: Builder) -> Sequence[Value] | None:
+    assert isinstance(op, gpu.Convert)
+    made = op.value.op
+    if made is None or made.block is not op.block or not _is_made_alone(op.value):
+        return None
+    sources = dict.fromkeys(made.operands)
+    if sum(map(_moved_bytes, sources)) >= _moved_bytes(op.value, made_anew=False):
+        return None
+    layouts = operand_layouts(made, op.layout)
+    mapping = {
+        source: _converted(source, layout, place)
+        for source, layout in zip(made.operands, layouts, strict=True)
+    }
+    again = place(made.clone(mapping)).results[0]
+    kind = again.type
+    assert isinstance(kind, TileType)
+    return [again if kind.layout == op.layout else place(gpu.Convert(again, op.layout)).out]
+
+
+def _is_made_alone(value: Value) -> bool:
+    """Return whether only its one user would have to be told if `value` were made elsewhere."""
+    op = value.op
+    if op is None or not (is_elementwise(op) or isinstance(op, _RENAMES)):
+        return False
+    # What a conversion that has moved up leaves behind is not gone yet.
+    users = [user for user in value.users if not is_pure(user) or _is_used(user)]
+    return len(users) == 1 or isinstance(op, arith.Cast)
+
+
+def _is_used(op: Op) -> bool:
+    return any(value.users for value in op.results)
+
+
+def _moved_bytes(value: Value, *, made_anew: bool = True) -> int:
+    """Return the bytes that converting `value` moves; nothing if it may be `made_anew` instead."""
+    kind = value.type
+    if not isinstance(kind, TileType) or (made_anew and _is_read_again(value)):
+        return 0
+    return kind.num_elems * kind.element.size_bytes
+
+
+def _is_read_again(value: Value) -> bool:
+    """Return whether `value` can be made in another layout without moving anything."""
+    op = value.op
+    if isinstance(op, gpu.SharedLoad):
+        return is_tensor_load(op.buffer)
+    if not isinstance(value.type, TileType) or isinstance(op, _SAME_EVERYWHERE):
+        return True
+    return op is not None and _is_made_alone(value) and all(map(_is_read_again, op.operands))
+
+
+def _converted(value: Value, layout: LinearLayout, place: Builder) -> Value:
+    """Return `value` in a layout."""
+    made = value.op
+    if not isinstance(value.type, TileType):
+        return value
+    if isinstance(made, arith.Constant):
+        return place(arith.Constant(made.value, value.type.with_layout(layout))).out
+    if isinstance(made, tile.Splat):
+        return place(tile.Splat(made.value, made.shape, layout)).out
+    return place(gpu.Convert(value, layout)).out

@@ -1,0 +1,37 @@
+"""Gathers and histograms: through a buffer in shared memory that addresses are computed into.
+
+The buffer is row-major: which element a thread will ask for is not known, so no order of banks is
+better than another, and a row of neighbours is stored and zeroed in wide accesses.
+"""
+
+from __future__ import annotations
+
+from aotc.ir.core import Value
+from aotc.ir.dialects import arith, gpu, indexing
+from aotc.ir.layout import LinearLayout
+from aotc.ir.rewrite import Builder
+from aotc.ir.types import I32, ScalarType, TileType
+from aotc.schedule.layout.layouts import row_major_shared
+from aotc.schedule.layout.tensor_copies import read_buffer, write_buffer
+from aotc.target import Target
+
+
+def place_gather(source: Value, index: Value, axis: int, target: Target, place: Builder) -> Value:
+    """Store a tile and load what an index names; return it where the index is."""
+    kind = source.type
+    assert isinstance(kind, TileType)
+    assert isinstance(kind.element, ScalarType)
+    buffer = place(gpu.SharedAlloc(kind.element, kind.shape, row_major_shared(kind.shape))).out
+    write_buffer(source, buffer, target, place)
+    return place(indexing.SharedGather(buffer, index, axis)).out
+
+
+def place_histogram(
+    value: Value, mask: Value | None, home: LinearLayout, target: Target, place: Builder
+) -> Value:
+    """Count values in shared memory; return the counts at `home`."""
+    zeros = place(arith.Constant(0, TileType(I32, home.shape, home))).out
+    buffer = place(gpu.SharedAlloc(I32, home.shape, row_major_shared(home.shape))).out
+    write_buffer(zeros, buffer, target, place)
+    place(indexing.SharedCount(buffer, value, mask))
+    return read_buffer(buffer, home, target, place)

@@ -1,0 +1,193 @@
+"""A value and what it is computed from, cut into parts along one axis.
+
+What is elementwise, and loads that may as well be made where the value is needed, are computed
+part by part; everything else is there already and is cut in registers, which costs nothing. Only
+what nobody else needs is computed so, since the whole is dropped.
+
+Invariant: parts have the same layout, so every thread computes its share of each; a load moves down
+past no write to what it reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from aotc.ir import gf2
+from aotc.ir.core import Op, Value
+from aotc.ir.dialects import gpu, tma
+from aotc.ir.matrix_access import matrix_view
+from aotc.ir.rewrite import Builder
+from aotc.ir.sub_tile import sub_tile, within
+from aotc.ir.tiles import is_elementwise, is_tile, tile_shape
+from aotc.ir.types import SharedType, TileType
+from aotc.schedule.analysis.global_order import fences
+
+MayMove = Callable[[Op, Op], bool]
+"""Whether a load may be made before another op instead of where it is."""
+
+
+class Parts:
+    """Cut `value`, needed at the op `end` of its block, along `axis`.
+
+    `inside` are the values to be computed part by part, users first, `loads` those of them that are
+    read from memory, and `leaves` the tiles that are cut in registers. `movable` are the classes of
+    loads that may be among the former.
+    """
+
+    def __init__(
+        self, value: Value, end: Op, axis: int, movable: tuple[type[Op], ...] = (gpu.SharedLoad,)
+    ) -> None:
+        self.value = value
+        self.end = end
+        self.axis = axis
+        self.movable = movable
+        self.inside: dict[Value, None] = {}
+        self.loads: list[gpu.SharedLoad | gpu.Load] = []
+        self.leaves: dict[Value, None] = {}
+        self._collect(value)
+
+    def _collect(self, value: Value) -> None:
+        """Add what only this value needs, the last to be computed first."""
+        wanted: dict[Value, None] = {value: None}
+        users: dict[Op, None] = {self.end: None}
+        op = self.end.prev
+        while op is not None and wanted:
+            made = op.results[0] if op.results else None
+            if made is not None and made in wanted:
+                del wanted[made]
+                if is_tile(made) and all(user in users for user in made.users) and self._take(op):
+                    users[op] = self.inside[made] = None
+                    wanted.update(dict.fromkeys(filter(is_tile, op.operands)))
+                else:
+                    self.leaves[made] = None
+            op = op.prev
+        self.leaves.update(wanted)
+
+    def _take(self, op: Op) -> bool:
+        """Return whether an op can be made part by part at the end."""
+        if type(op) not in self.movable:
+            return is_elementwise(op)
+        if not _MAY_MOVE[type(op)](op, self.end):
+            return False
+        assert isinstance(op, gpu.SharedLoad | gpu.Load)
+        self.loads.append(op)
+        return True
+
+    def can_cut(self, size: int) -> bool:
+        """Return whether threads hold all parts of `size` alike and whole accesses lie in one."""
+        kind = self.value.type
+        assert isinstance(kind, TileType)
+        assert kind.layout is not None
+        part = sub_tile(kind.layout, self._shape(kind.shape, size))
+        return part is not None and all(self._can_load(load, size) for load in self.loads)
+
+    def _can_load(self, load: gpu.SharedLoad | gpu.Load, size: int) -> bool:
+        if isinstance(load, gpu.SharedLoad):
+            return self._can_read(load, size)
+        kind = load.out.type
+        assert isinstance(kind, TileType)
+        assert kind.layout is not None
+        runs = kind.layout.bases("register")[: (load.vector - 1).bit_length()]
+        return all(basis[self.axis] < size for basis in runs)
+
+    def _can_read(self, load: gpu.SharedLoad, size: int) -> bool:
+        buffer = load.buffer.type
+        assert isinstance(buffer, SharedType)
+        part = sub_tile(load.layout, self._shape(buffer.shape, size))
+        if part is None:
+            return False
+        view = matrix_view(within(part, buffer.shape), buffer.element.bits, load.matrix)
+        if view is None:
+            return False
+        offsets = buffer.layout.columns("offset")
+        held, places = gf2.Span(view.columns("register")), gf2.Span(offsets)
+        # Parts begin where accesses do: at multiples of a vector's length.
+        extent = buffer.shape[self.axis]
+        starts = [size << bit for bit in range((extent // size).bit_length() - 1)]
+        origins = [
+            places.solve(buffer.layout.pack(self._start(len(buffer.shape), start)))
+            for start in starts
+        ]
+        inside_vector = load.vector - 1
+        aligned = all(origin is not None and not origin & inside_vector for origin in origins)
+        return aligned and all(column in held for column in offsets[: inside_vector.bit_length()])
+
+    def _shape(self, shape: tuple[int, ...], size: int) -> tuple[int, ...]:
+        return (*shape[: self.axis], size, *shape[self.axis + 1 :])
+
+    def _start(self, rank: int, start: int) -> tuple[int, ...]:
+        return tuple(start if axis == self.axis else 0 for axis in range(rank))
+
+    def part(self, start: int, size: int, place: Builder) -> Value:
+        """Return the part of the value that begins at `start`, computed at `place`."""
+        done: dict[Value, Value] = {}
+        shape = self._shape(tile_shape(self.value), size)
+        first = self._start(len(shape), start)
+
+        def cut(value: Value) -> Value:
+            if value not in done:
+                done[value] = place(gpu.Extract(value, first, shape)).out
+            return done[value]
+
+        for value in reversed(self.inside):
+            op = value.op
+            assert op is not None
+            if isinstance(op, gpu.SharedLoad):
+                layout = sub_tile(op.layout, shape)
+                made = place(op.clone({}, layout=layout, start=first))
+            else:
+                sources = {source: cut(source) for source in op.operands if is_tile(source)}
+                made = place(op.clone(sources))
+            done[value] = made.results[0]
+        return cut(self.value)
+
+    def erase_whole(self) -> None:
+        """Erase what computed the value as a whole; users come first in `inside`."""
+        for value in self.inside:
+            if value.op is not None and not value.users:
+                value.op.erase()
+
+
+# ---- loads that move down -----------------------------------------------------------------------
+
+
+def _may_read_later(load: Op, end: Op) -> bool:
+    """Return whether nothing between a load from a buffer and `end` writes to the buffer."""
+    assert isinstance(load, gpu.SharedLoad)
+    if load.start:
+        return False
+    op = load.next
+    while op is not None and op is not end:
+        for nested in (op, *(inner for block in op.blocks for inner in block.walk())):
+            writes = isinstance(nested, gpu.SharedStore | gpu.AsyncCopy | tma.Fetch)
+            if writes and _may_be_one(nested.buffer, load.buffer):
+                return False
+        op = op.next
+    return op is end
+
+
+def _may_be_one(left: Value, right: Value) -> bool:
+    """Return whether two buffers, or slots of buffers, may be the same."""
+    if not isinstance(left.op, gpu.SharedStage) or not isinstance(right.op, gpu.SharedStage):
+        return _allocation(left) is _allocation(right)
+    same_index = left.op.index is right.op.index
+    apart = same_index and left.op.ahead != right.op.ahead
+    return not apart and _allocation(left) is _allocation(right)
+
+
+def _allocation(buffer: Value) -> Value:
+    return buffer.op.buffer if isinstance(buffer.op, gpu.SharedStage) else buffer
+
+
+def _may_load_later(load: Op, end: Op) -> bool:
+    """Return whether nothing between a load from global memory and `end` may write there."""
+    assert isinstance(load, gpu.Load)
+    op = load.next
+    while op is not None and op is not end:
+        if next(fences([op]), None) is not None:
+            return False
+        op = op.next
+    return op is end and not load.volatile
+
+
+_MAY_MOVE: dict[type[Op], MayMove] = {gpu.SharedLoad: _may_read_later, gpu.Load: _may_load_later}

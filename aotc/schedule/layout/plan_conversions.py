@@ -1,0 +1,96 @@
+"""Make layout conversions explicit: registers, shuffles, or a trip through shared memory.
+
+The planner (`schedule.conversions`) decides; this pass writes its plan into the IR, so that a dump
+shows what every conversion costs and later passes see shared buffers like any other.
+
+Invariant: afterwards a `gpu.convert` moves nothing between threads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import astuple
+
+from aotc.ir.core import Kernel, Value
+from aotc.ir.diagnostics import at
+from aotc.ir.dialects import gpu, tile
+from aotc.ir.rewrite import Builder
+from aotc.ir.types import TileType
+from aotc.schedule.context import Schedule
+from aotc.schedule.layout.conversions import (
+    Conversion,
+    Identity,
+    RegisterPermute,
+    SharedExchange,
+    WarpShuffle,
+    plan_conversion,
+)
+from aotc.schedule.layout.tensor_copies import is_tensor_load, read_buffer
+from aotc.target import Feature
+
+
+def plan_conversions(kernel: Kernel, schedule: Schedule) -> None:
+    """Replace conversions that move data by the ops that move it."""
+    for op in list(kernel.walk()):
+        if not isinstance(op, gpu.Convert):
+            continue
+        source = op.value.type
+        assert isinstance(source, TileType)
+        assert source.layout is not None
+        fetched = op.value.op
+        if isinstance(fetched, gpu.SharedLoad) and is_tensor_load(fetched.buffer):
+            # It lies in shared memory already, whoever has read it.
+            with at(fetched.loc):
+                place = Builder.after_op(fetched)
+                again = read_buffer(fetched.buffer, op.layout, schedule.target, place)
+            op.replace_with([again])
+            continue
+        memory = gpu.memory_element(source)
+        plan = plan_conversion(
+            *(source.layout, op.layout, memory.bits),
+            stmatrix=Feature.STMATRIX in schedule.target.features,
+            run_elems=_run_elems(op.value),
+        )
+        with at(op.loc):
+            replacement = _lower(op, plan, Builder.before_op(op), schedule)
+        if replacement is not None:
+            op.replace_with([replacement])
+
+
+def _run_elems(value: Value) -> int:
+    """Return how many of a tile's lowest registers lie in memory as they are: 1 if not loaded."""
+    op = value.op
+    while isinstance(op, tile.Reshape | tile.Trans | tile.ExpandDims):
+        op = op.value.op
+    return op.vector if isinstance(op, gpu.Load) else 1
+
+
+def _lower(op: gpu.Convert, plan: Conversion, place: Builder, schedule: Schedule) -> Value | None:
+    match plan:
+        case Identity():
+            return op.value
+        case RegisterPermute():
+            return None
+        case WarpShuffle():
+            return place(gpu.ShuffleConvert(op.value, op.layout, astuple(plan))).out
+        case SharedExchange():
+            return _through_shared(op, plan, place, schedule)
+
+
+def _through_shared(
+    op: gpu.Convert, plan: SharedExchange, place: Builder, schedule: Schedule
+) -> Value:
+    source = op.value.type
+    assert isinstance(source, TileType)
+    scratch = plan.scratch.sublayout(["offset"], plan.scratch.out_dims)
+    buffer = place(gpu.SharedAlloc(gpu.memory_element(source), source.shape, scratch)).out
+    place(gpu.SharedStore(op.value, buffer, plan.store_vector_elems, plan.store_matrix))
+    # The barrier between the two is placed with all others, by insert_barriers.
+    load = gpu.SharedLoad(
+        *(buffer, op.layout, plan.load_vector_elems, plan.load_matrix, source.element)
+    )
+    schedule.remark(
+        op.loc,
+        f"a tile of {'x'.join(map(str, source.shape))} {source.element} changes threads through "
+        f"{plan.scratch_bytes} bytes of shared memory",
+    )
+    return place(load).out

@@ -1,0 +1,328 @@
+"""PreferredLayouts: the layout in which each tile is computed, before anyone asks for another.
+
+A loaded tile is at home where its load is coalesced, an elementwise result where its operands
+are, a reduced or reshaped tile in the layout that its operand's implies. What costs nothing to
+make anywhere (constants, index arithmetic, repeats) has no home and is made wherever it is
+wanted, so address computations never move between threads.
+
+Invariant: values carried by loops and yielded by branches always have a home, one layout through
+all iterations and both arms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from aotc.ir.core import Block, Kernel, Op, Value
+from aotc.ir.dialects import assembly, descriptor, indexing, tile
+from aotc.ir.layout import LinearLayout
+from aotc.ir.tiles import (
+    Join,
+    is_elementwise,
+    is_tile,
+    joins_of,
+    slot_targets,
+    tile_shape,
+)
+from aotc.ir.types import element_of
+from aotc.schedule.layout.layouts import blocked_for, default_blocked
+
+
+@dataclass(frozen=True, slots=True)
+class DotLayouts:
+    """Say how a product is computed: `shape` is (m, n, k) of its `mma.sync`, or ().
+
+    Of a product by warpgroups, an operand without a layout is read from shared memory.
+    """
+
+    shape: tuple[int, ...]
+    a: LinearLayout | None
+    b: LinearLayout | None
+    acc: LinearLayout
+    wgmma: bool = False
+
+    def operands(self) -> tuple[LinearLayout | None, LinearLayout | None, LinearLayout]:
+        """Return the layouts in the order of the op's operands."""
+        return self.a, self.b, self.acc
+
+
+class PreferredLayouts:
+    """Hold the home of every tile that has one.
+
+    `anchors` are the layouts of memory accesses, `dots` those of matrix products, and `pulled` the
+    homes of what is computed where a product wants it.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        anchors: dict[Op, LinearLayout],
+        dots: Mapping[Op, DotLayouts] = MappingProxyType({}),
+        pulled: Mapping[Value, LinearLayout] = MappingProxyType({}),
+    ) -> None:
+        self.num_warps = kernel.num_warps
+        self.anchors = anchors
+        self.dots = dots
+        # Known from the start, so that whatever is computed with an accumulator joins it.
+        self._homes = {op.results[0]: layouts.acc for op, layouts in dots.items()} | dict(pulled)
+        self._works_in: dict[Op, LinearLayout] = {}
+        self._has_all_reasons = False
+        joins = [join for op in kernel.walk() for join in joins_of(op)]
+        while True:
+            self._visit_to_fixpoint(kernel.body)
+            unsettled = next((join for join in joins if join.targets[0] not in self._homes), None)
+            if unsettled is None:
+                break
+            # A variable that only index arithmetic touches lives where it is used.
+            variable = unsettled.targets[0]
+            home = self._sought(unsettled.targets) or self.default(variable)
+            self._homes.update(dict.fromkeys(unsettled.targets, home))
+        # What is left has no reason to be anywhere. Not before: a variable may have one that
+        # shows only once the body of its loop is known.
+        self._has_all_reasons = True
+        self._visit_to_fixpoint(kernel.body)
+
+    def get(self, value: Value) -> LinearLayout | None:
+        """Return the home of `value`, or None if it is made wherever it is wanted."""
+        return self._homes.get(value)
+
+    def default(self, value: Value) -> LinearLayout:
+        """Return a layout for a tile that has no reason to be anywhere."""
+        return default_blocked(tile_shape(value), self.num_warps)
+
+    def or_default(self, value: Value) -> LinearLayout:
+        """Return the home of `value`, or a default layout."""
+        return self._homes.get(value) or self.default(value)
+
+    def source(self, op: Op) -> LinearLayout | None:
+        """Return the home of the first operand that has one; in the end, a default layout."""
+        home = next((home for value in op.operands if (home := self.get(value))), None)
+        return self.default(op.operands[0]) if home is None and self._has_all_reasons else home
+
+    def source_like(self, op: Op, value: Value) -> LinearLayout | None:
+        """Return the home of `value`, else in the end one that users of the op's result work in."""
+        home = self.get(value)
+        if home is None and self._has_all_reasons:
+            home = self._sought(op.results) or self.default(op.results[0])
+        return home
+
+    def works_in(self, op: Op) -> LinearLayout | None:
+        """Return the layout in which a reduction, scan or split takes its operands.
+
+        The first answer stands, for the homes of the results follow from it: an operand that
+        finds its own home later is converted. In the end there is one.
+        """
+        layout = self._works_in.get(op) or self.source(op)
+        if layout is not None and isinstance(op, tile.Split):
+            layout = splittable(layout, self.num_warps)
+        if layout is not None:
+            self._works_in[op] = layout
+        return layout
+
+    def slot_layouts(self, op: Op) -> list[LinearLayout | None]:
+        """Return, for each operand slot of a loop, branch or terminator, its variable's home."""
+        return [
+            self.or_default(target) if target is not None and is_tile(target) else None
+            for target in slot_targets(op)
+        ]
+
+    # -- forward ---------------------------------------------------------------
+
+    def _visit_to_fixpoint(self, block: Block) -> None:
+        before = -1
+        while len(self._homes) != before:
+            before = len(self._homes)
+            self._visit(block)
+
+    def _visit(self, block: Block) -> None:
+        for op in block:
+            joins = list(joins_of(op))
+            # Carried values enter the body before it is visited and get its verdict after.
+            for join in joins:
+                self._settle(join)
+            for nested in op.blocks:
+                self._visit(nested)
+            for join in joins:
+                self._settle(join)
+            rule = _RULES.get(type(op)) or (_elementwise if is_elementwise(op) else None)
+            if rule is None:
+                continue
+            for value, home in zip(op.results, rule(op, self), strict=True):
+                if home is not None and is_tile(value):
+                    self._homes.setdefault(value, home)
+
+    def _settle(self, join: Join) -> None:
+        """Give a variable the home of a product that flows into it, or the first there is."""
+        candidates = (*join.targets, *join.sources)
+        products = (value for value in join.sources if value.op in self.dots)
+        known = (value for value in candidates if value in self._homes)
+        value = next(products, None) or next(known, None)
+        if value is not None:
+            for target in join.targets:
+                self._homes.setdefault(target, self._homes[value])
+
+    # -- backward --------------------------------------------------------------
+
+    def _sought(self, values: Sequence[Value]) -> LinearLayout | None:
+        """Return the layout that the nearest user of one of `values` works in."""
+        worklist = list(values)
+        seen: dict[Value, None] = {}
+        while worklist:
+            current = worklist.pop(0)
+            if current in seen:
+                continue
+            seen[current] = None
+            for user in current.users:
+                if user in self.anchors:
+                    return self.anchors[user]
+                if is_elementwise(user):
+                    out = user.results[0]
+                    if out in self._homes:
+                        return self._homes[out]
+                    worklist.append(out)
+        return None
+
+
+# ---- variables: what loops and branches join --------------------------------------------------
+
+
+# ---- rules: the home of each result -----------------------------------------------------------
+
+Rule = Callable[[Op, PreferredLayouts], "Sequence[LinearLayout | None]"]
+
+
+def _elementwise(op: Op, preferred: PreferredLayouts) -> Sequence[LinearLayout | None]:
+    """Be where most operands are; among equals, where the widest is."""
+    votes: dict[LinearLayout, tuple[int, int]] = {}
+    for value in op.operands:
+        home = preferred.get(value)
+        if home is not None:
+            count, bits = votes.get(home, (0, 0))
+            votes[home] = (count + 1, max(bits, element_of(value.type).bits))
+    return [max(votes, key=lambda home: votes[home]) if votes else None]
+
+
+def _anchored(op: Op, preferred: PreferredLayouts) -> Sequence[LinearLayout | None]:
+    return [preferred.anchors.get(op)]
+
+
+def _expand_dims(op: Op, preferred: PreferredLayouts) -> Sequence[LinearLayout | None]:
+    assert isinstance(op, tile.ExpandDims)
+    home = preferred.get(op.value)
+    return [None if home is None else home.expand_dims(op.axis)]
+
+
+def _reshape(op: Op, preferred: PreferredLayouts) -> Sequence[LinearLayout | None]:
+    assert isinstance(op, tile.Reshape)
+    home = preferred.source(op)
+    return [None if home is None else home.reshape(op.shape)]
+
+
+def _trans(op: Op, preferred: PreferredLayouts) -> Sequence[LinearLayout | None]:
+    assert isinstance(op, tile.Trans)
+    home = preferred.source(op)
+    return [None if home is None else home.transpose(op.order)]
+
+
+def _join(op: Op, preferred: PreferredLayouts) -> Sequence[LinearLayout | None]:
+    home = preferred.source(op)
+    return [None if home is None else home.join()]
+
+
+def splittable(layout: LinearLayout, num_warps: int) -> LinearLayout:
+    """Return `layout`, or one near it in which each thread holds both halves of a pair.
+
+    What selects the half changes places with a register bit: one of the first axis, the rows,
+    which a network along the others never asks for, else the one that was joined last, which a
+    network that goes through the bits of an index in turn asks for last. If a warp bit selects it,
+    the others change places, too, and rows come to warps as far as there are any: all of that is
+    one trip through shared memory.
+    """
+    if layout.split_register_bit() is not None:
+        return layout
+    registers, lanes, warps = (layout.columns(name) for name in ("register", "lane", "warp"))
+    columns, first_warp = [*registers, *lanes, *warps], len(registers) + len(lanes)
+    if 1 not in columns or sum(column & 1 for column in columns) != 1:
+        half = layout.shape[:-1]
+        return blocked_for(half, (1,) * len(half), num_warps).join()
+    row = 1 << layout.total_out_bits - layout.out_bits("dim0")
+    wanted = [columns.index(1)]
+    if wanted[0] >= first_warp:
+        others = (place for place in range(first_warp, len(columns)) if place != wanted[0])
+        wanted += [place for place in others if columns[place] % row]
+    given = sorted(range(len(registers)), key=lambda place: columns[place] % row != 0)
+    for here, there in zip(wanted, given, strict=False):
+        _swap(columns, here, there)
+    if not registers:
+        # There is nothing to change places with: threads hold copies.
+        columns[wanted[0]] = 0
+    rows = [place for place in range(len(registers), first_warp) if columns[place] % row == 0]
+    if wanted[0] >= first_warp:
+        moved = (place for place in wanted if columns[place] % row)
+        for here, there in zip(moved, rows, strict=False):
+            _swap(columns, here, there)
+    return (
+        layout.with_columns("register", columns[: len(registers)] or [1])
+        .with_columns("lane", columns[len(registers) : first_warp])
+        .with_columns("warp", columns[first_warp:])
+    )
+
+
+def _swap(columns: list[int], here: int, there: int) -> None:
+    columns[here], columns[there] = columns[there], columns[here]
+
+
+def _split(op: Op, preferred: PreferredLayouts) -> Sequence[LinearLayout | None]:
+    home = preferred.works_in(op)
+    return [None if home is None else home.split()] * 2
+
+
+def _reduce(op: Op, preferred: PreferredLayouts) -> Sequence[LinearLayout | None]:
+    assert isinstance(op, tile.Reduce)
+    home = preferred.works_in(op)
+    if home is None or len(home.shape) == 1:
+        return [None] * len(op.results)
+    return [home.reduce(op.axis).remove_zero_bases()] * len(op.results)
+
+
+def _assembly(op: Op, preferred: PreferredLayouts) -> Sequence[LinearLayout | None]:
+    """Be in one place, so that there is one instance for all results and effects."""
+    if is_elementwise(op):
+        return _elementwise(op, preferred)
+    home = preferred.works_in(op) if is_tile(op.results[0]) else None
+    return [home] * len(op.results)
+
+
+def _scan(op: Op, preferred: PreferredLayouts) -> Sequence[LinearLayout | None]:
+    return [preferred.works_in(op)] * len(op.results)
+
+
+def _gather(op: Op, preferred: PreferredLayouts) -> Sequence[LinearLayout | None]:
+    """Be where the index is: the source goes through shared memory from anywhere."""
+    assert isinstance(op, indexing.Gather)
+    return [preferred.source_like(op, op.index)]
+
+
+def _histogram(op: Op, preferred: PreferredLayouts) -> Sequence[LinearLayout | None]:
+    return [preferred.source_like(op, op.results[0])]
+
+
+_RULES: dict[type[Op], Rule] = {
+    assembly.InlineAsm: _assembly,
+    assembly.VolatileAsm: _assembly,
+    tile.Load: _anchored,
+    tile.AtomicRmw: _anchored,
+    tile.AtomicCas: _anchored,
+    descriptor.DescriptorLoad: _anchored,
+    tile.ExpandDims: _expand_dims,
+    tile.Reshape: _reshape,
+    tile.Trans: _trans,
+    tile.Join: _join,
+    tile.Split: _split,
+    tile.Reduce: _reduce,
+    tile.Scan: _scan,
+    indexing.Gather: _gather,
+    indexing.Histogram: _histogram,
+}

@@ -1,0 +1,237 @@
+"""Demand: the layouts in which each tile is wanted by those that use it.
+
+A backward walk from stores, reductions and loop variables: an op that works in a layout wants its
+operands there. A tile without a home passes the demand on to its operands, so the whole of an
+address computation is asked for in the layout of the access.
+
+Invariant: whatever `assign_layouts` will read in a layout has been wanted in it here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from aotc.ir.core import Block, Kernel, Op, Value
+from aotc.ir.dialects import assembly, descriptor, indexing, scf, tile
+from aotc.ir.layout import LinearLayout
+from aotc.ir.tiles import is_elementwise, is_tile, tile_shape
+from aotc.ir.types import element_of
+from aotc.schedule.analysis.axis import AxisAnalysis
+from aotc.schedule.layout.access import access_cost, max_access_elems, pointee_bytes
+from aotc.schedule.layout.conversions import SharedExchange, plan_conversion
+from aotc.schedule.layout.preferred_layouts import PreferredLayouts
+from aotc.schedule.layout.wgmma_layouts import operand_buffer
+from aotc.target import Feature, Target
+
+
+class Demand:
+    """Hold the layouts each tile is wanted in, and the layout each op works in.
+
+    `buffers` are those that products read a tile from in shared memory.
+    """
+
+    def __init__(
+        self, kernel: Kernel, preferred: PreferredLayouts, infos: AxisAnalysis, target: Target
+    ) -> None:
+        self.preferred = preferred
+        self.infos = infos
+        self.target = target
+        self.wanted: dict[Value, dict[LinearLayout, None]] = {}
+        self.works_in: dict[Op, LinearLayout] = {}
+        self.buffers: dict[Value, dict[LinearLayout, None]] = {}
+        self._visit(kernel.body)
+
+    def want(self, value: Value | None, layout: LinearLayout) -> None:
+        if value is not None and is_tile(value):
+            self.wanted.setdefault(value, {})[layout] = None
+
+    def layouts(self, value: Value) -> list[LinearLayout]:
+        """Return the layouts to make `value` in, its home first."""
+        home = self.preferred.get(value)
+        wanted = self.wanted.get(value, {})
+        return [*([] if home is None else [home]), *(at for at in wanted if at != home)]
+
+    def made_in(self, value: Value) -> list[LinearLayout]:
+        """Return the layouts in which the op that makes `value` computes it."""
+        home = self.preferred.get(value)
+        return [home] if home is not None else self.layouts(value)
+
+    def _visit(self, block: Block) -> None:
+        op = block.last
+        while op is not None:
+            if isinstance(op, scf.For | scf.If | scf.While):
+                for nested in reversed(op.blocks):
+                    self._visit(nested)
+            for value, layout in zip(op.slots, self.preferred.slot_layouts(op), strict=False):
+                if layout is not None:
+                    self.want(value, layout)
+            rule = _DEMANDS.get(type(op)) or (_demand_clones if is_elementwise(op) else None)
+            if rule is not None:
+                rule(op, self)
+            op = op.prev
+
+
+def _demand_clones(op: Op, demand: Demand) -> None:
+    """Want the operands of an op wherever the op is made."""
+    if not is_tile(op.results[0]):
+        return
+    for layout in demand.made_in(op.results[0]):
+        for value, source in zip(op.operands, operand_layouts(op, layout), strict=True):
+            demand.want(value, source)
+
+
+def _demand_access(op: Op, demand: Demand) -> None:
+    if op not in demand.preferred.anchors:
+        return
+    layout = demand.preferred.anchors[op]
+    # What others wait for is already at home in the layout of the access.
+    if isinstance(op, tile.Store | tile.AtomicRmw) and not any(out.users for out in op.results):
+        layout = _store_layout(op, demand)
+    demand.works_in[op] = layout
+    for value in op.operands:
+        demand.want(value, layout)
+
+
+def _store_layout(op: tile.Store | tile.AtomicRmw, demand: Demand) -> LinearLayout:
+    """Store from where the value is, unless moving it first is cheaper."""
+    anchor, home = demand.preferred.anchors[op], demand.preferred.get(op.value)
+    if home is None or home == anchor:
+        return anchor
+    plan = plan_conversion(
+        *(home, anchor, element_of(op.value.type).bits),
+        stmatrix=Feature.STMATRIX in demand.target.features,
+    )
+    if isinstance(plan, SharedExchange) and plan.scratch_bytes > demand.target.max_shared_bytes:
+        return home
+    pointer = demand.infos[op.pointer]
+    mask = None if op.mask is None else demand.infos[op.mask]
+    widths = pointee_bytes(op.pointer), max_access_elems(op, demand.target)
+    at_home = access_cost(home, pointer, mask, *widths)
+    moved = access_cost(anchor, pointer, mask, *widths)
+    return home if at_home <= moved + plan.cost else anchor
+
+
+def broadcast_operand(layout: LinearLayout, op: tile.Broadcast) -> LinearLayout:
+    """Return the layout to compute the operand in: each element once a thread."""
+    return layout.broadcast_source(tile_shape(op.value)).remove_zero_bases()
+
+
+def _demand_together(op: Op, demand: Demand) -> None:
+    """Want the operands of an op that combines or parts elements where it works."""
+    layout = demand.preferred.works_in(op)
+    assert layout is not None
+    demand.works_in[op] = layout
+    for value in op.operands:
+        demand.want(value, layout)
+
+
+def _demand_assembly(op: Op, demand: Demand) -> None:
+    if is_elementwise(op):
+        _demand_clones(op, demand)
+    elif is_tile(op.results[0]):
+        _demand_together(op, demand)
+
+
+def _demand_dot(op: Op, demand: Demand) -> None:
+    assert isinstance(op, tile.Dot)
+    for value, layout in zip(op.operands, demand.preferred.dots[op].operands(), strict=True):
+        if layout is None:
+            # Shared memory takes it from anywhere.
+            layout = demand.preferred.or_default(value)  # noqa: PLW2901
+            demand.buffers.setdefault(value, {})[operand_buffer(op, value, layout)] = None
+        demand.want(value, layout)
+
+
+def _demand_block(op: Op, demand: Demand) -> None:
+    """Want a block wherever it is: shared memory takes it from anywhere."""
+    assert isinstance(op, descriptor.DescriptorStore | descriptor.DescriptorReduce)
+    layout = demand.preferred.get(op.value) or demand.preferred.anchors[op]
+    demand.works_in[op] = layout
+    demand.want(op.value, layout)
+
+
+def _demand_gather(op: Op, demand: Demand) -> None:
+    """Want the index where the result is; shared memory takes the source from anywhere."""
+    assert isinstance(op, indexing.Gather)
+    demand.want(op.index, demand.preferred.or_default(op.out))
+    demand.want(op.source, demand.preferred.or_default(op.source))
+
+
+def _demand_observer(op: Op, demand: Demand) -> None:
+    """An op that looks at a tile takes it where it is, and others beside it."""
+    tiles = [value for value in op.operands if is_tile(value)]
+    if tiles:
+        layout = demand.preferred.or_default(tiles[0])
+        demand.works_in[op] = layout
+        for value in tiles:
+            demand.want(value, layout)
+
+
+_DEMANDS: dict[type[Op], Callable[[Op, Demand], None]] = {
+    assembly.InlineAsm: _demand_assembly,
+    assembly.VolatileAsm: _demand_assembly,
+    tile.Load: _demand_access,
+    tile.Store: _demand_access,
+    tile.AtomicRmw: _demand_access,
+    tile.AtomicCas: _demand_access,
+    descriptor.DescriptorStore: _demand_block,
+    descriptor.DescriptorReduce: _demand_block,
+    tile.Dot: _demand_dot,
+    tile.Split: _demand_together,
+    tile.Reduce: _demand_together,
+    tile.Scan: _demand_together,
+    tile.Assert: _demand_observer,
+    tile.Print: _demand_observer,
+    tile.Assume: _demand_observer,
+    indexing.Histogram: _demand_observer,
+    indexing.Gather: _demand_gather,
+    tile.Broadcast: _demand_clones,
+    tile.ExpandDims: _demand_clones,
+    tile.Reshape: _demand_clones,
+    tile.Trans: _demand_clones,
+    tile.Join: _demand_clones,
+}
+
+
+# ---- operand layouts: where the operands must be for a result in a given layout ---------------
+
+
+def _like_broadcast(op: Op, layout: LinearLayout) -> list[LinearLayout]:
+    assert isinstance(op, tile.Broadcast)
+    return [broadcast_operand(layout, op)]
+
+
+def _like_expand_dims(op: Op, layout: LinearLayout) -> list[LinearLayout]:
+    assert isinstance(op, tile.ExpandDims)
+    return [layout.reduce(op.axis)]
+
+
+def _like_reshape(op: Op, layout: LinearLayout) -> list[LinearLayout]:
+    assert isinstance(op, tile.Reshape)
+    return [layout.reshape(tile_shape(op.value))]
+
+
+def _like_trans(op: Op, layout: LinearLayout) -> list[LinearLayout]:
+    assert isinstance(op, tile.Trans)
+    inverse = tuple(op.order.index(axis) for axis in range(len(op.order)))
+    return [layout.transpose(inverse)]
+
+
+def _like_join(op: Op, layout: LinearLayout) -> list[LinearLayout]:
+    del op
+    return [layout.split()] * 2
+
+
+def operand_layouts(op: Op, layout: LinearLayout) -> list[LinearLayout]:
+    """Return where the operands must be for `op` to be made in `layout`."""
+    rule = _OPERAND_LAYOUTS.get(type(op))
+    return [layout] * len(op.operands) if rule is None else rule(op, layout)
+
+
+_OPERAND_LAYOUTS: dict[type[Op], Callable[[Op, LinearLayout], list[LinearLayout]]] = {
+    tile.Broadcast: _like_broadcast,
+    tile.ExpandDims: _like_expand_dims,
+    tile.Reshape: _like_reshape,
+    tile.Trans: _like_trans,
+    tile.Join: _like_join,
+}

@@ -1,0 +1,262 @@
+"""Tensor maps and shared buffers of descriptors: how a block is cut, swizzled and accessed.
+
+A copy moves a box of at most 256 elements along each axis, whose rows lie in shared memory one
+after the other. With a swizzle a row is no longer than its span; a wider block is several boxes,
+each in one piece. The span is the widest that a row of the block fills: then neither rows nor
+columns of 16-byte chunks collide in banks, whoever reads or writes them.
+
+Invariant: a buffer's layout is the one that hardware gives the boxes of its map.
+Source: CUDA driver API, cuTensorMapEncodeTiled; PTX ISA, "Swizzling modes".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from math import prod
+
+from aotc.ir import gf2
+from aotc.ir.core import Block, Kernel, Op, Value
+from aotc.ir.dialects import descriptor, gpu, tile, tma
+from aotc.ir.layout import LinearLayout, log2_exact
+from aotc.ir.layout_access import run_elems_in_order
+from aotc.ir.matrix_access import RUN_BYTES, MatrixMode, matrix_view
+from aotc.ir.parameter_access import pointer_roots
+from aotc.ir.rewrite import Builder
+from aotc.ir.types import DescriptorType, SharedType, TensorMapType, TileType, Type
+from aotc.schedule.analysis.global_order import shared_roots
+from aotc.schedule.layout.layouts import blocked_for, tensor_shared
+from aotc.schedule.layout.scratch import wavefronts_per_access
+from aotc.target import Feature, Target
+
+_MAX_BOX_ELEMS = 256
+_SPANS_BYTES = (128, 64, 32)
+_ALIGNMENT_BYTES = 128
+_SWIZZLE_ALIGNMENT_BYTES = 1024  # after so many bytes a swizzle repeats
+_BLOCK_OPS = (
+    descriptor.DescriptorLoad,
+    descriptor.DescriptorStore,
+    descriptor.DescriptorReduce,
+)
+_POINTER_OPS = (tile.Load, tile.Store, tile.AtomicRmw, tile.AtomicCas)
+_MAPS_IN_MEMORY = (descriptor.DescriptorAt, tma.TensorMapAt)
+# In quarter cycles of one SM, as in `schedule.shared_trip`.
+ACCESS_COST = 2
+WAVEFRONT_COST = 4
+_MODES: tuple[MatrixMode, ...] = ("", "b16", "b16.trans")
+
+
+@lru_cache(maxsize=1024)
+def tensor_map_of(kind: DescriptorType) -> TensorMapType:
+    """Return the map with which the blocks of a descriptor are copied.
+
+    Hosts encode maps in memory by the same rule, in `runtime_c/src/tensor_map.c`.
+    """
+    size_bytes = kind.element.size_bytes
+    row_bytes = kind.row_bytes
+    # A block of a single row has no columns: it is cut as little as possible.
+    spans = _SPANS_BYTES if prod(kind.block[:-1]) > 1 else ()
+    span_bytes = next((span for span in spans if span <= row_bytes), 0)
+    row_elems = span_bytes // size_bytes or min(_MAX_BOX_ELEMS, kind.block[-1])
+    outer = (kind.block[0] // kind.num_parts, *kind.block[1:])[:-1]
+    box = (*(min(_MAX_BOX_ELEMS, extent) for extent in outer), row_elems)
+    return TensorMapType(kind.element, box, span_bytes, kind.fill_nan)
+
+
+def has_parts(kind: DescriptorType, num_parts: int) -> bool:
+    """Return whether a block can be copied in so many parts: each begins where a copy may write."""
+    if len(kind.block) == 1 or kind.block[0] % num_parts:
+        return False
+    return tensor_map_of(replace(kind, num_parts=num_parts)).box_bytes % _ALIGNMENT_BYTES == 0
+
+
+def buffer_layout(tensor: TensorMapType, block: tuple[int, ...]) -> LinearLayout:
+    """Return how a block, which may lack first axes of one element, lies in shared memory.
+
+    Blocks of a cluster copy boxes of fewer rows each, which then lie where one box would have them:
+    who reads them need not know who copied them.
+    """
+    box = tensor.box[len(tensor.box) - len(block) :]
+    part_bytes = prod(box) * tensor.element.size_bytes
+    if block[0] <= _MAX_BOX_ELEMS and part_bytes % _SWIZZLE_ALIGNMENT_BYTES == 0:
+        box = (block[0], *box[1:])
+    return tensor_shared(block, tensor.element.size_bytes * 8, box, tensor.swizzle_bytes)
+
+
+def buffer_alignment_bytes(tensor: TensorMapType) -> int:
+    """Return what the address of a buffer must be a multiple of."""
+    return _SWIZZLE_ALIGNMENT_BYTES if tensor.swizzle_bytes else _ALIGNMENT_BYTES
+
+
+def block_layout(kind: DescriptorType, num_warps: int) -> LinearLayout:
+    """Return the layout of a block in which threads read and write whole runs of 16 bytes."""
+    per_thread = max(1, prod(kind.block) // (32 * num_warps))
+    run = min(RUN_BYTES // kind.element.size_bytes, kind.block[-1], per_thread)
+    return blocked_for(kind.block, (*(1 for _ in kind.block[:-1]), run), num_warps)
+
+
+def choose_block_layouts(kernel: Kernel) -> dict[Op, LinearLayout]:
+    """Return the layout that each access to a descriptor suggests for its block."""
+    found: dict[Op, LinearLayout] = {}
+    for op in kernel.walk():
+        if isinstance(op, _BLOCK_OPS):
+            kind = op.descriptor.type
+            assert isinstance(kind, DescriptorType)
+            if isinstance(op, descriptor.DescriptorLoad):
+                kind = replace(kind, block=kind.block[op.num_dropped :])
+            found[op] = block_layout(kind, kernel.num_warps)
+    return found
+
+
+def parameter_type(kind: Type) -> Type:
+    """Return what is passed for a parameter: the map of a descriptor, else the same."""
+    return tensor_map_of(kind) if isinstance(kind, DescriptorType) else kind
+
+
+def is_read_back(store: Op, kernel: Kernel) -> bool:
+    """Return whether what is stored through a descriptor may be accessed in another way, too.
+
+    By loads through a descriptor, or by threads through the pointer that it was made of.
+    """
+    tensor = store.operands[0]
+    name = _argument(tensor)
+    for op in kernel.walk():
+        if isinstance(op, descriptor.DescriptorLoad) and may_alias(tensor, op.descriptor):
+            return True
+        if (
+            name
+            and isinstance(op, _POINTER_OPS)
+            and name in map(_argument, pointer_roots(op.pointer))
+        ):
+            return True
+    return False
+
+
+def may_alias(left: Value, right: Value) -> bool:
+    """Return whether two descriptors, or two maps, may be of one tensor.
+
+    Different parameters of a kernel are of different tensors, or nothing is promised of the order;
+    descriptors that a kernel makes of one pointer are of one.
+    """
+    makers = left.op, right.op
+    if None in makers:
+        names = _argument(left), _argument(right)
+        return left is right or (names[0] == names[1] and names[0] != "")
+    pointers = [op.pointer for op in makers if isinstance(op, _MAPS_IN_MEMORY)]
+    return len(pointers) == len(makers) and bool(shared_roots(*pointers))
+
+
+def _argument(tensor: Value) -> str:
+    """Return the argument of the launch that a descriptor or a pointer is of, "" if it is none."""
+    owner = tensor.owner
+    kernel = owner.parent if isinstance(owner, Block) else None
+    return kernel.params[tensor.index].argument if isinstance(kernel, Kernel) else ""
+
+
+# ---- shared memory ----------------------------------------------------------------------------
+
+
+def block_buffer(tensor: Value, block: tuple[int, ...], place: Builder) -> Value:
+    """Place a buffer for a block and return it."""
+    kind = tensor.type
+    assert isinstance(kind, TensorMapType)
+    layout, alignment = buffer_layout(kind, block), buffer_alignment_bytes(kind)
+    return place(gpu.SharedAlloc(kind.element, block, layout, alignment)).out
+
+
+def shared_layout(buffer: Value) -> LinearLayout:
+    """Return the layout of a buffer."""
+    assert isinstance(buffer.type, SharedType)
+    return buffer.type.layout
+
+
+def is_tensor_load(buffer: Value) -> bool:
+    """Return whether nothing but one tensor copy writes a buffer."""
+    writes = [user for user in buffer.users if not isinstance(user, gpu.SharedLoad)]
+    return len(writes) == 1 and isinstance(writes[0], tma.TmaFetch)
+
+
+def read_buffer(buffer: Value, layout: LinearLayout, target: Target, place: Builder) -> Value:
+    """Read a block from shared memory, in the best way there is."""
+    kind = buffer.type
+    assert isinstance(kind, SharedType)
+    vector, mode = buffer_access(layout, kind.layout, kind.element.bits, read_modes(target))
+    return place(gpu.SharedLoad(buffer, layout, vector, mode)).out
+
+
+def write_buffer(
+    value: Value, buffer: Value, target: Target, place: Builder, *, matrices: bool = True
+) -> None:
+    """Write a block to shared memory, in the best way there is.
+
+    `matrices` says whether lanes may exchange elements on the way.
+    """
+    kind, tile_kind = buffer.type, value.type
+    assert isinstance(kind, SharedType)
+    assert isinstance(tile_kind, TileType)
+    layout = tile_kind.layout
+    assert layout is not None
+    modes = write_modes(layout, target) if matrices else _MODES[:1]
+    vector, mode = buffer_access(layout, kind.layout, kind.element.bits, modes)
+    place(gpu.SharedStore(value, buffer, vector, mode))
+
+
+def read_modes(target: Target) -> Sequence[MatrixMode]:
+    """Return how tiles may be read from shared memory."""
+    return _MODES if Feature.LDMATRIX in target.features else _MODES[:1]
+
+
+def write_modes(layout: LinearLayout, target: Target) -> Sequence[MatrixMode]:
+    """Return how a tile may be written to shared memory."""
+    # Threads that hold copies would each store their matrices.
+    holds_copies = any(layout.free_variable_masks().get(dim) for dim in ("lane", "warp"))
+    return _MODES if Feature.STMATRIX in target.features and not holds_copies else _MODES[:1]
+
+
+@lru_cache(maxsize=1024)
+def buffer_access(
+    layout: LinearLayout, buffer: LinearLayout, element_bits: int, modes: Sequence[MatrixMode]
+) -> tuple[int, MatrixMode]:
+    """Return the cheapest way to access a whole buffer: elements at once, and the mode."""
+    _, vector, mode = _best_way(layout, buffer, element_bits, modes)
+    return vector, mode
+
+
+def access_cost(
+    layout: LinearLayout, buffer: LinearLayout, element_bits: int, modes: Sequence[MatrixMode]
+) -> int:
+    """Return what a warp pays for the cheapest access to a whole buffer."""
+    return _best_way(layout, buffer, element_bits, modes)[0]
+
+
+def _best_way(
+    layout: LinearLayout, buffer: LinearLayout, element_bits: int, modes: Sequence[MatrixMode]
+) -> tuple[int, int, MatrixMode]:
+    ways = [way for mode in modes for way in _ways(layout, buffer, element_bits, mode)]
+    return min(ways, key=lambda way: way[0])
+
+
+def _ways(
+    layout: LinearLayout, buffer: LinearLayout, element_bits: int, mode: MatrixMode
+) -> Iterator[tuple[int, int, MatrixMode]]:
+    """Yield the cost, the vector and the mode of the accesses that a mode allows."""
+    view = matrix_view(layout, element_bits, mode)
+    if view is None:
+        return
+    size_bytes = max(1, element_bits // 8)
+    run_bits = log2_exact(RUN_BYTES // size_bytes)
+    offsets = view.invert_and_compose(buffer).sublayout(view.in_dims, ["offset"])
+    registers, lanes = offsets.columns("register"), offsets.columns("lane")
+    threads = (*lanes, *offsets.columns("warp"))
+    held = gf2.Span(registers)
+    if mode and run_elems_in_order(view, buffer) < 1 << run_bits:
+        return
+    for bits in range(run_bits if mode else 0, run_bits + 1):
+        in_vector = (1 << bits) - 1
+        whole = all(1 << bit in held for bit in range(bits))
+        if not whole or any(place & in_vector for place in threads):
+            return
+        accesses = 1 << gf2.rank(registers) - bits
+        wavefronts = wavefronts_per_access(lanes, 1 << bits, size_bytes)
+        yield accesses * (ACCESS_COST + WAVEFRONT_COST * wavefronts), 1 << bits, mode

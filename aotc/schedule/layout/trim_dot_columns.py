@@ -1,0 +1,174 @@
+"""Let products leave out the columns that nobody looks at.
+
+Blocks have powers of two columns, and tiles of a matrix do well to have others: 112 columns are 64
+tiles of 7168, two rounds of which 132 SMs do in one. A kernel says so by storing parts of the sum
+only, and all else follows from what is looked at:
+
+    sum (128, 128) -> reshape, trans, split … -> 8 parts of 16 columns, of which 7 are stored
+    dot: only 112 columns of the sum and of B are looked at
+
+Demand goes backwards from what is used, through what moves elements within a row, sums and variables
+of loops. It is a set of places in a row, whatever axes the row has: (M, 2, 64) has rows of 128 as
+(M, 128) has. An op without a rule looks at all of its operands.
+
+Only warpgroups multiply any number of columns, so only their products are narrowed. What of B need
+not be fetched is decided when it is known where it lies (`trim_operand_loads`).
+
+Invariant: of what is left out, nothing reaches memory, a branch, or an element that is looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+
+from aotc.ir.core import Kernel, Op, Value
+from aotc.ir.dialects import scf, tile
+from aotc.ir.rewrite import is_pure
+from aotc.ir.tiles import is_elementwise, is_tile, joins_of, tile_shape
+from aotc.ir.types import element_of
+from aotc.ir.wgmma_tiling import MAX_COLUMNS, instruction_columns
+from aotc.schedule.context import Schedule
+from aotc.schedule.layout.wgmma_layouts import wgmma_layouts
+
+_MATRIX_AXES = 2
+_JOINED = (scf.For, scf.If, scf.While, scf.Yield, scf.Condition)
+
+
+def trim_dot_columns(kernel: Kernel, schedule: Schedule) -> None:
+    """Tell products of warpgroups how many columns are looked at; see the module docstring."""
+    dots = [op for op in kernel.walk() if isinstance(op, tile.Dot) and _may_narrow(op, schedule)]
+    if not dots:
+        return
+    demand = _Demand(kernel)
+    for dot in dots:
+        columns = tile_shape(dot.out)[1]
+        looked_at = demand.places(dot.out).bit_length()
+        wanted = instruction_columns(looked_at, element_of(dot.acc.type))
+        if 0 < wanted < columns:
+            dot.num_columns = wanted
+            schedule.remark(dot.loc, f"{wanted} of {columns} columns are multiplied")
+
+
+def _may_narrow(dot: tile.Dot, schedule: Schedule) -> bool:
+    """Return whether a warpgroup multiplies all columns of the product by one instruction."""
+    layouts = wgmma_layouts(dot, schedule.config.num_warps, schedule.target)
+    if layouts is None or tile_shape(dot.out)[1] > MAX_COLUMNS:
+        return False
+    return all(column == 0 for _, column in layouts.acc.bases("warp"))
+
+
+class _Demand:
+    """Hold which places of their rows are looked at, as the bits of a number, for all tiles."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._places: dict[Value, int] = {}
+        ops = list(kernel.walk())[::-1]
+        self._grew = True
+        while self._grew:
+            self._grew = False
+            for op in ops:
+                self._visit(op)
+
+    def places(self, value: Value) -> int:
+        """Return what is looked at of each row."""
+        return self._places.get(value, 0)
+
+    def add(self, value: Value, places: int) -> None:
+        """Note that places are looked at."""
+        before = self.places(value)
+        if is_tile(value) and places | before != before:
+            self._places[value] = places | before
+            self._grew = True
+
+    def add_whole(self, op: Op) -> None:
+        """Note that an op looks at all of its operands."""
+        for value in op.operands:
+            self.add(value, _whole(value))
+
+    def _visit(self, op: Op) -> None:
+        for join in joins_of(op):
+            wanted = 0
+            for target in join.targets:
+                wanted |= self.places(target)
+            for source in join.sources:
+                self.add(source, wanted)
+        if isinstance(op, _JOINED):
+            return
+        if is_pure(op) and not any(map(self.places, op.results)) and all(map(is_tile, op.results)):
+            return
+        rule = _RULES.get(type(op)) or (_same_places if is_elementwise(op) else _Demand.add_whole)
+        rule(self, op)
+
+
+def _whole(value: Value) -> int:
+    return (1 << _row_elems(value)) - 1 if is_tile(value) else 0
+
+
+def _row_elems(value: Value) -> int:
+    return prod(tile_shape(value)[1:])
+
+
+# ---- rules: what an op looks at, if its results are ---------------------------------------------
+
+
+def _same_places(demand: _Demand, op: Op) -> None:
+    for value in op.operands:
+        demand.add(value, demand.places(op.results[0]))
+
+
+def _by_reshape(demand: _Demand, op: Op) -> None:
+    assert isinstance(op, tile.Reshape)
+    if tile_shape(op.value)[:1] == tile_shape(op.out)[:1]:
+        demand.add(op.value, demand.places(op.out))
+    else:
+        demand.add_whole(op)
+
+
+def _by_trans(demand: _Demand, op: Op) -> None:
+    assert isinstance(op, tile.Trans)
+    if op.order[0] != 0:
+        demand.add_whole(op)
+        return
+    wanted = demand.places(op.out)
+    if wanted == _whole(op.out):
+        demand.add(op.value, wanted)
+        return
+    # How far apart in the operand's row neighbours along each axis of the result's are.
+    source = tile_shape(op.value)
+    steps: dict[int, int] = {}
+    step = 1
+    for axis in range(len(source) - 1, 0, -1):
+        steps[axis] = step
+        step *= source[axis]
+    places = [0]
+    for axis in op.order[1:]:
+        places = [each + at * steps[axis] for each in places for at in range(source[axis])]
+    moved = (1 << place for number, place in enumerate(places) if wanted >> number & 1)
+    demand.add(op.value, sum(moved))
+
+
+def _by_split(demand: _Demand, op: Op) -> None:
+    assert isinstance(op, tile.Split)
+    wanted = 0
+    for side, half in enumerate(op.results):
+        places = demand.places(half)
+        wanted |= sum(1 << 2 * at + side for at in range(_row_elems(half)) if places >> at & 1)
+    demand.add(op.value, wanted)
+
+
+def _by_dot(demand: _Demand, op: Op) -> None:
+    """Look at all of A and B: what of B is not multiplied shows in the number of columns."""
+    assert isinstance(op, tile.Dot)
+    demand.add(op.a, _whole(op.a))
+    demand.add(op.b, _whole(op.b))
+    is_matrix = len(tile_shape(op.out)) == _MATRIX_AXES
+    demand.add(op.acc, demand.places(op.out) if is_matrix else _whole(op.acc))
+
+
+_RULES: dict[type[Op], Callable[[_Demand, Op], None]] = {
+    tile.Reshape: _by_reshape,
+    tile.Trans: _by_trans,
+    tile.Split: _by_split,
+    tile.Dot: _by_dot,
+}

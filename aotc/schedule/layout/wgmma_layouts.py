@@ -1,0 +1,174 @@
+"""Which products a warpgroup computes, and where their tiles lie.
+
+A warpgroup multiplies 64 rows at a time and reads B, and A unless it was just computed, from
+shared memory: no thread holds them, so they cost neither registers nor `ldmatrix`. Warpgroups
+divide the rows first: then each reads all of B but its own part of A, and what one computes can be
+the operand A of its next product in the same registers.
+
+An operand in shared memory has the widest swizzle that its rows fill, with the axis contiguous
+that is so in global memory, as far as the instruction has it: elements of other than two bytes are
+contiguous along K. Its layout is settled when it is known where the threads hold it.
+
+Invariant: `ir.wgmma_tiling` finds instructions for every product that is chosen here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from aotc.ir.core import Op, Value
+from aotc.ir.dialects import gpu, tile
+from aotc.ir.layout import LinearLayout, log2_exact
+from aotc.ir.matrix_access import RUN_BYTES
+from aotc.ir.rewrite import Builder
+from aotc.ir.tiles import is_elementwise, tile_shape
+from aotc.ir.types import FP8E4NV, FP8E5, FP32, FP64, TileType, element_of
+from aotc.ir.wgmma_tiling import K_BYTES, MIN_COLUMNS, ROWS, SWIZZLE_PERIOD_BYTES
+from aotc.schedule.layout.layouts import (
+    WARP_LANES,
+    WARPGROUP_WARPS,
+    blocked,
+    nvmma_shared,
+    wgmma_accumulator,
+    wgmma_operand_a,
+)
+from aotc.schedule.layout.preferred_layouts import DotLayouts
+from aotc.schedule.layout.tensor_copies import write_buffer
+from aotc.target import Feature, Target
+
+_MAX_ACC_REGISTERS = 128
+_SPANS_BYTES = (128, 64, 32)
+
+
+def wgmma_layouts(op: tile.Dot, num_warps: int, target: Target) -> DotLayouts | None:
+    """Return the layouts of a product by warpgroups, or None if it has to be another way."""
+    warpgroups = _divide(op, num_warps)
+    if Feature.WGMMA not in target.features or warpgroups is None or not _has_types(op):
+        return None
+    a = None
+    if warpgroups[1] == 1 and _is_computed(op.a):
+        a = wgmma_operand_a(_pair(op.a), warpgroups, element_of(op.a.type).bits)
+    return DotLayouts((), a, None, wgmma_accumulator(_pair(op.acc), warpgroups), wgmma=True)
+
+
+def operand_buffer(op: tile.Dot, operand: Value, held: LinearLayout) -> LinearLayout:
+    """Return how an operand lies in shared memory that threads hold as `held` says."""
+    row_axis = 0 if operand is op.a else 1
+    bits, shape = element_of(operand.type).bits, _pair(operand)
+    contiguous = 1 - row_axis
+    if bits == 16 and shape[row_axis] * 2 >= _SPANS_BYTES[-1] and _fastest(held) == row_axis:
+        contiguous = row_axis
+    row_bytes = shape[contiguous] * bits // 8
+    span = next(span for span in _SPANS_BYTES if span <= row_bytes)
+    return nvmma_shared(shape, bits, span, transposed=contiguous == 0)
+
+
+def _fastest(held: LinearLayout) -> int | None:
+    """Return the axis along which a thread, or else the lanes, hold neighbours."""
+    first = [*held.bases("register")[:1], *held.bases("lane")[:1]]
+    return next((step.index(1) for step in first if sum(step) == 1), None)
+
+
+def transposing_loads(
+    dots: Mapping[Op, DotLayouts], anchors: Mapping[Op, LinearLayout], num_warps: int
+) -> dict[Op, LinearLayout]:
+    """Return other layouts for loads of operands that are to lie across their order in memory.
+
+    A thread loads a box, so that it has runs along both axes, and neighbouring lanes are along K:
+    then both accesses are wide, and the stores of a warp meet in no bank.
+    """
+    found: dict[Op, LinearLayout] = {}
+    for op in dots:
+        if not isinstance(op, tile.Dot) or not dots[op].wgmma:
+            continue
+        for operand, layout in zip((op.a, op.b), dots[op].operands()[:2], strict=True):
+            load, row_axis = operand.op, 0 if operand is op.a else 1
+            if layout is not None or load is None or load not in anchors:
+                continue
+            held = anchors[load]
+            is_only_use = len(operand.users) == 1 and element_of(operand.type).bits != 16
+            if is_only_use and _fastest(held) == row_axis:
+                found[load] = _box_layout(op, operand, held, num_warps)
+    return found
+
+
+def _box_layout(op: tile.Dot, operand: Value, held: LinearLayout, num_warps: int) -> LinearLayout:
+    rows = 0 if operand is op.a else 1
+    shape, size_bytes = _pair(operand), element_of(operand.type).size_bytes
+    share = max(1, shape[0] * shape[1] // (WARP_LANES * num_warps))
+    run, box, lanes, warps = held.num_consecutive(order=(rows, 1 - rows)), [1, 1], [1, 1], [1, 1]
+    box[rows] = min(run, RUN_BYTES // size_bytes)
+    box[1 - rows] = min(RUN_BYTES // size_bytes, shape[1 - rows], max(1, share // box[rows]))
+    row_of_banks = 8 * RUN_BYTES // size_bytes
+    lanes[1 - rows] = min(WARP_LANES, min(shape[1 - rows], row_of_banks) // box[1 - rows])
+    lanes[rows] = WARP_LANES // lanes[1 - rows]
+    warps[rows] = min(num_warps, max(1, shape[rows] // (box[rows] * lanes[rows])))
+    warps[1 - rows] = num_warps // warps[rows]
+    layout = blocked(
+        shape, (box[0], box[1]), (lanes[0], lanes[1]), (warps[0], warps[1]), (rows, 1 - rows)
+    )
+    along_rows, columns = log2_exact(lanes[rows]), layout.columns("lane")
+    return layout.with_columns("lane", (*columns[along_rows:], *columns[:along_rows]))
+
+
+def store_operand(value: Value, layout: LinearLayout, target: Target, place: Builder) -> Value:
+    """Write a tile to a new buffer of `layout`; return the buffer."""
+    kind = value.type
+    assert isinstance(kind, TileType)
+    element = gpu.memory_element(kind)
+    buffer = place(
+        gpu.SharedAlloc(element, kind.shape, layout, alignment_bytes=SWIZZLE_PERIOD_BYTES)
+    ).out
+    # What is loaded may be copied there without passing registers, if no lanes exchange it.
+    write_buffer(value, buffer, target, place, matrices=not _is_loaded(value))
+    return buffer
+
+
+def _is_loaded(value: Value) -> bool:
+    op: Op | None = value.op
+    while isinstance(op, tile.Reshape | tile.Trans | tile.ExpandDims):
+        op = op.value.op
+    return isinstance(op, gpu.Load)
+
+
+def _pair(value: Value) -> tuple[int, int]:
+    rows, columns = tile_shape(value)
+    return rows, columns
+
+
+def _divide(op: tile.Dot, num_warps: int) -> tuple[int, int] | None:
+    """Return how many warpgroups lie along M and N, or None if there is no work for them all."""
+    shape = tile_shape(op.acc)
+    if len(shape) != 2 or shape[0] < ROWS or num_warps % WARPGROUP_WARPS:
+        return None
+    warpgroups = num_warps // WARPGROUP_WARPS
+    along_m = min(warpgroups, shape[0] // ROWS)
+    along_n = warpgroups // along_m
+    if shape[1] < along_n * MIN_COLUMNS:
+        return None
+    registers = shape[0] * shape[1] // (num_warps * 32) * element_of(op.acc.type).bits // 32
+    registers *= 2 if promotion_interval(op) else 1
+    return (along_m, along_n) if registers <= _MAX_ACC_REGISTERS else None
+
+
+def _has_types(op: tile.Dot) -> bool:
+    element = element_of(op.a.type)
+    if element == FP64 or (element == FP32 and op.input_precision != "tf32"):
+        return False
+    return tile_shape(op.a)[1] * element.size_bytes >= K_BYTES
+
+
+def promotion_interval(op: tile.Dot) -> int:
+    """Return how much of K is to be summed apart from the accumulator at a time, or 0 for all."""
+    most = op.max_num_imprecise_acc
+    if element_of(op.a.type) not in (FP8E4NV, FP8E5) or not 0 < most < tile_shape(op.a)[1]:
+        return 0
+    return 1 << max(most, K_BYTES).bit_length() - 1
+
+
+def _is_computed(value: Value) -> bool:
+    """Return whether a value is in registers anyway: computed, not merely loaded or moved."""
+    op: Op | None = value.op
+    while isinstance(op, tile.Hint):
+        op = op.value.op
+    return isinstance(op, tile.Dot) or (op is not None and is_elementwise(op))

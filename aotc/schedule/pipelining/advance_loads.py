@@ -1,0 +1,149 @@
+"""Issue loads early: move those that wait for nothing above what uses other loads.
+
+A thread runs on past a load until something uses what was loaded, so loads that stand together are
+in flight together, and one round trip to memory serves them all. ptxas brings loads together
+within straight code; this pass also moves them past branches and past the barriers of reductions
+and conversions, where ptxas leaves them.
+
+Ops between two fences are listed anew: whatever load has its address ready comes next, until the
+registers of what is in flight reach a bound; else the next op in the old order.
+
+Invariant: only pure ops and loads change places with others, loads never with a fence, and no
+load is put off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from aotc.ir.core import Block, Kernel, Op
+from aotc.ir.dialects import gpu, scf
+from aotc.ir.rewrite import is_pure
+from aotc.schedule.analysis.global_order import fences, free_operands, num_registers
+from aotc.schedule.analysis.loop_slice import SLICE_OPS
+from aotc.schedule.context import Schedule
+
+_BUDGET_WORDS = 32
+
+
+def advance_loads(kernel: Kernel, schedule: Schedule) -> None:
+    """Reorder every block so that loads are issued early."""
+    del schedule
+    _visit(kernel.body)
+
+
+def _visit(block: Block) -> None:
+    for op in block:
+        if isinstance(op, scf.For | scf.If | scf.While):
+            for nested in op.blocks:
+                _visit(nested)
+    for stretch in _stretches(block):
+        if any(_words(op) for op in stretch):
+            _relist(stretch)
+
+
+def _stretches(block: Block) -> Iterator[list[Op]]:
+    """Yield the ops between two fences; a loop is one: what it leaves room for is not known."""
+    stretch: list[Op] = []
+    for op in block:
+        if op.terminator or isinstance(op, scf.For | scf.While) or any(fences((op,))):
+            yield stretch
+            stretch = []
+        else:
+            stretch.append(op)
+    yield stretch
+
+
+def _words(op: Op) -> int:
+    """Return the registers that a load which may move fills; 0 for other ops."""
+    return num_registers(op) if isinstance(op, gpu.Load) and not op.volatile else 0
+
+
+class _Order:
+    """Find a new order of the ops of a stretch.
+
+    A load is `waiting` until something uses it, and `in_flight` until everything has. `changed`
+    says that one of the two has come to an end, so that another load may be ready.
+    """
+
+    def __init__(self, ops: Sequence[Op]) -> None:
+        self.left = dict.fromkeys(ops)
+        self.loads = {op: words for op in ops if (words := _words(op))}
+        self.sources = {
+            op: [source for value in free_operands(op) if (source := value.op) in self.left]
+            for op in ops
+        }
+        self.users_left: dict[Op, int] = dict.fromkeys(self.loads, 0)
+        for sources in self.sources.values():
+            for source in dict.fromkeys(sources):
+                if source in self.users_left:
+                    self.users_left[source] += 1
+        self.waiting: dict[Op, None] = {}
+        self.in_flight: dict[Op, int] = {}
+        self.listed: list[Op] = []
+        self.changed = False
+
+    def run(self) -> list[Op]:
+        """Return the ops in their new order."""
+        while self.left:
+            self._issue_ready()
+            self.changed = False
+            while self.left and not self.changed:
+                self._take(next(iter(self.left)))
+        return self.listed
+
+    def _issue_ready(self) -> None:
+        for load, words in list(self.loads.items()):
+            if load not in self.left or sum(self.in_flight.values()) + words > _BUDGET_WORDS:
+                continue
+            inputs = self._inputs(load)
+            if inputs is not None:
+                for op in inputs:
+                    self._take(op)
+                self._take(load)
+
+    def _inputs(self, load: Op) -> list[Op] | None:
+        """Return what is to be computed before a load, or None if that waits for something."""
+        found: dict[Op, None] = {}
+        worklist = [load]
+        while worklist:
+            for source in self.sources[worklist.pop()]:
+                if source in found:
+                    continue
+                if source in self.waiting:
+                    return None
+                if source in self.left:
+                    if source in self.loads or not _moves(source):
+                        return None
+                    found[source] = None
+                    worklist.append(source)
+        return [op for op in self.left if op in found]
+
+    def _take(self, op: Op) -> None:
+        del self.left[op]
+        self.listed.append(op)
+        for source in dict.fromkeys(self.sources[op]):
+            if source not in self.loads:
+                continue
+            self.changed |= self.waiting.pop(source, 0) is None
+            self.users_left[source] -= 1
+            if self.users_left[source] == 0:
+                self.changed |= self.in_flight.pop(source, 0) > 0
+        if op in self.loads:
+            self.waiting[op] = None
+            self.in_flight[op] = self.loads[op]
+
+
+def _moves(op: Op) -> bool:
+    return isinstance(op, SLICE_OPS) and is_pure(op)
+
+
+def _relist(ops: Sequence[Op]) -> None:
+    block, after = ops[0].block, ops[-1].next
+    order = _Order(ops).run()
+    if block is None or order == list(ops):
+        return
+    for op in ops:
+        op.remove()
+    for op in order:
+        block.insert(op, before=after)

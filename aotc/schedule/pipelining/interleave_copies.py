@@ -1,0 +1,71 @@
+"""Issue the copies of a pipelined loop between the parts of its products, not all before them.
+
+A copy is instructions, too, and with all of them at the head of the loop the tensor cores wait for
+the last. Put before one part of the products each, they are issued while those multiply. The
+assembler mixes a copy and a product that stand side by side, but it moves no read of shared memory
+past a copy, and hurries to issue copies; so a copy comes after the reads of the part that follows,
+and early enough that few reads stand before it, which would all be hurried and hold registers.
+
+What a copy writes is read after a wait, and what it reads was settled when it was issued iterations
+ahead of its use: up to the next wait, where it stands is free. In the loop that is pipelined this
+is the next iteration's; in a loop around it, where the first copies are issued, the inner loop's.
+
+Invariant: the group of an iteration's copies is made after all of them, before its last part and
+before any wait.
+"""
+
+from __future__ import annotations
+
+from aotc.ir.core import Block, Kernel, Op
+from aotc.ir.dialects import gpu, scf
+from aotc.schedule.context import Schedule
+
+
+def interleave_copies(kernel: Kernel, schedule: Schedule) -> None:
+    """Put each copy of a loop before a part of its products, from the first to the last but one."""
+    del schedule
+    for loop in kernel.walk():
+        if isinstance(loop, scf.For):
+            _spread(loop.body)
+
+
+def _spread(body: Block) -> None:
+    copies = [op for op in body if isinstance(op, gpu.AsyncCopy)]
+    commits = [op for op in body if isinstance(op, gpu.AsyncCommit)]
+    parts = _parts_after(copies[-1]) if copies else []
+    if len(commits) != 1 or len(parts) < 2:
+        return
+    for number, copy in enumerate(copies):
+        _move_before(copy, parts[min(number, len(parts) - 2)])
+    _move_after(commits[0], copies[-1])
+
+
+def _parts_after(op: Op) -> list[Op]:
+    """Return the products of tensor cores between an op and the next wait of its block."""
+    parts: list[Op] = []
+    following = op.next
+    while following is not None and not _waits(following):
+        if isinstance(following, gpu.Dot) and following.shape:
+            parts.append(following)
+        following = following.next
+    return parts
+
+
+def _waits(op: Op) -> bool:
+    """Return whether copies are waited for in an op or its blocks."""
+    nested = (inner for block in op.blocks for inner in block.walk())
+    return any(isinstance(each, gpu.AsyncWait) for each in (op, *nested))
+
+
+def _move_before(op: Op, place: Op) -> None:
+    block = place.block
+    assert block is not None
+    op.remove()
+    block.insert(op, before=place)
+
+
+def _move_after(op: Op, place: Op) -> None:
+    following = place.next
+    assert following is not None
+    if following is not op:
+        _move_before(op, following)

@@ -1,0 +1,356 @@
+"""Plan which loads of a loop are issued iterations ahead, by which way, and how far.
+
+There are three ways. A tile whose only use is a trip through shared memory is copied there
+asynchronously, `num_stages - 1` iterations ahead, into a buffer with a slot for every stage; one
+less ahead if products read the slots while the next iteration begins (see `overlap_wgmma`). So is
+what is fetched through a descriptor, by tensor copies, unless a warp of its own does that. All
+else is loaded into registers one iteration ahead: what is loaded earlier would have to move from
+register to register at the end of each iteration, and a move waits for its load. A copy moves 4, 8
+or 16 bytes a thread; a load too narrow for that takes the way through registers, too.
+
+A load whose result the address of another one depends on is issued one iteration before that one.
+
+The *slice* of a load is everything in the loop that its address, mask and `other` are computed
+from. It runs ahead with the load: induction variable and carried values are those of the later
+iteration.
+
+Invariant: a planned load's slice has no effects and contains planned loads only; no load is
+planned whose order with a write of the loop matters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from aotc.ir.core import Op, Value
+from aotc.ir.dialects import gpu, grid, scf, tma, wgmma
+from aotc.ir.rewrite import is_pure
+from aotc.ir.types import SharedType
+from aotc.schedule.analysis.global_order import (
+    fences,
+    free_operands,
+    is_zero,
+    num_registers,
+    root_names,
+    shared_roots,
+    written_pointer,
+)
+from aotc.schedule.analysis.loop_slice import (
+    Slice,
+    Trip,
+    collect_slice,
+    find_staging,
+)
+from aotc.schedule.pipelining.overlap_wgmma import may_run_on
+from aotc.schedule.tensor_maps.reorder_hazard import reorder_hazard
+
+MIN_COPY_BYTES = 4
+MAX_COPY_BYTES = 16
+# Of 32-bit registers a thread, for what is on its way to shared memory and for all else. The latter
+# costs warps in flight, so there is little of it unless the loop waits for copies, too, where one
+# load that is not ahead would stall them all, or the user asked for stages.
+_STAGED_BUDGET_WORDS = 32
+_REGISTER_BUDGET_WORDS = 32
+_SMALL_BUDGET_WORDS = 4
+_REGISTER_SLOTS = 2
+_READERS = (gpu.SharedLoad, gpu.SharedTrans, wgmma.Wgmma)
+
+
+@dataclass(eq=False)
+class PlannedLoad:
+    """One load: issued `distance` iterations ahead; in registers from there to `first_use`."""
+
+    op: gpu.Load | tma.Fetch
+    slice: Slice
+    trip: Trip | None = None
+    vector: int = 0
+    distance: int = 0
+    first_use: int = 0
+
+    @property
+    def is_async(self) -> bool:
+        return self.vector > 0
+
+    @property
+    def lands(self) -> bool:
+        """Whether it lands in a slot of shared memory by itself."""
+        return self.is_async or isinstance(self.op, tma.Fetch)
+
+    @property
+    def buffer(self) -> gpu.SharedAlloc | None:
+        """The buffer through which the tile goes, if it goes through one."""
+        if isinstance(self.op, tma.Fetch):
+            assert isinstance(self.op.buffer.op, gpu.SharedAlloc)
+            return self.op.buffer.op
+        return None if self.trip is None else self.trip.buffer
+
+    @property
+    def num_registers(self) -> int:
+        """32-bit registers that hold what has been loaded ahead."""
+        if isinstance(self.op, tma.Fetch) or self.is_async:
+            return 0
+        return num_registers(self.op) * (self.distance - self.first_use)
+
+
+@dataclass
+class LoopPlan:
+    """The loads of a loop that run ahead, and why others do not.
+
+    `live` are the ops and `carried` the variables that the body needs besides them.
+    """
+
+    loop: scf.For
+    num_stages: int
+    loads: dict[Op, PlannedLoad]
+    refused: dict[gpu.Load | tma.Fetch, str]
+    live: dict[Op, None] = field(default_factory=dict[Op, None])
+    carried: dict[Value, None] = field(default_factory=dict[Value, None])
+
+    @property
+    def copy_distance(self) -> int:
+        """How many iterations ahead copies are issued.
+
+        A product that runs on into the next iteration still reads the slot of the one before.
+        """
+        runs_on = self.num_stages > _REGISTER_SLOTS and may_run_on(self.loop)
+        return self.num_stages - (2 if runs_on else 1)
+
+    @property
+    def max_distance(self) -> int:
+        return max(load.distance for load in self.loads.values())
+
+    @property
+    def copies(self) -> list[PlannedLoad]:
+        """The loads that are asynchronous copies."""
+        return [load for load in self.loads.values() if load.is_async]
+
+    @property
+    def fetches(self) -> list[PlannedLoad]:
+        """The loads that are tensor copies."""
+        return [load for load in self.loads.values() if isinstance(load.op, tma.Fetch)]
+
+    def buffer_stages(self, load: PlannedLoad) -> int:
+        """Return how many slots the buffer of a load needs."""
+        return self.num_stages if load.lands else _REGISTER_SLOTS
+
+    def yielded(self, variable: Value) -> Value:
+        """Return what the body yields for a carried variable."""
+        return self.loop.body.terminator.operands[variable.index - 1]
+
+
+def plan_loop(loop: scf.For, num_stages: int, *, fetches: bool = False) -> LoopPlan:
+    """Return the plan of an innermost loop; it may hold no loads.
+
+    Without `fetches`, what tensors are fetched from is not the loop's to plan.
+    """
+    plan = LoopPlan(loop, num_stages, {}, {})
+    barriers = list(fences(loop.body))
+    for op in loop.body:
+        if isinstance(op, gpu.Load):
+            reason = _disorder(loop, op, barriers)
+            inputs, trip = collect_slice(loop, op.operands), find_staging(op)
+        elif isinstance(op, tma.Fetch) and fetches:
+            reason, trip = _fetch_obstacle(loop, op), None
+            inputs = collect_slice(loop, op.inputs)
+        else:
+            continue
+        if reason or inputs.obstacle:
+            plan.refused[op] = reason or inputs.obstacle
+        else:
+            plan.loads[op] = PlannedLoad(op, inputs, trip)
+    while True:
+        _drop_dependents(plan)
+        if not plan.loads:
+            return plan
+        _choose_ways(plan)
+        too_big = _over_budget(plan)
+        if too_big is None:
+            _drop_unneeded(plan)
+            return plan
+        del plan.loads[too_big]
+        assert isinstance(too_big, gpu.Load)
+        plan.refused[too_big] = "loading it ahead would take too many registers of each thread"
+
+
+def source_names(load: gpu.Load | tma.Fetch) -> str:
+    """Return the names of what is loaded from, for a remark."""
+    if isinstance(load, tma.TmaFetch):
+        return load.tensor.hint or "a tensor"
+    return root_names(load.pointer)
+
+
+# ---- what may run ahead -----------------------------------------------------------------------
+
+
+def _disorder(loop: scf.For, load: gpu.Load, barriers: Iterable[Op]) -> str:
+    """Return why a load may not change places with all that the loop does, or an empty string."""
+    if load.volatile:
+        return "it is volatile"
+    for fence in barriers:
+        pointer = written_pointer(fence)
+        if pointer is None:
+            return f"{fence.opcode} in the loop keeps all memory accesses in order"
+        if shared_roots(load.pointer, pointer):
+            return f"the loop writes through {root_names(pointer)}, too"
+        if not loop.num_stages:
+            return (
+                f"the loop writes through {root_names(pointer)}, which may be the same memory; "
+                "num_stages of tl.range promises that it is not"
+            )
+    return ""
+
+
+def _fetch_obstacle(loop: scf.For, fetch: tma.Fetch) -> str:
+    """Return why a fetch cannot be made in an earlier iteration, or an empty string."""
+    buffer = fetch.buffer.op
+    if not isinstance(buffer, gpu.SharedAlloc) or buffer.block is not loop.body:
+        return "its buffer is not the loop's own"
+    if any(user is not fetch and not isinstance(user, _READERS) for user in buffer.out.users):
+        return "its buffer is used in other ways, too"
+    inside = list(loop.body.walk())
+    if any(isinstance(op, grid.GridWait) for op in inside):
+        return "the loop waits for other grids"
+    return reorder_hazard(fetch, inside)
+
+
+def _drop_dependents(plan: LoopPlan) -> None:
+    """Refuse loads whose slice holds a load that is refused, or that depends on itself."""
+    changed = True
+    while changed:
+        changed = False
+        for op, load in list(plan.loads.items()):
+            bad = next((each for each in load.slice.loads if each not in plan.loads), None)
+            reason = ""
+            if bad is not None:
+                reason = f"its address depends on {source_names(bad)}, which is not pipelined"
+            elif _reaches(plan, load, op):
+                reason = "its address depends on what it loaded an iteration before"
+            if reason:
+                del plan.loads[op]
+                plan.refused[load.op] = reason
+                changed = True
+
+
+def _reaches(plan: LoopPlan, start: PlannedLoad, wanted: Op) -> bool:
+    worklist, seen = list(start.slice.loads), dict.fromkeys(start.slice.loads)
+    while worklist:
+        op = worklist.pop()
+        if op is wanted:
+            return True
+        fresh = [each for each in plan.loads[op].slice.loads if each not in seen]
+        worklist += fresh
+        seen.update(dict.fromkeys(fresh))
+    return False
+
+
+# ---- which way, and how far -------------------------------------------------------------------
+
+
+def copy_vector(load: gpu.Load, trip: Trip) -> int:
+    """Return how many elements a copy of the tile moves at a time, 0 if it cannot be one."""
+    assert isinstance(trip.store.buffer.type, SharedType)
+    element_bytes = trip.store.buffer.type.element.size_bytes
+    vector = min(load.vector, trip.vector, MAX_COPY_BYTES // element_bytes)
+    fits = vector * element_bytes >= MIN_COPY_BYTES and not trip.store.matrix
+    # What is transposed on the way, for a product that has no other order, is wide on both sides.
+    fits &= not trip.feeds_wgmma or 2 * vector >= min(load.vector, trip.store.vector)
+    return vector if fits and is_zero(load.other) else 0
+
+
+def _choose_ways(plan: LoopPlan) -> None:
+    """Set way and distance of every load, and what the body needs besides them."""
+    users: dict[Op, list[PlannedLoad]] = {op: [] for op in plan.loads}
+    for load in plan.loads.values():
+        for op in load.slice.loads:
+            users[op].append(load)
+    for op, load in plan.loads.items():
+        ahead = load.trip is not None and not users[op]
+        load.vector = 0
+        if ahead and load.trip is not None and isinstance(load.op, gpu.Load):
+            load.vector = copy_vector(load.op, load.trip)
+        load.distance = 0
+    used = _find_live(plan)
+    pending = list(plan.loads)
+    while pending:  # users first: slices make no cycle
+        op = next(one for one in pending if all(each.op not in pending for each in users[one]))
+        pending.remove(op)
+        load = plan.loads[op]
+        load.distance = plan.copy_distance if load.lands else 1
+        load.distance = max([load.distance, *(user.distance + 1 for user in users[op])])
+        first = min((user.distance for user in users[op]), default=0)
+        load.first_use = 0 if op in used else first
+
+
+def _drop_unneeded(plan: LoopPlan) -> None:
+    """Take out loads that only a variable needs which nothing uses: nobody would wait for them."""
+    used = _find_live(plan)
+    read = dict.fromkeys(value for op in plan.live for value in free_operands(op))
+    needed = {
+        op: None
+        for op, load in plan.loads.items()
+        if op in used or (load.buffer is not None and load.buffer.out in read)
+    }
+    worklist = list(needed)
+    while worklist:
+        fresh = [op for op in plan.loads[worklist.pop()].slice.loads if op not in needed]
+        needed.update(dict.fromkeys(fresh))
+        worklist += fresh
+    plan.loads = {op: load for op, load in plan.loads.items() if op in needed}
+
+
+def _find_live(plan: LoopPlan) -> dict[Op, None]:
+    """Fill `live` and `carried` of a plan; return the planned loads whose values the body uses."""
+    loop = plan.loop
+    plan.live, plan.carried = {}, {}
+    moved: dict[Op | None, None] = {
+        op: None
+        for load in plan.loads.values()
+        if load.lands
+        for op in (load.buffer, None if load.trip is None else load.trip.store)
+    }
+    used: dict[Op, None] = {}
+    results = zip(loop.carried, loop.outs, strict=True)
+    worklist = [arg for arg, out in results if out.users]
+    for op in loop.body:
+        if not op.terminator and op not in plan.loads and op not in moved and not _removable(op):
+            plan.live[op] = None
+            worklist += free_operands(op)
+    yielded = loop.body.terminator.operands
+    while worklist:
+        value = worklist.pop()
+        op = value.op
+        if op is None:
+            if value.owner is loop.body and value.index > 0 and value not in plan.carried:
+                plan.carried[value] = None
+                worklist.append(yielded[value.index - 1])
+        elif op in plan.loads:
+            used[op] = None
+        elif op.block is loop.body and op not in plan.live and op not in moved:
+            plan.live[op] = None
+            worklist += free_operands(op)
+    return used
+
+
+def _removable(op: Op) -> bool:
+    """Return whether an op is needed only for its results."""
+    reads = op.effect == "read" and not getattr(op, "volatile", False)
+    return is_pure(op) or reads or isinstance(op, gpu.SharedAlloc)
+
+
+def _over_budget(plan: LoopPlan) -> Op | None:
+    """Return a load to do without when those through registers need too many, or None."""
+    is_wanted = plan.loop.num_stages or any(load.buffer for load in plan.loads.values())
+    at_home = _REGISTER_BUDGET_WORDS if is_wanted else _SMALL_BUDGET_WORDS
+    room = {True: _STAGED_BUDGET_WORDS, False: at_home}
+    for load in _by_need(plan.loads.values()):
+        is_staged = load.trip is not None
+        room[is_staged] -= load.num_registers
+        if room[is_staged] < 0 and not load.lands:
+            return load.op
+    return None
+
+
+def _by_need(loads: Iterable[PlannedLoad]) -> Sequence[PlannedLoad]:
+    """Return the loads, those first that others depend on or that are small."""
+    return sorted(loads, key=lambda load: (-load.distance, load.num_registers))

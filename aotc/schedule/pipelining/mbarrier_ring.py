@@ -1,0 +1,108 @@
+"""What a pipelined loop waits at for the blocks it fetches: a mbarrier for every slot.
+
+One thread issues the fetches of an iteration to its slot; everybody waits for the slot when the
+iteration comes. A loop begins with slot 0 whenever it is reached, so how often each mbarrier has
+turned is told by a number with a bit for each, the parity of the next wait. It begins with 0, and
+all loops around carry it along.
+
+Invariant: on every path, waits for a slot have the parities 0, 1, 0, 1, …
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from aotc.ir.core import Block, Kernel, Op, Value, build
+from aotc.ir.dialects import arith, gpu, scf, tma
+from aotc.ir.rewrite import Builder
+from aotc.ir.types import I32
+from aotc.schedule.analysis.global_order import is_inside
+from aotc.schedule.shared_memory.mbarriers import place_mbarrier
+
+_HINT = "phases"
+_LOOPS = scf.For | scf.While
+
+
+class FetchRing:
+    """Place the mbarriers of a loop, and the ops that use them; `start` is the number at first."""
+
+    def __init__(self, kernel: Kernel, num_stages: int) -> None:
+        place = Builder(kernel.body, kernel.body.first)
+        self._full = place_mbarrier(place, num_stages)
+        place(tma.MbarrierInit(self._full))
+        place(gpu.Barrier())
+        self.start = place(arith.Constant(0, I32)).out
+
+    def issue(
+        self,
+        copies: Sequence[tuple[tma.Fetch, Value, Sequence[Value]]],
+        exists: Value,
+        slot: tuple[Value, int],
+        place: Builder,
+    ) -> None:
+        """Issue fetches, each to a buffer and of its inputs, if their iteration `exists`."""
+        full = place(gpu.SharedStage(self._full, *slot)).out
+        arms = Block(), Block()
+        within = Builder(arms[0])
+        last = copies[-1][0]
+        for fetch, buffer, inputs in copies:
+            load = fetch.as_async_load(inputs, buffer, full, arrive=fetch is last)
+            load.loc = fetch.loc
+            within(load)
+        for arm in arms:
+            Builder(arm)(scf.Yield([]))
+        place(scf.If(exists, *arms))
+
+    def wait(self, slot: Value, phases: Value, place: Builder) -> Value:
+        """Wait for the fetches to a slot; return the number that goes with the next wait."""
+        one = place(arith.Constant(1, I32)).out
+        shifted = place(arith.Shr(phases, slot)).out
+        parity = place(arith.And(shifted, one)).out
+        place(tma.MbarrierWait(place(gpu.SharedStage(self._full, slot)).out, parity))
+        return place(arith.Xor(phases, place(arith.Shl(one, slot)).out)).out
+
+
+def carry_around(loop: Op, start: Value, end: Value) -> None:
+    """Let all loops around `loop` carry the number that it begins with as `start`, ends as `end`.
+
+    Nothing else uses `start`.
+    """
+    op = loop
+    while any(isinstance(each, _LOOPS) for each in op.ancestors()):
+        outer = op.parent_op
+        assert outer is not None
+        if isinstance(outer, scf.If):
+            for arm in outer.blocks:
+                _pass_on(arm, end if arm is op.block else start)
+            slots = outer.slots
+        else:
+            assert isinstance(outer, _LOOPS)
+            _carry(outer, op, start, end)
+            slots = [*outer.slots, start]
+        op = _rebuilt(outer, slots)
+        end = op.results[-1]
+
+
+def _carry(outer: Op, inner: Op, start: Value, end: Value) -> None:
+    """Add the number to the blocks of a loop; `inner` is the op of theirs that changes it."""
+    users = [user for user in start.users if is_inside(user, outer)]
+    for block in outer.blocks:
+        before = block.add_arg(I32, _HINT)
+        _pass_on(block, end if inner.block is block else before)
+        if inner.block is block:
+            for user in users:
+                user.set_slots([before if slot is start else slot for slot in user.slots])
+
+
+def _pass_on(block: Block, value: Value) -> None:
+    """Let the terminator of a block pass on one more value."""
+    terminator = block.terminator
+    terminator.set_slots([*terminator.slots, value])
+
+
+def _rebuilt(op: Op, slots: Sequence[Value | None]) -> Op:
+    """Build a loop or branch anew around its blocks, which pass on one more value."""
+    blocks, op.blocks = op.blocks, ()
+    made = Builder.before_op(op)(build(type(op), slots, op.attributes, blocks, op.loc))
+    op.replace_with(made.results[:-1])
+    return made

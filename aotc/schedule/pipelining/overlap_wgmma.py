@@ -1,0 +1,249 @@
+"""Let the products of a loop run on into the next iteration, and let the first one begin the sum.
+
+A product that only adds to a variable of its loop need not be done when its iteration ends. The
+wait after it then leaves it in flight and is for the one before:
+
+    for i: acc = wait 0 (wgmma a[i], b[i], acc)
+    for i: acc = wait 1 (wgmma a[i], b[i], acc) ... wait 0
+
+so the tensor cores have the next product before they are done with this one. It is started as soon
+as its operands are there, and copies for later iterations are issued while it multiplies. What it reads must
+stay until the wait: its operands are in slots of a ring, which no copy of the next iteration goes
+to (`load_pipeline` sees to that), or nobody writes them in the loop.
+
+A sum that begins with zeros begins with the first product instead, which then ignores what is in
+the accumulator. A loop that may not run at all becomes the arm of a branch whose other arm has
+the zeros: an edge around the loop that joins before the last wait would make ptxas wait for each
+product (C7515).
+
+A product that is looked at in its iteration is waited for there, but not before what does not need it:
+scales are loaded while it multiplies.
+
+Invariant: results are looked at only behind a wait that covers them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from aotc.ir.core import Block, Kernel, Op, Value, build, clone_block
+from aotc.ir.diagnostics import at
+from aotc.ir.dialects import arith, gpu, scf, tma, wgmma
+from aotc.ir.rewrite import Builder, is_pure
+from aotc.ir.types import SharedType, element_of
+from aotc.schedule.analysis.global_order import fences, free_operands
+from aotc.schedule.context import Schedule
+
+_NEVER_UNROLLED = 1
+_WRITERS = (
+    *(gpu.SharedStore, gpu.AsyncCopy, tma.TmaFetch, tma.TmaLoad),
+    *(tma.BulkFetch, tma.BulkLoad),
+)
+_READS = (gpu.SharedAlloc, gpu.SharedLoad, gpu.Load, tma.Fetch)
+_REGISTER_BITS = 32
+
+
+@dataclass(frozen=True)
+class _Sum:
+    """Name a product that adds to a variable of its loop, the number of the variable, the wait."""
+
+    product: wgmma.Wgmma
+    wait: wgmma.WgmmaWait
+    index: int
+
+
+def overlap_wgmma(kernel: Kernel, schedule: Schedule) -> None:
+    """Rewrite every loop that multiplies; see the module docstring."""
+    for loop in [op for op in kernel.walk() if isinstance(op, scf.For)]:
+        products = [op for op in loop.body if isinstance(op, wgmma.Wgmma)]
+        if not products:
+            continue
+        sums, loc = sums_of(loop), loop.loc
+        runs_on = may_run_on(loop) and all(
+            _stays(value, loop) for op in products for value in op.operands
+        )
+        then = "run on into the next iteration" if runs_on else "are waited for one by one"
+        schedule.remark(loc, f"the products of the loop are by warpgroups and {then}")
+        with at(loc):
+            _start_early(loop, products if runs_on else products[:1])
+            if runs_on:
+                _put_off_waits(sums)
+            fresh = [each for each in sums if _is_zero(loop.init[each.index])]
+            for each in fresh:
+                _begin_with_product(loop, each)
+            for op in list(loop.body):
+                if isinstance(op, wgmma.WgmmaWait):
+                    _wait_late(op)
+            if fresh or runs_on:
+                _guard(loop, sums, fresh, drain=runs_on)
+
+
+def sums_of(loop: scf.For) -> list[_Sum]:
+    """Return the products of a loop that only add to a variable of it."""
+    found: list[_Sum] = []
+    for op in loop.body:
+        if not isinstance(op, wgmma.Wgmma) or op.acc not in loop.carried:
+            continue
+        wait, index = next(iter(op.out.users), None), op.acc.index - 1
+        if not isinstance(wait, wgmma.WgmmaWait) or len(wait.values) > 1 or wait.pending:
+            continue
+        alone = list(op.acc.users) == [op] and list(wait.outs[0].users) == [loop.body.terminator]
+        if alone and loop.body.terminator.operands[index] is wait.outs[0]:
+            found.append(_Sum(op, wait, index))
+    return found
+
+
+def may_run_on(loop: scf.For) -> bool:
+    """Return whether the loop's products may be in flight at the end of an iteration.
+
+    That is if all of them are such sums. An operand in registers would be computed anew while the
+    last product still reads it, and of a result that is half a register none may be carried.
+    """
+    products = [op for op in loop.body.walk() if isinstance(op, wgmma.Wgmma)]
+    fit = all(
+        isinstance(op.a.type, SharedType) and element_of(op.acc.type).bits == _REGISTER_BITS
+        for op in products
+    )
+    return fit and 0 < len(products) == len(sums_of(loop))
+
+
+def _put_off_waits(sums: Sequence[_Sum]) -> None:
+    """Wait, where the last product was waited for, for those of the iteration before."""
+    place = Builder.before_op(sums[-1].wait)
+    outs = [each.product.out for each in sums]
+    wait = place(wgmma.WgmmaWait(outs, pending=len(sums), num_columns=_columns(sums)))
+    for each, value in zip(sums, wait.outs, strict=True):
+        each.wait.replace_with([value])
+
+
+def _columns(sums: Sequence[_Sum]) -> tuple[int, ...]:
+    return tuple(each.product.num_columns for each in sums)
+
+
+def _stays(value: Value, loop: scf.For) -> bool:
+    """Return whether what a product reads is not written before the end of the next iteration."""
+    if not isinstance(value.type, SharedType):
+        return True
+    while isinstance(value.op, gpu.SharedTrans):
+        value = value.op.buffer
+    slot = value.op if isinstance(value.op, gpu.SharedStage) else None
+    buffer = value if slot is None else slot.buffer
+    if buffer.op is None or buffer.op.block is loop.body:
+        return False
+    for op in loop.body.walk():
+        target = op.buffer if isinstance(op, _WRITERS) else None
+        if target is None:
+            continue
+        if target is buffer:
+            return False
+        if isinstance(target.op, gpu.SharedStage) and target.op.buffer is buffer:
+            assert isinstance(buffer.type, SharedType)
+            apart = slot is not None and target.op.index is slot.index
+            before = (slot.ahead - 1) % buffer.type.num_stages if slot is not None else 0
+            if not apart or target.op.ahead == before:
+                return False
+    return True
+
+
+def _start_early(loop: scf.For, products: Sequence[wgmma.Wgmma]) -> None:
+    """Start products as soon as the loop has waited for copies, ahead of those that it issues.
+
+    What they read of tensors is fetched there, too.
+    """
+    order = {op: number for number, op in enumerate(loop.body)}
+    waits = [op for op in order if isinstance(op, gpu.AsyncWait | tma.MbarrierWait)]
+    place = waits[-1].next if waits else None
+    if place is None or order[waits[-1]] > order[products[0]]:
+        return
+    moved: dict[Op, None] = {}
+    worklist: list[Op] = list(products)
+    while worklist:
+        op = worklist.pop()
+        if order.get(op, 0) >= order[place] and op not in moved:
+            if not is_pure(op) and not isinstance(op, wgmma.Wgmma | tma.Fetch):
+                return
+            moved[op] = None
+            worklist += [value.op for value in free_operands(op) if value.op is not None]
+            worklist += _fetches_to(op)
+    fetches = [order[op] for op in moved if isinstance(op, tma.Fetch)]
+    passed = [op for op in order if order[place] <= order[op] < max(fetches, default=0)]
+    if any(op not in moved for op in fences(passed)):
+        return
+    for op in sorted(moved, key=order.__getitem__):
+        if op is place:
+            assert op.next is not None
+            place = op.next
+            continue
+        op.remove()
+        loop.body.insert(op, before=place)
+
+
+def _wait_late(wait: wgmma.WgmmaWait) -> None:
+    """Put a wait behind what is computed and read for the first one who looks at the result."""
+    place = wait.next
+    while place is not None and not place.blocks and not place.terminator:
+        if any(value in wait.outs for value in place.operands):
+            break
+        if not is_pure(place) and not isinstance(place, _READS):
+            break
+        place = place.next
+    if place is not None and place is not wait.next:
+        block = wait.block
+        assert block is not None
+        wait.remove()
+        block.insert(wait, before=place)
+
+
+def _fetches_to(op: Op) -> list[Op]:
+    """Return the fetches that bring what a product reads, if it is one."""
+    if not isinstance(op, wgmma.Wgmma):
+        return []
+    found: list[Op] = []
+    for value in (op.a, op.b):
+        buffer = value
+        while isinstance(buffer.op, gpu.SharedTrans):
+            buffer = buffer.op.buffer
+        found += [user for user in buffer.users if isinstance(user, tma.Fetch)]
+    return found
+
+
+def _is_zero(value: Value | None) -> bool:
+    op = None if value is None else value.op
+    return isinstance(op, arith.Constant) and op.value == 0
+
+
+def _begin_with_product(loop: scf.For, sum_: _Sum) -> None:
+    product = sum_.product
+    place = Builder.before_op(product)
+    later = place(arith.Compare(loop.induction, loop.lower, "ne")).out
+    slots = [product.a, product.b, product.acc, later]
+    made = place(build(wgmma.Wgmma, slots, product.attributes, (), product.loc))
+    product.replace_with(made.results)
+
+
+def _guard(loop: scf.For, sums: Sequence[_Sum], fresh: Sequence[_Sum], *, drain: bool) -> None:
+    """Run the loop, and wait for what it leaves in flight, only if there is an iteration."""
+    outer = Builder.before_op(loop)
+    runs = outer(arith.Compare(loop.lower, loop.upper, "lt")).out
+    then, otherwise = Block(), Block()
+    inits = list(loop.init)
+    Builder(otherwise)(scf.Yield(inits))
+    place = Builder(then)
+    starts = list(inits)
+    for each in fresh:
+        starts[each.index] = place(gpu.Undefined(inits[each.index].type)).out
+    bounds = [loop.lower, loop.upper, loop.step]
+    attributes = {**loop.attributes, "unroll": loop.attributes["unroll"] or _NEVER_UNROLLED}
+    new = place(
+        build(scf.For, [*bounds, *starts], attributes, [clone_block(loop.body, {})], loop.loc)
+    )
+    outs = list(new.results)
+    if drain:
+        promised = [outs[each.index] for each in sums]
+        waited = place(wgmma.WgmmaWait(promised, num_columns=_columns(sums)))
+        for each, value in zip(sums, waited.outs, strict=True):
+            outs[each.index] = value
+    place(scf.Yield(outs))
+    branch = outer(build(scf.If, [runs], {}, [then, otherwise], loop.loc))
+    loop.replace_with(branch.results)

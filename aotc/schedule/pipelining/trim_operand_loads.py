@@ -1,0 +1,125 @@
+"""Fetch no rows of B that products leave out, and give them no shared memory.
+
+Where nothing but products reads a fetched block, and of its rows only the first ones, because they
+are the columns of B that are multiplied (`trim_dot_columns`), the map's box has so many rows. If the rows
+that are left out are the end of the buffer, the buffer ends before them, so that a ring has room for
+more slots.
+
+Invariant: what a fetch does not bring is not read, and what a buffer does not have is not written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from math import prod
+
+from aotc.ir import gf2
+from aotc.ir.core import Kernel, Op, Value, build
+from aotc.ir.diagnostics import at
+from aotc.ir.dialects import gpu, tma, wgmma
+from aotc.ir.layout import LinearLayout
+from aotc.ir.rewrite import Builder
+from aotc.ir.types import SharedType, TensorMapType
+from aotc.ir.wgmma_tiling import SWIZZLE_PERIOD_BYTES
+from aotc.schedule.context import Schedule
+
+_MAX_BOX_ROWS = 256
+_TURNED = (1, 0)
+
+
+def trim_operand_loads(kernel: Kernel, schedule: Schedule) -> None:
+    """Shorten boxes and buffers; see the module docstring."""
+    del schedule
+    for tensor in kernel.body.args:
+        kind = tensor.type
+        if not isinstance(kind, TensorMapType):
+            continue
+        fetches = [op for op in tensor.users if isinstance(op, tma.TmaFetch)]
+        if not fetches or len(fetches) != len(tensor.users):
+            continue
+        num_rows = max(_rows_read(fetch) for fetch in fetches)
+        box = _box_of(kind, fetches, num_rows)
+        if box is None:
+            continue
+        tensor.type = replace(kind, box=box)
+        for fetch in fetches:
+            fetch.num_rows = num_rows
+            _shorten(fetch.buffer, num_rows)
+
+
+def _box_of(
+    kind: TensorMapType, fetches: Sequence[tma.TmaFetch], num_rows: int
+) -> tuple[int, ...] | None:
+    """Return a box with which only so many rows are fetched, or None if there is none."""
+    num_parts = max(fetch.num_parts for fetch in fetches)
+    rows, rest = divmod(num_rows, num_parts)
+    box = (rows, *kind.box[1:])
+    whole_periods = prod(box) * kind.element.size_bytes % SWIZZLE_PERIOD_BYTES == 0
+    shorter = all(num_rows < _block_of(fetch).shape[0] for fetch in fetches)
+    return box if shorter and not rest and whole_periods and rows <= _MAX_BOX_ROWS else None
+
+
+def _block_of(fetch: tma.TmaFetch) -> SharedType:
+    assert isinstance(fetch.buffer.type, SharedType)
+    return fetch.buffer.type
+
+
+def _rows_read(fetch: tma.TmaFetch) -> int:
+    """Return how many of a block's rows are read: all, if others than products read it."""
+    kind = _block_of(fetch)
+    if len(kind.shape) != len(_TURNED) or len(fetch.coords) != len(_TURNED):
+        return kind.shape[0]
+    readers = [user for user in fetch.buffer.users if user is not fetch]
+    rows = [rows for reader in readers for rows in _rows_read_by(reader, kind.shape[0])]
+    return max(rows, default=kind.shape[0])
+
+
+def _rows_read_by(reader: Op, num_rows: int) -> Iterator[int]:
+    """Yield how many of `num_rows` an op reads of a buffer, or each product behind it does."""
+    if not isinstance(reader, gpu.SharedTrans) or reader.order != _TURNED:
+        yield num_rows
+        return
+    for op in reader.out.users:
+        if isinstance(op, wgmma.Wgmma) and op.a is not reader.out:
+            yield op.num_columns or num_rows
+        else:
+            yield num_rows
+
+
+def _shorten(buffer: Value, num_rows: int) -> None:
+    """Let a buffer end behind its first rows, if others lie behind them."""
+    alloc, kind = buffer.op, buffer.type
+    assert isinstance(alloc, gpu.SharedAlloc)
+    assert isinstance(kind, SharedType)
+    if not _is_by_rows(kind.layout, num_rows):
+        return
+    row_bytes = prod(kind.shape[1:]) * kind.element.size_bytes
+    unused_bytes = (kind.shape[0] - num_rows) * row_bytes
+    attributes = {**alloc.attributes, "unused_bytes": unused_bytes}
+    with at(alloc.loc):
+        made = Builder.before_op(alloc)(build(gpu.SharedAlloc, (), attributes, (), alloc.loc))
+    users = list(buffer.users)
+    alloc.replace_with(made.results)
+    for user in users:
+        if isinstance(user, gpu.SharedTrans):
+            user.replace_with(
+                [Builder.before_op(user)(gpu.SharedTrans(user.buffer, user.order)).out]
+            )
+
+
+def _is_by_rows(layout: LinearLayout, num_rows: int) -> bool:
+    """Return whether the first rows are all that lies in as large a first part of a buffer.
+
+    That is so if each bit of the number of a row, down to the last one set, leads as far as all
+    rows before it take.
+    """
+    places = gf2.Span(layout.columns("offset"))
+    row_elems = prod(layout.shape[1:])
+    bits = range(num_rows.bit_length() - 1, -1, -1)
+    last = num_rows & -num_rows
+    return all(
+        places.solve(layout.pack((1 << bit, *(0 for _ in layout.shape[1:])))) == row_elems << bit
+        for bit in bits
+        if 1 << bit >= last
+    )

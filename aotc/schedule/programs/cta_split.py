@@ -1,0 +1,330 @@
+"""Which part of each tile a block of a cluster computes.
+
+The blocks of a cluster run one program together. A tile is *divided* along an axis, of which each
+block has its share, or held by all of them. What the program stores decides: products divide the
+rows of their result, so each block reads its own rows of A and all of B; what is computed from
+them is divided alike, and so on back to the pointers. A value that is needed both ways is computed
+both ways; only what a loop or branch passes on has one way.
+
+Invariant: `Parts.needed` has, for every way that an op is needed, the ways of its operands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from aotc.ir.core import Block, Kernel, Op, Value
+from aotc.ir.dialects import arith, descriptor, gpu, scf, tile
+from aotc.ir.types import DescriptorType, TileType
+
+Part: TypeAlias = int | None
+"""The axis along which a tile is divided, or None for all of it."""
+
+_MIN_PRODUCT_ROWS = 64
+_CONTROL = (scf.For, scf.If, scf.While)
+
+
+@dataclass
+class Parts:
+    """Hold the ways in which each value is needed, and how each descriptor's blocks are divided.
+
+    `obstacle` says why the program cannot be divided; then nothing else counts.
+    """
+
+    needed: dict[Value, dict[Part, None]] = field(default_factory=dict[Value, dict[Part, None]])
+    descriptors: dict[Value, Part] = field(default_factory=dict[Value, Part])
+    roots: dict[Op, Part] = field(default_factory=dict[Op, Part])
+    obstacle: str = ""
+
+
+def shape_of(value: Value) -> tuple[int, ...]:
+    """Return the extents of a tile; a scalar has none."""
+    return value.type.shape if isinstance(value.type, TileType) else ()
+
+
+def operand_parts(op: Op, part: Part) -> Sequence[Part] | None:
+    """Return how the operands of an op are divided whose results are so, or None if they cannot."""
+    count = len(op.operands)
+    if part is None:
+        return [None] * count
+    rule = _RULES.get(type(op))
+    if rule is not None:
+        return rule(op, part)
+    alike = isinstance(op, arith.Elementwise | tile.Load | tile.Hint)
+    return [part if shape_of(value) else None for value in op.operands] if alike else None
+
+
+def _nothing(op: Op, part: int) -> Sequence[Part] | None:
+    del part
+    return [None] * len(op.operands)
+
+
+def _broadcast(op: Op, part: int) -> Sequence[Part] | None:
+    source, out = shape_of(op.operands[0]), shape_of(op.results[0])
+    return [part if source[part] == out[part] else None]
+
+
+def _expand_dims(op: Op, part: int) -> Sequence[Part] | None:
+    assert isinstance(op, tile.ExpandDims)
+    return None if part == op.axis else [part - (part > op.axis)]
+
+
+def _trans(op: Op, part: int) -> Sequence[Part] | None:
+    assert isinstance(op, tile.Trans)
+    return [op.order[part]]
+
+
+def _reshape(op: Op, part: int) -> Sequence[Part] | None:
+    same = shape_of(op.operands[0])[: part + 1] == shape_of(op.results[0])[: part + 1]
+    return [part] if same else None
+
+
+def _join(op: Op, part: int) -> Sequence[Part] | None:
+    return [part, part] if part < len(shape_of(op.operands[0])) else None
+
+
+def _split(op: Op, part: int) -> Sequence[Part] | None:
+    del op
+    return [part]
+
+
+def _dot(op: Op, part: int) -> Sequence[Part] | None:
+    rank = len(shape_of(op.operands[2]))
+    if part == rank - 2:
+        return [part, None, part]
+    return [None, part, part] if part == rank - 1 else [part, part, part]
+
+
+def _reduce(op: Op, part: int) -> Sequence[Part] | None:
+    assert isinstance(op, tile.Reduce)
+    return [part + (part >= op.axis)] * len(op.operands)
+
+
+def _scan(op: Op, part: int) -> Sequence[Part] | None:
+    assert isinstance(op, tile.Scan)
+    return None if part == op.axis else [part] * len(op.operands)
+
+
+_RULES: dict[type[Op], Callable[[Any, int], Sequence[Part] | None]] = {
+    arith.Constant: _nothing,
+    gpu.Undefined: _nothing,
+    tile.Arange: _nothing,
+    tile.Splat: _nothing,
+    descriptor.DescriptorLoad: _nothing,
+    tile.Broadcast: _broadcast,
+    tile.ExpandDims: _expand_dims,
+    tile.Trans: _trans,
+    tile.Reshape: _reshape,
+    tile.Join: _join,
+    tile.Split: _split,
+    tile.Dot: _dot,
+    tile.Reduce: _reduce,
+    tile.Scan: _scan,
+}
+
+
+def result_part(op: Op, index: int, part: int) -> Part:
+    """Return how results are divided if operand `index` is so, or None if that does not decide."""
+    out = op.results[0] if op.results else None
+    for candidate in range(len(shape_of(out)) if out is not None else 0):
+        operands = operand_parts(op, candidate)
+        if operands is not None and operands[index] == part:
+            return candidate
+    return None
+
+
+# ---- the kernel -------------------------------------------------------------------------------
+
+
+def find_parts(kernel: Kernel, num_blocks: int, *, divides: bool = True) -> Parts:
+    """Return how the kernel's tiles are divided among `num_blocks`, if any of them shall be."""
+    search = _Search(kernel, num_blocks)
+    if divides:
+        search.prefer_dots()
+    ops = list(kernel.walk())
+    for op in ops:
+        if op.effect in ("write", "readwrite") and not op.terminator:
+            search.need_root(op)
+    for op in ops:
+        if isinstance(op, _CONTROL):
+            search.need_passed(op)
+    return search.parts
+
+
+class _Search:
+    def __init__(self, kernel: Kernel, num_blocks: int) -> None:
+        self.kernel = kernel
+        self.num_blocks = num_blocks
+        self.parts = Parts()
+        self.preferred: dict[Value, int] = {}
+
+    # -- from products on ------------------------------------------------------
+
+    def prefer_dots(self) -> None:
+        """Divide results of products, and carry that on to what is computed from them."""
+        dots = [op for op in self.kernel.walk() if isinstance(op, tile.Dot)]
+        worklist: list[Value] = []
+        for dot in dots:
+            shape = shape_of(dot.out)
+            rows_fit = shape[-2] >= _MIN_PRODUCT_ROWS * self.num_blocks
+            self._prefer(dot.out, len(shape) - (2 if rows_fit else 1), worklist)
+        while worklist:
+            value = worklist.pop()
+            for user in list(value.users):
+                self._carry_on(value, user, worklist)
+
+    def _prefer(self, value: Value, part: int, worklist: list[Value]) -> None:
+        divisible = shape_of(value)[part] % self.num_blocks == 0
+        if value not in self.preferred and divisible:
+            self.preferred[value] = part
+            worklist.append(value)
+
+    def _carry_on(self, value: Value, user: Op, worklist: list[Value]) -> None:
+        part = self.preferred[value]
+        for index, operand in enumerate(user.slots):
+            if operand is not value:
+                continue
+            if user.terminator or isinstance(user, _CONTROL):
+                for other in _passed_on(user, index):
+                    self._prefer(other, part, worklist)
+            elif user.results:
+                out = result_part(user, index, part)
+                if out is not None:
+                    for each in user.results:
+                        self._prefer(each, out, worklist)
+
+    # -- from stores back ------------------------------------------------------
+
+    def need_root(self, op: Op) -> None:
+        """Decide for an op with an effect, and need its operands."""
+        values = [value for value in op.operands if shape_of(value)]
+        suggested = [self._suggested(value) for value in values]
+        chosen = next((part for part in suggested if part is not None), None)
+        if isinstance(op, descriptor.DescriptorStore | descriptor.DescriptorReduce):
+            chosen = self._divide_descriptor(op.descriptor, chosen)
+        elif not isinstance(op, tile.Store | tile.AtomicRmw | tile.AtomicCas):
+            chosen = None
+        if any(value.users for value in op.results):
+            self.parts.obstacle = f"the result of {op.opcode} would be in one block"
+        self.parts.roots[op] = chosen
+        for value in op.operands:
+            self._need(value, chosen if shape_of(value) else None)
+
+    def need_passed(self, op: Op) -> None:
+        """Need what decides about a loop or branch, and all that it passes on."""
+        deciding = op.slots[:3] if isinstance(op, scf.For) else op.slots[:1]
+        if isinstance(op, scf.While):
+            deciding = op.before.terminator.slots[:1]
+        for value in deciding:
+            if value is not None:
+                self._need(value, None)
+        args = op.after.args if isinstance(op, scf.While) else []
+        for value in (*op.results, *args):
+            if value not in self.parts.needed:
+                self._need(value, self.preferred.get(value))
+
+    def _suggested(self, value: Value) -> Part:
+        """Return how what a value is computed from is divided."""
+        seen: dict[Value, None] = {}
+        worklist = [value]
+        while worklist:
+            each = worklist.pop(0)
+            if each in seen or not shape_of(each):
+                continue
+            seen[each] = None
+            if each in self.preferred and shape_of(each) == shape_of(value):
+                return self.preferred[each]
+            if each.op is not None and isinstance(each.op, arith.Elementwise | tile.Hint):
+                worklist += each.op.operands
+        return None
+
+    def _divide_descriptor(self, value: Value, part: Part) -> Part:
+        """Return how the blocks of a descriptor are divided: all uses of it are alike."""
+        kind = value.type
+        assert isinstance(kind, DescriptorType)
+        if part is not None and isinstance(value.op, descriptor.DescriptorAt):
+            self.parts.obstacle = "maps in memory are of whole blocks"
+        elif block_type(kind, part, self.num_blocks).row_bytes < descriptor.MIN_ROW_BYTES:
+            self.parts.obstacle = f"parts of {kind} would have too short rows"
+        return self.parts.descriptors.setdefault(value, part)
+
+    def _need(self, value: Value, part: Part) -> None:
+        worklist: list[tuple[Value, Part]] = [(value, part)]
+        while worklist and not self.parts.obstacle:
+            each, way = worklist.pop()
+            ways = self.parts.needed.setdefault(each, {})
+            if way in ways:
+                continue
+            if way is not None and shape_of(each)[way] % self.num_blocks:
+                self.parts.obstacle = f"a tile of {shape_of(each)} has no {self.num_blocks} parts"
+                return
+            passed = each.op is None or isinstance(each.op, _CONTROL)
+            if passed and ways and shape_of(each):
+                self.parts.obstacle = "a loop or branch would carry a tile in two ways"
+                return
+            ways[way] = None
+            worklist += self._operands(each, way, passed=passed)
+
+    def _operands(self, value: Value, part: Part, *, passed: bool) -> list[tuple[Value, Part]]:
+        if passed:
+            return [(other, part) for other in _alike(value)]
+        op = value.op
+        assert op is not None
+        if isinstance(op, descriptor.DescriptorLoad):
+            axis = None if part is None else part + op.num_dropped
+            if self._divide_descriptor(op.descriptor, axis) != axis:
+                self.parts.obstacle = "a descriptor's blocks would be divided in two ways"
+        parts = operand_parts(op, part)
+        if parts is None:
+            self.parts.obstacle = f"{op.opcode} needs what other blocks hold"
+            return []
+        others = [(other, part) for other in op.results if other is not value]
+        return [*zip(op.operands, parts, strict=True), *others]
+
+
+def _passed_on(user: Op, index: int) -> list[Value]:
+    """Return the values that operand `index` of a loop, branch or terminator becomes."""
+    parent = user.parent_op if user.terminator else user
+    if isinstance(parent, scf.For):
+        at = index if user.terminator else index - 3
+        return [parent.carried[at], parent.outs[at]] if at >= 0 else []
+    if isinstance(parent, scf.If) and user.terminator:
+        return [parent.outs[index]]
+    if isinstance(parent, scf.While):
+        if isinstance(user, scf.Condition):
+            return [parent.after.args[index - 1], parent.outs[index - 1]] if index else []
+        return [parent.before.args[index]]
+    return []
+
+
+def _alike(value: Value) -> list[Value]:
+    """Return the values that a loop or branch passes on as `value`, or that it passes on."""
+    op = value.op
+    if op is None:
+        assert isinstance(value.owner, Block)
+        op = value.owner.parent if isinstance(value.owner.parent, Op) else None
+    if isinstance(op, scf.For):
+        at = value.index - (value.op is None)
+        if at < 0:
+            return [op.lower, op.upper, op.step]
+        return [op.carried[at], op.outs[at], op.init[at], op.body.terminator.operands[at]]
+    if isinstance(op, scf.If):
+        ends = [block.terminator.operands[value.index] for block in op.blocks]
+        return [op.outs[value.index], *ends]
+    if isinstance(op, scf.While):
+        if value.owner is op.before:
+            return [op.init[value.index], op.after.terminator.operands[value.index]]
+        passed = op.before.terminator.operands[value.index + 1]
+        return [op.after.args[value.index], op.outs[value.index], passed]
+    return []
+
+
+def block_type(kind: DescriptorType, part: Part, num_blocks: int) -> DescriptorType:
+    """Return a descriptor of the part of its blocks that one block of a cluster accesses."""
+    if part is None:
+        return kind
+    block = list(kind.block)
+    block[part] //= num_blocks
+    return DescriptorType(kind.element, tuple(block), kind.fill_nan)

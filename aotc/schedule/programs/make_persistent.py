@@ -1,0 +1,86 @@
+"""Let a block run one program after the other, so that a producer can be programs ahead.
+
+A block that ends has its successor begin with empty buffers, and nothing is multiplied until the
+first copies land. So where a warp of its own will fetch, the whole kernel becomes the body of a
+loop: a launch starts as many blocks as run at a time, block b takes the programs b, b + count, ….
+Which programs there are, `grid[0]` to `grid[2]`, the launcher passes on.
+
+Programs that look at each other (atomics, barriers of memory) or at their number are left as they
+are, and so are those that loop over their work themselves.
+
+Invariant: every program of the grid is run once, by itself; programs have no order.
+"""
+
+from __future__ import annotations
+
+from aotc.ir.core import GRID_SOURCES, Block, Kernel, ParamInfo, Value, build
+from aotc.ir.diagnostics import at
+from aotc.ir.dialects import arith, assembly, descriptor, grid, scf, tile
+from aotc.ir.rewrite import Builder
+from aotc.ir.types import I32
+from aotc.schedule.context import Schedule
+
+_NEVER_UNROLLED = 1
+_OBSTACLES = (
+    *(tile.NumPrograms, tile.AtomicRmw, tile.AtomicCas, tile.Barrier),
+    *(grid.GridWait, grid.LaunchDependents, scf.While, assembly.VolatileAsm),
+)
+_AXES = ("x", "y", "z")
+
+
+def make_persistent(kernel: Kernel, schedule: Schedule) -> None:
+    """Wrap the kernel in a loop over programs, if that lets its copies run ahead."""
+    if not schedule.map_pointers or schedule.specialization_obstacle or not _gains(kernel):
+        return
+    with at(kernel.loc):
+        _wrap(kernel)
+    kernel.loops_programs = True
+    schedule.remark(kernel.loc, "a block runs one program after the other")
+
+
+def _gains(kernel: Kernel) -> bool:
+    """Return whether the kernel multiplies in a loop what it loads through descriptors."""
+    loads = False
+    for op in kernel.walk():
+        if isinstance(op, _OBSTACLES) or getattr(op, "volatile", False):
+            return False
+        if isinstance(op, descriptor.DescriptorLoad):
+            depth = sum(isinstance(outer, scf.For) for outer in op.ancestors())
+            if depth > 1:
+                return False  # the outer loop is over its work, or as long as that
+            loads |= depth == 1
+    return loads
+
+
+def _wrap(kernel: Kernel) -> None:
+    old = [op for op in kernel.body if not op.terminator]
+    place = Builder.before_op(kernel.body.terminator)
+    extents = [_extent(kernel, axis) for axis in range(len(_AXES))]
+    row = place(arith.Mul(extents[0], extents[1])).out
+    count = place(arith.Mul(row, extents[2])).out
+    first = place(tile.ProgramId(0)).out
+    step = place(tile.NumPrograms(0)).out
+    body = Block([I32], ["program"])
+    inside = Builder(body)
+    program = body.args[0]
+    at_row = inside(arith.Div(program, extents[0])).out
+    numbers = [
+        inside(arith.Rem(program, extents[0])).out,
+        inside(arith.Rem(at_row, extents[1])).out,
+        inside(arith.Div(program, row)).out,
+    ]
+    for op in old:
+        op.remove()
+        inside(op)
+    for op in list(body.walk()):
+        if isinstance(op, tile.ProgramId):
+            op.replace_with([numbers[op.axis]])
+    inside(scf.Yield([]))
+    place(build(scf.For, [first, count, step], {"unroll": _NEVER_UNROLLED}, [body], kernel.loc))
+
+
+def _extent(kernel: Kernel, axis: int) -> Value:
+    """Return a new parameter: how many programs the grid has along an axis."""
+    name = f"grid.{_AXES[axis]}"
+    kernel.params += (ParamInfo(name, source=GRID_SOURCES[axis]),)
+    return kernel.body.add_arg(I32, name)

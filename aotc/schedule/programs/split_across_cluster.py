@@ -1,0 +1,313 @@
+"""Let the blocks of a cluster each compute their part of a program's tiles.
+
+With `num_ctas` above 1 a program is run by a cluster of as many blocks. `block_parts` says which
+tiles are divided and how; here the kernel becomes that of one block: divided tiles are smaller,
+and what names elements (ranges, coordinates of descriptors) begins where the block's part does. A
+store of what every block holds is made by the first one. Where a program cannot be divided, all
+blocks compute all of it, which is right and no faster; a remark says so.
+
+What every block loads through a descriptor is the same for all: each loads its share, for all.
+
+Invariant: together the blocks store what the program stored, each element once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from aotc.ir.core import Block, Kernel, Op, Value, build, clone_block
+from aotc.ir.diagnostics import CompileError, at
+from aotc.ir.dialects import arith, assembly, descriptor, gpu, grid, scf, tile
+from aotc.ir.rewrite import Builder
+from aotc.ir.types import I32, DescriptorType, TileType
+from aotc.schedule.context import Schedule
+from aotc.schedule.layout.tensor_copies import has_parts
+from aotc.schedule.programs.cta_split import (
+    Part,
+    Parts,
+    block_type,
+    find_parts,
+    operand_parts,
+    shape_of,
+)
+
+_FOR_ALL_BLOCKS = (tile.Assume, tile.Assert, grid.GridWait, grid.LaunchDependents)
+_FOR_ONE_BLOCK = (tile.Barrier, tile.AtomicRmw, tile.AtomicCas, assembly.VolatileAsm)
+
+
+def split_across_cluster(kernel: Kernel, schedule: Schedule) -> None:
+    """Rewrite the kernel of a program as that of one block of its cluster."""
+    num_blocks = schedule.config.num_ctas
+    if num_blocks == 1:
+        return
+    for op in kernel.walk():
+        used = any(value.users for value in op.results)
+        if isinstance(op, tile.Barrier | tile.Print) or (isinstance(op, _FOR_ONE_BLOCK) and used):
+            raise CompileError(
+                f"num_ctas = {num_blocks}: {op.opcode} is not shared by the blocks of a cluster",
+                op.loc,
+                remedy="leave num_ctas at 1 for this kernel",
+            )
+    parts = find_parts(kernel, num_blocks)
+    if parts.obstacle:
+        schedule.remark(kernel.loc, f"every block computes the whole program: {parts.obstacle}")
+        parts = find_parts(kernel, num_blocks, divides=False)
+    _Distribution(kernel, parts, num_blocks).run()
+
+
+class _Distribution:
+    """Copy the kernel op by op, each in the ways in which it is needed."""
+
+    def __init__(self, kernel: Kernel, parts: Parts, num_blocks: int) -> None:
+        self.kernel = kernel
+        self.parts = parts
+        self.num_blocks = num_blocks
+        self.made: dict[tuple[Value, Part], Value] = {}
+        self.rank: Value | None = None
+
+    def run(self) -> None:
+        """Replace the kernel's body."""
+        old = self.kernel.body
+        new = Block()
+        for arg in old.args:
+            kind = arg.type
+            if isinstance(kind, DescriptorType):
+                part = self.parts.descriptors.get(arg)
+                kind = block_type(kind, part, self.num_blocks)
+                if part is None and self._is_shared(arg):
+                    kind = replace(kind, num_parts=self.num_blocks)
+            self.made[arg, None] = new.add_arg(kind, arg.hint)
+        place = Builder(new)
+        with at(self.kernel.loc):
+            self.rank = place(grid.CtaRank()).out
+        self._copy_block(old, place)
+        place(old.terminator.clone({}))
+        self.kernel.body = new
+        new.parent = self.kernel
+        old.clear()
+
+    def _is_shared(self, value: Value) -> bool:
+        """Return whether blocks of a descriptor can be loaded in parts: only ever loaded, and big."""
+        kind = value.type
+        assert isinstance(kind, DescriptorType)
+        only_loaded = all(
+            isinstance(user, descriptor.DescriptorLoad | descriptor.DescriptorExtent)
+            for user in value.users
+        )
+        return only_loaded and has_parts(kind, self.num_blocks)
+
+    # -- values ----------------------------------------------------------------
+
+    def _get(self, value: Value, part: Part) -> Value:
+        return self.made[value, part if shape_of(value) else None]
+
+    def _ways(self, value: Value) -> list[Part]:
+        return list(self.parts.needed.get(value, ()))
+
+    def _way(self, value: Value) -> Part:
+        return next(iter(self.parts.needed.get(value, {None: None})))
+
+    def _start(self, extent: int, place: Builder) -> Value:
+        """Return where the block's part of `extent` elements begins."""
+        assert self.rank is not None
+        size = place(arith.Constant(extent // self.num_blocks, I32)).out
+        return place(arith.Mul(self.rank, size)).out
+
+    # -- ops -------------------------------------------------------------------
+
+    def _copy_block(self, source: Block, place: Builder) -> None:
+        for op in source:
+            with at(op.loc):
+                if op.terminator:
+                    continue
+                if isinstance(op, scf.For):
+                    self._copy_for(op, place)
+                elif isinstance(op, scf.If):
+                    self._copy_if(op, place)
+                elif isinstance(op, scf.While):
+                    self._copy_while(op, place)
+                elif op in self.parts.roots:
+                    self._copy_root(op, place)
+                else:
+                    for part in self._needed_ways(op):
+                        self._copy(op, part, place)
+
+    def _needed_ways(self, op: Op) -> list[Part]:
+        return list(dict.fromkeys(way for value in op.results for way in self._ways(value)))
+
+    def _copy(self, op: Op, part: Part, place: Builder) -> None:
+        """Copy an op whose results are divided along `part`."""
+        parts = operand_parts(op, part)
+        assert parts is not None
+        values = [self._get(value, way) for value, way in zip(op.operands, parts, strict=True)]
+        mapping = dict(zip(op.operands, values, strict=True))
+        rule = _RULES.get(type(op))
+        if part is not None and rule is not None:
+            results = rule(self, op, part, mapping, place)
+        elif len(mapping) == len(values):
+            results = place(op.clone(mapping)).results
+        else:
+            # One value may be needed in two ways: the sum of a product that is its operand, too.
+            given = iter(values)
+            slots = [None if slot is None else next(given) for slot in op.slots]
+            blocks = [clone_block(block, {}) for block in op.blocks]
+            results = place(build(type(op), slots, op.attributes, blocks, op.loc)).results
+        for old, new in zip(op.results, results, strict=True):
+            new.hint = old.hint
+            self.made[old, part if shape_of(old) else None] = new
+
+    def _copy_root(self, op: Op, place: Builder) -> None:
+        part = self.parts.roots[op]
+        mapping = {value: self._get(value, part) for value in op.operands}
+        slots = [None if slot is None else mapping[slot] for slot in op.slots]
+        if isinstance(op, descriptor.DescriptorStore | descriptor.DescriptorReduce):
+            slots[2:] = self._shift(op.coords, part, op.descriptor.type, mapping, place)
+        made = build(type(op), slots, op.attributes, (), op.loc)
+        if part is not None or isinstance(op, _FOR_ALL_BLOCKS):
+            place(made)
+            return
+        assert self.rank is not None
+        zero = place(arith.Constant(0, I32)).out
+        first = place(arith.Compare(self.rank, zero, "eq")).out
+        then, otherwise = Block(), Block()
+        Builder(then)(made)
+        for block in (then, otherwise):
+            Builder(block)(scf.Yield([]))
+        place(build(scf.If, [first], {}, [then, otherwise], op.loc))
+
+    def _shift(
+        self,
+        coords: Sequence[Value],
+        part: Part,
+        kind: object,
+        mapping: dict[Value, Value],
+        place: Builder,
+    ) -> list[Value]:
+        """Return coordinates of the block's part of a descriptor's block."""
+        moved = [mapping[coord] for coord in coords]
+        if part is not None:
+            assert isinstance(kind, DescriptorType)
+            moved[part] = place(arith.Add(moved[part], self._start(kind.block[part], place))).out
+        return moved
+
+    # -- control flow ----------------------------------------------------------
+
+    def _bind(self, old: Sequence[Value], new: Sequence[Value]) -> None:
+        for before, after in zip(old, new, strict=True):
+            after.hint = before.hint
+            self.made[before, self._way(before) if shape_of(before) else None] = after
+
+    def _copy_for(self, op: scf.For, place: Builder) -> None:
+        inits = [
+            self._get(value, self._way(arg)) for value, arg in zip(op.init, op.carried, strict=True)
+        ]
+        body = Block([op.lower.type, *(value.type for value in inits)])
+        self._bind(op.body.args, body.args)
+        self._copy_block(op.body, Builder(body))
+        ends = zip(op.body.terminator.operands, op.carried, strict=True)
+        Builder(body)(scf.Yield([self._get(value, self._way(arg)) for value, arg in ends]))
+        bounds = [self._get(value, None) for value in (op.lower, op.upper, op.step)]
+        made = place(build(scf.For, [*bounds, *inits], op.attributes, [body], op.loc))
+        self._bind(op.outs, made.outs)
+
+    def _copy_if(self, op: scf.If, place: Builder) -> None:
+        arms: list[Block] = []
+        for arm in op.blocks:
+            copied = Block()
+            self._copy_block(arm, Builder(copied))
+            ends = zip(arm.terminator.operands, op.outs, strict=True)
+            Builder(copied)(scf.Yield([self._get(value, self._way(out)) for value, out in ends]))
+            arms.append(copied)
+        made = place(build(scf.If, [self._get(op.condition, None)], {}, arms, op.loc))
+        self._bind(op.outs, made.outs)
+
+    def _copy_while(self, op: scf.While, place: Builder) -> None:
+        inits = [
+            self._get(value, self._way(arg))
+            for value, arg in zip(op.init, op.before.args, strict=True)
+        ]
+        before = Block([value.type for value in inits])
+        self._bind(op.before.args, before.args)
+        self._copy_block(op.before, Builder(before))
+        condition, *passed = op.before.terminator.operands
+        values = [
+            self._get(value, self._way(arg))
+            for value, arg in zip(passed, op.after.args, strict=True)
+        ]
+        Builder(before)(scf.Condition(self._get(condition, None), values))
+        after = Block([value.type for value in values])
+        self._bind(op.after.args, after.args)
+        self._copy_block(op.after, Builder(after))
+        ends = zip(op.after.terminator.operands, op.before.args, strict=True)
+        Builder(after)(scf.Yield([self._get(value, self._way(arg)) for value, arg in ends]))
+        made = place(build(scf.While, inits, op.attributes, [before, after], op.loc))
+        self._bind(op.outs, made.outs)
+
+    # -- ops that name elements ------------------------------------------------
+
+    def _cut(self, value: Value, part: int) -> tuple[int, ...]:
+        shape = list(shape_of(value))
+        shape[part] //= self.num_blocks
+        return tuple(shape)
+
+    def constant(
+        self, op: Op, part: int, mapping: dict[Value, Value], place: Builder
+    ) -> list[Value]:
+        """A smaller tile of the same."""
+        del mapping
+        kind = op.results[0].type
+        assert isinstance(kind, TileType)
+        cut = replace(kind, shape=self._cut(op.results[0], part))
+        if isinstance(op, arith.Constant):
+            return [place(arith.Constant(op.value, cut)).out]
+        return [place(gpu.Undefined(cut)).out]
+
+    def shaped(self, op: Op, part: int, mapping: dict[Value, Value], place: Builder) -> list[Value]:
+        """An op that is told the shape of its result."""
+        return list(place(op.clone(mapping, shape=self._cut(op.results[0], part))).results)
+
+    def arange(self, op: Op, part: int, mapping: dict[Value, Value], place: Builder) -> list[Value]:
+        """The block's own part of a range."""
+        del part, mapping
+        assert isinstance(op, tile.Arange)
+        extent = op.end - op.start
+        size = extent // self.num_blocks
+        own = place(tile.Arange(op.start, op.start + size)).out
+        start = place(tile.Splat(self._start(extent, place), (size,))).out
+        return [place(arith.Add(start, own)).out]
+
+    def hint(self, op: Op, part: int, mapping: dict[Value, Value], place: Builder) -> list[Value]:
+        """A promise, of runs no longer than the part."""
+        assert isinstance(op, tile.Hint)
+        shape = self._cut(op.out, part)
+        runs = {
+            name: tuple(
+                min(run, extent) for run, extent in zip(getattr(op, name), shape, strict=False)
+            )
+            for name in ("contiguity", "constancy")
+        }
+        return list(place(op.clone(mapping, **runs)).results)
+
+    def load(self, op: Op, part: int, mapping: dict[Value, Value], place: Builder) -> list[Value]:
+        """The block's own part of a descriptor's block."""
+        assert isinstance(op, descriptor.DescriptorLoad)
+        axis = part + op.num_dropped
+        coords = self._shift(op.coords, axis, op.descriptor.type, mapping, place)
+        source = mapping[op.descriptor]
+        hints = op.cache, op.eviction
+        return [place(descriptor.DescriptorLoad(source, coords, *hints, op.num_dropped)).out]
+
+
+_RULES: dict[
+    type[Op], Callable[[_Distribution, Op, int, dict[Value, Value], Builder], Sequence[Value]]
+] = {
+    arith.Constant: _Distribution.constant,
+    gpu.Undefined: _Distribution.constant,
+    tile.Splat: _Distribution.shaped,
+    tile.Broadcast: _Distribution.shaped,
+    tile.Reshape: _Distribution.shaped,
+    tile.Arange: _Distribution.arange,
+    tile.Hint: _Distribution.hint,
+    descriptor.DescriptorLoad: _Distribution.load,
+}

@@ -1,0 +1,123 @@
+"""Refuse what the target cannot hold, before code is generated for it.
+
+Shared memory is known once buffers have their places, and what tiles take of a thread's registers
+once they have layouts. Generating code for a kernel that no block can be launched of, or that
+spills most of what it computes with, takes minutes that end in nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from operator import itemgetter
+from typing import TypeVar
+
+from aotc.ir.core import Kernel
+from aotc.ir.diagnostics import CompileError, Loc, ResourceError
+from aotc.ir.dialects import gpu
+from aotc.ir.types import SharedType, TileType
+from aotc.limits import CompileLimits
+from aotc.schedule.analysis.live_registers import find_peak, place_text
+from aotc.target import Target
+
+_LISTED = 3
+_COMFORTABLE_REGISTERS = 192  # addresses, masks and what is computed need some besides
+_REGISTER_UNIT = 8  # a warp is given registers by so many for each thread
+
+_KeyT = TypeVar("_KeyT")
+
+
+def check_resources(kernel: Kernel, target: Target, limits: CompileLimits) -> bool:
+    """Return whether the tiles of a kernel of gpu IR may fit a thread's registers.
+
+    Where they take more than twice what there is, the assembler is sure to spill; with less, which is
+    an estimate, it may not. Raises: ResourceError if no block fits the target, or if it is hopeless.
+    """
+    if kernel.shared_bytes > target.max_shared_bytes:
+        raise _too_much_shared(kernel, target)
+    peak = find_peak(kernel)
+    if peak.registers > limits.live_registers:
+        message = (
+            f"{peak}; a thread has at most {registers_of_thread(kernel, target)}, and the limit "
+            f"live_registers is {limits.live_registers}"
+        )
+        raise ResourceError(
+            message, peak.loc, remedy=register_remedy(kernel, target, peak.registers)
+        )
+    return peak.registers <= 2 * registers_of_thread(kernel, target)
+
+
+def registers_of_thread(kernel: Kernel, target: Target) -> int:
+    """Return how many registers a thread can have, however many ptxas gives it."""
+    warps = kernel.num_warps * kernel.num_consumer_groups + kernel.producer_warps
+    share = target.registers_per_sm // (32 * warps) // _REGISTER_UNIT * _REGISTER_UNIT
+    return min(target.max_registers_per_thread, share, kernel.maxnreg or share)
+
+
+def register_remedy(kernel: Kernel, target: Target, registers: int) -> str:
+    """Return what helps a kernel whose tiles take so many registers of a thread."""
+    remedies: list[str] = []
+    if kernel.maxnreg and kernel.maxnreg < target.max_registers_per_thread:
+        remedies.append("a higher maxnreg")
+    warps = 2 * kernel.num_warps
+    # With still more warps a thread has as much less as it needs less.
+    while 32 * warps * target.max_registers_per_thread <= target.registers_per_sm:
+        if registers * kernel.num_warps // warps <= _COMFORTABLE_REGISTERS:
+            remedies.append(f"num_warps = {warps}")
+            break
+        warps *= 2
+    remedies += ["smaller tiles", "a loop over parts of them"]
+    return ", ".join(remedies[:-1]) + f" or {remedies[-1]}"
+
+
+def check_instructions(kernel: Kernel, count: int, limits: CompileLimits) -> None:
+    """Raise CompileError if a kernel of gpu IR became too many instructions."""
+    if count <= limits.instructions:
+        return
+    weights: dict[Loc, int] = {}
+    for op in kernel.walk():
+        held = [value.type for value in (*op.results, *op.operands)]
+        sizes = [t.layout.in_size("register") for t in held if isinstance(t, TileType) and t.layout]
+        weights[op.loc] = weights.get(op.loc, 0) + max(sizes, default=1)
+    loc, _ = _largest(weights.items())[0]
+    message = (
+        f"the kernel is {count} instructions for each thread, most of them from here; "
+        f"the limit instructions is {limits.instructions}"
+    )
+    raise CompileError(message, loc, remedy=large_remedy())
+
+
+def large_remedy() -> str:
+    """Return what helps a kernel that is too large to be compiled."""
+    return (
+        "smaller tiles, more warps, or `range` where `tl.static_range` repeats a body; "
+        "limits can be raised in [kernel.limits]"
+    )
+
+
+def _too_much_shared(kernel: Kernel, target: Target) -> ResourceError:
+    """Return the error of a kernel that needs more shared memory than there is."""
+    buffers: dict[tuple[str, Loc], int] = {}
+    num_stages = 1
+    for op in kernel.walk():
+        if isinstance(op, gpu.SharedAlloc):
+            assert isinstance(op.out.type, SharedType)
+            kind = op.out.type
+            tile = "x".join([*map(str, kind.shape), str(kind.element)])
+            if kind.num_stages > 1:
+                tile = f"{kind.num_stages} stages of {tile}"
+                num_stages = max(num_stages, kind.num_stages)
+            buffers[tile, op.loc] = buffers.get((tile, op.loc), 0) + kind.size_bytes
+    listed = _largest(buffers.items())[:_LISTED]
+    largest = ", ".join(
+        f"{tile} at {place_text(loc)} ({size} bytes)" for (tile, loc), size in listed
+    )
+    message = (
+        f"{kernel.shared_bytes} bytes of shared memory, the limit is {target.max_shared_bytes}: "
+        f"{largest}"
+    )
+    remedy = "smaller tiles" if num_stages == 1 else "fewer stages (num_stages) or smaller tiles"
+    return ResourceError(message, kernel.loc, remedy=remedy)
+
+
+def _largest(items: Iterable[tuple[_KeyT, int]]) -> list[tuple[_KeyT, int]]:
+    return sorted(items, key=itemgetter(1), reverse=True)

@@ -1,0 +1,547 @@
+"""Insert the barriers that accesses to shared memory need, and no others.
+
+Walking in program order, the pass remembers the places read and written since the last barrier.
+An access that meets an earlier one of another thread (a read after a write, a write after either)
+gets a barrier in front. A loop's body is walked until what its end leaves is what its start
+assumes, so that an access meets those of the iterations before.
+
+A buffer of several slots is rotated by a loop: a counter that every iteration replaces by
+`gpu.next_stage`. So slots are told apart by their distance from the counter, and what an iteration
+touched `k` ahead, the next one finds `k - 1` ahead. An asynchronous copy counts as written by every
+wait after it, up to the one that leaves none in flight.
+
+A tensor copy is issued by one thread. A load lands for all threads that have waited at its
+mbarrier, so what it writes needs no barrier; but nobody may issue into the next phase of a mbarrier
+while another still waits for this one, so a wait counts as reading it and an issue as writing it.
+A store has read its buffer when the issuing thread has waited for it; nobody may write that before,
+which is a mistake of the schedule's. Both see what threads wrote only behind a `gpu.proxy_fence` of
+the writers. So do loads and what threads read: a thread's read may still be on its way when the
+barrier or mbarrier lets the next copy go, unless the thread fenced it before it came there.
+
+A buffer is *divided* if each warpgroup writes and stores boxes of its own, and nothing else has its
+bytes. What meets in it is ordered by a barrier of each warpgroup.
+
+Accesses to global memory that `global_hazards` finds to meet are ordered by the same barriers, or by
+those of the cluster where a program has several blocks; a tensor copy that reads what threads stored
+there needs a fence of all memory as well.
+
+A product by warpgroups sees memory as tensor copies do, and reads its operands until a wait covers
+it, whatever barriers there are. Nobody may write them before; that is a mistake of the schedule's.
+
+Invariant: between two accesses that overlap in bytes, one of them a write, stands a barrier on
+every path. Both arms of a branch that is the same for all threads of the block may hold one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import count, zip_longest
+
+from aotc.ir.core import Block, Kernel, Op, Value
+from aotc.ir.diagnostics import at
+from aotc.ir.dialects import arith, gpu, grid, indexing, roles, scf, tile, tma, wgmma
+from aotc.ir.rewrite import Builder
+from aotc.ir.types import SharedType
+from aotc.schedule.analysis.global_hazards import GlobalHazards, Touch
+from aotc.schedule.analysis.global_order import is_inside
+from aotc.schedule.context import Schedule
+
+_MAX_EXACT_TURNS = 16
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Name the bytes of a buffer, or one slot of it: None for any."""
+
+    buffer: gpu.SharedAlloc
+    start: int
+    end: int
+    slot: int | None = None
+
+    def meets(self, others: Iterable[_Place]) -> bool:
+        return any(self._overlaps(other) for other in others)
+
+    def _overlaps(self, other: _Place) -> bool:
+        if self.buffer is other.buffer:
+            return self.slot is None or other.slot is None or self.slot == other.slot
+        return self.start < other.end and other.start < self.end
+
+    def turned(self, rotated: Mapping[gpu.SharedAlloc, None]) -> _Place:
+        """Return the place as the next iteration of a loop that rotates some buffers sees it."""
+        if self.slot is None:
+            return self
+        if self.buffer not in rotated:
+            return replace(self, slot=None)
+        return replace(self, slot=(self.slot - 1) % self.buffer.num_stages)
+
+
+_Places = dict[_Place, None]
+
+
+@dataclass
+class _Pending:
+    """Hold the places touched since the last barrier, and those that copies are in flight to.
+
+    What threads wrote to `unfenced` places, tensor copies and products do not see yet, whatever
+    barriers there were; nor that they have read `unfenced_reads`. `drains` and `products` are what each tensor store and each product in
+    flight reads, the newest first; stores older than `max_drains` are taken together, so that a loop
+    of them comes to an end. `divided` are the buffers that need barriers of warpgroups only.
+    """
+
+    reads: _Places = field(default_factory=_Places)
+    writes: _Places = field(default_factory=_Places)
+    copies: _Places = field(default_factory=_Places)
+    unfenced: _Places = field(default_factory=_Places)
+    unfenced_reads: _Places = field(default_factory=_Places)
+    drains: tuple[_Places, ...] = ()
+    products: tuple[_Places, ...] = ()
+    divided: Mapping[gpu.SharedAlloc, None] = field(default_factory=dict[gpu.SharedAlloc, None])
+    max_drains: int = 1
+    hazards: GlobalHazards | None = None
+    touched: dict[Touch, None] = field(default_factory=dict[Touch, None])
+    """Accesses to global memory since the last barrier."""
+    refilled: tuple[_Place, ...] = ()
+    """Where copies write."""
+    unproxied: dict[Touch, None] = field(default_factory=dict[Touch, None])
+    """Writes of threads to global memory that the async proxy does not see yet."""
+
+    @property
+    def all(self) -> tuple[_Places, ...]:
+        return self.reads, self.writes, self.copies, self.unfenced, self.unfenced_reads
+
+    def clear(self, *, warpgroup: bool = False) -> None:
+        """Forget what a barrier orders: all that was touched, or what was in divided buffers."""
+        for places in (self.reads, self.writes):
+            for place in list(places):
+                if not warpgroup or place.buffer in self.divided:
+                    del places[place]
+        is_alone = self.hazards is None or self.hazards.num_blocks == 1
+        if not warpgroup and is_alone:
+            self.touched.clear()
+
+    def forget_proxies(self) -> None:
+        """Forget what a proxy fence of all threads orders in shared memory."""
+        self.unfenced.clear()
+        self.unfenced_reads.clear()
+
+    def read(self, place: _Place) -> None:
+        """Remember what threads read themselves."""
+        self.reads[place] = None
+        if place.meets(self.refilled):
+            self.unfenced_reads[place] = None
+
+    def copy(self) -> _Pending:
+        copied = _Pending(
+            divided=self.divided,
+            max_drains=self.max_drains,
+            hazards=self.hazards,
+            refilled=self.refilled,
+        )
+        copied.merge(self)
+        return copied
+
+    def merge(self, other: _Pending) -> None:
+        for places, more in zip(self.all, other.all, strict=True):
+            places.update(more)
+        self.touched.update(other.touched)
+        self.unproxied.update(other.unproxied)
+        self.drains = _merged(self.drains, other.drains)
+        self.products = _merged(self.products, other.products)
+
+    def touch(self, op: Op) -> None:
+        """Remember an access to global memory."""
+        self.touched[Touch(op)] = None
+        if self.hazards is not None and self.hazards.is_generic_write(op):
+            self.unproxied[Touch(op)] = None
+
+    def carry(self, loop: Op) -> None:
+        """See accesses to global memory as the next iteration of a loop does."""
+        self.touched = {touch.carried_by(loop): None for touch in self.touched}
+        self.unproxied = {touch.carried_by(loop): None for touch in self.unproxied}
+
+    def map(self, change: Callable[[_Place], _Place]) -> None:
+        for places in self.all:
+            changed = dict.fromkeys(map(change, places))
+            places.clear()
+            places.update(changed)
+        self.drains = tuple(dict.fromkeys(map(change, places)) for places in self.drains)
+        self.products = tuple(dict.fromkeys(map(change, places)) for places in self.products)
+
+
+def _merged(some: tuple[_Places, ...], others: tuple[_Places, ...]) -> tuple[_Places, ...]:
+    """Return what is in flight where two paths meet: at least so many newer ones, on either."""
+    paired = zip_longest(some, others, fillvalue=_Places())
+    return tuple(mine | more for mine, more in paired)
+
+
+def insert_barriers(kernel: Kernel, schedule: Schedule) -> None:
+    """Insert `gpu.barrier` wherever shared-memory accesses need it."""
+    del schedule
+    # A wait tells apart as many stores as it leaves in flight.
+    left = [op.pending for op in kernel.walk() if isinstance(op, tma.TmaStoreWait)]
+    max_drains = 1 + max(left, default=0)
+    hazards = GlobalHazards(kernel)
+    loads = [op for op in kernel.walk() if isinstance(op, tma.TmaLoad | tma.BulkLoad)]
+    refilled = tuple(dict.fromkeys(replace(_place(op.buffer), slot=None) for op in loads))
+    pending = _Pending(
+        divided=_divided(kernel), max_drains=max_drains, hazards=hazards, refilled=refilled
+    )
+    _visit(kernel.body, pending)
+
+
+def _visit(block: Block, pending: _Pending) -> None:
+    for op in block:
+        is_global = pending.hazards is not None and op in pending.hazards.accesses
+        if is_global:
+            _order_global(op, pending)
+        rule = _RULES.get(type(op))
+        if rule is not None:
+            rule(op, pending)
+        if is_global:
+            pending.touch(op)
+
+
+# ---- global memory ----------------------------------------------------------------------------
+
+
+def _order_global(op: Op, pending: _Pending) -> None:
+    """Insert what has to stand before an access to global memory."""
+    hazards = pending.hazards
+    assert hazards is not None
+    met = any(hazards.meet(touch, op) for touch in pending.touched)
+    unseen = hazards.is_async(op) and any(hazards.meet(each, op) for each in pending.unproxied)
+    if not met and not unseen:
+        return
+    # Of a branch that one block takes, no other block comes to a barrier in it.
+    needs_all = hazards.needs_all_blocks(op)
+    branch = hazards.branch_of_block(op) if needs_all else None
+    if branch is not None and any(is_inside(touch.op, branch) for touch in pending.touched):
+        needs_all, branch = False, None
+    first = branch or op
+    if unseen:
+        with at(op.loc):
+            Builder.before_op(first)(tma.ProxyFence(whole=True))
+        pending.unproxied.clear()
+        pending.forget_proxies()
+    if not needs_all:
+        _barrier_before(op, pending)
+    else:
+        with at(op.loc):
+            Builder.before_op(first)(grid.ClusterBarrier())
+    pending.touched.clear()
+
+
+# ---- accesses ---------------------------------------------------------------------------------
+
+
+def _visit_barrier(op: Op, pending: _Pending) -> None:
+    warpgroup = isinstance(op, gpu.Barrier) and op.warpgroup
+    if not warpgroup:
+        _fence_ahead(op, pending)
+    pending.clear(warpgroup=warpgroup)
+    if isinstance(op, grid.ClusterBarrier):
+        pending.touched.clear()
+
+
+def _visit_store(op: Op, pending: _Pending) -> None:
+    assert isinstance(op, gpu.SharedStore)
+    place = _written(op, op.buffer, pending)
+    pending.writes[place] = pending.unfenced[place] = None
+
+
+def _visit_copy(op: Op, pending: _Pending) -> None:
+    assert isinstance(op, gpu.AsyncCopy)
+    pending.copies[_written(op, op.buffer, pending)] = None
+
+
+def _written(op: Op, buffer: Value, pending: _Pending) -> _Place:
+    place = _place(buffer)
+    _check_unread(op, place, pending)
+    if place.meets(pending.reads) or place.meets(pending.writes):
+        _barrier_before(op, pending, place)
+    return place
+
+
+def _check_unread(op: Op, place: _Place, pending: _Pending) -> None:
+    if any(place.meets(read) for read in pending.products):
+        op.error("writes what a product in flight reads")
+    if any(place.meets(read) for read in pending.drains):
+        op.error("writes what a store in flight reads")
+
+
+def _visit_load(op: Op, pending: _Pending) -> None:
+    assert isinstance(op, gpu.SharedLoad | indexing.SharedGather)
+    place = _place(op.buffer)
+    if place.meets(pending.writes):
+        _barrier_before(op, pending)
+    pending.read(place)
+
+
+def _visit_count(op: Op, pending: _Pending) -> None:
+    assert isinstance(op, indexing.SharedCount)
+    place = _written(op, op.buffer, pending)
+    pending.writes[place] = pending.unfenced[place] = None
+
+
+def _visit_wait(op: Op, pending: _Pending) -> None:
+    assert isinstance(op, gpu.AsyncWait)
+    pending.writes.update(pending.copies)
+    pending.unfenced.update(pending.copies)
+    if op.pending == 0:
+        pending.copies.clear()
+    # What lands in a loop is there for the iteration to read, so a barrier will be needed. Here it
+    # also orders the reads of the iteration before against the copies of this one.
+    in_loop = isinstance(op.parent_op, scf.For)
+    following = op.next
+    while isinstance(following, tma.ProxyFence):
+        following = following.next
+    if pending.writes and in_loop and not isinstance(following, gpu.Barrier):
+        # The barrier is visited next.
+        with at(op.loc):
+            Builder.after_op(op)(gpu.Barrier())
+
+
+def _visit_tensor_load(op: Op, pending: _Pending) -> None:
+    assert isinstance(op, tma.TmaLoad | tma.BulkLoad)
+    place = _place(op.buffer)
+    _check_unread(op, place, pending)
+    if place.meets(pending.unfenced) or place.meets(pending.unfenced_reads):
+        _fence_before(op, pending)
+    elif place.meets(pending.reads) or place.meets(pending.writes):
+        _barrier_before(op, pending)
+    _written(op, op.barrier, pending)
+
+
+def _visit_arrival(op: Op, pending: _Pending) -> None:
+    """Fence what was read ahead of an arrival that lets a copy go there."""
+    if pending.unfenced_reads:
+        with at(op.loc):
+            Builder.before_op(op)(tma.ProxyFence())
+        pending.forget_proxies()
+
+
+def _visit_tensor_store(op: Op, pending: _Pending) -> None:
+    assert isinstance(op, tma.TmaStore | tma.TmaReduce | tma.BulkStore)
+    place = _place(op.buffer)
+    if place.meets(pending.unfenced):
+        _fence_before(op, pending, place)
+    elif place.meets(pending.writes):
+        _barrier_before(op, pending, place)
+    drains = ({place: None}, *pending.drains)
+    if len(drains) > pending.max_drains:
+        drains = (*drains[:-2], drains[-2] | drains[-1])
+    pending.drains = drains
+
+
+def _visit_store_wait(op: Op, pending: _Pending) -> None:
+    assert isinstance(op, tma.TmaStoreWait)
+    for places in pending.drains[op.pending :]:
+        pending.reads.update(places)
+    pending.drains = pending.drains[: op.pending]
+
+
+def _visit_init(op: Op, pending: _Pending) -> None:
+    assert isinstance(op, tma.MbarrierInit)
+    pending.writes[_written(op, op.barrier, pending)] = None
+
+
+def _visit_mbarrier_wait(op: Op, pending: _Pending) -> None:
+    assert isinstance(op, tma.MbarrierWait)
+    place = _place(op.barrier)
+    if place.meets(pending.writes):
+        _barrier_before(op, pending)
+    pending.reads[place] = None
+
+
+def _visit_fence(op: Op, pending: _Pending) -> None:
+    assert isinstance(op, tma.ProxyFence)
+    pending.forget_proxies()
+    if op.whole:
+        pending.unproxied.clear()
+
+
+def _visit_product(op: Op, pending: _Pending) -> None:
+    assert isinstance(op, wgmma.Wgmma)
+    places = {_place(value): None for value in (op.a, op.b) if isinstance(value.type, SharedType)}
+    if any(place.meets(pending.unfenced) for place in places):
+        _fence_before(op, pending)
+    elif any(place.meets(pending.writes) for place in places):
+        _barrier_before(op, pending)
+    pending.products = (places, *pending.products)
+
+
+def _visit_product_wait(op: Op, pending: _Pending) -> None:
+    assert isinstance(op, wgmma.WgmmaWait)
+    for places in pending.products[op.pending :]:
+        pending.reads.update(places)
+    pending.products = pending.products[: op.pending]
+
+
+def _fence_ahead(op: Op, pending: _Pending) -> None:
+    """Fence ahead of a barrier what will need a fence, so that it needs no barrier of its own.
+
+    That is what a product will read, and what was read where a copy will write.
+    """
+    feeds = any(_feeds_product(place.buffer.out) for place in pending.unfenced)
+    if feeds or pending.unfenced_reads:
+        with at(op.loc):
+            Builder.before_op(op)(tma.ProxyFence())
+        pending.forget_proxies()
+
+
+def _feeds_product(buffer: Value) -> bool:
+    return any(
+        isinstance(user, wgmma.Wgmma)
+        or (isinstance(user, gpu.SharedStage | gpu.SharedTrans) and _feeds_product(user.out))
+        for user in buffer.users
+    )
+
+
+def _fence_before(op: Op, pending: _Pending, place: _Place | None = None) -> None:
+    """Let a tensor copy see what all threads have written."""
+    with at(op.loc):
+        Builder.before_op(op)(tma.ProxyFence())
+    pending.forget_proxies()
+    _barrier_before(op, pending, place)
+
+
+def _barrier_before(op: Op, pending: _Pending, place: _Place | None = None) -> None:
+    """Insert the barrier that orders an access to `place`."""
+    warpgroup = place is not None and place.buffer in pending.divided
+    if not warpgroup:
+        _fence_ahead(op, pending)
+    with at(op.loc):
+        Builder.before_op(op)(gpu.Barrier(warpgroup=warpgroup))
+    pending.clear(warpgroup=warpgroup)
+
+
+def _divided(kernel: Kernel) -> dict[gpu.SharedAlloc, None]:
+    """Return the buffers in which warpgroups touch nothing but boxes of their own."""
+    allocs = [op for op in kernel.walk() if isinstance(op, gpu.SharedAlloc)]
+    found: dict[gpu.SharedAlloc, None] = {}
+    for alloc in allocs:
+        copies = [op for op in alloc.out.users if isinstance(op, tma.TmaStore | tma.TmaReduce)]
+        others = [op for op in alloc.out.users if op not in copies]
+        by_warpgroup = bool(copies) and all(copy.issuers for copy in copies)
+        written = all(isinstance(op, gpu.SharedStore) for op in others)
+        mine = _place(alloc.out)
+        alone = not mine.meets(_place(each.out) for each in allocs if each is not alloc)
+        if by_warpgroup and written and alone:
+            found[alloc] = None
+    return found
+
+
+def _place(buffer: Value) -> _Place:
+    op, slot = buffer.op, None
+    while isinstance(op, gpu.SharedTrans):
+        op = op.buffer.op
+    if isinstance(op, gpu.SharedStage):
+        op, slot = op.buffer.op, _slot_number(op)
+    assert isinstance(op, gpu.SharedAlloc)
+    assert isinstance(op.out.type, SharedType)
+    return _Place(op, op.offset_bytes, op.offset_bytes + op.out.type.size_bytes, slot)
+
+
+def _slot_number(op: gpu.SharedStage) -> int | None:
+    """Return how many slots after the counter's this one is, or None if there is no counter.
+
+    Before a loop, a number counts from what the counter begins with.
+    """
+    assert isinstance(op.buffer.type, SharedType)
+    start = _counter_start(op.index)
+    return None if start is None else (start + op.ahead) % op.buffer.type.num_stages
+
+
+def _counter_start(index: Value) -> int | None:
+    """Return the constant that a slot number is, or that the counter of a loop begins with."""
+    if isinstance(index.op, arith.Constant):
+        return int(index.op.value)
+    block = index.owner
+    loop = block.parent if isinstance(block, Block) else None
+    if not isinstance(loop, scf.For) or index.index == 0:
+        return None
+    following = loop.body.terminator.operands[index.index - 1].op
+    init = loop.init[index.index - 1].op
+    counts = isinstance(following, gpu.NextStage) and following.index is index
+    return int(init.value) if counts and isinstance(init, arith.Constant) else None
+
+
+# ---- control flow -----------------------------------------------------------------------------
+
+
+def _visit_branch(op: Op, pending: _Pending) -> None:
+    assert isinstance(op, scf.If)
+    other = pending.copy()
+    _visit(op.then, pending)
+    _visit(op.orelse, other)
+    pending.merge(other)
+
+
+def _visit_roles(op: Op, pending: _Pending) -> None:
+    """Visit the consumers; the producer and they tell each other by mbarriers what is ready."""
+    assert isinstance(op, roles.Specialize)
+    _visit(op.consumers, pending)
+
+
+def _visit_loop(op: Op, pending: _Pending) -> None:
+    """Walk the body until what its end leaves to the next iteration adds nothing."""
+    rotated = _rotated_by(op)
+    entry = pending.copy()
+    for turn in count():
+        start = pending.copy()
+        for block in op.blocks:
+            _visit(block, pending)
+        pending.map(lambda place: place.turned(rotated))
+        if pending.hazards is not None and pending.hazards.is_over_programs(op):
+            pending.touched.clear()
+        pending.carry(op)
+        pending.merge(entry)
+        if pending == start:
+            break
+        if turn > _MAX_EXACT_TURNS:
+            pending.merge(start)  # what can only grow comes to an end
+    # After the loop nobody knows where its counters stopped.
+    pending.map(lambda place: replace(place, slot=None))
+
+
+def _rotated_by(loop: Op) -> dict[gpu.SharedAlloc, None]:
+    """Return the buffers whose slots a loop rotates."""
+    rotated: dict[gpu.SharedAlloc, None] = {}
+    for counter in loop.carried if isinstance(loop, scf.For) else ():
+        if _counter_start(counter) is None:
+            continue
+        for user in counter.users:
+            if isinstance(user, gpu.SharedStage) and isinstance(user.buffer.op, gpu.SharedAlloc):
+                rotated[user.buffer.op] = None
+    return rotated
+
+
+_RULES: dict[type[Op], Callable[[Op, _Pending], None]] = {
+    gpu.Barrier: _visit_barrier,
+    grid.ClusterBarrier: _visit_barrier,
+    tile.Barrier: _visit_barrier,
+    gpu.SharedStore: _visit_store,
+    gpu.SharedLoad: _visit_load,
+    gpu.MaskedSharedLoad: _visit_load,
+    indexing.SharedGather: _visit_load,
+    indexing.SharedCount: _visit_count,
+    gpu.AsyncCopy: _visit_copy,
+    gpu.AsyncWait: _visit_wait,
+    tma.TmaLoad: _visit_tensor_load,
+    tma.BulkLoad: _visit_tensor_load,
+    tma.TmaStore: _visit_tensor_store,
+    tma.TmaReduce: _visit_tensor_store,
+    tma.BulkStore: _visit_tensor_store,
+    tma.TmaStoreWait: _visit_store_wait,
+    tma.ProxyFence: _visit_fence,
+    tma.MbarrierInit: _visit_init,
+    tma.MbarrierWait: _visit_mbarrier_wait,
+    tma.MbarrierArrive: _visit_arrival,
+    wgmma.Wgmma: _visit_product,
+    wgmma.WgmmaWait: _visit_product_wait,
+    roles.Specialize: _visit_roles,
+    scf.If: _visit_branch,
+    scf.For: _visit_loop,
+    scf.While: _visit_loop,
+}

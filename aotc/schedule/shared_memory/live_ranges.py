@@ -1,0 +1,101 @@
+"""Find when shared buffers are live, in ops of the kernel counted in program order.
+
+A buffer lives from its allocation to the last use of it or of one of its slots; a use inside a loop
+that the allocation is outside of keeps it alive for the whole loop. While copies into it are in
+flight it lives too: up to the next wait for all of them. A mbarrier lives from its initialization to
+the end of the kernel. The small buffers of reductions live as long as the kernel while they fit a
+few kilobytes: sharing bytes would cost a barrier each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from aotc.ir.core import Kernel, Op, Value
+from aotc.ir.dialects import gpu, roles, tma, wgmma
+from aotc.ir.order import enclosing_in
+from aotc.ir.types import SharedType
+
+_SMALL_BUFFER_BYTES = 512
+
+
+_SMALL_BUFFERS_BYTES = 4096
+
+
+@dataclass(eq=False)
+class Buffer:
+    """Say how long a buffer lives: from the op numbered `start` to the one numbered `end`.
+
+    There are `num_copies`, one for each group of consumers, `group_bytes` apart.
+    """
+
+    op: gpu.SharedAlloc
+    size_bytes: int
+    start: int
+    end: int
+    num_copies: int = 1
+    offset_bytes: int = 0
+    group_bytes: int = 0
+
+    def overlaps_in_time(self, other: Buffer) -> bool:
+        return self.start <= other.end and other.start <= self.end
+
+
+def live_ranges(kernel: Kernel, numbers: dict[Op, tuple[int, int]]) -> list[Buffer]:
+    """Return every buffer with the numbers of its first and last op."""
+    buffers: list[Buffer] = []
+    for op in numbers:
+        if not isinstance(op, gpu.SharedAlloc):
+            continue
+        assert isinstance(op.out.type, SharedType)
+        start = numbers[op][0]
+        users = list(_users(op.out))
+        end = max((numbers[enclosing_in(user, op.block)][1] for user in users), default=start)
+        if any(isinstance(user, tma.MbarrierInit) for user in users):
+            end = numbers[kernel.body.terminator][1]  # it may be waited for to the end
+        of_group = any(isinstance(outer, roles.Specialize) for outer in op.ancestors())
+        num_copies = kernel.num_consumer_groups if of_group else 1
+        buffers.append(Buffer(op, op.out.type.size_bytes, start, end, num_copies))
+    small = [buffer for buffer in buffers if buffer.size_bytes <= _SMALL_BUFFER_BYTES]
+    if sum(buffer.size_bytes for buffer in small) <= _SMALL_BUFFERS_BYTES:
+        for buffer in small:
+            buffer.start, buffer.end = 0, numbers[kernel.body.terminator][1]
+    return buffers
+
+
+def _users(buffer: Value) -> Iterator[Op]:
+    """Yield what uses a buffer or its slots, and the ops that wait for copies into it."""
+    for user in buffer.users:
+        yield user
+        if isinstance(user, gpu.SharedStage | gpu.SharedTrans):
+            yield from _users(user.out)
+        else:
+            wait = _wait_after(user, _WAITS.get(type(user), ()))
+            if wait is not None:
+                yield wait
+
+
+_WAITS: dict[type[Op], tuple[type[Op], ...]] = {
+    gpu.AsyncCopy: (gpu.AsyncWait,),
+    tma.TmaLoad: (tma.MbarrierWait,),
+    tma.BulkLoad: (tma.MbarrierWait,),
+    tma.TmaStore: (tma.TmaStoreWait,),
+    tma.TmaReduce: (tma.TmaStoreWait,),
+    tma.BulkStore: (tma.TmaStoreWait,),
+    wgmma.Wgmma: (wgmma.WgmmaWait,),
+}
+"""What waits for the copies or products that an op starts."""
+
+
+def _wait_after(copy: Op, waits: tuple[type[Op], ...]) -> Op | None:
+    """Return the next op after `copy`, or after an op around it, that waits for all copies."""
+    outer: Op | None = copy if waits else None
+    while outer is not None:
+        following = outer.next
+        while following is not None:
+            if isinstance(following, waits) and not getattr(following, "pending", 0):
+                return following
+            following = following.next
+        outer = outer.parent_op
+    return None

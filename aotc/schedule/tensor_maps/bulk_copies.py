@@ -1,0 +1,122 @@
+"""What loads and stores by bulk copies share: who asks for them, what may go, and how much room there is.
+
+Invariant: what is refused has a remark with the reason, and with the remedy if there is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from aotc.ir.core import Kernel, Op
+from aotc.ir.dialects import gpu, scf, tma, wgmma
+from aotc.ir.types import ScalarType, SharedType, TileType, Type
+from aotc.schedule.analysis.global_order import is_inside, root_names
+from aotc.schedule.context import Schedule
+from aotc.schedule.tensor_maps.contiguous_run import AccessT, ContiguousRun
+from aotc.schedule.tensor_maps.pointer_block import UnmappableError
+from aotc.target import Feature
+
+_MIN_BYTES = 2048
+"""What a copy has to bring to be worth a turn of mbarriers."""
+_RESERVED_BYTES = 1024  # mbarriers, and what buffers lose to their alignment
+
+
+def may_copy(schedule: Schedule) -> bool:
+    """Return whether the target has bulk copies, and the program a block of its own for them."""
+    return Feature.TMA in schedule.target.features and schedule.config.num_ctas == 1
+
+
+def asks_for_copies(loop: scf.For, schedule: Schedule) -> bool:
+    """Return whether somebody wants a loop to run ahead that has no products and no inner loops."""
+    if (loop.num_stages or schedule.config.num_stages) == 1:
+        return False
+    asked = loop.num_stages or loop.warp_specialize or schedule.config.warp_specialize
+    others = (scf.For, scf.While, gpu.Dot, wgmma.Wgmma)
+    return bool(asked) and not any(isinstance(op, others) for op in loop.body.walk())
+
+
+def num_stages_of(loop: scf.For, schedule: Schedule) -> int:
+    """Return how many iterations of a loop are on their way at a time."""
+    return loop.num_stages or schedule.config.num_stages
+
+
+def is_long(kind: Type) -> bool:
+    """Return whether a tile is large enough to be copied, in whole bytes."""
+    if not isinstance(kind, TileType) or not isinstance(kind.element, ScalarType):
+        return False
+    element = kind.element
+    return element.bits % 8 == 0 and prod(kind.shape) * element.size_bytes >= _MIN_BYTES
+
+
+def choose_runs(
+    accesses: Sequence[AccessT],
+    run_of: Callable[[AccessT], ContiguousRun],
+    schedule: Schedule,
+    done: str,
+) -> list[tuple[AccessT, ContiguousRun]]:
+    """Return the accesses whose run `run_of` does not refuse; remark which are `done` by copies."""
+    found: list[tuple[AccessT, ContiguousRun]] = []
+    for access in accesses:
+        name = root_names(access.pointer)
+        try:
+            run = run_of(access)
+        except UnmappableError as refusal:
+            text = f"{name} is not {done} by bulk copies: {refusal.reason}"
+            schedule.remark(access.loc, f"{text}; {refusal.remedy}" if refusal.remedy else text)
+            continue
+        schedule.remark(access.loc, f"{name} is {done} by bulk copies of {run.size_bytes} bytes")
+        found.append((access, run))
+    return found
+
+
+def order_is_promised(first: Op, second: Op) -> bool:
+    """Return whether somebody promised that two accesses of a loop are not of the same memory."""
+    loops = loops_around(first, second)
+    return bool(loops) and all(isinstance(op, scf.For) and op.num_stages for op in loops)
+
+
+def advise_order(first: Op, second: Op) -> str:
+    """Return how `order_is_promised` comes to hold, an empty string if there is no way."""
+    loops = loops_around(first, second)
+    helps = loops and all(isinstance(op, scf.For) for op in loops)
+    return "num_stages of tl.range promises that it is not" if helps else ""
+
+
+def loops_around(first: Op, second: Op) -> list[Op]:
+    """Return the loops around both of two ops."""
+    around = [op for op in second.ancestors() if is_inside(first, op)]
+    return [op for op in around if isinstance(op, scf.For | scf.While)]
+
+
+@dataclass
+class Room:
+    """Count what is left of shared memory; rings of all loops are there at the same time."""
+
+    left_bytes: int
+
+    def take(self, size_bytes: int, num_stages: int) -> None:
+        """Take a ring. Raises: UnmappableError if there is no room."""
+        if size_bytes * num_stages > self.left_bytes:
+            raise UnmappableError(
+                f"shared memory has no room for {num_stages} stages of {size_bytes} bytes",
+                "ask for fewer stages or a smaller block",
+            )
+        self.left_bytes -= size_bytes * num_stages
+
+
+def room_for_copies(kernel: Kernel, schedule: Schedule) -> Room:
+    """Return what other buffers of a kernel leave."""
+    taken_bytes = sum(_taken_bytes(op, schedule) for op in kernel.walk())
+    return Room(schedule.target.max_shared_bytes - _RESERVED_BYTES - taken_bytes)
+
+
+def _taken_bytes(op: Op, schedule: Schedule) -> int:
+    """Return what a buffer takes, as many times as there are stages if it is fetched to."""
+    if not isinstance(op, gpu.SharedAlloc):
+        return 0
+    assert isinstance(op.out.type, SharedType)
+    loops = [user.parent_op for user in op.out.users if isinstance(user, tma.Fetch)]
+    stages = [num_stages_of(loop, schedule) for loop in loops if isinstance(loop, scf.For)]
+    return op.out.type.size_bytes * max(stages, default=1)

@@ -1,0 +1,151 @@
+"""Let loops that were asked to run ahead load runs of memory by bulk copies.
+
+A loop that only reads rows, as a softmax does, waits for registers: they hold one iteration, and
+little of it. One thread that starts a copy of some kilobytes keeps as many stages on their way as
+there is shared memory for. What such a loop loads in one piece (`contiguous_run`) becomes a fetch
+to a buffer and a load from there, masked as before; who makes the copies, and how far ahead, is
+decided as for tensor copies.
+
+This pays where few blocks are resident, or loops are short of loads in flight. Where many blocks
+share a multiprocessor they hide each other's latency, and a ring of buffers would only make them
+fewer. The compiler does not know which it is, so the source says it, by `num_stages` or
+`warp_specialize` of `tl.range`, or the configuration, by `warp_specialize`. Products have their
+operands copied anyway. A load whose address was loaded in the same loop is left alone: the thread
+that copies would wait for every address.
+
+Copies do not see what the kernel itself wrote before, and may be made ahead of it.
+
+Invariant: the kernel computes what it computed; what is fetched is fetched in order with all that
+the kernel writes.
+"""
+
+from __future__ import annotations
+
+from aotc.ir.core import Kernel
+from aotc.ir.diagnostics import at
+from aotc.ir.dialects import gpu, grid, scf, tma
+from aotc.ir.rewrite import Builder
+from aotc.ir.types import ScalarType, TileType, element_of
+from aotc.schedule.analysis.affine import AffineAnalysis
+from aotc.schedule.analysis.axis import AxisAnalysis
+from aotc.schedule.analysis.global_order import (
+    fences,
+    may_precede,
+    root_names,
+    shared_roots,
+    written_pointer,
+)
+from aotc.schedule.analysis.loop_slice import collect_slice, find_staging
+from aotc.schedule.context import Schedule
+from aotc.schedule.layout.layouts import row_major_shared
+from aotc.schedule.layout.tensor_copies import buffer_access
+from aotc.schedule.tensor_maps.bulk_copies import (
+    advise_order,
+    asks_for_copies,
+    choose_runs,
+    is_long,
+    may_copy,
+    num_stages_of,
+    order_is_promised,
+    room_for_copies,
+)
+from aotc.schedule.tensor_maps.contiguous_run import PIECE_BYTES, ContiguousRun, RunEmitter, run_of
+from aotc.schedule.tensor_maps.pointer_block import UnmappableError
+
+
+def bulk_loads(kernel: Kernel, schedule: Schedule) -> None:
+    """Replace loads by fetches; see the module docstring."""
+    if not may_copy(schedule):
+        return
+    loops = [
+        loop
+        for loop in kernel.walk()
+        if isinstance(loop, scf.For) and asks_for_copies(loop, schedule)
+    ]
+    loads = [op for loop in loops for op in loop.body if isinstance(op, gpu.Load)]
+    loads = [load for load in loads if is_long(load.out.type) and find_staging(load) is None]
+    if not loads:
+        return
+    analysis, facts = AffineAnalysis(kernel), AxisAnalysis(kernel)
+    room = room_for_copies(kernel, schedule)
+
+    def checked(load: gpu.Load) -> ContiguousRun:
+        _check_order(load, kernel)
+        run = run_of(load, analysis, facts)
+        _check_runs_ahead(load, run, analysis)
+        assert isinstance(load.parent_op, scf.For)
+        room.take(run.size_bytes, num_stages_of(load.parent_op, schedule))
+        return run
+
+    found = choose_runs(loads, checked, schedule, "loaded")
+    for load, run in found:
+        with at(load.loc):
+            _fetch(load, run, analysis)
+
+
+# ---- which loads ------------------------------------------------------------------------------
+
+
+def _check_runs_ahead(load: gpu.Load, run: ContiguousRun, analysis: AffineAnalysis) -> None:
+    """Refuse a load that a copy cannot be made of iterations before."""
+    loop = load.parent_op
+    assert isinstance(loop, scf.For)
+    needed = collect_slice(loop, [run.base, *run.scalars(analysis)])
+    if needed.obstacle:
+        raise UnmappableError(needed.obstacle)
+    masked = collect_slice(loop, [each for each in (load.mask, load.other) if each is not None])
+    if needed.loads or masked.loads or masked.obstacle:
+        raise UnmappableError("its address or mask depends on what the loop loads")
+
+
+def _check_order(load: gpu.Load, kernel: Kernel) -> None:
+    """Refuse a load that may read what the kernel wrote before it.
+
+    That different arguments are different memory, `num_stages` promises of the iterations of its
+    loop.
+    """
+    if load.volatile or load.cache == "cv":
+        raise UnmappableError("it is volatile")
+    for op in kernel.walk():
+        if isinstance(op, gpu.Load) and op.volatile and may_precede(op, load):
+            raise UnmappableError("a volatile load before it may wait for other programs to write")
+    for fence in fences(kernel.body):
+        pointer = written_pointer(fence)
+        if isinstance(fence, grid.GridWait):
+            continue  # who copies waits, too
+        if pointer is not None and shared_roots(load.pointer, pointer):
+            raise UnmappableError("the kernel writes through it, too")
+        if not may_precede(fence, load):
+            continue
+        if pointer is None:
+            raise UnmappableError(f"{fence.opcode} before it keeps memory accesses in order")
+        if not order_is_promised(fence, load):
+            raise UnmappableError(
+                f"the kernel writes through {root_names(pointer)} before, which may be the same "
+                "memory",
+                advise_order(fence, load),
+            )
+
+
+# ---- the rewriting ----------------------------------------------------------------------------
+
+
+def _fetch(load: gpu.Load, run: ContiguousRun, analysis: AffineAnalysis) -> None:
+    """Fetch the run to a buffer, and load the tile from there."""
+    place, kind = Builder.before_op(load), load.out.type
+    assert isinstance(kind, TileType)
+    assert kind.layout is not None
+    emitter = RunEmitter(analysis, place)
+    layout = row_major_shared(kind.shape)
+    element = element_of(kind)
+    assert isinstance(element, ScalarType)
+    pointer, size_bytes = emitter.pointer(run), emitter.size_bytes(run)
+    buffer = place(gpu.SharedAlloc(element, kind.shape, layout, PIECE_BYTES)).out
+    place(tma.BulkFetch(pointer, buffer, size_bytes, load.eviction))
+    vector, _ = buffer_access(kind.layout, layout, element.bits, ("",))
+    if load.mask is None:
+        read = gpu.SharedLoad(buffer, kind.layout, vector)
+    else:
+        # The elements of an access share a mask value, since runs end with whole pieces.
+        read = gpu.MaskedSharedLoad(buffer, kind.layout, vector, mask=load.mask, other=load.other)
+    load.replace_with([place(read).out])

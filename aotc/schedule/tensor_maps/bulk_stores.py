@@ -1,0 +1,127 @@
+"""Let loops that were asked to run ahead store runs of memory by bulk copies.
+
+The other side of `bulk_loads`: a tile that lies in memory in one piece is written to a buffer in
+shared memory, and one thread starts its copy from there, which runs on while the next iteration
+computes (`pipeline_tma_stores`). Threads then issue one access an iteration where they issued many.
+
+A store of threads is on its way as soon as it is issued, and costs them little else; a copy costs a
+barrier and a buffer. So `num_stages` alone does not ask for it: `warp_specialize` does, of `tl.range`
+or of the configuration.
+
+Copies write when they get to it: after what the kernel does next, in no order to each other. So a
+store is left alone if the kernel writes through its pointer elsewhere, if what follows may read
+the same memory, or if anything keeps memory accesses in order.
+
+Invariant: what becomes a copy may be written at any time from there to the kernel's end.
+"""
+
+from __future__ import annotations
+
+from aotc.ir.core import Kernel
+from aotc.ir.diagnostics import at
+from aotc.ir.dialects import gpu, grid, scf, tma
+from aotc.ir.rewrite import Builder
+from aotc.ir.types import ScalarType, TileType
+from aotc.schedule.analysis.affine import AffineAnalysis
+from aotc.schedule.analysis.axis import AxisAnalysis
+from aotc.schedule.analysis.global_order import (
+    fences,
+    may_precede,
+    root_names,
+    shared_roots,
+    written_pointer,
+)
+from aotc.schedule.context import Schedule
+from aotc.schedule.layout.layouts import row_major_shared
+from aotc.schedule.layout.tensor_copies import write_buffer
+from aotc.schedule.tensor_maps.bulk_copies import (
+    advise_order,
+    asks_for_copies,
+    choose_runs,
+    is_long,
+    may_copy,
+    order_is_promised,
+    room_for_copies,
+)
+from aotc.schedule.tensor_maps.contiguous_run import PIECE_BYTES, ContiguousRun, RunEmitter, run_of
+from aotc.schedule.tensor_maps.pointer_block import UnmappableError
+from aotc.target import Target
+
+
+def bulk_stores(kernel: Kernel, schedule: Schedule) -> None:
+    """Replace stores by copies; see the module docstring."""
+    if not may_copy(schedule):
+        return
+    loops = [op for op in kernel.walk() if isinstance(op, scf.For) and _asks(op, schedule)]
+    stores = [op for loop in loops for op in loop.body if isinstance(op, gpu.Store)]
+    stores = [store for store in stores if is_long(store.value.type)]
+    if not stores:
+        return
+    analysis, facts = AffineAnalysis(kernel), AxisAnalysis(kernel)
+    room = room_for_copies(kernel, schedule)
+
+    def checked(store: gpu.Store) -> ContiguousRun:
+        _check_order(store, kernel)
+        run = run_of(store, analysis, facts)
+        run.scalars(analysis)
+        room.take(run.size_bytes, 1)
+        return run
+
+    found = choose_runs(stores, checked, schedule, "stored")
+    for store, run in found:
+        with at(store.loc):
+            _copy(store, run, analysis, schedule.target)
+
+
+# ---- which ------------------------------------------------------------------------------------
+
+
+def _asks(loop: scf.For, schedule: Schedule) -> bool:
+    asked = loop.warp_specialize or schedule.config.warp_specialize
+    return bool(asked) and asks_for_copies(loop, schedule)
+
+
+def _check_order(store: gpu.Store, kernel: Kernel) -> None:
+    """Refuse a store that has to be made before something else, or after it."""
+    for op in kernel.walk():
+        if not isinstance(op, gpu.Load | tma.Fetch) or not may_precede(store, op):
+            continue
+        pointer = getattr(op, "pointer", None)
+        if getattr(op, "volatile", False):
+            raise UnmappableError("a volatile load after it may wait for other programs to read")
+        if pointer is not None and shared_roots(pointer, store.pointer):
+            raise UnmappableError("the kernel loads through it afterwards, too")
+        if not order_is_promised(store, op):
+            name = "a descriptor" if pointer is None else root_names(pointer)
+            raise UnmappableError(
+                f"the kernel loads through {name} afterwards, which may be the same memory",
+                advise_order(store, op),
+            )
+    for fence in fences(kernel.body):
+        pointer = written_pointer(fence)
+        if fence is store or isinstance(fence, grid.GridWait):
+            continue
+        if pointer is None or isinstance(fence, gpu.AtomicRmw | gpu.AtomicCas):
+            if may_precede(store, fence):
+                raise UnmappableError(f"{fence.opcode} after it keeps memory accesses in order")
+        elif shared_roots(pointer, store.pointer):
+            raise UnmappableError("the kernel writes through it elsewhere, too")
+
+
+# ---- the rewriting ----------------------------------------------------------------------------
+
+
+def _copy(store: gpu.Store, run: ContiguousRun, analysis: AffineAnalysis, target: Target) -> None:
+    """Write the tile to a buffer, and copy the run from there."""
+    place, kind = Builder.before_op(store), store.value.type
+    assert isinstance(kind, TileType)
+    element = kind.element
+    assert isinstance(element, ScalarType)
+    emitter = RunEmitter(analysis, place)
+    pointer, size_bytes = emitter.pointer(run), emitter.size_bytes(run)
+    layout = row_major_shared(kind.shape)
+    buffer = place(gpu.SharedAlloc(element, kind.shape, layout, PIECE_BYTES)).out
+    write_buffer(store.value, buffer, target, place, matrices=False)
+    place(tma.BulkStore(pointer, buffer, size_bytes))
+    place(tma.TmaStoreWait())
+    store.erase()

@@ -1,0 +1,79 @@
+"""Which stores through pointers tensor copies may take the place of: those of products.
+
+A product lies in registers as tensor cores leave it, so threads exchange it before they store whole
+rows of it. A tensor copy does that on its way out, and leaves threads free while it writes. Tiles
+that were computed otherwise are stored as well by threads.
+
+Tensor copies write when they get to it: in no order to each other, and after what the kernel does
+next. So nothing may follow that reads memory, nothing else may be written through the pointer, and
+the store is in no loop. Through other pointers the kernel may write what it likes, and rows may
+overlap: threads keep no order there either. Loads that come before are done, since the copy is
+issued behind a barrier.
+
+Invariant: what passes `check_store_order` may be written at any time from there to the kernel's end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from aotc.ir.core import Kernel, Op, Value
+from aotc.ir.dialects import scf, tile
+from aotc.ir.types import I1, TileType, element_of, shape_of
+from aotc.schedule.analysis.global_order import may_precede, root_names, shared_roots
+from aotc.schedule.tensor_maps.operand_loads import ORDERS_NOTHING
+from aotc.schedule.tensor_maps.pointer_block import UnmappableError
+
+_MIN_AXES = 2
+
+
+def dot_stores(kernel: Kernel) -> Iterator[tile.Store]:
+    """Yield the stores of tiles of two or more axes that are computed of products."""
+    for op in kernel.walk():
+        if isinstance(op, tile.Store) and element_of(op.value.type) != I1:
+            axes = [extent for extent in shape_of(op.value.type) if extent > 1]
+            if len(axes) >= _MIN_AXES and _comes_of_product(op.value):
+                yield op
+
+
+def _comes_of_product(tile_value: Value) -> bool:
+    seen: dict[Value, None] = {}
+    worklist = [tile_value]
+    while worklist:
+        value = worklist.pop()
+        op = value.op
+        if isinstance(op, tile.Dot):
+            return True
+        if op is None or value in seen or isinstance(op, tile.Load):
+            continue
+        seen[value] = None
+        ends = (end for block in op.blocks for end in block.terminator.operands)
+        worklist += (each for each in (*op.operands, *ends) if isinstance(each.type, TileType))
+    return False
+
+
+def check_store_order(store: tile.Store, kernel: Kernel) -> None:
+    """Refuse a store that is not the last to be heard of its memory. Raises: UnmappableError."""
+    if any(isinstance(op, scf.For | scf.While) for op in store.ancestors()):
+        raise UnmappableError("it is in a loop, whose iterations would write in no order")
+    for op in kernel.walk():
+        is_access = op.effect != "none" and not op.terminator
+        if is_access and op is not store and not isinstance(op, ORDERS_NOTHING):
+            _check_beside(op, store)
+
+
+def _check_beside(op: Op, store: tile.Store) -> None:
+    pointer = getattr(op, "pointer", None) or getattr(op, "descriptor", None)
+    orders = isinstance(op, tile.AtomicRmw | tile.AtomicCas) or getattr(op, "volatile", False)
+    if orders or not isinstance(pointer, Value):
+        raise UnmappableError(f"{op.opcode} keeps memory accesses in order")
+    if op.effect == "read":
+        if may_precede(store, op):
+            name = root_names(pointer)
+            raise UnmappableError(
+                f"the kernel loads through {name} afterwards, which may be the same memory"
+            )
+    elif shared_roots(pointer, store.pointer) and (
+        may_precede(op, store) or may_precede(store, op)
+    ):
+        raise UnmappableError("the kernel writes through it elsewhere, too")

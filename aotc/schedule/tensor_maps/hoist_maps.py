@@ -1,0 +1,60 @@
+"""Take the tensor maps that are in memory once, before the loops that use them.
+
+Each use of such a map begins with a fence, which costs more than the copy that follows. The maps
+were there before the launch, so all that a use must not cross is a wait for the grids before it:
+one of them may have written the map. Of what a loop computes alike in all its iterations,
+`hoist_invariants` has taken the addresses out before.
+
+Invariant: a map is taken behind the same waits as before, at an address that is computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+from aotc.ir.core import Block, Kernel, Op
+from aotc.ir.dialects import scf
+from aotc.ir.dialects.descriptor import DescriptorAt
+from aotc.ir.dialects.grid import GridWait
+from aotc.schedule.analysis.global_order import is_inside
+from aotc.schedule.context import Schedule
+
+
+def hoist_maps(kernel: Kernel, schedule: Schedule) -> None:
+    """Move the use of maps out of loops, from the innermost outwards, and merge equal ones."""
+    del schedule
+    if any(isinstance(op, DescriptorAt) for op in kernel.walk()):
+        _hoist(kernel.body)
+        _merge(kernel.body, {})
+
+
+def _waits(op: Op) -> bool:
+    nested = (inner for block in op.blocks for inner in block.walk())
+    return isinstance(op, GridWait) or any(isinstance(inner, GridWait) for inner in nested)
+
+
+def _hoist(block: Block) -> None:
+    for op in list(block):
+        for nested in op.blocks:
+            _hoist(nested)
+        if not isinstance(op, scf.For | scf.While) or _waits(op):
+            continue
+        for nested in op.blocks:
+            for inner in nested:
+                if isinstance(inner, DescriptorAt) and not is_inside(inner.pointer.owner, op):
+                    inner.remove()
+                    block.insert(inner, before=op)
+
+
+def _merge(block: Block, known: dict[Hashable, DescriptorAt]) -> None:
+    """Replace what is taken already; `known` holds what is, behind the last wait."""
+    for op in block:
+        for nested in op.blocks:
+            # The start of a loop's body may follow its end.
+            _merge(nested, {} if _waits(op) else dict(known))
+        if _waits(op):
+            known.clear()
+        if isinstance(op, DescriptorAt):
+            earlier = known.setdefault((op.pointer, op.element, op.shape), op)
+            if earlier is not op:
+                op.replace_with(earlier.results)

@@ -1,0 +1,245 @@
+"""Take descriptors apart: extents and strides become parameters, and so do pointers.
+
+A target with tensor copies keeps the descriptors for `assign_layouts`, which makes tensor maps of
+them. On any other a block is loaded and stored through pointers, with masks that keep to the
+tensor: the same source builds everywhere.
+
+A descriptor that the kernel makes itself becomes a parameter too, if a launch can tell of its
+arguments what the tensor is (`made_tensors`). If not, its blocks go through pointers.
+
+Invariant: afterwards no op asks a descriptor for its extents or strides, and none is made of a
+pointer; without tensor copies there are no descriptors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import nan
+
+from aotc.ir.core import Kernel, Op, ParamInfo, Value
+from aotc.ir.diagnostics import CompileError, at
+from aotc.ir.dialects import arith, descriptor, tile
+from aotc.ir.dialects.descriptor import TENSOR_ALIGNMENT_BYTES
+from aotc.ir.rewrite import Builder, is_trivially_dead
+from aotc.ir.tile_address import tile_address
+from aotc.ir.types import I32, I64, DescriptorType, PointerType, TileType, Type, shape_of
+from aotc.schedule.context import Schedule
+from aotc.schedule.tensor_maps.made_tensors import map_made
+from aotc.target import Feature, Target
+
+
+def lower_descriptors(kernel: Kernel, schedule: Schedule) -> None:
+    """Replace what the target has no tensor copies for; see the module docstring."""
+    if not any(isinstance(value.type, DescriptorType) for value in _values(kernel)):
+        return
+    has_copies = Feature.TMA in schedule.target.features
+    made = _answer_made(kernel)
+    tensors = _Tensors(kernel)
+    _lower(kernel, tensors, schedule.target, _QUERIES)
+    if not has_copies:
+        tensors.make_pointers()
+    elif schedule.map_pointers:
+        # What was asked of other descriptors is known to the launch as well.
+        map_made(kernel, made, schedule)
+        tensors = _Tensors(kernel)
+    _lower(kernel, tensors, schedule.target, _ACCESSES)
+    for op in made:
+        if op.block is not None and is_trivially_dead(op):
+            op.erase()
+
+
+def _values(kernel: Kernel) -> Iterator[Value]:
+    """Yield what may be a descriptor: arguments, and what is made of pointers."""
+    yield from kernel.body.args
+    for op in kernel.walk():
+        yield from op.results
+
+
+def _lower(
+    kernel: Kernel, tensors: _Tensors, target: Target, rules: Mapping[type[Op], _Rule]
+) -> None:
+    """Apply rules to the uses of descriptors; what a tensor copy does stays as it is."""
+    has_copies = Feature.TMA in target.features
+    for op in list(kernel.walk()):
+        if not isinstance(op, _DESCRIPTOR_OPS):
+            continue
+        if is_trivially_dead(op):  # asking for one extent asks for all
+            op.erase()
+            continue
+        with at(op.loc):
+            if isinstance(op.descriptor.op, descriptor.DescriptorAt):
+                _check_in_memory(op, target)
+                continue
+            if op.descriptor not in tensors.kinds:
+                raise CompileError(
+                    "which descriptor this is, is decided at run time",
+                    op.loc,
+                    remedy="branch around the accesses instead, each with its descriptor",
+                )
+            is_copy = has_copies and op.descriptor.op is None and type(op) in _ACCESSES
+            if type(op) in rules and not is_copy:
+                op.replace_with(rules[type(op)](op, tensors, Builder.before_op(op)))
+
+
+def _answer_made(kernel: Kernel) -> list[descriptor.DescriptorOf]:
+    """Return the ops that make descriptors, of which nobody asks any more what they were given."""
+    for op in list(kernel.walk()):
+        if isinstance(op, descriptor.DescriptorExtent | descriptor.DescriptorStride):
+            made = op.descriptor.op
+            if isinstance(made, descriptor.DescriptorOf):
+                place = Builder.before_op(op)
+                sizes = made.extents
+                if isinstance(op, descriptor.DescriptorStride):
+                    sizes = [*made.strides, place(arith.Constant(1, I64)).out]
+                op.replace_with([sizes[op.axis]])
+    return [op for op in kernel.walk() if isinstance(op, descriptor.DescriptorOf)]
+
+
+def _check_in_memory(op: Op, target: Target) -> None:
+    """Check the use of a map in memory. Raises: CompileError if the target has no use for it."""
+    if Feature.TMA not in target.features:
+        raise CompileError(
+            f"a tensor map in memory is for tensor copies, which {target} does not have",
+            op.loc,
+            remedy="build this kernel for sm_90a and newer",
+        )
+    if isinstance(op, descriptor.DescriptorExtent | descriptor.DescriptorStride):
+        op.error("asks a map in memory")
+
+
+_DESCRIPTOR_OPS = (
+    *(descriptor.DescriptorLoad, descriptor.DescriptorStore, descriptor.DescriptorReduce),
+    *(descriptor.DescriptorExtent, descriptor.DescriptorStride),
+)
+
+
+@dataclass
+class _Tensors:
+    """Say of each descriptor where its tensor lies and how large it is.
+
+    `kinds` are their types. For what is asked of those that are parameters, parameters are added,
+    each once.
+    """
+
+    kernel: Kernel
+    kinds: dict[Value, DescriptorType] = field(default_factory=dict[Value, DescriptorType])
+    added: dict[tuple[Value, str], Value] = field(default_factory=dict[tuple[Value, str], Value])
+
+    def __post_init__(self) -> None:
+        made = [op.out for op in self.kernel.walk() if isinstance(op, descriptor.DescriptorOf)]
+        for value in (*self.kernel.body.args, *made):
+            if isinstance(value.type, DescriptorType):
+                self.kinds[value] = value.type
+
+    def pointer(self, tensor: Value) -> Value:
+        """Return where the tensor begins."""
+        return tensor.op.pointer if isinstance(tensor.op, descriptor.DescriptorOf) else tensor
+
+    def extent(self, tensor: Value, axis: int) -> Value:
+        """Return an extent."""
+        if isinstance(tensor.op, descriptor.DescriptorOf):
+            return tensor.op.extents[axis]
+        return self._part(tensor, f"shape[{axis}]", I32)
+
+    def stride(self, tensor: Value, axis: int) -> Value:
+        """Return a stride, in elements."""
+        if isinstance(tensor.op, descriptor.DescriptorOf):
+            return tensor.op.strides[axis]
+        return self._part(tensor, f"strides[{axis}]", I64)
+
+    def _part(self, tensor: Value, part: str, kind: Type) -> Value:
+        key = (tensor, part)
+        if key not in self.added:
+            source = f"{self.kernel.params[tensor.index].argument}.{part}"
+            name = source.replace("[", ".").rstrip("]")
+            self.added[key] = self.kernel.body.add_arg(kind, name)
+            self.kernel.params += (ParamInfo(name, source=source),)
+        return self.added[key]
+
+    def make_pointers(self) -> None:
+        """Pass the address of each tensor in place of its descriptor."""
+        infos = list(self.kernel.params)
+        for tensor, kind in self.kinds.items():
+            if tensor.op is not None:
+                continue
+            name = infos[tensor.index].name
+            infos[tensor.index] = ParamInfo(f"{name}.address", TENSOR_ALIGNMENT_BYTES, name)
+            tensor.type, tensor.hint = PointerType(kind.element), f"{name}.address"
+        self.kernel.params = tuple(infos)
+
+
+# ---- extents and strides ----------------------------------------------------------------------
+
+
+def _extent(op: Op, tensors: _Tensors, place: Builder) -> list[Value]:
+    del place
+    assert isinstance(op, descriptor.DescriptorExtent)
+    return [tensors.extent(op.descriptor, op.axis)]
+
+
+def _stride(op: Op, tensors: _Tensors, place: Builder) -> list[Value]:
+    assert isinstance(op, descriptor.DescriptorStride)
+    if op.axis == len(tensors.kinds[op.descriptor].block) - 1:
+        return [place(arith.Constant(1, I64)).out]
+    return [tensors.stride(op.descriptor, op.axis)]
+
+
+_Rule = Callable[[Op, _Tensors, Builder], "Sequence[Value]"]
+_QUERIES: dict[type[Op], _Rule] = {
+    descriptor.DescriptorExtent: _extent,
+    descriptor.DescriptorStride: _stride,
+}
+
+
+# ---- accesses through pointers ----------------------------------------------------------------
+
+
+def _access(
+    tensor: Value, coords: Sequence[Value], tensors: _Tensors, place: Builder
+) -> tuple[Value, Value | None]:
+    """Return the pointers to a block's elements, and which of them lie in the tensor."""
+    block = tensors.kinds[tensor].block
+    last = len(block) - 1
+    ends = [tensors.extent(tensor, axis) for axis in range(len(block))]
+    strides = [tensors.stride(tensor, axis) if axis < last else None for axis in range(len(block))]
+    return tile_address(place, tensors.pointer(tensor), block, coords, strides, ends)
+
+
+def _load(op: Op, tensors: _Tensors, place: Builder) -> list[Value]:
+    assert isinstance(op, descriptor.DescriptorLoad)
+    pointer, inside = _access(op.descriptor, op.coords, tensors, place)
+    kind = tensors.kinds[op.descriptor]
+    content = TileType(kind.element, kind.block)
+    fill = (nan if kind.fill_nan else 0.0) if kind.element.is_float else 0
+    other = place(arith.Constant(fill, content)).out
+    loaded = place(tile.Load(pointer, inside, other, op.cache, op.eviction)).out
+    return [place(tile.Reshape(loaded, shape_of(op.out.type))).out if op.num_dropped else loaded]
+
+
+def _store(op: Op, tensors: _Tensors, place: Builder) -> list[Value]:
+    assert isinstance(op, descriptor.DescriptorStore)
+    pointer, inside = _access(op.descriptor, op.coords, tensors, place)
+    place(tile.Store(pointer, op.value, inside))
+    return []
+
+
+def _reduce(op: Op, tensors: _Tensors, place: Builder) -> list[Value]:
+    assert isinstance(op, descriptor.DescriptorReduce)
+    element = tensors.kinds[op.descriptor].element
+    if not tile.supports_atomic(op.kind, element):
+        raise CompileError(
+            f"this target has no atomic {op.kind} of {element}",
+            op.loc,
+            remedy="targets with tensor copies have it: sm_90a and newer",
+        )
+    pointer, inside = _access(op.descriptor, op.coords, tensors, place)
+    place(tile.AtomicRmw(pointer, op.value, op.kind, inside, "relaxed"))
+    return []
+
+
+_ACCESSES: dict[type[Op], _Rule] = {
+    descriptor.DescriptorLoad: _load,
+    descriptor.DescriptorStore: _store,
+    descriptor.DescriptorReduce: _reduce,
+}

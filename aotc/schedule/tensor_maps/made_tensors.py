@@ -1,0 +1,159 @@
+"""Let the launcher make the tensor maps of descriptors that a kernel makes itself.
+
+Such a descriptor is one that the launch could have passed, if its extents and strides are sums of
+products of arguments, and its address is a pointer argument. Then it becomes a parameter, and the
+launcher describes the tensor. An address that is further on by products of arguments and of what a
+program knows, as that of a head or of an expert, steps along axes of their own, which have no end:
+the tensor gets them as well. That it can be encoded (strides in multiples of 16 bytes, no empty
+axis) is the launch's to check, as for what is loaded through pointers.
+
+Invariant: accesses touch what they touched, in every launch for which all guards hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from aotc.ir.core import Kernel, Op, ParamInfo, TensorSource, Value
+from aotc.ir.diagnostics import at
+from aotc.ir.dialects import descriptor, tile
+from aotc.ir.dialects.descriptor import MAX_RANK, TENSOR_ALIGNMENT_BYTES, DescriptorOf
+from aotc.ir.rewrite import Builder
+from aotc.ir.types import DescriptorType
+from aotc.schedule.analysis.affine import AffineAnalysis
+from aotc.schedule.analysis.coordinates import coordinate
+from aotc.schedule.analysis.launch_text import LaunchText
+from aotc.schedule.analysis.polynomial import ZERO, Polynomial
+from aotc.schedule.analysis.signs import Signs
+from aotc.schedule.context import Schedule
+from aotc.schedule.tensor_maps.pointer_block import OUT_OF_REACH
+
+_ACCESSES = (
+    descriptor.DescriptorLoad,
+    descriptor.DescriptorStore,
+    descriptor.DescriptorReduce,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Tensor:
+    """Hold what a launch describes, and where along its first axes a program's part begins."""
+
+    source: TensorSource
+    kind: DescriptorType
+    starts: tuple[Polynomial, ...]
+    guards: tuple[str, ...]
+
+
+class _UnknownError(Exception):
+    """Say why a launch cannot know a tensor."""
+
+
+def map_made(kernel: Kernel, made: Sequence[DescriptorOf], schedule: Schedule) -> None:
+    """Replace descriptors made of launch arguments by parameters; say why others are not."""
+    if not made:
+        return
+    analysis = AffineAnalysis(kernel)
+    known: dict[tuple[TensorSource, DescriptorType], Value] = {}
+    for op in made:
+        try:
+            tensor = _tensor_of(op, kernel, analysis)
+        except _UnknownError as reason:
+            schedule.remark(op.loc, f"blocks of this tensor go through pointers: {reason}")
+            continue
+        key = tensor.source, tensor.kind
+        if key not in known:
+            address = tensor.source.address
+            own = sum(each.address == address for each, _ in known)
+            name = f"{address}.tensor{own or ''}"
+            known[key] = kernel.body.add_arg(tensor.kind, name)
+            kernel.params += (ParamInfo(name, tensor=tensor.source),)
+        kernel.guards = tuple(dict.fromkeys((*kernel.guards, *tensor.guards)))
+        _replace(op, known[key], tensor.starts, analysis)
+
+
+def _tensor_of(op: DescriptorOf, kernel: Kernel, analysis: AffineAnalysis) -> _Tensor:
+    """Return the tensor that a launch would describe. Raises: _UnknownError."""
+    text = LaunchText(kernel, analysis)
+    address = analysis[op.pointer]
+    if address.base is None or address.base.owner is not kernel.body:
+        raise _UnknownError("its address is not computed of a pointer argument")
+    sizes = [analysis[size].offset for size in op.sizes]
+    if not all(analysis.is_launch(symbol) for size in sizes for symbol in size.symbols):
+        raise _UnknownError("its extents and strides are not computed of arguments alone")
+    moves, guards = _moves(op, address.offset, kernel, analysis)
+    rank, num_moves = len(op.shape), len(moves)
+    if rank + num_moves > MAX_RANK:
+        raise _UnknownError(f"with what its address steps along it has {rank + num_moves} axes")
+    texts = [text.of(size) for size in sizes]
+    source = TensorSource(
+        kernel.params[address.base.index].name,
+        (*[str(OUT_OF_REACH)] * num_moves, *texts[:rank]),
+        (*map(text.of, moves), *texts[rank:]),
+    )
+    kind = op.out.type
+    assert isinstance(kind, DescriptorType)
+    block = (*[1] * num_moves, *op.shape)
+    moved = DescriptorType(kind.element, block, kind.fill_nan)
+    return _Tensor(source, moved, tuple(moves.values()), guards)
+
+
+def _moves(
+    op: DescriptorOf, offset: Polynomial, kernel: Kernel, analysis: AffineAnalysis
+) -> tuple[dict[Polynomial, Polynomial], tuple[str, ...]]:
+    """Return by how much the address steps how often, and the guards of that. Raises: _UnknownError."""
+    moves: dict[Polynomial, Polynomial] = {}
+    for term in offset:
+        stride, index = term.factor(analysis.is_launch)
+        # A constant is part of the stride, which so is a multiple of 16 bytes more often.
+        factor = Polynomial.constant(abs(term.terms[0][1]))
+        stride, index = stride * factor, index.divided_by(factor) or ZERO
+        moves[stride] = moves.get(stride, ZERO) + index
+    if moves and not all(isinstance(user, _ACCESSES) for user in op.out.users):
+        raise _UnknownError("its address moves, and it is more than accessed")
+    kind = op.out.type
+    assert isinstance(kind, DescriptorType)
+    for stride in moves:
+        if (stride.value or 0) * kind.element.size_bytes % TENSOR_ALIGNMENT_BYTES:
+            raise _UnknownError("its address is no multiple of 16 bytes")
+    signs, text = Signs(analysis), LaunchText(kernel, analysis)
+    if not all(map(signs.never_negative, moves.values())):
+        raise _UnknownError("its address may step back")
+    guards = [f"{text.of(analysis.symbol(value))} >= 0" for value in signs.required]
+    return moves, tuple(guards)
+
+
+def _replace(
+    op: DescriptorOf, tensor: Value, starts: Sequence[Polynomial], analysis: AffineAnalysis
+) -> None:
+    """Let accesses be to `tensor`, from where a program's part begins."""
+    if not starts:
+        op.replace_with([tensor])
+        return
+    with at(op.loc):
+        place = Builder.before_op(op)
+        first = [coordinate(analysis, start, op, place) for start in starts]
+    for user in dict.fromkeys(op.out.users):
+        with at(user.loc):
+            _move(user, tensor, first)
+    op.erase()
+
+
+def _move(access: Op, tensor: Value, first: Sequence[Value]) -> None:
+    place = Builder.before_op(access)
+    kind = tensor.type
+    assert isinstance(kind, DescriptorType)
+    if isinstance(access, descriptor.DescriptorLoad):
+        hints = access.cache, access.eviction, access.num_dropped + len(first)
+        loaded = descriptor.DescriptorLoad(tensor, [*first, *access.coords], *hints)
+        access.replace_with([place(loaded).out])
+        return
+    assert isinstance(access, descriptor.DescriptorStore | descriptor.DescriptorReduce)
+    coords = [*first, *access.coords]
+    value = place(tile.Reshape(access.value, kind.block)).out
+    if isinstance(access, descriptor.DescriptorReduce):
+        place(descriptor.DescriptorReduce(tensor, value, coords, access.kind))
+    else:
+        place(descriptor.DescriptorStore(tensor, value, coords))
+    access.erase()

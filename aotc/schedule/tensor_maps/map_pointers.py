@@ -1,0 +1,182 @@
+"""Turn accesses through pointers into tensor copies, where it can be seen what tensor they are to.
+
+`a_ptr + rows * stride + columns`, masked at the ends of a matrix, is a block of a matrix that the
+launch describes with its arguments: address, extents, strides. So the launcher can encode a tensor
+map of it, and an operand of a matrix product takes the way of a descriptor's blocks: hardware
+copies it, clips it at the ends, and no thread computes an address or waits. A kernel that has
+guards for that anyway stores its products the same way.
+
+Which accesses gain by it, and which have to keep their place, say `operand_loads` and
+`dot_stores`. What cannot be mapped is accessed as before, and a remark says why.
+
+Invariant: the kernel computes what it computed, in every launch for which all `guards` hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from aotc.ir.core import Kernel, ParamInfo, TensorSource, Value
+from aotc.ir.diagnostics import at
+from aotc.ir.dialects import descriptor, scf, tile
+from aotc.ir.rewrite import Builder, rewrite
+from aotc.ir.types import DescriptorType, ScalarType, TileType, element_of, shape_of
+from aotc.schedule.analysis.affine import AffineAnalysis
+from aotc.schedule.analysis.axis import AxisAnalysis
+from aotc.schedule.analysis.coordinates import coordinate
+from aotc.schedule.analysis.global_order import root_names
+from aotc.schedule.cleanup.drop_carried import drop_unused_carried
+from aotc.schedule.context import Schedule
+from aotc.schedule.tensor_maps.dot_stores import check_store_order, dot_stores
+from aotc.schedule.tensor_maps.operand_loads import (
+    check_dot,
+    check_load_order,
+    operands_in_loops,
+)
+from aotc.schedule.tensor_maps.pointer_block import TensorBlock, UnmappableError, block_of
+from aotc.target import Feature
+
+# Products by threads take fragments from shared memory: there a plain pipeline is shown to do well,
+# and leaves them more registers.
+_NEEDED = Feature.TMA | Feature.WGMMA
+
+
+def map_pointers(kernel: Kernel, schedule: Schedule) -> None:
+    """Replace loads and stores by those through descriptors; see the module docstring."""
+    if not schedule.map_pointers or _NEEDED not in schedule.target.features:
+        return
+    uses = list(operands_in_loops(kernel))
+    if not uses:
+        return
+    analysis, facts = AffineAnalysis(kernel), AxisAnalysis(kernel)
+    mapper = _Mapper(kernel, analysis)
+
+    def loaded(load: tile.Load, dot: tile.Dot) -> TensorBlock:
+        check_load_order(load, kernel)
+        block = block_of(load, kernel, analysis, facts)
+        check_dot(load, dot, block, schedule)
+        return block
+
+    def stored(store: tile.Store) -> TensorBlock:
+        check_store_order(store, kernel)
+        return block_of(store, kernel, analysis, facts)
+
+    loops: dict[scf.For, None] = {}
+    for load, dot in uses:
+        block = _asked(load, lambda load=load, dot=dot: loaded(load, dot), schedule)
+        if block is not None:
+            loops.update((op, None) for op in load.ancestors() if isinstance(op, scf.For))
+            mapper.replace_load(load, block)
+    if mapper.made:
+        # All are asked first: to the others, one that is replaced is to another tensor.
+        stores = list(dot_stores(kernel))
+        blocks = [_asked(each, lambda each=each: stored(each), schedule) for each in stores]
+        for store, block in zip(stores, blocks, strict=True):
+            if block is not None:
+                mapper.replace_store(store, block)
+    for loop in loops:
+        drop_unused_carried(loop)
+    rewrite(kernel, {})  # what only computed addresses
+
+
+def _asked(
+    access: tile.Load | tile.Store, find: Callable[[], TensorBlock], schedule: Schedule
+) -> TensorBlock | None:
+    """Return the block that `find` returns, or None if it refuses; say so."""
+    moved = "loaded" if isinstance(access, tile.Load) else "stored"
+    name = root_names(access.pointer)
+    try:
+        block = find()
+    except UnmappableError as refusal:
+        text = f"{name} is not {moved} by tensor copies: {refusal.reason}"
+        schedule.remark(access.loc, f"{text}; {refusal.remedy}" if refusal.remedy else text)
+        return None
+    condition = f" where {' and '.join(block.guards)}" if block.guards else ""
+    schedule.remark(access.loc, f"{name} is {moved} by tensor copies{condition}")
+    return block
+
+
+# ---- the rewriting ----------------------------------------------------------------------------
+
+
+@dataclass
+class _Mapper:
+    """Replace accesses; `made` are the descriptors so far, by what they describe."""
+
+    kernel: Kernel
+    analysis: AffineAnalysis
+    made: dict[tuple[TensorSource, DescriptorType], Value] = field(
+        default_factory=dict[tuple[TensorSource, DescriptorType], Value]
+    )
+
+    def replace_load(self, load: tile.Load, block: TensorBlock) -> None:
+        """Load `block` in place of `load`."""
+        with at(load.loc):
+            place = Builder.before_op(load)
+            tensor, coords = self._place_of(load, block, place)
+            num_extra = sum(axis.tile_axis is None for axis in block.axes)
+            loaded = descriptor.DescriptorLoad(tensor, coords, "", load.eviction, num_extra)
+            load.replace_with([_as_loaded(place(loaded).out, load, block, place)])
+
+    def replace_store(self, store: tile.Store, block: TensorBlock) -> None:
+        """Store to `block` in place of `store`."""
+        with at(store.loc):
+            place = Builder.before_op(store)
+            tensor, coords = self._place_of(store, block, place)
+            value = _as_stored(store.value, block, place)
+            place(descriptor.DescriptorStore(tensor, value, coords))
+            store.erase()
+
+    def _place_of(
+        self, access: tile.Load | tile.Store, block: TensorBlock, place: Builder
+    ) -> tuple[Value, list[Value]]:
+        """Return the descriptor and the coordinates of a block; keep what it asks of launches."""
+        guards = dict.fromkeys((*self.kernel.guards, *block.guards))
+        asked_twice = [f"{guard.removesuffix(' > 0')} >= 0" for guard in guards]
+        self.kernel.guards = tuple(guard for guard in guards if guard not in asked_twice)
+        coords = [coordinate(self.analysis, axis.start, access, place) for axis in block.axes]
+        return self._descriptor(access, block), coords
+
+    def _descriptor(self, access: tile.Load | tile.Store, block: TensorBlock) -> Value:
+        """Return the parameter that describes the tensor of a block."""
+        moved = access.out if isinstance(access, tile.Load) else access.value
+        element = element_of(moved.type)
+        assert isinstance(element, ScalarType)
+        kind = DescriptorType(element, tuple(axis.box for axis in block.axes))
+        source = block.source
+        if (source, kind) not in self.made:
+            own = sum(each.address == source.address for each, _ in self.made)
+            name = f"{source.address}.map{own or ''}"
+            self.made[source, kind] = self.kernel.body.add_arg(kind, name)
+            self.kernel.params += (ParamInfo(name, tensor=source),)
+        return self.made[source, kind]
+
+
+def _as_loaded(value: Value, load: tile.Load, block: TensorBlock, place: Builder) -> Value:
+    """Return a block with the axes of the load it replaces."""
+    wanted = load.out.type
+    assert isinstance(wanted, TileType)
+    order = _order(block)
+    if order != sorted(order):
+        value = place(tile.Trans(value, tuple(map(order.index, sorted(order))))).out
+    if shape_of(value.type) != wanted.shape:
+        value = place(tile.Reshape(value, wanted.shape)).out
+    return value
+
+
+def _as_stored(value: Value, block: TensorBlock, place: Builder) -> Value:
+    """Return what a store writes with the axes of its block."""
+    order = _order(block)
+    dense = tuple(extent for extent in shape_of(value.type) if extent > 1)
+    if shape_of(value.type) != dense:
+        value = place(tile.Reshape(value, dense)).out
+    if order != sorted(order):
+        value = place(tile.Trans(value, tuple(map(sorted(order).index, order)))).out
+    shape = tuple(axis.box for axis in block.axes)
+    return value if shape_of(value.type) == shape else place(tile.Reshape(value, shape)).out
+
+
+def _order(block: TensorBlock) -> list[int]:
+    """Return the axes of the tile that a block has, outermost first."""
+    return [axis.tile_axis for axis in block.axes if axis.tile_axis is not None]

@@ -1,0 +1,123 @@
+"""Which loads through pointers tensor copies may take the place of: those of operands of products.
+
+Only loads in loops are looked at, since others gain nothing. Tensor copies do not see what the
+kernel itself wrote before, so a load that such a write may come before is left alone.
+
+Invariant: what passes `check_load_order` may be loaded at any time before it is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from aotc.ir.core import Kernel, Op, Value
+from aotc.ir.dialects import grid, scf, tile
+from aotc.ir.parameter_access import pointer_roots
+from aotc.ir.types import element_of
+from aotc.schedule.analysis.affine import axis_names, axis_symbol
+from aotc.schedule.analysis.global_order import may_precede, root_names, stands_before
+from aotc.schedule.context import Schedule
+from aotc.schedule.layout.wgmma_layouts import wgmma_layouts
+from aotc.schedule.tensor_maps.pointer_block import TensorBlock, UnmappableError
+
+_RENAMES = (tile.Reshape, tile.Trans, tile.ExpandDims)
+ORDERS_NOTHING = (tile.Assume, tile.Assert, tile.Print, grid.GridWait, grid.LaunchDependents)
+"""What has a memory effect, but not one that an access to a tensor could miss."""
+
+
+def operands_in_loops(kernel: Kernel) -> Iterator[tuple[tile.Load, tile.Dot]]:
+    """Yield the loads of tiles that are operands of products in loops, each with its product."""
+    found: dict[tile.Load, tile.Dot] = {}
+    for op in kernel.walk():
+        if isinstance(op, tile.Dot):
+            for operand in (op.a, op.b):
+                load = _renamed(operand).op
+                is_in_loop = load is not None and any(
+                    isinstance(outer, scf.For) for outer in load.ancestors()
+                )
+                if isinstance(load, tile.Load) and is_in_loop:
+                    found.setdefault(load, op)
+    yield from found.items()
+
+
+def _renamed(value: Value) -> Value:
+    """Return what a value has the elements of, under other indices."""
+    while isinstance(value.op, _RENAMES):
+        value = value.op.value
+    return value
+
+
+def check_dot(load: tile.Load, dot: tile.Dot, block: TensorBlock, schedule: Schedule) -> None:
+    """Refuse an operand that tensor copies would bring in an order which its product has not.
+
+    Products by warpgroups take operands of other than two bytes with K contiguous only; threads
+    transpose others on their way to shared memory. Raises: UnmappableError.
+    """
+    if element_of(load.out.type).bits == 16:
+        return
+    if wgmma_layouts(dot, schedule.config.num_warps, schedule.target) is None:
+        return
+    for operand, k_axis in ((dot.a, 1), (dot.b, 0)):
+        axis = _axis_in(operand, load, block)
+        if axis is not None and axis != k_axis:
+            raise UnmappableError("its product needs elements along K to be contiguous")
+
+
+def _axis_in(operand: Value, load: tile.Load, block: TensorBlock) -> int | None:
+    """Return the axis of an operand along which a load is contiguous; None if it is another's."""
+    op = operand.op
+    if op is load:
+        return block.axes[-1].tile_axis
+    if not isinstance(op, _RENAMES):
+        return None
+    axis, names = _axis_in(op.value, load, block), axis_names(op)
+    if axis is None or names is None:
+        return None
+    return -1 - names[axis_symbol(axis)]
+
+
+def check_load_order(load: tile.Load, kernel: Kernel) -> None:
+    """Refuse a load that may read what the kernel wrote before it. Raises: UnmappableError."""
+    if load.volatile or load.cache == ".cv":
+        raise UnmappableError("it is volatile")
+    own = pointer_roots(load.pointer)
+    for op in kernel.walk():
+        if isinstance(op, tile.Load) and op.volatile and may_precede(op, load):
+            raise UnmappableError("a volatile load before it may wait for other programs to write")
+        if (
+            op.effect not in ("write", "readwrite")
+            or op.terminator
+            or isinstance(op, ORDERS_NOTHING)
+        ):
+            continue
+        pointer = getattr(op, "pointer", None) or getattr(op, "descriptor", None)
+        if not isinstance(pointer, Value):
+            if may_precede(op, load):
+                raise UnmappableError(
+                    f"{op.opcode} comes before it, and what was written before that"
+                )
+        elif any(root in own for root in pointer_roots(pointer)):
+            raise UnmappableError("the kernel writes through it, too")
+        elif may_precede(op, load) and not _is_promised(op, load):
+            name = root_names(pointer)
+            raise UnmappableError(
+                f"the kernel writes through {name} before, which may be the same memory"
+            )
+
+
+def _is_promised(write: Op, load: Op) -> bool:
+    """Return whether a write comes before a load in earlier iterations only, of promised loops.
+
+    `num_stages` of `tl.range` promises that iterations do not depend on each other through
+    different arguments.
+    """
+    around = [write, *write.ancestors()]
+    blocks = {op.block: op for op in around}
+    for op in (load, *load.ancestors()):
+        is_shared_loop = isinstance(op, scf.For | scf.While) and op in around
+        if is_shared_loop and not (isinstance(op, scf.For) and op.num_stages):
+            return False
+        beside = blocks.get(op.block)
+        if beside is not None and beside is not op and stands_before(beside, op):
+            return False
+    return True

@@ -1,0 +1,357 @@
+"""The tensor that an access through pointers is to a block of, if it is to one.
+
+The address of each element is a pointer argument plus, for every axis of the tile, (start +
+position) * stride; the mask compares indices with the ends of the tensor. Strides and ends are
+arguments of the launch and what is computed of them. From the mask follows which part of the
+address is the index along an axis: so a bound moves with its index, and what no mask speaks of is
+an axis of its own whose ends are out of reach. An index that belongs to no axis of the tile, as the
+number of a batch, is an axis along which the block has one element.
+
+What the launch has to check is collected as guards: that the tensor is not empty and its rows are
+whole pieces of 16 bytes, and that indices which are taken modulo its extent meet that end only
+between two blocks.
+
+Invariant: in every launch that keeps the guards, an element of the block is inside the tensor just
+where the mask is true, and it has the address that the access has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from math import gcd, prod
+
+from aotc.ir.core import Kernel, TensorSource, Value
+from aotc.ir.dialects import tile
+from aotc.ir.dialects.descriptor import MAX_RANK, MIN_ROW_BYTES, TENSOR_ALIGNMENT_BYTES
+from aotc.ir.types import I32, I64, PointerType, TileType, element_of
+from aotc.schedule.analysis.affine import AffineAnalysis, Wrapped, axis_symbol
+from aotc.schedule.analysis.axis import AxisAnalysis
+from aotc.schedule.analysis.global_order import is_zero
+from aotc.schedule.analysis.launch_text import Guarded, LaunchText
+from aotc.schedule.analysis.polynomial import ONE, ZERO, Polynomial
+from aotc.schedule.analysis.promises import find_promises, promise_multiples
+from aotc.schedule.analysis.signs import Signs
+
+OUT_OF_REACH = (1 << 31) - 1
+"""The extent of an axis whose end no mask names: every index of a block is below it."""
+
+_NOT_ALIGNED = f"{{}} is not known to be a multiple of {TENSOR_ALIGNMENT_BYTES} bytes"
+
+
+class UnmappableError(Exception):
+    """Say why an access is to no block of a tensor, and what would change that."""
+
+    def __init__(self, reason: str, remedy: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.remedy = remedy
+
+
+@dataclass(frozen=True, slots=True)
+class TensorAxis:
+    """Hold one axis: its stride, its extent (the least of several), and where the block begins.
+
+    The block has `box` elements along it, of axis `tile_axis` of the tile, if of any.
+    """
+
+    stride: Polynomial
+    start: Polynomial = ZERO
+    extents: tuple[Polynomial, ...] = ()
+    tile_axis: int | None = None
+    box: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class TensorBlock:
+    """Hold what is accessed: a block of the tensor `source`, outermost axis first."""
+
+    source: TensorSource
+    axes: tuple[TensorAxis, ...]
+    guards: tuple[str, ...]
+
+
+def block_of(
+    access: tile.Load | tile.Store, kernel: Kernel, analysis: AffineAnalysis, facts: AxisAnalysis
+) -> TensorBlock:
+    """Return the block that a load reads or a store writes.
+
+    Raises: UnmappableError if there is none, or none is known.
+    """
+    return _Reading(access, kernel, analysis, facts, LaunchText(kernel, analysis)).block()
+
+
+@dataclass
+class _Reading:
+    """Take the address and the mask of one access apart."""
+
+    access: tile.Load | tile.Store
+    kernel: Kernel
+    analysis: AffineAnalysis
+    facts: AxisAnalysis
+    text: LaunchText
+    at_least_zero: dict[int, list[Polynomial]] = field(
+        default_factory=dict[int, "list[Polynomial]"]
+    )
+
+    def block(self) -> TensorBlock:
+        address = self.analysis[self.access.pointer]
+        base = address.base
+        if base is None or base.owner is not self.kernel.body:
+            raise UnmappableError(
+                "its address is no sum of a pointer argument and products of scalars and indices"
+            )
+        self._check_base(base)
+        axes = self._bounded(self._strides(address.offset))
+        rest = address.offset
+        for axis in axes:
+            assert axis.tile_axis is not None
+            position = Polynomial.symbol(axis_symbol(axis.tile_axis))
+            rest -= (position + axis.start) * axis.stride
+        found = self._placed(axes, rest)
+        self._check_shape(found)
+        guards, extents = self._starts(found), [self._extent(axis) for axis in found]
+        for extent in extents:
+            guards.update(dict.fromkeys(extent.guards))
+        source = TensorSource(
+            self.kernel.params[base.index].name,
+            tuple(extent.text for extent in extents),
+            tuple(self.text.of(axis.stride) for axis in found[:-1]),
+        )
+        return TensorBlock(source, found, tuple(guards))
+
+    # -- the address -----------------------------------------------------------
+
+    def _strides(self, offset: Polynomial) -> list[TensorAxis]:
+        """Return the axes of the tile, the contiguous one last."""
+        kind = self.access.pointer.type
+        assert isinstance(kind, TileType)
+        axes: list[TensorAxis] = []
+        for number, extent in enumerate(kind.shape):
+            if extent == 1:
+                continue
+            stride = offset.coefficient_of(axis_symbol(number))
+            if not stride or not all(map(self.analysis.is_launch, stride.symbols)):
+                raise UnmappableError(
+                    f"its stride along axis {number} is no argument of the launch"
+                )
+            axes.append(TensorAxis(stride, tile_axis=number, box=extent))
+        dense = next((axis for axis in reversed(axes) if axis.stride == ONE), None)
+        if dense is None:
+            arguments = [
+                self.text.of(axis.stride) for axis in axes if self._is_argument(axis.stride)
+            ]
+            remedy = (
+                f"promise that {' or '.join(arguments)} is 1, as a constant or '=1' in the signature"
+                if arguments
+                else ""
+            )
+            raise UnmappableError("no axis is known to be contiguous", remedy)
+        axes.remove(dense)
+        return [*axes, dense]
+
+    def _placed(self, axes: Sequence[TensorAxis], rest: Polynomial) -> tuple[TensorAxis, ...]:
+        """Give what is left of the address to the axes it steps along, or to axes of its own."""
+        placed = list(axes)
+        extra: dict[Polynomial, Polynomial] = {}
+        for term in rest:
+            for index, axis in enumerate(placed):
+                steps = term.divided_by(axis.stride)
+                if steps is not None and self._may_move(axis, steps):
+                    moved = tuple(extent + steps for extent in axis.extents)
+                    placed[index] = replace(axis, start=axis.start + steps, extents=moved)
+                    break
+            else:
+                stride, index_term = term.factor(self.analysis.is_launch)
+                if stride == ONE:
+                    stride = Polynomial.constant(abs(term.terms[0][1]))
+                    index_term = term.divided_by(stride) or ZERO
+                extra[stride] = extra.get(stride, ZERO) + index_term
+        return (*(TensorAxis(stride, start) for stride, start in extra.items()), *placed)
+
+    def _may_move(self, axis: TensorAxis, steps: Polynomial) -> bool:
+        """Return whether an axis may begin so many steps later.
+
+        A bound must stay what the launch can compute, and a coordinate what 32 bits hold.
+        """
+        given = [symbol for symbol in steps.symbols if self.analysis.is_launch(symbol)]
+        is_argument = given == [symbol for monomial, _ in steps.terms for symbol in monomial]
+        if axis.extents:
+            return is_argument
+        if axis.stride == ONE and any(map(self._is_i64, steps.symbols)):
+            return False
+        return not given or (is_argument and self._is_i32(Polynomial.symbol(given[0])))
+
+    # -- the mask --------------------------------------------------------------
+
+    def _bounded(self, axes: Sequence[TensorAxis]) -> list[TensorAxis]:
+        """Return the axes with the starts and extents that the mask compares."""
+        mask = self.access.mask
+        limits = () if mask is None else self.analysis.bounds(mask)
+        if limits is None:
+            raise UnmappableError(
+                "its mask is no conjunction of indices that are compared with arguments"
+            )
+        other = self.access.other if isinstance(self.access, tile.Load) else None
+        if mask is not None and not is_zero(other):
+            raise UnmappableError(
+                "masked elements become something else than 0",
+                "load with other=0 and select afterwards",
+            )
+        found = {axis.tile_axis: axis for axis in axes}
+        for limit in limits:
+            if limit.value is not None and limit.value < 0:
+                continue
+            number, sign = self._axis_of(limit)
+            if sign < 0:
+                self._add_lower(number, limit)
+                continue
+            axis = found[number]
+            end, index = limit.split(self.analysis.is_launch)
+            start = index - Polynomial.symbol(axis_symbol(number))
+            if axis.extents and axis.start != start:
+                raise UnmappableError(f"its mask compares two indices along axis {number}")
+            found[number] = replace(axis, start=start, extents=(*axis.extents, -end))
+        return list(found.values())
+
+    def _axis_of(self, limit: Polynomial) -> tuple[int, int]:
+        """Return the one axis whose position a limit is about, and the sign it has there."""
+        axes = [symbol for symbol in limit.symbols if symbol < 0]
+        if len(axes) != 1:
+            what = "several axes at once" if axes else "the same for a whole block"
+            raise UnmappableError(f"a condition of its mask is about {what}")
+        sign = limit.coefficient_of(axes[0])
+        if sign is None or sign.value not in (1, -1):
+            raise UnmappableError("its mask compares multiples of an index")
+        return -1 - axes[0], sign.value
+
+    def _add_lower(self, number: int, limit: Polynomial) -> None:
+        """Note that the mask keeps an index from being negative: `-index - 1` is below 0."""
+        position = Polynomial.symbol(axis_symbol(number))
+        self.at_least_zero.setdefault(number, []).append(-limit - ONE - position)
+
+    # -- what has to hold ------------------------------------------------------
+
+    def _check_base(self, base: Value) -> None:
+        info = self.kernel.params[base.index]
+        if not isinstance(base.type, PointerType) or info.divisibility % TENSOR_ALIGNMENT_BYTES:
+            raise UnmappableError(_NOT_ALIGNED.format(info.name), promise_multiples([info.name]))
+
+    def _check_shape(self, axes: Sequence[TensorAxis]) -> None:
+        size_bytes = self._size_bytes
+        if len(axes) > MAX_RANK:
+            raise UnmappableError(
+                f"its address has {len(axes)} axes, tensor copies at most {MAX_RANK}"
+            )
+        if axes[-1].box * size_bytes < MIN_ROW_BYTES:
+            raise UnmappableError(f"its rows have less than {MIN_ROW_BYTES} bytes")
+        for axis in axes[:-1]:
+            if axis.stride.value is not None and axis.tile_axis is None:
+                raise UnmappableError(f"it moves by {axis.stride.value} elements along no axis")
+            if any(factor < 0 for _, factor in axis.stride.terms):
+                raise UnmappableError("its address goes down along an axis")
+            if not self._is_aligned(axis.stride):
+                raise self._unaligned(axis.stride)
+        if not self._is_aligned(axes[-1].start):
+            raise UnmappableError("its rows are not known to begin at multiples of 16 bytes")
+        for axis in axes:
+            known = () if axis.tile_axis is None else self.at_least_zero.get(axis.tile_axis, ())
+            if any(each != axis.start for each in known):
+                raise UnmappableError(
+                    f"its mask has a lower bound other than 0 on axis {axis.tile_axis}"
+                )
+
+    def _unaligned(self, stride: Polynomial) -> UnmappableError:
+        """Return the refusal of a stride, with what would make it a multiple of 16 bytes."""
+        sources = [self.analysis.sources[symbol] for symbol in stride.symbols]
+        values = [source for source in sources if isinstance(source, Value)]
+        remedy = find_promises(self.kernel, values, lambda facts: self._is_aligned(stride, facts))
+        return UnmappableError(_NOT_ALIGNED.format(self.text.of(stride)), remedy)
+
+    def _is_argument(self, polynomial: Polynomial) -> bool:
+        """Return whether it is an argument of the launch, and nothing else."""
+        symbols = polynomial.symbols
+        if len(symbols) != 1 or polynomial != Polynomial.symbol(symbols[0]):
+            return False
+        source = self.analysis.sources[symbols[0]]
+        return isinstance(source, Value) and source.owner is self.kernel.body
+
+    @property
+    def _size_bytes(self) -> int:
+        pointer = element_of(self.access.pointer.type)
+        assert isinstance(pointer, PointerType)
+        return pointer.pointee.size_bytes
+
+    def _is_aligned(self, polynomial: Polynomial, facts: AxisAnalysis | None = None) -> bool:
+        """Return whether so many elements are whole pieces of 16 bytes, in all launches.
+
+        That is: in those that keep the promises of the signature.
+        """
+        divisor = gcd(
+            *(
+                factor * prod(self._divisor(symbol, facts or self.facts) for symbol in monomial)
+                for monomial, factor in polynomial.terms
+            )
+        )
+        return divisor * self._size_bytes % TENSOR_ALIGNMENT_BYTES == 0
+
+    def _divisor(self, symbol: int, facts: AxisAnalysis) -> int:
+        source = self.analysis.sources[symbol]
+        return facts[source].divisibility[0] if isinstance(source, Value) else source.extent
+
+    def _starts(self, axes: Sequence[TensorAxis]) -> dict[str, None]:
+        """Return the guards of where blocks begin. Raises: UnmappableError if one may be before 0."""
+        guards: dict[str, None] = {}
+        signs = Signs(self.analysis)
+        for axis in axes:
+            for symbol in axis.start.symbols:
+                source = self.analysis.sources[symbol]
+                if isinstance(source, Wrapped) and source.divisor.value is None:
+                    guards[f"{self.text.of(source.divisor)} > 0"] = None
+                    guards[f"{self.text.factor(source.divisor)} % {source.extent} == 0"] = None
+            # A copy to a tensor must not begin before it, whatever the mask says.
+            is_load = isinstance(self.access, tile.Load)
+            may_begin_before = is_load and axis.tile_axis in self.at_least_zero
+            if not may_begin_before and not signs.never_negative(axis.start):
+                remedy = "compare it with 0 in the mask" if is_load else ""
+                raise UnmappableError("an index may be negative", remedy)
+        for value in signs.required:
+            guards[f"{self.text.of(self.analysis.symbol(value))} >= 0"] = None
+        return guards
+
+    def _extent(self, axis: TensorAxis) -> Guarded:
+        """Return the extent of an axis: its bound in the mask, or what no block reaches beyond."""
+        if not axis.extents:
+            end = self.text.end_of_blocks(axis.start, axis.box)
+            if end is None and axis.stride == ONE:
+                raise UnmappableError("nothing says where its rows end", "mask what is beyond")
+            return end or Guarded(str(OUT_OF_REACH))
+        guards: list[str] = []
+        for extent in axis.extents:
+            in_pieces = axis.stride != ONE or self._is_aligned(extent)
+            if extent.value is not None:
+                if extent.value <= 0:
+                    raise UnmappableError("its mask is never true")
+                if not in_pieces:
+                    raise UnmappableError("its rows do not end at a multiple of 16 bytes")
+                continue
+            guards.append(f"{self.text.of(extent)} > 0")
+            if not self._is_i32(extent):
+                guards.append(f"{self.text.of(extent)} <= {OUT_OF_REACH}")
+            if not in_pieces:
+                unit = TENSOR_ALIGNMENT_BYTES // self._size_bytes
+                guards.append(f"{self.text.factor(extent)} % {unit} == 0")
+        texts = [self.text.of(extent) for extent in axis.extents]
+        least = texts[0] if len(texts) == 1 else f"min({', '.join(texts)})"
+        return Guarded(least, tuple(guards))
+
+    def _is_i64(self, symbol: int) -> bool:
+        source = self.analysis.sources[symbol]
+        return isinstance(source, Value) and source.type == I64
+
+    def _is_i32(self, extent: Polynomial) -> bool:
+        """Return whether an extent is an argument that 32 bits hold."""
+        symbols = extent.symbols
+        source = self.analysis.sources[symbols[0]]
+        is_plain = extent == Polynomial.symbol(symbols[0])
+        return is_plain and isinstance(source, Value) and source.type == I32

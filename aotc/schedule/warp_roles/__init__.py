@@ -1,0 +1,1 @@
+"""Which warps issue loads and which compute, and the mbarriers between them."""

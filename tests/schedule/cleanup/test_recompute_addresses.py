@@ -1,0 +1,113 @@
+"""Indices made anew behind products and ahead of stores: which, where, and what that means."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from aotc.ir.core import Kernel, Op, Value
+from aotc.ir.dialects import arith, gpu, scf, tile
+from aotc.ir.rewrite import Builder
+from aotc.ir.types import FP16, FP32, I32, PointerType, TileType
+from aotc.ir.verify import verify
+from aotc.schedule.cleanup.recompute_addresses import recompute_addresses
+from aotc.schedule.context import Schedule
+from aotc.schedule.layout.layouts import blocked_for, dot_operand, mma_v2
+from aotc.target import TARGETS
+from tests.backend.programs import Program
+
+SHAPE = (32, 32)
+
+
+def product(times: int, *, nested: bool = False) -> Program:
+    """Return `out = times * (a @ b)`: pointers and a mask are made ahead of the loop."""
+    program = Program(1)
+    add = program.add
+    a = program.load(FP16, dot_operand(0, SHAPE, (1, 1), 16))
+    b = program.load(FP16, dot_operand(1, SHAPE, (1, 1), 16))
+    held = mma_v2(SHAPE, (1, 1))
+    pointer = program.param(PointerType(FP32), 16)
+    places = program.pointers(pointer, held)
+    flat = places.type
+    assert isinstance(flat, TileType)
+    assert flat.layout is not None
+    index = add(tile.Arange(0, flat.num_elems, flat.layout)).out
+    most = add(arith.Constant(1000, TileType(I32, flat.shape, flat.layout))).out
+    mask = add(arith.Compare(index, most, "lt")).out
+    acc = add(arith.Constant(0.0, TileType(FP32, SHAPE, held))).out
+    zero, one, end = (add(arith.Constant(value, I32)).out for value in (0, 1, times))
+
+    def body(builder: Builder, args: list[Value]) -> list[Value]:
+        return [builder(gpu.Dot(a, b, args[1], (16, 8, 16))).out]
+
+    loop = scf.For(zero, end, one, [acc], body=program.block([I32, acc.type], body))
+    if nested:
+        condition = add(arith.Compare(zero, end, "lt")).out
+        then = program.block([], lambda builder, _: [builder(loop).outs[0]])
+        total = add(scf.If(condition, then, program.block([], lambda *_: [acc]))).outs[0]
+    else:
+        total = add(loop).outs[0]
+    out = add(tile.Reshape(total, flat.shape)).out
+    add(gpu.Store(places, out, mask))
+    program.outputs.append((pointer, SHAPE))
+    return program
+
+
+def recomputed(program: Program) -> Kernel:
+    kernel = program.kernel()
+    recompute_addresses(kernel, Schedule(TARGETS["sm_80"]))
+    verify(kernel)
+    return kernel
+
+
+def after(kernel: Kernel, first: type[Op]) -> list[Op]:
+    """Return the ops of the kernel's own block behind the first one of a class."""
+    ops = list(kernel.body)
+    return ops[next(at for at, op in enumerate(ops) if isinstance(op, first)) + 1 :]
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_pointers_and_mask_of_a_store_are_made_behind_the_loop(nested: bool) -> None:
+    kernel = recomputed(product(3, nested=nested))
+    behind = after(kernel, scf.If if nested else scf.For)
+    assert isinstance(behind[0], gpu.OpaqueThreadId)
+    made = {value for op in behind for value in op.results}
+    used = (value for op in behind for value in op.operands)
+    tiles = {value for value in used if isinstance(value.type, TileType)}
+    loops = {value for op in kernel.body for value in op.results if op.blocks}
+    assert tiles <= made | loops
+
+
+def test_a_store_of_much_has_its_own() -> None:
+    kernel = recomputed(product(3))
+    renewals = [op for op in kernel.body if isinstance(op, gpu.OpaqueThreadId)]
+    assert len(renewals) == 2
+    last = after(kernel, gpu.Store)
+    assert not any(isinstance(op, tile.Arange) for op in last)
+
+
+def test_loaded_tiles_are_not_loaded_again() -> None:
+    program = Program(1)
+    layout = blocked_for((1024,), (1,), 1)
+    program.store(program.load(FP32, layout))
+    kernel = recomputed(program)
+    assert sum(isinstance(op, gpu.Load) for op in kernel.walk()) == 1
+
+
+def test_small_stores_without_products_stay_as_they_are() -> None:
+    program = Program(1)
+    program.store(program.load(FP32, blocked_for((128,), (1,), 1)))
+    assert not any(isinstance(op, gpu.OpaqueThreadId) for op in recomputed(program).walk())
+
+
+@pytest.mark.parametrize("times", [0, 1, 3])
+@pytest.mark.parametrize("nested", [False, True])
+def test_the_machine_computes_the_same(nested: bool, times: int) -> None:
+    random = np.random.default_rng(times)
+    a, b = (random.integers(-4, 5, SHAPE).astype(np.float16) for _ in range(2))
+    program = product(times, nested=nested)
+    recompute_addresses(program.kernel(), Schedule(TARGETS["sm_80"]))
+    (out,) = program.run(a, b)
+    wanted = times * (a.astype(np.float32) @ b.astype(np.float32)).reshape(-1)
+    assert (out.reshape(-1)[:1000] == wanted[:1000]).all()
+    assert (out.reshape(-1)[1000:].view(np.uint8) == 0xEE).all()

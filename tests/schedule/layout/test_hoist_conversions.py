@@ -1,0 +1,122 @@
+"""Conversions stand where the fewest bytes are moved."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from aotc.ir.core import Kernel, Value
+from aotc.ir.dialects import arith, gpu, tile
+from aotc.ir.text import parse_kernel
+from aotc.ir.types import BF16, FP32, I8, ScalarType, TileType
+from aotc.ir.verify import verify
+from aotc.schedule.context import Schedule
+from aotc.schedule.layout.hoist_conversions import hoist_conversions
+from aotc.schedule.layout.layouts import blocked_for, mma_v2
+from aotc.target import TARGETS
+from tests.backend.programs import Program
+
+SHAPE = (32, 32)
+LOADED, WANTED = blocked_for(SHAPE, (1, 4), 4), mma_v2(SHAPE, (2, 2))
+
+
+def hoisted(program: Program, values: Sequence[Value]) -> Kernel:
+    """Convert and store `values`; return the kernel after the pass."""
+    for value in values:
+        program.store(program.add(gpu.Convert(value, WANTED)).out)
+    kernel = program.kernel()
+    hoist_conversions(kernel, Schedule(TARGETS["sm_80"]))
+    verify(kernel)
+    return kernel
+
+
+def moved(kernel: Kernel) -> list[str]:
+    kinds = [op.out.type for op in kernel.walk() if isinstance(op, gpu.Convert)]
+    return [kind.element.name for kind in kinds if isinstance(kind, TileType)]  # type: ignore[union-attr]
+
+
+def cast(program: Program, value: Value, element: ScalarType) -> Value:
+    return program.add(arith.Cast(value, element)).out
+
+
+@pytest.mark.parametrize(("source", "target", "kept"), [
+    (BF16, FP32, "bf16"), (I8, FP32, "i8"), (FP32, BF16, "bf16"),
+])  # fmt: skip
+def test_the_narrower_side_of_a_cast_is_moved(
+    source: ScalarType, target: ScalarType, kept: str
+) -> None:
+    program = Program(4)
+    value = cast(program, program.load(source, LOADED), target)
+    assert moved(hoisted(program, [value])) == [kept]
+
+
+def test_a_chain_is_climbed_and_constants_are_made_anew() -> None:
+    program = Program(4)
+    value = cast(program, program.load(I8, LOADED), FP32)
+    half = program.add(arith.Constant(0.5, TileType(FP32, SHAPE, LOADED))).out
+    scaled = program.add(arith.Mul(value, half)).out
+    # As many bytes go in as come out, so the product stays; but its cast to bf16 is narrower.
+    assert moved(hoisted(program, [scaled])) == ["fp32"]
+    program = Program(4)
+    wide = program.add(tile.Splat(program.param(FP32), SHAPE, LOADED)).out
+    value = cast(program, program.load(BF16, LOADED), FP32)
+    is_less = program.add(arith.Compare(value, wide, "lt")).out
+    chosen = program.add(arith.Select(is_less, wide, wide)).out
+    assert moved(hoisted(program, [chosen])) == ["i1"]
+
+
+def test_two_operands_as_wide_as_the_result_stay() -> None:
+    program = Program(4)
+    one, two = program.load(BF16, LOADED), program.load(BF16, LOADED)
+    assert moved(hoisted(program, [program.add(arith.Add(one, two)).out])) == ["bf16"]
+
+
+def test_what_is_used_where_it_is_too_is_computed_twice_only_if_it_is_a_cast() -> None:
+    program = Program(4)
+    value = cast(program, program.load(BF16, LOADED), FP32)
+    program.store(value)
+    kernel = hoisted(program, [value])
+    assert moved(kernel) == ["bf16"]
+    assert sum(isinstance(op, arith.Cast) for op in kernel.walk()) == 2
+    program = Program(4)
+    flags = program.load(I8, LOADED)
+    zero = program.add(arith.Constant(0.0, TileType(FP32, SHAPE, LOADED))).out
+    is_set = cast(program, flags, ScalarType("i1", 1, "uint"))
+    chosen = program.add(arith.Select(is_set, zero, zero)).out
+    program.store(chosen)
+    assert moved(hoisted(program, [chosen])) == ["fp32"]
+
+
+FETCHED = """\
+#0 = #ll<offset=[[1],[2],[4],[8],[16],[32],[64]] : [128]>
+#1 = #ll<register=[[1],[2]] lane=[[4],[8],[16],[32],[64]] : [128]>
+#2 = #ll<register=[[1,0],[2,0]] lane=[[4,0],[8,0],[16,0],[32,0],[64,0]] : [128,1]>
+#3 = #ll<register=[[32,0],[64,0]] lane=[[1,0],[2,0],[4,0],[8,0],[16,0]] : [128,1]>
+kernel @k(%x: map<128xfp32, 0>, %i: i32, %f: fp32, %p: tile<128x1x*fp32, #3>) {num_warps = 1} {
+  %b = gpu.shared_alloc {element = fp32, shape = [128], layout = #0, alignment_bytes = 128} : shared<128xfp32, #0>
+  gpu.tma_fetch(%x, %b, %i)
+  %v = gpu.shared_load(%b) {layout = #1, vector = 4} : tile<128xfp32, #1>
+  %s = tile.splat(%f) {shape = [128], layout = #1} : tile<128xfp32, #1>
+  %m = arith.mul(%v, %s) : tile<128xfp32, #1>
+  EXTRA
+  %e = tile.expand_dims(%m) {axis = 1} : tile<128x1xfp32, #2>
+  %c = gpu.convert(%e) {layout = #3} : tile<128x1xfp32, #3>
+  gpu.store(%p, %c)
+  scf.return
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("extra", "climbs"), [("", True), ("gpu.shared_store(%v, %b) {vector = 4}", False)]
+)
+def test_what_is_computed_from_a_fetched_tile_alone_is_made_where_it_is_wanted(
+    extra: str, climbs: bool
+) -> None:
+    kernel = parse_kernel(FETCHED.replace("EXTRA", extra))
+    hoist_conversions(kernel, Schedule(TARGETS["sm_90a"]))
+    verify(kernel)
+    (convert,) = (op for op in kernel.walk() if isinstance(op, gpu.Convert))
+    assert isinstance(convert.value.op, gpu.SharedLoad) == climbs
+    assert len([op for op in kernel.walk() if isinstance(op, arith.Mul)]) == 1

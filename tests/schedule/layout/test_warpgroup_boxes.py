@@ -1,0 +1,67 @@
+"""Boxes that one warpgroup holds: found by layouts, and counted against every element."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from aotc.ir.layout import LinearLayout
+from aotc.ir.types import BF16, TensorMapType
+from aotc.schedule.layout.layouts import blocked, mma_v2, wgmma_accumulator
+from aotc.schedule.layout.warpgroup_boxes import box_warpgroups, in_warpgroup_boxes
+
+
+def _counted(layout: LinearLayout, box: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the first warpgroup with each element of a box, or () if a box has several."""
+    groups = np.full(layout.shape, -1)
+    for warp in reversed(range(1 << layout.in_bits("warp"))):
+        for lane in range(32):
+            for element in layout.table("register", lane=lane, warp=warp):
+                groups[tuple(layout.unpack(element))] = warp >> 2
+    starts = [range(0, extent, step) for extent, step in zip(layout.shape, box, strict=True)]
+    found = [
+        np.unique(groups[tuple(slice(at, at + step) for at, step in zip(origin, box, strict=True))])
+        for origin in itertools.product(*starts)
+    ]
+    return tuple(int(each[0]) for each in found) if all(map(_is_one, found)) else ()
+
+
+def _is_one(groups: np.ndarray) -> bool:
+    return len(groups) == 1
+
+
+@pytest.mark.parametrize(
+    ("layout", "box"),
+    [
+        (wgmma_accumulator((128, 64), (2, 1)), (64, 64)),
+        (wgmma_accumulator((128, 64), (2, 1)), (128, 64)),
+        (wgmma_accumulator((256, 128), (2, 1)), (64, 64)),
+        (wgmma_accumulator((256, 64), (4, 1)), (64, 32)),
+        (wgmma_accumulator((64, 256), (1, 2)), (64, 64)),
+        (mma_v2((128, 64), (8, 1)), (64, 64)),
+        (mma_v2((128, 64), (2, 4)), (64, 64)),
+        (blocked((8, 64), (1, 8), (4, 8), (8, 1), (1, 0)), (8, 64)),
+    ],
+    ids=str,
+)
+def test_a_box_is_one_warpgroups_if_all_its_elements_are(
+    layout: LinearLayout, box: tuple[int, ...]
+) -> None:
+    assert box_warpgroups(layout, box) == _counted(layout, box)
+
+
+def test_one_warpgroup_needs_no_boxes_of_its_own() -> None:
+    assert box_warpgroups(wgmma_accumulator((64, 64), (1, 1)), (64, 64)) == ()
+
+
+def test_maps_are_cut_for_warpgroups_only() -> None:
+    tensor = TensorMapType(BF16, (128, 64), 128)
+    by_rows = wgmma_accumulator((128, 256), (2, 1))
+    by_columns = mma_v2((128, 256), (1, 8))
+    assert in_warpgroup_boxes(tensor, [by_rows]).box == (64, 64)
+    assert in_warpgroup_boxes(tensor, [by_rows, by_columns]) == tensor
+    assert in_warpgroup_boxes(tensor, []) == tensor
+    low = TensorMapType(BF16, (64, 64), 128)
+    assert in_warpgroup_boxes(low, [wgmma_accumulator((64, 256), (1, 2))]) == low

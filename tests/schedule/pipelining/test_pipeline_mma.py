@@ -1,0 +1,190 @@
+"""Products that are started an iteration ahead: where, what is computed with them, and when not."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.support.descriptors import compiled, launch, like, lowered, tensor
+
+AHEAD = "a product runs while the one before is computed with"
+NOT_AHEAD = "no product is started an iteration ahead: "
+
+SCALED = """def k(a, b, c, s, tiles, low, high):
+    for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0)):
+        total = tl.zeros((64, 64), tl.float32)
+        for k in range(low, high, 1):
+            part = tl.dot(a.load([tile * 64, k * 64]), b.load([0, k * 64]).T)
+            total += part * tl.load(s + k)
+        c.store([tile * 64, 0], total)
+"""
+SCALE = "total += part * tl.load(s + k)"
+SIGNATURE = {
+    "a": "tensordesc<fp16[64,64]>",
+    "b": "tensordesc<fp16[64,64]>",
+    "c": "tensordesc<fp32[64,64]>",
+    "s": "*fp32",
+    "tiles": "i32",
+    "low": "i32",
+    "high": "i32",
+}
+ATTENTION = """def k(a, b, c, v, n):
+    row = tl.program_id(0) * 64
+    query = a.load([row, 0])
+    total = tl.zeros((64, 64), tl.float32)
+    for key in range(0, n, 64):
+        score = tl.dot(query, b.load([key, 0]).T)
+        total = tl.dot((score * 0.5).to(tl.float16), v.load([key, 0]), total)
+    c.store([row, 0], total)
+"""
+ATTENTION_SIGNATURE = {
+    **{name: SIGNATURE[name] for name in "abc"},
+    "v": "tensordesc<fp16[64,64]>",
+    "n": "i32",
+}
+
+
+def _lowered(
+    folder: Path, source: str, signature: dict[str, str], num_warps: int = 4, **config: Any
+) -> tuple[str, str]:
+    """Return gpu IR and remarks of a kernel whose products are to start ahead."""
+    return lowered(folder, source, signature, num_warps, **{"mma_stages": 2, **config})
+
+
+# ---- where ------------------------------------------------------------------------------------
+
+
+def test_the_next_product_is_in_flight_while_one_is_computed_with(tmp_path: Path) -> None:
+    text, remarks = _lowered(tmp_path, SCALED, SIGNATURE)
+    assert AHEAD in remarks
+    ops = re.findall(r"gpu\.(?:wgmma_wait|wgmma|mbarrier_arrive)|arith\.mul\(%part|scf\.for", text)
+    ops = [op.split(".")[1] for op in ops[: ops.index("scf.for", 4)]]
+    finish = ["wgmma_wait", "mbarrier_arrive", "mul(%part"]
+    pair = ["wgmma", *finish] * 2
+    last = ["wgmma", *finish, *finish, *finish]
+    assert ops == ["for", "wgmma", "for", *pair, *last]
+    waits = re.findall(r"gpu\.wgmma_wait\(.*?\{(.*?)\}", text)
+    pending = [1 if "pending = 1" in each else 0 for each in waits]
+    assert pending == [1, 1, 1, 0, 0]
+
+
+def test_only_if_asked_for(tmp_path: Path) -> None:
+    text, remarks = _lowered(tmp_path, SCALED, SIGNATURE, mma_stages=1)
+    assert "ahead:" not in remarks
+    assert AHEAD not in remarks
+    assert text.count("gpu.wgmma(") == 1
+
+
+def test_the_sums_of_a_loop_stay_where_they_are(tmp_path: Path) -> None:
+    """The scores of attention go ahead; what is added to the result is not looked at."""
+    text, remarks = _lowered(tmp_path, ATTENTION, ATTENTION_SIGNATURE)
+    assert AHEAD in remarks
+    # Scores: the first, two, the last but one; results: two, the last two, the last.
+    assert text.count("gpu.wgmma(") == 4 + 5
+
+
+def test_threads_get_the_registers_of_the_second_product(tmp_path: Path) -> None:
+    wide = SCALED.replace("(64, 64)", "(64, 128)")
+    signature = SIGNATURE | {"b": "tensordesc<fp16[128,64]>", "c": "tensordesc<fp32[64,128]>"}
+    _, remarks = _lowered(tmp_path, wide, signature, num_consumer_groups=2)
+    assert AHEAD in remarks
+    assert "registers for threads that compute" in remarks
+    wide, signature = wide.replace("128)", "256)"), {**signature}
+    signature |= {"b": "tensordesc<fp16[256,64]>", "c": "tensordesc<fp32[64,256]>"}
+    _, remarks = _lowered(tmp_path, wide, signature)
+    assert NOT_AHEAD + "two of each in flight take about 424 registers of a thread" in remarks
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "config", "reason"),
+    [
+        ("", "", {"warp_specialize": False}, "no warp of its own fetches"),
+        (SCALE, "for _ in range(tiles):\n                total += part", {}, "there is one slot"),
+        (SCALE, "total += part", {}, "none that begins its sum is looked at in its iteration"),
+        ("tl.dot(a.load(", "tl.dot(1 + a.load(", {}, "an operand is in registers"),
+        ("b.load([0, k * 64]).T)", "(1 + b.load([0, k * 64])).T)", {}, "an operand is written"),
+    ],
+)
+def test_where_it_is_not_done(
+    tmp_path: Path, old: str, new: str, config: dict[str, Any], reason: str
+) -> None:
+    source = SCALED.replace(old, new) if old else SCALED
+    assert source != SCALED or not old
+    _, remarks = _lowered(tmp_path, source, SIGNATURE, **config)
+    assert NOT_AHEAD + reason in remarks
+
+
+# ---- results ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"num_stages": 2},
+        {"num_stages": 4},
+        {"num_stages": 4, "num_consumer_groups": 2},
+        {"num_stages": 3, "num_ctas": 2},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("step", [1, 3])
+def test_loops_of_every_length(tmp_path: Path, config: dict[str, Any], step: int) -> None:
+    """Each tile has as many steps, so slots and turns go on over the ends of loops."""
+    rows = 64 * config.get("num_ctas", 1)
+    source = SCALED.replace("high, 1)", f"high, {step})").replace("tile * 64", f"tile * {rows}")
+    source = source.replace("zeros((64,", f"zeros(({rows},")
+    signature = SIGNATURE | {
+        "a": f"tensordesc<fp16[{rows},64]>",
+        "c": f"tensordesc<fp32[{rows},64]>",
+    }
+    kernel = compiled(tmp_path, source, signature, mma_stages=2, **config)
+    s = np.arange(3, 12).astype(np.float32)
+    a = np.sign(tensor((rows * 3, 64 * 9), "fp16"))
+    b = np.sign(tensor((64, 64 * 9), "fp16", seed=1))
+    for seed, (low, high) in enumerate([(0, 0), (2, 3), (0, 2), (1, 4), (4, 8), (0, 9), (7, 2)]):
+        c = like(tensor((rows * 3, 64), "fp32"))
+        values = {"a": a, "b": b, "c": c, "s": s, "tiles": 3, "low": low, "high": high}
+        launch(kernel, (2,), values, seed=seed)
+        expected = np.zeros(c.shape, np.float64)
+        for k in range(low, high, step):
+            part = slice(64 * k, 64 * k + 64)
+            expected += s[k] * (a[:, part].astype(np.float64) @ b[:, part].astype(np.float64).T)
+        np.testing.assert_array_equal(c, expected)
+
+
+@pytest.mark.parametrize("num_stages", [2, 3])
+def test_scores_of_attention(tmp_path: Path, num_stages: int) -> None:
+    """Products of both kinds are in flight, and a fetched tile is read in all iterations."""
+    kernel = compiled(tmp_path, ATTENTION, ATTENTION_SIGNATURE, num_stages=num_stages, mma_stages=2)
+    for seed, n in enumerate((0, 64, 128, 192, 320)):
+        a, b = np.sign(tensor((128, 64), "fp16")), np.sign(tensor((n or 1, 64), "fp16", seed=1))
+        v, c = np.sign(tensor((n or 1, 64), "fp16", seed=2)), like(tensor((128, 64), "fp32"))
+        launch(kernel, (2,), {"a": a, "b": b, "c": c, "v": v, "n": n}, seed=seed)
+        wide = [each[:n].astype(np.float64) for each in (b, v)]
+        expected = (0.5 * (a.astype(np.float64) @ wide[0].T)) @ wide[1]
+        np.testing.assert_array_equal(c, expected)
+
+
+def test_two_products_of_an_iteration(tmp_path: Path) -> None:
+    source = SCALED.replace(
+        SCALE,
+        "other = tl.dot(a.load([tile * 64, k * 64]), b.load([64, k * 64]).T)\n"
+        "            total += part * other * k",
+    )
+    kernel = compiled(tmp_path, source, SIGNATURE, num_stages=2, mma_stages=2)
+    a = np.sign(tensor((128, 64 * 5), "fp16"))
+    b = np.sign(tensor((128, 64 * 5), "fp16", seed=1))
+    for high in range(6):
+        c = like(tensor((128, 64), "fp32"))
+        values = {"a": a, "b": b, "c": c, "s": np.zeros(1, np.float32)}
+        launch(kernel, (1,), values | {"tiles": 2, "low": 0, "high": high}, seed=high)
+        expected = np.zeros(c.shape, np.float64)
+        for k in range(high):
+            part = slice(64 * k, 64 * k + 64)
+            sums = a[:, part].astype(np.float64) @ b[:, part].astype(np.float64).T
+            expected += k * sums[:, :64] * sums[:, 64:]
+        np.testing.assert_array_equal(c, expected)

@@ -1,0 +1,168 @@
+"""Rows of B that products leave out: boxes without them, and buffers that end before them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from aotc.compiler import CompileRequest, PtxKernel, compile_ptx
+from aotc.frontend import translate
+from aotc.ir.core import Kernel
+from aotc.ir.dialects import tma, wgmma
+from aotc.ir.text import parse_kernel, print_kernel
+from aotc.ir.types import SharedType, TensorMapType
+from aotc.schedule.context import Config, Schedule
+from aotc.schedule.pipeline import TILE_TO_GPU
+from aotc.target import TARGETS
+from tests.support.column_parts import PARTS_OF_COLUMNS
+
+SOURCE = """
+
+@triton.jit
+def k(a, b, c, n, BN: tl.constexpr, BK: tl.constexpr, COLUMNS: tl.constexpr, E: tl.constexpr):
+    acc = tl.zeros((128, BN), tl.float32)
+    other = tl.zeros((128, BN), tl.float32)
+    total = tl.zeros((BK,), tl.float32)
+    for k in range(0, n, BK):
+        left, right = a.load([0, k]), LOAD
+        acc = tl.dot(left, right, acc)
+        MORE
+    parts = parts_of_columns(acc, E)
+    for part in tl.static_range(COLUMNS // E):
+        c.store([0, part * E], parts[part].to(c.dtype))
+    AFTER
+"""
+TURNED = "b.load([0, k]).T"
+
+
+def narrowed(
+    folder: Path,
+    columns: int = 112,
+    bn: int = 128,
+    bk: int = 64,
+    load: str = TURNED,
+    more: str = "pass",
+    after: str = "pass",
+    config: Config | None = None,
+) -> Kernel:
+    """Return the kernel as the pass leaves it."""
+    path = folder / "kernel.py"
+    text = SOURCE.replace("LOAD", load).replace("MORE", more).replace("AFTER", after)
+    path.write_text(PARTS_OF_COLUMNS + text)
+    b = f"{bn},{bk}" if ".T" in load else f"{bk},{bn}"
+    signature = {
+        "a": f"tensordesc<bf16[128,{bk}]>", "b": f"tensordesc<bf16[{b}]>",
+        "c": "tensordesc<bf16[128,16]>", "n": "i32",
+    }  # fmt: skip
+    constants = {"BN": bn, "BK": bk, "COLUMNS": columns, "E": 16}
+    kernel = translate(str(path), "k", signature, constants, target="sm_90a").kernel
+    config = config or Config(8)
+    kernel.num_warps, kernel.num_ctas = config.num_warps, config.num_ctas
+    schedule = Schedule(TARGETS["sm_90a"], config)
+    for each in TILE_TO_GPU.passes:
+        each(kernel, schedule)
+        if each.__name__ == "trim_operand_loads":
+            break
+    printed = print_kernel(kernel)
+    assert print_kernel(parse_kernel(printed)) == printed
+    return kernel
+
+
+def of_b(kernel: Kernel) -> tuple[tuple[int, ...], list[tuple[int, int]]]:
+    """Return the box of B's map, and of each fetch of it the rows and the buffer's unused bytes."""
+    b = kernel.body.args[1]
+    assert isinstance(b.type, TensorMapType)
+    found: list[tuple[int, int]] = []
+    for op in kernel.walk():
+        if isinstance(op, tma.TmaFetch) and op.tensor is b:
+            assert isinstance(op.buffer.type, SharedType)
+            found.append((op.num_rows, op.buffer.type.unused_bytes))
+    return b.type.box, found
+
+
+def test_rows_that_are_left_out_are_not_fetched_and_have_no_room(tmp_path: Path) -> None:
+    kernel = narrowed(tmp_path)
+    assert of_b(kernel) == ((112, 64), [(112, 16 * 128)])
+    (product,) = (op for op in kernel.walk() if isinstance(op, wgmma.Wgmma))
+    assert product.num_columns == 112
+    assert isinstance(product.b.type, SharedType)
+    assert product.b.type.unused_bytes == 16 * 128
+
+
+def test_a_buffer_of_two_boxes_ends_where_it_did(tmp_path: Path) -> None:
+    """The rows that are left out of the first box lie between the two."""
+    assert of_b(narrowed(tmp_path, bk=128)) == ((112, 64), [(112, 0)])
+
+
+@pytest.mark.parametrize("columns", [128, 64, 16])
+def test_powers_of_two_are_narrowed_too(tmp_path: Path, columns: int) -> None:
+    box, ((rows, unused_bytes),) = of_b(narrowed(tmp_path, columns))
+    assert box == (columns, 64)
+    assert (rows, unused_bytes) == ((columns, (128 - columns) * 128) if columns < 128 else (0, 0))
+
+
+def test_rows_of_few_bytes_are_whole_periods_of_the_swizzle(tmp_path: Path) -> None:
+    """16 rows of 32 bytes are half a KB; a box of 48 rows would not be whole ones."""
+    assert of_b(narrowed(tmp_path, 48, 64, 16)) == ((64, 16), [(0, 0)])
+    assert of_b(narrowed(tmp_path, 96, 128, 16)) == ((96, 16), [(96, 32 * 32)])
+
+
+KEPT = {
+    "columns of memory": {"load": "b.load([k, 0])"},
+    "read by threads": {
+        "more": "total += tl.sum(right.to(tl.float32), 1)",
+        "after": "tl.debug_barrier()\n    c.store([0, 0], (parts[0] + tl.sum(total)).to(c.dtype))",
+    },
+    "another block is read whole": {
+        "more": "other = tl.dot(left, b.load([BN, k]).T, other)",
+        "after": (
+            "rest = parts_of_columns(other, E)\n"
+            "    for part in tl.static_range(BN // E):\n"
+            "        c.store([0, BN + part * E], rest[part].to(c.dtype))"
+        ),
+    },
+}
+
+
+@pytest.mark.parametrize("case", KEPT)
+def test_what_is_read_otherwise_is_fetched_whole(tmp_path: Path, case: str) -> None:
+    box, fetches = of_b(narrowed(tmp_path, **KEPT[case]))
+    assert 112 not in box
+    assert all(each == (0, 0) for each in fetches)
+
+
+def test_two_products_are_fetched_for_as_the_wider_one_needs(tmp_path: Path) -> None:
+    kernel = narrowed(
+        tmp_path,
+        more="other = tl.dot(left, b.load([BN, k]).T, other)",
+        after="c.store([0, BN], parts_of_columns(other, E)[0].to(c.dtype))",
+    )
+    assert of_b(kernel) == ((112, 64), [(112, 16 * 128)] * 2)
+    products = [op.num_columns for op in kernel.walk() if isinstance(op, wgmma.Wgmma)]
+    assert products == [112, 16]
+
+
+def test_blocks_of_a_cluster_fetch_their_shares_of_fewer_rows(tmp_path: Path) -> None:
+    kernel = narrowed(tmp_path, config=Config(4, num_ctas=2))
+    assert of_b(kernel) == ((56, 64), [(112, 16 * 128)])
+
+
+def test_what_is_left_out_has_no_slots_and_is_not_announced(tmp_path: Path) -> None:
+    narrowed(tmp_path)
+    types = {"a": "tensordesc<bf16[128,64]>", "b": "tensordesc<bf16[128,64]>"}
+    types |= {"c": "tensordesc<bf16[128,16]>", "n": "i32"}
+
+    def compiled(columns: int) -> PtxKernel:
+        constants = {"BN": 128, "BK": 64, "COLUMNS": columns, "E": 16}
+        path = str(tmp_path / "kernel.py")
+        known = tuple(types.items()), tuple(constants.items()), "sm_90a"
+        return compile_ptx(CompileRequest(path, "k", *known, num_warps=8, num_stages=5))
+
+    narrow, wide = compiled(112), compiled(128)
+    saved_bytes = wide.shared_bytes - narrow.shared_bytes
+    assert saved_bytes == 5 * 16 * 128
+    assert set(re.findall(r"wgmma\.mma_async\S*\.(m64n\d+)k16", narrow.ptx)) == {"m64n112"}
+    announced = re.findall(r"expect_tx\..* (\d+);", narrow.ptx)
+    assert announced == [str(128 * 128), str(112 * 128)]

@@ -1,0 +1,181 @@
+"""A block runs one program after the other: which kernels, and that every program is run once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from aotc.ir.core import Kernel
+from aotc.ir.text import parse_kernel, print_kernel
+from aotc.ir.verify import verify
+from aotc.schedule.context import Schedule
+from aotc.schedule.programs.make_persistent import make_persistent
+from aotc.target import TARGETS
+from aotc.verify import interpreter
+from tests.support.checks import check, without_checks
+
+
+def looped(text: str, schedule: Schedule | None = None) -> Kernel:
+    """Return a kernel after the pass."""
+    kernel = parse_kernel(without_checks(text))
+    make_persistent(kernel, schedule or Schedule(TARGETS["sm_90a"], map_pointers=True))
+    verify(kernel)
+    printed = print_kernel(kernel)
+    assert print_kernel(parse_kernel(printed)) == printed
+    return kernel
+
+
+# What the programs of a grid are told, x + 100 y + 10000 z, is added to what they load.
+SUM = """\
+// CHECK: kernel @k(
+// CHECK-SAME: %grid.x: i32 {source = "grid[0]"}
+// CHECK-SAME: %grid.y: i32 {source = "grid[1]"}
+// CHECK-SAME: %grid.z: i32 {source = "grid[2]"}
+// CHECK-SAME: loops_programs = true
+// CHECK-NEXT: [[ROW:%.*]] = arith.mul(%grid.x, %grid.y)
+// CHECK-NEXT: [[COUNT:%.*]] = arith.mul([[ROW]], %grid.z)
+// CHECK-NEXT: [[FIRST:%.*]] = tile.program_id {axis = 0}
+// CHECK-NEXT: [[STEP:%.*]] = tile.num_programs {axis = 0}
+// CHECK-NEXT: scf.for([[FIRST]], [[COUNT]], [[STEP]]) {unroll = 1} ([[P:%.*]]: i32) {
+// CHECK-NEXT: [[ROWS:%.*]] = arith.div([[P]], %grid.x)
+// CHECK-NEXT: [[X:%.*]] = arith.rem([[P]], %grid.x)
+// CHECK-NEXT: [[Y:%.*]] = arith.rem([[ROWS]], %grid.y)
+// CHECK-NEXT: [[Z:%.*]] = arith.div([[P]], [[ROW]])
+// CHECK-NOT: tile.program_id
+// CHECK: arith.mul([[Y]], {{%.*}})
+// CHECK: arith.mul([[Z]], {{%.*}})
+// CHECK: scf.for({{%.*}}, %n, {{%.*}}, %told_tile)
+// CHECK: tile.descriptor_load
+// CHECK: tile.store
+// CHECK-NEXT: scf.yield()
+// CHECK-NEXT: }
+// CHECK-NEXT: scf.return
+kernel @k(%x: desc<1x32xi32>, %out: *i32, %n: i32, %w: i32, %h: i32) {num_warps = 4} {
+  %zero = arith.constant {value = 0, type = i32} : i32
+  %one = arith.constant {value = 1, type = i32} : i32
+  %per_y = arith.constant {value = 100, type = i32} : i32
+  %per_z = arith.constant {value = 10000, type = i32} : i32
+  %i = tile.program_id {axis = 0} : i32
+  %j = tile.program_id {axis = 1} : i32
+  %k = tile.program_id {axis = 2} : i32
+  %js = arith.mul(%j, %per_y) : i32
+  %ks = arith.mul(%k, %per_z) : i32
+  %some = arith.add(%i, %js) : i32
+  %told = arith.add(%some, %ks) : i32
+  %told_tile = tile.splat(%told) {shape = [1, 32]} : tile<1x32xi32>
+  %sum = scf.for(%zero, %n, %one, %told_tile) (%at: i32, %acc: tile<1x32xi32>) {
+    %v = tile.descriptor_load(%x, %at, %zero) : tile<1x32xi32>
+    %more = arith.add(%acc, %v) : tile<1x32xi32>
+    scf.yield(%more)
+  } : tile<1x32xi32>
+  %lines = arith.mul(%k, %h) : i32
+  %line = arith.add(%lines, %j) : i32
+  %firsts = arith.mul(%line, %w) : i32
+  %number = arith.add(%firsts, %i) : i32
+  %size = arith.constant {value = 32, type = i32} : i32
+  %start = arith.mul(%number, %size) : i32
+  %here = arith.addptr(%out, %start) : *i32
+  %heres = tile.splat(%here) {shape = [1, 32]} : tile<1x32x*i32>
+  %lane = tile.arange {start = 0, end = 32} : tile<32xi32>
+  %lanes = tile.expand_dims(%lane) {axis = 0} : tile<1x32xi32>
+  %ptrs = arith.addptr(%heres, %lanes) : tile<1x32x*i32>
+  tile.store(%ptrs, %sum, _)
+  scf.return
+}
+"""
+
+
+def test_the_whole_kernel_becomes_the_body_of_a_loop() -> None:
+    schedule = Schedule(TARGETS["sm_90a"], map_pointers=True)
+    kernel = looped(SUM, schedule)
+    check(SUM, print_kernel(kernel))
+    assert kernel.loops_programs
+    assert [remark.rpartition(": ")[2] for remark in schedule.remarks] == [
+        "a block runs one program after the other"
+    ]
+
+
+def test_without_leave_of_the_launcher_there_is_no_loop() -> None:
+    before = print_kernel(parse_kernel(without_checks(SUM)))
+    kernel = looped(SUM, Schedule(TARGETS["sm_90a"]))
+    assert print_kernel(kernel) == before
+    assert not kernel.loops_programs
+
+
+# ---- every program once -----------------------------------------------------------------------
+
+
+def check_programs(kernel: Kernel, grid: Sequence[int], turns: int) -> None:
+    """Check what each program of a grid stores in its row."""
+    width, height, depth = (*grid, 1, 1)[:3]
+    x = np.random.default_rng(turns).integers(-99, 99, (5, 32)).astype(np.int32)
+    out = np.full((depth * height * width, 32), -1, np.int32)
+    interpreter.run(kernel, grid, [x, out, turns, width, height])
+    k, j, i = np.ogrid[:depth, :height, :width]
+    told = (i + 100 * j + 10000 * k).reshape(-1, 1)
+    np.testing.assert_array_equal(out, told + x[:turns].sum(0, dtype=np.int32))
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    grid=st.lists(st.integers(0, 4), min_size=1, max_size=3),
+    turns=st.integers(0, 5),
+)
+def test_every_program_of_any_grid_is_run(grid: list[int], turns: int) -> None:
+    check_programs(parse_kernel(without_checks(SUM)), grid, turns)
+    check_programs(looped(SUM), grid, turns)
+
+
+@pytest.mark.parametrize("num_blocks", [1, 2, 3, 6, 7])
+def test_as_many_blocks_as_there_are(monkeypatch: pytest.MonkeyPatch, num_blocks: int) -> None:
+    """Whatever their number: fewer than programs, as many, or one too many."""
+    monkeypatch.setattr(interpreter, "num_looping_blocks", lambda _: num_blocks)
+    check_programs(looped(SUM), (3, 2), 1)
+
+
+# ---- obstacles --------------------------------------------------------------------------------
+
+BODY = """\
+kernel @k(%x: desc<1x32xi32>, %out: *i32, %n: i32, %c: i1) {{num_warps = 4}} {{
+  %0 = arith.constant {{value = 0, type = i32}} : i32
+  %1 = arith.constant {{value = 1, type = i32}} : i32
+{}
+  scf.return
+}}
+"""
+LOAD = "%v = tile.descriptor_load(%x, %0, %0) : tile<1x32xi32>"
+TURN = "scf.for(%0, %n, %1) (%i{}: i32) {{\n{}\nscf.yield()\n}}"
+STEP = TURN.format("", LOAD)
+
+
+@pytest.mark.parametrize(
+    ("lines", "loops"),
+    [
+        ((STEP,), True),
+        ((STEP, STEP.replace("%v", "%u").replace("%i", "%j")), True),
+        (("scf.if(%c) () {", STEP, "scf.yield()\n} () {\nscf.yield()\n}"), True),
+        ((), False),
+        ((LOAD,), False),
+        ((TURN.format("", TURN.format("n", LOAD)),), False),
+        ((STEP, "%m = tile.num_programs {axis = 1} : i32"), False),
+        ((STEP, '%old = tile.atomic_rmw(%out, %1, _) {kind = "add"} : i32'), False),
+        ((STEP, "%old = tile.atomic_cas(%out, %0, %1) : i32"), False),
+        ((STEP, "tile.barrier"), False),
+        ((STEP, "grid.wait"), False),
+        (("grid.launch_dependents", STEP), False),
+        ((STEP, "scf.while() () {\nscf.condition(%c)\n} () {\nscf.yield()\n}"), False),
+        ((STEP, "%r = tile.load(%out, _, _) {volatile = true} : i32"), False),
+        ((TURN.format("", "%r = tile.load(%out, _, _) : i32"),), False),
+        ((TURN.format("", LOAD + "\ntile.barrier"),), False),
+    ],
+)
+def test_which_kernels_gain(lines: tuple[str, ...], *, loops: bool) -> None:
+    text = BODY.format("\n".join(lines))
+    kernel = looped(text)
+    assert kernel.loops_programs is loops
+    if not loops:
+        assert print_kernel(kernel) == print_kernel(parse_kernel(text))

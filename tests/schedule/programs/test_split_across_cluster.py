@@ -1,0 +1,124 @@
+"""Programs run by clusters: each block computes its part, together they compute the whole."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from aotc.ir.diagnostics import CompileError
+from aotc.ir.text import parse_kernel, print_kernel
+from aotc.ir.verify import verify
+from aotc.schedule.context import Config, Schedule
+from aotc.schedule.programs.split_across_cluster import split_across_cluster
+from aotc.schedule.tensor_maps.lower_descriptors import lower_descriptors
+from aotc.target import TARGETS
+from aotc.verify.interpreter import run
+from aotc.verify.numerics import dtype_of
+from tests.schedule.programs.test_cta_split import PRODUCT
+
+TARGET = TARGETS["sm_90a"]
+
+
+def distributed(text: str, num_ctas: int):
+    kernel = parse_kernel(text)
+    kernel.num_ctas = num_ctas
+    schedule = Schedule(TARGET, Config(4, 3, num_ctas))
+    lower_descriptors(kernel, schedule)
+    split_across_cluster(kernel, schedule)
+    return kernel, schedule.remarks
+
+
+@pytest.mark.parametrize("num_ctas", [1, 2, 4, 8])
+def test_blocks_compute_together_what_a_program_computes(num_ctas) -> None:
+    rng = np.random.default_rng(num_ctas)
+    a, b = (rng.integers(-8, 8, shape).astype(np.float32) for shape in ((128, 64), (64, 64)))
+    as_bf16 = [(value.view(np.uint32) >> 16).astype(np.uint16) for value in (a, b)]
+    kernel, remarks = distributed(PRODUCT, num_ctas)
+    out = np.full((128, 64), np.nan, np.float32)
+    bf16 = dtype_of(kernel.body.args[0].type.pointee)
+    run(kernel, (1,), [*(value.view(bf16) for value in as_bf16), out])
+    np.testing.assert_array_equal(out, a @ b)
+    assert not remarks
+
+
+def test_the_parts_are_smaller_tiles_that_begin_at_the_blocks_own() -> None:
+    kernel, _ = distributed(PRODUCT, 2)
+    text = print_kernel(kernel)
+    assert "grid.cta_rank" in text
+    assert "tile.dot" in text
+    assert "tile<64x64xfp32>" in text
+    assert "tile<128" not in text
+
+
+REPLICATED = """
+kernel @k(%out: *i32) {num_warps = 1} {
+  %0 = tile.arange {start = 0, end = 32} : tile<32xi32>
+  %1 = tile.splat(%out) {shape = [32]} : tile<32x*i32>
+  %2 = arith.addptr(%1, %0) : tile<32x*i32>
+  tile.store(%2, %0, _)
+  scf.return
+}
+"""
+
+
+def test_what_is_not_divided_is_stored_by_the_first_block() -> None:
+    kernel, _ = distributed(REPLICATED, 2)
+    assert "scf.if" in print_kernel(kernel)
+    out = np.full(32, -1, np.int32)
+    run(kernel, (1,), [out])
+    np.testing.assert_array_equal(out, np.arange(32))
+
+
+DESCRIPTORS = """
+kernel @k(%a: desc<128x64xbf16>, %b: desc<64x64xbf16>, %out: desc<128x64xfp32>) {num_warps = 4} {
+  %0 = arith.constant {value = 0, type = i32} : i32
+  %1 = tile.descriptor_load(%a, %0, %0) : tile<128x64xbf16>
+  %2 = tile.descriptor_load(%b, %0, %0) : tile<64x64xbf16>
+  %3 = arith.constant {value = 0.0, type = tile<128x64xfp32>} : tile<128x64xfp32>
+  %4 = tile.dot(%1, %2, %3) : tile<128x64xfp32>
+  tile.descriptor_store(%out, %4, %0, %0)
+  scf.return
+}
+"""
+
+
+def test_a_descriptor_is_divided_like_its_blocks_and_what_all_load_comes_in_parts() -> None:
+    kernel, _ = distributed(DESCRIPTORS, 2)
+    header = print_kernel(kernel).splitlines()[0]
+    assert "%a: desc<64x64xbf16>" in header
+    assert "%b: desc<64x64xbf16, 2>" in header
+    assert "%out: desc<64x64xfp32>" in header
+
+
+BARRIER = REPLICATED.replace("  scf.return", "  tile.barrier\n  scf.return")
+
+
+def test_a_barrier_of_the_program_is_refused_with_a_remedy() -> None:
+    with pytest.raises(CompileError, match="num_ctas = 2") as caught:
+        distributed(BARRIER, 2)
+    assert "leave num_ctas at 1" in str(caught.value.remedy)
+
+
+def test_nothing_is_used_by_ops_that_are_not_there() -> None:
+    kernel, _ = distributed(DESCRIPTORS, 2)
+    verify(kernel)
+
+
+NARROW = """
+kernel @k(%a: desc<16x32xfp8e4nv>, %b: desc<32x16xfp8e4nv>, %out: desc<16x16xfp32>) {num_warps = 4} {
+  %0 = arith.constant {value = 0, type = i32} : i32
+  %1 = tile.descriptor_load(%a, %0, %0) : tile<16x32xfp8e4nv>
+  %2 = tile.descriptor_load(%b, %0, %0) : tile<32x16xfp8e4nv>
+  %3 = arith.constant {value = 0.0, type = tile<16x16xfp32>} : tile<16x16xfp32>
+  %4 = tile.dot(%1, %2, %3) : tile<16x16xfp32>
+  tile.descriptor_store(%out, %4, %0, %0)
+  scf.return
+}
+"""
+
+
+def test_rows_too_short_for_tensor_copies_are_not_divided() -> None:
+    kernel, remarks = distributed(NARROW, 2)
+    verify(kernel)
+    assert "parts of desc<32x16xfp8e4nv> would have too short rows" in remarks[0]
+    assert "%out: desc<16x16xfp32>" in print_kernel(kernel)

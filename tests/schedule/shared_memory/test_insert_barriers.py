@@ -1,0 +1,258 @@
+"""Barriers stand where accesses meet, and nowhere else: slots of a buffer are told apart."""
+
+from __future__ import annotations
+
+import pytest
+
+from aotc.ir.diagnostics import IRError
+from aotc.ir.text import parse_kernel, print_kernel
+from aotc.schedule.context import Schedule
+from aotc.schedule.layout.layouts import blocked, nvmma_shared, wgmma_accumulator, wgmma_operand_a
+from aotc.schedule.shared_memory.allocate_shared import allocate_shared
+from aotc.schedule.shared_memory.insert_barriers import insert_barriers
+from aotc.target import TARGETS
+from tests.support.checks import check
+
+_KERNEL = """
+#0 = #ll<register=[[1],[2]] lane=[[4],[8],[16],[32],[64]] warp=[[128],[256]] : [512]>
+#1 = #ll<register=[[128],[256]] lane=[[1],[2],[4],[8],[16]] warp=[[32],[64]] : [512]>
+#2 = #ll<offset=[[1],[2],[4],[8],[16],[32],[64],[128],[256]] : [512]>
+kernel @k(%x: *fp32 {{divisibility = 16}}, %n: i32) {{num_warps = 4}} {{
+  %i = tile.arange {{start = 0, end = 512, layout = #0}} : tile<512xi32, #0>
+  %xs = tile.splat(%x) {{shape = [512], layout = #0}} : tile<512x*fp32, #0>
+  %at = arith.addptr(%xs, %i) : tile<512x*fp32, #0>
+  %c0 = arith.constant {{value = 0, type = i32}} : i32
+  %c1 = arith.constant {{value = 1, type = i32}} : i32
+{body}
+  scf.return
+}}
+"""
+_BUFFER = """
+  %b = gpu.shared_alloc {{element = fp32, shape = [512], layout = #2, num_stages = {slots}}} : shared<512xfp32, #2, {slots}>
+"""
+
+
+def with_barriers(body: str) -> str:
+    kernel = parse_kernel(_KERNEL.format(body=body))
+    schedule = Schedule(TARGETS["sm_80"])
+    allocate_shared(kernel, schedule)
+    insert_barriers(kernel, schedule)
+    return print_kernel(kernel)
+
+
+def pipeline(slots: int, ahead: int, first: int = 0) -> str:
+    """Return a loop that copies `ahead` slots ahead of the one it reads, after reading it."""
+    early = "".join(
+        f"""
+  %e{k} = gpu.shared_stage(%b, %first) {{ahead = {k}}} : shared<512xfp32, #2>
+  gpu.async_copy(%at, %e{k}) {{vector = 4}}
+  gpu.async_commit"""
+        for k in range(ahead)
+    )
+    return f"""{_BUFFER.format(slots=slots)}
+  %first = arith.constant {{value = {first}, type = i32}} : i32
+{early}
+  %end = scf.for(%c0, %n, %c1, %first) (%k: i32, %slot: i32) {{
+    gpu.async_wait {{pending = {ahead - 1}}}
+    %s = gpu.shared_stage(%b, %slot) : shared<512xfp32, #2>
+    %v = gpu.shared_load(%s) {{layout = #1, vector = 1}} : tile<512xfp32, #1>
+    %t = gpu.shared_stage(%b, %slot) {{ahead = {ahead}}} : shared<512xfp32, #2>
+    gpu.async_copy(%at, %t) {{vector = 4}}
+    gpu.async_commit
+    %next = gpu.next_stage(%slot) {{num_stages = {slots}}} : i32
+    scf.yield(%next)
+  }} : i32
+  gpu.async_wait {{pending = 0}}
+"""
+
+
+@pytest.mark.parametrize(("slots", "first"), [(2, 0), (3, 0), (3, 2), (5, 1)])
+def test_a_slot_for_every_stage_needs_one_barrier(slots: int, first: int) -> None:
+    text = with_barriers(pipeline(slots, slots - 1, first))
+    assert text.count("gpu.barrier") == 1
+    check("// CHECK: gpu.async_wait\n// CHECK: gpu.barrier\n// CHECK: gpu.shared_load", text)
+
+
+@pytest.mark.parametrize("slots", [2, 3])
+def test_a_slot_too_few_needs_two(slots: int) -> None:
+    """The copy goes to the slot that was read just before it."""
+    text = with_barriers(pipeline(slots, slots).replace(f"ahead = {slots}}}", "ahead = 0}"))
+    assert text.count("gpu.barrier") == 2
+
+
+def test_a_slot_to_spare_needs_one() -> None:
+    assert with_barriers(pipeline(4, 2)).count("gpu.barrier") == 1
+
+
+def test_stores_alternate_between_two_slots() -> None:
+    """As tiles that go to shared memory through registers do."""
+    body = """{buffer}
+  %end = scf.for(%c0, %n, %c1, %c0) (%k: i32, %slot: i32) {{
+    %v = gpu.load(%at) {{vector = 4}} : tile<512xfp32, #0>
+    %s = gpu.shared_stage(%b, %slot) : shared<512xfp32, #2>
+    gpu.shared_store(%v, %s) {{vector = 4}}
+    %w = gpu.shared_load(%s) {{layout = #1}} : tile<512xfp32, #1>
+    %next = {next} : i32
+    scf.yield(%next)
+  }} : i32
+"""
+    turning = "gpu.next_stage(%slot) {num_stages = 2}"
+    text = with_barriers(body.format(buffer=_BUFFER.format(slots=2), next=turning))
+    assert text.count("gpu.barrier") == 1
+    # A number that nobody can follow may be any slot's.
+    unknown = "arith.xor(%slot, %k)"
+    text = with_barriers(body.format(buffer=_BUFFER.format(slots=2), next=unknown))
+    assert text.count("gpu.barrier") == 2
+
+
+def test_bytes_are_used_again_only_after_all_copies_have_landed() -> None:
+    body = (
+        pipeline(3, 2)
+        + """
+  %c = gpu.shared_alloc {element = fp32, shape = [512], layout = #2} : shared<512xfp32, #2>
+  %v2 = gpu.load(%at) {vector = 4} : tile<512xfp32, #0>
+  gpu.shared_store(%v2, %c) {vector = 4}
+  %w2 = gpu.shared_load(%c) {layout = #1} : tile<512xfp32, #1>
+"""
+    )
+    text = with_barriers(body)
+    assert "shared_bytes = 6144" in text
+    after = text[text.index("pending = 0") :]
+    check("// CHECK: gpu.barrier\n// CHECK: gpu.shared_store", after)
+    # While copies may be in flight, their bytes are taken.
+    late = body.replace("  gpu.async_wait {pending = 0}\n", "") + "  gpu.async_wait {pending = 0}\n"
+    assert "shared_bytes = 8192" in with_barriers(late)
+
+
+# ---- products by warpgroups -------------------------------------------------------------------
+
+
+def products(first: str, *, slots: int = 3, ahead: int = 1, pending: int = 1) -> str:
+    """Return a loop that multiplies what it copied; `first` is an op before its wait for copies."""
+    held, stored = wgmma_accumulator((64, 16), (1, 1)), nvmma_shared((16, 16), 16, 32)
+    a = wgmma_operand_a((64, 16), (1, 1), 16)
+    at = blocked((16, 16), (1, 2), (4, 8), (4, 1), (1, 0))
+    return f"""
+#10 = {held.to_text()}
+#11 = {stored.to_text()}
+#12 = {a.to_text()}
+#13 = {at.to_text()}
+kernel @k(%x: *bf16 {{divisibility = 16}}, %n: i32) {{num_warps = 4}} {{
+  %xs = tile.splat(%x) {{shape = [16, 16], layout = #13}} : tile<16x16x*bf16, #13>
+  %v = arith.constant {{value = 1.0, type = tile<16x16xbf16, #13>}} : tile<16x16xbf16, #13>
+  %a = arith.constant {{value = 1.0, type = tile<64x16xbf16, #12>}} : tile<64x16xbf16, #12>
+  %c0 = arith.constant {{value = 0, type = i32}} : i32
+  %c1 = arith.constant {{value = 1, type = i32}} : i32
+  %acc0 = arith.constant {{value = 0.0, type = tile<64x16xfp32, #10>}} : tile<64x16xfp32, #10>
+  %b = gpu.shared_alloc {{element = bf16, shape = [16, 16], layout = #11, num_stages = {slots}}} : shared<16x16xbf16, #11, {slots}>
+  %p, %end = scf.for(%c0, %n, %c1, %acc0, %c0) (%k: i32, %acc: tile<64x16xfp32, #10>, %slot: i32) {{
+    %s = gpu.shared_stage(%b, %slot) : shared<16x16xbf16, #11>
+    {first}
+    gpu.async_wait {{pending = 0}}
+    %q = gpu.wgmma(%a, %s, %acc) : tile<64x16xfp32, #10>
+    %t = gpu.shared_stage(%b, %slot) {{ahead = {ahead}}} : shared<16x16xbf16, #11>
+    gpu.async_copy(%xs, %t) {{vector = 2}}
+    gpu.async_commit
+    %w = gpu.wgmma_wait(%q) {{pending = {pending}}} : tile<64x16xfp32, #10>
+    %next = gpu.next_stage(%slot) {{num_stages = {slots}}} : i32
+    scf.yield(%w, %next)
+  }} : tile<64x16xfp32, #10>, i32
+  %d = gpu.wgmma_wait(%p) : tile<64x16xfp32, #10>
+  gpu.async_wait {{pending = 0}}
+  scf.return
+}}
+"""
+
+
+def products_with_barriers(text: str) -> str:
+    kernel = parse_kernel(text)
+    schedule = Schedule(TARGETS["sm_90a"])
+    allocate_shared(kernel, schedule)
+    insert_barriers(kernel, schedule)
+    return print_kernel(kernel)
+
+
+def test_writers_fence_before_the_barrier_ahead_of_a_product() -> None:
+    text = products_with_barriers(products(""))
+    loop = text[text.index("scf.for") : text.index("scf.yield")]
+    assert (loop.count("gpu.barrier"), loop.count("gpu.proxy_fence")) == (1, 1)
+    check(
+        "// CHECK: gpu.async_wait\n// CHECK-NEXT: gpu.proxy_fence\n"
+        "// CHECK-NEXT: gpu.barrier\n// CHECK-NEXT: gpu.wgmma(",
+        loop,
+    )
+
+
+def test_stores_are_fenced_too() -> None:
+    """Two slots: the store goes to the one that the product before last has read."""
+    text = products("gpu.shared_store(%v, %s) {vector = 2}", slots=2)
+    lines = [line for line in text.splitlines() if "async" not in line and "%t =" not in line]
+    text = products_with_barriers("\n".join(lines))
+    loop = text[text.index("scf.for") : text.index("scf.yield")]
+    check(
+        "// CHECK: gpu.barrier\n// CHECK: gpu.shared_store\n// CHECK: gpu.proxy_fence\n"
+        "// CHECK-NEXT: gpu.barrier\n// CHECK-NEXT: gpu.wgmma(",
+        loop,
+    )
+    assert loop.count("gpu.barrier") == 2
+
+
+@pytest.mark.parametrize(("slots", "ahead"), [(2, 1), (3, 2), (3, 0), (1, 0)])
+def test_nobody_writes_what_a_product_in_flight_reads(slots: int, ahead: int) -> None:
+    with pytest.raises(IRError, match="writes what a product in flight reads"):
+        products_with_barriers(products("", slots=slots, ahead=ahead))
+
+
+def test_a_product_that_was_waited_for_frees_its_slot_at_the_barrier() -> None:
+    text = products("", slots=2, ahead=1, pending=0)
+    assert products_with_barriers(text).count("gpu.barrier") == 1
+
+
+def test_a_buffer_lives_until_the_product_that_reads_it_is_done() -> None:
+    """The bytes of the ring are not given away between the loop and the last wait."""
+    drain = "  %d = gpu.wgmma_wait(%p)"
+    other = """
+  %c = gpu.shared_alloc {element = bf16, shape = [16, 16], layout = #11, num_stages = 3} : shared<16x16xbf16, #11, 3>
+  %one = gpu.shared_stage(%c, %c0) : shared<16x16xbf16, #11>
+  gpu.shared_store(%v, %one) {vector = 2}
+"""
+    after = "  gpu.async_wait {pending = 0}\n  scf.return"
+    text = products("")
+    assert after in text
+    wait, late = "gpu.async_wait {pending = 0}\n", text.replace(after, f"{other}  scf.return")
+    late = late.replace(drain, f"  {wait}{drain}")
+    assert "shared_bytes = 1536" in products_with_barriers(late)
+    early = text.replace(after, "  scf.return").replace(drain, f"  {wait}{other}{drain}")
+    assert "shared_bytes = 3072" in products_with_barriers(early)
+
+
+def test_counting_stands_between_barriers() -> None:
+    text = with_barriers("""
+  %b = gpu.shared_alloc {element = i32, shape = [512], layout = #2} : shared<512xi32, #2>
+  gpu.shared_store(%i, %b) {vector = 1}
+  gpu.shared_count(%b, %i, _)
+  %v = gpu.shared_load(%b) {layout = #1, vector = 1} : tile<512xi32, #1>
+""")
+    assert text.count("gpu.barrier") == 2
+    check(
+        "// CHECK: gpu.shared_store\n// CHECK-NEXT: gpu.barrier\n// CHECK-NEXT: gpu.shared_count\n"
+        "// CHECK-NEXT: gpu.barrier\n// CHECK-NEXT: {{.*}} = gpu.shared_load",
+        text,
+    )
+
+
+def test_a_gather_reads_what_was_stored_and_is_read_before_the_next_store() -> None:
+    text = with_barriers("""
+  %b = gpu.shared_alloc {element = i32, shape = [512], layout = #2} : shared<512xi32, #2>
+  gpu.shared_store(%i, %b) {vector = 1}
+  %v = gpu.shared_gather(%b, %i) {axis = 0} : tile<512xi32, #0>
+  %w = gpu.shared_gather(%b, %v) {axis = 0} : tile<512xi32, #0>
+  gpu.shared_store(%w, %b) {vector = 1}
+""")
+    assert text.count("gpu.barrier") == 2
+    check(
+        "// CHECK: gpu.shared_store\n// CHECK-NEXT: gpu.barrier\n"
+        "// CHECK-NEXT: {{.*}} = gpu.shared_gather\n// CHECK-NEXT: {{.*}} = gpu.shared_gather\n"
+        "// CHECK-NEXT: gpu.barrier\n// CHECK-NEXT: gpu.shared_store",
+        text,
+    )

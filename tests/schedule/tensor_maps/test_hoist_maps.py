@@ -1,0 +1,75 @@
+"""Maps in memory are taken once, as early as waits for other grids allow."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from aotc.ir.text import parse_kernel, print_kernel
+from aotc.ir.verify import verify
+from aotc.schedule.context import Schedule
+from aotc.schedule.tensor_maps.hoist_maps import hoist_maps
+from aotc.target import TARGETS
+
+LOOP = "scf.for(%n, %n, %n) (%i: i32) {"
+WHILE = "scf.while() () {\nscf.condition(%c)\n} () {"
+END = "scf.yield()\n}"
+
+
+def _at(pointer: str = "%p", element: str = "bf16") -> str:
+    return (
+        f"%m = tile.descriptor_at({pointer}) {{element = {element}, shape = [16, 64]}}"
+        f" : desc<16x64x{element}>\n"
+        f"%x = tile.descriptor_load(%m, %n, %n) : tile<16x64x{element}>\n"
+        f"tile.store(%t, %x)"
+    )
+
+
+def _order(*lines: str) -> str:
+    """Return what stands where after the pass: m a map, w a wait, l a load, for and end."""
+    numbered = (re.sub(r"%([mxi])\b", rf"%\g<1>{at}", line) for at, line in enumerate(lines))
+    body = "\n".join(numbered)
+    kernel = parse_kernel(
+        "kernel @k(%p: *i8, %q: *i8, %n: i32, %c: i1, %t: tile<16x64x*bf16>)"
+        f" {{num_warps = 4}} {{\n{body}\nscf.return\n}}\n"
+    )
+    hoist_maps(kernel, Schedule(TARGETS["sm_90a"]))
+    verify(kernel)
+    signs = {
+        "descriptor_at": "m",
+        "grid.wait": "w",
+        "descriptor_load": "l",
+        "scf.for": "(",
+        "scf.while": "(",
+        "scf.if": "(",
+        "scf.yield": ")",
+    }
+    lines = tuple(print_kernel(kernel).splitlines())
+    return "".join(sign for line in lines for word, sign in signs.items() if word in line)
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ((_at(),), "ml"),
+        ((LOOP, _at(), END), "m(l)"),
+        ((WHILE, _at(), END), "m(l)"),
+        ((LOOP, LOOP, _at(), END, END), "m((l))"),
+        ((LOOP, "grid.wait", _at(), END), "(wml)"),
+        ((LOOP, _at(), "grid.wait", END), "(mlw)"),
+        ((LOOP, LOOP, _at(), END, "grid.wait", END), "(m(l)w)"),
+        (("grid.wait", LOOP, _at(), END), "wm(l)"),
+        ((LOOP, "%r = arith.addptr(%p, %i0) : *i8", _at("%r"), END), "(ml)"),
+        ((_at(), _at()), "mll"),
+        ((_at(), LOOP, _at(), END), "ml(l)"),
+        ((LOOP, _at(), END, LOOP, _at(), END), "m(l)(l)"),
+        ((_at(), _at("%q")), "mlml"),
+        ((_at(), "grid.wait", _at()), "mlwml"),
+        ((_at(), LOOP, _at(), "grid.wait", END), "ml(mlw)"),
+        ((_at(), LOOP, "grid.wait", END, _at()), "ml(w)ml"),
+        (("scf.if(%c) () {", _at(), "scf.yield()\n} () {", "scf.yield()\n}", _at()), "(ml))ml"),
+    ],
+)
+def test_where_maps_are_taken(lines: tuple[str, ...], expected: str) -> None:
+    assert _order(*lines) == expected

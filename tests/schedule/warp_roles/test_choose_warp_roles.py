@@ -1,0 +1,148 @@
+"""Who fetches, and where to: rings of innermost loops, and why a kernel has no producer."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from aotc.ir.core import Kernel
+from aotc.ir.dialects import tma
+from aotc.ir.text import print_kernel
+from aotc.ir.verify import verify
+from aotc.schedule.context import Config, Schedule
+from aotc.schedule.warp_roles.choose_warp_roles import choose_warp_roles
+from aotc.target import TARGETS
+from tests.support.fetching import branch, fetch, fetching, loop, read
+
+LOOP = loop(fetch("a", "%i") + read("a"))
+
+
+def _ringed(kernel: Kernel, **config: bool | int) -> tuple[str, list[str]]:
+    """Return the kernel as text, and the remarks."""
+    schedule = Schedule(TARGETS["sm_90a"], Config(kernel.num_warps, **config))  # type: ignore[arg-type]
+    choose_warp_roles(kernel, schedule)
+    verify(kernel)
+    return print_kernel(kernel), schedule.remarks
+
+
+@pytest.mark.parametrize("num_warps", [1, 2, 4, 16])
+def test_one_warp_fetches_for_those_that_hold_no_sums(num_warps: int) -> None:
+    kernel = fetching(LOOP, num_warps=max(num_warps, 2))
+    kernel.num_warps = num_warps
+    _, remarks = _ringed(kernel)
+    assert kernel.producer_warps == 1
+    assert len(remarks) == 1
+    assert "a warp of its own fetches" in remarks[0]
+
+
+@pytest.mark.parametrize(("hints", "config", "slots"), [("", 3, 3), ("", 5, 5), ("2", 5, 2)])
+def test_an_innermost_loop_gets_a_slot_for_every_stage(hints: str, config: int, slots: int) -> None:
+    hints = f"{{num_stages = {hints}}} " if hints else ""
+    text, _ = _ringed(fetching(loop(fetch("a", "%i") + read("a"), hints=hints)), num_stages=config)
+    assert f"num_stages = {slots}}} : shared<128xi32, #0, {slots}>" in text
+    found = re.search(
+        r"scf\.for\(.*, %(\w+)\).*\(%i: i32, %slot: i32\) {(.*)\n  }", text, re.DOTALL
+    )
+    assert found is not None
+    start, body = found.groups()
+    assert re.search(rf"%{start} = arith.constant {{value = 0", text)
+    assert re.search(r"gpu.shared_stage\(%\w+, %slot\)", body)
+    assert f"gpu.next_stage(%slot) {{num_stages = {slots}}}" in body
+
+
+def test_one_stage_is_one_buffer() -> None:
+    kernel = fetching(LOOP)
+    text, _ = _ringed(kernel, num_stages=1)
+    assert kernel.producer_warps
+    assert "slot" not in text
+
+
+def test_fetches_around_an_innermost_loop_have_one_buffer() -> None:
+    inner = loop(fetch("b", "%j", "%z") + read("b"), variable="j")
+    text, _ = _ringed(fetching(loop(fetch("a", "%i") + read("a") + inner)))
+    assert text.count("num_stages = 3} : shared") == 1
+    assert "(%i: i32) {" in text
+
+
+def test_a_loop_with_a_condition_and_a_branch_have_one_buffer() -> None:
+    text, remarks = _ringed(fetching(loop(branch("%c", fetch("a", "%i") + read("a")))))
+    assert "num_stages" not in text
+    assert "a warp of its own fetches" in remarks[0]
+
+
+def test_without_a_loop_nobody_is_ahead() -> None:
+    kernel = fetching(fetch("a", "%n") + read("a"))
+    before = print_kernel(kernel)
+    assert _ringed(kernel) == (before, [])
+    assert not kernel.producer_warps
+
+
+STORE = "  gpu.tma_store(%x, %a_buffer, %n)\n  gpu.tma_store_wait\n"
+SUM = (
+    "  %s = gpu.reduce(%a) {axis = 0} (%l: i32, %r: i32) {\n  %t = arith.add(%l, %r) : i32\n"
+    "  scf.yield(%t)\n  } : i32\n"
+)
+OBSTACLES = {
+    "barrier": (
+        loop(fetch("a", "%i") + read("a") + "  tile.barrier\n"),
+        "tile.barrier before it keeps memory accesses in order",
+    ),
+    "fence": (
+        loop('  gpu.fence {scope = "gpu"}\n' + fetch("a", "%i") + read("a")),
+        "gpu.fence before it keeps memory accesses in order",
+    ),
+    "written": (loop(fetch("a", "%i") + read("a") + STORE), "the kernel writes x, too"),
+    "two places": (
+        fetch("a", "%n") + loop("  gpu.tma_fetch(%x, %a_buffer, %i)\n" + read("a")),
+        "a buffer is fetched to in several places",
+    ),
+    "a tile decides": (
+        fetch("a", "%n") + read("a") + SUM + loop(fetch("b", "%s") + read("b")),
+        "what it fetches depends on a tile, by gpu.reduce",
+    ),
+}
+
+
+@pytest.mark.parametrize("obstacle", OBSTACLES)
+def test_what_keeps_a_warp_from_fetching_is_named(obstacle: str) -> None:
+    body, reason = OBSTACLES[obstacle]
+    kernel = fetching(body)
+    before = print_kernel(kernel)
+    text, (remark,) = _ringed(kernel)
+    assert remark.endswith(f"no warp of its own fetches: {reason}")
+    assert text == before
+    assert not kernel.producer_warps
+
+
+def test_a_block_has_no_room_for_more_warps() -> None:
+    kernel = fetching(LOOP)
+    kernel.num_warps = 32
+    _, (remark,) = _ringed(kernel)
+    assert remark.endswith("no warp of its own fetches: a block has no room for 33 warps")
+
+
+@pytest.mark.parametrize(("wanted", "fetches"), [(None, True), (True, True), (False, False)])
+def test_the_config_has_a_say(wanted: bool | None, fetches: bool) -> None:
+    kernel = fetching(LOOP)
+    _, (remark,) = _ringed(kernel, warp_specialize=wanted)  # type: ignore[arg-type]
+    assert bool(kernel.producer_warps) == fetches
+    assert ("warp_specialize is false" in remark) != fetches
+
+
+def test_a_loop_that_asks_in_vain_is_told() -> None:
+    body = "  %v = gpu.load(%p) : i32\n  gpu.store(%p, %v)\n"
+    kernel = fetching(loop(body, hints="{warp_specialize = true} "))
+    _, (remark,) = _ringed(kernel)
+    assert "the loop loads nothing by tensor or bulk copies" in remark
+
+
+@pytest.mark.parametrize("is_alone", [False, True])
+def test_blocks_copy_for_each_other_only_if_producers_do(is_alone: bool) -> None:
+    kernel = fetching(LOOP)
+    for op in kernel.walk():
+        if isinstance(op, tma.TmaFetch):
+            op.num_parts = 2
+    text, _ = _ringed(kernel, warp_specialize=not is_alone)
+    assert bool(kernel.producer_warps) == (not is_alone)
+    assert ("num_parts = 2" in text) == (not is_alone)

@@ -1,0 +1,215 @@
+"""Groups of consumers: which kernels have them, whose turn it is, and what each has to itself."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from aotc.ir.core import Kernel
+from aotc.ir.dialects import gpu, roles, scf, tma
+from aotc.ir.text import parse_kernel, print_kernel
+from aotc.ir.types import SharedType
+from aotc.ir.verify import verify
+from aotc.schedule.context import Config, Schedule
+from aotc.schedule.shared_memory.allocate_shared import allocate_shared
+from aotc.schedule.shared_memory.insert_barriers import insert_barriers
+from aotc.schedule.warp_roles.choose_warp_roles import choose_warp_roles
+from aotc.schedule.warp_roles.specialize_warps import specialize_warps
+from aotc.target import TARGETS
+from aotc.verify.interpreter import InterpretError, run
+from tests.support.fetching import block, branch, fetch, fetching, loop, read
+
+INNER = loop(fetch("b", "%j", "%z") + read("b"), variable="j")
+TILES = loop(INNER + block("a", "%i"))
+
+
+def _divided(kernel: Kernel, groups: int = 2, num_stages: int = 4) -> list[str]:
+    """Divide the roles of a kernel for groups; return the remarks."""
+    config = Config(kernel.num_warps, num_stages, num_consumer_groups=groups)
+    schedule = Schedule(TARGETS["sm_90a"], config)
+    for each in (choose_warp_roles, specialize_warps, allocate_shared, insert_barriers):
+        each(kernel, schedule)
+        verify(kernel)
+    printed = print_kernel(kernel)
+    assert print_kernel(parse_kernel(printed)) == printed
+    return schedule.remarks
+
+
+# ---- which kernels have them ------------------------------------------------------------------
+
+STORE = "  gpu.store(%p, %n)\n"
+AT = "  %q = arith.addptr(%p, %i) : *i32\n"
+LOADED = "  %v = gpu.load(%p) : i32\n"
+CARRIES = TILES.replace("scf.for(%zero, %n, %one) (%i: i32)", "%r = CARRIED (%i: i32, %x0: i32)", 1)
+CARRIES = CARRIES.replace("CARRIED", "scf.for(%zero, %n, %one, %zero)")
+CARRIES = CARRIES[: CARRIES.rindex("scf.yield()")] + "scf.yield(%i)\n  } : i32\n"
+OBSTACLES = {
+    "one loop": (loop(block("a", "%i")), "no loop holds all that is fetched, and loops of its own"),
+    "fetched outside": (fetch("e", "%n") + read("e") + TILES, "no loop holds all that is fetched"),
+    "two loops": (
+        TILES + loop(block("d", "%k"), variable="k"),
+        "no loop holds all that is fetched",
+    ),
+    "carried": (CARRIES, "the loop over tiles carries values from one to the next"),
+    "stored outside": (TILES + STORE, "gpu.store is outside of the loop over tiles"),
+    "one place": (loop(INNER + STORE), "gpu.store writes the same place in every tile"),
+    "one block": (
+        loop(INNER + block("a", "%n")),
+        "gpu.tma_store writes the same place in every tile",
+    ),
+    "in a branch": (loop(INNER + branch("%c", STORE)), "gpu.store writes the same place"),
+    "by the inner loop": (
+        loop(loop(block("b", "%j", "%z"), variable="j")),
+        "gpu.tma_store writes the same place in every tile",
+    ),
+    "read and written": (
+        loop(INNER + LOADED + AT + "  gpu.store(%q, %v)\n"),
+        "a tile may read what another one writes",
+    ),
+    "volatile": (
+        loop(INNER + LOADED.replace(" :", " {volatile = true} :")),
+        "a volatile load keeps tiles in order",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", OBSTACLES)
+def test_what_is_in_the_way_is_said(case: str) -> None:
+    body, reason = OBSTACLES[case]
+    kernel = fetching(body, num_warps=4)
+    remarks = _divided(kernel)
+    assert kernel.num_consumer_groups == 1
+    assert kernel.producer_warps == 1
+    assert any(f"one group of warps computes, not 2: {reason}" in remark for remark in remarks)
+    assert not [op for op in kernel.walk() if isinstance(op, roles.ConsumerGroup)]
+
+
+@pytest.mark.parametrize(
+    ("num_warps", "groups", "reason"),
+    [(2, 2, "2 warps are no whole warpgroups"), (16, 2, "a block has no room for 33 warps")],
+)
+def test_groups_are_warpgroups_of_a_block(num_warps: int, groups: int, reason: str) -> None:
+    kernel = fetching(TILES, num_warps=num_warps)
+    remarks = _divided(kernel, groups)
+    assert kernel.num_consumer_groups == 1
+    assert any(reason in remark for remark in remarks)
+
+
+@pytest.mark.parametrize("num_groups", [1, 2])
+def test_nobody_is_promised_groups_without_a_producer(num_groups: int) -> None:
+    kernel = fetching(loop(LOADED), num_warps=4)
+    remarks = _divided(kernel, num_groups)
+    assert kernel.num_consumer_groups == 1
+    reason = "one group of warps computes, not 2: no warp of its own fetches for them"
+    assert [reason in remark for remark in remarks] == [True] * (num_groups - 1)
+
+
+# ---- whose turn it is, and what each has ------------------------------------------------------
+
+
+def _roles(kernel: Kernel) -> roles.Specialize:
+    (found,) = (op for op in kernel.body if isinstance(op, roles.Specialize))
+    return found
+
+
+@pytest.mark.parametrize("groups", [2, 3])
+def test_a_group_runs_what_is_its_turn(groups: int) -> None:
+    kernel = fetching(TILES, num_warps=4)
+    remarks = _divided(kernel, groups)
+    assert kernel.num_consumer_groups == groups
+    assert any(f"{groups} groups of 4 warps compute, each tiles" in remark for remark in remarks)
+    outer = next(op for op in _roles(kernel).consumers if isinstance(op, scf.For))
+    (turn,) = (op for op in outer.body if isinstance(op, scf.If))
+    assert [op.num_stages for op in outer.body if isinstance(op, gpu.NextStage)] == [groups]
+    touched = [op for op in turn.then.walk() if isinstance(op, tma.TmaStore | gpu.SharedLoad)]
+    assert len(touched) == 3
+    assert [op.opcode for op in turn.orelse] == ["scf.yield"]
+
+
+@pytest.mark.parametrize(
+    ("groups", "num_stages", "each"), [(2, 4, 2), (2, 7, 3), (3, 4, 2), (2, 1, 1)]
+)
+def test_groups_without_an_order_have_slots_of_their_own(
+    groups: int, num_stages: int, each: int
+) -> None:
+    kernel = fetching(TILES, num_warps=4)
+    _divided(kernel, groups, num_stages)
+    rings = [op.out.type for op in kernel.body if isinstance(op, gpu.SharedAlloc)]
+    assert all(isinstance(kind, SharedType) for kind in rings)
+    # What the inner loop fetches, and what the outer one does; two mbarriers for each.
+    slots = sorted(kind.num_stages for kind in rings if isinstance(kind, SharedType))
+    assert slots == sorted([groups] * 3 + [groups * each] * 3)
+
+
+def test_what_consumers_allocate_is_there_for_each() -> None:
+    one, two = fetching(TILES, num_warps=4), fetching(TILES, num_warps=4)
+    _divided(one, 1, 1)
+    _divided(two, 2, 1)
+    own = [op for op in _roles(two).consumers.walk() if isinstance(op, gpu.SharedAlloc)]
+    common = [op for op in two.body if isinstance(op, gpu.SharedAlloc)]
+    assert [(op.group_bytes, len(own)) for op in own] == [(512, 1)]
+    assert not any(op.group_bytes for op in common)
+    end = max(op.offset_bytes + op.num_stages * 8 for op in common)
+    assert own[0].offset_bytes >= end
+    assert two.shared_bytes == own[0].offset_bytes + 2 * 512
+
+
+# ---- what comes of it -------------------------------------------------------------------------
+
+FLOWS = {
+    "nested": TILES,
+    "the tile first": loop(block("a", "%i") + INNER),
+    "in a branch": loop(INNER + branch("%c", block("a", "%i"))),
+    "in both": loop(branch("%c", INNER) + block("a", "%i")),
+}
+
+
+@pytest.mark.parametrize("flow", FLOWS)
+@pytest.mark.parametrize(("groups", "num_stages"), [(2, 1), (2, 4), (3, 3)])
+def test_groups_do_together_what_the_kernel_did(flow: str, groups: int, num_stages: int) -> None:
+    """Under the interpreter, which knows who may touch what and when."""
+    whole, divided = (fetching(FLOWS[flow], num_warps=4) for _ in range(2))
+    _divided(divided, groups, num_stages)
+    assert divided.num_consumer_groups == groups
+    rng = np.random.default_rng(1)
+    x, z = (rng.integers(0, 99, 128 * 9, np.int32) for _ in range(2))
+    for n in (0, 1, 2, 3, 7):
+        for is_set in (False, True):
+            found: list[np.ndarray] = []
+            for kernel in (whole, divided):
+                y = np.zeros_like(x)
+                check = kernel is divided
+                run(kernel, (1,), [x, z, y, np.zeros(1, np.int32), n, is_set], check_races=check)
+                found.append(y)
+            np.testing.assert_array_equal(found[0], found[1])
+
+
+def _run(kernel: Kernel) -> None:
+    x, z = (np.arange(128 * 9, dtype=np.int32) for _ in range(2))
+    run(kernel, (1,), [x, z, np.zeros_like(x), np.zeros(1, np.int32), 5, False])
+
+
+def test_a_buffer_that_two_groups_write_is_found() -> None:
+    kernel = fetching(TILES, num_warps=4)
+    _divided(kernel)
+    for op in _roles(kernel).consumers.walk():
+        if isinstance(op, gpu.SharedAlloc):
+            op.group_bytes = 0
+    with pytest.raises(InterpretError, match="in warp 4 touches shared byte"):
+        _run(kernel)
+
+
+def test_a_slot_of_another_group_is_found() -> None:
+    kernel = fetching(TILES, num_warps=4)
+    _divided(kernel)
+    group = next(op for op in kernel.walk() if isinstance(op, roles.ConsumerGroup)).out
+    for op in list(group.users):
+        if isinstance(op, gpu.SharedStage):
+            op.set_slots([op.buffer, op.index])
+    firsts = [op for op in group.users if op.opcode == "arith.mul"]
+    assert firsts
+    for op in firsts:
+        zero = next(each for each in kernel.body if each.opcode == "arith.constant").results[0]
+        op.replace_with([zero])
+    with pytest.raises(InterpretError, match="waits for ever|not landed|did not say|more often"):
+        _run(kernel)

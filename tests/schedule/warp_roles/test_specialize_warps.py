@@ -1,0 +1,224 @@
+"""Roles: what each does in what order, when a slot is given back, and who gets which registers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from aotc.compiler import CompileRequest, stage_text
+from aotc.ir.core import Block, Kernel
+from aotc.ir.dialects import gpu, roles, tma, wgmma
+from aotc.ir.text import parse_kernel, print_kernel
+from aotc.ir.verify import verify
+from aotc.schedule.context import Config, Schedule
+from aotc.schedule.shared_memory.allocate_shared import allocate_shared
+from aotc.schedule.shared_memory.insert_barriers import insert_barriers
+from aotc.schedule.warp_roles.choose_warp_roles import choose_warp_roles
+from aotc.schedule.warp_roles.specialize_warps import specialize_warps
+from aotc.target import TARGETS
+from aotc.verify.interpreter import run
+from tests.support.descriptors import PRELUDE
+from tests.support.fetching import block as put
+from tests.support.fetching import branch, fetch, fetching, loop, read
+
+STEPS = (
+    *(tma.MbarrierWait, tma.MbarrierArrive, tma.TmaLoad, gpu.SharedLoad),
+    *(wgmma.Wgmma, wgmma.WgmmaWait),
+)
+
+
+def _specialized(kernel: Kernel, **config: int) -> roles.Specialize:
+    """Divide the roles of a kernel and return them."""
+    schedule = Schedule(TARGETS["sm_90a"], Config(kernel.num_warps, **config))
+    for each in (choose_warp_roles, specialize_warps, allocate_shared, insert_barriers):
+        each(kernel, schedule)
+        verify(kernel)
+    printed = print_kernel(kernel)
+    assert print_kernel(parse_kernel(printed)) == printed
+    return _roles(kernel)
+
+
+def _roles(kernel: Kernel) -> roles.Specialize:
+    (found,) = (op for op in kernel.body if isinstance(op, roles.Specialize))
+    return found
+
+
+def _steps(block: Block) -> list[str]:
+    """Return what of a role has to do with copies and products, in program order."""
+    return [op.opcode.removeprefix("gpu.") for op in block.walk() if isinstance(op, STEPS)]
+
+
+# ---- what is done in what order ---------------------------------------------------------------
+
+
+def test_fetches_that_stand_together_share_their_mbarriers() -> None:
+    body = fetch("a", "%i") + fetch("b", "%i", "%z") + read("a") + read("b")
+    found = _specialized(fetching(loop(body)))
+    assert _steps(found.consumers) == [
+        *("mbarrier_wait", "shared_load", "shared_load", "mbarrier_arrive"),
+    ]
+    assert _steps(found.producer) == ["mbarrier_wait", "tma_load", "tma_load"]
+    loads = [op for op in found.producer.walk() if isinstance(op, tma.TmaLoad)]
+    assert [op.arrive for op in loads] == [False, True]
+
+
+def test_a_look_at_what_was_fetched_ends_a_group() -> None:
+    body = fetch("a", "%i") + read("a") + fetch("b", "%i", "%z") + read("b") + read("a", "again")
+    found = _specialized(fetching(loop(body)))
+    assert _steps(found.consumers) == [
+        *("mbarrier_wait", "shared_load", "mbarrier_wait", "shared_load", "mbarrier_arrive"),
+        *("shared_load", "mbarrier_arrive"),
+    ]
+    assert _steps(found.producer) == ["mbarrier_wait", "tma_load"] * 2
+
+
+def test_a_slot_is_given_back_behind_the_loop_or_branch_that_reads_it_last() -> None:
+    inner = loop(fetch("b", "%j", "%z") + read("b") + read("a"), variable="j")
+    found = _specialized(fetching(loop(fetch("a", "%i") + inner + branch("%c", read("a", "last")))))
+    assert _steps(found.consumers) == [
+        *("mbarrier_wait", "mbarrier_wait", "shared_load", "mbarrier_arrive", "shared_load"),
+        *("shared_load", "mbarrier_arrive"),
+    ]
+    outer = next(op for op in found.consumers if op.opcode == "scf.for")
+    assert [op.opcode for op in outer.blocks[0]][-2:] == ["gpu.mbarrier_arrive", "scf.yield"]
+
+
+def test_what_is_never_read_is_given_back_at_once() -> None:
+    found = _specialized(fetching(loop(fetch("a", "%i"))))
+    assert _steps(found.consumers) == ["mbarrier_wait", "mbarrier_arrive"]
+
+
+def test_no_barrier_of_the_block_stands_in_a_role() -> None:
+    """One is in front of both: from there on everybody sees the mbarriers."""
+    kernel = fetching(loop(fetch("a", "%i") + read("a")))
+    found = _specialized(kernel)
+    before = [op.opcode for op in kernel.body if op.opcode.startswith("gpu.")]
+    assert before[-4:] == [
+        "gpu.mbarrier_init",
+        "gpu.mbarrier_init",
+        "gpu.barrier",
+        "gpu.specialize",
+    ]
+    assert not [op for op in found.producer.walk() if isinstance(op, gpu.Barrier)]
+
+
+# ---- what comes of it -------------------------------------------------------------------------
+
+FLOWS = {
+    "a loop": loop(put("a", "%i")),
+    "nested": loop(put("a", "%i") + loop(put("b", "%j", "%z"), variable="j")),
+    "in a branch": loop(branch("%c", put("a", "%i")) + put("b", "%one", "%z")),
+    "around": put("a", "%n") + loop(put("b", "%i")) + put("e", "%zero", "%z"),
+    "one after the other": loop(put("a", "%i")) + loop(put("b", "%j", "%z"), variable="j"),
+}
+
+
+@pytest.mark.parametrize("flow", FLOWS)
+@pytest.mark.parametrize("num_stages", [1, 2, 3])
+def test_the_roles_do_together_what_the_kernel_did(flow: str, num_stages: int) -> None:
+    """Under the interpreter, which knows who may touch what and when."""
+    whole, divided = fetching(FLOWS[flow]), fetching(FLOWS[flow])
+    _specialized(divided, num_stages=num_stages)
+    rng = np.random.default_rng(1)
+    x, z = (rng.integers(0, 99, 128 * 9, np.int32) for _ in range(2))
+    for n in (0, 1, 2, 5):
+        for is_set in (False, True):
+            found: list[np.ndarray] = []
+            for kernel in (whole, divided):
+                y = np.zeros_like(x)
+                check = kernel is divided
+                run(kernel, (1,), [x, z, y, np.zeros(1, np.int32), n, is_set], check_races=check)
+                found.append(y)
+            np.testing.assert_array_equal(*found)
+
+
+# ---- products ---------------------------------------------------------------------------------
+
+MATMUL = """def k(a, b, c, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    total = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, K, BK):
+        total = tl.dot(a.load([0, k]), b.load([k, 0]), total)
+    c.store([0, 0], total.to(c.dtype))
+"""
+
+
+def _matmul(
+    folder: Path, block: Sequence[int], num_warps: int = 4, num_stages: int = 3, maxnreg: int = 0
+) -> Kernel:
+    rows, columns, depth = block
+    signature = {
+        "a": f"tensordesc<bf16[{rows},{depth}]>",
+        "b": f"tensordesc<bf16[{depth},{columns}]>",
+        "c": f"tensordesc<bf16[{rows},{columns}]>",
+        "K": "i32",
+    }
+    path = folder / "kernel.py"
+    path.write_text(PRELUDE + MATMUL, encoding="utf-8")
+    constants = tuple(zip(("BM", "BN", "BK"), block, strict=True))
+    request = CompileRequest(
+        *(str(path), "k", tuple(signature.items()), constants, "sm_90a"),
+        *(num_warps, num_stages, 1, maxnreg or None),
+    )
+    return parse_kernel(stage_text(request, "gpu"))
+
+
+def test_a_slot_that_a_running_product_reads_is_given_back_an_iteration_later(
+    tmp_path: Path,
+) -> None:
+    found = _roles(_matmul(tmp_path, (64, 32, 32)))
+    assert _steps(found.consumers)[:6] == [
+        *("mbarrier_wait", "wgmma", "wgmma_wait", "mbarrier_arrive"),
+        *("wgmma_wait", "mbarrier_arrive"),
+    ]
+    inside, behind = (op for op in found.consumers.walk() if isinstance(op, tma.MbarrierArrive))
+    assert inside.enabled is not None  # the first iteration has none before it
+    assert behind.enabled is None
+    for op in (inside, behind):
+        slot = op.barrier.op
+        assert isinstance(slot, gpu.SharedStage)
+        assert slot.ahead == 2  # of three: the one before
+
+
+@pytest.mark.parametrize(
+    ("block", "num_warps", "expected"),
+    [
+        ((64, 32, 32), 4, (0, 0)),
+        ((128, 128, 64), 4, (0, 0)),
+        ((128, 256, 64), 8, (232, 40)),
+        ((256, 128, 64), 8, (232, 40)),
+        ((256, 128, 64), 16, (112, 32)),
+    ],
+)
+def test_sums_take_the_registers_that_a_producer_has_no_use_for(
+    tmp_path: Path, block: Sequence[int], num_warps: int, expected: tuple[int, int]
+) -> None:
+    found = _roles(_matmul(tmp_path, block, num_warps, num_stages=2))
+    assert (found.consumer_registers, found.producer_registers) == expected
+
+
+def test_a_config_with_maxnreg_moves_no_registers(tmp_path: Path) -> None:
+    found = _roles(_matmul(tmp_path, (128, 256, 64), 8, 2, maxnreg=168))
+    assert not found.consumer_registers
+
+
+def test_registers_fit_the_launch(tmp_path: Path) -> None:
+    """What consumers take is no more than what the producer's warps leave."""
+    for block, num_warps in (((128, 128, 64), 4), ((128, 256, 64), 8), ((256, 128, 64), 16)):
+        kernel = _matmul(tmp_path, block, num_warps, num_stages=2)
+        found = _roles(kernel)
+        taken = num_warps * found.consumer_registers + 4 * found.producer_registers
+        assert taken <= (num_warps + 4) * (65536 // 32 // (num_warps + 4) // 8 * 8)
+
+
+def test_the_remark_says_so() -> None:
+    kernel = fetching(loop(fetch("a", "%i") + read("a")))
+    schedule = Schedule(TARGETS["sm_90a"], Config(2))
+    choose_warp_roles(kernel, schedule)
+    specialize_warps(kernel, schedule)
+    assert [re.sub(r"^.*: ", "", remark) for remark in schedule.remarks] == [
+        "a warp of its own fetches, as far ahead as there is room"
+    ]
