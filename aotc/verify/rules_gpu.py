@@ -80,12 +80,12 @@ def _shared_alloc(program: Program, op: gpu.SharedAlloc) -> Array:
     return program.shared.place(owner, op.layout, size_bytes, offset, kind.size_bytes)
 
 
-def _shared_slot(program: Program, op: gpu.SharedSlot, buffer: Array, index: Array) -> Array:
+def _shared_slot(program: Program, op: gpu.SharedStage, buffer: Array, index: Array) -> Array:
     kind = op.buffer.type
     assert isinstance(kind, SharedType)
-    if not 0 <= scalar(index) < kind.num_slots:
-        raise program.error(op, f"is of slot {scalar(index)} of {kind.num_slots}")
-    return buffer + (scalar(index) + op.ahead) % kind.num_slots * kind.slot_bytes
+    if not 0 <= scalar(index) < kind.num_stages:
+        raise program.error(op, f"is of slot {scalar(index)} of {kind.num_stages}")
+    return buffer + (scalar(index) + op.ahead) % kind.num_stages * kind.stage_bytes
 
 
 def _shared_trans(program: Program, op: gpu.SharedTrans, buffer: Array) -> Array:
@@ -96,9 +96,9 @@ def _shared_trans(program: Program, op: gpu.SharedTrans, buffer: Array) -> Array
     return turned.reshape(-1)
 
 
-def _next_slot(program: Program, op: gpu.NextSlot, index: Array) -> Array:
+def _next_stage(program: Program, op: gpu.NextStage, index: Array) -> Array:
     del program
-    return np.array((scalar(index) + op.ahead) % op.num_slots, np.int32)
+    return np.array((scalar(index) + op.ahead) % op.num_stages, np.int32)
 
 
 def _async_copy(
@@ -214,14 +214,14 @@ GPU_RULES: dict[type[Op], Rule] = {
     gpu.SharedStore: _shared_store,
     gpu.SharedLoad: _shared_load,
     gpu.MaskedSharedLoad: _masked_shared_load,
-    gpu.SharedSlot: _shared_slot,
+    gpu.SharedStage: _shared_slot,
     gpu.SharedTrans: _shared_trans,
-    gpu.NextSlot: _next_slot,
+    gpu.NextStage: _next_stage,
     gpu.AsyncCopy: _async_copy,
     gpu.AsyncCommit: _async_commit,
     gpu.AsyncWait: _async_wait,
     gpu.Barrier: _barrier,
-    gpu.RenewThread: _renew_thread,
+    gpu.OpaqueThreadId: _renew_thread,
     gpu.Dot: rules_tile.matrix_product,
     gpu.Extract: _extract,
     gpu.Concat: _concat,

@@ -29,7 +29,7 @@ def _program_id(program: Program, op: tile.ProgramId) -> Array:
     return np.array(program.place[op.axis], np.int32)
 
 
-def _block_rank(program: Program, op: grid.BlockRank) -> Array:
+def _block_rank(program: Program, op: grid.CtaRank) -> Array:
     del op
     return np.array(program.rank, np.int32)
 
@@ -297,7 +297,7 @@ TILE_RULES: dict[type[Op], Rule] = {
     tile.Assert: _assert,
     tile.Print: _print,
     tile.Barrier: _barrier,
-    grid.BlockRank: _block_rank,
+    grid.CtaRank: _block_rank,
     grid.ClusterBarrier: _nothing,
     grid.GridWait: _nothing,
     grid.LaunchDependents: _nothing,

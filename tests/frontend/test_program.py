@@ -108,6 +108,6 @@ def test_programmatic_dependent_launch(sources: Sources, head: str, prefix: str)
 
 def test_waiting_takes_no_argument(sources: Sources) -> None:
     error = sources.body_error("tl.extra.cuda.gdc_wait(n)", {"n": "i32"}, params="n")
-    assert error.message == "tl.extra.cuda.gdc_wait takes at most 0 arguments, got 1"
+    assert error.message == "tl.extra.cuda.gdc_wait takes 0 arguments, got 1"
     error = sources.body_error("tl.extra.cuda.gdc_wat()", {"n": "i32"}, params="n")
     assert "gdc_wait" in error.remedy

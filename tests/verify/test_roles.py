@@ -23,9 +23,9 @@ kernel @k(%x: map<128xfp32, 0>, %out: *fp32, %n: i32) {num_warps = 2, producer_w
   %no = arith.constant {value = false, type = i1} : i1
   %at = tile.arange {start = 0, end = 128, layout = #1} : tile<128xi32, #1>
   %first = tile.splat(%out) {shape = [128], layout = #1} : tile<128x*fp32, #1>
-  %ring = gpu.shared_alloc {element = fp32, shape = [128], layout = #0, alignment_bytes = 128, num_slots = 2, offset_bytes = 0} : shared<128xfp32, #0, 2>
-  %fulls = gpu.shared_alloc {element = u64, shape = [1], layout = #2, alignment_bytes = 8, num_slots = 2, offset_bytes = 1024} : shared<1xu64, #2, 2>
-  %empties = gpu.shared_alloc {element = u64, shape = [1], layout = #2, alignment_bytes = 8, num_slots = 2, offset_bytes = 1040} : shared<1xu64, #2, 2>
+  %ring = gpu.shared_alloc {element = fp32, shape = [128], layout = #0, alignment_bytes = 128, num_stages = 2, offset_bytes = 0} : shared<128xfp32, #0, 2>
+  %fulls = gpu.shared_alloc {element = u64, shape = [1], layout = #2, alignment_bytes = 8, num_stages = 2, offset_bytes = 1024} : shared<1xu64, #2, 2>
+  %empties = gpu.shared_alloc {element = u64, shape = [1], layout = #2, alignment_bytes = 8, num_stages = 2, offset_bytes = 1040} : shared<1xu64, #2, 2>
   gpu.mbarrier_init(%fulls)
   gpu.mbarrier_init(%empties) {count = 2}
   gpu.barrier
@@ -33,18 +33,18 @@ kernel @k(%x: map<128xfp32, 0>, %out: *fp32, %n: i32) {num_warps = 2, producer_w
 
 CONSUMER = """
     %last, %end = scf.for(%zero, %n, %one, %zero, %zero) (%i: i32, %slot: i32, %turn: i32) {
-      %full = gpu.shared_slot(%fulls, %slot) : shared<1xu64, #2>
+      %full = gpu.shared_stage(%fulls, %slot) : shared<1xu64, #2>
       gpu.mbarrier_wait(%full, %turn)
-      %buffer = gpu.shared_slot(%ring, %slot) : shared<128xfp32, #0>
+      %buffer = gpu.shared_stage(%ring, %slot) : shared<128xfp32, #0>
       %v = gpu.shared_load(%buffer) {layout = #1, vector = 2} : tile<128xfp32, #1>
-      %empty = gpu.shared_slot(%empties, %slot) : shared<1xu64, #2>
+      %empty = gpu.shared_stage(%empties, %slot) : shared<1xu64, #2>
       gpu.mbarrier_arrive(%empty) {count = 2}
       %start = arith.mul(%i, %wide) : i32
       %starts = tile.splat(%start) {shape = [128], layout = #1} : tile<128xi32, #1>
       %places = arith.add(%starts, %at) : tile<128xi32, #1>
       %pointers = arith.addptr(%first, %places) : tile<128x*fp32, #1>
       gpu.store(%pointers, %v)
-      %next = gpu.next_slot(%slot) {num_slots = 2} : i32
+      %next = gpu.next_stage(%slot) {num_stages = 2} : i32
       %wraps = arith.compare(%next, %zero) {predicate = "eq"} : i1
       %flip = arith.cast(%wraps) {dtype = i32} : i32
       %turned = arith.xor(%turn, %flip) : i32
@@ -53,14 +53,14 @@ CONSUMER = """
 """
 PRODUCER = """
     %last, %end = scf.for(%zero, %n, %one, %zero, %zero) (%i: i32, %slot: i32, %turn: i32) {
-      %empty = gpu.shared_slot(%empties, %slot) : shared<1xu64, #2>
+      %empty = gpu.shared_stage(%empties, %slot) : shared<1xu64, #2>
       %free = arith.xor(%turn, %one) : i32
       gpu.mbarrier_wait(%empty, %free)
-      %full = gpu.shared_slot(%fulls, %slot) : shared<1xu64, #2>
-      %buffer = gpu.shared_slot(%ring, %slot) : shared<128xfp32, #0>
+      %full = gpu.shared_stage(%fulls, %slot) : shared<1xu64, #2>
+      %buffer = gpu.shared_stage(%ring, %slot) : shared<128xfp32, #0>
       %start = arith.mul(%i, %wide) : i32
       gpu.tma_load(%x, %buffer, %full, %start)
-      %next = gpu.next_slot(%slot) {num_slots = 2} : i32
+      %next = gpu.next_stage(%slot) {num_stages = 2} : i32
       %wraps = arith.compare(%next, %zero) {predicate = "eq"} : i1
       %flip = arith.cast(%wraps) {dtype = i32} : i32
       %turned = arith.xor(%turn, %flip) : i32
@@ -211,9 +211,9 @@ BRING = """
         gpu.tma_load(%x, %buffer, %full, %start)
 """
 SLOT = """
-    %full = gpu.shared_slot(%fulls, %zero) : shared<1xu64, #2>
-    %empty = gpu.shared_slot(%empties, %zero) : shared<1xu64, #2>
-    %buffer = gpu.shared_slot(%ring, %zero) : shared<128xfp32, #0>
+    %full = gpu.shared_stage(%fulls, %zero) : shared<1xu64, #2>
+    %empty = gpu.shared_stage(%empties, %zero) : shared<1xu64, #2>
+    %buffer = gpu.shared_stage(%ring, %zero) : shared<128xfp32, #0>
 """
 
 

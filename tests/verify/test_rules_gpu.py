@@ -168,18 +168,18 @@ def test_reductions_act_on_whole_tiles() -> None:
 
 
 _COPY = """
-  %buffer = gpu.shared_alloc {{element = fp32, shape = [128], layout = #2, num_slots = 3}} : shared<128xfp32, #2, 3>
+  %buffer = gpu.shared_alloc {{element = fp32, shape = [128], layout = #2, num_stages = 3}} : shared<128xfp32, #2, 3>
   %n = tile.splat(%a0) {{shape = [128], layout = #0}} : tile<128xi32, #0>
   %m = arith.compare(%i, %n) {{predicate = "lt"}} : tile<128xi1, #0>
   %zero = arith.constant {{value = 0, type = i32}} : i32
   %on = arith.compare(%a1, %zero) {{predicate = "gt"}} : i1
-  %next = gpu.next_slot(%a2) {{num_slots = 3}} : i32
-  %to = gpu.shared_slot(%buffer, %next) {{ahead = 1}} : shared<128xfp32, #2>
+  %next = gpu.next_stage(%a2) {{num_stages = 3}} : i32
+  %to = gpu.shared_stage(%buffer, %next) {{ahead = 1}} : shared<128xfp32, #2>
   gpu.async_copy(%xs, %to, %m, %on) {{vector = {vector}}}
   gpu.async_commit
 {wait}
   gpu.barrier
-  %at = gpu.shared_slot(%buffer, %a2) {{ahead = 2}} : shared<128xfp32, #2>
+  %at = gpu.shared_stage(%buffer, %a2) {{ahead = 2}} : shared<128xfp32, #2>
   %v = gpu.shared_load(%at) {{layout = #0, vector = 4}} : tile<128xfp32, #0>
   gpu.store(%os, %v)
 """

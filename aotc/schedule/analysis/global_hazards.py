@@ -198,7 +198,7 @@ class GlobalHazards:
         """Return whether each block of a program has elements of its own: its rank is in the index."""
         affine = self._affine_of_kernel()
         return any(
-            isinstance(source, Value) and isinstance(source.op, grid.BlockRank)
+            isinstance(source, Value) and isinstance(source.op, grid.CtaRank)
             for source in (affine.sources[s] for s in affine[pointer].offset.symbols if s >= 0)
         )
 
@@ -211,7 +211,7 @@ class GlobalHazards:
 def _is_of_rank(condition: Value) -> bool:
     """Return whether a condition compares the rank of a block in its cluster."""
     compare = condition.op
-    return isinstance(compare, arith.Compare) and isinstance(compare.lhs.op, grid.BlockRank)
+    return isinstance(compare, arith.Compare) and isinstance(compare.lhs.op, grid.CtaRank)
 
 
 def _pointer(op: Op) -> Value:

@@ -33,7 +33,7 @@ _RENAMING = (
     *(tile.Join, tile.Split, gpu.Extract, gpu.Concat),
 )
 # They have an effect for the schedule, and are no instruction.
-_NO_FENCES = (gpu.SharedAlloc, gpu.RenewThread, tile.Assume)
+_NO_FENCES = (gpu.SharedAlloc, gpu.OpaqueThreadId, tile.Assume)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ Indices, masks and offsets of what is stored at the end are often those that the
 where a thread stands in shared memory is computed before everything else. Kept through a loop whose
 accumulators fill the registers, or while a large tile is computed, each of them costs one; computed
 again, a few instructions for a whole kernel. Neither LLVM nor the assembler would do so, and both
-would merge equal computations: `gpu.renew_thread` makes the thread's number one that they do not know.
+would merge equal computations: `gpu.opaque_thread_id` makes the thread's number one that they do not know.
 
 Invariant: only pure ops on indices, which every thread computes for itself, are made again.
 """
@@ -62,7 +62,7 @@ def _inside(op: Op) -> Iterator[Op]:
 
 def _recompute_from(first: Op) -> None:
     """Let an op and all that follow it use cheap tiles that are made there."""
-    Builder.before_op(first)(gpu.RenewThread())
+    Builder.before_op(first)(gpu.OpaqueThreadId())
     before: dict[Op, None] = {}
     op = first.prev
     while op is not None:

@@ -168,7 +168,7 @@ def _may_read_later(load: Op, end: Op) -> bool:
 
 def _may_be_one(left: Value, right: Value) -> bool:
     """Return whether two buffers, or slots of buffers, may be the same."""
-    if not isinstance(left.op, gpu.SharedSlot) or not isinstance(right.op, gpu.SharedSlot):
+    if not isinstance(left.op, gpu.SharedStage) or not isinstance(right.op, gpu.SharedStage):
         return _allocation(left) is _allocation(right)
     same_index = left.op.index is right.op.index
     apart = same_index and left.op.ahead != right.op.ahead
@@ -176,7 +176,7 @@ def _may_be_one(left: Value, right: Value) -> bool:
 
 
 def _allocation(buffer: Value) -> Value:
-    return buffer.op.buffer if isinstance(buffer.op, gpu.SharedSlot) else buffer
+    return buffer.op.buffer if isinstance(buffer.op, gpu.SharedStage) else buffer
 
 
 def _may_load_later(load: Op, end: Op) -> bool:

@@ -27,7 +27,7 @@ from aotc.ir.dialects import scf, tile
 from aotc.ir.rewrite import is_pure
 from aotc.ir.tiles import is_elementwise, is_tile, joins_of, tile_shape
 from aotc.ir.types import element_of
-from aotc.ir.warpgroup_product import MAX_COLUMNS, whole_columns
+from aotc.ir.wgmma_tiling import MAX_COLUMNS, instruction_columns
 from aotc.schedule.context import Schedule
 from aotc.schedule.layout.wgmma_layouts import wgmma_layouts
 
@@ -44,7 +44,7 @@ def trim_dot_columns(kernel: Kernel, schedule: Schedule) -> None:
     for dot in dots:
         columns = tile_shape(dot.out)[1]
         looked_at = demand.places(dot.out).bit_length()
-        wanted = whole_columns(looked_at, element_of(dot.acc.type))
+        wanted = instruction_columns(looked_at, element_of(dot.acc.type))
         if 0 < wanted < columns:
             dot.num_columns = wanted
             schedule.remark(dot.loc, f"{wanted} of {columns} columns are multiplied")

@@ -17,7 +17,7 @@ from functools import lru_cache
 from aotc.ir import gf2
 from aotc.ir.layout import LinearLayout, log2_exact
 from aotc.ir.types import TensorMapType
-from aotc.ir.warpgroup_product import ROWS
+from aotc.ir.wgmma_tiling import ROWS
 
 _GROUP_WARP_BITS = 2
 _MIN_AXES = 2

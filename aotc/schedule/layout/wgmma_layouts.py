@@ -9,7 +9,7 @@ An operand in shared memory has the widest swizzle that its rows fill, with the 
 that is so in global memory, as far as the instruction has it: elements of other than two bytes are
 contiguous along K. Its layout is settled when it is known where the threads hold it.
 
-Invariant: `ir.warpgroup_product` finds instructions for every product that is chosen here.
+Invariant: `ir.wgmma_tiling` finds instructions for every product that is chosen here.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from aotc.ir.matrix_access import RUN_BYTES
 from aotc.ir.rewrite import Builder
 from aotc.ir.tiles import is_elementwise, tile_shape
 from aotc.ir.types import FP8E4NV, FP8E5, FP32, FP64, TileType, element_of
-from aotc.ir.warpgroup_product import K_BYTES, MIN_COLUMNS, ROWS, SWIZZLE_PERIOD_BYTES
+from aotc.ir.wgmma_tiling import K_BYTES, MIN_COLUMNS, ROWS, SWIZZLE_PERIOD_BYTES
 from aotc.schedule.layout.layouts import (
     WARP_LANES,
     WARPGROUP_WARPS,

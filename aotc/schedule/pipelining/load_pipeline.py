@@ -130,7 +130,7 @@ class LoopPlan:
         """The loads that are tensor copies."""
         return [load for load in self.loads.values() if isinstance(load.op, tma.Fetch)]
 
-    def num_slots(self, load: PlannedLoad) -> int:
+    def buffer_stages(self, load: PlannedLoad) -> int:
         """Return how many slots the buffer of a load needs."""
         return self.num_stages if load.lands else _REGISTER_SLOTS
 

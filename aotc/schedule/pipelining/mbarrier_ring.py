@@ -26,9 +26,9 @@ _LOOPS = scf.For | scf.While
 class FetchRing:
     """Place the mbarriers of a loop, and the ops that use them; `start` is the number at first."""
 
-    def __init__(self, kernel: Kernel, num_slots: int) -> None:
+    def __init__(self, kernel: Kernel, num_stages: int) -> None:
         place = Builder(kernel.body, kernel.body.first)
-        self._full = place_mbarrier(place, num_slots)
+        self._full = place_mbarrier(place, num_stages)
         place(tma.MbarrierInit(self._full))
         place(gpu.Barrier())
         self.start = place(arith.Constant(0, I32)).out
@@ -41,7 +41,7 @@ class FetchRing:
         place: Builder,
     ) -> None:
         """Issue fetches, each to a buffer and of its inputs, if their iteration `exists`."""
-        full = place(gpu.SharedSlot(self._full, *slot)).out
+        full = place(gpu.SharedStage(self._full, *slot)).out
         arms = Block(), Block()
         within = Builder(arms[0])
         last = copies[-1][0]
@@ -58,7 +58,7 @@ class FetchRing:
         one = place(arith.Constant(1, I32)).out
         shifted = place(arith.Shr(phases, slot)).out
         parity = place(arith.And(shifted, one)).out
-        place(tma.MbarrierWait(place(gpu.SharedSlot(self._full, slot)).out, parity))
+        place(tma.MbarrierWait(place(gpu.SharedStage(self._full, slot)).out, parity))
         return place(arith.Xor(phases, place(arith.Shl(one, slot)).out)).out
 
 

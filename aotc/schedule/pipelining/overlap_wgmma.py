@@ -127,7 +127,7 @@ def _stays(value: Value, loop: scf.For) -> bool:
         return True
     while isinstance(value.op, gpu.SharedTrans):
         value = value.op.buffer
-    slot = value.op if isinstance(value.op, gpu.SharedSlot) else None
+    slot = value.op if isinstance(value.op, gpu.SharedStage) else None
     buffer = value if slot is None else slot.buffer
     if buffer.op is None or buffer.op.block is loop.body:
         return False
@@ -137,10 +137,10 @@ def _stays(value: Value, loop: scf.For) -> bool:
             continue
         if target is buffer:
             return False
-        if isinstance(target.op, gpu.SharedSlot) and target.op.buffer is buffer:
+        if isinstance(target.op, gpu.SharedStage) and target.op.buffer is buffer:
             assert isinstance(buffer.type, SharedType)
             apart = slot is not None and target.op.index is slot.index
-            before = (slot.ahead - 1) % buffer.type.num_slots if slot is not None else 0
+            before = (slot.ahead - 1) % buffer.type.num_stages if slot is not None else 0
             if not apart or target.op.ahead == before:
                 return False
     return True

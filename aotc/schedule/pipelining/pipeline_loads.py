@@ -87,7 +87,7 @@ class _Rewriter:
         for load in self.loads:
             buffer = load.buffer
             if buffer is not None:
-                slots = {"num_slots": self.plan.num_slots(load)}
+                slots = {"num_stages": self.plan.buffer_stages(load)}
                 made = build(gpu.SharedAlloc, (), {**buffer.attributes, **slots}, (), buffer.loc)
                 self.emitter.buffers[load] = self.place(made).out
 

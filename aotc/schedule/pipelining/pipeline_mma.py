@@ -134,7 +134,7 @@ def _stays(value: Value, loop: scf.For) -> bool:
 
 def _buffer_of(value: Value) -> Value:
     """Return the whole buffer that an operand, or a mbarrier, is a slot of."""
-    while isinstance(value.op, gpu.SharedTrans | gpu.SharedSlot):
+    while isinstance(value.op, gpu.SharedTrans | gpu.SharedStage):
         value = value.op.buffer
     return value
 
@@ -142,7 +142,7 @@ def _buffer_of(value: Value) -> Value:
 def _num_slots(wait: tma.MbarrierWait) -> int:
     kind = _buffer_of(wait.barrier).type
     assert isinstance(kind, SharedType)
-    return kind.num_slots
+    return kind.num_stages
 
 
 def _slice(loop: scf.For, roots: Sequence[Op]) -> _Start | None:

@@ -103,7 +103,7 @@ class LoadEmitter:
         copies: list[tuple[tma.Fetch, Value, list[Value]]] = []
         for each in fetches:
             assert isinstance(each.op, tma.Fetch)
-            buffer = place(gpu.SharedSlot(self.buffers[each], *slot)).out
+            buffer = place(gpu.SharedStage(self.buffers[each], *slot)).out
             inputs = [mapping.get(value, value) for value in each.op.inputs]
             copies.append((each.op, buffer, inputs))
         self.ring.issue(copies, exists, slot, place)
@@ -123,7 +123,7 @@ class LoadEmitter:
         for rename in load.trip.renames:
             pointer = _renamed(rename, pointer, place)
             mask = None if mask is None else _renamed(rename, mask, place)
-        target = place(gpu.SharedSlot(self.buffers[load], *slot)).out
+        target = place(gpu.SharedStage(self.buffers[load], *slot)).out
         place(
             gpu.AsyncCopy(
                 *(pointer, target, mask, exists, load.vector),
@@ -185,9 +185,9 @@ class PipelinedBody:
                 self._carry_loaded(load, early)
         self.counters: dict[int, Value] = {}
         for load in emitter.buffers:
-            slots = plan.num_slots(load)
+            slots = plan.buffer_stages(load)
             if slots not in self.counters:
-                counter = self._carry(emitter.zero, "slot", lambda n=slots: self._next_slot(n))
+                counter = self._carry(emitter.zero, "slot", lambda n=slots: self._next_stage(n))
                 self.counters[slots] = counter
         self.phases = self._carry_phases()
         self._loads_of: dict[Op | None, PlannedLoad] = {
@@ -244,8 +244,8 @@ class PipelinedBody:
             if mapping is not None:
                 mapping[value] = held[-1]
 
-    def _next_slot(self, num_slots: int) -> Value:
-        return self.place(gpu.NextSlot(self.counters[num_slots], num_slots)).out
+    def _next_stage(self, num_stages: int) -> Value:
+        return self.place(gpu.NextStage(self.counters[num_stages], num_stages)).out
 
     # -- the ops ---------------------------------------------------------------
 
@@ -278,8 +278,8 @@ class PipelinedBody:
         assert load.buffer is not None
         buffer = load.buffer.out
         if buffer not in self.home:
-            counter = self.counters[self.plan.num_slots(load)]
-            self.home[buffer] = self.place(gpu.SharedSlot(self.emitter.buffers[load], counter)).out
+            counter = self.counters[self.plan.buffer_stages(load)]
+            self.home[buffer] = self.place(gpu.SharedStage(self.emitter.buffers[load], counter)).out
         return self.home[buffer]
 
     def _store_loaded(self) -> dict[Op, None]:
@@ -341,7 +341,7 @@ class PipelinedBody:
             mapping[self.plan.loop.induction] = self.place(arith.Add(index, stride)).out
             for load in self.plan.loads.values():
                 if load.distance == distance:
-                    slot = (self.counters.get(self.plan.num_slots(load), index), distance)
+                    slot = (self.counters.get(self.plan.buffer_stages(load), index), distance)
                     self.emitter.issue(load, mapping, exists, slot, self.place)
         if self.plan.copies:
             self.place(gpu.AsyncCommit())

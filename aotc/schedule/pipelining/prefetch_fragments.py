@@ -46,7 +46,7 @@ class _Turn:
 
     loop: scf.For
     wait: gpu.AsyncWait
-    loads: dict[Op, gpu.SharedSlot]
+    loads: dict[Op, gpu.SharedStage]
     last: gpu.Dot
 
 
@@ -75,32 +75,32 @@ def _find_turn(loop: scf.For) -> _Turn | None:
 def _uses_slots_otherwise(loop: scf.For) -> bool:
     """Return whether slots are written by threads, or read in a nested block."""
     for op in loop.body.walk():
-        if isinstance(op, gpu.SharedStore) and isinstance(op.buffer.op, gpu.SharedSlot):
+        if isinstance(op, gpu.SharedStore) and isinstance(op.buffer.op, gpu.SharedStage):
             return True
         if op.block is not loop.body and _slot_read(op) is not None:
             return True
     return False
 
 
-def _slot_read(op: Op) -> gpu.SharedSlot | None:
+def _slot_read(op: Op) -> gpu.SharedStage | None:
     """Return the slot that an op reads, or None."""
     slot = op.buffer.op if isinstance(op, gpu.SharedLoad) else None
-    return slot if isinstance(slot, gpu.SharedSlot) else None
+    return slot if isinstance(slot, gpu.SharedStage) else None
 
 
-def _slot_copied_to(op: Op) -> gpu.SharedSlot | None:
+def _slot_copied_to(op: Op) -> gpu.SharedStage | None:
     """Return the slot that an op starts a copy to, or None."""
     slot = op.buffer.op if isinstance(op, gpu.AsyncCopy) else None
-    return slot if isinstance(slot, gpu.SharedSlot) else None
+    return slot if isinstance(slot, gpu.SharedStage) else None
 
 
-def _is_current(slot: gpu.SharedSlot, loop: scf.For) -> bool:
+def _is_current(slot: gpu.SharedStage, loop: scf.For) -> bool:
     """Return whether a slot is that of the current iteration, by a counter that the loop turns."""
     counter = slot.index
     if counter.owner is not loop.body or counter.index == 0 or slot.ahead:
         return False
     following = loop.body.terminator.operands[counter.index - 1].op
-    return isinstance(following, gpu.NextSlot) and following.index is counter
+    return isinstance(following, gpu.NextStage) and following.index is counter
 
 
 def _needed(dot: gpu.Dot, body: Block) -> dict[Op, None]:
@@ -144,14 +144,14 @@ def _rewrite(turn: _Turn) -> None:
 
 def _read(turn: _Turn, add: Builder, mapping: dict[Value, Value] | None) -> list[Value]:
     """Read the first fragments: of the iteration after that of `mapping`, or of the first."""
-    slots: dict[gpu.SharedSlot, Value] = {}
+    slots: dict[gpu.SharedStage, Value] = {}
     values: list[Value] = []
     for load, slot in turn.loads.items():
         if slot not in slots:
             index, ahead = turn.loop.init[slot.index.index - 1], 0
             if mapping is not None:
                 index, ahead = mapping[slot.index], 1
-            slots[slot] = add(gpu.SharedSlot(slot.buffer, index, ahead)).out
+            slots[slot] = add(gpu.SharedStage(slot.buffer, index, ahead)).out
         copy = add(load.clone({slot.out: slots[slot]}))
         values.append(copy.results[0])
     return values

@@ -21,7 +21,7 @@ from aotc.ir.dialects import gpu, tma, wgmma
 from aotc.ir.layout import LinearLayout
 from aotc.ir.rewrite import Builder
 from aotc.ir.types import SharedType, TensorMapType
-from aotc.ir.warpgroup_product import SWIZZLE_PERIOD_BYTES
+from aotc.ir.wgmma_tiling import SWIZZLE_PERIOD_BYTES
 from aotc.schedule.context import Schedule
 
 _MAX_BOX_ROWS = 256

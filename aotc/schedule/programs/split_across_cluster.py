@@ -80,7 +80,7 @@ class _Distribution:
             self.made[arg, None] = new.add_arg(kind, arg.hint)
         place = Builder(new)
         with at(self.kernel.loc):
-            self.rank = place(grid.BlockRank()).out
+            self.rank = place(grid.CtaRank()).out
         self._copy_block(old, place)
         place(old.terminator.clone({}))
         self.kernel.body = new

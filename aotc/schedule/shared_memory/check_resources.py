@@ -97,15 +97,15 @@ def large_remedy() -> str:
 def _too_much_shared(kernel: Kernel, target: Target) -> ResourceError:
     """Return the error of a kernel that needs more shared memory than there is."""
     buffers: dict[tuple[str, Loc], int] = {}
-    num_slots = 1
+    num_stages = 1
     for op in kernel.walk():
         if isinstance(op, gpu.SharedAlloc):
             assert isinstance(op.out.type, SharedType)
             kind = op.out.type
             tile = "x".join([*map(str, kind.shape), str(kind.element)])
-            if kind.num_slots > 1:
-                tile = f"{kind.num_slots} stages of {tile}"
-                num_slots = max(num_slots, kind.num_slots)
+            if kind.num_stages > 1:
+                tile = f"{kind.num_stages} stages of {tile}"
+                num_stages = max(num_stages, kind.num_stages)
             buffers[tile, op.loc] = buffers.get((tile, op.loc), 0) + kind.size_bytes
     listed = _largest(buffers.items())[:_LISTED]
     largest = ", ".join(
@@ -115,7 +115,7 @@ def _too_much_shared(kernel: Kernel, target: Target) -> ResourceError:
         f"{kernel.shared_bytes} bytes of shared memory, the limit is {target.max_shared_bytes}: "
         f"{largest}"
     )
-    remedy = "smaller tiles" if num_slots == 1 else "fewer stages (num_stages) or smaller tiles"
+    remedy = "smaller tiles" if num_stages == 1 else "fewer stages (num_stages) or smaller tiles"
     return ResourceError(message, kernel.loc, remedy=remedy)
 
 

@@ -6,7 +6,7 @@ gets a barrier in front. A loop's body is walked until what its end leaves is wh
 assumes, so that an access meets those of the iterations before.
 
 A buffer of several slots is rotated by a loop: a counter that every iteration replaces by
-`gpu.next_slot`. So slots are told apart by their distance from the counter, and what an iteration
+`gpu.next_stage`. So slots are told apart by their distance from the counter, and what an iteration
 touched `k` ahead, the next one finds `k - 1` ahead. An asynchronous copy counts as written by every
 wait after it, up to the one that leaves none in flight.
 
@@ -73,7 +73,7 @@ class _Place:
             return self
         if self.buffer not in rotated:
             return replace(self, slot=None)
-        return replace(self, slot=(self.slot - 1) % self.buffer.num_slots)
+        return replace(self, slot=(self.slot - 1) % self.buffer.num_stages)
 
 
 _Places = dict[_Place, None]
@@ -393,7 +393,7 @@ def _fence_ahead(op: Op, pending: _Pending) -> None:
 def _feeds_product(buffer: Value) -> bool:
     return any(
         isinstance(user, wgmma.Wgmma)
-        or (isinstance(user, gpu.SharedSlot | gpu.SharedTrans) and _feeds_product(user.out))
+        or (isinstance(user, gpu.SharedStage | gpu.SharedTrans) and _feeds_product(user.out))
         for user in buffer.users
     )
 
@@ -436,21 +436,21 @@ def _place(buffer: Value) -> _Place:
     op, slot = buffer.op, None
     while isinstance(op, gpu.SharedTrans):
         op = op.buffer.op
-    if isinstance(op, gpu.SharedSlot):
+    if isinstance(op, gpu.SharedStage):
         op, slot = op.buffer.op, _slot_number(op)
     assert isinstance(op, gpu.SharedAlloc)
     assert isinstance(op.out.type, SharedType)
     return _Place(op, op.offset_bytes, op.offset_bytes + op.out.type.size_bytes, slot)
 
 
-def _slot_number(op: gpu.SharedSlot) -> int | None:
+def _slot_number(op: gpu.SharedStage) -> int | None:
     """Return how many slots after the counter's this one is, or None if there is no counter.
 
     Before a loop, a number counts from what the counter begins with.
     """
     assert isinstance(op.buffer.type, SharedType)
     start = _counter_start(op.index)
-    return None if start is None else (start + op.ahead) % op.buffer.type.num_slots
+    return None if start is None else (start + op.ahead) % op.buffer.type.num_stages
 
 
 def _counter_start(index: Value) -> int | None:
@@ -463,7 +463,7 @@ def _counter_start(index: Value) -> int | None:
         return None
     following = loop.body.terminator.operands[index.index - 1].op
     init = loop.init[index.index - 1].op
-    counts = isinstance(following, gpu.NextSlot) and following.index is index
+    counts = isinstance(following, gpu.NextStage) and following.index is index
     return int(init.value) if counts and isinstance(init, arith.Constant) else None
 
 
@@ -512,7 +512,7 @@ def _rotated_by(loop: Op) -> dict[gpu.SharedAlloc, None]:
         if _counter_start(counter) is None:
             continue
         for user in counter.users:
-            if isinstance(user, gpu.SharedSlot) and isinstance(user.buffer.op, gpu.SharedAlloc):
+            if isinstance(user, gpu.SharedStage) and isinstance(user.buffer.op, gpu.SharedAlloc):
                 rotated[user.buffer.op] = None
     return rotated
 

@@ -68,7 +68,7 @@ def _users(buffer: Value) -> Iterator[Op]:
     """Yield what uses a buffer or its slots, and the ops that wait for copies into it."""
     for user in buffer.users:
         yield user
-        if isinstance(user, gpu.SharedSlot | gpu.SharedTrans):
+        if isinstance(user, gpu.SharedStage | gpu.SharedTrans):
             yield from _users(user.out)
         else:
             wait = _wait_after(user, _WAITS.get(type(user), ()))

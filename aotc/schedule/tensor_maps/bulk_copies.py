@@ -96,14 +96,14 @@ class Room:
 
     left_bytes: int
 
-    def take(self, size_bytes: int, num_slots: int) -> None:
+    def take(self, size_bytes: int, num_stages: int) -> None:
         """Take a ring. Raises: UnmappableError if there is no room."""
-        if size_bytes * num_slots > self.left_bytes:
+        if size_bytes * num_stages > self.left_bytes:
             raise UnmappableError(
-                f"shared memory has no room for {num_slots} stages of {size_bytes} bytes",
+                f"shared memory has no room for {num_stages} stages of {size_bytes} bytes",
                 "ask for fewer stages or a smaller block",
             )
-        self.left_bytes -= size_bytes * num_slots
+        self.left_bytes -= size_bytes * num_stages
 
 
 def room_for_copies(kernel: Kernel, schedule: Schedule) -> Room:

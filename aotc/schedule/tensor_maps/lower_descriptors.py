@@ -17,12 +17,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import nan
 
-from aotc.ir.block_address import block_address
 from aotc.ir.core import Kernel, Op, ParamInfo, Value
 from aotc.ir.diagnostics import CompileError, at
 from aotc.ir.dialects import arith, descriptor, tile
 from aotc.ir.dialects.descriptor import TENSOR_ALIGNMENT_BYTES
 from aotc.ir.rewrite import Builder, is_trivially_dead
+from aotc.ir.tile_address import tile_address
 from aotc.ir.types import I32, I64, DescriptorType, PointerType, TileType, Type, shape_of
 from aotc.schedule.context import Schedule
 from aotc.schedule.tensor_maps.made_tensors import map_made
@@ -203,7 +203,7 @@ def _access(
     last = len(block) - 1
     ends = [tensors.extent(tensor, axis) for axis in range(len(block))]
     strides = [tensors.stride(tensor, axis) if axis < last else None for axis in range(len(block))]
-    return block_address(place, tensors.pointer(tensor), block, coords, strides, ends)
+    return tile_address(place, tensors.pointer(tensor), block, coords, strides, ends)
 
 
 def _load(op: Op, tensors: _Tensors, place: Builder) -> list[Value]:

@@ -125,10 +125,10 @@ def _obstacle(kernel: Kernel, schedule: Schedule) -> str:
     return find_slice(kernel).obstacle
 
 
-def _make_rings(loop: scf.For, num_slots: int) -> None:
+def _make_rings(loop: scf.For, num_stages: int) -> None:
     """Let every buffer that the loop fetches to be a slot of a ring, which an iteration turns."""
     fetches = [op for op in loop.body if isinstance(op, tma.Fetch)]
-    if num_slots == 1 or not fetches:
+    if num_stages == 1 or not fetches:
         return
     outer = Builder.before_op(loop)
     start = outer(arith.Constant(0, I32)).out
@@ -136,11 +136,11 @@ def _make_rings(loop: scf.For, num_slots: int) -> None:
     for fetch in fetches:
         alloc = fetch.buffer.op
         assert isinstance(alloc, gpu.SharedAlloc)
-        attributes = {**alloc.attributes, "num_slots": num_slots}
+        attributes = {**alloc.attributes, "num_stages": num_stages}
         ring = outer(build(gpu.SharedAlloc, (), attributes, (), alloc.loc)).out
-        alloc.replace_with([Builder.before_op(alloc)(gpu.SharedSlot(ring, slot)).out])
+        alloc.replace_with([Builder.before_op(alloc)(gpu.SharedStage(ring, slot)).out])
     end = loop.body.terminator
-    following = Builder.before_op(end)(gpu.NextSlot(slot, num_slots)).out
+    following = Builder.before_op(end)(gpu.NextStage(slot, num_stages)).out
     end.set_slots([*end.slots, following])
     _rebuild(loop, start)
 

@@ -147,7 +147,7 @@ def take_turns(consumers: Block, kernel: Kernel, place: Builder) -> GroupTurns:
         _keep_order(branch.then, kernel, group, own, place)
         end = Builder.before_op(loop.body.terminator)
         flip = end(arith.Cast(branch.condition, I32)).out
-        following = [end(gpu.NextSlot(turn, count)).out, end(arith.Xor(own, flip)).out]
+        following = [end(gpu.NextStage(turn, count)).out, end(arith.Xor(own, flip)).out]
         loop.body.terminator.set_slots(following)
         blocks, loop.blocks = loop.blocks, ()
         before(build(scf.For, [*loop.slots, zero, parity], loop.attributes, blocks, loop.loc))
@@ -179,9 +179,9 @@ def _keep_order(body: Block, kernel: Kernel, group: Value, parity: Value, place:
     place(tma.MbarrierInit(order, num_warps))
     outer = next(op for op in (loop, *loop.ancestors()) if op.block is body)
     before = Builder.before_op(outer)
-    before(tma.MbarrierWait(before(gpu.SharedSlot(order, group)).out, parity))
+    before(tma.MbarrierWait(before(gpu.SharedStage(order, group)).out, parity))
     for after in _ends(loop, body):
-        following = after(gpu.SharedSlot(order, group, 1)).out
+        following = after(gpu.SharedStage(order, group, 1)).out
         after(tma.MbarrierArrive(following, num_warps))
 
 

@@ -27,14 +27,14 @@ _FEWEST_SLOTS = 2  # of a group of consumers, so that one is filled while anothe
 class FetchGroup:
     """Fetches that go together; `index` is the group's number, `block` where they stand.
 
-    Its rings have `num_slots`, or so many for each of `num_owners` groups of consumers.
+    Its rings have `num_stages`, or so many for each of `num_owners` groups of consumers.
     """
 
     index: int
     fetches: list[tma.Fetch]
     full: Value
     empty: Value
-    num_slots: int
+    num_stages: int
     num_owners: int
 
     @property
@@ -95,7 +95,7 @@ def readers_of(buffer: Value) -> Iterator[Op]:
 def ring_of(fetch: tma.Fetch) -> gpu.SharedAlloc:
     """Return what is allocated for what a fetch brings, of as many slots as there are."""
     op = fetch.buffer.op
-    if isinstance(op, gpu.SharedSlot):
+    if isinstance(op, gpu.SharedStage):
         op = op.buffer.op
     assert isinstance(op, gpu.SharedAlloc)
     return op
@@ -105,28 +105,28 @@ def make_group(
     number: int, fetches: list[tma.Fetch], place: Builder, num_owners: int
 ) -> FetchGroup:
     """Return a group with its mbarriers; its rings move to where both roles see them."""
-    num_slots = ring_of(fetches[0]).num_slots
+    num_stages = ring_of(fetches[0]).num_stages
     if num_owners > 1:
-        num_slots = max(num_slots // num_owners, min(num_slots, _FEWEST_SLOTS))
+        num_stages = max(num_stages // num_owners, min(num_stages, _FEWEST_SLOTS))
     for fetch in fetches:
         ring = ring_of(fetch)
         if num_owners > 1:
-            _replace_ring(ring, num_slots * num_owners, place)
+            _replace_ring(ring, num_stages * num_owners, place)
         else:
             ring.remove()
             place(ring)
-    full, empty = (place_mbarrier(place, num_slots * num_owners) for _ in range(2))
-    return FetchGroup(number, fetches, full, empty, num_slots, num_owners)
+    full, empty = (place_mbarrier(place, num_stages * num_owners) for _ in range(2))
+    return FetchGroup(number, fetches, full, empty, num_stages, num_owners)
 
 
-def _replace_ring(ring: gpu.SharedAlloc, num_slots: int, place: Builder) -> None:
+def _replace_ring(ring: gpu.SharedAlloc, num_stages: int, place: Builder) -> None:
     """Replace a ring, or a buffer, by a ring with as many slots as are given."""
-    attributes = {**ring.attributes, "num_slots": num_slots}
+    attributes = {**ring.attributes, "num_stages": num_stages}
     made = place(build(gpu.SharedAlloc, (), attributes, (), ring.loc)).out
-    if ring.num_slots == 1:
+    if ring.num_stages == 1:
         before = Builder.before_op(ring)
         # Which slot it is, the wait for what is fetched there says.
-        made = before(gpu.SharedSlot(made, before(arith.Constant(0, I32)).out)).out
+        made = before(gpu.SharedStage(made, before(arith.Constant(0, I32)).out)).out
     ring.replace_with([made])
 
 
@@ -139,7 +139,7 @@ def first_slot(number: Value, group: FetchGroup, place: Builder) -> Value | None
     """Return the first slot that a group of consumers owns in the rings of a group of fetches."""
     if group.num_owners == 1:
         return None
-    return place(arith.Mul(number, place(arith.Constant(group.num_slots, I32)).out)).out
+    return place(arith.Mul(number, place(arith.Constant(group.num_stages, I32)).out)).out
 
 
 def next_state(state: Sequence[Value], group: FetchGroup, place: Builder) -> list[Value]:
@@ -147,8 +147,8 @@ def next_state(state: Sequence[Value], group: FetchGroup, place: Builder) -> lis
     turn, one = turn_of(state, group), place(arith.Constant(1, I32)).out
     following = turn.slot
     parity = one
-    if group.num_slots > 1:
-        following = place(gpu.NextSlot(turn.slot, group.num_slots)).out
+    if group.num_stages > 1:
+        following = place(gpu.NextStage(turn.slot, group.num_stages)).out
         zero = place(arith.Constant(0, I32)).out
         wraps = place(arith.Compare(following, zero, "eq")).out
         parity = place(arith.Cast(wraps, I32)).out
@@ -163,17 +163,17 @@ def slot_of(
 ) -> Value:
     """Return the slot of a ring that a group is at, or the one that it was at before."""
     if turn.first is not None:
-        return place(gpu.SharedSlot(buffer, slot_number(group, turn, place, behind))).out
-    if group.num_slots == 1:
+        return place(gpu.SharedStage(buffer, slot_number(group, turn, place, behind))).out
+    if group.num_stages == 1:
         return buffer
-    return place(gpu.SharedSlot(buffer, turn.slot, -behind % group.num_slots)).out
+    return place(gpu.SharedStage(buffer, turn.slot, -behind % group.num_stages)).out
 
 
 def slot_number(group: FetchGroup, turn: RingTurn, place: Builder, behind: int = 0) -> Value:
     """Return the number of the slot that a group is at, or was at before."""
     slot = turn.slot
-    if behind and group.num_slots > 1:
-        slot = place(gpu.NextSlot(slot, group.num_slots, -behind % group.num_slots)).out
+    if behind and group.num_stages > 1:
+        slot = place(gpu.NextStage(slot, group.num_stages, -behind % group.num_stages)).out
     if turn.first is None:
         return slot
-    return turn.first if group.num_slots == 1 else place(arith.Add(turn.first, slot)).out
+    return turn.first if group.num_stages == 1 else place(arith.Add(turn.first, slot)).out

@@ -182,7 +182,7 @@ class _Producer:
         own, others = state[:now], [*state[now:-1], *(state[each] for each in self._owned)]
         for each, value in zip(self._owned, others[:size], strict=True):
             own[each] = value
-        return [*own, *others[size:], place(gpu.NextSlot(state[-1], self.count)).out]
+        return [*own, *others[size:], place(gpu.NextStage(state[-1], self.count)).out]
 
 
 # ---- the consumers ----------------------------------------------------------------------------
@@ -241,7 +241,7 @@ class _Consumers:
         place(tma.MbarrierWait(slot_of(group.full, group, turn, place), turn.parity))
         for fetch in group.fetches:
             slot = fetch.buffer.op
-            if isinstance(slot, gpu.SharedSlot):
+            if isinstance(slot, gpu.SharedStage):
                 index = slot_number(group, turn, Builder.before_op(slot))
                 slot.set_slots([slot.buffer, index])
         return next_state(state, group, place)

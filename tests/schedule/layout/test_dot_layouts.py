@@ -118,7 +118,7 @@ def dot(acc: str = "fp32", precision: Any = "tf32") -> Body:
     return body
 
 
-def product_of(
+def tile_wgmma(
     a: str, b: str, acc: str, m: int, n: int, k: int, *, precision: str = "tf32", **options: Any
 ) -> Kernel:
     arrays = small((m, k), a), small((k, n), b, 1), small((m, n), acc, 2)
@@ -141,7 +141,7 @@ TYPES = [
 @pytest.mark.parametrize(("m", "n", "k"), [(16, 8, 16), (64, 32, 64)])
 def test_products(a: str, b: str, acc: str, m: int, n: int, k: int, num_warps: int) -> None:
     # The lockstep machine is slow: one number of warps goes through it.
-    product_of(a, b, acc, m, n, k, num_warps=num_warps, simt=num_warps == 4)
+    tile_wgmma(a, b, acc, m, n, k, num_warps=num_warps, simt=num_warps == 4)
 
 
 @pytest.mark.parametrize(
@@ -151,12 +151,12 @@ def test_products(a: str, b: str, acc: str, m: int, n: int, k: int, num_warps: i
 def test_tiles_smaller_than_an_instruction(
     a: str, b: str, acc: str, m: int, n: int, k: int
 ) -> None:
-    product_of(a, b, acc, m, n, k, num_warps=2)
+    tile_wgmma(a, b, acc, m, n, k, num_warps=2)
 
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_86"])
 def test_fp8_without_fp8_products(target: str) -> None:
-    kernel = product_of("fp8e4nv", "fp8e4nv", "fp32", 32, 32, 64, target=target)
+    kernel = tile_wgmma("fp8e4nv", "fp8e4nv", "fp32", 32, 32, 64, target=target)
     (first, *_) = dots_of(kernel)
     assert first.shape == (16, 8, 16)
     # What goes through shared memory is fp8, not what it was widened to.
@@ -166,7 +166,7 @@ def test_fp8_without_fp8_products(target: str) -> None:
 @pytest.mark.parametrize(("m", "n", "k"), [(16, 16, 16), (64, 32, 8), (4, 2, 2), (1, 1, 1)])
 @pytest.mark.parametrize("precision", ["ieee", "tf32x3"])
 def test_fp32_beyond_tf32(precision: str, m: int, n: int, k: int) -> None:
-    product_of("fp32", "fp32", "fp32", m, n, k, precision=precision)
+    tile_wgmma("fp32", "fp32", "fp32", m, n, k, precision=precision)
 
 
 def test_tf32x3_keeps_the_bits_that_tf32_drops() -> None:

@@ -60,7 +60,7 @@ def test_an_iteration_waits_then_issues_then_reads() -> None:
     loads = [op for op in body if isinstance(op, tma.TmaLoad)]
     assert [op.arrive for op in loads] == [False, True]
     slots = [op.buffer.op for op in loads]
-    assert [op.ahead for op in slots if isinstance(op, gpu.SharedSlot)] == [2, 2]
+    assert [op.ahead for op in slots if isinstance(op, gpu.SharedStage)] == [2, 2]
 
 
 @pytest.mark.parametrize("num_stages", [2, 3, 5])
@@ -158,7 +158,7 @@ def test_what_keeps_a_fetch_in_its_iteration_is_named(obstacle: str) -> None:
     kernel = fetching(loop(body))
     remarks = _pipelined(kernel)
     assert any(line.endswith(f"the load of {name} is not pipelined: {reason}") for line in remarks)
-    assert "num_slots" not in print_kernel(kernel)
+    assert "num_stages" not in print_kernel(kernel)
 
 
 def test_a_buffer_of_a_block_around_is_not_the_loops_own() -> None:

@@ -49,7 +49,7 @@ def test_copies_leave_alone_the_slot_that_is_still_read(
 ) -> None:
     loop = loop_of(interpreted(Matmul(shape=(64, 64, 384), num_stages=num_stages)))
     targets = [op.buffer.op for op in loop.body if isinstance(op, gpu.AsyncCopy)]
-    assert [op.ahead for op in targets if isinstance(op, gpu.SharedSlot)] == [ahead, ahead]
+    assert [op.ahead for op in targets if isinstance(op, gpu.SharedStage)] == [ahead, ahead]
     assert [op.pending for op in loop.body if isinstance(op, gpu.AsyncWait)] == [pending]
 
 

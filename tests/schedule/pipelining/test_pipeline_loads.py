@@ -105,7 +105,7 @@ def test_the_steady_loop_waits_once(num_stages: int) -> None:
     assert loop.count("gpu.async_commit") == 1
     assert loop.count("gpu.async_copy") == 2
     assert "gpu.load" not in case.gpu_ir
-    assert f"num_slots = {num_stages}" in case.gpu_ir
+    assert f"num_stages = {num_stages}" in case.gpu_ir
     case.check_each_pass(product_args("bf16", ":16", "k", 3 * BLOCK))
 
 

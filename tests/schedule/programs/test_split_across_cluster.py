@@ -44,7 +44,7 @@ def test_blocks_compute_together_what_a_program_computes(num_ctas) -> None:
 def test_the_parts_are_smaller_tiles_that_begin_at_the_blocks_own() -> None:
     kernel, _ = distributed(PRODUCT, 2)
     text = print_kernel(kernel)
-    assert "grid.block_rank" in text
+    assert "grid.cta_rank" in text
     assert "tile.dot" in text
     assert "tile<64x64xfp32>" in text
     assert "tile<128" not in text

@@ -40,15 +40,15 @@ def test_one_warp_fetches_for_those_that_hold_no_sums(num_warps: int) -> None:
 def test_an_innermost_loop_gets_a_slot_for_every_stage(hints: str, config: int, slots: int) -> None:
     hints = f"{{num_stages = {hints}}} " if hints else ""
     text, _ = _ringed(fetching(loop(fetch("a", "%i") + read("a"), hints=hints)), num_stages=config)
-    assert f"num_slots = {slots}}} : shared<128xi32, #0, {slots}>" in text
+    assert f"num_stages = {slots}}} : shared<128xi32, #0, {slots}>" in text
     found = re.search(
         r"scf\.for\(.*, %(\w+)\).*\(%i: i32, %slot: i32\) {(.*)\n  }", text, re.DOTALL
     )
     assert found is not None
     start, body = found.groups()
     assert re.search(rf"%{start} = arith.constant {{value = 0", text)
-    assert re.search(r"gpu.shared_slot\(%\w+, %slot\)", body)
-    assert f"gpu.next_slot(%slot) {{num_slots = {slots}}}" in body
+    assert re.search(r"gpu.shared_stage\(%\w+, %slot\)", body)
+    assert f"gpu.next_stage(%slot) {{num_stages = {slots}}}" in body
 
 
 def test_one_stage_is_one_buffer() -> None:
@@ -61,13 +61,13 @@ def test_one_stage_is_one_buffer() -> None:
 def test_fetches_around_an_innermost_loop_have_one_buffer() -> None:
     inner = loop(fetch("b", "%j", "%z") + read("b"), variable="j")
     text, _ = _ringed(fetching(loop(fetch("a", "%i") + read("a") + inner)))
-    assert text.count("num_slots = 3} : shared") == 1
+    assert text.count("num_stages = 3} : shared") == 1
     assert "(%i: i32) {" in text
 
 
 def test_a_loop_with_a_condition_and_a_branch_have_one_buffer() -> None:
     text, remarks = _ringed(fetching(loop(branch("%c", fetch("a", "%i") + read("a")))))
-    assert "num_slots" not in text
+    assert "num_stages" not in text
     assert "a warp of its own fetches" in remarks[0]
 
 

@@ -120,7 +120,7 @@ def test_a_group_runs_what_is_its_turn(groups: int) -> None:
     assert any(f"{groups} groups of 4 warps compute, each tiles" in remark for remark in remarks)
     outer = next(op for op in _roles(kernel).consumers if isinstance(op, scf.For))
     (turn,) = (op for op in outer.body if isinstance(op, scf.If))
-    assert [op.num_slots for op in outer.body if isinstance(op, gpu.NextSlot)] == [groups]
+    assert [op.num_stages for op in outer.body if isinstance(op, gpu.NextStage)] == [groups]
     touched = [op for op in turn.then.walk() if isinstance(op, tma.TmaStore | gpu.SharedLoad)]
     assert len(touched) == 3
     assert [op.opcode for op in turn.orelse] == ["scf.yield"]
@@ -137,7 +137,7 @@ def test_groups_without_an_order_have_slots_of_their_own(
     rings = [op.out.type for op in kernel.body if isinstance(op, gpu.SharedAlloc)]
     assert all(isinstance(kind, SharedType) for kind in rings)
     # What the inner loop fetches, and what the outer one does; two mbarriers for each.
-    slots = sorted(kind.num_slots for kind in rings if isinstance(kind, SharedType))
+    slots = sorted(kind.num_stages for kind in rings if isinstance(kind, SharedType))
     assert slots == sorted([groups] * 3 + [groups * each] * 3)
 
 
@@ -149,7 +149,7 @@ def test_what_consumers_allocate_is_there_for_each() -> None:
     common = [op for op in two.body if isinstance(op, gpu.SharedAlloc)]
     assert [(op.group_bytes, len(own)) for op in own] == [(512, 1)]
     assert not any(op.group_bytes for op in common)
-    end = max(op.offset_bytes + op.num_slots * 8 for op in common)
+    end = max(op.offset_bytes + op.num_stages * 8 for op in common)
     assert own[0].offset_bytes >= end
     assert two.shared_bytes == own[0].offset_bytes + 2 * 512
 
@@ -204,7 +204,7 @@ def test_a_slot_of_another_group_is_found() -> None:
     _divided(kernel)
     group = next(op for op in kernel.walk() if isinstance(op, roles.ConsumerGroup)).out
     for op in list(group.users):
-        if isinstance(op, gpu.SharedSlot):
+        if isinstance(op, gpu.SharedStage):
             op.set_slots([op.buffer, op.index])
     firsts = [op for op in group.users if op.opcode == "arith.mul"]
     assert firsts

@@ -179,7 +179,7 @@ def test_a_slot_that_a_running_product_reads_is_given_back_an_iteration_later(
     assert behind.enabled is None
     for op in (inside, behind):
         slot = op.barrier.op
-        assert isinstance(slot, gpu.SharedSlot)
+        assert isinstance(slot, gpu.SharedStage)
         assert slot.ahead == 2  # of three: the one before
 
 

@@ -1,7 +1,7 @@
-"""Where the elements of a block of a tensor lie, and which of them are inside of the tensor.
+"""The pointers to a tile of a tensor, and the mask of the elements that are in bounds.
 
 The frontend asks for it, for block pointers, and the schedule, for descriptors of which there is no
-tensor map: one way to address blocks through pointers.
+tensor map: one way to address tiles through pointers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Place(Protocol):
     def __call__(self, op: OpT) -> OpT: ...
 
 
-def block_address(
+def tile_address(
     place: Place,
     base: Value,
     block: tuple[int, ...],
@@ -28,9 +28,9 @@ def block_address(
     strides: Sequence[Value | None],
     ends: Sequence[Value | None],
 ) -> tuple[Value, Value | None]:
-    """Return the pointers to a block's elements, and which of them lie in the tensor.
+    """Return the pointers to a tile's elements, and the mask of those in bounds.
 
-    The block begins at the indices `starts`, i32. `strides` are i64, in elements, None for 1.
+    The tile begins at the indices `starts`, i32. `strides` are i64, in elements, None for 1.
     `ends` are the tensor's extents, i32 or i64, None along axes that nobody checks; where all are,
     so is the mask.
     """
@@ -64,7 +64,7 @@ def _fits(place: Place, index: Value, end: Value) -> Value:
 
 
 def _spread(place: Place, value: Value, axis: int, block: tuple[int, ...]) -> Value:
-    """Return a tile of one axis repeated along the other axes of a block."""
+    """Return a tile of one axis broadcast along the other axes."""
     for other in range(len(block)):
         if other != axis:
             value = place(tile.ExpandDims(value, other)).out

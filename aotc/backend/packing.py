@@ -1,4 +1,4 @@
-"""Packing elements into the words that memory instructions move, and back.
+"""Packing elements into the registers that instructions take, and unpacking them.
 
 A vector of elements is moved as 32-bit words (64-bit for elements of that size), or as one
 smaller word if it is smaller than that. A boolean is a byte, a pointer its 64 bits.
@@ -37,7 +37,7 @@ def pack(emit: Emitter, values: Sequence[str], element: ElementType) -> list[str
     ]
 
 
-def known_words(
+def packed_words(
     emit: Emitter, values: Sequence[Component], element: ElementType
 ) -> list[str] | None:
     """Return the i32 words that runs of `values` are known to be parts of, or None."""

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from aotc.ir.layout import LinearLayout
-from aotc.ir.warpgroup_product import K_BYTES, matrix_in_memory, product_of
+from aotc.ir.wgmma_tiling import K_BYTES, matrix_in_memory, tile_wgmma
 from aotc.schedule.layout.layouts import (
     mma_v2,
     nvmma_shared,
@@ -114,7 +114,7 @@ B = nvmma_shared((32, 64), 16, 64)
 
 
 @pytest.mark.parametrize(
-    ("shape", "groups", "n", "num_blocks"),
+    ("shape", "groups", "n", "num_tiles"),
     [
         ((64, 8), (1, 1), 8, 1),
         ((64, 256), (1, 1), 256, 1),
@@ -127,43 +127,43 @@ B = nvmma_shared((32, 64), 16, 64)
 )
 @pytest.mark.parametrize("bits", [16, 32])
 def test_registers_are_the_manuals(
-    shape: tuple[int, int], groups: tuple[int, int], n: int, num_blocks: int, bits: int
+    shape: tuple[int, int], groups: tuple[int, int], n: int, num_tiles: int, bits: int
 ) -> None:
-    """Every warp's registers of a block hold the elements that the instruction puts there."""
+    """Every warp's registers of a tile hold the elements that the instruction puts there."""
     acc = wgmma_accumulator(shape, groups)
     k = 8 * K_BYTES // bits
     a = wgmma_operand_a((shape[0], 2 * k), groups, bits)
     b = nvmma_shared((2 * k, shape[1]), bits, 64, transposed=True)
-    product = product_of(a, b, acc, bits, in_memory=False)
-    assert (product.n, product.k, product.num_steps, len(product.blocks)) == (n, k, 2, num_blocks)
+    tiling = tile_wgmma(a, b, acc, bits, in_memory=False)
+    assert (tiling.n, tiling.k, tiling.num_steps, len(tiling.acc_tiles)) == (n, k, 2, num_tiles)
     seen: set[tuple[int, ...]] = set()
     results, operands = accumulator(16, n, 32), operand_a(16, k, bits)
     for warp in range(4 * groups[0] * groups[1]):
-        row = sum(step for bit, step in enumerate(product.warp_rows) if warp >> bit & 1)
-        column = sum(step for bit, step in enumerate(product.warp_columns) if warp >> bit & 1)
-        for block in product.blocks:
+        row = sum(step for bit, step in enumerate(tiling.warp_rows) if warp >> bit & 1)
+        column = sum(step for bit, step in enumerate(tiling.warp_columns) if warp >> bit & 1)
+        for tile in tiling.acc_tiles:
             for lane in range(32):
-                for index, register in enumerate(block.acc):
+                for index, register in enumerate(tile.acc):
                     place = divmod(int(results.positions[index, lane, 0]), n)
-                    expected = (row + block.row + place[0], column + block.column + place[1])
+                    expected = (row + tile.row + place[0], column + tile.column + place[1])
                     assert acc.apply(register=register, lane=lane, warp=warp) == expected
                     seen.add(expected)
-                for step, words in enumerate(block.a):
+                for step, words in enumerate(tile.a):
                     for index, word in enumerate(words):
                         for part, register in enumerate(word):
                             place = divmod(int(operands.positions[index, lane, part]), k)
-                            expected = (row + block.row + place[0], step * k + place[1])
+                            expected = (row + tile.row + place[0], step * k + place[1])
                             assert a.apply(register=register, lane=lane, warp=warp) == expected
     assert len(seen) == shape[0] * shape[1]
 
 
 def test_an_operand_in_memory_has_no_registers() -> None:
-    product = product_of(
+    tiling = tile_wgmma(
         nvmma_shared((128, 32), 16, 64), B, wgmma_accumulator((128, 64), (2, 1)), 16, in_memory=True
     )
-    assert product.a is not None
-    assert product.a.start_bytes(64, 16) == 64 * 64 + 32
-    assert all(block.a == () for block in product.blocks)
+    assert tiling.a is not None
+    assert tiling.a.start_bytes(64, 16) == 64 * 64 + 32
+    assert all(tile.a == () for tile in tiling.acc_tiles)
 
 
 A, ACC = wgmma_operand_a((64, 32), (1, 1), 16), wgmma_accumulator((64, 64), (1, 1))
@@ -179,6 +179,6 @@ A, ACC = wgmma_operand_a((64, 32), (1, 1), 16), wgmma_accumulator((64, 64), (1, 
     ],
 )
 def test_layouts_that_are_no_product(a: LinearLayout, acc: LinearLayout, message: str) -> None:
-    product_of(A, B, ACC, 16, in_memory=False)
+    tile_wgmma(A, B, ACC, 16, in_memory=False)
     with pytest.raises(ValueError, match=message):
-        product_of(a, B, acc, 16, in_memory=False)
+        tile_wgmma(a, B, acc, 16, in_memory=False)

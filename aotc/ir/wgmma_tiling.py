@@ -1,4 +1,4 @@
-"""How `wgmma` finds its operands: registers of a thread, and descriptors of matrices in memory.
+"""How a dot is tiled by `wgmma`: its fragments in registers and its matrix descriptors.
 
 One instruction multiplies 64 rows of A by up to 256 columns of B, 32 bytes deep. Which registers
 hold its rows and columns of the accumulator, and its part of an A in registers, is fixed by the
@@ -6,8 +6,8 @@ manual, so it is looked up in the layouts of the tiles by the element that each 
 
 An operand in shared memory is described by a first byte, two strides and a swizzle, in one of two
 orders: K contiguous, or the rows of A and columns of B, here both called *rows*. A descriptor says
-where each bit of a row or of K leads. So it is read off the buffer's layout: take the swizzle off,
-look where the bits lead, and see whether two strides can say so.
+where each bit of a row or of K leads. So it is read off the buffer's layout: undo the swizzle,
+follow the bits, and see whether two strides describe them.
 
                  bits of a row                               bits of K
     K, none      16 bytes three times, stride                element, leading
@@ -16,10 +16,10 @@ look where the bits lead, and see whether two strides can say so.
     rows, swizz. element three times, 16 bytes up to the     the span three times, stride
                  span, leading
 
-A swizzle looks at addresses, so an instruction may begin at any place that the plain layout has
-for its first element, so long as the buffer begins where the pattern does.
+Swizzles apply to addresses, so an instruction may begin wherever the layout without swizzle has
+its first element, as long as the buffer is aligned to the pattern.
 
-Invariant: a product computed as `Product` says multiplies every element of the tiles once.
+Invariant: the instructions of a `WgmmaTiling` multiply every pair of elements exactly once.
 Source: PTX ISA, "Register Fragments for wgmma.mma_async", "Shared Memory Matrix Layout",
 "Strides", "Matrix Descriptor Format".
 """
@@ -41,7 +41,7 @@ MIN_COLUMNS = 8
 MAX_COLUMNS = 256
 K_BYTES = 32
 SWIZZLE_PERIOD_BYTES = 1024
-"""After so many bytes the widest swizzle repeats: what a buffer is aligned to."""
+"""Bytes after which the widest swizzle repeats: the alignment of a buffer."""
 
 _INTEGER_STEP, _LAST_INTEGER_EIGHTH = 16, 32
 _SPANS_BYTES = (128, 64, 32, 0)
@@ -82,12 +82,12 @@ class MatrixInMemory:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
-    """Hold the part of a warpgroup's result that one instruction computes.
+class AccumulatorTile:
+    """Hold the part of a warpgroup's accumulator that one instruction computes.
 
-    It begins at `row` and `column` of the warpgroup's own. `acc` are its registers in the order
-    of the instruction; `a[k]` the words of A at that step of K, each of several registers, if A is
-    in registers.
+    It begins at `row` and `column` of the warpgroup's own part. `acc` are its registers in the
+    order of the instruction. If A is in registers, `a[k]` are the 32-bit registers of A at that step
+    of K, each as the elements packed in it.
     """
 
     row: int
@@ -97,10 +97,10 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
-class Product:
-    """Say how the product of two tiles is cut into instructions m64n`n`k`k`.
+class WgmmaTiling:
+    """Tile the dot of two operands by instructions m64n`n`k`k`.
 
-    `warp_rows` and `warp_columns` are where the bits of a warp's number move its warpgroup.
+    `warp_rows` and `warp_columns` say how far each bit of a warp's id moves its warpgroup.
     """
 
     n: int
@@ -108,22 +108,22 @@ class Product:
     num_steps: int
     a: MatrixInMemory | None
     b: MatrixInMemory
-    blocks: tuple[Block, ...]
+    acc_tiles: tuple[AccumulatorTile, ...]
     warp_rows: tuple[int, ...]
     warp_columns: tuple[int, ...]
 
 
-def whole_columns(columns: int, result: ElementType) -> int:
-    """Return the columns of the narrowest instruction that has so many, by its results' type.
+def instruction_columns(columns: int, result: ElementType) -> int:
+    """Return the columns of the narrowest instruction with at least `columns`, by its result type.
 
-    They are a multiple of 8; of integers, beyond 32, of 16.
+    They are a multiple of 8, and beyond 32 of integers a multiple of 16.
     """
     is_wide_integer = result == I32 and columns > _LAST_INTEGER_EIGHTH
     step = _INTEGER_STEP if is_wide_integer else MIN_COLUMNS
     return -(-columns // step) * step
 
 
-def check_dot(
+def check_wgmma(
     op: Op,
     a: LinearLayout,
     b: LinearLayout,
@@ -133,15 +133,15 @@ def check_dot(
     *,
     in_memory: bool,
 ) -> None:
-    """Check that layouts are those of a product. Raises: IRError."""
+    """Check that layouts have a wgmma tiling. Raises: IRError."""
     try:
-        product_of(a, b, acc, element_bits, num_columns, in_memory=in_memory)
+        tile_wgmma(a, b, acc, element_bits, num_columns, in_memory=in_memory)
     except ValueError as error:
         op.error(str(error))
 
 
 @lru_cache(maxsize=256)
-def product_of(
+def tile_wgmma(
     a: LinearLayout,
     b: LinearLayout,
     acc: LinearLayout,
@@ -149,12 +149,12 @@ def product_of(
     num_columns: int = 0,
     *,
     in_memory: bool,
-) -> Product:
-    """Return how a product of tiles is computed; `in_memory` says that A is in a shared buffer.
+) -> WgmmaTiling:
+    """Return how to tile a dot by wgmma; `in_memory` says that A is in a shared buffer.
 
-    With `num_columns` only so many are computed, if one instruction has all columns of the tile.
+    `num_columns`, unless 0, computes only the first columns; one instruction must span the tile.
 
-    Raises: ValueError if the layouts have no instruction, or no descriptor.
+    Raises: ValueError if no instruction, or no matrix descriptor, fits the layouts.
     """
     k = 8 * K_BYTES // element_bits
     num_steps, rest = divmod(a.shape[1], k)
@@ -165,13 +165,13 @@ def product_of(
         raise ValueError(f"{num_columns} of {acc.shape[1]} columns are several instructions")
     _check_acc_threads(acc)
     wanted = num_columns or columns
-    return Product(
+    return WgmmaTiling(
         n=wanted,
         k=k,
         num_steps=num_steps,
         a=matrix_in_memory(a, 0, ROWS, element_bits) if in_memory else None,
         b=matrix_in_memory(b, 1, columns, element_bits),
-        blocks=tuple(_blocks(a, acc, columns, wanted, element_bits, in_memory=in_memory)),
+        acc_tiles=tuple(_acc_tiles(a, acc, columns, wanted, element_bits, in_memory=in_memory)),
         warp_rows=tuple(row for row, _ in acc.bases("warp")),
         warp_columns=tuple(column for _, column in acc.bases("warp")),
     )
@@ -202,7 +202,7 @@ def _check_a_threads(a: LinearLayout, acc: LinearLayout, per_word: int) -> None:
         raise ValueError(f"threads of {a} do not hold the operand A of {acc}")
 
 
-def _blocks(
+def _acc_tiles(
     a: LinearLayout,
     acc: LinearLayout,
     columns: int,
@@ -210,8 +210,8 @@ def _blocks(
     element_bits: int,
     *,
     in_memory: bool,
-) -> Iterator[Block]:
-    """Yield the blocks of a warpgroup, row by row, with the columns that are wanted."""
+) -> Iterator[AccumulatorTile]:
+    """Yield the accumulator tiles of a warpgroup, row by row, with the first `wanted` columns."""
     words: dict[Coords, int] = {}
     k, per_word = 8 * K_BYTES // element_bits, _WORD_BITS // element_bits
     if not in_memory:
@@ -223,7 +223,7 @@ def _blocks(
     if len(starts) << len(inside) != len(held):
         raise ValueError(f"registers of {acc} do not hold whole results of wgmma")
     for row, column in starts:
-        yield Block(
+        yield AccumulatorTile(
             row,
             column,
             tuple(
@@ -262,7 +262,7 @@ def _held(held: dict[Coords, int], place: Coords, layout: LinearLayout) -> int:
 
 
 def _span(steps: Sequence[Coords], start: Coords) -> list[Coords]:
-    """Return all sums of some of the steps, the first step counting fastest."""
+    """Return `start` plus each subset of the steps, the first step varying fastest."""
     places = [start]
     for row, column in steps:
         places += [(each[0] + row, each[1] + column) for each in places]
@@ -328,7 +328,7 @@ def _without_swizzle(offset_elems: int, size_bytes: int, span: int) -> int:
 
 
 def _disjoint(bits: Sequence[Sequence[int]]) -> bool:
-    """Return whether places are sums of what their bits lead to, as addresses are."""
+    """Return whether each bit leads to one bit of the address, so that addresses add up."""
     return all(address & (address - 1) == 0 for group in bits for address in group)
 
 
