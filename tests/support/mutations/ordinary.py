@@ -13,7 +13,6 @@ those with a word in their name.
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -43,8 +42,6 @@ _UNSUITED = (
     DiagnosticError,
     IRError,
 )
-
-_BARRIERS = re.compile(r"(\bbar\.sync\s+0;)(?:\s|//.*\n|\.loc\b.*\n)*(?:bar\.sync\s+0;)")
 
 # Which variant of a kernel, by words of its label, or with a "-" that it has not.
 _ROWS = (
@@ -130,14 +127,9 @@ def _as_it_should_be(request: CompileRequest) -> PtxKernel:
 def _changed(request: CompileRequest) -> bool:
     """Return whether a variant is not what it was, or can no longer be compiled."""
     was, now = _as_it_should_be(request), compile_ptx(request)
-    return (_joined(was.ptx), was.shared_bytes, was.params, was.guards) != (
-        *(_joined(now.ptx), now.shared_bytes, now.params, now.guards),
+    return (was.ptx, was.shared_bytes, was.params, was.guards) != (
+        *(now.ptx, now.shared_bytes, now.params, now.guards),
     )
-
-
-def _joined(ptx: str) -> str:
-    """Return PTX in which a barrier that follows another one at once is left out: it does nothing."""
-    return _BARRIERS.sub(r"\1", ptx)
 
 
 def observe(mutation: Mutation, area: str) -> Outcome:
