@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+# Read when NumPy is loaded. Tests run beside each other: a second thread of BLAS only spins, and
+# verifying attention takes three times the CPU.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 from hypothesis import HealthCheck, settings
 
 from tests.support.built import Built, find_or_build

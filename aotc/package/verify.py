@@ -43,7 +43,7 @@ from aotc.package.planned import launcher_of_record, launcher_of_request
 from aotc.package.spec import Manifest, ManifestExpression, VerifySpec
 from aotc.package.workers import Done, Job, misfit_text, run_all
 from aotc.target import Target
-from aotc.verify.check import Checks, Execute, Finding, check_kernel
+from aotc.verify.check import Checks, Execute, Finding, References, check_kernel
 from aotc.verify.dataflow import roles_of, shared_block
 from aotc.verify.emulated import DEFAULT_MAX_MEMORY_BYTES, DEFAULT_MAX_STEPS, Emulation, Param
 from aotc.verify.emulator.errors import EmulationError
@@ -327,6 +327,7 @@ def verify_variant(
     options = options or VerifyOptions()
     limit = subject.target.max_shared_bytes
     found: list[tuple[Finding, ...]] = []
+    references: dict[str, References] = {}
     reason = ""
     for compiled, condition in _members(subject, compiler):
         if isinstance(compiled, ResourceError):
@@ -344,6 +345,9 @@ def verify_variant(
         is_device = execute is not None
         loops = any(slot.source in GRID_SOURCES for slot in compiled.params)
         checks = _checks(member, options, may_be_left_out=not is_device and not loops)
+        if condition is not None:  # another form of the same tile IR follows
+            references[compiled.tile_ir] = References()
+        checks = replace(checks, references=references.get(compiled.tile_ir))
         found.append(_findings(member, compiled, checks, run))
     if reason:
         return VariantResult(subject.label, subject.kernel, subject.target.name, (), reason)

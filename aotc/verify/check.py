@@ -30,6 +30,7 @@ from aotc.verify.reference import (
     ConflictError,
     Inputs,
     Reference,
+    RewriteError,
     depends_on_undefined,
     interpret,
 )
@@ -82,14 +83,46 @@ class Finding:
         return ""
 
 
+@dataclass(slots=True)
+class References:
+    """Interpret each launch of a kernel once, however many forms of it run that launch."""
+
+    _known: dict[tuple[object, ...], Reference | ConflictError | InterpretError] = field(
+        default_factory=dict[tuple[object, ...], "Reference | ConflictError | InterpretError"]
+    )
+
+    def of(
+        self, chooser: Chooser, launch: Launch, inputs: Inputs, *, may_rewrite: bool
+    ) -> Reference:
+        """Return what a launch must give. Raises: as `interpret`."""
+        drawn = (launch.seed, launch.index_high, launch.is_sparse, launch.grid)
+        key = (launch.label, *drawn, may_rewrite, *launch.key)
+        found = self._known.get(key)
+        if found is None:
+            try:
+                found = interpret(
+                    chooser.kernel, chooser.roles, launch, inputs, may_rewrite=may_rewrite
+                )
+            except (ConflictError, InterpretError) as error:
+                found = error
+            self._known[key] = found
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+
 @dataclass(frozen=True, slots=True)
 class Checks:
-    """What to check a kernel under."""
+    """What to check a kernel under.
+
+    Checks of the same tile IR, under the same inputs, may share their `references`.
+    """
 
     conditions: Conditions
     inputs: Inputs = field(default_factory=Inputs)
     seed: int = 0
     tolerance: float = 0.0
+    references: References | None = None
 
 
 def check_kernel(
@@ -99,7 +132,7 @@ def check_kernel(
     chooser = Chooser(kernel, roles, checks.conditions, checks.seed)
     seen: dict[tuple[object, ...], None] = {}
     for index in range(chooser.count):
-        found = _reference(chooser, index, checks.inputs)
+        found = _reference(chooser, index, checks)
         if found is None:
             continue
         launch, reference = found
@@ -116,26 +149,32 @@ def check_kernel(
 
 
 def _reference(
-    chooser: Chooser, index: int, inputs: Inputs
+    chooser: Chooser, index: int, checks: Checks
 ) -> tuple[Launch, Reference | Finding] | None:
     """Return a launch and its reference, or why there is none; None if there is no such launch."""
-    last: tuple[Launch, Finding] | None = None
-    spacings = [(spacing, False) for spacing in chooser.spacings(index)]
+    failed: tuple[Launch, Finding] | None = None
+    spacings = chooser.spacings(index)
+    rewrites = False
+    references = checks.references or References()
     # A kernel may well mean to change what it wrote, so in the end that is accepted.
-    for spacing, may_rewrite in (*spacings, (spacings[0][0], True)):
+    for at, spacing in enumerate((*spacings, spacings[0])):
+        is_last = at == len(spacings)
+        if is_last and not rewrites:
+            break
         launch = chooser.launch(index, spacing)
         if launch is None:
             break
         try:
-            kernel, roles = chooser.kernel, chooser.roles
-            return launch, interpret(kernel, roles, launch, inputs, may_rewrite=may_rewrite)
+            return launch, references.of(chooser, launch, checks.inputs, may_rewrite=is_last)
         except ConflictError as error:
+            rewrites |= at == 0 and isinstance(error, RewriteError)
             last = launch, _finding(launch, "passed over", str(error))
+            failed = last if failed is None or is_last else failed
         except InterpretError as error:
-            last = launch, _finding(launch, "passed over", error.render())
+            failed = launch, _finding(launch, "passed over", error.render())
             if not launch.is_sparse:
                 break
-    return None if chooser.is_optional(index) else last
+    return None if chooser.is_optional(index) else failed
 
 
 def _checked(chooser: Chooser, reference: Reference, checks: Checks, execute: Execute) -> Finding:

@@ -30,6 +30,7 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -52,11 +53,12 @@ _MAX_SPARSE_BYTES = 1 << 36
 _HASH = 0x9E3779B97F4A7C15
 _MIX = 0xBF58476D1CE4E5B9
 _NOBODY, _SEVERAL = 0, -1
+_MAX_KEPT, _MAX_KEPT_ELEMENTS = 96, 1 << 18
 _RELEASES = ("release", "acq_rel")
 _ACQUIRES = ("acquire", "acq_rel")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Contents:
     """Say what lies in a buffer: element `i` is drawn from `table`, a power of two of values.
 
@@ -71,8 +73,10 @@ class Contents:
     edges: Array | None = None
 
     def elements(self, start: int, end: int) -> Array:
-        """Return the elements at positions `start` to `end`."""
-        return self.at(np.arange(start, end))
+        """Return the elements at positions `start` to `end`; they must not be changed."""
+        if end - start > _MAX_KEPT_ELEMENTS:
+            return self.at(np.arange(start, end))
+        return _kept_elements(self, start, end)
 
     def at(self, positions: Array) -> Array:
         """Return the elements at positions."""
@@ -91,6 +95,14 @@ class Contents:
                 is_one &= (place & np.uint64(mask)) == 0
                 out = np.where(is_one, values[index % np.uint64(values.size)], out)
         return out
+
+
+@lru_cache(maxsize=_MAX_KEPT)
+def _kept_elements(contents: Contents, start: int, end: int) -> Array:
+    """Return elements: each run of a launch, with noise or without, draws the same ones."""
+    found = contents.at(np.arange(start, end))
+    found.flags.writeable = False
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,11 @@ def value_at(value: Value, known: Known) -> int | None:
     return _combined(value, known, _EXACT, _leaf)
 
 
+def value_in_last(value: Value, known: Known) -> int | None:
+    """Return what a scalar is in the last program, as `value_at` does in any."""
+    return _combined(value, known, _EXACT, _limit)
+
+
 def upper_bound(value: Value, known: Known) -> int | None:
     """Return what an index made of program ids and parameters cannot exceed; None for others.
 

@@ -27,17 +27,19 @@ from typing import TypeAlias
 import numpy as np
 
 from aotc.ir.core import Kernel, Value
+from aotc.ir.dialects import scf
 from aotc.ir.types import I32, DescriptorType, PointerType, ScalarType
 from aotc.verify.dataflow import Roles
 from aotc.verify.extents import (
     APART,
     CLASSES,
     candidates,
+    extent_of,
     just_below,
     last_in_part,
     part_beyond,
 )
-from aotc.verify.integers import Known, value_at
+from aotc.verify.integers import Known, value_at, value_in_last
 from aotc.verify.strides import FAR, NEAR, Rows, Spacing
 
 Scalar: TypeAlias = int | float
@@ -205,35 +207,62 @@ class Chooser:
         label = self.labels[index]
         rng = np.random.default_rng((self.seed, index))
         others = self._others(index, rng)
-        for extents in self._trials(index):
-            chosen = self._completed({**others, **extents}, index, spacing)
+        best: tuple[Values, tuple[int, ...]] | None = None
+        most = -1
+        for trials in self._trials(index):
+            found = self._first(({**others, **extents} for extents in trials), index, spacing)
+            if found is not None and (count := self._num_deep_loops(*found)) > most:
+                best, most = found, count
+        if best is None:
+            return None
+        values, grid = best
+        out, is_pair, source = label.removeprefix("in place: ").partition(" is ")
+        return Launch(
+            label,
+            scalars={name: values[name] for name in self.scalars},
+            grid=grid,
+            seed=int(rng.integers(1 << 30)),
+            index_high=min(self._width(values), _MAX_INDEX) + 1,
+            misaligned=self._is_free and index % 2 == 1,
+            in_step=index % 3 != 1,
+            is_special=label == "special",
+            is_sparse=label in ("far", "persistent") or spacing == NEAR[-1],
+            aliases={out: source} if is_pair else {},
+            programs=self._programs_to_run(label, grid),
+        )
+
+    def _first(
+        self, trials: Iterator[Values], index: int, spacing: Spacing
+    ) -> tuple[Values, tuple[int, ...]] | None:
+        """Return the first trial that satisfies the conditions, completed, and its grid."""
+        label = self.labels[index]
+        limit = self.conditions.max_programs
+        if label == "persistent" and not self.conditions.may_be_left_out:
+            limit = max(limit, _MAX_PERSISTENT_PROGRAMS)
+        for trial in trials:
+            chosen = self._completed(trial, index, spacing)
             if chosen is None:
                 continue
             values, grid = chosen
-            programs = self._programs_to_run(label, grid)
-            count = len(programs) or math.prod(grid)
-            limit = self.conditions.max_programs
-            if label == "persistent" and not self.conditions.may_be_left_out:
-                limit = max(limit, _MAX_PERSISTENT_PROGRAMS)
+            count = len(self._programs_to_run(label, grid)) or math.prod(grid)
             if count > limit or not self._admitted(values):
                 continue
-            if label == "persistent" and not self._takes_several_tiles(values, grid):
-                continue
-            out, is_pair, source = label.removeprefix("in place: ").partition(" is ")
-            return Launch(
-                label,
-                scalars={name: values[name] for name in self.scalars},
-                grid=grid,
-                seed=int(rng.integers(1 << 30)),
-                index_high=min(self._width(values), _MAX_INDEX) + 1,
-                misaligned=self._is_free and index % 2 == 1,
-                in_step=index % 3 != 1,
-                is_special=label == "special",
-                is_sparse=label in ("far", "persistent") or spacing == NEAR[-1],
-                aliases={out: source} if is_pair else {},
-                programs=programs,
-            )
+            if label != "persistent" or self._takes_several_tiles(values, grid):
+                return chosen
         return None
+
+    def _num_deep_loops(self, values: Values, grid: Sequence[int]) -> int:
+        """Return how many loops use each of their stages again and again in the last program."""
+        known = self._known(values, grid)
+        count = 0
+        for op in self.kernel.walk():
+            if not isinstance(op, scf.For):
+                continue
+            ends = [value_in_last(value, known) for value in (op.lower, op.upper, op.step)]
+            lower, upper, step = (0 if end is None else end for end in ends)
+            wanted = (2 * (op.num_stages or self.conditions.num_stages) + 1) * step
+            count += None not in ends and upper - lower >= wanted
+        return count
 
     def _integers(self, values: Mapping[str, Scalar]) -> dict[str, int]:
         known = {name: value for name, value in values.items() if isinstance(value, int)}
@@ -246,16 +275,37 @@ class Chooser:
 
     # ---- extents -----------------------------------------------------------------------------
 
-    def _trials(self, index: int) -> Iterator[Values]:
-        """Yield values of all extents, the ones that are wanted first."""
+    def _trials(self, index: int) -> Iterator[Iterator[Values]]:
+        """Yield groups of values of all extents, in each the ones that are wanted first.
+
+        The best of each group's first that satisfies the conditions is to be taken. Where a loop is
+        bounded by several extents, as that of causal attention, it need not run deep for each of
+        them to be large; so there is a group for each alone, which takes fewer programs.
+        """
         listed = [name for name, choice in self.conditions.choices.items() if choice.values]
         names = [n for n in self.scalars if n in self.roles.extents or n in listed]
         blocked = [name for name in names if self.roles.extents.get(name, 1) > 1]
         ranks = {name: at for at, name in enumerate(blocked)}
         names.sort(key=lambda name: name in self.roles.loops)  # so that others are counted first
-        options = [self._options(n, at, ranks.get(n, 0), index) for at, n in enumerate(names)]
-        for values in itertools.islice(itertools.product(*options), _MAX_TRIALS):
-            trial = dict(zip(names, values, strict=True))
+        options = {n: self._options(n, at, ranks.get(n, 0), index) for at, n in enumerate(names)}
+        loops = [name for name in names if name in self.roles.loops and name not in listed]
+        if self.labels[index] != "deep":
+            yield self._products(options)
+            return
+        # What varies first is what a launch can best do without.
+        names.sort(key=lambda n: (n not in loops, _is_extent(n) and n not in blocked))
+        for deep in [[name] for name in loops] if len(loops) > 1 else []:
+            shallow = {n: self._shallow(n) for n in loops if n not in deep}
+            yield self._products({name: shallow.get(name, options[name]) for name in names})
+        yield self._products({name: options[name] for name in names})
+
+    def _shallow(self, name: str) -> list[Scalar]:
+        block, divisor = self.roles.extents[name], self.divisors[name]
+        return [just_below(1, block, divisor), extent_of("full", block, divisor)]
+
+    def _products(self, options: Mapping[str, Sequence[Scalar]]) -> Iterator[Values]:
+        for values in itertools.islice(itertools.product(*options.values()), _MAX_TRIALS):
+            trial = dict(zip(options, values, strict=True))
             largest = max([1, *(v for v in trial.values() if isinstance(v, int))])
             for name, value in trial.items():
                 if value == _COVERED:
@@ -285,6 +335,8 @@ class Chooser:
                 return [
                     part_beyond(2 * (loop.stages or self.conditions.num_stages) + 1, block, divisor)
                 ]
+            case "deep" if is_free and block == 1:
+                return [_COVERED, divisor]  # it may be what counts programs
             case "deep" | "persistent" if is_free:
                 return [_COVERED]
             case "deep":

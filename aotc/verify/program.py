@@ -116,10 +116,12 @@ class Program:
             raise self.error(op, str(error)) from error
         if outs is None:
             outs = ()
-        elif isinstance(outs, np.ndarray | np.generic):
+        elif isinstance(outs, _ARRAYS):
             outs = (np.asarray(outs),)
         for value, out in zip(op.results, outs, strict=True):
-            if out.dtype != dtype_of(element_of(value.type)) and not _is_place(value):
+            if out.dtype is not (wanted := dtype_of(element_of(value.type))) and (
+                out.dtype != wanted and not _is_place(value)
+            ):
                 raise IRError(f"{op.opcode} made {out.dtype} for {value.type}", op.loc)
             self._values[value] = out
 
@@ -128,6 +130,9 @@ class Program:
         error = InterpretError(f"{op.opcode} {message}", op.loc)
         error.add_context(f"in program {self.place} of grid {self.grid}")
         return error
+
+
+_ARRAYS = (np.ndarray, np.generic)
 
 
 def _is_place(value: Value) -> bool:

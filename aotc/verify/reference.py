@@ -72,6 +72,10 @@ class ConflictError(Exception):
     """Report that a launch's result is open: memory is touched by several programs or threads."""
 
 
+class RewriteError(ConflictError):
+    """Report that a program changes what it has written, which a kernel may mean to."""
+
+
 @dataclass(frozen=True, slots=True)
 class Buffer:
     """Hold what lies behind a pointer, as bytes from `HEAD_BYTES` before it to the last touched.
@@ -196,8 +200,8 @@ def interpret(
 
     Raises:
         InterpretError: the kernel does what it may not.
-        ConflictError: two programs touch the same memory, or, unless it `may_rewrite`, a program
-            changes what it has written.
+        ConflictError: two programs touch the same memory.
+        RewriteError: a program changes what it has written, unless it `may_rewrite`.
     """
     watch = CastWatch(inner_casts(kernel, is_inexact) if roles.inexact else [])
     rules = watch.recording(RULES)
@@ -208,7 +212,7 @@ def interpret(
         message = f"elements of tiles meet in {exact.crossed} that threads may access in any order"
         raise ConflictError(message)
     if exact.rewritten and not may_rewrite:
-        raise ConflictError(f"a program changes what it has written in {exact.rewritten}")
+        raise RewriteError(f"a program changes what it has written in {exact.rewritten}")
     upward: list[ElasticMemory] = []
     random: list[ElasticMemory] = []
     if roles.inexact:

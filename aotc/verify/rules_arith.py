@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -28,15 +28,19 @@ def _scalar_of(type_: object) -> ScalarType:
 
 def _constant(program: Program, op: arith.Constant) -> Array:
     del program
-    element = _scalar_of(op.type)
+    return np.full(shape_of(op.type), _number(op.value, repr(op.value), _scalar_of(op.type)))
+
+
+@lru_cache(maxsize=1024)
+def _number(value: float, text: str, element: ScalarType) -> Array:
+    """Return a number of a type; `text` is how it is written, which tells -0.0 from 0.0."""
+    del text
     if element.is_float:
-        value = numerics.round_to(np.array(op.value, np.float64), element)
-    else:
-        # A constant may be written as the unsigned reading of a signed type's bits.
-        wrapped = int(op.value) & ((1 << element.bits) - 1)
-        unsigned = np.array(wrapped, f"u{element.size_bytes}")
-        value = unsigned != 0 if element.is_bool else unsigned.view(dtype_of(element))
-    return np.full(shape_of(op.type), value)
+        return numerics.round_to(np.array(value, np.float64), element)
+    # A constant may be written as the unsigned reading of a signed type's bits.
+    wrapped = int(value) & ((1 << element.bits) - 1)
+    unsigned = np.array(wrapped, f"u{element.size_bytes}")
+    return np.asarray(unsigned != 0 if element.is_bool else unsigned.view(dtype_of(element)))
 
 
 def _binary(function: Callable[[Array, Array], Any]) -> Rule:

@@ -16,6 +16,7 @@ from aotc.verify.check import (
     Execution,
     ExecutionFault,
     Finding,
+    References,
     Unsuited,
     check_kernel,
     coordinates,
@@ -229,3 +230,23 @@ def test_a_tolerance_is_granted() -> None:
 )
 def test_coordinates(index: int, steps: list[int], expected: tuple[int, ...]) -> None:
     assert coordinates(index, steps) == expected
+
+
+def test_forms_of_a_kernel_share_what_launches_must_give() -> None:
+    """The second form runs on the same references, and is held against them as strictly."""
+    kernel = kernel_of("grouped")
+    roles = roles_of(kernel, {}, is_inexact)
+    checks = Checks(Conditions(None, _any), references=References())
+    seen: list[Reference] = []
+
+    def execute(reference: Reference) -> Execution:
+        seen.append(reference)
+        return interpreted(kernel)(reference)
+
+    assert {each.status for each in check_kernel(kernel, roles, checks, execute)} == {"right"}
+    count = len(seen)
+    assert {each.status for each in check_kernel(kernel, roles, checks, execute)} == {"right"}
+    assert [id(each) for each in seen[count:]] == [id(each) for each in seen[:count]]
+    other = parse_kernel(print_kernel(kernel).replace("value = 0.5", "value = 0.25"))
+    findings = list(check_kernel(kernel, roles, checks, interpreted(other)))
+    assert findings[-1].status == "wrong"

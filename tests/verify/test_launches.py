@@ -170,6 +170,14 @@ def test_deep_loops_use_every_stage_more_than_twice(stages: int) -> None:
     assert _some(promised, "deep").scalars["n_cols"] == 16 * (2 * stages + 2)
 
 
+def test_a_loop_that_several_extents_bound_runs_deep_in_few_programs() -> None:
+    grid = Conditions(lambda s: (-(-s["n_queries"] // 16), s["x.shape[0]"]), _any, num_stages=5)
+    launch = _some(_chooser("causal_sums", grid), "deep")
+    queries, keys = int(launch.scalars["n_queries"]), int(launch.scalars["n_keys"])
+    assert launch.grid[0] * launch.grid[1] <= 2
+    assert min(keys, 16 * launch.grid[0] + keys - queries) >= 16 * 11
+
+
 def test_counts_of_blocks_extents_and_strides_are_apart() -> None:
     grid = Conditions(lambda s: (-(-s["M"] // 16), -(-s["N"] // 16)), _any)
     launch = _some(_chooser("grouped", grid), "apart")
