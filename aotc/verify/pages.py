@@ -5,9 +5,12 @@ Invariant: what is kept grows with the pages that are held, not with how far apa
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Any, TypeAlias
 
-from aotc.verify.numerics import Array
+import numpy as np
+import numpy.typing as npt
+
+Array: TypeAlias = npt.NDArray[Any]
 
 PAGE_BITS = 10
 PAGE_BYTES = 1 << PAGE_BITS

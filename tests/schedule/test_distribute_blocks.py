@@ -12,8 +12,8 @@ from aotc.schedule.context import Config, Schedule
 from aotc.schedule.distribute_blocks import distribute_blocks
 from aotc.schedule.lower_descriptors import lower_descriptors
 from aotc.target import TARGETS
-from aotc.verify.interpreter import run
-from aotc.verify.numerics import dtype_of
+from aotc.verify.interpreter.numerics import dtype_of
+from aotc.verify.interpreter.run import run
 from tests.schedule.test_block_parts import PRODUCT
 
 TARGET = TARGETS["sm_90a"]

@@ -18,7 +18,7 @@ from aotc.schedule.insert_barriers import insert_barriers
 from aotc.schedule.pipeline_loads import pipeline_loads
 from aotc.schedule.ring_fetches import ring_fetches
 from aotc.target import TARGETS
-from aotc.verify.interpreter import run
+from aotc.verify.interpreter.run import run
 from tests.support.fetching import ALLOC, branch, fetch, fetching, keep, loop, read
 from tests.support.fetching import block as put
 

@@ -17,7 +17,7 @@ from aotc.schedule.context import Schedule
 from aotc.schedule.insert_barriers import insert_barriers
 from aotc.schedule.overlap_stores import overlap_stores
 from aotc.target import TARGETS
-from aotc.verify.interpreter import run
+from aotc.verify.interpreter.run import run
 
 HEAD = """\
 #0 = #ll<offset=[[1],[2],[4],[8],[16],[32],[64],[128],[256],[512]] : [1024]>

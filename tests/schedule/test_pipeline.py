@@ -13,7 +13,7 @@ from aotc.ir.text import parse_kernel, print_kernel
 from aotc.schedule.context import Config, Schedule
 from aotc.schedule.pipeline import schedule_kernel
 from aotc.target import TARGETS
-from aotc.verify.interpreter import run
+from aotc.verify.interpreter.run import run
 
 WARPS = (1, 2, 4, 8, 32)
 # From the first of these to the second, shared memory is used and its barriers are still to come.

@@ -16,7 +16,7 @@ from aotc.schedule.legalize_dots import legalize_dots
 from aotc.schedule.map_pointers import map_pointers
 from aotc.schedule.simplify import simplify
 from aotc.target import TARGETS
-from aotc.verify.interpreter import run
+from aotc.verify.interpreter.run import run
 from tests.support.pointer_kernels import Launch
 
 

@@ -16,13 +16,17 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from aotc.verify.emulator.async_copies.tensor_argument import (
+    PlacedTensor,
+    TensorArgument,
+    TensorTable,
+)
+from aotc.verify.emulator.engine.machine import Image
 from aotc.verify.emulator.errors import EmulationError
-from aotc.verify.emulator.local import LOCAL_BASE_ADDRESS
-from aotc.verify.emulator.machine import Image
-from aotc.verify.emulator.memory import GlobalMemory
-from aotc.verify.emulator.program import Kernel, Module, Param, Variable
-from aotc.verify.emulator.shared import BASE_ADDRESS
-from aotc.verify.emulator.tensor_argument import PlacedTensor, TensorArgument, TensorTable
+from aotc.verify.emulator.memory.global_memory import GlobalMemory
+from aotc.verify.emulator.memory.local_memory import LOCAL_BASE_ADDRESS
+from aotc.verify.emulator.memory.shared_memory import BASE_ADDRESS
+from aotc.verify.emulator.text.program import Kernel, Module, Param, Variable
 
 Masks: TypeAlias = "Mapping[int, npt.NDArray[np.bool_]]"
 
