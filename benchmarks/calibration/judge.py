@@ -20,8 +20,7 @@ import numpy as np
 
 from aotc.verify.checks.check import ExecutionFault
 from aotc.verify.emulator.async_copies.tensor_argument import TensorArgument
-from aotc.verify.emulator.engine.context import Fault
-from aotc.verify.emulator.errors import EmulationError
+from aotc.verify.emulator.errors import EmulationError, Fault
 from aotc.verify.emulator.run import emulate
 from aotc.verify.emulator.text.parse import parse_module
 from aotc.verify.emulator.text.program import Module

@@ -15,7 +15,7 @@ from aotc.package.verify_device import DeviceRun
 from aotc.verify.checks.check import Execute, ExecutionFault
 from aotc.verify.checks.emulated import Emulation, Param
 from aotc.verify.emulator.arguments import Argument
-from aotc.verify.emulator.engine.context import Fault
+from aotc.verify.emulator.errors import Fault
 from aotc.verify.emulator.run import emulate
 from aotc.verify.emulator.text.parse import parse_module
 from benchmarks.calibration.gpu import Gpu

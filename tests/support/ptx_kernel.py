@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from aotc.verify.emulator.async_copies.tensor_argument import TensorArgument
-from aotc.verify.emulator.engine.context import Fault
+from aotc.verify.emulator.errors import Fault
 from aotc.verify.emulator.run import emulate
 
 HEAD = """

@@ -27,7 +27,7 @@ from aotc.verify.checks.launches import Scalar
 from aotc.verify.checks.reference import Buffer, Bytes, Marks, Reference
 from aotc.verify.emulator.arguments import ParameterBlock, PointerTable
 from aotc.verify.emulator.async_copies.tensor_argument import PlacedTensor
-from aotc.verify.emulator.engine.context import Fault
+from aotc.verify.emulator.errors import Fault
 from aotc.verify.emulator.memory.global_memory import GlobalMemory
 from aotc.verify.emulator.report import render_fault
 from aotc.verify.emulator.run import DEFAULT_MAX_MEMORY_BYTES, DEFAULT_MAX_STEPS, Argument, emulate

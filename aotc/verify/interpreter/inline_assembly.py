@@ -18,9 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from aotc.ir.assembly import Operands, substituted
-from aotc.verify.emulator.engine.context import Fault
-from aotc.verify.emulator.engine.registry import COMPUTES
-from aotc.verify.emulator.errors import EmulationError
+from aotc.verify.emulator.compute.registry import COMPUTES
+from aotc.verify.emulator.errors import EmulationError, Fault
 from aotc.verify.emulator.run import emulate
 from aotc.verify.emulator.syntax import Operand, Pair, SpecialRegister, Vector
 from aotc.verify.emulator.text.parse import parse_module

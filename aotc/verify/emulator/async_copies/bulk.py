@@ -25,8 +25,9 @@ from aotc.verify.emulator.async_copies.transfers import (
     copy_out,
     ranks_of,
 )
-from aotc.verify.emulator.engine.context import Context, Misuse
-from aotc.verify.emulator.engine.registry import Execute, Unsupported, executes
+from aotc.verify.emulator.engine.context import Context
+from aotc.verify.emulator.engine.registry import Execute, executes
+from aotc.verify.emulator.errors import Misuse, Unsupported
 from aotc.verify.emulator.memory.global_memory import Bytes, cell_dtype
 from aotc.verify.emulator.memory.vector_clocks import Ints
 from aotc.verify.emulator.memory_access.atomics import Combine, combine_of

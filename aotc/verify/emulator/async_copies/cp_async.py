@@ -18,7 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from aotc.verify.emulator.engine.context import Context, Machine, Pending
-from aotc.verify.emulator.engine.registry import Execute, Unsupported, executes
+from aotc.verify.emulator.engine.registry import Execute, executes
+from aotc.verify.emulator.errors import Unsupported
 from aotc.verify.emulator.memory.global_memory import Bytes, GlobalMemory
 from aotc.verify.emulator.memory.shared_memory import Flight
 from aotc.verify.emulator.memory.vector_clocks import Ints

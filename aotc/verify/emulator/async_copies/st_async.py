@@ -13,12 +13,13 @@ import numpy as np
 
 from aotc.verify.emulator.async_copies.bulk import REDUCTIONS, reduction
 from aotc.verify.emulator.async_copies.transfers import COMPLETES, blamed_on
+from aotc.verify.emulator.compute.registry import bits_dtype
 from aotc.verify.emulator.engine.context import Context
-from aotc.verify.emulator.engine.registry import Execute, Unsupported, bits_dtype, executes
+from aotc.verify.emulator.engine.registry import Execute, executes
+from aotc.verify.emulator.errors import Unsupported
 from aotc.verify.emulator.memory_access.spaces import form_of
-from aotc.verify.emulator.mma.mma_sync import registers_of
 from aotc.verify.emulator.synchronization.mbarrier import Mbarriers, window_removed
-from aotc.verify.emulator.syntax import Instruction
+from aotc.verify.emulator.syntax import Instruction, elements_of
 
 _WORDS = frozenset({"async", COMPLETES})
 
@@ -30,7 +31,7 @@ def store(instruction: Instruction) -> Execute:
     if form.space != "shared" or COMPLETES not in form.rest or form.bits not in (32, 64):
         raise Unsupported("a store that does not complete at an mbarrier of .shared::cluster")
     target, source, mbarrier = instruction.operands
-    sources = registers_of(source)
+    sources = elements_of(source)
     dtype = bits_dtype(form.bits)
 
     def execute(ctx: Context) -> None:

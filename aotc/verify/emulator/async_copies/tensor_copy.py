@@ -28,8 +28,9 @@ from aotc.verify.emulator.async_copies.tensor_box import (
 from aotc.verify.emulator.async_copies.tensor_map import TensorMap, TensorMapError
 from aotc.verify.emulator.async_copies.tensor_maps import TensorMaps
 from aotc.verify.emulator.async_copies.transfers import COMPLETES, copy_in, copy_out, ranks_of
-from aotc.verify.emulator.engine.context import Context, Misuse
-from aotc.verify.emulator.engine.registry import Execute, Unsupported, executes
+from aotc.verify.emulator.engine.context import Context
+from aotc.verify.emulator.engine.registry import Execute, executes
+from aotc.verify.emulator.errors import Misuse, Unsupported
 from aotc.verify.emulator.memory.global_memory import Bytes
 from aotc.verify.emulator.memory.vector_clocks import Ints
 from aotc.verify.emulator.synchronization.mbarrier import window_removed

@@ -23,8 +23,9 @@ from aotc.verify.emulator.async_copies.tensor_map import (
     TensorMapError,
 )
 from aotc.verify.emulator.async_copies.transfers import CHUNK_BYTES, chunks_of
-from aotc.verify.emulator.engine.context import Context, Machine, Misuse
-from aotc.verify.emulator.engine.registry import Execute, Unsupported, executes
+from aotc.verify.emulator.engine.context import Context, Machine
+from aotc.verify.emulator.engine.registry import Execute, executes
+from aotc.verify.emulator.errors import Misuse, Unsupported
 from aotc.verify.emulator.memory.global_memory import PARAM_WINDOW
 from aotc.verify.emulator.memory.vector_clocks import WEAK, Ints
 from aotc.verify.emulator.memory_access.release_acquire import MemoryOrder

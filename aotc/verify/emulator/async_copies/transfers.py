@@ -22,7 +22,8 @@ import numpy as np
 import numpy.typing as npt
 
 from aotc.verify.emulator.control.cluster import map_to_rank
-from aotc.verify.emulator.engine.context import Context, Machine, Misuse, Pending
+from aotc.verify.emulator.engine.context import Context, Machine, Pending
+from aotc.verify.emulator.errors import Misuse
 from aotc.verify.emulator.memory.global_memory import Bytes
 from aotc.verify.emulator.memory.shared_memory import Flight
 from aotc.verify.emulator.memory.vector_clocks import Ints

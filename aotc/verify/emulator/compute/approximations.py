@@ -20,8 +20,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from aotc.verify.emulator.compute.form import TYPES, in_halves
+from aotc.verify.emulator.compute.registry import Bits, Compute
 from aotc.verify.emulator.compute.rounding import FORMATS, FloatFormat
-from aotc.verify.emulator.engine.registry import Bits, Compute
 from aotc.verify.emulator.syntax import Instruction
 
 _KINDS = frozenset(("approx", "full"))

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from aotc.verify.emulator.compute.registry import Bits
 from aotc.verify.emulator.compute.rounding import (
     F64,
     Flags,
@@ -30,7 +31,6 @@ from aotc.verify.emulator.compute.rounding import (
     sum_odd,
     two_sum,
 )
-from aotc.verify.emulator.engine.registry import Bits
 
 # ---- lane by lane -----------------------------------------------------------------------------
 

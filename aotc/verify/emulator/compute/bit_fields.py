@@ -14,7 +14,8 @@ import numpy as np
 from aotc.verify.emulator.compute.bits import sized
 from aotc.verify.emulator.compute.form import Form, rule
 from aotc.verify.emulator.compute.integer_arithmetic import integer_dtype
-from aotc.verify.emulator.engine.registry import Bits, Compute, Unsupported, bits_dtype
+from aotc.verify.emulator.compute.registry import Bits, Compute, bits_dtype
+from aotc.verify.emulator.errors import Unsupported
 
 # ---- bit fields -------------------------------------------------------------------------------
 

@@ -18,7 +18,8 @@ import numpy as np
 
 from aotc.verify.emulator.compute.form import Form, PtxType, flatten, rule
 from aotc.verify.emulator.compute.integer_arithmetic import integer_dtype
-from aotc.verify.emulator.engine.registry import Bits, Compute, Unsupported, bits_dtype
+from aotc.verify.emulator.compute.registry import Bits, Compute, bits_dtype
+from aotc.verify.emulator.errors import Unsupported
 from aotc.verify.emulator.syntax import Immediate, Vector
 
 

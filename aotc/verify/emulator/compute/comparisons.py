@@ -18,8 +18,9 @@ import numpy as np
 from aotc.verify.emulator.compute.float_arithmetic import element_format
 from aotc.verify.emulator.compute.form import Form, PtxType, rule
 from aotc.verify.emulator.compute.integer_arithmetic import integer_dtype
+from aotc.verify.emulator.compute.registry import Bits, Compute, bits_dtype
 from aotc.verify.emulator.compute.rounding import F16, F32, FloatFormat, format_of
-from aotc.verify.emulator.engine.registry import Bits, Compute, Unsupported, bits_dtype
+from aotc.verify.emulator.errors import Unsupported
 from aotc.verify.emulator.syntax import Pair
 
 Comparison: TypeAlias = Callable[..., Any]

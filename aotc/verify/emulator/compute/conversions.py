@@ -20,6 +20,7 @@ import numpy as np
 from aotc.verify.emulator.compute.float_arithmetic import wide
 from aotc.verify.emulator.compute.form import Form, PtxType, flatten, rule
 from aotc.verify.emulator.compute.integer_arithmetic import integer_dtype
+from aotc.verify.emulator.compute.registry import Bits, Compute, bits_dtype
 from aotc.verify.emulator.compute.rounding import (
     F16,
     F32,
@@ -36,7 +37,7 @@ from aotc.verify.emulator.compute.rounding import (
     two_sum,
 )
 from aotc.verify.emulator.compute.small_floats import SMALL_FORMATS, SmallFormat
-from aotc.verify.emulator.engine.registry import Bits, Compute, Unsupported, bits_dtype
+from aotc.verify.emulator.errors import Unsupported
 from aotc.verify.emulator.syntax import Register
 
 _TO_INTEGRAL: dict[str, Callable[..., Any]] = {

@@ -25,6 +25,7 @@ import numpy as np
 
 from aotc.verify.emulator.compute import binary64 as exact
 from aotc.verify.emulator.compute.form import Form, flatten, rule
+from aotc.verify.emulator.compute.registry import Bits, Compute
 from aotc.verify.emulator.compute.rounding import (
     BF16,
     F16,
@@ -38,7 +39,7 @@ from aotc.verify.emulator.compute.rounding import (
     round_to,
     step,
 )
-from aotc.verify.emulator.engine.registry import Bits, Compute, Unsupported
+from aotc.verify.emulator.errors import Unsupported
 
 
 def element_format(form: Form) -> FloatFormat:

@@ -24,7 +24,8 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from aotc.verify.emulator.engine.registry import Bits, Compute, Unsupported, bits_dtype, computes
+from aotc.verify.emulator.compute.registry import Bits, Compute, bits_dtype, computes
+from aotc.verify.emulator.errors import Unsupported
 from aotc.verify.emulator.syntax import Immediate, Instruction, Operand, Register, Vector
 
 

@@ -22,7 +22,8 @@ from typing import Any
 import numpy as np
 
 from aotc.verify.emulator.compute.form import Form, PtxType, rule
-from aotc.verify.emulator.engine.registry import Bits, Compute, Unsupported, bits_dtype
+from aotc.verify.emulator.compute.registry import Bits, Compute, bits_dtype
+from aotc.verify.emulator.errors import Unsupported
 
 _WRAPPING: dict[str, Callable[..., Any]] = {"add": np.add, "sub": np.subtract}
 

@@ -24,7 +24,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from aotc.verify.emulator.engine.registry import Bits, Unsupported, bits_dtype
+from aotc.verify.emulator.compute.registry import Bits, bits_dtype
+from aotc.verify.emulator.errors import Unsupported
 
 Floats: TypeAlias = npt.NDArray[Any]  # float32 or float64
 Flags: TypeAlias = npt.NDArray[np.bool_]

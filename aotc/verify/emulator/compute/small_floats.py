@@ -16,8 +16,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from aotc.verify.emulator.compute.registry import Bits
 from aotc.verify.emulator.compute.rounding import Floats
-from aotc.verify.emulator.engine.registry import Bits, Unsupported
+from aotc.verify.emulator.errors import Unsupported
 
 _Table = npt.NDArray[np.float64]
 

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,15 +13,12 @@ from aotc.verify.emulator.engine.context import Context
 from aotc.verify.emulator.engine.divergence import Group, lane_array
 from aotc.verify.emulator.engine.lane_context import LaneContext
 from aotc.verify.emulator.engine.machine import Batch
-from aotc.verify.emulator.engine.registry import Unsupported, executes
-from aotc.verify.emulator.engine.terminators import End, Site, ends, falls_through
+from aotc.verify.emulator.engine.registry import executes
+from aotc.verify.emulator.engine.terminators import End, LaneControl, Site, ends, falls_through
+from aotc.verify.emulator.errors import Unsupported
 from aotc.verify.emulator.memory.global_memory import LOCAL_WINDOW
 from aotc.verify.emulator.syntax import Address, Instruction, Label, Symbol, Vector
 from aotc.verify.printf import Number, format_numbers, places_of
-
-if TYPE_CHECKING:
-    from aotc.verify.emulator.engine.scheduler import Scheduler
-
 
 # ---- jumps --------------------------------------------------------------------------------------
 
@@ -36,7 +32,7 @@ def _bra(site: Site) -> End:
         return falls_through(target)
     predicate = site.decoder.predicate(site.instruction)
 
-    def branch(scheduler: Scheduler, group: Group) -> None:
+    def branch(scheduler: LaneControl, group: Group) -> None:
         mask = predicate(group.lanes)
         if mask.all():
             scheduler.go_on(group, target)
@@ -59,7 +55,7 @@ def _brx(site: Site) -> End:
         raise Unsupported("no table of targets")
     targets = [label.index for label in table.elements if isinstance(label, Label)]
 
-    def branch(scheduler: Scheduler, group: Group) -> None:
+    def branch(scheduler: LaneControl, group: Group) -> None:
         context = scheduler.context(site.instruction, group)
         chosen = context.read(index, 32)
         beyond = chosen >= len(targets)
@@ -87,7 +83,7 @@ def _exit(site: Site) -> End:
 
 @ends("trap")
 def _trap(site: Site) -> End:
-    def trap(scheduler: Scheduler, group: Group) -> None:
+    def trap(scheduler: LaneControl, group: Group) -> None:
         lane = int(lane_array(group.lanes)[0])
         raise scheduler.batch.fault("trap", "the kernel stops itself", site.instruction, lane)
 
@@ -111,7 +107,7 @@ def _call(site: Site) -> End:
 
 
 def _assert_fail(site: Site, names: Sequence[str]) -> End:
-    def call(scheduler: Scheduler, group: Group) -> None:
+    def call(scheduler: LaneControl, group: Group) -> None:
         batch = scheduler.batch
         lane = int(lane_array(group.lanes)[0])
         values = [int(batch.call_params[name][lane]) for name in names]
@@ -127,7 +123,7 @@ def _print(site: Site, names: Sequence[str]) -> End:
     """Keep what each lane prints, one after the other, as the hardware does in any order."""
     text_name, buffer_name = names
 
-    def call(scheduler: Scheduler, group: Group) -> None:
+    def call(scheduler: LaneControl, group: Group) -> None:
         batch = scheduler.batch
         for lane in lane_array(group.lanes).tolist():
             text = _string(scheduler, int(batch.call_params[text_name][lane]))
@@ -149,7 +145,7 @@ _FUNCTIONS: Mapping[str, Callable[[Site, Sequence[str]], End]] = {
 }
 
 
-def _string(scheduler: Scheduler, address: int) -> str:
+def _string(scheduler: LaneControl, address: int) -> str:
     """Return the text that ends with a zero byte at an address."""
     found = bytearray()
     while True:

@@ -16,8 +16,9 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from aotc.verify.emulator.engine.context import Context, Machine, Misuse
-from aotc.verify.emulator.engine.registry import Execute, Unsupported, executes
+from aotc.verify.emulator.engine.context import Context, Machine
+from aotc.verify.emulator.engine.registry import Execute, executes
+from aotc.verify.emulator.errors import Misuse, Unsupported
 from aotc.verify.emulator.memory.global_memory import SHARED_WINDOW
 from aotc.verify.emulator.memory.shared_memory import RANK_SHIFT
 from aotc.verify.emulator.syntax import Immediate, Instruction

@@ -16,8 +16,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from aotc.verify.emulator.engine.context import Context, Machine, Misuse
-from aotc.verify.emulator.engine.registry import Execute, Unsupported, executes
+from aotc.verify.emulator.engine.context import Context, Machine
+from aotc.verify.emulator.engine.registry import Execute, executes
+from aotc.verify.emulator.errors import Misuse, Unsupported
 from aotc.verify.emulator.memory.vector_clocks import Ints
 from aotc.verify.emulator.syntax import Immediate, Instruction, Operand, Pair, Sink
 

@@ -22,10 +22,10 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from aotc.verify.emulator.engine.context import Fault
 from aotc.verify.emulator.engine.divergence import Ints, Join
 from aotc.verify.emulator.engine.lane_context import LaneContext
 from aotc.verify.emulator.engine.machine import Batch
+from aotc.verify.emulator.errors import Fault
 from aotc.verify.emulator.memory.vector_clocks import Clocks
 from aotc.verify.emulator.syntax import Instruction
 from aotc.verify.emulator.text.special_registers import WARP

@@ -13,9 +13,9 @@ from typing import Any, Protocol, TypeAlias, cast
 
 import numpy as np
 
+from aotc.verify.emulator.compute.registry import Compute
 from aotc.verify.emulator.engine.divergence import Lanes
 from aotc.verify.emulator.engine.registers import Row
-from aotc.verify.emulator.engine.registry import Compute
 
 Step: TypeAlias = Callable[[Lanes], None]
 

@@ -9,22 +9,22 @@ Invariant: an instruction's function changes state only for its active lanes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-Part = TypeVar("Part")
+from aotc.verify.emulator.engine.registers import RegisterFile
+from aotc.verify.emulator.errors import Fault
+from aotc.verify.emulator.memory.global_memory import GlobalMemory
+from aotc.verify.emulator.memory.global_shadow import GlobalShadow
+from aotc.verify.emulator.memory.local_memory import LocalMemory
+from aotc.verify.emulator.memory.shared_memory import SharedMemory
+from aotc.verify.emulator.memory.vector_clocks import Order
+from aotc.verify.emulator.syntax import Instruction, Operand
 
-if TYPE_CHECKING:
-    from aotc.verify.emulator.engine.registers import RegisterFile
-    from aotc.verify.emulator.memory.global_memory import GlobalMemory
-    from aotc.verify.emulator.memory.global_shadow import GlobalShadow
-    from aotc.verify.emulator.memory.local_memory import LocalMemory
-    from aotc.verify.emulator.memory.shared_memory import SharedMemory
-    from aotc.verify.emulator.memory.vector_clocks import Order
-    from aotc.verify.emulator.syntax import Instruction, Operand, Place
+Part = TypeVar("Part")
 
 
 class Machine(Protocol):
@@ -159,58 +159,3 @@ class Context(Protocol):
     def fault(self, message: str, lane: int | None = None) -> Fault:
         """Return the error that this instruction did what it may not, in `lane` of the batch."""
         ...
-
-
-class Fault(Exception):  # noqa: N818 - hardware's word
-    """Report what a program may not do, with the PTX line, the source line, block and thread."""
-
-    def __init__(
-        self,
-        kind: str,
-        message: str,
-        *,
-        line: int = 0,
-        text: str = "",
-        place: Place | None = None,
-        block: Sequence[int] = (),
-        thread: int | None = None,
-        notes: Sequence[str] = (),
-    ) -> None:
-        super().__init__(message)
-        self.kind = kind
-        self.message = message
-        self.line = line
-        self.text = text
-        self.place = place
-        self.block = tuple(block)
-        self.thread = thread
-        self.notes = tuple(notes)
-
-    def __str__(self) -> str:
-        where = f"; line {self.line}: {self.text}" if self.line else ""
-        return f"{self.kind}: {self.message}{where}"
-
-
-class Misuse(Exception):  # noqa: N818 - what a program did, not what went wrong here
-    """Report a lane that does what it may not to memory or to a barrier.
-
-    Raised where no `Context` is at hand, in an instruction or in a deferred action; the engine
-    makes a `Fault` of it. `lane` is that of the batch, None if no lane in particular did it, and
-    `instruction` the one to blame if that is not the one being executed.
-    """
-
-    def __init__(
-        self,
-        kind: str,
-        message: str,
-        *,
-        lane: int | None = None,
-        instruction: Instruction | None = None,
-        notes: Sequence[str] = (),
-    ) -> None:
-        super().__init__(message)
-        self.kind = kind
-        self.message = message
-        self.lane = lane
-        self.instruction = instruction
-        self.notes = tuple(notes)

@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from aotc.verify.emulator.compute.approximations import with_error
+from aotc.verify.emulator.compute.registry import COMPUTES, Compute
 from aotc.verify.emulator.engine.compute_steps import Source, Step, several_results, single_result
-from aotc.verify.emulator.engine.context import Misuse
 from aotc.verify.emulator.engine.divergence import Lanes
 from aotc.verify.emulator.engine.lane_context import LaneContext
 from aotc.verify.emulator.engine.machine import Batch, Image
@@ -33,8 +33,8 @@ from aotc.verify.emulator.engine.registers import (
     Row,
     is_copy,
 )
-from aotc.verify.emulator.engine.registry import COMPUTES, Compute, Execute, Unsupported, executing
-from aotc.verify.emulator.errors import EmulationError
+from aotc.verify.emulator.engine.registry import Execute, executing
+from aotc.verify.emulator.errors import EmulationError, Misuse, Unsupported
 from aotc.verify.emulator.syntax import (
     Instruction,
     Operand,

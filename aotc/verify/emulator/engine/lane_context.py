@@ -9,13 +9,14 @@ Invariant: a context belongs to one step and is never changed, so a deferred act
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from aotc.verify.emulator.engine.context import Fault
+from aotc.verify.emulator.compute.registry import bits_dtype
 from aotc.verify.emulator.engine.divergence import Poll
+from aotc.verify.emulator.engine.machine import Batch
 from aotc.verify.emulator.engine.registers import (
     DEFINED,
     READ_IN_FLIGHT,
@@ -23,7 +24,7 @@ from aotc.verify.emulator.engine.registers import (
     RegisterFile,
     Row,
 )
-from aotc.verify.emulator.engine.registry import bits_dtype
+from aotc.verify.emulator.errors import Fault
 from aotc.verify.emulator.syntax import (
     Address,
     Immediate,
@@ -36,9 +37,6 @@ from aotc.verify.emulator.syntax import (
     TensorAddress,
 )
 from aotc.verify.emulator.text.special_registers import CLOCKS, WARP
-
-if TYPE_CHECKING:
-    from aotc.verify.emulator.engine.machine import Batch
 
 Ints = npt.NDArray[np.int64]
 

@@ -16,10 +16,10 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from aotc.verify.emulator.engine.context import Fault, Misuse
+from aotc.verify.emulator.compute.registry import bits_dtype
 from aotc.verify.emulator.engine.divergence import Poll
 from aotc.verify.emulator.engine.registers import RegisterFile
-from aotc.verify.emulator.engine.registry import bits_dtype
+from aotc.verify.emulator.errors import Fault, Misuse
 from aotc.verify.emulator.memory.global_shadow import GlobalShadow
 from aotc.verify.emulator.memory.local_memory import LocalMemory
 from aotc.verify.emulator.memory.shared_memory import RANK_SHIFT, SharedMemory

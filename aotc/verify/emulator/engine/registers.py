@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from aotc.verify.emulator.engine.registry import COMPUTES, bits_dtype
+from aotc.verify.emulator.compute.registry import COMPUTES, bits_dtype
 from aotc.verify.emulator.syntax import Instruction, Register
 from aotc.verify.emulator.text.cfg import Cfg, DataFlow
 from aotc.verify.emulator.text.effects import ASYNCHRONOUS, effect_of, registers_of

@@ -20,7 +20,6 @@ from dataclasses import replace
 import numpy as np
 
 from aotc.verify.emulator.engine.barriers import NamedBarriers, Waiter
-from aotc.verify.emulator.engine.context import Fault, Misuse
 from aotc.verify.emulator.engine.deadlock_report import places
 from aotc.verify.emulator.engine.divergence import Group, Ints, Join, as_lanes, lane_array
 from aotc.verify.emulator.engine.lane_context import LaneContext
@@ -28,6 +27,7 @@ from aotc.verify.emulator.engine.machine import Batch, Deferred
 from aotc.verify.emulator.engine.segments import SPIN_ROUNDS, Code
 from aotc.verify.emulator.engine.warp_barriers import ClusterBarriers, WarpBarriers
 from aotc.verify.emulator.engine.warpgroups import Warpgroups
+from aotc.verify.emulator.errors import Fault, Misuse
 from aotc.verify.emulator.syntax import Instruction
 
 _MAX_RANDOM_GROUPS = 12

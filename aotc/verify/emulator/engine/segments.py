@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from aotc.verify.emulator.compute.registry import COMPUTES
 from aotc.verify.emulator.engine.compute_steps import Step
 from aotc.verify.emulator.engine.decode import Decoder
-from aotc.verify.emulator.engine.registry import COMPUTES, Unsupported
 from aotc.verify.emulator.engine.terminators import END_RULES, End, Site, end_of, falls_through
-from aotc.verify.emulator.errors import EmulationError
+from aotc.verify.emulator.errors import EmulationError, Unsupported
 from aotc.verify.emulator.syntax import Immediate, Instruction, Operand
 from aotc.verify.emulator.text.cfg import Cfg
 from aotc.verify.emulator.text.effects import destination_count

@@ -9,18 +9,47 @@ scheduler and the group that is there, which says where the group's lanes go on,
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import Protocol, TypeAlias
 
+from aotc.verify.emulator.engine.barriers import NamedBarriers
 from aotc.verify.emulator.engine.decode import Decoder
-from aotc.verify.emulator.engine.divergence import Group, lane_array
+from aotc.verify.emulator.engine.divergence import Group, Ints, lane_array
+from aotc.verify.emulator.engine.lane_context import LaneContext
+from aotc.verify.emulator.engine.machine import Batch
+from aotc.verify.emulator.engine.warp_barriers import ClusterBarriers, WarpBarriers
+from aotc.verify.emulator.engine.warpgroups import Warpgroups
 from aotc.verify.emulator.syntax import Instruction
 
-if TYPE_CHECKING:
-    from aotc.verify.emulator.engine.scheduler import Scheduler
 
-End: TypeAlias = "Callable[[Scheduler, Group], None]"
+class LaneControl(Protocol):
+    """What the end of a segment asks of the scheduler, which implements it."""
+
+    batch: Batch
+    named_barriers: NamedBarriers
+    warp_barriers: WarpBarriers
+    cluster_barriers: ClusterBarriers
+    warpgroups: Warpgroups
+
+    def context(self, instruction: Instruction, group: Group) -> LaneContext:
+        """Return the context of an instruction for all lanes of a group."""
+        ...
+
+    def go_on(self, group: Group, pc: int) -> None:
+        """Let a group go on at `pc`, once its warps are complete there."""
+        ...
+
+    def fork(self, group: Group, ways: Sequence[Ints], meeting: int) -> list[Group]:
+        """Return groups of the lanes of each way; warps that diverge reconverge at `meeting`."""
+        ...
+
+    def exit(self, group: Group) -> None:
+        """Let all lanes of a group exit."""
+        ...
+
+
+End: TypeAlias = Callable[[LaneControl, Group], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +108,7 @@ def _guarded(site: Site, end: End) -> End:
     # Who exits is never met again.
     meeting = site.reconvergence if site.instruction.opcode in ("ret", "exit") else following
 
-    def guarded(scheduler: Scheduler, group: Group) -> None:
+    def guarded(scheduler: LaneControl, group: Group) -> None:
         mask = predicate(group.lanes)
         if mask.all():
             end(scheduler, group)

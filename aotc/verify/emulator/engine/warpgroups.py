@@ -17,10 +17,10 @@ import numpy as np
 import numpy.typing as npt
 
 from aotc.verify.emulator.engine.barriers import Release, Waiter
-from aotc.verify.emulator.engine.context import Misuse
 from aotc.verify.emulator.engine.divergence import Ints, Lanes, as_lanes
 from aotc.verify.emulator.engine.lane_context import LaneContext
 from aotc.verify.emulator.engine.machine import Batch
+from aotc.verify.emulator.errors import Misuse
 from aotc.verify.emulator.text.special_registers import WARP
 
 WARPS = 4  # of a warpgroup

@@ -14,14 +14,11 @@ Invariant: an access without conflict has as many wavefronts as phases.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from aotc.verify.emulator.memory.vector_clocks import Ints, Lanes, lanes_array
-
-if TYPE_CHECKING:
-    from aotc.verify.emulator.syntax import Instruction
+from aotc.verify.emulator.syntax import Instruction
 
 _BANKS = 32
 _WORD_BYTES = 4

@@ -23,7 +23,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from aotc.verify.emulator.engine.context import Misuse
+from aotc.verify.emulator.errors import Misuse
 from aotc.verify.emulator.memory.serialized_rmw import in_turn
 from aotc.verify.emulator.memory.vector_clocks import Ints, Lanes
 

@@ -22,12 +22,12 @@ Invariant: what is recorded has been checked, and has happened.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from aotc.verify.emulator.engine.context import Misuse
+from aotc.verify.emulator.errors import Misuse
 from aotc.verify.emulator.memory.global_memory import (
     Buffer,
     GlobalMemory,
@@ -51,10 +51,8 @@ from aotc.verify.emulator.memory.vector_clocks import (
     number_of,
     scope_of,
 )
+from aotc.verify.emulator.syntax import Instruction
 from aotc.verify.pages import PAGE_BYTES, Pages
-
-if TYPE_CHECKING:
-    from aotc.verify.emulator.syntax import Instruction
 
 Flags = npt.NDArray[np.bool_]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from aotc.verify.emulator.engine.context import Misuse
+from aotc.verify.emulator.errors import Misuse
 from aotc.verify.emulator.memory.global_memory import Bytes, as_cells, cell_dtype, lane_at
 from aotc.verify.emulator.memory.vector_clocks import Ints, Lanes, lanes_array
 

@@ -14,20 +14,18 @@ Invariant: an access is checked before it changes anything.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
-from aotc.verify.emulator.engine.context import Misuse
+from aotc.verify.emulator.errors import Misuse
+from aotc.verify.emulator.memory.bank_conflicts import BankConflicts
 from aotc.verify.emulator.memory.global_memory import Bytes, as_cells, cell_dtype, differ, lane_at
 from aotc.verify.emulator.memory.serialized_rmw import in_turn
 from aotc.verify.emulator.memory.shared_shadow import Flight, Shadow
 from aotc.verify.emulator.memory.vector_clocks import Ints, Lanes, Order
-
-if TYPE_CHECKING:
-    from aotc.verify.emulator.memory.bank_conflicts import BankConflicts
-    from aotc.verify.emulator.syntax import Instruction
+from aotc.verify.emulator.syntax import Instruction
 
 BASE_ADDRESS = 1024  # 0 stays the null pointer
 RANK_SHIFT = 24

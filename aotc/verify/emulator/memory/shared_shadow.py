@@ -24,12 +24,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from aotc.verify.emulator.engine.context import Misuse
+from aotc.verify.emulator.errors import Misuse
 from aotc.verify.emulator.memory.global_memory import lane_at
 from aotc.verify.emulator.memory.vector_clocks import (
     GPU,
@@ -43,9 +43,7 @@ from aotc.verify.emulator.memory.vector_clocks import (
     number_of,
     scope_of,
 )
-
-if TYPE_CHECKING:
-    from aotc.verify.emulator.syntax import Instruction
+from aotc.verify.emulator.syntax import Instruction
 
 # Which of some rows of an access change the value that is there.
 Changes: TypeAlias = Callable[[Ints], npt.NDArray[np.bool_]]

@@ -31,7 +31,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from aotc.verify.emulator.engine.context import Misuse
+from aotc.verify.emulator.errors import Misuse
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Lanes: TypeAlias = "slice | Ints"

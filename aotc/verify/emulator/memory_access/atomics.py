@@ -19,25 +19,15 @@ import numpy as np
 import numpy.typing as npt
 
 from aotc.verify.emulator.compute.float_arithmetic import DEFAULT_NAN
+from aotc.verify.emulator.compute.registry import COMPUTES, bits_dtype
 from aotc.verify.emulator.compute.rounding import F64
 from aotc.verify.emulator.engine.context import Context
-from aotc.verify.emulator.engine.registry import (
-    COMPUTES,
-    Execute,
-    Unsupported,
-    bits_dtype,
-    executes,
-)
+from aotc.verify.emulator.engine.registry import Execute, executes
+from aotc.verify.emulator.errors import Unsupported
 from aotc.verify.emulator.memory.vector_clocks import Ints
 from aotc.verify.emulator.memory_access.release_acquire import MemoryOrder
-from aotc.verify.emulator.memory_access.spaces import (
-    Form,
-    elements_of,
-    form_of,
-    places_of,
-    split_generic,
-)
-from aotc.verify.emulator.syntax import Instruction, Register
+from aotc.verify.emulator.memory_access.spaces import Form, form_of, places_of, split_generic
+from aotc.verify.emulator.syntax import Instruction, Register, elements_of
 
 Cells: TypeAlias = npt.NDArray[Any]
 Combine: TypeAlias = Callable[..., Cells]  # old, operand, and for cas a second one

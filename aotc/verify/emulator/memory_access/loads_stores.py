@@ -14,9 +14,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from aotc.verify.emulator.compute.registry import bits_dtype
 from aotc.verify.emulator.control.cluster import own_rank
 from aotc.verify.emulator.engine.context import Context
-from aotc.verify.emulator.engine.registry import Execute, Unsupported, bits_dtype, executes
+from aotc.verify.emulator.engine.registry import Execute, executes
+from aotc.verify.emulator.errors import Unsupported
 from aotc.verify.emulator.memory.global_memory import SHARED_WINDOW
 from aotc.verify.emulator.memory.shared_memory import RANK_SHIFT
 from aotc.verify.emulator.memory.vector_clocks import WEAK
@@ -24,7 +26,6 @@ from aotc.verify.emulator.memory_access.release_acquire import MemoryOrder
 from aotc.verify.emulator.memory_access.spaces import (
     SPACES,
     WINDOWS,
-    elements_of,
     form_of,
     is_uniform,
     places_of,
@@ -32,7 +33,7 @@ from aotc.verify.emulator.memory_access.spaces import (
     spaces_of,
     write_bytes,
 )
-from aotc.verify.emulator.syntax import Instruction, Operand, Register
+from aotc.verify.emulator.syntax import Instruction, Operand, Register, elements_of
 
 
 @executes("ld", "ldu")

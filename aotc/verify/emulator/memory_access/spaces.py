@@ -15,8 +15,8 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from aotc.verify.emulator.engine.context import Context, Misuse
-from aotc.verify.emulator.engine.registry import Unsupported
+from aotc.verify.emulator.engine.context import Context
+from aotc.verify.emulator.errors import Misuse, Unsupported
 from aotc.verify.emulator.memory.global_memory import (
     CONST_WINDOW,
     LOCAL_WINDOW,
@@ -27,7 +27,7 @@ from aotc.verify.emulator.memory.global_memory import (
 )
 from aotc.verify.emulator.memory.vector_clocks import CLUSTER, CTA, GPU, WEAK, Ints, Lanes
 from aotc.verify.emulator.memory_access.release_acquire import SHARED_PLACE
-from aotc.verify.emulator.syntax import Address, Instruction, Operand, Symbol, Vector
+from aotc.verify.emulator.syntax import Address, Instruction, Symbol
 
 SPACES = {
     "global": "global",
@@ -135,11 +135,6 @@ def places_of(space: str, address: Ints) -> Ints:
     if space == "generic":
         return np.where(address >= SHARED_WINDOW, SHARED_PLACE, address)
     return np.full(len(address), SHARED_PLACE)
-
-
-def elements_of(operand: Operand) -> tuple[Operand, ...]:
-    """Return the operands in braces, or the one that stands alone."""
-    return operand.elements if isinstance(operand, Vector) else (operand,)
 
 
 def is_uniform(instruction: Instruction, position: int) -> bool:

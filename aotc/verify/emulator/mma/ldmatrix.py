@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from aotc.verify.emulator.engine.context import Context, Misuse
-from aotc.verify.emulator.engine.registry import Execute, Unsupported, executes
+from aotc.verify.emulator.engine.context import Context
+from aotc.verify.emulator.engine.registry import Execute, executes
+from aotc.verify.emulator.errors import Misuse, Unsupported
 from aotc.verify.emulator.memory.global_memory import SHARED_WINDOW
 from aotc.verify.emulator.memory.vector_clocks import Ints
 from aotc.verify.emulator.mma.formats import Array
 from aotc.verify.emulator.mma.fragments import WARP_LANES, operand_a
-from aotc.verify.emulator.mma.mma_sync import registers_of
-from aotc.verify.emulator.syntax import Instruction, Operand
+from aotc.verify.emulator.syntax import Instruction, Operand, elements_of
 
 _ROWS, _ROW_BYTES = 8, 16
 _COUNTS = {"x1": 1, "x2": 2, "x4": 4}
@@ -71,7 +71,7 @@ def ldmatrix(instruction: Instruction) -> Execute:
     """
     count, transposed = _form(instruction)
     target, source = instruction.operands
-    registers = registers_of(target)
+    registers = elements_of(target)
     if len(registers) != count:
         raise Unsupported(f"{len(registers)} registers for {count} matrices")
 
@@ -95,7 +95,7 @@ def stmatrix(instruction: Instruction) -> Execute:
     """
     count, transposed = _form(instruction)
     target, source = instruction.operands
-    registers = registers_of(source)
+    registers = elements_of(source)
     if len(registers) != count:
         raise Unsupported(f"{len(registers)} registers for {count} matrices")
 

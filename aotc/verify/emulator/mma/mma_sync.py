@@ -22,10 +22,11 @@ from collections.abc import Callable
 import numpy as np
 
 from aotc.verify.emulator.engine.context import Context
-from aotc.verify.emulator.engine.registry import Execute, Unsupported, executes
+from aotc.verify.emulator.engine.registry import Execute, executes
+from aotc.verify.emulator.errors import Unsupported
 from aotc.verify.emulator.mma.formats import FORMATS, Array, Float64, encode
 from aotc.verify.emulator.mma.fragments import Fragment, accumulator, operand_a, operand_b
-from aotc.verify.emulator.syntax import Instruction, Operand, Vector
+from aotc.verify.emulator.syntax import Instruction, Operand, elements_of
 
 _SHAPE = re.compile(r"m(\d+)n(\d+)k(\d+)")
 
@@ -47,11 +48,6 @@ _SHAPES: dict[str, tuple[tuple[int, ...], tuple[int, ...], frozenset[str]]] = {
 }
 
 
-def registers_of(operand: Operand) -> tuple[Operand, ...]:
-    """Return the registers of `{a, b, …}`, or the one register that stands alone."""
-    return operand.elements if isinstance(operand, Vector) else (operand,)
-
-
 def multiply(a: Array, b: Array) -> Float64:
     """Return the products' sums in float64, whatever infinities and NaNs do."""
     with np.errstate(invalid="ignore", over="ignore"):
@@ -66,12 +62,12 @@ def _differing_bits(a: Array, b: Array) -> Float64:
 def _read(ctx: Context, operand: Operand, fragment: Fragment) -> Array:
     """Return the elements' bits of an operand: (warps, rows, cols)."""
     bits = fragment.register_bits
-    return fragment.gather([ctx.read_warps(each, bits) for each in registers_of(operand)])
+    return fragment.gather([ctx.read_warps(each, bits) for each in elements_of(operand)])
 
 
 def _write(ctx: Context, operand: Operand, fragment: Fragment, elements: Array) -> None:
     words = fragment.scatter(elements)
-    for register, word in zip(registers_of(operand), words, strict=True):
+    for register, word in zip(elements_of(operand), words, strict=True):
         ctx.write_warps(register, word)
 
 
@@ -120,7 +116,7 @@ def mma(instruction: Instruction) -> Execute:
     )
     fragments = (d_fragment, a_fragment, b_fragment, c_fragment)
     for operand, fragment in zip(instruction.operands, fragments, strict=True):
-        if len(registers_of(operand)) != fragment.num_registers:
+        if len(elements_of(operand)) != fragment.num_registers:
             raise Unsupported(f"an operand that is not of {fragment.num_registers} registers")
     product: Callable[[Array, Array], Float64] = _differing_bits if "xor" in modifiers else multiply
     saturate = "satfinite" in modifiers

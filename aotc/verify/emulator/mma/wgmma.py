@@ -22,7 +22,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from aotc.verify.emulator.engine.context import Context
-from aotc.verify.emulator.engine.registry import Execute, Unsupported, executes
+from aotc.verify.emulator.engine.registry import Execute, executes
+from aotc.verify.emulator.errors import Unsupported
 from aotc.verify.emulator.mma.wgmma_form import form_of
 from aotc.verify.emulator.mma.wgmma_unit import WgmmaUnit
 from aotc.verify.emulator.syntax import Immediate, Instruction

@@ -18,7 +18,6 @@ from typing import NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from aotc.verify.emulator.engine.context import Misuse
 from aotc.verify.emulator.engine.registers import (
     DEFINED,
     FENCED,
@@ -27,6 +26,7 @@ from aotc.verify.emulator.engine.registers import (
     WRITE_IN_FLIGHT,
     RegisterFile,
 )
+from aotc.verify.emulator.errors import Misuse
 from aotc.verify.emulator.memory.vector_clocks import Ints
 from aotc.verify.emulator.mma.formats import Array
 from aotc.verify.emulator.mma.fragments import WARP_LANES

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from aotc.verify.emulator.engine.registry import Unsupported
+from aotc.verify.emulator.errors import Unsupported
 from aotc.verify.emulator.mma.formats import FORMATS, Format
 from aotc.verify.emulator.mma.fragments import Fragment, accumulator, operand_a
 from aotc.verify.emulator.syntax import Immediate, Instruction, Operand, Register, Vector

@@ -8,19 +8,14 @@ Source: PTX ISA, "Parallel Synchronization and Communication Instructions: bar, 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from aotc.verify.emulator.engine.barriers import NUM_BARRIERS, Arrival, Waiter
 from aotc.verify.emulator.engine.divergence import Group
-from aotc.verify.emulator.engine.registry import Unsupported
-from aotc.verify.emulator.engine.terminators import End, Site, ends
+from aotc.verify.emulator.engine.terminators import End, LaneControl, Site, ends
+from aotc.verify.emulator.errors import Unsupported
 from aotc.verify.emulator.syntax import Operand
 from aotc.verify.emulator.text.special_registers import WARP
-
-if TYPE_CHECKING:
-    from aotc.verify.emulator.engine.scheduler import Scheduler
 
 
 @ends("bar", "barrier")
@@ -41,7 +36,7 @@ def _barrier(site: Site) -> End:
     if kind == "arrive" and count is None:
         raise Unsupported("it names no number of threads")
 
-    def wait(scheduler: Scheduler, group: Group) -> None:
+    def wait(scheduler: LaneControl, group: Group) -> None:
         context = scheduler.context(site.instruction, group)
         all_threads = scheduler.batch.warps_per_block * WARP
         numbers = context.read(operands[0], 32).astype(np.int64)
@@ -83,7 +78,7 @@ def _warp_barrier(site: Site) -> End:
         raise Unsupported("its modifiers are not known")
     (mask,) = site.instruction.operands
 
-    def wait(scheduler: Scheduler, group: Group) -> None:
+    def wait(scheduler: LaneControl, group: Group) -> None:
         context = scheduler.context(site.instruction, group)
         masks = context.read(mask, 32)
         if scheduler.warp_barriers.passes_at_once(context, masks):
@@ -103,7 +98,7 @@ def _cluster_barrier(site: Site) -> End:
     arrives = "arrive" in modifiers
     aligned = "aligned" in site.instruction.modifiers
 
-    def meet(scheduler: Scheduler, group: Group) -> None:
+    def meet(scheduler: LaneControl, group: Group) -> None:
         context = scheduler.context(site.instruction, group)
         if aligned:
             context.require_whole_warps()
@@ -124,7 +119,7 @@ def _warpgroup(site: Site) -> End | None:
         return None
     start = site.decoder.step(site.instruction)
 
-    def meet(scheduler: Scheduler, group: Group) -> None:
+    def meet(scheduler: LaneControl, group: Group) -> None:
         context = scheduler.context(site.instruction, group)
         lanes = context.lane_indices()
         waiter = Waiter(lanes, site.following, group.join, site.instruction)

@@ -6,7 +6,8 @@ Source: PTX ISA, "Memory Consistency Model"; membar, fence.
 from __future__ import annotations
 
 from aotc.verify.emulator.engine.context import Context
-from aotc.verify.emulator.engine.registry import Execute, Unsupported, executes
+from aotc.verify.emulator.engine.registry import Execute, executes
+from aotc.verify.emulator.errors import Unsupported
 from aotc.verify.emulator.memory.vector_clocks import CTA, GPU
 from aotc.verify.emulator.memory_access.release_acquire import MemoryOrder
 from aotc.verify.emulator.memory_access.spaces import SCOPES

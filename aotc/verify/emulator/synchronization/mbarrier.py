@@ -17,7 +17,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from aotc.verify.emulator.engine.context import Machine, Misuse
+from aotc.verify.emulator.engine.context import Machine
+from aotc.verify.emulator.errors import Misuse
 from aotc.verify.emulator.memory.global_memory import SHARED_WINDOW
 from aotc.verify.emulator.memory.vector_clocks import Clocks, Ints, Lanes, lanes_array
 from aotc.verify.emulator.syntax import Instruction

@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from aotc.verify.emulator.engine.context import Context
-from aotc.verify.emulator.engine.registry import Execute, Unsupported, executes
+from aotc.verify.emulator.engine.registry import Execute, executes
+from aotc.verify.emulator.errors import Unsupported
 from aotc.verify.emulator.memory.vector_clocks import Ints
 from aotc.verify.emulator.memory_access.spaces import SCOPES
 from aotc.verify.emulator.synchronization.mbarrier import MAX_COUNT, PHASE_SHIFT, Mbarriers

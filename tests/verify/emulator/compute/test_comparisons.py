@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aotc.verify.emulator.engine.registry import Unsupported
+from aotc.verify.emulator.errors import Unsupported
 from tests.support.ptx_compute import compute, signed, words
 from tests.support.softfloat import LAYOUTS, decode, samples
 

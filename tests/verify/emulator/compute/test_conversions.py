@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from aotc.verify.emulator.engine.registry import Unsupported
+from aotc.verify.emulator.errors import Unsupported
 from tests.support.ptx_compute import compute, signed, words
 from tests.support.softfloat import LAYOUTS, Layout, as_float, decode, encode, samples
 

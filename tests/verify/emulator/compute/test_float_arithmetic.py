@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aotc.verify.emulator.engine.registry import Unsupported
+from aotc.verify.emulator.errors import Unsupported
 from tests.support import softfloat
 from tests.support.ptx_compute import compute
 from tests.support.softfloat import LAYOUTS, Layout, Value, decode, encode, samples

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from aotc.verify.emulator.compute.form import TYPES, Form, flatten, rule
-from aotc.verify.emulator.engine.registry import COMPUTES, Unsupported
+from aotc.verify.emulator.compute.registry import COMPUTES
+from aotc.verify.emulator.errors import Unsupported
 from aotc.verify.emulator.syntax import Immediate, Instruction, Register, Vector
 from tests.support.ptx_compute import compute, instruction, words
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aotc.verify.emulator.engine.registry import Unsupported
+from aotc.verify.emulator.errors import Unsupported
 from tests.support.ptx_compute import compute, signed, words
 
 TYPES = [f"{sign}{bits}" for bits in (16, 32, 64) for sign in "us"]
@@ -223,7 +223,7 @@ def test_constants_and_wider_registers_are_cut_down() -> None:
 
 
 def test_exact_operands_reach_numpy_itself() -> None:
-    from aotc.verify.emulator.engine.registry import COMPUTES
+    from aotc.verify.emulator.compute.registry import COMPUTES
     from tests.support.ptx_compute import instruction
 
     a = words(32)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from aotc.verify.emulator.engine.context import Fault
+from aotc.verify.emulator.errors import Fault
 from tests.support.ptx_kernel import collect, faults, run
 
 SEEDS = [0, 1, 2, 3]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from aotc.verify.emulator.engine.context import Misuse
+from aotc.verify.emulator.errors import Misuse
 from aotc.verify.emulator.memory.local_memory import LOCAL_BASE_ADDRESS, LocalMemory
 
 

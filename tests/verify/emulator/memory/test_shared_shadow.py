@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aotc.verify.emulator.engine.context import Misuse
+from aotc.verify.emulator.errors import Misuse
 from aotc.verify.emulator.memory.shared_memory import BASE_ADDRESS, SharedMemory
 from aotc.verify.emulator.memory.vector_clocks import Clocks, Order
 from aotc.verify.emulator.syntax import Instruction

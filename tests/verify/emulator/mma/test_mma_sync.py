@@ -11,7 +11,8 @@ import numpy.typing as npt
 import pytest
 
 import aotc.verify.emulator.mma.mma_sync  # noqa: F401 - registers the rules
-from aotc.verify.emulator.engine.registry import EXECUTES, Unsupported
+from aotc.verify.emulator.engine.registry import EXECUTES
+from aotc.verify.emulator.errors import Unsupported
 from aotc.verify.emulator.mma.fragments import Fragment, accumulator, operand_a, operand_b
 from aotc.verify.emulator.syntax import Instruction, Operand, Register, Vector
 

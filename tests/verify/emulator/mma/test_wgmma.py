@@ -11,8 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from aotc.verify.emulator.engine.context import Fault
-from aotc.verify.emulator.errors import EmulationError
+from aotc.verify.emulator.errors import EmulationError, Fault
 from aotc.verify.emulator.mma.fragments import accumulator, operand_a
 from aotc.verify.emulator.run import emulate
 
