@@ -5,12 +5,9 @@ Invariant: what is kept grows with the pages that are held, not with how far apa
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
-
 import numpy as np
-import numpy.typing as npt
 
-Array: TypeAlias = npt.NDArray[Any]
+from aotc.verify.arrays import Array
 
 PAGE_BITS = 10
 PAGE_BYTES = 1 << PAGE_BITS

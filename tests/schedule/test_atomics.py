@@ -13,7 +13,7 @@ from aotc.ir.types import TileType
 from aotc.schedule.context import Config, Schedule
 from aotc.schedule.pipeline import schedule_kernel
 from aotc.target import TARGETS
-from aotc.verify.interpreter.numerics import Array
+from aotc.verify.arrays import Array
 from aotc.verify.interpreter.run import run
 
 

@@ -16,19 +16,16 @@ Invariant: comparing a result with itself finds nothing, and a mismatch names th
 that is out of bounds.
 """
 
-# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from aotc.ir.types import FP32, ScalarType
+from aotc.verify.arrays import Array, reshape, view
 from aotc.verify.checks.reference import Buffer, Bytes
-from aotc.verify.interpreter.numerics import Array
 
 NOISE_FACTOR = 4.0
 MEDIAN_FACTOR = 4.0
@@ -62,7 +59,7 @@ def compare(buffer: Buffer, actual: Bytes, tolerance: float = 0.0) -> Mismatch |
     `tolerance` is an absolute and relative error that is allowed besides.
     """
     expected, got = buffer.elements(buffer.expected), buffer.elements(actual)
-    cells = buffer.writable.reshape(-1, buffer.pointee.size_bytes)
+    cells = reshape(buffer.writable, -1, buffer.pointee.size_bytes)
     written: Array = np.asarray(cells.any(axis=1))
     differs = _bits(expected) != _bits(got)
     if not differs.any():
@@ -155,8 +152,8 @@ def _mismatch(
     )
 
 
-def _text(value: object) -> str:
-    number = float(value) if not isinstance(value, np.integer) else int(value)  # pyright: ignore[reportArgumentType]
+def _text(value: Any) -> str:
+    number = int(value) if np.asarray(value).dtype.kind in "iu" else float(value)
     return repr(number)
 
 
@@ -166,4 +163,4 @@ def _wide(values: Array) -> Array:
 
 
 def _bits(values: Array) -> Array:
-    return np.ascontiguousarray(values).view(f"u{values.dtype.itemsize}")
+    return view(np.ascontiguousarray(values), f"u{values.dtype.itemsize}")

@@ -7,9 +7,6 @@ Invariant: a `DeviceBuffers` frees what it allocated when its block is left.
 """
 
 # The bindings are generated and have no types; NumPy's stubs leave overloads partly unknown.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false, reportUnknownParameterType=false
-# pyright: reportMissingTypeStubs=false, reportAttributeAccessIssue=false
 
 from __future__ import annotations
 

@@ -6,10 +6,6 @@ reads or writes one byte more, under a mask that is off by one, is stopped at th
 Invariant: the arrays of the reference are not changed.
 """
 
-# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 import re
@@ -21,6 +17,7 @@ import numpy as np
 
 from aotc.ir.core import GRID_SOURCES
 from aotc.ir.expression import evaluate, parse
+from aotc.verify.arrays import view
 from aotc.verify.checks.check import Execution, ExecutionFault, Unsuited
 from aotc.verify.checks.launched import Launcher
 from aotc.verify.checks.launches import Scalar
@@ -138,7 +135,7 @@ class _Held:
     def _is_used_before(buffer: Buffer) -> bool:
         """Return whether something before the pointer is used, such as the rest of a 4-byte word."""
         start = buffer.start_bytes
-        marks = (buffer.readable | buffer.writable).view(np.uint8)
+        marks = view(buffer.readable | buffer.writable, np.uint8)
         return any(part[: max(0, start - at)].any() for at, part in buffer.parts(marks))
 
     def _table(self, buffer: Buffer, content: Bytes) -> PointerTable:
@@ -158,7 +155,7 @@ class _Held:
             # The emulator then sees what is outside of a buffer, not what is between rows.
             return content, None, None
         readable, writable = (
-            buffer.spread(marks.view(np.uint8)).view(np.bool_)[start:]
+            view(buffer.spread(view(marks, np.uint8)), np.bool_)[start:]
             for marks in (buffer.readable, buffer.writable)
         )
         return content, readable, writable

@@ -9,10 +9,6 @@ is valid to read, but a buffer has to be held in memory.
 Invariant: equal arguments give equal tables.
 """
 
-# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 import importlib
@@ -22,8 +18,9 @@ from typing import Any
 import numpy as np
 
 from aotc.ir.types import ScalarType
+from aotc.verify.arrays import Array
 from aotc.verify.checks.lazy_memory import Contents, Listed, loaded_dtype
-from aotc.verify.interpreter.numerics import Array, dtype_of, round_to
+from aotc.verify.interpreter.numerics import dtype_of, round_to
 
 _TABLE_SIZE = 1 << 13
 _SMALL = 100

@@ -21,10 +21,6 @@ Invariant: a byte is marked as read or written exactly if an access of the kerne
 atomic of bf16 named another one of its 4-byte word.
 """
 
-# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
@@ -37,8 +33,9 @@ import numpy.typing as npt
 
 from aotc.ir.dialects.tile import AtomicSem
 from aotc.ir.types import BF16, ScalarType
+from aotc.verify.arrays import Array, copied, listed, reshape, view
 from aotc.verify.interpreter.memory import AccessError, Address, Memory
-from aotc.verify.interpreter.numerics import Array, dtype_of
+from aotc.verify.interpreter.numerics import dtype_of
 from aotc.verify.pages import PAGE_BYTES, Pages
 
 HEAD_BYTES = 4096
@@ -166,7 +163,7 @@ class _Order:
     def are_behind(self, eras: Array) -> bool:
         """Return whether the running program sees all that was written in these eras."""
         others = np.unique(eras[(eras != _NOBODY) & ~self.are_own(eras)])
-        return all(self._known.get(self._programs[era], 0) >= era for era in others.tolist())
+        return all(self._known.get(self._programs[era], 0) >= era for era in listed(others))
 
 
 class ElasticMemory(Memory):
@@ -264,19 +261,19 @@ class ElasticMemory(Memory):
         self._meet(address, mask, element, is_store=False)
         for index, cells, size in self._touched(address, mask, element):
             buffer = self._buffers[index]
-            buffer.read.reshape(-1, size)[cells] = True
+            reshape(buffer.read, -1, size)[cells] = True
             if self._sem is not None:
                 if element == BF16:
                     # Before sm_90 no instruction does it: the word around is exchanged instead.
                     for marks in (buffer.read, buffer.written):
-                        marks.reshape(-1, _WORD_BYTES)[cells * size // _WORD_BYTES] = True
+                        reshape(marks, -1, _WORD_BYTES)[cells * size // _WORD_BYTES] = True
                 if self._sem in _ACQUIRES and cells.size == 1:
                     self._order.acquire((index, int(cells[0])))
             else:
-                eras = buffer.writer.reshape(-1, size)[cells]
+                eras = reshape(buffer.writer, -1, size)[cells]
                 if not self._order.are_behind(eras):
                     self._note(index, "reads what another has written")
-                reader = buffer.reader.reshape(-1, size)
+                reader = reshape(buffer.reader, -1, size)
                 others = (reader[cells] != _NOBODY) & (reader[cells] != self._program)
                 reader[cells] = np.where(others, _SEVERAL, self._program)
         return out
@@ -287,7 +284,7 @@ class ElasticMemory(Memory):
             return
         self._meet(address, mask, element, is_store=True)
         before = [
-            (index, self._bytes[index].reshape(-1, size)[cells])
+            (index, reshape(self._bytes[index], -1, size)[cells])
             for index, cells, size in self._touched(address, mask, element)
         ]
         super().store(address, value, mask, element)
@@ -295,23 +292,23 @@ class ElasticMemory(Memory):
             self._touched(address, mask, element), before, strict=True
         ):
             buffer = self._buffers[index]
-            buffer.written.reshape(-1, size)[cells] = True
+            reshape(buffer.written, -1, size)[cells] = True
             if self._sem is not None:
-                readers = buffer.reader.reshape(-1, size)[cells]
+                readers = reshape(buffer.reader, -1, size)[cells]
                 is_read = (readers != _NOBODY) & (readers != self._program)
                 if buffer.is_shared and is_read.any():  # through the other pointer, by no atomic
                     self._note(index, "updates what another has read")
                 if self._sem in _RELEASES and cells.size == 1:
                     self._order.release((index, int(cells[0])))
                 continue
-            changed = (self._bytes[index].reshape(-1, size)[cells] != old).any(axis=-1)
-            writer = buffer.writer.reshape(-1, size)
+            changed = (reshape(self._bytes[index], -1, size)[cells] != old).any(axis=-1)
+            writer = reshape(buffer.writer, -1, size)
             if changed.any():
                 if not self._order.are_behind(writer[cells]):
                     self._note(index, "writes what another has written")
                 if (changed & self._order.are_own(writer[cells, 0])).any():
                     self.rewritten = self.rewritten or buffer.name
-            readers = buffer.reader.reshape(-1, size)[cells]
+            readers = reshape(buffer.reader, -1, size)[cells]
             if ((readers != _NOBODY) & (readers != self._program)).any():
                 self._note(index, "writes what another has read")
             writer[cells] = self._order.era
@@ -336,7 +333,7 @@ class ElasticMemory(Memory):
         if not pages:
             self._grow(index, size_bytes)
             return self._bytes[index][:size_bytes]
-        return self._bytes[index].reshape(-1, PAGE_BYTES)[self._slots(index, pages)].reshape(-1)
+        return reshape(reshape(self._bytes[index], -1, PAGE_BYTES)[self._slots(index, pages)], -1)
 
     def initial(
         self, index: int, size_bytes: int, pages: Sequence[int] = ()
@@ -344,7 +341,7 @@ class ElasticMemory(Memory):
         """Return what `result` gives as it was before the kernel ran."""
         buffer = self._buffers[index]
         if not pages:
-            return self._drawn(buffer, 0, size_bytes)[:size_bytes].copy()
+            return copied(self._drawn(buffer, 0, size_bytes)[:size_bytes])
         return self._drawn_pages(buffer, np.asarray(pages, np.int64))
 
     def touched(
@@ -355,8 +352,8 @@ class ElasticMemory(Memory):
         if not pages:
             return buffer.read, buffer.written
         slots = self._slots(index, pages)
-        read, written = (m.reshape(-1, PAGE_BYTES)[slots] for m in (buffer.read, buffer.written))
-        return read.reshape(-1), written.reshape(-1)
+        read, written = (reshape(m, -1, PAGE_BYTES)[slots] for m in (buffer.read, buffer.written))
+        return reshape(read, -1), reshape(written, -1)
 
     def _slots(self, index: int, pages: Sequence[int]) -> Array:
         """Return where pages are held, counted in pages."""
@@ -376,7 +373,7 @@ class ElasticMemory(Memory):
     # ---- growing -----------------------------------------------------------------------------
 
     def _selected(self, address: Array, mask: Array | None, element: ScalarType) -> Array:
-        flat = address.reshape(-1) if mask is None else address[mask]
+        flat = reshape(address, -1) if mask is None else address[mask]
         size = element.size_bytes
         for index, lanes in self._known(flat):
             low = int(flat[lanes].min()) - int(self._starts[index])
@@ -447,14 +444,14 @@ class ElasticMemory(Memory):
     def _drawn(buffer: _Buffer, start: int, end: int) -> npt.NDArray[np.uint8]:
         size = buffer.pointee.size_bytes
         elements = buffer.contents.elements(start // size, -(-end // size))
-        return np.ascontiguousarray(elements).view(np.uint8)
+        return view(np.ascontiguousarray(elements), np.uint8)
 
     @staticmethod
     def _drawn_pages(buffer: _Buffer, pages: Array) -> npt.NDArray[np.uint8]:
         """Return what pages hold before the kernel runs, one after the other."""
         count = PAGE_BYTES // buffer.pointee.size_bytes
         places = pages[:, None] * count + np.arange(count)
-        return np.ascontiguousarray(buffer.contents.at(places.reshape(-1))).view(np.uint8)
+        return view(np.ascontiguousarray(buffer.contents.at(reshape(places, -1))), np.uint8)
 
     # ---- marking -----------------------------------------------------------------------------
 

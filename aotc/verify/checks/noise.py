@@ -23,10 +23,6 @@ Invariant: an op that is not moved here, in a kernel for which `is_inexact` says
 matter, has one right result.
 """
 
-# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 import re
@@ -39,7 +35,8 @@ import numpy as np
 from aotc.ir.core import Kernel, Op, Value
 from aotc.ir.dialects import arith, assembly, descriptor, tile
 from aotc.ir.types import FP32, FP64, ScalarType, element_of
-from aotc.verify.interpreter.numerics import Array, round_to
+from aotc.verify.arrays import Array, reshape
+from aotc.verify.interpreter.numerics import round_to
 from aotc.verify.interpreter.program import Program, Rule, Rules
 
 # The smallest normal fp32: what approximations flush to zero.
@@ -249,7 +246,7 @@ class _Noise:
             kept = 0.0 if self._upwards else wide * (part > 0)
             may_be_flushed = np.abs(wide) < _FLUSHED * (1.0 + steps * 2.0**-element.mantissa_bits)
             moved = np.where(may_be_flushed, kept, moved)
-        return np.asarray(round_to(np.asarray(moved), element)).reshape(value.shape)
+        return reshape(np.asarray(round_to(np.asarray(moved), element)), value.shape)
 
     def _part(self, shape: tuple[int, ...]) -> Array:
         """Return how much of its error each element makes: at least half of it."""

@@ -6,10 +6,6 @@ ones how far from them hardware may be (see `noise.py`).
 Invariant: a `Reference` depends on the tile IR, the launch and the ranges, and on nothing else.
 """
 
-# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 import mmap
@@ -24,6 +20,7 @@ from aotc.ir.core import Kernel, Op
 from aotc.ir.dialects import tile
 from aotc.ir.dialects.descriptor import TENSOR_ALIGNMENT_BYTES, DescriptorReduce
 from aotc.ir.types import DescriptorType, PointerType, ScalarType
+from aotc.verify.arrays import Array, copied, view
 from aotc.verify.checks import input_data
 from aotc.verify.checks.dataflow import Roles
 from aotc.verify.checks.launches import Launch, Scalar
@@ -31,7 +28,6 @@ from aotc.verify.checks.lazy_memory import Contents, ElasticMemory, Listed, load
 from aotc.verify.checks.noise import inexact_ops, is_inexact, noisy_rules
 from aotc.verify.checks.rounding import CastWatch, inner_casts
 from aotc.verify.interpreter.memory import TensorAddress
-from aotc.verify.interpreter.numerics import Array
 from aotc.verify.interpreter.program import InterpretError, Program, Rule, Rules
 from aotc.verify.interpreter.run import RULES, Argument, Interpreter
 from aotc.verify.pages import PAGE_BYTES
@@ -124,7 +120,7 @@ class Buffer:
             return content
         values = np.array([addresses[name] for name in self.pointees], np.int64)
         place = np.arange(content.size // 8) - self.start_bytes // 8
-        return values[place % len(values)].view(np.uint8)
+        return view(values[place % len(values)], np.uint8)
 
     def parts(self, content: Bytes) -> Iterator[tuple[int, Bytes]]:
         """Yield pieces of what is held and the byte of the memory at which each begins."""
@@ -148,7 +144,7 @@ class Buffer:
 
     def elements(self, content: Bytes) -> Array:
         """Return bytes of this buffer as its elements."""
-        return content.view(loaded_dtype(self.pointee))
+        return view(content, loaded_dtype(self.pointee))
 
 
 def _zeros(size_bytes: int) -> Bytes:
@@ -405,10 +401,10 @@ def _buffer(
         pointee=pointee,
         start_bytes=start,
         initial=exact.initial(index, size, pages),
-        expected=exact.result(index, size, pages).copy(),
-        readable=read[:size].copy(),
-        writable=written[:size].copy(),
-        upward=tuple(memory.result(index, size, pages).copy() for memory in upward),
-        random=tuple(memory.result(index, size, pages).copy() for memory in random),
+        expected=copied(exact.result(index, size, pages)),
+        readable=copied(read[:size]),
+        writable=copied(written[:size]),
+        upward=tuple(copied(memory.result(index, size, pages)) for memory in upward),
+        random=tuple(copied(memory.result(index, size, pages)) for memory in random),
         pages=tuple(pages),
     )

@@ -12,10 +12,6 @@ Casts whose results are only stored need none of that: a comparison allows for a
 Invariant: an operand that noise does not move is rounded as ever.
 """
 
-# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -26,8 +22,8 @@ import numpy as np
 from aotc.ir.core import Kernel, Op, Value
 from aotc.ir.dialects import arith, descriptor, tile
 from aotc.ir.types import ScalarType, element_of
+from aotc.verify.arrays import Array, copied
 from aotc.verify.checks.dataflow import SHAPES, backward
-from aotc.verify.interpreter.numerics import Array
 from aotc.verify.interpreter.program import Program, Rules
 
 FACTOR = 4.0
@@ -77,7 +73,7 @@ class CastWatch:
 
         def watch(op: Op, number: int, value: Array) -> None:
             del number
-            self._exact[op].append(value.copy())
+            self._exact[op].append(copied(value))
             self._moved[op].append(np.zeros(value.shape))
 
         return self._watched(rules, watch)

@@ -3,9 +3,6 @@
 Invariant: an argument is taken as it is or refused; nothing is converted with a loss.
 """
 
-# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-
 from __future__ import annotations
 
 import struct
@@ -16,6 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from aotc.verify.arrays import copied
 from aotc.verify.emulator.async_copies.tensor_argument import (
     PlacedTensor,
     TensorArgument,
@@ -141,7 +139,7 @@ def _place(addresses: dict[str, int], variables: Iterable[Variable], space: str,
 
 
 def _owned(data: bytes) -> npt.NDArray[np.uint8]:
-    return np.frombuffer(data, np.uint8).copy()
+    return copied(np.frombuffer(data, np.uint8))
 
 
 def _array(

@@ -5,9 +5,6 @@ Blocks run in batches, each as many as keep the lanes busy and fit the memory th
 Invariant: the arrays handed over are changed as the kernel changes them, and in no other way.
 """
 
-# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence

@@ -6,9 +6,6 @@ choose. Integer results in memory do not depend on it; a sum of floats does, in 
 Invariant: every turn reads what the turn before has left.
 """
 
-# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
-# pyright: reportUnknownMemberType=false
-
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
@@ -17,8 +14,9 @@ import numpy as np
 
 from aotc.ir.dialects.tile import AtomicKind
 from aotc.ir.types import ScalarType
+from aotc.verify.arrays import Array, view
 from aotc.verify.interpreter.memory import Memory
-from aotc.verify.interpreter.numerics import Array, round_to
+from aotc.verify.interpreter.numerics import round_to
 
 Combine = Callable[[Array, Array], Array]
 
@@ -85,14 +83,14 @@ _PLAIN: dict[AtomicKind, Combine] = {
 
 def _order(value: Array) -> Array:
     """Return integers in the order of sign and magnitude of a float's bits."""
-    bits = value.view(f"i{value.dtype.itemsize}")
+    bits = view(value, f"i{value.dtype.itemsize}")
     return np.where(bits < 0, bits ^ np.iinfo(bits.dtype).max, bits)
 
 
 def _from_order(place: Array, dtype: np.dtype[np.floating]) -> Array:
     """Undo `_order`, which is its own inverse."""
-    return np.where(place < 0, place ^ np.iinfo(place.dtype).max, place).view(dtype)
+    return view(np.where(place < 0, place ^ np.iinfo(place.dtype).max, place), dtype)
 
 
 def _bits(value: Array) -> Array:
-    return np.ascontiguousarray(value).view(f"u{value.dtype.itemsize}")
+    return view(np.ascontiguousarray(value), f"u{value.dtype.itemsize}")

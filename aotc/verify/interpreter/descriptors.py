@@ -9,10 +9,6 @@ caught; a store is in flight until the issuing thread has waited for it.
 Invariant: what lies outside of a tensor is neither read nor written.
 """
 
-# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -30,6 +26,7 @@ from aotc.ir.types import (
     Type,
     shape_of,
 )
+from aotc.verify.arrays import Array, ones, reshape
 from aotc.verify.emulator.async_copies.tensor_map import (
     ALIGNMENT_BYTES,
     SIZE_BYTES,
@@ -38,7 +35,7 @@ from aotc.verify.emulator.async_copies.tensor_map import (
 )
 from aotc.verify.interpreter import mbarriers
 from aotc.verify.interpreter.atomics import combine_rule, update
-from aotc.verify.interpreter.numerics import Array, dtype_of
+from aotc.verify.interpreter.numerics import dtype_of
 from aotc.verify.interpreter.program import Program, Rule, scalar
 from aotc.verify.interpreter.shared_memory import Transfer
 
@@ -74,7 +71,7 @@ def _places(
     inside = np.ones(block, np.bool_)
     for axis, (coord, extent) in enumerate(zip(coords, block, strict=True)):
         index = np.arange(extent, dtype=np.int64) + scalar(coord)
-        index = index.reshape([-1 if each == axis else 1 for each in range(rank)])
+        index = reshape(index, [-1 if each == axis else 1 for each in range(rank)])
         address = address + index * tensor[1 + rank + axis] * size_bytes
         inside &= (index >= 0) & (index < tensor[1 + axis])
     return address, inside
@@ -119,7 +116,7 @@ def _described(
     if scalar(pointer) % ALIGNMENT_BYTES:
         raise program.error(op, f"is of a map at {scalar(pointer):#x}, no multiple of 64")
     places = scalar(pointer) + U64.size_bytes * np.arange(SIZE_BYTES // U64.size_bytes)
-    words = program.memory.load(places, np.ones(places.shape, np.bool_), U64)
+    words = program.memory.load(places, ones(len(places), np.bool_), U64)
     try:
         found = TensorMap.from_bytes(words.tobytes())
     except TensorMapError as error:
@@ -146,7 +143,7 @@ def _map(kind: Type) -> TensorMapType:
 def _load(program: Program, op: descriptor.DescriptorLoad, tensor: Array, *coords: Array) -> Array:
     kind = op.descriptor.type
     assert isinstance(kind, DescriptorType)
-    return _read(program, kind, kind.block, tensor, coords).reshape(shape_of(op.out.type))
+    return reshape(_read(program, kind, kind.block, tensor, coords), shape_of(op.out.type))
 
 
 def _store(
@@ -197,7 +194,7 @@ def _fetched(
 ) -> Transfer:
     value = _read(program, op.tensor.type, _block(op), tensor, coords)
     in_order = not program.is_producer
-    held = value.reshape(shape_of(op.buffer.type))
+    held = reshape(value, shape_of(op.buffer.type))
     if op.num_rows:
         held = held[: op.num_rows]
         buffer = buffer[: held.size]
@@ -263,7 +260,7 @@ def _sent(program: Program, op: tma.TmaStore | tma.TmaReduce, buffer: Array) -> 
     element, _ = _element(op.tensor.type)
     transfer, value = program.shared.start_drain(buffer, dtype_of(element))
     program.stores.append(transfer)
-    return value.reshape(_block(op))
+    return reshape(value, _block(op))
 
 
 def _start_store(

@@ -10,17 +10,14 @@ have, which truncates. Triton hands the registers over as they are, and so does 
 Invariant: the result does not depend on how a product is cut into instructions.
 """
 
-# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 import numpy as np
 
 from aotc.ir.dialects.tile import InputPrecision
 from aotc.ir.types import FP32, ScalarType
-from aotc.verify.interpreter.numerics import Array, round_to
+from aotc.verify.arrays import Array, reshape, view
+from aotc.verify.interpreter.numerics import round_to
 
 _TF32_DROPPED_BITS = 13
 
@@ -53,6 +50,6 @@ def dot(
 
 def truncate_to_tf32(value: Array) -> Array:
     """Return fp32 values without the mantissa bits that tf32 has not; a NaN stays one."""
-    bits = np.atleast_1d(value).view(np.uint32)
+    bits = view(np.atleast_1d(value), np.uint32)
     kept = bits >> _TF32_DROPPED_BITS << _TF32_DROPPED_BITS
-    return np.where(np.isnan(value), value, kept.view(np.float32).reshape(value.shape))
+    return np.where(np.isnan(value), value, reshape(view(kept, np.float32), value.shape))

@@ -1,16 +1,13 @@
 """What gathers and histograms do, on whole tiles and in shared memory."""
 
-# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 import numpy as np
 
 from aotc.ir.dialects import gpu, indexing
 from aotc.ir.types import TileType
-from aotc.verify.interpreter.numerics import Array, dtype_of
+from aotc.verify.arrays import Array, reshape
+from aotc.verify.interpreter.numerics import dtype_of
 from aotc.verify.interpreter.program import Program, Rules
 
 
@@ -32,7 +29,7 @@ def _counted(value: Array, mask: Array | None, num_bins: int) -> Array:
 
 def _histogram(program: Program, op: indexing.Histogram, value: Array, mask: Array | None) -> Array:
     del program
-    values = value[_counted(value, mask, op.num_bins)].astype(np.int64).reshape(-1)
+    values = reshape(value[_counted(value, mask, op.num_bins)].astype(np.int64), -1)
     return np.bincount(values, minlength=op.num_bins).astype(np.int32)
 
 
@@ -42,9 +39,9 @@ def _shared_gather(
     kind = op.out.type
     assert isinstance(kind, TileType)
     assert kind.layout is not None
-    addresses = buffer.reshape(gpu.shared_type(op, op.buffer).shape)
-    picked = _taken(addresses, index, op.axis).reshape(-1)
-    return program.shared.load(picked, dtype_of(kind.element), kind.layout).reshape(kind.shape)
+    addresses = reshape(buffer, gpu.shared_type(op, op.buffer).shape)
+    picked = reshape(_taken(addresses, index, op.axis), -1)
+    return reshape(program.shared.load(picked, dtype_of(kind.element), kind.layout), kind.shape)
 
 
 def _shared_count(
@@ -55,7 +52,7 @@ def _shared_count(
     assert kind.layout is not None
     counted = _counted(value, mask, len(buffer))
     addresses = buffer[np.where(counted, value, 0).astype(np.int64)]
-    program.shared.count(addresses.reshape(-1), counted.reshape(-1), kind.layout)
+    program.shared.count(reshape(addresses, -1), reshape(counted, -1), kind.layout)
 
 
 INDEXING_RULES: Rules = {

@@ -5,9 +5,6 @@ stores the registers of its outputs. What depends on more than its inputs (memor
 special registers) has no meaning here, since the threads are not those of the kernel.
 """
 
-# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
-# pyright: reportUnknownMemberType=false
-
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from aotc.ir.core import Op
 from aotc.ir.dialects import tma
 from aotc.ir.types import SharedType
-from aotc.verify.interpreter.numerics import Array
+from aotc.verify.arrays import Array
 from aotc.verify.interpreter.program import Program, Rule, scalar
 from aotc.verify.interpreter.shared_memory import Transfer
 

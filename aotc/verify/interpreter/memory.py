@@ -10,21 +10,18 @@ it lies in its owner, so a misaligned pointer is made by slicing.
 Invariant: no byte outside the arrays handed over is read or written; what is tried is reported.
 """
 
-# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from aotc.ir.types import ScalarType
-from aotc.verify.interpreter.numerics import Array, dtype_of
+from aotc.verify.arrays import Array, reshape, view
+from aotc.verify.interpreter.numerics import dtype_of
 
 ALIGNMENT_BYTES = 256
 _BUFFER_BITS = 40
@@ -101,7 +98,7 @@ class Memory:
         out = np.empty(flat.shape, dtype)
         for index, lanes in self._by_buffer(flat):
             cells = self._bytes[index]
-            cells = cells[: cells.size // dtype.itemsize * dtype.itemsize].view(dtype)
+            cells = view(cells[: cells.size // dtype.itemsize * dtype.itemsize], dtype)
             out[lanes] = cells[self._place(index, flat[lanes]) // dtype.itemsize]
         return out != 0 if element.is_bool else out
 
@@ -114,12 +111,12 @@ class Memory:
         flat = self._selected(address, mask, element)
         dtype = _memory_dtype(element)
         values = np.broadcast_to(value, address.shape)
-        values = (values.reshape(-1) if mask is None else values[mask]).astype(dtype, copy=False)
+        values = (reshape(values, -1) if mask is None else values[mask]).astype(dtype, copy=False)
         for index, lanes in self._by_buffer(flat):
             if not self._bytes[index].flags.writeable:
                 raise AccessError(f"writes to {self._names[index]}, which is read-only")
             cells = self._bytes[index]
-            cells = cells[: cells.size // dtype.itemsize * dtype.itemsize].view(dtype)
+            cells = view(cells[: cells.size // dtype.itemsize * dtype.itemsize], dtype)
             where = self._place(index, flat[lanes]) // dtype.itemsize
             cells[where] = values[lanes]
             written = cells[where]
@@ -157,7 +154,7 @@ class Memory:
 
     def _selected(self, address: Array, mask: Array | None, element: ScalarType) -> Array:
         """Return the addresses that are accessed, checked."""
-        flat = address.reshape(-1) if mask is None else address[mask]
+        flat = reshape(address, -1) if mask is None else address[mask]
         size = _memory_dtype(element).itemsize
         if not flat.size:
             return flat
@@ -181,7 +178,7 @@ class Memory:
         if not flat.size:
             return []
         index = (flat >> _BUFFER_BITS) - 1
-        first = int(index.flat[0])
+        first = int(reshape(index, -1)[0])
         if (index == first).all():
             return [(first, slice(None))]
         return [(int(i), index == i) for i in np.unique(index)]
@@ -189,21 +186,21 @@ class Memory:
 
 def _owner_of(array: Array) -> Array:
     """Return the array that owns the memory that `array` is a view of."""
-    owner = array
+    owner: Array = array
     while True:
-        base = owner.base
+        base: Any = owner.base
         if not isinstance(base, np.ndarray):
             base = getattr(base, "base", None)  # `as_strided` puts an object of its own between
         if not isinstance(base, np.ndarray):
             return owner
-        owner = base
+        owner = cast("Array", base)
 
 
 def _as_bytes(owner: Array) -> npt.NDArray[np.uint8]:
     flat = owner.ravel(order="K")
     if flat.size and not np.shares_memory(flat, owner):
         raise ValueError("the memory of an argument must be contiguous")
-    return flat.view(np.uint8)
+    return view(flat, np.uint8)
 
 
 def _offset(address: Any) -> Any:
@@ -216,4 +213,4 @@ def _memory_dtype(element: ScalarType) -> np.dtype[Any]:
 
 
 def _bits(values: Array) -> Array:
-    return np.ascontiguousarray(values).view(f"u{values.dtype.itemsize}")
+    return view(np.ascontiguousarray(values), f"u{values.dtype.itemsize}")

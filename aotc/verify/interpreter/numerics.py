@@ -11,10 +11,6 @@ Poison is not tracked, it is a value nobody would expect: see `Poison`.
 Invariant: a result's dtype is `dtype_of` of the op's result type, for every op here.
 """
 
-# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 import importlib
@@ -22,14 +18,12 @@ import math
 from collections.abc import Callable
 from fractions import Fraction
 from functools import cache
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from aotc.ir.types import FP32, FP64, I1, ElementType, PointerType, ScalarType
-
-Array: TypeAlias = npt.NDArray[Any]
+from aotc.verify.arrays import Array, clipped, copied, reshape, view
 
 _NUMPY_NAMES = {
     "i1": "bool",
@@ -78,8 +72,8 @@ class Poison:
         """Return a poisoned array."""
         if self._rng is not None:
             size = math.prod(shape) * dtype.itemsize
-            raw: Array = np.frombuffer(self._rng.bytes(size), np.uint8).copy()
-            return (raw & 1 if dtype == np.bool_ else raw).view(dtype).reshape(shape)
+            raw: Array = copied(np.frombuffer(self._rng.bytes(size), np.uint8))
+            return reshape(view(raw & 1 if dtype == np.bool_ else raw, dtype), shape)
         if dtype.kind in "iu":
             pattern = (0xDEADBEEFDEADBEEF >> (64 - 8 * dtype.itemsize)).to_bytes(8, "little")
             return np.full(shape, np.frombuffer(pattern, dtype, count=1)[0])
@@ -100,10 +94,10 @@ def _odd(rounded: Array, error: Array) -> Array:
 
     A value rounded to odd with two more bits than wanted rounds on to the right result.
     """
-    bits = rounded.view(np.int64 if rounded.dtype == np.float64 else np.int32)
+    bits = view(rounded, np.int64 if rounded.dtype == np.float64 else np.int32)
     off = (error != 0) & np.isfinite(rounded) & np.isfinite(error) & (bits & 1 == 0)
     away = ((error > 0) == (rounded > 0)) | (rounded == 0)
-    return (bits + np.where(off, np.where(away, 1, -1), 0).astype(bits.dtype)).view(rounded.dtype)
+    return view(bits + np.where(off, np.where(away, 1, -1), 0).astype(bits.dtype), rounded.dtype)
 
 
 def round_to(value: Array, target: ScalarType) -> Array:
@@ -117,12 +111,12 @@ def round_to(value: Array, target: ScalarType) -> Array:
         return value.astype(dtype)
     # ml_dtypes goes through fp32, which would round twice.
     single = value.astype(np.float32)
-    single = _odd(np.atleast_1d(single), np.atleast_1d(value - single)).reshape(value.shape)
+    single = reshape(_odd(np.atleast_1d(single), np.atleast_1d(value - single)), value.shape)
     if target.bits == 8:
         limit = _max_finite(target)
-        single = np.clip(single, -limit, limit).astype(np.float32)  # keeps NaN
-        bits = single.astype(dtype).view(np.uint8)
-        return np.where(np.isnan(single), np.uint8(_FP8_NAN), bits).view(dtype)
+        single = clipped(single, -limit, limit).astype(np.float32)  # keeps NaN
+        bits = view(single.astype(dtype), np.uint8)
+        return view(np.where(np.isnan(single), np.uint8(_FP8_NAN), bits), dtype)
     return single.astype(dtype)
 
 
@@ -134,10 +128,10 @@ def _max_finite(target: ScalarType) -> float:
 def _towards_zero(exact: Array, rounded: Array) -> Array:
     """Return `rounded` moved one step towards zero where it is larger than `exact`."""
     width = rounded.dtype.itemsize
-    bits = rounded.view(f"i{width}")
+    bits = view(rounded, f"i{width}")
     # Sign and magnitude: one less in the magnitude is one less in the integer, for either sign.
     above = np.abs(rounded.astype(np.float64)) > np.abs(exact)
-    return (bits - above.astype(bits.dtype)).view(rounded.dtype)
+    return view(bits - above.astype(bits.dtype), rounded.dtype)
 
 
 # ---- casts ------------------------------------------------------------------------------------
@@ -162,14 +156,14 @@ def cast(
             high = (value - low).astype(np.float64)  # exact: 53 bits
             total = np.atleast_1d(high + low.astype(np.float64))
             error = (np.atleast_1d(high) - total) + np.atleast_1d(low).astype(np.float64)
-            wide = _odd(total, error).reshape(value.shape)
+            wide = reshape(_odd(total, error), value.shape)
         return round_to(wide, target)
     wide = value.astype(np.float64)
     if target.is_float:
         rounded = round_to(wide, target)
         if rounding == "rtz":
             rounded = _towards_zero(np.atleast_1d(wide), np.atleast_1d(rounded))
-        return rounded.reshape(value.shape)
+        return reshape(rounded, value.shape)
     whole = np.trunc(wide)
     # Both limits are powers of two, so exact in fp64; the upper one is the first that is too big.
     lowest = -(2.0 ** (target.bits - 1)) if target.is_signed else 0.0
@@ -180,10 +174,10 @@ def cast(
 def bitcast(value: Array, target: ElementType) -> Array:
     """Return the bits of `value` as `target`; a boolean is a byte that is 0 or not."""
     if target == I1:
-        return value.view(np.uint8) != 0
+        return view(value, np.uint8) != 0
     if value.dtype == np.bool_:
         value = value.astype(np.uint8)
-    return value.view(dtype_of(target))
+    return view(value, dtype_of(target))
 
 
 # ---- integers ---------------------------------------------------------------------------------
@@ -283,7 +277,7 @@ def fma(a: Array, b: Array, c: Array, element: ScalarType) -> Array:
     total = product + z
     other = total - product
     error = (product - (total - other)) + (z - other)
-    return round_to(_odd(total, error), element).reshape(np.broadcast_shapes(a.shape, b.shape))
+    return reshape(round_to(_odd(total, error), element), np.broadcast_shapes(a.shape, b.shape))
 
 
 def _fma_scalar(a: float, b: float, c: float) -> float:

@@ -8,9 +8,6 @@ elementwise rule may not assume the shape of its operands, only their element ty
 Invariant: every value in flight has the dtype of its IR type, and outside combine blocks its shape.
 """
 
-# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
-# pyright: reportUnknownMemberType=false
-
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,8 +19,9 @@ import numpy as np
 from aotc.ir.core import Block, Op, Value
 from aotc.ir.diagnostics import DiagnosticError, IRError
 from aotc.ir.types import DescriptorType, SharedType, TensorMapType, element_of
+from aotc.verify.arrays import Array
 from aotc.verify.interpreter.memory import AccessError, Memory
-from aotc.verify.interpreter.numerics import Array, Poison, dtype_of
+from aotc.verify.interpreter.numerics import Poison, dtype_of
 from aotc.verify.interpreter.shared_memory import SharedMemory, Transfer
 
 Rule: TypeAlias = "Callable[..., Array | Sequence[Array] | None]"

@@ -1,8 +1,5 @@
 """What each `arith` op computes: the table from op class to a function on whole arrays."""
 
-# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
-# pyright: reportUnknownMemberType=false
-
 from __future__ import annotations
 
 import operator
@@ -15,8 +12,9 @@ import numpy as np
 from aotc.ir.core import Op
 from aotc.ir.dialects import arith
 from aotc.ir.types import FP64, PointerType, ScalarType, element_of, shape_of
+from aotc.verify.arrays import Array, view
 from aotc.verify.interpreter import numerics
-from aotc.verify.interpreter.numerics import Array, Poison, dtype_of
+from aotc.verify.interpreter.numerics import Poison, dtype_of
 from aotc.verify.interpreter.program import Program, Rule
 
 
@@ -35,7 +33,7 @@ def _constant(program: Program, op: arith.Constant) -> Array:
         # A constant may be written as the unsigned reading of a signed type's bits.
         wrapped = int(op.value) & ((1 << element.bits) - 1)
         unsigned = np.array(wrapped, f"u{element.size_bytes}")
-        value = unsigned != 0 if element.is_bool else unsigned.view(dtype_of(element))
+        value = unsigned != 0 if element.is_bool else view(unsigned, dtype_of(element))
     return np.full(shape_of(op.type), value)
 
 

@@ -1,8 +1,5 @@
 """What assembly in the source computes: its instances side by side, in the emulator."""
 
-# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
-# pyright: reportUnknownMemberType=false
-
 from __future__ import annotations
 
 import numpy as np
@@ -11,8 +8,9 @@ from aotc.ir.assembly import Register
 from aotc.ir.core import Op
 from aotc.ir.dialects.assembly import InlineAsm, VolatileAsm
 from aotc.ir.types import ScalarType
+from aotc.verify.arrays import Array, reshape, view
 from aotc.verify.interpreter.inline_assembly import NotEmulatedError, run_assembly
-from aotc.verify.interpreter.numerics import Array, dtype_of
+from aotc.verify.interpreter.numerics import dtype_of
 from aotc.verify.interpreter.program import Program, Rule
 
 
@@ -31,19 +29,19 @@ def _assembly(program: Program, op: InlineAsm | VolatileAsm, *arguments: Array) 
         places = slice(register.first, register.first + register.num_elems)
         outs[register.value][:, places] = _elements(word, register)
     size = int(np.prod(shape))
-    return [out.reshape(-1)[:size].reshape(shape) for out in outs]
+    return [reshape(reshape(out, -1)[:size], shape) for out in outs]
 
 
 def _grouped(value: Array, pack: int) -> Array:
     """Return elements in rows of `pack`, the last of them repeated to fill the last row."""
-    flat = np.ascontiguousarray(value).reshape(-1)
-    return np.pad(flat, (0, -len(flat) % pack), mode="edge").reshape(-1, pack)
+    flat = reshape(np.ascontiguousarray(value), -1)
+    return reshape(np.pad(flat, (0, -len(flat) % pack), mode="edge"), -1, pack)
 
 
 def _word(group: Array, register: Register) -> Array:
     """Return what a register holds of each row."""
     part = np.ascontiguousarray(group[:, register.first : register.first + register.num_elems])
-    return part.view(f"u{register.used_bits // 8}").reshape(-1).astype(f"u{register.bits // 8}")
+    return reshape(view(part, f"u{register.used_bits // 8}"), -1).astype(f"u{register.bits // 8}")
 
 
 def _elements(word: Array, register: Register) -> Array:
@@ -52,8 +50,8 @@ def _elements(word: Array, register: Register) -> Array:
     assert isinstance(element, ScalarType)
     used = word.astype(f"u{register.used_bits // 8}")
     if element.is_bool:
-        return used.reshape(-1, 1) != 0
-    return used.view(dtype_of(element)).reshape(-1, register.num_elems)
+        return reshape(used, -1, 1) != 0
+    return reshape(view(used, dtype_of(element)), -1, register.num_elems)
 
 
 ASSEMBLY_RULES: dict[type[Op], Rule] = {InlineAsm: _assembly, VolatileAsm: _assembly}

@@ -1,8 +1,5 @@
 """What each `gpu` op does, on whole tiles, and the checks that its layout makes possible."""
 
-# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
-# pyright: reportUnknownMemberType=false
-
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -14,9 +11,10 @@ from aotc.ir.dialects import gpu
 from aotc.ir.layout import LinearLayout
 from aotc.ir.matrix_access import matrix_view
 from aotc.ir.types import SharedType, TileType
+from aotc.verify.arrays import Array, reshape
 from aotc.verify.interpreter import rules_tile
 from aotc.verify.interpreter.memory import AccessError
-from aotc.verify.interpreter.numerics import Array, dtype_of
+from aotc.verify.interpreter.numerics import dtype_of
 from aotc.verify.interpreter.program import Program, Rule, scalar
 from aotc.verify.interpreter.shared_memory import check_shared_vectors, check_vectors
 
@@ -92,8 +90,8 @@ def _shared_trans(program: Program, op: gpu.SharedTrans, buffer: Array) -> Array
     del program
     kind = op.buffer.type
     assert isinstance(kind, SharedType)
-    turned: Array = np.transpose(buffer.reshape(kind.shape), op.order)
-    return turned.reshape(-1)
+    turned: Array = np.transpose(reshape(buffer, kind.shape), op.order)
+    return reshape(turned, -1)
 
 
 def _next_slot(program: Program, op: gpu.NextSlot, index: Array) -> Array:
@@ -113,7 +111,7 @@ def _async_copy(
     assert layout is not None
     element = rules_tile.pointee_of(op)
     check_vectors(pointer, mask, layout, op.vector, element.size_bytes)
-    check_vectors(buffer.reshape(pointer.shape), None, layout, op.vector, element.size_bytes)
+    check_vectors(reshape(buffer, pointer.shape), None, layout, op.vector, element.size_bytes)
     lanes = np.ones(pointer.shape, np.bool_) if mask is None else mask
     if enabled is not None:
         lanes = lanes & enabled
@@ -174,11 +172,11 @@ def _shared_load(program: Program, op: gpu.SharedLoad, buffer: Array) -> Array:
     assert isinstance(kind, TileType)
     dtype = dtype_of(kind.element)
     if op.start:
-        buffer = _part(buffer.reshape(gpu.shared_type(op, op.buffer).shape), op.start, kind.shape)
-        buffer = buffer.reshape(-1)
+        buffer = _part(reshape(buffer, gpu.shared_type(op, op.buffer).shape), op.start, kind.shape)
+        buffer = reshape(buffer, -1)
     _check_shared(op, buffer, op.layout, dtype.itemsize)
     out = program.shared.load(buffer, dtype, op.layout)
-    return out.reshape(kind.shape)
+    return reshape(out, kind.shape)
 
 
 def _masked_shared_load(
@@ -191,7 +189,7 @@ def _masked_shared_load(
     out = _shared_load(program, op, buffer)
     if mask is None:
         return out
-    in_order = mask.reshape(-1)[np.argsort(buffer)].reshape(-1, op.vector)
+    in_order = reshape(reshape(mask, -1)[np.argsort(buffer)], -1, op.vector)
     if (in_order != in_order[:, :1]).any():
         raise AccessError(f"moves {op.vector} elements at a time, whose masks differ")
     return np.where(mask, out, np.zeros_like(out) if other is None else other)

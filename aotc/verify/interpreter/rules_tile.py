@@ -3,22 +3,21 @@
 `gpu` loads, stores, reductions and scans are these too, so their functions are public.
 """
 
-# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from aotc.ir.core import Op
 from aotc.ir.dialects import gpu, grid, scf, tile
 from aotc.ir.types import PointerType, ScalarType, element_of
+from aotc.verify.arrays import Array, reshape
 from aotc.verify.interpreter.atomics import combine_rule, swap, update
 from aotc.verify.interpreter.dot import dot
-from aotc.verify.interpreter.numerics import Array, dtype_of
+from aotc.verify.interpreter.numerics import dtype_of
 from aotc.verify.interpreter.program import Program, Rule
 from aotc.verify.printf import format_numbers
 
@@ -55,12 +54,12 @@ def _expand_dims(program: Program, op: tile.ExpandDims, value: Array) -> Array:
 
 def _reshape(program: Program, op: tile.Reshape, value: Array) -> Array:
     del program
-    return value.reshape(op.shape)
+    return reshape(value, op.shape)
 
 
 def _trans(program: Program, op: tile.Trans, value: Array) -> Array:
     del program
-    return value.transpose(op.order)
+    return np.transpose(value, op.order)
 
 
 def _join(program: Program, op: Op, lhs: Array, rhs: Array) -> Array:
@@ -103,7 +102,7 @@ def load(
     """Read memory; lanes that are masked off get `other`, or poison."""
     element = pointee_of(op)
     if mask is None:
-        return program.memory.load(pointer, None, element).reshape(pointer.shape)
+        return reshape(program.memory.load(pointer, None, element), pointer.shape)
     if other is None:
         out = program.poison.fill(dtype_of(element), pointer.shape)
     else:
@@ -143,9 +142,9 @@ def atomic_cas(
     program: Program, op: AnyAtomicCas, pointer: Array, compare: Array, value: Array
 ) -> Array:
     """Compare and swap every element; return what was there."""
-    flat = (np.broadcast_to(each, pointer.shape).reshape(-1) for each in (compare, value))
-    before = swap(program.memory, pointer.reshape(-1), pointee_of(op), *flat)
-    return before.reshape(pointer.shape)
+    flat = (reshape(np.broadcast_to(each, pointer.shape), -1) for each in (compare, value))
+    before = swap(program.memory, reshape(pointer, -1), pointee_of(op), *flat)
+    return reshape(before, pointer.shape)
 
 
 def matrix_product(
@@ -222,8 +221,9 @@ def _print(program: Program, op: tile.Print, *operands: Array) -> None:
     if value is None:
         program.memory.printed.append(format_numbers(op.text, iter(numbers)))
         return
-    for place, each in np.ndenumerate(value):
-        content = float(each) if each.dtype.kind == "f" else int(each)
+    for place in itertools.product(*map(range, value.shape)):
+        each: Any = value[place]
+        content = float(each) if value.dtype.kind == "f" else int(each)
         line = format_numbers(op.text, iter([*numbers, *place, content]))
         program.memory.printed.append(line)
 
@@ -257,7 +257,8 @@ def _if(program: Program, op: scf.If, condition: Array) -> Sequence[Array]:
         return program.run_block(op.then if condition.item() else op.orelse, ())
     # In a combine block on whole arrays: both arms, element by element.
     arms = [program.run_block(arm, ()) for arm in (op.then, op.orelse)]
-    return [np.where(condition, a, b) for a, b in zip(*arms, strict=True)]
+    then, orelse = arms
+    return [np.where(condition, a, b) for a, b in zip(then, orelse, strict=True)]
 
 
 def _while(program: Program, op: scf.While, *init: Array) -> Sequence[Array]:

@@ -17,9 +17,6 @@ can not: masked-off lanes without `other`, fresh shared memory; see `numerics.Po
 Invariant: arrays are changed by the kernel's stores and by nothing else, also when a run fails.
 """
 
-# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
-# pyright: reportUnknownMemberType=false
-
 from __future__ import annotations
 
 import itertools
@@ -39,11 +36,12 @@ from aotc.ir.types import (
     Type,
     element_of,
 )
+from aotc.verify.arrays import Array
 from aotc.verify.interpreter.descriptors import TENSOR_RULES, describe, part_of
 from aotc.verify.interpreter.indexing import INDEXING_RULES
 from aotc.verify.interpreter.mbarriers import MBARRIER_RULES
 from aotc.verify.interpreter.memory import Address, Memory, TensorAddress
-from aotc.verify.interpreter.numerics import Array, Poison, dtype_of
+from aotc.verify.interpreter.numerics import Poison, dtype_of
 from aotc.verify.interpreter.persistent_grid import num_looping_blocks
 from aotc.verify.interpreter.program import InterpretError, Program, Rules
 from aotc.verify.interpreter.rules_arith import ARITH_RULES

@@ -24,10 +24,6 @@ read it. `_touched` is the mark of each byte's last access but by the producer, 
 of a group up to `_known`.
 """
 
-# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -38,8 +34,9 @@ import numpy as np
 import numpy.typing as npt
 
 from aotc.ir.layout import LinearLayout
+from aotc.verify.arrays import Array, reshape, view
 from aotc.verify.interpreter.memory import AccessError
-from aotc.verify.interpreter.numerics import Array, Poison
+from aotc.verify.interpreter.numerics import Poison
 
 SHARED_BYTES = 256 * 1024
 _NOBODY = -1
@@ -77,10 +74,10 @@ def places_of(layout: LinearLayout) -> Places:
         if dim == "register":
             elements, first = elements ^ table, first & own
             continue
-        elements = (elements[None] ^ table[:, None, None]).reshape(-1, elements.shape[1])
-        first = (first[None] & own[:, None, None]).reshape(-1, first.shape[1])
+        elements = reshape(elements[None] ^ table[:, None, None], -1, elements.shape[1])
+        first = reshape(first[None] & own[:, None, None], -1, first.shape[1])
         index = np.arange(table.size) if dim == "warp" else np.zeros(table.size, np.int64)
-        warps = (warps[None] + index[:, None]).reshape(-1)
+        warps = reshape(warps[None] + index[:, None], -1)
     return Places(elements, warps, first)
 
 
@@ -94,9 +91,9 @@ def check_vectors(
     """
     if vector == 1:
         return
-    elements = places_of(layout).elements.reshape(-1, vector)
-    runs = addresses.reshape(-1)[elements]
-    active = np.ones(runs.shape, np.bool_) if mask is None else mask.reshape(-1)[elements]
+    elements = reshape(places_of(layout).elements, -1, vector)
+    runs = reshape(addresses, -1)[elements]
+    active = np.ones(runs.shape, np.bool_) if mask is None else reshape(mask, -1)[elements]
     if (active != active[:, :1]).any():
         raise AccessError(f"moves {vector} elements at a time, whose masks differ")
     runs = runs[active[:, 0]]
@@ -150,7 +147,7 @@ class SharedMemory:
         self._check_races = check_races
         self._bytes = np.empty(0, np.uint8)
         self._writer = np.empty(0, np.int64)
-        self._readers = np.empty(0, np.uint64)
+        self._readers: Array = np.empty(0, np.uint64)
         self._in_flight = np.empty(0, np.int64)
         self._being_read = np.empty(0, np.int64)
         self._touched = np.empty(0, np.int64)
@@ -232,11 +229,11 @@ class SharedMemory:
         self._check_landed(touched)
         self._check_unread(touched)
         self._check(touched, self._writer[touched] != _NOBODY, self._writer[touched], warps)
-        own = np.uint64(1) << warps.astype(np.uint64)[:, None]
+        own: Array = np.left_shift(np.uint64(1), warps.astype(np.uint64)[:, None])
         others = self._readers[touched] & ~own
         self._check(touched, others != 0, _lowest_bit(others), warps)
-        flat = np.ascontiguousarray(value).reshape(-1)[elements]
-        return _Copy(touched, warps, flat.view(np.uint8).reshape(touched.shape))
+        flat = reshape(np.ascontiguousarray(value), -1)[elements]
+        return _Copy(touched, warps, reshape(view(flat, np.uint8), touched.shape))
 
     def load(self, addresses: Indices, dtype: np.dtype[Any], layout: LinearLayout) -> Array:
         """Read a tile, flat, that threads hold as `layout` says. Raises: AccessError for a race."""
@@ -249,7 +246,7 @@ class SharedMemory:
             self._check(touched, writer != _NOBODY, writer, np.full(elements.shape, reader))
             self._readers[touched] |= np.uint64(1 << reader)
             self._touch(touched)
-        return self._bytes[_bytes_of(addresses, dtype.itemsize)].view(dtype).reshape(-1)
+        return reshape(view(self._bytes[_bytes_of(addresses, dtype.itemsize)], dtype), -1)
 
     def count(self, addresses: Indices, counted: Array, layout: LinearLayout) -> None:
         """Add 1 to the i32 at each address that is counted, by a thread that holds it.
@@ -265,13 +262,14 @@ class SharedMemory:
         self._check_unread(touched)
         writer, counting = self._writer[touched], _COUNTING - self._group
         self._check(touched, (writer != _NOBODY) & (writer != counting), writer, warps)
-        others = self._readers[touched] & ~(np.uint64(1) << warps.astype(np.uint64)[:, None])
+        own: Array = np.left_shift(np.uint64(1), warps.astype(np.uint64)[:, None])
+        others = self._readers[touched] & ~own
         self._check(touched, others != 0, _lowest_bit(others), warps)
         self._writer[touched] = counting
         where, counts = np.unique(addresses[elements], return_counts=True)
         held = _bytes_of(where, np.dtype(np.int32).itemsize)
-        sums = self._bytes[held].view(np.int32).reshape(-1) + counts.astype(np.int32)
-        self._bytes[held] = sums.view(np.uint8).reshape(held.shape)
+        sums = reshape(view(self._bytes[held], np.int32), -1) + counts.astype(np.int32)
+        self._bytes[held] = reshape(view(sums, np.uint8), held.shape)
         self._touch(touched)
 
     def start_fill(self, addresses: Indices, value: Array, *, in_order: bool = True) -> Transfer:
@@ -287,7 +285,7 @@ class SharedMemory:
             self._check_landed(touched)
             self._check_known(touched)
         np.add.at(self._in_flight, touched, 1)
-        content = np.ascontiguousarray(value).reshape(-1).view(np.uint8).reshape(touched.shape)
+        content = reshape(view(reshape(np.ascontiguousarray(value), -1), np.uint8), touched.shape)
         return Transfer(touched, content)
 
     def land(self, transfer: Transfer) -> None:
@@ -310,7 +308,7 @@ class SharedMemory:
                 f"{self._writer[touched][written][0]} wrote since the last barrier"
             )
         np.add.at(self._being_read, touched, 1)
-        return Transfer(touched), self._bytes[touched].view(dtype).reshape(-1)
+        return Transfer(touched), reshape(view(self._bytes[touched], dtype), -1)
 
     def finish_read(self, transfer: Transfer) -> None:
         """Let a product have read its operand, for all warps, which have waited for it."""
@@ -326,7 +324,7 @@ class SharedMemory:
         touched = _bytes_of(addresses, dtype.itemsize)
         self._check_quiet(touched, writes=False)
         np.add.at(self._in_flight, touched, 1)
-        return Transfer(touched), self._bytes[touched].view(dtype).reshape(-1)
+        return Transfer(touched), reshape(view(self._bytes[touched], dtype), -1)
 
     def finish_drain(self, transfer: Transfer) -> None:
         """Let a tensor copy from a buffer be done, for the first warp, which has waited for it."""
@@ -340,7 +338,8 @@ class SharedMemory:
         self._check_landed(touched)
         self._check(touched, self._writer[touched] != _NOBODY, self._writer[touched], first)
         if writes:
-            others = self._readers[touched] & ~np.uint64(1 << self._warps.start)
+            own = np.uint64(1 << self._warps.start)
+            others = self._readers[touched] & np.bitwise_not(own)
             self._check(touched, others != 0, _lowest_bit(others), first)
 
     def barrier(self, *, for_producer: bool = True) -> None:

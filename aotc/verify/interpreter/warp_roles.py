@@ -8,9 +8,6 @@ wait; loops and branches are stepped through here, any other op has the rule tha
 Invariant: what they do depends on the program alone, never on the threads of this process.
 """
 
-# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
-# pyright: reportUnknownMemberType=false
-
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
@@ -21,8 +18,8 @@ import numpy as np
 
 from aotc.ir.core import Block, Kernel, Op
 from aotc.ir.dialects import roles, scf, tma
+from aotc.verify.arrays import Array
 from aotc.verify.interpreter import mbarriers
-from aotc.verify.interpreter.numerics import Array
 from aotc.verify.interpreter.program import Program, Rule, scalar
 
 

@@ -7,9 +7,6 @@ the result in its place. Whoever looks at a promise sees garbage, as on the GPU.
 Invariant: bytes that a product in flight reads are marked, and a write to them is an error.
 """
 
-# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
-# pyright: reportUnknownMemberType=false
-
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -20,8 +17,9 @@ import numpy as np
 from aotc.ir.core import Value
 from aotc.ir.dialects import gpu, wgmma
 from aotc.ir.types import ScalarType, SharedType, TileType, element_of, shape_of
+from aotc.verify.arrays import Array, reshape
 from aotc.verify.interpreter.dot import dot
-from aotc.verify.interpreter.numerics import Array, dtype_of
+from aotc.verify.interpreter.numerics import dtype_of
 from aotc.verify.interpreter.program import Program, Rules, scalar
 from aotc.verify.interpreter.shared_memory import Transfer
 
@@ -68,10 +66,10 @@ def _operand(
     """Return an operand's first columns, or all; add what of shared memory is read to `reads`."""
     if not isinstance(value.type, SharedType):
         return array
-    places = array.reshape(value.type.shape)[:, :columns]
-    transfer, content = program.shared.start_read(places.reshape(-1), dtype_of(value.type.element))
+    places = reshape(array, value.type.shape)[:, :columns]
+    transfer, content = program.shared.start_read(reshape(places, -1), dtype_of(value.type.element))
     reads.append(transfer)
-    return content.reshape(places.shape)
+    return reshape(content, places.shape)
 
 
 def _first_columns(program: Program, value: Array, columns: int, shape: tuple[int, ...]) -> Array:

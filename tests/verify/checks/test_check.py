@@ -11,6 +11,7 @@ import pytest
 
 from aotc.ir.core import Kernel
 from aotc.ir.text import parse_kernel, print_kernel
+from aotc.verify.arrays import Array
 from aotc.verify.checks.check import (
     Checks,
     Execution,
@@ -24,7 +25,7 @@ from aotc.verify.checks.dataflow import roles_of
 from aotc.verify.checks.launches import Choice, Conditions
 from aotc.verify.checks.noise import is_inexact
 from aotc.verify.checks.reference import Reference
-from aotc.verify.interpreter.numerics import Array, dtype_of
+from aotc.verify.interpreter.numerics import dtype_of
 from aotc.verify.interpreter.program import InterpretError
 from aotc.verify.interpreter.run import Interpreter
 from tests.support.verify_subjects import kernel_of

@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aotc.ir.types import BF16, FP16, FP32, I8, I32, ScalarType
+from aotc.verify.arrays import Array
 from aotc.verify.checks.compare import compare
 from aotc.verify.checks.lazy_memory import HEAD_BYTES
 from aotc.verify.checks.reference import Buffer
-from aotc.verify.interpreter.numerics import Array, dtype_of
+from aotc.verify.interpreter.numerics import dtype_of
 
 
 def _bytes(values: Array) -> Array:

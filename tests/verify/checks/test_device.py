@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from aotc.verify.arrays import Array
 from aotc.verify.checks import device
 from aotc.verify.checks.check import ExecutionFault
 from aotc.verify.checks.dataflow import roles_of
@@ -12,7 +13,6 @@ from aotc.verify.checks.device import DeviceBuffers, Driver, NoDeviceError
 from aotc.verify.checks.launches import Launch
 from aotc.verify.checks.noise import is_inexact
 from aotc.verify.checks.reference import Inputs, Reference, interpret
-from aotc.verify.interpreter.numerics import Array
 from tests.support.verify_subjects import kernel_of
 
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from aotc.ir.types import SCALARS
+from aotc.verify.arrays import Array
 from aotc.verify.checks.input_data import integers, shuffled, special
 from aotc.verify.checks.lazy_memory import HEAD_BYTES
-from aotc.verify.interpreter.numerics import Array
 
 _FLOATS = ("fp64", "fp32", "fp16", "bf16", "fp8e4nv", "fp8e5")
 

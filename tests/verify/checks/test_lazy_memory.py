@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from aotc.ir.dialects.tile import AtomicSem
 from aotc.ir.types import FP16, FP32, I1, I32
+from aotc.verify.arrays import Array
 from aotc.verify.checks.input_data import between, floats, integers
 from aotc.verify.checks.lazy_memory import HEAD_BYTES, Contents, ElasticMemory
 from aotc.verify.interpreter.memory import AccessError, Address
-from aotc.verify.interpreter.numerics import Array
 
 _ONE = np.array([1.0], np.float32)
 _COUNTS = Contents(np.arange(256, dtype=np.float32), 1)

@@ -7,8 +7,8 @@ import pytest
 
 from aotc.ir.core import Kernel, Op
 from aotc.ir.text import parse_kernel
+from aotc.verify.arrays import Array
 from aotc.verify.checks.noise import inexact_ops, is_inexact, noisy_rules
-from aotc.verify.interpreter.numerics import Array
 from aotc.verify.interpreter.run import RULES, Interpreter
 
 _TEXT = """\

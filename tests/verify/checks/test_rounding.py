@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 
 from aotc.ir.dialects import arith
+from aotc.verify.arrays import Array
 from aotc.verify.checks.compare import Mismatch, compare
 from aotc.verify.checks.dataflow import roles_of
 from aotc.verify.checks.launches import Launch
 from aotc.verify.checks.noise import is_inexact
 from aotc.verify.checks.reference import Inputs, Reference, interpret
 from aotc.verify.checks.rounding import inner_casts
-from aotc.verify.interpreter.numerics import Array, dtype_of
+from aotc.verify.interpreter.numerics import dtype_of
 from aotc.verify.interpreter.program import Program, Rule
 from aotc.verify.interpreter.run import RULES, Interpreter
 from tests.support.verify_subjects import kernel_of

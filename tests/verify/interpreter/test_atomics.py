@@ -15,9 +15,10 @@ from aotc.ir.core import Kernel
 from aotc.ir.dialects.tile import AtomicKind, supports_atomic
 from aotc.ir.text import parse_kernel
 from aotc.ir.types import BF16, FP16, FP32, FP64, I32, I64, SCALARS, U32, U64, ScalarType
+from aotc.verify.arrays import Array
 from aotc.verify.interpreter.atomics import combine_rule, swap, update
 from aotc.verify.interpreter.memory import Memory
-from aotc.verify.interpreter.numerics import Array, dtype_of
+from aotc.verify.interpreter.numerics import dtype_of
 from aotc.verify.interpreter.run import InterpretError, run
 
 KINDS: tuple[AtomicKind, ...] = get_args(AtomicKind)

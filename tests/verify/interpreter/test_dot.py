@@ -10,8 +10,9 @@ import pytest
 from aotc.ir.dialects import tile
 from aotc.ir.dialects.tile import InputPrecision
 from aotc.ir.types import BF16, FP8E4NV, FP8E5, FP16, FP32, FP64, I8, I32, U8, ScalarType
+from aotc.verify.arrays import Array
 from aotc.verify.interpreter.dot import dot, truncate_to_tf32
-from aotc.verify.interpreter.numerics import Array, dtype_of
+from aotc.verify.interpreter.numerics import dtype_of
 from tests.support.run_op import run_op
 
 RNG = np.random.default_rng(4)

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from aotc.ir.types import BF16, FP16, FP32, I1, I8, I32, I64
+from aotc.verify.arrays import Array
 from aotc.verify.interpreter.memory import ALIGNMENT_BYTES, AccessError, Memory
-from aotc.verify.interpreter.numerics import Array, dtype_of
+from aotc.verify.interpreter.numerics import dtype_of
 
 
 def _at(address: int, *bytes_: int) -> Array:

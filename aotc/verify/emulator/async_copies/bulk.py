@@ -4,16 +4,13 @@ Source: PTX ISA, "cp.async.bulk", "cp.reduce.async.bulk", "cp.async.bulk.prefetc
 "cp.async.bulk.commit_group", "cp.async.bulk.wait_group".
 """
 
-# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import numpy as np
 
+from aotc.verify.arrays import reshape, view
 from aotc.verify.emulator.async_copies.transfers import (
     CHUNK_BYTES,
     COMPLETES,
@@ -189,7 +186,7 @@ def reduction(
 def combine_global(ctx: Context, lane: int, where: Ints, elements: Bytes, combine: Combine) -> None:
     """Combine elements (n, size) with those at addresses (n,) of global memory."""
     size = elements.shape[1]
-    values = np.ascontiguousarray(elements).view(cell_dtype(size)).reshape(-1)
+    values = reshape(view(np.ascontiguousarray(elements), cell_dtype(size)), -1)
     ctx.machine.global_memory.update(
         where,
         size,
@@ -211,7 +208,7 @@ def _reduce_global(ctx: Context, lane: _Lane, combine: Combine, size: int) -> No
         ctx,
         lane.lane,
         chunks_of(lane.source, lane.size_bytes),
-        lambda data: combine_global(ctx, lane.lane, where, data.reshape(-1, size), combine),
+        lambda data: combine_global(ctx, lane.lane, where, reshape(data, -1, size), combine),
     )
 
 
@@ -228,8 +225,8 @@ def _reduce_block(ctx: Context, lane: _Lane, combine: Combine, size: int) -> Non
 
     def happen() -> None:
         with blamed_on(instruction):
-            values = as_chunks(shared.peek(flight)).reshape(-1, size)
-            cells = np.ascontiguousarray(values).view(cell_dtype(size)).reshape(-1)
+            values = reshape(as_chunks(shared.peek(flight)), -1, size)
+            cells = reshape(view(np.ascontiguousarray(values), cell_dtype(size)), -1)
             shared.finish(flight)
             shared.update(
                 np.full(len(where), lane.lane),

@@ -7,9 +7,6 @@ Source: PTX ISA, "cp.async", "cp.async.commit_group", "cp.async.wait_group",
 "cp.async.mbarrier.arrive".
 """
 
-# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-
 from __future__ import annotations
 
 from dataclasses import dataclass

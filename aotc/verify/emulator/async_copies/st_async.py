@@ -3,14 +3,11 @@
 Source: PTX ISA, "st.async", "red.async".
 """
 
-# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 import numpy as np
 
+from aotc.verify.arrays import view
 from aotc.verify.emulator.async_copies.bulk import REDUCTIONS, reduction
 from aotc.verify.emulator.async_copies.transfers import COMPLETES, blamed_on
 from aotc.verify.emulator.compute.registry import bits_dtype
@@ -45,7 +42,7 @@ def store(instruction: Instruction) -> Execute:
 
         def happen() -> None:
             with blamed_on(instruction):
-                shared.poke(flight, values.view(np.uint8))
+                shared.poke(flight, view(values, np.uint8))
                 shared.finish(flight, asynchronous=True)
                 mbarriers.complete_bytes(lanes, rows, sizes)
 

@@ -3,10 +3,6 @@
 Invariant: the map describes the array as it is, its last axis innermost.
 """
 
-# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -15,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from aotc.verify.arrays import copied, name_of
 from aotc.verify.emulator.async_copies.tensor_map import ELEMENT_TYPES, TensorMap, TensorMapError
 from aotc.verify.emulator.errors import EmulationError
 from aotc.verify.emulator.memory.global_memory import GlobalMemory
@@ -77,7 +74,7 @@ class TensorArgument:
         Raises: EmulationError for what the driver would refuse.
         """
         array = self.array
-        element = _ELEMENT_TYPES.get(array.dtype.name)
+        element = _ELEMENT_TYPES.get(name_of(array.dtype))
         if element is None or self.swizzle_bytes not in _SWIZZLES_BYTES:
             raise EmulationError(
                 f"{name}: no tensor map of {array.dtype} with a swizzle of {self.swizzle_bytes}"
@@ -152,7 +149,7 @@ class TensorTable:
         maps = [
             tensor.encode(memory, f"{name}[{index}]") for index, tensor in enumerate(self.tensors)
         ]
-        return memory.add(name, np.frombuffer(b"".join(maps), np.uint8).copy())
+        return memory.add(name, copied(np.frombuffer(b"".join(maps), np.uint8)))
 
 
 def _to_bytes(tensor: TensorMap, name: str) -> bytes:

@@ -11,10 +11,6 @@ Source: PTX ISA, "Tensors": tiled mode, swizzling modes, out-of-boundary access;
 cuTensorMapEncodeTiled.
 """
 
-# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 import math
@@ -23,6 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from aotc.verify.arrays import reshape, view
 from aotc.verify.emulator.async_copies.tensor_map import (
     SWIZZLE_SPANS_BYTES,
     TensorMap,
@@ -93,14 +90,14 @@ def fill_of(tensor: TensorMap) -> Bytes:
 def assemble(tensor: TensorMap, pieces: Pieces, data: Bytes) -> Bytes:
     """Return the dense box (n, 16) with `data` (pieces, size) at its places, the rest filled."""
     count = tensor.box_bytes // tensor.element_bytes
-    box = np.tile(fill_of(tensor), count).reshape(-1, pieces.size_bytes)
+    box = reshape(np.tile(fill_of(tensor), count), -1, pieces.size_bytes)
     box[pieces.places] = data
     return as_chunks(box)
 
 
 def pick(pieces: Pieces, box: Bytes) -> Bytes:
     """Return the in-bounds pieces (n, size) of a dense box (n, 16)."""
-    return np.ascontiguousarray(box).reshape(-1, pieces.size_bytes)[pieces.places]
+    return reshape(np.ascontiguousarray(box), -1, pieces.size_bytes)[pieces.places]
 
 
 def shared_chunks(tensor: TensorMap, base: int) -> Ints:
@@ -117,8 +114,8 @@ def flipped(tensor: TensorMap, chunks: Ints, box: Bytes) -> Bytes:
     if tensor.atomicity != _FLIP:
         return box
     swap = (chunks // _LINE_BYTES & 1).astype(np.bool_)
-    halves = np.ascontiguousarray(box).view(np.uint64)
-    return np.where(swap[:, None], halves[:, ::-1], halves).view(np.uint8)
+    halves = view(np.ascontiguousarray(box), np.uint64)
+    return view(np.where(swap[:, None], halves[:, ::-1], halves), np.uint8)
 
 
 def check_supported(tensor: TensorMap, *, load: bool) -> None:

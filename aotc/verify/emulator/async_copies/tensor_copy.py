@@ -4,10 +4,6 @@ Source: PTX ISA, "cp.async.bulk.tensor", "cp.reduce.async.bulk.tensor",
 "cp.async.bulk.prefetch.tensor".
 """
 
-# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -15,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from aotc.verify.arrays import reshape, view
 from aotc.verify.emulator.async_copies.bulk import REDUCTIONS, combine_global, reduction
 from aotc.verify.emulator.async_copies.tensor_box import (
     Pieces,
@@ -102,7 +99,7 @@ def _box(
             f"a box at shared address {address:#x}, no multiple of {_ALIGNMENT_BYTES} bytes",
             lane=lane,
         )
-    coordinates = [int(ctx.read(each, 32).view(np.int32)[index]) for each in operand.coordinates]
+    coordinates = [int(view(ctx.read(each, 32), np.int32)[index]) for each in operand.coordinates]
     _check_coordinates(tensor, coordinates, lane, load=load)
     pieces = pieces_of(tensor, coordinates)
     owners = np.full(len(pieces.address), lane)
@@ -210,7 +207,7 @@ def reduce(instruction: Instruction) -> Execute:
         combine, size = reduction(instruction, operation, tensor.element_type, "global")
         steps = np.arange(0, pieces.size_bytes, size)
         where = (pieces.address[:, None] + steps).ravel()
-        combine_global(ctx, box.lane, where, pick(pieces, data).reshape(-1, size), combine)
+        combine_global(ctx, box.lane, where, reshape(pick(pieces, data), -1, size), combine)
 
     return _out(instruction, rank, put)
 

@@ -7,10 +7,6 @@ those out of it when their group is waited for.
 Source: PTX ISA, "Data Movement and Conversion Instructions: Bulk copy", "Async proxy".
 """
 
-# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 from collections import defaultdict, deque
@@ -21,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from aotc.verify.arrays import reshape
 from aotc.verify.emulator.control.cluster import map_to_rank
 from aotc.verify.emulator.engine.context import Context, Machine, Pending
 from aotc.verify.emulator.errors import Misuse
@@ -180,4 +177,4 @@ def blamed_on(instruction: Instruction) -> Generator[None]:
 
 def as_chunks(data: npt.NDArray[np.uint8]) -> Bytes:
     """Return bytes as rows of 16."""
-    return data.reshape(-1, CHUNK_BYTES)
+    return reshape(data, -1, CHUNK_BYTES)

@@ -9,9 +9,8 @@ exactly stays as it is: zeros, infinities, NaN and powers of two, and subnormal 
 Invariant: equal operands of equal instructions give equal results, in any launch and on any lane.
 """
 
-# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
+# Shifts of arrays by NumPy scalars have results that the stubs leave unknown.
+# pyright: reportUnknownArgumentType=false, reportUnknownVariableType=false
 
 from __future__ import annotations
 

@@ -8,10 +8,6 @@ Source: Boldo and Melquiond, "Emulation of FMA and Correctly Rounded Sums: Prove
 Rounding to Odd", IEEE Transactions on Computers 57(4), 2008.
 """
 
-# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
-
 from __future__ import annotations
 
 import math

@@ -3,14 +3,15 @@
 Source: PTX ISA 9.7.1 "Integer Arithmetic Instructions": `popc` to `szext`.
 """
 
-# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
+# A rule is a lambda of as many operands as its opcode has, which `Compute` leaves open.
+# pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownVariableType=false, reportUnknownMemberType=false
 
 from __future__ import annotations
 
 import numpy as np
 
+from aotc.verify.arrays import view
 from aotc.verify.emulator.compute.bits import sized
 from aotc.verify.emulator.compute.form import Form, rule
 from aotc.verify.emulator.compute.integer_arithmetic import integer_dtype
@@ -149,7 +150,7 @@ def _bfind(form: Form) -> Compute:
 
     def compute(a: Bits) -> Bits:
         if kind.signed:
-            a = np.where(a.view(dtype) < 0, ~a, a)
+            a = np.where(view(a, dtype) < 0, ~a, a)
         position = population(_smeared(a)) - np.uint32(1)
         return np.where(position == none, none, top - position) if distance else position
 

@@ -4,9 +4,9 @@ Source: PTX ISA 9.7.8 "Logic and Shift Instructions", 9.7.9 "Data Movement and C
 Instructions": `mov`, `prmt`.
 """
 
-# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
+# A rule is a lambda of as many operands as its opcode has, which `Compute` leaves open.
+# pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownVariableType=false, reportUnknownMemberType=false
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from aotc.verify.arrays import view
 from aotc.verify.emulator.compute.form import Form, PtxType, flatten, rule
 from aotc.verify.emulator.compute.integer_arithmetic import integer_dtype
 from aotc.verify.emulator.compute.registry import Bits, Compute, bits_dtype
@@ -103,8 +104,8 @@ def _shift(form: Form) -> Compute:
     dtype, unsigned = integer_dtype(kind), bits_dtype(kind.bits)
     top = np.uint32(kind.bits - 1)
     if form.instruction.opcode == "shr" and kind.signed:
-        return lambda a, n: np.asarray(a.view(dtype) >> np.minimum(n, top).astype(dtype)).view(
-            unsigned
+        return lambda a, n: view(
+            np.asarray(view(a, dtype) >> np.minimum(n, top).astype(dtype)), unsigned
         )
     shift = np.left_shift if form.instruction.opcode == "shl" else np.right_shift
     # NumPy gives 0 for amounts from the width on, for unsigned integers.

@@ -4,9 +4,9 @@ Source: PTX ISA 9.7.6 "Comparison and Selection Instructions", 9.7.7 the same fo
 9.3.1 "Comparisons".
 """
 
-# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
+# A rule is a lambda of as many operands as its opcode has, which `Compute` leaves open.
+# pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownVariableType=false, reportUnknownMemberType=false
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from aotc.verify.arrays import view
 from aotc.verify.emulator.compute.float_arithmetic import element_format
 from aotc.verify.emulator.compute.form import Form, PtxType, rule
 from aotc.verify.emulator.compute.integer_arithmetic import integer_dtype
@@ -70,7 +71,7 @@ def _comparison(form: Form) -> Comparison:
     function = tables[form.choice(*tables)]
     if not kind.signed or function in _EQUALITY.values():
         return function
-    return lambda a, b: function(a.view(dtype), b.view(dtype))
+    return lambda a, b: function(view(a, dtype), view(b, dtype))
 
 
 def _float_comparison(form: Form, fmt: FloatFormat) -> Comparison:
@@ -110,7 +111,7 @@ def _setp(form: Form) -> Compute:
 
 def _by_halves(compare: Comparison, packed: PtxType) -> Comparison:
     part = bits_dtype(packed.element.bits)
-    return lambda *words: compare(*(np.asarray(word)[..., None].view(part) for word in words))
+    return lambda *words: compare(*(view(np.asarray(word)[..., None], part) for word in words))
 
 
 @rule("int", "set", types=2)
@@ -137,7 +138,7 @@ def _set(form: Form) -> Compute:
         if combine:
             found = combine(found, c[0][..., None] if packed else c[0])
         result = np.where(found, true, dtype.type(0))
-        return result.view(bits_dtype(target.bits))[..., 0] if packed else result
+        return view(result, bits_dtype(target.bits))[..., 0] if packed else result
 
     return compute
 
@@ -166,6 +167,6 @@ def _slct(form: Form) -> Compute:
         raise Unsupported(f"type .{kind.name}")
     form.reads(target.bits, target.bits, 32)
     if kind.name == "s32":
-        return lambda a, b, c: np.where(c.view(np.int32) >= 0, a, b)
+        return lambda a, b, c: np.where(view(c, np.int32) >= 0, a, b)
     flush = F32.flush if form.flag("ftz") else np.asarray
     return lambda a, b, c: np.where(F32.load(flush(c)) >= 0, a, b)

@@ -6,9 +6,9 @@ does. Negative numbers have no place in ue8m0, which keeps their size.
 Source: PTX ISA 9.7.9.21 `cvt`, 9.7.9.22 `cvt.pack`.
 """
 
-# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
+# A rule is a lambda of as many operands as its opcode has, which `Compute` leaves open.
+# pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownVariableType=false, reportUnknownMemberType=false
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from aotc.verify.arrays import clipped, view
 from aotc.verify.emulator.compute.float_arithmetic import wide
 from aotc.verify.emulator.compute.form import Form, PtxType, flatten, rule
 from aotc.verify.emulator.compute.integer_arithmetic import integer_dtype
@@ -76,9 +77,9 @@ def _between_integers(form: Form, target: PtxType, source: PtxType) -> Compute:
     finish = _widened(form, target)
 
     def compute(a: Bits) -> Bits:
-        value = a.view(read)
+        value = view(a, read)
         if clamp:
-            value = np.clip(value, low, high)
+            value = clipped(value, low, high)
         return finish(value.astype(write))
 
     return compute
@@ -95,10 +96,10 @@ def _widened(form: Form, target: PtxType) -> Callable[[Bits], Bits]:
     unsigned = bits_dtype(target.bits)
     register = form.instruction.operands[0]
     if not (target.signed and isinstance(register, Register) and register.bits > target.bits):
-        return lambda value: value.view(unsigned)
+        return lambda value: view(value, unsigned)
     dtype = np.dtype(f"i{register.bits // 8}")
     whole = bits_dtype(register.bits)
-    return lambda value: value.astype(dtype).view(whole)
+    return lambda value: view(value.astype(dtype), whole)
 
 
 def _pack_integers(form: Form) -> Compute:
@@ -117,7 +118,7 @@ def _pack_integers(form: Form) -> Compute:
     mask = np.uint32((1 << bits) - 1)
 
     def clamped(a: Bits) -> Bits:
-        return np.clip(a.view(np.int32), np.int32(low), np.int32(high)).view(np.uint32) & mask
+        return view(clipped(view(a, np.int32), np.int32(low), np.int32(high)), np.uint32) & mask
 
     def compute(a: Bits, b: Bits, *c: Bits) -> Bits:
         result = (clamped(a) << np.uint32(bits)) | clamped(b)
@@ -137,7 +138,7 @@ def _float_to_integer(form: Form, target: PtxType, source: PtxType) -> Compute:
     limits = np.iinfo(dtype)
     # NaN is 0 only between types of at most 32 bits.
     unordered = 0 if source.bits < 64 and target.bits < 64 else 1 << (target.bits - 1)
-    nan = bits_dtype(target.bits).type(unordered).view(dtype)
+    nan = view(bits_dtype(target.bits).type(unordered), dtype)
     lowest, above = float(limits.min), 2.0 ** (target.bits - target.signed)
     finish = _widened(form, target)
 
@@ -167,17 +168,17 @@ def _integer_to_float(form: Form, target: PtxType, source: PtxType) -> Compute:
 def _integer_rounding(fmt: FloatFormat, dtype: np.dtype[Any], mode: str) -> Callable[[Bits], Bits]:
     if mode == "rn" and fmt in (F32, F64):
         native = np.dtype(f"f{fmt.bits // 8}")
-        return lambda a: a.view(dtype).astype(native).view(fmt.dtype)
+        return lambda a: view(view(a, dtype).astype(native), fmt.dtype)
     if dtype.itemsize < 8:
-        return lambda a: round_to(a.view(dtype).astype(np.float64), fmt, mode)
+        return lambda a: round_to(view(a, dtype).astype(np.float64), fmt, mode)
     if fmt is F64:
 
         def to_double(a: Bits) -> Bits:
-            total, error = _parts(a.view(dtype))
+            total, error = _parts(view(a, dtype))
             return step(F64.store(total), F64, error > 0, error < 0, mode)
 
         return to_double
-    return lambda a: round_to(fix_odd(*_parts(a.view(dtype))), fmt, mode)
+    return lambda a: round_to(fix_odd(*_parts(view(a, dtype))), fmt, mode)
 
 
 def _parts(value: Bits) -> tuple[Floats, Floats]:

@@ -12,9 +12,9 @@ Source: PTX ISA 9.7.3 "Floating Point Instructions", 9.7.4 "Half Precision Float
 Instructions", 9.7.5 "Mixed Precision Floating Point Instructions".
 """
 
-# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
+# A rule is a lambda of as many operands as its opcode has, which `Compute` leaves open.
+# pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownVariableType=false, reportUnknownMemberType=false
 
 from __future__ import annotations
 

@@ -12,10 +12,6 @@ here too, so that what a rule returns may be as short as `np.add`.
 Invariant: floating-point warnings are the caller's to silence (`np.errstate(all="ignore")`).
 """
 
-# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
-
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -24,6 +20,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
+from aotc.verify.arrays import view
 from aotc.verify.emulator.compute.registry import Bits, Compute, bits_dtype, computes
 from aotc.verify.emulator.errors import Unsupported
 from aotc.verify.emulator.syntax import Immediate, Instruction, Operand, Register, Vector
@@ -188,8 +185,8 @@ def in_halves(function: Compute, packed: PtxType) -> Compute:
     whole, part = bits_dtype(packed.bits), bits_dtype(packed.element.bits)
 
     def apply(*words: Bits) -> Bits:
-        result = function(*(np.asarray(word)[..., None].view(part) for word in words))
-        return np.ascontiguousarray(result).view(whole)[..., 0]
+        result = function(*(view(np.asarray(word)[..., None], part) for word in words))
+        return view(np.ascontiguousarray(result), whole)[..., 0]
 
     return apply
 

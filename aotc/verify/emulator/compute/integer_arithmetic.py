@@ -10,9 +10,9 @@ Source: PTX ISA 9.7.1 "Integer Arithmetic Instructions", 9.7.2 "Extended-Precisi
 Arithmetic Instructions".
 """
 
-# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
+# A rule is a lambda of as many operands as its opcode has, which `Compute` leaves open.
+# pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownVariableType=false, reportUnknownMemberType=false
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from aotc.verify.arrays import clipped, view
 from aotc.verify.emulator.compute.form import Form, PtxType, rule
 from aotc.verify.emulator.compute.registry import Bits, Compute, bits_dtype
 from aotc.verify.emulator.errors import Unsupported
@@ -50,13 +51,15 @@ def signed_view(function: Callable[..., Any], kind: PtxType) -> Callable[..., Bi
     if not kind.signed:
         return function
     dtype, unsigned = integer_dtype(kind), bits_dtype(kind.bits)
-    return lambda *words: np.asarray(function(*(word.view(dtype) for word in words))).view(unsigned)
+    return lambda *words: view(
+        np.asarray(function(*(view(word, dtype) for word in words))), unsigned
+    )
 
 
 def _saturated(exact: Bits, kind: PtxType) -> Bits:
     """Return exact int64 values clamped to a signed type, as bits."""
     limit = 1 << (kind.bits - 1)
-    return _low(np.clip(exact, -limit, limit - 1), kind.bits)
+    return _low(clipped(exact, -limit, limit - 1), kind.bits)
 
 
 def _low(value: Any, bits: int) -> Bits:
@@ -78,7 +81,7 @@ def _add_sub(form: Form) -> Compute:
         raise Unsupported(f".sat of .{kind.name}")
     dtype = np.dtype(np.int64)
     return lambda a, b: _saturated(
-        function(a.view(np.int32).astype(dtype), b.view(np.int32).astype(dtype)), kind
+        function(view(a, np.int32).astype(dtype), view(b, np.int32).astype(dtype)), kind
     )
 
 
@@ -115,8 +118,8 @@ def _full_product(kind: PtxType) -> Callable[[Bits, Bits], Bits]:
     narrow = integer_dtype(kind)
     wide = np.dtype(f"{narrow.kind}{2 * narrow.itemsize}")
     unsigned = bits_dtype(2 * kind.bits)
-    return lambda a, b: np.asarray(a.view(narrow).astype(wide) * b.view(narrow).astype(wide)).view(
-        unsigned
+    return lambda a, b: view(
+        np.asarray(view(a, narrow).astype(wide) * view(b, narrow).astype(wide)), unsigned
     )
 
 
@@ -172,7 +175,7 @@ def _mad(form: Form) -> Compute:
         return lambda a, b, c: add(product(a, b), c)
     if saturate:
         return lambda a, b, c: _saturated(
-            product(a, b).view(np.int32).astype(np.int64) + c.view(np.int32), kind
+            view(product(a, b), np.int32).astype(np.int64) + view(c, np.int32), kind
         )
     return lambda a, b, c: product(a, b) + c
 
@@ -194,7 +197,7 @@ def _product24(form: Form) -> Callable[[Bits, Bits], Bits]:
     shift, wide = np.int64(8), np.dtype(np.int64)
 
     def value(word: Bits) -> Bits:
-        shifted = (word << np.uint32(8)).view(integer_dtype(kind))
+        shifted = view(word << np.uint32(8), integer_dtype(kind))
         return shifted.astype(wide) >> shift
 
     # The high half is bits 16 to 47 of a product of 48.
@@ -228,7 +231,7 @@ def _dot(form: Form) -> Compute:
 
     def element(word: Bits, shift: int, bits: int, *, signed: bool) -> Bits:
         part = (word >> np.uint32(shift)).astype(bits_dtype(bits))
-        return part.view(f"{'i' if signed else 'u'}{bits // 8}").astype(np.int64)
+        return view(part, f"{'i' if signed else 'u'}{bits // 8}").astype(np.int64)
 
     def compute(a: Bits, b: Bits, c: Bits) -> Bits:
         total = c.astype(np.int64)
@@ -276,7 +279,7 @@ def _min_max(form: Form) -> Compute:
         raise Unsupported(f".relu of .{kind.name}")
     dtype = integer_dtype(kind)
     zero, unsigned = dtype.type(0), bits_dtype(kind.bits)
-    return lambda a, b: np.maximum(function(a, b).view(dtype), zero).view(unsigned)
+    return lambda a, b: view(np.maximum(view(function(a, b), dtype), zero), unsigned)
 
 
 @rule("int", "neg", "abs", sources=1)
@@ -293,7 +296,7 @@ def _sad(form: Form) -> Compute:
     dtype, unsigned = integer_dtype(kind), bits_dtype(kind.bits)
 
     def compute(a: Bits, b: Bits, c: Bits) -> Bits:
-        x, y = a.view(dtype), b.view(dtype)
-        return c + np.asarray(np.maximum(x, y) - np.minimum(x, y)).view(unsigned)
+        x, y = view(a, dtype), view(b, dtype)
+        return c + view(np.asarray(np.maximum(x, y) - np.minimum(x, y)), unsigned)
 
     return compute

@@ -12,9 +12,8 @@ gives: an operand's payload, made quiet, or one NaN that does not depend on the 
 Invariant: arrays of bits are unsigned and as wide as the format; none is written to.
 """
 
-# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
+# Shifts of arrays by NumPy scalars have results that the stubs leave unknown.
+# pyright: reportUnknownArgumentType=false, reportUnknownVariableType=false
 
 from __future__ import annotations
 
@@ -24,6 +23,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from aotc.verify.arrays import clipped, reduce_min, view
 from aotc.verify.emulator.compute.registry import Bits, bits_dtype
 from aotc.verify.emulator.errors import Unsupported
 
@@ -72,7 +72,7 @@ class FloatFormat:
     def store(self, values: Floats) -> Bits:
         """Return the bits of values rounded to nearest even, NaN canonical."""
         bits = self._store(values)
-        least = np.minimum.reduce(values, axis=None, initial=np.inf)  # NaN if any is
+        least = reduce_min(values, axis=None, initial=np.inf)  # NaN if any is
         if self.bits == 64 or least == least:  # noqa: PLR0124
             return bits
         return self.canonical(bits, values != values)  # noqa: PLR0124
@@ -100,7 +100,7 @@ class FloatFormat:
         one = self.dtype.type(1)
         # Zero wraps round to the top, so that it takes the quick way too.
         below = (bits & self.magnitude) - one
-        if np.minimum.reduce(below, axis=None, initial=self.magnitude) >= self.max_subnormal:
+        if reduce_min(below, axis=None, initial=self.magnitude) >= self.max_subnormal:
             return bits
         return np.where(below < self.max_subnormal, bits & self.sign, bits)
 
@@ -119,13 +119,15 @@ class FloatFormat:
 
     def saturate(self, bits: Bits) -> Bits:
         """Return bits clamped to [+0, 1], NaN as +0."""
-        order = np.where(self.is_nan(bits), self.dtype.type(0), bits).view(self.signed_dtype)
+        order = view(np.where(self.is_nan(bits), self.dtype.type(0), bits), self.signed_dtype)
         # Negative floats are negative integers; positive ones are ordered as integers are.
-        return np.clip(order, 0, self.one.view(self.signed_dtype)).view(self.dtype)
+        return view(clipped(order, 0, view(self.one, self.signed_dtype)), self.dtype)
 
     def rectify(self, bits: Bits) -> Bits:
         """Return bits with negative numbers as +0, canonical NaN as it is."""
-        return np.maximum(bits.view(self.signed_dtype), self.signed_dtype.type(0)).view(self.dtype)
+        return view(
+            np.maximum(view(bits, self.signed_dtype), self.signed_dtype.type(0)), self.dtype
+        )
 
     def saturate_finite(self, bits: Bits) -> Bits:
         """Return bits with infinities as the largest finite number of their sign."""
@@ -134,17 +136,17 @@ class FloatFormat:
 
 
 def _store_f16(values: Floats) -> Bits:
-    return values.astype(np.float16).view(np.uint16)
+    return view(values.astype(np.float16), np.uint16)
 
 
 def _store_f32(values: Floats) -> Bits:
-    return values.astype(np.float32, copy=False).view(np.uint32)
+    return view(values.astype(np.float32, copy=False), np.uint32)
 
 
 def _store_bf16(values: Floats) -> Bits:
     if values.dtype == np.float64:
         values = narrow_odd(values)
-    bits = values.view(np.uint32)
+    bits = view(values, np.uint32)
     half = np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
     return np.asarray((bits + half) >> np.uint32(16)).astype(np.uint16)
 
@@ -152,32 +154,32 @@ def _store_bf16(values: Floats) -> Bits:
 def narrow_odd(values: Floats) -> Floats:
     """Return float64 values as float32, rounded to odd."""
     single = values.astype(np.float32)
-    bits = single.view(np.uint32)
+    bits = view(single, np.uint32)
     back = single.astype(np.float64)
     even = bits & np.uint32(1) == 0
     # Infinity is even: an overflow becomes the largest finite number, which is odd.
     lower = even & (np.abs(back) > np.abs(values))
     upper = even & (np.abs(back) < np.abs(values))
-    return np.asarray(bits + upper - lower, dtype=np.uint32).view(np.float32)
+    return view(np.asarray(bits + upper - lower, dtype=np.uint32), np.float32)
 
 
 F16 = FloatFormat(
-    "f16", 10, 0x7FFF, lambda bits: bits.view(np.float16).astype(np.float32), _store_f16
+    "f16", 10, 0x7FFF, lambda bits: view(bits, np.float16).astype(np.float32), _store_f16
 )
 BF16 = FloatFormat(
     "bf16",
     7,
     0x7FFF,
-    lambda bits: np.asarray(bits.astype(np.uint32) << np.uint32(16)).view(np.float32),
+    lambda bits: view(np.asarray(bits.astype(np.uint32) << np.uint32(16)), np.float32),
     _store_bf16,
 )
-F32 = FloatFormat("f32", 23, 0x7FFFFFFF, lambda bits: bits.view(np.float32), _store_f32)
+F32 = FloatFormat("f32", 23, 0x7FFFFFFF, lambda bits: view(bits, np.float32), _store_f32)
 F64 = FloatFormat(
     "f64",
     52,
     0x7FFFFFFFFFFFFFFF,
-    lambda bits: bits.view(np.float64),
-    lambda values: values.astype(np.float64, copy=False).view(np.uint64),
+    lambda bits: view(bits, np.float64),
+    lambda values: view(values.astype(np.float64, copy=False), np.uint64),
 )
 FORMATS = {form.name: form for form in (F16, BF16, F32, F64)}
 
@@ -236,11 +238,11 @@ def sum_odd(x: Floats, y: Floats) -> Floats:
 
 def fix_odd(total: Floats, error: Floats) -> Floats:
     """Return float64 values, whose exact value is `total + error`, rounded to odd."""
-    bits = total.view(np.int64)
+    bits = view(total, np.int64)
     # The error of an infinite sum is NaN, which is not above 0.
     off = (np.abs(error) > 0) & (bits & 1 == 0)
     away = (error > 0) == (total > 0)
-    return np.asarray(bits + (off & away) - (off & ~away)).view(np.float64)
+    return view(np.asarray(bits + (off & away) - (off & ~away)), np.float64)
 
 
 def round_sum(x: Floats, y: Floats, form: FloatFormat, mode: str) -> Bits:
@@ -267,7 +269,7 @@ def _round_sum_f32(x: Floats, y: Floats) -> Bits:
     """Return the sum rounded to nearest; rounding twice errs only where the first hits a middle."""
     total = np.asarray(x + y)
     bits = F32.store(total)
-    suspect = (total.view(np.uint64) << _KEPT) == _MIDWAY
+    suspect = (view(total, np.uint64) << _KEPT) == _MIDWAY
     small = (bits & F32.magnitude) <= _LEAST_NORMAL
     if small.any():
         # Middles of subnormal numbers lie elsewhere; zeros are exact.

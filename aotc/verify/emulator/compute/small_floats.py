@@ -7,15 +7,15 @@ the largest number.
 Source: PTX ISA 5.2.3 "Alternate Floating-Point Data Formats"; OCP Microscaling Formats 1.0.
 """
 
-# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
+# Shifts of arrays by NumPy scalars have results that the stubs leave unknown.
+# pyright: reportUnknownArgumentType=false, reportUnknownVariableType=false
 
 from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
 
+from aotc.verify.arrays import copied
 from aotc.verify.emulator.compute.registry import Bits
 from aotc.verify.emulator.compute.rounding import Floats
 from aotc.verify.emulator.errors import Unsupported
@@ -78,7 +78,7 @@ def _signed(
 ) -> SmallFormat:
     """Return a format whose last `nans` codes are NaN, after a code for infinity if there is one."""
     values = _ieee_like(exponent_bits, mantissa_bits)
-    codes = values.copy()
+    codes = copied(values)
     codes[codes.size - nans :] = np.nan
     finite = values.size - nans
     if infinity is not None:

@@ -1,14 +1,12 @@
 """Instructions that say where lanes go on: jumps, exits, and the end of a failed assertion."""
 
-# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from aotc.verify.arrays import reshape
 from aotc.verify.emulator.engine.context import Context
 from aotc.verify.emulator.engine.divergence import Group, lane_array
 from aotc.verify.emulator.engine.lane_context import LaneContext
@@ -149,7 +147,7 @@ def _string(scheduler: LaneControl, address: int) -> str:
     """Return the text that ends with a zero byte at an address."""
     found = bytearray()
     while True:
-        (byte,) = scheduler.batch.global_memory.read(np.array([address]), 1).reshape(-1).tolist()
+        (byte,) = reshape(scheduler.batch.global_memory.read(np.array([address]), 1), -1).tolist()
         if byte == 0:
             return found.decode("utf-8", "replace")
         found.append(byte)

@@ -5,10 +5,6 @@ does the address of a variable in a cluster: a GPU has the rank itself there, wh
 0 means the own block.
 """
 
-# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 from typing import TypeAlias

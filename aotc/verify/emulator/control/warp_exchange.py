@@ -5,9 +5,6 @@ They exchange registers and order no memory: only `bar.warp.sync` does that for 
 Source: PTX ISA, "shfl.sync", "vote.sync", "match.sync", "activemask", "redux.sync", "elect.sync".
 """
 
-# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -16,6 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from aotc.verify.arrays import reshape, view
 from aotc.verify.emulator.engine.context import Context, Machine
 from aotc.verify.emulator.engine.registry import Execute, executes
 from aotc.verify.emulator.errors import Misuse, Unsupported
@@ -193,7 +191,7 @@ def match(instruction: Instruction) -> Execute:
         values = ctx.read_warps(source, bits)
         masks = ctx.read_warps(members, 32)
         same = values[:, :, None] == values[:, None, :]
-        equal = _packed(same.reshape(-1, 32)).reshape(values.shape) & masks
+        equal = reshape(_packed(reshape(same, -1, 32)), values.shape) & masks
         if mode == "all":
             agreed = equal == masks
             ctx.write_warps(predicate, agreed)
@@ -205,7 +203,7 @@ def match(instruction: Instruction) -> Execute:
 
 def _float_key(values: Words) -> Words:
     """Return integers in the order of floats, -0 below +0; it is its own inverse."""
-    signed = values.view(np.int32)
+    signed = view(values, np.int32)
     return np.where(signed < 0, signed ^ 0x7FFFFFFF, signed)
 
 
@@ -238,15 +236,15 @@ def redux(instruction: Instruction) -> Execute:
         values = ctx.read_warps(source, 32)
         masks = ctx.read_warps(members, 32)
         if kind != "f32":
-            view = np.int32 if kind[0] == "s" else np.uint32
-            reduced = _reduce(ufunc, values.view(view), masks, identity)
-            ctx.write_warps(result, reduced.view(np.uint32))
+            dtype = np.int32 if kind[0] == "s" else np.uint32
+            reduced = _reduce(ufunc, view(values, dtype), masks, identity)
+            ctx.write_warps(result, view(reduced, np.uint32))
             return
         if "abs" in flags:
             values = values & np.uint32(0x7FFFFFFF)
         is_nan = values & 0x7FFFFFFF > 0x7F800000
         keys = np.where(is_nan, identity, _float_key(values)).astype(np.int32)
-        best = _float_key(_reduce(ufunc, keys, masks, identity)).astype(np.int32).view(np.uint32)
+        best = view(_float_key(_reduce(ufunc, keys, masks, identity)).astype(np.int32), np.uint32)
         nans = _packed(is_nan)[:, None] & masks
         nan = nans != 0 if "NaN" in flags else nans == masks
         ctx.write_warps(result, np.where(nan, np.uint32(_NAN), best))
@@ -301,7 +299,7 @@ def _check_members(ctx: Context, members: Operand) -> bool:
 
 def _packed(lanes: Bools) -> npt.NDArray[np.uint32]:
     """Return booleans (n, 32) as one word a row, lane 0 in the lowest bit: (n,)."""
-    return np.packbits(lanes, axis=1, bitorder="little").view("<u4")[:, 0]
+    return view(np.packbits(lanes, axis=1, bitorder="little"), "<u4")[:, 0]
 
 
 def _split(operand: Operand) -> tuple[Operand, Operand]:

@@ -10,9 +10,6 @@ who that is: a warp that comes after others were let go has to be ordered behind
 Invariant: a barrier that is not in use has no arrivals, no expectation and no waiter.
 """
 
-# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
@@ -22,6 +19,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from aotc.verify.arrays import reshape
 from aotc.verify.emulator.engine.divergence import Ints, Join
 from aotc.verify.emulator.engine.lane_context import LaneContext
 from aotc.verify.emulator.engine.machine import Batch
@@ -93,7 +91,7 @@ class NamedBarriers:
             and not self._expected[arrival.barrier].any()
         ):
             return False
-        warps = np.arange(batch.num_warps).reshape(batch.num_blocks, batch.warps_per_block)
+        warps = reshape(np.arange(batch.num_warps), batch.num_blocks, batch.warps_per_block)
         batch.order.join(warps)
         return True
 
@@ -147,10 +145,10 @@ class NamedBarriers:
         """Note lanes that arrive one by one; return the warps that are complete now."""
         self._gathered[context.lanes] = number
         warps = context.warps()
-        here = (self._gathered == number).reshape(-1, WARP)[warps]
-        alive = self._batch.alive.reshape(-1, WARP)[warps]
+        here = reshape(self._gathered == number, -1, WARP)[warps]
+        alive = reshape(self._batch.alive, -1, WARP)[warps]
         complete = warps[(here | ~alive).all(axis=1)]
-        self._gathered.reshape(-1, WARP)[complete] = -1
+        reshape(self._gathered, -1, WARP)[complete] = -1
         return complete
 
     def _count(self, context: LaneContext, arrival: Arrival, warps: Ints, limit: int) -> None:
@@ -216,7 +214,7 @@ class NamedBarriers:
         done[blocks] = True
         self._arrived[number, blocks] = 0
         self._expected[number, blocks] = 0
-        self._warps[number].reshape(batch.num_blocks, -1)[blocks] = False
+        reshape(self._warps[number], batch.num_blocks, -1)[blocks] = False
         leaving: list[Waiter] = []
         staying: list[Waiter] = []
         for waiter in self._waiters[number]:
@@ -241,7 +239,7 @@ class NamedBarriers:
         blocks = warps // batch.warps_per_block
         counts = np.bincount(blocks, minlength=batch.num_blocks)
         for count in np.unique(counts[counts > 0]).tolist():
-            batch.order.join(warps[counts[blocks] == count].reshape(-1, count))
+            batch.order.join(reshape(warps[counts[blocks] == count], -1, count))
 
     def _reduce(self, waiters: list[Waiter]) -> None:
         """Give each thread of a `bar.red` what all threads of its block gave."""

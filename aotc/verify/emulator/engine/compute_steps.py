@@ -3,9 +3,6 @@
 These closures are the inner loop of the emulator, so they do nothing else.
 """
 
-# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence

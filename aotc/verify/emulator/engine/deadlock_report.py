@@ -1,8 +1,5 @@
 """Where every warp stands, for the report of a program that does not end."""
 
-# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-
 from __future__ import annotations
 
 from collections.abc import Sequence

@@ -7,9 +7,6 @@ Invariant: every instruction of a kernel has a step before its first one runs, s
 supported is found whatever path is taken.
 """
 
-# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -18,6 +15,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
+from aotc.verify.arrays import reduce_and, reduce_max
 from aotc.verify.emulator.compute.approximations import with_error
 from aotc.verify.emulator.compute.registry import COMPUTES, Compute
 from aotc.verify.emulator.engine.compute_steps import Source, Step, several_results, single_result
@@ -242,7 +240,7 @@ class Decoder:
             if copied is None:
                 for name, states in read:
                     held = states[lanes]
-                    if not np.bitwise_and.reduce(held) & 1:  # those that may be read are odd
+                    if not reduce_and(held) & 1:  # those that may be read are odd
                         if widens:
                             held = np.where(states == UNDEFINED, DEFINED, states)
                             refuse(lanes, name, held)
@@ -254,7 +252,7 @@ class Decoder:
                 registers.flight_copies += 1
             else:
                 for name, states in targeted:
-                    if np.maximum.reduce(states[lanes]) > DEFINED:
+                    if reduce_max(states[lanes]) > DEFINED:
                         context = LaneContext(current.batch, instruction, lanes)
                         context.require_writable(name, states)
             step(lanes)

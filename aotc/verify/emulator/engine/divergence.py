@@ -10,9 +10,6 @@ end. So a join loses patience with lanes that keep spinning.
 Invariant: every lane that is alive is in one group, or parked at one join, barrier or poll.
 """
 
-# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -22,6 +19,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from aotc.verify.arrays import indices_in
 from aotc.verify.emulator.syntax import Instruction
 
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -122,7 +120,7 @@ def as_lanes(lanes: Ints) -> Lanes:
 
 def lane_array(lanes: Lanes) -> Ints:
     """Return lanes as an array."""
-    return np.arange(lanes.start, lanes.stop) if isinstance(lanes, slice) else lanes
+    return indices_in(lanes) if isinstance(lanes, slice) else lanes
 
 
 def count_lanes(lanes: Lanes) -> int:

@@ -3,9 +3,6 @@
 Invariant: a context belongs to one step and is never changed, so a deferred action may keep it.
 """
 
-# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -14,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from aotc.verify.arrays import reshape, view
 from aotc.verify.emulator.compute.registry import bits_dtype
 from aotc.verify.emulator.engine.divergence import Poll
 from aotc.verify.emulator.engine.machine import Batch
@@ -94,7 +92,7 @@ class LaneContext:
         own = self.machine.own_address(operand) if isinstance(operand, Symbol) else None
         if own is not None:
             return own[self.lanes] + offset
-        start = int(self.machine.constant(operand, 64).view(np.int64))
+        start = int(view(self.machine.constant(operand, 64), np.int64))
         return np.full(self.count, start + offset, np.int64)
 
     def _read_register(self, register: Register, lanes: Any) -> Row:
@@ -155,11 +153,11 @@ class LaneContext:
         """Return which lanes of `warps()` are active: (n, 32)."""
         mask = np.zeros(self.machine.num_lanes, bool)
         mask[self.lanes] = True
-        return mask.reshape(-1, WARP)[self.warps()]
+        return reshape(mask, -1, WARP)[self.warps()]
 
     def alive(self) -> npt.NDArray[np.bool_]:
         """Return which lanes of `warps()` exist and have not exited: (n, 32)."""
-        return self.machine.alive.reshape(-1, WARP)[self.warps()]
+        return reshape(self.machine.alive, -1, WARP)[self.warps()]
 
     def read_warps(self, operand: Operand, bits: int) -> npt.NDArray[Any]:
         """Return an operand over all lanes of `warps()`, the inactive ones too: (n, 32)."""
@@ -168,20 +166,20 @@ class LaneContext:
             states = self.registers.states(operand)
             if states is not None:
                 self.require_readable(operand.name, states)
-            values = self.registers.row(operand).reshape(-1, WARP)[warps]
+            values = reshape(self.registers.row(operand), -1, WARP)[warps]
             return self._fit(~values if operand.negated else values, bits)
         if isinstance(operand, SpecialRegister) and operand.name not in CLOCKS:
-            return self._fit(self.machine.special(operand.name).reshape(-1, WARP)[warps], bits)
+            return self._fit(reshape(self.machine.special(operand.name), -1, WARP)[warps], bits)
         if isinstance(operand, Symbol):
             own = self.machine.own_address(operand)
             if own is not None:
-                return own.reshape(-1, WARP)[warps].astype(bits_dtype(bits))
+                return reshape(own, -1, WARP)[warps].astype(bits_dtype(bits))
         return np.broadcast_to(self.machine.constant(operand, bits), (len(warps), WARP))
 
     def write_warps(self, operand: Operand, value: npt.NDArray[Any]) -> None:
         """Write a register from an (n, 32) array; only active lanes take it."""
         if self.count == len(value) * WARP:
-            self.write(operand, value.reshape(-1))
+            self.write(operand, reshape(value, -1))
         else:
             self.write(operand, value[self.active()])
 
@@ -192,7 +190,7 @@ class LaneContext:
         """
         if self.count == self.machine.num_alive:
             return
-        missing = self.machine.alive.reshape(-1, WARP)[self.warps()] & ~self.active()
+        missing = reshape(self.machine.alive, -1, WARP)[self.warps()] & ~self.active()
         if missing.any():
             warp, lane = np.argwhere(missing)[0]
             absent = int(self.warps()[warp]) * WARP + int(lane)

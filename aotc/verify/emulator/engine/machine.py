@@ -4,9 +4,6 @@ Invariant: what is here is of one batch; global memory and the register file's s
 only reused, outlive it.
 """
 
-# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
-# pyright: reportUnknownMemberType=false
-
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from aotc.verify.arrays import reshape, view
 from aotc.verify.emulator.compute.registry import bits_dtype
 from aotc.verify.emulator.engine.divergence import Poll
 from aotc.verify.emulator.engine.registers import RegisterFile
@@ -47,7 +45,7 @@ class Image:
             value = operand.value
             if operand.float_bits == 64 and bits == 32:  # PTX rounds a literal to the type
                 value = int(
-                    np.array(value, np.uint64).view(np.float64).astype("f4").view(np.uint32)
+                    view(view(np.array(value, np.uint64), np.float64).astype("f4"), np.uint32)
                 )
         elif isinstance(operand, Symbol):
             value = self.addresses[operand.name] + operand.offset
@@ -164,7 +162,7 @@ class Batch:
         self.alive[lanes] = False
         self.num_alive -= len(lanes)
         blocks = np.unique(self.block_of_lane[lanes])
-        alive = self.alive.reshape(self.num_blocks, -1)[blocks].any(axis=1)
+        alive = reshape(self.alive, self.num_blocks, -1)[blocks].any(axis=1)
         self.shared.end(blocks[~alive])
 
     def part(self, kind: Callable[[Batch], Part]) -> Part:

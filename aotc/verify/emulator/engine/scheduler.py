@@ -8,9 +8,6 @@ too. Either way nobody starves: who goes through loops lets those go first who d
 Invariant: a batch that does not end is reported, as a deadlock or after `max_steps` instructions.
 """
 
-# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-
 from __future__ import annotations
 
 import random

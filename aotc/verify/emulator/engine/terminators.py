@@ -4,9 +4,6 @@ A rule is run once for each instruction of the text and returns an *end*: a func
 scheduler and the group that is there, which says where the group's lanes go on, or parks them.
 """
 
-# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence

@@ -3,16 +3,15 @@
 Invariant: a thread is parked here only while a thread that is alive has yet to arrive.
 """
 
-# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
 
+from aotc.verify.arrays import reshape
 from aotc.verify.emulator.engine.barriers import Release, Waiter
 from aotc.verify.emulator.engine.divergence import Ints
 from aotc.verify.emulator.engine.lane_context import LaneContext
@@ -20,7 +19,7 @@ from aotc.verify.emulator.engine.machine import Batch
 from aotc.verify.emulator.memory.vector_clocks import Clocks
 from aotc.verify.emulator.text.special_registers import WARP
 
-_BITS = np.uint32(1) << np.arange(WARP, dtype=np.uint32)
+_BITS: npt.NDArray[np.uint32] = np.left_shift(np.uint32(1), np.arange(WARP, dtype=np.uint32))
 
 
 class WarpBarriers:
@@ -44,7 +43,7 @@ class WarpBarriers:
             return False
         warps = context.warps()
         first = np.searchsorted(lanes, warps * WARP)
-        wanted = (masks[first][:, None] & _BITS != 0) & self._batch.alive.reshape(-1, WARP)[warps]
+        wanted = (masks[first][:, None] & _BITS != 0) & reshape(self._batch.alive, -1, WARP)[warps]
         if (wanted & ~context.active()).any():
             return False
         self._batch.order.warp_sync(warps)
@@ -53,7 +52,7 @@ class WarpBarriers:
     def arrive(self, waiter: Waiter, masks: npt.NDArray[np.uint32]) -> None:
         """Park lanes, and release the warps that this completes."""
         warps = waiter.lanes >> 5
-        known = self._here.reshape(-1, WARP)[warps].any(axis=1)
+        known = reshape(self._here, -1, WARP)[warps].any(axis=1)
         differs = known & (self._masks[warps] != masks)
         if differs.any():
             lane = int(waiter.lanes[int(np.argmax(differs))])
@@ -76,8 +75,8 @@ class WarpBarriers:
             yield waiter, "waits at bar.warp.sync for other lanes of its warp"
 
     def _free(self, warps: Ints) -> None:
-        here = self._here.reshape(-1, WARP)
-        alive = self._batch.alive.reshape(-1, WARP)[warps]
+        here = reshape(self._here, -1, WARP)
+        alive = reshape(self._batch.alive, -1, WARP)[warps]
         wanted = (self._masks[warps][:, None] & _BITS != 0) & alive
         ready = warps[(here[warps] | ~wanted).all(axis=1) & here[warps].any(axis=1)]
         if not len(ready):
@@ -147,8 +146,11 @@ class ClusterBarriers:
 
     def _advance(self, clusters: Ints) -> None:
         arrived = self._due == np.repeat(self._phase, self._lanes_per_cluster)
-        complete = (arrived | ~self._batch.alive).reshape(len(self._phase), -1).all(axis=1)
-        complete &= arrived.reshape(len(self._phase), -1).any(axis=1)
+        complete = cast(
+            "npt.NDArray[np.bool_]",
+            reshape(arrived | ~self._batch.alive, len(self._phase), -1).all(axis=1),
+        )
+        complete &= reshape(arrived, len(self._phase), -1).any(axis=1)
         done = clusters[complete[clusters]]
         if not len(done):
             return

@@ -6,9 +6,6 @@ for is done by all of them. Meeting orders no memory accesses.
 Invariant: a warp is parked here only while another of its warpgroup has yet to come.
 """
 
-# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
@@ -16,6 +13,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import numpy.typing as npt
 
+from aotc.verify.arrays import reshape
 from aotc.verify.emulator.engine.barriers import Release, Waiter
 from aotc.verify.emulator.engine.divergence import Ints, Lanes, as_lanes
 from aotc.verify.emulator.engine.lane_context import LaneContext
@@ -72,7 +70,7 @@ class Warpgroups:
         """Say whether ascending lanes make whole warpgroups."""
         if len(lanes) % _LANES:
             return False
-        groups = lanes.reshape(-1, _LANES) // _LANES
+        groups = reshape(lanes, -1, _LANES) // _LANES
         return bool((groups[:, 0] == groups[:, -1]).all())
 
     def _take(self, complete: npt.NDArray[np.bool_]) -> list[Waiter]:

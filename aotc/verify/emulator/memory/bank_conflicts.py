@@ -8,15 +8,13 @@ stands for all.
 Invariant: an access without conflict has as many wavefronts as phases.
 """
 
-# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 import numpy as np
 
+from aotc.verify.arrays import reshape
 from aotc.verify.emulator.memory.vector_clocks import Ints, Lanes, lanes_array
 from aotc.verify.emulator.syntax import Instruction
 
@@ -57,7 +55,7 @@ class BankConflicts:
         _, which = np.unique(touched >> 32, return_inverse=True)
         phases = int(which[-1]) + 1
         busy = np.bincount(which * _BANKS + touched % _BANKS, minlength=phases * _BANKS)
-        wavefronts = int(busy.reshape(phases, _BANKS).max(axis=1).sum())
+        wavefronts = int(reshape(busy, phases, _BANKS).max(axis=1).sum())
         counted = self.lines.setdefault(instruction.line, BankCount())
         counted.phases += phases
         counted.excess += wavefronts - phases

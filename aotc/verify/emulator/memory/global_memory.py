@@ -11,18 +11,15 @@ A generic address is a global one, or one in the windows above all buffers that 
 Invariant: no byte is read or written but those handed over for it.
 """
 
-# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
 
+from aotc.verify.arrays import Array, listed, reduce_or, reshape, view
 from aotc.verify.emulator.errors import Misuse
 from aotc.verify.emulator.memory.serialized_rmw import in_turn
 from aotc.verify.emulator.memory.vector_clocks import Ints, Lanes
@@ -47,7 +44,7 @@ class Buffer:
         if flat.size and not np.shares_memory(flat, owner):
             raise ValueError("the memory of an argument must be contiguous")
         self.owner = owner
-        self.bytes: Bytes = flat.view(np.uint8)
+        self.bytes: Bytes = view(flat, np.uint8)
         self.base = base
         self.origin = base
         """The address from which reports count bytes: that of the pointer that was added first."""
@@ -79,7 +76,7 @@ class Buffer:
 
     def cells(self, array: Bytes, size_bytes: int) -> npt.NDArray[Any]:
         """Return the buffer's bytes, or a mask of them, as elements of `size_bytes`."""
-        return array[: array.size // size_bytes * size_bytes].view(cell_dtype(size_bytes))
+        return view(array[: array.size // size_bytes * size_bytes], cell_dtype(size_bytes))
 
 
 class GlobalMemory:
@@ -144,7 +141,7 @@ class GlobalMemory:
         for buffer, chosen in self._located(address, size_bytes, lanes, write=False):
             index = (address[chosen] - buffer.base) // size_bytes
             out[chosen] = buffer.cells(buffer.bytes, size_bytes)[index]
-        return out.view(np.uint8).reshape(len(address), size_bytes)
+        return reshape(view(out, np.uint8), len(address), size_bytes)
 
     def write(self, address: Ints, data: Bytes, lanes: Lanes | None = None) -> None:
         """Write bytes (n, size) at addresses (n,); of several writes to one, the last stays.
@@ -240,7 +237,7 @@ class GlobalMemory:
         """Return the buffers that addresses fall into, each with its addresses; all is checked."""
         if not len(address):
             return []
-        if int(np.bitwise_or.reduce(address)) & (size - 1):
+        if int(reduce_or(address)) & (size - 1):
             bad = int(np.flatnonzero(address & (size - 1))[0])
             self._refuse("misaligned", address, bad, size, lanes, f"no multiple of {size} bytes")
         lowest, highest = int(address.min()), int(address.max())
@@ -256,7 +253,7 @@ class GlobalMemory:
         if not known.all():
             self._refuse("bounds", address, int(np.flatnonzero(~known)[0]), size, lanes, "")
         found: list[tuple[Buffer, slice | npt.NDArray[np.bool_]]] = []
-        for number in np.unique(indices).tolist():
+        for number in listed(np.unique(indices)):
             chosen = indices == number
             buffer = self._buffers[number]
             self._check(buffer, address, np.flatnonzero(chosen), size, lanes, write=write)
@@ -284,7 +281,7 @@ class GlobalMemory:
             self._refuse("bounds", address, first, size, lanes, "out of bounds")
         if buffer.span is None:
             mask = buffer.may_write if write else buffer.may_read
-            ones = np.ones(size, np.uint8).view(cell_dtype(size))
+            ones = view(np.ones(size, np.uint8), cell_dtype(size))
             shut = buffer.cells(mask, size)[offset // size] != ones
             if shut.any():
                 first = int(chosen[np.flatnonzero(shut)[0]])
@@ -317,14 +314,15 @@ def cell_dtype(size_bytes: int) -> np.dtype[Any]:
 
 def as_cells(data: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Return rows of bytes (n, size) as n cells."""
-    return np.ascontiguousarray(data).view(cell_dtype(data.shape[1])).reshape(len(data))
+    return reshape(view(np.ascontiguousarray(data), cell_dtype(data.shape[1])), len(data))
 
 
 def differ(left: npt.NDArray[Any], right: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
     """Say where two arrays of cells (n,) differ."""
     if left.dtype.itemsize <= 8:
         return left != right
-    return (left.view(np.uint64) != right.view(np.uint64)).reshape(len(left), -1).any(axis=1)
+    different: Array = view(left, np.uint64) != view(right, np.uint64)
+    return cast("npt.NDArray[np.bool_]", reshape(different, len(left), -1).any(axis=1))
 
 
 def lane_at(lanes: Lanes | None, index: int) -> int | None:
@@ -345,18 +343,18 @@ def _byte_mask(
     mask = np.zeros(size, np.uint8)
     strides = (*array.strides, 1)
     shape = (*array.shape, array.itemsize)
-    view = np.ndarray(shape, np.uint8, mask, offset, strides)
-    view[...] = np.broadcast_to(elements, array.shape)[..., None]
+    window = np.ndarray(shape, np.uint8, mask, offset, strides)
+    window[...] = np.broadcast_to(elements, array.shape)[..., None]
     return mask
 
 
 def _owner_of(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Return the array that owns the memory that `array` is a view of."""
-    owner = array
+    owner: Array = array
     while True:
-        base = owner.base
+        base: Any = owner.base
         if not isinstance(base, np.ndarray):
             base = getattr(base, "base", None)  # `as_strided` puts an object of its own between
         if not isinstance(base, np.ndarray):
             return owner
-        owner = base
+        owner = cast("Array", base)

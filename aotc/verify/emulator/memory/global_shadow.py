@@ -16,10 +16,6 @@ several readers in one cluster the last is kept: that may hide a race but never 
 Invariant: what is recorded has been checked, and has happened.
 """
 
-# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 from typing import Any
@@ -27,6 +23,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from aotc.verify.arrays import reshape
 from aotc.verify.emulator.errors import Misuse
 from aotc.verify.emulator.memory.global_memory import (
     Buffer,
@@ -219,7 +216,7 @@ class GlobalShadow:
                     lanes, address, stamps, owners, (verb, other), scope, changes
                 )
                 if same.size:  # either of two threads left this value: it is nobody's
-                    shadow.reshape(-1, size // self._granule_bytes)[unit[same], which] = 0
+                    reshape(shadow, -1, size // self._granule_bytes)[unit[same], which] = 0
 
     def _check(
         self,
@@ -332,7 +329,7 @@ class GlobalShadow:
 
     def _gather(self, shadow: npt.NDArray[Any], unit: Ints, size: int) -> npt.NDArray[Any]:
         """Return what a shadow array holds for accesses to units of `size` bytes: (n, granules)."""
-        return shadow.reshape(-1, size // self._granule_bytes).take(unit, axis=0)
+        return reshape(shadow, -1, size // self._granule_bytes).take(unit, axis=0)
 
     def _scatter(
         self, shadow: npt.NDArray[Any], unit: Ints, size: int, values: npt.NDArray[Any]
@@ -340,7 +337,7 @@ class GlobalShadow:
         """Put values (n,) or (n, granules) into a shadow array."""
         if values.ndim == 1:
             values = values[:, None]
-        shadow.reshape(-1, size // self._granule_bytes)[unit] = values
+        reshape(shadow, -1, size // self._granule_bytes)[unit] = values
 
     def _number(self, instruction: Instruction) -> int:
         number = self._numbers.get(id(instruction))

@@ -3,13 +3,11 @@
 Invariant: a byte is read only after it has been written.
 """
 
-# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-
 from __future__ import annotations
 
 import numpy as np
 
+from aotc.verify.arrays import ones, reshape, view
 from aotc.verify.emulator.errors import Misuse
 from aotc.verify.emulator.memory.global_memory import Bytes, as_cells, cell_dtype, lane_at
 from aotc.verify.emulator.memory.vector_clocks import Ints, Lanes, lanes_array
@@ -33,8 +31,8 @@ class LocalMemory:
         Raises: Misuse for bytes outside, misaligned or never written.
         """
         index = self._index(lanes, address, size_bytes)
-        known = self._written.view(cell_dtype(size_bytes))[index]
-        missing = known != np.ones(size_bytes, np.uint8).view(cell_dtype(size_bytes))
+        known = view(self._written, cell_dtype(size_bytes))[index]
+        missing = known != view(np.ones(size_bytes, np.uint8), cell_dtype(size_bytes))
         if missing.any():
             at = int(np.flatnonzero(missing)[0])
             raise Misuse(
@@ -42,8 +40,8 @@ class LocalMemory:
                 f"reads {self._describe(int(address[at]))}, which was never written",
                 lane=lane_at(lanes, at),
             )
-        cells = self._data.view(cell_dtype(size_bytes))[index]
-        return cells.view(np.uint8).reshape(len(address), size_bytes)
+        cells = view(self._data, cell_dtype(size_bytes))[index]
+        return reshape(view(cells, np.uint8), len(address), size_bytes)
 
     def write(self, lanes: Lanes, address: Ints, data: Bytes) -> None:
         """Write bytes (n, size) at lanes' own addresses (n,).
@@ -52,8 +50,8 @@ class LocalMemory:
         """
         size = data.shape[1]
         index = self._index(lanes, address, size)
-        self._data.view(cell_dtype(size))[index] = as_cells(data)
-        self._written.view(cell_dtype(size))[index] = np.ones(size, np.uint8).view(cell_dtype(size))
+        view(self._data, cell_dtype(size))[index] = as_cells(data)
+        view(self._written, cell_dtype(size))[index] = view(ones(size, np.uint8), cell_dtype(size))
 
     def _index(self, lanes: Lanes, address: Ints, size: int) -> Ints:
         offset = address - LOCAL_BASE_ADDRESS

@@ -3,9 +3,6 @@
 Invariant: the result is that of the lanes one after the other, in ascending order.
 """
 
-# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-
 from __future__ import annotations
 
 from collections.abc import Callable

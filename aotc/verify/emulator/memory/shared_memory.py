@@ -7,10 +7,6 @@ of a byte in the memory of all blocks together.
 Invariant: an access is checked before it changes anything.
 """
 
-# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -19,6 +15,7 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
+from aotc.verify.arrays import reduce_or, reshape, view
 from aotc.verify.emulator.errors import Misuse
 from aotc.verify.emulator.memory.bank_conflicts import BankConflicts
 from aotc.verify.emulator.memory.global_memory import Bytes, as_cells, cell_dtype, differ, lane_at
@@ -99,7 +96,7 @@ class SharedMemory:
         if self.conflicts is not None:
             self.conflicts.count(lanes, address, size_bytes, instruction)
         cells = self._cells(size_bytes)[offset // size_bytes]
-        return cells.view(np.uint8).reshape(len(offset), size_bytes)
+        return reshape(view(cells, np.uint8), len(offset), size_bytes)
 
     def store(
         self,
@@ -199,7 +196,7 @@ class SharedMemory:
         """
         self._check_ended(flight.lanes, flight.offset, flight.instruction)
         cells = self._cells(flight.size_bytes)[flight.offset // flight.size_bytes]
-        return cells.view(np.uint8).reshape(len(flight.offset), flight.size_bytes)
+        return reshape(view(cells, np.uint8), len(flight.offset), flight.size_bytes)
 
     def poke(self, flight: Flight, data: Bytes) -> None:
         """Let a writing operation put down its bytes (n, size_bytes).
@@ -251,7 +248,7 @@ class SharedMemory:
         if int(address.max()) > last or int(address.min()) < BASE_ADDRESS:
             bad = (address < BASE_ADDRESS) | (address > last)
             self._refuse_address("bounds", lanes, address, bad, size_bytes)
-        if int(np.bitwise_or.reduce(address)) & (size_bytes - 1):
+        if int(reduce_or(address)) & (size_bytes - 1):
             bad = address & (size_bytes - 1) != 0
             self._refuse_address("misaligned", lanes, address, bad, size_bytes)
         return address + base
@@ -280,7 +277,7 @@ class SharedMemory:
         return f"byte {offset % self._stride} of {self.size_bytes} bytes of shared memory{where}"
 
     def _cells(self, size_bytes: int) -> npt.NDArray[Any]:
-        return self._data.view(cell_dtype(size_bytes))
+        return view(self._data, cell_dtype(size_bytes))
 
     def _refuse_address(
         self, kind: str, lanes: Lanes, address: Ints, bad: npt.NDArray[np.bool_], size: int

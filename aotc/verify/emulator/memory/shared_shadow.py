@@ -16,10 +16,6 @@ that has not been waited for writes or reads here. Accesses are checked against 
 Invariant: what is recorded has been checked, and has happened.
 """
 
-# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -29,6 +25,7 @@ from typing import Any, NoReturn, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from aotc.verify.arrays import reshape, view
 from aotc.verify.emulator.errors import Misuse
 from aotc.verify.emulator.memory.global_memory import lane_at
 from aotc.verify.emulator.memory.vector_clocks import (
@@ -288,7 +285,7 @@ class Shadow:
         """Return what a shadow array holds for accesses to units of `size` bytes: (n, granules)."""
         if size < self._granule_bytes:
             raise ValueError(f"an access of {size} bytes, but granules of {self._granule_bytes}")
-        return shadow.reshape(-1, size // self._granule_bytes).take(unit, axis=0)
+        return reshape(shadow, -1, size // self._granule_bytes).take(unit, axis=0)
 
     def _scatter(
         self, shadow: npt.NDArray[Any], unit: Ints, size: int, values: npt.NDArray[Any]
@@ -296,12 +293,12 @@ class Shadow:
         """Put values (n,) or (n, granules) into a shadow array."""
         count = size // self._granule_bytes
         if count == 1:
-            shadow[unit] = values.reshape(-1)
+            shadow[unit] = reshape(values, -1)
             return
         if values.ndim == 1:
             values = np.repeat(values, count)
         whole = np.dtype(f"V{count * shadow.itemsize}")
-        shadow.view(whole)[unit] = np.ascontiguousarray(values).view(whole).reshape(-1)
+        view(shadow, whole)[unit] = reshape(view(np.ascontiguousarray(values), whole), -1)
 
     def _number(self, instruction: Instruction) -> int:
         number = self._numbers.get(id(instruction))
@@ -318,7 +315,7 @@ class Shadow:
     def _mark(self, flight: Flight, pieces: slice | Ints, *, begin: bool) -> None:
         count = flight.size_bytes // self._granule_bytes
         first = flight.offset[pieces] // self._granule_bytes
-        index = (first[:, None] + np.arange(count)).reshape(-1)
+        index = reshape(first[:, None] + np.arange(count), -1)
         marks = self._all_marks()
         if flight.writes:
             if begin:

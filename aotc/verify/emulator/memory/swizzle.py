@@ -6,9 +6,6 @@ in is XORed into the chunk's place within the swizzle's span.
 Source: PTX ISA, "Swizzling modes" of tensors, "Shared Memory Matrix Layout" of wgmma.
 """
 
-# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-
 from __future__ import annotations
 
 from typing import Any

@@ -21,9 +21,6 @@ Where several such sets would be needed they are merged: that may hide a race bu
 Invariant: `seen` never falls; a stamp is greater than every `seen` recorded before it was made.
 """
 
-# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-
 from __future__ import annotations
 
 from typing import TypeAlias
@@ -31,6 +28,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from aotc.verify.arrays import reduce_or, reshape
 from aotc.verify.emulator.errors import Misuse
 
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -261,7 +259,7 @@ class Order:
 
     def join(self, warps: Ints) -> None:
         """Let all warps of each row (barriers, participants) see what the others have done."""
-        everyone = warps.reshape(-1)
+        everyone = reshape(warps, -1)
         self._catch_up(everyone)
         self._share_handed(everyone)
         views, rows = self.views, 2 * warps
@@ -271,7 +269,7 @@ class Order:
                 met[np.arange(len(warps))[:, None], self._warp_column[warps]] = self.limit()
             views.seen[kind, rows] = met[:, None]
         if self._some_lanes:
-            mask = np.bitwise_or.reduce(views.lane_mask[:, rows], axis=2)
+            mask = reduce_or(views.lane_mask[:, rows], axis=2)
             views.lane_mask[:, rows] = mask[:, :, None]
             views.lane_seen[:, rows] = views.lane_seen[:, rows].max(axis=2)[:, :, None]
             views.drop_surpassed(2 * everyone)
@@ -425,7 +423,7 @@ class Order:
 
     def _tell_own(self, rows: Clocks, at: Ints, warps: Ints, masks: npt.NDArray[np.uint32]) -> None:
         """Put what the lanes in `masks` of warps (n,) have handed over of their own into rows."""
-        limits = self._handed_at.reshape(-1, 32)[warps]
+        limits = reshape(self._handed_at, -1, 32)[warps]
         asked = masks[:, None] >> _LANES & 1 != 0
         limits = np.where(asked, limits, 0)
         own = (PROXY, at, self._warp_column[warps])
@@ -439,7 +437,7 @@ class Order:
         """Let all lanes of warps (n,), which meet, know what some have handed over."""
         if not self._some_handed:
             return
-        some = warps[self._handed_at.reshape(-1, 32)[warps].any(axis=1)]
+        some = warps[reshape(self._handed_at, -1, 32)[warps].any(axis=1)]
         if not some.size:
             return
         told = some[self.handed[some] != 0]
@@ -449,7 +447,7 @@ class Order:
             self._tell_own(self.views, 2 * some + offset, some, everyone)
             self.views.drop_surpassed(2 * some + offset)
         self.handed[some] = 0
-        self._handed_at.reshape(-1, 32)[some] = 0
+        reshape(self._handed_at, -1, 32)[some] = 0
         self._some_handed = bool(self._handed_at.any())
 
     # ---- inside -----------------------------------------------------------------------------

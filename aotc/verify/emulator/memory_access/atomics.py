@@ -6,9 +6,6 @@ f32 flush subnormals, bulk reductions' apart, and those of f64 leave signalling 
 Source: PTX ISA, "Parallel Synchronization and Communication Instructions": atom, red.
 """
 
-# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -18,6 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from aotc.verify.arrays import view
 from aotc.verify.emulator.compute.float_arithmetic import DEFAULT_NAN
 from aotc.verify.emulator.compute.registry import COMPUTES, bits_dtype
 from aotc.verify.emulator.compute.rounding import F64
@@ -123,7 +121,7 @@ def _update(
 
 def _add_doubles(old: Cells, value: Cells) -> Cells:
     """Add as units beside global memory do: NaN goes through as it is, the operand's before it."""
-    total = np.asarray(old.view(np.float64) + value.view(np.float64)).view(np.uint64)
+    total = view(np.asarray(view(old, np.float64) + view(value, np.float64)), np.uint64)
     total = np.where(F64.is_nan(total), DEFAULT_NAN, total)
     return np.where(F64.is_nan(value), value, np.where(F64.is_nan(old), old, total))
 

@@ -4,9 +4,6 @@ Source: PTX ISA, "Data Movement and Conversion Instructions": ld, ld.global.nc, 
 isspacep, cvta, createpolicy.
 """
 
-# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-
 from __future__ import annotations
 
 from typing import Any
@@ -14,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from aotc.verify.arrays import view
 from aotc.verify.emulator.compute.registry import bits_dtype
 from aotc.verify.emulator.control.cluster import own_rank
 from aotc.verify.emulator.engine.context import Context
@@ -51,7 +49,7 @@ def load(instruction: Instruction) -> Execute:
         if uniform:
             address = address[:1]
         data = read_bytes(ctx, form.space, address, form.size_bytes, form.scope)
-        values = data.view(dtype)
+        values = view(data, dtype)
         for index, destination in enumerate(destinations):
             value = values[:, index]
             if form.kind == "s":
@@ -78,7 +76,7 @@ def store(instruction: Instruction) -> Execute:
         for index, source in enumerate(sources):
             values[:, index] = ctx.read(source, form.bits)
         address = ctx.address(target)
-        write_bytes(ctx, form.space, address, values.view(np.uint8), scope)
+        write_bytes(ctx, form.space, address, view(values, np.uint8), scope)
         if scope != WEAK:
             places = places_of(form.space, address)
             ctx.machine.part(MemoryOrder).wrote(ctx.lanes, places, scope, releases=releases)
@@ -118,7 +116,7 @@ def convert_address(instruction: Instruction) -> Execute:
 
     def run(ctx: Context) -> None:
         address = ctx.address(source)
-        ctx.write(destination, (address - window if back else address + window).view(np.uint64))
+        ctx.write(destination, view(address - window if back else address + window, np.uint64))
 
     return run
 
@@ -133,7 +131,7 @@ def is_space(instruction: Instruction) -> Execute:
     destination, source = instruction.operands
 
     def run(ctx: Context) -> None:
-        address = ctx.read(source, 64).view(np.int64)
+        address = view(ctx.read(source, 64), np.int64)
         inside = spaces_of(address) == wanted
         if name in ("shared", "shared::cta"):
             # 0, or 1 above the rank that `mapa` was given.
@@ -148,8 +146,8 @@ def _extended(value: npt.NDArray[Any], bits: int, destination: Operand) -> npt.N
     """Return signed values as wide as the register that takes them."""
     if not isinstance(destination, Register) or destination.bits <= bits:
         return value
-    signed = value.view(f"i{bits // 8}").astype(f"i{destination.bits // 8}")
-    return signed.view(bits_dtype(destination.bits))
+    signed = view(value, f"i{bits // 8}").astype(f"i{destination.bits // 8}")
+    return view(signed, bits_dtype(destination.bits))
 
 
 def _nothing(ctx: Context) -> None:

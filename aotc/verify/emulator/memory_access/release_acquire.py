@@ -15,14 +15,14 @@ Invariant: what a location holds for a scope was released by threads of that sco
 Source: PTX ISA, "Memory Consistency Model": release and acquire patterns, causality order.
 """
 
-# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-
 from __future__ import annotations
+
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
 
+from aotc.verify.arrays import reshape
 from aotc.verify.emulator.engine.context import Machine
 from aotc.verify.emulator.memory.vector_clocks import (
     CLUSTER,
@@ -137,7 +137,7 @@ class MemoryOrder:
 
     def _clear_pending(self, plane: int, readers: Ints) -> None:
         """Forget what warps have read of which no lane can acquire anything any more."""
-        waits = self._may_acquire[plane].reshape(-1, 32).any(axis=1)
+        waits = cast("npt.NDArray[np.bool_]", reshape(self._may_acquire[plane], -1, 32).any(axis=1))
         warps = np.unique(readers >> 5)
         self._pending.clear(plane * self._num_warps + warps[~waits[warps]])
 

@@ -3,9 +3,6 @@
 Invariant: a modifier is either known to mean nothing here, or acted on, or refused.
 """
 
-# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-
 from __future__ import annotations
 
 import re
@@ -15,6 +12,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from aotc.verify.arrays import listed, reduce_or, reshape, view
 from aotc.verify.emulator.engine.context import Context
 from aotc.verify.emulator.errors import Misuse, Unsupported
 from aotc.verify.emulator.memory.global_memory import (
@@ -167,7 +165,7 @@ def split_generic(address: Ints) -> list[tuple[str, npt.NDArray[np.bool_] | None
         name = _SPACE_NAMES[lowest]
         return [(name, None, WINDOWS[name])]
     index = spaces_of(address)
-    names = [(number, _SPACE_NAMES[number]) for number in np.unique(index).tolist()]
+    names = [(number, _SPACE_NAMES[number]) for number in listed(np.unique(index))]
     return [(name, index == number, WINDOWS[name]) for number, name in names]
 
 
@@ -251,10 +249,10 @@ def _read_constant(memory: Bytes, name: str, address: Ints, size: int) -> Bytes:
             "bounds",
             f"reads {size} bytes at byte {at} of {name} ({memory.size} bytes), out of bounds",
         )
-    if int(np.bitwise_or.reduce(address)) & (size - 1):
+    if int(reduce_or(address)) & (size - 1):
         raise Misuse("misaligned", f"reads {name} at no multiple of {size} bytes")
-    cells = memory[: memory.size // size * size].view(cell_dtype(size))
-    return cells[address // size].view(np.uint8).reshape(len(address), size)
+    cells = view(memory[: memory.size // size * size], cell_dtype(size))
+    return reshape(view(cells[address // size], np.uint8), len(address), size)
 
 
 class _Reader(Protocol):

@@ -7,10 +7,6 @@ tensor cores produce.
 Invariant: `decode` is exact.
 """
 
-# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -20,9 +16,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from aotc.verify.arrays import Array, clipped, reduce_min, view
 from aotc.verify.emulator.compute.small_floats import SMALL_FORMATS
 
-Array: TypeAlias = npt.NDArray[Any]
 Float64: TypeAlias = npt.NDArray[np.float64]
 
 
@@ -42,15 +38,15 @@ def _widen(value: Array) -> Float64:
 
 
 def _float16(bits: Array) -> Float64:
-    return _widen(bits.view(np.float16))
+    return _widen(view(bits, np.float16))
 
 
 def _bfloat16(bits: Array) -> Float64:
-    return _widen((bits.astype(np.uint32) << np.uint32(16)).view(np.float32))
+    return _widen(view(bits.astype(np.uint32) << np.uint32(16), np.float32))
 
 
 def _float32(bits: Array) -> Float64:
-    return _widen(bits.view(np.float32))
+    return _widen(view(bits, np.float32))
 
 
 def _tfloat32(bits: Array) -> Float64:
@@ -73,15 +69,15 @@ FORMATS = {
         Format("bf16", 16, _bfloat16),
         Format("tf32", 32, _tfloat32),
         Format("f32", 32, _float32),
-        Format("f64", 64, lambda bits: bits.view(np.float64)),
+        Format("f64", 64, lambda bits: view(bits, np.float64)),
         Format("e4m3", 8, SMALL_FORMATS["e4m3"].decode),
         Format("e5m2", 8, SMALL_FORMATS["e5m2"].decode),
-        Format("s8", 8, lambda bits: bits.view(np.int8).astype(np.float64), is_int=True),
+        Format("s8", 8, lambda bits: view(bits, np.int8).astype(np.float64), is_int=True),
         Format("u8", 8, _unsigned, is_int=True),
         Format("s4", 4, _signed4, is_int=True),
         Format("u4", 4, _unsigned, is_int=True),
         Format("b1", 1, _unsigned, is_int=True),
-        Format("s32", 32, lambda bits: bits.view(np.int32).astype(np.float64), is_int=True),
+        Format("s32", 32, lambda bits: view(bits, np.int32).astype(np.float64), is_int=True),
     )
 }
 
@@ -90,7 +86,7 @@ _INT32 = np.iinfo(np.int32)
 
 def _encode_s32(value: Float64, *, saturate: bool) -> Array:
     if saturate:
-        value = np.clip(value, _INT32.min, _INT32.max)
+        value = clipped(value, _INT32.min, _INT32.max)
     return value.astype(np.int64).astype(np.uint32)  # wraps: the sum fits 53 bits
 
 
@@ -99,14 +95,15 @@ def encode(name: str, value: Float64, *, saturate: bool = False) -> Array:
     if name == "s32":
         return _encode_s32(value, saturate=saturate)
     if name == "f64":
-        return value.view(np.uint64)
-    dtype, canonical = {
-        "f16": (np.float16, np.uint16(0x7FFF)),
-        "f32": (np.float32, np.uint32(0x7FFFFFFF)),
-    }[name]
+        return view(value, np.uint64)
+    canonicals: dict[str, tuple[npt.DTypeLike, np.dtype[Any], int]] = {
+        "f16": (np.float16, np.dtype(np.uint16), 0x7FFF),
+        "f32": (np.float32, np.dtype(np.uint32), 0x7FFFFFFF),
+    }
+    dtype, bits_dtype, canonical = canonicals[name]
     with np.errstate(over="ignore", invalid="ignore"):
         rounded = value.astype(dtype)
-    least = np.minimum.reduce(rounded, axis=None, initial=np.inf)  # NaN if any is
+    least = reduce_min(rounded, axis=None, initial=np.inf)  # NaN if any is
     if least == least:  # noqa: PLR0124
-        return rounded.view(canonical.dtype)
-    return np.where(np.isnan(rounded), canonical, rounded.view(canonical.dtype))
+        return view(rounded, bits_dtype)
+    return np.where(np.isnan(rounded), bits_dtype.type(canonical), view(rounded, bits_dtype))

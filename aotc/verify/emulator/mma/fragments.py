@@ -9,21 +9,16 @@ compiler's layouts, which they are there to check.
 Invariant: a fragment is a bijection between (register, lane, part) and the elements of its matrix.
 """
 
-# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
-from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
+
+from aotc.verify.arrays import Array, reshape, view
 
 WARP_LANES = 32
-Array: TypeAlias = npt.NDArray[Any]
 
 
 class Fragment:
@@ -53,11 +48,11 @@ class Fragment:
     def gather(self, registers: Sequence[Array]) -> Array:
         """Return the elements' bits (n, rows, cols) held in registers of shape (n, 32)."""
         parts = split_bits(np.stack(registers, axis=1), self.element_bits)
-        return parts.reshape(len(parts), -1)[:, self._sources].reshape(-1, self.rows, self.cols)
+        return reshape(reshape(parts, len(parts), -1)[:, self._sources], -1, self.rows, self.cols)
 
     def scatter(self, elements: Array) -> list[Array]:
         """Return the registers, each (n, 32), that hold the elements' bits (n, rows, cols)."""
-        parts = elements.reshape(len(elements), -1)[:, self.positions]
+        parts = reshape(elements, len(elements), -1)[:, self.positions]
         packed = join_bits(parts, self.element_bits)
         return [packed[:, register] for register in range(self.num_registers)]
 
@@ -67,18 +62,18 @@ def split_bits(words: Array, element_bits: int) -> Array:
     words = np.ascontiguousarray(words)
     if element_bits >= 8:
         dtype = np.dtype(f"u{element_bits // 8}")
-        return words.view(dtype).reshape(*words.shape, -1)
-    octets = words.view(np.uint8).reshape(*words.shape, -1, 1)
+        return reshape(view(words, dtype), *words.shape, -1)
+    octets = reshape(view(words, np.uint8), *words.shape, -1, 1)
     shifts = np.arange(0, 8, element_bits, dtype=np.uint8)
     parts = octets >> shifts & np.uint8((1 << element_bits) - 1)
-    return parts.reshape(*words.shape, -1)
+    return reshape(parts, *words.shape, -1)
 
 
 def join_bits(parts: Array, element_bits: int) -> Array:
     """Undo `split_bits` for elements of whole bytes: words as wide as the last axis."""
     parts = np.ascontiguousarray(parts)
     dtype = np.dtype(f"u{parts.shape[-1] * element_bits // 8}")
-    return parts.view(dtype)[..., 0]
+    return view(parts, dtype)[..., 0]
 
 
 def _grid(num_registers: int, width: int) -> tuple[Array, Array, Array]:

@@ -5,20 +5,16 @@ give their addresses. In registers lane 4r + c has elements 2c and 2c + 1 of row
 with `.trans`.
 """
 
-# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 import numpy as np
 
+from aotc.verify.arrays import Array, reshape, view
 from aotc.verify.emulator.engine.context import Context
 from aotc.verify.emulator.engine.registry import Execute, executes
 from aotc.verify.emulator.errors import Misuse, Unsupported
 from aotc.verify.emulator.memory.global_memory import SHARED_WINDOW
 from aotc.verify.emulator.memory.vector_clocks import Ints
-from aotc.verify.emulator.mma.formats import Array
 from aotc.verify.emulator.mma.fragments import WARP_LANES, operand_a
 from aotc.verify.emulator.syntax import Instruction, Operand, elements_of
 
@@ -54,13 +50,13 @@ def _rows(ctx: Context, operand: Operand, count: int) -> tuple[Ints, Ints]:
     address = ctx.address(operand)
     if int(address.min()) >= SHARED_WINDOW:
         address = address - SHARED_WINDOW
-    lanes = np.asarray(ctx.lane_indices()).reshape(num_warps, WARP_LANES)[:, : _ROWS * count]
-    rows = address.reshape(num_warps, WARP_LANES)[:, : _ROWS * count]
-    return lanes.reshape(-1), rows.reshape(-1)
+    lanes = reshape(np.asarray(ctx.lane_indices()), num_warps, WARP_LANES)[:, : _ROWS * count]
+    rows = reshape(address, num_warps, WARP_LANES)[:, : _ROWS * count]
+    return reshape(lanes, -1), reshape(rows, -1)
 
 
 def _oriented(elements: Array, *, transposed: bool) -> Array:
-    return elements.swapaxes(-1, -2) if transposed else elements
+    return np.swapaxes(elements, -1, -2) if transposed else elements
 
 
 @executes("ldmatrix")
@@ -78,7 +74,7 @@ def ldmatrix(instruction: Instruction) -> Execute:
     def execute(ctx: Context) -> None:
         lanes, address = _rows(ctx, source, count)
         data = ctx.machine.shared.load(lanes, address, _ROW_BYTES, ctx.instruction)
-        matrices = data.view(np.uint16).reshape(-1, count, _ROWS, _ROWS)
+        matrices = reshape(view(data, np.uint16), -1, count, _ROWS, _ROWS)
         for index, register in enumerate(registers):
             matrix = _oriented(matrices[:, index], transposed=transposed)
             (words,) = _FRAGMENT.scatter(matrix)
@@ -103,7 +99,7 @@ def stmatrix(instruction: Instruction) -> Execute:
         lanes, address = _rows(ctx, target, count)
         matrices = [_FRAGMENT.gather([ctx.read_warps(each, 32)]) for each in registers]
         stacked = _oriented(np.stack(matrices, axis=1), transposed=transposed)
-        data = np.ascontiguousarray(stacked).view(np.uint8).reshape(-1, _ROW_BYTES)
+        data = reshape(view(np.ascontiguousarray(stacked), np.uint8), -1, _ROW_BYTES)
         ctx.machine.shared.store(lanes, address, data, ctx.instruction)
 
     return execute

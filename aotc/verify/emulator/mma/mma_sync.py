@@ -10,10 +10,6 @@ largest of a few at a time and cuts what lies below, so its result may differ fr
 a bound that grows with the sum of the terms' magnitudes. Integers are exact.
 """
 
-# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 import re
@@ -21,10 +17,11 @@ from collections.abc import Callable
 
 import numpy as np
 
+from aotc.verify.arrays import Array
 from aotc.verify.emulator.engine.context import Context
 from aotc.verify.emulator.engine.registry import Execute, executes
 from aotc.verify.emulator.errors import Unsupported
-from aotc.verify.emulator.mma.formats import FORMATS, Array, Float64, encode
+from aotc.verify.emulator.mma.formats import FORMATS, Float64, encode
 from aotc.verify.emulator.mma.fragments import Fragment, accumulator, operand_a, operand_b
 from aotc.verify.emulator.syntax import Instruction, Operand, elements_of
 
@@ -148,6 +145,6 @@ def movmatrix(instruction: Instruction) -> Execute:
         ctx.require_whole_warps()
         destination, source = ctx.instruction.operands
         elements = _read(ctx, source, fragment)
-        _write(ctx, destination, fragment, elements.transpose(0, 2, 1))
+        _write(ctx, destination, fragment, np.swapaxes(elements, 1, 2))
 
     return execute

@@ -13,10 +13,6 @@ memory that an operand lies in are guarded by `SharedMemory`.
 Invariant: sums are rounded to the result's type after each instruction, as in `mma_sync.py`.
 """
 
-# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 from collections.abc import Callable

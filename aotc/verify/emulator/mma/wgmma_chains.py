@@ -4,10 +4,6 @@ Invariant: while a warp has not waited for all multiplications of a chain, its r
 result hold the chain's name and are marked as in flight.
 """
 
-# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 from collections import defaultdict
@@ -18,6 +14,7 @@ from typing import NoReturn
 import numpy as np
 import numpy.typing as npt
 
+from aotc.verify.arrays import Array, reshape
 from aotc.verify.emulator.engine.registers import (
     DEFINED,
     FENCED,
@@ -28,7 +25,6 @@ from aotc.verify.emulator.engine.registers import (
 )
 from aotc.verify.emulator.errors import Misuse
 from aotc.verify.emulator.memory.vector_clocks import Ints
-from aotc.verify.emulator.mma.formats import Array
 from aotc.verify.emulator.mma.fragments import WARP_LANES
 from aotc.verify.emulator.mma.wgmma_form import WARP_ROWS, Form
 from aotc.verify.emulator.syntax import Register
@@ -76,18 +72,18 @@ class WarpRegisters:
 
     def row(self, register: Register) -> Array:
         """Return a register's values."""
-        return self._registers.row(register).reshape(-1, WARP_LANES)
+        return reshape(self._registers.row(register), -1, WARP_LANES)
 
     def states(self, register: Register) -> npt.NDArray[np.uint8]:
         """Return a register's states."""
         states = self._registers.states(register)
         assert states is not None, f"{register.name} is used by wgmma and has no states"
-        return states.reshape(-1, WARP_LANES)
+        return reshape(states, -1, WARP_LANES)
 
     def tracked(self) -> list[tuple[Array, npt.NDArray[np.uint8]]]:
         """Return the values and states of all 32-bit registers that have states."""
         return [
-            (row.reshape(-1, WARP_LANES), states.reshape(-1, WARP_LANES))
+            (reshape(row, -1, WARP_LANES), reshape(states, -1, WARP_LANES))
             for row, states in self._registers.tracked_words()
         ]
 
@@ -155,9 +151,9 @@ class Chains:
         """Open a chain for each warpgroup; its registers get its name."""
         numbers = np.arange(self._next_number, self._next_number + len(groups), dtype=np.uint32)
         self._next_number += len(groups)
-        rows = [self._file.row(register).reshape(-1, GROUP_LANES) for register in form.d_registers]
-        words = [row[groups].reshape(-1, WARP_LANES) for row in rows]
-        sums = form.d_fragment.gather(words).reshape(-1, ROWS, form.n)
+        rows = [reshape(self._file.row(register), -1, GROUP_LANES) for register in form.d_registers]
+        words = [reshape(row[groups], -1, WARP_LANES) for row in rows]
+        sums = reshape(form.d_fragment.gather(words), -1, ROWS, form.n)
         copies = self._file.copies
         chains = [
             Chain(number, form, sums[index] if keep else None, copies)
@@ -165,7 +161,7 @@ class Chains:
         ]
         for slot, (row, register) in enumerate(zip(rows, form.d_registers, strict=True)):
             row[groups] = (numbers << np.uint32(_SLOT_BITS) | np.uint32(slot))[:, None]
-            self._file.states(register).reshape(-1, GROUP_LANES)[groups] = WRITE_IN_FLIGHT
+            reshape(self._file.states(register), -1, GROUP_LANES)[groups] = WRITE_IN_FLIGHT
         for group, chain in zip(groups.tolist(), chains, strict=True):
             self._by_number[chain.number] = chain
             self._by_registers[group, form.d_rows] = chain
@@ -178,13 +174,13 @@ class Chains:
         """
         names = np.stack(
             [
-                self._file.row(register).reshape(-1, GROUP_LANES)[group]
+                reshape(self._file.row(register), -1, GROUP_LANES)[group]
                 for register in form.d_registers
             ]
         )
         number, slots = int(names[0, 0]) >> _SLOT_BITS, np.arange(len(names), dtype=np.uint32)
         chain = self._by_number.get(number)
-        expected = np.uint32(number << _SLOT_BITS) | slots
+        expected: Array = np.bitwise_or(np.uint32(number << _SLOT_BITS), slots)
         if chain is None or (names != expected[:, None]).any():
             refuse(group * WARPS, "the registers of its result are in flight in another order")
         if not chain.continues(form):
@@ -203,7 +199,7 @@ class Chains:
         for registers, members in by_registers.items():
             warps = np.array([number for number, _ in members])
             rows = [
-                chain.known.reshape(WARPS, WARP_ROWS, -1)[number % WARPS]
+                reshape(chain.known, WARPS, WARP_ROWS, -1)[number % WARPS]
                 for number, chain in members
             ]
             words = members[0][1].form.d_fragment.scatter(np.stack(rows))
@@ -242,4 +238,4 @@ def refuse_unfenced(register: Register, warps: Ints, which: Array) -> NoReturn:
 
 def _of_groups(of_warps: Array, groups: Ints) -> Array:
     """Return what warpgroups have of an array (warps, 32): (groups, 128)."""
-    return of_warps.reshape(-1, GROUP_LANES)[groups]
+    return reshape(of_warps, -1, GROUP_LANES)[groups]

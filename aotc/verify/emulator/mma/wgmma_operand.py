@@ -14,23 +14,17 @@ or "MN-major") and on whether there is a swizzle:
 Source: PTX ISA, "Shared Memory Matrix Layout", "Strides", "Matrix Descriptor Format" of wgmma.
 """
 
-# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from aotc.verify.arrays import Array, reshape, view
 from aotc.verify.emulator.memory.swizzle import swizzled
 from aotc.verify.emulator.mma.fragments import split_bits
-
-Array: TypeAlias = npt.NDArray[Any]
 
 CHUNK_BYTES = 16
 K_BYTES = 32  # of a row that one instruction multiplies, whatever the type
@@ -112,6 +106,6 @@ def elements(
 ) -> Array:
     """Return the elements' bits (rows, k) of the chunks (n, 16) read at `chunk_addresses`."""
     if transposed:
-        return chunks.view(np.uint16).reshape(K_BYTES // 2, rows).T
-    words = np.ascontiguousarray(chunks).view(np.uint64).reshape(rows, K_BYTES // 8)
-    return split_bits(words, element_bits).reshape(rows, -1)
+        return np.swapaxes(reshape(view(chunks, np.uint16), K_BYTES // 2, rows), 0, 1)
+    words = reshape(view(np.ascontiguousarray(chunks), np.uint64), rows, K_BYTES // 8)
+    return reshape(split_bits(words, element_bits), rows, -1)

@@ -5,10 +5,6 @@ See `wgmma.py` for the model.
 Invariant: a warpgroup's jobs happen in the order in which they were started.
 """
 
-# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 from collections import defaultdict, deque
@@ -18,11 +14,12 @@ from itertools import zip_longest
 
 import numpy as np
 
+from aotc.verify.arrays import Array, listed, reshape
 from aotc.verify.emulator.engine.context import Context, Machine, Pending
 from aotc.verify.emulator.engine.registers import DEFINED, FENCED, READ_IN_FLIGHT
 from aotc.verify.emulator.memory.shared_memory import Flight
 from aotc.verify.emulator.memory.vector_clocks import Ints
-from aotc.verify.emulator.mma.formats import FORMATS, Array, encode
+from aotc.verify.emulator.mma.formats import FORMATS, encode
 from aotc.verify.emulator.mma.fragments import WARP_LANES
 from aotc.verify.emulator.mma.mma_sync import multiply
 from aotc.verify.emulator.mma.wgmma_chains import (
@@ -123,7 +120,7 @@ class WgmmaUnit:
 
     def commit(self, warps: Ints) -> None:
         """Make a group of what each warp has started since the last one."""
-        for number in warps.tolist():
+        for number in listed(warps):
             warp = self._warps[number]
             warp.groups.append(warp.uncommitted)
             warp.uncommitted = []
@@ -133,7 +130,7 @@ class WgmmaUnit:
         closed: list[tuple[int, Chain]] = []
         seen: dict[tuple[int, int], int] = {}
         done: list[tuple[int, _Job]] = []
-        for number in warps.tolist():
+        for number in listed(warps):
             warp = self._warps[number]
             while len(warp.groups) > allowed:
                 done += [(number, job) for job in warp.groups.popleft()]
@@ -151,7 +148,7 @@ class WgmmaUnit:
 
     def _uniform(self, ctx: Context, operand: Operand, bits: int, what: str) -> Array:
         """Return the value that all lanes of each warpgroup give: (groups,)."""
-        values = ctx.read_warps(operand, bits).reshape(-1, GROUP_LANES)
+        values = reshape(ctx.read_warps(operand, bits), -1, GROUP_LANES)
         odd = values != values[:, :1]
         if odd.any():
             group = int(np.argmax(odd.any(axis=1)))
@@ -166,10 +163,10 @@ class WgmmaUnit:
             if (states[warps] == DEFINED).any():
                 refuse_unfenced(register, warps, states[warps] == DEFINED)
             states[warps] = READ_IN_FLIGHT
-        for number in warps.tolist():
+        for number in listed(warps):
             for register in form.a_registers:
                 self._warps[number].reads[register.row] += 1
-        return form.a_fragment.gather(words).reshape(-1, ROWS, form.k)
+        return reshape(form.a_fragment.gather(words), -1, ROWS, form.k)
 
     def _begin(
         self, ctx: Context, form: Form, groups: Ints, a_bits: Array | None, b_bits: Array
@@ -192,7 +189,7 @@ class WgmmaUnit:
         address = np.concatenate(places)
         each = len(address) // len(groups)
         warps = np.arange(each) % WARPS * WARP_LANES
-        lanes = (groups[:, None] * GROUP_LANES + warps).reshape(-1)
+        lanes = reshape(groups[:, None] * GROUP_LANES + warps, -1)
         shared = self._machine.shared
         flight = shared.begin(lanes, address, CHUNK_BYTES, ctx.instruction, writes=False)
         return shared.shadow.split(flight, len(groups))
@@ -241,7 +238,7 @@ class WgmmaUnit:
         form = jobs[0].form
         operands = [self._operands(job) for job in jobs]
         a, b = (np.stack(each) for each in zip(*operands, strict=True))
-        sums = multiply(form.a_format.decode(a), form.b_format.decode(b).swapaxes(1, 2))
+        sums = multiply(form.a_format.decode(a), np.swapaxes(form.b_format.decode(b), 1, 2))
         if form.negate_a != form.negate_b:
             sums = -sums
         adding = [at for at, job in enumerate(jobs) if job.accumulate]

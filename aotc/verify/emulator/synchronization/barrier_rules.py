@@ -3,9 +3,6 @@
 Source: PTX ISA, "Parallel Synchronization and Communication Instructions: bar, barrier".
 """
 
-# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-
 from __future__ import annotations
 
 import numpy as np

@@ -9,9 +9,6 @@ Invariant: at rest, no mbarrier has neither arrivals nor bytes outstanding.
 Source: PTX ISA, "Parallel Synchronization and Communication Instructions: mbarrier".
 """
 
-# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-
 from __future__ import annotations
 
 import numpy as np
