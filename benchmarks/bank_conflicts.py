@@ -27,8 +27,8 @@ import numpy as np
 
 from aotc.compiler import CompileRequest, PtxKernel, compile_ptx
 from aotc.verify.emulator.arguments import Argument
+from aotc.verify.emulator.async_copies.tensor_argument import TensorArgument
 from aotc.verify.emulator.run import Statistics, emulate
-from aotc.verify.emulator.tensor_argument import TensorArgument
 
 ROOT = Path(__file__).parents[1]
 SEED = 2026

@@ -33,11 +33,11 @@ from aotc.package.grid import Expansion, VariantSpec
 from aotc.package.index import Archive, Kernel, parse_target
 from aotc.runtime import AotcError, Pointer, Tensor, _native
 from aotc.runtime.info import Plan, PlannedMap
-from aotc.verify.check import ExecutionFault
-from aotc.verify.emulator.program import Module
-from aotc.verify.emulator.tensor_map import TensorMap, TensorMapError
-from aotc.verify.launched import Launched
-from aotc.verify.reference import Reference
+from aotc.verify.checks.check import ExecutionFault
+from aotc.verify.checks.launched import Launched
+from aotc.verify.checks.reference import Reference
+from aotc.verify.emulator.async_copies.tensor_map import TensorMap, TensorMapError
+from aotc.verify.emulator.text.program import Module
 
 _ELEMENTS = (
     *("u8", "u16", "u32", "s32", "u64", "s64", "f16", "f32", "f64", "bf16"),
@@ -117,7 +117,7 @@ def stand_in_cubin(target: str, symbol: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class PlannedLauncher:
-    """Plan launches of a record's only variant; see `aotc.verify.launched.Launcher`."""
+    """Plan launches of a record's only variant; see `aotc.verify.checks.launched.Launcher`."""
 
     record: Kernel
     kernel: _native.Kernel

@@ -43,22 +43,27 @@ from aotc.package.planned import launcher_of_record, launcher_of_request
 from aotc.package.spec import Manifest, ManifestExpression, VerifySpec
 from aotc.package.workers import Done, Job, misfit_text, run_all
 from aotc.target import Target
-from aotc.verify.check import Checks, Execute, Finding, References, check_kernel
-from aotc.verify.dataflow import roles_of, shared_block
-from aotc.verify.emulated import DEFAULT_MAX_MEMORY_BYTES, DEFAULT_MAX_STEPS, Emulation, Param
-from aotc.verify.emulator.errors import EmulationError
-from aotc.verify.emulator.parse import parse_module
-from aotc.verify.emulator.program import Module
-from aotc.verify.launched import Launcher
-from aotc.verify.launches import (
+from aotc.verify.checks.check import Checks, Execute, Finding, References, check_kernel
+from aotc.verify.checks.dataflow import roles_of, shared_block
+from aotc.verify.checks.emulated import (
+    DEFAULT_MAX_MEMORY_BYTES,
+    DEFAULT_MAX_STEPS,
+    Emulation,
+    Param,
+)
+from aotc.verify.checks.launched import Launcher
+from aotc.verify.checks.launches import (
     DEFAULT_MAX_PROGRAMS,
     DEFAULT_NUM_STAGES,
     Choice,
     Conditions,
     Scalar,
 )
-from aotc.verify.noise import is_inexact
-from aotc.verify.reference import DEFAULT_MAX_BUFFER_BYTES, Inputs, Pointees, Range
+from aotc.verify.checks.noise import is_inexact
+from aotc.verify.checks.reference import DEFAULT_MAX_BUFFER_BYTES, Inputs, Pointees, Range
+from aotc.verify.emulator.errors import EmulationError
+from aotc.verify.emulator.text.parse import parse_module
+from aotc.verify.emulator.text.program import Module
 from aotc.verify.sass import findings as sass
 
 PtxCompiler: TypeAlias = Callable[[CompileRequest], PtxKernel]

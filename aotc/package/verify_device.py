@@ -21,9 +21,9 @@ from aotc.package.assemble import assemble
 from aotc.package.index import Archive, Kernel
 from aotc.package.verify import Subject, VariantResult, VerifyOptions, verify_variant
 from aotc.package.workers import compile_both_ways
-from aotc.verify.check import Execute, Execution, ExecutionFault
-from aotc.verify.device import DeviceBuffers, Driver, NoDeviceError
-from aotc.verify.reference import Reference
+from aotc.verify.checks.check import Execute, Execution, ExecutionFault
+from aotc.verify.checks.device import DeviceBuffers, Driver, NoDeviceError
+from aotc.verify.checks.reference import Reference
 
 _NAME = "verified"
 

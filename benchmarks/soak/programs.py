@@ -26,8 +26,8 @@ from aotc.ir.types import SCALARS
 from aotc.schedule.context import Schedule
 from aotc.schedule.pipeline import schedule_kernel
 from aotc.target import TARGETS
-from aotc.verify.emulator.tensor_argument import PlacedTensor
-from aotc.verify.interpreter import run
+from aotc.verify.emulator.async_copies.tensor_argument import PlacedTensor
+from aotc.verify.interpreter.run import run
 from benchmarks.soak import risk
 from benchmarks.soak.case import Try
 from benchmarks.soak.journal import Outcome

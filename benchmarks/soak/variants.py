@@ -25,9 +25,9 @@ from aotc.package.assemble import assemble, member_label, misfit
 from aotc.package.index import Archive, Kernel
 from aotc.package.verify import Subject, VerifyOptions, load_subjects, verify_variant
 from aotc.package.workers import compile_both_ways
-from aotc.verify.check import Execute, Execution
-from aotc.verify.compare import compare
-from aotc.verify.reference import Reference
+from aotc.verify.checks.check import Execute, Execution
+from aotc.verify.checks.compare import compare
+from aotc.verify.checks.reference import Reference
 from benchmarks.soak import risk
 from benchmarks.soak.case import Try
 from benchmarks.soak.journal import Outcome
@@ -355,7 +355,7 @@ class _Builder:
         return tuple((condition, tuple(each)) for condition, each in found.items())
 
     def _key(self) -> tuple[object, ...]:
-        """Return all that references depend on: see `aotc.verify.reference` and `.launches`."""
+        """Return all that references depend on: see `aotc.verify.checks.reference` and `.launches`."""
         subject = self._subject
         tile_ir = tuple(_HEAD.sub("", each.asm["tile"]) for each in self._compiled.values())
         guards = tuple(each.metadata.guards for each in self._compiled.values())

@@ -17,12 +17,12 @@ from aotc.compiler import CompileRequest, PtxKernel, compile_kernel, compile_ptx
 from aotc.ir.core import Op
 from aotc.ir.dialects import grid, roles
 from aotc.ir.text import parse_kernel
-from aotc.verify.emulator.context import Context
-from aotc.verify.emulator.registry import EXECUTES, Execute
+from aotc.verify.emulator.engine.context import Context
+from aotc.verify.emulator.engine.registry import EXECUTES, Execute
 from aotc.verify.emulator.run import emulate
 from aotc.verify.emulator.syntax import Instruction
-from aotc.verify.interpreter import RULES, Interpreter
-from aotc.verify.program import Program
+from aotc.verify.interpreter.program import Program
+from aotc.verify.interpreter.run import RULES, Interpreter
 from tests.support.descriptors import launch
 
 PRELUDE = """import triton

@@ -13,7 +13,7 @@ from aotc.ir.text import print_kernel
 from aotc.schedule.context import Config, Schedule
 from aotc.schedule.pipeline import schedule_kernel
 from aotc.target import TARGETS
-from aotc.verify.interpreter import run
+from aotc.verify.interpreter.run import run
 
 SOURCE = str(Path(__file__).resolve().parents[2] / "kernels" / "embedding.py")
 SIGNATURE = {

@@ -22,7 +22,7 @@ from aotc.ir.verify import verify
 from aotc.schedule.context import Config, Schedule
 from aotc.schedule.pipeline import schedule_kernel
 from aotc.target import TARGETS
-from aotc.verify.interpreter import InterpretError, run
+from aotc.verify.interpreter.run import InterpretError, run
 from tests.support.kernel_cases import (
     CASES,
     DENSE,

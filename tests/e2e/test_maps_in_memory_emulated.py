@@ -14,11 +14,11 @@ import pytest
 from aotc.compiler import CompileRequest, compile_ptx, stage_text
 from aotc.ir.diagnostics import CompileError
 from aotc.ir.text import parse_kernel
+from aotc.verify.emulator.async_copies.tensor_argument import TensorArgument, TensorTable
+from aotc.verify.emulator.async_copies.tensor_map import TensorMap
 from aotc.verify.emulator.run import emulate
-from aotc.verify.emulator.tensor_argument import TensorArgument, TensorTable
-from aotc.verify.emulator.tensor_map import TensorMap
-from aotc.verify.interpreter import Interpreter, InterpretError
-from aotc.verify.memory import Memory
+from aotc.verify.interpreter.memory import Memory
+from aotc.verify.interpreter.run import Interpreter, InterpretError
 from tests.support.grouped_products import GROUPED
 
 SIGNATURE = (("maps", "*i8:16"), ("results", "*u8:16"), ("depths", "*i32"))

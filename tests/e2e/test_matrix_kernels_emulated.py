@@ -21,7 +21,7 @@ from aotc.schedule.context import Config, Schedule
 from aotc.schedule.pipeline import schedule_kernel
 from aotc.target import TARGETS
 from aotc.verify.emulator.run import emulate
-from aotc.verify.numerics import dtype_of
+from aotc.verify.interpreter.numerics import dtype_of
 from tests.support.matrix_cases import CASES, MatrixCase, signature_of, values_of
 
 POINTS = [

@@ -18,7 +18,7 @@ from aotc.ir.verify import verify
 from aotc.schedule.context import Config, Schedule
 from aotc.schedule.pipeline import TILE_TO_GPU, schedule_kernel
 from aotc.target import TARGETS
-from aotc.verify.interpreter import InterpretError, run
+from aotc.verify.interpreter.run import InterpretError, run
 from tests.support.kernel_cases import Launch
 from tests.support.matrix_cases import CASES, Constants, MatrixCase, signature_of, values_of
 

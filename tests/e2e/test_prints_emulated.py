@@ -17,7 +17,7 @@ from aotc.frontend import translate
 from aotc.ir.diagnostics import CompileError
 from aotc.package import archive
 from aotc.verify.emulator.run import emulate
-from aotc.verify.interpreter import Interpreter
+from aotc.verify.interpreter.run import Interpreter
 from tests.support.built import Built
 
 SOURCE = """

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from aotc.ir.diagnostics import CompileError
-from aotc.verify.interpreter import run
+from aotc.verify.interpreter.run import run
 from tests.frontend.conftest import Sources
 
 SOURCE = """

@@ -37,9 +37,9 @@ from aotc.schedule.context import Schedule
 from aotc.schedule.pipeline import schedule_kernel
 from aotc.target import TARGETS
 from aotc.verify.emulator.run import emulate
-from aotc.verify.interpreter import RULES, Interpreter, InterpretError, run
-from aotc.verify.program import Program as Interpreted
-from aotc.verify.program import Rule, Rules
+from aotc.verify.interpreter.program import Program as Interpreted
+from aotc.verify.interpreter.program import Rule, Rules
+from aotc.verify.interpreter.run import RULES, Interpreter, InterpretError, run
 from tests.fuzz import launch
 from tests.fuzz.arguments import Array, Buffer, Scalar, Tensor
 from tests.fuzz.programs import Program

@@ -22,7 +22,7 @@ from aotc.schedule import pipeline
 from aotc.schedule.context import Schedule
 from aotc.schedule.pipeline import schedule_kernel
 from aotc.target import TARGETS
-from aotc.verify.interpreter import run
+from aotc.verify.interpreter.run import run
 from tests.fuzz import check as checking
 from tests.fuzz.arguments import Buffer
 from tests.fuzz.check import Failure, Refused, check, is_defined

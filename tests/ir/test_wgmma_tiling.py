@@ -20,8 +20,8 @@ from aotc.schedule.layout.layouts import (
     wgmma_accumulator,
     wgmma_operand_a,
 )
-from aotc.verify.emulator.fragments import accumulator, operand_a
-from aotc.verify.emulator.wgmma_operand import chunk_addresses, decode_descriptor
+from aotc.verify.emulator.mma.fragments import accumulator, operand_a
+from aotc.verify.emulator.mma.wgmma_operand import chunk_addresses, decode_descriptor
 
 CHUNK_BYTES = 16
 

@@ -20,7 +20,7 @@ from triton.runtime import interpreter
 
 from aotc.ir.dialects import arith, assembly, descriptor
 from aotc.ir.types import DescriptorType, PointerType, ScalarType
-from aotc.verify.interpreter import run
+from aotc.verify.interpreter.run import run
 from tests.fuzz import launch
 from tests.fuzz.arguments import Scalar
 from tests.fuzz.check import differences

@@ -17,9 +17,9 @@ from aotc.package.archive import decode
 from aotc.package.manifest import parse
 from aotc.package.verify import Subject, VerifyOptions, load_subjects, subjects_of_manifest
 from aotc.package.verify_device import verify_on_device
-from aotc.verify.check import ExecutionFault
-from aotc.verify.device import NoDeviceError
-from aotc.verify.numerics import Array
+from aotc.verify.arrays import Array
+from aotc.verify.checks.check import ExecutionFault
+from aotc.verify.checks.device import NoDeviceError
 from tests.support import mapped
 from tests.support.verify_subjects import manifest_text
 

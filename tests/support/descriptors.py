@@ -13,9 +13,9 @@ from aotc.compiler import CompileRequest, ParamSlot, PtxKernel, compile_kernel, 
 from aotc.ir.core import GRID_SOURCES
 from aotc.ir.expression import evaluate, parse
 from aotc.verify.emulator.arguments import Argument
+from aotc.verify.emulator.async_copies.tensor_argument import PlacedTensor, TensorArgument
 from aotc.verify.emulator.run import Statistics, emulate
-from aotc.verify.emulator.tensor_argument import PlacedTensor, TensorArgument
-from aotc.verify.looped import num_looping_blocks
+from aotc.verify.interpreter.persistent_grid import num_looping_blocks
 
 PRELUDE = "import triton\nimport triton.language as tl\n\n\n@triton.jit\n"
 DTYPES: dict[str, type] = {

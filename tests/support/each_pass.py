@@ -16,7 +16,7 @@ from aotc.ir.passes import Observer
 from aotc.ir.text import print_kernel
 from aotc.schedule.context import Schedule
 from aotc.schedule.pipeline import schedule_kernel
-from aotc.verify.numerics import Array
+from aotc.verify.interpreter.numerics import Array
 
 SHARED_FROM, BARRIERS_COME_WITH = "plan_conversions", "insert_barriers"
 

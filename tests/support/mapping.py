@@ -16,7 +16,7 @@ from aotc.schedule.context import Config, Schedule
 from aotc.schedule.layout.legalize_dots import legalize_dots
 from aotc.schedule.tensor_maps.map_pointers import map_pointers
 from aotc.target import TARGETS
-from aotc.verify.interpreter import run
+from aotc.verify.interpreter.run import run
 from tests.support.pointer_kernels import Launch
 
 

@@ -21,10 +21,10 @@ from aotc.ir.types import SCALARS
 from aotc.schedule.context import Config, Schedule
 from aotc.schedule.pipeline import schedule_kernel
 from aotc.target import TARGETS
-from aotc.verify.emulator.bank_conflicts import BankCount
+from aotc.verify.emulator.memory.bank_conflicts import BankCount
 from aotc.verify.emulator.run import emulate
-from aotc.verify.interpreter import run
-from aotc.verify.numerics import dtype_of
+from aotc.verify.interpreter.numerics import dtype_of
+from aotc.verify.interpreter.run import run
 
 SOURCE = Path(__file__).with_name("products_source.py")
 WATCHED = ("assign_layouts", "pipeline_loads", "overlap_wgmma", "insert_barriers")

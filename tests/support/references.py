@@ -20,7 +20,7 @@ import numpy as np
 
 from aotc.ir.dialects.tile import InputPrecision
 from aotc.ir.types import FP8E4NV, FP8E5, FP16, FP32, FP64, I32, ScalarType
-from aotc.verify.numerics import erf
+from aotc.verify.interpreter.numerics import erf
 from tests.support.tensors import Array, rounding_error, wide
 
 EPS = 2.0**-24

@@ -13,8 +13,8 @@ from aotc.ir.types import TileType
 from aotc.schedule.context import Config, Schedule
 from aotc.schedule.pipeline import schedule_kernel
 from aotc.target import TARGETS
-from aotc.verify.interpreter import run
-from aotc.verify.numerics import Array
+from aotc.verify.arrays import Array
+from aotc.verify.interpreter.run import run
 
 
 def scheduled(text: str, num_warps: int = 4, target: str = "sm_90a") -> Kernel:

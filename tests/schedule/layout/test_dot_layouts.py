@@ -21,7 +21,7 @@ from aotc.schedule.context import Config, Schedule
 from aotc.schedule.layout.dot_layouts import divide_warps
 from aotc.schedule.pipeline import schedule_kernel
 from aotc.target import TARGETS, Target
-from aotc.verify.interpreter import run
+from aotc.verify.interpreter.run import run
 from tests.backend.programs import NUMPY
 from tests.backend.simt import Machine
 from tests.support.each_pass import check_each_pass

@@ -15,7 +15,7 @@ from aotc.ir.verify import verify
 from aotc.schedule.context import Schedule
 from aotc.schedule.programs.make_persistent import make_persistent
 from aotc.target import TARGETS
-from aotc.verify import interpreter
+from aotc.verify.interpreter import run as interpreter
 from tests.support.checks import check, without_checks
 
 

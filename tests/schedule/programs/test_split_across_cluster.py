@@ -13,7 +13,7 @@ from aotc.schedule.programs.split_across_cluster import split_across_cluster
 from aotc.schedule.tensor_maps.lower_descriptors import lower_descriptors
 from aotc.target import TARGETS
 from aotc.verify.interpreter import run
-from aotc.verify.numerics import dtype_of
+from aotc.verify.interpreter.numerics import dtype_of
 from tests.schedule.programs.test_cta_split import PRODUCT
 
 TARGET = TARGETS["sm_90a"]

@@ -17,7 +17,7 @@ from aotc.schedule.context import Config, Schedule
 from aotc.schedule.pipeline import TILE_TO_GPU, schedule_kernel
 from aotc.schedule.tensor_maps.bulk_loads import bulk_loads
 from aotc.target import TARGETS
-from aotc.verify.interpreter import run
+from aotc.verify.interpreter.run import run
 from tests.support.checks import check
 from tests.support.descriptors import PRELUDE
 from tests.support.row_kernels import COPIED, MASKED, NOT_COPIED, NUM_ROWS, Rows, lengths

@@ -17,7 +17,7 @@ from aotc.ir.verify import verify
 from aotc.schedule.context import Config, Schedule
 from aotc.schedule.pipeline import TILE_TO_GPU, schedule_kernel
 from aotc.target import TARGETS
-from aotc.verify.interpreter import run
+from aotc.verify.interpreter.run import run
 from tests.support.descriptors import PRELUDE
 from tests.support.row_kernels import lengths
 from tests.support.stored_rows import MASKED, NOT_STORED, NUM_ROWS, STORED, Stored

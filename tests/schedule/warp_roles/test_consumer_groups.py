@@ -16,7 +16,7 @@ from aotc.schedule.shared_memory.insert_barriers import insert_barriers
 from aotc.schedule.warp_roles.choose_warp_roles import choose_warp_roles
 from aotc.schedule.warp_roles.specialize_warps import specialize_warps
 from aotc.target import TARGETS
-from aotc.verify.interpreter import InterpretError, run
+from aotc.verify.interpreter.run import InterpretError, run
 from tests.support.fetching import block, branch, fetch, fetching, loop, read
 
 INNER = loop(fetch("b", "%j", "%z") + read("b"), variable="j")

@@ -20,7 +20,7 @@ from aotc.schedule.shared_memory.insert_barriers import insert_barriers
 from aotc.schedule.warp_roles.choose_warp_roles import choose_warp_roles
 from aotc.schedule.warp_roles.specialize_warps import specialize_warps
 from aotc.target import TARGETS
-from aotc.verify.interpreter import run
+from aotc.verify.interpreter.run import run
 from tests.support.descriptors import PRELUDE
 from tests.support.fetching import block as put
 from tests.support.fetching import branch, fetch, fetching, loop, read
