@@ -1,7 +1,7 @@
-"""What the user is told about the pipelining of a loop: what was done, and what not and why.
+"""Remarks on the pipelining of a loop: what was done, what not, and why.
 
 Invariant: every load of a loop that is not issued ahead is named with its reason, and every tile
-on its way to shared memory that is too narrow for `cp.async` with what would widen it.
+staged through shared memory that is too narrow for `cp.async` with what would widen it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from aotc.schedule.pipelining.load_pipeline import (
 
 
 def remark_plan(plan: LoopPlan, kernel: Kernel, schedule: Schedule) -> None:
-    """Say which loads of a loop are pipelined, which are not, and why."""
+    """Remark which loads of a loop are pipelined, which are not, and why."""
     held = [load for load in plan.loads.values() if not load.lands]
     bulk = [load for load in plan.fetches if isinstance(load.op, tma.BulkFetch)]
     tensors = [load for load in plan.fetches if load not in bulk]
@@ -42,7 +42,7 @@ def remark_plan(plan: LoopPlan, kernel: Kernel, schedule: Schedule) -> None:
             schedule.remark(plan.loop.loc, text)
     for op, reason in plan.refused.items():
         schedule.remark(op.loc, f"the load of {source_names(op)} is not pipelined: {reason}")
-    # A warp that fetches does so under branches, too.
+    # A producer warp issues tensor loads under branches, too.
     kinds = gpu.Load if kernel.producer_warps else gpu.Load | tma.Fetch
     for op in plan.loop.body.walk():
         if isinstance(op, kinds) and op.block is not plan.loop.body:
@@ -53,7 +53,7 @@ def remark_plan(plan: LoopPlan, kernel: Kernel, schedule: Schedule) -> None:
 
 
 def remark_while(loop: scf.While, schedule: Schedule) -> None:
-    """Say why a loop with a condition is not pipelined, if it loads."""
+    """Remark why a loop with a condition is not pipelined, if it loads."""
     loads = [op for block in loop.blocks for op in block.walk() if isinstance(op, gpu.Load)]
     if loads:
         names = ", ".join(dict.fromkeys(root_names(load.pointer) for load in loads))
@@ -65,7 +65,7 @@ def remark_while(loop: scf.While, schedule: Schedule) -> None:
 
 
 def _remark_narrow(loads: Sequence[gpu.Load], kernel: Kernel, schedule: Schedule) -> None:
-    """Say why tiles go to shared memory through registers, and what would change that."""
+    """Remark why tiles are staged through registers, and what would change that."""
     infos: AxisAnalysis | None = None
     for load in loads:
         trip = find_staging(load)
@@ -97,7 +97,7 @@ def _why_no_copy(
 def _narrow_cause(
     load: gpu.Load, kernel: Kernel, infos: AxisAnalysis, needed: int
 ) -> tuple[str, str]:
-    """Return why neighbours do not move together, and what to promise so that they do."""
+    """Return why neighbours are not accessed together, and what to promise so that they are."""
     cause = _obstacle(load, infos, needed)
     if cause is None:
         return "the tile has too few elements for its threads", "fewer warps or a larger block"
@@ -111,7 +111,7 @@ def _moves_together(load: gpu.Load, needed: int, infos: AxisAnalysis) -> bool:
 
 
 def _obstacle(load: gpu.Load, infos: AxisAnalysis, needed: int) -> str | None:
-    """Return why `needed` neighbours do not move together, None if nothing that is known forbids it."""
+    """Return why `needed` neighbours cannot be accessed together, or None if they can."""
     facts = infos[load.pointer]
     element = element_of(load.pointer.type)
     assert isinstance(element, PointerType)
