@@ -1,10 +1,10 @@
-"""What of a kernel decides which tensor copies are made: loops, branches, scalars.
+"""The slice of a kernel that decides which tensor loads are issued: loops, branches, scalars.
 
-A thread of its own can make the copies if that takes no tiles, nothing that products or other
+A producer warp can issue the loads if that takes no tiles, nothing that dots or other
 threads compute, and no order with what the kernel writes. `find_slice` collects what it takes, or
-says why it cannot be; `SliceCopy` writes it down once more.
+says why it cannot be; `SliceCopy` clones it.
 
-Invariant: a copy of the slice makes the same tensor copies in the same order as the kernel.
+Invariant: a clone of the slice issues the same tensor loads in the same order as the kernel.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CONTROL = (scf.For, scf.If, scf.While)
 
 @dataclass
 class Slice:
-    """Hold the ops and carried values that copies depend on, or the `obstacle` to a copy of them."""
+    """The ops and carried values that loads depend on, or the `obstacle` to cloning them."""
 
     ops: dict[Op, None] = field(default_factory=dict[Op, None])
     values: dict[Value, None] = field(default_factory=dict[Value, None])
@@ -32,7 +32,7 @@ class Slice:
 
 
 def find_slice(kernel: Kernel) -> Slice:
-    """Return what the kernel's fetches depend on; a wait for other grids is for who fetches, too."""
+    """Return what the kernel's tensor loads depend on, waits for other grids included."""
     search = _Search(kernel)
     for op in kernel.walk():
         if isinstance(op, grid.GridWait):
@@ -69,7 +69,7 @@ class _Search:
                 self._need_computed(value.op)
 
     def need_op(self, op: Op) -> None:
-        """Add an op, and what decides whether and how often it runs."""
+        """Add an op, and the conditions of whether and how often it runs."""
         for each in (op, *op.ancestors()):
             if each in self.found.ops:
                 return
@@ -127,12 +127,12 @@ def _sources(op: Op, index: int) -> list[Value]:
 
 
 class SliceCopy:
-    """Write a slice down once more, with values of the copy's own carried along.
+    """Clone a slice, with values of the clone's own carried along.
 
-    `fetch` writes, for a fetch, what stands in its place: it is given the place, the copied
-    coordinates and the state as it is there, and returns the state behind it. A state is a list of
-    values that every loop carries. `turn` is given a loop, the end of an iteration of its copy and
-    the state there, and returns the state that the next one begins with.
+    `fetch` emits the replacement of a tensor load: it is given the place, the cloned
+    coordinates and the state there, and returns the state after it. A state is a list of
+    values that every loop carries. `turn` is given a loop, the end of an iteration of its clone and
+    the state there, and returns the state that the next iteration begins with.
     """
 
     State = list[Value]
@@ -149,7 +149,7 @@ class SliceCopy:
         self._mapping: dict[Value, Value] = {}
 
     def copy_block(self, source: Block, place: Builder, state: list[Value]) -> list[Value]:
-        """Copy what of a block belongs to the slice; return the state at its end."""
+        """Clone the ops of a block that belong to the slice; return the state at its end."""
         for op in source:
             if op not in self._slice.ops:
                 continue

@@ -1,1 +1,1 @@
-"""Epilogues: stores staged for TMA, overlapped with the next mainloop, or sliced to fit registers."""
+"""Epilogues: stores staged for TMA, overlapped with the next mainloop, or sliced for registers."""

@@ -148,7 +148,7 @@ def _orders_nothing(loop: scf.For, sites: Sequence[StoreSite]) -> bool:
 
 
 def _needed_registers(products: scf.For, sites: Sequence[StoreSite]) -> int:
-    """Return the registers of a thread for accumulators and, live at the same time, a converted tile."""
+    """Return the live registers of a thread: accumulators, and a converted tile with them."""
     carried = [value for value in products.carried if _is_tile(value)]
     tiles = [site.write.value for site in sites]
     return sum(map(registers_of, [*carried, *tiles])) + _WORKING_REGISTERS

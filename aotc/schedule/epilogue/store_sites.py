@@ -56,7 +56,7 @@ class StoreSite:
 
     @property
     def kind(self) -> tuple[Type, tuple[int, ...]]:
-        """What stores that share a buffer have in common: the kind of destination, the slice's shape."""
+        """What stores that share a buffer have in common: kind of destination, shape of slices."""
         if isinstance(self.copy, tma.BulkStore):
             return self.alloc.out.type, self.part_shape
         return self.copy.tensor.type, self.part_shape

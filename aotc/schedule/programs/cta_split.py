@@ -45,7 +45,7 @@ def shape_of(value: Value) -> tuple[int, ...]:
 
 
 def operand_parts(op: Op, part: Part) -> Sequence[Part] | None:
-    """Return how the operands of an op must be split for its results to be, or None if impossible."""
+    """Return how operands of an op must be split for its results to be, or None if impossible."""
     count = len(op.operands)
     if part is None:
         return [None] * count

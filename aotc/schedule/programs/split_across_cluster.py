@@ -88,7 +88,7 @@ class _Distribution:
         old.clear()
 
     def _is_shared(self, value: Value) -> bool:
-        """Return whether loads of a descriptor can be multicast: it is only loaded, and big enough."""
+        """Return whether loads of a descriptor can be multicast: only ever loaded, and big."""
         kind = value.type
         assert isinstance(kind, DescriptorType)
         only_loaded = all(

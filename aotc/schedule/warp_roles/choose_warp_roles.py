@@ -126,7 +126,7 @@ def _obstacle(kernel: Kernel, schedule: Schedule) -> str:
 
 
 def _make_rings(loop: scf.For, num_slots: int) -> None:
-    """Make every buffer that the loop's tensor loads fill a stage of a ring, advanced each iteration."""
+    """Make every buffer of the loop's tensor loads a stage of a ring; an iteration advances it."""
     fetches = [op for op in loop.body if isinstance(op, tma.Fetch)]
     if num_slots == 1 or not fetches:
         return

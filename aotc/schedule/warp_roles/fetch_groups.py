@@ -25,7 +25,7 @@ _FEWEST_SLOTS = 2  # of a consumer group, so that one is filled while another on
 
 @dataclass(eq=False)
 class FetchGroup:
-    """Tensor loads that share a stage; `index` is the group's number, `block` the block they are in.
+    """Tensor loads that share a stage; `index` is the group's number, `block` where they are.
 
     Its rings have `num_slots` stages, or so many for each of `num_owners` consumer groups.
     """

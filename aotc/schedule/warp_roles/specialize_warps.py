@@ -333,7 +333,7 @@ class _Consumers:
 
 
 def _done_at(reader: Op, block: Block) -> tuple[Op, bool]:
-    """Return the op of `block` after which a reader is done, and whether that is an iteration later.
+    """Return the op of `block` that completes a reader, and whether that is an iteration later.
 
     A dot is done after the wait that covers it.
     """
