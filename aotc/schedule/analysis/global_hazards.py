@@ -1,8 +1,8 @@
 """Which accesses to global memory within a program instance need a barrier between them.
 
 Threads of a CTA see what others of it stored only after a barrier, and an element may be stored by
-another thread than loads it: the layouts of the two tiles tell. Two accesses of which one writes are a
-hazard, unless they provably touch different elements, or each thread touches only its own.
+another thread than loads it: the layouts of the two tiles tell. Two accesses of which one writes
+are a hazard, unless they provably touch different elements, or each thread touches only its own.
 
 Elements differ if along some dimension the indices do. A dimension is what is multiplied with one
 stride, a product of arguments of the launch, and a tensor's strides keep its elements apart. An

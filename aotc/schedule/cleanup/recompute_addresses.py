@@ -1,10 +1,10 @@
 """Rematerialize indices where they are used again instead of keeping them in registers.
 
 Indices, masks and offsets of an epilogue are often those that the loads began with, and
-a thread's offset in shared memory is computed before everything else. Kept live through a loop whose
-accumulators fill the registers, or while a large tile is computed, each of them costs a register;
-recomputed, a few instructions for a whole kernel. Neither LLVM nor ptxas would do so, and both
-would merge equal computations: `gpu.renew_thread` is a thread id that they cannot see through.
+a thread's offset in shared memory is computed before everything else. Kept live through a loop
+whose accumulators fill the registers, or while a large tile is computed, each of them costs a
+register; recomputed, a few instructions for a whole kernel. Neither LLVM nor ptxas would do so, and
+both would merge equal computations: `gpu.renew_thread` is a thread id that they cannot see through.
 
 Invariant: only pure ops on indices, which every thread computes for itself, are recomputed.
 """

@@ -1,8 +1,8 @@
 """Sink indices into the branches that use them, each to its first use there.
 
-Addresses that both branches of an `if` use are computed ahead of it in the source. Left there, those
-of a branch's stores are live while all that it loads and computes is, two registers for
-each access. LLVM sinks what a single branch uses, and nothing that both do.
+Addresses that both branches of an `if` use are computed ahead of it in the source. Left there,
+those of a branch's stores are live while all that it loads and computes is, two registers for each
+access. LLVM sinks what a single branch uses, and nothing that both do.
 
 Invariant: only pure ops on indices move, and none is run more often than before.
 """

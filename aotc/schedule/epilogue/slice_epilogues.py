@@ -1,8 +1,8 @@
 """Slice the computation of what is stored where all of it at once exceeds the register budget.
 
-What a thread stores is often computed from several tiles: an accumulator, a bias, a residual that was
-loaded as fp16 and is added as fp32. Computed tile by tile, all of them are live together,
-each at its widest. Computed slice by slice, only the accumulator and the result are, and the result
+What a thread stores is often computed from several tiles: an accumulator, a bias, a residual that
+was loaded as fp16 and is added as fp32. Computed tile by tile, all of them are live together, each
+at its widest. Computed slice by slice, only the accumulator and the result are, and the result
 takes the registers of its inputs. ptxas could find this order itself, but does not.
 
 A value that is read from shared memory on the way, which costs little, is read slice by slice

@@ -4,7 +4,8 @@ Tensor maps determine the layout of tiles in shared memory, so a transposition i
 choose a swizzle as a conversion does (`scratch`). What is free is which thread carries which
 element. Where the runs of both buffers are in registers, both accesses are wide; and lanes are
 chosen so that those which are served together access different banks on either side. With
-`ldmatrix` and `stmatrix` a lane addresses rows of 16 bytes, for which swizzles of tensor maps are made.
+`ldmatrix` and `stmatrix` a lane addresses rows of 16 bytes, for which swizzles of tensor maps are
+made.
 
 Invariant: a layout that is found costs less, reads and writes together, than the one there was.
 """

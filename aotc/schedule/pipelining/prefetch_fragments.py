@@ -1,8 +1,8 @@
 """Carry the first fragments of a loop's dots over the back edge, so that it begins with them.
 
-An iteration of a pipelined loop waits for its copies, meets a barrier, and reads the first fragments
-before the first MMA; with one or two warps a scheduler, the tensor cores are idle for that
-long. So the loop
+An iteration of a pipelined loop waits for its copies, meets a barrier, and reads the first
+fragments before the first MMA; with one or two warps a scheduler, the tensor cores are idle for
+that long. So the loop
 
     for i: wait for copy i; barrier; a = read(i, 0); b = read(i, 1); multiply(a); …; multiply(z)
 

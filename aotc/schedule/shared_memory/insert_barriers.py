@@ -7,8 +7,8 @@ its entry state, so that an access conflicts with those of earlier iterations.
 
 A ring of several stages is rotated by a loop: a stage index that every iteration replaces by
 `gpu.next_slot`. So stages are told apart by their distance from the index, and what an iteration
-accessed `k` ahead, the next one finds `k - 1` ahead. An asynchronous copy counts as written by every
-wait after it, up to the one that leaves none in flight.
+accessed `k` ahead, the next one finds `k - 1` ahead. An asynchronous copy counts as written by
+every wait after it, up to the one that leaves none in flight.
 
 A tensor copy is issued by one thread. A load is visible to all threads that have waited at its
 mbarrier, so what it writes needs no barrier; but no thread may issue into the next phase of a

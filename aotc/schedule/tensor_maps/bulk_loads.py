@@ -1,7 +1,7 @@
 """Replace loads of contiguous memory by bulk copies in loops that were asked to run ahead.
 
-A loop that only reads rows, as a softmax does, is limited by registers: they hold one iteration, and
-little of it. One thread that issues copies of some kilobytes keeps as many stages in flight as
+A loop that only reads rows, as a softmax does, is limited by registers: they hold one iteration,
+and little of it. One thread that issues copies of some kilobytes keeps as many stages in flight as
 there is shared memory for. A contiguous load of such a loop (`contiguous_run`) becomes a bulk copy
 to a buffer and a load from there, masked as before; which warp issues the copies, and how far
 ahead, is decided as for tensor loads.

@@ -5,8 +5,8 @@ thread issues its copy from there, which stays in flight while the next iteratio
 computes (`pipeline_tma_stores`). Threads then issue one access an iteration where they issued many.
 
 A store by threads is asynchronous as well, and costs them little else; a copy costs a
-barrier and a buffer. So `num_stages` alone does not ask for it: `warp_specialize` does, of `tl.range`
-or of the configuration.
+barrier and a buffer. So `num_stages` alone does not ask for it: `warp_specialize` does, of
+`tl.range` or of the configuration.
 
 Copies complete at any time: after what the kernel does next, and in no order among themselves. So a
 store is left alone if the kernel writes through its pointer elsewhere, if a later access may read

@@ -10,7 +10,8 @@ the store is in no loop. Through other pointers the kernel may write anything, a
 overlap: threads keep no order there either. Earlier loads are complete, since the copy is
 issued after a barrier.
 
-Invariant: what passes `check_store_order` may be written at any time from there to the kernel's end.
+Invariant: what passes `check_store_order` may be written at any time from there to the kernel's
+end.
 """
 
 from __future__ import annotations

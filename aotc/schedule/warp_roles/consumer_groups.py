@@ -1,16 +1,16 @@
 """Whether several consumer groups share a kernel's tiles of work, and how they ping-pong.
 
-Each group runs whole iterations of the loop over tiles: the epilogue of one overlaps the mainloop of
-the next. All run the same code, so a group goes through all iterations and skips
-those of the others:
+Each group runs whole iterations of the loop over tiles: the epilogue of one overlaps the mainloop
+of the next. All run the same code, so a group goes through all iterations and skips those of the
+others:
 
     for tile: if turn == group: wait for the order; multiply; pass the order on; epilogue
               turn = turn + 1 (mod groups)
 
 The order is that of tiles: a group starts its mainloop when the one before has issued its last
 MMA, so that they do not run in lockstep. Its operands then come from the rings that
-all groups share, in program order. Loops that wait for each dot leave gaps that another group's dots
-fill, and so need no order; nor do loads after the mainloop.
+all groups share, in program order. Loops that wait for each dot leave gaps that another group's
+dots fill, and so need no order; nor do loads after the mainloop.
 
 Invariant: each iteration is run once, by one group; no other group uses its values.
 """
