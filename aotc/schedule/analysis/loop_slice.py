@@ -13,6 +13,7 @@ from aotc.ir.types import TileType
 from aotc.schedule.analysis.global_order import (
     free_operands,
 )
+from aotc.schedule.remarks import Reason
 
 _RENAMES = (tile.Reshape, tile.Trans, tile.ExpandDims)
 
@@ -80,7 +81,7 @@ def collect_slice(loop: scf.For, values: Iterable[Value]) -> Slice:
             found.ops[op] = None
             worklist += free_operands(op)
         else:
-            found.obstacle = f"its address depends on the result of {op.opcode} in the loop"
+            found.obstacle = Reason.ADDRESS_DEPENDS(op=op.opcode)
     return found
 
 

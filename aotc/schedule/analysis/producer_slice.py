@@ -17,6 +17,7 @@ from aotc.ir.dialects import gpu, grid, scf, tile, tma
 from aotc.ir.rewrite import Builder
 from aotc.ir.types import SharedType, TileType
 from aotc.schedule.analysis.global_order import fences, root_names, shared_roots, written_pointer
+from aotc.schedule.remarks import Reason
 
 _NEVER_UNROLLED = 1
 _CONTROL = (scf.For, scf.If, scf.While)
@@ -98,13 +99,13 @@ class _Search:
     def _need_computed(self, op: Op) -> None:
         involved = [each.type for each in (*op.operands, *op.results)]
         if any(isinstance(kind, TileType | SharedType) for kind in involved) or op.blocks:
-            self.found.obstacle = f"what it fetches depends on a tile, by {op.opcode}"
+            self.found.obstacle = Reason.LOADS_NEED_TILE(op=op.opcode)
         elif isinstance(op, gpu.Load | tile.Load):
             self.found.obstacle = self._disorder(op.pointer)
             if op.volatile:
-                self.found.obstacle = "what it fetches depends on a volatile load"
+                self.found.obstacle = Reason.LOADS_NEED_VOLATILE()
         elif not op.pure and not isinstance(op, tma.TensorMapAt):
-            self.found.obstacle = f"what it fetches depends on {op.opcode}"
+            self.found.obstacle = Reason.LOADS_NEED_OP(op=op.opcode)
         self.need_op(op)
         self.worklist += op.operands
 
@@ -112,7 +113,7 @@ class _Search:
         for fence in fences(self.kernel.body):
             target = written_pointer(fence)
             if target is not None and shared_roots(pointer, target):
-                return f"what it fetches depends on {root_names(pointer)}, which it writes"
+                return Reason.LOADS_NEED_WRITTEN(names=root_names(pointer))
         return ""
 
 

@@ -12,6 +12,7 @@ from aotc.ir.core import Kernel, Value
 from aotc.ir.dialects import roles
 from aotc.ir.types import TileType, element_of
 from aotc.schedule.context import Schedule
+from aotc.schedule.remarks import Remark
 
 _REGISTERS_PER_LANE = 65536 // 32  # of an SM
 _REGISTER_UNIT = 8
@@ -43,7 +44,7 @@ def register_split(kernel: Kernel) -> tuple[int, ...]:
 
 def split_remark(split: tuple[int, ...]) -> str:
     """Return the remark on a split."""
-    return f"{split[0]} registers for threads that compute, {split[1]} else"
+    return Remark.REGISTER_SPLIT(consumer=split[0], other=split[1])
 
 
 def reserve_registers(

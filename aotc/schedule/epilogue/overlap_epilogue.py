@@ -40,6 +40,7 @@ from aotc.schedule.epilogue.store_sites import (
     store_sites,
     write_part,
 )
+from aotc.schedule.remarks import Remark
 from aotc.schedule.shared_memory.allocate_shared import place_buffers
 from aotc.schedule.shared_memory.live_ranges import Buffer, live_ranges
 from aotc.target import Target
@@ -64,7 +65,7 @@ def overlap_epilogue(kernel: Kernel, schedule: Schedule) -> None:
             if tiles is not None:
                 with at(tiles.sites[0].copy.loc):
                     _Delay(tiles, schedule.target).rewrite()
-                schedule.remark(loop.loc, "a tile is stored while the next one is multiplied")
+                schedule.remark(loop.loc, Remark.EPILOGUE_OVERLAPPED())
 
 
 # ---- where ------------------------------------------------------------------------------------

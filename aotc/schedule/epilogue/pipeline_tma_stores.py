@@ -40,6 +40,7 @@ from aotc.schedule.epilogue.store_sites import (
     write_part,
 )
 from aotc.schedule.layout.warpgroup_boxes import box_warpgroups
+from aotc.schedule.remarks import Remark
 from aotc.schedule.shared_memory.allocate_shared import place_buffers
 from aotc.schedule.shared_memory.live_ranges import live_ranges
 from aotc.target import Target
@@ -104,21 +105,15 @@ def _overlap(series: Sequence[StoreSite], kernel: Kernel, schedule: Schedule) ->
         return
     if plan.num_buffers:
         num_parts = sum(site.num_parts for site in series)
-        what = f"{len(series)} stores go" if len(series) > 1 else "the store goes"
-        schedule.remark(
-            series[0].copy.loc,
-            f"{what} in {num_parts} parts, through {plan.num_buffers} buffers of "
-            f"{part_bytes} bytes: there is no room for whole blocks",
-        )
+        remark = Remark.STORES_SLICED if len(series) > 1 else Remark.STORE_SLICED
+        sizes = {"slices": num_parts, "buffers": plan.num_buffers, "size": part_bytes}
+        schedule.remark(series[0].copy.loc, remark(stores=len(series), **sizes))
         _take_turns(series, plan, schedule.target)
     elif plan.runs_on:
         for site in series:
             _run_on(site)
     elif loop:
-        schedule.remark(
-            series[0].copy.loc,
-            f"the store is waited for at once: there is no room to keep {block_bytes} bytes for it",
-        )
+        schedule.remark(series[0].copy.loc, Remark.STORE_AWAITED(size=block_bytes))
 
 
 def _plans(series: Sequence[StoreSite]) -> Iterator[_Plan]:

@@ -25,6 +25,7 @@ from aotc.schedule.layout.conversions import (
     plan_conversion,
 )
 from aotc.schedule.layout.tensor_copies import is_tensor_load, read_buffer
+from aotc.schedule.remarks import Remark
 from aotc.target import Feature
 
 
@@ -88,9 +89,7 @@ def _through_shared(
     load = gpu.SharedLoad(
         *(buffer, op.layout, plan.load_vector_elems, plan.load_matrix, source.element)
     )
-    schedule.remark(
-        op.loc,
-        f"a tile of {'x'.join(map(str, source.shape))} {source.element} changes threads through "
-        f"{plan.scratch_bytes} bytes of shared memory",
-    )
+    shape = "x".join(map(str, source.shape))
+    text = Remark.EXCHANGED(shape=shape, element=source.element, size=plan.scratch_bytes)
+    schedule.remark(op.loc, text)
     return place(load).out

@@ -30,6 +30,7 @@ from aotc.ir.types import element_of
 from aotc.ir.warpgroup_product import MAX_COLUMNS, whole_columns
 from aotc.schedule.context import Schedule
 from aotc.schedule.layout.wgmma_layouts import wgmma_layouts
+from aotc.schedule.remarks import Remark
 
 _MATRIX_AXES = 2
 _JOINED = (scf.For, scf.If, scf.While, scf.Yield, scf.Condition)
@@ -47,7 +48,7 @@ def trim_dot_columns(kernel: Kernel, schedule: Schedule) -> None:
         wanted = whole_columns(looked_at, element_of(dot.acc.type))
         if 0 < wanted < columns:
             dot.num_columns = wanted
-            schedule.remark(dot.loc, f"{wanted} of {columns} columns are multiplied")
+            schedule.remark(dot.loc, Remark.COLUMNS_TRIMMED(used=wanted, columns=columns))
 
 
 def _may_narrow(dot: tile.Dot, schedule: Schedule) -> bool:

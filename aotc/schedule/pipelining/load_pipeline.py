@@ -42,6 +42,7 @@ from aotc.schedule.analysis.loop_slice import (
     find_staging,
 )
 from aotc.schedule.pipelining.overlap_wgmma import may_run_on
+from aotc.schedule.remarks import Reason
 from aotc.schedule.tensor_maps.reorder_hazard import reorder_hazard
 
 MIN_COPY_BYTES = 4
@@ -169,7 +170,7 @@ def plan_loop(loop: scf.For, num_stages: int, *, fetches: bool = False) -> LoopP
             return plan
         del plan.loads[too_big]
         assert isinstance(too_big, gpu.Load)
-        plan.refused[too_big] = "loading it ahead would take too many registers of each thread"
+        plan.refused[too_big] = Reason.TOO_MANY_REGISTERS()
 
 
 def source_names(load: gpu.Load | tma.Fetch) -> str:
@@ -185,18 +186,15 @@ def source_names(load: gpu.Load | tma.Fetch) -> str:
 def _disorder(loop: scf.For, load: gpu.Load, barriers: Iterable[Op]) -> str:
     """Return why a load cannot be reordered with the rest of the loop, or an empty string."""
     if load.volatile:
-        return "it is volatile"
+        return Reason.VOLATILE()
     for fence in barriers:
         pointer = written_pointer(fence)
         if pointer is None:
-            return f"{fence.opcode} in the loop keeps all memory accesses in order"
+            return Reason.FENCE_IN_LOOP(op=fence.opcode)
         if shared_roots(load.pointer, pointer):
-            return f"the loop writes through {root_names(pointer)}, too"
+            return Reason.LOOP_WRITES(names=root_names(pointer))
         if not loop.num_stages:
-            return (
-                f"the loop writes through {root_names(pointer)}, which may be the same memory; "
-                "num_stages of tl.range promises that it is not"
-            )
+            return Reason.LOOP_MAY_WRITE(names=root_names(pointer))
     return ""
 
 
@@ -204,12 +202,12 @@ def _fetch_obstacle(loop: scf.For, fetch: tma.Fetch) -> str:
     """Return why a tensor load cannot be issued in an earlier iteration, or an empty string."""
     buffer = fetch.buffer.op
     if not isinstance(buffer, gpu.SharedAlloc) or buffer.block is not loop.body:
-        return "its buffer is not the loop's own"
+        return Reason.FOREIGN_BUFFER()
     if any(user is not fetch and not isinstance(user, _READERS) for user in buffer.out.users):
-        return "its buffer is used in other ways, too"
+        return Reason.SHARED_BUFFER()
     inside = list(loop.body.walk())
     if any(isinstance(op, grid.GridWait) for op in inside):
-        return "the loop waits for other grids"
+        return Reason.GRID_WAIT()
     return reorder_hazard(fetch, inside)
 
 
@@ -222,9 +220,9 @@ def _drop_dependents(plan: LoopPlan) -> None:
             bad = next((each for each in load.slice.loads if each not in plan.loads), None)
             reason = ""
             if bad is not None:
-                reason = f"its address depends on {source_names(bad)}, which is not pipelined"
+                reason = Reason.ADDRESS_NOT_PIPELINED(names=source_names(bad))
             elif _reaches(plan, load, op):
-                reason = "its address depends on what it loaded an iteration before"
+                reason = Reason.ADDRESS_OF_ITSELF()
             if reason:
                 del plan.loads[op]
                 plan.refused[load.op] = reason

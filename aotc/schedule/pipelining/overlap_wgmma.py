@@ -34,6 +34,7 @@ from aotc.ir.rewrite import Builder, is_pure
 from aotc.ir.types import SharedType, element_of
 from aotc.schedule.analysis.global_order import fences, free_operands
 from aotc.schedule.context import Schedule
+from aotc.schedule.remarks import Remark
 
 _NEVER_UNROLLED = 1
 _WRITERS = (
@@ -63,8 +64,8 @@ def overlap_wgmma(kernel: Kernel, schedule: Schedule) -> None:
         runs_on = may_run_on(loop) and all(
             _stays(value, loop) for op in products for value in op.operands
         )
-        then = "run on into the next iteration" if runs_on else "are waited for one by one"
-        schedule.remark(loc, f"the products of the loop are by warpgroups and {then}")
+        remark = Remark.WGMMA_IN_FLIGHT if runs_on else Remark.WGMMA_AWAITED
+        schedule.remark(loc, remark())
         with at(loc):
             _start_early(loop, products if runs_on else products[:1])
             if runs_on:

@@ -34,9 +34,8 @@ from aotc.ir.types import SharedType, TileType
 from aotc.schedule.analysis.loop_bounds import lowered_bounds
 from aotc.schedule.analysis.register_budget import registers_of, reserve_registers
 from aotc.schedule.context import Schedule
+from aotc.schedule.remarks import Reason, Remark
 
-_AHEAD = "a product runs while the one before is computed with"
-_NOT_AHEAD = "no product is started an iteration ahead"
 _NEVER_UNROLLED = 1
 _MIN_SLOTS = 2
 # What a thread needs besides accumulators and results of dots: addresses, counters, scales.
@@ -49,7 +48,8 @@ def pipeline_mma(kernel: Kernel, schedule: Schedule) -> None:
         return
     roles_ = [op for op in kernel.body if isinstance(op, roles.Specialize)]
     if not roles_:
-        schedule.remark(kernel.loc, f"{_NOT_AHEAD}: no warp of its own fetches")
+        text = Remark.MMA_NOT_PIPELINED(reason=Reason.NO_PRODUCER())
+        schedule.remark(kernel.loc, text)
     for role in roles_:
         for loop in [op for op in role.consumers.walk() if isinstance(op, scf.For)]:
             products = [op for op in loop.body if isinstance(op, wgmma.Wgmma)]
@@ -57,14 +57,15 @@ def pipeline_mma(kernel: Kernel, schedule: Schedule) -> None:
                 found = _find(loop, products)
                 if isinstance(found, _Start):
                     found = _advance(found, role, kernel, schedule)
-                schedule.remark(loop.loc, f"{_NOT_AHEAD}: {found}" if found else _AHEAD)
+                remark = Remark.MMA_NOT_PIPELINED if found else Remark.MMA_PIPELINED
+                schedule.remark(loop.loc, remark(reason=found))
 
 
 def _advance(start: _Start, role: roles.Specialize, kernel: Kernel, schedule: Schedule) -> str:
     """Rewrite a loop, or return why not."""
     needed = _needed_registers(start)
     if not reserve_registers(needed, role, kernel, schedule):
-        return f"two of each in flight take about {needed} registers of a thread"
+        return Reason.TWO_RESULTS(registers=needed)
     with at(start.loop.loc):
         _Advance(start).rewrite()
     return ""
@@ -91,27 +92,27 @@ def _find(loop: scf.For, products: Sequence[wgmma.Wgmma]) -> _Start | str:
     """Return how to issue ahead the dots of a loop whose results are used in it, or why not."""
     products = [op for op in products if _is_looked_at(op, loop)]
     if not products:
-        return "none that begins its sum is looked at in its iteration"
+        return Reason.NO_FRESH_ACCUMULATOR()
     for op in products:
         if not isinstance(op.a.type, SharedType):
-            return "an operand is in registers"
+            return Reason.OPERAND_IN_REGISTERS()
         if not all(_stays(value, loop) for value in (op.a, op.b)):
-            return "an operand is written in the loop"
+            return Reason.OPERAND_WRITTEN()
     body = list(loop.body)
     before = body[: body.index(products[-1]) + 1]
     waits = [op for op in before if isinstance(op, tma.MbarrierWait)]
     if any(_num_slots(op) < _MIN_SLOTS for op in waits):
-        return "there is one slot for what it waits for"
+        return Reason.ONE_STAGE()
     found = _slice(loop, [*products, *waits])
     if found is None:
-        return "where its operands are depends on the iteration before in more than one step"
+        return Reason.STAGE_OF_LATER_STEPS()
     for op in found.ops:
         if op not in products and not isinstance(op, tma.MbarrierWait) and not is_pure(op):
-            return f"where its operands are depends on {op.opcode}"
+            return Reason.STAGE_DEPENDS(op=op.opcode)
     # The dots pass these ops. A load that runs an iteration late reads the same.
     for op in before:
         if op not in found.ops and not is_pure(op) and op.effect != "read":
-            return f"it would pass {op.opcode}"
+            return Reason.NOT_REORDERED(op=op.opcode)
     return replace(found, products=products)
 
 

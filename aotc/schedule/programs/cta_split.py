@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 from aotc.ir.core import Block, Kernel, Op, Value
 from aotc.ir.dialects import arith, descriptor, gpu, scf, tile
 from aotc.ir.types import DescriptorType, TileType
+from aotc.schedule.remarks import Reason
 
 Part: TypeAlias = int | None
 """The axis along which a tile is split, or None for all of it."""
@@ -207,7 +208,7 @@ class _Search:
         elif not isinstance(op, tile.Store | tile.AtomicRmw | tile.AtomicCas):
             chosen = None
         if any(value.users for value in op.results):
-            self.parts.obstacle = f"the result of {op.opcode} would be in one block"
+            self.parts.obstacle = Reason.RESULT_IN_ONE_CTA(op=op.opcode)
         self.parts.roots[op] = chosen
         for value in op.operands:
             self._need(value, chosen if shape_of(value) else None)
@@ -245,9 +246,9 @@ class _Search:
         kind = value.type
         assert isinstance(kind, DescriptorType)
         if part is not None and isinstance(value.op, descriptor.DescriptorAt):
-            self.parts.obstacle = "maps in memory are of whole blocks"
+            self.parts.obstacle = Reason.MAP_IN_MEMORY()
         elif block_type(kind, part, self.num_blocks).row_bytes < descriptor.MIN_ROW_BYTES:
-            self.parts.obstacle = f"parts of {kind} would have too short rows"
+            self.parts.obstacle = Reason.SHORT_ROWS(kind=kind)
         return self.parts.descriptors.setdefault(value, part)
 
     def _need(self, value: Value, part: Part) -> None:
@@ -258,11 +259,11 @@ class _Search:
             if way in ways:
                 continue
             if way is not None and shape_of(each)[way] % self.num_blocks:
-                self.parts.obstacle = f"a tile of {shape_of(each)} has no {self.num_blocks} parts"
+                self.parts.obstacle = Reason.TOO_SMALL(shape=shape_of(each), slices=self.num_blocks)
                 return
             passed = each.op is None or isinstance(each.op, _CONTROL)
             if passed and ways and shape_of(each):
-                self.parts.obstacle = "a loop or branch would carry a tile in two ways"
+                self.parts.obstacle = Reason.CARRIED_TWO_WAYS()
                 return
             ways[way] = None
             worklist += self._operands(each, way, passed=passed)
@@ -275,10 +276,10 @@ class _Search:
         if isinstance(op, descriptor.DescriptorLoad):
             axis = None if part is None else part + op.num_dropped
             if self._divide_descriptor(op.descriptor, axis) != axis:
-                self.parts.obstacle = "a descriptor's blocks would be divided in two ways"
+                self.parts.obstacle = Reason.BOX_TWO_WAYS()
         parts = operand_parts(op, part)
         if parts is None:
-            self.parts.obstacle = f"{op.opcode} needs what other blocks hold"
+            self.parts.obstacle = Reason.NEEDS_OTHER_CTAS(op=op.opcode)
             return []
         others = [(other, part) for other in op.results if other is not value]
         return [*zip(op.operands, parts, strict=True), *others]

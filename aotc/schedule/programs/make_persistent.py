@@ -19,6 +19,7 @@ from aotc.ir.dialects import arith, assembly, descriptor, grid, scf, tile
 from aotc.ir.rewrite import Builder
 from aotc.ir.types import I32
 from aotc.schedule.context import Schedule
+from aotc.schedule.remarks import Remark
 
 _NEVER_UNROLLED = 1
 _OBSTACLES = (
@@ -35,7 +36,7 @@ def make_persistent(kernel: Kernel, schedule: Schedule) -> None:
     with at(kernel.loc):
         _wrap(kernel)
     kernel.loops_programs = True
-    schedule.remark(kernel.loc, "a block runs one program after the other")
+    schedule.remark(kernel.loc, Remark.PERSISTENT())
 
 
 def _gains(kernel: Kernel) -> bool:

@@ -31,6 +31,7 @@ from aotc.schedule.programs.cta_split import (
     operand_parts,
     shape_of,
 )
+from aotc.schedule.remarks import Remark
 
 _FOR_ALL_BLOCKS = (tile.Assume, tile.Assert, grid.GridWait, grid.LaunchDependents)
 _FOR_ONE_BLOCK = (tile.Barrier, tile.AtomicRmw, tile.AtomicCas, assembly.VolatileAsm)
@@ -45,13 +46,13 @@ def split_across_cluster(kernel: Kernel, schedule: Schedule) -> None:
         used = any(value.users for value in op.results)
         if isinstance(op, tile.Barrier | tile.Print) or (isinstance(op, _FOR_ONE_BLOCK) and used):
             raise CompileError(
-                f"num_ctas = {num_blocks}: {op.opcode} is not shared by the blocks of a cluster",
+                f"num_ctas = {num_blocks}: {op.opcode} is not shared by the CTAs of a cluster",
                 op.loc,
                 remedy="leave num_ctas at 1 for this kernel",
             )
     parts = find_parts(kernel, num_blocks)
     if parts.obstacle:
-        schedule.remark(kernel.loc, f"every block computes the whole program: {parts.obstacle}")
+        schedule.remark(kernel.loc, Remark.REPLICATED(reason=parts.obstacle))
         parts = find_parts(kernel, num_blocks, divides=False)
     _Distribution(kernel, parts, num_blocks).run()
 

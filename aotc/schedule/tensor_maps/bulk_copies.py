@@ -14,6 +14,7 @@ from aotc.ir.dialects import gpu, scf, tma, wgmma
 from aotc.ir.types import ScalarType, SharedType, TileType, Type
 from aotc.schedule.analysis.global_order import is_inside, root_names
 from aotc.schedule.context import Schedule
+from aotc.schedule.remarks import Remark
 from aotc.schedule.tensor_maps.contiguous_run import AccessT, ContiguousRun
 from aotc.schedule.tensor_maps.pointer_block import UnmappableError
 from aotc.target import Feature
@@ -63,10 +64,12 @@ def choose_runs(
         try:
             run = run_of(access)
         except UnmappableError as refusal:
-            text = f"{name} is not {done} by bulk copies: {refusal.reason}"
-            schedule.remark(access.loc, f"{text}; {refusal.remedy}" if refusal.remedy else text)
+            reason = f"{refusal.reason}; {refusal.remedy}" if refusal.remedy else refusal.reason
+            text = Remark.NO_BULK_COPY(name=name, done=done, reason=reason)
+            schedule.remark(access.loc, text)
             continue
-        schedule.remark(access.loc, f"{name} is {done} by bulk copies of {run.size_bytes} bytes")
+        text = Remark.BULK_COPY(name=name, done=done, size=run.size_bytes)
+        schedule.remark(access.loc, text)
         found.append((access, run))
     return found
 

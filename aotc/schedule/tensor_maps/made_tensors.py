@@ -27,6 +27,7 @@ from aotc.schedule.analysis.launch_text import LaunchText
 from aotc.schedule.analysis.polynomial import ZERO, Polynomial
 from aotc.schedule.analysis.signs import Signs
 from aotc.schedule.context import Schedule
+from aotc.schedule.remarks import Remark
 from aotc.schedule.tensor_maps.pointer_block import OUT_OF_REACH
 
 _ACCESSES = (
@@ -60,7 +61,7 @@ def map_made(kernel: Kernel, made: Sequence[DescriptorOf], schedule: Schedule) -
         try:
             tensor = _tensor_of(op, kernel, analysis)
         except _UnknownError as reason:
-            schedule.remark(op.loc, f"blocks of this tensor go through pointers: {reason}")
+            schedule.remark(op.loc, Remark.NO_TENSOR_MAP(reason=reason))
             continue
         key = tensor.source, tensor.kind
         if key not in known:

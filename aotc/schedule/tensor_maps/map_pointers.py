@@ -28,6 +28,7 @@ from aotc.schedule.analysis.coordinates import coordinate
 from aotc.schedule.analysis.global_order import root_names
 from aotc.schedule.cleanup.drop_carried import drop_unused_carried
 from aotc.schedule.context import Schedule
+from aotc.schedule.remarks import Remark
 from aotc.schedule.tensor_maps.dot_stores import check_store_order, dot_stores
 from aotc.schedule.tensor_maps.operand_loads import (
     check_dot,
@@ -89,11 +90,13 @@ def _asked(
     try:
         block = find()
     except UnmappableError as refusal:
-        text = f"{name} is not {moved} by tensor copies: {refusal.reason}"
-        schedule.remark(access.loc, f"{text}; {refusal.remedy}" if refusal.remedy else text)
+        reason = f"{refusal.reason}; {refusal.remedy}" if refusal.remedy else refusal.reason
+        text = Remark.NO_TENSOR_COPY(name=name, done=moved, reason=reason)
+        schedule.remark(access.loc, text)
         return None
-    condition = f" where {' and '.join(block.guards)}" if block.guards else ""
-    schedule.remark(access.loc, f"{name} is {moved} by tensor copies{condition}")
+    remark = Remark.GUARDED_TENSOR_COPY if block.guards else Remark.TENSOR_COPY
+    text = remark(name=name, done=moved, guards=" and ".join(block.guards))
+    schedule.remark(access.loc, text)
     return block
 
 

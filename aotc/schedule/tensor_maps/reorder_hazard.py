@@ -15,6 +15,7 @@ from aotc.ir.core import Op
 from aotc.ir.dialects import assembly, gpu, tile, tma
 from aotc.schedule.analysis.global_order import may_precede
 from aotc.schedule.layout.tensor_copies import may_alias
+from aotc.schedule.remarks import Reason
 
 _ORDERING = (tile.Barrier, gpu.AtomicRmw, gpu.AtomicCas, gpu.Fence, assembly.VolatileAsm)
 
@@ -25,8 +26,8 @@ def reorder_hazard(fetch: tma.Fetch, ops: Iterable[Op]) -> str:
         return ""  # checked when the load became a bulk copy, see `bulk_loads`
     for op in ops:
         if isinstance(op, _ORDERING) and may_precede(op, fetch):
-            return f"{op.opcode} before it keeps memory accesses in order"
+            return Reason.FENCE_BEFORE(op=op.opcode)
         stores = isinstance(op, tma.TmaStore | tma.TmaReduce)
         if stores and may_alias(fetch.tensor, op.tensor):
-            return f"the kernel writes {op.tensor.hint or 'the tensor'}, too"
+            return Reason.KERNEL_WRITES(name=op.tensor.hint or "the tensor")
     return ""

@@ -22,6 +22,7 @@ from aotc.ir.types import I32
 from aotc.schedule.analysis.producer_slice import find_slice
 from aotc.schedule.context import Schedule
 from aotc.schedule.layout.layouts import WARPGROUP_WARPS
+from aotc.schedule.remarks import Reason, Remark
 from aotc.schedule.tensor_maps.reorder_hazard import reorder_hazard
 from aotc.schedule.warp_roles.consumer_groups import groups_obstacle
 
@@ -38,15 +39,14 @@ def _choose_roles(kernel: Kernel, schedule: Schedule) -> None:
     fetching = [loop for loop in loops if any(_fetches(loop))]
     for loop in loops:
         if isinstance(loop, scf.For) and loop.warp_specialize and loop not in fetching:
-            why = "the loop loads nothing by tensor or bulk copies"
-            schedule.remark(loop.loc, f"no warp of its own fetches: {why}")
+            schedule.remark(loop.loc, Remark.NO_PRODUCER_WARP(reason=Reason.NO_COPIES()))
     if not fetching:
         _refuse_groups(kernel, schedule)
         return
     loc = fetching[0].loc
     obstacle = _obstacle(kernel, schedule)
     if obstacle:
-        schedule.remark(loc, f"no warp of its own fetches: {obstacle}")
+        schedule.remark(loc, Remark.NO_PRODUCER_WARP(reason=obstacle))
         _refuse_groups(kernel, schedule)
         return
     kernel.producer_warps = _producer_warps(kernel, schedule)
@@ -55,7 +55,7 @@ def _choose_roles(kernel: Kernel, schedule: Schedule) -> None:
         if isinstance(loop, scf.For) and not any(map(_is_loop, loop.body.walk())):
             with at(loop.loc):
                 _make_rings(loop, loop.num_stages or schedule.config.num_stages)
-    schedule.remark(loc, "a warp of its own fetches, as far ahead as there is room")
+    schedule.remark(loc, Remark.PRODUCER_WARP())
 
 
 def _fetch_alone(kernel: Kernel) -> None:
@@ -83,9 +83,9 @@ def _num_consumer_groups(kernel: Kernel, schedule: Schedule) -> int:
     num_warps = wanted * kernel.num_warps + kernel.producer_warps
     obstacle = groups_obstacle(kernel, schedule, num_warps)
     if obstacle:
-        schedule.remark(kernel.loc, f"one group of warps computes, not {wanted}: {obstacle}")
+        schedule.remark(kernel.loc, Remark.ONE_CONSUMER_GROUP(wanted=wanted, reason=obstacle))
         return 1
-    text = f"{wanted} groups of {kernel.num_warps} warps compute, each tiles of its own"
+    text = Remark.CONSUMER_GROUPS(groups=wanted, warps=kernel.num_warps)
     schedule.remark(kernel.loc, text)
     return wanted
 
@@ -93,8 +93,8 @@ def _num_consumer_groups(kernel: Kernel, schedule: Schedule) -> int:
 def _refuse_groups(kernel: Kernel, schedule: Schedule) -> None:
     wanted = schedule.config.num_consumer_groups
     if wanted > 1:
-        why = "no warp of its own fetches for them"
-        schedule.remark(kernel.loc, f"one group of warps computes, not {wanted}: {why}")
+        text = Remark.ONE_CONSUMER_GROUP(wanted=wanted, reason=Reason.NO_PRODUCER())
+        schedule.remark(kernel.loc, text)
 
 
 def _is_loop(op: Op) -> bool:
@@ -112,7 +112,7 @@ def _obstacle(kernel: Kernel, schedule: Schedule) -> str:
         return schedule.specialization_obstacle
     warps = schedule.config.num_warps + _producer_warps(kernel, schedule)
     if warps > schedule.target.max_warps_per_block:
-        return f"a block has no room for {warps} warps"
+        return Reason.NO_ROOM_FOR_WARPS(warps=warps)
     ops = list(kernel.walk())
     for op in ops:
         if isinstance(op, tma.Fetch):
@@ -121,7 +121,7 @@ def _obstacle(kernel: Kernel, schedule: Schedule) -> str:
                 return disorder
             alloc = op.buffer.op
             if not isinstance(alloc, gpu.SharedAlloc) or alloc.block is not op.block:
-                return "a buffer is fetched to in several places"
+                return Reason.SEVERAL_LOADS()
     return find_slice(kernel).obstacle
 
 

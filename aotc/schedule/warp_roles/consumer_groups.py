@@ -28,6 +28,7 @@ from aotc.ir.types import I32
 from aotc.schedule.analysis.global_order import fences, shared_roots, written_pointer
 from aotc.schedule.context import Schedule
 from aotc.schedule.layout.layouts import WARPGROUP_WARPS
+from aotc.schedule.remarks import Reason
 from aotc.schedule.shared_memory.mbarriers import place_mbarrier
 
 _READS = (gpu.Load, tile.Load, gpu.AsyncCopy)
@@ -46,14 +47,14 @@ def groups_obstacle(kernel: Kernel, schedule: Schedule, num_warps: int) -> str:
     if schedule.grouping_obstacle:
         return schedule.grouping_obstacle
     if kernel.num_warps % WARPGROUP_WARPS:
-        return f"{kernel.num_warps} warps are no whole warpgroups"
+        return Reason.PARTIAL_WARPGROUPS(warps=kernel.num_warps)
     if num_warps > schedule.target.max_warps_per_block:
-        return f"a block has no room for {num_warps} warps"
+        return Reason.NO_ROOM_FOR_WARPS(warps=num_warps)
     loop = loop_of_tiles(kernel.body)
     if loop is None:
-        return "no loop holds all that is fetched, and loops of its own"
+        return Reason.NO_TILE_LOOP()
     if loop.carried:
-        return "the loop over tiles carries values from one to the next"
+        return Reason.TILE_LOOP_CARRIES()
     return "" if kernel.loops_programs else _dependence(kernel, loop)
 
 
@@ -77,22 +78,22 @@ def _dependence(kernel: Kernel, loop: scf.For) -> str:
     outside = [op for op in kernel.body if op is not loop]
     for op in fences(outside):
         if not isinstance(op, grid.GridWait):
-            return f"{op.opcode} is outside of the loop over tiles"
+            return Reason.OUTSIDE_TILE_LOOP(op=op.opcode)
     if any(getattr(op, "volatile", False) for op in loop.body.walk()):
-        return "a volatile load keeps tiles in order"
+        return Reason.VOLATILE_TILES()
     moved = _dependents(loop)
     for op in fences(loop.body):
         if not isinstance(op, _ORDERED + _FREE):
-            return f"{op.opcode} keeps tiles in order"
+            return Reason.ORDERED_TILES(op=op.opcode)
         if isinstance(op, _ORDERED):
             place = op.coords if isinstance(op, tma.TmaStore) else [op.pointer]
             if not any(value in moved for value in place):
-                return f"{op.opcode} writes the same place in every tile"
+                return Reason.SAME_PLACE(op=op.opcode)
     for write in fences(loop.body):
         target = written_pointer(write)
         for op in loop.body.walk():
             if target and isinstance(op, _READS) and shared_roots(op.pointer, target):
-                return "a tile may read what another one writes"
+                return Reason.TILES_COMMUNICATE()
     return ""
 
 
@@ -132,7 +133,9 @@ def take_turns(consumers: Block, kernel: Kernel, place: Builder) -> GroupTurns:
     count = kernel.num_consumer_groups
     loop = loop_of_tiles(consumers)
     if loop is None or loop.carried:
-        raise IRError("the loop over tiles cannot be shared out any more", kernel.loc)
+        raise IRError(
+            "the loop over tiles can no longer be divided among consumer groups", kernel.loc
+        )
     first = Builder(consumers, consumers.first)
     group = first(roles.ConsumerGroup()).out
     zero = first(arith.Constant(0, I32)).out

@@ -68,7 +68,9 @@ def specialize_warps(kernel: Kernel, schedule: Schedule) -> None:
         return
     found = find_slice(kernel)
     if found.obstacle:
-        raise IRError(f"fetches cannot be divided off any more: {found.obstacle}", kernel.loc)
+        raise IRError(
+            f"tensor loads can no longer be moved to a producer warp: {found.obstacle}", kernel.loc
+        )
     with at(kernel.loc):
         consumers = Block()
         for op in list(kernel.body):

@@ -142,7 +142,7 @@ def test_blocks_of_one_kind_take_turns() -> None:
     ]
     assert len(_buffers(kernel)) == 2
     (remark,) = schedule.remarks
-    assert "3 stores go in 3 parts, through 2 buffers of 4096 bytes" in remark
+    assert "3 tiles are stored in 3 slices, through 2 buffers of 4096 bytes" in remark
 
 
 def test_parts_of_several_blocks_take_turns_together() -> None:
@@ -153,7 +153,7 @@ def test_parts_of_several_blocks_take_turns_together() -> None:
     assert _ops(kernel) == expected
     assert len(_buffers(kernel)) == 3
     (remark,) = schedule.remarks
-    assert "3 stores go in 12 parts, through 3 buffers of 1024 bytes" in remark
+    assert "3 tiles are stored in 12 slices, through 3 buffers of 1024 bytes" in remark
 
 
 def test_whole_blocks_have_buffers_of_their_own_where_they_fit() -> None:
