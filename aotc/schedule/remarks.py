@@ -25,7 +25,7 @@ class Remark(_Template):
     """Say what a pass did to a kernel, or that it did not and why (`reason`)."""
 
     # Program instances and CTAs.
-    PERSISTENT = "the kernel is persistent: a CTA runs several program instances"
+    PERSISTENT = "the kernel is persistent, a CTA runs several program instances"
     REPLICATED = "every CTA of the cluster computes the whole program: {reason}"
     # Loads and stores by hardware.
     TENSOR_COPY = "{name} is {done} by tensor copies"
@@ -50,7 +50,7 @@ class Remark(_Template):
     MMA_PIPELINED = "a dot is in flight while the result of the one before is used"
     MMA_NOT_PIPELINED = "no dot is issued an iteration ahead: {reason}"
     # Warp roles.
-    PRODUCER_WARP = "warp-specialized: a producer warp issues the loads, stages ahead"
+    PRODUCER_WARP = "a producer warp issues the loads, stages ahead"
     NO_PRODUCER_WARP = "no producer warp: {reason}"
     CONSUMER_GROUPS = "{groups} consumer groups of {warps} warps ping-pong over tiles"
     ONE_CONSUMER_GROUP = "one consumer group, not {wanted}: {reason}"

@@ -96,14 +96,14 @@ def test_threads_get_the_registers_of_the_second_product(tmp_path: Path) -> None
     wide, signature = wide.replace("128)", "256)"), {**signature}
     signature |= {"b": "tensordesc<fp16[256,64]>", "c": "tensordesc<fp32[64,256]>"}
     _, remarks = _lowered(tmp_path, wide, signature)
-    assert NOT_AHEAD + "two of each in flight take about 424 registers of a thread" in remarks
+    assert NOT_AHEAD + "two results in flight take about 424 registers of a thread" in remarks
 
 
 @pytest.mark.parametrize(
     ("old", "new", "config", "reason"),
     [
         ("", "", {"warp_specialize": False}, "the kernel has no producer warp"),
-        (SCALE, "for _ in range(tiles):\n                total += part", {}, "there is one slot"),
+        (SCALE, "for _ in range(tiles):\n                total += part", {}, "its operands have one stage"),
         (SCALE, "total += part", {}, "none with a fresh accumulator is used in its iteration"),
         ("tl.dot(a.load(", "tl.dot(1 + a.load(", {}, "an operand is in registers"),
         ("b.load([0, k * 64]).T)", "(1 + b.load([0, k * 64])).T)", {}, "an operand is written"),

@@ -95,7 +95,7 @@ def test_the_whole_kernel_becomes_the_body_of_a_loop() -> None:
     check(SUM, print_kernel(kernel))
     assert kernel.loops_programs
     assert [remark.rpartition(": ")[2] for remark in schedule.remarks] == [
-        "the kernel is persistent: a CTA runs several program instances"
+        "the kernel is persistent, a CTA runs several program instances"
     ]
 
 
