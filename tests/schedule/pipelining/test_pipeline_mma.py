@@ -103,7 +103,12 @@ def test_threads_get_the_registers_of_the_second_product(tmp_path: Path) -> None
     ("old", "new", "config", "reason"),
     [
         ("", "", {"warp_specialize": False}, "the kernel has no producer warp"),
-        (SCALE, "for _ in range(tiles):\n                total += part", {}, "its operands have one stage"),
+        (
+            SCALE,
+            "for _ in range(tiles):\n                total += part",
+            {},
+            "its operands have one stage",
+        ),
         (SCALE, "total += part", {}, "none with a fresh accumulator is used in its iteration"),
         ("tl.dot(a.load(", "tl.dot(1 + a.load(", {}, "an operand is in registers"),
         ("b.load([0, k * 64]).T)", "(1 + b.load([0, k * 64])).T)", {}, "an operand is written"),
