@@ -29,9 +29,9 @@ class Config:
 class Schedule:
     """Carry target, configuration and collected remarks through the passes of one kernel.
 
-    `map_pointers` says that the kernel may get guards, and tensor maps that the launcher makes.
-    `max_ops` is how many ops unrolling may leave it with. `specialization_obstacle` says why all warps are to
-    do the same, if they are, and `grouping_obstacle` why one group of warps is to compute.
+    `map_pointers` allows guards, and tensor maps that the launcher encodes. `max_ops` bounds the
+    ops of the kernel after unrolling. `specialization_obstacle` says why the kernel is not to be
+    warp-specialized, `grouping_obstacle` why it is to have one consumer group; empty if it may.
     """
 
     target: Target

@@ -360,7 +360,7 @@ def test_a_launch_has_the_threads_of_all_groups(
     assert made.spill_bytes == 0
     assert made.num_consumer_groups == groups
     assert made.num_threads == 32 * (4 * groups + 4)
-    taken = [remark for remark in made.remarks if "registers for threads that compute" in remark]
+    taken = [remark for remark in made.remarks if "registers for a consumer thread" in remark]
     assert len(taken) == (groups > 1)
 
 
@@ -369,5 +369,5 @@ def test_what_is_too_large_for_two_groups_has_one(tmp_path: Path) -> None:
     made = _metadata(tmp_path, (128, 128, 32), num_stages=13, num_consumer_groups=2)
     assert made.num_consumer_groups == 1
     assert made.producer_warps == 4
-    reason = "one group of warps computes, not 2: with 2 the kernel needs"
+    reason = "one consumer group, not 2: with 2 the kernel needs"
     assert any(reason in remark for remark in made.remarks)

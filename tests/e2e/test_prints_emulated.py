@@ -82,7 +82,7 @@ def test_lines_are_those_of_the_source(
 def test_clusters_do_not_print(tmp_path: Path) -> None:
     path = tmp_path / "kernel.py"
     path.write_text(SOURCE)
-    with pytest.raises(CompileError, match="is not shared by the blocks of a cluster"):
+    with pytest.raises(CompileError, match="is not shared by the CTAs of a cluster"):
         aotc.compile(
             f"{path}:show",
             signature={"x_ptr": "*fp32", "n": "i32"},

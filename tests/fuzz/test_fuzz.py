@@ -114,7 +114,7 @@ def _hopper_features(program: Program) -> set[str]:
     found |= {"multicast" for op in ops if getattr(op, "num_parts", 1) > 1}
     found |= {"some columns" for op in ops if isinstance(op, wgmma.Wgmma) and op.num_columns}
     found |= (
-        {"ahead"} if any("a product runs while" in each for each in schedule.remarks) else set()
+        {"ahead"} if any("a dot is in flight while" in each for each in schedule.remarks) else set()
     )
     found |= {"groups"} if kernel.num_consumer_groups > 1 else set()
     found |= {"programs in a loop"} if kernel.loops_programs else set()

@@ -1,8 +1,8 @@
-"""Which ops a load from global memory must not change places with.
+"""Which ops a load from global memory must not be reordered with.
 
-Two parameters may point at the same memory (a kernel is often launched in place), so a load and a
-write keep their order wherever it cannot be seen that they are apart. A barrier of the user's
-orders everything, and so does an assertion: it may stand for the bounds of what follows.
+Two parameters may alias (a kernel is often launched in place), so a load and a
+write keep their order unless they are provably disjoint. A barrier of the user's
+orders everything, and so does an assertion: it may imply the bounds of what follows.
 
 Invariant: what is not known to leave global memory alone is a fence.
 """
@@ -66,7 +66,7 @@ def written_pointer(fence: Op) -> Value | None:
 def shared_roots(left: Value, right: Value) -> list[Value]:
     """Return the values that two pointers may both come from.
 
-    Pointers that come from no parameter may all be one.
+    Pointers that come from no parameter may all alias.
     """
     roots = pointer_roots(left)
     unknown = any(not _is_parameter(root) for root in roots)
@@ -88,7 +88,7 @@ def root_names(pointer: Value) -> str:
 
 
 def free_operands(op: Op) -> Iterator[Value]:
-    """Yield what an op and all nested in it use and do not define."""
+    """Yield the values that an op and all nested in it use and do not define."""
     yield from op.operands
     for block in op.blocks:
         for inner in block.walk():
@@ -106,9 +106,9 @@ def is_inside(owner: Op | Block, outer: Op) -> bool:
 
 
 def num_registers(load: gpu.Load) -> int:
-    """Return how many 32-bit registers of a thread hold what a load returns.
+    """Return how many 32-bit registers of a thread a load fills.
 
-    What one access returns is in registers of its own.
+    Each access fills registers of its own.
     """
     kind = load.out.type
     if not isinstance(kind, TileType) or kind.layout is None:

@@ -1,7 +1,7 @@
-"""Loop-invariant code motion: compute before a loop what every iteration computes alike.
+"""Loop-invariant code motion: hoist what every iteration computes alike.
 
 Invariant: only pure ops move, and only past the start of a loop whose body defines none of their
-operands; a loop that never runs computes them for nothing, which nobody can observe.
+operands; a loop that never runs computes them for nothing, which cannot be observed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from aotc.schedule.context import Schedule
 
 
 def hoist_invariants(kernel: Kernel, schedule: Schedule) -> None:
-    """Move invariant ops out of loops, from the innermost outwards."""
+    """Hoist invariant ops out of loops, innermost first."""
     del schedule
     _visit(kernel.body)
 

@@ -1,9 +1,9 @@
-"""Make tensor loads explicit: who issues them, and at which mbarrier everybody waits.
+"""Expand tensor loads into their issue by one thread and the wait of all at a mbarrier.
 
-Fetches that stand together, none waiting for what another brought, are issued at once and awaited
-once. All of a kernel share one mbarrier: each wait is for its next phase, so the parity is a
-variable that starts at 0, flips with each wait, and is carried by every loop and branch that holds
-one. `insert_barriers` sees to it that no thread issues into a phase that another still waits for.
+Adjacent loads, none of which depends on another, are issued at once and awaited once. All of a
+kernel share one mbarrier: each wait is for its next phase, so the parity is a variable that starts
+at 0, flips with each wait, and is carried by every loop and branch that contains one.
+`insert_barriers` keeps a thread from issuing into a phase that another still waits for.
 
 Invariant: on every path through the kernel, waits have the parities 0, 1, 0, 1, …
 """
@@ -24,7 +24,7 @@ _PARITY = "parity"
 
 
 def expand_tensor_loads(kernel: Kernel, schedule: Schedule) -> None:
-    """Replace every fetch by a load and a wait."""
+    """Replace every tensor load by its issue and a wait."""
     if not _holds_fetch(kernel.body):
         return
     place = Builder(kernel.body, kernel.body.first)
@@ -48,7 +48,7 @@ class _Expansion:
         self.max_group_bytes = max_group_bytes
 
     def visit(self, block: Block, parity: Value) -> Value:
-        """Expand the fetches of a block; return the parity behind it."""
+        """Expand the tensor loads of a block; return the parity after it."""
         for op in block:
             if isinstance(op, tma.Fetch):
                 parity = self._expand(op, parity)

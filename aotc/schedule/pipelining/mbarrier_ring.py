@@ -1,11 +1,11 @@
-"""What a pipelined loop waits at for the blocks it fetches: a mbarrier for every slot.
+"""The mbarriers that a pipelined loop waits at for its tensor loads: one a stage.
 
-One thread issues the fetches of an iteration to its slot; everybody waits for the slot when the
-iteration comes. A loop begins with slot 0 whenever it is reached, so how often each mbarrier has
-turned is told by a number with a bit for each, the parity of the next wait. It begins with 0, and
-all loops around carry it along.
+One thread issues the loads of an iteration into its stage; all wait for the stage when the
+iteration comes. A loop starts at stage 0 each time it is entered, so the phase of each mbarrier is
+kept in an integer with a bit a stage, the parity of the next wait. It starts at 0, and is carried
+through all enclosing loops.
 
-Invariant: on every path, waits for a slot have the parities 0, 1, 0, 1, …
+Invariant: on every path, waits for a stage have the parities 0, 1, 0, 1, …
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LOOPS = scf.For | scf.While
 
 
 class FetchRing:
-    """Place the mbarriers of a loop, and the ops that use them; `start` is the number at first."""
+    """Allocate the mbarriers of a loop and emit their uses; `start` is the initial phase bits."""
 
     def __init__(self, kernel: Kernel, num_stages: int) -> None:
         place = Builder(kernel.body, kernel.body.first)
@@ -40,7 +40,7 @@ class FetchRing:
         slot: tuple[Value, int],
         place: Builder,
     ) -> None:
-        """Issue fetches, each to a buffer and of its inputs, if their iteration `exists`."""
+        """Issue tensor loads, each given its buffer and inputs, if their iteration `exists`."""
         full = place(gpu.SharedStage(self._full, *slot)).out
         arms = Block(), Block()
         within = Builder(arms[0])
@@ -54,7 +54,7 @@ class FetchRing:
         place(scf.If(exists, *arms))
 
     def wait(self, slot: Value, phases: Value, place: Builder) -> Value:
-        """Wait for the fetches to a slot; return the number that goes with the next wait."""
+        """Wait for the loads of a stage; return the phase bits of the next wait."""
         one = place(arith.Constant(1, I32)).out
         shifted = place(arith.Shr(phases, slot)).out
         parity = place(arith.And(shifted, one)).out
@@ -63,7 +63,7 @@ class FetchRing:
 
 
 def carry_around(loop: Op, start: Value, end: Value) -> None:
-    """Let all loops around `loop` carry the number that it begins with as `start`, ends as `end`.
+    """Carry the phase bits through all loops around `loop`: it starts with `start`, ends with `end`.
 
     Nothing else uses `start`.
     """
@@ -84,7 +84,7 @@ def carry_around(loop: Op, start: Value, end: Value) -> None:
 
 
 def _carry(outer: Op, inner: Op, start: Value, end: Value) -> None:
-    """Add the number to the blocks of a loop; `inner` is the op of theirs that changes it."""
+    """Carry the phase bits through a loop; `inner` is the op of its blocks that updates them."""
     users = [user for user in start.users if is_inside(user, outer)]
     for block in outer.blocks:
         before = block.add_arg(I32, _HINT)
@@ -95,13 +95,13 @@ def _carry(outer: Op, inner: Op, start: Value, end: Value) -> None:
 
 
 def _pass_on(block: Block, value: Value) -> None:
-    """Let the terminator of a block pass on one more value."""
+    """Append a value to the operands of a block's terminator."""
     terminator = block.terminator
     terminator.set_slots([*terminator.slots, value])
 
 
 def _rebuilt(op: Op, slots: Sequence[Value | None]) -> Op:
-    """Build a loop or branch anew around its blocks, which pass on one more value."""
+    """Rebuild a loop or branch around its blocks, which pass on one more value."""
     blocks, op.blocks = op.blocks, ()
     made = Builder.before_op(op)(build(type(op), slots, op.attributes, blocks, op.loc))
     op.replace_with(made.results[:-1])

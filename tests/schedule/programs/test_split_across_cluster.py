@@ -120,5 +120,5 @@ kernel @k(%a: desc<16x32xfp8e4nv>, %b: desc<32x16xfp8e4nv>, %out: desc<16x16xfp3
 def test_rows_too_short_for_tensor_copies_are_not_divided() -> None:
     kernel, remarks = distributed(NARROW, 2)
     verify(kernel)
-    assert "parts of desc<32x16xfp8e4nv> would have too short rows" in remarks[0]
+    assert "slices of desc<32x16xfp8e4nv> would have too short rows" in remarks[0]
     assert "%out: desc<16x16xfp32>" in print_kernel(kernel)

@@ -44,11 +44,11 @@ CARRIES = TILES.replace("scf.for(%zero, %n, %one) (%i: i32)", "%r = CARRIED (%i:
 CARRIES = CARRIES.replace("CARRIED", "scf.for(%zero, %n, %one, %zero)")
 CARRIES = CARRIES[: CARRIES.rindex("scf.yield()")] + "scf.yield(%i)\n  } : i32\n"
 OBSTACLES = {
-    "one loop": (loop(block("a", "%i")), "no loop holds all that is fetched, and loops of its own"),
-    "fetched outside": (fetch("e", "%n") + read("e") + TILES, "no loop holds all that is fetched"),
+    "one loop": (loop(block("a", "%i")), "no loop contains all tensor loads and a mainloop"),
+    "fetched outside": (fetch("e", "%n") + read("e") + TILES, "no loop contains all tensor loads"),
     "two loops": (
         TILES + loop(block("d", "%k"), variable="k"),
-        "no loop holds all that is fetched",
+        "no loop contains all tensor loads",
     ),
     "carried": (CARRIES, "the loop over tiles carries values from one to the next"),
     "stored outside": (TILES + STORE, "gpu.store is outside of the loop over tiles"),
@@ -80,13 +80,13 @@ def test_what_is_in_the_way_is_said(case: str) -> None:
     remarks = _divided(kernel)
     assert kernel.num_consumer_groups == 1
     assert kernel.producer_warps == 1
-    assert any(f"one group of warps computes, not 2: {reason}" in remark for remark in remarks)
+    assert any(f"one consumer group, not 2: {reason}" in remark for remark in remarks)
     assert not [op for op in kernel.walk() if isinstance(op, roles.ConsumerGroup)]
 
 
 @pytest.mark.parametrize(
     ("num_warps", "groups", "reason"),
-    [(2, 2, "2 warps are no whole warpgroups"), (16, 2, "a block has no room for 33 warps")],
+    [(2, 2, "2 warps are no whole warpgroups"), (16, 2, "a CTA has no room for 33 warps")],
 )
 def test_groups_are_warpgroups_of_a_block(num_warps: int, groups: int, reason: str) -> None:
     kernel = fetching(TILES, num_warps=num_warps)
@@ -100,7 +100,7 @@ def test_nobody_is_promised_groups_without_a_producer(num_groups: int) -> None:
     kernel = fetching(loop(LOADED), num_warps=4)
     remarks = _divided(kernel, num_groups)
     assert kernel.num_consumer_groups == 1
-    reason = "one group of warps computes, not 2: no warp of its own fetches for them"
+    reason = "one consumer group, not 2: the kernel has no producer warp"
     assert [reason in remark for remark in remarks] == [True] * (num_groups - 1)
 
 
@@ -117,7 +117,7 @@ def test_a_group_runs_what_is_its_turn(groups: int) -> None:
     kernel = fetching(TILES, num_warps=4)
     remarks = _divided(kernel, groups)
     assert kernel.num_consumer_groups == groups
-    assert any(f"{groups} groups of 4 warps compute, each tiles" in remark for remark in remarks)
+    assert any(f"{groups} consumer groups of 4 warps ping-pong" in remark for remark in remarks)
     outer = next(op for op in _roles(kernel).consumers if isinstance(op, scf.For))
     (turn,) = (op for op in outer.body if isinstance(op, scf.If))
     assert [op.num_stages for op in outer.body if isinstance(op, gpu.NextStage)] == [groups]

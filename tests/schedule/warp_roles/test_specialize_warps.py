@@ -220,5 +220,5 @@ def test_the_remark_says_so() -> None:
     choose_warp_roles(kernel, schedule)
     specialize_warps(kernel, schedule)
     assert [re.sub(r"^.*: ", "", remark) for remark in schedule.remarks] == [
-        "a warp of its own fetches, as far ahead as there is room"
+        "a producer warp issues the loads, stages ahead"
     ]
