@@ -79,7 +79,7 @@ def launcher_of_request(
         target=spec.target.name,
         num_warps=threads // 32,
         num_stages=1,
-        num_ctas=spec.request.num_ctas,
+        num_ctas=spec.request.config.num_ctas,
         shared_bytes=compiled.shared_bytes,
         static_shared_bytes=0,
         registers=0,

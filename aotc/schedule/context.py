@@ -4,25 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from aotc.config import Config
 from aotc.ir.diagnostics import Loc
 from aotc.limits import CompileLimits
 from aotc.target import Target
-
-
-@dataclass(frozen=True, slots=True)
-class Config:
-    """Hold the performance choices a kernel is built with; reserved config keys of a manifest.
-
-    `warp_specialize` of None leaves the choice to the schedule.
-    """
-
-    num_warps: int = 4
-    num_stages: int = 3
-    num_ctas: int = 1
-    maxnreg: int = 0
-    warp_specialize: bool | None = None
-    num_consumer_groups: int = 1
-    mma_stages: int = 1
 
 
 @dataclass

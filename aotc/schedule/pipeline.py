@@ -143,7 +143,7 @@ def schedule_kernel(kernel: Kernel, schedule: Schedule, observer: Observer | Non
     """
     kernel.num_warps = schedule.config.num_warps
     kernel.num_ctas = schedule.config.num_ctas
-    kernel.maxnreg = schedule.config.maxnreg
+    kernel.maxnreg = schedule.config.maxnreg or 0
     num_remarks, limit = len(schedule.remarks), schedule.target.max_shared_bytes
     while True:
         may_divide = (

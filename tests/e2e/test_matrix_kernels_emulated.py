@@ -15,9 +15,10 @@ import numpy as np
 import pytest
 
 from aotc.backend import emit_ptx, lower_kernel
+from aotc.config import Config
 from aotc.frontend.translate import translate
 from aotc.ir.types import SCALARS
-from aotc.schedule.context import Config, Schedule
+from aotc.schedule.context import Schedule
 from aotc.schedule.pipeline import schedule_kernel
 from aotc.target import TARGETS
 from aotc.verify.emulator.run import emulate

@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
+from aotc.config import Config
 from aotc.ir.core import Kernel
 from aotc.ir.passes import Observer
 from aotc.ir.text import parse_kernel, print_kernel
-from aotc.schedule.context import Config, Schedule
+from aotc.schedule.context import Schedule
 from aotc.schedule.pipeline import schedule_kernel
 from aotc.target import TARGETS
 from aotc.verify.interpreter import run

@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 
 from aotc.backend import emit_ptx, lower_kernel
+from aotc.config import Config
 from aotc.frontend.translate import translate
 from aotc.ir.core import Kernel
 from aotc.ir.passes import Observer
 from aotc.ir.types import SCALARS
-from aotc.schedule.context import Config, Schedule
+from aotc.schedule.context import Schedule
 from aotc.schedule.pipeline import schedule_kernel
 from aotc.target import TARGETS
 from aotc.verify.emulator.bank_conflicts import BankCount

@@ -6,13 +6,14 @@ import re
 
 import pytest
 
+from aotc.config import Config
 from aotc.ir.core import Kernel
 from aotc.ir.diagnostics import CompileError
 from aotc.ir.dialects import gpu, scf, tma
 from aotc.ir.dialects.assembly import Assembly
 from aotc.ir.text import parse_kernel
 from aotc.ir.verify import verify
-from aotc.schedule.context import Config, Schedule
+from aotc.schedule.context import Schedule
 from aotc.schedule.pipeline import schedule_kernel
 from aotc.target import TARGETS
 

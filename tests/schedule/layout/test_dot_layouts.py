@@ -13,12 +13,13 @@ import numpy as np
 import pytest
 
 from aotc.backend import lower_kernel
+from aotc.config import Config
 from aotc.ir.core import Block, Kernel, ParamInfo, Value
 from aotc.ir.dialects import arith, gpu, scf, tile
 from aotc.ir.passes import Observer
 from aotc.ir.rewrite import Builder
 from aotc.ir.types import BF16, FP16, FP32, I32, PointerType, ScalarType, TileType
-from aotc.schedule.context import Config, Schedule
+from aotc.schedule.context import Schedule
 from aotc.schedule.layout.dot_layouts import divide_warps
 from aotc.schedule.pipeline import schedule_kernel
 from aotc.target import TARGETS, Target

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from aotc.backend import assemble
+from aotc.config import Config
 from aotc.ir.text import parse_kernel, print_kernel
-from aotc.schedule.context import Config, Schedule
+from aotc.schedule.context import Schedule
 from aotc.schedule.pipeline import schedule_kernel
 from aotc.target import TARGETS
 from tests.support.pipelined import Args, Case
