@@ -404,7 +404,7 @@ def _to_ptx(
         max_ops=request.limits.operations,
     )
     waits_pdl = _waits_pdl(kernel, schedule)
-    schedule_kernel(kernel, schedule, observer)
+    kernel = schedule_kernel(kernel, schedule, observer)
     timings.lap("schedule")
     # Told at first, it spares a run of ptxas that uses few registers and spills the rest.
     try:
@@ -555,7 +555,7 @@ def _advance(state: Kernel | str, stage: str, wanted: str, request: CompileReque
         if isinstance(state, Kernel):
             if step == "gpu":
                 schedule = Schedule(target, request.config, map_pointers=request.map_pointers)
-                schedule_kernel(state, schedule)
+                state = schedule_kernel(state, schedule)
             else:
                 state = backend.lower_kernel(state, target).llvm_ir
         elif step == "ptx":

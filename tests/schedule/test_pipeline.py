@@ -42,7 +42,10 @@ def check_passes(text: str, make_args: MakeArgs, num_warps: int, grid: Sequence[
 
     kernel = parse_kernel(text)
     observer = Observer(verify_each=True, on_pass=compare)
-    schedule_kernel(kernel, Schedule(TARGETS["sm_90a"], Config(num_warps)), observer)
+    given = print_kernel(kernel)
+    lowered = schedule_kernel(kernel, Schedule(TARGETS["sm_90a"], Config(num_warps)), observer)
+    assert print_kernel(kernel) == given
+    kernel = lowered
     printed = print_kernel(kernel)
     assert print_kernel(parse_kernel(printed)) == printed
     return printed

@@ -129,8 +129,7 @@ def interpreted(matmul: Matmul) -> Kernel:
             check(values["out_ptr"], matmul, f"after {name}")
 
     schedule = Schedule(TARGETS["sm_90a"], Config(matmul.num_warps, matmul.num_stages))
-    schedule_kernel(kernel, schedule, Observer(verify_each=True, on_pass=compare))
-    return kernel
+    return schedule_kernel(kernel, schedule, Observer(verify_each=True, on_pass=compare))
 
 
 @lru_cache(maxsize=64)

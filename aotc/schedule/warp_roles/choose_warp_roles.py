@@ -108,8 +108,10 @@ def _fetches(loop: Op) -> Iterator[tma.Fetch]:
 
 def _obstacle(kernel: Kernel, schedule: Schedule) -> str:
     """Return why no other warp can fetch, or an empty string."""
-    if schedule.specialization_obstacle:
-        return schedule.specialization_obstacle
+    if schedule.config.warp_specialize is False:
+        return "warp_specialize is false"
+    if not schedule.strategy.has_producer:
+        return schedule.strategy.reason
     warps = schedule.config.num_warps + _producer_warps(kernel, schedule)
     if warps > schedule.target.max_warps_per_block:
         return f"a block has no room for {warps} warps"

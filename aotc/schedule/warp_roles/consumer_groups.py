@@ -43,8 +43,8 @@ def groups_obstacle(kernel: Kernel, schedule: Schedule, num_warps: int) -> str:
 
     `num_warps` is how many a block would have with all groups.
     """
-    if schedule.grouping_obstacle:
-        return schedule.grouping_obstacle
+    if not schedule.strategy.has_groups:
+        return schedule.strategy.reason
     if kernel.num_warps % WARPGROUP_WARPS:
         return f"{kernel.num_warps} warps are no whole warpgroups"
     if num_warps > schedule.target.max_warps_per_block:

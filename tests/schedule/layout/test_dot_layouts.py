@@ -62,7 +62,7 @@ def check(
             np.testing.assert_array_equal(got, expected, f"after {name}")
 
     schedule = Schedule(mma_sync(target), Config(num_warps))
-    schedule_kernel(kernel, schedule, Observer(verify_each=True, on_pass=compare))
+    kernel = schedule_kernel(kernel, schedule, Observer(verify_each=True, on_pass=compare))
     if simt:
         machine = Machine()
         addresses = [machine.alloc(array) for array in (*arrays, empty)]
@@ -177,7 +177,7 @@ def test_tf32x3_keeps_the_bits_that_tf32_drops() -> None:
     exact = a.astype(np.float64) @ b.astype(np.float64)
     for precision, bound in (("tf32x3", 4e-5), ("tf32", 4e-2)):
         kernel, _ = kernel_around(dot("fp32", precision), (a, b, acc))
-        schedule_kernel(kernel, Schedule(TARGETS["sm_80"], Config(4)))
+        kernel = schedule_kernel(kernel, Schedule(TARGETS["sm_80"], Config(4)))
         out = np.zeros_like(acc)
         run(kernel, (1,), [a, b, acc, out])
         assert np.abs(out - exact).max() < bound

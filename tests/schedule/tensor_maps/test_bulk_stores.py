@@ -104,7 +104,7 @@ def test_a_store_runs_on_into_the_next_iteration(tmp_path: Path) -> None:
     case = STORED["masked"]
     path.write_text(PRELUDE + case.source, encoding="utf-8")
     kernel = frontend.translate(str(path), "k", case.types, case.constants).kernel
-    schedule_kernel(kernel, Schedule(TARGETS["sm_90a"], Config()))
+    kernel = schedule_kernel(kernel, Schedule(TARGETS["sm_90a"], Config()))
     (store,) = (op for op in kernel.walk() if isinstance(op, tma.BulkStore))
     loop = store.parent_op
     assert loop is not None
