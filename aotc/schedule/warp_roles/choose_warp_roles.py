@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from aotc.ir.core import Kernel, Op, Value, build
+from aotc.ir.core import Kernel, Op, build
 from aotc.ir.diagnostics import at
 from aotc.ir.dialects import arith, gpu, scf, tma, wgmma
-from aotc.ir.rewrite import Builder
+from aotc.ir.rewrite import Builder, append_carried
 from aotc.ir.types import I32
 from aotc.schedule.analysis.producer_slice import find_slice
 from aotc.schedule.context import Schedule
@@ -144,12 +144,4 @@ def _make_rings(loop: scf.For, num_slots: int) -> None:
     end = loop.body.terminator
     following = Builder.before_op(end)(gpu.NextSlot(slot, num_slots)).out
     end.set_slots([*end.slots, following])
-    _rebuild(loop, start)
-
-
-def _rebuild(loop: scf.For, init: Value) -> None:
-    """Build a loop anew around its body, which carries one more value."""
-    blocks, loop.blocks = loop.blocks, ()
-    slots = [*loop.slots, init]
-    made = Builder.before_op(loop)(build(scf.For, slots, loop.attributes, blocks, loop.loc))
-    loop.replace_with(made.results[:-1])
+    append_carried(loop, [start])

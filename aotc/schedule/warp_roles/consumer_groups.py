@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from aotc.ir.core import Block, Kernel, Op, Value, build
 from aotc.ir.diagnostics import IRError, at
 from aotc.ir.dialects import arith, gpu, grid, roles, scf, tile, tma, wgmma
-from aotc.ir.rewrite import Builder
+from aotc.ir.rewrite import Builder, append_carried
 from aotc.ir.types import I32
 from aotc.schedule.analysis.global_order import fences, shared_roots, written_pointer
 from aotc.schedule.context import Schedule
@@ -149,9 +149,7 @@ def take_turns(consumers: Block, kernel: Kernel, place: Builder) -> GroupTurns:
         flip = end(arith.Cast(branch.condition, I32)).out
         following = [end(gpu.NextSlot(turn, count)).out, end(arith.Xor(own, flip)).out]
         loop.body.terminator.set_slots(following)
-        blocks, loop.blocks = loop.blocks, ()
-        before(build(scf.For, [*loop.slots, zero, parity], loop.attributes, blocks, loop.loc))
-        loop.erase()
+        append_carried(loop, [zero, parity])
     return GroupTurns(group, branch)
 
 
