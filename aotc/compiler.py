@@ -262,7 +262,8 @@ def _assemble(done: _Done, limits: CompileLimits, started: Ptxas) -> Assembly:
 
     try:
         return backend.assemble(
-            *(done.ptx, done.target),
+            done.ptx,
+            done.target,
             started=started,
             timeout_seconds=limits.ptxas_seconds,
             mebibytes=limits.ptxas_mebibytes,
@@ -351,8 +352,12 @@ def compile_ptx(request: CompileRequest) -> PtxKernel:
     done = _to_ptx(request, Timings(), keep_asm=True, with_lines=True)
     kernel = done.kernel
     return PtxKernel(
-        *(done.asm["tile"], done.ptx, kernel.name, kernel.shared_bytes),
-        *(_param_slots(done), kernel.guards),
+        done.asm["tile"],
+        done.ptx,
+        kernel.name,
+        kernel.shared_bytes,
+        _param_slots(done),
+        kernel.guards,
     )
 
 
@@ -399,7 +404,8 @@ def _to_ptx(
     access = parameter_access(kernel)
     asm = {"tile": print_kernel(kernel, locs=with_lines)} if keep_asm else {}
     schedule = Schedule(
-        *(target, request.config),
+        target,
+        request.config,
         map_pointers=request.map_pointers,
         max_ops=request.limits.operations,
     )
@@ -421,7 +427,7 @@ def _to_ptx(
     ptx = backend.emit_ptx(lowered.llvm_ir, target)
     timings.lap("llvm")
     return _Done(
-        *(target, translation, kernel, schedule, access, lowered, ptx, asm, waits_pdl, owns_sm)
+        target, translation, kernel, schedule, access, lowered, ptx, asm, waits_pdl, owns_sm
     )
 
 

@@ -174,7 +174,7 @@ class PlannedLauncher:
             params[found.offset : found.offset + 128] = _encoded(found)
         layout = tuple((p.offset, p.size) for p in self.record.variants[0].cubin_params)
         return Launched(
-            *(plan.grid, plan.block, plan.cluster, plan.dynamic_shared_bytes, bytes(params), layout)
+            plan.grid, plan.block, plan.cluster, plan.dynamic_shared_bytes, bytes(params), layout
         )
 
     # ---- guards ------------------------------------------------------------------------------

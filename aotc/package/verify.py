@@ -234,7 +234,10 @@ def _stored_subject(kernel: Kernel, variant: Variant, path: str) -> Subject:
         target=targets.parse(variant.target),
         request=None,
         stored=PtxKernel(
-            *(tile_ir, ptx, variant.symbol, variant.dynamic_shared_bytes),
+            tile_ir,
+            ptx,
+            variant.symbol,
+            variant.dynamic_shared_bytes,
             stored_params(kernel, variant),
         ),
         grid=variant.grid,

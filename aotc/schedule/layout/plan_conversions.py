@@ -46,7 +46,9 @@ def plan_conversions(kernel: Kernel, schedule: Schedule) -> None:
             continue
         memory = gpu.memory_element(source)
         plan = plan_conversion(
-            *(source.layout, op.layout, memory.bits),
+            source.layout,
+            op.layout,
+            memory.bits,
             stmatrix=Feature.STMATRIX in schedule.target.features,
             run_elems=_run_elems(op.value),
         )
@@ -86,7 +88,7 @@ def _through_shared(
     place(gpu.SharedStore(op.value, buffer, plan.store_vector_elems, plan.store_matrix))
     # The barrier between the two is placed with all others, by insert_barriers.
     load = gpu.SharedLoad(
-        *(buffer, op.layout, plan.load_vector_elems, plan.load_matrix, source.element)
+        buffer, op.layout, plan.load_vector_elems, plan.load_matrix, source.element
     )
     schedule.remark(
         op.loc,
