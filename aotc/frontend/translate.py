@@ -83,7 +83,8 @@ def translate(
                 return call_operand(frame, callee, args, {})
 
             program.emit = Emitter(
-                *(body, call),
+                body,
+                call,
                 debug=debug or _asks_for_debug(function),
                 num_warps=num_warps,
                 max_ops=max_ops,

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, NoReturn, TypeVar
 
 from aotc.ir.diagnostics import IRError, Loc, current_loc
@@ -617,3 +617,7 @@ class Kernel:
     def walk(self) -> Iterator[Op]:
         """Yield every op of the kernel, outer ops first."""
         return self.body.walk()
+
+    def clone(self) -> Kernel:
+        """Return an equal kernel that shares no op or value with this one."""
+        return replace(self, body=clone_block(self.body, {}))

@@ -307,7 +307,10 @@ def matrix_in_memory(
                 return MatrixInMemory(
                     strides.get("leading", _CHUNK_BYTES),
                     strides.get("stride", _CHUNK_BYTES),
-                    *(span, rows_contiguous, tuple(bits[0]), tuple(bits[1])),
+                    span,
+                    rows_contiguous,
+                    tuple(bits[0]),
+                    tuple(bits[1]),
                 )
     raise ValueError(f"no descriptor describes {buffer} of {element_bits} bits")
 

@@ -79,7 +79,7 @@ def launcher_of_request(
         target=spec.target.name,
         num_warps=threads // 32,
         num_stages=1,
-        num_ctas=spec.request.num_ctas,
+        num_ctas=spec.request.config.num_ctas,
         shared_bytes=compiled.shared_bytes,
         static_shared_bytes=0,
         registers=0,
@@ -174,7 +174,7 @@ class PlannedLauncher:
             params[found.offset : found.offset + 128] = _encoded(found)
         layout = tuple((p.offset, p.size) for p in self.record.variants[0].cubin_params)
         return Launched(
-            *(plan.grid, plan.block, plan.cluster, plan.dynamic_shared_bytes, bytes(params), layout)
+            plan.grid, plan.block, plan.cluster, plan.dynamic_shared_bytes, bytes(params), layout
         )
 
     # ---- guards ------------------------------------------------------------------------------

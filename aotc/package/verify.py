@@ -192,7 +192,7 @@ def subject_of(expansion: Expansion, variant: VariantSpec) -> Subject:
         grid=variant.grid,
         guards=tuple(expansion.guards[index].expression for index in variant.guards),
         values={**integer_values(variant.values), **fixed},
-        num_ctas=variant.request.num_ctas,
+        num_ctas=variant.request.config.num_ctas,
         spec=kernel.verify,
         expanded=(replace(expansion, variants=(variant,), dropped=()), variant),
     )
@@ -239,7 +239,10 @@ def _stored_subject(kernel: Kernel, variant: Variant, path: str) -> Subject:
         target=targets.parse(variant.target),
         request=None,
         stored=PtxKernel(
-            *(tile_ir, ptx, variant.symbol, variant.dynamic_shared_bytes),
+            tile_ir,
+            ptx,
+            variant.symbol,
+            variant.dynamic_shared_bytes,
             stored_params(kernel, variant),
         ),
         grid=variant.grid,
@@ -485,14 +488,14 @@ def _checks(subject: Subject, options: VerifyOptions, *, may_be_left_out: bool) 
 def _num_stages(subject: Subject) -> int:
     """Return in how many stages loops are pipelined unless they say otherwise."""
     if subject.request is not None:
-        return subject.request.num_stages
+        return subject.request.config.num_stages
     return subject.values.get("num_stages", DEFAULT_NUM_STAGES)
 
 
 def _num_groups(subject: Subject) -> int:
     """Return how many groups of warps take the tiles of a program in turn."""
     if subject.request is not None:
-        return subject.request.num_consumer_groups
+        return subject.request.config.num_consumer_groups
     return subject.values.get("num_consumer_groups", 1)
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from aotc.ir.core import Kernel, clone_block
+from aotc.ir.core import Kernel
+from aotc.ir.diagnostics import IRError
 from aotc.ir.passes import Observer, Pipeline
 from aotc.schedule.cleanup.eliminate_common import eliminate_common
 from aotc.schedule.cleanup.hoist_invariants import hoist_invariants
@@ -13,7 +14,7 @@ from aotc.schedule.cleanup.recompute_addresses import recompute_addresses
 from aotc.schedule.cleanup.simplify import simplify
 from aotc.schedule.cleanup.sink_into_branches import sink_into_branches
 from aotc.schedule.cleanup.unroll_loops import unroll_loops
-from aotc.schedule.context import Schedule
+from aotc.schedule.context import RoleStrategy, Schedule
 from aotc.schedule.epilogue.overlap_epilogue import overlap_epilogue
 from aotc.schedule.epilogue.pipeline_tma_stores import pipeline_tma_stores
 from aotc.schedule.epilogue.slice_epilogues import slice_epilogues
@@ -46,7 +47,6 @@ from aotc.schedule.tensor_maps.lower_descriptors import lower_descriptors
 from aotc.schedule.tensor_maps.map_pointers import map_pointers
 from aotc.schedule.warp_roles.choose_warp_roles import choose_warp_roles
 from aotc.schedule.warp_roles.specialize_warps import specialize_warps
-from aotc.target import Feature
 
 TILE_TO_GPU: Pipeline[Schedule] = Pipeline(
     (
@@ -160,33 +160,51 @@ TILE_TO_GPU: Pipeline[Schedule] = Pipeline(
 )
 
 
-def schedule_kernel(kernel: Kernel, schedule: Schedule, observer: Observer | None = None) -> Kernel:
-    """Lower `kernel` from tile IR to gpu IR in place, and return it.
+STRATEGIES = (
+    RoleStrategy(),
+    RoleStrategy(has_groups=False),
+    RoleStrategy(has_producer=False, has_groups=False),
+)
+"""The roles that warps may have, from the fastest to the one that needs least shared memory."""
 
-    The rings of a producer warp are live throughout the kernel, and consumer groups share no
-    buffers. Where that takes more shared memory than the target has, lower the kernel once more
-    with one consumer group, and then without warp specialization.
+
+def schedule_kernel(kernel: Kernel, schedule: Schedule, observer: Observer | None = None) -> Kernel:
+    """Lower `kernel` from tile IR to gpu IR; return the result and leave `kernel` as it is.
+
+    A producer's buffers live for the whole kernel, and each consumer group has its own. How much
+    shared memory that takes is known only when all passes have run, so each of `STRATEGIES` is
+    tried whole, and the first whose kernel fits is taken.
     """
+    lowered, reason = kernel, ""
+    for strategy in STRATEGIES:
+        if reason and strategy.allows(lowered):
+            continue  # it would choose the same roles again
+        remarks: list[str] = []
+        attempt = replace(schedule, strategy=replace(strategy, reason=reason), remarks=remarks)
+        lowered = _lower(kernel.clone(), attempt, observer)
+        reason = _misfit(lowered, schedule)
+        if not reason:
+            schedule.remarks += remarks
+            return lowered
+    raise IRError(f"no strategy is left for {kernel.name}: {reason}")
+
+
+def _lower(kernel: Kernel, schedule: Schedule, observer: Observer | None) -> Kernel:
     kernel.num_warps = schedule.config.num_warps
     kernel.num_ctas = schedule.config.num_ctas
-    kernel.maxnreg = schedule.config.maxnreg
-    num_remarks, limit = len(schedule.remarks), schedule.target.max_shared_bytes
-    while True:
-        may_divide = (
-            Feature.TMA in schedule.target.features and not schedule.specialization_obstacle
-        )
-        before = replace(kernel, body=clone_block(kernel.body, {})) if may_divide else None
-        TILE_TO_GPU.run(kernel, schedule, observer)
-        if before is None or not kernel.producer_warps or kernel.shared_bytes <= limit:
-            if kernel.maxnreg:
-                # With more registers than a CTA's threads can have, no CTA could be launched.
-                kernel.maxnreg = registers_of_thread(kernel, schedule.target)
-            return kernel
-        needs = f"the kernel needs {kernel.shared_bytes} bytes of shared memory, of {limit}"
-        if kernel.num_consumer_groups > 1:
-            schedule.grouping_obstacle = f"with {kernel.num_consumer_groups} {needs}"
-        else:
-            schedule.specialization_obstacle = f"with one {needs}"
-        del schedule.remarks[num_remarks:]
-        vars(kernel).update(vars(before))
-        kernel.body.parent = kernel
+    kernel.maxnreg = schedule.config.maxnreg or 0
+    TILE_TO_GPU.run(kernel, schedule, observer)
+    if kernel.maxnreg:
+        # More than all threads of a block can have would be a kernel that none starts of.
+        kernel.maxnreg = registers_of_thread(kernel, schedule.target)
+    return kernel
+
+
+def _misfit(kernel: Kernel, schedule: Schedule) -> str:
+    """Return why other roles are to be tried; without roles, too large a kernel is the user's."""
+    limit = schedule.target.max_shared_bytes
+    if not kernel.producer_warps or kernel.shared_bytes <= limit:
+        return ""
+    groups = kernel.num_consumer_groups if kernel.num_consumer_groups > 1 else "one"
+    needs = f"the kernel needs {kernel.shared_bytes} bytes of shared memory, of {limit}"
+    return f"with {groups} {needs}"

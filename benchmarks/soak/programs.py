@@ -244,7 +244,7 @@ def _scheduled(program: Program) -> tuple[Kernel, tuple[str, ...]]:
     for map_pointers in dict.fromkeys((program.map_pointers, False)):
         kernel = program.kernel()
         schedule = Schedule(TARGETS[TARGET], program.config, map_pointers=map_pointers)
-        schedule_kernel(kernel, schedule)
+        kernel = schedule_kernel(kernel, schedule)
         if not map_pointers or launch.is_allowed(kernel, program.make()):
             return kernel, tuple(schedule.remarks)
     raise AssertionError

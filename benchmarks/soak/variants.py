@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Protocol, TypeAlias
 
 from aotc.compiler import CompiledKernel, CompileRequest, PtxKernel, compile_kernel
-from aotc.config_keys import CONFIG_KEYS
+from aotc.config import CONFIG_KEYS, Config
 from aotc.ir import expression
 from aotc.ir.diagnostics import CompileError, DiagnosticError
 from aotc.ir.expression import Expression
@@ -129,8 +129,7 @@ def sample(
 
 def _without_config(subject: Subject) -> CompileRequest:
     assert subject.request is not None
-    defaults = CompileRequest("", "", (), (), "")
-    return replace(subject.request, **{key: getattr(defaults, key) for key in CONFIG_KEYS})
+    return replace(subject.request, config=Config())
 
 
 # ---- making ready -----------------------------------------------------------------------------
@@ -254,7 +253,7 @@ def prepare(group: Group, settings: Settings, phase: str) -> Prepared:
 
 
 def _num_stages(subject: Subject) -> int:
-    return subject.request.num_stages if subject.request is not None else 0
+    return subject.request.config.num_stages if subject.request is not None else 0
 
 
 def _alone(subject: Subject) -> Subject:

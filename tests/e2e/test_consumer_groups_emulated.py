@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aotc.compiler import CompileRequest, Metadata, PtxKernel, compile_kernel, compile_ptx
+from aotc.compiler import Metadata, PtxKernel, compile_kernel, compile_ptx
 from tests.support.descriptors import PRELUDE, compiled, launch, like, loops_programs, tensor
+from tests.support.requests import request_of
 
 KERNELS = Path(__file__).resolve().parents[2] / "kernels"
 BLOCK = (64, 32, 32)
@@ -141,7 +142,7 @@ def _persistent(
         "NUM_SMS": 2,
     }
     return compile_ptx(
-        CompileRequest(
+        request_of(
             *(str(KERNELS / "persistent_matmul.py"), "persistent_matmul_kernel"),
             *(tuple(signature.items()), tuple(constants.items()), "sm_90a"),
             **config,
@@ -308,9 +309,10 @@ def test_programs_of_a_plain_product(groups: int) -> None:
     constants = {"BLOCK_M": 64, "BLOCK_N": 32, "BLOCK_K": 32, "GROUP_M": 2}
     constants |= {"BIAS": True, "RESIDUAL": True, "ACTIVATION": "none"}
     kernel = compile_ptx(
-        CompileRequest(
+        request_of(
             *(str(KERNELS / "matmul.py"), "matmul_kernel"),
-            *(tuple(signature.items()), tuple(constants.items()), "sm_90a", 4, 4),
+            *(tuple(signature.items()), tuple(constants.items()), "sm_90a"),
+            num_stages=4,
             map_pointers=True,
             num_consumer_groups=groups,
         )
@@ -348,7 +350,7 @@ def _metadata(folder: Path, block: tuple[int, int, int], **config: Any) -> Metad
     }
     constants = tuple(zip(("BM", "BN", "BK"), block, strict=True))
     parts = (str(path), "k", tuple(signature.items()), constants, "sm_90a")
-    return compile_kernel(CompileRequest(*parts, **config)).metadata
+    return compile_kernel(request_of(*parts, **config)).metadata
 
 
 @pytest.mark.parametrize(("groups", "num_stages"), [(1, 5), (2, 5), (3, 4)])

@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from aotc.config import Config
 from aotc.frontend.translate import translate
 from aotc.ir.core import Kernel
 from aotc.ir.passes import Observer
 from aotc.ir.text import parse_kernel, print_kernel
 from aotc.ir.types import SCALARS
 from aotc.ir.verify import verify
-from aotc.schedule.context import Config, Schedule
+from aotc.schedule.context import Schedule
 from aotc.schedule.pipeline import TILE_TO_GPU, schedule_kernel
 from aotc.target import TARGETS
 from aotc.verify.interpreter.run import InterpretError, run

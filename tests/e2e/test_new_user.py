@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import aotc
-from aotc.config_keys import CONFIG_KEYS
+from aotc.config import CONFIG_KEYS
 from aotc.ir.dialects import arith, gpu, scf, tile  # noqa: F401 - ops that texts name
 from aotc.ir.text import parse_kernel, print_kernel
 from aotc.target import TARGETS

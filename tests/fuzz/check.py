@@ -201,8 +201,7 @@ class _Checker:
         schedule = Schedule(TARGETS[program.target], program.config, map_pointers=map_pointers)
         self._has_barriers, self._is_distributed, self._last = True, False, program.text
         observer = Observer(verify_each=True, on_pass=self._after)
-        self.attempt("schedule", lambda: schedule_kernel(kernel, schedule, observer))
-        return kernel
+        return self.attempt("schedule", lambda: schedule_kernel(kernel, schedule, observer))
 
     def attempt(self, stage, action):
         """Return what `action` returns. Raises: Failure for everything else it does."""

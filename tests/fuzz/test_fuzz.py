@@ -106,7 +106,7 @@ def _hopper_features(program: Program) -> set[str]:
     kernel = program.kernel()
     schedule = Schedule(TARGETS["sm_90a"], program.config, map_pointers=program.map_pointers)
     try:
-        schedule_kernel(kernel, schedule)
+        kernel = schedule_kernel(kernel, schedule)
     except CompileError:
         return set()
     ops = list(kernel.walk())

@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
+from aotc.config import Config
 from aotc.ir.core import Kernel
 from aotc.ir.text import parse_kernel, print_kernel
-from aotc.schedule.context import Config, Schedule
+from aotc.schedule.context import Schedule
 from aotc.target import TARGETS
 from aotc.verify.interpreter import run
 from tests.support.each_pass import check_each_pass

@@ -11,10 +11,11 @@ import numpy as np
 
 from aotc import frontend
 from aotc.backend import emit_ptx, lower_kernel
+from aotc.config import Config
 from aotc.ir.core import Kernel
 from aotc.ir.passes import Observer
 from aotc.ir.text import parse_kernel, print_kernel
-from aotc.schedule.context import Config, Schedule
+from aotc.schedule.context import Schedule
 from aotc.schedule.pipeline import schedule_kernel
 from aotc.target import TARGETS
 from aotc.verify.interpreter import run

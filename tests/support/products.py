@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 
 from aotc.backend import emit_ptx, lower_kernel
+from aotc.config import Config
 from aotc.frontend.translate import translate
 from aotc.ir.core import Kernel
 from aotc.ir.passes import Observer
 from aotc.ir.types import SCALARS
-from aotc.schedule.context import Config, Schedule
+from aotc.schedule.context import Schedule
 from aotc.schedule.pipeline import schedule_kernel
 from aotc.target import TARGETS
 from aotc.verify.emulator.memory.bank_conflicts import BankCount
@@ -128,8 +129,7 @@ def interpreted(matmul: Matmul) -> Kernel:
             check(values["out_ptr"], matmul, f"after {name}")
 
     schedule = Schedule(TARGETS["sm_90a"], Config(matmul.num_warps, matmul.num_stages))
-    schedule_kernel(kernel, schedule, Observer(verify_each=True, on_pass=compare))
-    return kernel
+    return schedule_kernel(kernel, schedule, Observer(verify_each=True, on_pass=compare))
 
 
 @lru_cache(maxsize=64)

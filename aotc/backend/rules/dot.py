@@ -79,7 +79,10 @@ class _Products:
     def lower(self) -> Results:
         ctx, op = self.ctx, self.op
         held = fragments(
-            *(op.shape, layout_of(op.a.type), layout_of(op.b.type), layout_of(op.acc.type)),
+            op.shape,
+            layout_of(op.a.type),
+            layout_of(op.b.type),
+            layout_of(op.acc.type),
             self.element.bits,
         )
         in_copies = self._copies(held)

@@ -59,9 +59,7 @@ def lower_bulk_load(ctx: Lowering, op: tma.BulkLoad) -> Results:
     target = buffer_address(ctx, op.buffer)
     policy = l2_policy(ctx, op.eviction)
     any_bytes = _any_bytes(ctx, size_bytes)
-    nvvm_tensor.bulk_load(
-        *(emit, source, target, size_bytes, barrier, policy, ctx.issuer, any_bytes)
-    )
+    nvvm_tensor.bulk_load(emit, source, target, size_bytes, barrier, policy, ctx.issuer, any_bytes)
     return []
 
 

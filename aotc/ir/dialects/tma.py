@@ -114,7 +114,10 @@ class TmaFetch(Op, opcode="gpu.tma_fetch", effect="readwrite"):
         """Return the asynchronous load of other `inputs` to another buffer."""
         tensor, *coords = inputs
         return TmaLoad(
-            *(tensor, buffer, barrier, coords),
+            tensor,
+            buffer,
+            barrier,
+            coords,
             arrive=arrive,
             eviction=self.eviction,
             num_parts=self.num_parts,

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 
 from aotc.ir.core import Block, Kernel, Op, Value
 from aotc.ir.dialects import arith, gpu, scf, tile
+from aotc.ir.rewrite import is_inside
 from aotc.ir.types import I1, I32, I64, PointerType, ScalarType, TileType, element_of, shape_of
-from aotc.schedule.analysis.global_order import is_inside
 from aotc.schedule.analysis.polynomial import ONE, ZERO, Polynomial
 
 _MAX_TERMS = 64

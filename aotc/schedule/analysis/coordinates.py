@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from aotc.ir.core import Op, Value
 from aotc.ir.dialects import arith, scf
-from aotc.ir.rewrite import Builder
+from aotc.ir.rewrite import Builder, is_inside
 from aotc.ir.types import I32
 from aotc.schedule.analysis.affine import AffineAnalysis
-from aotc.schedule.analysis.global_order import is_inside, stands_before
+from aotc.schedule.analysis.global_order import stands_before
 from aotc.schedule.analysis.polynomial import Polynomial
 
 

@@ -31,9 +31,9 @@ from aotc.ir import gf2
 from aotc.ir.core import Block, Kernel, Op, Value
 from aotc.ir.dialects import arith, gpu, grid, roles, scf, tile, tma
 from aotc.ir.parameter_access import pointer_roots
+from aotc.ir.rewrite import is_inside
 from aotc.ir.types import PointerType, TileType, element_of, shape_of
 from aotc.schedule.analysis.affine import Affine, AffineAnalysis, axis_symbol
-from aotc.schedule.analysis.global_order import is_inside
 from aotc.schedule.analysis.polynomial import ZERO, Monomial, Polynomial
 from aotc.schedule.analysis.signs import Signs
 

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from aotc.ir.core import Block, Kernel, Op, Value
 from aotc.ir.dialects import arith, gpu, grid, indexing, scf, tile, tma, wgmma
 from aotc.ir.parameter_access import pointer_roots
+from aotc.ir.rewrite import is_inside
 from aotc.ir.types import TileType
 
 _SHARED_ONLY = (
@@ -93,16 +94,6 @@ def free_operands(op: Op) -> Iterator[Value]:
     for block in op.blocks:
         for inner in block.walk():
             yield from (value for value in inner.operands if not is_inside(value.owner, op))
-
-
-def is_inside(owner: Op | Block, outer: Op) -> bool:
-    """Return whether an op or block is nested in `outer`."""
-    block = owner if isinstance(owner, Block) else owner.block
-    while block is not None:
-        if block.parent is outer:
-            return True
-        block = block.parent.block if isinstance(block.parent, Op) else None
-    return False
 
 
 def num_registers(load: gpu.Load) -> int:

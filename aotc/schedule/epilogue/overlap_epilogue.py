@@ -23,11 +23,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from aotc.ir.core import Block, Kernel, Op, OpT, Value, build
+from aotc.ir.core import Block, Kernel, Op, Value
 from aotc.ir.diagnostics import at
 from aotc.ir.dialects import arith, gpu, roles, scf, tma, wgmma
 from aotc.ir.order import number_ops
-from aotc.ir.rewrite import Builder
+from aotc.ir.rewrite import Builder, append_carried, is_inside
 from aotc.ir.types import I32, ScalarType, TileType, element_of
 from aotc.schedule.analysis.loop_bounds import lowered_bounds
 from aotc.schedule.analysis.register_budget import registers_of, reserve_registers
@@ -122,9 +122,9 @@ def _products(loop: scf.For) -> scf.For | None:
     if not all(op.acc in inner.carried or isinstance(op.acc.op, wgmma.Wgmma) for op in products):
         return None
     if any(element_of(op.acc.type).bits != _REGISTER_BITS for op in products):
-        return None  # stores are under branches, which 16-bit results cannot be carried across
-    if any(_is_inside(value, loop) for value in (inner.lower, inner.upper, inner.step)):
-        return None  # the next tile's number of steps is not known ahead of it
+        return None  # stores are under branches, which results in half registers would cross
+    if any(is_inside(value.owner, loop) for value in (inner.lower, inner.upper, inner.step)):
+        return None  # how many steps the next tile has is not known ahead of it
     if inner.block is loop.body:
         return inner
     branch = inner.parent_op
@@ -215,7 +215,7 @@ class _Delay:
         """Store in the next mainloop, or right after a tile that no long enough one follows."""
         loop, before = self.tiles.loop, self.before
         stored = dict.fromkeys(value for each in self.stored.values() for value in each)
-        values = [value for value in stored if _is_inside(value, loop)]
+        values = [value for value in stored if is_inside(value.owner, loop)]
         inits = [self._nothing(value) for value in values]
         last = len(self.parts) - 1
         products = self.tiles.products
@@ -235,7 +235,7 @@ class _Delay:
         _pass_on(loop.body, [*new.values(), part])
         # ptxas would unroll such a large loop by two.
         loop.unroll = loop.unroll or _NEVER_UNROLLED
-        made = _rebuilt(loop, [*inits, self.none])
+        made = append_carried(loop, [*inits, self.none])
         Builder.after_op(made)(tma.TmaStoreWait())
         for site in self.stored:
             for op in (site.wait, site.copy, site.write, site.alloc):
@@ -260,7 +260,7 @@ class _Delay:
         place(scf.If(any_left, _only(stores), _only([])))
         one = place(arith.Constant(1, I32)).out
         _pass_on(products.body, [place(arith.Add(part, one)).out])
-        made = _rebuilt(products, [following])
+        made = append_carried(products, [following])
         if self.tiles.around is products:
             self.tiles = replace(self.tiles, around=made)
         self.tiles = replace(self.tiles, products=made)
@@ -281,7 +281,7 @@ class _Delay:
             for op in late:
                 place(op.clone(mapping))
             _pass_on(block, [mapping[value] for value in computed])
-        made = _rebuilt(around, [])
+        made = append_carried(around)
         moved = dict(zip(computed, made.results[-len(computed) :], strict=True)) if computed else {}
         for value, out in moved.items():
             value.replace_all_uses_with(out)
@@ -334,16 +334,6 @@ class _Delay:
         copy_part(site, coords, part, buffer, place)
 
 
-def _is_inside(value: Value, loop: scf.For) -> bool:
-    """Return whether a value may change from one iteration to the next."""
-    op = value.op if isinstance(value.owner, Op) else value.owner.parent
-    while isinstance(op, Op):
-        if op.block is loop.body or op is loop:
-            return True
-        op = op.parent_op
-    return False
-
-
 def _is_tile(value: Value) -> bool:
     return isinstance(value.type, TileType)
 
@@ -371,12 +361,3 @@ def _pass_on(block: Block, values: Sequence[Value]) -> None:
     """Append values to what a block yields."""
     terminator = block.terminator
     terminator.set_slots([*terminator.slots, *values])
-
-
-def _rebuilt(op: OpT, inits: Sequence[Value]) -> OpT:
-    """Replace a loop or branch by one with more results, which its blocks already yield."""
-    blocks, op.blocks = op.blocks, ()
-    slots = [*op.slots, *inits]
-    made = Builder.before_op(op)(build(type(op), slots, op.attributes, blocks, op.loc))
-    op.replace_with(made.results[: len(op.results)])
-    return made

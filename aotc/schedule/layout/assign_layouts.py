@@ -140,7 +140,7 @@ class _Emitter:
         if self.preferred.or_default(old) == new.type.layout:
             for layout in self.demand.buffers.get(old, ()):
                 self.buffers[old, layout] = self.fetched_as(old, layout, place) or store_operand(
-                    *(new, layout, self.demand.target, place)
+                    new, layout, self.demand.target, place
                 )
         if self.preferred.get(old) == new.type.layout:
             for layout in self.demand.layouts(old)[1:]:
@@ -166,7 +166,7 @@ class _Emitter:
         for layout in self.demand.buffers.get(old, ()):
             held = self.get(old, self.preferred.or_default(old))
             self.buffers[old, layout] = self.fetched_as(old, layout, place) or store_operand(
-                *(held, layout, self.demand.target, place)
+                held, layout, self.demand.target, place
             )
 
     def fetched_as(self, value: Value, layout: LinearLayout, place: Builder) -> Value | None:

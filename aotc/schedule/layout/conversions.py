@@ -183,7 +183,10 @@ def _plan_shared(
     run_elems: int,
 ) -> SharedExchange:
     return plan_trip(
-        *(move.source, move.destination, element_bits, max_scratch_bytes),
+        move.source,
+        move.destination,
+        element_bits,
+        max_scratch_bytes,
         within_warp=move.stays_in_warp,
         stmatrix=stmatrix,
         run_elems=run_elems,

@@ -47,7 +47,9 @@ def plan_conversions(kernel: Kernel, schedule: Schedule) -> None:
             continue
         memory = gpu.memory_element(source)
         plan = plan_conversion(
-            *(source.layout, op.layout, memory.bits),
+            source.layout,
+            op.layout,
+            memory.bits,
             stmatrix=Feature.STMATRIX in schedule.target.features,
             run_elems=_run_elems(op.value),
         )
@@ -87,7 +89,7 @@ def _through_shared(
     place(gpu.SharedStore(op.value, buffer, plan.store_vector_elems, plan.store_matrix))
     # `insert_barriers` places the barrier between the two.
     load = gpu.SharedLoad(
-        *(buffer, op.layout, plan.load_vector_elems, plan.load_matrix, source.element)
+        buffer, op.layout, plan.load_vector_elems, plan.load_matrix, source.element
     )
     shape = "x".join(map(str, source.shape))
     text = Remark.EXCHANGED(shape=shape, element=source.element, size=plan.scratch_bytes)

@@ -98,7 +98,9 @@ def _store_layout(op: tile.Store | tile.AtomicRmw, demand: Demand) -> LinearLayo
     if home is None or home == anchor:
         return anchor
     plan = plan_conversion(
-        *(home, anchor, element_of(op.value.type).bits),
+        home,
+        anchor,
+        element_of(op.value.type).bits,
         stmatrix=Feature.STMATRIX in demand.target.features,
     )
     if isinstance(plan, SharedExchange) and plan.scratch_bytes > demand.target.max_shared_bytes:

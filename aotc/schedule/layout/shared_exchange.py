@@ -116,7 +116,7 @@ def plan_trip(
     trips = [
         _make_trip(source, destination, element_bytes, way, within_warp=within_warp)
         for way in _ways(
-            *(source, destination, element_bits, max_scratch_bytes, run_elems), stmatrix=stmatrix
+            source, destination, element_bits, max_scratch_bytes, run_elems, stmatrix=stmatrix
         )
     ]
     if not trips:

@@ -10,12 +10,12 @@ Invariant: on every path through the kernel, waits have the parities 0, 1, 0, 1,
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-from aotc.ir.core import Block, Kernel, Op, Value, build
+from aotc.ir.core import Block, Kernel, Op, Value
 from aotc.ir.diagnostics import at
 from aotc.ir.dialects import arith, gpu, scf, tma
-from aotc.ir.rewrite import Builder, is_pure
+from aotc.ir.rewrite import Builder, append_carried, is_pure
 from aotc.ir.types import I32, SharedType
 from aotc.schedule.context import Schedule
 from aotc.schedule.shared_memory.mbarriers import place_mbarrier
@@ -78,21 +78,13 @@ class _Expansion:
         for block in op.blocks:
             before = block.add_arg(I32, _PARITY) if is_loop else parity
             _pass_on(block, self.visit(block, before))
-        return _rebuilt(op, [*op.slots, parity] if is_loop else op.slots)
+        return append_carried(op, [parity] if is_loop else ()).results[-1]
 
 
 def _pass_on(block: Block, value: Value) -> None:
     """Let the terminator of a block pass on one more value."""
     end = block.terminator
     end.set_slots([*end.slots, value])
-
-
-def _rebuilt(op: Op, slots: Sequence[Value | None]) -> Value:
-    """Build a loop or branch anew around its blocks; return its last result, the new one."""
-    blocks, op.blocks = op.blocks, ()
-    made = Builder.before_op(op)(build(type(op), slots, op.attributes, blocks, op.loc))
-    op.replace_with(made.results[:-1])
-    return made.results[-1]
 
 
 # ---- groups -----------------------------------------------------------------------------------

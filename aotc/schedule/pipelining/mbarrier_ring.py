@@ -12,11 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from aotc.ir.core import Block, Kernel, Op, Value, build
+from aotc.ir.core import Block, Kernel, Op, Value
 from aotc.ir.dialects import arith, gpu, scf, tma
-from aotc.ir.rewrite import Builder
+from aotc.ir.rewrite import Builder, append_carried, is_inside
 from aotc.ir.types import I32
-from aotc.schedule.analysis.global_order import is_inside
 from aotc.schedule.shared_memory.mbarriers import place_mbarrier
 
 _HINT = "phases"
@@ -74,12 +73,12 @@ def carry_around(loop: Op, start: Value, end: Value) -> None:
         if isinstance(outer, scf.If):
             for arm in outer.blocks:
                 _pass_on(arm, end if arm is op.block else start)
-            slots = outer.slots
+            inits: list[Value] = []
         else:
             assert isinstance(outer, _LOOPS)
             _carry(outer, op, start, end)
-            slots = [*outer.slots, start]
-        op = _rebuilt(outer, slots)
+            inits = [start]
+        op = append_carried(outer, inits)
         end = op.results[-1]
 
 
@@ -98,11 +97,3 @@ def _pass_on(block: Block, value: Value) -> None:
     """Append a value to the operands of a block's terminator."""
     terminator = block.terminator
     terminator.set_slots([*terminator.slots, value])
-
-
-def _rebuilt(op: Op, slots: Sequence[Value | None]) -> Op:
-    """Rebuild a loop or branch around its blocks, which pass on one more value."""
-    blocks, op.blocks = op.blocks, ()
-    made = Builder.before_op(op)(build(type(op), slots, op.attributes, blocks, op.loc))
-    op.replace_with(made.results[:-1])
-    return made

@@ -126,8 +126,14 @@ class LoadEmitter:
         target = place(gpu.SharedStage(self.buffers[load], *slot)).out
         place(
             gpu.AsyncCopy(
-                *(pointer, target, mask, exists, load.vector),
-                *(op.cache, op.eviction, op.prefetch_bytes),
+                pointer,
+                target,
+                mask,
+                exists,
+                load.vector,
+                op.cache,
+                op.eviction,
+                op.prefetch_bytes,
             )
         )
 

@@ -30,8 +30,8 @@ _AXES = ("x", "y", "z")
 
 
 def make_persistent(kernel: Kernel, schedule: Schedule) -> None:
-    """Wrap the kernel in a loop over program instances, if that lets its loads run ahead."""
-    if not schedule.map_pointers or schedule.specialization_obstacle or not _gains(kernel):
+    """Wrap the kernel in a loop over programs, if that lets its copies run ahead."""
+    if not schedule.map_pointers or not schedule.may_specialize or not _gains(kernel):
         return
     with at(kernel.loc):
         _wrap(kernel)

@@ -41,10 +41,9 @@ from itertools import count, zip_longest
 from aotc.ir.core import Block, Kernel, Op, Value
 from aotc.ir.diagnostics import at
 from aotc.ir.dialects import arith, gpu, grid, indexing, roles, scf, tile, tma, wgmma
-from aotc.ir.rewrite import Builder
+from aotc.ir.rewrite import Builder, is_inside
 from aotc.ir.types import SharedType
 from aotc.schedule.analysis.global_hazards import GlobalHazards, Touch
-from aotc.schedule.analysis.global_order import is_inside
 from aotc.schedule.context import Schedule
 
 _MAX_EXACT_TURNS = 16

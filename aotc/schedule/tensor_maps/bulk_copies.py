@@ -11,8 +11,9 @@ from math import prod
 
 from aotc.ir.core import Kernel, Op
 from aotc.ir.dialects import gpu, scf, tma, wgmma
+from aotc.ir.rewrite import is_inside
 from aotc.ir.types import ScalarType, SharedType, TileType, Type
-from aotc.schedule.analysis.global_order import is_inside, root_names
+from aotc.schedule.analysis.global_order import root_names
 from aotc.schedule.context import Schedule
 from aotc.schedule.remarks import Remark
 from aotc.schedule.tensor_maps.contiguous_run import AccessT, ContiguousRun

@@ -15,7 +15,7 @@ from aotc.ir.core import Block, Kernel, Op
 from aotc.ir.dialects import scf
 from aotc.ir.dialects.descriptor import DescriptorAt
 from aotc.ir.dialects.grid import GridWait
-from aotc.schedule.analysis.global_order import is_inside
+from aotc.ir.rewrite import is_inside
 from aotc.schedule.context import Schedule
 
 

@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from aotc.ir.core import Kernel, Op, Value, build
+from aotc.ir.core import Kernel, Op, build
 from aotc.ir.diagnostics import at
 from aotc.ir.dialects import arith, gpu, scf, tma, wgmma
-from aotc.ir.rewrite import Builder
+from aotc.ir.rewrite import Builder, append_carried
 from aotc.ir.types import I32
 from aotc.schedule.analysis.producer_slice import find_slice
 from aotc.schedule.context import Schedule
@@ -107,9 +107,11 @@ def _fetches(loop: Op) -> Iterator[tma.Fetch]:
 
 
 def _obstacle(kernel: Kernel, schedule: Schedule) -> str:
-    """Return why no producer warp can issue the loads, or an empty string."""
-    if schedule.specialization_obstacle:
-        return schedule.specialization_obstacle
+    """Return why no other warp can fetch, or an empty string."""
+    if schedule.config.warp_specialize is False:
+        return "warp_specialize is false"
+    if not schedule.strategy.has_producer:
+        return schedule.strategy.reason
     warps = schedule.config.num_warps + _producer_warps(kernel, schedule)
     if warps > schedule.target.max_warps_per_block:
         return Reason.NO_ROOM_FOR_WARPS(warps=warps)
@@ -142,12 +144,4 @@ def _make_rings(loop: scf.For, num_stages: int) -> None:
     end = loop.body.terminator
     following = Builder.before_op(end)(gpu.NextStage(slot, num_stages)).out
     end.set_slots([*end.slots, following])
-    _rebuild(loop, start)
-
-
-def _rebuild(loop: scf.For, init: Value) -> None:
-    """Rebuild a loop around its body, which carries one more value."""
-    blocks, loop.blocks = loop.blocks, ()
-    slots = [*loop.slots, init]
-    made = Builder.before_op(loop)(build(scf.For, slots, loop.attributes, blocks, loop.loc))
-    loop.replace_with(made.results[:-1])
+    append_carried(loop, [start])

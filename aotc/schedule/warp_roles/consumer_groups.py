@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from aotc.ir.core import Block, Kernel, Op, Value, build
 from aotc.ir.diagnostics import IRError, at
 from aotc.ir.dialects import arith, gpu, grid, roles, scf, tile, tma, wgmma
-from aotc.ir.rewrite import Builder
+from aotc.ir.rewrite import Builder, append_carried
 from aotc.ir.types import I32
 from aotc.schedule.analysis.global_order import fences, shared_roots, written_pointer
 from aotc.schedule.context import Schedule
@@ -44,8 +44,8 @@ def groups_obstacle(kernel: Kernel, schedule: Schedule, num_warps: int) -> str:
 
     `num_warps` is how many a CTA would have with all groups.
     """
-    if schedule.grouping_obstacle:
-        return schedule.grouping_obstacle
+    if not schedule.strategy.has_groups:
+        return schedule.strategy.reason
     if kernel.num_warps % WARPGROUP_WARPS:
         return Reason.PARTIAL_WARPGROUPS(warps=kernel.num_warps)
     if num_warps > schedule.target.max_warps_per_block:
@@ -152,9 +152,7 @@ def take_turns(consumers: Block, kernel: Kernel, place: Builder) -> GroupTurns:
         flip = end(arith.Cast(branch.condition, I32)).out
         following = [end(gpu.NextStage(turn, count)).out, end(arith.Xor(own, flip)).out]
         loop.body.terminator.set_slots(following)
-        blocks, loop.blocks = loop.blocks, ()
-        before(build(scf.For, [*loop.slots, zero, parity], loop.attributes, blocks, loop.loc))
-        loop.erase()
+        append_carried(loop, [zero, parity])
     return GroupTurns(group, branch)
 
 

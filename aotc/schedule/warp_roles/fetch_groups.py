@@ -15,9 +15,8 @@ from dataclasses import dataclass
 
 from aotc.ir.core import Block, Op, Value, build
 from aotc.ir.dialects import arith, gpu, grid, tma
-from aotc.ir.rewrite import Builder
+from aotc.ir.rewrite import Builder, is_inside
 from aotc.ir.types import I32
-from aotc.schedule.analysis.global_order import is_inside
 from aotc.schedule.shared_memory.mbarriers import place_mbarrier
 
 _FEWEST_SLOTS = 2  # of a consumer group, so that one is filled while another one is read

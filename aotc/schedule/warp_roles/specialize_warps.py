@@ -22,12 +22,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from aotc.ir.core import Block, Kernel, Op, Value, build
+from aotc.ir.core import Block, Kernel, Op, Value
 from aotc.ir.diagnostics import IRError, at
 from aotc.ir.dialects import arith, gpu, grid, roles, scf, tma, wgmma
-from aotc.ir.rewrite import Builder
+from aotc.ir.rewrite import Builder, append_carried, is_inside
 from aotc.ir.types import I32
-from aotc.schedule.analysis.global_order import is_inside
 from aotc.schedule.analysis.producer_slice import Slice, SliceCopy, find_slice
 from aotc.schedule.analysis.register_budget import (
     register_share,
@@ -266,11 +265,8 @@ class _Consumers:
             end = counted.get(block) or self._visit(block, before)
             terminator = block.terminator
             terminator.set_slots([*terminator.slots, *(end[index] for index in inside)])
-        blocks, op.blocks = op.blocks, ()
-        slots = [*op.slots, *(state[index] for index in inside)] if is_loop else op.slots
-        made = Builder.before_op(op)(build(type(op), slots, op.attributes, blocks, op.loc))
-        own = len(made.results) - len(inside)
-        op.replace_with(made.results[:own])
+        own, blocks = len(op.results), op.blocks
+        made = append_carried(op, [state[index] for index in inside] if is_loop else ())
         after = list(state)
         for index, value in zip(inside, made.results[own:], strict=True):
             after[index] = value

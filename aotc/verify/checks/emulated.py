@@ -98,8 +98,12 @@ class _Held:
         if not place.box:
             return content
         return PlacedTensor(
-            *(content, buffer.pointee.name, place.shape, place.strides),
-            *(place.box, place.swizzle_bytes),
+            content,
+            buffer.pointee.name,
+            place.shape,
+            place.strides,
+            place.box,
+            place.swizzle_bytes,
             fill_nan=place.fill_nan,
         )
 

@@ -421,8 +421,13 @@ class Chooser:
         if grid is None:
             return None
         rows = Rows(
-            *(self.kernel, self.roles, self.divisors, self._stride_names()),
-            *(self._integers(first), grid, self._width(first)),
+            self.kernel,
+            self.roles,
+            self.divisors,
+            self._stride_names(),
+            self._integers(first),
+            grid,
+            self._width(first),
         )
         is_padded = index % 2 == 1 or self.labels[index] not in CLASSES
         strides = rows.strides(spacing, is_padded=is_padded)

@@ -113,7 +113,12 @@ def emulate(
     )
     _check(launch)
     runner = _Runner(
-        *(program, launch, image, memory, seed, clusters),
+        program,
+        launch,
+        image,
+        memory,
+        seed,
+        clusters,
         reads_unwritten=reads_unwritten,
         approximate=approximate,
     )
@@ -166,9 +171,14 @@ def _prepare(module: Module, name: str | None) -> _Program:
     cfg = build_cfg(kernel.instructions)
     allocation = Allocation(kernel.instructions, cfg, analyse(kernel.instructions, cfg))
     return _Program(
-        *(module, kernel, cfg, allocation),
-        *(granule_bytes(kernel), global_granule_bytes(kernel)),
-        *(orders_ctas(kernel), scopes_of(kernel)),
+        module,
+        kernel,
+        cfg,
+        allocation,
+        granule_bytes(kernel),
+        global_granule_bytes(kernel),
+        orders_ctas(kernel),
+        scopes_of(kernel),
     )
 
 

@@ -152,7 +152,12 @@ class Interpreter:
                 for rank in range(self.kernel.num_ctas):
                     self.memory.begin_program()
                     program = Program(
-                        *(self.rules, self.memory, self.poison, (x, y, z), extents, rank),
+                        self.rules,
+                        self.memory,
+                        self.poison,
+                        (x, y, z),
+                        extents,
+                        rank,
                         check_races=self.check_races,
                     )
                     program.run_block(self.kernel.body, args)

@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 
 from aotc.backend import lower_kernel
+from aotc.config import Config
 from aotc.ir.core import Block, Kernel, ParamInfo, Value
 from aotc.ir.dialects import arith, gpu, scf, tile
 from aotc.ir.rewrite import Builder
 from aotc.ir.types import BF16, FP16, FP32, I32, PointerType, ScalarType, TileType
-from aotc.schedule.context import Config, Schedule
+from aotc.schedule.context import Schedule
 from aotc.schedule.layout.dot_layouts import divide_warps
 from aotc.schedule.pipeline import schedule_kernel
 from aotc.target import TARGETS, Target
@@ -176,7 +177,7 @@ def test_tf32x3_keeps_the_bits_that_tf32_drops() -> None:
     exact = a.astype(np.float64) @ b.astype(np.float64)
     for precision, bound in (("tf32x3", 4e-5), ("tf32", 4e-2)):
         kernel, _ = kernel_around(dot("fp32", precision), (a, b, acc))
-        schedule_kernel(kernel, Schedule(TARGETS["sm_80"], Config(4)))
+        kernel = schedule_kernel(kernel, Schedule(TARGETS["sm_80"], Config(4)))
         out = np.zeros_like(acc)
         run(kernel, (1,), [a, b, acc, out])
         assert np.abs(out - exact).max() < bound

@@ -7,11 +7,12 @@ import re
 import numpy as np
 import pytest
 
+from aotc.config import Config
 from aotc.ir.core import Kernel
 from aotc.ir.dialects import gpu, scf, tma
 from aotc.ir.text import print_kernel
 from aotc.ir.verify import verify
-from aotc.schedule.context import Config, Schedule
+from aotc.schedule.context import Schedule
 from aotc.schedule.pipelining.expand_tensor_loads import expand_tensor_loads
 from aotc.schedule.pipelining.pipeline_loads import pipeline_loads
 from aotc.schedule.shared_memory.allocate_shared import allocate_shared

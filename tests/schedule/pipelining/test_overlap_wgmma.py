@@ -115,7 +115,6 @@ def test_scales_are_read_while_their_product_multiplies() -> None:
     types = case.types(case.dtypes[0], constants, launch)
     request = CompileRequest(
         *(case.path, case.function, tuple(types.items()), tuple(constants.items()), "sm_90a"),
-        num_warps=4,
     )
     lines = compile_kernel(request, keep_asm=True).asm["gpu"].splitlines()
     (start,) = (at for at, line in enumerate(lines) if "gpu.wgmma(" in line)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from aotc.compiler import CompileRequest, compile_kernel
+from aotc.config import Config
 from aotc.ir.core import Kernel, Value
 from aotc.ir.dialects import arith, gpu
 from aotc.ir.rewrite import Builder
@@ -154,7 +155,7 @@ def test_standard_tiles_spill_nothing(
     constants = (("M", m), ("N", n), ("BLOCK_K", k))
     request = CompileRequest(
         *(str(source), "matmul", (*pointers, *sizes), constants, target),
-        num_warps=num_warps,
+        config=Config(num_warps),
         without=("wgmma",),
     )
     made = compile_kernel(request)

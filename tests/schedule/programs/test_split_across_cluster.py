@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from aotc.config import Config
 from aotc.ir.diagnostics import CompileError
 from aotc.ir.text import parse_kernel, print_kernel
 from aotc.ir.verify import verify
-from aotc.schedule.context import Config, Schedule
+from aotc.schedule.context import Schedule
 from aotc.schedule.programs.split_across_cluster import split_across_cluster
 from aotc.schedule.tensor_maps.lower_descriptors import lower_descriptors
 from aotc.target import TARGETS

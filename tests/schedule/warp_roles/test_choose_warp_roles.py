@@ -6,11 +6,12 @@ import re
 
 import pytest
 
+from aotc.config import Config
 from aotc.ir.core import Kernel
 from aotc.ir.dialects import tma
 from aotc.ir.text import print_kernel
 from aotc.ir.verify import verify
-from aotc.schedule.context import Config, Schedule
+from aotc.schedule.context import Schedule
 from aotc.schedule.warp_roles.choose_warp_roles import choose_warp_roles
 from aotc.target import TARGETS
 from tests.support.fetching import branch, fetch, fetching, loop, read

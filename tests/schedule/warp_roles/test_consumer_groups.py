@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from aotc.config import Config
 from aotc.ir.core import Kernel
 from aotc.ir.dialects import gpu, roles, scf, tma
 from aotc.ir.text import parse_kernel, print_kernel
 from aotc.ir.types import SharedType
 from aotc.ir.verify import verify
-from aotc.schedule.context import Config, Schedule
+from aotc.schedule.context import Schedule
 from aotc.schedule.shared_memory.allocate_shared import allocate_shared
 from aotc.schedule.shared_memory.insert_barriers import insert_barriers
 from aotc.schedule.warp_roles.choose_warp_roles import choose_warp_roles

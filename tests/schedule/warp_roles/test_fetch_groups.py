@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from aotc.config import Config
 from aotc.ir.core import Kernel
 from aotc.ir.dialects import arith, gpu
 from aotc.ir.rewrite import Builder
 from aotc.ir.types import I32
-from aotc.schedule.context import Config, Schedule
+from aotc.schedule.context import Schedule
 from aotc.schedule.warp_roles.choose_warp_roles import choose_warp_roles
 from aotc.schedule.warp_roles.fetch_groups import (
     RingTurn,

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 from aotc.compiler import CompileRequest, stage_text
+from aotc.config import Config
 from aotc.ir.core import Block, Kernel
 from aotc.ir.dialects import gpu, roles, tma, wgmma
 from aotc.ir.text import parse_kernel, print_kernel
 from aotc.ir.verify import verify
-from aotc.schedule.context import Config, Schedule
+from aotc.schedule.context import Schedule
 from aotc.schedule.shared_memory.allocate_shared import allocate_shared
 from aotc.schedule.shared_memory.insert_barriers import insert_barriers
 from aotc.schedule.warp_roles.choose_warp_roles import choose_warp_roles
@@ -161,7 +162,7 @@ def _matmul(
     constants = tuple(zip(("BM", "BN", "BK"), block, strict=True))
     request = CompileRequest(
         *(str(path), "k", tuple(signature.items()), constants, "sm_90a"),
-        *(num_warps, num_stages, 1, maxnreg or None),
+        Config(num_warps, num_stages, maxnreg=maxnreg or None),
     )
     return parse_kernel(stage_text(request, "gpu"))
 

@@ -119,11 +119,13 @@ class Batch:
         self.registers = registers
         self.random = random
         self.order = Order(
-            *(self.num_blocks, self.warps_per_block, self.cluster_size), whole=global_shadow.whole
+            self.num_blocks, self.warps_per_block, self.cluster_size, whole=global_shadow.whole
         )
         global_shadow.begin(self.order, int(clusters[0]), self.num_lanes)
         self.shared = SharedMemory(
-            *(self.num_blocks, launch.shared_bytes, self.order),
+            self.num_blocks,
+            launch.shared_bytes,
+            self.order,
             granule_bytes=granule_bytes,
             noise=random if reads_unwritten else None,
         )

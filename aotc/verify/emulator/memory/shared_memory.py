@@ -54,7 +54,7 @@ class SharedMemory:
         if noise is not None:
             self._data[:] = np.frombuffer(noise.bytes(total_bytes), np.uint8)
         self.shadow = Shadow(
-            *(total_bytes, granule_bytes, order, self.describe), reads_unwritten=noise is not None
+            total_bytes, granule_bytes, order, self.describe, reads_unwritten=noise is not None
         )
         self._cluster_blocks = order.cluster_warps // order.warps_per_block
         lanes_per_block = order.warps_per_block * 32

@@ -95,7 +95,7 @@ class MemoryOrder:
                 self._order.release(writers, self._tokens, rows)
             else:
                 self._order.release_snapshot(
-                    *(writers, self._fenced, plane, limits[chosen], self._tokens, rows)
+                    writers, self._fenced, plane, limits[chosen], self._tokens, rows
                 )
 
     def read(self, lanes: Lanes, places: Ints, scope: int, *, acquires: bool) -> None:

@@ -110,7 +110,12 @@ def form_of(instruction: Instruction, allowed: frozenset[str] = frozenset()) -> 
     if strength == "weak" and instruction.opcode not in _ATOMICS:
         scope = WEAK
     return Form(
-        *(space, kind, bits, count, strength, scope),
+        space,
+        kind,
+        bits,
+        count,
+        strength,
+        scope,
         cache_hint=hint,
         rest=tuple(rest),
     )

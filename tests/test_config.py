@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+from pathlib import Path
+
 import pytest
 
-from aotc.config_keys import CONFIG_DEFAULTS, CONFIG_KEYS, config_value_problem, renamed_key
+from aotc.config import (
+    CONFIG_DEFAULTS,
+    CONFIG_KEYS,
+    Config,
+    config_table,
+    config_value_problem,
+    renamed_key,
+)
 
 
 @pytest.mark.parametrize(
@@ -54,3 +64,21 @@ def test_a_key_of_an_earlier_release_is_no_key_and_has_a_successor() -> None:
     assert "advance_products" not in CONFIG_KEYS
     assert "mma_stages = 2" in renamed_key("advance_products")
     assert not any(map(renamed_key, CONFIG_KEYS))
+
+
+def test_every_key_is_a_field_that_has_its_default() -> None:
+    assert [each.name for each in fields(Config)] == list(CONFIG_KEYS)
+    for name, key in CONFIG_KEYS.items():
+        assert getattr(Config(), name) == key.default
+        assert (key.default is None) == bool(key.open_choice)
+        assert key.doc
+
+
+def test_a_config_takes_its_keys_from_among_other_values() -> None:
+    values = {"BLOCK": 64, "num_warps": 8, "warp_specialize": False}
+    assert Config.of(values) == Config(num_warps=8, warp_specialize=False)
+
+
+def test_the_reference_has_the_table_of_keys() -> None:
+    docs = Path(__file__).parents[1] / "docs"
+    assert any(config_table() in page.read_text("utf-8") for page in docs.rglob("manifest.md"))
