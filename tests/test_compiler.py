@@ -234,7 +234,7 @@ def test_blocks_that_loop_over_programs_are_asked_for() -> None:
     assert made.metadata.loops_programs
     counts = [(slot.argument, slot.source, slot.type) for slot in made.metadata.params[-3:]]
     assert counts == [(name, name, "i32") for name in ("grid[0]", "grid[1]", "grid[2]")]
-    assert any("one program after the other" in remark for remark in made.metadata.remarks)
+    assert any("the kernel is persistent" in remark for remark in made.metadata.remarks)
     assert "loops_programs = true" in made.asm["gpu"]
 
 

@@ -12,7 +12,7 @@ from aotc.ir.core import Kernel
 from aotc.ir.text import parse_kernel, print_kernel
 from aotc.schedule.context import Schedule
 from aotc.target import TARGETS
-from aotc.verify.interpreter import run
+from aotc.verify.interpreter.run import run
 from tests.support.each_pass import check_each_pass
 
 WARPS = (1, 2, 4, 8, 32)

@@ -12,7 +12,7 @@ from aotc.ir.text import parse_kernel, print_kernel
 from aotc.ir.verify import verify
 from aotc.schedule.context import Schedule
 from aotc.target import TARGETS
-from aotc.verify.interpreter import run
+from aotc.verify.interpreter.run import run
 from tests.support.checks import check, without_checks
 
 Pass = Callable[[Kernel, Schedule], None]

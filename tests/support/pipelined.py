@@ -18,7 +18,7 @@ from aotc.ir.text import parse_kernel, print_kernel
 from aotc.schedule.context import Schedule
 from aotc.schedule.pipeline import schedule_kernel
 from aotc.target import TARGETS
-from aotc.verify.interpreter import run
+from aotc.verify.interpreter.run import run
 from tests.support.each_pass import check_each_pass
 
 SOURCE = str(Path(__file__).parent / "loop_cases" / "loop_kernels.py")

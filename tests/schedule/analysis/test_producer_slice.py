@@ -14,7 +14,7 @@ from aotc.ir.rewrite import Builder
 from aotc.ir.types import I32
 from aotc.ir.verify import verify
 from aotc.schedule.analysis.producer_slice import SliceCopy, find_slice
-from aotc.verify.interpreter import run
+from aotc.verify.interpreter.run import run
 from tests.support.fetching import branch, fetch, fetching, loop, read
 
 STORE = "  gpu.store(%p, %n)\n"

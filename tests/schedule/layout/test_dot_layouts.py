@@ -56,7 +56,7 @@ def check(
 
     expected = outputs(kernel)
 
-    check_each_pass(
+    kernel = check_each_pass(
         kernel,
         Schedule(mma_sync(target), Config(num_warps)),
         lambda current, races: [outputs(current, check_races=races)],

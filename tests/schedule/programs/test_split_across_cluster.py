@@ -13,8 +13,8 @@ from aotc.schedule.context import Schedule
 from aotc.schedule.programs.split_across_cluster import split_across_cluster
 from aotc.schedule.tensor_maps.lower_descriptors import lower_descriptors
 from aotc.target import TARGETS
-from aotc.verify.interpreter import run
 from aotc.verify.interpreter.numerics import dtype_of
+from aotc.verify.interpreter.run import run
 from tests.schedule.programs.test_cta_split import PRODUCT
 
 TARGET = TARGETS["sm_90a"]

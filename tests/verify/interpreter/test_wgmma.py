@@ -10,8 +10,8 @@ from aotc.ir.dialects import arith, gpu, scf, tile, wgmma
 from aotc.ir.rewrite import Builder
 from aotc.ir.types import BF16, FP32, I1, I32, PointerType, TileType
 from aotc.schedule.layout.layouts import blocked, nvmma_shared, wgmma_accumulator, wgmma_operand_a
-from aotc.verify.interpreter import run
 from aotc.verify.interpreter.program import InterpretError
+from aotc.verify.interpreter.run import run
 
 M, N, K = 64, 16, 16
 ACC = TileType(FP32, (M, N), wgmma_accumulator((M, N), (1, 1)))
