@@ -147,7 +147,11 @@ _BODIES = [
     ("tl.store(p, tl.arange(0, 4))", None, "float32[4]? | a tile | the pointer is a scalar"),
     ("for i in range(n):\n    return", "return", "a `return` cannot leave a run-time loop"),
     ("return n", "return n", "a kernel returns nothing, k returns int32 | tl.store"),
-    ("x = helper(n)", "helper(n)", "helper is missing the argument 'y' | signature is helper(x, y)"),
+    (
+        "x = helper(n)",
+        "helper(n)",
+        "helper is missing the argument 'y' | signature is helper(x, y)",
+    ),
     ("x = helper(n, z=1)", "helper(n, z=1)", "no parameter 'z' | signature is helper(x, y)"),
     ("x = LIMIT + n", "LIMIT", "kernels read only constexpr globals | tl.constexpr('4')"),
     ("x = plain(n)", "plain(n)", "a plain Python function | decorate it with @triton.jit"),
