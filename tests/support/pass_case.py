@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from aotc.config import Config
 from aotc.ir.core import Kernel
 from aotc.ir.text import parse_kernel, print_kernel
 from aotc.ir.verify import verify
@@ -18,13 +19,13 @@ from tests.support.checks import check, without_checks
 Pass = Callable[[Kernel, Schedule], None]
 
 
-def applied(text: str, *passes: Pass, target: str = "sm_90a") -> Kernel:
+def applied(
+    text: str, *passes: Pass, target: str = "sm_90a", config: Config | None = None
+) -> Kernel:
     """Return the kernel of `text` after passes; assert that it is valid IR and as its CHECKs say."""
     kernel = parse_kernel(without_checks(text))
-    schedule = Schedule(TARGETS[target])
-    for each in passes:
-        each(kernel, schedule)
     verify(kernel)
+    _run(kernel, passes, Schedule(TARGETS[target], config or Config()))
     check(text, print_kernel(kernel))
     return kernel
 
@@ -34,15 +35,29 @@ def assert_same_meaning(
     kernel: Kernel,
     args: Sequence[npt.NDArray[np.generic] | int | float],
     grid: tuple[int, ...] = (1,),
+    *,
+    lower: Sequence[Pass] = (),
 ) -> None:
-    """Assert that interpreted on `args` the kernel leaves in arrays what the kernel of `text` does."""
+    """Assert that interpreted on `args` the kernel leaves in arrays what the kernel of `text` does.
+
+    Both go through the passes `lower` first; races are looked for.
+    """
+    original, kernel = parse_kernel(without_checks(text)), kernel.clone()
+    for each in (original, kernel):
+        _run(each, lower, Schedule(TARGETS["sm_90a"]))
     before, after = (
         [each.copy() if isinstance(each, np.ndarray) else each for each in args] for _ in range(2)
     )
-    run(parse_kernel(without_checks(text)), grid, before)
+    run(original, grid, before)
     run(kernel, grid, after)
     changed = False
     for old, was, now in zip(args, before, after, strict=True):
         np.testing.assert_array_equal(was, now)
         changed |= isinstance(old, np.ndarray) and not np.array_equal(old, np.asarray(was))
     assert changed, "the kernel stores nothing"
+
+
+def _run(kernel: Kernel, passes: Sequence[Pass], schedule: Schedule) -> None:
+    for each in passes:
+        each(kernel, schedule)
+        verify(kernel)

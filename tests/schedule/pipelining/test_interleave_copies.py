@@ -13,8 +13,12 @@ from aotc.ir.verify import verify
 from aotc.schedule.context import Schedule
 from aotc.schedule.layout.layouts import blocked_for, dot_operand, mma_v2, row_major_shared
 from aotc.schedule.pipelining.interleave_copies import interleave_copies
+from aotc.schedule.shared_memory.allocate_shared import allocate_shared
+from aotc.schedule.shared_memory.insert_barriers import insert_barriers
 from aotc.target import TARGETS
 from tests.backend.programs import Program
+from tests.support.pass_case import applied, assert_same_meaning
+from tests.support.pipelined_dot import dot_args, pipelined_dots
 
 SHAPE = (32, 32)
 LETTERS = {
@@ -102,3 +106,26 @@ def test_no_copy_goes_past_a_wait(wait: str) -> None:
     assert spread(3, f"{wait}DDD") == f"CCCG{wait}DDD"
     assert spread(3, f"D{wait}DDD") == f"CCCGD{wait}DDD"
     assert spread(3, f"DDD{wait}DD") == f"CDCCGDD{wait}DD"
+
+
+CHECKS = """\
+// CHECK: scf.for(
+// CHECK-NOT: gpu.async_copy(
+// CHECK: %a = gpu.shared_load(
+// CHECK: %d = gpu.shared_load(
+// CHECK-NEXT: gpu.async_copy(%a_ptrs, %a_free, _, %more)
+// CHECK-NEXT: %part1 = gpu.dot(
+// CHECK-NEXT: gpu.async_copy(%b_ptrs, %b_free, _, %more)
+// CHECK-NEXT: gpu.async_commit
+// CHECK-NEXT: %part2 = gpu.dot(
+// CHECK-NEXT: %sum = gpu.dot(
+// CHECK-NOT: gpu.async_commit
+"""
+
+
+def test_a_copy_goes_before_each_dot_and_the_group_is_closed_after_the_last_copy() -> None:
+    text = CHECKS + pipelined_dots("ab", "cd", "ab")
+    kernel = applied(text, interleave_copies)
+    for iterations in (1, 2, 5):
+        args = dot_args(iterations)
+        assert_same_meaning(text, kernel, args, lower=(allocate_shared, insert_barriers))

@@ -16,7 +16,11 @@ from aotc.config import Config
 from aotc.ir.text import parse_kernel, print_kernel
 from aotc.schedule.context import Schedule
 from aotc.schedule.pipeline import schedule_kernel
+from aotc.schedule.pipelining.pipeline_loads import pipeline_loads
+from aotc.schedule.shared_memory.allocate_shared import allocate_shared
+from aotc.schedule.shared_memory.insert_barriers import insert_barriers
 from aotc.target import TARGETS
+from tests.support.pass_case import applied, assert_same_meaning
 from tests.support.pipelined import Args, Case
 
 BLOCK = 32
@@ -418,3 +422,64 @@ def test_a_load_for_a_sum_that_nothing_uses_is_not_copied_ahead(is_used: bool) -
     kernel = parse_kernel(text)
     kernel = schedule_kernel(kernel, Schedule(TARGETS["sm_80"], Config(2, 3)))
     assert ("gpu.async_copy" in print_kernel(kernel)) == is_used
+
+
+# ---- the IR that it leaves ----------------------------------------------------------------------
+
+TEXT = """\
+// CHECK: [[RING:%.*]] = gpu.shared_alloc {{{.*}}num_stages = 3}
+// CHECK: [[FIRST:%.*]] = arith.compare(%zero, %n) {predicate = "lt"}
+// CHECK: [[STAGE:%.*]] = gpu.shared_stage([[RING]], [[ZERO:%.*]]) :
+// CHECK-NEXT: gpu.async_copy(%first, [[STAGE]], _, [[FIRST]]) {vector = 4}
+// CHECK-NEXT: gpu.async_commit
+// CHECK: [[SECOND:%.*]] = arith.compare(%zero, {{%.*}}) {predicate = "lt"}
+// CHECK: [[STAGE:%.*]] = gpu.shared_stage([[RING]], [[ZERO]]) {ahead = 1}
+// CHECK-NEXT: gpu.async_copy({{%.*}}, [[STAGE]], _, [[SECOND]]) {vector = 4}
+// CHECK-NEXT: gpu.async_commit
+// CHECK-NEXT: scf.for(%zero, %n, %one, %none, {{%.*}}, [[ZERO]]) ({{.*}}, [[INDEX:%[a-z]+]]: i32) {
+// CHECK-NEXT: gpu.async_wait {pending = 1}
+// CHECK-NEXT: [[STAGE:%.*]] = gpu.shared_stage([[RING]], [[INDEX]]) :
+// CHECK-NEXT: %w = gpu.shared_load([[STAGE]])
+// CHECK: [[MORE:%.*]] = arith.compare(%step, {{%.*}}) {predicate = "lt"}
+// CHECK: [[STAGE:%.*]] = gpu.shared_stage([[RING]], [[INDEX]]) {ahead = 2}
+// CHECK-NEXT: gpu.async_copy(%p, [[STAGE]], _, [[MORE]]) {vector = 4}
+// CHECK-NEXT: gpu.async_commit
+// CHECK: [[NEXT:%.*]] = gpu.next_stage([[INDEX]]) {num_stages = 3}
+// CHECK-NEXT: scf.yield(%sum, {{%.*}}, [[NEXT]])
+// CHECK: gpu.async_wait
+// CHECK-NOT: gpu.load
+#0 = #ll<register=[[1],[2]] lane=[[4],[8],[16],[32],[64]] warp=[] : [128]>
+#1 = #ll<offset=[[1],[2],[4],[8],[16],[32],[64]] : [128]>
+#2 = #ll<register=[[32],[64]] lane=[[1],[2],[4],[8],[16]] warp=[] : [128]>
+kernel @k(%x: *fp32 {divisibility = 16}, %out: *fp32 {divisibility = 16}, %n: i32) {num_warps = 1} {
+  %zero = arith.constant {value = 0, type = i32} : i32
+  %one = arith.constant {value = 1, type = i32} : i32
+  %size = arith.constant {value = 128, type = tile<128xi32, #0>} : tile<128xi32, #0>
+  %none = arith.constant {value = 0.0, type = tile<128xfp32, #2>} : tile<128xfp32, #2>
+  %i = tile.arange {start = 0, end = 128, layout = #0} : tile<128xi32, #0>
+  %xs = tile.splat(%x) {shape = [128], layout = #0} : tile<128x*fp32, #0>
+  %first = arith.addptr(%xs, %i) : tile<128x*fp32, #0>
+  %total, %end = scf.for(%zero, %n, %one, %none, %first) (%step: i32, %acc: tile<128xfp32, #2>, %p: tile<128x*fp32, #0>) {
+    %v = gpu.load(%p, _, _) {vector = 4} : tile<128xfp32, #0>
+    %buffer = gpu.shared_alloc {element = fp32, shape = [128], layout = #1} : shared<128xfp32, #1>
+    gpu.shared_store(%v, %buffer) {vector = 4}
+    %w = gpu.shared_load(%buffer) {layout = #2} : tile<128xfp32, #2>
+    %sum = arith.add(%acc, %w) : tile<128xfp32, #2>
+    %next = arith.addptr(%p, %size) : tile<128x*fp32, #0>
+    scf.yield(%sum, %next)
+  } : tile<128xfp32, #2>, tile<128x*fp32, #0>
+  %j = tile.arange {start = 0, end = 128, layout = #2} : tile<128xi32, #2>
+  %os = tile.splat(%out) {shape = [128], layout = #2} : tile<128x*fp32, #2>
+  %q = arith.addptr(%os, %j) : tile<128x*fp32, #2>
+  gpu.store(%q, %total, _)
+  scf.return
+}
+"""
+
+
+def test_two_iterations_are_copied_before_the_loop_and_one_in_each() -> None:
+    kernel = applied(TEXT, pipeline_loads, target="sm_80", config=Config(1, num_stages=3))
+    for iterations in (1, 2, 3, 7):
+        x = np.random.default_rng(iterations).integers(-9, 10, 128 * iterations)
+        args = [x.astype(np.float32), np.full(128, 77, np.float32), iterations]
+        assert_same_meaning(TEXT, kernel, args, lower=(allocate_shared, insert_barriers))

@@ -11,7 +11,12 @@ import pytest
 
 from aotc.ir.core import Block
 from aotc.ir.dialects import gpu, scf
+from aotc.schedule.pipelining.prefetch_fragments import prefetch_fragments
+from aotc.schedule.shared_memory.allocate_shared import allocate_shared
+from aotc.schedule.shared_memory.insert_barriers import insert_barriers
+from tests.support.pass_case import applied, assert_same_meaning
 from tests.support.pipelined import Args, Case
+from tests.support.pipelined_dot import dot_args, pipelined_dots
 
 LETTERS = {
     gpu.SharedLoad: "L", gpu.SharedStore: "S", gpu.Dot: "D", gpu.AsyncCopy: "C",
@@ -87,3 +92,34 @@ def test_iterations_multiply_what_they_did(dtype: str, block_k: int, num_stages:
     case = product(dtype, block_k=block_k, num_stages=num_stages)
     for k_size in (0, 16, block_k, 2 * block_k - 16, 2 * block_k, 208):
         case.check(product_args(dtype, k_size))
+
+
+CHECKS = """\
+// CHECK: gpu.async_commit
+// CHECK-NEXT: gpu.async_wait
+// CHECK-NEXT: [[A_STAGE:%.*]] = gpu.shared_stage(%a_ring, %zero)
+// CHECK-NEXT: [[A_FIRST:%.*]] = gpu.shared_load([[A_STAGE]]) {{.*}}start = [0, 0]
+// CHECK-NEXT: [[B_STAGE:%.*]] = gpu.shared_stage(%b_ring, %zero)
+// CHECK-NEXT: [[B_FIRST:%.*]] = gpu.shared_load([[B_STAGE]]) {{.*}}start = [0, 0]
+// CHECK-NEXT: scf.for({{.*}}, [[A_FIRST]], [[B_FIRST]]) {{.*}}%index: i32, [[A:%.*]]: tile<16x16xfp16, #{{[0-9]+}}>, [[B:%.*]]: tile
+// CHECK-NOT: gpu.async_wait
+// CHECK-NOT: start = [0, 0]
+// CHECK: %c = gpu.shared_load(%a_stage)
+// CHECK-NEXT: %d = gpu.shared_load(%b_stage)
+// CHECK-NEXT: %part1 = gpu.dot([[A]], [[B]], %acc)
+// CHECK-NEXT: gpu.async_wait
+// CHECK-NEXT: [[A_STAGE:%.*]] = gpu.shared_stage(%a_ring, %index) {ahead = 1}
+// CHECK-NEXT: [[A_NEXT:%.*]] = gpu.shared_load([[A_STAGE]]) {{.*}}start = [0, 0]
+// CHECK-NEXT: [[B_STAGE:%.*]] = gpu.shared_stage(%b_ring, %index) {ahead = 1}
+// CHECK-NEXT: [[B_NEXT:%.*]] = gpu.shared_load([[B_STAGE]]) {{.*}}start = [0, 0]
+// CHECK-NEXT: %sum = gpu.dot(%c, %d, %part1)
+// CHECK: scf.yield(%sum, {{.*}}, [[A_NEXT]], [[B_NEXT]])
+"""
+
+
+def test_the_next_iterations_first_fragments_are_read_before_the_last_dot() -> None:
+    text = CHECKS + pipelined_dots("ab", "cd")
+    kernel = applied(text, prefetch_fragments)
+    for iterations in (1, 2, 5):
+        args = dot_args(iterations)
+        assert_same_meaning(text, kernel, args, lower=(allocate_shared, insert_barriers))

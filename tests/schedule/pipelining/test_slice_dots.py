@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from aotc.compiler import CompileRequest, compile_kernel
@@ -17,8 +18,11 @@ from aotc.schedule.context import Schedule
 from aotc.schedule.layout.conversions import plan_shared_exchange
 from aotc.schedule.layout.layouts import blocked_for, dot_operand, mma_v2
 from aotc.schedule.pipelining.slice_dots import slice_dots
+from aotc.schedule.shared_memory.allocate_shared import allocate_shared
+from aotc.schedule.shared_memory.insert_barriers import insert_barriers
 from aotc.target import TARGETS
 from tests.backend.programs import Program
+from tests.support.pass_case import applied, assert_same_meaning
 
 M, N, K = 32, 32, 64
 WARPS = (2, 2)
@@ -119,6 +123,61 @@ def test_few_products_of_fp8_are_summed_apart(limit: int, sums: int) -> None:
     kernel = product.finish(product.load(0), product.load(1), 32, max_num_imprecise_acc=limit)
     assert sum(isinstance(op, arith.Add) for op in kernel.walk()) == sums
     assert sequence(kernel) == "LLLLDD"
+
+
+TEXT = """\
+// CHECK: %a = gpu.shared_load(%a_buffer) {{.*}}start = [0, 0]} : tile<16x16xfp16
+// CHECK-NEXT: %b = gpu.shared_load(%b_buffer) {{.*}}start = [0, 0]} : tile<16x8xfp16
+// CHECK-NEXT: [[A:%.*]] = gpu.shared_load(%a_buffer) {{.*}}start = [0, 16]} : tile<16x16xfp16
+// CHECK-NEXT: [[B:%.*]] = gpu.shared_load(%b_buffer) {{.*}}start = [16, 0]} : tile<16x8xfp16
+// CHECK-NEXT: [[PART:%.*]] = gpu.dot(%a, %b, %zero)
+// CHECK-NEXT: %c = gpu.dot([[A]], [[B]], [[PART]])
+// CHECK-NOT: gpu.dot(
+#0 = #ll<register=[[1],[2],[4],[256]] lane=[[8],[16],[32],[64],[128]] warp=[] : [512]>
+#1 = #ll<register=[[0,1],[0,2],[0,4],[8,0]] lane=[[0,8],[0,16],[1,0],[2,0],[4,0]] warp=[] : [16,32]>
+#2 = #ll<offset=[[0,1],[0,2],[0,4],[0,8],[0,16],[1,0],[2,0],[4,0],[8,0]] : [16,32]>
+#3 = #ll<register=[[0,1],[8,0],[0,8],[0,16]] lane=[[0,2],[0,4],[1,0],[2,0],[4,0]] warp=[] : [16,32]>
+#4 = #ll<register=[[1],[2],[4]] lane=[[8],[16],[32],[64],[128]] warp=[] : [256]>
+#5 = #ll<register=[[0,1],[0,2],[0,4]] lane=[[1,0],[2,0],[4,0],[8,0],[16,0]] warp=[] : [32,8]>
+#6 = #ll<offset=[[0,1],[0,2],[0,4],[1,0],[2,0],[4,0],[8,0],[16,0]] : [32,8]>
+#7 = #ll<register=[[1,0],[8,0],[16,0]] lane=[[2,0],[4,0],[0,1],[0,2],[0,4]] warp=[] : [32,8]>
+#8 = #ll<register=[[0,1],[8,0]] lane=[[0,2],[0,4],[1,0],[2,0],[4,0]] warp=[] : [16,8]>
+#9 = #ll<register=[[1],[64]] lane=[[2],[4],[8],[16],[32]] warp=[] : [128]>
+kernel @k(%x: *fp16 {divisibility = 16}, %y: *fp16 {divisibility = 16}, %out: *fp32 {divisibility = 16}) {num_warps = 1} {
+  %i = tile.arange {start = 0, end = 512, layout = #0} : tile<512xi32, #0>
+  %xs = tile.splat(%x) {shape = [512], layout = #0} : tile<512x*fp16, #0>
+  %p = arith.addptr(%xs, %i) : tile<512x*fp16, #0>
+  %flat_a = gpu.load(%p, _, _) {vector = 8} : tile<512xfp16, #0>
+  %held_a = tile.reshape(%flat_a) {shape = [16, 32]} : tile<16x32xfp16, #1>
+  %a_buffer = gpu.shared_alloc {element = fp16, shape = [16, 32], layout = #2} : shared<16x32xfp16, #2>
+  gpu.shared_store(%held_a, %a_buffer) {vector = 8}
+  %j = tile.arange {start = 0, end = 256, layout = #4} : tile<256xi32, #4>
+  %ys = tile.splat(%y) {shape = [256], layout = #4} : tile<256x*fp16, #4>
+  %q = arith.addptr(%ys, %j) : tile<256x*fp16, #4>
+  %flat_b = gpu.load(%q, _, _) {vector = 8} : tile<256xfp16, #4>
+  %held_b = tile.reshape(%flat_b) {shape = [32, 8]} : tile<32x8xfp16, #5>
+  %b_buffer = gpu.shared_alloc {element = fp16, shape = [32, 8], layout = #6} : shared<32x8xfp16, #6>
+  gpu.shared_store(%held_b, %b_buffer) {vector = 8}
+  %a = gpu.shared_load(%a_buffer) {layout = #3, vector = 2} : tile<16x32xfp16, #3>
+  %b = gpu.shared_load(%b_buffer) {layout = #7} : tile<32x8xfp16, #7>
+  %zero = arith.constant {value = 0.0, type = tile<16x8xfp32, #8>} : tile<16x8xfp32, #8>
+  %c = gpu.dot(%a, %b, %zero) {shape = [16, 8, 16]} : tile<16x8xfp32, #8>
+  %flat = tile.reshape(%c) {shape = [128]} : tile<128xfp32, #9>
+  %m = tile.arange {start = 0, end = 128, layout = #9} : tile<128xi32, #9>
+  %os = tile.splat(%out) {shape = [128], layout = #9} : tile<128x*fp32, #9>
+  %r = arith.addptr(%os, %m) : tile<128x*fp32, #9>
+  gpu.store(%r, %flat, _)
+  scf.return
+}
+"""
+
+
+def test_fragments_of_a_slice_are_read_before_the_slice_before_is_multiplied() -> None:
+    kernel = applied(TEXT, slice_dots, target="sm_80")
+    rng = np.random.default_rng(5)
+    a, b = (rng.integers(-3, 4, size).astype(np.float16) for size in (512, 256))
+    args = [a, b, np.full(128, 77, np.float32)]
+    assert_same_meaning(TEXT, kernel, args, lower=(allocate_shared, insert_barriers))
 
 
 # ---- what it is for ---------------------------------------------------------------------------
