@@ -61,12 +61,17 @@ def branch(condition: str, body: str) -> str:
     return f"  scf.if({condition}) () {{\n{body}  scf.yield()\n  }} () {{\n  scf.yield()\n  }}\n"
 
 
-def fetching(body: str, *, num_warps: int = 2) -> Kernel:
-    """Return the kernel of a body."""
+def fetching_text(body: str, *, num_warps: int = 2) -> str:
+    """Return the text of the kernel of a body."""
     head = HEAD.replace("WARPS", str(num_warps))
     if num_warps > 2:  # the other warps hold copies
         copies = ",[0]" * ((num_warps // 2).bit_length() - 1)
         head = head.replace("warp=[[64]]", f"warp=[[64]{copies}]")
-    kernel = parse_kernel(f"{head}{body}  scf.return\n}}\n")
+    return f"{head}{body}  scf.return\n}}\n"
+
+
+def fetching(body: str, *, num_warps: int = 2) -> Kernel:
+    """Return the kernel of a body."""
+    kernel = parse_kernel(fetching_text(body, num_warps=num_warps))
     verify(kernel)
     return kernel

@@ -10,6 +10,9 @@ from aotc.ir.verify import verify
 from aotc.schedule.context import Schedule
 from aotc.schedule.pipelining.expand_tensor_loads import expand_tensor_loads
 from aotc.target import TARGETS
+from tests.support.fetching import block as put
+from tests.support.fetching import fetching_text, loop
+from tests.support.pass_case import applied
 
 HEAD = """\
 #0 = #ll<offset=[[1],[2],[4],[8],[16],[32],[64]] : [128]>
@@ -99,3 +102,20 @@ def test_the_parity_goes_through_loops_and_branches() -> None:
     assert "(%i: i32, %v: i32, %parity: i32)" in text
     assert text.count("scf.condition(%c, %j, %parity") == 1
     assert text.count("arith.xor(%parity") == 2
+
+
+CHECKS = """\
+// CHECK: [[BARRIER:%.*]] = gpu.shared_alloc {element = u64
+// CHECK-NEXT: gpu.mbarrier_init([[BARRIER]])
+// CHECK: scf.for({{.*}}, [[PARITY:%[a-z]+]]: i32) {
+// CHECK: gpu.tma_load(%x, %a_buffer, [[BARRIER]], %a_at)
+// CHECK-NEXT: gpu.mbarrier_wait([[BARRIER]], [[PARITY]])
+// CHECK-NEXT: [[FLIPPED:%.*]] = arith.xor([[PARITY]],
+// CHECK-NEXT: %a = gpu.shared_load(%a_buffer)
+// CHECK-NOT: gpu.mbarrier_wait
+// CHECK: scf.yield([[FLIPPED]])
+"""
+
+
+def test_a_load_is_awaited_at_once_and_each_iteration_flips_the_parity() -> None:
+    applied(CHECKS + fetching_text(loop(put("a", "%i"))), expand_tensor_loads)

@@ -14,7 +14,9 @@ from aotc.ir.verify import verify
 from aotc.schedule.context import Schedule
 from aotc.schedule.warp_roles.choose_warp_roles import choose_warp_roles
 from aotc.target import TARGETS
-from tests.support.fetching import branch, fetch, fetching, loop, read
+from tests.support.fetching import block as put
+from tests.support.fetching import branch, fetch, fetching, fetching_text, loop, read
+from tests.support.pass_case import applied
 
 LOOP = loop(fetch("a", "%i") + read("a"))
 
@@ -147,3 +149,21 @@ def test_blocks_copy_for_each_other_only_if_producers_do(is_alone: bool) -> None
     text, _ = _ringed(kernel, warp_specialize=not is_alone)
     assert bool(kernel.producer_warps) == (not is_alone)
     assert ("num_parts = 2" in text) == (not is_alone)
+
+
+CHECKS = """\
+// CHECK: producer_warps = 1
+// CHECK: [[FIRST:%[0-9]+]] = arith.constant {value = 0, type = i32}
+// CHECK-NEXT: [[RING:%.*]] = gpu.shared_alloc {{{.*}}num_stages = 3}
+// CHECK-NEXT: scf.for(%zero, %n, %one, [[FIRST]]) (%i: i32, [[INDEX:%[a-z]+]]: i32) {
+// CHECK: %a_buffer = gpu.shared_stage([[RING]], [[INDEX]]) :
+// CHECK-NEXT: gpu.tma_fetch(%x, %a_buffer, %a_at)
+// CHECK-NEXT: %a = gpu.shared_load(%a_buffer)
+// CHECK: [[NEXT:%.*]] = gpu.next_stage([[INDEX]]) {num_stages = 3}
+// CHECK-NEXT: scf.yield([[NEXT]])
+"""
+
+
+def test_a_loop_advances_the_index_of_its_stage() -> None:
+    """The load stays where it was: `specialize_warps` moves it."""
+    applied(CHECKS + fetching_text(loop(put("a", "%i"))), choose_warp_roles)

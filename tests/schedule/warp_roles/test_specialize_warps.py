@@ -24,7 +24,8 @@ from aotc.target import TARGETS
 from aotc.verify.interpreter.run import run
 from tests.support.descriptors import PRELUDE
 from tests.support.fetching import block as put
-from tests.support.fetching import branch, fetch, fetching, loop, read
+from tests.support.fetching import branch, fetch, fetching, fetching_text, loop, read
+from tests.support.pass_case import applied
 
 STEPS = (
     *(tma.MbarrierWait, tma.MbarrierArrive, tma.TmaLoad, gpu.SharedLoad),
@@ -223,3 +224,44 @@ def test_the_remark_says_so() -> None:
     assert [re.sub(r"^.*: ", "", remark) for remark in schedule.remarks] == [
         "a producer warp issues the loads, stages ahead"
     ]
+
+
+# ---- the IR that it leaves ----------------------------------------------------------------------
+
+CHECKS = """\
+// CHECK: [[RING:%.*]] = gpu.shared_alloc {element = i32, {{.*}}num_stages = 3}
+// CHECK: [[FULL:%.*]] = gpu.shared_alloc {element = u64, {{.*}}num_stages = 3}
+// CHECK-NEXT: [[EMPTY:%.*]] = gpu.shared_alloc {element = u64, {{.*}}num_stages = 3}
+// CHECK-NEXT: gpu.mbarrier_init([[FULL]])
+// CHECK-NEXT: gpu.mbarrier_init([[EMPTY]]) {count = 2}
+// CHECK: gpu.barrier
+// CHECK-NEXT: gpu.specialize () {
+// CHECK: scf.for({{.*}}, [[INDEX:%[a-z_0-9]+]]: i32, [[PHASE:%[a-z_0-9]+]]: i32) {
+// CHECK: [[DATA:%.*]] = gpu.shared_stage([[RING]], [[INDEX]]) :
+// CHECK: [[STAGE:%.*]] = gpu.shared_stage([[FULL]], [[INDEX]]) :
+// CHECK-NEXT: gpu.mbarrier_wait([[STAGE]], [[PHASE]])
+// CHECK: [[NEXT:%.*]] = gpu.next_stage([[INDEX]]) {num_stages = 3}
+// CHECK: [[FLIPPED:%.*]] = arith.xor([[PHASE]],
+// CHECK-NEXT: %a = gpu.shared_load([[DATA]])
+// CHECK-NEXT: [[STAGE:%.*]] = gpu.shared_stage([[EMPTY]], [[INDEX]]) :
+// CHECK-NEXT: gpu.mbarrier_arrive([[STAGE]], _) {count = 2}
+// CHECK: gpu.tma_store(%y
+// CHECK: scf.yield({{.*}}[[NEXT]], [[FLIPPED]])
+// CHECK: } () {
+// CHECK: scf.for({{.*}}, [[INDEX:%[a-z_0-9]+]]: i32, [[PHASE:%[a-z_0-9]+]]: i32) {
+// CHECK: [[BEFORE:%.*]] = arith.xor([[PHASE]],
+// CHECK-NEXT: [[STAGE:%.*]] = gpu.shared_stage([[EMPTY]], [[INDEX]]) :
+// CHECK-NEXT: gpu.mbarrier_wait([[STAGE]], [[BEFORE]])
+// CHECK-NEXT: [[STAGE:%.*]] = gpu.shared_stage([[FULL]], [[INDEX]]) :
+// CHECK-NEXT: [[DATA:%.*]] = gpu.shared_stage([[RING]], [[INDEX]]) :
+// CHECK-NEXT: gpu.tma_load(%x, [[DATA]], [[STAGE]], {{%.*}})
+// CHECK-NOT: gpu.tma_store
+// CHECK: [[NEXT:%.*]] = gpu.next_stage([[INDEX]]) {num_stages = 3}
+// CHECK: [[FLIPPED:%.*]] = arith.xor([[PHASE]],
+// CHECK-NEXT: scf.yield([[NEXT]], [[FLIPPED]])
+"""
+
+
+def test_a_stage_is_filled_after_it_is_released_and_read_after_it_is_full() -> None:
+    text = CHECKS + fetching_text(loop(put("a", "%i")))
+    applied(text, choose_warp_roles, specialize_warps)
