@@ -9,7 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from aotc.config import Config
+from aotc.ir.text import parse_kernel, print_kernel
+from aotc.schedule.pipelining.pipeline_mma import pipeline_mma
+from aotc.schedule.shared_memory.allocate_shared import allocate_shared
+from aotc.schedule.shared_memory.insert_barriers import insert_barriers
 from tests.support.descriptors import compiled, launch, like, lowered, tensor
+from tests.support.pass_case import applied, assert_same_meaning
 
 AHEAD = "a dot is in flight while the result of the one before is used"
 NOT_AHEAD = "no dot is issued an iteration ahead: "
@@ -193,3 +199,126 @@ def test_two_products_of_an_iteration(tmp_path: Path) -> None:
             sums = a[:, part].astype(np.float64) @ b[:, part].astype(np.float64).T
             expected += k * sums[:, :64] * sums[:, 64:]
         np.testing.assert_array_equal(c, expected)
+
+
+# ---- the IR that it leaves ----------------------------------------------------------------------
+
+CHECKS = """\
+// CHECK: scf.if(
+// CHECK: gpu.mbarrier_wait(%filled, %zero)
+// CHECK: %dot = gpu.wgmma(%a, %b, %fresh, %never)
+// CHECK: [[ACC:%[0-9]+]], [[AT:%[0-9]+]], {{.*}}, {{.*}}, [[LAST:%[0-9]+]] = scf.for({{.*}}, %dot) {
+// CHECK-SAME: unroll = 1} ({{.*}}, [[FIRST:%[0-9]+]]: tile<64x64xfp32, #{{[0-9]+}}>) {
+// CHECK: gpu.mbarrier_wait(
+// CHECK: [[SECOND:%.*]] = gpu.wgmma({{.*}}, %fresh, %never)
+// CHECK: [[PART:%.*]] = gpu.wgmma_wait([[FIRST]]) {pending = 1,
+// CHECK-NEXT: [[READ:%.*]] = gpu.shared_stage(%empty, %index) :
+// CHECK-NEXT: gpu.mbarrier_arrive([[READ]], _)
+// CHECK-NEXT: [[ONE:%.*]] = arith.add(%acc, [[PART]])
+// CHECK-NEXT: [[NEXT:%.*]] = gpu.next_stage(%index)
+// CHECK: gpu.mbarrier_wait(
+// CHECK: [[THIRD:%.*]] = gpu.wgmma({{.*}}, %fresh, %never)
+// CHECK: [[PART:%.*]] = gpu.wgmma_wait([[SECOND]]) {pending = 1,
+// CHECK-NEXT: [[READ:%.*]] = gpu.shared_stage(%empty, [[NEXT]]) :
+// CHECK-NEXT: gpu.mbarrier_arrive([[READ]], _)
+// CHECK-NEXT: [[TWO:%.*]] = arith.add([[ONE]], [[PART]])
+// CHECK: scf.yield([[TWO]], {{.*}}, [[THIRD]])
+// CHECK: scf.if(
+// CHECK: gpu.mbarrier_wait(
+// CHECK: [[MORE:%.*]] = gpu.wgmma({{.*}}, %fresh, %never)
+// CHECK: [[PART:%.*]] = gpu.wgmma_wait([[LAST]]) {pending = 1,
+// CHECK: [[ONE:%.*]] = arith.add([[ACC]], [[PART]])
+// CHECK: [[PART:%.*]] = gpu.wgmma_wait([[MORE]]) {num_columns
+// CHECK: [[TWO:%.*]] = arith.add([[ONE]], [[PART]])
+// CHECK: scf.yield([[TWO]],
+// CHECK-NEXT: } () {
+// CHECK-NOT: gpu.wgmma(
+// CHECK: [[PART:%.*]] = gpu.wgmma_wait([[LAST]]) {num_columns
+// CHECK-NEXT: [[READ:%.*]] = gpu.shared_stage(%empty, [[AT]]) :
+// CHECK-NEXT: gpu.mbarrier_arrive([[READ]], _)
+// CHECK-NEXT: [[ONE:%.*]] = arith.add([[ACC]], [[PART]])
+// CHECK: scf.yield([[ONE]],
+// CHECK: } () {
+// CHECK-NEXT: scf.yield(%none, %zero, %zero)
+"""
+LOOP = """\
+#0 = #ll<offset=[[0,1],[0,2],[0,4],[0,8],[0,16],[0,32],[1,8],[2,16],[4,32],[8,0],[16,0],[32,0]] : [64,64]>
+#1 = #ll<offset=[] : [1]>
+#2 = #ll<register=[[0,1],[8,0],[0,8],[0,16],[0,32]] lane=[[0,2],[0,4],[1,0],[2,0],[4,0]] warp=[[16,0],[32,0]] : [64,64]>
+#3 = #ll<register=[[1],[512],[8],[16],[32]] lane=[[2],[4],[64],[128],[256]] warp=[[1024],[2048]] : [4096]>
+kernel @k(%x: map<64x64xfp16, 128>, %y: map<64x64xfp16, 128>, %out: *fp32, %n: i32) {num_warps = 4, producer_warps = 1} {
+  %a_ring = gpu.shared_alloc {element = fp16, shape = [64, 64], layout = #0, alignment_bytes = 1024, num_stages = 2} : shared<64x64xfp16, #0, 2>
+  %b_ring = gpu.shared_alloc {element = fp16, shape = [64, 64], layout = #0, alignment_bytes = 1024, num_stages = 2} : shared<64x64xfp16, #0, 2>
+  %full = gpu.shared_alloc {element = u64, shape = [1], layout = #1, alignment_bytes = 8, num_stages = 2} : shared<1xu64, #1, 2>
+  %empty = gpu.shared_alloc {element = u64, shape = [1], layout = #1, alignment_bytes = 8, num_stages = 2} : shared<1xu64, #1, 2>
+  gpu.mbarrier_init(%full)
+  gpu.mbarrier_init(%empty) {count = 4}
+  gpu.barrier
+  gpu.specialize () {
+    %zero = arith.constant {value = 0, type = i32} : i32
+    %one = arith.constant {value = 1, type = i32} : i32
+    %none = arith.constant {value = 0.0, type = tile<64x64xfp32, #2>} : tile<64x64xfp32, #2>
+    %fresh = gpu.undefined {type = tile<64x64xfp32, #2>} : tile<64x64xfp32, #2>
+    %never = arith.constant {value = false, type = i1} : i1
+    %total, %end, %last = scf.for(%zero, %n, %one, %none, %zero, %zero) (%k: i32, %acc: tile<64x64xfp32, #2>, %index: i32, %phase: i32) {
+      %filled = gpu.shared_stage(%full, %index) : shared<1xu64, #1>
+      gpu.mbarrier_wait(%filled, %phase)
+      %a = gpu.shared_stage(%a_ring, %index) : shared<64x64xfp16, #0>
+      %b = gpu.shared_stage(%b_ring, %index) : shared<64x64xfp16, #0>
+      %dot = gpu.wgmma(%a, %b, %fresh, %never) : tile<64x64xfp32, #2>
+      %part = gpu.wgmma_wait(%dot) {num_columns = [0]} : tile<64x64xfp32, #2>
+      %read = gpu.shared_stage(%empty, %index) : shared<1xu64, #1>
+      gpu.mbarrier_arrive(%read, _) {count = 4}
+      %sum = arith.add(%acc, %part) : tile<64x64xfp32, #2>
+      %next = gpu.next_stage(%index) {num_stages = 2} : i32
+      %wraps = arith.compare(%next, %zero) {predicate = "eq"} : i1
+      %flip = arith.cast(%wraps) {dtype = i32} : i32
+      %flipped = arith.xor(%phase, %flip) : i32
+      scf.yield(%sum, %next, %flipped)
+    } : tile<64x64xfp32, #2>, i32, i32
+    %flat = tile.reshape(%total) {shape = [4096]} : tile<4096xfp32, #3>
+    %m = tile.arange {start = 0, end = 4096, layout = #3} : tile<4096xi32, #3>
+    %os = tile.splat(%out) {shape = [4096], layout = #3} : tile<4096x*fp32, #3>
+    %r = arith.addptr(%os, %m) : tile<4096x*fp32, #3>
+    gpu.store(%r, %flat, _)
+    scf.yield()
+  } () {
+    %zero_p = arith.constant {value = 0, type = i32} : i32
+    %one_p = arith.constant {value = 1, type = i32} : i32
+    %size = arith.constant {value = 64, type = i32} : i32
+    %end_p, %last_p = scf.for(%zero_p, %n, %one_p, %zero_p, %zero_p) {unroll = 1} (%k_p: i32, %index_p: i32, %phase_p: i32) {
+      %at = arith.mul(%k_p, %size) : i32
+      %before = arith.xor(%phase_p, %one_p) : i32
+      %free = gpu.shared_stage(%empty, %index_p) : shared<1xu64, #1>
+      gpu.mbarrier_wait(%free, %before)
+      %fill = gpu.shared_stage(%full, %index_p) : shared<1xu64, #1>
+      %a_free = gpu.shared_stage(%a_ring, %index_p) : shared<64x64xfp16, #0>
+      gpu.tma_load(%x, %a_free, %fill, %zero_p, %at) {arrive = false}
+      %b_free = gpu.shared_stage(%b_ring, %index_p) : shared<64x64xfp16, #0>
+      gpu.tma_load(%y, %b_free, %fill, %at, %zero_p)
+      %next_p = gpu.next_stage(%index_p) {num_stages = 2} : i32
+      %wraps_p = arith.compare(%next_p, %zero_p) {predicate = "eq"} : i1
+      %flip_p = arith.cast(%wraps_p) {dtype = i32} : i32
+      %flipped_p = arith.xor(%phase_p, %flip_p) : i32
+      scf.yield(%next_p, %flipped_p)
+    } : i32, i32
+    scf.yield()
+  }
+  scf.return
+}
+"""
+
+
+def test_a_dot_is_issued_before_the_wait_for_the_one_before() -> None:
+    text = CHECKS + LOOP
+    kernel = applied(text, pipeline_mma, config=Config(4, mma_stages=2))
+    rng = np.random.default_rng(0)
+    x, y = (rng.integers(-3, 4, shape).astype(np.float16) for shape in ((64, 320), (320, 64)))
+    for iterations in (0, 1, 2, 3, 4, 5):
+        args = [x, y, np.full(4096, 77, np.float32), iterations]
+        assert_same_meaning(text, kernel, args, lower=(allocate_shared, insert_barriers))
+
+
+def test_one_dot_in_flight_is_as_it_was() -> None:
+    kernel = applied("// CHECK-NOT: scf.if\n" + LOOP, pipeline_mma, config=Config(4))
+    assert print_kernel(kernel) == print_kernel(parse_kernel(LOOP))
