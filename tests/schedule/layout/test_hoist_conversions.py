@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import ml_dtypes
+import numpy as np
 import pytest
 
 from aotc.ir.core import Kernel, Value
@@ -16,6 +18,7 @@ from aotc.schedule.layout.hoist_conversions import hoist_conversions
 from aotc.schedule.layout.layouts import blocked_for, mma_v2
 from aotc.target import TARGETS
 from tests.backend.programs import Program
+from tests.support.pass_case import applied, assert_same_meaning
 
 SHAPE = (32, 32)
 LOADED, WANTED = blocked_for(SHAPE, (1, 4), 4), mma_v2(SHAPE, (2, 2))
@@ -120,3 +123,33 @@ def test_what_is_computed_from_a_fetched_tile_alone_is_made_where_it_is_wanted(
     (convert,) = (op for op in kernel.walk() if isinstance(op, gpu.Convert))
     assert isinstance(convert.value.op, gpu.SharedLoad) == climbs
     assert len([op for op in kernel.walk() if isinstance(op, arith.Mul)]) == 1
+
+
+TEXT = """\
+// CHECK: %a = gpu.load(
+// CHECK-NEXT: [[MOVED:%.*]] = gpu.convert(%a) {{.*}} : tile<512xbf16
+// CHECK-NEXT: [[WIDE:%.*]] = arith.cast([[MOVED]]) {dtype = fp32}
+// CHECK-NOT: gpu.convert
+// CHECK: gpu.store(%q, [[WIDE]], _)
+#0 = #ll<register=[[1],[2]] lane=[[4],[8],[16],[32],[64]] warp=[[128],[256]] : [512]>
+#1 = #ll<register=[[128],[256]] lane=[[1],[2],[4],[8],[16]] warp=[[32],[64]] : [512]>
+kernel @k(%x: *bf16, %out: *fp32) {num_warps = 4} {
+  %i = tile.arange {start = 0, end = 512, layout = #0} : tile<512xi32, #0>
+  %xs = tile.splat(%x) {shape = [512], layout = #0} : tile<512x*bf16, #0>
+  %p = arith.addptr(%xs, %i) : tile<512x*bf16, #0>
+  %a = gpu.load(%p, _, _) : tile<512xbf16, #0>
+  %wide = arith.cast(%a) {dtype = fp32} : tile<512xfp32, #0>
+  %b = gpu.convert(%wide) {layout = #1} : tile<512xfp32, #1>
+  %j = tile.arange {start = 0, end = 512, layout = #1} : tile<512xi32, #1>
+  %os = tile.splat(%out) {shape = [512], layout = #1} : tile<512x*fp32, #1>
+  %q = arith.addptr(%os, %j) : tile<512x*fp32, #1>
+  gpu.store(%q, %b, _)
+  scf.return
+}
+"""
+
+
+def test_a_conversion_goes_above_the_cast_that_widens() -> None:
+    kernel = applied(TEXT, hoist_conversions)
+    x = np.random.default_rng(1).integers(-9, 10, 512).astype(ml_dtypes.bfloat16)
+    assert_same_meaning(TEXT, kernel, [x, np.full(512, 77, np.float32)])

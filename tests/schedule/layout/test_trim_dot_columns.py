@@ -12,6 +12,7 @@ from aotc.ir.verify import verify
 from aotc.schedule.context import Schedule
 from aotc.schedule.layout.trim_dot_columns import trim_dot_columns
 from aotc.target import TARGETS
+from tests.support.pass_case import applied
 
 HEAD = """\
 kernel @k(%a: tile<64x32xOPERAND>, %b: tile<32x64xOPERAND>, %p: *RESULT, %n: i32, %c: i1)
@@ -167,3 +168,27 @@ def test_a_remark_says_so() -> None:
     text = (HEAD + DOT + USES["left half"][0] + "scf.return\n}\n").replace("RESULT", "fp32")
     trim_dot_columns(parse_kernel(text.replace("OPERAND", "bf16")), schedule)
     assert schedule.remarks[0].endswith("32 of 64 columns are multiplied")
+
+
+TEXT = """\
+// CHECK: %d = tile.dot(%a, %b, %z) {num_columns = 32}
+kernel @k(%a: tile<64x32xbf16>, %b: tile<32x64xbf16>, %p: *fp32) {num_warps = 4} {
+  %z = arith.constant {value = 0.0, type = tile<64x64xfp32>} : tile<64x64xfp32>
+  %d = tile.dot(%a, %b, %z) : tile<64x64xfp32>
+  %halves = tile.reshape(%d) {shape = [64, 2, 32]} : tile<64x2x32xfp32>
+  %pairs = tile.trans(%halves) {order = [0, 2, 1]} : tile<64x32x2xfp32>
+  %left, %right = tile.split(%pairs) : tile<64x32xfp32>, tile<64x32xfp32>
+  %to = tile.splat(%p) {shape = [64, 32]} : tile<64x32x*fp32>
+  tile.store(%to, %left)
+  scf.return
+}
+"""
+
+
+def test_the_dot_is_told_how_many_columns_are_used() -> None:
+    applied(TEXT, trim_dot_columns)
+
+
+def test_where_both_halves_are_used_all_columns_stay() -> None:
+    both = TEXT.replace("store(%to, %left)", "store(%to, %left)\n  tile.store(%to, %right)")
+    applied(both.replace("%z) {num_columns = 32}", "%z) :"), trim_dot_columns)

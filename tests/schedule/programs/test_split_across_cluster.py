@@ -16,6 +16,7 @@ from aotc.target import TARGETS
 from aotc.verify.interpreter.numerics import dtype_of
 from aotc.verify.interpreter.run import run
 from tests.schedule.programs.test_cta_split import PRODUCT
+from tests.support.pass_case import applied
 
 TARGET = TARGETS["sm_90a"]
 
@@ -123,3 +124,28 @@ def test_rows_too_short_for_tensor_copies_are_not_divided() -> None:
     verify(kernel)
     assert "slices of desc<32x16xfp8e4nv> would have too short rows" in remarks[0]
     assert "%out: desc<16x16xfp32>" in print_kernel(kernel)
+
+
+SPLIT = """\
+// CHECK: [[RANK:%.*]] = grid.cta_rank
+// CHECK-NEXT: [[OWN:%.*]] = tile.arange {start = 0, end = 64}
+// CHECK-NEXT: [[SIZE:%.*]] = arith.constant {value = 64, type = i32}
+// CHECK-NEXT: [[FIRST:%.*]] = arith.mul([[RANK]], [[SIZE]])
+// CHECK-NEXT: [[FIRSTS:%.*]] = tile.splat([[FIRST]]) {shape = [64]}
+// CHECK-NEXT: [[ROWS:%.*]] = arith.add([[FIRSTS]], [[OWN]])
+// CHECK-NEXT: tile.expand_dims([[ROWS]]) {axis = 1}
+// CHECK: [[A:%.*]] = tile.load({{.*}} : tile<64x64xbf16>
+// CHECK: [[B:%.*]] = tile.load({{.*}} : tile<64x64xbf16>
+// CHECK: tile.dot([[A]], [[B]], {{%.*}}) : tile<64x64xfp32>
+"""
+ONE_CTA = """\
+// CHECK: [[RANK:%.*]] = grid.cta_rank
+// CHECK: [[FIRST:%.*]] = arith.compare([[RANK]], {{%.*}}) {predicate = "eq"}
+// CHECK-NEXT: scf.if([[FIRST]]) () {
+// CHECK-NEXT: tile.store(
+"""
+
+
+@pytest.mark.parametrize(("checks", "text"), [(SPLIT, PRODUCT), (ONE_CTA, REPLICATED)])
+def test_a_cta_computes_rows_of_its_own_or_the_first_one_stores(checks: str, text: str) -> None:
+    applied(checks + text.lstrip(), split_across_cluster, config=Config(num_ctas=2))

@@ -11,6 +11,7 @@ from aotc.ir.verify import verify
 from aotc.schedule.context import Schedule
 from aotc.schedule.tensor_maps.hoist_maps import hoist_maps
 from aotc.target import TARGETS
+from tests.support.pass_case import applied
 
 LOOP = "scf.for(%n, %n, %n) (%i: i32) {"
 WHILE = "scf.while() () {\nscf.condition(%c)\n} () {"
@@ -73,3 +74,32 @@ def _order(*lines: str) -> str:
 )
 def test_where_maps_are_taken(lines: tuple[str, ...], expected: str) -> None:
     assert _order(*lines) == expected
+
+
+TEXT = """\
+// CHECK: grid.wait
+// CHECK: [[MAP:%.*]] = tile.descriptor_at(%p)
+// CHECK-NEXT: scf.for(
+// CHECK-NEXT: %v = tile.descriptor_load([[MAP]], %i, %zero)
+// CHECK-NEXT: %w = tile.descriptor_load([[MAP]], %zero, %i)
+// CHECK-NOT: tile.descriptor_at
+kernel @k(%p: *i8, %n: i32, %t: tile<16x64x*bf16>) {num_warps = 4} {
+  grid.wait
+  %zero = arith.constant {value = 0, type = i32} : i32
+  %one = arith.constant {value = 1, type = i32} : i32
+  scf.for(%zero, %n, %one) (%i: i32) {
+    %map = tile.descriptor_at(%p) {element = bf16, shape = [16, 64]} : desc<16x64xbf16>
+    %v = tile.descriptor_load(%map, %i, %zero) : tile<16x64xbf16>
+    %same = tile.descriptor_at(%p) {element = bf16, shape = [16, 64]} : desc<16x64xbf16>
+    %w = tile.descriptor_load(%same, %zero, %i) : tile<16x64xbf16>
+    %s = arith.add(%v, %w) : tile<16x64xbf16>
+    tile.store(%t, %s)
+    scf.yield()
+  }
+  scf.return
+}
+"""
+
+
+def test_the_maps_of_an_address_are_one_before_the_loop() -> None:
+    applied(TEXT, hoist_maps)

@@ -12,6 +12,7 @@ from aotc.schedule.context import Schedule
 from aotc.schedule.tensor_maps.lower_descriptors import lower_descriptors
 from aotc.target import TARGETS
 from aotc.verify.interpreter.run import InterpretError, run
+from tests.support.pass_case import applied
 
 TEXT = """\
 kernel @k(%x: desc<4x8xfp32>, %y: desc<4x8xfp32, nan>, %i: i32) {num_warps = 1} {
@@ -108,3 +109,35 @@ def test_what_is_no_tensor_is_refused(index: int, array: object, message: str) -
     args[index] = array  # type: ignore[call-overload]
     with pytest.raises(InterpretError, match=message):
         run(parse_kernel(TEXT), (1,), args)
+
+
+ASKED = """\
+// CHECK: kernel @k(%x: desc<4x8xfp32>, %y: desc<4x8xfp32, nan>, %i: i32,
+// CHECK-SAME: %x.shape.1: i32 {source = "x.shape[1]"}, %x.strides.0: i64 {source = "x.strides[0]"})
+// CHECK: %one = arith.constant {value = 1, type = i64}
+// CHECK-NEXT: %sum = arith.add(%x.strides.0, %one)
+// CHECK: %k = arith.sub(%j, %x.shape.1)
+// CHECK-NEXT: %v = tile.descriptor_load(%y, %i, %k)
+"""
+MASKED = """\
+// CHECK: kernel @k(%x.address: *fp32 {divisibility = 16, source = "x"}
+// CHECK: [[ROW:%.*]] = tile.splat(%i) {shape = [4]}
+// CHECK: [[LOW:%.*]] = arith.compare({{%.*}}, {{%.*}}) {predicate = "ge"} : tile<4xi1>
+// CHECK-NEXT: [[ROWS:%.*]] = tile.splat(%y.shape.0) {shape = [4]}
+// CHECK-NEXT: [[HIGH:%.*]] = arith.compare({{%.*}}, [[ROWS]]) {predicate = "lt"}
+// CHECK-NEXT: arith.and([[LOW]], [[HIGH]])
+// CHECK: tile.splat(%y.strides.0) {shape = [4]}
+// CHECK: tile.splat(%y.shape.1) {shape = [8]}
+// CHECK: [[INSIDE:%.*]] = arith.and({{%.*}}, {{%.*}}) : tile<4x8xi1>
+// CHECK: [[BASE:%.*]] = tile.splat(%y.address) {shape = [4, 8]}
+// CHECK-NEXT: [[AT:%.*]] = arith.addptr([[BASE]], {{%.*}})
+// CHECK-NEXT: [[FILL:%.*]] = arith.constant {value = nanf,
+// CHECK-NEXT: %v = tile.load([[AT]], [[INSIDE]], [[FILL]])
+// CHECK: tile.store({{%.*}}, %v, {{%.*}})
+// CHECK: tile.atomic_rmw({{%.*}}, %v, {{%.*}}) {kind = "add", sem = "relaxed"}
+"""
+
+
+@pytest.mark.parametrize(("checks", "target"), [(ASKED, "sm_90a"), (MASKED, "sm_80")])
+def test_what_it_is_made_of(checks: str, target: str) -> None:
+    applied(checks + TEXT, lower_descriptors, target=target)
