@@ -15,6 +15,7 @@ from aotc.schedule.context import Schedule
 from aotc.schedule.layout.layouts import blocked_for, dot_operand, mma_v2
 from aotc.target import TARGETS
 from tests.backend.programs import Program
+from tests.support.pass_case import applied, assert_same_meaning
 
 SHAPE = (32, 32)
 
@@ -111,3 +112,44 @@ def test_the_machine_computes_the_same(nested: bool, times: int) -> None:
     wanted = times * (a.astype(np.float32) @ b.astype(np.float32)).reshape(-1)
     assert (out.reshape(-1)[:1000] == wanted[:1000]).all()
     assert (out.reshape(-1)[1000:].view(np.uint8) == 0xEE).all()
+
+
+TEXT = """\
+// CHECK: scf.for(
+// CHECK: scf.yield(%sum)
+// CHECK-NEXT: } : tile
+// CHECK-NEXT: gpu.opaque_thread_id
+// CHECK: [[OUT:%.*]] = tile.splat(%out)
+// CHECK-NEXT: [[INDEX:%.*]] = tile.arange
+// CHECK-NEXT: [[AT:%.*]] = arith.addptr([[OUT]], [[INDEX]])
+// CHECK: [[INSIDE:%.*]] = arith.compare([[INDEX]], {{%.*}}) {predicate = "lt"}
+// CHECK-NEXT: gpu.store([[AT]], %flat, [[INSIDE]])
+#0 = #ll<register=[[0,1],[8,0],[0,8]] lane=[[0,2],[0,4],[1,0],[2,0],[4,0]] warp=[] : [16,16]>
+#1 = #ll<register=[[1,0],[8,0]] lane=[[2,0],[4,0],[0,1],[0,2],[0,4]] warp=[] : [16,8]>
+#2 = #ll<register=[[0,1],[8,0]] lane=[[0,2],[0,4],[1,0],[2,0],[4,0]] warp=[] : [16,8]>
+#3 = #ll<register=[[1],[64]] lane=[[2],[4],[8],[16],[32]] warp=[] : [128]>
+kernel @k(%out: *fp32, %size: i32, %n: i32) {num_warps = 1} {
+  %i = tile.arange {start = 0, end = 128, layout = #3} : tile<128xi32, #3>
+  %os = tile.splat(%out) {shape = [128], layout = #3} : tile<128x*fp32, #3>
+  %p = arith.addptr(%os, %i) : tile<128x*fp32, #3>
+  %sizes = tile.splat(%size) {shape = [128], layout = #3} : tile<128xi32, #3>
+  %inside = arith.compare(%i, %sizes) {predicate = "lt"} : tile<128xi1, #3>
+  %a = arith.constant {value = 2.0, type = tile<16x16xfp16, #0>} : tile<16x16xfp16, #0>
+  %b = arith.constant {value = 0.5, type = tile<16x8xfp16, #1>} : tile<16x8xfp16, #1>
+  %none = arith.constant {value = 0.0, type = tile<16x8xfp32, #2>} : tile<16x8xfp32, #2>
+  %zero = arith.constant {value = 0, type = i32} : i32
+  %one = arith.constant {value = 1, type = i32} : i32
+  %total = scf.for(%zero, %n, %one, %none) (%k: i32, %acc: tile<16x8xfp32, #2>) {
+    %sum = gpu.dot(%a, %b, %acc) {shape = [16, 8, 16]} : tile<16x8xfp32, #2>
+    scf.yield(%sum)
+  } : tile<16x8xfp32, #2>
+  %flat = tile.reshape(%total) {shape = [128]} : tile<128xfp32, #3>
+  gpu.store(%p, %flat, %inside)
+  scf.return
+}
+"""
+
+
+def test_the_addresses_of_a_store_are_computed_after_the_loop() -> None:
+    kernel = applied(TEXT, recompute_addresses)
+    assert_same_meaning(TEXT, kernel, [np.full(128, 77, np.float32), 100, 3])

@@ -10,7 +10,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from aotc.schedule.epilogue.overlap_epilogue import overlap_epilogue
 from tests.support.descriptors import compiled, launch, like, lowered, tensor
+from tests.support.pass_case import applied
 
 DELAYED = "the epilogue of a tile overlaps the mainloop of the next one"
 
@@ -180,3 +182,87 @@ def test_it_stays_where_it_is(
         source = source.replace("tiles, K)", "tiles, K, p)")
     _, remarks = lowered(tmp_path, source, SIGNATURE | signature, **{"num_warps": 8, **config})
     assert DELAYED not in remarks
+
+
+# ---- the IR that it leaves ----------------------------------------------------------------------
+
+TEXT = """\
+// CHECK: [[BUFFER:%.*]] = gpu.shared_alloc {element = bf16
+// CHECK-NEXT: [[NOTHING:%.*]] = gpu.undefined
+// CHECK: [[ENOUGH:%.*]] = arith.compare(%zero, %n) {predicate = "lt"}
+// CHECK: scf.for(%first, %tiles, %count, %zero, %zero, [[NOTHING]], {{.*}}, [[TILE:%[a-z]+]]: tile<64x64xbf16, #{{[0-9]+}}>, [[ROW:%[a-z]+]]: i32, [[SLICE:%[a-z]+]]: i32) {
+// CHECK: scf.for(%zero, %n, %one, %fresh, %index, %phase, [[SLICE]]) {unroll = 1} ({{.*}}, [[NOW:%[a-z_0-9]+]]: i32) {
+// CHECK: %dot = gpu.wgmma(
+// CHECK: [[LEFT:%.*]] = arith.compare([[NOW]], {{%.*}}) {predicate = "lt"}
+// CHECK-NEXT: scf.if([[LEFT]])
+// CHECK: [[THIS:%.*]] = arith.compare([[NOW]], {{%.*}}) {predicate = "eq"}
+// CHECK-NEXT: scf.if([[THIS]])
+// CHECK-NEXT: gpu.tma_store_wait
+// CHECK-NEXT: gpu.shared_store([[TILE]], [[BUFFER]]) {vector = 8, matrix = "b16"}
+// CHECK-NEXT: gpu.tma_store(%c, [[BUFFER]], [[ROW]], %zero)
+// CHECK: [[NEXT:%.*]] = arith.add([[NOW]], {{%.*}})
+// CHECK: %sum = gpu.wgmma_wait(%dot) {pending = 1
+// CHECK-NEXT: scf.yield({{.*}}, [[NEXT]])
+// CHECK: [[ROW:%.*]] = arith.mul(%tile, %size)
+// CHECK-NEXT: %done = gpu.wgmma_wait(%total)
+// CHECK-NEXT: [[TILE:%.*]] = arith.cast(%done) {dtype = bf16}
+// CHECK-NEXT: [[MORE:%.*]] = arith.compare(%tile, {{%.*}}) {predicate = "lt"}
+// CHECK-NEXT: [[WAITS:%.*]] = arith.and([[ENOUGH]], [[MORE]])
+// CHECK-NEXT: scf.if([[WAITS]]) () {
+// CHECK-NEXT: scf.yield
+// CHECK-NEXT: } () {
+// CHECK-NEXT: gpu.tma_store_wait
+// CHECK-NEXT: gpu.shared_store([[TILE]], [[BUFFER]])
+// CHECK-NEXT: gpu.tma_store(%c, [[BUFFER]], [[ROW]], %zero)
+// CHECK: scf.yield(%next, %next_phase, [[TILE]], [[ROW]], {{%.*}})
+// CHECK: gpu.tma_store_wait
+#0 = #ll<offset=[[0,1],[0,2],[0,4],[0,8],[0,16],[0,32],[1,8],[2,16],[4,32],[8,0],[16,0],[32,0]] : [64,64]>
+#1 = #ll<offset=[] : [1]>
+#2 = #ll<register=[[0,1],[8,0],[0,8],[0,16],[0,32]] lane=[[0,2],[0,4],[1,0],[2,0],[4,0]] warp=[[16,0],[32,0]] : [64,64]>
+kernel @k(%a: map<64x64xfp16, 128>, %b: map<64x64xfp16, 128>, %c: map<64x64xbf16, 128>, %tiles: i32, %n: i32) {num_warps = 4, producer_warps = 1} {
+  %a_ring = gpu.shared_alloc {element = fp16, shape = [64, 64], layout = #0, alignment_bytes = 1024, num_stages = 3} : shared<64x64xfp16, #0, 3>
+  %b_ring = gpu.shared_alloc {element = fp16, shape = [64, 64], layout = #0, alignment_bytes = 1024, num_stages = 3} : shared<64x64xfp16, #0, 3>
+  %full = gpu.shared_alloc {element = u64, shape = [1], layout = #1, alignment_bytes = 8, num_stages = 3} : shared<1xu64, #1, 3>
+  gpu.mbarrier_init(%full)
+  gpu.barrier
+  gpu.specialize () {
+    %zero = arith.constant {value = 0, type = i32} : i32
+    %one = arith.constant {value = 1, type = i32} : i32
+    %size = arith.constant {value = 64, type = i32} : i32
+    %fresh = arith.constant {value = 0.0, type = tile<64x64xfp32, #2>} : tile<64x64xfp32, #2>
+    %first = tile.program_id {axis = 0} : i32
+    %count = tile.num_programs {axis = 0} : i32
+    %end, %last = scf.for(%first, %tiles, %count, %zero, %zero) (%tile: i32, %index: i32, %phase: i32) {
+      %total, %next, %next_phase = scf.for(%zero, %n, %one, %fresh, %index, %phase) {unroll = 1} (%k: i32, %acc: tile<64x64xfp32, #2>, %stage: i32, %parity: i32) {
+        %filled = gpu.shared_stage(%full, %stage) : shared<1xu64, #1>
+        gpu.mbarrier_wait(%filled, %parity)
+        %left = gpu.shared_stage(%a_ring, %stage) : shared<64x64xfp16, #0>
+        %right = gpu.shared_stage(%b_ring, %stage) : shared<64x64xfp16, #0>
+        %dot = gpu.wgmma(%left, %right, %acc, _) : tile<64x64xfp32, #2>
+        %following = gpu.next_stage(%stage) {num_stages = 3} : i32
+        %wraps = arith.compare(%following, %zero) {predicate = "eq"} : i1
+        %flip = arith.cast(%wraps) {dtype = i32} : i32
+        %flipped = arith.xor(%parity, %flip) : i32
+        %sum = gpu.wgmma_wait(%dot) {pending = 1, num_columns = [0]} : tile<64x64xfp32, #2>
+        scf.yield(%sum, %following, %flipped)
+      } : tile<64x64xfp32, #2>, i32, i32
+      %done = gpu.wgmma_wait(%total) {num_columns = [0]} : tile<64x64xfp32, #2>
+      %row = arith.mul(%tile, %size) : i32
+      %narrow = arith.cast(%done) {dtype = bf16} : tile<64x64xbf16, #2>
+      %buffer = gpu.shared_alloc {element = bf16, shape = [64, 64], layout = #0, alignment_bytes = 1024} : shared<64x64xbf16, #0>
+      gpu.shared_store(%narrow, %buffer) {vector = 8, matrix = "b16"}
+      gpu.tma_store(%c, %buffer, %row, %zero)
+      gpu.tma_store_wait
+      scf.yield(%next, %next_phase)
+    } : i32, i32
+    scf.yield()
+  } () {
+    scf.yield()
+  }
+  scf.return
+}
+"""
+
+
+def test_a_tile_is_stored_while_the_next_one_is_multiplied_or_at_once_if_there_is_none() -> None:
+    applied(TEXT, overlap_epilogue)

@@ -18,6 +18,7 @@ from aotc.schedule.shared_memory.allocate_shared import allocate_shared
 from aotc.schedule.shared_memory.insert_barriers import insert_barriers
 from aotc.target import TARGETS
 from aotc.verify.interpreter.run import run
+from tests.support.pass_case import applied, assert_same_meaning
 
 HEAD = """\
 #0 = #ll<offset=[[1],[2],[4],[8],[16],[32],[64],[128],[256],[512]] : [1024]>
@@ -286,3 +287,29 @@ def test_blocks_that_take_turns_go_where_they_belong(layout: str, num_parts: int
     expected = np.concatenate([np.tile(value, 4), np.tile(value * 2, 4), np.tile(value, 4)])
     np.testing.assert_array_equal(x, expected)
     np.testing.assert_array_equal(y, np.tile(value, 4))
+
+
+# ---- the IR that it leaves ----------------------------------------------------------------------
+
+CHECKS = """\
+// CHECK: [[BUFFER:%.*]] = gpu.shared_alloc
+// CHECK-NEXT: scf.for(
+// CHECK-NEXT: gpu.tma_store_wait
+// CHECK-NEXT: gpu.shared_store(%v, [[BUFFER]]) {vector = 4}
+// CHECK-NEXT: gpu.tma_store(%x, [[BUFFER]], %i)
+// CHECK-NEXT: scf.yield
+// CHECK-NEXT: }
+// CHECK-NEXT: gpu.tma_store_wait
+// CHECK-NEXT: scf.return
+"""
+
+
+def test_a_store_is_awaited_before_its_buffer_is_written_again() -> None:
+    lines = "".join(f"  {line}\n" for line in _loop(*_store("b", at="i")))
+    text = f"{CHECKS}{HEAD.replace('LAYOUT', PARTS)}{lines}  scf.return\n}}\n"
+    kernel = applied(text, pipeline_tma_stores)
+    p = np.random.default_rng(0).normal(size=1024).astype(np.float32)
+    for n in (1024, 3072):
+        x, y = np.full((2, n), 77, np.float32)
+        args = [x, y, p, n]
+        assert_same_meaning(text, kernel, args, lower=(allocate_shared, insert_barriers))

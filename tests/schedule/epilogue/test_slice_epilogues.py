@@ -16,6 +16,7 @@ from aotc.schedule.layout.layouts import blocked_for, mma_v2
 from aotc.target import TARGETS
 from aotc.verify.interpreter.run import run
 from tests.backend.programs import Program
+from tests.support.pass_case import applied, assert_same_meaning
 
 WARPS = 4  # of 32 threads, so a tile of 8192 elements is 64 of each
 LARGE, SMALL = (128, 64), (64, 64)
@@ -137,3 +138,48 @@ def test_elements_of_both_tiles_meet() -> None:
     run(elementwise(num), (1,), [x, twice, w, out])
     assert (twice == x + x).all()
     assert (out == x * w).all()
+
+
+TEXT = """\
+// CHECK: gpu.store(%t_at, %double, _)
+// CHECK: [[FIRSTS:%.*]] = gpu.extract(%ws) {start = [0], shape = [512]}
+// CHECK-NEXT: [[INDEX:%.*]] = gpu.extract(%i) {start = [0], shape = [512]}
+// CHECK-NEXT: [[AT:%.*]] = arith.addptr([[FIRSTS]], [[INDEX]])
+// CHECK-NEXT: [[U:%.*]] = gpu.load([[AT]], _, _) {vector = 4} : tile<512xfp16
+// CHECK-NEXT: [[WIDE:%.*]] = arith.cast([[U]]) {dtype = fp32}
+// CHECK-NEXT: [[V:%.*]] = gpu.extract(%v) {start = [0], shape = [512]}
+// CHECK-NEXT: [[FIRST:%.*]] = arith.mul([[V]], [[WIDE]])
+// CHECK-NEXT: gpu.extract(%ws) {start = [512], shape = [512]}
+// CHECK-COUNT-7: gpu.load({{.*}} : tile<512xfp16
+// CHECK-NOT: gpu.load
+// CHECK: [[OUT:%.*]] = gpu.concat([[FIRST]], {{.*}}) {axis = 0,
+// CHECK: gpu.store(%o_at, [[OUT]], _)
+#0 = #ll<register=[[1],[2],[128],[256],[512],[1024],[2048]] lane=[[4],[8],[16],[32],[64]] warp=[] : [4096]>
+kernel @k(%x: *fp32, %w: *fp16, %twice: *fp32, %out: *fp32) {num_warps = 1} {
+  %i = tile.arange {start = 0, end = 4096, layout = #0} : tile<4096xi32, #0>
+  %xs = tile.splat(%x) {shape = [4096], layout = #0} : tile<4096x*fp32, #0>
+  %x_at = arith.addptr(%xs, %i) : tile<4096x*fp32, #0>
+  %v = gpu.load(%x_at, _, _) {vector = 4} : tile<4096xfp32, #0>
+  %double = arith.add(%v, %v) : tile<4096xfp32, #0>
+  %ts = tile.splat(%twice) {shape = [4096], layout = #0} : tile<4096x*fp32, #0>
+  %t_at = arith.addptr(%ts, %i) : tile<4096x*fp32, #0>
+  gpu.store(%t_at, %double, _) {vector = 4}
+  %ws = tile.splat(%w) {shape = [4096], layout = #0} : tile<4096x*fp16, #0>
+  %w_at = arith.addptr(%ws, %i) : tile<4096x*fp16, #0>
+  %u = gpu.load(%w_at, _, _) {vector = 4} : tile<4096xfp16, #0>
+  %wide = arith.cast(%u) {dtype = fp32} : tile<4096xfp32, #0>
+  %scaled = arith.mul(%v, %wide) : tile<4096xfp32, #0>
+  %os = tile.splat(%out) {shape = [4096], layout = #0} : tile<4096x*fp32, #0>
+  %o_at = arith.addptr(%os, %i) : tile<4096x*fp32, #0>
+  gpu.store(%o_at, %scaled, _) {vector = 4}
+  scf.return
+}
+"""
+
+
+def test_a_slice_is_loaded_and_multiplied_before_the_next_is_loaded() -> None:
+    kernel = applied(TEXT, slice_epilogues)
+    rng = np.random.default_rng(7)
+    x, w = (rng.integers(-9, 10, 4096).astype(kind) for kind in (np.float32, np.float16))
+    twice, out = np.full((2, 4096), 77, np.float32)
+    assert_same_meaning(TEXT, kernel, [x, w, twice, out])

@@ -16,8 +16,10 @@ from aotc.ir.text import parse_kernel, print_kernel
 from aotc.ir.types import SharedType, TensorMapType
 from aotc.schedule.context import Schedule
 from aotc.schedule.pipeline import TILE_TO_GPU
+from aotc.schedule.pipelining.trim_operand_loads import trim_operand_loads
 from aotc.target import TARGETS
 from tests.support.column_parts import PARTS_OF_COLUMNS
+from tests.support.pass_case import applied
 from tests.support.requests import request_of
 
 SOURCE = """
@@ -168,3 +170,33 @@ def test_what_is_left_out_has_no_slots_and_is_not_announced(tmp_path: Path) -> N
     assert set(re.findall(r"wgmma\.mma_async\S*\.(m64n\d+)k16", narrow.ptx)) == {"m64n112"}
     announced = re.findall(r"expect_tx\..* (\d+);", narrow.ptx)
     assert announced == [str(128 * 128), str(112 * 128)]
+
+
+TEXT = """\
+// CHECK: kernel @k(%x: map<64x64xfp16, 128>, %y: map<48x64xfp16, 128>,
+// CHECK: %a = gpu.shared_alloc
+// CHECK-NOT: unused_bytes
+// CHECK: gpu.tma_fetch(%x, %a, %zero, %zero)
+// CHECK-NEXT: %b = gpu.shared_alloc {{{.*}}unused_bytes = 2048}
+// CHECK-NEXT: gpu.tma_fetch(%y, %b, %zero, %zero) {num_rows = 48}
+#0 = #ll<offset=[[0,1],[0,2],[0,4],[0,8],[0,16],[0,32],[1,8],[2,16],[4,32],[8,0],[16,0],[32,0]] : [64,64]>
+#1 = #ll<offset=[[1,0],[2,0],[4,0],[8,0],[16,0],[32,0],[8,1],[16,2],[32,4],[0,8],[0,16],[0,32]] : [64,64]>
+#2 = #ll<register=[[0,1],[8,0],[0,8],[0,16],[0,32]] lane=[[0,2],[0,4],[1,0],[2,0],[4,0]] warp=[[16,0],[32,0]] : [64,64]>
+kernel @k(%x: map<64x64xfp16, 128>, %y: map<64x64xfp16, 128>, %to: tile<64x64x*fp32, #2>) {num_warps = 4} {
+  %zero = arith.constant {value = 0, type = i32} : i32
+  %acc = arith.constant {value = 0.0, type = tile<64x64xfp32, #2>} : tile<64x64xfp32, #2>
+  %a = gpu.shared_alloc {element = fp16, shape = [64, 64], layout = #0, alignment_bytes = 1024} : shared<64x64xfp16, #0>
+  gpu.tma_fetch(%x, %a, %zero, %zero)
+  %b = gpu.shared_alloc {element = fp16, shape = [64, 64], layout = #0, alignment_bytes = 1024} : shared<64x64xfp16, #0>
+  gpu.tma_fetch(%y, %b, %zero, %zero)
+  %t = gpu.shared_trans(%b) {order = [1, 0]} : shared<64x64xfp16, #1>
+  %dot = gpu.wgmma(%a, %t, %acc, _) {num_columns = 48} : tile<64x64xfp32, #2>
+  %sum = gpu.wgmma_wait(%dot) {num_columns = [48]} : tile<64x64xfp32, #2>
+  gpu.store(%to, %sum)
+  scf.return
+}
+"""
+
+
+def test_the_box_and_the_buffer_end_with_the_rows_that_the_dot_reads() -> None:
+    applied(TEXT, trim_operand_loads)

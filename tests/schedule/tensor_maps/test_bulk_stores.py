@@ -17,9 +17,13 @@ from aotc.ir.text import parse_kernel, print_kernel
 from aotc.ir.verify import verify
 from aotc.schedule.context import Schedule
 from aotc.schedule.pipeline import TILE_TO_GPU, schedule_kernel
+from aotc.schedule.shared_memory.allocate_shared import allocate_shared
+from aotc.schedule.shared_memory.insert_barriers import insert_barriers
+from aotc.schedule.tensor_maps.bulk_stores import bulk_stores
 from aotc.target import TARGETS
 from aotc.verify.interpreter.run import run
 from tests.support.descriptors import PRELUDE
+from tests.support.pass_case import applied, assert_same_meaning
 from tests.support.row_kernels import lengths
 from tests.support.stored_rows import MASKED, NOT_STORED, NUM_ROWS, STORED, Stored
 
@@ -113,3 +117,47 @@ def test_a_store_runs_on_into_the_next_iteration(tmp_path: Path) -> None:
     at = ops.index(tma.TmaStoreWait)
     assert ops[at : at + 6] == [*order, tma.BulkStore]
     assert isinstance(loop.next, tma.TmaStoreWait)
+
+
+TEXT = """\
+// CHECK: %p = arith.addptr(%firsts, %columns)
+// CHECK: [[TO:%.*]] = arith.addptr(%out, {{%.*}}) : *fp16
+// CHECK: [[ALL:%.*]] = arith.constant {value = 1024, type = i64}
+// CHECK: [[END:%.*]] = arith.cast(%n) {dtype = i64}
+// CHECK: [[LEFT:%.*]] = arith.add([[END]], {{%.*}})
+// CHECK-NEXT: [[MOST:%.*]] = arith.min([[ALL]], [[LEFT]])
+// CHECK: [[COUNT:%.*]] = arith.max([[MOST]], {{%.*}})
+// CHECK: [[TWO:%.*]] = arith.constant {value = 2, type = i32}
+// CHECK-NEXT: [[BYTES:%.*]] = arith.mul({{%.*}}, [[TWO]])
+// CHECK-NEXT: [[BUFFER:%.*]] = gpu.shared_alloc {element = fp16, shape = [1024]
+// CHECK-NEXT: gpu.shared_store(%v, [[BUFFER]]) {vector = 8}
+// CHECK-NEXT: gpu.bulk_store([[TO]], [[BUFFER]], [[BYTES]])
+// CHECK-NEXT: gpu.tma_store_wait
+// CHECK-NOT: gpu.store(
+#0 = #ll<register=[[1],[2],[4]] lane=[[8],[16],[32],[64],[128]] warp=[[256],[512]] : [1024]>
+kernel @k(%out: *fp16 {divisibility = 16}, %n: i32 {divisibility = 16}) {num_warps = 4} {
+  %zero = arith.constant {value = 0, type = i32} : i32
+  %size = arith.constant {value = 1024, type = i32} : i32
+  %columns = tile.arange {start = 0, end = 1024, layout = #0} : tile<1024xi32, #0>
+  %ns = tile.splat(%n) {shape = [1024], layout = #0} : tile<1024xi32, #0>
+  scf.for(%zero, %n, %size) {warp_specialize = true} (%start: i32) {
+    %starts = tile.splat(%start) {shape = [1024], layout = #0} : tile<1024xi32, #0>
+    %at = arith.add(%starts, %columns) : tile<1024xi32, #0>
+    %inside = arith.compare(%at, %ns) {predicate = "lt"} : tile<1024xi1, #0>
+    %v = arith.cast(%at) {dtype = fp16} : tile<1024xfp16, #0>
+    %first = arith.addptr(%out, %start) : *fp16
+    %firsts = tile.splat(%first) {shape = [1024], layout = #0} : tile<1024x*fp16, #0>
+    %p = arith.addptr(%firsts, %columns) : tile<1024x*fp16, #0>
+    gpu.store(%p, %v, %inside) {vector = 8}
+    scf.yield()
+  }
+  scf.return
+}
+"""
+
+
+def test_a_masked_store_copies_as_many_bytes_as_the_mask_lets_through() -> None:
+    kernel = applied(TEXT, bulk_stores)
+    for n in (16, 1024, 2064):
+        args = [np.full(4096, 77, np.float16), n]
+        assert_same_meaning(TEXT, kernel, args, lower=(allocate_shared, insert_barriers))
