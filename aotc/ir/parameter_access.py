@@ -15,13 +15,13 @@ from typing import Literal
 
 from aotc.ir.core import Kernel, Op, Value
 from aotc.ir.dialects import arith, assembly, descriptor, gpu, scf, tile
+from aotc.ir.effects import Resource
 from aotc.ir.types import DescriptorType, PointerType, element_of
 
 Access = Literal["unknown", "read", "write", "both"]
 
 _NUMBERS: tuple[Access, ...] = ("unknown", "read", "write", "both")
 _READ, _WRITE = 1, 2
-_BITS = {"read": _READ, "write": _WRITE, "readwrite": _READ | _WRITE}
 _ACCESSES = (tile.Load, tile.Store, tile.AtomicRmw, tile.AtomicCas)
 _BLOCK_ACCESSES = (
     descriptor.DescriptorLoad,
@@ -53,7 +53,7 @@ def parameter_access(kernel: Kernel) -> dict[str, Access]:
         for root in roots:
             if root not in used:
                 return dict.fromkeys(pointers.values(), "unknown")
-            used[root] |= _BITS[op.effect]
+            used[root] |= _READ * op.reads(Resource.GLOBAL) | _WRITE * op.writes(Resource.GLOBAL)
     return {pointers[arg]: _NUMBERS[bits or _READ] for arg, bits in used.items()}
 
 

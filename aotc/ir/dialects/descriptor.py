@@ -16,6 +16,7 @@ from typing import Literal, get_args
 
 from aotc.ir.core import Op, Value, attribute, operand, operands, result
 from aotc.ir.dialects.tile import tile_type
+from aotc.ir.effects import Resource, reads, writes
 from aotc.ir.types import I32, I64, DescriptorType, PointerType, ScalarType, TileType, Type
 
 ReduceKind = Literal["add", "min", "max", "and", "or", "xor"]
@@ -42,7 +43,9 @@ def supports_reduce(kind: ReduceKind, element: ScalarType) -> bool:
     return element.bits in (32, 64) and (of_order or not is_signed_long)
 
 
-class DescriptorAt(Op, opcode="tile.descriptor_at", effect="read"):
+class DescriptorAt(
+    Op, opcode="tile.descriptor_at", effects=(reads(Resource.TENSOR_MAP, of="pointer"),)
+):
     """The descriptor of the tensor whose map is where `pointer` points; it fills with zeros.
 
     The map was there before the launch, 128 bytes at a multiple of 64, for blocks of this element and shape.
@@ -103,7 +106,9 @@ def check_descriptor(op: Op, descriptor: Value, coords: Sequence[Value]) -> Desc
     return kind
 
 
-class DescriptorLoad(Op, opcode="tile.descriptor_load", effect="read"):
+class DescriptorLoad(
+    Op, opcode="tile.descriptor_load", effects=(reads(Resource.GLOBAL, of="descriptor"),)
+):
     """The block that begins at `coords`; `cache` and `eviction` as for `tile.load`.
 
     Of the block's first axes, `num_dropped` have one element and are not axes of the result.
@@ -132,7 +137,9 @@ def _check_value(op: Op, descriptor: Value, value: Value, coords: Sequence[Value
     return kind.element
 
 
-class DescriptorStore(Op, opcode="tile.descriptor_store", effect="write"):
+class DescriptorStore(
+    Op, opcode="tile.descriptor_store", effects=(writes(Resource.GLOBAL, of="descriptor"),)
+):
     """Write `value` to the block that begins at `coords`."""
 
     descriptor: Value = operand()
@@ -144,7 +151,14 @@ class DescriptorStore(Op, opcode="tile.descriptor_store", effect="write"):
         return ()
 
 
-class DescriptorReduce(Op, opcode="tile.descriptor_reduce", effect="readwrite"):
+class DescriptorReduce(
+    Op,
+    opcode="tile.descriptor_reduce",
+    effects=(
+        reads(Resource.GLOBAL, of="descriptor"),
+        writes(Resource.GLOBAL, of="descriptor"),
+    ),
+):
     """Combine each element of the block that begins at `coords` with `value`, in one step each.
 
     Programs may do so to the same block at one time. No order to other accesses is implied.

@@ -24,6 +24,7 @@ from math import prod
 
 from aotc.ir.core import Op, Value, attribute, operand, operands, result
 from aotc.ir.dialects.descriptor import ReduceKind, supports_reduce
+from aotc.ir.effects import Resource, orders, reads, starts, writes
 from aotc.ir.types import I1, I32, U64, PointerType, SharedType, TensorMapType, Type
 
 MBARRIER_BYTES = 8
@@ -69,7 +70,9 @@ def check_tensor(
     return kind
 
 
-class TensorMapAt(Op, opcode="gpu.tensor_map_at", effect="read"):
+class TensorMapAt(
+    Op, opcode="gpu.tensor_map_at", effects=(reads(Resource.TENSOR_MAP, of="pointer"),)
+):
     """The map at `pointer`, which every thread may use from here on for copies that it issues.
 
     It was there before the launch: 128 bytes at a multiple of 64.
@@ -84,7 +87,14 @@ class TensorMapAt(Op, opcode="gpu.tensor_map_at", effect="read"):
         return (self.type,)
 
 
-class TmaFetch(Op, opcode="gpu.tma_fetch", effect="readwrite"):
+class TmaFetch(
+    Op,
+    opcode="gpu.tma_fetch",
+    effects=(
+        reads(Resource.GLOBAL, of="tensor", proxy="async"),
+        writes(Resource.SHARED, of="buffer", proxy="async"),
+    ),
+):
     """Copy the block of a tensor that begins at `coords` to shared memory, and wait for it.
 
     `expand_tensor_loads` makes a `gpu.tma_load` and its wait of it. `eviction` is a priority for the L2
@@ -123,7 +133,16 @@ class TmaFetch(Op, opcode="gpu.tma_fetch", effect="readwrite"):
         )
 
 
-class TmaLoad(Op, opcode="gpu.tma_load", effect="readwrite"):
+class TmaLoad(
+    Op,
+    opcode="gpu.tma_load",
+    effects=(
+        reads(Resource.GLOBAL, of="tensor", proxy="async"),
+        writes(Resource.SHARED, of="buffer", proxy="async"),
+        writes(Resource.MBARRIER, of="barrier"),
+        starts(Resource.MBARRIER, of="barrier"),
+    ),
+):
     """Start to copy the block of a tensor that begins at `coords` to shared memory.
 
     The thread that issues the copy announces its bytes to `barrier` and, if `arrive`, arrives
@@ -154,7 +173,14 @@ def _check_bytes(op: Op, pointer: Value, buffer: Value, size_bytes: Value) -> No
     op.expect(size_bytes.type == I32, f"the size is {size_bytes.type}, not i32")
 
 
-class BulkFetch(Op, opcode="gpu.bulk_fetch", effect="readwrite"):
+class BulkFetch(
+    Op,
+    opcode="gpu.bulk_fetch",
+    effects=(
+        reads(Resource.GLOBAL, of="pointer", proxy="async"),
+        writes(Resource.SHARED, of="buffer", proxy="async"),
+    ),
+):
     """Copy `size_bytes` from `pointer` on to the start of a buffer, and wait for them.
 
     The address is a multiple of 16, and so is the size, which may be 0 and is at most the buffer's;
@@ -185,7 +211,16 @@ class BulkFetch(Op, opcode="gpu.bulk_fetch", effect="readwrite"):
         return BulkLoad(pointer, buffer, barrier, size_bytes, arrive=arrive, eviction=self.eviction)
 
 
-class BulkLoad(Op, opcode="gpu.bulk_load", effect="readwrite"):
+class BulkLoad(
+    Op,
+    opcode="gpu.bulk_load",
+    effects=(
+        reads(Resource.GLOBAL, of="pointer", proxy="async"),
+        writes(Resource.SHARED, of="buffer", proxy="async"),
+        writes(Resource.MBARRIER, of="barrier"),
+        starts(Resource.MBARRIER, of="barrier"),
+    ),
+):
     """Start to copy bytes to shared memory, under the terms of `gpu.bulk_fetch`.
 
     The thread that issues the copy announces its bytes to `barrier` as for `gpu.tma_load`.
@@ -213,7 +248,15 @@ def _check_issuers(op: Op, tensor: TensorMapType, buffer: Value, issuers: Sequen
     op.expect(len(issuers) in (0, num_boxes), f"{len(issuers)} issuers of {num_boxes} boxes")
 
 
-class TmaStore(Op, opcode="gpu.tma_store", effect="readwrite"):
+class TmaStore(
+    Op,
+    opcode="gpu.tma_store",
+    effects=(
+        reads(Resource.SHARED, of="buffer", proxy="async"),
+        writes(Resource.GLOBAL, of="tensor", proxy="async"),
+        starts(Resource.STORES),
+    ),
+):
     """Start to copy a buffer to the block of a tensor that begins at `coords`: a group of its own.
 
     `issuers` are the warpgroups whose first threads start the copy of each box, in order from the
@@ -231,7 +274,16 @@ class TmaStore(Op, opcode="gpu.tma_store", effect="readwrite"):
         return ()
 
 
-class TmaReduce(Op, opcode="gpu.tma_reduce", effect="readwrite"):
+class TmaReduce(
+    Op,
+    opcode="gpu.tma_reduce",
+    effects=(
+        reads(Resource.SHARED, of="buffer", proxy="async"),
+        reads(Resource.GLOBAL, of="tensor", proxy="async"),
+        writes(Resource.GLOBAL, of="tensor", proxy="async"),
+        starts(Resource.STORES),
+    ),
+):
     """Start to combine the block of a tensor that begins at `coords` with a buffer.
 
     Each element is updated in one step. Otherwise it is as `gpu.tma_store`.
@@ -250,7 +302,15 @@ class TmaReduce(Op, opcode="gpu.tma_reduce", effect="readwrite"):
         return ()
 
 
-class BulkStore(Op, opcode="gpu.bulk_store", effect="readwrite"):
+class BulkStore(
+    Op,
+    opcode="gpu.bulk_store",
+    effects=(
+        reads(Resource.SHARED, of="buffer", proxy="async"),
+        writes(Resource.GLOBAL, of="pointer", proxy="async"),
+        starts(Resource.STORES),
+    ),
+):
     """Start to copy the first `size_bytes` of a buffer to `pointer` on: a group of its own.
 
     Address and size are under the terms of `gpu.bulk_fetch`; it is waited for as `gpu.tma_store`.
@@ -265,7 +325,15 @@ class BulkStore(Op, opcode="gpu.bulk_store", effect="readwrite"):
         return ()
 
 
-class TmaStoreWait(Op, opcode="gpu.tma_store_wait", effect="readwrite"):
+class TmaStoreWait(
+    Op,
+    opcode="gpu.tma_store_wait",
+    effects=(
+        orders(Resource.STORES),
+        orders(Resource.SHARED),
+        orders(Resource.GLOBAL, when="written"),
+    ),
+):
     """Let issuing threads wait until at most their newest `pending` stores and reductions remain.
 
     It waits for them to have read shared memory or, if `written`, to have written the tensor.
@@ -279,7 +347,14 @@ class TmaStoreWait(Op, opcode="gpu.tma_store_wait", effect="readwrite"):
         return ()
 
 
-class ProxyFence(Op, opcode="gpu.proxy_fence", effect="readwrite"):
+class ProxyFence(
+    Op,
+    opcode="gpu.proxy_fence",
+    effects=(
+        orders(Resource.SHARED, proxy="async"),
+        orders(Resource.GLOBAL, proxy="async", when="whole"),
+    ),
+):
     """Let tensor copies issued behind the next barrier see what each thread has written.
 
     Of shared memory, or of all memory if `whole`.
@@ -288,7 +363,9 @@ class ProxyFence(Op, opcode="gpu.proxy_fence", effect="readwrite"):
     whole: bool = attribute(default=False)
 
 
-class MbarrierInit(Op, opcode="gpu.mbarrier_init", effect="write"):
+class MbarrierInit(
+    Op, opcode="gpu.mbarrier_init", effects=(writes(Resource.MBARRIER, of="barrier"),)
+):
     """Let one thread make a mbarrier whose phases end after `count` arrivals and their bytes.
 
     Of a ring, it makes every slot.
@@ -305,7 +382,15 @@ class MbarrierInit(Op, opcode="gpu.mbarrier_init", effect="write"):
         return ()
 
 
-class MbarrierWait(Op, opcode="gpu.mbarrier_wait", effect="readwrite"):
+class MbarrierWait(
+    Op,
+    opcode="gpu.mbarrier_wait",
+    effects=(
+        orders(Resource.MBARRIER, of="barrier"),
+        orders(Resource.GLOBAL),
+        orders(Resource.SHARED),
+    ),
+):
     """Let all threads wait for the end of the phase of this parity: an i32, 0 for the first."""
 
     barrier: Value = operand()
@@ -317,7 +402,15 @@ class MbarrierWait(Op, opcode="gpu.mbarrier_wait", effect="readwrite"):
         return ()
 
 
-class MbarrierArrive(Op, opcode="gpu.mbarrier_arrive", effect="readwrite"):
+class MbarrierArrive(
+    Op,
+    opcode="gpu.mbarrier_arrive",
+    effects=(
+        writes(Resource.MBARRIER, of="barrier"),
+        orders(Resource.GLOBAL),
+        orders(Resource.SHARED),
+    ),
+):
     """Let each of the kernel's `count` warps arrive at a mbarrier, if `enabled`.
 
     With several `num_blocks` they arrive at that mbarrier of each block of the cluster.

@@ -19,11 +19,20 @@ from collections.abc import Sequence
 from aotc.ir.core import Op, Value, attribute, operand, operands, result, results
 from aotc.ir.dialects.gpu import shared_type
 from aotc.ir.dialects.tile import InputPrecision, dot_results, tile_type
+from aotc.ir.effects import Resource, orders, reads, starts
 from aotc.ir.types import I1, SharedType, TileType, Type
 from aotc.ir.warpgroup_product import K_BYTES, MIN_COLUMNS, check_dot
 
 
-class Wgmma(Op, opcode="gpu.wgmma", effect="read"):
+class Wgmma(
+    Op,
+    opcode="gpu.wgmma",
+    effects=(
+        reads(Resource.SHARED, of="a", proxy="async"),
+        reads(Resource.SHARED, of="b", proxy="async"),
+        starts(Resource.DOTS),
+    ),
+):
     """Start to add the product of `a` and `b` to `acc`: (M, K) x (K, N) + (M, N), one group.
 
     `b` is a shared buffer, `a` one or a tile in registers. Where `accumulate` does not hold the
@@ -65,7 +74,14 @@ class Wgmma(Op, opcode="gpu.wgmma", effect="read"):
         return (acc,)
 
 
-class WgmmaWait(Op, opcode="gpu.wgmma_wait", effect="readwrite"):
+class WgmmaWait(
+    Op,
+    opcode="gpu.wgmma_wait",
+    effects=(
+        orders(Resource.DOTS),
+        orders(Resource.SHARED),
+    ),
+):
     """Wait until at most the newest `pending` products have not finished; hand results back.
 
     Those of products that may still run remain promises. With `num_columns`, of each result only

@@ -28,7 +28,7 @@ def fences(ops: Iterable[Op]) -> Iterator[Op]:
     """Yield, of some ops and all nested in them, those that loads must not cross."""
     for op in ops:
         for nested in (op, *(inner for block in op.blocks for inner in block.walk())):
-            writes = nested.effect in ("write", "readwrite")
+            writes = nested.has_side_effects
             shared_only = isinstance(nested, _SHARED_ONLY)
             if isinstance(nested, tma.TmaStoreWait):
                 shared_only = not nested.written

@@ -126,7 +126,7 @@ def _text(value: Value) -> str:
 def _is_fence(op: Op) -> bool:
     """Return whether ptxas keeps what is done before an op apart from what is done after it."""
     return op.terminator or (
-        op.effect in ("write", "readwrite") and not isinstance(op, _NO_FENCES) and not op.blocks
+        op.has_side_effects and not isinstance(op, _NO_FENCES) and not op.blocks
     )
 
 

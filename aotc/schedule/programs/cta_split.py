@@ -145,7 +145,7 @@ def find_parts(kernel: Kernel, num_blocks: int, *, divides: bool = True) -> Part
         search.prefer_dots()
     ops = list(kernel.walk())
     for op in ops:
-        if op.effect in ("write", "readwrite") and not op.terminator:
+        if op.has_side_effects and not op.terminator:
             search.need_root(op)
     for op in ops:
         if isinstance(op, _CONTROL):

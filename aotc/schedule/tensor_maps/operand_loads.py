@@ -84,11 +84,7 @@ def check_load_order(load: tile.Load, kernel: Kernel) -> None:
     for op in kernel.walk():
         if isinstance(op, tile.Load) and op.volatile and may_precede(op, load):
             raise UnmappableError("a volatile load before it may wait for other programs to write")
-        if (
-            op.effect not in ("write", "readwrite")
-            or op.terminator
-            or isinstance(op, ORDERS_NOTHING)
-        ):
+        if not op.has_side_effects or op.terminator or isinstance(op, ORDERS_NOTHING):
             continue
         pointer = getattr(op, "pointer", None) or getattr(op, "descriptor", None)
         if not isinstance(pointer, Value):
