@@ -4,7 +4,7 @@ Two parameters may point at the same memory (a kernel is often launched in place
 write keep their order wherever it cannot be seen that they are apart. A barrier of the user's
 orders everything, and so does an assertion: it may stand for the bounds of what follows.
 
-Invariant: what is not known to leave global memory alone is a fence.
+Invariant: what declares that it writes or orders global memory is a fence.
 """
 
 from __future__ import annotations
@@ -12,27 +12,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from aotc.ir.core import Block, Kernel, Op, Value
-from aotc.ir.dialects import arith, gpu, grid, indexing, scf, tile, tma, wgmma
+from aotc.ir.dialects import arith, gpu, scf
+from aotc.ir.effects import Resource
 from aotc.ir.parameter_access import pointer_roots
 from aotc.ir.types import TileType
-
-_SHARED_ONLY = (
-    *(gpu.SharedAlloc, gpu.SharedStore, gpu.SharedLoad),
-    *(indexing.SharedGather, indexing.SharedCount),
-    *(gpu.AsyncCopy, gpu.AsyncCommit, gpu.AsyncWait, tile.Assume, grid.LaunchDependents),
-    *(tma.TmaFetch, tma.BulkFetch, tma.TmaStoreWait, wgmma.WgmmaWait),
-)
 
 
 def fences(ops: Iterable[Op]) -> Iterator[Op]:
     """Yield, of some ops and all nested in them, those that loads must not cross."""
     for op in ops:
         for nested in (op, *(inner for block in op.blocks for inner in block.walk())):
-            writes = nested.has_side_effects
-            shared_only = isinstance(nested, _SHARED_ONLY)
-            if isinstance(nested, tma.TmaStoreWait):
-                shared_only = not nested.written
-            if writes and not nested.terminator and not shared_only:
+            if nested.writes(Resource.GLOBAL) or nested.orders(Resource.GLOBAL):
                 yield nested
 
 
