@@ -17,13 +17,13 @@ from typing import Any, TypeAlias
 
 from aotc.ir.core import Block, Kernel, Op, Value
 from aotc.ir.dialects import arith, descriptor, gpu, scf, tile
+from aotc.ir.effects import Trait
 from aotc.ir.types import DescriptorType, TileType
 
 Part: TypeAlias = int | None
 """The axis along which a tile is divided, or None for all of it."""
 
 _MIN_PRODUCT_ROWS = 64
-_CONTROL = (scf.For, scf.If, scf.While)
 
 
 @dataclass
@@ -148,7 +148,7 @@ def find_parts(kernel: Kernel, num_blocks: int, *, divides: bool = True) -> Part
         if op.has_side_effects and not op.terminator:
             search.need_root(op)
     for op in ops:
-        if isinstance(op, _CONTROL):
+        if op.has(Trait.CONTROL_FLOW):
             search.need_passed(op)
     return search.parts
 
@@ -186,7 +186,7 @@ class _Search:
         for index, operand in enumerate(user.slots):
             if operand is not value:
                 continue
-            if user.terminator or isinstance(user, _CONTROL):
+            if user.terminator or user.has(Trait.CONTROL_FLOW):
                 for other in _passed_on(user, index):
                     self._prefer(other, part, worklist)
             elif user.results:
@@ -260,7 +260,7 @@ class _Search:
             if way is not None and shape_of(each)[way] % self.num_blocks:
                 self.parts.obstacle = f"a tile of {shape_of(each)} has no {self.num_blocks} parts"
                 return
-            passed = each.op is None or isinstance(each.op, _CONTROL)
+            passed = each.op is None or each.op.has(Trait.CONTROL_FLOW)
             if passed and ways and shape_of(each):
                 self.parts.obstacle = "a loop or branch would carry a tile in two ways"
                 return
