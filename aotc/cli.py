@@ -169,7 +169,8 @@ _debug = click.option("--debug", is_flag=True, help="Show the traceback of a bug
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
-    *("--version", "-V"),
+    "--version",
+    "-V",
     is_flag=True,
     is_eager=True,
     expose_value=False,

@@ -17,8 +17,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from aotc.config_keys import CONFIG_DEFAULTS, CONFIG_KEYS, config_value_problem
-from aotc.ir.diagnostics import CompileError, IRError, ManifestError, ResourceError
+from aotc.config import CONFIG_KEYS, Config, config_value_problem, renamed_key
+from aotc.ir.diagnostics import (
+    CompileError,
+    IRError,
+    ManifestError,
+    ResourceError,
+    did_you_mean,
+)
 from aotc.limits import DEFAULT_LIMITS, CompileLimits, compile_limits
 from aotc.module_search import Search
 from aotc.target import Feature, Target
@@ -29,7 +35,7 @@ if TYPE_CHECKING:
     from aotc.frontend import Translation
     from aotc.ir.core import Kernel, TensorSource
     from aotc.ir.passes import Observer
-    from aotc.schedule.context import Config, Schedule
+    from aotc.schedule.context import Schedule
 
 Access: TypeAlias = Literal["unknown", "read", "write", "both"]
 
@@ -42,11 +48,7 @@ class CompileRequest:
 
     `signature` gives each run-time argument its concrete type string ("*bf16:16", "i32", "i32=1",
     "fp32"), `constants` each constexpr its value: int, float, bool, str, None or a dtype's name.
-    `maxnreg` of None leaves the registers a thread may use to ptxas, `warp_specialize` of None leaves
-    to the compiler whether a warp of its own fetches; so many as `num_consumer_groups` groups of
-    `num_warps` compute tiles of their own, where that can be; with `mma_stages` of 2 a dot whose result
-    threads compute with is issued an iteration ahead, where that can be; `debug` keeps
-    `tl.device_assert` and `assert`, which are dropped otherwise, as Triton does. `with_ptx` keeps
+    `debug` keeps `tl.device_assert` and `assert`, which are dropped otherwise, as Triton does. `with_ptx` keeps
     the PTX, with the lines of the source, beside the cubin, which stays the same. `without` names
     features of the target that are not to be used. `map_pointers` leaves to the launcher what it is
     able to do: loads through pointers may become tensor copies, so that a cubin takes tensor maps
@@ -60,30 +62,12 @@ class CompileRequest:
     signature: tuple[tuple[str, str], ...]
     constants: tuple[tuple[str, object], ...]
     target: str
-    num_warps: int = 4
-    num_stages: int = 3
-    num_ctas: int = 1
-    maxnreg: int | None = None
+    config: Config = field(default_factory=Config)
     debug: bool = False
     with_ptx: bool = False
     without: tuple[str, ...] = ()
     map_pointers: bool = False
-    warp_specialize: bool | None = None
-    num_consumer_groups: int = 1
-    mma_stages: int = 1
     limits: CompileLimits = DEFAULT_LIMITS
-
-    @property
-    def config(self) -> Config:
-        """The choices that the schedule is given."""
-        from aotc.schedule.context import Config  # noqa: PLC0415 - start-up time
-
-        return Config(
-            *(self.num_warps, self.num_stages, self.num_ctas, self.maxnreg or 0),
-            warp_specialize=self.warp_specialize,
-            num_consumer_groups=self.num_consumer_groups,
-            mma_stages=self.mma_stages,
-        )
 
 
 @dataclass(frozen=True)
@@ -240,11 +224,11 @@ def compile_kernel(
         name=request.kernel,
         symbol=kernel.name,
         target=request.target,
-        num_warps=request.num_warps,
+        num_warps=request.config.num_warps,
         producer_warps=kernel.producer_warps,
         num_consumer_groups=kernel.num_consumer_groups,
-        num_stages=request.num_stages,
-        num_ctas=request.num_ctas,
+        num_stages=request.config.num_stages,
+        num_ctas=request.config.num_ctas,
         shared_bytes=kernel.shared_bytes,
         static_shared_bytes=assembly.static_shared_bytes,
         registers=assembly.registers,
@@ -278,7 +262,8 @@ def _assemble(done: _Done, limits: CompileLimits, started: Ptxas) -> Assembly:
 
     try:
         return backend.assemble(
-            *(done.ptx, done.target),
+            done.ptx,
+            done.target,
             started=started,
             timeout_seconds=limits.ptxas_seconds,
             mebibytes=limits.ptxas_mebibytes,
@@ -367,8 +352,12 @@ def compile_ptx(request: CompileRequest) -> PtxKernel:
     done = _to_ptx(request, Timings(), keep_asm=True, with_lines=True)
     kernel = done.kernel
     return PtxKernel(
-        *(done.asm["tile"], done.ptx, kernel.name, kernel.shared_bytes),
-        *(_param_slots(done), kernel.guards),
+        done.asm["tile"],
+        done.ptx,
+        kernel.name,
+        kernel.shared_bytes,
+        _param_slots(done),
+        kernel.guards,
     )
 
 
@@ -415,12 +404,13 @@ def _to_ptx(
     access = parameter_access(kernel)
     asm = {"tile": print_kernel(kernel, locs=with_lines)} if keep_asm else {}
     schedule = Schedule(
-        *(target, request.config),
+        target,
+        request.config,
         map_pointers=request.map_pointers,
         max_ops=request.limits.operations,
     )
     waits_pdl = _waits_pdl(kernel, schedule)
-    schedule_kernel(kernel, schedule, observer)
+    kernel = schedule_kernel(kernel, schedule, observer)
     timings.lap("schedule")
     # Told at first, it spares a run of ptxas that uses few registers and spills the rest.
     try:
@@ -437,7 +427,7 @@ def _to_ptx(
     ptx = backend.emit_ptx(lowered.llvm_ir, target)
     timings.lap("llvm")
     return _Done(
-        *(target, translation, kernel, schedule, access, lowered, ptx, asm, waits_pdl, owns_sm)
+        target, translation, kernel, schedule, access, lowered, ptx, asm, waits_pdl, owns_sm
     )
 
 
@@ -475,7 +465,7 @@ def _translate(request: CompileRequest) -> Translation:
         request.kernel,
         dict(request.signature),
         dict(request.constants),
-        num_warps=request.num_warps,
+        num_warps=request.config.num_warps,
         target=request.target,
         debug=request.debug,
         max_ops=request.limits.operations,
@@ -488,23 +478,24 @@ def _check(request: CompileRequest) -> Target:
         target = parse_target(str(request.target)).excluding(request.without)
     except ManifestError as error:
         raise CompileError(error.message, remedy=error.remedy) from None
-    for key in CONFIG_KEYS:
-        value = getattr(request, key)
-        is_open = value is None and key not in CONFIG_DEFAULTS
-        problem = "" if is_open else config_value_problem(key, value)
+    config = request.config
+    for name, key in CONFIG_KEYS.items():
+        value = getattr(config, name)
+        is_open = value is None and key.default is None
+        problem = "" if is_open else config_value_problem(name, value)
         if problem:
             raise CompileError(problem)
-    problem = target.threads_problem(request.num_warps, request.num_consumer_groups)
+    problem = target.threads_problem(config.num_warps, config.num_consumer_groups)
     if problem:
         raise ResourceError(f"{problem} on {target}", remedy="fewer warps")
-    if request.num_ctas > 1 and Feature.CLUSTERS not in target.features:
+    if config.num_ctas > 1 and Feature.CLUSTERS not in target.features:
         raise CompileError(
-            f"num_ctas = {request.num_ctas} needs clusters, which {target} does not have",
+            f"num_ctas = {config.num_ctas} needs clusters, which {target} does not have",
             remedy="leave num_ctas at 1",
         )
-    if request.num_ctas > target.max_blocks_per_cluster:
+    if config.num_ctas > target.max_blocks_per_cluster:
         raise CompileError(
-            f"num_ctas = {request.num_ctas} is more than the {target.max_blocks_per_cluster} blocks "
+            f"num_ctas = {config.num_ctas} is more than the {target.max_blocks_per_cluster} blocks "
             f"that a cluster can have on every {target}"
         )
     return target
@@ -570,7 +561,7 @@ def _advance(state: Kernel | str, stage: str, wanted: str, request: CompileReque
         if isinstance(state, Kernel):
             if step == "gpu":
                 schedule = Schedule(target, request.config, map_pointers=request.map_pointers)
-                schedule_kernel(state, schedule)
+                state = schedule_kernel(state, schedule)
             else:
                 state = backend.lower_kernel(state, target).llvm_ir
         elif step == "ptx":
@@ -586,24 +577,17 @@ def compile(  # noqa: A001 - the name users expect, as re.compile
     signature: Mapping[str, str],
     constants: Mapping[str, object] | None = None,
     target: str = "sm_90a",
-    num_warps: int = 4,
-    num_stages: int = 3,
-    num_ctas: int = 1,
-    maxnreg: int | None = None,
     debug: bool = False,
     without: Sequence[str] = (),
     map_pointers: bool = False,
-    warp_specialize: bool | None = None,
-    num_consumer_groups: int = 1,
-    mma_stages: int = 1,
     limits: Mapping[str, int] | None = None,
+    **config: int | None,
 ) -> CompiledKernel:
     """Compile a kernel, given as "path/to/source.py:name" or as the Python function itself.
 
-    `without` names features of the target that are not to be used, such as "wgmma". Whether a warp
-    of its own fetches what descriptors load is `warp_specialize`, or the compiler's choice; then
-    `num_consumer_groups` groups of warps may compute, each tiles of its own, and with
-    `mma_stages` of 2 issue dots an iteration ahead of the first use of their results. With
+    `config` are config keys by name, as the fields of `aotc.config.Config` describe them:
+    `num_warps=8, num_stages=4`, say. `without` names features of the target that are not to be
+    used, such as "wgmma". With
     `map_pointers` the kernel may take tensor maps for what it loads through pointers, as the
     first choice of a build does: `metadata.params` says which, `metadata.guards` when; and its
     blocks may run several programs each: `metadata.loops_programs` says whether. `limits` bound
@@ -617,22 +601,22 @@ def compile(  # noqa: A001 - the name users expect, as re.compile
     for what, given in mappings.items():
         if not isinstance(given, Mapping):  # type: ignore[reportUnnecessaryIsInstance]
             raise CompileError(f"expected a mapping for {what}, got {given!r}")
+    for key in config:
+        if key not in CONFIG_KEYS:
+            known = [*inspect.signature(compile).parameters, *CONFIG_KEYS]
+            remedy = renamed_key(key) or did_you_mean(key, known)
+            listed = ", ".join(CONFIG_KEYS)
+            raise CompileError(f"expected a config key ({listed}), got {key!r}", remedy=remedy)
     request = CompileRequest(
         source,
         name,
         tuple(signature.items()),
         tuple((each, _named(value)) for each, value in (constants or {}).items()),
         target,
-        num_warps,
-        num_stages,
-        num_ctas,
-        maxnreg,
+        Config.of(config),
         debug,
         without=tuple(without),
         map_pointers=map_pointers,
-        warp_specialize=warp_specialize,
-        num_consumer_groups=num_consumer_groups,
-        mma_stages=mma_stages,
         limits=compile_limits(limits or {}),
     )
     return compile_kernel(request, keep_asm=True)

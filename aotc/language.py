@@ -5,7 +5,7 @@ same with this module, on machines that do not have Triton. Kernels are never ex
 `aotc` parses them. What is here are therefore signatures and documentation; a decorated kernel is
 an ordinary function that nothing calls, and calling one of these functions says so.
 
-docs/language.md tells what kernels may contain and how they behave.
+docs/reference/language.md tells what kernels may contain and how they behave.
 """
 
 # ruff: noqa: A001, A002, ARG001, ARG002, FBT001, FBT002
@@ -107,7 +107,7 @@ class PropagateNan(Enum):
 class tensor:  # noqa: N801 - Triton's name
     """A tile: a block of elements with a shape of powers of two; a scalar has the shape ().
 
-    Operators work element by element, broadcast, and promote as docs/language.md says. Most
+    Operators work element by element, broadcast, and promote as docs/reference/language.md says. Most
     functions of this module are methods, too: `x.sum(axis=0)` is `tl.sum(x, axis=0)`.
     """
 
@@ -608,7 +608,7 @@ def _experimental_descriptor_store(  # pyright: ignore[reportUnusedFunction]
     raise _outside("_experimental_descriptor_store")
 
 
-# ---- matrix products -----------------------------------------------------------------------
+# ---- dots ------------------------------------------------------------------------------------
 
 
 def dot(
@@ -642,7 +642,7 @@ def dot_scaled(
     rhs_k_pack: bool = True,
     out_dtype: dtype = float32,
 ) -> tensor:
-    """Return the product of two tiles in microscaling formats, summed in fp32, added to `acc`.
+    """Return the dot of two tiles in microscaling formats, accumulated in fp32 onto `acc`.
 
     Formats are e2m1 (two in a uint8), e4m3, e5m2, bf16 and fp16; scales are uint8 (exponents) or
     float8e4nv, (M, K / group) and (N, K / group).
@@ -1034,12 +1034,12 @@ def philox(
 def randint4x(
     seed: Operand, offset: Operand, n_rounds: int = 10
 ) -> tuple[tensor, tensor, tensor, tensor]:
-    """Return four blocks of random words, as uint32."""
+    """Return four tiles of random uint32."""
     raise _outside("randint4x")
 
 
 def randint(seed: Operand, offset: Operand, n_rounds: int = 10) -> tensor:
-    """Return a block of random words, as uint32."""
+    """Return a tile of random uint32."""
     raise _outside("randint")
 
 
@@ -1187,5 +1187,5 @@ def range(
     warp_specialize: bool = False,
     disable_licm: bool = False,
 ) -> Iterator[Any]:
-    """Count like `range`, with hints for the compiler: stages to pipeline, turns to unroll."""
+    """Count like `range`, with hints for the compiler: pipeline stages, unroll factor."""
     raise _outside("range")

@@ -26,9 +26,10 @@ import ml_dtypes
 import numpy as np
 
 from aotc.compiler import CompileRequest, PtxKernel, compile_ptx
+from aotc.config import Config
 from aotc.verify.emulator.arguments import Argument
+from aotc.verify.emulator.async_copies.tensor_argument import TensorArgument
 from aotc.verify.emulator.run import Statistics, emulate
-from aotc.verify.emulator.tensor_argument import TensorArgument
 
 ROOT = Path(__file__).parents[1]
 SEED = 2026
@@ -111,7 +112,7 @@ class Transpose:
             name = "transpose_chunks_kernel"
         parts = tuple(signature.items()), tuple(constants.items())
         return compile_ptx(
-            CompileRequest(str(source), name, *parts, TRANSPOSE_TARGET, TRANSPOSE_WARPS)
+            CompileRequest(str(source), name, *parts, TRANSPOSE_TARGET, Config(TRANSPOSE_WARPS))
         )
 
     def run(self, kernel: PtxKernel) -> Statistics:
@@ -180,8 +181,7 @@ def compile_tile(tile: tuple[str, str, int, int, int, int, int], target: str) ->
             tuple(signature.items()),
             tuple(constants.items()),
             target,
-            num_warps,
-            num_stages,
+            Config(num_warps, num_stages),
         )
     )
 

@@ -19,6 +19,7 @@ import time
 from pathlib import Path
 
 from aotc.compiler import CompileRequest, Timings, compile_kernel
+from aotc.config import Config
 
 ROOT = Path(__file__).parents[1]
 DIVISIBLE = 16
@@ -116,7 +117,8 @@ def request(name: str) -> CompileRequest:
     module, function, signature, constants, num_warps = WORK[name]
     source = str(ROOT / "kernels" / f"{module}.py")
     return CompileRequest(
-        source, function, tuple(signature.items()), tuple(constants.items()), "sm_90a", num_warps
+        *(source, function, tuple(signature.items()), tuple(constants.items()), "sm_90a"),
+        config=Config(num_warps),
     )
 
 

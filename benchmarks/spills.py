@@ -73,7 +73,7 @@ def measured(item: tuple[str, str, CompileRequest]) -> Use | None:
     return Use(
         name,
         target,
-        f"{' '.join([*types, *constants])} num_warps={request.num_warps}",
+        f"{' '.join([*types, *constants])} num_warps={request.config.num_warps}",
         metadata.registers,
         metadata.spill_bytes,
         metadata.stack_bytes,

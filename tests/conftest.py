@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+# Read when NumPy is loaded. Tests run beside each other: a second thread of BLAS only spins, and
+# verifying attention takes three times the CPU.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 from hypothesis import HealthCheck, settings
 
 from tests.support.built import Built, find_or_build
+from tests.support.extent import is_run, mark_emulated
 
 settings.register_profile(
     "aotc", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
@@ -22,7 +29,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--matrix", help="archive of tests/support/matrix_manifest.py's manifest")
     parser.addoption("--hopper", help="archive of tests/support/hopper_manifest.py's manifest")
     parser.addoption("--layouts", help="archive of layout_cases/cases.toml for those of layouts")
-    parser.addoption("--exhaustive", action="store_true", help="more of what is alike, for hours")
+    parser.addoption("--everything", action="store_true", help="all cases, not a few of each test")
+    parser.addoption(
+        "--exhaustive", action="store_true", help="those marked exhaustive too, for hours"
+    )
     parser.addoption("--built", help="folder of archives that tests build: kept or found there")
 
 
@@ -49,11 +59,11 @@ def has_gpu() -> bool:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is marked `gpu` where there is none: it is run by hand, on one."""
-    if not config.getoption("--exhaustive"):
-        more = [item for item in items if item.get_closest_marker("exhaustive")]
-        config.hook.pytest_deselected(items=more)
-        items[:] = [item for item in items if not item.get_closest_marker("exhaustive")]
+    """Leave out what the options do not ask for, and skip what is marked `gpu` without one."""
+    mark_emulated(items)
+    runs = is_run(config, items)
+    config.hook.pytest_deselected(items=[item for item in items if not runs(item)])
+    items[:] = [item for item in items if runs(item)]
     if has_gpu():
         return
     for item in items:

@@ -501,7 +501,7 @@ def test_dump_prints_the_stage(run: Any, dumped: list[CompileRequest]) -> None:
     code, out, err = run("dump", "k.py:add", "--stage", "ptx", "--target", "sm_80", *args)
     assert (code, out, err) == (0, ".version 8.8\n", "")
     assert dumped[0].signature == (("x_ptr", "*fp32:16"), ("n", "i32=1"))
-    assert (dumped[0].target, dumped[0].num_warps) == ("sm_80", 4)
+    assert (dumped[0].target, dumped[0].config.num_warps) == ("sm_80", 4)
     assert run("dump", "kernels.toml:add", "--stage", "tile")[1] == "t\n"
     assert dumped[1].signature == (("x_ptr", "*fp16:16"), ("n", "i32"))
 

@@ -15,7 +15,7 @@ import pytest
 from aotc import cli
 from aotc.package import archive as archives
 from aotc.package import audit, stored_ptx, verify, verify_device, workers
-from aotc.verify.device import NoDeviceError
+from aotc.verify.checks.device import NoDeviceError
 from tests.support.verify_subjects import manifest_text
 
 Run = Callable[..., tuple[int, str, str]]

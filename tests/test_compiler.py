@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 
 import aotc
-from aotc.compiler import STAGES, CompileRequest, compile_kernel, continue_from, stage_text
+from aotc.compiler import STAGES, compile_kernel, continue_from, stage_text
 from aotc.ir.diagnostics import CompileError, ResourceError
 from aotc.limits import COMPILE_LIMITS
+from tests.support.requests import request_of
 
 SOURCE = str(Path(__file__).parents[1] / "kernels" / "elementwise.py")
 SIGNATURE = {"x_ptr": "*fp32:16", "y_ptr": "*fp32:16", "out_ptr": "*fp32:16", "n_elements": "i32"}
-REQUEST = CompileRequest(
+REQUEST = request_of(
     SOURCE, "vector_add_kernel", tuple(SIGNATURE.items()), (("BLOCK", 1024),), "sm_90a", num_warps=8
 )
 
@@ -133,6 +134,10 @@ def test_modifiers_reach_the_instructions(tmp_path: Path) -> None:
         ({"warp_specialize": "no"}, "expected a boolean for warp_specialize, got 'no'"),
         ({"num_ctas": 2, "target": "sm_80"}, "needs clusters, which sm_80 does not have"),
         ({"num_ctas": 16}, "num_ctas = 16 is more than the 8 blocks that a cluster can have"),
+        ({"num_warps": None}, "expected a power of two from 1 to 64 for num_warps, got None"),
+        ({"num_warp": 8}, "expected a config key .*, got 'num_warp'\n.*did you mean 'num_warps'"),
+        ({"taget": "sm_80"}, "got 'taget'\n.*did you mean 'target'"),
+        ({"advance_products": True}, "got 'advance_products'\n.*write mma_stages = 2"),
         ({"target": "sm_91"}, "expected a target"),
         ({"target": None}, "expected a target"),
         ({"signature": None}, "expected a mapping for signature, got None"),
@@ -229,7 +234,7 @@ def test_blocks_that_loop_over_programs_are_asked_for() -> None:
     assert made.metadata.loops_programs
     counts = [(slot.argument, slot.source, slot.type) for slot in made.metadata.params[-3:]]
     assert counts == [(name, name, "i32") for name in ("grid[0]", "grid[1]", "grid[2]")]
-    assert any("one program after the other" in remark for remark in made.metadata.remarks)
+    assert any("the kernel is persistent" in remark for remark in made.metadata.remarks)
     assert "loops_programs = true" in made.asm["gpu"]
 
 

@@ -21,7 +21,7 @@ def find_assembly_error(
     """Return the error at the assembly for which `tool` refuses line `line` of the PTX, if any.
 
     That is the one the line is in. Braces that are not closed, and names that are taken, show
-    behind it only.
+    after it only.
     """
     before = ptx.splitlines()[:line]
     starts = [at for at, text in enumerate(before) if text.strip() == _BEGIN]
@@ -31,7 +31,7 @@ def find_assembly_error(
         op = _assembly_of(kernel, "\n".join(rest[:end]))
         if op is not None:
             inside = line <= start + 1 + end
-            where = "this assembly" if inside else "what stands behind this assembly"
+            where = "this assembly" if inside else "what follows this assembly"
             remedy = "see the PTX ISA for what the target has, and for how it is written"
             if not inside:
                 remedy = "close its braces, and declare its registers inside of them"

@@ -118,8 +118,8 @@ class Lowering:
         )
         self.ints.learn(self.thread, (1 << (consumer_threads - 1).bit_length()) - 1)
 
-    def renew_thread(self) -> None:
-        """Let what follows depend on the thread's number as read here."""
+    def opaque_thread_id(self) -> None:
+        """Make what follows depend on the thread id as read here."""
         self.emit.start_section()
         self.thread = self.emit.thread_value(nvvm.read_thread())
         self.ints.learn(self.thread, (1 << self.thread_bits) - 1)
@@ -127,7 +127,7 @@ class Lowering:
     # ---- values --------------------------------------------------------------
 
     def raw(self, value: Value) -> Registers:
-        """Return what a thread holds of `value`, sums left as sums."""
+        """Return the registers of `value`, a base plus a constant left as that."""
         return self._values[value]
 
     def registers(self, value: Value) -> list[str]:
@@ -170,7 +170,7 @@ class Lowering:
             self._role, self.thread, self.group = before
 
     def _number_in_group(self) -> None:
-        """Read which group this thread is of, and its number there."""
+        """Read which consumer group this thread is in, and its id there."""
         highest, mask = self.kernel.num_consumer_groups - 1, (1 << self.thread_bits) - 1
         number = self.emit.thread_value(f"lshr i32 {self.thread}, {self.thread_bits}")
         # Read from one lane, so that ptxas knows it to be the same for all of a warp.
@@ -197,7 +197,7 @@ class Lowering:
 
     @property
     def barrier_threads(self) -> int:
-        """How many threads wait at a barrier of this role; 0 stands for all of the block."""
+        """How many threads wait at a barrier of this role; 0 stands for all of the CTA."""
         return WARP_SIZE * self.kernel.num_warps if self._role == "consumer" else 0
 
     # ---- blocks --------------------------------------------------------------
@@ -256,7 +256,7 @@ def lower_kernel(
     """Lower a kernel of gpu IR to LLVM IR text.
 
     `debug_lines` adds a line table of the kernel's source, files by their base name; `owns_sm` says
-    that the kernel is to have all registers that a block alone on an SM has.
+    that the kernel is to have all registers that a CTA alone on an SM has.
     Raises: IRError if an op has no rule or breaks the terms of its rule.
     """
     _check_cluster(kernel, target)
@@ -290,7 +290,7 @@ def lower_kernel(
 
 
 def _check_cluster(kernel: Kernel, target: Target) -> None:
-    """Raise IRError unless the blocks of a program can be a cluster of the target."""
+    """Raise IRError unless the CTAs of a program can be a cluster of the target."""
     count = kernel.num_ctas
     is_power = count > 0 and count & (count - 1) == 0
     if not is_power or count > target.max_blocks_per_cluster:
@@ -300,7 +300,7 @@ def _check_cluster(kernel: Kernel, target: Target) -> None:
 
 
 def _num_warps(kernel: Kernel) -> int:
-    """Return how many warps a block has, in all roles."""
+    """Return how many warps a CTA has, in all roles."""
     return kernel.num_warps * kernel.num_consumer_groups + kernel.producer_warps
 
 
@@ -318,7 +318,7 @@ def _attributes(kernel: Kernel, *, owns_sm: bool) -> str:
 
 
 def _prefetch_maps(ctx: Lowering) -> None:
-    """Fetch the maps that copies use, by a thread that makes no mbarriers in the meantime."""
+    """Prefetch tensor maps in a thread that does not initialize mbarriers meanwhile."""
     args = ctx.kernel.body.args
     maps = [arg for arg in args if isinstance(arg.type, TensorMapType) and arg.users]
     if maps:
@@ -338,7 +338,7 @@ def _bind_param(ctx: Lowering, index: int, info: ParamInfo) -> str:
     element = element_of(arg.type)
     if isinstance(element, PointerType):
         ctx.bind(arg, (name,))
-        # A divisibility of an address that is no power of two promises its power of two.
+        # A divisibility of an address that is no power of two guarantees its power of two.
         return f"{GLOBAL_POINTER} noundef align {info.divisibility & -info.divisibility} {name}"
     if element.is_bool:
         ctx.bind(arg, (ctx.emit.value(f"trunc i8 {name} to i1"),))

@@ -354,10 +354,10 @@ def create_policy(emit: Emitter, priority: str) -> str:
 
 
 def barrier(emit: Emitter, num_threads: int = 0, number: str = "1") -> None:
-    """Wait for all threads of the block; or for some, at a barrier of their own.
+    """Wait for all threads of the CTA, or for some of them at a named barrier.
 
-    `number`, an i32 operand, is that barrier's. 1 is that of the block's first threads, from 2 on
-    are those of warpgroups, and from 10 on those of groups of consumers.
+    `number`, an i32 operand, is that barrier's. 1 is that of the CTA's first threads, from 2 on
+    are those of warpgroups, and from 10 on those of consumer groups.
 
     Source: PTX ISA 9.7.13.1 `barrier.cta.sync`.
     """
@@ -436,7 +436,7 @@ def redux(emit: Emitter, kind: str, word: str) -> str:
     return emit.call("i32", f"llvm.nvvm.redux.sync.{kind}", arguments)
 
 
-# ---- matrix products --------------------------------------------------------------------------
+# ---- dots -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -466,7 +466,7 @@ def _hidden(emit: Emitter, word: str, kind: str) -> str:
 def mma(
     emit: Emitter, kind: Mma, a: Sequence[str], b: Sequence[str], acc: Sequence[str]
 ) -> list[str]:
-    """Return the words of the accumulator plus the product of fragments.
+    """Return the registers of the accumulator plus the dot of fragments.
 
     Constants among the fragments are hidden: of -2.0 in both halves ptxas 13.5 makes a negated
     operand that is right in one half, and of an fp8 zero's upper half 0xC0.
@@ -547,7 +547,7 @@ def mul_high(emit: Emitter, left: str, right: str, bits: int, *, signed: bool) -
 
 
 def block_id(emit: Emitter, axis: int) -> str:
-    """Return the index of the block along a grid axis.
+    """Return the index of the CTA along a grid axis.
 
     Source: PTX ISA 10.7 `%ctaid`.
     """
@@ -563,7 +563,7 @@ def num_blocks(emit: Emitter, axis: int) -> str:
 
 
 def cluster_id(emit: Emitter, axis: int) -> str:
-    """Return the index of the block's cluster along a grid axis.
+    """Return the index of the CTA's cluster along a grid axis.
 
     Source: PTX ISA 10.12 `%clusterid`.
     """

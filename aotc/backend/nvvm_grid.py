@@ -9,7 +9,7 @@ from __future__ import annotations
 from aotc.backend.emitter import Emitter
 
 
-def block_rank(emit: Emitter) -> str:
+def cta_rank(emit: Emitter) -> str:
     """Return the index of this block in its cluster, an i32.
 
     Source: PTX ISA 10.17 `%cluster_ctarank`.

@@ -150,7 +150,7 @@ def proxy_fence(emit: Emitter, *, whole: bool) -> None:
 
 
 def prefetch_maps(emit: Emitter, tensors: Sequence[str], issuer: Issuer) -> None:
-    """Let the maps among a kernel's parameters be fetched ahead of the first copies that need them.
+    """Prefetch the tensor maps among a kernel's parameters.
 
     Source: PTX ISA 9.7.9.16 `prefetch`.
     """

@@ -1,9 +1,9 @@
-"""Instruction text of products by warpgroups. Sections are those of the PTX ISA manual, version 8.8.
+"""Instruction text of `wgmma`. Sections are those of the PTX ISA manual, version 8.8.
 
 LLVM has no intrinsic for these, and ptxas must see each accumulator in the same registers from
-its first product to the wait, so they are assembly with accumulators tied to themselves.
+its first wgmma to the wait, so they are assembly with accumulators tied to themselves.
 
-Invariant: as of `nvvm`; and nothing stands between the fence, products and commit of a group.
+Invariant: as of `nvvm`; and nothing stands between the fence, the wgmmas and the commit of a group.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _CONSTRAINTS = {"float": "f", "i32": "r"}
 
 @dataclass(frozen=True, slots=True)
 class WgmmaKind:
-    """Name an instruction: `suffix` its shape and types, `word` the LLVM type of a result's word.
+    """Name an instruction: `suffix` its shape and types, `word` the LLVM type of an accumulator register.
 
     `tail` are the operands after scale-d: scales and, for elements of two bytes, transpositions.
     """
@@ -51,10 +51,11 @@ def wgmma(
     b: str,
     accumulate: str,
 ) -> list[list[str]]:
-    """Start products as one group; return their results, which may not be looked at.
+    """Issue wgmmas as one commit group; return their accumulators, which may not be used yet.
 
-    `acc` are the words of each result; `a` is an i64 descriptor or i32 words, `b` a descriptor.
-    Without the i1 `accumulate` the first product of each result ignores what is in it.
+    `acc` are the registers of each accumulator; `a` is an i64 matrix descriptor or i32 registers,
+    `b` a matrix descriptor.
+    Without the i1 `accumulate` the first wgmma of each accumulator ignores what is in it.
 
     Source: PTX ISA 9.7.15.5.2 `wgmma.mma_async`, 9.7.15.7.1 `wgmma.fence`, 9.7.15.7.2
     `wgmma.commit_group`.
@@ -86,7 +87,7 @@ def wgmma(
 
 
 def wgmma_wait(emit: Emitter, num_pending: int, words: Sequence[Argument]) -> list[str]:
-    """Wait until at most the newest `num_pending` groups may run on; return the words of results.
+    """Wait until at most the newest `num_pending` groups are in flight; return the accumulators.
 
     Source: PTX ISA 9.7.15.7.3 `wgmma.wait_group`.
     """

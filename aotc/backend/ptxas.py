@@ -5,7 +5,7 @@ address space, in its own process group, and what it reports is parsed: register
 shared memory, and those warnings that say a kernel will run much slower than it looks.
 
 Much of what ptxas takes for a small kernel it takes to start. It reads PTX from its input, so that it
-can be started before there is any, and beside what makes it.
+can be started before there is any, and concurrently with what makes it.
 
 Which registers a kernel needs depends on the order that ptxas finds, so what spills in one of its
 ways often does not in another. The others are tried only then: most kernels are assembled once.

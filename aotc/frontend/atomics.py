@@ -1,6 +1,6 @@
 """Atomic updates of memory: operands brought to what `tile.atomic_rmw` and `tile.atomic_cas` take.
 
-The types each function takes are Triton's: sums of integers of 32 and 64 bits and of floats from
+The types each function takes are Triton's: additions of integers of 32 and 64 bits and of floats from
 16 bits, minimum and maximum of integers and of fp32 and fp64, logic of integers, exchanges of 32
 and 64 bits. Without `sem` an atomic is "acq_rel", without `scope` it holds for the "gpu".
 
@@ -15,7 +15,7 @@ from typing import cast as type_cast
 
 from aotc.frontend.convert import bitcast, constant, converted, static_str
 from aotc.frontend.emitter import Emitter, mistake
-from aotc.frontend.memory import beside, mask_argument, pointer_argument
+from aotc.frontend.memory import aligned_with, mask_argument, pointer_argument
 from aotc.frontend.program import globaltimer
 from aotc.frontend.values import Operand, shape, show, show_type
 from aotc.ir.core import Block, Value
@@ -39,7 +39,7 @@ def _order(
 def _content(emit: Emitter, pointer: Value, operand: Operand, kind: ScalarType, name: str) -> Value:
     """Return a value that goes to memory, in the pointee's type and the pointer's shape."""
     value = converted(emit, operand, kind, shape(pointer), "a value for an atomic")
-    return beside(emit, pointer, value, "the value", name)
+    return aligned_with(emit, pointer, value, "the value", name)
 
 
 def _updated(

@@ -1,9 +1,9 @@
-"""Block pointers: a block of a tensor, at offsets that move, as one variable of the kernel.
+"""Block pointers: a tile of a tensor, at offsets that advance, as one variable of the kernel.
 
 `tl.make_block_ptr` puts a pointer, extents, strides and offsets together; `tl.advance` moves the
 offsets; `tl.load` and `tl.store` take the whole for a tile of pointers, with a mask for the axes that
 `boundary_check` names. What comes of it is address arithmetic like any other, so everything that is
-done for pointers (pipelines, tensor copies) is done for these. Triton had them up to 3.8.
+done for pointers (pipelining, TMA) is done for these. Triton had them up to 3.8.
 
 Invariant: a block pointer is a value of the frontend alone; no op knows of it.
 """
@@ -26,9 +26,9 @@ from aotc.frontend.convert import (
 from aotc.frontend.emitter import Emitter, mistake
 from aotc.frontend.sizes import integer, integers, items
 from aotc.frontend.values import BlockPointer, Operand, element, is_tuple, show
-from aotc.ir.block_address import block_address
 from aotc.ir.core import Value
 from aotc.ir.dialects import arith
+from aotc.ir.tile_address import tile_address
 from aotc.ir.types import I1, I8, I16, I32, I64, PointerType, TileType
 
 _NAME = "make_block_ptr"
@@ -45,7 +45,7 @@ def make_block_ptr(
     block_shape: Operand,
     order: Operand,
 ) -> Operand:
-    """Return the block of a tensor that begins at `offsets`; `order` says nothing that matters here."""
+    """Return a pointer to the tile of a tensor that begins at `offsets`; `order` has no effect."""
     pointer = to_value(emit, base, "the address of a tensor")
     if not isinstance(pointer.type, PointerType):
         raise mistake(f"tl.{_NAME} takes a scalar pointer, got {show(pointer)}")
@@ -63,7 +63,7 @@ def make_block_ptr(
 
 
 def advance(emit: Emitter, base: Operand, offsets: Operand) -> Operand:
-    """Return a block further on: by so many elements along each axis."""
+    """Return a block pointer advanced by `offsets` elements along each axis."""
     if not isinstance(base, BlockPointer):
         raise mistake(
             f"tl.advance takes a block pointer, got {show(base)}",
@@ -79,17 +79,17 @@ def advance(emit: Emitter, base: Operand, offsets: Operand) -> Operand:
 def access(
     emit: Emitter, block: BlockPointer, boundary_check: Operand, name: str
 ) -> tuple[Value, Value | None]:
-    """Return a tile of pointers to a block, and which of them lie inside where that is checked."""
+    """Return a tile of pointers, and the mask of those in bounds along the checked axes."""
     checked = {
         static_axis(axis, len(block.block), "each axis of boundary_check")
         for axis in _axes(boundary_check, name)
     }
     ends = [end if axis in checked else None for axis, end in enumerate(block.shape)]
-    return block_address(emit, block.base, block.block, block.offsets, block.strides, ends)
+    return tile_address(emit, block.base, block.block, block.offsets, block.strides, ends)
 
 
 def padding(emit: Emitter, pointer: Value, mask: Value | None, option: Operand) -> Value | None:
-    """Return what is read where the mask is false."""
+    """Return the padding that is read where the mask is false."""
     kind = element(pointer)
     assert isinstance(kind, PointerType)
     fill = static_str(option, "padding_option", _PADDINGS)

@@ -34,6 +34,7 @@ from aotc.frontend import (
     sorting,
     target_info,
 )
+from aotc.frontend.arguments import bind_arguments
 from aotc.frontend.convert import not_a_value, static_dtype
 from aotc.frontend.emitter import Emitter, mistake
 from aotc.frontend.records import replaced
@@ -47,6 +48,7 @@ from aotc.frontend.values import (
     Missing,
     Module,
     Operand,
+    Parameters,
     PropagateNan,
     StaticCall,
     Unbound,
@@ -64,58 +66,38 @@ _TAKE_DESCRIPTORS = (*descriptors.TAKE_DESCRIPTORS, *descriptor_maps.TAKE_DESCRI
 
 def builtin(name: str, run: Callable[..., Operand]) -> Builtin:
     """Describe a function of the language from its Python signature."""
+    owner = f"tl.{name}"
     if not isinstance(run, FunctionType):
-        return Builtin(name, run, (), 0, variadic=True)
-    code = run.__code__
+        return Builtin(name, run, Parameters(owner, (), (), vararg="args"))
+    code, defaults = run.__code__, run.__defaults__ or ()
     names = code.co_varnames
-    positional = names[1 : code.co_argcount]
-    required = len(positional) - len(run.__defaults__ or ())
-    keyword_only = names[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]
-    variadic = bool(code.co_flags & _HAS_VARARGS)
-    return Builtin(name, run, positional, required, keyword_only, variadic)
+    end = code.co_argcount + code.co_kwonlyargcount
+    positional, keyword_only = names[1 : code.co_argcount], names[code.co_argcount : end]
+    optional = run.__kwdefaults__ or {}
+    parameters = Parameters(
+        owner,
+        positional,
+        (
+            *positional[: len(positional) - len(defaults)],
+            *(one for one in keyword_only if one not in optional),
+        ),
+        keyword_only,
+        vararg=names[end] if code.co_flags & _HAS_VARARGS else "",
+    )
+    return Builtin(name, run, parameters)
 
 
 def call_builtin(
     emit: Emitter, function: Builtin, args: Sequence[Operand], kwargs: Mapping[str, Operand]
 ) -> Operand:
     """Call a function of the language. Raises: CompileError if the arguments do not fit it."""
-    names = function.positional
-    if len(args) > len(names) and not function.variadic:
-        raise mistake(
-            f"tl.{function.name} takes at most {len(names)} arguments, got {len(args)}",
-            remedy=_signature(function),
-        )
-    for name in kwargs:
-        if name in names[: len(args)]:
-            raise mistake(
-                f"tl.{function.name} got the argument {name!r} twice", remedy=_signature(function)
-            )
-        if name not in names and name not in function.keyword_only:
-            known = (*names, *function.keyword_only)
-            raise mistake(
-                f"tl.{function.name} has no parameter {name!r}",
-                remedy=did_you_mean(name, known) or _signature(function),
-            )
-    for name in names[len(args) : function.required]:
-        if name not in kwargs:
-            raise mistake(
-                f"tl.{function.name} is missing the argument {name!r}", remedy=_signature(function)
-            )
+    bind_arguments(function.parameters, args, kwargs)
     for operand in (*args, *kwargs.values()):
         if isinstance(operand, Unbound):
             raise mistake(f"an argument of tl.{function.name} {operand.reason}")
         if is_descriptor(operand) and function.run not in _TAKE_DESCRIPTORS:
             raise not_a_value(operand, f"an argument of tl.{function.name}")
     return function.run(emit, *args, **kwargs)
-
-
-def _signature(function: Builtin) -> str:
-    parts = list(function.positional[: function.required])
-    parts += [f"{name}=…" for name in function.positional[function.required :]]
-    if function.variadic:
-        parts.append("*…")
-    parts += [f"{name}=…" for name in function.keyword_only]
-    return f"the signature is tl.{function.name}({', '.join(parts)})"
 
 
 # ---- functions of constants -------------------------------------------------------------------

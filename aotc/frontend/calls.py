@@ -8,23 +8,27 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, ItemsView, KeysView, Mapping, Sequence, ValuesView
 from pathlib import Path
+from typing import cast as type_cast
 
+from aotc.frontend.arguments import bind_arguments, default_expressions, parameters_of
 from aotc.frontend.builtins import DESCRIPTOR_METHODS, METHODS, call_builtin
 from aotc.frontend.classes import initializer, record_type
+from aotc.frontend.constants import constexpr_like, not_known, unwrap, without_constexpr
 from aotc.frontend.convert import missing
 from aotc.frontend.descriptors import ATTRIBUTES as DESCRIPTOR_ATTRIBUTES
 from aotc.frontend.emitter import mistake
-from aotc.frontend.frame import Frame, Program
-from aotc.frontend.globals import unwrap
-from aotc.frontend.records import make_record
+from aotc.frontend.frame import Frame, LoopExit, Program
+from aotc.frontend.records import make_record, named_tuple
 from aotc.frontend.resolve import class_names
-from aotc.frontend.static import Evaluator, call_function
 from aotc.frontend.values import (
     BoundMethod,
     Builtin,
     Class,
+    Closure,
+    Config,
+    Constexpr,
     Draft,
     External,
     Function,
@@ -38,7 +42,7 @@ from aotc.frontend.values import (
     show,
 )
 from aotc.ir.core import Value
-from aotc.ir.diagnostics import current_loc, did_you_mean
+from aotc.ir.diagnostics import current_loc
 from aotc.ir.types import DescriptorType, ScalarType
 
 _CAST = METHODS["cast"]
@@ -46,25 +50,24 @@ _CAST = METHODS["cast"]
 
 def call(frame: Frame, node: ast.Call) -> Operand:
     """Translate a call expression."""
-    function = _reflection(frame, node) if isinstance(node.func, ast.Name) else None
+    is_name = frame.in_kernel and isinstance(node.func, ast.Name)
+    function = _reflection(frame, node) if is_name else None
     if function is not None:
         return function[0]
     target = frame.visit(node.func)
-    args: list[Operand] = []
-    for one in node.args:
-        if isinstance(one, ast.Starred):
-            items = frame.visit(one.value)
-            if not is_tuple(items):
-                raise mistake(f"`*` unpacks a tuple, got {show(items)}")
-            args.extend(items)
-        else:
-            args.append(frame.visit(one))
+    args = frame.visit_items(node.args)
     kwargs: dict[str, Operand] = {}
     for keyword in node.keywords:
-        if keyword.arg is None:
-            raise mistake("`**` arguments are not part of the kernel language")
-        kwargs[keyword.arg] = frame.visit(keyword.value)
-    return call_operand(frame.program, target, args, kwargs)
+        value = frame.visit(keyword.value)
+        if keyword.arg is not None:
+            kwargs[keyword.arg] = value
+        elif isinstance(value, dict):
+            kwargs |= type_cast("dict[str, Operand]", value)
+        elif not (isinstance(value, External) and isinstance(target, External)):
+            raise mistake(
+                f"`**` unpacks a dictionary, got {show(value)}", remedy="name each argument"
+            )
+    return call_operand(frame, target, args, kwargs)
 
 
 def _reflection(frame: Frame, node: ast.Call) -> tuple[Operand] | None:
@@ -108,38 +111,97 @@ def _is_instance(subject: Operand, kind: Operand) -> bool:
 
 
 def call_operand(
-    program: Program, function: Operand, args: Sequence[Operand], kwargs: Mapping[str, Operand]
+    frame: Frame, function: Operand, args: Sequence[Operand], kwargs: Mapping[str, Operand]
 ) -> Operand:
-    """Call what an expression evaluated to. Raises: CompileError."""
-    if isinstance(function, Builtin):
-        return call_builtin(program.emit, function, args, kwargs)
-    if isinstance(function, BoundMethod):
-        return call_operand(program, function.function, (function.receiver, *args), kwargs)
-    if isinstance(function, Function):
-        return _call_source_function(program, function, args, kwargs)
-    if isinstance(function, Class | RecordType):
-        return _make(program, function, args, kwargs)
-    if isinstance(function, StaticCall):
-        return _call_static(function, args, kwargs)
-    if isinstance(function, Missing):
-        raise missing(function)
-    if isinstance(function, str):
-        return call_operand(program, _function_named(program, function), args, kwargs)
-    if isinstance(function, ScalarType):
-        # Real kernels write `tl.float32(0.0)` for a run-time scalar of that type.
-        return call_builtin(program.emit, _CAST, (*args, function), kwargs)
-    if isinstance(function, External):
+    """Call what an expression of `frame` evaluated to. Raises: CompileError."""
+    caller = _CALLERS.get(type(function))
+    if caller is None:
+        raise mistake(f"{show(function)} cannot be called")
+    return caller(frame, function, args, kwargs)
+
+
+def _call_builtin(
+    frame: Frame, function: Builtin, args: Sequence[Operand], kwargs: Mapping[str, Operand]
+) -> Operand:
+    return call_builtin(frame.emit, function, args, kwargs)
+
+
+def _call_method(
+    frame: Frame, method: BoundMethod, args: Sequence[Operand], kwargs: Mapping[str, Operand]
+) -> Operand:
+    return call_operand(frame, method.function, (method.receiver, *args), kwargs)
+
+
+def _call_missing(
+    frame: Frame, function: Missing, args: Sequence[Operand], kwargs: Mapping[str, Operand]
+) -> Operand:
+    del frame, args, kwargs
+    raise missing(function)
+
+
+def _call_loop(
+    frame: Frame, function: Loop, args: Sequence[Operand], kwargs: Mapping[str, Operand]
+) -> Operand:
+    del frame, args, kwargs
+    raise mistake(
+        f"{function.name} can only stand in a `for` statement",
+        remedy="write the loop as a statement, with tl.static_range to unroll it",
+    )
+
+
+def _call_dtype(
+    frame: Frame, dtype: ScalarType, args: Sequence[Operand], kwargs: Mapping[str, Operand]
+) -> Operand:
+    # Real kernels write `tl.float32(0.0)` for a run-time scalar of that type.
+    return call_builtin(frame.emit, _CAST, (*args, dtype), kwargs)
+
+
+def _call_named(
+    frame: Frame, text: str, args: Sequence[Operand], kwargs: Mapping[str, Operand]
+) -> Operand:
+    if not frame.in_kernel:
+        raise mistake(f"{text!r} cannot be called")
+    return call_operand(frame, _function_named(frame.program, text), args, kwargs)
+
+
+def _call_closure(
+    frame: Frame, closure: Closure, args: Sequence[Operand], kwargs: Mapping[str, Operand]
+) -> Operand:
+    given = bind_arguments(parameters_of("the lambda", closure.node.args), args, kwargs)
+    frame.count()
+    inner = frame.program.host_frame(closure.file, {**closure.values, **given})
+    return inner.visit(closure.node.body)
+
+
+def _call_external(
+    frame: Frame, function: External, args: Sequence[Operand], kwargs: Mapping[str, Operand]
+) -> Operand:
+    """Call what is not known: around kernels that is not known either, but for a few."""
+    if frame.in_kernel:
         raise mistake(
             f"{function.path} is not known without running the file",
             remedy="call functions of tl, or @triton.jit functions whose source is near the "
             "kernel's; compute constants on the host and pass them as `tl.constexpr`",
         )
-    if isinstance(function, Loop):
-        raise mistake(
-            f"{function.name} can only stand in a `for` statement",
-            remedy="write the loop as a statement, with tl.static_range to unroll it",
-        )
-    raise mistake(f"{show(function)} cannot be called")
+    name = function.path.rpartition(".")[2]
+    if name == "Config":
+        values = type_cast("dict[str, Operand]", args[0] if args else kwargs.get("kwargs", {}))
+        rest = {key: one for key, one in kwargs.items() if key not in ("kwargs", "pre_hook")}
+        positional = dict(zip(("num_warps", "num_stages", "num_ctas"), args[1:], strict=False))
+        return Config({**values, **positional, **rest})
+    if function.path in ("torch.finfo", "torch.iinfo") and len(args) == 1:
+        dtype = args[0].path if isinstance(args[0], External) else show(args[0])
+        return External(f"{function.path}({dtype.removeprefix('torch.')})")
+    if function.path == "collections.namedtuple":
+        plain = {name: unwrap(one) for name, one in kwargs.items()}
+        return named_tuple([unwrap(one) for one in args], plain)
+    if function.path in ("os.environ.get", "os.getenv"):
+        return args[1] if len(args) > 1 else kwargs.get("default")
+    if len(args) == 1 and not kwargs and isinstance(args[0], Function):
+        # `f = triton.jit(f)`, or a decorator called as a function.
+        inner = args[0]
+        return Function(inner.file, inner.node, inner.qualname) if name.endswith("jit") else inner
+    return External(f"{function.path}()")
 
 
 _NAME = re.compile(r"(?:(?P<file>[^:]+\.py):)?(?P<name>[^\W\d]\w*(?:\.[^\W\d]\w*)*)")
@@ -157,122 +219,122 @@ def _function_named(program: Program, text: str) -> Operand:
     if match["file"]:
         file = program.globals.open(str(Path(file.path).parent / match["file"]))
     name = ast.parse(match["name"], mode="eval").body
-    found = unwrap(Evaluator(program.globals, file).evaluate(name))
+    found = unwrap(program.host_frame(file).visit(name))
     if not isinstance(found, Function | Builtin):
         raise mistake(f"{text!r} is called, so it must name a function; it is {show(found)}")
     return found
 
 
 def _call_static(
-    function: StaticCall, args: Sequence[Operand], kwargs: Mapping[str, Operand]
+    frame: Frame, function: StaticCall, args: Sequence[Operand], kwargs: Mapping[str, Operand]
 ) -> Operand:
     for one in (*args, *kwargs.values()):
         if isinstance(one, Value) and not function.takes_values:
             raise mistake(f"{function.name} takes constants, got a run-time {show(one)}")
+        if isinstance(one, External):
+            raise not_known(one)
+    plain = [without_constexpr(one) for one in args]
+    named = {name: without_constexpr(one) for name, one in kwargs.items()}
     try:
-        return function.call(*args, **kwargs)
+        result = function.call(*plain, **named)
     except TypeError as error:
         raise mistake(f"{function.name} does not take these arguments: {error}") from error
+    except (ValueError, KeyError, IndexError, ArithmeticError) as error:
+        raise mistake(f"{function.name}(…) failed: {error}") from error
+    if isinstance(result, KeysView | ValuesView | ItemsView):
+        result = list(type_cast("Sequence[Operand]", result))
+    if function.name == "tl.constexpr" and not frame.in_kernel:
+        return Constexpr(unwrap(result))
+    return constexpr_like(args, result)
 
 
 def _make(
-    program: Program,
+    frame: Frame,
     function: Class | RecordType,
     args: Sequence[Operand],
     kwargs: Mapping[str, Operand],
 ) -> Operand:
     """Make a record of a class."""
+    program = frame.program
     is_class = isinstance(function, Class)
     kind = record_type(program.globals, function) if is_class else function
+    init = None if kind is None else initializer(kind)
+    if not frame.in_kernel and (kind is None or init is not None):
+        return External(f"{function}()")
     if kind is None:
         raise mistake(
             f"a kernel makes no objects of the class {function}",
             remedy="make it a typing.NamedTuple, or a @triton.language.core._aggregate",
         )
-    init = initializer(kind)
     if init is None or kind.owner is None:
         return make_record(kind, args, kwargs)
-    draft = Draft(kind, program.emit.depth)
+    draft = Draft(kind, frame.emit.depth)
     body = Function(kind.owner.file, init, f"{kind}.__init__")
-    _run(program, body, bind_arguments(program, body, (draft, *args), kwargs))
+    _run(program, body, _bind(program, body, (draft, *args), kwargs), in_kernel=True)
     return make_record(kind, (), draft.items)
 
 
-def _call_source_function(
-    program: Program, function: Function, args: Sequence[Operand], kwargs: Mapping[str, Operand]
+def _call_function(
+    frame: Frame, function: Function, args: Sequence[Operand], kwargs: Mapping[str, Operand]
 ) -> Operand:
-    if function.is_constexpr:
+    """Call a function of the source: a kernel inlines it, constants are computed on the host."""
+    program = frame.program
+    if frame.in_kernel and function.is_constexpr:
         for one in (*args, *kwargs.values()):
             if isinstance(one, Value):
                 raise mistake(f"{function.qualname} takes constants, got a run-time {show(one)}")
-        return unwrap(call_function(program.globals, function, args, kwargs))
-    if not function.is_jit:
+    elif frame.in_kernel and not function.is_jit:
         raise mistake(
             f"{function.qualname} is a plain Python function, which a kernel cannot call",
             remedy=f"decorate it with @triton.jit in {function.file.path}",
         )
-    return _run(program, function, bind_arguments(program, function, args, kwargs))
+    inline = frame.in_kernel and not function.is_constexpr
+    result = _run(program, function, _bind(program, function, args, kwargs), in_kernel=inline)
+    return unwrap(result) if frame.in_kernel and not inline else result
 
 
-def _run(program: Program, function: Function, values: dict[str, Operand]) -> Operand:
-    """Translate the body of a function in place of a call; return what it returns."""
-    frame = Frame(program, function, values, current_loc())
-    program.enter(function)
-    flow = frame.run(function.node.body)
-    program.stack.pop()
+def _run(
+    program: Program, function: Function, values: dict[str, Operand], *, in_kernel: bool
+) -> Operand:
+    """Run the body of a function in place of a call; return what it returns."""
+    frame = Frame(
+        program, function.file, values, current_loc(), in_kernel=in_kernel, function=function
+    )
+    with program.calling(function):
+        flow = frame.run(function.node.body)
+    if isinstance(flow, LoopExit):
+        raise mistake(f"a `{flow.value}` outside a loop in {function.qualname}")
     return None if flow is None else flow.value
 
 
-def bind_arguments(
+def _bind(
     program: Program, function: Function, args: Sequence[Operand], kwargs: Mapping[str, Operand]
 ) -> dict[str, Operand]:
     """Return the arguments by parameter name, defaults filled in. Raises: CompileError."""
-    parameters = function.node.args
-    positional = [one.arg for one in (*parameters.posonlyargs, *parameters.args)]
-    keyword_only = [one.arg for one in parameters.kwonlyargs]
-    if parameters.kwarg is not None:
-        raise mistake(f"{function.qualname} takes `**` arguments, which kernels cannot")
-    if len(args) > len(positional) and parameters.vararg is None:
-        raise mistake(
-            f"{function.qualname} takes {_counted(positional)}, got {len(args)}",
-            remedy=f"its parameters are ({', '.join(positional)})",
-        )
-    values: dict[str, Operand] = dict(zip(positional, args, strict=False))
-    for name, value in kwargs.items():
-        if name in values:
-            raise mistake(f"{function.qualname} got the argument {name!r} twice")
-        if name not in positional and name not in keyword_only:
-            raise mistake(
-                f"{function.qualname} has no parameter {name!r}",
-                remedy=did_you_mean(name, [*positional, *keyword_only])
-                or f"its parameters are ({', '.join([*positional, *keyword_only])})",
-            )
-        values[name] = value
-    defaults = parameter_defaults(function)
-    for name in (*positional, *keyword_only):
-        if name in values:
-            continue
-        if name not in defaults:
-            raise mistake(
-                f"{function.qualname} is missing the argument {name!r}",
-                remedy=f"its parameters are ({', '.join([*positional, *keyword_only])})",
-            )
-        values[name] = unwrap(Evaluator(program.globals, function.file).evaluate(defaults[name]))
-    if parameters.vararg is not None:
-        values[parameters.vararg.arg] = tuple(args[len(positional) :])
+    node = function.node.args
+    values = bind_arguments(parameters_of(function.qualname, node), args, kwargs)
+    for name, default in default_expressions(node).items():
+        if name not in values:
+            values[name] = unwrap(program.host_frame(function.file).visit(default))
     return values
 
 
-def _counted(names: Sequence[str]) -> str:
-    return f"{len(names)} argument" + ("" if len(names) == 1 else "s")
+_Caller = Callable[[Frame, Operand, Sequence[Operand], Mapping[str, Operand]], Operand]
 
-
-def parameter_defaults(function: Function) -> dict[str, ast.expr]:
-    """Return the default expression of each parameter that has one."""
-    parameters = function.node.args
-    positional = [one.arg for one in (*parameters.posonlyargs, *parameters.args)]
-    defaults = dict(zip(reversed(positional), reversed(parameters.defaults), strict=False))
-    for one, default in zip(parameters.kwonlyargs, parameters.kw_defaults, strict=True):
-        if default is not None:
-            defaults[one.arg] = default
-    return defaults
+_CALLERS = type_cast(
+    "dict[type[object], _Caller]",
+    {
+        BoundMethod: _call_method,
+        Builtin: _call_builtin,
+        Class: _make,
+        Closure: _call_closure,
+        External: _call_external,
+        Function: _call_function,
+        Loop: _call_loop,
+        Missing: _call_missing,
+        RecordType: _make,
+        ScalarType: _call_dtype,
+        StaticCall: _call_static,
+        str: _call_named,
+    },
+)

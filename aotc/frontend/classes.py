@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import ast
 
-from aotc.frontend.globals import Globals, unwrap
+from aotc.frontend.constants import unwrap
+from aotc.frontend.globals import Globals
 from aotc.frontend.resolve import class_fields, class_statement, decorator_names
 from aotc.frontend.values import Class, External, Operand, RecordType
 

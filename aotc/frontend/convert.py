@@ -137,7 +137,7 @@ def missing(feature: Missing) -> CompileError:
     """Return the error to raise: aotc does not have this part of the language yet."""
     return mistake(
         f"aotc does not have tl.{feature.name} yet",
-        remedy="see docs/language.md for what it has",
+        remedy="see docs/reference/language.md for what it has",
     )
 
 
@@ -149,7 +149,7 @@ def not_a_value(operand: Operand, what: str) -> CompileError:
         return mistake(f"expected {what}, got a variable that {operand.reason}")
     remedy = ""
     if is_descriptor(operand):
-        remedy = "load a block of it, as in `desc.load([…])`"
+        remedy = "load a tile of it, as in `desc.load([…])`"
     elif is_tuple(operand):
         remedy = "take an item of the tuple"
     elif isinstance(operand, External):

@@ -1,7 +1,7 @@
 """Descriptors in memory: a pointer to a tensor map that the host encoded there.
 
-The map says where the tensor lies; what a block of it is, the source says. So a kernel can take an
-array of maps and pick one at run time, as a product of many groups does. The functions are those
+The map says where the tensor lies; the source says which tile of it is accessed. So a kernel can take an
+array of maps and pick one at run time, as a grouped GEMM does. The functions are those
 that Triton called experimental; where they are given a descriptor parameter instead of a pointer,
 they are `desc.load` and `desc.store`.
 """
@@ -20,7 +20,7 @@ from aotc.ir.types import DescriptorType, PointerType, ScalarType
 
 
 def _descriptor_at(emit: Emitter, desc_ptr: Operand, kind: DescriptorType, name: str) -> Value:
-    """Return the descriptor of a map in memory. Raises: CompileError."""
+    """Return the descriptor of a tensor map in memory. Raises: CompileError."""
     descriptors.check_block(f"the block of {name}", kind)
     pointer = to_value(emit, desc_ptr, "a pointer to a tensor map")
     if not isinstance(pointer.type, PointerType):
@@ -32,7 +32,7 @@ def _descriptor_at(emit: Emitter, desc_ptr: Operand, kind: DescriptorType, name:
 
 
 def _seen_as(emit: Emitter, desc: Operand, kind: DescriptorType, name: str) -> Value:
-    """Return a descriptor of `kind`: the given one, or that of a map in memory."""
+    """Return a descriptor of `kind`: the given one, or that of a tensor map in memory."""
     if not is_descriptor(desc):
         return _descriptor_at(emit, desc, kind, name)
     own = desc.type
@@ -43,7 +43,7 @@ def _seen_as(emit: Emitter, desc: Operand, kind: DescriptorType, name: str) -> V
 
 
 def reinterpret(emit: Emitter, desc_ptr: Operand, block_shape: Operand, dtype: Operand) -> Value:
-    """Return the descriptor whose map a pointer points at."""
+    """Return the descriptor whose tensor map is at a pointer."""
     kind = DescriptorType(static_scalar_dtype(dtype), static_shape(block_shape))
     return _seen_as(emit, desc_ptr, kind, "reinterpret_tensor_descriptor")
 
@@ -51,14 +51,14 @@ def reinterpret(emit: Emitter, desc_ptr: Operand, block_shape: Operand, dtype: O
 def load(
     emit: Emitter, desc_pointer: Operand, offsets: Operand, shape: Operand, dtype: Operand
 ) -> Value:
-    """Read a block of the tensor whose map a pointer points at."""
+    """Load a tile of the tensor whose tensor map is at a pointer."""
     kind = DescriptorType(static_scalar_dtype(dtype), static_shape(shape))
     found = _seen_as(emit, desc_pointer, kind, "_experimental_descriptor_load")
     return descriptors.load(emit, found, offsets)
 
 
 def store(emit: Emitter, desc_pointer: Operand, value: Operand, offsets: Operand) -> None:
-    """Write a tile as a block of the tensor whose map a pointer points at."""
+    """Store a tile of the tensor whose tensor map is at a pointer."""
     name = "_experimental_descriptor_store"
     content = to_value(emit, value, "a tile")
     kind = element(content)

@@ -1,6 +1,6 @@
 """`tl.dot`: operands checked and brought to what `tile.dot` takes.
 
-Types are Triton's: both operands of one type (fp8 kinds may mix), sums of fp8 and fp16 in fp32 or
+Types are Triton's: both operands of one type (fp8 kinds may mix), accumulators of fp8 and fp16 in fp32 or
 fp16, of bf16 and fp32 in fp32, of fp64 in fp64, of 8-bit integers in int32. fp32 operands are
 multiplied in tf32 unless `input_precision` says otherwise. Shapes have no lower bound: what is
 smaller than an instruction of the hardware is padded, or computed without it.
@@ -32,9 +32,9 @@ def dot(
     max_num_imprecise_acc: Operand = None,
     out_dtype: Operand = None,
 ) -> Value:
-    """Return the matrix product of two tiles, added to `acc`."""
+    """Return the dot of two tiles, added to `acc`."""
     (a, a_type), (b, b_type) = _tile(input, "first"), _tile(other, "second")
-    extents = _product_shape(a_type.shape, b_type.shape)
+    extents = _dot_shape(a_type.shape, b_type.shape)
     target = _result_type(a_type, b_type, acc, out_dtype)
     if acc is None:
         total = constant(emit, 0, target, extents)
@@ -57,8 +57,8 @@ def _tile(operand: Operand, which: str) -> tuple[Value, TileType]:
     raise mistake(f"the {which} operand of tl.dot must be a tile, got {show(operand)}")
 
 
-def _product_shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the shape of the product of tiles of these shapes. Raises: CompileError."""
+def _dot_shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape of the dot of tiles of these shapes. Raises: CompileError."""
     if len(a) != len(b) or len(a) not in (2, 3):
         raise mistake(
             f"tl.dot takes two tiles of 2 axes, or two of 3, got shapes {a} and {b}",

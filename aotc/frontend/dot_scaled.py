@@ -1,4 +1,4 @@
-"""`tl.dot_scaled`: products of tiles in microscaling formats.
+"""`tl.dot_scaled`: dots of tiles in microscaling formats.
 
 Elements of 4 to 16 bits share a scale in groups along K. No target that aotc knows so far multiplies
 them as they are, so they are brought to bf16, or to fp16 if one operand is, times their scale, and
@@ -80,10 +80,10 @@ def dot_scaled(
     rhs_k_pack: Operand = True,  # noqa: FBT002 - Triton's signature
     out_dtype: Operand = FP32,
 ) -> Value:
-    """Return the product of tiles (M, K) and (K, N), each times its scales, added to `acc`."""
+    """Return the dot of (M, K) and (K, N), each times its scales, added to `acc`."""
     static_bool(fast_math, "fast_math")  # NaN of a scale costs nothing here
     if out_dtype != FP32:
-        raise mistake("tl.dot_scaled sums in float32", remedy="cast the result")
+        raise mistake("tl.dot_scaled accumulates in float32", remedy="cast the result")
     left = _operand("lhs", lhs, lhs_scale, lhs_format, lhs_k_pack, axis=-1)
     right = _operand("rhs", rhs, rhs_scale, rhs_format, rhs_k_pack, axis=-2)
     kind = FP16 if "fp16" in (left.format, right.format) else BF16
@@ -161,7 +161,7 @@ def _unpacked(emit: Emitter, operand: _Operand, kind: ScalarType) -> Value:
 def _decoded(emit: Emitter, codes: Value, kind: ScalarType) -> Value:
     """Return numbers of 4 bits: sign, exponent and mantissa in place, and the other bias made up.
 
-    Numbers below the normal ones become such of the wider type, so one product serves all.
+    Numbers below the normal ones become such of the wider type, so one multiplication serves all.
     """
     mantissa_bits, bias = (7, 127) if kind == BF16 else (10, 15)
     magnitude = operators.shift_left(emit, operators.bit_and(emit, codes, 7), mantissa_bits - 1)

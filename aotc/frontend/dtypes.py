@@ -1,7 +1,7 @@
 """What a kernel may ask of a dtype: `x.dtype.element_ty`, `T.is_fp16()`, `T.primitive_bitwidth`.
 
 Dtypes in a kernel are the types of `aotc.ir.types` themselves, so their attributes are a table
-here and not methods there: they are the language's words, not the IR's.
+here and not methods there: they belong to the language, not to the IR.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import NoReturn
 
 from aotc.frontend.values import Operand
-from aotc.ir.core import Block, OpT
+from aotc.ir.core import Block, Op, OpT
 from aotc.ir.diagnostics import CompileError, Loc, current_loc
 
 _MAX_DEPTH = 64  # later passes walk nested blocks by recursion
@@ -100,3 +100,22 @@ class Emitter:
         line = f"{loc}: {text}"
         if line not in self.remarks:
             self.remarks.append(line)
+
+
+class HostEmitter(Emitter):
+    """Refuse ops: the code around kernels has no run-time values."""
+
+    def __init__(self) -> None:
+        super().__init__(Block(), self._no_call, debug=False, num_warps=0, max_ops=0)
+
+    def __call__(self, op: Op) -> NoReturn:
+        op.set_slots(())  # nothing is left of an op that stands nowhere
+        raise mistake(
+            "this is known at run time only, and code around kernels computes with constants",
+            remedy="move it into a kernel, or write the value out",
+        )
+
+    @staticmethod
+    def _no_call(callee: Operand, args: Sequence[Operand]) -> NoReturn:
+        del callee, args
+        raise mistake("only kernels call functions of tl with functions of their own")

@@ -1,87 +1,51 @@
-"""Expressions of a kernel: one handler for each kind of syntax node.
+"""Expressions: one handler for each kind of syntax node, in kernels and around them.
 
 An expression is a run-time value, or a constant that Python computes on the spot; see `values.py`.
 `and`, `or`, `if … else` and comparisons skip what a constant decides, so the arm that is not
-taken may hold anything, and is never looked at.
+taken may hold anything, and is never evaluated.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Generator, Iterable, Sequence
 from typing import cast as type_cast
 
-from aotc.frontend import descriptors, operators
-from aotc.frontend.builtins import DESCRIPTOR_METHODS, METHODS, PYTHON_BUILTINS
+from aotc.frontend import operators
 from aotc.frontend.calls import call
+from aotc.frontend.constants import (
+    constexpr_like,
+    items_of,
+    not_known,
+    truth_of,
+    unwrap,
+    without_constexpr,
+)
 from aotc.frontend.convert import cast, not_a_value, static_int, to_scalar, to_value
-from aotc.frontend.dtypes import dtype_attribute
 from aotc.frontend.emitter import mistake
 from aotc.frontend.frame import ExpressionHandler, Frame
-from aotc.frontend.globals import unwrap
+from aotc.frontend.names import visit_attribute, visit_name
 from aotc.frontend.operators import BINARY, COMPARE, UNARY, BinaryOperator
-from aotc.frontend.records import replaced
-from aotc.frontend.resolve import bindings
-from aotc.frontend.scope import names_assigned_by
-from aotc.frontend.shapes import subscript, trans
+from aotc.frontend.shapes import subscript
 from aotc.frontend.unsupported import unsupported
 from aotc.frontend.values import (
-    BlockPointer,
-    BoundMethod,
-    Builtin,
-    Class,
-    Constexpr,
+    Closure,
     Draft,
     External,
-    Function,
-    Loop,
-    Missing,
-    Module,
     Operand,
-    PropagateNan,
     Record,
-    RecordType,
     Slice,
-    StaticCall,
     Unbound,
-    UserModule,
-    element,
     is_descriptor,
     is_tuple,
-    shape,
     show,
     text_of,
     with_items,
 )
 from aotc.ir.core import Block, Value
-from aotc.ir.diagnostics import at, did_you_mean
+from aotc.ir.diagnostics import at
 from aotc.ir.dialects import scf
-from aotc.ir.types import I1, DescriptorType, PointerType, ScalarType, TileType
-
-_READABLE_GLOBALS = (
-    Builtin,
-    Class,
-    External,
-    Function,
-    Loop,
-    Missing,
-    Module,
-    PropagateNan,
-    RecordType,
-    ScalarType,
-    PointerType,
-    StaticCall,
-    UserModule,
-)
-_USUAL_IMPORTS = {
-    "tl": "import triton.language as tl",
-    "triton": "import triton",
-    "libdevice": "from triton.language.extra import libdevice",
-}
-
-
-# ---- names ------------------------------------------------------------------------------------
+from aotc.ir.types import I1, TileType
 
 
 def _constant(frame: Frame, node: ast.Constant) -> Operand:
@@ -90,130 +54,6 @@ def _constant(frame: Frame, node: ast.Constant) -> Operand:
             f"the constant {node.value!r} is not part of the language", loc=frame.loc(node)
         )
     return node.value
-
-
-def _name(frame: Frame, node: ast.Name) -> Operand:
-    name = node.id
-    if name in frame.values:
-        value = frame.values[name]
-        if isinstance(value, Unbound):
-            raise mistake(f"{name} has no value here: it {value.reason}", loc=frame.loc(node))
-        return value
-    value = frame.program.globals.lookup(frame.file, name)
-    if frame.program.globals.is_known(value):
-        return _global(frame, node, value)
-    if name in PYTHON_BUILTINS:
-        return PYTHON_BUILTINS[name]
-    raise mistake(
-        f"{name} is not defined", loc=frame.loc(node), remedy=_remedy_for_unknown(frame, name)
-    )
-
-
-def _remedy_for_unknown(frame: Frame, name: str) -> str:
-    if name in _USUAL_IMPORTS:
-        return f"write `{_USUAL_IMPORTS[name]}` at the top of {frame.file.path}"
-    if name in names_assigned_by(frame.function.node.body):
-        return "it is assigned elsewhere in the function, but not before this"
-    known = [*frame.values, *bindings(frame.file), *PYTHON_BUILTINS]
-    return did_you_mean(name, known)
-
-
-def _global(frame: Frame, node: ast.Name, value: Operand) -> Operand:
-    if isinstance(value, Constexpr):
-        return unwrap(value)
-    if value is None or isinstance(value, _READABLE_GLOBALS):
-        return value
-    if isinstance(value, int | float):
-        # Triton has a switch for it, which real kernels rely on. Nothing here can change it later.
-        frame.emit.remark(
-            f"{node.id} is read as {value!r}; Triton asks for tl.constexpr({value!r})"
-        )
-        return value
-    raise mistake(
-        f"kernels read only constexpr globals, {node.id} is a plain {type(value).__name__}",
-        loc=frame.loc(node),
-        remedy=f"write `{node.id} = tl.constexpr({value!r})` in {frame.file.path}, "
-        "or pass it as a `tl.constexpr` argument",
-    )
-
-
-def _attribute(frame: Frame, node: ast.Attribute) -> Operand:
-    owner = frame.visit(node.value)
-    name = node.attr
-    if isinstance(owner, Value):
-        if isinstance(owner.type, DescriptorType):
-            return _descriptor_attribute(frame, owner, owner.type, name)
-        return _value_attribute(frame, owner, name)
-    if isinstance(owner, BlockPointer) and name in _BLOCK_POINTER_ATTRIBUTES:
-        return _BLOCK_POINTER_ATTRIBUTES[name](owner)
-    if isinstance(owner, BlockPointer) and name in _BLOCK_POINTER_METHODS:
-        return BoundMethod(owner, METHODS[name])
-    if isinstance(owner, ScalarType | PointerType | TileType):
-        return dtype_attribute(owner, name)
-    if isinstance(owner, Record):
-        return _record_attribute(frame, owner, name)
-    if isinstance(owner, Draft) and name in owner.items:
-        return owner.items[name]
-    if isinstance(owner, Module | UserModule | External | Class):
-        member = frame.program.globals.member(owner, name)
-        return unwrap(member) if isinstance(member, Constexpr) else member
-    if name == "value":
-        return owner
-    if isinstance(owner, int | float) and name in METHODS:
-        return BoundMethod(owner, METHODS[name])
-    raise mistake(f"{show(owner)} has no attribute {name!r}")
-
-
-def _record_attribute(frame: Frame, owner: Record, name: str) -> Operand:
-    kind = owner.kind
-    if name in kind.fields:
-        return owner.by_name[name]
-    if name == "_replace":
-        return StaticCall(name, partial(replaced, owner), takes_values=True)
-    member = frame.program.globals.member(kind.owner, name) if kind.owner else None
-    if isinstance(member, Function):
-        return BoundMethod(owner, member)
-    if member is not None:
-        return unwrap(member)
-    raise mistake(f"{kind} has no field {name!r}", remedy=did_you_mean(name, kind.fields))
-
-
-_BLOCK_POINTER_ATTRIBUTES: dict[str, Callable[[BlockPointer], Operand]] = {
-    "dtype": lambda pointer: pointer.base.type,
-    "type": lambda pointer: pointer.base.type,
-    "shape": lambda pointer: pointer.block,
-}
-_BLOCK_POINTER_METHODS = ("advance", "store")
-_VALUE_ATTRIBUTES: dict[str, Callable[[Value], Operand]] = {
-    "dtype": element,
-    "type": lambda value: value.type,
-    "shape": shape,
-    "numel": lambda value: value.type.num_elems if isinstance(value.type, TileType) else 1,
-}
-
-
-def _value_attribute(frame: Frame, owner: Value, name: str) -> Operand:
-    if name in _VALUE_ATTRIBUTES:
-        return _VALUE_ATTRIBUTES[name](owner)
-    if name in METHODS:
-        return BoundMethod(owner, METHODS[name])
-    if name == "T":
-        return trans(frame.emit, owner)
-    raise mistake(
-        f"{show(owner)} has no attribute {name!r}",
-        remedy=did_you_mean(name, [*_VALUE_ATTRIBUTES, *METHODS, "T"]),
-    )
-
-
-def _descriptor_attribute(frame: Frame, owner: Value, kind: DescriptorType, name: str) -> Operand:
-    if name in descriptors.ATTRIBUTES:
-        return descriptors.ATTRIBUTES[name](frame.emit, owner, kind)
-    if name in DESCRIPTOR_METHODS:
-        return BoundMethod(owner, DESCRIPTOR_METHODS[name])
-    raise mistake(
-        f"a tensor descriptor has no attribute {name!r}",
-        remedy=did_you_mean(name, [*descriptors.ATTRIBUTES, *DESCRIPTOR_METHODS]),
-    )
 
 
 # ---- operators --------------------------------------------------------------------------------
@@ -270,7 +110,7 @@ def _short_circuit(
             result = part if result is None else combine(frame.emit, result, part)
             continue
         constant = part
-        if bool(part) is stops_on:
+        if truth_of(part) is stops_on:
             return part
     return constant if result is None else result
 
@@ -292,31 +132,60 @@ def _compare_two(frame: Frame, op: ast.cmpop, left: Operand, right: Operand) -> 
     known = COMPARE.get(type(op))
     if known is not None:
         return _apply(frame, known, left, right)
+    one, two = unwrap(left), unwrap(right)
     if isinstance(op, ast.Is | ast.IsNot):
-        same = left is right or (
-            not isinstance(left, Value) and type(left) is type(right) and left == right
-        )
+        same = one is two or (not isinstance(one, Value) and type(one) is type(two) and one == two)
         return same is isinstance(op, ast.Is)
-    is_text = isinstance(left, str) and isinstance(right, str)
-    if isinstance(left, Value) or not (is_text or isinstance(right, tuple)):
-        raise mistake(f"`in` looks for a constant in a tuple, got {show(left)} and {show(right)}")
-    return (left in right) is isinstance(op, ast.In)  # pyright: ignore[reportOperatorIssue, reportUnknownVariableType]
+    for part in (one, two):
+        if isinstance(part, External):
+            raise not_known(part)
+    is_text = isinstance(one, str) and isinstance(two, str)
+    if isinstance(one, Value) or not (is_text or isinstance(two, tuple | dict)):
+        raise mistake(
+            f"`in` looks for a constant in a tuple, a dictionary or a string, "
+            f"got {show(left)} and {show(right)}"
+        )
+    return (one in two) is isinstance(op, ast.In)  # pyright: ignore[reportOperatorIssue, reportUnknownVariableType]
 
 
 # ---- structure --------------------------------------------------------------------------------
 
 
-def _tuple(frame: Frame, node: ast.Tuple | ast.List) -> Operand:
-    items: list[Operand] = []
-    for one in node.elts:
-        if isinstance(one, ast.Starred):
-            inner = frame.visit(one.value)
-            if not is_tuple(inner):
-                raise mistake(f"`*` unpacks a tuple, got {show(inner)}")
-            items.extend(inner)
+def _tuple(frame: Frame, node: ast.Tuple) -> Operand:
+    return tuple(frame.visit_items(node.elts))
+
+
+def _list(frame: Frame, node: ast.List | ast.Set) -> Operand:
+    return _collected(frame, frame.visit_items(node.elts))
+
+
+def _collected(frame: Frame, items: list[Operand]) -> Operand:
+    """Return a list as its scope has it: in a kernel, where nothing can grow, a tuple."""
+    return tuple(items) if frame.in_kernel else items
+
+
+def _dict(frame: Frame, node: ast.Dict) -> Operand:
+    made: dict[Operand, Operand] = {}
+    for key, value in zip(node.keys, node.values, strict=True):
+        item = frame.visit(value)
+        if key is not None:
+            made[_key(frame.visit(key))] = item
+        elif isinstance(item, dict):
+            made.update(type_cast("dict[Operand, Operand]", item))
         else:
-            items.append(frame.visit(one))
-    return tuple(items)
+            raise mistake(f"`**` unpacks a dictionary, got {show(item)}")
+    return made
+
+
+def _key(key: Operand) -> Operand:
+    key = unwrap(key)
+    if not isinstance(key, int | float | str | tuple | None):
+        raise mistake(f"a key must be a constant, got {show(key)}")
+    return key  # pyright: ignore[reportUnknownVariableType]
+
+
+def _lambda(frame: Frame, node: ast.Lambda) -> Operand:
+    return Closure(frame.file, node, frame.values)
 
 
 def _slice(frame: Frame, node: ast.Slice) -> Operand:
@@ -331,30 +200,47 @@ def _subscript(frame: Frame, node: ast.Subscript) -> Operand:
     index = frame.visit(node.slice)
     if isinstance(owner, Value):
         return subscript(frame.emit, owner, index)
-    if isinstance(owner, str):
-        owner = tuple(owner)
-    if not is_tuple(owner):
+    return _item(owner, index)
+
+
+def _kind_name(container: Operand) -> str:
+    plain = without_constexpr(container)
+    return "tuple" if is_tuple(plain) else type(plain).__name__
+
+
+def _item(owner: Operand, index: Operand) -> Operand:
+    """Return an item of a constant, or of a tuple. Raises: CompileError if there is none."""
+    plain = without_constexpr(owner)
+    if isinstance(plain, External):
+        raise not_known(plain)
+    if not isinstance(plain, tuple | list | dict | str):
         raise mistake(f"{show(owner)} has no items")
-    items = owner
-    if isinstance(index, Slice):
-        bounds = (
-            None if part is None else static_int(part, "each part of a slice")
-            for part in (index.start, index.stop, index.step)
-        )
-        try:
-            return items[slice(*bounds)]
-        except ValueError as error:
-            raise mistake(f"cannot slice {show(owner)}: {error}") from error
-    position = static_int(index, "the index of a tuple")
-    if not -len(items) <= position < len(items):
-        raise mistake(f"the tuple has {len(items)} items, there is none at {position}")
-    return items[position]
+    container = type_cast("dict[Operand, Operand]", plain)
+    try:
+        if isinstance(plain, dict):
+            return constexpr_like([owner], container[_key(index)])
+        if isinstance(index, Slice):
+            bounds = (
+                None if part is None else static_int(unwrap(part), "each part of a slice")
+                for part in (index.start, index.stop, index.step)
+            )
+            return constexpr_like([owner], container[slice(*bounds)])
+        position = static_int(unwrap(index), "the index of a tuple")
+        if not -len(container) <= position < len(container):
+            raise mistake(
+                f"the {_kind_name(owner)} has {len(container)} items, there is none at {position}"
+            )
+        return constexpr_like([owner], container[position])
+    except KeyError as error:
+        raise mistake(f"there is no item {show(index)}") from error
+    except ValueError as error:
+        raise mistake(f"cannot slice {show(owner)}: {error}") from error
 
 
 def _conditional(frame: Frame, node: ast.IfExp) -> Operand:
     condition = frame.visit(node.test)
     if not isinstance(condition, Value):
-        return frame.visit(node.body if static_truth(condition) else node.orelse)
+        return frame.visit(node.body if truth_of(condition) else node.orelse)
     emit = frame.emit
     truth = scalar_truth(frame, condition)
     with emit.into(Block()) as then:
@@ -386,28 +272,41 @@ def scalar_truth(frame: Frame, condition: Value) -> Value:
     return cast(frame.emit, to_scalar(frame.emit, condition), I1)
 
 
-def static_truth(condition: Operand) -> bool:
-    """Return the truth of a constant condition. Raises: CompileError if it has none."""
-    if isinstance(condition, int | float | str | tuple) or condition is None:
-        return bool(condition)  # pyright: ignore[reportUnknownArgumentType]
-    raise not_a_value(condition, "a condition")
-
-
-def _comprehension(frame: Frame, node: ast.ListComp | ast.GeneratorExp) -> Operand:
-    if len(node.generators) != 1:
-        raise mistake("nested comprehensions are not part of the kernel language")
-    generator = node.generators[0]
-    items = frame.visit(generator.iter)
-    if not is_tuple(items):
-        raise mistake(f"a comprehension goes over a tuple, got {show(items)}")
+def _comprehension(frame: Frame, node: ast.ListComp | ast.GeneratorExp | ast.SetComp) -> Operand:
     outer = dict(frame.values)
-    made: list[Operand] = []
-    for item in items:
-        bind(frame, generator.target, item)
-        if all(static_truth(frame.visit(test)) for test in generator.ifs):
-            made.append(frame.visit(node.elt))
+    made = [frame.visit(node.elt) for _ in _generate(frame, node.generators)]
     frame.values = outer
-    return tuple(made)
+    return _collected(frame, made)
+
+
+def _dict_comprehension(frame: Frame, node: ast.DictComp) -> Operand:
+    outer = dict(frame.values)
+    made = {
+        _key(frame.visit(node.key)): frame.visit(node.value)
+        for _ in _generate(frame, node.generators)
+    }
+    frame.values = outer
+    return made
+
+
+def _generate(frame: Frame, generators: Sequence[ast.comprehension]) -> Generator[None]:
+    """Bind the variables of a comprehension to each combination of items that it keeps."""
+    if not generators:
+        yield
+        return
+    first, rest = generators[0], generators[1:]
+    for item in items_of(frame.visit(first.iter), "a comprehension goes over a tuple"):
+        frame.count()
+        bind(frame, first.target, item)
+        if all(truth_of(_condition(frame, test)) for test in first.ifs):
+            yield from _generate(frame, rest)
+
+
+def _condition(frame: Frame, test: ast.expr) -> Operand:
+    condition = frame.visit(test)
+    if isinstance(condition, Value):
+        raise not_a_value(condition, "a condition")
+    return condition
 
 
 def bind(frame: Frame, target: ast.expr, value: Operand) -> None:
@@ -417,21 +316,26 @@ def bind(frame: Frame, target: ast.expr, value: Operand) -> None:
         if isinstance(value, Value) and not value.hint:
             value.hint = target.id
     elif isinstance(target, ast.Tuple | ast.List):
-        if not is_tuple(value):
-            raise mistake(f"cannot unpack {show(value)}", remedy="only a tuple can be unpacked")
-        items = value
         starred = [one for one in target.elts if isinstance(one, ast.Starred)]
         if starred:
             raise unsupported(starred[0], frame.loc(starred[0]))
+        items = items_of(value, "only a tuple can be unpacked")
         if len(items) != len(target.elts):
             raise mistake(f"expected {len(target.elts)} values to unpack, got {len(items)}")
         for one, item in zip(target.elts, items, strict=True):
             bind(frame, one, item)
     elif isinstance(target, ast.Subscript):
-        raise mistake(
-            "an item of a tile cannot be assigned",
-            remedy="use tl.where to replace elements, or tl.store to write memory",
-        )
+        owner = frame.visit(target.value)
+        if not isinstance(owner, dict | list):
+            raise mistake(
+                f"an item of {show(owner)} cannot be assigned",
+                remedy="use tl.where to replace elements, or tl.store to write memory",
+            )
+        container = type_cast("dict[Operand, Operand]", owner)
+        try:
+            container[_key(frame.visit(target.slice))] = value
+        except (IndexError, TypeError) as error:
+            raise mistake(f"cannot assign this item: {error}") from error
     else:
         owner = frame.visit(target.value) if isinstance(target, ast.Attribute) else None
         if not isinstance(owner, Draft) or not isinstance(target, ast.Attribute):
@@ -455,7 +359,9 @@ def _walrus(frame: Frame, node: ast.NamedExpr) -> Operand:
 
 
 def decay(frame: Frame, value: Operand) -> Operand:
-    """Return what a plain assignment keeps of a value: numbers become run-time scalars."""
+    """Return what a plain assignment keeps of a value: in a kernel, numbers become run-time scalars."""
+    if not frame.in_kernel:
+        return value
     if is_tuple(value):
         if isinstance(value, Record) and value.kind.is_aggregate:
             return value
@@ -471,9 +377,11 @@ def _format(frame: Frame, node: ast.JoinedStr) -> Operand:
         if isinstance(part, ast.Constant):
             parts.append(str(part.value))
         elif isinstance(part, ast.FormattedValue):
-            value = frame.visit(part.value)
+            value = unwrap(frame.visit(part.value))
             if isinstance(value, Value):
                 raise mistake(f"an f-string takes constants, got a run-time {show(value)}")
+            if isinstance(value, External):
+                raise not_known(value)
             parts.append(text_of(value))
     return "".join(parts)
 
@@ -482,15 +390,15 @@ EXPRESSIONS = type_cast(
     "dict[type[ast.AST], ExpressionHandler]",
     {
         ast.Constant: _constant,
-        ast.Name: _name,
-        ast.Attribute: _attribute,
+        ast.Name: visit_name,
+        ast.Attribute: visit_attribute,
         ast.BinOp: _binary,
         ast.UnaryOp: _unary,
         ast.BoolOp: _boolean,
         ast.Compare: _compare,
         ast.Call: call,
         ast.Tuple: _tuple,
-        ast.List: _tuple,
+        ast.List: _list,
         ast.Slice: _slice,
         ast.Subscript: _subscript,
         ast.IfExp: _conditional,
@@ -500,3 +408,19 @@ EXPRESSIONS = type_cast(
         ast.JoinedStr: _format,
     },
 )
+"""The expressions of kernels."""
+
+HOST_EXPRESSIONS = {
+    **EXPRESSIONS,
+    **type_cast(
+        "dict[type[ast.AST], ExpressionHandler]",
+        {
+            ast.Set: _list,
+            ast.Dict: _dict,
+            ast.SetComp: _comprehension,
+            ast.DictComp: _dict_comprehension,
+            ast.Lambda: _lambda,
+        },
+    ),
+}
+"""Those of the code around kernels, which has containers and functions as values."""

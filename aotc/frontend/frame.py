@@ -1,29 +1,39 @@
-"""One call of a function that is being translated: its variables, its place in the source.
+"""The evaluator: one scope of Python code, its variables and its place in the source.
 
-Calls are always inlined, so a `Frame` is made for each and its ops go where the caller's go.
-`expressions.py` and `statements.py` hold one handler for each kind of syntax; a frame dispatches
-to them and keeps the compiler's current location in step, so what a handler builds or refuses
-is reported at the right place, with the calls that led there.
+There is one evaluator for the kernel and for the code around it, whose globals, defaults and
+configurations are computed on the host. Values are known now, and Python computes with them, or
+at run time (a `Value`), and an op is emitted. Around kernels no op can be, so there is no other.
+Which syntax a scope may use is its `Syntax`: a table of handlers, one for each kind of node.
+The code around kernels has more of Python, and its loops run, where a kernel's are translated.
 
-Invariant: `values` maps every variable that has been assigned on the current path; one that has
-lost its value (a branch that was not taken, a loop that ended) maps to an `Unbound`.
+Calls are always inlined, so a `Frame` is made for each and its ops go where the caller's go. A
+frame keeps the compiler's current location in step, so what a handler builds or refuses is
+reported at the right place, with the calls that led there.
+
+Invariants: `values` maps every variable that has been assigned on the current path; one that has
+lost its value (a branch that was not taken, a loop that ended) maps to an `Unbound`. Evaluation
+ends: statements, iterations and the depth of calls are bounded.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import Enum
 from typing import NoReturn, TypeAlias
 
-from aotc.frontend.emitter import Emitter, mistake
+from aotc.frontend.constants import items_of
+from aotc.frontend.emitter import Emitter, HostEmitter, mistake
 from aotc.frontend.globals import Globals
+from aotc.frontend.source import SourceFile
 from aotc.frontend.unsupported import unsupported
 from aotc.frontend.values import Function, Operand
-from aotc.ir.diagnostics import Loc, at
+from aotc.ir.diagnostics import Loc, at, current_loc
 
 _MAX_CALL_DEPTH = 40
-_MAX_STATEMENTS = 200_000
+_MAX_STEPS = 200_000
 _TOO_DEEP = "this is nested too deeply to be translated"
 _TOO_DEEP_REMEDY = "assign parts of it to variables, or move them to functions"
 
@@ -35,9 +45,16 @@ class Returned:
     value: Operand
 
 
+class LoopExit(Enum):
+    """Say that an iteration of a loop around kernels has ended early."""
+
+    BREAK = "break"
+    CONTINUE = "continue"
+
+
 @dataclass(frozen=True, eq=False)
 class Bind:
-    """Assign a value in the middle of a list of statements: one turn of an unrolled loop."""
+    """Assign a value in the middle of a list of statements: one iteration of an unrolled loop."""
 
     target: ast.expr
     value: Operand
@@ -45,28 +62,59 @@ class Bind:
 
 
 Item: TypeAlias = "ast.stmt | Bind"
-Flow: TypeAlias = "Returned | None"
+Flow: TypeAlias = "Returned | LoopExit | None"
 ExpressionHandler: TypeAlias = "Callable[[Frame, ast.expr], Operand]"
 StatementHandler: TypeAlias = "Callable[[Frame, ast.stmt, Sequence[Item]], Flow]"
+
+
+@dataclass(frozen=True)
+class Syntax:
+    """Hold the handler of each kind of syntax that a scope may use."""
+
+    expressions: Mapping[type[ast.AST], ExpressionHandler]
+    statements: Mapping[type[object], StatementHandler]
+
+
+class Steps:
+    """Count statements and iterations, and refuse too many."""
+
+    def __init__(self, message: str, remedy: str = "") -> None:
+        self._left = _MAX_STEPS
+        self._message = message
+        self._remedy = remedy
+
+    def count(self) -> None:
+        """Count one. Raises: CompileError if there are too many."""
+        self._left -= 1
+        if self._left < 0:
+            raise mistake(self._message, remedy=self._remedy)
 
 
 class Program:
     """Hold what all frames of one translation share."""
 
-    def __init__(
-        self,
-        module: Globals,
-        expressions: Mapping[type[ast.AST], ExpressionHandler],
-        statements: Mapping[type[object], StatementHandler],
-    ) -> None:
-        self.globals = module
-        self.expressions = expressions
-        self.statements = statements
+    def __init__(self, kernel: Syntax, host: Syntax, target: str) -> None:
+        self.globals = Globals(self.host_frame, target)
+        self.kernel_syntax = kernel
+        self.host_syntax = host
         self.stack: list[Function] = []
-        self.num_statements = 0
-        self.emit: Emitter
+        self.emit: Emitter = HostEmitter()
+        self.host_emit = self.emit
+        self.host_steps = Steps("evaluating the globals of the kernel's file takes too long")
+        self.kernel_steps = Steps(
+            f"the kernel unrolls to more than {_MAX_STEPS} statements",
+            "use `range` where `tl.static_range` repeats a long body",
+        )
 
-    def enter(self, function: Function) -> None:
+    def host_frame(self, file: SourceFile, values: Mapping[str, Operand] | None = None) -> Frame:
+        """Return a frame for code around the kernels of a file, with these local variables."""
+        here = current_loc()
+        site = here.call_site if here.file == file.path else here
+        call_site = site if site is not None and site.line else None
+        return Frame(self, file, dict(values or {}), call_site, in_kernel=False)
+
+    @contextmanager
+    def calling(self, function: Function) -> Generator[None]:
         """Note a call. Raises: CompileError if calls are nested too deep.
 
         A function may call itself: constants and shapes, which are known here, can end that.
@@ -74,6 +122,10 @@ class Program:
         if len(self.stack) >= _MAX_CALL_DEPTH:
             self._refuse_depth(function)
         self.stack.append(function)
+        try:
+            yield
+        finally:
+            self.stack.pop()
 
     def _refuse_depth(self, function: Function) -> NoReturn:
         nodes = [one.node for one in self.stack]
@@ -88,37 +140,44 @@ class Program:
             remedy="only what is constant, such as a shape, can end a recursion; use a loop",
         )
 
-    def count(self) -> None:
-        """Count a statement. Raises: CompileError if unrolling has got out of hand."""
-        self.num_statements += 1
-        if self.num_statements > _MAX_STATEMENTS:
-            raise mistake(
-                f"the kernel unrolls to more than {_MAX_STATEMENTS} statements",
-                remedy="use `range` where `tl.static_range` repeats a long body",
-            )
-
 
 class Frame:
-    """Translate one call of `function`; `values` are its arguments by name."""
+    """Evaluate code of `file`; `values` are its local variables by name.
+
+    `function` is the function whose call this is, or None for the statements of a module.
+    """
 
     def __init__(
         self,
         program: Program,
-        function: Function,
+        file: SourceFile,
         values: dict[str, Operand],
         call_site: Loc | None,
+        *,
+        in_kernel: bool,
+        function: Function | None = None,
     ) -> None:
+        syntax = program.kernel_syntax if in_kernel else program.host_syntax
         self.program = program
-        self.emit = program.emit
+        self.in_kernel = in_kernel
+        self.emit = program.emit if in_kernel else program.host_emit
+        self.count = (program.kernel_steps if in_kernel else program.host_steps).count
         self.function = function
-        self.file = function.file
+        self.file = file
         self.values = values
         self.call_site = call_site
+        self._expressions = syntax.expressions
+        self._statements = syntax.statements
         self.constexprs: dict[str, ast.AST] = {}
         """The statement that declared each local constexpr."""
         self.declared: dict[str, None] = {}
         """Variables announced by a bare `x: tl.constexpr` and not assigned yet."""
         self.loop_depth = 0
+
+    @property
+    def name(self) -> str:
+        """What messages call this code."""
+        return self.file.path if self.function is None else self.function.qualname
 
     def loc(self, node: ast.AST) -> Loc:
         """Return where `node` is, with the calls that led here."""
@@ -126,7 +185,7 @@ class Frame:
 
     def visit(self, node: ast.expr) -> Operand:
         """Return what an expression is. Raises: CompileError at the part that is wrong."""
-        handler = self.program.expressions.get(type(node))
+        handler = self._expressions.get(type(node))
         if handler is None:
             raise unsupported(node, self.loc(node))
         if isinstance(node, ast.Name | ast.Constant):
@@ -134,12 +193,22 @@ class Frame:
         with at(self.loc(node)):
             return handler(self, node)
 
+    def visit_items(self, nodes: Sequence[ast.expr]) -> list[Operand]:
+        """Return what several expressions are; `*` unpacks one. Raises: CompileError."""
+        items: list[Operand] = []
+        for one in nodes:
+            if isinstance(one, ast.Starred):
+                items += items_of(self.visit(one.value), "`*` unpacks a tuple")
+            else:
+                items.append(self.visit(one))
+        return items
+
     def run(self, items: Sequence[Item]) -> Flow:
-        """Translate statements; return how the path ends, or None if it goes on after them."""
+        """Run statements; return how the path ends, or None if it goes on after them."""
         for position, item in enumerate(items):
-            self.program.count()
+            self.count()
             node = item.loop if isinstance(item, Bind) else item
-            handler = self.program.statements.get(type(item))
+            handler = self._statements.get(type(item))
             with at(self.loc(node)):
                 if handler is None:
                     raise unsupported(node, self.loc(node))
@@ -150,3 +219,8 @@ class Frame:
             if flow is not None:
                 return flow
         return None
+
+    def assigned(self, statement: ast.stmt, name: str) -> Operand:
+        """Return what an assignment gives to `name`. Raises: CompileError."""
+        self.run([statement])
+        return self.values[name]

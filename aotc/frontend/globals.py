@@ -13,10 +13,11 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Protocol, cast
+from typing import Protocol
 
 from aotc.frontend import source
 from aotc.frontend.builtins import ALIASES, MODULES, module_member
+from aotc.frontend.constants import truth_of, unwrap
 from aotc.frontend.emitter import mistake
 from aotc.frontend.resolve import (
     Binding,
@@ -39,14 +40,10 @@ from aotc.frontend.values import (
     Record,
     RecordType,
     UserModule,
-    is_tuple,
     show,
-    with_items,
 )
 from aotc.ir.diagnostics import CompileError, at, current_loc, did_you_mean
 from aotc.module_search import Search, find_module
-
-_MAX_STEPS = 200_000
 
 _FLOAT_LIMITS = {
     # name: (largest, smallest normal, distance from one to the next)
@@ -76,11 +73,11 @@ TORCH_LIMITS: Mapping[str, Operand] = {
 _UNKNOWN_NAME = object()
 
 
-class Interpreter(Protocol):
-    """Evaluate Python of one file: `static.Evaluator`, which needs this module itself."""
+class HostFrame(Protocol):
+    """Evaluate code of one file: a `frame.Frame`, which needs this module itself."""
 
-    def evaluate(self, node: ast.expr) -> Operand:
-        """Return the value of an expression."""
+    def visit(self, node: ast.expr) -> Operand:
+        """Return what an expression is."""
         ...
 
     def assigned(self, statement: ast.stmt, name: str) -> Operand:
@@ -91,10 +88,8 @@ class Interpreter(Protocol):
 class Globals:
     """Answer what module-level names are, for every file that one translation reads."""
 
-    def __init__(
-        self, interpreter: Callable[[Globals, SourceFile], Interpreter], target: str
-    ) -> None:
-        self._interpreter = interpreter
+    def __init__(self, host_frame: Callable[[SourceFile], HostFrame], target: str) -> None:
+        self._host_frame = host_frame
         self._target = target
         self.files: dict[str, SourceFile] = {}
         self.searches: dict[Search, str | None] = {}
@@ -102,8 +97,6 @@ class Globals:
         self._in_progress: dict[tuple[str, str], int] = {}
         self._star_searches: dict[tuple[str, str], None] = {}
         self.record_types: dict[ast.ClassDef, RecordType | None] = {}
-        self.steps = 0
-        self.depth = 0
 
     def open(self, path: str) -> SourceFile:
         """Return the parsed file at `path` and note that it was read."""
@@ -111,12 +104,6 @@ class Globals:
         if known is None:
             known = self.files[path] = source.load(path)
         return known
-
-    def step(self) -> None:
-        """Count one step of evaluation. Raises: CompileError when there are too many."""
-        self.steps += 1
-        if self.steps > _MAX_STEPS:
-            raise mistake("evaluating the globals of the kernel's file takes too long")
 
     # -- names -----------------------------------------------------------------
 
@@ -194,7 +181,7 @@ class Globals:
         for test, outcome in binding.guards:
             try:
                 with self._evaluating(file, name, binding):
-                    held = truth_of(self._interpreter(self, file).evaluate(test))
+                    held = truth_of(self._host_frame(file).visit(test))
             except CompileError:
                 known = False
                 continue
@@ -215,7 +202,7 @@ class Globals:
         if is_declared or name in rebound_names(file):
             return External(f"{name} of {file.path}")
         with at(file.loc(statement, current_loc())), self._evaluating(file, name, binding):
-            value = self._interpreter(self, file).assigned(statement, name)
+            value = self._host_frame(file).assigned(statement, name)
         if isinstance(statement, ast.AnnAssign) and is_constexpr_annotation(statement.annotation):
             return Constexpr(unwrap(value))
         return value
@@ -316,7 +303,7 @@ class Globals:
             return Class(owner.file, found, f"{owner.qualname}.{name}")
         if found is not None:
             with at(owner.file.loc(found, current_loc())):
-                return self._interpreter(self, owner.file).assigned(found, name)
+                return self._host_frame(owner.file).assigned(found, name)
         for base in self.bases(owner):
             value = self._class_member(base, name) if isinstance(base, Class) else _UNKNOWN_NAME
             if self.is_known(value):
@@ -325,7 +312,7 @@ class Globals:
 
     def evaluate(self, file: SourceFile, node: ast.expr) -> Operand:
         """Return what an expression at the level of a module is. Raises: CompileError."""
-        return self._interpreter(self, file).evaluate(node)
+        return self._host_frame(file).visit(node)
 
     def bases(self, owner: Class) -> list[Operand]:
         """Return what a class extends, as far as that is known."""
@@ -359,33 +346,4 @@ def describe_function(file: SourceFile, node: ast.FunctionDef, qualname: str) ->
         qualname,
         is_jit=any(name.endswith("jit") for name in names),
         is_constexpr="constexpr_function" in names or "constexpr" in names,
-    )
-
-
-def unwrap(value: Operand) -> Operand:
-    """Return a constant without its `tl.constexpr`, with lists as tuples."""
-    if isinstance(value, Constexpr):
-        return unwrap(value.value)
-    if is_tuple(value):
-        return with_items(value, (unwrap(item) for item in value))
-    if isinstance(value, list):
-        return tuple(unwrap(item) for item in cast("list[Operand]", value))
-    return value
-
-
-def truth_of(value: Operand) -> bool:
-    """Return the truth of a constant. Raises: CompileError if it is not known."""
-    value = unwrap(value)
-    if isinstance(value, External):
-        raise not_known(value)
-    if isinstance(value, bool | int | float | str | tuple | dict) or value is None:
-        return bool(value)  # pyright: ignore[reportUnknownArgumentType]
-    return True
-
-
-def not_known(value: External) -> CompileError:
-    """Return the error to raise: only running the file would tell what this is."""
-    return mistake(
-        f"{value.path} is not known without running the file",
-        remedy="give the value as a `tl.constexpr` argument of the kernel, or write it out",
     )

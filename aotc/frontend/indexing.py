@@ -1,4 +1,4 @@
-"""Functions whose places come from data: elements picked by an index, values counted."""
+"""Data-dependent indexing: gather and histogram."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def histogram(
     num_bins: Operand,
     mask: Operand = None,
 ) -> Value:
-    """Return how often each of 0, 1, …, `num_bins` - 1 is in a tile of one axis, as int32."""
+    """Return the counts of 0, 1, …, `num_bins` - 1 in a tile of one axis, as int32."""
     value = to_value(emit, input, "a tile of integers")
     if len(shape(value)) != 1:
         raise mistake(

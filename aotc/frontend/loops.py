@@ -1,8 +1,8 @@
-"""Loops of a kernel: unrolled ones, counted ones, and those with a condition.
+"""Loops: unrolled ones, counted ones, and those with a condition.
 
 A run-time loop carries the variables that its body assigns and that existed before. Its body is
-translated once, with block arguments in their place; those that turn out to stay the same are
-then taken out again, so a loop carries only what changes.
+translated once, with block arguments in their place; loop-invariant ones
+are then dropped, so a loop carries only what changes.
 """
 
 from __future__ import annotations
@@ -12,17 +12,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from aotc.frontend.arguments import bind_arguments
 from aotc.frontend.builtins import PYTHON_RANGE
+from aotc.frontend.constants import items_of, truth_of
 from aotc.frontend.convert import cast, static_bool, static_int, to_scalar, to_value
 from aotc.frontend.emitter import mistake
-from aotc.frontend.expressions import scalar_truth, static_truth
-from aotc.frontend.frame import Bind, Flow, Frame, Item, Returned
+from aotc.frontend.expressions import bind, scalar_truth
+from aotc.frontend.frame import Bind, Flow, Frame, Item, LoopExit, Returned
 from aotc.frontend.merge import carried_names, check_carried, leaves, rebuild
 from aotc.frontend.promotion import integer_type
 from aotc.frontend.scope import first_return, has_return, names_assigned_by
-from aotc.frontend.values import Loop, Operand, Unbound, element, is_tuple, show
+from aotc.frontend.values import Loop, Operand, Parameters, Unbound, element, show
 from aotc.ir.core import Block, Value
-from aotc.ir.diagnostics import did_you_mean
 from aotc.ir.dialects import arith, scf
 from aotc.ir.types import ScalarType, Type
 
@@ -35,14 +36,14 @@ _BOUNDS = ("start", "end", "step")
 
 def translate_for(frame: Frame, node: ast.For, rest: Sequence[Item]) -> Flow:
     """Translate a `for`: over constants it is unrolled, else it becomes an `scf.for`."""
-    if node.orelse:
+    if node.orelse and frame.in_kernel:
         raise mistake("`else` after a loop is not part of the kernel language")
     call = node.iter
     if not isinstance(call, ast.Call):
-        return _unroll(frame, node, _tuple_items(frame.visit(call)), rest)
+        return _unroll(frame, node, _items(frame.visit(call)), rest)
     loop = frame.visit(call.func)
     if not isinstance(loop, Loop):
-        return _unroll(frame, node, _tuple_items(frame.visit(call)), rest)
+        return _unroll(frame, node, _items(frame.visit(call)), rest)
     bounds, hints = _loop_arguments(frame, loop, call)
     if loop.is_static:
         numbers = [static_int(one, f"each argument of {loop.name}") for one in bounds]
@@ -64,13 +65,8 @@ def _refuse_return(frame: Frame, node: ast.For | ast.While) -> None:
         )
 
 
-def _tuple_items(operand: Operand) -> Sequence[Operand]:
-    if is_tuple(operand):
-        return operand
-    raise mistake(
-        f"a `for` goes over range, tl.range, tl.static_range or a tuple, got {show(operand)}",
-        remedy="count with range(...)",
-    )
+def _items(operand: Operand) -> Sequence[Operand]:
+    return items_of(operand, "a `for` goes over range, tl.range, tl.static_range or a tuple")
 
 
 def _static_range(numbers: Sequence[int]) -> Sequence[int]:
@@ -91,38 +87,37 @@ def _loop_arguments(
     """Return start, end and step, and the hints by name. Raises: CompileError."""
     if any(isinstance(one, ast.Starred) for one in call.args):
         raise mistake(f"{loop.name} takes its bounds one by one")
-    given = [frame.visit(one) for one in call.args]
-    if len(given) > len(_BOUNDS) or not (given or call.keywords):
-        raise mistake(f"{loop.name} takes one to three bounds, got {len(given)}")
-    named: dict[str, Operand] = dict(zip(_BOUNDS, [0, *given] if len(given) == 1 else given))  # noqa: B905
-    hints: dict[str, Operand] = {}
-    for keyword in call.keywords:
-        name = keyword.arg or "**"
-        value = frame.visit(keyword.value)
-        if name in loop.hints:
-            hints[name] = value
-        elif name in _BOUNDS and loop is not PYTHON_RANGE:
-            named[name] = value
-        else:
-            known = [*loop.hints, *_BOUNDS]
-            raise mistake(
-                f"{loop.name} has no parameter {name!r}", remedy=did_you_mean(name, known)
-            )
-    if "end" not in named:
-        raise mistake(f"{loop.name} is missing its end")
-    return [named.get("start", 0), named["end"], named.get("step", 1)], hints
+    args = [frame.visit(one) for one in call.args]
+    kwargs = {one.arg or "**": frame.visit(one.value) for one in call.keywords}
+    only = len(_BOUNDS) if loop is PYTHON_RANGE else 0
+    parameters = Parameters(
+        loop.name, _BOUNDS, ("end",), keyword_only=loop.hints, num_positional_only=only
+    )
+    # As Python's `range`, one bound alone is the end.
+    values = bind_arguments(parameters, [0, *args] if len(args) == 1 else args, kwargs)
+    bounds = [values.get("start", 0), values["end"], values.get("step", 1)]
+    return bounds, {name: value for name, value in values.items() if name in loop.hints}
 
 
 def _unroll(frame: Frame, node: ast.For, items: Sequence[Operand], rest: Sequence[Item]) -> Flow:
-    """Repeat the body for every item; if it may return, what follows becomes part of it."""
-    turns: list[Item] = []
-    for value in items:
-        turns += [Bind(node.target, value, node), *node.body]
-    if not any(has_return(one) for one in node.body):
-        with frame.emit.unrolling(frame.loc(node), len(items)):
-            return frame.run(turns)
-    flow = frame.run([*turns, *rest])
-    return Returned(None) if flow is None else flow
+    """Repeat the body for every item."""
+    if frame.in_kernel and any(has_return(one) for one in node.body):
+        # A `return` under a run-time condition needs what follows: it becomes part of the body.
+        repeated: list[Item] = []
+        for value in items:
+            repeated += [Bind(node.target, value, node), *node.body]
+        flow = frame.run([*repeated, *rest])
+        return Returned(None) if flow is None else flow
+    with frame.emit.unrolling(frame.loc(node), len(items)):
+        for value in items:
+            frame.count()
+            bind(frame, node.target, value)
+            flow = frame.run(node.body)
+            if isinstance(flow, Returned):
+                return flow
+            if flow is LoopExit.BREAK:
+                return None
+    return frame.run(node.orelse)
 
 
 def _counted(
@@ -219,11 +214,24 @@ def translate_while(frame: Frame, node: ast.While, rest: Sequence[Item]) -> Flow
 
 
 def _constant_condition(condition: Operand) -> None:
-    if static_truth(condition):
+    if truth_of(condition):
         raise mistake(
             "the condition of this `while` is always true, so it would never end",
             remedy="loop on a variable that the body changes; a constexpr never does",
         )
+
+
+def run_while(frame: Frame, node: ast.While, rest: Sequence[Item]) -> Flow:
+    """Run a `while` around kernels, whose condition is known."""
+    del rest
+    while truth_of(frame.visit(node.test)):
+        frame.count()
+        flow = frame.run(node.body)
+        if isinstance(flow, Returned):
+            return flow
+        if flow is LoopExit.BREAK:
+            return None
+    return frame.run(node.orelse)
 
 
 # ---- what a loop carries ----------------------------------------------------------------------
@@ -264,7 +272,7 @@ class _State:
         return [block.add_arg(type_, hint) for type_, hint in zip(types, self.hints, strict=True)]
 
     def enter(self, extra: Mapping[str, Operand]) -> None:
-        """Start a turn: the carried variables are the block's arguments."""
+        """Start an iteration: the carried variables are the block's arguments."""
         self._take(self.args)
         for name, value in extra.items():
             self.frame.values[name] = value
@@ -292,7 +300,7 @@ class _State:
         check_carried(self.frame, self.before, self.names, self.carried)
 
     def prune(self, blocks: Sequence[Block]) -> _Kept:
-        """Take out the variables that every turn leaves as they were."""
+        """Drop the variables that every iteration leaves as they were."""
         yields = self._carried_values()
         steady = [
             new is arg and passed is entry

@@ -1,7 +1,7 @@
-"""Descriptors that a kernel makes itself: of a pointer, extents, strides and the shape of blocks.
+"""Descriptors that a kernel makes itself: of a pointer, extents, strides and the shape of a tile.
 
-Where these are arguments of the launch, or computed of nothing else, the launcher makes the tensor
-map; else blocks are accessed through pointers. Which it is, the schedule decides.
+Where these are arguments of the launch, or computed of nothing else, the launcher encodes the
+tensor map; else tiles are accessed through pointers. The schedule decides which.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ def _eviction(operand: Operand) -> str:
     return "" if policy == "evict_normal" else policy
 
 
-def beside(emit: Emitter, pointer: Value, operand: Operand, what: str, name: str) -> Value:
+def aligned_with(emit: Emitter, pointer: Value, operand: Operand, what: str, name: str) -> Value:
     """Bring what goes with a pointer to the pointer's shape. Raises: CompileError if larger."""
     value = to_value(emit, operand, what)
     if not shape(pointer):
@@ -73,7 +73,7 @@ def beside(emit: Emitter, pointer: Value, operand: Operand, what: str, name: str
 
 def mask_argument(emit: Emitter, pointer: Value, operand: Operand, name: str) -> Value:
     """Return a mask operand of tl.NAME in the pointer's shape. Raises: CompileError."""
-    mask = beside(emit, pointer, operand, "the mask", name)
+    mask = aligned_with(emit, pointer, operand, "the mask", name)
     if element(mask) != I1:
         raise mistake(
             f"the mask of tl.{name} must be of truth values, got {show(mask)}",
@@ -83,7 +83,7 @@ def mask_argument(emit: Emitter, pointer: Value, operand: Operand, name: str) ->
 
 
 def _widened(emit: Emitter, pointer: Value, *others: Operand) -> Value:
-    """Broadcast a tile of pointers to the shape it shares with what comes beside it."""
+    """Broadcast a tile of pointers to the shape it shares with the operand that goes with it."""
     extents = shape(pointer)
     if not extents:
         return pointer
@@ -129,7 +129,7 @@ def load(
     filler = None
     if other is not None:
         scalar = converted(emit, other, kind, shape(source), "`other`")
-        filler = beside(emit, source, scalar, "`other`", "load")
+        filler = aligned_with(emit, source, scalar, "`other`", "load")
     out = emit(tile.Load(source, masked, filler, *hints)).out
     return cast(emit, out, I1) if _is_bool_pointer(pointer) else out
 
@@ -176,7 +176,7 @@ def store(
     if _is_bool_pointer(pointer):
         value = converted(emit, value, I1, shape(target), what)
     content = converted(emit, value, kind, shape(target), what)
-    content = beside(emit, target, content, "the value", "store")
+    content = aligned_with(emit, target, content, "the value", "store")
     masked = None if mask is None else mask_argument(emit, target, mask, "store")
     emit(
         tile.Store(

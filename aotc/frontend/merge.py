@@ -1,4 +1,4 @@
-"""Bringing the variables of two branches, or of a loop's turns, back together.
+"""Merging the variables of two branches, or of the iterations of a loop.
 
 Run-time values meet in the results of an `scf.if`; their types must agree, as Triton wants it.
 Tuples meet part by part. Constants must be the same constant, because nothing at run time can
@@ -190,8 +190,7 @@ def _unify(
     if isinstance(one, Value) and isinstance(two, Value) and one.type == two.type:
         return one, two
     raise mistake(
-        f"{frame.function.qualname} returns {_returned(one)} on one path "
-        f"and {_returned(two)} on another",
+        f"{frame.name} returns {_returned(one)} on one path and {_returned(two)} on another",
         remedy="every path of a function must return one type: cast with .to(...)",
     )
 
@@ -218,7 +217,7 @@ def carried_names(frame: Frame, names: Sequence[str]) -> list[str]:
 def check_carried(
     frame: Frame, before: dict[str, Operand], names: Sequence[str], carried: Sequence[str]
 ) -> None:
-    """Check that a turn of a loop kept every variable's type. Raises: CompileError."""
+    """Check that the body of a loop kept every variable's type. Raises: CompileError."""
     for name in names:
         if name not in before or isinstance(before[name], Unbound):
             continue

@@ -14,7 +14,9 @@ import ast
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import cast as type_cast
 
+from aotc.frontend.constants import constexpr_like, not_known, without_constexpr
 from aotc.frontend.convert import (
     bitcast,
     broadcast,
@@ -30,7 +32,16 @@ from aotc.frontend.promotion import (
     PromotionError,
     computation_type,
 )
-from aotc.frontend.values import Operand, element, shape, show, show_type
+from aotc.frontend.values import (
+    Constexpr,
+    External,
+    Operand,
+    element,
+    is_tuple,
+    shape,
+    show,
+    show_type,
+)
 from aotc.ir.core import Value
 from aotc.ir.dialects import arith
 from aotc.ir.types import FP32, I1, I64, SCALARS, PointerType, ScalarType, TileType
@@ -84,12 +95,12 @@ def _scalar_type(operand: Operand, symbol: str) -> ScalarType:
     raise not_a_value(operand, f"a number or a tile for `{symbol}`")
 
 
-def _as_type(emit: Emitter, operand: Operand, kind: ScalarType, beside: Operand = None) -> Value:
-    """Return an operand in type `kind`; a number gets the shape of the value `beside` it."""
+def _as_type(emit: Emitter, operand: Operand, kind: ScalarType, like: Operand = None) -> Value:
+    """Return an operand in type `kind`; a number gets the shape of the value `like`."""
     if isinstance(operand, Value):
         return cast(emit, operand, kind)
     if isinstance(operand, int | float):
-        return constant(emit, operand, kind, shape(beside) if isinstance(beside, Value) else ())
+        return constant(emit, operand, kind, shape(like) if isinstance(like, Value) else ())
     raise not_a_value(operand, "a number")
 
 
@@ -450,12 +461,15 @@ def unary(emit: Emitter, op: UnaryOperator, operand: Operand) -> Operand:
 
 
 _ORDINARY = (int, float, str, tuple, type(None))
+_AROUND_KERNELS = (Constexpr, External, list)
 
 
 def compute(symbol: str, function: Callable[..., Operand], *operands: Operand) -> Operand:
     """Compute on constants. Raises: CompileError with what Python has against it."""
     comparing = symbol in ("==", "!=", "not")
     for operand in operands:
+        if isinstance(operand, _AROUND_KERNELS):
+            return _compute_around_kernels(symbol, function, *operands)
         if not comparing and not isinstance(operand, _ORDINARY):
             raise not_a_value(operand, f"a number or a tile for `{symbol}`")
     try:
@@ -463,6 +477,23 @@ def compute(symbol: str, function: Callable[..., Operand], *operands: Operand) -
     except (TypeError, ValueError, ArithmeticError) as error:
         shown = " and ".join(show(operand) for operand in operands)
         raise mistake(f"cannot compute `{symbol}` of the constants {shown}: {error}") from error
+
+
+def _compute_around_kernels(
+    symbol: str, function: Callable[..., Operand], *operands: Operand
+) -> Operand:
+    plain = [without_constexpr(one) for one in operands]
+    for one in plain:
+        if isinstance(one, External):
+            raise not_known(one)
+    has_lists = any(isinstance(one, list) for one in plain)
+    plain = [
+        tuple(type_cast("list[Operand]", one)) if isinstance(one, list) else one for one in plain
+    ]
+    result = compute(symbol, function, *plain)
+    if has_lists and is_tuple(result):
+        result = list(result)
+    return constexpr_like(operands, result)
 
 
 def select(emit: Emitter, condition: Operand, x: Operand, y: Operand) -> Value:

@@ -1,4 +1,4 @@
-"""Functions about the program itself: its place in the grid and in its stream, promises, checks."""
+"""Functions about the program instance: its id in the grid, hints, checks, dependent launch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _grid_axis(operand: Operand, name: str) -> int:
 
 
 def program_id(emit: Emitter, axis: Operand) -> Value:
-    """Return the index of this program along a grid axis."""
+    """Return the id of this program instance along a grid axis."""
     return emit(tile.ProgramId(_grid_axis(axis, "program_id"))).out
 
 
@@ -32,7 +32,7 @@ def num_programs(emit: Emitter, axis: Operand) -> Value:
     return emit(tile.NumPrograms(_grid_axis(axis, "num_programs"))).out
 
 
-# ---- promises ---------------------------------------------------------------------------------
+# ---- hints ------------------------------------------------------------------------------------
 
 
 def _promised(
@@ -127,7 +127,7 @@ def device_assert(emit: Emitter, cond: Operand, msg: Operand = "", mask: Operand
 
 
 def device_print(emit: Emitter, prefix: Operand, *args: Operand, hex: Operand = False) -> None:  # noqa: A002
-    """Print values while the kernel runs, each element with the program's numbers and its place."""
+    """Print values while the kernel runs, each element with the program ids and its index."""
     text = static_str(prefix, "the text of tl.device_print")
     if not text.isascii():
         raise mistake(f"tl.device_print prints ASCII, got {text!r}")
@@ -155,7 +155,7 @@ def _printable(emit: Emitter, value: Value) -> Value:
 
 
 def debug_barrier(emit: Emitter) -> None:
-    """Wait for all threads of the program."""
+    """Wait for all threads of the program instance."""
     emit(tile.Barrier())
 
 
@@ -172,7 +172,7 @@ def gdc_launch_dependents(emit: Emitter) -> None:
     emit(grid.LaunchDependents())
 
 
-# ---- what the GPU and the launch say ----------------------------------------------------------
+# ---- special registers and launch facts -------------------------------------------------------
 
 
 def globaltimer(emit: Emitter) -> Value:

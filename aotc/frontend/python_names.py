@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from aotc.frontend.builtins import MODULES
+from aotc.frontend.constants import not_known
 from aotc.frontend.emitter import mistake
-from aotc.frontend.globals import not_known
 from aotc.frontend.values import External, Module, Operand, StaticCall, is_tuple, text_of
 
 _MAX_ITEMS = 1 << 16
@@ -73,7 +73,7 @@ def _say_nothing(*args: Operand, **kwargs: Operand) -> None:
     del args, kwargs
 
 
-PYTHON_NAMES: dict[str, Callable[..., Operand]] = {
+_FUNCTIONS: dict[str, Callable[..., Operand]] = {
     "abs": abs,
     "all": all,
     "any": any,
@@ -100,6 +100,8 @@ PYTHON_NAMES: dict[str, Callable[..., Operand]] = {
     "tuple": _tuple,
     "zip": _zipped,
 }
+
+PYTHON_NAMES = {name: StaticCall(name, call) for name, call in _FUNCTIONS.items()}
 """Functions by the name they have in Python; sets are lists without repetitions."""
 
 PYTHON_METHODS: dict[type, tuple[str, ...]] = {

@@ -1,7 +1,7 @@
 """Random numbers: Philox, a function of a seed and an offset that is as good as random.
 
 Nothing is kept between calls: equal seeds and offsets give equal numbers on every target and in any
-program, and the same numbers as in Triton. A call makes four words of 32 bits, so the functions with
+program, and the same numbers as in Triton. A call makes four 32-bit numbers, so the functions with
 a `4x` cost what the others cost.
 
 Source: Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", section 3.3.
@@ -134,7 +134,7 @@ def philox(
 def randint4x(
     emit: Emitter, seed: Operand, offset: Operand, n_rounds: Operand = _ROUNDS
 ) -> tuple[Value, ...]:
-    """Return four blocks of random words, as uint32."""
+    """Return four tiles of random uint32."""
     place, kind = _integer(emit, offset, "the offset")
     low = cast(emit, place, U32)
     zero = operators.multiply(emit, low, 0)
@@ -143,7 +143,7 @@ def randint4x(
 
 
 def randint(emit: Emitter, seed: Operand, offset: Operand, n_rounds: Operand = _ROUNDS) -> Value:
-    """Return a block of random words, as uint32."""
+    """Return a tile of random uint32."""
     return randint4x(emit, seed, offset, n_rounds)[0]
 
 

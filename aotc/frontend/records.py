@@ -13,9 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from aotc.frontend.arguments import bind_arguments
 from aotc.frontend.emitter import mistake
 from aotc.frontend.values import (
     Operand,
+    Parameters,
     Record,
     RecordType,
     is_tuple,
@@ -23,23 +25,19 @@ from aotc.frontend.values import (
 )
 from aotc.ir.diagnostics import did_you_mean
 
+_NAMED_TUPLE = Parameters(
+    "collections.namedtuple",
+    *(("typename", "field_names"), ("typename", "field_names")),
+    ("rename", "defaults", "module"),
+)
+
 
 def make_record(kind: RecordType, args: Sequence[Operand], kwargs: Mapping[str, Operand]) -> Record:
     """Return a record of a type, from arguments in order and by name. Raises: CompileError."""
-    fields = kind.fields
-    listed = f"its fields are ({', '.join(fields)})"
-    if len(args) > len(fields):
-        raise mistake(f"{kind} takes {len(fields)} items, got {len(args)}", remedy=listed)
-    items = dict(zip(fields, args, strict=False))
-    for name, value in kwargs.items():
-        _check_field(kind, name)
-        if name in items:
-            raise mistake(f"{kind} got the field {name!r} twice")
-        items[name] = value
-    for name in fields:
-        if name not in items and name not in kind.defaults:
-            raise mistake(f"{kind} is missing the field {name!r}", remedy=listed)
-    return Record.of(kind, (items.get(name, kind.defaults.get(name)) for name in fields))
+    required = tuple(name for name in kind.fields if name not in kind.defaults)
+    parameters = Parameters(str(kind), kind.fields, required, noun="field")
+    items = {**kind.defaults, **bind_arguments(parameters, args, kwargs)}
+    return Record.of(kind, (items[name] for name in kind.fields))
 
 
 def _check_field(kind: RecordType, name: str) -> None:
@@ -59,13 +57,13 @@ def replaced(record: Operand, /, **changes: Operand) -> Record:
 
 def named_tuple(args: Sequence[Operand], kwargs: Mapping[str, Operand]) -> RecordType:
     """Return what `collections.namedtuple(…)` makes. Raises: CompileError."""
-    name, listed = (*args, *(None, None))[:2]
-    listed = kwargs.get("field_names", listed)
+    given = bind_arguments(_NAMED_TUPLE, args, kwargs)
+    name, listed = given["typename"], given["field_names"]
     if isinstance(listed, str):
         listed = tuple(listed.replace(",", " ").split())
     if not isinstance(name, str) or not is_tuple(listed):
         raise mistake("a named tuple has a name, and a list of the names of its fields")
     fields = tuple(one for one in listed if isinstance(one, str))
-    defaults = kwargs.get("defaults", ())
+    defaults = given.get("defaults", ())
     values = defaults if is_tuple(defaults) else ()
     return RecordType(name, fields, dict(zip(reversed(fields), reversed(values), strict=False)))

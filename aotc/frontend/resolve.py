@@ -1,7 +1,7 @@
 """Which statement of a file defines a name: the bindings of modules.
 
 Nothing is evaluated here. A module-level name may be bound several times, under `if`s and in
-`try`s; all its bindings are listed with the conditions they stand under, and `static.py` decides.
+`try`s; all its bindings are listed with the conditions they stand under, and `globals.py` decides.
 """
 
 from __future__ import annotations

@@ -14,14 +14,15 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 from typing import cast as type_cast
 
-from aotc.frontend.calls import parameter_defaults
+from aotc.frontend.arguments import default_expressions
+from aotc.frontend.calls import call_operand
+from aotc.frontend.constants import unwrap
 from aotc.frontend.convert import integer_range
 from aotc.frontend.descriptors import check_block
 from aotc.frontend.emitter import mistake
-from aotc.frontend.globals import Globals, unwrap
+from aotc.frontend.frame import Program
 from aotc.frontend.resolve import decorator_call
 from aotc.frontend.scope import is_constexpr_annotation
-from aotc.frontend.static import Evaluator
 from aotc.frontend.values import DTYPE_NAMES, Function, Operand, show
 from aotc.ir.core import ParamInfo
 from aotc.ir.diagnostics import CompileError, at, did_you_mean
@@ -45,7 +46,7 @@ class Arguments:
 
 
 def bind_parameters(
-    module: Globals,
+    program: Program,
     function: Function,
     signature: Mapping[str, str],
     constants: Mapping[str, object],
@@ -92,7 +93,7 @@ def bind_parameters(
             )
         else:
             runtime[one.arg] = parsed
-    _fill_in(module, function, known, runtime, num_warps)
+    _fill_in(program, function, known, runtime, num_warps)
     ordered = [runtime[name] for name in names if name in runtime]
     return Arguments(
         tuple(info for info, _ in ordered),
@@ -148,7 +149,7 @@ def _descriptor(name: str, text: str) -> DescriptorType:
     if match is None or kind is None:
         raise mistake(
             f"the type of {name} must be like 'tensordesc<bf16[128,64]>', got {text!r}",
-            remedy="extents are numbers here; `,nan` behind them fills with NaN",
+            remedy="extents are numbers here; `,nan` after them fills with NaN",
         )
     check_block(f"the block of {name}", DescriptorType(kind, block))
     if match["fill"] and not (kind.is_float and kind.bits > 8):
@@ -193,22 +194,22 @@ def constant_operand(value: object, name: str) -> Operand:
 
 
 def _fill_in(
-    module: Globals,
+    program: Program,
     function: Function,
     known: dict[str, Operand],
     runtime: Mapping[str, object],
     num_warps: int,
 ) -> None:
     """Add constants that defaults, heuristics and the configuration give."""
-    defaults = parameter_defaults(function)
-    heuristics = _heuristics(module, function)
+    defaults = default_expressions(function.node.args)
+    heuristics = _heuristics(program, function)
     missing: list[ast.arg] = []
     for one in _parameters(function):
         name = one.arg
         if name in known or name in runtime or name in heuristics:
             continue
         if name in defaults:
-            known[name] = unwrap(Evaluator(module, function.file).evaluate(defaults[name]))
+            known[name] = unwrap(program.host_frame(function.file).visit(defaults[name]))
         elif name == "num_warps":
             known[name] = num_warps
         else:
@@ -219,7 +220,7 @@ def _fill_in(
     for name, heuristic in heuristics.items():
         # Heuristics may also choose launch options, such as num_warps; the caller chooses those.
         if name in names and name not in known and name not in runtime:
-            known[name] = _evaluate_heuristic(module, function, name, heuristic, known)
+            known[name] = _evaluate_heuristic(program, function, name, heuristic, known)
 
 
 def _report_missing(function: Function, missing: list[ast.arg]) -> None:
@@ -235,24 +236,24 @@ def _report_missing(function: Function, missing: list[ast.arg]) -> None:
     )
 
 
-def _heuristics(module: Globals, function: Function) -> dict[str, Operand]:
+def _heuristics(program: Program, function: Function) -> dict[str, Operand]:
     call = decorator_call(function.node, "heuristics")
     if call is None or not call.args:
         return {}
-    values = Evaluator(module, function.file).evaluate(call.args[0])
+    values = program.host_frame(function.file).visit(call.args[0])
     return type_cast("dict[str, Operand]", values) if isinstance(values, dict) else {}
 
 
 def _evaluate_heuristic(
-    module: Globals,
+    program: Program,
     function: Function,
     name: str,
     heuristic: Operand,
     known: Mapping[str, Operand],
 ) -> Operand:
-    evaluator = Evaluator(module, function.file)
+    frame = program.host_frame(function.file)
     try:
-        value = unwrap(evaluator.call(heuristic, [dict(known)], {}))
+        value = unwrap(call_operand(frame, heuristic, [dict(known)], {}))
     except CompileError as error:
         raise CompileError(
             f"the heuristic of {name} cannot be evaluated at build time: {error.message}",

@@ -19,6 +19,7 @@ import tokenize
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from aotc.ir.diagnostics import CompileError, Loc
 from aotc.regular_file import MAX_SOURCE_BYTES, read_regular
@@ -48,11 +49,18 @@ class SourceFile:
 
     def loc(self, node: ast.AST, call_site: Loc | None = None) -> Loc:
         """Return where `node` is; a span that goes on ends with its first line."""
-        line = getattr(node, "lineno", 1)
-        col = getattr(node, "col_offset", 0)
-        end_col = getattr(node, "end_col_offset", None) or col + 1
+        place: Any = node  # a node has a place in full, or none
+        try:
+            line: int = place.lineno
+            col: int = place.col_offset
+            end_col: int = place.end_col_offset or col + 1
+            is_one_line: bool = place.end_lineno == line
+        except AttributeError:
+            return Loc(self.path, 1, 0, 1, call_site)
+        if is_one_line and self.is_ascii:
+            return Loc(self.path, line, col, end_col, call_site)
         text = self.lines[line - 1] if 0 < line <= len(self.lines) else ""
-        if getattr(node, "end_lineno", line) != line:
+        if not is_one_line:
             end_col = len(text.encode())
         if not self.is_ascii:
             # `ast` counts bytes of UTF-8.

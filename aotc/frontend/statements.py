@@ -1,8 +1,10 @@
-"""Statements of a kernel: one handler for each kind of syntax node.
+"""Statements: one handler for each kind of syntax node, in kernels and around them.
 
 A handler gets the statements that follow it. An `if` that decides about returning hands them to
 both of its branches: what follows `if done: return` is the other branch, so every function is a
 tree of nested blocks and no branch ever jumps. Loops are in `loops.py`.
+
+Around kernels every condition is known, so a `return`, `break` or `continue` simply ends the path.
 """
 
 from __future__ import annotations
@@ -11,12 +13,12 @@ import ast
 from collections.abc import Sequence
 from typing import cast as type_cast
 
+from aotc.frontend.constants import truth_of
 from aotc.frontend.convert import not_a_value
 from aotc.frontend.emitter import mistake
-from aotc.frontend.expressions import bind, decay, scalar_truth, static_truth
-from aotc.frontend.frame import Bind, Flow, Frame, Item, Returned, StatementHandler
-from aotc.frontend.globals import truth_of
-from aotc.frontend.loops import translate_for, translate_while
+from aotc.frontend.expressions import bind, decay, scalar_truth
+from aotc.frontend.frame import Bind, Flow, Frame, Item, LoopExit, Returned, StatementHandler
+from aotc.frontend.loops import run_while, translate_for, translate_while
 from aotc.frontend.merge import merge, merge_returned
 from aotc.frontend.operators import BINARY, binary
 from aotc.frontend.program import device_assert
@@ -27,7 +29,6 @@ from aotc.frontend.scope import (
     names_assigned_by,
     nested,
 )
-from aotc.frontend.static import Evaluator
 from aotc.frontend.unsupported import unsupported
 from aotc.frontend.values import Operand, Unbound, show
 from aotc.ir.core import Block, Value
@@ -55,7 +56,8 @@ def _assign_to(frame: Frame, target: ast.expr, value: Operand) -> None:
 
 
 def _annotated_assign(frame: Frame, node: ast.AnnAssign, _rest: Sequence[Item]) -> Flow:
-    if not is_constexpr_annotation(node.annotation) or isinstance(node.target, ast.Attribute):
+    is_constexpr = frame.in_kernel and is_constexpr_annotation(node.annotation)
+    if not is_constexpr or isinstance(node.target, ast.Attribute):
         if node.value is not None:
             _assign_to(frame, node.target, frame.visit(node.value))
         return None
@@ -121,7 +123,9 @@ def _expression(frame: Frame, node: ast.Expr, _rest: Sequence[Item]) -> Flow:
 
 def _assert(frame: Frame, node: ast.Assert, _rest: Sequence[Item]) -> Flow:
     message = "" if node.msg is None else frame.visit(node.msg)
-    device_assert(frame.emit, frame.visit(node.test), message)
+    condition = frame.visit(node.test)
+    known = condition if isinstance(condition, Value) else truth_of(condition)
+    device_assert(frame.emit, known, message)
     return None
 
 
@@ -145,9 +149,9 @@ def _return(frame: Frame, node: ast.Return, _rest: Sequence[Item]) -> Flow:
             remedy="set a flag in the loop and return after it",
         )
     value = None if node.value is None else frame.visit(node.value)
-    if value is not None and len(frame.program.stack) == 1:
+    if value is not None and frame.in_kernel and len(frame.program.stack) == 1:
         raise mistake(
-            f"a kernel returns nothing, {frame.function.qualname} returns {show(value)}",
+            f"a kernel returns nothing, {frame.name} returns {show(value)}",
             remedy="store results with tl.store",
         )
     return Returned(value)
@@ -156,8 +160,9 @@ def _return(frame: Frame, node: ast.Return, _rest: Sequence[Item]) -> Flow:
 def _if(frame: Frame, node: ast.If, rest: Sequence[Item]) -> Flow:
     condition = frame.visit(node.test)
     if not isinstance(condition, Value):
-        live = node.body if static_truth(condition) else node.orelse
-        if any(has_return(one) for one in live):
+        live = node.body if truth_of(condition) else node.orelse
+        # A `return` under a run-time condition inside needs what follows.
+        if frame.in_kernel and any(has_return(one) for one in live):
             return _end(frame.run([*live, *rest]))
         return frame.run(live)
     truth = scalar_truth(frame, condition)
@@ -169,7 +174,7 @@ def _if(frame: Frame, node: ast.If, rest: Sequence[Item]) -> Flow:
 
 def _end(flow: Flow) -> Returned:
     """Return how a path that ran to the end of its function ended."""
-    return Returned(None) if flow is None else flow
+    return flow if isinstance(flow, Returned) else Returned(None)
 
 
 def _may_return(frame: Frame, body: Sequence[ast.stmt], changed: dict[str, None]) -> bool:
@@ -198,8 +203,8 @@ def _live_arms(frame: Frame, node: ast.If, changed: dict[str, None]) -> Sequence
     ):
         return None
     try:
-        evaluator = Evaluator(frame.program.globals, frame.file, constants)
-        return node.body if truth_of(evaluator.evaluate(node.test)) else node.orelse
+        condition = frame.program.host_frame(frame.file, constants).visit(node.test)
+        return node.body if truth_of(condition) else node.orelse
     except CompileError:
         return None
 
@@ -235,6 +240,24 @@ def _branch_to_return(frame: Frame, node: ast.If, truth: Value, rest: Sequence[I
     return Returned(merge_returned(frame, truth, sides))
 
 
+# ---- around kernels ---------------------------------------------------------------------------
+
+
+def _try(frame: Frame, node: ast.Try, _rest: Sequence[Item]) -> Flow:
+    """Run what is tried. What can be evaluated raises nothing, and what cannot is a mistake."""
+    return frame.run([*node.body, *node.orelse, *node.finalbody])
+
+
+def _break(frame: Frame, node: ast.Break, _rest: Sequence[Item]) -> Flow:
+    del frame, node
+    return LoopExit.BREAK
+
+
+def _continue(frame: Frame, node: ast.Continue, _rest: Sequence[Item]) -> Flow:
+    del frame, node
+    return LoopExit.CONTINUE
+
+
 STATEMENTS = type_cast(
     "dict[type[object], StatementHandler]",
     {
@@ -252,3 +275,20 @@ STATEMENTS = type_cast(
         Bind: _bind,
     },
 )
+"""The statements of kernels."""
+
+HOST_STATEMENTS = {
+    **STATEMENTS,
+    **type_cast(
+        "dict[type[object], StatementHandler]",
+        {
+            ast.Break: _break,
+            ast.Continue: _continue,
+            ast.Import: _pass,
+            ast.ImportFrom: _pass,
+            ast.Try: _try,
+            ast.While: run_while,
+        },
+    ),
+}
+"""Those of the code around kernels, whose loops run while it is evaluated."""

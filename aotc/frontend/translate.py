@@ -12,15 +12,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from aotc.frontend.calls import call_operand
+from aotc.frontend.constants import unwrap
 from aotc.frontend.emitter import Emitter, mistake
-from aotc.frontend.expressions import EXPRESSIONS
-from aotc.frontend.frame import Frame, Program
-from aotc.frontend.globals import Globals, describe_function, unwrap
+from aotc.frontend.expressions import EXPRESSIONS, HOST_EXPRESSIONS
+from aotc.frontend.frame import Frame, Program, Syntax
+from aotc.frontend.globals import Globals, describe_function
 from aotc.frontend.resolve import bindings, decorator_call, find_definition, function_names
 from aotc.frontend.signature import bind_parameters
 from aotc.frontend.source import SourceFile
-from aotc.frontend.statements import STATEMENTS
-from aotc.frontend.static import Evaluator
+from aotc.frontend.statements import HOST_STATEMENTS, STATEMENTS
 from aotc.frontend.values import Config, Function, Operand, is_tuple, show
 from aotc.ir.core import Block, Kernel
 from aotc.ir.diagnostics import CompileError, Loc, at, current_loc, did_you_mean
@@ -28,6 +28,8 @@ from aotc.ir.dialects import scf
 from aotc.limits import CompileLimits
 from aotc.module_search import Search
 
+_KERNEL = Syntax(EXPRESSIONS, STATEMENTS)
+_HOST = Syntax(HOST_EXPRESSIONS, HOST_STATEMENTS)
 _DEFAULT_CONFIG = {"num_warps": 4, "num_stages": 3}
 
 
@@ -68,20 +70,21 @@ def translate(
     Raises: CompileError for any mistake in the source or in the arguments.
     """
     with _readable_errors():
-        module = Globals(Evaluator, target)
+        program = Program(_KERNEL, _HOST, target)
+        module = program.globals
         file = module.open(source)
         function = _find_kernel(module, file, kernel)
         where = file.loc(function.node)
         with at(where):
-            program = Program(module, EXPRESSIONS, STATEMENTS)
-            arguments = bind_parameters(module, function, signature, constants, num_warps)
+            arguments = bind_parameters(program, function, signature, constants, num_warps)
             body = Block(arguments.types, [info.name for info in arguments.params])
 
             def call(callee: Operand, args: Sequence[Operand]) -> Operand:
-                return call_operand(program, callee, args, {})
+                return call_operand(frame, callee, args, {})
 
             program.emit = Emitter(
-                *(body, call),
+                body,
+                call,
                 debug=debug or _asks_for_debug(function),
                 num_warps=num_warps,
                 max_ops=max_ops,
@@ -90,12 +93,16 @@ def translate(
             values |= {
                 info.name: arg for info, arg in zip(arguments.params, body.args, strict=True)
             }
-            _run(program, Frame(program, function, values, None), function)
+            frame = Frame(program, function.file, values, None, in_kernel=True, function=function)
+            with program.calling(function):
+                frame.run(function.node.body)
+            program.emit(scf.Return())
             name = _symbol(function)
             made = Kernel(name, arguments.params, body, num_warps=num_warps, loc=where)
     files = tuple((path, one.digest) for path, one in module.files.items())
     searches = tuple(module.searches.items())
-    said = (tuple(program.emit.remarks), tuple(program.emit.prints))
+    prints = (*program.host_emit.prints, *program.emit.prints)
+    said = (tuple(program.emit.remarks), prints)
     return Translation(made, files, searches, *said)
 
 
@@ -118,12 +125,6 @@ def _symbol(function: Function) -> str:
             remedy="rename it; the name becomes a symbol in the cubin",
         )
     return name
-
-
-def _run(program: Program, frame: Frame, function: Function) -> None:
-    program.enter(function)
-    frame.run(function.node.body)
-    program.emit(scf.Return())
 
 
 @contextmanager
@@ -189,7 +190,8 @@ def autotune_configs(source: str, kernel: str) -> list[dict[str, object]]:
     Raises: CompileError if there is no such decorator or it cannot be evaluated.
     """
     with _readable_errors():
-        module = Globals(Evaluator, "")
+        program = Program(_KERNEL, _HOST, "")
+        module = program.globals
         file = module.open(source)
         function = _find_kernel(module, file, kernel)
         call = decorator_call(function.node, "autotune")
@@ -202,7 +204,7 @@ def autotune_configs(source: str, kernel: str) -> list[dict[str, object]]:
             listed = [one.value for one in call.keywords if one.arg == "configs"] or call.args[:1]
             if not listed:
                 raise mistake("@triton.autotune lists no configs")
-            value = Evaluator(module, function.file).evaluate(listed[0])
+            value = program.host_frame(function.file).visit(listed[0])
             items = unwrap(value)
             configs = [one for one in items if isinstance(one, Config)] if is_tuple(items) else []
             if not configs or not is_tuple(items) or len(configs) != len(items):

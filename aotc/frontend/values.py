@@ -17,6 +17,7 @@ import ast
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 from typing import TypeAlias, TypeGuard
 
 from aotc.frontend.source import SourceFile
@@ -54,6 +55,15 @@ class Function:
 
     def __repr__(self) -> str:
         return self.qualname
+
+
+@dataclass(frozen=True, eq=False)
+class Closure:
+    """Hold a lambda of the code around kernels, with the variables that it sees."""
+
+    file: SourceFile
+    node: ast.Lambda
+    values: Mapping[str, Operand]
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,16 +123,34 @@ class Draft:
     items: dict[str, Operand] = field(default_factory=dict[str, Operand])
 
 
+@dataclass(frozen=True)
+class Parameters:
+    """Say what a call of `owner` takes; `arguments.bind_arguments` binds by it.
+
+    `required` are the parameters without a default, `vararg` is the name after `*`, or "".
+    """
+
+    owner: str
+    positional: tuple[str, ...]
+    required: tuple[str, ...]
+    keyword_only: tuple[str, ...] = ()
+    vararg: str = ""
+    num_positional_only: int = 0
+    noun: str = "argument"
+
+    @cached_property
+    def by_name(self) -> tuple[str, ...]:
+        """The parameters that a keyword may name."""
+        return (*self.positional[self.num_positional_only :], *self.keyword_only)
+
+
 @dataclass(frozen=True, eq=False)
 class Builtin:
     """Name a function of the language; `run` takes the emitter, then the arguments."""
 
     name: str
     run: Callable[..., Operand]
-    positional: tuple[str, ...]
-    required: int
-    keyword_only: tuple[str, ...] = ()
-    variadic: bool = False
+    parameters: Parameters
 
     def __repr__(self) -> str:
         return f"tl.{self.name}"
@@ -167,7 +195,7 @@ class External:
 
 @dataclass(frozen=True)
 class Constexpr:
-    """Hold a global made with `tl.constexpr(...)`: the only kind a kernel may read."""
+    """Hold a constant made with `tl.constexpr(...)` around kernels: the only kind that they may read."""
 
     value: Operand
 
@@ -194,9 +222,9 @@ class BoundMethod:
 
 @dataclass(frozen=True, eq=False)
 class BlockPointer:
-    """Hold a block of a tensor: where the tensor begins, its extents and strides, and the block.
+    """Hold a pointer to a tile of a tensor: the tensor's base, extents and strides, and the tile.
 
-    `offsets` are the indices of the block's first element, i32; extents are i32 or i64, and
+    `offsets` are the indices of the tile's first element, i32; extents are i32 or i64, and
     strides, in elements, i64.
     """
 
@@ -212,7 +240,7 @@ class BlockPointer:
         return self.base, *self.shape, *self.strides, *self.offsets
 
     def with_parts(self, parts: Sequence[Value]) -> BlockPointer:
-        """Return the same block of other values, in the order of `parts`."""
+        """Return the block pointer made of other values, in the order of `parts`."""
         base, *sizes = parts
         rank = len(self.block)
         shape, strides, offsets = (tuple(sizes[at : at + rank]) for at in range(0, 3 * rank, rank))

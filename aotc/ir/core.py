@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, NoReturn, TypeVar
 
 from aotc.ir.diagnostics import IRError, Loc, current_loc
@@ -615,7 +615,7 @@ class TensorSource:
 
 
 GRID_SOURCES = ("grid[0]", "grid[1]", "grid[2]")
-"""What `source` of a parameter is that gets how many programs a launch has along an axis."""
+"""The `source` of a parameter that receives the extent of the launch grid along an axis."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -646,11 +646,12 @@ class ParamInfo:
 class Kernel:
     """Hold one kernel: its parameters are the arguments of `body`, in launch order.
 
-    `maxnreg` of 0 leaves the registers a thread may use to ptxas; `shared_bytes` is what
-    `allocate_shared` found the kernel to need. `num_consumer_groups` groups of
-    `num_warps` run side by side, layouts are of one; `producer_warps` fetch for them. `guards` are expressions over the arguments of the
-    launch: the kernel is right for the launches for which none is 0. One that `loops_programs` is
-    started with as many blocks as run at a time, in a row, and told the grid.
+    `maxnreg` of 0 leaves the registers per thread to ptxas; `shared_bytes` is what
+    `allocate_shared` found the kernel to need. `num_consumer_groups` groups of `num_warps` warps run
+    concurrently, and layouts are those of one group; `producer_warps` issue loads for them. `guards`
+    are expressions over the arguments of the launch: the kernel is legal for a launch if none is 0.
+    A kernel that `loops_programs` is persistent: it is launched with as many CTAs as are resident at
+    a time, as a grid of one axis, and receives the extents of the program grid.
     """
 
     name: str
@@ -672,3 +673,7 @@ class Kernel:
     def walk(self) -> Iterator[Op]:
         """Yield every op of the kernel, outer ops first."""
         return self.body.walk()
+
+    def clone(self) -> Kernel:
+        """Return an equal kernel that shares no op or value with this one."""
+        return replace(self, body=clone_block(self.body, {}))

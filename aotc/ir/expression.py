@@ -3,7 +3,7 @@
 A manifest says `cdiv(n_cols, BLOCK)`; at launch somebody has to compute it without a compiler. So
 an expression lives in three forms: text (manifest, messages), a tree (here), and bytecode
 (`package/bytecode.py`), which the archive carries and the runtime runs. The language is specified
-in `docs/archive-format.md`, section 6.
+in `docs/reference/archive-format.md`, section 6.
 
 Arithmetic is on checked 64-bit integers with Python's floor semantics. There are no loops and no
 jumps, so the length of the text bounds the work; `and` and `or` evaluate both sides.
@@ -210,7 +210,7 @@ def _tokenize(text: str) -> list[_Token]:
 
 
 _MEANT = {
-    "**": "there is no power operator; write the product out",
+    "**": "there is no power operator; write the multiplications out",
     "<<": "there are no shifts; multiply by a power of two",
     ">>": "there are no shifts; use `//` with a power of two",
     "/": "use `//`, or `cdiv(a, b)` to round up",
@@ -458,7 +458,7 @@ def settle(root: Expression) -> Expression:
     """Return a folded condition without the operands of `and` and `or` that cannot matter.
 
     It is true for the same values as `root`. An operand that another one has settled is not
-    looked at again, not even to fail.
+    read again, not even to fail.
     """
     if not isinstance(root, Binary) or root.op not in ("and", "or"):
         return root

@@ -1,9 +1,9 @@
-"""Which registers of a thread make up the fragments of a tensor-core product.
+"""Which registers of a thread make up the fragments of an `mma.sync`.
 
 `mma.sync` multiplies a 16xK by a Kx8 fragment, spread over a warp in one fixed way. A tile is many
 fragments, and its layout says which register holds which element. What a layout must satisfy is
-less than being the manual's picture: a product does not change when rows, columns or the summed
-axis are permuted, so long as both tiles that have the axis are permuted alike. So the fragments
+less than being the manual's picture: a dot does not change when rows, columns or K are permuted,
+as long as both tiles that have the axis are permuted alike. So the fragments
 are read off the layouts of the three tiles, and what is checked is that they agree:
 
     axis M   registers of A and of the accumulator; lanes 2-4 of both
@@ -14,7 +14,7 @@ are read off the layouts of the three tiles, and what is checked is that they ag
 A tile smaller than a fragment leaves bits without an element. Along M and N the missing rows and
 columns are copies, computed and dropped; along K copies would be summed, so they are zeros.
 
-Invariant: every product of the tile is in exactly one product of fragments.
+Invariant: every multiply-add of the dot is in exactly one instruction.
 Source: PTX ISA, "Matrix Fragments for mma.m8n8k4", "…m16n8k8", "…m16n8k16", "…m16n8k32".
 """
 
@@ -41,7 +41,7 @@ Grid = tuple[tuple[tuple[Fragment, ...], ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class Fragments:
-    """Name the registers of every fragment of a product.
+    """Name the registers of every fragment of a dot.
 
     `a[batch][row][k]`, `b[batch][column][k]` and `acc[batch][row][column]` are fragments: words in
     the order of the instruction's operands, each the registers of the elements packed in it; those

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from aotc.ir.core import Block, Kernel, Op, OpT, Value
+from aotc.ir.core import Block, Kernel, Op, OpT, Value, build
 from aotc.ir.diagnostics import IRError, at
 from aotc.ir.effects import Trait
 
@@ -52,6 +52,30 @@ class Builder:
 Pattern = Callable[[OpT, Builder], "Sequence[Value] | None"]
 
 _MAX_REWRITES_PER_OP = 64
+
+
+def append_carried(op: OpT, inits: Sequence[Value] = ()) -> OpT:
+    """Replace a loop or branch by one around the same blocks with more results; return it.
+
+    The blocks have the arguments for them and pass them on already; a loop starts them as `inits`,
+    a branch has none.
+    """
+    blocks, op.blocks = op.blocks, ()
+    made = Builder.before_op(op)(
+        build(type(op), [*op.slots, *inits], op.attributes, blocks, op.loc)
+    )
+    op.replace_with(made.results[: len(op.results)])
+    return made
+
+
+def is_inside(owner: Op | Block, outer: Op) -> bool:
+    """Return whether an op or block is nested in `outer`."""
+    block = owner if isinstance(owner, Block) else owner.block
+    while block is not None:
+        if block.parent is outer:
+            return True
+        block = block.parent.block if isinstance(block.parent, Op) else None
+    return False
 
 
 def is_pure(op: Op) -> bool:

@@ -96,7 +96,7 @@ class _Printer:
         keyword = "tile" if isinstance(type_, TileType) else "shared"
         body = "x".join([*map(str, type_.shape), str(type_.element)])
         suffix = "" if type_.layout is None else f", {self.layout(type_.layout)}"
-        suffix += type_.slots_text if isinstance(type_, SharedType) else ""
+        suffix += type_.stages_text if isinstance(type_, SharedType) else ""
         return f"{keyword}<{body}{suffix}>"
 
     def literal(self, value: object) -> str:
@@ -315,7 +315,7 @@ class _Parser:
         element = PointerType(self.scalar()) if self.accept("*") else self.scalar()
         layout = self.layout() if self.accept(",") else None
         is_shared = keyword.text == "shared"
-        num_slots = self.integer() if is_shared and self.accept(",") else 1
+        num_stages = self.integer() if is_shared and self.accept(",") else 1
         padding_bytes = self.integer() if is_shared and self.accept(",") else 0
         unused_bytes = self.integer() if is_shared and self.accept(",") else 0
         self.expect(">")
@@ -323,7 +323,7 @@ class _Parser:
             return TileType(element, tuple(shape), layout)
         if layout is None or isinstance(element, PointerType):
             raise self.fail("a shared buffer of scalars with a layout", keyword)
-        return SharedType(element, tuple(shape), layout, num_slots, padding_bytes, unused_bytes)
+        return SharedType(element, tuple(shape), layout, num_stages, padding_bytes, unused_bytes)
 
     def tensor_type(self) -> Type:
         keyword = self.advance()

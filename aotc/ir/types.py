@@ -94,7 +94,7 @@ ElementType: TypeAlias = ScalarType | PointerType
 
 @dataclass(frozen=True, slots=True)
 class TileType:
-    """Hold a block of elements; `layout` says which thread holds which, None before scheduling."""
+    """Hold a tile of elements; `layout` says which thread holds which, None before scheduling."""
 
     element: ElementType
     shape: tuple[int, ...]
@@ -116,26 +116,26 @@ class TileType:
 class SharedType:
     """Name a shared-memory buffer; `layout` maps an element offset to tile coordinates.
 
-    A buffer of several slots holds that many tiles, one after the other, each followed by
-    `padding_bytes` so that the next one is aligned. The last `unused_bytes` of a tile are not there:
-    nobody writes or reads them.
+    A buffer of several stages holds that many tiles, one after the other, each followed by
+    `padding_bytes` so that the next one is aligned. The last `unused_bytes` of a tile are not
+    allocated: nobody writes or reads them.
     """
 
     element: ScalarType
     shape: tuple[int, ...]
     layout: LinearLayout
-    num_slots: int = 1
+    num_stages: int = 1
     padding_bytes: int = 0
     unused_bytes: int = 0
 
     def __str__(self) -> str:
         body = "x".join([*map(str, self.shape), str(self.element)])
-        return f"shared<{body}, {self.layout.to_text()}{self.slots_text}>"
+        return f"shared<{body}, {self.layout.to_text()}{self.stages_text}>"
 
     @property
-    def slots_text(self) -> str:
-        """What text says of slots, padding and unused bytes: as much as there is to say."""
-        numbers = [self.num_slots, self.padding_bytes, self.unused_bytes]
+    def stages_text(self) -> str:
+        """Stages, padding and unused bytes as text, defaults at the end left out."""
+        numbers = [self.num_stages, self.padding_bytes, self.unused_bytes]
         defaults = [1, 0, 0]
         while numbers and numbers[-1] == defaults[-1]:
             numbers.pop()
@@ -143,21 +143,21 @@ class SharedType:
         return "".join(f", {number}" for number in numbers)
 
     @property
-    def slot_bytes(self) -> int:
-        """Bytes from one slot to the next."""
+    def stage_bytes(self) -> int:
+        """Bytes from one stage to the next."""
         tile_bytes = _product(self.shape) * self.element.size_bytes
         return tile_bytes - self.unused_bytes + self.padding_bytes
 
     @property
     def size_bytes(self) -> int:
-        return self.num_slots * self.slot_bytes
+        return self.num_stages * self.stage_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class DescriptorType:
-    """Describe a tensor in global memory that is read and written a `block` at a time.
+    """Describe a tensor in global memory that is loaded and stored in tiles of the shape `block`.
 
-    A block is loaded in `num_parts` along its first axis, each by one block of a cluster for all.
+    With several `num_parts` the CTAs of a cluster split a load along its first axis, and multicast.
     Reads beyond its ends give zeros, or NaN with `fill_nan`; the last axis is the innermost and
     dense. A parameter of a kernel has this type, or what is made of a map in memory.
     """
@@ -169,7 +169,7 @@ class DescriptorType:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of a row of a block."""
+        """Bytes of a row of a tile."""
         return self.block[-1] * self.element.size_bytes
 
     def __str__(self) -> str:
@@ -180,7 +180,7 @@ class DescriptorType:
 
 @dataclass(frozen=True, slots=True)
 class TensorMapType:
-    """Name a `CUtensorMap`: what the hardware's tensor copies need to know of a tensor.
+    """Name a tensor map, a `CUtensorMap`: what TMA needs to know of a tensor.
 
     A copy moves a `box`, axes outermost first as the tensor's, and its rows lie in shared memory
     with a swizzle of `swizzle_bytes`: 0 for none, 32, 64 or 128.

@@ -6,7 +6,7 @@ checks the header and the SHA-256 sums, decodes with every offset and count chec
 order or share as the writer does makes the bytes differ, and the file is refused.
 
 Invariants: `decode(encode(a)) == canonical(a)`; `encode(decode(data)) == data`, if the same zstd
-made the frames; a file is replaced whole or not at all. The format is `docs/archive-format.md`.
+made the frames; a file is replaced whole or not at all. The format is `docs/reference/archive-format.md`.
 """
 
 from __future__ import annotations

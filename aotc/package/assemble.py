@@ -290,7 +290,9 @@ def stored_params(kernel: index.Kernel, variant: index.Variant) -> tuple[ParamSl
             found = variant.tensor_maps[param.index]
             steps = [stride.lhs for stride in found.strides if isinstance(stride, Binary)]
             spec = TensorMapSpec(
-                *(data_types[found.data_type], found.box[::-1], spans[found.swizzle]),
+                data_types[found.data_type],
+                found.box[::-1],
+                spans[found.swizzle],
                 fill_nan=bool(found.oob_fill),
                 address=expression.to_text(found.address),
                 shape=tuple(map(expression.to_text, found.dims[::-1])),

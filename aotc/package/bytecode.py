@@ -1,7 +1,7 @@
 """Expressions as the archive carries them: postfix bytecode on a stack of 64-bit integers.
 
 One evaluator in C runs the grids, guards, sizes and tensor-map fields of every kernel at launch.
-`run` is its reference. The opcodes are specified in `docs/archive-format.md`, section 6.
+`run` is its reference. The opcodes are specified in `docs/reference/archive-format.md`, section 6.
 
 Invariant: `run(encode(e, params).code, arguments)` gives what `evaluate` gives for `e`, or fails as
 it fails; an expression has one encoding.

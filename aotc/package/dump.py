@@ -15,7 +15,7 @@ from pathlib import Path
 
 from aotc import target as targets
 from aotc.compiler import CompileRequest, autotune_configs
-from aotc.config_keys import CONFIG_KEYS, config_value_problem, renamed_key
+from aotc.config import CONFIG_KEYS, Config, config_value_problem, renamed_key
 from aotc.ir.diagnostics import ManifestError, did_you_mean
 from aotc.package import argument_type
 from aotc.package.grid import VariantSpec, config_misfit, expand
@@ -78,16 +78,16 @@ def _from_source(
         message = f"expected a value for the tl.constexpr parameter {missing!r}"
         raise ManifestError(message, remedy=f"add --set {missing}=128, say")
     _check_fits(options, target)
-    request = CompileRequest(
+    return CompileRequest(
         source=file,
         kernel=function.name,
         signature=_ordered_types(function, types, constants),
         constants=_ordered_constants(function, constants),
         target=target.name,
+        config=Config.of(options),
         without=target.without,
         map_pointers=True,
     )
-    return replace(request, **options)
 
 
 def _from_manifest(
@@ -114,7 +114,7 @@ def _from_manifest(
         request,
         signature=tuple((name, signature[name]) for name in signature),
         constants=tuple(values.items()),
-        **options,
+        config=replace(request.config, **options),
     )
 
 

@@ -169,8 +169,8 @@ def describe(explanation: Explanation) -> Data:
         "target": request.target,
         "types": dict(request.signature),
         "constants": dict(request.constants),
-        "num_warps": request.num_warps,
-        "num_stages": request.num_stages,
+        "num_warps": request.config.num_warps,
+        "num_stages": request.config.num_stages,
         "registers": metadata.registers,
         "spill_bytes": metadata.spill_bytes,
         "stack_bytes": metadata.stack_bytes,
@@ -204,7 +204,7 @@ def text(explanation: Explanation) -> str:
     request, metadata, held = explanation.request, explanation.metadata, explanation.occupancy
     constants = " ".join(f"{name}={value}" for name, value in request.constants)
     shared_bytes = metadata.shared_bytes + metadata.static_shared_bytes
-    config = f"num_warps={request.num_warps} num_stages={request.num_stages}"
+    config = f"num_warps={request.config.num_warps} num_stages={request.config.num_stages}"
     used = f"{metadata.registers} registers a thread, {metadata.spill_bytes} bytes spilled"
     room = f"{held.blocks} blocks and {held.warps} of {held.max_warps} warps on an SM"
     lines = [

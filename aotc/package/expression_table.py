@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from aotc.config_keys import CONFIG_KEYS
+from aotc.config import CONFIG_KEYS
 from aotc.ir import expression
 from aotc.ir.diagnostics import Loc, did_you_mean
 from aotc.ir.expression import ExpressionError

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from aotc.compiler import CompileRequest
-from aotc.config_keys import CONFIG_DEFAULTS, CONFIG_KEYS, config_value_problem
+from aotc.config import CONFIG_DEFAULTS, CONFIG_KEYS, Config, config_value_problem
 from aotc.ir import expression
 from aotc.ir.diagnostics import ManifestError
 from aotc.ir.expression import Expression, ExpressionError
@@ -42,7 +42,7 @@ MAX_GUARDS = 64
 
 _DIVISIONS = ("//", "%", "cdiv")
 
-Config: TypeAlias = tuple[tuple[str, Constant], ...]
+ConfigEntries: TypeAlias = tuple[tuple[str, Constant], ...]
 AutotuneReader: TypeAlias = Callable[[str, str], Sequence[Mapping[str, object]]]
 
 
@@ -63,7 +63,7 @@ class VariantSpec:
     waived: tuple[str, ...]
     guards: tuple[int, ...]
     config_index: int
-    config: Config
+    config: ConfigEntries
     grid: tuple[Expression, ...] = ()
 
     @property
@@ -82,22 +82,15 @@ class VariantSpec:
             for name, argument in self.kernel.signature.items()
         ]
         constexprs = [parameter.name for parameter in self.kernel.function.constexprs]
-        options = integer_values(values)
         return CompileRequest(
             source=self.kernel.source,
             kernel=self.kernel.function.name,
             signature=tuple(signature),
             constants=tuple((name, values[name]) for name in constexprs if name in values),
             target=self.target.name,
-            num_warps=options["num_warps"],
-            num_stages=options["num_stages"],
-            num_ctas=options["num_ctas"],
-            maxnreg=options.get("maxnreg"),
+            config=Config.of(values),
             without=self.target.without,
             map_pointers=True,
-            warp_specialize=switch(values, "warp_specialize"),
-            num_consumer_groups=options["num_consumer_groups"],
-            mma_stages=options["mma_stages"],
             limits=self.kernel.limits,
         )
 
@@ -128,7 +121,7 @@ class Expansion:
     """
 
     kernel: KernelSpec
-    configs: tuple[Config, ...]
+    configs: tuple[ConfigEntries, ...]
     guards: tuple[Guard, ...]
     variants: tuple[VariantSpec, ...]
     dropped: tuple[str, ...]
@@ -201,13 +194,7 @@ def integer_values(values: Mapping[str, Constant]) -> dict[str, int]:
     return {name: int(value) for name, value in values.items() if isinstance(value, int)}
 
 
-def switch(values: Mapping[str, Constant], name: str) -> bool | None:
-    """Return a boolean among values; None where the choice is left open."""
-    value = values.get(name)
-    return value if isinstance(value, bool) else None
-
-
-def _fixed_values(kernel: KernelSpec, config: Config) -> dict[str, Constant]:
+def _fixed_values(kernel: KernelSpec, config: ConfigEntries) -> dict[str, Constant]:
     return {**CONFIG_DEFAULTS, **kernel.constants, **dict(config)}
 
 
@@ -238,13 +225,13 @@ def _check_count(kernel: KernelSpec, num_targets: int, num_configs: int) -> None
 
 def _configs(
     kernel: KernelSpec, autotune: AutotuneReader
-) -> tuple[tuple[Config, Expression | None], ...]:
+) -> tuple[tuple[ConfigEntries, Expression | None], ...]:
     """Return the configs that the kernel's `where` lets pass, in order.
 
     Where it depends on launch arguments, what is left of it comes with the config: a condition
     that the launcher checks.
     """
-    kept: list[tuple[Config, Expression | None]] = []
+    kept: list[tuple[ConfigEntries, Expression | None]] = []
     for config in _listed_configs(kernel, autotune):
         condition = _condition(kernel, config)
         if not isinstance(condition, expression.Integer):
@@ -257,7 +244,7 @@ def _configs(
     return tuple(kept)
 
 
-def _condition(kernel: KernelSpec, config: Config) -> Expression:
+def _condition(kernel: KernelSpec, config: ConfigEntries) -> Expression:
     """Return what is left of `where` once the config is known."""
     where = kernel.where
     if where is None:
@@ -275,14 +262,14 @@ def _condition(kernel: KernelSpec, config: Config) -> Expression:
 
 
 def _where_error(
-    where: ManifestExpression, config: Config, error: ExpressionError
+    where: ManifestExpression, config: ConfigEntries, error: ExpressionError
 ) -> ManifestError:
     found = where.error(error)
     found.add_context(f"in config {config_text(config)}")
     return found
 
 
-def _listed_configs(kernel: KernelSpec, autotune: AutotuneReader) -> Iterator[Config]:
+def _listed_configs(kernel: KernelSpec, autotune: AutotuneReader) -> Iterator[ConfigEntries]:
     match kernel.configs:
         case CartesianConfigs(axes):
             count = math.prod(len(values) for _, values in axes)
@@ -300,7 +287,7 @@ def _listed_configs(kernel: KernelSpec, autotune: AutotuneReader) -> Iterator[Co
             yield from _autotune_configs(kernel, autotune)
 
 
-def _autotune_configs(kernel: KernelSpec, autotune: AutotuneReader) -> Iterator[Config]:
+def _autotune_configs(kernel: KernelSpec, autotune: AutotuneReader) -> Iterator[ConfigEntries]:
     """Return the source's configs, checked as the manifest's are, without repeats.
 
     Triton tells apart configs that differ in a hook alone; for us they are the same.

@@ -2,7 +2,7 @@
 
 The build makes an `Archive` from what it compiled, `archive.py` turns it into bytes and back,
 `header.py` into a C header, `aotc inspect` into a table. The meaning of every field at launch is
-in `docs/archive-format.md`.
+in `docs/reference/archive-format.md`.
 
 Invariant: the records hold what was decided and derive the rest, so two equal archives are the
 same bytes. Kernels and variants may be given in any order; `canonical` puts them into the one in

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from aotc.config_keys import CONFIG_KEYS, config_value_problem, renamed_key
+from aotc.config import CONFIG_KEYS, config_value_problem, renamed_key
 from aotc.ir import expression
 from aotc.ir.diagnostics import Loc, ManifestError, did_you_mean
 from aotc.ir.expression import ExpressionError

@@ -33,11 +33,11 @@ from aotc.package.grid import Expansion, VariantSpec
 from aotc.package.index import Archive, Kernel, parse_target
 from aotc.runtime import AotcError, Pointer, Tensor, _native
 from aotc.runtime.info import Plan, PlannedMap
-from aotc.verify.check import ExecutionFault
-from aotc.verify.emulator.program import Module
-from aotc.verify.emulator.tensor_map import TensorMap, TensorMapError
-from aotc.verify.launched import Launched
-from aotc.verify.reference import Reference
+from aotc.verify.checks.check import ExecutionFault
+from aotc.verify.checks.launched import Launched
+from aotc.verify.checks.reference import Reference
+from aotc.verify.emulator.async_copies.tensor_map import TensorMap, TensorMapError
+from aotc.verify.emulator.text.program import Module
 
 _ELEMENTS = (
     *("u8", "u16", "u32", "s32", "u64", "s64", "f16", "f32", "f64", "bf16"),
@@ -79,7 +79,7 @@ def launcher_of_request(
         target=spec.target.name,
         num_warps=threads // 32,
         num_stages=1,
-        num_ctas=spec.request.num_ctas,
+        num_ctas=spec.request.config.num_ctas,
         shared_bytes=compiled.shared_bytes,
         static_shared_bytes=0,
         registers=0,
@@ -117,7 +117,7 @@ def stand_in_cubin(target: str, symbol: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class PlannedLauncher:
-    """Plan launches of a record's only variant; see `aotc.verify.launched.Launcher`."""
+    """Plan launches of a record's only variant; see `aotc.verify.checks.launched.Launcher`."""
 
     record: Kernel
     kernel: _native.Kernel
@@ -174,7 +174,7 @@ class PlannedLauncher:
             params[found.offset : found.offset + 128] = _encoded(found)
         layout = tuple((p.offset, p.size) for p in self.record.variants[0].cubin_params)
         return Launched(
-            *(plan.grid, plan.block, plan.cluster, plan.dynamic_shared_bytes, bytes(params), layout)
+            plan.grid, plan.block, plan.cluster, plan.dynamic_shared_bytes, bytes(params), layout
         )
 
     # ---- guards ------------------------------------------------------------------------------

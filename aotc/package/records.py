@@ -1,7 +1,7 @@
 """The archive's layout as tables: header, sections, record layouts, enumerations, limits.
 
 Nothing here computes; `archive.py` reads and writes by these tables, and the runtime in C has the
-same numbers in C. Both follow `docs/archive-format.md`, whose section and field names are used here.
+same numbers in C. Both follow `docs/reference/archive-format.md`, whose section and field names are used here.
 
 Invariant: a number that has appeared in a released archive keeps its meaning.
 """

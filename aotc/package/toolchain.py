@@ -27,7 +27,7 @@ _TOOLS = (
 # Code that has a part in an entry of the cache: what makes a cubin, and of the package layer what
 # decides whether a kernel has a fallback, and when. A change to the rest spoils no cache.
 _COMPILER = (
-    *("backend", "compiler.py", "config_keys.py", "frontend", "ir", "module_search.py"),
+    *("backend", "compiler.py", "config.py", "frontend", "ir", "module_search.py"),
     *("package/argument_type.py", "package/condition.py", "package/stored_ptx.py"),
     *("package/workers.py", "schedule", "target.py"),
 )

@@ -43,22 +43,27 @@ from aotc.package.planned import launcher_of_record, launcher_of_request
 from aotc.package.spec import Manifest, ManifestExpression, VerifySpec
 from aotc.package.workers import Done, Job, misfit_text, run_all
 from aotc.target import Target
-from aotc.verify.check import Checks, Execute, Finding, check_kernel
-from aotc.verify.dataflow import roles_of, shared_block
-from aotc.verify.emulated import DEFAULT_MAX_MEMORY_BYTES, DEFAULT_MAX_STEPS, Emulation, Param
-from aotc.verify.emulator.errors import EmulationError
-from aotc.verify.emulator.parse import parse_module
-from aotc.verify.emulator.program import Module
-from aotc.verify.launched import Launcher
-from aotc.verify.launches import (
+from aotc.verify.checks.check import Checks, Execute, Finding, References, check_kernel
+from aotc.verify.checks.dataflow import roles_of, shared_block
+from aotc.verify.checks.emulated import (
+    DEFAULT_MAX_MEMORY_BYTES,
+    DEFAULT_MAX_STEPS,
+    Emulation,
+    Param,
+)
+from aotc.verify.checks.launched import Launcher
+from aotc.verify.checks.launches import (
     DEFAULT_MAX_PROGRAMS,
     DEFAULT_NUM_STAGES,
     Choice,
     Conditions,
     Scalar,
 )
-from aotc.verify.noise import is_inexact
-from aotc.verify.reference import DEFAULT_MAX_BUFFER_BYTES, Inputs, Pointees, Range
+from aotc.verify.checks.noise import is_inexact
+from aotc.verify.checks.reference import DEFAULT_MAX_BUFFER_BYTES, Inputs, Pointees, Range
+from aotc.verify.emulator.errors import EmulationError
+from aotc.verify.emulator.text.parse import parse_module
+from aotc.verify.emulator.text.program import Module
 from aotc.verify.sass import findings as sass
 
 PtxCompiler: TypeAlias = Callable[[CompileRequest], PtxKernel]
@@ -187,7 +192,7 @@ def subject_of(expansion: Expansion, variant: VariantSpec) -> Subject:
         grid=variant.grid,
         guards=tuple(expansion.guards[index].expression for index in variant.guards),
         values={**integer_values(variant.values), **fixed},
-        num_ctas=variant.request.num_ctas,
+        num_ctas=variant.request.config.num_ctas,
         spec=kernel.verify,
         expanded=(replace(expansion, variants=(variant,), dropped=()), variant),
     )
@@ -234,7 +239,10 @@ def _stored_subject(kernel: Kernel, variant: Variant, path: str) -> Subject:
         target=targets.parse(variant.target),
         request=None,
         stored=PtxKernel(
-            *(tile_ir, ptx, variant.symbol, variant.dynamic_shared_bytes),
+            tile_ir,
+            ptx,
+            variant.symbol,
+            variant.dynamic_shared_bytes,
             stored_params(kernel, variant),
         ),
         grid=variant.grid,
@@ -327,6 +335,7 @@ def verify_variant(
     options = options or VerifyOptions()
     limit = subject.target.max_shared_bytes
     found: list[tuple[Finding, ...]] = []
+    references: dict[str, References] = {}
     reason = ""
     for compiled, condition in _members(subject, compiler):
         if isinstance(compiled, ResourceError):
@@ -344,6 +353,9 @@ def verify_variant(
         is_device = execute is not None
         loops = any(slot.source in GRID_SOURCES for slot in compiled.params)
         checks = _checks(member, options, may_be_left_out=not is_device and not loops)
+        if condition is not None:  # another form of the same tile IR follows
+            references[compiled.tile_ir] = References()
+        checks = replace(checks, references=references.get(compiled.tile_ir))
         found.append(_findings(member, compiled, checks, run))
     if reason:
         return VariantResult(subject.label, subject.kernel, subject.target.name, (), reason)
@@ -476,14 +488,14 @@ def _checks(subject: Subject, options: VerifyOptions, *, may_be_left_out: bool) 
 def _num_stages(subject: Subject) -> int:
     """Return in how many stages loops are pipelined unless they say otherwise."""
     if subject.request is not None:
-        return subject.request.num_stages
+        return subject.request.config.num_stages
     return subject.values.get("num_stages", DEFAULT_NUM_STAGES)
 
 
 def _num_groups(subject: Subject) -> int:
     """Return how many groups of warps take the tiles of a program in turn."""
     if subject.request is not None:
-        return subject.request.num_consumer_groups
+        return subject.request.config.num_consumer_groups
     return subject.values.get("num_consumer_groups", 1)
 
 

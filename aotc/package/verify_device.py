@@ -21,9 +21,9 @@ from aotc.package.assemble import assemble
 from aotc.package.index import Archive, Kernel
 from aotc.package.verify import Subject, VariantResult, VerifyOptions, verify_variant
 from aotc.package.workers import compile_both_ways
-from aotc.verify.check import Execute, Execution, ExecutionFault
-from aotc.verify.device import DeviceBuffers, Driver, NoDeviceError
-from aotc.verify.reference import Reference
+from aotc.verify.checks.check import Execute, Execution, ExecutionFault
+from aotc.verify.checks.device import DeviceBuffers, Driver, NoDeviceError
+from aotc.verify.checks.reference import Reference
 
 _NAME = "verified"
 
@@ -60,7 +60,8 @@ def open_driver() -> Driver:
         return Driver()
     except NoDeviceError as error:
         message = f"expected a GPU to verify on, got {error}"
-        raise ManifestError(message, remedy="without --device, variants are emulated") from None
+        remedies = (error.remedy, "without --device, variants are emulated")
+        raise ManifestError(message, remedy="; ".join(filter(None, remedies))) from None
 
 
 def _record(subject: Subject) -> Kernel:

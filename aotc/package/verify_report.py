@@ -16,7 +16,7 @@ from rich.text import Text
 from aotc.ir.diagnostics import one_line
 from aotc.package.verify import Subject, VariantResult
 from aotc.package.workers import Done, Failure
-from aotc.verify.check import Finding
+from aotc.verify.checks.check import Finding
 from aotc.verify.sass import findings as sass
 
 Data: TypeAlias = dict[str, Any]

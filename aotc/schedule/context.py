@@ -4,34 +4,37 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from aotc.config import Config
+from aotc.ir.core import Kernel
 from aotc.ir.diagnostics import Loc
 from aotc.limits import CompileLimits
 from aotc.target import Target
 
 
 @dataclass(frozen=True, slots=True)
-class Config:
-    """Hold the performance choices a kernel is built with; reserved config keys of a manifest.
+class RoleStrategy:
+    """Bound the warp roles that an attempt may choose; `reason` is why these are not all.
 
-    `warp_specialize` of None leaves the choice to the schedule.
+    A kernel may have a producer warp, and then consumer groups as the config asks for.
     """
 
-    num_warps: int = 4
-    num_stages: int = 3
-    num_ctas: int = 1
-    maxnreg: int = 0
-    warp_specialize: bool | None = None
-    num_consumer_groups: int = 1
-    mma_stages: int = 1
+    has_producer: bool = True
+    has_groups: bool = True
+    reason: str = ""
+
+    def allows(self, kernel: Kernel) -> bool:
+        """Return whether an attempt may choose the roles that `kernel` has."""
+        return (self.has_producer or not kernel.producer_warps) and (
+            self.has_groups or kernel.num_consumer_groups == 1
+        )
 
 
 @dataclass
 class Schedule:
     """Carry target, configuration and collected remarks through the passes of one kernel.
 
-    `map_pointers` says that the kernel may get guards, and tensor maps that the launcher makes.
-    `max_ops` is how many ops unrolling may leave it with. `specialization_obstacle` says why all warps are to
-    do the same, if they are, and `grouping_obstacle` why one group of warps is to compute.
+    `map_pointers` allows guards, and tensor maps that the launcher encodes. `max_ops` bounds the
+    ops of the kernel after unrolling. `strategy` bounds the roles of warps.
     """
 
     target: Target
@@ -39,12 +42,12 @@ class Schedule:
     remarks: list[str] = field(default_factory=list[str])
     map_pointers: bool = False
     max_ops: int = CompileLimits.operations
-    specialization_obstacle: str = ""
-    grouping_obstacle: str = ""
+    strategy: RoleStrategy = RoleStrategy()
 
-    def __post_init__(self) -> None:
-        if self.config.warp_specialize is False:
-            self.specialization_obstacle = "warp_specialize is false"
+    @property
+    def may_specialize(self) -> bool:
+        """Whether a warp may become a producer."""
+        return self.strategy.has_producer and self.config.warp_specialize is not False
 
     def remark(self, loc: Loc, message: str) -> None:
         """Tell the user about a decision; shown by `aotc build -v` and `aotc inspect`."""

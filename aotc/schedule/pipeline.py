@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from aotc.ir.core import Kernel, clone_block
+from aotc.ir.core import Kernel
+from aotc.ir.diagnostics import IRError
 from aotc.ir.passes import Observer, Pipeline
 from aotc.schedule.cleanup.eliminate_common import eliminate_common
 from aotc.schedule.cleanup.hoist_invariants import hoist_invariants
@@ -13,7 +14,7 @@ from aotc.schedule.cleanup.recompute_addresses import recompute_addresses
 from aotc.schedule.cleanup.simplify import simplify
 from aotc.schedule.cleanup.sink_into_branches import sink_into_branches
 from aotc.schedule.cleanup.unroll_loops import unroll_loops
-from aotc.schedule.context import Schedule
+from aotc.schedule.context import RoleStrategy, Schedule
 from aotc.schedule.epilogue.overlap_epilogue import overlap_epilogue
 from aotc.schedule.epilogue.pipeline_tma_stores import pipeline_tma_stores
 from aotc.schedule.epilogue.slice_epilogues import slice_epilogues
@@ -46,121 +47,164 @@ from aotc.schedule.tensor_maps.lower_descriptors import lower_descriptors
 from aotc.schedule.tensor_maps.map_pointers import map_pointers
 from aotc.schedule.warp_roles.choose_warp_roles import choose_warp_roles
 from aotc.schedule.warp_roles.specialize_warps import specialize_warps
-from aotc.target import Feature
 
 TILE_TO_GPU: Pipeline[Schedule] = Pipeline(
     (
-        # What becomes of descriptors is arithmetic like any other, so it is first.
+        # Descriptors need to become address arithmetic first. Otherwise, the passes on tile IR
+        # neither simplify nor hoist what their loads and stores compute.
         lower_descriptors,
-        # On tile IR: fewer ops before anything is asked of each. An unrolled iteration is more
-        # of them, so it is simplified with the rest.
+        # Unrolling needs to run before simplification. Otherwise, the constants of each iteration
+        # are not folded.
         unroll_loops,
         simplify,
-        # Products that the target has, before anyone asks how wide their operands are.
+        # Legalization needs to run before layouts are assigned. Otherwise, they are chosen for
+        # operand types that the target has no MMA instruction for.
         legalize_dots,
         eliminate_common,
-        # Once equal values are one, addresses show what they share with their masks. Before loads
-        # change places with anything, and are given layouts.
+        # Mapping pointers needs to run after CSE. Otherwise, an address and its mask do not share
+        # the values that prove them one box. It needs to run before loads are reordered and given
+        # layouts: a tensor load gets neither.
         map_pointers,
-        # What comes through maps is known, and so whether copies could run ahead over programs.
+        # Needs to run after `map_pointers`. Otherwise, it is not known which loads are tensor
+        # loads, and so whether they could run ahead across program instances.
         make_persistent,
-        # While tiles still are the whole program's, and it is known which come through maps.
+        # Needs to run after `map_pointers`, which says what can be multicast, and before layouts
+        # are assigned. Otherwise, tiles of the whole program have layouts that no CTA's slice has.
         split_across_cluster,
-        # Once equal values are one, it shows when a masked load is what the other arm has.
+        # Needs to run after CSE. Otherwise, a masked load and the value of the other arm are not
+        # seen to be the same.
         predicate_branches,
-        # Invariant addresses leave the loop now, so that their layouts are decided outside it.
+        # Needs to run before layouts are assigned. Otherwise, invariant addresses get the layouts
+        # of their users in the loop, and are converted there.
         hoist_invariants,
-        # Addresses of maps are outside by now; what is copied by them is decided next.
+        # Needs to run after LICM. Otherwise, a tensor map's address, still computed in the loop,
+        # keeps the map there. What is made of a map's loads is decided next.
         hoist_maps,
-        # What is not looked at shows in tile IR, where parts of a sum are still reshapes and splits.
+        # Needs to run before layouts are assigned. Otherwise, slices of an accumulator are no
+        # longer the reshapes and splits by which unused columns are recognized.
         trim_dot_columns,
         assign_layouts,
-        # Where a conversion stands was decided value by value; now by what it moves.
+        # `assign_layouts` places conversions value by value; this pass moves them to where the
+        # fewest bytes are converted.
         hoist_conversions,
-        # Between two buffers that are given, all conversions are one choice.
+        # Needs to run after `hoist_conversions`. Otherwise, conversions on the way from one shared
+        # buffer to another, which are chosen here as one, are not yet where they stay.
         fit_copies,
-        # Both write conversions of the tiny tiles that cross warps, so they come before planning.
+        # Decomposition needs to run before `plan_conversions`. Otherwise, the conversions of the
+        # small tiles that cross warps, which it inserts, are not planned.
         decompose_scans,
         decompose_reductions,
-        # Layouts made copies of cheap ops, and the same conversion for several users.
+        # Layout assignment clones cheap ops, and inserts one conversion for each user.
         simplify,
         eliminate_common,
-        # A conversion of an invariant tile leaves the loop while it is still one pure op.
+        # Needs to run before `plan_conversions`. Otherwise, the conversion of an invariant tile is
+        # several ops with effects, which LICM leaves in the loop.
         hoist_invariants,
         plan_conversions,
-        # Before loops are pipelined, which puts loads in an order of their own.
+        # Needs to run before loops are pipelined, which gives loads an order of their own.
         advance_loads,
-        # Which buffers products read is known, and so what they do not; before there are rings of
-        # them, and before anyone asks what shared memory is left.
+        # Needs to run after `plan_conversions`, which says which buffers dots read, and before
+        # rings are built. Otherwise, each stage holds rows that no dot reads.
         trim_operand_loads,
-        # Layouts of loads are final, and what goes through shared memory anyway is known.
+        # Needs to run after layouts of loads are final, and after staging through shared memory
+        # is planned. Otherwise, it is not known which loads end in a buffer anyway.
         bulk_loads,
-        # What is fetched is known, and with it how much room there is.
+        # Needs to run after `bulk_loads`. Otherwise, stores may take the shared memory that loads
+        # need.
         bulk_stores,
-        # Which warp fetches decides who pipelines fetches; their loops turn slots from here on.
+        # Needs to run before `pipeline_loads`. Otherwise, tensor loads that a producer warp is to
+        # issue are pipelined by the loop as well.
         choose_warp_roles,
-        # Which loads go through shared memory, and how wide, is known now.
+        # Needs to run after staging is planned. Otherwise, it is not known which loads go through
+        # shared memory, and how wide they are.
         pipeline_loads,
-        # Slots are known now, and with them whether a product may run on.
+        # Needs to run after stages are assigned. Otherwise, it is not known whether the operands
+        # of a dot outlive the iteration, so that the dot may stay in flight.
         overlap_wgmma,
-        # Buffers live until the parts of a product are read, so this is before they are placed.
+        # Needs to run before shared memory is allocated. Otherwise, the live range of a buffer
+        # ends before the last slice of a dot has read it.
         slice_dots,
-        # Whole tiles of all that is stored are known now, and so what they take together.
+        # Needs to run after all stores are staged. Otherwise, the shared memory that whole tiles
+        # take together is underestimated.
         slice_epilogues,
-        # Parts of products are what the copies of a loop and its next fragments go between.
+        # Both need to run after `slice_dots`: copies and the next fragments are placed between the
+        # slices of a dot.
         interleave_copies,
         prefetch_fragments,
-        # Products are where they stay, so it shows what is read last of each slot.
+        # Needs to run after dots have their final places. Otherwise, a stage is released before
+        # its last reader.
         specialize_warps,
-        # Slots are waited for and given back where they are read: what starts a product and what
-        # looks at it are apart.
+        # Needs to run after `specialize_warps`. Otherwise, the waits that fill a stage and the
+        # arrivals that release it do not exist yet, and cannot move with the dots.
         pipeline_mma,
-        # Who computes and who fetches is known now, and so what a loop of tiles waits for.
+        # Needs to run after `specialize_warps`. Otherwise, it is not known which warps compute,
+        # and what a loop over tiles waits for.
         overlap_epilogue,
-        # Tensor copies stay whole until here, so that a pass can move or pipeline them.
+        # Needs to run after all passes that move or pipeline tensor loads: they know them as one
+        # op, not as an issue and a wait.
         expand_tensor_loads,
-        # The iterations before the loop have constant addresses, masks and slots.
+        # Peeled iterations have constant addresses, masks and stage indices.
         simplify,
         eliminate_common,
-        # How much shared memory is left for stores to run on in shows when all else is known.
+        # Needs to run after all other buffers exist. Otherwise, the shared memory left for stores
+        # to stay in flight is overestimated.
         pipeline_tma_stores,
-        # Lives of buffers are final once all of them exist; barriers depend on shared bytes.
+        # Allocation needs all buffers with their final live ranges. Barriers need to be inserted
+        # after it. Otherwise, hazards between buffers that share bytes are missed.
         allocate_shared,
         insert_barriers,
-        # What is made twice on purpose is not to be merged again, so these are last.
+        # These two duplicate ops on purpose, so no CSE may run after them.
         sink_into_branches,
         recompute_addresses,
     )
 )
 
 
-def schedule_kernel(kernel: Kernel, schedule: Schedule, observer: Observer | None = None) -> Kernel:
-    """Lower `kernel` from tile IR to gpu IR in place, and return it.
+STRATEGIES = (
+    RoleStrategy(),
+    RoleStrategy(has_groups=False),
+    RoleStrategy(has_producer=False, has_groups=False),
+)
+"""The roles that warps may have, from the fastest to the one that needs least shared memory."""
 
-    What a warp of its own fetches to stays where it is for the whole kernel, and groups of warps
-    have what they compute with to themselves. Where that takes more shared memory than there is,
-    the kernel is lowered once more, with one group, and then with all warps alike.
+
+def schedule_kernel(kernel: Kernel, schedule: Schedule, observer: Observer | None = None) -> Kernel:
+    """Lower `kernel` from tile IR to gpu IR; return the result and leave `kernel` as it is.
+
+    A producer's buffers live for the whole kernel, and each consumer group has its own. How much
+    shared memory that takes is known only when all passes have run, so each of `STRATEGIES` is
+    tried whole, and the first whose kernel fits is taken.
     """
+    lowered, reason = kernel, ""
+    for strategy in STRATEGIES:
+        if reason and strategy.allows(lowered):
+            continue  # it would choose the same roles again
+        remarks: list[str] = []
+        attempt = replace(schedule, strategy=replace(strategy, reason=reason), remarks=remarks)
+        lowered = _lower(kernel.clone(), attempt, observer)
+        reason = _misfit(lowered, schedule)
+        if not reason:
+            schedule.remarks += remarks
+            return lowered
+    raise IRError(f"no strategy is left for {kernel.name}: {reason}")
+
+
+def _lower(kernel: Kernel, schedule: Schedule, observer: Observer | None) -> Kernel:
     kernel.num_warps = schedule.config.num_warps
     kernel.num_ctas = schedule.config.num_ctas
-    kernel.maxnreg = schedule.config.maxnreg
-    num_remarks, limit = len(schedule.remarks), schedule.target.max_shared_bytes
-    while True:
-        may_divide = (
-            Feature.TMA in schedule.target.features and not schedule.specialization_obstacle
-        )
-        before = replace(kernel, body=clone_block(kernel.body, {})) if may_divide else None
-        TILE_TO_GPU.run(kernel, schedule, observer)
-        if before is None or not kernel.producer_warps or kernel.shared_bytes <= limit:
-            if kernel.maxnreg:
-                # More than all threads of a block can have would be a kernel that none starts of.
-                kernel.maxnreg = registers_of_thread(kernel, schedule.target)
-            return kernel
-        needs = f"the kernel needs {kernel.shared_bytes} bytes of shared memory, of {limit}"
-        if kernel.num_consumer_groups > 1:
-            schedule.grouping_obstacle = f"with {kernel.num_consumer_groups} {needs}"
-        else:
-            schedule.specialization_obstacle = f"with one {needs}"
-        del schedule.remarks[num_remarks:]
-        vars(kernel).update(vars(before))
-        kernel.body.parent = kernel
+    kernel.maxnreg = schedule.config.maxnreg or 0
+    TILE_TO_GPU.run(kernel, schedule, observer)
+    if kernel.maxnreg:
+        # More than all threads of a block can have would be a kernel that none starts of.
+        kernel.maxnreg = registers_of_thread(kernel, schedule.target)
+    return kernel
+
+
+def _misfit(kernel: Kernel, schedule: Schedule) -> str:
+    """Return why other roles are to be tried; without roles, too large a kernel is the user's."""
+    limit = schedule.target.max_shared_bytes
+    if not kernel.producer_warps or kernel.shared_bytes <= limit:
+        return ""
+    groups = kernel.num_consumer_groups if kernel.num_consumer_groups > 1 else "one"
+    needs = f"the kernel needs {kernel.shared_bytes} bytes of shared memory, of {limit}"
+    return f"with {groups} {needs}"

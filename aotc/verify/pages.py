@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from aotc.verify.numerics import Array
+from aotc.verify.arrays import Array
 
 PAGE_BITS = 10
 PAGE_BYTES = 1 << PAGE_BITS

@@ -4,5 +4,5 @@ In two steps, since the machine that has the compiler rarely has the GPU:
 
     python -m benchmarks.calibration prepare -o dist/calibration     where aotc is installed
     python -m benchmarks.calibration run dist/calibration --json F   on the GPU's machine
-    python -m benchmarks.calibration report F                        the table of docs/verify.md
+    python -m benchmarks.calibration report F                        the table of docs/internals/calibration.md
 """

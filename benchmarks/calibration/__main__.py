@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from aotc.verify.device import NoDeviceError
+from aotc.verify.checks.device import NoDeviceError
 from benchmarks.calibration import variants
 from benchmarks.calibration.groups import GROUPS
 from benchmarks.calibration.judge import chunks, device_name, judge_chunk

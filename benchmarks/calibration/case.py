@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from aotc.verify.emulator.tensor_argument import TensorArgument
+from aotc.verify.emulator.async_copies.tensor_argument import TensorArgument
 
 Array: TypeAlias = npt.NDArray[Any]
 Argument: TypeAlias = "Array | TensorArgument | int | float"

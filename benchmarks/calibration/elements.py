@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from aotc.verify.emulator.compute_rounding import FORMATS
-from aotc.verify.emulator.compute_small_floats import SMALL_FORMATS
+from aotc.verify.emulator.compute.rounding import FORMATS
+from aotc.verify.emulator.compute.small_floats import SMALL_FORMATS
 from benchmarks.calibration.case import Array
 
 BITS = {

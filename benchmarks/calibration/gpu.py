@@ -13,9 +13,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from aotc.ir.types import SCALARS
-from aotc.verify.check import ExecutionFault
-from aotc.verify.device import Driver
-from aotc.verify.emulator.tensor_argument import PlacedTensor, TensorArgument
+from aotc.verify.checks.check import ExecutionFault
+from aotc.verify.checks.device import Driver
+from aotc.verify.emulator.async_copies.tensor_argument import PlacedTensor, TensorArgument
 from benchmarks.calibration.case import Argument, Array
 
 _SCALARS = {2: "<e", 4: "<f", 8: "<d"}

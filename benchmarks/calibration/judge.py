@@ -18,13 +18,12 @@ from pathlib import Path
 
 import numpy as np
 
-from aotc.verify.check import ExecutionFault
-from aotc.verify.emulator.context import Fault
-from aotc.verify.emulator.errors import EmulationError
-from aotc.verify.emulator.parse import parse_module
-from aotc.verify.emulator.program import Module
+from aotc.verify.checks.check import ExecutionFault
+from aotc.verify.emulator.async_copies.tensor_argument import TensorArgument
+from aotc.verify.emulator.errors import EmulationError, Fault
 from aotc.verify.emulator.run import emulate
-from aotc.verify.emulator.tensor_argument import TensorArgument
+from aotc.verify.emulator.text.parse import parse_module
+from aotc.verify.emulator.text.program import Module
 from benchmarks.calibration.case import Argument, Array, Case, entry_name
 from benchmarks.calibration.distance import Comparison, compare
 from benchmarks.calibration.gpu import Gpu, describe_fault

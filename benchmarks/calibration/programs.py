@@ -10,7 +10,7 @@ from functools import partial
 
 import numpy as np
 
-from aotc.verify.emulator.tensor_argument import TensorArgument
+from aotc.verify.emulator.async_copies.tensor_argument import TensorArgument
 from benchmarks.calibration import elements
 from benchmarks.calibration.case import EXACT, Argument, Array, Bound, Case, Group, Output
 from tests.support.hopper_gemm import BLOCK_K, BLOCK_M, BLOCK_N, SHARED_BYTES, gemm_ptx

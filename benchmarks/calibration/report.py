@@ -1,4 +1,4 @@
-"""The results as JSON, and as the tables of docs/verify.md.
+"""The results as JSON, and as the tables of docs/internals/calibration.md.
 
 Invariant: a table is made of the JSON alone, so a run need not be repeated to print it.
 """

@@ -12,7 +12,7 @@ from functools import partial
 
 import numpy as np
 
-from aotc.verify.emulator.tensor_argument import TensorArgument
+from aotc.verify.emulator.async_copies.tensor_argument import TensorArgument
 from benchmarks.calibration.case import Argument, Case, Output
 
 THREADS = 128

@@ -14,7 +14,7 @@ from functools import partial
 
 import numpy as np
 
-from aotc.verify.emulator.tensor_argument import TensorArgument
+from aotc.verify.emulator.async_copies.tensor_argument import TensorArgument
 from benchmarks.calibration import inputs
 from benchmarks.calibration.case import Argument, Case, Group, Output
 from benchmarks.calibration.staged import BARRIER, WAIT, staged, tensor

@@ -17,11 +17,11 @@ from aotc.ir.types import ScalarType
 from aotc.package.archive import read
 from aotc.package.index import Archive
 from aotc.package.verify import Subject, VerifyOptions, load_subjects, verify_variant
-from aotc.verify.check import Execute, Execution, ExecutionFault
-from aotc.verify.elastic import HEAD_BYTES
-from aotc.verify.emulated import Emulation
-from aotc.verify.emulator.parse import parse_module
-from aotc.verify.reference import Bytes, Reference
+from aotc.verify.checks.check import Execute, Execution, ExecutionFault
+from aotc.verify.checks.emulated import Emulation
+from aotc.verify.checks.lazy_memory import HEAD_BYTES
+from aotc.verify.checks.reference import Bytes, Reference
+from aotc.verify.emulator.text.parse import parse_module
 from benchmarks.calibration.case import EXACT, Argument, Bound
 from benchmarks.calibration.distance import Comparison, compare
 from benchmarks.calibration.gpu import describe_fault

@@ -12,12 +12,12 @@ from typing import TypeAlias
 
 from aotc import runtime
 from aotc.package.verify_device import DeviceRun
-from aotc.verify.check import Execute, ExecutionFault
-from aotc.verify.emulated import Emulation, Param
+from aotc.verify.checks.check import Execute, ExecutionFault
+from aotc.verify.checks.emulated import Emulation, Param
 from aotc.verify.emulator.arguments import Argument
-from aotc.verify.emulator.context import Fault
-from aotc.verify.emulator.parse import parse_module
+from aotc.verify.emulator.errors import Fault
 from aotc.verify.emulator.run import emulate
+from aotc.verify.emulator.text.parse import parse_module
 from benchmarks.calibration.gpu import Gpu
 from benchmarks.soak.programs import ProgramCase
 from benchmarks.soak.variants import Member, VariantCase

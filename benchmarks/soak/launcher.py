@@ -20,8 +20,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from aotc.verify.check import ExecutionFault
-from aotc.verify.device import NoDeviceError
+from aotc.verify.checks.check import ExecutionFault
+from aotc.verify.checks.device import NoDeviceError
 from benchmarks.soak.case import Case, Device
 from benchmarks.soak.journal import Attempt, Journal, Outcome
 

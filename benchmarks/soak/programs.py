@@ -26,8 +26,8 @@ from aotc.ir.types import SCALARS
 from aotc.schedule.context import Schedule
 from aotc.schedule.pipeline import schedule_kernel
 from aotc.target import TARGETS
-from aotc.verify.emulator.tensor_argument import PlacedTensor
-from aotc.verify.interpreter import run
+from aotc.verify.emulator.async_copies.tensor_argument import PlacedTensor
+from aotc.verify.interpreter.run import run
 from benchmarks.soak import risk
 from benchmarks.soak.case import Try
 from benchmarks.soak.journal import Outcome
@@ -244,7 +244,7 @@ def _scheduled(program: Program) -> tuple[Kernel, tuple[str, ...]]:
     for map_pointers in dict.fromkeys((program.map_pointers, False)):
         kernel = program.kernel()
         schedule = Schedule(TARGETS[TARGET], program.config, map_pointers=map_pointers)
-        schedule_kernel(kernel, schedule)
+        kernel = schedule_kernel(kernel, schedule)
         if not map_pointers or launch.is_allowed(kernel, program.make()):
             return kernel, tuple(schedule.remarks)
     raise AssertionError

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Protocol, TypeAlias
 
 from aotc.compiler import CompiledKernel, CompileRequest, PtxKernel, compile_kernel
-from aotc.config_keys import CONFIG_KEYS
+from aotc.config import CONFIG_KEYS, Config
 from aotc.ir import expression
 from aotc.ir.diagnostics import CompileError, DiagnosticError
 from aotc.ir.expression import Expression
@@ -25,9 +25,9 @@ from aotc.package.assemble import assemble, member_label, misfit
 from aotc.package.index import Archive, Kernel
 from aotc.package.verify import Subject, VerifyOptions, load_subjects, verify_variant
 from aotc.package.workers import compile_both_ways
-from aotc.verify.check import Execute, Execution
-from aotc.verify.compare import compare
-from aotc.verify.reference import Reference
+from aotc.verify.checks.check import Execute, Execution
+from aotc.verify.checks.compare import compare
+from aotc.verify.checks.reference import Reference
 from benchmarks.soak import risk
 from benchmarks.soak.case import Try
 from benchmarks.soak.journal import Outcome
@@ -129,8 +129,7 @@ def sample(
 
 def _without_config(subject: Subject) -> CompileRequest:
     assert subject.request is not None
-    defaults = CompileRequest("", "", (), (), "")
-    return replace(subject.request, **{key: getattr(defaults, key) for key in CONFIG_KEYS})
+    return replace(subject.request, config=Config())
 
 
 # ---- making ready -----------------------------------------------------------------------------
@@ -254,7 +253,7 @@ def prepare(group: Group, settings: Settings, phase: str) -> Prepared:
 
 
 def _num_stages(subject: Subject) -> int:
-    return subject.request.num_stages if subject.request is not None else 0
+    return subject.request.config.num_stages if subject.request is not None else 0
 
 
 def _alone(subject: Subject) -> Subject:
@@ -355,7 +354,7 @@ class _Builder:
         return tuple((condition, tuple(each)) for condition, each in found.items())
 
     def _key(self) -> tuple[object, ...]:
-        """Return all that references depend on: see `aotc.verify.reference` and `.launches`."""
+        """Return all that references depend on: see `aotc.verify.checks.reference` and `.launches`."""
         subject = self._subject
         tile_ir = tuple(_HEAD.sub("", each.asm["tile"]) for each in self._compiled.values())
         guards = tuple(each.metadata.guards for each in self._compiled.values())

@@ -1,7 +1,7 @@
 /* archive.c: open an archive from a file or from memory, and let it go again.
  *
  * The file is read whole into memory of our own, and what was verified is that copy: replacing or
- * cutting the file afterwards has no effect. The order of the checks is docs/archive-format.md,
+ * cutting the file afterwards has no effect. The order of the checks is docs/reference/archive-format.md,
  * section 1; sizes are checked before memory is asked for.
  */
 #define _GNU_SOURCE /* O_CLOEXEC under -std=c11 */

@@ -1,6 +1,6 @@
 /* expression.c: check and run the bytecode of integer expressions.
  *
- * The table of opcodes is docs/archive-format.md, section 6. Arithmetic is on 64-bit integers, and
+ * The table of opcodes is docs/reference/archive-format.md, section 6. Arithmetic is on 64-bit integers, and
  * an overflow or a division by zero ends the evaluation: no value is ever wrapped.
  */
 #include "expression.h"

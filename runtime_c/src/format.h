@@ -1,5 +1,5 @@
 /* format.h: the records of an archive, as they lie in memory. The meaning of each field, and every
- * rule that validate.c checks, is in docs/archive-format.md.
+ * rule that validate.c checks, is in docs/reference/archive-format.md.
  *
  * Records are used in place, so the host must be little-endian; the static assertions keep the C
  * layout equal to the file's.
@@ -204,16 +204,16 @@ struct blob_record {
     uint32_t kind, zero;
 };
 
-_Static_assert(sizeof(struct header_record) == HEADER_BYTES, "docs/archive-format.md, section 1");
-_Static_assert(sizeof(struct directory_entry) == 16, "docs/archive-format.md, section 2");
-_Static_assert(sizeof(struct kernel_record) == 104, "docs/archive-format.md, section 3");
-_Static_assert(sizeof(struct param_record) == 16, "docs/archive-format.md, section 3");
-_Static_assert(sizeof(struct type_variable_record) == 24, "docs/archive-format.md, section 3");
-_Static_assert(sizeof(struct value_record) == 16, "docs/archive-format.md, section 3");
-_Static_assert(sizeof(struct variant_record) == 96, "docs/archive-format.md, section 3");
-_Static_assert(sizeof(struct cubin_param_record) == 12, "docs/archive-format.md, section 3");
-_Static_assert(sizeof(struct tensor_map_record) == 72, "docs/archive-format.md, section 3");
-_Static_assert(sizeof(struct expression_record) == 16, "docs/archive-format.md, section 3");
-_Static_assert(sizeof(struct blob_record) == 56, "docs/archive-format.md, section 3");
+_Static_assert(sizeof(struct header_record) == HEADER_BYTES, "docs/reference/archive-format.md, section 1");
+_Static_assert(sizeof(struct directory_entry) == 16, "docs/reference/archive-format.md, section 2");
+_Static_assert(sizeof(struct kernel_record) == 104, "docs/reference/archive-format.md, section 3");
+_Static_assert(sizeof(struct param_record) == 16, "docs/reference/archive-format.md, section 3");
+_Static_assert(sizeof(struct type_variable_record) == 24, "docs/reference/archive-format.md, section 3");
+_Static_assert(sizeof(struct value_record) == 16, "docs/reference/archive-format.md, section 3");
+_Static_assert(sizeof(struct variant_record) == 96, "docs/reference/archive-format.md, section 3");
+_Static_assert(sizeof(struct cubin_param_record) == 12, "docs/reference/archive-format.md, section 3");
+_Static_assert(sizeof(struct tensor_map_record) == 72, "docs/reference/archive-format.md, section 3");
+_Static_assert(sizeof(struct expression_record) == 16, "docs/reference/archive-format.md, section 3");
+_Static_assert(sizeof(struct blob_record) == 56, "docs/reference/archive-format.md, section 3");
 
 #endif

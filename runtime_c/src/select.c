@@ -3,7 +3,7 @@
  * This runs before every launch, so it takes no lock and allocates nothing: a context is found
  * among the loaded ones, the combination's run by binary search, variants of the config that is
  * asked for by an index, and a guard is evaluated only if a variant that is looked at asks
- * for it. The rules are docs/archive-format.md, section 5.
+ * for it. The rules are docs/reference/archive-format.md, section 5.
  */
 #include "select.h"
 

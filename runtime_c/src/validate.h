@@ -8,7 +8,7 @@
  * the index is known to be what was written. FORMAT, LIMIT. */
 aotc_status aotci_validate_directory(struct aotc_archive *archive, aotc_error *error);
 
-/* Check every record of every section: the rules of docs/archive-format.md that a C reader keeps.
+/* Check every record of every section: the rules of docs/reference/archive-format.md that a C reader keeps.
  * FORMAT, LIMIT. */
 aotc_status aotci_validate_records(struct aotc_archive *archive, aotc_error *error);
 

@@ -7,24 +7,9 @@
 #include <string.h>
 
 #include "expression.h"
-#include "validate.h"
+#include "validate_walk.h"
 
-struct walk {
-    const struct aotc_archive *archive;
-    aotc_error *error;
-    uint32_t claimed[SECTION_COUNT + 1];
-    /* The kernel whose check of an expression's params passed last, plus one: variants of a kernel
-     * share most expressions. */
-    uint32_t *checked_for;
-    /* Architecture of each cubin, by the first variant that names it; 0 before. Loading compares it
-     * with the ELF header once for a cubin. */
-    uint32_t *cubin_arch;
-    uint64_t features;
-    uint32_t kernel_index;
-    const struct kernel_record *kernel;
-};
-
-static bool claim(struct walk *walk, enum section_kind kind, uint32_t first, uint32_t count) {
+bool aotci_walk_claim(struct walk *walk, enum section_kind kind, uint32_t first, uint32_t count) {
     const uint32_t claimed = walk->claimed[kind];
     if (first != claimed || count > aotci_count(walk->archive, kind) - claimed) {
         return false;
@@ -33,12 +18,12 @@ static bool claim(struct walk *walk, enum section_kind kind, uint32_t first, uin
     return true;
 }
 
-static aotc_status bad(const struct walk *walk, enum section_kind kind, uint32_t index,
-                       const char *field, const char *expected) {
+aotc_status aotci_walk_bad(const struct walk *walk, enum section_kind kind, uint32_t index,
+                           const char *field, const char *expected) {
     return aotci_bad_record(walk->archive, walk->error, kind, index, field, expected);
 }
 
-static bool is_expression(struct walk *walk, uint32_t index) {
+bool aotci_walk_is_expression(struct walk *walk, uint32_t index) {
     if (index >= aotci_count(walk->archive, SECTION_EXPRESSIONS)) {
         return false;
     }
@@ -92,10 +77,10 @@ static aotc_status check_named_values(const struct walk *walk, uint32_t first, u
         const struct value_record *value = aotci_value(walk->archive, i);
         if (!aotci_is_name(walk->archive, value->name) ||
             is_repeated(walk, SECTION_VALUES, first, i)) {
-            return bad(walk, SECTION_VALUES, i, "name", "a name that is not repeated");
+            return aotci_walk_bad(walk, SECTION_VALUES, i, "name", "a name that is not repeated");
         }
         if (!is_valid_value(walk->archive, value)) {
-            return bad(walk, SECTION_VALUES, i, "payload", "a value of its kind");
+            return aotci_walk_bad(walk, SECTION_VALUES, i, "payload", "a value of its kind");
         }
     }
     return AOTC_OK;
@@ -108,7 +93,8 @@ static aotc_status check_type_variables(const struct walk *walk) {
         const struct type_variable_record *variable = aotci_type_variable(walk->archive, index);
         if (!aotci_is_name(walk->archive, variable->name) ||
             is_repeated(walk, SECTION_TYPE_VARIABLES, kernel->first_type_variable, index)) {
-            return bad(walk, SECTION_TYPE_VARIABLES, index, "name", "a name that is not repeated");
+            return aotci_walk_bad(walk, SECTION_TYPE_VARIABLES, index, "name",
+                                  "a name that is not repeated");
         }
         uint32_t seen = 0;
         bool valid = variable->dtype_count >= 1 && variable->dtype_count <= AOTC_FP8E5 &&
@@ -120,8 +106,8 @@ static aotc_status check_type_variables(const struct walk *walk) {
             seen |= valid ? UINT32_C(1) << dtype : 0;
         }
         if (!valid) {
-            return bad(walk, SECTION_TYPE_VARIABLES, index, "dtypes",
-                       "distinct dtypes, zeros behind");
+            return aotci_walk_bad(walk, SECTION_TYPE_VARIABLES, index, "dtypes",
+                                  "distinct dtypes, zeros behind");
         }
     }
     return AOTC_OK;
@@ -134,25 +120,27 @@ static aotc_status check_params(const struct walk *walk) {
         const struct param_record *param = aotci_param(walk->archive, index);
         if (!aotci_is_name(walk->archive, param->name) ||
             is_repeated(walk, SECTION_PARAMS, kernel->first_param, index)) {
-            return bad(walk, SECTION_PARAMS, index, "name", "a name that is not repeated");
+            return aotci_walk_bad(walk, SECTION_PARAMS, index, "name",
+                                  "a name that is not repeated");
         }
         if (param->kind < AOTC_POINTER || param->kind > AOTC_TENSOR) {
-            return bad(walk, SECTION_PARAMS, index, "kind", "1 to 3");
+            return aotci_walk_bad(walk, SECTION_PARAMS, index, "kind", "1 to 3");
         }
         const bool has_type = param->type_variable == 0
                                   ? is_dtype(param->dtype)
                                   : param->dtype == AOTC_DTYPE_NONE &&
                                         param->type_variable <= kernel->type_variable_count;
         if (!has_type) {
-            return bad(walk, SECTION_PARAMS, index, "dtype", "a dtype or a type variable");
+            return aotci_walk_bad(walk, SECTION_PARAMS, index, "dtype",
+                                  "a dtype or a type variable");
         }
         const bool has_rank = param->kind == AOTC_TENSOR
                                   ? param->rank >= 1 && param->rank <= LIMIT_RANK
                                   : param->rank == 0;
         if (!has_rank || !is_power_of_two(param->divisibility) || param->flags > PARAM_OPTIONAL ||
             param->access > 3 || param->zero != 0) {
-            return bad(walk, SECTION_PARAMS, index, "rank, divisibility, flags",
-                       "what the format allows");
+            return aotci_walk_bad(walk, SECTION_PARAMS, index, "rank, divisibility, flags",
+                                  "what the format allows");
         }
     }
     return AOTC_OK;
@@ -163,14 +151,14 @@ static aotc_status check_choice_values(const struct walk *walk,
     for (uint32_t i = 0; i < choice->value_count; ++i) {
         const struct value_record *value = aotci_value(walk->archive, choice->first_value + i);
         if (value->name != 0 || !is_valid_value(walk->archive, value)) {
-            return bad(walk, SECTION_VALUES, choice->first_value + i, "payload",
-                       "a value without a name");
+            return aotci_walk_bad(walk, SECTION_VALUES, choice->first_value + i, "payload",
+                                  "a value without a name");
         }
         for (uint32_t k = 0; k < i; ++k) {
             const struct value_record *other = aotci_value(walk->archive, choice->first_value + k);
             if (other->kind == value->kind && other->payload == value->payload) {
-                return bad(walk, SECTION_VALUES, choice->first_value + i, "payload",
-                           "distinct values");
+                return aotci_walk_bad(walk, SECTION_VALUES, choice->first_value + i, "payload",
+                                      "distinct values");
             }
         }
     }
@@ -181,8 +169,9 @@ static aotc_status check_choice_values(const struct walk *walk,
 static aotc_status check_values(struct walk *walk) {
     const struct aotc_archive *archive = walk->archive;
     const struct kernel_record *kernel = walk->kernel;
-    if (!claim(walk, SECTION_VALUES, kernel->first_constant, kernel->constant_count)) {
-        return bad(walk, SECTION_KERNELS, walk->kernel_index, "first_constant", "the next values");
+    if (!aotci_walk_claim(walk, SECTION_VALUES, kernel->first_constant, kernel->constant_count)) {
+        return aotci_walk_bad(walk, SECTION_KERNELS, walk->kernel_index, "first_constant",
+                              "the next values");
     }
     aotc_status status = check_named_values(walk, kernel->first_constant, kernel->constant_count);
     for (uint32_t i = 0; status == AOTC_OK && i < kernel->choice_count; ++i) {
@@ -194,11 +183,12 @@ static aotc_status check_values(struct walk *walk) {
         }
         if (!aotci_is_name(archive, choice->name) ||
             is_repeated(walk, SECTION_CHOICES, kernel->first_choice, index) || choice->zero != 0) {
-            return bad(walk, SECTION_CHOICES, index, "name", "a name that is not repeated");
+            return aotci_walk_bad(walk, SECTION_CHOICES, index, "name",
+                                  "a name that is not repeated");
         }
         if (choice->value_count == 0 ||
-            !claim(walk, SECTION_VALUES, choice->first_value, choice->value_count)) {
-            return bad(walk, SECTION_CHOICES, index, "first_value", "the next values");
+            !aotci_walk_claim(walk, SECTION_VALUES, choice->first_value, choice->value_count)) {
+            return aotci_walk_bad(walk, SECTION_CHOICES, index, "first_value", "the next values");
         }
         status = check_choice_values(walk, choice);
     }
@@ -208,9 +198,9 @@ static aotc_status check_values(struct walk *walk) {
             return aotci_above_limit(archive, walk->error, "entries of a config",
                                      config->entry_count, LIMIT_CONFIG_ENTRIES);
         }
-        if (!claim(walk, SECTION_VALUES, config->first_entry, config->entry_count)) {
-            return bad(walk, SECTION_CONFIGS, kernel->first_config + i, "first_entry",
-                       "the next values");
+        if (!aotci_walk_claim(walk, SECTION_VALUES, config->first_entry, config->entry_count)) {
+            return aotci_walk_bad(walk, SECTION_CONFIGS, kernel->first_config + i, "first_entry",
+                                  "the next values");
         }
         status = check_named_values(walk, config->first_entry, config->entry_count);
     }
@@ -222,12 +212,12 @@ static aotc_status check_guards(struct walk *walk) {
     for (uint32_t i = 0; i < kernel->guard_count; ++i) {
         const struct guard_record *guard = aotci_guard(walk->archive, kernel->first_guard + i);
         if (guard->text == 0 || !aotci_is_text(walk->archive, guard->text, LIMIT_TEXT_BYTES)) {
-            return bad(walk, SECTION_GUARDS, kernel->first_guard + i, "text",
-                       "a text that is not empty");
+            return aotci_walk_bad(walk, SECTION_GUARDS, kernel->first_guard + i, "text",
+                                  "a text that is not empty");
         }
-        if (!is_expression(walk, guard->expression)) {
-            return bad(walk, SECTION_GUARDS, kernel->first_guard + i, "expression",
-                       "an expression over the kernel's params");
+        if (!aotci_walk_is_expression(walk, guard->expression)) {
+            return aotci_walk_bad(walk, SECTION_GUARDS, kernel->first_guard + i, "expression",
+                                  "an expression over the kernel's params");
         }
     }
     return AOTC_OK;
@@ -244,277 +234,6 @@ static uint64_t count_combinations(const struct walk *walk) {
         count *= aotci_choice(walk->archive, kernel->first_choice + i)->value_count;
     }
     return count;
-}
-
-/* ---- variants -------------------------------------------------------------------------------- */
-
-/* The dtype of a param in a variant: its own, or the combination's digit of its type variable. */
-static unsigned dtype_in(const struct walk *walk, const struct param_record *param,
-                         uint32_t combination) {
-    const struct kernel_record *kernel = walk->kernel;
-    if (param->type_variable == 0) {
-        return param->dtype;
-    }
-    for (uint32_t i = kernel->choice_count; i-- > 0;) {
-        combination /= aotci_choice(walk->archive, kernel->first_choice + i)->value_count;
-    }
-    for (uint32_t i = kernel->type_variable_count; i-- > 0;) {
-        const struct type_variable_record *variable =
-            aotci_type_variable(walk->archive, kernel->first_type_variable + i);
-        if (i + 1 == param->type_variable) {
-            return variable->dtypes[combination % variable->dtype_count];
-        }
-        combination /= variable->dtype_count;
-    }
-    return AOTC_DTYPE_NONE;
-}
-
-static bool is_valid_source(struct walk *walk, const struct variant_record *variant,
-                            const struct cubin_param_record *cubin_param) {
-    const struct kernel_record *kernel = walk->kernel;
-    const struct param_record *param = NULL;
-    switch (cubin_param->source) {
-    case SOURCE_ARGUMENT:
-        if (cubin_param->index >= kernel->param_count) {
-            return false;
-        }
-        param = aotci_param(walk->archive, kernel->first_param + cubin_param->index);
-        if (param->kind == AOTC_POINTER) {
-            return cubin_param->size == 8;
-        }
-        return param->kind == AOTC_SCALAR &&
-               cubin_param->size ==
-                   aotc_dtype_bytes((aotc_dtype)dtype_in(walk, param, variant->combination));
-    case SOURCE_SCRATCH:
-        return cubin_param->index == 0 && cubin_param->size == 8 &&
-               variant->scratch_bytes != FORMAT_NONE;
-    case SOURCE_TENSOR_MAP:
-        return cubin_param->index < variant->tensor_map_count && cubin_param->size == 128;
-    case SOURCE_EXPRESSION:
-        return (cubin_param->size == 4 || cubin_param->size == 8) &&
-               is_expression(walk, cubin_param->index);
-    case SOURCE_GRID:
-        return cubin_param->index < 3 && cubin_param->size == 4 &&
-               (variant->flags & VARIANT_LOOPS_PROGRAMS) != 0;
-    default:
-        return false;
-    }
-}
-
-static aotc_status check_cubin_params(struct walk *walk, const struct variant_record *variant) {
-    uint32_t end = 0;
-    for (uint32_t i = 0; i < variant->cubin_param_count; ++i) {
-        const uint32_t index = variant->first_cubin_param + i;
-        const struct cubin_param_record *cubin_param = aotci_cubin_param(walk->archive, index);
-        if (!is_valid_source(walk, variant, cubin_param) || cubin_param->zero != 0) {
-            return bad(walk, SECTION_CUBIN_PARAMS, index, "source, index, size",
-                       "a source of that size");
-        }
-        /* A tensor map is aligned to 64 bytes in memory, but the block need not be. */
-        const uint32_t alignment = cubin_param->size == 128 ? 16 : cubin_param->size;
-        if (cubin_param->offset < end || cubin_param->offset % alignment != 0) {
-            return bad(walk, SECTION_CUBIN_PARAMS, index, "offset",
-                       "aligned, behind the one before");
-        }
-        end = (uint32_t)cubin_param->offset + cubin_param->size;
-    }
-    if (end > LIMIT_PARAM_BYTES) {
-        return aotci_above_limit(walk->archive, walk->error, "parameter block", end,
-                                 LIMIT_PARAM_BYTES);
-    }
-    if (end != variant->param_bytes) {
-        return bad(walk, SECTION_VARIANTS, walk->claimed[SECTION_VARIANTS], "param_bytes",
-                   "the end of the last cubin param");
-    }
-    return AOTC_OK;
-}
-
-/* Bytes of an element of each CUtensorMapDataType, 0 for the packed ones, and whether it has a NaN
- * to fill with. */
-static const struct {
-    uint8_t bytes;
-    bool has_nan;
-} data_types[16] = {
-    {1, false}, {2, false}, {4, false}, {4, false}, {8, false}, {8, false}, {2, true},  {4, true},
-    {8, true},  {2, true},  {4, true},  {4, true},  {4, true},  {0, false}, {0, false}, {0, false},
-};
-
-/* Bytes of the rows that a swizzle permutes, by its number. */
-static const uint8_t swizzle_spans[7] = {0, 32, 64, 128, 128, 128, 128};
-
-/* Whether the driver takes the innermost extent of the boxes and the fill. */
-static bool has_valid_rows(const struct tensor_map_record *map) {
-    const uint32_t row_bytes = (uint32_t)map->box[0] * data_types[map->data_type].bytes;
-    const uint32_t span_bytes = swizzle_spans[map->swizzle];
-    if (map->oob_fill != 0 && !data_types[map->data_type].has_nan) {
-        return false;
-    }
-    if (map->interleave != 0 || row_bytes == 0) {
-        return true;
-    }
-    return row_bytes % 16 == 0 && (span_bytes == 0 || row_bytes <= span_bytes);
-}
-
-static bool is_valid_tensor_map(struct walk *walk, const struct tensor_map_record *map) {
-    const struct kernel_record *kernel = walk->kernel;
-    if (map->param >= kernel->param_count ||
-        aotci_param(walk->archive, kernel->first_param + map->param)->kind == AOTC_SCALAR) {
-        return false;
-    }
-    const unsigned least_rank = map->interleave != 0 ? 3 : 1;
-    if (map->data_type > 15 || map->rank < least_rank || map->rank > LIMIT_RANK ||
-        map->interleave > 2 || map->swizzle > 6 || map->l2_promotion > 3 || map->oob_fill > 1 ||
-        (map->interleave == 2 && map->swizzle != 1)) {
-        return false;
-    }
-    if (map->zero_a != 0 || map->zero_b != 0 || map->zero_c[0] != 0 || map->zero_c[1] != 0 ||
-        map->zero_c[2] != 0 || !is_expression(walk, map->address)) {
-        return false;
-    }
-    for (unsigned i = 0; i < LIMIT_RANK; ++i) {
-        const bool used = i < map->rank;
-        const bool dim_fits =
-            used ? is_expression(walk, map->dims[i]) : map->dims[i] == FORMAT_NONE;
-        const bool box_fits = used ? map->box[i] >= 1 && map->box[i] <= 256 : map->box[i] == 0;
-        const bool step_fits = used ? map->element_strides[i] >= 1 && map->element_strides[i] <= 8
-                                    : map->element_strides[i] == 0;
-        if (!dim_fits || !box_fits || !step_fits) {
-            return false;
-        }
-        if (i != 0 && (used ? !is_expression(walk, map->strides[i - 1])
-                            : map->strides[i - 1] != FORMAT_NONE)) {
-            return false;
-        }
-    }
-    return has_valid_rows(map);
-}
-
-static aotc_status check_variant_expressions(struct walk *walk, uint32_t index,
-                                             const struct variant_record *variant) {
-    for (unsigned i = 0; i < 3; ++i) {
-        const bool fits = i < walk->kernel->grid_rank ? is_expression(walk, variant->grid[i])
-                                                      : variant->grid[i] == FORMAT_NONE;
-        if (!fits) {
-            return bad(walk, SECTION_VARIANTS, index, "grid",
-                       "as many expressions as the grid's rank");
-        }
-    }
-    const bool scratch_fits = variant->scratch_bytes == FORMAT_NONE
-                                  ? variant->scratch_align == 0
-                                  : is_expression(walk, variant->scratch_bytes) &&
-                                        is_power_of_two(variant->scratch_align) &&
-                                        variant->scratch_align <= 4096;
-    if (!scratch_fits) {
-        return bad(walk, SECTION_VARIANTS, index, "scratch_bytes",
-                   "an expression and its alignment");
-    }
-    if (variant->condition != 0 && !is_expression(walk, variant->condition - 1)) {
-        return bad(walk, SECTION_VARIANTS, index, "condition", "an expression or 0");
-    }
-    walk->features |= variant->condition == 0 ? 0 : FEATURE_CONDITIONS;
-    walk->features |= variant->scratch_bytes == FORMAT_NONE ? 0 : FEATURE_SCRATCH;
-    for (uint32_t i = 0; i < variant->tensor_map_count; ++i) {
-        const uint32_t map = variant->first_tensor_map + i;
-        if (!is_valid_tensor_map(walk, aotci_tensor_map(walk->archive, map))) {
-            return bad(walk, SECTION_TENSOR_MAPS, map, "fields",
-                       "what cuTensorMapEncodeTiled allows");
-        }
-    }
-    return AOTC_OK;
-}
-
-static aotc_status check_variant_numbers(const struct walk *walk, uint32_t index,
-                                         const struct variant_record *variant,
-                                         uint64_t combinations) {
-    const struct aotc_archive *archive = walk->archive;
-    const struct kernel_record *kernel = walk->kernel;
-    const uint64_t known_guards =
-        kernel->guard_count == 64 ? UINT64_MAX : (UINT64_C(1) << kernel->guard_count) - 1;
-    if ((variant->guards & ~known_guards) != 0 || (kernel->promises & ~variant->guards) != 0) {
-        return bad(walk, SECTION_VARIANTS, index, "guards",
-                   "the kernel's guards, with all promises");
-    }
-    if (variant->combination >= combinations || variant->config >= kernel->config_count ||
-        variant->target >= aotci_count(archive, SECTION_TARGETS)) {
-        return bad(walk, SECTION_VARIANTS, index, "combination, config, target", "ones that exist");
-    }
-    if (!aotci_is_name(archive, variant->symbol) ||
-        !aotci_is_text(archive, variant->remarks, LIMIT_TEXT_BYTES)) {
-        return bad(walk, SECTION_VARIANTS, index, "symbol, remarks", "a name, a text");
-    }
-    const uint32_t blob_count = aotci_count(archive, SECTION_BLOBS);
-    if (variant->cubin >= blob_count || aotci_blob(archive, variant->cubin)->kind != BLOB_CUBIN ||
-        (variant->ptx != FORMAT_NONE &&
-         (variant->ptx >= blob_count || aotci_blob(archive, variant->ptx)->kind != BLOB_PTX))) {
-        return bad(walk, SECTION_VARIANTS, index, "cubin, ptx", "blobs of that kind");
-    }
-    const struct target_record *target = aotci_target(archive, variant->target);
-    const uint32_t arch = 10u * target->major + target->minor;
-    uint32_t *cubin_arch = &walk->cubin_arch[variant->cubin];
-    if (*cubin_arch != 0 && *cubin_arch != arch) {
-        return bad(walk, SECTION_VARIANTS, index, "cubin", "a cubin of one architecture");
-    }
-    *cubin_arch = arch;
-    const unsigned cluster =
-        (unsigned)variant->cluster[0] * variant->cluster[1] * variant->cluster[2];
-    if (variant->num_threads < 1 || variant->num_threads > 1024 || cluster < 1 || cluster > 16 ||
-        variant->flags > (VARIANT_WAITS_PDL | VARIANT_LOOPS_PROGRAMS)) {
-        return bad(walk, SECTION_VARIANTS, index, "num_threads, cluster, flags",
-                   "what the format allows");
-    }
-    return AOTC_OK;
-}
-
-static unsigned count_bits(uint64_t value) { return (unsigned)__builtin_popcountll(value); }
-
-/* Order: target, combination, more guards first, guards, config, one with a condition first. */
-static bool is_before(const struct variant_record *a, const struct variant_record *b) {
-    if (a->target != b->target) {
-        return a->target < b->target;
-    }
-    if (a->combination != b->combination) {
-        return a->combination < b->combination;
-    }
-    if (count_bits(a->guards) != count_bits(b->guards)) {
-        return count_bits(a->guards) > count_bits(b->guards);
-    }
-    if (a->guards != b->guards) {
-        return a->guards < b->guards;
-    }
-    return a->config != b->config ? a->config < b->config
-                                  : a->condition != 0 && b->condition == 0;
-}
-
-static aotc_status check_variant(struct walk *walk, uint32_t index, uint64_t combinations) {
-    const struct aotc_archive *archive = walk->archive;
-    const struct variant_record *variant = aotci_variant(archive, index);
-    if (variant->cubin_param_count > LIMIT_CUBIN_PARAMS) {
-        return aotci_above_limit(archive, walk->error, "cubin params of a variant",
-                                 variant->cubin_param_count, LIMIT_CUBIN_PARAMS);
-    }
-    if (variant->tensor_map_count > LIMIT_TENSOR_MAPS) {
-        return aotci_above_limit(archive, walk->error, "tensor maps of a variant",
-                                 variant->tensor_map_count, LIMIT_TENSOR_MAPS);
-    }
-    if (!claim(walk, SECTION_CUBIN_PARAMS, variant->first_cubin_param,
-               variant->cubin_param_count) ||
-        !claim(walk, SECTION_TENSOR_MAPS, variant->first_tensor_map, variant->tensor_map_count)) {
-        return bad(walk, SECTION_VARIANTS, index, "first_cubin_param, first_tensor_map",
-                   "the next records");
-    }
-    aotc_status status = check_variant_numbers(walk, index, variant, combinations);
-    if (status == AOTC_OK) {
-        status = check_variant_expressions(walk, index, variant);
-    }
-    if (status == AOTC_OK) {
-        status = check_cubin_params(walk, variant);
-    }
-    if (status == AOTC_OK && index != walk->kernel->first_variant &&
-        !is_before(aotci_variant(archive, index - 1), variant)) {
-        return bad(walk, SECTION_VARIANTS, index, "order",
-                   "target, combination, guards, config, condition");
-    }
-    return status;
 }
 
 /* ---- kernels --------------------------------------------------------------------------------- */
@@ -539,20 +258,21 @@ static aotc_status check_kernel_counts(const struct walk *walk) {
         }
     }
     if (kernel->config_count == 0 || kernel->variant_count == 0 || kernel->grid_rank > 3) {
-        return bad(walk, SECTION_KERNELS, walk->kernel_index,
-                   "config_count, variant_count, grid_rank", "a config, a variant, a rank up to 3");
+        return aotci_walk_bad(walk, SECTION_KERNELS, walk->kernel_index,
+                              "config_count, variant_count, grid_rank",
+                              "a config, a variant, a rank up to 3");
     }
     return AOTC_OK;
 }
 
 static bool claim_kernel(struct walk *walk) {
     const struct kernel_record *kernel = walk->kernel;
-    return claim(walk, SECTION_PARAMS, kernel->first_param, kernel->param_count) &&
-           claim(walk, SECTION_TYPE_VARIABLES, kernel->first_type_variable,
-                 kernel->type_variable_count) &&
-           claim(walk, SECTION_CHOICES, kernel->first_choice, kernel->choice_count) &&
-           claim(walk, SECTION_GUARDS, kernel->first_guard, kernel->guard_count) &&
-           claim(walk, SECTION_CONFIGS, kernel->first_config, kernel->config_count) &&
+    return aotci_walk_claim(walk, SECTION_PARAMS, kernel->first_param, kernel->param_count) &&
+           aotci_walk_claim(walk, SECTION_TYPE_VARIABLES, kernel->first_type_variable,
+                            kernel->type_variable_count) &&
+           aotci_walk_claim(walk, SECTION_CHOICES, kernel->first_choice, kernel->choice_count) &&
+           aotci_walk_claim(walk, SECTION_GUARDS, kernel->first_guard, kernel->guard_count) &&
+           aotci_walk_claim(walk, SECTION_CONFIGS, kernel->first_config, kernel->config_count) &&
            kernel->first_variant == walk->claimed[SECTION_VARIANTS] &&
            kernel->variant_count <=
                aotci_count(walk->archive, SECTION_VARIANTS) - walk->claimed[SECTION_VARIANTS];
@@ -561,17 +281,18 @@ static bool claim_kernel(struct walk *walk) {
 static aotc_status check_kernel(struct walk *walk) {
     const struct kernel_record *kernel = walk->kernel;
     if (!aotci_is_name(walk->archive, kernel->name)) {
-        return bad(walk, SECTION_KERNELS, walk->kernel_index, "name", "a name");
+        return aotci_walk_bad(walk, SECTION_KERNELS, walk->kernel_index, "name", "a name");
     }
     /* Offsets of strings are in the order of the strings. */
     if (walk->kernel_index != 0 &&
         aotci_kernel_record(walk->archive, walk->kernel_index - 1)->name >= kernel->name) {
-        return bad(walk, SECTION_KERNELS, walk->kernel_index, "name",
-                   "increasing names, each once");
+        return aotci_walk_bad(walk, SECTION_KERNELS, walk->kernel_index, "name",
+                              "increasing names, each once");
     }
     aotc_status status = check_kernel_counts(walk);
     if (status == AOTC_OK && !claim_kernel(walk)) {
-        return bad(walk, SECTION_KERNELS, walk->kernel_index, "slices", "the next records");
+        return aotci_walk_bad(walk, SECTION_KERNELS, walk->kernel_index, "slices",
+                              "the next records");
     }
     status = status == AOTC_OK ? check_type_variables(walk) : status;
     status = status == AOTC_OK ? check_params(walk) : status;
@@ -586,7 +307,7 @@ static aotc_status check_kernel(struct walk *walk) {
                                  combinations, LIMIT_COMBINATIONS);
     }
     for (uint32_t i = 0; i < kernel->variant_count && status == AOTC_OK; ++i) {
-        status = check_variant(walk, kernel->first_variant + i, combinations);
+        status = aotci_check_variant(walk, kernel->first_variant + i, combinations);
         walk->claimed[SECTION_VARIANTS] += 1;
     }
     return status;
@@ -636,7 +357,8 @@ static aotc_status check_digests(const struct walk *walk) {
     }
     for (uint32_t i = 1; i < count && status == AOTC_OK; ++i) {
         if (compare_digests(walk, items[i - 1], items[i]) == 0) {
-            status = bad(walk, SECTION_BLOBS, items[i], "sha256", "one that no other blob has");
+            status = aotci_walk_bad(walk, SECTION_BLOBS, items[i], "sha256",
+                                    "one that no other blob has");
         }
     }
     memset(items, 0, count * sizeof *items);
@@ -660,13 +382,14 @@ static aotc_status check_all_kernels(struct walk *walk) {
     }
     for (size_t i = 0; i < sizeof owned / sizeof *owned; ++i) {
         if (walk->claimed[owned[i]] != aotci_count(archive, owned[i])) {
-            return bad(walk, owned[i], walk->claimed[owned[i]], "owner",
-                       "a record that belongs to a kernel");
+            return aotci_walk_bad(walk, owned[i], walk->claimed[owned[i]], "owner",
+                                  "a record that belongs to a kernel");
         }
     }
     const struct header_record *header = (const void *)archive->index;
     if (header->required_features != (walk->features | FEATURE_ZSTD)) {
-        return bad(walk, SECTION_ARCHIVE, 0, "required_features", "exactly the features in use");
+        return aotci_walk_bad(walk, SECTION_ARCHIVE, 0, "required_features",
+                              "exactly the features in use");
     }
     return AOTC_OK;
 }

@@ -349,7 +349,7 @@ def _wrong(target: str) -> Kernel:
 
 
 def _blobs(data: bytes) -> list[tuple[int, int]]:
-    """Return offset and size of each blob, from the index (docs/archive-format.md, section 3)."""
+    """Return offset and size of each blob, from the index (docs/reference/archive-format.md, section 3)."""
     kind, record_bytes, offset, count = struct.unpack_from("<4I", data, 128 + 8 + 16 * (_BLOBS - 1))
     if kind != _BLOBS:
         raise ValueError("the directory is not in the order of kinds")

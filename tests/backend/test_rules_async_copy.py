@@ -37,10 +37,10 @@ def copied(
     pointer = program.param(PointerType(element), 16)
     program.inputs.append(pointer)
     buffer = program.add(
-        gpu.SharedAlloc(element, (ELEMS,), flat_memory(), offset_bytes=64, num_slots=3)
+        gpu.SharedAlloc(element, (ELEMS,), flat_memory(), offset_bytes=64, num_stages=3)
     ).out
     index = program.param(I32)
-    slot = program.add(gpu.SharedSlot(buffer, index, ahead=1)).out
+    slot = program.add(gpu.SharedStage(buffer, index, ahead=1)).out
     program.add(gpu.AsyncCopy(program.pointers(pointer, layout), slot, vector=vector, **options))
     program.add(gpu.AsyncCommit())
     return slot, pointer

@@ -15,7 +15,7 @@ from aotc.ir.dialects import arith, gpu
 from aotc.ir.dialects.tile import AtomicKind, supports_atomic
 from aotc.ir.types import BF16, FP16, FP32, FP64, I1, I32, SCALARS, PointerType, ScalarType
 from aotc.target import TARGETS, Target
-from aotc.verify.atomics import combine_rule
+from aotc.verify.interpreter.atomics import combine_rule
 from tests.backend.programs import NUMPY, SM_80, SM_90, Program, row_layout
 
 CELLS_AT = 256  # where the lockstep machine puts the first array

@@ -14,6 +14,8 @@ from aotc.backend.ptxas import assemble
 from aotc.target import TARGETS
 from tests.support.products import Matmul, emulated, ptx_of
 
+pytestmark = pytest.mark.emulated
+
 TYPES = [
     Matmul("fp16", "fp32"),
     Matmul("fp16", "fp16"),

@@ -121,6 +121,7 @@ def test_there_are_forty_shapes(hopper: ModuleType) -> None:
     assert all(shape.n % 16 == shape.k % 16 == 0 for shape in shapes)
 
 
+@pytest.mark.slow
 def test_every_kernel_of_the_grid_has_configs_of_either_compiler(
     hopper: ModuleType,
 ) -> None:

@@ -139,7 +139,7 @@ _BODIES = [
     (
         "x = tl.map_elementwise(n)",
         "tl.map_elementwise(n)",
-        "aotc does not have tl.map_elementwise yet | docs/language.md",
+        "aotc does not have tl.map_elementwise yet | docs/reference/language.md",
     ),
     ("a = 0\nfor i in range(n):\n    a = a + 1.5", None, "a is int32 before this loop | float32"),
     ("if n > 1:\n    a = 1.0\ntl.store(p, a)", "a", "only if the condition in line 6 is true"),
@@ -147,8 +147,12 @@ _BODIES = [
     ("tl.store(p, tl.arange(0, 4))", None, "float32[4]? | a tile | the pointer is a scalar"),
     ("for i in range(n):\n    return", "return", "a `return` cannot leave a run-time loop"),
     ("return n", "return n", "a kernel returns nothing, k returns int32 | tl.store"),
-    ("x = helper(n)", "helper(n)", "helper is missing the argument 'y' | parameters are (x, y)"),
-    ("x = helper(n, z=1)", "helper(n, z=1)", "no parameter 'z' | parameters are (x, y)"),
+    (
+        "x = helper(n)",
+        "helper(n)",
+        "helper is missing the argument 'y' | signature is helper(x, y)",
+    ),
+    ("x = helper(n, z=1)", "helper(n, z=1)", "no parameter 'z' | signature is helper(x, y)"),
     ("x = LIMIT + n", "LIMIT", "kernels read only constexpr globals | tl.constexpr('4')"),
     ("x = plain(n)", "plain(n)", "a plain Python function | decorate it with @triton.jit"),
     ("x: tl.constexpr = 10 ** 10 ** 10", "10 ** 10 ** 10", "is too large"),
@@ -200,7 +204,7 @@ def test_the_chain_of_calls_two_deep(run: Run) -> None:
         "  called from k.py:13:17",
         "        tl.store(p, outer(p))",
         "                    ^^^^^^^^",
-        "  help: its parameters are (a, b)",
+        "  help: the signature is inner(a, b)",
     ]
 
 

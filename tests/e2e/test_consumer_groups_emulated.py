@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aotc.compiler import CompileRequest, Metadata, PtxKernel, compile_kernel, compile_ptx
+from aotc.compiler import Metadata, PtxKernel, compile_kernel, compile_ptx
 from tests.support.descriptors import PRELUDE, compiled, launch, like, loops_programs, tensor
+from tests.support.requests import request_of
 
 KERNELS = Path(__file__).resolve().parents[2] / "kernels"
 BLOCK = (64, 32, 32)
@@ -141,7 +142,7 @@ def _persistent(
         "NUM_SMS": 2,
     }
     return compile_ptx(
-        CompileRequest(
+        request_of(
             *(str(KERNELS / "persistent_matmul.py"), "persistent_matmul_kernel"),
             *(tuple(signature.items()), tuple(constants.items()), "sm_90a"),
             **config,
@@ -308,9 +309,10 @@ def test_programs_of_a_plain_product(groups: int) -> None:
     constants = {"BLOCK_M": 64, "BLOCK_N": 32, "BLOCK_K": 32, "GROUP_M": 2}
     constants |= {"BIAS": True, "RESIDUAL": True, "ACTIVATION": "none"}
     kernel = compile_ptx(
-        CompileRequest(
+        request_of(
             *(str(KERNELS / "matmul.py"), "matmul_kernel"),
-            *(tuple(signature.items()), tuple(constants.items()), "sm_90a", 4, 4),
+            *(tuple(signature.items()), tuple(constants.items()), "sm_90a"),
+            num_stages=4,
             map_pointers=True,
             num_consumer_groups=groups,
         )
@@ -348,7 +350,7 @@ def _metadata(folder: Path, block: tuple[int, int, int], **config: Any) -> Metad
     }
     constants = tuple(zip(("BM", "BN", "BK"), block, strict=True))
     parts = (str(path), "k", tuple(signature.items()), constants, "sm_90a")
-    return compile_kernel(CompileRequest(*parts, **config)).metadata
+    return compile_kernel(request_of(*parts, **config)).metadata
 
 
 @pytest.mark.parametrize(("groups", "num_stages"), [(1, 5), (2, 5), (3, 4)])
@@ -360,7 +362,7 @@ def test_a_launch_has_the_threads_of_all_groups(
     assert made.spill_bytes == 0
     assert made.num_consumer_groups == groups
     assert made.num_threads == 32 * (4 * groups + 4)
-    taken = [remark for remark in made.remarks if "registers for threads that compute" in remark]
+    taken = [remark for remark in made.remarks if "registers for a consumer thread" in remark]
     assert len(taken) == (groups > 1)
 
 
@@ -369,5 +371,5 @@ def test_what_is_too_large_for_two_groups_has_one(tmp_path: Path) -> None:
     made = _metadata(tmp_path, (128, 128, 32), num_stages=13, num_consumer_groups=2)
     assert made.num_consumer_groups == 1
     assert made.producer_warps == 4
-    reason = "one group of warps computes, not 2: with 2 the kernel needs"
+    reason = "one consumer group, not 2: with 2 the kernel needs"
     assert any(reason in remark for remark in made.remarks)

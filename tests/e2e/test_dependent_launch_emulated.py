@@ -14,15 +14,16 @@ import numpy as np
 import pytest
 
 from aotc.compiler import CompileRequest, PtxKernel, compile_kernel, compile_ptx, stage_text
+from aotc.config import Config
 from aotc.ir.core import Op
 from aotc.ir.dialects import grid, roles
 from aotc.ir.text import parse_kernel
-from aotc.verify.emulator.context import Context
-from aotc.verify.emulator.registry import EXECUTES, Execute
+from aotc.verify.emulator.engine.context import Context
+from aotc.verify.emulator.engine.registry import EXECUTES, Execute
 from aotc.verify.emulator.run import emulate
 from aotc.verify.emulator.syntax import Instruction
-from aotc.verify.interpreter import RULES, Interpreter
-from aotc.verify.program import Program
+from aotc.verify.interpreter.program import Program
+from aotc.verify.interpreter.run import RULES, Interpreter
 from tests.support.descriptors import launch
 
 PRELUDE = """import triton
@@ -150,7 +151,7 @@ def test_loads_stay_on_their_side(
 ) -> None:
     path = tmp_path / "kernel.py"
     path.write_text(PRELUDE + SOURCES[name], encoding="utf-8")
-    request = CompileRequest(str(path), "k", SIGNATURE, (), target, num_warps=1)
+    request = CompileRequest(str(path), "k", SIGNATURE, (), target, Config(1))
     made = compile_kernel(request, keep_asm=True)
     expected = _interpreted(made.asm["tile"])
     assert (_interpreted(made.asm["gpu"]) == expected).all()

@@ -9,11 +9,12 @@ import pytest
 
 from aotc import frontend
 from aotc.backend import assemble, emit_ptx, lower_kernel
+from aotc.config import Config
 from aotc.ir.text import print_kernel
-from aotc.schedule.context import Config, Schedule
+from aotc.schedule.context import Schedule
 from aotc.schedule.pipeline import schedule_kernel
 from aotc.target import TARGETS
-from aotc.verify.interpreter import run
+from aotc.verify.interpreter.run import run
 
 SOURCE = str(Path(__file__).resolve().parents[2] / "kernels" / "embedding.py")
 SIGNATURE = {

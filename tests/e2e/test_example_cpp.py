@@ -29,21 +29,6 @@ CXX = os.environ.get("CXX", "c++")
 CMAKE = shutil.which("cmake")
 CPP = [CXX, "-std=c++17", "-O1", "-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wshadow"]
 
-# The README leaves the kernel to the reader; this one has the signature that its manifest gives.
-NORM = """
-import triton
-import triton.language as tl
-
-@triton.jit
-def rmsnorm_kernel(x_ptr, w_ptr, out_ptr, stride, n_rows, n_cols, eps, BLOCK: tl.constexpr):
-    row = tl.program_id(0).to(tl.int64)
-    cols = tl.arange(0, BLOCK)
-    mask = cols < n_cols
-    x = tl.load(x_ptr + row * stride + cols, mask=mask, other=0.0).to(tl.float32)
-    w = tl.load(w_ptr + cols, mask=mask, other=0.0).to(tl.float32)
-    out = x * tl.rsqrt(tl.sum(x * x, axis=0) / n_cols + eps) * w
-    tl.store(out_ptr + row * stride + cols, out.to(out_ptr.dtype.element_ty), mask=mask)
-"""
 # The kernel reads nothing here, so any 16-byte aligned addresses will do.
 NORM_MAIN = """
 #include <cuda_runtime_api.h>
@@ -155,6 +140,7 @@ def check_that_all_is_launched_and_refused(program: Path, toolkit: Toolkit) -> N
     assert int(launches[1]) >= 2 * len(kernels) + 2  # in the stream, in the graph; by name
 
 
+@pytest.mark.slow
 def test_compiles_without_a_build_system(
     tmp_path: Path, toolkit: Toolkit, runtime: list[str | Path], kernels_dir: Path
 ) -> None:
@@ -170,6 +156,7 @@ def test_compiles_without_a_build_system(
     check_that_all_is_launched_and_refused(tmp_path / "example", toolkit)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(CMAKE is None, reason="the CMake project needs CMake")
 def test_builds_with_cmake(tmp_path: Path, toolkit: Toolkit, kernels_dir: Path) -> None:
     assert CMAKE is not None
@@ -196,7 +183,7 @@ def readme_block(language: str, containing: str) -> str:
 def test_quickstart(tmp_path: Path, toolkit: Toolkit, runtime: list[str | Path]) -> None:
     snippet = readme_block("cpp", "llm.h")
     assert len(snippet.splitlines()) <= 15
-    (tmp_path / "norm.py").write_text(NORM)
+    (tmp_path / "norm.py").write_text(readme_block("python", "rmsnorm_kernel"))
     (tmp_path / "llm.toml").write_text(readme_block("toml", "rmsnorm_kernel"))
     dist = build(tmp_path / "llm.toml", tmp_path / "dist")
     (tmp_path / "server.cpp").write_text(snippet + NORM_MAIN)
@@ -206,3 +193,34 @@ def test_quickstart(tmp_path: Path, toolkit: Toolkit, runtime: list[str | Path])
     run([*compiler, tmp_path / "server.cpp", *libraries, "-o", program])
     text = run([program], LD_LIBRARY_PATH=toolkit.search_path)
     assert "launches: 1, live libraries: 0, violation: none" in text
+
+
+@pytest.mark.skipif(CMAKE is None, reason="the guide builds with CMake")
+def test_the_guide_to_serving(tmp_path: Path, toolkit: Toolkit) -> None:
+    """The guide's project, against an installed runtime: a launch, a capture, three replays."""
+    assert CMAKE is not None
+    guide = (ROOT / "docs" / "guide" / "serving-cpp.md").read_text()
+    files: list[tuple[str, str]] = re.findall(
+        r"(?ms)^<!-- file: (\S+) -->\n```\w*\n(.*?)^```$", guide
+    )
+    assert [name for name, _ in files] == ["CMakeLists.txt", "server.cpp"]
+    for name, text in files:
+        (tmp_path / name).write_text(text)
+    (tmp_path / "norm.py").write_text(readme_block("python", "rmsnorm_kernel"))
+    (tmp_path / "llm.toml").write_text(readme_block("toml", "rmsnorm_kernel"))
+    build(tmp_path / "llm.toml", tmp_path / "dist")
+
+    built, installed = tmp_path / "build" / "runtime", tmp_path / "installed"
+    zstd: list[str | Path] = ["-DAOTC_WITH_ZSTD=ON", f"-DZSTD_INCLUDE_DIR={toolkit.zstd}"]
+    run([CMAKE, "-S", RUNTIME, "-B", built, *zstd, f"-DZSTD_LIBRARY={toolkit.libzstd}"])
+    run([CMAKE, "--build", built, "-j", str(os.cpu_count() or 1)])
+    run([CMAKE, "--install", built, "--prefix", installed])
+
+    project = tmp_path / "build" / "server"
+    configure: list[str | Path] = [CMAKE, "-S", tmp_path, "-B", project]
+    configure += [f"-DCMAKE_PREFIX_PATH={installed}", f"-DCUDAToolkit_ROOT={toolkit.root}"]
+    run([*configure, "-DCMAKE_CXX_FLAGS=-Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror"])
+    run([CMAKE, "--build", project])
+    text = run([project / "server"], LD_LIBRARY_PATH=toolkit.search_path)
+    assert text.startswith("served")
+    assert "launches: 2, live libraries: 0, violation: none" in text

@@ -12,7 +12,7 @@ from aotc.compiler import compile_kernel
 from aotc.frontend import translate
 from aotc.package.manifest import load
 from aotc.package.verify import Subject, VerifyOptions, subjects_of_manifest, verify_variant
-from aotc.verify.interpreter import run
+from aotc.verify.interpreter.run import run
 
 KERNELS = Path(__file__).parents[2] / "kernels"
 SUBJECTS = subjects_of_manifest(load(str(KERNELS / "functions.toml")))

@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aotc.compiler import CompileRequest, PtxKernel, compile_ptx
+from aotc.compiler import PtxKernel, compile_ptx
 from tests.support.descriptors import launch as emulate
 from tests.support.hopper_cases import CASES, HopperCase, constants_of, scalar_of
 from tests.support.kernel_cases import Launch
 from tests.support.matrix_cases import values_of
+from tests.support.requests import request_of
 
 SHARED = {"small": (17, 64, 96), "small_even": (11, 64, 160), "small_descriptor": (17, 64, 96)}
 
@@ -23,7 +24,7 @@ SHARED = {"small": (17, 64, 96), "small_even": (11, 64, 160), "small_descriptor"
 def _compiled(case: HopperCase, dtype: str, build: int, launch: Launch, **config: Any) -> PtxKernel:
     constants = constants_of(case.builds[build])
     signature = tuple(case.types(dtype, constants, launch).items())
-    request = CompileRequest(
+    request = request_of(
         case.path, case.function, signature, tuple(constants.items()), "sm_90a", **config
     )
     return compile_ptx(request)

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import aotc
-from aotc.verify.numerics import dtype_of
+from aotc.verify.interpreter.numerics import dtype_of
 from tests.support.hopper_cases import HopperCase, Shape, scalar_of
 from tests.support.hopper_manifest import builds_of, entries, entry_name, manifest_text
 from tests.support.kernel_cases import Launch

@@ -7,14 +7,15 @@ import zlib
 import numpy as np
 import pytest
 
+from aotc.config import Config
 from aotc.frontend.translate import translate
 from aotc.ir.core import Kernel
 from aotc.ir.passes import Observer
 from aotc.ir.verify import verify
-from aotc.schedule.context import Config, Schedule
+from aotc.schedule.context import Schedule
 from aotc.schedule.pipeline import TILE_TO_GPU, schedule_kernel
 from aotc.target import TARGETS
-from aotc.verify.interpreter import run
+from aotc.verify.interpreter.run import run
 from tests.support.hopper_cases import CASES, HopperCase, constants_of, points, scalar_of
 from tests.support.kernel_cases import Launch
 from tests.support.matrix_cases import values_of

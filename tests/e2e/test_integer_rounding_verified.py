@@ -10,9 +10,9 @@ import pytest
 from aotc.ir.types import ScalarType
 from aotc.package.manifest import load
 from aotc.package.verify import VerifyOptions, subjects_of_manifest, verify_variant
-from aotc.verify import contents
-from aotc.verify.elastic import Contents
-from aotc.verify.numerics import dtype_of
+from aotc.verify.checks import input_data
+from aotc.verify.checks.lazy_memory import Contents
+from aotc.verify.interpreter.numerics import dtype_of
 
 SOURCE = """
 import triton
@@ -62,7 +62,7 @@ def _near_ties(element: ScalarType, seed: int) -> Contents:
 def test_an_integer_is_rounded_once(
     source: str, wanted: str, target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(contents, "integers", _near_ties)
+    monkeypatch.setattr(input_data, "integers", _near_ties)
     (tmp_path / "kernels.py").write_text(SOURCE)
     text = MANIFEST.format(target=target, source=source, wanted=wanted)
     (tmp_path / "kernels.toml").write_text(text)

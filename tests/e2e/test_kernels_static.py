@@ -32,7 +32,7 @@ def test_assembles_for_every_target(name: str, target: str) -> None:
         made = compile_kernel(replace(spec.request, target=target))
         assert made.metadata.ptxas_warnings == ()
         # A cap on registers is a choice of the manifest's, and spills are its price.
-        if spec.request.maxnreg is None:
+        if spec.request.config.maxnreg is None:
             assert made.metadata.spill_bytes == 0
         assert made.metadata.shared_bytes <= TARGETS[target].max_shared_bytes
 

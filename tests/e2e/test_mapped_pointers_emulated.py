@@ -17,8 +17,8 @@ import pytest
 from aotc.compiler import PtxKernel, compile_ptx
 from aotc.ir.expression import evaluate, parse
 from aotc.verify.emulator.arguments import Argument
+from aotc.verify.emulator.async_copies.tensor_argument import PlacedTensor
 from aotc.verify.emulator.run import emulate
-from aotc.verify.emulator.tensor_argument import PlacedTensor
 from tests.support.pointer_kernels import MAPPED, Case, Launch, launch, request
 
 NUM_BLOCKS = 3  # of a kernel whose blocks run several programs each

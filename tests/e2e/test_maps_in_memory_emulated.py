@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 
 from aotc.compiler import CompileRequest, compile_ptx, stage_text
+from aotc.config import Config
 from aotc.ir.diagnostics import CompileError
 from aotc.ir.text import parse_kernel
+from aotc.verify.emulator.async_copies.tensor_argument import TensorArgument, TensorTable
+from aotc.verify.emulator.async_copies.tensor_map import TensorMap
 from aotc.verify.emulator.run import emulate
-from aotc.verify.emulator.tensor_argument import TensorArgument, TensorTable
-from aotc.verify.emulator.tensor_map import TensorMap
-from aotc.verify.interpreter import Interpreter, InterpretError
-from aotc.verify.memory import Memory
+from aotc.verify.interpreter.memory import Memory
+from aotc.verify.interpreter.run import Interpreter, InterpretError
 from tests.support.grouped_products import GROUPED
 
 SIGNATURE = (("maps", "*i8:16"), ("results", "*u8:16"), ("depths", "*i32"))
@@ -68,7 +69,7 @@ class _Groups:
 
 @pytest.mark.parametrize(("target", "num_ctas"), [("sm_90a", 1), ("sm_90a", 2), ("sm_120a", 1)])
 def test_grouped_products(tmp_path: Path, target: str, num_ctas: int) -> None:
-    made = compile_ptx(replace(_request(tmp_path, target=target), num_ctas=num_ctas))
+    made = compile_ptx(replace(_request(tmp_path, target=target), config=Config(num_ctas=num_ctas)))
     groups = _Groups()
     # A map's box is no wider than its swizzle, 128 bytes, as a map for the block would be.
     tables = [

@@ -15,13 +15,14 @@ import numpy as np
 import pytest
 
 from aotc.backend import emit_ptx, lower_kernel
+from aotc.config import Config
 from aotc.frontend.translate import translate
 from aotc.ir.types import SCALARS
-from aotc.schedule.context import Config, Schedule
+from aotc.schedule.context import Schedule
 from aotc.schedule.pipeline import schedule_kernel
 from aotc.target import TARGETS
 from aotc.verify.emulator.run import emulate
-from aotc.verify.numerics import dtype_of
+from aotc.verify.interpreter.numerics import dtype_of
 from tests.support.matrix_cases import CASES, MatrixCase, signature_of, values_of
 
 POINTS = [
@@ -45,7 +46,7 @@ def _run(
     path, function = source.rsplit(":", 1)
     options = {"target": target, "num_warps": num_warps}
     kernel = translate(path, function, signature, constants, **options).kernel
-    schedule_kernel(kernel, Schedule(TARGETS[target], Config(num_warps=num_warps)))
+    kernel = schedule_kernel(kernel, Schedule(TARGETS[target], Config(num_warps=num_warps)))
     ptx = emit_ptx(lower_kernel(kernel, TARGETS[target]).llvm_ir, TARGETS[target])
     args = [values[info.name] for info in kernel.params]
     emulate(ptx, grid, args, shared_bytes=kernel.shared_bytes, seed=seed)

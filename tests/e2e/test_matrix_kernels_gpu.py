@@ -20,7 +20,7 @@ import pytest
 
 import aotc
 from aotc.ir.types import SCALARS
-from aotc.verify.numerics import dtype_of
+from aotc.verify.interpreter.numerics import dtype_of
 from tests.support.kernel_cases import Launch
 from tests.support.matrix_cases import CASES, MatrixCase, Shape
 from tests.support.matrix_manifest import entry_name, large_build, manifest_text

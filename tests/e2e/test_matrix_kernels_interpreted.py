@@ -9,16 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from aotc.config import Config
 from aotc.frontend.translate import translate
 from aotc.ir.core import Kernel
 from aotc.ir.passes import Observer
 from aotc.ir.text import parse_kernel, print_kernel
 from aotc.ir.types import SCALARS
 from aotc.ir.verify import verify
-from aotc.schedule.context import Config, Schedule
+from aotc.schedule.context import Schedule
 from aotc.schedule.pipeline import TILE_TO_GPU, schedule_kernel
 from aotc.target import TARGETS
-from aotc.verify.interpreter import InterpretError, run
+from aotc.verify.interpreter.run import InterpretError, run
 from tests.support.kernel_cases import Launch
 from tests.support.matrix_cases import CASES, Constants, MatrixCase, signature_of, values_of
 

@@ -8,6 +8,7 @@ path.
 from __future__ import annotations
 
 import ast
+import inspect
 import json
 import os
 import re
@@ -20,12 +21,14 @@ from typing import Any, NamedTuple
 import pytest
 
 import aotc
+from aotc.config import CONFIG_KEYS
 from aotc.ir.dialects import arith, gpu, scf, tile  # noqa: F401 - ops that texts name
 from aotc.ir.text import parse_kernel, print_kernel
+from aotc.target import TARGETS
 
 _ROOT = Path(__file__).parents[2]
 
-# What the documents' manifests name and a user has: Triton code, with that many parameters.
+# What the reference's manifest names and a user has: Triton code, with that many parameters.
 _NORM = """\
 import triton
 import triton.language as tl
@@ -61,6 +64,8 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ignored = (_ROOT / ".gitignore").read_text().split()
     left_out = [pattern.strip("/") for pattern in ignored]
     shutil.copytree(_ROOT, folder, ignore=shutil.ignore_patterns(".git", ".cache", *left_out))
+    for built in (_ROOT / "aotc" / "runtime").glob("_native*.so"):  # what `pip install` compiles
+        shutil.copyfile(built, folder / "aotc" / "runtime" / built.name)
     return folder
 
 
@@ -91,14 +96,51 @@ def snippets(document: str, language: str) -> list[str]:
     return [block for marked, block in blocks if marked == language]
 
 
+def quickstart_files(document: str) -> dict[str, str]:
+    """Return the files that a document tells to make: the blocks under `<!-- file: NAME -->`."""
+    text = (_ROOT / document).read_text()
+    return dict(re.findall(r"(?ms)^<!-- file: (\S+) -->\n```\w*\n(.*?)^```$", text))
+
+
+def marked_commands(document: str) -> list[str]:
+    """Return the commands under each `<!-- run -->` of a document, a line each."""
+    text = (_ROOT / document).read_text()
+    blocks: list[str] = re.findall(r"(?ms)^<!-- run -->\n```sh\n(.*?)^```$", text)
+    return [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
+
+
+def run_in(copy: Path, folder: Path, command: str) -> Ran:
+    """Run a line of a document in a shell whose `aotc` is the copy's."""
+    shims = copy.parent / "bin"
+    shims.mkdir(exist_ok=True)
+    (shims / "aotc").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m aotc "$@"\n')
+    (shims / "aotc").chmod(0o755)
+    environment = {
+        "PATH": f"{shims}:{os.environ['PATH']}",
+        "HOME": str(copy.parent),
+        "XDG_CACHE_HOME": str(copy.parent / "cache"),
+        "PYTHONPATH": str(copy),
+    }
+    ran = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", command],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return Ran(ran.returncode, ran.stdout, ran.stderr)
+
+
 @pytest.fixture(scope="module")
 def quickstart(copy: Path) -> Path:
     """Return the folder in which the README's quickstart was followed."""
     folder = copy.parent / "quickstart"
     folder.mkdir()
-    (folder / "norm.py").write_text(_NORM)
-    (folder / "llm.toml").write_text(snippets("README.md", "toml")[0])
-    ran = aotc_in(copy, folder, "build", "llm.toml")
+    for name, text in quickstart_files("README.md").items():
+        (folder / name).write_text(text)
+    (build, *_) = marked_commands("README.md")
+    ran = run_in(copy, folder, build)
     assert ran.code == 0, ran.err
     assert ran.out.splitlines() == ["dist/llm.aotc", "dist/llm.h", "dist/libllm.a"]
     return folder
@@ -129,13 +171,23 @@ def test_the_quickstart_builds_what_it_says(copy: Path, quickstart: Path) -> Non
     assert len(kernel["variants"]) == 2 * 2 * 4 * 2
 
 
+def test_the_quickstart_runs_as_it_stands(copy: Path, quickstart: Path) -> None:
+    _, inspect, verify = marked_commands("README.md")
+    ran = run_in(copy, quickstart, inspect)
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.out.startswith("llm 0.1.0 | 1 kernel | 32 variants | sm_80 sm_90a | ")
+    ran = run_in(copy, quickstart, verify)
+    assert ran.code == 0, ran.out + ran.err
+    assert re.search(r"(?m)^16 verified, 16 cubins audited ", ran.err)
+
+
 def test_the_quickstart_in_python_passes_the_arguments_there_are(
     copy: Path, quickstart: Path
 ) -> None:
     content = _inspected(copy, quickstart / "dist" / "llm.aotc")
     params = [param["name"] for param in content["kernels"][0]["params"]]
     assert params == ["x_ptr", "w_ptr", "out_ptr", "stride", "n_rows", "n_cols", "eps"]
-    (snippet,) = snippets("README.md", "python")
+    _, snippet = snippets("README.md", "python")
     calls = [node for node in ast.walk(ast.parse(snippet)) if isinstance(node, ast.Call)]
     launch = next(call for call in calls if isinstance(call.func, ast.Subscript))
     assert len(launch.args) == len(params)
@@ -178,13 +230,13 @@ def test_the_own_kernels_build_from_the_copy(copy: Path) -> None:
     assert {kernel["name"] for kernel in content["kernels"]} == {"vector_add", "argmax_rows"}
 
 
-# ----------------------------------------------------------------------------- docs/manifest.md
+# ----------------------------------------------------------------------------- docs/reference/manifest.md
 
 
 def test_the_manifests_example_builds(copy: Path, tmp_path: Path) -> None:
     (tmp_path / "kernels").mkdir()
     (tmp_path / "kernels" / "norm.py").write_text(_NORM)
-    manifest = snippets("docs/manifest.md", "toml")[0]
+    manifest = snippets("docs/reference/manifest.md", "toml")[0]
     (tmp_path / "kernels.toml").write_text(manifest)
     ran = aotc_in(copy, tmp_path, "build", "--target", "sm_90a")
     assert ran.code == 0, ran.err
@@ -200,11 +252,11 @@ def test_the_manifests_example_builds(copy: Path, tmp_path: Path) -> None:
     before = _bytes_of(tmp_path / "dist")
     ran = aotc_in(copy, tmp_path, "build")
     assert ran.code == 1
-    assert ran.err == snippets("docs/manifest.md", "")[0]
+    assert ran.err == snippets("docs/reference/manifest.md", "")[0]
     assert _bytes_of(tmp_path / "dist") == before
 
 
-# ----------------------------------------------------------------------------- docs/language.md
+# ----------------------------------------------------------------------------- docs/reference/language.md
 
 
 def test_the_mistake_that_the_language_page_shows(copy: Path, tmp_path: Path) -> None:
@@ -225,10 +277,10 @@ def test_the_mistake_that_the_language_page_shows(copy: Path, tmp_path: Path) ->
     (tmp_path / "norm.py").write_text(source)
     ran = aotc_in(copy, tmp_path, "dump", "norm.py:k", "--stage", "tile", "--set", "x_ptr=*fp32")
     assert ran.code == 1
-    assert ran.err in snippets("docs/language.md", "")
+    assert ran.err in snippets("docs/reference/language.md", "")
 
 
-# ---------------------------------------------------------------------------------- docs/cli.md
+# ---------------------------------------------------------------------------------- docs/reference/cli.md
 
 
 @pytest.mark.parametrize("command", ["build", "inspect", "dump"])
@@ -236,7 +288,7 @@ def test_help_and_the_page_on_the_command_line_agree(copy: Path, command: str) -
     ran = aotc_in(copy, copy, command, "--help")
     assert (ran.code, ran.err) == (0, "")
     assert ran.out.startswith(f"Usage: aotc {command} ")
-    page = (_ROOT / "docs" / "cli.md").read_text()
+    page = (_ROOT / "docs" / "reference" / "cli.md").read_text()
     section = page[page.index(f"## `aotc {command}") :].partition("\n## ")[0] + page[:700]
     offered = set(re.findall(r"--[a-z-]+", ran.out)) - {"--help"}
     assert [option for option in sorted(offered) if option not in section] == []
@@ -258,7 +310,7 @@ def test_the_dumps_of_the_page_on_the_command_line(
 ) -> None:
     by_settings, by_manifest = (
         text.replace("\\\n", " ").replace("'", "").split()[1:]
-        for text in snippets("docs/cli.md", "")
+        for text in snippets("docs/reference/cli.md", "")
         if "aotc dump" in text
     )
     add = (_ROOT / "kernels" / "elementwise.py").read_text().partition("@triton.jit\ndef silu")[0]
@@ -274,6 +326,55 @@ def test_the_dumps_of_the_page_on_the_command_line(
     assert ran.code == 0, ran.err
     assert "%x_ptr: *bf16 {divisibility = 16}" in ran.out
     assert "{num_warps = 8" in ran.out
+
+
+# ----------------------------------------------------------------------------------- the guides
+
+
+def test_the_guide_to_porting(copy: Path, tmp_path: Path) -> None:
+    for name, text in quickstart_files("docs/guide/porting.md").items():
+        (tmp_path / name).write_text(text)
+    build, verify = marked_commands("docs/guide/porting.md")
+    ran = run_in(copy, tmp_path, build)
+    assert ran.code == 0, ran.err
+    (kernel,) = _inspected(copy, tmp_path / "dist" / "ops.aotc")["kernels"]
+    # dtypes, choices, promises together or none, and configs that `where` lets pass
+    assert len(kernel["variants"]) == 2 * 2 * 2 * 4
+    ran = run_in(copy, tmp_path, verify)
+    assert ran.code == 0, ran.err
+    assert re.search(r"(?m)^1 verified, 1 cubin audited ", ran.err)
+
+
+def test_the_page_on_compile(copy: Path, quickstart: Path) -> None:
+    (snippet,) = snippets("docs/reference/compile.md", "python")
+    checks = """
+assert kernel.cubin[:4] == b"\\x7fELF"
+assert kernel.metadata.symbol == "rmsnorm_kernel"
+assert kernel.metadata.spill_bytes == 0
+assert ".entry rmsnorm_kernel(" in kernel.asm["ptx"]
+"""
+    (quickstart / "compile.py").write_text(snippet + checks)
+    ran = run_in(copy, quickstart, f"'{sys.executable}' -P compile.py || exit 1")
+    assert ran.code == 0, ran.err
+    assert ran.out.startswith("x_ptr *bf16")
+
+
+def test_the_page_on_compile_names_every_argument() -> None:
+    page = (_ROOT / "docs" / "reference" / "compile.md").read_text()
+    parameters = inspect.signature(aotc.compile).parameters.values()
+    arguments = [each.name for each in parameters if each.kind != each.VAR_KEYWORD]
+    assert [name for name in (*arguments, *CONFIG_KEYS) if f"`{name}`" not in page] == []
+
+
+def test_the_manifests_reference_and_the_guide_to_tuning_name_every_config_key() -> None:
+    for page in ("reference/manifest.md", "guide/tuning.md"):
+        text = (_ROOT / "docs" / page).read_text()
+        assert [key for key in CONFIG_KEYS if f"`{key}`" not in text] == []
+
+
+def test_platforms_names_every_target() -> None:
+    page = (_ROOT / "docs" / "reference" / "platforms.md").read_text()
+    assert re.findall(r"(?m)^\| `(sm_\w+)` \|", page) == list(TARGETS)
 
 
 # ------------------------------------------------------------------------------ the five stages

@@ -17,7 +17,7 @@ from aotc.frontend import translate
 from aotc.ir.diagnostics import CompileError
 from aotc.package import archive
 from aotc.verify.emulator.run import emulate
-from aotc.verify.interpreter import Interpreter
+from aotc.verify.interpreter.run import Interpreter
 from tests.support.built import Built
 
 SOURCE = """
@@ -82,7 +82,7 @@ def test_lines_are_those_of_the_source(
 def test_clusters_do_not_print(tmp_path: Path) -> None:
     path = tmp_path / "kernel.py"
     path.write_text(SOURCE)
-    with pytest.raises(CompileError, match="is not shared by the blocks of a cluster"):
+    with pytest.raises(CompileError, match="is not shared by the CTAs of a cluster"):
         aotc.compile(
             f"{path}:show",
             signature={"x_ptr": "*fp32", "n": "i32"},

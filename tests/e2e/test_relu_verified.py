@@ -10,9 +10,9 @@ import pytest
 from aotc.ir.types import ScalarType
 from aotc.package.manifest import load
 from aotc.package.verify import VerifyOptions, subjects_of_manifest, verify_variant
-from aotc.verify import contents
-from aotc.verify.elastic import Contents
-from aotc.verify.numerics import dtype_of
+from aotc.verify.checks import input_data
+from aotc.verify.checks.lazy_memory import Contents
+from aotc.verify.interpreter.numerics import dtype_of
 
 SOURCE = """
 import triton
@@ -91,7 +91,7 @@ def _bits_of_every_kind(element: ScalarType, seed: int) -> Contents:
 def test_a_choice_is_verified(
     name: str, element: str, target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(contents, "floats", _bits_of_every_kind)
+    monkeypatch.setattr(input_data, "floats", _bits_of_every_kind)
     (tmp_path / "kernels.py").write_text(SOURCE)
     text = MANIFEST.format(target=target, name=name, element=element)
     (tmp_path / "kernels.toml").write_text(text)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from aotc.compiler import CompileRequest, compile_kernel
+from aotc.config import Config
 from aotc.package.manifest import load
 from aotc.package.verify import VerifyOptions, subjects_of_manifest, verify_variant
 
@@ -110,7 +111,7 @@ def test_only_what_crosses_warps_goes_through_shared_memory(
         signature=(("x_ptr", "*fp32:16"), ("out_ptr", "*fp32:16")),
         constants=(("ROWS", rows), ("COLS", cols), ("DOWN", False)),
         target="sm_90a",
-        num_warps=num_warps,
+        config=Config(num_warps),
     )
     text = compile_kernel(request, keep_asm=True).asm["gpu"]
     assert text.count("gpu.shared_store(") == trips

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from aotc.compiler import CompileRequest, autotune_configs, compile_kernel
+from aotc.config import Config
 from aotc.package import manifest
 from aotc.package.grid import VariantSpec, expand
 from aotc.target import TARGETS
@@ -41,7 +42,8 @@ def matmul(
     constants = {**sizes, "GROUP_M": 8, **EPILOGUE}
     return CompileRequest(
         *(str(ROOT / "kernels" / "matmul.py"), "matmul_kernel"),
-        *(tuple(signature.items()), tuple(constants.items()), target, warps, stages),
+        *(tuple(signature.items()), tuple(constants.items()), target),
+        config=Config(warps, stages),
         without=without,
     )
 

@@ -1,4 +1,4 @@
-"""Functions of subnormal numbers: what interpreter, emulator and docs/language.md say is the same."""
+"""Functions of subnormal numbers: what interpreter, emulator and docs/reference/language.md say is the same."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pytest
 from aotc.ir.types import ScalarType
 from aotc.package.manifest import load
 from aotc.package.verify import VerifyOptions, subjects_of_manifest, verify_variant
-from aotc.verify import contents
-from aotc.verify.elastic import Contents
-from aotc.verify.numerics import dtype_of
+from aotc.verify.checks import input_data
+from aotc.verify.checks.lazy_memory import Contents
+from aotc.verify.interpreter.numerics import dtype_of
 
 SOURCE = """
 import triton
@@ -78,7 +78,7 @@ def test_subnormal_numbers_of_16_bits_are_verified(
 
 
 def _verify(expression: str, element: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contents, "floats", _small)
+    monkeypatch.setattr(input_data, "floats", _small)
     (folder / "kernels.py").write_text(SOURCE.format(expression=expression))
     (folder / "kernels.toml").write_text(MANIFEST.format(element=element))
     (subject,) = subjects_of_manifest(load(str(folder / "kernels.toml")))

@@ -18,7 +18,7 @@ from aotc.backend import assemble
 from aotc.compiler import PtxKernel
 from aotc.schedule.epilogue import overlap_epilogue, pipeline_tma_stores
 from aotc.target import TARGETS
-from aotc.verify.emulator.context import Fault
+from aotc.verify.emulator.errors import Fault
 from tests.support.descriptors import DTYPES, compiled, launch, like, tensor
 
 SEEDS = (0, 1, 2)

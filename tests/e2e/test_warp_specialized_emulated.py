@@ -19,6 +19,7 @@ import pytest
 
 from aotc.backend import assemble
 from aotc.compiler import CompileRequest, PtxKernel, compile_kernel
+from aotc.config import Config
 from aotc.target import TARGETS
 from tests.support.descriptors import DTYPES, PRELUDE, compiled, launch, like, tensor
 
@@ -487,8 +488,8 @@ def test_buffers_that_do_not_fit_beside_each_other_are_one_behind_the_other(
     path = tmp_path / "kernel.py"
     path.write_text(PRELUDE + source, encoding="utf-8")
     constants = tuple(zip(("BM", "BN", "BK"), block, strict=True))
-    parts = (str(path), "k", tuple(signature.items()), constants, "sm_90a", 8, 4)
-    metadata = compile_kernel(CompileRequest(*parts)).metadata
+    parts = (str(path), "k", tuple(signature.items()), constants, "sm_90a")
+    metadata = compile_kernel(CompileRequest(*parts, Config(8, 4))).metadata
     assert metadata.shared_bytes <= TARGETS["sm_90a"].max_shared_bytes
     assert not metadata.producer_warps
     assert any("with one the kernel needs" in remark for remark in metadata.remarks)

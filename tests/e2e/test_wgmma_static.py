@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from aotc.compiler import CompiledKernel, CompileRequest, compile_kernel
+from aotc.config import Config
 
 KERNELS = Path(__file__).parents[2] / "kernels"
 MATMUL = {
@@ -52,7 +53,7 @@ def compiled(
     signature = tuple((name, text.format(dtype)) for name, text in types.items())
     path = str(KERNELS / source)
     return compile_kernel(
-        CompileRequest(path, kernel, signature, constants, "sm_90a", warps, stages)
+        CompileRequest(path, kernel, signature, constants, "sm_90a", Config(warps, stages))
     )
 
 

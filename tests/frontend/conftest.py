@@ -14,7 +14,7 @@ from aotc.frontend import Translation, translate
 from aotc.ir.diagnostics import CompileError
 from aotc.ir.text import parse_kernel, print_kernel
 from aotc.ir.verify import verify
-from aotc.verify.interpreter import run
+from aotc.verify.interpreter.run import run
 
 PRELUDE = "import triton\nimport triton.language as tl\n"
 

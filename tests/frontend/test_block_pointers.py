@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from aotc.ir.diagnostics import CompileError
-from aotc.verify.interpreter import run
+from aotc.verify.interpreter.run import run
 from tests.frontend.conftest import Sources
 
 HEAD = "\n@triton.jit\ndef k(x, out, m, n):\n"

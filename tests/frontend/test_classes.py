@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from aotc.verify.interpreter import run
+from aotc.verify.interpreter.run import run
 from tests.frontend.conftest import Sources
 
 PRELUDE = """
@@ -168,7 +168,7 @@ def test_constants_of_an_aggregate_stay_constants(sources: Sources) -> None:
     [
         ("tl.store(out, Ops.thrice(n))", "the class Ops has no attribute 'thrice'"),
         ("tl.store(out, Pair(n, n).lov)", "Pair has no field 'lov'"),
-        ("tl.store(out, Pair(n, n, n)[0])", "Pair takes 2 items, got 3"),
+        ("tl.store(out, Pair(n, n, n)[0])", "Pair takes at most 2 fields, got 3"),
         ("tl.store(out, Range(n)[0])", "Range is missing the field 'high'"),
         ("tl.store(out, Range(n, n, high=1)[0])", "Range got the field 'high' twice"),
         ("tl.store(out, Range(n, low=1)[0])", "Range got the field 'low' twice"),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from aotc.ir.dialects import tile
-from aotc.verify.interpreter import run
+from aotc.verify.interpreter.run import run
 from tests.frontend.conftest import DTYPES, RNG, Sources, kernel_of
 
 KERNEL = """

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from aotc.ir.diagnostics import CompileError
-from aotc.verify.interpreter import run
+from aotc.verify.interpreter.run import run
 from tests.frontend.conftest import Sources
 
 SOURCE = """
@@ -205,7 +205,7 @@ def test_mistakes(sources: Sources, call: str, message: str) -> None:
 def test_more_mistakes(sources: Sources) -> None:
     for options, message in (
         ("lhs_k_pack=False", "lhs_k_pack is for e2m1 alone, got e4m3"),
-        ("out_dtype=tl.float16", "tl.dot_scaled sums in float32"),
+        ("out_dtype=tl.float16", "tl.dot_scaled accumulates in float32"),
     ):
         text = f"""
         @triton.jit

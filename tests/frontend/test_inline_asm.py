@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from aotc.verify.interpreter import InterpretError, run
+from aotc.verify.interpreter.run import InterpretError, run
 from tests.frontend.conftest import RNG, I, Sources, X, evaluate
 
 ADD = "tl.inline_asm_elementwise('add.s32 $0, $1, $2;', '=r,r,r', [{}], tl.int32, True, 1)"

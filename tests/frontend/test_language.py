@@ -12,6 +12,8 @@ from aotc.frontend.values import Builtin
 from aotc.ir.types import ScalarType
 from tests.frontend.conftest import Sources
 
+_NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
 LANGUAGE = MODULES["triton.language"]
 FUNCTIONS = {name: one for name, one in LANGUAGE.items() if isinstance(one, Builtin)}
 
@@ -21,13 +23,16 @@ def test_signatures_agree(name: str) -> None:
     builtin = FUNCTIONS[name]
     parameters = inspect.signature(getattr(tl, name)).parameters.values()
     positional = [one for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD]
-    assert tuple(one.name for one in positional) == builtin.positional
-    assert sum(one.default is one.empty for one in positional) == builtin.required
+    assert tuple(one.name for one in positional) == builtin.parameters.positional
+    required = [one.name for one in parameters if one.kind in _NAMED and one.default is one.empty]
+    assert tuple(required) == builtin.parameters.required
     assert (
         tuple(one.name for one in parameters if one.kind is one.KEYWORD_ONLY)
-        == builtin.keyword_only
+        == builtin.parameters.keyword_only
     )
-    assert any(one.kind is one.VAR_POSITIONAL for one in parameters) == builtin.variadic
+    assert any(one.kind is one.VAR_POSITIONAL for one in parameters) == bool(
+        builtin.parameters.vararg
+    )
 
 
 def test_every_dtype_is_there() -> None:

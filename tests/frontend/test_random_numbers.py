@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from aotc.ir.diagnostics import CompileError
-from aotc.verify.interpreter import run
+from aotc.verify.interpreter.run import run
 from tests.frontend.conftest import Sources
 
 _PI = (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344), (0xA4093822, 0x299F31D0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from aotc.verify.interpreter import run
+from aotc.verify.interpreter.run import run
 from tests.frontend.conftest import Sources, X, evaluate
 
 SHAPES = [

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from aotc.ir.types import SCALARS, ScalarType
-from aotc.verify.numerics import dtype_of
+from aotc.verify.interpreter.numerics import dtype_of
 from tests.fuzz.facts import Facts
 
 Array: TypeAlias = npt.NDArray[Any]

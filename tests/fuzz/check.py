@@ -37,9 +37,9 @@ from aotc.schedule.context import Schedule
 from aotc.schedule.pipeline import schedule_kernel
 from aotc.target import TARGETS
 from aotc.verify.emulator.run import emulate
-from aotc.verify.interpreter import RULES, Interpreter, InterpretError, run
-from aotc.verify.program import Program as Interpreted
-from aotc.verify.program import Rule, Rules
+from aotc.verify.interpreter.program import Program as Interpreted
+from aotc.verify.interpreter.program import Rule, Rules
+from aotc.verify.interpreter.run import RULES, Interpreter, InterpretError, run
 from tests.fuzz import launch
 from tests.fuzz.arguments import Array, Buffer, Scalar, Tensor
 from tests.fuzz.programs import Program
@@ -201,8 +201,7 @@ class _Checker:
         schedule = Schedule(TARGETS[program.target], program.config, map_pointers=map_pointers)
         self._has_barriers, self._is_distributed, self._last = True, False, program.text
         observer = Observer(verify_each=True, on_pass=self._after)
-        self.attempt("schedule", lambda: schedule_kernel(kernel, schedule, observer))
-        return kernel
+        return self.attempt("schedule", lambda: schedule_kernel(kernel, schedule, observer))
 
     def attempt(self, stage, action):
         """Return what `action` returns. Raises: Failure for everything else it does."""

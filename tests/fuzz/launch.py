@@ -19,8 +19,8 @@ from aotc.ir.dialects.descriptor import TENSOR_ALIGNMENT_BYTES
 from aotc.ir.expression import evaluate, parse
 from aotc.ir.types import DescriptorType, TensorMapType
 from aotc.verify.emulator.arguments import Argument
-from aotc.verify.emulator.tensor_argument import PlacedTensor
-from aotc.verify.looped import num_looping_blocks
+from aotc.verify.emulator.async_copies.tensor_argument import PlacedTensor
+from aotc.verify.interpreter.persistent_grid import num_looping_blocks
 from tests.fuzz.arguments import Array
 
 Given = Mapping[str, "Array | int"]

@@ -14,11 +14,11 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from aotc.config import Config
 from aotc.ir.core import Kernel, Value
 from aotc.ir.dialects import scf, tile
 from aotc.ir.text import parse_kernel, print_kernel
 from aotc.ir.verify import verify
-from aotc.schedule.context import Config
 from tests.fuzz import memory, tensors
 from tests.fuzz.arguments import Argument, Array, Buffer, Scalar, Tensor
 from tests.fuzz.choices import Choices, Drawn, Seeded

@@ -1,7 +1,7 @@
 """Random programs mean the same at every stage; and what would go unseen if the check were blind.
 
 A failure is shrunk by Hypothesis and printed as tile IR with its arguments. A long run is
-`python tests/fuzz/run.py`, see docs/fuzzing.md.
+`python tests/fuzz/run.py`, see docs/internals/fuzzing.md.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from aotc.schedule import pipeline
 from aotc.schedule.context import Schedule
 from aotc.schedule.pipeline import schedule_kernel
 from aotc.target import TARGETS
-from aotc.verify.interpreter import run
+from aotc.verify.interpreter.run import run
 from tests.fuzz import check as checking
 from tests.fuzz.arguments import Buffer
 from tests.fuzz.check import Failure, Refused, check, is_defined
@@ -33,6 +33,7 @@ from tests.fuzz.reduce import reduced
 from tests.fuzz.run import run_seed
 
 
+@pytest.mark.slow
 @settings(max_examples=30, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(programs())
 def test_a_program_means_the_same_at_every_stage(program: Program) -> None:
@@ -105,7 +106,7 @@ def _hopper_features(program: Program) -> set[str]:
     kernel = program.kernel()
     schedule = Schedule(TARGETS["sm_90a"], program.config, map_pointers=program.map_pointers)
     try:
-        schedule_kernel(kernel, schedule)
+        kernel = schedule_kernel(kernel, schedule)
     except CompileError:
         return set()
     ops = list(kernel.walk())
@@ -113,7 +114,7 @@ def _hopper_features(program: Program) -> set[str]:
     found |= {"multicast" for op in ops if getattr(op, "num_parts", 1) > 1}
     found |= {"some columns" for op in ops if isinstance(op, wgmma.Wgmma) and op.num_columns}
     found |= (
-        {"ahead"} if any("a product runs while" in each for each in schedule.remarks) else set()
+        {"ahead"} if any("a dot is in flight while" in each for each in schedule.remarks) else set()
     )
     found |= {"groups"} if kernel.num_consumer_groups > 1 else set()
     found |= {"programs in a loop"} if kernel.loops_programs else set()
@@ -121,6 +122,7 @@ def _hopper_features(program: Program) -> set[str]:
     return found | ({"mapped"} if is_mapped and is_allowed(kernel, program.make()) else set())
 
 
+@pytest.mark.slow
 def test_what_hopper_has_is_reached() -> None:
     wanted = {
         *("gpu.specialize", "gpu.tma_load", "gpu.tma_store", "gpu.tma_reduce", "gpu.bulk_load"),

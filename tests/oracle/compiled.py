@@ -9,7 +9,7 @@ import numpy as np
 
 from aotc.frontend.translate import translate
 from aotc.ir.diagnostics import CompileError
-from aotc.verify.interpreter import run
+from aotc.verify.interpreter.run import run
 from tests.oracle.cases import NAMES, RESULTS, Case, Outcome, Refused, Result, source
 from tests.oracle.values import NUMPY, SIGNATURE_NAMES
 

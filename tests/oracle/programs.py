@@ -1,7 +1,7 @@
 """Random programs through both interpreters: the tile IR through aotc's, its source through Triton's.
 
 `python -m tests.oracle.record --programs 500` runs those of the first 500 seeds of `tests/fuzz`. The
-source is written from the tile IR, so this asks what `docs/fuzzing.md` asks of aotc's own frontend, of
+source is written from the tile IR, so this asks what `docs/internals/fuzzing.md` asks of aotc's own frontend, of
 one that others wrote. Programs with descriptors or with words that Triton's interpreter does not
 know (libdevice, assembly) are passed over.
 """
@@ -20,7 +20,7 @@ from triton.runtime import interpreter
 
 from aotc.ir.dialects import arith, assembly, descriptor
 from aotc.ir.types import DescriptorType, PointerType, ScalarType
-from aotc.verify.interpreter import run
+from aotc.verify.interpreter.run import run
 from tests.fuzz import launch
 from tests.fuzz.arguments import Scalar
 from tests.fuzz.check import differences

@@ -26,7 +26,7 @@ from aotc.frontend import (
     sorting,
 )
 from aotc.ir.diagnostics import IRError
-from aotc.verify.interpreter import InterpretError
+from aotc.verify.interpreter.run import InterpretError
 from tests.oracle import recorded
 from tests.oracle.agree import cases, disagreement
 from tests.oracle.compiled import answer

@@ -13,7 +13,7 @@ from aotc.package.manifest import load
 from aotc.package.verify import Subject, VariantResult, VerifyOptions, subjects_of_manifest
 from aotc.package.verify_report import Report
 from aotc.package.workers import Done, Job
-from aotc.verify.check import Finding as Launch
+from aotc.verify.checks.check import Finding as Launch
 from aotc.verify.sass.findings import Finding, Step
 from tests.support.verify_subjects import manifest_text
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from aotc.compiler import CompileRequest, Metadata, ParamSlot, TensorMapSpec
+from aotc.config import Config
 from aotc.module_search import find_module
 from aotc.package.cache import Cache, CachedKernel
 
@@ -88,10 +89,10 @@ def test_finds_what_was_stored(f: _Fixture, *, has_fallback: bool) -> None:
     [
         {"kernel": "sub"},
         {"target": "sm_80"},
-        {"num_warps": 8},
-        {"maxnreg": 64},
-        {"warp_specialize": True},
-        {"warp_specialize": False},
+        {"config": Config(num_warps=8)},
+        {"config": Config(maxnreg=64)},
+        {"config": Config(warp_specialize=True)},
+        {"config": Config(warp_specialize=False)},
         {"signature": (("x", "*fp32"), ("n", "i32"))},
         {"constants": (("BLOCK", 128.0), ("MODE", "fast"), ("NONE", None))},
         {"constants": (("BLOCK", 128), ("MODE", "fast"), ("NONE", False))},
@@ -225,7 +226,7 @@ def test_damaged_entry_is_missed_with_a_warning(f: _Fixture, kind: str, damage: 
 
 @pytest.mark.parametrize("kind", ["requests", "kernels"])
 def test_entries_in_each_others_place_are_not_taken(f: _Fixture, kind: str) -> None:
-    other = replace(f.request, num_warps=8)
+    other = replace(f.request, config=Config(8))
     kernels = {f.request: _kernel(f.source, cubin=b"four"), other: _kernel(f.source, cubin=b"8")}
     for request, kernel in kernels.items():
         f.cache().store(request, kernel)
@@ -296,7 +297,7 @@ def read_only(f: _Fixture) -> Iterator[None]:
 def test_read_only_cache_is_still_read(f: _Fixture) -> None:
     cache = f.cache()
     assert cache.find(f.request) is not None
-    cache.store(replace(f.request, num_warps=8), _kernel(f.source))
+    cache.store(replace(f.request, config=Config(8)), _kernel(f.source))
     expected = 0 if os.geteuid() == 0 else 1
     assert len(f.warnings) == expected
 

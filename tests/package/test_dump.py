@@ -65,16 +65,16 @@ def test_a_source_is_described_by_settings() -> None:
     request = find_request("k.py:kernel", None, settings)
     assert request.signature == (("x_ptr", "*bf16:16"), ("n", "i32:16"))
     assert request.constants == (("BLOCK", 32),)
-    assert (request.target, request.num_warps, request.num_stages) == ("sm_90a", 8, 3)
+    assert (request.target, request.config.num_warps, request.config.num_stages) == ("sm_90a", 8, 3)
 
 
 @pytest.mark.parametrize(("text", "value"), [("true", True), ("False", False)])
 @pytest.mark.parametrize("subject", ["k.py:kernel", "kernels.toml:kernel"])
 def test_who_fetches_is_a_setting(subject: str, text: str, value: bool) -> None:
     settings = {"n": "i32", "x_ptr": "*fp32", "BLOCK": "32"}
-    assert find_request(subject, None, settings).warp_specialize is None
+    assert find_request(subject, None, settings).config.warp_specialize is None
     settings["warp_specialize"] = text
-    assert find_request(subject, None, settings).warp_specialize is value
+    assert find_request(subject, None, settings).config.warp_specialize is value
 
 
 def test_a_descriptors_block_is_substituted() -> None:
@@ -88,7 +88,7 @@ def test_a_manifest_gives_its_first_variant() -> None:
     request = find_request("kernels.toml:kernel", None, {})
     assert request.signature == (("x_ptr", "*fp16:16"), ("n", "i32:16"))
     assert dict(request.constants) == {"BLOCK": 64, "CAUSAL": True}
-    assert (request.target, request.num_warps) == ("sm_80", 4)
+    assert (request.target, request.config.num_warps) == ("sm_80", 4)
 
 
 def test_settings_pick_a_variant() -> None:
@@ -96,7 +96,7 @@ def test_settings_pick_a_variant() -> None:
     request = find_request("kernels.toml:kernel", TARGETS["sm_90a"], settings)
     assert request.signature[0] == ("x_ptr", "*bf16:16")
     assert dict(request.constants) == {"BLOCK": 128, "CAUSAL": False}
-    assert (request.target, request.num_warps) == ("sm_90a", 8)
+    assert (request.target, request.config.num_warps) == ("sm_90a", 8)
 
 
 def test_settings_replace_what_no_variant_has() -> None:
@@ -104,7 +104,7 @@ def test_settings_replace_what_no_variant_has() -> None:
     request = find_request("kernels.toml:kernel", None, settings)
     assert request.signature == (("x_ptr", "*fp32"), ("n", "i64"))
     assert dict(request.constants) == {"BLOCK": 4096, "CAUSAL": True}
-    assert (request.num_warps, request.num_stages) == (4, 1)
+    assert (request.config.num_warps, request.config.num_stages) == (4, 1)
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ def test_everything_is_said() -> None:
     assert ": load of a_ptr: 2 bytes a thread, 16 instructions, masked" in said
     assert ": asynchronous copy of b_ptr: 16 bytes a thread, 3 instructions, masked" in said
     assert ": store of c_ptr: 16 bytes a thread, 2 instructions" in said
-    assert "changes threads through 2048 bytes of shared memory" in said
+    assert "is exchanged between threads through 2048 bytes of shared memory" in said
     assert "the loop is pipelined over 3 stages through shared memory: b_ptr" in said
     assert "0 bytes spilled" in said
     data = json.loads(json.dumps(describe(explanation)))

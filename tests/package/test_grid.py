@@ -86,18 +86,18 @@ def test_who_fetches_is_open_unless_a_config_says_so(tmp_path: Path) -> None:
         (("warp_specialize", True),),
         (("warp_specialize", False),),
     ]
-    assert [each.request.warp_specialize for each in found.variants[:2]] == [True, False]
+    assert [each.request.config.warp_specialize for each in found.variants[:2]] == [True, False]
     assert found.variants[1].label.endswith("warp_specialize=false")
     (plain, *_) = _expand(tmp_path, _SIGNATURE + _BLOCK).variants
-    assert plain.request.warp_specialize is None
+    assert plain.request.config.warp_specialize is None
 
 
 def test_one_group_of_warps_computes_unless_a_config_says_so(tmp_path: Path) -> None:
     body = _SIGNATURE + _BLOCK + "[kernel.configs]\nnum_consumer_groups = [2, 1]\n"
     found = _expand(tmp_path, body)
-    assert [each.request.num_consumer_groups for each in found.variants[:2]] == [2, 1]
+    assert [each.request.config.num_consumer_groups for each in found.variants[:2]] == [2, 1]
     (plain, *_) = _expand(tmp_path, _SIGNATURE + _BLOCK).variants
-    assert plain.request.num_consumer_groups == 1
+    assert plain.request.config.num_consumer_groups == 1
 
 
 def test_requests_are_complete(tmp_path: Path) -> None:
@@ -114,7 +114,11 @@ def test_requests_are_complete(tmp_path: Path) -> None:
     assert dict(plain.request.signature)["n"] == "i32"
     # CAUSAL is left to its default in the source.
     assert aligned.request.constants == (("BLOCK", 128),)
-    options = (aligned.request.num_warps, aligned.request.num_stages, aligned.request.maxnreg)
+    options = (
+        aligned.request.config.num_warps,
+        aligned.request.config.num_stages,
+        aligned.request.config.maxnreg,
+    )
     assert options == (8, 3, 128)
     assert aligned.request.target == "sm_90a"
 
@@ -222,7 +226,7 @@ def test_source_without_autotune(tmp_path: Path) -> None:
 def test_config_beyond_the_threads_is_dropped(tmp_path: Path) -> None:
     body = _SIGNATURE + _BLOCK + "[kernel.configs]\nnum_warps = [32, 64]\n"
     found = _expand(tmp_path, body)
-    assert {variant.request.num_warps for variant in found.variants} == {32}
+    assert {variant.request.config.num_warps for variant in found.variants} == {32}
     assert found.dropped == (
         "kernel sm_90a: num_warps = 64: num_warps = 64 takes 2048 threads, the limit is 1024",
     )
@@ -231,7 +235,7 @@ def test_config_beyond_the_threads_is_dropped(tmp_path: Path) -> None:
 def test_clusters_are_dropped_where_there_are_none(tmp_path: Path) -> None:
     body = _SIGNATURE + _BLOCK + "[kernel.configs]\nnum_ctas = [1, 2, 16]\n"
     found = _expand(tmp_path, body, ["sm_80", "sm_90a"])
-    ctas = [(variant.target.name, variant.request.num_ctas) for variant in found.variants]
+    ctas = [(variant.target.name, variant.request.config.num_ctas) for variant in found.variants]
     assert sorted(set(ctas)) == [("sm_80", 1), ("sm_90a", 1), ("sm_90a", 2)]
     takes = "takes clusters of 16 blocks, the limit is 8"
     assert found.dropped == (

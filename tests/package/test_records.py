@@ -1,4 +1,4 @@
-"""The tables of `docs/archive-format.md` and those of the writer say the same."""
+"""The tables of `docs/reference/archive-format.md` and those of the writer say the same."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from aotc.package import records
 from aotc.package.bytecode import MAX_CODE_BYTES, MAX_STACK, Opcode
 from aotc.package.index import DTYPE_BYTES, DTYPE_CODES
 
-_DOC = (Path(__file__).parents[2] / "docs" / "archive-format.md").read_text()
+_DOC = (Path(__file__).parents[2] / "docs" / "reference" / "archive-format.md").read_text()
 _TYPE_BYTES = {"u8": 1, "u16": 2, "u32": 4, "u64": 8}
 _TYPE = re.compile(r"(u8|u16|u32|u64)(?:\[(\d+)\])?")
 

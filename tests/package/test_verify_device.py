@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any, final
 
@@ -16,9 +17,9 @@ from aotc.package.archive import decode
 from aotc.package.manifest import parse
 from aotc.package.verify import Subject, VerifyOptions, load_subjects, subjects_of_manifest
 from aotc.package.verify_device import verify_on_device
-from aotc.verify.check import ExecutionFault
-from aotc.verify.device import NoDeviceError
-from aotc.verify.numerics import Array
+from aotc.verify.arrays import Array
+from aotc.verify.checks.check import ExecutionFault
+from aotc.verify.checks.device import NoDeviceError
 from tests.support import mapped
 from tests.support.verify_subjects import manifest_text
 
@@ -156,6 +157,16 @@ def test_no_gpu(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verify_device, "Driver", nothing)
     with pytest.raises(ManifestError, match="expected a GPU to verify on, got no CUDA driver"):
         verify_on_device(subject, VerifyOptions())
+
+
+def test_without_bindings_the_extra_is_named(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    verify_device.open_driver.cache_clear()
+    monkeypatch.setitem(sys.modules, "cuda.bindings.driver", None)
+    with pytest.raises(ManifestError, match="got no cuda-python") as raised:
+        verify_on_device(subject, VerifyOptions())
+    assert "pip install 'aotc[device]' brings it; without --device" in str(raised.value.remedy)
 
 
 # ---- a kernel that is compiled both ways ------------------------------------------------------

@@ -12,7 +12,7 @@ from aotc.package.manifest import parse
 from aotc.package.verify import Subject, VariantResult, subjects_of_manifest
 from aotc.package.verify_report import Report, shape_text, table
 from aotc.package.workers import Done, Failure, Job
-from aotc.verify.check import Finding, Status
+from aotc.verify.checks.check import Finding, Status
 from tests.support.verify_subjects import manifest_text
 
 (SUBJECT,) = subjects_of_manifest(parse(manifest_text("sum_rows"), "kernels.toml"))

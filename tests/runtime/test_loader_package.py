@@ -54,13 +54,14 @@ def _has_setuptools() -> bool:
         return False
 
 
+@pytest.mark.slow
 def test_the_lean_wheel_holds_the_loader_alone(tmp_path: Path) -> None:
     """Built as a user builds it, from a copy of the sources in place."""
     copy = tmp_path / "repository"
     for folder in ("aotc/runtime", "runtime_c/src", "runtime_c/include", "runtime_c/python"):
         skipped = shutil.ignore_patterns("*.so", "__pycache__", "build", "*.egg-info")
         shutil.copytree(ROOT / folder, copy / folder, symlinks=True, ignore=skipped)
-    for file in ("aotc/__init__.py", "aotc/py.typed"):
+    for file in ("aotc/__init__.py", "aotc/py.typed", "LICENSE", "NOTICE"):
         shutil.copy(ROOT / file, copy / file)
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir"]
     if _has_setuptools():
@@ -76,6 +77,7 @@ def test_the_lean_wheel_holds_the_loader_alone(tmp_path: Path) -> None:
     (wheel,) = tmp_path.glob("aotc_runtime-*.whl")
     with zipfile.ZipFile(wheel) as archive:
         names = [name for name in archive.namelist() if ".dist-info/" not in name]
+        licenses = {Path(name).name for name in archive.namelist() if "/licenses/" in name}
         (metadata,) = (name for name in archive.namelist() if name.endswith("/METADATA"))
         lines = archive.read(metadata).decode().splitlines()
     compiled = [name for name in names if name.endswith(".so")]
@@ -91,6 +93,17 @@ def test_the_lean_wheel_holds_the_loader_alone(tmp_path: Path) -> None:
     ]
     needs = [line for line in lines if line.startswith("Requires-Dist:")]
     assert needs == ["Requires-Dist: zstandard>=0.22"]
+    assert "License-Expression: Apache-2.0" in lines
+    assert licenses == {"LICENSE", "NOTICE"}
+
+
+def test_every_package_names_one_license() -> None:
+    for path in (*ROOT.glob("pyproject.toml"), *ROOT.glob("*/python/pyproject.toml")):
+        project = tomli.loads(path.read_text())["project"]
+        assert project["license"] == "Apache-2.0"
+        for name in project["license-files"]:
+            assert (path.parent / name).read_text() == (ROOT / name).read_text()
+    assert "License: Apache-2.0\n" in (ROOT / "runtime_c" / "aotc.pc.in").read_text()
 
 
 def test_the_example_checks_every_kernel() -> None:

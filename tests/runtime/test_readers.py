@@ -2,7 +2,7 @@
 
 Golden archives are changed, field by field and at random, and sealed again so that the checksum
 holds; both readers get them, and must accept both or refuse with the same status. What the format
-lets a C reader pass over (docs/archive-format.md, section 2) is the one difference allowed.
+lets a C reader pass over (docs/reference/archive-format.md, section 2) is the one difference allowed.
 
 By hand: `python -m tests.runtime.test_readers COUNT FOLDER` for a longer run.
 """

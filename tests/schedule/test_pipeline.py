@@ -7,17 +7,15 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
+from aotc.config import Config
 from aotc.ir.core import Kernel
-from aotc.ir.passes import Observer
 from aotc.ir.text import parse_kernel, print_kernel
-from aotc.schedule.context import Config, Schedule
-from aotc.schedule.pipeline import schedule_kernel
+from aotc.schedule.context import Schedule
 from aotc.target import TARGETS
-from aotc.verify.interpreter import run
+from aotc.verify.interpreter.run import run
+from tests.support.each_pass import check_each_pass
 
 WARPS = (1, 2, 4, 8, 32)
-# From the first of these to the second, shared memory is used and its barriers are still to come.
-BARRIERS_ARE_MISSING = ("plan_conversions", "insert_barriers")
 MakeArgs = Callable[[np.random.Generator], list[np.ndarray | int | float]]
 
 
@@ -25,23 +23,12 @@ def check_passes(text: str, make_args: MakeArgs, num_warps: int, grid: Sequence[
     """Interpret after every pass and compare bit for bit; return the final gpu IR."""
     seed = 7 * num_warps + len(text)
     expected = outputs(parse_kernel(text), make_args, seed, grid)
-    has_barriers = True
-
-    def compare(name: str, kernel: Kernel) -> None:
-        nonlocal has_barriers
-        if name in BARRIERS_ARE_MISSING:
-            has_barriers = name == BARRIERS_ARE_MISSING[1]
-        actual = outputs(kernel, make_args, seed, grid, check_races=has_barriers)
-        for number, (want, got) in enumerate(zip(expected, actual, strict=True)):
-            if not np.array_equal(want, got, equal_nan=want.dtype.kind == "f"):
-                wrong = np.flatnonzero(np.asarray(want != got).ravel())[:5]
-                pytest.fail(
-                    f"after {name}: argument {number} differs at {wrong}\n{print_kernel(kernel)}"
-                )
-
-    kernel = parse_kernel(text)
-    observer = Observer(verify_each=True, on_pass=compare)
-    schedule_kernel(kernel, Schedule(TARGETS["sm_90a"], Config(num_warps)), observer)
+    kernel = check_each_pass(
+        parse_kernel(text),
+        Schedule(TARGETS["sm_90a"], Config(num_warps)),
+        lambda current, races: outputs(current, make_args, seed, grid, check_races=races),
+        expected,
+    )
     printed = print_kernel(kernel)
     assert print_kernel(parse_kernel(printed)) == printed
     return printed

@@ -9,13 +9,14 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from aotc.compiler import CompileRequest, ParamSlot, PtxKernel, compile_kernel, compile_ptx
+from aotc.compiler import ParamSlot, PtxKernel, compile_kernel, compile_ptx
 from aotc.ir.core import GRID_SOURCES
 from aotc.ir.expression import evaluate, parse
 from aotc.verify.emulator.arguments import Argument
+from aotc.verify.emulator.async_copies.tensor_argument import PlacedTensor, TensorArgument
 from aotc.verify.emulator.run import Statistics, emulate
-from aotc.verify.emulator.tensor_argument import PlacedTensor, TensorArgument
-from aotc.verify.looped import num_looping_blocks
+from aotc.verify.interpreter.persistent_grid import num_looping_blocks
+from tests.support.requests import request_of
 
 PRELUDE = "import triton\nimport triton.language as tl\n\n\n@triton.jit\n"
 DTYPES: dict[str, type] = {
@@ -67,7 +68,9 @@ def compiled(
     path.write_text(PRELUDE + source, encoding="utf-8")
     parts = tuple(signature.items()), tuple((constants or {}).items())
     return compile_ptx(
-        CompileRequest(str(path), "k", *parts, target, num_warps, num_stages, **options)
+        request_of(
+            *(str(path), "k", *parts, target), num_warps=num_warps, num_stages=num_stages, **options
+        )
     )
 
 
@@ -77,8 +80,8 @@ def lowered(
     """Return gpu IR and remarks of the kernel `k`, of which a cubin is made, too."""
     path = folder / "kernel.py"
     path.write_text(PRELUDE + source, encoding="utf-8")
-    request = CompileRequest(
-        str(path), "k", tuple(signature.items()), (), "sm_90a", num_warps, **options
+    request = request_of(
+        *(str(path), "k", tuple(signature.items()), (), "sm_90a"), num_warps=num_warps, **options
     )
     made = compile_kernel(request, keep_asm=True)
     assert not made.metadata.ptxas_warnings

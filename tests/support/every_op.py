@@ -204,7 +204,7 @@ def _concat(s: Sampler) -> gpu.Concat:
 
 
 def _slots(s: Sampler) -> Value:
-    return s.add(gpu.SharedAlloc(FP32, (EXTENT,), BUFFER, num_slots=3)).out
+    return s.add(gpu.SharedAlloc(FP32, (EXTENT,), BUFFER, num_stages=3)).out
 
 
 def _whole(s: Sampler) -> Value:
@@ -448,14 +448,14 @@ SAMPLES: dict[str, Sample] = {
     "gpu.shared_alloc": _shared,
     "gpu.shared_store": lambda s: s.add(gpu.SharedStore(s.tile("fp32"), _shared(s).out, vector=4)),
     "gpu.shared_load": lambda s: s.add(gpu.SharedLoad(_shared(s).out, ROW, vector=4)),
-    "gpu.shared_slot": lambda s: s.add(gpu.SharedSlot(_slots(s), s.i, ahead=2)),
+    "gpu.shared_stage": lambda s: s.add(gpu.SharedStage(_slots(s), s.i, ahead=2)),
     "gpu.shared_trans": lambda s: s.add(gpu.SharedTrans(_shared(s).out, (0,))),
-    "gpu.next_slot": lambda s: s.add(gpu.NextSlot(s.i, num_slots=3, ahead=2)),
+    "gpu.next_stage": lambda s: s.add(gpu.NextStage(s.i, num_stages=3, ahead=2)),
     "gpu.async_copy": lambda s: [
         s.add(gpu.AsyncCopy(s.tile("ptr"), _shared(s).out)),
         s.add(
             gpu.AsyncCopy(
-                *(s.tile("ptr"), s.add(gpu.SharedSlot(_slots(s), s.i)).out, s.tile("i1"), s.flag),
+                *(s.tile("ptr"), s.add(gpu.SharedStage(_slots(s), s.i)).out, s.tile("i1"), s.flag),
                 vector=4,
                 cache="ca",
                 eviction="evict_first",
@@ -515,11 +515,11 @@ SAMPLES: dict[str, Sample] = {
     "gpu.mbarrier_wait": lambda s: s.add(tma.MbarrierWait(_mbarrier(s), s.i)),
     "gpu.specialize": _specialize,
     "gpu.consumer_group": lambda s: s.add(roles.ConsumerGroup()),
-    "gpu.renew_thread": lambda s: s.add(gpu.RenewThread()),
+    "gpu.opaque_thread_id": lambda s: s.add(gpu.OpaqueThreadId()),
     "gpu.barrier": lambda s: s.add(gpu.Barrier()),
     "gpu.reduce": _reduce(gpu.Reduce),
     "gpu.scan": _scan(gpu.Scan),
-    "grid.block_rank": lambda s: s.add(grid.BlockRank()),
+    "grid.cta_rank": lambda s: s.add(grid.CtaRank()),
     "grid.cluster_barrier": lambda s: s.add(grid.ClusterBarrier()),
     "grid.wait": lambda s: s.add(grid.GridWait()),
     "grid.launch_dependents": lambda s: s.add(grid.LaunchDependents()),

@@ -15,7 +15,7 @@ import numpy as np
 
 from aotc.ir.types import BF16, FP32, SCALARS, ScalarType
 from aotc.package import argument_type
-from aotc.verify.numerics import dtype_of
+from aotc.verify.interpreter.numerics import dtype_of
 from tests.support import references
 from tests.support.kernel_cases import Launch
 from tests.support.references import EPS, Approximate, Expected

@@ -17,8 +17,8 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
+from aotc.verify.emulator.async_copies.tensor_argument import TensorArgument
 from aotc.verify.emulator.run import emulate
-from aotc.verify.emulator.tensor_argument import TensorArgument
 
 Array = npt.NDArray[Any]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from aotc.compiler import CompileRequest
+from aotc.config import Config
 from aotc.frontend import translate
 from aotc.ir.core import Kernel
 from aotc.ir.expression import evaluate, parse
@@ -12,11 +13,11 @@ from aotc.ir.text import parse_kernel, print_kernel
 from aotc.ir.verify import verify
 from aotc.schedule.cleanup.eliminate_common import eliminate_common
 from aotc.schedule.cleanup.simplify import simplify
-from aotc.schedule.context import Config, Schedule
+from aotc.schedule.context import Schedule
 from aotc.schedule.layout.legalize_dots import legalize_dots
 from aotc.schedule.tensor_maps.map_pointers import map_pointers
 from aotc.target import TARGETS
-from aotc.verify.interpreter import run
+from aotc.verify.interpreter.run import run
 from tests.support.pointer_kernels import Launch
 
 
@@ -27,7 +28,7 @@ def mapped(
     signature, constants = dict(wanted.signature), dict(wanted.constants)
     kernel = translate(wanted.source, wanted.kernel, signature, constants).kernel
     target = TARGETS[wanted.target].excluding(without)
-    schedule = Schedule(target, Config(wanted.num_warps), map_pointers=map_them)
+    schedule = Schedule(target, Config(wanted.config.num_warps), map_pointers=map_them)
     for each in (simplify, legalize_dots, eliminate_common, map_pointers):
         each(kernel, schedule)
         verify(kernel)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from aotc.ir.types import BF16, FP16, FP32, I32, SCALARS, ScalarType
-from aotc.verify.numerics import dtype_of
+from aotc.verify.interpreter.numerics import dtype_of
 from tests.support import references
 from tests.support.kernel_cases import Launch
 from tests.support.references import Expected

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from aotc.ir.types import SCALARS, ScalarType
-from aotc.verify.numerics import dtype_of
+from aotc.verify.interpreter.numerics import dtype_of
 from tests.support.matrix_cases import CASES, Constants, MatrixCase
 from tests.support.tensors import Tensor
 

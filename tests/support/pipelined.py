@@ -11,17 +11,18 @@ import numpy as np
 
 from aotc import frontend
 from aotc.backend import emit_ptx, lower_kernel
+from aotc.config import Config
 from aotc.ir.core import Kernel
 from aotc.ir.passes import Observer
 from aotc.ir.text import parse_kernel, print_kernel
-from aotc.schedule.context import Config, Schedule
+from aotc.schedule.context import Schedule
 from aotc.schedule.pipeline import schedule_kernel
 from aotc.target import TARGETS
-from aotc.verify.interpreter import run
+from aotc.verify.interpreter.run import run
+from tests.support.each_pass import check_each_pass
 
 SOURCE = str(Path(__file__).parent / "loop_cases" / "loop_kernels.py")
 Args = list[Any]
-BARRIERS_COME_WITH = "insert_barriers"
 
 
 @lru_cache(maxsize=256)
@@ -73,17 +74,11 @@ class Case:
     def check_each_pass(self, make: Callable[[], Args], grid: Sequence[int] = (1,)) -> None:
         """Interpret after every pass, and compare."""
         expected = self.outputs(parse_kernel(self.text), make, grid)
-        has_barriers = True
-
-        def compare(name: str, kernel: Kernel) -> None:
-            nonlocal has_barriers
-            has_barriers = name == BARRIERS_COME_WITH or (
-                has_barriers and name != "plan_conversions"
-            )
-            _compare(expected, kernel, make, grid, name, check_races=has_barriers)
-
-        self._scheduled(
-            Schedule(self.target, self._config), Observer(verify_each=True, on_pass=compare)
+        check_each_pass(
+            parse_kernel(self.text),
+            Schedule(self.target, self._config),
+            lambda kernel, races: self.outputs(kernel, make, grid, check_races=races),
+            expected,
         )
 
     @staticmethod

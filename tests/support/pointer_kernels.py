@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from aotc.compiler import CompileRequest
+from tests.support.requests import request_of
 
 SOURCE = """\
 import triton
@@ -164,9 +165,10 @@ def request(folder: Path, case: Case, num_warps: int = 4, **options: Any) -> Com
     signature = {**pointers, "out_ptr": "*fp32", "rows_ptr": "*i32", **numbers, **strides}
     signature |= case.signature
     constants = zip(("BM", "BN", "BK"), case.block, strict=True)
-    return CompileRequest(
+    return request_of(
         source(folder, case),
-        *("k", tuple(signature.items()), tuple(constants), "sm_90a", num_warps),
+        *("k", tuple(signature.items()), tuple(constants), "sm_90a"),
+        num_warps=num_warps,
         **options,
     )
 

@@ -14,17 +14,18 @@ from typing import Any
 import numpy as np
 
 from aotc.backend import emit_ptx, lower_kernel
+from aotc.config import Config
 from aotc.frontend.translate import translate
 from aotc.ir.core import Kernel
 from aotc.ir.passes import Observer
 from aotc.ir.types import SCALARS
-from aotc.schedule.context import Config, Schedule
+from aotc.schedule.context import Schedule
 from aotc.schedule.pipeline import schedule_kernel
 from aotc.target import TARGETS
-from aotc.verify.emulator.bank_conflicts import BankCount
+from aotc.verify.emulator.memory.bank_conflicts import BankCount
 from aotc.verify.emulator.run import emulate
-from aotc.verify.interpreter import run
-from aotc.verify.numerics import dtype_of
+from aotc.verify.interpreter.numerics import dtype_of
+from aotc.verify.interpreter.run import run
 
 SOURCE = Path(__file__).with_name("products_source.py")
 WATCHED = ("assign_layouts", "pipeline_loads", "overlap_wgmma", "insert_barriers")
@@ -128,8 +129,7 @@ def interpreted(matmul: Matmul) -> Kernel:
             check(values["out_ptr"], matmul, f"after {name}")
 
     schedule = Schedule(TARGETS["sm_90a"], Config(matmul.num_warps, matmul.num_stages))
-    schedule_kernel(kernel, schedule, Observer(verify_each=True, on_pass=compare))
-    return kernel
+    return schedule_kernel(kernel, schedule, Observer(verify_each=True, on_pass=compare))
 
 
 @lru_cache(maxsize=64)

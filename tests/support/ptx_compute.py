@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from aotc.verify.emulator import compute as _rules  # noqa: F401 - declares them
-from aotc.verify.emulator.registry import COMPUTES
+from aotc.verify.emulator.compute import rules as _rules  # noqa: F401 - declares them
+from aotc.verify.emulator.compute.registry import COMPUTES
 from aotc.verify.emulator.syntax import Immediate, Instruction, Operand, Pair, Register, Vector
 
 Target = int | Sequence[int] | str

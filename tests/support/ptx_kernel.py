@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from aotc.verify.emulator.context import Fault
+from aotc.verify.emulator.async_copies.tensor_argument import TensorArgument
+from aotc.verify.emulator.errors import Fault
 from aotc.verify.emulator.run import emulate
-from aotc.verify.emulator.tensor_argument import TensorArgument
 
 HEAD = """
 .version 8.8

@@ -20,7 +20,7 @@ import numpy as np
 
 from aotc.ir.dialects.tile import InputPrecision
 from aotc.ir.types import FP8E4NV, FP8E5, FP16, FP32, FP64, I32, ScalarType
-from aotc.verify.numerics import erf
+from aotc.verify.interpreter.numerics import erf
 from tests.support.tensors import Array, rounding_error, wide
 
 EPS = 2.0**-24
@@ -216,7 +216,7 @@ def dot(
     Products are exact but for what `precision` takes from fp32 operands. A sum of K terms in any
     order loses a few roundings of what has been added up: their number grows with sqrt(K), since
     errors are as likely up as down, and with K only where tensor cores truncate, 16 at a time. Of fp8
-    products they keep some 13 bits below the largest term; see docs/verify.md.
+    products they keep some 13 bits below the largest term; see docs/internals/calibration.md.
     """
     x, y = wide(a), wide(b)
     size = np.abs(x) @ np.abs(y)

@@ -21,8 +21,8 @@ from aotc.ir.types import (
     shape_of,
 )
 from aotc.ir.verify import verify
-from aotc.verify.interpreter import run
-from aotc.verify.numerics import dtype_of
+from aotc.verify.interpreter.numerics import dtype_of
+from aotc.verify.interpreter.run import run
 
 Array = npt.NDArray[Any]
 Body = Callable[..., Value | Sequence[Value]]

@@ -17,6 +17,7 @@ import numpy as np
 
 from aotc.compiler import CompileRequest
 from tests.support.pointer_kernels import Launch
+from tests.support.requests import request_of
 
 SOURCE = """\
 import triton
@@ -162,7 +163,7 @@ def request(folder: Path, case: Case, num_warps: int = 4, **options: Any) -> Com
     }
     constants = zip(("BM", "BN", "BK"), case.block, strict=True)
     parts = tuple(signature.items()), tuple(constants)
-    return CompileRequest(str(path), "k", *parts, "sm_90a", num_warps, **options)
+    return request_of(str(path), "k", *parts, "sm_90a", num_warps=num_warps, **options)
 
 
 def launch(case: Case, m: int, n: int, k: int) -> Launch:

@@ -165,3 +165,15 @@ def grouped_pointers(rows_ptr, out_ptrs, n, BLOCK: tl.constexpr):
     out = tl.load(out_ptrs + group).to(tl.pointer_type(tl.float32))
     i = tl.arange(0, BLOCK)
     tl.store(out + i, (group + i).to(tl.float32), mask=i < tl.load(rows_ptr + group) + n)
+
+
+@triton.jit
+def causal_sums(x, y, out, n_queries, n_keys, BLOCK: tl.constexpr):
+    """Add up the blocks of x that a block of queries may see, and one of y; the last sees all."""
+    head = tl.program_id(1)
+    first_query = tl.program_id(0) * BLOCK
+    total = y.load([head, first_query])
+    last = tl.minimum(n_keys, first_query + BLOCK + n_keys - n_queries)
+    for first in range(0, last, BLOCK):
+        total += x.load([head, first])
+    out.store([head, first_query], total)

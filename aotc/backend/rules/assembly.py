@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from aotc.backend import nvvm_inline
 from aotc.backend.lower import Lowering, Results, lowers, num_registers
-from aotc.backend.words import pack, unpack
+from aotc.backend.packing import pack, unpack
 from aotc.ir.assembly import Register
 from aotc.ir.dialects.assembly import InlineAsm, VolatileAsm
 

@@ -1,4 +1,4 @@
-"""Rules for buffers that a loop fills ahead: slots, and asynchronous copies into them.
+"""Rules for multistage buffers: stages, and asynchronous copies into them.
 
 A copy is `cp.async`, one instruction for each vector of registers. What is masked off is told to
 ignore its source, which writes zeros: one predicate a copy, and no branch.
@@ -21,33 +21,33 @@ from aotc.ir.types import SharedType
 _MAX_COPY_BYTES = 16
 
 
-@lowers(gpu.SharedSlot)
-def lower_slot(ctx: Lowering, op: gpu.SharedSlot) -> Results:
-    """Lower a slot: the buffer's offset plus that of the slot."""
+@lowers(gpu.SharedStage)
+def lower_stage(ctx: Lowering, op: gpu.SharedStage) -> Results:
+    """Lower a stage: the buffer's offset plus that of the stage."""
     kind = op.buffer.type
     assert isinstance(kind, SharedType)
-    number = _rotated(ctx, ctx.raw(op.index)[0], op.ahead, kind.num_slots)
-    offset = ctx.ints.mul(number, Affine("", kind.slot_bytes), 32)
+    number = _rotated(ctx, ctx.raw(op.index)[0], op.ahead, kind.num_stages)
+    offset = ctx.ints.mul(number, Affine("", kind.stage_bytes), 32)
     return [(ctx.ints.add(ctx.raw(op.buffer)[0], offset, 32),)]
 
 
-@lowers(gpu.NextSlot)
-def lower_next_slot(ctx: Lowering, op: gpu.NextSlot) -> Results:
-    """Lower the step to the next slot, or to one behind it."""
-    return [(_rotated(ctx, ctx.raw(op.index)[0], op.ahead, op.num_slots),)]
+@lowers(gpu.NextStage)
+def lower_next_stage(ctx: Lowering, op: gpu.NextStage) -> Results:
+    """Lower the step to a later stage index."""
+    return [(_rotated(ctx, ctx.raw(op.index)[0], op.ahead, op.num_stages),)]
 
 
-def _rotated(ctx: Lowering, index: Component, ahead: int, num_slots: int) -> Component:
-    """Return `(index + ahead) % num_slots` of an index below `num_slots`."""
+def _rotated(ctx: Lowering, index: Component, ahead: int, num_stages: int) -> Component:
+    """Return `(index + ahead) % num_stages` of an index below `num_stages`."""
     base, offset = ctx.ints.split(index)
     if not base:
-        return Affine("", (offset + ahead) % num_slots)
-    possible = (1 << (num_slots - 1).bit_length()) - 1
-    if ahead % num_slots == 0:
+        return Affine("", (offset + ahead) % num_stages)
+    possible = (1 << (num_stages - 1).bit_length()) - 1
+    if ahead % num_stages == 0:
         return index
     name = ctx.ints.materialize(index, 32)
-    fits = ctx.emit.value(f"icmp ult i32 {name}, {num_slots - ahead}")
-    step = ctx.emit.value(f"select i1 {fits}, i32 {ahead}, i32 {ahead - num_slots}")
+    fits = ctx.emit.value(f"icmp ult i32 {name}, {num_stages - ahead}")
+    step = ctx.emit.value(f"select i1 {fits}, i32 {ahead}, i32 {ahead - num_stages}")
     return ctx.ints.learn(ctx.emit.value(f"add i32 {name}, {step}"), possible)
 
 

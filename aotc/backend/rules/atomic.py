@@ -16,9 +16,9 @@ from aotc.backend import nvvm
 from aotc.backend.integers import Component
 from aotc.backend.llvm_types import GLOBAL_POINTER, constant
 from aotc.backend.lower import Lowering, Results, layout_of, lowers
+from aotc.backend.packing import pack, unpack, word_shape
 from aotc.backend.rules.memory import access_masks, access_place, global_address
 from aotc.backend.thread_map import both, first_holders, is_first_holder
-from aotc.backend.words import pack, unpack, word_shape
 from aotc.ir.dialects import gpu, tile
 from aotc.ir.types import BF16, ScalarType
 from aotc.target import Feature

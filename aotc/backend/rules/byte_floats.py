@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from aotc.backend import nvvm_convert
 from aotc.backend.emitter import Emitter
 from aotc.backend.llvm_types import constant
-from aotc.backend.words import in_pairs, vector_elements
+from aotc.backend.packing import in_pairs, vector_elements
 from aotc.ir.types import BF16, FP16, I8, U8, ScalarType
 
 _SIGNS = 0x80808080  # as unsigned, a signed byte with its sign flipped is 128 more

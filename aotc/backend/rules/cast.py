@@ -15,9 +15,9 @@ from aotc.backend.emitter import Emitter
 from aotc.backend.integers import Component
 from aotc.backend.llvm_types import constant, llvm_type
 from aotc.backend.lower import Lowering, Results, lowers
+from aotc.backend.packing import in_pairs, vector_elements, word_elements
 from aotc.backend.rules.byte_floats import convert_bytes
 from aotc.backend.rules.fp8 import fp8_to_half, single_to_fp8
-from aotc.backend.words import in_pairs, vector_elements, word_elements
 from aotc.ir.dialects import arith
 from aotc.ir.dialects.arith import Rounding
 from aotc.ir.types import BF16, FP8E4NV, FP8E5, FP16, FP32, FP64, ScalarType, element_of

@@ -6,8 +6,8 @@ than a branch (it makes ptxas keep two versions of what the loop carries).
 
 Tiles that a loop carries as a base plus constants, typically pointers that advance, are carried
 as their bases. That holds if the body yields the same constants again; it is tried, and if it
-turns out otherwise, the body is written once more with every register carried by itself. Likewise
-narrow elements that share words, such as fragments of a matrix, are carried as the words.
+proves false, the body is written once more with every register carried by itself. Likewise
+narrow elements packed in 32-bit registers, such as fragments, are carried packed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from aotc.backend import nvvm
 from aotc.backend.integers import Registers
 from aotc.backend.llvm_types import llvm_type
 from aotc.backend.lower import Lowering, Results, lowers
-from aotc.backend.words import known_words, unpack
+from aotc.backend.packing import packed_words, unpack
 from aotc.ir.core import Value
 from aotc.ir.dialects import gpu, scf, tile
 from aotc.ir.types import ScalarType, element_of
@@ -95,8 +95,8 @@ class _Carried:
         )
 
 
-class _CarriedWords:
-    """How a value crosses the back edge whose registers are parts of i32 words."""
+class _CarriedPacked:
+    """How a value of packed elements crosses the back edge: as 32-bit registers."""
 
     kind = "i32"
 
@@ -112,7 +112,7 @@ class _CarriedWords:
 
     def next_starts(self, ctx: Lowering, yielded: Registers) -> list[str] | None:
         """Return what the phis become, or None if the registers no longer fit them."""
-        return known_words(ctx.emit, yielded, self.element)
+        return packed_words(ctx.emit, yielded, self.element)
 
     def results(self, ctx: Lowering, ends: Sequence[str]) -> Registers:
         """Return the registers after the loop, where `ends` are the phis' last values."""
@@ -121,11 +121,11 @@ class _CarriedWords:
 
 def _carry(
     ctx: Lowering, value: Value, init: Registers, *, shared: bool
-) -> _Carried | _CarriedWords:
-    """Return the way of a carried value; `shared` asks for one that is less than each register."""
-    words = known_words(ctx.emit, init, element_of(value.type)) if shared else None
+) -> _Carried | _CarriedPacked:
+    """Return how a value is carried; `shared` asks for fewer phis than it has registers."""
+    words = packed_words(ctx.emit, init, element_of(value.type)) if shared else None
     if words is not None:
-        return _CarriedWords(ctx, value, words, len(init))
+        return _CarriedPacked(ctx, value, words, len(init))
     return _Carried(ctx, value, init, shared=shared and _has_base(ctx, value))
 
 
@@ -155,7 +155,7 @@ class _Attempt:
 def _attempt_loop(
     ctx: Lowering, op: scf.For, inits: Sequence[Registers], shared: Sequence[bool]
 ) -> _Attempt:
-    """Write the loop; if not all fits, what was written is to be dropped."""
+    """Write the loop; if an attempt does not fit, the caller drops what was written."""
     emit = ctx.emit
     kind = op.lower.type
     if not isinstance(kind, ScalarType):
@@ -239,7 +239,7 @@ def _induction(ctx: Lowering, op: scf.For, kind: ScalarType) -> str:
 
 
 def _phis(
-    carried: Sequence[_Carried | _CarriedWords],
+    carried: Sequence[_Carried | _CarriedPacked],
     following: Sequence[list[str] | None],
     before: str,
     latch: str,
@@ -253,7 +253,7 @@ def _phis(
 
 def _loop_results(
     ctx: Lowering,
-    carried: Sequence[_Carried | _CarriedWords],
+    carried: Sequence[_Carried | _CarriedPacked],
     following: Sequence[list[str] | None],
     skipped_from: str,
     latch: str,
@@ -355,12 +355,12 @@ def lower_if(ctx: Lowering, op: scf.If) -> Results:
     ]
 
 
-@lowers(gpu.RenewThread)
-def lower_renew_thread(ctx: Lowering, op: gpu.RenewThread) -> Results:
-    """Lower a new look at the thread's number."""
+@lowers(gpu.OpaqueThreadId)
+def lower_opaque_thread_id(ctx: Lowering, op: gpu.OpaqueThreadId) -> Results:
+    """Lower a thread id that is opaque to LLVM from here on."""
     if op.block is not ctx.kernel.body:
         op.error("stands in a nested block")
-    ctx.renew_thread()
+    ctx.opaque_thread_id()
     return []
 
 
@@ -378,7 +378,7 @@ def _all_hold(ctx: Lowering, condition: Value) -> str:
 
 @lowers(tile.Assume)
 def lower_assume(ctx: Lowering, op: tile.Assume) -> Results:
-    """Lower a promise of the user."""
+    """Lower an assumption of the user."""
     ctx.emit.declare("void", "llvm.assume", ("i1",))
     ctx.emit.effect(f"call void @llvm.assume(i1 {_all_hold(ctx, op.condition)})")
     return []

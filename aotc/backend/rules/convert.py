@@ -13,8 +13,8 @@ from typing import Any, NamedTuple, cast
 from aotc.backend import nvvm
 from aotc.backend.llvm_types import llvm_type
 from aotc.backend.lower import LANE_BITS, Lowering, Results, layout_of, lowers
+from aotc.backend.packing import from_i32_words, pack, to_i32_words, unpack
 from aotc.backend.thread_map import rename
-from aotc.backend.words import from_i32_words, pack, to_i32_words, unpack
 from aotc.ir.dialects import gpu, tile
 from aotc.ir.types import ElementType
 

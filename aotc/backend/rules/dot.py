@@ -1,4 +1,4 @@
-"""Rules for matrix products: `mma.sync` fragment by fragment, or multiply-add by each thread.
+"""Rules for dots: `mma.sync` fragment by fragment, or multiply-add by each thread.
 
 Which registers make up a fragment is what `ir.fragments` reads off the layouts; here they are
 packed into words and multiplied. The loop over K is outermost, so consecutive instructions add to
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from aotc.backend import nvvm
 from aotc.backend.llvm_types import constant, llvm_type
 from aotc.backend.lower import Lowering, Results, layout_of, lowers
-from aotc.backend.words import pack
+from aotc.backend.packing import pack
 from aotc.ir.core import Op, Value
 from aotc.ir.dialects import gpu
 from aotc.ir.fragments import ZERO, Fragment, Fragments, fragments
@@ -47,7 +47,7 @@ _ACCUMULATORS = {FP16: "f16", FP32: "f32", FP64: "f64", I32: "s32"}
 
 @lowers(gpu.Dot)
 def lower_dot(ctx: Lowering, op: gpu.Dot) -> Results:
-    """Lower a matrix product."""
+    """Lower a dot."""
     return _Products(ctx, op).lower() if op.shape else [_multiply_add(ctx, op)]
 
 
@@ -62,7 +62,7 @@ def _scalar_type(op: Op, value: Value) -> ScalarType:
 
 
 class _Products:
-    """Lower one product to `mma.sync`."""
+    """Lower one dot to `mma.sync`."""
 
     def __init__(self, ctx: Lowering, op: gpu.Dot) -> None:
         self.ctx, self.op = ctx, op
@@ -79,7 +79,10 @@ class _Products:
     def lower(self) -> Results:
         ctx, op = self.ctx, self.op
         held = fragments(
-            *(op.shape, layout_of(op.a.type), layout_of(op.b.type), layout_of(op.acc.type)),
+            op.shape,
+            layout_of(op.a.type),
+            layout_of(op.b.type),
+            layout_of(op.acc.type),
             self.element.bits,
         )
         in_copies = self._copies(held)
@@ -148,7 +151,7 @@ class _Products:
 
 
 def _multiply_add(ctx: Lowering, op: gpu.Dot) -> tuple[str, ...]:
-    """Return the accumulator after one multiply-add for each product a thread is to make."""
+    """Return the accumulator after the multiply-adds of a thread."""
     element, acc_element = _scalar_type(op, op.a), _scalar_type(op, op.acc)
     if element != acc_element or not element.is_float:
         op.error(f"has no multiply-add of {element} to {acc_element}")

@@ -12,11 +12,11 @@ from aotc.ir.dialects import grid
 from aotc.target import Feature
 
 
-@lowers(grid.BlockRank)
-def lower_block_rank(ctx: Lowering, op: grid.BlockRank) -> Results:
-    """Lower the index of the block in its cluster."""
+@lowers(grid.CtaRank)
+def lower_cta_rank(ctx: Lowering, op: grid.CtaRank) -> Results:
+    """Lower the rank of the CTA in its cluster."""
     del op
-    return [(ctx.ints.learn(nvvm_grid.block_rank(ctx.emit), ctx.kernel.num_ctas - 1),)]
+    return [(ctx.ints.learn(nvvm_grid.cta_rank(ctx.emit), ctx.kernel.num_ctas - 1),)]
 
 
 @lowers(grid.ClusterBarrier)

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from aotc.backend import nvvm
 from aotc.backend.lower import Lowering, Results, layout_of, lowers
+from aotc.backend.packing import unpack, word_shape
 from aotc.backend.rules.shared import buffer_address, moved, places_in
 from aotc.backend.thread_map import both, first_holders, is_first_holder
-from aotc.backend.words import unpack, word_shape
 from aotc.ir.dialects import gpu, indexing, tile
 from aotc.ir.layout import LinearLayout, log2_exact
 

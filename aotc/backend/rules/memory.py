@@ -13,8 +13,8 @@ from aotc.backend import nvvm
 from aotc.backend.integers import Component
 from aotc.backend.llvm_types import constant
 from aotc.backend.lower import Lowering, Results, lowers, num_registers
+from aotc.backend.packing import pack, unpack, word_shape
 from aotc.backend.thread_map import both, first_holders, is_first_holder
-from aotc.backend.words import pack, unpack, word_shape
 from aotc.ir.core import Value
 from aotc.ir.dialects import gpu
 from aotc.ir.layout import LinearLayout

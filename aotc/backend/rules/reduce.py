@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 from aotc.backend import nvvm
 from aotc.backend.lower import LANE_BITS, Lowering, Results, layout_of, lowers
+from aotc.backend.packing import from_i32_words, to_i32_words
 from aotc.backend.thread_map import first_holders
-from aotc.backend.words import from_i32_words, to_i32_words
 from aotc.ir import gf2
 from aotc.ir.core import Block, Op, Value
 from aotc.ir.dialects import arith, gpu

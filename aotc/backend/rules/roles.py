@@ -13,7 +13,7 @@ from aotc.ir.dialects import roles
 
 @lowers(roles.Specialize)
 def lower_specialize(ctx: Lowering, op: roles.Specialize) -> Results:
-    """Lower the division of the block's warps."""
+    """Lower the division of the CTA's warps into roles."""
     emit = ctx.emit
     first = ctx.kernel.num_warps * ctx.kernel.num_consumer_groups
     consume, other, produce, others, join = (

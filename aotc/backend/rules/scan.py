@@ -15,9 +15,9 @@ from itertools import accumulate
 from aotc.backend import nvvm
 from aotc.backend.llvm_types import llvm_type
 from aotc.backend.lower import LANE_BITS, Lowering, Results, layout_of, lowers
+from aotc.backend.packing import from_i32_words, to_i32_words
 from aotc.backend.rules.reduce import combine_rows
 from aotc.backend.thread_map import first_holders
-from aotc.backend.words import from_i32_words, to_i32_words
 from aotc.ir.core import Value
 from aotc.ir.dialects import gpu
 from aotc.ir.layout import LinearLayout

@@ -47,7 +47,7 @@ def lower_splat(ctx: Lowering, op: tile.Splat) -> Results:
 
 @lowers(tile.Hint)
 def lower_hint(ctx: Lowering, op: tile.Hint) -> Results:
-    """Lower a promise to nothing: the schedule asked for it until its last pass."""
+    """Lower a hint to nothing: only the schedule uses it."""
     return [ctx.raw(op.value)]
 
 

@@ -22,13 +22,13 @@ from aotc.backend.lower import (
     layout_of,
     lowers,
 )
+from aotc.backend.packing import pack, unpack, word_shape
 from aotc.backend.thread_map import (
     first_holders,
     is_first_holder,
     redundant_threads,
     thread_columns,
 )
-from aotc.backend.words import pack, unpack, word_shape
 from aotc.ir import gf2
 from aotc.ir.core import Op, Value
 from aotc.ir.dialects import gpu, tile
@@ -63,7 +63,7 @@ def lower_trans(ctx: Lowering, op: gpu.SharedTrans) -> Results:
 
 @lowers(gpu.Barrier, tile.Barrier)
 def lower_barrier(ctx: Lowering, op: gpu.Barrier | tile.Barrier) -> Results:
-    """Lower a barrier of the block, or of each warpgroup."""
+    """Lower a barrier of the CTA, or of each warpgroup."""
     emit = ctx.emit
     if isinstance(op, gpu.Barrier) and op.warpgroup:
         number = emit.thread_value(f"udiv i32 {ctx.thread}, {WARPGROUP_SIZE}")
@@ -128,7 +128,7 @@ def _read(
     access: nvvm.Access,
     registers: Sequence[int],
 ) -> list[str]:
-    """Return the words of one access, or of what stands for them where they are masked off."""
+    """Return the words of one access, or their replacements where they are masked off."""
     if not isinstance(op, gpu.MaskedSharedLoad) or op.mask is None:
         return nvvm.load(ctx.emit, address, access, ())
     element = gpu.memory_element(tile.tile_type(op, op.out))
@@ -195,13 +195,13 @@ def shared_vectors(
             offset = offsets[register]
             groups.setdefault(offset >> vector_bits, {})[offset & (vector - 1)] = register
     base = ctx.ints.linear(ctx.thread, threads)
-    slot, first = ctx.ints.split(ctx.raw(buffer)[0])
+    stage, first = ctx.ints.split(ctx.raw(buffer)[0])
     accesses: list[tuple[nvvm.Address, list[int]]] = []
     for group, members in groups.items():
         if len(members) != vector:
             op.error(f"a thread holds {len(members)} of a vector of {vector} elements")
         place = ctx.ints.xor_constant(base, group << vector_bits + shift)
-        address = _address(ctx, place, slot, first)
+        address = _address(ctx, place, stage, first)
         accesses.append((address, [members[index] for index in range(vector)]))
     return accesses
 
@@ -218,8 +218,8 @@ def places_in(
 
 def buffer_address(ctx: Lowering, buffer: Value, place: Component | int = 0) -> nvvm.Address:
     """Return the address `place` bytes into a buffer."""
-    slot, first = ctx.ints.split(ctx.raw(buffer)[0])
-    return _address(ctx, Affine("", place) if isinstance(place, int) else place, slot, first)
+    stage, first = ctx.ints.split(ctx.raw(buffer)[0])
+    return _address(ctx, Affine("", place) if isinstance(place, int) else place, stage, first)
 
 
 def moved(ctx: Lowering, address: nvvm.Address, offset_bytes: str) -> nvvm.Address:
@@ -228,14 +228,14 @@ def moved(ctx: Lowering, address: nvvm.Address, offset_bytes: str) -> nvvm.Addre
     return replace(address, base=base)
 
 
-def _address(ctx: Lowering, place: Component, slot: str, start: int) -> nvvm.Address:
-    """Return the address `place` bytes into the buffer that starts at `slot` plus `start`."""
+def _address(ctx: Lowering, place: Component, stage: str, start: int) -> nvvm.Address:
+    """Return the address `place` bytes into the buffer that starts at `stage` plus `start`."""
     ctx.uses_shared = True
     base, offset = ctx.ints.split(place)
     array = f"ptrtoint (ptr addrspace(3) {SHARED} to i32)"
     if base:
         # The array is aligned to 1024 bytes at most, so this is a sum, not an or.
         array = ctx.emit.thread_value(f"add i32 {base}, {array}")
-    if slot:
-        array = ctx.emit.value(f"add i32 {slot}, {array}")
+    if stage:
+        array = ctx.emit.value(f"add i32 {stage}, {array}")
     return nvvm.Address("shared", array, start + offset)

@@ -59,9 +59,7 @@ def lower_bulk_load(ctx: Lowering, op: tma.BulkLoad) -> Results:
     target = buffer_address(ctx, op.buffer)
     policy = l2_policy(ctx, op.eviction)
     any_bytes = _any_bytes(ctx, size_bytes)
-    nvvm_tensor.bulk_load(
-        *(emit, source, target, size_bytes, barrier, policy, ctx.issuer, any_bytes)
-    )
+    nvvm_tensor.bulk_load(emit, source, target, size_bytes, barrier, policy, ctx.issuer, any_bytes)
     return []
 
 
@@ -114,8 +112,8 @@ def lower_mbarrier_init(ctx: Lowering, op: tma.MbarrierInit) -> Results:
     """Lower the making of a mbarrier, or of a ring of them."""
     assert isinstance(op.barrier.type, SharedType)
     places = [
-        buffer_address(ctx, op.barrier, slot * tma.MBARRIER_BYTES)
-        for slot in range(op.barrier.type.num_slots)
+        buffer_address(ctx, op.barrier, stage * tma.MBARRIER_BYTES)
+        for stage in range(op.barrier.type.num_stages)
     ]
     nvvm_tensor.mbarrier_init(ctx.emit, places, op.count, ctx.issuer)
     return []
@@ -168,7 +166,7 @@ def _copies(
     num_parts: int = 1,
     num_rows: int = 0,
 ) -> Iterator[TensorCopy]:
-    """Yield the copy of each box of a block, or of the part that this block of a cluster copies.
+    """Yield the copy of each box of a tile, or of the part that this CTA of a cluster multicasts.
 
     With `num_rows` the block is as long along its first axis.
     """
@@ -183,7 +181,7 @@ def _copies(
     extents = (part_rows, *others)
     starts = [range(0, extent, step) for extent, step in zip(extents, box, strict=True)]
     if num_parts > 1:
-        shift = ctx.emit.value(f"mul i32 {nvvm_grid.block_rank(ctx.emit)}, {part_rows}")
+        shift = ctx.emit.value(f"mul i32 {nvvm_grid.cta_rank(ctx.emit)}, {part_rows}")
         first[lacking] = ctx.emit.value(f"add i32 {first[lacking]}, {shift}")
         rows = range(0, num_rows, part_rows)
         part_bytes = _part_bytes(op, places, shared, rows, prod(kind.box))
@@ -196,7 +194,7 @@ def _copies(
         at = [_plus(ctx, coord, step) for coord, step in zip(first, steps, strict=True)]
         address = buffer_address(ctx, buffer, place * shared.element.size_bytes)
         if part_bytes:
-            moved = ctx.emit.value(f"mul i32 {nvvm_grid.block_rank(ctx.emit)}, {part_bytes}")
+            moved = ctx.emit.value(f"mul i32 {nvvm_grid.cta_rank(ctx.emit)}, {part_bytes}")
             base = ctx.emit.value(f"add i32 {address.base}, {moved}")
             address = replace(address, base=base)
         yield TensorCopy(ctx.scalar(tensor), at[::-1], address)
@@ -212,7 +210,7 @@ def _box_start(place: int, box_elems: int) -> int:
 
 
 def _part_bytes(op: Op, places: gf2.Span, shared: SharedType, rows: range, box_elems: int) -> int:
-    """Return how far apart in a buffer the parts are that blocks of a cluster copy."""
+    """Return the distance in a buffer of the parts that the CTAs of a cluster copy."""
     rest = [0] * (len(shared.shape) - 1)
     starts = [
         _box_start(places.solve(shared.layout.pack((row, *rest))) or 0, box_elems) for row in rows

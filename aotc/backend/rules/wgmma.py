@@ -1,6 +1,6 @@
-"""Rules for products by warpgroups: descriptors, words and the order of instructions.
+"""Rules for `wgmma`: matrix descriptors, registers and the order of instructions.
 
-What an instruction multiplies is what `ir.warpgroup_product` reads off the layouts. The loop over K
+`ir.wgmma_tiling` reads off the layouts which instructions there are. The loop over K
 is outermost, as in `mma.sync`'s rule. A descriptor holds an address in units of 16 bytes, so
 steps along K, M and N are constants added to the one of the operand's first element.
 """
@@ -19,8 +19,8 @@ from aotc.backend.lower import (
     num_registers,
 )
 from aotc.backend.nvvm_wgmma import WgmmaKind, WgmmaStep
+from aotc.backend.packing import pack, unpack
 from aotc.backend.rules.arith import scalar_element
-from aotc.backend.words import pack, unpack
 from aotc.ir.core import Value
 from aotc.ir.dialects import gpu, wgmma
 from aotc.ir.types import (
@@ -36,7 +36,7 @@ from aotc.ir.types import (
     SharedType,
     element_of,
 )
-from aotc.ir.warpgroup_product import Block, MatrixInMemory, Product, product_of
+from aotc.ir.wgmma_tiling import AccumulatorTile, MatrixInMemory, WgmmaTiling, tile_wgmma
 
 _OPERANDS: dict[ElementType, str] = {
     BF16: "bf16",
@@ -55,10 +55,10 @@ _OWN_ADDRESS_MASK = (1 << 24) - 1
 
 @lowers(gpu.Undefined)
 def lower_undefined(ctx: Lowering, op: gpu.Undefined) -> Results:
-    """Lower a tile that nobody looks at.
+    """Lower a tile of undefined elements.
 
-    Halves are those of words that are 0: the product that ignores them is given words, and so is a
-    loop that carries them.
+    16-bit elements are unpacked from registers that are 0: the dot that ignores them takes packed
+    registers, and so does a loop that carries them.
     """
     element, count = scalar_element(op, op.out), num_registers(op.out.type)
     if element.bits >= 32:
@@ -71,37 +71,37 @@ def lower_undefined(ctx: Lowering, op: gpu.Undefined) -> Results:
 
 @lowers(wgmma.Wgmma)
 def lower_wgmma(ctx: Lowering, op: wgmma.Wgmma) -> Results:
-    """Lower a product of a warpgroup: one group."""
-    product = _product(op)
+    """Lower a dot of a warpgroup: one commit group."""
+    tiling = _tiling(op)
     acc_registers = ctx.registers(op.acc)
-    acc = [_open(ctx, op.acc, block, acc_registers) for block in product.blocks]
-    a, words = _operand_a(ctx, op, product)
-    b = _descriptor(ctx, op.b, product.b, product.warp_columns)
+    acc = [_open(ctx, op.acc, tile, acc_registers) for tile in tiling.acc_tiles]
+    a, words = _operand_a(ctx, op, tiling)
+    b = _descriptor(ctx, op.b, tiling.b, tiling.warp_columns)
     accumulate = "true" if op.accumulate is None else ctx.scalar(op.accumulate)
-    first = op.start_k // product.k
-    end = first + op.size_k // product.k if op.size_k else product.num_steps
+    first = op.start_k // tiling.k
+    end = first + op.size_k // tiling.k if op.size_k else tiling.num_steps
     steps = [
         WgmmaStep(
             number,
-            _start(product.a, block.row, product.k * step)
-            if product.a
-            else words[block.row, block.column, step],
-            _start(product.b, block.column, product.k * step),
+            _start(tiling.a, tile.row, tiling.k * step)
+            if tiling.a
+            else words[tile.row, tile.column, step],
+            _start(tiling.b, tile.column, tiling.k * step),
             first=step == first and accumulate != "true",
         )
         for step in range(first, end)
-        for number, block in enumerate(product.blocks)
+        for number, tile in enumerate(tiling.acc_tiles)
     ]
-    out = nvvm_wgmma.wgmma(ctx.emit, _kind(op, product), steps, acc, a, b, accumulate)
+    out = nvvm_wgmma.wgmma(ctx.emit, _kind(op, tiling), steps, acc, a, b, accumulate)
     registers = list(acc_registers)
-    for block, results in zip(product.blocks, out, strict=True):
-        _close(ctx, op.acc, block, results, registers)
+    for tile, results in zip(tiling.acc_tiles, out, strict=True):
+        _close(ctx, op.acc, tile, results, registers)
     return [tuple(registers)]
 
 
 @lowers(wgmma.WgmmaWait)
 def lower_wait(ctx: Lowering, op: wgmma.WgmmaWait) -> Results:
-    """Lower the wait for products: results go through it in the words they are made in."""
+    """Lower the wait for dots: accumulators pass through it in the registers that wgmma writes."""
     places = [
         _made(value, num_columns)
         for value, num_columns in zip(
@@ -125,44 +125,44 @@ def lower_wait(ctx: Lowering, op: wgmma.WgmmaWait) -> Results:
     return results
 
 
-def _product(op: wgmma.Wgmma) -> Product:
+def _tiling(op: wgmma.Wgmma) -> WgmmaTiling:
     in_memory = isinstance(op.a.type, SharedType)
     a = op.a.type.layout if isinstance(op.a.type, SharedType) else layout_of(op.a.type)
     b = gpu.shared_type(op, op.b)
     layouts = a, b.layout, layout_of(op.acc.type)
-    return product_of(*layouts, b.element.bits, op.num_columns, in_memory=in_memory)
+    return tile_wgmma(*layouts, b.element.bits, op.num_columns, in_memory=in_memory)
 
 
-def _kind(op: wgmma.Wgmma, product: Product) -> WgmmaKind:
+def _kind(op: wgmma.Wgmma, tiling: WgmmaTiling) -> WgmmaKind:
     types = [element_of(value.type) for value in (op.acc, op.a, op.b)]
     names = _RESULTS[types[0]], _OPERANDS[types[1]], _OPERANDS[types[2]]
     scales = [] if types[0] == I32 else ["1", "1"]
     if types[1].bits == 16:
-        scales += [str(int(each.rows_contiguous)) for each in (product.a, product.b) if each]
+        scales += [str(int(each.rows_contiguous)) for each in (tiling.a, tiling.b) if each]
     tail = "".join(f", {each}" for each in scales)
-    return WgmmaKind(f"m64n{product.n}k{product.k}.{'.'.join(names)}", _word_type(op.acc), tail)
+    return WgmmaKind(f"m64n{tiling.n}k{tiling.k}.{'.'.join(names)}", _word_type(op.acc), tail)
 
 
 # ---- operands ---------------------------------------------------------------------------------
 
 
 def _operand_a(
-    ctx: Lowering, op: wgmma.Wgmma, product: Product
+    ctx: Lowering, op: wgmma.Wgmma, tiling: WgmmaTiling
 ) -> tuple[str | list[str], dict[tuple[int, int, int], list[int]]]:
-    """Return A's descriptor, or its words and which of them each instruction takes."""
-    if product.a is not None:
-        return _descriptor(ctx, op.a, product.a, product.warp_rows), {}
+    """Return A's matrix descriptor, or its registers and which of them each instruction reads."""
+    if tiling.a is not None:
+        return _descriptor(ctx, op.a, tiling.a, tiling.warp_rows), {}
     registers, element = ctx.registers(op.a), element_of(op.a.type)
     known: dict[tuple[int, ...], int] = {}
     words: list[str] = []
     taken: dict[tuple[int, int, int], list[int]] = {}
-    for block in product.blocks:
-        for step, fragment in enumerate(block.a):
+    for tile in tiling.acc_tiles:
+        for step, fragment in enumerate(tile.a):
             for word in fragment:
                 if word not in known:
                     known[word] = len(words)
                     words += pack(ctx.emit, [registers[r] for r in word], element)
-            taken[block.row, block.column, step] = [known[word] for word in fragment]
+            taken[tile.row, tile.column, step] = [known[word] for word in fragment]
     return words, taken
 
 
@@ -171,18 +171,18 @@ def _descriptor(
 ) -> str:
     """Return the descriptor of a matrix where the warpgroup's own part begins."""
     ctx.uses_shared = True
-    # The warps of one group begin at one place.
+    # The four warps of a warpgroup share one address.
     moved = [matrix.start_bytes(place, 0) for place in warps[_GROUP_BITS:]]
     own = ctx.ints.linear(ctx.thread, [0] * (LANE_BITS + _GROUP_BITS) + moved)
     address = f"ptrtoint (ptr addrspace(3) {SHARED} to i32)"
     if ctx.kernel.num_ctas > 1:
-        # In a cluster an address also says whose it is, in bits that are another field's here.
+        # In a cluster an address holds the CTA's rank, in bits that are another field of a descriptor.
         address = ctx.emit.thread_value(f"and i32 {address}, {_OWN_ADDRESS_MASK}")
     if own:
         address = ctx.emit.thread_value(f"add i32 {own}, {address}")
-    slot, first = ctx.ints.split(ctx.raw(buffer)[0])
-    if slot:
-        address = ctx.emit.value(f"add i32 {slot}, {address}")
+    stage, first = ctx.ints.split(ctx.raw(buffer)[0])
+    if stage:
+        address = ctx.emit.value(f"add i32 {stage}, {address}")
     units = ctx.emit.value(f"lshr i32 {address}, {_UNIT_BITS}")
     wide = ctx.emit.value(f"zext i32 {units} to i64")
     constant = matrix.descriptor + (first >> _UNIT_BITS)
@@ -202,7 +202,7 @@ def _word_type(value: Value) -> str:
 
 
 def _made(value: Value, num_columns: int) -> list[int]:
-    """Return the registers of a result that products make: its first columns', or 0 for all."""
+    """Return the registers of an accumulator that wgmma writes: of its first columns, or of all."""
     if not num_columns:
         return list(range(num_registers(value.type)))
     coords = layout_of(value.type).coords_table("register")
@@ -210,7 +210,7 @@ def _made(value: Value, num_columns: int) -> list[int]:
 
 
 def _words(ctx: Lowering, value: Value, made: list[int]) -> list[str]:
-    """Return a result in the words it is made in, in the order of its registers."""
+    """Return an accumulator in the 32-bit registers that wgmma writes, packed if it is fp16."""
     registers, element = ctx.registers(value), element_of(value.type)
     own = [registers[register] for register in made]
     return own if element.bits == 32 else pack(ctx.emit, own, element)
@@ -221,17 +221,17 @@ def _unpacked(ctx: Lowering, value: Value, words: list[str], count: int) -> list
     return words if element.bits == 32 else unpack(ctx.emit, words, element, count)
 
 
-def _open(ctx: Lowering, value: Value, block: Block, registers: list[str]) -> list[str]:
-    own, element = [registers[register] for register in block.acc], element_of(value.type)
+def _open(ctx: Lowering, value: Value, tile: AccumulatorTile, registers: list[str]) -> list[str]:
+    own, element = [registers[register] for register in tile.acc], element_of(value.type)
     if element.bits == 32:
         return own
     return pack(ctx.emit, own, element)
 
 
 def _close(
-    ctx: Lowering, value: Value, block: Block, words: list[str], registers: list[str]
+    ctx: Lowering, value: Value, tile: AccumulatorTile, words: list[str], registers: list[str]
 ) -> None:
     element = element_of(value.type)
-    own = words if element.bits == 32 else unpack(ctx.emit, words, element, len(block.acc))
-    for register, word in zip(block.acc, own, strict=True):
+    own = words if element.bits == 32 else unpack(ctx.emit, words, element, len(tile.acc))
+    for register, word in zip(tile.acc, own, strict=True):
         registers[register] = word

@@ -1,10 +1,10 @@
-"""Tensors in global memory that are accessed by blocks: what a `tensordesc` argument can do.
+"""Tensor descriptors: tensors in global memory that are loaded and stored a tile at a time.
 
-This is tile IR: a block is named by the coordinates of its first element, which may be anywhere,
-also outside of the tensor. How it is moved (tensor copies where the hardware has them, masked
-accesses elsewhere) is the schedule's business.
+This is tile IR: a tile is named by the coordinates of its first element, which may be anywhere,
+also out of bounds. How it is moved (by TMA where the hardware has it, by masked accesses
+elsewhere) is the schedule's business.
 
-Invariant: nothing outside of the tensor is touched. What of a block lies outside reads as the
+Invariant: nothing outside of the tensor is touched. What of a tile is out of bounds reads as the
 descriptor's fill, and is not written.
 """
 
@@ -28,7 +28,7 @@ TENSOR_ALIGNMENT_BYTES = 16
 
 
 def supports_reduce(kind: ReduceKind, element: ScalarType) -> bool:
-    """Return whether a block of `element` can be combined with a tensor in this way, as in Triton.
+    """Return whether a tile of `element` can be reduced into a tensor in this way, as in Triton.
 
     Hardware takes bits of 64 as unsigned numbers alone: of signed ones they are an illegal
     instruction.
@@ -46,9 +46,10 @@ def supports_reduce(kind: ReduceKind, element: ScalarType) -> bool:
 class DescriptorAt(
     Op, opcode="tile.descriptor_at", effects=(reads(Resource.TENSOR_MAP, of="pointer"),)
 ):
-    """The descriptor of the tensor whose map is where `pointer` points; it fills with zeros.
+    """Return the descriptor of the tensor whose tensor map is at `pointer`; it fills with zeros.
 
-    The map was there before the launch, 128 bytes at a multiple of 64, for blocks of this element and shape.
+    The map was written before the launch, 128 bytes at a multiple of 64, for tiles of this element
+    and shape.
     """
 
     pointer: Value = operand()
@@ -62,7 +63,7 @@ class DescriptorAt(
 
 
 class DescriptorOf(Op, opcode="tile.descriptor_of", pure=True):
-    """The descriptor of the tensor that begins at `pointer`.
+    """Return the descriptor of the tensor that begins at `pointer`.
 
     `sizes` are its extents, i32, and the strides of all axes but the last, i64 in elements: that one
     is dense. What is outside of the tensor reads as zero, or as NaN with `fill_nan`.
@@ -109,9 +110,9 @@ def check_descriptor(op: Op, descriptor: Value, coords: Sequence[Value]) -> Desc
 class DescriptorLoad(
     Op, opcode="tile.descriptor_load", effects=(reads(Resource.GLOBAL, of="descriptor"),)
 ):
-    """The block that begins at `coords`; `cache` and `eviction` as for `tile.load`.
+    """Load the tile that begins at `coords`; `cache` and `eviction` as for `tile.load`.
 
-    Of the block's first axes, `num_dropped` have one element and are not axes of the result.
+    The first `num_dropped` axes have extent 1 and are not axes of the result.
     """
 
     descriptor: Value = operand()
@@ -133,14 +134,14 @@ def _check_value(op: Op, descriptor: Value, value: Value, coords: Sequence[Value
     kind = check_descriptor(op, descriptor, coords)
     block = tile_type(op, value)
     fits = (block.shape, block.element) == (kind.block, kind.element)
-    op.expect(fits, f"{block} is no block of {kind}")
+    op.expect(fits, f"{block} is no tile of {kind}")
     return kind.element
 
 
 class DescriptorStore(
     Op, opcode="tile.descriptor_store", effects=(writes(Resource.GLOBAL, of="descriptor"),)
 ):
-    """Write `value` to the block that begins at `coords`."""
+    """Store `value` to the tile that begins at `coords`."""
 
     descriptor: Value = operand()
     value: Value = operand()
@@ -159,9 +160,9 @@ class DescriptorReduce(
         writes(Resource.GLOBAL, of="descriptor"),
     ),
 ):
-    """Combine each element of the block that begins at `coords` with `value`, in one step each.
+    """Reduce `value` into the tile that begins at `coords`, each element atomically.
 
-    Programs may do so to the same block at one time. No order to other accesses is implied.
+    Programs may do so to the same tile at one time. No order to other accesses is implied.
     """
 
     descriptor: Value = operand()

@@ -212,9 +212,9 @@ class SharedAlloc(
 ):
     """A buffer in shared memory, at `offset_bytes` once `allocate_shared` has placed it.
 
-    One of several slots is accessed through `gpu.shared_slot` only. Where several groups of
-    consumers allocate it, each has one of its own, `group_bytes` behind that of the group before.
-    The last `unused_bytes` of a slot are not there, see `SharedType`.
+    A buffer of several stages is accessed through `gpu.shared_stage` only. Where several consumer
+    groups allocate it, each has its own, `group_bytes` after that of the group before.
+    The last `unused_bytes` of a stage are not allocated, see `SharedType`.
     """
 
     element: ScalarType = attribute()
@@ -222,26 +222,26 @@ class SharedAlloc(
     layout: LinearLayout = attribute()
     alignment_bytes: int = attribute(default=16)
     offset_bytes: int = attribute(default=-1)
-    num_slots: int = attribute(default=1)
+    num_stages: int = attribute(default=1)
     group_bytes: int = attribute(default=0)
     unused_bytes: int = attribute(default=0)
     out: Value = result()
 
     def infer(self) -> Sequence[Type]:
-        self.expect(self.num_slots > 0, f"{self.num_slots} slots")
-        kind = SharedType(self.element, self.shape, self.layout, self.num_slots)
-        fits = 0 <= self.unused_bytes < kind.slot_bytes
+        self.expect(self.num_stages > 0, f"{self.num_stages} stages")
+        kind = SharedType(self.element, self.shape, self.layout, self.num_stages)
+        fits = 0 <= self.unused_bytes < kind.stage_bytes
         self.expect(fits, f"{self.unused_bytes} unused bytes of {kind}")
         kind = replace(kind, unused_bytes=self.unused_bytes)
-        if self.num_slots > 1:
-            kind = replace(kind, padding_bytes=-kind.slot_bytes % self.alignment_bytes)
+        if self.num_stages > 1:
+            kind = replace(kind, padding_bytes=-kind.stage_bytes % self.alignment_bytes)
         return (kind,)
 
 
 def shared_type(op: Op, value: Value) -> SharedType:
-    """Return the value's type, which must be a shared-memory buffer of one slot."""
-    if not isinstance(value.type, SharedType) or value.type.num_slots != 1:
-        op.error(f"expected a shared buffer of one slot, got {value.type}")
+    """Return the value's type, which must be a shared-memory buffer of one stage."""
+    if not isinstance(value.type, SharedType) or value.type.num_stages != 1:
+        op.error(f"expected a shared buffer of one stage, got {value.type}")
     return value.type
 
 
@@ -372,7 +372,7 @@ class Barrier(
         orders(Resource.SHARED),
     ),
 ):
-    """Wait for all threads of the block; accesses to shared and global memory do not cross it.
+    """Wait for all threads of the CTA; accesses to shared and global memory do not cross it.
 
     With `warpgroup`, each warpgroup waits for its own threads.
     """
@@ -380,26 +380,26 @@ class Barrier(
     warpgroup: bool = attribute(default=False)
 
 
-class RenewThread(
+class OpaqueThreadId(
     Op,
-    opcode="gpu.renew_thread",
+    opcode="gpu.opaque_thread_id",
     effects=(writes(Resource.CONTROL),),
     traits=(Trait.NO_INSTRUCTION,),
 ):
-    """Ask again who this thread is: what is computed of that before is not needed from here on.
+    """Make the thread id opaque to LLVM, so that what depends on it is recomputed from here on.
 
-    It stands in the kernel's own block, and means nothing but that registers are free.
+    It stands in the kernel's own block; its only effect is to shorten live ranges.
     """
 
     def infer(self) -> Sequence[Type]:
         return ()
 
 
-# ---- matrix products --------------------------------------------------------------------------
+# ---- dots -------------------------------------------------------------------------------------
 
 
 class Undefined(Op, opcode="gpu.undefined", pure=True, traits=(Trait.SOURCE,)):
-    """A tile of which nobody looks at the elements: it costs no instruction."""
+    """Return a tile of undefined elements, for which no instruction is emitted."""
 
     type: Type = attribute()
     out: Value = result()
@@ -409,7 +409,7 @@ class Undefined(Op, opcode="gpu.undefined", pure=True, traits=(Trait.SOURCE,)):
 
 
 class Dot(Op, opcode="gpu.dot", pure=True):
-    """`tile.dot` on operands that are where the multiplication wants them.
+    """`tile.dot` on operands in the registers that the instruction reads.
 
     With the `shape` (m, n, k) of an `mma.sync`, layouts are fragments of it as `ir.fragments`
     says. Without one, each thread multiplies and adds what its registers hold: of A all of K for
@@ -426,7 +426,7 @@ class Dot(Op, opcode="gpu.dot", pure=True):
 
     def infer(self) -> Sequence[Type]:
         out = check_dot(self, self.a, self.b, self.acc, self.input_precision)
-        self.expect(self.input_precision != "tf32x3", "tf32x3 is three products")
+        self.expect(self.input_precision != "tf32x3", "tf32x3 is three dots")
         a, b = tile_type(self, self.a), tile_type(self, self.b)
         if self.shape and a.layout is not None and b.layout is not None and out.layout is not None:
             self.expect(len(self.shape) == 3, f"{self.shape} is not (m, n, k)")
@@ -434,11 +434,11 @@ class Dot(Op, opcode="gpu.dot", pure=True):
         return (out,)
 
 
-# ---- buffers that a loop fills ahead of their use ----------------------------------------------
+# ---- multistage buffers -----------------------------------------------------------------------
 
 
-class SharedSlot(Op, opcode="gpu.shared_slot", pure=True):
-    """Slot `(index + ahead) % num_slots` of a buffer; `index` is a slot's number."""
+class SharedStage(Op, opcode="gpu.shared_stage", pure=True):
+    """Return stage `(index + ahead) % num_stages` of a buffer, of a stage index `index`."""
 
     buffer: Value = operand()
     index: Value = operand()
@@ -449,9 +449,9 @@ class SharedSlot(Op, opcode="gpu.shared_slot", pure=True):
         if not isinstance(self.buffer.type, SharedType):
             self.error(f"expected a shared buffer, got {self.buffer.type}")
         self.expect(self.index.type == I32, f"the index is {self.index.type}, not i32")
-        slots = self.buffer.type.num_slots
-        self.expect(0 <= self.ahead < slots, f"{self.ahead} ahead in {slots} slots")
-        return (replace(self.buffer.type, num_slots=1, padding_bytes=0),)
+        count = self.buffer.type.num_stages
+        self.expect(0 <= self.ahead < count, f"{self.ahead} ahead in {count} stages")
+        return (replace(self.buffer.type, num_stages=1, padding_bytes=0),)
 
 
 class SharedTrans(Op, opcode="gpu.shared_trans", pure=True):
@@ -469,19 +469,19 @@ class SharedTrans(Op, opcode="gpu.shared_trans", pure=True):
         return (replace(kind, shape=shape, layout=kind.layout.transpose(self.order)),)
 
 
-class NextSlot(Op, opcode="gpu.next_slot", pure=True):
-    """The number of a slot after slot `index`: `(index + ahead) % num_slots`."""
+class NextStage(Op, opcode="gpu.next_stage", pure=True):
+    """Return a later stage index: `(index + ahead) % num_stages`."""
 
     index: Value = operand()
-    num_slots: int = attribute()
+    num_stages: int = attribute()
     ahead: int = attribute(default=1)
     out: Value = result()
 
     def infer(self) -> Sequence[Type]:
         self.expect(self.index.type == I32, f"the index is {self.index.type}, not i32")
-        self.expect(self.num_slots > 0, f"{self.num_slots} slots")
-        fits = 0 <= self.ahead <= self.num_slots
-        self.expect(fits, f"{self.ahead} ahead in {self.num_slots} slots")
+        self.expect(self.num_stages > 0, f"{self.num_stages} stages")
+        fits = 0 <= self.ahead <= self.num_stages
+        self.expect(fits, f"{self.ahead} ahead in {self.num_stages} stages")
         return (I32,)
 
 
@@ -494,12 +494,12 @@ class AsyncCopy(
         starts(Resource.COPIES),
     ),
 ):
-    """Start to copy a tile from global to shared memory, `vector` elements an access.
+    """Issue the copy of a tile from global to shared memory, `vector` elements an access.
 
     Registers `k*vector … k*vector+vector-1` of the pointers are consecutive in both memories,
     aligned to the access of 4, 8 or 16 bytes, and share one mask value. Elements that are masked
-    off become zero; unless `enabled`, all do. The copy has landed, for the thread that started it,
-    after an `async_wait` that covers its group; until then nobody touches these bytes.
+    off become zero; unless `enabled`, all do. The copy is complete, for the thread that issued it,
+    after an `async_wait` that covers its commit group; until then nobody touches these bytes.
     """
 
     pointer: Value = operand()
@@ -526,7 +526,7 @@ class AsyncCopy(
 
 
 class AsyncCommit(Op, opcode="gpu.async_commit", effects=(writes(Resource.COPIES),)):
-    """Make a group of the copies that each thread started since the last one, also of none."""
+    """Commit the copies that each thread issued since the last commit, even none, as one group."""
 
 
 class AsyncWait(
@@ -537,9 +537,9 @@ class AsyncWait(
         orders(Resource.SHARED),
     ),
 ):
-    """Let each thread wait until at most its newest `pending` groups have not landed.
+    """Let each thread wait until at most its newest `pending` commit groups are in flight.
 
-    A barrier makes what landed visible to the other threads.
+    A barrier makes the copied data visible to the other threads.
     """
 
     pending: int = attribute()

@@ -1,8 +1,8 @@
-"""What a grid has to do with the grids before and after it in its stream.
+"""A CTA's place in its cluster, and programmatic dependent launch.
 
 Under programmatic dependent launch a grid may start while the one before it still runs. What that
-one writes is there only behind `grid.wait`, which is the kernel's own business: a launch that
-nobody asked to overlap waits by itself, and both ops then do nothing. They are the same in tile IR
+one writes is visible only after `grid.wait`, which the kernel itself places: a launch without the
+overlap attribute waits anyway, and both ops then do nothing. They are the same in tile IR
 and in gpu IR.
 
 Invariant: no access to memory crosses a `grid.wait`, in either direction.
@@ -18,8 +18,8 @@ from aotc.ir.effects import Resource, Trait, orders, writes
 from aotc.ir.types import I32, Type
 
 
-class BlockRank(Op, opcode="grid.block_rank", pure=True, traits=(Trait.SOURCE,)):
-    """The index of this block in its cluster, an i32."""
+class CtaRank(Op, opcode="grid.cta_rank", pure=True, traits=(Trait.SOURCE,)):
+    """Return the rank of this CTA in its cluster, an i32."""
 
     out: Value = result()
 
@@ -35,7 +35,7 @@ class ClusterBarrier(
         orders(Resource.SHARED),
     ),
 ):
-    """Wait for all threads of all blocks of the cluster; what they wrote is then there for all."""
+    """Wait for all threads of all CTAs of the cluster; what they wrote is then visible to all."""
 
 
 class GridWait(Op, opcode="grid.wait", effects=(orders(Resource.GLOBAL),)):

@@ -1,13 +1,13 @@
-"""Warps of different roles: those that compute, and one that fetches for them.
+"""Warp specialization: consumer warps compute, a producer warp issues their loads.
 
-This is gpu IR. The *consumers* are the first `num_warps` warps of the block and run the kernel as
-it is written; layouts and thread numbers are theirs. There may be several groups of so many, which
-run the same ops: each has the buffers it allocates, and its barriers, to itself. The *producer* is one thread of the warps
-after them. It runs what decides which tensor copies are made, and makes them as far ahead as the
-rings they go to have room. The two tell each other through mbarriers alone: `full`, where a copy
-lands, and `empty`, where the consumers say that they have read it.
+This is gpu IR. The *consumers* are the first `num_warps` warps of the CTA and run the kernel as it
+is written; layouts and thread ids are theirs. There may be several consumer groups of `num_warps`
+warps that run the same ops, each with its own buffers and barriers. The *producer* is one thread of
+the warps after them. It runs the slice of the kernel that decides which TMA loads to issue, and
+issues them as many stages ahead as their rings have. The roles synchronize through mbarriers only:
+a load completes on `full`, and the consumers arrive at `empty` once they have read the stage.
 
-Invariant: no barrier of the block stands in either role; barriers of the consumers are theirs.
+Invariant: neither role holds a CTA-wide barrier; barriers of the consumers are theirs alone.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class Specialize(
         orders(Resource.SHARED),
     ),
 ):
-    """Run `consumers` in the kernel's warps and, beside them, `producer` in one thread.
+    """Run `consumers` in the kernel's warps and, concurrently, `producer` in one thread.
 
-    Registers a thread of each role are moved between the warps, unless 0.
+    Registers per thread are reallocated between the roles, unless 0.
     """
 
     consumers: Block = block()
@@ -50,7 +50,7 @@ class Specialize(
 
 
 class ConsumerGroup(Op, opcode="gpu.consumer_group", pure=True, traits=(Trait.SOURCE,)):
-    """The number of the group of consumers that runs this, an i32 from 0 on."""
+    """Return the index of the consumer group that runs this, an i32."""
 
     out: Value = result()
 

@@ -366,7 +366,7 @@ class AtomicCas(
         return (content,)
 
 
-# ---- matrix products --------------------------------------------------------------------------
+# ---- dots -------------------------------------------------------------------------------------
 
 InputPrecision = Literal["tf32", "tf32x3", "ieee"]
 
@@ -384,7 +384,7 @@ _DOT_RESULTS: dict[ElementType, tuple[ScalarType, ...]] = {
 
 
 def dot_results(a: ElementType, b: ElementType) -> tuple[ScalarType, ...]:
-    """Return the types in which products of `a` and `b` can be summed, the usual one first.
+    """Return the accumulator types of a dot of `a` and `b`, the usual one first.
 
     Operands have one type, except that both kinds of fp8 go together.
     """
@@ -392,30 +392,30 @@ def dot_results(a: ElementType, b: ElementType) -> tuple[ScalarType, ...]:
 
 
 def check_dot(op: Op, a: Value, b: Value, acc: Value, input_precision: str) -> TileType:
-    """Check the operands of a matrix product; return the type of its result."""
+    """Check the operands of a dot; return the type of its result."""
     left, right, out = (tile_type(op, value) for value in (a, b, acc))
     op.expect(len(left.shape) in (2, 3), f"operands of {len(left.shape)} axes")
     fits = left.shape[-1:] == right.shape[-2:-1] and left.shape[:-2] == right.shape[:-2]
     fits &= out.shape == (*left.shape[:-1], right.shape[-1])
     op.expect(fits, f"{left.shape} x {right.shape} + {out.shape} do not fit")
     known = out.element in dot_results(left.element, right.element)
-    op.expect(known, f"no product of {left.element} and {right.element} in {out.element}")
+    op.expect(known, f"no dot of {left.element} and {right.element} in {out.element}")
     known = input_precision in get_args(InputPrecision)
     op.expect(known, f"unknown input precision {input_precision!r}")
     return out
 
 
 class Dot(Op, opcode="tile.dot", pure=True):
-    """The matrix product of `a` and `b` added to `acc`: (M, K) x (K, N) + (M, N).
+    """Return `acc + dot(a, b)`: (M, N) + (M, K) x (K, N).
 
-    All three may have one leading axis, a batch of products. Products of floats are exact and
-    summed in the type of `acc` in any order; integers wrap. `input_precision` says what becomes
-    of fp32 operands and of no other: "ieee" multiplies them as they are, "tf32" drops all but
-    the first 10 bits of their mantissas, as tensor cores do, and "tf32x3" adds the product of
-    what was dropped from each with the other, which leaves about 21 bits. For fp8 operands at
-    least every `max_num_imprecise_acc` products are added to a full fp32 accumulator; 0 leaves
-    it to the hardware. With `num_columns` nobody looks at others than the first so many of N: of
-    the result they are not defined.
+    All three may have one leading axis, a batch. Products of float elements are exact and are
+    accumulated in the type of `acc` in any order; integers wrap. `input_precision` is for fp32
+    operands only: "ieee" multiplies them as they are, "tf32" keeps the first 10 bits of their
+    mantissas, as tensor cores do, and "tf32x3" adds two more dots, each of one operand with what
+    was dropped of the other, which leaves about 21 bits. For fp8 operands at least every
+    `max_num_imprecise_acc` elements of K are promoted to a full fp32 accumulator; 0 leaves it to
+    the hardware. With `num_columns`, only that many first columns of N are used; the others of the
+    result are undefined.
     """
 
     a: Value = operand()
@@ -539,7 +539,7 @@ _WIDE_BITS = 64
 
 
 class Print(Op, opcode="tile.print", effects=(writes(Resource.GLOBAL),)):
-    """Print each element once, behind the program's numbers (x, y, z) and the element's place.
+    """Print each element once, after the program ids (x, y, z) and the element's index.
 
     Without a value, the prefix alone. `hex` is for the digits of base 16.
     """

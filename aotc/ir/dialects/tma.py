@@ -1,18 +1,18 @@
-"""Tensor copies between global and shared memory, and the barriers in memory that await them.
+"""TMA: bulk tensor copies between global and shared memory, and the mbarriers they complete on.
 
-This is gpu IR. One thread of the block issues a copy and hardware does the rest: of a block of a
-tensor, in as many boxes as its map needs. A load tells a *mbarrier* when its bytes have landed; a
-store is awaited by the thread that issued it. All other threads know of a copy by waiting at the
-mbarrier, or behind a barrier that the issuing thread reaches after its own wait.
+This is gpu IR. One thread of the CTA issues a copy of a tile, in as many boxes as its tensor map
+needs. A load completes on a *mbarrier*; a store completes a bulk group of the thread that issued it.
+All other threads wait at the mbarrier, or at a barrier that the issuing thread reaches after its own
+wait.
 
-Tensor copies see shared memory through a proxy of their own: what threads wrote before is there
-for a copy to read, or to write over, only behind a `gpu.proxy_fence` of each writer.
+TMA accesses shared memory through the async proxy: a copy may read or overwrite what threads wrote
+only after a `gpu.proxy_fence` of each writer.
 
-A bulk copy moves bytes that lie one after the other, and needs no map. All else is as for blocks:
-what both can do, `Fetch` names.
+A bulk copy moves contiguous bytes and needs no tensor map. `Fetch` names the loads of both kinds
+that wait for themselves.
 
-A mbarrier is a shared buffer of one u64, or a slot of several: a ring of them goes with a ring of
-buffers, and the parity of a wait counts the turns of the ring.
+A mbarrier is a shared buffer of one u64, or one stage of several: a ring of them goes with a ring of
+buffers, and the parity of a wait is that of the phase, of how often the ring has been passed.
 
 Invariant: between the issue of a copy and the wait for it, nobody touches its buffer.
 """
@@ -31,8 +31,8 @@ MBARRIER_BYTES = 8
 
 
 def _buffer_type(op: Op, value: Value) -> SharedType:
-    if not isinstance(value.type, SharedType) or value.type.num_slots != 1:
-        op.error(f"expected a shared buffer of one slot, got {value.type}")
+    if not isinstance(value.type, SharedType) or value.type.num_stages != 1:
+        op.error(f"expected a shared buffer of one stage, got {value.type}")
     return value.type
 
 
@@ -42,14 +42,14 @@ def _check_mbarrier(op: Op, value: Value) -> None:
 
 
 def copied_shape(memory: SharedType, num_rows: int) -> tuple[int, ...]:
-    """Return the shape of what is copied to or from a buffer: with `num_rows`, so many only."""
+    """Return the shape of what is copied to or from a buffer: its first `num_rows` rows, or all."""
     return (num_rows or memory.shape[0], *memory.shape[1:])
 
 
 def check_tensor(
     op: Op, tensor: Value, buffer: Value, coords: Sequence[Value], num_rows: int = 0
 ) -> TensorMapType:
-    """Check a copy of the block at `coords` from or to `buffer`; return the map's type.
+    """Check a copy of the tile at `coords` from or to `buffer`; return the tensor map's type.
 
     The buffer may lack first axes of the map, along which the box has one element. Of its first
     axis only `num_rows` are copied, unless that is 0.
@@ -73,9 +73,9 @@ def check_tensor(
 class TensorMapAt(
     Op, opcode="gpu.tensor_map_at", effects=(reads(Resource.TENSOR_MAP, of="pointer"),)
 ):
-    """The map at `pointer`, which every thread may use from here on for copies that it issues.
+    """Acquire the tensor map at `pointer` for the copies that threads issue from here on.
 
-    It was there before the launch: 128 bytes at a multiple of 64.
+    It was written before the launch: 128 bytes at a multiple of 64.
     """
 
     pointer: Value = operand()
@@ -95,12 +95,11 @@ class TmaFetch(
         writes(Resource.SHARED, of="buffer", proxy="async"),
     ),
 ):
-    """Copy the block of a tensor that begins at `coords` to shared memory, and wait for it.
+    """Load the tile of a tensor that begins at `coords` to shared memory, and wait for it.
 
-    `expand_tensor_loads` makes a `gpu.tma_load` and its wait of it. `eviction` is a priority for the L2
-    cache, as for `gpu.load`. All `num_parts` blocks of a cluster fetch the same. Of the first axis
-    only the first `num_rows` are copied, in boxes that need not fit into the block otherwise; 0 is
-    all of them.
+    `expand_tensor_loads` splits it into a `gpu.tma_load` and its wait. `eviction` is the L2 eviction
+    priority, as for `gpu.load`. All `num_parts` CTAs of a cluster load the same tile. `num_rows`,
+    unless 0, copies only that many rows of the first axis, and boxes need to divide only these.
     """
 
     tensor: Value = operand()
@@ -122,10 +121,13 @@ class TmaFetch(
     def as_async_load(
         self, inputs: Sequence[Value], buffer: Value, barrier: Value, *, arrive: bool
     ) -> TmaLoad:
-        """Return the op that starts this copy, of other `inputs` and to another buffer."""
+        """Return the asynchronous load of other `inputs` to another buffer."""
         tensor, *coords = inputs
         return TmaLoad(
-            *(tensor, buffer, barrier, coords),
+            tensor,
+            buffer,
+            barrier,
+            coords,
             arrive=arrive,
             eviction=self.eviction,
             num_parts=self.num_parts,
@@ -143,12 +145,12 @@ class TmaLoad(
         starts(Resource.MBARRIER, of="barrier"),
     ),
 ):
-    """Start to copy the block of a tensor that begins at `coords` to shared memory.
+    """Issue the load of the tile of a tensor that begins at `coords` to shared memory.
 
-    The thread that issues the copy announces its bytes to `barrier` and, if `arrive`, arrives
-    there. All threads find the block in the buffer once they have waited for that phase.
-    With several `num_parts`, along the first axis, each block of the cluster copies its own to the
-    buffers of all, whose barriers are told. `num_rows` is as for `gpu.tma_fetch`.
+    The thread that issues it adds its bytes to the transaction count of `barrier` and, if `arrive`,
+    arrives there. All threads find the tile in the buffer once they have waited for that phase.
+    With several `num_parts`, the CTAs of the cluster split the tile along its first axis, and each
+    multicasts its part to the buffers and barriers of all. `num_rows` is as for `gpu.tma_fetch`.
     """
 
     tensor: Value = operand()
@@ -184,7 +186,7 @@ class BulkFetch(
     """Copy `size_bytes` from `pointer` on to the start of a buffer, and wait for them.
 
     The address is a multiple of 16, and so is the size, which may be 0 and is at most the buffer's;
-    what is behind stays as it was. Otherwise it is as `gpu.tma_fetch`.
+    the rest of the buffer stays as it was. Otherwise it is as `gpu.tma_fetch`.
     """
 
     pointer: Value = operand()
@@ -206,7 +208,7 @@ class BulkFetch(
     def as_async_load(
         self, inputs: Sequence[Value], buffer: Value, barrier: Value, *, arrive: bool
     ) -> BulkLoad:
-        """Return the op that starts this copy, of other `inputs` and to another buffer."""
+        """Return the asynchronous load of other `inputs` to another buffer."""
         pointer, size_bytes = inputs
         return BulkLoad(pointer, buffer, barrier, size_bytes, arrive=arrive, eviction=self.eviction)
 
@@ -221,9 +223,9 @@ class BulkLoad(
         starts(Resource.MBARRIER, of="barrier"),
     ),
 ):
-    """Start to copy bytes to shared memory, under the terms of `gpu.bulk_fetch`.
+    """Issue a copy of bytes to shared memory, with the alignment of `gpu.bulk_fetch`.
 
-    The thread that issues the copy announces its bytes to `barrier` as for `gpu.tma_load`.
+    The thread that issues it adds its bytes to `barrier` as for `gpu.tma_load`.
     """
 
     pointer: Value = operand()
@@ -240,7 +242,7 @@ class BulkLoad(
 
 
 Fetch = TmaFetch | BulkFetch
-"""What is copied to shared memory by hardware, ahead of its use if that can be."""
+"""Loads by TMA to shared memory, which passes may issue stages ahead of their use."""
 
 
 def _check_issuers(op: Op, tensor: TensorMapType, buffer: Value, issuers: Sequence[int]) -> None:
@@ -257,7 +259,7 @@ class TmaStore(
         starts(Resource.STORES),
     ),
 ):
-    """Start to copy a buffer to the block of a tensor that begins at `coords`: a group of its own.
+    """Issue the store of a buffer to the tile of a tensor that begins at `coords`: one bulk group.
 
     `issuers` are the warpgroups whose first threads start the copy of each box, in order from the
     last axis; without them the first thread of all starts every copy.
@@ -284,9 +286,9 @@ class TmaReduce(
         starts(Resource.STORES),
     ),
 ):
-    """Start to combine the block of a tensor that begins at `coords` with a buffer.
+    """Issue the reduction of a buffer into the tile of a tensor that begins at `coords`.
 
-    Each element is updated in one step. Otherwise it is as `gpu.tma_store`.
+    Each element is updated atomically. Otherwise it is as `gpu.tma_store`.
     """
 
     tensor: Value = operand()
@@ -311,9 +313,9 @@ class BulkStore(
         starts(Resource.STORES),
     ),
 ):
-    """Start to copy the first `size_bytes` of a buffer to `pointer` on: a group of its own.
+    """Issue the copy of the first `size_bytes` of a buffer to `pointer` on: one bulk group.
 
-    Address and size are under the terms of `gpu.bulk_fetch`; it is waited for as `gpu.tma_store`.
+    Address and size are aligned as for `gpu.bulk_fetch`; it is waited for as `gpu.tma_store`.
     """
 
     pointer: Value = operand()
@@ -355,7 +357,7 @@ class ProxyFence(
         orders(Resource.GLOBAL, proxy="async", when="whole"),
     ),
 ):
-    """Let tensor copies issued behind the next barrier see what each thread has written.
+    """Let TMA copies issued after the next barrier see what each thread has written.
 
     Of shared memory, or of all memory if `whole`.
     """
@@ -366,9 +368,9 @@ class ProxyFence(
 class MbarrierInit(
     Op, opcode="gpu.mbarrier_init", effects=(writes(Resource.MBARRIER, of="barrier"),)
 ):
-    """Let one thread make a mbarrier whose phases end after `count` arrivals and their bytes.
+    """Let one thread initialize a mbarrier: a phase ends after `count` arrivals and their bytes.
 
-    Of a ring, it makes every slot.
+    Of a ring, every stage is initialized.
     """
 
     barrier: Value = operand()
@@ -391,7 +393,7 @@ class MbarrierWait(
         orders(Resource.SHARED),
     ),
 ):
-    """Let all threads wait for the end of the phase of this parity: an i32, 0 for the first."""
+    """Let all threads wait for the phase of this parity to complete: an i32, 0 for the first."""
 
     barrier: Value = operand()
     parity: Value = operand()
@@ -413,9 +415,9 @@ class MbarrierArrive(
 ):
     """Let each of the kernel's `count` warps arrive at a mbarrier, if `enabled`.
 
-    With several `num_blocks` they arrive at that mbarrier of each block of the cluster.
+    With several `num_blocks` they arrive at that mbarrier of each CTA of the cluster.
 
-    All that its threads read before comes before what those do who wait for the phase.
+    What a warp's threads read before happens before what the threads do that wait for the phase.
     """
 
     barrier: Value = operand()

@@ -1,15 +1,14 @@
-"""Matrix products that run beside the program: started by a warpgroup, awaited later.
+"""Asynchronous dots: a warpgroup issues `wgmma` instructions and waits for them later.
 
-This is gpu IR. A *warpgroup* is four warps, and multiplies 64 rows at a time; its operands are read
-from shared memory through the proxy of asynchronous copies, the first one from registers if it is
-there. What was written to shared memory is there for a product to read only behind a
-`gpu.proxy_fence` of each writer and a barrier.
+This is gpu IR. A *warpgroup* is four warps and multiplies 64 rows at a time. B is read from shared
+memory through the async proxy, and so is A unless it is in registers. A dot sees what threads wrote
+to shared memory only after a `gpu.proxy_fence` of each writer and a barrier.
 
-Products are groups, counted from the newest. The result of one in flight is a promise: it may be
-carried by loops and added to by another product, but its elements exist once a `gpu.wgmma_wait`
-that covers the group has handed it back.
+Each op is one commit group; groups are counted from the newest. While a dot is in flight, loops may
+carry its accumulator and another dot may add to it, but its elements may be used only once a
+`gpu.wgmma_wait` that covers the group has returned it.
 
-Invariant: until the wait for it, nobody writes what a product in flight reads.
+Invariant: until the wait for it, nobody writes what a dot in flight reads.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from aotc.ir.dialects.gpu import shared_type
 from aotc.ir.dialects.tile import InputPrecision, dot_results, tile_type
 from aotc.ir.effects import Resource, orders, reads, starts
 from aotc.ir.types import I1, SharedType, TileType, Type
-from aotc.ir.warpgroup_product import K_BYTES, MIN_COLUMNS, check_dot
+from aotc.ir.wgmma_tiling import K_BYTES, MIN_COLUMNS, check_wgmma
 
 
 class Wgmma(
@@ -33,12 +32,12 @@ class Wgmma(
         starts(Resource.DOTS),
     ),
 ):
-    """Start to add the product of `a` and `b` to `acc`: (M, K) x (K, N) + (M, N), one group.
+    """Issue `acc + dot(a, b)`, (M, N) + (M, K) x (K, N), as one commit group.
 
-    `b` is a shared buffer, `a` one or a tile in registers. Where `accumulate` does not hold the
-    sum begins at zero, whatever is in `acc`. Layouts are as `ir.warpgroup_product` says. With a
-    `size_k` only that much of K is multiplied, from `start_k` on. With `num_columns` only the first
-    so many columns are: the others of `b` are not read, and of the result they are not defined.
+    `b` is a shared buffer, `a` a shared buffer or a tile in registers. If `accumulate` is false,
+    `acc` counts as zero. `ir.wgmma_tiling` says which layouts are legal. `size_k`, unless 0,
+    limits the dot to that many elements of K from `start_k` on; `num_columns`, unless 0, to the
+    first columns: the others of `b` are not read, and those of the result are undefined.
     """
 
     a: Value = operand()
@@ -58,7 +57,7 @@ class Wgmma(
         fits = a.shape == (acc.shape[0], b.shape[0]) and b.shape[1:] == acc.shape[1:]
         self.expect(fits, f"{a.shape} x {b.shape} + {acc.shape} do not fit")
         known = acc.element in dot_results(a.element, b.element)
-        self.expect(known, f"no product of {a.element} and {b.element} in {acc.element}")
+        self.expect(known, f"no dot of {a.element} and {b.element} in {acc.element}")
         step = 8 * K_BYTES // b.element.bits
         inside = 0 <= self.start_k <= self.start_k + self.size_k <= b.shape[0]
         inside &= self.start_k % step == self.size_k % step == 0
@@ -70,7 +69,7 @@ class Wgmma(
         if acc.layout is not None and a.layout is not None:
             in_memory = isinstance(a, SharedType)
             kinds = a.layout, b.layout, acc.layout, b.element.bits
-            check_dot(self, *kinds, self.num_columns, in_memory=in_memory)
+            check_wgmma(self, *kinds, self.num_columns, in_memory=in_memory)
         return (acc,)
 
 
@@ -82,10 +81,10 @@ class WgmmaWait(
         orders(Resource.SHARED),
     ),
 ):
-    """Wait until at most the newest `pending` products have not finished; hand results back.
+    """Wait until at most the newest `pending` dots are in flight; return the accumulators.
 
-    Those of products that may still run remain promises. With `num_columns`, of each result only
-    the first so many columns are handed back, or all if that is 0.
+    Those of dots that may still be in flight may not be used yet. With `num_columns`, only that
+    many first columns of each accumulator are returned; 0 stands for all.
     """
 
     values: Sequence[Value] = operands()
@@ -94,8 +93,8 @@ class WgmmaWait(
     outs: Sequence[Value] = results()
 
     def infer(self) -> Sequence[Type]:
-        self.expect(self.pending >= 0, f"{self.pending} pending products")
-        self.expect(bool(self.values), "waits for no result")
+        self.expect(self.pending >= 0, f"{self.pending} pending dots")
+        self.expect(bool(self.values), "waits for no accumulator")
         counts = len(self.num_columns) in (0, len(self.values))
         self.expect(counts, f"{len(self.num_columns)} numbers for {len(self.values)} results")
         return [tile_type(self, value) for value in self.values]

@@ -1,1 +1,1 @@
-"""What passes ask about a kernel: addresses, signs, memory order, live ranges. Changes nothing."""
+"""Analyses of a kernel: addresses, signs, memory order, live registers. They change nothing."""

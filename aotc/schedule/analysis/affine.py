@@ -20,8 +20,8 @@ from dataclasses import dataclass
 
 from aotc.ir.core import Block, Kernel, Op, Value
 from aotc.ir.dialects import arith, gpu, scf, tile
+from aotc.ir.rewrite import is_inside
 from aotc.ir.types import I1, I32, I64, PointerType, ScalarType, TileType, element_of, shape_of
-from aotc.schedule.analysis.global_order import is_inside
 from aotc.schedule.analysis.polynomial import ONE, ZERO, Polynomial
 
 _MAX_TERMS = 64
@@ -29,7 +29,7 @@ _MAX_TERMS = 64
 
 @dataclass(frozen=True, slots=True)
 class Affine:
-    """Hold `base + offset`, in elements of what a pointer points at."""
+    """The sum `base + offset`, in elements of the pointee."""
 
     base: Value | None
     offset: Polynomial
@@ -54,7 +54,7 @@ def axis_symbol(axis: int) -> int:
 
 
 class AffineAnalysis:
-    """Hold the polynomials of all values of a kernel; see the module docstring."""
+    """The polynomials of all values of a kernel; see the module docstring."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.sources: list[Value | Wrapped] = []
@@ -124,12 +124,12 @@ class AffineAnalysis:
             rule = _RULES.get(type(op))
             if rule is not None and _is_index(op.results[0]):
                 found = rule(self, op, [self[operand] for operand in op.operands])
-                self._known.pop(op.results[0], None)  # what was found before a loop was understood
+                self._known.pop(op.results[0], None)  # stale: from before a loop was understood
                 if found is not None and len(found.offset.terms) <= _MAX_TERMS:
                     self._known[op.results[0]] = found
 
     def _visit_loop(self, loop: scf.For) -> None:
-        """Visit the body with carried values as they are, see how they change, and visit it again.
+        """Visit the body with carried values opaque, derive how they change, and visit it again.
 
         What is carried and not understood is opaque, and a scalar among it a symbol.
         """
@@ -178,7 +178,7 @@ def _is_index(value: Value) -> bool:
 
 
 def axis_names(op: Op) -> Mapping[int, int] | None:
-    """Return what the axes of an op's operand are called in its result; None if it does more."""
+    """Return the result's axis for each axis of an op's operand; None if it is no renaming."""
     shape = shape_of(op.operands[0].type) if op.operands else ()
     axes: Sequence[int | None]
     if isinstance(op, tile.Splat | tile.Broadcast | tile.Hint | gpu.Convert | gpu.ShuffleConvert):

@@ -35,7 +35,7 @@ Facts = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class AxisInfo:
-    """Hold the facts of one value; a scalar is a tile with one axis of extent 1."""
+    """The facts of one value; a scalar is a tile with one axis of extent 1."""
 
     contiguity: Facts
     divisibility: Facts
@@ -97,7 +97,7 @@ def constant(type_: Type, value: int) -> AxisInfo:
 
 
 class AxisAnalysis:
-    """Hold the facts of every value of a kernel; see the module docstring.
+    """The facts of every value of a kernel; see the module docstring.
 
     `supposed` are facts of arguments that are taken to hold besides what the signature promises.
     """
@@ -167,7 +167,7 @@ class AxisAnalysis:
         body: Block,
         yielded: Callable[[], Sequence[Value]],
     ) -> None:
-        """Start from what enters the loop and give up what an iteration does not keep."""
+        """Start from the initial values and drop the facts that an iteration does not keep."""
         for arg, value in zip(args, init, strict=True):
             if value is not None:
                 self._infos[arg] = self[value]
@@ -301,7 +301,7 @@ def _div(op: Op, infos: list[AxisInfo]) -> AxisInfo:
     if right.constant == 1:
         return left
     if not right.constant or right.constant < 0:
-        # A divisor that is not known is taken to be positive, as in `signs`.
+        # An unknown divisor is taken to be positive, as in `signs`.
         nonnegative = left.nonnegative and right.constant is None
         return replace(_constant_runs(op, infos), nonnegative=nonnegative)
     divisor = largest_power_of_two(right.constant)
@@ -324,7 +324,7 @@ def _rem(op: Op, infos: list[AxisInfo]) -> AxisInfo:
     if right.constant == 1:
         return constant(op.results[0].type, 0)
     # x % m keeps counting up to the next multiple of m; runs that start at multiples of a common
-    # power of two stay whole when m is a multiple of it. Below zero it jumps behind multiples.
+    # power of two stay whole when m is a multiple of it. Below zero it jumps after multiples.
     contiguity = tuple(
         gcd(left.contiguity[axis], left.divisibility[axis], right.divisibility[axis])
         if left.nonnegative

@@ -1,21 +1,21 @@
-"""Write down where a block begins: polynomials over scalars, as scalars of the kernel.
+"""Emit where a box begins: polynomials over scalars, as scalars of the kernel.
 
-Invariant: what is written stands where all it is computed from is known.
+Invariant: what is emitted is dominated by all that it is computed from.
 """
 
 from __future__ import annotations
 
 from aotc.ir.core import Op, Value
 from aotc.ir.dialects import arith, scf
-from aotc.ir.rewrite import Builder
+from aotc.ir.rewrite import Builder, is_inside
 from aotc.ir.types import I32
 from aotc.schedule.analysis.affine import AffineAnalysis
-from aotc.schedule.analysis.global_order import is_inside, stands_before
+from aotc.schedule.analysis.global_order import stands_before
 from aotc.schedule.analysis.polynomial import Polynomial
 
 
 def coordinate(analysis: AffineAnalysis, start: Polynomial, user: Op, place: Builder) -> Value:
-    """Compute where a block begins; what changes within the innermost loop is added last."""
+    """Compute where a box begins; what changes within the innermost loop is added last."""
     for value in analysis.scalars(start):
         if _is_visible(value, user):
             return value
@@ -55,7 +55,7 @@ def _symbol(analysis: AffineAnalysis, symbol: int, user: Op, place: Builder) -> 
 
 
 def _is_visible(value: Value, user: Op) -> bool:
-    """Return whether `user` may use a value: whether it was computed before, around it."""
+    """Return whether `user` may use a value: whether its definition dominates it."""
     op = value.op
     block = op.block if op is not None else value.owner
     for outer in (user, *user.ancestors()):

@@ -1,22 +1,22 @@
-"""Which accesses to global memory of one program need a barrier between them.
+"""Which accesses to global memory within a program instance need a barrier between them.
 
 Threads of a CTA see what others of it stored only after a barrier, and an element may be stored by
-another thread than loads it: the layouts of the two tiles say so. Two accesses of which one writes are a
-hazard, unless it can be seen that they touch different elements, or that each thread meets nothing
-but its own.
+another thread than loads it: the layouts of the two tiles tell. Two accesses of which one writes
+are a hazard, unless they provably touch different elements, or each thread touches only its own.
 
 Elements differ if along some dimension the indices do. A dimension is what is multiplied with one
 stride, a product of arguments of the launch, and a tensor's strides keep its elements apart. An
 index is a polynomial over positions in the tile, induction variables and whatever else the kernel
 computes; where a loop carries the earlier access to the later one, its induction variable has
-moved on by at least a step.
+advanced by at least a step.
 
-A mask bounds the indices of a dimension, too: halves of a row that begin at n and end at n are apart.
+A mask bounds the indices of a dimension, too: halves of a row that begin at n and end at n are
+disjoint.
 
-Different parameters are of different memory, or a kernel runs in place: what is loaded through the one
+Different parameters do not alias, or a kernel runs in place: what is loaded through the one
 is stored at the same index through the other. Of other indices no order is promised then. Pointers
-that come from no parameter may all point at the same. Nothing orders the programs that a persistent
-kernel takes one after the other, so nothing needs to order their accesses.
+that come from no parameter may all alias. Nothing orders the program instances that a persistent
+kernel runs one after the other, so nothing needs to order their accesses.
 
 Invariant: two accesses for which `meet` is false are ordered by program order alone.
 """
@@ -32,9 +32,9 @@ from aotc.ir.core import Block, Kernel, Op, Value
 from aotc.ir.dialects import arith, gpu, grid, roles, scf, tile, tma
 from aotc.ir.effects import Resource
 from aotc.ir.parameter_access import pointer_roots
+from aotc.ir.rewrite import is_inside
 from aotc.ir.types import PointerType, TensorMapType, TileType, element_of, shape_of
 from aotc.schedule.analysis.affine import Affine, AffineAnalysis, axis_symbol
-from aotc.schedule.analysis.global_order import is_inside
 from aotc.schedule.analysis.polynomial import ZERO, Monomial, Polynomial
 from aotc.schedule.analysis.signs import Signs
 
@@ -44,7 +44,7 @@ _BY_THREADS = (gpu.Load, gpu.Store, *_ATOMICS)
 
 _MAX_AXES = 8
 _OTHER_AXES = {axis_symbol(axis): axis_symbol(axis + _MAX_AXES) for axis in range(_MAX_AXES)}
-"""Positions in the other tile, where two are spoken of."""
+"""Symbols of positions in the other tile, where two are compared."""
 
 _ANYWHERE = ""
 """Stands for all memory that no parameter points at."""
@@ -52,7 +52,7 @@ _ANYWHERE = ""
 
 @dataclass(frozen=True)
 class Touch:
-    """Name an access, and the loops that have gone on to a later iteration since."""
+    """An access, and the loops that have advanced to a later iteration since."""
 
     op: Op
     carried: tuple[Op, ...] = ()
@@ -63,12 +63,12 @@ class Touch:
 
 
 class GlobalHazards:
-    """Hold the accesses of a kernel that may meet others; see the module docstring."""
+    """The accesses of a kernel that may conflict with others; see the module docstring."""
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
         self.num_blocks = kernel.num_ctas
-        """Blocks of a program."""
+        """CTAs of a program."""
         self._affine: AffineAnalysis | None = None
         accesses = [op for op in kernel.walk() if _place(op) is not None]
         self._memory: dict[Op, frozenset[str]] = {
@@ -87,10 +87,10 @@ class GlobalHazards:
             or (isinstance(op, gpu.Load) and _pointee(op) in stored)
             or (isinstance(op, gpu.Store) and _pointee(op) in loaded)
         }
-        """What may meet another access, and so has to be asked about."""
+        """Accesses that may conflict with another one, and so have to be checked."""
 
     def is_over_programs(self, loop: Op) -> bool:
-        """Return whether each iteration of a loop is a program of its own."""
+        """Return whether each iteration of a loop is a program instance of its own."""
         return (
             self._kernel.loops_programs
             and isinstance(loop, scf.For)
@@ -99,16 +99,16 @@ class GlobalHazards:
         )
 
     def needs_all_blocks(self, op: Op) -> bool:
-        """Return whether a barrier ahead of `op` has to be one of all blocks of the program.
+        """Return whether a barrier ahead of `op` has to be one of all CTAs of the program.
 
-        Roles have none of those: there it is one of the block.
+        Warp roles have none of those: there it is one of the CTA.
         """
         in_role = any(isinstance(each, roles.Specialize) for each in op.ancestors())
         return self.num_blocks > 1 and not in_role
 
     @staticmethod
     def branch_of_block(op: Op) -> scf.If | None:
-        """Return the outermost branch around `op` that not all blocks of a program take."""
+        """Return the outermost branch around `op` that not all CTAs of a program take."""
         found = None
         for outer in op.ancestors():
             if isinstance(outer, scf.If) and _is_of_rank(outer.condition):
@@ -117,7 +117,7 @@ class GlobalHazards:
 
     @staticmethod
     def is_generic_write(op: Op) -> bool:
-        """Return whether the async proxy sees what `op` writes only after a fence of its threads."""
+        """Return whether `op` writes by the generic proxy, so that async accesses need a fence."""
         return any(each.proxy == "generic" for each in op.effects_on(Resource.GLOBAL, "write"))
 
     @staticmethod
@@ -131,7 +131,7 @@ class GlobalHazards:
         if not first.writes(Resource.GLOBAL) and not later.writes(Resource.GLOBAL):
             return False
         if isinstance(first, _ATOMICS) and isinstance(later, _ATOMICS):
-            return False  # each is one step, and threads that need an order ask for it
+            return False  # each is atomic, and threads that need an order ask for it
         if self._memory[first].isdisjoint(self._memory[later]):
             return self._meet_in_place(earlier, later)
         if isinstance(first, _TENSOR_WRITES) and isinstance(later, _TENSOR_WRITES):
@@ -152,7 +152,7 @@ class GlobalHazards:
         return not distance.separates(*tiles)
 
     def _meet_in_place(self, earlier: Touch, later: Op) -> bool:
-        """Return whether threads meet where two parameters are one memory, at equal indices."""
+        """Return whether threads conflict where two parameters alias, at equal indices."""
         first = earlier.op
         if {type(first), type(later)} != {gpu.Load, gpu.Store}:
             return False
@@ -169,7 +169,7 @@ class GlobalHazards:
         )
 
     def _same_threads(self, first: Op, later: Op) -> bool:
-        """Return whether each thread meets nothing but its own in two accesses to the same elements.
+        """Return whether each thread touches only its own of two accesses to the same elements.
 
         Of threads that hold the same element one writes it, and always the same one.
         """
@@ -190,10 +190,10 @@ class GlobalHazards:
         return all(held.add(column) for column in columns)
 
     def _is_divided(self, pointer: Value) -> bool:
-        """Return whether each block of a program has elements of its own: its rank is in the index."""
+        """Return whether each CTA of a program has elements of its own: its rank is in the index."""
         affine = self._affine_of_kernel()
         return any(
-            isinstance(source, Value) and isinstance(source.op, grid.BlockRank)
+            isinstance(source, Value) and isinstance(source.op, grid.CtaRank)
             for source in (affine.sources[s] for s in affine[pointer].offset.symbols if s >= 0)
         )
 
@@ -204,9 +204,9 @@ class GlobalHazards:
 
 
 def _is_of_rank(condition: Value) -> bool:
-    """Return whether a condition compares the rank of a block in its cluster."""
+    """Return whether a condition compares the rank of a CTA in its cluster."""
     compare = condition.op
-    return isinstance(compare, arith.Compare) and isinstance(compare.lhs.op, grid.BlockRank)
+    return isinstance(compare, arith.Compare) and isinstance(compare.lhs.op, grid.CtaRank)
 
 
 def _pointer(op: Op) -> Value:
@@ -215,7 +215,7 @@ def _pointer(op: Op) -> Value:
 
 
 def _pointee(op: Op) -> object:
-    """Return what a load or store is of."""
+    """Return the type that a load or store accesses."""
     kind = element_of(_pointer(op).type)
     assert isinstance(kind, PointerType)
     return kind.pointee
@@ -263,7 +263,7 @@ def _is_tile(value: Value | None) -> bool:
 
 
 class _Distance:
-    """Tell how far apart the elements of two accesses are, whatever iterations they are of."""
+    """Tell how far apart the elements of two accesses are, in whatever iterations."""
 
     def __init__(self, affine: AffineAnalysis, earlier: Touch, later: Op) -> None:
         self._affine = affine
@@ -309,10 +309,10 @@ class _Distance:
         return False
 
     def may_be_none(self, mine: Polynomial, theirs: Polynomial) -> bool:
-        """Return whether an element of a tile has one index in both, as far as iterations allow.
+        """Return whether an element of a tile may have one index in both accesses.
 
-        That is for sure if the indices are equal, or in an iteration of a loop that one of the two
-        accesses is not in, as where tiles are added up and their sum is stored after that.
+        It does for sure if the indices are equal, or in an iteration of a loop that one of the two
+        accesses is not in, as where tiles are accumulated and the result is stored after that.
         """
         if self._outermost is not None:
             return mine == theirs and not any(map(self.is_moved, mine.symbols))
@@ -322,11 +322,11 @@ class _Distance:
         )
 
     def moves(self, value: Value | None) -> bool:
-        """Return whether a value may be two in the two accesses."""
+        """Return whether a value may differ between the two accesses."""
         return value is not None and any(_is_of(value.owner, loop) for loop in self._loops)
 
     def is_moved(self, symbol: int) -> bool:
-        """Return whether a symbol may stand for two numbers in the two accesses."""
+        """Return whether a symbol may differ between the two accesses."""
         source = self._affine.sources[symbol] if symbol >= 0 else None
         if source is None or isinstance(source, Value):
             return self.moves(source)
@@ -348,7 +348,7 @@ class _Distance:
         extents: tuple[int, ...],
         others: tuple[int, ...],
     ) -> bool:
-        """Return whether two indices along one dimension never are the same."""
+        """Return whether two indices along one dimension are never equal."""
         reach, other_reach = _reach(mine, extents), _reach(theirs, others)
         if reach is None or other_reach is None:
             return False

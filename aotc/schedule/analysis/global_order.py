@@ -1,8 +1,8 @@
-"""Which ops a load from global memory must not change places with.
+"""Which ops a load from global memory must not be reordered with.
 
-Two parameters may point at the same memory (a kernel is often launched in place), so a load and a
-write keep their order wherever it cannot be seen that they are apart. A barrier of the user's
-orders everything, and so does an assertion: it may stand for the bounds of what follows.
+Two parameters may alias (a kernel is often launched in place), so a load and a
+write keep their order unless they are provably disjoint. A barrier of the user's
+orders everything, and so does an assertion: it may imply the bounds of what follows.
 
 Invariant: what declares that it writes or orders global memory is a fence.
 """
@@ -15,6 +15,7 @@ from aotc.ir.core import Block, Kernel, Op, Value
 from aotc.ir.dialects import arith, gpu, scf
 from aotc.ir.effects import Resource
 from aotc.ir.parameter_access import pointer_roots
+from aotc.ir.rewrite import is_inside
 from aotc.ir.types import TileType
 
 
@@ -56,7 +57,7 @@ def written_pointer(fence: Op) -> Value | None:
 def shared_roots(left: Value, right: Value) -> list[Value]:
     """Return the values that two pointers may both come from.
 
-    Pointers that come from no parameter may all be one.
+    Pointers that come from no parameter may all alias.
     """
     roots = pointer_roots(left)
     unknown = any(not _is_parameter(root) for root in roots)
@@ -78,27 +79,17 @@ def root_names(pointer: Value) -> str:
 
 
 def free_operands(op: Op) -> Iterator[Value]:
-    """Yield what an op and all nested in it use and do not define."""
+    """Yield the values that an op and all nested in it use and do not define."""
     yield from op.operands
     for block in op.blocks:
         for inner in block.walk():
             yield from (value for value in inner.operands if not is_inside(value.owner, op))
 
 
-def is_inside(owner: Op | Block, outer: Op) -> bool:
-    """Return whether an op or block is nested in `outer`."""
-    block = owner if isinstance(owner, Block) else owner.block
-    while block is not None:
-        if block.parent is outer:
-            return True
-        block = block.parent.block if isinstance(block.parent, Op) else None
-    return False
-
-
 def num_registers(load: gpu.Load) -> int:
-    """Return how many 32-bit registers of a thread hold what a load returns.
+    """Return how many 32-bit registers of a thread a load fills.
 
-    What one access returns is in registers of its own.
+    Each access fills registers of its own.
     """
     kind = load.out.type
     if not isinstance(kind, TileType) or kind.layout is None:

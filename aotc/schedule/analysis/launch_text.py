@@ -1,7 +1,7 @@
-"""What the compiler knows of a launch, as expressions that the launcher computes.
+"""Facts of a launch, as expressions that the launcher evaluates.
 
-Strides and extents of a tensor are polynomials over arguments. Where the blocks of a loop end
-follows from its bounds, which may also be quotients, as the number of blocks in a row is.
+Strides and extents of a tensor are polynomials over arguments. Where the tiles of a loop end
+follows from its bounds, which may also be quotients, as the number of tiles in a row is.
 
 Invariant: an expression has the value that the kernel computes, for launches that keep the guards
 which come with it.
@@ -25,7 +25,7 @@ class Guarded(NamedTuple):
 
 
 class LaunchText:
-    """Write the polynomials of one kernel down."""
+    """Print the polynomials of one kernel as expressions."""
 
     def __init__(self, kernel: Kernel, analysis: AffineAnalysis) -> None:
         self._kernel = kernel
@@ -49,9 +49,9 @@ class LaunchText:
         return f"({text})" if " + " in text or " - " in text else text
 
     def end_of_blocks(self, start: Polynomial, box: int) -> Guarded | None:
-        """Return an index that no block of `box` elements from `start` reaches, or None.
+        """Return an index that no box of `box` elements from `start` reaches, or None.
 
-        All blocks of a launch begin at one place, or where indices are taken modulo something, or
+        All boxes of a launch begin at one place, or where indices are taken modulo something, or
         one after the other in a loop.
         """
         if all(map(self._analysis.is_launch, start.symbols)):
@@ -68,7 +68,7 @@ class LaunchText:
         return self._end_of_loop(parent, factor, box)
 
     def _end_of_loop(self, loop: scf.For, factor: int, box: int) -> Guarded | None:
-        """Return where a block ends that begins at `factor` times the last induction value."""
+        """Return where a box ends that begins at `factor` times the last induction value."""
         upper, step = self._upper(loop.upper), self._analysis[loop.step].offset.value
         if upper is None or not step or step < 0 or self._analysis[loop.lower].offset.value != 0:
             return None

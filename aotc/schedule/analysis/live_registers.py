@@ -1,12 +1,12 @@
-"""How many registers of a thread the tiles of a kernel take at once, and which tiles those are.
+"""Register pressure: how many registers of a thread the live tiles take, and which tiles those are.
 
-It says why registers do not suffice: before code is generated for what is hopeless, and after ptxas
-has spilled. A tile lives from the op that makes it to its last use; a use inside a loop that the
-tile is made outside of keeps it for the whole loop. Elements narrower than a register share one.
-Not counted is what ptxas makes again where it is used: addresses, masks, index arithmetic.
+It explains why registers do not suffice: before code is generated for a hopeless kernel, and after
+ptxas has spilled. A tile is live from its definition to its last use; a use inside a loop that the
+tile is defined outside of keeps it live for the whole loop. Elements narrower than a register share
+one. Not counted is what ptxas rematerializes: addresses, masks, index arithmetic.
 
 Between two fences (stores, barriers, ends of loops) ptxas interleaves: what is loaded there and
-summed up there never is in registers as a whole. So live registers are counted at fences alone.
+reduced there is never in registers as a whole. So live registers are counted at fences alone.
 
 It is an estimate, for messages and refusals; no other decision is to be based on it.
 """
@@ -31,7 +31,7 @@ _LISTED = 3
 
 @dataclass(frozen=True)
 class LiveTiles:
-    """The tiles of a kernel that are made at one place of the source and alive at its peak."""
+    """The tiles of a kernel that are defined at one place of the source and live at its peak."""
 
     type: str
     loc: Loc
@@ -42,7 +42,7 @@ class LiveTiles:
 
 
 def place_text(loc: Loc) -> str:
-    """Return a place without its folder: what is said of an archive's kernels has no paths in it."""
+    """Return a place without its folder: messages about an archive's kernels have no paths."""
     return f"{PurePath(loc.file).name}:{loc.line}"
 
 
@@ -64,7 +64,7 @@ class Peak:
 
 @dataclass(frozen=True)
 class _Life:
-    """Numbers of the op that makes a value, and of the last that needs it."""
+    """The live range of a value: numbers of the op that defines it, and of its last user."""
 
     start: int
     end: int
@@ -74,10 +74,10 @@ class _Life:
 
 
 def tile_registers(type_: TileType) -> int:
-    """Return how many registers a thread needs for its part of a tile."""
+    """Return how many registers a thread needs for its elements of a tile."""
     if type_.layout is None:
         return 0
-    # Registers that repeat others are those.
+    # Replicated elements share registers.
     repeated = type_.layout.zero_mask("register").bit_count()
     bits = (type_.layout.in_size("register") >> repeated) * type_.element.bits
     return -(-bits // _REGISTER_BITS)
@@ -117,7 +117,7 @@ def _text(value: Value) -> str:
 
 
 def _is_fence(op: Op) -> bool:
-    """Return whether ptxas keeps what is done before an op apart from what is done after it."""
+    """Return whether ptxas reorders nothing across an op."""
     return op.terminator or (
         op.has_side_effects and not op.has(Trait.NO_INSTRUCTION) and not op.blocks
     )
@@ -135,7 +135,7 @@ def _fullest(fences: list[int], lives: list[_Life]) -> tuple[int, int]:
 
 
 def _made_by(op: Op) -> Iterator[Value]:
-    """Yield what blocks of an op are given, and its results."""
+    """Yield the arguments of an op's blocks, and its results."""
     for block in op.blocks:
         yield from block.args
     yield from op.results
@@ -148,13 +148,13 @@ def _life(value: Value, op: Op, numbers: Mapping[Op, tuple[int, int]]) -> tuple[
     end = start
     for user in _users(value):
         outer = enclosing_in(user, block)
-        # What a loop begins with is the loop's own from there on.
+        # A loop's initial values are the loop's own from there on.
         end = max(end, numbers[outer][0 if outer is user else 1])
     return start, end
 
 
 def _users(value: Value) -> Iterator[Op]:
-    """Yield what uses a value, or names its registers anew and uses them by that name."""
+    """Yield the users of a value, through ops that only rename its registers."""
     waiting = [value]
     while waiting:
         for user in waiting.pop().users:
@@ -164,7 +164,7 @@ def _users(value: Value) -> Iterator[Op]:
 
 
 def _is_made_again(value: Value, known: dict[Value, bool]) -> bool:
-    """Return whether a value is an address, a condition, or comes of indices and constants alone.
+    """Return whether ptxas rematerializes a value: an address, a condition, index arithmetic.
 
     So is what renames a tile: its registers are those of the tile. Chains may be as long as the
     kernel, so they are followed without recursion.

@@ -14,8 +14,8 @@ from aotc.ir.types import ScalarType
 def lowered_bounds(loop: scf.For, count: int, place: Builder) -> list[Value]:
     """Return, for 0 to `count` steps, the bound below which an iteration so far ahead exists.
 
-    That is the upper bound minus so many steps; where that would wrap, the least number there is,
-    which no induction variable is below.
+    That is the upper bound minus so many steps; where that would wrap, the least number of its
+    type, which no induction variable is below.
     """
     kind = loop.upper.type
     assert isinstance(kind, ScalarType)

@@ -1,4 +1,4 @@
-"""Find what a value of a loop is computed from, and where a loaded tile goes through shared memory."""
+"""Find the backward slice of a loop's value, and the staging of a load through shared memory."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from aotc.ir.layout_access import run_elems_in_order
 from aotc.ir.rewrite import is_pure
 from aotc.ir.types import TileType
 from aotc.schedule.analysis.global_order import free_operands
+from aotc.schedule.remarks import Reason
 
 _CHEAP = (Trait.ELEMENTWISE, Trait.SOURCE, Trait.SAME_VALUES, Trait.SHAPE_ONLY)
 
 
 @dataclass
 class Slice:
-    """What of a loop's body a load is computed from, or a reason why it cannot run ahead."""
+    """The ops of a loop's body that a load is computed from, or why it cannot run ahead."""
 
     ops: dict[Op, None] = field(default_factory=dict[Op, None])
     carried: dict[Value, None] = field(default_factory=dict[Value, None])
@@ -28,7 +29,7 @@ class Slice:
 
 @dataclass(eq=False)
 class Trip:
-    """A loaded tile's way through shared memory: renamings of its elements, store, buffer."""
+    """The staging of a loaded tile through shared memory: renaming ops, store, buffer."""
 
     renames: list[Op]
     store: gpu.SharedStore
@@ -36,12 +37,12 @@ class Trip:
 
     @property
     def feeds_wgmma(self) -> bool:
-        """Whether a product by warpgroups reads the buffer."""
+        """Whether a wgmma reads the buffer."""
         return any(isinstance(user, wgmma.Wgmma) for user in self.buffer.out.users)
 
     @property
     def vector(self) -> int:
-        """How many of the lowest registers lie in the buffer in their order."""
+        """How many of the lowest registers are contiguous in the buffer, in their order."""
         kind = self.store.value.type
         assert isinstance(kind, TileType)
         assert kind.layout is not None
@@ -54,7 +55,7 @@ def is_cheap(op: Op) -> bool:
 
 
 def collect_slice(loop: scf.For, values: Iterable[Value]) -> Slice:
-    """Return what `values` are computed from in the body of `loop`."""
+    """Return the backward slice of `values` in the body of `loop`."""
     found = Slice()
     worklist = list(values)
     seen: dict[Value, None] = {}
@@ -77,12 +78,12 @@ def collect_slice(loop: scf.For, values: Iterable[Value]) -> Slice:
             found.ops[op] = None
             worklist += free_operands(op)
         else:
-            found.obstacle = f"its address depends on the result of {op.opcode} in the loop"
+            found.obstacle = Reason.ADDRESS_DEPENDS(op=op.opcode)
     return found
 
 
 def find_staging(load: gpu.Load) -> Trip | None:
-    """Return the one trip through shared memory that is all the use of a load, or None."""
+    """Return the staging through shared memory that is the only use of a load, or None."""
     renames: list[Op] = []
     value = load.out
     while True:

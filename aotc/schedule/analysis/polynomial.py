@@ -1,8 +1,8 @@
 """Polynomials with integer coefficients over numbered symbols: what index arithmetic computes.
 
 Sums of products in one normal form, so two ways to write an address compare as equal, and a stride
-can be divided out of what is multiplied with it. What a symbol stands for is the business of
-whoever numbers them (`schedule.affine`).
+can be divided out of what is multiplied with it. Whoever numbers the symbols knows what they stand
+for (`schedule.analysis.affine`).
 
 Invariant: `terms` is sorted and no coefficient is 0, so equal polynomials are equal objects.
 """
@@ -19,7 +19,7 @@ Monomial: TypeAlias = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Polynomial:
-    """Hold a sum of products: pairs of a monomial and its coefficient."""
+    """A sum of monomials with their coefficients."""
 
     terms: tuple[tuple[Monomial, int], ...] = ()
 

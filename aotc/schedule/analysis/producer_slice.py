@@ -1,10 +1,10 @@
-"""What of a kernel decides which tensor copies are made: loops, branches, scalars.
+"""The slice of a kernel that decides which tensor loads are issued: loops, branches, scalars.
 
-A thread of its own can make the copies if that takes no tiles, nothing that products or other
+A producer warp can issue the loads if that takes no tiles, nothing that dots or other
 threads compute, and no order with what the kernel writes. `find_slice` collects what it takes, or
-says why it cannot be; `SliceCopy` writes it down once more.
+says why it cannot be; `SliceCopy` clones it.
 
-Invariant: a copy of the slice makes the same tensor copies in the same order as the kernel.
+Invariant: a clone of the slice issues the same tensor loads in the same order as the kernel.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from aotc.ir.dialects import gpu, grid, scf, tile, tma
 from aotc.ir.rewrite import Builder
 from aotc.ir.types import SharedType, TileType
 from aotc.schedule.analysis.global_order import fences, root_names, shared_roots, written_pointer
+from aotc.schedule.remarks import Reason
 
 _NEVER_UNROLLED = 1
 _CONTROL = (scf.For, scf.If, scf.While)
@@ -24,7 +25,7 @@ _CONTROL = (scf.For, scf.If, scf.While)
 
 @dataclass
 class Slice:
-    """Hold the ops and carried values that copies depend on, or the `obstacle` to a copy of them."""
+    """The ops and carried values that loads depend on, or the `obstacle` to cloning them."""
 
     ops: dict[Op, None] = field(default_factory=dict[Op, None])
     values: dict[Value, None] = field(default_factory=dict[Value, None])
@@ -32,7 +33,7 @@ class Slice:
 
 
 def find_slice(kernel: Kernel) -> Slice:
-    """Return what the kernel's fetches depend on; a wait for other grids is for who fetches, too."""
+    """Return what the kernel's tensor loads depend on, waits for other grids included."""
     search = _Search(kernel)
     for op in kernel.walk():
         if isinstance(op, grid.GridWait):
@@ -69,7 +70,7 @@ class _Search:
                 self._need_computed(value.op)
 
     def need_op(self, op: Op) -> None:
-        """Add an op, and what decides whether and how often it runs."""
+        """Add an op, and the conditions of whether and how often it runs."""
         for each in (op, *op.ancestors()):
             if each in self.found.ops:
                 return
@@ -98,13 +99,13 @@ class _Search:
     def _need_computed(self, op: Op) -> None:
         involved = [each.type for each in (*op.operands, *op.results)]
         if any(isinstance(kind, TileType | SharedType) for kind in involved) or op.blocks:
-            self.found.obstacle = f"what it fetches depends on a tile, by {op.opcode}"
+            self.found.obstacle = Reason.LOADS_NEED_TILE(op=op.opcode)
         elif isinstance(op, gpu.Load | tile.Load):
             self.found.obstacle = self._disorder(op.pointer)
             if op.volatile:
-                self.found.obstacle = "what it fetches depends on a volatile load"
+                self.found.obstacle = Reason.LOADS_NEED_VOLATILE()
         elif not op.pure and not isinstance(op, tma.TensorMapAt):
-            self.found.obstacle = f"what it fetches depends on {op.opcode}"
+            self.found.obstacle = Reason.LOADS_NEED_OP(op=op.opcode)
         self.need_op(op)
         self.worklist += op.operands
 
@@ -112,7 +113,7 @@ class _Search:
         for fence in fences(self.kernel.body):
             target = written_pointer(fence)
             if target is not None and shared_roots(pointer, target):
-                return f"what it fetches depends on {root_names(pointer)}, which it writes"
+                return Reason.LOADS_NEED_WRITTEN(names=root_names(pointer))
         return ""
 
 
@@ -127,12 +128,12 @@ def _sources(op: Op, index: int) -> list[Value]:
 
 
 class SliceCopy:
-    """Write a slice down once more, with values of the copy's own carried along.
+    """Clone a slice, with values of the clone's own carried along.
 
-    `fetch` writes, for a fetch, what stands in its place: it is given the place, the copied
-    coordinates and the state as it is there, and returns the state behind it. A state is a list of
-    values that every loop carries. `turn` is given a loop, the end of an iteration of its copy and
-    the state there, and returns the state that the next one begins with.
+    `fetch` emits the replacement of a tensor load: it is given the place, the cloned
+    coordinates and the state there, and returns the state after it. A state is a list of
+    values that every loop carries. `turn` is given a loop, the end of an iteration of its clone and
+    the state there, and returns the state that the next iteration begins with.
     """
 
     State = list[Value]
@@ -149,7 +150,7 @@ class SliceCopy:
         self._mapping: dict[Value, Value] = {}
 
     def copy_block(self, source: Block, place: Builder, state: list[Value]) -> list[Value]:
-        """Copy what of a block belongs to the slice; return the state at its end."""
+        """Clone the ops of a block that belong to the slice; return the state at its end."""
         for op in source:
             if op not in self._slice.ops:
                 continue

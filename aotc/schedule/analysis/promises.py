@@ -1,4 +1,4 @@
-"""What the signature could promise so that a fact is known that is not: found by trying.
+"""Promises of the signature that would establish a missing fact: found by trying.
 
 A remark that names a remedy is believed, so none is named that does not help. The facts are
 computed once more as if arguments were promised to be multiples of 16, and, where that does not

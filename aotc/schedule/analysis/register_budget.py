@@ -1,7 +1,7 @@
-"""How many registers threads have: all alike, or those that compute at the expense of the others.
+"""Register budgets: equal for all threads, or reallocated from the producer to the consumers.
 
-A launch gives all threads of a block as many. Warps that fetch need few, and may hand the rest to
-those that compute.
+A launch gives all threads of a CTA as many registers. Producer warps need few, and may release the
+rest to the consumers.
 
 Source: PTX ISA, "setmaxnreg".
 """
@@ -12,6 +12,7 @@ from aotc.ir.core import Kernel, Value
 from aotc.ir.dialects import roles
 from aotc.ir.types import TileType, element_of
 from aotc.schedule.context import Schedule
+from aotc.schedule.remarks import Remark
 
 _REGISTERS_PER_LANE = 65536 // 32  # of an SM
 _REGISTER_UNIT = 8
@@ -23,13 +24,13 @@ _MANY_GROUPS = 3
 
 
 def register_share(kernel: Kernel) -> int:
-    """Return how many registers a thread has where all threads of a block have as many."""
+    """Return the registers of a thread where all threads of a CTA have as many."""
     warps = kernel.num_warps * kernel.num_consumer_groups + kernel.producer_warps
     return _REGISTERS_PER_LANE // warps // _REGISTER_UNIT * _REGISTER_UNIT
 
 
 def register_split(kernel: Kernel) -> tuple[int, ...]:
-    """Return how many a consumer has, and a thread beside them, if these hand over what they can.
+    """Return the registers of a consumer thread and of any other, if the others release theirs.
 
     Nothing if consumers would gain none, or the kernel has a limit of the user's.
     """
@@ -42,14 +43,14 @@ def register_split(kernel: Kernel) -> tuple[int, ...]:
 
 
 def split_remark(split: tuple[int, ...]) -> str:
-    """Return what to tell the user about a split."""
-    return f"{split[0]} registers for threads that compute, {split[1]} else"
+    """Return the remark on a split."""
+    return Remark.REGISTER_SPLIT(consumer=split[0], other=split[1])
 
 
 def reserve_registers(
     needed: int, role: roles.Specialize, kernel: Kernel, schedule: Schedule
 ) -> bool:
-    """See to it that threads which compute have the registers they need, if that can be."""
+    """Reallocate registers so that consumer threads have `needed`; return whether they do."""
     if needed <= (role.consumer_registers or kernel.maxnreg or register_share(kernel)):
         return True
     split = () if role.consumer_registers else register_split(kernel)
@@ -61,7 +62,7 @@ def reserve_registers(
 
 
 def registers_of(value: Value) -> int:
-    """Return how many 32-bit registers of a thread a tile takes; 0 if it is in no registers yet."""
+    """Return how many 32-bit registers of a thread a tile takes; 0 if it is not in registers yet."""
     kind = value.type
     assert isinstance(kind, TileType)
     if kind.layout is None:

@@ -1,9 +1,9 @@
 """Which indices are never negative, on conditions that a launch can check.
 
-An index that a kernel counts up from nothing, or cuts out of a number that it was given, is not
-negative; one that it subtracts something from may be. What the user passes is asked of the launch.
-Divisors are taken to be positive, and so is what an index in memory says: a negative one would
-name what lies before the tensor that it indexes.
+An index that a kernel counts up from zero, or reduces by a remainder, is not
+negative; a difference may be. What the user passes is checked at launch.
+Divisors are taken to be positive, and so are indices loaded from memory: a negative one would
+be out of bounds of the tensor that it indexes.
 
 Invariant: an index that is "never negative" is not in any launch for which all of `required` are
 0 or more.
@@ -21,7 +21,7 @@ from aotc.schedule.analysis.polynomial import Polynomial
 
 
 class Signs:
-    """Answer for the values of one kernel; `required` are the arguments to be 0 or more."""
+    """Sign facts of the values of one kernel; `required` are the arguments to be 0 or more."""
 
     def __init__(self, analysis: AffineAnalysis) -> None:
         self.required: dict[Value, None] = {}
@@ -85,7 +85,7 @@ def _first(signs: Signs, op: Op, _: Value) -> bool:
 
 
 def _max(signs: Signs, op: Op, _: Value) -> bool:
-    # Constants first: they ask nothing of the launch.
+    # Constants first: they need no check at launch.
     operands = sorted(op.operands, key=lambda value: not isinstance(value.op, arith.Constant))
     return any(map(signs.of, operands))
 

@@ -1,1 +1,1 @@
-"""Passes that compilers have for any code: folding, CSE, code motion, unrolling, predication."""
+"""Target-independent optimizations: folding, CSE, code motion, unrolling, predication."""

@@ -1,4 +1,4 @@
-"""Take out of a loop the variables that nothing needs but their own next value.
+"""Drop carried variables of a loop that are needed only for their own next value.
 
 Invariant: what is left is carried, computed and yielded as it was.
 """
@@ -12,7 +12,7 @@ from aotc.schedule.analysis.global_order import free_operands
 
 
 def drop_unused_carried(loop: scf.For) -> None:
-    """Replace `loop` by one that carries only what has a use, if there is less of that."""
+    """Replace `loop` by one that carries only used variables, if some are unused."""
     needed = _needed(loop)
     kept = [index for index, arg in enumerate(loop.carried) if arg in needed]
     if len(kept) == len(loop.carried):
@@ -34,7 +34,7 @@ def drop_unused_carried(loop: scf.For) -> None:
 
 
 def _is_observed(op: Op) -> bool:
-    """Return whether an op is there for more than its results."""
+    """Return whether an op has other effects than its results."""
     return not is_unobserved(op)
 
 

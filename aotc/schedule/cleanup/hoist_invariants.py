@@ -1,19 +1,19 @@
-"""Loop-invariant code motion: compute before a loop what every iteration computes alike.
+"""Loop-invariant code motion: hoist what every iteration computes alike.
 
 Invariant: only pure ops move, and only past the start of a loop whose body defines none of their
-operands; a loop that never runs computes them for nothing, which nobody can observe.
+operands; a loop that never runs computes them for nothing, which cannot be observed.
 """
 
 from __future__ import annotations
 
 from aotc.ir.core import Block, Kernel, Op
 from aotc.ir.dialects import scf
-from aotc.ir.rewrite import is_pure
+from aotc.ir.rewrite import is_inside, is_pure
 from aotc.schedule.context import Schedule
 
 
 def hoist_invariants(kernel: Kernel, schedule: Schedule) -> None:
-    """Move invariant ops out of loops, from the innermost outwards."""
+    """Hoist invariant ops out of loops, innermost first."""
     del schedule
     _visit(kernel.body)
 
@@ -42,18 +42,8 @@ def _depends_on(op: Op, loop: Op) -> bool:
     """Return whether `op` uses a value defined inside `loop`."""
     inner = [op, *(nested for block in op.blocks for nested in block.walk())]
     return any(
-        _is_inside(value.owner, loop)
+        is_inside(value.owner, loop)
         for each in inner
         for value in each.operands
-        if not _is_inside(value.owner, op)
+        if not is_inside(value.owner, op)
     )
-
-
-def _is_inside(owner: Op | Block, outer: Op) -> bool:
-    """Return whether an op or block is nested in `outer`."""
-    block = owner if isinstance(owner, Block) else owner.block
-    while block is not None:
-        if block.parent is outer:
-            return True
-        block = block.parent.block if isinstance(block.parent, Op) else None
-    return False

@@ -1,9 +1,9 @@
-"""Turn branches that do little but load into loads under a mask.
+"""If-conversion: turn branches that do little but load into masked loads.
 
-A branch is a wall: no load is issued before the branch ahead of it is decided, and ptxas moves what
-uses one load above the branch to the next. Without branches all loads of a halo or of a batch are
-issued together, and a loop that loads under a condition can be pipelined. What is masked off
-touches no memory, so all that is lost is the index arithmetic of the arm not taken.
+A branch is a scheduling barrier: no load is issued before the branch ahead of it is decided, and
+ptxas moves the uses of a load no further than the next branch. Without branches all loads of a halo
+or of a batch are issued together, and a loop with conditional loads can be pipelined. Masked-off
+lanes access no memory, so all that is lost is the index arithmetic of the arm not taken.
 
 Invariant: memory is read where it was read before, and nowhere else.
 """
@@ -62,7 +62,7 @@ def _predicate(op: scf.If) -> None:
     loads = dict.fromkeys(each for each in place.added if isinstance(each, tile.Load))
     out: list[Value] = []
     for yes, no in zip(taken, not_taken, strict=True):
-        # Where a load is masked off it may already be what the other arm yields.
+        # A masked-off load may already return the value of the other arm.
         if _is_else(yes, no, loads):
             out.append(yes)
         elif _is_else(no, yes, loads):
@@ -73,7 +73,7 @@ def _predicate(op: scf.If) -> None:
 
 
 def _inline(block: Block, condition: Value, place: Builder) -> list[Value]:
-    """Write an arm before the branch, its loads under the condition; return what it yields."""
+    """Emit an arm before the branch, its loads under the condition; return what it yields."""
     mapping: dict[Value, Value] = {}
     for op in block:
         if op.terminator:

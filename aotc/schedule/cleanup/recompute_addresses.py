@@ -1,12 +1,12 @@
-"""Compute indices anew where they are needed again instead of keeping them in registers.
+"""Rematerialize indices where they are used again instead of keeping them in registers.
 
-Indices, masks and offsets of what is stored at the end are often those that the loads began with, and
-where a thread stands in shared memory is computed before everything else. Kept through a loop whose
-accumulators fill the registers, or while a large tile is computed, each of them costs one; computed
-again, a few instructions for a whole kernel. Neither LLVM nor the assembler would do so, and both
-would merge equal computations: `gpu.renew_thread` makes the thread's number one that they do not know.
+Indices, masks and offsets of an epilogue are often those that the loads began with, and
+a thread's offset in shared memory is computed before everything else. Kept live through a loop
+whose accumulators fill the registers, or while a large tile is computed, each of them costs a
+register; recomputed, a few instructions for a whole kernel. Neither LLVM nor ptxas would do so, and
+both would merge equal computations: `gpu.opaque_thread_id` is a thread id that they cannot see through.
 
-Invariant: only pure ops on indices, which every thread computes for itself, are made again.
+Invariant: only pure ops on indices, which every thread computes for itself, are recomputed.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from aotc.schedule.analysis.global_order import free_operands
 from aotc.schedule.context import Schedule
 
 _PRODUCTS = (gpu.Dot, wgmma.Wgmma)
-# What a thread has of a tile, from which on the registers that it takes may be worth a few instructions.
+# Elements of a tile a thread must hold for its registers to be worth a few instructions.
 _LARGE_ELEMS = 16
 
 
 def recompute_addresses(kernel: Kernel, schedule: Schedule) -> None:
-    """Make indices anew behind loops over products, and ahead of stores of large tiles.
+    """Rematerialize indices after loops over dots, and ahead of stores of large tiles.
 
-    Only ops of the kernel's own block are looked at: what is nested may run many times.
+    Only ops of the kernel's own block are candidates: what is nested may run many times.
     """
     del schedule
     for op in list(kernel.body):
@@ -58,8 +58,8 @@ def _inside(op: Op) -> Iterator[Op]:
 
 
 def _recompute_from(first: Op) -> None:
-    """Let an op and all that follow it use cheap tiles that are made there."""
-    Builder.before_op(first)(gpu.RenewThread())
+    """Make an op and all that follow it use cheap tiles that are recomputed there."""
+    Builder.before_op(first)(gpu.OpaqueThreadId())
     before: dict[Op, None] = {}
     op = first.prev
     while op is not None:
@@ -77,13 +77,13 @@ def _is_cheap(op: Op) -> bool:
 
 
 class Indices:
-    """Tell tiles that cost little to make: of scalars and indices alone."""
+    """Recognize tiles that are cheap to recompute: from scalars and indices alone."""
 
     def __init__(self) -> None:
         self.known: dict[Value, bool] = {}
 
     def is_index(self, value: Value) -> bool:
-        """Return whether a value is a tile made of scalars and indices alone."""
+        """Return whether a value is a tile computed from scalars and indices alone."""
         if value not in self.known:
             op = value.op
             self.known[value] = (
@@ -96,7 +96,7 @@ class Indices:
 
 
 class _Recomputation:
-    """Clone indices that are made by the ops `before` at their first use."""
+    """Clone indices that are computed by the ops `before` at their first use."""
 
     def __init__(self, before: dict[Op, None]) -> None:
         self.before = before
@@ -104,7 +104,7 @@ class _Recomputation:
         self.indices = Indices()
 
     def replace_operands(self, op: Op) -> None:
-        """Let an op and all nested in it use the clones."""
+        """Make an op and all nested in it use the clones."""
         place = Builder.before_op(op)
         for value in dict.fromkeys(free_operands(op)):
             if value.op in self.before and self.indices.is_index(value):

@@ -1,4 +1,4 @@
-"""Simplify: fold what is known, drop what does nothing.
+"""Canonicalize and fold constants; drop ops that do nothing.
 
 Integer arithmetic on constants, identities of arithmetic and of shapes, branches whose condition
 is known. Floats are left alone except for casts of exactly representable constants, since folding
@@ -135,7 +135,7 @@ def fold_cast(op: Op, place: Builder) -> Result:
 
 
 def fold_shape(op: Op, place: Builder) -> Result:
-    """Reshape a constant, or drop a renaming that renames nothing."""
+    """Reshape a constant, or drop a renaming that is the identity."""
     value = known(op.operands[0])
     if value is not None:
         return _constant(place, value, op.results[0].type)
@@ -222,7 +222,7 @@ def fold_select(op: Op, _: Builder) -> Result:
 
 
 def drop_known_mask(op: Op, place: Builder) -> Result:
-    """A load under a mask that is true needs none."""
+    """Drop a mask that is always true."""
     assert isinstance(op, tile.Load)
     if op.mask is None or known(op.mask) != True:  # noqa: E712 - None is not False here
         return None
@@ -230,7 +230,7 @@ def drop_known_mask(op: Op, place: Builder) -> Result:
 
 
 def drop_block_axes(op: Op, _: Builder) -> Result:
-    """A block whose first axes, of one element, are dropped is loaded without them."""
+    """Load a tile without the unit axes that are dropped after it."""
     assert isinstance(op, tile.Reshape)
     load = op.value.op
     if not isinstance(load, descriptor.DescriptorLoad) or len(op.value.users) > 1:

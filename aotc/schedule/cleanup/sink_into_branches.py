@@ -1,10 +1,10 @@
-"""Compute indices in the branches that use them, each where it is first used there.
+"""Sink indices into the branches that use them, each to its first use there.
 
-Addresses that both branches of an `if` use stand ahead of it in the source. Computed there, those
-of what a branch stores at its end are in registers while all that it loads and computes is, two for
-each access. LLVM sinks what a single branch uses, and nothing that both do.
+Addresses that both branches of an `if` use are computed ahead of it in the source. Left there,
+those of a branch's stores are live while all that it loads and computes is, two registers for each
+access. LLVM sinks what a single branch uses, and nothing that both do.
 
-Invariant: only pure ops on indices change places, and none is run more often than before.
+Invariant: only pure ops on indices move, and none is run more often than before.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ def sink_into_branches(kernel: Kernel, schedule: Schedule) -> None:
     """Move index tiles that nothing but one `if` uses into its branches."""
     del schedule
     indices = Indices()
-    # An outer `if` comes before those in it, which may take on what it took.
+    # An outer `if` comes before those in it, which may sink further what it got.
     for branch in [op for op in kernel.walk() if isinstance(op, scf.If)]:
         op = branch.prev
-        # Users come before what they are computed of, which may be theirs alone by then.
+        # Users come before their operands, whose only users they may be by then.
         while op is not None:
             before = op.prev
             if len(op.results) == 1 and indices.is_index(op.results[0]):
@@ -32,7 +32,7 @@ def sink_into_branches(kernel: Kernel, schedule: Schedule) -> None:
 
 
 def _sink(value: Value, op: Op, branch: scf.If) -> None:
-    """Move the op that makes a value into the branches that use it, unless something else does."""
+    """Sink the op that defines a value into the branches that use it, unless something else does."""
     users = list(value.users)
     places = {block: _places(users, block) for block in branch.blocks}
     if not users or sum(len(each) for each in places.values()) < len(users):
@@ -47,9 +47,9 @@ def _sink(value: Value, op: Op, branch: scf.If) -> None:
 
 
 def _places(users: list[Op], block: Block) -> dict[Op, Op]:
-    """Return, for each user inside a block, the op of that block which it is or is nested in.
+    """Return, for each user inside a block, the op of that block that is or contains it.
 
-    What a block yields is kept for longer than the block, so that is no use inside of it.
+    What a block yields outlives the block, so that is no use inside of it.
     """
     places: dict[Op, Op] = {}
     for user in users:

@@ -1,6 +1,6 @@
 """Unroll loops by the factor that `tl.range(loop_unroll_factor=…)` asks for.
 
-A loop becomes one whose body is so many iterations, and one for those that are left over. The
+A loop becomes one whose body is so many iterations, and one for the remainder. The
 first keeps the other hints, so its `num_stages` count unrolled iterations; the second is not
 pipelined, since it ends before that would pay.
 
@@ -85,7 +85,7 @@ def _copied_body(loop: scf.For) -> Block:
 
 
 def _run_once(loop: scf.For, index: Value, carried: Sequence[Value], place: Builder) -> list[Value]:
-    """Write one iteration; return what it yields."""
+    """Clone one iteration; return what it yields."""
     mapping = dict(zip(loop.body.args, [index, *carried], strict=True))
     for op in loop.body:
         if not op.terminator:

@@ -1,1 +1,1 @@
-"""Stores of results: staged by TMA, overlapped with the next tile's mainloop, or cut to fit registers."""
+"""Epilogues: stores staged for TMA, overlapped with the next mainloop, or sliced for registers."""

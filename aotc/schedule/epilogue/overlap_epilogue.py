@@ -1,21 +1,21 @@
-"""Let a tile be stored while the next one is multiplied.
+"""Overlap a tile's epilogue with the next tile's mainloop.
 
-Warps that compute leave the tensor cores idle between two tiles: they convert the sums, write them
-to shared memory, meet, and issue the copies. All but the conversion can wait. So the loop
+Consumer warps leave the tensor cores idle between two tiles: they convert the accumulator, write it
+to shared memory, meet at a barrier, and issue the stores. All but the conversion can wait. So
 
-    for tile: { for k: multiply }; convert; store part 0; …; store part n - 1
+    for tile: { for k: multiply }; convert; store slice 0; …; store slice n - 1
 
 becomes
 
     for tile:
-      for k: multiply; store part k of the tile before, while that runs
+      for k: multiply; store slice k of the tile before, while that runs
       convert
-      if this is the last tile, or there are not n steps along k: store all parts
+      if this is the last tile, or there are not n steps along k: store all slices
 
-The converted tile is carried in registers. Coordinates of a tile are computed while its last product
-runs. In the loop over k, a part's buffer has been read by then: the copy before was issued a step ago.
+The converted tile is carried in registers. Coordinates of a tile are computed while its last MMA
+runs. In the mainloop a slice's buffer is free in time: its previous store was issued a step ago.
 
-Invariant: parts are stored once each and in their order, all of a tile before any of the next one.
+Invariant: slices are stored once each and in their order, all of a tile before any of the next one.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from aotc.ir.core import Block, Kernel, Op, OpT, Value, build
+from aotc.ir.core import Block, Kernel, Op, Value
 from aotc.ir.diagnostics import at
 from aotc.ir.dialects import arith, gpu, roles, scf, tma, wgmma
 from aotc.ir.order import number_ops
-from aotc.ir.rewrite import Builder
+from aotc.ir.rewrite import Builder, append_carried, is_inside
 from aotc.ir.types import I32, ScalarType, TileType, element_of
 from aotc.schedule.analysis.loop_bounds import lowered_bounds
 from aotc.schedule.analysis.register_budget import registers_of, reserve_registers
@@ -40,13 +40,14 @@ from aotc.schedule.epilogue.store_sites import (
     store_sites,
     write_part,
 )
+from aotc.schedule.remarks import Remark
 from aotc.schedule.shared_memory.allocate_shared import place_buffers
 from aotc.schedule.shared_memory.live_ranges import Buffer, live_ranges
 from aotc.target import Target
 
 _NEVER_UNROLLED = 1
 _REGISTER_BITS = 32
-# What a thread needs beside sums and the tile that it carries: addresses, counters, coordinates.
+# What a thread needs besides accumulator and carried tile: addresses, counters, coordinates.
 _WORKING_REGISTERS = 36
 _ORDERS_NOTHING = (
     *(gpu.SharedAlloc, gpu.SharedStore, gpu.SharedLoad, tma.MbarrierWait, tma.MbarrierArrive),
@@ -55,16 +56,16 @@ _ORDERS_NOTHING = (
 
 
 def overlap_epilogue(kernel: Kernel, schedule: Schedule) -> None:
-    """Rewrite every loop of tiles whose stores can wait for the next tile's products."""
+    """Rewrite every loop over tiles whose stores can wait for the next tile's mainloop."""
     if kernel.num_consumer_groups > 1:
-        return  # another group multiplies in the meantime
+        return  # the mainloop of another consumer group runs in the meantime
     for role in [op for op in kernel.body if isinstance(op, roles.Specialize)]:
         for loop in [op for op in role.consumers if isinstance(op, scf.For)]:
             tiles = _find(loop, role, kernel, schedule)
             if tiles is not None:
                 with at(tiles.sites[0].copy.loc):
                     _Delay(tiles, schedule.target).rewrite()
-                schedule.remark(loop.loc, "a tile is stored while the next one is multiplied")
+                schedule.remark(loop.loc, Remark.EPILOGUE_OVERLAPPED())
 
 
 # ---- where ------------------------------------------------------------------------------------
@@ -72,10 +73,10 @@ def overlap_epilogue(kernel: Kernel, schedule: Schedule) -> None:
 
 @dataclass(frozen=True)
 class _Tiles:
-    """Name a loop over tiles, the loop over products in it, and the stores behind that.
+    """A loop over tiles, its mainloop, and the stores after that.
 
-    `around` is the op of the body that is the loop over products, or holds it. Stores of one kind
-    have `num_buffers` for their parts.
+    `around` is the op of the body that is the mainloop, or contains it. Stores of one kind
+    have `num_buffers` for their slices.
     """
 
     loop: scf.For
@@ -106,9 +107,9 @@ def _find(
 
 
 def _products(loop: scf.For) -> scf.For | None:
-    """Return the one loop in which all products are, if they leave threads nothing to compute.
+    """Return the mainloop with all dots, if threads compute nothing in it.
 
-    Threads that compute fragments, or scale sums, are what the tensor cores wait for there already.
+    Where threads compute fragments, or scale results, the tensor cores wait for them already.
     """
     products = [op for op in loop.body.walk() if isinstance(op, wgmma.Wgmma)]
     blocks = {op.block: None for op in products}
@@ -122,7 +123,7 @@ def _products(loop: scf.For) -> scf.For | None:
         return None
     if any(element_of(op.acc.type).bits != _REGISTER_BITS for op in products):
         return None  # stores are under branches, which results in half registers would cross
-    if any(_is_inside(value, loop) for value in (inner.lower, inner.upper, inner.step)):
+    if any(is_inside(value.owner, loop) for value in (inner.lower, inner.upper, inner.step)):
         return None  # how many steps the next tile has is not known ahead of it
     if inner.block is loop.body:
         return inner
@@ -134,7 +135,7 @@ def _products(loop: scf.For) -> scf.For | None:
 
 
 def _orders_nothing(loop: scf.For, sites: Sequence[StoreSite]) -> bool:
-    """Return whether the stores may change places with all else that the loop does."""
+    """Return whether the stores can be reordered with all else that the loop does."""
     copies = [site.copy for site in sites]
     for op in loop.body.walk():
         if isinstance(op, COPIES) and op not in copies:
@@ -148,7 +149,7 @@ def _orders_nothing(loop: scf.For, sites: Sequence[StoreSite]) -> bool:
 
 
 def _needed_registers(products: scf.For, sites: Sequence[StoreSite]) -> int:
-    """Return what a thread needs to hold sums, and a converted tile beside them."""
+    """Return the live registers of a thread: accumulators, and a converted tile with them."""
     carried = [value for value in products.carried if _is_tile(value)]
     tiles = [site.write.value for site in sites]
     return sum(map(registers_of, [*carried, *tiles])) + _WORKING_REGISTERS
@@ -157,7 +158,7 @@ def _needed_registers(products: scf.For, sites: Sequence[StoreSite]) -> int:
 def _num_buffers(
     loop: scf.For, sites: Sequence[StoreSite], kernel: Kernel, schedule: Schedule
 ) -> int:
-    """Return how many buffers there is room for, of each kind of part, or 0."""
+    """Return how many buffers there is room for, of each kind of slice, or 0."""
     numbers = number_ops(kernel)
     mine = {site.alloc: site for site in sites}
     buffers = live_ranges(kernel, numbers)
@@ -180,17 +181,17 @@ def _num_buffers(
 
 
 class _Delay:
-    """Rewrite a loop of tiles.
+    """Rewrite a loop over tiles.
 
-    Parts of all stores are numbered. What a loop carries of them is the number of the next one that
-    is to be stored, or how many there are if none is.
+    Slices of all stores are numbered. The loop carries the number of the next one to store,
+    or their count if all are stored.
     """
 
     def __init__(self, tiles: _Tiles, target: Target) -> None:
         self.tiles = tiles
         self.target = target
         self.parts = [(site, part) for site in tiles.sites for part in range(site.num_parts)]
-        # What it was before coordinates are computed elsewhere.
+        # The values from before coordinates are sunk.
         self.stored = {site: [site.write.value, *site.coords] for site in tiles.sites}
         self.before = Builder.before_op(tiles.loop)
         self.zero = self.before(arith.Constant(0, I32)).out
@@ -198,7 +199,7 @@ class _Delay:
         self.buffers = self._place_buffers()
 
     def _place_buffers(self) -> list[Value]:
-        """Return the buffer of each part: those of a kind take turns."""
+        """Return the buffer of each slice: those of a kind rotate."""
         found: list[Value] = []
         of_kind: dict[object, list[Value]] = {}
         for site, _ in self.parts:
@@ -211,10 +212,10 @@ class _Delay:
         return found
 
     def rewrite(self) -> None:
-        """Store in the loop that multiplies, or behind it what no such loop will."""
+        """Store in the next mainloop, or right after a tile that no long enough one follows."""
         loop, before = self.tiles.loop, self.before
         stored = dict.fromkeys(value for each in self.stored.values() for value in each)
-        values = [value for value in stored if _is_inside(value, loop)]
+        values = [value for value in stored if is_inside(value.owner, loop)]
         inits = [self._nothing(value) for value in values]
         last = len(self.parts) - 1
         products = self.tiles.products
@@ -232,20 +233,20 @@ class _Delay:
         place(scf.If(waits, _only([]), self._all_parts(new)))
         part = place(arith.Select(waits, self.zero, self.none)).out
         _pass_on(loop.body, [*new.values(), part])
-        # Long as it is, ptxas would make two of it.
+        # ptxas would unroll such a large loop by two.
         loop.unroll = loop.unroll or _NEVER_UNROLLED
-        made = _rebuilt(loop, [*inits, self.none])
+        made = append_carried(loop, [*inits, self.none])
         Builder.after_op(made)(tma.TmaStoreWait())
         for site in self.stored:
             for op in (site.wait, site.copy, site.write, site.alloc):
                 op.erase()
 
     def _nothing(self, value: Value) -> Value:
-        """Return what is carried into the first iteration, which has nothing to store."""
+        """Return the carried values of the first iteration, which has nothing to store."""
         return self.before(gpu.Undefined(value.type)).out if _is_tile(value) else self.zero
 
     def _store_in_products(self, values: dict[Value, Value], following: Value) -> None:
-        """Store a part behind the products of each iteration of their loop, while there is one."""
+        """Store a slice after the dots of each iteration of the mainloop, while there is one."""
         products = self.tiles.products
         part = products.body.add_arg(I32, "part")
         *_, last = (op for op in products.body if isinstance(op, wgmma.Wgmma))
@@ -259,13 +260,13 @@ class _Delay:
         place(scf.If(any_left, _only(stores), _only([])))
         one = place(arith.Constant(1, I32)).out
         _pass_on(products.body, [place(arith.Add(part, one)).out])
-        made = _rebuilt(products, [following])
+        made = append_carried(products, [following])
         if self.tiles.around is products:
             self.tiles = replace(self.tiles, around=made)
         self.tiles = replace(self.tiles, products=made)
 
     def _compute_late(self, coords: Sequence[Value]) -> dict[Value, Value]:
-        """Compute coordinates behind the loop over products; return what they become."""
+        """Sink the computation of coordinates below the mainloop; return the new values."""
         around, late = self.tiles.around, self._late()
         behind = Builder.after_op(self.tiles.products)
         if not isinstance(around, scf.If):
@@ -280,7 +281,7 @@ class _Delay:
             for op in late:
                 place(op.clone(mapping))
             _pass_on(block, [mapping[value] for value in computed])
-        made = _rebuilt(around, [])
+        made = append_carried(around)
         moved = dict(zip(computed, made.results[-len(computed) :], strict=True)) if computed else {}
         for value, out in moved.items():
             value.replace_all_uses_with(out)
@@ -308,7 +309,7 @@ class _Delay:
     def _one_part(self, number: int, values: dict[Value, Value]) -> Block:
         block = Block()
         place = Builder(block)
-        # Of the copies in flight it is not known here which is the newest.
+        # Which of the stores in flight is the newest is not known here.
         place(tma.TmaStoreWait())
         self._store_part(number, values, place)
         place(scf.Yield([]))
@@ -331,16 +332,6 @@ class _Delay:
         tile, *coords = (values.get(value, value) for value in self.stored[site])
         write_part(site, tile, part, buffer, self.target, place)
         copy_part(site, coords, part, buffer, place)
-
-
-def _is_inside(value: Value, loop: scf.For) -> bool:
-    """Return whether a value may change from one iteration to the next."""
-    op = value.op if isinstance(value.owner, Op) else value.owner.parent
-    while isinstance(op, Op):
-        if op.block is loop.body or op is loop:
-            return True
-        op = op.parent_op
-    return False
 
 
 def _is_tile(value: Value) -> bool:
@@ -367,15 +358,6 @@ def _only(ops: Sequence[Op]) -> Block:
 
 
 def _pass_on(block: Block, values: Sequence[Value]) -> None:
-    """Let a block yield some more values."""
+    """Append values to what a block yields."""
     terminator = block.terminator
     terminator.set_slots([*terminator.slots, *values])
-
-
-def _rebuilt(op: OpT, inits: Sequence[Value]) -> OpT:
-    """Replace a loop or branch by one with more results: its blocks pass them on already."""
-    blocks, op.blocks = op.blocks, ()
-    slots = [*op.slots, *inits]
-    made = Builder.before_op(op)(build(type(op), slots, op.attributes, blocks, op.loc))
-    op.replace_with(made.results[: len(op.results)])
-    return made

@@ -1,17 +1,17 @@
-"""Let tensor stores run on: wait for one where its buffer is needed again, not where it is issued.
+"""Keep TMA stores in flight: wait for one before its buffer is reused, not where it is issued.
 
 A store in a loop gets a buffer that nothing else shares, so that it drains while the next
 iteration computes:
 
     for i: write b ... store b, wait        for i: wait, write b ... store b      wait
 
-If shared memory has no room for the whole block, the block goes in parts, the columns of one box
-each, through fewer buffers than parts. The buffer of the next part is waited for ahead of the
-barrier behind which this part is issued, so that a part costs one barrier. So do blocks of one kind
-that are stored one after the other: together they are parts that take turns. Where there is no room
-for two, or threads hold parts in different ways, a store is waited for at once, if that fits.
+If shared memory has no room for the whole tile, it is stored in slices, the columns of one box
+each, through fewer buffers than slices. The wait for the next slice's buffer goes before the
+barrier after which this slice is issued, so that a slice costs one barrier. The same holds for
+tiles of one kind that are stored one after the other: their slices rotate together. Where there is
+no room for two buffers, or threads hold slices in different ways, a store is waited for at once.
 
-A store that is in no loop is waited for at the end of its block, if that takes no more memory. In
+A store outside of loops is waited for at the end of its block, if that takes no more memory. In
 all cases warpgroups that write boxes of their own issue these themselves.
 
 Invariant: nothing is written to a buffer while a store that reads it may be in flight. A wait that
@@ -40,6 +40,7 @@ from aotc.schedule.epilogue.store_sites import (
     write_part,
 )
 from aotc.schedule.layout.warpgroup_boxes import box_warpgroups
+from aotc.schedule.remarks import Remark
 from aotc.schedule.shared_memory.allocate_shared import place_buffers
 from aotc.schedule.shared_memory.live_ranges import live_ranges
 from aotc.target import Target
@@ -47,14 +48,14 @@ from aotc.target import Target
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """Say how blocks are stored: whole, or in parts that take turns at some buffers.
+    """How tiles are stored: whole, or in slices that rotate over some buffers.
 
-    The buffers of stores that run on live as long as their loop.
+    The buffers of stores that stay in flight are live throughout their loop.
     """
 
     runs_on: bool
     num_buffers: int = 0
-    """Of parts; 0 for whole blocks, each with a buffer of its own."""
+    """Of slices; 0 for whole tiles, each with a buffer of its own."""
 
 
 def pipeline_tma_stores(kernel: Kernel, schedule: Schedule) -> None:
@@ -76,12 +77,12 @@ def pipeline_tma_stores(kernel: Kernel, schedule: Schedule) -> None:
 
 
 def _turns(site: StoreSite) -> object:
-    """Return what stores have in common that may take turns at buffers: others have their own."""
+    """Return a key that is equal for stores that may share buffers; unique for others."""
     return (site.copy.block, site.kind) if site.loop else site
 
 
 def _overlap(series: Sequence[StoreSite], kernel: Kernel, schedule: Schedule) -> None:
-    """Store in the best of the ways that shared memory has room for."""
+    """Apply the best plan that shared memory has room for."""
     limit_bytes = schedule.target.max_shared_bytes
     loop, numbers = series[0].loop, number_ops(kernel)
     buffers = live_ranges(kernel, numbers)
@@ -104,25 +105,19 @@ def _overlap(series: Sequence[StoreSite], kernel: Kernel, schedule: Schedule) ->
         return
     if plan.num_buffers:
         num_parts = sum(site.num_parts for site in series)
-        what = f"{len(series)} stores go" if len(series) > 1 else "the store goes"
-        schedule.remark(
-            series[0].copy.loc,
-            f"{what} in {num_parts} parts, through {plan.num_buffers} buffers of "
-            f"{part_bytes} bytes: there is no room for whole blocks",
-        )
+        remark = Remark.STORES_SLICED if len(series) > 1 else Remark.STORE_SLICED
+        sizes = {"slices": num_parts, "buffers": plan.num_buffers, "size": part_bytes}
+        schedule.remark(series[0].copy.loc, remark(stores=len(series), **sizes))
         _take_turns(series, plan, schedule.target)
     elif plan.runs_on:
         for site in series:
             _run_on(site)
     elif loop:
-        schedule.remark(
-            series[0].copy.loc,
-            f"the store is waited for at once: there is no room to keep {block_bytes} bytes for it",
-        )
+        schedule.remark(series[0].copy.loc, Remark.STORE_AWAITED(size=block_bytes))
 
 
 def _plans(series: Sequence[StoreSite]) -> Iterator[_Plan]:
-    """Yield the ways to store some blocks, the best first."""
+    """Yield the ways to store some tiles, the best first."""
     in_loop, num_parts = series[0].loop is not None, sum(site.num_parts for site in series)
     yield _Plan(in_loop)
     for count in range(num_parts - 1, 1, -1):
@@ -137,7 +132,7 @@ def _plans(series: Sequence[StoreSite]) -> Iterator[_Plan]:
 
 
 def _run_on(site: StoreSite) -> None:
-    """Give a block a buffer for all of its loop, and wait for it where it is written again."""
+    """Give a store a buffer that is live throughout its loop, and wait before it is rewritten."""
     assert site.loop is not None
     place = Builder.before_op(site.copy)
     buffer = site.place_buffer(site.alloc.shape, Builder.before_op(site.loop))
@@ -148,7 +143,7 @@ def _run_on(site: StoreSite) -> None:
 
 
 def _take_turns(series: Sequence[StoreSite], plan: _Plan, target: Target) -> None:
-    """Store parts through fewer buffers than there are parts."""
+    """Store slices through fewer buffers than there are slices."""
     loop, count = series[0].loop, plan.num_buffers
     around = loop if plan.runs_on and loop else series[0].copy
     first = Builder.before_op(around)
@@ -170,13 +165,13 @@ def _take_turns(series: Sequence[StoreSite], plan: _Plan, target: Target) -> Non
 
 
 def _num_copies(site: StoreSite) -> int:
-    """Return how many stores are surely issued from one turn of a store to the next."""
+    """Return a lower bound of the stores issued between two iterations of a store."""
     assert site.copy.block is not None
     return sum(isinstance(op, COPIES) for op in site.copy.block)
 
 
 def _finish(series: Sequence[StoreSite]) -> None:
-    """Erase what was rewritten; what runs on is waited for behind the loop."""
+    """Erase what was replaced; drain the stores in flight after the loop."""
     for site in series:
         for op in (site.copy, site.write, site.alloc):
             op.erase()

@@ -1,13 +1,13 @@
-"""Compute what is stored part by part where all of it at once would not fit the registers.
+"""Slice the computation of what is stored where all of it at once exceeds the register budget.
 
-What a thread stores is often computed of several tiles: an accumulator, a bias, a residual that was
-loaded as fp16 and is added as fp32. Computed tile by tile, all of them are in registers together,
-each at its widest. Computed part by part, only the accumulator and the result are, and the result
-takes the place of what it was made of. The assembler could find this order itself, but does not.
+What a thread stores is often computed from several tiles: an accumulator, a bias, a residual that
+was loaded as fp16 and is added as fp32. Computed tile by tile, all of them are live together, each
+at its widest. Computed slice by slice, only the accumulator and the result are, and the result
+takes the registers of its inputs. ptxas could find this order itself, but does not.
 
-A value that is read from shared memory on the way, which costs little, is read part by part whenever
-its chain is large. Parts of a load from global memory are waited for one after the other, so such a
-load is cut only where there is no other way.
+A value that is read from shared memory on the way, which costs little, is read slice by slice
+whenever its chain is large. Slices of a global load are waited for one after the other, so such a
+load is sliced only where there is no other way.
 
 Invariant: a value that is stored is computed once, by the same threads, and stored as a whole.
 """
@@ -25,18 +25,18 @@ from aotc.schedule.analysis.global_order import num_registers
 from aotc.schedule.context import Schedule
 from aotc.schedule.layout.parts import Parts
 
-# Registers of a thread, of the 255 there are, that a value may be computed of before its loads are
-# cut: those from shared memory alone, and those from global memory with them.
+# Live registers of a thread, of the 255 there are, above which a value is sliced: with its loads
+# from shared memory alone, and with those from global memory, too.
 _LIMITS: tuple[tuple[tuple[type[Op], ...], int], ...] = (
     ((gpu.SharedLoad,), 96),
     ((gpu.SharedLoad, gpu.Load), 208),
 )
-# Elements of a thread that a part has at least, for loads and functions to run side by side.
+# Elements a thread has of a slice at least, for instruction-level parallelism of loads and math.
 _PART_ELEMS = 16
 
 
 def slice_epilogues(kernel: Kernel, schedule: Schedule) -> None:
-    """Cut what is computed ahead of each store where it takes too many registers."""
+    """Slice what is computed ahead of each store where it takes too many registers."""
     del schedule
     for op in list(kernel.walk()):
         if isinstance(op, gpu.SharedStore | gpu.Store) and is_tile(op.value):
@@ -56,13 +56,13 @@ def _slice(store: gpu.SharedStore | gpu.Store) -> None:
         sizes = [_part_size(parts) for parts in ways]
         finest = max(range(len(shape)), key=lambda axis: shape[axis] // sizes[axis])
         if sizes[finest] < shape[finest]:
-            # Where the value was: what is behind it may need what it was computed of.
+            # In place of the value: later ops may need its inputs.
             _cut(ways[finest], sizes[finest], Builder.before_op(value.op))
             return
 
 
 def _cut(parts: Parts, size: int, place: Builder) -> None:
-    """Compute the value in parts of `size`, and use it so."""
+    """Compute the value in slices of `size`, and replace its uses."""
     value = parts.value
     starts = range(0, tile_shape(value)[parts.axis], size)
     made = [parts.part(start, size, place) for start in starts]
@@ -76,7 +76,7 @@ def _cut(parts: Parts, size: int, place: Builder) -> None:
 
 
 def _part_size(parts: Parts) -> int:
-    """Return the extent of the smallest parts that are worth it, or the whole."""
+    """Return the extent of the smallest slices that are worth it, or the whole."""
     size = whole = tile_shape(parts.value)[parts.axis]
     elems = _count(parts.value)
     best = whole
@@ -88,7 +88,7 @@ def _part_size(parts: Parts) -> int:
 
 
 def _words(parts: Parts) -> int:
-    """Return how many registers of a thread hold all that a value is computed of.
+    """Return the registers of a thread for all that a value is computed from.
 
     What is read from shared memory counts a register an element: most of it is widened to fp32.
     """
@@ -109,7 +109,7 @@ def _is_free(value: Value) -> bool:
 
 
 def _count(value: Value) -> int:
-    """Return how many elements a thread holds, copies left out."""
+    """Return how many distinct elements a thread holds."""
     kind = value.type
     assert isinstance(kind, TileType)
     return 1 if kind.layout is None else 1 << len(distinct_register_bits(kind.layout))

@@ -1,6 +1,6 @@
-"""Where blocks are stored by tensor copies that may run on: the ops of each store, and its parts.
+"""TMA stores that may stay in flight: the ops of each store, and its slices.
 
-Invariant: nobody in the kernel reads what a site's copy writes, so it may come later.
+Invariant: nothing in the kernel reads what a site's copy writes, so it may complete later.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ COPIES = (*TENSOR_COPIES, tma.BulkStore)
 
 @dataclass(frozen=True)
 class StoreSite:
-    """Name the ops that store a block: the buffer, what fills it, the copy, and its wait.
+    """The ops that store a tile: the buffer, what fills it, the copy, and its wait.
 
     `loop` is the outermost loop around them.
     """
@@ -35,9 +35,9 @@ class StoreSite:
 
     @property
     def part_shape(self) -> tuple[int, ...]:
-        """The shape of the parts that the block can be cut into, as wide as a box of the map.
+        """The shape of the slices that the tile can be cut into, as wide as the tensor map's box.
 
-        It is the whole block if it has no map, or threads would hold parts in different ways.
+        It is the whole tile if it has no map, or threads would hold slices in different ways.
         """
         value = self.write.value.type
         assert isinstance(value, TileType)
@@ -51,23 +51,23 @@ class StoreSite:
 
     @property
     def num_parts(self) -> int:
-        """How many parts the block can be cut into."""
+        """How many slices the tile can be cut into."""
         return self.alloc.shape[-1] // self.part_shape[-1]
 
     @property
     def kind(self) -> tuple[Type, tuple[int, ...]]:
-        """What stores through one buffer have in common: where blocks go, and the shape of parts."""
+        """What stores that share a buffer have in common: kind of destination, shape of slices."""
         if isinstance(self.copy, tma.BulkStore):
             return self.alloc.out.type, self.part_shape
         return self.copy.tensor.type, self.part_shape
 
     @property
     def coords(self) -> Sequence[Value]:
-        """Where in the tensor the block begins; without a map it has no coordinates."""
+        """Where in the tensor the tile begins; without a tensor map it has no coordinates."""
         return () if isinstance(self.copy, tma.BulkStore) else self.copy.coords
 
     def place_buffer(self, shape: tuple[int, ...], place: Builder) -> Value:
-        """Place a buffer for the block or a part of it, and return it."""
+        """Allocate a buffer for the tile or a slice of it, and return it."""
         if isinstance(self.copy, tma.BulkStore):
             alloc = self.alloc
             kind = gpu.SharedAlloc(alloc.element, shape, alloc.layout, alloc.alignment_bytes)
@@ -76,14 +76,14 @@ class StoreSite:
 
 
 def store_sites(ops: Iterable[Op]) -> Iterator[StoreSite]:
-    """Yield the stores among some ops that may run on."""
+    """Yield the stores among some ops that may stay in flight."""
     for op in ops:
         if isinstance(op, tma.TmaStoreWait) and (site := _site_of(op)) is not None:
             yield site
 
 
 def _site_of(wait: tma.TmaStoreWait) -> StoreSite | None:
-    """Return the store that a wait is for and that may run on, or None."""
+    """Return the store that a wait completes, if it may stay in flight, or None."""
     copy = wait.prev
     if wait.written or wait.pending or not isinstance(copy, COPIES):
         return None
@@ -110,7 +110,7 @@ def _outermost_loop(op: Op) -> Op | None:
 def write_part(
     site: StoreSite, value: Value, number: int, buffer: Value, target: Target, place: Builder
 ) -> None:
-    """Write a part of a site's block to a buffer."""
+    """Write a slice of a site's tile to a buffer."""
     shape = site.part_shape
     if shape != site.alloc.shape:
         start = (*(0 for _ in shape[:-1]), number * shape[-1])
@@ -121,7 +121,7 @@ def write_part(
 def copy_part(
     site: StoreSite, coords: Sequence[Value], number: int, buffer: Value, place: Builder
 ) -> None:
-    """Start the copy of a part of a block at some coordinates, if it has any."""
+    """Start the copy of a slice of a tile to some coordinates, if it has any."""
     if isinstance(site.copy, tma.BulkStore):
         place(tma.BulkStore(site.copy.pointer, buffer, site.copy.size_bytes))
         return

@@ -1,1 +1,1 @@
-"""Which linear layout every tile has, and what instructions move a tile from one to another."""
+"""Which linear layout every tile has, and which instructions convert it to another one."""

@@ -1,6 +1,6 @@
 """Accesses to global memory: which layout suits one, how wide it can be, what it costs.
 
-Coalescing is a question to two facts: which elements are neighbours in memory (axis analysis) and
+Coalescing rests on two facts: which elements are neighbours in memory (axis analysis) and
 which thread holds them (the layout). The best layout gives each thread as many neighbours as one
 instruction moves and neighbouring threads the neighbouring runs.
 
@@ -42,10 +42,10 @@ def pointee_bytes(pointer: Value) -> int:
 
 
 def max_access_elems(op: Access, target: Target) -> int:
-    """Return how many elements one instruction of `op` moves at most.
+    """Return the widest legal vector of `op`, in elements.
 
-    Atomics that add floats are the only ones that take several: pairs of 16 bits everywhere, and
-    16 bytes where the target has vectors of them.
+    Atomic additions of floats are the only atomics with vectors: pairs of 16 bits everywhere, and
+    16 bytes where the target has them.
     """
     element_bytes = pointee_bytes(op.pointer)
     if not isinstance(op, Atomic):
@@ -151,7 +151,7 @@ def access_cost(
     element_bytes: int,
     max_elems: int,
 ) -> int:
-    """Return what accessing a tile under `layout` costs, in the units of a conversion's cost."""
+    """Return the cost of accessing a tile under `layout`, in the units of a conversion's cost."""
     width = vector_width(layout, pointer, mask, element_bytes, max_elems)
     order = memory_order(pointer)
     return _cost(layout, order, pointer.contiguity[order[0]], width, element_bytes)

@@ -1,10 +1,10 @@
 """Give every tile a layout: the pass from tile IR to gpu IR.
 
-Three walks. `PreferredLayouts` goes forward and says where each tile is computed. `Demand` goes backward and
-collects the layouts each tile is wanted in. `_Emitter` goes forward again and writes gpu IR: a
-tile with a home is computed once and converted to what else is wanted, one without is made anew
-in each layout. So a conversion stands only where two homes meet, right after the value it
-converts, and everything cheap is recomputed instead of moved.
+Three walks. `PreferredLayouts` goes forward and says in which layout each tile is computed.
+`Demand` goes backward and collects the layouts in which each tile is required. `_Emitter` goes
+forward again and emits gpu IR: a tile with a preferred layout is computed once and converted to the
+other required ones, one without is recomputed in each. So conversions are only where two preferred
+layouts meet, right after the value, and everything cheap is recomputed instead of converted.
 
 Invariant: afterwards every tile has a layout, memory accesses are `gpu.load` and `gpu.store` with
 their vector widths, and all differences between layouts are `gpu.convert`.
@@ -75,7 +75,7 @@ def assign_layouts(kernel: Kernel, schedule: Schedule) -> None:
 
 
 class _Emitter:
-    """Write the new body; `values` maps a value and a layout to the value that holds it.
+    """Emit the new body; `values` maps a value and a layout to the value that holds it.
 
     `buffers` does so for layouts of shared memory.
     """
@@ -87,12 +87,12 @@ class _Emitter:
         self.values: dict[tuple[Value, LinearLayout | None], Value] = {}
         self.buffers: dict[tuple[Value, LinearLayout], Value] = {}
         self.fetched: dict[Value, Value] = {}
-        """The buffers of blocks that tensor copies bring."""
+        """The buffers of tiles that tensor loads fill."""
         self.has_maps = False
         self.read_back: set[Op] = set()
-        """Of the stores of blocks those whose tensor is accessed in other ways, too."""
+        """Of the stores of tiles those whose tensor is accessed in other ways, too."""
         self.stores: list[Op] = []
-        """Stores of blocks, which may be on their way when other threads are told of them."""
+        """Stores of tiles that may be in flight when other threads are told of them."""
 
     def emit_kernel(self, kernel: Kernel) -> Block:
         self.stores = [op for op in kernel.walk() if isinstance(op, _BLOCK_STORES)]
@@ -107,7 +107,7 @@ class _Emitter:
         return body
 
     def passed_type(self, arg: Value) -> Type:
-        """Return what is passed for a parameter."""
+        """Return the type that is passed for a parameter."""
         kind = parameter_type(arg.type)
         stored = [op for op in arg.users if isinstance(op, _BLOCK_STORES)]
         if isinstance(kind, TensorMapType) and len(stored) == len(arg.users):
@@ -131,7 +131,7 @@ class _Emitter:
         return None if value is None else self.get(value, layout)
 
     def bind(self, old: Value, new: Value, place: Builder) -> None:
-        """Let `new` stand for `old`, and convert it to whatever else `old` is wanted in."""
+        """Map `old` to `new`, and convert it to all other required layouts."""
         new.hint = new.hint or old.hint
         if not isinstance(new.type, TileType):
             self.values[old, None] = new
@@ -140,7 +140,7 @@ class _Emitter:
         if self.preferred.or_default(old) == new.type.layout:
             for layout in self.demand.buffers.get(old, ()):
                 self.buffers[old, layout] = self.fetched_as(old, layout, place) or store_operand(
-                    *(new, layout, self.demand.target, place)
+                    new, layout, self.demand.target, place
                 )
         if self.preferred.get(old) == new.type.layout:
             for layout in self.demand.layouts(old)[1:]:
@@ -152,12 +152,12 @@ class _Emitter:
             self.bind(before, after, place)
 
     def operand_buffer(self, op: tile.Dot, value: Value) -> Value:
-        """Return the buffer from which a product reads an operand."""
+        """Return the buffer from which a dot reads an operand."""
         held = self.preferred.or_default(value)
         return self.buffers[value, operand_buffer(op, value, held)]
 
     def bind_fetched(self, old: Value, buffer: Value, place: Builder) -> None:
-        """Let a buffer stand for `old`: it is read in each layout that is wanted."""
+        """Map `old` to a buffer, and read it in each required layout."""
         self.fetched[old] = buffer
         for layout in self.demand.layouts(old):
             new = read_buffer(buffer, layout, self.demand.target, place)
@@ -166,11 +166,11 @@ class _Emitter:
         for layout in self.demand.buffers.get(old, ()):
             held = self.get(old, self.preferred.or_default(old))
             self.buffers[old, layout] = self.fetched_as(old, layout, place) or store_operand(
-                *(held, layout, self.demand.target, place)
+                held, layout, self.demand.target, place
             )
 
     def fetched_as(self, value: Value, layout: LinearLayout, place: Builder) -> Value | None:
-        """Return a buffer of `layout` in which `value` lies already, its axes renamed, or None."""
+        """Return a buffer of `layout` that holds `value`, with its axes renamed, or None."""
         if value in self.fetched:
             buffer = self.fetched[value]
             return buffer if shared_layout(buffer) == layout else None
@@ -201,14 +201,14 @@ class _Emitter:
 
 
 def _emit_at_home(op: Op, emitter: _Emitter, place: Builder) -> None:
-    """Copy an op that has one version: scalars, reductions, whatever only looks at tiles."""
+    """Copy an op that is emitted once: scalars, reductions, ops that only read tiles."""
     layout = emitter.demand.works_in.get(op)
     mapping = {value: emitter.get(value, layout) for value in op.operands}
     emitter.bind_all(op, op.clone(mapping), place)
 
 
 def _emit_nested(op: Op, emitter: _Emitter, place: Builder) -> None:
-    """Rewrite a loop, a branch or a terminator: each slot in the layout of its variable."""
+    """Rewrite a loop, a branch or a terminator: each operand in the layout of its variable."""
     layouts = emitter.preferred.slot_layouts(op)
     blocks = [emitter.nested(block) for block in op.blocks]
     slots = [emitter.get_optional(*pair) for pair in zip(op.slots, layouts, strict=True)]
@@ -216,7 +216,7 @@ def _emit_nested(op: Op, emitter: _Emitter, place: Builder) -> None:
 
 
 def _emit_cloned(op: Op, emitter: _Emitter, place: Builder) -> None:
-    """Compute an elementwise op or a renaming of elements in every layout it is made in."""
+    """Compute an elementwise op or a renaming of elements in every layout it is computed in."""
     out = op.results[0]
     if not is_tile(out):
         _emit_at_home(op, emitter, place)
@@ -243,7 +243,7 @@ def _emit_join(op: Op, emitter: _Emitter, place: Builder) -> None:
 
 
 def _emit_source(op: Op, emitter: _Emitter, place: Builder) -> None:
-    """Make a constant, range or splat in every layout it is wanted in."""
+    """Emit a constant, range or splat in every required layout."""
     out = op.results[0]
     if not isinstance(out.type, TileType):
         _emit_at_home(op, emitter, place)
@@ -303,7 +303,7 @@ def _emit_dot(op: Op, emitter: _Emitter, place: Builder) -> None:
 
 
 def _emit_wgmma(op: tile.Dot, layouts: DotLayouts, emitter: _Emitter, place: Builder) -> None:
-    """Start a product and wait for it; `overlap_wgmma` may find a later place for the wait."""
+    """Issue a dot and wait for it; `overlap_wgmma` may find a later place for the wait."""
     a, b, acc = (
         emitter.operand_buffer(op, value) if layout is None else emitter.get(value, layout)
         for value, layout in zip(op.operands, layouts.operands(), strict=True)
@@ -347,7 +347,7 @@ def _emit_histogram(op: Op, emitter: _Emitter, place: Builder) -> None:
 
 
 def _emit_descriptor_at(op: Op, emitter: _Emitter, place: Builder) -> None:
-    """Use the map that is in memory; it is the one that the block's type says."""
+    """Use the tensor map in memory; its layout is that of the box's type."""
     assert isinstance(op, descriptor.DescriptorAt)
     assert isinstance(op.out.type, DescriptorType)
     made = tma.TensorMapAt(emitter.get(op.pointer, None), tensor_map_of(op.out.type))
@@ -355,7 +355,7 @@ def _emit_descriptor_at(op: Op, emitter: _Emitter, place: Builder) -> None:
 
 
 def _emit_descriptor_load(op: Op, emitter: _Emitter, place: Builder) -> None:
-    """Copy a block to shared memory and read it in whatever layout it is wanted in."""
+    """Copy a tile to shared memory and read it in every required layout."""
     assert isinstance(op, descriptor.DescriptorLoad)
     tensor, *coords = (emitter.get(value, None) for value in op.operands)
     buffer = block_buffer(tensor, shape_of(op.out.type), place)
@@ -366,7 +366,7 @@ def _emit_descriptor_load(op: Op, emitter: _Emitter, place: Builder) -> None:
 
 
 def _emit_descriptor_store(op: Op, emitter: _Emitter, place: Builder) -> None:
-    """Put a block into shared memory and copy it from there."""
+    """Write a tile to shared memory and copy it from there."""
     assert isinstance(op, descriptor.DescriptorStore | descriptor.DescriptorReduce)
     tensor = emitter.get(op.descriptor, None)
     value = emitter.get(op.value, emitter.demand.works_in[op])
@@ -382,13 +382,13 @@ def _emit_descriptor_store(op: Op, emitter: _Emitter, place: Builder) -> None:
 
 
 def _wait_until_written(op: Op, emitter: _Emitter, place: Builder) -> None:
-    """Wait ahead of an op by which other threads may come to know that a store has been made."""
+    """Wait ahead of an op by which other threads may learn that a store has been made."""
     if any(may_precede(store, op) for store in emitter.stores):
         place(tma.TmaStoreWait(written=True))
 
 
 def _emit_barrier(op: Op, emitter: _Emitter, place: Builder) -> None:
-    """Let tensor copies behind a barrier of the user's see what threads wrote before."""
+    """Make threads' writes before a barrier of the user's visible to tensor copies after it."""
     _wait_until_written(op, emitter, place)
     if emitter.has_maps:
         place(tma.ProxyFence(whole=True))
@@ -396,7 +396,7 @@ def _emit_barrier(op: Op, emitter: _Emitter, place: Builder) -> None:
 
 
 def _emit_volatile(op: Op, emitter: _Emitter, place: Builder) -> None:
-    """Let others find written what was stored before assembly that may tell them of it."""
+    """Complete stores before inline assembly that may tell others of them."""
     _wait_until_written(op, emitter, place)
     _emit_at_home(op, emitter, place)
 

@@ -1,14 +1,14 @@
-"""From a tile's atomic to gpu IR: one thread for each element, order, and the result for all.
+"""Lower a tile's atomic to gpu IR: one thread for each element, memory order, result for all.
 
-A program is one actor, so what its threads did before an atomic that releases comes before it,
+A program instance is one actor, so what its threads did before a releasing atomic comes before it,
 whichever thread makes the update: a barrier gathers the threads and a fence orders what they did.
-An atomic that acquires is followed by a fence and a barrier. So the atomics themselves order
-nothing, and a tile of them costs one fence, not one each.
+An acquiring atomic is followed by a fence and a barrier. So the atomics themselves are
+relaxed, and a tile of them costs one fence, not one each.
 
-Threads that hold copies of an element leave the update to the first of them, which puts what it
-found into shared memory for the others. A scalar is a tile of one element that all threads hold.
+Of threads that hold replicas of an element the first makes the update, and broadcasts the
+result through shared memory. A scalar is a tile of one element that all threads hold.
 
-Invariant: an atomic of tile IR touches each address as often as it says, for any layout.
+Invariant: an atomic of tile IR accesses each address as often as it says, for any layout.
 """
 
 from __future__ import annotations
@@ -66,9 +66,9 @@ def _update(op: Atomic, slots: Sequence[Value | None], vector: int, place: Build
 
 
 def _shared_by_all(found: Value, place: Builder, *, has_barrier: bool) -> Value:
-    """Give every thread what the first holder of each element has; end in a barrier if asked.
+    """Broadcast the result of each element's first holder; end in a barrier if asked.
 
-    Without copies it is there already.
+    Without replicas every thread has it already.
     """
     kind = found.type
     assert isinstance(kind, TileType)

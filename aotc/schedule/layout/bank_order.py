@@ -1,7 +1,7 @@
-"""Let lanes write their registers in different orders, so that they meet different banks.
+"""Permute registers by lane before a shared store, so that lanes access different banks.
 
-Where a buffer's layout is given, as by a tensor map, and the fragments of fp32 products are written
-to it, lanes of one phase collide: all of them write the same columns of their rows first. If half
+Where a buffer's layout is given, as by a tensor map, and the fragments of fp32 dots are written
+to it, lanes of one phase conflict: all of them write the same columns of their rows first. If half
 of them begin with columns further on instead, each phase takes one wavefront. In terms of layouts
 the column of a lane bit gets a register's column added, and the conversion is a select a register:
 
@@ -28,7 +28,7 @@ from aotc.target import Target
 
 
 def in_bank_order(value: Value, buffer: Value, target: Target, place: Builder) -> Value:
-    """Return a tile as it is written to a buffer in the cheapest way."""
+    """Return a tile in the layout in which it is cheapest to write to a buffer."""
     tile_kind, kind = value.type, buffer.type
     assert isinstance(tile_kind, TileType)
     assert isinstance(kind, SharedType)

@@ -47,7 +47,7 @@ _SHUFFLE_LATENCY = 100
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The value needs no change."""
+    """The layouts are equal."""
 
     cost: int = 0
 
@@ -137,14 +137,14 @@ def plan_conversion(
 ) -> Conversion:
     """Return the cheapest plan from `source` to `destination`, layouts of one tile shape.
 
-    `element_bits` is the width in registers; booleans count as 8. `max_scratch_bytes` cuts a trip
-    through shared memory into repetitions of at most that size where the layouts allow it; the
-    plan's `scratch_bytes` says what it needs. `stmatrix` says whether the target has it.
-    `run_elems` of the lowest registers of `source` are a run of memory that they were read from: a
-    trip keeps them together where it can, so that they may be copied without passing registers.
+    `element_bits` is the width in registers; booleans count as 8. `max_scratch_bytes` cuts an
+    exchange through shared memory into repetitions of at most that size where the layouts allow it;
+    the plan's `scratch_bytes` says what it needs. `stmatrix` says whether the target has it.
+    `run_elems` of the lowest registers of `source` are a run of memory that they were read from: an
+    exchange keeps them together where it can, so that they may be copied without passing registers.
 
-    Raises: IRError when the layouts are not of one tile and block, or when the source does not
-    hold, in the same block of the cluster, what the destination wants.
+    Raises: IRError when the layouts are not of one tile and CTA, or when the source does not
+    hold, in the same CTA of the cluster, what the destination needs.
     """
     _check(source, destination)
     if source == destination:
@@ -183,7 +183,10 @@ def _plan_shared(
     run_elems: int,
 ) -> SharedExchange:
     return plan_trip(
-        *(move.source, move.destination, element_bits, max_scratch_bytes),
+        move.source,
+        move.destination,
+        element_bits,
+        max_scratch_bytes,
         within_warp=move.stays_in_warp,
         stmatrix=stmatrix,
         run_elems=run_elems,

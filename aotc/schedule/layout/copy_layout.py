@@ -1,10 +1,11 @@
-"""The layout of a tile that goes from one buffer of shared memory to another, both given.
+"""The layout of a tile that is copied from one shared buffer to another, both given.
 
-Tensor maps say how blocks lie in shared memory, so a transposition on the way cannot choose a
-swizzle as a conversion does (`schedule.scratch`). What is free is who carries which element. Where
-the runs of both buffers are in registers, both accesses are wide; and lanes are chosen so that
-those which are served together meet different banks on either side. With `ldmatrix` and `stmatrix`
-a lane addresses rows of 16 bytes, and the swizzles of tensor maps are made for just that.
+Tensor maps determine the layout of tiles in shared memory, so a transposition in between cannot
+choose a swizzle as a conversion does (`scratch`). What is free is which thread carries which
+element. Where the runs of both buffers are in registers, both accesses are wide; and lanes are
+chosen so that those which are served together access different banks on either side. With
+`ldmatrix` and `stmatrix` a lane addresses rows of 16 bytes, for which swizzles of tensor maps are
+made.
 
 Invariant: a layout that is found costs less, reads and writes together, than the one there was.
 """
@@ -83,7 +84,7 @@ def _candidates(current: LinearLayout, sides: Sequence[_Side]) -> Iterator[Linea
 
 
 class _Side:
-    """Say where the elements of a tile lie in one buffer; `run` leads along 16 bytes of it."""
+    """Where the elements of a tile are in one buffer; `run` leads along 16 bytes of it."""
 
     def __init__(self, buffer: LinearLayout, size_bytes: int) -> None:
         columns = buffer.columns("offset")
@@ -92,13 +93,13 @@ class _Side:
         self._places = gf2.Span(columns)
 
     def offset(self, element: int) -> int:
-        """Return where an element lies, in elements."""
+        """Return the offset of an element, in elements."""
         found = self._places.solve(element)
         assert found is not None
         return found
 
     def least_cost(self, register_bits: int) -> int:
-        """Return what a warp pays at least to access a tile, in the terms of `access_cost`."""
+        """Return a lower bound of a warp's cost to access a tile, in terms of `access_cost`."""
         bytes_per_thread = self.size_bytes << register_bits
         wavefronts = max(1, bytes_per_thread * (1 << _LANE_BITS) // LINE_BYTES)
         return ACCESS_COST * max(1, bytes_per_thread // RUN_BYTES) + WAVEFRONT_COST * wavefronts
@@ -109,7 +110,7 @@ class _Side:
 
 
 class _Search:
-    """Look for lanes that meet different banks on both sides, by accesses of 2**`bits` elements."""
+    """Search lanes without bank conflicts on either side, by accesses of 2**`bits` elements."""
 
     def __init__(
         self, sides: Sequence[_Side], bits: Sequence[int], registers: Sequence[int], num_bits: int
@@ -128,7 +129,7 @@ class _Search:
         return all(side.offset(element) & (width - 1) == 0 for side, width in places)
 
     def lanes(self) -> list[int] | None:
-        """Return where lane bits lead, or None if that was not found in a few steps."""
+        """Return where lane bits lead, or None if none were found in a few steps."""
         return self._extended([])
 
     def _extended(self, lanes: list[int]) -> list[int] | None:

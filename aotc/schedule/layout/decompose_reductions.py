@@ -1,10 +1,10 @@
-"""Reductions across warps: combine inside each warp, then combine the warps' results.
+"""Decompose reductions across warps: reduce inside each warp, then the warps' results.
 
-A warp combines what it holds by registers and shuffles (`gpu.reduce`). Where warps hold different
-parts of the axis, the axis is cut into the bits that warps are on and the others; the others are
+A warp reduces what it holds by registers and shuffles (`gpu.reduce`). Where warps hold different
+slices of the axis, the axis is split into the bits that warps are on and the others; the others are
 reduced in place, which leaves one result a warp; a layout conversion puts those into the
-registers of every thread, and they are reduced there. So the trip through shared memory is an
-ordinary conversion of a tiny tile, planned and placed as any other.
+registers of every thread, and they are reduced there. So the exchange through shared memory is an
+ordinary conversion of a tiny tile, planned as any other.
 
 Invariant: afterwards there is no `tile.reduce` left, and no `gpu.reduce` crosses warps.
 """

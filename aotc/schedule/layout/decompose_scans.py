@@ -1,9 +1,9 @@
-"""Scans across warps: scan the pieces, scan the pieces' totals, add what came before.
+"""Decompose scans across warps: scan the pieces, scan their totals, combine.
 
 Inside a warp, `gpu.scan` needs the low bits of the axis on registers and the next on lanes, each
 in order. The bits above those (warps, and the registers that repeat) count pieces. The total of
 each piece goes through an ordinary layout conversion into the registers of every thread, is
-scanned there, and what stands before a piece is combined into it.
+scanned there, and the exclusive prefix of each piece is combined into it.
 
 Only associativity is used, never commutativity: operands keep their order throughout.
 

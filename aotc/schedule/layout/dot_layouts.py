@@ -1,19 +1,19 @@
-"""Which instruction computes each matrix product, and how its tiles lie over the warps.
+"""Which instruction computes each dot, and how its tiles are distributed over the warps.
 
-A product goes to warpgroups where there are such (see `wgmma_layouts`), else to `mma.sync` of its
-operand types, or to multiply-adds of the threads where there is none (fp32 at full precision). For
-`mma.sync`, warps divide the result so that the fewest bytes are read from
+A dot is computed by wgmma where it can be (see `wgmma_layouts`), else by `mma.sync` of its
+operand types, or by FMAs on CUDA cores where there is none (fp32 at full precision). For
+`mma.sync`, warps split the result so that the fewest bytes are read from
 shared memory: those along N each read all of A, those along M all of B. Two things overrule
 the count:
 
-- Products that are chained, the result of one being operand A of the next, have all warps along
+- Chained dots, the result of one being operand A of the next, have all warps along
   M: then every warp holds whole rows, reductions along them stay inside it, and the accumulator
   of the first is the operand of the second in the same registers of the same threads.
-- Products that add to one accumulator share its layout.
+- Dots that add to one accumulator share its layout.
 
-Warps along the batch read nothing twice, so batches are divided first.
+Warps along the batch read nothing twice, so batches are split first.
 
-Invariant: layouts agree as `ir.fragments` demands; the accumulator of a loop keeps one layout.
+Invariant: layouts agree as `ir.fragments` requires; the accumulator of a loop keeps one layout.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _THREAD_LANES = 8
 def choose_dots(
     kernel: Kernel, anchors: Mapping[Op, LinearLayout], target: Target
 ) -> dict[Op, DotLayouts]:
-    """Return the layouts of every matrix product; `anchors` are those of memory accesses."""
+    """Return the layouts of every dot; `anchors` are those of memory accesses."""
     dots = [op for op in kernel.walk() if isinstance(op, tile.Dot)]
     links = _links(kernel, dots)
     layouts: dict[Op, DotLayouts] = {}
@@ -56,7 +56,7 @@ def choose_dots(
         for op in group:
             warps[op] = divide_warps(largest, kernel.num_warps, along_m=is_chain)
     for group in _connected(dots, [(op, user) for op, user, as_a in links if not as_a]):
-        # What becomes operand A of the next product, or is one, has the order that this needs.
+        # Operand A of a chained dot has the order that the next dot needs.
         together = {op: wgmma_layouts(op, kernel.num_warps, target) for op in group}
         if all(together.values()):
             layouts.update((op, each) for op, each in together.items() if each is not None)
@@ -74,10 +74,10 @@ def choose_dots(
     return layouts
 
 
-# ---- products that belong together ------------------------------------------------------------
+# ---- chained dots -----------------------------------------------------------------------------
 
 _Link = tuple[tile.Dot, tile.Dot, bool]
-"""A product, one that takes its result, and whether as operand A; else it adds to it."""
+"""A dot, one that uses its result, and whether as operand A; else as accumulator."""
 
 
 def _links(kernel: Kernel, dots: Sequence[tile.Dot]) -> list[_Link]:
@@ -92,7 +92,7 @@ def _links(kernel: Kernel, dots: Sequence[tile.Dot]) -> list[_Link]:
 def _connected(
     dots: Sequence[tile.Dot], links: Sequence[tuple[tile.Dot, tile.Dot]]
 ) -> list[list[tile.Dot]]:
-    """Return the products in groups that links connect."""
+    """Return the dots in groups that links connect."""
     group_of = {op: [op] for op in dots}
     for op, user in links:
         if group_of[user] is not group_of[op]:
@@ -105,7 +105,7 @@ def _connected(
 def _next_products(
     op: tile.Dot, flows: dict[Value, list[Value]]
 ) -> Iterator[tuple[tile.Dot, bool]]:
-    """Yield the products that take the result of `op`, computed on or not, as A or accumulator."""
+    """Yield the dots that use the result of `op`, through elementwise ops, as A or accumulator."""
     worklist, seen = [op.out], {op.out: None}
     while worklist:
         value = worklist.pop()
@@ -125,9 +125,9 @@ def _next_products(
 
 
 def divide_warps(op: tile.Dot, num_warps: int, *, along_m: bool) -> tuple[int, ...]:
-    """Return how many warps lie along each axis of the result, which multiply to `num_warps`.
+    """Return how many warps are along each axis of the result; their product is `num_warps`.
 
-    What no axis has room for goes along M, where the warps hold copies.
+    What no axis has room for goes along M, where the warps hold replicas.
     """
     *batch, m, n = tile_shape(op.acc)
     along_batch = min(num_warps, *batch) if batch else 1
@@ -144,7 +144,7 @@ def divide_warps(op: tile.Dot, num_warps: int, *, along_m: bool) -> tuple[int, .
     if along_m:
         warps = max(fitting)
     else:
-        # Among equals, tiles of a warp near a square: more room for wide reads on either side.
+        # Among equals, warp tiles near a square: more room for wide reads on either side.
         warps = min(fitting, key=lambda w: (a_bytes * w[1] + b_bytes * w[0], -w[0]))
     return (*([along_batch] if batch else []), *warps)
 
@@ -156,7 +156,7 @@ _MMA_K = {8: (16, 32), 16: (8, 16), 32: (4, 8), 64: (4, 8, 16)}
 
 
 def instruction(op: tile.Dot, target: Target) -> tuple[int, ...]:
-    """Return the shape (m, n, k) of the `mma.sync` that computes a product, or ()."""
+    """Return the shape (m, n, k) of the `mma.sync` that computes a dot, or ()."""
     element = element_of(op.a.type)
     if element == FP64 and Feature.FP64_MMA not in target.features:
         return (8, 8, 4)
@@ -186,7 +186,7 @@ def _mma(
 def _widths(
     op: tile.Dot, warps: tuple[int, ...], anchors: Mapping[Op, LinearLayout]
 ) -> tuple[int, int]:
-    """Return how many neighbours along K and along N a thread is to hold, by what is loaded.
+    """Return how many neighbours along K and along N a thread holds, by what is loaded.
 
     Both operands hold as many along K as fill a word of the narrowest that is contiguous there. Of
     a B that has bytes contiguous along N, threads hold two: what a transposing access moves.
@@ -207,11 +207,11 @@ def _widths(
     return k_width, n_width
 
 
-# ---- threads ----------------------------------------------------------------------------------
+# ---- CUDA cores -------------------------------------------------------------------------------
 
 
 def _threads(op: tile.Dot, warps: tuple[int, ...]) -> DotLayouts:
-    """Return layouts in which each thread computes boxes of the result by itself."""
+    """Return layouts in which each thread computes a box of the result by itself."""
     shape = tile_shape(op.acc)
     if element_of(op.a.type) != element_of(op.acc.type):
         raise IRError(f"no way to multiply {op.a.type} and {op.b.type}", op.loc)
@@ -235,6 +235,6 @@ def _threads(op: tile.Dot, warps: tuple[int, ...]) -> DotLayouts:
 
 
 def _factor(acc: LinearLayout, axis: int, shape: tuple[int, ...]) -> LinearLayout:
-    """Return the layout of what a thread needs for its part of `acc`: all of K, along `axis`."""
+    """Return the layout of a thread's operand for its elements of `acc`: all of K, along `axis`."""
     kept = acc.reduce(axis).remove_zero_bases().expand_dims(axis)
     return kept.broadcast_to(shape)

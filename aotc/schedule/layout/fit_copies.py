@@ -1,9 +1,9 @@
-"""Give a tile that only goes from one tensor copy to another the layout that suits both buffers.
+"""Give a tile that is only copied from one shared buffer to another the layout that suits both.
 
 `y.store(…, x.load(…).T)` reads a tile from a buffer as it was loaded and writes it to another as it
-will be stored. Threads could hold it in any way, since nothing else looks at it: so what is between
+will be stored. Threads could hold it in any layout, since nothing else uses it: so what is between
 the two buffers (renamings of elements, arithmetic of each with itself and with constants) is done
-in the layout that `schedule.copy_layout` finds, if that is better than the one of either side.
+in the layout that `copy_layout` finds, if that is better than the one of either side.
 
 Invariant: what is stored does not change.
 """
@@ -29,7 +29,7 @@ _STEPS = (arith.Elementwise, tile.Trans, tile.Reshape, *_CONVERSIONS)
 
 @dataclass(frozen=True)
 class _Copy:
-    """Hold the ops of a copy: what reads a buffer, what is done in order, what writes the other."""
+    """The ops of a copy: what reads a buffer, what is done in order, what writes the other."""
 
     read: gpu.SharedLoad
     steps: tuple[Op, ...]
@@ -37,7 +37,7 @@ class _Copy:
 
 
 def fit_copies(kernel: Kernel, schedule: Schedule) -> None:
-    """Lay out the tiles of copies anew; see the module docstring."""
+    """Choose new layouts for the tiles of copies; see the module docstring."""
     for write in [op for op in kernel.walk() if isinstance(op, gpu.SharedStore)]:
         copy = _copy_to(write)
         if copy is not None:
@@ -103,7 +103,7 @@ def _as_read(copy: _Copy, layout: LinearLayout) -> LinearLayout:
 
 
 def _done(step: Op, value: Value, place: Builder) -> Value:
-    """Return what a step makes of a value that is in another layout now."""
+    """Return the result of a step on a value that is in another layout now."""
     kind = value.type
     assert isinstance(kind, TileType)
     assert kind.layout is not None

@@ -1,9 +1,9 @@
-"""Move layout conversions up through elementwise ops that make more bytes than they take.
+"""Hoist layout conversions above elementwise ops whose operands have fewer bytes than the result.
 
-A tile that was widened is cheaper to move before: an fp32 residual that was loaded as bf16, a mask
-made of bytes. So the conversion of an elementwise result becomes conversions of its operands where
-those have fewer bytes together; what is the same everywhere is made anew instead of moved. What a
-tensor copy brought lies in shared memory, where every layout can be read from: it moves nothing, and
+A tile that was widened is cheaper to convert before: an fp32 residual that was loaded as bf16, a
+mask made of bytes. So the conversion of an elementwise result becomes conversions of its operands
+where those have fewer bytes together; splats are recomputed instead of converted. A
+tensor load's tile is in shared memory, where every layout can be read from: it moves nothing, and
 neither does what is computed from it alone.
 
 Invariant: no value is computed in two layouts but the result of a cast, which costs little.
@@ -53,11 +53,11 @@ def _convert_operands(op: Op, place: Builder) -> Sequence[Value] | None:
 
 
 def _is_made_alone(value: Value) -> bool:
-    """Return whether only its one user would have to be told if `value` were made elsewhere."""
+    """Return whether `value` has one user, so that its layout concerns no other."""
     op = value.op
     if op is None or not (is_elementwise(op) or op.has(Trait.VIEW)):
         return False
-    # What a conversion that has moved up leaves behind is not gone yet.
+    # A conversion that has been hoisted is still there, unused.
     users = [user for user in value.users if not is_pure(user) or _is_used(user)]
     return len(users) == 1 or isinstance(op, arith.Cast)
 
@@ -67,7 +67,7 @@ def _is_used(op: Op) -> bool:
 
 
 def _moved_bytes(value: Value, *, made_anew: bool = True) -> int:
-    """Return the bytes that converting `value` moves; nothing if it may be `made_anew` instead."""
+    """Return the bytes that converting `value` moves; 0 if it may be recomputed (`made_anew`)."""
     kind = value.type
     if not isinstance(kind, TileType) or (made_anew and _is_read_again(value)):
         return 0
@@ -75,7 +75,7 @@ def _moved_bytes(value: Value, *, made_anew: bool = True) -> int:
 
 
 def _is_read_again(value: Value) -> bool:
-    """Return whether `value` can be made in another layout without moving anything."""
+    """Return whether `value` can be computed in another layout without moving anything."""
     op = value.op
     if isinstance(op, gpu.SharedLoad):
         return is_tensor_load(op.buffer)

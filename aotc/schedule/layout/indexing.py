@@ -1,6 +1,6 @@
-"""Gathers and histograms: through a buffer in shared memory that addresses are computed into.
+"""Lower gathers and histograms: through a shared buffer that is addressed by computed indices.
 
-The buffer is row-major: which element a thread will ask for is not known, so no order of banks is
+The buffer is row-major: which elements threads access is not known, so no order of banks is
 better than another, and a row of neighbours is stored and zeroed in wide accesses.
 """
 
@@ -17,7 +17,7 @@ from aotc.target import Target
 
 
 def place_gather(source: Value, index: Value, axis: int, target: Target, place: Builder) -> Value:
-    """Store a tile and load what an index names; return it where the index is."""
+    """Store a tile and load the elements that an index names, in the index's layout."""
     kind = source.type
     assert isinstance(kind, TileType)
     assert isinstance(kind.element, ScalarType)
@@ -29,7 +29,7 @@ def place_gather(source: Value, index: Value, axis: int, target: Target, place: 
 def place_histogram(
     value: Value, mask: Value | None, home: LinearLayout, target: Target, place: Builder
 ) -> Value:
-    """Count values in shared memory; return the counts at `home`."""
+    """Count values in shared memory; return the counts in layout `home`."""
     zeros = place(arith.Constant(0, TileType(I32, home.shape, home))).out
     buffer = place(gpu.SharedAlloc(I32, home.shape, row_major_shared(home.shape))).out
     write_buffer(zeros, buffer, target, place)

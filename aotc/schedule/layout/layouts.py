@@ -189,7 +189,7 @@ def mma_v2(shape: tuple[int, ...], warps: tuple[int, ...], n_width_elems: int = 
 def _mma_warps(
     warps: tuple[int, ...], axes: Mapping[int, int], apart: int
 ) -> list[_CoordBit | None]:
-    """Return the bits of the warps of a product; `axes` are those of M and N in this operand."""
+    """Return the bits of the warps of a dot; `axes` are those of M and N in this operand."""
     m, n = len(warps) - 2, len(warps) - 1
     counts = [(axes.get(n, -1), 3 + apart, warps[n]), (axes.get(m, -1), 4, warps[m])]
     return _warp_bits([*counts, *((axis, 0, count) for axis, count in enumerate(warps[:m]))])

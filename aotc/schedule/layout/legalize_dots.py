@@ -1,13 +1,13 @@
-"""Rewrite matrix products into those that the target's instructions compute.
+"""Rewrite dots into those that the target's instructions compute.
 
-- A sum of a product with something else is the product added to it: `acc += dot(a, b)` keeps its
+- An addition to the result of a dot becomes its accumulator: `acc += dot(a, b)` keeps its
   accumulator in the instruction, whichever way it was written.
-- fp8 operands on a target without fp8 products become fp16, which holds every fp8 number; fp16
+- fp8 operands on a target without fp8 MMA become fp16, which holds every fp8 number; fp16
   products are exact in fp32 as well.
-- A product at "tf32x3" is three at tf32. What an operand has beyond tf32 is the operand minus its
-  first bits, exactly; the smallest terms are summed first, apart from the accumulator, so that its
-  size does not cost them their bits. Where an operand is infinite, what it has beyond is no
-  number, and the term that has it is dropped.
+- A dot at "tf32x3" is three at tf32. The residual of an operand is the operand minus its
+  leading bits, exactly; the smallest terms are accumulated first, apart from the accumulator, so
+  that its magnitude does not cost them their bits. Where an operand is infinite, its residual is
+  NaN, and the term that has it is dropped.
 
 Invariant: afterwards `input_precision` is "tf32" or "ieee", and operands have a type that the
 target multiplies.
@@ -28,7 +28,7 @@ _TF32_BITS = 0xFFFFE000
 
 
 def legalize_dots(kernel: Kernel, schedule: Schedule) -> None:
-    """Rewrite matrix products for the target; see the module docstring."""
+    """Rewrite dots for the target; see the module docstring."""
     patterns: list[Pattern[Op]] = [_split_tf32x3]
     if Feature.FP8_MMA not in schedule.target.features:
         patterns.append(_widen_fp8)
@@ -43,7 +43,7 @@ def _add_to_accumulator(op: Op, place: Builder) -> Sequence[Value] | None:
         dot = value.op
         if not isinstance(dot, tile.Dot) or dot.max_num_imprecise_acc or len(value.users) > 1:
             continue
-        # The product moves to the sum, so it must not move into a loop.
+        # The dot moves to the addition, so it must not move into a loop.
         if _is_zero(dot.acc) and other is not value and dot.block is op.block:
             copy = tile.Dot(dot.a, dot.b, other, dot.input_precision)
             return [place(copy).out]
@@ -80,7 +80,7 @@ def _split_tf32x3(op: Op, place: Builder) -> Sequence[Value] | None:
 
 
 def _beyond_tf32(value: Value, place: Builder) -> Value:
-    """Return what is left of fp32 numbers when the bits of tf32 are taken off."""
+    """Return the residual of fp32 numbers when their tf32 bits are subtracted."""
     kind = value.type
     assert isinstance(kind, TileType)
     mask = place(arith.Constant(_TF32_BITS, with_element(kind, U32))).out

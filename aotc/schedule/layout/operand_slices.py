@@ -1,12 +1,12 @@
-"""What is computed on the way from memory to a matrix product, and where to compute it.
+"""What is computed on the way from memory to a dot, and in which layout.
 
-An operand that is loaded and then cast, scaled or dequantised can be moved to the layout of the
-product before or after that. Before is better whenever what was loaded is no wider: fewer bytes
-go through shared memory, and what is moved is what was loaded, so a loop can fetch it ahead of its
-use. So the *slice* of an operand, the ops that serve only to compute it, is computed in the
+An operand that is loaded and then cast, scaled or dequantised can be converted to the dot's layout
+before or after that. Before is better whenever what was loaded is no wider: fewer bytes
+go through shared memory, and what is converted is what was loaded, so a loop can load it ahead of
+its use. So the *slice* of an operand, the ops that serve only to compute it, is computed in the
 operand's own layout if what it begins with, its *leaves*, has no more bytes than the operand.
 
-Invariant: a value in a slice is used by nothing outside of it but products, all in one layout.
+Invariant: a value in a slice is used by nothing outside of it but dots, all in one layout.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _FREE = (arith.Constant, tile.Arange, tile.Splat, tile.Broadcast)
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """Say how a value is reached from a product: the layout to compute it in, in its own axes.
+    """How a value is reached from a dot: the layout to compute it in, in its own axes.
 
     `spread` is how many elements of the operand stem from one here, by joins on the way.
     """
@@ -44,7 +44,7 @@ class _Slice:
 
 
 def pull_operands(dots: Mapping[Op, DotLayouts]) -> dict[Value, LinearLayout]:
-    """Return the layouts of all values that are computed where a product wants them."""
+    """Return the layouts of all values that are computed in the layout of a dot's operand."""
     operands = [
         (value, layout)
         for op, layouts in dots.items()
@@ -64,7 +64,7 @@ def pull_operands(dots: Mapping[Op, DotLayouts]) -> dict[Value, LinearLayout]:
 
 
 def leaves_of(operand: Value, layout: LinearLayout) -> dict[Value, Reached]:
-    """Return the values that an operand is computed from where the product wants it."""
+    """Return the values that an operand is computed from in the dot's layout."""
     found = _slice(operand, layout, {})
     return found.leaves if _is_worth_it(operand, found) else {operand: Reached(layout, 1)}
 
@@ -79,7 +79,7 @@ def _tile_bytes(value: Value) -> int:
 
 
 def _slice(operand: Value, layout: LinearLayout, wanted: dict[Value, LinearLayout]) -> _Slice:
-    """Return the slice of an operand; `wanted` are the layouts that products want values in."""
+    """Return the slice of an operand; `wanted` are the layouts in which dots require values."""
     values: dict[Value, Reached] = {}
     frontier: dict[Value, Reached] = {operand: Reached(layout, 1)}
     grown = True
@@ -122,7 +122,7 @@ def _can_include(
 def _without_free(
     values: dict[Value, Reached], leaves: dict[Value, Reached]
 ) -> dict[Value, Reached]:
-    """Leave out what is computed from free values alone, such as masks: it has no home anyway."""
+    """Leave out what is computed from free values alone, such as masks: it has no preferred layout."""
     heavy: dict[Value, None] = dict.fromkeys(leaves)
     # Values were reached users first, so backwards operands come first; a second round is for
     # values that were reached through several users.

@@ -1,11 +1,11 @@
-"""A value and what it is computed from, cut into parts along one axis.
+"""A value and what it is computed from, sliced along one axis.
 
-What is elementwise, and loads that may as well be made where the value is needed, are computed
-part by part; everything else is there already and is cut in registers, which costs nothing. Only
-what nobody else needs is computed so, since the whole is dropped.
+Elementwise ops, and loads that may be delayed to where the value is needed, are computed
+slice by slice; everything else is there already and is sliced in registers, at no cost. Only
+values without other users are computed so, since the whole is dropped.
 
-Invariant: parts have the same layout, so every thread computes its share of each; a load moves down
-past no write to what it reads.
+Invariant: slices have the same layout, so every thread computes its share of each; a load sinks
+below no write to what it reads.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from aotc.ir.types import SharedType, TileType
 from aotc.schedule.analysis.global_order import fences
 
 MayMove = Callable[[Op, Op], bool]
-"""Whether a load may be made before another op instead of where it is."""
+"""Whether a load may be issued before another op instead of where it is."""
 
 
 class Parts:
-    """Cut `value`, needed at the op `end` of its block, along `axis`.
+    """Slice `value`, needed at the op `end` of its block, along `axis`.
 
-    `inside` are the values to be computed part by part, users first, `loads` those of them that are
-    read from memory, and `leaves` the tiles that are cut in registers. `movable` are the classes of
-    loads that may be among the former.
+    `inside` are the values to be computed slice by slice, users first, `loads` those of them that
+    are read from memory, and `leaves` the tiles that are sliced in registers. `movable` are the
+    classes of loads that may be among the former.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Parts:
         self._collect(value)
 
     def _collect(self, value: Value) -> None:
-        """Add what only this value needs, the last to be computed first."""
+        """Add the ops that only this value needs, the last to be computed first."""
         wanted: dict[Value, None] = {value: None}
         users: dict[Op, None] = {self.end: None}
         op = self.end.prev
@@ -65,7 +65,7 @@ class Parts:
         self.leaves.update(wanted)
 
     def _take(self, op: Op) -> bool:
-        """Return whether an op can be made part by part at the end."""
+        """Return whether an op can be computed slice by slice at the end."""
         if type(op) not in self.movable:
             return is_elementwise(op)
         if not _MAY_MOVE[type(op)](op, self.end):
@@ -75,7 +75,7 @@ class Parts:
         return True
 
     def can_cut(self, size: int) -> bool:
-        """Return whether threads hold all parts of `size` alike and whole accesses lie in one."""
+        """Return whether threads hold all slices of `size` alike, and no access crosses slices."""
         kind = self.value.type
         assert isinstance(kind, TileType)
         assert kind.layout is not None
@@ -102,7 +102,7 @@ class Parts:
             return False
         offsets = buffer.layout.columns("offset")
         held, places = gf2.Span(view.columns("register")), gf2.Span(offsets)
-        # Parts begin where accesses do: at multiples of a vector's length.
+        # Slices begin where accesses do: at multiples of a vector's length.
         extent = buffer.shape[self.axis]
         starts = [size << bit for bit in range((extent // size).bit_length() - 1)]
         origins = [
@@ -120,7 +120,7 @@ class Parts:
         return tuple(start if axis == self.axis else 0 for axis in range(rank))
 
     def part(self, start: int, size: int, place: Builder) -> Value:
-        """Return the part of the value that begins at `start`, computed at `place`."""
+        """Return the slice of the value that begins at `start`, computed at `place`."""
         done: dict[Value, Value] = {}
         shape = self._shape(tile_shape(self.value), size)
         first = self._start(len(shape), start)
@@ -143,13 +143,13 @@ class Parts:
         return cut(self.value)
 
     def erase_whole(self) -> None:
-        """Erase what computed the value as a whole; users come first in `inside`."""
+        """Erase the computation of the whole value; users come first in `inside`."""
         for value in self.inside:
             if value.op is not None and not value.users:
                 value.op.erase()
 
 
-# ---- loads that move down -----------------------------------------------------------------------
+# ---- loads that sink ----------------------------------------------------------------------------
 
 
 def _may_read_later(load: Op, end: Op) -> bool:
@@ -172,8 +172,8 @@ def _shared_writes(op: Op) -> list[Effect]:
 
 
 def _may_be_one(left: Value, right: Value) -> bool:
-    """Return whether two buffers, or slots of buffers, may be the same."""
-    if not isinstance(left.op, gpu.SharedSlot) or not isinstance(right.op, gpu.SharedSlot):
+    """Return whether two buffers, or stages of buffers, may alias."""
+    if not isinstance(left.op, gpu.SharedStage) or not isinstance(right.op, gpu.SharedStage):
         return _allocation(left) is _allocation(right)
     same_index = left.op.index is right.op.index
     apart = same_index and left.op.ahead != right.op.ahead
@@ -181,7 +181,7 @@ def _may_be_one(left: Value, right: Value) -> bool:
 
 
 def _allocation(buffer: Value) -> Value:
-    return buffer.op.buffer if isinstance(buffer.op, gpu.SharedSlot) else buffer
+    return buffer.op.buffer if isinstance(buffer.op, gpu.SharedStage) else buffer
 
 
 def _may_load_later(load: Op, end: Op) -> bool:

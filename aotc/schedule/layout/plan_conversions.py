@@ -1,6 +1,6 @@
-"""Make layout conversions explicit: registers, shuffles, or a trip through shared memory.
+"""Lower layout conversions: registers, shuffles, or an exchange through shared memory.
 
-The planner (`schedule.conversions`) decides; this pass writes its plan into the IR, so that a dump
+The planner (`conversions`) decides; this pass writes its plan into the IR, so that a dump
 shows what every conversion costs and later passes see shared buffers like any other.
 
 Invariant: afterwards a `gpu.convert` moves nothing between threads.
@@ -26,6 +26,7 @@ from aotc.schedule.layout.conversions import (
     plan_conversion,
 )
 from aotc.schedule.layout.tensor_copies import is_tensor_load, read_buffer
+from aotc.schedule.remarks import Remark
 from aotc.target import Feature
 
 
@@ -39,7 +40,7 @@ def plan_conversions(kernel: Kernel, schedule: Schedule) -> None:
         assert source.layout is not None
         fetched = op.value.op
         if isinstance(fetched, gpu.SharedLoad) and is_tensor_load(fetched.buffer):
-            # It lies in shared memory already, whoever has read it.
+            # It is in shared memory already: read it from there in the new layout.
             with at(fetched.loc):
                 place = Builder.after_op(fetched)
                 again = read_buffer(fetched.buffer, op.layout, schedule.target, place)
@@ -47,7 +48,9 @@ def plan_conversions(kernel: Kernel, schedule: Schedule) -> None:
             continue
         memory = gpu.memory_element(source)
         plan = plan_conversion(
-            *(source.layout, op.layout, memory.bits),
+            source.layout,
+            op.layout,
+            memory.bits,
             stmatrix=Feature.STMATRIX in schedule.target.features,
             run_elems=_run_elems(op.value),
         )
@@ -58,7 +61,7 @@ def plan_conversions(kernel: Kernel, schedule: Schedule) -> None:
 
 
 def _run_elems(value: Value) -> int:
-    """Return how many of a tile's lowest registers lie in memory as they are: 1 if not loaded."""
+    """Return how many of a tile's lowest registers are contiguous in memory; 1 if not loaded."""
     op = value.op
     while op is not None and op.has(Trait.VIEW):
         op = op.operands[0].op
@@ -85,13 +88,11 @@ def _through_shared(
     scratch = plan.scratch.sublayout(["offset"], plan.scratch.out_dims)
     buffer = place(gpu.SharedAlloc(gpu.memory_element(source), source.shape, scratch)).out
     place(gpu.SharedStore(op.value, buffer, plan.store_vector_elems, plan.store_matrix))
-    # The barrier between the two is placed with all others, by insert_barriers.
+    # `insert_barriers` places the barrier between the two.
     load = gpu.SharedLoad(
-        *(buffer, op.layout, plan.load_vector_elems, plan.load_matrix, source.element)
+        buffer, op.layout, plan.load_vector_elems, plan.load_matrix, source.element
     )
-    schedule.remark(
-        op.loc,
-        f"a tile of {'x'.join(map(str, source.shape))} {source.element} changes threads through "
-        f"{plan.scratch_bytes} bytes of shared memory",
-    )
+    shape = "x".join(map(str, source.shape))
+    text = Remark.EXCHANGED(shape=shape, element=source.element, size=plan.scratch_bytes)
+    schedule.remark(op.loc, text)
     return place(load).out

@@ -1,12 +1,12 @@
-"""PreferredLayouts: the layout in which each tile is computed, before anyone asks for another.
+"""The preferred layout of each tile: that in which it is computed, before others are required.
 
-A loaded tile is at home where its load is coalesced, an elementwise result where its operands
-are, a reduced or reshaped tile in the layout that its operand's implies. What costs nothing to
-make anywhere (constants, index arithmetic, repeats) has no home and is made wherever it is
-wanted, so address computations never move between threads.
+A loaded tile has the layout in which its load is coalesced, an elementwise result that of its
+operands, a reduced or reshaped tile the one that its operand's implies. What is cheap to
+compute anywhere (constants, index arithmetic, broadcasts) has no preferred layout and is computed
+wherever it is required, so address computations are never converted.
 
-Invariant: values carried by loops and yielded by branches always have a home, one layout through
-all iterations and both arms.
+Invariant: values carried by loops and yielded by branches always have a preferred layout, one
+through all iterations and both arms.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from aotc.schedule.layout.layouts import blocked_for, default_blocked
 
 @dataclass(frozen=True, slots=True)
 class DotLayouts:
-    """Say how a product is computed: `shape` is (m, n, k) of its `mma.sync`, or ().
+    """How a dot is computed: `shape` is (m, n, k) of its `mma.sync`, or ().
 
-    Of a product by warpgroups, an operand without a layout is read from shared memory.
+    Of a wgmma, an operand without a layout is read from shared memory.
     """
 
     shape: tuple[int, ...]
@@ -49,10 +49,10 @@ class DotLayouts:
 
 
 class PreferredLayouts:
-    """Hold the home of every tile that has one.
+    """The preferred layout of every tile that has one.
 
-    `anchors` are the layouts of memory accesses, `dots` those of matrix products, and `pulled` the
-    homes of what is computed where a product wants it.
+    `anchors` are the layouts of memory accesses, `dots` those of dots, and `pulled` those of
+    values that are computed in the layout of a dot's operand.
     """
 
     def __init__(
@@ -75,34 +75,34 @@ class PreferredLayouts:
             unsettled = next((join for join in joins if join.targets[0] not in self._homes), None)
             if unsettled is None:
                 break
-            # A variable that only index arithmetic touches lives where it is used.
+            # A variable that only index arithmetic uses has the layout of its users.
             variable = unsettled.targets[0]
             home = self._sought(unsettled.targets) or self.default(variable)
             self._homes.update(dict.fromkeys(unsettled.targets, home))
-        # What is left has no reason to be anywhere. Not before: a variable may have one that
-        # shows only once the body of its loop is known.
+        # Nothing prefers a layout for the rest. Not before: a variable may have one that shows
+        # only once the body of its loop is known.
         self._has_all_reasons = True
         self._visit_to_fixpoint(kernel.body)
 
     def get(self, value: Value) -> LinearLayout | None:
-        """Return the home of `value`, or None if it is made wherever it is wanted."""
+        """Return the preferred layout of `value`, or None if it is recomputed where required."""
         return self._homes.get(value)
 
     def default(self, value: Value) -> LinearLayout:
-        """Return a layout for a tile that has no reason to be anywhere."""
+        """Return a layout for a tile for which nothing prefers one."""
         return default_blocked(tile_shape(value), self.num_warps)
 
     def or_default(self, value: Value) -> LinearLayout:
-        """Return the home of `value`, or a default layout."""
+        """Return the preferred layout of `value`, or a default layout."""
         return self._homes.get(value) or self.default(value)
 
     def source(self, op: Op) -> LinearLayout | None:
-        """Return the home of the first operand that has one; in the end, a default layout."""
+        """Return the layout of the first operand that prefers one; in the end, a default layout."""
         home = next((home for value in op.operands if (home := self.get(value))), None)
         return self.default(op.operands[0]) if home is None and self._has_all_reasons else home
 
     def source_like(self, op: Op, value: Value) -> LinearLayout | None:
-        """Return the home of `value`, else in the end one that users of the op's result work in."""
+        """Return the preferred layout of `value`, else in the end that of users of the result."""
         home = self.get(value)
         if home is None and self._has_all_reasons:
             home = self._sought(op.results) or self.default(op.results[0])
@@ -111,8 +111,8 @@ class PreferredLayouts:
     def works_in(self, op: Op) -> LinearLayout | None:
         """Return the layout in which a reduction, scan or split takes its operands.
 
-        The first answer stands, for the homes of the results follow from it: an operand that
-        finds its own home later is converted. In the end there is one.
+        The first answer stands, for the layouts of the results follow from it: an operand that
+        gets its own layout later is converted. In the end there is one.
         """
         layout = self._works_in.get(op) or self.source(op)
         if layout is not None and isinstance(op, tile.Split):
@@ -122,7 +122,7 @@ class PreferredLayouts:
         return layout
 
     def slot_layouts(self, op: Op) -> list[LinearLayout | None]:
-        """Return, for each operand slot of a loop, branch or terminator, its variable's home."""
+        """Return the preferred layout of the variable of each operand of a loop or terminator."""
         return [
             self.or_default(target) if target is not None and is_tile(target) else None
             for target in slot_targets(op)
@@ -139,7 +139,7 @@ class PreferredLayouts:
     def _visit(self, block: Block) -> None:
         for op in block:
             joins = list(joins_of(op))
-            # Carried values enter the body before it is visited and get its verdict after.
+            # Carried values enter the body before it is visited and are settled after.
             for join in joins:
                 self._settle(join)
             for nested in op.blocks:
@@ -154,7 +154,7 @@ class PreferredLayouts:
                     self._homes.setdefault(value, home)
 
     def _settle(self, join: Join) -> None:
-        """Give a variable the home of a product that flows into it, or the first there is."""
+        """Give a variable the layout of a dot that flows into it, or the first there is."""
         candidates = (*join.targets, *join.sources)
         products = (value for value in join.sources if value.op in self.dots)
         known = (value for value in candidates if value in self._homes)
@@ -188,13 +188,13 @@ class PreferredLayouts:
 # ---- variables: what loops and branches join --------------------------------------------------
 
 
-# ---- rules: the home of each result -----------------------------------------------------------
+# ---- rules: the preferred layout of each result -----------------------------------------------
 
 Rule = Callable[[Op, PreferredLayouts], "Sequence[LinearLayout | None]"]
 
 
 def _elementwise(op: Op, preferred: PreferredLayouts) -> Sequence[LinearLayout | None]:
-    """Be where most operands are; among equals, where the widest is."""
+    """Prefer the layout of most operands; among equals, of the widest."""
     votes: dict[LinearLayout, tuple[int, int]] = {}
     for value in op.operands:
         home = preferred.get(value)
@@ -234,11 +234,11 @@ def _join(op: Op, preferred: PreferredLayouts) -> Sequence[LinearLayout | None]:
 def splittable(layout: LinearLayout, num_warps: int) -> LinearLayout:
     """Return `layout`, or one near it in which each thread holds both halves of a pair.
 
-    What selects the half changes places with a register bit: one of the first axis, the rows,
-    which a network along the others never asks for, else the one that was joined last, which a
-    network that goes through the bits of an index in turn asks for last. If a warp bit selects it,
-    the others change places, too, and rows come to warps as far as there are any: all of that is
-    one trip through shared memory.
+    The bit that selects the half is swapped with a register bit: one of the first axis, the rows,
+    which a butterfly along the others never needs, else the one that was joined last, which a
+    butterfly that goes through the bits of an index in order needs last. If a warp bit selects it,
+    the others are swapped, too, and rows are distributed over warps as far as there are any: all of
+    that is one exchange through shared memory.
     """
     if layout.split_register_bit() is not None:
         return layout
@@ -256,7 +256,7 @@ def splittable(layout: LinearLayout, num_warps: int) -> LinearLayout:
     for here, there in zip(wanted, given, strict=False):
         _swap(columns, here, there)
     if not registers:
-        # There is nothing to change places with: threads hold copies.
+        # There is nothing to swap with: threads hold replicas.
         columns[wanted[0]] = 0
     rows = [place for place in range(len(registers), first_warp) if columns[place] % row == 0]
     if wanted[0] >= first_warp:
@@ -288,7 +288,7 @@ def _reduce(op: Op, preferred: PreferredLayouts) -> Sequence[LinearLayout | None
 
 
 def _assembly(op: Op, preferred: PreferredLayouts) -> Sequence[LinearLayout | None]:
-    """Be in one place, so that there is one instance for all results and effects."""
+    """Have one layout, so that there is one instance for all results and effects."""
     if is_elementwise(op):
         return _elementwise(op, preferred)
     home = preferred.works_in(op) if is_tile(op.results[0]) else None
@@ -300,7 +300,7 @@ def _scan(op: Op, preferred: PreferredLayouts) -> Sequence[LinearLayout | None]:
 
 
 def _gather(op: Op, preferred: PreferredLayouts) -> Sequence[LinearLayout | None]:
-    """Be where the index is: the source goes through shared memory from anywhere."""
+    """Have the layout of the index: the source goes through shared memory from anywhere."""
     assert isinstance(op, indexing.Gather)
     return [preferred.source_like(op, op.index)]
 

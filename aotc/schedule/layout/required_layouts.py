@@ -1,10 +1,10 @@
-"""Demand: the layouts in which each tile is wanted by those that use it.
+"""The layouts in which each tile is required by its users.
 
-A backward walk from stores, reductions and loop variables: an op that works in a layout wants its
-operands there. A tile without a home passes the demand on to its operands, so the whole of an
-address computation is asked for in the layout of the access.
+A backward walk from stores, reductions and loop variables: an op that works in a layout requires
+its operands in it. A tile without a preferred layout passes the requirement on to its operands, so
+the whole of an address computation is required in the layout of the access.
 
-Invariant: whatever `assign_layouts` will read in a layout has been wanted in it here.
+Invariant: whatever `assign_layouts` will read in a layout has been required in it here.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from aotc.target import Feature, Target
 
 
 class Demand:
-    """Hold the layouts each tile is wanted in, and the layout each op works in.
+    """The layouts in which each tile is required, and the layout each op works in.
 
-    `buffers` are those that products read a tile from in shared memory.
+    `buffers` are those from which dots read a tile in shared memory.
     """
 
     def __init__(
@@ -47,13 +47,13 @@ class Demand:
             self.wanted.setdefault(value, {})[layout] = None
 
     def layouts(self, value: Value) -> list[LinearLayout]:
-        """Return the layouts to make `value` in, its home first."""
+        """Return the layouts to compute `value` in, its preferred one first."""
         home = self.preferred.get(value)
         wanted = self.wanted.get(value, {})
         return [*([] if home is None else [home]), *(at for at in wanted if at != home)]
 
     def made_in(self, value: Value) -> list[LinearLayout]:
-        """Return the layouts in which the op that makes `value` computes it."""
+        """Return the layouts in which the op that defines `value` computes it."""
         home = self.preferred.get(value)
         return [home] if home is not None else self.layouts(value)
 
@@ -73,7 +73,7 @@ class Demand:
 
 
 def _demand_clones(op: Op, demand: Demand) -> None:
-    """Want the operands of an op wherever the op is made."""
+    """Require the operands of an op wherever the op is computed."""
     if not is_tile(op.results[0]):
         return
     for layout in demand.made_in(op.results[0]):
@@ -85,7 +85,7 @@ def _demand_access(op: Op, demand: Demand) -> None:
     if op not in demand.preferred.anchors:
         return
     layout = demand.preferred.anchors[op]
-    # What others wait for is already at home in the layout of the access.
+    # The result already prefers the layout of the access.
     if isinstance(op, tile.Store | tile.AtomicRmw) and not any(out.users for out in op.results):
         layout = _store_layout(op, demand)
     demand.works_in[op] = layout
@@ -94,12 +94,14 @@ def _demand_access(op: Op, demand: Demand) -> None:
 
 
 def _store_layout(op: tile.Store | tile.AtomicRmw, demand: Demand) -> LinearLayout:
-    """Store from where the value is, unless moving it first is cheaper."""
+    """Store from the value's layout, unless converting it first is cheaper."""
     anchor, home = demand.preferred.anchors[op], demand.preferred.get(op.value)
     if home is None or home == anchor:
         return anchor
     plan = plan_conversion(
-        *(home, anchor, element_of(op.value.type).bits),
+        home,
+        anchor,
+        element_of(op.value.type).bits,
         stmatrix=Feature.STMATRIX in demand.target.features,
     )
     if isinstance(plan, SharedExchange) and plan.scratch_bytes > demand.target.max_shared_bytes:
@@ -118,7 +120,7 @@ def broadcast_operand(layout: LinearLayout, op: tile.Broadcast) -> LinearLayout:
 
 
 def _demand_together(op: Op, demand: Demand) -> None:
-    """Want the operands of an op that combines or parts elements where it works."""
+    """Require the operands of an op that combines or splits elements in the op's layout."""
     layout = demand.preferred.works_in(op)
     assert layout is not None
     demand.works_in[op] = layout
@@ -137,14 +139,14 @@ def _demand_dot(op: Op, demand: Demand) -> None:
     assert isinstance(op, tile.Dot)
     for value, layout in zip(op.operands, demand.preferred.dots[op].operands(), strict=True):
         if layout is None:
-            # Shared memory takes it from anywhere.
+            # Shared memory can be written from any layout.
             layout = demand.preferred.or_default(value)  # noqa: PLW2901
             demand.buffers.setdefault(value, {})[operand_buffer(op, value, layout)] = None
         demand.want(value, layout)
 
 
 def _demand_block(op: Op, demand: Demand) -> None:
-    """Want a block wherever it is: shared memory takes it from anywhere."""
+    """Require a tile in its own layout: shared memory can be written from any."""
     assert isinstance(op, descriptor.DescriptorStore | descriptor.DescriptorReduce)
     layout = demand.preferred.get(op.value) or demand.preferred.anchors[op]
     demand.works_in[op] = layout
@@ -152,14 +154,14 @@ def _demand_block(op: Op, demand: Demand) -> None:
 
 
 def _demand_gather(op: Op, demand: Demand) -> None:
-    """Want the index where the result is; shared memory takes the source from anywhere."""
+    """Require the index in the result's layout; the source may have any."""
     assert isinstance(op, indexing.Gather)
     demand.want(op.index, demand.preferred.or_default(op.out))
     demand.want(op.source, demand.preferred.or_default(op.source))
 
 
 def _demand_observer(op: Op, demand: Demand) -> None:
-    """An op that looks at a tile takes it where it is, and others beside it."""
+    """Require the tiles of an op that only reads them in the layout of the first."""
     tiles = [value for value in op.operands if is_tile(value)]
     if tiles:
         layout = demand.preferred.or_default(tiles[0])
@@ -224,7 +226,7 @@ def _like_join(op: Op, layout: LinearLayout) -> list[LinearLayout]:
 
 
 def operand_layouts(op: Op, layout: LinearLayout) -> list[LinearLayout]:
-    """Return where the operands must be for `op` to be made in `layout`."""
+    """Return the layouts in which operands are required for `op` to be computed in `layout`."""
     rule = _OPERAND_LAYOUTS.get(type(op))
     return [layout] * len(op.operands) if rule is None else rule(op, layout)
 

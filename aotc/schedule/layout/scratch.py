@@ -1,4 +1,4 @@
-"""The shared-memory layout a conversion goes through: wide vectors, and no bank conflicts.
+"""The shared-memory layout of a conversion: wide vectors, and no bank conflicts.
 
 Shared memory has 32 banks of 4 bytes. A warp's access of up to 4 bytes a lane is one *phase*, of
 8 bytes two (half warps), of 16 bytes four (quarter warps); a phase takes one *wavefront* for each
@@ -202,7 +202,7 @@ def _widened(tile: _Tile, both: Sequence[int], widest: int) -> list[Scratch]:
     found: list[Scratch] = []
     for which, side in enumerate((tile.store, tile.load)):
         extra = gf2.independent(side.vector_registers(), both)[: widest - len(both)]
-        # Without any extra the two sides are alike: the store's turn has settled it.
+        # Without any extra the two sides are alike: the store has settled it already.
         for extra_bits in range(len(extra), -1 if which == 0 else 0, -1):
             vector = [*both, *extra[:extra_bits]]
             bits = (len(vector), len(both)) if which == 0 else (len(both), len(vector))

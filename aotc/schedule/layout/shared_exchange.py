@@ -1,6 +1,6 @@
-"""Plan a trip of a tile through shared memory: stores, a barrier, loads.
+"""Plan an exchange of a tile through shared memory: stores, a barrier, loads.
 
-Both sides move vectors, as wide as both layouts allow, or 8x8 matrices where their fragments fit
+Both sides use the widest vectors that both layouts allow, or 8x8 matrices where their fragments fit
 (`ldmatrix`, `stmatrix`): that is an access by vectors of 16 bytes under another layout, the view
 of `ir.matrix_access`, so the scratch layout is found in the same way for all. Every combination
 that fits is costed, and the cheapest is the plan.
@@ -49,7 +49,7 @@ _MODES: tuple[MatrixMode, ...] = ("", "b16", "b16.trans")
 
 @dataclass(frozen=True, slots=True)
 class SharedExchange:
-    """Values go through shared memory.
+    """Exchange values through shared memory.
 
     For each repetition: all threads whose lane and warp have no bit of `store_skip_lanes` and
     `store_skip_warps` make the accesses `stores[repetition]`; a barrier; all threads make the
@@ -89,7 +89,7 @@ class SharedExchange:
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """One way to make the trip: how each side accesses, and the scratch layout between them."""
+    """One way to exchange: how each side accesses, and the scratch layout between them."""
 
     store_matrix: MatrixMode
     load_matrix: MatrixMode
@@ -108,7 +108,7 @@ def plan_trip(
     stmatrix: bool,
     run_elems: int = 1,
 ) -> SharedExchange:
-    """Return the cheapest trip; arguments are those of `plan_conversion`.
+    """Return the cheapest exchange; arguments are those of `plan_conversion`.
 
     Raises: IRError if there is no scratch layout between the two.
     """
@@ -116,7 +116,7 @@ def plan_trip(
     trips = [
         _make_trip(source, destination, element_bytes, way, within_warp=within_warp)
         for way in _ways(
-            *(source, destination, element_bits, max_scratch_bytes, run_elems), stmatrix=stmatrix
+            source, destination, element_bits, max_scratch_bytes, run_elems, stmatrix=stmatrix
         )
     ]
     if not trips:
@@ -152,7 +152,7 @@ def _ways(
         by_runs = _by_rows(store, len(run))
         for scratch in for_run(by_runs, load, elements, element_bytes, run, (True, False)):
             yield _Way("", "", source, destination, scratch)
-    # All lanes take part in a matrix access, so none may hold a copy that is not to be stored.
+    # All lanes take part in a matrix access, so none may hold a replica that is not to be stored.
     store_modes = _MODES if stmatrix and not any(skip) else _MODES[:1]
     row_elems = RUN_BYTES // element_bytes
     for store_mode in store_modes:
@@ -174,7 +174,7 @@ def _ways(
 
 
 def _copies(layout: LinearLayout) -> tuple[int, int]:
-    """Return the bits of lanes and of warps that lead to copies, not to be stored."""
+    """Return the bits of lanes and of warps that lead to replicas, not to be stored."""
     free = layout.free_variable_masks()
     return free.get("lane", 0), free.get("warp", 0)
 

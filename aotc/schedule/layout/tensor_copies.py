@@ -1,9 +1,9 @@
-"""Tensor maps and shared buffers of descriptors: how a block is cut, swizzled and accessed.
+"""Tensor maps and shared buffers of descriptors: how a tile is cut into boxes, swizzled, accessed.
 
-A copy moves a box of at most 256 elements along each axis, whose rows lie in shared memory one
-after the other. With a swizzle a row is no longer than its span; a wider block is several boxes,
-each in one piece. The span is the widest that a row of the block fills: then neither rows nor
-columns of 16-byte chunks collide in banks, whoever reads or writes them.
+A tensor copy moves a box of at most 256 elements along each axis, whose rows are contiguous in
+shared memory. With a swizzle a row is no longer than its span; a wider tile is several boxes,
+each contiguous. The span is the widest that a row of the tile fills: then neither rows nor
+columns of 16-byte chunks conflict in banks, whoever reads or writes them.
 
 Invariant: a buffer's layout is the one that hardware gives the boxes of its map.
 Source: CUDA driver API, cuTensorMapEncodeTiled; PTX ISA, "Swizzling modes".
@@ -49,13 +49,13 @@ _MODES: tuple[MatrixMode, ...] = ("", "b16", "b16.trans")
 
 @lru_cache(maxsize=1024)
 def tensor_map_of(kind: DescriptorType) -> TensorMapType:
-    """Return the map with which the blocks of a descriptor are copied.
+    """Return the tensor map with which the tiles of a descriptor are copied.
 
     Hosts encode maps in memory by the same rule, in `runtime_c/src/tensor_map.c`.
     """
     size_bytes = kind.element.size_bytes
     row_bytes = kind.row_bytes
-    # A block of a single row has no columns: it is cut as little as possible.
+    # A tile of a single row has no columns: it is cut as little as possible.
     spans = _SPANS_BYTES if prod(kind.block[:-1]) > 1 else ()
     span_bytes = next((span for span in spans if span <= row_bytes), 0)
     row_elems = span_bytes // size_bytes or min(_MAX_BOX_ELEMS, kind.block[-1])
@@ -65,17 +65,17 @@ def tensor_map_of(kind: DescriptorType) -> TensorMapType:
 
 
 def has_parts(kind: DescriptorType, num_parts: int) -> bool:
-    """Return whether a block can be copied in so many parts: each begins where a copy may write."""
+    """Return whether a tile can be copied in so many slices: each begins where a copy may write."""
     if len(kind.block) == 1 or kind.block[0] % num_parts:
         return False
     return tensor_map_of(replace(kind, num_parts=num_parts)).box_bytes % _ALIGNMENT_BYTES == 0
 
 
 def buffer_layout(tensor: TensorMapType, block: tuple[int, ...]) -> LinearLayout:
-    """Return how a block, which may lack first axes of one element, lies in shared memory.
+    """Return the layout in shared memory of a tile, which may lack leading unit axes.
 
-    Blocks of a cluster copy boxes of fewer rows each, which then lie where one box would have them:
-    who reads them need not know who copied them.
+    CTAs of a cluster copy boxes of fewer rows each to where one box would have them:
+    whoever reads them need not know which CTA copied them.
     """
     box = tensor.box[len(tensor.box) - len(block) :]
     part_bytes = prod(box) * tensor.element.size_bytes
@@ -85,19 +85,19 @@ def buffer_layout(tensor: TensorMapType, block: tuple[int, ...]) -> LinearLayout
 
 
 def buffer_alignment_bytes(tensor: TensorMapType) -> int:
-    """Return what the address of a buffer must be a multiple of."""
+    """Return the alignment of a buffer in bytes."""
     return _SWIZZLE_ALIGNMENT_BYTES if tensor.swizzle_bytes else _ALIGNMENT_BYTES
 
 
 def block_layout(kind: DescriptorType, num_warps: int) -> LinearLayout:
-    """Return the layout of a block in which threads read and write whole runs of 16 bytes."""
+    """Return the layout of a tile in which threads read and write whole runs of 16 bytes."""
     per_thread = max(1, prod(kind.block) // (32 * num_warps))
     run = min(RUN_BYTES // kind.element.size_bytes, kind.block[-1], per_thread)
     return blocked_for(kind.block, (*(1 for _ in kind.block[:-1]), run), num_warps)
 
 
 def choose_block_layouts(kernel: Kernel) -> dict[Op, LinearLayout]:
-    """Return the layout that each access to a descriptor suggests for its block."""
+    """Return the layout that each access to a descriptor suggests for its tile."""
     found: dict[Op, LinearLayout] = {}
     for op in kernel.walk():
         if isinstance(op, _BLOCK_OPS):
@@ -110,14 +110,14 @@ def choose_block_layouts(kernel: Kernel) -> dict[Op, LinearLayout]:
 
 
 def parameter_type(kind: Type) -> Type:
-    """Return what is passed for a parameter: the map of a descriptor, else the same."""
+    """Return the type that is passed for a parameter: the map of a descriptor, else the same."""
     return tensor_map_of(kind) if isinstance(kind, DescriptorType) else kind
 
 
 def is_read_back(store: Op, kernel: Kernel) -> bool:
     """Return whether what is stored through a descriptor may be accessed in another way, too.
 
-    By loads through a descriptor, or by threads through the pointer that it was made of.
+    By loads through a descriptor, or by threads through the pointer that it was made from.
     """
     tensor = store.operands[0]
     name = _argument(tensor)
@@ -134,10 +134,10 @@ def is_read_back(store: Op, kernel: Kernel) -> bool:
 
 
 def may_alias(left: Value, right: Value) -> bool:
-    """Return whether two descriptors, or two maps, may be of one tensor.
+    """Return whether two descriptors, or two tensor maps, may be of one tensor.
 
     Different parameters of a kernel are of different tensors, or nothing is promised of the order;
-    descriptors that a kernel makes of one pointer are of one.
+    descriptors that a kernel makes from one pointer are of one.
     """
     makers = left.op, right.op
     if None in makers:
@@ -148,7 +148,7 @@ def may_alias(left: Value, right: Value) -> bool:
 
 
 def _argument(tensor: Value) -> str:
-    """Return the argument of the launch that a descriptor or a pointer is of, "" if it is none."""
+    """Return the launch argument of a descriptor or pointer, "" if it comes from none."""
     owner = tensor.owner
     kernel = owner.parent if isinstance(owner, Block) else None
     return kernel.params[tensor.index].argument if isinstance(kernel, Kernel) else ""
@@ -158,7 +158,7 @@ def _argument(tensor: Value) -> str:
 
 
 def block_buffer(tensor: Value, block: tuple[int, ...], place: Builder) -> Value:
-    """Place a buffer for a block and return it."""
+    """Allocate a buffer for a tile and return it."""
     kind = tensor.type
     assert isinstance(kind, TensorMapType)
     layout, alignment = buffer_layout(kind, block), buffer_alignment_bytes(kind)
@@ -178,7 +178,7 @@ def is_tensor_load(buffer: Value) -> bool:
 
 
 def read_buffer(buffer: Value, layout: LinearLayout, target: Target, place: Builder) -> Value:
-    """Read a block from shared memory, in the best way there is."""
+    """Read a tile from shared memory, in the cheapest way."""
     kind = buffer.type
     assert isinstance(kind, SharedType)
     vector, mode = buffer_access(layout, kind.layout, kind.element.bits, read_modes(target))
@@ -188,7 +188,7 @@ def read_buffer(buffer: Value, layout: LinearLayout, target: Target, place: Buil
 def write_buffer(
     value: Value, buffer: Value, target: Target, place: Builder, *, matrices: bool = True
 ) -> None:
-    """Write a block to shared memory, in the best way there is.
+    """Write a tile to shared memory, in the cheapest way.
 
     `matrices` says whether lanes may exchange elements on the way.
     """
@@ -209,7 +209,7 @@ def read_modes(target: Target) -> Sequence[MatrixMode]:
 
 def write_modes(layout: LinearLayout, target: Target) -> Sequence[MatrixMode]:
     """Return how a tile may be written to shared memory."""
-    # Threads that hold copies would each store their matrices.
+    # Threads that hold replicas would each store their matrices.
     holds_copies = any(layout.free_variable_masks().get(dim) for dim in ("lane", "warp"))
     return _MODES if Feature.STMATRIX in target.features and not holds_copies else _MODES[:1]
 
@@ -226,7 +226,7 @@ def buffer_access(
 def access_cost(
     layout: LinearLayout, buffer: LinearLayout, element_bits: int, modes: Sequence[MatrixMode]
 ) -> int:
-    """Return what a warp pays for the cheapest access to a whole buffer."""
+    """Return the cost of a warp's cheapest access to a whole buffer."""
     return _best_way(layout, buffer, element_bits, modes)[0]
 
 

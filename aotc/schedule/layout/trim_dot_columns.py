@@ -1,20 +1,20 @@
-"""Let products leave out the columns that nobody looks at.
+"""Skip dot columns whose results are unused.
 
-Blocks have powers of two columns, and tiles of a matrix do well to have others: 112 columns are 64
-tiles of 7168, two rounds of which 132 SMs do in one. A kernel says so by storing parts of the sum
-only, and all else follows from what is looked at:
+Tiles have powers of two columns, and a matrix may be better cut otherwise: 112 columns are 64
+tiles of 7168, two waves of which 132 SMs do in one. A kernel says so by storing slices of the
+accumulator only, and all else follows from what is used:
 
-    sum (128, 128) -> reshape, trans, split … -> 8 parts of 16 columns, of which 7 are stored
-    dot: only 112 columns of the sum and of B are looked at
+    acc (128, 128) -> reshape, trans, split … -> 8 slices of 16 columns, of which 7 are stored
+    dot: only 112 columns of the accumulator and of B are used
 
-Demand goes backwards from what is used, through what moves elements within a row, sums and variables
-of loops. It is a set of places in a row, whatever axes the row has: (M, 2, 64) has rows of 128 as
-(M, 128) has. An op without a rule looks at all of its operands.
+Liveness goes backwards from users, through ops that move elements within a row, accumulators and
+carried variables. It is a set of positions in a row, whatever axes the row has: (M, 2, 64) has rows
+of 128 as (M, 128) has. An op without a rule uses all of its operands.
 
-Only warpgroups multiply any number of columns, so only their products are narrowed. What of B need
-not be fetched is decided when it is known where it lies (`trim_operand_loads`).
+Only wgmma has instructions for any number of columns, so only its dots are trimmed. Which rows of B
+need not be loaded is decided once buffers are known (`trim_operand_loads`).
 
-Invariant: of what is left out, nothing reaches memory, a branch, or an element that is looked at.
+Invariant: of what is skipped, nothing reaches memory, a branch, or an element that is used.
 """
 
 from __future__ import annotations
@@ -28,15 +28,16 @@ from aotc.ir.effects import Trait
 from aotc.ir.rewrite import is_pure
 from aotc.ir.tiles import is_elementwise, is_tile, joins_of, tile_shape
 from aotc.ir.types import element_of
-from aotc.ir.warpgroup_product import MAX_COLUMNS, whole_columns
+from aotc.ir.wgmma_tiling import MAX_COLUMNS, instruction_columns
 from aotc.schedule.context import Schedule
 from aotc.schedule.layout.wgmma_layouts import wgmma_layouts
+from aotc.schedule.remarks import Remark
 
 _MATRIX_AXES = 2
 
 
 def trim_dot_columns(kernel: Kernel, schedule: Schedule) -> None:
-    """Tell products of warpgroups how many columns are looked at; see the module docstring."""
+    """Set the number of used columns of dots by wgmma; see the module docstring."""
     dots = [op for op in kernel.walk() if isinstance(op, tile.Dot) and _may_narrow(op, schedule)]
     if not dots:
         return
@@ -44,14 +45,14 @@ def trim_dot_columns(kernel: Kernel, schedule: Schedule) -> None:
     for dot in dots:
         columns = tile_shape(dot.out)[1]
         looked_at = demand.places(dot.out).bit_length()
-        wanted = whole_columns(looked_at, element_of(dot.acc.type))
+        wanted = instruction_columns(looked_at, element_of(dot.acc.type))
         if 0 < wanted < columns:
             dot.num_columns = wanted
-            schedule.remark(dot.loc, f"{wanted} of {columns} columns are multiplied")
+            schedule.remark(dot.loc, Remark.COLUMNS_TRIMMED(used=wanted, columns=columns))
 
 
 def _may_narrow(dot: tile.Dot, schedule: Schedule) -> bool:
-    """Return whether a warpgroup multiplies all columns of the product by one instruction."""
+    """Return whether one wgmma instruction computes all columns of the dot."""
     layouts = wgmma_layouts(dot, schedule.config.num_warps, schedule.target)
     if layouts is None or tile_shape(dot.out)[1] > MAX_COLUMNS:
         return False
@@ -59,7 +60,7 @@ def _may_narrow(dot: tile.Dot, schedule: Schedule) -> bool:
 
 
 class _Demand:
-    """Hold which places of their rows are looked at, as the bits of a number, for all tiles."""
+    """The used positions of their rows, as the bits of a number, for all tiles."""
 
     def __init__(self, kernel: Kernel) -> None:
         self._places: dict[Value, int] = {}
@@ -71,18 +72,18 @@ class _Demand:
                 self._visit(op)
 
     def places(self, value: Value) -> int:
-        """Return what is looked at of each row."""
+        """Return the used positions of each row."""
         return self._places.get(value, 0)
 
     def add(self, value: Value, places: int) -> None:
-        """Note that places are looked at."""
+        """Mark positions as used."""
         before = self.places(value)
         if is_tile(value) and places | before != before:
             self._places[value] = places | before
             self._grew = True
 
     def add_whole(self, op: Op) -> None:
-        """Note that an op looks at all of its operands."""
+        """Mark all operands of an op as used."""
         for value in op.operands:
             self.add(value, _whole(value))
 
@@ -109,7 +110,7 @@ def _row_elems(value: Value) -> int:
     return prod(tile_shape(value)[1:])
 
 
-# ---- rules: what an op looks at, if its results are ---------------------------------------------
+# ---- rules: which elements of its operands an op uses, if its results are used ------------------
 
 
 def _same_places(demand: _Demand, op: Op) -> None:
@@ -134,7 +135,7 @@ def _by_trans(demand: _Demand, op: Op) -> None:
     if wanted == _whole(op.out):
         demand.add(op.value, wanted)
         return
-    # How far apart in the operand's row neighbours along each axis of the result's are.
+    # The stride in the operand's row of each axis of the result's.
     source = tile_shape(op.value)
     steps: dict[int, int] = {}
     step = 1
@@ -158,7 +159,7 @@ def _by_split(demand: _Demand, op: Op) -> None:
 
 
 def _by_dot(demand: _Demand, op: Op) -> None:
-    """Look at all of A and B: what of B is not multiplied shows in the number of columns."""
+    """Use all of A and B: unused rows of B follow from the number of columns."""
     assert isinstance(op, tile.Dot)
     demand.add(op.a, _whole(op.a))
     demand.add(op.b, _whole(op.b))

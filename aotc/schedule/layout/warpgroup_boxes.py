@@ -1,8 +1,8 @@
-"""Which warpgroup holds each box of a block: then it may store its own boxes, without the others.
+"""Which warpgroup holds each box of a tile: then it may store its own boxes, without the others.
 
-Warpgroups that multiply hold 64 rows each, so a map whose boxes have as many lets each of them
-send what it has written behind a barrier of its own 128 threads, while the others still compute.
-Such boxes cost more copies, so only a tensor that nothing but such blocks are stored to has them.
+A wgmma's warpgroups hold 64 rows each, so a tensor map whose boxes have as many lets each of them
+store what it has written after a barrier of its own 128 threads, while the others still compute.
+Such boxes cost more copies, so only a tensor that nothing but such tiles are stored to has them.
 
 Invariant: of a box that a warpgroup is said to hold, no other one writes any element.
 """
@@ -17,7 +17,7 @@ from functools import lru_cache
 from aotc.ir import gf2
 from aotc.ir.layout import LinearLayout, log2_exact
 from aotc.ir.types import TensorMapType
-from aotc.ir.warpgroup_product import ROWS
+from aotc.ir.wgmma_tiling import ROWS
 
 _GROUP_WARP_BITS = 2
 _MIN_AXES = 2
@@ -35,7 +35,7 @@ def box_warpgroups(layout: LinearLayout, box: tuple[int, ...]) -> tuple[int, ...
         return ()
     span = gf2.Span(columns)
     if span.rank < sum(bits for _, bits in layout.outs):
-        return ()  # other blocks of a cluster hold some
+        return ()  # other CTAs of a cluster hold some
 
     def group_of(coords: Sequence[int]) -> int:
         holder = span.solve(layout.pack(coords))
@@ -54,7 +54,7 @@ def box_warpgroups(layout: LinearLayout, box: tuple[int, ...]) -> tuple[int, ...
 def in_warpgroup_boxes(tensor: TensorMapType, layouts: Sequence[LinearLayout]) -> TensorMapType:
     """Return the map with boxes that warpgroups hold, or as it is if some layout has none.
 
-    `layouts` are those of the blocks that are stored.
+    `layouts` are those of the tiles that are stored.
     """
     if len(tensor.box) < _MIN_AXES or tensor.box[-2] <= ROWS:
         return tensor

@@ -1,15 +1,15 @@
-"""Which products a warpgroup computes, and where their tiles lie.
+"""Which dots wgmma computes, and the layouts of their tiles.
 
 A warpgroup multiplies 64 rows at a time and reads B, and A unless it was just computed, from
 shared memory: no thread holds them, so they cost neither registers nor `ldmatrix`. Warpgroups
-divide the rows first: then each reads all of B but its own part of A, and what one computes can be
-the operand A of its next product in the same registers.
+split the rows first: then each reads all of B but its own slice of A, and what one computes can be
+operand A of its next dot in the same registers.
 
 An operand in shared memory has the widest swizzle that its rows fill, with the axis contiguous
-that is so in global memory, as far as the instruction has it: elements of other than two bytes are
-contiguous along K. Its layout is settled when it is known where the threads hold it.
+that is so in global memory, as far as the instruction allows it: elements of other than two bytes
+are contiguous along K. Its layout is settled once that of the threads is known.
 
-Invariant: `ir.warpgroup_product` finds instructions for every product that is chosen here.
+Invariant: `ir.wgmma_tiling` finds instructions for every dot that is chosen here.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from aotc.ir.matrix_access import RUN_BYTES
 from aotc.ir.rewrite import Builder
 from aotc.ir.tiles import is_elementwise, tile_shape
 from aotc.ir.types import FP8E4NV, FP8E5, FP32, FP64, TileType, element_of
-from aotc.ir.warpgroup_product import K_BYTES, MIN_COLUMNS, ROWS, SWIZZLE_PERIOD_BYTES
+from aotc.ir.wgmma_tiling import K_BYTES, MIN_COLUMNS, ROWS, SWIZZLE_PERIOD_BYTES
 from aotc.schedule.layout.layouts import (
     WARP_LANES,
     WARPGROUP_WARPS,
@@ -42,7 +42,7 @@ _SPANS_BYTES = (128, 64, 32)
 
 
 def wgmma_layouts(op: tile.Dot, num_warps: int, target: Target) -> DotLayouts | None:
-    """Return the layouts of a product by warpgroups, or None if it has to be another way."""
+    """Return the layouts of a dot by wgmma, or None if it has to be computed otherwise."""
     warpgroups = _divide(op, num_warps)
     if Feature.WGMMA not in target.features or warpgroups is None or not _has_types(op):
         return None
@@ -53,7 +53,7 @@ def wgmma_layouts(op: tile.Dot, num_warps: int, target: Target) -> DotLayouts | 
 
 
 def operand_buffer(op: tile.Dot, operand: Value, held: LinearLayout) -> LinearLayout:
-    """Return how an operand lies in shared memory that threads hold as `held` says."""
+    """Return the shared layout of an operand that threads hold in layout `held`."""
     row_axis = 0 if operand is op.a else 1
     bits, shape = element_of(operand.type).bits, _pair(operand)
     contiguous = 1 - row_axis
@@ -73,10 +73,10 @@ def _fastest(held: LinearLayout) -> int | None:
 def transposing_loads(
     dots: Mapping[Op, DotLayouts], anchors: Mapping[Op, LinearLayout], num_warps: int
 ) -> dict[Op, LinearLayout]:
-    """Return other layouts for loads of operands that are to lie across their order in memory.
+    """Return other layouts for loads of operands that are transposed on the way to shared memory.
 
     A thread loads a box, so that it has runs along both axes, and neighbouring lanes are along K:
-    then both accesses are wide, and the stores of a warp meet in no bank.
+    then both accesses are wide, and the stores of a warp have no bank conflicts.
     """
     found: dict[Op, LinearLayout] = {}
     for op in dots:
@@ -138,7 +138,7 @@ def _pair(value: Value) -> tuple[int, int]:
 
 
 def _divide(op: tile.Dot, num_warps: int) -> tuple[int, int] | None:
-    """Return how many warpgroups lie along M and N, or None if there is no work for them all."""
+    """Return how many warpgroups are along M and N, or None if there is no work for them all."""
     shape = tile_shape(op.acc)
     if len(shape) != 2 or shape[0] < ROWS or num_warps % WARPGROUP_WARPS:
         return None
@@ -160,7 +160,7 @@ def _has_types(op: tile.Dot) -> bool:
 
 
 def promotion_interval(op: tile.Dot) -> int:
-    """Return how much of K is to be summed apart from the accumulator at a time, or 0 for all."""
+    """Return how much of K to accumulate before promotion to the accumulator, or 0 for all."""
     most = op.max_num_imprecise_acc
     if element_of(op.a.type) not in (FP8E4NV, FP8E5) or not 0 < most < tile_shape(op.a)[1]:
         return 0

@@ -1,1 +1,1 @@
-"""What runs ahead in a loop: loads stages ahead, dots in flight, fragments and copies interleaved."""
+"""Software pipelining: loads stages ahead, dots in flight, copies and fragments interleaved."""

@@ -1,15 +1,13 @@
-"""Issue loads early: move those that wait for nothing above what uses other loads.
+"""Issue loads early: hoist independent loads above the first use of other loads.
 
-A thread runs on past a load until something uses what was loaded, so loads that stand together are
-in flight together, and one round trip to memory serves them all. ptxas brings loads together
-within straight code; this pass also moves them past branches and past the barriers of reductions
-and conversions, where ptxas leaves them.
+A thread stalls at the first use of a load, not at the load, so adjacent loads are in flight
+together and share one latency. ptxas clusters loads within a basic block; this pass also hoists
+them past branches and past the barriers of reductions and conversions, where ptxas does not.
 
-Ops between two fences are listed anew: whatever load has its address ready comes next, until the
-registers of what is in flight reach a bound; else the next op in the old order.
+Ops between two fences are list-scheduled: a load whose address is ready goes first, until the
+registers of the loads in flight reach a bound; else the next op in the old order.
 
-Invariant: only pure ops and loads change places with others, loads never with a fence, and no
-load is put off.
+Invariant: only pure ops and loads are reordered, loads never past a fence, and no load is delayed.
 """
 
 from __future__ import annotations
@@ -43,7 +41,7 @@ def _visit(block: Block) -> None:
 
 
 def _stretches(block: Block) -> Iterator[list[Op]]:
-    """Yield the ops between two fences; a loop is one: what it leaves room for is not known."""
+    """Yield the ops between two fences; a loop is a fence, as its register need is not known."""
     stretch: list[Op] = []
     for op in block:
         if op.terminator or isinstance(op, scf.For | scf.While) or any(fences((op,))):
@@ -55,15 +53,15 @@ def _stretches(block: Block) -> Iterator[list[Op]]:
 
 
 def _words(op: Op) -> int:
-    """Return the registers that a load which may move fills; 0 for other ops."""
+    """Return the registers that a movable load fills; 0 for other ops."""
     return num_registers(op) if isinstance(op, gpu.Load) and not op.volatile else 0
 
 
 class _Order:
-    """Find a new order of the ops of a stretch.
+    """List-schedule the ops of a stretch.
 
-    A load is `waiting` until something uses it, and `in_flight` until everything has. `changed`
-    says that one of the two has come to an end, so that another load may be ready.
+    A load is `waiting` until its first use, and `in_flight` until its last. `changed` says that a
+    load has reached one of the two, so that another load may be ready.
     """
 
     def __init__(self, ops: Sequence[Op]) -> None:
@@ -103,7 +101,7 @@ class _Order:
                 self._take(load)
 
     def _inputs(self, load: Op) -> list[Op] | None:
-        """Return what is to be computed before a load, or None if that waits for something."""
+        """Return the ops to issue before a load, or None if one of them uses another load."""
         found: dict[Op, None] = {}
         worklist = [load]
         while worklist:

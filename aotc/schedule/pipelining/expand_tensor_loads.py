@@ -1,21 +1,21 @@
-"""Make tensor loads explicit: who issues them, and at which mbarrier everybody waits.
+"""Expand tensor loads into their issue by one thread and the wait of all at a mbarrier.
 
-Fetches that stand together, none waiting for what another brought, are issued at once and awaited
-once. All of a kernel share one mbarrier: each wait is for its next phase, so the parity is a
-variable that starts at 0, flips with each wait, and is carried by every loop and branch that holds
-one. `insert_barriers` sees to it that no thread issues into a phase that another still waits for.
+Adjacent loads, none of which depends on another, are issued at once and awaited once. All of a
+kernel share one mbarrier: each wait is for its next phase, so the parity is a variable that starts
+at 0, flips with each wait, and is carried by every loop and branch that contains one.
+`insert_barriers` keeps a thread from issuing into a phase that another still waits for.
 
 Invariant: on every path through the kernel, waits have the parities 0, 1, 0, 1, …
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-from aotc.ir.core import Block, Kernel, Op, Value, build
+from aotc.ir.core import Block, Kernel, Op, Value
 from aotc.ir.diagnostics import at
 from aotc.ir.dialects import arith, gpu, scf, tma
-from aotc.ir.rewrite import Builder, is_pure
+from aotc.ir.rewrite import Builder, append_carried, is_pure
 from aotc.ir.types import I32, SharedType
 from aotc.schedule.context import Schedule
 from aotc.schedule.shared_memory.mbarriers import place_mbarrier
@@ -24,7 +24,7 @@ _PARITY = "parity"
 
 
 def expand_tensor_loads(kernel: Kernel, schedule: Schedule) -> None:
-    """Replace every fetch by a load and a wait."""
+    """Replace every tensor load by its issue and a wait."""
     if not _holds_fetch(kernel.body):
         return
     place = Builder(kernel.body, kernel.body.first)
@@ -48,7 +48,7 @@ class _Expansion:
         self.max_group_bytes = max_group_bytes
 
     def visit(self, block: Block, parity: Value) -> Value:
-        """Expand the fetches of a block; return the parity behind it."""
+        """Expand the tensor loads of a block; return the parity after it."""
         for op in block:
             if isinstance(op, tma.Fetch):
                 parity = self._expand(op, parity)
@@ -78,21 +78,13 @@ class _Expansion:
         for block in op.blocks:
             before = block.add_arg(I32, _PARITY) if is_loop else parity
             _pass_on(block, self.visit(block, before))
-        return _rebuilt(op, [*op.slots, parity] if is_loop else op.slots)
+        return append_carried(op, [parity] if is_loop else ()).results[-1]
 
 
 def _pass_on(block: Block, value: Value) -> None:
     """Let the terminator of a block pass on one more value."""
     end = block.terminator
     end.set_slots([*end.slots, value])
-
-
-def _rebuilt(op: Op, slots: Sequence[Value | None]) -> Value:
-    """Build a loop or branch anew around its blocks; return its last result, the new one."""
-    blocks, op.blocks = op.blocks, ()
-    made = Builder.before_op(op)(build(type(op), slots, op.attributes, blocks, op.loc))
-    op.replace_with(made.results[:-1])
-    return made.results[-1]
 
 
 # ---- groups -----------------------------------------------------------------------------------

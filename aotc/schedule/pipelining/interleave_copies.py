@@ -1,17 +1,17 @@
-"""Issue the copies of a pipelined loop between the parts of its products, not all before them.
+"""Interleave the copies of a pipelined loop with the slices of its dots.
 
-A copy is instructions, too, and with all of them at the head of the loop the tensor cores wait for
-the last. Put before one part of the products each, they are issued while those multiply. The
-assembler mixes a copy and a product that stand side by side, but it moves no read of shared memory
-past a copy, and hurries to issue copies; so a copy comes after the reads of the part that follows,
-and early enough that few reads stand before it, which would all be hurried and hold registers.
+Copies take issue slots, too: with all of them at the head of the loop the tensor cores idle until
+the last is issued. Placed before one slice of the dots each, they are issued while those run. ptxas
+interleaves an adjacent copy and MMA, but it moves no read of shared memory past a copy, and
+issues copies eagerly; so a copy comes after the reads of the following slice, and early
+enough that few reads are before it, which would all be hoisted and hold registers.
 
-What a copy writes is read after a wait, and what it reads was settled when it was issued iterations
-ahead of its use: up to the next wait, where it stands is free. In the loop that is pipelined this
-is the next iteration's; in a loop around it, where the first copies are issued, the inner loop's.
+What a copy writes is read after a wait, and what it reads was ready when it was issued, iterations
+ahead of its use: up to the next wait it may stand anywhere. In a pipelined loop that is
+the next iteration's wait; in a loop around it, where the first copies are issued, the inner loop's.
 
-Invariant: the group of an iteration's copies is made after all of them, before its last part and
-before any wait.
+Invariant: the commit group of an iteration's copies is closed after all of them, before its last
+slice and before any wait.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from aotc.schedule.context import Schedule
 
 
 def interleave_copies(kernel: Kernel, schedule: Schedule) -> None:
-    """Put each copy of a loop before a part of its products, from the first to the last but one."""
+    """Put each copy of a loop before a slice of its dots, from the first to the last but one."""
     del schedule
     for loop in kernel.walk():
         if isinstance(loop, scf.For):
@@ -41,7 +41,7 @@ def _spread(body: Block) -> None:
 
 
 def _parts_after(op: Op) -> list[Op]:
-    """Return the products of tensor cores between an op and the next wait of its block."""
+    """Return the MMAs between an op and the next wait of its block."""
     parts: list[Op] = []
     following = op.next
     while following is not None and not _waits(following):
@@ -52,7 +52,7 @@ def _parts_after(op: Op) -> list[Op]:
 
 
 def _waits(op: Op) -> bool:
-    """Return whether copies are waited for in an op or its blocks."""
+    """Return whether an op or its blocks wait for copies."""
     nested = (inner for block in op.blocks for inner in block.walk())
     return any(isinstance(each, gpu.AsyncWait) for each in (op, *nested))
 

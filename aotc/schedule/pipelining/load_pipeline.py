@@ -1,14 +1,13 @@
-"""Plan which loads of a loop are issued iterations ahead, by which way, and how far.
+"""Plan which loads of a loop are issued iterations ahead, by which path, and how far.
 
-There are three ways. A tile whose only use is a trip through shared memory is copied there
-asynchronously, `num_stages - 1` iterations ahead, into a buffer with a slot for every stage; one
-less ahead if products read the slots while the next iteration begins (see `overlap_wgmma`). So is
-what is fetched through a descriptor, by tensor copies, unless a warp of its own does that. All
-else is loaded into registers one iteration ahead: what is loaded earlier would have to move from
+There are three paths. A tile whose only use is staging through shared memory is copied there
+asynchronously, `num_stages - 1` iterations ahead, into a ring with a buffer for every stage; one
+less ahead if dots still read a stage while the next iteration begins (see `overlap_wgmma`).
+Tensor loads of a descriptor are issued likewise, unless a producer warp issues them. All
+else is loaded into registers one iteration ahead: what is loaded earlier would be moved from
 register to register at the end of each iteration, and a move waits for its load. A copy moves 4, 8
-or 16 bytes a thread; a load too narrow for that takes the way through registers, too.
-
-A load whose result the address of another one depends on is issued one iteration before that one.
+or 16 bytes a thread; a load too narrow for that goes through registers, too.
+A load that the address of another one depends on is issued one iteration before that one.
 
 The *slice* of a load is everything in the loop that its address, mask and `other` are computed
 from. It runs ahead with the load: induction variable and carried values are those of the later
@@ -43,13 +42,14 @@ from aotc.schedule.analysis.loop_slice import (
     find_staging,
 )
 from aotc.schedule.pipelining.overlap_wgmma import may_run_on
+from aotc.schedule.remarks import Reason
 from aotc.schedule.tensor_maps.reorder_hazard import reorder_hazard
 
 MIN_COPY_BYTES = 4
 MAX_COPY_BYTES = 16
-# Of 32-bit registers a thread, for what is on its way to shared memory and for all else. The latter
-# costs warps in flight, so there is little of it unless the loop waits for copies, too, where one
-# load that is not ahead would stall them all, or the user asked for stages.
+# 32-bit registers a thread: for what is staged through shared memory, and for all other loads. The
+# latter costs occupancy, so there is little of it unless the loop waits for copies as well, where
+# one load that is not ahead would stall them all, or the user asked for stages.
 _STAGED_BUDGET_WORDS = 32
 _REGISTER_BUDGET_WORDS = 32
 _SMALL_BUDGET_WORDS = 4
@@ -59,7 +59,7 @@ _READERS = (gpu.SharedLoad, gpu.SharedTrans, wgmma.Wgmma)
 
 @dataclass(eq=False)
 class PlannedLoad:
-    """One load: issued `distance` iterations ahead; in registers from there to `first_use`."""
+    """A load that is issued `distance` iterations ahead, live in registers until `first_use`."""
 
     op: gpu.Load | tma.Fetch
     slice: Slice
@@ -74,12 +74,12 @@ class PlannedLoad:
 
     @property
     def lands(self) -> bool:
-        """Whether it lands in a slot of shared memory by itself."""
+        """Whether it writes a stage of shared memory without passing through registers."""
         return self.is_async or isinstance(self.op, tma.Fetch)
 
     @property
     def buffer(self) -> gpu.SharedAlloc | None:
-        """The buffer through which the tile goes, if it goes through one."""
+        """The buffer that the tile is staged through, if any."""
         if isinstance(self.op, tma.Fetch):
             assert isinstance(self.op.buffer.op, gpu.SharedAlloc)
             return self.op.buffer.op
@@ -87,7 +87,7 @@ class PlannedLoad:
 
     @property
     def num_registers(self) -> int:
-        """32-bit registers that hold what has been loaded ahead."""
+        """32-bit registers that hold the tiles loaded ahead."""
         if isinstance(self.op, tma.Fetch) or self.is_async:
             return 0
         return num_registers(self.op) * (self.distance - self.first_use)
@@ -97,7 +97,7 @@ class PlannedLoad:
 class LoopPlan:
     """The loads of a loop that run ahead, and why others do not.
 
-    `live` are the ops and `carried` the variables that the body needs besides them.
+    `live` are the ops, `carried` the variables that the body needs besides them.
     """
 
     loop: scf.For
@@ -111,7 +111,7 @@ class LoopPlan:
     def copy_distance(self) -> int:
         """How many iterations ahead copies are issued.
 
-        A product that runs on into the next iteration still reads the slot of the one before.
+        A dot that stays in flight across iterations still reads the stage of the one before.
         """
         runs_on = self.num_stages > _REGISTER_SLOTS and may_run_on(self.loop)
         return self.num_stages - (2 if runs_on else 1)
@@ -127,11 +127,11 @@ class LoopPlan:
 
     @property
     def fetches(self) -> list[PlannedLoad]:
-        """The loads that are tensor copies."""
+        """The tensor loads."""
         return [load for load in self.loads.values() if isinstance(load.op, tma.Fetch)]
 
-    def num_slots(self, load: PlannedLoad) -> int:
-        """Return how many slots the buffer of a load needs."""
+    def buffer_stages(self, load: PlannedLoad) -> int:
+        """Return how many stages the buffer of a load needs."""
         return self.num_stages if load.lands else _REGISTER_SLOTS
 
     def yielded(self, variable: Value) -> Value:
@@ -142,7 +142,7 @@ class LoopPlan:
 def plan_loop(loop: scf.For, num_stages: int, *, fetches: bool = False) -> LoopPlan:
     """Return the plan of an innermost loop; it may hold no loads.
 
-    Without `fetches`, what tensors are fetched from is not the loop's to plan.
+    Without `fetches`, leave tensor loads out.
     """
     plan = LoopPlan(loop, num_stages, {}, {})
     barriers = list(fences(loop.body))
@@ -170,11 +170,11 @@ def plan_loop(loop: scf.For, num_stages: int, *, fetches: bool = False) -> LoopP
             return plan
         del plan.loads[too_big]
         assert isinstance(too_big, gpu.Load)
-        plan.refused[too_big] = "loading it ahead would take too many registers of each thread"
+        plan.refused[too_big] = Reason.TOO_MANY_REGISTERS()
 
 
 def source_names(load: gpu.Load | tma.Fetch) -> str:
-    """Return the names of what is loaded from, for a remark."""
+    """Return the names of the pointers or the tensor that is loaded from, for a remark."""
     if isinstance(load, tma.TmaFetch):
         return load.tensor.hint or "a tensor"
     return root_names(load.pointer)
@@ -184,38 +184,35 @@ def source_names(load: gpu.Load | tma.Fetch) -> str:
 
 
 def _disorder(loop: scf.For, load: gpu.Load, barriers: Iterable[Op]) -> str:
-    """Return why a load may not change places with all that the loop does, or an empty string."""
+    """Return why a load cannot be reordered with the rest of the loop, or an empty string."""
     if load.volatile:
-        return "it is volatile"
+        return Reason.VOLATILE()
     for fence in barriers:
         pointer = written_pointer(fence)
         if pointer is None:
-            return f"{fence.opcode} in the loop keeps all memory accesses in order"
+            return Reason.FENCE_IN_LOOP(op=fence.opcode)
         if shared_roots(load.pointer, pointer):
-            return f"the loop writes through {root_names(pointer)}, too"
+            return Reason.LOOP_WRITES(names=root_names(pointer))
         if not loop.num_stages:
-            return (
-                f"the loop writes through {root_names(pointer)}, which may be the same memory; "
-                "num_stages of tl.range promises that it is not"
-            )
+            return Reason.LOOP_MAY_WRITE(names=root_names(pointer))
     return ""
 
 
 def _fetch_obstacle(loop: scf.For, fetch: tma.Fetch) -> str:
-    """Return why a fetch cannot be made in an earlier iteration, or an empty string."""
+    """Return why a tensor load cannot be issued in an earlier iteration, or an empty string."""
     buffer = fetch.buffer.op
     if not isinstance(buffer, gpu.SharedAlloc) or buffer.block is not loop.body:
-        return "its buffer is not the loop's own"
+        return Reason.FOREIGN_BUFFER()
     if any(user is not fetch and not isinstance(user, _READERS) for user in buffer.out.users):
-        return "its buffer is used in other ways, too"
+        return Reason.SHARED_BUFFER()
     inside = list(loop.body.walk())
     if any(isinstance(op, grid.GridWait) for op in inside):
-        return "the loop waits for other grids"
+        return Reason.GRID_WAIT()
     return reorder_hazard(fetch, inside)
 
 
 def _drop_dependents(plan: LoopPlan) -> None:
-    """Refuse loads whose slice holds a load that is refused, or that depends on itself."""
+    """Refuse loads whose slice contains a refused load, or the load itself."""
     changed = True
     while changed:
         changed = False
@@ -223,9 +220,9 @@ def _drop_dependents(plan: LoopPlan) -> None:
             bad = next((each for each in load.slice.loads if each not in plan.loads), None)
             reason = ""
             if bad is not None:
-                reason = f"its address depends on {source_names(bad)}, which is not pipelined"
+                reason = Reason.ADDRESS_NOT_PIPELINED(names=source_names(bad))
             elif _reaches(plan, load, op):
-                reason = "its address depends on what it loaded an iteration before"
+                reason = Reason.ADDRESS_OF_ITSELF()
             if reason:
                 del plan.loads[op]
                 plan.refused[load.op] = reason
@@ -244,22 +241,22 @@ def _reaches(plan: LoopPlan, start: PlannedLoad, wanted: Op) -> bool:
     return False
 
 
-# ---- which way, and how far -------------------------------------------------------------------
+# ---- path and distance ------------------------------------------------------------------------
 
 
 def copy_vector(load: gpu.Load, trip: Trip) -> int:
-    """Return how many elements a copy of the tile moves at a time, 0 if it cannot be one."""
+    """Return how many elements one copy of the tile moves, 0 if it cannot be copied."""
     assert isinstance(trip.store.buffer.type, SharedType)
     element_bytes = trip.store.buffer.type.element.size_bytes
     vector = min(load.vector, trip.vector, MAX_COPY_BYTES // element_bytes)
     fits = vector * element_bytes >= MIN_COPY_BYTES and not trip.store.matrix
-    # What is transposed on the way, for a product that has no other order, is wide on both sides.
+    # Transposing for a dot that takes no other order costs nothing only if both vectors are wide.
     fits &= not trip.feeds_wgmma or 2 * vector >= min(load.vector, trip.store.vector)
     return vector if fits and is_zero(load.other) else 0
 
 
 def _choose_ways(plan: LoopPlan) -> None:
-    """Set way and distance of every load, and what the body needs besides them."""
+    """Set path and distance of every load, and what else the body needs."""
     users: dict[Op, list[PlannedLoad]] = {op: [] for op in plan.loads}
     for load in plan.loads.values():
         for op in load.slice.loads:
@@ -283,7 +280,7 @@ def _choose_ways(plan: LoopPlan) -> None:
 
 
 def _drop_unneeded(plan: LoopPlan) -> None:
-    """Take out loads that only a variable needs which nothing uses: nobody would wait for them."""
+    """Drop loads that only a dead carried variable needs: nothing would wait for them."""
     used = _find_live(plan)
     read = dict.fromkeys(value for op in plan.live for value in free_operands(op))
     needed = {
@@ -333,12 +330,12 @@ def _find_live(plan: LoopPlan) -> dict[Op, None]:
 
 
 def _removable(op: Op) -> bool:
-    """Return whether an op is needed only for its results."""
+    """Return whether an op may be removed when its results are unused."""
     return is_unobserved(op) or isinstance(op, gpu.SharedAlloc)
 
 
 def _over_budget(plan: LoopPlan) -> Op | None:
-    """Return a load to do without when those through registers need too many, or None."""
+    """Return a load to drop when those in registers exceed the budget, or None."""
     is_wanted = plan.loop.num_stages or any(load.buffer for load in plan.loads.values())
     at_home = _REGISTER_BUDGET_WORDS if is_wanted else _SMALL_BUDGET_WORDS
     room = {True: _STAGED_BUDGET_WORDS, False: at_home}
@@ -351,5 +348,5 @@ def _over_budget(plan: LoopPlan) -> Op | None:
 
 
 def _by_need(loads: Iterable[PlannedLoad]) -> Sequence[PlannedLoad]:
-    """Return the loads, those first that others depend on or that are small."""
+    """Return the loads in the order to keep them: those that others depend on, then small ones."""
     return sorted(loads, key=lambda load: (-load.distance, load.num_registers))

@@ -1,22 +1,21 @@
-"""What a pipelined loop waits at for the blocks it fetches: a mbarrier for every slot.
+"""The mbarriers that a pipelined loop waits at for its tensor loads: one a stage.
 
-One thread issues the fetches of an iteration to its slot; everybody waits for the slot when the
-iteration comes. A loop begins with slot 0 whenever it is reached, so how often each mbarrier has
-turned is told by a number with a bit for each, the parity of the next wait. It begins with 0, and
-all loops around carry it along.
+One thread issues the loads of an iteration into its stage; all wait for the stage when the
+iteration comes. A loop starts at stage 0 each time it is entered, so the phase of each mbarrier is
+kept in an integer with a bit a stage, the parity of the next wait. It starts at 0, and is carried
+through all enclosing loops.
 
-Invariant: on every path, waits for a slot have the parities 0, 1, 0, 1, …
+Invariant: on every path, waits for a stage have the parities 0, 1, 0, 1, …
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from aotc.ir.core import Block, Kernel, Op, Value, build
+from aotc.ir.core import Block, Kernel, Op, Value
 from aotc.ir.dialects import arith, gpu, scf, tma
-from aotc.ir.rewrite import Builder
+from aotc.ir.rewrite import Builder, append_carried, is_inside
 from aotc.ir.types import I32
-from aotc.schedule.analysis.global_order import is_inside
 from aotc.schedule.shared_memory.mbarriers import place_mbarrier
 
 _HINT = "phases"
@@ -24,11 +23,11 @@ _LOOPS = scf.For | scf.While
 
 
 class FetchRing:
-    """Place the mbarriers of a loop, and the ops that use them; `start` is the number at first."""
+    """Allocate the mbarriers of a loop and emit their uses; `start` is the initial phase bits."""
 
-    def __init__(self, kernel: Kernel, num_slots: int) -> None:
+    def __init__(self, kernel: Kernel, num_stages: int) -> None:
         place = Builder(kernel.body, kernel.body.first)
-        self._full = place_mbarrier(place, num_slots)
+        self._full = place_mbarrier(place, num_stages)
         place(tma.MbarrierInit(self._full))
         place(gpu.Barrier())
         self.start = place(arith.Constant(0, I32)).out
@@ -40,8 +39,8 @@ class FetchRing:
         slot: tuple[Value, int],
         place: Builder,
     ) -> None:
-        """Issue fetches, each to a buffer and of its inputs, if their iteration `exists`."""
-        full = place(gpu.SharedSlot(self._full, *slot)).out
+        """Issue tensor loads, each given its buffer and inputs, if their iteration `exists`."""
+        full = place(gpu.SharedStage(self._full, *slot)).out
         arms = Block(), Block()
         within = Builder(arms[0])
         last = copies[-1][0]
@@ -54,16 +53,16 @@ class FetchRing:
         place(scf.If(exists, *arms))
 
     def wait(self, slot: Value, phases: Value, place: Builder) -> Value:
-        """Wait for the fetches to a slot; return the number that goes with the next wait."""
+        """Wait for the loads of a stage; return the phase bits of the next wait."""
         one = place(arith.Constant(1, I32)).out
         shifted = place(arith.Shr(phases, slot)).out
         parity = place(arith.And(shifted, one)).out
-        place(tma.MbarrierWait(place(gpu.SharedSlot(self._full, slot)).out, parity))
+        place(tma.MbarrierWait(place(gpu.SharedStage(self._full, slot)).out, parity))
         return place(arith.Xor(phases, place(arith.Shl(one, slot)).out)).out
 
 
 def carry_around(loop: Op, start: Value, end: Value) -> None:
-    """Let all loops around `loop` carry the number that it begins with as `start`, ends as `end`.
+    """Carry the phase bits through all loops around `loop`: it starts with `start`, ends with `end`.
 
     Nothing else uses `start`.
     """
@@ -74,17 +73,17 @@ def carry_around(loop: Op, start: Value, end: Value) -> None:
         if isinstance(outer, scf.If):
             for arm in outer.blocks:
                 _pass_on(arm, end if arm is op.block else start)
-            slots = outer.slots
+            inits: list[Value] = []
         else:
             assert isinstance(outer, _LOOPS)
             _carry(outer, op, start, end)
-            slots = [*outer.slots, start]
-        op = _rebuilt(outer, slots)
+            inits = [start]
+        op = append_carried(outer, inits)
         end = op.results[-1]
 
 
 def _carry(outer: Op, inner: Op, start: Value, end: Value) -> None:
-    """Add the number to the blocks of a loop; `inner` is the op of theirs that changes it."""
+    """Carry the phase bits through a loop; `inner` is the op of its blocks that updates them."""
     users = [user for user in start.users if is_inside(user, outer)]
     for block in outer.blocks:
         before = block.add_arg(I32, _HINT)
@@ -95,14 +94,6 @@ def _carry(outer: Op, inner: Op, start: Value, end: Value) -> None:
 
 
 def _pass_on(block: Block, value: Value) -> None:
-    """Let the terminator of a block pass on one more value."""
+    """Append a value to the operands of a block's terminator."""
     terminator = block.terminator
     terminator.set_slots([*terminator.slots, value])
-
-
-def _rebuilt(op: Op, slots: Sequence[Value | None]) -> Op:
-    """Build a loop or branch anew around its blocks, which pass on one more value."""
-    blocks, op.blocks = op.blocks, ()
-    made = Builder.before_op(op)(build(type(op), slots, op.attributes, blocks, op.loc))
-    op.replace_with(made.results[:-1])
-    return made

@@ -1,25 +1,25 @@
-"""Let the products of a loop run on into the next iteration, and let the first one begin the sum.
+"""Keep the dots of a loop in flight across iterations, and let the first one zero the accumulator.
 
-A product that only adds to a variable of its loop need not be done when its iteration ends. The
-wait after it then leaves it in flight and is for the one before:
+A dot that only adds to a carried accumulator need not be complete when its iteration ends. The
+wait after it then leaves it in flight and completes the one before:
 
     for i: acc = wait 0 (wgmma a[i], b[i], acc)
     for i: acc = wait 1 (wgmma a[i], b[i], acc) ... wait 0
 
-so the tensor cores have the next product before they are done with this one. It is started as soon
-as its operands are there, and copies for later iterations are issued while it multiplies. What it reads must
-stay until the wait: its operands are in slots of a ring, which no copy of the next iteration goes
-to (`load_pipeline` sees to that), or nobody writes them in the loop.
+so the tensor cores have the next dot before they are done with this one. It is issued as soon
+as its operands are there, and copies for later iterations are issued while it runs. Its operands
+must stay until the wait: they are stages of a ring, which no copy of the next iteration overwrites
+(`load_pipeline` sees to that), or nothing in the loop writes them.
 
-A sum that begins with zeros begins with the first product instead, which then ignores what is in
-the accumulator. A loop that may not run at all becomes the arm of a branch whose other arm has
-the zeros: an edge around the loop that joins before the last wait would make ptxas wait for each
-product (C7515).
+An accumulator that is initially zero is instead initialized by the first dot (scale-d of 0),
+which ignores what it holds. A loop that may run no iteration becomes the arm of a branch whose
+other arm yields the zeros: an edge around the loop that joins before the last wait would make ptxas
+serialize the MMAs (C7515).
 
-A product that is looked at in its iteration is waited for there, but not before what does not need it:
-scales are loaded while it multiplies.
+A dot whose result is used in its iteration is waited for there, but as late as possible: scales
+are loaded while it runs.
 
-Invariant: results are looked at only behind a wait that covers them.
+Invariant: results are used only after a wait that covers them.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from aotc.ir.rewrite import Builder, is_pure
 from aotc.ir.types import SharedType, element_of
 from aotc.schedule.analysis.global_order import fences, free_operands
 from aotc.schedule.context import Schedule
+from aotc.schedule.remarks import Remark
 
 _NEVER_UNROLLED = 1
 _WRITERS = (
@@ -46,7 +47,7 @@ _REGISTER_BITS = 32
 
 @dataclass(frozen=True)
 class _Sum:
-    """Name a product that adds to a variable of its loop, the number of the variable, the wait."""
+    """A dot that accumulates into a carried variable of its loop, the variable's index, the wait."""
 
     product: wgmma.Wgmma
     wait: wgmma.WgmmaWait
@@ -54,7 +55,7 @@ class _Sum:
 
 
 def overlap_wgmma(kernel: Kernel, schedule: Schedule) -> None:
-    """Rewrite every loop that multiplies; see the module docstring."""
+    """Rewrite every loop that contains a wgmma; see the module docstring."""
     for loop in [op for op in kernel.walk() if isinstance(op, scf.For)]:
         products = [op for op in loop.body if isinstance(op, wgmma.Wgmma)]
         if not products:
@@ -63,8 +64,8 @@ def overlap_wgmma(kernel: Kernel, schedule: Schedule) -> None:
         runs_on = may_run_on(loop) and all(
             _stays(value, loop) for op in products for value in op.operands
         )
-        then = "run on into the next iteration" if runs_on else "are waited for one by one"
-        schedule.remark(loc, f"the products of the loop are by warpgroups and {then}")
+        remark = Remark.WGMMA_IN_FLIGHT if runs_on else Remark.WGMMA_AWAITED
+        schedule.remark(loc, remark())
         with at(loc):
             _start_early(loop, products if runs_on else products[:1])
             if runs_on:
@@ -80,7 +81,7 @@ def overlap_wgmma(kernel: Kernel, schedule: Schedule) -> None:
 
 
 def sums_of(loop: scf.For) -> list[_Sum]:
-    """Return the products of a loop that only add to a variable of it."""
+    """Return the dots of a loop that only accumulate into a carried variable."""
     found: list[_Sum] = []
     for op in loop.body:
         if not isinstance(op, wgmma.Wgmma) or op.acc not in loop.carried:
@@ -95,10 +96,10 @@ def sums_of(loop: scf.For) -> list[_Sum]:
 
 
 def may_run_on(loop: scf.For) -> bool:
-    """Return whether the loop's products may be in flight at the end of an iteration.
+    """Return whether the loop's dots may be in flight at the end of an iteration.
 
-    That is if all of them are such sums. An operand in registers would be computed anew while the
-    last product still reads it, and of a result that is half a register none may be carried.
+    All of them must be such accumulations. An operand in registers would be recomputed while the
+    last dot still reads it, and a 16-bit result, half a register, cannot be carried.
     """
     products = [op for op in loop.body.walk() if isinstance(op, wgmma.Wgmma)]
     fit = all(
@@ -109,7 +110,7 @@ def may_run_on(loop: scf.For) -> bool:
 
 
 def _put_off_waits(sums: Sequence[_Sum]) -> None:
-    """Wait, where the last product was waited for, for those of the iteration before."""
+    """Replace the last wait by one that leaves this iteration's dots in flight."""
     place = Builder.before_op(sums[-1].wait)
     outs = [each.product.out for each in sums]
     wait = place(wgmma.WgmmaWait(outs, pending=len(sums), num_columns=_columns(sums)))
@@ -122,12 +123,12 @@ def _columns(sums: Sequence[_Sum]) -> tuple[int, ...]:
 
 
 def _stays(value: Value, loop: scf.For) -> bool:
-    """Return whether what a product reads is not written before the end of the next iteration."""
+    """Return whether an operand is not overwritten before the end of the next iteration."""
     if not isinstance(value.type, SharedType):
         return True
     while isinstance(value.op, gpu.SharedTrans):
         value = value.op.buffer
-    slot = value.op if isinstance(value.op, gpu.SharedSlot) else None
+    slot = value.op if isinstance(value.op, gpu.SharedStage) else None
     buffer = value if slot is None else slot.buffer
     if buffer.op is None or buffer.op.block is loop.body:
         return False
@@ -137,19 +138,19 @@ def _stays(value: Value, loop: scf.For) -> bool:
             continue
         if target is buffer:
             return False
-        if isinstance(target.op, gpu.SharedSlot) and target.op.buffer is buffer:
+        if isinstance(target.op, gpu.SharedStage) and target.op.buffer is buffer:
             assert isinstance(buffer.type, SharedType)
             apart = slot is not None and target.op.index is slot.index
-            before = (slot.ahead - 1) % buffer.type.num_slots if slot is not None else 0
+            before = (slot.ahead - 1) % buffer.type.num_stages if slot is not None else 0
             if not apart or target.op.ahead == before:
                 return False
     return True
 
 
 def _start_early(loop: scf.For, products: Sequence[wgmma.Wgmma]) -> None:
-    """Start products as soon as the loop has waited for copies, ahead of those that it issues.
+    """Issue dots right after the loop's wait for copies, before the copies that it issues.
 
-    What they read of tensors is fetched there, too.
+    The tensor loads of their operands are issued there, too.
     """
     order = {op: number for number, op in enumerate(loop.body)}
     waits = [op for op in order if isinstance(op, gpu.AsyncWait | tma.MbarrierWait)]
@@ -180,7 +181,7 @@ def _start_early(loop: scf.For, products: Sequence[wgmma.Wgmma]) -> None:
 
 
 def _wait_late(wait: wgmma.WgmmaWait) -> None:
-    """Put a wait behind what is computed and read for the first one who looks at the result."""
+    """Sink a wait below the ops and loads that the first user of its result also needs."""
     place = wait.next
     while place is not None and not place.blocks and not place.terminator:
         if any(value in wait.outs for value in place.operands):
@@ -196,7 +197,7 @@ def _wait_late(wait: wgmma.WgmmaWait) -> None:
 
 
 def _fetches_to(op: Op) -> list[Op]:
-    """Return the fetches that bring what a product reads, if it is one."""
+    """Return the tensor loads that bring the operands of a dot; none for other ops."""
     if not isinstance(op, wgmma.Wgmma):
         return []
     found: list[Op] = []
@@ -223,7 +224,7 @@ def _begin_with_product(loop: scf.For, sum_: _Sum) -> None:
 
 
 def _guard(loop: scf.For, sums: Sequence[_Sum], fresh: Sequence[_Sum], *, drain: bool) -> None:
-    """Run the loop, and wait for what it leaves in flight, only if there is an iteration."""
+    """Run the loop, and drain what it leaves in flight, only if there is an iteration."""
     outer = Builder.before_op(loop)
     runs = outer(arith.Compare(loop.lower, loop.upper, "lt")).out
     then, otherwise = Block(), Block()

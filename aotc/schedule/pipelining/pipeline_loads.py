@@ -1,7 +1,7 @@
 """Software pipelining: issue the loads of a loop iterations before their values are used.
 
-The plan (`schedule.load_pipeline`) says which loads run ahead, how far and by which way. Here it is
-written down. With loads at distances up to d, the loop
+The plan (`load_pipeline`) says which loads run ahead, how far and by which path; this pass
+applies it. With loads at distances up to d, the loop
 
     for i: compute(load(address(i)))
 
@@ -10,14 +10,14 @@ becomes
     for k < d: if iteration k exists: issue load(address(k))
     for i: wait; barrier; if iteration i+d exists: issue load(address(i+d)); compute(loaded(i))
 
-Addresses run ahead by themselves: for every distance the loop carries its own copy of the variables
-that addresses are made of. That an iteration exists is a comparison of the induction variable with
+For every distance the loop carries a copy of the variables that addresses are computed from. That
+an iteration exists is a comparison of the induction variable with
 an upper bound lowered by whole steps, which saturates, so no bound is too large. Nothing is read
 for an iteration that does not exist, and a loop of few or no iterations needs no case of its own.
 
-A copied or fetched tile lies in the slot of its stage. Slots rotate, so one barrier an iteration is enough: it
-makes visible what has landed, and the copies issued after it go to the slot read before it. A tile
-that goes to shared memory through registers has two slots, for the same reason.
+A tile of an asynchronous copy or tensor load is in the buffer of its stage. Stages rotate, so one
+barrier an iteration is enough: it makes visible what has arrived, and the copies issued after it
+write the stage read before it. A tile staged through registers has two stages, for the same reason.
 
 Invariant: the loop computes in every iteration what it computed before, in the same order.
 """
@@ -36,7 +36,7 @@ from aotc.schedule.pipelining.pipelined_body import LoadEmitter, Mapping, Pipeli
 
 
 def pipeline_loads(kernel: Kernel, schedule: Schedule) -> None:
-    """Pipeline every innermost loop that loads; say what was done, and what not and why."""
+    """Pipeline every innermost loop that loads; remark what was done, and what not and why."""
     for loop in [op for op in kernel.walk() if isinstance(op, scf.For | scf.While)]:
         if any(isinstance(op, scf.For | scf.While) for block in loop.blocks for op in block.walk()):
             continue
@@ -53,7 +53,7 @@ def pipeline_loads(kernel: Kernel, schedule: Schedule) -> None:
 
 
 class _Rewriter:
-    """Write what the pipelined loop needs before it, then the loop, then take the old one's place.
+    """Emit the prologue of the pipelined loop, then the loop, and replace the old one.
 
     `early[k]` maps values of the body to those of iteration `k`, before the loop.
     """
@@ -87,12 +87,12 @@ class _Rewriter:
         for load in self.loads:
             buffer = load.buffer
             if buffer is not None:
-                slots = {"num_slots": self.plan.num_slots(load)}
+                slots = {"num_stages": self.plan.buffer_stages(load)}
                 made = build(gpu.SharedAlloc, (), {**buffer.attributes, **slots}, (), buffer.loc)
                 self.emitter.buffers[load] = self.place(made).out
 
     def _issue_early(self) -> None:
-        """Issue what would have been issued in the iterations before the first."""
+        """Issue the loads of the first iterations before the loop."""
         emitter, index = self.emitter, self.loop.lower
         for iteration, mapping in enumerate(self.early):
             if iteration:
@@ -112,7 +112,7 @@ class _Rewriter:
                 self.place(gpu.AsyncCommit())
 
     def _value_early(self, value: Value, iteration: int) -> Value:
-        """Return a value of the body in an iteration before the first."""
+        """Return a value of the body in one of the iterations that the prologue issues."""
         if value.owner is not self.loop.body or value.index == 0:
             return self.early[iteration].get(value, value)
         if iteration == 0:

@@ -1,24 +1,24 @@
-"""Start a product an iteration ahead of what looks at its result.
+"""Issue a dot an iteration ahead of the ops that use its result.
 
-Where threads compute with each product of a loop (they scale it and add it up, say), the tensor cores
-wait for that, and then threads wait for the tensor cores. So the loop
+Where threads compute with the result of each dot of a loop (scale and add it, say), the tensor
+cores wait for the threads, and then the threads for the tensor cores. So the loop
 
-    for i: p = product i; wait for p; compute with p
+    for i: p = dot i; wait for p; compute with p
 
-becomes, by pairs of iterations so that each of the two products in flight keeps its registers,
+becomes, unrolled by two so that each of the two dots in flight keeps its registers,
 
-    p = product 0
-    for i: q = product i + 1; wait for p; compute with p
-           p = product i + 2; wait for q; compute with q
+    p = dot 0
+    for i: q = dot i + 1; wait for p; compute with p
+           p = dot i + 2; wait for q; compute with q
     the last one or two
 
-What starts a product, the waits for its operands with it, runs an iteration ahead of the rest, and
-so much of the counting of slots as it needs is done for both.
+The ops that issue a dot, with the waits for its operands, run an iteration ahead of the rest;
+the stage indices that both need are computed twice.
 
-It is a choice (`mma_stages = 2`), since the second product takes registers.
+It is opt-in (`mma_stages = 2`), since the second accumulator takes registers.
 
-Invariant: each iteration computes what it did, in the same order; its products are started after
-all that it waited for, and a slot is given back where it was, behind the wait for what reads it.
+Invariant: each iteration computes what it did, in the same order; its dots are issued after
+all that it waited for, and a stage is released where it was, after the wait for its readers.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ from aotc.ir.types import SharedType, TileType
 from aotc.schedule.analysis.loop_bounds import lowered_bounds
 from aotc.schedule.analysis.register_budget import registers_of, reserve_registers
 from aotc.schedule.context import Schedule
+from aotc.schedule.remarks import Reason, Remark
 
-_AHEAD = "a product runs while the one before is computed with"
-_NOT_AHEAD = "no product is started an iteration ahead"
 _NEVER_UNROLLED = 1
 _MIN_SLOTS = 2
-# What a thread needs beside sums and products: addresses, counters, scales.
+# What a thread needs besides accumulators and results of dots: addresses, counters, scales.
 _WORKING_REGISTERS = 40
 
 
 def pipeline_mma(kernel: Kernel, schedule: Schedule) -> None:
-    """Rewrite every loop whose products can be started ahead, if the config asks for it."""
+    """Rewrite every loop whose dots can be issued ahead, if the config asks for it."""
     if schedule.config.mma_stages < 2:
         return
     roles_ = [op for op in kernel.body if isinstance(op, roles.Specialize)]
     if not roles_:
-        schedule.remark(kernel.loc, f"{_NOT_AHEAD}: no warp of its own fetches")
+        text = Remark.MMA_NOT_PIPELINED(reason=Reason.NO_PRODUCER())
+        schedule.remark(kernel.loc, text)
     for role in roles_:
         for loop in [op for op in role.consumers.walk() if isinstance(op, scf.For)]:
             products = [op for op in loop.body if isinstance(op, wgmma.Wgmma)]
@@ -57,14 +57,15 @@ def pipeline_mma(kernel: Kernel, schedule: Schedule) -> None:
                 found = _find(loop, products)
                 if isinstance(found, _Start):
                     found = _advance(found, role, kernel, schedule)
-                schedule.remark(loop.loc, f"{_NOT_AHEAD}: {found}" if found else _AHEAD)
+                remark = Remark.MMA_NOT_PIPELINED if found else Remark.MMA_PIPELINED
+                schedule.remark(loop.loc, remark(reason=found))
 
 
 def _advance(start: _Start, role: roles.Specialize, kernel: Kernel, schedule: Schedule) -> str:
-    """Rewrite a loop, or return what is in the way."""
+    """Rewrite a loop, or return why not."""
     needed = _needed_registers(start)
     if not reserve_registers(needed, role, kernel, schedule):
-        return f"two of each in flight take about {needed} registers of a thread"
+        return Reason.TWO_RESULTS(registers=needed)
     with at(start.loop.loc):
         _Advance(start).rewrite()
     return ""
@@ -75,10 +76,10 @@ def _advance(start: _Start, role: roles.Specialize, kernel: Kernel, schedule: Sc
 
 @dataclass(frozen=True)
 class _Start:
-    """Name the products of a loop, and the ops that start them: waits, and what is computed for both.
+    """The dots of a loop, and the ops that issue them: waits, and what is computed twice.
 
-    `state` numbers the variables of the loop that they need. What they compute of these for the next
-    iteration is among `ops`, too.
+    `state` are the indices of the carried variables that they need. The ops that compute these for
+    the next iteration are among `ops`, too.
     """
 
     loop: scf.For
@@ -88,35 +89,35 @@ class _Start:
 
 
 def _find(loop: scf.For, products: Sequence[wgmma.Wgmma]) -> _Start | str:
-    """Return how to start ahead those products of a loop that are looked at in it, or why not."""
+    """Return how to issue ahead the dots of a loop whose results are used in it, or why not."""
     products = [op for op in products if _is_looked_at(op, loop)]
     if not products:
-        return "none that begins its sum is looked at in its iteration"
+        return Reason.NO_FRESH_ACCUMULATOR()
     for op in products:
         if not isinstance(op.a.type, SharedType):
-            return "an operand is in registers"
+            return Reason.OPERAND_IN_REGISTERS()
         if not all(_stays(value, loop) for value in (op.a, op.b)):
-            return "an operand is written in the loop"
+            return Reason.OPERAND_WRITTEN()
     body = list(loop.body)
     before = body[: body.index(products[-1]) + 1]
     waits = [op for op in before if isinstance(op, tma.MbarrierWait)]
     if any(_num_slots(op) < _MIN_SLOTS for op in waits):
-        return "there is one slot for what it waits for"
+        return Reason.ONE_STAGE()
     found = _slice(loop, [*products, *waits])
     if found is None:
-        return "where its operands are depends on the iteration before in more than one step"
+        return Reason.STAGE_OF_LATER_STEPS()
     for op in found.ops:
         if op not in products and not isinstance(op, tma.MbarrierWait) and not is_pure(op):
-            return f"where its operands are depends on {op.opcode}"
-    # What is passed by must not mind. A read of memory is as good an iteration later.
+            return Reason.STAGE_DEPENDS(op=op.opcode)
+    # The dots pass these ops. A load that runs an iteration late reads the same.
     for op in before:
         if op not in found.ops and not is_unobserved(op):
-            return f"it would pass {op.opcode}"
+            return Reason.NOT_REORDERED(op=op.opcode)
     return replace(found, products=products)
 
 
 def _is_looked_at(op: wgmma.Wgmma, loop: scf.For) -> bool:
-    """Return whether a product that begins its sum is waited for in its iteration."""
+    """Return whether a dot with a fresh accumulator is waited for in its iteration."""
     waits = [user for user in op.out.users if isinstance(user, wgmma.WgmmaWait)]
     begins = isinstance(op.acc.op, gpu.Undefined) and op.acc.op.block is not loop.body
     alone = len(op.out.users) == len(waits) == 1 and len(waits[0].values) == 1
@@ -133,8 +134,8 @@ def _stays(value: Value, loop: scf.For) -> bool:
 
 
 def _buffer_of(value: Value) -> Value:
-    """Return the whole buffer that an operand, or a mbarrier, is a slot of."""
-    while isinstance(value.op, gpu.SharedTrans | gpu.SharedSlot):
+    """Return the ring that an operand, or a mbarrier, is a stage of."""
+    while isinstance(value.op, gpu.SharedTrans | gpu.SharedStage):
         value = value.op.buffer
     return value
 
@@ -142,11 +143,11 @@ def _buffer_of(value: Value) -> Value:
 def _num_slots(wait: tma.MbarrierWait) -> int:
     kind = _buffer_of(wait.barrier).type
     assert isinstance(kind, SharedType)
-    return kind.num_slots
+    return kind.num_stages
 
 
 def _slice(loop: scf.For, roots: Sequence[Op]) -> _Start | None:
-    """Return what ops of a loop need, in this iteration and to be there for the next one."""
+    """Return what ops of a loop need, in this iteration and to be ready for the next one."""
     found: dict[Op, None] = {}
     state: dict[int, None] = {}
     worklist: list[Op] = list(roots)
@@ -167,13 +168,13 @@ def _slice(loop: scf.For, roots: Sequence[Op]) -> _Start | None:
             if needed.op is not None and needed.op.block is loop.body:
                 worklist.append(needed.op)
             elif needed.owner is loop.body and needed.index - 1 not in state and needed.index:
-                return None  # handed on from another variable
+                return None  # yielded from another variable
     ordered = {op: None for op in loop.body if op in found}
     return _Start(loop, (), ordered, sorted(state))
 
 
 def _needed_registers(start: _Start) -> int:
-    """Return what a thread needs to hold what the loop carries, fragments, and two products."""
+    """Return the registers of a thread for carried values, fragments, and two results of dots."""
     products = [op.out for op in start.products]
     held = [*start.loop.carried, *products, *products]
     held += [op.a for op in start.loop.body if isinstance(op, wgmma.Wgmma)]
@@ -186,7 +187,7 @@ def _needed_registers(start: _Start) -> int:
 
 @dataclass(frozen=True)
 class _Turn:
-    """Hold the values of an iteration: its induction variable, what it is carried, its products."""
+    """The values of an iteration: induction variable, carried values, results of its dots."""
 
     induction: Value
     carried: Sequence[Value]
@@ -194,7 +195,7 @@ class _Turn:
 
 
 class _Advance:
-    """Rewrite a loop. An iteration is started, with its products, and finished, with all the rest."""
+    """Rewrite a loop: an iteration is begun with its dots, and finished with all the rest."""
 
     def __init__(self, start: _Start) -> None:
         self.start = start
@@ -203,7 +204,7 @@ class _Advance:
         self.waits = {next(iter(op.out.users)): op for op in start.products}
 
     def rewrite(self) -> None:
-        """Replace the loop by one over pairs of iterations, under a branch for loops of none."""
+        """Replace the loop by one over pairs of iterations, guarded against no iterations."""
         loop = self.loop
         outer = Builder.before_op(loop)
         runs = outer(arith.Compare(loop.lower, loop.upper, "lt")).out
@@ -222,10 +223,10 @@ class _Advance:
         loop.replace_with(branch.results)
 
     def _pairs(self, first: _Turn, upper: Value, outer: Builder) -> scf.For:
-        """Return the loop over pairs, as long as two more iterations exist beside the one begun.
+        """Return the loop over pairs, as long as two more iterations follow the one begun.
 
         It carries what the old one did, the induction variable of the iteration that has begun, and
-        the products of that.
+        the results of its dots.
         """
         loop = self.loop
         step = outer(arith.Add(loop.step, loop.step)).out
@@ -257,13 +258,13 @@ class _Advance:
     # -- an iteration ----------------------------------------------------------
 
     def _go_on(self, turn: _Turn, place: Builder) -> _Turn:
-        """Start the products of the next iteration and finish one; return the next one."""
+        """Begin the next iteration and finish one; return the next one."""
         following = self._begin_next(turn, place)
         carried = self._finish(turn, place, pending=len(self.start.products))
         return replace(following, carried=carried)
 
     def _begin(self, induction: Value, carried: Sequence[Value], place: Builder) -> _Turn:
-        """Start the products of an iteration; of what is carried only its own part is looked at."""
+        """Issue the dots of an iteration; of `carried`, only `state` is used."""
         mapping = self._mapping(induction, carried)
         for op in self.start.ops:
             place(op.clone(mapping))
@@ -271,7 +272,7 @@ class _Advance:
         return _Turn(induction, carried, products)
 
     def _begin_next(self, turn: _Turn, place: Builder) -> _Turn:
-        """Start the products of the iteration after one."""
+        """Issue the dots of the iteration after one."""
         mapping = self._mapping(turn.induction, turn.carried)
         for op in self.start.ops:
             if is_pure(op):
@@ -284,7 +285,7 @@ class _Advance:
         return self._begin(induction, carried, place)
 
     def _finish(self, turn: _Turn, place: Builder, pending: int) -> list[Value]:
-        """Do the rest of an iteration, with `pending` products begun since; return what it yields."""
+        """Finish an iteration, with `pending` dots issued since; return what it yields."""
         mapping = self._mapping(turn.induction, turn.carried)
         for op, product in zip(self.start.products, turn.products, strict=True):
             mapping[op.out] = product

@@ -1,7 +1,7 @@
-"""What the user is told about the pipelining of a loop: what was done, and what not and why.
+"""Remarks on the pipelining of a loop: what was done, what not, and why.
 
 Invariant: every load of a loop that is not issued ahead is named with its reason, and every tile
-on its way to shared memory that is too narrow for `cp.async` with what would widen it.
+staged through shared memory that is too narrow for `cp.async` with what would widen it.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ from aotc.schedule.pipelining.load_pipeline import (
     copy_vector,
     source_names,
 )
+from aotc.schedule.remarks import Reason, Remark
 
 
 def remark_plan(plan: LoopPlan, kernel: Kernel, schedule: Schedule) -> None:
-    """Say which loads of a loop are pipelined, which are not, and why."""
+    """Remark which loads of a loop are pipelined, which are not, and why."""
     held = [load for load in plan.loads.values() if not load.lands]
     bulk = [load for load in plan.fetches if isinstance(load.op, tma.BulkFetch)]
     tensors = [load for load in plan.fetches if load not in bulk]
@@ -38,26 +39,28 @@ def remark_plan(plan: LoopPlan, kernel: Kernel, schedule: Schedule) -> None:
         if loads:
             names = ", ".join(dict.fromkeys(source_names(load.op) for load in loads))
             stages = 1 + max(load.distance for load in loads) if loads is held else plan.num_stages
-            text = f"the loop is pipelined over {stages} stages through {way}: {names}"
+            text = Remark.PIPELINED(stages=stages, way=way, names=names)
             schedule.remark(plan.loop.loc, text)
     for op, reason in plan.refused.items():
-        schedule.remark(op.loc, f"the load of {source_names(op)} is not pipelined: {reason}")
-    # A warp that fetches does so under branches, too.
+        text = Remark.LOAD_NOT_PIPELINED(names=source_names(op), reason=reason)
+        schedule.remark(op.loc, text)
+    # A producer warp issues tensor loads under branches, too.
     kinds = gpu.Load if kernel.producer_warps else gpu.Load | tma.Fetch
     for op in plan.loop.body.walk():
         if isinstance(op, kinds) and op.block is not plan.loop.body:
-            text = f"the load of {source_names(op)} is not pipelined: it is under a branch"
+            reason = Reason.UNDER_BRANCH()
+            text = Remark.LOAD_NOT_PIPELINED(names=source_names(op), reason=reason)
             schedule.remark(op.loc, text)
     loads = [op for op in (*(load.op for load in held), *plan.refused) if isinstance(op, gpu.Load)]
     _remark_narrow(loads, kernel, schedule)
 
 
 def remark_while(loop: scf.While, schedule: Schedule) -> None:
-    """Say why a loop with a condition is not pipelined, if it loads."""
+    """Remark why a loop with a condition is not pipelined, if it loads."""
     loads = [op for block in loop.blocks for op in block.walk() if isinstance(op, gpu.Load)]
     if loads:
         names = ", ".join(dict.fromkeys(root_names(load.pointer) for load in loads))
-        text = f"the loads of {names} are not pipelined: it is not known whether the loop goes on"
+        text = Remark.LOADS_NOT_PIPELINED(names=names, reason=Reason.UNKNOWN_TRIP_COUNT())
         schedule.remark(loop.loc, text)
 
 
@@ -65,45 +68,39 @@ def remark_while(loop: scf.While, schedule: Schedule) -> None:
 
 
 def _remark_narrow(loads: Sequence[gpu.Load], kernel: Kernel, schedule: Schedule) -> None:
-    """Say why tiles go to shared memory through registers, and what would change that."""
+    """Remark why tiles are staged through registers, and what would change that."""
     infos: AxisAnalysis | None = None
     for load in loads:
         trip = find_staging(load)
         if trip is None or copy_vector(load, trip):
             continue
         infos = infos or AxisAnalysis(kernel)
-        reason, remedy = _why_no_copy(load, trip, kernel, infos)
-        text = f"{root_names(load.pointer)} goes through registers, not by cp.async: {reason}"
-        schedule.remark(load.loc, text + (f"; {remedy}" if remedy else ""))
+        reason = _why_no_copy(load, trip, kernel, infos)
+        text = Remark.NO_CP_ASYNC(name=root_names(load.pointer), reason=reason)
+        schedule.remark(load.loc, text)
 
 
-def _why_no_copy(
-    load: gpu.Load, trip: Trip, kernel: Kernel, infos: AxisAnalysis
-) -> tuple[str, str]:
+def _why_no_copy(load: gpu.Load, trip: Trip, kernel: Kernel, infos: AxisAnalysis) -> str:
     assert isinstance(trip.store.buffer.type, SharedType)
     element_bytes = trip.store.buffer.type.element.size_bytes
     if not is_zero(load.other):
-        return (
-            "masked elements become something else than 0",
-            "load with other=0 and select afterwards",
-        )
+        return Reason.OTHER_NOT_ZERO()
     width = load.vector * element_bytes
     if width >= MIN_COPY_BYTES:
-        return "its elements lie in another order in shared memory than in global memory", ""
-    cause, remedy = _narrow_cause(load, kernel, infos, MIN_COPY_BYTES // element_bytes)
-    return f"an access moves {width} bytes a thread, cp.async at least 4: {cause}", remedy
+        return Reason.OTHER_ORDER()
+    cause = _narrow_cause(load, kernel, infos, MIN_COPY_BYTES // element_bytes)
+    return Reason.NARROW(width=width, cause=cause)
 
 
-def _narrow_cause(
-    load: gpu.Load, kernel: Kernel, infos: AxisAnalysis, needed: int
-) -> tuple[str, str]:
-    """Return why neighbours do not move together, and what to promise so that they do."""
+def _narrow_cause(load: gpu.Load, kernel: Kernel, infos: AxisAnalysis, needed: int) -> str:
+    """Return why neighbours are not accessed together, and what to promise so that they are."""
     cause = _obstacle(load, infos, needed)
     if cause is None:
-        return "the tile has too few elements for its threads", "fewer warps or a larger block"
+        return Reason.FEW_ELEMENTS()
     made_of = [each for each in (load.pointer, load.mask) if each is not None]
     holds = partial(_moves_together, load, needed)
-    return cause, find_promises(kernel, made_of, holds)
+    remedy = find_promises(kernel, made_of, holds)
+    return f"{cause}; {remedy}" if remedy else cause
 
 
 def _moves_together(load: gpu.Load, needed: int, infos: AxisAnalysis) -> bool:
@@ -111,15 +108,15 @@ def _moves_together(load: gpu.Load, needed: int, infos: AxisAnalysis) -> bool:
 
 
 def _obstacle(load: gpu.Load, infos: AxisAnalysis, needed: int) -> str | None:
-    """Return why `needed` neighbours do not move together, None if nothing that is known forbids it."""
+    """Return why `needed` neighbours cannot be accessed together, or None if they can."""
     facts = infos[load.pointer]
     element = element_of(load.pointer.type)
     assert isinstance(element, PointerType)
     fast = max(range(facts.rank), key=lambda axis: (facts.contiguity[axis], axis))
     if facts.contiguity[fast] < needed:
-        return "no axis is known to be contiguous"
+        return Reason.NOT_CONTIGUOUS()
     if facts.divisibility[fast] < needed * element.pointee.size_bytes:
-        return f"rows are not known to begin at multiples of {MIN_COPY_BYTES} bytes"
+        return Reason.ROWS_NOT_ALIGNED(size=MIN_COPY_BYTES)
     if load.mask is not None and infos[load.mask].constancy[fast] < needed:
-        return "its mask may differ between neighbours"
+        return Reason.MASK_DIFFERS()
     return None

@@ -1,8 +1,8 @@
 """The body of a pipelined loop, and the issue of one load for one iteration.
 
 In order: stores to shared memory of what registers hold; the wait, and the loads from shared memory
-that the first of their uses needs; what is issued for later iterations; the rest as it was. Other
-loads from shared memory move down to their first use, to hold registers no longer than needed.
+that the first of their uses needs; the issue of loads for later iterations; the rest as it was.
+Other loads from shared memory sink to their first use, to hold registers no longer than needed.
 
 Invariant: what is issued in an iteration depends on nothing that the iteration computes.
 """
@@ -51,7 +51,7 @@ class LoadEmitter:
         return out
 
     def stride(self, distance: int) -> Value:
-        """Return what the induction variable grows by in `distance` iterations."""
+        """Return the growth of the induction variable over `distance` iterations."""
         return self._strides[distance]
 
     def exists(self, index: Value, distance: int, place: Builder) -> Value:
@@ -66,7 +66,7 @@ class LoadEmitter:
         slot: tuple[Value, int],
         place: Builder,
     ) -> None:
-        """Issue a load for the iteration of `mapping`; a copy goes to `slot`, counter and ahead."""
+        """Issue a load for the iteration of `mapping`; `slot` is the stage a copy writes."""
         op = load.op
         for inner in self._slices[load]:
             if inner.results[0] not in mapping:
@@ -95,7 +95,7 @@ class LoadEmitter:
         slot: tuple[Value, int],
         place: Builder,
     ) -> None:
-        """Issue all fetches of an iteration, if `load` is the last of them."""
+        """Issue all tensor loads of an iteration, if `load` is the last of them."""
         fetches = self.plan.fetches
         if load is not fetches[-1]:
             return
@@ -103,7 +103,7 @@ class LoadEmitter:
         copies: list[tuple[tma.Fetch, Value, list[Value]]] = []
         for each in fetches:
             assert isinstance(each.op, tma.Fetch)
-            buffer = place(gpu.SharedSlot(self.buffers[each], *slot)).out
+            buffer = place(gpu.SharedStage(self.buffers[each], *slot)).out
             inputs = [mapping.get(value, value) for value in each.op.inputs]
             copies.append((each.op, buffer, inputs))
         self.ring.issue(copies, exists, slot, place)
@@ -123,11 +123,17 @@ class LoadEmitter:
         for rename in load.trip.renames:
             pointer = _renamed(rename, pointer, place)
             mask = None if mask is None else _renamed(rename, mask, place)
-        target = place(gpu.SharedSlot(self.buffers[load], *slot)).out
+        target = place(gpu.SharedStage(self.buffers[load], *slot)).out
         place(
             gpu.AsyncCopy(
-                *(pointer, target, mask, exists, load.vector),
-                *(op.cache, op.eviction, op.prefetch_bytes),
+                pointer,
+                target,
+                mask,
+                exists,
+                load.vector,
+                op.cache,
+                op.eviction,
+                op.prefetch_bytes,
             )
         )
 
@@ -137,7 +143,7 @@ def _renamed(rename: Op, value: Value, place: Builder) -> Value:
 
 
 def _both(mask: Value | None, exists: Value, pointer: Value, place: Builder) -> Value:
-    """Return the mask of a load that is made only if its iteration exists."""
+    """Return the mask of a load that is issued only if its iteration exists."""
     kind = pointer.type
     if isinstance(kind, TileType):
         exists = place(tile.Splat(exists, kind.shape, kind.layout)).out
@@ -145,11 +151,11 @@ def _both(mask: Value | None, exists: Value, pointer: Value, place: Builder) -> 
 
 
 class PipelinedBody:
-    """Write the body; `inits` are what its carried values begin with.
+    """Emit the body; `inits` are the initial values of what it carries.
 
     `home` maps values of the old body to those of the current iteration, `ahead[d]` to those of
     the iteration `d` later. Carried are first the variables of the old loop that are still
-    needed, then their like that run ahead, what registers hold, and the counters of slots.
+    needed, then their counterparts that run ahead, loaded tiles, and stage indices.
     """
 
     def __init__(
@@ -163,8 +169,8 @@ class PipelinedBody:
         self.place = Builder(self.block)
         loads = list(plan.loads.values())
         self.home: Mapping = {old.induction: self.block.args[0]}
-        # What is loaded furthest ahead comes last: by then the one before it has been used, and it
-        # can go to the same registers.
+        # What is loaded furthest ahead comes last: by then the one before it has been used, so
+        # that both can have the same registers.
         self.ahead: dict[int, Mapping] = {
             distance: {} for distance in sorted({load.distance for load in loads})
         }
@@ -185,9 +191,9 @@ class PipelinedBody:
                 self._carry_loaded(load, early)
         self.counters: dict[int, Value] = {}
         for load in emitter.buffers:
-            slots = plan.num_slots(load)
+            slots = plan.buffer_stages(load)
             if slots not in self.counters:
-                counter = self._carry(emitter.zero, "slot", lambda n=slots: self._next_slot(n))
+                counter = self._carry(emitter.zero, "slot", lambda n=slots: self._next_stage(n))
                 self.counters[slots] = counter
         self.phases = self._carry_phases()
         self._loads_of: dict[Op | None, PlannedLoad] = {
@@ -196,7 +202,7 @@ class PipelinedBody:
         self._deferred: dict[Op | None, gpu.SharedLoad] = {}
         self._waited = False
 
-    # -- what is carried -------------------------------------------------------
+    # -- carried values --------------------------------------------------------
 
     def _variables(self, distance: int) -> dict[Value, None]:
         return {
@@ -216,7 +222,7 @@ class PipelinedBody:
         return lambda: mapping.get(value, value)
 
     def _carry_phases(self) -> Value | None:
-        """Carry the parities of the next waits for what is fetched, if anything is."""
+        """Carry the phase bits of the next waits for tensor loads, if there are any."""
         ring = self.emitter.ring
         if ring is None:
             return None
@@ -229,7 +235,7 @@ class PipelinedBody:
         return self._carry(ring.start, "phases", following)
 
     def _carry_loaded(self, load: PlannedLoad, early: Callable[[Value, int], Value]) -> None:
-        """Carry what has been loaded for later iterations, each the place of the one before."""
+        """Carry the tiles loaded for later iterations; each moves one place on."""
         assert isinstance(load.op, gpu.Load)
         value, issued = load.op.out, self.ahead[load.distance]
         held: list[Value] = []
@@ -244,8 +250,8 @@ class PipelinedBody:
             if mapping is not None:
                 mapping[value] = held[-1]
 
-    def _next_slot(self, num_slots: int) -> Value:
-        return self.place(gpu.NextSlot(self.counters[num_slots], num_slots)).out
+    def _next_stage(self, num_stages: int) -> Value:
+        return self.place(gpu.NextStage(self.counters[num_stages], num_stages)).out
 
     # -- the ops ---------------------------------------------------------------
 
@@ -274,16 +280,16 @@ class PipelinedBody:
         return self.block
 
     def _slot(self, load: PlannedLoad) -> Value:
-        """Return the slot that holds what a load brought for the current iteration."""
+        """Return the stage that holds a load of the current iteration."""
         assert load.buffer is not None
         buffer = load.buffer.out
         if buffer not in self.home:
-            counter = self.counters[self.plan.num_slots(load)]
-            self.home[buffer] = self.place(gpu.SharedSlot(self.emitter.buffers[load], counter)).out
+            counter = self.counters[self.plan.buffer_stages(load)]
+            self.home[buffer] = self.place(gpu.SharedStage(self.emitter.buffers[load], counter)).out
         return self.home[buffer]
 
     def _store_loaded(self) -> dict[Op, None]:
-        """Store what registers hold for shared memory; return the ops this is instead of."""
+        """Store loaded registers to shared memory; return the ops that this replaces."""
         done: dict[Op, None] = {}
         for load in self.plan.loads.values():
             if load.trip is None or load.is_async:
@@ -295,7 +301,7 @@ class PipelinedBody:
         return done
 
     def _make_ready(self, values: Iterable[Value]) -> None:
-        """Load from shared memory what of `values` lies there."""
+        """Load those of `values` that are in shared memory."""
         wanted = dict.fromkeys(values)
         loads = [op for op in self._deferred.values() if op.out in wanted]
         buffers = [value.op for value in wanted if value.op in self._loads_of]
@@ -312,7 +318,7 @@ class PipelinedBody:
             self.place(op.clone(self.home))
 
     def _bring_up(self, value: Value) -> None:
-        """Compute what a mask is made of ahead of its place, if it is not there yet."""
+        """Compute the inputs of a mask ahead of their place, if they are not there yet."""
         op = value.op
         if op is None or value in self.home or op.block is not self.plan.loop.body:
             return
@@ -321,9 +327,9 @@ class PipelinedBody:
         self.place(op.clone(self.home))
 
     def _wait(self) -> None:
-        """Wait for all copies and fetches that were issued for the current iteration."""
+        """Wait for all copies and tensor loads of the current iteration."""
         if self.plan.copies:
-            # All groups but those of the iterations that follow the current one.
+            # All commit groups but those of the iterations that follow the current one.
             self.place(gpu.AsyncWait(self.plan.copy_distance - 1))
         if self.emitter.ring is not None and self.phases is not None:
             slot = self.counters[self.plan.num_stages]
@@ -341,7 +347,7 @@ class PipelinedBody:
             mapping[self.plan.loop.induction] = self.place(arith.Add(index, stride)).out
             for load in self.plan.loads.values():
                 if load.distance == distance:
-                    slot = (self.counters.get(self.plan.num_slots(load), index), distance)
+                    slot = (self.counters.get(self.plan.buffer_stages(load), index), distance)
                     self.emitter.issue(load, mapping, exists, slot, self.place)
         if self.plan.copies:
             self.place(gpu.AsyncCommit())

@@ -1,8 +1,8 @@
-"""Carry the first fragments of a loop's products over the back edge, so that it begins with them.
+"""Carry the first fragments of a loop's dots over the back edge, so that it begins with them.
 
-An iteration of a pipelined loop waits for its copies, meets a barrier, and reads the first fragments
-before anything is multiplied; with one or two warps a scheduler, the tensor cores are idle for that
-long. So the loop
+An iteration of a pipelined loop waits for its copies, meets a barrier, and reads the first
+fragments before the first MMA; with one or two warps a scheduler, the tensor cores are idle for
+that long. So the loop
 
     for i: wait for copy i; barrier; a = read(i, 0); b = read(i, 1); multiply(a); …; multiply(z)
 
@@ -11,12 +11,12 @@ becomes
     wait for copy 0; barrier; a = read(0, 0)
     for i: b = read(i, 1); multiply(a); …; wait for copy i+1; barrier; a = read(i+1, 0); multiply(z)
 
-and the last product of an iteration is under way while the next one's first fragments are read.
-The barrier still stands between the last read of a slot and the copies that fill it again: those
-are the next iteration's. The last iteration reads a slot that nothing was copied to. It is there,
-and what was read is not used.
+and the last MMA of an iteration runs while the next one's first fragments are read.
+The barrier still separates the last read of a stage from the copies that refill it: those
+are the next iteration's. The last iteration reads a stage that nothing was copied to: the memory
+exists, and the values are unused.
 
-Invariant: an iteration reads from its slots what it read before, after the same copies.
+Invariant: an iteration reads from its stages what it read before, after the same copies.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from aotc.schedule.context import Schedule
 
 
 def prefetch_fragments(kernel: Kernel, schedule: Schedule) -> None:
-    """Rewrite every loop whose first product reads what asynchronous copies brought."""
+    """Rewrite every loop whose first dot reads what asynchronous copies brought."""
     del schedule
     for loop in [op for op in kernel.walk() if isinstance(op, scf.For)]:
         turn = _find_turn(loop)
@@ -42,16 +42,16 @@ def prefetch_fragments(kernel: Kernel, schedule: Schedule) -> None:
 
 @dataclass
 class _Turn:
-    """What changes in a loop: the wait and the `loads` go to before the product `last`."""
+    """The wait and the `loads` of a loop that move to before the dot `last`."""
 
     loop: scf.For
     wait: gpu.AsyncWait
-    loads: dict[Op, gpu.SharedSlot]
+    loads: dict[Op, gpu.SharedStage]
     last: gpu.Dot
 
 
 def _find_turn(loop: scf.For) -> _Turn | None:
-    """Return what is to change in a loop, or None if it is none that this is made for."""
+    """Return what to move in a loop, or None if the rewrite does not apply."""
     ops = {op: number for number, op in enumerate(loop.body)}
     waits = [op for op in ops if isinstance(op, gpu.AsyncWait)]
     dots = [op for op in ops if isinstance(op, gpu.Dot)]
@@ -73,38 +73,38 @@ def _find_turn(loop: scf.For) -> _Turn | None:
 
 
 def _uses_slots_otherwise(loop: scf.For) -> bool:
-    """Return whether slots are written by threads, or read in a nested block."""
+    """Return whether threads write a stage, or a nested block reads one."""
     for op in loop.body.walk():
-        if isinstance(op, gpu.SharedStore) and isinstance(op.buffer.op, gpu.SharedSlot):
+        if isinstance(op, gpu.SharedStore) and isinstance(op.buffer.op, gpu.SharedStage):
             return True
         if op.block is not loop.body and _slot_read(op) is not None:
             return True
     return False
 
 
-def _slot_read(op: Op) -> gpu.SharedSlot | None:
-    """Return the slot that an op reads, or None."""
+def _slot_read(op: Op) -> gpu.SharedStage | None:
+    """Return the stage that an op reads, or None."""
     slot = op.buffer.op if isinstance(op, gpu.SharedLoad) else None
-    return slot if isinstance(slot, gpu.SharedSlot) else None
+    return slot if isinstance(slot, gpu.SharedStage) else None
 
 
-def _slot_copied_to(op: Op) -> gpu.SharedSlot | None:
-    """Return the slot that an op starts a copy to, or None."""
+def _slot_copied_to(op: Op) -> gpu.SharedStage | None:
+    """Return the stage that an op starts a copy to, or None."""
     slot = op.buffer.op if isinstance(op, gpu.AsyncCopy) else None
-    return slot if isinstance(slot, gpu.SharedSlot) else None
+    return slot if isinstance(slot, gpu.SharedStage) else None
 
 
-def _is_current(slot: gpu.SharedSlot, loop: scf.For) -> bool:
-    """Return whether a slot is that of the current iteration, by a counter that the loop turns."""
+def _is_current(slot: gpu.SharedStage, loop: scf.For) -> bool:
+    """Return whether a stage is the current iteration's, by a stage index that the loop advances."""
     counter = slot.index
     if counter.owner is not loop.body or counter.index == 0 or slot.ahead:
         return False
     following = loop.body.terminator.operands[counter.index - 1].op
-    return isinstance(following, gpu.NextSlot) and following.index is counter
+    return isinstance(following, gpu.NextStage) and following.index is counter
 
 
 def _needed(dot: gpu.Dot, body: Block) -> dict[Op, None]:
-    """Return the ops of the body that the operands of a product are computed from."""
+    """Return the ops of the body that the operands of a dot are computed from."""
     needed: dict[Op, None] = {}
     worklist = [dot.a, dot.b]
     while worklist:
@@ -117,7 +117,7 @@ def _needed(dot: gpu.Dot, body: Block) -> dict[Op, None]:
 
 
 def _rewrite(turn: _Turn) -> None:
-    """Write the loop anew, what it carries first before it, and take the old one's place."""
+    """Rebuild the loop, with the first iteration's wait and loads peeled off before it."""
     old = turn.loop
     before = Builder.before_op(old)
     before(gpu.AsyncWait(turn.wait.pending))
@@ -144,14 +144,14 @@ def _rewrite(turn: _Turn) -> None:
 
 def _read(turn: _Turn, add: Builder, mapping: dict[Value, Value] | None) -> list[Value]:
     """Read the first fragments: of the iteration after that of `mapping`, or of the first."""
-    slots: dict[gpu.SharedSlot, Value] = {}
+    slots: dict[gpu.SharedStage, Value] = {}
     values: list[Value] = []
     for load, slot in turn.loads.items():
         if slot not in slots:
             index, ahead = turn.loop.init[slot.index.index - 1], 0
             if mapping is not None:
                 index, ahead = mapping[slot.index], 1
-            slots[slot] = add(gpu.SharedSlot(slot.buffer, index, ahead)).out
+            slots[slot] = add(gpu.SharedStage(slot.buffer, index, ahead)).out
         copy = add(load.clone({slot.out: slots[slot]}))
         values.append(copy.results[0])
     return values

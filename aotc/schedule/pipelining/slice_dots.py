@@ -1,15 +1,15 @@
-"""Cut matrix products along K, so that few fragments of the operands are in registers at a time.
+"""Slice dots along K, so that few fragments of the operands are in registers at a time.
 
-A product reads whole operands; held at once they would cost more registers than the accumulator.
-Cut to the K of one instruction, the fragments of the next part are read while this one is
-multiplied, and the assembler sees loads and products in the order to run them in.
+A dot reads whole operands; held at once they would take more registers than the accumulator.
+Sliced to the K of one instruction, the fragments of the next slice are read while this one is
+multiplied, and ptxas sees loads and MMAs in the order to run them in.
 
-What an operand is computed from is cut along with it: its load from shared memory, and whatever is
-elementwise on the way. A value that is in registers already is cut there, which costs nothing.
-Where the accumulator must not be the tensor core's (`max_num_imprecise_acc`), parts are summed
-apart from it and added now and then.
+What an operand is computed from is sliced along with it: its load from shared memory, and
+elementwise ops in between. A value that is in registers already is sliced there, at no cost.
+Where few imprecise additions are allowed (`max_num_imprecise_acc`), slices are accumulated
+apart and promoted to the accumulator at intervals.
 
-Invariant: every part is multiplied once; a load moves down past no write to its buffer.
+Invariant: every slice is multiplied once; a load sinks below no write to its buffer.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from aotc.ir.types import FP8E4NV, FP8E5, element_of
 from aotc.schedule.context import Schedule
 from aotc.schedule.layout.parts import Parts
 
-# Parts of a product by threads: one access of 16 bytes to a row of A.
+# K of a slice on CUDA cores: one access of 16 bytes to a row of A.
 _THREAD_K = 4
 
 
 def slice_dots(kernel: Kernel, schedule: Schedule) -> None:
-    """Cut every product whose operands are read from shared memory."""
+    """Slice every dot whose operands are read from shared memory."""
     del schedule
     for op in list(kernel.walk()):
         if isinstance(op, gpu.Dot):
@@ -60,12 +60,12 @@ def _slice(op: gpu.Dot) -> None:
 
 
 def _sums_apart(op: gpu.Dot) -> bool:
-    """Return whether few products at a time are to be summed before they meet the accumulator."""
+    """Return whether slices are to be accumulated apart and promoted at intervals."""
     return op.max_num_imprecise_acc > 0 and element_of(op.a.type) in (FP8E4NV, FP8E5)
 
 
 class _Sum:
-    """Add up the parts of a product: in its accumulator, or apart from it, some at a time."""
+    """Accumulate the slices of a dot: in its accumulator, or apart, promoted at intervals."""
 
     def __init__(self, op: gpu.Dot, size: int, place: Builder) -> None:
         self.op, self.place = op, place
@@ -74,7 +74,7 @@ class _Sum:
         self.room = self.most = max(1, op.max_num_imprecise_acc // size) if _sums_apart(op) else 0
 
     def add(self, a: Value, b: Value) -> None:
-        """Multiply a part and add it."""
+        """Multiply a slice and add it."""
         if self.most and self.apart is None:
             self.apart = self.place(arith.Constant(0.0, self.acc.type)).out
         into = self.acc if self.apart is None else self.apart
@@ -87,14 +87,14 @@ class _Sum:
             self.acc, self.apart, self.room = self.total(), None, self.most
 
     def total(self) -> Value:
-        """Return all that was added."""
+        """Return the accumulator with all slices added."""
         if self.apart is None:
             return self.acc
         return self.place(arith.Add(self.acc, self.apart)).out
 
 
 def _part_size(op: gpu.Dot, operands: Sequence[Parts]) -> int:
-    """Return the extent along K of the smallest parts that both operands can be cut into."""
+    """Return the K of the smallest slices that both operands can be cut into."""
     size = op.shape[2] if op.shape else _THREAD_K
     whole = tile_shape(op.a)[-1]
     while size < whole and not all(operand.can_cut(size) for operand in operands):

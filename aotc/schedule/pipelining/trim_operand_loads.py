@@ -1,11 +1,11 @@
-"""Fetch no rows of B that products leave out, and give them no shared memory.
+"""Trim tensor loads and buffers of B to the rows that dots use.
 
-Where nothing but products reads a fetched block, and of its rows only the first ones, because they
-are the columns of B that are multiplied (`trim_dot_columns`), the map's box has so many rows. If the rows
-that are left out are the end of the buffer, the buffer ends before them, so that a ring has room for
-more slots.
+Where only dots read a loaded tile, and only its first rows, because those are the columns of
+B that are used (`trim_dot_columns`), the tensor map's box has so many rows. If the unused
+rows are the end of the buffer, the buffer ends before them, so that a ring has room for
+more stages.
 
-Invariant: what a fetch does not bring is not read, and what a buffer does not have is not written.
+Invariant: what is not loaded is not read, and what a buffer does not have is not written.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from aotc.ir.dialects import gpu, tma, wgmma
 from aotc.ir.layout import LinearLayout
 from aotc.ir.rewrite import Builder
 from aotc.ir.types import SharedType, TensorMapType
-from aotc.ir.warpgroup_product import SWIZZLE_PERIOD_BYTES
+from aotc.ir.wgmma_tiling import SWIZZLE_PERIOD_BYTES
 from aotc.schedule.context import Schedule
 
 _MAX_BOX_ROWS = 256
@@ -51,7 +51,7 @@ def trim_operand_loads(kernel: Kernel, schedule: Schedule) -> None:
 def _box_of(
     kind: TensorMapType, fetches: Sequence[tma.TmaFetch], num_rows: int
 ) -> tuple[int, ...] | None:
-    """Return a box with which only so many rows are fetched, or None if there is none."""
+    """Return a box that loads only so many rows, or None if there is none."""
     num_parts = max(fetch.num_parts for fetch in fetches)
     rows, rest = divmod(num_rows, num_parts)
     box = (rows, *kind.box[1:])
@@ -66,7 +66,7 @@ def _block_of(fetch: tma.TmaFetch) -> SharedType:
 
 
 def _rows_read(fetch: tma.TmaFetch) -> int:
-    """Return how many of a block's rows are read: all, if others than products read it."""
+    """Return how many of a tile's rows are read: all, if others than dots read it."""
     kind = _block_of(fetch)
     if len(kind.shape) != len(_TURNED) or len(fetch.coords) != len(_TURNED):
         return kind.shape[0]
@@ -76,7 +76,7 @@ def _rows_read(fetch: tma.TmaFetch) -> int:
 
 
 def _rows_read_by(reader: Op, num_rows: int) -> Iterator[int]:
-    """Yield how many of `num_rows` an op reads of a buffer, or each product behind it does."""
+    """Yield how many of `num_rows` an op, or each dot that uses its result, reads of a buffer."""
     if not isinstance(reader, gpu.SharedTrans) or reader.order != _TURNED:
         yield num_rows
         return
@@ -88,7 +88,7 @@ def _rows_read_by(reader: Op, num_rows: int) -> Iterator[int]:
 
 
 def _shorten(buffer: Value, num_rows: int) -> None:
-    """Let a buffer end behind its first rows, if others lie behind them."""
+    """End a buffer after its first rows, if the unused ones come last."""
     alloc, kind = buffer.op, buffer.type
     assert isinstance(alloc, gpu.SharedAlloc)
     assert isinstance(kind, SharedType)
@@ -109,10 +109,10 @@ def _shorten(buffer: Value, num_rows: int) -> None:
 
 
 def _is_by_rows(layout: LinearLayout, num_rows: int) -> bool:
-    """Return whether the first rows are all that lies in as large a first part of a buffer.
+    """Return whether the first rows are a contiguous prefix of the buffer.
 
-    That is so if each bit of the number of a row, down to the last one set, leads as far as all
-    rows before it take.
+    That is so if each bit of a row's index, down to the lowest set bit of `num_rows`, is an offset
+    of as many elements as all rows before it take.
     """
     places = gf2.Span(layout.columns("offset"))
     row_elems = prod(layout.shape[1:])

@@ -1,1 +1,1 @@
-"""Which program instances a CTA runs, and which part of a tile each CTA of a cluster computes."""
+"""Which program instances a CTA runs, and which slice of a tile each CTA of a cluster computes."""

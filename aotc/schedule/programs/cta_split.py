@@ -1,10 +1,10 @@
-"""Which part of each tile a block of a cluster computes.
+"""How each tile is split among the CTAs of a cluster.
 
-The blocks of a cluster run one program together. A tile is *divided* along an axis, of which each
-block has its share, or held by all of them. What the program stores decides: products divide the
-rows of their result, so each block reads its own rows of A and all of B; what is computed from
-them is divided alike, and so on back to the pointers. A value that is needed both ways is computed
-both ways; only what a loop or branch passes on has one way.
+The CTAs of a cluster run one program instance together. A tile is *split* along an axis, of which
+each CTA has a slice, or replicated in all of them. Stores decide: dots split the
+rows of their result, so each CTA reads its own rows of A and all of B; what is computed from
+them is split alike, and so on back to the pointers. A value that is needed both ways is computed
+both ways; only values that loops or branches pass on have one way.
 
 Invariant: `Parts.needed` has, for every way that an op is needed, the ways of its operands.
 """
@@ -19,18 +19,19 @@ from aotc.ir.core import Block, Kernel, Op, Value
 from aotc.ir.dialects import arith, descriptor, gpu, scf, tile
 from aotc.ir.effects import Trait
 from aotc.ir.types import DescriptorType, TileType
+from aotc.schedule.remarks import Reason
 
 Part: TypeAlias = int | None
-"""The axis along which a tile is divided, or None for all of it."""
+"""The axis along which a tile is split, or None for all of it."""
 
 _MIN_PRODUCT_ROWS = 64
 
 
 @dataclass
 class Parts:
-    """Hold the ways in which each value is needed, and how each descriptor's blocks are divided.
+    """The ways in which each value is needed, and how each descriptor's boxes are split.
 
-    `obstacle` says why the program cannot be divided; then nothing else counts.
+    `obstacle` says why the program cannot be split; then nothing else counts.
     """
 
     needed: dict[Value, dict[Part, None]] = field(default_factory=dict[Value, dict[Part, None]])
@@ -45,7 +46,7 @@ def shape_of(value: Value) -> tuple[int, ...]:
 
 
 def operand_parts(op: Op, part: Part) -> Sequence[Part] | None:
-    """Return how the operands of an op are divided whose results are so, or None if they cannot."""
+    """Return how operands of an op must be split for its results to be, or None if impossible."""
     count = len(op.operands)
     if part is None:
         return [None] * count
@@ -126,7 +127,7 @@ _RULES: dict[type[Op], Callable[[Any, int], Sequence[Part] | None]] = {
 
 
 def result_part(op: Op, index: int, part: int) -> Part:
-    """Return how results are divided if operand `index` is so, or None if that does not decide."""
+    """Return how results are split if operand `index` is, or None if that does not decide."""
     out = op.results[0] if op.results else None
     for candidate in range(len(shape_of(out)) if out is not None else 0):
         operands = operand_parts(op, candidate)
@@ -139,7 +140,7 @@ def result_part(op: Op, index: int, part: int) -> Part:
 
 
 def find_parts(kernel: Kernel, num_blocks: int, *, divides: bool = True) -> Parts:
-    """Return how the kernel's tiles are divided among `num_blocks`, if any of them shall be."""
+    """Return how the kernel's tiles are split among `num_blocks` CTAs, if any of them are to be."""
     search = _Search(kernel, num_blocks)
     if divides:
         search.prefer_dots()
@@ -160,10 +161,10 @@ class _Search:
         self.parts = Parts()
         self.preferred: dict[Value, int] = {}
 
-    # -- from products on ------------------------------------------------------
+    # -- forward from dots -----------------------------------------------------
 
     def prefer_dots(self) -> None:
-        """Divide results of products, and carry that on to what is computed from them."""
+        """Split results of dots, and propagate that to what is computed from them."""
         dots = [op for op in self.kernel.walk() if isinstance(op, tile.Dot)]
         worklist: list[Value] = []
         for dot in dots:
@@ -195,10 +196,10 @@ class _Search:
                     for each in user.results:
                         self._prefer(each, out, worklist)
 
-    # -- from stores back ------------------------------------------------------
+    # -- backward from stores --------------------------------------------------
 
     def need_root(self, op: Op) -> None:
-        """Decide for an op with an effect, and need its operands."""
+        """Decide for an op with an effect, and require its operands."""
         values = [value for value in op.operands if shape_of(value)]
         suggested = [self._suggested(value) for value in values]
         chosen = next((part for part in suggested if part is not None), None)
@@ -207,13 +208,13 @@ class _Search:
         elif not isinstance(op, tile.Store | tile.AtomicRmw | tile.AtomicCas):
             chosen = None
         if any(value.users for value in op.results):
-            self.parts.obstacle = f"the result of {op.opcode} would be in one block"
+            self.parts.obstacle = Reason.RESULT_IN_ONE_CTA(op=op.opcode)
         self.parts.roots[op] = chosen
         for value in op.operands:
             self._need(value, chosen if shape_of(value) else None)
 
     def need_passed(self, op: Op) -> None:
-        """Need what decides about a loop or branch, and all that it passes on."""
+        """Require what controls a loop or branch, and all that it passes on."""
         deciding = op.slots[:3] if isinstance(op, scf.For) else op.slots[:1]
         if isinstance(op, scf.While):
             deciding = op.before.terminator.slots[:1]
@@ -226,7 +227,7 @@ class _Search:
                 self._need(value, self.preferred.get(value))
 
     def _suggested(self, value: Value) -> Part:
-        """Return how what a value is computed from is divided."""
+        """Return how the inputs of a value are split."""
         seen: dict[Value, None] = {}
         worklist = [value]
         while worklist:
@@ -241,13 +242,13 @@ class _Search:
         return None
 
     def _divide_descriptor(self, value: Value, part: Part) -> Part:
-        """Return how the blocks of a descriptor are divided: all uses of it are alike."""
+        """Return how the boxes of a descriptor are split: alike in all its uses."""
         kind = value.type
         assert isinstance(kind, DescriptorType)
         if part is not None and isinstance(value.op, descriptor.DescriptorAt):
-            self.parts.obstacle = "maps in memory are of whole blocks"
+            self.parts.obstacle = Reason.MAP_IN_MEMORY()
         elif block_type(kind, part, self.num_blocks).row_bytes < descriptor.MIN_ROW_BYTES:
-            self.parts.obstacle = f"parts of {kind} would have too short rows"
+            self.parts.obstacle = Reason.SHORT_ROWS(kind=kind)
         return self.parts.descriptors.setdefault(value, part)
 
     def _need(self, value: Value, part: Part) -> None:
@@ -258,11 +259,11 @@ class _Search:
             if way in ways:
                 continue
             if way is not None and shape_of(each)[way] % self.num_blocks:
-                self.parts.obstacle = f"a tile of {shape_of(each)} has no {self.num_blocks} parts"
+                self.parts.obstacle = Reason.TOO_SMALL(shape=shape_of(each), slices=self.num_blocks)
                 return
             passed = each.op is None or each.op.has(Trait.CONTROL_FLOW)
             if passed and ways and shape_of(each):
-                self.parts.obstacle = "a loop or branch would carry a tile in two ways"
+                self.parts.obstacle = Reason.CARRIED_TWO_WAYS()
                 return
             ways[way] = None
             worklist += self._operands(each, way, passed=passed)
@@ -275,10 +276,10 @@ class _Search:
         if isinstance(op, descriptor.DescriptorLoad):
             axis = None if part is None else part + op.num_dropped
             if self._divide_descriptor(op.descriptor, axis) != axis:
-                self.parts.obstacle = "a descriptor's blocks would be divided in two ways"
+                self.parts.obstacle = Reason.BOX_TWO_WAYS()
         parts = operand_parts(op, part)
         if parts is None:
-            self.parts.obstacle = f"{op.opcode} needs what other blocks hold"
+            self.parts.obstacle = Reason.NEEDS_OTHER_CTAS(op=op.opcode)
             return []
         others = [(other, part) for other in op.results if other is not value]
         return [*zip(op.operands, parts, strict=True), *others]
@@ -322,7 +323,7 @@ def _alike(value: Value) -> list[Value]:
 
 
 def block_type(kind: DescriptorType, part: Part, num_blocks: int) -> DescriptorType:
-    """Return a descriptor of the part of its blocks that one block of a cluster accesses."""
+    """Return a descriptor of the slice of its box that one CTA of a cluster accesses."""
     if part is None:
         return kind
     block = list(kind.block)

@@ -1,12 +1,12 @@
-"""Let a block run one program after the other, so that a producer can be programs ahead.
+"""Make the kernel persistent, so that a producer can run ahead across program instances.
 
-A block that ends has its successor begin with empty buffers, and nothing is multiplied until the
-first copies land. So where a warp of its own will fetch, the whole kernel becomes the body of a
-loop: a launch starts as many blocks as run at a time, block b takes the programs b, b + count, ….
-Which programs there are, `grid[0]` to `grid[2]`, the launcher passes on.
+A CTA that ends has its successor begin with empty stages, and the tensor cores idle until the
+first loads land. So where a producer warp will issue loads, the whole kernel becomes the body of a
+loop: a launch starts as many CTAs as run at a time, CTA b runs the programs b, b + count, ….
+The launcher passes the extents of the grid, `grid[0]` to `grid[2]`, as arguments.
 
-Programs that look at each other (atomics, barriers of memory) or at their number are left as they
-are, and so are those that loop over their work themselves.
+Program instances that communicate (atomics, memory barriers) or read their count are left as they
+are, and so are kernels that loop over their work themselves.
 
 Invariant: every program of the grid is run once, by itself; programs have no order.
 """
@@ -19,6 +19,7 @@ from aotc.ir.dialects import arith, assembly, descriptor, grid, scf, tile
 from aotc.ir.rewrite import Builder
 from aotc.ir.types import I32
 from aotc.schedule.context import Schedule
+from aotc.schedule.remarks import Remark
 
 _NEVER_UNROLLED = 1
 _OBSTACLES = (
@@ -30,16 +31,16 @@ _AXES = ("x", "y", "z")
 
 def make_persistent(kernel: Kernel, schedule: Schedule) -> None:
     """Wrap the kernel in a loop over programs, if that lets its copies run ahead."""
-    if not schedule.map_pointers or schedule.specialization_obstacle or not _gains(kernel):
+    if not schedule.map_pointers or not schedule.may_specialize or not _gains(kernel):
         return
     with at(kernel.loc):
         _wrap(kernel)
     kernel.loops_programs = True
-    schedule.remark(kernel.loc, "a block runs one program after the other")
+    schedule.remark(kernel.loc, Remark.PERSISTENT())
 
 
 def _gains(kernel: Kernel) -> bool:
-    """Return whether the kernel multiplies in a loop what it loads through descriptors."""
+    """Return whether the kernel has a mainloop of dots whose operands are tensor loads."""
     loads = False
     for op in kernel.walk():
         if isinstance(op, _OBSTACLES) or getattr(op, "volatile", False):
@@ -80,7 +81,7 @@ def _wrap(kernel: Kernel) -> None:
 
 
 def _extent(kernel: Kernel, axis: int) -> Value:
-    """Return a new parameter: how many programs the grid has along an axis."""
+    """Return a new parameter: the extent of the grid along an axis."""
     name = f"grid.{_AXES[axis]}"
     kernel.params += (ParamInfo(name, source=GRID_SOURCES[axis]),)
     return kernel.body.add_arg(I32, name)

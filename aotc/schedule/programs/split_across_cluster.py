@@ -1,14 +1,14 @@
-"""Let the blocks of a cluster each compute their part of a program's tiles.
+"""Split a program's tiles across the CTAs of a cluster.
 
-With `num_ctas` above 1 a program is run by a cluster of as many blocks. `block_parts` says which
-tiles are divided and how; here the kernel becomes that of one block: divided tiles are smaller,
-and what names elements (ranges, coordinates of descriptors) begins where the block's part does. A
-store of what every block holds is made by the first one. Where a program cannot be divided, all
-blocks compute all of it, which is right and no faster; a remark says so.
+With `num_ctas` above 1 a program is run by a cluster of as many CTAs. `cta_split` says which
+tiles are split and how; here the kernel becomes that of one CTA: split tiles are smaller,
+and index computations (ranges, coordinates of descriptors) begin where the CTA's slice does. A
+replicated value is stored by the first CTA. Where a program cannot be split, all
+CTAs compute all of it, which is right and no faster; a remark says so.
 
-What every block loads through a descriptor is the same for all: each loads its share, for all.
+A replicated tile of a descriptor is multicast: each CTA loads a slice of it, for all.
 
-Invariant: together the blocks store what the program stored, each element once.
+Invariant: together the CTAs store what the program stored, each element once.
 """
 
 from __future__ import annotations
@@ -31,13 +31,14 @@ from aotc.schedule.programs.cta_split import (
     operand_parts,
     shape_of,
 )
+from aotc.schedule.remarks import Remark
 
 _FOR_ALL_BLOCKS = (tile.Assume, tile.Assert, grid.GridWait, grid.LaunchDependents)
 _FOR_ONE_BLOCK = (tile.Barrier, tile.AtomicRmw, tile.AtomicCas, assembly.VolatileAsm)
 
 
 def split_across_cluster(kernel: Kernel, schedule: Schedule) -> None:
-    """Rewrite the kernel of a program as that of one block of its cluster."""
+    """Rewrite the kernel of a program as that of one CTA of its cluster."""
     num_blocks = schedule.config.num_ctas
     if num_blocks == 1:
         return
@@ -45,13 +46,13 @@ def split_across_cluster(kernel: Kernel, schedule: Schedule) -> None:
         used = any(value.users for value in op.results)
         if isinstance(op, tile.Barrier | tile.Print) or (isinstance(op, _FOR_ONE_BLOCK) and used):
             raise CompileError(
-                f"num_ctas = {num_blocks}: {op.opcode} is not shared by the blocks of a cluster",
+                f"num_ctas = {num_blocks}: {op.opcode} is not shared by the CTAs of a cluster",
                 op.loc,
                 remedy="leave num_ctas at 1 for this kernel",
             )
     parts = find_parts(kernel, num_blocks)
     if parts.obstacle:
-        schedule.remark(kernel.loc, f"every block computes the whole program: {parts.obstacle}")
+        schedule.remark(kernel.loc, Remark.REPLICATED(reason=parts.obstacle))
         parts = find_parts(kernel, num_blocks, divides=False)
     _Distribution(kernel, parts, num_blocks).run()
 
@@ -80,7 +81,7 @@ class _Distribution:
             self.made[arg, None] = new.add_arg(kind, arg.hint)
         place = Builder(new)
         with at(self.kernel.loc):
-            self.rank = place(grid.BlockRank()).out
+            self.rank = place(grid.CtaRank()).out
         self._copy_block(old, place)
         place(old.terminator.clone({}))
         self.kernel.body = new
@@ -88,7 +89,7 @@ class _Distribution:
         old.clear()
 
     def _is_shared(self, value: Value) -> bool:
-        """Return whether blocks of a descriptor can be loaded in parts: only ever loaded, and big."""
+        """Return whether loads of a descriptor can be multicast: only ever loaded, and big."""
         kind = value.type
         assert isinstance(kind, DescriptorType)
         only_loaded = all(
@@ -109,7 +110,7 @@ class _Distribution:
         return next(iter(self.parts.needed.get(value, {None: None})))
 
     def _start(self, extent: int, place: Builder) -> Value:
-        """Return where the block's part of `extent` elements begins."""
+        """Return where the CTA's slice of `extent` elements begins."""
         assert self.rank is not None
         size = place(arith.Constant(extent // self.num_blocks, I32)).out
         return place(arith.Mul(self.rank, size)).out
@@ -137,7 +138,7 @@ class _Distribution:
         return list(dict.fromkeys(way for value in op.results for way in self._ways(value)))
 
     def _copy(self, op: Op, part: Part, place: Builder) -> None:
-        """Copy an op whose results are divided along `part`."""
+        """Copy an op whose results are split along `part`."""
         parts = operand_parts(op, part)
         assert parts is not None
         values = [self._get(value, way) for value, way in zip(op.operands, parts, strict=True)]
@@ -148,7 +149,7 @@ class _Distribution:
         elif len(mapping) == len(values):
             results = place(op.clone(mapping)).results
         else:
-            # One value may be needed in two ways: the sum of a product that is its operand, too.
+            # One value may be needed in two ways: an accumulator that is an operand as well.
             given = iter(values)
             slots = [None if slot is None else next(given) for slot in op.slots]
             blocks = [clone_block(block, {}) for block in op.blocks]
@@ -184,7 +185,7 @@ class _Distribution:
         mapping: dict[Value, Value],
         place: Builder,
     ) -> list[Value]:
-        """Return coordinates of the block's part of a descriptor's block."""
+        """Return the coordinates of the CTA's slice of a descriptor's box."""
         moved = [mapping[coord] for coord in coords]
         if part is not None:
             assert isinstance(kind, DescriptorType)
@@ -244,7 +245,7 @@ class _Distribution:
         made = place(build(scf.While, inits, op.attributes, [before, after], op.loc))
         self._bind(op.outs, made.outs)
 
-    # -- ops that name elements ------------------------------------------------
+    # -- ops that index elements -----------------------------------------------
 
     def _cut(self, value: Value, part: int) -> tuple[int, ...]:
         shape = list(shape_of(value))
@@ -268,7 +269,7 @@ class _Distribution:
         return list(place(op.clone(mapping, shape=self._cut(op.results[0], part))).results)
 
     def arange(self, op: Op, part: int, mapping: dict[Value, Value], place: Builder) -> list[Value]:
-        """The block's own part of a range."""
+        """The CTA's own slice of a range."""
         del part, mapping
         assert isinstance(op, tile.Arange)
         extent = op.end - op.start
@@ -278,7 +279,7 @@ class _Distribution:
         return [place(arith.Add(start, own)).out]
 
     def hint(self, op: Op, part: int, mapping: dict[Value, Value], place: Builder) -> list[Value]:
-        """A promise, of runs no longer than the part."""
+        """A promise, of runs no longer than the slice."""
         assert isinstance(op, tile.Hint)
         shape = self._cut(op.out, part)
         runs = {
@@ -290,7 +291,7 @@ class _Distribution:
         return list(place(op.clone(mapping, **runs)).results)
 
     def load(self, op: Op, part: int, mapping: dict[Value, Value], place: Builder) -> list[Value]:
-        """The block's own part of a descriptor's block."""
+        """The CTA's own slice of a descriptor's box."""
         assert isinstance(op, descriptor.DescriptorLoad)
         axis = part + op.num_dropped
         coords = self._shift(op.coords, axis, op.descriptor.type, mapping, place)

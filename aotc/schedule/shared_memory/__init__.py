@@ -1,1 +1,1 @@
-"""Where shared buffers and mbarriers lie, and which barriers order the accesses to them."""
+"""Allocation of shared buffers and mbarriers, and the barriers that order accesses to them."""

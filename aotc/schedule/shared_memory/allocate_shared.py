@@ -1,17 +1,13 @@
-"""Give every shared buffer its place: buffers that live at different times share bytes.
+"""Allocate shared memory: buffers whose live ranges are disjoint share bytes.
 
-A buffer lives from its allocation to the last use of it or of one of its slots; a use inside a loop
-that the allocation is outside of keeps it alive for the whole loop. While copies into it are in
-flight it lives too: up to the next wait for all of them. Buffers are placed largest first, each at the lowest
-offset where nothing that lives at the same time is. A mbarrier lives from its making to the end
-of the kernel. The small buffers of reductions live as long
-as the kernel while they fit a few kilobytes: sharing bytes would cost a barrier each time.
+Live ranges come from `live_ranges`. Buffers are placed largest first, each at the lowest offset
+where no buffer with an overlapping live range is.
 
-Several groups of consumers do not wait for each other, so nobody knows what lives at the same time
-in different ones. What they allocate is placed as for one, behind all else, and that once for each.
+Consumer groups do not wait for each other, so the live ranges of different groups' buffers
+cannot be compared. What a group allocates is placed after all else, and that once for each group.
 
-Invariant: two buffers whose lives overlap do not overlap in bytes; barriers against the reuse of
-bytes are `insert_barriers`' business.
+Invariant: two buffers whose live ranges overlap do not overlap in bytes; barriers against the reuse
+of bytes are `insert_barriers`' business.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Refuse what the target cannot hold, before code is generated for it.
+"""Refuse kernels that exceed the target's resources, before code is generated for them.
 
-Shared memory is known once buffers have their places, and what tiles take of a thread's registers
-once they have layouts. Generating code for a kernel that no block can be launched of, or that
+Shared memory is known once buffers have offsets, and register pressure once tiles have
+layouts. Generating code for a kernel of which no CTA can be launched, or that
 spills most of what it computes with, takes minutes that end in nothing.
 """
 
@@ -20,8 +20,8 @@ from aotc.schedule.analysis.live_registers import find_peak, place_text
 from aotc.target import Target
 
 _LISTED = 3
-_COMFORTABLE_REGISTERS = 192  # addresses, masks and what is computed need some besides
-_REGISTER_UNIT = 8  # a warp is given registers by so many for each thread
+_COMFORTABLE_REGISTERS = 192  # besides addresses, masks and temporaries
+_REGISTER_UNIT = 8  # registers of a thread are allocated in units of so many
 
 _KeyT = TypeVar("_KeyT")
 
@@ -29,8 +29,8 @@ _KeyT = TypeVar("_KeyT")
 def check_resources(kernel: Kernel, target: Target, limits: CompileLimits) -> bool:
     """Return whether the tiles of a kernel of gpu IR may fit a thread's registers.
 
-    Where they take more than twice what there is, the assembler is sure to spill; with less, which is
-    an estimate, it may not. Raises: ResourceError if no block fits the target, or if it is hopeless.
+    Above twice what there is, ptxas is sure to spill; below that, as this is an estimate, it may
+    not. Raises: ResourceError if no CTA fits the target, or if it is hopeless.
     """
     if kernel.shared_bytes > target.max_shared_bytes:
         raise _too_much_shared(kernel, target)
@@ -59,7 +59,7 @@ def register_remedy(kernel: Kernel, target: Target, registers: int) -> str:
     if kernel.maxnreg and kernel.maxnreg < target.max_registers_per_thread:
         remedies.append("a higher maxnreg")
     warps = 2 * kernel.num_warps
-    # With still more warps a thread has as much less as it needs less.
+    # With still more warps a thread has fewer registers as well.
     while 32 * warps * target.max_registers_per_thread <= target.registers_per_sm:
         if registers * kernel.num_warps // warps <= _COMFORTABLE_REGISTERS:
             remedies.append(f"num_warps = {warps}")
@@ -97,15 +97,15 @@ def large_remedy() -> str:
 def _too_much_shared(kernel: Kernel, target: Target) -> ResourceError:
     """Return the error of a kernel that needs more shared memory than there is."""
     buffers: dict[tuple[str, Loc], int] = {}
-    num_slots = 1
+    num_stages = 1
     for op in kernel.walk():
         if isinstance(op, gpu.SharedAlloc):
             assert isinstance(op.out.type, SharedType)
             kind = op.out.type
             tile = "x".join([*map(str, kind.shape), str(kind.element)])
-            if kind.num_slots > 1:
-                tile = f"{kind.num_slots} stages of {tile}"
-                num_slots = max(num_slots, kind.num_slots)
+            if kind.num_stages > 1:
+                tile = f"{kind.num_stages} stages of {tile}"
+                num_stages = max(num_stages, kind.num_stages)
             buffers[tile, op.loc] = buffers.get((tile, op.loc), 0) + kind.size_bytes
     listed = _largest(buffers.items())[:_LISTED]
     largest = ", ".join(
@@ -115,7 +115,7 @@ def _too_much_shared(kernel: Kernel, target: Target) -> ResourceError:
         f"{kernel.shared_bytes} bytes of shared memory, the limit is {target.max_shared_bytes}: "
         f"{largest}"
     )
-    remedy = "smaller tiles" if num_slots == 1 else "fewer stages (num_stages) or smaller tiles"
+    remedy = "smaller tiles" if num_stages == 1 else "fewer stages (num_stages) or smaller tiles"
     return ResourceError(message, kernel.loc, remedy=remedy)
 
 

@@ -1,35 +1,35 @@
 """Insert the barriers that accesses to shared memory need, and no others.
 
-Walking in program order, the pass remembers the places read and written since the last barrier.
-An access that meets an earlier one of another thread (a read after a write, a write after either)
-gets a barrier in front. A loop's body is walked until what its end leaves is what its start
-assumes, so that an access meets those of the iterations before.
+Walking in program order, the pass keeps the places read and written since the last barrier.
+An access that conflicts with an earlier one of another thread (a read after a write, a write after
+either) gets a barrier before it. A loop's body is walked until its exit state adds nothing to
+its entry state, so that an access conflicts with those of earlier iterations.
 
-A buffer of several slots is rotated by a loop: a counter that every iteration replaces by
-`gpu.next_slot`. So slots are told apart by their distance from the counter, and what an iteration
-touched `k` ahead, the next one finds `k - 1` ahead. An asynchronous copy counts as written by every
-wait after it, up to the one that leaves none in flight.
+A ring of several stages is rotated by a loop: a stage index that every iteration replaces by
+`gpu.next_stage`. So stages are told apart by their distance from the index, and what an iteration
+accessed `k` ahead, the next one finds `k - 1` ahead. An asynchronous copy counts as written by
+every wait after it, up to the one that leaves none in flight.
 
-A tensor copy is issued by one thread. A load lands for all threads that have waited at its
-mbarrier, so what it writes needs no barrier; but nobody may issue into the next phase of a mbarrier
-while another still waits for this one, so a wait counts as reading it and an issue as writing it.
-A store has read its buffer when the issuing thread has waited for it; nobody may write that before,
-which is a mistake of the schedule's. Both see what threads wrote only behind a `gpu.proxy_fence` of
-the writers. So do loads and what threads read: a thread's read may still be on its way when the
-barrier or mbarrier lets the next copy go, unless the thread fenced it before it came there.
+A tensor copy is issued by one thread. A load is visible to all threads that have waited at its
+mbarrier, so what it writes needs no barrier; but no thread may issue into the next phase of a
+mbarrier while another still waits for this one, so a wait counts as reading it and an issue as
+writing it. A store has read its buffer when the issuing thread has waited for it; nothing may write
+the buffer before, which is a fault of the schedule. Both see what threads wrote only after a
+`gpu.proxy_fence` of the writers. So do loads and what threads read: a thread's read may still be in
+flight when the barrier or mbarrier releases the next copy, unless the thread fenced it before that.
 
-A buffer is *divided* if each warpgroup writes and stores boxes of its own, and nothing else has its
-bytes. What meets in it is ordered by a barrier of each warpgroup.
+A buffer is *divided* if each warpgroup writes and stores boxes of its own, and nothing else shares
+its bytes. Conflicts in it are ordered by a barrier of each warpgroup.
 
-Accesses to global memory that `global_hazards` finds to meet are ordered by the same barriers, or by
-those of the cluster where a program has several blocks; a tensor copy that reads what threads stored
+Accesses to global memory that conflict by `global_hazards` are ordered by the same barriers, or by
+those of the cluster where a program has several CTAs; a tensor copy that reads what threads stored
 there needs a fence of all memory as well.
 
-A product by warpgroups sees memory as tensor copies do, and reads its operands until a wait covers
-it, whatever barriers there are. Nobody may write them before; that is a mistake of the schedule's.
+A wgmma accesses memory through the async proxy, and reads its operands until a wait covers
+it, whatever barriers there are. Nothing may write them before; that is a fault of the schedule.
 
-Invariant: between two accesses that overlap in bytes, one of them a write, stands a barrier on
-every path. Both arms of a branch that is the same for all threads of the block may hold one.
+Invariant: between two accesses that overlap in bytes, one of them a write, there is a barrier on
+every path. Both arms of a branch that is uniform across the CTA may hold one.
 """
 
 from __future__ import annotations
@@ -41,10 +41,9 @@ from itertools import count, zip_longest
 from aotc.ir.core import Block, Kernel, Op, Value
 from aotc.ir.diagnostics import at
 from aotc.ir.dialects import arith, gpu, grid, indexing, roles, scf, tile, tma, wgmma
-from aotc.ir.rewrite import Builder
+from aotc.ir.rewrite import Builder, is_inside
 from aotc.ir.types import SharedType
 from aotc.schedule.analysis.global_hazards import GlobalHazards, Touch
-from aotc.schedule.analysis.global_order import is_inside
 from aotc.schedule.context import Schedule
 
 _MAX_EXACT_TURNS = 16
@@ -52,7 +51,7 @@ _MAX_EXACT_TURNS = 16
 
 @dataclass(frozen=True)
 class _Place:
-    """Name the bytes of a buffer, or one slot of it: None for any."""
+    """The bytes of a buffer, or one stage of it: None for any."""
 
     buffer: gpu.SharedAlloc
     start: int
@@ -73,7 +72,7 @@ class _Place:
             return self
         if self.buffer not in rotated:
             return replace(self, slot=None)
-        return replace(self, slot=(self.slot - 1) % self.buffer.num_slots)
+        return replace(self, slot=(self.slot - 1) % self.buffer.num_stages)
 
 
 _Places = dict[_Place, None]
@@ -81,12 +80,13 @@ _Places = dict[_Place, None]
 
 @dataclass
 class _Pending:
-    """Hold the places touched since the last barrier, and those that copies are in flight to.
+    """The places accessed since the last barrier, and those that copies are in flight to.
 
-    What threads wrote to `unfenced` places, tensor copies and products do not see yet, whatever
-    barriers there were; nor that they have read `unfenced_reads`. `drains` and `products` are what each tensor store and each product in
-    flight reads, the newest first; stores older than `max_drains` are taken together, so that a loop
-    of them comes to an end. `divided` are the buffers that need barriers of warpgroups only.
+    What threads wrote to `unfenced` places is not visible to the async proxy yet, whatever
+    barriers there were; nor is it ordered after their `unfenced_reads`. `drains` and `products` are
+    what each tensor store and each dot in flight reads, the newest first; stores older than
+    `max_drains` are merged, so that a loop of them reaches a fixpoint. `divided` are the buffers
+    that need barriers of warpgroups only.
     """
 
     reads: _Places = field(default_factory=_Places)
@@ -102,16 +102,16 @@ class _Pending:
     touched: dict[Touch, None] = field(default_factory=dict[Touch, None])
     """Accesses to global memory since the last barrier."""
     refilled: tuple[_Place, ...] = ()
-    """Where copies write."""
+    """Where copies in flight write."""
     unproxied: dict[Touch, None] = field(default_factory=dict[Touch, None])
-    """Writes of threads to global memory that the async proxy does not see yet."""
+    """Writes of threads to global memory that are not visible to the async proxy yet."""
 
     @property
     def all(self) -> tuple[_Places, ...]:
         return self.reads, self.writes, self.copies, self.unfenced, self.unfenced_reads
 
     def clear(self, *, warpgroup: bool = False) -> None:
-        """Forget what a barrier orders: all that was touched, or what was in divided buffers."""
+        """Forget what a barrier orders: all accesses, or those to divided buffers."""
         for places in (self.reads, self.writes):
             for place in list(places):
                 if not warpgroup or place.buffer in self.divided:
@@ -170,7 +170,7 @@ class _Pending:
 
 
 def _merged(some: tuple[_Places, ...], others: tuple[_Places, ...]) -> tuple[_Places, ...]:
-    """Return what is in flight where two paths meet: at least so many newer ones, on either."""
+    """Return what is in flight where two paths join: at least so many newer ones, on either."""
     paired = zip_longest(some, others, fillvalue=_Places())
     return tuple(mine | more for mine, more in paired)
 
@@ -178,7 +178,7 @@ def _merged(some: tuple[_Places, ...], others: tuple[_Places, ...]) -> tuple[_Pl
 def insert_barriers(kernel: Kernel, schedule: Schedule) -> None:
     """Insert `gpu.barrier` wherever shared-memory accesses need it."""
     del schedule
-    # A wait tells apart as many stores as it leaves in flight.
+    # A wait distinguishes as many stores as it leaves in flight.
     left = [op.pending for op in kernel.walk() if isinstance(op, tma.TmaStoreWait)]
     max_drains = 1 + max(left, default=0)
     hazards = GlobalHazards(kernel)
@@ -206,14 +206,14 @@ def _visit(block: Block, pending: _Pending) -> None:
 
 
 def _order_global(op: Op, pending: _Pending) -> None:
-    """Insert what has to stand before an access to global memory."""
+    """Insert what has to precede an access to global memory."""
     hazards = pending.hazards
     assert hazards is not None
     met = any(hazards.meet(touch, op) for touch in pending.touched)
     unseen = hazards.is_async(op) and any(hazards.meet(each, op) for each in pending.unproxied)
     if not met and not unseen:
         return
-    # Of a branch that one block takes, no other block comes to a barrier in it.
+    # In a branch that one CTA takes, no other CTA arrives at a barrier.
     needs_all = hazards.needs_all_blocks(op)
     branch = hazards.branch_of_block(op) if needs_all else None
     if branch is not None and any(is_inside(touch.op, branch) for touch in pending.touched):
@@ -290,7 +290,7 @@ def _visit_wait(op: Op, pending: _Pending) -> None:
     pending.unfenced.update(pending.copies)
     if op.pending == 0:
         pending.copies.clear()
-    # What lands in a loop is there for the iteration to read, so a barrier will be needed. Here it
+    # What arrives in a loop is read by the iteration, so a barrier will be needed. Here it
     # also orders the reads of the iteration before against the copies of this one.
     in_loop = isinstance(op.parent_op, scf.For)
     following = op.next
@@ -314,7 +314,7 @@ def _visit_tensor_load(op: Op, pending: _Pending) -> None:
 
 
 def _visit_arrival(op: Op, pending: _Pending) -> None:
-    """Fence what was read ahead of an arrival that lets a copy go there."""
+    """Fence the reads before an arrival that releases a buffer to a copy."""
     if pending.unfenced_reads:
         with at(op.loc):
             Builder.before_op(op)(tma.ProxyFence())
@@ -381,7 +381,7 @@ def _visit_product_wait(op: Op, pending: _Pending) -> None:
 def _fence_ahead(op: Op, pending: _Pending) -> None:
     """Fence ahead of a barrier what will need a fence, so that it needs no barrier of its own.
 
-    That is what a product will read, and what was read where a copy will write.
+    That is what a dot will read, and what was read where a copy will write.
     """
     feeds = any(_feeds_product(place.buffer.out) for place in pending.unfenced)
     if feeds or pending.unfenced_reads:
@@ -393,13 +393,13 @@ def _fence_ahead(op: Op, pending: _Pending) -> None:
 def _feeds_product(buffer: Value) -> bool:
     return any(
         isinstance(user, wgmma.Wgmma)
-        or (isinstance(user, gpu.SharedSlot | gpu.SharedTrans) and _feeds_product(user.out))
+        or (isinstance(user, gpu.SharedStage | gpu.SharedTrans) and _feeds_product(user.out))
         for user in buffer.users
     )
 
 
 def _fence_before(op: Op, pending: _Pending, place: _Place | None = None) -> None:
-    """Let a tensor copy see what all threads have written."""
+    """Make what all threads have written visible to a tensor copy."""
     with at(op.loc):
         Builder.before_op(op)(tma.ProxyFence())
     pending.forget_proxies()
@@ -417,7 +417,7 @@ def _barrier_before(op: Op, pending: _Pending, place: _Place | None = None) -> N
 
 
 def _divided(kernel: Kernel) -> dict[gpu.SharedAlloc, None]:
-    """Return the buffers in which warpgroups touch nothing but boxes of their own."""
+    """Return the buffers in which warpgroups access only boxes of their own."""
     allocs = [op for op in kernel.walk() if isinstance(op, gpu.SharedAlloc)]
     found: dict[gpu.SharedAlloc, None] = {}
     for alloc in allocs:
@@ -436,25 +436,25 @@ def _place(buffer: Value) -> _Place:
     op, slot = buffer.op, None
     while isinstance(op, gpu.SharedTrans):
         op = op.buffer.op
-    if isinstance(op, gpu.SharedSlot):
+    if isinstance(op, gpu.SharedStage):
         op, slot = op.buffer.op, _slot_number(op)
     assert isinstance(op, gpu.SharedAlloc)
     assert isinstance(op.out.type, SharedType)
     return _Place(op, op.offset_bytes, op.offset_bytes + op.out.type.size_bytes, slot)
 
 
-def _slot_number(op: gpu.SharedSlot) -> int | None:
-    """Return how many slots after the counter's this one is, or None if there is no counter.
+def _slot_number(op: gpu.SharedStage) -> int | None:
+    """Return how many stages after the loop's index this one is, or None if there is no index.
 
-    Before a loop, a number counts from what the counter begins with.
+    Before a loop, a number counts from the initial index.
     """
     assert isinstance(op.buffer.type, SharedType)
     start = _counter_start(op.index)
-    return None if start is None else (start + op.ahead) % op.buffer.type.num_slots
+    return None if start is None else (start + op.ahead) % op.buffer.type.num_stages
 
 
 def _counter_start(index: Value) -> int | None:
-    """Return the constant that a slot number is, or that the counter of a loop begins with."""
+    """Return the constant that a stage index is, or that the index of a loop begins with."""
     if isinstance(index.op, arith.Constant):
         return int(index.op.value)
     block = index.owner
@@ -463,7 +463,7 @@ def _counter_start(index: Value) -> int | None:
         return None
     following = loop.body.terminator.operands[index.index - 1].op
     init = loop.init[index.index - 1].op
-    counts = isinstance(following, gpu.NextSlot) and following.index is index
+    counts = isinstance(following, gpu.NextStage) and following.index is index
     return int(init.value) if counts and isinstance(init, arith.Constant) else None
 
 
@@ -479,13 +479,13 @@ def _visit_branch(op: Op, pending: _Pending) -> None:
 
 
 def _visit_roles(op: Op, pending: _Pending) -> None:
-    """Visit the consumers; the producer and they tell each other by mbarriers what is ready."""
+    """Visit the consumers; mbarriers order them with the producer."""
     assert isinstance(op, roles.Specialize)
     _visit(op.consumers, pending)
 
 
 def _visit_loop(op: Op, pending: _Pending) -> None:
-    """Walk the body until what its end leaves to the next iteration adds nothing."""
+    """Walk the body until its exit state adds nothing to its entry state."""
     rotated = _rotated_by(op)
     entry = pending.copy()
     for turn in count():
@@ -500,19 +500,19 @@ def _visit_loop(op: Op, pending: _Pending) -> None:
         if pending == start:
             break
         if turn > _MAX_EXACT_TURNS:
-            pending.merge(start)  # what can only grow comes to an end
-    # After the loop nobody knows where its counters stopped.
+            pending.merge(start)  # a growing state reaches a fixpoint
+    # After the loop its stage indices are not known.
     pending.map(lambda place: replace(place, slot=None))
 
 
 def _rotated_by(loop: Op) -> dict[gpu.SharedAlloc, None]:
-    """Return the buffers whose slots a loop rotates."""
+    """Return the rings whose stages a loop rotates."""
     rotated: dict[gpu.SharedAlloc, None] = {}
     for counter in loop.carried if isinstance(loop, scf.For) else ():
         if _counter_start(counter) is None:
             continue
         for user in counter.users:
-            if isinstance(user, gpu.SharedSlot) and isinstance(user.buffer.op, gpu.SharedAlloc):
+            if isinstance(user, gpu.SharedStage) and isinstance(user.buffer.op, gpu.SharedAlloc):
                 rotated[user.buffer.op] = None
     return rotated
 

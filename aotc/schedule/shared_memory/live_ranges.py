@@ -1,10 +1,10 @@
-"""Find when shared buffers are live, in ops of the kernel counted in program order.
+"""The live ranges of shared buffers, in ops of the kernel numbered in program order.
 
-A buffer lives from its allocation to the last use of it or of one of its slots; a use inside a loop
-that the allocation is outside of keeps it alive for the whole loop. While copies into it are in
-flight it lives too: up to the next wait for all of them. A mbarrier lives from its initialization to
-the end of the kernel. The small buffers of reductions live as long as the kernel while they fit a
-few kilobytes: sharing bytes would cost a barrier each time.
+A buffer is live from its allocation to the last use of it or of one of its stages; a use inside a
+loop that the allocation is outside of keeps it live for the whole loop. It is live too while copies
+into it are in flight: up to the next wait for all of them. A mbarrier is live from its
+initialization to the end of the kernel. The small buffers of reductions are live throughout the
+kernel while they fit a few kilobytes: sharing bytes would cost a barrier each time.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _SMALL_BUFFERS_BYTES = 4096
 
 @dataclass(eq=False)
 class Buffer:
-    """Say how long a buffer lives: from the op numbered `start` to the one numbered `end`.
+    """A live range: from the op numbered `start` to the one numbered `end`.
 
-    There are `num_copies`, one for each group of consumers, `group_bytes` apart.
+    There are `num_copies` of the buffer, one for each consumer group, `group_bytes` apart.
     """
 
     op: gpu.SharedAlloc
@@ -66,10 +66,10 @@ def live_ranges(kernel: Kernel, numbers: dict[Op, tuple[int, int]]) -> list[Buff
 
 
 def _users(buffer: Value) -> Iterator[Op]:
-    """Yield what uses a buffer or its slots, and the ops that wait for copies into it."""
+    """Yield the users of a buffer or its stages, and the ops that wait for copies into it."""
     for user in buffer.users:
         yield user
-        if isinstance(user, gpu.SharedSlot | gpu.SharedTrans):
+        if isinstance(user, gpu.SharedStage | gpu.SharedTrans):
             yield from _users(user.out)
         else:
             for effect in user.effects_on(None, "start"):

@@ -9,7 +9,7 @@ from aotc.ir.rewrite import Builder
 from aotc.ir.types import U64
 
 
-def place_mbarrier(place: Builder, num_slots: int = 1) -> Value:
-    """Place a mbarrier or a ring of them, without their making, and return it."""
+def place_mbarrier(place: Builder, num_stages: int = 1) -> Value:
+    """Allocate a mbarrier or a ring of them, uninitialized, and return it."""
     layout = LinearLayout.from_columns([("offset", [])], (("dim0", 0),))
-    return place(gpu.SharedAlloc(U64, (1,), layout, tma.MBARRIER_BYTES, num_slots=num_slots)).out
+    return place(gpu.SharedAlloc(U64, (1,), layout, tma.MBARRIER_BYTES, num_stages=num_stages)).out

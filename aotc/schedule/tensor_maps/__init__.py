@@ -1,1 +1,1 @@
-"""Which loads and stores become tensor copies or bulk copies, and what the launcher encodes for them."""
+"""Which loads and stores become tensor or bulk copies, and what the launcher encodes for them."""

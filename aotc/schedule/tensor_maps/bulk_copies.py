@@ -1,4 +1,4 @@
-"""What loads and stores by bulk copies share: who asks for them, what may go, and how much room there is.
+"""What bulk loads and bulk stores share: what requests them, what qualifies, how much room is left.
 
 Invariant: what is refused has a remark with the reason, and with the remedy if there is one.
 """
@@ -11,25 +11,27 @@ from math import prod
 
 from aotc.ir.core import Kernel, Op
 from aotc.ir.dialects import gpu, scf, tma, wgmma
+from aotc.ir.rewrite import is_inside
 from aotc.ir.types import ScalarType, SharedType, TileType, Type
-from aotc.schedule.analysis.global_order import is_inside, root_names
+from aotc.schedule.analysis.global_order import root_names
 from aotc.schedule.context import Schedule
+from aotc.schedule.remarks import Remark
 from aotc.schedule.tensor_maps.contiguous_run import AccessT, ContiguousRun
 from aotc.schedule.tensor_maps.pointer_block import UnmappableError
 from aotc.target import Feature
 
 _MIN_BYTES = 2048
-"""What a copy has to bring to be worth a turn of mbarriers."""
-_RESERVED_BYTES = 1024  # mbarriers, and what buffers lose to their alignment
+"""The fewest bytes of a copy that are worth a mbarrier round trip."""
+_RESERVED_BYTES = 1024  # mbarriers, and padding of buffers to their alignment
 
 
 def may_copy(schedule: Schedule) -> bool:
-    """Return whether the target has bulk copies, and the program a block of its own for them."""
+    """Return whether the target has bulk copies, and each program a CTA of its own for them."""
     return Feature.TMA in schedule.target.features and schedule.config.num_ctas == 1
 
 
 def asks_for_copies(loop: scf.For, schedule: Schedule) -> bool:
-    """Return whether somebody wants a loop to run ahead that has no products and no inner loops."""
+    """Return whether a loop without dots and inner loops is asked to run ahead."""
     if (loop.num_stages or schedule.config.num_stages) == 1:
         return False
     asked = loop.num_stages or loop.warp_specialize or schedule.config.warp_specialize
@@ -38,7 +40,7 @@ def asks_for_copies(loop: scf.For, schedule: Schedule) -> bool:
 
 
 def num_stages_of(loop: scf.For, schedule: Schedule) -> int:
-    """Return how many iterations of a loop are on their way at a time."""
+    """Return how many iterations of a loop are in flight at a time."""
     return loop.num_stages or schedule.config.num_stages
 
 
@@ -63,22 +65,24 @@ def choose_runs(
         try:
             run = run_of(access)
         except UnmappableError as refusal:
-            text = f"{name} is not {done} by bulk copies: {refusal.reason}"
-            schedule.remark(access.loc, f"{text}; {refusal.remedy}" if refusal.remedy else text)
+            reason = f"{refusal.reason}; {refusal.remedy}" if refusal.remedy else refusal.reason
+            text = Remark.NO_BULK_COPY(name=name, done=done, reason=reason)
+            schedule.remark(access.loc, text)
             continue
-        schedule.remark(access.loc, f"{name} is {done} by bulk copies of {run.size_bytes} bytes")
+        text = Remark.BULK_COPY(name=name, done=done, size=run.size_bytes)
+        schedule.remark(access.loc, text)
         found.append((access, run))
     return found
 
 
 def order_is_promised(first: Op, second: Op) -> bool:
-    """Return whether somebody promised that two accesses of a loop are not of the same memory."""
+    """Return whether the user promised that two accesses of a loop do not alias."""
     loops = loops_around(first, second)
     return bool(loops) and all(isinstance(op, scf.For) and op.num_stages for op in loops)
 
 
 def advise_order(first: Op, second: Op) -> str:
-    """Return how `order_is_promised` comes to hold, an empty string if there is no way."""
+    """Return the advice that makes `order_is_promised` true, an empty string if there is none."""
     loops = loops_around(first, second)
     helps = loops and all(isinstance(op, scf.For) for op in loops)
     return "num_stages of tl.range promises that it is not" if helps else ""
@@ -92,28 +96,28 @@ def loops_around(first: Op, second: Op) -> list[Op]:
 
 @dataclass
 class Room:
-    """Count what is left of shared memory; rings of all loops are there at the same time."""
+    """Track the shared memory that is left; rings of all loops are live at the same time."""
 
     left_bytes: int
 
-    def take(self, size_bytes: int, num_slots: int) -> None:
+    def take(self, size_bytes: int, num_stages: int) -> None:
         """Take a ring. Raises: UnmappableError if there is no room."""
-        if size_bytes * num_slots > self.left_bytes:
+        if size_bytes * num_stages > self.left_bytes:
             raise UnmappableError(
-                f"shared memory has no room for {num_slots} stages of {size_bytes} bytes",
+                f"shared memory has no room for {num_stages} stages of {size_bytes} bytes",
                 "ask for fewer stages or a smaller block",
             )
-        self.left_bytes -= size_bytes * num_slots
+        self.left_bytes -= size_bytes * num_stages
 
 
 def room_for_copies(kernel: Kernel, schedule: Schedule) -> Room:
-    """Return what other buffers of a kernel leave."""
+    """Return the shared memory that other buffers of a kernel leave."""
     taken_bytes = sum(_taken_bytes(op, schedule) for op in kernel.walk())
     return Room(schedule.target.max_shared_bytes - _RESERVED_BYTES - taken_bytes)
 
 
 def _taken_bytes(op: Op, schedule: Schedule) -> int:
-    """Return what a buffer takes, as many times as there are stages if it is fetched to."""
+    """Return the bytes of a buffer, times the stages if tensor loads fill it."""
     if not isinstance(op, gpu.SharedAlloc):
         return 0
     assert isinstance(op.out.type, SharedType)

@@ -1,22 +1,22 @@
-"""Let loops that were asked to run ahead load runs of memory by bulk copies.
+"""Replace loads of contiguous memory by bulk copies in loops that were asked to run ahead.
 
-A loop that only reads rows, as a softmax does, waits for registers: they hold one iteration, and
-little of it. One thread that starts a copy of some kilobytes keeps as many stages on their way as
-there is shared memory for. What such a loop loads in one piece (`contiguous_run`) becomes a fetch
-to a buffer and a load from there, masked as before; who makes the copies, and how far ahead, is
-decided as for tensor copies.
+A loop that only reads rows, as a softmax does, is limited by registers: they hold one iteration,
+and little of it. One thread that issues copies of some kilobytes keeps as many stages in flight as
+there is shared memory for. A contiguous load of such a loop (`contiguous_run`) becomes a bulk copy
+to a buffer and a load from there, masked as before; which warp issues the copies, and how far
+ahead, is decided as for tensor loads.
 
-This pays where few blocks are resident, or loops are short of loads in flight. Where many blocks
-share a multiprocessor they hide each other's latency, and a ring of buffers would only make them
-fewer. The compiler does not know which it is, so the source says it, by `num_stages` or
-`warp_specialize` of `tl.range`, or the configuration, by `warp_specialize`. Products have their
-operands copied anyway. A load whose address was loaded in the same loop is left alone: the thread
-that copies would wait for every address.
+This pays where few CTAs are resident, or loops have few loads in flight. Where many CTAs
+share an SM they hide each other's latency, and a ring of buffers would only lower the
+occupancy. The compiler does not know which it is, so the source says it, by `num_stages` or
+`warp_specialize` of `tl.range`, or the configuration, by `warp_specialize`. Operands of dots
+are copied anyway. A load whose address was loaded in the same loop is left alone: the thread
+that issues copies would stall on every address.
 
-Copies do not see what the kernel itself wrote before, and may be made ahead of it.
+Copies do not see what the kernel itself wrote before, and may be issued ahead of it.
 
-Invariant: the kernel computes what it computed; what is fetched is fetched in order with all that
-the kernel writes.
+Invariant: the kernel computes what it computed; a copy keeps its order with all that the kernel
+writes.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from aotc.schedule.tensor_maps.pointer_block import UnmappableError
 
 
 def bulk_loads(kernel: Kernel, schedule: Schedule) -> None:
-    """Replace loads by fetches; see the module docstring."""
+    """Replace loads by bulk copies; see the module docstring."""
     if not may_copy(schedule):
         return
     loops = [
@@ -87,7 +87,7 @@ def bulk_loads(kernel: Kernel, schedule: Schedule) -> None:
 
 
 def _check_runs_ahead(load: gpu.Load, run: ContiguousRun, analysis: AffineAnalysis) -> None:
-    """Refuse a load that a copy cannot be made of iterations before."""
+    """Refuse a load whose copy cannot be issued iterations ahead."""
     loop = load.parent_op
     assert isinstance(loop, scf.For)
     needed = collect_slice(loop, [run.base, *run.scalars(analysis)])
@@ -101,8 +101,7 @@ def _check_runs_ahead(load: gpu.Load, run: ContiguousRun, analysis: AffineAnalys
 def _check_order(load: gpu.Load, kernel: Kernel) -> None:
     """Refuse a load that may read what the kernel wrote before it.
 
-    That different arguments are different memory, `num_stages` promises of the iterations of its
-    loop.
+    `num_stages` promises that within a loop different arguments do not alias.
     """
     if load.volatile or load.cache == "cv":
         raise UnmappableError("it is volatile")
@@ -112,7 +111,7 @@ def _check_order(load: gpu.Load, kernel: Kernel) -> None:
     for fence in fences(kernel.body):
         pointer = written_pointer(fence)
         if isinstance(fence, grid.GridWait):
-            continue  # who copies waits, too
+            continue  # the thread that issues copies waits, too
         if pointer is not None and shared_roots(load.pointer, pointer):
             raise UnmappableError("the kernel writes through it, too")
         if not may_precede(fence, load):
@@ -127,11 +126,11 @@ def _check_order(load: gpu.Load, kernel: Kernel) -> None:
             )
 
 
-# ---- the rewriting ----------------------------------------------------------------------------
+# ---- rewriting --------------------------------------------------------------------------------
 
 
 def _fetch(load: gpu.Load, run: ContiguousRun, analysis: AffineAnalysis) -> None:
-    """Fetch the run to a buffer, and load the tile from there."""
+    """Copy the run to a buffer, and load the tile from there."""
     place, kind = Builder.before_op(load), load.out.type
     assert isinstance(kind, TileType)
     assert kind.layout is not None

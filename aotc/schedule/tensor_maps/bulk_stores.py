@@ -1,15 +1,15 @@
-"""Let loops that were asked to run ahead store runs of memory by bulk copies.
+"""Replace stores to contiguous memory by bulk copies in loops that were asked to run ahead.
 
-The other side of `bulk_loads`: a tile that lies in memory in one piece is written to a buffer in
-shared memory, and one thread starts its copy from there, which runs on while the next iteration
+The counterpart of `bulk_loads`: a contiguous tile is written to a buffer in shared memory, and one
+thread issues its copy from there, which stays in flight while the next iteration
 computes (`pipeline_tma_stores`). Threads then issue one access an iteration where they issued many.
 
-A store of threads is on its way as soon as it is issued, and costs them little else; a copy costs a
-barrier and a buffer. So `num_stages` alone does not ask for it: `warp_specialize` does, of `tl.range`
-or of the configuration.
+A store by threads is asynchronous as well, and costs them little else; a copy costs a
+barrier and a buffer. So `num_stages` alone does not ask for it: `warp_specialize` does, of
+`tl.range` or of the configuration.
 
-Copies write when they get to it: after what the kernel does next, in no order to each other. So a
-store is left alone if the kernel writes through its pointer elsewhere, if what follows may read
+Copies complete at any time: after what the kernel does next, and in no order among themselves. So a
+store is left alone if the kernel writes through its pointer elsewhere, if a later access may read
 the same memory, or if anything keeps memory accesses in order.
 
 Invariant: what becomes a copy may be written at any time from there to the kernel's end.
@@ -82,7 +82,7 @@ def _asks(loop: scf.For, schedule: Schedule) -> bool:
 
 
 def _check_order(store: gpu.Store, kernel: Kernel) -> None:
-    """Refuse a store that has to be made before something else, or after it."""
+    """Refuse a store that must complete before a later access, or after an earlier one."""
     for op in kernel.walk():
         if not isinstance(op, gpu.Load | tma.Fetch) or not may_precede(store, op):
             continue
@@ -108,7 +108,7 @@ def _check_order(store: gpu.Store, kernel: Kernel) -> None:
             raise UnmappableError("the kernel writes through it elsewhere, too")
 
 
-# ---- the rewriting ----------------------------------------------------------------------------
+# ---- rewriting --------------------------------------------------------------------------------
 
 
 def _copy(store: gpu.Store, run: ContiguousRun, analysis: AffineAnalysis, target: Target) -> None:

@@ -1,12 +1,12 @@
-"""The run of memory that an access through pointers is of, if it is of one, up to an end.
+"""The contiguous run of memory that an access through pointers touches, if it does, up to an end.
 
-A tile whose elements lie one after the other in memory, the last axis first, needs no map to be
+A tile whose elements are contiguous in memory, the last axis first, needs no tensor map to be
 copied by hardware: an address and a length do. A mask may cut it off, between rows or anywhere; the
-length is then computed at run time. Copies move whole pieces of 16 bytes, so where a run begins and
-ends has to be known to be such a multiple.
+length is then computed at run time. Bulk copies move multiples of 16 bytes, so the start and the
+end of a run have to be known to be such multiples.
 
-Invariant: the mask is true just for the elements before the end, and the bytes before it are whole
-pieces of 16, in all launches that keep the promises of the signature.
+Invariant: the mask is true exactly for the elements before the end, and the bytes before it are a
+multiple of 16, in all launches that keep the promises of the signature.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ AccessT = TypeVar("AccessT", gpu.Load, gpu.Store)
 
 @dataclass(frozen=True, slots=True)
 class ContiguousRun:
-    """Hold what is accessed: from `start` elements behind `base` on.
+    """A run of elements, from `start` elements after `base` on.
 
-    That is `extent` elements, but no more than the least of `ends` says, and none if one of
+    It has `extent` elements, but no more than the least of `ends`, and none if one of
     `conditions` is not below 0.
     """
 
@@ -51,11 +51,11 @@ class ContiguousRun:
 
     @property
     def symbols(self) -> tuple[int, ...]:
-        """What address and length are computed from."""
+        """The symbols that address and length are computed from."""
         return sum((each.symbols for each in (self.start, *self.ends, *self.conditions)), ())
 
     def scalars(self, analysis: AffineAnalysis) -> list[Value]:
-        """Return the scalars behind `symbols`. Raises: UnmappableError if one wraps around."""
+        """Return the scalars of `symbols`. Raises: UnmappableError if one wraps around."""
         sources = [analysis.sources[symbol] for symbol in self.symbols]
         values = [source for source in sources if isinstance(source, Value)]
         if len(values) < len(sources):
@@ -66,9 +66,9 @@ class ContiguousRun:
 def run_of(
     access: gpu.Load | gpu.Store, analysis: AffineAnalysis, facts: AxisAnalysis
 ) -> ContiguousRun:
-    """Return the run that a load or store of a tile is of.
+    """Return the run that a load or store of a tile touches.
 
-    Raises: UnmappableError if it is of none, or none is known.
+    Raises: UnmappableError if it touches none, or none is known.
     """
     kind = (access.out if isinstance(access, gpu.Load) else access.value).type
     assert isinstance(kind, TileType)
@@ -117,7 +117,7 @@ def _position(shape: tuple[int, ...]) -> Polynomial:
 
 
 def _divisor(polynomial: Polynomial, analysis: AffineAnalysis, facts: AxisAnalysis) -> int:
-    """Return what divides a number of elements in all launches that keep their promises."""
+    """Return a divisor of a number of elements in all launches that keep their promises."""
 
     def known(symbol: int) -> int:
         source = analysis.sources[symbol]
@@ -129,7 +129,7 @@ def _divisor(polynomial: Polynomial, analysis: AffineAnalysis, facts: AxisAnalys
 def _limits(
     access: gpu.Load | gpu.Store, shape: tuple[int, ...], analysis: AffineAnalysis
 ) -> tuple[tuple[Polynomial, ...], tuple[Polynomial, ...]]:
-    """Return where the mask ends the run, in elements, and what it asks of all of them."""
+    """Return where the mask ends the run, in elements, and its conditions on all of them."""
     position = _position(shape)
     outermost = next((axis for axis, extent in enumerate(shape) if extent > 1), 0)
     row, row_elems = Polynomial.symbol(axis_symbol(outermost)), prod(shape[outermost + 1 :])
@@ -167,7 +167,7 @@ def _always(limit: Polynomial, shape: tuple[int, ...]) -> bool:
     return most < 0
 
 
-# ---- written down -----------------------------------------------------------------------------
+# ---- emission ---------------------------------------------------------------------------------
 
 
 class RunEmitter:

@@ -1,16 +1,17 @@
-"""Which stores through pointers tensor copies may take the place of: those of products.
+"""Which stores through pointers tensor copies may replace: those of dots.
 
-A product lies in registers as tensor cores leave it, so threads exchange it before they store whole
-rows of it. A tensor copy does that on its way out, and leaves threads free while it writes. Tiles
-that were computed otherwise are stored as well by threads.
+A dot's result is in registers in the layout of the MMA, so threads exchange it before they store
+whole rows. A tensor copy does that on its way out, and leaves threads free while it writes. For
+tiles that were computed otherwise, stores by threads are as good.
 
-Tensor copies write when they get to it: in no order to each other, and after what the kernel does
-next. So nothing may follow that reads memory, nothing else may be written through the pointer, and
-the store is in no loop. Through other pointers the kernel may write what it likes, and rows may
-overlap: threads keep no order there either. Loads that come before are done, since the copy is
-issued behind a barrier.
+Tensor copies complete at any time: in no order among themselves, and after what the kernel does
+next. So no read of memory may follow, nothing else may be written through the pointer, and
+the store is in no loop. Through other pointers the kernel may write anything, and rows may
+overlap: threads keep no order there either. Earlier loads are complete, since the copy is
+issued after a barrier.
 
-Invariant: what passes `check_store_order` may be written at any time from there to the kernel's end.
+Invariant: what passes `check_store_order` may be written at any time from there to the kernel's
+end.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _MIN_AXES = 2
 
 
 def dot_stores(kernel: Kernel) -> Iterator[tile.Store]:
-    """Yield the stores of tiles of two or more axes that are computed of products."""
+    """Yield the stores of tiles of two or more axes that are computed from dots."""
     for op in kernel.walk():
         if isinstance(op, tile.Store) and element_of(op.value.type) != I1:
             axes = [extent for extent in shape_of(op.value.type) if extent > 1]
@@ -53,7 +54,7 @@ def _comes_of_product(tile_value: Value) -> bool:
 
 
 def check_store_order(store: tile.Store, kernel: Kernel) -> None:
-    """Refuse a store that is not the last to be heard of its memory. Raises: UnmappableError."""
+    """Refuse a store that is not the last access to its memory. Raises: UnmappableError."""
     if any(isinstance(op, scf.For | scf.While) for op in store.ancestors()):
         raise UnmappableError("it is in a loop, whose iterations would write in no order")
     for op in kernel.walk():

@@ -1,11 +1,10 @@
-"""Take the tensor maps that are in memory once, before the loops that use them.
+"""Hoist the acquisition of tensor maps in memory out of the loops that use them.
 
 Each use of such a map begins with a fence, which costs more than the copy that follows. The maps
-were there before the launch, so all that a use must not cross is a wait for the grids before it:
-one of them may have written the map. Of what a loop computes alike in all its iterations,
-`hoist_invariants` has taken the addresses out before.
+were written before the launch, so all that a use must not cross is a wait for the grids before it:
+one of them may have written the map. `hoist_invariants` has hoisted invariant addresses before.
 
-Invariant: a map is taken behind the same waits as before, at an address that is computed.
+Invariant: a map is acquired after the same waits as before, at an address that is computed.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ from aotc.ir.core import Block, Kernel, Op
 from aotc.ir.dialects import scf
 from aotc.ir.dialects.descriptor import DescriptorAt
 from aotc.ir.dialects.grid import GridWait
-from aotc.schedule.analysis.global_order import is_inside
+from aotc.ir.rewrite import is_inside
 from aotc.schedule.context import Schedule
 
 
 def hoist_maps(kernel: Kernel, schedule: Schedule) -> None:
-    """Move the use of maps out of loops, from the innermost outwards, and merge equal ones."""
+    """Hoist the acquisition of maps out of loops, innermost first, and merge equal ones."""
     del schedule
     if any(isinstance(op, DescriptorAt) for op in kernel.walk()):
         _hoist(kernel.body)
@@ -47,10 +46,10 @@ def _hoist(block: Block) -> None:
 
 
 def _merge(block: Block, known: dict[Hashable, DescriptorAt]) -> None:
-    """Replace what is taken already; `known` holds what is, behind the last wait."""
+    """Merge equal acquisitions; `known` holds those since the last wait."""
     for op in block:
         for nested in op.blocks:
-            # The start of a loop's body may follow its end.
+            # An iteration may follow another one's end.
             _merge(nested, {} if _waits(op) else dict(known))
         if _waits(op):
             known.clear()

@@ -1,13 +1,13 @@
-"""Take descriptors apart: extents and strides become parameters, and so do pointers.
+"""Lower descriptors: extents and strides become parameters, and so do pointers.
 
 A target with tensor copies keeps the descriptors for `assign_layouts`, which makes tensor maps of
-them. On any other a block is loaded and stored through pointers, with masks that keep to the
-tensor: the same source builds everywhere.
+them. On any other target a tile is loaded and stored through pointers, with masks for the bounds of
+the tensor: the same source builds everywhere.
 
-A descriptor that the kernel makes itself becomes a parameter too, if a launch can tell of its
-arguments what the tensor is (`made_tensors`). If not, its blocks go through pointers.
+A descriptor that the kernel makes itself becomes a parameter too, if the launch arguments
+determine its tensor (`made_tensors`). If not, its tiles go through pointers.
 
-Invariant: afterwards no op asks a descriptor for its extents or strides, and none is made of a
+Invariant: afterwards no op reads extents or strides of a descriptor, and none is made from a
 pointer; without tensor copies there are no descriptors.
 """
 
@@ -17,12 +17,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import nan
 
-from aotc.ir.block_address import block_address
 from aotc.ir.core import Kernel, Op, ParamInfo, Value
 from aotc.ir.diagnostics import CompileError, at
 from aotc.ir.dialects import arith, descriptor, tile
 from aotc.ir.dialects.descriptor import TENSOR_ALIGNMENT_BYTES
 from aotc.ir.rewrite import Builder, is_trivially_dead
+from aotc.ir.tile_address import tile_address
 from aotc.ir.types import I32, I64, DescriptorType, PointerType, TileType, Type, shape_of
 from aotc.schedule.context import Schedule
 from aotc.schedule.tensor_maps.made_tensors import map_made
@@ -30,7 +30,7 @@ from aotc.target import Feature, Target
 
 
 def lower_descriptors(kernel: Kernel, schedule: Schedule) -> None:
-    """Replace what the target has no tensor copies for; see the module docstring."""
+    """Replace descriptor ops that the target has no tensor copies for; see the module docstring."""
     if not any(isinstance(value.type, DescriptorType) for value in _values(kernel)):
         return
     has_copies = Feature.TMA in schedule.target.features
@@ -40,7 +40,7 @@ def lower_descriptors(kernel: Kernel, schedule: Schedule) -> None:
     if not has_copies:
         tensors.make_pointers()
     elif schedule.map_pointers:
-        # What was asked of other descriptors is known to the launch as well.
+        # What was read of other descriptors is known to the launch as well.
         map_made(kernel, made, schedule)
         tensors = _Tensors(kernel)
     _lower(kernel, tensors, schedule.target, _ACCESSES)
@@ -50,7 +50,7 @@ def lower_descriptors(kernel: Kernel, schedule: Schedule) -> None:
 
 
 def _values(kernel: Kernel) -> Iterator[Value]:
-    """Yield what may be a descriptor: arguments, and what is made of pointers."""
+    """Yield the values that may be descriptors: arguments, and those made from pointers."""
     yield from kernel.body.args
     for op in kernel.walk():
         yield from op.results
@@ -59,7 +59,7 @@ def _values(kernel: Kernel) -> Iterator[Value]:
 def _lower(
     kernel: Kernel, tensors: _Tensors, target: Target, rules: Mapping[type[Op], _Rule]
 ) -> None:
-    """Apply rules to the uses of descriptors; what a tensor copy does stays as it is."""
+    """Apply rules to the uses of descriptors; tensor copies stay as they are."""
     has_copies = Feature.TMA in target.features
     for op in list(kernel.walk()):
         if not isinstance(op, _DESCRIPTOR_OPS):
@@ -83,7 +83,7 @@ def _lower(
 
 
 def _answer_made(kernel: Kernel) -> list[descriptor.DescriptorOf]:
-    """Return the ops that make descriptors, of which nobody asks any more what they were given."""
+    """Return the ops that make descriptors, of which no op reads extents or strides any more."""
     for op in list(kernel.walk()):
         if isinstance(op, descriptor.DescriptorExtent | descriptor.DescriptorStride):
             made = op.descriptor.op
@@ -116,10 +116,9 @@ _DESCRIPTOR_OPS = (
 
 @dataclass
 class _Tensors:
-    """Say of each descriptor where its tensor lies and how large it is.
+    """Provide pointer, extents and strides of each descriptor's tensor.
 
-    `kinds` are their types. For what is asked of those that are parameters, parameters are added,
-    each once.
+    `kinds` are their types. Those of parameters become parameters themselves, each added once.
     """
 
     kernel: Kernel
@@ -198,12 +197,12 @@ _QUERIES: dict[type[Op], _Rule] = {
 def _access(
     tensor: Value, coords: Sequence[Value], tensors: _Tensors, place: Builder
 ) -> tuple[Value, Value | None]:
-    """Return the pointers to a block's elements, and which of them lie in the tensor."""
+    """Return the pointers to a tile's elements, and which of them are in bounds."""
     block = tensors.kinds[tensor].block
     last = len(block) - 1
     ends = [tensors.extent(tensor, axis) for axis in range(len(block))]
     strides = [tensors.stride(tensor, axis) if axis < last else None for axis in range(len(block))]
-    return block_address(place, tensors.pointer(tensor), block, coords, strides, ends)
+    return tile_address(place, tensors.pointer(tensor), block, coords, strides, ends)
 
 
 def _load(op: Op, tensors: _Tensors, place: Builder) -> list[Value]:

@@ -1,11 +1,11 @@
-"""Let the launcher make the tensor maps of descriptors that a kernel makes itself.
+"""Let the launcher encode the tensor maps of descriptors that a kernel makes itself.
 
-Such a descriptor is one that the launch could have passed, if its extents and strides are sums of
-products of arguments, and its address is a pointer argument. Then it becomes a parameter, and the
-launcher describes the tensor. An address that is further on by products of arguments and of what a
-program knows, as that of a head or of an expert, steps along axes of their own, which have no end:
+Such a descriptor is one that the launch could have passed, if its extents and strides are
+polynomials over arguments, and its address is a pointer argument. Then it becomes a parameter, and
+the launcher describes the tensor. An address that is offset by products of arguments and of program
+ids, as that of a head or of an expert, steps along axes of their own, which are unbounded:
 the tensor gets them as well. That it can be encoded (strides in multiples of 16 bytes, no empty
-axis) is the launch's to check, as for what is loaded through pointers.
+axis) is for the launch to check, as for loads through pointers.
 
 Invariant: accesses touch what they touched, in every launch for which all guards hold.
 """
@@ -27,6 +27,7 @@ from aotc.schedule.analysis.launch_text import LaunchText
 from aotc.schedule.analysis.polynomial import ZERO, Polynomial
 from aotc.schedule.analysis.signs import Signs
 from aotc.schedule.context import Schedule
+from aotc.schedule.remarks import Remark
 from aotc.schedule.tensor_maps.pointer_block import OUT_OF_REACH
 
 _ACCESSES = (
@@ -38,7 +39,7 @@ _ACCESSES = (
 
 @dataclass(frozen=True, slots=True)
 class _Tensor:
-    """Hold what a launch describes, and where along its first axes a program's part begins."""
+    """A tensor that a launch describes, and where along its first axes a program's tile begins."""
 
     source: TensorSource
     kind: DescriptorType
@@ -47,11 +48,11 @@ class _Tensor:
 
 
 class _UnknownError(Exception):
-    """Say why a launch cannot know a tensor."""
+    """Say why a launch cannot describe a tensor."""
 
 
 def map_made(kernel: Kernel, made: Sequence[DescriptorOf], schedule: Schedule) -> None:
-    """Replace descriptors made of launch arguments by parameters; say why others are not."""
+    """Replace descriptors made of launch arguments by parameters; remark why others are not."""
     if not made:
         return
     analysis = AffineAnalysis(kernel)
@@ -60,7 +61,7 @@ def map_made(kernel: Kernel, made: Sequence[DescriptorOf], schedule: Schedule) -
         try:
             tensor = _tensor_of(op, kernel, analysis)
         except _UnknownError as reason:
-            schedule.remark(op.loc, f"blocks of this tensor go through pointers: {reason}")
+            schedule.remark(op.loc, Remark.NO_TENSOR_MAP(reason=reason))
             continue
         key = tensor.source, tensor.kind
         if key not in known:
@@ -102,7 +103,7 @@ def _tensor_of(op: DescriptorOf, kernel: Kernel, analysis: AffineAnalysis) -> _T
 def _moves(
     op: DescriptorOf, offset: Polynomial, kernel: Kernel, analysis: AffineAnalysis
 ) -> tuple[dict[Polynomial, Polynomial], tuple[str, ...]]:
-    """Return by how much the address steps how often, and the guards of that. Raises: _UnknownError."""
+    """Return stride and count of the address's steps, and their guards. Raises: _UnknownError."""
     moves: dict[Polynomial, Polynomial] = {}
     for term in offset:
         stride, index = term.factor(analysis.is_launch)
@@ -127,7 +128,7 @@ def _moves(
 def _replace(
     op: DescriptorOf, tensor: Value, starts: Sequence[Polynomial], analysis: AffineAnalysis
 ) -> None:
-    """Let accesses be to `tensor`, from where a program's part begins."""
+    """Redirect accesses to `tensor`, from where a program's tile begins."""
     if not starts:
         op.replace_with([tensor])
         return

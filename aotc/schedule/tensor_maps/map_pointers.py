@@ -1,13 +1,13 @@
-"""Turn accesses through pointers into tensor copies, where it can be seen what tensor they are to.
+"""Turn accesses through pointers into tensor copies, where the tensor can be derived.
 
-`a_ptr + rows * stride + columns`, masked at the ends of a matrix, is a block of a matrix that the
+`a_ptr + rows * stride + columns`, masked at the ends of a matrix, is a box of a matrix that the
 launch describes with its arguments: address, extents, strides. So the launcher can encode a tensor
-map of it, and an operand of a matrix product takes the way of a descriptor's blocks: hardware
-copies it, clips it at the ends, and no thread computes an address or waits. A kernel that has
-guards for that anyway stores its products the same way.
+map of it, and an operand of a dot is loaded as through a descriptor: hardware
+copies it, clips it at the bounds, and no thread computes an address or stalls. A kernel that has
+guards for that anyway stores the results of its dots the same way.
 
-Which accesses gain by it, and which have to keep their place, say `operand_loads` and
-`dot_stores`. What cannot be mapped is accessed as before, and a remark says why.
+`operand_loads` and `dot_stores` say which accesses profit, and which have to keep their place.
+What cannot be mapped is accessed as before, and a remark says why.
 
 Invariant: the kernel computes what it computed, in every launch for which all `guards` hold.
 """
@@ -28,6 +28,7 @@ from aotc.schedule.analysis.coordinates import coordinate
 from aotc.schedule.analysis.global_order import root_names
 from aotc.schedule.cleanup.drop_carried import drop_unused_carried
 from aotc.schedule.context import Schedule
+from aotc.schedule.remarks import Remark
 from aotc.schedule.tensor_maps.dot_stores import check_store_order, dot_stores
 from aotc.schedule.tensor_maps.operand_loads import (
     check_dot,
@@ -37,8 +38,8 @@ from aotc.schedule.tensor_maps.operand_loads import (
 from aotc.schedule.tensor_maps.pointer_block import TensorBlock, UnmappableError, block_of
 from aotc.target import Feature
 
-# Products by threads take fragments from shared memory: there a plain pipeline is shown to do well,
-# and leaves them more registers.
+# Dots on CUDA cores take fragments from shared memory: there a plain pipeline is measured to do
+# well, and leaves them more registers.
 _NEEDED = Feature.TMA | Feature.WGMMA
 
 
@@ -69,7 +70,7 @@ def map_pointers(kernel: Kernel, schedule: Schedule) -> None:
             loops.update((op, None) for op in load.ancestors() if isinstance(op, scf.For))
             mapper.replace_load(load, block)
     if mapper.made:
-        # All are asked first: to the others, one that is replaced is to another tensor.
+        # All are analyzed first: replacing one changes what the others are derived from.
         stores = list(dot_stores(kernel))
         blocks = [_asked(each, lambda each=each: stored(each), schedule) for each in stores]
         for store, block in zip(stores, blocks, strict=True):
@@ -77,27 +78,29 @@ def map_pointers(kernel: Kernel, schedule: Schedule) -> None:
                 mapper.replace_store(store, block)
     for loop in loops:
         drop_unused_carried(loop)
-    rewrite(kernel, {})  # what only computed addresses
+    rewrite(kernel, {})  # drop dead address computations
 
 
 def _asked(
     access: tile.Load | tile.Store, find: Callable[[], TensorBlock], schedule: Schedule
 ) -> TensorBlock | None:
-    """Return the block that `find` returns, or None if it refuses; say so."""
+    """Return the box that `find` returns, or None if it refuses; remark either."""
     moved = "loaded" if isinstance(access, tile.Load) else "stored"
     name = root_names(access.pointer)
     try:
         block = find()
     except UnmappableError as refusal:
-        text = f"{name} is not {moved} by tensor copies: {refusal.reason}"
-        schedule.remark(access.loc, f"{text}; {refusal.remedy}" if refusal.remedy else text)
+        reason = f"{refusal.reason}; {refusal.remedy}" if refusal.remedy else refusal.reason
+        text = Remark.NO_TENSOR_COPY(name=name, done=moved, reason=reason)
+        schedule.remark(access.loc, text)
         return None
-    condition = f" where {' and '.join(block.guards)}" if block.guards else ""
-    schedule.remark(access.loc, f"{name} is {moved} by tensor copies{condition}")
+    remark = Remark.GUARDED_TENSOR_COPY if block.guards else Remark.TENSOR_COPY
+    text = remark(name=name, done=moved, guards=" and ".join(block.guards))
+    schedule.remark(access.loc, text)
     return block
 
 
-# ---- the rewriting ----------------------------------------------------------------------------
+# ---- rewriting --------------------------------------------------------------------------------
 
 
 @dataclass
@@ -131,7 +134,7 @@ class _Mapper:
     def _place_of(
         self, access: tile.Load | tile.Store, block: TensorBlock, place: Builder
     ) -> tuple[Value, list[Value]]:
-        """Return the descriptor and the coordinates of a block; keep what it asks of launches."""
+        """Return the descriptor and the coordinates of a box; keep its guards for launches."""
         guards = dict.fromkeys((*self.kernel.guards, *block.guards))
         asked_twice = [f"{guard.removesuffix(' > 0')} >= 0" for guard in guards]
         self.kernel.guards = tuple(guard for guard in guards if guard not in asked_twice)
@@ -139,7 +142,7 @@ class _Mapper:
         return self._descriptor(access, block), coords
 
     def _descriptor(self, access: tile.Load | tile.Store, block: TensorBlock) -> Value:
-        """Return the parameter that describes the tensor of a block."""
+        """Return the parameter that describes the tensor of a box."""
         moved = access.out if isinstance(access, tile.Load) else access.value
         element = element_of(moved.type)
         assert isinstance(element, ScalarType)
@@ -154,7 +157,7 @@ class _Mapper:
 
 
 def _as_loaded(value: Value, load: tile.Load, block: TensorBlock, place: Builder) -> Value:
-    """Return a block with the axes of the load it replaces."""
+    """Return a box with the axes of the load it replaces."""
     wanted = load.out.type
     assert isinstance(wanted, TileType)
     order = _order(block)
@@ -166,7 +169,7 @@ def _as_loaded(value: Value, load: tile.Load, block: TensorBlock, place: Builder
 
 
 def _as_stored(value: Value, block: TensorBlock, place: Builder) -> Value:
-    """Return what a store writes with the axes of its block."""
+    """Return a stored tile with the axes of its box."""
     order = _order(block)
     dense = tuple(extent for extent in shape_of(value.type) if extent > 1)
     if shape_of(value.type) != dense:
@@ -178,5 +181,5 @@ def _as_stored(value: Value, block: TensorBlock, place: Builder) -> Value:
 
 
 def _order(block: TensorBlock) -> list[int]:
-    """Return the axes of the tile that a block has, outermost first."""
+    """Return the axes of the tile that a box has, outermost first."""
     return [axis.tile_axis for axis in block.axes if axis.tile_axis is not None]

@@ -1,7 +1,7 @@
-"""Which loads through pointers tensor copies may take the place of: those of operands of products.
+"""Which loads through pointers tensor copies may replace: those of operands of dots.
 
-Only loads in loops are looked at, since others gain nothing. Tensor copies do not see what the
-kernel itself wrote before, so a load that such a write may come before is left alone.
+Only loads in loops are candidates, since others gain nothing. Tensor copies do not see what the
+kernel itself wrote before, so a load that such a write may precede is left alone.
 
 Invariant: what passes `check_load_order` may be loaded at any time before it is used.
 """
@@ -22,11 +22,11 @@ from aotc.schedule.layout.wgmma_layouts import wgmma_layouts
 from aotc.schedule.tensor_maps.pointer_block import TensorBlock, UnmappableError
 
 ORDERS_NOTHING = (tile.Assume, tile.Assert, tile.Print, grid.GridWait, grid.LaunchDependents)
-"""What has a memory effect, but not one that an access to a tensor could miss."""
+"""Ops with a memory effect, but none that an access to a tensor could miss."""
 
 
 def operands_in_loops(kernel: Kernel) -> Iterator[tuple[tile.Load, tile.Dot]]:
-    """Yield the loads of tiles that are operands of products in loops, each with its product."""
+    """Yield the loads of tiles that are operands of dots in loops, each with its dot."""
     found: dict[tile.Load, tile.Dot] = {}
     for op in kernel.walk():
         if isinstance(op, tile.Dot):
@@ -41,16 +41,16 @@ def operands_in_loops(kernel: Kernel) -> Iterator[tuple[tile.Load, tile.Dot]]:
 
 
 def _renamed(value: Value) -> Value:
-    """Return what a value has the elements of, under other indices."""
+    """Return the value whose elements a value has under other indices."""
     while value.op is not None and value.op.has(Trait.VIEW):
         value = value.op.operands[0]
     return value
 
 
 def check_dot(load: tile.Load, dot: tile.Dot, block: TensorBlock, schedule: Schedule) -> None:
-    """Refuse an operand that tensor copies would bring in an order which its product has not.
+    """Refuse an operand that tensor copies would bring in an order which its dot cannot read.
 
-    Products by warpgroups take operands of other than two bytes with K contiguous only; threads
+    wgmma takes operands of other than two bytes with K contiguous only; threads
     transpose others on their way to shared memory. Raises: UnmappableError.
     """
     if element_of(load.out.type).bits == 16:

@@ -1,17 +1,17 @@
-"""The tensor that an access through pointers is to a block of, if it is to one.
+"""The box of a tensor that an access through pointers touches, if it touches one.
 
 The address of each element is a pointer argument plus, for every axis of the tile, (start +
 position) * stride; the mask compares indices with the ends of the tensor. Strides and ends are
-arguments of the launch and what is computed of them. From the mask follows which part of the
-address is the index along an axis: so a bound moves with its index, and what no mask speaks of is
-an axis of its own whose ends are out of reach. An index that belongs to no axis of the tile, as the
-number of a batch, is an axis along which the block has one element.
+arguments of the launch and what is computed from them. The mask tells which part of the
+address is the index along an axis: so a bound moves with its index, and what no mask bounds is
+an axis of its own whose end is out of reach. An index that belongs to no axis of the tile, as the
+number of a batch, is an axis along which the box has one element.
 
 What the launch has to check is collected as guards: that the tensor is not empty and its rows are
-whole pieces of 16 bytes, and that indices which are taken modulo its extent meet that end only
-between two blocks.
+multiples of 16 bytes, and that indices which are taken modulo its extent meet that end only
+between two boxes.
 
-Invariant: in every launch that keeps the guards, an element of the block is inside the tensor just
+Invariant: in every launch that keeps the guards, an element of the box is inside the tensor exactly
 where the mask is true, and it has the address that the access has.
 """
 
@@ -34,13 +34,13 @@ from aotc.schedule.analysis.promises import find_promises, promise_multiples
 from aotc.schedule.analysis.signs import Signs
 
 OUT_OF_REACH = (1 << 31) - 1
-"""The extent of an axis whose end no mask names: every index of a block is below it."""
+"""The extent of an axis whose end no mask names: every index of a box is below it."""
 
 _NOT_ALIGNED = f"{{}} is not known to be a multiple of {TENSOR_ALIGNMENT_BYTES} bytes"
 
 
 class UnmappableError(Exception):
-    """Say why an access is to no block of a tensor, and what would change that."""
+    """Say why an access touches no box of a tensor, and what would change that."""
 
     def __init__(self, reason: str, remedy: str = "") -> None:
         super().__init__(reason)
@@ -50,9 +50,9 @@ class UnmappableError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class TensorAxis:
-    """Hold one axis: its stride, its extent (the least of several), and where the block begins.
+    """One axis: its stride, its extent (the least of several), and where the box begins.
 
-    The block has `box` elements along it, of axis `tile_axis` of the tile, if of any.
+    The box has `box` elements along it, of axis `tile_axis` of the tile, if of any.
     """
 
     stride: Polynomial
@@ -64,7 +64,7 @@ class TensorAxis:
 
 @dataclass(frozen=True, slots=True)
 class TensorBlock:
-    """Hold what is accessed: a block of the tensor `source`, outermost axis first."""
+    """The box that is accessed, of the tensor `source`, outermost axis first."""
 
     source: TensorSource
     axes: tuple[TensorAxis, ...]
@@ -74,7 +74,7 @@ class TensorBlock:
 def block_of(
     access: tile.Load | tile.Store, kernel: Kernel, analysis: AffineAnalysis, facts: AxisAnalysis
 ) -> TensorBlock:
-    """Return the block that a load reads or a store writes.
+    """Return the box that a load reads or a store writes.
 
     Raises: UnmappableError if there is none, or none is known.
     """
@@ -83,7 +83,7 @@ def block_of(
 
 @dataclass
 class _Reading:
-    """Take the address and the mask of one access apart."""
+    """Decompose the address and the mask of one access."""
 
     access: tile.Load | tile.Store
     kernel: Kernel
@@ -151,7 +151,7 @@ class _Reading:
         return [*axes, dense]
 
     def _placed(self, axes: Sequence[TensorAxis], rest: Polynomial) -> tuple[TensorAxis, ...]:
-        """Give what is left of the address to the axes it steps along, or to axes of its own."""
+        """Assign the rest of the address to the axes it steps along, or to axes of its own."""
         placed = list(axes)
         extra: dict[Polynomial, Polynomial] = {}
         for term in rest:
@@ -172,7 +172,7 @@ class _Reading:
     def _may_move(self, axis: TensorAxis, steps: Polynomial) -> bool:
         """Return whether an axis may begin so many steps later.
 
-        A bound must stay what the launch can compute, and a coordinate what 32 bits hold.
+        A bound must stay computable by the launch, and a coordinate must fit 32 bits.
         """
         given = [symbol for symbol in steps.symbols if self.analysis.is_launch(symbol)]
         is_argument = given == [symbol for monomial, _ in steps.terms for symbol in monomial]
@@ -230,7 +230,7 @@ class _Reading:
         position = Polynomial.symbol(axis_symbol(number))
         self.at_least_zero.setdefault(number, []).append(-limit - ONE - position)
 
-    # -- what has to hold ------------------------------------------------------
+    # -- requirements ----------------------------------------------------------
 
     def _check_base(self, base: Value) -> None:
         info = self.kernel.params[base.index]
@@ -300,7 +300,7 @@ class _Reading:
         return facts[source].divisibility[0] if isinstance(source, Value) else source.extent
 
     def _starts(self, axes: Sequence[TensorAxis]) -> dict[str, None]:
-        """Return the guards of where blocks begin. Raises: UnmappableError if one may be before 0."""
+        """Return the guards of where boxes begin. Raises: UnmappableError if one may be before 0."""
         guards: dict[str, None] = {}
         signs = Signs(self.analysis)
         for axis in axes:
@@ -320,7 +320,7 @@ class _Reading:
         return guards
 
     def _extent(self, axis: TensorAxis) -> Guarded:
-        """Return the extent of an axis: its bound in the mask, or what no block reaches beyond."""
+        """Return the extent of an axis: its bound in the mask, or an index no box reaches beyond."""
         if not axis.extents:
             end = self.text.end_of_blocks(axis.start, axis.box)
             if end is None and axis.stride == ONE:

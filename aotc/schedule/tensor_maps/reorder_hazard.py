@@ -1,10 +1,10 @@
-"""Whether a tensor may be fetched from ahead of what else a kernel does.
+"""Whether a tensor load may be issued ahead of what else a kernel does.
 
-A block of a tensor is loaded through its descriptor. It may be loaded ahead of stores through other
+A box of a tensor is loaded through its descriptor. It may be loaded ahead of stores through other
 descriptors and through pointers, which is what makes it worth a copy; stores through the same
 descriptor, barriers and atomics keep their order.
 
-Invariant: one rule for all who fetch ahead, be it a warp of its own or an iteration before.
+Invariant: one rule for all that load ahead, be it a producer warp or an earlier iteration.
 """
 
 from __future__ import annotations
@@ -15,18 +15,19 @@ from aotc.ir.core import Op
 from aotc.ir.dialects import assembly, gpu, tile, tma
 from aotc.schedule.analysis.global_order import may_precede
 from aotc.schedule.layout.tensor_copies import may_alias
+from aotc.schedule.remarks import Reason
 
 _ORDERING = (tile.Barrier, gpu.AtomicRmw, gpu.AtomicCas, gpu.Fence, assembly.VolatileAsm)
 
 
 def reorder_hazard(fetch: tma.Fetch, ops: Iterable[Op]) -> str:
-    """Return why a fetch may not be made ahead of what `ops` do, or an empty string."""
+    """Return why a load may not be issued ahead of what `ops` do, or an empty string."""
     if isinstance(fetch, tma.BulkFetch):
-        return ""  # it was asked when the load became one, see `bulk_loads`
+        return ""  # checked when the load became a bulk copy, see `bulk_loads`
     for op in ops:
         if isinstance(op, _ORDERING) and may_precede(op, fetch):
-            return f"{op.opcode} before it keeps memory accesses in order"
+            return Reason.FENCE_BEFORE(op=op.opcode)
         stores = isinstance(op, tma.TmaStore | tma.TmaReduce)
         if stores and may_alias(fetch.tensor, op.tensor):
-            return f"the kernel writes {op.tensor.hint or 'the tensor'}, too"
+            return Reason.KERNEL_WRITES(name=op.tensor.hint or "the tensor")
     return ""

@@ -1,18 +1,18 @@
-"""Whether several groups of consumers share a kernel's tiles of work, and how they take turns.
+"""Whether several consumer groups share a kernel's tiles of work, and how they ping-pong.
 
-Each group runs whole iterations of the loop over tiles: while one brings its results to memory, the
-next one multiplies. All run the same ops, so a group goes through all iterations and passes over
-those of the others:
+Each group runs whole iterations of the loop over tiles: the epilogue of one overlaps the mainloop
+of the next. All run the same code, so a group goes through all iterations and skips those of the
+others:
 
-    for tile: if turn == group: wait for the order; multiply; give the order to the next; finish
+    for tile: if turn == group: wait for the order; multiply; pass the order on; epilogue
               turn = turn + 1 (mod groups)
 
-The order is that of tiles: a group starts to multiply when the one before has issued its last
-product, so that they do not go in step. What a tile multiplies it then takes from the rings that
-all groups share, in the order of the program. Loops that wait for each product have work between
-products that another group's fill, and so no order; nor have fetches behind the products.
+The order is that of tiles: a group starts its mainloop when the one before has issued its last
+MMA, so that they do not run in lockstep. Its operands then come from the rings that
+all groups share, in program order. Loops that wait for each dot leave gaps that another group's
+dots fill, and so need no order; nor do loads after the mainloop.
 
-Invariant: an iteration is run once, by one group, and none is looked at by another group.
+Invariant: each iteration is run once, by one group; no other group uses its values.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ from dataclasses import dataclass
 from aotc.ir.core import Block, Kernel, Op, Value, build
 from aotc.ir.diagnostics import IRError, at
 from aotc.ir.dialects import arith, gpu, grid, roles, scf, tile, tma, wgmma
-from aotc.ir.rewrite import Builder
+from aotc.ir.rewrite import Builder, append_carried
 from aotc.ir.types import I32
 from aotc.schedule.analysis.global_order import fences, shared_roots, written_pointer
 from aotc.schedule.context import Schedule
 from aotc.schedule.layout.layouts import WARPGROUP_WARPS
+from aotc.schedule.remarks import Reason
 from aotc.schedule.shared_memory.mbarriers import place_mbarrier
 
 _READS = (gpu.Load, tile.Load, gpu.AsyncCopy)
@@ -39,26 +40,26 @@ _FREE = (tma.TmaReduce, tma.ProxyFence, tile.Assert, tile.Print)
 
 
 def groups_obstacle(kernel: Kernel, schedule: Schedule, num_warps: int) -> str:
-    """Return why one group of consumers runs all tiles, or an empty string.
+    """Return why one consumer group runs all tiles, or an empty string.
 
-    `num_warps` is how many a block would have with all groups.
+    `num_warps` is how many a CTA would have with all groups.
     """
-    if schedule.grouping_obstacle:
-        return schedule.grouping_obstacle
+    if not schedule.strategy.has_groups:
+        return schedule.strategy.reason
     if kernel.num_warps % WARPGROUP_WARPS:
-        return f"{kernel.num_warps} warps are no whole warpgroups"
+        return Reason.PARTIAL_WARPGROUPS(warps=kernel.num_warps)
     if num_warps > schedule.target.max_warps_per_block:
-        return f"a block has no room for {num_warps} warps"
+        return Reason.NO_ROOM_FOR_WARPS(warps=num_warps)
     loop = loop_of_tiles(kernel.body)
     if loop is None:
-        return "no loop holds all that is fetched, and loops of its own"
+        return Reason.NO_TILE_LOOP()
     if loop.carried:
-        return "the loop over tiles carries values from one to the next"
+        return Reason.TILE_LOOP_CARRIES()
     return "" if kernel.loops_programs else _dependence(kernel, loop)
 
 
 def loop_of_tiles(block: Block) -> scf.For | None:
-    """Return the loop that holds all fetches of a kernel and has loops inside, or None."""
+    """Return the loop that contains all tensor loads of a kernel and further loops, or None."""
     holders = [op for op in block if _fetches(op)]
     if len(holders) != 1 or not isinstance(holders[0], scf.For):
         return None
@@ -73,26 +74,26 @@ def _fetches(op: Op) -> bool:
 
 
 def _dependence(kernel: Kernel, loop: scf.For) -> str:
-    """Return why tiles may not be run side by side, as far as memory goes, or an empty string."""
+    """Return why memory accesses forbid running tiles concurrently, or an empty string."""
     outside = [op for op in kernel.body if op is not loop]
     for op in fences(outside):
         if not isinstance(op, grid.GridWait):
-            return f"{op.opcode} is outside of the loop over tiles"
+            return Reason.OUTSIDE_TILE_LOOP(op=op.opcode)
     if any(getattr(op, "volatile", False) for op in loop.body.walk()):
-        return "a volatile load keeps tiles in order"
+        return Reason.VOLATILE_TILES()
     moved = _dependents(loop)
     for op in fences(loop.body):
         if not isinstance(op, _ORDERED + _FREE):
-            return f"{op.opcode} keeps tiles in order"
+            return Reason.ORDERED_TILES(op=op.opcode)
         if isinstance(op, _ORDERED):
             place = op.coords if isinstance(op, tma.TmaStore) else [op.pointer]
             if not any(value in moved for value in place):
-                return f"{op.opcode} writes the same place in every tile"
+                return Reason.SAME_PLACE(op=op.opcode)
     for write in fences(loop.body):
         target = written_pointer(write)
         for op in loop.body.walk():
             if target and isinstance(op, _READS) and shared_roots(op.pointer, target):
-                return "a tile may read what another one writes"
+                return Reason.TILES_COMMUNICATE()
     return ""
 
 
@@ -118,7 +119,7 @@ def _dependents(loop: scf.For) -> dict[Value, None]:
 
 @dataclass(frozen=True)
 class GroupTurns:
-    """Hold the number of the group that runs this, and the branch that it takes in its turns."""
+    """The index of the consumer group that runs the code, and the branch for its own tiles."""
 
     number: Value
     branch: scf.If
@@ -127,12 +128,14 @@ class GroupTurns:
 def take_turns(consumers: Block, kernel: Kernel, place: Builder) -> GroupTurns:
     """Let each group run iterations of its own.
 
-    What the groups tell each other goes to `place`, which both roles see.
+    The mbarriers between groups go to `place`, which both roles see.
     """
     count = kernel.num_consumer_groups
     loop = loop_of_tiles(consumers)
     if loop is None or loop.carried:
-        raise IRError("the loop over tiles cannot be shared out any more", kernel.loc)
+        raise IRError(
+            "the loop over tiles can no longer be divided among consumer groups", kernel.loc
+        )
     first = Builder(consumers, consumers.first)
     group = first(roles.ConsumerGroup()).out
     zero = first(arith.Constant(0, I32)).out
@@ -147,16 +150,14 @@ def take_turns(consumers: Block, kernel: Kernel, place: Builder) -> GroupTurns:
         _keep_order(branch.then, kernel, group, own, place)
         end = Builder.before_op(loop.body.terminator)
         flip = end(arith.Cast(branch.condition, I32)).out
-        following = [end(gpu.NextSlot(turn, count)).out, end(arith.Xor(own, flip)).out]
+        following = [end(gpu.NextStage(turn, count)).out, end(arith.Xor(own, flip)).out]
         loop.body.terminator.set_slots(following)
-        blocks, loop.blocks = loop.blocks, ()
-        before(build(scf.For, [*loop.slots, zero, parity], loop.attributes, blocks, loop.loc))
-        loop.erase()
+        append_carried(loop, [zero, parity])
     return GroupTurns(group, branch)
 
 
 def _under_branch(loop: scf.For, group: Value, turn: Value) -> scf.If:
-    """Put a loop's body under the condition that it is the group's turn."""
+    """Guard a loop's body by the condition that the iteration is the group's."""
     arms = Block(), Block()
     for op in list(loop.body):
         if not op.terminator:
@@ -170,7 +171,7 @@ def _under_branch(loop: scf.For, group: Value, turn: Value) -> scf.If:
 
 
 def _keep_order(body: Block, kernel: Kernel, group: Value, parity: Value, place: Builder) -> None:
-    """Let a tile's products wait until those of the tile before have been issued."""
+    """Delay a tile's dots until those of the tile before have been issued."""
     loop = ordered_loop(body)
     if loop is None:
         return
@@ -179,14 +180,14 @@ def _keep_order(body: Block, kernel: Kernel, group: Value, parity: Value, place:
     place(tma.MbarrierInit(order, num_warps))
     outer = next(op for op in (loop, *loop.ancestors()) if op.block is body)
     before = Builder.before_op(outer)
-    before(tma.MbarrierWait(before(gpu.SharedSlot(order, group)).out, parity))
+    before(tma.MbarrierWait(before(gpu.SharedStage(order, group)).out, parity))
     for after in _ends(loop, body):
-        following = after(gpu.SharedSlot(order, group, 1)).out
+        following = after(gpu.SharedStage(order, group, 1)).out
         after(tma.MbarrierArrive(following, num_warps))
 
 
 def ordered_loop(body: Block) -> scf.For | None:
-    """Return the loop that has all products of a tile, if they run on; it may be in branches."""
+    """Return the loop with all dots of a tile, if they stay in flight; branches may enclose it."""
     products = [op for op in body.walk() if isinstance(op, wgmma.Wgmma)]
     parents = list(dict.fromkeys(op.parent_op for op in products))
     loop = parents[0] if len(parents) == 1 else None
@@ -198,12 +199,12 @@ def ordered_loop(body: Block) -> scf.For | None:
 
 
 def _blocks(op: Op) -> Iterator[Block | None]:
-    """Yield the blocks that an op is in, from the inside out."""
+    """Yield the blocks that contain an op, innermost first."""
     yield from (each.block for each in (op, *op.ancestors()))
 
 
 def _ends(loop: scf.For, body: Block) -> Iterator[Builder]:
-    """Yield a place behind a loop, and one in each arm of a branch that does not run it."""
+    """Yield a place after a loop, and one in each arm of a branch that does not run it."""
     yield Builder.after_op(loop)
     op: Op = loop
     while op.block is not body:

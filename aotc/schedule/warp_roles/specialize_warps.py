@@ -1,20 +1,20 @@
-"""Divide a kernel into consumers, which compute, and a producer, which fetches for them.
+"""Split a kernel into consumers, which compute, and a producer, which issues their tensor loads.
 
-Fetches that stand together go to one slot of their rings and share its two mbarriers, see
-`fetch_groups`. The producer runs a copy of what decides about fetches:
+Adjacent loads fill one stage of their rings and share its two mbarriers, see
+`fetch_groups`. The producer runs a copy of the code that decides about loads:
 
-    producer: wait for empty[slot]; announce the group's bytes to full[slot]; start its copies
-    consumers: wait for full[slot]; read; each warp arrives at empty[slot]
+    producer: wait for empty[stage]; expect the group's bytes at full[stage]; issue its loads
+    consumers: wait for full[stage]; read; each warp arrives at empty[stage]
 
-Both count slots and turns of the ring through all loops and branches, so nothing ends between two
-tiles of work. A slot is given back behind the last op that reads it; if that is a product which
-runs on into the next iteration, behind the wait for it there, and the last one behind the loop.
+Both keep stage index and phase through all loops and branches, so nothing drains between two
+tiles of work. A stage is released after the last op that reads it; if that is a dot which
+stays in flight across iterations, after the wait for it there, and the last one after the loop.
 
-Several groups of consumers share the rings of what they multiply in the order of tiles: a group
-counts along in the turns of the others. Of any other ring each has slots of its own, and the
-producer keeps where each is.
+Several consumer groups share the rings of their dots' operands in the order of tiles: a group
+advances its state over the tiles of the others. Of any other ring each has stages of its own, and
+the producer keeps the state of each.
 
-Invariant: full and empty change hands in turn, beginning with empty; a wait for phase n of either
+Invariant: full and empty alternate, beginning with empty; a wait for phase n of either
 comes before anything that the other side does in phase n + 1.
 """
 
@@ -22,12 +22,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from aotc.ir.core import Block, Kernel, Op, Value, build
+from aotc.ir.core import Block, Kernel, Op, Value
 from aotc.ir.diagnostics import IRError, at
 from aotc.ir.dialects import arith, gpu, grid, roles, scf, tma, wgmma
-from aotc.ir.rewrite import Builder
+from aotc.ir.rewrite import Builder, append_carried, is_inside
 from aotc.ir.types import I32
-from aotc.schedule.analysis.global_order import is_inside
 from aotc.schedule.analysis.producer_slice import Slice, SliceCopy, find_slice
 from aotc.schedule.analysis.register_budget import (
     register_share,
@@ -56,19 +55,21 @@ from aotc.schedule.warp_roles.fetch_groups import (
     turn_of,
 )
 
-_FRAGMENT_REGISTERS = 32  # of operands of products that threads compute
+_FRAGMENT_REGISTERS = 32  # of operands of dots on CUDA cores
 _PRODUCTS = (gpu.Dot, wgmma.Wgmma)
-# What addresses, counters and the way of results to memory take besides the sums.
+# Addresses, counters and the epilogue's values, besides the accumulators.
 _WORKING_REGISTERS = 64
 
 
 def specialize_warps(kernel: Kernel, schedule: Schedule) -> None:
-    """Divide the roles of a kernel that `choose_warp_roles` gave producer warps."""
+    """Split the roles of a kernel that `choose_warp_roles` gave producer warps."""
     if not kernel.producer_warps:
         return
     found = find_slice(kernel)
     if found.obstacle:
-        raise IRError(f"fetches cannot be divided off any more: {found.obstacle}", kernel.loc)
+        raise IRError(
+            f"tensor loads can no longer be moved to a producer warp: {found.obstacle}", kernel.loc
+        )
     with at(kernel.loc):
         consumers = Block()
         for op in list(kernel.body):
@@ -84,12 +85,12 @@ def specialize_warps(kernel: Kernel, schedule: Schedule) -> None:
             schedule.remark(kernel.loc, split_remark(registers))
         place(roles.Specialize(consumers, producer, *registers))
         if kernel.num_ctas > 1:
-            # Until then others may copy here, or arrive.
+            # Until then other CTAs may copy here, or arrive.
             place(grid.ClusterBarrier())
 
 
 def _divide(kernel: Kernel, consumers: Block, found: Slice, place: Builder) -> Block:
-    """Take the fetches out of the consumers; return a producer that makes them.
+    """Take the tensor loads out of the consumers; return a producer that issues them.
 
     What both need is placed ahead of them.
     """
@@ -121,10 +122,10 @@ def _divide(kernel: Kernel, consumers: Block, found: Slice, place: Builder) -> B
 def _registers(kernel: Kernel, consumers: Block) -> tuple[int, ...]:
     """Return how many registers a thread of each role gets, or nothing to leave them as they are.
 
-    Sums that leave few of these for all else take those that a producer has no use for.
+    Where accumulators leave few for all else, consumers take registers that the producer frees.
     """
     products = [op for op in consumers.walk() if isinstance(op, _PRODUCTS)]
-    # A product on top of another one holds no sum of its own.
+    # A dot that accumulates onto another one has no accumulator of its own.
     held = sum(registers_of(op.out) for op in products if not isinstance(op.acc.op, _PRODUCTS))
     by_threads = any(isinstance(op, gpu.Dot) for op in products)
     working = _WORKING_REGISTERS + (_FRAGMENT_REGISTERS if by_threads else 0)
@@ -135,11 +136,11 @@ def _registers(kernel: Kernel, consumers: Block) -> tuple[int, ...]:
 
 
 class _Producer:
-    """Write what the producer does in place of fetches: all of a group's at its last one.
+    """Emit the producer's ops in place of loads: all of a group's at its last one.
 
-    Its state is the turn of each group. With several groups of consumers, iterations of the `loop`
-    of tiles are for each in turn; behind the turns for the one whose it is are those for the ones to
-    come, of rings with owners, and at the end the number of the one whose turn it is.
+    Its state is stage and phase of each group. With several consumer groups, iterations of the
+    `loop` over tiles are for each in turn; after the state for the current one come those for the
+    next ones, of rings with owners, and at the end the index of the current one.
     """
 
     def __init__(self, groups: Sequence[FetchGroup], loop: scf.For | None, count: int) -> None:
@@ -158,13 +159,13 @@ class _Producer:
     def issue(
         self, fetch: tma.Fetch, place: Builder, mapping: dict[Value, Value], state: list[Value]
     ) -> list[Value]:
-        """Wait for a slot and start a group's copies to it, if `fetch` is its last."""
+        """Wait for a free stage and issue a group's loads to it, if `fetch` is its last."""
         group = self.group_of[fetch]
         if fetch is not group.fetches[-1]:
             return state
         turn = turn_of(state, group, first_slot(state[-1], group, place))
         one = place(arith.Constant(1, I32)).out
-        # Empty slots are there from the start, so the first turn waits for the phase before.
+        # Stages are empty at the start, so the first wait is for the phase before the first.
         emptied = place(arith.Xor(turn.parity, one)).out
         place(tma.MbarrierWait(slot_of(group.empty, group, turn, place), emptied))
         full = slot_of(group.full, group, turn, place)
@@ -175,23 +176,23 @@ class _Producer:
         return next_state(state, group, place)
 
     def hand_over(self, loop: scf.For, place: Builder, state: list[Value]) -> list[Value]:
-        """Let what follows an iteration of the loop of tiles be for the next group of consumers."""
+        """Make the next iteration of the loop over tiles that of the next consumer group."""
         if self.loop is None or loop is not self.loop:
             return state
         now, size = 2 * len(self.groups), len(self._owned)
         own, others = state[:now], [*state[now:-1], *(state[each] for each in self._owned)]
         for each, value in zip(self._owned, others[:size], strict=True):
             own[each] = value
-        return [*own, *others[size:], place(gpu.NextSlot(state[-1], self.count)).out]
+        return [*own, *others[size:], place(gpu.NextStage(state[-1], self.count)).out]
 
 
 # ---- the consumers ----------------------------------------------------------------------------
 
 
 class _Consumers:
-    """Turn fetches into waits, and give slots back once they have been read.
+    """Replace loads by waits, and release stages once they have been read.
 
-    Of several groups of consumers, `turns` says which one runs this, and where.
+    Of several consumer groups, `turns` says which one runs this, and where.
     """
 
     def __init__(
@@ -241,13 +242,13 @@ class _Consumers:
         place(tma.MbarrierWait(slot_of(group.full, group, turn, place), turn.parity))
         for fetch in group.fetches:
             slot = fetch.buffer.op
-            if isinstance(slot, gpu.SharedSlot):
+            if isinstance(slot, gpu.SharedStage):
                 index = slot_number(group, turn, Builder.before_op(slot))
                 slot.set_slots([slot.buffer, index])
         return next_state(state, group, place)
 
     def _thread(self, op: Op, state: list[Value]) -> list[Value]:
-        """Pass the turns of the groups in a loop or branch through it."""
+        """Pass the state of the groups in a loop or branch through it."""
         is_loop = isinstance(op, scf.For | scf.While)
         inside = [
             index
@@ -255,7 +256,7 @@ class _Consumers:
             if any(group.fetches[0] in set(nested.walk()) for nested in op.blocks)
             for index in (2 * group.index, 2 * group.index + 1)
         ]
-        # Ahead of the arm that it counts along with, whose fetches become waits.
+        # Before the arm that skips the tile, as its loads become waits.
         counted = self._count_along(op, state)
         for block in op.blocks:
             before = list(state)
@@ -264,11 +265,8 @@ class _Consumers:
             end = counted.get(block) or self._visit(block, before)
             terminator = block.terminator
             terminator.set_slots([*terminator.slots, *(end[index] for index in inside)])
-        blocks, op.blocks = op.blocks, ()
-        slots = [*op.slots, *(state[index] for index in inside)] if is_loop else op.slots
-        made = Builder.before_op(op)(build(type(op), slots, op.attributes, blocks, op.loc))
-        own = len(made.results) - len(inside)
-        op.replace_with(made.results[:own])
+        own, blocks = len(op.results), op.blocks
+        made = append_carried(op, [state[index] for index in inside] if is_loop else ())
         after = list(state)
         for index, value in zip(inside, made.results[own:], strict=True):
             after[index] = value
@@ -277,9 +275,9 @@ class _Consumers:
         return after
 
     def _count_along(self, op: Op, state: list[Value]) -> dict[Block, list[Value]]:
-        """Let who waits for its turn count what the others take from shared rings.
+        """Let a group that skips a tile advance the state of the shared rings.
 
-        Return the state behind that, by the block that it is in.
+        Return the state after that, by the block that it is in.
         """
         last = {group.fetches[-1]: group for group in self.groups if group.num_owners == 1}
         if not last or self.group_turns is None or op is not self.group_turns.branch:
@@ -299,7 +297,7 @@ class _Consumers:
     # -- releases --------------------------------------------------------------
 
     def _release(self, group: FetchGroup) -> None:
-        """Let all warps arrive at `empty` behind the last op that reads what a group brought."""
+        """Let all warps arrive at `empty` after the last op that reads a group's stage."""
         block, turn = group.block, self.turns[group]
         order = {op: number for number, op in enumerate(block)}
         own: Op = group.fetches[-1]
@@ -333,9 +331,9 @@ class _Consumers:
 
 
 def _done_at(reader: Op, block: Block) -> tuple[Op, bool]:
-    """Return the op of `block` behind which a reader is done, and whether that is an iteration on.
+    """Return the op of `block` that completes a reader, and whether that is an iteration later.
 
-    A product is done behind the wait that covers it.
+    A dot is done after the wait that covers it.
     """
     if not isinstance(reader, wgmma.Wgmma):
         return _inside(reader, block), False
@@ -359,7 +357,7 @@ def _done_at(reader: Op, block: Block) -> tuple[Op, bool]:
 
 
 def _wait_behind(op: Op | None, newer: int) -> tuple[Op | None, int]:
-    """Return the first wait from `op` on that leaves only `newer` products, or fewer, in flight."""
+    """Return the first wait from `op` on that leaves at most `newer` dots in flight."""
     while op is not None:
         if isinstance(op, wgmma.Wgmma):
             newer += 1
@@ -370,7 +368,7 @@ def _wait_behind(op: Op | None, newer: int) -> tuple[Op | None, int]:
 
 
 def _inside(op: Op, block: Block) -> Op:
-    """Return the op of `block` that is `op` or that it is nested in."""
+    """Return the op of `block` that is `op` or contains it."""
     while op.block is not block:
         parent = op.parent_op
         if parent is None:
@@ -380,7 +378,7 @@ def _inside(op: Op, block: Block) -> Op:
 
 
 def _drain_after(loop: Op) -> Op:
-    """Return the wait behind a loop that leaves no product in flight."""
+    """Return the wait after a loop that leaves no dot in flight."""
     op = loop.next
     while not isinstance(op, wgmma.WgmmaWait) or op.pending:
         if op is None:

@@ -3,9 +3,6 @@
 Invariant: an argument is taken as it is or refused; nothing is converted with a loss.
 """
 
-# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-
 from __future__ import annotations
 
 import struct
@@ -16,13 +13,18 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from aotc.verify.arrays import copied
+from aotc.verify.emulator.async_copies.tensor_argument import (
+    PlacedTensor,
+    TensorArgument,
+    TensorTable,
+)
+from aotc.verify.emulator.engine.machine import Image
 from aotc.verify.emulator.errors import EmulationError
-from aotc.verify.emulator.local import LOCAL_BASE_ADDRESS
-from aotc.verify.emulator.machine import Image
-from aotc.verify.emulator.memory import GlobalMemory
-from aotc.verify.emulator.program import Kernel, Module, Param, Variable
-from aotc.verify.emulator.shared import BASE_ADDRESS
-from aotc.verify.emulator.tensor_argument import PlacedTensor, TensorArgument, TensorTable
+from aotc.verify.emulator.memory.global_memory import GlobalMemory
+from aotc.verify.emulator.memory.local_memory import LOCAL_BASE_ADDRESS
+from aotc.verify.emulator.memory.shared_memory import BASE_ADDRESS
+from aotc.verify.emulator.text.program import Kernel, Module, Param, Variable
 
 Masks: TypeAlias = "Mapping[int, npt.NDArray[np.bool_]]"
 
@@ -137,7 +139,7 @@ def _place(addresses: dict[str, int], variables: Iterable[Variable], space: str,
 
 
 def _owned(data: bytes) -> npt.NDArray[np.uint8]:
-    return np.frombuffer(data, np.uint8).copy()
+    return copied(np.frombuffer(data, np.uint8))
 
 
 def _array(

@@ -2,42 +2,29 @@
 
 from __future__ import annotations
 
-from aotc.verify.emulator import (
-    access,
-    atom,
-    barrier_ends,
-    bulk,
-    cluster,
-    compute,
-    control,
-    copies,
-    exchange,
-    fences,
-    ldmatrix,
-    matrix,
-    mbarrier_rules,
-    remote,
-    tensor_copy,
-    tensor_maps,
-    wgmma,
-)
+from aotc.verify.emulator.async_copies import bulk, cp_async, st_async, tensor_copy, tensor_maps
+from aotc.verify.emulator.compute import rules as compute
+from aotc.verify.emulator.control import branches, cluster, warp_exchange
+from aotc.verify.emulator.memory_access import atomics, loads_stores
+from aotc.verify.emulator.mma import ldmatrix, mma_sync, wgmma
+from aotc.verify.emulator.synchronization import barrier_rules, fences, mbarrier_rules
 
 RULE_MODULES = (
-    access,
-    atom,
-    barrier_ends,
+    *compute.RULE_MODULES,
+    atomics,
+    barrier_rules,
+    branches,
     bulk,
     cluster,
-    compute,
-    control,
-    copies,
-    exchange,
+    cp_async,
     fences,
     ldmatrix,
-    matrix,
+    loads_stores,
     mbarrier_rules,
-    remote,
+    mma_sync,
+    st_async,
     tensor_copy,
     tensor_maps,
+    warp_exchange,
     wgmma,
 )

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from aotc.verify.emulator.context import Fault
-from aotc.verify.emulator.special import WARP
+from aotc.verify.emulator.errors import Fault
 from aotc.verify.emulator.syntax import Place
+from aotc.verify.emulator.text.special_registers import WARP
 
 _MAX_TEXT = 160
 

@@ -5,9 +5,6 @@ Blocks run in batches, each as many as keep the lanes busy and fit the memory th
 Invariant: the arrays handed over are changed as the kernel changes them, and in no other way.
 """
 
-# NumPy's own stubs leave overloads of ndarray's methods partly unknown.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -19,26 +16,26 @@ import numpy as np
 
 from aotc.verify.emulator import instructions as _rules  # declares what instructions do
 from aotc.verify.emulator.arguments import Argument, Masks, ParameterBlock, make_image
-from aotc.verify.emulator.bank_conflicts import BankConflicts, BankCount
-from aotc.verify.emulator.cfg import Cfg, analyse, build_cfg
-from aotc.verify.emulator.decode import Current, Decoder
+from aotc.verify.emulator.engine.decode import Current, Decoder
+from aotc.verify.emulator.engine.machine import Batch, Image
+from aotc.verify.emulator.engine.registers import Allocation, RegisterFile
+from aotc.verify.emulator.engine.scheduler import Scheduler
+from aotc.verify.emulator.engine.segments import Code
 from aotc.verify.emulator.errors import EmulationError
-from aotc.verify.emulator.global_shadow import GlobalShadow
-from aotc.verify.emulator.granules import (
+from aotc.verify.emulator.memory.bank_conflicts import BankConflicts, BankCount
+from aotc.verify.emulator.memory.global_memory import GlobalMemory
+from aotc.verify.emulator.memory.global_shadow import GlobalShadow
+from aotc.verify.emulator.memory.shared_memory import SharedMemory
+from aotc.verify.emulator.memory_access.granules import (
     global_granule_bytes,
     granule_bytes,
     orders_ctas,
     scopes_of,
 )
-from aotc.verify.emulator.machine import Batch, Image
-from aotc.verify.emulator.memory import GlobalMemory
-from aotc.verify.emulator.parse import parse_module
-from aotc.verify.emulator.program import Extents, Kernel, Module
-from aotc.verify.emulator.registers import Allocation, RegisterFile
-from aotc.verify.emulator.scheduler import Scheduler
-from aotc.verify.emulator.segments import Code
-from aotc.verify.emulator.shared import SharedMemory
-from aotc.verify.emulator.special import WARP, Launch
+from aotc.verify.emulator.text.cfg import Cfg, analyse, build_cfg
+from aotc.verify.emulator.text.parse import parse_module
+from aotc.verify.emulator.text.program import Extents, Kernel, Module
+from aotc.verify.emulator.text.special_registers import WARP, Launch
 
 DEFAULT_MAX_STEPS = 10_000_000
 DEFAULT_MAX_MEMORY_BYTES = 4 << 30
@@ -116,7 +113,12 @@ def emulate(
     )
     _check(launch)
     runner = _Runner(
-        *(program, launch, image, memory, seed, clusters),
+        program,
+        launch,
+        image,
+        memory,
+        seed,
+        clusters,
         reads_unwritten=reads_unwritten,
         approximate=approximate,
     )
@@ -169,9 +171,14 @@ def _prepare(module: Module, name: str | None) -> _Program:
     cfg = build_cfg(kernel.instructions)
     allocation = Allocation(kernel.instructions, cfg, analyse(kernel.instructions, cfg))
     return _Program(
-        *(module, kernel, cfg, allocation),
-        *(granule_bytes(kernel), global_granule_bytes(kernel)),
-        *(orders_ctas(kernel), scopes_of(kernel)),
+        module,
+        kernel,
+        cfg,
+        allocation,
+        granule_bytes(kernel),
+        global_granule_bytes(kernel),
+        orders_ctas(kernel),
+        scopes_of(kernel),
     )
 
 

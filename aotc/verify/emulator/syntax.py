@@ -153,3 +153,8 @@ class Instruction:
     def mnemonic(self) -> str:
         """Opcode and modifiers as written."""
         return ".".join((self.opcode, *self.modifiers))
+
+
+def elements_of(operand: Operand) -> tuple[Operand, ...]:
+    """Return the operands in braces, or the one that stands alone."""
+    return operand.elements if isinstance(operand, Vector) else (operand,)

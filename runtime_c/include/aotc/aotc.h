@@ -298,7 +298,7 @@ typedef struct aotc_value {
 typedef struct aotc_variant_info {
     uint32_t struct_size;
     uint32_t config;      /* index */
-    uint32_t combination; /* of dtypes and choices: docs/archive-format.md, section 5 */
+    uint32_t combination; /* of dtypes and choices: docs/reference/archive-format.md, section 5 */
     uint32_t num_threads;
     uint64_t guards; /* bit i: guard i must hold */
     uint32_t cluster[3];

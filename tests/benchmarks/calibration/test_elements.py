@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from aotc.verify.emulator.formats import FORMATS
+from aotc.verify.emulator.mma.formats import FORMATS
 from benchmarks.calibration import elements
 
 FLOATS = ["f16", "bf16", "tf32", "f32", "f64", "e4m3", "e5m2"]

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from aotc.verify.emulator.parse import parse_module
+from aotc.verify.emulator.async_copies.tensor_argument import TensorArgument
 from aotc.verify.emulator.run import emulate
-from aotc.verify.emulator.tensor_argument import TensorArgument
+from aotc.verify.emulator.text.parse import parse_module
 from benchmarks.calibration.case import entry_name
 from benchmarks.calibration.groups import GROUPS
 from benchmarks.calibration.judge import array_of, chunks

@@ -8,8 +8,8 @@ from types import ModuleType, SimpleNamespace
 import numpy as np
 import pytest
 
+from aotc.verify.emulator.async_copies.tensor_argument import TensorArgument
 from aotc.verify.emulator.run import emulate
-from aotc.verify.emulator.tensor_argument import TensorArgument
 from benchmarks.calibration import gpu, judge
 from benchmarks.calibration.case import Bound, Case, Group, Output
 

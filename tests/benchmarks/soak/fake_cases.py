@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from aotc.verify.check import ExecutionFault
-from aotc.verify.device import NoDeviceError
+from aotc.verify.checks.check import ExecutionFault
+from aotc.verify.checks.device import NoDeviceError
 from benchmarks.soak.case import Try
 from benchmarks.soak.journal import Outcome
 

@@ -35,7 +35,7 @@ def test_what_ended_with_the_soak_fails(tmp_path: Path) -> None:
 
 def test_without_a_gpu_it_says_so(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     try:
-        from aotc.verify.device import Driver, NoDeviceError
+        from aotc.verify.checks.device import Driver, NoDeviceError
 
         Driver()
     except NoDeviceError:

@@ -69,8 +69,8 @@ def test_first_axes_of_one_element_may_be_dropped(
         (lambda v: descriptor.DescriptorLoad(v["rows"], [v["i"]] * 4, "", "", 3), "drops 3 axes"),
         (lambda v: descriptor.DescriptorLoad(v["rows"], [v["i"]] * 4, "", "", -1), "drops -1"),
         (lambda v: descriptor.DescriptorStore(v["x"], v["i"], [v["i"]] * 2), "expected a tile"),
-        (lambda v: descriptor.DescriptorStore(v["x"], v["t"], [v["i"]] * 2), "is no block of"),
-        (lambda v: descriptor.DescriptorStore(v["x"], v["w"], [v["i"]] * 2), "is no block of"),
+        (lambda v: descriptor.DescriptorStore(v["x"], v["t"], [v["i"]] * 2), "is no tile of"),
+        (lambda v: descriptor.DescriptorStore(v["x"], v["w"], [v["i"]] * 2), "is no tile of"),
         (
             lambda v: descriptor.DescriptorReduce(v["x"], v["v"], [v["i"]] * 2, kind="min"),
             "no min of fp32",

@@ -87,26 +87,26 @@ def test_pointers_are_stored_as_their_bits() -> None:
 
 
 def test_slots_of_a_buffer() -> None:
-    buffer = gpu.SharedAlloc(FP32, (EXTENT,), BUFFER, num_slots=3).out
+    buffer = gpu.SharedAlloc(FP32, (EXTENT,), BUFFER, num_stages=3).out
     assert isinstance(buffer.type, SharedType)
-    assert buffer.type.size_bytes == 3 * buffer.type.slot_bytes == 3 * 4 * EXTENT
+    assert buffer.type.size_bytes == 3 * buffer.type.stage_bytes == 3 * 4 * EXTENT
     index, wide = _values(I32, U64)
-    slot = gpu.SharedSlot(buffer, index, ahead=2).out
+    slot = gpu.SharedStage(buffer, index, ahead=2).out
     assert slot.type == SharedType(FP32, (EXTENT,), BUFFER)
-    with pytest.raises(IRError, match="expected a shared buffer of one slot"):
+    with pytest.raises(IRError, match="expected a shared buffer of one stage"):
         gpu.SharedLoad(buffer, ROW)
-    with pytest.raises(IRError, match="3 ahead in 3 slots"):
-        gpu.SharedSlot(buffer, index, ahead=3)
+    with pytest.raises(IRError, match="3 ahead in 3 stages"):
+        gpu.SharedStage(buffer, index, ahead=3)
     with pytest.raises(IRError, match="the index is u64"):
-        gpu.SharedSlot(buffer, wide)
+        gpu.SharedStage(buffer, wide)
     with pytest.raises(IRError, match="the index is u64"):
-        gpu.NextSlot(wide, 3)
-    with pytest.raises(IRError, match="4 ahead in 3 slots"):
-        gpu.NextSlot(index, 3, ahead=4)
+        gpu.NextStage(wide, 3)
+    with pytest.raises(IRError, match="4 ahead in 3 stages"):
+        gpu.NextStage(index, 3, ahead=4)
     with pytest.raises(IRError, match="expected a shared buffer"):
-        gpu.SharedSlot(index, index)
-    with pytest.raises(IRError, match="0 slots"):
-        gpu.SharedAlloc(FP32, (EXTENT,), BUFFER, num_slots=0)
+        gpu.SharedStage(index, index)
+    with pytest.raises(IRError, match="0 stages"):
+        gpu.SharedAlloc(FP32, (EXTENT,), BUFFER, num_stages=0)
     with pytest.raises(IRError, match="-1 pending groups"):
         gpu.AsyncWait(-1)
 

@@ -207,9 +207,9 @@ def test_a_product_has_the_type_of_its_accumulator(batch: tuple[int, ...]) -> No
         (((2, 4, 8), (8, 4), (4, 4)), (FP16, FP16, FP32), "do not fit"),
         (((2, 4, 8), (4, 8, 4), (2, 4, 4)), (FP16, FP16, FP32), "do not fit"),
         (((8,), (8,), (8,)), (FP16, FP16, FP32), "operands of 1 axes"),
-        (((4, 8), (8, 4), (4, 4)), (FP16, BF16, FP32), "no product of fp16 and bf16"),
+        (((4, 8), (8, 4), (4, 4)), (FP16, BF16, FP32), "no dot of fp16 and bf16"),
         (((4, 8), (8, 4), (4, 4)), (BF16, BF16, BF16), "in bf16"),
-        (((4, 8), (8, 4), (4, 4)), (I32, I32, I32), "no product of i32"),
+        (((4, 8), (8, 4), (4, 4)), (I32, I32, I32), "no dot of i32"),
     ],
 )
 def test_products_that_do_not_fit(

@@ -25,7 +25,7 @@ NUMBER = ADD.block.args[0]
 
 def buffer(element: ScalarType, shape: tuple[int, int], slots: int = 1) -> Value:
     layout = nvmma_shared(shape, element.bits, min(128, shape[1] * element.size_bytes))
-    return ADD(gpu.SharedAlloc(element, shape, layout, 1024, num_slots=slots)).out
+    return ADD(gpu.SharedAlloc(element, shape, layout, 1024, num_stages=slots)).out
 
 
 def tile(element: ScalarType, shape: tuple[int, int], layout: Any) -> Value:
@@ -53,9 +53,9 @@ def test_the_result_is_as_the_accumulator(a: Value) -> None:
     [
         ((A, buffer(BF16, (64, 16)), ACC), {}, "do not fit"),
         ((A, buffer(BF16, (32, 32)), ACC), {}, "do not fit"),
-        ((buffer(FP16, (64, 32)), B, ACC), {}, "no product of fp16 and bf16 in fp32"),
+        ((buffer(FP16, (64, 32)), B, ACC), {}, "no dot of fp16 and bf16 in fp32"),
         ((A, B, tile(FP16, (64, 16), wgmma_accumulator((64, 16), (1, 1)))), {}, "in fp16"),
-        ((A, buffer(BF16, (32, 16), 2), ACC), {}, "a shared buffer of one slot"),
+        ((A, buffer(BF16, (32, 16), 2), ACC), {}, "a shared buffer of one stage"),
         ((A, HELD, ACC), {}, "expected a shared buffer"),
         ((PLAIN, B, ACC), {}, "no descriptor describes"),
         ((A, B, tile(FP32, (64, 16), mma_v2((64, 16), (2, 2)))), {}, "do not hold a result"),
@@ -77,9 +77,9 @@ def test_what_is_no_product(
 
 
 def test_waits_that_mean_nothing() -> None:
-    with pytest.raises(IRError, match="waits for no result"):
+    with pytest.raises(IRError, match="waits for no accumulator"):
         wgmma.WgmmaWait([])
-    with pytest.raises(IRError, match="-1 pending products"):
+    with pytest.raises(IRError, match="-1 pending dots"):
         wgmma.WgmmaWait([ACC], pending=-1)
     with pytest.raises(IRError):
         wgmma.WgmmaWait([A])

@@ -17,7 +17,7 @@ from aotc.ir.types import I32, I64, PointerType, TileType
 from aotc.ir.verify import verify
 from aotc.schedule.analysis.affine import AffineAnalysis, Wrapped, axis_symbol
 from aotc.schedule.analysis.polynomial import ONE, Polynomial
-from aotc.verify.interpreter import run
+from aotc.verify.interpreter.run import run
 
 SHAPE = (4, 8)
 TILE = TileType(I32, SHAPE)

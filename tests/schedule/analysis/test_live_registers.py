@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from aotc.config import Config
 from aotc.frontend import translate
 from aotc.ir.core import Kernel
 from aotc.schedule.analysis.live_registers import Peak, find_peak
-from aotc.schedule.context import Config, Schedule
+from aotc.schedule.context import Schedule
 from aotc.schedule.pipeline import schedule_kernel
 from aotc.target import TARGETS
 

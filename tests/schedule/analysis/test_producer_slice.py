@@ -14,7 +14,7 @@ from aotc.ir.rewrite import Builder
 from aotc.ir.types import I32
 from aotc.ir.verify import verify
 from aotc.schedule.analysis.producer_slice import SliceCopy, find_slice
-from aotc.verify.interpreter import run
+from aotc.verify.interpreter.run import run
 from tests.support.fetching import branch, fetch, fetching, loop, read
 
 STORE = "  gpu.store(%p, %n)\n"
@@ -69,15 +69,15 @@ def test_a_condition_of_a_loop_belongs_to_it() -> None:
 OBSTACLES = {
     "a sum of a tile": (
         fetch("a", "%n") + read("a") + USE.format("a") + loop(fetch("b", "%a_sum") + read("b")),
-        "what it fetches depends on a tile, by gpu.reduce",
+        "the loads depend on a tile, by gpu.reduce",
     ),
     "a number that the kernel stores": (
         loop("  %at = gpu.load(%p) : i32\n" + fetch("a", "%at") + read("a") + STORE),
-        "what it fetches depends on p, which it writes",
+        "the loads depend on p, which the kernel writes",
     ),
     "a number that may change": (
         "  %at = gpu.load(%p) {volatile = true} : i32\n" + loop(fetch("a", "%at") + read("a")),
-        "what it fetches depends on a volatile load",
+        "the loads depend on a volatile load",
     ),
 }
 

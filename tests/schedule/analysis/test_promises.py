@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from aotc import frontend
-from aotc.schedule.context import Config, Schedule
+from aotc.config import Config
+from aotc.schedule.context import Schedule
 from aotc.schedule.pipeline import schedule_kernel
 from aotc.target import TARGETS
 

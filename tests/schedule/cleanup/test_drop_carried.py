@@ -9,7 +9,7 @@ from aotc.ir.dialects import scf
 from aotc.ir.text import parse_kernel, print_kernel
 from aotc.ir.verify import verify
 from aotc.schedule.cleanup.drop_carried import drop_unused_carried
-from aotc.verify.interpreter import run
+from aotc.verify.interpreter.run import run
 
 TEXT = """\
 kernel @k(%out: *i32, %n: i32) {num_warps = 1} {

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from aotc.backend import assemble, disassemble
+from aotc.schedule.cleanup.predicate_branches import predicate_branches
+from tests.support.pass_case import applied, assert_same_meaning
 from tests.support.pipelined import Args, Case
 
 HALO = {"x_ptr": "*fp32:16", "out_ptr": "*fp32:16", "size": "i32"}
@@ -53,3 +55,41 @@ def test_a_batch_in_one_arm(take: int) -> None:
         return [x, np.full(64, 77, np.float32), take]
 
     case.check_each_pass(make)
+
+
+TEXT = """\
+// CHECK-NOT: scf.if
+// CHECK: [[LOADED:%.*]] = tile.load(%p, %c, _)
+// CHECK-NEXT: arith.select(%c, [[LOADED]], %rest)
+kernel @k(%x: *fp32, %out: *fp32, %n: i32) {num_warps = 4} {
+  %zero = arith.constant {value = 0, type = i32} : i32
+  %c = arith.compare(%n, %zero) {predicate = "gt"} : i1
+  %rest = arith.constant {value = -1.0, type = fp32} : fp32
+  %v = scf.if(%c) () {
+    %one = arith.constant {value = 1, type = i32} : i32
+    %last = arith.sub(%n, %one) : i32
+    %p = arith.addptr(%x, %last) : *fp32
+    %l = tile.load(%p, _, _) : fp32
+    scf.yield(%l)
+  } () {
+    scf.yield(%rest)
+  } : fp32
+  tile.store(%out, %v, _)
+  scf.return
+}
+"""
+
+
+def test_a_load_in_an_arm_is_masked_by_the_condition() -> None:
+    kernel = applied(TEXT, predicate_branches)
+    x = np.arange(1, 6, dtype=np.float32)
+    for n in (-1, 0, 1, 5):
+        assert_same_meaning(TEXT, kernel, [x, np.full(1, 77, np.float32), n])
+
+
+def test_a_store_in_an_arm_keeps_the_branch() -> None:
+    lines = TEXT.replace("// CHECK-NOT: scf.if\n", "// CHECK: scf.if(%c)\n").splitlines()
+    kept = [line for line in lines if "// CHECK" not in line or "scf.if" in line]
+    at = next(number for number, line in enumerate(kept) if "%l = tile.load" in line)
+    kept.insert(at + 1, "    tile.store(%out, %l, _)")
+    applied("\n".join(kept) + "\n", predicate_branches)

@@ -70,7 +70,7 @@ def after(kernel: Kernel, first: type[Op]) -> list[Op]:
 def test_pointers_and_mask_of_a_store_are_made_behind_the_loop(nested: bool) -> None:
     kernel = recomputed(product(3, nested=nested))
     behind = after(kernel, scf.If if nested else scf.For)
-    assert isinstance(behind[0], gpu.RenewThread)
+    assert isinstance(behind[0], gpu.OpaqueThreadId)
     made = {value for op in behind for value in op.results}
     used = (value for op in behind for value in op.operands)
     tiles = {value for value in used if isinstance(value.type, TileType)}
@@ -80,7 +80,7 @@ def test_pointers_and_mask_of_a_store_are_made_behind_the_loop(nested: bool) -> 
 
 def test_a_store_of_much_has_its_own() -> None:
     kernel = recomputed(product(3))
-    renewals = [op for op in kernel.body if isinstance(op, gpu.RenewThread)]
+    renewals = [op for op in kernel.body if isinstance(op, gpu.OpaqueThreadId)]
     assert len(renewals) == 2
     last = after(kernel, gpu.Store)
     assert not any(isinstance(op, tile.Arange) for op in last)
@@ -97,7 +97,7 @@ def test_loaded_tiles_are_not_loaded_again() -> None:
 def test_small_stores_without_products_stay_as_they_are() -> None:
     program = Program(1)
     program.store(program.load(FP32, blocked_for((128,), (1,), 1)))
-    assert not any(isinstance(op, gpu.RenewThread) for op in recomputed(program).walk())
+    assert not any(isinstance(op, gpu.OpaqueThreadId) for op in recomputed(program).walk())
 
 
 @pytest.mark.parametrize("times", [0, 1, 3])

@@ -10,7 +10,7 @@ from aotc.ir.verify import verify
 from aotc.schedule.cleanup.simplify import simplify
 from aotc.schedule.context import Schedule
 from aotc.target import TARGETS
-from aotc.verify.interpreter import run
+from aotc.verify.interpreter.run import run
 from tests.support.checks import check, without_checks
 
 TEXT = """\

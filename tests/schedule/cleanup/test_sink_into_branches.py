@@ -14,6 +14,7 @@ from aotc.schedule.cleanup.sink_into_branches import sink_into_branches
 from aotc.schedule.context import Schedule
 from aotc.target import TARGETS
 from tests.backend.programs import Program, row_layout
+from tests.support.pass_case import applied, assert_same_meaning
 
 LAYOUT = row_layout(128)
 SCHEDULE = Schedule(TARGETS["sm_80"])
@@ -140,3 +141,53 @@ def test_the_machine_computes_the_same(condition: bool, used_outside: bool) -> N
     sink_into_branches(program.kernel(), SCHEDULE)
     (out,) = program.run(condition, x)
     assert (out == x * (1 + condition)).all()
+
+
+TEXT = """\
+// CHECK: %c = arith.compare
+// CHECK-NEXT: scf.if(%c)
+// CHECK: %i = tile.arange
+// CHECK: gpu.load(
+// CHECK-NEXT: %os = tile.splat(%out)
+// CHECK-NEXT: %q = arith.addptr(%os, %i)
+// CHECK-NEXT: gpu.store(%q
+#0 = #ll<register=[[1],[2]] lane=[[4],[8],[16],[32],[64]] warp=[[128],[256]] : [512]>
+kernel @k(%x: *fp32, %out: *fp32, %n: i32) {num_warps = 4} {
+  %zero = arith.constant {value = 0, type = i32} : i32
+  %c = arith.compare(%n, %zero) {predicate = "gt"} : i1
+  %i = tile.arange {start = 0, end = 512, layout = #0} : tile<512xi32, #0>
+  %os = tile.splat(%out) {shape = [512], layout = #0} : tile<512x*fp32, #0>
+  %q = arith.addptr(%os, %i) : tile<512x*fp32, #0>
+  scf.if(%c) () {
+    %xs = tile.splat(%x) {shape = [512], layout = #0} : tile<512x*fp32, #0>
+    %p = arith.addptr(%xs, %i) : tile<512x*fp32, #0>
+    %l = gpu.load(%p, _, _) : tile<512xfp32, #0>
+    gpu.store(%q, %l, _)
+    scf.yield()
+  } () {
+    scf.yield()
+  }
+  scf.return
+}
+"""
+
+
+def test_an_index_is_computed_right_before_its_first_use_in_the_one_branch_that_uses_it() -> None:
+    kernel = applied(TEXT, sink_into_branches)
+    x = np.random.default_rng(0).normal(size=512).astype(np.float32)
+    assert_same_meaning(TEXT, kernel, [x, np.full(512, 77, np.float32), 1])
+
+
+def test_an_index_that_both_branches_use_is_computed_in_each() -> None:
+    arms = TEXT.replace(
+        "  } () {\n    scf.yield()\n",
+        "  } () {\n    %t = arith.cast(%i) {dtype = fp32} : tile<512xfp32, #0>\n"
+        "    gpu.store(%q, %t, _)\n    scf.yield()\n",
+    )
+    lines = [line for line in arms.splitlines() if "// CHECK" not in line]
+    check = "// CHECK: scf.if(%c)\n// CHECK-COUNT-2: tile.arange\n// CHECK-NOT: tile.arange\n"
+    text = check + "\n".join(lines) + "\n"
+    kernel = applied(text, sink_into_branches)
+    x = np.random.default_rng(0).normal(size=512).astype(np.float32)
+    for n in (0, 1):
+        assert_same_meaning(text, kernel, [x, np.full(512, 77, np.float32), n])

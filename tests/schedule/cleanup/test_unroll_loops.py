@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from aotc.ir.diagnostics import CompileError
+from aotc.schedule.cleanup.unroll_loops import unroll_loops
+from tests.support.pass_case import applied, assert_same_meaning
 from tests.support.pipelined import Args, Case
 
 LIMITS = {"i32": np.iinfo(np.int32), "i64": np.iinfo(np.int64), "u32": np.iinfo(np.uint32)}
@@ -51,3 +53,33 @@ def test_a_factor_that_takes_too_many_operations() -> None:
     ) as caught:
         case_of("i32", 1, 10_000)
     assert caught.value.remedy == "a loop_unroll_factor below 10000"
+
+
+TEXT = """\
+// CHECK: scf.for(
+// CHECK: [[FIRST:%.*]] = arith.sub({{%.*}}, %acc)
+// CHECK: [[SECOND:%.*]] = arith.sub({{%.*}}, [[FIRST]])
+// CHECK: scf.yield([[SECOND]],
+// CHECK: scf.for(
+// CHECK: arith.sub(
+// CHECK-NOT: arith.sub(
+kernel @k(%x: *i32, %out: *i32, %n: i32) {num_warps = 4} {
+  %zero = arith.constant {value = 0, type = i32} : i32
+  %one = arith.constant {value = 1, type = i32} : i32
+  %r = scf.for(%zero, %n, %one, %zero) {unroll = 2} (%i: i32, %acc: i32) {
+    %p = arith.addptr(%x, %i) : *i32
+    %l = tile.load(%p, _, _) : i32
+    %t = arith.sub(%l, %acc) : i32
+    scf.yield(%t)
+  } : i32
+  tile.store(%out, %r, _)
+  scf.return
+}
+"""
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 3, 8, 9])
+def test_iterations_follow_each_other_and_the_rest_has_a_loop_of_its_own(n: int) -> None:
+    kernel = applied(TEXT, unroll_loops)
+    x = np.random.default_rng(n).integers(-99, 99, 9).astype(np.int32)
+    assert_same_meaning(TEXT, kernel, [x, np.full(1, 777, np.int32), n])

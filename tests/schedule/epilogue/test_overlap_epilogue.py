@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.descriptors import compiled, launch, like, lowered, tensor
 
-DELAYED = "a tile is stored while the next one is multiplied"
+DELAYED = "the epilogue of a tile overlaps the mainloop of the next one"
 
 PRODUCT = """def k(a, b, c, tiles, K):
     for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0)):
@@ -91,7 +91,7 @@ def test_threads_get_the_registers_that_a_tile_beside_the_sums_takes(tmp_path: P
     stored = source + "        e.store([tile * 128, 128], more.to(e.dtype))\n"
     _, remarks = lowered(tmp_path, stored, signature, num_warps=8)
     assert DELAYED in remarks
-    assert "registers for threads that compute" in remarks
+    assert "registers for a consumer thread" in remarks
 
 
 # ---- results ----------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from aotc.schedule.epilogue.pipeline_tma_stores import pipeline_tma_stores
 from aotc.schedule.shared_memory.allocate_shared import allocate_shared
 from aotc.schedule.shared_memory.insert_barriers import insert_barriers
 from aotc.target import TARGETS
-from aotc.verify.interpreter import run
+from aotc.verify.interpreter.run import run
 
 HEAD = """\
 #0 = #ll<offset=[[1],[2],[4],[8],[16],[32],[64],[128],[256],[512]] : [1024]>
@@ -118,7 +118,7 @@ def test_parts_go_through_as_many_buffers_as_fit(num_buffers: int, waits: dict[i
     assert _ops(kernel) == [*expected, "]", "tma_store_wait"]
     assert len(_buffers(kernel)) == num_buffers
     (remark,) = schedule.remarks
-    assert f"in 4 parts, through {num_buffers} buffers of 1024 bytes" in remark
+    assert f"in 4 slices, through {num_buffers} buffers of 1024 bytes" in remark
 
 
 def test_one_buffer_is_waited_for_part_by_part() -> None:
@@ -142,7 +142,7 @@ def test_blocks_of_one_kind_take_turns() -> None:
     ]
     assert len(_buffers(kernel)) == 2
     (remark,) = schedule.remarks
-    assert "3 stores go in 3 parts, through 2 buffers of 4096 bytes" in remark
+    assert "3 tiles are stored in 3 slices, through 2 buffers of 4096 bytes" in remark
 
 
 def test_parts_of_several_blocks_take_turns_together() -> None:
@@ -153,7 +153,7 @@ def test_parts_of_several_blocks_take_turns_together() -> None:
     assert _ops(kernel) == expected
     assert len(_buffers(kernel)) == 3
     (remark,) = schedule.remarks
-    assert "3 stores go in 12 parts, through 3 buffers of 1024 bytes" in remark
+    assert "3 tiles are stored in 12 slices, through 3 buffers of 1024 bytes" in remark
 
 
 def test_whole_blocks_have_buffers_of_their_own_where_they_fit() -> None:
@@ -172,7 +172,7 @@ def test_only_what_is_in_one_block_takes_turns() -> None:
     assert _ops(kernel).count("tma_store") == 4 + 1
     assert len(_buffers(kernel)) == 2 + 1
     (remark,) = schedule.remarks
-    assert "the store goes in 4 parts, through 2 buffers" in remark
+    assert "the tile is stored in 4 slices, through 2 buffers" in remark
 
 
 def test_a_part_costs_one_barrier() -> None:
@@ -201,7 +201,7 @@ def test_a_remark_says_why_a_store_does_not_run_on() -> None:
         *_loop(*other, read, *_store("b", at="i")), layout=NO_PARTS, room=2 * BLOCK_BYTES - 1
     )
     assert _ops(kernel)[-3:] == ["tma_store", "tma_store_wait", "]"]
-    assert "waited for at once: there is no room to keep 4096 bytes" in schedule.remarks[0]
+    assert "no room for a buffer of its own of 4096 bytes" in schedule.remarks[0]
 
 
 def test_a_wait_that_others_rely_on_stays() -> None:

@@ -14,7 +14,7 @@ from aotc.schedule.epilogue.slice_epilogues import slice_epilogues
 from aotc.schedule.layout.conversions import plan_shared_exchange
 from aotc.schedule.layout.layouts import blocked_for, mma_v2
 from aotc.target import TARGETS
-from aotc.verify.interpreter import run
+from aotc.verify.interpreter.run import run
 from tests.backend.programs import Program
 
 WARPS = 4  # of 32 threads, so a tile of 8192 elements is 64 of each

@@ -6,13 +6,14 @@ import re
 
 import pytest
 
+from aotc.config import Config
 from aotc.ir.core import Kernel
 from aotc.ir.diagnostics import CompileError
 from aotc.ir.dialects import gpu, scf, tma
 from aotc.ir.dialects.assembly import Assembly
 from aotc.ir.text import parse_kernel
 from aotc.ir.verify import verify
-from aotc.schedule.context import Config, Schedule
+from aotc.schedule.context import Schedule
 from aotc.schedule.pipeline import schedule_kernel
 from aotc.target import TARGETS
 
@@ -32,7 +33,7 @@ TWO = '{text = "", constraints = "=r,=r,r", dtypes = [i32, i32], pack = 1}'
 
 def scheduled(body: str) -> Kernel:
     kernel = parse_kernel(HEAD + body + "  scf.return\n}\n")
-    schedule_kernel(kernel, Schedule(TARGETS["sm_90a"], Config(4)))
+    kernel = schedule_kernel(kernel, Schedule(TARGETS["sm_90a"], Config(4)))
     verify(kernel)
     return kernel
 
@@ -108,7 +109,7 @@ def test_tensor_stores_are_done_before_it() -> None:
 }}
 """
     kernel = parse_kernel(TENSORS + body)
-    schedule_kernel(kernel, Schedule(TARGETS["sm_90a"], Config(4)))
+    kernel = schedule_kernel(kernel, Schedule(TARGETS["sm_90a"], Config(4)))
     ops = [op for op in kernel.walk() if isinstance(op, Assembly | tma.TmaStore | tma.TmaStoreWait)]
     order = ["gpu.tma_store", "gpu.tma_store_wait", "asm.volatile"]
     assert [op.opcode for op in ops][:3] == order
@@ -128,7 +129,7 @@ def test_tensors_are_not_fetched_ahead_of_it() -> None:
 """
     kernel = parse_kernel(TENSORS + body)
     schedule = Schedule(TARGETS["sm_90a"], Config(4))
-    schedule_kernel(kernel, schedule)
+    kernel = schedule_kernel(kernel, schedule)
     (loop,) = [op for op in kernel.walk() if isinstance(op, scf.For)]
     inside = [op.opcode for op in loop.body.walk()]
     assert inside.index("asm.volatile") < inside.index("gpu.tma_load")

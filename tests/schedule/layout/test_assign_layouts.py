@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from aotc.config import Config
 from aotc.ir.core import Kernel
 from aotc.ir.dialects import gpu
 from aotc.ir.text import parse_kernel, print_kernel
 from aotc.ir.types import TileType
 from aotc.ir.verify import verify
-from aotc.schedule.context import Config, Schedule
+from aotc.schedule.context import Schedule
 from aotc.schedule.layout.assign_layouts import assign_layouts
 from aotc.target import TARGETS
 from tests.support.checks import check, without_checks

@@ -5,16 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from aotc.config import Config
 from aotc.ir.core import Kernel, Op
 from aotc.ir.dialects import gpu
 from aotc.ir.passes import Observer
 from aotc.ir.text import parse_kernel
 from aotc.ir.types import TileType
-from aotc.schedule.context import Config, Schedule
+from aotc.schedule.context import Schedule
 from aotc.schedule.pipeline import schedule_kernel
 from aotc.target import TARGETS
-from aotc.verify.interpreter import run
-from aotc.verify.numerics import Array
+from aotc.verify.arrays import Array
+from aotc.verify.interpreter.run import run
 
 
 def scheduled(text: str, num_warps: int = 4, target: str = "sm_90a") -> Kernel:

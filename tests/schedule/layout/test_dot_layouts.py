@@ -13,18 +13,19 @@ import numpy as np
 import pytest
 
 from aotc.backend import lower_kernel
+from aotc.config import Config
 from aotc.ir.core import Block, Kernel, ParamInfo, Value
 from aotc.ir.dialects import arith, gpu, scf, tile
-from aotc.ir.passes import Observer
 from aotc.ir.rewrite import Builder
 from aotc.ir.types import BF16, FP16, FP32, I32, PointerType, ScalarType, TileType
-from aotc.schedule.context import Config, Schedule
+from aotc.schedule.context import Schedule
 from aotc.schedule.layout.dot_layouts import divide_warps
 from aotc.schedule.pipeline import schedule_kernel
 from aotc.target import TARGETS, Target
-from aotc.verify.interpreter import run
+from aotc.verify.interpreter.run import run
 from tests.backend.programs import NUMPY
 from tests.backend.simt import Machine
+from tests.support.each_pass import check_each_pass
 from tests.support.run_op import scalar_of
 
 Body = Callable[..., Value]
@@ -55,13 +56,13 @@ def check(
 
     expected = outputs(kernel)
 
-    def compare(name: str, current: Kernel) -> None:
-        if name in ("assign_layouts", "plan_conversions", "slice_dots", "insert_barriers"):
-            got = outputs(current, check_races=name == "insert_barriers")
-            np.testing.assert_array_equal(got, expected, f"after {name}")
-
-    schedule = Schedule(mma_sync(target), Config(num_warps))
-    schedule_kernel(kernel, schedule, Observer(verify_each=True, on_pass=compare))
+    kernel = check_each_pass(
+        kernel,
+        Schedule(mma_sync(target), Config(num_warps)),
+        lambda current, races: [outputs(current, check_races=races)],
+        [expected],
+        passes=("assign_layouts", "plan_conversions", "slice_dots", "insert_barriers"),
+    )
     if simt:
         machine = Machine()
         addresses = [machine.alloc(array) for array in (*arrays, empty)]
@@ -118,7 +119,7 @@ def dot(acc: str = "fp32", precision: Any = "tf32") -> Body:
     return body
 
 
-def product_of(
+def tile_wgmma(
     a: str, b: str, acc: str, m: int, n: int, k: int, *, precision: str = "tf32", **options: Any
 ) -> Kernel:
     arrays = small((m, k), a), small((k, n), b, 1), small((m, n), acc, 2)
@@ -141,7 +142,7 @@ TYPES = [
 @pytest.mark.parametrize(("m", "n", "k"), [(16, 8, 16), (64, 32, 64)])
 def test_products(a: str, b: str, acc: str, m: int, n: int, k: int, num_warps: int) -> None:
     # The lockstep machine is slow: one number of warps goes through it.
-    product_of(a, b, acc, m, n, k, num_warps=num_warps, simt=num_warps == 4)
+    tile_wgmma(a, b, acc, m, n, k, num_warps=num_warps, simt=num_warps == 4)
 
 
 @pytest.mark.parametrize(
@@ -151,12 +152,12 @@ def test_products(a: str, b: str, acc: str, m: int, n: int, k: int, num_warps: i
 def test_tiles_smaller_than_an_instruction(
     a: str, b: str, acc: str, m: int, n: int, k: int
 ) -> None:
-    product_of(a, b, acc, m, n, k, num_warps=2)
+    tile_wgmma(a, b, acc, m, n, k, num_warps=2)
 
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_86"])
 def test_fp8_without_fp8_products(target: str) -> None:
-    kernel = product_of("fp8e4nv", "fp8e4nv", "fp32", 32, 32, 64, target=target)
+    kernel = tile_wgmma("fp8e4nv", "fp8e4nv", "fp32", 32, 32, 64, target=target)
     (first, *_) = dots_of(kernel)
     assert first.shape == (16, 8, 16)
     # What goes through shared memory is fp8, not what it was widened to.
@@ -166,7 +167,7 @@ def test_fp8_without_fp8_products(target: str) -> None:
 @pytest.mark.parametrize(("m", "n", "k"), [(16, 16, 16), (64, 32, 8), (4, 2, 2), (1, 1, 1)])
 @pytest.mark.parametrize("precision", ["ieee", "tf32x3"])
 def test_fp32_beyond_tf32(precision: str, m: int, n: int, k: int) -> None:
-    product_of("fp32", "fp32", "fp32", m, n, k, precision=precision)
+    tile_wgmma("fp32", "fp32", "fp32", m, n, k, precision=precision)
 
 
 def test_tf32x3_keeps_the_bits_that_tf32_drops() -> None:
@@ -176,7 +177,7 @@ def test_tf32x3_keeps_the_bits_that_tf32_drops() -> None:
     exact = a.astype(np.float64) @ b.astype(np.float64)
     for precision, bound in (("tf32x3", 4e-5), ("tf32", 4e-2)):
         kernel, _ = kernel_around(dot("fp32", precision), (a, b, acc))
-        schedule_kernel(kernel, Schedule(TARGETS["sm_80"], Config(4)))
+        kernel = schedule_kernel(kernel, Schedule(TARGETS["sm_80"], Config(4)))
         out = np.zeros_like(acc)
         run(kernel, (1,), [a, b, acc, out])
         assert np.abs(out - exact).max() < bound

@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 
 from aotc import frontend
+from aotc.config import Config
 from aotc.ir.core import Kernel, Op
 from aotc.ir.dialects import gpu, tma
 from aotc.ir.passes import Observer
-from aotc.schedule.context import Config, Schedule
+from aotc.schedule.context import Schedule
 from aotc.schedule.pipeline import schedule_kernel
 from aotc.target import TARGETS
-from aotc.verify.interpreter import run
+from aotc.verify.interpreter.run import run
 from tests.support.descriptors import PRELUDE, compiled, launch, like, tensor
 
 BLOCK = "tensordesc<bf16[64,64]>"

@@ -23,7 +23,7 @@ from aotc.schedule.layout.tensor_copies import (
     tensor_map_of,
 )
 from aotc.target import TARGETS
-from aotc.verify.emulator.swizzle import swizzled
+from aotc.verify.emulator.memory.swizzle import swizzled
 
 KINDS = [
     (BF16, (512,)),

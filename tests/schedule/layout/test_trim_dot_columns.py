@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from aotc.config import Config
 from aotc.ir.core import Kernel
 from aotc.ir.dialects import tile
 from aotc.ir.text import parse_kernel
 from aotc.ir.verify import verify
-from aotc.schedule.context import Config, Schedule
+from aotc.schedule.context import Schedule
 from aotc.schedule.layout.trim_dot_columns import trim_dot_columns
 from aotc.target import TARGETS
 

@@ -8,7 +8,7 @@ from aotc.ir.core import Block, Value
 from aotc.ir.dialects import arith, tile
 from aotc.ir.rewrite import Builder
 from aotc.ir.types import SCALARS, TileType
-from aotc.ir.warpgroup_product import matrix_in_memory
+from aotc.ir.wgmma_tiling import matrix_in_memory
 from aotc.schedule.layout.layouts import blocked, nvmma_shared, wgmma_accumulator, wgmma_operand_a
 from aotc.schedule.layout.wgmma_layouts import operand_buffer, promotion_interval, wgmma_layouts
 from aotc.target import TARGETS

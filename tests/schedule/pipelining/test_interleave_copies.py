@@ -33,7 +33,7 @@ def spread(num_copies: int, parts: str, *, commits: int = 1) -> str:
     """
     program = Program(1)
     pointers = [_pointers(program) for _ in range(num_copies)]
-    buffer = program.add(gpu.SharedAlloc(FP16, SHAPE, row_major_shared(SHAPE), num_slots=2)).out
+    buffer = program.add(gpu.SharedAlloc(FP16, SHAPE, row_major_shared(SHAPE), num_stages=2)).out
     bounds = [program.add(arith.Constant(number, I32)).out for number in (0, 4, 1)]
     acc_type = TileType(FP32, SHAPE, mma_v2(SHAPE, (1, 1)))
     acc = program.add(arith.Constant(0.0, acc_type)).out
@@ -41,7 +41,7 @@ def spread(num_copies: int, parts: str, *, commits: int = 1) -> str:
     body = Block([I32, acc_type])
     add, total = Builder(body), body.args[1]
     for pointer in pointers:
-        slot = add(gpu.SharedSlot(buffer, bounds[0], 1)).out
+        slot = add(gpu.SharedStage(buffer, bounds[0], 1)).out
         add(gpu.AsyncCopy(pointer, slot, vector=4))
     for _ in range(commits):
         add(gpu.AsyncCommit())

@@ -7,18 +7,19 @@ import re
 import numpy as np
 import pytest
 
+from aotc.config import Config
 from aotc.ir.core import Kernel
 from aotc.ir.dialects import gpu, scf, tma
 from aotc.ir.text import print_kernel
 from aotc.ir.verify import verify
-from aotc.schedule.context import Config, Schedule
+from aotc.schedule.context import Schedule
 from aotc.schedule.pipelining.expand_tensor_loads import expand_tensor_loads
 from aotc.schedule.pipelining.pipeline_loads import pipeline_loads
 from aotc.schedule.shared_memory.allocate_shared import allocate_shared
 from aotc.schedule.shared_memory.insert_barriers import insert_barriers
 from aotc.schedule.warp_roles.choose_warp_roles import choose_warp_roles
 from aotc.target import TARGETS
-from aotc.verify.interpreter import run
+from aotc.verify.interpreter.run import run
 from tests.support.fetching import ALLOC, branch, fetch, fetching, keep, loop, read
 from tests.support.fetching import block as put
 
@@ -60,7 +61,7 @@ def test_an_iteration_waits_then_issues_then_reads() -> None:
     loads = [op for op in body if isinstance(op, tma.TmaLoad)]
     assert [op.arrive for op in loads] == [False, True]
     slots = [op.buffer.op for op in loads]
-    assert [op.ahead for op in slots if isinstance(op, gpu.SharedSlot)] == [2, 2]
+    assert [op.ahead for op in slots if isinstance(op, gpu.SharedStage)] == [2, 2]
 
 
 @pytest.mark.parametrize("num_stages", [2, 3, 5])
@@ -158,7 +159,7 @@ def test_what_keeps_a_fetch_in_its_iteration_is_named(obstacle: str) -> None:
     kernel = fetching(loop(body))
     remarks = _pipelined(kernel)
     assert any(line.endswith(f"the load of {name} is not pipelined: {reason}") for line in remarks)
-    assert "num_slots" not in print_kernel(kernel)
+    assert "num_stages" not in print_kernel(kernel)
 
 
 def test_a_buffer_of_a_block_around_is_not_the_loops_own() -> None:

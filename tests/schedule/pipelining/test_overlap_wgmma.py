@@ -49,7 +49,7 @@ def test_copies_leave_alone_the_slot_that_is_still_read(
 ) -> None:
     loop = loop_of(interpreted(Matmul(shape=(64, 64, 384), num_stages=num_stages)))
     targets = [op.buffer.op for op in loop.body if isinstance(op, gpu.AsyncCopy)]
-    assert [op.ahead for op in targets if isinstance(op, gpu.SharedSlot)] == [ahead, ahead]
+    assert [op.ahead for op in targets if isinstance(op, gpu.SharedStage)] == [ahead, ahead]
     assert [op.pending for op in loop.body if isinstance(op, gpu.AsyncWait)] == [pending]
 
 
@@ -115,7 +115,6 @@ def test_scales_are_read_while_their_product_multiplies() -> None:
     types = case.types(case.dtypes[0], constants, launch)
     request = CompileRequest(
         *(case.path, case.function, tuple(types.items()), tuple(constants.items()), "sm_90a"),
-        num_warps=4,
     )
     lines = compile_kernel(request, keep_asm=True).asm["gpu"].splitlines()
     (start,) = (at for at, line in enumerate(lines) if "gpu.wgmma(" in line)

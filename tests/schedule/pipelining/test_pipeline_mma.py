@@ -11,8 +11,8 @@ import pytest
 
 from tests.support.descriptors import compiled, launch, like, lowered, tensor
 
-AHEAD = "a product runs while the one before is computed with"
-NOT_AHEAD = "no product is started an iteration ahead: "
+AHEAD = "a dot is in flight while the result of the one before is used"
+NOT_AHEAD = "no dot is issued an iteration ahead: "
 
 SCALED = """def k(a, b, c, s, tiles, low, high):
     for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0)):
@@ -92,19 +92,24 @@ def test_threads_get_the_registers_of_the_second_product(tmp_path: Path) -> None
     signature = SIGNATURE | {"b": "tensordesc<fp16[128,64]>", "c": "tensordesc<fp32[64,128]>"}
     _, remarks = _lowered(tmp_path, wide, signature, num_consumer_groups=2)
     assert AHEAD in remarks
-    assert "registers for threads that compute" in remarks
+    assert "registers for a consumer thread" in remarks
     wide, signature = wide.replace("128)", "256)"), {**signature}
     signature |= {"b": "tensordesc<fp16[256,64]>", "c": "tensordesc<fp32[64,256]>"}
     _, remarks = _lowered(tmp_path, wide, signature)
-    assert NOT_AHEAD + "two of each in flight take about 424 registers of a thread" in remarks
+    assert NOT_AHEAD + "two results in flight take about 424 registers of a thread" in remarks
 
 
 @pytest.mark.parametrize(
     ("old", "new", "config", "reason"),
     [
-        ("", "", {"warp_specialize": False}, "no warp of its own fetches"),
-        (SCALE, "for _ in range(tiles):\n                total += part", {}, "there is one slot"),
-        (SCALE, "total += part", {}, "none that begins its sum is looked at in its iteration"),
+        ("", "", {"warp_specialize": False}, "the kernel has no producer warp"),
+        (
+            SCALE,
+            "for _ in range(tiles):\n                total += part",
+            {},
+            "its operands have one stage",
+        ),
+        (SCALE, "total += part", {}, "none with a fresh accumulator is used in its iteration"),
         ("tl.dot(a.load(", "tl.dot(1 + a.load(", {}, "an operand is in registers"),
         ("b.load([0, k * 64]).T)", "(1 + b.load([0, k * 64])).T)", {}, "an operand is written"),
     ],

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from aotc.compiler import CompileRequest, compile_kernel
+from aotc.config import Config
 from aotc.ir.core import Kernel, Value
 from aotc.ir.dialects import arith, gpu
 from aotc.ir.rewrite import Builder
@@ -40,13 +41,13 @@ class _Product:
             source = blocked_for(layout.shape, (elems[0], elems[1]), 4, order)
             trip = plan_shared_exchange(source, layout, bits, run_elems=128 // bits)
             self.vectors.append((trip.load_vector_elems, trip.load_matrix))
-            alloc = gpu.SharedAlloc(element, layout.shape, trip.scratch, num_slots=slots)
+            alloc = gpu.SharedAlloc(element, layout.shape, trip.scratch, num_stages=slots)
             self.buffers.append(self.add(alloc))
         kind = TileType(FP32, (M, N), mma_v2((M, N), WARPS))
         self.acc = self.add(arith.Constant(0.0, kind)).out
 
     def slot(self, operand: int, ahead: int = 0) -> Value:
-        return self.add(gpu.SharedSlot(self.buffers[operand].out, self.index, ahead)).out
+        return self.add(gpu.SharedStage(self.buffers[operand].out, self.index, ahead)).out
 
     def load(self, operand: int) -> Value:
         vector, matrix = self.vectors[operand]
@@ -154,7 +155,7 @@ def test_standard_tiles_spill_nothing(
     constants = (("M", m), ("N", n), ("BLOCK_K", k))
     request = CompileRequest(
         *(str(source), "matmul", (*pointers, *sizes), constants, target),
-        num_warps=num_warps,
+        config=Config(num_warps),
         without=("wgmma",),
     )
     made = compile_kernel(request)

@@ -7,16 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from aotc.compiler import CompileRequest, PtxKernel, compile_ptx
+from aotc.compiler import PtxKernel, compile_ptx
+from aotc.config import Config
 from aotc.frontend import translate
 from aotc.ir.core import Kernel
 from aotc.ir.dialects import tma, wgmma
 from aotc.ir.text import parse_kernel, print_kernel
 from aotc.ir.types import SharedType, TensorMapType
-from aotc.schedule.context import Config, Schedule
+from aotc.schedule.context import Schedule
 from aotc.schedule.pipeline import TILE_TO_GPU
 from aotc.target import TARGETS
 from tests.support.column_parts import PARTS_OF_COLUMNS
+from tests.support.requests import request_of
 
 SOURCE = """
 
@@ -158,7 +160,7 @@ def test_what_is_left_out_has_no_slots_and_is_not_announced(tmp_path: Path) -> N
         constants = {"BN": 128, "BK": 64, "COLUMNS": columns, "E": 16}
         path = str(tmp_path / "kernel.py")
         known = tuple(types.items()), tuple(constants.items()), "sm_90a"
-        return compile_ptx(CompileRequest(path, "k", *known, num_warps=8, num_stages=5))
+        return compile_ptx(request_of(path, "k", *known, num_warps=8, num_stages=5))
 
     narrow, wide = compiled(112), compiled(128)
     saved_bytes = wide.shared_bytes - narrow.shared_bytes

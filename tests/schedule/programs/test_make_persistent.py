@@ -1,4 +1,4 @@
-"""A block runs one program after the other: which kernels, and that every program is run once."""
+"""Persistent kernels: which become so, and that every program instance is run once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from aotc.ir.verify import verify
 from aotc.schedule.context import Schedule
 from aotc.schedule.programs.make_persistent import make_persistent
 from aotc.target import TARGETS
-from aotc.verify import interpreter
+from aotc.verify.interpreter import run as interpreter
 from tests.support.checks import check, without_checks
 
 
@@ -95,7 +95,7 @@ def test_the_whole_kernel_becomes_the_body_of_a_loop() -> None:
     check(SUM, print_kernel(kernel))
     assert kernel.loops_programs
     assert [remark.rpartition(": ")[2] for remark in schedule.remarks] == [
-        "a block runs one program after the other"
+        "the kernel is persistent, a CTA runs several program instances"
     ]
 
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from aotc.config import Config
 from aotc.ir.diagnostics import CompileError
 from aotc.ir.text import parse_kernel, print_kernel
 from aotc.ir.verify import verify
-from aotc.schedule.context import Config, Schedule
+from aotc.schedule.context import Schedule
 from aotc.schedule.programs.split_across_cluster import split_across_cluster
 from aotc.schedule.tensor_maps.lower_descriptors import lower_descriptors
 from aotc.target import TARGETS
-from aotc.verify.interpreter import run
-from aotc.verify.numerics import dtype_of
+from aotc.verify.interpreter.numerics import dtype_of
+from aotc.verify.interpreter.run import run
 from tests.schedule.programs.test_cta_split import PRODUCT
 
 TARGET = TARGETS["sm_90a"]
@@ -44,7 +45,7 @@ def test_blocks_compute_together_what_a_program_computes(num_ctas) -> None:
 def test_the_parts_are_smaller_tiles_that_begin_at_the_blocks_own() -> None:
     kernel, _ = distributed(PRODUCT, 2)
     text = print_kernel(kernel)
-    assert "grid.block_rank" in text
+    assert "grid.cta_rank" in text
     assert "tile.dot" in text
     assert "tile<64x64xfp32>" in text
     assert "tile<128" not in text
@@ -120,5 +121,5 @@ kernel @k(%a: desc<16x32xfp8e4nv>, %b: desc<32x16xfp8e4nv>, %out: desc<16x16xfp3
 def test_rows_too_short_for_tensor_copies_are_not_divided() -> None:
     kernel, remarks = distributed(NARROW, 2)
     verify(kernel)
-    assert "parts of desc<32x16xfp8e4nv> would have too short rows" in remarks[0]
+    assert "slices of desc<32x16xfp8e4nv> would have too short rows" in remarks[0]
     assert "%out: desc<16x16xfp32>" in print_kernel(kernel)

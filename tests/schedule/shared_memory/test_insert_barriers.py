@@ -28,7 +28,7 @@ kernel @k(%x: *fp32 {{divisibility = 16}}, %n: i32) {{num_warps = 4}} {{
 }}
 """
 _BUFFER = """
-  %b = gpu.shared_alloc {{element = fp32, shape = [512], layout = #2, num_slots = {slots}}} : shared<512xfp32, #2, {slots}>
+  %b = gpu.shared_alloc {{element = fp32, shape = [512], layout = #2, num_stages = {slots}}} : shared<512xfp32, #2, {slots}>
 """
 
 
@@ -44,7 +44,7 @@ def pipeline(slots: int, ahead: int, first: int = 0) -> str:
     """Return a loop that copies `ahead` slots ahead of the one it reads, after reading it."""
     early = "".join(
         f"""
-  %e{k} = gpu.shared_slot(%b, %first) {{ahead = {k}}} : shared<512xfp32, #2>
+  %e{k} = gpu.shared_stage(%b, %first) {{ahead = {k}}} : shared<512xfp32, #2>
   gpu.async_copy(%at, %e{k}) {{vector = 4}}
   gpu.async_commit"""
         for k in range(ahead)
@@ -54,12 +54,12 @@ def pipeline(slots: int, ahead: int, first: int = 0) -> str:
 {early}
   %end = scf.for(%c0, %n, %c1, %first) (%k: i32, %slot: i32) {{
     gpu.async_wait {{pending = {ahead - 1}}}
-    %s = gpu.shared_slot(%b, %slot) : shared<512xfp32, #2>
+    %s = gpu.shared_stage(%b, %slot) : shared<512xfp32, #2>
     %v = gpu.shared_load(%s) {{layout = #1, vector = 1}} : tile<512xfp32, #1>
-    %t = gpu.shared_slot(%b, %slot) {{ahead = {ahead}}} : shared<512xfp32, #2>
+    %t = gpu.shared_stage(%b, %slot) {{ahead = {ahead}}} : shared<512xfp32, #2>
     gpu.async_copy(%at, %t) {{vector = 4}}
     gpu.async_commit
-    %next = gpu.next_slot(%slot) {{num_slots = {slots}}} : i32
+    %next = gpu.next_stage(%slot) {{num_stages = {slots}}} : i32
     scf.yield(%next)
   }} : i32
   gpu.async_wait {{pending = 0}}
@@ -89,14 +89,14 @@ def test_stores_alternate_between_two_slots() -> None:
     body = """{buffer}
   %end = scf.for(%c0, %n, %c1, %c0) (%k: i32, %slot: i32) {{
     %v = gpu.load(%at) {{vector = 4}} : tile<512xfp32, #0>
-    %s = gpu.shared_slot(%b, %slot) : shared<512xfp32, #2>
+    %s = gpu.shared_stage(%b, %slot) : shared<512xfp32, #2>
     gpu.shared_store(%v, %s) {{vector = 4}}
     %w = gpu.shared_load(%s) {{layout = #1}} : tile<512xfp32, #1>
     %next = {next} : i32
     scf.yield(%next)
   }} : i32
 """
-    turning = "gpu.next_slot(%slot) {num_slots = 2}"
+    turning = "gpu.next_stage(%slot) {num_stages = 2}"
     text = with_barriers(body.format(buffer=_BUFFER.format(slots=2), next=turning))
     assert text.count("gpu.barrier") == 1
     # A number that nobody can follow may be any slot's.
@@ -144,17 +144,17 @@ kernel @k(%x: *bf16 {{divisibility = 16}}, %n: i32) {{num_warps = 4}} {{
   %c0 = arith.constant {{value = 0, type = i32}} : i32
   %c1 = arith.constant {{value = 1, type = i32}} : i32
   %acc0 = arith.constant {{value = 0.0, type = tile<64x16xfp32, #10>}} : tile<64x16xfp32, #10>
-  %b = gpu.shared_alloc {{element = bf16, shape = [16, 16], layout = #11, num_slots = {slots}}} : shared<16x16xbf16, #11, {slots}>
+  %b = gpu.shared_alloc {{element = bf16, shape = [16, 16], layout = #11, num_stages = {slots}}} : shared<16x16xbf16, #11, {slots}>
   %p, %end = scf.for(%c0, %n, %c1, %acc0, %c0) (%k: i32, %acc: tile<64x16xfp32, #10>, %slot: i32) {{
-    %s = gpu.shared_slot(%b, %slot) : shared<16x16xbf16, #11>
+    %s = gpu.shared_stage(%b, %slot) : shared<16x16xbf16, #11>
     {first}
     gpu.async_wait {{pending = 0}}
     %q = gpu.wgmma(%a, %s, %acc) : tile<64x16xfp32, #10>
-    %t = gpu.shared_slot(%b, %slot) {{ahead = {ahead}}} : shared<16x16xbf16, #11>
+    %t = gpu.shared_stage(%b, %slot) {{ahead = {ahead}}} : shared<16x16xbf16, #11>
     gpu.async_copy(%xs, %t) {{vector = 2}}
     gpu.async_commit
     %w = gpu.wgmma_wait(%q) {{pending = {pending}}} : tile<64x16xfp32, #10>
-    %next = gpu.next_slot(%slot) {{num_slots = {slots}}} : i32
+    %next = gpu.next_stage(%slot) {{num_stages = {slots}}} : i32
     scf.yield(%w, %next)
   }} : tile<64x16xfp32, #10>, i32
   %d = gpu.wgmma_wait(%p) : tile<64x16xfp32, #10>
@@ -212,8 +212,8 @@ def test_a_buffer_lives_until_the_product_that_reads_it_is_done() -> None:
     """The bytes of the ring are not given away between the loop and the last wait."""
     drain = "  %d = gpu.wgmma_wait(%p)"
     other = """
-  %c = gpu.shared_alloc {element = bf16, shape = [16, 16], layout = #11, num_slots = 3} : shared<16x16xbf16, #11, 3>
-  %one = gpu.shared_slot(%c, %c0) : shared<16x16xbf16, #11>
+  %c = gpu.shared_alloc {element = bf16, shape = [16, 16], layout = #11, num_stages = 3} : shared<16x16xbf16, #11, 3>
+  %one = gpu.shared_stage(%c, %c0) : shared<16x16xbf16, #11>
   gpu.shared_store(%v, %one) {vector = 2}
 """
     after = "  gpu.async_wait {pending = 0}\n  scf.return"

@@ -84,20 +84,20 @@ def test_reads_of_what_no_copy_writes_have_no_fence() -> None:
 
 def _arrivals(*lines: str) -> list[str]:
     """Return the ops of a loop over a ring whose slots are let go by an arrival after `lines`."""
-    ring = BUFFER.replace("128}", "128, num_slots = 3}").replace("#0>", "#0, 3>")
+    ring = BUFFER.replace("128}", "128, num_stages = 3}").replace("#0>", "#0, 3>")
     return _ops(
         f"%b = {ring}",
         f"%c = {BUFFER}",
         "%zero = arith.constant {value = 0, type = i32} : i32",
         "%one = arith.constant {value = 1, type = i32} : i32",
-        "%first = gpu.shared_slot(%b, %zero) : shared<128xfp32, #0>",
+        "%first = gpu.shared_stage(%b, %zero) : shared<128xfp32, #0>",
         _load("%first"),
         "%end = scf.for(%zero, %n, %one, %zero) (%k: i32, %slot: i32) {",
-        "%s = gpu.shared_slot(%b, %slot) : shared<128xfp32, #0>",
+        "%s = gpu.shared_stage(%b, %slot) : shared<128xfp32, #0>",
         WAIT,
         *lines,
         "gpu.mbarrier_arrive(%bar) {count = 2}",
-        "%next = gpu.next_slot(%slot) {num_slots = 3} : i32",
+        "%next = gpu.next_stage(%slot) {num_stages = 3} : i32",
         "scf.yield(%next)",
         "} : i32",
     )

@@ -8,16 +8,17 @@ import numpy as np
 import pytest
 
 from aotc import frontend
+from aotc.config import Config
 from aotc.ir.core import Kernel
 from aotc.ir.dialects import gpu, tma
 from aotc.ir.passes import Observer, Pipeline
 from aotc.ir.text import parse_kernel, print_kernel
 from aotc.ir.verify import verify
-from aotc.schedule.context import Config, Schedule
+from aotc.schedule.context import Schedule
 from aotc.schedule.pipeline import TILE_TO_GPU, schedule_kernel
 from aotc.schedule.tensor_maps.bulk_loads import bulk_loads
 from aotc.target import TARGETS
-from aotc.verify.interpreter import run
+from aotc.verify.interpreter.run import run
 from tests.support.checks import check
 from tests.support.descriptors import PRELUDE
 from tests.support.row_kernels import COPIED, MASKED, NOT_COPIED, NUM_ROWS, Rows, lengths

@@ -9,15 +9,16 @@ import numpy as np
 import pytest
 
 from aotc import frontend
+from aotc.config import Config
 from aotc.ir.core import Kernel
 from aotc.ir.dialects import gpu, tma
 from aotc.ir.passes import Pipeline
 from aotc.ir.text import parse_kernel, print_kernel
 from aotc.ir.verify import verify
-from aotc.schedule.context import Config, Schedule
+from aotc.schedule.context import Schedule
 from aotc.schedule.pipeline import TILE_TO_GPU, schedule_kernel
 from aotc.target import TARGETS
-from aotc.verify.interpreter import run
+from aotc.verify.interpreter.run import run
 from tests.support.descriptors import PRELUDE
 from tests.support.row_kernels import lengths
 from tests.support.stored_rows import MASKED, NOT_STORED, NUM_ROWS, STORED, Stored
@@ -103,7 +104,7 @@ def test_a_store_runs_on_into_the_next_iteration(tmp_path: Path) -> None:
     case = STORED["masked"]
     path.write_text(PRELUDE + case.source, encoding="utf-8")
     kernel = frontend.translate(str(path), "k", case.types, case.constants).kernel
-    schedule_kernel(kernel, Schedule(TARGETS["sm_90a"], Config()))
+    kernel = schedule_kernel(kernel, Schedule(TARGETS["sm_90a"], Config()))
     (store,) = (op for op in kernel.walk() if isinstance(op, tma.BulkStore))
     loop = store.parent_op
     assert loop is not None

@@ -11,7 +11,7 @@ from aotc.ir.verify import verify
 from aotc.schedule.context import Schedule
 from aotc.schedule.tensor_maps.lower_descriptors import lower_descriptors
 from aotc.target import TARGETS
-from aotc.verify.interpreter import InterpretError, run
+from aotc.verify.interpreter.run import InterpretError, run
 
 TEXT = """\
 kernel @k(%x: desc<4x8xfp32>, %y: desc<4x8xfp32, nan>, %i: i32) {num_warps = 1} {

@@ -14,7 +14,7 @@ from aotc.ir.verify import verify
 from aotc.schedule.context import Schedule
 from aotc.schedule.tensor_maps.lower_descriptors import lower_descriptors
 from aotc.target import TARGETS
-from aotc.verify.interpreter import run
+from aotc.verify.interpreter.run import run
 
 HEAD = "kernel @k(%x: *fp32 {divisibility = 16}, %y: *fp32, %m: i32, %n: i32) {num_warps = 1} {\n"
 SIZES = """\

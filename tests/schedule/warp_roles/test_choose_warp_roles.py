@@ -6,11 +6,12 @@ import re
 
 import pytest
 
+from aotc.config import Config
 from aotc.ir.core import Kernel
 from aotc.ir.dialects import tma
 from aotc.ir.text import print_kernel
 from aotc.ir.verify import verify
-from aotc.schedule.context import Config, Schedule
+from aotc.schedule.context import Schedule
 from aotc.schedule.warp_roles.choose_warp_roles import choose_warp_roles
 from aotc.target import TARGETS
 from tests.support.fetching import branch, fetch, fetching, loop, read
@@ -33,22 +34,22 @@ def test_one_warp_fetches_for_those_that_hold_no_sums(num_warps: int) -> None:
     _, remarks = _ringed(kernel)
     assert kernel.producer_warps == 1
     assert len(remarks) == 1
-    assert "a warp of its own fetches" in remarks[0]
+    assert "a producer warp issues the loads" in remarks[0]
 
 
 @pytest.mark.parametrize(("hints", "config", "slots"), [("", 3, 3), ("", 5, 5), ("2", 5, 2)])
 def test_an_innermost_loop_gets_a_slot_for_every_stage(hints: str, config: int, slots: int) -> None:
     hints = f"{{num_stages = {hints}}} " if hints else ""
     text, _ = _ringed(fetching(loop(fetch("a", "%i") + read("a"), hints=hints)), num_stages=config)
-    assert f"num_slots = {slots}}} : shared<128xi32, #0, {slots}>" in text
+    assert f"num_stages = {slots}}} : shared<128xi32, #0, {slots}>" in text
     found = re.search(
         r"scf\.for\(.*, %(\w+)\).*\(%i: i32, %slot: i32\) {(.*)\n  }", text, re.DOTALL
     )
     assert found is not None
     start, body = found.groups()
     assert re.search(rf"%{start} = arith.constant {{value = 0", text)
-    assert re.search(r"gpu.shared_slot\(%\w+, %slot\)", body)
-    assert f"gpu.next_slot(%slot) {{num_slots = {slots}}}" in body
+    assert re.search(r"gpu.shared_stage\(%\w+, %slot\)", body)
+    assert f"gpu.next_stage(%slot) {{num_stages = {slots}}}" in body
 
 
 def test_one_stage_is_one_buffer() -> None:
@@ -61,14 +62,14 @@ def test_one_stage_is_one_buffer() -> None:
 def test_fetches_around_an_innermost_loop_have_one_buffer() -> None:
     inner = loop(fetch("b", "%j", "%z") + read("b"), variable="j")
     text, _ = _ringed(fetching(loop(fetch("a", "%i") + read("a") + inner)))
-    assert text.count("num_slots = 3} : shared") == 1
+    assert text.count("num_stages = 3} : shared") == 1
     assert "(%i: i32) {" in text
 
 
 def test_a_loop_with_a_condition_and_a_branch_have_one_buffer() -> None:
     text, remarks = _ringed(fetching(loop(branch("%c", fetch("a", "%i") + read("a")))))
-    assert "num_slots" not in text
-    assert "a warp of its own fetches" in remarks[0]
+    assert "num_stages" not in text
+    assert "a producer warp issues the loads" in remarks[0]
 
 
 def test_without_a_loop_nobody_is_ahead() -> None:
@@ -95,11 +96,11 @@ OBSTACLES = {
     "written": (loop(fetch("a", "%i") + read("a") + STORE), "the kernel writes x, too"),
     "two places": (
         fetch("a", "%n") + loop("  gpu.tma_fetch(%x, %a_buffer, %i)\n" + read("a")),
-        "a buffer is fetched to in several places",
+        "a buffer is loaded in several places",
     ),
     "a tile decides": (
         fetch("a", "%n") + read("a") + SUM + loop(fetch("b", "%s") + read("b")),
-        "what it fetches depends on a tile, by gpu.reduce",
+        "the loads depend on a tile, by gpu.reduce",
     ),
 }
 
@@ -110,7 +111,7 @@ def test_what_keeps_a_warp_from_fetching_is_named(obstacle: str) -> None:
     kernel = fetching(body)
     before = print_kernel(kernel)
     text, (remark,) = _ringed(kernel)
-    assert remark.endswith(f"no warp of its own fetches: {reason}")
+    assert remark.endswith(f"no producer warp: {reason}")
     assert text == before
     assert not kernel.producer_warps
 
@@ -119,7 +120,7 @@ def test_a_block_has_no_room_for_more_warps() -> None:
     kernel = fetching(LOOP)
     kernel.num_warps = 32
     _, (remark,) = _ringed(kernel)
-    assert remark.endswith("no warp of its own fetches: a block has no room for 33 warps")
+    assert remark.endswith("no producer warp: a CTA has no room for 33 warps")
 
 
 @pytest.mark.parametrize(("wanted", "fetches"), [(None, True), (True, True), (False, False)])

@@ -5,18 +5,19 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from aotc.config import Config
 from aotc.ir.core import Kernel
 from aotc.ir.dialects import gpu, roles, scf, tma
 from aotc.ir.text import parse_kernel, print_kernel
 from aotc.ir.types import SharedType
 from aotc.ir.verify import verify
-from aotc.schedule.context import Config, Schedule
+from aotc.schedule.context import Schedule
 from aotc.schedule.shared_memory.allocate_shared import allocate_shared
 from aotc.schedule.shared_memory.insert_barriers import insert_barriers
 from aotc.schedule.warp_roles.choose_warp_roles import choose_warp_roles
 from aotc.schedule.warp_roles.specialize_warps import specialize_warps
 from aotc.target import TARGETS
-from aotc.verify.interpreter import InterpretError, run
+from aotc.verify.interpreter.run import InterpretError, run
 from tests.support.fetching import block, branch, fetch, fetching, loop, read
 
 INNER = loop(fetch("b", "%j", "%z") + read("b"), variable="j")
@@ -44,11 +45,11 @@ CARRIES = TILES.replace("scf.for(%zero, %n, %one) (%i: i32)", "%r = CARRIED (%i:
 CARRIES = CARRIES.replace("CARRIED", "scf.for(%zero, %n, %one, %zero)")
 CARRIES = CARRIES[: CARRIES.rindex("scf.yield()")] + "scf.yield(%i)\n  } : i32\n"
 OBSTACLES = {
-    "one loop": (loop(block("a", "%i")), "no loop holds all that is fetched, and loops of its own"),
-    "fetched outside": (fetch("e", "%n") + read("e") + TILES, "no loop holds all that is fetched"),
+    "one loop": (loop(block("a", "%i")), "no loop contains all tensor loads and a mainloop"),
+    "fetched outside": (fetch("e", "%n") + read("e") + TILES, "no loop contains all tensor loads"),
     "two loops": (
         TILES + loop(block("d", "%k"), variable="k"),
-        "no loop holds all that is fetched",
+        "no loop contains all tensor loads",
     ),
     "carried": (CARRIES, "the loop over tiles carries values from one to the next"),
     "stored outside": (TILES + STORE, "gpu.store is outside of the loop over tiles"),
@@ -80,13 +81,13 @@ def test_what_is_in_the_way_is_said(case: str) -> None:
     remarks = _divided(kernel)
     assert kernel.num_consumer_groups == 1
     assert kernel.producer_warps == 1
-    assert any(f"one group of warps computes, not 2: {reason}" in remark for remark in remarks)
+    assert any(f"one consumer group, not 2: {reason}" in remark for remark in remarks)
     assert not [op for op in kernel.walk() if isinstance(op, roles.ConsumerGroup)]
 
 
 @pytest.mark.parametrize(
     ("num_warps", "groups", "reason"),
-    [(2, 2, "2 warps are no whole warpgroups"), (16, 2, "a block has no room for 33 warps")],
+    [(2, 2, "2 warps are no whole warpgroups"), (16, 2, "a CTA has no room for 33 warps")],
 )
 def test_groups_are_warpgroups_of_a_block(num_warps: int, groups: int, reason: str) -> None:
     kernel = fetching(TILES, num_warps=num_warps)
@@ -100,7 +101,7 @@ def test_nobody_is_promised_groups_without_a_producer(num_groups: int) -> None:
     kernel = fetching(loop(LOADED), num_warps=4)
     remarks = _divided(kernel, num_groups)
     assert kernel.num_consumer_groups == 1
-    reason = "one group of warps computes, not 2: no warp of its own fetches for them"
+    reason = "one consumer group, not 2: the kernel has no producer warp"
     assert [reason in remark for remark in remarks] == [True] * (num_groups - 1)
 
 
@@ -117,10 +118,10 @@ def test_a_group_runs_what_is_its_turn(groups: int) -> None:
     kernel = fetching(TILES, num_warps=4)
     remarks = _divided(kernel, groups)
     assert kernel.num_consumer_groups == groups
-    assert any(f"{groups} groups of 4 warps compute, each tiles" in remark for remark in remarks)
+    assert any(f"{groups} consumer groups of 4 warps ping-pong" in remark for remark in remarks)
     outer = next(op for op in _roles(kernel).consumers if isinstance(op, scf.For))
     (turn,) = (op for op in outer.body if isinstance(op, scf.If))
-    assert [op.num_slots for op in outer.body if isinstance(op, gpu.NextSlot)] == [groups]
+    assert [op.num_stages for op in outer.body if isinstance(op, gpu.NextStage)] == [groups]
     touched = [op for op in turn.then.walk() if isinstance(op, tma.TmaStore | gpu.SharedLoad)]
     assert len(touched) == 3
     assert [op.opcode for op in turn.orelse] == ["scf.yield"]
@@ -137,7 +138,7 @@ def test_groups_without_an_order_have_slots_of_their_own(
     rings = [op.out.type for op in kernel.body if isinstance(op, gpu.SharedAlloc)]
     assert all(isinstance(kind, SharedType) for kind in rings)
     # What the inner loop fetches, and what the outer one does; two mbarriers for each.
-    slots = sorted(kind.num_slots for kind in rings if isinstance(kind, SharedType))
+    slots = sorted(kind.num_stages for kind in rings if isinstance(kind, SharedType))
     assert slots == sorted([groups] * 3 + [groups * each] * 3)
 
 
@@ -149,7 +150,7 @@ def test_what_consumers_allocate_is_there_for_each() -> None:
     common = [op for op in two.body if isinstance(op, gpu.SharedAlloc)]
     assert [(op.group_bytes, len(own)) for op in own] == [(512, 1)]
     assert not any(op.group_bytes for op in common)
-    end = max(op.offset_bytes + op.num_slots * 8 for op in common)
+    end = max(op.offset_bytes + op.num_stages * 8 for op in common)
     assert own[0].offset_bytes >= end
     assert two.shared_bytes == own[0].offset_bytes + 2 * 512
 
@@ -204,7 +205,7 @@ def test_a_slot_of_another_group_is_found() -> None:
     _divided(kernel)
     group = next(op for op in kernel.walk() if isinstance(op, roles.ConsumerGroup)).out
     for op in list(group.users):
-        if isinstance(op, gpu.SharedSlot):
+        if isinstance(op, gpu.SharedStage):
             op.set_slots([op.buffer, op.index])
     firsts = [op for op in group.users if op.opcode == "arith.mul"]
     assert firsts

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from aotc.config import Config
 from aotc.ir.core import Kernel
 from aotc.ir.dialects import arith, gpu
 from aotc.ir.rewrite import Builder
 from aotc.ir.types import I32
-from aotc.schedule.context import Config, Schedule
+from aotc.schedule.context import Schedule
 from aotc.schedule.warp_roles.choose_warp_roles import choose_warp_roles
 from aotc.schedule.warp_roles.fetch_groups import (
     RingTurn,
@@ -61,13 +62,13 @@ def test_owners_share_slots_out(num_stages: int, num_owners: int, each: int) -> 
     (run,) = runs_of(kernel.body)
     place = Builder(kernel.body, kernel.body.first)
     group = make_group(0, run, place, num_owners)
-    assert group.num_slots == each
+    assert group.num_stages == each
     rings = [ring_of(fetch) for fetch in run]
-    assert [ring.num_slots for ring in rings] == [each * num_owners] * 2
+    assert [ring.num_stages for ring in rings] == [each * num_owners] * 2
     assert all(ring.block is kernel.body for ring in rings)
     for barrier in (group.full, group.empty):
         assert isinstance(barrier.op, gpu.SharedAlloc)
-        assert barrier.op.num_slots == each * num_owners
+        assert barrier.op.num_stages == each * num_owners
 
 
 @pytest.mark.parametrize("num_stages", [1, 2, 4])
@@ -82,17 +83,17 @@ def test_an_owner_counts_its_slots_from_its_first(num_stages: int) -> None:
     assert isinstance(first.op, arith.Mul)
     turn = RingTurn(zero, zero, first)
     here, before = (slot_number(group, turn, place, behind) for behind in (0, 1))
-    if group.num_slots == 1:
+    if group.num_stages == 1:
         assert here is before is first
     else:
         assert isinstance(here.op, arith.Add)
         assert isinstance(before.op, arith.Add)
         assert (here.op.lhs, here.op.rhs) == (first, zero)
         back = before.op.rhs.op
-        assert isinstance(back, gpu.NextSlot)
-        assert (back.ahead, back.num_slots) == (group.num_slots - 1, group.num_slots)
+        assert isinstance(back, gpu.NextStage)
+        assert (back.ahead, back.num_stages) == (group.num_stages - 1, group.num_stages)
     slot = slot_of(group.full, group, turn, place).op
-    assert isinstance(slot, gpu.SharedSlot)
+    assert isinstance(slot, gpu.SharedStage)
     assert slot.buffer is group.full
 
 
@@ -110,7 +111,7 @@ def test_who_shares_all_slots_goes_on_by_one(num_stages: int) -> None:
         assert slot is zero
         assert slot_of(group.full, group, RingTurn(zero, zero), place) is group.full
     else:
-        assert isinstance(slot.op, gpu.NextSlot)
+        assert isinstance(slot.op, gpu.NextStage)
         before = slot_of(group.full, group, RingTurn(zero, zero), place, behind=1).op
-        assert isinstance(before, gpu.SharedSlot)
+        assert isinstance(before, gpu.SharedStage)
         assert before.ahead == num_stages - 1

@@ -10,17 +10,18 @@ import numpy as np
 import pytest
 
 from aotc.compiler import CompileRequest, stage_text
+from aotc.config import Config
 from aotc.ir.core import Block, Kernel
 from aotc.ir.dialects import gpu, roles, tma, wgmma
 from aotc.ir.text import parse_kernel, print_kernel
 from aotc.ir.verify import verify
-from aotc.schedule.context import Config, Schedule
+from aotc.schedule.context import Schedule
 from aotc.schedule.shared_memory.allocate_shared import allocate_shared
 from aotc.schedule.shared_memory.insert_barriers import insert_barriers
 from aotc.schedule.warp_roles.choose_warp_roles import choose_warp_roles
 from aotc.schedule.warp_roles.specialize_warps import specialize_warps
 from aotc.target import TARGETS
-from aotc.verify.interpreter import run
+from aotc.verify.interpreter.run import run
 from tests.support.descriptors import PRELUDE
 from tests.support.fetching import block as put
 from tests.support.fetching import branch, fetch, fetching, loop, read
@@ -161,7 +162,7 @@ def _matmul(
     constants = tuple(zip(("BM", "BN", "BK"), block, strict=True))
     request = CompileRequest(
         *(str(path), "k", tuple(signature.items()), constants, "sm_90a"),
-        *(num_warps, num_stages, 1, maxnreg or None),
+        Config(num_warps, num_stages, maxnreg=maxnreg or None),
     )
     return parse_kernel(stage_text(request, "gpu"))
 
@@ -179,7 +180,7 @@ def test_a_slot_that_a_running_product_reads_is_given_back_an_iteration_later(
     assert behind.enabled is None
     for op in (inside, behind):
         slot = op.barrier.op
-        assert isinstance(slot, gpu.SharedSlot)
+        assert isinstance(slot, gpu.SharedStage)
         assert slot.ahead == 2  # of three: the one before
 
 
@@ -220,5 +221,5 @@ def test_the_remark_says_so() -> None:
     choose_warp_roles(kernel, schedule)
     specialize_warps(kernel, schedule)
     assert [re.sub(r"^.*: ", "", remark) for remark in schedule.remarks] == [
-        "a warp of its own fetches, as far ahead as there is room"
+        "a producer warp issues the loads, stages ahead"
     ]

@@ -1,1 +1,6 @@
 """Planted compiler bugs: what `verify` is to find."""
+
+import os
+
+# Read when NumPy is loaded: kernels are small, and a second thread of BLAS only spins.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

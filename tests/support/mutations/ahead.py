@@ -37,8 +37,8 @@ def _give_back_the_next(kernel: Kernel) -> None:
     for arrive in [op for op in consumers.walk() if isinstance(op, tma.MbarrierArrive)]:
         slot = arrive.barrier.op
         ring = slot.buffer.op
-        ahead = (slot.ahead + 1) % ring.num_slots
-        moved = Builder.before_op(arrive)(gpu.SharedSlot(slot.buffer, slot.index, ahead)).out
+        ahead = (slot.ahead + 1) % ring.num_stages
+        moved = Builder.before_op(arrive)(gpu.SharedStage(slot.buffer, slot.index, ahead)).out
         arrive.set_slots([moved, *arrive.slots[1:]])
 
 

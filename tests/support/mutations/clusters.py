@@ -24,7 +24,7 @@ def _await_one_block(made: tma.MbarrierInit) -> None:
     made.count = min(made.count, 4)
 
 
-def _as_the_first(rank: grid.BlockRank) -> None:
+def _as_the_first(rank: grid.CtaRank) -> None:
     rank.replace_with([Builder.before_op(rank)(arith.Constant(0, rank.out.type)).out])
 
 
@@ -69,7 +69,7 @@ _PLANTS = (
         "every block computes the first one's part",
         "the block's index is left out of what it loads and stores",
         "multiply_a_block",
-        after_pass("split_across_cluster", each(grid.BlockRank, _as_the_first)),
+        after_pass("split_across_cluster", each(grid.CtaRank, _as_the_first)),
     ),
 )
 

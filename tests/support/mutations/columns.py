@@ -36,7 +36,7 @@ def _too_short(kernel: Kernel) -> None:
             alloc.unused_bytes += _STEP * 64 * 2
             shorter = replace(alloc.out.type, unused_bytes=alloc.unused_bytes)
             alloc.out.type = shorter
-            for slot in found(kernel, gpu.SharedSlot):
+            for slot in found(kernel, gpu.SharedStage):
                 if slot.buffer is alloc.out:
                     slot.out.type = replace(slot.out.type, unused_bytes=alloc.unused_bytes)
 

@@ -51,9 +51,9 @@ def _rest_left_out(kernel: Kernel) -> None:
 
 
 def _reading_slot(change: int) -> Any:
-    def edit(op: gpu.SharedSlot) -> None:
+    def edit(op: gpu.SharedStage) -> None:
         if any(isinstance(user, gpu.SharedLoad) for user in op.out.users):
-            op.ahead = (op.ahead + change) % op.buffer.type.num_slots
+            op.ahead = (op.ahead + change) % op.buffer.type.num_stages
 
     return edit
 
@@ -86,12 +86,12 @@ def _wait_less(op: gpu.AsyncWait) -> None:
         op.pending += 1
 
 
-def _not_ahead(op: gpu.SharedSlot) -> None:
+def _not_ahead(op: gpu.SharedStage) -> None:
     if op.ahead == 1 and any(isinstance(user, gpu.SharedLoad) for user in op.out.users):
         op.ahead = 0
 
 
-def _into_the_slot_read(op: gpu.SharedSlot) -> None:
+def _into_the_slot_read(op: gpu.SharedStage) -> None:
     """Let the copies of a loop go to the slot that its iteration reads."""
     if isinstance(op.parent_op, scf.For) and op.ahead:
         op.ahead = 0
@@ -178,19 +178,19 @@ MUTATIONS: Sequence[Mutation] = (
         "reads the next stage",
         "the index of a slot is one too high",
         "turn_all_ahead",
-        after_pass(_LAST, each(gpu.SharedSlot, _reading_slot(1))),
+        after_pass(_LAST, each(gpu.SharedStage, _reading_slot(1))),
     ),
     Mutation(
         "fragments carried from the wrong stage",
         "what a loop reads for its next iteration is that of the current one",
         "multiply_to_fp16",
-        after_pass(_LAST, each(gpu.SharedSlot, _not_ahead)),
+        after_pass(_LAST, each(gpu.SharedStage, _not_ahead)),
     ),
     Mutation(
         "copies to the stage that is read",
         "the distance at which copies are issued is lost from their slot",
         "turn_all_ahead",
-        after_pass(_LAST, each(gpu.SharedSlot, _into_the_slot_read)),
+        after_pass(_LAST, each(gpu.SharedStage, _into_the_slot_read)),
     ),
     Mutation(
         "loads for iterations that do not exist",

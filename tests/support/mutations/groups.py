@@ -62,12 +62,12 @@ def _take_no_order(kernel: Kernel) -> None:
 def _order(kernel: Kernel) -> Value:
     """Return the mbarriers that are found by the number of the group."""
     group = found(kernel, roles.ConsumerGroup)[0].out
-    slot = next(op for op in group.users if isinstance(op, gpu.SharedSlot))
+    slot = next(op for op in group.users if isinstance(op, gpu.SharedStage))
     return slot.buffer
 
 
 def _ring(barrier: Value) -> Value | None:
-    return barrier.op.buffer if isinstance(barrier.op, gpu.SharedSlot) else None
+    return barrier.op.buffer if isinstance(barrier.op, gpu.SharedStage) else None
 
 
 def _begin_with_the_second(kernel: Kernel) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from aotc.verify.emulator.context import Fault
+from aotc.verify.emulator.errors import Fault
 from tests.support import hopper_gemm
 from tests.support.mutations.plant import Evidence
 

@@ -54,10 +54,10 @@ def _slot_before(wait: tma.MbarrierWait, place: Builder) -> list[Value]:
 def _shifted(buffer: Value, by: int, place: Builder) -> Value:
     """Return the slot that is `by` further on in its ring."""
     slot = buffer.op
-    assert isinstance(slot, gpu.SharedSlot)
+    assert isinstance(slot, gpu.SharedStage)
     ring = slot.buffer.op
     assert isinstance(ring, gpu.SharedAlloc)
-    return place(gpu.SharedSlot(slot.buffer, slot.index, (slot.ahead + by) % ring.num_slots)).out
+    return place(gpu.SharedStage(slot.buffer, slot.index, (slot.ahead + by) % ring.num_stages)).out
 
 
 def _release_too_early(kernel: Kernel) -> None:
@@ -68,7 +68,7 @@ def _release_too_early(kernel: Kernel) -> None:
     arrive.erase()
 
 
-def _copy_to_the_next_slot(kernel: Kernel) -> None:
+def _copy_to_the_next_stage(kernel: Kernel) -> None:
     load = next(_in_role(kernel, "producer", tma.TmaLoad))
     buffer = _shifted(load.buffer, 1, Builder.before_op(load))
     load.set_slots([load.tensor, buffer, load.barrier, *load.coords])
@@ -132,7 +132,7 @@ _PLANTS: tuple[tuple[str, str, Plant], ...] = (
     (
         "a copy goes to the slot after",
         "the slot of a copy is off by one",
-        after_pass(_LAST, _copy_to_the_next_slot),
+        after_pass(_LAST, _copy_to_the_next_stage),
     ),
     (
         "a phase ends with the first copy of a group",
@@ -191,7 +191,7 @@ def _ahead(kernel: Kernel) -> Iterator[tma.TmaLoad]:
     """Yield the loads that an iteration issues for a later one."""
     for op in list(kernel.walk()):
         slot = op.buffer.op if isinstance(op, tma.TmaLoad) else None
-        if isinstance(slot, gpu.SharedSlot) and slot.ahead:
+        if isinstance(slot, gpu.SharedStage) and slot.ahead:
             assert isinstance(op, tma.TmaLoad)
             yield op
 

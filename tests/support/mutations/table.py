@@ -1,6 +1,6 @@
 """The list of planted bugs, those that `verify` is known to miss, and the table of what it saw.
 
-`python -m tests.support.mutations.table` prints the table of docs/verify.md.
+`python -m tests.support.mutations.table` prints the table of docs/internals/planted-bugs.md.
 """
 
 from __future__ import annotations

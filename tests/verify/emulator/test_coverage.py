@@ -17,10 +17,12 @@ from aotc.ir.types import SCALARS
 from aotc.package import manifest
 from aotc.package.grid import expand
 from aotc.target import TARGETS
-from aotc.verify.emulator.ends import END_RULES
+from aotc.verify.emulator.compute.registry import COMPUTES
+from aotc.verify.emulator.engine.registry import executing
+from aotc.verify.emulator.engine.terminators import END_RULES
+from aotc.verify.emulator.errors import Unsupported
 from aotc.verify.emulator.instructions import RULE_MODULES
-from aotc.verify.emulator.parse import parse_module
-from aotc.verify.emulator.registry import COMPUTES, Unsupported, executing
+from aotc.verify.emulator.text.parse import parse_module
 from tests.backend.programs import Program, row_layout
 from tests.backend.test_rules_arith import every_operation
 

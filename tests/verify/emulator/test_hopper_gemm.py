@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from aotc.verify.emulator.context import Fault
+from aotc.verify.emulator.errors import Fault
 from tests.support.hopper_gemm import FAULTS, largest_error, multiply
 
 

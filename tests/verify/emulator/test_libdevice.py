@@ -16,9 +16,9 @@ import pytest
 
 from aotc.backend import emit_ptx
 from aotc.target import TARGETS
-from aotc.verify.emulator.parse import parse_module
-from aotc.verify.emulator.program import Module
 from aotc.verify.emulator.run import emulate
+from aotc.verify.emulator.text.parse import parse_module
+from aotc.verify.emulator.text.program import Module
 
 THREADS, COUNT = 128, 512
 RANDOM = np.random.default_rng(3)

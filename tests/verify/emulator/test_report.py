@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aotc.verify.emulator.context import Fault
+from aotc.verify.emulator.errors import Fault
 from aotc.verify.emulator.report import render_fault
 from aotc.verify.emulator.syntax import Place
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from aotc.verify.emulator.context import Fault
-from aotc.verify.emulator.errors import EmulationError
+from aotc.verify.emulator.errors import EmulationError, Fault
 from aotc.verify.emulator.run import emulate
 from tests.support.ptx_kernel import collect, faults, ptx, run
 

@@ -1,0 +1,237 @@
+"""One compiled kernel against its tile IR, at boundary launches.
+
+For each launch the tile IR is interpreted, which gives buffers, results and bounds, then the
+compiled kernel is executed on the same buffers, and what it leaves is compared. How it is executed
+is the caller's: PTX in the emulator, a cubin on a GPU.
+
+Where programs of a launch overlap, or a program overwrites its own results, rows were set too
+close, and it is tried again with more room.
+A launch at which the kernel itself does what it may not (an assumption that does not hold, an index
+out of all bounds) proves nothing about the compiler and is passed over, with the reason. Rows far
+apart and arguments that are one memory need not mean anything to a kernel; where they do not, there
+is no such launch.
+
+Invariant: a launch that is right was executed and compared; `num_stored` says how much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal, TypeAlias
+
+from aotc.ir.core import Kernel
+from aotc.verify.checks.compare import Mismatch, compare
+from aotc.verify.checks.dataflow import Roles
+from aotc.verify.checks.launches import Chooser, Conditions, Launch, Scalar
+from aotc.verify.checks.reference import (
+    Bytes,
+    ConflictError,
+    Inputs,
+    Reference,
+    RewriteError,
+    depends_on_undefined,
+    interpret,
+)
+from aotc.verify.interpreter.program import InterpretError
+
+Status: TypeAlias = Literal["right", "wrong", "fault", "passed over"]
+
+
+class ExecutionFault(Exception):  # noqa: N818 - hardware's word
+    """Report that a compiled kernel did what it may not; the message is the whole report."""
+
+
+class Unsuited(Exception):  # noqa: N818 - what the launch is
+    """Report that a launch cannot be executed here, which says nothing about the kernel."""
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """Hold what a compiled kernel left in the buffers, by name, and how many steps it took."""
+
+    buffers: Mapping[str, Bytes]
+    lane_instructions: int = 0
+
+
+Execute: TypeAlias = Callable[[Reference], Execution]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Say what came of one launch; `detail` is empty where all is right.
+
+    `num_stored` bytes were stored and compared.
+    """
+
+    label: str
+    scalars: Mapping[str, Scalar]
+    grid: tuple[int, ...]
+    status: Status
+    detail: str = ""
+    mismatch: Mismatch | None = None
+    lane_instructions: int = 0
+    num_stored: int = 0
+
+    @property
+    def gap(self) -> str:
+        """Why this launch proves nothing, empty if it does or need not."""
+        if self.status == "passed over":
+            return self.detail
+        if self.status == "right" and not self.num_stored and self.label != "none":
+            return "the kernel stores nothing"
+        return ""
+
+
+@dataclass(slots=True)
+class References:
+    """Interpret each launch of a kernel once, however many forms of it run that launch."""
+
+    _known: dict[tuple[object, ...], Reference | ConflictError | InterpretError] = field(
+        default_factory=dict[tuple[object, ...], "Reference | ConflictError | InterpretError"]
+    )
+
+    def of(
+        self, chooser: Chooser, launch: Launch, inputs: Inputs, *, may_rewrite: bool
+    ) -> Reference:
+        """Return what a launch must give. Raises: as `interpret`."""
+        drawn = (launch.seed, launch.index_high, launch.is_sparse, launch.grid)
+        key = (launch.label, *drawn, may_rewrite, *launch.key)
+        found = self._known.get(key)
+        if found is None:
+            try:
+                found = interpret(
+                    chooser.kernel, chooser.roles, launch, inputs, may_rewrite=may_rewrite
+                )
+            except (ConflictError, InterpretError) as error:
+                found = error
+            self._known[key] = found
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Checks:
+    """What to check a kernel under.
+
+    Checks of the same tile IR, under the same inputs, may share their `references`.
+    """
+
+    conditions: Conditions
+    inputs: Inputs = field(default_factory=Inputs)
+    seed: int = 0
+    tolerance: float = 0.0
+    references: References | None = None
+
+
+def check_kernel(
+    kernel: Kernel, roles: Roles, checks: Checks, execute: Execute
+) -> Iterator[Finding]:
+    """Yield a finding for each launch; after the first that is wrong there are no more."""
+    chooser = Chooser(kernel, roles, checks.conditions, checks.seed)
+    seen: dict[tuple[object, ...], None] = {}
+    for index in range(chooser.count):
+        found = _reference(chooser, index, checks)
+        if found is None:
+            continue
+        launch, reference = found
+        if launch.key in seen:
+            continue
+        seen[launch.key] = None
+        if isinstance(reference, Reference):
+            finding = _checked(chooser, reference, checks, execute)
+        else:
+            finding = reference
+        yield finding
+        if finding.status in ("wrong", "fault"):
+            return
+
+
+def _reference(
+    chooser: Chooser, index: int, checks: Checks
+) -> tuple[Launch, Reference | Finding] | None:
+    """Return a launch and its reference, or why there is none; None if there is no such launch."""
+    failed: tuple[Launch, Finding] | None = None
+    spacings = chooser.spacings(index)
+    rewrites = False
+    references = checks.references or References()
+    # A kernel may well mean to change what it wrote, so in the end that is accepted.
+    for at, spacing in enumerate((*spacings, spacings[0])):
+        is_last = at == len(spacings)
+        if is_last and not rewrites:
+            break
+        launch = chooser.launch(index, spacing)
+        if launch is None:
+            break
+        try:
+            return launch, references.of(chooser, launch, checks.inputs, may_rewrite=is_last)
+        except ConflictError as error:
+            rewrites |= at == 0 and isinstance(error, RewriteError)
+            last = launch, _finding(launch, "passed over", str(error))
+            failed = last if failed is None or is_last else failed
+        except InterpretError as error:
+            failed = launch, _finding(launch, "passed over", error.render())
+            if not launch.is_sparse:
+                break
+    return None if chooser.is_optional(index) else failed
+
+
+def _checked(chooser: Chooser, reference: Reference, checks: Checks, execute: Execute) -> Finding:
+    """Execute a launch and compare."""
+    launch = reference.launch
+    try:
+        done = execute(reference)
+    except Unsuited as error:
+        return _finding(launch, "passed over", str(error))
+    except ExecutionFault as error:
+        return _finding(launch, "fault", str(error))
+    for name, buffer in reference.buffers.items():
+        mismatch = compare(buffer, done.buffers[name], checks.tolerance)
+        if mismatch is None:
+            continue
+        undefined = depends_on_undefined(chooser.kernel, chooser.roles, launch, checks.inputs)
+        if undefined:
+            why = f"the result in {undefined} depends on what masked-off lanes without `other` hold"
+            return _finding(launch, "passed over", why)
+        strides = [term.stride for term in chooser.roles.strides.get(name, ())]
+        return _finding(launch, "wrong", _text(mismatch, launch, strides), mismatch)
+    return replace(
+        _finding(launch, "right"),
+        lane_instructions=done.lane_instructions,
+        num_stored=reference.num_stored,
+    )
+
+
+def _finding(
+    launch: Launch,
+    status: Status,
+    detail: str = "",
+    mismatch: Mismatch | None = None,
+) -> Finding:
+    return Finding(launch.label, launch.scalars, launch.grid, status, detail, mismatch)
+
+
+def coordinates(index: int, steps: Sequence[int]) -> tuple[int, ...]:
+    """Return where the element `index` of a buffer is, whose axes are `steps` elements apart.
+
+    >>> coordinates(37, [16])
+    (2, 5)
+    """
+    found: list[int] = []
+    for step in sorted((step for step in steps if step > 1), reverse=True):
+        found.append(index // step)
+        index %= step
+    return (*found, index)
+
+
+def _text(mismatch: Mismatch, launch: Launch, strides: Sequence[str]) -> str:
+    steps = [int(launch.scalars[name]) for name in strides if name in launch.scalars]
+    at = coordinates(mismatch.index, steps)
+    place = f" at {list(at)}" if len(at) > 1 else ""
+    bound = f"within {mismatch.bound:.3g}" if mismatch.bound else "to the bit"
+    what = mismatch.reason or "are wrong"
+    return (
+        f"{mismatch.buffer}[{mismatch.index}]{place} is {mismatch.actual}, "
+        f"expected {mismatch.expected} {bound}\n{mismatch.num_wrong} of {mismatch.num_written} elements {what}"
+    )

@@ -1,0 +1,139 @@
+"""Memory on a GPU, through the driver: what a launch reads and writes, copied there and back.
+
+Buffers lie in allocations of their own with a guard zone behind them, so that a kernel that writes
+a little too far is found out; one that goes further ends in the driver's report of the access.
+
+Invariant: a `DeviceBuffers` frees what it allocated when its block is left.
+"""
+
+# The bindings are generated and have no types; NumPy's stubs leave overloads partly unknown.
+
+from __future__ import annotations
+
+import importlib
+from types import TracebackType
+from typing import Any, final
+
+import numpy as np
+
+from aotc.verify.checks.check import ExecutionFault
+from aotc.verify.checks.reference import Buffer, Bytes, Reference
+
+_GUARD_BYTES = 4096
+_GUARD = 0xA5
+
+
+class NoDeviceError(Exception):
+    """Report that there is no GPU to run on, or no driver for one; `remedy` says what would help."""
+
+    def __init__(self, message: str, *, remedy: str = "") -> None:
+        super().__init__(message)
+        self.remedy = remedy
+
+
+class Driver:
+    """The CUDA driver, with the first GPU's primary context made current."""
+
+    def __init__(self) -> None:
+        """Raises: NoDeviceError."""
+        try:
+            self._cuda: Any = importlib.import_module("cuda.bindings.driver")
+        except ImportError as error:
+            raise NoDeviceError(
+                "no cuda-python", remedy="pip install 'aotc[device]' brings it"
+            ) from error
+        try:
+            (status,) = self._cuda.cuInit(0)
+        except Exception as error:  # of a type of the bindings' own, that differs by version
+            raise NoDeviceError(f"no CUDA driver: {error}") from error
+        if status != self._cuda.CUresult.CUDA_SUCCESS:
+            raise NoDeviceError(f"no GPU: {status.name}")
+        device = self._checked(self._cuda.cuDeviceGet(0))
+        self._checked(self._cuda.cuCtxSetCurrent(self._checked(self._retain(device))))
+
+    def _retain(self, device: Any) -> Any:
+        return self._cuda.cuDevicePrimaryCtxRetain(device)
+
+    def allocate(self, size_bytes: int) -> int:
+        """Return the address of fresh memory."""
+        return int(self._checked(self._cuda.cuMemAlloc(size_bytes)))
+
+    def free(self, address: int) -> None:
+        """Give memory back; an error is left to the next call to report."""
+        self._cuda.cuMemFree(address)
+
+    def write(self, address: int, content: Bytes) -> None:
+        """Copy bytes to the GPU."""
+        self._checked(self._cuda.cuMemcpyHtoD(address, content.ctypes.data, content.size))
+
+    def read(self, address: int, size_bytes: int) -> Bytes:
+        """Return bytes from the GPU."""
+        content = np.empty(size_bytes, np.uint8)
+        self._checked(self._cuda.cuMemcpyDtoH(content.ctypes.data, address, size_bytes))
+        return content
+
+    def synchronize(self) -> None:
+        """Wait for all launches. Raises: ExecutionFault for what one of them did wrong."""
+        self._checked(self._cuda.cuCtxSynchronize())
+
+    def _checked(self, answer: tuple[Any, ...]) -> Any:
+        status, *values = answer
+        if status != self._cuda.CUresult.CUDA_SUCCESS:
+            raise ExecutionFault(f"the driver reports {status.name}")
+        return values[0] if values else None
+
+
+@final
+class DeviceBuffers:
+    """Hold the buffers of a reference on the GPU while the block is open."""
+
+    def __init__(self, driver: Driver, reference: Reference) -> None:
+        self._driver = driver
+        self._buffers = reference.buffers
+        self._addresses: dict[str, int] = {}
+
+    def __enter__(self) -> DeviceBuffers:
+        for name, buffer in self._buffers.items():
+            address = self._driver.allocate(buffer.size_bytes + _GUARD_BYTES)
+            self._addresses[name] = address
+            guard = np.full(_GUARD_BYTES, _GUARD, np.uint8)
+            self._driver.write(address + buffer.size_bytes, guard)
+        pointers = {name: self.pointer(buffer) for name, buffer in self._buffers.items()}
+        for name, buffer in self._buffers.items():
+            for start, part in buffer.parts(buffer.addressing(pointers, buffer.initial)):
+                self._driver.write(self._addresses[name] + start, part)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for address in self._addresses.values():
+            self._driver.free(address)
+
+    def pointer(self, buffer: Buffer) -> int:
+        """Return the address to pass for a buffer's pointer."""
+        return self._addresses[buffer.name] + buffer.start_bytes
+
+    def fetch(self) -> dict[str, Bytes]:
+        """Return what the buffers hold now.
+
+        Raises: ExecutionFault if a guard zone was written to.
+        """
+        held: dict[str, Bytes] = {}
+        for name, buffer in self._buffers.items():
+            size, address = buffer.size_bytes, self._addresses[name]
+            over = np.flatnonzero(self._driver.read(address + size, _GUARD_BYTES) != _GUARD)
+            if over.size:
+                at = size - buffer.start_bytes + int(over[0])
+                raise ExecutionFault(f"writes byte {at} of {name}, beyond all that it may touch")
+            if buffer.pointees:  # addresses here, which no kernel writes
+                held[name] = buffer.expected
+                continue
+            parts = buffer.parts(buffer.initial)
+            held[name] = np.concatenate(
+                [self._driver.read(address + start, part.size) for start, part in parts]
+            )
+        return held

@@ -1,0 +1,318 @@
+"""Execute a launch in the PTX emulator.
+
+The buffers are exactly what the interpreted kernel touched, byte by byte: a compiled kernel that
+reads or writes one byte more, under a mask that is off by one, is stopped at that instruction.
+
+Invariant: the arrays of the reference are not changed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from aotc.ir.core import GRID_SOURCES
+from aotc.ir.expression import evaluate, parse
+from aotc.verify.arrays import view
+from aotc.verify.checks.check import Execution, ExecutionFault, Unsuited
+from aotc.verify.checks.launched import Launcher
+from aotc.verify.checks.launches import Scalar
+from aotc.verify.checks.reference import Buffer, Bytes, Marks, Reference
+from aotc.verify.emulator.arguments import ParameterBlock, PointerTable
+from aotc.verify.emulator.async_copies.tensor_argument import PlacedTensor
+from aotc.verify.emulator.errors import Fault
+from aotc.verify.emulator.memory.global_memory import GlobalMemory
+from aotc.verify.emulator.report import render_fault
+from aotc.verify.emulator.run import DEFAULT_MAX_MEMORY_BYTES, DEFAULT_MAX_STEPS, Argument, emulate
+from aotc.verify.emulator.text.program import Module
+from aotc.verify.interpreter.persistent_grid import num_looping_blocks
+
+_MAX_MARKED_BYTES = 1 << 26
+_ARGUMENT = re.compile(r"\bargument (\d+)\b")
+
+
+@dataclass(frozen=True, slots=True)
+class Param:
+    """Say what a parameter of the function is: the argument, or what `source` says of it.
+
+    Of a function that counts the programs of a launch, argument and source are "grid[0]" and so on.
+    With a `box` it is a map of the tensor at the argument, whose `shape` and `strides` are
+    expressions over the arguments, in elements; the innermost axis is dense and has no stride.
+    """
+
+    argument: str
+    source: str = ""
+    box: tuple[int, ...] = ()
+    swizzle_bytes: int = 0
+    fill_nan: bool = False
+    shape: tuple[str, ...] = ()
+    strides: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Say that a parameter is the address of an argument's memory, or a map of a tensor there.
+
+    A map has a `box`; `shape` and `strides` are in elements, outermost first, the last stride 1.
+    """
+
+    argument: str
+    shape: tuple[int, ...] = ()
+    strides: tuple[int, ...] = ()
+    box: tuple[int, ...] = ()
+    swizzle_bytes: int = 0
+    fill_nan: bool = False
+
+
+class _Held:
+    """Hold what lies in the buffers of a launch while it runs."""
+
+    def __init__(self, reference: Reference) -> None:
+        """Raises: Unsuited if there is not enough memory."""
+        self._reference = reference
+        self.readable: dict[int, Marks] = {}
+        self.writable: dict[int, Marks] = {}
+        try:
+            self._owners = {n: b.spread(b.initial) for n, b in reference.buffers.items()}
+        except MemoryError as error:
+            raise Unsuited(f"no memory for rows that are far apart: {error}") from None
+
+    def place(self, index: int, name: str, place: Place) -> Argument:
+        """Return the argument number `index` of the function, a pointer or a map.
+
+        Raises: Unsuited.
+        """
+        buffer = self._buffer(name)
+        if self._is_used_before(buffer):
+            reason = f"the kernel steps back from {name}, which needs the launcher to be emulated"
+            raise Unsuited(reason)
+        content, readable, writable = self._opened(buffer)
+        if buffer.pointees:
+            return self._table(buffer, content)
+        if readable is not None and writable is not None:
+            self.readable[index], self.writable[index] = readable, writable
+        if not place.box:
+            return content
+        return PlacedTensor(
+            content,
+            buffer.pointee.name,
+            place.shape,
+            place.strides,
+            place.box,
+            place.swizzle_bytes,
+            fill_nan=place.fill_nan,
+        )
+
+    def addresses(self, memory: GlobalMemory) -> dict[str, int]:
+        """Place the buffers in memory; return the address of each argument that is in one.
+
+        Raises: Unsuited.
+        """
+        placed: dict[str, int] = {}
+        found: dict[str, int] = {}
+        for name in self._reference.order:
+            if self._reference.buffer(name) is None:
+                continue
+            buffer = self._buffer(name)
+            if buffer.name not in placed:
+                before_bytes = buffer.start_bytes if self._is_used_before(buffer) else 0
+                content, *masks = self._opened(buffer, before_bytes)
+                if buffer.pointees:
+                    placed[buffer.name] = self._table(buffer, content).place(memory, buffer.name)
+                else:
+                    placed[buffer.name] = memory.add(
+                        buffer.name, content, *masks, pointer_bytes=before_bytes
+                    )
+            found[name] = placed[buffer.name]
+        return found
+
+    def _buffer(self, name: str) -> Buffer:
+        buffer = self._reference.buffer(name)
+        assert buffer is not None
+        return buffer
+
+    @staticmethod
+    def _is_used_before(buffer: Buffer) -> bool:
+        """Return whether something before the pointer is used, such as the rest of a 4-byte word."""
+        start = buffer.start_bytes
+        marks = view(buffer.readable | buffer.writable, np.uint8)
+        return any(part[: max(0, start - at)].any() for at, part in buffer.parts(marks))
+
+    def _table(self, buffer: Buffer, content: Bytes) -> PointerTable:
+        """Return the addresses that lie in a buffer."""
+        others = [self._opened(self._reference.buffers[each]) for each in buffer.pointees]
+        masks = tuple((readable, writable) for _, readable, writable in others)
+        count = max(1, content.size // 8)
+        return PointerTable(count, tuple(content for content, *_ in others), masks)
+
+    def _opened(
+        self, buffer: Buffer, before_bytes: int = 0
+    ) -> tuple[Bytes, Marks | None, Marks | None]:
+        """Return a buffer from `before_bytes` before its pointer, and what may be used of it."""
+        start = buffer.start_bytes - before_bytes
+        content = self._owners[buffer.name][start:]
+        if buffer.size_bytes > _MAX_MARKED_BYTES:
+            # The emulator then sees what is outside of a buffer, not what is between rows.
+            return content, None, None
+        readable, writable = (
+            view(buffer.spread(view(marks, np.uint8)), np.bool_)[start:]
+            for marks in (buffer.readable, buffer.writable)
+        )
+        return content, readable, writable
+
+    def left(self) -> dict[str, Bytes]:
+        """Return what the buffers hold now."""
+        left: dict[str, Bytes] = {}
+        for name, buffer in self._reference.buffers.items():
+            left[name] = buffer.collect(self._owners[name])
+        return left
+
+
+@dataclass(frozen=True, slots=True)
+class Emulation:
+    """Hold a kernel's PTX and how it is run; call it with a reference to execute its launch.
+
+    `num_ctas` blocks make up a program. `seed` 0 runs warps in the order that the launch asks for,
+    any other at random: in step a missing barrier between accesses to global memory does not show.
+    `sources` are files that reports may quote. `params` are the function's, if they are not the
+    arguments of a launch one by one; `fixed` are the arguments whose value is compiled in. With a
+    `launcher`, it says what the parameters and the dimensions are.
+    """
+
+    module: Module
+    symbol: str
+    shared_bytes: int
+    num_ctas: int = 1
+    sources: tuple[Path, ...] = ()
+    seed: int = 0
+    max_steps: int = DEFAULT_MAX_STEPS
+    max_memory_bytes: int = DEFAULT_MAX_MEMORY_BYTES
+    params: tuple[Param, ...] = ()
+    fixed: Mapping[str, int] = field(default_factory=dict[str, int])
+    launcher: Launcher | None = None
+
+    def __call__(self, reference: Reference) -> Execution:
+        """Return what the kernel leaves in the buffers.
+
+        Raises:
+            ExecutionFault: it did what it may not.
+            EmulationError: the PTX cannot be emulated.
+        """
+        held = _Held(reference)
+        programs = (*reference.launch.grid, 1, 1)[:3]
+        if self.launcher is not None:
+            return self._launched(self.launcher, reference, held, programs)
+        x, y, z = self._clusters(programs)
+        args = [
+            held.place(index, value.argument, value) if isinstance(value, Place) else value
+            for index, value in enumerate(self.passed(reference))
+        ]
+        grid = (x * self.num_ctas, y, z)
+        return self._run(reference, held, grid, args, shared_bytes=self.shared_bytes)
+
+    def _run(
+        self,
+        reference: Reference,
+        held: _Held,
+        grid: tuple[int, ...],
+        args: Sequence[Argument] | ParameterBlock,
+        *,
+        shared_bytes: int,
+        block: tuple[int, ...] | None = None,
+    ) -> Execution:
+        try:
+            done = emulate(
+                self.module,
+                grid,
+                args,
+                kernel=self.symbol,
+                block=block,
+                shared_bytes=shared_bytes,
+                seed=self.seed or (0 if reference.launch.in_step else reference.launch.seed),
+                max_steps=self.max_steps,
+                max_memory_bytes=self.max_memory_bytes,
+                readable=held.readable,
+                writable=held.writable,
+                approximate=True,
+                clusters=reference.launch.programs,
+            )
+        except Fault as fault:
+            report = render_fault(fault, sources=self.sources)
+            raise ExecutionFault(self._named(report, reference)) from fault
+        return Execution(held.left(), done.lane_instructions)
+
+    def _launched(
+        self, launcher: Launcher, reference: Reference, held: _Held, programs: tuple[int, ...]
+    ) -> Execution:
+        """Run the launch that the runtime makes of the reference's arguments."""
+        memory = GlobalMemory()
+        addresses = held.addresses(memory)
+        launched = launcher(reference, addresses, max(1, num_looping_blocks(programs)))
+        if launched is None:
+            if all(programs):
+                raise ExecutionFault(f"the launcher launches nothing for {programs} programs")
+            return Execution(held.left(), 0)
+        kernel = self.module.kernels.get(self.symbol)
+        # Without it the emulator says what there is.
+        params = launched.params if kernel is None else launched.block_of(kernel)
+        return self._run(
+            reference,
+            held,
+            launched.grid,
+            ParameterBlock(params, memory),
+            shared_bytes=launched.shared_bytes,
+            block=launched.block,
+        )
+
+    def passed(self, reference: Reference) -> list[Place | Scalar]:
+        """Return what the launcher passes for each parameter of the function.
+
+        The mirror of the launcher's own records: what it computes of a launch's arguments, and how
+        it would describe tensors. Whoever has the launcher itself evaluate them replaces this alone.
+        """
+        programs = (*reference.launch.grid, 1, 1)[:3]
+        counts = zip(GRID_SOURCES, programs, strict=True)
+        values = {**self.fixed, **_integers(reference), **dict(counts)}
+        found: list[Place | Scalar] = []
+        for param in self.params or _plain(reference):
+            name = param.argument
+            if param.source in values:
+                found.append(values[param.source])
+            elif reference.buffer(name) is None:
+                found.append(reference.launch.scalars[name])
+            else:
+                shape, strides = (
+                    tuple(evaluate(parse(text), values) for text in texts)
+                    for texts in (param.shape, param.strides)
+                )
+                place = (name, shape, (*strides, 1) if param.box else ())
+                found.append(Place(*place, param.box, param.swizzle_bytes, param.fill_nan))
+        return found
+
+    def _clusters(self, programs: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the grid of clusters that run so many programs."""
+        loops = any(param.source in GRID_SOURCES for param in self.params)
+        return (num_looping_blocks(programs), 1, 1) if loops else programs
+
+    def _named(self, text: str, reference: Reference) -> str:
+        """Return a message of the emulator's with the names of arguments, which PTX has not."""
+        params = self.params or _plain(reference)
+        return _ARGUMENT.sub(lambda match: params[int(match[1])].argument, text)
+
+
+def _plain(reference: Reference) -> tuple[Param, ...]:
+    """Return the parameters of a function that takes the arguments as they are."""
+    return tuple(Param(name) for name in reference.order)
+
+
+def _integers(reference: Reference) -> dict[str, int]:
+    """Return what expressions may name: integer arguments, "x.shape[0]", "x.strides[1]"."""
+    values = {n: v for n, v in reference.launch.scalars.items() if isinstance(v, int)}
+    for name, buffer in reference.buffers.items():
+        for kind, sizes in (("shape", buffer.shape), ("strides", buffer.strides)):
+            values.update((f"{name}.{kind}[{axis}]", size) for axis, size in enumerate(sizes))
+    return values

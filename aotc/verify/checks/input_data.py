@@ -1,0 +1,126 @@
+"""What buffers hold before a kernel runs: tables of values by dtype, drawn from a seed.
+
+Floats are normal, a quarter of them rounded to halves so that there are ties, some zeros of either
+sign. At a launch of special values most are small whole numbers, whose sums are exact, the others
+what conversions and comparisons go wrong at. Integers are of every size, their type's ends among
+them, except those that become indices, which stay in the range they are given: whatever lies there
+is valid to read, but a buffer has to be held in memory.
+
+Invariant: equal arguments give equal tables.
+"""
+
+from __future__ import annotations
+
+import importlib
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from aotc.ir.types import ScalarType
+from aotc.verify.arrays import Array
+from aotc.verify.checks.lazy_memory import Contents, Listed, loaded_dtype
+from aotc.verify.interpreter.numerics import dtype_of, round_to
+
+_TABLE_SIZE = 1 << 13
+_SMALL = 100
+_NARROWER_BITS = (23, 10, 7, 3, 2)  # mantissas of fp32, fp16, bf16, fp8
+# What of fp16 and fp8 rounds to zero, to infinity, or saturates; and what just does not.
+_ENDS = tuple(
+    sign * size
+    for sign in (1.0, -1.0)
+    for size in (
+        *(2.0**-25, 3 * 2.0**-25, 2.0**-10, 2.0**-17, 448.0, 464.0, 480.0, 57344.0, 61440.0),
+        *(65504.0, 65519.0, 65520.0),
+    )
+)
+
+
+@lru_cache(maxsize=64)
+def floats(element: ScalarType, seed: int) -> Contents:
+    """Return the contents of a buffer of floats."""
+    rng = np.random.default_rng(seed)
+    values = rng.standard_normal(_TABLE_SIZE)
+    kind = rng.integers(0, 64, _TABLE_SIZE)
+    values = np.where(kind < 16, np.rint(2 * values) / 2, values)
+    values = np.where(kind == 16, 0.0, values)
+    values = np.where(kind == 17, -0.0, values)
+    return Contents(np.asarray(round_to(values, element)), seed)
+
+
+@lru_cache(maxsize=64)
+def special(element: ScalarType, seed: int) -> Contents:
+    """Return the contents of a buffer of floats at which conversions and comparisons go wrong.
+
+    Some are zeros, subnormal or next to that, or half-way between numbers of a narrower type. NaN,
+    infinities and the largest numbers are rare.
+    """
+    rng = np.random.default_rng(seed)
+    dtype = dtype_of(element)
+    whole = rng.integers(-8, 9, _TABLE_SIZE).astype(np.float64)
+    largest = float(_info(dtype).max)
+    rare = np.array([np.nan, np.inf, -np.inf, largest, -largest]).astype(dtype)
+    ties, smallest = _ties(element, rng), _smallest(dtype)
+    edges = np.concatenate([np.resize(smallest, max(ties.size, smallest.size)), ties])
+    return Contents(np.asarray(round_to(whole, element)), seed, rare, edges)
+
+
+def _info(dtype: np.dtype[Any]) -> Any:
+    if dtype.isbuiltin == 1:
+        return np.finfo(dtype)
+    return importlib.import_module("ml_dtypes").finfo(dtype)  # optional, as in `numerics.py`
+
+
+def _smallest(dtype: np.dtype[Any]) -> Array:
+    """Return zeros, the smallest and largest subnormal numbers, the smallest normal, one and next."""
+    info = _info(dtype)
+    tiny, least = float(info.smallest_normal), float(info.smallest_subnormal)
+    sizes = np.array([0.0, least, 3 * least, tiny - least, tiny, 1.0, 1.0 + float(info.eps)])
+    return np.concatenate([sizes, -sizes]).astype(dtype)
+
+
+def _ties(element: ScalarType, rng: np.random.Generator) -> Array:
+    """Return values half-way between neighbours of narrower types, and at the ends of these."""
+    dtype = dtype_of(element)
+    found: list[Array] = []
+    for bits in _NARROWER_BITS:
+        if bits < element.mantissa_bits:
+            mantissa = rng.integers(1 << bits, 2 << bits, 64) + 0.5
+            values = np.ldexp(mantissa, rng.integers(-5, 6, 64) - bits)
+            found += [values, -values]
+    found.append(np.array(_ENDS))
+    values = np.concatenate(found)
+    with np.errstate(all="ignore"):
+        there = values.astype(dtype).astype(np.float64) == values
+    return values[there].astype(dtype)
+
+
+@lru_cache(maxsize=64)
+def integers(element: ScalarType, seed: int) -> Contents:
+    """Return the contents of a buffer of integers or booleans: small ones and any."""
+    rng = np.random.default_rng(seed)
+    dtype = loaded_dtype(element)
+    if element.is_bool:
+        return Contents(rng.integers(0, 2, _TABLE_SIZE).astype(dtype), seed)
+    anything: Array = np.frombuffer(rng.bytes(_TABLE_SIZE * dtype.itemsize), dtype)
+    small = rng.integers(-_SMALL if element.is_signed else 0, _SMALL, _TABLE_SIZE).astype(dtype)
+    values = np.where(rng.integers(0, 2, _TABLE_SIZE) == 0, small, anything)
+    info = np.iinfo(dtype)
+    ends = np.array([info.min, info.max, 0, -1 if element.is_signed else 1], dtype)
+    kind = rng.integers(0, 16 * ends.size, _TABLE_SIZE)
+    return Contents(np.where(kind < ends.size, ends[kind % ends.size], values), seed)
+
+
+def between(element: ScalarType, low: float, high: float, seed: int) -> Contents:
+    """Return the contents of a buffer of values from `low` up to but without `high`."""
+    rng = np.random.default_rng(seed)
+    if element.is_float:
+        return Contents(np.asarray(round_to(rng.uniform(low, high, _TABLE_SIZE), element)), seed)
+    values = rng.integers(int(low), max(int(high), int(low) + 1), _TABLE_SIZE)
+    return Contents(values.astype(loaded_dtype(element)), seed)
+
+
+def shuffled(element: ScalarType, low: int, high: int, seed: int) -> Listed:
+    """Return the contents of a buffer of the integers from `low` up to `high`, in any order."""
+    values = np.random.default_rng(seed).permutation(np.arange(low, max(high, low + 1)))
+    return Listed(values.astype(loaded_dtype(element)))

@@ -1,0 +1,483 @@
+"""The launches at which a kernel is verified: arguments where compilers are wrong.
+
+Each extent goes through the classes of `extents.py` in turn, several extents out of step, so that a
+few launches bring each class of each extent. Then come launches of one purpose each:
+
+    deep        loops run more often than they have stages, twice and more: every slot is used again
+    apart       counts of blocks, rows and programs differ from each other
+    persistent  programs that take one tile after the other take three of them, or groups two each
+    special     buffers hold NaN, infinities, zeros, subnormals, ties, the largest numbers
+    far         rows lie more than 2**31 elements apart
+    in place    an argument that is written is the same memory as one that is read
+
+Promises of divisibility are kept, and where none is made it does not hold.
+
+Invariant: the arguments of a launch satisfy the conditions it is chosen under, at most
+`max_programs` of its programs run, and equal seeds choose equal launches.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+
+from aotc.ir.core import Kernel, Value
+from aotc.ir.dialects import scf
+from aotc.ir.types import I32, DescriptorType, PointerType, ScalarType
+from aotc.verify.checks.dataflow import Roles
+from aotc.verify.checks.extents import (
+    APART,
+    CLASSES,
+    candidates,
+    extent_of,
+    just_below,
+    last_in_part,
+    part_beyond,
+)
+from aotc.verify.checks.integers import Known, value_at, value_in_last
+from aotc.verify.checks.strides import FAR, NEAR, Rows, Spacing
+
+Scalar: TypeAlias = int | float
+Values: TypeAlias = dict[str, Scalar]
+
+DEFAULT_MAX_PROGRAMS = 32
+DEFAULT_NUM_STAGES = 3
+
+_MAX_TRIALS = 4096
+_MAX_PERSISTENT_PROGRAMS = 256
+_OTHERS = (1, 2, 3, 5, 1, 2)
+_MAX_INDEX = 512
+_PROGRAMS = (2, 8, 132, 148)  # of persistent kernels that do not say how many there are
+_COVERED = -1  # an extent of a tensor that is to be as large as any other
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One launch: what scalar arguments are, how many programs there are, what is drawn.
+
+    `index_high` bounds loaded indices; with `misaligned` a pointer that is promised no alignment
+    is one element off. Unless `in_step`, an emulator is to run warps in an order drawn from `seed`.
+    Buffers of an `is_sparse` launch have holes of gigabytes. `aliases` gives an argument the one
+    whose memory it is. `programs` are the numbers of those that run, empty for all of the grid.
+    """
+
+    label: str
+    scalars: Mapping[str, Scalar]
+    grid: tuple[int, ...]
+    seed: int
+    index_high: int
+    misaligned: bool
+    in_step: bool = True
+    is_special: bool = False
+    is_sparse: bool = False
+    aliases: Mapping[str, str] = field(default_factory=dict[str, str])
+    programs: tuple[int, ...] = ()
+
+    @property
+    def shape(self) -> str:
+        """The arguments as a message shows them."""
+        return ", ".join(f"{name} = {_shown(value)}" for name, value in self.scalars.items())
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What makes two launches the same, but for what is drawn."""
+        traits = (self.misaligned, self.in_step, self.is_special, *self.aliases.items())
+        return (*traits, self.programs, *self.scalars.items())
+
+
+def _shown(value: Scalar) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What the user says of a scalar argument: values in turn, or a function of the others."""
+
+    values: tuple[Scalar, ...] = ()
+    function: Callable[[Mapping[str, int]], int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """What launches must satisfy.
+
+    `grid` gives the grid of scalar arguments, None if the caller of a launch does; `admits` says
+    whether the variant is the one that such arguments get; it refuses values that are no multiples
+    of `divisors`. `fixed` are arguments whose value is compiled in. Loops have `num_stages` unless
+    they say otherwise, and `num_groups` of warps take a program's tiles in turn. Where some programs of a grid `may_be_left_out`, a launch may have more than
+    `max_programs` of which only some run. Without `may_alias` no two arguments are one memory.
+    """
+
+    grid: Callable[[Mapping[str, int]], tuple[int, ...]] | None
+    admits: Callable[[Mapping[str, int]], bool]
+    fixed: Mapping[str, int] = field(default_factory=dict[str, int])
+    divisors: Mapping[str, int] = field(default_factory=dict[str, int])
+    choices: Mapping[str, Choice] = field(default_factory=dict[str, Choice])
+    max_programs: int = DEFAULT_MAX_PROGRAMS
+    num_stages: int = DEFAULT_NUM_STAGES
+    num_groups: int = 1
+    may_be_left_out: bool = False
+    may_alias: bool = True
+
+
+_ROW_ELEMS = 16
+
+
+@dataclass(slots=True)
+class Chooser:
+    """Choose launches of a kernel, one for each label; equal seeds, equal launches."""
+
+    kernel: Kernel
+    roles: Roles
+    conditions: Conditions
+    seed: int
+    scalars: dict[str, ScalarType] = field(default_factory=dict[str, ScalarType])
+    divisors: dict[str, int] = field(default_factory=dict[str, int])
+    labels: tuple[str, ...] = ()
+    _is_free: bool = False  # whether a pointer may be misaligned
+
+    def __post_init__(self) -> None:
+        for info, arg in zip(self.kernel.params, self.kernel.body.args, strict=True):
+            if isinstance(arg.type, PointerType):
+                self._is_free |= info.divisibility == 1
+            if isinstance(arg.type, ScalarType):
+                self.scalars[info.name] = arg.type
+                wanted = self.conditions.divisors.get(info.name, 1)
+                self.divisors[info.name] = math.lcm(info.divisibility, wanted)
+            elif isinstance(arg.type, DescriptorType):
+                last = len(arg.type.block) - 1
+                for axis in range(last + 1):
+                    self.scalars[f"{info.name}.shape[{axis}]"] = I32
+                    # The launcher wants rows of whole 16-byte pieces, whatever the element.
+                    self.divisors[f"{info.name}.shape[{axis}]"] = _ROW_ELEMS if axis == last else 1
+        lengths = [len(choice.values) for choice in self.conditions.choices.values()]
+        regular = itertools.islice(itertools.cycle(CLASSES), max([len(CLASSES), *lengths]))
+        self.labels = (*regular, *self._more_labels())
+
+    @property
+    def count(self) -> int:
+        """Number of launches to choose; several may turn out the same."""
+        return len(self.labels)
+
+    def _more_labels(self) -> Iterator[str]:
+        """Yield the launches of one purpose that this kernel has a use for."""
+        if self.roles.loops:
+            yield "deep"
+        if self.roles.extents or self.roles.axes:
+            yield "apart"
+        if self.roles.persistent:
+            yield "persistent"
+        if self.roles.read:
+            yield "special"
+        if self._stride_names():
+            yield "far"
+        if self.conditions.may_alias:
+            yield from (f"in place: {out} is {source}" for out, source in self._pairs())
+
+    def _pairs(self) -> Iterator[tuple[str, str]]:
+        """Yield the pairs of pointers that may be one memory: one is written, the other read."""
+        params = zip(self.kernel.params, self.kernel.body.args, strict=True)
+        kinds = {i.name: (arg.type, i) for i, arg in params if isinstance(arg.type, PointerType)}
+        for out in self.roles.written:
+            for source in self.roles.read:
+                if out == source or out not in kinds or source not in kinds:
+                    continue
+                (left, out_info), (right, info) = kinds[out], kinds[source]
+                is_same = left == right and out_info.divisibility == info.divisibility
+                if is_same and source not in self.roles.indices:
+                    yield out, source
+
+    def is_optional(self, index: int) -> bool:
+        """Return whether a launch need not mean anything to a kernel that is right."""
+        return self.labels[index].startswith(("far", "in place"))
+
+    def spacings(self, index: int) -> Sequence[Spacing]:
+        """Return how far apart rows are to be set, the first that gives a result is taken."""
+        if self.labels[index].startswith("in place"):
+            return NEAR[:1]  # more room changes nothing
+        return FAR if self.labels[index] == "far" else NEAR
+
+    def launch(self, index: int, spacing: Spacing = NEAR[0]) -> Launch | None:
+        """Return the launch for a label, None if no arguments of it satisfy the conditions."""
+        label = self.labels[index]
+        rng = np.random.default_rng((self.seed, index))
+        others = self._others(index, rng)
+        best: tuple[Values, tuple[int, ...]] | None = None
+        most = -1
+        for trials in self._trials(index):
+            found = self._first(({**others, **extents} for extents in trials), index, spacing)
+            if found is not None and (count := self._num_deep_loops(*found)) > most:
+                best, most = found, count
+        if best is None:
+            return None
+        values, grid = best
+        out, is_pair, source = label.removeprefix("in place: ").partition(" is ")
+        return Launch(
+            label,
+            scalars={name: values[name] for name in self.scalars},
+            grid=grid,
+            seed=int(rng.integers(1 << 30)),
+            index_high=min(self._width(values), _MAX_INDEX) + 1,
+            misaligned=self._is_free and index % 2 == 1,
+            in_step=index % 3 != 1,
+            is_special=label == "special",
+            is_sparse=label in ("far", "persistent") or spacing == NEAR[-1],
+            aliases={out: source} if is_pair else {},
+            programs=self._programs_to_run(label, grid),
+        )
+
+    def _first(
+        self, trials: Iterator[Values], index: int, spacing: Spacing
+    ) -> tuple[Values, tuple[int, ...]] | None:
+        """Return the first trial that satisfies the conditions, completed, and its grid."""
+        label = self.labels[index]
+        limit = self.conditions.max_programs
+        if label == "persistent" and not self.conditions.may_be_left_out:
+            limit = max(limit, _MAX_PERSISTENT_PROGRAMS)
+        for trial in trials:
+            chosen = self._completed(trial, index, spacing)
+            if chosen is None:
+                continue
+            values, grid = chosen
+            count = len(self._programs_to_run(label, grid)) or math.prod(grid)
+            if count > limit or not self._admitted(values):
+                continue
+            if label != "persistent" or self._takes_several_tiles(values, grid):
+                return chosen
+        return None
+
+    def _num_deep_loops(self, values: Values, grid: Sequence[int]) -> int:
+        """Return how many loops use each of their stages again and again in the last program."""
+        known = self._known(values, grid)
+        count = 0
+        for op in self.kernel.walk():
+            if not isinstance(op, scf.For):
+                continue
+            ends = [value_in_last(value, known) for value in (op.lower, op.upper, op.step)]
+            lower, upper, step = (0 if end is None else end for end in ends)
+            wanted = (2 * (op.num_stages or self.conditions.num_stages) + 1) * step
+            count += None not in ends and upper - lower >= wanted
+        return count
+
+    def _integers(self, values: Mapping[str, Scalar]) -> dict[str, int]:
+        known = {name: value for name, value in values.items() if isinstance(value, int)}
+        return {**known, **self.conditions.fixed}
+
+    def _admitted(self, values: Mapping[str, Scalar]) -> bool:
+        known = self._integers(values)
+        promised = all(value % self.divisors.get(name, 1) == 0 for name, value in known.items())
+        return promised and self.conditions.admits(known)
+
+    # ---- extents -----------------------------------------------------------------------------
+
+    def _trials(self, index: int) -> Iterator[Iterator[Values]]:
+        """Yield groups of values of all extents, in each the ones that are wanted first.
+
+        The best of each group's first that satisfies the conditions is to be taken. Where a loop is
+        bounded by several extents, as that of causal attention, it need not run deep for each of
+        them to be large; so there is a group for each alone, which takes fewer programs.
+        """
+        listed = [name for name, choice in self.conditions.choices.items() if choice.values]
+        names = [n for n in self.scalars if n in self.roles.extents or n in listed]
+        blocked = [name for name in names if self.roles.extents.get(name, 1) > 1]
+        ranks = {name: at for at, name in enumerate(blocked)}
+        names.sort(key=lambda name: name in self.roles.loops)  # so that others are counted first
+        options = {n: self._options(n, at, ranks.get(n, 0), index) for at, n in enumerate(names)}
+        loops = [name for name in names if name in self.roles.loops and name not in listed]
+        if self.labels[index] != "deep":
+            yield self._products(options)
+            return
+        # What varies first is what a launch can best do without.
+        names.sort(key=lambda n: (n not in loops, _is_extent(n) and n not in blocked))
+        for deep in [[name] for name in loops] if len(loops) > 1 else []:
+            shallow = {n: self._shallow(n) for n in loops if n not in deep}
+            yield self._products({name: shallow.get(name, options[name]) for name in names})
+        yield self._products({name: options[name] for name in names})
+
+    def _shallow(self, name: str) -> list[Scalar]:
+        block, divisor = self.roles.extents[name], self.divisors[name]
+        return [just_below(1, block, divisor), extent_of("full", block, divisor)]
+
+    def _products(self, options: Mapping[str, Sequence[Scalar]]) -> Iterator[Values]:
+        for values in itertools.islice(itertools.product(*options.values()), _MAX_TRIALS):
+            trial = dict(zip(options, values, strict=True))
+            largest = max([1, *(v for v in trial.values() if isinstance(v, int))])
+            for name, value in trial.items():
+                if value == _COVERED:
+                    trial[name] = -(-largest // self.divisors[name]) * self.divisors[name]
+            yield trial
+
+    def _options(self, name: str, at: int, rank: int, index: int) -> list[Scalar]:
+        chosen = self.conditions.choices.get(name)
+        if chosen is not None and chosen.values:
+            start = index % len(chosen.values)
+            return [*chosen.values[start:], *chosen.values[:start]]
+        block, divisor = self.roles.extents[name], self.divisors[name]
+        wanted = self._wanted(self.labels[index], name, at)
+        if wanted and self.labels[index] not in CLASSES:
+            index %= len(CLASSES) - 1  # any class but that of nothing
+        order = [*wanted, *candidates(index, rank, block, divisor)]
+        least = int(_is_extent(name))  # tensors have no empty axes
+        return list(dict.fromkeys(v if v == _COVERED else max(least, v) for v in order))
+
+    def _wanted(self, label: str, name: str, at: int) -> list[int]:
+        """Return what a launch of one purpose wants an extent to be."""
+        block, divisor = self.roles.extents[name], self.divisors[name]
+        loop = self.roles.loops.get(name)
+        is_free = _is_extent(name) and loop is None and name not in self.roles.tiled
+        match label:
+            case "deep" if loop is not None:
+                return [
+                    part_beyond(2 * (loop.stages or self.conditions.num_stages) + 1, block, divisor)
+                ]
+            case "deep" if is_free and block == 1:
+                return [_COVERED, divisor]  # it may be what counts programs
+            case "deep" | "persistent" if is_free:
+                return [_COVERED]
+            case "deep":
+                return [just_below(1, block, divisor)]
+            case "persistent" if name in self.roles.tiled:
+                return self._tiles_wanted(name)
+            case "apart" if loop is None:
+                return [last_in_part(APART[at % len(APART)], block, divisor, at)]
+            case "far":
+                return [just_below(3 if block == 1 else 2, block, divisor)]
+            case _ if label not in CLASSES:
+                return [last_in_part(2, block, divisor, at)]
+            case _:
+                return []
+
+    def _tiles_wanted(self, name: str) -> list[int]:
+        """Return an extent in tiles: a few, of the last one so many that programs take three."""
+        block, divisor = self.roles.extents[name], self.divisors[name]
+        few = just_below(3, block, divisor)
+        if name != self.roles.tiled[-1]:
+            return [few]
+        wanted: list[int] = []
+        for loop in self.roles.persistent:
+            step = value_at(loop.step, Known((), {}))
+            for distance in _PROGRAMS if step is None else (step,):
+                tiles = 2 * self.conditions.num_groups * distance + 2
+                many = -(-tiles // 3 ** (len(self.roles.tiled) - 1))
+                wanted.append(just_below(max(3, many), block, divisor))
+        return sorted(wanted)
+
+    def _takes_several_tiles(self, values: Values, grid: Sequence[int]) -> bool:
+        known = self._known(values, grid)
+        for loop in self.roles.persistent:
+            tiles, step = value_at(loop.upper, known), value_at(loop.step, known)
+            if tiles is None or step is None:
+                continue
+            if tiles > 2 * self.conditions.num_groups * step:
+                return True
+        return False
+
+    def _known(self, values: Values, grid: Sequence[int]) -> Known:
+        integers = self._integers(values)
+        scalars: dict[Value, int] = {}
+        extents: dict[tuple[Value, int], int] = {}
+        for info, arg in zip(self.kernel.params, self.kernel.body.args, strict=True):
+            if info.name in integers:
+                scalars[arg] = integers[info.name]
+            elif isinstance(arg.type, DescriptorType):
+                for axis in range(len(arg.type.block)):
+                    extents[arg, axis] = integers[f"{info.name}.shape[{axis}]"]
+        return Known(grid, scalars, extents)
+
+    def _programs_to_run(self, label: str, grid: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the programs of a large grid that run, empty for all."""
+        total = math.prod(grid)
+        if label != "persistent" or not self.conditions.may_be_left_out or total <= 3:
+            return ()
+        return (0, 1, total - 1)
+
+    # ---- the rest ----------------------------------------------------------------------------
+
+    def _others(self, index: int, rng: np.random.Generator) -> Values:
+        values: Values = {}
+        at = 0
+        for name, kind in self.scalars.items():
+            if kind.is_float:
+                values[name] = float(rng.uniform(0.5, 1.5))
+            elif kind.is_bool:
+                values[name] = index % 2
+            else:
+                values[name] = _OTHERS[(index + at) % len(_OTHERS)] * self.divisors[name]
+                at += name not in self.roles.extents
+        return values
+
+    def _completed(
+        self, values: Values, index: int, spacing: Spacing
+    ) -> tuple[Values, tuple[int, ...]] | None:
+        """Return the values with strides and functions of others, and the grid."""
+        # Twice: a grid may name a stride, strides depend on the grid, and functions on all.
+        first = self._computed(values)
+        grid = self._grid(first, index)
+        if grid is None:
+            return None
+        rows = Rows(
+            self.kernel,
+            self.roles,
+            self.divisors,
+            self._stride_names(),
+            self._integers(first),
+            grid,
+            self._width(first),
+        )
+        is_padded = index % 2 == 1 or self.labels[index] not in CLASSES
+        strides = rows.strides(spacing, is_padded=is_padded)
+        final = self._computed({**first, **strides})
+        grid = self._grid(final, index)
+        return None if grid is None else (final, grid)
+
+    def _stride_names(self) -> list[str]:
+        """Return the strides that are for us to choose."""
+        names = [name for name in self.scalars if name in self.roles.stride_names]
+        taken = (*self.roles.extents, *self.conditions.choices)
+        return [name for name in names if name not in taken]
+
+    def _computed(self, values: Values) -> Values:
+        """Return the values with those that the user gives as functions of the others."""
+        done = dict(values)
+        for name, choice in self.conditions.choices.items():
+            if choice.function is not None and name in self.scalars:
+                done[name] = choice.function(self._integers(done))
+        return done
+
+    def _grid(self, values: Values, index: int) -> tuple[int, ...] | None:
+        if self.conditions.grid is not None:
+            grid = self.conditions.grid(self._integers(values))
+            return grid if all(extent >= 0 for extent in grid) else None
+        known = self._integers(values)
+        axes = range(max(self.roles.axes, default=0) + 1)
+        return tuple(self._programs(axis, known, index) for axis in axes)
+
+    def _programs(self, axis: int, known: Mapping[str, int], index: int) -> int:
+        """Return how many programs an axis seems to need."""
+        if axis not in self.roles.axes:
+            return 1
+        blocks = [
+            -(-known[name] // self.roles.extents[name])
+            for name in self.roles.axes[axis]
+            if name in known and self.roles.extents.get(name, 1) > 1
+        ]
+        if blocks:
+            return math.prod(blocks)
+        return APART[axis] if self.labels[index] == "apart" else 2
+
+    def _width(self, values: Values) -> int:
+        """Return how many elements a row may have."""
+        known = self._integers(values)
+        extents = [known[name] for name in self.roles.extents if name in known]
+        is_masked = any(block > 1 for block in self.roles.extents.values())
+        return max([1, *extents, *([] if is_masked else [self.roles.largest_tile])])
+
+
+def _is_extent(name: str) -> bool:
+    """Return whether a value is one of a tensor's extents, such as `x.shape[0]`."""
+    return "." in name

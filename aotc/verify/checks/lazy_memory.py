@@ -1,0 +1,522 @@
+"""Memory that is as large as a kernel makes it: what it touches is what its buffers hold.
+
+A signature says that an argument is a pointer, not how much lies behind it. So a kernel is first
+interpreted on buffers without an end, whose elements are drawn when they are first touched. What it
+read and wrote then defines the buffers: the compiled kernel is given exactly those bytes, and one
+more is an error.
+
+An element is a function of its position, the seed and the dtype: which are touched, and in what
+order, changes none of them. Programs of a grid run in any order, so two of which one writes what
+the other touches have no defined result; such a conflict is noted, atomics aside. There is none
+where an atomic that acquires has seen one that released behind the write, as the last program at a
+counter may read what all have left. A program that changes what it has written before is noted as
+well: its threads may do that in any order too.
+
+Two pointers may be given one buffer. What a program then reads through the one and writes through
+the other is only defined if the same element of a tile did both, whichever thread that is.
+
+A sparse buffer holds only the pages that were touched, so that rows may be gigabytes apart.
+
+Invariant: a byte is marked as read or written exactly if an access of the kernel named it, or an
+atomic of bf16 named another one of its 4-byte word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from aotc.ir.dialects.tile import AtomicSem
+from aotc.ir.types import BF16, ScalarType
+from aotc.verify.arrays import Array, copied, listed, reshape, view
+from aotc.verify.interpreter.memory import AccessError, Address, Memory
+from aotc.verify.interpreter.numerics import dtype_of
+from aotc.verify.pages import PAGE_BYTES, Pages
+
+HEAD_BYTES = 4096
+"""Room before a pointer, for kernels that step back from it."""
+_WORD_BYTES = 4  # what atomics of bf16 may touch instead
+
+_BUFFER_BITS = 40
+_BASE = 1 << (_BUFFER_BITS - 1)
+_ALIGNED_PLACE = 1 << 20  # so that regions of `Contents` begin at the pointer
+_MAX_SPARSE_BYTES = 1 << 36
+_HASH = 0x9E3779B97F4A7C15
+_MIX = 0xBF58476D1CE4E5B9
+_NOBODY, _SEVERAL = 0, -1
+_MAX_KEPT, _MAX_KEPT_ELEMENTS = 96, 1 << 18
+_RELEASES = ("release", "acq_rel")
+_ACQUIRES = ("acquire", "acq_rel")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Contents:
+    """Say what lies in a buffer: element `i` is drawn from `table`, a power of two of values.
+
+    Of every second 16384 elements, one in 256 is drawn from `rare`, if there are such values: what
+    spreads over all that is computed from it, as NaN does, is to leave most of it as it is. And of
+    512 in 8192, one in four is drawn from `edges`.
+    """
+
+    table: Array
+    seed: int
+    rare: Array | None = None
+    edges: Array | None = None
+
+    def elements(self, start: int, end: int) -> Array:
+        """Return the elements at positions `start` to `end`; they must not be changed."""
+        if end - start > _MAX_KEPT_ELEMENTS:
+            return self.at(np.arange(start, end))
+        return _kept_elements(self, start, end)
+
+    def at(self, positions: Array) -> Array:
+        """Return the elements at positions."""
+        place = positions.astype(np.uint64)
+        index = place + np.uint64(self.seed * 0x1_0000_0001)
+        index = (index * np.uint64(_HASH)) ^ (index >> np.uint64(29))
+        index = (index * np.uint64(_MIX)) >> np.uint64(40)
+        out = self.table[index & np.uint64(self.table.size - 1)]
+        place = place + np.uint64(_ALIGNED_PLACE - HEAD_BYTES // self.table.itemsize)
+        for values, mask, one_in in (
+            (self.edges, 15 << 9, 4),
+            (self.rare, 1 << 14, 256),
+        ):
+            if values is not None:
+                is_one = (index >> np.uint64(15)) % np.uint64(one_in) == 0
+                is_one &= (place & np.uint64(mask)) == 0
+                out = np.where(is_one, values[index % np.uint64(values.size)], out)
+        return out
+
+
+@lru_cache(maxsize=_MAX_KEPT)
+def _kept_elements(contents: Contents, start: int, end: int) -> Array:
+    """Return elements: each run of a launch, with noise or without, draws the same ones."""
+    found = contents.at(np.arange(start, end))
+    found.flags.writeable = False
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """Say what lies in a buffer: `values` from its pointer on, over and over."""
+
+    values: Array
+
+    def elements(self, start: int, end: int) -> Array:
+        """Return the elements at positions `start` to `end`."""
+        return self.at(np.arange(start, end))
+
+    def at(self, positions: Array) -> Array:
+        """Return the elements at positions."""
+        return self.values[(positions - HEAD_BYTES // self.values.itemsize) % self.values.size]
+
+
+@dataclass(slots=True)
+class _Buffer:
+    name: str
+    pointee: ScalarType
+    contents: Contents | Listed
+    start_bytes: int
+    read: npt.NDArray[np.bool_]
+    written: npt.NDArray[np.bool_]
+    writer: npt.NDArray[np.int32]  # eras
+    reader: npt.NDArray[np.int32]  # programs
+    pages: Pages | None
+    is_shared: bool = False  # by two pointers
+    # Of a shared one: the elements of tiles that the running program accessed each byte for.
+    loaded: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    stored: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+
+
+class _Order:
+    """Say which writes of other programs the running one comes behind.
+
+    Programs run one after the other. Each goes through eras, numbered on and on: one ends with
+    every atomic that releases. What a program knows is the last era of each other one whose writes
+    it can see, and a flag or counter keeps what those who released there knew.
+    """
+
+    def __init__(self) -> None:
+        self.era = 0
+        self._first = 0
+        self._programs = [0]  # of each era
+        self._program = 0
+        self._known: dict[int, int] = {}
+        self._kept: dict[tuple[int, int], dict[int, int]] = {}
+
+    def begin_program(self) -> None:
+        self._program += 1
+        self._known = {}
+        self.end_era()
+        self._first = self.era
+
+    def end_era(self) -> None:
+        self.era += 1
+        self._programs.append(self._program)
+
+    def acquire(self, place: tuple[int, int]) -> None:
+        for program, era in self._kept.get(place, {}).items():
+            self._known[program] = max(era, self._known.get(program, 0))
+
+    def release(self, place: tuple[int, int]) -> None:
+        kept = self._kept.setdefault(place, {})
+        for program, era in {**self._known, self._program: self.era}.items():
+            kept[program] = max(era, kept.get(program, 0))
+
+    def are_own(self, eras: Array) -> Array:
+        return eras >= self._first
+
+    def are_behind(self, eras: Array) -> bool:
+        """Return whether the running program sees all that was written in these eras."""
+        others = np.unique(eras[(eras != _NOBODY) & ~self.are_own(eras)])
+        return all(self._known.get(self._programs[era], 0) >= era for era in listed(others))
+
+
+class ElasticMemory(Memory):
+    """Hold buffers that grow as they are touched, up to `max_bytes` each.
+
+    Unless it `is_traced`, nothing is marked and no conflict is noted, which is faster. One that
+    `is_sparse` holds the pages that are touched alone, and `max_bytes` is for those.
+    """
+
+    def __init__(self, max_bytes: int, *, is_traced: bool = True, is_sparse: bool = False) -> None:
+        super().__init__()
+        self.conflict = ""
+        """What two programs do that leaves the result open; empty if there is no such thing."""
+        self.rewritten = ""
+        """The buffer in which a program changed what it had written itself; empty if none did."""
+        self.crossed = ""
+        """The buffer of two pointers in which an element of a tile met that of another."""
+        self._max_bytes = max_bytes
+        self._is_traced = is_traced
+        self._is_sparse = is_sparse
+        self._shapes: dict[tuple[int, ...], int] = {}
+        self._buffers: list[_Buffer] = []
+        self._program = 0
+        self._order = _Order()
+        self._sem: AtomicSem | None = None  # of the atomic that is made
+
+    def add_buffer(
+        self,
+        name: str,
+        pointee: ScalarType,
+        contents: Contents | Listed,
+        misaligned_bytes: int = 0,
+    ) -> Address:
+        """Add an endless buffer; return the address of the pointer into it.
+
+        The address is a multiple of 256 plus `misaligned_bytes`.
+        """
+        index = len(self._bytes)
+        start = HEAD_BYTES + misaligned_bytes
+        empty = np.empty(0, np.uint8)
+        marks = np.empty(0, np.bool_)
+        owners = np.empty(0, np.int32)
+        self._bytes.append(empty)
+        self._names.append(name)
+        pages = Pages() if self._is_sparse else None
+        self._buffers.append(
+            _Buffer(name, pointee, contents, start, marks, marks, owners, owners, pages)
+        )
+        base = (index + 1 << _BUFFER_BITS) + _BASE
+        self._starts = np.append(self._starts, base)
+        self._ends = np.append(self._ends, base)
+        if pages is None:
+            self._grow(index, start + 1)
+        else:
+            self._ends[index] = base + _MAX_SPARSE_BYTES
+            self._hold(index, np.array([start]))
+        return Address(base + start)
+
+    @staticmethod
+    def address_of(index: int) -> int:
+        """Return the address that the pointer into the buffer number `index` has, if aligned."""
+        return (index + 1 << _BUFFER_BITS) + _BASE + HEAD_BYTES
+
+    def share_buffer(self, index: int) -> Address:
+        """Return the address of a buffer for a second pointer."""
+        self._buffers[index].is_shared = True
+        self._extend_marks(index)
+        return Address(int(self._starts[index]) + self._buffers[index].start_bytes)
+
+    def begin_program(self) -> None:
+        for buffer in self._buffers:
+            buffer.loaded.fill(_NOBODY)
+            buffer.stored.fill(_NOBODY)
+        self._program += 1
+        self._order.begin_program()
+
+    @contextmanager
+    def atomic(self, sem: AtomicSem = "relaxed") -> Generator[None]:
+        """Take the accesses inside the block as one that others may share.
+
+        Those of a single element, as flags and counters are, order programs as `sem` says.
+        """
+        self._sem = sem
+        try:
+            yield
+        finally:
+            self._sem = None
+            if sem in _RELEASES:
+                self._order.end_era()
+
+    def load(self, address: Array, mask: Array | None, element: ScalarType) -> Array:
+        out = super().load(address, mask, element)
+        if not self._is_traced:
+            return out
+        self._meet(address, mask, element, is_store=False)
+        for index, cells, size in self._touched(address, mask, element):
+            buffer = self._buffers[index]
+            reshape(buffer.read, -1, size)[cells] = True
+            if self._sem is not None:
+                if element == BF16:
+                    # Before sm_90 no instruction does it: the word around is exchanged instead.
+                    for marks in (buffer.read, buffer.written):
+                        reshape(marks, -1, _WORD_BYTES)[cells * size // _WORD_BYTES] = True
+                if self._sem in _ACQUIRES and cells.size == 1:
+                    self._order.acquire((index, int(cells[0])))
+            else:
+                eras = reshape(buffer.writer, -1, size)[cells]
+                if not self._order.are_behind(eras):
+                    self._note(index, "reads what another has written")
+                reader = reshape(buffer.reader, -1, size)
+                others = (reader[cells] != _NOBODY) & (reader[cells] != self._program)
+                reader[cells] = np.where(others, _SEVERAL, self._program)
+        return out
+
+    def store(self, address: Array, value: Array, mask: Array | None, element: ScalarType) -> None:
+        if not self._is_traced:
+            super().store(address, value, mask, element)
+            return
+        self._meet(address, mask, element, is_store=True)
+        before = [
+            (index, reshape(self._bytes[index], -1, size)[cells])
+            for index, cells, size in self._touched(address, mask, element)
+        ]
+        super().store(address, value, mask, element)
+        for (index, cells, size), (_, old) in zip(
+            self._touched(address, mask, element), before, strict=True
+        ):
+            buffer = self._buffers[index]
+            reshape(buffer.written, -1, size)[cells] = True
+            if self._sem is not None:
+                readers = reshape(buffer.reader, -1, size)[cells]
+                is_read = (readers != _NOBODY) & (readers != self._program)
+                if buffer.is_shared and is_read.any():  # through the other pointer, by no atomic
+                    self._note(index, "updates what another has read")
+                if self._sem in _RELEASES and cells.size == 1:
+                    self._order.release((index, int(cells[0])))
+                continue
+            changed = (reshape(self._bytes[index], -1, size)[cells] != old).any(axis=-1)
+            writer = reshape(buffer.writer, -1, size)
+            if changed.any():
+                if not self._order.are_behind(writer[cells]):
+                    self._note(index, "writes what another has written")
+                if (changed & self._order.are_own(writer[cells, 0])).any():
+                    self.rewritten = self.rewritten or buffer.name
+            readers = reshape(buffer.reader, -1, size)[cells]
+            if ((readers != _NOBODY) & (readers != self._program)).any():
+                self._note(index, "writes what another has read")
+            writer[cells] = self._order.era
+
+    def start_bytes(self, index: int) -> int:
+        """Return where in its buffer a pointer points."""
+        return self._buffers[index].start_bytes
+
+    def pages(self, index: int) -> list[int]:
+        """Return the pages of a sparse buffer that are held, in order; none of any other."""
+        held = self._buffers[index].pages
+        return [] if held is None else sorted(held.numbers)
+
+    def size_bytes(self, index: int) -> int:
+        """Return how large a buffer that is not sparse has become."""
+        return self._bytes[index].size
+
+    def result(
+        self, index: int, size_bytes: int, pages: Sequence[int] = ()
+    ) -> npt.NDArray[np.uint8]:
+        """Return what the first `size_bytes` of a buffer hold now, or its `pages` one by one."""
+        if not pages:
+            self._grow(index, size_bytes)
+            return self._bytes[index][:size_bytes]
+        return reshape(reshape(self._bytes[index], -1, PAGE_BYTES)[self._slots(index, pages)], -1)
+
+    def initial(
+        self, index: int, size_bytes: int, pages: Sequence[int] = ()
+    ) -> npt.NDArray[np.uint8]:
+        """Return what `result` gives as it was before the kernel ran."""
+        buffer = self._buffers[index]
+        if not pages:
+            return copied(self._drawn(buffer, 0, size_bytes)[:size_bytes])
+        return self._drawn_pages(buffer, np.asarray(pages, np.int64))
+
+    def touched(
+        self, index: int, pages: Sequence[int] = ()
+    ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+        """Return which bytes of a buffer, or of `pages` of it, were read and which were written."""
+        buffer = self._buffers[index]
+        if not pages:
+            return buffer.read, buffer.written
+        slots = self._slots(index, pages)
+        read, written = (reshape(m, -1, PAGE_BYTES)[slots] for m in (buffer.read, buffer.written))
+        return reshape(read, -1), reshape(written, -1)
+
+    def _slots(self, index: int, pages: Sequence[int]) -> Array:
+        """Return where pages are held, counted in pages."""
+        numbers = np.asarray(pages, np.int64)
+        self._hold(index, numbers * PAGE_BYTES)
+        held = self._buffers[index].pages
+        assert held is not None
+        return held.slots(numbers)
+
+    def describe(self, address: int) -> str:
+        index = (address >> _BUFFER_BITS) - 1
+        if not 0 <= index < len(self._names):
+            return super().describe(address)
+        offset = (address & ((1 << _BUFFER_BITS) - 1)) - _BASE
+        return f"byte {offset - self._buffers[index].start_bytes} of {self._names[index]}"
+
+    # ---- growing -----------------------------------------------------------------------------
+
+    def _selected(self, address: Array, mask: Array | None, element: ScalarType) -> Array:
+        flat = reshape(address, -1) if mask is None else address[mask]
+        size = element.size_bytes
+        for index, lanes in self._known(flat):
+            low = int(flat[lanes].min()) - int(self._starts[index])
+            end = int(flat[lanes].max()) - int(self._starts[index]) + size
+            max_bytes = _MAX_SPARSE_BYTES if self._is_sparse else self._max_bytes
+            if low < 0 or end > max_bytes:
+                at = self.describe(int(flat[lanes].min() if low < 0 else flat[lanes].max()))
+                limit = "before the pointer" if low < 0 else f"beyond {max_bytes} bytes"
+                raise AccessError(f"accesses {at}, {limit}")
+            if self._is_sparse:
+                self._hold(index, flat[lanes] - self._starts[index])
+            else:
+                self._grow(index, end)
+        return super()._selected(address, mask, element)
+
+    def _known(self, flat: Array) -> list[tuple[int, Array | slice]]:
+        """Return the buffers that addresses fall into; those in none are left out."""
+        found = self._by_buffer(flat)
+        return [(index, lanes) for index, lanes in found if 0 <= index < len(self._buffers)]
+
+    def _grow(self, index: int, size_bytes: int) -> None:
+        held = self._bytes[index].size
+        if size_bytes <= held:
+            return
+        size = -(-max(size_bytes, min(2 * held, self._max_bytes)) // PAGE_BYTES) * PAGE_BYTES
+        fresh = self._drawn(self._buffers[index], held, size)
+        self._bytes[index] = np.concatenate([self._bytes[index], fresh])
+        self._ends[index] = self._starts[index] + size
+        self._extend_marks(index)
+
+    def _hold(self, index: int, offsets: Array) -> None:
+        """Hold the pages of a sparse buffer that bytes at offsets are in."""
+        buffer = self._buffers[index]
+        assert buffer.pages is not None
+        missing = buffer.pages.missing(offsets)
+        if not missing.size:
+            return
+        held = len(buffer.pages.numbers) * PAGE_BYTES
+        size = held + missing.size * PAGE_BYTES
+        if size > self._max_bytes:
+            raise AccessError(f"touches more than {self._max_bytes} bytes of {buffer.name}")
+        if size > self._bytes[index].size:
+            more = _extended(self._bytes[index], max(size, 2 * held))
+            self._bytes[index] = more
+            self._extend_marks(index)
+        self._bytes[index][held:size] = self._drawn_pages(buffer, missing)
+        buffer.pages.hold(missing)
+
+    def _extend_marks(self, index: int) -> None:
+        """Make room for marks of all bytes that are held."""
+        if not self._is_traced:
+            return
+        buffer, size = self._buffers[index], self._bytes[index].size
+        buffer.read = _extended(buffer.read, size)
+        buffer.written = _extended(buffer.written, size)
+        buffer.writer = _extended(buffer.writer, size)
+        buffer.reader = _extended(buffer.reader, size)
+        if buffer.is_shared:
+            buffer.loaded = _extended(buffer.loaded, size)
+            buffer.stored = _extended(buffer.stored, size)
+
+    def _place(self, index: int, address: Array) -> Array:
+        pages = self._buffers[index].pages
+        offsets = address - self._starts[index]
+        return offsets if pages is None else pages.places(offsets)
+
+    @staticmethod
+    def _drawn(buffer: _Buffer, start: int, end: int) -> npt.NDArray[np.uint8]:
+        size = buffer.pointee.size_bytes
+        elements = buffer.contents.elements(start // size, -(-end // size))
+        return view(np.ascontiguousarray(elements), np.uint8)
+
+    @staticmethod
+    def _drawn_pages(buffer: _Buffer, pages: Array) -> npt.NDArray[np.uint8]:
+        """Return what pages hold before the kernel runs, one after the other."""
+        count = PAGE_BYTES // buffer.pointee.size_bytes
+        places = pages[:, None] * count + np.arange(count)
+        return view(np.ascontiguousarray(buffer.contents.at(reshape(places, -1))), np.uint8)
+
+    # ---- marking -----------------------------------------------------------------------------
+
+    def _touched(
+        self, address: Array, mask: Array | None, element: ScalarType
+    ) -> list[tuple[int, Array, int]]:
+        """Return, for each buffer that is accessed, which cells of the element's size."""
+        flat = self._selected(address, mask, element)
+        size = element.size_bytes
+        return [
+            (index, self._place(index, flat[lanes]) // size, size)
+            for index, lanes in self._known(flat)
+        ]
+
+    def _meet(
+        self, address: Array, mask: Array | None, element: ScalarType, *, is_store: bool
+    ) -> None:
+        """Note where elements of tiles that are not the same one meet in a shared buffer.
+
+        The threads of a program may hold them both, with nothing that orders their accesses.
+        """
+        if not any(buffer.is_shared for buffer in self._buffers):
+            return
+        flat = self._selected(address, mask, element)
+        shape = self._shapes.setdefault(address.shape, len(self._shapes) + 1)
+        numbers = np.arange(address.size) if mask is None else np.flatnonzero(mask)
+        numbers = numbers + (shape << 40)
+        for index, lanes in self._known(flat):
+            buffer = self._buffers[index]
+            if not buffer.is_shared:
+                continue
+            cells, mine = self._place(index, flat[lanes]), numbers[lanes]
+            others = [buffer.stored[cells], *([buffer.loaded[cells]] if is_store else [])]
+            if any(((each != _NOBODY) & (each != mine)).any() for each in others):
+                self.crossed = self.crossed or buffer.name
+            if is_store:
+                buffer.stored[cells] = mine
+            else:
+                known = buffer.loaded[cells]
+                buffer.loaded[cells] = np.where((known == _NOBODY) | (known == mine), mine, -1)
+
+    def _note(self, index: int, what: str) -> None:
+        if not self.conflict:
+            name = self._names[index]
+            self.conflict = f"program {self._program - 1} {what} in {name}"
+
+
+def _extended(marks: Any, size: int) -> Any:
+    out = np.zeros(size, marks.dtype)
+    out[: marks.size] = marks
+    return out
+
+
+def loaded_dtype(pointee: ScalarType) -> np.dtype[Any]:
+    """Return the dtype of elements in memory; a boolean is a byte."""
+    return np.dtype(np.uint8) if pointee.is_bool else dtype_of(pointee)

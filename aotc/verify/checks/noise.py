@@ -1,0 +1,401 @@
+"""How far hardware may be from the interpreter, found by interpreting with noise.
+
+A compiler may sum in another order, contract a product and a sum into one `fma`, and use
+instructions that are only approximately right. So the kernel is interpreted again with such ops
+moved by as much as the hardware may be off: an element that depends on none of them stays as it is
+and is compared to the bit, one behind a long chain moves by what the chain can lose, near a zero of
+a difference by more. What moves is the bound; see `compare.py`.
+
+Errors must not cancel by luck, or a bound would be too small. So there is a run for each of the
+ops, or for each of a few groups of them, in which it moves its results upwards, always, and what
+these runs move is added up; and there are runs in which all ops move theirs up or down at random,
+for what an error in one direction does not show, such as a difference of two sums.
+
+The table has a row for each op that is not exact. Units are steps of the type the op is computed
+in (2**-23 of a value in fp32); values are at least those that the CUDA C++ Programming Guide and
+the PTX ISA state for the instruction or the libdevice function that the backend emits.
+
+What is exact in any order is not moved: products that need no rounding, sums of whole numbers that
+stay within the mantissa. Where parts of a sum may overflow, in an order that hardware chooses, the
+result is anything.
+
+Invariant: an op that is not moved here, in a kernel for which `is_inexact` says no of all ops that
+matter, has one right result.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from aotc.ir.core import Kernel, Op, Value
+from aotc.ir.dialects import arith, assembly, descriptor, tile
+from aotc.ir.types import FP32, FP64, ScalarType, element_of
+from aotc.verify.arrays import Array, reshape
+from aotc.verify.interpreter.numerics import round_to
+from aotc.verify.interpreter.program import Program, Rule, Rules
+
+# The smallest normal fp32: what approximations flush to zero.
+_FLUSHED = 2.0**-126
+# `wgmma` sums 32 fp8 products with 13 bits behind the leading one of each: measured, up to 2^-9.8 of
+# the sum of magnitudes. Bounds are several of these.
+_FP8_SUM_STEP = 2.0**-10
+
+
+@dataclass(frozen=True, slots=True)
+class _Error:
+    """Say how far an op is off: `steps` of its result, after `operand_steps` of its operand."""
+
+    steps: float
+    operand_steps: float = 0.0
+
+
+_APPROXIMATE: dict[type[Op], _Error] = {
+    arith.Exp: _Error(2.0, 1.0),  # ex2.approx of a rounded product
+    arith.Exp2: _Error(2.0),
+    arith.Log: _Error(2.0),
+    arith.Log2: _Error(2.0),
+    arith.Sqrt: _Error(2.0),
+    arith.Rsqrt: _Error(2.0),
+    arith.Sin: _Error(2.0),
+    arith.Cos: _Error(2.0),
+    arith.Erf: _Error(2.0),
+    arith.Div: _Error(2.0),  # div.full
+    arith.Libdevice: _Error(5.0),
+}
+_EXACT_IN_FP64 = (arith.Div, arith.Sqrt)
+# What of libdevice rounds once or not at all.
+_EXACT_LIBDEVICE = tuple(
+    f"__nv_{name}{suffix}"
+    for name in (
+        *("fabs", "floor", "ceil", "trunc", "rint", "nearbyint", "round", "copysign", "fmin"),
+        *("fmax", "fmod", "isnan", "isinf", "isnand", "isinfd", "finite", "fma", "fdim"),
+    )
+    for suffix in ("", "f")
+)
+# What the PTX ISA calls approximate, and what it lets be contracted: no rounding is written.
+_APPROXIMATE_TEXT = re.compile(
+    r"\.(?:approx|full)\b|\b(?:add|sub|mul)(?:\.ftz|\.sat)*\.(?:f16|bf16|f32|f64)"
+)
+# `tanh.approx` is off by 2^-11, others by a few steps of fp32.
+_ASSEMBLY_ERRORS = {"tanh": 2.0**-10, "": 2.0**-20}
+_SUMS = (arith.Add, arith.Sub)
+# A sum of whole numbers is taken for exact if this many bits of the mantissa stay free: sums of
+# other parts of a tile may be larger than the one that is seen.
+_SPARE_BITS = 6
+# Sums of fewer than 2**16 parts cannot overflow unless one is larger than this, of the largest number.
+_LARGE_ADDEND = 2.0**-16
+_LARGEST_BF16 = float.fromhex("0x1.fep127")
+_RENAMES = (tile.Splat, tile.Broadcast, tile.ExpandDims, tile.Reshape, tile.Trans, arith.Neg)
+
+
+def is_inexact(op: Op) -> bool:
+    """Return whether hardware may round the result of `op` differently than the interpreter."""
+    if isinstance(op, tile.Reduce | tile.Scan):
+        return any(_is_order_dependent(each) for each in op.combine.walk())
+    if isinstance(op, tile.AtomicRmw | descriptor.DescriptorReduce):
+        return op.kind == "add" and _float_of(op.value) is not None
+    if isinstance(op, tile.Dot):
+        return _float_of(op.acc) is not None
+    if isinstance(op, arith.Libdevice):
+        return op.symbol not in _EXACT_LIBDEVICE
+    if isinstance(op, assembly.Assembly):
+        is_approximate = _APPROXIMATE_TEXT.search(op.text) is not None
+        return is_approximate and any(_float_of(out) is not None for out in op.outs)
+    if isinstance(op, arith.Mul):
+        return _float_of(op.out) is not None and _feeds_sum(op.out)
+    if isinstance(op, _SUMS):
+        return _float_of(op.out) is not None and _feeds_sum(op.out) and _adds_inexact(op)
+    if type(op) in _APPROXIMATE:
+        element = _float_of(op.results[0])
+        return element is not None and not (element == FP64 and isinstance(op, _EXACT_IN_FP64))
+    return False
+
+
+def _is_order_dependent(op: Op) -> bool:
+    """Return whether combining in another order may round differently."""
+    is_sum = isinstance(op, (*_SUMS, arith.Mul, arith.Fma))
+    return is_inexact(op) or (is_sum and _float_of(op.results[0]) is not None)
+
+
+def _float_of(value: Value) -> ScalarType | None:
+    element = element_of(value.type)
+    return element if isinstance(element, ScalarType) and element.is_float else None
+
+
+def _finite(value: Array) -> Array:
+    return np.where(np.isfinite(value), value, 0.0)
+
+
+def _feeds_sum(value: Value) -> bool:
+    """Return whether a product may be contracted with a sum."""
+    for user in value.users:
+        if isinstance(user, _SUMS):
+            return True
+        if isinstance(user, _RENAMES) and _feeds_sum(user.results[0]):
+            return True
+    return False
+
+
+def _adds_inexact(op: Op) -> bool:
+    """Return whether a chain of sums has an operand that hardware may round differently.
+
+    A sum of it may then be rounded to the other side, by a step of its own that is larger than the
+    operand's, and the sums after it may cancel what is left.
+    """
+    seen: dict[Op, None] = {}
+    worklist = list(op.operands)
+    while worklist:
+        source = worklist.pop().op
+        if source is None or source in seen:
+            continue
+        seen[source] = None
+        if isinstance(source, (*_SUMS, *_RENAMES)):
+            worklist += source.operands
+        elif is_inexact(source):
+            return True
+    return False
+
+
+def _largest(value: Array) -> float:
+    """Return the largest finite number of an array's dtype."""
+    return float(np.finfo(value.dtype).max) if value.dtype.isbuiltin == 1 else _LARGEST_BF16
+
+
+def _exact_product(a: Array, b: Array) -> Array:
+    """Return products of operands up to fp32 as they are before they are rounded."""
+    return a.astype(np.float64) * b.astype(np.float64)
+
+
+def _is_exact_dot(a: Array, b: Array, acc: Array, size: Array, step: float) -> Array:
+    """Return which elements of a product of matrices no order of summation rounds.
+
+    Those are sums of whole numbers whose magnitudes stay below what `step` resolves.
+    """
+    rows, columns = (
+        ((value == np.rint(value)) & np.isfinite(value)).all(axis=axis, keepdims=True)
+        for value, axis in ((a.astype(np.float64), -1), (b.astype(np.float64), -2))
+    )
+    whole = acc.astype(np.float64)
+    return rows & columns & (whole == np.rint(whole)) & (size * step < 0.5)
+
+
+# ---- rules ------------------------------------------------------------------------------------
+
+
+def inexact_ops(kernel: Kernel) -> list[Op]:
+    """Return the inexact ops of a kernel; what is inside a reduction counts as that reduction."""
+    found: list[Op] = []
+    worklist = [kernel.body]
+    while worklist:
+        for op in worklist.pop():
+            if is_inexact(op):
+                found.append(op)
+            if not isinstance(op, tile.Reduce | tile.Scan):
+                worklist += op.blocks
+    return found
+
+
+def noisy_rules(rules: Rules, seed: int, active: Collection[Op], *, upwards: bool) -> Rules:
+    """Return `rules` in which the ops of `active` are off by a random part of their error."""
+    return _Noise(rules, seed, active, upwards=upwards).rules()
+
+
+class _Noise:
+    def __init__(self, rules: Rules, seed: int, active: Collection[Op], *, upwards: bool) -> None:
+        self._rng = np.random.default_rng(seed)
+        self._rules = rules
+        self._active = dict.fromkeys(active)
+        self._upwards = upwards
+        self._infinity = np.inf if seed % 2 else -np.inf
+        self._combining = 0
+        self._magnitudes: dict[int, float] = {}  # what atomics have added at an address so far
+
+    def _moves(self, op: Op) -> bool:
+        """Return whether to move the result of `op`, or of the reduction it is in."""
+        return bool(self._combining) or op in self._active
+
+    def rules(self) -> Rules:
+        wrapped: dict[type[Op], Rule] = dict(self._rules)
+        for cls, error in _APPROXIMATE.items():
+            wrapped[cls] = self._approximate(self._rules[cls], error)
+        wrapped[arith.Mul] = self._product(self._rules[arith.Mul])
+        for cls in (*_SUMS, arith.Fma):
+            wrapped[cls] = self._combined(self._rules[cls])
+        for cls in (assembly.InlineAsm, assembly.VolatileAsm):
+            wrapped[cls] = self._assembly(self._rules[cls])
+        for cls in (tile.Reduce, tile.Scan):
+            wrapped[cls] = self._combining_rule(self._rules[cls])
+        wrapped[tile.Dot] = self._dot(self._rules[tile.Dot])
+        for cls in (tile.AtomicRmw, descriptor.DescriptorReduce):
+            wrapped[cls] = self._atomic(self._rules[cls])
+        return wrapped
+
+    def _moved(self, value: Any, element: ScalarType, steps: float) -> Array:
+        """Return `value` moved by up to `steps` of its type, at least by half of that."""
+        value = np.asarray(value)
+        wide = value.astype(np.float64)
+        part = self._part(value.shape)
+        moved = wide + part * steps * 2.0**-element.mantissa_bits * np.abs(_finite(wide))
+        if element == FP32:
+            # Flushed or kept: the runs that add up what moves must see the move.
+            kept = 0.0 if self._upwards else wide * (part > 0)
+            may_be_flushed = np.abs(wide) < _FLUSHED * (1.0 + steps * 2.0**-element.mantissa_bits)
+            moved = np.where(may_be_flushed, kept, moved)
+        return reshape(np.asarray(round_to(np.asarray(moved), element)), value.shape)
+
+    def _part(self, shape: tuple[int, ...]) -> Array:
+        """Return how much of its error each element makes: at least half of it."""
+        size = self._rng.uniform(0.5, 1.0, shape)
+        return size if self._upwards else size * (self._rng.integers(0, 2, shape) * 2 - 1)
+
+    def _approximate(self, base: Rule, error: _Error) -> Rule:
+        def rule(program: Program, op: Op, *operands: Array) -> Any:
+            element = _float_of(op.results[0])
+            if element is None or not self._moves(op):
+                return base(program, op, *operands)
+            if error.operand_steps:
+                operands = tuple(
+                    self._moved(value, element, error.operand_steps) for value in operands
+                )
+            return self._moved(base(program, op, *operands), element, error.steps)
+
+        return rule
+
+    def _product(self, base: Rule) -> Rule:
+        """Return the rule of products that may be contracted: unrounded, they may not overflow."""
+
+        def rule(program: Program, op: arith.Mul, a: Array, b: Array) -> Any:
+            out = np.asarray(base(program, op, a, b))
+            element = _float_of(op.out)
+            if element is None or not self._moves(op):
+                return out
+            moved = self._moved(out, element, 1.0)
+            if element != FP64:
+                moved = np.where(_exact_product(a, b) == out, out, moved).astype(out.dtype)
+            return self._open(moved, np.isfinite(a) & np.isfinite(b) & ~np.isfinite(out))
+
+        return rule
+
+    def _open(self, value: Array, is_open: Array) -> Array:
+        """Return values of which some may be anything: infinities, NaN and numbers.
+
+        What follows may hide the difference of two of them, as a maximum hides that of NaN from what
+        is negative. So runs of consecutive seeds at random take one infinity each, and a run upwards
+        takes what is none, and not what the value is of itself.
+        """
+        if not is_open.any():
+            return value
+        other: Array | float = self._infinity
+        if self._upwards:
+            other = np.where(np.isfinite(value), np.nan, 0.0)
+        return np.where(is_open, other, value).astype(value.dtype)
+
+    def _assembly(self, base: Rule) -> Rule:
+        """Return the rule of assembly, whose floats are moved if it is approximate."""
+
+        def rule(program: Program, op: assembly.Assembly, *operands: Array) -> Any:
+            outs = base(program, op, *operands)
+            assert isinstance(outs, list)
+            error = next(size for name, size in _ASSEMBLY_ERRORS.items() if name in op.text)
+            moved: list[Array] = []
+            for value, out in zip(op.outs, outs, strict=True):
+                element = _float_of(value)
+                moves = element is not None and is_inexact(op) and self._moves(op)
+                if element is not None and moves:
+                    steps = max(2.0, error * 2.0**element.mantissa_bits)
+                    moved.append(self._moved(out, element, steps))
+                else:
+                    moved.append(out)
+            return moved
+
+        return rule
+
+    def _combined(self, base: Rule) -> Rule:
+        """Return the rule of sums: off where their order is open, and where operands are off."""
+
+        def rule(program: Program, op: Op, *operands: Array) -> Any:
+            out = np.asarray(base(program, op, *operands))
+            element = _float_of(op.results[0])
+            if element is None or not self._moves(op):
+                return out
+            moved = self._moved(out, element, 1.0)
+            if not isinstance(op, _SUMS):
+                return moved
+            a, b = (operand.astype(np.float64) for operand in operands)
+            size = np.abs(a) + np.abs(b)
+            is_exact = (a == np.rint(a)) & (b == np.rint(b))
+            is_exact &= size < 2.0 ** (element.mantissa_bits - _SPARE_BITS)
+            if not self._combining:  # of two numbers alone, in the order that is written
+                sign = -1.0 if isinstance(op, arith.Sub) else 1.0
+                is_exact |= (a + sign * b == out) & (element != FP64)
+                return np.where(is_exact, out, moved).astype(out.dtype)
+            moved = np.where(is_exact, out, moved).astype(out.dtype)
+            return self._open(moved, np.isfinite(size) & (size > _largest(out)))
+
+        return rule
+
+    def _combining_rule(self, base: Rule) -> Rule:
+        def rule(program: Program, op: Op, *operands: Array) -> Any:
+            moves = int(op in self._active)
+            self._combining += moves
+            try:
+                return base(program, op, *operands)
+            finally:
+                self._combining -= moves
+
+        return rule
+
+    def _dot(self, base: Rule) -> Rule:
+        """Return the rule of products whose sum is off by steps of the sum of magnitudes."""
+
+        def rule(program: Program, op: tile.Dot, a: Array, b: Array, acc: Array) -> Any:
+            out = np.asarray(base(program, op, a, b, acc))
+            element = _float_of(op.acc)
+            if element is None or op not in self._active:
+                return out
+            # What is infinite before it is summed gives the same sum in any order.
+            magnitudes = [_finite(np.abs(value.astype(np.float64))) for value in (a, b, acc)]
+            size = np.matmul(magnitudes[0], magnitudes[1]) + magnitudes[2]
+            source = _float_of(op.a)
+            is_fp8 = source is not None and source.bits == 8
+            step = _FP8_SUM_STEP if is_fp8 else 2.0 * 2.0**-element.mantissa_bits
+            moved = out.astype(np.float64) + self._part(out.shape) * step * size
+            moved = np.where(_is_exact_dot(a, b, acc, size, step), out.astype(np.float64), moved)
+            # Parts of the sum may overflow, to either side.
+            return round_to(self._open(moved, size > _largest(out)), element)
+
+        return rule
+
+    def _atomic(self, base: Rule) -> Rule:
+        """Return the rule of atomics, whose sums of floats are made in any order."""
+
+        def rule(
+            program: Program, op: tile.AtomicRmw, pointer: Array, value: Array, *rest: Any
+        ) -> Any:
+            element = _float_of(op.value)
+            if element is None or op not in self._active:
+                return base(program, op, pointer, value, *rest)
+            program.memory.adjust_atomic = self._open_sums
+            try:
+                return base(program, op, pointer, self._moved(value, element, 1.0), *rest)
+            finally:
+                program.memory.adjust_atomic = None
+
+        return rule
+
+    def _open_sums(self, address: Array, before: Array, value: Array, after: Array) -> Array:
+        """Return sums at addresses, any value where some order of what was added overflows."""
+        old, new = (_finite(np.abs(each.astype(np.float64))) for each in (before, value))
+        largest = _largest(after)
+        is_open = np.zeros(after.shape, np.bool_)
+        for lane in np.flatnonzero(np.maximum(old, new) > largest * _LARGE_ADDEND):
+            at = int(address[lane])
+            size = self._magnitudes.get(at, float(old[lane])) + float(new[lane])
+            self._magnitudes[at] = size
+            is_open[lane] = size > largest
+        return self._open(after, is_open)

@@ -1,0 +1,414 @@
+"""What a launch must give: the kernel's tile IR interpreted, exactly and with noise.
+
+The first interpretation defines the buffers (see `lazy_memory.py`) and the expected results, the noisy
+ones how far from them hardware may be (see `noise.py`).
+
+Invariant: a `Reference` depends on the tile IR, the launch and the ranges, and on nothing else.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from aotc.ir.core import Kernel, Op
+from aotc.ir.dialects import tile
+from aotc.ir.dialects.descriptor import TENSOR_ALIGNMENT_BYTES, DescriptorReduce
+from aotc.ir.types import DescriptorType, PointerType, ScalarType
+from aotc.verify.arrays import Array, copied, view
+from aotc.verify.checks import input_data
+from aotc.verify.checks.dataflow import Roles
+from aotc.verify.checks.launches import Launch, Scalar
+from aotc.verify.checks.lazy_memory import Contents, ElasticMemory, Listed, loaded_dtype
+from aotc.verify.checks.noise import inexact_ops, is_inexact, noisy_rules
+from aotc.verify.checks.rounding import CastWatch, inner_casts
+from aotc.verify.interpreter.memory import TensorAddress
+from aotc.verify.interpreter.program import InterpretError, Program, Rule, Rules
+from aotc.verify.interpreter.run import RULES, Argument, Interpreter
+from aotc.verify.pages import PAGE_BYTES
+
+MAX_UPWARD_RUNS = 4
+NUM_RANDOM_RUNS = 2
+DEFAULT_MAX_BUFFER_BYTES = 1 << 28
+
+Bytes: TypeAlias = npt.NDArray[np.uint8]
+Marks: TypeAlias = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Bound what a buffer holds: `low` up to but without `high`, functions of the scalars.
+
+    Where it `is_distinct` each of them comes once before any comes again.
+    """
+
+    low: Callable[[Mapping[str, Scalar]], Scalar]
+    high: Callable[[Mapping[str, Scalar]], Scalar]
+    is_distinct: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Pointees:
+    """Say what the addresses in a buffer are of: `count` buffers of `element`, each its own."""
+
+    element: ScalarType
+    count: Callable[[Mapping[str, Scalar]], Scalar]
+
+    def names(self, pointer: str, launch: Launch) -> list[str]:
+        """Return the names of the buffers at a launch, such as "a_ptrs[0]"."""
+        return [f"{pointer}[{k}]" for k in range(max(1, int(self.count(launch.scalars))))]
+
+
+class ConflictError(Exception):
+    """Report that a launch's result is open: memory is touched by several programs or threads."""
+
+
+class RewriteError(ConflictError):
+    """Report that a program changes what it has written, which a kernel may mean to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """Hold what lies behind a pointer, as bytes from `HEAD_BYTES` before it to the last touched.
+
+    `start_bytes` is where the pointer points. `upward` and `random` are the results with noise, see
+    `noise.py`; there are none where the result `is_exact`. A tensor has a `shape`, and `strides` in
+    elements. With `pages` only these are held, one after the other. One that holds addresses has
+    `pointees`, the buffers they are of, over and over.
+    """
+
+    name: str
+    pointee: ScalarType
+    start_bytes: int
+    initial: Bytes
+    expected: Bytes
+    readable: Marks
+    writable: Marks
+    upward: tuple[Bytes, ...]
+    random: tuple[Bytes, ...]
+    shape: tuple[int, ...] = ()
+    strides: tuple[int, ...] = ()
+    pages: tuple[int, ...] = ()
+    pointees: tuple[str, ...] = ()
+
+    @property
+    def size_bytes(self) -> int:
+        """How large the memory is that this is, or the pages of which this holds."""
+        return (self.pages[-1] + 1) * PAGE_BYTES if self.pages else self.initial.size
+
+    def spread(self, content: Bytes) -> Bytes:
+        """Return all of the memory, of which `content` is what is held; untouched pages are zero.
+
+        The zeros take no room until they are written to. Raises: MemoryError.
+        """
+        whole = _zeros(self.size_bytes) if self.pages else np.empty(self.size_bytes, np.uint8)
+        for start, part in self.parts(content):
+            whole[start : start + part.size] = part
+        return whole
+
+    def collect(self, whole: Bytes) -> Bytes:
+        """Return of all of the memory what is held."""
+        if not self.pages:
+            return whole
+        starts = (page * PAGE_BYTES for page in self.pages)
+        return np.concatenate([whole[start : start + PAGE_BYTES] for start in starts])
+
+    def addressing(self, addresses: Mapping[str, int], content: Bytes) -> Bytes:
+        """Return the content of one that holds addresses with those of its pointees elsewhere."""
+        if not self.pointees:
+            return content
+        values = np.array([addresses[name] for name in self.pointees], np.int64)
+        place = np.arange(content.size // 8) - self.start_bytes // 8
+        return view(values[place % len(values)], np.uint8)
+
+    def parts(self, content: Bytes) -> Iterator[tuple[int, Bytes]]:
+        """Yield pieces of what is held and the byte of the memory at which each begins."""
+        if not self.pages:
+            yield 0, content
+        for at, page in enumerate(self.pages):
+            yield page * PAGE_BYTES, content[at * PAGE_BYTES : (at + 1) * PAGE_BYTES]
+
+    def element_at(self, held: int) -> int:
+        """Return the index, counted from the pointer, of the element number `held` of what is held."""
+        size = self.pointee.size_bytes
+        place = held * size
+        if self.pages:
+            place = self.pages[place // PAGE_BYTES] * PAGE_BYTES + place % PAGE_BYTES
+        return (place - self.start_bytes) // size
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether there is one right result, to the bit."""
+        return not self.upward
+
+    def elements(self, content: Bytes) -> Array:
+        """Return bytes of this buffer as its elements."""
+        return view(content, loaded_dtype(self.pointee))
+
+
+def _zeros(size_bytes: int) -> Bytes:
+    """Return zeros that take memory page by page, as they are written to. Raises: MemoryError."""
+    try:
+        room = mmap.mmap(-1, size_bytes)
+    except OSError as error:
+        raise MemoryError(str(error)) from error
+    if hasattr(mmap, "MADV_NOHUGEPAGE"):
+        room.madvise(mmap.MADV_NOHUGEPAGE)
+    return np.frombuffer(room, np.uint8)
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """Hold the buffers of a launch by name, and its arguments in the order of the parameters."""
+
+    launch: Launch
+    buffers: dict[str, Buffer]
+    order: tuple[str, ...]
+
+    def buffer(self, name: str) -> Buffer | None:
+        """Return the memory that an argument points at; None for a scalar."""
+        return self.buffers.get(self.launch.aliases.get(name, name))
+
+    @property
+    def num_stored(self) -> int:
+        """How many bytes were written, and so are compared."""
+        return sum(int(np.count_nonzero(b.writable)) for b in self.buffers.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """Say how buffers are filled: `ranges` and `pointees` by name, how large one may become."""
+
+    ranges: Mapping[str, Range] = field(default_factory=dict[str, Range])
+    pointees: Mapping[str, Pointees] = field(default_factory=dict[str, Pointees])
+    max_buffer_bytes: int = DEFAULT_MAX_BUFFER_BYTES
+
+
+def interpret(
+    kernel: Kernel, roles: Roles, launch: Launch, inputs: Inputs, *, may_rewrite: bool = True
+) -> Reference:
+    """Return what `launch` must give.
+
+    Raises:
+        InterpretError: the kernel does what it may not.
+        ConflictError: two programs touch the same memory.
+        RewriteError: a program changes what it has written, unless it `may_rewrite`.
+    """
+    watch = CastWatch(inner_casts(kernel, is_inexact) if roles.inexact else [])
+    rules = watch.recording(RULES)
+    exact = _run(kernel, roles, launch, inputs, rules, 0, is_traced=True)
+    if exact.conflict:
+        raise ConflictError(exact.conflict)
+    if exact.crossed:
+        message = f"elements of tiles meet in {exact.crossed} that threads may access in any order"
+        raise ConflictError(message)
+    if exact.rewritten and not may_rewrite:
+        raise RewriteError(f"a program changes what it has written in {exact.rewritten}")
+    upward: list[ElasticMemory] = []
+    random: list[ElasticMemory] = []
+    if roles.inexact:
+        ops = inexact_ops(kernel)
+        groups = [ops[at::MAX_UPWARD_RUNS] for at in range(min(len(ops), MAX_UPWARD_RUNS))]
+        for seed, group in enumerate([*groups, *[ops] * NUM_RANDOM_RUNS], launch.seed + 1):
+            upwards = len(upward) < len(groups)
+            rules = watch.measuring(noisy_rules(RULES, seed, group, upwards=upwards))
+            run = _run(kernel, roles, launch, inputs, rules, seed)
+            (upward if upwards else random).append(run)
+        for up in (True, False) if watch.has_moved else ():
+            rules = watch.flipping(RULES, upwards=up)
+            upward.append(_run(kernel, roles, launch, inputs, rules, 0))
+    inexact = [launch.aliases.get(name, name) for name in roles.inexact]
+    buffers: dict[str, Buffer] = {}
+    for index, (name, pointee) in enumerate(_owners_of(kernel, launch, inputs).items()):
+        # What a loaded address points at is as exact as what the kernel does with it.
+        is_exact = name.partition("[")[0] not in inexact
+        runs: tuple[list[ElasticMemory], ...] = ([], []) if is_exact else (upward, random)
+        buffers[name] = _buffer(name, pointee, index, exact, *runs)
+    for name, pointees in inputs.pointees.items():
+        buffers[name] = replace(buffers[name], pointees=tuple(pointees.names(name, launch)))
+    for name, (shape, strides) in _tensors(kernel, launch).items():
+        buffers[name] = replace(buffers[name], shape=shape, strides=strides)
+    return Reference(launch, buffers, tuple(info.name for info in kernel.params))
+
+
+def depends_on_undefined(kernel: Kernel, roles: Roles, launch: Launch, inputs: Inputs) -> str:
+    """Return the buffer whose results change with what undefined values happen to be, or ""."""
+    try:
+        first = _run(kernel, roles, launch, inputs, RULES, 0)
+        second = _run(kernel, roles, launch, inputs, RULES, 1)
+    except InterpretError:
+        return ""
+    for index, name in enumerate(_owners_of(kernel, launch, inputs)):
+        pages = sorted({*first.pages(index), *second.pages(index)})
+        size = max(first.size_bytes(index), second.size_bytes(index))
+        left, right = (memory.result(index, size, pages) for memory in (first, second))
+        if left.tobytes() != right.tobytes():
+            return name
+    return ""
+
+
+def pointers_of(kernel: Kernel) -> dict[str, ScalarType]:
+    """Return the pointers and descriptors among the parameters, and what they are of, in order."""
+    found: dict[str, ScalarType] = {}
+    for info, arg in zip(kernel.params, kernel.body.args, strict=True):
+        if isinstance(arg.type, PointerType):
+            found[info.name] = arg.type.pointee
+        elif isinstance(arg.type, DescriptorType):
+            found[info.name] = arg.type.element
+    return found
+
+
+def _owners_of(kernel: Kernel, launch: Launch, inputs: Inputs) -> dict[str, ScalarType]:
+    """Return what has memory of its own at a launch: parameters, then what addresses are of."""
+    found = pointers_of(kernel)
+    owners = {name: pointee for name, pointee in found.items() if name not in launch.aliases}
+    for name, pointees in inputs.pointees.items():
+        owners.update(dict.fromkeys(pointees.names(name, launch), pointees.element))
+    return owners
+
+
+def _tensors(kernel: Kernel, launch: Launch) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Return the shape and the strides, in elements, of each tensor of a launch.
+
+    Rows are padded to what a tensor copy can address, and further in every other launch.
+    """
+    found: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {}
+    for info, arg in zip(kernel.params, kernel.body.args, strict=True):
+        kind = arg.type
+        if not isinstance(kind, DescriptorType):
+            continue
+        axes = range(len(kind.block))
+        shape = tuple(int(launch.scalars[f"{info.name}.shape[{axis}]"]) for axis in axes)
+        grain = TENSOR_ALIGNMENT_BYTES // kind.element.size_bytes
+        strides = (1,)
+        for extent in shape[:0:-1]:
+            rows = -(-extent * strides[0] // grain) + int(launch.misaligned)
+            strides = (rows * grain, *strides)
+        found[info.name] = shape, strides
+    return found
+
+
+def _run(
+    kernel: Kernel,
+    roles: Roles,
+    launch: Launch,
+    inputs: Inputs,
+    rules: Rules,
+    poison_seed: int,
+    *,
+    is_traced: bool = False,
+) -> ElasticMemory:
+    memory = ElasticMemory(inputs.max_buffer_bytes, is_traced=is_traced, is_sparse=launch.is_sparse)
+    tensors = _tensors(kernel, launch)
+    args: list[Argument] = []
+    owners = list(_owners_of(kernel, launch, inputs))
+    shared: list[tuple[int, str]] = []
+    for at, (info, arg) in enumerate(zip(kernel.params, kernel.body.args, strict=True)):
+        kind = arg.type
+        if not isinstance(kind, PointerType | DescriptorType):
+            args.append(launch.scalars[info.name])
+            continue
+        if info.name in launch.aliases:
+            shared.append((at, launch.aliases[info.name]))
+            args.append(0)
+            continue
+        pointee = kind.pointee if isinstance(kind, PointerType) else kind.element
+        is_free = launch.misaligned and info.divisibility == 1 and isinstance(kind, PointerType)
+        misaligned = pointee.size_bytes if is_free and info.name not in inputs.pointees else 0
+        if info.name in inputs.pointees:
+            names = inputs.pointees[info.name].names(info.name, launch)
+            places = [memory.address_of(owners.index(name)) for name in names]
+            filled = Listed(np.array(places, np.int64))
+        else:
+            filled = _contents(info.name, pointee, roles, launch, inputs, launch.seed + at)
+        address = memory.add_buffer(info.name, pointee, filled, misaligned)
+        tensor = tensors.get(info.name)
+        args.append(address if tensor is None else TensorAddress(address, *tensor))
+    for at, name in enumerate(name for name in owners if "[" in name):
+        element = inputs.pointees[name.partition("[")[0]].element
+        memory.add_buffer(
+            name, element, _contents(name, element, roles, launch, inputs, launch.seed + ~at)
+        )
+    for at, owner in shared:
+        args[at] = memory.share_buffer(owners.index(owner))
+    interpreter = Interpreter(
+        kernel, args, poison_seed=poison_seed, memory=memory, rules=_atomic_rules(rules)
+    )
+    interpreter.run(launch.grid, launch.programs)
+    return memory
+
+
+def _contents(
+    name: str, pointee: ScalarType, roles: Roles, launch: Launch, inputs: Inputs, seed: int
+) -> Contents | Listed:
+    given = inputs.ranges.get(name)
+    if given is not None:
+        low, high = given.low(launch.scalars), given.high(launch.scalars)
+        if given.is_distinct:
+            return input_data.shuffled(pointee, int(low), int(high), seed)
+        return input_data.between(pointee, low, high, seed)
+    if name in roles.indices:
+        return input_data.between(pointee, 0, launch.index_high, seed)
+    if pointee.is_float:
+        return (input_data.special if launch.is_special else input_data.floats)(pointee, seed)
+    return input_data.integers(pointee, seed)
+
+
+def _atomic_rules(rules: Rules) -> Rules:
+    """Return `rules` in which the accesses of an atomic are marked as such."""
+
+    def marked(base: Rule) -> Rule:
+        def rule(program: Program, op: Op, *operands: Any) -> Any:
+            memory = program.memory
+            assert isinstance(memory, ElasticMemory)
+            with memory.atomic(_order_of(op)):
+                return base(program, op, *operands)
+
+        return rule
+
+    return {**rules, **{cls: marked(rules[cls]) for cls in _ATOMICS}}
+
+
+def _order_of(op: Op) -> tile.AtomicSem:
+    """Return how an atomic orders what programs do before and behind it."""
+    if isinstance(op, tile.AtomicRmw | tile.AtomicCas) and op.scope != "cta":
+        return op.sem
+    return "relaxed"
+
+
+_ATOMICS = (tile.AtomicRmw, tile.AtomicCas, DescriptorReduce)
+
+
+def _buffer(
+    name: str,
+    pointee: ScalarType,
+    index: int,
+    exact: ElasticMemory,
+    upward: list[ElasticMemory],
+    random: list[ElasticMemory],
+) -> Buffer:
+    pages = exact.pages(index)
+    read, written = exact.touched(index, pages)
+    start = exact.start_bytes(index)
+    size = read.size
+    if not pages:
+        touched = np.flatnonzero(read | written)
+        size = max(start, int(touched[-1]) + 1 if touched.size else 0)
+        size = -(-size // pointee.size_bytes) * pointee.size_bytes
+    return Buffer(
+        name=name,
+        pointee=pointee,
+        start_bytes=start,
+        initial=exact.initial(index, size, pages),
+        expected=copied(exact.result(index, size, pages)),
+        readable=copied(read[:size]),
+        writable=copied(written[:size]),
+        upward=tuple(copied(memory.result(index, size, pages)) for memory in upward),
+        random=tuple(copied(memory.result(index, size, pages)) for memory in random),
+        pages=tuple(pages),
+    )

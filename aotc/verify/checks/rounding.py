@@ -1,0 +1,133 @@
+"""Roundings that noise may flip: casts to a narrower float within a kernel.
+
+A value that hardware computes a little differently may lie on the other side of the middle between
+two numbers of the narrower type, and is then off by a whole step of it: a relative error of 2e-6
+becomes one of 5e-4. Noisy interpretations (`noise.py`) show that only where they happen to flip the
+same value. So they are watched: how far they move the operand of each such cast. Then the kernel is
+interpreted twice more, and every cast whose operand can get across a middle rounds it to the other
+side, once upwards and once downwards where there is a choice.
+
+Casts whose results are only stored need none of that: a comparison allows for a step there.
+
+Invariant: an operand that noise does not move is rounded as ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from aotc.ir.core import Kernel, Op, Value
+from aotc.ir.dialects import arith, descriptor, tile
+from aotc.ir.types import ScalarType, element_of
+from aotc.verify.arrays import Array, copied
+from aotc.verify.checks.dataflow import SHAPES, backward
+from aotc.verify.interpreter.program import Program, Rules
+
+FACTOR = 4.0
+"""How much further than watched an operand may be moved, as in `compare.py`."""
+
+_STORES = (tile.Store, descriptor.DescriptorStore)
+
+
+def inner_casts(kernel: Kernel, is_inexact: Callable[[Op], bool]) -> list[arith.Cast]:
+    """Return the casts to a narrower float of inexact values with which the kernel goes on."""
+    return [
+        op
+        for op in kernel.walk()
+        if isinstance(op, arith.Cast) and _narrows(op) and not _is_only_stored(op.out)
+        if any(v.op is not None and is_inexact(v.op) for v in backward([op.value]))
+    ]
+
+
+def _narrows(op: arith.Cast) -> bool:
+    source = element_of(op.value.type)
+    if not isinstance(source, ScalarType) or not (source.is_float and op.dtype.is_float):
+        return False
+    return op.dtype.mantissa_bits < source.mantissa_bits
+
+
+def _is_only_stored(value: Value) -> bool:
+    return all(
+        isinstance(user, _STORES) or (isinstance(user, SHAPES) and _is_only_stored(user.results[0]))
+        for user in value.users
+    )
+
+
+class CastWatch:
+    """Keep what the operands of casts are in an exact run and how far noisy ones move them."""
+
+    def __init__(self, casts: list[arith.Cast]) -> None:
+        self._exact: dict[Op, list[Array]] = {cast: [] for cast in casts}
+        self._moved: dict[Op, list[Array]] = {cast: [] for cast in casts}
+
+    @property
+    def has_moved(self) -> bool:
+        """Whether noise moved the operand of any cast."""
+        return any(moved.any() for each in self._moved.values() for moved in each)
+
+    def recording(self, rules: Rules) -> Rules:
+        """Return the rules of the exact run."""
+
+        def watch(op: Op, number: int, value: Array) -> None:
+            del number
+            self._exact[op].append(copied(value))
+            self._moved[op].append(np.zeros(value.shape))
+
+        return self._watched(rules, watch)
+
+    def measuring(self, rules: Rules) -> Rules:
+        """Return the rules of a noisy run, which are watched."""
+
+        def watch(op: Op, number: int, value: Array) -> None:
+            if number >= len(self._exact[op]) or self._exact[op][number].shape != value.shape:
+                return  # the run took another way
+            exact = self._exact[op][number].astype(np.float64)
+            distance = np.abs(value.astype(np.float64) - exact)
+            self._moved[op][number] += np.where(np.isfinite(distance), distance, 0.0)
+
+        return self._watched(rules, watch)
+
+    def flipping(self, rules: Rules, *, upwards: bool) -> Rules:
+        """Return the rules of a run in which every cast that noise may flip is flipped."""
+        base = rules[arith.Cast]
+        counts: dict[Op, int] = {}
+
+        def rule(program: Program, op: arith.Cast, value: Array) -> Any:
+            out = np.asarray(base(program, op, value))
+            if op not in self._exact:
+                return out
+            number = counts[op] = counts.get(op, -1) + 1
+            if number >= len(self._moved[op]) or self._moved[op][number].shape != value.shape:
+                return out
+            reach = FACTOR * self._reach(self._exact[op][number], self._moved[op][number])
+            wide = value.astype(np.float64)
+            sides = [
+                np.asarray(base(program, op, (wide + sign * reach).astype(value.dtype)))
+                for sign in ((1.0, -1.0) if upwards else (-1.0, 1.0))
+            ]
+            flipped = np.where(sides[0] != out, sides[0], sides[1])
+            return np.where(np.isnan(wide) | np.isnan(reach), out, flipped).astype(out.dtype)
+
+        return {**rules, arith.Cast: rule}
+
+    def _reach(self, exact: Array, moved: Array) -> Array:
+        """Return how far noise may move values: as watched, and as others of the tile relatively."""
+        size = np.abs(exact.astype(np.float64))
+        known = (moved > 0) & np.isfinite(size) & (size > 0)
+        relative = float(np.median(moved[known] / size[known])) if known.any() else 0.0
+        return np.where(moved > 0, np.maximum(moved, relative * size), 0.0)
+
+    def _watched(self, rules: Rules, watch: Callable[[Op, int, Array], None]) -> Rules:
+        base = rules[arith.Cast]
+        counts: dict[Op, int] = {}
+
+        def rule(program: Program, op: arith.Cast, value: Array) -> Any:
+            if op in self._exact:
+                number = counts[op] = counts.get(op, -1) + 1
+                watch(op, number, np.asarray(value))
+            return base(program, op, value)
+
+        return {**rules, arith.Cast: rule}

@@ -1,0 +1,131 @@
+"""A box of a tensor: which bytes of global memory it takes, and where they lie in shared memory.
+
+In shared memory a box is dense, the innermost dimension first, each row padded to the swizzle's
+span; the swizzle then moves its 16-byte chunks. Elements outside the tensor are filled when a box
+is loaded and dropped when it is stored.
+
+Invariant: pieces are as large as alignment allows, at most 16 bytes, and never straddle the
+tensor's edge.
+
+Source: PTX ISA, "Tensors": tiled mode, swizzling modes, out-of-boundary access; CUDA driver API,
+cuTensorMapEncodeTiled.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from aotc.verify.arrays import reshape, view
+from aotc.verify.emulator.async_copies.tensor_map import (
+    SWIZZLE_SPANS_BYTES,
+    TensorMap,
+    TensorMapError,
+)
+from aotc.verify.emulator.async_copies.transfers import CHUNK_BYTES, as_chunks
+from aotc.verify.emulator.memory.global_memory import Bytes
+from aotc.verify.emulator.memory.swizzle import swizzled
+from aotc.verify.emulator.memory.vector_clocks import Ints
+
+# By the code of `.swizzle_atomicity`: what is moved whole, as a power of two.
+_CHUNK_BITS = {0: 4, 1: 5, 2: 5, 3: 6}
+_FLIP = 2  # the atomicity that swaps the halves of chunks in every other line, too
+_LINE_BYTES = 128
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """Hold the in-bounds bytes of a box: `places` count pieces from the start of the dense box."""
+
+    address: Ints
+    places: Ints
+    size_bytes: int
+
+
+def pieces_of(tensor: TensorMap, coordinates: Sequence[int]) -> Pieces:
+    """Return the pieces of the box that starts at `coordinates`, innermost first."""
+    extents, size = tensor.box_elems, tensor.element_bytes
+    low = max(0, -coordinates[0])
+    high = min(extents[0], tensor.dims[0] - coordinates[0])
+    rows, row_bytes = _rows(tensor, coordinates)
+    if high <= low or not len(rows):
+        return Pieces(np.zeros(0, np.int64), np.zeros(0, np.int64), CHUNK_BYTES)
+    first, length, skipped = (coordinates[0] + low) * size, (high - low) * size, low * size
+    pitch = extents[0] * size
+    piece = math.gcd(CHUNK_BYTES, first, length, skipped)
+    steps = np.arange(0, length, piece)
+    address = (tensor.address + first + row_bytes)[:, None] + steps
+    places = ((rows * pitch + skipped)[:, None] + steps) // piece
+    return Pieces(address.ravel(), places.ravel(), piece)
+
+
+def _rows(tensor: TensorMap, coordinates: Sequence[int]) -> tuple[Ints, Ints]:
+    """Return the rows of a box that are in bounds, and their distance from the tensor's start."""
+    rows, distance = np.zeros(1, np.int64), np.zeros(1, np.int64)
+    inside = np.ones(1, np.bool_)
+    count = 1
+    for axis in range(1, tensor.rank):
+        extent = tensor.box_elems[axis]
+        place = coordinates[axis] + tensor.element_strides[axis] * np.arange(extent)
+        valid = (place >= 0) & (place < tensor.dims[axis])
+        rows = (rows + count * np.arange(extent)[:, None]).ravel()
+        distance = (distance + tensor.strides_bytes[axis - 1] * place[:, None]).ravel()
+        inside = (inside & valid[:, None]).ravel()
+        count *= extent
+    return rows[inside], distance[inside]
+
+
+def fill_of(tensor: TensorMap) -> Bytes:
+    """Return the bytes of an element outside the tensor: zero, or a NaN of every type.
+
+    The NaN repeats 0x7FF7, as an H200 fills it in.
+    """
+    pattern = (0xF7, 0x7F) if tensor.fill else (0, 0)
+    return np.resize(np.array(pattern, np.uint8), tensor.element_bytes)
+
+
+def assemble(tensor: TensorMap, pieces: Pieces, data: Bytes) -> Bytes:
+    """Return the dense box (n, 16) with `data` (pieces, size) at its places, the rest filled."""
+    count = tensor.box_bytes // tensor.element_bytes
+    box = reshape(np.tile(fill_of(tensor), count), -1, pieces.size_bytes)
+    box[pieces.places] = data
+    return as_chunks(box)
+
+
+def pick(pieces: Pieces, box: Bytes) -> Bytes:
+    """Return the in-bounds pieces (n, size) of a dense box (n, 16)."""
+    return reshape(np.ascontiguousarray(box), -1, pieces.size_bytes)[pieces.places]
+
+
+def shared_chunks(tensor: TensorMap, base: int) -> Ints:
+    """Return where in shared memory the dense box's chunks lie."""
+    pitch, span = tensor.box_elems[0] * tensor.element_bytes, SWIZZLE_SPANS_BYTES[tensor.swizzle]
+    rows = tensor.box_bytes // pitch
+    row, chunk = np.ogrid[:rows, : pitch // CHUNK_BYTES]
+    address = (base + row * max(pitch, span) + chunk * CHUNK_BYTES).ravel()
+    return swizzled(address, span, chunk_bits=_CHUNK_BITS[tensor.atomicity])
+
+
+def flipped(tensor: TensorMap, chunks: Ints, box: Bytes) -> Bytes:
+    """Return the dense box with the halves of chunks swapped where the swizzle asks for it."""
+    if tensor.atomicity != _FLIP:
+        return box
+    swap = (chunks // _LINE_BYTES & 1).astype(np.bool_)
+    halves = view(np.ascontiguousarray(box), np.uint64)
+    return view(np.where(swap[:, None], halves[:, ::-1], halves), np.uint8)
+
+
+def check_supported(tensor: TensorMap, *, load: bool) -> None:
+    """Raise TensorMapError for a map that the driver refuses, or that is not emulated."""
+    tensor.check()
+    if tensor.interleave:
+        raise TensorMapError("interleaved tensors are not emulated")
+    if tensor.element_type.endswith(".ftz") or tensor.element_type == "tf32":
+        raise TensorMapError(f"conversion to {tensor.element_type} is not emulated: use f32")
+    if tensor.atomicity and tensor.swizzle != 3:
+        raise TensorMapError("an atomicity other than 16 bytes needs the 128-byte swizzle")
+    if tensor.atomicity == _FLIP and not load:
+        raise TensorMapError("a swizzle with 8-byte flip is for loads alone")

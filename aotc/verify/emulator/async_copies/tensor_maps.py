@@ -1,0 +1,202 @@
+"""Tensor maps in memory: reading them, editing them, and who has been told of an edit.
+
+A map in global memory that the kernel has edited must be published, by a `release` of the tensor-map
+proxy, and each warp that uses it must have acquired that edit.
+
+Source: PTX ISA, "tensormap.replace", "tensormap.cp_fenceproxy", "membar/fence": fence.proxy.tensormap.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from aotc.verify.emulator.async_copies.tensor_map import (
+    ALIGNMENT_BYTES,
+    FIELDS,
+    ORDERED_FIELDS,
+    SIZE_BYTES,
+    TensorMap,
+    TensorMapError,
+)
+from aotc.verify.emulator.async_copies.transfers import CHUNK_BYTES, chunks_of
+from aotc.verify.emulator.engine.context import Context, Machine
+from aotc.verify.emulator.engine.registry import Execute, executes
+from aotc.verify.emulator.errors import Misuse, Unsupported
+from aotc.verify.emulator.memory.global_memory import PARAM_WINDOW
+from aotc.verify.emulator.memory.vector_clocks import WEAK, Ints
+from aotc.verify.emulator.memory_access.release_acquire import MemoryOrder
+from aotc.verify.emulator.memory_access.spaces import SPACES, read_bytes, write_bytes
+from aotc.verify.emulator.synchronization.mbarrier import window_removed
+from aotc.verify.emulator.syntax import Immediate, Instruction
+
+_SHARED_OR_GLOBAL = ("shared::cta", "global")
+
+
+class TensorMaps:
+    """Hold which maps in global memory were edited, and how much of that warps have acquired."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._edits: dict[int, int] = {}  # by address: how often it was edited
+        self._published: dict[int, int] = {}
+        self._acquired: dict[tuple[int, int], int] = {}  # by warp and address
+
+    def read(self, lane: int, address: int) -> TensorMap:
+        """Return the map at a generic address, as a copy issued by `lane` sees it.
+
+        Raises: Misuse for an address that is no map's, and for an edit that was not acquired.
+        """
+        if address % ALIGNMENT_BYTES:
+            raise Misuse(
+                "tensor-map", f"a tensor map at {address:#x}, no multiple of 64 bytes", lane=lane
+            )
+        params = self._machine.params
+        start = address - PARAM_WINDOW if address >= PARAM_WINDOW else address
+        if start + SIZE_BYTES <= len(params):
+            data = params[start : start + SIZE_BYTES].tobytes()
+        else:
+            self._check_acquired(lane, address)
+            chunks = chunks_of(address, SIZE_BYTES)
+            owners = np.full(len(chunks), lane)
+            data = self._machine.global_memory.read(chunks, CHUNK_BYTES, owners).tobytes()
+        try:
+            return TensorMap.from_bytes(data)
+        except TensorMapError as error:
+            raise Misuse("tensor-map", str(error), lane=lane) from None
+
+    def edit(self, address: int, *, publish: bool) -> None:
+        """Record that a map in global memory changes."""
+        self._edits[address] = self._edits.get(address, 0) + 1
+        if publish:
+            self._published[address] = self._edits[address]
+
+    def release(self) -> None:
+        """Publish all edits so far."""
+        self._published.update(self._edits)
+
+    def acquire(self, warps: Ints, addresses: Ints) -> None:
+        """Let warps (n,) use the maps at addresses (n,) as they were published."""
+        for warp, address in zip(warps.tolist(), addresses.tolist(), strict=True):
+            self._acquired[warp, address] = self._published.get(address, 0)
+
+    def _check_acquired(self, lane: int, address: int) -> None:
+        edits = self._edits.get(address, 0)
+        if self._published.get(address, 0) != edits:
+            raise Misuse(
+                "proxy",
+                "uses a tensor map that was edited with no "
+                "fence.proxy.tensormap::generic.release between",
+                lane=lane,
+            )
+        if self._acquired.get((lane >> 5, address), 0) != edits:
+            raise Misuse(
+                "proxy",
+                "uses a tensor map that was edited with no "
+                "fence.proxy.tensormap::generic.acquire between",
+                lane=lane,
+            )
+
+
+@executes("tensormap.replace")
+def replace(instruction: Instruction) -> Execute:
+    """Set a field of the map in shared or global memory."""
+    words = instruction.modifiers[1:]
+    if len(words) < 4 or words[0] != "tile" or words[1] not in FIELDS:
+        raise Unsupported(f"the field .{'.'.join(words[:2])}")
+    field, space = words[1], words[2]
+    if (
+        space not in _SHARED_OR_GLOBAL
+        or words[3] != "b1024"
+        or words[4:] not in (("b32",), ("b64",))
+    ):
+        raise Unsupported(f"modifiers {'.'.join(words[2:])}")
+    bits = int(words[4][1:])
+    target, *rest = instruction.operands
+    ordinal = rest.pop(0) if field in ORDERED_FIELDS else Immediate(0)
+    if not isinstance(ordinal, Immediate) or len(rest) != 1:
+        raise Unsupported("a dimension that is no constant")
+    (value,) = rest
+
+    def execute(ctx: Context) -> None:
+        address, lanes = ctx.address(target), ctx.lane_indices()
+        data = _read(ctx, SPACES[space], address)
+        values = ctx.read(value, bits).tolist()
+        for index, new in enumerate(values):
+            try:
+                edited = TensorMap.from_bytes(data[index].tobytes())
+                packed = edited.with_field(field, new, ordinal.value).pack()
+            except TensorMapError as error:
+                raise Misuse("tensor-map", str(error), lane=int(lanes[index])) from None
+            data[index] = np.frombuffer(packed, np.uint8)
+        _write(ctx, SPACES[space], address, data)
+        if space == "global":
+            for each in address.tolist():
+                ctx.machine.part(TensorMaps).edit(each, publish=False)
+
+    return execute
+
+
+def _read(
+    ctx: Context, space: str, address: Ints
+) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
+    """Return the 128 bytes at each active lane's address: (n, 128)."""
+    parts = [
+        read_bytes(ctx, space, address + step, CHUNK_BYTES, WEAK)
+        for step in range(0, SIZE_BYTES, CHUNK_BYTES)
+    ]
+    return np.concatenate(parts, axis=1)
+
+
+def _write(
+    ctx: Context, space: str, address: Ints, data: np.ndarray[tuple[int, ...], np.dtype[np.uint8]]
+) -> None:
+    for step in range(0, SIZE_BYTES, CHUNK_BYTES):
+        chunk = np.ascontiguousarray(data[:, step : step + CHUNK_BYTES])
+        write_bytes(ctx, space, address + step, chunk, WEAK)
+
+
+@executes("tensormap.cp_fenceproxy")
+def copy_and_publish(instruction: Instruction) -> Execute:
+    """Copy a map from shared to global memory and publish it: one copy for a whole warp."""
+    expected = ("global", "shared::cta", "tensormap::generic", "release")
+    words = instruction.modifiers[1:]
+    if words[:4] != expected or words[5:] != ("sync", "aligned"):
+        raise Unsupported(f"modifiers {'.'.join(words)}")
+    target, source, size = instruction.operands
+    if size != Immediate(SIZE_BYTES):
+        raise Unsupported(f"a size other than {SIZE_BYTES}")
+
+    def execute(ctx: Context) -> None:
+        ctx.require_whole_warps()
+        lanes = ctx.lane_indices()
+        first = np.flatnonzero(np.diff(lanes >> 5, prepend=-1))
+        targets = ctx.address(target)[first]
+        sources = window_removed(ctx.address(source))[first]
+        memory, shared = ctx.machine.global_memory, ctx.machine.shared
+        for step in range(0, SIZE_BYTES, CHUNK_BYTES):
+            data = shared.load(lanes[first], sources + step, CHUNK_BYTES, ctx.instruction)
+            memory.write(targets + step, data, lanes[first])
+        for address in targets.tolist():
+            ctx.machine.part(TensorMaps).edit(address, publish=True)
+
+    return execute
+
+
+@executes("fence.proxy.tensormap::generic")
+def fence(instruction: Instruction) -> Execute:
+    """Publish edits of maps, or let the warp use a published one."""
+    kind = instruction.modifiers[2] if len(instruction.modifiers) > 2 else ""
+    if kind not in ("release", "acquire"):
+        raise Unsupported("modifiers other than .release and .acquire")
+
+    def execute(ctx: Context) -> None:
+        maps, order = ctx.machine.part(TensorMaps), ctx.machine.part(MemoryOrder)
+        if kind == "release":
+            maps.release()
+            order.release_everywhere(ctx.lanes)
+            return
+        order.acquire_everything(ctx.lanes)
+        addresses = ctx.address(ctx.instruction.operands[0])
+        maps.acquire(np.asarray(ctx.lane_indices()) >> 5, addresses)
+
+    return execute

@@ -1,0 +1,180 @@
+"""What all bulk copies share: bytes that move later between shared memory and somewhere else.
+
+A copy is issued by one lane. Bytes of shared memory that it writes or reads are in flight from then
+on, through the asynchronous proxy. Copies into shared memory end by completing bytes at an mbarrier,
+those out of it when their group is waited for.
+
+Source: PTX ISA, "Data Movement and Conversion Instructions: Bulk copy", "Async proxy".
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from aotc.verify.arrays import reshape
+from aotc.verify.emulator.control.cluster import map_to_rank
+from aotc.verify.emulator.engine.context import Context, Machine, Pending
+from aotc.verify.emulator.errors import Misuse
+from aotc.verify.emulator.memory.global_memory import Bytes
+from aotc.verify.emulator.memory.shared_memory import Flight
+from aotc.verify.emulator.memory.vector_clocks import Ints
+from aotc.verify.emulator.synchronization.mbarrier import Mbarriers
+from aotc.verify.emulator.syntax import Instruction
+
+CHUNK_BYTES = 16  # the grain of all bulk copies
+COMPLETES = "mbarrier::complete_tx::bytes"
+
+
+@dataclass(eq=False)
+class _Outgoing:
+    """A copy out of shared memory, which is read first, and written elsewhere at some time after."""
+
+    flight: Flight
+    reading: Pending
+    writing: Pending
+
+
+class BulkGroups:
+    """Hold the copies out of shared memory that each lane has issued and not waited for.
+
+    Groups of which only the reads were waited for are `_read` ones, older than all others.
+    """
+
+    def __init__(self, machine: Machine) -> None:
+        self._shared = machine.shared
+        self._open: dict[int, list[_Outgoing]] = defaultdict(list)
+        self._groups: dict[int, deque[list[_Outgoing]]] = defaultdict(deque)
+        self._read: dict[int, deque[list[_Outgoing]]] = defaultdict(deque)
+
+    def issue(self, lane: int, copy: _Outgoing) -> None:
+        """Take on a copy, as part of the group that its lane has open."""
+        self._open[lane].append(copy)
+
+    def commit(self, lanes: Ints) -> None:
+        """Close the open group of each lane, which may be empty."""
+        for lane in lanes.tolist():
+            self._groups[lane].append(self._open.pop(lane, []))
+
+    def wait_reads(self, lanes: Ints, allowed: int) -> None:
+        """Let all groups of each lane but the last `allowed` have read shared memory."""
+        for lane in lanes.tolist():
+            groups, read = self._groups[lane], self._read[lane]
+            while len(groups) > allowed:
+                read.append(groups.popleft())
+                for copy in read[-1]:
+                    copy.reading.force()
+                    self._shared.finish(copy.flight)
+
+    def wait_writes(self, lanes: Ints, allowed: int) -> None:
+        """Let all groups of each lane but the last `allowed` have written what they have read."""
+        self.wait_reads(lanes, allowed)
+        for lane in lanes.tolist():
+            groups, read = self._groups[lane], self._read[lane]
+            while len(read) + len(groups) > allowed:
+                for copy in read.popleft():
+                    copy.writing.force()
+
+
+def copy_in(
+    ctx: Context,
+    lane: int,
+    chunks: Ints,
+    mbarrier: int,
+    fetch: Callable[[], Bytes],
+    *,
+    ranks: Sequence[int] | None = None,
+    count_bytes: int | None = None,
+) -> None:
+    """Start a copy of what `fetch` returns, (n, 16), to chunks (n,) of shared memory.
+
+    Then `count_bytes`, all of them by default, are completed at the mbarrier. With `ranks` both are
+    in each of these blocks of the cluster.
+
+    Raises: Misuse as `SharedMemory.begin` and `Mbarriers.find_for_copies`.
+    """
+    machine, instruction = ctx.machine, ctx.instruction
+    shared, mbarriers = machine.shared, machine.part(Mbarriers)
+    issuer = np.array([lane])
+    places = [(chunks, mbarrier)]
+    if ranks is not None:
+        places = [
+            (
+                map_to_rank(chunks, np.array(rank)),
+                int(map_to_rank(np.array(mbarrier), np.array(rank))),
+            )
+            for rank in ranks
+        ]
+    owners = np.full(len(chunks), lane)
+    landings = [
+        (
+            shared.begin(owners, where, CHUNK_BYTES, instruction, writes=True),
+            mbarriers.find_for_copies(issuer, np.array([barrier]), instruction),
+        )
+        for where, barrier in places
+    ]
+    completed = np.array([len(chunks) * CHUNK_BYTES if count_bytes is None else count_bytes])
+
+    def happen() -> None:
+        with blamed_on(instruction):
+            data = fetch()
+            for flight, row in landings:
+                shared.poke(flight, data)
+                shared.finish(flight, asynchronous=True)
+                mbarriers.complete_bytes(issuer, row, completed)
+
+    machine.defer(happen)
+
+
+def copy_out(ctx: Context, lane: int, chunks: Ints, put: Callable[[Bytes], None]) -> None:
+    """Start a copy of chunks (n,) of shared memory, which `put` is given as (n, 16).
+
+    Raises: Misuse as `SharedMemory.begin`.
+    """
+    machine, instruction = ctx.machine, ctx.instruction
+    owners = np.full(len(chunks), lane)
+    flight = machine.shared.begin(owners, chunks, CHUNK_BYTES, instruction, writes=False)
+
+    data: list[Bytes] = []
+
+    def read() -> None:
+        with blamed_on(instruction):
+            data.append(machine.shared.peek(flight))
+
+    def write() -> None:
+        with blamed_on(instruction):
+            put(data.pop())
+
+    reading = machine.defer(read)
+    writing = machine.defer(write, ready=lambda: reading.done)
+    machine.part(BulkGroups).issue(lane, _Outgoing(flight, reading, writing))
+
+
+def chunks_of(address: int, count_bytes: int) -> Ints:
+    """Return the addresses of the 16-byte chunks from `address` on."""
+    return address + CHUNK_BYTES * np.arange(count_bytes // CHUNK_BYTES)
+
+
+def ranks_of(mask: int) -> list[int]:
+    """Return the ranks whose bits are set in a multicast's mask of blocks."""
+    return [rank for rank in range(16) if mask >> rank & 1]
+
+
+@contextmanager
+def blamed_on(instruction: Instruction) -> Generator[None]:
+    """Let what goes wrong inside be the instruction's fault."""
+    try:
+        yield
+    except Misuse as misuse:
+        misuse.instruction = misuse.instruction or instruction
+        raise
+
+
+def as_chunks(data: npt.NDArray[np.uint8]) -> Bytes:
+    """Return bytes as rows of 16."""
+    return reshape(data, -1, CHUNK_BYTES)

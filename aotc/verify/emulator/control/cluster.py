@@ -1,0 +1,194 @@
+"""Clusters, register pools and hints: instructions about where a block runs and what it may use.
+
+An address of `shared::cluster` space holds one more than the block's rank in bits 24 and up, and so
+does the address of a variable in a cluster: a GPU has the rank itself there, which is 0 for one block.
+0 means the own block.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from aotc.verify.emulator.engine.context import Context, Machine
+from aotc.verify.emulator.engine.registry import Execute, executes
+from aotc.verify.emulator.errors import Misuse, Unsupported
+from aotc.verify.emulator.memory.global_memory import SHARED_WINDOW
+from aotc.verify.emulator.memory.shared_memory import RANK_SHIFT
+from aotc.verify.emulator.syntax import Immediate, Instruction
+
+Ints: TypeAlias = npt.NDArray[np.int64]
+
+_OFFSET_MASK = (1 << RANK_SHIFT) - 1
+WARP_LANES = 32
+WARPGROUP_WARPS = 4
+_REGISTER_FILE = 65536
+_MAX_REGISTERS = 255
+_MIN_SET, _MAX_SET, _SET_GRAIN = 24, 256, 8
+
+
+def own_rank(ctx: Context) -> Ints:
+    """Return the rank of each active lane's block in its cluster: (count,)."""
+    return ctx.block_indices() % ctx.machine.cluster_size
+
+
+def map_to_rank(address: Ints, rank: Ints) -> Ints:
+    """Return the addresses of the same bytes in the blocks `rank` of the cluster."""
+    window = np.where(address >= SHARED_WINDOW, SHARED_WINDOW, 0)
+    return window + (address - window & _OFFSET_MASK) + (rank + 1 << RANK_SHIFT)
+
+
+def _bits_of(instruction: Instruction) -> int:
+    modifiers = instruction.modifiers
+    rest = tuple(word for word in modifiers if word not in ("u32", "u64"))
+    if rest not in ((), ("shared::cluster",)) or len(rest) + 1 != len(modifiers):
+        raise Unsupported("modifiers other than .shared::cluster and .u32 or .u64")
+    return 32 if "u32" in modifiers else 64
+
+
+@executes("mapa")
+def mapa(instruction: Instruction) -> Execute:
+    """Give the address of a byte of shared memory in another block of the cluster.
+
+    Source: PTX ISA, "mapa".
+    """
+    bits = _bits_of(instruction)
+
+    def execute(ctx: Context) -> None:
+        destination, source, target = ctx.instruction.operands
+        rank = ctx.read(target, 32).astype(np.int64)
+        outside = np.flatnonzero(rank >= ctx.machine.cluster_size)
+        if outside.size:
+            lane = int(ctx.lane_indices()[outside[0]])
+            raise Misuse(
+                "cluster",
+                f"maps to block {rank[outside[0]]} of a cluster of {ctx.machine.cluster_size}",
+                lane=lane,
+            )
+        address = map_to_rank(ctx.read(source, bits).astype(np.int64), rank)
+        ctx.write(destination, address.astype(f"u{bits // 8}"))
+
+    return execute
+
+
+@executes("getctarank")
+def getctarank(instruction: Instruction) -> Execute:
+    """Give the rank of the block that an address of shared memory lies in.
+
+    Source: PTX ISA, "getctarank".
+    """
+    bits = _bits_of(instruction)
+
+    def execute(ctx: Context) -> None:
+        destination, source = ctx.instruction.operands
+        address = ctx.read(source, bits).astype(np.int64)
+        address = np.where(address >= SHARED_WINDOW, address - SHARED_WINDOW, address)
+        rank = (address >> RANK_SHIFT) - 1
+        ctx.write(destination, np.where(rank < 0, own_rank(ctx), rank).astype(np.uint32))
+
+    return execute
+
+
+# ---- register pools -------------------------------------------------------------------------------
+
+
+class RegisterPools:
+    """Keep how many registers each warp's threads may use; 0 until the warp has said so.
+
+    A block has at most what ptxas can give each of its threads when one block has the whole file.
+    """
+
+    def __init__(self, machine: Machine) -> None:
+        self._warps_per_block = machine.warps_per_block
+        threads = machine.warps_per_block * WARP_LANES
+        grain = threads * _SET_GRAIN
+        self.launched = min(_MAX_REGISTERS, _REGISTER_FILE // grain * _SET_GRAIN)
+        self._chosen = np.zeros(machine.num_blocks * machine.warps_per_block, np.int64)
+
+    def choose(self, warps: Ints, registers: int, *, increase: bool) -> None:
+        """Let warps have `registers` a thread.
+
+        Raises: Misuse for a change in the wrong direction, and when a block asks for more than it
+        has: the hardware would wait for ever.
+        """
+        current = self._chosen[warps]
+        # What ptxas launched with may be less than the most that it can: an increase from there
+        # is always one, a decrease is one unless it is to more than that.
+        if increase:
+            wrong = current > registers
+        else:
+            wrong = np.where(current == 0, self.launched, current) < registers
+        if wrong.any():
+            at = int(np.flatnonzero(wrong)[0])
+            verb = "increases" if increase else "decreases"
+            has = int(current[at]) or self.launched
+            raise Misuse(
+                "setmaxnreg",
+                f"{verb} the registers of a thread to {registers}, it has {has}",
+                lane=int(warps[at]) * WARP_LANES,
+            )
+        self._chosen[warps] = registers
+        pool = self.launched * self._warps_per_block
+        for block in np.unique(warps // self._warps_per_block).tolist():
+            chosen = self._chosen[block * self._warps_per_block :][: self._warps_per_block]
+            least = int(np.where(chosen == 0, _MIN_SET, chosen).sum())
+            if least > pool:
+                raise Misuse(
+                    "setmaxnreg",
+                    f"the warps of a block ask for {least * WARP_LANES} registers, "
+                    f"it was launched with {pool * WARP_LANES}: this would wait for ever",
+                    lane=int(warps[0]) * WARP_LANES,
+                )
+
+
+@executes("setmaxnreg")
+def setmaxnreg(instruction: Instruction) -> Execute:
+    """Change how many registers a warpgroup's threads may use.
+
+    Source: PTX ISA, "setmaxnreg".
+    """
+    direction = instruction.modifiers[0]
+    (count,) = instruction.operands
+    if direction not in ("inc", "dec") or instruction.modifiers[1:] != ("sync", "aligned", "u32"):
+        raise Unsupported("modifiers other than .inc or .dec, .sync.aligned.u32")
+    if not isinstance(count, Immediate):
+        raise Unsupported("a count that is not a constant")
+    if not _MIN_SET <= count.value <= _MAX_SET or count.value % _SET_GRAIN:
+        raise Unsupported(f"{count.value} registers: not a multiple of 8 from 24 to 256")
+    registers = count.value
+
+    def execute(ctx: Context) -> None:
+        ctx.require_whole_warps()
+        pools = ctx.machine.part(RegisterPools)
+        pools.choose(ctx.warps(), registers, increase=direction == "inc")
+
+    return execute
+
+
+# ---- hints ----------------------------------------------------------------------------------------
+
+
+@executes("griddepcontrol")
+def griddepcontrol(instruction: Instruction) -> Execute:
+    """Do nothing: no kernel runs before or after the one that is emulated.
+
+    Source: PTX ISA, "griddepcontrol".
+    """
+    if instruction.modifiers not in (("wait",), ("launch_dependents",)):
+        raise Unsupported("modifiers other than .wait and .launch_dependents")
+    return _nothing
+
+
+@executes("multimem")
+def multimem(instruction: Instruction) -> Execute:
+    """Refuse: there is one GPU here.
+
+    Source: PTX ISA, "multimem.ld_reduce", "multimem.st", "multimem.red".
+    """
+    raise Unsupported(f"memory of several GPUs ({instruction.mnemonic})")
+
+
+def _nothing(ctx: Context) -> None:
+    del ctx

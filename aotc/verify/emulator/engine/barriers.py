@@ -1,0 +1,266 @@
+"""The named barriers of a block: `bar.sync`, `bar.arrive`, `bar.red` and their `barrier.cta` forms.
+
+A barrier counts warps, 32 threads each, exited ones too if it is not told how many to expect: a
+warp that has left can never come, and those that wait for it are a deadlock. All blocks of the
+batch are handled at once.
+
+A barrier for a part of a block goes by number alone, so it counts whoever comes. Nothing may leave open
+who that is: a warp that comes after others were let go has to be ordered behind their coming.
+
+Invariant: a barrier that is not in use has no arrivals, no expectation and no waiter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from aotc.verify.arrays import reshape
+from aotc.verify.emulator.engine.divergence import Ints, Join
+from aotc.verify.emulator.engine.lane_context import LaneContext
+from aotc.verify.emulator.engine.machine import Batch
+from aotc.verify.emulator.errors import Fault
+from aotc.verify.emulator.memory.vector_clocks import Clocks
+from aotc.verify.emulator.syntax import Instruction
+from aotc.verify.emulator.text.special_registers import WARP
+
+Release: TypeAlias = Callable[[Ints, int, "Join | None"], None]
+NUM_BARRIERS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Waiter:
+    """Hold lanes that wait, where they go on, and what each gives to a reduction."""
+
+    lanes: Ints
+    pc: int
+    join: Join | None
+    instruction: Instruction
+    values: npt.NDArray[np.bool_] | None = None
+
+    def split(self, goes: npt.NDArray[np.bool_]) -> tuple[Waiter, Waiter]:
+        """Return those of `goes` and the others."""
+        values = self.values
+        return (
+            replace(self, lanes=self.lanes[goes], values=None if values is None else values[goes]),
+            replace(
+                self, lanes=self.lanes[~goes], values=None if values is None else values[~goes]
+            ),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """Say how an instruction arrives: at which barrier, expecting how many threads."""
+
+    barrier: int
+    threads: int
+    aligned: bool
+    waits: bool
+
+
+class NamedBarriers:
+    """Hold the sixteen barriers of every block of a batch."""
+
+    def __init__(self, batch: Batch, release: Release) -> None:
+        self._batch = batch
+        self._release = release
+        shape = (NUM_BARRIERS, batch.num_blocks)
+        self._threads = batch.warps_per_block * WARP
+        self._arrived = np.zeros(shape, np.int64)  # threads
+        self._expected = np.zeros(shape, np.int64)  # threads; 0 while not in use
+        self._warps = np.zeros((NUM_BARRIERS, batch.num_warps), bool)  # that have arrived
+        # The greatest stamp when each warp came to each barrier that some of a block meet at.
+        self._came = np.zeros((NUM_BARRIERS, batch.num_warps), np.int64)
+        self._gathered = np.full(batch.num_lanes, -1, np.int8)  # lanes whose warp is incomplete
+        self._waiters: list[list[Waiter]] = [[] for _ in range(NUM_BARRIERS)]
+        self._tokens: Clocks | None = None
+
+    def passes_at_once(self, context: LaneContext, arrival: Arrival) -> bool:
+        """Let everybody through if all threads of the batch are here; say whether they are."""
+        batch = self._batch
+        if not (
+            context.count == batch.num_alive == batch.num_threads
+            and arrival.threads == self._threads
+            and arrival.waits
+            and not self._waiters[arrival.barrier]
+            and not self._expected[arrival.barrier].any()
+        ):
+            return False
+        warps = reshape(np.arange(batch.num_warps), batch.num_blocks, batch.warps_per_block)
+        batch.order.join(warps)
+        return True
+
+    def arrive(self, context: LaneContext, waiter: Waiter, arrival: Arrival) -> None:
+        """Count the warps of a context in; release those for whom that completes a barrier."""
+        batch = self._batch
+        number, limit = arrival.barrier, batch.order.limit()
+        if arrival.aligned:
+            context.require_whole_warps()
+            warps = context.warps()
+        else:
+            warps = self._complete_warps(context, number)
+        if arrival.waits:
+            self._waiters[number].append(waiter)
+        elif len(warps):
+            if self._tokens is None:
+                self._tokens = Clocks(NUM_BARRIERS * batch.num_blocks, batch.order.columns)
+            lanes = context.lane_indices()
+            rows = number * batch.num_blocks + context.block_indices()
+            batch.order.release(lanes, self._tokens, rows)
+        self._count(context, arrival, warps, limit)
+
+    def exited(self, lanes: Ints) -> None:
+        """Count warps in that were waiting for lanes which have exited instead."""
+        if not (self._gathered >= 0).any():
+            return
+        for number in range(NUM_BARRIERS):
+            for waiter in list(self._waiters[number]):
+                touched = np.isin(waiter.lanes >> 5, lanes >> 5) & (
+                    self._gathered[waiter.lanes] == number
+                )
+                if touched.any():
+                    context = LaneContext(self._batch, waiter.instruction, waiter.lanes[touched])
+                    warps = self._complete_warps(context, number)
+                    threads = int(self._expected[number].max()) or self._threads
+                    arrival = Arrival(number, threads, aligned=False, waits=True)
+                    self._count(context, arrival, warps, self._batch.order.limit())
+
+    def waiting(self) -> Iterator[tuple[Waiter, str]]:
+        """Yield who waits, and for what."""
+        for number, waiters in enumerate(self._waiters):
+            for waiter in waiters:
+                block = int(self._batch.block_of_lane[waiter.lanes[0]])
+                here = int(self._arrived[number, block])
+                wanted = int(self._expected[number, block])
+                yield waiter, f"waits at barrier {number}, where {here} of {wanted} threads are"
+
+    # ---- inside -------------------------------------------------------------
+
+    def _complete_warps(self, context: LaneContext, number: int) -> Ints:
+        """Note lanes that arrive one by one; return the warps that are complete now."""
+        self._gathered[context.lanes] = number
+        warps = context.warps()
+        here = reshape(self._gathered == number, -1, WARP)[warps]
+        alive = reshape(self._batch.alive, -1, WARP)[warps]
+        complete = warps[(here | ~alive).all(axis=1)]
+        reshape(self._gathered, -1, WARP)[complete] = -1
+        return complete
+
+    def _count(self, context: LaneContext, arrival: Arrival, warps: Ints, limit: int) -> None:
+        """Count warps in whose last act was stamped up to a limit."""
+        batch = self._batch
+        number = arrival.barrier
+        blocks = warps // batch.warps_per_block
+        again = self._warps[number, warps]
+        if again.any():
+            raise self._misuse(
+                context,
+                int(warps[int(np.argmax(again))]),
+                f"the warp arrives at barrier {number} again before the barrier is complete",
+            )
+        expected = self._expected[number]
+        differs = (expected[blocks] != 0) & (expected[blocks] != arrival.threads)
+        if differs.any():
+            warp = int(warps[int(np.argmax(differs))])
+            other = int(expected[warp // batch.warps_per_block])
+            raise self._misuse(
+                context,
+                warp,
+                f"barrier {number} is to count {arrival.threads} threads here, "
+                f"and {other} where others have arrived",
+            )
+        if arrival.threads < self._threads:
+            self._require_order(context, number, warps)
+            self._came[number, warps] = limit
+        self._warps[number, warps] = True
+        expected[blocks] = arrival.threads
+        np.add.at(self._arrived[number], blocks, WARP)
+        touched = np.unique(blocks)
+        over = touched[self._arrived[number, touched] > arrival.threads]
+        if over.size:
+            message = f"more than {arrival.threads} threads arrive at barrier {number} at once"
+            warp = int(warps[int(np.argmax(blocks == over[0]))])
+            raise self._misuse(context, warp, f"{message}, where so many are to be counted")
+        done = touched[self._arrived[number, touched] == arrival.threads]
+        if len(done):
+            self._complete(number, done)
+
+    def _require_order(self, context: LaneContext, number: int, warps: Ints) -> None:
+        """Raise a fault if a warp might have come before others that a barrier has let go.
+
+        It would have been counted in place of one of them, in another order of warps.
+        """
+        batch, size = self._batch, self._batch.warps_per_block
+        others = (warps // size * size)[:, None] + np.arange(size)
+        early = ~batch.order.have_seen(warps, others, self._came[number, others])
+        early &= (others != warps[:, None]) & ~self._warps[number, others]
+        if early.any():
+            row, other = np.argwhere(early)[0].tolist()  # others are in the order of their block
+            raise self._misuse(
+                context,
+                int(warps[row]),
+                f"the warp arrives at barrier {number}, where warp {other} of its block has been, "
+                "with nothing between that orders the two",
+            )
+
+    def _complete(self, number: int, blocks: Ints) -> None:
+        batch = self._batch
+        done = np.zeros(batch.num_blocks, bool)
+        done[blocks] = True
+        self._arrived[number, blocks] = 0
+        self._expected[number, blocks] = 0
+        reshape(self._warps[number], batch.num_blocks, -1)[blocks] = False
+        leaving: list[Waiter] = []
+        staying: list[Waiter] = []
+        for waiter in self._waiters[number]:
+            goes, stays = waiter.split(done[batch.block_of_lane[waiter.lanes]])
+            leaving += [goes] if len(goes.lanes) else []
+            staying += [stays] if len(stays.lanes) else []
+        self._waiters[number] = staying
+        if not leaving:
+            return
+        self._synchronise(number, np.sort(np.concatenate([waiter.lanes for waiter in leaving])))
+        self._reduce([waiter for waiter in leaving if waiter.values is not None])
+        for waiter in leaving:
+            self._release(waiter.lanes, waiter.pc, waiter.join)
+
+    def _synchronise(self, number: int, lanes: Ints) -> None:
+        batch = self._batch
+        if self._tokens is not None:
+            rows = number * batch.num_blocks + batch.block_of_lane[lanes]
+            batch.order.acquire(lanes, self._tokens, rows)
+            self._tokens.clear(np.unique(rows))
+        warps = np.unique(lanes >> 5)
+        blocks = warps // batch.warps_per_block
+        counts = np.bincount(blocks, minlength=batch.num_blocks)
+        for count in np.unique(counts[counts > 0]).tolist():
+            batch.order.join(reshape(warps[counts[blocks] == count], -1, count))
+
+    def _reduce(self, waiters: list[Waiter]) -> None:
+        """Give each thread of a `bar.red` what all threads of its block gave."""
+        batch = self._batch
+        true = np.zeros(batch.num_blocks, np.int64)
+        total = np.zeros(batch.num_blocks, np.int64)
+        for waiter in waiters:
+            blocks = batch.block_of_lane[waiter.lanes]
+            assert waiter.values is not None
+            np.add.at(true, blocks, waiter.values)
+            np.add.at(total, blocks, 1)
+        for waiter in waiters:
+            blocks = batch.block_of_lane[waiter.lanes]
+            results: dict[str, npt.NDArray[Any]] = {
+                "popc": true[blocks],
+                "and": true[blocks] == total[blocks],
+                "or": true[blocks] > 0,
+            }
+            kind = next(name for name in results if name in waiter.instruction.modifiers)
+            context = LaneContext(batch, waiter.instruction, waiter.lanes)
+            context.write(waiter.instruction.operands[0], results[kind])
+
+    def _misuse(self, context: LaneContext, warp: int, message: str) -> Fault:
+        return self._batch.fault("barrier", message, context.instruction, warp * WARP)

@@ -1,0 +1,176 @@
+"""The register file: where each virtual register lives, and which lanes have written it.
+
+LLVM's virtual registers are written about once, so most are dead most of the time. A linear scan
+gives them rows to share, which keeps the file small enough for the cache. Registers that an
+asynchronous instruction reads or writes later have a row of their own.
+
+Invariant: two registers that share a row are never both live; a register that may be read before
+it is written, or is accessed asynchronously, has a row of states beside it.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from aotc.verify.emulator.compute.registry import COMPUTES, bits_dtype
+from aotc.verify.emulator.syntax import Instruction, Register
+from aotc.verify.emulator.text.cfg import Cfg, DataFlow
+from aotc.verify.emulator.text.effects import ASYNCHRONOUS, effect_of, registers_of
+
+Row = npt.NDArray[Any]
+Key = tuple[int, int]  # bits and row of a virtual register
+
+UNDEFINED, FENCED, DEFINED, WRITE_IN_FLIGHT, READ_IN_FLIGHT = 0, 1, 3, 4, 5
+"""States of a register in a lane; in flight means that what was issued has yet to happen.
+
+A copy of a register in flight is in flight, too, and gets the same result: until then, what it
+holds is the result's name. FENCED is defined and, by `wgmma.fence`, ordered before the wgmmas that
+follow. Those that may be read are odd, those that may not be written are above DEFINED.
+"""
+COPIED = np.array([UNDEFINED, FENCED, UNDEFINED, DEFINED, WRITE_IN_FLIGHT, DEFINED], np.uint8)
+"""The state that a copy gets of a register in each state."""
+
+
+class Allocation:
+    """Say which row of the file each virtual register has; `rows` counts them for each width."""
+
+    def __init__(self, instructions: Sequence[Instruction], cfg: Cfg, flow: DataFlow) -> None:
+        self.rows: dict[int, int] = {}
+        self.row_of: dict[Key, int] = {}
+        pinned = {
+            _key(register): None
+            for instruction in instructions
+            if instruction.opcode in ASYNCHRONOUS
+            for register in registers_of(instruction.operands)
+        }
+        undefined = (_key(register) for register in flow.maybe_undefined)
+        self.tracked = _copies(instructions, dict.fromkeys((*undefined, *pinned)))
+        free: dict[int, list[int]] = {}
+        busy: list[tuple[int, int, int]] = []  # end, bits, row
+        for start, end, key in sorted(
+            (start, end, key) for key, (start, end) in _spans(instructions, cfg, flow).items()
+        ):
+            while busy and busy[0][0] <= start:
+                _, bits, row = heapq.heappop(busy)
+                free.setdefault(bits, []).append(row)
+            bits = key[0]
+            if key not in pinned and free.get(bits):
+                row = free[bits].pop()
+            else:
+                row = self.rows.get(bits, 0)
+                self.rows[bits] = row + 1
+            self.row_of[key] = row
+            if key not in pinned:
+                heapq.heappush(busy, (end, bits, row))
+
+    @property
+    def lane_bytes(self) -> int:
+        """Bytes that the file needs for each lane."""
+        rows = sum(count * bits_dtype(bits).itemsize for bits, count in self.rows.items())
+        return rows + len(self.tracked)
+
+
+class RegisterFile:
+    """Hold the registers of all lanes of a batch."""
+
+    def __init__(self, allocation: Allocation, lanes: int) -> None:
+        self._rows = {
+            bits: list(np.zeros((count, lanes), bits_dtype(bits)))
+            for bits, count in allocation.rows.items()
+        }
+        self._row_of = allocation.row_of
+        self._table = np.zeros((len(allocation.tracked), lanes), np.uint8)
+        self._states = dict(zip(allocation.tracked, self._table, strict=True))
+        self.flight_copies = 0  # how often a register to be written was copied to another
+
+    def row(self, register: Register) -> Row:
+        """Return the values of a register: (lanes,), to read and write."""
+        return self._rows[register.bits][self._row_of[register.bits, register.row]]
+
+    def states(self, register: Register) -> npt.NDArray[np.uint8] | None:
+        """Return the states of a register: (lanes,); None if it is always defined."""
+        return self._states.get((register.bits, register.row))
+
+    def fence(self, lanes: slice | npt.NDArray[np.int64]) -> None:
+        """Order what lanes have written before the wgmmas that follow."""
+        table = self._table[:, lanes]
+        self._table[:, lanes] = np.where(table == DEFINED, np.uint8(FENCED), table)
+
+    def tracked_words(self) -> list[tuple[Row, npt.NDArray[np.uint8]]]:
+        """Return the values and states, each (lanes,), of all 32-bit registers that have states."""
+        return [
+            (self._rows[bits][self._row_of[bits, row]], states)
+            for (bits, row), states in self._states.items()
+            if bits == 32
+        ]
+
+    def reset(self) -> None:
+        """Forget what was written, for the next batch."""
+        self._table[...] = UNDEFINED
+
+
+def _key(register: Register) -> Key:
+    return register.bits, register.row
+
+
+def _copies(instructions: Iterable[Instruction], tracked: dict[Key, None]) -> dict[Key, None]:
+    """Add the registers that a tracked one may be copied to: `mov` copies what is undefined."""
+    movs = [
+        (_key(target), _key(source))
+        for instruction in instructions
+        if is_copy(instruction)
+        for target, source in [registers_of(instruction.operands)]
+    ]
+    changed = True
+    while changed:
+        added = [target for target, source in movs if source in tracked and target not in tracked]
+        tracked.update(dict.fromkeys(added))
+        changed = bool(added)
+    return tracked
+
+
+def is_copy(instruction: Instruction) -> bool:
+    """Say whether an instruction only copies one register to another."""
+    return instruction.opcode == "mov" and all(
+        isinstance(operand, Register) for operand in instruction.operands
+    )
+
+
+def _spans(
+    instructions: Sequence[Instruction], cfg: Cfg, flow: DataFlow
+) -> dict[Key, tuple[int, int]]:
+    """Return from where to where each register needs its row, as if the code were straight.
+
+    Instruction `i` reads at `2i + 1`. One with a single result is done reading when it writes, so
+    it writes at the same moment; others write from `2i` on.
+    """
+    spans: dict[Key, tuple[int, int]] = {}
+
+    def extend(key: Key, first: int, last: int) -> None:
+        start, end = spans.get(key, (first, last))
+        spans[key] = (min(start, first), max(end, last))
+
+    for index, instruction in enumerate(instructions):
+        effect = effect_of(instruction)
+        for register in effect.reads:
+            extend(_key(register), 2 * index + 1, 2 * index + 1)
+        alone = instruction.opcode in COMPUTES and len(effect.writes) == 1
+        for register in effect.writes:
+            extend(_key(register), 2 * index + alone, 2 * index + 2)
+    keys = [_key(register) for register in flow.numbers]
+    for index, block in enumerate(cfg.blocks):
+        for position, live in (
+            (2 * block.start, flow.live_in[index]),
+            (2 * block.stop, flow.live_out[index]),
+        ):
+            rest = live
+            while rest:
+                lowest = rest & -rest
+                extend(keys[lowest.bit_length() - 1], position, position)
+                rest ^= lowest
+    return spans

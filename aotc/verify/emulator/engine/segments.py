@@ -1,0 +1,159 @@
+"""A kernel ready to run: its segments, each a straight run of steps and what happens at its end.
+
+A segment ends where a basic block does, at an instruction that may hold lanes back, and, if groups
+are to be preempted, after every instruction by which threads synchronise: who goes first at a plain
+access to memory makes no difference unless it races, and a race is reported in any order.
+
+Invariant: lanes enter segments at their start alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from aotc.verify.emulator.compute.registry import COMPUTES
+from aotc.verify.emulator.engine.compute_steps import Step
+from aotc.verify.emulator.engine.decode import Decoder
+from aotc.verify.emulator.engine.terminators import END_RULES, End, Site, end_of, falls_through
+from aotc.verify.emulator.errors import EmulationError, Unsupported
+from aotc.verify.emulator.syntax import Immediate, Instruction, Operand
+from aotc.verify.emulator.text.cfg import Cfg
+from aotc.verify.emulator.text.effects import destination_count
+
+SPIN_ROUNDS = 1 << 12
+"""Rounds that a trip counts for of a loop that may be waiting for others; one of others counts 1.
+
+In step, a group may be that many rounds ahead of one at a higher program counter.
+"""
+_STRONG = frozenset(("volatile", "relaxed", "acquire", "mmio"))
+# Atomic operations that may leave what is there.
+_CHANGES_NOTHING = frozenset(("cas", "exch", "or", "and", "min", "max"))
+# What touches only the own registers, or memory in ways that shadows check in any order.
+_PLAIN = frozenset(
+    (
+        *("ldmatrix", "stmatrix", "movmatrix", "mma", "cvta", "isspacep", "mapa", "getctarank"),
+        *("prefetch", "prefetchu", "createpolicy", "setmaxnreg"),
+    )
+)
+# Who does any of this in a loop gets something done.
+_WORK = frozenset(("st", "red", "cp", "stmatrix", "mma", "wgmma"))
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Hold instructions up to `stop`, that one excluded; the last may be in `end`."""
+
+    stop: int
+    length: int
+    steps: tuple[Step, ...]
+    end: End
+
+
+class Code:
+    """Decode a kernel; segments are found by the instruction that they start at.
+
+    Raises: EmulationError for an instruction that is not supported.
+    """
+
+    def __init__(
+        self, instructions: Sequence[Instruction], cfg: Cfg, decoder: Decoder, *, preempt: bool
+    ) -> None:
+        self.instructions = instructions
+        self.length = len(instructions)
+        self._preempt = preempt
+        self._rounds: dict[tuple[int, int], int] = {}
+        self.segments: dict[int, Segment] = {}
+        for block in cfg.blocks:
+            start = block.start
+            steps: list[Step] = []
+            for index in range(block.start, block.stop):
+                site = Site(instructions[index], index, block.reconvergence, decoder)
+                end = self._end(site)
+                if end is None:
+                    steps.append(decoder.step(site.instruction))
+                if end is None and (index + 1 == block.stop or self._preempts(site.instruction)):
+                    end = falls_through(index + 1)
+                if end is not None:
+                    stop = index + 1
+                    self.segments[start] = Segment(stop, stop - start, tuple(steps), end)
+                    start, steps = stop, []
+
+    def rounds(self, start: int, stop: int) -> int:
+        """Return how many rounds a jump from `stop` back to `start` counts for.
+
+        A loop that looks at what others may write, and writes nothing itself, may be spinning.
+        """
+        key = (start, stop)
+        if key not in self._rounds:
+            body = self.instructions[start : stop + 1]
+            # Who polls global memory hands what it finds to its CTA through shared memory.
+            polls = any(self._polls_memory(each) for each in body)
+            looks = polls or any(map(_looks, body))
+            works = any(
+                each.opcode in _WORK and not (polls and "shared" in each.modifiers) for each in body
+            )
+            self._rounds[key] = SPIN_ROUNDS if looks and not works else 1
+        return self._rounds[key]
+
+    def _polls_memory(self, instruction: Instruction) -> bool:
+        """Say whether an instruction may be there to see what others have stored."""
+        if instruction.opcode == "ld":
+            return not _STRONG.isdisjoint(instruction.modifiers)
+        if instruction.opcode != "atom":
+            return False
+        return not _CHANGES_NOTHING.isdisjoint(instruction.modifiers) or self._is_zero(
+            instruction.operands[2]
+        )
+
+    def _is_zero(self, operand: Operand) -> bool:
+        """Say whether an operand is known to be 0, as in an addition that only reads."""
+        if isinstance(operand, Immediate):
+            return operand.value == 0
+        writes = [
+            each
+            for each in self.instructions
+            if operand in each.operands[: destination_count(each)]
+        ]
+        return bool(writes) and all(
+            each.opcode == "mov" and each.guard is None and each.operands[1] == Immediate(0)
+            for each in writes
+        )
+
+    def _end(self, site: Site) -> End | None:
+        instruction = site.instruction
+        try:
+            return end_of(site)
+        except Unsupported as error:
+            raise EmulationError(
+                f"unsupported instruction {instruction.mnemonic}: {error}",
+                line=instruction.line,
+                text=instruction.text,
+            ) from None
+
+    def _preempts(self, instruction: Instruction) -> bool:
+        return (
+            self._preempt
+            and instruction.opcode not in COMPUTES
+            and instruction.opcode not in END_RULES
+            and not _is_plain(instruction)
+        )
+
+
+def _is_plain(instruction: Instruction) -> bool:
+    """Say whether it makes no difference to others when an instruction happens, if nothing races."""
+    words = instruction.modifiers
+    match instruction.opcode:
+        case "ld" | "ldu" | "st":
+            return _STRONG.isdisjoint(words) and "release" not in words
+        case "cp":
+            return bool(words) and words[1:2] in (("ca",), ("cg",))
+        case opcode:
+            return opcode in _PLAIN
+
+
+def _looks(instruction: Instruction) -> bool:
+    """Say whether an instruction may be there to see if others have come so far, or to let them."""
+    if instruction.opcode == "mbarrier":
+        return instruction.modifiers[0] in ("test_wait", "try_wait")
+    return instruction.opcode == "nanosleep"

@@ -1,0 +1,171 @@
+"""Barriers of threads rather than warps: `bar.warp.sync` in a warp, `barrier.cluster` in a cluster.
+
+Invariant: a thread is parked here only while a thread that is alive has yet to arrive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import cast
+
+import numpy as np
+import numpy.typing as npt
+
+from aotc.verify.arrays import reshape
+from aotc.verify.emulator.engine.barriers import Release, Waiter
+from aotc.verify.emulator.engine.divergence import Ints
+from aotc.verify.emulator.engine.lane_context import LaneContext
+from aotc.verify.emulator.engine.machine import Batch
+from aotc.verify.emulator.memory.vector_clocks import Clocks
+from aotc.verify.emulator.text.special_registers import WARP
+
+_BITS: npt.NDArray[np.uint32] = np.left_shift(np.uint32(1), np.arange(WARP, dtype=np.uint32))
+
+
+class WarpBarriers:
+    """Hold the lanes that wait at a `bar.warp.sync` for others of their warp."""
+
+    def __init__(self, batch: Batch, release: Release) -> None:
+        self._batch = batch
+        self._release = release
+        self._here = np.zeros(batch.num_lanes, bool)
+        self._masks = np.zeros(batch.num_warps, np.uint32)
+        self._waiters: list[Waiter] = []
+
+    def passes_at_once(self, context: LaneContext, masks: npt.NDArray[np.uint32]) -> bool:
+        """Let everybody through if all lanes of their masks are here; say whether they are."""
+        lanes = context.lane_indices()
+        own = masks >> (lanes & 31).astype(np.uint32) & 1
+        if not own.all():
+            lane = int(lanes[int(np.argmin(own))])
+            raise context.fault("the thread is not in its own mask", lane)
+        if self._waiters:
+            return False
+        warps = context.warps()
+        first = np.searchsorted(lanes, warps * WARP)
+        wanted = (masks[first][:, None] & _BITS != 0) & reshape(self._batch.alive, -1, WARP)[warps]
+        if (wanted & ~context.active()).any():
+            return False
+        self._batch.order.warp_sync(warps)
+        return True
+
+    def arrive(self, waiter: Waiter, masks: npt.NDArray[np.uint32]) -> None:
+        """Park lanes, and release the warps that this completes."""
+        warps = waiter.lanes >> 5
+        known = reshape(self._here, -1, WARP)[warps].any(axis=1)
+        differs = known & (self._masks[warps] != masks)
+        if differs.any():
+            lane = int(waiter.lanes[int(np.argmax(differs))])
+            raise self._batch.fault(
+                "barrier", "threads of one warp give different masks", waiter.instruction, lane
+            )
+        self._masks[warps] = masks
+        self._here[waiter.lanes] = True
+        self._waiters.append(waiter)
+        self._free(np.unique(warps))
+
+    def exited(self, lanes: Ints) -> None:
+        """Release lanes that were waiting for those which have exited instead."""
+        if self._waiters:
+            self._free(np.unique(lanes >> 5))
+
+    def waiting(self) -> Iterator[tuple[Waiter, str]]:
+        """Yield who waits, and for what."""
+        for waiter in self._waiters:
+            yield waiter, "waits at bar.warp.sync for other lanes of its warp"
+
+    def _free(self, warps: Ints) -> None:
+        here = reshape(self._here, -1, WARP)
+        alive = reshape(self._batch.alive, -1, WARP)[warps]
+        wanted = (self._masks[warps][:, None] & _BITS != 0) & alive
+        ready = warps[(here[warps] | ~wanted).all(axis=1) & here[warps].any(axis=1)]
+        if not len(ready):
+            return
+        here[ready] = False
+        waiters, self._waiters = self._waiters, []
+        self._batch.order.warp_sync(ready)
+        leaving: list[Waiter] = []
+        for waiter in waiters:
+            goes, stays = waiter.split(np.isin(waiter.lanes >> 5, ready))
+            leaving += [goes] if len(goes.lanes) else []
+            self._waiters += [stays] if len(stays.lanes) else []
+        for waiter in leaving:
+            self._release(waiter.lanes, waiter.pc, waiter.join)
+
+
+class ClusterBarriers:
+    """Hold the barrier of every cluster: each thread arrives, then waits for all to have arrived."""
+
+    def __init__(self, batch: Batch, release: Release) -> None:
+        self._batch = batch
+        self._release = release
+        self._lanes_per_cluster = batch.cluster_size * batch.warps_per_block * WARP
+        clusters = batch.num_lanes // self._lanes_per_cluster
+        self._phase = np.zeros(clusters, np.int64)
+        self._due = np.full(batch.num_lanes, -1, np.int64)  # the phase a lane has arrived in
+        self._tokens = Clocks(2 * clusters, batch.order.columns)  # by cluster and parity of phase
+        self._waiters: list[Waiter] = []
+
+    def arrive(self, context: LaneContext) -> None:
+        """Count lanes in."""
+        again = self._due[context.lanes] >= 0
+        if again.any():
+            lane = int(context.lane_indices()[int(np.argmax(again))])
+            raise context.fault("the thread arrives twice without a wait in between", lane)
+        lanes = context.lane_indices()
+        clusters = lanes // self._lanes_per_cluster
+        if "relaxed" not in context.instruction.modifiers:
+            rows = 2 * clusters + self._phase[clusters] % 2
+            self._batch.order.release(lanes, self._tokens, rows)
+        self._due[lanes] = self._phase[clusters]
+        self._advance(np.unique(clusters))
+
+    def wait(self, context: LaneContext, waiter: Waiter) -> None:
+        """Let lanes go on whose cluster is complete; park the others."""
+        late = self._due[context.lanes] < 0
+        if late.any():
+            lane = int(context.lane_indices()[int(np.argmax(late))])
+            raise context.fault("the thread waits without having arrived", lane)
+        lanes = waiter.lanes
+        ready = self._due[lanes] < self._phase[lanes // self._lanes_per_cluster]
+        goes, stays = waiter.split(ready)
+        if len(stays.lanes):
+            self._waiters.append(stays)
+        if len(goes.lanes):
+            self._pass(goes)
+
+    def exited(self, lanes: Ints) -> None:
+        """Expect lanes that have exited no longer."""
+        self._due[lanes] = -1
+        self._advance(np.unique(lanes // self._lanes_per_cluster))
+
+    def waiting(self) -> Iterator[tuple[Waiter, str]]:
+        """Yield who waits, and for what."""
+        for waiter in self._waiters:
+            yield waiter, "waits at the barrier of its cluster"
+
+    def _advance(self, clusters: Ints) -> None:
+        arrived = self._due == np.repeat(self._phase, self._lanes_per_cluster)
+        complete = cast(
+            "npt.NDArray[np.bool_]",
+            reshape(arrived | ~self._batch.alive, len(self._phase), -1).all(axis=1),
+        )
+        complete &= reshape(arrived, len(self._phase), -1).any(axis=1)
+        done = clusters[complete[clusters]]
+        if not len(done):
+            return
+        self._phase[done] += 1
+        self._tokens.clear(2 * done + self._phase[done] % 2)
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            goes, stays = waiter.split(np.isin(waiter.lanes // self._lanes_per_cluster, done))
+            self._waiters += [stays] if len(stays.lanes) else []
+            if len(goes.lanes):
+                self._pass(goes)
+
+    def _pass(self, waiter: Waiter) -> None:
+        lanes = waiter.lanes
+        clusters = lanes // self._lanes_per_cluster
+        self._batch.order.acquire(lanes, self._tokens, 2 * clusters + self._due[lanes] % 2)
+        self._due[lanes] = -1
+        self._release(lanes, waiter.pc, waiter.join)

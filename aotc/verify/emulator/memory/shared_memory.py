@@ -1,0 +1,302 @@
+"""Shared memory of the resident blocks: its bytes and addresses; shared_shadow.py checks each access.
+
+Addresses are those of PTX: `BASE_ADDRESS` is a block's first byte; bits from `RANK_SHIFT` up hold one
+more than the rank in the cluster of the block meant, or 0 for the own block. An offset is the place
+of a byte in the memory of all blocks together.
+
+Invariant: an access is checked before it changes anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+from aotc.verify.arrays import reduce_or, reshape, view
+from aotc.verify.emulator.errors import Misuse
+from aotc.verify.emulator.memory.bank_conflicts import BankConflicts
+from aotc.verify.emulator.memory.global_memory import Bytes, as_cells, cell_dtype, differ, lane_at
+from aotc.verify.emulator.memory.serialized_rmw import in_turn
+from aotc.verify.emulator.memory.shared_shadow import Flight, Shadow
+from aotc.verify.emulator.memory.vector_clocks import Ints, Lanes, Order
+from aotc.verify.emulator.syntax import Instruction
+
+BASE_ADDRESS = 1024  # 0 stays the null pointer
+RANK_SHIFT = 24
+
+__all__ = ["BASE_ADDRESS", "RANK_SHIFT", "Flight", "SharedMemory"]
+
+
+class SharedMemory:
+    """Hold shared memory of all resident blocks.
+
+    `granule_bytes` is the size of the smallest access that will come, at most 16. What was never
+    written is `noise`, or may not be read where there is none.
+    """
+
+    def __init__(
+        self,
+        num_blocks: int,
+        size_bytes: int,
+        order: Order,
+        *,
+        granule_bytes: int = 1,
+        noise: np.random.Generator | None = None,
+    ) -> None:
+        self.size_bytes = size_bytes
+        self.conflicts: BankConflicts | None = None  # counts them if given
+        self._stride = -(-size_bytes // 128) * 128
+        total_bytes = num_blocks * self._stride
+        self._data = np.zeros(total_bytes, np.uint8)
+        if noise is not None:
+            self._data[:] = np.frombuffer(noise.bytes(total_bytes), np.uint8)
+        self.shadow = Shadow(
+            total_bytes, granule_bytes, order, self.describe, reads_unwritten=noise is not None
+        )
+        self._cluster_blocks = order.cluster_warps // order.warps_per_block
+        lanes_per_block = order.warps_per_block * 32
+        block = np.arange(num_blocks * lanes_per_block, dtype=np.int64) // lanes_per_block
+        self._base = block * self._stride - BASE_ADDRESS
+        self._cluster_base = block // self._cluster_blocks * self._cluster_blocks * self._stride
+        self._ended = np.zeros(num_blocks, np.bool_)
+        self._any_ended = False
+
+    @staticmethod
+    def bytes_per_block(size_bytes: int, cluster_warps: int, granule_bytes: int) -> int:
+        """Return how much a block's shared memory and its shadow take of the host's."""
+        return size_bytes + Shadow.bytes_of(size_bytes, cluster_warps, granule_bytes)
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of all blocks together, which offsets are below."""
+        return self._data.size
+
+    # ---- synchronous accesses ---------------------------------------------------------------
+
+    def load(
+        self,
+        lanes: Lanes,
+        address: Ints,
+        size_bytes: int,
+        instruction: Instruction,
+        *,
+        strong: bool = False,
+    ) -> Bytes:
+        """Return the bytes at addresses (n,) that lanes (n,) read: (n, size_bytes).
+
+        Raises: Misuse for an address that is none, and for what shared_shadow.py lists.
+        """
+        offset = self.locate(lanes, address, size_bytes)
+        self.shadow.check_load(lanes, offset, size_bytes, strong=strong)
+        if not strong:
+            self.shadow.loaded(lanes, offset, size_bytes, instruction)
+        if self.conflicts is not None:
+            self.conflicts.count(lanes, address, size_bytes, instruction)
+        cells = self._cells(size_bytes)[offset // size_bytes]
+        return reshape(view(cells, np.uint8), len(offset), size_bytes)
+
+    def store(
+        self,
+        lanes: Lanes,
+        address: Ints,
+        data: Bytes,
+        instruction: Instruction,
+        *,
+        strong: bool = False,
+    ) -> None:
+        """Write bytes (n, size) at addresses (n,) for lanes (n,).
+
+        Raises: Misuse as `load`, and when lanes write different values to one address at once.
+        """
+        size = data.shape[1]
+        offset = self.locate(lanes, address, size)
+        cells, values, unit = self._cells(size), as_cells(data), offset // size
+
+        def changes(rows: Ints) -> npt.NDArray[np.bool_]:
+            return differ(cells[unit[rows]], values[rows])
+
+        self.shadow.check_store(lanes, offset, size, changes, strong=strong)
+        cells[unit] = values
+        if not strong:
+            lost = differ(cells[unit], values)
+            if lost.any():
+                self._refuse_overwritten(lanes, offset, int(np.flatnonzero(lost)[0]))
+        self.shadow.stored(lanes, offset, size, instruction, strong=strong)
+        if self.conflicts is not None:
+            self.conflicts.count(lanes, address, size, instruction)
+
+    def update(
+        self,
+        lanes: Lanes,
+        address: Ints,
+        size_bytes: int,
+        instruction: Instruction,
+        operation: Callable[[npt.NDArray[Any], Ints], npt.NDArray[Any]],
+        *,
+        asynchronous: bool = False,
+    ) -> npt.NDArray[Any]:
+        """Replace what is at addresses (n,) by `operation(old cells, positions)`, atomically.
+
+        Lanes that meet at an address take turns. Returns the old cells, each as its lane saw it.
+        With `asynchronous` it counts as done by the asynchronous agent, whom the lanes asked.
+
+        Raises: Misuse as `load`.
+        """
+        offset = self.locate(lanes, address, size_bytes)
+        self.shadow.check_load(lanes, offset, size_bytes, strong=True)
+        self.shadow.check_store(lanes, offset, size_bytes, strong=True)
+        old = in_turn(self._cells(size_bytes), offset // size_bytes, operation)
+        self.shadow.stored(
+            lanes, offset, size_bytes, instruction, strong=True, asynchronous=asynchronous
+        )
+        return old
+
+    # ---- asynchronous operations ------------------------------------------------------------
+
+    def begin(
+        self,
+        lanes: Ints,
+        address: Ints,
+        size_bytes: int,
+        instruction: Instruction,
+        *,
+        writes: bool,
+        proxy: bool = True,
+    ) -> Flight:
+        """Check and mark pieces (n,) of `size_bytes` that lanes' operation will write or read.
+
+        `size_bytes` is a power of two; `proxy` says that the asynchronous proxy does it, as for
+        bulk copies and wgmma but not for `cp.async`.
+
+        Raises: Misuse as `load`.
+        """
+        offset = self.locate(lanes, address, size_bytes)
+        if writes:
+            self.shadow.check_store(lanes, offset, size_bytes)
+            if proxy:
+                self.shadow.check_rewrite(lanes, offset, size_bytes)
+        else:
+            self.shadow.check_load(lanes, offset, size_bytes, verb="reads asynchronously")
+            if proxy:
+                self.shadow.check_proxy(lanes, offset, size_bytes)
+        everything = np.ones(len(offset), np.bool_)
+        flight = Flight(lanes, offset, size_bytes, instruction, writes, everything)
+        self.shadow.begin(flight)
+        if self.conflicts is not None and not proxy:
+            self.conflicts.count(lanes, address, size_bytes, instruction)
+        return flight
+
+    def peek(self, flight: Flight) -> Bytes:
+        """Return what a reading operation finds now: (n, size_bytes).
+
+        Raises: Misuse where the block has ended.
+        """
+        self._check_ended(flight.lanes, flight.offset, flight.instruction)
+        cells = self._cells(flight.size_bytes)[flight.offset // flight.size_bytes]
+        return reshape(view(cells, np.uint8), len(flight.offset), flight.size_bytes)
+
+    def poke(self, flight: Flight, data: Bytes) -> None:
+        """Let a writing operation put down its bytes (n, size_bytes).
+
+        Raises: Misuse where the block has ended.
+        """
+        self._check_ended(flight.lanes, flight.offset, flight.instruction)
+        self._cells(flight.size_bytes)[flight.offset // flight.size_bytes] = as_cells(data)
+
+    def finish(
+        self,
+        flight: Flight,
+        pieces: npt.NDArray[np.bool_] | None = None,
+        *,
+        asynchronous: bool = False,
+    ) -> None:
+        """End an operation, or only some pieces (n,) of it, since it has been waited for.
+
+        It then counts as done now by the lanes that issued it, or by the asynchronous agent.
+        """
+        self.shadow.finish(flight, pieces, asynchronous=asynchronous)
+
+    def end(self, blocks: Ints) -> None:
+        """Give the memory of blocks back, whose threads have all exited."""
+        self._ended[blocks] = True
+        self._any_ended |= len(blocks) > 0
+
+    # ---- addresses --------------------------------------------------------------------------
+
+    def locate(self, lanes: Lanes, address: Ints, size_bytes: int) -> Ints:
+        """Return the offsets of lanes' addresses (n,), checked.
+
+        Raises: Misuse for an address outside a block's memory, or no multiple of the size, and for
+            one in a block that has ended.
+        """
+        base = self._base[lanes]
+        if not len(address):
+            return base
+        if int(address.max()) >> RANK_SHIFT:
+            rank = address >> RANK_SHIFT
+            bad = rank > self._cluster_blocks
+            if bad.any():
+                self._refuse_address("bounds", lanes, address, bad, size_bytes)
+            other = self._cluster_base[lanes] + (rank - 1) * self._stride
+            self._check_ended(lanes, np.where(rank > 0, other, base + BASE_ADDRESS))
+            base = np.where(rank > 0, other - BASE_ADDRESS, base)
+            address = address & (1 << RANK_SHIFT) - 1
+        last = BASE_ADDRESS + self.size_bytes - size_bytes
+        if int(address.max()) > last or int(address.min()) < BASE_ADDRESS:
+            bad = (address < BASE_ADDRESS) | (address > last)
+            self._refuse_address("bounds", lanes, address, bad, size_bytes)
+        if int(reduce_or(address)) & (size_bytes - 1):
+            bad = address & (size_bytes - 1) != 0
+            self._refuse_address("misaligned", lanes, address, bad, size_bytes)
+        return address + base
+
+    def _check_ended(
+        self, lanes: Lanes, offset: Ints, instruction: Instruction | None = None
+    ) -> None:
+        """Refuse memory of blocks that have ended: it may be another block's by now."""
+        if not self._any_ended:
+            return
+        ended = self._ended[offset // self._stride]
+        if ended.any():
+            at = int(np.flatnonzero(ended)[0])
+            raise Misuse(
+                "ended",
+                f"touches {self.describe(int(offset[at]))}, after the last thread of the block has "
+                "exited",
+                lane=lane_at(lanes, at),
+                instruction=instruction,
+            )
+
+    def describe(self, offset: int) -> str:
+        """Return the name of a byte of some block's shared memory, for messages."""
+        rank = offset // self._stride % self._cluster_blocks
+        where = f" of cluster rank {rank}" if self._cluster_blocks > 1 else ""
+        return f"byte {offset % self._stride} of {self.size_bytes} bytes of shared memory{where}"
+
+    def _cells(self, size_bytes: int) -> npt.NDArray[Any]:
+        return view(self._data, cell_dtype(size_bytes))
+
+    def _refuse_address(
+        self, kind: str, lanes: Lanes, address: Ints, bad: npt.NDArray[np.bool_], size: int
+    ) -> NoReturn:
+        at = int(np.flatnonzero(bad)[0])
+        byte = (int(address[at]) & (1 << RANK_SHIFT) - 1) - BASE_ADDRESS
+        why = "out of bounds" if kind == "bounds" else f"no multiple of {size} bytes"
+        raise Misuse(
+            kind,
+            f"accesses {size} bytes at byte {byte} of {self.size_bytes} bytes of shared memory"
+            f" (address {int(address[at]):#x}), {why}",
+            lane=lane_at(lanes, at),
+        )
+
+    def _refuse_overwritten(self, lanes: Lanes, offset: Ints, at: int) -> NoReturn:
+        winner = int(np.flatnonzero(offset == offset[at])[-1])
+        raise Misuse(
+            "race",
+            f"writes {self.describe(int(offset[at]))}, to which lane {lane_at(lanes, winner)} "
+            "writes another value at the same time",
+            lane=lane_at(lanes, at),
+        )

@@ -1,0 +1,422 @@
+"""The shadow of shared memory: who touched each byte last, which finds what hardware hides.
+
+Memory is divided in granules, as small as the smallest access of the program, so that an access
+covers whole granules. Each has the stamp (see vector_clocks.py) of its last write, 0 for none, of the last
+read by each warp of the cluster, and marks: an mbarrier lives here, an asynchronous operation
+that has not been waited for writes or reads here. Accesses are checked against them:
+- bytes never written are not read;
+- of two accesses, one of them a write, one has seen the other, or both are strong (atomic, say);
+  writing the value that is there already changes nothing and is forgiven;
+- what an asynchronous operation writes is left alone until it has been waited for, and what one
+  reads is not written;
+- what the asynchronous proxy reads has been handed to it by `fence.proxy.async`, and so has what was
+  read where it writes: a thread's read may still be under way when a barrier lets the write go;
+- nothing but its own instructions touches an mbarrier.
+
+Invariant: what is recorded has been checked, and has happened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, NoReturn, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from aotc.verify.arrays import reshape, view
+from aotc.verify.emulator.errors import Misuse
+from aotc.verify.emulator.memory.global_memory import lane_at
+from aotc.verify.emulator.memory.vector_clocks import (
+    GPU,
+    PROXY,
+    WEAK,
+    Ints,
+    Lanes,
+    Order,
+    column_of,
+    lane_of,
+    number_of,
+    scope_of,
+)
+from aotc.verify.emulator.syntax import Instruction
+
+# Which of some rows of an access change the value that is there.
+Changes: TypeAlias = Callable[[Ints], npt.NDArray[np.bool_]]
+
+_MBARRIER = 1 << 15
+_WRITES = 1 << 14
+_READS = _WRITES - 1  # how many asynchronous operations read
+
+
+@dataclass
+class Flight:
+    """Hold the bytes that an asynchronous operation writes or reads, until it is waited for.
+
+    `offset` (n,) are places in all of shared memory of pieces of `size_bytes` each, `lanes` (n,)
+    who issued the operation.
+    """
+
+    lanes: Ints
+    offset: Ints
+    size_bytes: int
+    instruction: Instruction
+    writes: bool
+    open: npt.NDArray[np.bool_] = field(repr=False)  # (n,) which pieces are in flight still
+
+
+class Shadow:
+    """Hold the stamps and marks of all granules; offsets count bytes in all of shared memory.
+
+    `describe` names the byte at an offset, for messages. Unless `reads_unwritten`, what was never
+    written may not be read. All checks raise Misuse.
+    """
+
+    def __init__(
+        self,
+        total_bytes: int,
+        granule_bytes: int,
+        order: Order,
+        describe: Callable[[int], str],
+        *,
+        reads_unwritten: bool = False,
+    ) -> None:
+        self._order = order
+        self._describe = describe
+        self._reads_unwritten = reads_unwritten
+        self._granule_bytes = granule_bytes
+        self._total_bytes = total_bytes
+        granules = total_bytes // granule_bytes
+        self._written = np.zeros(granules, np.int64)
+        self._read = np.zeros(granules * order.cluster_warps, np.int64)  # warp by warp
+        self._read_itself = np.zeros(0, np.int64)  # as `_read`, of reads by threads; once any
+        self._last_read = 0  # no stamp of a read is greater
+        self._marks = np.zeros(0, np.uint16)  # of each granule, once there is any
+        self._flights: dict[int, Flight] = {}  # the open ones, by identity
+        self._instructions: list[Instruction] = []  # those in stamps, by number
+        self._numbers: dict[int, int] = {}  # of each instruction, by its identity
+
+    @staticmethod
+    def bytes_of(size_bytes: int, cluster_warps: int, granule_bytes: int) -> int:
+        """Return how much the shadow of `size_bytes` takes of the host's memory."""
+        return size_bytes // granule_bytes * (8 + 16 * cluster_warps + 2)
+
+    # ---- checks -----------------------------------------------------------------------------
+
+    def check_load(
+        self, lanes: Lanes, offset: Ints, size: int, *, strong: bool = False, verb: str = "reads"
+    ) -> None:
+        """Check that lanes (n,) may read `size` bytes at each offset (n,)."""
+        self._check_marks(lanes, offset, size, _MBARRIER | _WRITES, verb)
+        written = self._gather(self._written, offset // size, size)
+        if not self._reads_unwritten and written.size and not int(written.min()):
+            at, piece = _first(written == 0)
+            where = self._place(offset, at, piece)
+            raise Misuse(
+                "uninitialised", f"{verb} {where}, which was never written", lane=lane_at(lanes, at)
+            )
+        self._check_seen(lanes, offset, written, verb, "wrote", strong=strong)
+
+    def check_store(
+        self,
+        lanes: Lanes,
+        offset: Ints,
+        size: int,
+        changes: Changes | None = None,
+        *,
+        strong: bool = False,
+    ) -> None:
+        """Check that lanes (n,) may write `size` bytes at each offset (n,)."""
+        self._check_marks(lanes, offset, size, _MBARRIER | _WRITES | _READS, "writes")
+        unit = offset // size
+        written = self._gather(self._written, unit, size)
+        self._check_seen(lanes, offset, written, "writes", "wrote", changes, strong=strong)
+        if self._last_read <= self._order.lowest_floor:
+            return
+        plane = self._total_bytes // size
+        for column in range(self._order.cluster_warps):
+            read = self._gather(self._read, unit + column * plane, size)
+            self._check_seen(lanes, offset, read, "writes", "read", changes, strong=False)
+
+    def check_proxy(self, lanes: Ints, offset: Ints, size: int) -> None:
+        """Check that what lanes (n,) let the asynchronous proxy read has been handed to it."""
+        written = self._gather(self._written, offset // size, size)
+        self._check_handed(lanes, offset, written, "reads", "wrote")
+
+    def check_rewrite(self, lanes: Ints, offset: Ints, size: int) -> None:
+        """Check that reads of what lanes (n,) let the asynchronous proxy write are handed to it."""
+        if not self._read_itself.size:
+            return
+        unit, plane = offset // size, self._total_bytes // size
+        for column in range(self._order.cluster_warps):
+            read = self._gather(self._read_itself, unit + column * plane, size)
+            self._check_handed(lanes, offset, read, "writes", "read")
+
+    def _check_handed(self, lanes: Ints, offset: Ints, stamps: Ints, verb: str, other: str) -> None:
+        """Check that the accesses stamped (n, granules) have been handed to the async proxy."""
+        bad = self._order.unordered(lanes, stamps, PROXY)
+        if bad.any():
+            at, piece = _first(bad)
+            stamp = int(stamps[at, piece])
+            raise Misuse(
+                "proxy",
+                f"{verb} {self._place(offset, at, piece)} through the asynchronous proxy, which "
+                f"{self._who(stamp)} {other} through the generic one with no fence.proxy.async "
+                "between",
+                lane=lane_at(lanes, at),
+                notes=self._where(stamp),
+            )
+
+    def check_mbarrier(self, lanes: Lanes, offset: Ints) -> None:
+        """Check that lanes (n,) have seen the mbarriers at offsets (n,) being initialised."""
+        written = self._gather(self._written, offset // 8, 8)
+        verb = "uses the mbarrier at"
+        self._check_seen(lanes, offset, written, verb, "initialised", strong=False)
+
+    # ---- records ----------------------------------------------------------------------------
+
+    def loaded(
+        self,
+        lanes: Lanes,
+        offset: Ints,
+        size: int,
+        instruction: Instruction,
+        *,
+        asynchronous: bool = False,
+    ) -> None:
+        """Record that lanes (n,), or the asynchronous agent for them, have read at each offset (n,)."""
+        unit = offset // size + self._order.planes_of(lanes) * (self._total_bytes // size)
+        self._last_read = self._order.limit()
+        stamps = self._order.stamps(lanes, self._number(instruction))
+        self._scatter(self._read, unit, size, stamps)
+        if not asynchronous:
+            if not self._read_itself.size:
+                self._read_itself = np.zeros(len(self._read), np.int64)
+            self._scatter(self._read_itself, unit, size, stamps)
+
+    def stored(
+        self,
+        lanes: Lanes,
+        offset: Ints,
+        size: int,
+        instruction: Instruction,
+        *,
+        strong: bool = False,
+        asynchronous: bool = False,
+    ) -> None:
+        """Record that lanes (n,), or the asynchronous agent, have written at each offset (n,)."""
+        number = self._number(instruction)
+        scope = GPU if strong else WEAK
+        if asynchronous:
+            stamps = np.full(len(offset), self._order.async_stamp(number, scope))
+        else:
+            stamps = self._order.stamps(lanes, number, scope)
+        self._scatter(self._written, offset // size, size, stamps)
+
+    def begin(self, flight: Flight) -> None:
+        """Mark what an asynchronous operation will write or read."""
+        self._flights[id(flight)] = flight
+        self._mark(flight, slice(None), begin=True)
+
+    def split(self, flight: Flight, count: int) -> list[Flight]:
+        """Return `count` operations of equal size, none of which has ended, in the place of one."""
+        if count == 1:
+            return [flight]
+        del self._flights[id(flight)]
+        each = len(flight.offset) // count
+        parts = [slice(at * each, (at + 1) * each) for at in range(count)]
+        flights = [
+            replace(
+                flight,
+                lanes=flight.lanes[part],
+                offset=flight.offset[part],
+                open=flight.open[part],
+            )
+            for part in parts
+        ]
+        self._flights.update((id(one), one) for one in flights)
+        return flights
+
+    def finish_reads(self, flights: list[Flight]) -> None:
+        """Record that reading operations, none of which has ended in part, have been waited for."""
+        by_kind: dict[tuple[int, int], list[Flight]] = {}
+        for flight in flights:
+            del self._flights[id(flight)]
+            flight.open[:] = False
+            by_kind.setdefault((flight.size_bytes, id(flight.instruction)), []).append(flight)
+        for (size, _), alike in by_kind.items():
+            whole = replace(
+                alike[0],
+                lanes=np.concatenate([flight.lanes for flight in alike]),
+                offset=np.concatenate([flight.offset for flight in alike]),
+            )
+            self._mark(whole, slice(None), begin=False)
+            self.loaded(whole.lanes, whole.offset, size, whole.instruction, asynchronous=True)
+
+    def finish(
+        self, flight: Flight, pieces: npt.NDArray[np.bool_] | None, *, asynchronous: bool
+    ) -> None:
+        """Record that an operation, or some pieces (n,) of it, has been done and waited for."""
+        chosen = flight.open if pieces is None else flight.open & pieces
+        index = np.flatnonzero(chosen)
+        if not index.size:
+            return
+        flight.open[index] = False
+        if not flight.open.any():
+            del self._flights[id(flight)]
+        self._mark(flight, index, begin=False)
+        offset, size = flight.offset[index], flight.size_bytes
+        if not flight.writes:
+            self.loaded(flight.lanes[index], offset, size, flight.instruction, asynchronous=True)
+        else:
+            lanes = flight.lanes[index]
+            self.stored(lanes, offset, size, flight.instruction, asynchronous=asynchronous)
+
+    def mark_mbarriers(self, offset: Ints, *, live: bool) -> None:
+        """Say that at offsets (n,) an mbarrier lives, or no more."""
+        cells = self._gather(self._all_marks(), offset // 8, 8)
+        cells = cells | np.uint16(_MBARRIER) if live else cells & np.uint16(0xFFFF ^ _MBARRIER)
+        self._scatter(self._marks, offset // 8, 8, cells)
+
+    # ---- inside -----------------------------------------------------------------------------
+
+    def _gather(self, shadow: npt.NDArray[Any], unit: Ints, size: int) -> npt.NDArray[Any]:
+        """Return what a shadow array holds for accesses to units of `size` bytes: (n, granules)."""
+        if size < self._granule_bytes:
+            raise ValueError(f"an access of {size} bytes, but granules of {self._granule_bytes}")
+        return reshape(shadow, -1, size // self._granule_bytes).take(unit, axis=0)
+
+    def _scatter(
+        self, shadow: npt.NDArray[Any], unit: Ints, size: int, values: npt.NDArray[Any]
+    ) -> None:
+        """Put values (n,) or (n, granules) into a shadow array."""
+        count = size // self._granule_bytes
+        if count == 1:
+            shadow[unit] = reshape(values, -1)
+            return
+        if values.ndim == 1:
+            values = np.repeat(values, count)
+        whole = np.dtype(f"V{count * shadow.itemsize}")
+        view(shadow, whole)[unit] = reshape(view(np.ascontiguousarray(values), whole), -1)
+
+    def _number(self, instruction: Instruction) -> int:
+        number = self._numbers.get(id(instruction))
+        if number is None:
+            number = self._numbers[id(instruction)] = len(self._instructions)
+            self._instructions.append(instruction)
+        return number
+
+    def _all_marks(self) -> npt.NDArray[np.uint16]:
+        if not self._marks.size:
+            self._marks = np.zeros(self._total_bytes // self._granule_bytes, np.uint16)
+        return self._marks
+
+    def _mark(self, flight: Flight, pieces: slice | Ints, *, begin: bool) -> None:
+        count = flight.size_bytes // self._granule_bytes
+        first = flight.offset[pieces] // self._granule_bytes
+        index = reshape(first[:, None] + np.arange(count), -1)
+        marks = self._all_marks()
+        if flight.writes:
+            if begin:
+                marks[index] |= np.uint16(_WRITES)
+            else:
+                marks[index] &= np.uint16(0xFFFF ^ _WRITES)
+        else:
+            (np.add if begin else np.subtract).at(marks, index, np.uint16(1))
+
+    def _check_seen(
+        self,
+        lanes: Lanes,
+        offset: Ints,
+        stamps: Ints,
+        verb: str,
+        other: str,
+        changes: Changes | None = None,
+        *,
+        strong: bool,
+    ) -> None:
+        """Check that lanes (n,) have seen the accesses stamped (n, granules)."""
+        late = self._order.unseen(lanes, stamps)
+        if late is None:
+            return
+        rows, which = late
+        if strong:
+            plain = scope_of(stamps[rows, which]) == WEAK
+            rows, which = rows[plain], which[plain]
+        if changes is not None:
+            changed = changes(rows)
+            rows, which = rows[changed], which[changed]
+        if rows.size:
+            at, piece = int(rows[0]), int(which[0])
+            stamp = int(stamps[at, piece])
+            raise Misuse(
+                "race",
+                f"{verb} {self._place(offset, at, piece)}, which {self._who(stamp)} {other} with "
+                "nothing between that orders the two",
+                lane=lane_at(lanes, at),
+                notes=self._where(stamp),
+            )
+
+    def _check_marks(
+        self, lanes: Lanes, offset: Ints, size: int, forbidden: int, verb: str
+    ) -> None:
+        if self._marks.size:
+            found = self._gather(self._marks, offset // size, size) & np.uint16(forbidden)
+            if found.any():
+                self._refuse_mark(lanes, offset, found, verb)
+
+    # ---- messages ---------------------------------------------------------------------------
+
+    def _refuse_mark(
+        self, lanes: Lanes, offset: Ints, marks: npt.NDArray[Any], verb: str
+    ) -> NoReturn:
+        at, piece = _first(marks != 0)
+        where, lane = self._place(offset, at, piece), lane_at(lanes, at)
+        mark = int(marks[at, piece])
+        if mark & _MBARRIER:
+            raise Misuse("mbarrier", f"{verb} {where}, where an mbarrier lives", lane=lane)
+        does = "writes" if mark & _WRITES else "reads"
+        raise Misuse(
+            "in-flight",
+            f"{verb} {where}, which an asynchronous operation {does} that was not waited for",
+            lane=lane,
+            notes=self._in_flight_at(int(offset[at]) + piece * self._granule_bytes),
+        )
+
+    def _place(self, offset: Ints, at: int, piece: int) -> str:
+        return self._describe(int(offset[at]) + piece * self._granule_bytes)
+
+    def _who(self, stamp: int) -> str:
+        column = column_of(stamp)
+        if column == self._order.async_column:
+            return "an asynchronous copy"
+        rank, warp = divmod(column % self._order.cluster_warps, self._order.warps_per_block)
+        alone = self._order.cluster_warps == self._order.warps_per_block
+        block = "" if alone else f" of cluster rank {rank}"
+        return f"thread {warp * 32 + lane_of(stamp)}{block}"
+
+    def _where(self, stamp: int) -> tuple[str, ...]:
+        """Return a note that names the access of a stamp."""
+        return (note_of("the other access", self._instructions[number_of(stamp)]),)
+
+    def _in_flight_at(self, offset: int) -> tuple[str, ...]:
+        """Return a note that names the operation in flight at an offset."""
+        for flight in self._flights.values():
+            start = flight.offset[flight.open]
+            if ((start <= offset) & (offset < start + flight.size_bytes)).any():
+                return (note_of("the operation", flight.instruction),)
+        return ()
+
+
+def _first(found: npt.NDArray[np.bool_]) -> tuple[int, int]:
+    """Return the first row and column of what was found."""
+    rows, columns = np.nonzero(found)
+    return int(rows[0]), int(columns[0])
+
+
+def note_of(what: str, instruction: Instruction) -> str:
+    """Return a line that names an instruction other than the one to blame."""
+    place = instruction.place
+    source = f" ({place.file}:{place.line})" if place is not None else ""
+    return f"{what}: line {instruction.line}: {instruction.text.strip()}{source}"

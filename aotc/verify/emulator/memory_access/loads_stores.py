@@ -1,0 +1,154 @@
+"""Loads and stores, and what only concerns addresses: `cvta`, `isspacep`, `prefetch` and kin.
+
+Source: PTX ISA, "Data Movement and Conversion Instructions": ld, ld.global.nc, st, prefetch,
+isspacep, cvta, createpolicy.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from aotc.verify.arrays import view
+from aotc.verify.emulator.compute.registry import bits_dtype
+from aotc.verify.emulator.control.cluster import own_rank
+from aotc.verify.emulator.engine.context import Context
+from aotc.verify.emulator.engine.registry import Execute, executes
+from aotc.verify.emulator.errors import Unsupported
+from aotc.verify.emulator.memory.global_memory import SHARED_WINDOW
+from aotc.verify.emulator.memory.shared_memory import RANK_SHIFT
+from aotc.verify.emulator.memory.vector_clocks import WEAK
+from aotc.verify.emulator.memory_access.release_acquire import MemoryOrder
+from aotc.verify.emulator.memory_access.spaces import (
+    SPACES,
+    WINDOWS,
+    form_of,
+    is_uniform,
+    places_of,
+    read_bytes,
+    spaces_of,
+    write_bytes,
+)
+from aotc.verify.emulator.syntax import Instruction, Operand, Register, elements_of
+
+
+@executes("ld", "ldu")
+def load(instruction: Instruction) -> Execute:
+    """Read memory into a register, or into several from neighbouring addresses."""
+    form = form_of(instruction)
+    destinations = elements_of(instruction.operands[0])
+    source = instruction.operands[1]
+    uniform = form.space in ("param", "const") and is_uniform(instruction, 1)
+    dtype = bits_dtype(form.bits)
+    scope, acquires = form.scope, form.acquires
+
+    def run(ctx: Context) -> None:
+        address = ctx.address(source)
+        if uniform:
+            address = address[:1]
+        data = read_bytes(ctx, form.space, address, form.size_bytes, form.scope)
+        values = view(data, dtype)
+        for index, destination in enumerate(destinations):
+            value = values[:, index]
+            if form.kind == "s":
+                value = _extended(value, form.bits, destination)
+            ctx.write(destination, value)
+        if scope != WEAK:
+            places = places_of(form.space, address)
+            ctx.machine.part(MemoryOrder).read(ctx.lanes, places, scope, acquires=acquires)
+
+    return run
+
+
+@executes("st")
+def store(instruction: Instruction) -> Execute:
+    """Write a register to memory, or several to neighbouring addresses."""
+    form = form_of(instruction)
+    target = instruction.operands[0]
+    sources = elements_of(instruction.operands[1])
+    dtype = bits_dtype(form.bits)
+    scope, releases = form.scope, form.releases
+
+    def run(ctx: Context) -> None:
+        values = np.empty((ctx.count, form.count), dtype)
+        for index, source in enumerate(sources):
+            values[:, index] = ctx.read(source, form.bits)
+        address = ctx.address(target)
+        write_bytes(ctx, form.space, address, view(values, np.uint8), scope)
+        if scope != WEAK:
+            places = places_of(form.space, address)
+            ctx.machine.part(MemoryOrder).wrote(ctx.lanes, places, scope, releases=releases)
+            ctx.machine.note_event()
+
+    return run
+
+
+@executes("prefetch", "prefetchu")
+def prefetch(instruction: Instruction) -> Execute:
+    """Say something about caches: of no effect on what a program computes."""
+    del instruction
+    return _nothing
+
+
+@executes("createpolicy")
+def create_policy(instruction: Instruction) -> Execute:
+    """Make a cache policy: opaque, so any value will do."""
+    destination = instruction.operands[0]
+
+    def run(ctx: Context) -> None:
+        ctx.write(destination, np.zeros((), np.uint64))
+
+    return run
+
+
+@executes("cvta")
+def convert_address(instruction: Instruction) -> Execute:
+    """Turn an address of a space into a generic one, or with `.to` back."""
+    modifiers = instruction.modifiers
+    back = modifiers[0] == "to"
+    space = modifiers[1 if back else 0]
+    if space not in SPACES:
+        raise Unsupported(f"modifier .{space}")
+    window = WINDOWS[SPACES[space]]
+    destination, source = instruction.operands
+
+    def run(ctx: Context) -> None:
+        address = ctx.address(source)
+        ctx.write(destination, view(address - window if back else address + window, np.uint64))
+
+    return run
+
+
+@executes("isspacep")
+def is_space(instruction: Instruction) -> Execute:
+    """Say whether a generic address is in a space; `.shared` means the block's own."""
+    name = instruction.modifiers[0]
+    if name not in SPACES:
+        raise Unsupported(f"modifier .{name}")
+    wanted = tuple(WINDOWS).index(SPACES[name])
+    destination, source = instruction.operands
+
+    def run(ctx: Context) -> None:
+        address = view(ctx.read(source, 64), np.int64)
+        inside = spaces_of(address) == wanted
+        if name in ("shared", "shared::cta"):
+            # 0, or 1 above the rank that `mapa` was given.
+            rank = (address - SHARED_WINDOW) >> RANK_SHIFT
+            inside &= (rank == 0) | (rank == own_rank(ctx) + 1)
+        ctx.write(destination, inside)
+
+    return run
+
+
+def _extended(value: npt.NDArray[Any], bits: int, destination: Operand) -> npt.NDArray[Any]:
+    """Return signed values as wide as the register that takes them."""
+    if not isinstance(destination, Register) or destination.bits <= bits:
+        return value
+    signed = view(value, f"i{bits // 8}").astype(f"i{destination.bits // 8}")
+    return view(signed, bits_dtype(destination.bits))
+
+
+def _nothing(ctx: Context) -> None:
+    """Do nothing."""

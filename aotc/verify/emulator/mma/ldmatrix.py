@@ -1,0 +1,105 @@
+"""Matrices of a warp between registers and shared memory: `ldmatrix` and `stmatrix`.
+
+Each of one, two or four 8x8 matrices of 16-bit elements is eight rows of 16 bytes; eight lanes
+give their addresses. In registers lane 4r + c has elements 2c and 2c + 1 of row r, or of column r
+with `.trans`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from aotc.verify.arrays import Array, reshape, view
+from aotc.verify.emulator.engine.context import Context
+from aotc.verify.emulator.engine.registry import Execute, executes
+from aotc.verify.emulator.errors import Misuse, Unsupported
+from aotc.verify.emulator.memory.global_memory import SHARED_WINDOW
+from aotc.verify.emulator.memory.vector_clocks import Ints
+from aotc.verify.emulator.mma.fragments import WARP_LANES, operand_a
+from aotc.verify.emulator.syntax import Instruction, Operand, elements_of
+
+_ROWS, _ROW_BYTES = 8, 16
+_COUNTS = {"x1": 1, "x2": 2, "x4": 4}
+_SPACES = frozenset({"shared", "shared::cta"})
+_FRAGMENT = operand_a(8, 8, 16)
+
+
+def _form(instruction: Instruction) -> tuple[int, bool]:
+    """Return how many matrices and whether they are transposed.
+
+    Raises: Unsupported for shapes and types of later hardware.
+    """
+    words = list(instruction.modifiers)
+    for expected in ("sync", "aligned", "m8n8", "b16"):
+        if expected not in words:
+            raise Unsupported(f"modifiers without .{expected}")
+        words.remove(expected)
+    counts = [word for word in words if word in _COUNTS]
+    rest = [word for word in words if word not in _COUNTS and word not in _SPACES]
+    if len(counts) != 1 or rest not in ([], ["trans"]):
+        raise Unsupported(f"modifiers {'.'.join(words)}")
+    return _COUNTS[counts[0]], rest == ["trans"]
+
+
+def _rows(ctx: Context, operand: Operand, count: int) -> tuple[Ints, Ints]:
+    """Return the lanes that give addresses of rows, and these: (warps * 8 * count,) each."""
+    ctx.require_whole_warps()
+    num_warps = len(ctx.warps())
+    if ctx.count != num_warps * WARP_LANES:
+        raise Misuse("convergence", f"{ctx.instruction.mnemonic} needs all 32 lanes of a warp")
+    address = ctx.address(operand)
+    if int(address.min()) >= SHARED_WINDOW:
+        address = address - SHARED_WINDOW
+    lanes = reshape(np.asarray(ctx.lane_indices()), num_warps, WARP_LANES)[:, : _ROWS * count]
+    rows = reshape(address, num_warps, WARP_LANES)[:, : _ROWS * count]
+    return reshape(lanes, -1), reshape(rows, -1)
+
+
+def _oriented(elements: Array, *, transposed: bool) -> Array:
+    return np.swapaxes(elements, -1, -2) if transposed else elements
+
+
+@executes("ldmatrix")
+def ldmatrix(instruction: Instruction) -> Execute:
+    """Load 8x8 matrices of 16-bit elements, one register of each lane for each.
+
+    Source: PTX ISA, "Warp-level matrix load instruction: ldmatrix".
+    """
+    count, transposed = _form(instruction)
+    target, source = instruction.operands
+    registers = elements_of(target)
+    if len(registers) != count:
+        raise Unsupported(f"{len(registers)} registers for {count} matrices")
+
+    def execute(ctx: Context) -> None:
+        lanes, address = _rows(ctx, source, count)
+        data = ctx.machine.shared.load(lanes, address, _ROW_BYTES, ctx.instruction)
+        matrices = reshape(view(data, np.uint16), -1, count, _ROWS, _ROWS)
+        for index, register in enumerate(registers):
+            matrix = _oriented(matrices[:, index], transposed=transposed)
+            (words,) = _FRAGMENT.scatter(matrix)
+            ctx.write_warps(register, words)
+
+    return execute
+
+
+@executes("stmatrix")
+def stmatrix(instruction: Instruction) -> Execute:
+    """Store 8x8 matrices of 16-bit elements, one register of each lane for each.
+
+    Source: PTX ISA, "Warp-level matrix store instruction: stmatrix".
+    """
+    count, transposed = _form(instruction)
+    target, source = instruction.operands
+    registers = elements_of(source)
+    if len(registers) != count:
+        raise Unsupported(f"{len(registers)} registers for {count} matrices")
+
+    def execute(ctx: Context) -> None:
+        lanes, address = _rows(ctx, target, count)
+        matrices = [_FRAGMENT.gather([ctx.read_warps(each, 32)]) for each in registers]
+        stacked = _oriented(np.stack(matrices, axis=1), transposed=transposed)
+        data = reshape(view(np.ascontiguousarray(stacked), np.uint8), -1, _ROW_BYTES)
+        ctx.machine.shared.store(lanes, address, data, ctx.instruction)
+
+    return execute

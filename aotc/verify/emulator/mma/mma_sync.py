@@ -1,0 +1,150 @@
+"""Matrix instructions of one warp on registers: `mma.sync` and `movmatrix`.
+
+All warps that execute one together are multiplied together: their fragments are gathered into
+(warps, M, K) and (warps, K, N), multiplied and scattered back.
+
+How a sum is rounded is the one thing that PTX leaves open. Here the products are exact, their sum
+with the accumulator is taken in float64 and rounded once. The hardware aligns the products to the
+largest of a few at a time and cuts what lies below, so its result may differ from this one by about
+2^-23 (Hopper: 2^-13 of fp8's) of the largest term for each term; results are to be compared within
+a bound that grows with the sum of the terms' magnitudes. Integers are exact.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import numpy as np
+
+from aotc.verify.arrays import Array
+from aotc.verify.emulator.engine.context import Context
+from aotc.verify.emulator.engine.registry import Execute, executes
+from aotc.verify.emulator.errors import Unsupported
+from aotc.verify.emulator.mma.formats import FORMATS, Float64, encode
+from aotc.verify.emulator.mma.fragments import Fragment, accumulator, operand_a, operand_b
+from aotc.verify.emulator.syntax import Instruction, Operand, elements_of
+
+_SHAPE = re.compile(r"m(\d+)n(\d+)k(\d+)")
+
+# What the ISA allows, as type of A: K of the shapes with M = 8 and with M = 16, and the result.
+_INTEGERS = frozenset({"s32"})
+_HALF_OR_SINGLE = frozenset({"f16", "f32"})
+_SHAPES: dict[str, tuple[tuple[int, ...], tuple[int, ...], frozenset[str]]] = {
+    "f16": ((), (8, 16), _HALF_OR_SINGLE),
+    "bf16": ((), (8, 16), frozenset({"f32"})),
+    "tf32": ((), (4, 8), frozenset({"f32"})),
+    "f64": ((4,), (4, 8, 16), frozenset({"f64"})),
+    "e4m3": ((), (16, 32), _HALF_OR_SINGLE),
+    "e5m2": ((), (16, 32), _HALF_OR_SINGLE),
+    "s8": ((16,), (16, 32), _INTEGERS),
+    "u8": ((16,), (16, 32), _INTEGERS),
+    "s4": ((32,), (32, 64), _INTEGERS),
+    "u4": ((32,), (32, 64), _INTEGERS),
+    "b1": ((128,), (128, 256), _INTEGERS),
+}
+
+
+def multiply(a: Array, b: Array) -> Float64:
+    """Return the products' sums in float64, whatever infinities and NaNs do."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        return np.matmul(a, b)
+
+
+def _differing_bits(a: Array, b: Array) -> Float64:
+    """Return how many bits of a row of `a` and a column of `b` differ: their xor's popcount."""
+    return a.sum(-1, keepdims=True) + b.sum(-2, keepdims=True) - 2.0 * multiply(a, b)
+
+
+def _read(ctx: Context, operand: Operand, fragment: Fragment) -> Array:
+    """Return the elements' bits of an operand: (warps, rows, cols)."""
+    bits = fragment.register_bits
+    return fragment.gather([ctx.read_warps(each, bits) for each in elements_of(operand)])
+
+
+def _write(ctx: Context, operand: Operand, fragment: Fragment, elements: Array) -> None:
+    words = fragment.scatter(elements)
+    for register, word in zip(elements_of(operand), words, strict=True):
+        ctx.write_warps(register, word)
+
+
+def _types(modifiers: tuple[str, ...]) -> tuple[str, str, str, str]:
+    """Return the types of D, A, B and C, which follow the layouts and `.satfinite`."""
+    names = tuple(name for name in modifiers if name in FORMATS)
+    if len(names) != 4:
+        raise Unsupported(f"the types {'.'.join(names)}")
+    return names[0], names[1], names[2], names[3]
+
+
+_KNOWN_WORDS = frozenset({"sync", "aligned", "row", "col", "satfinite", "xor", "and", "popc", "rn"})
+
+
+@executes("mma")
+def mma(instruction: Instruction) -> Execute:
+    """Multiply and add matrices of a warp's registers.
+
+    Source: PTX ISA, "Multiply-and-Accumulate Instruction: mma".
+    """
+    modifiers = instruction.modifiers
+    shape = next((match for word in modifiers if (match := _SHAPE.fullmatch(word))), None)
+    unknown = [
+        word
+        for word in modifiers
+        if word not in _KNOWN_WORDS and word not in FORMATS and not _SHAPE.fullmatch(word)
+    ]
+    if unknown or shape is None:
+        raise Unsupported(f"the modifier .{unknown[0]}" if unknown else "a shape is missing")
+    if [word for word in modifiers if word in ("row", "col")] != ["row", "col"]:
+        raise Unsupported("layouts other than .row.col")
+    m, n, k = (int(extent) for extent in shape.groups())
+    d_type, a_type, b_type, c_type = _types(modifiers)
+    if "rn" in modifiers and a_type != "f64":
+        raise Unsupported("the modifier .rn")
+    small, large, results = _SHAPES.get(a_type, ((), (), frozenset[str]()))
+    if n != 8 or k not in {8: small, 16: large}.get(m, ()) or d_type not in results:
+        raise Unsupported(f"{shape[0]} of {a_type} with a result of {d_type}")
+    a_format, b_format, c_format = FORMATS[a_type], FORMATS[b_type], FORMATS[c_type]
+    if a_format.bits != b_format.bits or a_format.is_int != b_format.is_int:
+        raise Unsupported(f"{a_type} times {b_type}")
+    a_fragment, b_fragment = operand_a(m, k, a_format.bits), operand_b(k, b_format.bits)
+    c_fragment, d_fragment = (
+        accumulator(m, n, c_format.bits),
+        accumulator(m, n, FORMATS[d_type].bits),
+    )
+    fragments = (d_fragment, a_fragment, b_fragment, c_fragment)
+    for operand, fragment in zip(instruction.operands, fragments, strict=True):
+        if len(elements_of(operand)) != fragment.num_registers:
+            raise Unsupported(f"an operand that is not of {fragment.num_registers} registers")
+    product: Callable[[Array, Array], Float64] = _differing_bits if "xor" in modifiers else multiply
+    saturate = "satfinite" in modifiers
+
+    def execute(ctx: Context) -> None:
+        ctx.require_whole_warps()
+        d, a, b, c = ctx.instruction.operands
+        sums = product(
+            a_format.decode(_read(ctx, a, a_fragment)), b_format.decode(_read(ctx, b, b_fragment))
+        )
+        with np.errstate(invalid="ignore", over="ignore"):
+            total = sums + c_format.decode(_read(ctx, c, c_fragment))
+        _write(ctx, d, d_fragment, encode(d_type, total, saturate=saturate))
+
+    return execute
+
+
+@executes("movmatrix")
+def movmatrix(instruction: Instruction) -> Execute:
+    """Transpose an 8x8 matrix of 16-bit elements that a warp holds, a row for each four lanes.
+
+    Source: PTX ISA, "Matrix Transpose Instruction: movmatrix".
+    """
+    if instruction.modifiers != ("sync", "aligned", "m8n8", "trans", "b16"):
+        raise Unsupported("modifiers other than .sync.aligned.m8n8.trans.b16")
+    fragment = operand_a(8, 8, 16)
+
+    def execute(ctx: Context) -> None:
+        ctx.require_whole_warps()
+        destination, source = ctx.instruction.operands
+        elements = _read(ctx, source, fragment)
+        _write(ctx, destination, fragment, np.swapaxes(elements, 1, 2))
+
+    return execute

@@ -1,0 +1,93 @@
+"""`wgmma`: matrix multiplications that a warpgroup starts and waits for later.
+
+A warpgroup's warps meet where they start one (see `warpgroups.py`), and what they have started
+happens in order, at latest when one of them waits for its group: the rest of the warpgroup's share
+is then done, too, as programs rely on that let one thread say that an operand may be overwritten.
+Successive multiplications into the same registers form a *chain*: its sums live here, and go to a
+warp's registers when it has waited for all of them.
+
+Until then the registers are marked as in flight and hold the name of their result, chain and slot,
+which copies carry along. The engine refuses to read or write a register in flight; bytes of shared
+memory that an operand lies in are guarded by `SharedMemory`.
+
+Invariant: sums are rounded to the result's type after each instruction, as in `mma_sync.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from aotc.verify.emulator.engine.context import Context
+from aotc.verify.emulator.engine.registry import Execute, executes
+from aotc.verify.emulator.errors import Unsupported
+from aotc.verify.emulator.mma.wgmma_form import form_of
+from aotc.verify.emulator.mma.wgmma_unit import WgmmaUnit
+from aotc.verify.emulator.syntax import Immediate, Instruction
+
+_SYNC = ("sync", "aligned")
+
+
+@executes("wgmma")
+def wgmma(instruction: Instruction) -> Execute:
+    """Start, group, wait for or fence multiplications.
+
+    Source: PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions".
+    """
+    kind = instruction.modifiers[0]
+    if kind not in _KINDS:
+        raise Unsupported(f"the modifier .{kind}")
+    if "sp" in instruction.modifiers:
+        raise Unsupported("sparse matrices")
+    if instruction.modifiers[1:3] != _SYNC:
+        raise Unsupported("modifiers without .sync.aligned")
+    return _KINDS[kind](instruction)
+
+
+def _start(instruction: Instruction) -> Execute:
+    form = form_of(instruction)
+
+    def execute(ctx: Context) -> None:
+        ctx.machine.part(WgmmaUnit).start(ctx, form)
+
+    return execute
+
+
+def _commit(instruction: Instruction) -> Execute:
+    del instruction
+
+    def execute(ctx: Context) -> None:
+        ctx.require_whole_warps()
+        ctx.machine.part(WgmmaUnit).commit(ctx.warps())
+
+    return execute
+
+
+def _wait(instruction: Instruction) -> Execute:
+    (pending,) = instruction.operands
+    if not isinstance(pending, Immediate):
+        raise Unsupported("a count that is no constant")
+    allowed = pending.value
+
+    def execute(ctx: Context) -> None:
+        ctx.require_whole_warps()
+        ctx.machine.part(WgmmaUnit).wait(ctx.warps(), allowed)
+
+    return execute
+
+
+def _fence(instruction: Instruction) -> Execute:
+    del instruction
+
+    def execute(ctx: Context) -> None:
+        ctx.require_whole_warps()
+        ctx.machine.part(WgmmaUnit).fence(ctx)
+
+    return execute
+
+
+_KINDS: dict[str, Callable[[Instruction], Execute]] = {
+    "mma_async": _start,
+    "commit_group": _commit,
+    "wait_group": _wait,
+    "fence": _fence,
+}

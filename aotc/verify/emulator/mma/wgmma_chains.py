@@ -1,0 +1,241 @@
+"""Chains of `wgmma`: successive multiplications into the same registers of a warpgroup.
+
+Invariant: while a warp has not waited for all multiplications of a chain, its registers of the
+result hold the chain's name and are marked as in flight.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+from aotc.verify.arrays import Array, reshape
+from aotc.verify.emulator.engine.registers import (
+    DEFINED,
+    FENCED,
+    READ_IN_FLIGHT,
+    UNDEFINED,
+    WRITE_IN_FLIGHT,
+    RegisterFile,
+)
+from aotc.verify.emulator.errors import Misuse
+from aotc.verify.emulator.memory.vector_clocks import Ints
+from aotc.verify.emulator.mma.fragments import WARP_LANES
+from aotc.verify.emulator.mma.wgmma_form import WARP_ROWS, Form
+from aotc.verify.emulator.syntax import Register
+
+WARPS = 4  # of a warpgroup
+ROWS = WARPS * WARP_ROWS
+GROUP_LANES = WARPS * WARP_LANES
+_SLOT_BITS = 8  # of a result's name; the chain's number is above
+
+
+@dataclass(eq=False)
+class Chain:
+    """Hold a warpgroup's sums, (64, n) bits, or None before the first job that ignores them.
+
+    `open` counts for each warp the jobs that it has not waited for.
+    """
+
+    number: int
+    form: Form
+    sums: Array | None
+    copies: int  # of registers in flight, when its own were last seen to hold its name
+    open: list[int] = field(default_factory=lambda: [0] * WARPS)
+
+    def continues(self, form: Form) -> bool:
+        """Say whether the chain is open for all warps, and `form` has its shape."""
+        return all(self.open) and (self.form.n, self.form.result) == (form.n, form.result)
+
+    @property
+    def known(self) -> Array:
+        """The sums, once there are any."""
+        assert self.sums is not None, "a chain starts with sums or with a job that ignores them"
+        return self.sums
+
+
+class WarpRegisters:
+    """Show the register file by warps: arrays of (warps, 32), to read and write."""
+
+    def __init__(self, registers: RegisterFile) -> None:
+        self._registers = registers
+
+    @property
+    def copies(self) -> int:
+        """How often a register in flight was copied."""
+        return self._registers.flight_copies
+
+    def row(self, register: Register) -> Array:
+        """Return a register's values."""
+        return reshape(self._registers.row(register), -1, WARP_LANES)
+
+    def states(self, register: Register) -> npt.NDArray[np.uint8]:
+        """Return a register's states."""
+        states = self._registers.states(register)
+        assert states is not None, f"{register.name} is used by wgmma and has no states"
+        return reshape(states, -1, WARP_LANES)
+
+    def tracked(self) -> list[tuple[Array, npt.NDArray[np.uint8]]]:
+        """Return the values and states of all 32-bit registers that have states."""
+        return [
+            (reshape(row, -1, WARP_LANES), reshape(states, -1, WARP_LANES))
+            for row, states in self._registers.tracked_words()
+        ]
+
+
+class Chains:
+    """Hold the chains of all warpgroups of a batch."""
+
+    def __init__(self, file: WarpRegisters) -> None:
+        self._file = file
+        self._by_registers: dict[tuple[int, tuple[int, ...]], Chain] = {}  # by warpgroup, registers
+        self._by_number: dict[int, Chain] = {}
+        self._next_number = 1
+
+    def at(self, form: Form, groups: Ints, accumulate: npt.NDArray[np.bool_]) -> list[Chain]:
+        """Return each warpgroup's chain that the result continues, new ones where there is none."""
+        copies = self._file.copies
+        known = [self._by_registers.get((group, form.d_rows)) for group in groups.tolist()]
+        chains = [
+            chain
+            for chain in known
+            if chain is not None and chain.continues(form) and chain.copies == copies
+        ]
+        if len(chains) == len(known):
+            return chains
+        states = np.stack(
+            [_of_groups(self._file.states(register), groups) for register in form.d_registers]
+        )
+        flying = states == WRITE_IN_FLIGHT  # (registers, groups, lanes)
+        some, every = flying.any((0, 2)), flying.all((0, 2))
+        if (some & ~every).any():
+            group = int(groups[some & ~every][0])
+            refuse(group * WARPS, "some registers of its result are in flight, not all")
+        fresh = ~every
+        opened = iter(list[Chain]())
+        if fresh.any():
+            self._check_fresh(form, groups[fresh], states[:, fresh], accumulate[fresh])
+            opened = iter(self._begin(form, groups[fresh], accumulate[fresh]))
+        return [
+            next(opened) if new else self._named(form, group)
+            for group, new in zip(groups.tolist(), fresh.tolist(), strict=True)
+        ]
+
+    def _check_fresh(
+        self, form: Form, groups: Ints, states: Array, accumulate: npt.NDArray[np.bool_]
+    ) -> None:
+        unfenced = states == DEFINED
+        if unfenced.any():
+            at, group, _ = (int(i) for i in np.argwhere(unfenced)[0])
+            refuse_unfenced(form.d_registers[at], groups * WARPS, unfenced[at])
+        read = states == READ_IN_FLIGHT
+        if read.any():
+            at, group, _ = (int(i) for i in np.argwhere(read)[0])
+            name = form.d_registers[at].name
+            refuse(int(groups[group]) * WARPS, f"{name} is still read by another wgmma")
+        undefined = (states == UNDEFINED) & accumulate[None, :, None]
+        if undefined.any():
+            at, group, lane = (int(i) for i in np.argwhere(undefined)[0])
+            raise Misuse(
+                "undefined",
+                f"{form.d_registers[at].name} is added to and was never written",
+                lane=int(groups[group]) * GROUP_LANES + lane,
+            )
+
+    def _begin(self, form: Form, groups: Ints, accumulate: npt.NDArray[np.bool_]) -> list[Chain]:
+        """Open a chain for each warpgroup; its registers get its name."""
+        numbers = np.arange(self._next_number, self._next_number + len(groups), dtype=np.uint32)
+        self._next_number += len(groups)
+        rows = [reshape(self._file.row(register), -1, GROUP_LANES) for register in form.d_registers]
+        words = [reshape(row[groups], -1, WARP_LANES) for row in rows]
+        sums = reshape(form.d_fragment.gather(words), -1, ROWS, form.n)
+        copies = self._file.copies
+        chains = [
+            Chain(number, form, sums[index] if keep else None, copies)
+            for index, (number, keep) in enumerate(zip(numbers.tolist(), accumulate, strict=True))
+        ]
+        for slot, (row, register) in enumerate(zip(rows, form.d_registers, strict=True)):
+            row[groups] = (numbers << np.uint32(_SLOT_BITS) | np.uint32(slot))[:, None]
+            reshape(self._file.states(register), -1, GROUP_LANES)[groups] = WRITE_IN_FLIGHT
+        for group, chain in zip(groups.tolist(), chains, strict=True):
+            self._by_number[chain.number] = chain
+            self._by_registers[group, form.d_rows] = chain
+        return chains
+
+    def _named(self, form: Form, group: int) -> Chain:
+        """Return the chain that a warpgroup's registers in flight name, slot by slot.
+
+        Raises: Misuse if they are several, or of another shape.
+        """
+        names = np.stack(
+            [
+                reshape(self._file.row(register), -1, GROUP_LANES)[group]
+                for register in form.d_registers
+            ]
+        )
+        number, slots = int(names[0, 0]) >> _SLOT_BITS, np.arange(len(names), dtype=np.uint32)
+        chain = self._by_number.get(number)
+        expected: Array = np.bitwise_or(np.uint32(number << _SLOT_BITS), slots)
+        if chain is None or (names != expected[:, None]).any():
+            refuse(group * WARPS, "the registers of its result are in flight in another order")
+        if not chain.continues(form):
+            refuse(group * WARPS, "the registers of its result are in flight in another shape")
+        chain.copies = self._file.copies
+        self._by_registers[group, form.d_rows] = chain
+        return chain
+
+    def write_back(self, closed: Sequence[tuple[int, Chain]]) -> None:
+        """Put the sums of chains into the registers of warps that hold their names."""
+        by_registers: dict[tuple[Register, ...], list[tuple[int, Chain]]] = defaultdict(list)
+        for number, chain in closed:
+            by_registers[chain.form.d_registers].append((number, chain))
+            if not any(chain.open):
+                self._by_number.pop(chain.number, None)
+        for registers, members in by_registers.items():
+            warps = np.array([number for number, _ in members])
+            rows = [
+                reshape(chain.known, WARPS, WARP_ROWS, -1)[number % WARPS]
+                for number, chain in members
+            ]
+            words = members[0][1].form.d_fragment.scatter(np.stack(rows))
+            if self._file.copies:
+                names = np.array([chain.number for _, chain in members])
+                self._write_named(warps, names, np.stack(words))
+                continue
+            for register, word in zip(registers, words, strict=True):
+                self._file.row(register)[warps] = word
+                self._file.states(register)[warps] = FENCED
+
+    def _write_named(self, warps: Ints, names: Ints, words: Array) -> None:
+        """Write words (slots, warps, lanes) to whatever registers hold their names."""
+        each = np.arange(len(warps))[:, None]
+        lane = np.arange(WARP_LANES)
+        for row, states in self._file.tracked():
+            held = row[warps]
+            marks = states[warps]
+            hit = (marks == WRITE_IN_FLIGHT) & (held >> _SLOT_BITS == names[:, None])
+            if hit.any():
+                slot = np.where(hit, held & (1 << _SLOT_BITS) - 1, 0)
+                row[warps] = np.where(hit, words[slot, each, lane], held)
+                states[warps] = np.where(hit, np.uint8(FENCED), marks)
+
+
+def refuse(warp: int, message: str) -> NoReturn:
+    """Raise that a warp misuses wgmma."""
+    raise Misuse("wgmma", message, lane=warp * WARP_LANES)
+
+
+def refuse_unfenced(register: Register, warps: Ints, which: Array) -> NoReturn:
+    """Raise that a register was written by the first of warps (n,) where `which` (n, …)."""
+    at = int(np.argwhere(which)[0][0])
+    refuse(int(warps[at]), f"{register.name} was written with no wgmma.fence between")
+
+
+def _of_groups(of_warps: Array, groups: Ints) -> Array:
+    """Return what warpgroups have of an array (warps, 32): (groups, 128)."""
+    return reshape(of_warps, -1, GROUP_LANES)[groups]

@@ -1,0 +1,294 @@
+"""What is in flight of `wgmma`: the multiplications, or jobs, and the groups to wait for them in.
+
+See `wgmma.py` for the model.
+
+Invariant: a warpgroup's jobs happen in the order in which they were started.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+
+import numpy as np
+
+from aotc.verify.arrays import Array, listed, reshape
+from aotc.verify.emulator.engine.context import Context, Machine, Pending
+from aotc.verify.emulator.engine.registers import DEFINED, FENCED, READ_IN_FLIGHT
+from aotc.verify.emulator.memory.shared_memory import Flight
+from aotc.verify.emulator.memory.vector_clocks import Ints
+from aotc.verify.emulator.mma.formats import FORMATS, encode
+from aotc.verify.emulator.mma.fragments import WARP_LANES
+from aotc.verify.emulator.mma.mma_sync import multiply
+from aotc.verify.emulator.mma.wgmma_chains import (
+    GROUP_LANES,
+    ROWS,
+    WARPS,
+    Chain,
+    Chains,
+    WarpRegisters,
+    refuse,
+    refuse_unfenced,
+)
+from aotc.verify.emulator.mma.wgmma_form import Form
+from aotc.verify.emulator.mma.wgmma_operand import (
+    CHUNK_BYTES,
+    DescriptorError,
+    elements,
+    operand_addresses,
+)
+from aotc.verify.emulator.syntax import Operand
+
+
+@dataclass(eq=False)
+class _Job:
+    """Hold one multiplication by a warpgroup; `a` (64, k) is A's bits, if they were in registers.
+
+    Once waited for, `reader` is the lane in whose name operands were read, and `read` until when.
+    """
+
+    form: Form
+    group: int
+    chain: Chain
+    accumulate: bool
+    a: Array | None
+    flight: Flight
+    pending: Pending | None = None
+    reader: int = -1
+    read: int = 0
+
+
+class _Warp:
+    """Hold what one warp has started and not waited for."""
+
+    def __init__(self) -> None:
+        self.uncommitted: list[_Job] = []
+        self.groups: deque[list[_Job]] = deque()
+        self.reads: dict[int, int] = defaultdict(int)  # jobs that read a register, by its row
+
+
+class WgmmaUnit:
+    """Hold what all warpgroups of a batch have started."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._registers = machine.registers
+        num_warps = machine.num_blocks * machine.warps_per_block
+        self._warps = [_Warp() for _ in range(num_warps)]
+        self._fenced = np.zeros(num_warps, bool)
+        self._to_do: dict[int, deque[_Job]] = defaultdict(deque)  # by warpgroup, in order
+        self._file = WarpRegisters(machine.registers)
+        self._chains = Chains(self._file)
+
+    # ---- instructions ---------------------------------------------------------------------------
+
+    def fence(self, ctx: Context) -> None:
+        """Order what warps have written to registers before the jobs that they start next."""
+        self._fenced[ctx.warps()] = True
+        self._registers.fence(ctx.lanes)
+
+    def start(self, ctx: Context, form: Form) -> None:
+        """Start one multiplication for each warpgroup; all their warps are there.
+
+        Raises: Misuse for registers that are not ordered by a fence or in flight otherwise, for
+        operands that differ within a warpgroup, and as `SharedMemory.begin`.
+        """
+        warps = ctx.warps()
+        if not self._fenced[warps].all():
+            refuse(int(warps[~self._fenced[warps]][0]), "no wgmma.fence came before it")
+        groups = warps[::WARPS] // WARPS
+        accumulate = self._uniform(ctx, form.scale_d, 1, "values of scale-d")
+        a_bits = None
+        if form.a_descriptor is not None:
+            a_bits = self._uniform(ctx, form.a_descriptor, 64, "descriptors of A")
+        b_bits = self._uniform(ctx, form.b_descriptor, 64, "descriptors of B")
+        a = self._take_a(ctx, form, warps) if form.a_registers else None
+        chains = self._chains.at(form, groups, accumulate)
+        flights = self._begin(ctx, form, groups, a_bits, b_bits)
+        for index, (group, flight) in enumerate(zip(groups.tolist(), flights, strict=True)):
+            job = _Job(
+                form,
+                group,
+                chains[index],
+                bool(accumulate[index]),
+                None if a is None else a[index],
+                flight,
+            )
+            self._enqueue(job)
+
+    def commit(self, warps: Ints) -> None:
+        """Make a group of what each warp has started since the last one."""
+        for number in listed(warps):
+            warp = self._warps[number]
+            warp.groups.append(warp.uncommitted)
+            warp.uncommitted = []
+
+    def wait(self, warps: Ints, allowed: int) -> None:
+        """Let all but each warp's latest `allowed` groups happen, and release what they used."""
+        closed: list[tuple[int, Chain]] = []
+        seen: dict[tuple[int, int], int] = {}
+        done: list[tuple[int, _Job]] = []
+        for number in listed(warps):
+            warp = self._warps[number]
+            while len(warp.groups) > allowed:
+                done += [(number, job) for job in warp.groups.popleft()]
+        self._finish(done)
+        for number, job in done:
+            seen[number, job.reader] = max(job.read, seen.get((number, job.reader), 0))
+            self._release(job, number, closed)
+        if seen:
+            pairs = np.array(list(seen), np.int64)
+            limits = np.array(list(seen.values()), np.int64)
+            self._machine.order.see_lanes(pairs[:, 0], pairs[:, 1], limits)
+        self._chains.write_back(closed)
+
+    # ---- starting -------------------------------------------------------------------------------
+
+    def _uniform(self, ctx: Context, operand: Operand, bits: int, what: str) -> Array:
+        """Return the value that all lanes of each warpgroup give: (groups,)."""
+        values = reshape(ctx.read_warps(operand, bits), -1, GROUP_LANES)
+        odd = values != values[:, :1]
+        if odd.any():
+            group = int(np.argmax(odd.any(axis=1)))
+            refuse(int(ctx.warps()[group * WARPS]), f"its warpgroup gives different {what}")
+        return values[:, 0]
+
+    def _take_a(self, ctx: Context, form: Form, warps: Ints) -> Array:
+        """Return A's bits (groups, 64, k) from registers, and mark these as being read."""
+        words = [ctx.read_warps(register, 32) for register in form.a_registers]
+        for register in form.a_registers:
+            states = self._file.states(register)
+            if (states[warps] == DEFINED).any():
+                refuse_unfenced(register, warps, states[warps] == DEFINED)
+            states[warps] = READ_IN_FLIGHT
+        for number in listed(warps):
+            for register in form.a_registers:
+                self._warps[number].reads[register.row] += 1
+        return reshape(form.a_fragment.gather(words), -1, ROWS, form.k)
+
+    def _begin(
+        self, ctx: Context, form: Form, groups: Ints, a_bits: Array | None, b_bits: Array
+    ) -> list[Flight]:
+        """Mark the bytes that each warpgroup reads: A's chunks, then B's.
+
+        All its warps read them, but each chunk is checked for one, in turn.
+        """
+        places: list[Ints] = []
+        at = 0
+        try:
+            for at in range(len(groups)):
+                if a_bits is not None:
+                    bits = int(a_bits[at])
+                    places.append(operand_addresses(bits, ROWS, transposed=form.a_transposed))
+                bits = int(b_bits[at])
+                places.append(operand_addresses(bits, form.n, transposed=form.b_transposed))
+        except DescriptorError as error:
+            refuse(int(groups[at]) * WARPS, str(error))
+        address = np.concatenate(places)
+        each = len(address) // len(groups)
+        warps = np.arange(each) % WARPS * WARP_LANES
+        lanes = reshape(groups[:, None] * GROUP_LANES + warps, -1)
+        shared = self._machine.shared
+        flight = shared.begin(lanes, address, CHUNK_BYTES, ctx.instruction, writes=False)
+        return shared.shadow.split(flight, len(groups))
+
+    def _enqueue(self, job: _Job) -> None:
+        self._to_do[job.group].append(job)
+        for index in range(WARPS):
+            job.chain.open[index] += 1
+            self._warps[job.group * WARPS + index].uncommitted.append(job)
+        job.pending = self._machine.defer(lambda: self._do(job))
+
+    # ---- happening ------------------------------------------------------------------------------
+
+    def _happen(self, jobs: Sequence[_Job]) -> None:
+        """Let jobs happen, those of a warpgroup in order; equal ones of several at once."""
+        queues: dict[int, list[_Job]] = defaultdict(list)
+        for job in jobs:
+            queues[job.group].append(job)
+        for row in zip_longest(*queues.values()):
+            alike: dict[int, list[_Job]] = defaultdict(list)
+            for job in row:
+                if job is not None and job.pending is not None and not job.pending.done:
+                    alike[id(job.form)].append(job)
+            for members in alike.values():
+                pendings = [job.pending for job in members if job.pending is not None]
+                if all(self._to_do[job.group][0] is job for job in members):
+                    for job, pending in zip(members, pendings, strict=True):
+                        pending.done = True
+                        self._to_do[job.group].popleft()
+                    self._multiply(members)
+                for pending in pendings:
+                    pending.force()
+
+    def _do(self, job: _Job) -> None:
+        """Multiply, once all that the warpgroup has started before is done."""
+        to_do = self._to_do[job.group]
+        while to_do[0] is not job:
+            pending = to_do[0].pending
+            assert pending is not None
+            pending.force()
+        to_do.popleft()
+        self._multiply([job])
+
+    def _multiply(self, jobs: Sequence[_Job]) -> None:
+        """Carry out the multiplications of one form by several warpgroups."""
+        form = jobs[0].form
+        operands = [self._operands(job) for job in jobs]
+        a, b = (np.stack(each) for each in zip(*operands, strict=True))
+        sums = multiply(form.a_format.decode(a), np.swapaxes(form.b_format.decode(b), 1, 2))
+        if form.negate_a != form.negate_b:
+            sums = -sums
+        adding = [at for at, job in enumerate(jobs) if job.accumulate]
+        if adding:
+            known = np.stack([jobs[at].chain.known for at in adding])
+            with np.errstate(invalid="ignore"):
+                sums[adding] += FORMATS[form.result].decode(known)
+        bits = encode(form.result, sums, saturate=form.saturate)
+        for job, own in zip(jobs, bits, strict=True):
+            job.chain.sums = own
+
+    def _operands(self, job: _Job) -> tuple[Array, Array]:
+        """Return the bits of A (64, k) and of B (n, k)."""
+        form, bits = job.form, job.form.a_format.bits
+        data, a = self._machine.shared.peek(job.flight), job.a
+        if a is None:
+            count = ROWS * 2  # chunks of A
+            a = elements(data[:count], ROWS, bits, transposed=form.a_transposed)
+            data = data[count:]
+        return a, elements(data, form.n, bits, transposed=form.b_transposed)
+
+    # ---- ending ---------------------------------------------------------------------------------
+
+    def _finish(self, done: Sequence[tuple[int, _Job]]) -> None:
+        """Let jobs have happened, and their operands have been read by the warp that waits first.
+
+        They were read for all warps: those that wait see what that lane did, and no more of it.
+        """
+        fresh: list[_Job] = []
+        for number, job in done:
+            if job.reader >= 0:
+                continue
+            # The last lane: one that is seldom elected to do something else besides.
+            job.reader = number * WARP_LANES + WARP_LANES - 1
+            job.flight.lanes = np.full_like(job.flight.lanes, job.reader)
+            fresh.append(job)
+        if fresh:
+            self._happen(fresh)
+            self._machine.shared.shadow.finish_reads([job.flight for job in fresh])
+            read = self._machine.order.close()
+            for job in fresh:
+                job.read = read
+
+    def _release(self, job: _Job, number: int, closed: list[tuple[int, Chain]]) -> None:
+        """Give back the registers that a warp's part of a job used."""
+        warp, chain = self._warps[number], job.chain
+        for register in job.form.a_registers:
+            warp.reads[register.row] -= 1
+            if not warp.reads[register.row]:
+                self._file.states(register)[number] = FENCED
+        chain.open[number % WARPS] -= 1
+        if not chain.open[number % WARPS]:
+            closed.append((number, chain))

@@ -1,0 +1,243 @@
+"""The control-flow graph of a kernel: basic blocks, where parted lanes meet again, what is live.
+
+Lanes that part at a branch meet again at the branch's immediate post-dominator. Blocks that end in
+a `trap` lead nowhere and do not count: nobody comes back from them.
+
+Invariant: blocks are in the order of the text, cover it, and overlap nowhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from aotc.verify.emulator.errors import EmulationError
+from aotc.verify.emulator.syntax import Instruction, Label, Operand, Register, Vector
+from aotc.verify.emulator.text.effects import effect_of
+
+_ENDS = ("bra", "brx", "ret", "exit", "trap")
+
+
+@dataclass(frozen=True, slots=True)
+class BasicBlock:
+    """Hold instructions `start` to `stop`, that one excluded.
+
+    `reconvergence` is the instruction where lanes that part at the end meet again; it is the number
+    of instructions if they do not before they exit.
+    """
+
+    start: int
+    stop: int
+    successors: tuple[int, ...]
+    reconvergence: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cfg:
+    """Hold the blocks of a kernel; `block_at` finds the one that starts at an instruction."""
+
+    blocks: tuple[BasicBlock, ...]
+    block_at: Mapping[int, int]
+
+
+def build_cfg(instructions: Sequence[Instruction]) -> Cfg:
+    """Return the control-flow graph of a kernel's instructions.
+
+    Raises: EmulationError if control can run past the last instruction.
+    """
+    starts = _leaders(instructions)
+    block_at = {start: index for index, start in enumerate(starts)}
+    stops = [*starts[1:], len(instructions)]
+    successors: list[tuple[int, ...]] = []
+    leaves: list[bool] = []
+    for stop in stops:
+        last = instructions[stop - 1]
+        targets = [block_at[label] for label in jump_targets(last)]
+        falls = last.opcode not in _ENDS or last.guard is not None
+        if falls and stop == len(instructions):
+            raise EmulationError(
+                "control runs past the end of the kernel", line=last.line, text=last.text
+            )
+        unique = dict.fromkeys((*targets, block_at[stop]) if falls else targets)
+        successors.append(tuple(unique))
+        leaves.append(last.opcode in ("ret", "exit"))
+    meeting = _post_dominators(successors, leaves)
+    blocks = [
+        BasicBlock(start, stop, after, len(instructions) if meet is None else starts[meet])
+        for start, stop, after, meet in zip(starts, stops, successors, meeting, strict=True)
+    ]
+    return Cfg(tuple(blocks), block_at)
+
+
+def jump_targets(instruction: Instruction) -> tuple[int, ...]:
+    """Return the instructions that a jump may go to, in the order written."""
+    return tuple(_labels(instruction.operands)) if instruction.opcode in ("bra", "brx") else ()
+
+
+def _labels(operands: Sequence[Operand]) -> list[int]:
+    found: list[int] = []
+    for operand in operands:
+        if isinstance(operand, Label):
+            found.append(operand.index)
+        elif isinstance(operand, Vector):
+            found += _labels(operand.elements)
+    return found
+
+
+def _leaders(instructions: Sequence[Instruction]) -> list[int]:
+    starts = {0}
+    for index, instruction in enumerate(instructions):
+        starts.update(jump_targets(instruction))
+        if instruction.opcode in _ENDS:
+            starts.add(index + 1)
+    return sorted(start for start in starts if start < len(instructions))
+
+
+def _post_dominators(
+    successors: Sequence[tuple[int, ...]], leaves: Sequence[bool]
+) -> list[int | None]:
+    """Return each block's immediate post-dominator, None standing for the exit.
+
+    Source: Cooper, Harvey, Kennedy, "A Simple, Fast Dominance Algorithm", on the reversed graph.
+    """
+    count = len(successors)
+    exit_node = count
+    after = [
+        [*targets, exit_node] if leave else [*targets]
+        for targets, leave in zip(successors, leaves, strict=True)
+    ]
+    before: list[list[int]] = [[] for _ in range(count + 1)]
+    for block, targets in enumerate(after):
+        for target in targets:
+            before[target].append(block)
+    order = _postorder(exit_node, before)
+    rank = {node: position for position, node in enumerate(order)}
+    immediate: dict[int, int] = {exit_node: exit_node}
+
+    def meet(left: int, right: int) -> int:
+        while left != right:
+            while rank[left] < rank[right]:
+                left = immediate[left]
+            while rank[right] < rank[left]:
+                right = immediate[right]
+        return left
+
+    changed = True
+    while changed:
+        changed = False
+        for node in reversed(order[:-1]):
+            known = [target for target in after[node] if target in immediate]
+            best = known[0]
+            for target in known[1:]:
+                best = meet(best, target)
+            if immediate.get(node) != best:
+                immediate[node] = best
+                changed = True
+    found = [immediate.get(block, exit_node) for block in range(count)]
+    return [None if node == exit_node else node for node in found]
+
+
+def _postorder(root: int, edges: Sequence[Sequence[int]]) -> list[int]:
+    order: list[int] = []
+    seen = {root}
+    stack = [(root, iter(edges[root]))]
+    while stack:
+        node, rest = stack[-1]
+        follow = next((target for target in rest if target not in seen), None)
+        if follow is None:
+            order.append(node)
+            stack.pop()
+        else:
+            seen.add(follow)
+            stack.append((follow, iter(edges[follow])))
+    return order
+
+
+# ---- data flow ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class DataFlow:
+    """Say which registers are live where, and which may be read before they are written.
+
+    `live_in` and `live_out` are bit sets a block, over the numbers of `numbers`.
+    """
+
+    numbers: Mapping[Register, int]
+    live_in: tuple[int, ...]
+    live_out: tuple[int, ...]
+    maybe_undefined: tuple[Register, ...]
+
+
+def analyse(instructions: Sequence[Instruction], cfg: Cfg) -> DataFlow:
+    """Return the data flow of a kernel."""
+    numbers: dict[Register, int] = {}
+    used: list[int] = []
+    killed: list[int] = []
+    touched: list[tuple[list[int], list[int]]] = []
+    for block in cfg.blocks:
+        uses = kills = 0
+        for instruction in instructions[block.start : block.stop]:
+            effect = effect_of(instruction)
+            reads = [numbers.setdefault(register, len(numbers)) for register in effect.reads]
+            writes = [numbers.setdefault(register, len(numbers)) for register in effect.writes]
+            touched.append((reads, [] if instruction.guard else writes))
+            uses |= _bits(reads) & ~kills
+            if instruction.guard is None:
+                kills |= _bits(writes)
+        used.append(uses)
+        killed.append(kills)
+    live_in, live_out = _liveness(cfg, used, killed)
+    undefined = _maybe_undefined(cfg, touched, killed)
+    registers = tuple(register for register, number in numbers.items() if undefined >> number & 1)
+    return DataFlow(numbers, tuple(live_in), tuple(live_out), registers)
+
+
+def _bits(numbers: Sequence[int]) -> int:
+    bits = 0
+    for number in numbers:
+        bits |= 1 << number
+    return bits
+
+
+def _liveness(cfg: Cfg, used: Sequence[int], killed: Sequence[int]) -> tuple[list[int], list[int]]:
+    live_in = list(used)
+    live_out = [0] * len(used)
+    changed = True
+    while changed:
+        changed = False
+        for index in reversed(range(len(used))):
+            out = 0
+            for after in cfg.blocks[index].successors:
+                out |= live_in[after]
+            live_out[index] = out
+            into = used[index] | out & ~killed[index]
+            if into != live_in[index]:
+                live_in[index] = into
+                changed = True
+    return live_in, live_out
+
+
+def _maybe_undefined(
+    cfg: Cfg, touched: Sequence[tuple[list[int], list[int]]], killed: Sequence[int]
+) -> int:
+    """Return the registers that some way from the start reads before it writes them."""
+    everything = -1
+    into = [everything] * len(killed)
+    into[0] = 0
+    work = [0]
+    while work:
+        index = work.pop()
+        out = into[index] | killed[index]
+        for after in cfg.blocks[index].successors:
+            known = into[after] & out
+            if known != into[after]:
+                into[after] = known
+                work.append(after)
+    found = 0
+    for index, block in enumerate(cfg.blocks):
+        defined = into[index]
+        for reads, writes in touched[block.start : block.stop]:
+            found |= _bits(reads) & ~defined
+            defined |= _bits(writes)
+    return found

@@ -1,0 +1,153 @@
+"""PTX text to a `Module`: its variables, and its kernels with all names resolved.
+
+The grammar is what LLVM's NVPTX backend writes, inline assembly with its nested scopes included.
+What is not known is an error that names its line; only `.pragma` and debug sections, which mean
+nothing to execution, are passed over.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from aotc.verify.emulator.text.parse_body import Body
+from aotc.verify.emulator.text.program import Extents, Kernel, Module, Param, Variable
+from aotc.verify.emulator.text.tokens import Cursor
+from aotc.verify.emulator.text.variables import SPACES, TYPE_BITS, parse_variable
+
+# What may stand in front of a variable or a function and does not change what it means here.
+_LINKAGE = (".visible", ".extern", ".weak", ".common")
+_TRIPLES = {
+    ".reqntid": "block_threads",
+    ".maxntid": "max_threads",
+    ".reqnctapercluster": "cluster_blocks",
+}
+_IGNORED_COUNTS = (".minnctapersm", ".maxnreg", ".maxnctapersm", ".maxclusterrank")
+_IGNORED_WORDS = (".explicitcluster", ".blocksareclusters", ".noreturn")
+
+
+def parse_module(text: str) -> Module:
+    """Return what a PTX text holds.
+
+    Raises: EmulationError for text that ends too early or is not understood.
+    """
+    return _Parser(Cursor(text)).module()
+
+
+class _Parser:
+    def __init__(self, cursor: Cursor) -> None:
+        self._cursor = cursor
+        self._variables: dict[str, Variable] = {}
+        self._kernels: dict[str, Kernel] = {}
+        self._target = ""
+        self._files = _files(cursor)
+
+    def module(self) -> Module:
+        while self._cursor.token.kind != "end":
+            self._item()
+        return Module(self._target, self._variables, self._kernels)
+
+    def _item(self) -> None:
+        cursor = self._cursor
+        token = cursor.next()
+        word = token.text
+        if word == ".version":
+            cursor.next()
+        elif word == ".address_size":
+            if cursor.integer("a size") != 64:
+                raise cursor.error("only 64-bit addresses are emulated", token)
+        elif word == ".target":
+            self._target = cursor.word("a target")
+            while cursor.take(","):
+                cursor.word("an option of the target")
+        elif word == ".file":
+            cursor.integer("a file's number")
+            cursor.next()
+            while cursor.take(","):
+                cursor.next()
+        elif word == ".section":
+            cursor.word("a section's name")
+            cursor.expect("{")
+            cursor.skip_past("}")
+        elif word == ".entry":
+            kernel = self._kernel()
+            self._kernels[kernel.name] = kernel
+        elif word == ".func":
+            self._declaration()
+        elif word in SPACES:
+            variable = parse_variable(cursor, word[1:])
+            self._variables[variable.name] = variable
+        elif word not in _LINKAGE and word != ";":
+            raise cursor.error(f"{word!r} is no part of a module that is known", token)
+
+    def _declaration(self) -> None:
+        """Step over the declaration of a function that is defined elsewhere."""
+        token = self._cursor.token
+        while not self._cursor.take(";"):
+            if self._cursor.next().text == "{":
+                raise self._cursor.error("functions other than kernels are not emulated", token)
+
+    def _kernel(self) -> Kernel:
+        cursor = self._cursor
+        name = cursor.word("a kernel's name")
+        params: list[Param] = []
+        if cursor.take("("):
+            while not cursor.take(")"):
+                params.append(self._param(params))
+                cursor.take(",")
+        limits: dict[str, Extents] = {}
+        while not cursor.take("{"):
+            token = cursor.next()
+            if token.text in _TRIPLES:
+                limits[_TRIPLES[token.text]] = self._extents()
+            elif token.text in _IGNORED_COUNTS:
+                cursor.integer("a limit")
+            elif token.text == ".pragma":
+                cursor.skip_past(";")
+            elif token.text not in _IGNORED_WORDS:
+                raise cursor.error(f"{token.text!r} is no limit of a kernel that is known", token)
+        symbols = {*self._variables, *(param.name for param in params)}
+        body = Body(cursor, frozenset(symbols), self._files)
+        return Kernel(name, tuple(params), body.parse(), body.registers, body.variables, **limits)
+
+    def _param(self, before: list[Param]) -> Param:
+        cursor = self._cursor
+        cursor.expect(".param")
+        align, bits, pointer = 1, 0, False
+        while cursor.peek().startswith("."):
+            word = cursor.next().text
+            if word == ".align":
+                # Behind `.ptr` it is the alignment of what the pointer points at.
+                value = cursor.integer("an alignment")
+                align = align if pointer else value
+            elif word == ".ptr":
+                pointer = True
+            elif word in TYPE_BITS:
+                bits = TYPE_BITS[word]
+            elif word not in SPACES:
+                raise cursor.error(f"{word!r} says nothing known of a parameter")
+        name = cursor.word("a parameter's name")
+        count = 1
+        if cursor.take("["):
+            count = cursor.integer("an extent")
+            cursor.expect("]")
+        align = max(align, bits // 8)
+        end = before[-1].offset + before[-1].size_bytes if before else 0
+        return Param(name, math.ceil(end / align) * align, count * bits // 8, pointer)
+
+    def _extents(self) -> Extents:
+        extents = [self._cursor.integer("an extent")]
+        while self._cursor.take(","):
+            extents.append(self._cursor.integer("an extent"))
+        x, y, z = [*extents, 1, 1][:3]
+        return x, y, z
+
+
+def _files(cursor: Cursor) -> Mapping[int, str]:
+    """Return the names of the files that `.loc` numbers; they stand at the end of the text."""
+    tokens = cursor.tokens
+    return {
+        int(tokens[index + 1].text): tokens[index + 2].text.strip('"')
+        for index, token in enumerate(tokens[:-2])
+        if token.text == ".file" and tokens[index + 1].kind == "number"
+    }

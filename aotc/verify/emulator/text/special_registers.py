@@ -1,0 +1,142 @@
+"""The special registers: what each lane of a batch reads from `%tid.x` and its kin.
+
+Invariant: an array has one entry a lane and the register's width; clocks have none of their own
+here, since they change while a batch runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from aotc.verify.emulator.text.program import Extents
+
+Lanes = npt.NDArray[Any]
+WARP = 32
+CLOCKS = {"%clock": 32, "%clock_hi": 32, "%clock64": 64, "%globaltimer": 64, "%globaltimer_lo": 32}
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Say what is launched: blocks, threads of a block, blocks of a cluster, bytes of shared memory."""
+
+    grid: Extents
+    block: Extents
+    cluster: Extents
+    dynamic_shared_bytes: int
+    shared_bytes: int
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return self.block[0] * self.block[1] * self.block[2]
+
+    @property
+    def warps(self) -> int:
+        """Warps of a block; the last one may have fewer than 32 threads."""
+        return -(-self.threads // WARP)
+
+    @property
+    def cluster_size(self) -> int:
+        """Blocks of a cluster."""
+        return self.cluster[0] * self.cluster[1] * self.cluster[2]
+
+
+def split(linear: Any, extents: Extents) -> tuple[Any, Any, Any]:
+    """Return the x, y and z of linear indices."""
+    x, y, _ = extents
+    return linear % x, linear // x % y, linear // (x * y)
+
+
+class Positions:
+    """Say where each lane of a batch is: its thread in the block, and its block in the grid.
+
+    `clusters` are the linear numbers of the resident clusters, whose blocks are neighbours.
+    """
+
+    def __init__(self, launch: Launch, clusters: npt.NDArray[np.int64]) -> None:
+        self.launch = launch
+        lanes_per_block = launch.warps * WARP
+        size = launch.cluster_size
+        rank = np.tile(np.arange(size), clusters.size)
+        cluster_id = split(np.repeat(clusters, size), _grid_of_clusters(launch))
+        in_cluster = split(rank, launch.cluster)
+        block_id = [
+            cluster * extent + inner
+            for cluster, extent, inner in zip(cluster_id, launch.cluster, in_cluster, strict=True)
+        ]
+        self.blocks = np.stack(block_id, axis=-1)  # (num_blocks, 3)
+        self._of_block = {
+            **_triple("%ctaid", block_id),
+            **_triple("%clusterid", cluster_id),
+            **_triple("%cluster_ctaid", in_cluster),
+            "%cluster_ctarank": rank,
+        }
+        self._thread = np.arange(lanes_per_block)
+        self._lanes_per_block = lanes_per_block
+
+    def read(self, name: str) -> Lanes:
+        """Return a special register of every lane."""
+        blocks = self.blocks.shape[0]
+        if name in self._of_block:
+            return np.repeat(self._of_block[name].astype(np.uint32), self._lanes_per_block)
+        value = _OF_THREAD[name](self.launch, self._thread)
+        dtype = np.uint64 if name in WIDE else np.uint32
+        return np.tile(np.broadcast_to(np.asarray(value), self._thread.shape).astype(dtype), blocks)
+
+
+def _triple(name: str, values: Any) -> dict[str, Any]:
+    return {f"{name}.{axis}": value for axis, value in zip("xyz", values, strict=True)}
+
+
+def _axis(index: int, of: Callable[[Launch], Extents]) -> Callable[[Launch, Any], Any]:
+    return lambda launch, _: of(launch)[index]
+
+
+def _grid_of_clusters(launch: Launch) -> Extents:
+    x, y, z = (a // b for a, b in zip(launch.grid, launch.cluster, strict=True))
+    return x, y, z
+
+
+_EXTENTS: dict[str, Callable[[Launch], Extents]] = {
+    "%ntid": lambda launch: launch.block,
+    "%nctaid": lambda launch: launch.grid,
+    "%nclusterid": _grid_of_clusters,
+    "%cluster_nctaid": lambda launch: launch.cluster,
+}
+_OF_THREAD: dict[str, Callable[[Launch, Any], Any]] = {
+    **{
+        f"{name}.{axis}": _axis(index, of)
+        for name, of in _EXTENTS.items()
+        for index, axis in enumerate("xyz")
+    },
+    "%tid.x": lambda launch, thread: split(thread, launch.block)[0],
+    "%tid.y": lambda launch, thread: split(thread, launch.block)[1],
+    "%tid.z": lambda launch, thread: split(thread, launch.block)[2],
+    "%laneid": lambda _, thread: thread % WARP,
+    "%warpid": lambda _, thread: thread // WARP,
+    "%nwarpid": lambda launch, _: launch.warps,
+    "%cluster_nctarank": lambda launch, _: launch.cluster_size,
+    "%is_explicit_cluster": lambda launch, _: int(launch.cluster_size > 1),
+    "%lanemask_eq": lambda _, thread: 1 << thread % WARP,
+    "%lanemask_lt": lambda _, thread: (1 << thread % WARP) - 1,
+    "%lanemask_le": lambda _, thread: (2 << thread % WARP) - 1,
+    "%lanemask_ge": lambda _, thread: (1 << 32) - (1 << thread % WARP),
+    "%lanemask_gt": lambda _, thread: (1 << 32) - (2 << thread % WARP),
+    "%smid": lambda _launch, _: 0,
+    "%nsmid": lambda _launch, _: 132,
+    "%gridid": lambda _launch, _: 1,
+    "%dynamic_smem_size": lambda launch, _: launch.dynamic_shared_bytes,
+    "%total_smem_size": lambda launch, _: launch.shared_bytes,
+    "%aggr_smem_size": lambda launch, _: launch.shared_bytes,
+}
+WIDE = ("%gridid",)
+_OF_BLOCK = tuple(
+    f"{name}.{axis}" for name in ("%ctaid", "%clusterid", "%cluster_ctaid") for axis in "xyz"
+)
+SPECIAL_REGISTERS = frozenset((*_OF_THREAD, *_OF_BLOCK, "%cluster_ctarank", *CLOCKS))
+"""Every name that can be read."""

@@ -1,0 +1,96 @@
+"""What an atomic does to a word of memory, and the order in which a tile's elements do it.
+
+Elements that share an address take turns, in row-major order: one of the orders the hardware may
+choose. Integer results in memory do not depend on it; a sum of floats does, in its rounding.
+
+Invariant: every turn reads what the turn before has left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from aotc.ir.dialects.tile import AtomicKind
+from aotc.ir.types import ScalarType
+from aotc.verify.arrays import Array, view
+from aotc.verify.interpreter.memory import Memory
+from aotc.verify.interpreter.numerics import round_to
+
+Combine = Callable[[Array, Array], Array]
+
+
+def update(
+    memory: Memory, address: Array, element: ScalarType, value: Array, combine: Combine
+) -> Array:
+    """Replace what is at each address by `combine(it, value)`; return what was there.
+
+    All arrays are flat. Raises: AccessError.
+    """
+    before = np.empty(address.shape, value.dtype)
+    for turn in _turns(address):
+        before[turn] = memory.load(address[turn], None, element)
+        after = combine(before[turn], value[turn])
+        if memory.adjust_atomic is not None:
+            after = memory.adjust_atomic(address[turn], before[turn], value[turn], after)
+        memory.store(address[turn], after, None, element)
+    return before
+
+
+def swap(
+    memory: Memory, address: Array, element: ScalarType, compare: Array, value: Array
+) -> Array:
+    """Replace what is at each address by `value` where its bits are those of `compare`."""
+    before = np.empty(address.shape, value.dtype)
+    for turn in _turns(address):
+        before[turn] = memory.load(address[turn], None, element)
+        equal = _bits(before[turn]) == _bits(compare[turn])
+        memory.store(address[turn], np.where(equal, value[turn], before[turn]), None, element)
+    return before
+
+
+def _turns(address: Array) -> Iterator[Array]:
+    """Yield the indices of elements that go at once: the first at each address, then the next."""
+    order = np.argsort(address, kind="stable")
+    ordered = address[order]
+    starts = np.flatnonzero(np.diff(ordered, prepend=ordered[:1] - 1))
+    rank = np.arange(ordered.size) - np.repeat(starts, np.diff(starts, append=ordered.size))
+    for turn in range(int(rank.max(initial=-1)) + 1):
+        yield order[rank == turn]
+
+
+def combine_rule(kind: AtomicKind, element: ScalarType) -> Combine:
+    """Return the function of (memory, operand) that `tile.atomic_rmw` of `kind` applies."""
+    if kind == "add" and element.is_float:
+        return lambda old, new: round_to(old.astype(np.float64) + new.astype(np.float64), element)
+    if kind in ("min", "max") and element.is_float:
+        pick = np.minimum if kind == "min" else np.maximum
+        return lambda old, new: _from_order(pick(_order(old), _order(new)), old.dtype)
+    return _PLAIN[kind]
+
+
+_PLAIN: dict[AtomicKind, Combine] = {
+    "add": np.add,
+    "max": np.maximum,
+    "min": np.minimum,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+    "xchg": lambda _, new: new,
+}
+
+
+def _order(value: Array) -> Array:
+    """Return integers in the order of sign and magnitude of a float's bits."""
+    bits = view(value, f"i{value.dtype.itemsize}")
+    return np.where(bits < 0, bits ^ np.iinfo(bits.dtype).max, bits)
+
+
+def _from_order(place: Array, dtype: np.dtype[np.floating]) -> Array:
+    """Undo `_order`, which is its own inverse."""
+    return view(np.where(place < 0, place ^ np.iinfo(place.dtype).max, place), dtype)
+
+
+def _bits(value: Array) -> Array:
+    return view(np.ascontiguousarray(value), f"u{value.dtype.itemsize}")

@@ -1,0 +1,315 @@
+"""Tensor descriptors while a kernel is interpreted, and the copies that tensor maps describe.
+
+A descriptor is an array of int64: the address, the extents and the strides, in elements. So it is
+a value like any other, and a parameter that carries one of these numbers can be read off it.
+
+Copies land as late as they may: a load at the wait for its phase, so whoever reads too early is
+caught; a store is in flight until the issuing thread has waited for it.
+
+Invariant: what lies outside of a tensor is neither read nor written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from aotc.ir.core import Op
+from aotc.ir.dialects import descriptor, tma
+from aotc.ir.types import (
+    U64,
+    DescriptorType,
+    ScalarType,
+    SharedType,
+    TensorMapType,
+    Type,
+    shape_of,
+)
+from aotc.verify.arrays import Array, ones, reshape
+from aotc.verify.emulator.async_copies.tensor_map import (
+    ALIGNMENT_BYTES,
+    SIZE_BYTES,
+    TensorMap,
+    TensorMapError,
+)
+from aotc.verify.interpreter import mbarriers
+from aotc.verify.interpreter.atomics import combine_rule, update
+from aotc.verify.interpreter.numerics import dtype_of
+from aotc.verify.interpreter.program import Program, Rule, scalar
+from aotc.verify.interpreter.shared_memory import Transfer
+
+_PIECE_BYTES = 16  # what bulk copies move whole
+
+
+def describe(address: int, shape: Sequence[int], strides: Sequence[int]) -> Array:
+    """Return the value of a descriptor; `strides` are in elements."""
+    return np.array([address, *shape, *strides], np.int64)
+
+
+def part_of(tensor: Array, source: str) -> int:
+    """Return what a parameter's `source` says of a tensor: "x", "x.shape[0]", "x.strides[1]"."""
+    rank = len(tensor) // 2
+    _, _, what = source.partition(".")
+    if not what:
+        return int(tensor[0])
+    kind, _, axis = what.rstrip("]").partition("[")
+    return int(tensor[1 + int(axis) + (rank if kind == "strides" else 0)])
+
+
+def _element(kind: Type) -> tuple[ScalarType, bool]:
+    assert isinstance(kind, DescriptorType | TensorMapType)
+    return kind.element, kind.fill_nan
+
+
+def _places(
+    tensor: Array, coords: Sequence[Array], block: Sequence[int], size_bytes: int
+) -> tuple[Array, Array]:
+    """Return the address of each element of a block, and whether it lies in the tensor."""
+    rank = len(block)
+    address = np.full(block, tensor[0], np.int64)
+    inside = np.ones(block, np.bool_)
+    for axis, (coord, extent) in enumerate(zip(coords, block, strict=True)):
+        index = np.arange(extent, dtype=np.int64) + scalar(coord)
+        index = reshape(index, [-1 if each == axis else 1 for each in range(rank)])
+        address = address + index * tensor[1 + rank + axis] * size_bytes
+        inside &= (index >= 0) & (index < tensor[1 + axis])
+    return address, inside
+
+
+def _read(
+    program: Program, kind: Type, block: Sequence[int], tensor: Array, coords: Sequence[Array]
+) -> Array:
+    element, fill_nan = _element(kind)
+    address, inside = _places(tensor, coords, block, element.size_bytes)
+    out = np.full(block, np.nan if fill_nan else 0, dtype_of(element))
+    out[inside] = program.memory.load(address, inside, element)
+    return out
+
+
+def _write(
+    program: Program, kind: Type, value: Array, tensor: Array, coords: Sequence[Array]
+) -> None:
+    element, _ = _element(kind)
+    address, inside = _places(tensor, coords, value.shape, element.size_bytes)
+    program.memory.store(address, value, inside, element)
+
+
+def _combine(
+    program: Program,
+    op: descriptor.DescriptorReduce | tma.TmaReduce,
+    kind: Type,
+    value: Array,
+    tensor: Array,
+    coords: Sequence[Array],
+) -> None:
+    element, _ = _element(kind)
+    address, inside = _places(tensor, coords, value.shape, element.size_bytes)
+    rule = combine_rule(op.kind, element)
+    update(program.memory, address[inside], element, value[inside], rule)
+
+
+def _described(
+    program: Program, op: descriptor.DescriptorAt | tma.TensorMapAt, pointer: Array
+) -> Array:
+    """Return the value of the descriptor whose map is in memory, in the emulator's encoding."""
+    if scalar(pointer) % ALIGNMENT_BYTES:
+        raise program.error(op, f"is of a map at {scalar(pointer):#x}, no multiple of 64")
+    places = scalar(pointer) + U64.size_bytes * np.arange(SIZE_BYTES // U64.size_bytes)
+    words = program.memory.load(places, ones(len(places), np.bool_), U64)
+    try:
+        found = TensorMap.from_bytes(words.tobytes())
+    except TensorMapError as error:
+        raise program.error(op, f"finds that {error}") from error
+    element, _ = _element(op.out.type)
+    if found.element_bytes != element.size_bytes or found.rank != _rank(op.out.type):
+        raise program.error(op, f"finds a map of {found.rank} axes of {found.element_type}")
+    strides = [stride // element.size_bytes for stride in found.strides_bytes[::-1]]
+    return describe(found.address, found.dims[::-1], [*strides, 1])
+
+
+def _rank(kind: Type) -> int:
+    return len(kind.block) if isinstance(kind, DescriptorType) else len(_map(kind).box)
+
+
+def _map(kind: Type) -> TensorMapType:
+    assert isinstance(kind, TensorMapType)
+    return kind
+
+
+# ---- tile IR ----------------------------------------------------------------------------------
+
+
+def _load(program: Program, op: descriptor.DescriptorLoad, tensor: Array, *coords: Array) -> Array:
+    kind = op.descriptor.type
+    assert isinstance(kind, DescriptorType)
+    return reshape(_read(program, kind, kind.block, tensor, coords), shape_of(op.out.type))
+
+
+def _store(
+    program: Program, op: descriptor.DescriptorStore, tensor: Array, value: Array, *coords: Array
+) -> None:
+    _write(program, op.descriptor.type, value, tensor, coords)
+
+
+def _reduce(
+    program: Program, op: descriptor.DescriptorReduce, tensor: Array, value: Array, *coords: Array
+) -> None:
+    _combine(program, op, op.descriptor.type, value, tensor, coords)
+
+
+def _made(program: Program, op: descriptor.DescriptorOf, pointer: Array, *sizes: Array) -> Array:
+    """Return the value of the descriptor of what a pointer points at."""
+    del program
+    rank = len(op.shape)
+    numbers = [int(scalar(size)) for size in sizes]
+    return describe(int(scalar(pointer)), numbers[:rank], [*numbers[rank:], 1])
+
+
+def _extent(program: Program, op: descriptor.DescriptorExtent, tensor: Array) -> Array:
+    del program
+    return np.array(part_of(tensor, f"x.shape[{op.axis}]"), np.int32)
+
+
+def _stride(program: Program, op: descriptor.DescriptorStride, tensor: Array) -> Array:
+    del program
+    return np.array(part_of(tensor, f"x.strides[{op.axis}]"), np.int64)
+
+
+# ---- gpu IR -----------------------------------------------------------------------------------
+
+
+def _block(op: tma.TmaFetch | tma.TmaLoad | tma.TmaStore | tma.TmaReduce) -> tuple[int, ...]:
+    """Return the shape of what is copied, of which the buffer's lacks first axes of 1."""
+    shape = shape_of(op.buffer.type)
+    return (*[1] * (len(op.coords) - len(shape)), *shape)
+
+
+def _fetched(
+    program: Program,
+    op: tma.TmaFetch | tma.TmaLoad,
+    tensor: Array,
+    buffer: Array,
+    coords: Sequence[Array],
+) -> Transfer:
+    value = _read(program, op.tensor.type, _block(op), tensor, coords)
+    in_order = not program.is_producer
+    held = reshape(value, shape_of(op.buffer.type))
+    if op.num_rows:
+        held = held[: op.num_rows]
+        buffer = buffer[: held.size]
+    return program.shared.start_fill(buffer, held, in_order=in_order)
+
+
+def _fetch(
+    program: Program, op: tma.TmaFetch, tensor: Array, buffer: Array, *coords: Array
+) -> None:
+    program.shared.land(_fetched(program, op, tensor, buffer, coords))
+
+
+def _start_load(
+    program: Program, op: tma.TmaLoad, tensor: Array, buffer: Array, barrier: Array, *coords: Array
+) -> None:
+    transfer = _fetched(program, op, tensor, buffer, coords)
+    mbarriers.announce(program, op, barrier, transfer, arrive=op.arrive)
+
+
+def _run(
+    program: Program,
+    op: tma.BulkFetch | tma.BulkLoad | tma.BulkStore,
+    pointer: Array,
+    buffer: Array,
+    size: Array,
+) -> tuple[Array, Array, ScalarType]:
+    """Return which elements of a buffer are its first bytes, their addresses in memory, and type."""
+    kind = op.buffer.type
+    assert isinstance(kind, SharedType)
+    start, size_bytes = scalar(pointer), scalar(size)
+    if start % _PIECE_BYTES or size_bytes % _PIECE_BYTES:
+        raise program.error(op, f"copies {size_bytes} bytes at {start:#x}, no pieces of 16")
+    if not 0 <= size_bytes <= buffer.size * kind.element.size_bytes:
+        raise program.error(op, f"copies {size_bytes} bytes of {kind}")
+    places = np.argsort(buffer, kind="stable")[: size_bytes // kind.element.size_bytes]
+    return places, start + np.arange(len(places)) * kind.element.size_bytes, kind.element
+
+
+def _copied(
+    program: Program, op: tma.BulkFetch | tma.BulkLoad, pointer: Array, buffer: Array, size: Array
+) -> Transfer:
+    """Start to copy bytes to the start of a buffer."""
+    places, address, element = _run(program, op, pointer, buffer, size)
+    value = program.memory.load(address, np.ones(len(places), np.bool_), element)
+    return program.shared.start_fill(buffer[places], value, in_order=not program.is_producer)
+
+
+def _bulk_fetch(
+    program: Program, op: tma.BulkFetch, pointer: Array, buffer: Array, size: Array
+) -> None:
+    program.shared.land(_copied(program, op, pointer, buffer, size))
+
+
+def _bulk_load(
+    program: Program, op: tma.BulkLoad, pointer: Array, buffer: Array, barrier: Array, size: Array
+) -> None:
+    transfer = _copied(program, op, pointer, buffer, size)
+    mbarriers.announce(program, op, barrier, transfer, arrive=op.arrive)
+
+
+def _sent(program: Program, op: tma.TmaStore | tma.TmaReduce, buffer: Array) -> Array:
+    """Start to copy from a buffer; return what it holds."""
+    element, _ = _element(op.tensor.type)
+    transfer, value = program.shared.start_drain(buffer, dtype_of(element))
+    program.stores.append(transfer)
+    return reshape(value, _block(op))
+
+
+def _start_store(
+    program: Program, op: tma.TmaStore, tensor: Array, buffer: Array, *coords: Array
+) -> None:
+    _write(program, op.tensor.type, _sent(program, op, buffer), tensor, coords)
+
+
+def _start_reduce(
+    program: Program, op: tma.TmaReduce, tensor: Array, buffer: Array, *coords: Array
+) -> None:
+    _combine(program, op, op.tensor.type, _sent(program, op, buffer), tensor, coords)
+
+
+def _start_bulk_store(
+    program: Program, op: tma.BulkStore, pointer: Array, buffer: Array, size: Array
+) -> None:
+    places, address, element = _run(program, op, pointer, buffer, size)
+    transfer, value = program.shared.start_drain(buffer[places], dtype_of(element))
+    program.stores.append(transfer)
+    program.memory.store(address, value, None, element)
+
+
+def _wait_stores(program: Program, op: tma.TmaStoreWait) -> None:
+    while len(program.stores) > op.pending:
+        program.shared.finish_drain(program.stores.pop(0))
+
+
+def _nothing(program: Program, op: Op) -> None:
+    """Do nothing: there is one proxy here."""
+    del program, op
+
+
+TENSOR_RULES: dict[type[Op], Rule] = {
+    descriptor.DescriptorAt: _described,
+    descriptor.DescriptorOf: _made,
+    descriptor.DescriptorLoad: _load,
+    descriptor.DescriptorStore: _store,
+    descriptor.DescriptorReduce: _reduce,
+    descriptor.DescriptorExtent: _extent,
+    descriptor.DescriptorStride: _stride,
+    tma.TensorMapAt: _described,
+    tma.TmaFetch: _fetch,
+    tma.TmaLoad: _start_load,
+    tma.BulkFetch: _bulk_fetch,
+    tma.BulkLoad: _bulk_load,
+    tma.TmaStore: _start_store,
+    tma.TmaReduce: _start_reduce,
+    tma.BulkStore: _start_bulk_store,
+    tma.TmaStoreWait: _wait_stores,
+    tma.ProxyFence: _nothing,
+}

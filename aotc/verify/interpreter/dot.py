@@ -1,0 +1,55 @@
+"""Matrix products as `tile.dot` means them.
+
+Products of operands up to fp32 are exact in fp64, so they are summed there and rounded once to
+the accumulator's type. That is what every order of summation approximates: compare with a bound
+that grows with the sum of magnitudes, and to the bit only integers.
+
+Tensor cores read tf32 operands from fp32 registers and ignore the 13 bits that tf32 does not
+have, which truncates. Triton hands the registers over as they are, and so does aotc.
+
+Invariant: the result does not depend on how a product is cut into instructions.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from aotc.ir.dialects.tile import InputPrecision
+from aotc.ir.types import FP32, ScalarType
+from aotc.verify.arrays import Array, reshape, view
+from aotc.verify.interpreter.numerics import round_to
+
+_TF32_DROPPED_BITS = 13
+
+
+def dot(
+    a: Array, b: Array, acc: Array, source: ScalarType, target: ScalarType, how: InputPrecision
+) -> Array:
+    """Return `a @ b + acc` for operands of type `source`, rounded to the type `target` of `acc`.
+
+    Shapes: (…, M, K), (…, K, N) and (…, M, N).
+    """
+    wide_a, wide_b, wide_acc = (value.astype(np.float64) for value in (a, b, acc))
+    if target.is_int:
+        # Exact in fp64, and fast; then it wraps as the hardware's accumulators do.
+        return np.matmul(wide_a, wide_b).astype(np.int64).astype(acc.dtype) + acc
+    if source != FP32 or how == "ieee":
+        return round_to(np.matmul(wide_a, wide_b) + wide_acc, target)
+    big_a, big_b = (truncate_to_tf32(value).astype(np.float64) for value in (a, b))
+    total = np.matmul(big_a, big_b)
+    if how == "tf32x3":
+        small_a, small_b = (
+            truncate_to_tf32((whole - big).astype(np.float32)).astype(np.float64)
+            for whole, big in ((wide_a, big_a), (wide_b, big_b))
+        )
+        cross = np.matmul(small_a, big_b) + np.matmul(big_a, small_b)
+        # What an infinity has beyond tf32 is no number, and the term that has it is dropped.
+        total += np.where(np.isnan(cross), 0.0, cross)
+    return round_to(total + wide_acc, target)
+
+
+def truncate_to_tf32(value: Array) -> Array:
+    """Return fp32 values without the mantissa bits that tf32 has not; a NaN stays one."""
+    bits = view(np.atleast_1d(value), np.uint32)
+    kept = bits >> _TF32_DROPPED_BITS << _TF32_DROPPED_BITS
+    return np.where(np.isnan(value), value, reshape(view(kept, np.float32), value.shape))

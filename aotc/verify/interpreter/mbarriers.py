@@ -1,0 +1,101 @@
+"""What mbarriers do while a kernel is interpreted: phases, and what comes before their end.
+
+A phase ends with its last arrival and the bytes of its copies, which land at the wait for it. The
+mark of the last arrival stands for all accesses before it: a producer that has waited knows that
+they are over.
+
+Invariant: a wait returns only if the phase of its parity has ended, and otherwise never.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from aotc.ir.core import Op
+from aotc.ir.dialects import tma
+from aotc.ir.types import SharedType
+from aotc.verify.arrays import Array
+from aotc.verify.interpreter.program import Program, Rule, scalar
+from aotc.verify.interpreter.shared_memory import Transfer
+
+
+@dataclass
+class Mbarrier:
+    """Count the arrivals of a phase, and the `phases` that have ended.
+
+    `transfers` are copies that have not landed, each with its phase; `mark` is that of the last
+    arrival of the newest phase that has ended.
+    """
+
+    count: int
+    arrived: int = 0
+    phases: int = 0
+    mark: int = 0
+    transfers: list[tuple[int, Transfer]] = field(default_factory=list[tuple[int, Transfer]])
+
+    def arrive(self, number: int, mark: int) -> bool:
+        """Count arrivals; return whether the phase expects no fewer."""
+        self.arrived += number
+        if self.arrived >= self.count:
+            fits, self.arrived = self.arrived == self.count, 0
+            self.phases, self.mark = self.phases + 1, mark
+            return fits
+        return True
+
+    def has_ended(self, parity: int) -> bool:
+        """Return whether the phase of a parity has ended, the newest or the one before it."""
+        return self.phases & 1 != parity
+
+
+def announce(program: Program, op: Op, barrier: Array, transfer: Transfer, *, arrive: bool) -> None:
+    """Let the phase of a mbarrier wait for a copy, and arrive there."""
+    state = find(program, op, barrier)
+    state.transfers.append((state.phases, transfer))
+    _arrive(program, op, state, int(arrive))
+
+
+def find(program: Program, op: Op, barrier: Array) -> Mbarrier:
+    """Return the state of a mbarrier. Raises: InterpretError if nobody made it."""
+    state = program.mbarriers.get(scalar(barrier))
+    if not isinstance(state, Mbarrier):
+        raise program.error(op, "is of a mbarrier that was not made")
+    return state
+
+
+def _arrive(program: Program, op: Op, state: Mbarrier, number: int) -> None:
+    if not state.arrive(number, program.shared.mark()):
+        raise program.error(op, f"arrives more often than the {state.count} times of a phase")
+
+
+def _init(program: Program, op: tma.MbarrierInit, barrier: Array) -> None:
+    kind = op.barrier.type
+    assert isinstance(kind, SharedType)
+    for slot in range(kind.num_stages):
+        program.mbarriers[scalar(barrier) + slot * kind.stage_bytes] = Mbarrier(op.count)
+
+
+def _arrive_each(
+    program: Program, op: tma.MbarrierArrive, barrier: Array, enabled: Array | None
+) -> None:
+    if enabled is None or scalar(enabled):
+        # Each block of a cluster runs by itself here, so it arrives for the others, too.
+        _arrive(program, op, find(program, op, barrier), op.count * op.num_blocks)
+
+
+def _wait(program: Program, op: tma.MbarrierWait, barrier: Array, parity: Array) -> None:
+    state = find(program, op, barrier)
+    if not state.has_ended(scalar(parity)):
+        raise program.error(op, f"waits for ever: {state.phases} phases have ended")
+    if program.is_producer:
+        program.shared.learn(state.mark)
+    for phase, transfer in state.transfers:
+        if phase < state.phases:
+            program.shared.land(transfer)
+    state.transfers = [each for each in state.transfers if each[0] >= state.phases]
+
+
+MBARRIER_RULES: dict[type[Op], Rule] = {
+    tma.MbarrierInit: _init,
+    tma.MbarrierArrive: _arrive_each,
+    tma.MbarrierWait: _wait,
+}

@@ -1,0 +1,216 @@
+"""Global memory of an interpreted kernel: NumPy arrays at addresses of their own.
+
+Each array handed to a kernel gets an address range far from every other, so that an address names
+its buffer (the high bits) and a byte in it (the low ones), and pointer arithmetic is plain 64-bit
+arithmetic that overflows where the hardware's does. Views of one array share its range, as they
+share its memory: in-place kernels and aliasing arguments see each other's writes. An array that
+owns its memory starts at a multiple of 256 bytes, as `cudaMalloc` gives it; a view starts where
+it lies in its owner, so a misaligned pointer is made by slicing.
+
+Invariant: no byte outside the arrays handed over is read or written; what is tried is reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from aotc.ir.types import ScalarType
+from aotc.verify.arrays import Array, reshape, view
+from aotc.verify.interpreter.numerics import dtype_of
+
+ALIGNMENT_BYTES = 256
+_BUFFER_BITS = 40
+# Room below every buffer, so that an address a little too low still names the right one.
+_GUARD_BYTES = 1 << (_BUFFER_BITS - 1)
+
+
+# Of addresses, what was there, operands and their combination: what an atomic writes instead.
+Adjust: TypeAlias = Callable[[Array, Array, Array, Array], Array]
+
+
+class AccessError(Exception):
+    """Report an access that no hardware would forgive; the interpreter adds the place."""
+
+
+class Address(int):
+    """An address in a memory: the argument of a pointer parameter whose buffer is there already."""
+
+
+@dataclass(frozen=True)
+class TensorAddress:
+    """Place a tensor in a memory: the argument of a descriptor. Strides are in elements."""
+
+    address: Address
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+class Memory:
+    """Hold the arrays of one launch and the addresses they were given."""
+
+    def __init__(self) -> None:
+        self._owners: list[Array] = []
+        self._bytes: list[npt.NDArray[np.uint8]] = []
+        self._names: list[str] = []
+        self._starts = np.empty(0, np.int64)
+        self._ends = np.empty(0, np.int64)
+        self.printed: list[str] = []
+        """What programs have printed, in the order in which they ran."""
+        self.adjust_atomic: Adjust | None = None
+
+    def add(self, name: str, array: Array) -> int:
+        """Make the bytes `array` spans accessible; return the address of its first element.
+
+        Raises: ValueError if the memory of its owner is not contiguous.
+        """
+        owner = _owner_of(array)
+        index = next((i for i, known in enumerate(self._owners) if known is owner), None)
+        if index is None:
+            index = len(self._owners)
+            self._owners.append(owner)
+            self._bytes.append(_as_bytes(owner))
+            self._names.append(name)
+        else:
+            self._names[index] += f"/{name}"
+        base = (index + 1 << _BUFFER_BITS) + _GUARD_BYTES
+        offset = array.__array_interface__["data"][0] - owner.__array_interface__["data"][0]
+        reach = [
+            (extent - 1) * stride for extent, stride in zip(array.shape, array.strides, strict=True)
+        ]
+        if array.size:
+            start = base + offset + sum(step for step in reach if step < 0)
+            end = base + offset + sum(step for step in reach if step > 0) + array.itemsize
+            self._add_span(start, end)
+        return base + offset
+
+    def load(self, address: Array, mask: Array | None, element: ScalarType) -> Array:
+        """Return the elements at the addresses where `mask`, in order, as a flat array.
+
+        Raises: AccessError for an address outside the arrays or not a multiple of the size.
+        """
+        flat = self._selected(address, mask, element)
+        dtype = _memory_dtype(element)
+        out = np.empty(flat.shape, dtype)
+        for index, lanes in self._by_buffer(flat):
+            cells = self._bytes[index]
+            cells = view(cells[: cells.size // dtype.itemsize * dtype.itemsize], dtype)
+            out[lanes] = cells[self._place(index, flat[lanes]) // dtype.itemsize]
+        return out != 0 if element.is_bool else out
+
+    def store(self, address: Array, value: Array, mask: Array | None, element: ScalarType) -> None:
+        """Write `value` at the addresses where `mask`.
+
+        Raises: AccessError as `load`, and for an array that is read-only, and where two lanes
+        write different values to one address, since which of them stays is anyone's guess.
+        """
+        flat = self._selected(address, mask, element)
+        dtype = _memory_dtype(element)
+        values = np.broadcast_to(value, address.shape)
+        values = (reshape(values, -1) if mask is None else values[mask]).astype(dtype, copy=False)
+        for index, lanes in self._by_buffer(flat):
+            if not self._bytes[index].flags.writeable:
+                raise AccessError(f"writes to {self._names[index]}, which is read-only")
+            cells = self._bytes[index]
+            cells = view(cells[: cells.size // dtype.itemsize * dtype.itemsize], dtype)
+            where = self._place(index, flat[lanes]) // dtype.itemsize
+            cells[where] = values[lanes]
+            written = cells[where]
+            if written.tobytes() != values[lanes].tobytes():
+                lost = _bits(written) != _bits(values[lanes])
+                at = self.describe(int(flat[lanes][lost][0]))
+                raise AccessError(f"two lanes write different values to {at}")
+
+    def begin_program(self) -> None:
+        """Take note that the accesses to come are those of the next program of the grid."""
+
+    def describe(self, address: int) -> str:
+        """Return the name of the buffer of `address` and the byte in it, for messages."""
+        index = (address >> _BUFFER_BITS) - 1
+        if not 0 <= index < len(self._names):
+            return f"address {address:#x}, which is in no buffer"
+        offset = _offset(address)
+        return f"byte {offset} of {self._names[index]} ({self._bytes[index].size} bytes)"
+
+    def _place(self, index: int, address: Array) -> Array:
+        """Return where in the bytes that are held of a buffer addresses in it are."""
+        del index
+        return _offset(address)
+
+    def _add_span(self, start: int, end: int) -> None:
+        spans: list[tuple[int, int]] = []
+        known = zip(self._starts.tolist(), self._ends.tolist(), strict=True)
+        for low, high in sorted([*known, (start, end)]):
+            if spans and low <= spans[-1][1]:
+                spans[-1] = (spans[-1][0], max(spans[-1][1], high))
+            else:
+                spans.append((low, high))
+        self._starts = np.array([low for low, _ in spans], np.int64)
+        self._ends = np.array([high for _, high in spans], np.int64)
+
+    def _selected(self, address: Array, mask: Array | None, element: ScalarType) -> Array:
+        """Return the addresses that are accessed, checked."""
+        flat = reshape(address, -1) if mask is None else address[mask]
+        size = _memory_dtype(element).itemsize
+        if not flat.size:
+            return flat
+        span = np.searchsorted(self._starts, flat, side="right") - 1
+        inside = span >= 0
+        if self._ends.size:
+            inside &= flat + size <= self._ends[np.maximum(span, 0)]
+        if not inside.all():
+            outside = flat[~inside]
+            raise AccessError(
+                f"accesses {self.describe(int(outside[0]))}, out of bounds "
+                f"({outside.size} of {flat.size} lanes)"
+            )
+        if (flat % size).any():
+            lane = int(flat[flat % size != 0][0])
+            raise AccessError(f"accesses {self.describe(lane)}, no multiple of {size} bytes")
+        return flat
+
+    def _by_buffer(self, flat: Array) -> list[tuple[int, Array | slice]]:
+        """Return the buffers that checked addresses fall into, each with its lanes."""
+        if not flat.size:
+            return []
+        index = (flat >> _BUFFER_BITS) - 1
+        first = int(reshape(index, -1)[0])
+        if (index == first).all():
+            return [(first, slice(None))]
+        return [(int(i), index == i) for i in np.unique(index)]
+
+
+def _owner_of(array: Array) -> Array:
+    """Return the array that owns the memory that `array` is a view of."""
+    owner: Array = array
+    while True:
+        base: Any = owner.base
+        if not isinstance(base, np.ndarray):
+            base = getattr(base, "base", None)  # `as_strided` puts an object of its own between
+        if not isinstance(base, np.ndarray):
+            return owner
+        owner = cast("Array", base)
+
+
+def _as_bytes(owner: Array) -> npt.NDArray[np.uint8]:
+    flat = owner.ravel(order="K")
+    if flat.size and not np.shares_memory(flat, owner):
+        raise ValueError("the memory of an argument must be contiguous")
+    return view(flat, np.uint8)
+
+
+def _offset(address: Any) -> Any:
+    return (address & ((1 << _BUFFER_BITS) - 1)) - _GUARD_BYTES
+
+
+def _memory_dtype(element: ScalarType) -> np.dtype[Any]:
+    # A boolean is a byte that is 0 or not; reading one as NumPy's bool would trust it to be 0 or 1.
+    return np.dtype(np.uint8) if element.is_bool else dtype_of(element)
+
+
+def _bits(values: Array) -> Array:
+    return view(np.ascontiguousarray(values), f"u{values.dtype.itemsize}")

@@ -1,0 +1,143 @@
+"""One running program of a grid: its values, and how a block of ops is run.
+
+Rules are looked up in a table from op class to function, `rule(program, op, *operands)`: the
+operands are arrays (None where absent), what comes back is one array, several, or None. Scalars
+are arrays without axes. Combine blocks of reductions run on whole arrays at once, so an
+elementwise rule may not assume the shape of its operands, only their element types.
+
+Invariant: every value in flight has the dtype of its IR type, and outside combine blocks its shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from aotc.ir.core import Block, Op, Value
+from aotc.ir.diagnostics import DiagnosticError, IRError
+from aotc.ir.types import DescriptorType, SharedType, TensorMapType, element_of
+from aotc.verify.arrays import Array
+from aotc.verify.interpreter.memory import AccessError, Memory
+from aotc.verify.interpreter.numerics import Poison, dtype_of
+from aotc.verify.interpreter.shared_memory import SharedMemory, Transfer
+
+Rule: TypeAlias = "Callable[..., Array | Sequence[Array] | None]"
+Rules: TypeAlias = Mapping[type[Op], Rule]
+
+
+class InterpretError(DiagnosticError):
+    """Report what a kernel may not do, at the op that does it."""
+
+
+class Program:
+    """Hold the state of one program: what the rules of ops read and write.
+
+    `place` and `grid` are its indices and the extents, both of length 3; `rank` is the block's index
+    in the cluster that runs the program.
+    """
+
+    def __init__(
+        self,
+        rules: Rules,
+        memory: Memory,
+        poison: Poison,
+        place: tuple[int, ...],
+        grid: tuple[int, ...],
+        rank: int = 0,
+        *,
+        check_races: bool = True,
+    ) -> None:
+        self.memory = memory
+        self.shared = SharedMemory(poison, check_races=check_races)
+        self.poison = poison
+        self.mbarriers: dict[int, object] = {}
+        """The state of each mbarrier by its address, which the rules of tensor copies keep."""
+        self.stores: list[Transfer] = []
+        """Tensor copies from shared memory that nobody has waited for, oldest first."""
+        self.products: list[Any] = []
+        """Products of warpgroups in flight, oldest first, as `verify.products` keeps them."""
+        self.finished: list[Any] = []
+        """Products that are done and whose results no wait has handed back."""
+        self.has_roles = False
+        """Whether a producer runs beside what takes part in barriers."""
+        self.is_producer = False
+        """Whether this is that producer."""
+        self.group = 0
+        """The number of the group of consumers that this is."""
+        self.place = place
+        self.grid = grid
+        self.rank = rank
+        self._rules = rules
+        self._values: dict[Value, Array] = {}
+
+    def beside(self, **changes: bool | int) -> Program:
+        """Return what runs beside other warps of the program, from what is known up to here on.
+
+        It has values, and copies and products in flight, of its own.
+        """
+        made = copy(self)
+        made.__dict__.update(changes, _values=dict(self._values))
+        made.stores, made.products, made.finished = [], [], []
+        return made
+
+    def run_block(self, block: Block, args: Sequence[Array]) -> list[Array]:
+        """Run a block with `args`; return the operands of its terminator.
+
+        Raises: InterpretError at the op that does what it may not.
+        """
+        self.bind(block.args, args)
+        for op in block:
+            if op.terminator:
+                return [operand for operand in self.operands(op) if operand is not None]
+            self.run_op(op)
+        raise IRError("a block has no terminator")
+
+    def bind(self, formals: Sequence[Value], actuals: Sequence[Array]) -> None:
+        """Say what values are."""
+        self._values.update(zip(formals, actuals, strict=True))
+
+    def operands(self, op: Op) -> list[Array | None]:
+        """Return the operands of an op, None where there is none."""
+        return [None if slot is None else self._values[slot] for slot in op.slots]
+
+    def run_op(self, op: Op) -> None:
+        """Run an op that ends no block, and bind its results. Raises: as `run_block`."""
+        rule = self._rules.get(type(op))
+        if rule is None:
+            raise IRError(f"the interpreter has no rule for {op.opcode}", op.loc)
+        try:
+            outs = rule(self, op, *self.operands(op))
+        except AccessError as error:
+            raise self.error(op, str(error)) from error
+        if outs is None:
+            outs = ()
+        elif isinstance(outs, _ARRAYS):
+            outs = (np.asarray(outs),)
+        for value, out in zip(op.results, outs, strict=True):
+            if out.dtype is not (wanted := dtype_of(element_of(value.type))) and (
+                out.dtype != wanted and not _is_place(value)
+            ):
+                raise IRError(f"{op.opcode} made {out.dtype} for {value.type}", op.loc)
+            self._values[value] = out
+
+    def error(self, op: Op, message: str) -> InterpretError:
+        """Return the error that `op` did something it may not."""
+        error = InterpretError(f"{op.opcode} {message}", op.loc)
+        error.add_context(f"in program {self.place} of grid {self.grid}")
+        return error
+
+
+_ARRAYS = (np.ndarray, np.generic)
+
+
+def _is_place(value: Value) -> bool:
+    """Return whether a value says where something is: it is held as numbers of another type."""
+    return isinstance(value.type, SharedType | DescriptorType | TensorMapType)
+
+
+def scalar(value: Array) -> Any:
+    """Return the Python number in an array without axes."""
+    return value.item()

@@ -1,0 +1,247 @@
+"""The interpreter of tile IR and gpu IR: what a kernel means, computed with NumPy.
+
+It is the oracle of every test of the compiler: a schedule pass is right when the kernel gives the
+same before and after it, and a cubin is right when it gives what its tile IR gives. Programs run
+one after the other, each op on a whole tile, from a table with one function for each op.
+
+On gpu IR a layout says where an element sits, not what it is, so conversions are the identity.
+What a layout does make checkable is checked: that what a vector access moves together is
+consecutive, aligned and under one mask value; that shared-memory buffers which live at one time
+do not overlap; that a barrier stands between two warps that touch one element.
+
+A kernel's undefined behaviour is an error where it can be seen (an access out of bounds or
+misaligned, lanes that race for one address, an assumption that does not hold) and poison where it
+can not: masked-off lanes without `other`, fresh shared memory; see `numerics.Poison`. Hints
+(`tile.hint`) are not checked: real kernels promise more of masked-off lanes than holds.
+
+Invariant: arrays are changed by the kernel's stores and by nothing else, also when a run fails.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Sequence
+from typing import TypeAlias
+
+import numpy as np
+
+from aotc.ir.core import GRID_SOURCES, Kernel, ParamInfo, TensorSource
+from aotc.ir.dialects.descriptor import TENSOR_ALIGNMENT_BYTES
+from aotc.ir.expression import evaluate, parse
+from aotc.ir.types import (
+    DescriptorType,
+    PointerType,
+    ScalarType,
+    TensorMapType,
+    Type,
+    element_of,
+)
+from aotc.verify.arrays import Array
+from aotc.verify.interpreter.descriptors import TENSOR_RULES, describe, part_of
+from aotc.verify.interpreter.indexing import INDEXING_RULES
+from aotc.verify.interpreter.mbarriers import MBARRIER_RULES
+from aotc.verify.interpreter.memory import Address, Memory, TensorAddress
+from aotc.verify.interpreter.numerics import Poison, dtype_of
+from aotc.verify.interpreter.persistent_grid import num_looping_blocks
+from aotc.verify.interpreter.program import InterpretError, Program, Rules
+from aotc.verify.interpreter.rules_arith import ARITH_RULES
+from aotc.verify.interpreter.rules_assembly import ASSEMBLY_RULES
+from aotc.verify.interpreter.rules_gpu import GPU_RULES
+from aotc.verify.interpreter.rules_tile import TILE_RULES
+from aotc.verify.interpreter.warp_roles import ROLE_RULES
+from aotc.verify.interpreter.wgmma import PRODUCT_RULES
+
+Argument: TypeAlias = "Array | int | float | TensorAddress"
+
+RULES: Rules = {
+    **ARITH_RULES,
+    **ASSEMBLY_RULES,
+    **TILE_RULES,
+    **GPU_RULES,
+    **INDEXING_RULES,
+    **TENSOR_RULES,
+    **PRODUCT_RULES,
+    **MBARRIER_RULES,
+    **ROLE_RULES,
+}
+
+__all__ = ["RULES", "Argument", "InterpretError", "Interpreter", "run"]
+
+
+def run(
+    kernel: Kernel,
+    grid: Sequence[int],
+    args: Sequence[Argument],
+    *,
+    poison_seed: int = 0,
+    check_races: bool = True,
+) -> None:
+    """Run `kernel` over `grid` with `args` in the order of its parameters.
+
+    A pointer parameter takes an array, which is changed in place and may be a view of another
+    one; a scalar parameter takes a number. Without `check_races`, accesses to shared memory count
+    as ordered as they stand: for gpu IR whose barriers are still to be inserted.
+
+    Raises: InterpretError.
+    """
+    interpreter = Interpreter(kernel, args, poison_seed=poison_seed, check_races=check_races)
+    interpreter.run(grid)
+
+
+class Interpreter:
+    """Run one kernel on the arguments it was built with."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        args: Sequence[Argument],
+        *,
+        poison_seed: int = 0,
+        check_races: bool = True,
+        memory: Memory | None = None,
+        rules: Rules = RULES,
+    ) -> None:
+        """Bind `args`; a pointer may be an `Address` in a `memory` of the caller's.
+
+        Raises: InterpretError if one does not fit its parameter or its promise.
+        """
+        self.kernel = kernel
+        self.check_races = check_races
+        self.memory = Memory() if memory is None else memory
+        self.rules = rules
+        self.poison = Poison(poison_seed)
+        # Once the schedule has taken descriptors apart, several parameters come of one argument.
+        passed = [info for info in kernel.params if info.source not in GRID_SOURCES]
+        names = list(dict.fromkeys(info.argument for info in passed))
+        if len(args) != len(names):
+            raise InterpretError(
+                f"{kernel.name} takes {len(names)} arguments, got {len(args)}", kernel.loc
+            )
+        self._given = given = dict(zip(names, args, strict=True))
+        self._tensors: dict[str, Array] = {}
+        self._bound = {
+            info.name: self._bind(info, value.type, given[info.argument])
+            for info, value in zip(kernel.params, kernel.body.args, strict=True)
+            if info.source not in GRID_SOURCES
+        }
+
+    def run(self, grid: Sequence[int], chosen: Collection[int] = ()) -> None:
+        """Run every program of `grid`, 1 to 3 extents, in order, or blocks that loop over them.
+
+        With `chosen` only the programs of these numbers run, axis 0 counted fastest.
+
+        Raises: InterpretError.
+        """
+        if not 1 <= len(grid) <= 3 or any(extent < 0 for extent in grid):
+            raise InterpretError(f"expected a grid of 1 to 3 extents, got {tuple(grid)}")
+        programs = extents = (*grid, 1, 1)[:3]
+        if self.kernel.loops_programs:
+            extents = (num_looping_blocks(programs), 1, 1)
+        counts = dict(zip(GRID_SOURCES, programs, strict=True))
+        args = [
+            np.array(counts[info.source], np.int32)
+            if info.source in counts
+            else self._bound[info.name]
+            for info in self.kernel.params
+        ]
+        with np.errstate(all="ignore"):
+            places = itertools.product(*map(range, reversed(extents)))
+            for number, (z, y, x) in enumerate(places):
+                if chosen and number not in chosen:
+                    continue
+                for rank in range(self.kernel.num_ctas):
+                    self.memory.begin_program()
+                    program = Program(
+                        self.rules,
+                        self.memory,
+                        self.poison,
+                        (x, y, z),
+                        extents,
+                        rank,
+                        check_races=self.check_races,
+                    )
+                    program.run_block(self.kernel.body, args)
+
+    def _bind(self, info: ParamInfo, type_: Type, arg: Argument) -> Array:
+        if isinstance(type_, DescriptorType | TensorMapType):
+            if info.tensor is not None:
+                return self._described(info.tensor, type_.element, arg)
+            self._check_tensor(info.name, type_, arg)
+            return self._tensor(info.name, arg)
+        element = element_of(type_)
+        if info.source:
+            value: int | float = part_of(self._tensor(info.argument, arg), info.source)
+        elif isinstance(element, PointerType):
+            value = self._address(info.name, element.pointee, arg)
+        elif isinstance(arg, np.ndarray | TensorAddress):
+            got = f"{arg.dtype} array" if isinstance(arg, np.ndarray) else "a tensor"
+            raise self._misfit(info.name, f"a number for {element}", got)
+        else:
+            value = arg
+        try:
+            bound = np.array(value, dtype_of(element))
+        except OverflowError as error:
+            raise self._misfit(info.name, f"a value of {element}", str(value)) from error
+        integral = isinstance(element, PointerType) or element.is_int
+        if integral and bound.item() != value:
+            raise self._misfit(info.name, f"a value of {element}", str(value))
+        if integral and value % info.divisibility:
+            raise self._misfit(info.name, f"a multiple of {info.divisibility}", f"{value:#x}")
+        return bound
+
+    def _tensor(self, name: str, arg: Argument) -> Array:
+        """Return the value of the descriptor of an argument: an array, or where a tensor lies."""
+        if name not in self._tensors:
+            if not isinstance(arg, np.ndarray):
+                if not isinstance(arg, TensorAddress):
+                    raise self._misfit(name, "an array for a descriptor", repr(arg))
+                self._tensors[name] = describe(arg.address, arg.shape, arg.strides)
+            else:
+                if arg.ndim == 0 or (arg.shape[-1] > 1 and arg.strides[-1] != arg.itemsize):
+                    raise self._misfit(name, "an array whose last axis is dense", f"{arg.strides}")
+                address = self._place(name, arg)
+                for each in (address, *arg.strides[:-1]):
+                    if each % TENSOR_ALIGNMENT_BYTES:
+                        expected = f"address, strides in multiples of {TENSOR_ALIGNMENT_BYTES}"
+                        raise self._misfit(name, expected, str(each % TENSOR_ALIGNMENT_BYTES))
+                strides = [stride // arg.itemsize for stride in arg.strides[:-1]]
+                self._tensors[name] = describe(address, arg.shape, [*strides, 1])
+        return self._tensors[name]
+
+    def _described(self, tensor: TensorSource, element: ScalarType, arg: Argument) -> Array:
+        """Return the value of a descriptor that the launcher makes of a pointer and scalars."""
+        scalars = {name: value for name, value in self._given.items() if isinstance(value, int)}
+        shape, strides = (
+            [evaluate(parse(text), scalars) for text in texts]
+            for texts in (tensor.shape, tensor.strides)
+        )
+        return describe(self._address(tensor.address, element, arg), shape, [*strides, 1])
+
+    def _check_tensor(self, name: str, kind: DescriptorType | TensorMapType, arg: Argument) -> None:
+        block = kind.block if isinstance(kind, DescriptorType) else kind.box
+        if isinstance(arg, np.ndarray):
+            expected = np.dtype(np.uint8) if kind.element.is_bool else dtype_of(kind.element)
+            if arg.ndim != len(block) or arg.dtype not in (expected, dtype_of(kind.element)):
+                what = f"an array of {expected} with {len(block)} axes"
+                raise self._misfit(name, what, f"{arg.dtype} with {arg.ndim}")
+
+    def _address(self, name: str, pointee: ScalarType, arg: Argument) -> int:
+        if isinstance(arg, Address):
+            return int(arg)
+        accepted = [dtype_of(pointee)]
+        if pointee.is_bool:
+            accepted += [np.dtype(np.uint8), np.dtype(np.int8)]
+        if not isinstance(arg, np.ndarray) or arg.dtype not in accepted:
+            got = f"{arg.dtype} array" if isinstance(arg, np.ndarray) else repr(arg)
+            raise self._misfit(name, f"an array of {accepted[0]} for *{pointee}", got)
+        return self._place(name, arg)
+
+    def _place(self, name: str, arg: Array) -> int:
+        try:
+            return self.memory.add(name, arg)
+        except ValueError as error:
+            raise self._misfit(name, "contiguous memory", "an array without") from error
+
+    def _misfit(self, name: str, expected: str, got: str) -> InterpretError:
+        message = f"argument {name} of {self.kernel.name}: expected {expected}, got {got}"
+        return InterpretError(message, self.kernel.loc)

@@ -1,0 +1,115 @@
+"""What `gpu.wgmma` does: products whose results exist once they have been waited for.
+
+A product is computed when it is started. What the program gets is a promise, an array of anything
+that stands for the result by being the same object; loops and branches hand it on. The wait puts
+the result in its place. Whoever looks at a promise sees garbage, as on the GPU.
+
+Invariant: bytes that a product in flight reads are marked, and a write to them is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from aotc.ir.core import Value
+from aotc.ir.dialects import gpu, wgmma
+from aotc.ir.types import ScalarType, SharedType, TileType, element_of, shape_of
+from aotc.verify.arrays import Array, reshape
+from aotc.verify.interpreter.dot import dot
+from aotc.verify.interpreter.numerics import dtype_of
+from aotc.verify.interpreter.program import Program, Rules, scalar
+from aotc.verify.interpreter.shared_memory import Transfer
+
+
+@dataclass(frozen=True, eq=False)
+class Product:
+    """Hold a product in flight: the promise, what it stands for, and the bytes that it reads."""
+
+    promise: Array
+    result: Array
+    reads: tuple[Transfer, ...]
+
+
+def _start(
+    program: Program,
+    op: wgmma.Wgmma,
+    a: Array,
+    b: Array,
+    acc: Array,
+    accumulate: Array | None,
+) -> Array:
+    reads: list[Transfer] = []
+    columns = op.num_columns or shape_of(op.b.type)[1]
+    left, right = _operand(program, op.a, a, reads), _operand(program, op.b, b, reads, columns)
+    if op.size_k:
+        part = slice(op.start_k, op.start_k + op.size_k)
+        left, right = left[:, part], right[part]
+    source, target = element_of(op.b.type), element_of(op.acc.type)
+    assert isinstance(source, ScalarType)
+    assert isinstance(target, ScalarType)
+    begins = accumulate is not None and not scalar(accumulate)
+    known = [*program.finished, *program.products]
+    start = np.zeros_like(acc) if begins else _kept(known, acc)
+    result = dot(left, right, start[:, :columns], source, target, op.input_precision)
+    result = _first_columns(program, result, columns, acc.shape)
+    promise = program.poison.fill(acc.dtype, acc.shape)
+    program.products.append(Product(promise, result, tuple(reads)))
+    return promise
+
+
+def _operand(
+    program: Program, value: Value, array: Array, reads: list[Transfer], columns: int | None = None
+) -> Array:
+    """Return an operand's first columns, or all; add what of shared memory is read to `reads`."""
+    if not isinstance(value.type, SharedType):
+        return array
+    places = reshape(array, value.type.shape)[:, :columns]
+    transfer, content = program.shared.start_read(reshape(places, -1), dtype_of(value.type.element))
+    reads.append(transfer)
+    return reshape(content, places.shape)
+
+
+def _first_columns(program: Program, value: Array, columns: int, shape: tuple[int, ...]) -> Array:
+    """Return the first columns of a result of `shape`, beside what is not defined."""
+    whole = program.poison.fill(value.dtype, shape)
+    whole[:, :columns] = value[:, :columns]
+    return whole
+
+
+def _kept(products: Sequence[Product], value: Array) -> Array:
+    """Return what a value stands for."""
+    return next((each.result for each in products if each.promise is value), value)
+
+
+def _wait(program: Program, op: wgmma.WgmmaWait, *values: Array) -> list[Array]:
+    count = max(0, len(program.products) - op.pending)
+    done, program.products = program.products[:count], program.products[count:]
+    for product in done:
+        for transfer in product.reads:
+            program.shared.finish_read(transfer)
+    # A wait may cover products whose results another one hands back.
+    finished = [*program.finished, *done]
+    given = [_kept(finished, value) for value in values]
+    for number, columns in enumerate(op.num_columns):
+        if columns and given[number] is not values[number]:
+            given[number] = _first_columns(program, given[number], columns, given[number].shape)
+    program.finished = [
+        product for product in finished if all(product.promise is not value for value in values)
+    ]
+    return given
+
+
+def _undefined(program: Program, op: gpu.Undefined) -> Array:
+    kind = op.type
+    assert isinstance(kind, TileType)
+    return program.poison.fill(dtype_of(kind.element), kind.shape)
+
+
+PRODUCT_RULES: Rules = {
+    wgmma.Wgmma: _start,
+    wgmma.WgmmaWait: _wait,
+    gpu.Undefined: _undefined,
+}

@@ -1,0 +1,85 @@
+"""Reductions become reductions inside warps; what crosses warps is a conversion of a tiny tile."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from aotc.schedule.layout.decompose_reductions import bit_groups, decompose_reductions
+from tests.support.pass_case import applied, assert_same_meaning
+
+# Warps are on the middle bits of the axis: registers above them, lanes below.
+ACROSS_WARPS = """\
+// CHECK: #0 = #ll<register={{.*}}
+// CHECK: [[CUT:%.*]] = tile.reshape(%a) {shape = [4, 4, 32]}
+// CHECK-NEXT: [[BY_THREADS:%.*]] = gpu.reduce([[CUT]]) {axis = 0}
+// CHECK: [[BY_WARPS:%.*]] = gpu.reduce([[BY_THREADS]]) {axis = 1}
+// CHECK: tile<4xfp32
+// CHECK-NEXT: [[EVERYWHERE:%.*]] = gpu.convert([[BY_WARPS]])
+// CHECK-NEXT: [[SUM:%.*]] = gpu.reduce([[EVERYWHERE]]) {axis = 0}
+// CHECK: gpu.store(%out, [[SUM]], _)
+#0 = #ll<register=[[128],[256]] lane=[[1],[2],[4],[8],[16]] warp=[[32],[64]] : [512]>
+kernel @k(%x: *fp32, %out: *fp32) {num_warps = 4} {
+  %i = tile.arange {start = 0, end = 512, layout = #0} : tile<512xi32, #0>
+  %xs = tile.splat(%x) {shape = [512], layout = #0} : tile<512x*fp32, #0>
+  %p = arith.addptr(%xs, %i) : tile<512x*fp32, #0>
+  %a = gpu.load(%p, _, _) : tile<512xfp32, #0>
+  %s = tile.reduce(%a) {axis = 0} (%l: fp32, %r: fp32) {
+    %t = arith.OP(%l, %r) : fp32
+    scf.yield(%t)
+  } : fp32
+  gpu.store(%out, %s, _)
+  scf.return
+}
+"""
+
+
+@pytest.mark.parametrize("op", ["add", "max"])
+def test_warps_reduce_what_they_hold_and_then_their_results(op: str) -> None:
+    """Registers first, which take no shuffle; then lanes; then the warps' results in registers."""
+    text = ACROSS_WARPS.replace("OP", op)
+    kernel = applied(text, decompose_reductions)
+    x = np.random.default_rng(1).integers(-99, 99, 512).astype(np.float32)
+    assert_same_meaning(text, kernel, [x, np.full(1, 777, np.float32)])
+
+
+INSIDE_WARPS = """\
+// CHECK-NOT: gpu.convert
+// CHECK: gpu.reduce([[X:%.*]]) {axis = 1}
+// CHECK-NOT: gpu.reduce
+#0 = #ll<register=[[0,1],[0,2]] lane=[[0,4],[0,8],[0,16],[1,0],[2,0]] warp=[[4,0],[8,0]] : [16,32]>
+#1 = #ll<register=[] lane=[[0],[0],[0],[1],[2]] warp=[[4],[8]] : [16]>
+kernel @k(%x: *fp32, %out: *fp32) {num_warps = 4} {
+  %i = tile.arange {start = 0, end = 16, layout = #1} : tile<16xi32, #1>
+  %one = arith.constant {value = 1.5, type = tile<16x32xfp32, #0>} : tile<16x32xfp32, #0>
+  %s = tile.reduce(%one) {axis = 1} (%l: fp32, %r: fp32) {
+    %t = arith.add(%l, %r) : fp32
+    scf.yield(%t)
+  } : tile<16xfp32, #1>
+  %os = tile.splat(%out) {shape = [16], layout = #1} : tile<16x*fp32, #1>
+  %q = arith.addptr(%os, %i) : tile<16x*fp32, #1>
+  gpu.store(%q, %s, _)
+  scf.return
+}
+"""
+
+
+def test_an_axis_inside_warps_is_reduced_at_once() -> None:
+    kernel = applied(INSIDE_WARPS, decompose_reductions)
+    args = [np.ones(1, np.float32), np.full(16, 777, np.float32)]
+    assert_same_meaning(INSIDE_WARPS, kernel, args)
+
+
+@pytest.mark.parametrize(
+    ("bits", "mask", "expected"),
+    [
+        (0, 0, [(0, False)]),
+        (3, 0, [(3, False)]),
+        (3, 0b111, [(3, True)]),
+        (4, 0b0110, [(1, False), (2, True), (1, False)]),
+    ],
+)
+def test_runs_of_bits_from_the_highest(
+    bits: int, mask: int, expected: list[tuple[int, bool]]
+) -> None:
+    assert bit_groups(bits, mask) == expected

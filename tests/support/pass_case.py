@@ -1,0 +1,48 @@
+"""One pass on IR text whose CHECK lines say what it makes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from aotc.ir.core import Kernel
+from aotc.ir.text import parse_kernel, print_kernel
+from aotc.ir.verify import verify
+from aotc.schedule.context import Schedule
+from aotc.target import TARGETS
+from aotc.verify.interpreter.run import run
+from tests.support.checks import check, without_checks
+
+Pass = Callable[[Kernel, Schedule], None]
+
+
+def applied(text: str, *passes: Pass, target: str = "sm_90a") -> Kernel:
+    """Return the kernel of `text` after passes; assert that it is valid IR and as its CHECKs say."""
+    kernel = parse_kernel(without_checks(text))
+    schedule = Schedule(TARGETS[target])
+    for each in passes:
+        each(kernel, schedule)
+    verify(kernel)
+    check(text, print_kernel(kernel))
+    return kernel
+
+
+def assert_same_meaning(
+    text: str,
+    kernel: Kernel,
+    args: Sequence[npt.NDArray[np.generic] | int | float],
+    grid: tuple[int, ...] = (1,),
+) -> None:
+    """Assert that interpreted on `args` the kernel leaves in arrays what the kernel of `text` does."""
+    before, after = (
+        [each.copy() if isinstance(each, np.ndarray) else each for each in args] for _ in range(2)
+    )
+    run(parse_kernel(without_checks(text)), grid, before)
+    run(kernel, grid, after)
+    changed = False
+    for old, was, now in zip(args, before, after, strict=True):
+        np.testing.assert_array_equal(was, now)
+        changed |= isinstance(old, np.ndarray) and not np.array_equal(old, np.asarray(was))
+    assert changed, "the kernel stores nothing"

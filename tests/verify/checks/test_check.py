@@ -1,0 +1,253 @@
+"""Checking a kernel: what is right, wrong, at fault, or passed over; here on the interpreter."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from aotc.ir.core import Kernel
+from aotc.ir.text import parse_kernel, print_kernel
+from aotc.verify.arrays import Array
+from aotc.verify.checks.check import (
+    Checks,
+    Execution,
+    ExecutionFault,
+    Finding,
+    References,
+    Unsuited,
+    check_kernel,
+    coordinates,
+)
+from aotc.verify.checks.dataflow import roles_of
+from aotc.verify.checks.launches import Choice, Conditions
+from aotc.verify.checks.noise import is_inexact
+from aotc.verify.checks.reference import Reference
+from aotc.verify.interpreter.numerics import dtype_of
+from aotc.verify.interpreter.program import InterpretError
+from aotc.verify.interpreter.run import Interpreter
+from tests.support.verify_subjects import kernel_of
+
+
+def _any(_: Mapping[str, int]) -> bool:
+    return True
+
+
+def interpreted(kernel: Kernel) -> Callable[[Reference], Execution]:
+    """Return what executes launches by interpreting `kernel` on exactly the buffers there are."""
+
+    def execute(reference: Reference) -> Execution:
+        buffers = reference.buffers
+        held = {name: buffer.spread(buffer.initial) for name, buffer in buffers.items()}
+        args: list[Array | int | float] = []
+        for name in reference.order:
+            buffer = reference.buffer(name)
+            if buffer is None:
+                args.append(reference.launch.scalars[name])
+                continue
+            view = held[buffer.name][buffer.start_bytes :]
+            args.append(view.view(dtype_of(buffer.pointee)))
+        try:
+            Interpreter(kernel, args).run(reference.launch.grid, reference.launch.programs)
+        except InterpretError as error:
+            raise ExecutionFault(error.message) from error
+        return Execution({name: buffers[name].collect(held[name]) for name in held}, 100)
+
+    return execute
+
+
+def _check(name: str, edit: Callable[[str], str] = str, **conditions: object) -> list[Finding]:
+    kernel = kernel_of(name)
+    grid = conditions.pop("grid", None)
+    checks = Checks(Conditions(grid, _any, **conditions))  # type: ignore[arg-type]
+    compiled = parse_kernel(edit(print_kernel(kernel)))
+    roles = roles_of(kernel, {}, is_inexact)
+    return list(check_kernel(kernel, roles, checks, interpreted(compiled)))
+
+
+def _rows(scalars: Mapping[str, int]) -> tuple[int, ...]:
+    return (scalars["n_rows"],)
+
+
+@pytest.mark.parametrize("name", ["sum_rows", "gather", "grouped"])
+def test_a_kernel_that_means_the_same_is_right(name: str) -> None:
+    findings = _check(name)
+    assert len(findings) >= 5
+    assert [finding.status for finding in findings] == ["right"] * len(findings)
+    assert sum(finding.lane_instructions for finding in findings) == 100 * len(findings)
+
+
+def test_a_mask_that_is_off_by_one_is_wrong() -> None:
+    findings = _check("scale_rows", lambda text: text.replace('"lt"}', '"le"}'), grid=_rows)
+    assert findings[-1].status in ("wrong", "fault")
+    assert [finding.status for finding in findings[:-1]] == ["right"] * (len(findings) - 1)
+
+
+def test_a_wrong_factor_is_told_with_its_place() -> None:
+    (finding,) = _check("grouped", lambda text: text.replace("value = 0.5", "value = 0.25"))
+    assert finding.status == "wrong"
+    assert finding.mismatch is not None
+    assert finding.mismatch.buffer == "out_ptr"
+    pattern = r"out_ptr\[0\] at \[0, 0\] is \S+, expected \S+ to the bit\n(\d+) of (\d+) elements"
+    found = re.match(pattern, finding.detail)
+    assert found is not None
+    assert int(found[2]) == finding.scalars["M"] * finding.scalars["N"]
+
+
+def test_what_nobody_knows_proves_nothing() -> None:
+    kernel = kernel_of("leaky")
+    roles = roles_of(kernel, {}, is_inexact)
+
+    def execute(reference: Reference) -> Execution:
+        zeros = {n: np.zeros_like(b.initial) for n, b in reference.buffers.items()}
+        held = {
+            n: np.where(b.writable, zeros[n], b.initial) if n == "out_ptr" else b.initial
+            for n, b in reference.buffers.items()
+        }
+        return Execution(held)
+
+    findings = list(check_kernel(kernel, roles, Checks(Conditions(None, _any)), execute))
+    assert findings[0].status == "passed over"
+    assert "depends on what masked-off lanes without `other` hold" in findings[0].detail
+
+
+def test_programs_that_overlap_whatever_the_strides_are_passed_over() -> None:
+    findings = _check("crowd")
+    assert {finding.status for finding in findings} == {"passed over", "right"}
+    passed = [finding for finding in findings if finding.status == "passed over"]
+    assert "writes what another has written" in passed[0].detail
+
+
+def test_rows_longer_than_any_extent_get_room() -> None:
+    """Rows that overlapped would be swapped in an order that nobody knows."""
+    findings = _check("halves")
+    assert {finding.status for finding in findings} == {"right"}
+    for finding in findings:
+        if finding.scalars["n_rows"] > 1:
+            assert finding.scalars["stride"] >= 2 * finding.scalars["n"]
+
+
+def test_a_kernel_may_mean_to_write_twice() -> None:
+    findings = _check("twice")
+    assert {finding.status for finding in findings} == {"right"}
+
+
+def test_launches_differ_by_alignment_and_order_too() -> None:
+    """A kernel without scalars is launched aligned and not, in step and at random."""
+    findings = _check("doubled")
+    assert [finding.status for finding in findings] == ["right"] * 6
+    assert [finding.label for finding in findings[4:]] == ["special", "in place: out_ptr is x_ptr"]
+
+
+def test_a_launch_that_cannot_be_executed_is_passed_over() -> None:
+    kernel = kernel_of("gather")
+
+    def execute(_: Reference) -> Execution:
+        raise Unsuited("not here")
+
+    roles = roles_of(kernel, {}, is_inexact)
+    findings = list(check_kernel(kernel, roles, Checks(Conditions(None, _any)), execute))
+    assert {(finding.status, finding.detail) for finding in findings} == {
+        ("passed over", "not here")
+    }
+
+
+def _labels(findings: list[Finding]) -> list[str]:
+    return [finding.label.partition(":")[0] for finding in findings]
+
+
+def test_arguments_are_one_memory_where_threads_do_not_meet() -> None:
+    assert _labels(_check("next_rows")).count("in place") == 1
+    assert "in place" not in _labels(_check("shifted"))
+
+
+def test_loads_ahead_of_stores_to_the_same_memory_are_found() -> None:
+    kernel = kernel_of("next_rows")
+
+    def ahead(reference: Reference) -> Execution:
+        """Execute a launch as if all of x were loaded before anything is stored."""
+        held = {name: buffer.initial.copy() for name, buffer in reference.buffers.items()}
+        args: list[Array | int | float] = []
+        for name in reference.order:
+            buffer = reference.buffer(name)
+            if buffer is None:
+                args.append(reference.launch.scalars[name])
+                continue
+            content = held[buffer.name].copy() if name == "x_ptr" else held[buffer.name]
+            args.append(content[buffer.start_bytes :].view(dtype_of(buffer.pointee)))
+        Interpreter(kernel, args).run(reference.launch.grid)
+        return Execution(held)
+
+    roles = roles_of(kernel, {}, is_inexact)
+    choices = {"n_rows": Choice(values=(3,)), "stride": Choice(values=(32,))}
+    checks = Checks(Conditions(None, _any, choices=choices))
+    findings = list(check_kernel(kernel, roles, checks, ahead))
+    assert findings[-1].status == "wrong"
+    assert _labels(findings)[-1] == "in place"
+
+
+def test_rows_far_apart_and_tiles_one_after_the_other_are_right() -> None:
+    def grid(scalars: Mapping[str, int]) -> tuple[int, ...]:
+        return (min(40, -(-scalars["n_rows"] // 2) * -(-scalars["n_cols"] // 16)),)
+
+    findings = _check("tiles", grid=grid, may_be_left_out=True)
+    assert {finding.status for finding in findings} == {"right"}
+    assert {"far", "persistent"} <= {*_labels(findings)}
+    assert all(finding.num_stored for finding in findings if finding.label != "none")
+
+
+def test_an_offset_of_32_bits_is_found() -> None:
+    def narrowed(text: str) -> str:
+        return re.sub(r"(%\w+) = arith.mul\((%\w+), (%\w+)\) : i64", _NARROW, text)
+
+    findings = _check("scale_rows", narrowed, grid=_rows)
+    assert findings[-1].status in ("wrong", "fault")
+    assert findings[-1].label == "far"
+
+
+_NARROW = """\\1w = arith.mul(\\2, \\3) : i64
+  \\1n = arith.cast(\\1w) {dtype = i32} : i32
+  \\1 = arith.cast(\\1n) {dtype = i64} : i64"""
+
+
+def test_a_tolerance_is_granted() -> None:
+    kernel = kernel_of("grouped")
+    compiled = parse_kernel(print_kernel(kernel).replace("value = 0.5", "value = 0.5001"))
+    roles = roles_of(kernel, {}, is_inexact)
+    checks = Checks(Conditions(None, _any))
+    strict = list(check_kernel(kernel, roles, checks, interpreted(compiled)))
+    assert strict[-1].status == "wrong"
+    lenient = replace(checks, tolerance=1e-3)
+    findings = list(check_kernel(kernel, roles, lenient, interpreted(compiled)))
+    assert {finding.status for finding in findings} == {"right"}
+
+
+@pytest.mark.parametrize(
+    ("index", "steps", "expected"),
+    [(37, [16], (2, 5)), (37, [], (37,)), (137, [5, 50], (2, 7, 2)), (3, [1], (3,))],
+)
+def test_coordinates(index: int, steps: list[int], expected: tuple[int, ...]) -> None:
+    assert coordinates(index, steps) == expected
+
+
+def test_forms_of_a_kernel_share_what_launches_must_give() -> None:
+    """The second form runs on the same references, and is held against them as strictly."""
+    kernel = kernel_of("grouped")
+    roles = roles_of(kernel, {}, is_inexact)
+    checks = Checks(Conditions(None, _any), references=References())
+    seen: list[Reference] = []
+
+    def execute(reference: Reference) -> Execution:
+        seen.append(reference)
+        return interpreted(kernel)(reference)
+
+    assert {each.status for each in check_kernel(kernel, roles, checks, execute)} == {"right"}
+    count = len(seen)
+    assert {each.status for each in check_kernel(kernel, roles, checks, execute)} == {"right"}
+    assert [id(each) for each in seen[count:]] == [id(each) for each in seen[:count]]
+    other = parse_kernel(print_kernel(kernel).replace("value = 0.5", "value = 0.25"))
+    findings = list(check_kernel(kernel, roles, checks, interpreted(other)))
+    assert findings[-1].status == "wrong"

@@ -1,0 +1,162 @@
+"""Bounds: what rounding explains passes, and nothing else does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aotc.ir.types import BF16, FP16, FP32, I8, I32, ScalarType
+from aotc.verify.arrays import Array
+from aotc.verify.checks.compare import compare
+from aotc.verify.checks.lazy_memory import HEAD_BYTES
+from aotc.verify.checks.reference import Buffer
+from aotc.verify.interpreter.numerics import dtype_of
+
+
+def _bytes(values: Array) -> Array:
+    head = np.zeros(HEAD_BYTES, np.uint8)
+    return np.concatenate([head, np.ascontiguousarray(values).view(np.uint8)])
+
+
+def _buffer(values: Array, element: ScalarType, *noisy: Array) -> Buffer:
+    """Return a buffer all of which is written; a run with noise for each of `noisy`."""
+    size = values.size * element.size_bytes
+    marks = np.concatenate([np.zeros(HEAD_BYTES, bool), np.ones(size, bool)])
+    return Buffer(
+        name="out",
+        pointee=element,
+        start_bytes=HEAD_BYTES,
+        initial=_bytes(np.zeros_like(values)),
+        expected=_bytes(values),
+        readable=np.zeros_like(marks),
+        writable=marks,
+        upward=tuple(_bytes(run) for run in noisy),
+        random=(),
+    )
+
+
+RNG = np.random.default_rng(3)
+FLOATS = RNG.standard_normal(1000).astype(np.float32)
+
+
+@pytest.mark.parametrize("element", [FP16, BF16, FP32, I8, I32], ids=str)
+def test_a_result_is_equal_to_itself_and_exact_ones_to_nothing_else(element: ScalarType) -> None:
+    values = (8 * FLOATS).astype(dtype_of(element))
+    buffer = _buffer(values, element)
+    assert compare(buffer, _bytes(values)) is None
+    wrong = values.copy()
+    bits = wrong.view(f"u{values.itemsize}")
+    bits[17] ^= 1
+    found = compare(buffer, _bytes(wrong))
+    assert found is not None
+    assert (found.index, found.bound, found.num_wrong, found.num_written) == (17, 0.0, 1, 1000)
+
+
+def test_any_nan_is_a_nan_but_zeros_have_signs() -> None:
+    values = np.array([np.nan, 0.0], np.float32)
+    other = values.copy()
+    other.view(np.uint32)[0] ^= 1
+    assert compare(_buffer(values, FP32), _bytes(other)) is None
+    negative = np.array([np.nan, -0.0], np.float32)
+    assert compare(_buffer(values, FP32), _bytes(negative)) is not None
+
+
+def test_a_byte_that_the_kernel_does_not_write_must_stay() -> None:
+    buffer = _buffer(FLOATS, FP32, FLOATS * np.float32(1 + 1e-6))
+    marks = buffer.writable.copy()
+    marks[HEAD_BYTES + 40 : HEAD_BYTES + 44] = False
+    moved = FLOATS.copy()
+    moved[10] = np.nextafter(moved[10], np.float32(9))
+    found = compare(replace(buffer, writable=marks), _bytes(moved))
+    assert found is not None
+    assert (found.index, found.reason) == (10, "are written, which the kernel does not do")
+
+
+def test_noise_is_the_bound() -> None:
+    buffer = _buffer(FLOATS, FP32, FLOATS * np.float32(1 + 1e-5))
+    assert compare(buffer, _bytes(FLOATS * np.float32(1 - 3e-5))) is None
+    found = compare(buffer, _bytes(FLOATS * np.float32(1 - 2e-4)))
+    assert found is not None
+    assert 0 < found.bound < 1e-3
+    assert compare(buffer, _bytes(FLOATS * np.float32(1 - 2e-4)), tolerance=1e-3) is None
+
+
+def test_runs_add_up() -> None:
+    one = FLOATS * np.float32(1 + 1e-5)
+    actual = _bytes(FLOATS * np.float32(1 - 1.2e-4))
+    assert compare(_buffer(FLOATS, FP32, one), actual) is not None
+    assert compare(_buffer(FLOATS, FP32, one, one), actual) is None
+
+
+def test_a_few_results_may_be_rounded_the_other_way_but_not_half_of_them() -> None:
+    exact = 1 + RNG.uniform(0, 1, 1000)
+    values = exact.astype(np.float16)
+    buffer = _buffer(values, FP16, values)
+    flipped = values.copy()
+    flipped[5] = np.nextafter(flipped[5], np.float16(9))
+    assert compare(buffer, _bytes(flipped)) is None
+    chopped = (np.floor(exact * 1024) / 1024).astype(np.float16)
+    found = compare(buffer, _bytes(chopped))
+    assert found is not None
+    assert found.reason == "are off by one step, more than rounding explains"
+    two_steps = np.nextafter(flipped, np.float16(9))
+    assert compare(buffer, _bytes(np.where(np.arange(1000) == 5, two_steps, values))) is not None
+
+
+def test_integers_that_depend_on_rounding_may_be_off_by_one_where_few_are() -> None:
+    values = RNG.integers(-100, 100, 1000).astype(np.int8)
+    buffer = _buffer(values, I8, values)
+    off = values.copy()
+    off[7] += 1
+    assert compare(buffer, _bytes(off)) is None
+    off[7] += 1
+    assert compare(buffer, _bytes(off)) is not None
+    assert compare(buffer, _bytes(values + np.int8(1))) is not None
+
+
+def test_where_noise_makes_an_infinity_anything_goes_and_elsewhere_not() -> None:
+    values = np.array([3e38, 1.0], np.float32)
+    buffer = _buffer(values, FP32, np.array([np.inf, 1.0], np.float32))
+    assert compare(buffer, _bytes(np.array([np.inf, 1.0], np.float32))) is None
+    assert compare(buffer, _bytes(np.array([3e38, np.inf], np.float32))) is not None
+    assert compare(buffer, _bytes(np.array([3e38, np.nan], np.float32))) is not None
+
+
+@pytest.mark.parametrize("got", [np.nan, -np.inf, 3e38])
+def test_a_tolerance_does_not_reach_an_infinity(got: float) -> None:
+    values, actual = np.array([np.inf, 1.0], np.float32), np.array([got, 1.0], np.float32)
+    buffer = _buffer(values, FP32, values)
+    assert compare(buffer, _bytes(values), tolerance=1e-3) is None
+    assert compare(buffer, _bytes(actual), tolerance=1e-3) is not None
+
+
+@pytest.mark.parametrize("expected", [np.inf, -np.inf, np.nan, 1.0])
+def test_where_noise_takes_a_number_away_anything_goes(expected: float) -> None:
+    values = np.array([expected, np.inf, 1.0], np.float32)
+    noisy = np.array([np.inf if np.isnan(expected) else np.nan, np.inf, 1.0], np.float32)
+    for got in (np.inf, -np.inf, np.nan, -3.0):
+        actual = np.array([got, np.inf, 1.0], np.float32)
+        assert compare(_buffer(values, FP32, noisy), _bytes(actual)) is None
+        actual[1] = -np.inf
+        found = compare(_buffer(values, FP32, noisy), _bytes(actual))
+        assert found is not None
+        assert found.index == 1
+
+
+@given(st.integers(0, 999), st.sampled_from([FP16, BF16, FP32]), st.integers(0, 2**32 - 1))
+def test_an_element_of_another_place_is_never_within_the_bound(
+    at: int, kind: ScalarType, seed: int
+) -> None:
+    values = (4 * np.random.default_rng(seed).standard_normal(1000)).astype(dtype_of(kind))
+    step = np.float32(1 + 4 * 2.0**-kind.mantissa_bits)
+    buffer = _buffer(values, kind, (values.astype(np.float32) * step).astype(values.dtype))
+    wrong = values.copy()
+    far = 1 + abs(float(values[at]))  # whatever the element is, another by more than itself
+    wrong[at] = values.dtype.type(float(values[at]) - far)
+    found = compare(buffer, _bytes(wrong))
+    assert found is not None
+    assert found.index == at

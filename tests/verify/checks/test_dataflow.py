@@ -1,0 +1,66 @@
+"""What arguments are for: extents, strides, indices, and results that may differ in rounding."""
+
+from __future__ import annotations
+
+import pytest
+
+from aotc.verify.checks.dataflow import Roles, roles_of
+from aotc.verify.checks.integers import Known, upper_bound
+from aotc.verify.checks.noise import is_inexact
+from tests.support.verify_subjects import kernel_of
+
+
+def _roles(name: str, **grid_blocks: int) -> Roles:
+    return roles_of(kernel_of(name), grid_blocks, is_inexact)
+
+
+def test_a_row_kernel() -> None:
+    roles = _roles("scale_rows", n_rows=1)
+    assert roles.extents == {"n_rows": 1, "n_cols": 16}
+    assert {p: [t.stride for t in terms] for p, terms in roles.strides.items()} == {
+        "x_ptr": ["stride"],
+        "out_ptr": ["stride"],
+    }
+    assert roles.unit == ["x_ptr", "out_ptr"]
+    assert roles.indices == []
+    assert roles.inexact == []
+
+
+def test_the_grid_knows_the_block_where_the_mask_does_not() -> None:
+    assert _roles("crowd", n=128).extents == {"n": 128}
+    assert _roles("crowd").extents == {"n": 16}
+
+
+def test_a_sum_may_be_made_in_any_order() -> None:
+    assert _roles("sum_rows").inexact == ["out_ptr"]
+    assert _roles("count").inexact == ["out_ptr"]
+
+
+def test_an_integer_sum_is_exact() -> None:
+    kernel = kernel_of("count", types={"x_ptr": "*i32", "out_ptr": "*i32"})
+    assert roles_of(kernel, {}, is_inexact).inexact == []
+
+
+def test_loaded_values_that_become_addresses_are_indices() -> None:
+    roles = _roles("gather")
+    assert roles.indices == ["index_ptr"]
+    assert [term.stride for term in roles.strides["x_ptr"]] == ["stride_x"]
+    assert "index_ptr" in roles.unit
+
+
+def test_strides_are_in_the_order_of_the_signature_and_extents_belong_to_axes() -> None:
+    roles = _roles("grouped")
+    assert roles.stride_names == ("stride_am", "stride_an", "stride_om", "stride_on")
+    assert roles.unit == []
+    assert roles.axes == {0: ["M"], 1: ["N"]}
+
+
+@pytest.mark.parametrize(("grid", "bound"), [((5,), 4), ((1,), 0)])
+def test_a_bound_of_a_program_id(grid: tuple[int, ...], bound: int) -> None:
+    (term,) = _roles("sum_rows").strides["x_ptr"]
+    assert [upper_bound(index, Known(grid, {})) for index in term.indices] == [bound]
+
+
+def test_an_index_of_lanes_has_no_bound_of_its_own() -> None:
+    (term, _) = _roles("grouped").strides["a_ptr"]
+    assert upper_bound(term.indices[0], Known((2, 2), {})) is None

@@ -1,0 +1,255 @@
+"""Launches: every boundary class of every extent, within what a variant promises."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aotc.verify.checks.dataflow import roles_of
+from aotc.verify.checks.extents import CLASSES, extent_of
+from aotc.verify.checks.launches import Choice, Chooser, Conditions, Launch
+from aotc.verify.checks.noise import is_inexact
+from aotc.verify.checks.strides import FAR, NEAR
+from tests.support.verify_subjects import kernel_of
+
+
+def _chooser(
+    name: str, conditions: Conditions, types: Mapping[str, str] | None = None, block: int = 16
+) -> Chooser:
+    kernel = kernel_of(name, block, types)
+    return Chooser(kernel, roles_of(kernel, {}, is_inexact), conditions, 0)
+
+
+def _launches(chooser: Chooser) -> list[Launch]:
+    found = [chooser.launch(index) for index in range(chooser.count)]
+    return [launch for launch in found if launch is not None]
+
+
+def _any(_: Mapping[str, int]) -> bool:
+    return True
+
+
+def _rows(scalars: Mapping[str, int]) -> tuple[int, ...]:
+    return (scalars["n_rows"],)
+
+
+ROWS = Conditions(_rows, _any)
+
+
+def test_an_extent_goes_through_all_classes() -> None:
+    launches = _launches(_chooser("scale_rows", ROWS))
+    assert [launch.label for launch in launches[:6]] == list(CLASSES)
+    launches = launches[:6]
+    assert [launch.scalars["n_cols"] for launch in launches] == [17, 15, 16, 1, 41, 0]
+    assert [launch.grid for launch in launches] == [(2,), (1,), (3,), (2,), (1,), (2,)]
+
+
+def test_promises_are_kept_and_where_there_is_none_it_does_not_hold() -> None:
+    promised = {"n_cols": "i32:16", "stride": "i32:16"}
+    for launch in _launches(_chooser("scale_rows", ROWS, promised, block=64)):
+        assert launch.scalars["n_cols"] % 16 == 0
+        assert launch.scalars["stride"] % 16 == 0
+    free = _launches(_chooser("scale_rows", ROWS, block=64))
+    assert any(launch.scalars["n_cols"] % 16 for launch in free)
+    assert any(launch.scalars["stride"] % 16 for launch in free)
+    assert {launch.misaligned for launch in free} == {True, False}
+
+
+def test_pointers_that_are_all_promised_are_never_misaligned() -> None:
+    aligned = {"x_ptr": "*fp32:16", "out_ptr": "*fp32:16"}
+    launches = _launches(_chooser("doubled", Conditions(None, _any), aligned))
+    assert not any(launch.misaligned for launch in launches)
+
+
+def test_warps_run_in_step_and_at_random() -> None:
+    launches = _launches(_chooser("scale_rows", ROWS))
+    assert [each.in_step for each in launches[:6]] == [True, False, True, True, False, True]
+
+
+def test_rows_do_not_overlap_dense_and_padded() -> None:
+    launches = [launch for launch in _launches(_chooser("scale_rows", ROWS)) if any(launch.grid)]
+    slack = [launch.scalars["stride"] - launch.scalars["n_cols"] for launch in launches]
+    assert min(slack) == 0
+    assert 3 in slack
+
+
+def test_padded_rows_of_several_tensors_differ() -> None:
+    """So a stride that is taken for another one shows."""
+    grid = Conditions(lambda s: (-(-s["M"] // 16), -(-s["N"] // 16)), _any)
+    launches = _launches(_chooser("grouped", grid))
+    pairs = [(each.scalars["stride_am"], each.scalars["stride_om"]) for each in launches]
+    assert any(left == right for left, right in pairs)
+    assert any(left != right for left, right in pairs)
+
+
+def test_several_extents_go_out_of_step_and_each_sees_every_class() -> None:
+    grid = Conditions(lambda s: (-(-s["M"] // 16), -(-s["N"] // 16)), _any)
+    launches = _launches(_chooser("grouped", grid))
+    pairs = [(launch.scalars["M"], launch.scalars["N"]) for launch in launches[:5]]
+    assert sorted(m for m, _ in pairs) == sorted(n for _, n in pairs) == [1, 15, 16, 17, 41]
+    assert all(m != n for m, n in pairs)
+    for launch in launches:
+        assert launch.scalars["stride_an"] == 1
+        assert launch.scalars["stride_am"] >= launch.scalars["N"]
+
+
+def test_a_guard_is_satisfied_by_falling_back() -> None:
+    guarded = Conditions(_rows, lambda scalars: scalars["n_cols"] <= 16)
+    values = [launch.scalars["n_cols"] for launch in _launches(_chooser("scale_rows", guarded))]
+    assert max(values) == 16
+    assert len(set(values)) >= 5
+
+
+def test_no_arguments_for_a_guard_that_cannot_hold() -> None:
+    assert _launches(_chooser("scale_rows", Conditions(_rows, lambda _: False))) == []
+
+
+def test_the_grid_is_bounded() -> None:
+    many = Conditions(lambda scalars: (scalars["n_cols"], 1), _any, max_programs=16)
+    values = [launch.scalars["n_cols"] for launch in _launches(_chooser("scale_rows", many))]
+    assert max(values) == 16
+
+
+def test_without_a_grid_it_follows_from_what_programs_go_through() -> None:
+    for launch in _launches(_chooser("grouped", Conditions(None, _any))):
+        m, n = (int(launch.scalars[name]) for name in "MN")
+        assert launch.grid == (-(-m // 16), -(-n // 16))
+    (first, *_) = _launches(_chooser("sum_rows", Conditions(None, _any)))
+    assert first.grid == (2,)
+
+
+def test_the_users_choices_win() -> None:
+    choices = {
+        "n_cols": Choice(values=(7, 11)),
+        "stride": Choice(function=lambda scalars: scalars["n_cols"] + 5),
+        "factor": Choice(values=(0.25,)),
+    }
+    launches = _launches(_chooser("scale_rows", Conditions(_rows, _any, choices=choices)))
+    assert {launch.scalars["n_cols"] for launch in launches} == {7, 11}
+    for launch in launches:
+        assert launch.scalars["stride"] == launch.scalars["n_cols"] + 5
+        assert launch.scalars["factor"] == 0.25
+
+
+def test_a_listed_value_that_breaks_a_promise_is_left_out() -> None:
+    choices = {"n_cols": Choice(values=(7, 32))}
+    chooser = _chooser("scale_rows", Conditions(_rows, _any, choices=choices), {"n_cols": "i32:16"})
+    assert {launch.scalars["n_cols"] for launch in _launches(chooser)} == {32}
+
+
+def test_room_for_rows_grows_when_asked() -> None:
+    chooser = _chooser("scale_rows", ROWS)
+    strides = []
+    for spacing in NEAR[:3]:
+        launch = chooser.launch(3, spacing)  # n_cols is 1
+        assert launch is not None
+        strides.append(launch.scalars["stride"])
+    assert strides[0] < 16 <= strides[1] < strides[2]
+
+
+def _labelled(chooser: Chooser, label: str) -> Launch | None:
+    return chooser.launch(chooser.labels.index(label))
+
+
+def _some(chooser: Chooser, label: str) -> Launch:
+    launch = _labelled(chooser, label)
+    assert launch is not None
+    return launch
+
+
+@pytest.mark.parametrize("stages", [1, 3, 5])
+def test_deep_loops_use_every_stage_more_than_twice(stages: int) -> None:
+    chooser = _chooser("scale_rows", replace(ROWS, num_stages=stages))
+    n_cols = _some(chooser, "deep").scalars["n_cols"]
+    assert n_cols == 16 * (2 * stages + 1) + 1
+    promised = _chooser("scale_rows", replace(ROWS, num_stages=stages), {"n_cols": "i32:16"})
+    assert _some(promised, "deep").scalars["n_cols"] == 16 * (2 * stages + 2)
+
+
+def test_a_loop_that_several_extents_bound_runs_deep_in_few_programs() -> None:
+    grid = Conditions(lambda s: (-(-s["n_queries"] // 16), s["x.shape[0]"]), _any, num_stages=5)
+    launch = _some(_chooser("causal_sums", grid), "deep")
+    queries, keys = int(launch.scalars["n_queries"]), int(launch.scalars["n_keys"])
+    assert launch.grid[0] * launch.grid[1] <= 2
+    assert min(keys, 16 * launch.grid[0] + keys - queries) >= 16 * 11
+
+
+def test_counts_of_blocks_extents_and_strides_are_apart() -> None:
+    grid = Conditions(lambda s: (-(-s["M"] // 16), -(-s["N"] // 16)), _any)
+    launch = _some(_chooser("grouped", grid), "apart")
+    assert launch.grid == (2, 3)
+    assert launch.scalars["M"] % 16 != launch.scalars["N"] % 16
+    assert len({launch.scalars[f"stride_{name}"] for name in ("am", "om")}) == 2
+
+
+def test_axes_without_extents_have_programs_apart() -> None:
+    assert _some(_chooser("sum_rows", Conditions(None, _any)), "apart").grid == (2,)
+
+
+def test_persistent_programs_take_three_tiles() -> None:
+    def grid(scalars: Mapping[str, int]) -> tuple[int, ...]:
+        return (min(40, -(-scalars["n_rows"] // 2) * -(-scalars["n_cols"] // 16)),)
+
+    launch = _some(_chooser("tiles", Conditions(grid, _any, max_programs=40)), "persistent")
+    tiles = -(-launch.scalars["n_rows"] // 2) * -(-launch.scalars["n_cols"] // 16)
+    assert tiles > 2 * 40
+    assert (launch.grid, launch.programs) == ((40,), ())
+    few = Conditions(grid, _any, max_programs=4, may_be_left_out=True)
+    launch = _some(_chooser("tiles", few), "persistent")
+    assert (launch.grid, launch.programs) == ((40,), (0, 1, 39))
+
+
+def test_far_rows_are_more_than_31_bits_apart() -> None:
+    chooser = _chooser("scale_rows", ROWS)  # offsets of 64 bits
+    launch = chooser.launch(chooser.labels.index("far"), FAR[0])
+    assert launch is not None
+    assert launch.is_sparse
+    assert (launch.scalars["n_rows"] - 1) * launch.scalars["stride"] > 1 << 31
+    chooser = _chooser("sum_rows", Conditions(None, _any))  # offsets of 32 bits
+    launch = chooser.launch(chooser.labels.index("far"), FAR[0])
+    assert launch is not None
+    assert 1 << 30 < launch.scalars["stride"] < 1 << 31
+
+
+def test_pointers_of_one_type_may_be_one_memory() -> None:
+    chooser = _chooser("scale_rows", ROWS)
+    assert chooser.labels[-1] == "in place: out_ptr is x_ptr"
+    assert _some(chooser, chooser.labels[-1]).aliases == {"out_ptr": "x_ptr"}
+    for forbidden in (
+        _chooser("scale_rows", replace(ROWS, may_alias=False)),
+        _chooser("scale_rows", ROWS, {"x_ptr": "*fp16"}),
+    ):
+        assert not any(label.startswith("in place") for label in forbidden.labels)
+
+
+def test_equal_seeds_choose_equal_launches() -> None:
+    assert _launches(_chooser("scale_rows", ROWS)) == _launches(_chooser("scale_rows", ROWS))
+
+
+@given(
+    st.sampled_from([*CLASSES, "two thirds", "half"]),
+    st.integers(1, 1 << 15),
+    st.sampled_from([1, 2, 16]),
+)
+def test_an_extent_is_a_multiple_and_of_its_class(kind: str, block: int, divisor: int) -> None:
+    extent = extent_of(kind, block, divisor)
+    assert extent % divisor == 0
+    assert extent >= 0
+    if block == 1:
+        assert extent <= 3 * divisor
+    elif kind == "over":
+        assert block < extent <= block + divisor
+    elif kind == "full":
+        assert block <= extent < block + divisor
+    elif kind == "several":
+        assert extent > 2 * block
+
+
+@pytest.mark.parametrize("divisor", [1, 16])
+def test_below_the_block_comes_the_next_smaller(divisor: int) -> None:
+    assert extent_of("under", 64, divisor) == 64 - divisor
+    assert extent_of("one", 64, divisor) == divisor

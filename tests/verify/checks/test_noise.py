@@ -1,0 +1,273 @@
+"""Noise: which ops are inexact, and that each moves by what hardware may be off, no more."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from aotc.ir.core import Kernel, Op
+from aotc.ir.text import parse_kernel
+from aotc.verify.arrays import Array
+from aotc.verify.checks.noise import inexact_ops, is_inexact, noisy_rules
+from aotc.verify.interpreter.run import RULES, Interpreter
+
+_TEXT = """\
+kernel @k(%x: *fp32, %y: *fp32) {{num_warps = 4}} {{
+  %i = tile.arange {{start = 0, end = 64}} : tile<64xi32>
+  %xs = tile.splat(%x) {{shape = [64]}} : tile<64x*fp32>
+  %ys = tile.splat(%y) {{shape = [64]}} : tile<64x*fp32>
+  %p = arith.addptr(%xs, %i) : tile<64x*fp32>
+  %q = arith.addptr(%ys, %i) : tile<64x*fp32>
+  %a = tile.load(%p, _, _) : tile<64xfp32>
+{body}
+  tile.store(%q, %out, _)
+  scf.return
+}}
+"""
+_SUM = """\
+  %s = tile.reduce(%a) {axis = 0} (%l: fp32, %r: fp32) {
+    %t = arith.OP(%l, %r) : fp32
+    scf.yield(%t)
+  } : fp32
+  %out = tile.splat(%s) {shape = [64]} : tile<64xfp32>"""
+
+
+def _kernel(body: str) -> Kernel:
+    return parse_kernel(_TEXT.format(body=body))
+
+
+def _unary(opcode: str, extra: str = "") -> Kernel:
+    return _kernel(f"  %out = arith.{opcode}(%a){extra} : tile<64xfp32>")
+
+
+def _inexact(kernel: Kernel) -> list[str]:
+    return [op.opcode for op in inexact_ops(kernel)]
+
+
+def _run(kernel: Kernel, x: Array, ops: list[Op], seed: int, *, upwards: bool) -> Array:
+    y = np.zeros_like(x)
+    rules = noisy_rules(RULES, seed, ops, upwards=upwards)
+    Interpreter(kernel, [x, y], rules=rules).run((1,))
+    return y
+
+
+def _exact(kernel: Kernel, x: Array) -> Array:
+    return _run(kernel, x, [], 0, upwards=True)
+
+
+X = np.random.default_rng(1).uniform(0.5, 4.0, 64).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("opcode", "extra", "steps"),
+    [
+        ("exp", "", 9.0),  # a step of the operand, up to 4, is 4 of the result
+        ("exp2", "", 2.5),
+        ("log", "", 2.5),
+        ("rsqrt", "", 2.5),
+        ("sin", "", 2.5),
+        ("libdevice", ' {symbol = "__nv_tanhf", dtype = fp32}', 5.5),
+    ],
+)
+def test_an_approximation_moves_by_its_error(opcode: str, extra: str, steps: float) -> None:
+    kernel = _unary(opcode, extra)
+    (op,) = inexact_ops(kernel)
+    exact = _exact(kernel, X)
+    step = np.spacing(np.abs(exact)) * 2  # a step of the value's magnitude is one or two of these
+    up = _run(kernel, X, [op], 1, upwards=True)
+    moved = (up - exact) / step
+    assert (np.abs(moved) > 0.2).all()
+    assert (np.abs(moved) <= steps).all()
+    assert (up >= exact).all()
+    both = _run(kernel, X, [op], 2, upwards=False) - exact
+    assert (both > 0).any()
+    assert (both < 0).any()
+
+
+@pytest.mark.parametrize("opcode", ["neg", "abs", "floor", "ceil", "sqrt_rn"])
+def test_what_is_exact_is_not_moved(opcode: str) -> None:
+    assert _inexact(_unary(opcode)) == []
+
+
+def test_libdevice_has_exact_functions() -> None:
+    assert _inexact(_unary("libdevice", ' {symbol = "__nv_rintf", dtype = fp32}')) == []
+
+
+def test_a_product_is_inexact_if_it_may_be_contracted_with_a_sum() -> None:
+    product = "  %out = arith.mul(%a, %a) : tile<64xfp32>"
+    assert _inexact(_kernel(product)) == []
+    chain = "  %b = arith.mul(%a, %a) : tile<64xfp32>\n  %out = arith.add(%b, %a) : tile<64xfp32>"
+    assert _inexact(_kernel(chain)) == ["arith.mul"]
+
+
+def test_a_sum_is_moved_in_a_reduction_and_nowhere_else() -> None:
+    kernel = _kernel(_SUM.replace("OP", "add"))
+    assert _inexact(kernel) == ["tile.reduce"]
+    exact = _exact(kernel, X)
+    moved = _run(kernel, X, inexact_ops(kernel), 1, upwards=True)
+    relative = (moved - exact) / exact
+    # Six levels of a tree, each off by up to a step.
+    assert (relative > 2 * 2.0**-23).all()
+    assert (relative < 14 * 2.0**-23).all()
+    alone = _kernel("  %out = arith.add(%a, %a) : tile<64xfp32>")
+    assert _inexact(alone) == []
+
+
+def test_a_maximum_is_the_same_in_any_order() -> None:
+    assert _inexact(_kernel(_SUM.replace("OP", "max"))) == []
+
+
+_PRODUCT = """\
+  %l = tile.reshape(%a) {shape = [8, 8]} : tile<8x8xfp32>
+  %r = tile.trans(%l) {order = [1, 0]} : tile<8x8xfp32>
+  %zero = arith.constant {value = 0.0, type = tile<8x8xfp32>} : tile<8x8xfp32>
+  %d = tile.dot(%l, %r, %zero) {input_precision = "ieee"} : tile<8x8xfp32>
+  %out = tile.reshape(%d) {shape = [64]} : tile<64xfp32>"""
+
+
+def test_a_product_whose_parts_may_overflow_is_unknown_and_an_infinite_one_is_not() -> None:
+    kernel = _kernel(_PRODUCT)
+    x = np.ones((8, 8), np.float32)
+    x[0, :2] = 3e19, 3e19
+    x[1, :2] = 3e19, -3e19
+    x[2, 0] = np.inf
+    exact = _exact(kernel, x.reshape(-1)).reshape(8, 8)
+    assert (exact[0, 0], exact[0, 1], exact[2, 3], exact[3, 3]) == (np.inf, 6, np.inf, 8)
+    moved = _run(kernel, x.reshape(-1), inexact_ops(kernel), 1, upwards=True).reshape(8, 8)
+    # Upwards it is what it is not of itself, and at random each infinity: no maximum hides all.
+    overflowed = np.isinf(exact[:2, :2])
+    assert np.array_equal(np.isnan(moved[:2, :2]), ~overflowed)
+    assert (moved[:2, :2][overflowed] == 0).all()
+    for seed, infinity in ((1, np.inf), (2, -np.inf)):
+        either = _run(kernel, x.reshape(-1), inexact_ops(kernel), seed, upwards=False)
+        assert (either.reshape(8, 8)[:2, :2] == infinity).all()
+    assert (moved[2, 2:] == np.inf).all()
+    assert np.all(np.abs(moved[3:, 3:] - 8) < 1e-4)
+
+
+def test_what_a_maximum_hides_of_an_overflow_is_seen() -> None:
+    """A sum that overflows to either side: NaN and what is negative are 0 after the maximum."""
+    kernel = _kernel(
+        _PRODUCT.replace("tile.reshape(%d)", "tile.reshape(%m)").replace(
+            "  %out", "  %m = arith.max(%d, %zero) : tile<8x8xfp32>\n  %out"
+        )
+    )
+    x = np.ones((8, 8), np.float32)
+    x[0, :2] = 3e19, 3e19
+    x[1, :2] = -3e19, -3e19
+    assert _exact(kernel, x.reshape(-1)).reshape(8, 8)[0, 1] == 0
+    (op,) = inexact_ops(kernel)
+    runs = [_run(kernel, x.reshape(-1), [op], seed, upwards=False) for seed in (1, 2)]
+    assert {run.reshape(8, 8)[0, 1] for run in runs} == {0.0, np.inf}
+
+
+def test_division_of_integers_is_exact() -> None:
+    body = """\
+  %j = arith.div(%i, %i) : tile<64xi32>
+  %out = arith.cast(%j) {dtype = fp32} : tile<64xfp32>"""
+    assert not any(is_inexact(op) for op in _kernel(body).walk())
+
+
+# ---- assembly ---------------------------------------------------------------------------------
+
+
+def _assembly(text: str, opcode: str = "inline", constraint: str = "f") -> Kernel:
+    attributes = f'text = "{text}", constraints = "={constraint},f", dtypes = [fp32], pack = 1'
+    return _kernel(f"  %out = asm.{opcode}(%a) {{{attributes}}} : tile<64xfp32>")
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("ex2.approx.ftz.f32 $0, $1;", 2.0**-20),
+        ("div.full.f32 $0, $1, 0f40400000;", 2.0**-20),
+        ("add.f32 $0, $1, $1;", 2.0**-20),
+        ("tanh.approx.f32 $0, $1;", 2.0**-10),
+    ],
+)
+@pytest.mark.parametrize("opcode", ["inline", "volatile"])
+def test_approximate_assembly_moves_its_floats(opcode: str, text: str, error: float) -> None:
+    kernel = _assembly(text, opcode)
+    assert _inexact(kernel) == [f"asm.{opcode}"]
+    exact, moved = _exact(kernel, X), _run(kernel, X, inexact_ops(kernel), 1, upwards=True)
+    assert np.all(moved > exact)
+    assert np.all(moved - exact <= error * exact + np.spacing(exact))
+
+
+@pytest.mark.parametrize("text", ["add.rn.f32 $0, $1, $1;", "mov.b32 $0, $1;", "neg.f32 $0, $1;"])
+def test_other_assembly_is_exact(text: str) -> None:
+    assert _inexact(_assembly(text)) == []
+
+
+def test_integers_of_assembly_are_exact() -> None:
+    attributes = 'text = "cvt.rni.s32.f32 $0, $1; // .approx", constraints = "=r,f"'
+    kernel = _kernel(
+        f"  %n = asm.inline(%a) {{{attributes}, dtypes = [i32], pack = 1}} : tile<64xi32>\n"
+        "  %out = arith.cast(%n) {dtype = fp32} : tile<64xfp32>"
+    )
+    assert _inexact(kernel) == []
+
+
+def test_a_sum_of_sums_is_inexact_if_a_product_in_it_is() -> None:
+    first = "  %s = arith.OP(%a, %a) : tile<64xfp32>\n  %t = arith.add(%s, %a) : tile<64xfp32>\n"
+    kernel = first + "  %out = arith.sub(%t, %a) : tile<64xfp32>"
+    assert _inexact(_kernel(kernel.replace("OP", "mul"))) == ["arith.mul", "arith.add"]
+    assert _inexact(_kernel(kernel.replace("OP", "add"))) == []
+    last = first + "  %out = arith.neg(%t) : tile<64xfp32>"
+    assert _inexact(_kernel(last.replace("OP", "mul"))) == ["arith.mul"]
+
+
+def test_a_sum_that_may_be_rounded_to_the_other_side_shows_where_the_next_one_cancels() -> None:
+    """0.1 * 0.1 + 4 - 4: contracted or not, what is left is a multiple of a step of 4."""
+    kernel = _kernel("""\
+  %c = arith.constant {value = 4.0, type = tile<64xfp32>} : tile<64xfp32>
+  %s = arith.mul(%a, %a) : tile<64xfp32>
+  %t = arith.add(%s, %c) : tile<64xfp32>
+  %out = arith.sub(%t, %c) : tile<64xfp32>""")
+    x = np.random.default_rng(2).uniform(0.1, 0.2, 64).astype(np.float32)
+    x[:8] = 0.125
+    exact = _exact(kernel, x)
+    up = _run(kernel, x, inexact_ops(kernel), 1, upwards=True)
+    assert (up[8:] - exact[8:] >= 2.0**-21).all()
+    assert (up[:8] == exact[:8]).all()  # 2**-6 + 4 needs no rounding
+
+
+_ATOMIC = """\
+kernel @k(%x: *fp32, %y: *fp32) {num_warps = 4} {
+  %i = tile.arange {start = 0, end = 64} : tile<64xi32>
+  %zero = arith.constant {value = 0, type = tile<64xi32>} : tile<64xi32>
+  %xs = tile.splat(%x) {shape = [64]} : tile<64x*fp32>
+  %ys = tile.splat(%y) {shape = [64]} : tile<64x*fp32>
+  %p = arith.addptr(%xs, %i) : tile<64x*fp32>
+  %q = arith.addptr(%ys, %zero) : tile<64x*fp32>
+  %a = tile.load(%p, _, _) : tile<64xfp32>
+  %was = tile.atomic_rmw(%q, %a, _) {kind = "add"} : tile<64xfp32>
+  scf.return
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("addends", "is_open"),
+    [
+        ((-3e38, -3e38, np.inf), True),  # NaN as written, infinite if an infinity comes first
+        ((3e38, -3e38, 3e38), True),
+        ((-3e38, np.inf), False),
+        ((np.inf, -np.inf), False),
+        ((1e38, 1e38, 1.0), False),
+    ],
+)
+def test_an_atomic_sum_that_overflows_in_some_order_is_unknown(
+    addends: tuple[float, ...], is_open: bool
+) -> None:
+    kernel = parse_kernel(_ATOMIC)
+    x = np.zeros(64, np.float32)
+    x[5 : 5 + len(addends)] = addends
+    exact = _exact(kernel, x)[0]
+    runs = [_run(kernel, x, inexact_ops(kernel), seed, upwards=False)[0] for seed in (1, 2)]
+    runs.append(_run(kernel, x, inexact_ops(kernel), 3, upwards=True)[0])
+    same = [
+        run == exact or (np.isnan(run) and np.isnan(exact)) or abs(run - exact) < 1e-5 * abs(exact)
+        for run in runs
+    ]
+    assert all(same) is not is_open, (exact, runs)

@@ -1,0 +1,134 @@
+"""References: buffers that are what a kernel touched, and noise where rounding is open."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from aotc.ir.text import parse_kernel, print_kernel
+from aotc.verify.checks.dataflow import roles_of
+from aotc.verify.checks.launches import Launch
+from aotc.verify.checks.noise import inexact_ops, is_inexact
+from aotc.verify.checks.reference import (
+    MAX_UPWARD_RUNS,
+    NUM_RANDOM_RUNS,
+    Buffer,
+    ConflictError,
+    Inputs,
+    Range,
+    Reference,
+    depends_on_undefined,
+    interpret,
+)
+from aotc.verify.interpreter.program import InterpretError
+from tests.support.verify_subjects import kernel_of
+
+
+def _launch(grid: tuple[int, ...], *, misaligned: bool = False, **scalars: float) -> Launch:
+    return Launch("over", scalars, grid, 9, 5, misaligned)
+
+
+def _reference(name: str, launch: Launch, inputs: Inputs | None = None) -> Reference:
+    kernel = kernel_of(name)
+    return interpret(kernel, roles_of(kernel, {}, is_inexact), launch, inputs or Inputs())
+
+
+def _values(buffer: Buffer, content: np.ndarray) -> np.ndarray:
+    return buffer.elements(content)[buffer.start_bytes // buffer.pointee.size_bytes :]
+
+
+ROWS = {"stride": 20, "n_rows": 3, "n_cols": 17, "factor": 0.3}
+
+
+@pytest.mark.parametrize("misaligned", [False, True])
+def test_a_buffer_is_what_was_touched(misaligned: bool) -> None:
+    reference = _reference("scale_rows", _launch((3,), misaligned=misaligned, **ROWS))
+    assert reference.order == ("x_ptr", "out_ptr", "stride", "n_rows", "n_cols", "factor")
+    x, out = reference.buffers["x_ptr"], reference.buffers["out_ptr"]
+    rows = np.zeros((3, 20), bool)
+    rows[:, :17] = True
+    touched = rows.reshape(-1)[: 2 * 20 + 17]
+    for marks, expected in (
+        (x.readable, touched),
+        (x.writable, np.zeros_like(touched)),
+        (out.writable, touched),
+        (out.readable, np.zeros_like(touched)),
+    ):
+        assert (marks[x.start_bytes :].reshape(-1, 4).all(axis=1) == expected).all()
+        assert not marks[: x.start_bytes].any()
+    got, source = _values(out, out.expected), _values(x, x.initial)
+    assert (got[touched] == source[touched] * np.float32(0.3)).all()
+    assert (got[~touched] == _values(out, out.initial)[~touched]).all()
+    assert x.start_bytes % 256 == (4 if misaligned else 0)
+
+
+def test_products_are_exact_and_sums_are_not() -> None:
+    exact = _reference("scale_rows", _launch((3,), **ROWS)).buffers["out_ptr"]
+    assert exact.is_exact
+    buffers = _reference("sum_rows", _launch((2,), stride=16, n_cols=16)).buffers
+    assert buffers["x_ptr"].is_exact
+    out = buffers["out_ptr"]
+    assert not out.is_exact
+    assert len(out.upward) == len(inexact_ops(kernel_of("sum_rows"))) == 1 <= MAX_UPWARD_RUNS
+    assert len(out.random) == NUM_RANDOM_RUNS
+    value, moved = _values(out, out.expected), _values(out, out.upward[0])
+    assert (moved > value).all()
+    assert (np.abs(moved - value) < 1e-5).all()
+
+
+def test_overlapping_programs_have_no_result() -> None:
+    with pytest.raises(ConflictError, match="program 1 writes what another has written in out_ptr"):
+        _reference("crowd", _launch((2,), n=3))
+    assert _reference("crowd", _launch((1,), n=3)).buffers["out_ptr"].writable.any()
+
+
+def test_atomics_may_share() -> None:
+    out = _reference("count", _launch((3,), n=40)).buffers["out_ptr"]
+    assert out.readable.sum() == out.writable.sum() == 4
+
+
+_ZEROS = Inputs({"counter_ptr": Range(lambda _: 0, lambda _: 1)})
+
+
+def test_the_last_at_a_counter_reads_what_all_have_written() -> None:
+    buffers = _reference("last_adds", _launch((5,)), _ZEROS).buffers
+    x, out, counter = (buffers[name] for name in ("x_ptr", "out_ptr", "counter_ptr"))
+    assert _values(out, out.expected)[0] == _values(x, x.initial)[: 5 * 16].sum(dtype=np.int32)
+    assert _values(counter, counter.expected)[0] == 0
+
+
+@pytest.mark.parametrize(
+    "order", ['sem = "relaxed"', 'sem = "acquire"', 'sem = "release"', 'scope = "cta"']
+)
+def test_a_counter_that_orders_nothing_does_not_help(order: str) -> None:
+    text = print_kernel(kernel_of("last_adds"))
+    assert text.count('{kind = "add"}') == 1
+    kernel = parse_kernel(text.replace('{kind = "add"}', f'{{kind = "add", {order}}}'))
+    with pytest.raises(ConflictError, match="program 4 reads what another has written in parts"):
+        interpret(kernel, roles_of(kernel, {}, is_inexact), _launch((5,)), _ZEROS)
+
+
+def test_an_assumption_that_does_not_hold_is_the_launchs_fault() -> None:
+    with pytest.raises(InterpretError, match="does not hold"):
+        _reference("scale_rows", _launch((4,), **ROWS))
+
+
+def test_indices_stay_in_their_range() -> None:
+    launch = _launch((2,), n=20, stride_x=7)
+    reference = _reference("gather", launch)
+    index = reference.buffers["index_ptr"]
+    assert set(_values(index, index.initial)[:20].tolist()) <= set(range(5))
+    given = Inputs({"index_ptr": Range(lambda _: 30, lambda scalars: scalars["n"] + 12)})
+    index = _reference("gather", launch, given).buffers["index_ptr"]
+    assert set(_values(index, index.initial)[:20].tolist()) <= {30, 31}
+
+
+def test_a_result_that_nobody_knows_is_found() -> None:
+    kernel = kernel_of("leaky")
+    roles = roles_of(kernel, {}, is_inexact)
+    launch = _launch((2,), n=20)
+    assert depends_on_undefined(kernel, roles, launch, Inputs()) == "out_ptr"
+    kernel = kernel_of("gather")
+    roles = roles_of(kernel, {}, is_inexact)
+    launch = _launch((2,), n=20, stride_x=7)
+    assert depends_on_undefined(kernel, roles, launch, Inputs()) == ""

@@ -1,0 +1,69 @@
+"""Casts within a kernel whose operand is inexact: a flipped rounding is in bounds, more is not."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from aotc.ir.dialects import arith
+from aotc.verify.arrays import Array
+from aotc.verify.checks.compare import Mismatch, compare
+from aotc.verify.checks.dataflow import roles_of
+from aotc.verify.checks.launches import Launch
+from aotc.verify.checks.noise import is_inexact
+from aotc.verify.checks.reference import Inputs, Reference, interpret
+from aotc.verify.checks.rounding import inner_casts
+from aotc.verify.interpreter.numerics import dtype_of
+from aotc.verify.interpreter.program import Program, Rule
+from aotc.verify.interpreter.run import RULES, Interpreter
+from tests.support.verify_subjects import kernel_of
+
+_KERNEL = kernel_of("attend", 64)
+
+
+def _reference(seed: int) -> Reference:
+    roles = roles_of(_KERNEL, {}, is_inexact)
+    launch = Launch("over", {}, (1,), seed, 4, misaligned=False)
+    return interpret(_KERNEL, roles, launch, Inputs())
+
+
+def _off_by(relative: float, seed: int) -> Rule:
+    """Return the rule of hardware whose `exp` is off by so much."""
+    rng = np.random.default_rng(seed)
+    base = RULES[arith.Exp]
+
+    def rule(program: Program, op: arith.Exp, value: Array) -> Array:
+        out = np.asarray(base(program, op, value))
+        return (out * (1 + rng.uniform(-relative, relative, out.shape))).astype(out.dtype)
+
+    return rule
+
+
+def _verdict(reference: Reference, relative: float, seed: int) -> Mismatch | None:
+    held = {name: buffer.initial.copy() for name, buffer in reference.buffers.items()}
+    args = [
+        held[name][reference.buffers[name].start_bytes :].view(
+            dtype_of(reference.buffers[name].pointee)
+        )
+        for name in reference.order
+    ]
+    rules = {**RULES, arith.Exp: _off_by(relative, seed)}
+    Interpreter(_KERNEL, args, rules=rules).run((1,))
+    return compare(reference.buffers["out_ptr"], held["out_ptr"])
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_rounding_that_noise_flips_is_in_bounds(seed: int) -> None:
+    assert _verdict(_reference(seed), 2.0**-22, seed) is None
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_weights_that_are_wrong_are_not(seed: int) -> None:
+    assert _verdict(_reference(seed), 2.0**-9, seed) is not None
+
+
+def test_casts_of_exact_values_and_those_that_are_stored_are_left_alone() -> None:
+    (cast,) = inner_casts(_KERNEL, is_inexact)
+    assert cast.dtype.name == "fp16"
+    assert inner_casts(_KERNEL, lambda _: False) == []
+    assert inner_casts(kernel_of("sum_rows"), is_inexact) == []
