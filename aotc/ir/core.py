@@ -257,7 +257,9 @@ class Op:
             if hasattr(Op, spec.name) or spec.name in Op.__annotations__:
                 raise IRError(f"{opcode or cls.__name__}: field {spec.name} hides a member of Op")
         _define_accessors(cls)
-        cls.traits = cls.traits.union(traits)
+        cls.traits = frozenset(traits).union(
+            *(getattr(base, "traits", ()) for base in cls.__bases__)
+        )
         if opcode:
             if opcode in Op.registry:
                 raise IRError(f"opcode {opcode} is declared twice")

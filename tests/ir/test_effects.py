@@ -6,7 +6,7 @@ import pytest
 
 from aotc.ir.core import Block, Op, Value, attribute, operand
 from aotc.ir.diagnostics import IRError
-from aotc.ir.dialects import arith, gpu, scf, tile, tma
+from aotc.ir.dialects import arith, assembly, gpu, scf, tile, tma
 from aotc.ir.effects import Resource, Trait, reads, writes
 from aotc.ir.rewrite import is_unobserved
 from aotc.ir.types import FP32, PointerType, SharedType, TensorMapType, element_of
@@ -105,5 +105,7 @@ def test_traits_are_inherited_from_bases() -> None:
     assert arith.Add.has(Trait.ELEMENTWISE)
     assert tile.Reshape.has(Trait.VIEW, Trait.SOURCE)
     assert not tile.Splat.has(Trait.VIEW)
+    assert assembly.InlineAsm.has(Trait.ELEMENTWISE)  # by the second of its bases
+    assert not assembly.VolatileAsm.traits
     assert scf.While.has(Trait.CONTROL_FLOW)
     assert not gpu.Load.traits

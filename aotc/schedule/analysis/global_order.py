@@ -4,7 +4,10 @@ Two parameters may alias (a kernel is often launched in place), so a load and a
 write keep their order unless they are provably disjoint. A barrier of the user's
 orders everything, and so does an assertion: it may imply the bounds of what follows.
 
-Invariant: what declares that it writes or orders global memory is a fence.
+An op on an mbarrier tells other threads that accesses are done, or waits until they are, so it
+is a fence as well.
+
+Invariant: what declares that it writes or orders global memory, or uses an mbarrier, is a fence.
 """
 
 from __future__ import annotations
@@ -18,12 +21,14 @@ from aotc.ir.parameter_access import pointer_roots
 from aotc.ir.rewrite import is_inside
 from aotc.ir.types import TileType
 
+_ORDERING = (Resource.GLOBAL, Resource.MBARRIER)
+
 
 def fences(ops: Iterable[Op]) -> Iterator[Op]:
     """Yield, of some ops and all nested in them, those that loads must not cross."""
     for op in ops:
         for nested in (op, *(inner for block in op.blocks for inner in block.walk())):
-            if nested.writes(Resource.GLOBAL) or nested.orders(Resource.GLOBAL):
+            if any(nested.effects_on(resource, "write", "order") for resource in _ORDERING):
                 yield nested
 
 

@@ -160,15 +160,15 @@ def _may_read_later(load: Op, end: Op) -> bool:
     op = load.next
     while op is not None and op is not end:
         for nested in (op, *(inner for block in op.blocks for inner in block.walk())):
-            written = [getattr(nested, each.of) for each in _shared_writes(nested)]
-            if any(_may_be_one(buffer, load.buffer) for buffer in written):
+            written = nested.effects_on(Resource.SHARED, "write")
+            if any(_may_write(nested, each, load.buffer) for each in written):
                 return False
         op = op.next
     return op is end
 
 
-def _shared_writes(op: Op) -> list[Effect]:
-    return [each for each in op.effects_on(Resource.SHARED, "write") if each.of]
+def _may_write(op: Op, effect: Effect, buffer: Value) -> bool:
+    return not effect.of or _may_be_one(getattr(op, effect.of), buffer)
 
 
 def _may_be_one(left: Value, right: Value) -> bool:
