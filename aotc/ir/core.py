@@ -1,7 +1,7 @@
 """Values, ops, blocks and kernels: the one data structure every stage reads and writes.
 
 An op is declared like a dataclass. Its fields are operands, attributes, results and nested blocks;
-its opcode and memory effect are class keywords:
+its opcode, effects and traits (`ir.effects`) are class keywords:
 
     class Add(Binary, opcode="arith.add", pure=True):
         lhs: Value = operand()
@@ -24,6 +24,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, NoReturn, TypeVar
 
 from aotc.ir.diagnostics import IRError, Loc, current_loc
+from aotc.ir.effects import AccessKind, Effect, Proxy, Resource, Trait
 from aotc.ir.types import Type
 
 if sys.version_info >= (3, 11):
@@ -31,7 +32,6 @@ if sys.version_info >= (3, 11):
 else:
     from typing_extensions import dataclass_transform
 
-Effect = Literal["none", "read", "write", "readwrite"]
 OpT = TypeVar("OpT", bound="Op")
 
 _MISSING: Any = object()
@@ -219,7 +219,8 @@ class Op:
     """Base of all ops. Subclasses declare fields; see the module docstring."""
 
     opcode: ClassVar[str] = ""
-    effect: ClassVar[Effect] = "none"
+    effects: ClassVar[tuple[Effect, ...]] = ()
+    traits: ClassVar[frozenset[Trait]] = frozenset()
     pure: ClassVar[bool] = False
     """Whether the op may be removed when unused, duplicated and moved; nested effects aside."""
     terminator: ClassVar[bool] = False
@@ -241,8 +242,8 @@ class Op:
         *,
         opcode: str = "",
         pure: bool = False,
-        effect: Effect = "none",
-        terminator: bool = False,
+        effects: tuple[Effect, ...] | None = None,
+        traits: tuple[Trait, ...] = (),
     ) -> None:
         own = [
             FieldSpec(spec.role, spec.default, name)
@@ -256,13 +257,16 @@ class Op:
             if hasattr(Op, spec.name) or spec.name in Op.__annotations__:
                 raise IRError(f"{opcode or cls.__name__}: field {spec.name} hides a member of Op")
         _define_accessors(cls)
+        cls.traits = frozenset(traits).union(
+            *(getattr(base, "traits", ()) for base in cls.__bases__)
+        )
         if opcode:
             if opcode in Op.registry:
                 raise IRError(f"opcode {opcode} is declared twice")
             cls.opcode = opcode
             cls.pure = pure
-            cls.effect = effect
-            cls.terminator = terminator
+            cls.effects = _declared_effects(cls, effects, pure=pure)
+            cls.terminator = Trait.TERMINATOR in cls.traits
             Op.registry[opcode] = cls
 
     # -- to be overridden ------------------------------------------------------
@@ -270,6 +274,44 @@ class Op:
     def infer(self) -> Sequence[Type]:
         """Return the result types. Raises: IRError if operands or attributes do not fit."""
         return ()
+
+    # -- effects and traits ----------------------------------------------------
+
+    @classmethod
+    def has(cls, *traits: Trait) -> bool:
+        """Return whether the op has any of the traits."""
+        return not cls.traits.isdisjoint(traits)
+
+    def effects_on(
+        self, resource: Resource | None, *access: AccessKind, proxy: Proxy | None = None
+    ) -> list[Effect]:
+        """Return the effects that this op has on a resource, or on any; on operands it has only."""
+        return [
+            each
+            for each in self.effects
+            if (resource is None or each.resource is resource)
+            and (not access or each.access in access)
+            and (proxy is None or each.proxy == proxy)
+            and (not each.of or getattr(self, each.of) is not None)
+            and (not each.when or getattr(self, each.when))
+        ]
+
+    def reads(self, resource: Resource | None = None) -> bool:
+        """Return whether the op reads the resource, or any."""
+        return bool(self.effects_on(resource, "read"))
+
+    def writes(self, resource: Resource | None = None) -> bool:
+        """Return whether the op writes the resource, or any."""
+        return bool(self.effects_on(resource, "write"))
+
+    def orders(self, resource: Resource | None = None) -> bool:
+        """Return whether accesses to the resource, or to any, do not cross the op."""
+        return bool(self.effects_on(resource, "order"))
+
+    @property
+    def has_side_effects(self) -> bool:
+        """Whether the op does more to any resource than to read it."""
+        return bool(self.effects_on(None, "allocate", "write", "order"))
 
     # -- structure -------------------------------------------------------------
 
@@ -398,6 +440,22 @@ class Op:
                 value.users[self] = value.users.get(self, 0) + 1
         for nested in blocks:
             nested.parent = self
+
+
+def _declared_effects(
+    cls: type[Op], effects: tuple[Effect, ...] | None, *, pure: bool
+) -> tuple[Effect, ...]:
+    """Check what a class declares. Raises: IRError if that is nothing, or names no field of it."""
+    if pure == (effects is not None):
+        raise IRError(f"{cls.opcode}: declare either effects, or that it is pure")
+    operand_names = {spec.name for spec in cls.fields if spec.role == "operand"}
+    attribute_names = {spec.name for spec in cls.attribute_fields}
+    for effect in effects or ():
+        if effect.of and effect.of not in operand_names:
+            raise IRError(f"{cls.opcode}: has an effect on {effect.of}, which is no operand of it")
+        if effect.when and effect.when not in attribute_names:
+            raise IRError(f"{cls.opcode}: {effect.when}, of an effect, is no attribute of it")
+    return effects or ()
 
 
 def _drop_use(value: Value, op: Op) -> None:

@@ -14,14 +14,15 @@ from collections.abc import Callable
 from typing import Literal
 
 from aotc.ir.core import Kernel, Op, Value
-from aotc.ir.dialects import arith, assembly, descriptor, gpu, scf, tile
+from aotc.ir.dialects import assembly, descriptor, scf, tile
+from aotc.ir.effects import Resource, Trait
 from aotc.ir.types import DescriptorType, PointerType, element_of
 
 Access = Literal["unknown", "read", "write", "both"]
 
 _NUMBERS: tuple[Access, ...] = ("unknown", "read", "write", "both")
 _READ, _WRITE = 1, 2
-_BITS = {"read": _READ, "write": _WRITE, "readwrite": _READ | _WRITE}
+_MOVES = (Trait.ELEMENTWISE, Trait.SAME_VALUES, Trait.SHAPE_ONLY)
 _ACCESSES = (tile.Load, tile.Store, tile.AtomicRmw, tile.AtomicCas)
 _BLOCK_ACCESSES = (
     descriptor.DescriptorLoad,
@@ -53,7 +54,7 @@ def parameter_access(kernel: Kernel) -> dict[str, Access]:
         for root in roots:
             if root not in used:
                 return dict.fromkeys(pointers.values(), "unknown")
-            used[root] |= _BITS[op.effect]
+            used[root] |= _READ * op.reads(Resource.GLOBAL) | _WRITE * op.writes(Resource.GLOBAL)
     return {pointers[arg]: _NUMBERS[bits or _READ] for arg, bits in used.items()}
 
 
@@ -92,18 +93,11 @@ def _sources(value: Value) -> list[Value] | None:
         return rule(parent, value) if rule is not None and isinstance(parent, Op) else None
     if isinstance(op, scf.For | scf.If | scf.While):
         return _results(op, value.index)
-    if isinstance(op, _MOVES):
+    if op.has(*_MOVES) or isinstance(op, descriptor.DescriptorOf):
         return [
             each for each in op.operands if isinstance(element_of(each.type), PointerType)
         ] or None
     return None
-
-
-_MOVES = (
-    *(arith.AddPtr, arith.Select, tile.Splat, tile.Broadcast, tile.ExpandDims, tile.Reshape),
-    *(tile.Trans, tile.Join, tile.Split, tile.Hint, arith.Bitcast, descriptor.DescriptorOf),
-    *(gpu.Convert, gpu.ShuffleConvert),
-)
 
 
 def _results(op: scf.For | scf.If | scf.While, index: int) -> list[Value]:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from aotc.ir.core import Block, Kernel, Op, OpT, Value, build
 from aotc.ir.diagnostics import IRError, at
+from aotc.ir.effects import Trait
 
 
 class Builder:
@@ -83,14 +84,19 @@ def is_pure(op: Op) -> bool:
 
 
 def is_trivially_dead(op: Op) -> bool:
-    """Return whether nothing observes `op`: no result is used and it writes nothing."""
-    if op.terminator or any(value.users for value in op.results):
+    """Return whether nothing observes `op`: no result is used and it only reads."""
+    return is_unobserved(op) and not any(value.users for value in op.results)
+
+
+def is_unobserved(op: Op) -> bool:
+    """Return whether `op` is there for its results alone: with all nested in it, it only reads."""
+    return not op.terminator and _holds_throughout(op, _only_reads)
+
+
+def _only_reads(op: Op) -> bool:
+    if op.has_side_effects or op.has(Trait.MAY_NOT_END):
         return False
-    return _holds_throughout(op, _is_removable)
-
-
-def _is_removable(op: Op) -> bool:
-    return op.pure or (op.effect == "read" and not getattr(op, "volatile", False))
+    return not getattr(op, "volatile", False)
 
 
 def _holds_throughout(op: Op, predicate: Callable[[Op], bool]) -> bool:

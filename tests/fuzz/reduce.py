@@ -110,7 +110,7 @@ def _edited(program: Program, index: int, count: int, make_edits: MakeEdits) -> 
 
 
 def _dropped(op: Op) -> Sequence[Edit]:
-    is_effect = op.effect in ("write", "readwrite") and not op.terminator
+    is_effect = op.has_side_effects and not op.terminator
     unused = not any(value.users for value in op.results)
     return [Op.erase] if is_effect and unused else []
 

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from aotc.ir.core import Op, Value, attribute, operand, operands, result
+from aotc.ir.effects import Trait
 from aotc.ir.types import (
     I1,
     ElementType,
@@ -30,7 +31,7 @@ Predicate = Literal["eq", "ne", "lt", "le", "gt", "ge"]
 Rounding = Literal["rtne", "rtz"]
 
 
-class Constant(Op, opcode="arith.constant", pure=True):
+class Constant(Op, opcode="arith.constant", pure=True, traits=(Trait.SOURCE,)):
     """One value, or the same value in every element of a tile."""
 
     value: int | float | bool = attribute()
@@ -43,7 +44,7 @@ class Constant(Op, opcode="arith.constant", pure=True):
         return (self.type,)
 
 
-class Elementwise(Op):
+class Elementwise(Op, traits=(Trait.ELEMENTWISE,)):
     """Base of ops that compute each element from the same element of every operand."""
 
     def element(self) -> ElementType:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from aotc.ir.assembly import Operands, check
 from aotc.ir.core import Op, Value, attribute, operands, results
 from aotc.ir.dialects.arith import Elementwise, same_place
+from aotc.ir.effects import Resource, orders, reads, writes
 from aotc.ir.types import ScalarType, Type, element_of, with_element
 
 
@@ -48,5 +49,16 @@ class InlineAsm(Assembly, Elementwise, opcode="asm.inline", pure=True):
     """Assembly that computes its results and does nothing else; without them it is not needed."""
 
 
-class VolatileAsm(Assembly, opcode="asm.volatile", effect="readwrite"):
+class VolatileAsm(
+    Assembly,
+    opcode="asm.volatile",
+    effects=(
+        reads(Resource.GLOBAL),
+        writes(Resource.GLOBAL),
+        orders(Resource.GLOBAL),
+        reads(Resource.SHARED),
+        writes(Resource.SHARED),
+        orders(Resource.SHARED),
+    ),
+):
     """Assembly that may do anything: it runs where it stands, as often as it is reached."""

@@ -16,6 +16,7 @@ from typing import Literal, get_args
 
 from aotc.ir.core import Op, Value, attribute, operand, operands, result
 from aotc.ir.dialects.tile import tile_type
+from aotc.ir.effects import Resource, reads, writes
 from aotc.ir.types import I32, I64, DescriptorType, PointerType, ScalarType, TileType, Type
 
 ReduceKind = Literal["add", "min", "max", "and", "or", "xor"]
@@ -42,7 +43,9 @@ def supports_reduce(kind: ReduceKind, element: ScalarType) -> bool:
     return element.bits in (32, 64) and (of_order or not is_signed_long)
 
 
-class DescriptorAt(Op, opcode="tile.descriptor_at", effect="read"):
+class DescriptorAt(
+    Op, opcode="tile.descriptor_at", effects=(reads(Resource.TENSOR_MAP, of="pointer"),)
+):
     """Return the descriptor of the tensor whose tensor map is at `pointer`; it fills with zeros.
 
     The map was written before the launch, 128 bytes at a multiple of 64, for tiles of this element
@@ -104,7 +107,9 @@ def check_descriptor(op: Op, descriptor: Value, coords: Sequence[Value]) -> Desc
     return kind
 
 
-class DescriptorLoad(Op, opcode="tile.descriptor_load", effect="read"):
+class DescriptorLoad(
+    Op, opcode="tile.descriptor_load", effects=(reads(Resource.GLOBAL, of="descriptor"),)
+):
     """Load the tile that begins at `coords`; `cache` and `eviction` as for `tile.load`.
 
     The first `num_dropped` axes have extent 1 and are not axes of the result.
@@ -133,7 +138,9 @@ def _check_value(op: Op, descriptor: Value, value: Value, coords: Sequence[Value
     return kind.element
 
 
-class DescriptorStore(Op, opcode="tile.descriptor_store", effect="write"):
+class DescriptorStore(
+    Op, opcode="tile.descriptor_store", effects=(writes(Resource.GLOBAL, of="descriptor"),)
+):
     """Store `value` to the tile that begins at `coords`."""
 
     descriptor: Value = operand()
@@ -145,7 +152,14 @@ class DescriptorStore(Op, opcode="tile.descriptor_store", effect="write"):
         return ()
 
 
-class DescriptorReduce(Op, opcode="tile.descriptor_reduce", effect="readwrite"):
+class DescriptorReduce(
+    Op,
+    opcode="tile.descriptor_reduce",
+    effects=(
+        reads(Resource.GLOBAL, of="descriptor"),
+        writes(Resource.GLOBAL, of="descriptor"),
+    ),
+):
     """Reduce `value` into the tile that begins at `coords`, each element atomically.
 
     Programs may do so to the same tile at one time. No order to other accesses is implied.

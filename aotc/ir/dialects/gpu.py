@@ -25,6 +25,7 @@ from aotc.ir.dialects.tile import (
     reduced,
     tile_type,
 )
+from aotc.ir.effects import Resource, Trait, allocates, orders, reads, starts, writes
 from aotc.ir.fragments import fragments
 from aotc.ir.layout import LinearLayout
 from aotc.ir.matrix_access import MatrixMode
@@ -44,7 +45,7 @@ from aotc.ir.types import (
 # ---- global memory ----------------------------------------------------------------------------
 
 
-class Load(Op, opcode="gpu.load", effect="read"):
+class Load(Op, opcode="gpu.load", effects=(reads(Resource.GLOBAL, of="pointer"),)):
     """Read global memory, `vector` elements an access.
 
     Registers `k*vector … k*vector+vector-1` of a thread are consecutive in memory, the first is
@@ -66,7 +67,7 @@ class Load(Op, opcode="gpu.load", effect="read"):
         return (check_access(self, self.pointer, self.mask, self.other),)
 
 
-class Store(Op, opcode="gpu.store", effect="write"):
+class Store(Op, opcode="gpu.store", effects=(writes(Resource.GLOBAL, of="pointer"),)):
     """Write global memory, `vector` elements an access, under the terms of `gpu.load`.
 
     Threads that hold the same element write it once.
@@ -87,7 +88,14 @@ class Store(Op, opcode="gpu.store", effect="write"):
 # ---- atomics ----------------------------------------------------------------------------------
 
 
-class AtomicRmw(Op, opcode="gpu.atomic_rmw", effect="readwrite"):
+class AtomicRmw(
+    Op,
+    opcode="gpu.atomic_rmw",
+    effects=(
+        reads(Resource.GLOBAL, of="pointer"),
+        writes(Resource.GLOBAL, of="pointer"),
+    ),
+):
     """`tile.atomic_rmw` without an order to other accesses, `vector` elements an access.
 
     Registers go together under the terms of `gpu.load`, each still updated by itself. Of the
@@ -109,7 +117,14 @@ class AtomicRmw(Op, opcode="gpu.atomic_rmw", effect="readwrite"):
         return (tile_type(self, self.value),)
 
 
-class AtomicCas(Op, opcode="gpu.atomic_cas", effect="readwrite"):
+class AtomicCas(
+    Op,
+    opcode="gpu.atomic_cas",
+    effects=(
+        reads(Resource.GLOBAL, of="pointer"),
+        writes(Resource.GLOBAL, of="pointer"),
+    ),
+):
     """`tile.atomic_cas` under the terms of `gpu.atomic_rmw`, one element an access."""
 
     pointer: Value = operand()
@@ -125,7 +140,14 @@ class AtomicCas(Op, opcode="gpu.atomic_cas", effect="readwrite"):
         return (tile_type(self, self.value),)
 
 
-class Fence(Op, opcode="gpu.fence", effect="readwrite"):
+class Fence(
+    Op,
+    opcode="gpu.fence",
+    effects=(
+        orders(Resource.GLOBAL),
+        orders(Resource.SHARED),
+    ),
+):
     """Order the accesses to memory of each thread, as the threads of `scope` see them.
 
     What it wrote, read, and saw written by others before comes before all that it does after.
@@ -149,7 +171,7 @@ def _relaid(op: Op, value: Value, layout: LinearLayout) -> TileType:
     return source.with_layout(layout)
 
 
-class Convert(Op, opcode="gpu.convert", pure=True):
+class Convert(Op, opcode="gpu.convert", pure=True, traits=(Trait.SAME_VALUES,)):
     """The same tile under another layout.
 
     After `plan_conversions` only those are left in which every thread already holds what it
@@ -164,7 +186,7 @@ class Convert(Op, opcode="gpu.convert", pure=True):
         return (_relaid(self, self.value, self.layout),)
 
 
-class ShuffleConvert(Op, opcode="gpu.shuffle_convert", pure=True):
+class ShuffleConvert(Op, opcode="gpu.shuffle_convert", pure=True, traits=(Trait.SAME_VALUES,)):
     """The same tile under another layout, exchanged within each warp.
 
     `plan` is what `schedule.conversions` computed, in the plain form documented there.
@@ -182,7 +204,12 @@ class ShuffleConvert(Op, opcode="gpu.shuffle_convert", pure=True):
 # ---- shared memory ----------------------------------------------------------------------------
 
 
-class SharedAlloc(Op, opcode="gpu.shared_alloc", effect="write"):
+class SharedAlloc(
+    Op,
+    opcode="gpu.shared_alloc",
+    effects=(allocates(Resource.SHARED),),
+    traits=(Trait.NO_INSTRUCTION,),
+):
     """A buffer in shared memory, at `offset_bytes` once `allocate_shared` has placed it.
 
     A buffer of several stages is accessed through `gpu.shared_stage` only. Where several consumer
@@ -218,7 +245,7 @@ def shared_type(op: Op, value: Value) -> SharedType:
     return value.type
 
 
-class SharedStore(Op, opcode="gpu.shared_store", effect="write"):
+class SharedStore(Op, opcode="gpu.shared_store", effects=(writes(Resource.SHARED, of="buffer"),)):
     """Write a tile to shared memory, `vector` elements an access; no barrier is implied.
 
     The elements of an aligned run of `vector` offsets are one access; a thread holds all of them,
@@ -238,7 +265,7 @@ class SharedStore(Op, opcode="gpu.shared_store", effect="write"):
         return ()
 
 
-class SharedLoad(Op, opcode="gpu.shared_load", effect="read"):
+class SharedLoad(Op, opcode="gpu.shared_load", effects=(reads(Resource.SHARED, of="buffer"),)):
     """Read a tile from shared memory under the terms of `gpu.shared_store`.
 
     With a `start`, it is the part of the buffer's tile that begins there, of the layout's shape.
@@ -262,7 +289,9 @@ class SharedLoad(Op, opcode="gpu.shared_load", effect="read"):
         return (TileType(self.element or buffer.element, shape, self.layout),)
 
 
-class MaskedSharedLoad(SharedLoad, opcode="gpu.masked_shared_load", effect="read"):
+class MaskedSharedLoad(
+    SharedLoad, opcode="gpu.masked_shared_load", effects=(reads(Resource.SHARED, of="buffer"),)
+):
     """Read what of a tile is not masked off; the rest is `other`, or 0.
 
     The elements of an access share one mask value.
@@ -290,7 +319,7 @@ def check_part(
         op.expect(fits, f"{part} at {start} is no part of {whole}")
 
 
-class Extract(Op, opcode="gpu.extract", pure=True):
+class Extract(Op, opcode="gpu.extract", pure=True, traits=(Trait.SHAPE_ONLY,)):
     """The part of a tile that begins at `start`, of which every thread holds its share already."""
 
     value: Value = operand()
@@ -309,7 +338,7 @@ class Extract(Op, opcode="gpu.extract", pure=True):
         return (replace(source, shape=self.shape, layout=layout),)
 
 
-class Concat(Op, opcode="gpu.concat", pure=True):
+class Concat(Op, opcode="gpu.concat", pure=True, traits=(Trait.SHAPE_ONLY,)):
     """The tile of `layout` whose parts along `axis` these are, in order: threads hold them alike."""
 
     parts: Sequence[Value] = operands()
@@ -335,7 +364,14 @@ def memory_element(kind: TileType) -> ScalarType:
     return U64 if isinstance(kind.element, PointerType) else kind.element
 
 
-class Barrier(Op, opcode="gpu.barrier", effect="readwrite"):
+class Barrier(
+    Op,
+    opcode="gpu.barrier",
+    effects=(
+        orders(Resource.GLOBAL),
+        orders(Resource.SHARED),
+    ),
+):
     """Wait for all threads of the CTA; accesses to shared and global memory do not cross it.
 
     With `warpgroup`, each warpgroup waits for its own threads.
@@ -344,7 +380,12 @@ class Barrier(Op, opcode="gpu.barrier", effect="readwrite"):
     warpgroup: bool = attribute(default=False)
 
 
-class OpaqueThreadId(Op, opcode="gpu.opaque_thread_id", effect="write"):
+class OpaqueThreadId(
+    Op,
+    opcode="gpu.opaque_thread_id",
+    effects=(writes(Resource.CONTROL),),
+    traits=(Trait.NO_INSTRUCTION,),
+):
     """Make the thread id opaque to LLVM, so that what depends on it is recomputed from here on.
 
     It stands in the kernel's own block; its only effect is to shorten live ranges.
@@ -357,7 +398,7 @@ class OpaqueThreadId(Op, opcode="gpu.opaque_thread_id", effect="write"):
 # ---- dots -------------------------------------------------------------------------------------
 
 
-class Undefined(Op, opcode="gpu.undefined", pure=True):
+class Undefined(Op, opcode="gpu.undefined", pure=True, traits=(Trait.SOURCE,)):
     """Return a tile of undefined elements, for which no instruction is emitted."""
 
     type: Type = attribute()
@@ -444,7 +485,15 @@ class NextStage(Op, opcode="gpu.next_stage", pure=True):
         return (I32,)
 
 
-class AsyncCopy(Op, opcode="gpu.async_copy", effect="readwrite"):
+class AsyncCopy(
+    Op,
+    opcode="gpu.async_copy",
+    effects=(
+        reads(Resource.GLOBAL, of="pointer"),
+        writes(Resource.SHARED, of="buffer"),
+        starts(Resource.COPIES),
+    ),
+):
     """Issue the copy of a tile from global to shared memory, `vector` elements an access.
 
     Registers `k*vector … k*vector+vector-1` of the pointers are consecutive in both memories,
@@ -476,11 +525,18 @@ class AsyncCopy(Op, opcode="gpu.async_copy", effect="readwrite"):
         return ()
 
 
-class AsyncCommit(Op, opcode="gpu.async_commit", effect="write"):
+class AsyncCommit(Op, opcode="gpu.async_commit", effects=(writes(Resource.COPIES),)):
     """Commit the copies that each thread issued since the last commit, even none, as one group."""
 
 
-class AsyncWait(Op, opcode="gpu.async_wait", effect="readwrite"):
+class AsyncWait(
+    Op,
+    opcode="gpu.async_wait",
+    effects=(
+        orders(Resource.COPIES),
+        orders(Resource.SHARED),
+    ),
+):
     """Let each thread wait until at most its newest `pending` commit groups are in flight.
 
     A barrier makes the copied data visible to the other threads.

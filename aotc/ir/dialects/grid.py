@@ -14,10 +14,11 @@ from collections.abc import Sequence
 
 from aotc.ir.core import Block, Kernel, Op, Value, result
 from aotc.ir.dialects import scf
+from aotc.ir.effects import Resource, Trait, orders, writes
 from aotc.ir.types import I32, Type
 
 
-class CtaRank(Op, opcode="grid.cta_rank", pure=True):
+class CtaRank(Op, opcode="grid.cta_rank", pure=True, traits=(Trait.SOURCE,)):
     """Return the rank of this CTA in its cluster, an i32."""
 
     out: Value = result()
@@ -26,15 +27,22 @@ class CtaRank(Op, opcode="grid.cta_rank", pure=True):
         return (I32,)
 
 
-class ClusterBarrier(Op, opcode="grid.cluster_barrier", effect="readwrite"):
+class ClusterBarrier(
+    Op,
+    opcode="grid.cluster_barrier",
+    effects=(
+        orders(Resource.GLOBAL),
+        orders(Resource.SHARED),
+    ),
+):
     """Wait for all threads of all CTAs of the cluster; what they wrote is then visible to all."""
 
 
-class GridWait(Op, opcode="grid.wait", effect="readwrite"):
+class GridWait(Op, opcode="grid.wait", effects=(orders(Resource.GLOBAL),)):
     """Wait until the grids before this one have ended and what they wrote can be seen."""
 
 
-class LaunchDependents(Op, opcode="grid.launch_dependents", effect="write"):
+class LaunchDependents(Op, opcode="grid.launch_dependents", effects=(writes(Resource.CONTROL),)):
     """Let the next grid start once all programs have come here or ended; it may see no writes yet.
 
     The first of a program counts. Nothing is ordered by it, since the next grid's wait is for the

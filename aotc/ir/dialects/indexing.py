@@ -14,6 +14,7 @@ from dataclasses import replace
 from aotc.ir.core import Op, Value, attribute, operand, result
 from aotc.ir.dialects.gpu import shared_type
 from aotc.ir.dialects.tile import tile_type
+from aotc.ir.effects import Resource, reads, writes
 from aotc.ir.types import I1, I32, U32, ElementType, TileType, Type
 
 
@@ -51,7 +52,7 @@ class Histogram(Op, opcode="tile.histogram", pure=True):
         return (TileType(I32, (bins,)),)
 
 
-class SharedGather(Op, opcode="gpu.shared_gather", effect="read"):
+class SharedGather(Op, opcode="gpu.shared_gather", effects=(reads(Resource.SHARED, of="buffer"),)):
     """`tile.gather` from a shared buffer, an element an access; no barrier is implied.
 
     Offsets in the buffer grow with the index in equal steps.
@@ -67,7 +68,14 @@ class SharedGather(Op, opcode="gpu.shared_gather", effect="read"):
         return (_picked(self, buffer.shape, self.index, self.axis, buffer.element),)
 
 
-class SharedCount(Op, opcode="gpu.shared_count", effect="readwrite"):
+class SharedCount(
+    Op,
+    opcode="gpu.shared_count",
+    effects=(
+        reads(Resource.SHARED, of="buffer"),
+        writes(Resource.SHARED, of="buffer"),
+    ),
+):
     """Add 1 to the element of an i32 buffer that each value under the mask names, in one step.
 
     Values that name none are passed over. Of the threads that hold the same element the first

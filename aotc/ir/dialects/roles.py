@@ -15,12 +15,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from aotc.ir.core import Block, Op, Value, attribute, block, result
+from aotc.ir.effects import Resource, Trait, orders
 from aotc.ir.types import I32, Type
 
 MAX_REGISTERS = 256
 
 
-class Specialize(Op, opcode="gpu.specialize", effect="readwrite"):
+class Specialize(
+    Op,
+    opcode="gpu.specialize",
+    effects=(
+        orders(Resource.GLOBAL),
+        orders(Resource.SHARED),
+    ),
+):
     """Run `consumers` in the kernel's warps and, concurrently, `producer` in one thread.
 
     Registers per thread are reallocated between the roles, unless 0.
@@ -41,7 +49,7 @@ class Specialize(Op, opcode="gpu.specialize", effect="readwrite"):
         return ()
 
 
-class ConsumerGroup(Op, opcode="gpu.consumer_group", pure=True):
+class ConsumerGroup(Op, opcode="gpu.consumer_group", pure=True, traits=(Trait.SOURCE,)):
     """Return the index of the consumer group that runs this, an i32."""
 
     out: Value = result()

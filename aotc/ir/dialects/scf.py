@@ -12,27 +12,30 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from aotc.ir.core import Block, Op, Value, attribute, block, operand, operands, results
+from aotc.ir.effects import Resource, Trait, writes
 from aotc.ir.types import I1, ScalarType, Type
 
 
-class Yield(Op, opcode="scf.yield", pure=True, terminator=True):
+class Yield(Op, opcode="scf.yield", pure=True, traits=(Trait.TERMINATOR,)):
     """End a block and hand its values to the enclosing op."""
 
     values: Sequence[Value] = operands()
 
 
-class Return(Op, opcode="scf.return", terminator=True, effect="write"):
+class Return(
+    Op, opcode="scf.return", effects=(writes(Resource.CONTROL),), traits=(Trait.TERMINATOR,)
+):
     """End the kernel."""
 
 
-class Condition(Op, opcode="scf.condition", pure=True, terminator=True):
+class Condition(Op, opcode="scf.condition", pure=True, traits=(Trait.TERMINATOR,)):
     """End the `before` block of a while loop: go on with `values` if `proceed`, else leave."""
 
     proceed: Value = operand()
     values: Sequence[Value] = operands()
 
 
-class For(Op, opcode="scf.for", pure=True):
+class For(Op, opcode="scf.for", pure=True, traits=(Trait.CONTROL_FLOW,)):
     """Run `body` for the induction variable from `lower` up to but without `upper`.
 
     `body` takes the induction variable and the carried values. `step` is positive. Attributes
@@ -73,7 +76,7 @@ class For(Op, opcode="scf.for", pure=True):
         return types
 
 
-class If(Op, opcode="scf.if", pure=True):
+class If(Op, opcode="scf.if", pure=True, traits=(Trait.CONTROL_FLOW,)):
     """Run `then` if the condition holds, else `orelse`; both yield values of the same types."""
 
     condition: Value = operand()
@@ -88,7 +91,7 @@ class If(Op, opcode="scf.if", pure=True):
         return types
 
 
-class While(Op, opcode="scf.while", effect="none"):
+class While(Op, opcode="scf.while", effects=(), traits=(Trait.CONTROL_FLOW, Trait.MAY_NOT_END)):
     """Run `before`; while its condition holds, run `after`; results are what `before` passes on.
 
     Never pure: it may not end.

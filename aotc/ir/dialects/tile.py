@@ -16,6 +16,7 @@ from math import prod
 from typing import Literal, get_args
 
 from aotc.ir.core import Block, Op, Value, attribute, block, operand, operands, result, results
+from aotc.ir.effects import Resource, Trait, orders, reads, writes
 from aotc.ir.layout import LinearLayout
 from aotc.ir.types import (
     BF16,
@@ -52,7 +53,7 @@ def tile_type(op: Op, value: Value) -> TileType:
 # ---- sources ----------------------------------------------------------------------------------
 
 
-class ProgramId(Op, opcode="tile.program_id", pure=True):
+class ProgramId(Op, opcode="tile.program_id", pure=True, traits=(Trait.SOURCE,)):
     """The index of this program along a grid axis."""
 
     axis: Axis = attribute()
@@ -63,7 +64,7 @@ class ProgramId(Op, opcode="tile.program_id", pure=True):
         return (I32,)
 
 
-class NumPrograms(Op, opcode="tile.num_programs", pure=True):
+class NumPrograms(Op, opcode="tile.num_programs", pure=True, traits=(Trait.SOURCE,)):
     """The extent of the grid along an axis."""
 
     axis: Axis = attribute()
@@ -74,7 +75,7 @@ class NumPrograms(Op, opcode="tile.num_programs", pure=True):
         return (I32,)
 
 
-class Arange(Op, opcode="tile.arange", pure=True):
+class Arange(Op, opcode="tile.arange", pure=True, traits=(Trait.SOURCE,)):
     """The i32 tile (start, start+1, …, end-1)."""
 
     start: int = attribute()
@@ -88,7 +89,7 @@ class Arange(Op, opcode="tile.arange", pure=True):
         return (TileType(I32, (extent,), self.layout),)
 
 
-class Splat(Op, opcode="tile.splat", pure=True):
+class Splat(Op, opcode="tile.splat", pure=True, traits=(Trait.SHAPE_ONLY,)):
     """A scalar in every element of a tile."""
 
     value: Value = operand()
@@ -106,7 +107,7 @@ class Splat(Op, opcode="tile.splat", pure=True):
 # ---- shapes -----------------------------------------------------------------------------------
 
 
-class Broadcast(Op, opcode="tile.broadcast", pure=True):
+class Broadcast(Op, opcode="tile.broadcast", pure=True, traits=(Trait.SHAPE_ONLY,)):
     """A tile repeated along its axes of extent 1.
 
     With a layout, `layout` is the result's, and the operand's must be it with the repeated axes
@@ -131,7 +132,7 @@ class Broadcast(Op, opcode="tile.broadcast", pure=True):
         return (TileType(source.element, self.shape, self.layout),)
 
 
-class ExpandDims(Op, opcode="tile.expand_dims", pure=True):
+class ExpandDims(Op, opcode="tile.expand_dims", pure=True, traits=(Trait.VIEW, Trait.SHAPE_ONLY)):
     """A tile with a new axis of extent 1 at `axis`."""
 
     value: Value = operand()
@@ -146,7 +147,7 @@ class ExpandDims(Op, opcode="tile.expand_dims", pure=True):
         return (TileType(source.element, shape, layout),)
 
 
-class Reshape(Op, opcode="tile.reshape", pure=True):
+class Reshape(Op, opcode="tile.reshape", pure=True, traits=(Trait.VIEW, Trait.SHAPE_ONLY)):
     """The same elements in row-major order under another shape."""
 
     value: Value = operand()
@@ -162,7 +163,7 @@ class Reshape(Op, opcode="tile.reshape", pure=True):
         return (TileType(source.element, self.shape, layout),)
 
 
-class Trans(Op, opcode="tile.trans", pure=True):
+class Trans(Op, opcode="tile.trans", pure=True, traits=(Trait.VIEW, Trait.SHAPE_ONLY)):
     """The tile with its axes in another order: result axis `i` is operand axis `order[i]`."""
 
     value: Value = operand()
@@ -180,7 +181,7 @@ class Trans(Op, opcode="tile.trans", pure=True):
         return (TileType(source.element, shape, layout),)
 
 
-class Join(Op, opcode="tile.join", pure=True):
+class Join(Op, opcode="tile.join", pure=True, traits=(Trait.SHAPE_ONLY,)):
     """Two tiles side by side along a new last axis of extent 2."""
 
     lhs: Value = operand()
@@ -195,7 +196,7 @@ class Join(Op, opcode="tile.join", pure=True):
         return (TileType(source.element, (*source.shape, 2), layout),)
 
 
-class Split(Op, opcode="tile.split", pure=True):
+class Split(Op, opcode="tile.split", pure=True, traits=(Trait.SHAPE_ONLY,)):
     """The two halves of a tile along its last axis of extent 2.
 
     With a layout, one thread must hold both halves of a pair in its registers.
@@ -234,7 +235,7 @@ def check_access(
     return content
 
 
-class Load(Op, opcode="tile.load", effect="read"):
+class Load(Op, opcode="tile.load", effects=(reads(Resource.GLOBAL, of="pointer"),)):
     """What the pointers point at; `other`, or anything, where the mask is false.
 
     `cache` is a cache operator of PTX without its dot, such as "cg", `eviction` a priority such as
@@ -253,7 +254,7 @@ class Load(Op, opcode="tile.load", effect="read"):
         return (check_access(self, self.pointer, self.mask, self.other),)
 
 
-class Store(Op, opcode="tile.store", effect="write"):
+class Store(Op, opcode="tile.store", effects=(writes(Resource.GLOBAL, of="pointer"),)):
     """Write the value where the mask is true; `cache` and `eviction` as for a load."""
 
     pointer: Value = operand()
@@ -305,7 +306,15 @@ def check_sem(op: Op, sem: str) -> None:
     op.expect(sem in get_args(AtomicSem), f"unknown memory order {sem!r}")
 
 
-class AtomicRmw(Op, opcode="tile.atomic_rmw", effect="readwrite"):
+class AtomicRmw(
+    Op,
+    opcode="tile.atomic_rmw",
+    effects=(
+        reads(Resource.GLOBAL, of="pointer"),
+        writes(Resource.GLOBAL, of="pointer"),
+        orders(Resource.GLOBAL),
+    ),
+):
     """Combine each value with what its pointer points at, in one step; return what was there.
 
     Elements that share an address are combined one after the other, in any order. Floats are
@@ -328,7 +337,15 @@ class AtomicRmw(Op, opcode="tile.atomic_rmw", effect="readwrite"):
         return (content,)
 
 
-class AtomicCas(Op, opcode="tile.atomic_cas", effect="readwrite"):
+class AtomicCas(
+    Op,
+    opcode="tile.atomic_cas",
+    effects=(
+        reads(Resource.GLOBAL, of="pointer"),
+        writes(Resource.GLOBAL, of="pointer"),
+        orders(Resource.GLOBAL),
+    ),
+):
     """Replace what each pointer points at by the value where it equals `compare`, bit for bit.
 
     The result is what was there, replaced or not.
@@ -478,7 +495,7 @@ class Scan(Op, opcode="tile.scan", pure=True):
 # ---- facts and checks -------------------------------------------------------------------------
 
 
-class Hint(Op, opcode="tile.hint", pure=True):
+class Hint(Op, opcode="tile.hint", pure=True, traits=(Trait.SAME_VALUES,)):
     """The operand, with what the user promises of it, one number for each axis.
 
     `divisibility` of the first element of a run, `contiguity` the length of runs of consecutive
@@ -495,13 +512,22 @@ class Hint(Op, opcode="tile.hint", pure=True):
         return (self.value.type,)
 
 
-class Assume(Op, opcode="tile.assume", effect="write"):
+class Assume(
+    Op, opcode="tile.assume", effects=(writes(Resource.CONTROL),), traits=(Trait.NO_INSTRUCTION,)
+):
     """The user's promise that a condition holds."""
 
     condition: Value = operand()
 
 
-class Assert(Op, opcode="tile.assert", effect="write"):
+class Assert(
+    Op,
+    opcode="tile.assert",
+    effects=(
+        writes(Resource.CONTROL),
+        orders(Resource.GLOBAL),
+    ),
+):
     """Trap with a message unless the condition holds in every element."""
 
     condition: Value = operand()
@@ -512,7 +538,7 @@ _PRINTED = (I32, U32, I64, U64, FP32, FP64)
 _WIDE_BITS = 64
 
 
-class Print(Op, opcode="tile.print", effect="write"):
+class Print(Op, opcode="tile.print", effects=(writes(Resource.GLOBAL),)):
     """Print each element once, after the program ids (x, y, z) and the element's index.
 
     Without a value, the prefix alone. `hex` is for the digits of base 16.
@@ -555,5 +581,12 @@ class Print(Op, opcode="tile.print", effect="write"):
         return f"{text}\n"
 
 
-class Barrier(Op, opcode="tile.barrier", effect="readwrite"):
+class Barrier(
+    Op,
+    opcode="tile.barrier",
+    effects=(
+        orders(Resource.GLOBAL),
+        orders(Resource.SHARED),
+    ),
+):
     """Wait for all threads of the program; memory accesses do not cross it."""

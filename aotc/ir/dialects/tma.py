@@ -24,6 +24,7 @@ from math import prod
 
 from aotc.ir.core import Op, Value, attribute, operand, operands, result
 from aotc.ir.dialects.descriptor import ReduceKind, supports_reduce
+from aotc.ir.effects import Resource, orders, reads, starts, writes
 from aotc.ir.types import I1, I32, U64, PointerType, SharedType, TensorMapType, Type
 
 MBARRIER_BYTES = 8
@@ -69,7 +70,9 @@ def check_tensor(
     return kind
 
 
-class TensorMapAt(Op, opcode="gpu.tensor_map_at", effect="read"):
+class TensorMapAt(
+    Op, opcode="gpu.tensor_map_at", effects=(reads(Resource.TENSOR_MAP, of="pointer"),)
+):
     """Acquire the tensor map at `pointer` for the copies that threads issue from here on.
 
     It was written before the launch: 128 bytes at a multiple of 64.
@@ -84,7 +87,14 @@ class TensorMapAt(Op, opcode="gpu.tensor_map_at", effect="read"):
         return (self.type,)
 
 
-class TmaFetch(Op, opcode="gpu.tma_fetch", effect="readwrite"):
+class TmaFetch(
+    Op,
+    opcode="gpu.tma_fetch",
+    effects=(
+        reads(Resource.GLOBAL, of="tensor", proxy="async"),
+        writes(Resource.SHARED, of="buffer", proxy="async"),
+    ),
+):
     """Load the tile of a tensor that begins at `coords` to shared memory, and wait for it.
 
     `expand_tensor_loads` splits it into a `gpu.tma_load` and its wait. `eviction` is the L2 eviction
@@ -125,7 +135,16 @@ class TmaFetch(Op, opcode="gpu.tma_fetch", effect="readwrite"):
         )
 
 
-class TmaLoad(Op, opcode="gpu.tma_load", effect="readwrite"):
+class TmaLoad(
+    Op,
+    opcode="gpu.tma_load",
+    effects=(
+        reads(Resource.GLOBAL, of="tensor", proxy="async"),
+        writes(Resource.SHARED, of="buffer", proxy="async"),
+        writes(Resource.MBARRIER, of="barrier"),
+        starts(Resource.MBARRIER, of="barrier"),
+    ),
+):
     """Issue the load of the tile of a tensor that begins at `coords` to shared memory.
 
     The thread that issues it adds its bytes to the transaction count of `barrier` and, if `arrive`,
@@ -156,7 +175,14 @@ def _check_bytes(op: Op, pointer: Value, buffer: Value, size_bytes: Value) -> No
     op.expect(size_bytes.type == I32, f"the size is {size_bytes.type}, not i32")
 
 
-class BulkFetch(Op, opcode="gpu.bulk_fetch", effect="readwrite"):
+class BulkFetch(
+    Op,
+    opcode="gpu.bulk_fetch",
+    effects=(
+        reads(Resource.GLOBAL, of="pointer", proxy="async"),
+        writes(Resource.SHARED, of="buffer", proxy="async"),
+    ),
+):
     """Copy `size_bytes` from `pointer` on to the start of a buffer, and wait for them.
 
     The address is a multiple of 16, and so is the size, which may be 0 and is at most the buffer's;
@@ -187,7 +213,16 @@ class BulkFetch(Op, opcode="gpu.bulk_fetch", effect="readwrite"):
         return BulkLoad(pointer, buffer, barrier, size_bytes, arrive=arrive, eviction=self.eviction)
 
 
-class BulkLoad(Op, opcode="gpu.bulk_load", effect="readwrite"):
+class BulkLoad(
+    Op,
+    opcode="gpu.bulk_load",
+    effects=(
+        reads(Resource.GLOBAL, of="pointer", proxy="async"),
+        writes(Resource.SHARED, of="buffer", proxy="async"),
+        writes(Resource.MBARRIER, of="barrier"),
+        starts(Resource.MBARRIER, of="barrier"),
+    ),
+):
     """Issue a copy of bytes to shared memory, with the alignment of `gpu.bulk_fetch`.
 
     The thread that issues it adds its bytes to `barrier` as for `gpu.tma_load`.
@@ -215,7 +250,15 @@ def _check_issuers(op: Op, tensor: TensorMapType, buffer: Value, issuers: Sequen
     op.expect(len(issuers) in (0, num_boxes), f"{len(issuers)} issuers of {num_boxes} boxes")
 
 
-class TmaStore(Op, opcode="gpu.tma_store", effect="readwrite"):
+class TmaStore(
+    Op,
+    opcode="gpu.tma_store",
+    effects=(
+        reads(Resource.SHARED, of="buffer", proxy="async"),
+        writes(Resource.GLOBAL, of="tensor", proxy="async"),
+        starts(Resource.STORES),
+    ),
+):
     """Issue the store of a buffer to the tile of a tensor that begins at `coords`: one bulk group.
 
     `issuers` are the warpgroups whose first threads start the copy of each box, in order from the
@@ -233,7 +276,16 @@ class TmaStore(Op, opcode="gpu.tma_store", effect="readwrite"):
         return ()
 
 
-class TmaReduce(Op, opcode="gpu.tma_reduce", effect="readwrite"):
+class TmaReduce(
+    Op,
+    opcode="gpu.tma_reduce",
+    effects=(
+        reads(Resource.SHARED, of="buffer", proxy="async"),
+        reads(Resource.GLOBAL, of="tensor", proxy="async"),
+        writes(Resource.GLOBAL, of="tensor", proxy="async"),
+        starts(Resource.STORES),
+    ),
+):
     """Issue the reduction of a buffer into the tile of a tensor that begins at `coords`.
 
     Each element is updated atomically. Otherwise it is as `gpu.tma_store`.
@@ -252,7 +304,15 @@ class TmaReduce(Op, opcode="gpu.tma_reduce", effect="readwrite"):
         return ()
 
 
-class BulkStore(Op, opcode="gpu.bulk_store", effect="readwrite"):
+class BulkStore(
+    Op,
+    opcode="gpu.bulk_store",
+    effects=(
+        reads(Resource.SHARED, of="buffer", proxy="async"),
+        writes(Resource.GLOBAL, of="pointer", proxy="async"),
+        starts(Resource.STORES),
+    ),
+):
     """Issue the copy of the first `size_bytes` of a buffer to `pointer` on: one bulk group.
 
     Address and size are aligned as for `gpu.bulk_fetch`; it is waited for as `gpu.tma_store`.
@@ -267,7 +327,15 @@ class BulkStore(Op, opcode="gpu.bulk_store", effect="readwrite"):
         return ()
 
 
-class TmaStoreWait(Op, opcode="gpu.tma_store_wait", effect="readwrite"):
+class TmaStoreWait(
+    Op,
+    opcode="gpu.tma_store_wait",
+    effects=(
+        orders(Resource.STORES),
+        orders(Resource.SHARED),
+        orders(Resource.GLOBAL, when="written"),
+    ),
+):
     """Let issuing threads wait until at most their newest `pending` stores and reductions remain.
 
     It waits for them to have read shared memory or, if `written`, to have written the tensor.
@@ -281,7 +349,14 @@ class TmaStoreWait(Op, opcode="gpu.tma_store_wait", effect="readwrite"):
         return ()
 
 
-class ProxyFence(Op, opcode="gpu.proxy_fence", effect="readwrite"):
+class ProxyFence(
+    Op,
+    opcode="gpu.proxy_fence",
+    effects=(
+        orders(Resource.SHARED, proxy="async"),
+        orders(Resource.GLOBAL, proxy="async", when="whole"),
+    ),
+):
     """Let TMA copies issued after the next barrier see what each thread has written.
 
     Of shared memory, or of all memory if `whole`.
@@ -290,7 +365,9 @@ class ProxyFence(Op, opcode="gpu.proxy_fence", effect="readwrite"):
     whole: bool = attribute(default=False)
 
 
-class MbarrierInit(Op, opcode="gpu.mbarrier_init", effect="write"):
+class MbarrierInit(
+    Op, opcode="gpu.mbarrier_init", effects=(writes(Resource.MBARRIER, of="barrier"),)
+):
     """Let one thread initialize a mbarrier: a phase ends after `count` arrivals and their bytes.
 
     Of a ring, every stage is initialized.
@@ -307,7 +384,15 @@ class MbarrierInit(Op, opcode="gpu.mbarrier_init", effect="write"):
         return ()
 
 
-class MbarrierWait(Op, opcode="gpu.mbarrier_wait", effect="readwrite"):
+class MbarrierWait(
+    Op,
+    opcode="gpu.mbarrier_wait",
+    effects=(
+        orders(Resource.MBARRIER, of="barrier"),
+        orders(Resource.GLOBAL),
+        orders(Resource.SHARED),
+    ),
+):
     """Let all threads wait for the phase of this parity to complete: an i32, 0 for the first."""
 
     barrier: Value = operand()
@@ -319,7 +404,15 @@ class MbarrierWait(Op, opcode="gpu.mbarrier_wait", effect="readwrite"):
         return ()
 
 
-class MbarrierArrive(Op, opcode="gpu.mbarrier_arrive", effect="readwrite"):
+class MbarrierArrive(
+    Op,
+    opcode="gpu.mbarrier_arrive",
+    effects=(
+        writes(Resource.MBARRIER, of="barrier"),
+        orders(Resource.GLOBAL),
+        orders(Resource.SHARED),
+    ),
+):
     """Let each of the kernel's `count` warps arrive at a mbarrier, if `enabled`.
 
     With several `num_blocks` they arrive at that mbarrier of each CTA of the cluster.

@@ -18,11 +18,20 @@ from collections.abc import Sequence
 from aotc.ir.core import Op, Value, attribute, operand, operands, result, results
 from aotc.ir.dialects.gpu import shared_type
 from aotc.ir.dialects.tile import InputPrecision, dot_results, tile_type
+from aotc.ir.effects import Resource, orders, reads, starts
 from aotc.ir.types import I1, SharedType, TileType, Type
 from aotc.ir.wgmma_tiling import K_BYTES, MIN_COLUMNS, check_wgmma
 
 
-class Wgmma(Op, opcode="gpu.wgmma", effect="read"):
+class Wgmma(
+    Op,
+    opcode="gpu.wgmma",
+    effects=(
+        reads(Resource.SHARED, of="a", proxy="async"),
+        reads(Resource.SHARED, of="b", proxy="async"),
+        starts(Resource.DOTS),
+    ),
+):
     """Issue `acc + dot(a, b)`, (M, N) + (M, K) x (K, N), as one commit group.
 
     `b` is a shared buffer, `a` a shared buffer or a tile in registers. If `accumulate` is false,
@@ -64,7 +73,14 @@ class Wgmma(Op, opcode="gpu.wgmma", effect="read"):
         return (acc,)
 
 
-class WgmmaWait(Op, opcode="gpu.wgmma_wait", effect="readwrite"):
+class WgmmaWait(
+    Op,
+    opcode="gpu.wgmma_wait",
+    effects=(
+        orders(Resource.DOTS),
+        orders(Resource.SHARED),
+    ),
+):
     """Wait until at most the newest `pending` dots are in flight; return the accumulators.
 
     Those of dots that may still be in flight may not be used yet. With `num_columns`, only that

@@ -30,21 +30,16 @@ from dataclasses import dataclass
 from aotc.ir import gf2
 from aotc.ir.core import Block, Kernel, Op, Value
 from aotc.ir.dialects import arith, gpu, grid, roles, scf, tile, tma
+from aotc.ir.effects import Resource
 from aotc.ir.parameter_access import pointer_roots
 from aotc.ir.rewrite import is_inside
-from aotc.ir.types import PointerType, TileType, element_of, shape_of
+from aotc.ir.types import PointerType, TensorMapType, TileType, element_of, shape_of
 from aotc.schedule.analysis.affine import Affine, AffineAnalysis, axis_symbol
 from aotc.schedule.analysis.polynomial import ZERO, Monomial, Polynomial
 from aotc.schedule.analysis.signs import Signs
 
 _ATOMICS = (gpu.AtomicRmw, gpu.AtomicCas)
-_POINTER_READS = (gpu.Load, gpu.AsyncCopy, tma.BulkLoad)
-_POINTER_WRITES = (gpu.Store, tma.BulkStore, *_ATOMICS)
 _TENSOR_WRITES = (tma.TmaStore, tma.TmaReduce)
-_READS = (*_POINTER_READS, tma.TmaLoad)
-_WRITES = (*_POINTER_WRITES, *_TENSOR_WRITES)
-_ASYNC = (tma.TmaLoad, tma.BulkLoad, *_TENSOR_WRITES, tma.BulkStore)
-"""Ops that access memory through the async proxy: threads' writes need a proxy fence before it."""
 _BY_THREADS = (gpu.Load, gpu.Store, *_ATOMICS)
 
 _MAX_AXES = 8
@@ -75,13 +70,13 @@ class GlobalHazards:
         self.num_blocks = kernel.num_ctas
         """CTAs of a program."""
         self._affine: AffineAnalysis | None = None
-        accesses = [op for op in kernel.walk() if isinstance(op, (*_READS, *_WRITES))]
+        accesses = [op for op in kernel.walk() if _place(op) is not None]
         self._memory: dict[Op, frozenset[str]] = {
             op: frozenset(_memory_of(kernel, op)) for op in accesses
         }
         written: dict[str, None] = {}
         for op in accesses:
-            if isinstance(op, _WRITES):
+            if op.writes(Resource.GLOBAL):
                 written.update(dict.fromkeys(sorted(self._memory[op])))
         stored = {_pointee(op) for op in accesses if isinstance(op, gpu.Store)}
         loaded = {_pointee(op) for op in accesses if isinstance(op, gpu.Load)}
@@ -123,17 +118,17 @@ class GlobalHazards:
     @staticmethod
     def is_generic_write(op: Op) -> bool:
         """Return whether `op` writes by the generic proxy, so that async accesses need a fence."""
-        return isinstance(op, _WRITES) and not isinstance(op, _ASYNC)
+        return any(each.proxy == "generic" for each in op.effects_on(Resource.GLOBAL, "write"))
 
     @staticmethod
     def is_async(op: Op) -> bool:
         """Return whether an op accesses memory through the async proxy."""
-        return isinstance(op, _ASYNC)
+        return bool(op.effects_on(Resource.GLOBAL, "read", "write", proxy="async"))
 
     def meet(self, earlier: Touch, later: Op) -> bool:
         """Return whether the threads of a program need a barrier between two accesses."""
         first = earlier.op
-        if not isinstance(first, _WRITES) and not isinstance(later, _WRITES):
+        if not first.writes(Resource.GLOBAL) and not later.writes(Resource.GLOBAL):
             return False
         if isinstance(first, _ATOMICS) and isinstance(later, _ATOMICS):
             return False  # each is atomic, and threads that need an order ask for it
@@ -226,17 +221,22 @@ def _pointee(op: Op) -> object:
     return kind.pointee
 
 
+def _place(op: Op) -> Value | None:
+    """Return the pointers, or the tensor map, that say where an op accesses global memory."""
+    effects = op.effects_on(Resource.GLOBAL, "read", "write")
+    return next((getattr(op, each.of) for each in effects if each.of), None)
+
+
 def _memory_of(kernel: Kernel, op: Op) -> Iterator[str]:
     """Yield the parameters whose memory an access may touch."""
-    if isinstance(op, tma.TmaLoad | tma.TmaStore | tma.TmaReduce):
-        maker = op.tensor.op
-        roots = [op.tensor]
-        if isinstance(maker, tma.TensorMapAt):
-            roots = []
-            yield _ANYWHERE  # the map is in memory, and says where the tensor is
-    else:
-        assert isinstance(op, (*_POINTER_READS, *_POINTER_WRITES))
-        roots = pointer_roots(op.pointer)
+    place = _place(op)
+    assert place is not None
+    roots = [place]
+    if isinstance(place.op, tma.TensorMapAt):
+        roots = []
+        yield _ANYWHERE  # the map is in memory, and says where the tensor is
+    elif not isinstance(place.type, TensorMapType):
+        roots = pointer_roots(place)
     for root in roots:
         is_parameter = root.owner is kernel.body
         yield kernel.params[root.index].argument if is_parameter else _ANYWHERE

@@ -4,7 +4,10 @@ Two parameters may alias (a kernel is often launched in place), so a load and a
 write keep their order unless they are provably disjoint. A barrier of the user's
 orders everything, and so does an assertion: it may imply the bounds of what follows.
 
-Invariant: what is not known to leave global memory alone is a fence.
+An op on an mbarrier tells other threads that accesses are done, or waits until they are, so it
+is a fence as well.
+
+Invariant: what declares that it writes or orders global memory, or uses an mbarrier, is a fence.
 """
 
 from __future__ import annotations
@@ -12,28 +15,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from aotc.ir.core import Block, Kernel, Op, Value
-from aotc.ir.dialects import arith, gpu, grid, indexing, scf, tile, tma, wgmma
+from aotc.ir.dialects import arith, gpu, scf
+from aotc.ir.effects import Resource
 from aotc.ir.parameter_access import pointer_roots
 from aotc.ir.rewrite import is_inside
 from aotc.ir.types import TileType
 
-_SHARED_ONLY = (
-    *(gpu.SharedAlloc, gpu.SharedStore, gpu.SharedLoad),
-    *(indexing.SharedGather, indexing.SharedCount),
-    *(gpu.AsyncCopy, gpu.AsyncCommit, gpu.AsyncWait, tile.Assume, grid.LaunchDependents),
-    *(tma.TmaFetch, tma.BulkFetch, tma.TmaStoreWait, wgmma.WgmmaWait),
-)
+_ORDERING = (Resource.GLOBAL, Resource.MBARRIER)
 
 
 def fences(ops: Iterable[Op]) -> Iterator[Op]:
     """Yield, of some ops and all nested in them, those that loads must not cross."""
     for op in ops:
         for nested in (op, *(inner for block in op.blocks for inner in block.walk())):
-            writes = nested.effect in ("write", "readwrite")
-            shared_only = isinstance(nested, _SHARED_ONLY)
-            if isinstance(nested, tma.TmaStoreWait):
-                shared_only = not nested.written
-            if writes and not nested.terminator and not shared_only:
+            if any(nested.effects_on(resource, "write", "order") for resource in _ORDERING):
                 yield nested
 
 

@@ -21,19 +21,12 @@ from pathlib import PurePath
 
 from aotc.ir.core import Block, Kernel, Op, Value
 from aotc.ir.diagnostics import Loc
-from aotc.ir.dialects import gpu, tile
+from aotc.ir.effects import Trait
 from aotc.ir.order import enclosing_in, number_ops
 from aotc.ir.types import PointerType, TileType
 
 _REGISTER_BITS = 32
 _LISTED = 3
-# Ops that give registers other coordinates, or repeat them: a thread holds what it held.
-_RENAMING = (
-    *(tile.Splat, tile.Broadcast, tile.ExpandDims, tile.Reshape, tile.Trans),
-    *(tile.Join, tile.Split, gpu.Extract, gpu.Concat),
-)
-# These have an effect for the schedule, and are no instruction.
-_NO_FENCES = (gpu.SharedAlloc, gpu.OpaqueThreadId, tile.Assume)
 
 
 @dataclass(frozen=True)
@@ -126,7 +119,7 @@ def _text(value: Value) -> str:
 def _is_fence(op: Op) -> bool:
     """Return whether ptxas reorders nothing across an op."""
     return op.terminator or (
-        op.effect in ("write", "readwrite") and not isinstance(op, _NO_FENCES) and not op.blocks
+        op.has_side_effects and not op.has(Trait.NO_INSTRUCTION) and not op.blocks
     )
 
 
@@ -166,7 +159,7 @@ def _users(value: Value) -> Iterator[Op]:
     while waiting:
         for user in waiting.pop().users:
             yield user
-            if isinstance(user, _RENAMING):
+            if user.has(Trait.SHAPE_ONLY):
                 waiting += user.results
 
 
@@ -197,6 +190,8 @@ def _is_made_again(value: Value, known: dict[Value, bool]) -> bool:
 
 def _is_free(value: Value) -> bool:
     """Return whether a value takes no registers of a tile by its type or its op."""
-    if not isinstance(value.type, TileType) or isinstance(value.op, _RENAMING):
+    if not isinstance(value.type, TileType) or (
+        value.op is not None and value.op.has(Trait.SHAPE_ONLY)
+    ):
         return True
     return isinstance(value.type.element, PointerType) or value.type.element.is_bool

@@ -6,23 +6,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from aotc.ir.core import Op, Value
-from aotc.ir.dialects import arith, gpu, scf, tile, wgmma
+from aotc.ir.dialects import gpu, scf, wgmma
+from aotc.ir.effects import Trait
 from aotc.ir.layout_access import run_elems_in_order
 from aotc.ir.rewrite import is_pure
 from aotc.ir.types import TileType
-from aotc.schedule.analysis.global_order import (
-    free_operands,
-)
+from aotc.schedule.analysis.global_order import free_operands
 from aotc.schedule.remarks import Reason
 
-_RENAMES = (tile.Reshape, tile.Trans, tile.ExpandDims)
-
-
-SLICE_OPS = (
-    *(arith.Elementwise, arith.Constant, gpu.Convert, gpu.ShuffleConvert, scf.If),
-    *(tile.Splat, tile.Broadcast, tile.Arange, tile.Hint, tile.Join, tile.Split, *_RENAMES),
-    *(tile.ProgramId, tile.NumPrograms),
-)
+_CHEAP = (Trait.ELEMENTWISE, Trait.SOURCE, Trait.SAME_VALUES, Trait.SHAPE_ONLY)
 
 
 @dataclass
@@ -57,6 +49,11 @@ class Trip:
         return run_elems_in_order(kind.layout, self.buffer.layout)
 
 
+def is_cheap(op: Op) -> bool:
+    """Return whether an op may be run again, or elsewhere, for an address that it is part of."""
+    return (op.has(*_CHEAP) or isinstance(op, scf.If)) and is_pure(op)
+
+
 def collect_slice(loop: scf.For, values: Iterable[Value]) -> Slice:
     """Return the backward slice of `values` in the body of `loop`."""
     found = Slice()
@@ -77,7 +74,7 @@ def collect_slice(loop: scf.For, values: Iterable[Value]) -> Slice:
             continue
         elif isinstance(op, gpu.Load):
             found.loads[op] = None
-        elif isinstance(op, SLICE_OPS) and is_pure(op):
+        elif is_cheap(op):
             found.ops[op] = None
             worklist += free_operands(op)
         else:
@@ -94,7 +91,7 @@ def find_staging(load: gpu.Load) -> Trip | None:
         if len(users) != 1:
             return None
         user = users[0]
-        if isinstance(user, _RENAMES) and user.block is load.block:
+        if user.has(Trait.VIEW) and user.block is load.block:
             renames.append(user)
             value = user.results[0]
             continue

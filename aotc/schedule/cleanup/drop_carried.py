@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from aotc.ir.core import Block, Op, Value, build
 from aotc.ir.dialects import scf
-from aotc.ir.rewrite import Builder, is_pure
+from aotc.ir.rewrite import Builder, is_unobserved
 from aotc.schedule.analysis.global_order import free_operands
 
 
@@ -35,7 +35,7 @@ def drop_unused_carried(loop: scf.For) -> None:
 
 def _is_observed(op: Op) -> bool:
     """Return whether an op has other effects than its results."""
-    return not is_pure(op) and (op.effect != "read" or bool(getattr(op, "volatile", False)))
+    return not is_unobserved(op)
 
 
 def _needed(loop: scf.For) -> dict[Value, None]:

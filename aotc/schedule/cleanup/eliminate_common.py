@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 from aotc.ir.core import Block, Kernel, Op
-from aotc.ir.dialects import scf
+from aotc.ir.effects import Trait
 from aotc.schedule.context import Schedule
 
 _Table = dict[Hashable, Op]
@@ -25,7 +25,7 @@ def eliminate_common(kernel: Kernel, schedule: Schedule) -> None:
 
 def _visit(block: Block, table: _Table) -> None:
     for op in block:
-        if isinstance(op, scf.For | scf.If | scf.While):
+        if op.has(Trait.CONTROL_FLOW):
             for nested in op.blocks:
                 _visit(nested, dict(table))
         if not op.pure or op.blocks or op.terminator or not op.results:

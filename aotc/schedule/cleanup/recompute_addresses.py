@@ -14,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from aotc.ir.core import Kernel, Op, Value
-from aotc.ir.dialects import arith, gpu, scf, tile, wgmma
+from aotc.ir.dialects import gpu, scf, wgmma
+from aotc.ir.effects import Trait
 from aotc.ir.rewrite import Builder
 from aotc.ir.tiles import is_elementwise, is_tile
 from aotc.ir.types import TileType
@@ -22,10 +23,6 @@ from aotc.schedule.analysis.global_order import free_operands
 from aotc.schedule.context import Schedule
 
 _PRODUCTS = (gpu.Dot, wgmma.Wgmma)
-_SOURCES = (
-    *(arith.Constant, tile.Arange, tile.Splat, tile.Broadcast, tile.ExpandDims),
-    *(tile.Reshape, tile.Trans, gpu.Convert),
-)
 # Elements of a tile a thread must hold for its registers to be worth a few instructions.
 _LARGE_ELEMS = 16
 
@@ -75,6 +72,10 @@ def _recompute_from(first: Op) -> None:
         op = op.next
 
 
+def _is_cheap(op: Op) -> bool:
+    return op.has(Trait.SOURCE, Trait.SHAPE_ONLY) or isinstance(op, gpu.Convert)
+
+
 class Indices:
     """Recognize tiles that are cheap to recompute: from scalars and indices alone."""
 
@@ -88,7 +89,7 @@ class Indices:
             self.known[value] = (
                 op is not None
                 and is_tile(value)
-                and (isinstance(op, _SOURCES) or is_elementwise(op))
+                and (_is_cheap(op) or is_elementwise(op))
                 and all(self.is_index(source) for source in op.operands if is_tile(source))
             )
         return self.known[value]

@@ -140,7 +140,7 @@ def _orders_nothing(loop: scf.For, sites: Sequence[StoreSite]) -> bool:
     for op in loop.body.walk():
         if isinstance(op, COPIES) and op not in copies:
             return False
-        is_write = op.effect in ("write", "readwrite") and not op.terminator
+        is_write = op.has_side_effects and not op.terminator
         if is_write and not isinstance(op, _ORDERS_NOTHING):
             return False
         if isinstance(op, scf.While) or getattr(op, "volatile", False):

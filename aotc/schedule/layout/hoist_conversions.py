@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 from aotc.ir.core import Kernel, Op, Value
 from aotc.ir.dialects import arith, gpu, tile
+from aotc.ir.effects import Trait
 from aotc.ir.layout import LinearLayout
 from aotc.ir.rewrite import Builder, is_pure, rewrite
 from aotc.ir.tiles import is_elementwise
@@ -23,7 +24,6 @@ from aotc.schedule.context import Schedule
 from aotc.schedule.layout.required_layouts import operand_layouts
 from aotc.schedule.layout.tensor_copies import is_tensor_load
 
-_RENAMES = (tile.ExpandDims, tile.Reshape, tile.Trans)
 _SAME_EVERYWHERE = (arith.Constant, tile.Splat)
 
 
@@ -55,7 +55,7 @@ def _convert_operands(op: Op, place: Builder) -> Sequence[Value] | None:
 def _is_made_alone(value: Value) -> bool:
     """Return whether `value` has one user, so that its layout concerns no other."""
     op = value.op
-    if op is None or not (is_elementwise(op) or isinstance(op, _RENAMES)):
+    if op is None or not (is_elementwise(op) or op.has(Trait.VIEW)):
         return False
     # A conversion that has been hoisted is still there, unused.
     users = [user for user in value.users if not is_pure(user) or _is_used(user)]

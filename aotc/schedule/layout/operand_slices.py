@@ -16,13 +16,13 @@ from dataclasses import dataclass
 
 from aotc.ir.core import Op, Value
 from aotc.ir.dialects import arith, tile
+from aotc.ir.effects import Trait
 from aotc.ir.layout import LinearLayout
 from aotc.ir.tiles import is_elementwise, is_tile
 from aotc.ir.types import TileType
 from aotc.schedule.layout.preferred_layouts import DotLayouts
 from aotc.schedule.layout.required_layouts import operand_layouts
 
-_RENAMING = (tile.Reshape, tile.Trans, tile.ExpandDims, tile.Join)
 _FREE = (arith.Constant, tile.Arange, tile.Splat, tile.Broadcast)
 
 
@@ -108,7 +108,7 @@ def _can_include(
     values: dict[Value, Reached],
     wanted: dict[Value, LinearLayout],
 ) -> bool:
-    if not is_elementwise(op) and not isinstance(op, _RENAMING):
+    if not is_elementwise(op) and not (op.has(Trait.VIEW) or isinstance(op, tile.Join)):
         return False
     if isinstance(op, tile.Join) and layout.split_register_bit() is None:
         return False

@@ -14,7 +14,8 @@ from collections.abc import Callable
 
 from aotc.ir import gf2
 from aotc.ir.core import Op, Value
-from aotc.ir.dialects import gpu, tma
+from aotc.ir.dialects import gpu
+from aotc.ir.effects import Effect, Resource
 from aotc.ir.matrix_access import matrix_view
 from aotc.ir.rewrite import Builder
 from aotc.ir.sub_tile import sub_tile, within
@@ -159,11 +160,15 @@ def _may_read_later(load: Op, end: Op) -> bool:
     op = load.next
     while op is not None and op is not end:
         for nested in (op, *(inner for block in op.blocks for inner in block.walk())):
-            writes = isinstance(nested, gpu.SharedStore | gpu.AsyncCopy | tma.Fetch)
-            if writes and _may_be_one(nested.buffer, load.buffer):
+            written = nested.effects_on(Resource.SHARED, "write")
+            if any(_may_write(nested, each, load.buffer) for each in written):
                 return False
         op = op.next
     return op is end
+
+
+def _may_write(op: Op, effect: Effect, buffer: Value) -> bool:
+    return not effect.of or _may_be_one(getattr(op, effect.of), buffer)
 
 
 def _may_be_one(left: Value, right: Value) -> bool:

@@ -12,7 +12,8 @@ from dataclasses import astuple
 
 from aotc.ir.core import Kernel, Value
 from aotc.ir.diagnostics import at
-from aotc.ir.dialects import gpu, tile
+from aotc.ir.dialects import gpu
+from aotc.ir.effects import Trait
 from aotc.ir.rewrite import Builder
 from aotc.ir.types import TileType
 from aotc.schedule.context import Schedule
@@ -62,8 +63,8 @@ def plan_conversions(kernel: Kernel, schedule: Schedule) -> None:
 def _run_elems(value: Value) -> int:
     """Return how many of a tile's lowest registers are contiguous in memory; 1 if not loaded."""
     op = value.op
-    while isinstance(op, tile.Reshape | tile.Trans | tile.ExpandDims):
-        op = op.value.op
+    while op is not None and op.has(Trait.VIEW):
+        op = op.operands[0].op
     return op.vector if isinstance(op, gpu.Load) else 1
 
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from aotc.ir.core import Block, Kernel, Op, Value
-from aotc.ir.dialects import assembly, descriptor, indexing, scf, tile
+from aotc.ir.dialects import assembly, descriptor, indexing, tile
+from aotc.ir.effects import Trait
 from aotc.ir.layout import LinearLayout
 from aotc.ir.tiles import is_elementwise, is_tile, tile_shape
 from aotc.ir.types import element_of
@@ -59,7 +60,7 @@ class Demand:
     def _visit(self, block: Block) -> None:
         op = block.last
         while op is not None:
-            if isinstance(op, scf.For | scf.If | scf.While):
+            if op.has(Trait.CONTROL_FLOW):
                 for nested in reversed(op.blocks):
                     self._visit(nested)
             for value, layout in zip(op.slots, self.preferred.slot_layouts(op), strict=False):

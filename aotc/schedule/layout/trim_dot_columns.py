@@ -24,6 +24,7 @@ from math import prod
 
 from aotc.ir.core import Kernel, Op, Value
 from aotc.ir.dialects import scf, tile
+from aotc.ir.effects import Trait
 from aotc.ir.rewrite import is_pure
 from aotc.ir.tiles import is_elementwise, is_tile, joins_of, tile_shape
 from aotc.ir.types import element_of
@@ -33,7 +34,6 @@ from aotc.schedule.layout.wgmma_layouts import wgmma_layouts
 from aotc.schedule.remarks import Remark
 
 _MATRIX_AXES = 2
-_JOINED = (scf.For, scf.If, scf.While, scf.Yield, scf.Condition)
 
 
 def trim_dot_columns(kernel: Kernel, schedule: Schedule) -> None:
@@ -94,7 +94,7 @@ class _Demand:
                 wanted |= self.places(target)
             for source in join.sources:
                 self.add(source, wanted)
-        if isinstance(op, _JOINED):
+        if op.has(Trait.CONTROL_FLOW) or isinstance(op, scf.Yield | scf.Condition):
             return
         if is_pure(op) and not any(map(self.places, op.results)) and all(map(is_tile, op.results)):
             return

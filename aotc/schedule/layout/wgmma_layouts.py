@@ -18,6 +18,7 @@ from collections.abc import Mapping
 
 from aotc.ir.core import Op, Value
 from aotc.ir.dialects import gpu, tile
+from aotc.ir.effects import Trait
 from aotc.ir.layout import LinearLayout, log2_exact
 from aotc.ir.matrix_access import RUN_BYTES
 from aotc.ir.rewrite import Builder
@@ -126,8 +127,8 @@ def store_operand(value: Value, layout: LinearLayout, target: Target, place: Bui
 
 def _is_loaded(value: Value) -> bool:
     op: Op | None = value.op
-    while isinstance(op, tile.Reshape | tile.Trans | tile.ExpandDims):
-        op = op.value.op
+    while op is not None and op.has(Trait.VIEW):
+        op = op.operands[0].op
     return isinstance(op, gpu.Load)
 
 

@@ -16,9 +16,9 @@ from collections.abc import Iterator, Sequence
 
 from aotc.ir.core import Block, Kernel, Op
 from aotc.ir.dialects import gpu, scf
-from aotc.ir.rewrite import is_pure
+from aotc.ir.effects import Trait
 from aotc.schedule.analysis.global_order import fences, free_operands, num_registers
-from aotc.schedule.analysis.loop_slice import SLICE_OPS
+from aotc.schedule.analysis.loop_slice import is_cheap
 from aotc.schedule.context import Schedule
 
 _BUDGET_WORDS = 32
@@ -32,7 +32,7 @@ def advance_loads(kernel: Kernel, schedule: Schedule) -> None:
 
 def _visit(block: Block) -> None:
     for op in block:
-        if isinstance(op, scf.For | scf.If | scf.While):
+        if op.has(Trait.CONTROL_FLOW):
             for nested in op.blocks:
                 _visit(nested)
     for stretch in _stretches(block):
@@ -133,7 +133,7 @@ class _Order:
 
 
 def _moves(op: Op) -> bool:
-    return isinstance(op, SLICE_OPS) and is_pure(op)
+    return is_cheap(op)
 
 
 def _relist(ops: Sequence[Op]) -> None:

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 
 from aotc.ir.core import Op, Value
 from aotc.ir.dialects import gpu, grid, scf, tma, wgmma
-from aotc.ir.rewrite import is_pure
+from aotc.ir.rewrite import is_unobserved
 from aotc.ir.types import SharedType
 from aotc.schedule.analysis.global_order import (
     fences,
@@ -331,8 +331,7 @@ def _find_live(plan: LoopPlan) -> dict[Op, None]:
 
 def _removable(op: Op) -> bool:
     """Return whether an op may be removed when its results are unused."""
-    reads = op.effect == "read" and not getattr(op, "volatile", False)
-    return is_pure(op) or reads or isinstance(op, gpu.SharedAlloc)
+    return is_unobserved(op) or isinstance(op, gpu.SharedAlloc)
 
 
 def _over_budget(plan: LoopPlan) -> Op | None:

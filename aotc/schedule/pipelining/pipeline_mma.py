@@ -29,7 +29,7 @@ from dataclasses import dataclass, replace
 from aotc.ir.core import Block, Kernel, Op, Value, build
 from aotc.ir.diagnostics import at
 from aotc.ir.dialects import arith, gpu, roles, scf, tma, wgmma
-from aotc.ir.rewrite import Builder, is_pure
+from aotc.ir.rewrite import Builder, is_pure, is_unobserved
 from aotc.ir.types import SharedType, TileType
 from aotc.schedule.analysis.loop_bounds import lowered_bounds
 from aotc.schedule.analysis.register_budget import registers_of, reserve_registers
@@ -111,7 +111,7 @@ def _find(loop: scf.For, products: Sequence[wgmma.Wgmma]) -> _Start | str:
             return Reason.STAGE_DEPENDS(op=op.opcode)
     # The dots pass these ops. A load that runs an iteration late reads the same.
     for op in before:
-        if op not in found.ops and not is_pure(op) and op.effect != "read":
+        if op not in found.ops and not is_unobserved(op):
             return Reason.NOT_REORDERED(op=op.opcode)
     return replace(found, products=products)
 

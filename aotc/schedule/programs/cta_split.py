@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 
 from aotc.ir.core import Block, Kernel, Op, Value
 from aotc.ir.dialects import arith, descriptor, gpu, scf, tile
+from aotc.ir.effects import Trait
 from aotc.ir.types import DescriptorType, TileType
 from aotc.schedule.remarks import Reason
 
@@ -24,7 +25,6 @@ Part: TypeAlias = int | None
 """The axis along which a tile is split, or None for all of it."""
 
 _MIN_PRODUCT_ROWS = 64
-_CONTROL = (scf.For, scf.If, scf.While)
 
 
 @dataclass
@@ -146,10 +146,10 @@ def find_parts(kernel: Kernel, num_blocks: int, *, divides: bool = True) -> Part
         search.prefer_dots()
     ops = list(kernel.walk())
     for op in ops:
-        if op.effect in ("write", "readwrite") and not op.terminator:
+        if op.has_side_effects and not op.terminator:
             search.need_root(op)
     for op in ops:
-        if isinstance(op, _CONTROL):
+        if op.has(Trait.CONTROL_FLOW):
             search.need_passed(op)
     return search.parts
 
@@ -187,7 +187,7 @@ class _Search:
         for index, operand in enumerate(user.slots):
             if operand is not value:
                 continue
-            if user.terminator or isinstance(user, _CONTROL):
+            if user.terminator or user.has(Trait.CONTROL_FLOW):
                 for other in _passed_on(user, index):
                     self._prefer(other, part, worklist)
             elif user.results:
@@ -261,7 +261,7 @@ class _Search:
             if way is not None and shape_of(each)[way] % self.num_blocks:
                 self.parts.obstacle = Reason.TOO_SMALL(shape=shape_of(each), slices=self.num_blocks)
                 return
-            passed = each.op is None or isinstance(each.op, _CONTROL)
+            passed = each.op is None or each.op.has(Trait.CONTROL_FLOW)
             if passed and ways and shape_of(each):
                 self.parts.obstacle = Reason.CARRIED_TWO_WAYS()
                 return

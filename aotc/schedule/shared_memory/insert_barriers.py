@@ -28,6 +28,10 @@ there needs a fence of all memory as well.
 A wgmma accesses memory through the async proxy, and reads its operands until a wait covers
 it, whatever barriers there are. Nothing may write them before; that is a fault of the schedule.
 
+How an op accesses shared memory is what it declares (`ir.effects`): by its threads themselves, or
+by what it starts. How an op synchronizes is for this pass to know, so `_RULES` lists those ops. An
+op with other effects on shared memory is refused: passing over it would be a race.
+
 Invariant: between two accesses that overlap in bytes, one of them a write, there is a barrier on
 every path. Both arms of a branch that is uniform across the CTA may hold one.
 """
@@ -40,7 +44,8 @@ from itertools import count, zip_longest
 
 from aotc.ir.core import Block, Kernel, Op, Value
 from aotc.ir.diagnostics import at
-from aotc.ir.dialects import arith, gpu, grid, indexing, roles, scf, tile, tma, wgmma
+from aotc.ir.dialects import arith, assembly, gpu, grid, roles, scf, tile, tma, wgmma
+from aotc.ir.effects import AccessKind, Resource
 from aotc.ir.rewrite import Builder, is_inside
 from aotc.ir.types import SharedType
 from aotc.schedule.analysis.global_hazards import GlobalHazards, Touch
@@ -182,8 +187,9 @@ def insert_barriers(kernel: Kernel, schedule: Schedule) -> None:
     left = [op.pending for op in kernel.walk() if isinstance(op, tma.TmaStoreWait)]
     max_drains = 1 + max(left, default=0)
     hazards = GlobalHazards(kernel)
-    loads = [op for op in kernel.walk() if isinstance(op, tma.TmaLoad | tma.BulkLoad)]
-    refilled = tuple(dict.fromkeys(replace(_place(op.buffer), slot=None) for op in loads))
+    loads = [op for op in kernel.walk() if op.effects_on(Resource.MBARRIER, "start")]
+    filled = (place for op in loads for place in _places(op, "write"))
+    refilled = tuple(dict.fromkeys(replace(place, slot=None) for place in filled))
     pending = _Pending(
         divided=_divided(kernel), max_drains=max_drains, hazards=hazards, refilled=refilled
     )
@@ -195,11 +201,40 @@ def _visit(block: Block, pending: _Pending) -> None:
         is_global = pending.hazards is not None and op in pending.hazards.accesses
         if is_global:
             _order_global(op, pending)
-        rule = _RULES.get(type(op))
+        rule = rule_of(op)
         if rule is not None:
             rule(op, pending)
         if is_global:
             pending.touch(op)
+
+
+def rule_of(op: Op) -> _Rule | None:
+    """Return how to visit an op, or None if it leaves shared memory alone.
+
+    Raises: IRError if the op has effects on shared memory that nothing here orders.
+    """
+    rule = _RULES.get(type(op))
+    if rule is not None:
+        return rule
+    effects = [*op.effects_on(Resource.SHARED), *op.effects_on(Resource.MBARRIER)]
+    effects = [effect for effect in effects if effect.access != "allocate"]
+    if not effects:
+        is_used = any(isinstance(value.type, SharedType) for value in op.operands)
+        is_view = op.pure and all(isinstance(value.type, SharedType) for value in op.results)
+        op.expect(not is_used or is_view, "accesses a buffer, but declares no effect on it")
+        return None
+    if isinstance(op, _UNORDERED):
+        return None
+    started = op.effects_on(None, "start")
+    if started:
+        return _STARTED[started[0].resource]
+    for effect in effects:
+        by_threads = effect.resource is Resource.SHARED and effect.proxy == "generic"
+        op.expect(
+            by_threads and effect.access in ("read", "write") and bool(effect.of),
+            f"no barrier is known for its effect: {effect.access} {effect.resource.name.lower()}",
+        )
+    return _visit_access
 
 
 # ---- global memory ----------------------------------------------------------------------------
@@ -244,44 +279,38 @@ def _visit_barrier(op: Op, pending: _Pending) -> None:
         pending.touched.clear()
 
 
-def _visit_store(op: Op, pending: _Pending) -> None:
-    assert isinstance(op, gpu.SharedStore)
-    place = _written(op, op.buffer, pending)
-    pending.writes[place] = pending.unfenced[place] = None
+def _visit_access(op: Op, pending: _Pending) -> None:
+    """Order what threads read and write themselves."""
+    written = _places(op, "write")
+    read = [place for place in _places(op, "read") if place not in written]
+    for place in written:
+        _order_write(op, place, pending)
+    if any(place.meets(pending.writes) for place in read):
+        _barrier_before(op, pending)
+    for place in written:
+        pending.writes[place] = pending.unfenced[place] = None
+    for place in read:
+        pending.read(place)
 
 
 def _visit_copy(op: Op, pending: _Pending) -> None:
-    assert isinstance(op, gpu.AsyncCopy)
-    pending.copies[_written(op, op.buffer, pending)] = None
+    """Order a copy by threads, `cp.async`, that lands later."""
+    for place in _places(op, "write"):
+        _order_write(op, place, pending)
+        pending.copies[place] = None
 
 
-def _written(op: Op, buffer: Value, pending: _Pending) -> _Place:
-    place = _place(buffer)
+def _order_write(op: Op, place: _Place, pending: _Pending) -> None:
     _check_unread(op, place, pending)
     if place.meets(pending.reads) or place.meets(pending.writes):
         _barrier_before(op, pending, place)
-    return place
 
 
 def _check_unread(op: Op, place: _Place, pending: _Pending) -> None:
     if any(place.meets(read) for read in pending.products):
-        op.error("writes what a product in flight reads")
+        op.error("writes what a dot in flight reads")
     if any(place.meets(read) for read in pending.drains):
         op.error("writes what a store in flight reads")
-
-
-def _visit_load(op: Op, pending: _Pending) -> None:
-    assert isinstance(op, gpu.SharedLoad | indexing.SharedGather)
-    place = _place(op.buffer)
-    if place.meets(pending.writes):
-        _barrier_before(op, pending)
-    pending.read(place)
-
-
-def _visit_count(op: Op, pending: _Pending) -> None:
-    assert isinstance(op, indexing.SharedCount)
-    place = _written(op, op.buffer, pending)
-    pending.writes[place] = pending.unfenced[place] = None
 
 
 def _visit_wait(op: Op, pending: _Pending) -> None:
@@ -303,14 +332,14 @@ def _visit_wait(op: Op, pending: _Pending) -> None:
 
 
 def _visit_tensor_load(op: Op, pending: _Pending) -> None:
-    assert isinstance(op, tma.TmaLoad | tma.BulkLoad)
-    place = _place(op.buffer)
-    _check_unread(op, place, pending)
-    if place.meets(pending.unfenced) or place.meets(pending.unfenced_reads):
-        _fence_before(op, pending)
-    elif place.meets(pending.reads) or place.meets(pending.writes):
-        _barrier_before(op, pending)
-    _written(op, op.barrier, pending)
+    for place in _places(op, "write"):
+        _check_unread(op, place, pending)
+        if place.meets(pending.unfenced) or place.meets(pending.unfenced_reads):
+            _fence_before(op, pending)
+        elif place.meets(pending.reads) or place.meets(pending.writes):
+            _barrier_before(op, pending)
+    for effect in op.effects_on(Resource.MBARRIER, "start"):
+        _order_write(op, _place(getattr(op, effect.of)), pending)
 
 
 def _visit_arrival(op: Op, pending: _Pending) -> None:
@@ -322,13 +351,13 @@ def _visit_arrival(op: Op, pending: _Pending) -> None:
 
 
 def _visit_tensor_store(op: Op, pending: _Pending) -> None:
-    assert isinstance(op, tma.TmaStore | tma.TmaReduce | tma.BulkStore)
-    place = _place(op.buffer)
-    if place.meets(pending.unfenced):
-        _fence_before(op, pending, place)
-    elif place.meets(pending.writes):
-        _barrier_before(op, pending, place)
-    drains = ({place: None}, *pending.drains)
+    places = _places(op, "read")
+    for place in places:
+        if place.meets(pending.unfenced):
+            _fence_before(op, pending, place)
+        elif place.meets(pending.writes):
+            _barrier_before(op, pending, place)
+    drains = (places, *pending.drains)
     if len(drains) > pending.max_drains:
         drains = (*drains[:-2], drains[-2] | drains[-1])
     pending.drains = drains
@@ -343,7 +372,9 @@ def _visit_store_wait(op: Op, pending: _Pending) -> None:
 
 def _visit_init(op: Op, pending: _Pending) -> None:
     assert isinstance(op, tma.MbarrierInit)
-    pending.writes[_written(op, op.barrier, pending)] = None
+    place = _place(op.barrier)
+    _order_write(op, place, pending)
+    pending.writes[place] = None
 
 
 def _visit_mbarrier_wait(op: Op, pending: _Pending) -> None:
@@ -362,8 +393,7 @@ def _visit_fence(op: Op, pending: _Pending) -> None:
 
 
 def _visit_product(op: Op, pending: _Pending) -> None:
-    assert isinstance(op, wgmma.Wgmma)
-    places = {_place(value): None for value in (op.a, op.b) if isinstance(value.type, SharedType)}
+    places = _places(op, "read")
     if any(place.meets(pending.unfenced) for place in places):
         _fence_before(op, pending)
     elif any(place.meets(pending.writes) for place in places):
@@ -392,7 +422,7 @@ def _fence_ahead(op: Op, pending: _Pending) -> None:
 
 def _feeds_product(buffer: Value) -> bool:
     return any(
-        isinstance(user, wgmma.Wgmma)
+        user.effects_on(Resource.DOTS, "start")
         or (isinstance(user, gpu.SharedStage | gpu.SharedTrans) and _feeds_product(user.out))
         for user in buffer.users
     )
@@ -430,6 +460,12 @@ def _divided(kernel: Kernel) -> dict[gpu.SharedAlloc, None]:
         if by_warpgroup and written and alone:
             found[alloc] = None
     return found
+
+
+def _places(op: Op, access: AccessKind) -> _Places:
+    """Return the places in shared memory that an op reads or writes."""
+    values = [getattr(op, each.of) for each in op.effects_on(Resource.SHARED, access)]
+    return {_place(value): None for value in values if isinstance(value.type, SharedType)}
 
 
 def _place(buffer: Value) -> _Place:
@@ -517,31 +553,33 @@ def _rotated_by(loop: Op) -> dict[gpu.SharedAlloc, None]:
     return rotated
 
 
-_RULES: dict[type[Op], Callable[[Op, _Pending], None]] = {
+_Rule = Callable[[Op, _Pending], None]
+
+_RULES: dict[type[Op], _Rule] = {
     gpu.Barrier: _visit_barrier,
     grid.ClusterBarrier: _visit_barrier,
     tile.Barrier: _visit_barrier,
-    gpu.SharedStore: _visit_store,
-    gpu.SharedLoad: _visit_load,
-    gpu.MaskedSharedLoad: _visit_load,
-    indexing.SharedGather: _visit_load,
-    indexing.SharedCount: _visit_count,
-    gpu.AsyncCopy: _visit_copy,
     gpu.AsyncWait: _visit_wait,
-    tma.TmaLoad: _visit_tensor_load,
-    tma.BulkLoad: _visit_tensor_load,
-    tma.TmaStore: _visit_tensor_store,
-    tma.TmaReduce: _visit_tensor_store,
-    tma.BulkStore: _visit_tensor_store,
     tma.TmaStoreWait: _visit_store_wait,
     tma.ProxyFence: _visit_fence,
     tma.MbarrierInit: _visit_init,
     tma.MbarrierWait: _visit_mbarrier_wait,
     tma.MbarrierArrive: _visit_arrival,
-    wgmma.Wgmma: _visit_product,
     wgmma.WgmmaWait: _visit_product_wait,
     roles.Specialize: _visit_roles,
     scf.If: _visit_branch,
     scf.For: _visit_loop,
     scf.While: _visit_loop,
 }
+"""How ops synchronize, and control flow."""
+
+_STARTED: dict[Resource, _Rule] = {
+    Resource.COPIES: _visit_copy,
+    Resource.MBARRIER: _visit_tensor_load,
+    Resource.STORES: _visit_tensor_store,
+    Resource.DOTS: _visit_product,
+}
+"""How to order what accesses shared memory until an op that orders the resource waits for it."""
+
+_UNORDERED = (gpu.Fence, assembly.VolatileAsm)
+"""A fence orders the accesses of one thread, which are in order here. Assembly has no buffers."""

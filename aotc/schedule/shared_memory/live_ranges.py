@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from aotc.ir.core import Kernel, Op, Value
-from aotc.ir.dialects import gpu, roles, tma, wgmma
+from aotc.ir.dialects import gpu, roles, tma
+from aotc.ir.effects import Resource
 from aotc.ir.order import enclosing_in
 from aotc.ir.types import SharedType
 
@@ -71,30 +72,19 @@ def _users(buffer: Value) -> Iterator[Op]:
         if isinstance(user, gpu.SharedStage | gpu.SharedTrans):
             yield from _users(user.out)
         else:
-            wait = _wait_after(user, _WAITS.get(type(user), ()))
-            if wait is not None:
-                yield wait
+            for effect in user.effects_on(None, "start"):
+                wait = _wait_after(user, effect.resource)
+                if wait is not None:
+                    yield wait
 
 
-_WAITS: dict[type[Op], tuple[type[Op], ...]] = {
-    gpu.AsyncCopy: (gpu.AsyncWait,),
-    tma.TmaLoad: (tma.MbarrierWait,),
-    tma.BulkLoad: (tma.MbarrierWait,),
-    tma.TmaStore: (tma.TmaStoreWait,),
-    tma.TmaReduce: (tma.TmaStoreWait,),
-    tma.BulkStore: (tma.TmaStoreWait,),
-    wgmma.Wgmma: (wgmma.WgmmaWait,),
-}
-"""The ops that wait for the copies or dots that an op starts."""
-
-
-def _wait_after(copy: Op, waits: tuple[type[Op], ...]) -> Op | None:
-    """Return the next op after `copy`, or after an op around it, that waits for all copies."""
-    outer: Op | None = copy if waits else None
+def _wait_after(start: Op, resource: Resource) -> Op | None:
+    """Return the next op after `start`, or after an op around it, that waits for all in flight."""
+    outer: Op | None = start
     while outer is not None:
         following = outer.next
         while following is not None:
-            if isinstance(following, waits) and not getattr(following, "pending", 0):
+            if following.orders(resource) and not getattr(following, "pending", 0):
                 return following
             following = following.next
         outer = outer.parent_op

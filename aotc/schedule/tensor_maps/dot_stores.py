@@ -58,7 +58,7 @@ def check_store_order(store: tile.Store, kernel: Kernel) -> None:
     if any(isinstance(op, scf.For | scf.While) for op in store.ancestors()):
         raise UnmappableError("it is in a loop, whose iterations would write in no order")
     for op in kernel.walk():
-        is_access = op.effect != "none" and not op.terminator
+        is_access = bool(op.effects) and not op.terminator
         if is_access and op is not store and not isinstance(op, ORDERS_NOTHING):
             _check_beside(op, store)
 
@@ -68,7 +68,7 @@ def _check_beside(op: Op, store: tile.Store) -> None:
     orders = isinstance(op, tile.AtomicRmw | tile.AtomicCas) or getattr(op, "volatile", False)
     if orders or not isinstance(pointer, Value):
         raise UnmappableError(f"{op.opcode} keeps memory accesses in order")
-    if op.effect == "read":
+    if not op.has_side_effects:
         if may_precede(store, op):
             name = root_names(pointer)
             raise UnmappableError(

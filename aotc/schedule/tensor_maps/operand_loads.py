@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 from aotc.ir.core import Kernel, Op, Value
 from aotc.ir.dialects import grid, scf, tile
+from aotc.ir.effects import Trait
 from aotc.ir.parameter_access import pointer_roots
 from aotc.ir.types import element_of
 from aotc.schedule.analysis.affine import axis_names, axis_symbol
@@ -20,7 +21,6 @@ from aotc.schedule.context import Schedule
 from aotc.schedule.layout.wgmma_layouts import wgmma_layouts
 from aotc.schedule.tensor_maps.pointer_block import TensorBlock, UnmappableError
 
-_RENAMES = (tile.Reshape, tile.Trans, tile.ExpandDims)
 ORDERS_NOTHING = (tile.Assume, tile.Assert, tile.Print, grid.GridWait, grid.LaunchDependents)
 """Ops with a memory effect, but none that an access to a tensor could miss."""
 
@@ -42,8 +42,8 @@ def operands_in_loops(kernel: Kernel) -> Iterator[tuple[tile.Load, tile.Dot]]:
 
 def _renamed(value: Value) -> Value:
     """Return the value whose elements a value has under other indices."""
-    while isinstance(value.op, _RENAMES):
-        value = value.op.value
+    while value.op is not None and value.op.has(Trait.VIEW):
+        value = value.op.operands[0]
     return value
 
 
@@ -68,9 +68,9 @@ def _axis_in(operand: Value, load: tile.Load, block: TensorBlock) -> int | None:
     op = operand.op
     if op is load:
         return block.axes[-1].tile_axis
-    if not isinstance(op, _RENAMES):
+    if op is None or not op.has(Trait.VIEW):
         return None
-    axis, names = _axis_in(op.value, load, block), axis_names(op)
+    axis, names = _axis_in(op.operands[0], load, block), axis_names(op)
     if axis is None or names is None:
         return None
     return -1 - names[axis_symbol(axis)]
@@ -84,11 +84,7 @@ def check_load_order(load: tile.Load, kernel: Kernel) -> None:
     for op in kernel.walk():
         if isinstance(op, tile.Load) and op.volatile and may_precede(op, load):
             raise UnmappableError("a volatile load before it may wait for other programs to write")
-        if (
-            op.effect not in ("write", "readwrite")
-            or op.terminator
-            or isinstance(op, ORDERS_NOTHING)
-        ):
+        if not op.has_side_effects or op.terminator or isinstance(op, ORDERS_NOTHING):
             continue
         pointer = getattr(op, "pointer", None) or getattr(op, "descriptor", None)
         if not isinstance(pointer, Value):

@@ -172,7 +172,7 @@ def backward(
 
 
 def _touches_memory(op: Op | None) -> bool:
-    return op is not None and op.effect != "none"
+    return op is not None and bool(op.effects)
 
 
 def strip(value: Value) -> Value:
@@ -184,7 +184,7 @@ def strip(value: Value) -> Value:
 
 def pointer_operand(op: Op) -> Value | None:
     """Return the pointers, or descriptor, through which `op` accesses memory; None for others."""
-    if op.effect == "none":
+    if not op.effects:
         return None
     pointer = getattr(op, "pointer", None) or getattr(op, "descriptor", None)
     return pointer if isinstance(pointer, Value) else None
@@ -216,15 +216,15 @@ class _Analysis:
         self._add_strides(roles)
         roles.indices = self._indices()
         roles.inexact = self._inexact()
-        roles.read, roles.written = self._accessed("write"), self._accessed("read")
+        roles.read, roles.written = self._accessed(Op.reads), self._accessed(Op.writes)
         return roles
 
-    def _accessed(self, other: str) -> list[str]:
-        """Return the pointers through which ops of another effect than `other` access memory."""
+    def _accessed(self, accesses: Callable[[Op], bool]) -> list[str]:
+        """Return the pointers through which ops for which `accesses` holds access memory."""
         found = dict.fromkeys(
             self.names.get(root, "")
             for op in self.accesses
-            if op.effect != other
+            if accesses(op)
             for root in pointer_roots(_pointer(op))
         )
         return [name for name in self.names.values() if name in found]
@@ -407,7 +407,7 @@ class _Analysis:
         while True:
             count = len(found)
             for op in self.accesses:
-                if op.effect == "read" or not self._depends(op, found):
+                if not op.writes() or not self._depends(op, found):
                     continue
                 for root in pointer_roots(_pointer(op)):
                     found[self.names.get(root, "")] = None

@@ -119,4 +119,4 @@ def test_constant_and_libdevice() -> None:
 
 def test_all_arithmetic_is_pure() -> None:
     ops = [cls for name, cls in Op.registry.items() if name.startswith("arith.")]
-    assert all(cls.pure and cls.effect == "none" for cls in ops)
+    assert all(cls.pure and not cls.effects for cls in ops)

@@ -40,4 +40,4 @@ def test_constraints_fit() -> None:
 def test_effects() -> None:
     assert is_pure(InlineAsm("", "=r", (I32,), 1, []))
     assert not is_pure(VolatileAsm("", "=r", (I32,), 1, []))
-    assert VolatileAsm.effect == "readwrite"
+    assert VolatileAsm.effects

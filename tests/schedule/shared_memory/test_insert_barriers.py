@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
 import pytest
 
+from aotc.ir.core import Op, Value, operand, result
 from aotc.ir.diagnostics import IRError
+from aotc.ir.dialects import gpu
+from aotc.ir.effects import Effect, Resource, orders, reads, starts, writes
+from aotc.ir.rewrite import Builder
 from aotc.ir.text import parse_kernel, print_kernel
+from aotc.ir.types import I32, Type
 from aotc.schedule.context import Schedule
 from aotc.schedule.layout.layouts import blocked, nvmma_shared, wgmma_accumulator, wgmma_operand_a
 from aotc.schedule.shared_memory.allocate_shared import allocate_shared
-from aotc.schedule.shared_memory.insert_barriers import insert_barriers
+from aotc.schedule.shared_memory.insert_barriers import insert_barriers, rule_of
 from aotc.target import TARGETS
 from tests.support.checks import check
+from tests.support.every_op import SAMPLES, ops_of, sample_kernel
 
 _KERNEL = """
 #0 = #ll<register=[[1],[2]] lane=[[4],[8],[16],[32],[64]] warp=[[128],[256]] : [512]>
@@ -199,7 +208,7 @@ def test_stores_are_fenced_too() -> None:
 
 @pytest.mark.parametrize(("slots", "ahead"), [(2, 1), (3, 2), (3, 0), (1, 0)])
 def test_nobody_writes_what_a_product_in_flight_reads(slots: int, ahead: int) -> None:
-    with pytest.raises(IRError, match="writes what a product in flight reads"):
+    with pytest.raises(IRError, match="writes what a dot in flight reads"):
         products_with_barriers(products("", slots=slots, ahead=ahead))
 
 
@@ -256,3 +265,131 @@ def test_a_gather_reads_what_was_stored_and_is_read_before_the_next_store() -> N
         "// CHECK-NEXT: gpu.barrier\n// CHECK-NEXT: gpu.shared_store",
         text,
     )
+
+
+# ---- ops that this pass does not know ---------------------------------------------------------
+
+
+@contextmanager
+def own_ops() -> Iterator[None]:
+    """Let a test declare op classes, and forget them."""
+    known = dict(Op.registry)
+    try:
+        yield
+    finally:
+        Op.registry.clear()
+        Op.registry.update(known)
+
+
+def with_op(make: Callable[[Value], Op]) -> str:
+    """Return a kernel that stores to a buffer and then does an op with it."""
+    body = (
+        _BUFFER.format(slots=1)
+        + """
+  %v = arith.constant {value = 1.0, type = tile<512xfp32, #0>} : tile<512xfp32, #0>
+  gpu.shared_store(%v, %b) {vector = 2}
+"""
+    )
+    kernel = parse_kernel(_KERNEL.format(body=body))
+    store = next(op for op in kernel.walk() if isinstance(op, gpu.SharedStore))
+    Builder.after_op(store)(make(store.buffer))
+    schedule = Schedule(TARGETS["sm_90a"])
+    allocate_shared(kernel, schedule)
+    insert_barriers(kernel, schedule)
+    return print_kernel(kernel)
+
+
+def test_a_new_op_is_ordered_by_what_it_declares() -> None:
+    with own_ops():
+
+        class Flip(Op, opcode="test.flip", effects=(reads(Resource.SHARED, of="source"),)):
+            source: Value = operand()
+
+        check(
+            """
+            // CHECK: gpu.shared_store
+            // CHECK-NEXT: gpu.barrier
+            // CHECK-NEXT: test.flip
+            """,
+            with_op(Flip),
+        )
+
+        class Twice(
+            Op,
+            opcode="test.twice",
+            effects=(
+                reads(Resource.SHARED, of="buffer", proxy="async"),
+                starts(Resource.STORES),
+            ),
+        ):
+            buffer: Value = operand()
+
+        check(
+            """
+            // CHECK: gpu.shared_store
+            // CHECK-NEXT: gpu.proxy_fence
+            // CHECK-NEXT: gpu.barrier
+            // CHECK-NEXT: test.twice
+            """,
+            with_op(Twice),
+        )
+
+
+def test_a_new_op_that_reads_and_writes_is_ordered_as_a_write() -> None:
+    with own_ops():
+
+        class Bump(
+            Op,
+            opcode="test.bump",
+            effects=(reads(Resource.SHARED, of="buffer"), writes(Resource.SHARED, of="buffer")),
+        ):
+            buffer: Value = operand()
+
+        body = with_op(Bump)
+        assert body.count("gpu.barrier") == 1
+
+
+@pytest.mark.parametrize(
+    ("effects", "message"),
+    [
+        (
+            (reads(Resource.SHARED, of="buffer", proxy="async"),),
+            "no barrier is known .* read shared",
+        ),
+        ((writes(Resource.SHARED),), "no barrier is known .* write shared"),
+        ((orders(Resource.SHARED),), "no barrier is known .* order shared"),
+        ((writes(Resource.MBARRIER, of="buffer"),), "no barrier is known .* write mbarrier"),
+        (None, "accesses a buffer, but declares no effect on it"),
+        ((reads(Resource.GLOBAL),), "accesses a buffer, but declares no effect on it"),
+    ],
+)
+def test_a_new_op_with_an_effect_that_nothing_orders_is_refused(
+    effects: tuple[Effect, ...] | None, message: str
+) -> None:
+    with own_ops():
+
+        class Peek(Op, opcode="test.peek", pure=effects is None, effects=effects):
+            buffer: Value = operand()
+            out: Value = result()
+
+            def infer(self) -> Sequence[Type]:
+                return (I32,)
+
+        with pytest.raises(IRError, match=message):
+            with_op(Peek)
+
+
+def test_every_op_class_is_ordered_or_known_to_need_nothing() -> None:
+    """No sample of an op that may reach the pass is refused."""
+    expanded = ("gpu.tma_fetch", "gpu.bulk_fetch")
+    for opcode in SAMPLES:
+        refused = [op for op in ops_of(sample_kernel(opcode), opcode) if _is_refused(op)]
+        assert bool(refused) == (opcode in expanded), opcode
+
+
+def _is_refused(op: Op) -> bool:
+    try:
+        rule_of(op)
+    except IRError:
+        return True
+    return False

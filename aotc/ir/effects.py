@@ -1,0 +1,91 @@
+"""What an op does to the world outside of its results, and what kind of op it is.
+
+Every op class declares its effects, each on a named resource and, where one operand says which part
+of the resource, on that operand; or that it is pure, and has none. Traits say what passes may take
+for granted of an op. A pass asks an op for these and holds no list of op classes of its own: a list
+that a new op is not added to is a race or a lost optimization.
+
+Invariant: a declaration is complete. What an op declares no effect on, it neither reads nor writes
+nor orders.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Literal
+
+AccessKind = Literal["allocate", "read", "write", "start", "order"]
+Proxy = Literal["generic", "async"]
+
+
+class Resource(Enum):
+    """Name what an effect is on."""
+
+    GLOBAL = "global memory"
+    SHARED = "shared memory of a block, or of the blocks of its cluster"
+    MBARRIER = "mbarriers: arrivals, bytes expected, phases"
+    TENSOR_MAP = "tensor maps in memory, as they were before the launch"
+    COPIES = "groups of `cp.async` copies in flight"
+    STORES = "groups of bulk and tensor stores in flight"
+    DOTS = "groups of dots in flight"
+    CONTROL = "whether, and under which promises, the program goes on"
+
+
+class Trait(Enum):
+    """Name a property of an op class."""
+
+    TERMINATOR = "ends a block"
+    CONTROL_FLOW = "runs its blocks in place of itself: a loop or a branch"
+    MAY_NOT_END = "may run for ever, so that it is not dead even if nothing uses it"
+    ELEMENTWISE = "computes each element from the same element of every operand"
+    SOURCE = "has no operands: a constant, or what the launch decides"
+    SAME_VALUES = "its result is its operand, element by element, maybe held by other threads"
+    VIEW = "has the elements of one operand, each once, under other coordinates"
+    SHAPE_ONLY = "renames or repeats what each thread holds, and moves nothing between threads"
+    NO_INSTRUCTION = "has an effect for the compiler alone: no instruction comes of it"
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """Describe one effect of an op class.
+
+    `of` names the operand that says where; without one it may be anywhere in the resource, or is on
+    all of it. An operand that is absent has no effect. `when` names an attribute that is false where
+    the op does not have the effect. Threads see what the async `proxy` does only after a wait, and it
+    sees what they do only after a fence.
+    """
+
+    access: AccessKind
+    resource: Resource
+    of: str = ""
+    proxy: Proxy = "generic"
+    when: str = ""
+
+
+def allocates(resource: Resource) -> Effect:
+    """Declare that an op makes a part of the resource, other than any before."""
+    return Effect("allocate", resource)
+
+
+def reads(resource: Resource, *, of: str = "", proxy: Proxy = "generic", when: str = "") -> Effect:
+    """Declare that an op reads the resource."""
+    return Effect("read", resource, of, proxy, when)
+
+
+def writes(resource: Resource, *, of: str = "", proxy: Proxy = "generic", when: str = "") -> Effect:
+    """Declare that an op writes the resource."""
+    return Effect("write", resource, of, proxy, when)
+
+
+def starts(resource: Resource, *, of: str = "") -> Effect:
+    """Declare that an op starts what ends later, for an op that orders the resource to wait for.
+
+    That alone is no reason to keep the op if nobody uses what it does.
+    """
+    return Effect("start", resource, of)
+
+
+def orders(resource: Resource, *, of: str = "", proxy: Proxy = "generic", when: str = "") -> Effect:
+    """Declare that accesses to the resource do not cross an op, or that it waits for what runs."""
+    return Effect("order", resource, of, proxy, when)
