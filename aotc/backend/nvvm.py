@@ -395,7 +395,7 @@ def warp_barrier(emit: Emitter) -> None:
     emit.effect(emit.call_text("void", "llvm.nvvm.bar.warp.sync", [("i32", "-1")]))
 
 
-# ---- thread id --------------------------------------------------------------------------
+# ---- thread id ----------------------------------------------------------------------------------
 
 
 def read_thread() -> str:
@@ -545,8 +545,7 @@ def mul_high(emit: Emitter, left: str, right: str, bits: int, *, signed: bool) -
     return emit.call(kind, name, [(kind, left), (kind, right)])
 
 
-# ---- special registers, printing and assertions
-# ---------------------------------------------------------------------------------
+# ---- special registers, printing and assertions -------------------------------------------------
 
 
 def cta_id(emit: Emitter, axis: int) -> str:

@@ -29,7 +29,7 @@ def scalar_element(op: Op, value: Value) -> ScalarType:
     """Return the element type of `value`, which must not be a pointer."""
     element = element_of(value.type)
     if isinstance(element, PointerType):
-        op.error("has no meaning on pointers")
+        op.error("is undefined on pointers")
     return element
 
 
@@ -63,7 +63,7 @@ def lower_constant(ctx: Lowering, op: arith.Constant) -> Results:
     return [(text,) * num_registers(op.out.type)]
 
 
-# ---- integer sums: a base and a constant --------------------------------------------
+# ---- integer sums: a base and a constant --------------------------------------------------------
 
 IntRule = Callable[[Lowering, Component, Component, ScalarType], Component]
 
@@ -196,7 +196,7 @@ def lower_binary(
     signed, unsigned, floating = _BINARY[type(op)]
     compute = floating if element.is_float else signed if element.is_signed else unsigned
     if compute is None:
-        op.error(f"has no meaning on {element}")
+        op.error(f"is undefined on {element}")
     return [tuple(elementwise(ctx, element, (ctx.raw(op.lhs), ctx.raw(op.rhs)), compute))]
 
 

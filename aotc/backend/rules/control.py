@@ -364,8 +364,7 @@ def lower_opaque_thread_id(ctx: Lowering, op: gpu.OpaqueThreadId) -> Results:
     return []
 
 
-# ---- assumptions and assertions
-# -------------------------------------------------------------------------
+# ---- assumptions and assertions -----------------------------------------------------------------
 
 
 def _all_hold(ctx: Lowering, condition: Value) -> str:
