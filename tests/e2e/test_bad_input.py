@@ -330,7 +330,7 @@ _MISTAKES = [
     ("grid =", 'source = "k.py:add"\ngrid =', "8:1", "each key of a table once"),
     ("grid =", "grid :", "8:6", "expected TOML"),
     ("[[kernel]]", "[kernel]", "6:2", "one or more [[kernel]] tables | with two brackets"),
-    (_TWICE, _TWICE + _TWICE, "16:10", "a name of its own, got 'add' as at kernels.toml:7:10"),
+    (_TWICE, _TWICE + _TWICE, "16:10", "a unique name, got 'add' as at kernels.toml:7:10"),
     (_TWICE, "", "1:1", "expected one or more [[kernel]] tables"),
     (_MANIFEST, "", "1:1", "expected a table at 'package', which is missing"),
     (_MANIFEST, "a = " + "[" * 5000, "", "the values in kernels.toml are nested too deeply"),
