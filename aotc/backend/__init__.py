@@ -1,4 +1,4 @@
-"""gpu IR to cubin: LLVM IR text, PTX text, and the binary, each stage by itself."""
+"""From gpu IR to cubin: LLVM IR text, PTX text and the binary, one function per stage."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Whose fault PTX is that nobody understands: the compiler's, or assembly's in the kernel's source.
+"""Attribute rejected PTX: to the compiler, or to inline assembly in the kernel's source.
 
-LLVM marks where assembly begins and ends, but not whose it is: the text decides.
+LLVM marks where assembly begins and ends, but not which op it came from: its text decides.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _BEGIN, _END = "// begin inline asm", "// end inline asm"
 def find_assembly_error(
     kernel: Kernel, ptx: str, line: int, tool: str, reason: str
 ) -> CompileError | None:
-    """Return the error at the assembly for which `tool` refuses line `line` of the PTX, if any.
+    """Return the error at the assembly for which `tool` rejects line `line` of the PTX, if any.
 
-    That is the one the line is in. Braces that are not closed, and names that are taken, show
-    after it only.
+    It is the assembly that contains the line, or else the last one before it: unclosed braces and
+    duplicate names are only reported later.
     """
     before = ptx.splitlines()[:line]
     starts = [at for at, text in enumerate(before) if text.strip() == _BEGIN]
@@ -31,8 +31,8 @@ def find_assembly_error(
         op = _assembly_of(kernel, "\n".join(rest[:end]))
         if op is not None:
             inside = line <= start + 1 + end
-            where = "this assembly" if inside else "what follows this assembly"
-            remedy = "see the PTX ISA for what the target has, and for how it is written"
+            where = "this assembly" if inside else "the code after this assembly"
+            remedy = "see the PTX ISA for the target's instructions and their syntax"
             if not inside:
                 remedy = "close its braces, and declare its registers inside of them"
             return CompileError(f"{tool} refuses {where}: {reason}", op.loc, remedy=remedy)
@@ -40,7 +40,7 @@ def find_assembly_error(
 
 
 def _assembly_of(kernel: Kernel, text: str) -> Assembly | None:
-    """Return the op that a piece of assembly in PTX was made from."""
+    """Return the op that a piece of assembly in PTX came from."""
     for op in kernel.walk():
         if isinstance(op, Assembly):
             pattern = re.escape(" ".join(substituted(op.text, lambda _: "\0").split()))

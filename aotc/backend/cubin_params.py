@@ -1,8 +1,8 @@
-"""Where the assembler put a function's parameters, read back from the cubin.
+"""Read from a cubin where the assembler placed a function's parameters.
 
-PTX states their order and alignment. The block they lie in begins at an address that differs by
-architecture and is not always a multiple of 64, so what is aligned to that, a tensor map, may not
-begin at a multiple of 64 within the block. What the driver will report is in `.nv.info.NAME`.
+PTX gives their order and alignment. But the address of the parameter buffer differs by architecture
+and is not always a multiple of 64, so a tensor map, which is aligned to 64, may be at an offset in
+the buffer that is not. `.nv.info.NAME` has the offsets that the driver will report.
 
 Source: `cuobjdump -elf`: attributes EIATTR_KPARAM_INFO.
 """
@@ -23,7 +23,7 @@ _SIZE_SHIFT = 18
 
 
 class _Section(NamedTuple):
-    """Where a section's name lies in the table of names, and its content in the file."""
+    """Offsets of a section's name in the table of names, and of its content in the file."""
 
     name: int
     offset: int
@@ -48,14 +48,14 @@ def param_places(cubin: bytes, symbol: str) -> tuple[tuple[int, int], ...]:
 
 
 def _read(info: bytes) -> tuple[tuple[int, int], ...]:
-    """Return what the attributes of a function say of its parameters."""
+    """Parse the parameter attributes of a function."""
     places: dict[int, tuple[int, int]] = {}
     at = 0
     while at < len(info):
         form, attribute, size = _ATTRIBUTE.unpack_from(info, at)
         at += _ATTRIBUTE.size
         if form != _SIZED:
-            continue  # the value is in the attribute's head
+            continue  # the value is part of the attribute's header
         if attribute == _KPARAM_INFO:
             _, ordinal, offset, packed = _PARAM.unpack_from(info, at)
             places[ordinal] = offset, packed >> _SIZE_SHIFT

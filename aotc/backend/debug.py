@@ -1,7 +1,7 @@
-"""The line table of a kernel: which line of the user's source an instruction is of.
+"""The line table of a kernel: the source line of each instruction.
 
-It is optional, because it costs compile time. Files go by their base name, so that the same
-source gives the same cubin wherever it lies.
+It is optional, because it costs compile time. Files are named without their folders, so that the
+same source gives the same cubin wherever it is.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import PurePath
 from aotc.ir.core import Kernel
 from aotc.ir.diagnostics import UNKNOWN_LOC, Loc
 
-# Numbers below are taken by the fixed nodes; loop metadata uses distinct nodes of its own range.
+# Lower numbers belong to the fixed nodes; loop metadata has a range of its own.
 _FIRST_NODE = 100000
 _UNIT, _FILE, _SUBPROGRAM, _TYPE, _FLAG = range(_FIRST_NODE, _FIRST_NODE + 5)
 

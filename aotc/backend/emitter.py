@@ -1,13 +1,13 @@
-"""LLVM IR as text: one function being written, each pure expression once.
+"""Write LLVM IR as text: one function, each pure expression once.
 
-Text is faster to build and to parse than builder objects are to make, and it can be read. The
-emitter numbers values as it goes: a pure instruction whose text was already written where it
-dominates is not written again, so a splat costs one computation however many registers it has,
-and no optimiser has to find that out later. Every operand must be emitted before it is used.
+Text is faster to build and to parse than builder objects, and it is readable. The emitter numbers
+values as it goes: a pure instruction is not repeated where its first occurrence dominates, so a
+splat costs one computation however many registers it has, and no optimiser has to find that out
+later. Every operand must be emitted before it is used.
 
-What depends on the thread's number alone goes to the prologue, outside of all loops.
+Values that depend only on the thread id go to the prologue, outside of all loops.
 
-Invariant: a name returned by `value` is valid until the innermost scope it was asked in ends.
+Invariant: a name returned by `value` is valid until the end of the innermost scope at the call.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NAME = re.compile(r"%\w+")
 
 
 class Held(Protocol):
-    """An effect that more may be added to until the next one is written."""
+    """An effect that may still grow until the next one is written."""
 
     def text(self) -> str:
         """Return the instruction, its debug suffix included."""
@@ -33,7 +33,7 @@ class Held(Protocol):
 
 
 def quoted(data: bytes) -> str:
-    """Return bytes as they stand between quotation marks in LLVM IR."""
+    """Return bytes as in a quoted string of LLVM IR."""
     return "".join(
         chr(byte) if 32 <= byte < 127 and byte not in b'"\\' else f"\\{byte:02X}" for byte in data
     )
@@ -46,25 +46,25 @@ class Emitter:
         self.lines: list[str] = []
         self.prologue: list[str] = []
         self.buffer_bytes = 0
-        """Size of the buffer of a thread's own that calls pass arguments in."""
+        """Size of the thread-local buffer for arguments of calls."""
         self.sections: list[str] = []
-        """What is written in full, ahead of the prologue."""
+        """The text of all completed sections."""
         self.declarations: dict[str, None] = {}
         self.globals: dict[str, str] = {}
         self.structs: dict[str, str] = {}
-        """Names of structures' types, by what they are."""
+        """Names of structure types, by their definitions."""
         self.metadata: list[str] = []
         self.debug_suffix = ""
         self.parts: dict[str, tuple[str, int]] = {}
-        """Values of 8 or 16 bits known to be a byte or half of an i32 word, 0 the lowest."""
+        """Values known to be parts of an i32 word: a byte or a half, and its position, 0 the lowest."""
         self.packed: dict[tuple[str, ...], str] = {}
         """Integer words known to hold these values, the first in the lowest bits."""
         self.conjuncts: dict[str, tuple[str, ...]] = {}
-        """What has to hold, each an i1, for an i1 to hold."""
+        """The i1 operands whose conjunction is an i1."""
         self._texts: dict[str, str] = {}
         self.label = "entry"
         self.held: Held | None = None
-        """An effect that is written ahead of the next one; pure values go before it."""
+        """An effect to be written before the next one; pure values go before it."""
         self._known: list[dict[str, str]] = [{}]
         self._thread_known = self._known[0]
         self._known.append({})
@@ -74,7 +74,7 @@ class Emitter:
     # ---- instructions --------------------------------------------------------
 
     def value(self, text: str) -> str:
-        """Return the name of the value of a pure instruction, written now unless it is known."""
+        """Return the value of a pure instruction, writing it unless it was written before."""
         for scope in reversed(self._known):
             name = scope.get(text)
             if name is not None:
@@ -87,7 +87,7 @@ class Emitter:
     def is_constant(self, operand: str) -> bool:
         """Return whether an operand is a literal, or a pure value of literals alone.
 
-        A choice between two of them counts as one: they may be the same.
+        A select between two of them counts too: they may be equal.
         """
         if not operand.startswith("%"):
             return True
@@ -100,7 +100,7 @@ class Emitter:
         return all(map(self.is_constant, names))
 
     def thread_value(self, text: str) -> str:
-        """Return the name of a pure value of the thread's number, computed in the prologue."""
+        """Return a pure value that depends only on the thread id, computed in the prologue."""
         name = self._thread_known.get(text)
         if name is None:
             name = self.name()
@@ -109,7 +109,7 @@ class Emitter:
         return name
 
     def fresh(self, text: str) -> str:
-        """Write an instruction with a result, always anew: loads, shuffles, phis."""
+        """Write an instruction with a result that is never shared: loads, shuffles, phis."""
         self.release()
         return self._write(text)
 
@@ -119,12 +119,12 @@ class Emitter:
         self.lines.append(f"  {text}{self.debug_suffix}")
 
     def hold(self, held: Held) -> None:
-        """Write an effect ahead of the next one."""
+        """Defer an effect until just before the next one."""
         self.release()
         self.held = held
 
     def release(self) -> None:
-        """Write the effect that is held, if any."""
+        """Write the deferred effect, if any."""
         if self.held is not None:
             self.lines.append(f"  {self.held.text()}")
             self.held = None
@@ -140,9 +140,9 @@ class Emitter:
         return f"%v{self._names}"
 
     def start_section(self) -> None:
-        """Begin a part of the function with a prologue of its own; nothing is known there.
+        """Begin a part of the function with its own prologue; no earlier value is known there.
 
-        It begins in the outermost scope, where what was written dominates all that follows.
+        It begins in the outermost scope, where it dominates all that follows.
         """
         self.release()
         self.sections += [*self.prologue, *self.lines]
@@ -152,7 +152,7 @@ class Emitter:
     # ---- calls ---------------------------------------------------------------
 
     def call(self, kind: str, callee: str, arguments: Sequence[Argument] = ()) -> str:
-        """Return the result of a pure function of LLVM type `kind`, such as an intrinsic."""
+        """Call a pure function that returns the LLVM type `kind`, such as an intrinsic."""
         return self.value(self.call_text(kind, callee, arguments))
 
     def call_text(self, kind: str, callee: str, arguments: Sequence[Argument] = ()) -> str:
@@ -162,12 +162,12 @@ class Emitter:
         return f"call {kind} @{callee}({shown})"
 
     def buffer(self, size_bytes: int) -> str:
-        """Return the address of a buffer of the thread's own, the same for all who ask."""
+        """Return the address of the thread-local buffer, which all callers share."""
         self.buffer_bytes = max(self.buffer_bytes, size_bytes)
         return _BUFFER
 
     def own_buffer(self) -> list[str]:
-        """Return what makes the buffer, if anybody asked for it."""
+        """Return the allocation of the buffer, if it is used."""
         text = f"  {_BUFFER} = alloca [{self.buffer_bytes} x i8], align 8"
         return [text] if self.buffer_bytes else []
 
@@ -176,7 +176,7 @@ class Emitter:
         self.declarations.setdefault(f"declare {kind} @{callee}({', '.join(types)})")
 
     def struct(self, kinds: Sequence[str]) -> str:
-        """Return the name of a structure's type: in full it would be the better part of a module."""
+        """Return the name of a structure type; spelled out, they would dominate the text."""
         return self.structs.setdefault(f"{{{', '.join(kinds)}}}", f"%struct.{len(self.structs)}")
 
     def string(self, content: str) -> str:
@@ -212,24 +212,24 @@ class Emitter:
 
     @contextmanager
     def scope(self) -> Generator[None]:
-        """Forget, at the end of the `with` block, the values numbered inside of it."""
+        """Forget the values numbered in the `with` block at its end."""
         self._known.append({})
         try:
             yield
         finally:
             self._known.pop()
 
-    # ---- attempts ------------------------------------------------------------
+    # ---- backtracking ------------------------------------------------------------
 
     def mark(self) -> tuple[int, str]:
-        """Return a position that `rewind` goes back to."""
+        """Return a position for `rewind`."""
         self.release()
         return (len(self.lines), self.label)
 
     def rewind(self, mark: tuple[int, str]) -> None:
         """Drop the body written since `mark`; it must have been written in a scope, now closed.
 
-        Names stay used and the prologue stays written: what is left there is merely unused.
+        Names stay used, and the prologue keeps what was written there, merely unused.
         """
         length, self.label = mark
         self.held = None

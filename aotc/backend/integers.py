@@ -1,16 +1,16 @@
-"""Integers and addresses as a base plus a constant, and what is known of their bits.
+"""Integers and addresses as a base plus a constant, and their known bits.
 
-The registers of a tile mostly hold the same number plus a constant each: `base + 0`, `base + 1`,
-… Keeping the constant apart lets registers share the base, and lets it end as the immediate
-offset of a load or store where it costs nothing. A sum is written as an instruction only when
-something else than an address needs it.
+Most registers of a tile hold the same number plus a constant each: `base + 0`, `base + 1`, … With
+the constant kept separate, registers share the base, and the constant can become the immediate
+offset of a load or store, where it is free. A sum becomes an instruction only when something other
+than an address uses it.
 
-Widening is where this could go wrong: `sext(base + 8)` is `sext(base) + 8` only when the sum does
-not wrap. So every name carries the mask of bits that may be set, and a constant passes through a
-widening only if it sets bits that the base has clear: then the sum is a bitwise or, which never
-wraps. Launch values known to be multiples of 16 and `arange` supply the clear bits.
+Widening needs care: `sext(base + 8)` is `sext(base) + 8` only if the sum does not wrap. So every
+name carries the mask of bits that may be set, and a constant moves through a widening only if it
+sets bits that are clear in the base: then the sum is a bitwise or, which never wraps. The clear
+bits come from launch values promised to be multiples of 16, and from `arange`.
 
-Invariant: an `Affine` of an integer type is its base plus its offset modulo 2**bits, always.
+Invariant: an `Affine` of an integer type always equals its base plus its offset, modulo 2**bits.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from aotc.backend.emitter import Emitter
 
 @dataclass(frozen=True, slots=True)
 class Affine:
-    """Hold `base + offset`: an integer, or a pointer in bytes. `base` is "" for a constant."""
+    """`base + offset`: an integer, or a pointer in bytes. `base` is "" for a constant."""
 
     base: str
     offset: int
 
 
 Component: TypeAlias = "str | Affine"
-"""What one register of a thread holds: the name of an LLVM value, a literal, or a sum."""
+"""The content of one register of a thread: an LLVM value's name, a literal, or a sum."""
 
 Registers: TypeAlias = "tuple[Component, ...]"
-"""What a thread holds of a tile, register by register; one component for a scalar."""
+"""A thread's registers of a tile; one component for a scalar."""
 
 
 class Integers:
-    """Do integer and pointer arithmetic on components, writing what has to be computed."""
+    """Do integer and pointer arithmetic on components, emitting instructions where needed."""
 
     def __init__(self, emit: Emitter) -> None:
         self.emit = emit
@@ -48,7 +48,7 @@ class Integers:
         self._moved: dict[str, tuple[str, str]] = {}
         self._multiples: dict[str, tuple[str, int]] = {}
 
-    # ---- what is known -------------------------------------------------------
+    # ---- known bits -------------------------------------------------------
 
     def possible(self, name: str, bits: int) -> int:
         """Return the mask of bits of `name` that may be set."""
@@ -60,13 +60,13 @@ class Integers:
         return name
 
     def trailing_zeros(self, component: Component, bits: int) -> int:
-        """Return how many low bits of a component are surely clear."""
+        """Return how many low bits of a component are known to be clear."""
         base, offset = self.split(component)
         mask = offset | (self.possible(base, bits) if base else 0)
         return _trailing_zeros(mask, bits)
 
     def is_non_negative(self, component: Component, bits: int) -> bool:
-        """Say whether the sign bit is surely clear."""
+        """Return whether the sign bit is known to be clear."""
         base, offset = self.split(component)
         if not base:
             return offset >= 0
@@ -74,7 +74,7 @@ class Integers:
             base, offset, bits
         )
 
-    # ---- taking apart and putting together -----------------------------------
+    # ---- bases and offsets -----------------------------------
 
     @staticmethod
     def split(component: Component) -> tuple[str, int]:
@@ -168,7 +168,7 @@ class Integers:
         return self.learn(name, _mask_above(min(zeros, bits), bits))
 
     def mul_signed(self, left: Component, right: Component, bits: int) -> Component:
-        """Return the product of signed numbers, which does not wrap if it goes to an address."""
+        """Return the product of signed numbers; in an address it is assumed not to wrap."""
         out = self.mul(left, right, bits)
         name, sides = self.split(out)[0], (self.split(left), self.split(right))
         for (base, _), (other, factor) in (sides, sides[::-1]):
@@ -179,9 +179,9 @@ class Integers:
     def scale(
         self, value: Component, factor: Component, bits: int, *, signed: bool = False
     ) -> Component:
-        """Return the product modulo 2**bits, the value's constant multiplied apart from its base.
+        """Return the product modulo 2**bits, multiplying base and constant separately.
 
-        Registers that differ in the constant alone then share the product of the base.
+        Registers that differ only in the constant then share the product of the base.
         """
         mul = self.mul_signed if signed else self.mul
         (a, a_offset), (b, b_offset) = self.split(value), self.split(factor)
@@ -204,7 +204,7 @@ class Integers:
         return self.learn(self.emit.value(f"mul i{bits} {a}, {wrap(factor, bits)}"), possible)
 
     def extend(self, value: Component, source: int, bits: int, *, signed: bool) -> Component:
-        """Return the integer of `source` bits widened to `bits`, or cut to it."""
+        """Extend or truncate an integer of `source` bits to `bits`."""
         if source == bits:
             return value
         base, offset = self.split(value)
@@ -230,18 +230,18 @@ class Integers:
     def distance(
         self, base: str, constants: Sequence[int], other: Component, bits: int
     ) -> str | None:
-        """Return `base - other` such that comparing it with `-c` compares `base + c` with `other`.
+        """Return `base - other`: comparing it with `-c` (signed) compares `base + c` with `other`.
 
-        That is signed, for each of the constants; None if one of the sums may wrap.
+        This holds for each of the constants `c`; None if one of the sums may wrap.
         """
         if not base or not all(self._adds_bits(base, constant, bits) for constant in constants):
             return None
         name = self.materialize(other, bits)
         arguments = (f"i{bits}", base), (f"i{bits}", name)
         if self.possible(base, bits) >> (bits - 1):
-            # A difference out of range is beyond all that it is compared with.
+            # A difference out of range is beyond every constant that it is compared with.
             return self.emit.call(f"i{bits}", f"llvm.ssub.sat.i{bits}", arguments)
-        # All that is negative compares alike, and the difference from -1 is in range.
+        # All negative values compare alike, and the difference from -1 is in range.
         least = (f"i{bits}", "-1")
         name = self.emit.call(f"i{bits}", f"llvm.smax.i{bits}", (arguments[1], least))
         return self.emit.value(f"sub i{bits} {base}, {name}")
@@ -249,11 +249,11 @@ class Integers:
     # ---- addresses -----------------------------------------------------------
 
     def terms(self, name: str) -> tuple[str, ...]:
-        """Return the names that an integer is the sum of."""
+        """Return the terms of a sum."""
         return self._terms.get(name, (name,))
 
     def origin(self, name: str) -> tuple[str, str]:
-        """Return the address that another one was reached from, and the i64 distance, or ""."""
+        """Return the address that this one is an offset from, and that offset, an i64 or ""."""
         return self._moved.get(name, (name, ""))
 
     def move(self, origin: str, distance: str) -> str:
@@ -278,10 +278,10 @@ class Integers:
         return self.join(base, byte_offset + constant * size_bytes, 64)
 
     def _widen_index(self, index: Component, bits: int, *, signed: bool) -> Component:
-        """Return what is added to an address as an i64: a multiple as that of what is widened.
+        """Widen an index to an i64 to be added to an address; widen a factor, not a product.
 
-        Both are the same, for it does not overflow. But a product of 64 bits and the addition are
-        one instruction, so that no register need hold how far each address is from the others.
+        Both are equal, since the product does not overflow. But a 64-bit product and its addition
+        are one instruction, so no register need hold the distance of each address.
         """
         base, offset = self.split(index)
         if not signed or bits == 64 or offset or base not in self._multiples:
@@ -294,9 +294,9 @@ class Integers:
     ) -> Registers:
         """Return the global addresses of a tile, each moved by its offset.
 
-        What the offsets have in common is added first, so that registers share one address and
+        The common terms of the offsets are added first, so that registers share one address and
         each keeps its distance from it, typically a multiple of a stride, the same for all
-        threads. Signed sums that go to an address are taken not to wrap, as Triton's are.
+        threads. Signed sums in an address are assumed not to wrap, as in Triton.
         """
         sums = [self.terms(base) if (base := self.split(each)[0]) else () for each in offsets]
         common = common_parts(sums)
@@ -331,8 +331,8 @@ class Integers:
     def linear(self, thread: str, columns: Sequence[int]) -> str:
         """Return the XOR of `columns[i]` over the set bits `i` of the i32 `thread`, or "".
 
-        A matrix over GF(2) is a sum of its diagonals, and a diagonal is a mask and a shift: bits
-        that keep their distance, as in `lane * 4`, cost one shift together.
+        A matrix over GF(2) is the sum of its diagonals, and a diagonal is a mask and a shift: bits
+        with the same shift, as in `lane * 4`, cost one shift together.
         """
         diagonals: dict[int, int] = {}
         for bit, column in enumerate(columns):
@@ -378,7 +378,7 @@ class Integers:
 
 
 def common_parts(wholes: Sequence[Sequence[str]]) -> list[str]:
-    """Return the parts that all have, such as the terms of sums, as often as all have them."""
+    """Return the parts common to all, such as the terms of sums, with multiplicity."""
     common: list[str] = []
     for part in dict.fromkeys(wholes[0]):
         common += [part] * min(parts.count(part) for parts in wholes)
@@ -386,7 +386,7 @@ def common_parts(wholes: Sequence[Sequence[str]]) -> list[str]:
 
 
 def without(parts: Sequence[str], removed: Sequence[str]) -> list[str]:
-    """Return the parts that are left when others were taken away, each once."""
+    """Return `parts` without `removed`, each of which removes one occurrence."""
     left = list(parts)
     for part in removed:
         left.remove(part)

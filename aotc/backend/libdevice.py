@@ -1,13 +1,13 @@
-"""NVIDIA's libdevice, the mathematical functions that no single instruction computes.
+"""NVIDIA's libdevice: the mathematical functions that are more than one instruction.
 
 Its bitcode holds 350 functions and takes longer to read than a kernel takes to compile, so it is
-read only when a kernel calls one, and what comes out is kept: the functions called and what they
-need, cut out, specialised to the target and simplified once, as text that is put in the place of
-the kernel's declarations.
+read only when a kernel calls one, and the result is cached: the functions called and their
+dependencies, extracted, specialised to the target and simplified once, as text that replaces the
+kernel's declarations.
 
-`__nvvm_reflect` is how libdevice asks what it is compiled for. The answers are Triton's: subnormal
-fp32 numbers are flushed, square roots are precise. A remainder keeps them: it is exact or nothing,
-and flushes some of its results only, at no gain.
+libdevice queries its compile options with `__nvvm_reflect`. The answers are Triton's: subnormal
+fp32 numbers are flushed, square roots are precise. Remainders keep subnormals: a remainder is exact
+or useless, and flushing would change only some results, at no gain.
 
 Source: libdevice User's Guide, "Selecting Library Version"; LLVM "NVPTX: Reflection Parameters".
 """
@@ -47,7 +47,7 @@ _SIMPLIFY = (
 )
 
 
-# Functions that are one instruction anyway, so that calling them does not load the library.
+# Functions that are single instructions: calls of them do not load the library.
 _INTRINSICS = {
     f"__nv_{stem}{suffix}": f"llvm.{stem}.{kind}"
     for stem in ("ceil", "floor", "fma", "nearbyint", "rint", "trunc")
@@ -72,7 +72,7 @@ def resolve(llvm_ir: str, arch: int) -> str:
     if not symbols:
         return llvm_ir
     definitions = _definitions(tuple(sorted(symbols)), arch)
-    # A definition brings declarations of its own; those the module has already are left out.
+    # Definitions come with declarations; those that the module already has are left out.
     own = set(re.findall(r"^declare [^\n]*?@([\w.]+)\(", llvm_ir, re.MULTILINE))
     lines = [
         line
@@ -88,7 +88,7 @@ def _declared_name(line: str) -> str:
 
 @lru_cache(maxsize=64)
 def _definitions(symbols: tuple[str, ...], arch: int) -> str:
-    """Return the text of the functions and all they need, private and to be inlined."""
+    """Return the text of the functions and their dependencies, private and always inlined."""
     module = binding().parse_bitcode(find_file(_WHEEL, _BITCODE).read_bytes())
     known = {function.name: function for function in module.functions}
     for symbol in symbols:
@@ -105,7 +105,7 @@ def _definitions(symbols: tuple[str, ...], arch: int) -> str:
 
 def _answer_reflection(text: str, arch: int) -> str:
     strings = dict(_REFLECTED_STRING.findall(text))
-    # A part begins with the name of the function that the rest of it defines, but for the first.
+    # Each part but the first begins with the name of the function that it defines.
     first, *parts = _DEFINED.split(text)
     heads = _DEFINED.finditer(text)
     done = [first]
@@ -120,16 +120,16 @@ def _answer_reflection(text: str, arch: int) -> str:
 
 
 def _as_part_of_a_module(text: str) -> str:
-    """Return the functions and globals of a module, without what a module has only once."""
+    """Return the functions and globals of a module, without what a module may have only once."""
     skipped = (";", "source_filename", "target ", "attributes ", "!")
     kept = [line for line in text.splitlines() if line and not line.startswith(skipped)]
     return "\n".join(map(_without_numbers, kept))
 
 
 def _without_numbers(line: str) -> str:
-    """Return a line without references to attributes and metadata, which its module numbers.
+    """Strip a line's references to attributes and metadata, whose numbers belong to its module.
 
-    Definitions become private and are to be inlined.
+    Definitions become private and always inlined.
     """
     line, _ = _NUMBERED.subn("", line)
     if not line.startswith("define "):

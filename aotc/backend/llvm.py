@@ -1,8 +1,8 @@
-"""LLVM in process, through llvmlite: the only place that touches it.
+"""LLVM in process, through llvmlite: no other file uses it.
 
-llvmlite is loaded on first use, because loading it costs more than all the rest of the compiler,
-and printing the stages before PTX does without. It has no type information, so its objects are
-`Any` here and only text passes the border.
+llvmlite is loaded on first use, because loading it takes longer than all the rest of the compiler,
+and printing the stages before PTX does not need it. It has no type information, so its objects are
+`Any` here, and only text leaves this file.
 
 Invariant: a pass manager is run once; a second run aborts the process.
 """
@@ -33,15 +33,15 @@ def binding() -> Any:
 def target_machine(target: Target) -> Any:
     """Return the code generator of a target.
 
-    At 3 it would number all values once more, which takes long where loops carry tiles, and finds
-    nothing that ptxas does not.
+    Optimisation level 3 would number all values once more, which is slow where loops carry tiles,
+    and finds nothing that ptxas does not.
     """
     generator = binding().Target.from_triple(_TRIPLE)
     return generator.create_target_machine(cpu=target.name, features=target.llvm_features, opt=2)
 
 
 def parse(llvm_ir: str) -> Any:
-    """Return the module of a text, verified. Raises: IRError if it is not valid."""
+    """Parse and verify a module. Raises: IRError if it is invalid."""
     try:
         module = binding().parse_assembly(llvm_ir)
         module.verify()
@@ -51,7 +51,7 @@ def parse(llvm_ir: str) -> Any:
 
 
 def run_passes(module: Any, passes: Sequence[str]) -> None:
-    """Run passes over a module, in order, by the names llvmlite adds them with."""
+    """Run passes over a module, in order, by their names in llvmlite."""
     llvm = binding()
     manager = llvm.create_new_module_pass_manager()
     for name in passes:

@@ -1,6 +1,6 @@
 """How scalar types and their constants are spelled in LLVM IR.
 
-fp8 has no LLVM type that NVPTX computes with, so it is its bits: an `i8`.
+LLVM has no fp8 type for NVPTX, so an fp8 number is an `i8` with its bits.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def constant(value: float, element: ScalarType) -> str:
         return str(int(value))
     bits = float_bits(float(value), element)
     if element.name == "fp32":
-        # LLVM writes a float as the bits of the double of the same value.
+        # LLVM spells a float as the bits of the equal double.
         single: float = struct.unpack("<f", struct.pack("<I", bits))[0]
         return f"0x{_double_bits(single):016X}"
     if element.name == "fp64":

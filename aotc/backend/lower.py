@@ -2,8 +2,8 @@
 
 A rule is a function `(ctx, op) -> results`, registered for an op class with `@lowers`. A value of
 a tile type is a tuple of components, one for each register of its layout, broadcast registers
-included; a scalar is a tuple of one. The driver walks the blocks, sets the debug location and
-binds what a rule returns.
+included; a scalar is a tuple of one. The driver walks the ops, sets the debug location and
+binds the results of each rule.
 
 Invariant: every op has exactly one rule, and a rule returns as many components for each result as
 the layout of the result has registers.
@@ -34,7 +34,7 @@ WARPGROUP_SIZE = 4 * WARP_SIZE
 LANE_BITS = 5
 SHARED = "@shared"
 TENSOR_MAP_BYTES = 128
-_MAX_PARAM_ALIGNMENT = 64  # of a tensor map
+_MAX_PARAM_ALIGNMENT = 64  # the alignment of a tensor map
 
 Results: TypeAlias = "Sequence[Registers]"
 Rule: TypeAlias = "Callable[[Lowering, OpT], Results]"
@@ -62,7 +62,7 @@ def lowers(*classes: type[OpT]) -> Callable[[Rule[OpT]], Rule[OpT]]:
 
 @dataclass(frozen=True, slots=True)
 class ParamSlot:
-    """Place one kernel parameter in the argument buffer, at its natural alignment."""
+    """The place of one kernel parameter in the parameter buffer, naturally aligned."""
 
     name: str
     type: str
@@ -72,14 +72,14 @@ class ParamSlot:
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
-    """Hold a kernel as LLVM IR text, and where its launch arguments go."""
+    """A kernel as LLVM IR text, and the places of its launch arguments."""
 
     llvm_ir: str
     params: tuple[ParamSlot, ...]
 
 
 def param_layout(kernel: Kernel) -> tuple[ParamSlot, ...]:
-    """Return where each parameter lies in the argument buffer."""
+    """Return the place of each parameter in the parameter buffer."""
     slots: list[ParamSlot] = []
     end = 0
     for info, arg in zip(kernel.params, kernel.body.args, strict=True):
@@ -95,7 +95,7 @@ def param_layout(kernel: Kernel) -> tuple[ParamSlot, ...]:
 
 
 class Lowering:
-    """Hold what rules share while one kernel is lowered."""
+    """The state that rules share while one kernel is lowered."""
 
     def __init__(self, kernel: Kernel, target: Target, *, debug_lines: bool = False) -> None:
         self.kernel = kernel
@@ -110,7 +110,7 @@ class Lowering:
         all_threads = consumer_threads + WARP_SIZE * kernel.producer_warps
         self._role: Role = "all"
         self.group = ""
-        """The number of the group of consumers, if there are several and this is for them."""
+        """The index of this thread's consumer group, "" unless there are several."""
         self.thread_bits = num_threads.bit_length() - 1
         self.emit.declare("i32", "llvm.nvvm.read.ptx.sreg.tid.x", ())
         self.thread = self.emit.thread_value(
@@ -119,7 +119,7 @@ class Lowering:
         self.ints.learn(self.thread, (1 << (consumer_threads - 1).bit_length()) - 1)
 
     def opaque_thread_id(self) -> None:
-        """Make what follows depend on the thread id as read here."""
+        """Read the thread id anew, so that LLVM cannot move later uses of it before this point."""
         self.emit.start_section()
         self.thread = self.emit.thread_value(nvvm.read_thread())
         self.ints.learn(self.thread, (1 << self.thread_bits) - 1)
@@ -127,11 +127,11 @@ class Lowering:
     # ---- values --------------------------------------------------------------
 
     def raw(self, value: Value) -> Registers:
-        """Return the registers of `value`, a base plus a constant left as that."""
+        """Return the registers of `value`; sums of a base and a constant stay as they are."""
         return self._values[value]
 
     def registers(self, value: Value) -> list[str]:
-        """Return what a thread holds of `value` as operands."""
+        """Return the registers of `value` as operands."""
         element = element_of(value.type)
         return [self.operand(component, element) for component in self._values[value]]
 
@@ -148,17 +148,17 @@ class Lowering:
         return self.ints.materialize(component, element.bits)
 
     def bind(self, value: Value, registers: Registers) -> None:
-        """Say what a thread holds of `value`."""
+        """Set the registers of `value`."""
         self._values[value] = registers
 
     # ---- roles ---------------------------------------------------------------
 
     @contextmanager
     def role(self, role: Role) -> Generator[None]:
-        """Lower what stands in the `with` block for the threads of a role.
+        """Lower the ops of the `with` block for the threads of a role.
 
-        To one of several groups of consumers, its threads have the numbers that the first one's
-        have to all.
+        With several consumer groups, the threads of each are numbered from 0, as if it were the
+        only one.
         """
         before = self._role, self.thread, self.group
         self._role = role
@@ -170,10 +170,10 @@ class Lowering:
             self._role, self.thread, self.group = before
 
     def _number_in_group(self) -> None:
-        """Read which consumer group this thread is in, and its id there."""
+        """Compute this thread's consumer group, and its thread id in the group."""
         highest, mask = self.kernel.num_consumer_groups - 1, (1 << self.thread_bits) - 1
         number = self.emit.thread_value(f"lshr i32 {self.thread}, {self.thread_bits}")
-        # Read from one lane, so that ptxas knows it to be the same for all of a warp.
+        # Read from one lane, so that ptxas knows it to be warp-uniform.
         self.group = self.emit.thread_value(nvvm.first_lane(self.emit, number))
         self.ints.learn(self.group, (1 << highest.bit_length()) - 1)
         self.thread = self.emit.thread_value(f"and i32 {self.thread}, {mask}")
@@ -181,14 +181,14 @@ class Lowering:
 
     @property
     def warp(self) -> str:
-        """Name the number of this thread's warp in its role, an i32 that its lanes agree on."""
+        """The index of this thread's warp in its role, a warp-uniform i32."""
         number = self.emit.thread_value(f"lshr i32 {self.thread}, {LANE_BITS}")
-        # Read from one lane, so that ptxas knows it to be the same for all of a warp.
+        # Read from one lane, so that ptxas knows it to be warp-uniform.
         return self.emit.thread_value(nvvm.first_lane(self.emit, number))
 
     @property
     def issuer(self) -> Issuer:
-        """Say which thread issues copies: one of the first warp, or of the producer the only one."""
+        """The thread that issues copies: one of the first warp; in a producer, its only thread."""
         if self._role == "producer":
             return Issuer(alone=True)
         if self.kernel.num_warps == 1 and self._role == "consumer":
@@ -197,15 +197,15 @@ class Lowering:
 
     @property
     def barrier_threads(self) -> int:
-        """How many threads wait at a barrier of this role; 0 stands for all of the CTA."""
+        """The number of threads at a barrier of this role; 0 stands for all of the CTA."""
         return WARP_SIZE * self.kernel.num_warps if self._role == "consumer" else 0
 
     # ---- blocks --------------------------------------------------------------
 
     def lower_ops(self, block: Block) -> list[Registers]:
-        """Lower a nested block, whose arguments are bound; return what its terminator passes on.
+        """Lower a nested block, whose arguments are bound; return its terminator's operands.
 
-        The terminator itself is the business of the enclosing op.
+        The terminator itself is lowered by the enclosing op.
         """
         for op in block:
             if op is block.last and op.terminator:
@@ -214,7 +214,7 @@ class Lowering:
         return [self.raw(value) for value in block.terminator.operands]
 
     def inline(self, block: Block, arguments: Sequence[Component]) -> list[Component]:
-        """Lower a block of scalars with these arguments; return the scalars it yields."""
+        """Lower a block of scalar ops with these arguments; return what it yields."""
         for arg, component in zip(block.args, arguments, strict=True):
             self.bind(arg, (component,))
         return [registers[0] for registers in self.lower_ops(block)]
@@ -236,12 +236,12 @@ class Lowering:
 
 
 def num_registers(type_: Type) -> int:
-    """Return how many registers a thread holds of a value of `type_`."""
+    """Return the number of registers per thread of a value of `type_`."""
     return layout_of(type_).in_size("register") if isinstance(type_, TileType) else 1
 
 
 def layout_of(type_: Type) -> LinearLayout:
-    """Return the layout of a tile type. Raises: IRError if it is no tile or has none."""
+    """Return the layout of a tile type. Raises: IRError if it is not a tile or has no layout."""
     if not isinstance(type_, TileType) or type_.layout is None:
         raise IRError(f"{type_} has no layout")
     return type_.layout
@@ -255,9 +255,9 @@ def lower_kernel(
 ) -> Lowered:
     """Lower a kernel of gpu IR to LLVM IR text.
 
-    `debug_lines` adds a line table of the kernel's source, files by their base name; `owns_sm` says
-    that the kernel is to have all registers that a CTA alone on an SM has.
-    Raises: IRError if an op has no rule or breaks the terms of its rule.
+    `debug_lines` adds a line table of the kernel's source, files without folders; `owns_sm` asks
+    for all registers of an SM for a single CTA.
+    Raises: IRError if an op has no rule or violates its rule's requirements.
     """
     _check_cluster(kernel, target)
     ctx = Lowering(kernel, target, debug_lines=debug_lines)
@@ -290,13 +290,13 @@ def lower_kernel(
 
 
 def _check_cluster(kernel: Kernel, target: Target) -> None:
-    """Raise IRError unless the CTAs of a program can be a cluster of the target."""
+    """Raise IRError unless the target can have clusters of this size."""
     count = kernel.num_ctas
     is_power = count > 0 and count & (count - 1) == 0
     if not is_power or count > target.max_blocks_per_cluster:
-        raise IRError(f"clusters of {count} blocks", kernel.loc)
+        raise IRError(f"clusters of {count} CTAs", kernel.loc)
     if count > 1 and Feature.CLUSTERS not in target.features:
-        raise IRError(f"clusters of {count} blocks on {target}", kernel.loc)
+        raise IRError(f"clusters of {count} CTAs on {target}", kernel.loc)
 
 
 def _num_warps(kernel: Kernel) -> int:
@@ -308,7 +308,7 @@ def _attributes(kernel: Kernel, *, owns_sm: bool) -> str:
     attributes = {"nvvm.reqntid": str(WARP_SIZE * _num_warps(kernel))}
     if kernel.maxnreg:
         attributes["nvvm.maxnreg"] = str(kernel.maxnreg)
-    # Registers move between warps only where a launch gives each thread a known number.
+    # `setmaxnreg` requires a known number of registers per thread at launch.
     moves = any(isinstance(op, roles.Specialize) and op.consumer_registers for op in kernel.body)
     if moves or (owns_sm and not kernel.maxnreg):
         attributes["nvvm.minctasm"] = "1"
@@ -318,7 +318,7 @@ def _attributes(kernel: Kernel, *, owns_sm: bool) -> str:
 
 
 def _prefetch_maps(ctx: Lowering) -> None:
-    """Prefetch tensor maps in a thread that does not initialize mbarriers meanwhile."""
+    """Prefetch tensor maps in a thread other than the one that initializes mbarriers."""
     args = ctx.kernel.body.args
     maps = [arg for arg in args if isinstance(arg.type, TensorMapType) and arg.users]
     if maps:
@@ -338,7 +338,7 @@ def _bind_param(ctx: Lowering, index: int, info: ParamInfo) -> str:
     element = element_of(arg.type)
     if isinstance(element, PointerType):
         ctx.bind(arg, (name,))
-        # A divisibility of an address that is no power of two guarantees its power of two.
+        # LLVM's alignment is the largest power of two that divides the promised divisibility.
         return f"{GLOBAL_POINTER} noundef align {info.divisibility & -info.divisibility} {name}"
     if element.is_bool:
         ctx.bind(arg, (ctx.emit.value(f"trunc i8 {name} to i1"),))

@@ -1,10 +1,10 @@
-"""All instruction text: one function for each PTX instruction that rules use by name.
+"""PTX instruction text: one function for each instruction that rules use by name.
 
-Rules do arithmetic on layouts and say what is to happen; how it is spelled, as an intrinsic or as
-inline assembly, stands here. Sections are those of the PTX ISA manual, version 8.8.
+Rules compute on layouts and decide which instructions there are; these functions spell them, as
+intrinsics or as inline assembly. Sections are those of the PTX ISA manual, version 8.8.
 
-Invariant: what several threads must run together is `convergent`, and what touches memory is
-`sideeffect`, so LLVM keeps the order in which rules wrote it.
+Invariant: an instruction that several threads must execute together is `convergent`, and one that
+accesses memory is `sideeffect`, so LLVM keeps the order in which rules emit them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ADDRESS = {"global": ("ptr addrspace(1)", "l"), "shared": ("i32", "r")}
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Say where an access goes: a base operand and a constant that becomes an immediate."""
+    """The address of an access: a base operand and an immediate offset."""
 
     space: Space
     base: str
@@ -37,9 +37,9 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Say how an access goes: `count` words of `bits` each, under a predicate, with modifiers.
+    """The form of an access: `count` words of `bits` each, under a predicate, with modifiers.
 
-    `predicate` "" always goes ahead. `policy` is the operand of an L2 cache policy, or "".
+    `predicate` "" is always true. `policy` is the operand of an L2 cache policy, or "".
     `prefetch_bytes` is a hint of 64, 128 or 256 to the L2 cache, or 0.
     """
 
@@ -107,7 +107,7 @@ def store(emit: Emitter, address: Address, access: Access, words: Sequence[str])
 
 
 def _finish(text: str, access: Access, constraints: list[str], arguments: list[str]) -> str:
-    """Add policy and predicate to the text of an access; return the asm call after its type."""
+    """Complete an access with policy and predicate; return the asm call without its type."""
     if access.policy:
         text += f", ${len(constraints)}"
         constraints.append("l")
@@ -122,8 +122,8 @@ def _finish(text: str, access: Access, constraints: list[str], arguments: list[s
 def add_address(emit: Emitter, address: str, distance_bytes: str) -> str:
     """Return a global address moved by an i64 operand.
 
-    In assembly, because in LLVM's own terms its strength reduction takes a sum of something that
-    a loop changes and something that it does not apart, and makes an invariant of each register.
+    As assembly: LLVM's strength reduction would split the sum of a loop-varying and a
+    loop-invariant term, and keep one invariant per register.
 
     Source: PTX ISA 9.7.1.1 `add`.
     """
@@ -134,9 +134,9 @@ def add_address(emit: Emitter, address: str, distance_bytes: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class AsyncAccess:
-    """Say how a copy from global to shared memory goes: its size, and modifiers as of `Access`.
+    """The form of a copy from global to shared memory: its size, and modifiers as in `Access`.
 
-    `bypass_l1` keeps it out of the L1 cache, which only copies of 16 bytes can.
+    `bypass_l1` is allowed for copies of 16 bytes only.
     """
 
     size_bytes: int
@@ -149,7 +149,7 @@ class AsyncAccess:
 def async_copy(
     emit: Emitter, target: Address, source: Address, access: AsyncAccess, ignored: str
 ) -> None:
-    """Start to copy bytes from global to shared memory; zeros if the i1 `ignored` holds, or "".
+    """Start a copy from global to shared memory; it writes zeros if `ignored`, an i1 or "", holds.
 
     Source: PTX ISA 9.7.9.25.3.1 `cp.async`.
     """
@@ -177,7 +177,7 @@ def async_copy(
 
 
 def async_commit(emit: Emitter) -> None:
-    """Make a group of the copies that this thread started since the last one.
+    """Close a commit group of the copies that this thread started since the last one.
 
     Source: PTX ISA 9.7.9.25.3.2 `cp.async.commit_group`.
     """
@@ -185,7 +185,7 @@ def async_commit(emit: Emitter) -> None:
 
 
 def async_wait(emit: Emitter, num_pending: int) -> None:
-    """Wait until at most the newest `num_pending` groups of this thread have not landed.
+    """Wait until at most the newest `num_pending` commit groups of this thread are pending.
 
     Source: PTX ISA 9.7.9.25.3.3 `cp.async.wait_group`.
     """
@@ -193,7 +193,7 @@ def async_wait(emit: Emitter, num_pending: int) -> None:
 
 
 def load_matrix(emit: Emitter, address: Address, mode: str, count: int) -> list[str]:
-    """Return the i32 words a lane gets of `count` 8x8 matrices of shared memory.
+    """Load `count` 8x8 matrices from shared memory; return a lane's i32 words.
 
     Lane `8*i + r` gives the address of row `r` of matrix `i`; `mode` is "b16" or "b16.trans".
 
@@ -212,7 +212,7 @@ def load_matrix(emit: Emitter, address: Address, mode: str, count: int) -> list[
 
 
 def store_matrix(emit: Emitter, address: Address, mode: str, words: Sequence[str]) -> None:
-    """Write the i32 words a lane has of 8x8 matrices to shared memory, as `load_matrix` reads.
+    """Store 8x8 matrices to shared memory from a lane's i32 words: `load_matrix` reversed.
 
     Source: PTX ISA 9.7.14.5.16 `stmatrix`.
     """
@@ -236,9 +236,9 @@ _BF16_ONES = 0x3F803F80
 
 @dataclass(frozen=True, slots=True)
 class Atomic:
-    """Say how an atomic goes: on `count` words of `bits` each, under a predicate, for a scope.
+    """The form of an atomic: `count` words of `bits` each, under a predicate, with a scope.
 
-    `operation` is the instruction's, with the type of the elements, such as "add.noftz.f16x2".
+    `operation` is the instruction's, with the element type, such as "add.noftz.f16x2".
     """
 
     operation: str
@@ -255,16 +255,16 @@ def atomic(
     *operands: Sequence[str],
     initial: Sequence[str] | None = None,
 ) -> list[str]:
-    """Update words in memory; return those that were there, or `initial` without the predicate.
+    """Update words in memory; return the old ones, or `initial` where the predicate is false.
 
-    Each of `operands` is one word for each word of the update. Without `initial` nothing is
-    returned. No other access is ordered.
+    Each of `operands` has one word for each word of the update. Without `initial`, nothing is
+    returned. The atomic is relaxed: it orders no other access.
 
     Source: PTX ISA 9.7.13.5 `atom`, 9.7.13.7 `red`.
     """
     letter, kind = _CONSTRAINTS[how.bits], f"i{how.bits}"
     is_read = initial is not None
-    has_result = is_read or how.operation.startswith(("exch", "cas"))  # which `red` has not
+    has_result = is_read or how.operation.startswith(("exch", "cas"))  # `red` lacks these
     vector = f".v{how.count}" if how.count > 1 else ""
     stem, _, element = how.operation.rpartition(".")
     opcode = "atom" if has_result else "red"
@@ -302,7 +302,7 @@ def atomic(
 
 
 def _group(start: int, count: int) -> str:
-    """Return operands `start`, `start + 1`, … as one word or a vector of them."""
+    """Return operands `start`, `start + 1`, … as one word or a vector."""
     words = ", ".join(f"${index}" for index in range(start, start + count))
     return words if count == 1 else f"{{{words}}}"
 
@@ -310,10 +310,11 @@ def _group(start: int, count: int) -> str:
 def atomic_add_bf16x2(
     emit: Emitter, address: Address, words: Sequence[str], predicate: str, scope: str
 ) -> str:
-    """Add to a pair of bf16 where the target has no instruction for it; return what was there.
+    """Add to a pair of bf16 where the target has no instruction for it; return the old pair.
 
-    `words` are the pair to add and a mask of the bits that may change. A loop tries until nobody
-    else changed the pair in between. An i32 is returned; it is 0 if the predicate fails.
+    `words` are the pair to add and a mask of the bits that may change. A compare-and-swap loop
+    repeats until no other thread intervened. Returns an i32, 0 if the predicate is false.
+
 
     Source: PTX ISA 9.7.13.5 `atom.cas`, 9.7.4.4 `fma.rn.bf16x2`.
     """
@@ -337,7 +338,7 @@ def atomic_add_bf16x2(
 
 
 def fence(emit: Emitter, scope: str) -> None:
-    """Order this thread's accesses before it, and what it has seen, before those after it.
+    """Order this thread's earlier accesses, and writes it has observed, before its later ones.
 
     Source: PTX ISA 9.7.13.4 `fence.acq_rel`.
     """
@@ -354,10 +355,10 @@ def create_policy(emit: Emitter, priority: str) -> str:
 
 
 def barrier(emit: Emitter, num_threads: int = 0, number: str = "1") -> None:
-    """Wait for all threads of the CTA, or for some of them at a named barrier.
+    """Wait for all threads of the CTA, or for `num_threads` at a named barrier.
 
-    `number`, an i32 operand, is that barrier's. 1 is that of the CTA's first threads, from 2 on
-    are those of warpgroups, and from 10 on those of consumer groups.
+    `number` is the named barrier, an i32 operand: 1 for the CTA's first threads, from 2 on for
+    warpgroups, from 10 on for consumer groups.
 
     Source: PTX ISA 9.7.13.1 `barrier.cta.sync`.
     """
@@ -368,8 +369,8 @@ def barrier(emit: Emitter, num_threads: int = 0, number: str = "1") -> None:
     emit.effect(emit.call_text("void", name, arguments))
 
 
-def take_registers(emit: Emitter, count: int) -> None:
-    """Let each thread of a warpgroup have `count` registers, more than at launch.
+def increase_registers(emit: Emitter, count: int) -> None:
+    """Raise the registers per thread of a warpgroup to `count`.
 
     Source: PTX ISA 9.7.19.5 `setmaxnreg`.
     """
@@ -377,8 +378,8 @@ def take_registers(emit: Emitter, count: int) -> None:
     emit.effect(emit.call_text("void", name, [("i32", str(count))]))
 
 
-def leave_registers(emit: Emitter, count: int) -> None:
-    """Leave each thread of a warpgroup `count` registers, fewer than at launch.
+def decrease_registers(emit: Emitter, count: int) -> None:
+    """Lower the registers per thread of a warpgroup to `count`.
 
     Source: PTX ISA 9.7.19.5 `setmaxnreg`.
     """
@@ -387,18 +388,18 @@ def leave_registers(emit: Emitter, count: int) -> None:
 
 
 def warp_barrier(emit: Emitter) -> None:
-    """Wait for all lanes of the warp; what they did before comes before what they do after.
+    """Wait for all lanes of the warp, ordering their accesses before it and after it.
 
     Source: PTX ISA 9.7.13.2 `bar.warp.sync`.
     """
     emit.effect(emit.call_text("void", "llvm.nvvm.bar.warp.sync", [("i32", "-1")]))
 
 
-# ---- who a thread is --------------------------------------------------------------------------
+# ---- thread id ----------------------------------------------------------------------------------
 
 
 def read_thread() -> str:
-    """Return the text of a read of the thread's number that LLVM takes for no other's.
+    """Return the text of a read of the thread id that LLVM cannot merge with another one.
 
     Source: PTX ISA 10.1 `%tid`.
     """
@@ -409,7 +410,7 @@ def read_thread() -> str:
 
 
 def shuffle(emit: Emitter, mode: ShuffleMode, word: str, lane: str) -> str:
-    """Return the i32 `word` of another lane: XOR, minus, plus or equal `lane`.
+    """Return the i32 `word` of another lane: this lane XOR, minus or plus `lane`, or `lane` itself.
 
     Source: PTX ISA 9.7.9.6 `shfl.sync`.
     """
@@ -419,7 +420,7 @@ def shuffle(emit: Emitter, mode: ShuffleMode, word: str, lane: str) -> str:
 
 
 def first_lane(emit: Emitter, word: str) -> str:
-    """Return the text of a read of the first lane's i32 `word`, by all lanes of a warp.
+    """Broadcast the first lane's i32 `word` to all lanes of the warp.
 
     Source: PTX ISA 9.7.9.6 `shfl.sync`.
     """
@@ -428,7 +429,7 @@ def first_lane(emit: Emitter, word: str) -> str:
 
 
 def redux(emit: Emitter, kind: str, word: str) -> str:
-    """Return the i32 words of all lanes combined by `kind`: add, min, umin, max, umax, and, or, xor.
+    """Combine the i32 words of all lanes by `kind`: add, min, umin, max, umax, and, or, xor.
 
     Source: PTX ISA 9.7.13.7 `redux.sync`.
     """
@@ -441,7 +442,7 @@ def redux(emit: Emitter, kind: str, word: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Mma:
-    """Name an `mma.sync` as LLVM does, and the types of a word of A or B and of the accumulator."""
+    """An `mma.sync`: LLVM's name, and the types of a word of A or B and of the accumulator."""
 
     suffix: str
     operand_type: str
@@ -449,7 +450,7 @@ class Mma:
 
 
 def _hidden(emit: Emitter, word: str, kind: str) -> str:
-    """Return a word of 32 bits as it is; ptxas does not see what it is if it is a constant.
+    """Return a 32-bit word, hidden from ptxas's constant propagation if it is a constant.
 
     Source: PTX ISA 10.7 `%nctaid`, which is less than 2**31.
     """
@@ -466,10 +467,11 @@ def _hidden(emit: Emitter, word: str, kind: str) -> str:
 def mma(
     emit: Emitter, kind: Mma, a: Sequence[str], b: Sequence[str], acc: Sequence[str]
 ) -> list[str]:
-    """Return the registers of the accumulator plus the dot of fragments.
+    """Issue an MMA; return the accumulator's registers.
 
-    Constants among the fragments are hidden: of -2.0 in both halves ptxas 13.5 makes a negated
-    operand that is right in one half, and of an fp8 zero's upper half 0xC0.
+    Constant fragments are hidden from ptxas 13.5, which miscompiles them: -2.0 in both halves
+    becomes a negated operand that is right in one half only, and the upper half of an fp8 zero
+    0xC0.
 
     Source: PTX ISA 9.7.14.5 `mma.sync`.
     """
@@ -489,7 +491,7 @@ def mma(
 
 
 def ex2(emit: Emitter, value: str) -> str:
-    """Return 2 to the power of a float, within 2 ulp; subnormals count as zero.
+    """Return 2 to the power of a float, within 2 ulp; subnormals are flushed.
 
     Source: PTX ISA 9.7.3.20 `ex2.approx.ftz`.
     """
@@ -497,7 +499,7 @@ def ex2(emit: Emitter, value: str) -> str:
 
 
 def sqrt_approx(emit: Emitter, value: str) -> str:
-    """Return the square root of a float, within 1 ulp, subnormals as zero.
+    """Return the square root of a float, within 1 ulp; subnormals are flushed.
 
     Source: PTX ISA 9.7.3.16 `sqrt.approx.ftz`.
     """
@@ -514,7 +516,7 @@ def sqrt_rn(emit: Emitter, value: str, *, double: bool) -> str:
 
 
 def rsqrt(emit: Emitter, value: str) -> str:
-    """Return the reciprocal square root of a float, within 2 ulp, subnormals as zero.
+    """Return the reciprocal square root of a float, within 2 ulp; subnormals are flushed.
 
     Source: PTX ISA 9.7.3.17 `rsqrt.approx.ftz`.
     """
@@ -543,10 +545,10 @@ def mul_high(emit: Emitter, left: str, right: str, bits: int, *, signed: bool) -
     return emit.call(kind, name, [(kind, left), (kind, right)])
 
 
-# ---- the rest ---------------------------------------------------------------------------------
+# ---- special registers, printing and assertions -------------------------------------------------
 
 
-def block_id(emit: Emitter, axis: int) -> str:
+def cta_id(emit: Emitter, axis: int) -> str:
     """Return the index of the CTA along a grid axis.
 
     Source: PTX ISA 10.7 `%ctaid`.
@@ -554,8 +556,8 @@ def block_id(emit: Emitter, axis: int) -> str:
     return _special_register(emit, f"ctaid.{'xyz'[axis]}")
 
 
-def num_blocks(emit: Emitter, axis: int) -> str:
-    """Return the number of blocks along a grid axis.
+def num_ctas(emit: Emitter, axis: int) -> str:
+    """Return the number of CTAs along a grid axis.
 
     Source: PTX ISA 10.8 `%nctaid`.
     """
@@ -585,7 +587,7 @@ def _special_register(emit: Emitter, name: str) -> str:
 
 
 def print_values(emit: Emitter, text: str, values: Sequence[Argument]) -> None:
-    """Print numbers of 32 and 64 bits to the host, each at a multiple of its size in a buffer.
+    """Print numbers of 32 and 64 bits on the host, through a buffer of naturally aligned values.
 
     Source: CUDA Programming Guide, "Formatted Output"; CUDA's `vprintf`.
     """

@@ -1,7 +1,4 @@
-"""Conversions of numbers, and permutations of their bytes: a part of `nvvm`.
-
-Invariant: as there, one instruction a function, and no text of instructions elsewhere.
-"""
+"""Conversions of numbers and permutations of bytes; a part of `nvvm`, with the same invariant."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ from aotc.backend.emitter import Emitter
 
 
 def permute_bytes(emit: Emitter, low: str, high: str, selector: int) -> str:
-    """Return an i32 made of bytes of two: four bits of `selector` choose each, 0 to 7 from low on.
+    """Return an i32 of bytes of two words; each nibble of `selector` picks one, 0 to 7 from `low`.
 
     Source: PTX ISA 9.7.9.7 `prmt`.
     """

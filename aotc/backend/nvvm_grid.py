@@ -1,7 +1,6 @@
-"""Instructions about the grid in its stream: programmatic dependent launch.
+"""Instructions about clusters, and about grids in a stream: programmatic dependent launch.
 
-They are LLVM's own intrinsics, of which it knows nothing but that they may touch all memory, so
-no access crosses them.
+The latter are LLVM intrinsics that it assumes to access all memory, so no access moves across them.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from aotc.backend.emitter import Emitter
 
 
 def cta_rank(emit: Emitter) -> str:
-    """Return the index of this block in its cluster, an i32.
+    """Return the index of this CTA in its cluster, an i32.
 
     Source: PTX ISA 10.17 `%cluster_ctarank`.
     """
@@ -19,7 +18,7 @@ def cta_rank(emit: Emitter) -> str:
 
 
 def cluster_barrier(emit: Emitter) -> None:
-    """Wait for all threads of the cluster, which need not come warp by warp.
+    """Wait for all threads of the cluster, which need not be converged in warps.
 
     Source: PTX ISA 9.7.13.3 `barrier.cluster`.
     """
@@ -36,7 +35,7 @@ def wait_for_grids(emit: Emitter) -> None:
 
 
 def launch_dependents(emit: Emitter) -> None:
-    """Let grids that depend on this one start once all its blocks have come here or ended.
+    """Let dependent grids start once all CTAs of this one have executed this or ended.
 
     Source: PTX ISA 9.7.13.13 `griddepcontrol`.
     """

@@ -1,4 +1,4 @@
-"""Assembly of the user's: how a kernel's own PTX text is spelled in LLVM IR."""
+"""Inline assembly of the user, spelled in LLVM IR."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def word_bits(register: Register) -> int:
 def inline_asm(
     emit: Emitter, text: str, operands: Operands, words: Sequence[str], *, pure: bool
 ) -> list[str]:
-    """Return what the text leaves in its outputs; `words` hold the elements of its inputs."""
+    """Emit inline assembly; return its outputs. `words` hold the elements of its inputs."""
     arguments = [
         f"{_TYPES[register.letter]} {_to_register(emit, word, register)}"
         for word, register in zip(words, operands.inputs, strict=True)

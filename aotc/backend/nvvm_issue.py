@@ -1,16 +1,16 @@
-"""The branch around what one thread issues: asynchronous copies, and arrivals at mbarriers.
+"""Instructions that one elected lane issues: asynchronous copies and arrivals at mbarriers.
 
-Hardware issues these once for a warp, not once for a thread. Under a predicate of a thread, ptxas
-has the warp vote whether to issue, and may place the vote where the lanes of the warp arrive apart:
-each part of them votes, and the instruction is issued twice. So nothing here is predicated. A
-warp is chosen by a value that is the same in all of its lanes, `elect.sync` chooses one of them,
-and that lane branches to all that is issued at this point, until `bar.warp.sync` joins the lanes
-again. The same lane is elected each time, so what a thread committed it can wait for.
+Hardware issues these once per warp, not once per thread. Under a per-thread predicate, ptxas makes
+the warp vote whether to issue, and may place the vote where the lanes have diverged: each part of
+the warp votes, and the instruction is issued twice. So nothing here is predicated. A warp is chosen
+by a warp-uniform value, `elect.sync` chooses one of its lanes, and that lane branches to everything
+issued at this point, until `bar.warp.sync` reconverges the warp. The same lane is elected each
+time, so it can wait for its own commit groups.
 
-What follows each other without an effect between shares a branch: `Issue` gathers it, and the
-emitter writes it ahead of the next effect.
+Consecutive instructions without another effect in between share a branch: `Issue` collects them,
+and the emitter writes it before the next effect.
 
-Invariant: one lane of a warp is at an instruction of an `Issue`, and all others wait for it.
+Invariant: one lane of a warp executes an `Issue`, and all others wait for it.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _NEW_LINE = "\\0A\\09"  # as LLVM spells it in a string
 
 @dataclass(frozen=True, slots=True)
 class Issuer:
-    """Name the threads that issue: a lane of each warp for which `warps` holds.
+    """The threads that issue: one lane of each warp for which `warps` holds.
 
-    `warps` is an i1 that all lanes of a warp agree on, "" for every warp. Where a thread is `alone`
-    in what it runs, nobody is elected.
+    `warps` is a warp-uniform i1, "" for every warp. In a role with a single thread (`alone`),
+    no lane needs to be elected.
     """
 
     warps: str = ""
@@ -37,7 +37,7 @@ class Issuer:
 
 
 class Issue:
-    """Gather instructions of one issuer and their operands: one asm call when it is written.
+    """Collect instructions of one issuer and their operands into one asm call.
 
     Source: PTX ISA 9.7.13.14 `elect.sync`, 9.7.13.2 `bar.warp.sync`.
     """
@@ -49,7 +49,7 @@ class Issue:
         self._lines: list[tuple[str, str]] = []
 
     def operand(self, letter: str, kind: str, value: str) -> str:
-        """Add an operand, unless it is one already, and return how the text names it."""
+        """Add an operand, once, and return its placeholder in the text."""
         return f"${self._operands.setdefault((letter, kind, value), len(self._operands))}"
 
     def address(self, address: Address) -> str:
@@ -57,11 +57,11 @@ class Issue:
         return f"[{self.operand('r', 'i32', address.base)}+{address.offset_bytes}]"
 
     def number(self, value: str) -> str:
-        """Return the text of an i32, which is itself if it is a constant."""
+        """Return the text of an i32: the number itself if it is a constant."""
         return value if value.isdecimal() else self.operand("r", "i32", value)
 
     def add(self, text: str, condition: str = "") -> None:
-        """Add instructions; with a `condition`, an i1 that a warp agrees on, only if it holds."""
+        """Add instructions; they execute only if `condition`, a warp-uniform i1 or "", holds."""
         self._lines.append((self.operand("b", "i1", condition) if condition else "", text))
 
     def text(self) -> str:
@@ -83,7 +83,7 @@ class Issue:
         return call + self._suffix
 
     def _elected(self, lines: list[str]) -> list[str]:
-        """Return the branch of the lane that is elected to run `lines`, in the issuer's warps."""
+        """Return the branch in which the elected lane of the issuer's warps executes `lines`."""
         warps = self.issuer.warps
         chosen = [f"@!{self.operand('b', 'i1', warps)} bra.uni done;"] if warps else []
         return [
@@ -107,7 +107,7 @@ def issue(emit: Emitter, issuer: Issuer) -> Issue:
 
 
 def elected(emit: Emitter) -> str:
-    """Return an i1 that holds in one lane of the warp, all of whose lanes come here.
+    """Return an i1 that holds in one lane of a converged warp.
 
     Source: PTX ISA 9.7.13.14 `elect.sync`.
     """

@@ -1,9 +1,9 @@
-"""Instruction text of tensor copies, of the barriers that await them, and of their proxy.
+"""Instructions of tensor copies, mbarriers and the async proxy.
 
-Sections are those of the PTX ISA manual, version 8.8, as in `nvvm.py`. What one thread issues goes
-to a branch of `nvvm_issue`; the map is its generic address.
+Sections are those of the PTX ISA manual, version 8.8, as in `nvvm.py`. Instructions issued by one
+thread are collected in a branch of `nvvm_issue`; a tensor map is given by its generic address.
 
-Invariant: everything here is `sideeffect`, so LLVM keeps the order in which rules wrote it.
+Invariant: everything here is `sideeffect`, so LLVM keeps the order in which rules emit it.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from aotc.backend.nvvm_issue import Issue, Issuer, issue
 
 @dataclass(frozen=True, slots=True)
 class TensorCopy:
-    """Say what a copy moves: the box at `coords`, i32 operands, innermost first, of a map.
+    """One tensor copy: the box of a tensor map at `coords`, i32 operands, innermost first.
 
-    With a `condition`, an i1 that a warp agrees on, it is issued only where that holds.
+    With a `condition`, a warp-uniform i1, it is issued only where that holds.
     """
 
     tensor: str
@@ -44,22 +44,22 @@ def tensor_load(
     barrier: Address,
     policy: str,
     issuer: Issuer,
-    blocks: int = 0,
+    ctas: int = 0,
 ) -> None:
-    """Start to copy a box to shared memory; its bytes complete at a mbarrier.
+    """Start to copy a box to shared memory; its bytes complete at an mbarrier.
 
-    `policy` is the operand of an L2 cache policy, or "". With a mask of `blocks` of the cluster the
-    box goes to each of them, and its bytes complete at the mbarrier of each.
+    `policy` is the operand of an L2 cache policy, or "". With a bit mask `ctas`, the box is
+    multicast to these CTAs of the cluster, and its bytes complete at the mbarrier of each.
 
     Source: PTX ISA 9.7.9.27.5.2 `cp.async.bulk.tensor`.
     """
     asm, hint = issue(emit, issuer), ".L2::cache_hint" if policy else ""
     text = f"cp.async.bulk.tensor.{len(copy.coords)}d.shared::cluster.global.tile"
-    text += f".mbarrier::complete_tx::bytes{'.multicast::cluster' if blocks else ''}"
+    text += f".mbarrier::complete_tx::bytes{'.multicast::cluster' if ctas else ''}"
     text += f"{hint} {asm.address(copy.buffer)}, {_box(asm, copy)}"
     text += f", {asm.address(barrier)}"
-    if blocks:
-        text += f", {asm.operand('h', 'i16', str(blocks))}"
+    if ctas:
+        text += f", {asm.operand('h', 'i16', str(ctas))}"
     if policy:
         text += f", {asm.operand('l', 'i64', policy)}"
     asm.add(f"{text};", copy.condition)
@@ -75,7 +75,7 @@ def bulk_load(
     issuer: Issuer,
     condition: str,
 ) -> None:
-    """Start to copy bytes, an i32 operand, from global to shared memory; as `tensor_load` else.
+    """Start to copy `size_bytes`, an i32, from global to shared memory; else as `tensor_load`.
 
     Source: PTX ISA 9.7.9.25.4.1 `cp.async.bulk`.
     """
@@ -96,7 +96,7 @@ def bulk_store(
     issuer: Issuer,
     condition: str,
 ) -> None:
-    """Start to copy bytes, an i32 operand, from shared to global memory; in a group as `tensor_store`.
+    """Start to copy `size_bytes`, an i32, from shared to global memory; else as `tensor_store`.
 
     Source: PTX ISA 9.7.9.25.4.1 `cp.async.bulk`.
     """
@@ -120,7 +120,7 @@ def tensor_store(emit: Emitter, copy: TensorCopy, issuer: Issuer, reduction: str
 
 
 def commit_stores(emit: Emitter, issuer: Issuer) -> None:
-    """Make a group of the stores and reductions that this thread started since the last one.
+    """Close a commit group of the stores and reductions started since the last one.
 
     Source: PTX ISA 9.7.9.25.4.1 `cp.async.bulk.commit_group`.
     """
@@ -128,10 +128,10 @@ def commit_stores(emit: Emitter, issuer: Issuer) -> None:
 
 
 def wait_stores(emit: Emitter, num_pending: int, *, written: bool) -> None:
-    """Wait until at most the newest `num_pending` groups have not read shared memory, or written.
+    """Wait until all but the newest `num_pending` groups have read shared memory, or are written.
 
-    Every thread runs it, and those without groups go on. A branch of the thread that issues would
-    join its lanes while tiles are at their largest, and cost registers that are not there.
+    Every thread executes it; those without groups continue at once. A branch for the issuing thread
+    would reconverge its warp where register pressure is highest, at the cost of spills.
 
     Source: PTX ISA 9.7.9.25.4.2 `cp.async.bulk.wait_group`.
     """
@@ -163,7 +163,7 @@ def prefetch_maps(emit: Emitter, tensors: Sequence[str], issuer: Issuer) -> None
 
 
 def generic_address(emit: Emitter, pointer: str) -> str:
-    """Return the generic address of a global one.
+    """Convert a global address to a generic one.
 
     Source: PTX ISA 9.7.9.20 `cvta`.
     """
@@ -171,7 +171,7 @@ def generic_address(emit: Emitter, pointer: str) -> str:
 
 
 def acquire_map(emit: Emitter, tensor: str) -> None:
-    """Let copies of this thread use a map in global memory that the host, or a kernel, wrote.
+    """Make a tensor map in global memory, written by the host or a kernel, visible to copies.
 
     Source: PTX ISA 9.7.13.4 `fence.proxy.tensormap`.
     """
@@ -183,7 +183,7 @@ def acquire_map(emit: Emitter, tensor: str) -> None:
 
 
 def mbarrier_init(emit: Emitter, barriers: Sequence[Address], count: int, issuer: Issuer) -> None:
-    """Make mbarriers that expect `count` arrivals a phase, for copies to see too.
+    """Initialize mbarriers for `count` arrivals per phase, visible to the async proxy.
 
     Source: PTX ISA 9.7.13.15.9 `mbarrier.init`, 9.7.13.4 `fence.mbarrier_init`.
     """
@@ -196,7 +196,7 @@ def mbarrier_init(emit: Emitter, barriers: Sequence[Address], count: int, issuer
 def mbarrier_expect(
     emit: Emitter, barrier: Address, num_bytes: str, issuer: Issuer, *, arrive: bool
 ) -> None:
-    """Let the phase of a mbarrier wait for bytes of copies, an i32 operand, and arrive at it.
+    """Make an mbarrier's phase expect the bytes of copies, an i32, and optionally arrive.
 
     Source: PTX ISA 9.7.13.15.11 `mbarrier.expect_tx`, 9.7.13.15.13 `mbarrier.arrive`.
     """
@@ -207,23 +207,23 @@ def mbarrier_expect(
 
 
 def mbarrier_arrive(
-    emit: Emitter, barrier: Address, issuer: Issuer, condition: str, num_blocks: int = 1
+    emit: Emitter, barrier: Address, issuer: Issuer, condition: str, num_ctas: int = 1
 ) -> None:
-    """Arrive at a mbarrier, or at that of each of several blocks of the cluster.
+    """Arrive at an mbarrier, or at that of each of the first `num_ctas` CTAs of the cluster.
 
-    With a `condition`, an i1 that a warp agrees on, only where it holds.
+    With a `condition`, a warp-uniform i1, only where it holds.
 
     Source: PTX ISA 9.7.13.15.13 `mbarrier.arrive`, 9.7.9.23 `mapa`.
     """
     asm = issue(emit, issuer)
-    if num_blocks == 1:
+    if num_ctas == 1:
         asm.add(f"mbarrier.arrive.shared::cta.b64 _, {asm.address(barrier)};", condition)
         return
     base = asm.operand("r", "i32", barrier.base)
-    for block in range(num_blocks):
-        # Of cluster scope it would wait for all writes of the thread, and there are none to see.
+    for cta in range(num_ctas):
+        # With cluster scope it would wait for all writes of the thread, none of which matter.
         text = (
-            f"{{ .reg .b32 there; mapa.shared::cluster.u32 there, {base}, {block}; "
+            f"{{ .reg .b32 there; mapa.shared::cluster.u32 there, {base}, {cta}; "
             f"mbarrier.arrive.shared::cluster.b64 _, [there+{barrier.offset_bytes}]; }}"
         )
         asm.add(text, condition)
@@ -233,7 +233,7 @@ _EXPECT = "mbarrier.expect_tx.relaxed.cta.shared::cta.b64"
 
 
 def mbarrier_wait(emit: Emitter, barrier: Address, parity: str) -> None:
-    """Wait until the phase of this parity, an i32 operand, has ended.
+    """Wait until the phase with this parity, an i32 operand, has completed.
 
     Source: PTX ISA 9.7.13.15.16 `mbarrier.try_wait`.
     """

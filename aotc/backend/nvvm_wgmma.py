@@ -1,9 +1,10 @@
-"""Instruction text of `wgmma`. Sections are those of the PTX ISA manual, version 8.8.
+"""Instructions of `wgmma`. Sections are those of the PTX ISA manual, version 8.8.
 
 LLVM has no intrinsic for these, and ptxas must see each accumulator in the same registers from
-its first wgmma to the wait, so they are assembly with accumulators tied to themselves.
+its first wgmma to the wait, so they are inline assembly with tied accumulators.
 
-Invariant: as of `nvvm`; and nothing stands between the fence, the wgmmas and the commit of a group.
+Invariant: as in `nvvm`; and no instruction is between the fence, the wgmmas and the commit of a
+group.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ _CONSTRAINTS = {"float": "f", "i32": "r"}
 
 @dataclass(frozen=True, slots=True)
 class WgmmaKind:
-    """Name an instruction: `suffix` its shape and types, `word` the LLVM type of an accumulator register.
+    """A `wgmma`: `suffix` is its shape and types, `word` the type of an accumulator register.
 
-    `tail` are the operands after scale-d: scales and, for elements of two bytes, transpositions.
+    `tail` are the operands after scale-d: scales and, for 2-byte elements, transpositions.
     """
 
     suffix: str
@@ -30,10 +31,10 @@ class WgmmaKind:
 
 @dataclass(frozen=True, slots=True)
 class WgmmaStep:
-    """Say what one instruction multiplies, into which of the results, or what it begins with.
+    """One instruction of a commit group, and the accumulator that it updates.
 
-    `a` and `b` are how far from their matrices' descriptors theirs are; or `a` the numbers of the
-    words that hold it. `first` is set where it may be told to ignore what was in the result.
+    `a` and `b` are offsets from their matrices' descriptors; or `a` lists the words that hold it.
+    `first` marks the first instruction of an accumulator, which may ignore the old value.
     """
 
     block: int
@@ -51,11 +52,11 @@ def wgmma(
     b: str,
     accumulate: str,
 ) -> list[list[str]]:
-    """Issue wgmmas as one commit group; return their accumulators, which may not be used yet.
+    """Issue wgmmas as one commit group; return their accumulators, valid after a wait.
 
     `acc` are the registers of each accumulator; `a` is an i64 matrix descriptor or i32 registers,
-    `b` a matrix descriptor.
-    Without the i1 `accumulate` the first wgmma of each accumulator ignores what is in it.
+    `b` a matrix descriptor. Unless the i1 `accumulate` holds, the first wgmma of each accumulator
+    ignores its old value.
 
     Source: PTX ISA 9.7.15.5.2 `wgmma.mma_async`, 9.7.15.7.1 `wgmma.fence`, 9.7.15.7.2
     `wgmma.commit_group`.
@@ -87,7 +88,9 @@ def wgmma(
 
 
 def wgmma_wait(emit: Emitter, num_pending: int, words: Sequence[Argument]) -> list[str]:
-    """Wait until at most the newest `num_pending` groups are in flight; return the accumulators.
+    """Wait until at most the newest `num_pending` commit groups are in flight.
+
+    Return the accumulators, now valid.
 
     Source: PTX ISA 9.7.15.7.3 `wgmma.wait_group`.
     """
@@ -106,9 +109,9 @@ def _tied(
     arguments: Sequence[Argument],
     letters: Sequence[str],
 ) -> list[str]:
-    """Write a convergent assembly that changes `words`, its first operands; return them.
+    """Write convergent inline assembly that updates `words`, its first operands; return them.
 
-    What it only reads are its operands after twice as many: each word is one going in, too.
+    Each word is both an output and a tied input; the read-only operands follow all of these.
     """
     changed = [f"={_CONSTRAINTS[kind]}" for kind, _ in words]
     constraints = ",".join([*changed, *map(str, range(len(words))), *letters])

@@ -1,7 +1,7 @@
-"""Packing elements into the registers that instructions take, and unpacking them.
+"""Pack elements into the registers of instructions, and unpack them.
 
-A vector of elements is moved as 32-bit words (64-bit for elements of that size), or as one
-smaller word if it is smaller than that. A boolean is a byte, a pointer its 64 bits.
+A vector of elements moves as 32-bit words (64-bit for elements of that size), or as one narrower
+word if it is narrower. A boolean is a byte, a pointer its 64 bits.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def pack(emit: Emitter, values: Sequence[str], element: ElementType) -> list[str
 def packed_words(
     emit: Emitter, values: Sequence[Component], element: ElementType
 ) -> list[str] | None:
-    """Return the i32 words that runs of `values` are known to be parts of, or None."""
+    """Return the i32 words whose parts `values` are known to be, or None."""
     per_word = _WORD_BITS // (8 * element.size_bytes)
     if per_word < 2 or len(values) % per_word:
         return None
@@ -92,7 +92,7 @@ def _gather(emit: Emitter, values: Sequence[str], element: ElementType, bits: in
             if kind == f"i{bits}"
             else emit.value(f"bitcast {kind} {values[0]} to i{bits}")
         )
-    # Not poison: what two words begin with is shared, and would be completed by a register that
+    # Not poison: equal beginnings of words are shared, and poison there could be a register that
     # was never written.
     vector = "zeroinitializer"
     for index, value in enumerate(values):
@@ -131,7 +131,7 @@ def _widen(emit: Emitter, word: str, bits: int) -> str:
 def in_pairs(
     values: Sequence[str], pair: Callable[[str, str], tuple[str, str]], padding: str = ""
 ) -> list[str]:
-    """Return `pair` of values two by two; a last odd one is paired with `padding`."""
+    """Apply `pair` to values two by two; a last odd one is paired with `padding`."""
     done: list[str] = []
     for index in range(0, len(values), 2):
         high = values[index + 1] if index + 1 < len(values) else padding
@@ -146,7 +146,7 @@ def vector_elements(emit: Emitter, vector: str, kind: str) -> tuple[str, str]:
 
 
 def word_elements(emit: Emitter, vector: str, kind: str) -> tuple[str, str]:
-    """Return the two elements of a vector of 32 bits, and remember which word has them."""
+    """Return the two elements of a 32-bit vector, and record the word that they are parts of."""
     elements = vector_elements(emit, vector, kind)
     emit.packed[elements] = emit.value(f"bitcast {kind} {vector} to i32")
     return elements
@@ -173,7 +173,7 @@ def to_i32_words(emit: Emitter, value: str, element: ElementType) -> list[str]:
 
 
 def from_i32_words(emit: Emitter, words: Sequence[str], element: ElementType) -> str:
-    """Return the element whose words `to_i32_words` made."""
+    """Return the element of the words from `to_i32_words`."""
     kind = llvm_type(element)
     if len(words) == 2:
         low = emit.value(f"zext i32 {words[0]} to i64")

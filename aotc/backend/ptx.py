@@ -1,8 +1,7 @@
 """LLVM IR text to PTX text.
 
-The code generator is all that is needed: what rules write is already free of the redundancy that
-LLVM's optimiser exists for, and ptxas optimises again. Only kernels that call libdevice have
-something to inline first.
+Only the code generator runs: the rules emit none of the redundancy that LLVM's optimiser removes,
+and ptxas optimises again. Only kernels that call libdevice need passes before, to inline it.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ _BANNER = re.compile(r"\A(?://[^\n]*\n)+\n*")
 def emit_ptx(llvm_ir: str, target: Target) -> str:
     """Return the PTX of a module of LLVM IR.
 
-    Raises: IRError if the text is no valid LLVM IR, or calls what libdevice does not have.
+    Raises: IRError if the text is invalid LLVM IR, or calls an unknown libdevice function.
     """
     resolved = resolve(llvm_ir, target.arch)
     module = parse(resolved)

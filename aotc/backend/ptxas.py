@@ -1,19 +1,20 @@
-"""PTX to cubin, and cubin back to SASS, with NVIDIA's own tools in a process of their own.
+"""PTX to cubin, and cubin back to SASS, with NVIDIA's tools in processes of their own.
 
-ptxas can loop, crash or take all memory on unusual input, so it runs with bounds on its time and its
-address space, in its own process group, and what it reports is parsed: registers, spills, stack,
-shared memory, and those warnings that say a kernel will run much slower than it looks.
+ptxas can loop, crash or use up all memory on unusual input, so it runs with limits on its time and
+address space, in its own process group, and its report is parsed: registers, spills, stack, shared
+memory, and the warnings about serious losses of performance.
 
-Much of what ptxas takes for a small kernel it takes to start. It reads PTX from its input, so that it
-can be started before there is any, and concurrently with what makes it.
+For a small kernel ptxas spends most of its time on starting. It reads PTX from standard input, so
+it can be started early, concurrently with the stages that produce the PTX.
 
-Which registers a kernel needs depends on the order that ptxas finds, so what spills in one of its
-ways often does not in another. The others are tried only then: most kernels are assembled once.
+How many registers a kernel needs depends on ptxas's scheduling, and what spills with one set of
+options often does not with another. The others are tried only then: most kernels are assembled
+once.
 
-Where registers do not suffice and nobody says how many blocks an SM is to hold, ptxas 13.5 may give
-up on all of them and aim for a full SM: 32 registers a thread, and everything else spilled. Asked for
-one block an SM it spills what does not fit. That is not asked for at first, since it also takes more
-registers where they suffice.
+If registers do not suffice and the PTX does not state how many CTAs an SM should hold, ptxas 13.5
+may aim for full occupancy: 32 registers a thread, and everything else spilled. Asked for one CTA
+per SM, it spills only the excess. That is not the first attempt, since it also uses more registers
+where they do suffice.
 """
 
 from __future__ import annotations
@@ -40,19 +41,17 @@ _INPUT, _OUTPUT = "/dev/stdin", "kernel.cubin"
 _ERROR_LINE = re.compile(r"line (\d+); *(?:error|fatal)\s*:?\s*(.*)")
 _NO_OUTPUT = re.compile(r"(?i)fatal.*outp(?:ut)? file")
 _WARNING = re.compile(r"\((C75(?:0[89]|1\d)|C7600)\)")
-# Without its last optimisations; without those that take registers.
-_OTHER_WAYS = (("-O2",), ("--register-usage-level=0",))
-_ONE_BLOCK_PER_SM = ("-minnctapersm=1",)
+# Lower optimisation levels use fewer registers.
+_OTHER_OPTIONS = (("-O2",), ("--register-usage-level=0",))
+_ONE_CTA_PER_SM = ("-minnctapersm=1",)
 _MAX_REGISTERS, _REGISTERS_PER_SM, _REGISTER_UNIT = 255, 65536, 8
 _BOUNDED = re.compile(r"^\.(?:maxnreg|minnctapersm)\b", re.MULTILINE)
 _THREADS = re.compile(r"^\.reqntid (\d+)", re.MULTILINE)
-# Other ways change how much is spilled by parts of it. Of more than this, too much is left.
+# Other options change spills by a fraction. Beyond this many bytes, too much would remain.
 _MAX_BYTES_TO_IMPROVE = 4096
 _OUT_OF_MEMORY = "Memory allocation failure"
 _ELF_MAGIC = b"\x7fELF"
-_ELF_HEADER = struct.Struct(
-    "<32xQQ6x4H2x"
-)  # where segments and sections are, their sizes and counts
+_ELF_HEADER = struct.Struct("<32xQQ6x4H2x")  # the places, sizes and counts of segments and sections
 _PROBE_BYTES = 1 << 20
 _running: set[subprocess.Popen[str]] = set()
 _NUMBERS = {
@@ -65,7 +64,7 @@ _NUMBERS = {
 
 
 class RefusedError(IRError):
-    """Report PTX that ptxas refuses; `line` is the first that it names, `reason` what it says."""
+    """PTX that ptxas rejects; `line` is the first that it names, `reason` its message."""
 
     def __init__(self, message: str, line: int, reason: str) -> None:
         super().__init__(message)
@@ -74,7 +73,7 @@ class RefusedError(IRError):
 
 
 class OverLimitError(IRError):
-    """Report that ptxas was ended for what it took; `reason` says of what, and how much."""
+    """ptxas was ended at a limit; `reason` says which, and how much it used."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -83,7 +82,7 @@ class OverLimitError(IRError):
 
 @dataclass(frozen=True, slots=True)
 class Assembly:
-    """Hold a cubin and what ptxas reported of it.
+    """A cubin and what ptxas reported about it.
 
     `warnings` are those of the performance family (C7508 to C7519, C7600), whole lines.
     `spill_bytes` counts stores and loads of spilled registers, per thread.
@@ -98,14 +97,14 @@ class Assembly:
 
     @property
     def local_bytes(self) -> int:
-        """How much a thread has to do with local memory: 0 if registers suffice."""
+        """Bytes of local memory traffic and stack per thread: 0 if registers suffice."""
         return self.spill_bytes + self.stack_bytes
 
 
 class Ptxas:
-    """A ptxas that has started, and waits for its PTX; as a context it ends with that.
+    """A ptxas process that has started and waits for its PTX; a context manager that ends it.
 
-    That it cannot be started is told when it is asked.
+    A failure to start is raised by `run`.
     """
 
     def __init__(
@@ -132,7 +131,7 @@ class Ptxas:
         self._folder.cleanup()
 
     def run(self, ptx: str, timeout_seconds: float) -> Assembly:
-        """Hand over the PTX, once; return what is made of it. Raises: as `assemble`."""
+        """Assemble PTX; callable once. Raises: as `assemble`."""
         if self._process is None:
             assert self._problem is not None
             raise self._problem
@@ -162,7 +161,7 @@ class Ptxas:
         )
 
     def _output(self) -> bytes:
-        """Return what ptxas wrote. Raises: HostError if it is cut short, though ptxas said nothing."""
+        """Return the cubin. Raises: HostError if it is truncated, which ptxas does not report."""
         try:
             cubin = Path(self._folder.name, _OUTPUT).read_bytes()
         except OSError as error:
@@ -175,7 +174,7 @@ class Ptxas:
 
 
 def _is_whole(elf: bytes) -> bool:
-    """Return whether an ELF file has its tables of segments and sections, which are its last parts."""
+    """Return whether an ELF file contains its segment and section tables, its last parts."""
     if len(elf) < _ELF_HEADER.size:
         return False
     segments, sections, *counts = _ELF_HEADER.unpack_from(elf)
@@ -193,8 +192,8 @@ def _make_folder() -> tempfile.TemporaryDirectory[str]:
 
 
 def _no_room(folder: str) -> DiagnosticError:
-    """Return the report of a tool that could not write its output; the reason is looked for."""
-    # Not the folder of this run, so that many variants give one report.
+    """Explain why a tool could not write its output."""
+    # The parent folder, not that of this run, so that many variants give one report.
     doing = f"ptxas cannot write to {Path(folder).parent}"
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
@@ -202,7 +201,7 @@ def _no_room(folder: str) -> DiagnosticError:
             file.flush()
     except OSError as error:
         return host_error(error, doing) or HostError(f"{doing}: {error.strerror}")
-    return HostError(doing, remedy="free some room there, or set TMPDIR to a folder that has it")
+    return HostError(doing, remedy="free space there, or set TMPDIR to another file system")
 
 
 def assemble(
@@ -216,31 +215,31 @@ def assemble(
 ) -> Assembly:
     """Return the cubin of a PTX module for `target`.
 
-    A ptxas that was `started` for the target, without options, is the first to be tried. `maxnreg`
-    caps the registers of a thread in entries that state neither `.maxnreg` nor `.reqntid`
-    themselves; what `lower_kernel` writes states them, from the kernel. 0 leaves them to ptxas.
-    Where registers do not suffice, other ways are tried, and the best of them is taken. Each has
-    the whole time: whether a way is tried depends on what others spilled, not on how long they took.
-    Raises: IRError with the offending line of PTX; OverLimitError when ptxas takes more time or
-        memory than it is given; HostError where the machine has no room for it.
+    A ptxas that was `started` for the target, without options, is tried first. `maxnreg`
+    caps the registers per thread of entries that state neither `.maxnreg` nor `.reqntid`
+    themselves; the output of `lower_kernel` states them, from the kernel. 0 leaves them to ptxas.
+    If registers do not suffice, other options are tried, and the best result is used. Each attempt
+    has the whole time limit: which ones run depends on what others spilled, not on their time.
+    Raises: IRError with the offending line of PTX; OverLimitError when ptxas exceeds its time or
+        memory; HostError if the machine lacks resources.
     """
     options = (f"-maxrregcount={maxnreg}",) if maxnreg else ()
 
-    def run(*way: str) -> Assembly:
-        with Ptxas(target, (*way, *options), mebibytes) as ptxas:
+    def run(*more: str) -> Assembly:
+        with Ptxas(target, (*more, *options), mebibytes) as ptxas:
             return ptxas.run(ptx, timeout_seconds)
 
     first = started.run(ptx, timeout_seconds) if started is not None and not options else run()
     if not first.spill_bytes:
-        return first  # a stack of its own, as calls need one, is no reason to look further
+        return first  # a stack, as calls need one, is no reason for other options
     best = first
-    if not maxnreg and first.registers < _registers_of_one_block(ptx):
-        options = _ONE_BLOCK_PER_SM
+    if not maxnreg and first.registers < _registers_for_one_cta(ptx):
+        options = _ONE_CTA_PER_SM
         best = min(first, run(), key=_local_bytes)
-    for way in _OTHER_WAYS:
+    for more in _OTHER_OPTIONS:
         if not 0 < best.local_bytes <= _MAX_BYTES_TO_IMPROVE:
             break
-        best = min(best, run(*way), key=_local_bytes)
+        best = min(best, run(*more), key=_local_bytes)
     return best
 
 
@@ -248,10 +247,10 @@ def _local_bytes(assembly: Assembly) -> int:
     return assembly.local_bytes
 
 
-def _registers_of_one_block(ptx: str) -> int:
-    """Return how many registers a thread could have if its block had an SM to itself.
+def _registers_for_one_cta(ptx: str) -> int:
+    """Return how many registers a thread could have if its CTA had an SM to itself.
 
-    0 if the entry says itself how many it is to have, or blocks an SM.
+    0 if the entry states its number of registers, or of CTAs per SM.
     """
     if _BOUNDED.search(ptx):
         return 0
@@ -263,7 +262,7 @@ def _registers_of_one_block(ptx: str) -> int:
 def disassemble(
     cubin: bytes, *, with_lines: bool = False, timeout_seconds: float = _DEFAULT_TIMEOUT_SECONDS
 ) -> str:
-    """Return the SASS of a cubin, one instruction a line; `with_lines` names those of the source.
+    """Return the SASS of a cubin, one instruction per line; `with_lines` adds source lines.
 
     Raises: IRError if it is not a cubin.
     """
@@ -282,7 +281,7 @@ def disassemble(
 
 
 def _run(command: Sequence[str], folder: str, timeout_seconds: float) -> tuple[int, str]:
-    """Run a tool; return its exit status and all it wrote."""
+    """Run a tool; return its exit status and all its output."""
     return _finish(_start(command, folder), timeout_seconds)
 
 
@@ -313,20 +312,20 @@ def _start(command: Sequence[str], folder: str) -> subprocess.Popen[str]:
 
 
 def _bound_memory(process: subprocess.Popen[str], mebibytes: int) -> None:
-    """Bound what a tool may take, where the system can: past that its allocations fail.
+    """Limit a tool's memory, where the system can: beyond the limit its allocations fail.
 
-    It waits for its input, so it has taken nothing yet.
+    It is waiting for its input, so it has allocated nothing yet.
     """
     if hasattr(resource, "prlimit"):
         limit = mebibytes << 20
-        with contextlib.suppress(OSError, ValueError):  # it has ended, or a lower one holds already
+        with contextlib.suppress(OSError, ValueError):  # it has ended, or has a lower limit already
             resource.prlimit(process.pid, resource.RLIMIT_AS, (limit, limit))
 
 
 def _finish(
     process: subprocess.Popen[str], timeout_seconds: float, text: str = ""
 ) -> tuple[int, str]:
-    """Give a tool its input; return its exit status and all it wrote."""
+    """Send a tool its input; return its exit status and all its output."""
     try:
         report, _ = process.communicate(text, timeout=timeout_seconds)
     except subprocess.TimeoutExpired:
@@ -338,7 +337,7 @@ def _finish(
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """End a tool if it runs, also on an interrupt: neither it nor what it started outlives us."""
+    """End a tool and its children if they run, also on an interrupt."""
     _running.discard(process)
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)

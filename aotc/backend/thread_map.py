@@ -1,6 +1,6 @@
-"""Questions to layouts that many rules ask: which register, which threads, which offset.
+"""Layout questions of many rules: which register, which threads, which offset.
 
-Invariant: everything here depends on the layouts alone, and asks the layout algebra for it.
+Invariant: the answers depend on the layouts alone, and come from the layout algebra.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from aotc.ir.layout import LinearLayout
 
 
 def thread_columns(layout: LinearLayout) -> list[int]:
-    """Return the packed bases of the bits of the thread number: lanes, then warps."""
+    """Return the packed bases of the bits of the thread id: lanes, then warps."""
     lanes = list(layout.columns("lane"))
     return lanes + [0] * (LANE_BITS - len(lanes)) + list(layout.columns("warp"))
 
 
 def first_holders(layout: LinearLayout) -> list[int]:
-    """Return, for each register, the first register of a thread that holds the same element."""
+    """Return, for each register, the first register of the thread with the same element."""
     seen: dict[int, int] = {}
     return [
         seen.setdefault(element, register)
@@ -30,7 +30,7 @@ def first_holders(layout: LinearLayout) -> list[int]:
 
 
 def rename(op: Op, registers: Registers, held: LinearLayout, wanted: LinearLayout) -> Registers:
-    """Return the registers of a thread under `wanted`, when it holds them under `held`.
+    """Reorder a thread's registers from the layout `held` to `wanted`.
 
     Raises: IRError if a thread lacks an element.
     """
@@ -52,7 +52,7 @@ def _held(op: Op, where: dict[int, int], element: int) -> int:
 
 
 def redundant_threads(ctx: Lowering, layout: LinearLayout | None) -> int:
-    """Return the mask of thread-number bits that lead only to copies; all bits for a scalar."""
+    """Return the mask of thread-id bits along which threads hold copies; all bits for a scalar."""
     if layout is None:
         return (1 << ctx.thread_bits) - 1
     span = gf2.Span(layout.columns("register"))
@@ -62,7 +62,7 @@ def redundant_threads(ctx: Lowering, layout: LinearLayout | None) -> int:
 
 
 def is_first_holder(ctx: Lowering, layout: LinearLayout | None) -> str:
-    """Return an i1 that holds in one thread of those that hold the same elements, or ""."""
+    """Return an i1 that holds in one of the threads with the same elements, or ""."""
     mask = redundant_threads(ctx, layout)
     if mask == 0:
         return ""
@@ -73,7 +73,7 @@ def is_first_holder(ctx: Lowering, layout: LinearLayout | None) -> str:
 
 
 def both(ctx: Lowering, left: str, right: str) -> str:
-    """Return the conjunction of two i1 operands, of which "" and "true" always hold."""
+    """Return the conjunction of two i1 operands; "" and "true" are true."""
     if "false" in (left, right):
         return "false"
     if left in ("", "true"):
@@ -86,7 +86,7 @@ def both(ctx: Lowering, left: str, right: str) -> str:
 
 
 def conjuncts(ctx: Lowering, condition: str) -> tuple[str, ...]:
-    """Return the i1 operands that all have to hold for `condition` to hold."""
+    """Return the i1 operands whose conjunction is `condition`."""
     return ctx.emit.conjuncts.get(condition, (condition,))
 
 

@@ -1,8 +1,8 @@
 """Find the tools of NVIDIA's toolkit that were installed as Python packages.
 
-They share the namespace package `nvidia` and, within it, one folder for each major version of the
-toolkit. Looking there costs a few file look-ups; asking the package metadata would cost as much
-as importing the backend.
+They share the namespace package `nvidia`, with one folder for each major version of the toolkit.
+Searching it takes a few file look-ups; asking the package metadata would take as long as importing
+the backend.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _TOOLKIT_FOLDER = "cu13"
 
 @lru_cache(maxsize=16)
 def find_file(wheel: str, name: str) -> Path:
-    """Return the path of the toolkit's file `name`, such as "bin/ptxas", which `wheel` brings.
+    """Return the path of the toolkit's file `name`, such as "bin/ptxas", from `wheel`.
 
     Raises: HostError, saying what to install, if it is not there.
     """

@@ -1,12 +1,12 @@
-"""Archives as bytes and files: the one writer and a strict reader.
+"""Read and write archives: one deterministic writer and a strict reader.
 
-The writer has no choices to make: the same `Archive` is the same bytes. The reader uses that. It
-checks the header and the SHA-256 sums, decodes with every offset and count checked, lets
-`check_index` judge what it got, and then encodes it again: whatever the tables do not use, pad,
-order or share as the writer does makes the bytes differ, and the file is refused.
+Equal archives have equal bytes, and the reader relies on it. It verifies the header and the SHA-256
+digests, decodes with every offset and count checked, validates the records with `check_index`, and
+encodes them again: a file that pads, orders or shares anything differently from the writer then
+differs in its bytes and is refused.
 
 Invariants: `decode(encode(a)) == canonical(a)`; `encode(decode(data)) == data`, if the same zstd
-made the frames; a file is replaced whole or not at all. The format is `docs/reference/archive-format.md`.
+made the frames; a file is replaced whole or not at all. Format: `docs/reference/archive-format.md`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from aotc.regular_file import open_regular
 
 
 def _compress(contents: list[bytes]) -> list[bytes]:
-    """Return the zstd frame of each content, in order; zstd runs outside of Python's lock."""
+    """Compress each content to a zstd frame, in order; zstd releases the GIL."""
 
     def frame(content: bytes) -> bytes:
         return zstandard.ZstdCompressor(ZSTD_LEVEL, write_checksum=False).compress(content)
@@ -42,8 +42,8 @@ def _compress(contents: list[bytes]) -> list[bytes]:
 def encode(archive: Archive) -> bytes:
     """Return the bytes of an archive.
 
-    Raises: `ArchiveError` FORMAT or LIMIT for what the format cannot hold, among it a cubin that is
-    not one for its variant's target.
+    Raises: `ArchiveError` FORMAT or LIMIT for what the format cannot hold, such as a blob that is
+    no cubin for its variant's target.
     """
     check_archive(archive)
     for kernel in archive.kernels:
@@ -71,10 +71,10 @@ def _check_blobs(kernel: Kernel, variant: Variant) -> None:
 
 
 def decode(data: bytes) -> Archive:
-    """Return what the bytes of an archive say.
+    """Decode the bytes of an archive.
 
     Raises: `ArchiveError`; its `kind` says whether the bytes are no archive or not a canonical one
-    (FORMAT), of an unknown version (VERSION), beyond a limit (LIMIT) or changed (CHECKSUM).
+    (FORMAT), have an unknown version (VERSION), exceed a limit (LIMIT) or were changed (CHECKSUM).
     """
     header = read_header(data)
     decoder = Decoder(data, header)
@@ -93,24 +93,24 @@ def decode(data: bytes) -> Archive:
 def _check_canonical(data: bytes, expected: bytes) -> None:
     if data == expected:
         return
-    # The header's sizes and checksum follow from the rest, so look behind it first.
+    # The header's sizes and checksum depend on the rest, so find a difference in the rest first.
     places = (*range(HEADER.size, min(len(data), len(expected))), *range(HEADER.size))
     at = next((at for at in places if data[at] != expected[at]), min(len(data), len(expected)))
-    raise ArchiveError("FORMAT", f"not the one encoding of what it says, first at byte {at}")
+    raise ArchiveError("FORMAT", f"not encoded canonically, first at byte {at}")
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Replace a file by `data` at once: whoever opens it sees the old bytes or all of the new.
+    """Replace a file atomically: readers see the old bytes or all of the new.
 
-    Raises: `ArchiveError` IO; nothing is left behind then.
+    Raises: `ArchiveError` IO; no temporary file is left then.
     """
     write_together({path: data})
 
 
 def write_together(contents: Mapping[Path, bytes]) -> None:
-    """Replace files at once, in order, and none before the bytes of all are on the disk.
+    """Replace files atomically, in order, once the bytes of all are on the disk.
 
-    Raises: `ArchiveError` IO; nothing is left behind then.
+    Raises: `ArchiveError` IO; no temporary file is left then.
     """
     staged: dict[Path, Path] = {}
     path = Path()
@@ -137,8 +137,8 @@ def write_together(contents: Mapping[Path, bytes]) -> None:
 
 
 def _write_new(temporary: Path, data: bytes, path: Path) -> None:
-    """Write a file that is to replace `path`, to the disk."""
-    if path.is_dir():  # told now: it could not be replaced
+    """Write and sync the file that is to replace `path`."""
+    if path.is_dir():  # `os.replace` would fail later
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     with temporary.open("xb") as file:
         file.write(data)
@@ -147,7 +147,7 @@ def _write_new(temporary: Path, data: bytes, path: Path) -> None:
 
 
 def write(archive: Archive, path: Path) -> int:
-    """Write an archive to a file, at once or not at all, and return its size in bytes.
+    """Write an archive to a file atomically and return its size in bytes.
 
     Raises: `ArchiveError` as `encode`, or IO.
     """
@@ -163,7 +163,7 @@ def read(path: Path) -> Archive:
     """
     try:
         with open_regular(path, LIMITS.file_bytes) as file:
-            # Of a file that is no archive, however large, no more is read than shows it.
+            # The first bytes tell whether it is an archive: no more is read of a file that is none.
             data = file.read(HEADER.size)
             data += file.read(unpack_header(data, file.size_bytes).index_bytes)
             read_header(data, file.size_bytes)

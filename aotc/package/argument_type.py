@@ -1,8 +1,9 @@
-"""The types a manifest gives to a kernel's arguments: `*T:16`, `i32:16?`, `fp32`, `i32=1`.
+"""The types that a manifest gives a kernel's arguments: `*T:16`, `i32:16?`, `fp32`, `i32=1`.
 
-A type is written once and built many times: the element may be a type variable, `?` asks for a
-variant with the promise and one without, and a descriptor's block is named by constants. `concrete`
-turns it into the string of one variant, the only form that the compiler sees.
+A type is written once and built for several variants: the element may be a type variable, `?` asks
+for a variant with the promise and one without, and constants may name the extents of a descriptor's
+block shape. `concrete` returns the type string of one variant, the only form that the compiler
+sees.
 
     pointer     "*" element [":16" ["?"]]        promise: the address is a multiple of 16 bytes
     scalar      element [":16" ["?"]]            promise: the value is a multiple of 16
@@ -39,7 +40,7 @@ _GRAMMAR = 'such as "*fp16:16", "i32", "i32:16?", "fp32", "i32=1", "tensordesc<b
 
 ALL_DTYPES = "dtypes are " + " ".join(SCALARS)
 
-# What other languages and libraries call the dtypes.
+# Names of the dtypes in other languages and libraries.
 _SPELLINGS = {
     "bool": "i1",
     "int": "i32",
@@ -58,7 +59,7 @@ _SPELLINGS = {
 
 
 def dtype_remedy(name: str, variables: tuple[str, ...] = ()) -> str:
-    """Return a remedy for a word that is no dtype; empty if none is like it."""
+    """Return a remedy for an unknown dtype; empty if no dtype resembles it."""
     if name in _SPELLINGS:
         return f"did you mean {_SPELLINGS[name]!r}?"
     return did_you_mean(name, [*SCALARS, *variables])
@@ -69,9 +70,9 @@ class ArgumentType:
     """Describe the type of one argument before type variables are substituted.
 
     `divisor` is 16 where divisibility is promised and 1 elsewhere; `is_optional` asks for variants
-    with and without the promise. `value` is the fixed value of a scalar, `block` the extents of a
-    descriptor's block, each a number or the name of a constant; with `fill_nan`, what is read beyond
-    the tensor's ends is NaN, not zero.
+    with and without the promise. `value` is the fixed value of a scalar. `block` is a descriptor's
+    block shape, each extent a number or the name of a constant; with `fill_nan`, elements out of
+    bounds are read as NaN, not zero.
     """
 
     kind: Kind
@@ -83,11 +84,11 @@ class ArgumentType:
     fill_nan: bool = False
 
     def without_promise(self) -> ArgumentType:
-        """Return the type of the variant that assumes nothing of the value."""
+        """Return the type without its divisibility promise."""
         return replace(self, divisor=1, is_optional=False)
 
     def concrete(self, types: Mapping[str, str], constants: Mapping[str, object]) -> str:
-        """Return the type with type variables and block extents substituted.
+        """Substitute type variables and block extents.
 
         >>> parse("*T:16").concrete({"T": "bf16"}, {})
         '*bf16:16'
@@ -106,7 +107,7 @@ class ArgumentType:
 
 
 def parse(text: str, variables: tuple[str, ...] = (), loc: Loc | None = None) -> ArgumentType:
-    """Return the type that `text` writes; `variables` are the type variables it may name.
+    """Parse a type; `variables` are the type variables that it may name.
 
     Raises:
         ManifestError: the text is no type, or its element is neither a dtype nor a variable.
@@ -132,7 +133,7 @@ def parse(text: str, variables: tuple[str, ...] = (), loc: Loc | None = None) ->
             raise ManifestError(message, loc)
         if plain["value"] is not None:
             message = f"expected a promise or a fixed value, got both in {text!r}"
-            raise ManifestError(message, loc, remedy="leave ':16' out: the value is known")
+            raise ManifestError(message, loc, remedy="leave out ':16': the value is known")
         return ArgumentType(kind, element, PROMISED_DIVISOR, is_optional=bool(plain["optional"]))
     if plain["value"] is None:
         return ArgumentType(kind, element)

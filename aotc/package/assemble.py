@@ -1,12 +1,12 @@
 """From compiled variants to the kernel records of an archive.
 
-The join between three vocabularies: the manifest's (what was asked), the compiler's metadata (what
-came out) and the archive's index (what a launcher needs). Nothing is decided here but one thing:
-a variant whose block needs more shared memory than its target has, or that spills more registers than
-the manifest allows, is left out, with a remark, since only the compiler knows how much a config takes.
+This joins the manifest (what was asked for), the compiler's metadata (what came out) and the
+archive's index (what a launcher needs). It decides one thing: a variant that needs more shared
+memory than its target has, or spills more registers than the manifest allows, is left out with a
+remark, since only compiling tells what a config needs.
 
-A config whose kernel takes tensor maps on a condition becomes two variants: that one, and the
-fallback without. To a caller that asks for the config they are one.
+A config whose kernel uses tensor maps under a condition becomes two variants: that one, and a
+fallback without tensor maps. A caller that asks for the config sees one.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ _PARAM_KINDS: dict[str, ParamKind] = {
 
 @dataclass(frozen=True, slots=True)
 class Assembled:
-    """A kernel's record, a remark for each variant that is left out, and what to warn of.
+    """A kernel's record, a remark for each variant that is left out, and warnings.
 
-    Registers that are spilled, in variants that are kept or left out, are always worth a warning;
-    so is what ptxas warns of.
+    Spilled registers always cause a warning, whether or not the variant is kept; so does a warning
+    of ptxas.
     """
 
     kernel: index.Kernel
@@ -57,7 +57,7 @@ class Assembled:
 
 
 def misfit(metadata: Metadata, variant: VariantSpec) -> str:
-    """Return why the compiled variant is not to be launched on its target, or an empty string."""
+    """Return why the target cannot hold the compiled variant, or an empty string."""
     used = metadata.shared_bytes + metadata.static_shared_bytes
     limit = variant.target.max_shared_bytes
     if used > limit:
@@ -69,7 +69,7 @@ def misfit(metadata: Metadata, variant: VariantSpec) -> str:
 
 
 def spill_text(metadata: Metadata) -> str:
-    """Return how much a thread has in local memory instead of registers, and why."""
+    """Return how many bytes a thread spills to local memory, and why."""
     text = f"{metadata.spill_bytes} bytes of registers spilled, {metadata.stack_bytes} of stack"
     return f"{text}: {metadata.spill_note}" if metadata.spill_note else text
 
@@ -87,7 +87,7 @@ def assemble(
     warnings: list[str] = []
     variants: list[index.Variant] = []
     sources: dict[str, None] = {}
-    # Of the variants that differ in their config alone, one must be left: a launch needs it.
+    # At least one config must be left for each combination of target, dtypes, choices and guards.
     held: dict[_Point, bool] = {}
     for spec, result, condition in _members(compiled):
         reason = result.misfit if result.is_misfit else misfit(result.metadata, spec)
@@ -132,7 +132,7 @@ def assemble(
 def _members(
     compiled: Iterable[tuple[VariantSpec, CachedKernel]],
 ) -> Iterator[tuple[VariantSpec, CachedKernel, Expression | None]]:
-    """Yield every compiled kernel and the condition of its launches, the special ones first."""
+    """Yield every compiled kernel and its launch condition, conditional ones first."""
     for spec, result in compiled:
         metadata = result.metadata
         yield spec, result, launch_condition(spec.request, metadata.guards, metadata.params)
@@ -141,12 +141,12 @@ def _members(
 
 
 def member_label(label: str, condition: Expression | None) -> str:
-    """Return what messages call a variant that may be one of two for its config."""
+    """Return a variant's label, which tells the two kernels of one config apart."""
     return label if condition is None else f"{label} with tensor maps"
 
 
 def _joint_access(builds: Iterable[Metadata]) -> dict[str, Access]:
-    """Return how each argument's memory is used by any of the builds."""
+    """Return how each argument's memory is accessed, over all builds."""
     joint: dict[str, Access] = {}
     for metadata in builds:
         for slot in metadata.params:
@@ -203,7 +203,7 @@ def _variant(
 
 
 def _portable(remark: str, metadata: Metadata) -> str:
-    """Return a remark that names source files without their folders.
+    """Return a remark with source files named without their folders.
 
     An archive has no paths in it: it is the same wherever it was built.
     """
@@ -234,7 +234,7 @@ def _cubin_params(metadata: Metadata, position: Mapping[str, int]) -> tuple[Cubi
     return tuple(params)
 
 
-# Names of `CUtensorMapDataType`; what has none of its own is moved as its bits.
+# Names of `CUtensorMapDataType`; a dtype without its own is copied as bits.
 DATA_TYPES = {
     **dict.fromkeys(("i1", "i8", "u8", "fp8e4nv", "fp8e5"), 0),
     **dict.fromkeys(("i16", "u16"), 1),
@@ -280,7 +280,7 @@ def _tensor_maps(metadata: Metadata, position: Mapping[str, int]) -> tuple[Tenso
 
 
 def stored_params(kernel: index.Kernel, variant: index.Variant) -> tuple[ParamSlot, ...]:
-    """Return the parameters of an archive's variant as its compiler stated them, types aside."""
+    """Return a variant's parameters as in the compiler's metadata, without their types."""
     slots: list[ParamSlot] = []
     data_types = {number: name for name, number in DATA_TYPES.items()}
     spans = {number: span for span, number in _SWIZZLES.items()}

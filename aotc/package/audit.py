@@ -1,9 +1,9 @@
-"""Audit the cubins of variants: what ptxas made of PTX that was verified.
+"""Audit the cubins of variants: does the SASS do what the verified PTX says?
 
-A cubin is disassembled and its warps are followed (`aotc.verify.sass`). What is audited is what is
-shipped, to the byte: an archive's own cubins, or those that a build would put into one. Where a
-finding is, in the source, is told by the same PTX assembled once more with lines; its code may
-be scheduled a little differently, so lines are taken over only where the findings are the same.
+A cubin is disassembled and its warps are followed (`aotc.verify.sass`). The audited bytes are the
+shipped ones: an archive's own cubins, or those that a build would store in one. To locate a finding
+in the source, the same PTX is assembled once more with line numbers; its code may be scheduled
+a little differently, so lines are used only where the findings are the same.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from aotc.verify.sass.findings import Finding
 
 @dataclass(frozen=True, slots=True)
 class _Cubin:
-    """A cubin, and the PTX with lines that it was assembled from."""
+    """A cubin, and its PTX with line numbers."""
 
     content: bytes
     ptx: str
@@ -33,7 +33,7 @@ def verify_and_audit(
     options: VerifyOptions,
     verify: Callable[[Subject, VerifyOptions], VariantResult],
 ) -> VariantResult:
-    """Verify a variant, and audit its cubins unless its target cannot hold it.
+    """Verify a variant and, if its target can hold it, audit its cubins.
 
     Raises: as `verify`, and CompileError if a cubin cannot be made.
     """
@@ -44,7 +44,7 @@ def verify_and_audit(
 
 
 def audit_variant(subject: Subject) -> tuple[tuple[Finding, ...], ...]:
-    """Return what is found in each cubin of a variant: with tensor maps first, if there are two."""
+    """Return the findings in each cubin of a variant; the one with tensor maps comes first."""
     return tuple(_audit(cubin) for cubin in _cubins(subject))
 
 

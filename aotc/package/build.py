@@ -1,13 +1,13 @@
 """A build: from a manifest to `NAME.aotc`, `NAME.h` and `libNAME.a`.
 
-The steps are expansion, look-up in the cache, compiles of what is left in worker processes, and
-writing. Mistakes are collected, not raised: a kernel that fails does not keep the others from
-being compiled (and cached), and all that is wrong is reported at once. Files are written only when
-everything is there, or when the caller asked for what there is; each replaces its predecessor at
-once, and one whose content would not change is not touched.
+The steps are expansion, cache look-up, compiles of what is missing in worker processes, and
+writing. Mistakes are collected, not raised: a kernel that fails does not keep the others from being
+compiled (and cached), and all mistakes are reported together. Files are written only when
+everything compiled, or when the caller asked for a partial result; each is replaced atomically, and
+a file whose content would not change is not touched.
 
-Invariant: the files depend on the manifest, the sources and the toolchain, and not on the number
-of jobs, on what the cache held, or on the order in which compiles end.
+Invariant: the files depend on the manifest, the sources and the toolchain, not on the number of
+jobs, the state of the cache, or the order in which compiles end.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ class Listener(Protocol):
         """Say how many variants there are and how many of them need no compile."""
 
     def finished(self, outcome: Outcome) -> None:
-        """Say that a variant was compiled, or was not."""
+        """Say that a variant was compiled, or failed."""
 
     def warned(self, message: str) -> None:
-        """Say what went wrong without harm to the result."""
+        """Report a problem that does not affect the result."""
 
 
 @dataclass(frozen=True, slots=True)
 class BuildOptions:
-    """What of a manifest to build, and how.
+    """What to build of a manifest, and how.
 
-    Empty `targets` and `kernels` mean all; `host` is the architecture of the program that links
-    the static library, empty for this machine's. `with_ptx` keeps each variant's PTX as well;
-    `without` names features that no target is to use.
+    Empty `targets` and `kernels` mean all. `host` is the architecture of the program that links
+    the static library, empty for this machine's. `with_ptx` also stores each variant's PTX;
+    `without` names features that no target may use.
     """
 
     output: Path
@@ -68,7 +68,7 @@ class BuildOptions:
 
 @dataclass(frozen=True, slots=True)
 class BuildResult:
-    """What came of a build; `archive` is None and `files` is empty if nothing was written."""
+    """The result of a build; `archive` is None and `files` is empty if nothing was written."""
 
     archive: Archive | None
     files: tuple[Path, ...]
@@ -92,7 +92,7 @@ class BuildResult:
 
 
 def nothing_built(failure: Failure) -> BuildResult:
-    """Return the result of a build that ended before it began."""
+    """Return the result of a build that failed before its first compile."""
     return BuildResult(None, (), 0, 0, 0, (), (failure,))
 
 
@@ -129,10 +129,10 @@ def build(
     Compiles run in `options.jobs` processes, or in `executor`. The cache may be None.
 
     Raises:
-        ManifestError: `options` names a kernel or target that there is not.
+        ManifestError: `options` names an unknown kernel or target.
     """
     kernels, chosen = _selection(manifest, options)
-    known_host(options.host)  # told now, not when everything is compiled
+    known_host(options.host)  # reported before the compiles, not after them
     run = _Build(manifest, options, listener, cache, compiler, executor)
     run.expand(kernels, chosen, autotune)
     run.compile()
@@ -149,7 +149,7 @@ def _selection(
 
 @dataclass(frozen=True, slots=True)
 class _Planned:
-    """A kernel's variants and, one for one, the tasks that compile them."""
+    """A kernel's variants, each with the task that compiles it."""
 
     expansion: Expansion
     tasks: tuple[Task, ...]
@@ -157,7 +157,7 @@ class _Planned:
 
 @dataclass(slots=True)
 class _Build:
-    """The state of one build; its methods are called once each, in the order they are in."""
+    """The state of one build; each method is called once, in the order below."""
 
     manifest: Manifest
     options: BuildOptions
@@ -190,7 +190,7 @@ class _Build:
                 self.num_variants += len(tasks)
 
     def compile(self) -> None:
-        # Two kernels of the manifest may ask for the same compile; it is done once.
+        # Two kernels of the manifest may need the same compile; it runs once.
         tasks: dict[CompileRequest, Task] = {}
         for planned in self.planned:
             for task in planned.tasks:
@@ -205,7 +205,7 @@ class _Build:
         self.listener.started(len(tasks), self.num_cached)
         failed: dict[CompileRequest, Failure] = {}
         outcomes = compile_all(waiting, self.compiler, self.options.jobs, self.executor)
-        # Closed here and now when a listener or the user interrupts, not when it is collected.
+        # Closed explicitly, so that an interrupt stops the workers now, not at garbage collection.
         with contextlib.closing(outcomes):
             for outcome in outcomes:
                 request = outcome.task.request
@@ -265,7 +265,7 @@ class _Build:
 
     @contextlib.contextmanager
     def _collecting(self, label: str) -> Generator[None, None, None]:
-        """Turn the user's mistakes inside the block into a failure."""
+        """Collect the user's mistakes in the `with` block as failures."""
         try:
             yield
         except DiagnosticError as error:

@@ -1,10 +1,10 @@
-"""Expressions as the archive carries them: postfix bytecode on a stack of 64-bit integers.
+"""Expressions as archives store them: postfix bytecode on a stack of 64-bit integers.
 
 One evaluator in C runs the grids, guards, sizes and tensor-map fields of every kernel at launch.
 `run` is its reference. The opcodes are specified in `docs/reference/archive-format.md`, section 6.
 
-Invariant: `run(encode(e, params).code, arguments)` gives what `evaluate` gives for `e`, or fails as
-it fails; an expression has one encoding.
+Invariant: `run(encode(e, params).code, arguments)` gives the same value or failure as `evaluate`
+for `e`; an expression has exactly one encoding.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ _OPERATORS: dict[Opcode, Unary | Binary] = {
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """The bytecode of an expression, and how many stack slots running it takes."""
+    """The bytecode of an expression, and the stack depth that it needs."""
 
     code: bytes
     stack_depth: int
@@ -102,7 +102,7 @@ def _constant(value: int) -> bytes:
 
 
 def _emit(node: Expression, params: Mapping[str, int], out: bytearray) -> int:
-    """Append the code of `node` to `out` and return the stack slots it takes."""
+    """Append the code of `node` to `out` and return the stack depth that it needs."""
     match node:
         case Integer(value):
             out += _constant(value)
@@ -171,7 +171,7 @@ def _load(opcode: Opcode, operands: tuple[int, ...], args: Sequence[int | Tensor
 
 
 def run(code: bytes, arguments: Sequence[int | TensorArgument]) -> int:
-    """Run bytecode that `encode` wrote: the reference of the evaluator in C.
+    """Run bytecode of `encode`: the reference for the evaluator in C.
 
     Raises: `ExpressionError` for an overflow or a division by zero; also `ValueError` for an
     unknown opcode and `IndexError` for code that `encode` cannot have written.

@@ -1,21 +1,19 @@
-"""Compiled kernels, kept by the content of all that went into them.
+"""The cache of compiled kernels, keyed by the content of all inputs.
 
-Which files a kernel was compiled from (its own, and every module it takes functions from) is known
-only afterwards, so a look-up has two steps, as in ccache's direct mode:
+Which files a kernel depends on (its own, and every module that it takes functions from) is known
+only after a compile, so a look-up has two steps, as in ccache's direct mode:
 
-    request + compiler digest                 ──► the source sets that such compiles have read
-    the same + one set that still holds       ──► the cubin and its metadata
+    request + compiler digest                 ──► the source sets of earlier such compiles
+    the same + a source set that still holds  ──► the cubin and its metadata
 
-A source set is the files that were read, with their digests, and the searches for imported modules,
-with what each found: a file that would now be imported instead of one of the set, or where there
-was none, makes another set. A build in which nothing changed reads the sources, hashes them, and
-compiles nothing.
+A source set is the files that a compile read, with their digests, and its searches for imported
+modules, with what each found: a new file that would now be imported instead makes another set. A
+build in which nothing changed reads the sources, hashes them, and compiles nothing.
 
-Invariants: entries are written under another name and moved into place, so a reader never sees half
-of one; each starts with the SHA-256 of what follows and names what it is the entry of, so one that
-was damaged or moved to another's place is compiled again, with a warning; and whatever goes wrong
-with the cache, a full disk or a folder that is read-only, the build goes on without it and says so
-once.
+Invariants: an entry is written under a temporary name and renamed, so a reader never sees half of
+one; it starts with the SHA-256 of its content and names its own key, so one that was damaged or
+moved is ignored with a warning and compiled again; and whatever goes wrong with the cache, be it a
+full disk or a read-only folder, the build goes on without it and warns once.
 """
 
 from __future__ import annotations
@@ -34,10 +32,10 @@ from aotc.compiler import CompileRequest, Metadata
 from aotc.module_search import Search, find_module
 from aotc.regular_file import MAX_SOURCE_BYTES, read_regular
 
-# Part of every path: a change to what the entries look like starts an empty cache.
+# Part of every path: a change to the format of entries starts an empty cache.
 _FORMAT = "v2"
 _MAX_SOURCE_SETS = 8
-_MAX_ENTRY_BYTES = 1 << 28  # a cubin has at most a quarter of it
+_MAX_ENTRY_BYTES = 1 << 28  # a cubin takes at most a quarter of it
 _DIGEST_BYTES = 32
 
 SourceSet: TypeAlias = tuple[tuple[tuple[str, str], ...], tuple[tuple[Search, str | None], ...]]
@@ -48,11 +46,11 @@ ContentT = TypeVar("ContentT")
 
 @dataclass(frozen=True, slots=True)
 class CachedKernel:
-    """What an archive needs of a compiled kernel; `ptx` as `stored_ptx.py` has it, if asked for.
+    """What an archive needs of a compiled kernel; `ptx` is as in `stored_ptx.py`, or empty.
 
-    A kernel that takes tensor maps for what it loads through pointers may not do for all launches;
-    its `fallback` is the same kernel without, for the others. `misfit` says why the target cannot
-    hold that; or the kernel itself, of which there is no cubin then.
+    A kernel whose pointer loads use tensor maps may not be valid for all launches; its `fallback`
+    is the same kernel without tensor maps. `misfit` says why the target cannot hold the fallback,
+    or, if there is no cubin, why it cannot hold the kernel itself.
     """
 
     cubin: bytes
@@ -63,13 +61,13 @@ class CachedKernel:
 
     @property
     def is_misfit(self) -> bool:
-        """Whether the target cannot hold the kernel; its metadata is the request's alone."""
+        """Whether the target cannot hold the kernel; its metadata then repeats the request."""
         return not self.cubin
 
 
 @dataclass(frozen=True, slots=True)
 class _Entry(Generic[ContentT]):
-    """What a file of the cache holds; `name` is that of the file it belongs in."""
+    """The content of a cache file; `name` is the name of the file it belongs in."""
 
     name: str
     content: ContentT
@@ -82,8 +80,8 @@ _sets_decoder = msgspec.msgpack.Decoder(_Entry[list[SourceSet]])
 class Cache:
     """A folder of compiled kernels; any number of processes may share it.
 
-    `compiler` is the digest of everything but requests and sources; `warn` takes one line of text.
-    Source files are read once in the life of the object, so it should not outlive a build.
+    `compiler` is the digest of everything but requests and sources; `warn` is called with one line
+    of text. Source files are read once in the life of the object, so it should not outlive a build.
     """
 
     def __init__(self, folder: Path, compiler: str, warn: Callable[[str], None]) -> None:
@@ -96,7 +94,7 @@ class Cache:
         self._searches: dict[Search, str | None] = {}
 
     def find(self, request: CompileRequest) -> CachedKernel | None:
-        """Return what compiling `request` would give now, or None if that is not known."""
+        """Return the cached result of compiling `request`, or None if there is none."""
         key = self._request_key(request)
         for sources in self._source_sets(key):
             if self._holds(sources):
@@ -106,12 +104,12 @@ class Cache:
         return None
 
     def store(self, request: CompileRequest, kernel: CachedKernel) -> None:
-        """Keep the result of compiling `request`."""
+        """Store the result of compiling `request`."""
         key = self._request_key(request)
         sources = (kernel.metadata.source_files, kernel.metadata.searches)
         self._write(self._kernel_path(key, sources), kernel)
         others = [known for known in self._source_sets(key) if known != sources]
-        # A lost update of two builds costs one of them a compile later, no more.
+        # If two builds race, the lost update costs one of them a compile later, no more.
         self._write(self._sets_path(key), [sources, *others][:_MAX_SOURCE_SETS])
 
     def _request_key(self, request: CompileRequest) -> str:
@@ -156,7 +154,7 @@ class Cache:
     def _read(
         self, path: Path, decoder: msgspec.msgpack.Decoder[_Entry[ContentT]]
     ) -> ContentT | None:
-        """Return what the entry at `path` holds, or None if there is none that can be trusted."""
+        """Return the content of the entry at `path`, or None if it is missing or damaged."""
         try:
             data = read_regular(path, _MAX_ENTRY_BYTES)
         except FileNotFoundError:
@@ -175,7 +173,9 @@ class Cache:
                     return entry.content
         if path not in self._damaged:
             self._damaged.add(path)
-            self._warn(f"cache entry {path} is damaged or another's; its kernel is compiled again")
+            self._warn(
+                f"cache entry {path} is damaged or in the wrong place; its kernel is compiled again"
+            )
         return None
 
     def _write(self, path: Path, content: object) -> None:
@@ -184,7 +184,7 @@ class Cache:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             try:
-                # With the mode that the umask gives, so that others may read a shared cache.
+                # With the permissions that the umask gives, so that others may read a shared cache.
                 with temporary.open("xb") as file:
                     file.write(hashlib.sha256(payload).digest())
                     file.write(payload)

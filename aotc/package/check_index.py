@@ -1,11 +1,11 @@
-"""Check that an archive's records make sense together, before writing and after reading.
+"""Check that an archive's records are consistent, before writing and after reading.
 
-The layout of the bytes is `archive.py`'s; here is what the fields may say: names, limits, indices
-and masks that fit, expressions that only name what a launch has. The runtime in C checks the same
-when it opens an archive, and after that trusts the index.
+The byte layout is checked elsewhere (`decoder.py`); here are the values of the fields: names,
+limits, indices and masks that fit, expressions that name only what a launch has. The runtime in C
+checks the same when it opens an archive, and then trusts the index.
 
-Invariant: what passes here can be encoded, selected from and launched without a further check of
-the index.
+Invariant: an archive that passes can be encoded, selected from and launched without any further
+check of its index.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from aotc.package.records import LIMITS
 
 _FLOATS = ("fp16", "bf16", "fp32", "fp64", "fp8e4nv", "fp8e5")
 _MAX_RANK = 5
-# Bytes of an element of each CUtensorMapDataType, 0 for the packed ones, and whether it has a NaN.
+# Bytes per element of each CUtensorMapDataType, 0 for the packed ones, and whether it has a NaN.
 _DATA_TYPES = (
     *((1, False), (2, False), (4, False), (4, False), (8, False), (8, False), (2, True), (4, True)),
     *((8, True), (2, True), (4, True), (4, True), (4, True), (0, False), (0, False), (0, False)),
@@ -57,7 +57,7 @@ _UINT32 = 1 << 32
 
 
 class _Check:
-    """Raise errors that begin with the place that is being checked."""
+    """Raise errors whose messages begin with the record being checked."""
 
     def __init__(self, place: str) -> None:
         self.place = place
@@ -111,7 +111,7 @@ class _Check:
 
 
 def check_archive(archive: Archive) -> None:
-    """Check everything that the records say, except the blobs' contents.
+    """Check all records, but not the contents of the blobs.
 
     Raises: `ArchiveError` LIMIT for a limit of the format, FORMAT for anything else.
     """
@@ -208,7 +208,7 @@ _ExpressionChecker = Callable[[_Check, Expression], None]
 def _expression_checker(kernel: Kernel) -> _ExpressionChecker:
     """Return a check that an expression names only what a launch of `kernel` has.
 
-    Variants share most of their expressions, so each is looked at once.
+    Variants share most of their expressions, so each is checked once.
     """
     params = {param.name: param for param in kernel.params}
     indices = {param.name: index for index, param in enumerate(kernel.params)}
@@ -262,7 +262,7 @@ def _check_variant(
     check.within("the cluster size", math.prod(variant.cluster), 1, 17)
     check.within("the rank of the grid", len(variant.grid), 0, 4)
     same_rank = len(variant.grid) == kernel.grid_rank
-    check.require(same_rank, "its grid has another rank than that of the first variant")
+    check.require(same_rank, "its grid and that of the first variant differ in rank")
     for remark in variant.remarks:
         one_line = remark != "" and "\n" not in remark
         check.require(one_line, f"the remark {remark!r} is not one line")
@@ -341,7 +341,7 @@ def _cubin_param_sizes(
         case "expression":
             return (4, 8)
         case "grid":
-            check.require(variant.loops_programs, "each program of the variant has its own block")
+            check.require(variant.loops_programs, "the variant is not persistent")
             check.within("the axis", cubin_param.index, 0, 3)
             return (4,)
 
@@ -369,7 +369,7 @@ def _check_tensor_map(
         check.within(what, number, 0, end)
     element_bytes, has_nan = _DATA_TYPES[tensor_map.data_type]
     is_filled = tensor_map.oob_fill != 0
-    check.require(has_nan or not is_filled, "it fills with NaN, which its data type has not")
+    check.require(has_nan or not is_filled, "it fills with NaN, which its data type does not have")
     if element_bytes and not tensor_map.interleave:
         row_bytes, span = tensor_map.box[0] * element_bytes, _SWIZZLE_SPANS[tensor_map.swizzle]
         check.require(row_bytes % 16 == 0, f"rows of {row_bytes} bytes, no multiple of 16")

@@ -1,12 +1,12 @@
-"""When a variant that takes tensor maps for what it loads through pointers may be launched.
+"""When a variant that uses tensor maps for its pointer loads may be launched.
 
-The compiler says what its proof needs of the arguments, and the driver what it encodes: addresses
-and strides in multiples of 16 bytes, extents from 1 to 2^32, strides below 2^40 bytes. Most of that
-the signature settles, an i32 promised to be a multiple of 16 for one; what is left is one
-expression, evaluated at every launch that might get the variant.
+The compiler states what its proof requires of the arguments, and the driver what it can encode:
+addresses and strides in multiples of 16 bytes, extents from 1 to 2^32, strides below 2^40 bytes.
+The signature settles most of that, such as an i32 promised to be a multiple of 16; the rest becomes
+one expression, evaluated at every launch that might use the variant.
 
-Invariant: for arguments that keep the signature's promises, the condition holds exactly where every
-guard does and every such map can be encoded.
+Invariant: for arguments that keep the signature's promises, the condition holds exactly where all
+guards hold and every such map can be encoded.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ NEVER = Integer(0)
 def launch_condition(
     request: CompileRequest, guards: Iterable[str], params: Sequence[ParamSlot]
 ) -> Expression | None:
-    """Return what launches must satisfy to get a kernel, None if all do, `NEVER` if none can.
+    """Return the condition on launches that use a kernel, None if all may, `NEVER` if none can.
 
     `guards` and `params` are those of the compiled kernel.
     """
@@ -72,7 +72,7 @@ def launch_condition(
 
 
 def _encodable(spec: TensorMapSpec) -> Iterator[Expression]:
-    """Yield what `cuTensorMapEncodeTiled` asks of a tensor's address, extents and strides."""
+    """Yield what `cuTensorMapEncodeTiled` requires of a tensor's address, extents and strides."""
     size_bytes = SCALARS[spec.element].size_bytes
     address = expression.parse(spec.address)
     yield _is_multiple(address, _ALIGNMENT_BYTES)
@@ -94,7 +94,7 @@ def _is_multiple(value: Expression, divisor: int) -> Expression:
 
 @dataclass(frozen=True, slots=True)
 class _Facts:
-    """Bound a value: from `low` to `high`, and a multiple of `divisor`, which is 0 for 0 alone."""
+    """A value's bounds, `low` to `high`, and a divisor of it, which is 0 only for the value 0."""
 
     low: int
     high: int
@@ -106,7 +106,7 @@ _BOOL = _Facts(0, 1)
 
 
 def _argument_facts(argument: ArgumentType) -> _Facts | None:
-    """Return what the signature says of an argument, None if it may have no value."""
+    """Return what the signature states about an argument, None if no value satisfies it."""
     if argument.kind == "pointer":
         return _Facts(0, INT64_MAX, argument.divisor)
     scalar = SCALARS[argument.element]
@@ -118,7 +118,7 @@ def _argument_facts(argument: ArgumentType) -> _Facts | None:
 
 
 def _facts(node: Expression, known: Mapping[Name, _Facts | None]) -> _Facts | None:
-    """Return what is known of a value, None if computing it may fail."""
+    """Bound the value of an expression; None if evaluating it may fail."""
     facts: _Facts | None = None
     match node:
         case Integer(value):
@@ -170,7 +170,7 @@ def _rounded_up(a: _Facts, b: _Facts) -> _Facts | None:
 
 
 def _compared(a: _Facts, b: _Facts, op: str) -> _Facts:
-    """Return what is known of a comparison: "<", "<=" or "==" of two values."""
+    """Bound the result of a comparison, "<", "<=" or "==", of two values."""
     if op == "==":
         always = a.low == a.high == b.low == b.high
         never = a.high < b.low or b.high < a.low
@@ -207,7 +207,7 @@ _RULES: dict[str, Callable[[_Facts, _Facts], _Facts | None]] = {
 
 
 def _learn(root: Expression, known: _Known) -> None:
-    """Take what a condition on an argument says, where it holds, as known of the argument."""
+    """Refine what is known of arguments, given that a condition holds."""
     match root:
         case Binary("==", Binary("%", Name() as name, Integer(divisor)), Integer(0)) if divisor > 0:
             facts = known.get(name)

@@ -1,9 +1,9 @@
 """Decode an archive: header, tables and blobs, every offset and count checked before its use.
 
-Sizes are compared with a limit and with the bytes that are there before anything is allocated, and
-slices of tables must follow one another, so the work is proportional to the file. What the records
-say together is `check_index.py`'s to judge, and whether they are laid out as they must be is seen
-by encoding them again (`archive.py`).
+Sizes are compared with a limit and with the bytes present before anything is allocated, and slices
+of tables must follow one another, so the work is proportional to the file. `check_index.py` checks
+that the records are consistent, and `archive.py`, by encoding them again, that they are laid out
+canonically.
 
 Invariant: whatever the bytes, the outcome is an `Archive` or an `ArchiveError`.
 """
@@ -92,13 +92,13 @@ def _named(names: Mapping[int, _T], code: int, what: str) -> _T:
 
 
 def _decompress(frame: bytes, raw_bytes: int) -> bytes:
-    """Decode a frame that states its size, into exactly that size."""
+    """Decode a frame whose header states its size, into exactly that size."""
     try:
         if not frame.startswith(ZSTD_MAGIC):
             raise ArchiveError("FORMAT", "a blob is not a zstd frame")
         stated = zstandard.get_frame_parameters(frame)
         if stated.content_size != raw_bytes or stated.dict_id or stated.has_checksum:
-            raise ArchiveError("FORMAT", "a blob's zstd frame does not state what the index says")
+            raise ArchiveError("FORMAT", "a blob's zstd frame does not state the size in the index")
         decompressor = zstandard.ZstdDecompressor()
         return decompressor.decompress(frame, raw_bytes, allow_extra_data=False)
     except zstandard.ZstdError as error:
@@ -113,14 +113,14 @@ _MOST_RECORDS = {
 
 
 class Header(NamedTuple):
-    """What decoding needs of a header that was checked."""
+    """The fields of a checked header that decoding needs."""
 
     minor: int
     index_bytes: int
 
 
 def unpack_header(data: bytes, actual_bytes: int) -> Header:
-    """Check the header of a file of `actual_bytes` bytes, which `data` begins with."""
+    """Check the header at the start of `data`; the file has `actual_bytes` bytes."""
     if len(data) < HEADER.size or data[: len(MAGIC)] != MAGIC:
         raise ArchiveError("FORMAT", "not an archive: it does not start with the archive header")
     (_, major, minor, header_bytes, required, optional, file_bytes, *rest) = HEADER.unpack_from(
@@ -138,7 +138,9 @@ def unpack_header(data: bytes, actual_bytes: int) -> Header:
     if (header_bytes, index_offset) != (HEADER.size, HEADER.size) or any(zero):
         raise ArchiveError("FORMAT", "the header's fixed fields are wrong")
     if minor <= MINOR and optional:
-        raise ArchiveError("FORMAT", "the header has optional features that its version has not")
+        raise ArchiveError(
+            "FORMAT", "the header has optional features that its version does not have"
+        )
     if index_bytes > LIMITS.index_bytes or file_bytes > LIMITS.file_bytes:
         message = f"the header says {file_bytes} bytes with an index of {index_bytes}"
         limits = f"at most {LIMITS.file_bytes} and {LIMITS.index_bytes}"
@@ -148,14 +150,14 @@ def unpack_header(data: bytes, actual_bytes: int) -> Header:
         message = f"the archive is {what}: {actual_bytes} bytes of {file_bytes}"
         raise ArchiveError("FORMAT", message)
     if index_bytes % SECTION_ALIGN or HEADER.size + index_bytes > actual_bytes:
-        raise ArchiveError("FORMAT", "the index is no multiple of 8 bytes inside the file")
+        raise ArchiveError("FORMAT", "the index is not a multiple of 8 bytes inside the file")
     return Header(minor, index_bytes)
 
 
 def read_header(data: bytes, file_bytes: int | None = None) -> Header:
     """Check the header and the index's checksum, in the order that the format gives.
 
-    `data` may end with the index; `file_bytes` is then the size of the whole.
+    `data` may end with the index; `file_bytes` is then the size of the whole file.
     """
     header = unpack_header(data, len(data) if file_bytes is None else file_bytes)
     digest = data[SHA256_OFFSET : SHA256_OFFSET + SHA256_BYTES]
@@ -179,7 +181,7 @@ def _read_sections(index: bytes, minor: int) -> dict[str, tuple[int, int, int]]:
         raise ArchiveError("FORMAT", f"the index has {count} sections, expected {len(names)}")
     sections: dict[str, tuple[int, int, int]] = {}
     for position in range(count):
-        # What a newer minor version has after the known sections is passed over.
+        # Sections that a newer minor version adds after the known ones are skipped.
         name = names[position] if position < len(names) else f"section {position + 1}"
         at = DIRECTORY_HEAD.size + DIRECTORY_ENTRY.size * position
         kind, record_bytes, offset, records = DIRECTORY_ENTRY.unpack_from(index, at)
@@ -192,7 +194,7 @@ def _read_sections(index: bytes, minor: int) -> dict[str, tuple[int, int, int]]:
             raise ArchiveError("FORMAT", f"{name} does not begin where the section before ends")
         end = -(-(offset + size_bytes) // SECTION_ALIGN) * SECTION_ALIGN
         if end > len(index):
-            raise ArchiveError("FORMAT", f"{name} reaches behind the index")
+            raise ArchiveError("FORMAT", f"{name} reaches beyond the index")
         if any(index[offset + size_bytes : end]):
             raise ArchiveError("FORMAT", f"the padding after {name} is not zero")
         sections[name] = record_bytes, offset, records
@@ -202,7 +204,7 @@ def _read_sections(index: bytes, minor: int) -> dict[str, tuple[int, int, int]]:
 
 
 def _is_record_size(name: str, record_bytes: int, minor: int) -> bool:
-    """Whether records of a section may have this size: longer ones are of a newer version."""
+    """Whether records of a section may have this size; newer minor versions have longer ones."""
     if name not in RECORDS:
         return True
     size = RECORDS[name].size
@@ -211,7 +213,7 @@ def _is_record_size(name: str, record_bytes: int, minor: int) -> bool:
 
 
 _OWNED = ("params", "type variables", "choices", "guards", "configs", "constants")
-"""What a kernel owns, in the order of its record's slices; then come variants, without a limit."""
+"""What a kernel owns, in the order of its record's slices; then variants, which have no limit."""
 
 _MOST_OWNED = (
     LIMITS.params,
@@ -229,7 +231,7 @@ def _limit(what: str, count: int, most: int) -> None:
 
 
 class Decoder:
-    """Turn the tables of one archive back into records."""
+    """Decode the tables of one archive into records."""
 
     def __init__(self, data: bytes, header: Header) -> None:
         self.data = data
@@ -252,7 +254,7 @@ class Decoder:
 
     @staticmethod
     def read_strings(section: bytes) -> dict[int, str]:
-        """Return the strings by offset."""
+        """Return the strings by their offsets."""
         if not section.endswith(b"\0"):
             raise ArchiveError("FORMAT", "STRINGS does not end with NUL")
         texts: dict[int, str] = {}
@@ -275,7 +277,7 @@ class Decoder:
         return self.texts[offset]
 
     def check_expressions(self, code_bytes: int) -> None:
-        """Check the limits of the programs and that they follow one another, before any is read."""
+        """Check the sizes and places of all bytecode before any of it is read."""
         end = 0
         for offset, size, _, stack_depth, _ in self.rows["EXPRESSIONS"]:
             _limit("bytes of an expression's code", size, LIMITS.code_bytes)
@@ -287,7 +289,7 @@ class Decoder:
             raise ArchiveError("FORMAT", "CODE goes on after the last expression")
 
     def check_blobs(self, index_end: int) -> None:
-        """Check sizes and places of the blobs before any is decoded."""
+        """Check the sizes and places of all blobs before any is decoded."""
         end = index_end
         for offset, stored_bytes, raw_bytes, _, kind, zero in self.rows["BLOBS"]:
             _limit("bytes that a blob decodes to", raw_bytes, LIMITS.blob_bytes)
@@ -311,11 +313,11 @@ class Decoder:
         try:
             return parse(text)
         except ExpressionError as error:
-            message = f"the expression {text!r} is none: {error.message}"
+            message = f"the expression {text!r} is invalid: {error.message}"
             raise ArchiveError("FORMAT", message) from None
 
     def read_blob(self, row: tuple[Any, ...]) -> bytes:
-        """Verify, decode and return a blob, and remember its frame."""
+        """Verify and decode a blob, and keep its frame."""
         offset, stored_bytes, raw_bytes, digest, _, _ = row
         frame = self.data[offset : offset + stored_bytes]
         if hashlib.sha256(frame).digest() != digest:
@@ -331,7 +333,7 @@ class Decoder:
         return items[index]
 
     def take(self, section: str, first: int, count: int) -> Iterator[tuple[Any, ...]]:
-        """Return the slice of a table that a record owns; slices follow one another."""
+        """Return the slice of a table that a record owns; it must follow the slice before."""
         rows = self.rows[section]
         if first != self.taken[section] or first + count > len(rows):
             raise ArchiveError("FORMAT", f"the slices of {section} do not follow one another")

@@ -1,9 +1,8 @@
-"""The one compile that `aotc dump` shows, from a kernel's name and `NAME=VALUE` settings.
+"""Find the compile that `aotc dump` and `aotc explain` show, from a kernel and its settings.
 
 The kernel is `SOURCE.py:KERNEL`, described by settings alone, or `MANIFEST:KERNEL`, where settings
-pick among the manifest's variants and replace what none of them has. A setting is named by what it
-sets: a config key, a `tl.constexpr` parameter, a type variable or an argument, whose value is then
-its type.
+pick among the manifest's variants or override their values. The name of a setting is a config key,
+a `tl.constexpr` parameter, a type variable, or an argument, whose value is then its type.
 """
 
 from __future__ import annotations
@@ -36,11 +35,11 @@ def find_request(
 ) -> CompileRequest:
     """Return the compile that `subject` and `settings` describe.
 
-    Without a `target` it is the manifest's first one, or sm_90a for a source. It is done `without`
-    the named features besides those that the manifest does without.
+    The default `target` is the manifest's first, or sm_90a for a source. `without` names features
+    that are not used, besides those that the manifest excludes.
 
     Raises:
-        DiagnosticError: there is no such kernel, a setting is wrong, or one is missing.
+        DiagnosticError: there is no such kernel, or a setting is wrong or missing.
     """
     file, _, name = subject.rpartition(":")
     if not file or not name:
@@ -55,7 +54,7 @@ def find_request(
 
 
 def parse_constant(text: str) -> Constant:
-    """Return the boolean, number or string that a setting writes."""
+    """Parse a setting's value: a boolean, a number or a string."""
     if text in _WORDS:
         return _WORDS[text]
     with contextlib.suppress(ValueError):
@@ -121,7 +120,7 @@ def _from_manifest(
 def _sorted_settings(
     function: Function, settings: Mapping[str, str]
 ) -> tuple[dict[str, argument_type.ArgumentType], dict[str, Constant], dict[str, int]]:
-    """Return the settings of arguments, of constexpr parameters and of config keys."""
+    """Split settings into those of arguments, constexpr parameters and config keys."""
     types: dict[str, argument_type.ArgumentType] = {}
     constants: dict[str, Constant] = {}
     options: dict[str, Constant] = {}

@@ -1,10 +1,9 @@
-"""Check that a blob is a cubin for its target before anything else sees it.
+"""Check that a blob is a cubin for its target before it is passed on.
 
 `cuLibraryLoadData` takes an address and no length, and accepts PTX, fatbins and Tile IR as well as
-cubins. So a blob is only handed on once it is known to be an ELF file for CUDA that ends where the
-blob ends, whose sections and symbols name each other and nothing else, for the architecture that
-the index says, with the function and the static shared memory that the index says. The runtime in C
-checks the same.
+cubins. So a blob must first be shown to be a CUDA ELF file that ends where the blob ends, whose
+sections and symbols refer only to each other, and whose architecture, function and static shared
+memory are those in the index. The runtime in C checks the same.
 
 `e_flags` has the same number for `sm_90` and `sm_90a`; the command line that ptxas leaves in a note
 tells them apart.
@@ -36,8 +35,8 @@ _TOOL_NOTE: Final = b".note.nv.tkinfo"
 _SHARED: Final = b".nv.shared."
 _RESERVED_SHARED: Final = b".nv.shared.reserved.0"
 _RESERVED_SHARED_BYTES: Final = 1024
-"""From sm_90 on the first shared memory of a block is the system's, counted in its function's
-section; the section of that name says so."""
+"""From sm_90 on, the system reserves the start of a CTA's shared memory and counts it in the
+function's section; the section of this name says so."""
 _ARCH_OPTION: Final = re.compile(rb"-arch[ =](sm_[0-9]+[a-z]?)(?![0-9A-Za-z_])")
 
 
@@ -55,7 +54,7 @@ class _Section(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Where its bytes in the file end."""
+        """Offset in the file of the end of its bytes."""
         return self.offset + (0 if self.kind == _SHT_NOBITS else self.size)
 
 
@@ -64,18 +63,18 @@ def _fail(message: str) -> ArchiveError:
 
 
 def _sections(blob: bytes, offset: int, count: int) -> tuple[list[_Section], int]:
-    """Return the sections, and where the last of them that has bytes in the file ends."""
+    """Return the sections, and the end of the last one that has bytes in the file."""
     if count > _MAX_SECTIONS:
         raise _fail(f"it has {count} sections")
     sections: list[_Section] = []
     end = offset + count * _SECTION.size
     if end > len(blob):
-        raise _fail("the section table reaches behind the end")
+        raise _fail("the section table reaches beyond the end")
     for index in range(count):
         section = _Section(*_SECTION.unpack_from(blob, offset + 64 * index))
         if section.kind != _SHT_NOBITS:
             if section.end > len(blob):
-                raise _fail(f"section {index} reaches behind the end")
+                raise _fail(f"section {index} reaches beyond the end")
             end = max(end, section.end)
         sections.append(section)
     return sections, end
@@ -84,11 +83,11 @@ def _sections(blob: bytes, offset: int, count: int) -> tuple[list[_Section], int
 def _segments_end(blob: bytes, offset: int, count: int) -> int:
     end = offset + count * _SEGMENT.size
     if end > len(blob):
-        raise _fail("the segment table reaches behind the end")
+        raise _fail("the segment table reaches beyond the end")
     for index in range(count):
         _, _, start, _, _, size, _, _ = _SEGMENT.unpack_from(blob, offset + 56 * index)
         if start + size > len(blob):
-            raise _fail(f"segment {index} reaches behind the end")
+            raise _fail(f"segment {index} reaches beyond the end")
         end = max(end, start + size)
     return end
 
@@ -98,7 +97,7 @@ def _is_string_table(blob: bytes, section: _Section) -> bool:
 
 
 def _check_references(blob: bytes, sections: list[_Section], names: _Section) -> None:
-    """Check that sections and symbols have names, and name sections that there are."""
+    """Check that sections and symbols have names, and refer to sections that exist."""
     if not _is_string_table(blob, names):
         raise _fail("the section names are no table of strings")
     for index, section in enumerate(sections):
@@ -106,7 +105,7 @@ def _check_references(blob: bytes, sections: list[_Section], names: _Section) ->
             raise _fail(f"section {index} has no name")
         names_section = section.kind in (_SHT_REL, _SHT_RELA) or section.flags & _SHF_INFO_LINK
         if section.link >= len(sections) or (names_section and section.info >= len(sections)):
-            raise _fail(f"section {index} belongs to a section that there is not")
+            raise _fail(f"section {index} belongs to a section that does not exist")
         if section.kind == _SHT_SYMTAB:
             _check_symbols(blob, section, sections)
 
@@ -129,12 +128,12 @@ def _check_apart(ranges: list[tuple[int, int]]) -> None:
     last = 0
     for start, end in sorted(part for part in ranges if part[0] < part[1]):
         if start < last:
-            raise _fail(f"two sections have the byte at {start}")
+            raise _fail(f"two sections overlap at byte {start}")
         last = end
 
 
 def _find(blob: bytes, sections: list[_Section], names: _Section, name: bytes) -> _Section | None:
-    """Return the section called `name`, comparing in place: names may be as long as the blob."""
+    """Find the section called `name`, comparing in place: names may be as long as the blob."""
     wanted = name + b"\0"
     for section in sections:
         if section.name + len(wanted) > names.size:
@@ -147,13 +146,13 @@ def _find(blob: bytes, sections: list[_Section], names: _Section, name: bytes) -
 def check_cubin(blob: bytes, target: str, symbol: str, static_shared_bytes: int = 0) -> None:
     """Check that `blob` is a cubin for `target` that defines the kernel function `symbol`.
 
-    A block of it has `static_shared_bytes` besides what a launch asks for.
+    Each CTA has `static_shared_bytes` besides the dynamic shared memory of the launch.
 
-    Raises: `ArchiveError` saying what is wrong: NOT_FOUND without the function, else FORMAT.
+    Raises: `ArchiveError`, NOT_FOUND without the function, else FORMAT.
     """
     if len(blob) < _HEADER.size or blob[: len(_IDENT)] != _IDENT:
-        raise _fail("it does not start as an ELF file of 64 bits")
-    header: tuple[int, ...] = _HEADER.unpack_from(blob)[1:]  # behind the identification bytes
+        raise _fail("it does not start as a 64-bit ELF file")
+    header: tuple[int, ...] = _HEADER.unpack_from(blob)[1:]  # after the identification bytes
     _, machine, _, _, segments_at, sections_at, flags, header_bytes, *counts = header
     segment_bytes, num_segments, section_bytes, num_sections, names_index = counts
     if machine != _EM_CUDA:
@@ -165,13 +164,13 @@ def check_cubin(blob: bytes, target: str, symbol: str, static_shared_bytes: int 
     sections, end = _sections(blob, sections_at, num_sections)
     end = max(end, _segments_end(blob, segments_at, num_segments))
     if max(end, _HEADER.size) != len(blob):
-        raise _fail(f"it ends at {end} of {len(blob)} bytes")
+        raise _fail(f"its content ends at byte {end} of {len(blob)}")
     major, minor, _ = parse_target(target)
     arch = flags >> 8 & 0xFF
     if arch != 10 * major + minor:
         raise ArchiveError("FORMAT", f"the index says {target}, the cubin is for sm_{arch}")
     if names_index >= len(sections):
-        raise _fail("the section names are in no section")
+        raise _fail("there is no section of section names")
     names = sections[names_index]
     _check_references(blob, sections, names)
     tables = ((sections_at, _SECTION.size * num_sections), (segments_at, 56 * num_segments))

@@ -1,8 +1,8 @@
 """Encode a checked archive: the records of every table, then sections, blobs and header.
 
-There is one way to lay an archive out, and this is it: the walk below fixes the order of shared
-expressions and blobs, strings are sorted, everything else follows its owner. So the reader can
-tell whether a file is canonical by encoding what it read.
+The layout is canonical: the walk below fixes the order of shared expressions and blobs, strings are
+sorted, and everything else follows its owner. So the reader can tell whether a file is canonical by
+encoding what it read.
 
 Invariant: equal archives and equal frames give equal bytes.
 """
@@ -63,7 +63,7 @@ from aotc.package.records import (
 )
 
 _Field: TypeAlias = int | bytes | str
-"""A field of a record to be packed; a string stands for its offset in STRINGS."""
+"""A record's field to be packed; a string is packed as its offset in STRINGS."""
 
 _FLOAT64 = struct.Struct("<d")
 _UINT64 = struct.Struct("<Q")
@@ -78,7 +78,7 @@ def _padding(offset: int, align: int) -> bytes:
 
 
 def _payload(value: Value) -> tuple[int, _Field]:
-    """Return the kind of a value and what VALUES holds of it."""
+    """Return the kind and the payload of a value, as VALUES stores it."""
     if value is None:
         return VALUE_NULL, 0
     if isinstance(value, bool):
@@ -263,7 +263,7 @@ class _Encoder:
         if index == len(self.blob_kinds):
             self.blob_kinds.append(kind)
         if self.blob_kinds[index] != kind:
-            raise ArchiveError("FORMAT", "a variant gives the same bytes as cubin and as PTX")
+            raise ArchiveError("FORMAT", "a variant has the same bytes as cubin and as PTX")
         return index
 
     def strings(self) -> dict[str, int]:
@@ -292,7 +292,7 @@ def _pack(section: str, records: list[tuple[_Field, ...]], strings: Mapping[str,
 
 
 def _assemble(encoder: _Encoder, frames: list[bytes]) -> bytes:
-    """Lay the sections and the frames out, and put the header before them."""
+    """Lay out the header, the sections and the frames."""
     strings = encoder.strings()
     sections = {name: _pack(name, encoder.tables[name], strings) for name in RECORDS}
     sections["CODE"] = bytes(encoder.code)
@@ -335,9 +335,9 @@ def _assemble(encoder: _Encoder, frames: list[bytes]) -> bytes:
 def encode_records(archive: Archive, frames: Callable[[list[bytes]], list[bytes]]) -> bytes:
     """Return the bytes of an archive that was checked and is in canonical order.
 
-    `frames` returns the zstd frames of the blobs' contents.
+    `frames` compresses the blobs' contents.
 
-    Raises: `ArchiveError` LIMIT for an index or a file beyond what the format allows.
+    Raises: `ArchiveError` LIMIT for an index or a file too large for the format.
     """
     encoder = _Encoder(archive)
     return _assemble(encoder, frames(list(encoder.blobs)))

@@ -1,8 +1,8 @@
-"""Why a compiled kernel is as it is: its resources, its accesses to memory, every remark.
+"""Why a compiled kernel is as it is: its resources, its memory accesses, every remark.
 
-Most of what makes a kernel slow can be read off without running it: an access narrower than it
-could be, a tile that changes threads, a loop that was not pipelined, a register file that leaves
-room for one block. All of it is collected here for one compile, with the line it is about.
+Most of what makes a kernel slow can be seen without running it: an access narrower than it
+could be, a layout conversion, a loop that was not pipelined, registers that allow only one CTA per
+SM. All of it is collected here for one compile, each with its source line.
 
 Invariant: text and data come from one `Explanation`, so they cannot differ.
 """
@@ -26,8 +26,8 @@ from aotc.target import Target
 Data: TypeAlias = dict[str, Any]
 
 _WARP_THREADS = 32
-_WARP_REGISTERS_UNIT = 256  # registers are given out to warps in such pieces
-_BLOCK_SHARED_BYTES = 1024  # of the system's own, for each block
+_WARP_REGISTERS_UNIT = 256  # registers are allocated to warps in multiples of this
+_BLOCK_SHARED_BYTES = 1024  # reserved by the system for each CTA
 _VERBS: dict[type[Op], str] = {
     gpu.Load: "load",
     gpu.Store: "store",
@@ -39,9 +39,9 @@ _VERBS: dict[type[Op], str] = {
 
 @dataclass(frozen=True, slots=True)
 class Occupancy:
-    """How many blocks and warps an SM holds at a time, and what it has no more of."""
+    """How many CTAs and warps an SM holds at once, and the resource that limits them."""
 
-    blocks: int
+    ctas: int
     warps: int
     max_warps: int
     limit: str
@@ -49,7 +49,7 @@ class Occupancy:
 
 @dataclass(frozen=True, slots=True)
 class MemoryAccess:
-    """One access of the kernel to global memory: `count` instructions of `bytes_per_thread`."""
+    """One access to global memory: `count` instructions of `bytes_per_thread` each."""
 
     place: str
     verb: str
@@ -69,10 +69,10 @@ class MemoryAccess:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """All there is to say of one compile.
+    """All there is to say about one compile.
 
-    `condition` is what must hold of a launch's arguments for the launcher to take it; elsewhere it
-    takes the same kernel without tensor maps. Empty: it takes it for all.
+    `condition` is what the arguments must satisfy for the launcher to pick this kernel; otherwise
+    it picks the same kernel without tensor maps. Empty: it always picks this one.
     """
 
     request: CompileRequest
@@ -83,7 +83,7 @@ class Explanation:
 
     @property
     def mapped(self) -> tuple[str, ...]:
-        """The arguments that the kernel takes tensor maps of."""
+        """The arguments that the kernel accesses through tensor maps."""
         slots = self.metadata.params
         return tuple(dict.fromkeys(slot.argument for slot in slots if slot.tensor_map is not None))
 
@@ -91,14 +91,14 @@ class Explanation:
 def explain(request: CompileRequest) -> Explanation:
     """Compile a kernel and explain the result. Raises: as `compile_kernel`.
 
-    Of a kernel that is built with tensor maps and without, that is the one with, unless no launch
-    could have it.
+    If the kernel is built with and without tensor maps, explain the one with them, unless no launch
+    could use it.
     """
     accesses: tuple[MemoryAccess, ...] = ()
 
     def look(_name: str, kernel: Kernel) -> None:
         nonlocal accesses
-        accesses = _accesses(kernel)  # the last pass leaves what is lowered
+        accesses = _accesses(kernel)  # the last pass leaves the accesses that are lowered
 
     metadata = compile_kernel(request, observer=Observer(on_pass=look)).metadata
     condition = launch_condition(request, metadata.guards, metadata.params)
@@ -110,7 +110,7 @@ def explain(request: CompileRequest) -> Explanation:
 
 
 def occupancy(metadata: Metadata, target: Target) -> Occupancy:
-    """Return what an SM of `target` holds of a kernel.
+    """Compute the occupancy of a kernel on `target`.
 
     Source: CUDA Programming Guide, "Multiprocessor Level" and the table of compute capabilities.
     """
@@ -122,7 +122,7 @@ def occupancy(metadata: Metadata, target: Target) -> Occupancy:
         "threads": target.max_threads_per_sm // (warps * _WARP_THREADS),
         "registers": target.registers_per_sm // (warp_registers * warps),
         "shared memory": target.shared_bytes_per_sm // shared_bytes,
-        "blocks": target.max_blocks_per_sm,
+        "CTAs": target.max_blocks_per_sm,
     }
     limit = min(limits, key=lambda name: limits[name])
     blocks = limits[limit]
@@ -130,7 +130,7 @@ def occupancy(metadata: Metadata, target: Target) -> Occupancy:
 
 
 def _accesses(kernel: Kernel) -> tuple[MemoryAccess, ...]:
-    """Return the accesses of gpu IR to global memory, those of one line and kind as one."""
+    """Collect the accesses to global memory, merged by line and kind."""
     counts: dict[tuple[str, str, str, int, bool], int] = {}
     for op in kernel.walk():
         verb = _VERBS.get(type(op))
@@ -143,7 +143,7 @@ def _accesses(kernel: Kernel) -> tuple[MemoryAccess, ...]:
 
 
 def _moved(kernel: Kernel, op: Op) -> tuple[str, int, int]:
-    """Return whose memory an access touches, the bytes a thread moves at once, and how often."""
+    """Return an access's pointers, its bytes per thread and instruction, and its instructions."""
     pointer = getattr(op, "pointer", None)
     assert isinstance(pointer, Value)
     names = dict(zip(kernel.body.args, (info.name for info in kernel.params), strict=True))
@@ -176,7 +176,7 @@ def describe(explanation: Explanation) -> Data:
         "stack_bytes": metadata.stack_bytes,
         "shared_bytes": metadata.shared_bytes + metadata.static_shared_bytes,
         "occupancy": {
-            "blocks_per_sm": held.blocks,
+            "blocks_per_sm": held.ctas,
             "warps_per_sm": held.warps,
             "max_warps_per_sm": held.max_warps,
             "limited_by": held.limit,
@@ -206,11 +206,11 @@ def text(explanation: Explanation) -> str:
     shared_bytes = metadata.shared_bytes + metadata.static_shared_bytes
     config = f"num_warps={request.config.num_warps} num_stages={request.config.num_stages}"
     used = f"{metadata.registers} registers a thread, {metadata.spill_bytes} bytes spilled"
-    room = f"{held.blocks} blocks and {held.warps} of {held.max_warps} warps on an SM"
+    residency = f"{held.ctas} CTAs and {held.warps} of {held.max_warps} warps on an SM"
     lines = [
         f"{request.kernel} for {request.target}: {config} {constants}".rstrip(),
         f"  {used}, {metadata.stack_bytes} bytes of stack, {shared_bytes} bytes of shared memory",
-        f"  {room}; no more {held.limit}",
+        f"  {residency}; limited by {held.limit}",
     ]
     if explanation.mapped:
         lines.append(f"  tensor maps of {', '.join(explanation.mapped)}")

@@ -1,7 +1,7 @@
 """Expressions in a manifest: parsed, and every name in them checked against the kernel.
 
-Invariant: a name in an expression that is returned stands for an integer argument, an extent of a
-tensor descriptor, a `tl.constexpr` parameter or a config key.
+Invariant: every name in a returned expression is an integer argument, an extent of a tensor
+descriptor, a `tl.constexpr` parameter or a config key.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def read_grid(
     """Return the expressions of a table's `grid`, which must be there.
 
     Raises:
-        ManifestError: they are not 1 to 3, or one is wrong.
+        ManifestError: there are not 1 to 3 of them, or one is wrong.
     """
     texts = table.strings("grid")
     if not 1 <= len(texts) <= MAX_GRID_RANK:
@@ -42,7 +42,7 @@ def read_grid(
 def read_expression(
     text: str, loc: Loc, function: Function, signature: Mapping[str, ArgumentType]
 ) -> ManifestExpression:
-    """Parse `text` and check that every name in it stands for an integer or a tensor's extent."""
+    """Parse `text` and check that every name in it is an integer or a tensor's extent."""
     try:
         found = ManifestExpression(expression.parse(text), loc)
     except ExpressionError as error:
@@ -61,10 +61,10 @@ def read_expression(
         elif argument is not None:
             element = SCALARS.get(argument.element)
             if argument.kind != "scalar" or (element is not None and not element.is_int):
-                problem = f"expected an integer argument, `{node.name}` is none"
+                problem = f"expected an integer argument, `{node.name}` is not one"
         elif node.name not in constants:
             known = [*signature, *constants]
-            problem = f"`{node.name}` names nothing"
+            problem = f"`{node.name}` is unknown"
             remedy = did_you_mean(node.name, known) or f"there are {', '.join(known)}"
         if problem:
             raise found.error(ExpressionError(problem, node.col, len(node.name)), remedy)

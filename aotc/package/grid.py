@@ -1,9 +1,9 @@
-"""From one kernel of the manifest to the list of variants to compile.
+"""Expand one kernel of the manifest into the list of variants to compile.
 
-A variant is one point of targets, types, choices, guards and configs. They are listed in that
-order, the last varying fastest, every axis as the manifest has it and of the guards the most
-specialised first; so the same manifest gives the same list, whoever builds it. The size of the
-product is known before anything is listed: a grid too large is an error that names the count.
+A variant is one point of targets × types × choices × guards × configs. They are listed in that
+order, the last varying fastest, each axis in the manifest's order and guards from the most to the
+least specialised; so the same manifest always gives the same list. The size of the product is known
+before anything is listed: a grid too large is an error that names the count.
 
 Invariant: every request listed is complete (each argument typed, each constexpr given or
 defaulted) and fits the threads of its target; a config that does not is dropped with a remark.
@@ -51,9 +51,9 @@ class VariantSpec:
     """One variant to compile.
 
     `types` and `choices` are the values of the kernel's type variables and choices, in order;
-    `waived` names the arguments whose optional promise this variant does without. `guards` and
-    `config_index` index the expansion's guards and configs. `grid` has nothing but launch
-    arguments left in it, and is empty if the caller gives the grid.
+    `waived` names the arguments whose optional promise this variant does not assume. `guards` and
+    `config_index` index the expansion's guards and configs. `grid` names launch arguments only,
+    and is empty if the caller gives the grid.
     """
 
     kernel: KernelSpec
@@ -74,7 +74,7 @@ class VariantSpec:
 
     @property
     def request(self) -> CompileRequest:
-        """What the compiler is asked for."""
+        """The request to the compiler."""
         types = dict(zip(self.kernel.types, self.types, strict=True))
         values = self.values
         signature = [
@@ -96,7 +96,7 @@ class VariantSpec:
 
     @property
     def label(self) -> str:
-        """What a message calls the variant: `add sm_90a T=bf16 n:16 num_warps=4`."""
+        """The variant's name in messages: `add sm_90a T=bf16 n:16 num_warps=4`."""
         parts = [self.kernel.name, self.target.name]
         parts += [f"{n}={dtype}" for n, dtype in zip(self.kernel.types, self.types, strict=True)]
         choices = zip(self.kernel.choices, self.choices, strict=True)
@@ -115,7 +115,7 @@ class VariantSpec:
 
 @dataclass(frozen=True, slots=True)
 class Expansion:
-    """All variants of a kernel, and the configs and guards that they refer to.
+    """All variants of a kernel, with the configs and guards that they index.
 
     `dropped` has a remark for each config that a target cannot hold.
     """
@@ -174,14 +174,14 @@ def expand(kernel: KernelSpec, targets: Sequence[Target], autotune: AutotuneRead
 
 
 def launch_arguments(kernel: KernelSpec) -> tuple[str, ...]:
-    """Return the arguments that a launch passes: all but fixed floating values."""
+    """Return the arguments that a launch passes: all but fixed floating-point ones."""
     return tuple(
         name for name, argument in kernel.signature.items() if not isinstance(argument.value, float)
     )
 
 
 def none_left(kernel: KernelSpec, target: Target, dropped: Iterable[str]) -> ManifestError:
-    """Return the error of a kernel all of whose configs were dropped for a target."""
+    """Return the error for a kernel that a target can hold in no config."""
     message = f"expected a config of {kernel.name!r} that {target} can hold, got none"
     error = ManifestError(message, kernel.configs_loc)
     for line in dropped:
@@ -190,7 +190,7 @@ def none_left(kernel: KernelSpec, target: Target, dropped: Iterable[str]) -> Man
 
 
 def integer_values(values: Mapping[str, Constant]) -> dict[str, int]:
-    """Return those values that an expression can use; a boolean counts as 0 or 1."""
+    """Return the values that an expression can use; a boolean is 0 or 1."""
     return {name: int(value) for name, value in values.items() if isinstance(value, int)}
 
 
@@ -226,10 +226,10 @@ def _check_count(kernel: KernelSpec, num_targets: int, num_configs: int) -> None
 def _configs(
     kernel: KernelSpec, autotune: AutotuneReader
 ) -> tuple[tuple[ConfigEntries, Expression | None], ...]:
-    """Return the configs that the kernel's `where` lets pass, in order.
+    """Return the configs that pass the kernel's `where`, in order.
 
-    Where it depends on launch arguments, what is left of it comes with the config: a condition
-    that the launcher checks.
+    Where it depends on launch arguments, the remaining condition comes with the config, and the
+    launcher checks it.
     """
     kept: list[tuple[ConfigEntries, Expression | None]] = []
     for config in _listed_configs(kernel, autotune):
@@ -239,13 +239,13 @@ def _configs(
         elif condition.value:
             kept.append((config, None))
     if not kept and kernel.where is not None:
-        message = "expected `where` to let a config pass, it refuses all"
+        message = "expected `where` to accept a config, it rejects all"
         raise ManifestError(message, kernel.where.loc)
     return tuple(kept)
 
 
 def _condition(kernel: KernelSpec, config: ConfigEntries) -> Expression:
-    """Return what is left of `where` once the config is known."""
+    """Evaluate `where` for a config as far as it is known."""
     where = kernel.where
     if where is None:
         return expression.Integer(1)
@@ -276,7 +276,7 @@ def _listed_configs(kernel: KernelSpec, autotune: AutotuneReader) -> Iterator[Co
             if count > MAX_CONFIGS:
                 sizes = " x ".join(f"{len(values)} {name}" for name, values in axes)
                 message = f"expected at most {MAX_CONFIGS} configs, got {count} ({sizes})"
-                remedy = "list fewer values; `where` filters only what can be listed"
+                remedy = "list fewer values; `where` filters the list, it does not shorten it"
                 raise ManifestError(message, kernel.configs_loc, remedy=remedy)
             names = [name for name, _ in axes]
             for values in itertools.product(*(values for _, values in axes)):
@@ -290,7 +290,7 @@ def _listed_configs(kernel: KernelSpec, autotune: AutotuneReader) -> Iterator[Co
 def _autotune_configs(kernel: KernelSpec, autotune: AutotuneReader) -> Iterator[ConfigEntries]:
     """Return the source's configs, checked as the manifest's are, without repeats.
 
-    Triton tells apart configs that differ in a hook alone; for us they are the same.
+    Triton distinguishes configs that differ only in a hook; here they are the same.
     """
     found = autotune(kernel.source, kernel.function.name)
     if not found:
@@ -298,7 +298,7 @@ def _autotune_configs(kernel: KernelSpec, autotune: AutotuneReader) -> Iterator[
         raise ManifestError(message, kernel.configs_loc)
     seen: dict[tuple[tuple[str, type, Constant], ...], None] = {}
     for entries in found:
-        # A config key that is None is one the source leaves to the default.
+        # A config key of None stands for the default.
         config = tuple(
             (name, value)
             for name, value in entries.items()
@@ -320,7 +320,7 @@ def _autotune_configs(kernel: KernelSpec, autotune: AutotuneReader) -> Iterator[
 
 
 def _config_problem(kernel: KernelSpec, config: Sequence[tuple[str, Constant]]) -> str:
-    """Return what is wrong with a config of the source, or an empty string."""
+    """Check a config of the source; return the problem, or an empty string."""
     names = [parameter.name for parameter in kernel.function.constexprs]
     given = {*kernel.constants, *kernel.choices}
     for name, value in config:
@@ -347,7 +347,7 @@ def _source_error(
 
 
 def config_misfit(config: Mapping[str, Constant], target: Target) -> str:
-    """Return why no block of this config starts on the target, or an empty string."""
+    """Return why the target cannot launch a config, or an empty string."""
     values = integer_values({**CONFIG_DEFAULTS, **config})
     problem = target.threads_problem(values["num_warps"], values["num_consumer_groups"])
     if problem:
@@ -356,7 +356,7 @@ def config_misfit(config: Mapping[str, Constant], target: Target) -> str:
     if num_ctas != 1 and Feature.CLUSTERS not in target.features:
         return f"num_ctas = {num_ctas} needs clusters"
     if isinstance(num_ctas, int) and num_ctas > target.max_blocks_per_cluster:
-        blocks = f"{num_ctas} blocks, the limit is {target.max_blocks_per_cluster}"
+        blocks = f"{num_ctas} CTAs, the limit is {target.max_blocks_per_cluster}"
         return f"num_ctas = {num_ctas} takes clusters of {blocks}"
     return ""
 
@@ -365,7 +365,7 @@ def config_misfit(config: Mapping[str, Constant], target: Target) -> str:
 
 
 def _folded_grid(variant: VariantSpec) -> tuple[Expression, ...]:
-    """Return the grid of a variant, with constants, config and fixed arguments folded in."""
+    """Fold constants, config and fixed arguments into the grid of a variant."""
     kernel = variant.kernel
     fixed = {n: a.value for n, a in kernel.signature.items() if isinstance(a.value, int)}
     constants = {**integer_values(variant.values), **fixed}
@@ -387,7 +387,7 @@ def _folded_grid(variant: VariantSpec) -> tuple[Expression, ...]:
 
 
 def _check_launches(variant: VariantSpec, dimension: ManifestExpression, root: Expression) -> None:
-    """Refuse a dimension that no launch can have, whatever its arguments."""
+    """Reject a dimension that is invalid for all arguments."""
     if isinstance(root, expression.Integer) and root.value < 1:
         message = f"expected a grid of at least 1, this is always {root.value}"
         raise _grid_error(variant, dimension, ExpressionError(message, root.col))
@@ -412,7 +412,7 @@ def _guards(
 ) -> tuple[tuple[Guard, ...], dict[str | Expression, int]]:
     """Return the kernel's guards, and the index of each by its argument or its condition.
 
-    Promises of arguments come first, then the conditions that configs are left with.
+    Promises about arguments come first, then the conditions that remain of `where`.
     """
     guards: list[Guard] = []
     index_of: dict[str | Expression, int] = {}
@@ -430,8 +430,8 @@ def _guards(
         elif argument.kind == "tensordesc":
             last = len(argument.block) - 1
             dense = f"({name}.strides[{last}] == 1 or {name}.shape[{last}] == 1)"
-            # The copy engine writes 16 bytes at a time, also over the end of a row (measured on an
-            # H200), so rows must be whole pieces.
+            # TMA writes 16 bytes at a time, even beyond the end of a row (measured on an H200), so
+            # rows must be multiples of 16 bytes.
             elems = PROMISED_DIVISOR // _smallest_bytes(kernel, argument)
             whole = f"{name}.shape[{last}] % {elems} == 0"
             condition = f"{name} % {PROMISED_DIVISOR} == 0 and {dense} and {whole}"
@@ -440,7 +440,7 @@ def _guards(
                 f"of {elems} elements"
             )
         else:
-            continue  # a fixed floating value is no argument of the launch
+            continue  # a launch does not pass a fixed floating-point value
         index_of[name] = len(guards)
         is_promise = not argument.is_optional
         guards.append(Guard(expression.parse(condition), text, is_promise=is_promise))
@@ -450,22 +450,22 @@ def _guards(
             guards.append(Guard(root, expression.to_text(root), is_promise=False))
     if len(guards) > MAX_GUARDS:
         message = f"expected at most {MAX_GUARDS} conditions on the arguments, got {len(guards)}"
-        remedy = "leave ':16' out where it gains nothing, or take argument names out of `where`"
+        remedy = "leave out ':16' where it gains nothing, or take argument names out of `where`"
         raise ManifestError(message, kernel.loc, remedy=remedy)
     return tuple(guards), index_of
 
 
 def _smallest_bytes(kernel: KernelSpec, argument: ArgumentType) -> int:
-    """Return the bytes of an element, the least of what a type variable stands for."""
+    """Return the bytes of an element, the smallest for a type variable."""
     names = kernel.types.get(argument.element, (argument.element,))
     return min(SCALARS[name].size_bytes for name in names)
 
 
 def config_text(config: Iterable[tuple[str, object]]) -> str:
-    """Return a config as a message shows it."""
+    """Format a config for a message."""
     return ", ".join(f"{name} = {value_text(value)}" for name, value in config) or "no config"
 
 
 def value_text(value: object) -> str:
-    """Return a value as the manifest writes it, but for quotes."""
+    """Format a value as in the manifest, without quotes."""
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,8 +1,8 @@
-"""The typed C header of an archive: one function a kernel, which fills a launch and makes it.
+"""The typed C header of an archive: one function per kernel, which fills a launch and makes it.
 
-Everything is `static inline` over `aotc_launch` of `runtime_c`, so the header adds no object to link
-and a launch through it allocates and locks nothing. The kernels' handles are in a struct, filled
-once by name: a launch then looks nothing up, and a handle cannot go to the wrong function.
+Everything is `static inline` over `aotc_launch` of `runtime_c`, so the header adds no object to
+link, and a launch through it neither allocates nor locks. The kernels' handles are in a struct,
+filled once by name: a launch needs no look-up, and a handle cannot be passed to the wrong function.
 
     llm_kernels kernels;
     llm_open(NULL, &archive, &error);                 (the archive in libllm.a; or aotc_open_file)
@@ -10,8 +10,8 @@ once by name: a launch then looks nothing up, and a handle cannot go to the wron
     llm_kernels_get(archive, &kernels, &error);
     llm_add(&kernels, stream, x, y, out, n, &error);
 
-Invariant: every name from the manifest that reaches the header is a C identifier that nothing else
-in its scope has, and every text that reaches it is escaped.
+Invariant: every name from the manifest becomes a C identifier that is unique in its scope, and
+every text from it is escaped.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _FIND = (
 
 
 class _Scalar(NamedTuple):
-    """How C passes a dtype, and the call that makes a launch argument of it."""
+    """The C type of a dtype, and the call that makes a launch argument of a value."""
 
     c_type: str
     make: str
@@ -85,7 +85,7 @@ _SCALARS: dict[str, _Scalar] = {
     "fp8e4nv": _Scalar("uint8_t", "aotc_integer({}, AOTC_FP8E4NV)"),
     "fp8e5": _Scalar("uint8_t", "aotc_integer({}, AOTC_FP8E5)"),
 }
-# C has no types for these; what CUDA has for them converts to `void *`.
+# C has no types for these; pointers to CUDA's own types convert to `void *`.
 _UNTYPED_POINTEES = frozenset(("i1", "fp16", "bf16", "fp8e4nv", "fp8e5"))
 
 _CHOICES: dict[type, _Scalar] = {
@@ -100,19 +100,19 @@ _CHOICES: dict[type, _Scalar] = {
 
 
 def c_identifier(name: str) -> str:
-    """Return `name` with everything that C does not allow in an identifier as `_`."""
+    """Replace every character that C does not allow in an identifier by `_`."""
     identifier = re.sub(r"[^A-Za-z0-9_]", "_", name)
     return f"_{identifier}" if identifier[:1].isdigit() else identifier
 
 
 def _comment(text: str) -> str:
-    """Return a text on one line that cannot end the comment it is put in."""
+    """Return a text on one line that cannot end its comment."""
     return " ".join(text.replace("*/", "* /").split())
 
 
 def _string(text: str) -> str:
     """Return a C string literal; octal escapes, since hexadecimal ones have no end."""
-    plain = re.compile(rb"[ !#->@-\[\]-~]")  # all that is printable but `"`, `?` and the backslash
+    plain = re.compile(rb"[ !#->@-\[\]-~]")  # printable except `"`, `?` and backslash
     escaped = "".join(
         chr(byte) if plain.match(bytes([byte])) else f"\\{byte:03o}" for byte in text.encode()
     )
@@ -120,7 +120,7 @@ def _string(text: str) -> str:
 
 
 def _value_text(value: Value) -> str:
-    """Return a value as a manifest writes it."""
+    """Format a value as in the manifest."""
     if value is None:
         return "none"
     return str(value).lower() if isinstance(value, bool) else str(value)
@@ -132,7 +132,7 @@ def _config_text(config: NamedValues) -> str:
 
 @dataclass(slots=True)
 class _Scope:
-    """Hand out C names; one that is C's or ours gets `_` behind it, a second taker is an error."""
+    """Hand out unique C names; a reserved one gets a `_` appended, a duplicate is an error."""
 
     what: str
     reserved: frozenset[str]
@@ -181,7 +181,7 @@ class _Function:
         self.inputs.append("aotc_error *error")
 
     def dtype_input(self, variable: TypeVariable) -> str:
-        """Return the C expression of a type variable; the caller says it if there is a choice."""
+        """Return the C expression of a type variable; an input if there is a choice."""
         if len(variable.dtypes) == 1:
             return _dtype(variable.dtypes[0])
         name = self.scope.add(variable.name)
@@ -195,7 +195,7 @@ class _Function:
         kinds = {type(value) for value in choice.values}
         row = _CHOICES.get(kinds.pop()) if len(kinds) == 1 else None
         if row is None:
-            # Values of several types: the caller makes one, as in aotc_null_value("").
+            # Its C type depends on the value: the caller makes it, as in aotc_null_value("").
             self.inputs.append(f"aotc_value {name}")
             self.statements += [f"{target} = {name};", f"{target}.name = {_string(choice.name)};"]
             return
@@ -223,7 +223,7 @@ class _Function:
             self.inputs.append(f"{const}{pointee} *{name}")
             return f"aotc_pointer({name}, {dtype})"
         if is_variable:
-            # Its C type depends on a value: the caller makes the argument, as in aotc_fp32(0.5f).
+            # Its C type depends on a value: the caller makes it, as in aotc_fp32(0.5f).
             self.inputs.append(f"aotc_arg {name}")
             return name
         scalar = _SCALARS[param.element]
@@ -255,7 +255,7 @@ def _dtype(dtype: str) -> str:
 
 
 def _wrapped(head: str, inputs: Iterable[str]) -> list[str]:
-    """Return the head of a function, its parameters filled into lines below the first."""
+    """Format the head of a function, with its parameters wrapped into lines below the name."""
     lines = [head]
     for position, text in enumerate(inputs):
         piece = text if position == 0 else f" {text}"
@@ -284,13 +284,11 @@ def _doc(kernel: Kernel) -> list[str]:
         differs = any(variant.grid != kernel.variants[0].grid for variant in kernel.variants)
         lines.append(f"Grid: {grid}" + (", for the first config" if differs else ""))
     else:
-        lines.append("Grid: the caller's, in programs")
+        lines.append("Grid: the caller's, in program instances")
     lines += [f"{v.name}: {' '.join(v.dtypes)}" for v in kernel.type_variables]
     lines += [f"{c.name}: {' '.join(map(_value_text, c.values))}" for c in kernel.choices]
     if any(variant.waits_pdl for variant in kernel.variants):
-        lines.append(
-            "Flags: 0, or AOTC_LAUNCH_PDL to start before the launch ahead of it has ended"
-        )
+        lines.append("Flags: 0, or AOTC_LAUNCH_PDL to start before the previous launch has ended")
     if kernel.constants:
         lines.append(f"Constants: {_config_text(kernel.constants)}")
     configs = [_config_text(config) for config in kernel.configs if config]
@@ -361,7 +359,7 @@ def header_text(archive: Archive) -> str:
         *(fields or ["    const aotc_kernel *none; /* C allows no empty struct */"]),
         f"}} {prefix}_kernels;",
         "",
-        "/* Find all kernels of the archive; NOT_FOUND if it is not the one of this header. */",
+        "/* Find all kernels of the archive; NOT_FOUND if the header is for another archive. */",
         *_wrapped(f"static inline aotc_status {prefix}_kernels_get(", get_inputs),
         *_FIND[bool(kernels)],
         *finds,

@@ -1,12 +1,12 @@
-"""What an archive says: frozen records of kernels, variants and how to launch them. No I/O.
+"""The content of an archive: frozen records of kernels, variants and how to launch them. No I/O.
 
-The build makes an `Archive` from what it compiled, `archive.py` turns it into bytes and back,
-`header.py` into a C header, `aotc inspect` into a table. The meaning of every field at launch is
-in `docs/reference/archive-format.md`.
+The build makes an `Archive` from what it compiled, `archive.py` encodes and decodes it, `header.py`
+makes a C header of it, `aotc inspect` a table. The meaning of every field at launch is in
+`docs/reference/archive-format.md`.
 
-Invariant: the records hold what was decided and derive the rest, so two equal archives are the
-same bytes. Kernels and variants may be given in any order; `canonical` puts them into the one in
-which they are stored.
+Invariant: the records hold decisions, and everything derived from them is computed, so equal
+archives have equal bytes. Kernels and variants may be given in any order; `canonical` sorts them
+into the stored order.
 
     Archive
     └── Kernel ── Param, TypeVariable, Choice, Guard, configs, constants
@@ -47,13 +47,13 @@ DTYPE_BYTES: Mapping[str, int] = {
     "fp8e4nv": 1,
     "fp8e5": 1,
 }
-"""Sizes by dtype, in the order of the codes, which count from 1."""
+"""Sizes by dtype, in the order of their codes, which start at 1."""
 
 DTYPE_CODES: Mapping[str, int] = {name: code for code, name in enumerate(DTYPE_BYTES, 1)}
 
 
 class ArchiveError(Exception):
-    """Say why there is no archive to read or write; `kind` is the status the C library returns."""
+    """An archive cannot be read or written; `kind` is the status that the C library returns."""
 
     def __init__(self, kind: ErrorClass, message: str) -> None:
         super().__init__(f"{kind}: {message}")
@@ -63,11 +63,11 @@ class ArchiveError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Param:
-    """Describe a launch argument.
+    """A launch argument.
 
-    `element` is a dtype or the name of a type variable: of the scalar, or of what the pointer or
-    tensor holds. `rank` is a tensor's. `divisibility` is what the value or address is promised to
-    be a multiple of; `is_optional` says that there are variants without the promise.
+    `element` is a dtype or the name of a type variable: of the scalar itself, or of the elements of
+    the pointer or tensor. `rank` is a tensor's. The value or address is promised to be a multiple
+    of `divisibility`; with `is_optional` there are variants without the promise.
     """
 
     name: str
@@ -81,7 +81,7 @@ class Param:
 
 @dataclass(frozen=True, slots=True)
 class TypeVariable:
-    """A dtype that the arguments pick at launch, and those it may be."""
+    """A dtype that the arguments pick at launch, and its candidates."""
 
     name: str
     dtypes: tuple[str, ...]
@@ -97,9 +97,9 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """A condition on the arguments, and how a message states it.
+    """A condition on the arguments, and its text in messages.
 
-    A promise must hold whatever the variant; any other guard only chooses between variants.
+    A promise must hold for every variant; any other guard only chooses between variants.
     """
 
     expression: Expression
@@ -109,11 +109,11 @@ class Guard:
 
 @dataclass(frozen=True, slots=True)
 class CubinParam:
-    """A parameter of the compiled function: where it lies and what the launcher writes there.
+    """A parameter of the compiled function: where it is stored and what the launcher writes there.
 
-    `index` is the launch argument's (`source` "argument"), the variant's tensor map's
-    ("tensor_map"), or the axis along which programs are counted ("grid"); `expression` is set for
-    "expression" alone.
+    `index` is a launch argument (for `source` "argument"), a tensor map of the variant
+    ("tensor_map"), or an axis of the grid of program instances ("grid"); only "expression" has an
+    `expression`.
     """
 
     offset: int
@@ -127,8 +127,8 @@ class CubinParam:
 class TensorMap:
     """How the launcher encodes a `CUtensorMap`; enumerations have the numbers of `cuda.h`.
 
-    Dimension 0 is the innermost. `dims` are in elements, `strides` in bytes and one fewer;
-    `param` is the index of the launch argument that messages name.
+    Dimension 0 is the innermost. `dims` are in elements, `strides` in bytes from dimension 1 on;
+    `param` is the index of the launch argument, named in messages.
     """
 
     param: int
@@ -149,11 +149,11 @@ class Variant:
     """One compiled function, when it may be used and how it is launched.
 
     `types` and `choices` follow the kernel's type variables and choices; `guards` are the indices
-    of those that must hold; `config` is an index into the kernel's configs. A `condition` is what
-    this compile of the config needs besides: where it is 0, the launcher takes the variant that
-    is the same but for it. `grid` counts programs (a program is a cluster) and is empty if the
-    caller gives it; `scratch_bytes` is for one program. A block of one that `loops_programs` runs
-    one program after the other, so a launch has as many as run at a time.
+    of those that must hold; `config` is an index into the kernel's configs. A `condition` is an
+    extra requirement of this compile of the config: where it is 0, the launcher uses the variant
+    that is the same but for it. `grid` counts program instances (with a cluster each) and is empty
+    if the caller gives it; `scratch_bytes` is for one of them. `loops_programs` marks a persistent
+    kernel, which is launched with only as many CTAs as run at once.
     """
 
     target: str
@@ -183,7 +183,7 @@ class Variant:
 
     @property
     def param_bytes(self) -> int:
-        """Size of the parameter block."""
+        """Size of the parameter buffer."""
         return max((param.offset + param.size for param in self.cubin_params), default=0)
 
 
@@ -191,7 +191,7 @@ class Variant:
 class Kernel:
     """A kernel as the caller sees it, and its variants.
 
-    `configs` are in the manifest's order; `constants` are what the manifest fixes for all of them.
+    `configs` are in the manifest's order; `constants` have the same value in all of them.
     """
 
     name: str
@@ -211,7 +211,7 @@ class Kernel:
 
     @property
     def targets(self) -> tuple[str, ...]:
-        """Targets that there is a variant for, in the order of the variants."""
+        """Targets that have a variant, in the order of the variants."""
         return tuple(dict.fromkeys(variant.target for variant in self.variants))
 
     def elements(self, param: Param) -> tuple[str, ...]:
@@ -248,14 +248,14 @@ class TargetName(NamedTuple):
     feature: str
 
     def runs_on(self, major: int, minor: int) -> bool:
-        """Say whether a cubin for this target loads on a device of this compute capability."""
+        """Return whether a cubin for this target loads on a device of this compute capability."""
         if self.feature == "a":
             return (major, minor) == (self.major, self.minor)
         return major == self.major and minor >= self.minor
 
     @property
     def preference(self) -> tuple[int, int]:
-        """Sort key: of the targets that run on a device, the greatest is the one to use."""
+        """Sort key: the greatest of the targets that run on a device is the one to use."""
         return ("", "f", "a").index(self.feature), self.minor
 
 
@@ -265,7 +265,7 @@ _TARGET = re.compile(r"sm_([1-9][0-9]?)([0-9])([af]?)", re.ASCII)
 def parse_target(name: str) -> TargetName:
     """Split the name of a target, such as "sm_90a".
 
-    Raises: `ArchiveError` FORMAT if it is none.
+    Raises: `ArchiveError` FORMAT if it is not one.
     """
     match = _TARGET.fullmatch(name)
     if match is None:
@@ -277,7 +277,7 @@ def parse_target(name: str) -> TargetName:
 
 
 def value_key(value: Value) -> tuple[str, Value]:
-    """Return what tells values apart that Python calls equal, such as `True` and `1`."""
+    """Return a key that differs for values that Python calls equal, such as `True` and `1`."""
     return type(value).__name__, value
 
 
@@ -313,9 +313,9 @@ def combination(kernel: Kernel, types: tuple[str, ...], choices: tuple[Value, ..
 def split_combination(
     type_variables: tuple[TypeVariable, ...], choices: tuple[Choice, ...], number: int
 ) -> tuple[tuple[str, ...], tuple[Value, ...]]:
-    """Return the dtypes and choices that `combination` numbers so.
+    """Invert `combination`: return the dtypes and choices of a number.
 
-    Requires: each lists something, and `number` is below the product of the lengths.
+    Requires: no list is empty, and `number` is below the product of their lengths.
     """
     values: list[Value] = []
     for choice in reversed(choices):
@@ -329,12 +329,12 @@ def split_combination(
 
 
 def guard_mask(guards: tuple[int, ...]) -> int:
-    """Return guards as a number with bit `i` set for guard `i`."""
+    """Return guards as a bit mask."""
     return sum(1 << guard for guard in dict.fromkeys(guards))
 
 
 def variant_key(kernel: Kernel, variant: Variant) -> tuple[str, int, int, int, int, bool]:
-    """Return the sort key of a variant; no two of a kernel may have the same."""
+    """Return the sort key of a variant, unique in its kernel."""
     mask = guard_mask(variant.guards)
     number = combination(kernel, variant.types, variant.choices)
     is_last = variant.condition is None
@@ -342,7 +342,7 @@ def variant_key(kernel: Kernel, variant: Variant) -> tuple[str, int, int, int, i
 
 
 def canonical(archive: Archive) -> Archive:
-    """Return the archive with kernels, variants and the guards of each in the stored order."""
+    """Sort kernels, variants and their guards into the stored order."""
 
     def ordered(kernel: Kernel) -> Kernel:
         variants = [replace(v, guards=tuple(sorted(v.guards))) for v in kernel.variants]

@@ -1,7 +1,7 @@
-"""What an archive holds, as rows for a table and as plain data for `--json`.
+"""The content of an archive, as rows for a table and as plain data for `--json`.
 
-Both forms come from the same summary, so they cannot differ. The data is what `aotc inspect`
-promises to scripts: keys are added, never renamed.
+Both come from the same records, so they cannot differ. Scripts rely on the data: keys are added,
+never renamed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _INDENT = 2
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One variant, as the columns of `COLUMNS`; `guards` are the texts of that column's."""
+    """One variant: its cells in the order of `COLUMNS`, and the texts of its guards."""
 
     cells: tuple[str, ...]
     guards: tuple[str, ...]
@@ -40,7 +40,7 @@ class Row:
 def rows(kernel: Kernel) -> Iterator[Row]:
     """Yield a row for each variant, in the archive's order.
 
-    A guard, or a condition, is named by its place among those of the kernel; see `guards`.
+    Guards and conditions are shown as numbers: their positions in `guards`.
     """
     numbers = {text: str(number) for number, text in enumerate(guards(kernel), 1)}
     for variant in kernel.variants:
@@ -66,13 +66,13 @@ def rows(kernel: Kernel) -> Iterator[Row]:
 
 
 def guards(kernel: Kernel) -> tuple[str, ...]:
-    """Return the guards and conditions that choose between the variants, each once."""
+    """Return the distinct guards and conditions that choose between the variants."""
     found = (text for variant in kernel.variants for text in _alternatives(kernel, variant))
     return tuple(dict.fromkeys(found))
 
 
 def text(archive: Archive, width: int) -> str:
-    """Return a table for each kernel, `width` characters wide, with the guards that it names."""
+    """Format a table for each kernel, `width` characters wide, with a legend of its guards."""
     from rich.console import Console  # noqa: PLC0415 - `--json` does without
     from rich.padding import Padding  # noqa: PLC0415
 
@@ -89,7 +89,7 @@ def text(archive: Archive, width: int) -> str:
 
 
 def _table(kernel: Kernel) -> Table:
-    """Return the variants of a kernel, without the columns that none has anything in."""
+    """Return the variants of a kernel as a table, without empty columns."""
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
@@ -101,7 +101,7 @@ def _table(kernel: Kernel) -> Table:
             word = max(map(len, COLUMNS[at].split()))
             made.add_column(COLUMNS[at], overflow="fold", no_wrap=at == 0, min_width=word)
         else:
-            # As narrow as its numbers and the words of its heading are.
+            # As narrow as its numbers and the words of its heading.
             words = [*COLUMNS[at].split(), *(line[at] for line in cells)]
             width = max(map(len, words))
             made.add_column(COLUMNS[at], justify="right", width=width)
@@ -111,7 +111,7 @@ def _table(kernel: Kernel) -> Table:
 
 
 def _legend(named: Sequence[str]) -> Table:
-    """Return what the numbers in the column of guards stand for."""
+    """Explain the numbers in the column of guards."""
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
@@ -125,7 +125,7 @@ def _legend(named: Sequence[str]) -> Table:
 
 
 def summary(archive: Archive, size_bytes: int) -> str:
-    """Return the whole archive in a line, and what made it; `size_bytes` is the size of its file."""
+    """Summarise an archive and its toolchain; `size_bytes` is the size of its file."""
     num_variants = sum(len(kernel.variants) for kernel in archive.kernels)
     parts = [
         f"{archive.name} {archive.version}",
@@ -210,7 +210,7 @@ def _describe_variant(kernel: Kernel, variant: Variant) -> Data:
 
 
 def _describe_map(kernel: Kernel, tensor_map: TensorMap) -> Data:
-    """Return what a tensor map describes, the innermost dimension first."""
+    """Describe a tensor map, the innermost dimension first."""
     return {
         "param": kernel.params[tensor_map.param].name,
         "address": to_text(tensor_map.address),
@@ -231,12 +231,12 @@ def _choices(kernel: Kernel, variant: Variant) -> dict[str, Any]:
 
 
 def _cluster(variant: Variant) -> str:
-    """Return the dimensions of a cluster, nothing for a single block."""
+    """Return the dimensions of a cluster, empty for a single CTA."""
     return "" if variant.cluster == (1, 1, 1) else "x".join(map(str, variant.cluster))
 
 
 def _alternatives(kernel: Kernel, variant: Variant) -> list[str]:
-    """Return what chooses between variants: guards, but for promises, and the condition."""
+    """Return the guards that are no promises, and the condition: they choose between variants."""
     guards = [kernel.guards[guard] for guard in variant.guards]
     texts = [guard.text for guard in guards if not guard.is_promise]
     return texts if variant.condition is None else [*texts, to_text(variant.condition)]

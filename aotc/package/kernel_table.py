@@ -1,7 +1,7 @@
-"""The sections of a `[[kernel]]` table: signature, types, constants, choices, configs, grid, limits.
+"""Read a `[[kernel]]` table: signature, types, constants, choices, configs, grid, limits.
 
-Each is read by one function and checked against the parameters of the kernel's function, and then
-all together: no name is given twice, and none that is needed is missing.
+Each is read by one function and checked against the parameters of the kernel's function; then all
+are checked together: no name is given twice, and no needed one is missing.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def read_kernel(table: Table, name: str, source: str, function: Function) -> KernelSpec:
-    """Return what `table` says of the kernel `name`, whose code is `function` of `source`.
+    """Read the table of the kernel `name`, whose code is `function` of `source`.
 
     Raises:
-        ManifestError: a section is wrong, or two do not go together.
+        ManifestError: a section is wrong, or two contradict each other.
     """
     types = _read_types(table)
     signature = _read_signature(table, function, types)

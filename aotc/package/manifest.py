@@ -1,9 +1,9 @@
-"""The manifest: what `kernels.toml` may say, read and checked to the last key.
+"""Read the manifest, `kernels.toml`, and check it to the last key.
 
-Everything that can be told from the manifest and from the names in the kernel sources is told
-here, before anything is compiled: each mistake with file, line and column, what was expected, what
-was got and the nearest right name. The values it returns are in `spec.py`, the sections of a
-kernel's table are read by `kernel_table.py`, and what a variant looks like is `grid.py`'s business.
+Every mistake that shows in the manifest and in the names of the kernel sources is reported here,
+before anything is compiled: with file, line and column, what was expected, what was given and the
+nearest valid name. The values returned are in `spec.py`; `kernel_table.py` reads the sections of a
+kernel's table, and `grid.py` expands variants.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from aotc.regular_file import MAX_SOURCE_BYTES, read_regular
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _VERSION = re.compile(r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)([-+][0-9A-Za-z.+-]+)?")
 _IF_UNREADABLE = {"a manifest": "run this in the folder of kernels.toml, or give a manifest's path"}
-# Python's own, PEP 263.
+# The pattern of PEP 263.
 _DECLARATION = r"(?m)^[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)"
 _PACKAGE_KEYS = ("name", "version", "targets", "without")
 
 
 def load(path: str) -> Manifest:
-    """Return the manifest at `path`, checked against the kernel sources it names.
+    """Read the manifest at `path` and check it against the kernel sources it names.
 
     Raises:
         ManifestError: the manifest cannot be read or is wrong.
@@ -40,7 +40,7 @@ def load(path: str) -> Manifest:
 
 
 def parse(text: str, path: str) -> Manifest:
-    """Return the manifest that `text` writes; sources are relative to the folder of `path`.
+    """Parse a manifest; sources are relative to the folder of `path`.
 
     Raises:
         ManifestError: the manifest is wrong.
@@ -79,7 +79,7 @@ class _Reader:
             if kernel.name in kernels:
                 first = kernels[kernel.name].loc
                 place = "name" if table.has("name") else "source"
-                message = f"expected a name of its own, got {kernel.name!r} as at {first}"
+                message = f"expected a unique name, got {kernel.name!r} as at {first}"
                 raise table.wrong(place, message, "give one of the two another `name`")
             kernels[kernel.name] = kernel
         found = tuple(kernels.values())
@@ -128,7 +128,7 @@ def _pick(functions: Mapping[str, Function], path: str, name: str, loc: Loc | No
 
 
 def _read_text(path: Path, what: str, loc: Loc | None, declaration: str) -> str:
-    """Return a file's text, without the byte-order mark that some editors begin it with.
+    """Read a text file, without the byte-order mark that some editors add.
 
     It is UTF-8 unless a comment that matches `declaration` names another encoding.
     """
@@ -149,7 +149,7 @@ def _read_text(path: Path, what: str, loc: Loc | None, declaration: str) -> str:
         return data.decode(encoding).removeprefix("\ufeff")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        message = f"expected {what} in UTF-8, {path} is not in line {line}, at byte {error.start}"
+        message = f"expected {what} in UTF-8, {path} is not at line {line}, byte {error.start}"
         raise ManifestError(message, loc, remedy="save the file as UTF-8") from None
     except LookupError:
         message = f"expected {what} in a known encoding, {path} declares {encoding!r}"
@@ -157,7 +157,7 @@ def _read_text(path: Path, what: str, loc: Loc | None, declaration: str) -> str:
 
 
 def _is_utf8(text: str) -> bool:
-    """Return whether a path's bytes, as the system gave them, are UTF-8: archives name no other."""
+    """Return whether a path's bytes are UTF-8, the only encoding in archives."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -170,7 +170,7 @@ def _nearest_file(path: Path) -> str:
         entries = [entry for entry in path.parent.iterdir() if entry.suffix == path.suffix]
     except (OSError, ValueError):
         return ""
-    # The suffix is in all of them and would make every name alike.
+    # A suffix that all names share would make them look similar.
     found = nearest(path.stem, [entry.stem for entry in entries if entry.name != path.name])
     return f"did you mean {found + path.suffix!r}?" if found else ""
 

@@ -1,7 +1,7 @@
 """The static library of an archive: `libNAME.a`, with the archive's bytes as read-only data.
 
-A C or C++ program links it and opens the archive from memory: nothing to install beside the binary,
-nothing to find at run time. LLVM writes the object for the host's architecture, and the `ar` format
+A C or C++ program links it and opens the archive from memory: there is nothing to install or to
+find at run time. LLVM writes the object for the host's architecture, and the `ar` format
 is a few fixed-width fields, so no C compiler is needed and cross-building is free.
 
 The library defines `NAME_archive`, aligned to 64 bytes, and `NAME_archive_size`, a `size_t`.
@@ -22,7 +22,7 @@ DEFAULT_HOST: Final = "x86_64-unknown-linux-gnu"
 DATA_ALIGN: Final = 64
 
 MAX_DATA_BYTES: Final = 1 << 30
-"""What may be linked in; code of the small model reaches 2 GiB, and the program is there too."""
+"""Limit of linked data; the small code model reaches 2 GiB, which include the program."""
 
 _HOSTS: Final = {
     "x86_64": DEFAULT_HOST,
@@ -37,7 +37,7 @@ _MEMBER: Final = "archive.o"
 def host_triple(host: str) -> str:
     """Return the triple of a host named by architecture or triple, such as "aarch64".
 
-    Raises: `ManifestError` for a host that objects cannot be written for.
+    Raises: `ManifestError` for an unsupported host.
     """
     architecture, *system = host.split("-")
     known = _HOSTS.get(architecture.lower())
@@ -48,7 +48,7 @@ def host_triple(host: str) -> str:
 
 
 def object_bytes(name: str, data: bytes, host: str = DEFAULT_HOST) -> bytes:
-    """Return an ELF object that holds `data` as `name`_archive, and its size beside it.
+    """Return an ELF object that defines `name`_archive as `data`, and `name`_archive_size.
 
     Raises: `ArchiveError` LIMIT for data too large to be linked in; `ManifestError` for the host.
     """
@@ -57,7 +57,7 @@ def object_bytes(name: str, data: bytes, host: str = DEFAULT_HOST) -> bytes:
         raise ArchiveError("LIMIT", f"{message}; load the archive from its file")
     triple = host_triple(host)
     prefix = c_identifier(name)
-    # A string constant parses at some 100 MB/s; an array of numbers takes a hundred times as long.
+    # A string constant parses at some 100 MB/s; an array of numbers is a hundred times slower.
     text = f"\\{data.hex(chr(92))}" if data else ""
     source = (
         f'source_filename = "{prefix}"\n'
@@ -82,7 +82,7 @@ def _emit(source: str, triple: str) -> bytes:
 
 
 def _member_header(name: str, size: int) -> bytes:
-    """Return a member's header with no time, owner or path in it."""
+    """Return a member's header, without time, owner or path."""
     return f"{name:<16}{0:<12}{0:<6}{0:<6}{'100644':<8}{size:<10}`\n".encode()
 
 

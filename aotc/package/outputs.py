@@ -1,9 +1,9 @@
-"""The files of a build: the archive, its header and its static library.
+"""Write the files of a build: the archive, its header and its static library.
 
-Each replaces its predecessor at once, the archive last, none before all of them are on the disk;
-one that would not change is not touched: its time stays, so a C++ build that depends on it has nothing to do. To see that a static
-library is up to date its bytes are searched for the archive's; writing one takes LLVM, which a
-build with nothing to do does not load.
+Each is replaced atomically, the archive last, once all of them are on the disk. A file that would
+not change is not touched: it keeps its time, so a C++ build that depends on it has nothing to do.
+Whether a static library is current is found by searching its bytes for the archive's, since writing
+one needs LLVM, which a build with nothing to do does not load.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from aotc.package import archive, header
 from aotc.package.index import Archive, ArchiveError
 from aotc.regular_file import read_regular
 
-# Hosts by the names they go by, and the machine number in their ELF files.
+# Hosts by their names, and the machine number in their ELF files.
 _HOSTS = {"x86_64": 62, "amd64": 62, "aarch64": 183, "arm64": 183}
 _DEFAULT_HOST = "x86_64"
 _MAX_OBJECT_BYTES = 1 << 16  # that a static library has besides the archive
@@ -29,11 +29,11 @@ def write_files(
 ) -> tuple[Path, ...]:
     """Write an archive, its header and its static library to `folder`; return their paths.
 
-    An archive too large to be linked in has no library; `warn` is told.
+    An archive too large to be linked in gets no library, and a warning.
 
     Raises:
         ArchiveError: the format cannot hold the archive, or a file cannot be written.
-        ManifestError: two names are one in C, or there is no such `host`.
+        ManifestError: two names are the same in C, or `host` is unknown.
     """
     host = known_host(host)
     data = archive.encode(result)
@@ -58,7 +58,7 @@ def write_files(
 
 
 def known_host(host: str) -> str:
-    """Return the host that `host` means; an empty one means this machine's.
+    """Return the architecture of `host`; an empty one is this machine's.
 
     Raises:
         ManifestError: there is no such host.
@@ -90,14 +90,14 @@ def _library_bytes(
 def _is_current(library: bytes | None, data: bytes, host: str) -> bool:
     if library is None:
         return False
-    # The first ELF file in it is the object; `e_machine` is 18 bytes in.
+    # The object is its first ELF file; `e_machine` is at byte 18.
     machine_at = library.find(_ELF_MAGIC) + 18
     machine = int.from_bytes(library[machine_at : machine_at + 2], "little")
     return machine == _HOSTS[host] and data in library
 
 
 def _read(path: Path, limit_bytes: int) -> bytes | None:
-    """Return what an earlier build wrote, or None if it is not there or is something else."""
+    """Return the file of an earlier build, or None if there is none."""
     try:
         return read_regular(path, limit_bytes)
     except OSError:

@@ -1,8 +1,8 @@
 """The functions of a kernel source and their parameters, as far as a manifest needs them.
 
 The manifest is checked before any kernel is compiled, so that a misspelt argument is reported in
-milliseconds and at the manifest's line. For that the names of the parameters are enough, and which
-of them are `tl.constexpr`: the file is parsed with `ast`, never executed, and nothing in it is
+milliseconds and at the manifest's line. This needs only the names of the parameters and which of
+them are `tl.constexpr`: the file is parsed with `ast`, never executed, and nothing in it is
 resolved. The frontend reads the file again, in full, when a kernel is compiled.
 """
 
@@ -17,9 +17,9 @@ from aotc.ir.diagnostics import CompileError, Loc
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """Name one parameter; one with a default may be left out of the manifest.
+    """A parameter; one with a default may be left out of the manifest.
 
-    A constexpr that `@triton.heuristics` gives has a default: what that computes.
+    A constexpr that `@triton.heuristics` computes has a default.
     """
 
     name: str
@@ -29,7 +29,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """Name a function of the source and its parameters, in order."""
+    """A function of the source and its parameters, in order."""
 
     name: str
     parameters: tuple[Parameter, ...]
@@ -47,15 +47,15 @@ class Function:
 
 
 def parse_functions(source: str, file: str) -> dict[str, Function]:
-    """Return the functions that `source` defines at module level, also under `if` and `try`.
+    """Parse the functions that `source` defines at module level, also under `if` and `try`.
 
-    Of several definitions of a name the last holds, as it would in Python.
+    The last of several definitions of a name counts, as in Python.
 
     Raises:
         CompileError: the text is not Python, or is nested too deeply to be parsed.
     """
     before, nul, _ = source.partition("\0")
-    if nul:  # for which versions of Python have different exceptions, without a place
+    if nul:  # Python versions raise different exceptions for it, without a location
         line, col = before.count("\n") + 1, len(before) - (before.rfind("\n") + 1)
         message = "expected Python source, got a NUL character"
         raise CompileError(message, Loc(file, line, col, col + 1))
@@ -66,7 +66,7 @@ def parse_functions(source: str, file: str) -> dict[str, Function]:
         loc = Loc(file, error.lineno or 1, col, col + 1)
         raise CompileError(f"expected Python source: {error.msg}", loc) from None
     except (RecursionError, MemoryError):
-        # The parser does not say where it gave up.
+        # The parser does not report the position.
         message = f"expected Python source, {file} is nested too deeply to be parsed"
         raise CompileError(message, remedy="assign parts of expressions to variables") from None
     return {node.name: _function(node, file) for node in _definitions(tree.body)}
@@ -103,7 +103,7 @@ def _function(node: ast.FunctionDef, file: str) -> Function:
 
 
 def _heuristics(node: ast.FunctionDef) -> set[str] | None:
-    """Return the parameters that `@triton.heuristics` gives; None if the source does not say."""
+    """Return the parameters that `@triton.heuristics` computes; None if not a literal."""
     names: set[str] = set()
     for decorator in node.decorator_list:
         if not isinstance(decorator, ast.Call):
@@ -114,7 +114,7 @@ def _heuristics(node: ast.FunctionDef) -> set[str] | None:
         values = [*decorator.args, *(keyword.value for keyword in decorator.keywords)]
         for value in values:
             if not isinstance(value, ast.Dict):
-                return None  # a name: the frontend looks it up, and reports what is missing
+                return None  # a name: the frontend resolves it and reports what is missing
             keys = [key.value for key in value.keys if isinstance(key, ast.Constant)]
             if len(keys) < len(value.keys):
                 return None

@@ -1,13 +1,13 @@
-"""The launcher of a variant that is verified: the runtime's C code, over an archive of its own.
+"""Launch the variant under verification: the runtime's C code, over an archive of one variant.
 
-A variant becomes an archive that has it alone, encoded and opened as any other, and each launch
-is planned by `aotc.runtime`: the records that the archive holds go through the evaluator, the choice
-and the encoder that serve a real launch. A manifest's variant, which is not assembled yet, gets a
-stand-in for its cubin; parameters, guards and maps are those that `aotc build` would write.
+A variant becomes an archive of its own, encoded and opened as any other, and `aotc.runtime` plans
+each launch: the archive's records go through the same evaluator, selection and encoder as a real
+launch. A manifest's variant, which is not assembled yet, gets a dummy cubin; its parameters, guards
+and maps are those that `aotc build` would write.
 
-Launches beside the one asked for are planned as well, with arguments one off: which of them get the
-variant must be what its guards say. It also leaves plans behind that a later one could be mistaken
-for.
+Neighbouring launches, with arguments one off, are planned as well: they must select the variant
+exactly where its guards hold. They also fill the plan cache with entries that a later launch
+must not be mistaken for.
 
 Invariant: one archive serves all launches of a variant, in order.
 """
@@ -43,7 +43,7 @@ _ELEMENTS = (
     *("u8", "u16", "u32", "s32", "u64", "s64", "f16", "f32", "f64", "bf16"),
     *("f32.ftz", "tf32", "tf32.ftz"),
 )
-"""The emulator's name of each CUtensorMapDataType that it knows."""
+"""The emulator's name of each CUtensorMapDataType that it supports."""
 
 _SWIZZLES = ((0, 0), (1, 0), (2, 0), (3, 0), (3, 1), (3, 2), (3, 3))
 """The emulator's swizzle and atomicity of each CUtensorMapSwizzle."""
@@ -54,12 +54,12 @@ def launcher_of_record(
 ) -> PlannedLauncher:
     """Return the launcher of a kernel's record that has one variant.
 
-    Launches get the variant if `guards` hold; `fixed` are arguments whose value is compiled in.
+    Launches select the variant if `guards` hold; `fixed` are arguments whose value is compiled in.
     """
     (variant,) = kernel.variants
     record = replace(kernel, variants=(replace(variant, ptx=None),))
     data = archives.encode(Archive("verified", "0.0.0", (record,)))
-    opened = _native.Archive(data, zstandard.decompress, False, None)  # noqa: FBT003 - positional alone
+    opened = _native.Archive(data, zstandard.decompress, False, None)  # noqa: FBT003 - positional-only
     return PlannedLauncher(record, opened[kernel.name], tuple(guards), fixed)
 
 
@@ -95,7 +95,7 @@ def launcher_of_request(
     cubin = stand_in_cubin(spec.target.name, compiled.symbol)
     built = CachedKernel(cubin, metadata)
     if launch_condition(spec.request, compiled.guards, compiled.params) is not None:
-        # For other launches there is another kernel; it is not asked for here.
+        # Other launches use the fallback, which is not needed here.
         rest = replace(metadata, params=(), guards=(), loops_programs=False)
         built = replace(built, fallback=CachedKernel(cubin, rest))
     kernel = assemble(expansion, [(spec, built)]).kernel
@@ -103,7 +103,7 @@ def launcher_of_request(
 
 
 def stand_in_cubin(target: str, symbol: str) -> bytes:
-    """Return what a loader looks at of a cubin: an ELF file for a target with a function."""
+    """Return an ELF file with all that a loader checks of a cubin: target and function."""
     names = b"\0.shstrtab\0.text." + symbol.encode() + b"\0"
     section = struct.Struct("<IIQQQQIIQQ")
     table = section.pack(*[0] * 10)
@@ -127,7 +127,7 @@ class PlannedLauncher:
     def __call__(
         self, reference: Reference, addresses: Mapping[str, int], at_once: int
     ) -> Launched | None:
-        """Return the launch that the runtime makes. Raises: ExecutionFault if it makes none."""
+        """Return the launch that the runtime plans. Raises: ExecutionFault if it refuses."""
         args = self._arguments(reference, addresses)
         grid = None if self.record.variants[0].grid else reference.launch.grid
         try:
@@ -138,9 +138,9 @@ class PlannedLauncher:
         if grid is not None:
             with suppress(AotcError):
                 self._plan(args, (grid[0] + 1, *grid[1:]), at_once)
-        again = self._plan(args, grid, at_once)  # looked up, unless another one took its place
+        again = self._plan(args, grid, at_once)  # from the cache, unless evicted
         if again != plan:
-            raise ExecutionFault(f"the launcher makes {again} of a launch that was {plan}")
+            raise ExecutionFault(f"the launcher plans {again} for a launch planned as {plan}")
         return None if plan is None else self._launched(plan)
 
     def _arguments(self, reference: Reference, addresses: Mapping[str, int]) -> list[object]:
@@ -164,7 +164,7 @@ class PlannedLauncher:
         variant = self.record.variants[0]
         choices = zip((c.name for c in self.record.choices), variant.choices, strict=True)
         major, minor, _ = parse_target(variant.target)
-        return self.kernel._plan(  # noqa: SLF001 - made for this
+        return self.kernel._plan(  # noqa: SLF001 - exists for this use
             (major, minor), at_once, tuple(args), grid=grid, choices=dict(choices) or None
         )
 
@@ -182,7 +182,7 @@ class PlannedLauncher:
     def _check_neighbours(
         self, args: list[object], grid: tuple[int, ...] | None, at_once: int
     ) -> None:
-        """Check that launches get the variant just if the guards hold. Raises: ExecutionFault."""
+        """Check that launches select the variant iff its guards hold. Raises: ExecutionFault."""
         for index, value in _neighbours(args) if self.guards else ():
             given = [*args[:index], value, *args[index + 1 :]]
             holds = all(_holds(guard, self._values(given)) for guard in self.guards)
@@ -191,7 +191,7 @@ class PlannedLauncher:
                 takes = True
             except AotcError as error:
                 if not error.field.startswith(("variant", "promises")):
-                    continue  # it is wrong in another way
+                    continue  # it is invalid for another reason
                 takes = False
             if takes != holds:
                 texts = " and ".join(expression.to_text(guard) for guard in self.guards)
@@ -201,7 +201,7 @@ class PlannedLauncher:
                 raise ExecutionFault(f"the launcher {verb} {what}, where {texts} {hold}")
 
     def _values(self, args: Sequence[object]) -> dict[str, int]:
-        """Return what expressions may name."""
+        """Return the values of all names in expressions."""
         values = dict(self.fixed)
         for param, arg in zip(self.record.params, args, strict=True):
             if isinstance(arg, Pointer | Tensor):
@@ -216,7 +216,7 @@ class PlannedLauncher:
 
 
 def _neighbours(args: Sequence[object]) -> Iterator[tuple[int, object]]:
-    """Yield arguments that are one off, with their places."""
+    """Yield arguments that are one off, with their indices."""
     for index, arg in enumerate(args):
         if isinstance(arg, bool):
             continue
@@ -244,7 +244,7 @@ def _holds(guard: Expression, values: Mapping[str, int]) -> bool:
 
 
 def _encoded(found: PlannedMap) -> bytes:
-    """Return the emulator's map for what the driver's encoder would be given."""
+    """Encode a planned map for the emulator."""
     if found.data_type >= len(_ELEMENTS):
         raise ExecutionFault(f"the launcher asks for a map of data type {found.data_type}")
     swizzle, atomicity = _SWIZZLES[found.swizzle]

@@ -1,9 +1,9 @@
-"""Where every key and value of a TOML document stands, which the TOML parser does not say.
+"""Locate every key and value of a TOML document, which the TOML parser does not report.
 
-`tomli` decides what a document means and whether it is TOML at all; this scanner runs only on what
+`tomli` decides what a document means and whether it is valid; this scanner only runs on what
 tomli has accepted, so it may be lenient and short. It knows the shape of TOML (headers, dotted and
-quoted keys, inline tables, arrays, four kinds of strings) and nothing of numbers and dates, which
-it skips as one run of characters.
+quoted keys, inline tables, arrays, four kinds of strings) but not numbers and dates, which it skips
+as one run of characters.
 
 Invariant: the paths found are exactly the paths of the data that tomli returns, keys as strings
 and array positions as integers, and the text of a value's span parses to that value.
@@ -37,7 +37,7 @@ _SCALAR = re.compile(r"[^,\]}#\n]*[^,\]}#\n \t]")
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Hold the character offsets of a key and of its value; ends are exclusive.
+    """The character offsets of a key and of its value; ends are exclusive.
 
     An array element has its value's span for both; a table written as a header has the header's
     key for both.
@@ -51,19 +51,19 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Positions:
-    """Answer where a key or value of one document is, as a `Loc`."""
+    """The locations of the keys and values of one document."""
 
     file: str
     text: str
     entries: dict[KeyPath, Entry]
 
     def key(self, path: KeyPath) -> Loc:
-        """Return the place of the key, or of the nearest enclosing one that is written."""
+        """Return the location of the key, or of the nearest enclosing key in the text."""
         entry = self._nearest(path)
         return self._loc(entry.key_start, entry.key_end)
 
     def value(self, path: KeyPath) -> Loc:
-        """Return the place of the value, or of the nearest enclosing key that is written."""
+        """Return the location of the value, or of the nearest enclosing key in the text."""
         entry = self._nearest(path)
         if path in self.entries:
             return self._loc(entry.value_start, entry.value_end)

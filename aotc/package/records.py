@@ -1,9 +1,8 @@
 """The archive's layout as tables: header, sections, record layouts, enumerations, limits.
 
-Nothing here computes; `archive.py` reads and writes by these tables, and the runtime in C has the
-same numbers in C. Both follow `docs/reference/archive-format.md`, whose section and field names are used here.
-
-Invariant: a number that has appeared in a released archive keeps its meaning.
+This file has no logic: `encoder.py` and `decoder.py` work by these tables, and the runtime in C has
+the same numbers. Both follow `docs/reference/archive-format.md`, whose section and field names they
+use. Invariant: a number that has appeared in a released archive keeps its meaning.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ RECORDS: Final[Mapping[str, struct.Struct]] = {
     "CODE": struct.Struct("<s"),
     "STRINGS": struct.Struct("<s"),
 }
-"""Sections in the order of their kinds, which count from 1. The last two hold bytes."""
+"""Sections in the order of their kinds, which start at 1. The last two hold bytes."""
 
 BYTE_SECTIONS: Final = ("CODE", "STRINGS")
 
@@ -66,7 +65,7 @@ RECORD_ALIGN: Final[Mapping[str, int]] = {
     for name in RECORDS
     if name not in BYTE_SECTIONS
 }
-"""What the size of a record is a multiple of, in newer minor versions as well."""
+"""The size of a record is a multiple of this, in newer minor versions too."""
 
 PARAM_KINDS: Final[Mapping[ParamKind, int]] = {"pointer": 1, "scalar": 2, "tensor": 3}
 ACCESSES: Final[Mapping[Access, int]] = {"unknown": 0, "read": 1, "write": 2, "both": 3}
@@ -94,7 +93,7 @@ BLOB_PTX: Final = 2
 
 
 class Limits(NamedTuple):
-    """What a reader refuses with `LIMIT`, before it allocates anything for it."""
+    """Limits that a reader checks, failing with `LIMIT`, before it allocates anything."""
 
     file_bytes: int = 1 << 32
     index_bytes: int = 1 << 24

@@ -1,10 +1,10 @@
-"""What a manifest says, as plain values: kernels, their axes, their expressions.
+"""The content of a manifest, as plain values: kernels, their axes, their expressions.
 
 `manifest.py` makes them, `grid.py` expands them.
 
 Invariant: a `Manifest` that `manifest.py` returns is consistent. Every argument has a type or a
 default, every `tl.constexpr` parameter a value, a default or an autotuner, and every name in a grid
-or a `where` stands for something.
+or a `where` is known.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ class CartesianConfigs:
 
 @dataclass(frozen=True, slots=True)
 class ListedConfigs:
-    """The `[[kernel.config]]` tables, as they are."""
+    """The `[[kernel.config]]` tables, as listed."""
 
     configs: tuple[tuple[tuple[str, Constant], ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class AutotuneConfigs:
-    """Whatever the source's `@triton.autotune` lists."""
+    """The configs of the source's `@triton.autotune`."""
 
 
 Configs: TypeAlias = CartesianConfigs | ListedConfigs | AutotuneConfigs
@@ -50,15 +50,15 @@ Configs: TypeAlias = CartesianConfigs | ListedConfigs | AutotuneConfigs
 
 @dataclass(frozen=True, slots=True)
 class ManifestExpression:
-    """An expression and the place of its text, for errors that only a variant brings out."""
+    """An expression and the location of its text, for errors that show only in a variant."""
 
     root: Expression
     loc: Loc
 
     def error(self, error: ExpressionError, remedy: str = "") -> ManifestError:
-        """Return `error` as the user's mistake, at its column of this text."""
+        """Return `error` as a manifest error at its column of the text."""
         loc = self.loc
-        # The text starts after the opening quote; an end that is not shown marks one character.
+        # The text starts after the opening quote; without a known end, one character is marked.
         col = loc.col + 1 + error.col
         inside = col < loc.end_col
         end_col = min(col + error.num_chars, loc.end_col - 1)
@@ -68,9 +68,9 @@ class ManifestExpression:
 
 @dataclass(frozen=True, slots=True)
 class ValueRange:
-    """What a buffer may hold when a kernel is verified: `low` up to but without `high`.
+    """What a buffer may hold when a kernel is verified: from `low` up to, but excluding, `high`.
 
-    `is_distinct` integers come in any order, none of them again before all were there.
+    `is_distinct` integers come in any order, and none is repeated before all have occurred.
     """
 
     low: int | float | ManifestExpression
@@ -80,7 +80,7 @@ class ValueRange:
 
 @dataclass(frozen=True, slots=True)
 class PointeeSpec:
-    """What the addresses in a buffer are of when a kernel is verified: `count` buffers."""
+    """What the addresses in a buffer point to when a kernel is verified: `count` buffers."""
 
     element: str
     count: int | ManifestExpression
@@ -88,11 +88,11 @@ class PointeeSpec:
 
 @dataclass(frozen=True, slots=True)
 class VerifySpec:
-    """A `[kernel.verify]` table: what of a kernel's inputs cannot be told from its code.
+    """A `[kernel.verify]` table: inputs of a kernel that its code does not determine.
 
-    `values` are taken in turn, `expressions` are over the other arguments, `ranges` are for what
-    pointers point at, `pointees` for those that point at addresses; `tolerance` is an error allowed besides the computed bounds. Unless
-    `in_place`, no argument that is written is the same memory as another one.
+    `values` are used in turn, `expressions` are over the other arguments, `ranges` are for the data
+    of pointers, `pointees` for pointers to addresses; `tolerance` is an error allowed besides the
+    computed bounds. Unless `in_place`, an argument that is written never aliases another one.
     """
 
     values: dict[str, tuple[int | float, ...]] = field(
@@ -109,7 +109,7 @@ class VerifySpec:
     in_place: bool = True
 
 
-# Which combinations of optional promises are built: every one, or all of them and none.
+# Which combinations of optional promises are built: all 2^n, or just all and none.
 Guards: TypeAlias = Literal["each", "together"]
 
 
@@ -142,7 +142,7 @@ class KernelSpec:
 class Manifest:
     """A whole manifest; `path` is the file it was read from.
 
-    Targets lack the features that the package is built `without`.
+    `without` names the target features that the package does not use.
     """
 
     path: str
@@ -155,10 +155,10 @@ class Manifest:
     def targets_for(self, names: Sequence[str], without: Sequence[str]) -> tuple[Target, ...]:
         """Return the named targets, or all of the package's if none is named.
 
-        They do without what the package does without, and what `without` names besides.
+        They exclude the features that the package excludes, and those in `without`.
 
         Raises:
-            ManifestError: there is no such target or feature; names the nearest.
+            ManifestError: there is no such target or feature; suggests the nearest name.
         """
         named = [parse_target(name) for name in dict.fromkeys(names)] or self.targets
         return tuple(target.excluding([*self.without, *without]) for target in named)
@@ -167,7 +167,7 @@ class Manifest:
         """Return the kernel called `name`.
 
         Raises:
-            ManifestError: there is none; names the nearest.
+            ManifestError: there is none; suggests the nearest name.
         """
         for kernel in self.kernels:
             if kernel.name == name:
@@ -180,7 +180,7 @@ class Manifest:
 def missing_constexpr(function: Function, given: set[str]) -> str | None:
     """Return the first constexpr parameter that is neither given nor has a default.
 
-    A parameter called like a config key that has a default, such as `num_warps`, is always given.
+    A parameter named like a config key with a default, such as `num_warps`, always has a value.
     """
     known = {*given, *CONFIG_DEFAULTS}
     for parameter in function.constexprs:

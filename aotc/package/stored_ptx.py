@@ -1,10 +1,10 @@
-"""The PTX that an archive keeps with `--with-ptx`, and in its comments what it was made from.
+"""The PTX that `--with-ptx` stores in an archive, with its tile IR in comments.
 
-An archive that is to be verified where its sources are gone needs two texts of a variant: what was
-compiled and what it had to mean, its tile IR. They are stored as one: the PTX, then the tile IR in
-comment lines. So it is one blob, and still a PTX file that any tool reads.
+To verify an archive without its sources takes two texts of a variant: the PTX that was compiled,
+and its tile IR, which defines what the PTX must compute. They are stored as one blob: the PTX, then
+the tile IR in comment lines, so that any tool can read it as PTX.
 
-Invariant: `split(join(tile_ir, ptx)) == (tile_ir, ptx)`, and no line of the PTX moves.
+Invariant: `split(join(tile_ir, ptx)) == (tile_ir, ptx)`, and the line numbers of the PTX stay.
 """
 
 from __future__ import annotations

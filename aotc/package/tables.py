@@ -1,8 +1,8 @@
-"""Tables of a TOML document, read with a type and a place for every value.
+"""Tables of a TOML document, with typed, located access to every value.
 
-The layer between tomli's plain dictionaries and the manifest's meaning: it knows strings, lists
-and tables, reports an unknown key with the nearest known one, and a value of the wrong type at its
-own column. It knows nothing of kernels.
+This layer between tomli's plain dictionaries and the manifest's meaning knows strings, lists and
+tables; it reports an unknown key with the nearest known one, and a value of the wrong type at its
+own column. It knows nothing about kernels.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A parsed document and the positions of what is in it."""
+    """A parsed document and its positions."""
 
     file: str
     data: Data
@@ -35,10 +35,10 @@ class Document:
 
     @staticmethod
     def parse(text: str, file: str) -> Document:
-        """Return the document.
+        """Parse a document.
 
         Raises:
-            ManifestError: the text is not TOML; names the place.
+            ManifestError: the text is not TOML; gives the location.
         """
         try:
             data = tomli.loads(text)
@@ -47,14 +47,14 @@ class Document:
             place = Loc(file, error.lineno, col, col + 1)
             message = f"expected TOML: {error.msg}"
             if error.msg == _REPEATED_KEY:
-                # The parser sees it when it has read the value: the line says which key it is.
+                # The parser reports it after the value; the line tells which key it is.
                 line = text.split("\n")[error.lineno - 1]
                 indent = len(line) - len(line.lstrip())
                 place = Loc(file, error.lineno, indent, max(indent + 1, col))
                 message = "expected each key of a table once, got one again"
             raise ManifestError(message, place) from None
         except RecursionError:
-            # The parser does not say where it gave up.
+            # The parser does not report the position.
             message = f"expected TOML, the values in {file} are nested too deeply"
             raise ManifestError(message) from None
         return Document(file, data, scan(text, file))
@@ -66,7 +66,7 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One table of a document; its methods raise `ManifestError` at the right place."""
+    """One table of a document; its methods raise `ManifestError` with a location."""
 
     positions: Positions
     path: KeyPath
@@ -76,7 +76,7 @@ class Table:
     def checked(
         positions: Positions, path: KeyPath, data: Data, allowed: tuple[str, ...] | None
     ) -> Table:
-        """Return the table after checking its keys; None allows any."""
+        """Return the table after checking its keys; None allows any key."""
         table = Table(positions, path, data)
         for key in data:
             if allowed is not None and key not in allowed:
@@ -86,15 +86,15 @@ class Table:
 
     @property
     def loc(self) -> Loc:
-        """Place of the table's header, or of the nearest one that is written."""
+        """Location of the table's header, or of the nearest one in the text."""
         return self.positions.key(self.path)
 
     def value_loc(self, key: str) -> Loc:
-        """Place of the value of `key`, or of the table where the key is missing."""
+        """Location of the value of `key`, or of the table if the key is missing."""
         return self.positions.value((*self.path, key))
 
     def element(self, key: str, index: int) -> Loc:
-        """Place of an element of the list at `key`."""
+        """Location of an element of the list at `key`."""
         return self.positions.value((*self.path, key, index))
 
     def wrong(self, key: str, message: str, remedy: str = "") -> ManifestError:
@@ -116,7 +116,7 @@ class Table:
         return isinstance(self.data.get(key), str)
 
     def table(self, key: str, allowed: tuple[str, ...] | None) -> Table:
-        """Return the table at `key`, which must be there."""
+        """Return the table at `key`, which must be present."""
         value = self._value(key, "a table")
         if not isinstance(value, dict):
             raise self._wrong_type(key, "a table", value)
@@ -143,7 +143,7 @@ class Table:
         )
 
     def string(self, key: str) -> str:
-        """Return the string at `key`, which must be there and not be empty."""
+        """Return the string at `key`, which must be present and not empty."""
         value = self._value(key, "a string")
         if not isinstance(value, str) or not value:
             expected = "a string" if value != "" else "a string that is not empty"
@@ -151,7 +151,7 @@ class Table:
         return value
 
     def strings(self, key: str) -> tuple[str, ...]:
-        """Return the list of strings at `key`, which must be there."""
+        """Return the list of strings at `key`, which must be present."""
         return tuple(
             item if isinstance(item, str) else self._raise_element(key, index, "a string", item)
             for index, item in enumerate(self._list(key, "a list of strings"))
@@ -174,9 +174,9 @@ class Table:
         )
 
     def unique(self, key: str, values: tuple[T, ...]) -> tuple[T, ...]:
-        """Return the `values` of the list at `key` if there are some and none is there twice.
+        """Return the `values` of the list at `key`; raise if it is empty or repeats one.
 
-        1, 1.0 and true are three values, as they are for a compiler.
+        1, 1.0 and true are three values, as for the compiler.
         """
         if not values:
             raise self.wrong(key, f"expected at least one value for {key!r}, got an empty list")
@@ -215,7 +215,7 @@ class Table:
 def _is_constant(value: object) -> bool:
     if isinstance(value, int) and not isinstance(value, bool):
         return _INT64_MIN <= value <= _INT64_MAX
-    # A NaN is not equal to itself, so two builds of one could not be told to be the same.
+    # A NaN is not equal to itself, so equal builds could not be recognised.
     return isinstance(value, (bool, str)) or (isinstance(value, float) and not math.isnan(value))
 
 
@@ -236,7 +236,7 @@ _DESCRIPTIONS: tuple[tuple[type, str], ...] = (
 
 
 def describe(value: object) -> str:
-    """Return what a TOML value is, as an error message names it."""
+    """Describe a TOML value for an error message."""
     for kind, text in _DESCRIPTIONS:
         if isinstance(value, kind):
             return text.format(str(value).lower() if kind is bool else value)

@@ -1,10 +1,9 @@
 """What a compile depends on besides its request and its sources: our code and the tools.
 
-Two questions are answered from file names and file contents alone, because they are asked on every
-start: which versions are installed (`importlib.metadata` would take longer to import than a build
-with nothing to do), and whether the compiler itself has changed since an entry of the cache was
-written. The second matters to those who work on the compiler: its version stays, its output does
-not.
+Two questions are answered from file names and contents alone, because they are asked at every
+start: which versions are installed (importing `importlib.metadata` takes longer than a build
+with nothing to do), and whether the compiler has changed since a cache entry was written. The
+second matters when working on the compiler: its output changes while its version does not.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ from aotc import __version__
 
 UNKNOWN = "unknown"
 
-# Distributions, and what the archive calls them. `nvidia-nvvm` brings libdevice.
+# Distributions, and their names in the archive. `nvidia-nvvm` brings libdevice.
 _TOOLS = (
     ("llvmlite", "llvmlite"),
     ("nvidia_cuda_nvcc", "ptxas"),
     ("nvidia_nvvm", "libdevice"),
 )
-# Code that has a part in an entry of the cache: what makes a cubin, and of the package layer what
-# decides whether a kernel has a fallback, and when. A change to the rest spoils no cache.
+# Code that affects cache entries: what makes a cubin, and the part of the package layer that
+# decides whether and when a kernel has a fallback. Changes elsewhere keep the cache valid.
 _COMPILER = (
     *("backend", "compiler.py", "config.py", "frontend", "ir", "module_search.py"),
     *("package/argument_type.py", "package/condition.py", "package/stored_ptx.py"),
@@ -34,7 +33,7 @@ _COMPILER = (
 
 
 def installed_versions() -> dict[str, str]:
-    """Return the versions of aotc, llvmlite, ptxas and libdevice, "unknown" where there is none."""
+    """Return the versions of aotc, llvmlite, ptxas and libdevice, "unknown" if not installed."""
     found = {distribution: UNKNOWN for distribution, _ in _TOOLS}
     for folder in sys.path:
         for name in _names(Path(folder)):
@@ -49,7 +48,7 @@ def _names(folder: Path) -> list[str]:
     try:
         return sorted(path.name for path in folder.iterdir())
     except OSError:
-        return []  # a zip file, or a folder that is gone
+        return []  # a zip file, or a missing folder
 
 
 def toolchain_text() -> str:

@@ -1,8 +1,8 @@
-"""Verify variants without a GPU: what `aotc verify` does, for a manifest or an archive.
+"""Verify variants without a GPU: the work of `aotc verify`, for a manifest or an archive.
 
 A `Subject` is one variant with all that is needed to judge it: how to compile it (or, from an
-archive, the PTX and the tile IR that were stored), its grid, the guards under which a launch gets
-it, and what the manifest says of its inputs. Subjects are verified one by one, in any process.
+archive, its stored PTX and tile IR), its grid, the guards under which a launch selects it, and
+what the manifest states about its inputs. Subjects are verified independently, in any process.
 
 Invariant: the result of a subject depends on it and on the options, not on other subjects or on
 the number of processes.
@@ -74,7 +74,7 @@ _NO_GRID = (-1,)
 
 @dataclass(frozen=True, slots=True)
 class VerifyOptions:
-    """How to verify: `seed` draws inputs and, unless 0, the order in which warps run."""
+    """How to verify: `seed` determines the inputs and, unless 0, the order in which warps run."""
 
     seed: int = 0
     max_steps: int = DEFAULT_MAX_STEPS
@@ -83,11 +83,11 @@ class VerifyOptions:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """One variant to verify; either `request` or `stored` says how to get at its PTX.
+    """One variant to verify; its PTX comes from `request` or from `stored`.
 
     `values` are the integers that expressions may name besides the launch's arguments: constants,
     config entries, and arguments whose value is compiled in. `grid` is empty if the caller gives
-    it. `expanded` or `archived` is where the variant comes from.
+    it. `expanded` or `archived` is the variant's record.
     """
 
     label: str
@@ -106,10 +106,10 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class VariantResult:
-    """What came of a variant; `dropped` says why its target cannot hold it.
+    """The result for a variant; `dropped` says why its target cannot hold it.
 
-    `fallback` is what came of the same config without tensor maps, if it is compiled both ways;
-    `cubins` is what the audit found in each cubin, empty without one.
+    `fallback` is the result for the same config without tensor maps, if it is compiled both ways;
+    `cubins` are the audit's findings in each cubin, empty without an audit.
     """
 
     label: str
@@ -122,12 +122,12 @@ class VariantResult:
 
     @property
     def is_audited_wrong(self) -> bool:
-        """Whether the audit found what must not be shipped."""
+        """Whether the audit found an error that must not ship."""
         return any(finding.is_failure for cubin in self.cubins for finding in cubin)
 
     @property
     def status(self) -> Status:
-        """Whether the variant is right at all chosen launches, at some, at none, or wrong."""
+        """The verdict over all chosen launches."""
         if self.dropped:
             return "dropped"
         if self.is_audited_wrong:
@@ -176,7 +176,7 @@ def subjects_of_manifest(
 
 
 def subject_of(expansion: Expansion, variant: VariantSpec) -> Subject:
-    """Return a variant of an expanded kernel as a subject."""
+    """Make a subject of a variant of an expanded kernel."""
     kernel = variant.kernel
     fixed = {
         name: argument.value
@@ -204,7 +204,7 @@ def subjects_of_archive(
     """Return the variants of an archive, all or those of some kernels and targets.
 
     Raises:
-        ManifestError: there is no such kernel or target, or the archive keeps no PTX.
+        ManifestError: there is no such kernel or target, or the archive has no PTX.
     """
     names = [kernel.name for kernel in archive.kernels]
     for what, wanted, known in (
@@ -228,7 +228,7 @@ def _stored_subject(kernel: Kernel, variant: Variant, path: str) -> Subject:
     label = member_label(_archive_label(kernel, variant), variant.condition)
     tile_ir, ptx = stored_ptx.split(variant.ptx) if variant.ptx is not None else ("", "")
     if not tile_ir:
-        message = f"expected an archive with PTX, {path} keeps none of {label}"
+        message = f"expected an archive with PTX, {path} has none for {label}"
         raise ManifestError(message, remedy="build it with `aotc build --with-ptx`")
     config = dict(kernel.configs[variant.config])
     choices = zip((c.name for c in kernel.choices), variant.choices, strict=True)
@@ -257,7 +257,7 @@ def _stored_subject(kernel: Kernel, variant: Variant, path: str) -> Subject:
 
 
 def _archive_label(kernel: Kernel, variant: Variant) -> str:
-    """Return what messages call a variant, as `VariantSpec.label` does."""
+    """Return a variant's name in messages, as `VariantSpec.label`."""
     parts = [kernel.name, variant.target]
     parts += [f"{v.name}={d}" for v, d in zip(kernel.type_variables, variant.types, strict=True)]
     choices = zip(kernel.choices, variant.choices, strict=True)
@@ -279,7 +279,7 @@ def load_subjects(
     labels: Sequence[str] = (),
     without: Sequence[str] = (),
 ) -> list[Subject]:
-    """Return the variants of the manifest or the archive at `path`; with `labels` only these.
+    """Return the variants of the manifest or the archive at `path`; `labels` restricts them.
 
     Those of a manifest are compiled `without` the named features.
 
@@ -310,7 +310,7 @@ def verify_all(
     work: Callable[[Subject], VariantResult],
     jobs: int,
 ) -> Generator[Done[Subject, VariantResult], None, None]:
-    """Yield what came of every subject, in the order in which they end.
+    """Yield the result of every subject, in the order of completion.
 
     `work` is `verify_variant` or `verify_on_device` with its options bound, so it can be pickled.
     """
@@ -323,14 +323,14 @@ def verify_variant(
     compiler: PtxCompiler = compile_ptx,
     execute: Callable[[Expression | None], Execute] | None = None,
 ) -> VariantResult:
-    """Verify one variant here and now: with tensor maps and without, if it is compiled both ways.
+    """Verify one variant in this process: with and without tensor maps, if compiled both ways.
 
-    `execute` makes of the condition that tells the two apart what runs launches; without it that is
-    the emulator.
+    `execute` returns a function that runs launches, given the condition that selects one of the
+    two; the default is the emulator.
 
     Raises:
-        CompileError: the kernel cannot be compiled, or not be emulated within the limits.
-        EmulationError: the emulator does not know what the compiler has written.
+        CompileError: the kernel cannot be compiled, or exceeds the emulator's limits.
+        EmulationError: the emulator does not support an instruction of the PTX.
     """
     options = options or VerifyOptions()
     limit = subject.target.max_shared_bytes
@@ -349,7 +349,7 @@ def verify_variant(
             member = replace(subject, guards=(*subject.guards, condition))
         reason = ""
         run = _emulation(member, compiled, options) if execute is None else execute(condition)
-        # On a GPU all programs run; so they do where blocks loop over them.
+        # A GPU runs all program instances, and so does a persistent kernel in the emulator.
         is_device = execute is not None
         loops = any(slot.source in GRID_SOURCES for slot in compiled.params)
         checks = _checks(member, options, may_be_left_out=not is_device and not loops)
@@ -367,7 +367,7 @@ def verify_variant(
 def _members(
     subject: Subject, compiler: PtxCompiler
 ) -> Iterator[tuple[PtxKernel | ResourceError, Expression | None]]:
-    """Yield what is built of a variant, or why it is not; the one that has a condition first."""
+    """Yield each kernel that is built of a variant, or its error; the conditional one first."""
     if subject.stored is not None:
         yield subject.stored, None
         return
@@ -401,13 +401,13 @@ def _findings(
             raise mistake from None
         if error.line and subject.stored is None:
             raise
-        # Of the user's making: an archive that was changed, or a limit that is too low.
+        # The user's mistake: a modified archive, or a limit that is too low.
         remedy = "" if error.line else "--max-memory and --max-steps set the limits"
         raise CompileError(f"cannot emulate {subject.label}: {error}", remedy=remedy) from None
 
 
 def _assembly_error(compiled: PtxKernel, error: EmulationError) -> CompileError | None:
-    """Return the error at assembly in the kernel's source that the emulator does not take."""
+    """Return an error at the inline assembly in the source that the emulator rejects."""
     return find_assembly_error(compiled, error.line, "the emulator", error.message)
 
 
@@ -432,7 +432,7 @@ def _emulation(subject: Subject, compiled: PtxKernel, options: VerifyOptions) ->
 
 
 def _launcher(subject: Subject, compiled: PtxKernel, module: Module) -> Launcher | None:
-    """Return what plans the launches; None for a subject that no archive could hold."""
+    """Return the planner of launches; None for a subject that no archive can hold."""
     if subject.archived is not None:
         kernel, variant = subject.archived
         alone = replace(kernel, variants=(variant,))
@@ -486,14 +486,14 @@ def _checks(subject: Subject, options: VerifyOptions, *, may_be_left_out: bool) 
 
 
 def _num_stages(subject: Subject) -> int:
-    """Return in how many stages loops are pipelined unless they say otherwise."""
+    """Return the default number of pipeline stages of loops."""
     if subject.request is not None:
         return subject.request.config.num_stages
     return subject.values.get("num_stages", DEFAULT_NUM_STAGES)
 
 
 def _num_groups(subject: Subject) -> int:
-    """Return how many groups of warps take the tiles of a program in turn."""
+    """Return the number of consumer groups that divide the tiles of a persistent CTA."""
     if subject.request is not None:
         return subject.request.config.num_consumer_groups
     return subject.values.get("num_consumer_groups", 1)
@@ -536,11 +536,11 @@ def _grid(
 
 
 def _admits(subject: Subject) -> Callable[[Mapping[str, int]], bool]:
-    """Return whether a launch may get this variant: its guards hold. Pointers are aligned."""
+    """Return whether a launch selects this variant: its guards hold. Pointers are aligned."""
 
     def admits(scalars: Mapping[str, int]) -> bool:
         for guard in subject.guards:
-            # Pointers are aligned, and so are the strides of a tensor, whose last axis is dense.
+            # A tensor's address and strides are aligned, and its last axis is dense.
             known = dict.fromkeys(expression.free_names(guard), 0)
             for node in expression.walk(guard):
                 if isinstance(node, expression.Extent):
@@ -557,7 +557,7 @@ def _admits(subject: Subject) -> Callable[[Mapping[str, int]], bool]:
 
 
 def _divisors(guards: Iterable[Expression]) -> dict[str, int]:
-    """Return the arguments that must be multiples of a number, each with that number."""
+    """Return the divisor of each argument that must be a multiple of a number."""
     found: dict[str, int] = {}
     for guard in guards:
         for part in expression.conjuncts(guard):
@@ -570,7 +570,7 @@ def _divisors(guards: Iterable[Expression]) -> dict[str, int]:
 
 
 def grid_blocks(grid: Iterable[Expression]) -> dict[str, int]:
-    """Return the arguments that a grid names, each with the block that it is divided into.
+    """Return the arguments that a grid names, each with the tile size that divides it.
 
     >>> grid_blocks([expression.parse("cdiv(n, 128)"), expression.parse("rows")])
     {'n': 128, 'rows': 1}

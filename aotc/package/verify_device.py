@@ -1,9 +1,9 @@
 """Verify variants on a GPU: the cubin, launched as a host would launch it.
 
-Each variant becomes an archive of its own that `aotc.load` opens, so that what is checked is the
-cubin together with its argument layout, guards and grid, and no other variant can step in.
+Each variant becomes an archive of its own that `aotc.load` opens, so that the cubin is checked
+together with its argument layout, guards and grid, and no other variant can be selected.
 
-Invariant: a launch is given the inputs that the emulator would be given, seed for seed.
+Invariant: a launch gets the same inputs as in the emulator, seed for seed.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def verify_on_device(subject: Subject, options: VerifyOptions) -> VariantResult:
             except runtime.ArchError:
                 reason = f"the GPU of this machine does not run {subject.target}"
                 return VariantResult(subject.label, subject.kernel, subject.target.name, (), reason)
-            # A variant of an archive is verified alone, whether or not it has a condition.
+            # A variant of an archive is verified by itself, with or without a condition.
             condition = None if subject.archived is not None else variant.condition
             runs[condition] = DeviceRun(driver, library, alone, subject)
         return verify_variant(subject, options, compile_ptx, runs.__getitem__)
@@ -55,7 +55,7 @@ def verify_on_device(subject: Subject, options: VerifyOptions) -> VariantResult:
 
 @cache
 def open_driver() -> Driver:
-    """Return the driver, opened once in a process. Raises: ManifestError without a GPU."""
+    """Return the driver, opened once per process. Raises: ManifestError without a GPU."""
     try:
         return Driver()
     except NoDeviceError as error:
@@ -65,7 +65,7 @@ def open_driver() -> Driver:
 
 
 def _record(subject: Subject) -> Kernel:
-    """Return the index record of a kernel that has this variant alone, or the two it is built as."""
+    """Return a kernel record with only this variant, or the two that it is built as."""
     if subject.archived is not None:
         kernel, variant = subject.archived
         return replace(kernel, variants=(variant,))
@@ -84,7 +84,7 @@ class DeviceRun:
     subject: Subject
 
     def __call__(self, reference: Reference) -> Execution:
-        """Return what the kernel leaves in the buffers. Raises: ExecutionFault."""
+        """Return the contents of the buffers after the launch. Raises: ExecutionFault."""
         variant = self.kernel.variants[0]
         with DeviceBuffers(self.driver, reference) as buffers:
             args: list[object] = []

@@ -1,4 +1,4 @@
-"""What `aotc verify` says: a table, reports of what is wrong, and the same as plain data.
+"""The report of `aotc verify`: a table, texts for what is wrong, and the same as plain data.
 
 Invariant: keys of the data are added, never renamed.
 """
@@ -29,9 +29,9 @@ _MAX_AUDITED = 4
 
 @dataclass(slots=True)
 class Report:
-    """Collect what comes of variants; `command` verifies all of them again with the same seed.
+    """Collect the results of variants; `command` verifies all of them again with the same seed.
 
-    With `allow_partial` a variant of which some launches were not run is right, too.
+    With `allow_partial`, a variant of which some launches were not run also counts as right.
     """
 
     command: tuple[str, ...]
@@ -40,7 +40,7 @@ class Report:
 
     @property
     def results(self) -> list[VariantResult]:
-        """The variants that could be verified or found wrong, in the order they ended in."""
+        """The results of the variants that were judged, in order of completion."""
         return [each.result for each in self.done if isinstance(each.result, VariantResult)]
 
     @property
@@ -50,12 +50,12 @@ class Report:
 
     @property
     def is_bug(self) -> bool:
-        """Whether something failed that is our fault."""
+        """Whether anything failed because of a bug in aotc."""
         return any(failure.is_bug for failure in self.failures)
 
     @property
     def is_right(self) -> bool:
-        """Whether every variant is verified, but for those that a target cannot hold."""
+        """Whether every variant that its target can hold is verified."""
         states = [result.status for result in self.results]
         right = ("verified", "dropped", *(["partly verified"] if self.allow_partial else []))
         return not self.failures and all(state in right for state in states)
@@ -73,7 +73,7 @@ class Report:
         ]
 
     def summary(self, seconds: float) -> str:
-        """Return one line on all."""
+        """Summarise all results in one line."""
         states = [_state(each) for each in self.done]
         counts = [f"{states.count(state)} {state}" for state in _WORST if state in states]
         audited = sum(len(result.cubins) for result in self.results)
@@ -83,7 +83,7 @@ class Report:
 
     @staticmethod
     def state(each: Verified) -> str:
-        """Return what is wrong with a variant in a word, or an empty string."""
+        """Return a variant's status in a word if it is not right, else an empty string."""
         state = _state(each)
         return "" if state in ("verified", "dropped") else state.upper()
 
@@ -158,7 +158,7 @@ def _state(each: Verified) -> str:
 
 
 def _members(result: VariantResult) -> Iterator[tuple[bool, tuple[Finding, ...]]]:
-    """Yield the findings of each of a variant's two forms, and whether it is the fallback."""
+    """Yield whether it is the fallback, and the findings, for each kernel of a variant."""
     yield False, result.findings
     if result.fallback is not None:
         yield True, result.fallback
@@ -190,7 +190,7 @@ def _wrong(result: VariantResult, command: str) -> str:
 
 
 def _audited(result: VariantResult) -> Iterator[str]:
-    """Yield what the audit found against each cubin; of many findings the first ones."""
+    """Yield lines on the first findings of the audit in each cubin."""
     for is_fallback, cubin in enumerate(result.cubins):
         wrong = [finding for finding in cubin if finding.is_failure]
         if not wrong:
@@ -216,7 +216,7 @@ def _describe_audited(finding: sass.Finding) -> Data:
 
 
 def shape_text(finding: Finding) -> str:
-    """Return the arguments of a launch as `n = 3, eps = 0.5`."""
+    """Format the arguments of a launch, as in `n = 3, eps = 0.5`."""
     shown = (
         f"{name} = {f'{value:.4g}' if isinstance(value, float) else value}"
         for name, value in finding.scalars.items()

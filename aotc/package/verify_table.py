@@ -1,7 +1,7 @@
-"""The `[kernel.verify]` table: what of a kernel's inputs cannot be told from its code.
+"""The `[kernel.verify]` table: inputs of a kernel that its code does not determine.
 
     [kernel.verify]
-    n_cols = [1, 100, 4097]                     # a scalar: values, taken in turn
+    n_cols = [1, 100, 4097]                     # a scalar: values, used in turn
     stride = "n_cols + 3"                       # or an expression over the other arguments
     "x.shape[0]" = "n_rows"                     # an extent of a tensor, likewise
     rows_ptr = { low = 0, high = "n_rows", distinct = true }  # each once before any comes again
@@ -11,8 +11,8 @@
     in_place = false                            # no two arguments are the same memory
     tolerance = 1e-3
 
-Invariant: every name in a `VerifySpec` that is returned is an argument of the kernel, every listed
-value one that its type can hold.
+Invariant: every name in a returned `VerifySpec` is an argument of the kernel, and every listed
+value fits its type.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _EXTENT = re.compile(r"(\w+)\.shape\[\d+\]")
 def read_verify(
     table: Table, function: Function, signature: Mapping[str, ArgumentType]
 ) -> VerifySpec:
-    """Return what a `[[kernel]]` table says of verifying it.
+    """Read the `verify` section of a `[[kernel]]` table.
 
     Raises:
         ManifestError: a key is no argument, or its value does not fit.
@@ -65,7 +65,7 @@ def read_verify(
             values[name] = reader.values(name, argument)
         else:
             message = f"expected a scalar or a pointer, {name!r} is a tensor descriptor"
-            remedy = f"say what its extents are: {', '.join(_extents(name, argument))}"
+            remedy = f"give its extents: {', '.join(_extents(name, argument))}"
             raise section.wrong_key(name, message, remedy)
     return VerifySpec(
         values=values,
@@ -92,7 +92,7 @@ class _Reader:
         self.signature = signature
 
     def argument(self, name: str) -> ArgumentType:
-        """Return what `name` is, an argument or an extent of one, which is an integer."""
+        """Return the argument called `name`; an extent of a tensor is an integer argument."""
         free = {known: each for known, each in self.signature.items() if each.value is None}
         tensors = [(known, each) for known, each in free.items() if each.kind == "tensordesc"]
         extents = [extent for each in tensors for extent in _extents(*each)]

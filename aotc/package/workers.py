@@ -1,14 +1,14 @@
-"""Compiles and checks in worker processes, so that no kernel can take the build down with it.
+"""Compile and verify in worker processes, so that no kernel can take the build down with it.
 
-LLVM ends its process on some mistakes and the system kills the one that takes the last memory.
-`concurrent.futures` then fails every task of the pool alike, without a word on which one did it;
-so the tasks that were under way are run once more, one at a time, and the one that ends its worker
-again is named. Everything else goes on in a new pool.
+LLVM ends its process on some mistakes, and the system kills a process that uses up the memory.
+`concurrent.futures` then fails every task of the pool without saying which one was the cause;
+so the unfinished tasks are run once more, one at a time, and the one that ends its worker
+again is reported. Everything else goes on in a new pool.
 
 Workers are spawned, never forked: they share no locks and no state with the build. They ignore
-Ctrl-C, which a terminal sends to the whole group, and leave the stopping to the parent; and they
+Ctrl-C, which a terminal sends to the whole process group, and let the parent stop them; and they
 end by themselves when the parent is gone, however it went. Their temporary files are in one folder
-of the pool's, which goes with it: a worker that is killed cannot remove its own.
+of the pool, removed with it: a worker that is killed cannot remove its own.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ from aotc.package import stored_ptx
 from aotc.package.cache import CachedKernel
 from aotc.package.condition import NEVER, launch_condition
 
-# Tasks handed to an executor at once, for each worker: enough that none waits, few enough that
+# Tasks submitted to an executor at once, per worker: enough that none waits, few enough that
 # little is run twice when a worker dies.
 _TASKS_PER_WORKER = 2
 _STOP_SECONDS = 2.0
-# Sent by the system or by other people; the others a process brings upon itself.
+# Signals sent by the system or by other people; the other ones are faults of the process itself.
 _FOREIGN_SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGXCPU)
 _TERMINATED = 128 + signal.SIGTERM  # as a shell has it
 _SEMAPHORE_ERRNOS = (errno.ENOSPC, errno.EACCES, errno.EROFS, errno.ENOENT, errno.ENOSYS)
 _INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-# What BLAS libraries read when they are loaded, which no worker has done when it starts.
+# Environment variables that BLAS libraries read when they are loaded, after a worker has started.
 _BLAS_THREADS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 _POLL_SECONDS = 0.01
 
@@ -66,7 +66,7 @@ ResultT = TypeVar("ResultT")
 
 @dataclass(frozen=True)
 class Job(Generic[RequestT]):
-    """A piece of work, and what messages call it."""
+    """A request and its label in messages."""
 
     label: str
     request: RequestT
@@ -74,10 +74,10 @@ class Job(Generic[RequestT]):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a job came to nothing; `is_bug` if it is our fault and not the user's.
+    """Why a job failed; `is_bug` if the fault is ours and not the user's.
 
-    `label` names the variant or kernel; the report does not, so equal reports can be told once.
-    `detail` is the traceback of a bug, for those who look for it.
+    `label` names the variant or kernel; the report does not, so that equal reports are shown once.
+    `detail` is the traceback of a bug, for `--debug`.
     """
 
     label: str
@@ -88,7 +88,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class Done(Generic[RequestT, ResultT]):
-    """What came of a job, and how long it took the worker."""
+    """The result of a job, and how long it took the worker."""
 
     task: Job[RequestT]
     result: ResultT | Failure
@@ -110,7 +110,7 @@ def default_jobs() -> int:
 def compile_all(
     tasks: Sequence[Task], compiler: Compiler, jobs: int, executor: Executor | None = None
 ) -> Generator[Outcome, None, None]:
-    """Yield the outcome of every compile, in the order in which they end; as `run_all`."""
+    """Yield the outcome of every compile, in order of completion; see `run_all`."""
     return run_all(tasks, partial(compile_both_ways, compiler), jobs, executor)
 
 
@@ -120,11 +120,11 @@ def run_all(
     jobs: int,
     executor: Executor | None = None,
 ) -> Generator[Done[RequestT, ResultT], None, None]:
-    """Yield what came of every job, in the order in which they end.
+    """Yield the result of every job, in order of completion.
 
-    With an `executor` the jobs run there, and it is left open; otherwise in `jobs` processes of
-    their own, which are gone when the iterator is exhausted, closed or interrupted. `work` is a
-    function that can be pickled; a `DiagnosticError` of its is the user's mistake.
+    With an `executor` the jobs run there, and it is left open; otherwise they run in `jobs` new
+    processes, which end when the iterator is exhausted, closed or interrupted. `work` must be
+    picklable; a `DiagnosticError` that it raises is the user's mistake.
     """
     waiting = deque(tasks)
     if executor is not None:
@@ -167,7 +167,7 @@ def _run(
                 yield future.result()
             except BrokenExecutor:
                 lost.append(task)
-            except Exception as error:  # noqa: BLE001 - what did not survive the way, of any type
+            except Exception as error:  # noqa: BLE001 - a result that cannot be unpickled may raise any type
                 report = f"{type(error).__name__}: {error}"
                 yield Done(task, Failure(task.label, report, is_bug=True), 0.0)
 
@@ -202,7 +202,7 @@ def _do(work: Callable[[RequestT], ResultT], task: Job[RequestT]) -> Done[Reques
 
 
 def misfit_text(error: ResourceError) -> str:
-    """Return a target's misfit in a line, as remarks are."""
+    """Format a `ResourceError` as one line, for a remark."""
     return f"{error.message}; what may help: {error.remedy}" if error.remedy else error.message
 
 
@@ -212,15 +212,15 @@ def _bug(label: str, error: Exception) -> Failure:
 
 
 def _failed_by_host(label: str, error: OSError | MemoryError) -> Failure:
-    """Return the failure of a job that the machine refused something; ours if it did not."""
+    """Return the failure of a job: a lack of resources of the machine, or else a bug."""
     report = host_error(error)
     return _bug(label, error) if report is None else Failure(label, report.render())
 
 
 def compile_both_ways(compiler: Compiler, request: CompileRequest) -> CachedKernel:
-    """Compile; without tensor maps as well, if with them the kernel does not do for all launches.
+    """Compile with tensor maps, and also without if not all launches can use them.
 
-    Either may need more than the target has: then there is the other alone.
+    If the target cannot hold one of the two, only the other is built.
     """
     plain = replace(request, map_pointers=False)
     try:
@@ -247,7 +247,7 @@ def compile_both_ways(compiler: Compiler, request: CompileRequest) -> CachedKern
 
 
 def _misfit(request: CompileRequest, error: ResourceError) -> CachedKernel:
-    """Return what is kept of a kernel that the target cannot hold."""
+    """Return the cache entry for a kernel that the target cannot hold."""
     metadata = Metadata(
         name=request.kernel,
         symbol="",
@@ -269,16 +269,16 @@ def _misfit(request: CompileRequest, error: ResourceError) -> CachedKernel:
     return CachedKernel(b"", metadata, misfit=misfit_text(error))
 
 
-class _DeafProcess(SpawnProcess):
-    """A process that Ctrl-C does not reach, not even while it starts: its parent ends it.
+class _ShieldedProcess(SpawnProcess):
+    """A process that Ctrl-C does not interrupt, not even while it starts: its parent ends it.
 
-    No interrupt reaches the parent then, which must know what it has started: it is put off.
+    Meanwhile the parent defers interrupts too, since it must record the process that it starts.
     """
 
     def start(self) -> None:
         """Start the process with SIGINT blocked, which it inherits. Raises: KeyboardInterrupt."""
-        # It is started with the first process, and would unblock the signal.
-        with _interrupts_put_off():
+        # The resource tracker starts with the first process, and would unblock the signal.
+        with _deferred_interrupts():
             resource_tracker.ensure_running()
             mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
             try:
@@ -288,8 +288,8 @@ class _DeafProcess(SpawnProcess):
 
 
 @contextlib.contextmanager
-def _interrupts_put_off() -> Generator[None]:
-    """Answer the interrupts that come within the block at its end, as they would have been."""
+def _deferred_interrupts() -> Generator[None]:
+    """Defer interrupts that arrive in the `with` block to its end."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -308,8 +308,8 @@ def _interrupts_put_off() -> Generator[None]:
 
 
 def _start_worker(folder: str) -> None:
-    # There is a worker for each core: a second thread of its own only spins. Checking attention
-    # takes half the time without.
+    # Each core has its worker, so a second thread in a worker would only spin. Verifying attention
+    # takes half the time with one.
     for name in _BLAS_THREADS:
         os.environ.setdefault(name, "1")
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -326,9 +326,9 @@ def _follow_parent() -> None:
 
 
 def _end_worker() -> NoReturn:
-    """End this process and what it has started; and what the pool leaves, if its process was killed.
+    """End this process and its children; remove the pool's folder if the parent was killed.
 
-    Not by an exception, which would go through whatever code is running, finalizers included.
+    An exception would pass through whatever code is running, finalizers included.
     """
     backend = sys.modules.get("aotc.backend")  # it is imported with the first compile, if at all
     end_tools = getattr(backend, "end_tools", None)
@@ -344,14 +344,14 @@ def _end_worker() -> NoReturn:
 
 
 class _RecordingContext(SpawnContext):
-    """Spawn processes and remember them; an executor does not say which it has."""
+    """Spawn processes and record them, since an executor does not tell."""
 
     def __init__(self) -> None:
         super().__init__()
         self.started: list[SpawnProcess] = []
 
     def Process(self, *args: Any, **kwargs: Any) -> SpawnProcess:  # type: ignore[override]  # noqa: N802
-        process = _DeafProcess(*args, **kwargs)
+        process = _ShieldedProcess(*args, **kwargs)
         self.started.append(process)
         return process
 
@@ -359,8 +359,8 @@ class _RecordingContext(SpawnContext):
 def _exit_code(process: SpawnProcess) -> int | None:
     """Wait for a process that is ending and return its exit code.
 
-    The executor's thread waits for it too. Whoever the system tells first, the other one is told
-    nothing until the first has noted the code.
+    The executor's thread waits for it too. Only one of the two learns the exit code from the
+    system; the other must wait until the first has stored it.
     """
     deadline = time.monotonic() + _STOP_SECONDS
     while process.exitcode is None and time.monotonic() < deadline:
@@ -371,7 +371,7 @@ def _exit_code(process: SpawnProcess) -> int | None:
 
 @final
 class _Pool:
-    """A process pool that is gone when its block is left, at once if by an exception."""
+    """A process pool that ends with its `with` block, at once on an exception."""
 
     def __init__(self, jobs: int) -> None:
         self._context = _RecordingContext()
@@ -391,7 +391,7 @@ class _Pool:
             if error.errno not in _SEMAPHORE_ERRNOS:
                 raise
             message = f"cannot make a semaphore: {error.strerror} (errno {error.errno})"
-            remedy = "see to it that /dev/shm is there, can be written to, and has room"
+            remedy = "make sure that /dev/shm exists, is writable and has space"
             raise HostError(message, remedy=remedy) from None
 
     def __enter__(self) -> _Pool:
@@ -405,12 +405,12 @@ class _Pool:
     ) -> None:
         if kind is not None:
             self._stop_processes()
-        # The executor's own thread ends once it has seen the processes gone and reaped them.
+        # The executor's own thread ends once it has reaped the processes.
         self.executor.shutdown(wait=True, cancel_futures=True)
         self._folder.cleanup()
 
     def _stop_processes(self) -> None:
-        # One that the system refused to start has no process id, and nothing to stop.
+        # A process that failed to start has no id, and nothing to stop.
         started = [process for process in self._context.started if process.pid is not None]
         for process in started:
             process.terminate()
@@ -421,7 +421,7 @@ class _Pool:
                 process.kill()
 
     def cause_of_death(self, label: str) -> Failure:
-        """Return how the worker ended that had job `label`, as far as the system tells."""
+        """Return why the worker with job `label` ended, as far as the system tells."""
         for process in self._context.started:
             code = _exit_code(process)
             if not code:

@@ -199,7 +199,9 @@ def test_a_full_disk_is_told_as_one(tmp_path, monkeypatch) -> None:
         (tmp_path / "part").write_bytes(whole[:length])
         copy = 'while [ "$1" != -o ]; do shift; done; cat PART > "$2"\n'
         fake_ptxas(tmp_path, monkeypatch, copy.replace("PART", str(tmp_path / "part")))
-        with pytest.raises(HostError, match=r"error: ptxas cannot write to /.*\n  help: free some"):
+        with pytest.raises(
+            HostError, match=r"error: ptxas cannot write to /.*\n  help: free space"
+        ):
             assemble(EMPTY, SM_90)
     for line in ("Output file 'k' could not be opened", "Failed to write to outp file 'k'"):
         fake_ptxas(tmp_path, monkeypatch, f'echo "ptxas fatal   : {line}"\nexit 255\n')

@@ -131,7 +131,7 @@ def test_registers_out_of_order_are_refused() -> None:
     pointer = program.param(PointerType(FP32), 16)
     buffer = program.add(gpu.SharedAlloc(FP32, (ELEMS,), swapped, offset_bytes=0)).out
     program.add(gpu.AsyncCopy(program.pointers(pointer, row_layout(ELEMS)), buffer, vector=4))
-    with pytest.raises(IRError, match="which are not in a row"):
+    with pytest.raises(IRError, match="which are not consecutive"):
         program.llvm_ir(SM_80)
 
 

@@ -303,7 +303,7 @@ def test_shared_vector_across_threads_is_refused() -> None:
     value = program.load(FP32, swapped)
     buffer = program.add(gpu.SharedAlloc(FP32, (64,), linear, offset_bytes=0)).out
     program.add(gpu.SharedStore(value, buffer, vector=2))
-    with pytest.raises(IRError, match="between their boundaries"):
+    with pytest.raises(IRError, match="at misaligned offsets"):
         program.llvm_ir()
 
 

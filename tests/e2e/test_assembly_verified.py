@@ -119,7 +119,7 @@ def bad(x_ptr, BLOCK: tl.constexpr):
         ("banana.b32 $0, $1;", "ptxas refuses this assembly"),
         ("mov.b32 $0, $1", "ptxas refuses"),
         ("mov.b32 $0, nothing;", "ptxas refuses this assembly: Arguments mismatch"),
-        ("{ mov.b32 $0, $1;", "ptxas refuses what follows this assembly"),
+        ("{ mov.b32 $0, $1;", "ptxas refuses the code after this assembly"),
         (".reg .b32 t; mov.b32 $0, $1;", "ptxas refuses this assembly"),
     ],
 )

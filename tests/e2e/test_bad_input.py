@@ -218,8 +218,8 @@ def test_recursion_names_the_cycle(run: Run) -> None:
 
 _SOURCES = [
     # file | what is printed
-    (b"# caf\xe9\n" + _HEAD.encode(), "in UTF-8, k.py is not in line 1, at byte 5 | save the file"),
-    ((_HEAD + _KERNEL).encode("utf-16"), "in UTF-8, k.py is not in line 1"),
+    (b"# caf\xe9\n" + _HEAD.encode(), "in UTF-8, k.py is not at line 1, byte 5 | save the file"),
+    ((_HEAD + _KERNEL).encode("utf-16"), "in UTF-8, k.py is not at line 1"),
     (b"# coding: klingon\n", "k.py declares 'klingon'"),
     (b"", "expected a function of k.py, got 'k' | it defines no function"),
     (b"x = 1\ny = '\0'\n", "k.py:2:6: error: expected Python source, got a NUL character"),
@@ -315,8 +315,8 @@ _MISTAKES = [
     ('"i32"', '"bool"', "12:5", "expected a dtype, got 'bool' | did you mean 'i1'?"),
     ('n = "i32"\n', "", "9:9", "expected a type for argument 'n' of add | add `n = "),
     ('n = "i32"\n', 'nn = "i32"\n', "12:1", "an argument of add, got 'nn' | did you mean 'n'?"),
-    ("cdiv(n, BLOCK)", "cdiv(items, BLOCK)", "8:15", "`items` names nothing | there are x_ptr,"),
-    ("cdiv(n, BLOCK)", "cdiv(n, BLOK)", "8:18", "`BLOK` names nothing | did you mean 'BLOCK'?"),
+    ("cdiv(n, BLOCK)", "cdiv(items, BLOCK)", "8:15", "`items` is unknown | there are x_ptr,"),
+    ("cdiv(n, BLOCK)", "cdiv(n, BLOK)", "8:18", "`BLOK` is unknown | did you mean 'BLOCK'?"),
     ("cdiv(n, BLOCK)", "cdvi(n, BLOCK)", "8:10", "no function is called `cdvi`"),
     ("cdiv(n, BLOCK)", "n / 2", "8:12", "use `//`, or `cdiv(a, b)` to round up"),
     ("cdiv(n, BLOCK)", "n // 0", "8:12", "`n // 0` divides by zero"),
@@ -326,11 +326,11 @@ _MISTAKES = [
     ("BLOCK = 128", 'BLOCK = "big"', "8:18", "an integer for `BLOCK`, it is 'big' | in add"),
     ("BLOCK = 128", "BLOCK = 99999999999999999999", "14:9", "an integer of 64 bits for 'BLOCK'"),
     ("grid =", 'configs = "autotune"\ngrid =', "", "no @triton.autotune decorator | in add"),
-    ("grid =", 'where = "BLOCK > 128"\ngrid =', "8:9", "expected `where` to let a config pass"),
+    ("grid =", 'where = "BLOCK > 128"\ngrid =', "8:9", "expected `where` to accept a config"),
     ("grid =", 'source = "k.py:add"\ngrid =', "8:1", "each key of a table once"),
     ("grid =", "grid :", "8:6", "expected TOML"),
     ("[[kernel]]", "[kernel]", "6:2", "one or more [[kernel]] tables | with two brackets"),
-    (_TWICE, _TWICE + _TWICE, "16:10", "a name of its own, got 'add' as at kernels.toml:7:10"),
+    (_TWICE, _TWICE + _TWICE, "16:10", "a unique name, got 'add' as at kernels.toml:7:10"),
     (_TWICE, "", "1:1", "expected one or more [[kernel]] tables"),
     (_MANIFEST, "", "1:1", "expected a table at 'package', which is missing"),
     (_MANIFEST, "a = " + "[" * 5000, "", "the values in kernels.toml are nested too deeply"),
@@ -379,7 +379,7 @@ def test_a_wrong_manifest(
         (["build", "kernel.toml"], "did you mean 'kernels.toml'?"),
         (["build", "."], "cannot read .: Is a directory"),
         (["build", "k.py"], "k.py:1:8: error: expected TOML"),
-        (["build", "latin.toml"], "in UTF-8, latin.toml is not in line 2, at byte 7"),
+        (["build", "latin.toml"], "in UTF-8, latin.toml is not at line 2, byte 7"),
         (["build", "--target", "sm_90"], "did you mean 'sm_90a'?"),
         (["build", "--kernel", "ad"], "expected a kernel of kernels.toml (add), got 'ad' | 'add'?"),
         (["build", "--host", "x86"], "expected a host (x86_64 or aarch64), got 'x86'"),
@@ -660,7 +660,7 @@ def test_swapped_entries_of_the_cache_are_not_taken(run: Run, folder: Path) -> N
     two.write_bytes(content)
     ran = run("build", "-j", "1", "-o", "again")
     assert ran.code == 0
-    assert ran.err.count("is damaged or another's; its kernel is compiled again") == 2
+    assert ran.err.count("is damaged or in the wrong place; its kernel is compiled again") == 2
     assert _files(folder / "again") == before
 
 

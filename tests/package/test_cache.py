@@ -240,7 +240,7 @@ def test_entries_in_each_others_place_are_not_taken(f: _Fixture, kind: str) -> N
         cache.store(request, kernel)
         assert f.cache().find(request) == kernel
     assert len(f.warnings) == 2
-    assert all("is damaged or another's" in warning for warning in f.warnings)
+    assert all("is damaged or in the wrong place" in warning for warning in f.warnings)
 
 
 def test_every_flipped_bit_of_a_kernel_is_noticed(f: _Fixture) -> None:

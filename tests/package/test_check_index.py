@@ -118,7 +118,7 @@ _NORM = [
     (variant_with(cluster=(0, 1, 1)), "FORMAT", "cluster dimension"),
     (variant_with(cluster=(8, 4, 1)), "FORMAT", "cluster size is 32"),
     (variant_with(grid=(parse("1"),) * 4), "FORMAT", "rank of the grid is 4"),
-    (variant_with(grid=(parse("1"),) * 2), "FORMAT", "another rank"),
+    (variant_with(grid=(parse("1"),) * 2), "FORMAT", "differ in rank"),
     (variant_with(remarks=("a\nb",)), "FORMAT", "not one line"),
     (variant_with(remarks=("",)), "FORMAT", "not one line"),
     (variant_with(cubin=b""), "FORMAT", "a blob is empty"),
@@ -133,7 +133,7 @@ _NORM = [
     (variant_with(cubin_params=(CubinParam(0, 8, "expression"),)), "FORMAT", "do not fit"),
     (variant_with(cubin_params=(CubinParam(0, 8, "scratch", 1),)), "FORMAT", "the index is 1"),
     (variant_with(cubin_params=(CubinParam(4096, 8),)), "LIMIT", "4104 bytes of parameters"),
-    (variant_with(cubin_params=(CubinParam(0, 4, "grid"),)), "FORMAT", "its own block"),
+    (variant_with(cubin_params=(CubinParam(0, 4, "grid"),)), "FORMAT", "is not persistent"),
     (
         variant_with(cubin_params=(CubinParam(0, 4, "grid", 3),), loops_programs=True),
         "FORMAT",

@@ -56,8 +56,8 @@ BASE = Metadata(
     [
         ({}, "sm_90a", 16, "threads"),
         ({}, "sm_86", 12, "threads"),
-        ({"num_warps": 1}, "sm_90a", 32, "blocks"),
-        ({"num_warps": 1}, "sm_86", 16, "blocks"),
+        ({"num_warps": 1}, "sm_90a", 32, "CTAs"),
+        ({"num_warps": 1}, "sm_86", 16, "CTAs"),
         ({"registers": 255}, "sm_90a", 2, "registers"),
         ({"registers": 33}, "sm_90a", 12, "registers"),
         ({"shared_bytes": 100 * 1024}, "sm_90a", 2, "shared memory"),
@@ -66,7 +66,7 @@ BASE = Metadata(
 )
 def test_occupancy(changes: dict[str, int], target: str, blocks: int, limit: str) -> None:
     held = occupancy(replace(BASE, **changes), TARGETS[target])
-    assert (held.blocks, held.limit) == (blocks, limit)
+    assert (held.ctas, held.limit) == (blocks, limit)
     assert held.warps == blocks * changes.get("num_warps", 4)
 
 

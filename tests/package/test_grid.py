@@ -164,7 +164,7 @@ def test_where_knows_the_defaults(tmp_path: Path) -> None:
 
 def test_where_that_refuses_all(tmp_path: Path) -> None:
     body = 'where = "BLOCK < 0"\n' + _SIGNATURE + _BLOCK
-    with pytest.raises(ManifestError, match="it refuses all") as caught:
+    with pytest.raises(ManifestError, match="it rejects all") as caught:
         _expand(tmp_path, body)
     assert "kernels.toml:7:9" in str(caught.value)
 
@@ -237,7 +237,7 @@ def test_clusters_are_dropped_where_there_are_none(tmp_path: Path) -> None:
     found = _expand(tmp_path, body, ["sm_80", "sm_90a"])
     ctas = [(variant.target.name, variant.request.config.num_ctas) for variant in found.variants]
     assert sorted(set(ctas)) == [("sm_80", 1), ("sm_90a", 1), ("sm_90a", 2)]
-    takes = "takes clusters of 16 blocks, the limit is 8"
+    takes = "takes clusters of 16 CTAs, the limit is 8"
     assert found.dropped == (
         "kernel sm_80: num_ctas = 2: num_ctas = 2 needs clusters",
         "kernel sm_80: num_ctas = 16: num_ctas = 16 needs clusters",

@@ -246,10 +246,10 @@ _MISTAKES: list[tuple[str, str, str, str]] = [
         "expected an integer from 1 on for ptxas_seconds, got 0.5",
     ),
     # Expressions.
-    ('"cdiv(n_rows, 4)"', '"cdiv(n_row, 4)"', "9:15", "names nothing | did you mean 'n_rows'?"),
+    ('"cdiv(n_rows, 4)"', '"cdiv(n_row, 4)"', "9:15", "is unknown | did you mean 'n_rows'?"),
     ('"cdiv(n_rows, 4)"', '"n_rows / 4"', "9:17", "use `//`"),
-    ('"cdiv(n_rows, 4)"', '"eps"', "9:10", "expected an integer argument, `eps` is none"),
-    ('"cdiv(n_rows, 4)"', '"x_ptr"', "9:10", "expected an integer argument, `x_ptr` is none"),
+    ('"cdiv(n_rows, 4)"', '"eps"', "9:10", "expected an integer argument, `eps` is not one"),
+    ('"cdiv(n_rows, 4)"', '"x_ptr"', "9:10", "expected an integer argument, `x_ptr` is not one"),
     ('"cdiv(n_rows, 4)"', '"x_ptr.shape[0]"', "9:10", "`x_ptr` is no tensor descriptor"),
     ('"cdiv(n_rows, 4)", "BL', '"1", "1", "1", "BL', "9:8", "expected 1 to 3 grid expressions"),
     ('grid = ["cdiv(n_rows, 4)", "BLOCK // num_warps"]', 'grid = "1"', "9:8", "grid = [...]"),
@@ -259,7 +259,7 @@ _MISTAKES: list[tuple[str, str, str, str]] = [
         "10:10",
         'expected "each" or "together", got "some"',
     ),
-    ("BLOCK * num_warps", "BLOCK * n_rowz", "10:18", "`n_rowz` names nothing"),
+    ("BLOCK * num_warps", "BLOCK * n_rowz", "10:18", "`n_rowz` is unknown"),
     ("BLOCK * num_warps", "BLOCK * CAUSAL", "10:18", "`CAUSAL` is a choice"),
     ("<= 32768", "<=", "10:30", "got the end"),
 ]
@@ -299,7 +299,7 @@ def test_duplicate_kernels_name_both_places(folder: Path) -> None:
     with pytest.raises(ManifestError) as caught:
         _parse(folder, _FULL + _SECOND + _SECOND)
     report = str(caught.value)
-    assert "kernels.toml:33:10: error: expected a name of its own, got 'plain'" in report
+    assert "kernels.toml:33:10: error: expected a unique name, got 'plain'" in report
     assert "kernels.toml:27:10" in report
 
 
@@ -326,7 +326,7 @@ def test_config_table_twice(folder: Path) -> None:
     [
         ("[BM,BK]", "[BM,BX]", "as block extent, got 'BX'"),
         ("desc.shape[1]", "desc.shape[2]", "`desc` has 2 dimensions"),
-        ("desc.shape[1]", "desc", "expected an integer argument, `desc` is none"),
+        ("desc.shape[1]", "desc", "expected an integer argument, `desc` is not one"),
     ],
 )
 def test_descriptor_mistakes(folder: Path, old: str, new: str, message: str) -> None:

@@ -229,7 +229,7 @@ def test_an_archive_with_ptx_is_verified_and_labelled_as_its_manifest(
 
 
 def test_an_archive_without_ptx_says_how_to_build_it(built: dict[bool, Path]) -> None:
-    with pytest.raises(ManifestError, match="keeps none of sum_rows") as caught:
+    with pytest.raises(ManifestError, match="has none for sum_rows") as caught:
         load_subjects(str(built[False]))
     assert caught.value.remedy == "build it with `aotc build --with-ptx`"
 

@@ -52,7 +52,7 @@ _STATUS: tuple[tuple[type[AotcError], str], ...] = (
 )  # fmt: skip
 # The order of expressions and blobs, strings without a use, and texts of expressions.
 _PASSED_OVER = re.compile(
-    "not the one encoding of what it says|expression|is called as a dtype"
+    "not encoded canonically|expression|is called as a dtype"
     # More than any GPU has, so that no variant is loaded.
     "|says [0-9]{10} bytes of static shared memory"
 )

@@ -1,9 +1,10 @@
-"""Rules for elementwise arithmetic: register by register, most of it by table.
+"""Rules for elementwise arithmetic: register by register, mostly by table.
 
-Integers go through `Integers`, so sums stay sums. Float sums and products carry LLVM's `contract`
-flag: the code generator may fuse them into an fma, as Triton does by default. bf16 arithmetic is
-LLVM's: native where the target has it, else `fma.rn.bf16`, which rounds the same once. fp8 has no
-arithmetic but on signs: it is computed in fp32 and rounded back, which saturates.
+Integers go through `Integers`, so a base plus a constant stays one. Float additions and
+multiplications carry LLVM's `contract` flag: the code generator may fuse them into an fma, as
+Triton does by default. bf16 arithmetic is LLVM's: native where the target has it, else
+`fma.rn.bf16`, which rounds once as well. fp8 is computed in fp32 and rounded back, which saturates,
+except for signs.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ def scalar_element(op: Op, value: Value) -> ScalarType:
     """Return the element type of `value`, which must not be a pointer."""
     element = element_of(value.type)
     if isinstance(element, PointerType):
-        op.error("has no meaning on pointers")
+        op.error("is undefined on pointers")
     return element
 
 
 def elementwise(
     ctx: Lowering, element: ScalarType, operands: Sequence[Registers], compute: Compute
 ) -> list[str]:
-    """Return `compute` of each element of operands of one type; fp8 goes through fp32."""
+    """Apply `compute` to each element of operands of one type; fp8 goes through fp32."""
     columns = [[ctx.operand(component, element) for component in regs] for regs in operands]
     if element.is_float and element.bits == 8:
         return promoted(ctx, element, columns, compute)
@@ -45,7 +46,7 @@ def elementwise(
 def promoted(
     ctx: Lowering, element: ScalarType, columns: Sequence[Sequence[str]], compute: Compute
 ) -> list[str]:
-    """Return `compute` done in fp32 and rounded back to `element`."""
+    """Apply `compute` in fp32 and round back to `element`."""
     wide = [convert_registers(ctx, column, element, FP32) for column in columns]
     rows = [compute(ctx, FP32, row) for row in zip(*wide, strict=True)]
     return convert_registers(ctx, rows, FP32, element)
@@ -62,7 +63,7 @@ def lower_constant(ctx: Lowering, op: arith.Constant) -> Results:
     return [(text,) * num_registers(op.out.type)]
 
 
-# ---- integer sums, kept apart from their constants --------------------------------------------
+# ---- integer sums: a base and a constant --------------------------------------------------------
 
 IntRule = Callable[[Lowering, Component, Component, ScalarType], Component]
 
@@ -104,7 +105,7 @@ def lower_sum(ctx: Lowering, op: arith.Add | arith.Sub | arith.Mul) -> Results:
 
 @lowers(arith.AddPtr)
 def lower_addptr(ctx: Lowering, op: arith.AddPtr) -> Results:
-    """Lower pointer arithmetic: bytes that are constant stay apart from the base."""
+    """Lower pointer arithmetic: constant offsets stay separate from the base."""
     pointer = element_of(op.pointer.type)
     offset = scalar_element(op, op.offset)
     if not isinstance(pointer, PointerType):
@@ -169,7 +170,7 @@ def _mul_high(ctx: Lowering, element: ScalarType, args: Sequence[str]) -> str:
     return ctx.emit.value(f"trunc i32 {high} to {kind}")
 
 
-# Op class -> (signed integers, unsigned integers, floats); None where the op has no meaning.
+# Op class -> (signed integers, unsigned integers, floats); None where the op is undefined.
 _BINARY: dict[type[arith.Binary], tuple[Compute | None, Compute | None, Compute | None]] = {
     arith.Div: (_instruction("sdiv"), _instruction("udiv"), _in_fp32(_div)),
     arith.DivRn: (None, None, _in_fp32(_instruction("fdiv"))),
@@ -195,13 +196,13 @@ def lower_binary(
     signed, unsigned, floating = _BINARY[type(op)]
     compute = floating if element.is_float else signed if element.is_signed else unsigned
     if compute is None:
-        op.error(f"has no meaning on {element}")
+        op.error(f"is undefined on {element}")
     return [tuple(elementwise(ctx, element, (ctx.raw(op.lhs), ctx.raw(op.rhs)), compute))]
 
 
 @lowers(arith.And, arith.Or, arith.Xor)
 def lower_bitwise(ctx: Lowering, op: arith.And | arith.Or | arith.Xor) -> Results:
-    """Lower bitwise ops, and keep track of the bits that are surely clear."""
+    """Lower bitwise ops, and track the bits known to be clear."""
     element = scalar_element(op, op.lhs)
     opcode, possible = _BITWISE[type(op)]
 
@@ -254,8 +255,8 @@ def _nan_winning(stem: str) -> Compute:
 
 _ORDER = {"lt": "lt", "le": "le", "gt": "gt", "ge": "ge"}
 _MIRRORED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
-# With fewer sums than that, the distance costs more than they do. What lies together in a run is one
-# access, which asks once.
+# With fewer sums than that, the distance costs more than it saves. Registers in one run are one
+# access, which has one mask.
 _MIN_SUMS = 4
 _RUN = 8
 
@@ -286,7 +287,7 @@ def lower_compare(ctx: Lowering, op: arith.Compare) -> Results:
 
 
 def _compare_sums(ctx: Lowering, op: arith.Compare, bits: int) -> Registers | None:
-    """Compare many sums of one base with one number: its distance from the base, with constants."""
+    """Compare sums of one base with one number: compare their difference with the constants."""
     left, right, predicate = ctx.raw(op.lhs), ctx.raw(op.rhs), op.predicate
     if len({*left}) == 1:
         left, right, predicate = right, left, _MIRRORED.get(predicate, "")
@@ -304,7 +305,7 @@ def _compare_sums(ctx: Lowering, op: arith.Compare, bits: int) -> Registers | No
 
 @lowers(arith.Select)
 def lower_select(ctx: Lowering, op: arith.Select) -> Results:
-    """Lower a selection; one that is decided, or between equals, writes nothing."""
+    """Lower a selection; a constant condition, or equal operands, need no instruction."""
     element = element_of(op.if_true.type)
     kind = llvm_type(element)
     conditions = ctx.registers(op.condition)
@@ -381,7 +382,7 @@ def lower_fma(ctx: Lowering, op: arith.Fma) -> Results:
 
 @lowers(arith.Bitcast)
 def lower_bitcast(ctx: Lowering, op: arith.Bitcast) -> Results:
-    """Lower a bitcast: nothing at all between integers of one width."""
+    """Lower a bitcast: no instruction between integers of one width."""
     source = element_of(op.value.type)
     target: ElementType = op.dtype
     before, after = llvm_type(source), llvm_type(target)

@@ -1,6 +1,6 @@
-"""The rule for assembly that stands in the source: neighbouring registers, `pack` at a time.
+"""The rule for inline assembly: consecutive registers, `pack` at a time.
 
-A thread that holds fewer elements than an instance takes repeats its last one.
+A thread that holds fewer elements than an instance needs repeats its last one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Rules for multistage buffers: stages, and asynchronous copies into them.
 
-A copy is `cp.async`, one instruction for each vector of registers. What is masked off is told to
-ignore its source, which writes zeros: one predicate a copy, and no branch.
+A copy is a `cp.async`, one for each vector of registers. Where it is masked off, it ignores its
+source and writes zeros: one predicate per copy, and no branch.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MAX_COPY_BYTES = 16
 
 @lowers(gpu.SharedStage)
 def lower_stage(ctx: Lowering, op: gpu.SharedStage) -> Results:
-    """Lower a stage: the buffer's offset plus that of the stage."""
+    """Lower a stage: the offset of the buffer plus that of the stage."""
     kind = op.buffer.type
     assert isinstance(kind, SharedType)
     number = _rotated(ctx, ctx.raw(op.index)[0], op.ahead, kind.num_stages)
@@ -33,7 +33,7 @@ def lower_stage(ctx: Lowering, op: gpu.SharedStage) -> Results:
 
 @lowers(gpu.NextStage)
 def lower_next_stage(ctx: Lowering, op: gpu.NextStage) -> Results:
-    """Lower the step to a later stage index."""
+    """Lower the advance to a later stage index."""
     return [(_rotated(ctx, ctx.raw(op.index)[0], op.ahead, op.num_stages),)]
 
 
@@ -70,7 +70,7 @@ def lower_async_copy(ctx: Lowering, op: gpu.AsyncCopy) -> Results:
     for target, registers in shared_vectors(ctx, op, op.buffer, layout, op.vector):
         head = registers[0]
         if registers != list(range(head, head + op.vector)):
-            op.error(f"copies registers {registers}, which are not in a row")
+            op.error(f"copies registers {registers}, which are not consecutive")
         condition = conditions[head // op.vector]
         ignored = ctx.emit.value(f"xor i1 {condition}, true") if condition else ""
         source = global_address(ctx, addresses[head])
@@ -79,9 +79,9 @@ def lower_async_copy(ctx: Lowering, op: gpu.AsyncCopy) -> Results:
 
 
 def _all_of(ctx: Lowering, enabled: str, masks: Sequence[str]) -> list[str]:
-    """Return each mask and `enabled`, "" where they always hold.
+    """Return the conjunction of each mask with `enabled`; "" is always true.
 
-    What the masks have in common is joined with `enabled` first, so that each is one step more.
+    Terms common to all masks are combined with `enabled` first, so that each mask adds one step.
     """
     parts = [conjuncts(ctx, mask) for mask in masks]
     common = common_parts(parts)
@@ -91,7 +91,7 @@ def _all_of(ctx: Lowering, enabled: str, masks: Sequence[str]) -> list[str]:
 
 @lowers(gpu.AsyncCommit)
 def lower_async_commit(ctx: Lowering, op: gpu.AsyncCommit) -> Results:
-    """Lower the end of a group of copies."""
+    """Lower the commit of a group of copies."""
     del op
     nvvm.async_commit(ctx.emit)
     return []

@@ -1,11 +1,11 @@
 """Rules for atomics: one instruction for each vector of registers, and fences.
 
-An update whose result nobody uses is a `red`, which does not wait for an answer. The order to
-other accesses is made by fences and barriers around, which the schedule wrote, so every atomic is
-relaxed: one fence for all of a tile instead of one for each of its elements.
+An update with an unused result is a `red`, which does not wait for an answer. Atomics are relaxed:
+the schedule emits the fences and barriers that order them, one fence for a whole tile instead
+of one for each of its elements.
 
-Minimum and maximum of floats are integers': bits of floats without a sign rise with the float,
-those with one fall, so the sign of the value picks a signed or an unsigned instruction.
+Minimum and maximum of floats use integer instructions: the bits of positive floats rise with their
+value, those of negative ones fall, so the sign picks a signed or an unsigned instruction.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from aotc.ir.types import BF16, ScalarType
 from aotc.target import Feature
 
 _HALF_TYPES = {"fp16": "f16", "bf16": "bf16"}
-# What a negative value does instead, on its bits as an unsigned integer.
+# The operation for a negative value, on its bits as an unsigned integer.
 _REVERSED = {"max": "min", "min": "max"}
 
 
@@ -68,7 +68,7 @@ def lower_cas(ctx: Lowering, op: gpu.AtomicCas) -> Results:
             continue
         address, words = global_address(ctx, addresses[register]), (compares, values)
         operands = (each[register] for each in words)
-        # Without a user it is read all the same: there is no `red` that compares.
+        # The old value is read even if unused: `red` has no compare-and-swap.
         read = nvvm.atomic(ctx.emit, address, how, *operands, initial=["0"])
         before += unpack(ctx.emit, read, kind.element, 1)
     return [tuple(before)]
@@ -89,7 +89,7 @@ def _update(
     words: list[str],
     predicate: str,
 ) -> list[str]:
-    """Update the words at a pointer; return those that were there, or none if nobody asks."""
+    """Update the words at a pointer; return the old ones, or nothing if unused."""
     if element == BF16 and Feature.BF16_ATOMICS not in ctx.target.features:
         return [_add_bf16(ctx, op, pointer, words[0], predicate)]
     address = global_address(ctx, pointer)
@@ -105,14 +105,14 @@ def _update(
     for operation, sign in ((f"{op.kind}.s", positive), (f"{_REVERSED[op.kind]}.u", negative)):
         goes = both(ctx, predicate or "true", sign)
         how = replace(how, operation=f"{operation}{bits}", predicate=goes)
-        # One of the two goes ahead; the second passes on what the first has found.
+        # Only one of the two executes; the second passes on the result of the first.
         read = nvvm.atomic(ctx.emit, address, how, words, initial=found)
         found = read or None
     return found or []
 
 
 def _operation(op: gpu.AtomicRmw, element: ScalarType, bits: int) -> str:
-    """Return the instruction's name for an update of words of `bits` at once."""
+    """Return the instruction's name for an update of words of `bits` each."""
     if op.kind == "xchg":
         return f"exch.b{bits}"
     if op.kind in ("and", "or", "xor"):
@@ -127,7 +127,7 @@ def _operation(op: gpu.AtomicRmw, element: ScalarType, bits: int) -> str:
 def _add_bf16(
     ctx: Lowering, op: gpu.AtomicRmw, pointer: Component, word: str, predicate: str
 ) -> str:
-    """Add one bf16 or an aligned pair without an instruction for it; return what was there."""
+    """Add one bf16 or an aligned pair without an instruction for it; return the old value."""
     emit = ctx.emit
     if op.vector == 2:
         return nvvm.atomic_add_bf16x2(

@@ -1,9 +1,10 @@
-"""Integers of 8 bits as floats, without an instruction that converts: bytes become mantissas.
+"""Convert 8-bit integers to floats without conversion instructions: bytes become mantissas.
 
-A float of the binade whose last bit counts 1 has an integer in its mantissa. So a byte that is put
-there, by one permutation of the bytes of a word, is itself plus a constant, which a subtraction
-takes away exactly. Two numbers of 16 bits take fewer instructions so than two conversions and what
-packs them. What is converted are bytes that are known to lie in words, as those that are loaded do.
+In the binade where the last mantissa bit is worth 1, the mantissa of a float is an integer. So a
+byte placed there, with one byte permutation of a word, is its value plus a constant, which a
+subtraction removes exactly. For two 16-bit floats this takes fewer instructions than two
+conversions and their packing. It applies to bytes that are known to be parts of words, such as
+loaded ones.
 
 Source: Kim et al., "Who Says Elephants Can't Run", 2022, for halves of unsigned bytes.
 """
@@ -18,13 +19,13 @@ from aotc.backend.llvm_types import constant
 from aotc.backend.packing import in_pairs, vector_elements
 from aotc.ir.types import BF16, FP16, I8, U8, ScalarType
 
-_SIGNS = 0x80808080  # as unsigned, a signed byte with its sign flipped is 128 more
+_SIGNS = 0x80808080  # with its sign bit flipped, a signed byte is 128 more, as unsigned
 
 
 def convert_bytes(
     emit: Emitter, values: Sequence[str], source: ScalarType, target: ScalarType
 ) -> list[str] | None:
-    """Return 8-bit integers as floats, or None where that is better done one by one."""
+    """Convert 8-bit integers to floats, or return None where single conversions are better."""
     convert = _CONVERSIONS.get((source, target))
     if convert is None or len(values) % 2 or any(value not in emit.parts for value in values):
         return None
@@ -32,7 +33,7 @@ def convert_bytes(
 
 
 def _to_half(emit: Emitter, values: Sequence[str], bias: int) -> list[str]:
-    """Return halves: 1024 and more count single units."""
+    """Convert to halves, whose last bit is worth 1 from 1024 on."""
 
     def pair(low: str, high: str) -> tuple[str, str]:
         numbers = _mantissas(emit, low, high, 0x64, _SIGNS if bias else 0)
@@ -53,9 +54,9 @@ def _unsigned_to_half(emit: Emitter, values: Sequence[str]) -> list[str]:
 
 
 def _signed_to_bfloat(emit: Emitter, values: Sequence[str]) -> list[str]:
-    """Return bfloats: from 128 to 255 they count single units, and seven bits are all they have.
+    """Convert to bfloats: from 128 to 255 the last bit is worth 1, and the mantissa has seven bits.
 
-    The eighth, which counts -128, decides whether 128 or 256 is taken away.
+    The eighth bit, worth -128, decides whether 128 or 256 is subtracted.
     """
 
     def pair(low: str, high: str) -> tuple[str, str]:

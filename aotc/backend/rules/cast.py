@@ -1,9 +1,9 @@
 """Rules for conversions between scalar types.
 
-Floats convert through fp32, which holds every narrower type exactly, in pairs where the hardware
-converts pairs. fp64 reaches a narrow type through fp32 rounded to odd: the one extra bit it keeps
-makes the second rounding the only one. Conversion to fp8 saturates and rounds once; targets
-without the instruction do it in integer arithmetic, with the same bits as a result.
+Floats convert through fp32, which represents every narrower type exactly, in pairs where the
+hardware converts pairs. fp64 reaches a narrow type through fp32 rounded to odd: its sticky bit
+makes the second rounding the only one that counts. Conversion to fp8 saturates and rounds once;
+targets without the instruction do it in integer arithmetic, with bit-identical results.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def _int_to_float(
         most = max(ctx.ints.possible(value, source.bits) for value in values)
         if most >= _BEYOND_FP32:
             return [_int_to_bfloat(ctx, value, source) for value in values]
-    # Narrower than fp32 goes through it: the integers that fp32 rounds overflow fp16 anyway.
+    # Narrower types go through fp32: integers that fp32 would round overflow fp16 anyway.
     middle = FP64 if target == FP64 else FP32
     opcode = "sitofp" if source.is_signed else "uitofp"
     kinds = f"{llvm_type(source)} {{}} to {llvm_type(middle)}"
@@ -96,7 +96,7 @@ def _int_to_float(
 
 
 def _int_to_bfloat(ctx: Lowering, value: str, source: ScalarType) -> str:
-    """Return an integer that fp32 may round as a bfloat, rounded once."""
+    """Convert an integer that fp32 may round to a bfloat, rounding once."""
     emit, kind = ctx.emit, llvm_type(source)
     if Feature.BF16_ARITH in ctx.target.features:
         return emit.value(f"{'sitofp' if source.is_signed else 'uitofp'} {kind} {value} to bfloat")
@@ -153,10 +153,10 @@ def _cast_each(
 
 
 def _widen_bfloat(emit: Emitter, value: str) -> str:
-    """Return a bfloat as a float: its bits are the high half of the float's.
+    """Convert a bfloat to a float: its bits are the high half of the float's.
 
-    Of a bfloat that came in a word with another, that is one instruction on the word, where
-    taking the high half out first would be two.
+    If it is part of a word, that is one instruction on the word, where extracting the high half
+    first would be two.
     """
     if value not in emit.parts:
         return emit.value(f"fpext bfloat {value} to float")
@@ -175,7 +175,7 @@ def _truncate_double(emit: Emitter, value: str, *, odd: bool) -> str:
 
 
 def _with_sticky(emit: Emitter, single: str, inexact: str) -> str:
-    """Return a float rounded towards zero as one rounded to odd."""
+    """Turn a float rounded towards zero into one rounded to odd."""
     bits = emit.value(f"bitcast float {single} to i32")
     sticky = emit.value(f"zext i1 {inexact} to i32")
     return emit.value(f"bitcast i32 {emit.value(f'or i32 {bits}, {sticky}')} to float")
@@ -205,7 +205,7 @@ def _narrow_one(emit: Emitter, value: str, target: ScalarType, rounding: Roundin
 
 
 def _widen_fp8(ctx: Lowering, values: Sequence[str], source: ScalarType) -> list[str]:
-    """Return fp8 numbers as halves, which hold all of them."""
+    """Convert fp8 numbers to halves, exactly."""
     emit = ctx.emit
     if Feature.FP8_CVT not in ctx.target.features:
         return [fp8_to_half(emit, value, source) for value in values]

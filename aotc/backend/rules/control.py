@@ -1,13 +1,13 @@
 """Rules for loops, branches, assertions and the end of the kernel.
 
-A loop is written with its test at the bottom and a guard before it; the guard is left out when
-the bounds are constants that let the body run, because an edge around the loop would cost more
-than a branch (it makes ptxas keep two versions of what the loop carries).
+A loop has its test at the bottom and a guard before it; the guard is omitted if constant bounds
+ensure a first iteration, since an edge around the loop costs more than a branch (ptxas would keep
+two versions of the carried values).
 
-Tiles that a loop carries as a base plus constants, typically pointers that advance, are carried
-as their bases. That holds if the body yields the same constants again; it is tried, and if it
-proves false, the body is written once more with every register carried by itself. Likewise
-narrow elements packed in 32-bit registers, such as fragments, are carried packed.
+Carried tiles whose registers are a base plus constants, typically advancing pointers, are carried
+as their bases. That is valid if the body yields the same constants again; it is attempted, and if
+it fails, the body is lowered once more with every register carried separately. Likewise, narrow
+elements packed in 32-bit registers, such as fragments, are carried packed.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ def lower_return(ctx: Lowering, op: scf.Return) -> Results:
 
 
 class _Carried:
-    """How one carried value crosses the back edge: each register, or the bases they share.
+    """How one carried value crosses the back edge: every register, or the bases they share.
 
-    An address that was moved from another one, by a distance, is carried as that one.
+    An address at a distance from another one is carried as that one.
     """
 
     def __init__(self, ctx: Lowering, value: Value, init: Registers, *, shared: bool) -> None:
@@ -70,7 +70,7 @@ class _Carried:
         return self.results(ctx, self.phis)
 
     def next_starts(self, ctx: Lowering, yielded: Registers) -> list[str] | None:
-        """Return what the phis become, or None if the registers no longer fit them."""
+        """Return the next values of the phis, or None if the registers no longer fit them."""
         following: list[str | None] = [None] * len(self.starts)
         places = zip(self.index, self.distances, self.offsets, strict=True)
         for (at, distance, offset), component in zip(places, yielded, strict=True):
@@ -111,7 +111,7 @@ class _CarriedPacked:
         return self.results(ctx, self.phis)
 
     def next_starts(self, ctx: Lowering, yielded: Registers) -> list[str] | None:
-        """Return what the phis become, or None if the registers no longer fit them."""
+        """Return the next values of the phis, or None if the registers no longer fit them."""
         return packed_words(ctx.emit, yielded, self.element)
 
     def results(self, ctx: Lowering, ends: Sequence[str]) -> Registers:
@@ -122,7 +122,7 @@ class _CarriedPacked:
 def _carry(
     ctx: Lowering, value: Value, init: Registers, *, shared: bool
 ) -> _Carried | _CarriedPacked:
-    """Return how a value is carried; `shared` asks for fewer phis than it has registers."""
+    """Choose how a value is carried; `shared` asks for fewer phis than it has registers."""
     words = packed_words(ctx.emit, init, element_of(value.type)) if shared else None
     if words is not None:
         return _CarriedPacked(ctx, value, words, len(init))
@@ -146,7 +146,7 @@ def lower_for(ctx: Lowering, op: scf.For) -> Results:
 
 @dataclass(frozen=True, slots=True)
 class _Attempt:
-    """Say, for each carried value, whether the loop could carry it as tried."""
+    """Whether the loop could carry each value as attempted."""
 
     fits: list[bool]
     results: Results
@@ -155,11 +155,11 @@ class _Attempt:
 def _attempt_loop(
     ctx: Lowering, op: scf.For, inits: Sequence[Registers], shared: Sequence[bool]
 ) -> _Attempt:
-    """Write the loop; if an attempt does not fit, the caller drops what was written."""
+    """Lower the loop; if the attempt fails, the caller discards it."""
     emit = ctx.emit
     kind = op.lower.type
     if not isinstance(kind, ScalarType):
-        op.error("counts with something that is not an integer")
+        op.error("has an induction variable that is not an integer")
     lower, upper, step = (ctx.scalar(value) for value in (op.lower, op.upper, op.step))
     less_than = f"icmp {'s' if kind.is_signed else 'u'}lt {llvm_type(kind)}"
     carried = [
@@ -200,7 +200,7 @@ def _attempt_loop(
 
 
 def _has_base(ctx: Lowering, value: Value) -> bool:
-    """Say whether registers of a value may share a base: one that is no mere constant."""
+    """Return whether registers of a value may share a base that is not just a constant."""
     element = element_of(value.type)
     if isinstance(element, ScalarType) and (element.is_float or element.is_bool):
         return False
@@ -208,14 +208,14 @@ def _has_base(ctx: Lowering, value: Value) -> bool:
 
 
 def _last_start(ctx: Lowering, op: scf.For, kind: ScalarType) -> str:
-    """Return the number below which the induction variable has another iteration to come.
+    """Return the bound below which the induction variable has another iteration.
 
-    That is the upper bound minus the step. Testing against it before the step is added, and not
-    the sum against the bound, keeps a bound near the end of its type from wrapping the sum.
+    That is the upper bound minus the step. It is compared before the step is added, since the sum
+    could wrap where the upper bound is near the end of its type.
     """
     upper, step = ctx.scalar(op.upper), ctx.scalar(op.step)
     if kind.is_signed and ctx.ints.is_non_negative(ctx.raw(op.lower)[0], kind.bits):
-        # Inside the loop the upper bound is above the lower one: the difference cannot wrap.
+        # Inside the loop the upper bound exceeds the lower one: the difference cannot wrap.
         return ctx.operand(ctx.ints.sub(upper, step, kind.bits), kind)
     name, typed = f"llvm.{'s' if kind.is_signed else 'u'}sub.sat.i{kind.bits}", llvm_type(kind)
     return ctx.emit.call(typed, name, [(typed, upper), (typed, step)])
@@ -227,13 +227,13 @@ def _runs_surely(lower: str, upper: str) -> bool:
 
 
 def _induction(ctx: Lowering, op: scf.For, kind: ScalarType) -> str:
-    """Return a new name for the induction variable, with what is known of its bits."""
+    """Name the induction variable, and record its known bits."""
     name = ctx.emit.name()
     lower, step = ctx.raw(op.lower)[0], ctx.raw(op.step)[0]
     zeros = min(ctx.ints.trailing_zeros(value, kind.bits) for value in (lower, step))
     possible = (1 << kind.bits) - (1 << zeros)
     if kind.is_signed and ctx.ints.is_non_negative(lower, kind.bits):
-        # It only grows, and stays below an upper bound of its own type.
+        # It only grows, and stays below an upper bound of the same type.
         possible &= (1 << (kind.bits - 1)) - 1
     return ctx.ints.learn(name, possible)
 
@@ -258,7 +258,7 @@ def _loop_results(
     skipped_from: str,
     latch: str,
 ) -> Results:
-    """Return what is carried after the loop: from the last iteration, or from before it."""
+    """Return the carried values after the loop: from the last iteration, or from before it."""
     last: list[list[str]] = []
     for way, starts in zip(carried, following, strict=True):
         ends = list(starts or ())
@@ -268,7 +268,7 @@ def _loop_results(
                 for start, end in zip(way.starts, ends, strict=True)
             ]
         last.append(ends)
-    # Only now: no phi may follow another instruction.
+    # Not earlier: no phi may follow another instruction.
     return [way.results(ctx, ends) for way, ends in zip(carried, last, strict=True)]
 
 
@@ -357,18 +357,18 @@ def lower_if(ctx: Lowering, op: scf.If) -> Results:
 
 @lowers(gpu.OpaqueThreadId)
 def lower_opaque_thread_id(ctx: Lowering, op: gpu.OpaqueThreadId) -> Results:
-    """Lower a thread id that is opaque to LLVM from here on."""
+    """Read the thread id anew, opaque to LLVM."""
     if op.block is not ctx.kernel.body:
-        op.error("stands in a nested block")
+        op.error("is in a nested block")
     ctx.opaque_thread_id()
     return []
 
 
-# ---- facts and checks -------------------------------------------------------------------------
+# ---- assumptions and assertions -----------------------------------------------------------------
 
 
 def _all_hold(ctx: Lowering, condition: Value) -> str:
-    """Return an i1 that holds if the condition does in every register of this thread."""
+    """Return an i1 that holds if the condition holds in every register of this thread."""
     out = "true"
     for register in dict.fromkeys(ctx.registers(condition)):
         if register != "true":
@@ -386,7 +386,7 @@ def lower_assume(ctx: Lowering, op: tile.Assume) -> Results:
 
 @lowers(tile.Assert)
 def lower_assert(ctx: Lowering, op: tile.Assert) -> Results:
-    """Lower an assertion: a branch to a call that stops the kernel."""
+    """Lower an assertion: a branch around a call that stops the kernel."""
     emit = ctx.emit
     holds = _all_hold(ctx, op.condition)
     if holds == "true":

@@ -1,8 +1,8 @@
 """Rules for layout conversions that stay inside a warp.
 
 `gpu.convert` renames registers. `gpu.shuffle_convert` executes a plan literally: swap registers
-in some threads, exchange words between lanes, swap again. The plan's tuples are what
-`WarpShuffle` of the conversion planner holds, in the order of its fields.
+in some threads, exchange words between lanes, swap again. The plan's tuples have the fields of
+`WarpShuffle` in the conversion planner, in order.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from aotc.ir.types import ElementType
 
 
 class _Swap(NamedTuple):
-    """Exchange registers `r` and `r ^ register_xor` where a parity of the thread is odd."""
+    """Swap registers `r` and `r ^ register_xor` in threads whose parity under a mask is odd."""
 
     lane_mask: int
     warp_mask: int
@@ -28,7 +28,7 @@ class _Swap(NamedTuple):
 
 
 class _Round(NamedTuple):
-    """Offer the pack at `send_register`, take one into the pack at `receive_register`."""
+    """Send the pack at `send_register`, receive one into the pack at `receive_register`."""
 
     send_register: int
     receive_register: int
@@ -50,14 +50,14 @@ class _Plan(NamedTuple):
 
     @property
     def is_butterfly(self) -> bool:
-        """Whether each round takes from the own lane XOR a constant."""
+        """Whether each round exchanges with the own lane XOR a constant."""
         identity = tuple(1 << bit for bit in range(len(self.source_lane_columns)))
         return self.source_lane_columns == identity and not any(self.source_warp_columns)
 
 
 @lowers(gpu.Convert)
 def lower_convert(ctx: Lowering, op: gpu.Convert) -> Results:
-    """Lower a conversion in which each thread holds what it needs."""
+    """Lower a conversion in which each thread already holds its elements."""
     return [rename(op, ctx.raw(op.value), layout_of(op.value.type), op.layout)]
 
 
@@ -129,7 +129,7 @@ def _linear_thread_value(ctx: Lowering, lane_masks: Sequence[int]) -> str:
 
 
 def _source_lane(ctx: Lowering, plan: _Plan) -> str:
-    """Return the lane a thread takes from in a round whose `lane_xor` is 0."""
+    """Return the source lane in a round whose `lane_xor` is 0."""
     lanes = list(plan.source_lane_columns)
     lanes += [0] * (LANE_BITS - len(lanes))
     return ctx.ints.linear(ctx.thread, [*lanes, *plan.source_warp_columns]) or "0"
@@ -138,7 +138,7 @@ def _source_lane(ctx: Lowering, plan: _Plan) -> str:
 def _exchange(
     ctx: Lowering, offered: Sequence[str], element: ElementType, source_lane: str, lane_xor: int
 ) -> list[str]:
-    """Return what other lanes offer in one word of up to 32 bits, or two of one element."""
+    """Exchange elements between lanes, in one word of up to 32 bits, or two of one element."""
     if not source_lane and lane_xor == 0:
         return list(offered)
     emit = ctx.emit

@@ -1,8 +1,8 @@
-"""Rules for dots: `mma.sync` fragment by fragment, or multiply-add by each thread.
+"""Rules for dots: `mma.sync` fragment by fragment, or multiply-adds in each thread.
 
-Which registers make up a fragment is what `ir.fragments` reads off the layouts; here they are
-packed into words and multiplied. The loop over K is outermost, so consecutive instructions add to
-different accumulators and never wait for each other.
+`ir.fragments` derives from the layouts which registers form a fragment; here they are packed into
+words and multiplied. The loop over K is outermost, so consecutive instructions add to different
+accumulators and never wait for each other.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _ACCUMULATORS = {FP16: "f16", FP32: "f32", FP64: "f64", I32: "s32"}
 @lowers(gpu.Dot)
 def lower_dot(ctx: Lowering, op: gpu.Dot) -> Results:
     """Lower a dot."""
-    return _Products(ctx, op).lower() if op.shape else [_multiply_add(ctx, op)]
+    return _MmaLowering(ctx, op).lower() if op.shape else [_multiply_add(ctx, op)]
 
 
 def _scalar_type(op: Op, value: Value) -> ScalarType:
@@ -61,7 +61,7 @@ def _scalar_type(op: Op, value: Value) -> ScalarType:
 # ---- tensor cores -----------------------------------------------------------------------------
 
 
-class _Products:
+class _MmaLowering:
     """Lower one dot to `mma.sync`."""
 
     def __init__(self, ctx: Lowering, op: gpu.Dot) -> None:
@@ -101,7 +101,7 @@ class _Products:
         return [tuple(out)]
 
     def _copies(self, held: Fragments) -> str:
-        """Return an i1 that holds in lanes that have copies along K, or ""."""
+        """Return an i1 that holds in lanes with copies along K, or ""."""
         if not held.copy_lanes:
             return ""
         emit = self.ctx.emit
@@ -123,7 +123,7 @@ class _Products:
             words.append(packed)
         return words
 
-    # A fragment of the accumulator is opened before the first instruction and closed after the
+    # A fragment of the accumulator is unpacked before the first instruction and packed after the
     # last, so that halves stay packed in between.
 
     def _open(self, place: Fragment, registers: Sequence[str]) -> list[str]:
@@ -151,7 +151,7 @@ class _Products:
 
 
 def _multiply_add(ctx: Lowering, op: gpu.Dot) -> tuple[str, ...]:
-    """Return the accumulator after the multiply-adds of a thread."""
+    """Return the accumulator after a thread's multiply-adds."""
     element, acc_element = _scalar_type(op, op.a), _scalar_type(op, op.acc)
     if element != acc_element or not element.is_float:
         op.error(f"has no multiply-add of {element} to {acc_element}")

@@ -1,7 +1,7 @@
 """fp8 conversions in integer arithmetic, for targets and roundings without an instruction.
 
-The result is bit for bit that of `cvt.rn.satfinite`: numbers too large, infinities included, become
-the largest finite one, and a NaN becomes 0x7f with no sign.
+The result is bit for bit that of `cvt.rn.satfinite`: large numbers and infinities become the
+largest finite one, and a NaN becomes 0x7f, without a sign.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def fp8_to_half(emit: Emitter, value: str, source: ScalarType) -> str:
     magnitude = emit.value(f"and i16 {wide}, 127")
     sign = emit.value(f"shl i16 {emit.value(f'and i16 {wide}, 128')}, 8")
     shifted = emit.value(f"shl i16 {magnitude}, 7")
-    # Under a half's bias the exponent is 8 too small; the product is exact, subnormals included.
+    # With a half's bias the exponent is 8 too small; the multiplication is exact.
     scaled = emit.value(f"fmul half {_as_half(emit, shifted)}, 0xH5C00")
     bits = emit.value(f"bitcast half {scaled} to i16")
     is_nan = emit.value(f"icmp eq i16 {magnitude}, 127")
@@ -74,11 +74,11 @@ def single_to_fp8(emit: Emitter, value: str, target: ScalarType, rounding: Round
 
 
 def _normal_bits(emit: Emitter, magnitude: str, form: _Format, rounding: Rounding) -> str:
-    """Return exponent and mantissa of a number that is normal in the format, saturated."""
+    """Return exponent and mantissa of a number that is normal in the format, saturating."""
     drop = _SINGLE_MANTISSA - form.mantissa
     rounded = magnitude
     if rounding == "rtne":
-        # Half a unit less one, plus the bit that stays last: ties go to even.
+        # Half a unit minus one, plus the lowest remaining bit: ties go to even.
         odd = emit.value(f"and i32 {emit.value(f'lshr i32 {magnitude}, {drop}')}, 1")
         half = emit.value(f"add i32 {magnitude}, {(1 << (drop - 1)) - 1}")
         rounded = emit.value(f"add i32 {half}, {odd}")
@@ -95,7 +95,7 @@ def _subnormal_bits(emit: Emitter, magnitude: str, form: _Format, rounding: Roun
         factor = emit.value(f"bitcast i32 {scale} to float")
         scaled = emit.value(f"fmul float {number}, {factor}")
         return emit.value(f"fptoui float {scaled} to i32")
-    # Adding a number whose last bit is worth one quantum leaves the rounded multiple there.
+    # Adding a number whose last bit is worth one quantum rounds to a multiple of the quantum.
     magic = (_SINGLE_BIAS + _SINGLE_MANTISSA + form.quantum_exponent) << _SINGLE_MANTISSA
     anchor = emit.value(f"bitcast i32 {magic} to float")
     total = emit.value(f"fadd float {number}, {anchor}")

@@ -1,7 +1,7 @@
-"""Rules for programmatic dependent launch.
+"""Rules for clusters and programmatic dependent launch.
 
-A target without it runs a grid after the one before it has ended, whatever the launch asks for:
-what would be waited for has happened, and there is nothing to be told to anyone.
+A target without the latter never starts a grid before the previous one has ended: there is nothing
+to wait for, and nothing to signal.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def lower_cluster_barrier(ctx: Lowering, op: grid.ClusterBarrier) -> Results:
 
 @lowers(grid.GridWait)
 def lower_wait(ctx: Lowering, op: grid.GridWait) -> Results:
-    """Lower the wait for the grids before; every thread waits for itself."""
+    """Lower the wait for earlier grids; every thread waits."""
     del op
     if Feature.PDL in ctx.target.features:
         nvvm_grid.wait_for_grids(ctx.emit)
@@ -38,7 +38,7 @@ def lower_wait(ctx: Lowering, op: grid.GridWait) -> Results:
 
 @lowers(grid.LaunchDependents)
 def lower_launch_dependents(ctx: Lowering, op: grid.LaunchDependents) -> Results:
-    """Lower the start of the grids after."""
+    """Lower the launch of dependent grids."""
     del op
     if Feature.PDL in ctx.target.features:
         nvvm_grid.launch_dependents(ctx.emit)

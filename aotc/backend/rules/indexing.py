@@ -1,4 +1,4 @@
-"""Rules for accesses to shared memory whose addresses are computed from data."""
+"""Rules for shared memory accesses whose addresses depend on data."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from aotc.ir.layout import LinearLayout, log2_exact
 
 @lowers(indexing.SharedGather)
 def lower_gather(ctx: Lowering, op: indexing.SharedGather) -> Results:
-    """Lower a gather: what differs along the other axes is known, the rest is the index, shifted."""
+    """Lower a gather: offsets along the other axes are known, that of the index is shifted."""
     shared, element = gpu.shared_type(op, op.buffer), tile.tile_type(op, op.out).element
     index_layout = layout_of(op.index.type)
     line = _index_columns(op, shared.layout)
@@ -49,7 +49,7 @@ def lower_gather(ctx: Lowering, op: indexing.SharedGather) -> Results:
 
 
 def _index_columns(op: indexing.SharedGather, layout: LinearLayout) -> tuple[int, ...]:
-    """Return the offset that each bit of the index leads to, each twice the one before."""
+    """Return the offset of each bit of the index, each twice the one before."""
     extent = layout.shape[op.axis]
     own = [0] * len(layout.shape)
     bases: list[tuple[int, ...]] = []
@@ -65,7 +65,7 @@ def _index_columns(op: indexing.SharedGather, layout: LinearLayout) -> tuple[int
 
 @lowers(indexing.SharedCount)
 def lower_count(ctx: Lowering, op: indexing.SharedCount) -> Results:
-    """Lower counting: an atomic addition for each element that names a bin."""
+    """Lower a histogram: an atomic addition for each element that is a bin."""
     (num_bins,) = gpu.shared_type(op, op.buffer).shape
     layout = layout_of(op.value.type)
     values, holders = ctx.registers(op.value), first_holders(layout)

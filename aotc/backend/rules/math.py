@@ -1,10 +1,10 @@
 """Rules for elementary functions.
 
-What Triton computes with one instruction is that instruction here: `exp` is `ex2.approx` of the
-product with log2(e), and like `exp2`, `sqrt` and `rsqrt` it flushes subnormals. (Triton's `exp`
-keeps results below 2**-126; that takes three more instructions an element.) What it takes from libdevice
-(`log`, `log2`, `sin`, `cos`, `erf`, and everything in fp64) is taken from libdevice. Types
-narrower than fp32 are computed in fp32.
+Functions that Triton computes with one instruction use the same one: `exp` is `ex2.approx` of the
+argument times log2(e), and like `exp2`, `sqrt` and `rsqrt` it flushes subnormals. (Triton's `exp`
+keeps results below 2**-126; that takes three more instructions per element.) Functions that it
+takes from libdevice (`log`, `log2`, `sin`, `cos`, `erf`, and all in fp64) are libdevice's here too.
+Types narrower than fp32 are computed in fp32.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def lower_function(ctx: Lowering, op: arith.Unary) -> Results:
     """Lower an elementary function."""
     element = element_of(op.value.type)
     if not (isinstance(element, ScalarType) and element.is_float):
-        op.error(f"has no meaning on {element}")
+        op.error(f"is undefined on {element}")
     single, double = _FUNCTIONS[type(op)]
     values = ctx.registers(op.value)
     if element == FP64:

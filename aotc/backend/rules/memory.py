@@ -1,7 +1,7 @@
 """Rules for global memory: one instruction for each vector of registers.
 
-Masks are predicates, never branches: a lane that is masked off does not touch memory. Addresses
-keep their constant part apart, so it ends as the immediate of the instruction. Registers that
+Masks are predicates, never branches: a lane that is masked off does not access memory. Addresses
+keep their constant part separate, so it becomes the immediate of the instruction. Registers that
 hold copies are loaded once, and a store is made by one of the threads that hold the same element.
 """
 
@@ -83,10 +83,10 @@ def lower_store(ctx: Lowering, op: gpu.Store) -> Results:
 def access_place(
     ctx: Lowering, op: Access, pointer: Value
 ) -> tuple[ScalarType, LinearLayout | None]:
-    """Return what is accessed and how it is spread; no layout for a scalar access."""
+    """Return the element type and the layout of an access; no layout for a scalar one."""
     pointee = element_of(pointer.type)
     if not isinstance(pointee, PointerType):
-        op.error("goes through something that is not a pointer")
+        op.error("does not go through a pointer")
     layout = pointer.type.layout if isinstance(pointer.type, TileType) else None
     registers = 1 if layout is None else layout.in_size("register")
     size = pointee.pointee.size_bytes * op.vector
@@ -96,7 +96,7 @@ def access_place(
 
 
 def global_address(ctx: Lowering, pointer: Component) -> nvvm.Address:
-    """Return the address of an access; an offset too large for an immediate joins the base."""
+    """Return the address of an access; a too large offset is added to the base."""
     base, offset = ctx.ints.split(pointer)
     if not -_MAX_IMMEDIATE <= offset < _MAX_IMMEDIATE:
         base, offset = ctx.ints.materialize_pointer(pointer), 0
@@ -104,7 +104,7 @@ def global_address(ctx: Lowering, pointer: Component) -> nvvm.Address:
 
 
 def access_masks(ctx: Lowering, op: Access) -> list[str]:
-    """Return the mask of each register, "true" where there is none."""
+    """Return the mask of each register, "true" without a mask."""
     if op.mask is None:
         return ["true"] * num_registers(op.pointer.type)
     return ctx.registers(op.mask)
@@ -125,8 +125,8 @@ def _access(
 ) -> nvvm.Access:
     """Return the access without its predicate.
 
-    PTX lets a cache operator and an L1 eviction priority not stand together; the L2 policy that
-    says the same as the priority can stand with both.
+    PTX does not allow a cache operator together with an L1 eviction priority; an L2 policy with the
+    same effect as the priority can be combined with both.
     """
     if op.cache not in known_caches or op.eviction not in _EVICTION:
         op.error(f"has unknown modifiers {op.cache!r}, {op.eviction!r}")

@@ -1,6 +1,6 @@
 """The rule for prints: a call for each element, in one of the threads that hold it.
 
-Numbers are passed as C passes what `printf` takes: 32-bit integers as they are, fp32 as double.
+Numbers are passed as C passes variadic arguments: 32-bit integers as such, fp32 as double.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def lower_print(ctx: Lowering, op: tile.Print) -> Results:
 
 
 def _promoted(ctx: Lowering, value: Value) -> list[Argument]:
-    """Return a value's registers as they are passed: fp32 as double."""
+    """Return a value's registers as passed to `printf`: fp32 as double."""
     element = element_of(value.type)
     kind = llvm_type(element)
     registers = ctx.registers(value)

@@ -1,12 +1,13 @@
-"""Rule for reductions inside a warp: registers first, then lanes by butterfly shuffles.
+"""The rule for reductions inside a warp: registers first, then lanes by butterfly shuffles.
 
-Which places hold elements of one result is a question of linear algebra. Take the layout and drop
-the reduced axis: the kernel of that map, over the register and lane bits that are not copies, are
-the steps from any element to the others of its result. Steps over registers alone are combined in
-each thread as a balanced tree; each remaining step is one shuffle by the XOR of its lane bits.
+Which registers and lanes hold elements of one result is linear algebra. Take the layout and drop
+the reduced axis: the kernel of that map, over the register and lane bits that do not hold copies,
+is the set of steps from any element to the others of its result. Steps over registers alone combine
+elements in each thread as a balanced tree; each remaining step is one shuffle by the XOR of its
+lane bits.
 
-Invariant: every element enters its result once, and afterwards every lane has every result of
-which it held an element, in all registers that the result's layout gives it.
+Invariant: every element contributes to its result once, and afterwards every lane holds the results
+of its elements, in all registers that the result's layout gives them.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ from aotc.ir.types import ScalarType, TileType, element_of
 
 @dataclass(frozen=True, slots=True)
 class _Steps:
-    """How to walk from an element of a result to the others that a warp holds.
+    """The steps from an element of a result to the others in the same warp.
 
     `registers` spans the steps inside a thread. Each of `exchanges`, a register XOR and a lane
-    XOR, doubles what has been combined.
+    XOR, doubles the number of elements combined.
     """
 
     registers: gf2.Span
@@ -43,7 +44,7 @@ def lower_reduce(ctx: Lowering, op: gpu.Reduce) -> Results:
     layout = layout_of(op.inputs[0].type)
     steps = _find_steps(op, layout)
     holders = first_holders(layout)
-    # Registers of one result, by the register that stands for them.
+    # Registers of one result, by their representative.
     groups: dict[int, list[int]] = {}
     for register, holder in enumerate(holders):
         if register == holder:
@@ -60,9 +61,9 @@ def lower_reduce(ctx: Lowering, op: gpu.Reduce) -> Results:
 
 
 def _shown(op: gpu.Reduce, layout: LinearLayout) -> list[int]:
-    """Return, for each register of the result, a register of the operands that enters it.
+    """Return, for each register of the result, a register of the operands that contributes to it.
 
-    The result's registers are those of the operands that move along an axis that is left.
+    The result's registers are those of the operands that move along a remaining axis.
     """
     if not isinstance(op.outs[0].type, TileType):
         return [0]
@@ -84,7 +85,7 @@ def _find_steps(op: gpu.Reduce, layout: LinearLayout) -> _Steps:
     kernel = [gf2.combine(places, mask) for mask in gf2.kernel(columns)]
     if len(kernel) != layout.out_bits(layout.out_dims[op.axis]):
         op.error(f"axis {op.axis} of {layout} is not held whole by every warp")
-    # Registers come first, so a kernel vector with a lane bit has one that no other has: those
+    # Pivots prefer register bits, so a kernel vector with a lane bit has a pivot of its own: those
     # without are all the steps inside a thread, and the others are independent exchanges.
     in_thread = (1 << lane_shift) - 1
     registers = gf2.Span(step for step in kernel if step <= in_thread)
@@ -93,10 +94,10 @@ def _find_steps(op: gpu.Reduce, layout: LinearLayout) -> _Steps:
 
 
 def _tree(ctx: Lowering, combine: Block, rows: list[list[str]]) -> list[str]:
-    """Return the rows combined pairwise, in a tree of least depth.
+    """Combine rows pairwise, in a tree of least depth.
 
-    One half is combined before the other is begun, so that as few partial results wait as the tree
-    is deep. Level by level it would be half the rows, and the assembler keeps much of an order.
+    One half is combined before the other is begun, so at most as many partial results are live as
+    the tree is deep. Level by level it would be half the rows, and ptxas keeps much of this order.
     """
     if len(rows) == 1:
         return rows[0]
@@ -109,7 +110,7 @@ def _tree(ctx: Lowering, combine: Block, rows: list[list[str]]) -> list[str]:
 def combine_rows(
     ctx: Lowering, combine: Block, left: Sequence[str], right: Sequence[str]
 ) -> list[str]:
-    """Return what the combine block makes of accumulated and next elements."""
+    """Apply the combine block to accumulated and next elements."""
     yielded = ctx.inline(combine, [*left, *right])
     elements = [element_of(value.type) for value in combine.terminator.operands]
     return [ctx.operand(part, element) for part, element in zip(yielded, elements, strict=True)]
@@ -136,7 +137,7 @@ def _across_lanes(
 def shuffled(
     ctx: Lowering, inputs: Sequence[Value], row: Sequence[str], lane_xor: int
 ) -> list[str]:
-    """Return a row of elements as the lane `lane_xor` away has it."""
+    """Return the row of elements of the lane at XOR distance `lane_xor`."""
     out: list[str] = []
     for value, part in zip(inputs, row, strict=True):
         element = element_of(value.type)
@@ -160,7 +161,7 @@ _REDUX: dict[type[Op], tuple[str, str]] = {
 
 
 def _redux_kind(op: gpu.Reduce) -> str:
-    """Return the kind of `redux.sync` that the combine block is, or ""."""
+    """Return the kind of `redux.sync` that computes the combine block, or ""."""
     first = op.combine.first
     element = element_of(op.inputs[0].type)
     if len(op.inputs) != 1 or not isinstance(element, ScalarType) or element.bits != 32:

@@ -1,7 +1,8 @@
-"""Rules for warps of different roles: a branch that each warp takes by its number.
+"""Rules for warp roles: a branch on the warp index.
 
-The consumers come first, so that their thread numbers and those of the layouts are the same, or
-each group counts anew. Of the producer's warps a single thread works, elected once: what it runs takes no other.
+The consumers come first, so that their thread ids are those of the layouts; with several consumer
+groups, each group is numbered from 0. A single thread of the producer's warps, elected once, does
+their work: no role of theirs needs another.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ def lower_specialize(ctx: Lowering, op: roles.Specialize) -> Results:
     emit.branch_if(emit.thread_value(f"icmp ult i32 {ctx.warp}, {first}"), consume, other)
     emit.start_block(consume)
     if op.consumer_registers:
-        nvvm.take_registers(emit, op.consumer_registers)
+        nvvm.increase_registers(emit, op.consumer_registers)
     with emit.scope(), ctx.role("consumer"):
         ctx.lower_ops(op.consumers)
     emit.branch(join)
     emit.start_block(other)
     if op.producer_registers:
-        nvvm.leave_registers(emit, op.producer_registers)
+        nvvm.decrease_registers(emit, op.producer_registers)
     if ctx.kernel.producer_warps > 1:
         elect = emit.new_label("elect")
         emit.branch_if(emit.thread_value(f"icmp eq i32 {ctx.warp}, {first}"), elect, join)
@@ -47,6 +48,6 @@ def lower_specialize(ctx: Lowering, op: roles.Specialize) -> Results:
 
 @lowers(roles.ConsumerGroup)
 def lower_consumer_group(ctx: Lowering, op: roles.ConsumerGroup) -> Results:
-    """Lower the number of the group that a thread is of."""
+    """Lower the index of a thread's consumer group."""
     del op
     return [(ctx.group or "0",)]

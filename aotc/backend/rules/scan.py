@@ -1,9 +1,9 @@
-"""Rule for scans inside a warp: along each thread's registers, then along the lanes.
+"""The rule for scans inside a warp: along each thread's registers, then along the lanes.
 
-Along the axis the low bits are on registers and the high ones on lanes. So a thread holds runs of
+Along the axis, the low bits are registers and the high bits lanes, so a thread holds runs of
 consecutive elements. It scans each run, the totals of the runs are scanned across the lanes, and
-what comes before a run is combined into its elements. Lanes exchange by `shfl.idx` from a lane
-computed in the axis' own counting order, so any ascending choice of lane bits will do.
+the exclusive prefix of each run is combined into its elements. Lanes exchange by `shfl.idx` from a
+source lane computed in the axis's own order, so any ascending choice of lane bits works.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def lower_scan(ctx: Lowering, op: gpu.Scan) -> Results:
         running = list(
             accumulate(own, lambda total, row: combine_rows(ctx, op.combine, total, row))
         )
-        # What a register gets from its own thread: all up to it, or all before it.
+        # The thread's own prefix of each register: inclusive, or exclusive.
         held = [None, *running[:-1]] if op.exclusive else running
         if not plan.lane_bits:
             rows.update(zip(run, [own[0] if row is None else row for row in held], strict=True))
@@ -97,7 +97,7 @@ def _find_runs(op: gpu.Scan, layout: LinearLayout, holders: Sequence[int]) -> _R
 
 
 def _from_lane(ctx: Lowering, inputs: Sequence[Value], row: Sequence[str], lane: str) -> list[str]:
-    """Return a row of elements as `lane` has it."""
+    """Return the row of elements of `lane`."""
     out: list[str] = []
     for value, part in zip(inputs, row, strict=True):
         element = element_of(value.type)
@@ -118,15 +118,15 @@ def _selected(
 
 
 def _exclusive(ctx: Lowering, op: gpu.Scan, plan: _Runs, total: list[str]) -> list[str]:
-    """Return the combination of the totals of all lanes before this one, any value in the first.
+    """Return the combined totals of all lanes before this one; any value in the first.
 
-    Step by step, lanes join blocks of twice the size: the later half takes the total of the
-    earlier half from its last lane.
+    Step by step, runs of lanes double: the later half gets the total of the earlier half from its
+    last lane.
     """
     emit = ctx.emit
     done = 0
     for bit in plan.lane_bits:
-        # Counted from the end when in reverse: a lane's set bits are then its clear ones.
+        # In reverse, lanes count from the end: set and clear bits are swapped.
         if op.reverse:
             source = emit.thread_value(f"and i32 {ctx.thread}, {_ALL_LANES & ~done}")
             source = emit.thread_value(f"or i32 {source}, {1 << bit}")
@@ -145,10 +145,10 @@ def _exclusive(ctx: Lowering, op: gpu.Scan, plan: _Runs, total: list[str]) -> li
 
 
 def _lane_before(ctx: Lowering, op: gpu.Scan, mask: int) -> str:
-    """Return the number of the lane that precedes this one along the axis."""
+    """Return the lane before this one along the axis."""
     emit = ctx.emit
     others = emit.thread_value(f"and i32 {ctx.thread}, {_ALL_LANES & ~mask}")
-    # Carries and borrows pass over the bits of other axes: these are all ones, or all zeros.
+    # All ones, or all zeros, in the bits of other axes let carries and borrows pass.
     if op.reverse:
         filled = emit.thread_value(f"or i32 {ctx.thread}, {_ALL_LANES & ~mask}")
         moved = emit.thread_value(f"add i32 {filled}, 1")

@@ -1,8 +1,8 @@
-"""Rules for sources and shapes of tiles: arithmetic on thread numbers, and renamed registers.
+"""Rules for sources and shapes of tiles: arithmetic on thread ids, and renamed registers.
 
-No shape op moves data. Which register of the operand becomes which of the result is computed from
-the two layouts: the result's layout is written in coordinates of the operand, and each register
-is found by the element it holds.
+No shape op moves data. The two layouts determine which register of the operand becomes which of the
+result: the result's layout is expressed in the operand's coordinates, and each register is found
+by its element.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ _HALVES = 2
 
 @lowers(tile.ProgramId)
 def lower_program_id(ctx: Lowering, op: tile.ProgramId) -> Results:
-    """Lower the index of the program, a block or a cluster; a grid has fewer than 2**31 blocks."""
-    read = nvvm.block_id if ctx.kernel.num_ctas == 1 else nvvm.cluster_id
+    """Lower the program id, that of a CTA or a cluster; a grid has fewer than 2**31 CTAs."""
+    read = nvvm.cta_id if ctx.kernel.num_ctas == 1 else nvvm.cluster_id
     return [(ctx.ints.learn(read(ctx.emit, op.axis), (1 << 31) - 1),)]
 
 
 @lowers(tile.NumPrograms)
 def lower_num_programs(ctx: Lowering, op: tile.NumPrograms) -> Results:
-    """Lower the extent of the grid, in blocks or in clusters."""
-    read = nvvm.num_blocks if ctx.kernel.num_ctas == 1 else nvvm.num_clusters
+    """Lower the extent of the grid, in CTAs or in clusters."""
+    read = nvvm.num_ctas if ctx.kernel.num_ctas == 1 else nvvm.num_clusters
     return [(ctx.ints.learn(read(ctx.emit, op.axis), (1 << 31) - 1),)]
 
 
@@ -61,7 +61,7 @@ def lower_broadcast(ctx: Lowering, op: tile.Broadcast) -> Results:
 
 @lowers(tile.ExpandDims, tile.Reshape)
 def lower_reshape(ctx: Lowering, op: tile.ExpandDims | tile.Reshape) -> Results:
-    """Lower what keeps the row-major order of the elements."""
+    """Lower a reshape that keeps the row-major order of the elements."""
     source = tile.tile_type(op, op.value)
     wanted = layout_of(op.out.type).reshape(source.shape)
     return [rename(op, ctx.raw(op.value), layout_of(source).reshape(source.shape), wanted)]
@@ -77,7 +77,7 @@ def lower_trans(ctx: Lowering, op: tile.Trans) -> Results:
 
 @lowers(gpu.Extract)
 def lower_extract(ctx: Lowering, op: gpu.Extract) -> Results:
-    """Lower a part of a tile: some of the registers."""
+    """Lower the extraction of a part of a tile: some of the registers."""
     held, part = layout_of(op.value.type), layout_of(op.out.type)
     registers = ctx.raw(op.value)
     return [tuple(registers[register] for register in part_registers(held, part, op.start))]
@@ -85,7 +85,7 @@ def lower_extract(ctx: Lowering, op: gpu.Extract) -> Results:
 
 @lowers(gpu.Concat)
 def lower_concat(ctx: Lowering, op: gpu.Concat) -> Results:
-    """Lower parts side by side: each register comes from one of them."""
+    """Lower a concatenation: each register comes from one of the parts."""
     part, whole = layout_of(op.parts[0].type), layout_of(op.out.type)
     held: dict[int, Component] = {}
     for number, value in enumerate(op.parts):
@@ -112,7 +112,7 @@ def lower_join(ctx: Lowering, op: tile.Join) -> Results:
 
 @lowers(tile.Split)
 def lower_split(ctx: Lowering, op: tile.Split) -> Results:
-    """Lower a split: each half takes its registers."""
+    """Lower a split: each half gets its registers."""
     registers = ctx.raw(op.value)
     where = _registers_by_element(layout_of(op.value.type).table("register"))
     wanted = layout_of(op.lhs.type).table("register")

@@ -1,8 +1,8 @@
-"""Rules for shared memory: buffers, their stores and loads, and the barrier.
+"""Rules for shared memory: buffers, their stores and loads, and barriers.
 
-All buffers lie in the one dynamic array of the kernel, at the offsets that the schedule gave them.
-Where a register goes follows from two layouts: the tile's says which element it holds, and the
-buffer's, inverted, at which offset that element lies.
+All buffers are in the kernel's one dynamic array, at offsets that the schedule assigned. Two
+layouts determine where a register is stored: the tile's gives its element, and the buffer's,
+inverted, the offset of that element.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from aotc.ir.sub_tile import within
 
 _FIRST_WARPGROUP_BARRIER = 2
 _SHARED_ADDRESS_BITS = 18
-_FIRST_GROUP_BARRIER = 10  # a block has 8 warpgroups at most
+_FIRST_GROUP_BARRIER = 10  # a CTA has 8 warpgroups at most
 
 
 @lowers(gpu.SharedAlloc)
 def lower_alloc(ctx: Lowering, op: gpu.SharedAlloc) -> Results:
-    """Lower a buffer: the constant offset it was given, or that of the group's own."""
+    """Lower a buffer: its constant offset, or that of this consumer group's copy."""
     if op.offset_bytes < 0:
         op.error("has no offset: shared memory was not allocated")
     ctx.uses_shared = True
@@ -57,7 +57,7 @@ def lower_alloc(ctx: Lowering, op: gpu.SharedAlloc) -> Results:
 
 @lowers(gpu.SharedTrans)
 def lower_trans(ctx: Lowering, op: gpu.SharedTrans) -> Results:
-    """Lower another order of axes: the same bytes."""
+    """Lower a transposed view: the same bytes."""
     return [ctx.raw(op.buffer)]
 
 
@@ -128,7 +128,7 @@ def _read(
     access: nvvm.Access,
     registers: Sequence[int],
 ) -> list[str]:
-    """Return the words of one access, or their replacements where they are masked off."""
+    """Return the words of one access, or the replacements of masked-off ones."""
     if not isinstance(op, gpu.MaskedSharedLoad) or op.mask is None:
         return nvvm.load(ctx.emit, address, access, ())
     element = gpu.memory_element(tile.tile_type(op, op.out))
@@ -150,7 +150,7 @@ def _matrices(
     mode: MatrixMode,
     start: Sequence[int] = (),
 ) -> list[tuple[nvvm.Address, list[tuple[int, ...]]]]:
-    """Return the matrix accesses that move a tile: addresses of rows, and registers by word."""
+    """Return the matrix accesses of a tile: row addresses, and registers by word."""
     shared = gpu.shared_type(op, op.buffer)
     element_bits = 8 * shared.element.size_bytes
     view = matrix_view(layout, element_bits, mode)
@@ -158,7 +158,7 @@ def _matrices(
         op.error(f"{layout} has no matrices for {mode}")
     check_runs(view, shared.layout, op.vector)
     if isinstance(op, gpu.SharedStore) and redundant_threads(ctx, layout):
-        op.error("stores matrices of which threads hold copies")
+        op.error("stores matrices that have copies in several threads")
     return [
         (address, word_registers(layout, element_bits, registers[0]))
         for address, registers in shared_vectors(ctx, op, op.buffer, view, op.vector, start)
@@ -173,10 +173,10 @@ def shared_vectors(
     vector: int,
     start: Sequence[int] = (),
 ) -> list[tuple[nvvm.Address, list[int]]]:
-    """Return the accesses that move a tile: where each goes, and its registers in memory order.
+    """Return the accesses that move a tile: their addresses, and their registers in memory order.
 
-    `layout` has the buffer's shape, also of a part of it, which begins at `start`. Registers that
-    hold copies of lower ones are left out.
+    `layout` has the buffer's shape, or that of a part of it, which begins at `start`. Registers
+    that hold copies of lower ones are left out.
     """
     shared = gpu.shared_type(op, buffer)
     vector_bits = log2_exact(vector)
@@ -188,7 +188,7 @@ def shared_vectors(
         origin = gf2.Span(shared.layout.columns("offset")).solve(shared.layout.pack(start)) or 0
     offsets = gf2.span_table(places.columns("register"), origin)
     if any(place & ((vector << shift) - 1) for place in (*threads, origin << shift)):
-        op.error(f"threads start vectors of {vector} elements between their boundaries")
+        op.error(f"threads start vectors of {vector} elements at misaligned offsets")
     groups: dict[int, dict[int, int]] = {}
     for register, holder in enumerate(first_holders(layout)):
         if holder == register:
@@ -209,7 +209,7 @@ def shared_vectors(
 def places_in(
     ctx: Lowering, layout: LinearLayout, shared: LinearLayout, size_bytes: int
 ) -> list[Component]:
-    """Return where in a buffer, in bytes, the element of each register lies."""
+    """Return the byte offset in a buffer of the element of each register."""
     shift, places = log2_exact(size_bytes), layout.invert_and_compose(shared)
     base = ctx.ints.linear(ctx.thread, [column << shift for column in thread_columns(places)])
     offsets = gf2.span_table(places.columns("register"))
@@ -223,18 +223,18 @@ def buffer_address(ctx: Lowering, buffer: Value, place: Component | int = 0) -> 
 
 
 def moved(ctx: Lowering, address: nvvm.Address, offset_bytes: str) -> nvvm.Address:
-    """Return an address so many bytes further on, which data says."""
+    """Return an address plus `offset_bytes`, a run-time value."""
     base = ctx.emit.value(f"add i32 {address.base}, {offset_bytes}")
     return replace(address, base=base)
 
 
 def _address(ctx: Lowering, place: Component, stage: str, start: int) -> nvvm.Address:
-    """Return the address `place` bytes into the buffer that starts at `stage` plus `start`."""
+    """Return the address `place` bytes into the buffer at `stage` plus `start`."""
     ctx.uses_shared = True
     base, offset = ctx.ints.split(place)
     array = f"ptrtoint (ptr addrspace(3) {SHARED} to i32)"
     if base:
-        # The array is aligned to 1024 bytes at most, so this is a sum, not an or.
+        # The array is aligned to 1024 bytes only, so this must be an add, not an or.
         array = ctx.emit.thread_value(f"add i32 {base}, {array}")
     if stage:
         array = ctx.emit.value(f"add i32 {stage}, {array}")

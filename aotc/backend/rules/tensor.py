@@ -1,7 +1,7 @@
 """Rules for tensor copies and mbarriers: one thread issues, all wait.
 
-A block is copied box by box; where a box lies in shared memory follows from the buffer's layout,
-as for any other access.
+A tile is copied box by box; the buffer's layout determines where a box is in shared memory, as for
+any other access.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ WARPGROUP_WARPS = WARPGROUP_SIZE // WARP_SIZE
 
 @lowers(tma.TensorMapAt)
 def lower_tensor_map_at(ctx: Lowering, op: tma.TensorMapAt) -> Results:
-    """Lower the use of a map in memory: its generic address, after a fence of every thread."""
+    """Lower a tensor map in global memory: its generic address, after a fence in every thread."""
     tensor = nvvm_tensor.generic_address(ctx.emit, ctx.scalar(op.pointer))
     nvvm_tensor.acquire_map(ctx.emit, tensor)
     return [(tensor,)]
@@ -36,22 +36,22 @@ def lower_tensor_map_at(ctx: Lowering, op: tma.TensorMapAt) -> Results:
 
 @lowers(tma.TmaLoad)
 def lower_tma_load(ctx: Lowering, op: tma.TmaLoad) -> Results:
-    """Lower a load: announce all bytes, then copy every box."""
+    """Lower a load: expect all bytes at the mbarrier, then copy every box."""
     barrier, issuer = buffer_address(ctx, op.barrier), ctx.issuer
     shared = gpu.shared_type(op, op.buffer)
     num_bytes = prod(tma.copied_shape(shared, op.num_rows)) * shared.element.size_bytes
     nvvm_tensor.mbarrier_expect(ctx.emit, barrier, str(num_bytes), issuer, arrive=op.arrive)
     policy = l2_policy(ctx, op.eviction)
-    blocks = (1 << op.num_parts) - 1 if op.num_parts > 1 else 0
+    ctas = (1 << op.num_parts) - 1 if op.num_parts > 1 else 0
     parts = op.num_parts, op.num_rows
     for copy in _copies(ctx, op, op.tensor, op.buffer, op.coords, *parts):
-        nvvm_tensor.tensor_load(ctx.emit, copy, barrier, policy, issuer, blocks)
+        nvvm_tensor.tensor_load(ctx.emit, copy, barrier, policy, issuer, ctas)
     return []
 
 
 @lowers(tma.BulkLoad)
 def lower_bulk_load(ctx: Lowering, op: tma.BulkLoad) -> Results:
-    """Lower a copy of bytes, which is none if there are none."""
+    """Lower a copy of bytes, skipped if there are none."""
     emit, barrier = ctx.emit, buffer_address(ctx, op.barrier)
     size_bytes = ctx.scalar(op.size_bytes)
     nvvm_tensor.mbarrier_expect(emit, barrier, size_bytes, ctx.issuer, arrive=op.arrive)
@@ -64,13 +64,13 @@ def lower_bulk_load(ctx: Lowering, op: tma.BulkLoad) -> Results:
 
 
 def _any_bytes(ctx: Lowering, size_bytes: str) -> str:
-    """Return the condition that there are bytes to copy, "" if there surely are."""
+    """Return the condition that there are bytes to copy, "" if it always holds."""
     return "" if size_bytes.isdecimal() else ctx.emit.value(f"icmp ne i32 {size_bytes}, 0")
 
 
 @lowers(tma.TmaStore, tma.TmaReduce)
 def lower_tma_store(ctx: Lowering, op: tma.TmaStore | tma.TmaReduce) -> Results:
-    """Lower a store or reduction, whose boxes are one group."""
+    """Lower a store or reduction; its boxes form one commit group."""
     reduction = op.kind if isinstance(op, tma.TmaReduce) else ""
     leaders = _leaders(ctx)
     for number, copy in enumerate(_copies(ctx, op, op.tensor, op.buffer, op.coords)):
@@ -83,7 +83,7 @@ def lower_tma_store(ctx: Lowering, op: tma.TmaStore | tma.TmaReduce) -> Results:
 
 @lowers(tma.BulkStore)
 def lower_bulk_store(ctx: Lowering, op: tma.BulkStore) -> Results:
-    """Lower a store of bytes, which is an empty group if there are none."""
+    """Lower a store of bytes; its commit group is empty if there are none."""
     size_bytes, leaders = ctx.scalar(op.size_bytes), _leaders(ctx)
     target = global_address(ctx, ctx.raw(op.pointer)[0])
     condition = both(ctx, _is_warpgroup(ctx, 0), _any_bytes(ctx, size_bytes))
@@ -95,21 +95,21 @@ def lower_bulk_store(ctx: Lowering, op: tma.BulkStore) -> Results:
 
 @lowers(tma.TmaStoreWait)
 def lower_tma_store_wait(ctx: Lowering, op: tma.TmaStoreWait) -> Results:
-    """Lower the wait of the threads that issue stores, which all threads come to."""
+    """Lower the wait for stores, which all threads execute."""
     nvvm_tensor.wait_stores(ctx.emit, op.pending, written=op.written)
     return []
 
 
 @lowers(tma.ProxyFence)
 def lower_proxy_fence(ctx: Lowering, op: tma.ProxyFence) -> Results:
-    """Lower a fence of every thread."""
+    """Lower a fence, executed by every thread."""
     nvvm_tensor.proxy_fence(ctx.emit, whole=op.whole)
     return []
 
 
 @lowers(tma.MbarrierInit)
 def lower_mbarrier_init(ctx: Lowering, op: tma.MbarrierInit) -> Results:
-    """Lower the making of a mbarrier, or of a ring of them."""
+    """Lower the initialization of an mbarrier, or of a ring of them."""
     assert isinstance(op.barrier.type, SharedType)
     places = [
         buffer_address(ctx, op.barrier, stage * tma.MBARRIER_BYTES)
@@ -121,7 +121,7 @@ def lower_mbarrier_init(ctx: Lowering, op: tma.MbarrierInit) -> Results:
 
 @lowers(tma.MbarrierArrive)
 def lower_mbarrier_arrive(ctx: Lowering, op: tma.MbarrierArrive) -> Results:
-    """Lower an arrival: one lane's, for its warp."""
+    """Lower an arrival: one lane arrives for its warp."""
     op.expect(
         op.count == ctx.kernel.num_warps, f"{op.count} of {ctx.kernel.num_warps} warps arrive"
     )
@@ -134,13 +134,13 @@ def lower_mbarrier_arrive(ctx: Lowering, op: tma.MbarrierArrive) -> Results:
 
 @lowers(tma.MbarrierWait)
 def lower_mbarrier_wait(ctx: Lowering, op: tma.MbarrierWait) -> Results:
-    """Lower a wait of all threads."""
+    """Lower a wait, executed by all threads."""
     nvvm_tensor.mbarrier_wait(ctx.emit, buffer_address(ctx, op.barrier), ctx.scalar(op.parity))
     return []
 
 
 def _is_warpgroup(ctx: Lowering, warpgroup: int) -> str:
-    """Return the condition that a leader is that of a warpgroup, "" if there is no other."""
+    """Return the condition that a leader belongs to a warpgroup, "" if there is only one."""
     if ctx.kernel.num_warps <= WARPGROUP_WARPS:
         return ""
     return ctx.emit.thread_value(f"icmp eq i32 {ctx.warp}, {warpgroup * WARPGROUP_WARPS}")
@@ -149,7 +149,7 @@ def _is_warpgroup(ctx: Lowering, warpgroup: int) -> str:
 def _leaders(ctx: Lowering) -> Issuer:
     """Return the issuers of stores, one in each warpgroup.
 
-    Those that issue no store count them all the same, so that equal counts are equal stores.
+    A leader that issues no store commits an empty group, so that all leaders count alike.
     """
     if ctx.kernel.num_warps <= WARPGROUP_WARPS:
         return ctx.issuer
@@ -168,7 +168,7 @@ def _copies(
 ) -> Iterator[TensorCopy]:
     """Yield the copy of each box of a tile, or of the part that this CTA of a cluster multicasts.
 
-    With `num_rows` the block is as long along its first axis.
+    With `num_rows`, the tile has that extent along its first axis.
     """
     kind = tma.check_tensor(op, tensor, buffer, coords, num_rows)
     shared = gpu.shared_type(op, buffer)
@@ -201,16 +201,16 @@ def _copies(
 
 
 def _box_start(place: int, box_elems: int) -> int:
-    """Return where the box begins whose first element is at `place`, where a swizzle moved it.
+    """Return where the box starts whose first element a swizzle moved to `place`.
 
-    A box begins at a multiple of its size, or of the power of two in it: of one that is no power
-    of two itself, that is still a whole period of the swizzle.
+    A box starts at a multiple of its size, or of the largest power of two that divides it, which
+    still is a whole number of swizzle periods.
     """
     return place - place % (box_elems & -box_elems)
 
 
 def _part_bytes(op: Op, places: gf2.Span, shared: SharedType, rows: range, box_elems: int) -> int:
-    """Return the distance in a buffer of the parts that the CTAs of a cluster copy."""
+    """Return the distance in bytes of the parts that the CTAs of a cluster copy."""
     rest = [0] * (len(shared.shape) - 1)
     starts = [
         _box_start(places.solve(shared.layout.pack((row, *rest))) or 0, box_elems) for row in rows

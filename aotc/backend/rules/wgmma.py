@@ -1,8 +1,8 @@
 """Rules for `wgmma`: matrix descriptors, registers and the order of instructions.
 
-`ir.wgmma_tiling` reads off the layouts which instructions there are. The loop over K
-is outermost, as in `mma.sync`'s rule. A descriptor holds an address in units of 16 bytes, so
-steps along K, M and N are constants added to the one of the operand's first element.
+`ir.wgmma_tiling` derives the instructions from the layouts. The loop over K is outermost, as in the
+rule of `mma.sync`. A descriptor holds an address in units of 16 bytes, so steps along K, M and N
+are constants added to the descriptor of the operand's first element.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ _OPERANDS: dict[ElementType, str] = {
     U8: "u8",
 }
 _RESULTS: dict[ElementType, str] = {FP16: "f16", FP32: "f32", I32: "s32"}
-_GROUP_BITS = 2  # of a warp's number, within its warpgroup
-_UNIT_BITS = 4  # of an address in a descriptor
+_GROUP_BITS = 2  # bits of a warp's index within its warpgroup
+_UNIT_BITS = 4  # log2 of a descriptor's address unit
 _OWN_ADDRESS_MASK = (1 << 24) - 1
 
 
@@ -57,8 +57,8 @@ _OWN_ADDRESS_MASK = (1 << 24) - 1
 def lower_undefined(ctx: Lowering, op: gpu.Undefined) -> Results:
     """Lower a tile of undefined elements.
 
-    16-bit elements are unpacked from registers that are 0: the dot that ignores them takes packed
-    registers, and so does a loop that carries them.
+    16-bit elements are unpacked from zero registers, since the dot that ignores them, and a loop
+    that carries them, use packed registers.
     """
     element, count = scalar_element(op, op.out), num_registers(op.out.type)
     if element.bits >= 32:
@@ -71,7 +71,7 @@ def lower_undefined(ctx: Lowering, op: gpu.Undefined) -> Results:
 
 @lowers(wgmma.Wgmma)
 def lower_wgmma(ctx: Lowering, op: wgmma.Wgmma) -> Results:
-    """Lower a dot of a warpgroup: one commit group."""
+    """Lower a dot of a warpgroup to one commit group."""
     tiling = _tiling(op)
     acc_registers = ctx.registers(op.acc)
     acc = [_open(ctx, op.acc, tile, acc_registers) for tile in tiling.acc_tiles]
@@ -101,7 +101,7 @@ def lower_wgmma(ctx: Lowering, op: wgmma.Wgmma) -> Results:
 
 @lowers(wgmma.WgmmaWait)
 def lower_wait(ctx: Lowering, op: wgmma.WgmmaWait) -> Results:
-    """Lower the wait for dots: accumulators pass through it in the registers that wgmma writes."""
+    """Lower the wait for dots, which passes the accumulators through in their registers."""
     places = [
         _made(value, num_columns)
         for value, num_columns in zip(
@@ -149,7 +149,7 @@ def _kind(op: wgmma.Wgmma, tiling: WgmmaTiling) -> WgmmaKind:
 def _operand_a(
     ctx: Lowering, op: wgmma.Wgmma, tiling: WgmmaTiling
 ) -> tuple[str | list[str], dict[tuple[int, int, int], list[int]]]:
-    """Return A's matrix descriptor, or its registers and which of them each instruction reads."""
+    """Return A's matrix descriptor, or its registers and those that each instruction reads."""
     if tiling.a is not None:
         return _descriptor(ctx, op.a, tiling.a, tiling.warp_rows), {}
     registers, element = ctx.registers(op.a), element_of(op.a.type)
@@ -169,14 +169,14 @@ def _operand_a(
 def _descriptor(
     ctx: Lowering, buffer: Value, matrix: MatrixInMemory, warps: tuple[int, ...]
 ) -> str:
-    """Return the descriptor of a matrix where the warpgroup's own part begins."""
+    """Return the descriptor of a matrix at the warpgroup's part."""
     ctx.uses_shared = True
     # The four warps of a warpgroup share one address.
     moved = [matrix.start_bytes(place, 0) for place in warps[_GROUP_BITS:]]
     own = ctx.ints.linear(ctx.thread, [0] * (LANE_BITS + _GROUP_BITS) + moved)
     address = f"ptrtoint (ptr addrspace(3) {SHARED} to i32)"
     if ctx.kernel.num_ctas > 1:
-        # In a cluster an address holds the CTA's rank, in bits that are another field of a descriptor.
+        # In a cluster, addresses contain the CTA's rank, in bits of another descriptor field.
         address = ctx.emit.thread_value(f"and i32 {address}, {_OWN_ADDRESS_MASK}")
     if own:
         address = ctx.emit.thread_value(f"add i32 {own}, {address}")
@@ -202,7 +202,7 @@ def _word_type(value: Value) -> str:
 
 
 def _made(value: Value, num_columns: int) -> list[int]:
-    """Return the registers of an accumulator that wgmma writes: of its first columns, or of all."""
+    """Return the accumulator registers that wgmma writes, for its first `num_columns`."""
     if not num_columns:
         return list(range(num_registers(value.type)))
     coords = layout_of(value.type).coords_table("register")
@@ -210,7 +210,7 @@ def _made(value: Value, num_columns: int) -> list[int]:
 
 
 def _words(ctx: Lowering, value: Value, made: list[int]) -> list[str]:
-    """Return an accumulator in the 32-bit registers that wgmma writes, packed if it is fp16."""
+    """Return an accumulator as the 32-bit registers of wgmma, packed if it is fp16."""
     registers, element = ctx.registers(value), element_of(value.type)
     own = [registers[register] for register in made]
     return own if element.bits == 32 else pack(ctx.emit, own, element)
