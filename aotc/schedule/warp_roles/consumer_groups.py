@@ -32,7 +32,8 @@ from aotc.schedule.remarks import Reason
 from aotc.schedule.shared_memory.mbarrier_ring import MbarrierRing, RingPosition
 
 _READS = (gpu.Load, tile.Load, gpu.AsyncCopy)
-_ORDERED = (gpu.Store, tile.Store, tma.TmaStore, tma.BulkStore)
+_TENSOR_STORES = (tma.StagedTmaStore, tma.TmaStore)
+_ORDERED = (gpu.Store, tile.Store, *_TENSOR_STORES, tma.StagedBulkStore, tma.BulkStore)
 _FREE = (tma.TmaReduce, tma.ProxyFence, tile.Assert, tile.Print)
 
 
@@ -85,8 +86,8 @@ def _dependence(kernel: Kernel, loop: scf.For) -> str:
     for op in fences(loop.body):
         if not isinstance(op, _ORDERED + _FREE):
             return Reason.ORDERED_TILES(op=op.opcode)
-        if isinstance(op, _ORDERED):
-            place = op.coords if isinstance(op, tma.TmaStore) else [op.pointer]
+        if isinstance(op, _ORDERED) and not getattr(op, "kind", ""):  # reductions commute
+            place = op.coords if isinstance(op, _TENSOR_STORES) else [op.pointer]
             if not any(value in moved for value in place):
                 return Reason.SAME_PLACE(op=op.opcode)
     for write in fences(loop.body):
