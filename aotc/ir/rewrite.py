@@ -68,6 +68,12 @@ def append_carried(op: OpT, inits: Sequence[Value] = ()) -> OpT:
     return made
 
 
+def pass_on(block: Block, values: Sequence[Value]) -> None:
+    """Append values to what the terminator of a block passes on."""
+    end = block.terminator
+    end.set_slots([*end.slots, *values])
+
+
 def is_inside(owner: Op | Block, outer: Op) -> bool:
     """Return whether an op or block is nested in `outer`."""
     block = owner if isinstance(owner, Block) else owner.block

@@ -505,6 +505,17 @@ SAMPLES: dict[str, Sample] = {
     "gpu.tma_reduce": lambda s: s.add(
         tma.TmaReduce(s.tensor_map, _shared(s).out, [s.i], kind="add")
     ),
+    "gpu.staged_tma_store": lambda s: [
+        s.add(tma.StagedTmaStore(s.tensor_map, s.tile("fp32"), _shared(s).out, [s.i])),
+        s.add(
+            tma.StagedTmaStore(
+                s.tensor_map, s.tile("fp32"), _shared(s).out, [s.i], "add", written=True
+            )
+        ),
+    ],
+    "gpu.staged_bulk_store": lambda s: s.add(
+        tma.StagedBulkStore(s.pointer, s.tile("fp32"), _shared(s).out, s.i)
+    ),
     "gpu.tma_store_wait": lambda s: s.add(tma.TmaStoreWait(pending=1, written=True)),
     "gpu.proxy_fence": lambda s: s.add(tma.ProxyFence(whole=True)),
     "gpu.mbarrier_init": lambda s: s.add(tma.MbarrierInit(_mbarrier(s), count=2)),

@@ -9,7 +9,8 @@ TMA accesses shared memory through the async proxy: a copy may read or overwrite
 only after a `gpu.proxy_fence` of each writer.
 
 A bulk copy moves contiguous bytes and needs no tensor map. `Fetch` names the loads of both kinds
-that wait for themselves.
+that wait for themselves, `StagedStore` the stores that do, and that write their buffer as well: passes
+keep these whole until they know where each part of one is to stand.
 
 A mbarrier is a shared buffer of one u64, or one stage of several: a ring of them goes with a ring of
 buffers, and the parity of a wait is that of the phase, of how often the ring has been passed.
@@ -21,11 +22,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
+from typing import ClassVar, Literal
 
 from aotc.ir.core import Op, Value, attribute, operand, operands, result
 from aotc.ir.dialects.descriptor import ReduceKind, supports_reduce
 from aotc.ir.effects import Resource, orders, reads, starts, writes
-from aotc.ir.types import I1, I32, U64, PointerType, SharedType, TensorMapType, Type
+from aotc.ir.types import (
+    I1,
+    I32,
+    U64,
+    PointerType,
+    SharedType,
+    TensorMapType,
+    TileType,
+    Type,
+    element_of,
+)
 
 MBARRIER_BYTES = 8
 
@@ -325,6 +337,86 @@ class BulkStore(
     def infer(self) -> Sequence[Type]:
         _check_bytes(self, self.pointer, self.buffer, self.size_bytes)
         return ()
+
+
+class StagedTmaStore(
+    Op,
+    opcode="gpu.staged_tma_store",
+    effects=(
+        writes(Resource.SHARED, of="buffer", proxy="async"),
+        reads(Resource.GLOBAL, of="tensor", proxy="async"),
+        writes(Resource.GLOBAL, of="tensor", proxy="async"),
+        orders(Resource.GLOBAL, when="written"),
+    ),
+):
+    """Write a tile to a buffer, store that to the tile of a tensor at `coords`, and wait for it.
+
+    With a `kind` it is a reduction. The wait is for the buffer to have been read or, if `written`,
+    for the tensor to have been written. It stands for a `gpu.shared_store`, a `gpu.tma_store` or
+    `gpu.tma_reduce`, and a `gpu.tma_store_wait`.
+    """
+
+    tensor: Value = operand()
+    value: Value = operand()
+    buffer: Value = operand()
+    coords: Sequence[Value] = operands()
+    kind: ReduceKind | Literal[""] = attribute(default="")
+    written: bool = attribute(default=False)
+
+    def infer(self) -> Sequence[Type]:
+        kind = check_tensor(self, self.tensor, self.buffer, self.coords)
+        _check_staged(self, self.value, self.buffer)
+        fits = not self.kind or supports_reduce(self.kind, kind.element)
+        self.expect(fits, f"no {self.kind} of {kind.element}")
+        return ()
+
+    def as_async_store(self, buffer: Value, coords: Sequence[Value]) -> TmaStore | TmaReduce:
+        """Return the asynchronous store of another buffer to other coordinates."""
+        if self.kind:
+            return TmaReduce(self.tensor, buffer, coords, kind=self.kind)
+        return TmaStore(self.tensor, buffer, coords)
+
+
+class StagedBulkStore(
+    Op,
+    opcode="gpu.staged_bulk_store",
+    effects=(
+        writes(Resource.SHARED, of="buffer", proxy="async"),
+        writes(Resource.GLOBAL, of="pointer", proxy="async"),
+    ),
+):
+    """Write a tile to a buffer, store its first `size_bytes` to `pointer` on, and wait for it.
+
+    It is to `gpu.bulk_store` as `gpu.staged_tma_store` is to `gpu.tma_store`.
+    """
+
+    pointer: Value = operand()
+    value: Value = operand()
+    buffer: Value = operand()
+    size_bytes: Value = operand()
+
+    coords: ClassVar[tuple[Value, ...]] = ()
+    written: ClassVar[bool] = False
+
+    def infer(self) -> Sequence[Type]:
+        _check_bytes(self, self.pointer, self.buffer, self.size_bytes)
+        _check_staged(self, self.value, self.buffer)
+        return ()
+
+    def as_async_store(self, buffer: Value, coords: Sequence[Value]) -> BulkStore:
+        """Return the asynchronous store of another buffer; there are no coordinates."""
+        del coords
+        return BulkStore(self.pointer, buffer, self.size_bytes)
+
+
+StagedStore = StagedTmaStore | StagedBulkStore
+"""Stores by TMA through shared memory that wait for themselves."""
+
+
+def _check_staged(op: Op, value: Value, buffer: Value) -> None:
+    memory = _buffer_type(op, buffer)
+    fits = isinstance(value.type, TileType) and value.type.shape == memory.shape
+    op.expect(fits and element_of(value.type) == memory.element, f"{value.type} in {memory}")
 
 
 class TmaStoreWait(

@@ -27,18 +27,20 @@ from aotc.ir.core import Block, Kernel, Op, Value
 from aotc.ir.diagnostics import at
 from aotc.ir.dialects import arith, gpu, roles, scf, tma, wgmma
 from aotc.ir.order import number_ops
-from aotc.ir.rewrite import Builder, append_carried, is_inside
+from aotc.ir.rewrite import Builder, append_carried, is_inside, pass_on
 from aotc.ir.types import I32, ScalarType, TileType, element_of
 from aotc.schedule.analysis.loop_bounds import lowered_bounds
 from aotc.schedule.analysis.register_budget import registers_of, reserve_registers
 from aotc.schedule.context import Schedule
-from aotc.schedule.epilogue.store_sites import (
-    COPIES,
-    TENSOR_COPIES,
-    StoreSite,
-    copy_part,
-    store_sites,
-    write_part,
+from aotc.schedule.epilogue.staged_stores import (
+    allocate_slice,
+    buffer_of,
+    deferrable_stores,
+    erase,
+    num_slices,
+    sharing_key,
+    slice_shape,
+    store_slice,
 )
 from aotc.schedule.remarks import Remark
 from aotc.schedule.shared_memory.allocate_shared import place_buffers
@@ -51,7 +53,8 @@ _REGISTER_BITS = 32
 _WORKING_REGISTERS = 36
 _ORDERS_NOTHING = (
     *(gpu.SharedAlloc, gpu.SharedStore, gpu.SharedLoad, tma.MbarrierWait, tma.MbarrierArrive),
-    *(wgmma.Wgmma, wgmma.WgmmaWait, tma.ProxyFence, tma.TmaStoreWait, *COPIES),
+    *(wgmma.Wgmma, wgmma.WgmmaWait, tma.ProxyFence, tma.TmaStoreWait),
+    *(tma.StagedTmaStore, tma.StagedBulkStore),
 )
 
 
@@ -63,7 +66,7 @@ def overlap_epilogue(kernel: Kernel, schedule: Schedule) -> None:
         for loop in [op for op in role.consumers if isinstance(op, scf.For)]:
             tiles = _find(loop, role, kernel, schedule)
             if tiles is not None:
-                with at(tiles.sites[0].copy.loc):
+                with at(tiles.stores[0].loc):
                     _Delay(tiles, schedule.target).rewrite()
                 schedule.remark(loop.loc, Remark.EPILOGUE_OVERLAPPED())
 
@@ -75,53 +78,54 @@ def overlap_epilogue(kernel: Kernel, schedule: Schedule) -> None:
 class _Tiles:
     """A loop over tiles, its mainloop, and the stores after that.
 
-    `around` is the op of the body that is the mainloop, or contains it. Stores of one kind
-    have `num_buffers` for their slices.
+    `around` is the op of the body that is the mainloop, or contains it. Stores that can share
+    buffers have `num_buffers` for their slices.
     """
 
     loop: scf.For
-    products: scf.For
+    mainloop: scf.For
     around: scf.For | scf.If
-    sites: Sequence[StoreSite]
+    stores: Sequence[tma.StagedTmaStore]
     num_buffers: int
 
 
 def _find(
     loop: scf.For, role: roles.Specialize, kernel: Kernel, schedule: Schedule
 ) -> _Tiles | None:
-    sites = list(store_sites(list(loop.body)))
-    products = _products(loop)
-    if not sites or products is None or not _orders_nothing(loop, sites):
+    found = list(deferrable_stores(loop.body))
+    stores = [op for op in found if isinstance(op, tma.StagedTmaStore)]
+    mainloop = _mainloop(loop)
+    if not stores or len(stores) < len(found) or mainloop is None:
         return None
-    if not all(isinstance(site.copy, TENSOR_COPIES) for site in sites):
+    if not _orders_nothing(loop, stores):
         return None
-    around = products if products.block is loop.body else products.parent_op
+    around = mainloop if mainloop.block is loop.body else mainloop.parent_op
     assert isinstance(around, scf.For | scf.If)
     order = {op: number for number, op in enumerate(loop.body)}
-    behind = all(order[site.alloc] > order[around] for site in sites)
-    num_buffers = _num_buffers(loop, sites, kernel, schedule) if behind else 0
-    needed = _needed_registers(products, sites)
+    follow = all(order[store] > order[around] for store in stores)
+    num_buffers = _num_buffers(loop, stores, kernel, schedule) if follow else 0
+    needed = _needed_registers(mainloop, stores)
     if not num_buffers or not reserve_registers(needed, role, kernel, schedule):
         return None
-    return _Tiles(loop, products, around, sites, num_buffers)
+    return _Tiles(loop, mainloop, around, stores, num_buffers)
 
 
-def _products(loop: scf.For) -> scf.For | None:
+def _mainloop(loop: scf.For) -> scf.For | None:
     """Return the mainloop with all dots, if threads compute nothing in it.
 
     Where threads compute fragments, or scale results, the tensor cores wait for them already.
     """
-    products = [op for op in loop.body.walk() if isinstance(op, wgmma.Wgmma)]
-    blocks = {op.block: None for op in products}
-    if len(blocks) != 1 or any(isinstance(op.a.type, TileType) for op in products):
+    dots = [op for op in loop.body.walk() if isinstance(op, wgmma.Wgmma)]
+    blocks = {op.block: None for op in dots}
+    if len(blocks) != 1 or any(isinstance(op.a.type, TileType) for op in dots):
         return None
     (block,) = blocks
     inner = block.parent if block is not None else None
     if not isinstance(inner, scf.For) or inner is loop:
         return None
-    if not all(op.acc in inner.carried or isinstance(op.acc.op, wgmma.Wgmma) for op in products):
+    if not all(op.acc in inner.carried or isinstance(op.acc.op, wgmma.Wgmma) for op in dots):
         return None
-    if any(element_of(op.acc.type).bits != _REGISTER_BITS for op in products):
+    if any(element_of(op.acc.type).bits != _REGISTER_BITS for op in dots):
         return None  # stores are under branches, which results in half registers would cross
     if any(is_inside(value.owner, loop) for value in (inner.lower, inner.upper, inner.step)):
         return None  # how many steps the next tile has is not known ahead of it
@@ -134,11 +138,10 @@ def _products(loop: scf.For) -> scf.For | None:
     return inner if skips and inner.block is branch.then else None
 
 
-def _orders_nothing(loop: scf.For, sites: Sequence[StoreSite]) -> bool:
+def _orders_nothing(loop: scf.For, stores: Sequence[tma.StagedTmaStore]) -> bool:
     """Return whether the stores can be reordered with all else that the loop does."""
-    copies = [site.copy for site in sites]
     for op in loop.body.walk():
-        if isinstance(op, COPIES) and op not in copies:
+        if isinstance(op, tma.StagedStore) and op not in stores:
             return False
         is_write = op.has_side_effects and not op.terminator
         if is_write and not isinstance(op, _ORDERS_NOTHING):
@@ -148,28 +151,29 @@ def _orders_nothing(loop: scf.For, sites: Sequence[StoreSite]) -> bool:
     return True
 
 
-def _needed_registers(products: scf.For, sites: Sequence[StoreSite]) -> int:
+def _needed_registers(mainloop: scf.For, stores: Sequence[tma.StagedTmaStore]) -> int:
     """Return the live registers of a thread: accumulators, and a converted tile with them."""
-    carried = [value for value in products.carried if _is_tile(value)]
-    tiles = [site.write.value for site in sites]
+    carried = [value for value in mainloop.carried if _is_tile(value)]
+    tiles = [store.value for store in stores]
     return sum(map(registers_of, [*carried, *tiles])) + _WORKING_REGISTERS
 
 
 def _num_buffers(
-    loop: scf.For, sites: Sequence[StoreSite], kernel: Kernel, schedule: Schedule
+    loop: scf.For, stores: Sequence[tma.StagedTmaStore], kernel: Kernel, schedule: Schedule
 ) -> int:
     """Return how many buffers there is room for, of each kind of slice, or 0."""
     numbers = number_ops(kernel)
-    mine = {site.alloc: site for site in sites}
+    mine: dict[Op, tma.StagedTmaStore] = {buffer_of(store): store for store in stores}
     buffers = live_ranges(kernel, numbers)
     others = [buffer for buffer in buffers if buffer.op not in mine]
     of_kind: dict[object, list[Buffer]] = {}
     for buffer in buffers:
-        site = mine.get(buffer.op)
-        if site is not None:
-            size_bytes = buffer.size_bytes // site.num_parts
-            parts = [Buffer(site.alloc, size_bytes, *numbers[loop], buffer.num_copies)]
-            of_kind.setdefault(site.kind, []).extend(parts * site.num_parts)
+        store = mine.get(buffer.op)
+        if store is not None:
+            count = num_slices(store)
+            size_bytes = buffer.size_bytes // count
+            parts = [Buffer(buffer.op, size_bytes, *numbers[loop], buffer.num_copies)]
+            of_kind.setdefault(sharing_key(store), []).extend(parts * count)
     for count in range(max(map(len, of_kind.values())), 0, -1):
         taken = [replace(each) for parts in of_kind.values() for each in parts[:count]]
         if place_buffers([*others, *taken]) <= schedule.target.max_shared_bytes:
@@ -190,9 +194,9 @@ class _Delay:
     def __init__(self, tiles: _Tiles, target: Target) -> None:
         self.tiles = tiles
         self.target = target
-        self.parts = [(site, part) for site in tiles.sites for part in range(site.num_parts)]
+        self.parts = [(store, part) for store in tiles.stores for part in range(num_slices(store))]
         # The values from before coordinates are sunk.
-        self.stored = {site: [site.write.value, *site.coords] for site in tiles.sites}
+        self.stored = {store: [store.value, *store.coords] for store in tiles.stores}
         self.before = Builder.before_op(tiles.loop)
         self.zero = self.before(arith.Constant(0, I32)).out
         self.none = self.before(arith.Constant(len(self.parts), I32)).out
@@ -202,13 +206,13 @@ class _Delay:
         """Return the buffer of each slice: those of a kind rotate."""
         found: list[Value] = []
         of_kind: dict[object, list[Value]] = {}
-        for site, _ in self.parts:
-            turns = of_kind.setdefault(site.kind, [])
-            if len(turns) < self.tiles.num_buffers:
-                turns.append(site.place_buffer(site.part_shape, self.before))
+        for store, _ in self.parts:
+            rotating = of_kind.setdefault(sharing_key(store), [])
+            if len(rotating) < self.tiles.num_buffers:
+                rotating.append(allocate_slice(store, slice_shape(store), self.before))
             else:
-                turns.append(turns.pop(0))
-            found.append(turns[-1])
+                rotating.append(rotating.pop(0))
+            found.append(rotating[-1])
         return found
 
     def rewrite(self) -> None:
@@ -218,13 +222,13 @@ class _Delay:
         values = [value for value in stored if is_inside(value.owner, loop)]
         inits = [self._nothing(value) for value in values]
         last = len(self.parts) - 1
-        products = self.tiles.products
-        steps = lowered_bounds(products, last, before)
-        is_long = before(arith.Compare(products.lower, steps[last], "lt")).out
+        mainloop = self.tiles.mainloop
+        steps = lowered_bounds(mainloop, last, before)
+        is_long = before(arith.Compare(mainloop.lower, steps[last], "lt")).out
         upper = lowered_bounds(loop, 1, before)[1]
         old = {value: loop.body.add_arg(value.type, value.hint) for value in values}
         following = loop.body.add_arg(I32, "part")
-        self._store_in_products(old, following)
+        self._store_in_mainloop(old, following)
         moved = self._compute_late([value for value in values if not _is_tile(value)])
         new = {value: moved.get(value, value) for value in values}
         place = Builder.before_op(loop.body.terminator)
@@ -232,24 +236,23 @@ class _Delay:
         waits = place(arith.And(is_long, has_next)).out
         place(scf.If(waits, _only([]), self._all_parts(new)))
         part = place(arith.Select(waits, self.zero, self.none)).out
-        _pass_on(loop.body, [*new.values(), part])
+        pass_on(loop.body, [*new.values(), part])
         # ptxas would unroll such a large loop by two.
         loop.unroll = loop.unroll or _NEVER_UNROLLED
         made = append_carried(loop, [*inits, self.none])
         Builder.after_op(made)(tma.TmaStoreWait())
-        for site in self.stored:
-            for op in (site.wait, site.copy, site.write, site.alloc):
-                op.erase()
+        for store in self.stored:
+            erase(store)
 
     def _nothing(self, value: Value) -> Value:
         """Return the carried values of the first iteration, which has nothing to store."""
         return self.before(gpu.Undefined(value.type)).out if _is_tile(value) else self.zero
 
-    def _store_in_products(self, values: dict[Value, Value], following: Value) -> None:
+    def _store_in_mainloop(self, values: dict[Value, Value], following: Value) -> None:
         """Store a slice after the dots of each iteration of the mainloop, while there is one."""
-        products = self.tiles.products
-        part = products.body.add_arg(I32, "part")
-        *_, last = (op for op in products.body if isinstance(op, wgmma.Wgmma))
+        mainloop = self.tiles.mainloop
+        part = mainloop.body.add_arg(I32, "part")
+        *_, last = (op for op in mainloop.body if isinstance(op, wgmma.Wgmma))
         place = Builder.after_op(last)
         stores: list[Op] = []
         for number in range(len(self.parts)):
@@ -259,28 +262,28 @@ class _Delay:
         any_left = place(arith.Compare(part, self.none, "lt")).out
         place(scf.If(any_left, _only(stores), _only([])))
         one = place(arith.Constant(1, I32)).out
-        _pass_on(products.body, [place(arith.Add(part, one)).out])
-        made = append_carried(products, [following])
-        if self.tiles.around is products:
+        pass_on(mainloop.body, [place(arith.Add(part, one)).out])
+        made = append_carried(mainloop, [following])
+        if self.tiles.around is mainloop:
             self.tiles = replace(self.tiles, around=made)
-        self.tiles = replace(self.tiles, products=made)
+        self.tiles = replace(self.tiles, mainloop=made)
 
     def _compute_late(self, coords: Sequence[Value]) -> dict[Value, Value]:
         """Sink the computation of coordinates below the mainloop; return the new values."""
         around, late = self.tiles.around, self._late()
-        behind = Builder.after_op(self.tiles.products)
+        after = Builder.after_op(self.tiles.mainloop)
         if not isinstance(around, scf.If):
             for op in late:
                 op.remove()
-                behind(op)
+                after(op)
             return {}
         computed = [value for value in coords if value.op in late]
-        arms = (behind, Builder.before_op(around.orelse.terminator))
+        arms = (after, Builder.before_op(around.orelse.terminator))
         for block, place in zip(around.blocks, arms, strict=True):
             mapping: dict[Value, Value] = {}
             for op in late:
                 place(op.clone(mapping))
-            _pass_on(block, [mapping[value] for value in computed])
+            pass_on(block, [mapping[value] for value in computed])
         made = append_carried(around)
         moved = dict(zip(computed, made.results[-len(computed) :], strict=True)) if computed else {}
         for value, out in moved.items():
@@ -292,15 +295,15 @@ class _Delay:
     def _late(self) -> list[Op]:
         """Return the scalar ops of the loop's body that are needed for coordinates alone."""
         ops = list(self.tiles.loop.body)
-        behind = dict.fromkeys(ops[ops.index(self.tiles.around) :])
+        following = dict.fromkeys(ops[ops.index(self.tiles.around) :])
         late = {op: None for op in ops if op.pure and not op.blocks and _is_scalar(op)}
-        copies = {site.copy: None for site in self.tiles.sites}
+        stores: dict[Op, None] = dict.fromkeys(self.tiles.stores)
         while True:
             kept = {
                 op: None
                 for op in late
-                if all(user in late or user in copies for user in _users(op))
-                and all(each.op in late or each.op not in behind for each in op.operands)
+                if all(user in late or user in stores for user in _users(op))
+                and all(each.op in late or each.op not in following for each in op.operands)
             }
             if len(kept) == len(late):
                 return list(late)
@@ -327,11 +330,10 @@ class _Delay:
         return block
 
     def _store_part(self, number: int, values: dict[Value, Value], place: Builder) -> None:
-        site, part = self.parts[number]
+        store, part = self.parts[number]
+        tile, *coords = (values.get(value, value) for value in self.stored[store])
         buffer = self.buffers[number]
-        tile, *coords = (values.get(value, value) for value in self.stored[site])
-        write_part(site, tile, part, buffer, self.target, place)
-        copy_part(site, coords, part, buffer, place)
+        store_slice(store, part, buffer, self.target, place, value=tile, coords=coords)
 
 
 def _is_tile(value: Value) -> bool:
@@ -355,9 +357,3 @@ def _only(ops: Sequence[Op]) -> Block:
         block.insert(op)
     block.insert(scf.Yield([]))
     return block
-
-
-def _pass_on(block: Block, values: Sequence[Value]) -> None:
-    """Append values to what a block yields."""
-    terminator = block.terminator
-    terminator.set_slots([*terminator.slots, *values])

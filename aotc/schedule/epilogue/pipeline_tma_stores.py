@@ -14,8 +14,10 @@ no room for two buffers, or threads hold slices in different ways, a store is wa
 A store outside of loops is waited for at the end of its block, if that takes no more memory. In
 all cases warpgroups that write boxes of their own issue these themselves.
 
+Stores come to this pass whole (`staged_stores`) and are expanded by it.
+
 Invariant: nothing is written to a buffer while a store that reads it may be in flight. A wait that
-others rely on, since they may read the tensor, stays where it is.
+others rely on, since they may read the tensor, stays where it is. No staged store is left.
 """
 
 from __future__ import annotations
@@ -24,20 +26,24 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from aotc.ir.core import Kernel
+from aotc.ir.core import Kernel, Op
 from aotc.ir.diagnostics import at
 from aotc.ir.dialects import gpu, tma
 from aotc.ir.order import number_ops
 from aotc.ir.rewrite import Builder
-from aotc.ir.types import TensorMapType, TileType
+from aotc.ir.types import SharedType, TensorMapType, TileType
 from aotc.schedule.context import Schedule
-from aotc.schedule.epilogue.store_sites import (
-    COPIES,
-    TENSOR_COPIES,
-    StoreSite,
-    copy_part,
-    store_sites,
-    write_part,
+from aotc.schedule.epilogue.staged_stores import (
+    allocate_slice,
+    buffer_of,
+    deferrable_stores,
+    erase,
+    expand,
+    num_slices,
+    outermost_loop,
+    sharing_key,
+    slice_shape,
+    store_slice,
 )
 from aotc.schedule.layout.warpgroup_boxes import box_warpgroups
 from aotc.schedule.remarks import Remark
@@ -45,145 +51,177 @@ from aotc.schedule.shared_memory.allocate_shared import place_buffers
 from aotc.schedule.shared_memory.live_ranges import live_ranges
 from aotc.target import Target
 
+_COPIES = (tma.TmaStore, tma.TmaReduce, tma.BulkStore)
+
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
     """How tiles are stored: whole, or in slices that rotate over some buffers.
 
-    The buffers of stores that stay in flight are live throughout their loop.
+    The buffers of stores that stay `in_flight` are live throughout their loop.
     """
 
-    runs_on: bool
+    in_flight: bool
     num_buffers: int = 0
     """Of slices; 0 for whole tiles, each with a buffer of its own."""
 
 
 def pipeline_tma_stores(kernel: Kernel, schedule: Schedule) -> None:
-    """Move and split stores; see the module docstring."""
-    sites = list(store_sites(list(kernel.walk())))
-    for _, alike in groupby(sites, _turns):
+    """Expand staged stores, whole or in slices, each with its wait as late as it can be."""
+    stores = list(deferrable_stores(list(kernel.walk())))
+    waits: list[tma.TmaStoreWait] = []
+    for _, alike in groupby(stores, _sharing):
         series = list(alike)
-        with at(series[0].copy.loc):
-            _overlap(series, kernel, schedule)
-    for site in sites:
-        if site.loop is None:
-            _wait_at_the_end(site.wait, kernel)
+        with at(series[0].loc):
+            waits += _overlap(series, kernel, schedule)
+    for op in list(kernel.walk()):
+        if isinstance(op, tma.StagedStore):  # it is to be complete where it stands
+            expand(op, schedule.target)
+    for wait in waits:
+        _wait_at_the_end(wait, kernel)
     for op in kernel.walk():
-        if isinstance(op, TENSOR_COPIES):
+        if isinstance(op, tma.TmaStore | tma.TmaReduce):
             op.issuers = _issuers(op)
 
 
 # ---- how ----------------------------------------------------------------------------------------
 
 
-def _turns(site: StoreSite) -> object:
+def _sharing(store: tma.StagedStore) -> object:
     """Return a key that is equal for stores that may share buffers; unique for others."""
-    return (site.copy.block, site.kind) if site.loop else site
+    return (store.block, sharing_key(store)) if outermost_loop(store) else store
 
 
-def _overlap(series: Sequence[StoreSite], kernel: Kernel, schedule: Schedule) -> None:
-    """Apply the best plan that shared memory has room for."""
-    limit_bytes = schedule.target.max_shared_bytes
-    loop, numbers = series[0].loop, number_ops(kernel)
+def _overlap(
+    series: Sequence[tma.StagedStore], kernel: Kernel, schedule: Schedule
+) -> list[tma.TmaStoreWait]:
+    """Expand stores by the best plan there is room for; return the waits that may move."""
+    plan, target = _choose(series, kernel, schedule), schedule.target
+    if plan is not None and plan.num_buffers:
+        _remark_slices(series, plan, schedule)
+        return _rotate(series, plan, target)
+    if plan is not None and plan.in_flight:
+        for store in series:
+            _defer_wait(store, target)
+        return []
+    in_loop = outermost_loop(series[0]) is not None
+    if plan is not None and in_loop:
+        size = _buffer_bytes(series[0])
+        schedule.remark(series[0].loc, Remark.STORE_AWAITED(size=size))
+    waits = [expand(store, target) for store in series]
+    return [] if in_loop else waits
+
+
+def _choose(series: Sequence[tma.StagedStore], kernel: Kernel, schedule: Schedule) -> _Plan | None:
+    """Return the best plan that shared memory has room for, or None if there is none."""
+    loop, numbers = outermost_loop(series[0]), number_ops(kernel)
     buffers = live_ranges(kernel, numbers)
-    allocs = {site.alloc: site for site in series}
+    allocs = {buffer_of(store): store for store in series}
     mine = [buffer for buffer in buffers if buffer.op in allocs]
     others = [buffer for buffer in buffers if buffer.op not in allocs]
-    block_bytes = next(each.size_bytes for each in mine if each.op is series[0].alloc)
-    part_bytes = block_bytes // series[0].num_parts
     for plan in _plans(series):
-        span = numbers[loop] if plan.runs_on and loop else None
         taken = mine
         if plan.num_buffers:
-            part = replace(mine[0], size_bytes=part_bytes)
+            part = replace(mine[0], size_bytes=_slice_bytes(series[0]))
             taken = [replace(part) for _ in range(plan.num_buffers)]
-        if span is not None:
-            taken = [replace(each, start=span[0], end=span[1]) for each in taken]
-        if place_buffers([*others, *taken]) <= limit_bytes:
-            break
-    else:
-        return
-    if plan.num_buffers:
-        num_parts = sum(site.num_parts for site in series)
-        remark = Remark.STORES_SLICED if len(series) > 1 else Remark.STORE_SLICED
-        sizes = {"slices": num_parts, "buffers": plan.num_buffers, "size": part_bytes}
-        schedule.remark(series[0].copy.loc, remark(stores=len(series), **sizes))
-        _take_turns(series, plan, schedule.target)
-    elif plan.runs_on:
-        for site in series:
-            _run_on(site)
-    elif loop:
-        schedule.remark(series[0].copy.loc, Remark.STORE_AWAITED(size=block_bytes))
+        if plan.in_flight and loop:
+            start, end = numbers[loop]
+            taken = [replace(each, start=start, end=end) for each in taken]
+        if place_buffers([*others, *taken]) <= schedule.target.max_shared_bytes:
+            return plan
+    return None
 
 
-def _plans(series: Sequence[StoreSite]) -> Iterator[_Plan]:
+def _plans(series: Sequence[tma.StagedStore]) -> Iterator[_Plan]:
     """Yield the ways to store some tiles, the best first."""
-    in_loop, num_parts = series[0].loop is not None, sum(site.num_parts for site in series)
+    in_loop = outermost_loop(series[0]) is not None
+    count = sum(map(num_slices, series))
     yield _Plan(in_loop)
-    for count in range(num_parts - 1, 1, -1):
-        yield _Plan(in_loop, count)
+    for num_buffers in range(count - 1, 1, -1):
+        yield _Plan(in_loop, num_buffers)
     if in_loop:
-        yield _Plan(runs_on=False)
-    if num_parts > 1:
+        yield _Plan(in_flight=False)
+    if count > 1:
         yield _Plan(in_loop, 1)
+
+
+def _remark_slices(series: Sequence[tma.StagedStore], plan: _Plan, schedule: Schedule) -> None:
+    remark = Remark.STORES_SLICED if len(series) > 1 else Remark.STORE_SLICED
+    slices, size = sum(map(num_slices, series)), _slice_bytes(series[0])
+    text = remark(stores=len(series), slices=slices, buffers=plan.num_buffers, size=size)
+    schedule.remark(series[0].loc, text)
+
+
+def _buffer_bytes(store: tma.StagedStore) -> int:
+    kind = store.buffer.type
+    assert isinstance(kind, SharedType)
+    return kind.size_bytes
+
+
+def _slice_bytes(store: tma.StagedStore) -> int:
+    return _buffer_bytes(store) // num_slices(store)
 
 
 # ---- rewriting ----------------------------------------------------------------------------------
 
 
-def _run_on(site: StoreSite) -> None:
+def _defer_wait(store: tma.StagedStore, target: Target) -> None:
     """Give a store a buffer that is live throughout its loop, and wait before it is rewritten."""
-    assert site.loop is not None
-    place = Builder.before_op(site.copy)
-    buffer = site.place_buffer(site.alloc.shape, Builder.before_op(site.loop))
-    place(tma.TmaStoreWait(pending=_num_copies(site) - 1))
-    place(site.write.clone({site.write.buffer: buffer}))
-    copy_part(site, site.coords, 0, buffer, place)
-    _finish([site])
+    loop, place = outermost_loop(store), Builder.before_op(store)
+    assert loop is not None
+    buffer = allocate_slice(store, buffer_of(store).shape, Builder.before_op(loop))
+    place(tma.TmaStoreWait(pending=_num_copies(store) - 1))
+    with at(store.loc):
+        store_slice(store, None, buffer, target, place)
+    erase(store)
+    _drain_after(loop)
 
 
-def _take_turns(series: Sequence[StoreSite], plan: _Plan, target: Target) -> None:
-    """Store slices through fewer buffers than there are slices."""
-    loop, count = series[0].loop, plan.num_buffers
-    around = loop if plan.runs_on and loop else series[0].copy
-    first = Builder.before_op(around)
-    buffers = [series[0].place_buffer(series[0].part_shape, first) for _ in range(count)]
-    if plan.runs_on:
-        others = _num_copies(series[0]) - len(series)
-        Builder.before_op(series[0].copy)(tma.TmaStoreWait(pending=others))
-    parts = [(site, part) for site in series for part in range(site.num_parts)]
-    for number, (site, part) in enumerate(parts):
-        place, buffer = Builder.before_op(site.copy), buffers[number % count]
-        write_part(site, site.write.value, part, buffer, target, place)
-        waits = count <= number + 1 < len(parts)
-        if waits and count > 1:
-            place(tma.TmaStoreWait(pending=count - 2))
-        copy_part(site, site.coords, part, buffer, place)
-        if waits and count == 1:
+def _rotate(
+    series: Sequence[tma.StagedStore], plan: _Plan, target: Target
+) -> list[tma.TmaStoreWait]:
+    """Store slices through fewer buffers than there are slices; return the waits that may move."""
+    first, count = series[0], plan.num_buffers
+    loop = outermost_loop(first)
+    outer = Builder.before_op(loop or first)
+    buffers = [allocate_slice(first, slice_shape(first), outer) for _ in range(count)]
+    if loop:
+        others = _num_copies(first) - len(series)
+        Builder.before_op(first)(tma.TmaStoreWait(pending=others))
+    slices = [(store, part) for store in series for part in range(num_slices(store))]
+    for number, (store, part) in enumerate(slices):
+        place, buffer = Builder.before_op(store), buffers[number % count]
+        reuses = count <= number + 1 < len(slices)
+        pending = count - 2 if reuses and count > 1 else None
+        store_slice(store, part, buffer, target, place, max_pending=pending)
+        if reuses and count == 1:
             place(tma.TmaStoreWait())
-    _finish(series)
+    waits: list[tma.TmaStoreWait] = []
+    for store in series:
+        if loop is None:
+            with at(store.loc):
+                waits.append(Builder.before_op(store)(tma.TmaStoreWait()))
+        erase(store)
+    if loop:
+        _drain_after(loop)
+    return waits
 
 
-def _num_copies(site: StoreSite) -> int:
+def _num_copies(store: tma.StagedStore) -> int:
     """Return a lower bound of the stores issued between two iterations of a store."""
-    assert site.copy.block is not None
-    return sum(isinstance(op, COPIES) for op in site.copy.block)
+    assert store.block is not None
+    return sum(isinstance(op, (*_COPIES, tma.StagedStore)) for op in store.block)
 
 
-def _finish(series: Sequence[StoreSite]) -> None:
-    """Erase what was replaced; drain the stores in flight after the loop."""
-    for site in series:
-        for op in (site.copy, site.write, site.alloc):
-            op.erase()
-        if site.loop is not None:
-            site.wait.erase()
-            if not isinstance(site.loop.next, tma.TmaStoreWait):
-                Builder.after_op(site.loop)(tma.TmaStoreWait())
+def _drain_after(loop: Op) -> None:
+    """Wait for the stores in flight after a loop, if nobody does yet."""
+    if not isinstance(loop.next, tma.TmaStoreWait):
+        Builder.after_op(loop)(tma.TmaStoreWait())
 
 
 def _issuers(copy: tma.TmaStore | tma.TmaReduce) -> tuple[int, ...]:
     """Return the warpgroups that write the boxes of a copy, each its own, or ()."""
-    others = [user for user in copy.buffer.users if not isinstance(user, COPIES)]
+    others = [user for user in copy.buffer.users if not isinstance(user, _COPIES)]
     layouts = [op.value.type for op in others if isinstance(op, gpu.SharedStore)]
     kinds = dict.fromkeys(layouts)
     tensor, kind = copy.tensor.type, next(iter(kinds), None)

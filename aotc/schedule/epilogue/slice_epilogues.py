@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from aotc.ir.core import Kernel, Op, Value
 from aotc.ir.diagnostics import at
-from aotc.ir.dialects import arith, gpu, tile
+from aotc.ir.dialects import arith, gpu, tile, tma
 from aotc.ir.layout_access import distinct_register_bits
 from aotc.ir.rewrite import Builder
 from aotc.ir.tiles import is_tile, tile_shape
@@ -31,6 +31,7 @@ _LIMITS: tuple[tuple[tuple[type[Op], ...], int], ...] = (
     ((gpu.SharedLoad,), 96),
     ((gpu.SharedLoad, gpu.Load), 208),
 )
+_STORES = gpu.SharedStore | gpu.Store | tma.StagedStore
 # Elements a thread has of a slice at least, for instruction-level parallelism of loads and math.
 _PART_ELEMS = 16
 
@@ -39,12 +40,12 @@ def slice_epilogues(kernel: Kernel, schedule: Schedule) -> None:
     """Slice what is computed ahead of each store where it takes too many registers."""
     del schedule
     for op in list(kernel.walk()):
-        if isinstance(op, gpu.SharedStore | gpu.Store) and is_tile(op.value):
+        if isinstance(op, _STORES) and is_tile(op.value):
             with at(op.loc):
                 _slice(op)
 
 
-def _slice(store: gpu.SharedStore | gpu.Store) -> None:
+def _slice(store: gpu.SharedStore | gpu.Store | tma.StagedStore) -> None:
     value = store.value
     if value.op is None or value.op.block is not store.block or list(value.users) != [store]:
         return

@@ -48,7 +48,6 @@ from aotc.schedule.layout.tensor_copies import (
     read_buffer,
     shared_layout,
     tensor_map_of,
-    write_buffer,
 )
 from aotc.schedule.layout.warpgroup_boxes import in_warpgroup_boxes
 from aotc.schedule.layout.wgmma_layouts import (
@@ -366,19 +365,16 @@ def _emit_descriptor_load(op: Op, emitter: _Emitter, place: Builder) -> None:
 
 
 def _emit_descriptor_store(op: Op, emitter: _Emitter, place: Builder) -> None:
-    """Write a tile to shared memory and copy it from there."""
+    """Store a tile through a buffer in shared memory."""
     assert isinstance(op, descriptor.DescriptorStore | descriptor.DescriptorReduce)
     tensor = emitter.get(op.descriptor, None)
     value = emitter.get(op.value, emitter.demand.works_in[op])
     coords = [emitter.get(coord, None) for coord in op.coords]
     buffer = block_buffer(tensor, shape_of(value.type), place)
     value = in_bank_order(value, buffer, emitter.demand.target, place)
-    write_buffer(value, buffer, emitter.demand.target, place)
-    if isinstance(op, descriptor.DescriptorStore):
-        place(tma.TmaStore(tensor, buffer, coords))
-    else:
-        place(tma.TmaReduce(tensor, buffer, coords, kind=op.kind))
-    place(tma.TmaStoreWait(written=op in emitter.read_back))
+    kind = "" if isinstance(op, descriptor.DescriptorStore) else op.kind
+    written = op in emitter.read_back
+    place(tma.StagedTmaStore(tensor, value, buffer, coords, kind=kind, written=written))
 
 
 def _wait_until_written(op: Op, emitter: _Emitter, place: Builder) -> None:

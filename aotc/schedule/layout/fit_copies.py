@@ -20,7 +20,7 @@ from aotc.ir.rewrite import Builder
 from aotc.ir.types import SharedType, TileType, shape_of
 from aotc.schedule.context import Schedule
 from aotc.schedule.layout.copy_layout import copy_layout
-from aotc.schedule.layout.tensor_copies import is_tensor_load, read_buffer, write_buffer
+from aotc.schedule.layout.tensor_copies import is_tensor_load, read_buffer
 from aotc.target import Target
 
 _CONVERSIONS = (gpu.Convert, gpu.ShuffleConvert)
@@ -29,39 +29,37 @@ _STEPS = (arith.Elementwise, tile.Trans, tile.Reshape, *_CONVERSIONS)
 
 @dataclass(frozen=True)
 class _Copy:
-    """The ops of a copy: what reads a buffer, what is done in order, what writes the other."""
+    """The ops of a copy: what reads a buffer, what is done in order, what stores through the other."""
 
     read: gpu.SharedLoad
     steps: tuple[Op, ...]
-    write: gpu.SharedStore
+    store: tma.StagedTmaStore
 
 
 def fit_copies(kernel: Kernel, schedule: Schedule) -> None:
     """Choose new layouts for the tiles of copies; see the module docstring."""
-    for write in [op for op in kernel.walk() if isinstance(op, gpu.SharedStore)]:
-        copy = _copy_to(write)
+    for store in [op for op in kernel.walk() if isinstance(op, tma.StagedTmaStore)]:
+        copy = _copy_to(store)
         if copy is not None:
-            with at(write.loc):
+            with at(store.loc):
                 _fit(copy, schedule.target)
 
 
-def _copy_to(write: gpu.SharedStore) -> _Copy | None:
-    """Return the copy that a write ends, if it is one."""
-    if not any(isinstance(user, tma.TmaStore | tma.TmaReduce) for user in write.buffer.users):
-        return None
+def _copy_to(store: tma.StagedTmaStore) -> _Copy | None:
+    """Return the copy that a store ends, if it is one."""
     steps: list[Op] = []
-    user, value = write, write.value
+    user, value = store, store.value
     while True:
         op = value.op
         if (
             op is None
-            or op.block is not write.block
+            or op.block is not store.block
             or any(each is not user for each in value.users)
         ):
             return None
         if isinstance(op, gpu.SharedLoad):
             whole = type(op) is gpu.SharedLoad and not op.start and is_tensor_load(op.buffer)
-            return _Copy(op, tuple(reversed(steps)), write) if whole else None
+            return _Copy(op, tuple(reversed(steps)), store) if whole else None
         sources = [each for each in dict.fromkeys(op.operands) if not _is_alike(each)]
         if len(sources) != 1 or len(op.results) != 1 or not isinstance(op, _STEPS):
             return None
@@ -75,7 +73,7 @@ def _is_alike(value: Value) -> bool:
 
 
 def _fit(copy: _Copy, target: Target) -> None:
-    kinds = copy.read.buffer.type, copy.write.buffer.type
+    kinds = copy.read.buffer.type, copy.store.buffer.type
     assert isinstance(kinds[0], SharedType)
     assert isinstance(kinds[1], SharedType)
     buffers = kinds[0].layout, _as_read(copy, kinds[1].layout)
@@ -87,8 +85,8 @@ def _fit(copy: _Copy, target: Target) -> None:
     for step in copy.steps:
         if not isinstance(step, _CONVERSIONS):
             value = _done(step, value, Builder.before_op(step))
-    write_buffer(value, copy.write.buffer, target, Builder.before_op(copy.write))
-    for op in (copy.write, *reversed(copy.steps), copy.read):
+    copy.store.replace_operand(copy.store.value, value)
+    for op in (*reversed(copy.steps), copy.read):
         op.erase()
 
 

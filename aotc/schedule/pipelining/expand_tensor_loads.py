@@ -1,8 +1,8 @@
 """Expand tensor loads into their issue by one thread and the wait of all at a mbarrier.
 
 Adjacent loads, none of which depends on another, are issued at once and awaited once. All of a
-kernel share one mbarrier: each wait is for its next phase, so the parity is a variable that starts
-at 0, flips with each wait, and is carried by every loop and branch that contains one.
+kernel share a ring of one stage, since each is awaited where it is issued: its parity begins with
+0, flips with each wait, and is carried by every loop and branch that contains one.
 `insert_barriers` keeps a thread from issuing into a phase that another still waits for.
 
 Invariant: on every path through the kernel, waits have the parities 0, 1, 0, 1, …
@@ -10,88 +10,65 @@ Invariant: on every path through the kernel, waits have the parities 0, 1, 0, 1,
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from aotc.ir.core import Block, Kernel, Op, Value
+from aotc.ir.carried_state import CarriedState, State
+from aotc.ir.core import Kernel, Op
 from aotc.ir.diagnostics import at
-from aotc.ir.dialects import arith, gpu, scf, tma
-from aotc.ir.rewrite import Builder, append_carried, is_pure
-from aotc.ir.types import I32, SharedType
+from aotc.ir.dialects import gpu, tma
+from aotc.ir.rewrite import Builder, is_pure
+from aotc.ir.types import SharedType
 from aotc.schedule.context import Schedule
-from aotc.schedule.shared_memory.mbarriers import place_mbarrier
-
-_PARITY = "parity"
+from aotc.schedule.shared_memory.mbarrier_ring import MbarrierRing, RingPosition
 
 
 def expand_tensor_loads(kernel: Kernel, schedule: Schedule) -> None:
     """Replace every tensor load by its issue and a wait."""
-    if not _holds_fetch(kernel.body):
+    if not any(isinstance(op, tma.Fetch) for op in kernel.walk()):
         return
-    place = Builder(kernel.body, kernel.body.first)
-    barrier = place_mbarrier(place)
-    place(tma.MbarrierInit(barrier))
-    parity = place(arith.Constant(0, I32)).out
-    one = place(arith.Constant(1, I32)).out
-    _Expansion(barrier, one, schedule.target.max_shared_bytes // 2).visit(kernel.body, parity)
+    ring = MbarrierRing(Builder(kernel.body, kernel.body.first))
+    expansion = _Expansion(ring, schedule.target.max_shared_bytes // 2)
+    expansion.visit(kernel.body, [ring.start])
 
 
-def _holds_fetch(block: Block) -> bool:
-    return any(isinstance(op, tma.Fetch) for op in block.walk())
-
-
-class _Expansion:
+class _Expansion(CarriedState):
     """Walk the kernel with the parity of the next wait."""
 
-    def __init__(self, barrier: Value, one: Value, max_group_bytes: int) -> None:
-        self.barrier = barrier
-        self.one = one
+    def __init__(self, ring: MbarrierRing, max_group_bytes: int) -> None:
+        self.ring = ring
         self.max_group_bytes = max_group_bytes
 
-    def visit(self, block: Block, parity: Value) -> Value:
-        """Expand the tensor loads of a block; return the parity after it."""
-        for op in block:
-            if isinstance(op, tma.Fetch):
-                parity = self._expand(op, parity)
-            elif any(_holds_fetch(nested) for nested in op.blocks):
-                parity = self._thread(op, parity)
-        return parity
-
-    def _expand(self, first: tma.Fetch, parity: Value) -> Value:
-        group = list(_gather(first, self.max_group_bytes))
+    def updated_by(self, op: Op, state: State) -> State | None:
+        """Expand the tensor loads that begin with `op`."""
+        if not isinstance(op, tma.Fetch):
+            return None
+        group = list(_gather(op, self.max_group_bytes))
         place = Builder.after_op(group[-1])
-        for fetch in group:
-            with at(fetch.loc):
-                load = fetch.as_async_load(
-                    fetch.inputs, fetch.buffer, self.barrier, arrive=fetch is group[-1]
-                )
-                Builder.before_op(fetch)(load)
-        with at(first.loc):
-            place(tma.MbarrierWait(self.barrier, parity))
-            parity = place(arith.Xor(parity, self.one)).out
-        for fetch in group:
-            fetch.erase()
-        return parity
+        position = RingPosition(self.ring.start, *state)
+        with at(op.loc):
+            loads = [(each, each.buffer, each.inputs) for each in group]
+            for made, load in zip(self.ring.fill(loads, position, place), group, strict=True):
+                made.loc = load.loc
+            self.ring.await_full(position, place)
+            after = self.ring.next(position, place)
+        for each in group:
+            each.erase()
+        return [after.parity]
 
-    def _thread(self, op: Op, parity: Value) -> Value:
-        """Pass the parity through a loop or branch; return it as it comes out."""
-        is_loop = isinstance(op, scf.For | scf.While)
-        for block in op.blocks:
-            before = block.add_arg(I32, _PARITY) if is_loop else parity
-            _pass_on(block, self.visit(block, before))
-        return append_carried(op, [parity] if is_loop else ()).results[-1]
+    def indices_in(self, op: Op) -> Sequence[int]:
+        nested = (each for block in op.blocks for each in block.walk())
+        return (0,) if any(isinstance(each, tma.Fetch) for each in nested) else ()
 
-
-def _pass_on(block: Block, value: Value) -> None:
-    """Let the terminator of a block pass on one more value."""
-    end = block.terminator
-    end.set_slots([*end.slots, value])
+    def hint(self, index: int) -> str:
+        del index
+        return "parity"
 
 
 # ---- groups -----------------------------------------------------------------------------------
 
 
 def _gather(first: tma.Fetch, max_bytes: int) -> Iterator[tma.Fetch]:
-    """Yield a fetch and those behind it that need not wait for it, moved up behind each other."""
+    """Yield a load and those after it that need not wait for it, moved up after each other."""
     yield first
     last: Op = first
     left = max_bytes - _buffer_bytes(first)
@@ -110,14 +87,14 @@ def _gather(first: tma.Fetch, max_bytes: int) -> Iterator[tma.Fetch]:
                 Builder.after_op(last)(moved)
                 last = moved
             yield op
-        elif _can_stand_behind(op):
+        elif _can_stand_after(op):
             passed[op] = None
         else:
             return
         op = following
 
 
-def _can_stand_behind(op: Op) -> bool:
+def _can_stand_after(op: Op) -> bool:
     reads = isinstance(op, gpu.SharedAlloc | gpu.SharedLoad)
     return reads or (is_pure(op) and not op.terminator and not op.blocks)
 

@@ -30,9 +30,9 @@ from aotc.ir.dialects import arith, gpu, scf
 from aotc.ir.rewrite import Builder
 from aotc.schedule.context import Schedule
 from aotc.schedule.pipelining.load_pipeline import LoopPlan, plan_loop
-from aotc.schedule.pipelining.mbarrier_ring import carry_around
 from aotc.schedule.pipelining.pipeline_remarks import remark_plan, remark_while
 from aotc.schedule.pipelining.pipelined_body import LoadEmitter, Mapping, PipelinedBody
+from aotc.schedule.shared_memory.mbarrier_ring import carry_phases
 
 
 def pipeline_loads(kernel: Kernel, schedule: Schedule) -> None:
@@ -78,7 +78,7 @@ class _Rewriter:
             self.place(gpu.AsyncWait(0))
         if self.emitter.ring is not None and body.phases is not None:
             end = new.outs[body.phases.index - 1]
-            carry_around(new, self.emitter.ring.start, end)
+            carry_phases(new, self.emitter.ring.start, end)
         for variable, out in zip(self.plan.carried, new.outs, strict=False):
             self.loop.outs[variable.index - 1].replace_all_uses_with(out)
         self.loop.erase()

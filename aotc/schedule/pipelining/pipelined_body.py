@@ -19,7 +19,7 @@ from aotc.ir.types import I32, TileType
 from aotc.schedule.analysis.global_order import free_operands
 from aotc.schedule.analysis.loop_bounds import lowered_bounds
 from aotc.schedule.pipelining.load_pipeline import LoopPlan, PlannedLoad
-from aotc.schedule.pipelining.mbarrier_ring import FetchRing
+from aotc.schedule.shared_memory.mbarrier_ring import MbarrierRing
 
 Mapping = dict[Value, Value]
 """From values of the old body to those of one iteration."""
@@ -31,7 +31,7 @@ class LoadEmitter:
     def __init__(self, plan: LoopPlan, kernel: Kernel, outer: Builder) -> None:
         self.plan = plan
         self.loop = plan.loop
-        self.ring = FetchRing(kernel, plan.num_stages) if plan.fetches else None
+        self.ring = MbarrierRing.at_entry(kernel, plan.num_stages) if plan.fetches else None
         self.buffers: dict[PlannedLoad, Value] = {}
         order = {op: number for number, op in enumerate(plan.loop.body)}
         self._slices = {

@@ -33,7 +33,6 @@ from aotc.schedule.analysis.global_order import (
 )
 from aotc.schedule.context import Schedule
 from aotc.schedule.layout.layouts import row_major_shared
-from aotc.schedule.layout.tensor_copies import write_buffer
 from aotc.schedule.tensor_maps.bulk_copies import (
     advise_order,
     asks_for_copies,
@@ -45,7 +44,6 @@ from aotc.schedule.tensor_maps.bulk_copies import (
 )
 from aotc.schedule.tensor_maps.contiguous_run import PIECE_BYTES, ContiguousRun, RunEmitter, run_of
 from aotc.schedule.tensor_maps.pointer_block import UnmappableError
-from aotc.target import Target
 
 
 def bulk_stores(kernel: Kernel, schedule: Schedule) -> None:
@@ -70,7 +68,7 @@ def bulk_stores(kernel: Kernel, schedule: Schedule) -> None:
     found = choose_runs(stores, checked, schedule, "stored")
     for store, run in found:
         with at(store.loc):
-            _copy(store, run, analysis, schedule.target)
+            _copy(store, run, analysis)
 
 
 # ---- which ------------------------------------------------------------------------------------
@@ -111,8 +109,8 @@ def _check_order(store: gpu.Store, kernel: Kernel) -> None:
 # ---- rewriting --------------------------------------------------------------------------------
 
 
-def _copy(store: gpu.Store, run: ContiguousRun, analysis: AffineAnalysis, target: Target) -> None:
-    """Write the tile to a buffer, and copy the run from there."""
+def _copy(store: gpu.Store, run: ContiguousRun, analysis: AffineAnalysis) -> None:
+    """Store the tile through a buffer, and from there the run."""
     place, kind = Builder.before_op(store), store.value.type
     assert isinstance(kind, TileType)
     element = kind.element
@@ -121,7 +119,5 @@ def _copy(store: gpu.Store, run: ContiguousRun, analysis: AffineAnalysis, target
     pointer, size_bytes = emitter.pointer(run), emitter.size_bytes(run)
     layout = row_major_shared(kind.shape)
     buffer = place(gpu.SharedAlloc(element, kind.shape, layout, PIECE_BYTES)).out
-    write_buffer(store.value, buffer, target, place, matrices=False)
-    place(tma.BulkStore(pointer, buffer, size_bytes))
-    place(tma.TmaStoreWait())
+    place(tma.StagedBulkStore(pointer, store.value, buffer, size_bytes))
     store.erase()

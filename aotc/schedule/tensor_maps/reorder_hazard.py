@@ -27,7 +27,7 @@ def reorder_hazard(fetch: tma.Fetch, ops: Iterable[Op]) -> str:
     for op in ops:
         if isinstance(op, _ORDERING) and may_precede(op, fetch):
             return Reason.FENCE_BEFORE(op=op.opcode)
-        stores = isinstance(op, tma.TmaStore | tma.TmaReduce)
+        stores = isinstance(op, tma.StagedTmaStore | tma.TmaStore | tma.TmaReduce)
         if stores and may_alias(fetch.tensor, op.tensor):
             return Reason.KERNEL_WRITES(name=op.tensor.hint or "the tensor")
     return ""

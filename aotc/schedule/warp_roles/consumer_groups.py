@@ -4,8 +4,8 @@ Each group runs whole iterations of the loop over tiles: the epilogue of one ove
 of the next. All run the same code, so a group goes through all iterations and skips those of the
 others:
 
-    for tile: if turn == group: wait for the order; multiply; pass the order on; epilogue
-              turn = turn + 1 (mod groups)
+    for tile: if owner == group: wait for the order; multiply; pass the order on; epilogue
+              owner = owner + 1 (mod groups)
 
 The order is that of tiles: a group starts its mainloop when the one before has issued its last
 MMA, so that they do not run in lockstep. Its operands then come from the rings that
@@ -29,10 +29,11 @@ from aotc.schedule.analysis.global_order import fences, shared_roots, written_po
 from aotc.schedule.context import Schedule
 from aotc.schedule.layout.layouts import WARPGROUP_WARPS
 from aotc.schedule.remarks import Reason
-from aotc.schedule.shared_memory.mbarriers import place_mbarrier
+from aotc.schedule.shared_memory.mbarrier_ring import MbarrierRing, RingPosition
 
 _READS = (gpu.Load, tile.Load, gpu.AsyncCopy)
-_ORDERED = (gpu.Store, tile.Store, tma.TmaStore, tma.BulkStore)
+_TENSOR_STORES = (tma.StagedTmaStore, tma.TmaStore)
+_ORDERED = (gpu.Store, tile.Store, *_TENSOR_STORES, tma.StagedBulkStore, tma.BulkStore)
 _FREE = (tma.TmaReduce, tma.ProxyFence, tile.Assert, tile.Print)
 
 
@@ -85,8 +86,8 @@ def _dependence(kernel: Kernel, loop: scf.For) -> str:
     for op in fences(loop.body):
         if not isinstance(op, _ORDERED + _FREE):
             return Reason.ORDERED_TILES(op=op.opcode)
-        if isinstance(op, _ORDERED):
-            place = op.coords if isinstance(op, tma.TmaStore) else [op.pointer]
+        if isinstance(op, _ORDERED) and not getattr(op, "kind", ""):  # reductions commute
+            place = op.coords if isinstance(op, _TENSOR_STORES) else [op.pointer]
             if not any(value in moved for value in place):
                 return Reason.SAME_PLACE(op=op.opcode)
     for write in fences(loop.body):
@@ -118,15 +119,15 @@ def _dependents(loop: scf.For) -> dict[Value, None]:
 
 
 @dataclass(frozen=True)
-class GroupTurns:
+class OwnTiles:
     """The index of the consumer group that runs the code, and the branch for its own tiles."""
 
-    number: Value
+    group: Value
     branch: scf.If
 
 
-def take_turns(consumers: Block, kernel: Kernel, place: Builder) -> GroupTurns:
-    """Let each group run iterations of its own.
+def distribute_tiles(consumers: Block, kernel: Kernel, place: Builder) -> OwnTiles:
+    """Let each consumer group run iterations of its own.
 
     The mbarriers between groups go to `place`, which both roles see.
     """
@@ -140,23 +141,23 @@ def take_turns(consumers: Block, kernel: Kernel, place: Builder) -> GroupTurns:
     group = first(roles.ConsumerGroup()).out
     zero = first(arith.Constant(0, I32)).out
     with at(loop.loc):
-        turn = loop.body.add_arg(I32, "turn")
-        branch = _under_branch(loop, group, turn)
+        owner = loop.body.add_arg(I32, "owner")
+        branch = _under_branch(loop, group, owner)
         before = Builder.before_op(loop)
         begins = before(arith.Compare(group, zero, "eq")).out
         # The first tile waits for the phase before the first.
         parity = before(arith.Cast(begins, I32)).out
         own = loop.body.add_arg(I32, "parity")
-        _keep_order(branch.then, kernel, group, own, place)
+        _keep_order(branch.then, kernel, RingPosition(group, own), place)
         end = Builder.before_op(loop.body.terminator)
         flip = end(arith.Cast(branch.condition, I32)).out
-        following = [end(gpu.NextStage(turn, count)).out, end(arith.Xor(own, flip)).out]
+        following = [end(gpu.NextStage(owner, count)).out, end(arith.Xor(own, flip)).out]
         loop.body.terminator.set_slots(following)
         append_carried(loop, [zero, parity])
-    return GroupTurns(group, branch)
+    return OwnTiles(group, branch)
 
 
-def _under_branch(loop: scf.For, group: Value, turn: Value) -> scf.If:
+def _under_branch(loop: scf.For, group: Value, owner: Value) -> scf.If:
     """Guard a loop's body by the condition that the iteration is the group's."""
     arms = Block(), Block()
     for op in list(loop.body):
@@ -166,36 +167,37 @@ def _under_branch(loop: scf.For, group: Value, turn: Value) -> scf.If:
     for arm in arms:
         Builder(arm)(scf.Yield([]))
     place = Builder.before_op(loop.body.terminator)
-    mine = place(arith.Compare(turn, group, "eq")).out
+    mine = place(arith.Compare(owner, group, "eq")).out
     return place(build(scf.If, [mine], {}, arms, loop.loc))
 
 
-def _keep_order(body: Block, kernel: Kernel, group: Value, parity: Value, place: Builder) -> None:
-    """Delay a tile's dots until those of the tile before have been issued."""
+def _keep_order(body: Block, kernel: Kernel, own: RingPosition, place: Builder) -> None:
+    """Delay a tile's dots until those of the tile before have been issued.
+
+    That is a ring with a stage for each group: the one before it arrives at its mbarrier.
+    """
     loop = ordered_loop(body)
     if loop is None:
         return
-    count, num_warps = kernel.num_consumer_groups, kernel.num_warps
-    order = place_mbarrier(place, count)
-    place(tma.MbarrierInit(order, num_warps))
+    num_warps = kernel.num_warps
+    order = MbarrierRing(place, kernel.num_consumer_groups, arrivals=num_warps)
     outer = next(op for op in (loop, *loop.ancestors()) if op.block is body)
-    before = Builder.before_op(outer)
-    before(tma.MbarrierWait(before(gpu.SharedStage(order, group)).out, parity))
+    order.await_full(own, Builder.before_op(outer))
     for after in _ends(loop, body):
-        following = after(gpu.SharedStage(order, group, 1)).out
+        following = after(gpu.SharedStage(order.full, own.index, 1)).out
         after(tma.MbarrierArrive(following, num_warps))
 
 
 def ordered_loop(body: Block) -> scf.For | None:
     """Return the loop with all dots of a tile, if they stay in flight; branches may enclose it."""
-    products = [op for op in body.walk() if isinstance(op, wgmma.Wgmma)]
-    parents = list(dict.fromkeys(op.parent_op for op in products))
+    dots = [op for op in body.walk() if isinstance(op, wgmma.Wgmma)]
+    parents = list(dict.fromkeys(op.parent_op for op in dots))
     loop = parents[0] if len(parents) == 1 else None
     if not isinstance(loop, scf.For):
         return None
     around = [op for op in loop.ancestors() if any(block is body for block in _blocks(op))]
-    runs_on = any(isinstance(op, wgmma.WgmmaWait) and op.pending for op in loop.body)
-    return loop if runs_on and all(isinstance(op, scf.If) for op in around) else None
+    in_flight = any(isinstance(op, wgmma.WgmmaWait) and op.pending for op in loop.body)
+    return loop if in_flight and all(isinstance(op, scf.If) for op in around) else None
 
 
 def _blocks(op: Op) -> Iterator[Block | None]:

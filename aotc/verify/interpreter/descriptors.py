@@ -97,7 +97,7 @@ def _write(
 
 def _combine(
     program: Program,
-    op: descriptor.DescriptorReduce | tma.TmaReduce,
+    op: descriptor.DescriptorReduce | tma.TmaReduce | tma.StagedTmaStore,
     kind: Type,
     value: Array,
     tensor: Array,
@@ -105,6 +105,7 @@ def _combine(
 ) -> None:
     element, _ = _element(kind)
     address, inside = _places(tensor, coords, value.shape, element.size_bytes)
+    assert op.kind
     rule = combine_rule(op.kind, element)
     update(program.memory, address[inside], element, value[inside], rule)
 
@@ -179,7 +180,9 @@ def _stride(program: Program, op: descriptor.DescriptorStride, tensor: Array) ->
 # ---- gpu IR -----------------------------------------------------------------------------------
 
 
-def _block(op: tma.TmaFetch | tma.TmaLoad | tma.TmaStore | tma.TmaReduce) -> tuple[int, ...]:
+def _block(
+    op: tma.TmaFetch | tma.TmaLoad | tma.TmaStore | tma.TmaReduce | tma.StagedTmaStore,
+) -> tuple[int, ...]:
     """Return the shape of what is copied, of which the buffer's lacks first axes of 1."""
     shape = shape_of(op.buffer.type)
     return (*[1] * (len(op.coords) - len(shape)), *shape)
@@ -216,7 +219,7 @@ def _start_load(
 
 def _run(
     program: Program,
-    op: tma.BulkFetch | tma.BulkLoad | tma.BulkStore,
+    op: tma.BulkFetch | tma.BulkLoad | tma.BulkStore | tma.StagedBulkStore,
     pointer: Array,
     buffer: Array,
     size: Array,
@@ -284,6 +287,35 @@ def _start_bulk_store(
     program.memory.store(address, value, None, element)
 
 
+def _store_staged(
+    program: Program,
+    op: tma.StagedTmaStore,
+    tensor: Array,
+    value: Array,
+    buffer: Array,
+    *coords: Array,
+) -> None:
+    """Store a tile at once: it waits for itself, and nobody else may touch the buffer meanwhile."""
+    del buffer
+    held = reshape(value, _block(op))
+    if op.kind:
+        _combine(program, op, op.tensor.type, held, tensor, coords)
+    else:
+        _write(program, op.tensor.type, held, tensor, coords)
+
+
+def _store_staged_run(
+    program: Program,
+    op: tma.StagedBulkStore,
+    pointer: Array,
+    value: Array,
+    buffer: Array,
+    size: Array,
+) -> None:
+    places, address, element = _run(program, op, pointer, buffer, size)
+    program.memory.store(address, reshape(value, -1)[places], None, element)
+
+
 def _wait_stores(program: Program, op: tma.TmaStoreWait) -> None:
     while len(program.stores) > op.pending:
         program.shared.finish_drain(program.stores.pop(0))
@@ -310,6 +342,8 @@ TENSOR_RULES: dict[type[Op], Rule] = {
     tma.TmaStore: _start_store,
     tma.TmaReduce: _start_reduce,
     tma.BulkStore: _start_bulk_store,
+    tma.StagedTmaStore: _store_staged,
+    tma.StagedBulkStore: _store_staged_run,
     tma.TmaStoreWait: _wait_stores,
     tma.ProxyFence: _nothing,
 }

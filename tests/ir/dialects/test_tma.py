@@ -10,7 +10,17 @@ from aotc.ir.core import Block, Op, Value
 from aotc.ir.diagnostics import IRError
 from aotc.ir.dialects import gpu, tma
 from aotc.ir.layout import LinearLayout
-from aotc.ir.types import FP32, FP64, I32, I64, U64, PointerType, SharedType, TensorMapType
+from aotc.ir.types import (
+    FP32,
+    FP64,
+    I32,
+    I64,
+    U64,
+    PointerType,
+    SharedType,
+    TensorMapType,
+    TileType,
+)
 
 ROWS = LinearLayout.from_columns([("offset", [1 << bit for bit in range(6)])], (("dim0", 6),))
 SQUARE = LinearLayout.from_columns(
@@ -32,6 +42,8 @@ KINDS = {
     "i": I32,
     "long": I64,
     "at": PointerType(FP32),
+    "tile": TileType(FP32, (64,)),
+    "other_tile": TileType(FP32, (32,)),
 }
 
 
@@ -62,6 +74,17 @@ def test_a_fetch_is_started_elsewhere(values: dict[str, Value]) -> None:
             *fetch.inputs[1:],
         ]
         assert (load.arrive, load.eviction) == (False, fetch.eviction)
+
+
+def test_a_staged_store_is_issued_elsewhere(values: dict[str, Value]) -> None:
+    first, second = values["buffer"], gpu.SharedStage(values["ring"], values["i"]).out
+    for kind in ("", "add"):
+        staged = tma.StagedTmaStore(values["map"], values["tile"], first, [values["i"]], kind)
+        store = staged.as_async_store(second, [values["i"]])
+        assert isinstance(store, tma.TmaReduce if kind else tma.TmaStore)
+        assert store.operands == [values["map"], second, values["i"]]
+    run = tma.StagedBulkStore(values["at"], values["tile"], first, values["i"])
+    assert run.as_async_store(second, ()).operands == [values["at"], second, values["i"]]
 
 
 @pytest.mark.parametrize(
@@ -111,6 +134,26 @@ def test_a_fetch_is_started_elsewhere(values: dict[str, Value]) -> None:
         (lambda v: tma.MbarrierArrive(v["bar"], 1, v["i"]), "enabled is i32"),
         (lambda v: tma.MbarrierInit(v["bar"], count=0), "0 arrivals"),
         (lambda v: tma.MbarrierWait(v["bar"], v["long"]), "the parity is i64"),
+        (
+            lambda v: tma.StagedTmaStore(v["map"], v["other_tile"], v["buffer"], [v["i"]]),
+            "tile<32xfp32> in shared<64xfp32",
+        ),
+        (
+            lambda v: tma.StagedTmaStore(v["map"], v["tile"], v["buffer"], [v["i"]], kind="max"),
+            "no max of fp32",
+        ),
+        (
+            lambda v: tma.StagedTmaStore(v["map"], v["tile"], v["buffer"], []),
+            r"at \(\)",
+        ),
+        (
+            lambda v: tma.StagedBulkStore(v["at"], v["i"], v["buffer"], v["i"]),
+            "i32 in shared<64xfp32",
+        ),
+        (
+            lambda v: tma.StagedBulkStore(v["at"], v["tile"], v["buffer"], v["long"]),
+            "the size is i64, not i32",
+        ),
         (lambda _: tma.TmaStoreWait(pending=-1), "-1 pending stores"),
         (lambda v: gpu.SharedTrans(v["square"], (0, 0)), "does not permute 2 axes"),
     ],

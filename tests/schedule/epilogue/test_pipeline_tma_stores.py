@@ -40,12 +40,10 @@ BUFFER = (
 BLOCK_BYTES, PART_BYTES = 4096, 1024
 
 
-def _store(name: str, tensor: str = "x", at: str = "zero", wait: str = "") -> tuple[str, ...]:
+def _store(name: str, tensor: str = "x", at: str = "zero", written: str = "") -> tuple[str, ...]:
     return (
         f"%{name} = {BUFFER}",
-        f"gpu.shared_store(%v, %{name}) {{vector = 4}}",
-        f"gpu.tma_store(%{tensor}, %{name}, %{at})",
-        f"gpu.tma_store_wait{wait}",
+        f"gpu.staged_tma_store(%{tensor}, %v, %{name}, %{at}){written}",
     )
 
 
@@ -206,7 +204,7 @@ def test_a_remark_says_why_a_store_does_not_run_on() -> None:
 
 
 def test_a_wait_that_others_rely_on_stays() -> None:
-    kernel, _ = _overlapped(*_loop(*_store("b", at="i", wait=" {written = true}")))
+    kernel, _ = _overlapped(*_loop(*_store("b", at="i", written=" {written = true}")))
     assert _ops(kernel) == ["[", "shared_store", "tma_store", "tma_store_wait", "]"]
 
 
@@ -245,7 +243,7 @@ def test_every_part_goes_where_it_belongs(room: int, kind: str) -> None:
     lines = _loop(*_store("b", at="i"))
     if kind == "reduce":
         lines = tuple(
-            re.sub(r"tma_store(\(.*)", r'tma_reduce\1 {kind = "add"}', line) for line in lines
+            re.sub(r"(staged_tma_store\(.*)", r'\1 {kind = "add"}', line) for line in lines
         )
     kernel, schedule = _overlapped(*lines, room=room)
     allocate_shared(kernel, schedule)

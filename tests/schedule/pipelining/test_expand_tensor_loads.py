@@ -53,7 +53,7 @@ def test_fetches_that_stand_together_are_awaited_together() -> None:
     )
     order = _order(text)
     assert order == [
-        *("shared_alloc", "mbarrier_init", "shared_alloc", "tma_load", "shared_alloc"),
+        *("shared_alloc", "mbarrier_init", "shared_alloc", "shared_alloc", "tma_load"),
         *("tma_load", "mbarrier_wait", "shared_load", "shared_load"),
     ]
     assert text.count("arrive = false") == 1

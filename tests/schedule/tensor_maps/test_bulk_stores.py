@@ -47,7 +47,7 @@ def _bulked(
 
 
 def _num_copies(kernel: Kernel) -> int:
-    return sum(isinstance(op, tma.BulkStore) for op in kernel.walk())
+    return sum(isinstance(op, tma.StagedBulkStore) for op in kernel.walk())
 
 
 @pytest.mark.parametrize("case", STORED.values(), ids=STORED)

@@ -15,18 +15,18 @@ _AFTER = "bulk_loads"
 _BLOCK_BYTES = 2048
 
 
-def _whole_blocks(kind: type[tma.BulkFetch | tma.BulkStore]) -> Edit:
+def _whole_blocks(kind: type[tma.BulkFetch | tma.StagedBulkStore]) -> Edit:
     """Let copies of a kind be of a whole block."""
 
     def edit(kernel: Kernel) -> None:
         for copy in found(kernel, kind):
             size_bytes = Builder.before_op(copy)(arith.Constant(_BLOCK_BYTES, I32)).out
-            copy.set_slots([copy.pointer, copy.buffer, size_bytes])
+            copy.set_slots([*copy.slots[:-1], size_bytes])
 
     return edit
 
 
-def _rounded_down(kind: type[tma.BulkFetch | tma.BulkStore]) -> Edit:
+def _rounded_down(kind: type[tma.BulkFetch | tma.StagedBulkStore]) -> Edit:
     """Let copies of a kind be of a multiple of 128 bytes."""
 
     def edit(kernel: Kernel) -> None:
@@ -34,7 +34,7 @@ def _rounded_down(kind: type[tma.BulkFetch | tma.BulkStore]) -> Edit:
             place = Builder.before_op(copy)
             mask = place(arith.Constant(-128, I32)).out
             size_bytes = place(arith.And(copy.size_bytes, mask)).out
-            copy.set_slots([copy.pointer, copy.buffer, size_bytes])
+            copy.set_slots([*copy.slots[:-1], size_bytes])
 
     return edit
 
@@ -73,13 +73,13 @@ _STORES = tuple(
             "a row's end is not stored",
             "the length of a store is rounded down",
             "bulk_stores",
-            _rounded_down(tma.BulkStore),
+            _rounded_down(tma.StagedBulkStore),
         ),
         (
             "a store goes on behind the end of a row",
             "the length is that of a whole block",
             "bulk_stores",
-            _whole_blocks(tma.BulkStore),
+            _whole_blocks(tma.StagedBulkStore),
         ),
         (
             "a row is stored before it is written",

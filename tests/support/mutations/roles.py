@@ -215,7 +215,7 @@ _PLANTS_ALIKE: tuple[tuple[str, str, Plant], ...] = (
     (
         "a loop begins with the phases of the one before",
         "the loop around does not carry them",
-        replacing(pipeline_loads, "carry_around", lambda *_: None),
+        replacing(pipeline_loads, "carry_phases", lambda *_: None),
     ),
 )
 

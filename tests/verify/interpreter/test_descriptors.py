@@ -194,3 +194,20 @@ def test_two_loads_end_one_phase() -> None:
 def test_what_goes_wrong_on_a_gpu_is_found(lines: tuple[str, ...], message: str) -> None:
     with pytest.raises(InterpretError, match=message):
         _run(*lines)
+
+
+@pytest.mark.parametrize("kind", ["", "add"])
+def test_a_staged_store_waits_for_itself(kind: str) -> None:
+    """Its buffer may be filled again right after it, and what it stored is there."""
+    staged = "gpu.staged_tma_store(%y, %v, %b, %i)" + (f' {{kind = "{kind}"}}' if kind else "")
+    y = _run(FETCH, VALUES, "gpu.barrier", staged, staged, FETCH)
+    assert (y[:128] == (2 if kind else 1) * np.arange(1, 129)).all()
+    assert (y[128:] == 0).all()
+
+
+@pytest.mark.parametrize("count", [0, 4, 124, 128])
+def test_a_staged_bulk_store_writes_the_first_bytes(count: int) -> None:
+    x = _stored_bytes(4 * count, "gpu.staged_bulk_store(%at, %nine, %b, %some)", i=8)
+    assert (x[8 : 8 + count] == 9).all()
+    assert (x[:8] == -1).all()
+    assert (x[8 + count :] == -1).all()

@@ -1,4 +1,4 @@
-"""Fetches issued iterations ahead by the kernel's own warps: slots, phases, and what is not ahead."""
+"""Tensor loads issued iterations ahead by the kernel's own warps: stages, phases, and what stays."""
 
 from __future__ import annotations
 

@@ -1,0 +1,143 @@
+"""Staged stores: how each can be cut into slices, what buffers these need, and what they become.
+
+A staged store (`tma.StagedStore`) writes a tile to shared memory, stores it from there and waits.
+Passes that keep stores in flight choose when each slice is written, from which buffer it is stored
+and where that is waited for; they emit slices by `store_slice`, and what they leave is expanded
+where it stands.
+
+Invariant: `store_slice` is the only place where a staged store becomes a write and a copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from aotc.ir.core import Op, Value
+from aotc.ir.diagnostics import at
+from aotc.ir.dialects import arith, gpu, scf, tma
+from aotc.ir.rewrite import Builder
+from aotc.ir.sub_tile import sub_tile
+from aotc.ir.types import I32, TensorMapType, TileType, Type
+from aotc.schedule.layout.tensor_copies import block_buffer, write_buffer
+from aotc.target import Target
+
+
+def deferrable_stores(ops: Iterable[Op]) -> Iterator[tma.StagedStore]:
+    """Yield the stores among some ops that may stay in flight: nothing reads what they write."""
+    for op in ops:
+        if isinstance(op, tma.StagedStore) and not op.written:
+            yield op
+
+
+def outermost_loop(store: tma.StagedStore) -> Op | None:
+    """Return the outermost loop around a store, of those that one role runs."""
+    found: Op | None = None
+    for ancestor in store.ancestors():
+        if isinstance(ancestor, scf.For | scf.While):
+            found = ancestor
+        elif not isinstance(ancestor, scf.If):
+            break
+    return found
+
+
+# ---- slices -----------------------------------------------------------------------------------
+
+
+def slice_shape(store: tma.StagedStore) -> tuple[int, ...]:
+    """Return the shape of the slices that a tile can be cut into, as wide as the tensor map's box.
+
+    It is the whole tile if there is no map, or threads would hold slices in different ways.
+    """
+    value = store.value.type
+    assert isinstance(value, TileType)
+    if isinstance(store, tma.StagedBulkStore):
+        return value.shape
+    tensor = store.tensor.type
+    assert isinstance(tensor, TensorMapType)
+    shape = (*value.shape[:-1], tensor.box[-1])
+    held_alike = value.layout is not None and sub_tile(value.layout, shape) is not None
+    return shape if held_alike else value.shape
+
+
+def num_slices(store: tma.StagedStore) -> int:
+    """Return how many slices a tile can be cut into."""
+    value = store.value.type
+    assert isinstance(value, TileType)
+    return value.shape[-1] // slice_shape(store)[-1]
+
+
+def sharing_key(store: tma.StagedStore) -> tuple[Type, tuple[int, ...]]:
+    """Return what stores whose slices can share buffers have in common: destination and shape."""
+    target = store.buffer if isinstance(store, tma.StagedBulkStore) else store.tensor
+    return target.type, slice_shape(store)
+
+
+def buffer_of(store: tma.StagedStore) -> gpu.SharedAlloc:
+    """Return the allocation of a store's buffer."""
+    alloc = store.buffer.op
+    assert isinstance(alloc, gpu.SharedAlloc)
+    return alloc
+
+
+def allocate_slice(store: tma.StagedStore, shape: tuple[int, ...], place: Builder) -> Value:
+    """Allocate a buffer for a tile or a slice of it, and return it."""
+    if isinstance(store, tma.StagedBulkStore):
+        alloc = buffer_of(store)
+        kind = gpu.SharedAlloc(alloc.element, shape, alloc.layout, alloc.alignment_bytes)
+        return place(kind).out
+    return block_buffer(store.tensor, shape, place)
+
+
+# ---- expansion --------------------------------------------------------------------------------
+
+
+def store_slice(
+    store: tma.StagedStore,
+    number: int | None,
+    buffer: Value,
+    target: Target,
+    place: Builder,
+    *,
+    value: Value | None = None,
+    coords: Sequence[Value] | None = None,
+    max_pending: int | None = None,
+) -> None:
+    """Write a slice of a store's tile to a buffer and issue its copy; None is the whole tile.
+
+    The tile and its coordinates may be other ones than the store's. Before the copy it waits until
+    at most `max_pending` earlier ones are in flight: that shares the barrier which the copy needs.
+    """
+    value = store.value if value is None else value
+    coords = store.coords if coords is None else coords
+    shape = slice_shape(store)
+    kind = store.value.type
+    assert isinstance(kind, TileType)
+    if number is not None and shape != kind.shape:
+        start = (*(0 for _ in shape[:-1]), number * shape[-1])
+        value = place(gpu.Extract(value, start, shape)).out
+    with_matrices = isinstance(store, tma.StagedTmaStore)
+    write_buffer(value, buffer, target, place, matrices=with_matrices)
+    if max_pending is not None:
+        place(tma.TmaStoreWait(pending=max_pending))
+    if number:
+        step = place(arith.Constant(number * shape[-1], I32)).out
+        coords = [*coords[:-1], place(arith.Add(coords[-1], step)).out]
+    with at(store.loc):
+        place(store.as_async_store(buffer, coords))
+
+
+def expand(store: tma.StagedStore, target: Target) -> tma.TmaStoreWait:
+    """Expand a store where it stands, and return its wait."""
+    place = Builder.before_op(store)
+    with at(store.loc):
+        store_slice(store, None, store.buffer, target, place)
+        wait = place(tma.TmaStoreWait(written=store.written))
+    store.erase()
+    return wait
+
+
+def erase(store: tma.StagedStore) -> None:
+    """Erase a store that is done elsewhere, and its buffer."""
+    alloc = buffer_of(store)
+    store.erase()
+    alloc.erase()

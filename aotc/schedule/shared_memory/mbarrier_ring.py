@@ -1,0 +1,227 @@
+"""Rings of mbarriers: where loads that run stages ahead complete, and where stages are released.
+
+A ring of n buffers has n mbarriers `full`: the loads that fill a stage complete on its `full`, and
+whoever reads the stage waits there. If other warps than the readers refill it, readers arrive at
+the stage's `empty`, and the producer waits there before it issues; if all warps run the same code,
+a barrier orders reads before the next loads, and there is no `empty`.
+
+A mbarrier goes through phases, and a wait names the one it is for by its parity. That is no memory
+of the hardware's but a value of the program, which every loop and branch around a wait carries
+(`ir.carried_state`). There are two forms of it:
+
+- A *position* is a stage index and one parity. It goes on where it was left, across loops, and the
+  parity flips as the index wraps. Roles that run apart from each other keep one each.
+- *Phase bits* are an i32 with a bit for each stage, the parity of its next wait. They are for loops
+  that begin with stage 0 each time they are entered, so that stages are not used equally often.
+
+Invariant: on every path, waits for a mbarrier have the parities 0, 1, 0, 1, …, those for `empty`
+1, 0, 1, 0, …: all stages are empty at the start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from aotc.ir.carried_state import CarriedState, State
+from aotc.ir.core import Block, Kernel, Op, Value
+from aotc.ir.dialects import arith, gpu, scf, tma
+from aotc.ir.layout import LinearLayout
+from aotc.ir.rewrite import Builder, is_inside
+from aotc.ir.types import I32, U64
+
+Load = tuple[tma.Fetch, Value, Sequence[Value]]
+"""A tensor load, the buffer that an asynchronous one is to fill, and its inputs."""
+
+_LOOPS = scf.For | scf.While
+
+
+@dataclass(frozen=True)
+class RingPosition:
+    """The current stage of a ring and the parity of its phase, both i32.
+
+    Where each consumer group owns stages, its own begin with number `first`, and `index` counts
+    from there.
+    """
+
+    index: Value
+    parity: Value
+    first: Value | None = None
+
+
+class MbarrierRing:
+    """Allocate and initialize mbarriers for `num_stages` stages, and emit their uses.
+
+    A phase of `full` takes `arrivals` besides the bytes of its loads. A phase of `empty` takes one
+    of each of the `num_warps` that read a stage, in each of the `num_ctas` that fill it together;
+    without such warps there is no `empty`. Of `num_owners` consumer groups each owns `num_stages`.
+    `start` is the initial parity, or phase bits.
+    """
+
+    def __init__(
+        self,
+        place: Builder,
+        num_stages: int = 1,
+        *,
+        arrivals: int = 1,
+        num_warps: int = 0,
+        num_ctas: int = 1,
+        num_owners: int = 1,
+    ) -> None:
+        self.num_stages = num_stages
+        self.num_warps = num_warps
+        self.num_ctas = num_ctas
+        self.num_owners = num_owners
+        self.full = _allocate(place, num_stages * num_owners)
+        self.empty = _allocate(place, num_stages * num_owners) if num_warps else None
+        place(tma.MbarrierInit(self.full, arrivals))
+        if self.empty is not None:
+            place(tma.MbarrierInit(self.empty, num_warps * num_ctas))
+        self.start = place(arith.Constant(0, I32)).out
+
+    @classmethod
+    def at_entry(cls, kernel: Kernel, num_stages: int) -> MbarrierRing:
+        """Return a ring whose mbarriers all threads see from the start of the kernel on.
+
+        Issues under branches need that: a barrier in a branch would be one for each of them.
+        """
+        place = Builder(kernel.body, kernel.body.first)
+        ring = cls(place, num_stages)
+        place(gpu.Barrier())
+        return ring
+
+    # -- stages ------------------------------------------------------------------
+
+    def stage(
+        self, buffers: Value, position: RingPosition, place: Builder, *, before: int = 0
+    ) -> Value:
+        """Return the current stage of a ring of buffers or mbarriers, or one some stages `before`."""
+        if position.first is not None:
+            return place(gpu.SharedStage(buffers, self.stage_index(position, place, before))).out
+        if self.num_stages == 1:
+            return buffers
+        return place(gpu.SharedStage(buffers, position.index, -before % self.num_stages)).out
+
+    def stage_index(self, position: RingPosition, place: Builder, before: int = 0) -> Value:
+        """Return the number of the current stage, or of the one some stages `before`."""
+        index = position.index
+        if before and self.num_stages > 1:
+            index = place(gpu.NextStage(index, self.num_stages, -before % self.num_stages)).out
+        if position.first is None:
+            return index
+        if self.num_stages == 1:
+            return position.first
+        return place(arith.Add(position.first, index)).out
+
+    def first_stage(self, owner: Value, place: Builder) -> Value | None:
+        """Return the first stage that a consumer group owns, or None if all share them."""
+        if self.num_owners == 1:
+            return None
+        return place(arith.Mul(owner, place(arith.Constant(self.num_stages, I32)).out)).out
+
+    def next(self, position: RingPosition, place: Builder) -> RingPosition:
+        """Return the position after this one."""
+        one = place(arith.Constant(1, I32)).out
+        index, wraps = position.index, one
+        if self.num_stages > 1:
+            index = place(gpu.NextStage(index, self.num_stages)).out
+            zero = place(arith.Constant(0, I32)).out
+            wraps = place(arith.Cast(place(arith.Compare(index, zero, "eq")).out, I32)).out
+        parity = place(arith.Xor(position.parity, wraps)).out
+        return RingPosition(index, parity, position.first)
+
+    # -- with a position ---------------------------------------------------------
+
+    def fill(
+        self, loads: Sequence[Load], position: RingPosition, place: Builder
+    ) -> list[tma.TmaLoad | tma.BulkLoad]:
+        """Issue the loads that fill the current stage, once it is empty if readers release it."""
+        if self.empty is not None:
+            one = place(arith.Constant(1, I32)).out
+            # Stages are empty at the start, so the first wait is for the phase before the first.
+            emptied = place(arith.Xor(position.parity, one)).out
+            place(tma.MbarrierWait(self.stage(self.empty, position, place), emptied))
+        return _issue(loads, self.stage(self.full, position, place), place)
+
+    def await_full(self, position: RingPosition, place: Builder) -> None:
+        """Wait until the current stage is full."""
+        place(tma.MbarrierWait(self.stage(self.full, position, place), position.parity))
+
+    def release(
+        self,
+        position: RingPosition,
+        place: Builder,
+        *,
+        before: int = 0,
+        enabled: Value | None = None,
+    ) -> None:
+        """Let every reading warp arrive at a stage's `empty`, if `enabled`; see `stage`."""
+        assert self.empty is not None
+        empty = self.stage(self.empty, position, place, before=before)
+        place(tma.MbarrierArrive(empty, self.num_warps, enabled, self.num_ctas))
+
+    # -- with phase bits ---------------------------------------------------------
+
+    def issue(
+        self, loads: Sequence[Load], exists: Value, stage: tuple[Value, int], place: Builder
+    ) -> None:
+        """Issue the loads of an iteration if it `exists`; `stage` is an index and a distance."""
+        full = place(gpu.SharedStage(self.full, *stage)).out
+        arms = Block(), Block()
+        for made, (fetch, _, _) in zip(_issue(loads, full, Builder(arms[0])), loads, strict=True):
+            made.loc = fetch.loc
+        for arm in arms:
+            Builder(arm)(scf.Yield([]))
+        place(scf.If(exists, *arms))
+
+    def wait(self, index: Value, phases: Value, place: Builder) -> Value:
+        """Wait for the loads of a stage; return the phase bits after that."""
+        one = place(arith.Constant(1, I32)).out
+        parity = place(arith.And(place(arith.Shr(phases, index)).out, one)).out
+        place(tma.MbarrierWait(place(gpu.SharedStage(self.full, index)).out, parity))
+        return place(arith.Xor(phases, place(arith.Shl(one, index)).out)).out
+
+
+def _allocate(place: Builder, num_stages: int) -> Value:
+    """Allocate a ring of mbarriers and return it."""
+    layout = LinearLayout.from_columns([("offset", [])], (("dim0", 0),))
+    return place(gpu.SharedAlloc(U64, (1,), layout, tma.MBARRIER_BYTES, num_stages=num_stages)).out
+
+
+def _issue(loads: Sequence[Load], full: Value, place: Builder) -> list[tma.TmaLoad | tma.BulkLoad]:
+    """Issue loads that complete on one mbarrier; the last one arrives there."""
+    last = loads[-1][0]
+    return [
+        place(fetch.as_async_load(inputs, buffer, full, arrive=fetch is last))
+        for fetch, buffer, inputs in loads
+    ]
+
+
+# ---- phase bits through loops -----------------------------------------------------------------
+
+
+def carry_phases(loop: Op, start: Value, end: Value) -> None:
+    """Carry phase bits through all loops around `loop`: it begins with `start`, ends with `end`."""
+    outer = [op for op in loop.ancestors() if isinstance(op, _LOOPS)]
+    if outer:
+        _PhasesAround(loop, start, end).through(outer[-1], [start])
+
+
+class _PhasesAround(CarriedState):
+    """The phase bits of the loads of one loop."""
+
+    def __init__(self, loop: Op, start: Value, end: Value) -> None:
+        self.loop, self.start, self.end = loop, start, end
+
+    def updated_by(self, op: Op, state: State) -> State | None:
+        if op is not self.loop:
+            return None
+        op.replace_operand(self.start, state[0])
+        return [self.end]
+
+    def indices_in(self, op: Op) -> Sequence[int]:
+        return (0,) if is_inside(self.loop, op) else ()
+
+    def hint(self, index: int) -> str:
+        del index
+        return "phases"

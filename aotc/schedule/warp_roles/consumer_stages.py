@@ -1,0 +1,199 @@
+"""The consumers' side of tensor loads: wait for full stages, release them once they have been read.
+
+A stage is released after the last op that reads it; if that is a dot which stays in flight across
+iterations, after the wait for it there, and the last one after the loop.
+
+Invariant: every path releases each stage that it has waited for, once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from aotc.ir.carried_state import CarriedState, State
+from aotc.ir.core import Block, Op, Value
+from aotc.ir.diagnostics import at
+from aotc.ir.dialects import arith, gpu, scf, tma, wgmma
+from aotc.ir.rewrite import Builder
+from aotc.schedule.analysis.producer_slice import Slice, SliceCopy
+from aotc.schedule.shared_memory.mbarrier_ring import RingPosition
+from aotc.schedule.warp_roles.consumer_groups import OwnTiles
+from aotc.schedule.warp_roles.load_groups import LoadGroup, initial_state, readers_of
+
+
+class ConsumerStages(CarriedState):
+    """Replace loads by waits, and release stages once they have been read.
+
+    Of several consumer groups, `tiles` says which one runs this, and where.
+    """
+
+    def __init__(self, groups: Sequence[LoadGroup], found: Slice, tiles: OwnTiles | None) -> None:
+        self.groups = groups
+        self.found = found
+        self.tiles = tiles
+        self._group_of: dict[Op, LoadGroup] = {group.loads[0]: group for group in groups}
+        self._first_stages: dict[LoadGroup, Value | None] = {}
+        self._positions: dict[LoadGroup, RingPosition] = {}
+        self._skipped: dict[Block, State] = {}
+        self._after: dict[Block, State] = {}
+
+    def run(self, consumers: Block) -> None:
+        """Rewrite the consumers' whole block."""
+        if self.tiles is not None:
+            number = self.tiles.group
+            place = Builder(consumers, consumers.first.next if consumers.first else None)
+            self._first_stages = {
+                each: each.ring.first_stage(number, place) for each in self.groups
+            }
+        self.visit(consumers, initial_state(self.groups))
+        for group in self.groups:
+            with at(group.loads[0].loc):
+                self._release(group)
+        for group in self.groups:
+            for load in group.loads:
+                load.erase()
+
+    def _position(self, group: LoadGroup, state: State) -> RingPosition:
+        return group.position(state, self._first_stages.get(group))
+
+    # -- waits -----------------------------------------------------------------
+
+    def updated_by(self, op: Op, state: State) -> State | None:
+        """Put a wait before the first load of a group."""
+        group = self._group_of.get(op)
+        if group is None:
+            return None
+        with at(op.loc):
+            place = Builder.before_op(op)
+            position = self._positions[group] = self._position(group, state)
+            group.ring.await_full(position, place)
+            for load in group.loads:
+                stage = load.buffer.op
+                if isinstance(stage, gpu.SharedStage):
+                    index = group.ring.stage_index(position, Builder.before_op(stage))
+                    stage.set_slots([stage.buffer, index])
+            return group.advanced(state, place)
+
+    def indices_in(self, op: Op) -> Sequence[int]:
+        nested = dict.fromkeys(each for block in op.blocks for each in block.walk())
+        return [
+            index for group in self.groups if group.loads[0] in nested for index in group.indices
+        ]
+
+    def hint(self, index: int) -> str:
+        return "parity" if index % 2 else "stage"
+
+    def visit(self, block: Block, state: State) -> State:
+        """Thread the state through a block; see `_skip_tile` for that of a tile of others'."""
+        return self._skipped[block] if block in self._skipped else super().visit(block, state)
+
+    def through(self, op: Op, state: State) -> State:
+        """Thread the state through a loop or branch; note it as the one after its blocks."""
+        if self.tiles is not None and op is self.tiles.branch:
+            self._skip_tile(self.tiles.branch, state)
+        blocks = op.blocks
+        after = super().through(op, state)
+        self._after.update(dict.fromkeys(blocks, after))
+        return after
+
+    def _skip_tile(self, branch: scf.If, state: State) -> None:
+        """Let a consumer group that skips a tile advance the state of the shared rings.
+
+        That comes before the arm that runs the tile is visited, as its loads become waits.
+        """
+        last = {each.loads[-1]: each for each in self.groups if each.ring.num_owners == 1}
+        if not last:
+            return
+
+        def skip(
+            load: tma.Fetch, place: Builder, mapping: dict[Value, Value], state: State
+        ) -> State:
+            del mapping
+            return last[load].advanced(state, place) if load in last else state
+
+        place = Builder.before_op(branch.orelse.terminator)
+        end = SliceCopy(self.found, skip).copy_block(branch.then, place, state)
+        self._skipped[branch.orelse] = end
+
+    # -- releases --------------------------------------------------------------
+
+    def _release(self, group: LoadGroup) -> None:
+        """Let all warps arrive at `empty` after the last op that reads a group's stage."""
+        block, position = group.block, self._positions[group]
+        order = {op: number for number, op in enumerate(block)}
+        own: Op = group.loads[-1]
+        late: Op | None = None
+        for load in group.loads:
+            for reader in readers_of(load.buffer):
+                done, is_later = _done_at(reader, block)
+                if is_later:
+                    late = done if late is None else max(late, done, key=order.__getitem__)
+                else:
+                    own = max(own, done, key=order.__getitem__)
+        if late is None:
+            group.ring.release(position, Builder.after_op(own))
+            return
+        loop = block.parent
+        assert isinstance(loop, scf.For)
+        place = Builder.after_op(late)
+        not_first = place(arith.Compare(loop.induction, loop.lower, "ne")).out
+        group.ring.release(position, place, before=1, enabled=not_first)
+        position = self._position(group, self._after[block])
+        group.ring.release(position, Builder.after_op(_drain_after(loop)), before=1)
+
+
+def _done_at(reader: Op, block: Block) -> tuple[Op, bool]:
+    """Return the op of `block` that completes a reader, and whether that is an iteration later.
+
+    A dot is done after the wait that covers it.
+    """
+    if not isinstance(reader, wgmma.Wgmma):
+        return _enclosing(reader, block), False
+    op: Op = reader
+    newer = 0
+    while True:
+        found, newer = _wait_after(op.next, newer)
+        if found is not None:
+            return _enclosing(found, block), False
+        if op.block is block:
+            found, _ = _wait_after(block.first, newer)
+            if found is None:
+                reader.error("is not waited for")
+            return found, True
+        parent = op.parent_op
+        if parent is None:
+            reader.error("is not waited for")
+        if not isinstance(parent, scf.If):
+            newer = 0
+        op = parent
+
+
+def _wait_after(op: Op | None, newer: int) -> tuple[Op | None, int]:
+    """Return the first wait from `op` on that leaves at most `newer` dots in flight."""
+    while op is not None:
+        if isinstance(op, wgmma.Wgmma):
+            newer += 1
+        elif isinstance(op, wgmma.WgmmaWait) and op.pending <= newer:
+            return op, newer
+        op = op.next
+    return None, newer
+
+
+def _enclosing(op: Op, block: Block) -> Op:
+    """Return the op of `block` that is `op` or contains it."""
+    while op.block is not block:
+        parent = op.parent_op
+        if parent is None:
+            op.error("is not in the block of what it reads")
+        op = parent
+    return op
+
+
+def _drain_after(loop: Op) -> Op:
+    """Return the wait after a loop that leaves no dot in flight."""
+    op = loop.next
+    while not isinstance(op, wgmma.WgmmaWait) or op.pending:
+        if op is None:
+            loop.error("leaves dots in flight")
+        op = op.next
+    return op

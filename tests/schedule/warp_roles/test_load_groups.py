@@ -1,0 +1,112 @@
+"""Which tensor loads fill a stage together, and which stages of their rings are whose."""
+
+from __future__ import annotations
+
+import pytest
+
+from aotc.config import Config
+from aotc.ir.dialects import arith, gpu
+from aotc.ir.rewrite import Builder
+from aotc.ir.types import I32
+from aotc.schedule.context import Schedule
+from aotc.schedule.shared_memory.mbarrier_ring import RingPosition
+from aotc.schedule.warp_roles.choose_warp_roles import choose_warp_roles
+from aotc.schedule.warp_roles.load_groups import (
+    LoadGroup,
+    adjacent_loads,
+    buffers_of,
+    initial_state,
+    make_group,
+)
+from aotc.target import TARGETS
+from tests.support.fetching import branch, fetch, fetching, loop, read
+
+BOTH = fetch("a", "%i") + fetch("b", "%i", "%z")
+GROUPS = {
+    "beside each other": (BOTH + read("a") + read("b"), [2]),
+    "a read between": (fetch("a", "%i") + read("a") + fetch("b", "%i"), [1, 1]),
+    "a read within a branch": (
+        fetch("a", "%i") + branch("%c", read("a")) + fetch("b", "%i") + read("b"),
+        [1, 1],
+    ),
+    "a load within a branch": (
+        fetch("a", "%i") + branch("%c", fetch("b", "%i") + read("b")) + fetch("d", "%i"),
+        [1, 1, 1],
+    ),
+    "a wait for other grids": (fetch("a", "%i") + "  grid.wait\n" + fetch("b", "%i"), [1, 1]),
+    "none": ("", []),
+}
+
+
+@pytest.mark.parametrize("case", GROUPS)
+def test_loads_with_no_read_between_go_together(case: str) -> None:
+    body, sizes = GROUPS[case]
+    assert [len(loads) for loads in adjacent_loads(fetching(loop(body)).body)] == sizes
+
+
+def _grouped(num_stages: int, num_owners: int) -> tuple[LoadGroup, Builder]:
+    """Return a group of two loads with rings, and where its mbarriers are."""
+    kernel = fetching(loop(BOTH + read("a") + read("b")))
+    choose_warp_roles(kernel, Schedule(TARGETS["sm_90a"], Config(2, num_stages)))
+    (loads,) = adjacent_loads(kernel.body)
+    place = Builder(kernel.body, kernel.body.first)
+    return make_group(0, loads, place, 2, num_owners), place
+
+
+@pytest.mark.parametrize(
+    ("num_stages", "num_owners", "each"),
+    [(4, 1, 4), (1, 1, 1), (4, 2, 2), (7, 2, 3), (3, 2, 2), (2, 3, 2), (1, 3, 1), (9, 3, 3)],
+)
+def test_owners_share_stages_out(num_stages: int, num_owners: int, each: int) -> None:
+    group, place = _grouped(num_stages, num_owners)
+    assert group.ring.num_stages == each
+    allocs = [buffers_of(load) for load in group.loads]
+    assert [alloc.num_stages for alloc in allocs] == [each * num_owners] * 2
+    assert all(alloc.block is place.block for alloc in allocs)
+    for barrier in (group.ring.full, group.ring.empty):
+        assert barrier is not None
+        assert isinstance(barrier.op, gpu.SharedAlloc)
+        assert barrier.op.num_stages == each * num_owners
+
+
+@pytest.mark.parametrize("num_stages", [1, 2, 4])
+def test_an_owner_counts_its_stages_from_its_first(num_stages: int) -> None:
+    group, place = _grouped(num_stages, 2)
+    number, zero = (place(arith.Constant(value, I32)).out for value in (1, 0))
+    first = group.ring.first_stage(number, place)
+    assert first is not None
+    assert isinstance(first.op, arith.Mul)
+    position = group.position([zero, zero], first)
+    assert position == RingPosition(zero, zero, first)
+    here, before = (group.ring.stage_index(position, place, back) for back in (0, 1))
+    if group.ring.num_stages == 1:
+        assert here is before is first
+    else:
+        assert isinstance(here.op, arith.Add)
+        assert isinstance(before.op, arith.Add)
+        assert (here.op.lhs, here.op.rhs) == (first, zero)
+        back = before.op.rhs.op
+        assert isinstance(back, gpu.NextStage)
+        stages = group.ring.num_stages
+        assert (back.ahead, back.num_stages) == (stages - 1, stages)
+    stage = group.ring.stage(group.ring.full, position, place).op
+    assert isinstance(stage, gpu.SharedStage)
+    assert stage.buffer is group.ring.full
+
+
+@pytest.mark.parametrize("num_stages", [1, 3])
+def test_who_shares_all_stages_goes_on_by_one(num_stages: int) -> None:
+    group, place = _grouped(num_stages, 1)
+    state = initial_state([group])
+    assert group.ring.first_stage(state[0], place) is None
+    index, parity = group.advanced(state, place)
+    assert isinstance(parity.op, arith.Xor)
+    full, here = group.ring.full, group.position(state)
+    if num_stages == 1:
+        assert index is state[0]
+        assert group.ring.stage(full, here, place) is full
+    else:
+        assert isinstance(index.op, gpu.NextStage)
+        before = group.ring.stage(full, here, place, before=1).op
+        assert isinstance(before, gpu.SharedStage)
+        assert before.ahead == num_stages - 1
