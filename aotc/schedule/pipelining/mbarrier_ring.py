@@ -10,8 +10,6 @@ Invariant: on every path, waits for a stage have the parities 0, 1, 0, 1, …
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from aotc.ir.core import Block, Kernel, Op, Value
 from aotc.ir.dialects import arith, gpu, scf, tma
 from aotc.ir.rewrite import Builder, append_carried, is_inside
@@ -27,37 +25,17 @@ class FetchRing:
 
     def __init__(self, kernel: Kernel, num_stages: int) -> None:
         place = Builder(kernel.body, kernel.body.first)
-        self._full = place_mbarrier(place, num_stages)
-        place(tma.MbarrierInit(self._full))
+        self.full = place_mbarrier(place, num_stages)
+        place(tma.MbarrierInit(self.full))
         place(gpu.Barrier())
         self.start = place(arith.Constant(0, I32)).out
-
-    def issue(
-        self,
-        copies: Sequence[tuple[tma.Fetch, Value, Sequence[Value]]],
-        exists: Value,
-        slot: tuple[Value, int],
-        place: Builder,
-    ) -> None:
-        """Issue tensor loads, each given its buffer and inputs, if their iteration `exists`."""
-        full = place(gpu.SharedStage(self._full, *slot)).out
-        arms = Block(), Block()
-        within = Builder(arms[0])
-        last = copies[-1][0]
-        for fetch, buffer, inputs in copies:
-            load = fetch.as_async_load(inputs, buffer, full, arrive=fetch is last)
-            load.loc = fetch.loc
-            within(load)
-        for arm in arms:
-            Builder(arm)(scf.Yield([]))
-        place(scf.If(exists, *arms))
 
     def wait(self, slot: Value, phases: Value, place: Builder) -> Value:
         """Wait for the loads of a stage; return the phase bits of the next wait."""
         one = place(arith.Constant(1, I32)).out
         shifted = place(arith.Shr(phases, slot)).out
         parity = place(arith.And(shifted, one)).out
-        place(tma.MbarrierWait(place(gpu.SharedStage(self._full, slot)).out, parity))
+        place(tma.MbarrierWait(place(gpu.SharedStage(self.full, slot)).out, parity))
         return place(arith.Xor(phases, place(arith.Shl(one, slot)).out)).out
 
 
