@@ -31,7 +31,7 @@ Invariant: each op with effects runs once for every iteration, and in each as of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from aotc.ir.core import Block, Op, Value, build
@@ -119,15 +119,20 @@ class _Expansion:
         self.loop = schedule.loop
         self.distances = schedule.distances()
         self.ahead = schedule.max_distance
+        # A pure op that is listed ahead only is not computed again: its value is carried.
+        self.first_distances: dict[Op, int] = {}
+        for step in schedule.steps:
+            first = self.first_distances.get(step.op, step.distance)
+            self.first_distances[step.op] = min(first, step.distance)
         early = [step.op for step in schedule.steps if step.distance and not is_pure(step.op)]
-        self.conditional = {
-            step.distance: None
-            for step in schedule.steps
-            if step.distance and _takes_condition(step.op)
-        }
         self.peels = any(
             not _takes_condition(op) and not isinstance(op, _UNCONDITIONAL) for op in early
         )
+        self.conditional = {
+            step.distance: None
+            for step in schedule.steps
+            if step.distance and _takes_condition(step.op) and not self.peels
+        }
         if (self.peels and self.ahead > 1) or (schedule.unroll > 1 and not self.peels):
             raise IRError(f"no epilogue for a distance of {self.ahead}", self.loop.loc)
         self.slots: dict[tuple[Value, int], Value] = {}
@@ -168,7 +173,8 @@ class _Expansion:
     def _pipelined(self, outer: Builder) -> tuple[scf.For, list[Value]]:
         """Emit all that runs if there are iterations; return the loop, and its results if peeled."""
         loop, unroll = self.loop, self.schedule.unroll
-        self.prologue = _Region(self, outer, self._initial, self._early_indices(outer))
+        indices = self._early_indices(outer)
+        self.prologue = _Region(self, outer, self._initial, indices, is_prologue=True)
         for copy in range(-self.ahead, 0):
             self.prologue.run(copy)
         self.block = Block([loop.induction.type], [loop.induction.hint])
@@ -236,7 +242,7 @@ class _Expansion:
     def _slot_index(self, value: Value, offset: int) -> int:
         return self.slots[value, offset].index - 1
 
-    def _growing_slots(self) -> Sequence[tuple[Value, int]]:
+    def _growing_slots(self) -> Iterator[tuple[Value, int]]:
         """Yield the slots, with those that are added meanwhile."""
         position = 0
         while position < len(self.slots):
@@ -269,9 +275,8 @@ class _Expansion:
         """Return whether a variable is a stage index, which each iteration moves by one."""
         if value.owner is not self.loop.body or not value.index:
             return False
-        following = self.yielded(value).op
-        is_next = isinstance(following, gpu.NextStage) and following.index is value
-        return is_next and following.ahead == 1
+        op = self.yielded(value).op
+        return isinstance(op, gpu.NextStage) and op.index is value and op.ahead == 1
 
     def pending(self, wait: wgmma.WgmmaWait, copy: int, limit: int | None) -> int:
         """Return how many newer dots a wait leaves in flight, if its dots run ahead of it.
@@ -373,6 +378,7 @@ class _Region:
         indices: dict[int, Value],
         *,
         limit: int | None = None,
+        is_prologue: bool = False,
     ) -> None:
         self.expansion = expansion
         self.loop = expansion.loop
@@ -382,7 +388,7 @@ class _Region:
         self._indices = indices
         self._values: dict[tuple[Value, int], Value] = {}
         self._exists: dict[int, Value] = {}
-        self._is_prologue = enter == expansion._initial  # noqa: SLF001 - one mechanism
+        self._is_prologue = is_prologue
 
     def run(self, copy: int) -> None:
         """Emit the steps of one copy."""
@@ -401,7 +407,7 @@ class _Region:
             if not isinstance(step.op, _IN_BRANCH):
                 self._emit(step.op, offset, step.distance, exists=exists)
                 continue
-            group = [step.op]
+            group: list[Op] = [step.op]
             while position < len(steps) and self._joins(steps[position], step):
                 group.append(steps[position].op)
                 position += 1
@@ -443,6 +449,8 @@ class _Region:
             return self._enter(value, offset)
         if not is_pure(op):
             raise IRError(f"{op.opcode} is in no schedule", op.loc)
+        if offset < expansion.first_distances.get(op, 0) and not self._is_prologue:
+            return self._enter(value, offset)
         self._emit(op, offset, distance)
         return self._values[value, offset]
 

@@ -11,7 +11,8 @@ order and distances; `expand_loop` makes the loop. A schedule prints as one op a
      0 gpu.dot
 
 Pure ops need not be listed: they are computed where they are needed, once for each distance. One
-that is listed is computed at its place at the latest.
+that is listed is computed at its place at the latest; one that is listed ahead only, like the softmax
+of the next iteration, is computed there alone, and its value is carried to later uses.
 
 Invariant: an op that is not pure is listed once.
 """
