@@ -16,9 +16,11 @@ slice and before any wait.
 
 from __future__ import annotations
 
-from aotc.ir.core import Block, Kernel, Op
+from aotc.ir.core import Kernel, Op
 from aotc.ir.dialects import gpu, scf
 from aotc.schedule.context import Schedule
+from aotc.schedule.pipelining.expand_loop import reorder_body
+from aotc.schedule.pipelining.loop_schedule import LoopSchedule
 
 
 def interleave_copies(kernel: Kernel, schedule: Schedule) -> None:
@@ -26,46 +28,35 @@ def interleave_copies(kernel: Kernel, schedule: Schedule) -> None:
     del schedule
     for loop in kernel.walk():
         if isinstance(loop, scf.For):
-            _spread(loop.body)
+            _interleave(loop)
 
 
-def _spread(body: Block) -> None:
-    copies = [op for op in body if isinstance(op, gpu.AsyncCopy)]
-    commits = [op for op in body if isinstance(op, gpu.AsyncCommit)]
-    parts = _parts_after(copies[-1]) if copies else []
-    if len(commits) != 1 or len(parts) < 2:
+def _interleave(loop: scf.For) -> None:
+    copies = [op for op in loop.body if isinstance(op, gpu.AsyncCopy)]
+    commits = [op for op in loop.body if isinstance(op, gpu.AsyncCommit)]
+    slices = _slices_after(copies[-1]) if copies else []
+    if len(commits) != 1 or len(slices) < 2:
         return
+    interleaved = LoopSchedule.in_order(loop)
+    last = len(slices) - 2
     for number, copy in enumerate(copies):
-        _move_before(copy, parts[min(number, len(parts) - 2)])
-    _move_after(commits[0], copies[-1])
+        ops = [copy, *commits] if copy is copies[-1] else [copy]
+        interleaved.move(ops, before=slices[min(number, last)])
+    reorder_body(interleaved)
 
 
-def _parts_after(op: Op) -> list[Op]:
+def _slices_after(op: Op) -> list[Op]:
     """Return the MMAs between an op and the next wait of its block."""
-    parts: list[Op] = []
+    slices: list[Op] = []
     following = op.next
     while following is not None and not _waits(following):
         if isinstance(following, gpu.Dot) and following.shape:
-            parts.append(following)
+            slices.append(following)
         following = following.next
-    return parts
+    return slices
 
 
 def _waits(op: Op) -> bool:
     """Return whether an op or its blocks wait for copies."""
     nested = (inner for block in op.blocks for inner in block.walk())
     return any(isinstance(each, gpu.AsyncWait) for each in (op, *nested))
-
-
-def _move_before(op: Op, place: Op) -> None:
-    block = place.block
-    assert block is not None
-    op.remove()
-    block.insert(op, before=place)
-
-
-def _move_after(op: Op, place: Op) -> None:
-    following = place.next
-    assert following is not None
-    if following is not op:
-        _move_before(op, following)

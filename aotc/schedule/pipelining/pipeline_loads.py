@@ -1,19 +1,12 @@
 """Software pipelining: issue the loads of a loop iterations before their values are used.
 
-The plan (`load_pipeline`) says which loads run ahead, how far and by which path; this pass
-applies it. With loads at distances up to d, the loop
-
-    for i: compute(load(address(i)))
-
-becomes
-
-    for k < d: if iteration k exists: issue load(address(k))
-    for i: wait; barrier; if iteration i+d exists: issue load(address(i+d)); compute(loaded(i))
-
-For every distance the loop carries a copy of the variables that addresses are computed from. That
-an iteration exists is a comparison of the induction variable with
-an upper bound lowered by whole steps, which saturates, so no bound is too large. Nothing is read
-for an iteration that does not exist, and a loop of few or no iterations needs no case of its own.
+The plan (`load_pipeline`) says which loads run ahead, how far and by which path; `issue_loads` gives
+each the ops that issue it and wait for it; this pass puts them in order, and `expand_loop` makes the
+loop. An iteration of it runs, in order: stores to shared memory of what registers hold; the
+wait, and the loads from shared memory that the first of their uses needs; the issue of loads for later
+iterations; the rest as it was. Other loads from shared memory sink to their first use, to hold
+registers no longer than needed. What is loaded furthest ahead is issued last: by then the one before
+it has been used, so that both can have the same registers.
 
 A tile of an asynchronous copy or tensor load is in the buffer of its stage. Stages rotate, so one
 barrier an iteration is enough: it makes visible what has arrived, and the copies issued after it
@@ -24,14 +17,19 @@ Invariant: the loop computes in every iteration what it computed before, in the 
 
 from __future__ import annotations
 
-from aotc.ir.core import Kernel, Value, build
+from collections.abc import Iterable
+
+from aotc.ir.core import Kernel, Op, Value
 from aotc.ir.diagnostics import at
-from aotc.ir.dialects import arith, gpu, scf
+from aotc.ir.dialects import gpu, scf
 from aotc.ir.rewrite import Builder
+from aotc.schedule.analysis.global_order import free_operands
 from aotc.schedule.context import Schedule
+from aotc.schedule.pipelining.expand_loop import expand_loop
+from aotc.schedule.pipelining.issue_loads import IssuedLoads, issue_loads
 from aotc.schedule.pipelining.load_pipeline import LoopPlan, plan_loop
+from aotc.schedule.pipelining.loop_schedule import LoopSchedule, Step
 from aotc.schedule.pipelining.pipeline_remarks import remark_plan, remark_while
-from aotc.schedule.pipelining.pipelined_body import LoadEmitter, Mapping, PipelinedBody
 from aotc.schedule.shared_memory.mbarrier_ring import carry_phases
 
 
@@ -49,74 +47,106 @@ def pipeline_loads(kernel: Kernel, schedule: Schedule) -> None:
             remark_plan(plan, kernel, schedule)
             if plan.loads:
                 with at(loop.loc):
-                    _Rewriter(plan, kernel).run()
+                    _pipeline(plan, kernel)
 
 
-class _Rewriter:
-    """Emit the prologue of the pipelined loop, then the loop, and replace the old one.
+def _pipeline(plan: LoopPlan, kernel: Kernel) -> None:
+    """Replace the loop of a plan."""
+    issued = issue_loads(plan, kernel)
+    made = expand_loop(_Order(plan, issued).schedule())
+    if plan.copies:
+        Builder.after_op(made.loop)(gpu.AsyncWait(0))
+    if issued.ring is not None:
+        carry_phases(made.loop, issued.ring.start, made.outs[issued.carried[-1]])
 
-    `early[k]` maps values of the body to those of iteration `k`, before the loop.
-    """
 
-    def __init__(self, plan: LoopPlan, kernel: Kernel) -> None:
+class _Order:
+    """Put the ops of a loop in order."""
+
+    def __init__(self, plan: LoopPlan, issued: IssuedLoads) -> None:
         self.plan = plan
-        self.loop = plan.loop
-        self.place = Builder.before_op(plan.loop)
-        self.loads = list(plan.loads.values())
-        self.emitter = LoadEmitter(plan, kernel, self.place)
-        self.early: list[Mapping] = [{} for _ in range(plan.max_distance)]
+        self.issued = issued
+        self.steps: list[Step] = []
+        self._stages: dict[Op | None, None] = dict.fromkeys(issued.stages.values())
+        self._deferred: dict[Op | None, gpu.SharedLoad] = {}
+        self._waited = False
 
-    def run(self) -> None:
-        """Replace the loop."""
-        self._allocate()
-        self._issue_early()
-        body = PipelinedBody(self.plan, self.emitter, self._value_early)
-        inits = [self.loop.lower, self.loop.upper, self.loop.step, *body.inits]
-        attributes = self.loop.attributes
-        new = self.place(build(scf.For, inits, attributes, [body.write()], self.loop.loc))
-        if self.plan.copies:
-            self.place(gpu.AsyncWait(0))
-        if self.emitter.ring is not None and body.phases is not None:
-            end = new.outs[body.phases.index - 1]
-            carry_phases(new, self.emitter.ring.start, end)
-        for variable, out in zip(self.plan.carried, new.outs, strict=False):
-            self.loop.outs[variable.index - 1].replace_all_uses_with(out)
-        self.loop.erase()
+    def schedule(self) -> LoopSchedule:
+        """Return the steps of the loop."""
+        plan = self.plan
+        stored = self._store_loaded()
+        rest: list[Op] = []
+        for op in plan.loop.body:
+            if op not in plan.live or op in stored or op in self._stages:
+                continue
+            if isinstance(op, gpu.SharedLoad) and op.buffer.op in self._stages:
+                self._deferred[op] = op
+            else:
+                rest.append(op)
+        uses = [list(free_operands(op)) for op in rest]
+        uses.append([plan.yielded(variable) for variable in plan.carried])
+        if plan.copies or plan.fetches:
+            self._make_ready(next(filter(self._lies_in_shared, uses), ()))
+        self._issue()
+        for op, values in zip(rest, uses, strict=False):
+            self._make_ready(values)
+            self.steps.append(Step(op))
+        self._make_ready(uses[-1])
+        return LoopSchedule(plan.loop, self.steps, carried=list(self._carried()))
 
-    def _allocate(self) -> None:
-        for load in self.loads:
-            buffer = load.buffer
-            if buffer is not None:
-                slots = {"num_stages": self.plan.buffer_stages(load)}
-                made = build(gpu.SharedAlloc, (), {**buffer.attributes, **slots}, (), buffer.loc)
-                self.emitter.buffers[load] = self.place(made).out
+    def _carried(self) -> Iterable[tuple[Value, int]]:
+        """Yield what the loop carries: what it did, what runs ahead, loaded tiles, stage indices."""
+        loads = list(self.plan.loads.values())
+        yield from ((variable, 0) for variable in self.plan.carried)
+        for distance in sorted({load.distance for load in loads}):
+            for load in loads:
+                if load.distance == distance:
+                    yield from ((variable, distance) for variable in load.slice.carried)
+        for load in loads:
+            if isinstance(load.op, gpu.Load) and not load.lands:
+                offsets = range(load.first_use, load.distance)
+                yield from ((load.op.out, offset) for offset in offsets)
+        yield from ((variable, 0) for variable in self.issued.carried)
 
-    def _issue_early(self) -> None:
-        """Issue the loads of the first iterations before the loop."""
-        emitter, index = self.emitter, self.loop.lower
-        for iteration, mapping in enumerate(self.early):
-            if iteration:
-                index = self.place(arith.Add(index, self.loop.step)).out
-            mapping[self.loop.induction] = index
-        for time in range(-self.plan.max_distance, 0):
-            for load in self.loads:
-                iteration = time + load.distance
-                if iteration < 0:
-                    continue
-                mapping = self.early[iteration]
-                for variable in load.slice.carried:
-                    mapping[variable] = self._value_early(variable, iteration)
-                exists = emitter.exists(self.loop.lower, iteration, self.place)
-                emitter.issue(load, mapping, exists, (emitter.zero, iteration), self.place)
-            if self.plan.copies and time >= -self.plan.copy_distance:
-                self.place(gpu.AsyncCommit())
+    def _store_loaded(self) -> dict[Op, None]:
+        """Store loaded registers to shared memory; return the ops that do."""
+        stored: dict[Op, None] = {}
+        for load in self.plan.loads.values():
+            if load.trip is None or load.is_async:
+                continue
+            ops = (self.issued.stages[load], *load.trip.renames, load.trip.store)
+            self.steps += map(Step, ops)
+            stored.update(dict.fromkeys(ops))
+        return stored
 
-    def _value_early(self, value: Value, iteration: int) -> Value:
-        """Return a value of the body in one of the iterations that the prologue issues."""
-        if value.owner is not self.loop.body or value.index == 0:
-            return self.early[iteration].get(value, value)
-        if iteration == 0:
-            init = self.loop.init[value.index - 1]
-            assert init is not None
-            return init
-        return self._value_early(self.plan.yielded(value), iteration - 1)
+    def _make_ready(self, values: Iterable[Value]) -> None:
+        """Load those of `values` that are in shared memory."""
+        wanted = dict.fromkeys(values)
+        loads = [op for op in self._deferred.values() if op.out in wanted]
+        stages = [value.op for value in wanted if value.op in self._stages]
+        stages += [op.buffer.op for op in loads]
+        if stages and not self._waited:
+            self.steps += map(Step, self.issued.waits)
+            self._waited = True
+        self.steps += [Step(op) for op in stages if op is not None]
+        for op in loads:
+            del self._deferred[op]
+            self.steps.append(Step(op))
+
+    def _lies_in_shared(self, values: Iterable[Value]) -> bool:
+        return any(value.op in self._deferred or value.op in self._stages for value in values)
+
+    def _issue(self) -> None:
+        """Issue the loads of later iterations, all tensor loads of an iteration at once."""
+        plan, issued = self.plan, self.issued
+        order = {op: number for number, op in enumerate(plan.loop.body)}
+        fetches = plan.fetches
+        for load in sorted(plan.loads.values(), key=lambda load: load.distance):
+            ops = sorted(load.slice.ops, key=order.__getitem__)
+            if load not in fetches:
+                ops.append(issued.issues[load])
+            elif load is fetches[-1]:
+                ops += [issued.stages[each] for each in fetches]
+                ops += [issued.issues[each] for each in fetches]
+            self.steps += [Step(op, load.distance) for op in ops]
+        self.steps += [Step(op, plan.copy_distance) for op in issued.commits]

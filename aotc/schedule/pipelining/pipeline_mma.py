@@ -26,17 +26,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from aotc.ir.core import Block, Kernel, Op, Value, build
-from aotc.ir.diagnostics import at
-from aotc.ir.dialects import arith, gpu, roles, scf, tma, wgmma
-from aotc.ir.rewrite import Builder, is_pure, is_unobserved
+from aotc.ir.core import Kernel, Op, Value
+from aotc.ir.dialects import gpu, roles, scf, tma, wgmma
+from aotc.ir.rewrite import is_pure, is_unobserved
 from aotc.ir.types import SharedType, TileType
-from aotc.schedule.analysis.loop_bounds import lowered_bounds
 from aotc.schedule.analysis.register_budget import registers_of, reserve_registers
 from aotc.schedule.context import Schedule
+from aotc.schedule.pipelining.expand_loop import expand_loop
+from aotc.schedule.pipelining.loop_schedule import LoopSchedule
 from aotc.schedule.remarks import Reason, Remark
 
-_NEVER_UNROLLED = 1
 _MIN_SLOTS = 2
 # What a thread needs besides accumulators and results of dots: addresses, counters, scales.
 _WORKING_REGISTERS = 40
@@ -66,8 +65,12 @@ def _advance(start: _Start, role: roles.Specialize, kernel: Kernel, schedule: Sc
     needed = _needed_registers(start)
     if not reserve_registers(needed, role, kernel, schedule):
         return Reason.TWO_RESULTS(registers=needed)
-    with at(start.loop.loc):
-        _Advance(start).rewrite()
+    ahead = LoopSchedule.in_order(start.loop)
+    ahead.unroll = 2
+    issued = [op for op in start.ops if not is_pure(op)]
+    others = [step.op for step in ahead.steps if step.op not in issued]
+    ahead.move(issued, before=others[0], distance=1)
+    expand_loop(ahead)
     return ""
 
 
@@ -180,124 +183,3 @@ def _needed_registers(start: _Start) -> int:
     held += [op.a for op in start.loop.body if isinstance(op, wgmma.Wgmma)]
     tiles = [value for value in held if isinstance(value.type, TileType)]
     return sum(map(registers_of, tiles)) + _WORKING_REGISTERS
-
-
-# ---- rewriting --------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Turn:
-    """The values of an iteration: induction variable, carried values, results of its dots."""
-
-    induction: Value
-    carried: Sequence[Value]
-    products: Sequence[Value] = ()
-
-
-class _Advance:
-    """Rewrite a loop: an iteration is begun with its dots, and finished with all the rest."""
-
-    def __init__(self, start: _Start) -> None:
-        self.start = start
-        self.loop = start.loop
-        self.body = [op for op in start.loop.body if not op.terminator]
-        self.waits = {next(iter(op.out.users)): op for op in start.products}
-
-    def rewrite(self) -> None:
-        """Replace the loop by one over pairs of iterations, guarded against no iterations."""
-        loop = self.loop
-        outer = Builder.before_op(loop)
-        runs = outer(arith.Compare(loop.lower, loop.upper, "lt")).out
-        _, one_more, two_more = lowered_bounds(loop, 2, outer)
-        then, otherwise = Block(), Block()
-        Builder(otherwise)(scf.Yield(list(loop.init)))
-        place = Builder(then)
-        first = self._begin(loop.lower, loop.init, place)
-        pairs = self._pairs(first, two_more, place)
-        count = len(loop.init)
-        last = _Turn(pairs.outs[count], pairs.outs[:count], pairs.outs[count + 1 :])
-        has_next = place(arith.Compare(last.induction, one_more, "lt")).out
-        ends = place(scf.If(has_next, self._last(last, 2), self._last(last, 1)))
-        place(scf.Yield(list(ends.results)))
-        branch = outer(scf.If(runs, then, otherwise))
-        loop.replace_with(branch.results)
-
-    def _pairs(self, first: _Turn, upper: Value, outer: Builder) -> scf.For:
-        """Return the loop over pairs, as long as two more iterations follow the one begun.
-
-        It carries what the old one did, the induction variable of the iteration that has begun, and
-        the results of its dots.
-        """
-        loop = self.loop
-        step = outer(arith.Add(loop.step, loop.step)).out
-        inits = [*first.carried, first.induction, *first.products]
-        body = Block(
-            [loop.lower.type, *(value.type for value in inits)],
-            [loop.induction.hint, *(value.hint for value in loop.carried)],
-        )
-        place = Builder(body)
-        count = len(first.carried)
-        args = body.args[1:]
-        turn = _Turn(args[count], args[:count], args[count + 1 :])
-        for _ in range(2):
-            turn = self._go_on(turn, place)
-        place(scf.Yield([*turn.carried, turn.induction, *turn.products]))
-        attributes = {**loop.attributes, "unroll": loop.attributes["unroll"] or _NEVER_UNROLLED}
-        slots = [loop.lower, upper, step, *inits]
-        return outer(build(scf.For, slots, attributes, [body], loop.loc))
-
-    def _last(self, turn: _Turn, count: int) -> Block:
-        """Return the block that does the last `count` iterations, one of which has begun."""
-        block = Block()
-        place = Builder(block)
-        for _ in range(count - 1):
-            turn = self._go_on(turn, place)
-        place(scf.Yield(self._finish(turn, place, pending=0)))
-        return block
-
-    # -- an iteration ----------------------------------------------------------
-
-    def _go_on(self, turn: _Turn, place: Builder) -> _Turn:
-        """Begin the next iteration and finish one; return the next one."""
-        following = self._begin_next(turn, place)
-        carried = self._finish(turn, place, pending=len(self.start.products))
-        return replace(following, carried=carried)
-
-    def _begin(self, induction: Value, carried: Sequence[Value], place: Builder) -> _Turn:
-        """Issue the dots of an iteration; of `carried`, only `state` is used."""
-        mapping = self._mapping(induction, carried)
-        for op in self.start.ops:
-            place(op.clone(mapping))
-        products = [mapping[op.out] for op in self.start.products]
-        return _Turn(induction, carried, products)
-
-    def _begin_next(self, turn: _Turn, place: Builder) -> _Turn:
-        """Issue the dots of the iteration after one."""
-        mapping = self._mapping(turn.induction, turn.carried)
-        for op in self.start.ops:
-            if is_pure(op):
-                place(op.clone(mapping))
-        carried = list(turn.carried)
-        yielded = self.loop.body.terminator.operands
-        for index in self.start.state:
-            carried[index] = mapping.get(yielded[index], yielded[index])
-        induction = place(arith.Add(turn.induction, self.loop.step)).out
-        return self._begin(induction, carried, place)
-
-    def _finish(self, turn: _Turn, place: Builder, pending: int) -> list[Value]:
-        """Finish an iteration, with `pending` dots issued since; return what it yields."""
-        mapping = self._mapping(turn.induction, turn.carried)
-        for op, product in zip(self.start.products, turn.products, strict=True):
-            mapping[op.out] = product
-        for op in self.body:
-            if op in self.start.ops and not is_pure(op):
-                continue
-            made = place(op.clone(mapping))
-            if op in self.waits:
-                assert isinstance(made, wgmma.WgmmaWait)
-                made.pending += pending
-        yielded = self.loop.body.terminator.operands
-        return [mapping.get(value, value) for value in yielded]
-
-    def _mapping(self, induction: Value, carried: Sequence[Value]) -> dict[Value, Value]:
-        return dict(zip(self.loop.body.args, [induction, *carried], strict=True))

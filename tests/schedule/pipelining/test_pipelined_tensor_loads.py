@@ -89,7 +89,7 @@ def test_phases_are_carried_by_all_loops_around() -> None:
     _pipelined(kernel)
     text = print_kernel(kernel)
     assert re.search(r"scf\.for\(%zero, %n, %one, %\w+\) \(%i: i32, %phases: i32\)", text)
-    assert re.search(r"\(%j: i32, %slot: i32, %phases_1: i32\)", text)
+    assert re.search(r"\(%j: i32, %stage: i32, %phases_1: i32\)", text)
     assert re.search(r"} \(\) {\n\s+scf\.yield\(%phases\)", text)
 
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from aotc.ir.core import Kernel, Value
 from aotc.ir.dialects import arith, gpu, roles, tma, wgmma
 from aotc.ir.rewrite import Builder
-from aotc.schedule.pipelining import pipeline_mma
+from aotc.schedule.pipelining import expand_loop
 from tests.support.mutations.plant import Mutation, Plant, after_pass, found, wrapping
 
 _PASS = "pipeline_mma"
-_START = pipeline_mma._Advance
+_REGION = expand_loop._Region
 
 
 def _wait_for_one_less(kernel: Kernel) -> None:
@@ -52,25 +51,22 @@ def _one_iteration_more(lowered_bounds: Any) -> Callable[..., Any]:
     return wrong
 
 
-def _same_again(begin_next: Any) -> Callable[..., Any]:
-    """Start a product of the slots of the one before."""
+def _same_again(later_stage: Any) -> Callable[..., Any]:
+    """Issue a dot on the stages of the one before."""
 
-    def wrong(self: Any, turn: Any, place: Builder) -> Any:
-        right = begin_next(self, turn, place)
-        again = self._begin(turn.induction, turn.carried, place)
-        return pipeline_mma._Turn(right.induction, turn.carried, again.products)
+    def wrong(self: Any, op: Any, offset: int, distance: int) -> Any:
+        is_stage = isinstance(op, gpu.SharedStage)
+        return later_stage(self, op, offset - is_stage, distance)
 
     return wrong
 
 
-def _finish_the_next(finish: Any) -> Callable[..., Any]:
-    """Take the rest of an iteration to be of the one whose product is in flight."""
+def _finish_the_next(index: Any) -> Callable[..., Any]:
+    """Take the rest of an iteration to be of the one whose dot is in flight."""
 
-    def wrong(self: Any, turn: Any, place: Builder, pending: int) -> Any:
-        induction = turn.induction
-        if pending:
-            induction = place(arith.Add(induction, self.loop.step)).out
-        return finish(self, replace(turn, induction=induction), place, pending)
+    def wrong(self: Any, offset: int) -> Any:
+        right = index(self, offset)
+        return right if offset else self.place(arith.Add(right, self.loop.step)).out
 
     return wrong
 
@@ -94,17 +90,17 @@ _PLANTS: tuple[tuple[str, str, Plant], ...] = (
     (
         "a product of no iteration is started",
         "the bound of the pairs is off by one",
-        wrapping(pipeline_mma, "lowered_bounds", _one_iteration_more),
+        wrapping(expand_loop, "lowered_bounds", _one_iteration_more),
     ),
     (
         "a product is started twice",
-        "the start of the next iteration is given the state of this one",
-        wrapping(_START, "_begin_next", _same_again),
+        "the dot of the next iteration is given the stages of this one",
+        wrapping(_REGION, "_later_stage", _same_again),
     ),
     (
         "the rest of an iteration counts one too far",
-        "the induction variable of the start is that of the rest, too",
-        wrapping(_START, "_finish", _finish_the_next),
+        "the induction variable of the next iteration is that of the rest, too",
+        wrapping(_REGION, "_index", _finish_the_next),
     ),
 )
 

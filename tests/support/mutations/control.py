@@ -10,7 +10,7 @@ from aotc.ir.core import Kernel
 from aotc.ir.dialects import arith, gpu, scf, tile
 from aotc.ir.rewrite import Builder
 from aotc.schedule.cleanup import hoist_invariants
-from aotc.schedule.pipelining import pipelined_body
+from aotc.schedule.pipelining import expand_loop
 from tests.support.mutations.plant import (
     Mutation,
     after_pass,
@@ -59,20 +59,24 @@ def _reading_slot(change: int) -> Any:
 
 
 def _always_exists(exists: Any) -> Any:
-    def made(self: Any, index: Any, distance: int, place: Builder) -> Any:
-        answer = exists(self, index, distance, place)
-        return place(arith.Constant(value=True, type=answer.type)).out
+    def made(self: Any, offset: int) -> Any:
+        answer = exists(self, offset)
+        return self.place(arith.Constant(value=True, type=answer.type)).out
 
     return made
 
 
 def _too_far(exists: Any) -> Any:
-    return lambda self, index, distance, place: exists(self, index, distance - 1, place)
+    return lambda self, offset: exists(self, offset - 1)
 
 
-def _address_late(init: Any) -> Any:
-    def made(self: Any, plan: Any, emitter: Any, early: Any) -> None:
-        init(self, plan, emitter, lambda variable, distance: early(variable, max(0, distance - 1)))
+def _address_late(slot: Any) -> Any:
+    def made(self: Any, value: Any, offset: int) -> Any:
+        is_new = (value, offset) not in self.slots
+        arg = slot(self, value, offset)
+        if is_new and offset and value.op is None:
+            self.inits[arg.index - 1] = self.prologue.get(value, offset - 1, offset - 1)
+        return arg
 
     return made
 
@@ -196,19 +200,19 @@ MUTATIONS: Sequence[Mutation] = (
         "loads for iterations that do not exist",
         "what runs ahead is not under the condition that its iteration comes",
         "turn_all_ahead",
-        wrapping(pipelined_body.LoadEmitter, "exists", _always_exists),
+        wrapping(expand_loop._Region, "_exists_at", _always_exists),
     ),
     Mutation(
         "one load beyond the loop",
         "the last iteration still loads for the one after it",
         "turn_all_ahead",
-        wrapping(pipelined_body.LoadEmitter, "exists", _too_far),
+        wrapping(expand_loop._Region, "_exists_at", _too_far),
     ),
     Mutation(
         "addresses that run ahead are late",
         "a pointer that a loop moves starts an iteration too early",
         "multiply",
-        wrapping(pipelined_body.PipelinedBody, "__init__", _address_late),
+        wrapping(expand_loop._Expansion, "slot", _address_late),
     ),
     Mutation(
         "copy without zero fill",

@@ -1,0 +1,153 @@
+"""Give the loads of a loop that run ahead the ops that issue them, and the ops that wait.
+
+A tile that is staged through shared memory gets a ring in place of its buffer, and the loop a stage
+index. A load that writes shared memory without passing through registers becomes the issue of a copy
+and the wait for it, both still in their own iteration: which iteration issues is the schedule's.
+
+Invariant: a load that is neither staged nor a tensor load stays as it is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from aotc.ir.core import Kernel, Op, Value, build
+from aotc.ir.diagnostics import at
+from aotc.ir.dialects import arith, gpu, tma
+from aotc.ir.rewrite import Builder, append_carried
+from aotc.ir.types import I32
+from aotc.schedule.pipelining.load_pipeline import LoopPlan, PlannedLoad
+from aotc.schedule.shared_memory.mbarrier_ring import MbarrierRing
+
+
+@dataclass
+class IssuedLoads:
+    """What a loop issues and waits for.
+
+    `issues` have the op that issues each load, `stages` the stage of its ring. `waits` come before
+    the first read of a stage. `carried` are the loop's variables for all this.
+    """
+
+    issues: dict[PlannedLoad, Op] = field(default_factory=dict[PlannedLoad, Op])
+    stages: dict[PlannedLoad, gpu.SharedStage] = field(
+        default_factory=dict[PlannedLoad, gpu.SharedStage]
+    )
+    waits: list[Op] = field(default_factory=list[Op])
+    commits: list[Op] = field(default_factory=list[Op])
+    carried: list[Value] = field(default_factory=list[Value])
+    ring: MbarrierRing | None = None
+
+
+def issue_loads(plan: LoopPlan, kernel: Kernel) -> IssuedLoads:
+    """Rewrite the loop of a plan, which is another op afterwards; return what it issues."""
+    return _Issue(plan, kernel).run()
+
+
+class _Issue:
+    def __init__(self, plan: LoopPlan, kernel: Kernel) -> None:
+        self.plan = plan
+        self.body = plan.loop.body
+        self.outer = Builder.before_op(plan.loop)
+        self.found = IssuedLoads()
+        self.found.ring = MbarrierRing.at_entry(kernel, plan.num_stages) if plan.fetches else None
+        self.inits: list[Value] = []
+        self.yielded: list[Value] = []
+        self.full: gpu.SharedStage | None = None
+
+    def run(self) -> IssuedLoads:
+        """Rewrite the loop."""
+        plan, found = self.plan, self.found
+        zero = self.outer(arith.Constant(0, I32)).out
+        start = Builder(self.body, self.body.first)
+        end = Builder.before_op(self.body.terminator)
+        rings = {
+            load: (self._ring(load), plan.buffer_stages(load))
+            for load in plan.loads.values()
+            if load.buffer is not None
+        }
+        indices: dict[int, Value] = {}
+        for _, num_stages in rings.values():
+            if num_stages not in indices:
+                index = indices[num_stages] = self._carry(zero, "stage")
+                self.yielded.append(end(gpu.NextStage(index, num_stages)).out)
+        for load, (ring, num_stages) in rings.items():
+            found.stages[load] = start(gpu.SharedStage(ring, indices[num_stages]))
+        if found.ring is not None:
+            self.full = start(gpu.SharedStage(found.ring.full, indices[plan.num_stages]))
+        for load, stage in found.stages.items():
+            assert load.buffer is not None
+            load.buffer.replace_with([stage.out])
+        if plan.copies:
+            # All commit groups but those of the iterations that follow the current one.
+            found.waits.append(end(gpu.AsyncWait(plan.copy_distance - 1)))
+        if found.ring is not None:
+            self._wait_at(found.ring, indices[plan.num_stages], end)
+        for load in plan.loads.values():
+            found.issues[load] = self._issue(load)
+        if plan.copies:
+            found.commits.append(end(gpu.AsyncCommit()))
+        terminator = self.body.terminator
+        terminator.set_slots([*terminator.slots, *self.yielded])
+        plan.loop = append_carried(plan.loop, self.inits)
+        return found
+
+    def _carry(self, init: Value, hint: str) -> Value:
+        self.inits.append(init)
+        self.found.carried.append(self.body.add_arg(init.type, hint))
+        return self.found.carried[-1]
+
+    def _ring(self, load: PlannedLoad) -> Value:
+        buffer = load.buffer
+        assert buffer is not None
+        attributes = {**buffer.attributes, "num_stages": self.plan.buffer_stages(load)}
+        return self.outer(build(gpu.SharedAlloc, (), attributes, (), buffer.loc)).out
+
+    def _wait_at(self, ring: MbarrierRing, index: Value, end: Builder) -> None:
+        phases = self._carry(ring.start, "phases")
+        before = len(end.added)
+        self.yielded.append(ring.wait(index, phases, end))
+        self.found.waits += end.added[before:]
+
+    def _issue(self, load: PlannedLoad) -> Op:
+        """Return the op that issues a load."""
+        op = load.op
+        place = Builder.before_op(op)
+        if isinstance(op, tma.Fetch):
+            return self._issue_tensor(load, op, place)
+        if not load.is_async:
+            return op
+        assert load.trip is not None
+        pointer, mask = op.pointer, op.mask
+        with at(op.loc):
+            for rename in load.trip.renames:
+                pointer = _renamed(rename, pointer, place)
+                mask = None if mask is None else _renamed(rename, mask, place)
+            copy = gpu.AsyncCopy(
+                pointer,
+                self.found.stages[load].out,
+                mask,
+                vector=load.vector,
+                cache=op.cache,
+                eviction=op.eviction,
+                prefetch_bytes=op.prefetch_bytes,
+            )
+            place(copy)
+        load.trip.store.erase()
+        for rename in reversed(load.trip.renames):
+            rename.erase()
+        op.erase()
+        return copy
+
+    def _issue_tensor(self, load: PlannedLoad, op: tma.Fetch, place: Builder) -> Op:
+        """Replace a tensor load by its issue, which the last one of the loop arrives for."""
+        fetches, stage = self.plan.fetches, self.found.stages[load]
+        assert self.full is not None
+        issue = op.as_async_load(op.inputs, stage.out, self.full.out, arrive=load is fetches[-1])
+        issue.loc = op.loc
+        place(issue)
+        op.erase()
+        return issue
+
+
+def _renamed(rename: Op, value: Value, place: Builder) -> Value:
+    return place(rename.clone({rename.operands[0]: value})).results[0]

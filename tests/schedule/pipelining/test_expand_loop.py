@@ -1,0 +1,173 @@
+"""Schedules of loops: what is carried, what runs under a condition, and what is peeled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aotc.ir.core import Kernel, Op
+from aotc.ir.diagnostics import IRError
+from aotc.ir.dialects import arith, gpu, scf
+from aotc.ir.text import parse_kernel
+from aotc.ir.verify import verify
+from aotc.schedule.context import Schedule
+from aotc.schedule.pipelining.expand_loop import expand_loop
+from aotc.schedule.pipelining.loop_schedule import LoopSchedule, Step
+from aotc.verify.interpreter.run import run
+from tests.support.pass_case import applied, assert_same_meaning
+
+# A running maximum and a rescaled total, as in attention: `score` is loaded, the maximum of all so
+# far rescales what is added up, and `value` is loaded for the sum.
+ONLINE = """
+kernel @k(%x: *fp32, %y: *fp32, %out: *fp32, %n: i32) {num_warps = 1} {
+  %zero = arith.constant {value = 0, type = i32} : i32
+  %one = arith.constant {value = 1, type = i32} : i32
+  %low = arith.constant {value = -1000.0, type = fp32} : fp32
+  %none = arith.constant {value = 0.0, type = fp32} : fp32
+  %most_after, %total_after = scf.for(%zero, %n, %one, %low, %none) (%i: i32, %most: fp32, %total: fp32) {
+    %x_at = arith.addptr(%x, %i) : *fp32
+    %score = gpu.load(%x_at, _, _) : fp32
+    %new = arith.max(%most, %score) : fp32
+    %change = arith.sub(%most, %new) : fp32
+    %scale = arith.add(%change, %score) : fp32
+    %y_at = arith.addptr(%y, %i) : *fp32
+    %value = gpu.load(%y_at, _, _) : fp32
+    %less = arith.mul(%total, %scale) : fp32
+    %sum = arith.add(%less, %value) : fp32
+    %out_at = arith.addptr(%out, %i) : *fp32
+    gpu.store(%out_at, %sum)
+    scf.yield(%new, %sum)
+  } : fp32, fp32
+  %last_at = arith.addptr(%out, %n) : *fp32
+  %last = arith.add(%most_after, %total_after) : fp32
+  gpu.store(%last_at, %last)
+  scf.return
+}
+"""
+
+
+def _loop(kernel: Kernel) -> scf.For:
+    return next(op for op in kernel.walk() if isinstance(op, scf.For))
+
+
+def _named(loop: scf.For, name: str) -> Op:
+    return next(op for op in loop.body if any(value.hint == name for value in op.results))
+
+
+def _outputs(kernel: Kernel, count: int) -> np.ndarray:
+    random = np.random.default_rng(count)
+    x, y = (random.integers(-3, 4, max(count, 1)).astype(np.float32) for _ in range(2))
+    out = np.full(count + 1, 77, np.float32)
+    run(kernel, (1,), [x, y, out, count])
+    return out
+
+
+def _assert_same(make: Any, counts: range = range(6)) -> Kernel:
+    """Assert that a schedule of the loop changes nothing, however many iterations there are."""
+    kernel = parse_kernel(ONLINE)
+    expand_loop(make(_loop(kernel)))
+    verify(kernel)
+    for count in counts:
+        expected = _outputs(parse_kernel(ONLINE), count)
+        np.testing.assert_array_equal(_outputs(kernel, count), expected)
+    return kernel
+
+
+@given(st.integers(0, 4), st.integers(0, 4), st.integers(0, 5))
+def test_loads_at_any_distances(first: int, second: int, count: int) -> None:
+    def make(loop: scf.For) -> LoopSchedule:
+        found = LoopSchedule.in_order(loop)
+        found.move([_named(loop, "score")], before=_named(loop, "new"), distance=first)
+        found.move([_named(loop, "value")], before=_named(loop, "less"), distance=second)
+        return found
+
+    _assert_same(make, range(count, count + 1))
+
+
+def test_what_is_computed_ahead_only_is_carried() -> None:
+    """The maximum and the scale run an iteration ahead of the sum, as softmax does of the second dot."""
+
+    def make(loop: scf.For) -> LoopSchedule:
+        found = LoopSchedule.in_order(loop)
+        ahead = [_named(loop, name) for name in ("x_at", "score", "new", "change", "scale")]
+        found.move(ahead, before=_named(loop, "y_at"), distance=1)
+        return found
+
+    kernel = _assert_same(make)
+    body = list(_loop(kernel).body)
+    assert sum(isinstance(op, arith.Max) for op in body) == 1
+    assert sum(isinstance(op, gpu.Load) for op in body) == 2
+
+
+@pytest.mark.parametrize("unroll", [1, 2, 3])
+def test_iterations_are_peeled_for_what_takes_no_condition(unroll: int) -> None:
+    """A store is an iteration ahead, with all that it needs."""
+
+    def make(loop: scf.For) -> LoopSchedule:
+        found = LoopSchedule.in_order(loop)
+        found.steps = [Step(step.op, 1) for step in found.steps]
+        found.unroll = unroll
+        return found
+
+    _assert_same(make, range(8))
+
+
+def test_a_value_that_comes_too_late_is_refused() -> None:
+    kernel = parse_kernel(ONLINE)
+    loop = _loop(kernel)
+    late = LoopSchedule.in_order(loop)
+    late.move([_named(loop, "value")], before=loop.body.terminator.prev)
+    with pytest.raises(IRError, match="comes too late for its use"):
+        expand_loop(late)
+
+
+def test_an_op_with_effects_is_listed_once() -> None:
+    loop = _loop(parse_kernel(ONLINE))
+    twice = LoopSchedule.in_order(loop)
+    twice.steps += [step for step in twice.steps if isinstance(step.op, gpu.Store)]
+    with pytest.raises(IRError, match="scheduled twice"):
+        twice.distances()
+
+
+AHEAD = """
+kernel @k(%x: *fp32, %out: *fp32, %n: i32) {num_warps = 1} {
+  %zero = arith.constant {value = 0, type = i32} : i32
+  %one = arith.constant {value = 1, type = i32} : i32
+  // CHECK: %[[FIRST:.*]] = gpu.load(%{{.*}}, %{{.*}}, _)
+  // CHECK: scf.for(%zero, %n, %one, %[[FIRST]]) (%i: i32, %[[NOW:.*]]: fp32) {
+  scf.for(%zero, %n, %one) (%i: i32) {
+    %at = arith.addptr(%x, %i) : *fp32
+    // CHECK: %[[EXISTS:.*]] = arith.compare(%i,
+    // CHECK: %[[NEXT:.*]] = gpu.load(%{{.*}}, %[[EXISTS]], _)
+    %value = gpu.load(%at, _, _) : fp32
+    %out_at = arith.addptr(%out, %i) : *fp32
+    // CHECK: gpu.store(%{{.*}}, %[[NOW]], _)
+    gpu.store(%out_at, %value)
+    // CHECK: scf.yield(%[[NEXT]])
+    scf.yield()
+  }
+  scf.return
+}
+"""
+
+
+def _load_ahead(kernel: Kernel, schedule: Schedule) -> None:
+    del schedule
+    loop = _loop(kernel)
+    ahead = LoopSchedule.in_order(loop)
+    load = _named(loop, "value")
+    ahead.move([load], before=ahead.steps[0].op, distance=1)
+    assert str(ahead).splitlines()[0] == " +1 gpu.load value"
+    expand_loop(ahead)
+
+
+def test_a_load_ahead_takes_its_condition_into_the_mask() -> None:
+    kernel = applied(AHEAD, _load_ahead)
+    x = np.random.default_rng(0).standard_normal(5).astype(np.float32)
+    for count in (0, 1, 5):
+        if count:
+            assert_same_meaning(AHEAD, kernel, [x, np.full(5, 7, np.float32), count])
