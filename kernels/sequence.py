@@ -11,7 +11,9 @@ def _then(decay, state, next_decay, next_state):
 
 
 @triton.jit
-def linear_recurrence_kernel(decay_ptr, x_ptr, out_ptr, stride, n_rows, n_cols, BLOCK: tl.constexpr):
+def linear_recurrence_kernel(
+    decay_ptr, x_ptr, out_ptr, stride, n_rows, n_cols, BLOCK: tl.constexpr
+):
     """Store h[t] = decay[t] * h[t-1] + x[t] of every row, from h[-1] = 0: a state-space layer.
 
     Rows are `stride` elements apart and of any length: blocks of a row follow each other, and the

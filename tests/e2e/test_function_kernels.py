@@ -92,7 +92,7 @@ def test_average_pool(n_cols: int, dtype: type, zero_point: int) -> None:
     x = np.random.default_rng(n_cols).integers(info.min, info.max + 1, (3, n_cols), dtype)
     out = np.zeros_like(x)
     element = "i8" if dtype == np.int8 else "u8"
-    scalars = {name: "i32" for name in ("stride", "n_rows", "n_cols", "zero_point")}
+    scalars = dict.fromkeys(("stride", "n_rows", "n_cols", "zero_point"), "i32")
     signature = {"x_ptr": f"*{element}", "out_ptr": f"*{element}", **scalars}
     kernel = translate(
         str(KERNELS / "pooling.py"), "average_pool_kernel", signature, {"WINDOW": 5, "BLOCK": 16}

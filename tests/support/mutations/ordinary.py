@@ -109,7 +109,7 @@ _BY_AREA = {
     "shared memory, layouts, reductions, scans": (*_ROWS, *_FUNCTIONS, *_DOTS),
     "arithmetic, conversions": (*_ROWS, *_FUNCTIONS, *_ATOMICS, *_DOTS),
     "loops, branches, pipelines": (*_DOTS, *_ATOMICS, *_ROWS),
-    "matrix products": _DOTS,
+    "dots": _DOTS,
     "clusters": (*_CLUSTERS, *_HOPPER),
     "bulk copies": (*_LONG_ROWS, *_HOPPER),
     "launcher": (*_HOPPER, *_ROWS[:2]),
