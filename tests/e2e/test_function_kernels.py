@@ -83,3 +83,69 @@ def test_dropout_keeps_what_it_says() -> None:
         assert set(out.tolist()) <= {0.0, float(ml_dtypes.bfloat16(1 / (1 - p)))}
         kept.append((out != 0).mean())
     np.testing.assert_allclose(kept, [1, 0.75, 0.1], atol=0.03)
+
+
+@pytest.mark.parametrize("n_cols", [1, 4, 5, 33])
+@pytest.mark.parametrize(("dtype", "zero_point"), [(np.int8, -3), (np.uint8, 128)])
+def test_average_pool(n_cols: int, dtype: type, zero_point: int) -> None:
+    info = np.iinfo(dtype)
+    x = np.random.default_rng(n_cols).integers(info.min, info.max + 1, (3, n_cols), dtype)
+    out = np.zeros_like(x)
+    element = "i8" if dtype == np.int8 else "u8"
+    scalars = dict.fromkeys(("stride", "n_rows", "n_cols", "zero_point"), "i32")
+    signature = {"x_ptr": f"*{element}", "out_ptr": f"*{element}", **scalars}
+    kernel = translate(
+        str(KERNELS / "pooling.py"), "average_pool_kernel", signature, {"WINDOW": 5, "BLOCK": 16}
+    ).kernel
+    arguments = [x.reshape(-1).copy(), out.reshape(-1), n_cols, 3, n_cols, zero_point]
+    run(kernel, (3, -(-n_cols // 16)), arguments)
+    for row in range(3):
+        for col in range(n_cols):
+            near = x[row, max(0, col - 2) : col + 3].astype(np.float64) - zero_point
+            mean = near.mean()
+            rounded = np.trunc(mean + np.copysign(0.5, mean))
+            assert out[row, col] == int(rounded) + zero_point
+
+
+@pytest.mark.parametrize("n_cols", [1, 15, 16, 40])
+def test_linear_recurrence(n_cols: int) -> None:
+    rng = np.random.default_rng(n_cols)
+    decay, x = rng.random((2, 3, n_cols)).astype(np.float32)
+    out = np.full_like(x, np.nan)
+    names = ("decay_ptr", "x_ptr", "out_ptr", "stride", "n_rows", "n_cols")
+    signature = dict(zip(names, [*["*fp32"] * 3, *["i32"] * 3], strict=True))
+    kernel = translate(
+        str(KERNELS / "sequence.py"), "linear_recurrence_kernel", signature, {"BLOCK": 16}
+    ).kernel
+    arrays = [decay.reshape(-1).copy(), x.reshape(-1).copy(), out.reshape(-1)]
+    run(kernel, (3,), [*arrays, n_cols, 3, n_cols])
+    state = np.zeros(3)
+    for col in range(n_cols):
+        state = decay[:, col] * state + x[:, col]
+        np.testing.assert_allclose(out[:, col], state, rtol=1e-5)
+
+
+@pytest.mark.parametrize("n_cols", [1, 7, 16, 37])
+@pytest.mark.parametrize("shift", [0, 1, 3, -2, -41])
+def test_roll_rows(n_cols: int, shift: int) -> None:
+    x = np.random.default_rng(n_cols).standard_normal((2, n_cols)).astype(np.float32)
+    out = np.full_like(x, np.nan)
+    names = ("x_ptr", "out_ptr", "stride", "n_rows", "n_cols", "shift")
+    signature = dict(zip(names, ["*fp32", "*fp32", *["i32"] * 4], strict=True))
+    kernel = translate(
+        str(KERNELS / "sequence.py"), "roll_rows_kernel", signature, {"BLOCK": 16}
+    ).kernel
+    arrays = [x.reshape(-1).copy(), out.reshape(-1)]
+    run(kernel, (2, -(-n_cols // 16)), [*arrays, n_cols, 2, n_cols, shift])
+    assert (out == np.roll(x, shift, axis=1)).all()
+
+
+def test_replace_nan() -> None:
+    x = np.array([1.5, np.nan, -np.inf, 0.0, -np.nan, np.inf, -2.0], np.float32)
+    out = np.zeros_like(x)
+    signature = {"x_ptr": "*fp32", "out_ptr": "*fp32", "n": "i32", "value": "fp32"}
+    kernel = translate(
+        str(KERNELS / "sequence.py"), "replace_nan_kernel", signature, {"BLOCK": 16}
+    ).kernel
+    run(kernel, (1,), [x.copy(), out, 7, 0.25])
+    assert (out == np.where(np.isnan(x), 0.25, x)).all()

@@ -88,12 +88,30 @@ _HOPPER = (
     ("kernels/descriptors.toml", "accumulate_blocks", "sm_90a", ""),
     ("kernels/matrix.toml", "matmul", "sm_90a", "T=fp16 BIAS=false BLOCK_M=128"),
 )
+_FUNCTIONS = (
+    ("kernels/functions.toml", "average_pool", "sm_80", "T=i8"),
+    ("kernels/functions.toml", "average_pool", "sm_80", "T=u8"),
+    ("kernels/functions.toml", "roll_rows", "sm_80", "T=fp16"),
+    ("kernels/functions.toml", "linear_recurrence", "sm_80", "T=fp32"),
+    ("kernels/functions.toml", "replace_nan", "sm_80", "T=fp32"),
+    ("kernels/functions.toml", "dropout", "sm_80", "T=bf16"),
+    ("kernels/functions.toml", "median", "sm_80", "T=fp32 num_warps=1"),
+    ("kernels/functions.toml", "route", "sm_80", "T=bf16 BLOCK=4"),
+    ("kernels/functions.toml", "mx_matmul", "sm_80", "A_FORMAT=e4m3"),
+)
+_CLUSTERS = (("kernels/descriptors.toml", "matmul_descriptor", "sm_90a", "num_ctas=2"),)
+_LONG_ROWS = (
+    ("kernels/descriptors.toml", "scale_long_rows", "sm_90a", "T=bf16"),
+    ("kernels/descriptors.toml", "scale_long_rows", "sm_90a", "T=fp32"),
+)
 _BY_AREA = {
-    "accesses to global memory, atomics": (*_ROWS, *_ATOMICS),
-    "shared memory, layouts, reductions, scans": (*_ROWS, *_DOTS),
-    "arithmetic, conversions": (*_ROWS, *_ATOMICS, *_DOTS),
+    "accesses to global memory, atomics": (*_ROWS, *_FUNCTIONS, *_ATOMICS),
+    "shared memory, layouts, reductions, scans": (*_ROWS, *_FUNCTIONS, *_DOTS),
+    "arithmetic, conversions": (*_ROWS, *_FUNCTIONS, *_ATOMICS, *_DOTS),
     "loops, branches, pipelines": (*_DOTS, *_ATOMICS, *_ROWS),
-    "matrix products": _DOTS,
+    "dots": _DOTS,
+    "clusters": (*_CLUSTERS, *_HOPPER),
+    "bulk copies": (*_LONG_ROWS, *_HOPPER),
     "launcher": (*_HOPPER, *_ROWS[:2]),
 }
 
