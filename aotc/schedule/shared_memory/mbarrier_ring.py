@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from aotc.ir.carried_state import CarriedState, State
-from aotc.ir.core import Block, Kernel, Op, Value
+from aotc.ir.core import Kernel, Op, Value
 from aotc.ir.dialects import arith, gpu, scf, tma
 from aotc.ir.layout import LinearLayout
 from aotc.ir.rewrite import Builder, is_inside
@@ -161,18 +161,6 @@ class MbarrierRing:
         place(tma.MbarrierArrive(empty, self.num_warps, enabled, self.num_ctas))
 
     # -- with phase bits ---------------------------------------------------------
-
-    def issue(
-        self, loads: Sequence[Load], exists: Value, stage: tuple[Value, int], place: Builder
-    ) -> None:
-        """Issue the loads of an iteration if it `exists`; `stage` is an index and a distance."""
-        full = place(gpu.SharedStage(self.full, *stage)).out
-        arms = Block(), Block()
-        for made, (fetch, _, _) in zip(_issue(loads, full, Builder(arms[0])), loads, strict=True):
-            made.loc = fetch.loc
-        for arm in arms:
-            Builder(arm)(scf.Yield([]))
-        place(scf.If(exists, *arms))
 
     def wait(self, index: Value, phases: Value, place: Builder) -> Value:
         """Wait for the loads of a stage; return the phase bits after that."""

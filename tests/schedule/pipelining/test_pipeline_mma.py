@@ -207,22 +207,21 @@ CHECKS = """\
 // CHECK: scf.if(
 // CHECK: gpu.mbarrier_wait(%filled, %zero)
 // CHECK: %dot = gpu.wgmma(%a, %b, %fresh, %never)
-// CHECK: [[ACC:%[0-9]+]], [[AT:%[0-9]+]], {{.*}}, {{.*}}, [[LAST:%[0-9]+]] = scf.for({{.*}}, %dot) {
-// CHECK-SAME: unroll = 1} ({{.*}}, [[FIRST:%[0-9]+]]: tile<64x64xfp32, #{{[0-9]+}}>) {
+// CHECK: [[AT:%[0-9]+]], {{%[0-9]+}}, [[LAST:%[0-9]+]], [[ACC:%[0-9]+]], {{.*}} = scf.for({{.*}}, %dot, %none,
+// CHECK-SAME: unroll = 1} ({{.*}}, [[FIRST:%[a-z_0-9]+]]: tile<64x64xfp32, #{{[0-9]+}}>, %acc:
 // CHECK: gpu.mbarrier_wait(
 // CHECK: [[SECOND:%.*]] = gpu.wgmma({{.*}}, %fresh, %never)
 // CHECK: [[PART:%.*]] = gpu.wgmma_wait([[FIRST]]) {pending = 1,
 // CHECK-NEXT: [[READ:%.*]] = gpu.shared_stage(%empty, %index) :
 // CHECK-NEXT: gpu.mbarrier_arrive([[READ]], _)
 // CHECK-NEXT: [[ONE:%.*]] = arith.add(%acc, [[PART]])
-// CHECK-NEXT: [[NEXT:%.*]] = gpu.next_stage(%index)
 // CHECK: gpu.mbarrier_wait(
 // CHECK: [[THIRD:%.*]] = gpu.wgmma({{.*}}, %fresh, %never)
 // CHECK: [[PART:%.*]] = gpu.wgmma_wait([[SECOND]]) {pending = 1,
-// CHECK-NEXT: [[READ:%.*]] = gpu.shared_stage(%empty, [[NEXT]]) :
+// CHECK-NEXT: [[READ:%.*]] = gpu.shared_stage(%empty, %index) {ahead = 1}
 // CHECK-NEXT: gpu.mbarrier_arrive([[READ]], _)
 // CHECK-NEXT: [[TWO:%.*]] = arith.add([[ONE]], [[PART]])
-// CHECK: scf.yield([[TWO]], {{.*}}, [[THIRD]])
+// CHECK: scf.yield({{.*}}, [[THIRD]], [[TWO]],
 // CHECK: scf.if(
 // CHECK: gpu.mbarrier_wait(
 // CHECK: [[MORE:%.*]] = gpu.wgmma({{.*}}, %fresh, %never)

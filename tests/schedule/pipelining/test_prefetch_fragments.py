@@ -104,8 +104,12 @@ CHECKS = """\
 // CHECK-NEXT: scf.for({{.*}}, [[A_FIRST]], [[B_FIRST]]) {{.*}}%index: i32, [[A:%.*]]: tile<16x16xfp16, #{{[0-9]+}}>, [[B:%.*]]: tile
 // CHECK-NOT: gpu.async_wait
 // CHECK-NOT: start = [0, 0]
-// CHECK: %c = gpu.shared_load(%a_stage)
-// CHECK-NEXT: %d = gpu.shared_load(%b_stage)
+// CHECK: [[A_NOW:%.*]] = gpu.shared_stage(%a_ring, %index) :
+// CHECK-NEXT: [[B_NOW:%.*]] = gpu.shared_stage(%b_ring, %index) :
+// CHECK-NOT: gpu.async_wait
+// CHECK-NOT: start = [0, 0]
+// CHECK: %c = gpu.shared_load([[A_NOW]])
+// CHECK-NEXT: %d = gpu.shared_load([[B_NOW]])
 // CHECK-NEXT: %part1 = gpu.dot([[A]], [[B]], %acc)
 // CHECK-NEXT: gpu.async_wait
 // CHECK-NEXT: [[A_STAGE:%.*]] = gpu.shared_stage(%a_ring, %index) {ahead = 1}

@@ -249,11 +249,11 @@ CHECKS = """\
 // CHECK: scf.yield({{.*}}[[NEXT]], [[FLIPPED]])
 // CHECK: } () {
 // CHECK: scf.for({{.*}}, [[INDEX:%[a-z_0-9]+]]: i32, [[PHASE:%[a-z_0-9]+]]: i32) {
+// CHECK: [[DATA:%.*]] = gpu.shared_stage([[RING]], [[INDEX]]) :
 // CHECK: [[BEFORE:%.*]] = arith.xor([[PHASE]],
 // CHECK-NEXT: [[STAGE:%.*]] = gpu.shared_stage([[EMPTY]], [[INDEX]]) :
 // CHECK-NEXT: gpu.mbarrier_wait([[STAGE]], [[BEFORE]])
 // CHECK-NEXT: [[STAGE:%.*]] = gpu.shared_stage([[FULL]], [[INDEX]]) :
-// CHECK-NEXT: [[DATA:%.*]] = gpu.shared_stage([[RING]], [[INDEX]]) :
 // CHECK-NEXT: gpu.tma_load(%x, [[DATA]], [[STAGE]], {{%.*}})
 // CHECK-NOT: gpu.tma_store
 // CHECK: [[NEXT:%.*]] = gpu.next_stage([[INDEX]]) {num_stages = 3}
