@@ -250,9 +250,7 @@ kernel @k(%a: map<64x64xfp16, 128>, %b: map<64x64xfp16, 128>, %c: map<64x64xbf16
       %row = arith.mul(%tile, %size) : i32
       %narrow = arith.cast(%done) {dtype = bf16} : tile<64x64xbf16, #2>
       %buffer = gpu.shared_alloc {element = bf16, shape = [64, 64], layout = #0, alignment_bytes = 1024} : shared<64x64xbf16, #0>
-      gpu.shared_store(%narrow, %buffer) {vector = 8, matrix = "b16"}
-      gpu.tma_store(%c, %buffer, %row, %zero)
-      gpu.tma_store_wait
+      gpu.staged_tma_store(%c, %narrow, %buffer, %row, %zero)
       scf.yield(%next, %next_phase)
     } : i32, i32
     scf.yield()

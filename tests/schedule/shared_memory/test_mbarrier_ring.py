@@ -133,13 +133,13 @@ def test_phase_bits_hold_the_parity_of_each_stage() -> None:
         ring.wait(index, ring.start, place)
 
     _emitted(
-        f"""
+        """
         // CHECK: [[FULL:%\\w+]] = gpu.shared_alloc
         // CHECK: gpu.mbarrier_init([[FULL]])
-        // CHECK: [[START:%\\w+]] = arith.constant {{value = 0, type = i32}}
+        // CHECK: [[START:%\\w+]] = arith.constant {value = 0, type = i32}
         // CHECK: gpu.barrier
         // CHECK: %one =
-        // CHECK: [[ONE:%\\w+]] = arith.constant {{value = 1, type = i32}}
+        // CHECK: [[ONE:%\\w+]] = arith.constant {value = 1, type = i32}
         // CHECK: [[SHIFTED:%\\w+]] = arith.shr([[START]], %n)
         // CHECK: [[PARITY:%\\w+]] = arith.and([[SHIFTED]], [[ONE]])
         // CHECK: [[STAGE:%\\w+]] = gpu.shared_stage([[FULL]], %n)

@@ -16,6 +16,7 @@ from aotc.ir.passes import Pipeline
 from aotc.ir.text import parse_kernel, print_kernel
 from aotc.ir.verify import verify
 from aotc.schedule.context import Schedule
+from aotc.schedule.epilogue.pipeline_tma_stores import pipeline_tma_stores
 from aotc.schedule.pipeline import TILE_TO_GPU, schedule_kernel
 from aotc.schedule.shared_memory.allocate_shared import allocate_shared
 from aotc.schedule.shared_memory.insert_barriers import insert_barriers
@@ -130,9 +131,7 @@ TEXT = """\
 // CHECK: [[TWO:%.*]] = arith.constant {value = 2, type = i32}
 // CHECK-NEXT: [[BYTES:%.*]] = arith.mul({{%.*}}, [[TWO]])
 // CHECK-NEXT: [[BUFFER:%.*]] = gpu.shared_alloc {element = fp16, shape = [1024]
-// CHECK-NEXT: gpu.shared_store(%v, [[BUFFER]]) {vector = 8}
-// CHECK-NEXT: gpu.bulk_store([[TO]], [[BUFFER]], [[BYTES]])
-// CHECK-NEXT: gpu.tma_store_wait
+// CHECK-NEXT: gpu.staged_bulk_store([[TO]], %v, [[BUFFER]], [[BYTES]])
 // CHECK-NOT: gpu.store(
 #0 = #ll<register=[[1],[2],[4]] lane=[[8],[16],[32],[64],[128]] warp=[[256],[512]] : [1024]>
 kernel @k(%out: *fp16 {divisibility = 16}, %n: i32 {divisibility = 16}) {num_warps = 4} {
@@ -160,4 +159,6 @@ def test_a_masked_store_copies_as_many_bytes_as_the_mask_lets_through() -> None:
     kernel = applied(TEXT, bulk_stores)
     for n in (16, 1024, 2064):
         args = [np.full(4096, 77, np.float16), n]
-        assert_same_meaning(TEXT, kernel, args, lower=(allocate_shared, insert_barriers))
+        assert_same_meaning(
+            TEXT, kernel, args, lower=(pipeline_tma_stores, allocate_shared, insert_barriers)
+        )

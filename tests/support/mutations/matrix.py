@@ -79,7 +79,7 @@ MUTATIONS = (
         "sums in other registers",
         "what an instruction leaves is taken for the elements of other places",
         "multiply",
-        wrapping(dot._Products, "_close", _close_backwards),
+        wrapping(dot._MmaLowering, "_close", _close_backwards),
     ),
     Mutation(
         "ldmatrix without its transposition",
@@ -145,6 +145,6 @@ MUTATIONS = (
         "copies along K are summed",
         "lanes that hold copies where K is short do not give zeros",
         "multiply_small",
-        replacing(dot._Products, "_copies", lambda self, held: ""),
+        replacing(dot._MmaLowering, "_copies", lambda self, held: ""),
     ),
 )
