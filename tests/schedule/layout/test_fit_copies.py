@@ -13,8 +13,12 @@ from aotc.ir.core import Kernel, Op
 from aotc.ir.dialects import gpu, tma
 from aotc.ir.passes import Observer
 from aotc.schedule.context import Schedule
+from aotc.schedule.epilogue.pipeline_tma_stores import pipeline_tma_stores
 from aotc.schedule.layout.fit_copies import fit_copies
 from aotc.schedule.pipeline import schedule_kernel
+from aotc.schedule.pipelining.expand_tensor_loads import expand_tensor_loads
+from aotc.schedule.shared_memory.allocate_shared import allocate_shared
+from aotc.schedule.shared_memory.insert_barriers import insert_barriers
 from aotc.target import TARGETS
 from aotc.verify.interpreter.run import run
 from tests.support.descriptors import PRELUDE, compiled, launch, like, tensor
