@@ -15,6 +15,9 @@ becomes
 The converted tile is carried in registers. Coordinates of a tile are computed while its last MMA
 runs. In the mainloop a slice's buffer is free in time: its previous store was issued a step ago.
 
+It spreads ops of one loop among the iterations of the loop nested in it, which no schedule of one loop
+(`pipelining.loop_schedule`) says.
+
 Invariant: slices are stored once each and in their order, all of a tile before any of the next one.
 """
 

@@ -19,6 +19,9 @@ serialize the MMAs (C7515).
 A dot whose result is used in its iteration is waited for there, but as late as possible: scales
 are loaded while it runs.
 
+No op moves to another iteration, so there is no schedule to expand (`loop_schedule`): only which dots
+the wait of an iteration is for changes.
+
 Invariant: results are used only after a wait that covers them.
 """
 
