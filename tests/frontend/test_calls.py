@@ -122,6 +122,14 @@ def test_decorators_are_seen_through(sources: Sources) -> None:
         ("[1] * 2 + [B]", "(1, 1, 8)"),
         ("(1, 2, 3)[1:]", "(2, 3)"),
         ("[i * B for i in (1, 2)]", "(8, 16)"),
+        ("[i * j for i in (1, 2) for j in (3, 4)]", "(3, 4, 6, 8)"),
+        ("[i + j for i in (1, 2) if i > 1 for j in (B, i) if j != 8]", "(4)"),
+        ("[j for i in ((1, 2), (3,)) for j in i]", "(1, 2, 3)"),
+        ("[[i * j for j in (1, 2)] for i in (3, 4)]", "((3, 6), (4, 8))"),
+        ("[name.upper() for name in 'a,b'.split(',')]", "('A', 'B')"),
+        ("'bf16'.startswith('bf') and 'bf16'.removeprefix('bf')", "16"),
+        ("'{}-{}'.format(B, 'x'.upper())", "8-X"),
+        ("'-'.join(['a', 'b']).replace('-', '+')", "a+b"),
         ("f'{B}_{tl.int8}'", "8_int8"),
         ("B == 8 and 'yes'", "yes"),
         ("None is None", "True"),
@@ -147,6 +155,34 @@ def test_constants(sources: Sources, expression: str, printed: str) -> None:
     text = f"@triton.jit\ndef k(p, n, B: tl.constexpr, T: tl.constexpr):\n    tl.static_print({expression})\n"
     made = sources.translate(text, {"p": "*fp16", "n": "i32"}, {"B": 8, "T": "bf16"})
     assert made.prints == (printed,)
+
+
+@pytest.mark.parametrize(
+    ("expression", "message"),
+    [
+        ("[i for i in (1, 2) if n > i]", "a condition"),
+        ("[i for i in n]", "a comprehension goes over a tuple"),
+        ("'bf16'.encode()", "has no attribute 'encode'"),
+        ("'{}'.format(n)", "a run-time"),
+    ],
+)
+def test_no_constants(sources: Sources, expression: str, message: str) -> None:
+    error = sources.body_error(f"tl.static_print({expression})", {"n": "i32"}, params="n")
+    assert message in str(error)
+
+
+def test_variables_of_a_comprehension_are_its_own(sources: Sources) -> None:
+    text = """
+    @triton.jit
+    def k(p):
+        i: tl.constexpr = 5
+        pairs: tl.constexpr = [i * j for i in (1, 2) for j in (3, 4)]
+        tl.static_print(i, pairs[3])
+        j
+    """
+    error = sources.error(text, {"p": "*i32"})
+    assert "j is not defined" in str(error)
+    assert sources.translate(text.replace("        j\n", ""), {"p": "*i32"}).prints == ("5 8",)
 
 
 def test_a_function_may_call_itself_where_shapes_end_that(sources: Sources) -> None:
