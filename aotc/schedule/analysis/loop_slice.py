@@ -28,7 +28,7 @@ class Slice:
 
 
 @dataclass(eq=False)
-class Trip:
+class Staging:
     """The staging of a loaded tile through shared memory: renaming ops, store, buffer."""
 
     renames: list[Op]
@@ -82,7 +82,7 @@ def collect_slice(loop: scf.For, values: Iterable[Value]) -> Slice:
     return found
 
 
-def find_staging(load: gpu.Load) -> Trip | None:
+def find_staging(load: gpu.Load) -> Staging | None:
     """Return the staging through shared memory that is the only use of a load, or None."""
     renames: list[Op] = []
     value = load.out
@@ -104,4 +104,4 @@ def find_staging(load: gpu.Load) -> Trip | None:
     readers = [each for each in user.buffer.users if each is not user]
     reads = (gpu.SharedLoad, wgmma.Wgmma)
     is_whole = all(isinstance(each, reads) for each in readers)
-    return Trip(renames, user, buffer) if is_whole else None
+    return Staging(renames, user, buffer) if is_whole else None

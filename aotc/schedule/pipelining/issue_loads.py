@@ -49,7 +49,9 @@ class _Issue:
         self.body = plan.loop.body
         self.outer = Builder.before_op(plan.loop)
         self.found = IssuedLoads()
-        self.found.ring = MbarrierRing.at_entry(kernel, plan.num_stages) if plan.fetches else None
+        self.found.ring = (
+            MbarrierRing.at_entry(kernel, plan.num_stages) if plan.tensor_loads else None
+        )
         self.inits: list[Value] = []
         self.yielded: list[Value] = []
         self.full: gpu.SharedStage | None = None
@@ -116,10 +118,10 @@ class _Issue:
             return self._issue_tensor(load, op, place)
         if not load.is_async:
             return op
-        assert load.trip is not None
+        assert load.staging is not None
         pointer, mask = op.pointer, op.mask
         with at(op.loc):
-            for rename in load.trip.renames:
+            for rename in load.staging.renames:
                 pointer = _renamed(rename, pointer, place)
                 mask = None if mask is None else _renamed(rename, mask, place)
             copy = gpu.AsyncCopy(
@@ -132,17 +134,19 @@ class _Issue:
                 prefetch_bytes=op.prefetch_bytes,
             )
             place(copy)
-        load.trip.store.erase()
-        for rename in reversed(load.trip.renames):
+        load.staging.store.erase()
+        for rename in reversed(load.staging.renames):
             rename.erase()
         op.erase()
         return copy
 
     def _issue_tensor(self, load: PlannedLoad, op: tma.Fetch, place: Builder) -> Op:
         """Replace a tensor load by its issue, which the last one of the loop arrives for."""
-        fetches, stage = self.plan.fetches, self.found.stages[load]
+        tensor_loads, stage = self.plan.tensor_loads, self.found.stages[load]
         assert self.full is not None
-        issue = op.as_async_load(op.inputs, stage.out, self.full.out, arrive=load is fetches[-1])
+        issue = op.as_async_load(
+            op.inputs, stage.out, self.full.out, arrive=load is tensor_loads[-1]
+        )
         issue.loc = op.loc
         place(issue)
         op.erase()

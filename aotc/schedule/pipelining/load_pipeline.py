@@ -37,11 +37,11 @@ from aotc.schedule.analysis.global_order import (
 )
 from aotc.schedule.analysis.loop_slice import (
     Slice,
-    Trip,
+    Staging,
     collect_slice,
     find_staging,
 )
-from aotc.schedule.pipelining.overlap_wgmma import may_run_on
+from aotc.schedule.pipelining.overlap_wgmma import may_stay_in_flight
 from aotc.schedule.remarks import Reason
 from aotc.schedule.tensor_maps.reorder_hazard import reorder_hazard
 
@@ -53,7 +53,7 @@ MAX_COPY_BYTES = 16
 _STAGED_BUDGET_WORDS = 32
 _REGISTER_BUDGET_WORDS = 32
 _SMALL_BUDGET_WORDS = 4
-_REGISTER_SLOTS = 2
+_REGISTER_STAGES = 2
 _READERS = (gpu.SharedLoad, gpu.SharedTrans, wgmma.Wgmma)
 
 
@@ -63,7 +63,7 @@ class PlannedLoad:
 
     op: gpu.Load | tma.Fetch
     slice: Slice
-    trip: Trip | None = None
+    staging: Staging | None = None
     vector: int = 0
     distance: int = 0
     first_use: int = 0
@@ -83,7 +83,7 @@ class PlannedLoad:
         if isinstance(self.op, tma.Fetch):
             assert isinstance(self.op.buffer.op, gpu.SharedAlloc)
             return self.op.buffer.op
-        return None if self.trip is None else self.trip.buffer
+        return None if self.staging is None else self.staging.buffer
 
     @property
     def num_registers(self) -> int:
@@ -113,8 +113,8 @@ class LoopPlan:
 
         A dot that stays in flight across iterations still reads the stage of the one before.
         """
-        runs_on = self.num_stages > _REGISTER_SLOTS and may_run_on(self.loop)
-        return self.num_stages - (2 if runs_on else 1)
+        in_flight = self.num_stages > _REGISTER_STAGES and may_stay_in_flight(self.loop)
+        return self.num_stages - (2 if in_flight else 1)
 
     @property
     def max_distance(self) -> int:
@@ -126,44 +126,44 @@ class LoopPlan:
         return [load for load in self.loads.values() if load.is_async]
 
     @property
-    def fetches(self) -> list[PlannedLoad]:
+    def tensor_loads(self) -> list[PlannedLoad]:
         """The tensor loads."""
         return [load for load in self.loads.values() if isinstance(load.op, tma.Fetch)]
 
     def buffer_stages(self, load: PlannedLoad) -> int:
         """Return how many stages the buffer of a load needs."""
-        return self.num_stages if load.lands else _REGISTER_SLOTS
+        return self.num_stages if load.lands else _REGISTER_STAGES
 
     def yielded(self, variable: Value) -> Value:
         """Return what the body yields for a carried variable."""
         return self.loop.body.terminator.operands[variable.index - 1]
 
 
-def plan_loop(loop: scf.For, num_stages: int, *, fetches: bool = False) -> LoopPlan:
+def plan_loop(loop: scf.For, num_stages: int, *, tensor_loads: bool = False) -> LoopPlan:
     """Return the plan of an innermost loop; it may hold no loads.
 
-    Without `fetches`, leave tensor loads out.
+    Without `tensor_loads`, leave tensor loads out.
     """
     plan = LoopPlan(loop, num_stages, {}, {})
     barriers = list(fences(loop.body))
     for op in loop.body:
         if isinstance(op, gpu.Load):
             reason = _disorder(loop, op, barriers)
-            inputs, trip = collect_slice(loop, op.operands), find_staging(op)
-        elif isinstance(op, tma.Fetch) and fetches:
-            reason, trip = _fetch_obstacle(loop, op), None
+            inputs, staging = collect_slice(loop, op.operands), find_staging(op)
+        elif isinstance(op, tma.Fetch) and tensor_loads:
+            reason, staging = _tensor_load_obstacle(loop, op), None
             inputs = collect_slice(loop, op.inputs)
         else:
             continue
         if reason or inputs.obstacle:
             plan.refused[op] = reason or inputs.obstacle
         else:
-            plan.loads[op] = PlannedLoad(op, inputs, trip)
+            plan.loads[op] = PlannedLoad(op, inputs, staging)
     while True:
         _drop_dependents(plan)
         if not plan.loads:
             return plan
-        _choose_ways(plan)
+        _choose_paths(plan)
         too_big = _over_budget(plan)
         if too_big is None:
             _drop_unneeded(plan)
@@ -198,7 +198,7 @@ def _disorder(loop: scf.For, load: gpu.Load, barriers: Iterable[Op]) -> str:
     return ""
 
 
-def _fetch_obstacle(loop: scf.For, fetch: tma.Fetch) -> str:
+def _tensor_load_obstacle(loop: scf.For, fetch: tma.Fetch) -> str:
     """Return why a tensor load cannot be issued in an earlier iteration, or an empty string."""
     buffer = fetch.buffer.op
     if not isinstance(buffer, gpu.SharedAlloc) or buffer.block is not loop.body:
@@ -244,28 +244,28 @@ def _reaches(plan: LoopPlan, start: PlannedLoad, wanted: Op) -> bool:
 # ---- path and distance ------------------------------------------------------------------------
 
 
-def copy_vector(load: gpu.Load, trip: Trip) -> int:
+def copy_vector(load: gpu.Load, staging: Staging) -> int:
     """Return how many elements one copy of the tile moves, 0 if it cannot be copied."""
-    assert isinstance(trip.store.buffer.type, SharedType)
-    element_bytes = trip.store.buffer.type.element.size_bytes
-    vector = min(load.vector, trip.vector, MAX_COPY_BYTES // element_bytes)
-    fits = vector * element_bytes >= MIN_COPY_BYTES and not trip.store.matrix
+    assert isinstance(staging.store.buffer.type, SharedType)
+    element_bytes = staging.store.buffer.type.element.size_bytes
+    vector = min(load.vector, staging.vector, MAX_COPY_BYTES // element_bytes)
+    fits = vector * element_bytes >= MIN_COPY_BYTES and not staging.store.matrix
     # Transposing for a dot that takes no other order costs nothing only if both vectors are wide.
-    fits &= not trip.feeds_wgmma or 2 * vector >= min(load.vector, trip.store.vector)
+    fits &= not staging.feeds_wgmma or 2 * vector >= min(load.vector, staging.store.vector)
     return vector if fits and is_zero(load.other) else 0
 
 
-def _choose_ways(plan: LoopPlan) -> None:
+def _choose_paths(plan: LoopPlan) -> None:
     """Set path and distance of every load, and what else the body needs."""
     users: dict[Op, list[PlannedLoad]] = {op: [] for op in plan.loads}
     for load in plan.loads.values():
         for op in load.slice.loads:
             users[op].append(load)
     for op, load in plan.loads.items():
-        ahead = load.trip is not None and not users[op]
+        ahead = load.staging is not None and not users[op]
         load.vector = 0
-        if ahead and load.trip is not None and isinstance(load.op, gpu.Load):
-            load.vector = copy_vector(load.op, load.trip)
+        if ahead and load.staging is not None and isinstance(load.op, gpu.Load):
+            load.vector = copy_vector(load.op, load.staging)
         load.distance = 0
     used = _find_live(plan)
     pending = list(plan.loads)
@@ -304,7 +304,7 @@ def _find_live(plan: LoopPlan) -> dict[Op, None]:
         op: None
         for load in plan.loads.values()
         if load.lands
-        for op in (load.buffer, None if load.trip is None else load.trip.store)
+        for op in (load.buffer, None if load.staging is None else load.staging.store)
     }
     used: dict[Op, None] = {}
     results = zip(loop.carried, loop.outs, strict=True)
@@ -337,10 +337,10 @@ def _removable(op: Op) -> bool:
 def _over_budget(plan: LoopPlan) -> Op | None:
     """Return a load to drop when those in registers exceed the budget, or None."""
     is_wanted = plan.loop.num_stages or any(load.buffer for load in plan.loads.values())
-    at_home = _REGISTER_BUDGET_WORDS if is_wanted else _SMALL_BUDGET_WORDS
-    room = {True: _STAGED_BUDGET_WORDS, False: at_home}
+    unstaged = _REGISTER_BUDGET_WORDS if is_wanted else _SMALL_BUDGET_WORDS
+    room = {True: _STAGED_BUDGET_WORDS, False: unstaged}
     for load in _by_need(plan.loads.values()):
-        is_staged = load.trip is not None
+        is_staged = load.staging is not None
         room[is_staged] -= load.num_registers
         if room[is_staged] < 0 and not load.lands:
             return load.op

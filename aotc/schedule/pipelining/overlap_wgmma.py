@@ -49,10 +49,10 @@ _REGISTER_BITS = 32
 
 
 @dataclass(frozen=True)
-class _Sum:
+class _Accumulation:
     """A dot that accumulates into a carried variable of its loop, the variable's index, the wait."""
 
-    product: wgmma.Wgmma
+    dot: wgmma.Wgmma
     wait: wgmma.WgmmaWait
     index: int
 
@@ -60,32 +60,32 @@ class _Sum:
 def overlap_wgmma(kernel: Kernel, schedule: Schedule) -> None:
     """Rewrite every loop that contains a wgmma; see the module docstring."""
     for loop in [op for op in kernel.walk() if isinstance(op, scf.For)]:
-        products = [op for op in loop.body if isinstance(op, wgmma.Wgmma)]
-        if not products:
+        dots = [op for op in loop.body if isinstance(op, wgmma.Wgmma)]
+        if not dots:
             continue
-        sums, loc = sums_of(loop), loop.loc
-        runs_on = may_run_on(loop) and all(
-            _stays(value, loop) for op in products for value in op.operands
+        accumulations, loc = accumulations_of(loop), loop.loc
+        in_flight = may_stay_in_flight(loop) and all(
+            _stays(value, loop) for op in dots for value in op.operands
         )
-        remark = Remark.WGMMA_IN_FLIGHT if runs_on else Remark.WGMMA_AWAITED
+        remark = Remark.WGMMA_IN_FLIGHT if in_flight else Remark.WGMMA_AWAITED
         schedule.remark(loc, remark())
         with at(loc):
-            _start_early(loop, products if runs_on else products[:1])
-            if runs_on:
-                _put_off_waits(sums)
-            fresh = [each for each in sums if _is_zero(loop.init[each.index])]
+            _issue_early(loop, dots if in_flight else dots[:1])
+            if in_flight:
+                _defer_waits(accumulations)
+            fresh = [each for each in accumulations if _is_zero(loop.init[each.index])]
             for each in fresh:
-                _begin_with_product(loop, each)
+                _begin_with_dot(loop, each)
             for op in list(loop.body):
                 if isinstance(op, wgmma.WgmmaWait):
                     _wait_late(op)
-            if fresh or runs_on:
-                _guard(loop, sums, fresh, drain=runs_on)
+            if fresh or in_flight:
+                _guard(loop, accumulations, fresh, drain=in_flight)
 
 
-def sums_of(loop: scf.For) -> list[_Sum]:
+def accumulations_of(loop: scf.For) -> list[_Accumulation]:
     """Return the dots of a loop that only accumulate into a carried variable."""
-    found: list[_Sum] = []
+    found: list[_Accumulation] = []
     for op in loop.body:
         if not isinstance(op, wgmma.Wgmma) or op.acc not in loop.carried:
             continue
@@ -94,35 +94,37 @@ def sums_of(loop: scf.For) -> list[_Sum]:
             continue
         alone = list(op.acc.users) == [op] and list(wait.outs[0].users) == [loop.body.terminator]
         if alone and loop.body.terminator.operands[index] is wait.outs[0]:
-            found.append(_Sum(op, wait, index))
+            found.append(_Accumulation(op, wait, index))
     return found
 
 
-def may_run_on(loop: scf.For) -> bool:
+def may_stay_in_flight(loop: scf.For) -> bool:
     """Return whether the loop's dots may be in flight at the end of an iteration.
 
     All of them must be such accumulations. An operand in registers would be recomputed while the
     last dot still reads it, and a 16-bit result, half a register, cannot be carried.
     """
-    products = [op for op in loop.body.walk() if isinstance(op, wgmma.Wgmma)]
+    dots = [op for op in loop.body.walk() if isinstance(op, wgmma.Wgmma)]
     fit = all(
         isinstance(op.a.type, SharedType) and element_of(op.acc.type).bits == _REGISTER_BITS
-        for op in products
+        for op in dots
     )
-    return fit and 0 < len(products) == len(sums_of(loop))
+    return fit and 0 < len(dots) == len(accumulations_of(loop))
 
 
-def _put_off_waits(sums: Sequence[_Sum]) -> None:
+def _defer_waits(accumulations: Sequence[_Accumulation]) -> None:
     """Replace the last wait by one that leaves this iteration's dots in flight."""
-    place = Builder.before_op(sums[-1].wait)
-    outs = [each.product.out for each in sums]
-    wait = place(wgmma.WgmmaWait(outs, pending=len(sums), num_columns=_columns(sums)))
-    for each, value in zip(sums, wait.outs, strict=True):
+    place = Builder.before_op(accumulations[-1].wait)
+    outs = [each.dot.out for each in accumulations]
+    wait = place(
+        wgmma.WgmmaWait(outs, pending=len(accumulations), num_columns=_columns(accumulations))
+    )
+    for each, value in zip(accumulations, wait.outs, strict=True):
         each.wait.replace_with([value])
 
 
-def _columns(sums: Sequence[_Sum]) -> tuple[int, ...]:
-    return tuple(each.product.num_columns for each in sums)
+def _columns(accumulations: Sequence[_Accumulation]) -> tuple[int, ...]:
+    return tuple(each.dot.num_columns for each in accumulations)
 
 
 def _stays(value: Value, loop: scf.For) -> bool:
@@ -131,8 +133,8 @@ def _stays(value: Value, loop: scf.For) -> bool:
         return True
     while isinstance(value.op, gpu.SharedTrans):
         value = value.op.buffer
-    slot = value.op if isinstance(value.op, gpu.SharedStage) else None
-    buffer = value if slot is None else slot.buffer
+    stage = value.op if isinstance(value.op, gpu.SharedStage) else None
+    buffer = value if stage is None else stage.buffer
     if buffer.op is None or buffer.op.block is loop.body:
         return False
     for op in loop.body.walk():
@@ -143,14 +145,14 @@ def _stays(value: Value, loop: scf.For) -> bool:
             return False
         if isinstance(target.op, gpu.SharedStage) and target.op.buffer is buffer:
             assert isinstance(buffer.type, SharedType)
-            apart = slot is not None and target.op.index is slot.index
-            before = (slot.ahead - 1) % buffer.type.num_stages if slot is not None else 0
+            apart = stage is not None and target.op.index is stage.index
+            before = (stage.ahead - 1) % buffer.type.num_stages if stage is not None else 0
             if not apart or target.op.ahead == before:
                 return False
     return True
 
 
-def _start_early(loop: scf.For, products: Sequence[wgmma.Wgmma]) -> None:
+def _issue_early(loop: scf.For, dots: Sequence[wgmma.Wgmma]) -> None:
     """Issue dots right after the loop's wait for copies, before the copies that it issues.
 
     The tensor loads of their operands are issued there, too.
@@ -158,10 +160,10 @@ def _start_early(loop: scf.For, products: Sequence[wgmma.Wgmma]) -> None:
     order = {op: number for number, op in enumerate(loop.body)}
     waits = [op for op in order if isinstance(op, gpu.AsyncWait | tma.MbarrierWait)]
     place = waits[-1].next if waits else None
-    if place is None or order[waits[-1]] > order[products[0]]:
+    if place is None or order[waits[-1]] > order[dots[0]]:
         return
     moved: dict[Op, None] = {}
-    worklist: list[Op] = list(products)
+    worklist: list[Op] = list(dots)
     while worklist:
         op = worklist.pop()
         if order.get(op, 0) >= order[place] and op not in moved:
@@ -217,16 +219,22 @@ def _is_zero(value: Value | None) -> bool:
     return isinstance(op, arith.Constant) and op.value == 0
 
 
-def _begin_with_product(loop: scf.For, sum_: _Sum) -> None:
-    product = sum_.product
-    place = Builder.before_op(product)
+def _begin_with_dot(loop: scf.For, accumulation: _Accumulation) -> None:
+    dot = accumulation.dot
+    place = Builder.before_op(dot)
     later = place(arith.Compare(loop.induction, loop.lower, "ne")).out
-    slots = [product.a, product.b, product.acc, later]
-    made = place(build(wgmma.Wgmma, slots, product.attributes, (), product.loc))
-    product.replace_with(made.results)
+    slots = [dot.a, dot.b, dot.acc, later]
+    made = place(build(wgmma.Wgmma, slots, dot.attributes, (), dot.loc))
+    dot.replace_with(made.results)
 
 
-def _guard(loop: scf.For, sums: Sequence[_Sum], fresh: Sequence[_Sum], *, drain: bool) -> None:
+def _guard(
+    loop: scf.For,
+    accumulations: Sequence[_Accumulation],
+    fresh: Sequence[_Accumulation],
+    *,
+    drain: bool,
+) -> None:
     """Run the loop, and drain what it leaves in flight, only if there is an iteration."""
     outer = Builder.before_op(loop)
     runs = outer(arith.Compare(loop.lower, loop.upper, "lt")).out
@@ -244,9 +252,9 @@ def _guard(loop: scf.For, sums: Sequence[_Sum], fresh: Sequence[_Sum], *, drain:
     )
     outs = list(new.results)
     if drain:
-        promised = [outs[each.index] for each in sums]
-        waited = place(wgmma.WgmmaWait(promised, num_columns=_columns(sums)))
-        for each, value in zip(sums, waited.outs, strict=True):
+        promised = [outs[each.index] for each in accumulations]
+        waited = place(wgmma.WgmmaWait(promised, num_columns=_columns(accumulations)))
+        for each, value in zip(accumulations, waited.outs, strict=True):
             outs[each.index] = value
     place(scf.Yield(outs))
     branch = outer(build(scf.If, [runs], {}, [then, otherwise], loop.loc))

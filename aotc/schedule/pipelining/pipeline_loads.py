@@ -43,7 +43,7 @@ def pipeline_loads(kernel: Kernel, schedule: Schedule) -> None:
             continue
         num_stages = loop.num_stages or schedule.config.num_stages
         if num_stages > 1:
-            plan = plan_loop(loop, num_stages, fetches=not kernel.producer_warps)
+            plan = plan_loop(loop, num_stages, tensor_loads=not kernel.producer_warps)
             remark_plan(plan, kernel, schedule)
             if plan.loads:
                 with at(loop.loc):
@@ -85,7 +85,7 @@ class _Order:
                 rest.append(op)
         uses = [list(free_operands(op)) for op in rest]
         uses.append([plan.yielded(variable) for variable in plan.carried])
-        if plan.copies or plan.fetches:
+        if plan.copies or plan.tensor_loads:
             self._make_ready(next(filter(self._lies_in_shared, uses), ()))
         self._issue()
         for op, values in zip(rest, uses, strict=False):
@@ -112,9 +112,9 @@ class _Order:
         """Store loaded registers to shared memory; return the ops that do."""
         stored: dict[Op, None] = {}
         for load in self.plan.loads.values():
-            if load.trip is None or load.is_async:
+            if load.staging is None or load.is_async:
                 continue
-            ops = (self.issued.stages[load], *load.trip.renames, load.trip.store)
+            ops = (self.issued.stages[load], *load.staging.renames, load.staging.store)
             self.steps += map(Step, ops)
             stored.update(dict.fromkeys(ops))
         return stored
@@ -140,13 +140,13 @@ class _Order:
         """Issue the loads of later iterations, all tensor loads of an iteration at once."""
         plan, issued = self.plan, self.issued
         order = {op: number for number, op in enumerate(plan.loop.body)}
-        fetches = plan.fetches
+        tensor_loads = plan.tensor_loads
         for load in sorted(plan.loads.values(), key=lambda load: load.distance):
             ops = sorted(load.slice.ops, key=order.__getitem__)
-            if load not in fetches:
+            if load not in tensor_loads:
                 ops.append(issued.issues[load])
-            elif load is fetches[-1]:
-                ops += [issued.stages[each] for each in fetches]
-                ops += [issued.issues[each] for each in fetches]
+            elif load is tensor_loads[-1]:
+                ops += [issued.stages[each] for each in tensor_loads]
+                ops += [issued.issues[each] for each in tensor_loads]
             self.steps += [Step(op, load.distance) for op in ops]
         self.steps += [Step(op, plan.copy_distance) for op in issued.commits]

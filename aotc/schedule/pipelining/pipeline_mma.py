@@ -36,7 +36,7 @@ from aotc.schedule.pipelining.expand_loop import expand_loop
 from aotc.schedule.pipelining.loop_schedule import LoopSchedule
 from aotc.schedule.remarks import Reason, Remark
 
-_MIN_SLOTS = 2
+_MIN_STAGES = 2
 # What a thread needs besides accumulators and results of dots: addresses, counters, scales.
 _WORKING_REGISTERS = 40
 
@@ -51,9 +51,9 @@ def pipeline_mma(kernel: Kernel, schedule: Schedule) -> None:
         schedule.remark(kernel.loc, text)
     for role in roles_:
         for loop in [op for op in role.consumers.walk() if isinstance(op, scf.For)]:
-            products = [op for op in loop.body if isinstance(op, wgmma.Wgmma)]
-            if products:
-                found = _find(loop, products)
+            dots = [op for op in loop.body if isinstance(op, wgmma.Wgmma)]
+            if dots:
+                found = _find(loop, dots)
                 if isinstance(found, _Start):
                     found = _advance(found, role, kernel, schedule)
                 remark = Remark.MMA_NOT_PIPELINED if found else Remark.MMA_PIPELINED
@@ -86,40 +86,40 @@ class _Start:
     """
 
     loop: scf.For
-    products: Sequence[wgmma.Wgmma]
+    dots: Sequence[wgmma.Wgmma]
     ops: Mapping[Op, None]
     state: Sequence[int]
 
 
-def _find(loop: scf.For, products: Sequence[wgmma.Wgmma]) -> _Start | str:
+def _find(loop: scf.For, dots: Sequence[wgmma.Wgmma]) -> _Start | str:
     """Return how to issue ahead the dots of a loop whose results are used in it, or why not."""
-    products = [op for op in products if _is_looked_at(op, loop)]
-    if not products:
+    dots = [op for op in dots if _is_awaited(op, loop)]
+    if not dots:
         return Reason.NO_FRESH_ACCUMULATOR()
-    for op in products:
+    for op in dots:
         if not isinstance(op.a.type, SharedType):
             return Reason.OPERAND_IN_REGISTERS()
         if not all(_stays(value, loop) for value in (op.a, op.b)):
             return Reason.OPERAND_WRITTEN()
     body = list(loop.body)
-    before = body[: body.index(products[-1]) + 1]
+    before = body[: body.index(dots[-1]) + 1]
     waits = [op for op in before if isinstance(op, tma.MbarrierWait)]
-    if any(_num_slots(op) < _MIN_SLOTS for op in waits):
+    if any(_num_stages(op) < _MIN_STAGES for op in waits):
         return Reason.ONE_STAGE()
-    found = _slice(loop, [*products, *waits])
+    found = _slice(loop, [*dots, *waits])
     if found is None:
         return Reason.STAGE_OF_LATER_STEPS()
     for op in found.ops:
-        if op not in products and not isinstance(op, tma.MbarrierWait) and not is_pure(op):
+        if op not in dots and not isinstance(op, tma.MbarrierWait) and not is_pure(op):
             return Reason.STAGE_DEPENDS(op=op.opcode)
     # The dots pass these ops. A load that runs an iteration late reads the same.
     for op in before:
         if op not in found.ops and not is_unobserved(op):
             return Reason.NOT_REORDERED(op=op.opcode)
-    return replace(found, products=products)
+    return replace(found, dots=dots)
 
 
-def _is_looked_at(op: wgmma.Wgmma, loop: scf.For) -> bool:
+def _is_awaited(op: wgmma.Wgmma, loop: scf.For) -> bool:
     """Return whether a dot with a fresh accumulator is waited for in its iteration."""
     waits = [user for user in op.out.users if isinstance(user, wgmma.WgmmaWait)]
     begins = isinstance(op.acc.op, gpu.Undefined) and op.acc.op.block is not loop.body
@@ -143,7 +143,7 @@ def _buffer_of(value: Value) -> Value:
     return value
 
 
-def _num_slots(wait: tma.MbarrierWait) -> int:
+def _num_stages(wait: tma.MbarrierWait) -> int:
     kind = _buffer_of(wait.barrier).type
     assert isinstance(kind, SharedType)
     return kind.num_stages
@@ -178,8 +178,8 @@ def _slice(loop: scf.For, roots: Sequence[Op]) -> _Start | None:
 
 def _needed_registers(start: _Start) -> int:
     """Return the registers of a thread for carried values, fragments, and two results of dots."""
-    products = [op.out for op in start.products]
-    held = [*start.loop.carried, *products, *products]
+    dots = [op.out for op in start.dots]
+    held = [*start.loop.carried, *dots, *dots]
     held += [op.a for op in start.loop.body if isinstance(op, wgmma.Wgmma)]
     tiles = [value for value in held if isinstance(value.type, TileType)]
     return sum(map(registers_of, tiles)) + _WORKING_REGISTERS

@@ -14,7 +14,7 @@ from aotc.ir.dialects import gpu, scf, tma
 from aotc.ir.types import PointerType, SharedType, element_of
 from aotc.schedule.analysis.axis import AxisAnalysis
 from aotc.schedule.analysis.global_order import is_zero, root_names
-from aotc.schedule.analysis.loop_slice import Trip, find_staging
+from aotc.schedule.analysis.loop_slice import Staging, find_staging
 from aotc.schedule.analysis.promises import find_promises
 from aotc.schedule.context import Schedule
 from aotc.schedule.pipelining.load_pipeline import (
@@ -29,13 +29,13 @@ from aotc.schedule.remarks import Reason, Remark
 def remark_plan(plan: LoopPlan, kernel: Kernel, schedule: Schedule) -> None:
     """Remark which loads of a loop are pipelined, which are not, and why."""
     held = [load for load in plan.loads.values() if not load.lands]
-    bulk = [load for load in plan.fetches if isinstance(load.op, tma.BulkFetch)]
-    tensors = [load for load in plan.fetches if load not in bulk]
-    ways = (
+    bulk = [load for load in plan.tensor_loads if isinstance(load.op, tma.BulkFetch)]
+    tensors = [load for load in plan.tensor_loads if load not in bulk]
+    paths = (
         *((plan.copies, "shared memory"), (tensors, "tensor copies"), (bulk, "bulk copies")),
         (held, "registers"),
     )
-    for loads, way in ways:
+    for loads, way in paths:
         if loads:
             names = ", ".join(dict.fromkeys(source_names(load.op) for load in loads))
             stages = 1 + max(load.distance for load in loads) if loads is held else plan.num_stages
@@ -71,18 +71,18 @@ def _remark_narrow(loads: Sequence[gpu.Load], kernel: Kernel, schedule: Schedule
     """Remark why tiles are staged through registers, and what would change that."""
     infos: AxisAnalysis | None = None
     for load in loads:
-        trip = find_staging(load)
-        if trip is None or copy_vector(load, trip):
+        staging = find_staging(load)
+        if staging is None or copy_vector(load, staging):
             continue
         infos = infos or AxisAnalysis(kernel)
-        reason = _why_no_copy(load, trip, kernel, infos)
+        reason = _why_no_copy(load, staging, kernel, infos)
         text = Remark.NO_CP_ASYNC(name=root_names(load.pointer), reason=reason)
         schedule.remark(load.loc, text)
 
 
-def _why_no_copy(load: gpu.Load, trip: Trip, kernel: Kernel, infos: AxisAnalysis) -> str:
-    assert isinstance(trip.store.buffer.type, SharedType)
-    element_bytes = trip.store.buffer.type.element.size_bytes
+def _why_no_copy(load: gpu.Load, staging: Staging, kernel: Kernel, infos: AxisAnalysis) -> str:
+    assert isinstance(staging.store.buffer.type, SharedType)
+    element_bytes = staging.store.buffer.type.element.size_bytes
     if not is_zero(load.other):
         return Reason.OTHER_NOT_ZERO()
     width = load.vector * element_bytes
