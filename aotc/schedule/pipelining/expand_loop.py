@@ -279,25 +279,34 @@ class _Expansion:
         return isinstance(op, gpu.NextStage) and op.index is value and op.ahead == 1
 
     def pending(self, wait: wgmma.WgmmaWait, copy: int, limit: int | None) -> int:
-        """Return how many newer dots a wait leaves in flight, if its dots run ahead of it.
+        """Return how many newer dots a wait leaves in flight, if it or its dots run ahead.
 
-        Counted are those of the same iterations or later ones: they exist whenever its dots do.
+        Counted are those that exist whenever its dots do, being of the same iterations, later ones
+        or this run of the body, unless they have been waited for.
         """
-        dots = [value.op for value in wait.values if value.op in self.distances]
-        if not any(self.distances[op] > self.distances[wait] for op in dots):
+        dots = self._dots_of(wait)
+        if not any(self.distances[op] for op in (wait, *dots)):
             return wait.pending
         offset = copy + self.distances[wait]
-        newer = 0
+        newer: list[tuple[Op | None, int]] = []
         for number in range(-self.ahead, copy + 1):
             for step in self.schedule.steps:
                 if step.op is wait and number == copy:
-                    return newer
-                at_offset = number + step.distance
-                if not isinstance(step.op, wgmma.Wgmma) or at_offset < offset:
+                    return len(newer)
+                now = number + step.distance
+                if limit is not None and now >= limit:
                     continue
-                if limit is None or at_offset < limit:
-                    newer = 0 if step.op in dots and at_offset == offset else newer + 1
+                if isinstance(step.op, wgmma.WgmmaWait):
+                    done = [(op, now) for op in self._dots_of(step.op)]
+                    last = max((newer.index(each) for each in done if each in newer), default=-1)
+                    newer = newer[last + 1 :]
+                elif isinstance(step.op, wgmma.Wgmma) and (number >= 0 or now >= offset):
+                    newer = [] if step.op in dots and now == offset else [*newer, (step.op, now)]
         raise IRError("a wait is in no schedule", wait.loc)
+
+    def _dots_of(self, wait: wgmma.WgmmaWait) -> list[Op]:
+        """Return the dots of the loop that a wait is for."""
+        return [value.op for value in wait.values if value.op in self.distances]
 
     # -- the last iterations ---------------------------------------------------
 

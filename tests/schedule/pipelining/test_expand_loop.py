@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -11,13 +13,17 @@ from hypothesis import strategies as st
 
 from aotc.ir.core import Kernel, Op
 from aotc.ir.diagnostics import IRError
-from aotc.ir.dialects import arith, gpu, scf
+from aotc.ir.dialects import arith, gpu, scf, tma, wgmma
+from aotc.ir.passes import Pipeline
 from aotc.ir.text import parse_kernel
 from aotc.ir.verify import verify
+from aotc.schedule import pipeline
 from aotc.schedule.context import Schedule
 from aotc.schedule.pipelining.expand_loop import expand_loop
 from aotc.schedule.pipelining.loop_schedule import LoopSchedule, Step
 from aotc.verify.interpreter.run import run
+from tests.schedule.pipelining.test_pipeline_mma import ATTENTION, ATTENTION_SIGNATURE
+from tests.support.descriptors import compiled, launch, like, tensor
 from tests.support.pass_case import applied, assert_same_meaning
 
 # A running maximum and a rescaled total, as in attention: `score` is loaded, the maximum of all so
@@ -171,3 +177,63 @@ def test_a_load_ahead_takes_its_condition_into_the_mask() -> None:
     for count in (0, 1, 5):
         if count:
             assert_same_meaning(AHEAD, kernel, [x, np.full(5, 7, np.float32), count])
+
+
+# ---- two chains of dots -----------------------------------------------------------------------
+
+
+def _softmax_ahead(kernel: Kernel, schedule: Schedule) -> None:
+    """Run the scores of the next iteration, and what threads make of them, beside the second dot."""
+    del schedule
+    loop = next(op for op in kernel.walk() if isinstance(op, scf.For) and len(_dots(op)) == 2)
+    scores, second = _dots(loop)
+    filled = [op for op in loop.body if isinstance(op, tma.MbarrierWait)]
+    waits = [op for op in loop.body if isinstance(op, wgmma.WgmmaWait)]
+    softmax = []
+    op = waits[0]
+    while op is not None and op is not second:
+        if op not in filled and (
+            op is waits[0] or isinstance(op, tma.MbarrierArrive) or _feeds(op, second)
+        ):
+            softmax.append(op)
+        op = op.next
+    ahead = LoopSchedule.in_order(loop)
+    ahead.move([filled[0], scores], before=ahead.steps[0].op, distance=1)
+    # The second dot reads its fragment from registers until it has been waited for.
+    *softmax, fragment = softmax
+    after = waits[1].next
+    assert after is not None
+    ahead.move(softmax, before=waits[1], distance=1)
+    ahead.move([fragment], before=after, distance=1)
+    expand_loop(ahead)
+    pending = [op.pending for op in kernel.walk() if isinstance(op, wgmma.WgmmaWait)]
+    # The first scores; in the loop the second dot is in flight meanwhile; the last second dot.
+    assert pending == [0, 1, 0, 0]
+
+
+def _dots(loop: scf.For) -> list[wgmma.Wgmma]:
+    return [op for op in loop.body if isinstance(op, wgmma.Wgmma)]
+
+
+def _feeds(op: Op, dot: wgmma.Wgmma) -> bool:
+    value = dot.a
+    while value.op is not None and value.op is not op and value.op.operands:
+        value = value.op.operands[0]
+    return value.op is op
+
+
+@pytest.mark.parametrize("num_stages", [2, 3])
+def test_softmax_runs_beside_the_second_dot(tmp_path: Path, num_stages: int) -> None:
+    """Scores are an iteration ahead; what is made of them is carried in registers as operand A."""
+    passes = tuple(
+        _softmax_ahead if each.__name__ == "pipeline_mma" else each
+        for each in pipeline.TILE_TO_GPU.passes
+    )
+    with mock.patch.object(pipeline, "TILE_TO_GPU", Pipeline(passes)):
+        kernel = compiled(tmp_path, ATTENTION, ATTENTION_SIGNATURE, num_stages=num_stages)
+    for seed, n in enumerate((0, 64, 128, 192, 320)):
+        a, b = np.sign(tensor((128, 64), "fp16")), np.sign(tensor((n or 1, 64), "fp16", seed=1))
+        v, c = np.sign(tensor((n or 1, 64), "fp16", seed=2)), like(tensor((128, 64), "fp32"))
+        launch(kernel, (2,), {"a": a, "b": b, "c": c, "v": v, "n": n}, seed=seed)
+        keys, values = (each[:n].astype(np.float64) for each in (b, v))
+        np.testing.assert_array_equal(c, (0.5 * (a.astype(np.float64) @ keys.T)) @ values)
