@@ -73,19 +73,19 @@ def reorder_body(schedule: LoopSchedule) -> None:
 # ---- conditions -------------------------------------------------------------------------------
 
 
+def _mapped_slots(op: Op, mapping: dict[Value, Value]) -> list[Value | None]:
+    return [None if value is None else mapping.get(value, value) for value in op.slots]
+
+
 def _enabled_copy(op: Op, mapping: dict[Value, Value], exists: Value, place: Builder) -> Op:
     assert isinstance(op, gpu.AsyncCopy)
-    pointer, buffer, mask, _ = (
-        None if value is None else mapping.get(value, value) for value in op.slots
-    )
+    pointer, buffer, mask, _ = _mapped_slots(op, mapping)
     return place(build(gpu.AsyncCopy, [pointer, buffer, mask, exists], op.attributes, (), op.loc))
 
 
 def _masked_load(op: Op, mapping: dict[Value, Value], exists: Value, place: Builder) -> Op:
     assert isinstance(op, gpu.Load)
-    pointer, mask, other = (
-        None if value is None else mapping.get(value, value) for value in op.slots
-    )
+    pointer, mask, other = _mapped_slots(op, mapping)
     assert pointer is not None
     if isinstance(pointer.type, TileType):
         exists = place(tile.Splat(exists, pointer.type.shape, pointer.type.layout)).out
@@ -423,7 +423,7 @@ class _Region:
             self._emit_branch(group, offset, step.distance, exists)
 
     def _is_conditional(self, step: Step) -> bool:
-        """Return whether the iteration of a step may not exist; compute that, if so."""
+        """Return whether a step runs under the condition that its iteration exists."""
         expansion = self.expansion
         return not expansion.peels and step.distance > 0 and _takes_condition(step.op)
 
