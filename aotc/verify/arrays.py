@@ -70,3 +70,15 @@ def ones(count: int, dtype: npt.DTypeLike) -> Array:
 def clipped(array: Array | np.generic, low: Any, high: Any) -> Array:
     """Return each element, or the nearer end of the range where it lies outside."""
     return np.clip(array, low, high)
+
+
+def owner_of(array: Array) -> Array:
+    """Return the array that owns the memory that `array` is a view of."""
+    owner: Array = array
+    while True:
+        base: Any = owner.base
+        if not isinstance(base, np.ndarray):
+            base = getattr(base, "base", None)  # `as_strided` puts an object of its own between
+        if not isinstance(base, np.ndarray):
+            return owner
+        owner = cast("Array", base)

@@ -14,13 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from aotc.ir.types import ScalarType
-from aotc.verify.arrays import Array, reshape, view
+from aotc.verify.arrays import Array, owner_of, reshape, view
 from aotc.verify.interpreter.numerics import dtype_of
 
 ALIGNMENT_BYTES = 256
@@ -68,7 +68,7 @@ class Memory:
 
         Raises: ValueError if the memory of its owner is not contiguous.
         """
-        owner = _owner_of(array)
+        owner = owner_of(array)
         index = next((i for i, known in enumerate(self._owners) if known is owner), None)
         if index is None:
             index = len(self._owners)
@@ -182,18 +182,6 @@ class Memory:
         if (index == first).all():
             return [(first, slice(None))]
         return [(int(i), index == i) for i in np.unique(index)]
-
-
-def _owner_of(array: Array) -> Array:
-    """Return the array that owns the memory that `array` is a view of."""
-    owner: Array = array
-    while True:
-        base: Any = owner.base
-        if not isinstance(base, np.ndarray):
-            base = getattr(base, "base", None)  # `as_strided` puts an object of its own between
-        if not isinstance(base, np.ndarray):
-            return owner
-        owner = cast("Array", base)
 
 
 def _as_bytes(owner: Array) -> npt.NDArray[np.uint8]:

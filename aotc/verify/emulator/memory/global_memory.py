@@ -19,7 +19,7 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 import numpy.typing as npt
 
-from aotc.verify.arrays import Array, listed, reduce_or, reshape, view
+from aotc.verify.arrays import Array, listed, owner_of, reduce_or, reshape, view
 from aotc.verify.emulator.errors import Misuse
 from aotc.verify.emulator.memory.serialized_rmw import in_turn
 from aotc.verify.emulator.memory.vector_clocks import Ints, Lanes
@@ -101,7 +101,7 @@ class GlobalMemory:
 
         Raises: ValueError if the memory of the array's owner is not contiguous.
         """
-        owner = _owner_of(array)
+        owner = owner_of(array)
         buffer = next((known for known in self._buffers if known.owner is owner), None)
         if buffer is None:
             if len(self._buffers) == _MAX_BUFFERS:
@@ -346,15 +346,3 @@ def _byte_mask(
     window = np.ndarray(shape, np.uint8, mask, offset, strides)
     window[...] = np.broadcast_to(elements, array.shape)[..., None]
     return mask
-
-
-def _owner_of(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return the array that owns the memory that `array` is a view of."""
-    owner: Array = array
-    while True:
-        base: Any = owner.base
-        if not isinstance(base, np.ndarray):
-            base = getattr(base, "base", None)  # `as_strided` puts an object of its own between
-        if not isinstance(base, np.ndarray):
-            return owner
-        owner = cast("Array", base)
