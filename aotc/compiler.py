@@ -255,10 +255,16 @@ def compile_kernel(
 
 
 def _assemble(done: _Done, limits: CompileLimits, started: Ptxas) -> Assembly:
-    """Return what ptxas makes of a kernel. Raises: CompileError if the user can help it."""
+    """Return what ptxas makes of a kernel.
+
+    Raises: CompileError if the user can help it; ResourceError if threads have too few registers.
+    """
     from aotc import backend  # noqa: PLC0415 - start-up time
     from aotc.schedule.analysis.live_registers import find_peak  # noqa: PLC0415
-    from aotc.schedule.shared_memory.check_resources import large_remedy  # noqa: PLC0415
+    from aotc.schedule.shared_memory.check_resources import (  # noqa: PLC0415
+        large_remedy,
+        register_remedy,
+    )
 
     try:
         return backend.assemble(
@@ -272,6 +278,16 @@ def _assemble(done: _Done, limits: CompileLimits, started: Ptxas) -> Assembly:
         place = (done.kernel, done.ptx, error.line)
         mistake = backend.find_assembly_error(*place, "ptxas", error.reason)
         raise (mistake or error) from None
+    except backend.FewRegistersError as error:
+        message = (
+            f"an instruction takes {error.needed} registers of a thread, which has "
+            f"{error.available} where a block has {done.kernel.warps_per_cta} warps"
+        )
+        remedy = register_remedy(done.kernel, done.target, error.needed)
+        misfit = ResourceError(message, done.kernel.loc, remedy=remedy)
+        misfit.source_files = done.translation.source_files
+        misfit.searches = done.translation.searches
+        raise misfit from None
     except backend.OverLimitError as error:
         peak = find_peak(done.kernel)
         message = f"{error.reason}; {peak}"

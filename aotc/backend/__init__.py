@@ -9,6 +9,7 @@ from aotc.backend.lower import Lowered, ParamSlot, lower_kernel
 from aotc.backend.ptx import emit_ptx
 from aotc.backend.ptxas import (
     Assembly,
+    FewRegistersError,
     OverLimitError,
     Ptxas,
     RefusedError,
@@ -19,6 +20,7 @@ from aotc.backend.ptxas import (
 
 __all__ = [
     "Assembly",
+    "FewRegistersError",
     "Lowered",
     "OverLimitError",
     "ParamSlot",

@@ -107,7 +107,7 @@ class Lowering:
         self._values: dict[Value, Registers] = {}
         num_threads = WARP_SIZE * kernel.num_warps
         consumer_threads = num_threads * kernel.num_consumer_groups
-        all_threads = consumer_threads + WARP_SIZE * kernel.producer_warps
+        all_threads = WARP_SIZE * kernel.warps_per_cta
         self._role: Role = "all"
         self.group = ""
         """The index of this thread's consumer group, "" unless there are several."""
@@ -299,13 +299,8 @@ def _check_cluster(kernel: Kernel, target: Target) -> None:
         raise IRError(f"clusters of {count} CTAs on {target}", kernel.loc)
 
 
-def _num_warps(kernel: Kernel) -> int:
-    """Return how many warps a CTA has, in all roles."""
-    return kernel.num_warps * kernel.num_consumer_groups + kernel.producer_warps
-
-
 def _attributes(kernel: Kernel, *, owns_sm: bool) -> str:
-    attributes = {"nvvm.reqntid": str(WARP_SIZE * _num_warps(kernel))}
+    attributes = {"nvvm.reqntid": str(WARP_SIZE * kernel.warps_per_cta)}
     if kernel.maxnreg:
         attributes["nvvm.maxnreg"] = str(kernel.maxnreg)
     # `setmaxnreg` requires a known number of registers per thread at launch.
@@ -322,7 +317,7 @@ def _prefetch_maps(ctx: Lowering) -> None:
     args = ctx.kernel.body.args
     maps = [arg for arg in args if isinstance(arg.type, TensorMapType) and arg.users]
     if maps:
-        is_last = f"icmp eq i32 {ctx.warp}, {_num_warps(ctx.kernel) - 1}"
+        is_last = f"icmp eq i32 {ctx.warp}, {ctx.kernel.warps_per_cta - 1}"
         issuer = Issuer(ctx.emit.thread_value(is_last))
         nvvm_tensor.prefetch_maps(ctx.emit, [ctx.scalar(arg) for arg in maps], issuer)
 

@@ -39,6 +39,8 @@ _DEFAULT_TIMEOUT_SECONDS = 300.0
 _DEFAULT_MEBIBYTES = 8192
 _INPUT, _OUTPUT = "/dev/stdin", "kernel.cubin"
 _ERROR_LINE = re.compile(r"line (\d+); *(?:error|fatal)\s*:?\s*(.*)")
+# C7602: an instruction, such as wgmma, takes more registers than threads have.
+_FEW_REGISTERS = re.compile(r"Insufficient registers \((\d+)\).* register target of (\d+)")
 _NO_OUTPUT = re.compile(r"(?i)fatal.*outp(?:ut)? file")
 _WARNING = re.compile(r"\((C75(?:0[89]|1\d)|C7600)\)")
 # Lower optimisation levels use fewer registers.
@@ -78,6 +80,15 @@ class OverLimitError(IRError):
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
+
+
+class FewRegistersError(IRError):
+    """An instruction takes `needed` registers of a thread, which has `available`."""
+
+    def __init__(self, message: str, needed: int, available: int) -> None:
+        super().__init__(message)
+        self.needed = needed
+        self.available = available
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +156,9 @@ class Ptxas:
             if _OUT_OF_MEMORY in report:
                 raise OverLimitError(f"ptxas took more than {self._mebibytes} MiB of memory")
             message = _explain(report.replace(_INPUT, "the PTX"), ptx, status)
+            few = _FEW_REGISTERS.search(report)
+            if few is not None:
+                raise FewRegistersError(message, needed=int(few[2]), available=int(few[1]))
             found = _ERROR_LINE.search(report)
             if found is None:
                 raise IRError(message)
@@ -220,8 +234,8 @@ def assemble(
     themselves; the output of `lower_kernel` states them, from the kernel. 0 leaves them to ptxas.
     If registers do not suffice, other options are tried, and the best result is used. Each attempt
     has the whole time limit: which ones run depends on what others spilled, not on their time.
-    Raises: IRError with the offending line of PTX; OverLimitError when ptxas exceeds its time or
-        memory; HostError if the machine lacks resources.
+    Raises: IRError with the offending line of PTX; FewRegistersError; OverLimitError when ptxas
+        exceeds its time or memory; HostError if the machine lacks resources.
     """
     options = (f"-maxrregcount={maxnreg}",) if maxnreg else ()
 

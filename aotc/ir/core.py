@@ -672,6 +672,11 @@ class Kernel:
     def __post_init__(self) -> None:
         self.body.parent = self
 
+    @property
+    def warps_per_cta(self) -> int:
+        """The warps of a CTA, in all roles."""
+        return self.num_warps * self.num_consumer_groups + self.producer_warps
+
     def walk(self) -> Iterator[Op]:
         """Yield every op of the kernel, outer ops first."""
         return self.body.walk()

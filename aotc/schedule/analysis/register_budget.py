@@ -25,8 +25,7 @@ _MANY_GROUPS = 3
 
 def register_share(kernel: Kernel) -> int:
     """Return the registers of a thread where all threads of a CTA have as many."""
-    warps = kernel.num_warps * kernel.num_consumer_groups + kernel.producer_warps
-    return _REGISTERS_PER_LANE // warps // _REGISTER_UNIT * _REGISTER_UNIT
+    return _REGISTERS_PER_LANE // kernel.warps_per_cta // _REGISTER_UNIT * _REGISTER_UNIT
 
 
 def register_split(kernel: Kernel) -> tuple[int, ...]:

@@ -1,9 +1,10 @@
 """Decompose scans across warps: scan the pieces, scan their totals, combine.
 
 Inside a warp, `gpu.scan` needs the low bits of the axis on registers and the next on lanes, each
-in order. The bits above those (warps, and the registers that repeat) count pieces. The total of
-each piece goes through an ordinary layout conversion into the registers of every thread, is
-scanned there, and the exclusive prefix of each piece is combined into it.
+in order. The bits above those (warps, and the registers that repeat) count pieces. The totals of
+the pieces go through an ordinary layout conversion into the registers of every thread, or, where
+those are too many, of warps that hold some of them whole. They are scanned there, and the
+exclusive prefix of each piece is combined into it.
 
 Only associativity is used, never commutativity: operands keep their order throughout.
 
@@ -31,6 +32,10 @@ from aotc.schedule.layout.decompose_reductions import (
 from aotc.schedule.layout.layouts import WARP_LANES, blocked
 
 
+# More totals than these in each thread cost more than sharing them out, and then spill.
+_MAX_TOTALS_REGISTERS = 32
+
+
 def decompose_scans(kernel: Kernel, schedule: Schedule) -> None:
     """Turn every `tile.scan` into scans inside warps."""
     del schedule
@@ -55,7 +60,7 @@ def _decompose(op: tile.Scan, num_warps: int, place: Builder) -> list[Value]:
         outs = _scan(inputs, op, op.axis, place)
     else:
         inputs = split_axis(inputs, op.axis, (pieces, inner), place)
-        outs = _scan_pieces(inputs, op, place)
+        outs = _scan_pieces(inputs, op, num_warps, place)
         outs = [place(tile.Reshape(value, shape)).out for value in outs]
     return [
         value if layout_of(value) == home else place(gpu.Convert(value, home)).out for value in outs
@@ -69,7 +74,9 @@ def _scan(
     return place(gpu.Scan(inputs, axis, combine, op.reverse, exclusive)).results
 
 
-def _scan_pieces(inputs: Sequence[Value], op: tile.Scan, place: Builder) -> list[Value]:
+def _scan_pieces(
+    inputs: Sequence[Value], op: tile.Scan, num_warps: int, place: Builder
+) -> list[Value]:
     """Scan along axes (pieces, inner), which stand at `op.axis` and after it."""
     pieces_axis, inner_axis = op.axis, op.axis + 1
     shape = tile_shape(inputs[0])
@@ -77,7 +84,7 @@ def _scan_pieces(inputs: Sequence[Value], op: tile.Scan, place: Builder) -> list
     last = 0 if op.reverse else shape[inner_axis] - 1
     totals = [_pick(value, inner_axis, last, place) for value in local]
     per_piece = layout_of(totals[0])
-    gathered = in_registers(per_piece, pieces_axis)
+    gathered = _totals_layout(per_piece, pieces_axis, num_warps)
     totals = [place(gpu.Convert(value, gathered)).out for value in totals]
     before = _scan(totals, op, pieces_axis, place, exclusive=True)
     before = [place(gpu.Convert(value, per_piece)).out for value in before]
@@ -91,6 +98,15 @@ def _scan_pieces(inputs: Sequence[Value], op: tile.Scan, place: Builder) -> list
         place(arith.Select(is_first, alone, _at_layout(both, alone, place))).out
         for alone, both in zip(local, combined, strict=True)
     ]
+
+
+def _totals_layout(per_piece: LinearLayout, axis: int, num_warps: int) -> LinearLayout:
+    """Return a layout in which the totals of pieces, which count along `axis`, can be scanned."""
+    gathered = in_registers(per_piece, axis)
+    held = gathered.in_size("register")
+    if held <= max(_MAX_TOTALS_REGISTERS, per_piece.in_size("register")):
+        return gathered
+    return _scan_layout(per_piece.shape, axis, num_warps)
 
 
 def _at_layout(value: Value, like: Value, place: Builder) -> Value:

@@ -36,7 +36,6 @@ from aotc.schedule.pipelining.expand_loop import expand_loop
 from aotc.schedule.pipelining.loop_schedule import LoopSchedule
 from aotc.schedule.remarks import Reason, Remark
 
-_MIN_STAGES = 2
 # What a thread needs besides accumulators and results of dots: addresses, counters, scales.
 _WORKING_REGISTERS = 40
 
@@ -104,7 +103,7 @@ def _find(loop: scf.For, dots: Sequence[wgmma.Wgmma]) -> _Start | str:
     body = list(loop.body)
     before = body[: body.index(dots[-1]) + 1]
     waits = [op for op in before if isinstance(op, tma.MbarrierWait)]
-    if any(_num_stages(op) < _MIN_STAGES for op in waits):
+    if not all(_takes_turns(op.barrier, loop) for op in waits):
         return Reason.ONE_STAGE()
     found = _slice(loop, [*dots, *waits])
     if found is None:
@@ -143,10 +142,15 @@ def _buffer_of(value: Value) -> Value:
     return value
 
 
-def _num_stages(wait: tma.MbarrierWait) -> int:
-    kind = _buffer_of(wait.barrier).type
-    assert isinstance(kind, SharedType)
-    return kind.num_stages
+def _takes_turns(stage: Value, loop: scf.For) -> bool:
+    """Return whether the stage of a ring is another one in the next iteration.
+
+    A ring may have several stages of which this loop uses one, where each consumer group owns one.
+    """
+    if stage.op is None or stage.op.block is not loop.body:
+        return False
+    needed = _slice(loop, [stage.op])
+    return needed is None or bool(needed.state)
 
 
 def _slice(loop: scf.For, roots: Sequence[Op]) -> _Start | None:

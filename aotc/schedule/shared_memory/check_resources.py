@@ -48,8 +48,7 @@ def check_resources(kernel: Kernel, target: Target, limits: CompileLimits) -> bo
 
 def registers_of_thread(kernel: Kernel, target: Target) -> int:
     """Return how many registers a thread can have, however many ptxas gives it."""
-    warps = kernel.num_warps * kernel.num_consumer_groups + kernel.producer_warps
-    share = target.registers_per_sm // (32 * warps) // _REGISTER_UNIT * _REGISTER_UNIT
+    share = target.registers_per_sm // (32 * kernel.warps_per_cta) // _REGISTER_UNIT * _REGISTER_UNIT
     return min(target.max_registers_per_thread, share, kernel.maxnreg or share)
 
 
@@ -65,6 +64,8 @@ def register_remedy(kernel: Kernel, target: Target, registers: int) -> str:
             remedies.append(f"num_warps = {warps}")
             break
         warps *= 2
+    if kernel.num_consumer_groups > 1:
+        remedies.append("fewer consumer groups (num_consumer_groups)")
     remedies += ["smaller tiles", "a loop over parts of them"]
     return ", ".join(remedies[:-1]) + f" or {remedies[-1]}"
 

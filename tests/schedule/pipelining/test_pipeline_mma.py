@@ -138,6 +138,7 @@ def test_where_it_is_not_done(
         {"num_stages": 2},
         {"num_stages": 4},
         {"num_stages": 4, "num_consumer_groups": 2},
+        {"num_stages": 1, "num_consumer_groups": 2},
         {"num_stages": 3, "num_ctas": 2},
     ],
     ids=str,
