@@ -280,6 +280,19 @@ def test_a_cap_on_registers_leaves_a_block_that_can_be_launched() -> None:
     assert made.metadata.spill_bytes > 0
 
 
+def test_an_instruction_that_takes_more_registers_than_threads_have() -> None:
+    pointers = dict.fromkeys(("a_ptr", "b_ptr"), "*bf16:16")
+    with pytest.raises(ResourceError, match=r"registers of a thread, which has 32") as caught:
+        aotc.compile(
+            f"{LARGE}:multiply",
+            signature={**pointers, "c_ptr": "*fp32:16", "K": "i32:16"},
+            constants={"M": 64, "N": 256, "BLOCK_K": 64},
+            maxnreg=32,
+        )
+    assert "large_tiles.py" in caught.value.render()
+    assert "help: a higher maxnreg" in caught.value.render()
+
+
 def test_what_spills_says_why_and_what_helps() -> None:
     made = aotc.compile(f"{LARGE}:shares", signature=ROW, constants={"BLOCK": 128 * 256})
     metadata = made.metadata

@@ -48,7 +48,9 @@ def check_resources(kernel: Kernel, target: Target, limits: CompileLimits) -> bo
 
 def registers_of_thread(kernel: Kernel, target: Target) -> int:
     """Return how many registers a thread can have, however many ptxas gives it."""
-    share = target.registers_per_sm // (32 * kernel.warps_per_cta) // _REGISTER_UNIT * _REGISTER_UNIT
+    share = (
+        target.registers_per_sm // (32 * kernel.warps_per_cta) // _REGISTER_UNIT * _REGISTER_UNIT
+    )
     return min(target.max_registers_per_thread, share, kernel.maxnreg or share)
 
 

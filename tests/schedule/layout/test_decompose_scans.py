@@ -48,8 +48,8 @@ def test_pieces_are_scanned_and_then_their_totals(reverse: str, last: str, first
     assert_same_meaning(text, kernel, [x, np.full(512, 777, np.float32)])
 
 
+# Gathered, the totals of 8 pieces of 8 columns would be 64 registers of each thread.
 SHARED_OUT = """\
-// Gathered, the totals of 8 pieces of 8 columns would be 64 registers of each thread.
 // CHECK: [[ALL:#[0-9]+]] = #ll<register=[[0,32]] lane=[[1,0],[2,0],[4,0],[0,1],[0,2]]
 // CHECK: gpu.scan({{.*}}) {axis = 1}
 // CHECK: [[TOTALS:%.*]] = gpu.convert({{.*}}) {layout = [[ALL]]}
