@@ -31,7 +31,6 @@ from aotc.schedule.layout.decompose_reductions import (
 )
 from aotc.schedule.layout.layouts import WARP_LANES, blocked
 
-
 # More totals than these in each thread cost more than sharing them out, and then spill.
 _MAX_TOTALS_REGISTERS = 32
 
