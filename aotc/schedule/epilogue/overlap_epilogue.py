@@ -198,7 +198,7 @@ class _Delay:
         self.tiles = tiles
         self.target = target
         self.parts = [(store, part) for store in tiles.stores for part in range(num_slices(store))]
-        # The values from before coordinates are sunk.
+        # The values from before the mainloop is rewritten and coordinates are sunk.
         self.stored = {store: [store.value, *store.coords] for store in tiles.stores}
         self.before = Builder.before_op(tiles.loop)
         self.zero = self.before(arith.Constant(0, I32)).out
@@ -232,8 +232,9 @@ class _Delay:
         old = {value: loop.body.add_arg(value.type, value.hint) for value in values}
         following = loop.body.add_arg(I32, "part")
         self._store_in_mainloop(old, following)
-        moved = self._compute_late([value for value in values if not _is_tile(value)])
-        new = {value: moved.get(value, value) for value in values}
+        self._compute_late([value for value in values if not _is_tile(value)])
+        now = self._stored_now()
+        new = {value: now[value] for value in values}
         place = Builder.before_op(loop.body.terminator)
         has_next = place(arith.Compare(loop.induction, upper, "lt")).out
         waits = place(arith.And(is_long, has_next)).out
@@ -250,6 +251,14 @@ class _Delay:
     def _nothing(self, value: Value) -> Value:
         """Return the carried values of the first iteration, which has nothing to store."""
         return self.before(gpu.Undefined(value.type)).out if _is_tile(value) else self.zero
+
+    def _stored_now(self) -> dict[Value, Value]:
+        """Return what the stores use now in place of each value: loops and branches were replaced."""
+        return {
+            value: now
+            for store, values in self.stored.items()
+            for value, now in zip(values, [store.value, *store.coords], strict=True)
+        }
 
     def _store_in_mainloop(self, values: dict[Value, Value], following: Value) -> None:
         """Store a slice after the dots of each iteration of the mainloop, while there is one."""
@@ -271,15 +280,15 @@ class _Delay:
             self.tiles = replace(self.tiles, around=made)
         self.tiles = replace(self.tiles, mainloop=made)
 
-    def _compute_late(self, coords: Sequence[Value]) -> dict[Value, Value]:
-        """Sink the computation of coordinates below the mainloop; return the new values."""
+    def _compute_late(self, coords: Sequence[Value]) -> None:
+        """Sink the computation of coordinates below the mainloop."""
         around, late = self.tiles.around, self._late()
         after = Builder.after_op(self.tiles.mainloop)
         if not isinstance(around, scf.If):
             for op in late:
                 op.remove()
                 after(op)
-            return {}
+            return
         computed = [value for value in coords if value.op in late]
         arms = (after, Builder.before_op(around.orelse.terminator))
         for block, place in zip(around.blocks, arms, strict=True):
@@ -288,12 +297,11 @@ class _Delay:
                 place(op.clone(mapping))
             pass_on(block, [mapping[value] for value in computed])
         made = append_carried(around)
-        moved = dict(zip(computed, made.results[-len(computed) :], strict=True)) if computed else {}
-        for value, out in moved.items():
+        added = made.results[len(made.results) - len(computed) :]
+        for value, out in zip(computed, added, strict=True):
             value.replace_all_uses_with(out)
         for op in reversed(late):
             op.erase()
-        return moved
 
     def _late(self) -> list[Op]:
         """Return the scalar ops of the loop's body that are needed for coordinates alone."""
