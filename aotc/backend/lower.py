@@ -188,12 +188,16 @@ class Lowering:
 
     @property
     def issuer(self) -> Issuer:
-        """The thread that issues copies: one of the first warp; in a producer, its only thread."""
-        if self._role == "producer":
-            return Issuer(alone=True)
-        if self.kernel.num_warps == 1 and self._role == "consumer":
+        """The thread that issues copies: one of the role's first warp."""
+        if self._role == "producer" or (self.kernel.num_warps == 1 and self._role == "consumer"):
             return Issuer()
         return Issuer(self.emit.thread_value(f"icmp eq i32 {self.warp}, 0"))
+
+    @property
+    def first_lane(self) -> str:
+        """An i1 that holds in the first lane of each warp, computed ahead of loops."""
+        lane = self.emit.thread_value(f"and i32 {self.thread}, {WARP_SIZE - 1}")
+        return self.emit.thread_value(f"icmp eq i32 {lane}, 0")
 
     @property
     def barrier_threads(self) -> int:

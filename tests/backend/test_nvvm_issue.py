@@ -86,7 +86,7 @@ def test_an_effect_ends_the_branch_and_a_pure_value_does_not() -> None:
     assert [line.split()[0] for line in emit.lines][3:] == ["call"]
 
 
-@pytest.mark.parametrize("other", [Issuer(), Issuer("%is_last"), Issuer(alone=True)])
+@pytest.mark.parametrize("other", [Issuer(), Issuer("%is_last"), Issuer(lane="%is_lane")])
 def test_other_issuers_have_branches_of_their_own(other: Issuer) -> None:
     emit = Emitter()
     _load(emit, FIRST)
@@ -95,23 +95,22 @@ def test_other_issuers_have_branches_of_their_own(other: Issuer) -> None:
     assert len(emit.lines) == 2
 
 
-def test_a_thread_alone_elects_nobody() -> None:
+def test_a_lane_that_is_known_is_not_elected() -> None:
     emit = Emitter()
-    alone = Issuer(alone=True)
-    _load(emit, alone, "%any_bytes")
-    text = "\n".join(_lines(emit))
-    assert "elect" not in text
-    assert "bar.warp" not in text
-    commit_stores(emit, alone)
-    assert _lines(emit)[-1] == "cp.async.bulk.commit_group;"
+    _load(emit, Issuer("%is_first", "%is_lane"), "%any_bytes")
+    lines = _lines(emit)
+    assert "elect" not in "\n".join(lines)
+    assert lines[1].endswith("bra.uni done;")
+    assert lines[2].endswith("bra others;")
+    assert lines[-3:] == ["others: bar.warp.sync 0xffffffff;", "done:", "}"]
 
 
 def test_an_arrival_at_each_block_of_a_cluster_is_one_lanes() -> None:
     emit = Emitter()
-    mbarrier_arrive(emit, FULL, Issuer(), "", 2)
+    mbarrier_arrive(emit, FULL, Issuer(lane="%is_lane"), "", 2)
     text = "\n".join(_lines(emit))
-    assert text.count("mapa.shared::cluster.u32 there, $0, ") == 2
-    assert text.count("elect.sync") == 1
+    assert text.count("mapa.shared::cluster.u32 there, ") == 2
+    assert text.count("bra others;") == 1
 
 
 def test_a_held_branch_is_written_before_a_label_and_dropped_with_an_attempt() -> None:

@@ -1,13 +1,14 @@
 """Rules for warp roles: a branch on the warp index.
 
 The consumers come first, so that their thread ids are those of the layouts; with several consumer
-groups, each group is numbered from 0. A single thread of the producer's warps, elected once, does
-their work: no role of theirs needs another.
+groups, each group is numbered from 0. The first of the producer's warps does their work, and all its
+lanes do: stages, addresses and coordinates are then in uniform registers, where those that one lane
+alone computes would be copied to them before each copy (5 % of a matmul of 64 x 128 tiles, H100).
 """
 
 from __future__ import annotations
 
-from aotc.backend import nvvm, nvvm_issue
+from aotc.backend import nvvm
 from aotc.backend.lower import Lowering, Results, lowers
 from aotc.ir.dialects import roles
 
@@ -17,9 +18,7 @@ def lower_specialize(ctx: Lowering, op: roles.Specialize) -> Results:
     """Lower the division of the CTA's warps into roles."""
     emit = ctx.emit
     first = ctx.kernel.num_warps * ctx.kernel.num_consumer_groups
-    consume, other, produce, others, join = (
-        emit.new_label(stem) for stem in ("consume", "other", "produce", "others", "join")
-    )
+    consume, other, join = (emit.new_label(stem) for stem in ("consume", "other", "join"))
     emit.branch_if(emit.thread_value(f"icmp ult i32 {ctx.warp}, {first}"), consume, other)
     emit.start_block(consume)
     if op.consumer_registers:
@@ -31,16 +30,11 @@ def lower_specialize(ctx: Lowering, op: roles.Specialize) -> Results:
     if op.producer_registers:
         nvvm.decrease_registers(emit, op.producer_registers)
     if ctx.kernel.producer_warps > 1:
-        elect = emit.new_label("elect")
-        emit.branch_if(emit.thread_value(f"icmp eq i32 {ctx.warp}, {first}"), elect, join)
-        emit.start_block(elect)
-    emit.branch_if(nvvm_issue.elected(emit), produce, others)
-    emit.start_block(produce)
+        produce = emit.new_label("produce")
+        emit.branch_if(emit.thread_value(f"icmp eq i32 {ctx.warp}, {first}"), produce, join)
+        emit.start_block(produce)
     with emit.scope(), ctx.role("producer"):
         ctx.lower_ops(op.producer)
-    emit.branch(others)
-    emit.start_block(others)
-    nvvm.warp_barrier(emit)
     emit.branch(join)
     emit.start_block(join)
     return []

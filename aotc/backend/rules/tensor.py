@@ -128,7 +128,9 @@ def lower_mbarrier_arrive(ctx: Lowering, op: tma.MbarrierArrive) -> Results:
     nvvm.warp_barrier(ctx.emit)
     enabled = "" if op.enabled is None else ctx.scalar(op.enabled)
     barrier = buffer_address(ctx, op.barrier)
-    nvvm_tensor.mbarrier_arrive(ctx.emit, barrier, Issuer(), enabled, op.num_blocks)
+    nvvm_tensor.mbarrier_arrive(
+        ctx.emit, barrier, Issuer(lane=ctx.first_lane), enabled, op.num_blocks
+    )
     return []
 
 
@@ -152,9 +154,9 @@ def _leaders(ctx: Lowering) -> Issuer:
     A leader that issues no store commits an empty group, so that all leaders count alike.
     """
     if ctx.kernel.num_warps <= WARPGROUP_WARPS:
-        return ctx.issuer
+        return replace(ctx.issuer, lane=ctx.first_lane)
     place = ctx.emit.thread_value(f"and i32 {ctx.warp}, {WARPGROUP_WARPS - 1}")
-    return Issuer(ctx.emit.thread_value(f"icmp eq i32 {place}, 0"))
+    return Issuer(ctx.emit.thread_value(f"icmp eq i32 {place}, 0"), ctx.first_lane)
 
 
 def _copies(

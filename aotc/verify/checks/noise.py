@@ -335,7 +335,10 @@ class _Noise:
                 is_exact |= (a + sign * b == out) & (element != FP64)
                 return np.where(is_exact, out, moved).astype(out.dtype)
             moved = np.where(is_exact, out, moved).astype(out.dtype)
-            return self._open(moved, np.isfinite(size) & (size > _largest(out)))
+            largest = _largest(out)
+            # What overflows in some order is open; noise alone makes no infinity, which would hide that.
+            moved = np.where(np.isfinite(out), np.clip(moved, -largest, largest), moved)
+            return self._open(moved.astype(out.dtype), np.isfinite(size) & (size > largest))
 
         return rule
 
