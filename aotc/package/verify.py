@@ -74,11 +74,15 @@ _NO_GRID = (-1,)
 
 @dataclass(frozen=True, slots=True)
 class VerifyOptions:
-    """How to verify: `seed` determines the inputs and, unless 0, the order in which warps run."""
+    """How to verify: `seed` determines the inputs and, unless 0, the order in which warps run.
+
+    With `is_compared_later` executing only keeps references, for launches elsewhere.
+    """
 
     seed: int = 0
     max_steps: int = DEFAULT_MAX_STEPS
     max_memory_bytes: int = DEFAULT_MAX_MEMORY_BYTES
+    is_compared_later: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -482,7 +486,10 @@ def _checks(subject: Subject, options: VerifyOptions, *, may_be_left_out: bool) 
         for name, each in spec.pointees.items()
     }
     limit = min(DEFAULT_MAX_BUFFER_BYTES, options.max_memory_bytes)
-    return Checks(conditions, Inputs(ranges, pointees, limit), options.seed, spec.tolerance)
+    return Checks(
+        *(conditions, Inputs(ranges, pointees, limit), options.seed, spec.tolerance),
+        is_compared_later=options.is_compared_later,
+    )
 
 
 def _num_stages(subject: Subject) -> int:

@@ -350,7 +350,7 @@ class _Builder:
 
             return run
 
-        options = VerifyOptions(self._settings.seed)
+        options = VerifyOptions(self._settings.seed, is_compared_later=True)
         verify_variant(self._subject, options, self._to_ptx, execute)
         return tuple((condition, tuple(each)) for condition, each in found.items())
 

@@ -115,7 +115,9 @@ class References:
 class Checks:
     """What to check a kernel under.
 
-    Checks of the same tile IR, under the same inputs, may share their `references`.
+    Checks of the same tile IR, under the same inputs, may share their `references`. With
+    `is_compared_later`, what executes only keeps them: those that depend on undefined values, for
+    which others look after a mismatch, are passed over ahead.
     """
 
     conditions: Conditions
@@ -123,6 +125,7 @@ class Checks:
     seed: int = 0
     tolerance: float = 0.0
     references: References | None = None
+    is_compared_later: bool = False
 
 
 def check_kernel(
@@ -177,9 +180,19 @@ def _reference(
     return None if chooser.is_optional(index) else failed
 
 
+_UNDEFINED = (
+    "the result in {} depends on undefined values: of lanes that are masked off without `other`, "
+    "conversions that do not fit an integer, divisions of integers by zero, or shifts past the width"
+)
+
+
 def _checked(chooser: Chooser, reference: Reference, checks: Checks, execute: Execute) -> Finding:
     """Execute a launch and compare."""
     launch = reference.launch
+    if checks.is_compared_later:
+        undefined = depends_on_undefined(chooser.kernel, chooser.roles, launch, checks.inputs)
+        if undefined:
+            return _finding(launch, "passed over", _UNDEFINED.format(undefined))
     try:
         done = execute(reference)
     except Unsuited as error:
@@ -192,8 +205,7 @@ def _checked(chooser: Chooser, reference: Reference, checks: Checks, execute: Ex
             continue
         undefined = depends_on_undefined(chooser.kernel, chooser.roles, launch, checks.inputs)
         if undefined:
-            why = f"the result in {undefined} depends on what masked-off lanes without `other` hold"
-            return _finding(launch, "passed over", why)
+            return _finding(launch, "passed over", _UNDEFINED.format(undefined))
         strides = [term.stride for term in chooser.roles.strides.get(name, ())]
         return _finding(launch, "wrong", _text(mismatch, launch, strides), mismatch)
     return replace(

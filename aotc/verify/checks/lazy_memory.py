@@ -193,6 +193,8 @@ class ElasticMemory(Memory):
         """The buffer in which a program changed what it had written itself; empty if none did."""
         self.crossed = ""
         """The buffer of two pointers in which an element of a tile met that of another."""
+        self.met_undefined = False
+        """Whether the kernel made an undefined value, whatever came of it."""
         self._max_bytes = max_bytes
         self._is_traced = is_traced
         self._is_sparse = is_sparse

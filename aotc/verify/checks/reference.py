@@ -240,6 +240,8 @@ def depends_on_undefined(kernel: Kernel, roles: Roles, launch: Launch, inputs: I
     """Return the buffer whose results change with what undefined values happen to be, or ""."""
     try:
         first = _run(kernel, roles, launch, inputs, RULES, 0)
+        if not first.met_undefined:
+            return ""
         second = _run(kernel, roles, launch, inputs, RULES, 1)
     except InterpretError:
         return ""
@@ -340,6 +342,7 @@ def _run(
         kernel, args, poison_seed=poison_seed, memory=memory, rules=_atomic_rules(rules)
     )
     interpreter.run(launch.grid, launch.programs)
+    memory.met_undefined = interpreter.poison.was_asked
     return memory
 
 

@@ -62,14 +62,17 @@ class Poison:
 
     Seed 0 gives NaN for floats, true for booleans and the pattern 0xDEAD… for integers: easy to
     recognise. NaN can vanish (`max` drops it), so any other seed gives random bits drawn from it:
-    a kernel that gives the same result under two seeds does not depend on undefined values.
+    a kernel that gives the same result under two seeds does not depend on undefined values, nor
+    does one for which none was made (`was_asked`).
     """
 
     def __init__(self, seed: int) -> None:
         self._rng = np.random.default_rng(seed) if seed else None
+        self.was_asked = False
 
     def fill(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
         """Return a poisoned array."""
+        self.was_asked = True
         if self._rng is not None:
             size = math.prod(shape) * dtype.itemsize
             raw: Array = copied(np.frombuffer(self._rng.bytes(size), np.uint8))

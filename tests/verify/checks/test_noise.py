@@ -145,6 +145,19 @@ def test_a_product_whose_parts_may_overflow_is_unknown_and_an_infinite_one_is_no
     assert np.all(np.abs(moved[3:, 3:] - 8) < 1e-4)
 
 
+def test_noise_makes_no_infinity_of_a_sum_which_would_hide_that_it_may_overflow() -> None:
+    """Twice the largest number and a negative infinity: NaN or infinite, as the order will have it."""
+    kernel = _kernel(_SUM.replace("OP", "add"))
+    x = np.full(64, -1.0, np.float32)
+    x[[5, 27]] = np.finfo(np.float32).max
+    x[12] = -np.inf
+    (op,) = inexact_ops(kernel)
+    assert np.isnan(_exact(kernel, x)).all()
+    runs = [_run(kernel, x, [op], 1, upwards=True)]
+    runs += [_run(kernel, x, [op], seed, upwards=False) for seed in (1, 2)]
+    assert any((run == -np.inf).all() for run in runs)
+
+
 def test_what_a_maximum_hides_of_an_overflow_is_seen() -> None:
     """A sum that overflows to either side: NaN and what is negative are 0 after the maximum."""
     kernel = _kernel(
