@@ -1,10 +1,12 @@
 """Hold two archives of benchmarks/hopper.toml against each other, interleaved in one process.
 
     python benchmarks/two_archives.py before.aotc after.aotc [--work descriptors small …] [--json FILE]
+    python benchmarks/two_archives.py before.aotc after.aotc --work descriptors --every
 
 What a change of the compiler does to its kernels shows only if both run in turn, on the same data and
 at the same clocks. For every workload the best configurations of each archive are chosen, then each of
-them runs from both archives, beside the library. A ratio above 1 means that `after` is faster.
+them runs from both archives, beside the library; with `--every` all that both have, which few kernels
+of few configurations want. A ratio above 1 means that `after` is faster.
 """
 
 from __future__ import annotations
@@ -38,6 +40,7 @@ def main() -> None:
     parser.add_argument("after", type=Path)
     parser.add_argument("--work", nargs="+", default=["descriptors", "pointers", "small"])
     parser.add_argument("--seconds", type=float, default=5.0, help="of choosing, for each archive")
+    parser.add_argument("--every", action="store_true", help="time what is not best, too")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     torch.manual_seed(0)
@@ -50,9 +53,13 @@ def main() -> None:
     for item in options.work:
         for name, make in ITEMS[item].items():
             work = make()
+            names = [n for n in work.kernels if all(n in each for each in archives.values())]
+            work.kernels = tuple(names)
             measure.shared_by_parts(work, archives["after"])
             binds = {each: dict(measure.aotc_calls(work, archives[each])) for each in archives}
-            keys = {key for each in archives for key in _best(work, binds[each], task)}
+            keys = {key for calls in binds.values() for key in calls}
+            if not options.every:
+                keys = {key for each in archives for key in _best(work, binds[each], task)}
             for key in sorted(keys & binds["before"].keys() & binds["after"].keys()):
                 makers = {each: calls[key] for each, calls in binds.items()}
                 makers["library"] = measure.of_layers(work.library)

@@ -26,7 +26,7 @@ from aotc.verify.checks.dataflow import Roles
 from aotc.verify.checks.launches import Launch, Scalar
 from aotc.verify.checks.lazy_memory import Contents, ElasticMemory, Listed, loaded_dtype
 from aotc.verify.checks.noise import inexact_ops, is_inexact, noisy_rules
-from aotc.verify.checks.rounding import CastWatch, inner_casts
+from aotc.verify.checks.rounding import NUM_PARTS, CastWatch, inner_casts
 from aotc.verify.interpreter.memory import TensorAddress
 from aotc.verify.interpreter.program import InterpretError, Program, Rule, Rules
 from aotc.verify.interpreter.run import RULES, Argument, Interpreter
@@ -219,8 +219,8 @@ def interpret(
             rules = watch.measuring(noisy_rules(RULES, seed, group, upwards=upwards))
             run = _run(kernel, roles, launch, inputs, rules, seed)
             (upward if upwards else random).append(run)
-        for up in (True, False) if watch.has_moved else ():
-            rules = watch.flipping(RULES, upwards=up)
+        for part in range(NUM_PARTS) if watch.has_moved else ():
+            rules = watch.flipping(RULES, part)
             upward.append(_run(kernel, roles, launch, inputs, rules, 0))
     inexact = [launch.aliases.get(name, name) for name in roles.inexact]
     buffers: dict[str, Buffer] = {}

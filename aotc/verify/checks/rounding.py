@@ -4,8 +4,10 @@ A value that hardware computes a little differently may lie on the other side of
 two numbers of the narrower type, and is then off by a whole step of it: a relative error of 2e-6
 becomes one of 5e-4. Noisy interpretations (`noise.py`) show that only where they happen to flip the
 same value. So they are watched: how far they move the operand of each such cast. Then the kernel is
-interpreted twice more, and every cast whose operand can get across a middle rounds it to the other
-side, once upwards and once downwards where there is a choice.
+interpreted a few times more, and every cast whose operand can get across a middle rounds it to the
+other side in one of these runs, upwards or downwards where there is a choice. In a row of a softmax
+there may be many, and weighted by values of either sign they all but cancel: what moves is added up
+over the runs.
 
 Casts whose results are only stored need none of that: a comparison allows for a step there.
 
@@ -28,6 +30,9 @@ from aotc.verify.interpreter.program import Program, Rules
 
 FACTOR = 4.0
 """How much further than watched an operand may be moved, as in `compare.py`."""
+
+NUM_PARTS = 4
+"""In how many runs casts are flipped, each in one of them: two that cancel are in one of 4 rarely."""
 
 _STORES = (tile.Store, descriptor.DescriptorStore)
 
@@ -90,10 +95,11 @@ class CastWatch:
 
         return self._watched(rules, watch)
 
-    def flipping(self, rules: Rules, *, upwards: bool) -> Rules:
-        """Return the rules of a run in which every cast that noise may flip is flipped."""
+    def flipping(self, rules: Rules, part: int) -> Rules:
+        """Return the rules of a run in which a part of the casts that noise may flip is flipped."""
         base = rules[arith.Cast]
         counts: dict[Op, int] = {}
+        places = {op: at for at, op in enumerate(self._exact)}
 
         def rule(program: Program, op: arith.Cast, value: Array) -> Any:
             out = np.asarray(base(program, op, value))
@@ -106,10 +112,12 @@ class CastWatch:
             wide = value.astype(np.float64)
             sides = [
                 np.asarray(base(program, op, (wide + sign * reach).astype(value.dtype)))
-                for sign in ((1.0, -1.0) if upwards else (-1.0, 1.0))
+                for sign in ((-1.0, 1.0) if part % 2 else (1.0, -1.0))
             ]
             flipped = np.where(sides[0] != out, sides[0], sides[1])
-            return np.where(np.isnan(wide) | np.isnan(reach), out, flipped).astype(out.dtype)
+            parts = np.random.default_rng((places[op], number)).integers(NUM_PARTS, size=out.shape)
+            is_kept = (parts != part) | np.isnan(wide) | np.isnan(reach)
+            return np.where(is_kept, out, flipped).astype(out.dtype)
 
         return {**rules, arith.Cast: rule}
 
