@@ -337,7 +337,9 @@ class _Noise:
             moved = np.where(is_exact, out, moved).astype(out.dtype)
             largest = _largest(out)
             # What overflows in some order is open; noise alone makes no infinity, which would hide that.
-            moved = np.where(np.isfinite(out), np.clip(moved, -largest, largest), moved)
+            moved = np.where(
+                np.isfinite(out), np.minimum(np.maximum(moved, -largest), largest), moved
+            )
             return self._open(moved.astype(out.dtype), np.isfinite(size) & (size > largest))
 
         return rule
