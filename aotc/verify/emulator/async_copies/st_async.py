@@ -34,7 +34,7 @@ def store(instruction: Instruction) -> Execute:
     def execute(ctx: Context) -> None:
         shared, mbarriers = ctx.machine.shared, ctx.machine.part(Mbarriers)
         lanes = np.asarray(ctx.lane_indices())
-        rows = mbarriers.find(lanes, ctx.address(mbarrier), instruction)
+        rows = mbarriers.find(lanes, ctx.address(mbarrier), instruction, asynchronous=True)
         values = np.stack([ctx.read(each, form.bits) for each in sources], axis=1).astype(dtype)
         address = window_removed(ctx.address(target))
         flight = shared.begin(lanes, address, form.size_bytes, instruction, writes=True)
@@ -66,7 +66,7 @@ def reduce(instruction: Instruction) -> Execute:
     def execute(ctx: Context) -> None:
         shared, mbarriers = ctx.machine.shared, ctx.machine.part(Mbarriers)
         lanes = np.asarray(ctx.lane_indices())
-        rows = mbarriers.find(lanes, ctx.address(mbarrier), instruction)
+        rows = mbarriers.find(lanes, ctx.address(mbarrier), instruction, asynchronous=True)
         values = np.array(ctx.read(source, form.bits))
         address = window_removed(ctx.address(target))
         sizes = np.full(len(lanes), size)

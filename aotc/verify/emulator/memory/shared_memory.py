@@ -19,9 +19,10 @@ from aotc.verify.arrays import reduce_or, reshape, view
 from aotc.verify.emulator.errors import Misuse
 from aotc.verify.emulator.memory.bank_conflicts import BankConflicts
 from aotc.verify.emulator.memory.global_memory import Bytes, as_cells, cell_dtype, differ, lane_at
+from aotc.verify.emulator.memory.remote_accesses import RemoteAccesses
 from aotc.verify.emulator.memory.serialized_rmw import in_turn
-from aotc.verify.emulator.memory.shared_shadow import Flight, Shadow
-from aotc.verify.emulator.memory.vector_clocks import Ints, Lanes, Order
+from aotc.verify.emulator.memory.shared_shadow import Flight, Shadow, note_of
+from aotc.verify.emulator.memory.vector_clocks import Ints, Lanes, Order, lanes_array
 from aotc.verify.emulator.syntax import Instruction
 
 BASE_ADDRESS = 1024  # 0 stays the null pointer
@@ -61,6 +62,7 @@ class SharedMemory:
         block = np.arange(num_blocks * lanes_per_block, dtype=np.int64) // lanes_per_block
         self._base = block * self._stride - BASE_ADDRESS
         self._cluster_base = block // self._cluster_blocks * self._cluster_blocks * self._stride
+        self._remote = RemoteAccesses(num_blocks, order, self.shadow)
         self._ended = np.zeros(num_blocks, np.bool_)
         self._any_ended = False
 
@@ -89,7 +91,7 @@ class SharedMemory:
 
         Raises: Misuse for an address that is none, and for what shared_shadow.py lists.
         """
-        offset = self.locate(lanes, address, size_bytes)
+        offset = self.locate_access(lanes, address, size_bytes, instruction)
         self.shadow.check_load(lanes, offset, size_bytes, strong=strong)
         if not strong:
             self.shadow.loaded(lanes, offset, size_bytes, instruction)
@@ -112,7 +114,7 @@ class SharedMemory:
         Raises: Misuse as `load`, and when lanes write different values to one address at once.
         """
         size = data.shape[1]
-        offset = self.locate(lanes, address, size)
+        offset = self.locate_access(lanes, address, size, instruction)
         cells, values, unit = self._cells(size), as_cells(data), offset // size
 
         def changes(rows: Ints) -> npt.NDArray[np.bool_]:
@@ -145,7 +147,10 @@ class SharedMemory:
 
         Raises: Misuse as `load`.
         """
-        offset = self.locate(lanes, address, size_bytes)
+        if asynchronous:
+            offset = self.locate(lanes, address, size_bytes)
+        else:
+            offset = self.locate_access(lanes, address, size_bytes, instruction)
         self.shadow.check_load(lanes, offset, size_bytes, strong=True)
         self.shadow.check_store(lanes, offset, size_bytes, strong=True)
         old = in_turn(self._cells(size_bytes), offset // size_bytes, operation)
@@ -220,11 +225,27 @@ class SharedMemory:
         self.shadow.finish(flight, pieces, asynchronous=asynchronous)
 
     def end(self, blocks: Ints) -> None:
-        """Give the memory of blocks back, whose threads have all exited."""
+        """Give the memory of blocks back, whose threads have all exited.
+
+        Raises: Misuse where other blocks' accesses are not ordered before that.
+        """
+        if self._cluster_blocks > 1:
+            self._remote.check_seen(blocks)
+            self._check_in_flight(blocks)
         self._ended[blocks] = True
         self._any_ended |= len(blocks) > 0
 
     # ---- addresses --------------------------------------------------------------------------
+
+    def locate_access(
+        self, lanes: Lanes, address: Ints, size_bytes: int, instruction: Instruction
+    ) -> Ints:
+        """Return the offsets (n,) that lanes themselves access now, as `locate`; remember the remote."""
+        offset = self.locate(lanes, address, size_bytes)
+        if self._cluster_blocks > 1:
+            numbers = lanes_array(lanes, len(self._base))
+            self._remote.record(numbers, offset // self._stride, instruction)
+        return offset
 
     def locate(self, lanes: Lanes, address: Ints, size_bytes: int) -> Ints:
         """Return the offsets of lanes' addresses (n,), checked.
@@ -269,6 +290,26 @@ class SharedMemory:
                 lane=lane_at(lanes, at),
                 instruction=instruction,
             )
+
+    def _check_in_flight(self, blocks: Ints) -> None:
+        """Refuse to end blocks (n,) into which another block's operation still writes."""
+        if not len(blocks):
+            return
+        lanes_per_block = len(self._base) // len(self._ended)
+        for flight in self.shadow.open_writes():
+            target = flight.offset // self._stride
+            is_left = np.isin(target, blocks) & (flight.lanes // lanes_per_block != target)
+            is_left &= flight.open
+            if is_left.any():
+                at = int(np.flatnonzero(is_left)[0])
+                raise Misuse(
+                    "ended",
+                    f"ends {self.shadow.block_name(int(target[at]))}, though an asynchronous operation "
+                    "of another block writes its shared memory and no thread of it has waited for that "
+                    "before its last one has exited",
+                    lane=(int(target[at]) + 1) * lanes_per_block - 1,
+                    notes=(note_of("the operation", flight.instruction),),
+                )
 
     def describe(self, offset: int) -> str:
         """Return the name of a byte of some block's shared memory, for messages."""

@@ -162,10 +162,10 @@ class Shadow:
             raise Misuse(
                 "proxy",
                 f"{verb} {self._place(offset, at, piece)} through the asynchronous proxy, which "
-                f"{self._who(stamp)} {other} through the generic one with no fence.proxy.async "
+                f"{self.who(stamp)} {other} through the generic one with no fence.proxy.async "
                 "between",
                 lane=lane_at(lanes, at),
-                notes=self._where(stamp),
+                notes=self.where(stamp),
             )
 
     def check_mbarrier(self, lanes: Lanes, offset: Ints) -> None:
@@ -188,7 +188,7 @@ class Shadow:
         """Record that lanes (n,), or the asynchronous agent for them, have read at each offset (n,)."""
         unit = offset // size + self._order.planes_of(lanes) * (self._total_bytes // size)
         self._last_read = self._order.limit()
-        stamps = self._order.stamps(lanes, self._number(instruction))
+        stamps = self._order.stamps(lanes, self.number(instruction))
         self._scatter(self._read, unit, size, stamps)
         if not asynchronous:
             if not self._read_itself.size:
@@ -206,7 +206,7 @@ class Shadow:
         asynchronous: bool = False,
     ) -> None:
         """Record that lanes (n,), or the asynchronous agent, have written at each offset (n,)."""
-        number = self._number(instruction)
+        number = self.number(instruction)
         scope = GPU if strong else WEAK
         if asynchronous:
             stamps = np.full(len(offset), self._order.async_stamp(number, scope))
@@ -273,6 +273,10 @@ class Shadow:
             lanes = flight.lanes[index]
             self.stored(lanes, offset, size, flight.instruction, asynchronous=asynchronous)
 
+    def open_writes(self) -> list[Flight]:
+        """Return the operations in flight that write, oldest first."""
+        return [flight for flight in self._flights.values() if flight.writes]
+
     def mark_mbarriers(self, offset: Ints, *, live: bool) -> None:
         """Say that at offsets (n,) an mbarrier lives, or no more."""
         cells = self._gather(self._all_marks(), offset // 8, 8)
@@ -300,7 +304,8 @@ class Shadow:
         whole = np.dtype(f"V{count * shadow.itemsize}")
         view(shadow, whole)[unit] = reshape(view(np.ascontiguousarray(values), whole), -1)
 
-    def _number(self, instruction: Instruction) -> int:
+    def number(self, instruction: Instruction) -> int:
+        """Return the number that stands for an instruction in stamps."""
         number = self._numbers.get(id(instruction))
         if number is None:
             number = self._numbers[id(instruction)] = len(self._instructions)
@@ -352,10 +357,10 @@ class Shadow:
             stamp = int(stamps[at, piece])
             raise Misuse(
                 "race",
-                f"{verb} {self._place(offset, at, piece)}, which {self._who(stamp)} {other} with "
+                f"{verb} {self._place(offset, at, piece)}, which {self.who(stamp)} {other} with "
                 "nothing between that orders the two",
                 lane=lane_at(lanes, at),
-                notes=self._where(stamp),
+                notes=self.where(stamp),
             )
 
     def _check_marks(
@@ -387,16 +392,22 @@ class Shadow:
     def _place(self, offset: Ints, at: int, piece: int) -> str:
         return self._describe(int(offset[at]) + piece * self._granule_bytes)
 
-    def _who(self, stamp: int) -> str:
+    def who(self, stamp: int) -> str:
+        """Return the name of who made a stamp."""
         column = column_of(stamp)
         if column == self._order.async_column:
             return "an asynchronous copy"
         rank, warp = divmod(column % self._order.cluster_warps, self._order.warps_per_block)
         alone = self._order.cluster_warps == self._order.warps_per_block
-        block = "" if alone else f" of cluster rank {rank}"
+        block = "" if alone else f" of {self.block_name(rank)}"
         return f"thread {warp * 32 + lane_of(stamp)}{block}"
 
-    def _where(self, stamp: int) -> tuple[str, ...]:
+    def block_name(self, block: int) -> str:
+        """Return the name of a block, which is its rank in the cluster."""
+        cluster_blocks = self._order.cluster_warps // self._order.warps_per_block
+        return f"cluster rank {block % cluster_blocks}"
+
+    def where(self, stamp: int) -> tuple[str, ...]:
         """Return a note that names the access of a stamp."""
         return (note_of("the other access", self._instructions[number_of(stamp)]),)
 

@@ -44,12 +44,20 @@ class Mbarriers:
         # What has been released so far (row 2 r), and in the phases that are complete (2 r + 1).
         self._tokens = Clocks(0, machine.order.columns)
 
-    def find(self, lanes: Ints, address: Ints, instruction: Instruction) -> Ints:
-        """Return the rows of the mbarriers at lanes' addresses (n,).
+    def find(
+        self, lanes: Ints, address: Ints, instruction: Instruction, *, asynchronous: bool = False
+    ) -> Ints:
+        """Return the rows of the mbarriers at lanes' addresses (n,), which they access now.
+
+        With `asynchronous` the asynchronous agent will, on their behalf.
 
         Raises: Misuse where there is none, or a lane has not seen it being initialised.
         """
-        offset = self._shared.locate(lanes, window_removed(address), _BYTES)
+        address = window_removed(address)
+        if asynchronous:
+            offset = self._shared.locate(lanes, address, _BYTES)
+        else:
+            offset = self._shared.locate_access(lanes, address, _BYTES, instruction)
         rows = self._row_at[offset // _BYTES]
         if (rows < 0).any():
             at = int(np.flatnonzero(rows < 0)[0])
@@ -68,7 +76,7 @@ class Mbarriers:
 
         Raises: Misuse, besides, where the maker has not fenced.
         """
-        rows = self.find(lanes, address, instruction)
+        rows = self.find(lanes, address, instruction, asynchronous=True)
         if not self._is_fenced[rows].all():
             at = int(np.flatnonzero(~self._is_fenced[rows])[0])
             where = self._shared.describe(int(self._offset[rows[at]]))

@@ -110,3 +110,17 @@ def test_too_few_bytes_come():
 def test_other_forms_are_refused(text, message):
     with pytest.raises(EmulationError, match=message):
         run(text)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_block_waits_for_stores_to_it_before_it_ends(seed):
+    """Also where they come before it has ended in this run."""
+    body = HEAD.format(size=4, count_bytes=128) + f"{STORE}.b32 [%r4], %r6, [%r5+512];"
+    faults(body, kind="ended", match="cluster rank 1.*exited", grid=2, cluster=2, seed=seed)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_who_stores_to_another_block_may_end(seed):
+    tail = TAIL.replace("@%p3 bra END", "@%p3 ret").split("END:", maxsplit=1)[0]
+    body = HEAD.format(size=4, count_bytes=128) + f"{STORE}.b32 [%r4], %r6, [%r5+512];"
+    run(body + tail, grid=2, cluster=2, seed=seed)

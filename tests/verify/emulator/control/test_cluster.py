@@ -80,6 +80,55 @@ def test_memory_of_a_block_that_has_ended(waits: bool, seed: int) -> None:
         faults(body, kind="ended", match="cluster rank 1.*exited", grid=2, cluster=2, seed=seed)
 
 
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    ("access", "verb"),
+    [
+        ("st.shared::cluster.b32 [%r5], %r0;", "store"),
+        ("ld.shared::cluster.b32 %r6, [%r5];", "load"),
+        ("atom.shared::cluster.add.u32 %r6, [%r5], 1;", "atomic"),
+        ("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r5];", "arrival"),
+    ],
+    ids=lambda text: text.split(".")[0],
+)
+def test_a_block_sees_each_access_to_its_memory_before_it_ends(
+    access: str, verb: str, seed: int
+) -> None:
+    """Whichever of the two came first in this run."""
+    first = (
+        "mbarrier.init.shared::cta.b64 [%r1], 64;"
+        if verb == "arrival"
+        else "st.shared.b32 [%r1], 0;"
+    )
+    body = f"""
+    {RANK}
+    setp.ne.u32 %p1, %r0, 0;
+    @%p1 bra MADE;
+    {first}
+    MADE:
+    {SYNC}
+    setp.eq.u32 %p1, %r2, 0;
+    @%p1 bra ACCESS;
+    {{}}
+    ret;
+    ACCESS:
+    setp.ne.u32 %p1, %r0, 0;
+    @%p1 bra DONE;
+    mapa.shared::cluster.u32 %r5, %r1, 1;
+    {access}
+    DONE:
+    {{}}"""
+    run(body.format(SYNC, SYNC), grid=2, cluster=2, seed=seed)
+    faults(
+        body.format("", ""),
+        kind="ended",
+        match="cluster rank 1.*exited",
+        grid=2,
+        cluster=2,
+        seed=seed,
+    )
+
+
 def test_a_store_to_another_block_needs_a_barrier():
     body = f"""
     {RANK}
@@ -87,7 +136,8 @@ def test_a_store_to_another_block_needs_a_barrier():
     mapa.shared::cluster.u32 %r5, %r1, %r4;
     st.shared.b32 [%r1], %r2;
     {{barrier}}
-    st.shared::cluster.b32 [%r5], %r4;"""
+    st.shared::cluster.b32 [%r5], %r4;
+    {SYNC}"""
     run(body.format(barrier=SYNC), grid=2, cluster=2)
     other = body.replace("[%r5], %r4", "[%r5], %r2")
     faults(other.format(barrier=""), kind="race", grid=2, cluster=2)
