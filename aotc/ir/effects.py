@@ -37,6 +37,8 @@ class Trait(Enum):
 
     TERMINATOR = "ends a block"
     CONTROL_FLOW = "runs its blocks in place of itself: a loop or a branch"
+    LOOP = "runs a block of its own any number of times"
+    DOT = "multiplies matrices and adds to an accumulator"
     MAY_NOT_END = "may run for ever, so that it is not dead even if nothing uses it"
     ELEMENTWISE = "computes each element from the same element of every operand"
     SOURCE = "has no operands: a constant, or what the launch decides"

@@ -521,7 +521,7 @@ SAMPLES: dict[str, Sample] = {
     "gpu.mbarrier_init": lambda s: s.add(tma.MbarrierInit(_mbarrier(s), count=2)),
     "gpu.mbarrier_arrive": lambda s: [
         s.add(tma.MbarrierArrive(_mbarrier(s), count=4)),
-        s.add(tma.MbarrierArrive(_mbarrier(s), 4, s.flag, num_blocks=2)),
+        s.add(tma.MbarrierArrive(_mbarrier(s), 4, s.flag, num_ctas=2)),
     ],
     "gpu.mbarrier_wait": lambda s: s.add(tma.MbarrierWait(_mbarrier(s), s.i)),
     "gpu.specialize": _specialize,

@@ -408,7 +408,7 @@ class Undefined(Op, opcode="gpu.undefined", pure=True, traits=(Trait.SOURCE,)):
         return (self.type,)
 
 
-class Dot(Op, opcode="gpu.dot", pure=True):
+class Dot(Op, opcode="gpu.dot", pure=True, traits=(Trait.DOT,)):
     """`tile.dot` on operands in the registers that the instruction reads.
 
     With the `shape` (m, n, k) of an `mma.sync`, layouts are fragments of it as `ir.fragments`

@@ -35,7 +35,7 @@ class Condition(Op, opcode="scf.condition", pure=True, traits=(Trait.TERMINATOR,
     values: Sequence[Value] = operands()
 
 
-class For(Op, opcode="scf.for", pure=True, traits=(Trait.CONTROL_FLOW,)):
+class For(Op, opcode="scf.for", pure=True, traits=(Trait.CONTROL_FLOW, Trait.LOOP)):
     """Run `body` for the induction variable from `lower` up to but without `upper`.
 
     `body` takes the induction variable and the carried values. `step` is positive. Attributes
@@ -91,7 +91,12 @@ class If(Op, opcode="scf.if", pure=True, traits=(Trait.CONTROL_FLOW,)):
         return types
 
 
-class While(Op, opcode="scf.while", effects=(), traits=(Trait.CONTROL_FLOW, Trait.MAY_NOT_END)):
+class While(
+    Op,
+    opcode="scf.while",
+    effects=(),
+    traits=(Trait.CONTROL_FLOW, Trait.LOOP, Trait.MAY_NOT_END),
+):
     """Run `before`; while its condition holds, run `after`; results are what `before` passes on.
 
     Never pure: it may not end.

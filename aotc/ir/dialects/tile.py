@@ -405,7 +405,7 @@ def check_dot(op: Op, a: Value, b: Value, acc: Value, input_precision: str) -> T
     return out
 
 
-class Dot(Op, opcode="tile.dot", pure=True):
+class Dot(Op, opcode="tile.dot", pure=True, traits=(Trait.DOT,)):
     """Return `acc + dot(a, b)`: (M, N) + (M, K) x (K, N).
 
     All three may have one leading axis, a batch. Products of float elements are exact and are

@@ -507,7 +507,7 @@ class MbarrierArrive(
 ):
     """Let each of the kernel's `count` warps arrive at a mbarrier, if `enabled`.
 
-    With several `num_blocks` they arrive at that mbarrier of each CTA of the cluster.
+    With several `num_ctas` they arrive at that mbarrier of each CTA of the cluster.
 
     What a warp's threads read before happens before what the threads do that wait for the phase.
     """
@@ -515,7 +515,7 @@ class MbarrierArrive(
     barrier: Value = operand()
     count: int = attribute()
     enabled: Value | None = operand(default=None)
-    num_blocks: int = attribute(default=1)
+    num_ctas: int = attribute(default=1)
 
     def infer(self) -> Sequence[Type]:
         _check_mbarrier(self, self.barrier)

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from aotc.ir.core import Op, Value, attribute, operand, operands, result, results
 from aotc.ir.dialects.gpu import shared_type
 from aotc.ir.dialects.tile import InputPrecision, dot_results, tile_type
-from aotc.ir.effects import Resource, orders, reads, starts
+from aotc.ir.effects import Resource, Trait, orders, reads, starts
 from aotc.ir.types import I1, SharedType, TileType, Type
 from aotc.ir.wgmma_tiling import K_BYTES, MIN_COLUMNS, check_wgmma
 
@@ -31,6 +31,7 @@ class Wgmma(
         reads(Resource.SHARED, of="b", proxy="async"),
         starts(Resource.DOTS),
     ),
+    traits=(Trait.DOT,),
 ):
     """Issue `acc + dot(a, b)`, (M, N) + (M, K) x (K, N), as one commit group.
 

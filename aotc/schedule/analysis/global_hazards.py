@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from aotc.ir import gf2
 from aotc.ir.core import Block, Kernel, Op, Value
 from aotc.ir.dialects import arith, gpu, grid, roles, scf, tile, tma
-from aotc.ir.effects import Resource
+from aotc.ir.effects import Resource, Trait
 from aotc.ir.parameter_access import pointer_roots
 from aotc.ir.rewrite import is_inside
 from aotc.ir.types import PointerType, TensorMapType, TileType, element_of, shape_of
@@ -272,7 +272,7 @@ class _Distance:
         self._loops = [*carried]
         for one, other in ((earlier.op, later), (later, earlier.op)):
             around = list(other.ancestors())
-            loops = (op for op in one.ancestors() if isinstance(op, scf.For | scf.While))
+            loops = (op for op in one.ancestors() if op.has(Trait.LOOP))
             self._loops += [loop for loop in loops if loop not in around]
 
     def separates(self, mine: _Tile, theirs: _Tile) -> bool:

@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from aotc.ir.core import Block, Kernel, Op, Value
-from aotc.ir.dialects import arith, gpu, scf
-from aotc.ir.effects import Resource
+from aotc.ir.dialects import arith, gpu
+from aotc.ir.effects import Resource, Trait
 from aotc.ir.parameter_access import pointer_roots
 from aotc.ir.rewrite import is_inside
 from aotc.ir.types import TileType
@@ -36,7 +36,7 @@ def may_precede(first: Op, second: Op) -> bool:
     """Return whether there is a run of the kernel in which `first` comes before `second`."""
     around = [first, *first.ancestors()]
     inside = [second, *second.ancestors()]
-    if any(isinstance(op, scf.For | scf.While) and op in around for op in inside):
+    if any(op.has(Trait.LOOP) and op in around for op in inside):
         return True  # in an earlier iteration
     blocks = {op.block: op for op in around}
     for op in inside:

@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 
 from aotc.ir.core import Block, Kernel, Op, Value, build
 from aotc.ir.dialects import gpu, grid, scf, tile, tma
+from aotc.ir.effects import Trait
 from aotc.ir.rewrite import Builder
 from aotc.ir.types import SharedType, TileType
 from aotc.schedule.analysis.global_order import fences, root_names, shared_roots, written_pointer
 from aotc.schedule.remarks import Reason
 
 _NEVER_UNROLLED = 1
-_CONTROL = (scf.For, scf.If, scf.While)
 
 
 @dataclass
@@ -63,7 +63,7 @@ class _Search:
             self.found.values[value] = None
             if value.op is None:
                 self._need_argument(value)
-            elif isinstance(value.op, _CONTROL):
+            elif value.op.has(Trait.CONTROL_FLOW):
                 self.need_op(value.op)
                 self.worklist += _sources(value.op, value.index)
             else:

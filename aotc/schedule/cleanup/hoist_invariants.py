@@ -7,7 +7,7 @@ operands; a loop that never runs computes them for nothing, which cannot be obse
 from __future__ import annotations
 
 from aotc.ir.core import Block, Kernel, Op
-from aotc.ir.dialects import scf
+from aotc.ir.effects import Trait
 from aotc.ir.rewrite import is_inside, is_pure
 from aotc.schedule.context import Schedule
 
@@ -22,7 +22,7 @@ def _visit(block: Block) -> None:
     for op in block:
         for nested in op.blocks:
             _visit(nested)
-        if isinstance(op, scf.For | scf.While):
+        if op.has(Trait.LOOP):
             _hoist(op)
 
 

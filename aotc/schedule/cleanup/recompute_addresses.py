@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from aotc.ir.core import Kernel, Op, Value
-from aotc.ir.dialects import gpu, scf, wgmma
+from aotc.ir.dialects import gpu, scf
 from aotc.ir.effects import Trait
 from aotc.ir.rewrite import Builder
 from aotc.ir.tiles import is_elementwise, is_tile
@@ -22,7 +22,6 @@ from aotc.ir.types import TileType
 from aotc.schedule.analysis.global_order import free_operands
 from aotc.schedule.context import Schedule
 
-_PRODUCTS = (gpu.Dot, wgmma.Wgmma)
 # Elements of a tile a thread must hold for its registers to be worth a few instructions.
 _LARGE_ELEMS = 16
 
@@ -42,7 +41,7 @@ def recompute_addresses(kernel: Kernel, schedule: Schedule) -> None:
 
 
 def _multiplies(loop: scf.For) -> bool:
-    return any(isinstance(op, _PRODUCTS) for op in loop.body.walk())
+    return any(op.has(Trait.DOT) for op in loop.body.walk())
 
 
 def _stores_much(op: Op) -> bool:

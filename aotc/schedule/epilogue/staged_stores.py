@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from aotc.ir.core import Op, Value
 from aotc.ir.diagnostics import at
 from aotc.ir.dialects import arith, gpu, scf, tma
+from aotc.ir.effects import Trait
 from aotc.ir.rewrite import Builder
 from aotc.ir.sub_tile import sub_tile
 from aotc.ir.types import I32, TensorMapType, TileType, Type
@@ -33,7 +34,7 @@ def outermost_loop(store: tma.StagedStore) -> Op | None:
     """Return the outermost loop around a store, of those that one role runs."""
     found: Op | None = None
     for ancestor in store.ancestors():
-        if isinstance(ancestor, scf.For | scf.While):
+        if ancestor.has(Trait.LOOP):
             found = ancestor
         elif not isinstance(ancestor, scf.If):
             break

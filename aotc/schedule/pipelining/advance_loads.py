@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from aotc.ir.core import Block, Kernel, Op
-from aotc.ir.dialects import gpu, scf
+from aotc.ir.dialects import gpu
 from aotc.ir.effects import Trait
 from aotc.schedule.analysis.global_order import fences, free_operands, num_registers
 from aotc.schedule.analysis.loop_slice import is_cheap
@@ -44,7 +44,7 @@ def _stretches(block: Block) -> Iterator[list[Op]]:
     """Yield the ops between two fences; a loop is a fence, as its register need is not known."""
     stretch: list[Op] = []
     for op in block:
-        if op.terminator or isinstance(op, scf.For | scf.While) or any(fences((op,))):
+        if op.terminator or op.has(Trait.LOOP) or any(fences((op,))):
             yield stretch
             stretch = []
         else:

@@ -22,6 +22,7 @@ from collections.abc import Iterable
 from aotc.ir.core import Kernel, Op, Value
 from aotc.ir.diagnostics import at
 from aotc.ir.dialects import gpu, scf
+from aotc.ir.effects import Trait
 from aotc.ir.rewrite import Builder
 from aotc.schedule.analysis.global_order import free_operands
 from aotc.schedule.context import Schedule
@@ -36,7 +37,7 @@ from aotc.schedule.shared_memory.mbarrier_ring import carry_phases
 def pipeline_loads(kernel: Kernel, schedule: Schedule) -> None:
     """Pipeline every innermost loop that loads; remark what was done, and what not and why."""
     for loop in [op for op in kernel.walk() if isinstance(op, scf.For | scf.While)]:
-        if any(isinstance(op, scf.For | scf.While) for block in loop.blocks for op in block.walk()):
+        if any(op.has(Trait.LOOP) for block in loop.blocks for op in block.walk()):
             continue
         if isinstance(loop, scf.While):
             remark_while(loop, schedule)

@@ -25,15 +25,14 @@ from dataclasses import dataclass
 
 from aotc.ir.carried_state import CarriedState, State
 from aotc.ir.core import Kernel, Op, Value
-from aotc.ir.dialects import arith, gpu, scf, tma
+from aotc.ir.dialects import arith, gpu, tma
+from aotc.ir.effects import Trait
 from aotc.ir.layout import LinearLayout
 from aotc.ir.rewrite import Builder, is_inside
 from aotc.ir.types import I32, U64
 
 Load = tuple[tma.Fetch, Value, Sequence[Value]]
 """A tensor load, the buffer that an asynchronous one is to fill, and its inputs."""
-
-_LOOPS = scf.For | scf.While
 
 
 @dataclass(frozen=True)
@@ -190,7 +189,7 @@ def _issue(loads: Sequence[Load], full: Value, place: Builder) -> list[tma.TmaLo
 
 def carry_phases(loop: Op, start: Value, end: Value) -> None:
     """Carry phase bits through all loops around `loop`: it begins with `start`, ends with `end`."""
-    outer = [op for op in loop.ancestors() if isinstance(op, _LOOPS)]
+    outer = [op for op in loop.ancestors() if op.has(Trait.LOOP)]
     if outer:
         _PhasesAround(loop, start, end).through(outer[-1], [start])
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from math import prod
 
 from aotc.ir.core import Kernel, Op
-from aotc.ir.dialects import gpu, scf, tma, wgmma
+from aotc.ir.dialects import gpu, scf, tma
+from aotc.ir.effects import Trait
 from aotc.ir.rewrite import is_inside
 from aotc.ir.types import ScalarType, SharedType, TileType, Type
 from aotc.schedule.analysis.global_order import root_names
@@ -35,8 +36,7 @@ def asks_for_copies(loop: scf.For, schedule: Schedule) -> bool:
     if (loop.num_stages or schedule.config.num_stages) == 1:
         return False
     asked = loop.num_stages or loop.warp_specialize or schedule.config.warp_specialize
-    others = (scf.For, scf.While, gpu.Dot, wgmma.Wgmma)
-    return bool(asked) and not any(isinstance(op, others) for op in loop.body.walk())
+    return bool(asked) and not any(op.has(Trait.LOOP, Trait.DOT) for op in loop.body.walk())
 
 
 def num_stages_of(loop: scf.For, schedule: Schedule) -> int:
@@ -91,7 +91,7 @@ def advise_order(first: Op, second: Op) -> str:
 def loops_around(first: Op, second: Op) -> list[Op]:
     """Return the loops around both of two ops."""
     around = [op for op in second.ancestors() if is_inside(first, op)]
-    return [op for op in around if isinstance(op, scf.For | scf.While)]
+    return [op for op in around if op.has(Trait.LOOP)]
 
 
 @dataclass

@@ -19,7 +19,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from aotc.ir.core import Kernel, Op, Value
-from aotc.ir.dialects import scf, tile
+from aotc.ir.dialects import tile
+from aotc.ir.effects import Trait
 from aotc.ir.types import I1, TileType, element_of, shape_of
 from aotc.schedule.analysis.global_order import may_precede, root_names, shared_roots
 from aotc.schedule.tensor_maps.operand_loads import ORDERS_NOTHING
@@ -55,7 +56,7 @@ def _comes_of_product(tile_value: Value) -> bool:
 
 def check_store_order(store: tile.Store, kernel: Kernel) -> None:
     """Refuse a store that is not the last access to its memory. Raises: UnmappableError."""
-    if any(isinstance(op, scf.For | scf.While) for op in store.ancestors()):
+    if any(op.has(Trait.LOOP) for op in store.ancestors()):
         raise UnmappableError("it is in a loop, whose iterations would write in no order")
     for op in kernel.walk():
         is_access = bool(op.effects) and not op.terminator

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 from aotc.ir.core import Block, Kernel, Op
-from aotc.ir.dialects import scf
 from aotc.ir.dialects.descriptor import DescriptorAt
 from aotc.ir.dialects.grid import GridWait
+from aotc.ir.effects import Trait
 from aotc.ir.rewrite import is_inside
 from aotc.schedule.context import Schedule
 
@@ -36,7 +36,7 @@ def _hoist(block: Block) -> None:
     for op in list(block):
         for nested in op.blocks:
             _hoist(nested)
-        if not isinstance(op, scf.For | scf.While) or _waits(op):
+        if not op.has(Trait.LOOP) or _waits(op):
             continue
         for nested in op.blocks:
             for inner in nested:

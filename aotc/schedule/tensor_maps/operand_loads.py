@@ -110,7 +110,7 @@ def _is_promised(write: Op, load: Op) -> bool:
     around = [write, *write.ancestors()]
     blocks = {op.block: op for op in around}
     for op in (load, *load.ancestors()):
-        is_shared_loop = isinstance(op, scf.For | scf.While) and op in around
+        is_shared_loop = op.has(Trait.LOOP) and op in around
         if is_shared_loop and not (isinstance(op, scf.For) and op.num_stages):
             return False
         beside = blocks.get(op.block)

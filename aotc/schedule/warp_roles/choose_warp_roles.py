@@ -16,7 +16,8 @@ from collections.abc import Iterator
 
 from aotc.ir.core import Kernel, Op, build
 from aotc.ir.diagnostics import at
-from aotc.ir.dialects import arith, gpu, scf, tma, wgmma
+from aotc.ir.dialects import arith, gpu, scf, tma
+from aotc.ir.effects import Trait
 from aotc.ir.rewrite import Builder, append_carried
 from aotc.ir.types import I32
 from aotc.schedule.analysis.producer_slice import find_slice
@@ -35,7 +36,7 @@ def choose_warp_roles(kernel: Kernel, schedule: Schedule) -> None:
 
 
 def _choose_roles(kernel: Kernel, schedule: Schedule) -> None:
-    loops = [op for op in kernel.walk() if isinstance(op, scf.For | scf.While)]
+    loops = [op for op in kernel.walk() if op.has(Trait.LOOP)]
     fetching = [loop for loop in loops if any(_fetches(loop))]
     for loop in loops:
         if isinstance(loop, scf.For) and loop.warp_specialize and loop not in fetching:
@@ -52,7 +53,7 @@ def _choose_roles(kernel: Kernel, schedule: Schedule) -> None:
     kernel.producer_warps = _producer_warps(kernel, schedule)
     kernel.num_consumer_groups = _num_consumer_groups(kernel, schedule)
     for loop in fetching:
-        if isinstance(loop, scf.For) and not any(map(_is_loop, loop.body.walk())):
+        if isinstance(loop, scf.For) and not any(op.has(Trait.LOOP) for op in loop.body.walk()):
             with at(loop.loc):
                 _make_rings(loop, loop.num_stages or schedule.config.num_stages)
     schedule.remark(loc, Remark.PRODUCER_WARP())
@@ -70,7 +71,7 @@ def _producer_warps(kernel: Kernel, schedule: Schedule) -> int:
 
     With consumers that are no warpgroups, or have no accumulators, one warp is enough.
     """
-    multiplies = any(isinstance(op, gpu.Dot | wgmma.Wgmma) for op in kernel.walk())
+    multiplies = any(op.has(Trait.DOT) for op in kernel.walk())
     whole = multiplies and schedule.config.num_warps % WARPGROUP_WARPS == 0
     return WARPGROUP_WARPS if whole else 1
 
@@ -95,10 +96,6 @@ def _refuse_groups(kernel: Kernel, schedule: Schedule) -> None:
     if wanted > 1:
         text = Remark.ONE_CONSUMER_GROUP(wanted=wanted, reason=Reason.NO_PRODUCER())
         schedule.remark(kernel.loc, text)
-
-
-def _is_loop(op: Op) -> bool:
-    return isinstance(op, scf.For | scf.While)
 
 
 def _fetches(loop: Op) -> Iterator[tma.Fetch]:

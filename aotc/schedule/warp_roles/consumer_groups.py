@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from aotc.ir.core import Block, Kernel, Op, Value, build
 from aotc.ir.diagnostics import IRError, at
 from aotc.ir.dialects import arith, gpu, grid, roles, scf, tile, tma, wgmma
+from aotc.ir.effects import Trait
 from aotc.ir.rewrite import Builder, append_carried
 from aotc.ir.types import I32
 from aotc.schedule.analysis.global_order import fences, shared_roots, written_pointer
@@ -64,7 +65,7 @@ def loop_of_tiles(block: Block) -> scf.For | None:
     holders = [op for op in block if _fetches(op)]
     if len(holders) != 1 or not isinstance(holders[0], scf.For):
         return None
-    nested = any(isinstance(op, scf.For | scf.While) for op in holders[0].body.walk())
+    nested = any(op.has(Trait.LOOP) for op in holders[0].body.walk())
     return holders[0] if nested else None
 
 

@@ -35,7 +35,7 @@ import numpy as np
 from aotc.ir.core import Kernel, Op, Value
 from aotc.ir.dialects import arith, assembly, descriptor, tile
 from aotc.ir.types import FP32, FP64, ScalarType, element_of
-from aotc.verify.arrays import Array, reshape
+from aotc.verify.arrays import Array, clipped, reshape
 from aotc.verify.interpreter.numerics import round_to
 from aotc.verify.interpreter.program import Program, Rule, Rules
 
@@ -337,9 +337,7 @@ class _Noise:
             moved = np.where(is_exact, out, moved).astype(out.dtype)
             largest = _largest(out)
             # What overflows in some order is open; noise alone makes no infinity, which would hide that.
-            moved = np.where(
-                np.isfinite(out), np.minimum(np.maximum(moved, -largest), largest), moved
-            )
+            moved = np.where(np.isfinite(out), clipped(moved, -largest, largest), moved)
             return self._open(moved.astype(out.dtype), np.isfinite(size) & (size > largest))
 
         return rule

@@ -79,7 +79,7 @@ def _arrive_each(
 ) -> None:
     if enabled is None or scalar(enabled):
         # Each block of a cluster runs by itself here, so it arrives for the others, too.
-        _arrive(program, op, find(program, op, barrier), op.count * op.num_blocks)
+        _arrive(program, op, find(program, op, barrier), op.count * op.num_ctas)
 
 
 def _wait(program: Program, op: tma.MbarrierWait, barrier: Array, parity: Array) -> None:

@@ -73,7 +73,7 @@ def test_a_stage_is_filled_once_all_have_released_it() -> None:
         // CHECK-NOT: arrive = false
         // CHECK: gpu.mbarrier_wait({{{{%\\w+}}}}, [[START]])
         // CHECK: [[READ:%\\w+]] = gpu.shared_stage([[EMPTY]], [[START]]) {{ahead = 2}}
-        // CHECK: gpu.mbarrier_arrive([[READ]], _) {{count = 2, num_blocks = 2}}
+        // CHECK: gpu.mbarrier_arrive([[READ]], _) {{count = 2, num_ctas = 2}}
 """,
         emit,
     )

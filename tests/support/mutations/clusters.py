@@ -17,7 +17,7 @@ def _for_one_block(barrier: grid.ClusterBarrier) -> None:
 
 
 def _tell_one_block(arrival: tma.MbarrierArrive) -> None:
-    arrival.num_blocks = 1
+    arrival.num_ctas = 1
 
 
 def _await_one_block(made: tma.MbarrierInit) -> None:

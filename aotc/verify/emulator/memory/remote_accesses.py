@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from aotc.verify.arrays import listed
 from aotc.verify.emulator.errors import Misuse
 from aotc.verify.emulator.memory.shared_shadow import Shadow
 from aotc.verify.emulator.memory.vector_clocks import Ints, Order
@@ -39,7 +40,7 @@ class RemoteAccesses:
         Raises: Misuse where no warp of one has.
         """
         warps_per_block, cluster_warps = self._order.warps_per_block, self._order.cluster_warps
-        for block in blocks[self._last[blocks].any(axis=1)].tolist():
+        for block in listed(blocks[self._last[blocks].any(axis=1)]):
             first = block * warps_per_block
             own = np.arange(first, first + warps_per_block)
             others = first // cluster_warps * cluster_warps + np.arange(cluster_warps)
