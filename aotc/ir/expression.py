@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -434,24 +434,55 @@ def fold(root: Expression, constants: Mapping[str, int]) -> Expression:
     Raises: `ExpressionError` for an overflow or a division by zero among constants: such an
     expression would fail at every launch.
     """
-    match root:
-        case Name(name, col) if name in constants:
+    return _fold(root, [fold(child, constants) for child in _children(root)], constants)
+
+
+def _fold(
+    root: Expression, operands: Sequence[Expression], constants: Mapping[str, int]
+) -> Expression:
+    """Fold a node whose operands are folded."""
+    match root, operands:
+        case Name(name, col), _ if name in constants:
             value = int(constants[name])
             if not INT64_MIN <= value <= INT64_MAX:
                 raise ExpressionError(f"the value of `{name}` does not fit 64 bits", col)
             return Integer(value, col)
-        case Unary(op, operand, col):
-            folded = Unary(op, fold(operand, constants), col)
-            if isinstance(folded.operand, Integer):
-                return Integer(compute(folded, 0, folded.operand.value), col)
+        case Unary(op, _, col), [operand]:
+            folded = Unary(op, operand, col)
+            if isinstance(operand, Integer):
+                return Integer(compute(folded, 0, operand.value), col)
             return folded
-        case Binary(op, lhs, rhs, col):
-            pair = Binary(op, fold(lhs, constants), fold(rhs, constants), col)
-            if isinstance(pair.lhs, Integer) and isinstance(pair.rhs, Integer):
-                return Integer(compute(pair, pair.lhs.value, pair.rhs.value), col)
+        case Binary(op, _, _, col), [lhs, rhs]:
+            pair = Binary(op, lhs, rhs, col)
+            if isinstance(lhs, Integer) and isinstance(rhs, Integer):
+                return Integer(compute(pair, lhs.value, rhs.value), col)
             return pair
         case _:
             return root
+
+
+class Folder:
+    """Fold one expression for many assignments of its names.
+
+    What a part of the expression comes to is kept for the values that the part depends on, so a
+    condition of few names is computed once and not for every config of a grid.
+    """
+
+    def __init__(self, root: Expression) -> None:
+        self._root = root
+        self._names = tuple(free_names(root))
+        self._operands = tuple(Folder(child) for child in _children(root))
+        self._known: dict[tuple[int | None, ...], Expression] = {}
+
+    def __call__(self, constants: Mapping[str, int]) -> Expression:
+        """Return `fold(root, constants)`. Raises: as `fold` does."""
+        key = tuple([constants.get(name) for name in self._names])
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = _fold(
+                self._root, [f(constants) for f in self._operands], constants
+            )
+        return found
 
 
 def settle(root: Expression) -> Expression:

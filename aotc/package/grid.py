@@ -144,6 +144,7 @@ def expand(kernel: KernelSpec, targets: Sequence[Target], autotune: AutotuneRead
     optional = [name for name, argument in kernel.signature.items() if argument.is_optional]
     variants: list[VariantSpec] = []
     dropped: list[str] = []
+    folders = [expression.Folder(dimension.root) for dimension in kernel.grid or ()]
     for target in targets:
         fitting: list[int] = []
         for index, config in enumerate(configs):
@@ -169,7 +170,7 @@ def expand(kernel: KernelSpec, targets: Sequence[Target], autotune: AutotuneRead
                 config, condition = admitted[index]
                 needed = held if condition is None else (*held, guard_of[condition])
                 spec = VariantSpec(kernel, target, types, choices, waived, needed, index, config)
-                variants.append(replace(spec, grid=_folded_grid(spec)))
+                variants.append(replace(spec, grid=_folded_grid(spec, folders)))
     return Expansion(kernel, configs, guards, tuple(variants), tuple(dropped))
 
 
@@ -232,8 +233,10 @@ def _configs(
     launcher checks it.
     """
     kept: list[tuple[ConfigEntries, Expression | None]] = []
+    always = expression.Integer(1)
+    fold = expression.Folder(kernel.where.root if kernel.where is not None else always)
     for config in _listed_configs(kernel, autotune):
-        condition = _condition(kernel, config)
+        condition = _condition(kernel, config, fold)
         if not isinstance(condition, expression.Integer):
             kept.append((config, condition))
         elif condition.value:
@@ -244,15 +247,13 @@ def _configs(
     return tuple(kept)
 
 
-def _condition(kernel: KernelSpec, config: ConfigEntries) -> Expression:
-    """Evaluate `where` for a config as far as it is known."""
+def _condition(kernel: KernelSpec, config: ConfigEntries, fold: expression.Folder) -> Expression:
+    """Evaluate `where`, which `fold` is of, for a config as far as it is known."""
     where = kernel.where
     if where is None:
         return expression.Integer(1)
     try:
-        root = expression.settle(
-            expression.fold(where.root, integer_values(_fixed_values(kernel, config)))
-        )
+        root = expression.settle(fold(integer_values(_fixed_values(kernel, config))))
     except ExpressionError as error:
         raise _where_error(where, config, error) from None
     for name, col in expression.free_names(root).items():
@@ -364,16 +365,18 @@ def config_misfit(config: Mapping[str, Constant], target: Target) -> str:
 # ------------------------------------------------------------------------------------- variants
 
 
-def _folded_grid(variant: VariantSpec) -> tuple[Expression, ...]:
+def _folded_grid(
+    variant: VariantSpec, folders: Sequence[expression.Folder]
+) -> tuple[Expression, ...]:
     """Fold constants, config and fixed arguments into the grid of a variant."""
     kernel = variant.kernel
     fixed = {n: a.value for n, a in kernel.signature.items() if isinstance(a.value, int)}
     constants = {**integer_values(variant.values), **fixed}
     arguments = launch_arguments(kernel)
     folded: list[Expression] = []
-    for dimension in kernel.grid or ():
+    for dimension, fold in zip(kernel.grid or (), folders, strict=True):
         try:
-            root = expression.fold(dimension.root, constants)
+            root = fold(constants)
         except ExpressionError as error:
             raise _grid_error(variant, dimension, error) from None
         for name, col in expression.free_names(root).items():

@@ -181,7 +181,7 @@ def subjects_of_manifest(
 
 def subject_of(expansion: Expansion, variant: VariantSpec) -> Subject:
     """Make a subject of a variant of an expanded kernel."""
-    kernel = variant.kernel
+    kernel, request = variant.kernel, variant.request
     fixed = {
         name: argument.value
         for name, argument in kernel.signature.items()
@@ -191,12 +191,12 @@ def subject_of(expansion: Expansion, variant: VariantSpec) -> Subject:
         label=variant.label,
         kernel=kernel.name,
         target=variant.target,
-        request=variant.request,
+        request=request,
         stored=None,
         grid=variant.grid,
         guards=tuple(expansion.guards[index].expression for index in variant.guards),
         values={**integer_values(variant.values), **fixed},
-        num_ctas=variant.request.config.num_ctas,
+        num_ctas=request.config.num_ctas,
         spec=kernel.verify,
         expanded=(replace(expansion, variants=(variant,), dropped=()), variant),
     )

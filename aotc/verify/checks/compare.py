@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from aotc.ir.types import FP32, ScalarType
-from aotc.verify.arrays import Array, reshape, view
+from aotc.verify.arrays import Array, view
 from aotc.verify.checks.reference import Buffer, Bytes
 
 NOISE_FACTOR = 4.0
@@ -59,39 +59,73 @@ def compare(buffer: Buffer, actual: Bytes, tolerance: float = 0.0) -> Mismatch |
     `tolerance` is an absolute and relative error that is allowed besides.
     """
     expected, got = buffer.elements(buffer.expected), buffer.elements(actual)
-    cells = reshape(buffer.writable, -1, buffer.pointee.size_bytes)
-    written: Array = np.asarray(cells.any(axis=1))
-    differs = _bits(expected) != _bits(got)
-    if not differs.any():
+    differs: Array = np.flatnonzero(_bits(expected) != _bits(got))
+    if not differs.size:
         return None
-    stray = differs & ~written
-    if stray.any():
-        return _mismatch(buffer, stray, got, 0.0, "are written, which the kernel does not do")
-    wide, wide_got = _wide(expected), _wide(got)
+    written = _written(buffer)
+    stray = differs[~written[differs]]
+    if stray.size:
+        reason = "are written, which the kernel does not do"
+        return _mismatch(buffer, stray, got, np.zeros(1), reason)
+    # From here on all is asked of the elements that differ, and of those that noise moves: in a
+    # large result these are few.
+    wide, wide_got = _wide(expected[differs]), _wide(got[differs])
     with np.errstate(all="ignore"):
-        equal = (wide == wide_got) | (np.isnan(wide) & np.isnan(wide_got))
-        if buffer.is_exact and not tolerance:
-            same = ~differs | (np.isnan(wide) & np.isnan(wide_got))
-            return None if same.all() else _mismatch(buffer, ~same, got, 0.0)
-        runs = [_wide(buffer.elements(run)) for run in (*buffer.upward, *buffer.random)]
-        moves = [_moved(wide, run) for run in runs]
-        num_upward = len(buffer.upward)
-        spread = sum(moves[:num_upward], np.zeros(wide.shape))
-        spread += np.max([np.zeros(wide.shape), *moves[num_upward:]], axis=0)
+        equal = np.isnan(wide) & np.isnan(wide_got)
+        is_to_the_bit = buffer.is_exact and not tolerance
+        if not is_to_the_bit:  # where it is, zeros have signs
+            equal |= wide == wide_got
+        differs, wide, wide_got = differs[~equal], wide[~equal], wide_got[~equal]
+        if not differs.size:
+            return None
+        if is_to_the_bit:
+            return _mismatch(buffer, differs, got, np.zeros(1))
+        moved = _moved_anywhere(buffer, expected)
+        num_moved = np.count_nonzero(_spread(buffer, moved[written[moved]]) > 0)
         finite = np.where(np.isfinite(wide), np.abs(wide), 0.0)
-        tight = _tight_bound(wide, spread, written) + tolerance * (1.0 + finite)
+        tight = (
+            NOISE_FACTOR * _spread(buffer, differs)
+            + MEDIAN_FACTOR * _median_move(buffer, expected, written, moved) * finite
+            + tolerance * (1.0 + finite)
+        )
         loose = tight + _step(wide, buffer.pointee)
         distance = np.abs(wide - wide_got)
-        wrong = ~equal & ~_is_within(distance, loose)
+        wrong = ~_is_within(distance, loose)
         if wrong.any():
-            return _mismatch(buffer, wrong, got, loose)
-        beyond = ~equal & ~_is_within(distance, tight)
-        allowed = _loose_share(spread[written] > 0) * np.count_nonzero(written)
+            return _mismatch(buffer, differs[wrong], got, loose[wrong])
+        beyond = ~_is_within(distance, tight)
+        allowed = LOOSE_SHARE * np.count_nonzero(written) + _LOOSE_FACTOR * num_moved
         if np.count_nonzero(beyond) > max(_LOOSE_COUNT, allowed):
-            return _mismatch(
-                buffer, beyond, got, tight, "are off by one step, more than rounding explains"
-            )
+            reason = "are off by one step, more than rounding explains"
+            return _mismatch(buffer, differs[beyond], got, tight[beyond], reason)
     return None
+
+
+def _written(buffer: Buffer) -> Array:
+    """Return which elements the kernel writes any byte of."""
+    marks = np.ascontiguousarray(buffer.writable)
+    return view(marks, f"u{buffer.pointee.size_bytes}") != 0
+
+
+def _moved_anywhere(buffer: Buffer, expected: Array) -> Array:
+    """Return the elements whose bits any noisy interpretation changed, in order."""
+    moved = np.zeros(expected.shape, bool)
+    for run in (*buffer.upward, *buffer.random):
+        moved |= _bits(expected) != _bits(buffer.elements(run))
+    found: Array = np.flatnonzero(moved)
+    return found
+
+
+def _spread(buffer: Buffer, at: Array) -> Array:
+    """Return how far noise moves the elements `at`: single ops added up, and all ops at random."""
+    wide = _wide(buffer.elements(buffer.expected)[at])
+    spread = np.zeros(wide.shape)
+    for run in buffer.upward:
+        spread += _moved(wide, _wide(buffer.elements(run)[at]))
+    at_random = np.zeros(wide.shape)
+    for run in buffer.random:
+        at_random = np.maximum(at_random, _moved(wide, _wide(buffer.elements(run)[at])))
+    return spread + at_random
 
 
 def _moved(wide: Array, run: Array) -> Array:
@@ -101,21 +135,30 @@ def _moved(wide: Array, run: Array) -> Array:
     return np.where(same, 0.0, np.where(np.isnan(moved), np.inf, moved))
 
 
+def _median_move(buffer: Buffer, expected: Array, written: Array, moved: Array) -> float:
+    """Return the median relative move of the elements that are written, finite and not zero.
+
+    Elements that noise does not move count as well; they are not looked at one by one.
+    """
+    moved = moved[written[moved]]
+    wide, spread = _wide(expected[moved]), _spread(buffer, moved)
+    is_known = np.isfinite(wide) & (wide != 0) & np.isfinite(spread)
+    relative = spread[is_known] / np.abs(wide[is_known])
+    num_known = _num_numbers(_wide(expected[written])) - _num_numbers(wide) + relative.size
+    num_unmoved = num_known - relative.size
+    if not num_known or num_unmoved > num_known // 2:
+        return 0.0
+    return float(np.median(np.concatenate([np.zeros(num_unmoved), relative])))
+
+
 def _is_within(distance: Array, bound: Array) -> Array:
     """Return what is in bounds; without a bound anything is, the distance to a NaN too."""
     return (distance <= bound) | np.isposinf(bound)
 
 
-def _tight_bound(wide: Array, spread: Array, written: Array) -> Array:
-    """Return what the noise allows."""
-    known = written & np.isfinite(wide) & (wide != 0) & np.isfinite(spread)
-    relative = float(np.median(spread[known] / np.abs(wide[known]))) if known.any() else 0.0
-    pooled = np.where(np.isfinite(wide), MEDIAN_FACTOR * relative * np.abs(wide), 0.0)
-    return NOISE_FACTOR * spread + pooled
-
-
-def _loose_share(moved: Array) -> float:
-    return LOOSE_SHARE + _LOOSE_FACTOR * float(np.mean(moved)) if moved.size else LOOSE_SHARE
+def _num_numbers(wide: Array) -> int:
+    """Return how many are finite and not zero."""
+    return int(np.count_nonzero(np.isfinite(wide) & (wide != 0)))
 
 
 def _step(wide: Array, element: ScalarType) -> Array:
@@ -134,20 +177,18 @@ def _step(wide: Array, element: ScalarType) -> Array:
 
 
 def _mismatch(
-    buffer: Buffer, wrong: Array, got: Array, bound: Array | float, reason: str = ""
+    buffer: Buffer, wrong: Array, got: Array, bounds: Array, reason: str = ""
 ) -> Mismatch:
-    at = int(np.flatnonzero(wrong)[0])
-    expected = buffer.elements(buffer.expected)
-    size = buffer.pointee.size_bytes
-    limits = np.broadcast_to(np.asarray(bound), wrong.shape)
+    """Describe the elements `wrong`, in order; `bounds` is the bound of each, or of all."""
+    at = int(wrong[0])
     return Mismatch(
         buffer=buffer.name,
         index=buffer.element_at(at),
-        expected=_text(expected[at]),
+        expected=_text(buffer.elements(buffer.expected)[at]),
         actual=_text(got[at]),
-        bound=float(limits[at]),
-        num_wrong=int(np.count_nonzero(wrong)),
-        num_written=int(np.count_nonzero(buffer.writable)) // size,
+        bound=float(bounds[0]),
+        num_wrong=wrong.size,
+        num_written=int(np.count_nonzero(buffer.writable)) // buffer.pointee.size_bytes,
         reason=reason,
     )
 

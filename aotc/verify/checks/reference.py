@@ -115,8 +115,9 @@ class Buffer:
         """Return of all of the memory what is held."""
         if not self.pages:
             return whole
-        starts = (page * PAGE_BYTES for page in self.pages)
-        return np.concatenate([whole[start : start + PAGE_BYTES] for start in starts])
+        # The pieces of marks for its pages are as those of its content.
+        pieces = self.parts(self.initial)
+        return np.concatenate([whole[start : start + part.size] for start, part in pieces])
 
     def addressing(self, addresses: Mapping[str, int], content: Bytes) -> Bytes:
         """Return the content of one that holds addresses with those of its pointees elsewhere."""
@@ -127,11 +128,18 @@ class Buffer:
         return view(values[place % len(values)], np.uint8)
 
     def parts(self, content: Bytes) -> Iterator[tuple[int, Bytes]]:
-        """Yield pieces of what is held and the byte of the memory at which each begins."""
+        """Yield pieces of what is held and the byte of the memory at which each begins.
+
+        A piece is as many pages as follow one another: a driver's copy costs far more than a page.
+        """
         if not self.pages:
             yield 0, content
-        for at, page in enumerate(self.pages):
-            yield page * PAGE_BYTES, content[at * PAGE_BYTES : (at + 1) * PAGE_BYTES]
+            return
+        pages = np.asarray(self.pages)
+        starts = [0, *(np.flatnonzero(np.diff(pages) != 1) + 1).tolist()]
+        for start, end in zip(starts, [*starts[1:], len(pages)], strict=True):
+            place = self.pages[start] * PAGE_BYTES
+            yield place, content[start * PAGE_BYTES : end * PAGE_BYTES]
 
     def element_at(self, held: int) -> int:
         """Return the index, counted from the pointer, of the element number `held` of what is held."""
