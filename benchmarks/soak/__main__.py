@@ -55,7 +55,7 @@ def main(arguments: list[str] | None = None) -> int:
     found = report.figures(record)
     (options.out / "soak.json").write_text(json.dumps(found, indent=1) + "\n")
     print(report.table(found))
-    return 0 if report.is_green(record) else 1
+    return 0 if report.is_green(found) else 1
 
 
 def _parser() -> argparse.ArgumentParser:

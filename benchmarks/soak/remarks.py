@@ -1,7 +1,8 @@
 """Which of the compiler's remarks were seen: every decision and fallback of the schedule has a text.
 
 The texts are read off the sources of `aotc/schedule`: each string that is no docstring and no
-error's, with `*` for what is filled in. A remark is mostly several of them put together.
+error's, with `*` or a name in braces for what is filled in. A remark is mostly several of them put
+together.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ from pathlib import Path
 import aotc.schedule
 
 _WORD = re.compile(r"[a-z]{2,}")
+_NUMBER = re.compile(r"\d+")
+_PLACE = re.compile(r"^[^ ]*:\d+:\d+: ")
+_FILLED_IN = re.compile(r"\*|\{\w+\}")
 _LEAST_WORDS = 3
 
 
@@ -26,8 +30,9 @@ class Text:
     text: str
 
     def pattern(self) -> re.Pattern[str]:
-        """Return what finds the text in a remark."""
-        return re.compile(".+?".join(map(re.escape, self.text.split("*"))), re.DOTALL)
+        """Return what finds the text in a remark without its numbers."""
+        pieces = _FILLED_IN.split(_NUMBER.sub("N", self.text))
+        return re.compile(".+?".join(map(re.escape, pieces)), re.DOTALL)
 
 
 def texts(folder: Path | None = None) -> list[Text]:
@@ -42,13 +47,13 @@ def texts(folder: Path | None = None) -> list[Text]:
 
 def never_seen(seen: Iterable[str], known: Iterable[Text]) -> list[Text]:
     """Return the texts that are part of none of the remarks."""
-    everything = "\n".join(sorted(seen))
-    return [text for text in known if not text.pattern().search(everything)]
+    kinds = {without_numbers(remark) for remark in seen}
+    return [text for text in known if not any(map(text.pattern().search, kinds))]
 
 
 def without_numbers(remark: str) -> str:
     """Return a remark as others of its kind read: without its place and its numbers."""
-    return re.sub(r"\d+", "N", re.sub(r"^[^ ]*:\d+:\d+: ", "", remark))
+    return _NUMBER.sub("N", _PLACE.sub("", remark))
 
 
 def _texts_of(tree: ast.Module) -> Iterator[tuple[int, str]]:

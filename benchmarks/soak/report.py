@@ -26,12 +26,8 @@ def with_lost(record: Record) -> Record:
 def figures(record: Record) -> dict[str, Any]:
     """Return all figures of a soak, for JSON; a failure is in full."""
     failures = [outcome for outcome in record.outcomes.values() if outcome.is_failure]
-    seen = {
-        remarks.without_numbers(line)
-        for outcome in record.outcomes.values()
-        for line in outcome.remarks
-    }
-    lines = [line for outcome in record.outcomes.values() for line in outcome.remarks]
+    lines = {line for outcome in record.outcomes.values() for line in outcome.remarks}
+    seen = {remarks.without_numbers(line) for line in lines}
     return {
         "dates": sorted({run.date for run in record.runs}),
         "devices": sorted({run.device for run in record.runs}),
@@ -138,9 +134,8 @@ def _failed(failures: Sequence[Mapping[str, str]]) -> list[str]:
     return lines
 
 
-def is_green(record: Record) -> bool:
-    """Whether nothing failed, and everything that was planned was reached."""
-    found = figures(record)
+def is_green(found: Mapping[str, Any]) -> bool:
+    """Whether, by all figures, nothing failed and everything that was planned was reached."""
     return not found["failures"] and all(
         not phase["not_reached"] for phase in found["phases"].values()
     )

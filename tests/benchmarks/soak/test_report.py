@@ -40,10 +40,10 @@ def test_counts_of_a_phase() -> None:
 
 def test_it_is_green_if_all_was_reached_and_nothing_failed() -> None:
     right, dropped = Outcome("a", "variants", "right"), Outcome("b", "variants", "dropped")
-    assert report.is_green(_record(right, dropped))
-    assert not report.is_green(_record(right, planned=2))
+    assert report.is_green(report.figures(_record(right, dropped)))
+    assert not report.is_green(report.figures(_record(right, planned=2)))
     for status in ("wrong", "fault", "hang", "lost", "error"):
-        assert not report.is_green(_record(right, Outcome("b", "variants", status)))
+        assert not report.is_green(report.figures(_record(right, Outcome("b", "variants", status))))
 
 
 def test_what_was_tried_and_never_done_is_lost() -> None:
@@ -52,4 +52,4 @@ def test_what_was_tried_and_never_done_is_lost() -> None:
     found = report.with_lost(record).outcomes["variants", "b"]
     assert (found.status, found.is_failure) == ("lost", True)
     assert found.detail.startswith("over: ")
-    assert not report.is_green(record)
+    assert not report.is_green(report.figures(record))
