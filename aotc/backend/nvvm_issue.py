@@ -61,6 +61,11 @@ class Issue:
         """Return the text of an address in shared memory."""
         return f"[{self.operand('r', 'i32', address.base)}+{address.offset_bytes}]"
 
+    def global_address(self, address: Address) -> str:
+        """Return an address in global memory as an operand."""
+        pointer = self.operand("l", "ptr addrspace(1)", address.base)
+        return f"[{pointer}+{address.offset_bytes}]"
+
     def number(self, value: str) -> str:
         """Return the text of an i32: the number itself if it is a constant."""
         return value if value.isdecimal() else self.operand("r", "i32", value)

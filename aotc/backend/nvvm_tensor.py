@@ -81,8 +81,8 @@ def bulk_load(
     """
     asm, hint = issue(emit, issuer), ".L2::cache_hint" if policy else ""
     text = f"cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes{hint} "
-    text += f"{asm.address(target)}, [{asm.operand('l', 'ptr addrspace(1)', source.base)}"
-    text += f"{source.offset_bytes:+}], {asm.number(size_bytes)}, {asm.address(barrier)}"
+    text += f"{asm.address(target)}, {asm.global_address(source)}, "
+    text += f"{asm.number(size_bytes)}, {asm.address(barrier)}"
     if policy:
         text += f", {asm.operand('l', 'i64', policy)}"
     asm.add(f"{text};", condition)
@@ -102,8 +102,7 @@ def bulk_store(
     """
     asm = issue(emit, issuer)
     text = "cp.async.bulk.global.shared::cta.bulk_group "
-    text += f"[{asm.operand('l', 'ptr addrspace(1)', target.base)}{target.offset_bytes:+}], "
-    text += f"{asm.address(source)}, {asm.number(size_bytes)}"
+    text += f"{asm.global_address(target)}, {asm.address(source)}, {asm.number(size_bytes)}"
     asm.add(f"{text};", condition)
 
 

@@ -23,8 +23,10 @@ from aotc.ir.core import Kernel
 from aotc.ir.diagnostics import CompileError
 from aotc.ir.dialects.descriptor import TENSOR_ALIGNMENT_BYTES
 from aotc.ir.types import SCALARS
+from aotc.limits import CompileLimits
 from aotc.schedule.context import Schedule
 from aotc.schedule.pipeline import schedule_kernel
+from aotc.schedule.shared_memory.check_resources import check_resources
 from aotc.target import TARGETS
 from aotc.verify.emulator.async_copies.tensor_argument import PlacedTensor
 from aotc.verify.interpreter.run import run
@@ -203,7 +205,8 @@ def _case(seed: int, name: str, command: str, settings: Settings) -> ProgramCase
     if settings.interprets:
         run(tile_ir, program.grid, launch.arguments(tile_ir, expected))
     kernel, remarks = _scheduled(program)
-    lowered = lower_kernel(kernel, target)
+    owns_sm = not check_resources(kernel, target, CompileLimits())
+    lowered = lower_kernel(kernel, target, owns_sm=owns_sm)
     ptx = emit_ptx(lowered.llvm_ir, target)
     cubin = b"" if settings.emulates else assemble_ptx(ptx, target).cubin
     groups = kernel.num_warps * kernel.num_consumer_groups + kernel.producer_warps

@@ -12,6 +12,8 @@ from aotc.backend.nvvm import Address
 from aotc.backend.nvvm_issue import Issue, Issuer, issue
 from aotc.backend.nvvm_tensor import (
     TensorCopy,
+    bulk_load,
+    bulk_store,
     commit_stores,
     mbarrier_arrive,
     mbarrier_expect,
@@ -123,6 +125,17 @@ def test_a_held_branch_is_written_before_a_label_and_dropped_with_an_attempt() -
     emit.start_block("next")
     assert emit.lines[1:] == ["next:"]
     assert isinstance(issue(emit, FIRST), Issue)
+
+
+def test_an_offset_before_a_pointer_is_added() -> None:
+    """As ptxas takes it: a difference is a syntax error."""
+    emit = Emitter()
+    before = Address("global", "%pointer", -64)
+    bulk_load(emit, before, TILE, "256", FULL, "", FIRST, "")
+    bulk_store(emit, before, TILE, "256", FIRST, "")
+    emit.release()
+    (call,) = emit.lines
+    assert call.count("[$1+-64]") == 2
 
 
 _PREDICATED = re.compile(

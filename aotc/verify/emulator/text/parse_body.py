@@ -279,11 +279,8 @@ class Body:
         return TensorAddress(base, coordinates.elements)
 
     def _offset(self) -> int:
-        if self._cursor.peek() not in ("+", "-"):
-            return 0
-        # `[%r1+-4]` is how LLVM writes a negative offset.
-        sign = -1 if self._cursor.next().text == "-" else 1
-        return sign * self._cursor.integer("an offset")
+        # ptxas takes `[%r1+-4]`, and not `[%r1-4]`.
+        return self._cursor.integer("an offset") if self._cursor.take("+") else 0
 
     def _lookup(self, name: str) -> Register | SpecialRegister | Symbol | None:
         numbered = _NUMBERED.match(name)
