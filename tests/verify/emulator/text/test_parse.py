@@ -189,7 +189,7 @@ def test_truncated_says_where():
         ("bra nowhere;", "line 3: there is no label nowhere"),
         ("@%r1 ret;", "line 3: expected a predicate, got '%r1'"),
         ("mov.b32 %r1 %r2;", "line 3: expected ',', got '%r2'"),
-        ("ld.global.b32 %r1, [%rd1-4];", "line 3: expected ',', got '-'"),
+        ("ld.global.b32 %r1, [%r1-4];", "line 3: expected ',', got '-'"),
         ("mov.b32 %r1, ?;", r"line 3: no PTX begins with '\?'"),
         ("mov.b32 %r1, [%r1, %r2];", "line 3: expected `\\[map, {coordinates}\\]`"),
         ("ld.b32 %r1, [%tid.x];", "line 3: expected an address, got '%tid.x'"),
