@@ -32,6 +32,7 @@ from aotc.ir.rewrite import is_pure, is_unobserved
 from aotc.ir.types import SharedType, TileType
 from aotc.schedule.analysis.register_budget import registers_of, reserve_registers
 from aotc.schedule.context import Schedule
+from aotc.schedule.pipelining.chained_dots import find_chain
 from aotc.schedule.pipelining.expand_loop import expand_loop
 from aotc.schedule.pipelining.loop_schedule import LoopSchedule
 from aotc.schedule.remarks import Reason, Remark
@@ -61,12 +62,16 @@ def pipeline_mma(kernel: Kernel, schedule: Schedule) -> None:
 
 def _advance(start: _Start, role: roles.Specialize, kernel: Kernel, schedule: Schedule) -> str:
     """Rewrite a loop, or return why not."""
-    needed = _needed_registers(start)
+    issued = [op for op in start.ops if not is_pure(op)]
+    chain = find_chain(start.loop, start.dots, issued)
+    needed = _needed_registers(start, num_results=1 if chain else 2)
     if not reserve_registers(needed, role, kernel, schedule):
         return Reason.TWO_RESULTS(registers=needed)
+    if chain:
+        expand_loop(chain.schedule(start.loop))
+        return ""
     ahead = LoopSchedule.in_order(start.loop)
     ahead.unroll = 2
-    issued = [op for op in start.ops if not is_pure(op)]
     others = [step.op for step in ahead.steps if step.op not in issued]
     ahead.move(issued, before=others[0], distance=1)
     expand_loop(ahead)
@@ -180,10 +185,10 @@ def _slice(loop: scf.For, roots: Sequence[Op]) -> _Start | None:
     return _Start(loop, (), ordered, sorted(state))
 
 
-def _needed_registers(start: _Start) -> int:
-    """Return the registers of a thread for carried values, fragments, and two results of dots."""
+def _needed_registers(start: _Start, num_results: int) -> int:
+    """Return the registers of a thread for carried values, fragments, and results of dots."""
     dots = [op.out for op in start.dots]
-    held = [*start.loop.carried, *dots, *dots]
+    held = [*start.loop.carried, *(dots * num_results)]
     held += [op.a for op in start.loop.body if isinstance(op, wgmma.Wgmma)]
     tiles = [value for value in held if isinstance(value.type, TileType)]
     return sum(map(registers_of, tiles)) + _WORKING_REGISTERS

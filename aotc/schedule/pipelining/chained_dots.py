@@ -1,0 +1,207 @@
+"""Two dots of a loop, the second of what threads compute with the first: what runs an iteration ahead.
+
+Attention is such a loop: scores are a dot, weights are computed with them (the softmax), and the
+second dot adds the weighted values to an accumulator. The loop
+
+    for i: s = dot i; wait for s; p = weights of s; acc = scale acc; acc += p @ values i; wait for acc
+
+becomes
+
+    s = dot 0; wait for s; p = weights of s
+    for i: start s = dot i + 1; acc = scale acc; start acc += p @ values i
+           wait for s; p' = weights of s
+           wait for acc; p = p'
+    acc = scale acc; acc += p @ the last values; wait for acc
+
+so the tensor cores have both dots while threads compute weights. Weights become the operand of the next
+dot only when the last one has been waited for, since that reads its operand from registers.
+
+Invariant: what is computed with the accumulator of the second dot keeps its iteration; of all else no op
+with an effect is moved but waits for the first dot's operands, the dot, its wait, and arrivals that give
+the operands back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from aotc.ir.core import Op, Value
+from aotc.ir.dialects import gpu, scf, tma, wgmma
+from aotc.ir.effects import Trait
+from aotc.ir.rewrite import is_pure, is_unobserved
+from aotc.ir.types import SharedType
+from aotc.schedule.analysis.global_order import free_operands
+from aotc.schedule.pipelining.loop_schedule import LoopSchedule, Step
+
+_FEWEST_STAGES = 2
+_CHEAP = (Trait.SHAPE_ONLY, Trait.SAME_VALUES, Trait.VIEW)
+
+
+@dataclass(frozen=True)
+class DotChain:
+    """The ops of a loop that run an iteration ahead of its second dots.
+
+    `issue` starts the first dots, `compute` waits for them and computes weights; `fragments` turn these
+    into operands of the second dots.
+    """
+
+    issue: Sequence[Op]
+    compute: Sequence[Op]
+    fills: Sequence[Op]
+    fragments: Sequence[Op]
+    seconds: Sequence[wgmma.Wgmma]
+
+    def schedule(self, loop: scf.For) -> LoopSchedule:
+        """Return the schedule of the loop."""
+        ahead = {*self.issue, *self.compute, *self.fills, *self.fragments}
+        # Of pure ops those that the second chain computes with stay; the rest is computed on demand.
+        late = _depending(loop, [dot.out for dot in self.seconds])
+        rest = [op for op in loop.body if not op.terminator and op not in ahead]
+        rest = [op for op in rest if op in late or not is_pure(op)]
+        place = rest.index(self.seconds[-1]) + 1
+        steps = [Step(op, 1) for op in self.issue]
+        steps += [Step(op) for op in rest[:place]]
+        steps += [Step(op, 1) for op in (*self.compute, *self.fills)]
+        after = [index for index, op in enumerate(rest) if isinstance(op, wgmma.WgmmaWait)][-1] + 1
+        steps += [Step(op) for op in rest[place:after]]
+        steps += [Step(op, 1) for op in self.fragments]
+        steps += [Step(op) for op in rest[after:]]
+        return LoopSchedule(loop, steps)
+
+
+def find_chain(
+    loop: scf.For, firsts: Sequence[wgmma.Wgmma], issue: Sequence[Op]
+) -> DotChain | None:
+    """Return what of a loop can run ahead of the dots that `firsts` feed; None without such dots.
+
+    `issue` are the ops with effects that start `firsts`.
+    """
+    seconds = [op for op in loop.body if isinstance(op, wgmma.Wgmma) and op not in firsts]
+    late = _depending(loop, [dot.out for dot in seconds])
+    fed = _forward(loop, [dot.out for dot in firsts])
+    if not seconds or not all(_is_fed(dot, fed) for dot in seconds) or any(d in late for d in firsts):
+        return None
+    waits = [op for op in fed if isinstance(op, wgmma.WgmmaWait) and op not in late]
+    early = [op for op in fed if op not in late and is_pure(op)]
+    fragments = {dot.a.op: None for dot in seconds if dot.a.op is not None}
+    kept = _without_cheap_tail(early, fragments)
+    loads = _loads_of(loop, [*kept, *fragments], {*issue, *waits, *early})
+    if loads is None:
+        return None
+    last = min((op for op in seconds), key=list(loop.body).index)
+    arrives = _arrivals(loop, firsts, last)
+    order = {op: number for number, op in enumerate(loop.body)}
+    compute = sorted({*waits, *loads, *arrives, *kept} - {*fragments}, key=order.__getitem__)
+    fills = _fills(loop, seconds)
+    return DotChain(issue, compute, fills, sorted(fragments, key=order.__getitem__), seconds)
+
+
+def _is_fed(dot: wgmma.Wgmma, fed: dict[Op, None]) -> bool:
+    """Return whether a dot takes what was computed with others from registers."""
+    return not isinstance(dot.a.type, SharedType) and dot.a.op in fed and is_pure(dot.a.op)
+
+
+def _forward(loop: scf.For, roots: Iterable[Value]) -> dict[Op, None]:
+    """Return the ops of the loop's body that need the roots in the same iteration, in order."""
+    known: dict[Value, None] = dict.fromkeys(roots)
+    found: dict[Op, None] = {}
+    for op in loop.body:
+        if not op.terminator and any(value in known for value in free_operands(op)):
+            found[op] = None
+            known.update(dict.fromkeys(op.results))
+    return found
+
+
+def _depending(loop: scf.For, roots: Sequence[Value]) -> dict[Op, None]:
+    """Return the ops that need the roots, in the same iteration or through carried variables."""
+    known: dict[Value, None] = dict.fromkeys(roots)
+    while True:
+        found = _forward(loop, known)
+        results = [*known, *(value for op in found for value in op.results)]
+        yields = loop.body.terminator.operands
+        carried = [arg for arg, value in zip(loop.carried, yields, strict=True) if value in results]
+        new = [arg for arg in carried if arg not in known]
+        if not new:
+            return found
+        known.update(dict.fromkeys(new))
+
+
+def _without_cheap_tail(early: Sequence[Op], fragments: dict[Op, None]) -> list[Op]:
+    """Leave out ops that spread what was computed for the second chain alone.
+
+    A factor of each row is carried to the next iteration, not the tile that it is broadcast to.
+    """
+    kept = dict.fromkeys(early)
+    for op in reversed(early):
+        is_needed = op in fragments or any(
+            user in kept or user.terminator for value in op.results for user in value.users
+        )
+        if not is_needed and op.has(*_CHEAP):
+            del kept[op]
+    return list(kept)
+
+
+def _loads_of(
+    loop: scf.For, ops: Sequence[Op], known: Iterable[Op]
+) -> dict[Op, None] | None:
+    """Return the loads that ops need besides what is known, None if anything else has an effect."""
+    seen, loads = dict.fromkeys(known), dict[Op, None]()
+    worklist = [value.op for op in ops for value in free_operands(op)]
+    while worklist:
+        op = worklist.pop()
+        if op is None or op.block is not loop.body or op in seen:
+            continue
+        seen[op] = None
+        if not is_pure(op):
+            if not isinstance(op, gpu.Load) or not is_unobserved(op):
+                return None
+            loads[op] = None
+        worklist += [value.op for value in free_operands(op)]
+    return loads
+
+
+def _arrivals(
+    loop: scf.For, firsts: Sequence[wgmma.Wgmma], second: Op
+) -> list[Op]:
+    """Return the arrivals that give back what the first dots read, ahead of the second."""
+    indices = [
+        stage.index for dot in firsts for value in (dot.a, dot.b) if (stage := _stage_of(value))
+    ]
+    found: list[Op] = []
+    for op in loop.body:
+        if op is second:
+            break
+        if isinstance(op, tma.MbarrierArrive):
+            stage = _stage_of(op.barrier)
+            if stage is not None and stage.index in indices:
+                found.append(op)
+    return found
+
+
+def _fills(loop: scf.For, seconds: Sequence[wgmma.Wgmma]) -> list[Op]:
+    """Return the waits for what the second dots read, if the next iteration has another stage."""
+    stages = [stage for dot in seconds if (stage := _stage_of(dot.b))]
+    if any(_num_stages(stage) < _FEWEST_STAGES for stage in stages):
+        return []
+    indices = [stage.index for stage in stages]
+    found: list[Op] = []
+    for op in loop.body:
+        if op is seconds[0]:
+            break
+        if isinstance(op, tma.MbarrierWait):
+            stage = _stage_of(op.barrier)
+            if stage is not None and stage.index in indices:
+                found.append(op)
+    return found
+
+
+def _num_stages(stage: gpu.SharedStage) -> int:
+    assert isinstance(stage.buffer.type, SharedType)
+    return stage.buffer.type.num_stages
+
+
+def _stage_of(value: Value) -> gpu.SharedStage | None:
+    while isinstance(value.op, gpu.SharedTrans):
+        value = value.op.buffer
+    return value.op if isinstance(value.op, gpu.SharedStage) else None
