@@ -25,7 +25,9 @@ def attention_descriptor_kernel(
     Q and `out` are (batch * n_heads, n_queries, HEAD_DIM), K and V (batch * n_heads /
     heads_per_kv_head, n_keys, HEAD_DIM). With CAUSAL the last query sees the last key.
     """
-    start = tl.program_id(0) * BLOCK_M
+    # Causal rows further down see more keys: start with those.
+    block = tl.cdiv(n_queries, BLOCK_M) - 1 - tl.program_id(0) if CAUSAL else tl.program_id(0)
+    start = block * BLOCK_M
     head = tl.program_id(1)
     kv_head = head // n_heads * (n_heads // heads_per_kv_head) + head % n_heads // heads_per_kv_head
     queries = q.load([head, start, 0]).reshape(BLOCK_M, HEAD_DIM)

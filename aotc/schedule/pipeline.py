@@ -7,6 +7,7 @@ from dataclasses import replace
 from aotc.ir.core import Kernel
 from aotc.ir.diagnostics import IRError
 from aotc.ir.passes import Observer, Pipeline
+from aotc.schedule.cleanup.branch_on_masks import branch_on_masks
 from aotc.schedule.cleanup.eliminate_common import eliminate_common
 from aotc.schedule.cleanup.hoist_invariants import hoist_invariants
 from aotc.schedule.cleanup.predicate_branches import predicate_branches
@@ -140,6 +141,9 @@ TILE_TO_GPU: Pipeline[Schedule] = Pipeline(
         # Needs to run after `specialize_warps`. Otherwise, it is not known which warps compute,
         # and what a loop over tiles waits for.
         overlap_epilogue,
+        # Needs to run after dots are scheduled. Otherwise, what is computed with them stands in
+        # branches, which no pass looks into.
+        branch_on_masks,
         # Needs to run after all passes that move or pipeline tensor loads: they know them as one
         # op, not as an issue and a wait.
         expand_tensor_loads,

@@ -38,7 +38,7 @@ from aotc.schedule.pipelining.loop_schedule import LoopSchedule
 from aotc.schedule.remarks import Reason, Remark
 
 # What a thread needs besides accumulators and results of dots: addresses, counters, scales.
-_WORKING_REGISTERS = 40
+_WORKING_REGISTERS = 28
 
 
 def pipeline_mma(kernel: Kernel, schedule: Schedule) -> None:

@@ -1,0 +1,156 @@
+"""Scalars that bound the elements of an index tile, and conditions under which a mask is all true.
+
+A mask of a loop, `first + arange < end`, hides something in few iterations. Whether it does follows from
+scalars: the largest element of one side and the smallest of the other. They are computed in 64 bits.
+
+Invariant: a condition that is returned implies that every element of the mask is true, also where the
+mask's own arithmetic wraps: what is compared or goes through a minimum is then known not to have wrapped.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from aotc.ir.core import Op, Value
+from aotc.ir.dialects import arith, tile
+from aotc.ir.effects import Trait
+from aotc.ir.rewrite import Builder
+from aotc.ir.types import I64, ScalarType, TileType, element_of
+
+_HELD = (Trait.SHAPE_ONLY, Trait.SAME_VALUES, Trait.VIEW)
+_MAX_BITS = 32
+
+
+class _UnknownError(Exception):
+    """Report that the elements of a tile are not bounded by scalars."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Bounds:
+    """The least and the largest element, in 64 bits; `wraps` if the arithmetic may have wrapped."""
+
+    low: Value
+    high: Value
+    wraps: bool = False
+
+
+def all_true(mask: Value, place: Builder) -> Value | None:
+    """Emit a condition under which all elements of a mask are true; None if there is none.
+
+    What was emitted is removed by dead-code elimination if there is none.
+    """
+    conditions = _Conditions(place)
+    try:
+        conditions.add_mask(mask)
+    except _UnknownError:
+        return None
+    return conditions.joined()
+
+
+@dataclass
+class _Conditions:
+    """Collect conditions and the scalars that they compare."""
+
+    place: Builder
+    found: list[Value] = field(default_factory=list[Value])
+    _known: dict[Value, _Bounds] = field(default_factory=dict[Value, _Bounds])
+
+    def joined(self) -> Value | None:
+        """Return the conjunction."""
+        if not self.found:
+            return None
+        joined = self.found[0]
+        for each in self.found[1:]:
+            joined = self.place(arith.And(joined, each)).out
+        return joined
+
+    def add_mask(self, mask: Value) -> None:
+        """Add what makes a mask all true. Raises: _UnknownError."""
+        op = mask.op
+        if isinstance(op, tile.Splat):
+            self.found.append(op.value)
+        elif isinstance(op, arith.And):
+            self.add_mask(op.lhs)
+            self.add_mask(op.rhs)
+        elif isinstance(op, arith.Compare):
+            self._add_comparison(op)
+        elif op is not None and op.has(*_HELD):
+            self.add_mask(_operand(op))
+        else:
+            raise _UnknownError
+
+    def _add_comparison(self, op: arith.Compare) -> None:
+        lhs, rhs = self.observed(op.lhs), self.observed(op.rhs)
+        if op.predicate in ("lt", "le"):
+            self._compare(lhs.high, rhs.low, op.predicate)
+        elif op.predicate in ("gt", "ge"):
+            self._compare(rhs.high, lhs.low, "lt" if op.predicate == "gt" else "le")
+        else:
+            raise _UnknownError
+
+    def observed(self, value: Value) -> _Bounds:
+        """Return the bounds of a value whose arithmetic is made sure not to have wrapped."""
+        bounds = self.of(value)
+        if bounds.wraps:
+            limit = 1 << (element_of(value.type).bits - 1)
+            self._compare(bounds.high, self._number(limit), "lt")
+            self._compare(self._number(-limit), bounds.low, "le")
+            bounds = _Bounds(bounds.low, bounds.high)
+            self._known[value] = bounds
+        return bounds
+
+    def of(self, value: Value) -> _Bounds:
+        """Return the bounds of an integer, or of the elements of a tile. Raises: _UnknownError."""
+        if value not in self._known:
+            element = element_of(value.type)
+            is_index = isinstance(element, ScalarType) and element.is_int and element.is_signed
+            if not is_index or element.bits > _MAX_BITS:
+                raise _UnknownError
+            self._known[value] = self._bounds(value)
+        return self._known[value]
+
+    def _bounds(self, value: Value) -> _Bounds:
+        op = value.op
+        if isinstance(op, arith.Constant):
+            number = self._number(int(op.value))
+            return _Bounds(number, number)
+        if not isinstance(value.type, TileType):
+            wide = self.place(arith.Cast(value, I64)).out
+            return _Bounds(wide, wide)
+        if isinstance(op, tile.Splat):
+            return self.of(op.value)
+        if isinstance(op, tile.Arange):
+            return _Bounds(self._number(op.start), self._number(op.end - 1))
+        if isinstance(op, arith.Add):
+            lhs, rhs = self.of(op.lhs), self.of(op.rhs)
+            return _Bounds(self._add(lhs.low, rhs.low), self._add(lhs.high, rhs.high), wraps=True)
+        if isinstance(op, arith.Sub):
+            lhs, rhs = self.of(op.lhs), self.of(op.rhs)
+            return _Bounds(self._sub(lhs.low, rhs.high), self._sub(lhs.high, rhs.low), wraps=True)
+        if isinstance(op, arith.Min | arith.Max):
+            lhs, rhs = self.observed(op.lhs), self.observed(op.rhs)
+            kind = type(op)
+            low = self.place(kind(lhs.low, rhs.low)).out
+            return _Bounds(low, self.place(kind(lhs.high, rhs.high)).out)
+        if op is not None and op.has(*_HELD):
+            return self.of(_operand(op))
+        raise _UnknownError
+
+    def _number(self, value: int) -> Value:
+        return self.place(arith.Constant(value, I64)).out
+
+    def _add(self, lhs: Value, rhs: Value) -> Value:
+        return self.place(arith.Add(lhs, rhs)).out
+
+    def _sub(self, lhs: Value, rhs: Value) -> Value:
+        return self.place(arith.Sub(lhs, rhs)).out
+
+    def _compare(self, lhs: Value, rhs: Value, predicate: arith.Predicate) -> None:
+        self.found.append(self.place(arith.Compare(lhs, rhs, predicate)).out)
+
+
+def _operand(op: Op) -> Value:
+    operands = op.operands
+    if len(operands) != 1:
+        raise _UnknownError
+    return operands[0]

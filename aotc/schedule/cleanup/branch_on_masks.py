@@ -1,0 +1,162 @@
+"""Branch around masks that hide nothing, and leave scales to the ops that they fuse with.
+
+Attention masks the scores of every iteration, which matters in the last one, or near the diagonal. The
+mask costs an instruction or two for each score, and so do two more: a scale that is multiplied with
+before the maximum is taken is not fused with the subtraction after it. So
+
+    y = select(mask, s * c, -inf);  m = max(row, reduce_max(y));  p = exp2(y - m)
+
+becomes
+
+    x, k = if all of the mask is true and 0 < c < inf: s, c   else: select(mask, s * c, -inf), 1
+    m = max(row, k * reduce_max(x));  p = exp2(x * k - m)
+
+where `x * k - m` is one instruction. The largest product with a positive number is that number's
+product with the largest, rounded or not, and that with one is exact.
+
+Only what is computed with the result of a dot is rewritten: elsewhere memory is what takes the time.
+
+Invariant: all elements are what they were to the bit, but for the rounding that a fused
+multiply-add leaves out.
+"""
+
+from __future__ import annotations
+
+import math
+
+from aotc.ir.core import Block, Kernel, Op, Value, build
+from aotc.ir.diagnostics import at
+from aotc.ir.dialects import arith, gpu, scf, tile, wgmma
+from aotc.ir.effects import Trait
+from aotc.ir.rewrite import Builder, is_inside
+from aotc.ir.types import FP32, TileType, element_of
+from aotc.schedule.analysis.tile_bounds import all_true
+from aotc.schedule.context import Schedule
+
+# Of a thread. For fewer, a branch costs what it saves.
+_FEWEST_ELEMS = 16
+
+
+def branch_on_masks(kernel: Kernel, schedule: Schedule) -> None:
+    """Rewrite masked and scaled results of dots."""
+    del schedule
+    for op in [op for op in kernel.walk() if isinstance(op, arith.Select | arith.Mul)]:
+        if op.block is None or not _is_large(op.out):
+            continue
+        with at(op.loc):
+            if isinstance(op, arith.Select):
+                _rewrite(op.out, op.if_true, op.condition)
+            elif _scale_of(op.out) is not None and _max_of(op.out) is not None:
+                _rewrite(op.out, op.out, None)
+
+
+def _rewrite(masked: Value, value: Value, mask: Value | None) -> None:
+    """Rewrite what was masked (`value` is not, or is the same), if that helps."""
+    op = masked.op
+    assert op is not None
+    dot, scale = _scale_of(value) or (value, None)
+    is_reduced = _max_of(masked) is not None
+    if not _is_dot_result(dot) or not (is_reduced or _is_in_loop(op)):
+        return
+    factor = scale if is_reduced else None
+    place = Builder.before_op(op)
+    conditions: list[Value] = []
+    if mask is not None:
+        condition = all_true(mask, place)
+        if condition is None:
+            return
+        conditions.append(condition)
+    if factor is not None:
+        for bound, predicate in ((0.0, "gt"), (math.inf, "lt")):
+            number = place(arith.Constant(bound, FP32)).out
+            conditions.append(place(arith.Compare(factor, number, predicate)).out)
+    if not conditions:
+        return
+    holds = conditions[0]
+    for each in conditions[1:]:
+        holds = place(arith.And(holds, each)).out
+    then, otherwise = Block(), Block()
+    slow = Builder(otherwise)
+    mapping: dict[Value, Value] = {}
+    if factor is not None and value.op is not None and value is not masked:
+        # The product is computed in the branch alone.
+        mapping[value] = slow(value.op.clone({})).results[0]
+    results = [slow(op.clone(mapping)).results[0]]
+    if factor is not None:
+        results.append(slow(arith.Constant(1.0, FP32)).out)
+    slow(scf.Yield(results))
+    Builder(then)(scf.Yield([value] if factor is None else [dot, factor]))
+    branch = place(build(scf.If, [holds], {}, [then, otherwise], op.loc))
+    if factor is None:
+        op.replace_with(branch.outs)
+        return
+    _spread(masked, branch.outs[0], branch.outs[1])
+    op.erase()
+
+
+def _spread(old: Value, new: Value, factor: Value) -> None:
+    """Let the users of a value use another one, multiplied by a positive factor where they do."""
+    for user in dict.fromkeys(old.users):
+        place = Builder.before_op(user)
+        if user is _max_of(old):
+            made = place(user.clone({old: new}))
+            user.replace_with([_scaled(made.results[0], factor, place)])
+        else:
+            user.replace_operand(old, _scaled(new, factor, place))
+
+
+def _scaled(value: Value, factor: Value, place: Builder) -> Value:
+    kind = value.type
+    assert isinstance(kind, TileType)
+    return place(arith.Mul(value, place(tile.Splat(factor, kind.shape, kind.layout)).out)).out
+
+
+def _scale_of(value: Value) -> tuple[Value, Value] | None:
+    """Return what a tile was multiplied by, a scalar, and the tile before."""
+    op = value.op
+    if not isinstance(op, arith.Mul) or element_of(value.type) != FP32:
+        return None
+    for tile_, other in ((op.lhs, op.rhs), (op.rhs, op.lhs)):
+        if isinstance(other.op, tile.Splat):
+            return tile_, other.op.value
+    return None
+
+
+def _max_of(value: Value) -> gpu.Reduce | None:
+    """Return the reduction that takes the maximum of a tile, if the only other users subtract."""
+    found: gpu.Reduce | None = None
+    for user in value.users:
+        if isinstance(user, gpu.Reduce) and _takes_max(user) and found is None:
+            found = user
+        elif not isinstance(user, arith.Sub) or user.lhs is not value:
+            return None
+    return found
+
+
+def _takes_max(op: gpu.Reduce) -> bool:
+    first, *rest = op.combine
+    return (
+        isinstance(first, arith.Max)
+        and not first.propagate_nan
+        and {first.lhs, first.rhs} == set(op.combine.args)
+        and len(rest) == 1
+    )
+
+
+def _is_dot_result(value: Value) -> bool:
+    return value.op is not None and (
+        value.op.has(Trait.DOT) or isinstance(value.op, wgmma.WgmmaWait)
+    )
+
+
+def _is_in_loop(op: Op) -> bool:
+    return any(each.has(Trait.LOOP) for each in op.ancestors())
+
+
+def _is_large(value: Value) -> bool:
+    kind = value.type
+    return (
+        isinstance(kind, TileType)
+        and kind.layout is not None
+        and kind.layout.in_size("register") >= _FEWEST_ELEMS
+    )

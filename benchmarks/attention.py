@@ -1,0 +1,284 @@
+"""Attention against cuDNN and Triton, interleaved in one process.
+
+    aotc build benchmarks/attention.toml -o dist
+    python benchmarks/attention.py dist/attention.aotc [--work d128 d64 …] [--no-triton] [--json FILE]
+
+aotc and Triton compile the same source file; cuDNN comes with torch. aotc first picks its best
+configuration of the archive and Triton its best of `TRITON_CONFIGS`, then the best ones and cuDNN run
+in turn, and medians of rounds are compared. Every configuration is held against float64 before it is
+timed, on rows of some heads. Data are random.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import math
+import os
+import statistics
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from peers import Launch, built, in_turn, ranked, ratio
+
+ROOT = Path(__file__).parents[1]
+ROUNDS, TRIALS, LAUNCHES = 41, 7, 3
+LOG2_E = 1.4426950408889634
+NUM_CHECKED_HEADS = 3
+NUM_CHECKED_ROWS = 256
+# Of the magnitude of the largest result: bf16 rounds to 2^-9, weights and result.
+TOLERANCE = 1e-2
+TRITON_CONFIGS = (
+    *((128, block_n, 8, stages) for block_n in (64, 128) for stages in (2, 3)),
+    *((64, block_n, 4, stages) for block_n in (64, 128) for stages in (2, 3)),
+    (128, 64, 4, 3),
+)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One workload: heads and lengths of a forward pass."""
+
+    batch: int
+    heads: int
+    kv_heads: int
+    length: int
+    dim: int
+    causal: bool
+
+    @property
+    def name(self) -> str:
+        """What rows call it."""
+        kind = "causal" if self.causal else "full"
+        heads = f"{self.heads}" if self.heads == self.kv_heads else f"{self.heads}/{self.kv_heads}"
+        return f"{self.batch}x{heads}x{self.length} d{self.dim} {kind}"
+
+    @property
+    def flops(self) -> float:
+        """Floating-point operations; those of masked scores do not count."""
+        whole = 4.0 * self.batch * self.heads * self.length**2 * self.dim
+        return whole / 2 if self.causal else whole
+
+
+def _both(*sizes: int) -> list[Shape]:
+    return [Shape(*sizes, causal=causal) for causal in (False, True)]
+
+
+WORK = {
+    "d128": _both(4, 16, 16, 8192, 128),
+    "d64": _both(4, 32, 32, 8192, 64),
+    "d256": _both(4, 8, 8, 8192, 256),
+    "short": [
+        shape
+        for batch, length in ((1, 1024), (8, 1024), (1, 2048), (8, 2048))
+        for shape in _both(batch, 64, 8, length, 128)
+    ],
+}
+
+
+class Tensors:
+    """Operands of a shape, and rows of the result in float64."""
+
+    def __init__(self, shape: Shape) -> None:
+        import torch
+
+        def random(heads: int) -> Any:
+            made = torch.randn(shape.batch, heads, shape.length, shape.dim, device="cuda")
+            return made.to(torch.bfloat16)
+
+        self.shape = shape
+        self.q, self.k, self.v = map(random, (shape.heads, shape.kv_heads, shape.kv_heads))
+        self.out = torch.empty_like(self.q)
+        rows = torch.randint(0, shape.length, (NUM_CHECKED_ROWS,), device="cuda")
+        self.rows = torch.cat([rows, torch.tensor([0, shape.length - 1], device="cuda")])
+        self.heads = [(0, 0), (shape.batch - 1, shape.heads - 1), (0, shape.heads // 2)]
+        self.expected = [self._expected(*each) for each in self.heads[:NUM_CHECKED_HEADS]]
+
+    def _expected(self, batch: int, head: int) -> Any:
+        import torch
+
+        kv_head = head // (self.shape.heads // self.shape.kv_heads)
+        q, k, v = self.q[batch, head], self.k[batch, kv_head], self.v[batch, kv_head]
+        scores = q[self.rows].double() @ k.double().T * self.shape.dim**-0.5
+        if self.shape.causal:
+            columns = torch.arange(self.shape.length, device="cuda")
+            scores.masked_fill_(columns > self.rows[:, None], -math.inf)
+        return scores.softmax(-1) @ v.double()
+
+    def wrong(self, launch: Launch) -> float:
+        """Return the error of a launch as a multiple of what is tolerated."""
+        import torch
+
+        self.out.fill_(float("nan"))
+        launch()
+        torch.cuda.synchronize()
+        errors: list[float] = []
+        for (batch, head), expected in zip(self.heads, self.expected, strict=False):
+            found = self.out[batch, head, self.rows].double()
+            error = (found - expected).abs().max() / expected.abs().max()
+            errors.append(math.inf if error.isnan() else error.item())
+        return max(errors) / TOLERANCE
+
+    def rows_of(self, tensor: Any) -> Any:
+        """Return a tensor (heads of all batches, length, dim)."""
+        return tensor.view(-1, self.shape.length, self.shape.dim)
+
+
+def aotc_launches(tensors: Tensors, library: Any) -> Iterator[tuple[str, Launch]]:
+    """Yield each configuration of the archive."""
+    shape = tensors.shape
+    kernel = library[f"forward_d{shape.dim}"]
+    names = (tensors.q, tensors.k, tensors.v, tensors.out)
+    scale = shape.dim**-0.5 * LOG2_E
+    scalars = (scale, shape.heads, shape.heads // shape.kv_heads, shape.length, shape.length)
+    arguments = (*map(tensors.rows_of, names), *scalars)
+    for config in built(kernel):
+        yield (
+            str(config),
+            lambda config=config: kernel.launch(
+                arguments, config=config, choices={"CAUSAL": shape.causal}
+            ),
+        )
+
+
+def triton_launches(tensors: Tensors) -> Iterator[tuple[str, Launch]]:
+    """Yield each of Triton's configurations that it compiles."""
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    shape = tensors.shape
+    sys.path.insert(0, str(ROOT / "kernels"))
+    kernel = importlib.import_module("attention_descriptor").attention_descriptor_kernel
+    scale = shape.dim**-0.5 * LOG2_E
+    scalars = (scale, shape.heads, shape.heads // shape.kv_heads, shape.length, shape.length)
+    for block_m, block_n, warps, stages in TRITON_CONFIGS:
+        blocks = [[1, rows, shape.dim] for rows in (block_m, block_n, block_n, block_m)]
+        named = (tensors.q, tensors.k, tensors.v, tensors.out)
+        described = [
+            TensorDescriptor.from_tensor(tensors.rows_of(each), block)
+            for each, block in zip(named, blocks, strict=True)
+        ]
+        grid = (-(-shape.length // block_m), shape.batch * shape.heads)
+
+        def launch(
+            described=described, grid=grid, tile=(block_m, block_n), options=(warps, stages)
+        ):
+            kernel[grid](
+                *described,
+                *scalars,
+                HEAD_DIM=shape.dim,
+                BLOCK_M=tile[0],
+                BLOCK_N=tile[1],
+                CAUSAL=shape.causal,
+                num_warps=options[0],
+                num_stages=options[1],
+            )
+
+        try:
+            launch()
+        except Exception as error:  # noqa: BLE001 - a configuration that Triton cannot hold
+            print(f"    Triton: {block_m}x{block_n}: {type(error).__name__}", file=sys.stderr)
+            continue
+        yield f"{block_m}x{block_n}, {warps} warps, {stages} stages", launch
+
+
+def cudnn_launch(tensors: Tensors) -> Launch:
+    """Return a launch of cuDNN."""
+    import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    shape = tensors.shape
+
+    def launch() -> None:
+        with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+            tensors.out = torch.nn.functional.scaled_dot_product_attention(
+                tensors.q,
+                tensors.k,
+                tensors.v,
+                is_causal=shape.causal,
+                enable_gqa=shape.heads != shape.kv_heads,
+            )
+
+    return launch
+
+
+def measure(shape: Shape, library: Any, *, with_triton: bool) -> dict[str, object]:
+    """Return the row of a shape."""
+    import torch
+
+    tensors = Tensors(shape)
+    found = {"aotc": dict(aotc_launches(tensors, library))}
+    if with_triton:
+        found["triton"] = dict(triton_launches(tensors))
+    peers: dict[str, Launch] = {}
+    chosen: dict[str, str] = {}
+    for peer, candidates in found.items():
+        for name in list(candidates):
+            wrong = tensors.wrong(candidates[name])
+            if not wrong <= 1.0:
+                print(f"    {peer}: {name} is wrong by {wrong:.3g} of what is tolerated")
+                del candidates[name]
+        ranking = ranked(candidates, TRIALS, LAUNCHES)
+        for took, name in ranking[:4]:
+            print(f"    {peer:7} {shape.flops / took / 1e9:6.1f} TFLOP/s  {name}", flush=True)
+        chosen[peer] = ranking[0][1]
+        peers[peer] = candidates[chosen[peer]]
+    peers["cudnn"] = cudnn_launch(tensors)
+    wrong = tensors.wrong(peers["cudnn"])
+    if not wrong <= 1.0:
+        print(f"    cuDNN is wrong by {wrong:.3g} of what is tolerated")
+    times = in_turn(peers, ROUNDS, LAUNCHES, ahead=True)
+    row: dict[str, object] = {"work": shape.name}
+    for name, values in times.items():
+        row[f"{name}_tflops"] = shape.flops / statistics.median(values) / 1e9
+        if name != "aotc":
+            row[f"over_{name}"] = ratio(values, times["aotc"])
+    torch.cuda.empty_cache()
+    return {**row, **{f"{peer}_config": config for peer, config in chosen.items()}}
+
+
+def main() -> int:
+    """Measure, print rows, and write them as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("archive", type=Path)
+    parser.add_argument("--work", nargs="+", choices=WORK, default=list(WORK))
+    parser.add_argument("--no-triton", action="store_true")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    os.environ.setdefault("TRITON_CACHE_DIR", tempfile.mkdtemp())
+    import torch
+
+    import aotc
+
+    library = aotc.load(options.archive)
+    print(
+        f"{torch.cuda.get_device_name()}, torch {torch.__version__}, "
+        f"cuDNN {torch.backends.cudnn.version()}"
+    )
+    rows: list[dict[str, object]] = []
+    for name in options.work:
+        for shape in WORK[name]:
+            row = measure(shape, library, with_triton=not options.no_triton)
+            rows.append(row)
+            parts = [
+                f"{key.partition('_')[0]} {value:6.1f}"
+                for key, value in row.items()
+                if key.endswith("_tflops")
+            ]
+            parts += [
+                f"{key.replace('_', ' ')} {value:.3f}"
+                for key, value in row.items()
+                if key.startswith("over_")
+            ]
+            print(f"{row['work']:28} {'  '.join(parts)}", flush=True)
+    if options.json:
+        options.json.write_text(json.dumps(rows, indent=2) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
