@@ -29,6 +29,7 @@ from peers import Launch, built, in_turn, ranked, ratio
 ROOT = Path(__file__).parents[1]
 ROUNDS, TRIALS, LAUNCHES = 41, 7, 3
 LOG2_E = 1.4426950408889634
+TOGETHER = 8
 NUM_CHECKED_HEADS = 3
 NUM_CHECKED_ROWS = 256
 # Of the magnitude of the largest result: bf16 rounds to 2^-9, weights and result.
@@ -162,7 +163,7 @@ def triton_launches(tensors: Tensors) -> Iterator[tuple[str, Launch]]:
             TensorDescriptor.from_tensor(tensors.rows_of(each), block)
             for each, block in zip(named, blocks, strict=True)
         ]
-        grid = (-(-shape.length // block_m), shape.batch * shape.heads)
+        grid = (-(-shape.length // block_m) * shape.batch * shape.heads,)
 
         def launch(
             described=described, grid=grid, tile=(block_m, block_n), options=(warps, stages)
@@ -174,6 +175,7 @@ def triton_launches(tensors: Tensors) -> Iterator[tuple[str, Launch]]:
                 BLOCK_M=tile[0],
                 BLOCK_N=tile[1],
                 CAUSAL=shape.causal,
+                TOGETHER=TOGETHER,
                 num_warps=options[0],
                 num_stages=options[1],
             )

@@ -5,6 +5,23 @@ import triton.language as tl
 
 
 @triton.jit
+def _tile(n_heads, n_blocks, TOGETHER: tl.constexpr, CAUSAL: tl.constexpr):
+    """Return the head and the block of rows of this program.
+
+    The keys of TOGETHER heads are to fit the L2 cache: their blocks come one after the other. Causal
+    blocks further down see more keys, and come first.
+    """
+    program = tl.program_id(0)
+    first = program // (n_blocks * TOGETHER) * TOGETHER
+    together = tl.minimum(TOGETHER, n_heads - first)
+    place = program % (n_blocks * TOGETHER)
+    block = place // together
+    if CAUSAL:
+        block = n_blocks - 1 - block
+    return first + place % together, block
+
+
+@triton.jit
 def attention_descriptor_kernel(
     q,
     k,
@@ -19,16 +36,16 @@ def attention_descriptor_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     CAUSAL: tl.constexpr,
+    TOGETHER: tl.constexpr,
 ):
     """Store softmax(Q @ K.T * scale) @ V, `scale_log2` being the scale times log2(e).
 
     Q and `out` are (batch * n_heads, n_queries, HEAD_DIM), K and V (batch * n_heads /
-    heads_per_kv_head, n_keys, HEAD_DIM). With CAUSAL the last query sees the last key.
+    heads_per_kv_head, n_keys, HEAD_DIM). With CAUSAL the last query sees the last key. The grid has
+    a program for each head and BLOCK_M queries.
     """
-    # Causal rows further down see more keys: start with those.
-    block = tl.cdiv(n_queries, BLOCK_M) - 1 - tl.program_id(0) if CAUSAL else tl.program_id(0)
+    head, block = _tile(q.shape[0], tl.cdiv(n_queries, BLOCK_M), TOGETHER, CAUSAL)
     start = block * BLOCK_M
-    head = tl.program_id(1)
     kv_head = head // n_heads * (n_heads // heads_per_kv_head) + head % n_heads // heads_per_kv_head
     queries = q.load([head, start, 0]).reshape(BLOCK_M, HEAD_DIM)
     rows = start + tl.arange(0, BLOCK_M)

@@ -152,7 +152,7 @@ def test_nothing_asynchronous_is_predicated(num_warps: int) -> None:
         signature=dict.fromkeys(("q", "k", "v", "out"), f"tensordesc<bf16{extents}>")
         | {"scale_log2": "fp32"}
         | dict.fromkeys(("n_heads", "heads_per_kv_head", "n_queries", "n_keys"), "i32"),
-        constants={"HEAD_DIM": 64, "BLOCK_M": 64, "BLOCK_N": 64, "CAUSAL": True},
+        constants={"HEAD_DIM": 64, "BLOCK_M": 64, "BLOCK_N": 64, "CAUSAL": True, "TOGETHER": 2},
         warp_specialize=False,
         num_warps=num_warps,
     )

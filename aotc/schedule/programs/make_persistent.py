@@ -6,7 +6,9 @@ loop: a launch starts as many CTAs as run at a time, CTA b runs the programs b, 
 The launcher passes the extents of the grid, `grid[0]` to `grid[2]`, as arguments.
 
 Program instances that communicate (atomics, memory barriers) or read their count are left as they
-are, and so are kernels that loop over their work themselves.
+are, and so are kernels that loop over their work themselves. Where programs take unequal time, the
+hardware, which gives the next one to the CTA that is done first, may do better: `persistent = false`
+in the config leaves it to that.
 
 Invariant: every program of the grid is run once, by itself; programs have no order.
 """
@@ -31,6 +33,8 @@ _AXES = ("x", "y", "z")
 
 def make_persistent(kernel: Kernel, schedule: Schedule) -> None:
     """Wrap the kernel in a loop over programs, if that lets its copies run ahead."""
+    if schedule.config.persistent is False:
+        return
     if not schedule.map_pointers or not schedule.may_specialize or not _gains(kernel):
         return
     with at(kernel.loc):
