@@ -45,9 +45,10 @@ from itertools import count, zip_longest
 from aotc.ir.core import Block, Kernel, Op, Value
 from aotc.ir.diagnostics import at
 from aotc.ir.dialects import arith, assembly, gpu, grid, roles, scf, tile, tma, wgmma
-from aotc.ir.effects import AccessKind, Resource
+from aotc.ir.effects import AccessKind, Resource, Trait
 from aotc.ir.rewrite import Builder, is_inside
 from aotc.ir.types import SharedType
+from aotc.schedule.analysis.alias import allocation_of, stage_of
 from aotc.schedule.analysis.global_hazards import GlobalHazards, Touch
 from aotc.schedule.context import Schedule
 
@@ -423,7 +424,7 @@ def _fence_ahead(op: Op, pending: _Pending) -> None:
 def _feeds_product(buffer: Value) -> bool:
     return any(
         user.effects_on(Resource.DOTS, "start")
-        or (isinstance(user, gpu.SharedStage | gpu.SharedTrans) and _feeds_product(user.out))
+        or (user.has(Trait.ALIAS) and _feeds_product(user.results[0]))
         for user in buffer.users
     )
 
@@ -451,7 +452,7 @@ def _divided(kernel: Kernel) -> dict[gpu.SharedAlloc, None]:
     allocs = [op for op in kernel.walk() if isinstance(op, gpu.SharedAlloc)]
     found: dict[gpu.SharedAlloc, None] = {}
     for alloc in allocs:
-        copies = [op for op in alloc.out.users if isinstance(op, tma.TmaStore | tma.TmaReduce)]
+        copies = [op for op in alloc.out.users if isinstance(op, tma.TensorStore)]
         others = [op for op in alloc.out.users if op not in copies]
         by_warpgroup = bool(copies) and all(copy.issuers for copy in copies)
         written = all(isinstance(op, gpu.SharedStore) for op in others)
@@ -469,11 +470,8 @@ def _places(op: Op, access: AccessKind) -> _Places:
 
 
 def _place(buffer: Value) -> _Place:
-    op, slot = buffer.op, None
-    while isinstance(op, gpu.SharedTrans):
-        op = op.buffer.op
-    if isinstance(op, gpu.SharedStage):
-        op, slot = op.buffer.op, _slot_number(op)
+    op, stage = allocation_of(buffer).op, stage_of(buffer)
+    slot = None if stage is None else _slot_number(stage)
     assert isinstance(op, gpu.SharedAlloc)
     assert isinstance(op.out.type, SharedType)
     return _Place(op, op.offset_bytes, op.offset_bytes + op.out.type.size_bytes, slot)
