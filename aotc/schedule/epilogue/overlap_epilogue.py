@@ -29,6 +29,7 @@ from dataclasses import dataclass, replace
 from aotc.ir.core import Block, Kernel, Op, Value
 from aotc.ir.diagnostics import at
 from aotc.ir.dialects import arith, gpu, roles, scf, tma, wgmma
+from aotc.ir.effects import Resource, Trait
 from aotc.ir.order import number_ops
 from aotc.ir.rewrite import Builder, append_carried, is_inside, pass_on
 from aotc.ir.types import I32, ScalarType, TileType, element_of
@@ -54,11 +55,8 @@ _NEVER_UNROLLED = 1
 _REGISTER_BITS = 32
 # What a thread needs besides accumulator and carried tile: addresses, counters, coordinates.
 _WORKING_REGISTERS = 36
-_ORDERS_NOTHING = (
-    *(gpu.SharedAlloc, gpu.SharedStore, gpu.SharedLoad, tma.MbarrierWait, tma.MbarrierArrive),
-    *(wgmma.Wgmma, wgmma.WgmmaWait, tma.ProxyFence, tma.TmaStoreWait),
-    *(tma.StagedTmaStore, tma.StagedBulkStore),
-)
+# What the threads of a CTA do to these is ordered by barriers and waits of its own.
+_OF_CTA = (Resource.SHARED, Resource.MBARRIER, Resource.DOTS, Resource.STORES)
 
 
 def overlap_epilogue(kernel: Kernel, schedule: Schedule) -> None:
@@ -146,12 +144,22 @@ def _orders_nothing(loop: scf.For, stores: Sequence[tma.StagedTmaStore]) -> bool
     for op in loop.body.walk():
         if isinstance(op, tma.StagedStore) and op not in stores:
             return False
-        is_write = op.has_side_effects and not op.terminator
-        if is_write and not isinstance(op, _ORDERS_NOTHING):
+        if op not in stores and not op.terminator and _concerns_others(op):
             return False
-        if isinstance(op, scf.While) or getattr(op, "volatile", False):
+        if op.has(Trait.MAY_NOT_END) or getattr(op, "volatile", False):
             return False
     return True
+
+
+def _concerns_others(op: Op) -> bool:
+    """Return whether an op changes or orders what others than the threads of its CTA see.
+
+    An mbarrier orders what consumers do with the producer, which only loads.
+    """
+    if op.effects_on(Resource.MBARRIER):
+        return False
+    changes = op.effects_on(None, "write", "order")
+    return any(each.resource not in _OF_CTA for each in changes)
 
 
 def _needed_registers(mainloop: scf.For, stores: Sequence[tma.StagedTmaStore]) -> int:

@@ -16,10 +16,10 @@ from __future__ import annotations
 
 from aotc.ir.core import Kernel, Op, Value
 from aotc.ir.diagnostics import at
-from aotc.ir.dialects import arith, gpu, tile, tma
+from aotc.ir.dialects import gpu, tma
 from aotc.ir.layout_access import distinct_register_bits
 from aotc.ir.rewrite import Builder
-from aotc.ir.tiles import is_tile, tile_shape
+from aotc.ir.tiles import is_tile, is_uniform, tile_shape
 from aotc.ir.types import PointerType, TileType, element_of
 from aotc.schedule.analysis.global_order import num_registers
 from aotc.schedule.context import Schedule
@@ -102,11 +102,7 @@ def _words(parts: Parts) -> int:
 
 def _is_free(value: Value) -> bool:
     kind = element_of(value.type)
-    return (
-        isinstance(kind, PointerType)
-        or kind.is_bool
-        or isinstance(value.op, arith.Constant | tile.Splat)
-    )
+    return isinstance(kind, PointerType) or kind.is_bool or is_uniform(value)
 
 
 def _count(value: Value) -> int:

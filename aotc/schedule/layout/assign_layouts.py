@@ -57,8 +57,6 @@ from aotc.schedule.layout.wgmma_layouts import (
     transposing_loads,
 )
 
-_BLOCK_STORES = (descriptor.DescriptorStore, descriptor.DescriptorReduce)
-
 
 def assign_layouts(kernel: Kernel, schedule: Schedule) -> None:
     """Turn tile IR into gpu IR; see the module docstring."""
@@ -94,7 +92,7 @@ class _Emitter:
         """Stores of tiles that may be in flight when other threads are told of them."""
 
     def emit_kernel(self, kernel: Kernel) -> Block:
-        self.stores = [op for op in kernel.walk() if isinstance(op, _BLOCK_STORES)]
+        self.stores = [op for op in kernel.walk() if isinstance(op, descriptor.DescriptorWrite)]
         self.read_back = {op for op in self.stores if is_read_back(op, kernel)}
         types = [self.passed_type(arg) for arg in kernel.body.args]
         self.has_maps = any(isinstance(kind, TensorMapType) for kind in types)
@@ -108,7 +106,7 @@ class _Emitter:
     def passed_type(self, arg: Value) -> Type:
         """Return the type that is passed for a parameter."""
         kind = parameter_type(arg.type)
-        stored = [op for op in arg.users if isinstance(op, _BLOCK_STORES)]
+        stored = [op for op in arg.users if isinstance(op, descriptor.DescriptorWrite)]
         if isinstance(kind, TensorMapType) and len(stored) == len(arg.users):
             return in_warpgroup_boxes(kind, [self.demand.works_in[op] for op in stored])
         return kind
@@ -366,7 +364,7 @@ def _emit_descriptor_load(op: Op, emitter: _Emitter, place: Builder) -> None:
 
 def _emit_descriptor_store(op: Op, emitter: _Emitter, place: Builder) -> None:
     """Store a tile through a buffer in shared memory."""
-    assert isinstance(op, descriptor.DescriptorStore | descriptor.DescriptorReduce)
+    assert isinstance(op, descriptor.DescriptorWrite)
     tensor = emitter.get(op.descriptor, None)
     value = emitter.get(op.value, emitter.demand.works_in[op])
     coords = [emitter.get(coord, None) for coord in op.coords]

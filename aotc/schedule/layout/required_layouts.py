@@ -147,7 +147,7 @@ def _demand_dot(op: Op, demand: Demand) -> None:
 
 def _demand_block(op: Op, demand: Demand) -> None:
     """Require a tile in its own layout: shared memory can be written from any."""
-    assert isinstance(op, descriptor.DescriptorStore | descriptor.DescriptorReduce)
+    assert isinstance(op, descriptor.DescriptorWrite)
     layout = demand.preferred.get(op.value) or demand.preferred.anchors[op]
     demand.works_in[op] = layout
     demand.want(op.value, layout)

@@ -23,7 +23,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from aotc.ir.core import Op, Value
-from aotc.ir.dialects import gpu, grid, scf, tma, wgmma
+from aotc.ir.dialects import gpu, grid, scf, tma
+from aotc.ir.effects import Trait
 from aotc.ir.rewrite import is_unobserved
 from aotc.ir.types import SharedType
 from aotc.schedule.analysis.global_order import (
@@ -40,6 +41,7 @@ from aotc.schedule.analysis.loop_slice import (
     Staging,
     collect_slice,
     find_staging,
+    reads_in_loop,
 )
 from aotc.schedule.pipelining.overlap_wgmma import may_stay_in_flight
 from aotc.schedule.remarks import Reason
@@ -54,7 +56,6 @@ _STAGED_BUDGET_WORDS = 32
 _REGISTER_BUDGET_WORDS = 32
 _SMALL_BUDGET_WORDS = 4
 _REGISTER_STAGES = 2
-_READERS = (gpu.SharedLoad, gpu.SharedTrans, wgmma.Wgmma)
 
 
 @dataclass(eq=False)
@@ -203,7 +204,8 @@ def _tensor_load_obstacle(loop: scf.For, fetch: tma.Fetch) -> str:
     buffer = fetch.buffer.op
     if not isinstance(buffer, gpu.SharedAlloc) or buffer.block is not loop.body:
         return Reason.FOREIGN_BUFFER()
-    if any(user is not fetch and not isinstance(user, _READERS) for user in buffer.out.users):
+    others = [user for user in buffer.out.users if user is not fetch]
+    if not all(op.has(Trait.ALIAS) or reads_in_loop(op) for op in others):
         return Reason.SHARED_BUFFER()
     inside = list(loop.body.walk())
     if any(isinstance(op, grid.GridWait) for op in inside):
