@@ -16,7 +16,8 @@ from __future__ import annotations
 
 from aotc.ir.core import Kernel, Op, Value
 from aotc.ir.diagnostics import at
-from aotc.ir.dialects import gpu, tma
+from aotc.ir.dialects import gpu
+from aotc.ir.effects import Resource
 from aotc.ir.layout_access import distinct_register_bits
 from aotc.ir.rewrite import Builder
 from aotc.ir.tiles import is_tile, is_uniform, tile_shape
@@ -31,7 +32,6 @@ _LIMITS: tuple[tuple[tuple[type[Op], ...], int], ...] = (
     ((gpu.SharedLoad,), 96),
     ((gpu.SharedLoad, gpu.Load), 208),
 )
-_STORES = gpu.SharedStore | gpu.Store | tma.StagedStore
 # Elements a thread has of a slice at least, for instruction-level parallelism of loads and math.
 _PART_ELEMS = 16
 
@@ -40,13 +40,20 @@ def slice_epilogues(kernel: Kernel, schedule: Schedule) -> None:
     """Slice what is computed ahead of each store where it takes too many registers."""
     del schedule
     for op in list(kernel.walk()):
-        if isinstance(op, _STORES) and is_tile(op.value):
+        value = _stored(op)
+        if value is not None:
             with at(op.loc):
-                _slice(op)
+                _slice(op, value)
 
 
-def _slice(store: gpu.SharedStore | gpu.Store | tma.StagedStore) -> None:
-    value = store.value
+def _stored(op: Op) -> Value | None:
+    """Return the tile that an op writes to memory, if that is all it does."""
+    is_store = (op.writes(Resource.GLOBAL) or op.writes(Resource.SHARED)) and not op.results
+    value = getattr(op, "value", None) if is_store else None
+    return value if isinstance(value, Value) and is_tile(value) else None
+
+
+def _slice(store: Op, value: Value) -> None:
     if value.op is None or value.op.block is not store.block or list(value.users) != [store]:
         return
     shape = tile_shape(value)

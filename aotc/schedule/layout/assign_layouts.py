@@ -16,17 +16,15 @@ from collections.abc import Callable
 
 from aotc.ir.core import Block, Kernel, Op, Value, build
 from aotc.ir.diagnostics import IRError, at
-from aotc.ir.dialects import arith, assembly, descriptor, gpu, indexing, scf, tile, tma, wgmma
+from aotc.ir.dialects import arith, descriptor, gpu, indexing, scf, tile, tma, wgmma
 from aotc.ir.layout import LinearLayout
 from aotc.ir.rewrite import Builder
 from aotc.ir.tiles import is_elementwise, is_tile
 from aotc.ir.types import I1, DescriptorType, TensorMapType, TileType, Type, shape_of
 from aotc.schedule.analysis.axis import AxisAnalysis
-from aotc.schedule.analysis.global_order import may_precede
+from aotc.schedule.analysis.global_order import may_precede, synchronizes
 from aotc.schedule.context import Schedule
 from aotc.schedule.layout.access import (
-    Access,
-    Atomic,
     choose_layouts,
     max_access_elems,
     pointee_bytes,
@@ -61,8 +59,7 @@ from aotc.schedule.layout.wgmma_layouts import (
 def assign_layouts(kernel: Kernel, schedule: Schedule) -> None:
     """Turn tile IR into gpu IR; see the module docstring."""
     infos, target = AxisAnalysis(kernel), schedule.target
-    accesses = [op for op in kernel.walk() if isinstance(op, Access)]
-    anchors = choose_layouts(accesses, infos, kernel.num_warps, target)
+    anchors = choose_layouts(kernel, infos, target)
     anchors |= choose_block_layouts(kernel)
     dots = choose_dots(kernel, anchors, target)
     anchors |= transposing_loads(dots, anchors, kernel.num_warps)
@@ -115,7 +112,14 @@ class _Emitter:
         for op in block:
             rule = _RULES.get(type(op)) or (_emit_cloned if is_elementwise(op) else _emit_at_home)
             with at(op.loc):
+                if synchronizes(op):
+                    self._complete_stores(op, place)
                 rule(op, self, place)
+
+    def _complete_stores(self, op: Op, place: Builder) -> None:
+        """Wait ahead of an op by which other threads may learn that a store has been made."""
+        if any(may_precede(store, op) for store in self.stores):
+            place(tma.TmaStoreWait(written=True))
 
     def get(self, value: Value, layout: LinearLayout | None) -> Value:
         """Return `value` in `layout`; a scalar is the same everywhere."""
@@ -318,11 +322,10 @@ def _emit_wgmma(op: tile.Dot, layouts: DotLayouts, emitter: _Emitter, place: Bui
 
 
 def _emit_atomic(op: Op, emitter: _Emitter, place: Builder) -> None:
-    assert isinstance(op, Atomic)
+    assert isinstance(op, tile.AtomicRmw | tile.AtomicCas)
     layout = emitter.demand.works_in.get(op)
     slots = [emitter.get_optional(value, layout) for value in op.slots]
     vector = 1 if isinstance(op, tile.AtomicCas) else _vector(op, layout, emitter)
-    _wait_until_written(op, emitter, place)
     emitter.bind(op.out, place_atomic(op, slots, vector, emitter.preferred.num_warps, place), place)
 
 
@@ -375,23 +378,10 @@ def _emit_descriptor_store(op: Op, emitter: _Emitter, place: Builder) -> None:
     place(tma.StagedTmaStore(tensor, value, buffer, coords, kind=kind, written=written))
 
 
-def _wait_until_written(op: Op, emitter: _Emitter, place: Builder) -> None:
-    """Wait ahead of an op by which other threads may learn that a store has been made."""
-    if any(may_precede(store, op) for store in emitter.stores):
-        place(tma.TmaStoreWait(written=True))
-
-
 def _emit_barrier(op: Op, emitter: _Emitter, place: Builder) -> None:
     """Make threads' writes before a barrier of the user's visible to tensor copies after it."""
-    _wait_until_written(op, emitter, place)
     if emitter.has_maps:
         place(tma.ProxyFence(whole=True))
-    _emit_at_home(op, emitter, place)
-
-
-def _emit_volatile(op: Op, emitter: _Emitter, place: Builder) -> None:
-    """Complete stores before inline assembly that may tell others of them."""
-    _wait_until_written(op, emitter, place)
     _emit_at_home(op, emitter, place)
 
 
@@ -412,7 +402,6 @@ _RULES: dict[type[Op], Callable[[Op, _Emitter, Builder], None]] = {
     scf.Yield: _emit_nested,
     scf.Condition: _emit_nested,
     arith.Constant: _emit_source,
-    assembly.VolatileAsm: _emit_volatile,
     tile.Arange: _emit_source,
     tile.Splat: _emit_source,
     tile.Broadcast: _emit_broadcast,

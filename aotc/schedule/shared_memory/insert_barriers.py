@@ -44,7 +44,7 @@ from itertools import count, zip_longest
 
 from aotc.ir.core import Block, Kernel, Op, Value
 from aotc.ir.diagnostics import at
-from aotc.ir.dialects import arith, assembly, gpu, grid, roles, scf, tile, tma, wgmma
+from aotc.ir.dialects import arith, assembly, gpu, grid, roles, scf, tma, wgmma
 from aotc.ir.effects import AccessKind, Resource, Trait
 from aotc.ir.rewrite import Builder, is_inside
 from aotc.ir.types import SharedType
@@ -214,7 +214,7 @@ def rule_of(op: Op) -> _Rule | None:
 
     Raises: IRError if the op has effects on shared memory that nothing here orders.
     """
-    rule = _RULES.get(type(op))
+    rule = _visit_barrier if op.has(Trait.BARRIER) else _RULES.get(type(op))
     if rule is not None:
         return rule
     effects = [*op.effects_on(Resource.SHARED), *op.effects_on(Resource.MBARRIER)]
@@ -223,8 +223,6 @@ def rule_of(op: Op) -> _Rule | None:
         is_used = any(isinstance(value.type, SharedType) for value in op.operands)
         is_view = op.pure and all(isinstance(value.type, SharedType) for value in op.results)
         op.expect(not is_used or is_view, "accesses a buffer, but declares no effect on it")
-        return None
-    if isinstance(op, _UNORDERED):
         return None
     started = op.effects_on(None, "start")
     if started:
@@ -269,6 +267,11 @@ def _order_global(op: Op, pending: _Pending) -> None:
 
 
 # ---- accesses ---------------------------------------------------------------------------------
+
+
+def _pass_over(op: Op, pending: _Pending) -> None:
+    """Do nothing: a fence orders accesses of one thread, in order here, and assembly has no buffers."""
+    del op, pending
 
 
 def _visit_barrier(op: Op, pending: _Pending) -> None:
@@ -554,9 +557,8 @@ def _rotated_by(loop: Op) -> dict[gpu.SharedAlloc, None]:
 _Rule = Callable[[Op, _Pending], None]
 
 _RULES: dict[type[Op], _Rule] = {
-    gpu.Barrier: _visit_barrier,
-    grid.ClusterBarrier: _visit_barrier,
-    tile.Barrier: _visit_barrier,
+    gpu.Fence: _pass_over,
+    assembly.VolatileAsm: _pass_over,
     gpu.AsyncWait: _visit_wait,
     tma.TmaStoreWait: _visit_store_wait,
     tma.ProxyFence: _visit_fence,
@@ -578,6 +580,3 @@ _STARTED: dict[Resource, _Rule] = {
     Resource.DOTS: _visit_product,
 }
 """How to order what accesses shared memory until an op that orders the resource waits for it."""
-
-_UNORDERED = (gpu.Fence, assembly.VolatileAsm)
-"""A fence orders the accesses of one thread, which are in order here. Assembly has no buffers."""
