@@ -18,11 +18,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from aotc.ir.core import Block, Kernel, Op, Value
-from aotc.ir.dialects import arith, gpu
+from aotc.ir.dialects import arith
 from aotc.ir.effects import AccessKind, Resource, Trait
 from aotc.ir.parameter_access import pointer_roots
 from aotc.ir.rewrite import is_inside
-from aotc.ir.types import PointerType, TileType, element_of
+from aotc.ir.types import PointerType, element_of
 
 _ORDERING = (Resource.GLOBAL, Resource.MBARRIER, Resource.OUTPUT)
 
@@ -120,18 +120,6 @@ def free_operands(op: Op) -> Iterator[Value]:
     for block in op.blocks:
         for inner in block.walk():
             yield from (value for value in inner.operands if not is_inside(value.owner, op))
-
-
-def num_registers(load: gpu.Load) -> int:
-    """Return how many 32-bit registers of a thread a load fills.
-
-    Each access fills registers of its own.
-    """
-    kind = load.out.type
-    if not isinstance(kind, TileType) or kind.layout is None:
-        return 1
-    count = kind.layout.in_size("register")
-    return count // load.vector * max(1, load.vector * kind.element.bits // 32)
 
 
 def is_zero(value: Value | None) -> bool:

@@ -26,8 +26,6 @@ from aotc.schedule.analysis.global_order import (
 )
 from aotc.schedule.remarks import Reason
 
-_NEVER_UNROLLED = 1
-
 
 @dataclass
 class Slice:
@@ -198,7 +196,7 @@ class SliceCopy:
         Builder(body)(scf.Yield([*(self._mapped(yielded[index]) for index in kept), *inner]))
         bounds = [self._mapped(value) for value in (op.lower, op.upper, op.step)]
         inits = [self._mapped(op.init[index]) for index in kept]
-        attributes = {**op.attributes, "unroll": op.unroll or _NEVER_UNROLLED}
+        attributes = {**op.attributes, "unroll": op.unroll or scf.NEVER_UNROLLED}
         made = place(build(scf.For, [*bounds, *inits, *state], attributes, [body], op.loc))
         return self._take(made, op.outs, kept)
 

@@ -34,7 +34,12 @@ from aotc.ir.order import number_ops
 from aotc.ir.rewrite import Builder, append_carried, is_inside, pass_on
 from aotc.ir.types import I32, ScalarType, TileType, element_of
 from aotc.schedule.analysis.loop_bounds import lowered_bounds
-from aotc.schedule.analysis.register_budget import registers_of, reserve_registers
+from aotc.schedule.analysis.register_budget import (
+    EPILOGUE_RESERVE,
+    REGISTER_BITS,
+    registers_of,
+    reserve_registers,
+)
 from aotc.schedule.context import Schedule
 from aotc.schedule.epilogue.staged_stores import (
     allocate_slice,
@@ -51,10 +56,6 @@ from aotc.schedule.shared_memory.allocate_shared import place_buffers
 from aotc.schedule.shared_memory.live_ranges import Buffer, live_ranges
 from aotc.target import Target
 
-_NEVER_UNROLLED = 1
-_REGISTER_BITS = 32
-# What a thread needs besides accumulator and carried tile: addresses, counters, coordinates.
-_WORKING_REGISTERS = 36
 # What the threads of a CTA do to these is ordered by barriers and waits of its own.
 _OF_CTA = (Resource.SHARED, Resource.MBARRIER, Resource.DOTS, Resource.STORES)
 
@@ -126,7 +127,7 @@ def _mainloop(loop: scf.For) -> scf.For | None:
         return None
     if not all(op.acc in inner.carried or isinstance(op.acc.op, wgmma.Wgmma) for op in dots):
         return None
-    if any(element_of(op.acc.type).bits != _REGISTER_BITS for op in dots):
+    if any(element_of(op.acc.type).bits != REGISTER_BITS for op in dots):
         return None  # stores are under branches, which results in half registers would cross
     if any(is_inside(value.owner, loop) for value in (inner.lower, inner.upper, inner.step)):
         return None  # how many steps the next tile has is not known ahead of it
@@ -166,7 +167,7 @@ def _needed_registers(mainloop: scf.For, stores: Sequence[tma.StagedTmaStore]) -
     """Return the live registers of a thread: accumulators, and a converted tile with them."""
     carried = [value for value in mainloop.carried if _is_tile(value)]
     tiles = [store.value for store in stores]
-    return sum(map(registers_of, [*carried, *tiles])) + _WORKING_REGISTERS
+    return sum(map(registers_of, [*carried, *tiles])) + EPILOGUE_RESERVE
 
 
 def _num_buffers(
@@ -250,7 +251,7 @@ class _Delay:
         part = place(arith.Select(waits, self.zero, self.none)).out
         pass_on(loop.body, [*new.values(), part])
         # ptxas would unroll such a large loop by two.
-        loop.unroll = loop.unroll or _NEVER_UNROLLED
+        loop.unroll = loop.unroll or scf.NEVER_UNROLLED
         made = append_carried(loop, [*inits, self.none])
         Builder.after_op(made)(tma.TmaStoreWait())
         for store in self.stored:

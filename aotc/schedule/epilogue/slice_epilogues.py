@@ -22,15 +22,18 @@ from aotc.ir.layout_access import distinct_register_bits
 from aotc.ir.rewrite import Builder
 from aotc.ir.tiles import is_tile, is_uniform, tile_shape
 from aotc.ir.types import PointerType, TileType, element_of
-from aotc.schedule.analysis.global_order import num_registers
+from aotc.schedule.analysis.register_budget import (
+    EPILOGUE_LOADS_LIMIT,
+    EPILOGUE_READS_LIMIT,
+    loaded_registers,
+)
 from aotc.schedule.context import Schedule
 from aotc.schedule.layout.parts import Parts
 
-# Live registers of a thread, of the 255 there are, above which a value is sliced: with its loads
-# from shared memory alone, and with those from global memory, too.
+# Live registers of a thread above which a value is sliced, with which of its loads.
 _LIMITS: tuple[tuple[tuple[type[Op], ...], int], ...] = (
-    ((gpu.SharedLoad,), 96),
-    ((gpu.SharedLoad, gpu.Load), 208),
+    ((gpu.SharedLoad,), EPILOGUE_READS_LIMIT),
+    ((gpu.SharedLoad, gpu.Load), EPILOGUE_LOADS_LIMIT),
 )
 # Elements a thread has of a slice at least, for instruction-level parallelism of loads and math.
 _PART_ELEMS = 16
@@ -101,7 +104,7 @@ def _words(parts: Parts) -> int:
     What is read from shared memory counts a register an element: most of it is widened to fp32.
     """
     loaded = sum(
-        num_registers(load) if isinstance(load, gpu.Load) else _count(load.out)
+        loaded_registers(load) if isinstance(load, gpu.Load) else _count(load.out)
         for load in parts.loads
     )
     return loaded + sum(_count(leaf) for leaf in parts.leaves if not _is_free(leaf))

@@ -17,6 +17,7 @@ from aotc.ir.effects import Trait
 from aotc.ir.layout import LinearLayout
 from aotc.ir.types import PointerType, TileType, element_of
 from aotc.schedule.analysis.axis import AxisAnalysis, AxisInfo
+from aotc.schedule.analysis.costs import GLOBAL_ACCESS_COST, SECTOR_COST
 from aotc.schedule.analysis.global_order import accessed_pointer
 from aotc.schedule.layout.layouts import WARP_LANES, blocked_for
 from aotc.target import Feature, Target
@@ -25,10 +26,6 @@ MAX_ACCESS_BYTES = 16
 _SECTOR_BYTES = 32
 _LINE_BYTES = 128
 _VECTOR_ATOMIC_BYTES = 4  # the widest float that atomics take in vectors
-# On the scale of the conversion planner, quarter cycles of one SM: a sector takes about 1.5 cycles
-# of an SM's share of memory bandwidth (4.8 TB/s over 132 SMs at 1.7 GHz).
-_INSTRUCTION_COST = 4
-_SECTOR_COST = 6
 
 
 def pointee_bytes(pointer: Value) -> int:
@@ -173,4 +170,4 @@ def _cost(
     registers = layout.in_bits("register") - free.get("register", 0).bit_count()
     warps = layout.in_bits("warp") - free.get("warp", 0).bit_count()
     instructions = max(1, (1 << registers) // width) << warps
-    return instructions * (_INSTRUCTION_COST + _SECTOR_COST * len(sectors))
+    return instructions * (GLOBAL_ACCESS_COST + SECTOR_COST * len(sectors))

@@ -26,6 +26,7 @@ from aotc.ir.parameter_access import pointer_roots
 from aotc.ir.rewrite import Builder
 from aotc.ir.types import DescriptorType, SharedType, TensorMapType, TileType, Type
 from aotc.schedule.analysis.alias import argument_of, may_alias
+from aotc.schedule.analysis.costs import SHARED_ACCESS_COST, WAVEFRONT_COST
 from aotc.schedule.analysis.global_order import accessed, accessed_pointer
 from aotc.schedule.layout.layouts import blocked_for, tensor_shared
 from aotc.schedule.layout.scratch import wavefronts_per_access
@@ -35,9 +36,6 @@ _MAX_BOX_ELEMS = 256
 _SPANS_BYTES = (128, 64, 32)
 _ALIGNMENT_BYTES = 128
 _SWIZZLE_ALIGNMENT_BYTES = 1024  # after so many bytes a swizzle repeats
-# In quarter cycles of one SM, as in `schedule.shared_trip`.
-ACCESS_COST = 2
-WAVEFRONT_COST = 4
 _MODES: tuple[MatrixMode, ...] = ("", "b16", "b16.trans")
 
 
@@ -229,4 +227,4 @@ def _ways(
             return
         accesses = 1 << gf2.rank(registers) - bits
         wavefronts = wavefronts_per_access(lanes, 1 << bits, size_bytes)
-        yield accesses * (ACCESS_COST + WAVEFRONT_COST * wavefronts), 1 << bits, mode
+        yield accesses * (SHARED_ACCESS_COST + WAVEFRONT_COST * wavefronts), 1 << bits, mode

@@ -44,8 +44,6 @@ from aotc.schedule.analysis.global_order import free_operands
 from aotc.schedule.analysis.loop_bounds import lowered_bounds
 from aotc.schedule.pipelining.loop_schedule import LoopSchedule, Step
 
-_NEVER_UNROLLED = 1
-
 
 @dataclass(frozen=True)
 class Expanded:
@@ -210,7 +208,7 @@ class _Expansion:
         bound, step = loop.upper, loop.step
         if self.peels:
             bound = self.bounds[-1]
-            attributes["unroll"] = attributes["unroll"] or _NEVER_UNROLLED
+            attributes["unroll"] = attributes["unroll"] or scf.NEVER_UNROLLED
         if unroll > 1:
             step = self._multiple_of_step(unroll, outer)
         inits = [loop.lower, bound, step, *self.inits]

@@ -31,7 +31,6 @@ from aotc.schedule.analysis.global_order import (
     fences,
     free_operands,
     is_zero,
-    num_registers,
     root_names,
     shared_roots,
     written_pointer,
@@ -43,18 +42,18 @@ from aotc.schedule.analysis.loop_slice import (
     find_staging,
     reads_in_loop,
 )
+from aotc.schedule.analysis.register_budget import (
+    LOADS_BUDGET,
+    SMALL_LOADS_BUDGET,
+    STAGED_LOADS_BUDGET,
+    loaded_registers,
+)
 from aotc.schedule.pipelining.overlap_wgmma import may_stay_in_flight
 from aotc.schedule.remarks import Reason
 from aotc.schedule.tensor_maps.reorder_hazard import reorder_hazard
 
 MIN_COPY_BYTES = 4
 MAX_COPY_BYTES = 16
-# 32-bit registers a thread: for what is staged through shared memory, and for all other loads. The
-# latter costs occupancy, so there is little of it unless the loop waits for copies as well, where
-# one load that is not ahead would stall them all, or the user asked for stages.
-_STAGED_BUDGET_WORDS = 32
-_REGISTER_BUDGET_WORDS = 32
-_SMALL_BUDGET_WORDS = 4
 _REGISTER_STAGES = 2
 
 
@@ -91,7 +90,7 @@ class PlannedLoad:
         """32-bit registers that hold the tiles loaded ahead."""
         if isinstance(self.op, tma.Fetch) or self.is_async:
             return 0
-        return num_registers(self.op) * (self.distance - self.first_use)
+        return loaded_registers(self.op) * (self.distance - self.first_use)
 
 
 @dataclass
@@ -339,8 +338,8 @@ def _removable(op: Op) -> bool:
 def _over_budget(plan: LoopPlan) -> Op | None:
     """Return a load to drop when those in registers exceed the budget, or None."""
     is_wanted = plan.loop.num_stages or any(load.buffer for load in plan.loads.values())
-    unstaged = _REGISTER_BUDGET_WORDS if is_wanted else _SMALL_BUDGET_WORDS
-    room = {True: _STAGED_BUDGET_WORDS, False: unstaged}
+    unstaged = LOADS_BUDGET if is_wanted else SMALL_LOADS_BUDGET
+    room = {True: STAGED_LOADS_BUDGET, False: unstaged}
     for load in _by_need(plan.loads.values()):
         is_staged = load.staging is not None
         room[is_staged] -= load.num_registers

@@ -38,11 +38,9 @@ from aotc.ir.rewrite import Builder, is_pure
 from aotc.ir.types import SharedType, element_of
 from aotc.schedule.analysis.alias import allocation_of, stage_of, views_of
 from aotc.schedule.analysis.global_order import fences, free_operands
+from aotc.schedule.analysis.register_budget import REGISTER_BITS
 from aotc.schedule.context import Schedule
 from aotc.schedule.remarks import Remark
-
-_NEVER_UNROLLED = 1
-_REGISTER_BITS = 32
 
 
 @dataclass(frozen=True)
@@ -103,7 +101,7 @@ def may_stay_in_flight(loop: scf.For) -> bool:
     """
     dots = [op for op in loop.body.walk() if isinstance(op, wgmma.Wgmma)]
     fit = all(
-        isinstance(op.a.type, SharedType) and element_of(op.acc.type).bits == _REGISTER_BITS
+        isinstance(op.a.type, SharedType) and element_of(op.acc.type).bits == REGISTER_BITS
         for op in dots
     )
     return fit and 0 < len(dots) == len(accumulations_of(loop))
@@ -242,7 +240,7 @@ def _guard(
     for each in fresh:
         starts[each.index] = place(gpu.Undefined(inits[each.index].type)).out
     bounds = [loop.lower, loop.upper, loop.step]
-    attributes = {**loop.attributes, "unroll": loop.attributes["unroll"] or _NEVER_UNROLLED}
+    attributes = {**loop.attributes, "unroll": loop.attributes["unroll"] or scf.NEVER_UNROLLED}
     new = place(
         build(scf.For, [*bounds, *starts], attributes, [clone_block(loop.body, {})], loop.loc)
     )

@@ -30,14 +30,15 @@ from aotc.ir.core import Kernel, Op, Value
 from aotc.ir.dialects import gpu, roles, scf, tma, wgmma
 from aotc.ir.rewrite import is_pure, is_unobserved
 from aotc.ir.types import SharedType, TileType
-from aotc.schedule.analysis.register_budget import registers_of, reserve_registers
+from aotc.schedule.analysis.register_budget import (
+    DOTS_AHEAD_RESERVE,
+    registers_of,
+    reserve_registers,
+)
 from aotc.schedule.context import Schedule
 from aotc.schedule.pipelining.expand_loop import expand_loop
 from aotc.schedule.pipelining.loop_schedule import LoopSchedule
 from aotc.schedule.remarks import Reason, Remark
-
-# What a thread needs besides accumulators and results of dots: addresses, counters, scales.
-_WORKING_REGISTERS = 40
 
 
 def pipeline_mma(kernel: Kernel, schedule: Schedule) -> None:
@@ -186,4 +187,4 @@ def _needed_registers(start: _Start) -> int:
     held = [*start.loop.carried, *dots, *dots]
     held += [op.a for op in start.loop.body if isinstance(op, wgmma.Wgmma)]
     tiles = [value for value in held if isinstance(value.type, TileType)]
-    return sum(map(registers_of, tiles)) + _WORKING_REGISTERS
+    return sum(map(registers_of, tiles)) + DOTS_AHEAD_RESERVE

@@ -23,7 +23,6 @@ from aotc.schedule.analysis.global_order import synchronizes
 from aotc.schedule.context import Schedule
 from aotc.schedule.remarks import Remark
 
-_NEVER_UNROLLED = 1
 _AXES = ("x", "y", "z")
 
 
@@ -82,7 +81,7 @@ def _wrap(kernel: Kernel) -> None:
         if isinstance(op, tile.ProgramId):
             op.replace_with([numbers[op.axis]])
     inside(scf.Yield([]))
-    place(build(scf.For, [first, count, step], {"unroll": _NEVER_UNROLLED}, [body], kernel.loc))
+    place(build(scf.For, [first, count, step], {"unroll": scf.NEVER_UNROLLED}, [body], kernel.loc))
 
 
 def _extent(kernel: Kernel, axis: int) -> Value:
