@@ -62,7 +62,7 @@ def synchronizes(op: Op) -> bool:
     An assertion orders only what may be out of bounds, and a wait for the grid before this one what
     that has written, which every pass keeps on its side; a proxy fence concerns one thread.
     """
-    if op.has(Trait.MAY_TRAP, Trait.DEPENDENT_LAUNCH):
+    if not op.effects or op.has(Trait.MAY_TRAP, Trait.DEPENDENT_LAUNCH):
         return False
     changes = op.effects_on(Resource.GLOBAL, "write", "order", proxy="generic")
     return op.has(Trait.ATOMIC) or (bool(changes) and accessed(op) is None)
@@ -70,6 +70,8 @@ def synchronizes(op: Op) -> bool:
 
 def accessed(op: Op, *access: AccessKind) -> Value | None:
     """Return the pointer, descriptor or tensor map through which an op accesses global memory."""
+    if not op.effects:
+        return None
     effects = op.effects_on(Resource.GLOBAL, *(access or ("read", "write")))
     return next((getattr(op, each.of) for each in effects if each.of), None)
 
