@@ -132,7 +132,7 @@ def _stays(value: Value, loop: scf.For) -> bool:
     for op in loop.body.walk():
         for effect in op.effects_on(Resource.SHARED, "write"):
             if not effect.of:
-                return False
+                continue  # assembly, which is given no buffers
             target = getattr(op, effect.of)
             if allocation_of(target) is buffer and not _is_other_stage(stage_of(target), stage):
                 return False

@@ -28,8 +28,10 @@ from dataclasses import dataclass, replace
 
 from aotc.ir.core import Kernel, Op, Value
 from aotc.ir.dialects import gpu, roles, scf, tma, wgmma
+from aotc.ir.effects import Resource
 from aotc.ir.rewrite import is_pure, is_unobserved
 from aotc.ir.types import SharedType, TileType
+from aotc.schedule.analysis.alias import allocation_of
 from aotc.schedule.analysis.register_budget import (
     DOTS_AHEAD_RESERVE,
     registers_of,
@@ -129,18 +131,15 @@ def _is_awaited(op: wgmma.Wgmma, loop: scf.For) -> bool:
 
 def _stays(value: Value, loop: scf.For) -> bool:
     """Return whether no thread writes an operand in the loop."""
-    buffer = _buffer_of(value)
+    buffer = allocation_of(value)
     if buffer.op is None or buffer.op.block is loop.body:
         return False
-    writes = [op for op in loop.body.walk() if isinstance(op, gpu.SharedStore | gpu.AsyncCopy)]
-    return all(_buffer_of(op.buffer) is not buffer for op in writes)
-
-
-def _buffer_of(value: Value) -> Value:
-    """Return the ring that an operand, or a mbarrier, is a stage of."""
-    while isinstance(value.op, gpu.SharedTrans | gpu.SharedStage):
-        value = value.op.buffer
-    return value
+    return not any(
+        allocation_of(getattr(op, each.of)) is buffer
+        for op in loop.body.walk()
+        for each in op.effects_on(Resource.SHARED, "write", proxy="generic")
+        if each.of
+    )
 
 
 def _takes_turns(stage: Value, loop: scf.For) -> bool:
