@@ -30,6 +30,7 @@ class Resource(Enum):
     STORES = "groups of bulk and tensor stores in flight"
     DOTS = "groups of dots in flight"
     CONTROL = "whether, and under which promises, the program goes on"
+    OUTPUT = "what the program prints"
 
 
 class Trait(Enum):
@@ -45,6 +46,18 @@ class Trait(Enum):
     SAME_VALUES = "its result is its operand, element by element, maybe held by other threads"
     VIEW = "has the elements of one operand, each once, under other coordinates"
     SHAPE_ONLY = "renames or repeats what each thread holds, and moves nothing between threads"
+    BROADCAST = "repeats the elements of its operand"
+    ALIAS = "its result is the memory of its first operand, or a part of it"
+    ATOMIC = (
+        "updates memory in one step and returns what was there, so programs may synchronize by it"
+    )
+    BARRIER = "waits for all threads of a CTA, or of a cluster"
+    MAY_TRAP = "ends the program unless a condition holds, which later accesses may rely on"
+    DEPENDENT_LAUNCH = "orders this grid with the one before it or after it, not its own threads"
+    COSTLY = "takes many instructions for each element, or slow ones"
+
+    # Ops are asked for traits thousands of times a compile: that of `Enum` is a call into Python.
+    __hash__ = object.__hash__
     NO_INSTRUCTION = "has an effect for the compiler alone: no instruction comes of it"
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from aotc.ir.core import Kernel, Op, Value
-from aotc.ir.dialects import assembly, descriptor, scf, tile
+from aotc.ir.dialects import scf
 from aotc.ir.effects import Resource, Trait
 from aotc.ir.types import DescriptorType, PointerType, element_of
 
@@ -22,13 +22,7 @@ Access = Literal["unknown", "read", "write", "both"]
 
 _NUMBERS: tuple[Access, ...] = ("unknown", "read", "write", "both")
 _READ, _WRITE = 1, 2
-_MOVES = (Trait.ELEMENTWISE, Trait.SAME_VALUES, Trait.SHAPE_ONLY)
-_ACCESSES = (tile.Load, tile.Store, tile.AtomicRmw, tile.AtomicCas)
-_BLOCK_ACCESSES = (
-    descriptor.DescriptorLoad,
-    descriptor.DescriptorStore,
-    descriptor.DescriptorReduce,
-)
+_MOVES = (Trait.ELEMENTWISE, Trait.SAME_VALUES, Trait.SHAPE_ONLY, Trait.ALIAS)
 
 
 def parameter_access(kernel: Kernel) -> dict[str, Access]:
@@ -43,18 +37,13 @@ def parameter_access(kernel: Kernel) -> dict[str, Access]:
     }
     used = dict.fromkeys(pointers, 0)
     for op in kernel.walk():
-        if isinstance(op, _ACCESSES):
-            roots = pointer_roots(op.pointer)
-        elif isinstance(op, assembly.VolatileAsm) and op.operands:
-            return dict.fromkeys(pointers.values(), "unknown")
-        elif isinstance(op, _BLOCK_ACCESSES):
-            roots = pointer_roots(op.descriptor)
-        else:
-            continue
-        for root in roots:
-            if root not in used:
-                return dict.fromkeys(pointers.values(), "unknown")
-            used[root] |= _READ * op.reads(Resource.GLOBAL) | _WRITE * op.writes(Resource.GLOBAL)
+        for effect in op.effects_on(Resource.GLOBAL, "read", "write"):
+            if not effect.of and not op.operands:
+                continue  # it may access memory anywhere, but no pointer leads there
+            for root in pointer_roots(getattr(op, effect.of)) if effect.of else (None,):
+                if root not in used:
+                    return dict.fromkeys(pointers.values(), "unknown")
+                used[root] |= _READ if effect.access == "read" else _WRITE
     return {pointers[arg]: _NUMBERS[bits or _READ] for arg, bits in used.items()}
 
 
@@ -93,7 +82,7 @@ def _sources(value: Value) -> list[Value] | None:
         return rule(parent, value) if rule is not None and isinstance(parent, Op) else None
     if isinstance(op, scf.For | scf.If | scf.While):
         return _results(op, value.index)
-    if op.has(*_MOVES) or isinstance(op, descriptor.DescriptorOf):
+    if op.has(*_MOVES):
         return [
             each for each in op.operands if isinstance(element_of(each.type), PointerType)
         ] or None

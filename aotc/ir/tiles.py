@@ -6,7 +6,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from aotc.ir.core import Op, Value
-from aotc.ir.dialects import arith, scf, tile
+from aotc.ir.dialects import arith, scf
+from aotc.ir.effects import Trait
+from aotc.ir.layout import LinearLayout
+from aotc.ir.rewrite import Builder
 from aotc.ir.types import TileType
 
 
@@ -23,7 +26,27 @@ def tile_shape(value: Value) -> tuple[int, ...]:
 
 def is_elementwise(op: Op) -> bool:
     """Return whether `op` has one result, in the layout of its operands."""
-    return isinstance(op, arith.Elementwise | tile.Hint) and len(op.results) == 1
+    return op.has(Trait.ELEMENTWISE) and len(op.results) == 1
+
+
+def is_uniform(value: Value) -> bool:
+    """Return whether all elements of a tile are the same: a constant, or a scalar in each."""
+    op = value.op
+    if op is None or not is_tile(value):
+        return False
+    return isinstance(op, arith.Constant) or (
+        op.has(Trait.BROADCAST) and not is_tile(op.operands[0])
+    )
+
+
+def uniform_in(value: Value, layout: LinearLayout, place: Builder) -> Value:
+    """Return a uniform tile again, in a layout."""
+    op, kind = value.op, value.type
+    assert op is not None
+    assert isinstance(kind, TileType)
+    if isinstance(op, arith.Constant):
+        return place(arith.Constant(op.value, kind.with_layout(layout))).out
+    return place(op.clone({}, layout=layout)).results[0]
 
 
 @dataclass(frozen=True, slots=True)

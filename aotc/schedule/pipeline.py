@@ -7,6 +7,7 @@ from dataclasses import replace
 from aotc.ir.core import Kernel
 from aotc.ir.diagnostics import IRError
 from aotc.ir.passes import Observer, Pipeline
+from aotc.schedule.analysis.register_budget import registers_of_thread
 from aotc.schedule.cleanup.branch_on_masks import branch_on_masks
 from aotc.schedule.cleanup.eliminate_common import eliminate_common
 from aotc.schedule.cleanup.hoist_invariants import hoist_invariants
@@ -39,7 +40,6 @@ from aotc.schedule.pipelining.trim_operand_loads import trim_operand_loads
 from aotc.schedule.programs.make_persistent import make_persistent
 from aotc.schedule.programs.split_across_cluster import split_across_cluster
 from aotc.schedule.shared_memory.allocate_shared import allocate_shared
-from aotc.schedule.shared_memory.check_resources import registers_of_thread
 from aotc.schedule.shared_memory.insert_barriers import insert_barriers
 from aotc.schedule.tensor_maps.bulk_loads import bulk_loads
 from aotc.schedule.tensor_maps.bulk_stores import bulk_stores

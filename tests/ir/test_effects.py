@@ -109,3 +109,33 @@ def test_traits_are_inherited_from_bases() -> None:
     assert not assembly.VolatileAsm.traits
     assert scf.While.has(Trait.CONTROL_FLOW)
     assert not gpu.Load.traits
+
+
+# Which op classes have a trait that few have.
+_HAVING = {
+    Trait.ATOMIC: ("gpu.atomic_cas", "gpu.atomic_rmw", "tile.atomic_cas", "tile.atomic_rmw"),
+    Trait.BARRIER: ("gpu.barrier", "grid.cluster_barrier", "tile.barrier"),
+    Trait.MAY_TRAP: ("tile.assert",),
+    Trait.DEPENDENT_LAUNCH: ("grid.launch_dependents", "grid.wait"),
+    Trait.BROADCAST: ("tile.broadcast", "tile.splat"),
+    Trait.ALIAS: ("gpu.shared_stage", "gpu.shared_trans", "tile.descriptor_of"),
+    Trait.DOT: ("gpu.dot", "gpu.wgmma", "tile.dot"),
+}
+
+
+@pytest.mark.parametrize("trait", _HAVING, ids=lambda trait: trait.name)
+def test_which_classes_have_a_trait(trait: Trait) -> None:
+    assert tuple(cls.opcode for cls in _CLASSES if cls.has(trait)) == _HAVING[trait]
+
+
+def test_a_staged_store_reads_its_tensor_if_it_is_a_reduction() -> None:
+    op = next(
+        op
+        for op in sample_kernel("gpu.staged_tma_store").walk()
+        if isinstance(op, tma.StagedTmaStore)
+    )
+    assert op.reads(Resource.GLOBAL) == bool(op.kind)
+    plain = op.clone({}, kind="")
+    assert not plain.reads(Resource.GLOBAL)
+    assert plain.writes(Resource.GLOBAL)
+    assert op.clone({}, kind="add").reads(Resource.GLOBAL)

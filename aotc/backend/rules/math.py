@@ -54,18 +54,7 @@ _FUNCTIONS: dict[type[arith.Unary], tuple[Function, Function]] = {
 }
 
 
-@lowers(
-    arith.Exp,
-    arith.Exp2,
-    arith.Log,
-    arith.Log2,
-    arith.Sqrt,
-    arith.SqrtRn,
-    arith.Rsqrt,
-    arith.Sin,
-    arith.Cos,
-    arith.Erf,
-)
+@lowers(*_FUNCTIONS)
 def lower_function(ctx: Lowering, op: arith.Unary) -> Results:
     """Lower an elementary function."""
     element = element_of(op.value.type)

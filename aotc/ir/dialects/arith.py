@@ -96,15 +96,15 @@ class Mul(Binary, opcode="arith.mul", pure=True):
     """Product; integers wrap."""
 
 
-class Div(Binary, opcode="arith.div", pure=True):
+class Div(Binary, opcode="arith.div", pure=True, traits=(Trait.COSTLY,)):
     """Quotient: truncating for integers, possibly approximate (2 ulp) for fp32."""
 
 
-class DivRn(Binary, opcode="arith.div_rn", pure=True):
+class DivRn(Binary, opcode="arith.div_rn", pure=True, traits=(Trait.COSTLY,)):
     """Correctly rounded float quotient."""
 
 
-class Rem(Binary, opcode="arith.rem", pure=True):
+class Rem(Binary, opcode="arith.rem", pure=True, traits=(Trait.COSTLY,)):
     """Remainder with the sign of the dividend, as C's `%` and `fmod`."""
 
 
@@ -177,43 +177,43 @@ class Abs(Unary, opcode="arith.abs", pure=True):
     """Absolute value."""
 
 
-class Exp(Unary, opcode="arith.exp", pure=True):
+class Exp(Unary, opcode="arith.exp", pure=True, traits=(Trait.COSTLY,)):
     """e to the power, through `ex2.approx.ftz`."""
 
 
-class Exp2(Unary, opcode="arith.exp2", pure=True):
+class Exp2(Unary, opcode="arith.exp2", pure=True, traits=(Trait.COSTLY,)):
     """2 to the power, `ex2.approx.ftz`."""
 
 
-class Log(Unary, opcode="arith.log", pure=True):
+class Log(Unary, opcode="arith.log", pure=True, traits=(Trait.COSTLY,)):
     """Natural logarithm, as libdevice has it."""
 
 
-class Log2(Unary, opcode="arith.log2", pure=True):
+class Log2(Unary, opcode="arith.log2", pure=True, traits=(Trait.COSTLY,)):
     """Logarithm to base 2, as libdevice has it."""
 
 
-class Sqrt(Unary, opcode="arith.sqrt", pure=True):
+class Sqrt(Unary, opcode="arith.sqrt", pure=True, traits=(Trait.COSTLY,)):
     """Square root, `sqrt.approx`."""
 
 
-class SqrtRn(Unary, opcode="arith.sqrt_rn", pure=True):
+class SqrtRn(Unary, opcode="arith.sqrt_rn", pure=True, traits=(Trait.COSTLY,)):
     """Correctly rounded square root."""
 
 
-class Rsqrt(Unary, opcode="arith.rsqrt", pure=True):
+class Rsqrt(Unary, opcode="arith.rsqrt", pure=True, traits=(Trait.COSTLY,)):
     """Reciprocal square root, `rsqrt.approx`."""
 
 
-class Sin(Unary, opcode="arith.sin", pure=True):
+class Sin(Unary, opcode="arith.sin", pure=True, traits=(Trait.COSTLY,)):
     """Sine."""
 
 
-class Cos(Unary, opcode="arith.cos", pure=True):
+class Cos(Unary, opcode="arith.cos", pure=True, traits=(Trait.COSTLY,)):
     """Cosine."""
 
 
-class Erf(Unary, opcode="arith.erf", pure=True):
+class Erf(Unary, opcode="arith.erf", pure=True, traits=(Trait.COSTLY,)):
     """Error function."""
 
 
@@ -309,7 +309,7 @@ class AddPtr(Elementwise, opcode="arith.addptr", pure=True):
         return pointer
 
 
-class Libdevice(Elementwise, opcode="arith.libdevice", pure=True):
+class Libdevice(Elementwise, opcode="arith.libdevice", pure=True, traits=(Trait.COSTLY,)):
     """A function of NVIDIA's libdevice, such as `__nv_tanhf`, on every element."""
 
     symbol: str = attribute()

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from aotc.ir.assembly import Operands, check
 from aotc.ir.core import Op, Value, attribute, operands, results
 from aotc.ir.dialects.arith import Elementwise, same_place
-from aotc.ir.effects import Resource, orders, reads, writes
+from aotc.ir.effects import Resource, Trait, orders, reads, writes
 from aotc.ir.types import ScalarType, Type, element_of, with_element
 
 
@@ -45,7 +45,7 @@ class Assembly(Op):
         return [with_element(types[0], dtype) for dtype in self.dtypes]
 
 
-class InlineAsm(Assembly, Elementwise, opcode="asm.inline", pure=True):
+class InlineAsm(Assembly, Elementwise, opcode="asm.inline", pure=True, traits=(Trait.COSTLY,)):
     """Assembly that computes its results and does nothing else; without them it is not needed."""
 
 

@@ -16,7 +16,7 @@ from typing import Literal, get_args
 
 from aotc.ir.core import Op, Value, attribute, operand, operands, result
 from aotc.ir.dialects.tile import tile_type
-from aotc.ir.effects import Resource, reads, writes
+from aotc.ir.effects import Resource, Trait, reads, writes
 from aotc.ir.types import I32, I64, DescriptorType, PointerType, ScalarType, TileType, Type
 
 ReduceKind = Literal["add", "min", "max", "and", "or", "xor"]
@@ -62,7 +62,7 @@ class DescriptorAt(
         return (DescriptorType(self.element, self.shape),)
 
 
-class DescriptorOf(Op, opcode="tile.descriptor_of", pure=True):
+class DescriptorOf(Op, opcode="tile.descriptor_of", pure=True, traits=(Trait.ALIAS,)):
     """Return the descriptor of the tensor that begins at `pointer`.
 
     `sizes` are its extents, i32, and the strides of all axes but the last, i64 in elements: that one
@@ -177,6 +177,12 @@ class DescriptorReduce(
         return ()
 
 
+DescriptorWrite = DescriptorStore | DescriptorReduce
+"""Writes through a descriptor: of a value, to the tile at coordinates."""
+
+DescriptorAccess = DescriptorLoad | DescriptorWrite
+
+
 def _check_axis(op: Op, descriptor: Value, axis: int) -> None:
     kind = descriptor.type
     if not isinstance(kind, DescriptorType):
@@ -206,3 +212,7 @@ class DescriptorStride(Op, opcode="tile.descriptor_stride", pure=True):
     def infer(self) -> Sequence[Type]:
         _check_axis(self, self.descriptor, self.axis)
         return (I64,)
+
+
+DescriptorQuery = DescriptorExtent | DescriptorStride
+"""Questions about a tensor, which access none of it."""

@@ -95,6 +95,7 @@ class AtomicRmw(
         reads(Resource.GLOBAL, of="pointer"),
         writes(Resource.GLOBAL, of="pointer"),
     ),
+    traits=(Trait.ATOMIC,),
 ):
     """`tile.atomic_rmw` without an order to other accesses, `vector` elements an access.
 
@@ -124,6 +125,7 @@ class AtomicCas(
         reads(Resource.GLOBAL, of="pointer"),
         writes(Resource.GLOBAL, of="pointer"),
     ),
+    traits=(Trait.ATOMIC,),
 ):
     """`tile.atomic_cas` under the terms of `gpu.atomic_rmw`, one element an access."""
 
@@ -371,6 +373,7 @@ class Barrier(
         orders(Resource.GLOBAL),
         orders(Resource.SHARED),
     ),
+    traits=(Trait.BARRIER,),
 ):
     """Wait for all threads of the CTA; accesses to shared and global memory do not cross it.
 
@@ -437,7 +440,7 @@ class Dot(Op, opcode="gpu.dot", pure=True, traits=(Trait.DOT,)):
 # ---- multistage buffers -----------------------------------------------------------------------
 
 
-class SharedStage(Op, opcode="gpu.shared_stage", pure=True):
+class SharedStage(Op, opcode="gpu.shared_stage", pure=True, traits=(Trait.ALIAS,)):
     """Return stage `(index + ahead) % num_stages` of a buffer, of a stage index `index`."""
 
     buffer: Value = operand()
@@ -454,7 +457,7 @@ class SharedStage(Op, opcode="gpu.shared_stage", pure=True):
         return (replace(self.buffer.type, num_stages=1, padding_bytes=0),)
 
 
-class SharedTrans(Op, opcode="gpu.shared_trans", pure=True):
+class SharedTrans(Op, opcode="gpu.shared_trans", pure=True, traits=(Trait.ALIAS,)):
     """The same buffer with its axes in another order: result axis `i` is axis `order[i]`."""
 
     buffer: Value = operand()

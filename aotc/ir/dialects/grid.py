@@ -34,15 +34,26 @@ class ClusterBarrier(
         orders(Resource.GLOBAL),
         orders(Resource.SHARED),
     ),
+    traits=(Trait.BARRIER,),
 ):
     """Wait for all threads of all CTAs of the cluster; what they wrote is then visible to all."""
 
 
-class GridWait(Op, opcode="grid.wait", effects=(orders(Resource.GLOBAL),)):
+class GridWait(
+    Op,
+    opcode="grid.wait",
+    effects=(orders(Resource.GLOBAL),),
+    traits=(Trait.DEPENDENT_LAUNCH,),
+):
     """Wait until the grids before this one have ended and what they wrote can be seen."""
 
 
-class LaunchDependents(Op, opcode="grid.launch_dependents", effects=(writes(Resource.CONTROL),)):
+class LaunchDependents(
+    Op,
+    opcode="grid.launch_dependents",
+    effects=(writes(Resource.CONTROL),),
+    traits=(Trait.DEPENDENT_LAUNCH,),
+):
     """Let the next grid start once all programs have come here or ended; it may see no writes yet.
 
     The first of a program counts. Nothing is ordered by it, since the next grid's wait is for the

@@ -15,6 +15,9 @@ from aotc.ir.core import Block, Op, Value, attribute, block, operand, operands, 
 from aotc.ir.effects import Resource, Trait, writes
 from aotc.ir.types import I1, ScalarType, Type
 
+NEVER_UNROLLED = 1
+"""The `unroll` of a loop that LLVM and ptxas are to leave as it is."""
+
 
 class Yield(Op, opcode="scf.yield", pure=True, traits=(Trait.TERMINATOR,)):
     """End a block and hand its values to the enclosing op."""

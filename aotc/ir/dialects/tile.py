@@ -89,7 +89,7 @@ class Arange(Op, opcode="tile.arange", pure=True, traits=(Trait.SOURCE,)):
         return (TileType(I32, (extent,), self.layout),)
 
 
-class Splat(Op, opcode="tile.splat", pure=True, traits=(Trait.SHAPE_ONLY,)):
+class Splat(Op, opcode="tile.splat", pure=True, traits=(Trait.SHAPE_ONLY, Trait.BROADCAST)):
     """A scalar in every element of a tile."""
 
     value: Value = operand()
@@ -107,7 +107,7 @@ class Splat(Op, opcode="tile.splat", pure=True, traits=(Trait.SHAPE_ONLY,)):
 # ---- shapes -----------------------------------------------------------------------------------
 
 
-class Broadcast(Op, opcode="tile.broadcast", pure=True, traits=(Trait.SHAPE_ONLY,)):
+class Broadcast(Op, opcode="tile.broadcast", pure=True, traits=(Trait.SHAPE_ONLY, Trait.BROADCAST)):
     """A tile repeated along its axes of extent 1.
 
     With a layout, `layout` is the result's, and the operand's must be it with the repeated axes
@@ -314,6 +314,7 @@ class AtomicRmw(
         writes(Resource.GLOBAL, of="pointer"),
         orders(Resource.GLOBAL),
     ),
+    traits=(Trait.ATOMIC,),
 ):
     """Combine each value with what its pointer points at, in one step; return what was there.
 
@@ -345,6 +346,7 @@ class AtomicCas(
         writes(Resource.GLOBAL, of="pointer"),
         orders(Resource.GLOBAL),
     ),
+    traits=(Trait.ATOMIC,),
 ):
     """Replace what each pointer points at by the value where it equals `compare`, bit for bit.
 
@@ -495,7 +497,7 @@ class Scan(Op, opcode="tile.scan", pure=True):
 # ---- facts and checks -------------------------------------------------------------------------
 
 
-class Hint(Op, opcode="tile.hint", pure=True, traits=(Trait.SAME_VALUES,)):
+class Hint(Op, opcode="tile.hint", pure=True, traits=(Trait.ELEMENTWISE, Trait.SAME_VALUES)):
     """The operand, with what the user promises of it, one number for each axis.
 
     `divisibility` of the first element of a run, `contiguity` the length of runs of consecutive
@@ -527,6 +529,7 @@ class Assert(
         writes(Resource.CONTROL),
         orders(Resource.GLOBAL),
     ),
+    traits=(Trait.MAY_TRAP,),
 ):
     """Trap with a message unless the condition holds in every element."""
 
@@ -538,7 +541,7 @@ _PRINTED = (I32, U32, I64, U64, FP32, FP64)
 _WIDE_BITS = 64
 
 
-class Print(Op, opcode="tile.print", effects=(writes(Resource.GLOBAL),)):
+class Print(Op, opcode="tile.print", effects=(writes(Resource.OUTPUT),)):
     """Print each element once, after the program ids (x, y, z) and the element's index.
 
     Without a value, the prefix alone. `hex` is for the digits of base 16.
@@ -588,5 +591,6 @@ class Barrier(
         orders(Resource.GLOBAL),
         orders(Resource.SHARED),
     ),
+    traits=(Trait.BARRIER,),
 ):
     """Wait for all threads of the program; memory accesses do not cross it."""

@@ -316,6 +316,10 @@ class TmaReduce(
         return ()
 
 
+TensorStore = TmaStore | TmaReduce
+"""Stores and reductions to a tensor, which are issued box by box."""
+
+
 class BulkStore(
     Op,
     opcode="gpu.bulk_store",
@@ -344,7 +348,7 @@ class StagedTmaStore(
     opcode="gpu.staged_tma_store",
     effects=(
         writes(Resource.SHARED, of="buffer", proxy="async"),
-        reads(Resource.GLOBAL, of="tensor", proxy="async"),
+        reads(Resource.GLOBAL, of="tensor", proxy="async", when="kind"),
         writes(Resource.GLOBAL, of="tensor", proxy="async"),
         orders(Resource.GLOBAL, when="written"),
     ),
@@ -370,7 +374,7 @@ class StagedTmaStore(
         self.expect(fits, f"no {self.kind} of {kind.element}")
         return ()
 
-    def as_async_store(self, buffer: Value, coords: Sequence[Value]) -> TmaStore | TmaReduce:
+    def as_async_store(self, buffer: Value, coords: Sequence[Value]) -> TensorStore:
         """Return the asynchronous store of another buffer to other coordinates."""
         if self.kind:
             return TmaReduce(self.tensor, buffer, coords, kind=self.kind)

@@ -19,12 +19,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from aotc.ir.core import Block, Kernel, Op, Value
-from aotc.ir.dialects import arith, gpu, scf, tile
+from aotc.ir.dialects import arith, scf, tile
+from aotc.ir.effects import Trait
 from aotc.ir.rewrite import is_inside
 from aotc.ir.types import I1, I32, I64, PointerType, ScalarType, TileType, element_of, shape_of
 from aotc.schedule.analysis.polynomial import ONE, ZERO, Polynomial
 
 _MAX_TERMS = 64
+_RENAMINGS = (Trait.BROADCAST, Trait.SAME_VALUES, Trait.VIEW)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +123,7 @@ class AffineAnalysis:
                 continue
             for nested in op.blocks:
                 self._visit(nested)
-            rule = _RULES.get(type(op))
+            rule = _RULES.get(type(op)) or (_renaming if op.has(*_RENAMINGS) else None)
             if rule is not None and _is_index(op.results[0]):
                 found = rule(self, op, [self[operand] for operand in op.operands])
                 self._known.pop(op.results[0], None)  # stale: from before a loop was understood
@@ -181,7 +183,7 @@ def axis_names(op: Op) -> Mapping[int, int] | None:
     """Return the result's axis for each axis of an op's operand; None if it is no renaming."""
     shape = shape_of(op.operands[0].type) if op.operands else ()
     axes: Sequence[int | None]
-    if isinstance(op, tile.Splat | tile.Broadcast | tile.Hint | gpu.Convert | gpu.ShuffleConvert):
+    if op.has(Trait.BROADCAST, Trait.SAME_VALUES):
         axes = range(len(shape))
     elif isinstance(op, tile.ExpandDims):
         axes = [axis + (axis >= op.axis) for axis in range(len(shape))]
@@ -295,12 +297,4 @@ _RULES: dict[type[Op], Rule] = {
     arith.Neg: _neg,
     arith.Cast: _cast,
     arith.Rem: _rem,
-    tile.Splat: _renaming,
-    tile.Broadcast: _renaming,
-    tile.ExpandDims: _renaming,
-    tile.Reshape: _renaming,
-    tile.Trans: _renaming,
-    tile.Hint: _renaming,
-    gpu.Convert: _renaming,
-    gpu.ShuffleConvert: _renaming,
 }

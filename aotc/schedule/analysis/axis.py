@@ -23,7 +23,8 @@ from dataclasses import dataclass, replace
 from math import gcd
 
 from aotc.ir.core import Block, Kernel, Op, Value
-from aotc.ir.dialects import arith, gpu, scf, tile
+from aotc.ir.dialects import arith, scf, tile
+from aotc.ir.effects import Trait
 from aotc.ir.types import PointerType, TileType, Type, element_of
 
 # Divisibility of zero: as good as any power of two that matters.
@@ -131,7 +132,7 @@ class AxisAnalysis:
                 self._visit_op(op)
 
     def _visit_op(self, op: Op) -> None:
-        rule = _RULES.get(type(op))
+        rule = _RULES.get(type(op)) or (_same if op.has(Trait.SAME_VALUES) else None)
         if rule is None or not op.results:
             return
         value = op.results[0]
@@ -503,6 +504,4 @@ _RULES: dict[type[Op], Rule] = {
     tile.Trans: _trans,
     tile.Hint: _hint,
     tile.Load: _constant_runs,
-    gpu.Convert: _same,
-    gpu.ShuffleConvert: _same,
 }

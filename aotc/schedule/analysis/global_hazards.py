@@ -29,18 +29,15 @@ from dataclasses import dataclass
 
 from aotc.ir import gf2
 from aotc.ir.core import Block, Kernel, Op, Value
-from aotc.ir.dialects import arith, gpu, grid, roles, scf, tile, tma
+from aotc.ir.dialects import arith, grid, roles, scf, tile
 from aotc.ir.effects import Resource, Trait
 from aotc.ir.parameter_access import pointer_roots
 from aotc.ir.rewrite import is_inside
 from aotc.ir.types import PointerType, TensorMapType, TileType, element_of, shape_of
 from aotc.schedule.analysis.affine import Affine, AffineAnalysis, axis_symbol
+from aotc.schedule.analysis.global_order import accessed, accessed_pointer
 from aotc.schedule.analysis.polynomial import ZERO, Monomial, Polynomial
 from aotc.schedule.analysis.signs import Signs
-
-_ATOMICS = (gpu.AtomicRmw, gpu.AtomicCas)
-_TENSOR_WRITES = (tma.TmaStore, tma.TmaReduce)
-_BY_THREADS = (gpu.Load, gpu.Store, *_ATOMICS)
 
 _MAX_AXES = 8
 _OTHER_AXES = {axis_symbol(axis): axis_symbol(axis + _MAX_AXES) for axis in range(_MAX_AXES)}
@@ -70,7 +67,7 @@ class GlobalHazards:
         self.num_blocks = kernel.num_ctas
         """CTAs of a program."""
         self._affine: AffineAnalysis | None = None
-        accesses = [op for op in kernel.walk() if _place(op) is not None]
+        accesses = [op for op in kernel.walk() if accessed(op) is not None]
         self._memory: dict[Op, frozenset[str]] = {
             op: frozenset(_memory_of(kernel, op)) for op in accesses
         }
@@ -78,14 +75,14 @@ class GlobalHazards:
         for op in accesses:
             if op.writes(Resource.GLOBAL):
                 written.update(dict.fromkeys(sorted(self._memory[op])))
-        stored = {_pointee(op) for op in accesses if isinstance(op, gpu.Store)}
-        loaded = {_pointee(op) for op in accesses if isinstance(op, gpu.Load)}
+        stored = {_pointee(op) for op in accesses if _is_store(op)}
+        loaded = {_pointee(op) for op in accesses if _is_load(op)}
         self.accesses = {
             op: None
             for op in accesses
             if not self._memory[op].isdisjoint(written)
-            or (isinstance(op, gpu.Load) and _pointee(op) in stored)
-            or (isinstance(op, gpu.Store) and _pointee(op) in loaded)
+            or (_is_load(op) and _pointee(op) in stored)
+            or (_is_store(op) and _pointee(op) in loaded)
         }
         """Accesses that may conflict with another one, and so have to be checked."""
 
@@ -130,15 +127,14 @@ class GlobalHazards:
         first = earlier.op
         if not first.writes(Resource.GLOBAL) and not later.writes(Resource.GLOBAL):
             return False
-        if isinstance(first, _ATOMICS) and isinstance(later, _ATOMICS):
+        if first.has(Trait.ATOMIC) and later.has(Trait.ATOMIC):
             return False  # each is atomic, and threads that need an order ask for it
         if self._memory[first].isdisjoint(self._memory[later]):
             return self._meet_in_place(earlier, later)
-        if isinstance(first, _TENSOR_WRITES) and isinstance(later, _TENSOR_WRITES):
-            return False  # of one thread, which waits for what it must
-        left, right = getattr(first, "pointer", None), getattr(later, "pointer", None)
-        if not isinstance(left, Value) or not isinstance(right, Value):
-            return True
+        left, right = accessed_pointer(first), accessed_pointer(later)
+        if left is None or right is None:
+            # Tensor stores are of one thread, which waits for what it must.
+            return not (_starts_store(first) and _starts_store(later))
         affine = self._affine_of_kernel()
         here, there = affine[left], affine[right]
         distance = _Distance(affine, earlier, later)
@@ -154,7 +150,9 @@ class GlobalHazards:
     def _meet_in_place(self, earlier: Touch, later: Op) -> bool:
         """Return whether threads conflict where two parameters alias, at equal indices."""
         first = earlier.op
-        if {type(first), type(later)} != {gpu.Load, gpu.Store}:
+        if not (_is_load(first) and _is_store(later)) and not (
+            _is_store(first) and _is_load(later)
+        ):
             return False
         if _pointee(first) != _pointee(later) or self._same_threads(first, later):
             return False
@@ -173,13 +171,13 @@ class GlobalHazards:
 
         Of threads that hold the same element one writes it, and always the same one.
         """
-        if not isinstance(first, _BY_THREADS) or not isinstance(later, _BY_THREADS):
+        if not _is_by_threads(first) or not _is_by_threads(later):
             return False
-        kinds = first.pointer.type, later.pointer.type
+        kinds = _pointer(first).type, _pointer(later).type
         layouts = [kind.layout if isinstance(kind, TileType) else None for kind in kinds]
         if layouts[0] != layouts[1]:
             return False
-        if isinstance(first, gpu.Store) and isinstance(later, gpu.Store):
+        if _is_store(first) and _is_store(later):
             return True
         if layouts[0] is None:
             return False
@@ -209,9 +207,28 @@ def _is_of_rank(condition: Value) -> bool:
     return isinstance(compare, arith.Compare) and isinstance(compare.lhs.op, grid.CtaRank)
 
 
+def _is_by_threads(op: Op) -> bool:
+    """Return whether each thread makes its own accesses, which are complete when it goes on."""
+    is_started = bool(op.effects_on(None, "start"))
+    return not is_started and not GlobalHazards.is_async(op) and accessed_pointer(op) is not None
+
+
+def _is_load(op: Op) -> bool:
+    return _is_by_threads(op) and not op.writes(Resource.GLOBAL)
+
+
+def _is_store(op: Op) -> bool:
+    return _is_by_threads(op) and not op.reads(Resource.GLOBAL)
+
+
+def _starts_store(op: Op) -> bool:
+    return bool(op.effects_on(Resource.STORES, "start"))
+
+
 def _pointer(op: Op) -> Value:
-    assert isinstance(op, _BY_THREADS)
-    return op.pointer
+    pointer = accessed_pointer(op)
+    assert pointer is not None
+    return pointer
 
 
 def _pointee(op: Op) -> object:
@@ -221,18 +238,12 @@ def _pointee(op: Op) -> object:
     return kind.pointee
 
 
-def _place(op: Op) -> Value | None:
-    """Return the pointers, or the tensor map, that say where an op accesses global memory."""
-    effects = op.effects_on(Resource.GLOBAL, "read", "write")
-    return next((getattr(op, each.of) for each in effects if each.of), None)
-
-
 def _memory_of(kernel: Kernel, op: Op) -> Iterator[str]:
     """Yield the parameters whose memory an access may touch."""
-    place = _place(op)
+    place = accessed(op)
     assert place is not None
     roots = [place]
-    if isinstance(place.op, tma.TensorMapAt):
+    if place.op is not None and place.op.reads(Resource.TENSOR_MAP):
         roots = []
         yield _ANYWHERE  # the map is in memory, and says where the tensor is
     elif not isinstance(place.type, TensorMapType):
@@ -252,8 +263,7 @@ class _Tile:
 
 
 def _tile(affine: AffineAnalysis, op: Op, found: Affine) -> _Tile:
-    mask, pointer = getattr(op, "mask", None), getattr(op, "pointer", None)
-    assert isinstance(pointer, Value)
+    mask, pointer = getattr(op, "mask", None), _pointer(op)
     bounds = affine.bounds(mask) if isinstance(mask, Value) else ()
     return _Tile(found.offset, shape_of(pointer.type), bounds or ())
 

@@ -7,7 +7,10 @@ orders everything, and so does an assertion: it may imply the bounds of what fol
 An op on an mbarrier tells other threads that accesses are done, or waits until they are, so it
 is a fence as well.
 
-Invariant: what declares that it writes or orders global memory, or uses an mbarrier, is a fence.
+What is printed tells how far a program came, so loads stay on their side of it.
+
+Invariant: what declares that it writes or orders global memory, or output, or uses an mbarrier, is a
+fence.
 """
 
 from __future__ import annotations
@@ -15,13 +18,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from aotc.ir.core import Block, Kernel, Op, Value
-from aotc.ir.dialects import arith, gpu
-from aotc.ir.effects import Resource, Trait
+from aotc.ir.dialects import arith
+from aotc.ir.effects import AccessKind, Resource, Trait
 from aotc.ir.parameter_access import pointer_roots
 from aotc.ir.rewrite import is_inside
-from aotc.ir.types import TileType
+from aotc.ir.types import PointerType, element_of
 
-_ORDERING = (Resource.GLOBAL, Resource.MBARRIER)
+_ORDERING = (Resource.GLOBAL, Resource.MBARRIER, Resource.OUTPUT)
 
 
 def fences(ops: Iterable[Op]) -> Iterator[Op]:
@@ -53,10 +56,40 @@ def stands_before(first: Op, second: Op) -> bool:
     return op is second
 
 
+def synchronizes(op: Op) -> bool:
+    """Return whether an op orders accesses of its threads with those of others, or may write anywhere.
+
+    An assertion orders only what may be out of bounds, and a wait for the grid before this one what
+    that has written, which every pass keeps on its side; a proxy fence concerns one thread.
+    """
+    if not op.effects or op.has(Trait.MAY_TRAP, Trait.DEPENDENT_LAUNCH):
+        return False
+    changes = op.effects_on(Resource.GLOBAL, "write", "order", proxy="generic")
+    return op.has(Trait.ATOMIC) or (bool(changes) and accessed(op) is None)
+
+
+def accessed(op: Op, *access: AccessKind) -> Value | None:
+    """Return the pointer, descriptor or tensor map through which an op accesses global memory."""
+    if not op.effects:
+        return None
+    effects = op.effects_on(Resource.GLOBAL, *(access or ("read", "write")))
+    return next((getattr(op, each.of) for each in effects if each.of), None)
+
+
+def accessed_pointer(op: Op, *access: AccessKind) -> Value | None:
+    """Return the pointers through which an op accesses global memory, if it does so by pointers."""
+    place = accessed(op, *access)
+    return place if place is not None and is_pointer(place) else None
+
+
+def is_pointer(value: Value) -> bool:
+    """Return whether a value is a pointer, or a tile of them."""
+    return isinstance(element_of(value.type), PointerType)
+
+
 def written_pointer(fence: Op) -> Value | None:
     """Return the pointers that a fence writes through, or None if it orders all memory."""
-    pointer = getattr(fence, "pointer", None)
-    return pointer if isinstance(pointer, Value) else None
+    return accessed_pointer(fence, "write")
 
 
 def shared_roots(left: Value, right: Value) -> list[Value]:
@@ -89,18 +122,6 @@ def free_operands(op: Op) -> Iterator[Value]:
     for block in op.blocks:
         for inner in block.walk():
             yield from (value for value in inner.operands if not is_inside(value.owner, op))
-
-
-def num_registers(load: gpu.Load) -> int:
-    """Return how many 32-bit registers of a thread a load fills.
-
-    Each access fills registers of its own.
-    """
-    kind = load.out.type
-    if not isinstance(kind, TileType) or kind.layout is None:
-        return 1
-    count = kind.layout.in_size("register")
-    return count // load.vector * max(1, load.vector * kind.element.bits // 32)
 
 
 def is_zero(value: Value | None) -> bool:

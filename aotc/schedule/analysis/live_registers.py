@@ -24,8 +24,8 @@ from aotc.ir.diagnostics import Loc
 from aotc.ir.effects import Trait
 from aotc.ir.order import enclosing_in, number_ops
 from aotc.ir.types import PointerType, TileType
+from aotc.schedule.analysis.register_budget import tile_registers
 
-_REGISTER_BITS = 32
 _LISTED = 3
 
 
@@ -71,16 +71,6 @@ class _Life:
     value: Value
     loc: Loc
     registers: int
-
-
-def tile_registers(type_: TileType) -> int:
-    """Return how many registers a thread needs for its elements of a tile."""
-    if type_.layout is None:
-        return 0
-    # Replicated elements share registers.
-    repeated = type_.layout.zero_mask("register").bit_count()
-    bits = (type_.layout.in_size("register") >> repeated) * type_.element.bits
-    return -(-bits // _REGISTER_BITS)
 
 
 def find_peak(kernel: Kernel) -> Peak:

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from aotc.ir.core import Op, Value
-from aotc.ir.dialects import gpu, scf, wgmma
-from aotc.ir.effects import Trait
+from aotc.ir.dialects import gpu, scf
+from aotc.ir.effects import Resource, Trait
 from aotc.ir.layout_access import run_elems_in_order
 from aotc.ir.rewrite import is_pure
 from aotc.ir.types import TileType
@@ -38,7 +38,7 @@ class Staging:
     @property
     def feeds_wgmma(self) -> bool:
         """Whether a wgmma reads the buffer."""
-        return any(isinstance(user, wgmma.Wgmma) for user in self.buffer.out.users)
+        return any(user.has(Trait.DOT) for user in self.buffer.out.users)
 
     @property
     def vector(self) -> int:
@@ -82,6 +82,12 @@ def collect_slice(loop: scf.For, values: Iterable[Value]) -> Slice:
     return found
 
 
+def reads_in_loop(op: Op) -> bool:
+    """Return whether an op only reads a buffer, where it stands or as a dot, which loops wait for."""
+    is_done = op.has(Trait.DOT) or not op.effects_on(None, "start")
+    return op.reads(Resource.SHARED) and not op.writes(Resource.SHARED) and is_done
+
+
 def find_staging(load: gpu.Load) -> Staging | None:
     """Return the staging through shared memory that is the only use of a load, or None."""
     renames: list[Op] = []
@@ -102,6 +108,5 @@ def find_staging(load: gpu.Load) -> Staging | None:
     if not isinstance(buffer, gpu.SharedAlloc) or buffer.block is not load.block:
         return None
     readers = [each for each in user.buffer.users if each is not user]
-    reads = (gpu.SharedLoad, wgmma.Wgmma)
-    is_whole = all(isinstance(each, reads) for each in readers)
+    is_whole = all(map(reads_in_loop, readers))
     return Staging(renames, user, buffer) if is_whole else None

@@ -13,14 +13,18 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from aotc.ir.core import Block, Kernel, Op, Value, build
-from aotc.ir.dialects import gpu, grid, scf, tile, tma
-from aotc.ir.effects import Trait
+from aotc.ir.dialects import grid, scf, tma
+from aotc.ir.effects import Resource, Trait
 from aotc.ir.rewrite import Builder
 from aotc.ir.types import SharedType, TileType
-from aotc.schedule.analysis.global_order import fences, root_names, shared_roots, written_pointer
+from aotc.schedule.analysis.global_order import (
+    accessed_pointer,
+    fences,
+    root_names,
+    shared_roots,
+    written_pointer,
+)
 from aotc.schedule.remarks import Reason
-
-_NEVER_UNROLLED = 1
 
 
 @dataclass
@@ -100,11 +104,11 @@ class _Search:
         involved = [each.type for each in (*op.operands, *op.results)]
         if any(isinstance(kind, TileType | SharedType) for kind in involved) or op.blocks:
             self.found.obstacle = Reason.LOADS_NEED_TILE(op=op.opcode)
-        elif isinstance(op, gpu.Load | tile.Load):
-            self.found.obstacle = self._disorder(op.pointer)
-            if op.volatile:
+        elif (pointer := accessed_pointer(op)) is not None and not op.writes():
+            self.found.obstacle = self._disorder(pointer)
+            if getattr(op, "volatile", False):
                 self.found.obstacle = Reason.LOADS_NEED_VOLATILE()
-        elif not op.pure and not isinstance(op, tma.TensorMapAt):
+        elif not op.pure and not op.reads(Resource.TENSOR_MAP):
             self.found.obstacle = Reason.LOADS_NEED_OP(op=op.opcode)
         self.need_op(op)
         self.worklist += op.operands
@@ -192,7 +196,7 @@ class SliceCopy:
         Builder(body)(scf.Yield([*(self._mapped(yielded[index]) for index in kept), *inner]))
         bounds = [self._mapped(value) for value in (op.lower, op.upper, op.step)]
         inits = [self._mapped(op.init[index]) for index in kept]
-        attributes = {**op.attributes, "unroll": op.unroll or _NEVER_UNROLLED}
+        attributes = {**op.attributes, "unroll": op.unroll or scf.NEVER_UNROLLED}
         made = place(build(scf.For, [*bounds, *inits, *state], attributes, [body], op.loc))
         return self._take(made, op.outs, kept)
 

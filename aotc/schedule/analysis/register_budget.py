@@ -1,7 +1,11 @@
-"""Register budgets: equal for all threads, or reallocated from the producer to the consumers.
+"""Registers of a thread: how many there are, what tiles take, and what passes keep free.
 
 A launch gives all threads of a CTA as many registers. Producer warps need few, and may release the
-rest to the consumers.
+rest to the consumers. A pass that makes more tiles live together counts what these take and adds a
+reserve, for all that ptxas keeps in registers besides: it may do so if the sum fits.
+
+Reserves and budgets are estimates. Too large a one costs an optimization, too small a one spills,
+which `ptxas_warnings` of a variant shows.
 
 Source: PTX ISA, "setmaxnreg".
 """
@@ -9,31 +13,86 @@ Source: PTX ISA, "setmaxnreg".
 from __future__ import annotations
 
 from aotc.ir.core import Kernel, Value
-from aotc.ir.dialects import roles
-from aotc.ir.types import TileType, element_of
+from aotc.ir.dialects import gpu, roles
+from aotc.ir.types import TileType
 from aotc.schedule.context import Schedule
 from aotc.schedule.remarks import Remark
+from aotc.target import Target
 
-_REGISTERS_PER_LANE = 65536 // 32  # of an SM
-_REGISTER_UNIT = 8
-_REGISTER_BITS = 32
+REGISTER_BITS = 32
+
+# ---- reserves: registers of a thread besides the tiles that a pass counts ------------------------
+
+EPILOGUE_RESERVE = 36
+"""A mainloop that stores the tile before it: addresses, counters, coordinates of that tile."""
+
+DOTS_AHEAD_RESERVE = 40
+"""A loop with dots of two iterations in flight: addresses, counters, scales."""
+
+DOT_CHAIN_RESERVE = 28
+"""Dots that feed dots of the iteration before: addresses, counters, factors of rows.
+
+In attention with 256x64 tiles and heads of 64, ptxas fits 16 warps into 112 registers with this.
+"""
+
+CONSUMER_RESERVE = 64
+"""A consumer: addresses, counters, and the values of the epilogue besides its accumulators."""
+
+FRAGMENT_RESERVE = 32
+"""A consumer whose dots read operands from registers: fragments of both."""
+
+# ---- budgets: registers of a thread that a pass may fill -----------------------------------------
+
+STAGED_LOADS_BUDGET = 32
+"""Loads an iteration ahead that go on to shared memory: they die early in the iteration."""
+
+LOADS_BUDGET = 32
+"""Other loads an iteration ahead, of a loop that waits for copies as well or was given stages: one
+load that is not ahead would stall them all. Also loads that are issued early in a block."""
+
+SMALL_LOADS_BUDGET = 4
+"""Other loads an iteration ahead, where nothing asks for them: they cost occupancy."""
+
+EPILOGUE_READS_LIMIT = 96
+"""Above this, a stored value that is read from shared memory on the way is computed in slices: a
+slice costs little there."""
+
+EPILOGUE_LOADS_LIMIT = 208
+"""Above this, one that is loaded from global memory, too, as each slice then waits for its own
+loads: little more fits the 255 registers of a thread."""
+
+ACCUMULATOR_LIMIT = 128
+"""The largest accumulator by `wgmma`: half of what a thread has, the epilogue needs the rest."""
+
+SCAN_TOTALS_LIMIT = 32
+"""More totals of a scan than these in each thread cost more than sharing them out, and then spill."""
+
+COMFORTABLE_REGISTERS = 192
+"""Tiles that leave this many of 255 to addresses, masks and temporaries; advice aims at it."""
+
+# ---- how many there are --------------------------------------------------------------------------
+
+_REGISTER_UNIT = 8  # registers of a thread are allocated, and moved, in units of so many
 _MAX_CONSUMER_REGISTERS = 240
 _PRODUCER_REGISTERS = 40
+# Of three consumer warps to a producer warp each gains 32 at this, 24 at 40: it is a multiple of 8.
 _FEW_PRODUCER_REGISTERS = 32
 _MANY_GROUPS = 3
 
 
-def register_share(kernel: Kernel) -> int:
-    """Return the registers of a thread where all threads of a CTA have as many."""
-    return _REGISTERS_PER_LANE // kernel.warps_per_cta // _REGISTER_UNIT * _REGISTER_UNIT
+def registers_of_thread(kernel: Kernel, target: Target) -> int:
+    """Return how many registers a thread can have where all threads of a CTA have as many."""
+    share = target.registers_per_sm // (32 * kernel.warps_per_cta)
+    share = share // _REGISTER_UNIT * _REGISTER_UNIT
+    return min(target.max_registers_per_thread, share, kernel.maxnreg or share)
 
 
-def register_split(kernel: Kernel) -> tuple[int, ...]:
+def register_split(kernel: Kernel, target: Target) -> tuple[int, ...]:
     """Return the registers of a consumer thread and of any other, if the others release theirs.
 
     Nothing if consumers would gain none, or the kernel has a limit of the user's.
     """
-    each = register_share(kernel)
+    each = registers_of_thread(kernel, target)
     groups, rest = divmod(kernel.num_warps * kernel.num_consumer_groups, kernel.producer_warps)
     least = _PRODUCER_REGISTERS if groups < _MANY_GROUPS else _FEW_PRODUCER_REGISTERS
     spare = each * (groups + 1) - least
@@ -50,9 +109,9 @@ def reserve_registers(
     needed: int, role: roles.Specialize, kernel: Kernel, schedule: Schedule
 ) -> bool:
     """Reallocate registers so that consumer threads have `needed`; return whether they do."""
-    if needed <= (role.consumer_registers or kernel.maxnreg or register_share(kernel)):
+    if needed <= (role.consumer_registers or registers_of_thread(kernel, schedule.target)):
         return True
-    split = () if role.consumer_registers else register_split(kernel)
+    split = () if role.consumer_registers else register_split(kernel, schedule.target)
     if not split or needed > split[0]:
         return False
     role.consumer_registers, role.producer_registers = split
@@ -60,10 +119,29 @@ def reserve_registers(
     return True
 
 
+# ---- what tiles take -----------------------------------------------------------------------------
+
+
 def registers_of(value: Value) -> int:
-    """Return how many 32-bit registers of a thread a tile takes; 0 if it is not in registers yet."""
-    kind = value.type
-    assert isinstance(kind, TileType)
-    if kind.layout is None:
+    """Return how many registers of a thread a tile takes; 0 if it is not in registers yet."""
+    assert isinstance(value.type, TileType)
+    return tile_registers(value.type)
+
+
+def tile_registers(type_: TileType) -> int:
+    """Return how many registers a thread needs for its elements of a tile."""
+    if type_.layout is None:
         return 0
-    return kind.layout.in_size("register") * element_of(kind).bits // _REGISTER_BITS
+    # Replicated elements share registers.
+    repeated = type_.layout.zero_mask("register").bit_count()
+    bits = (type_.layout.in_size("register") >> repeated) * type_.element.bits
+    return -(-bits // REGISTER_BITS)
+
+
+def loaded_registers(load: gpu.Load) -> int:
+    """Return how many registers of a thread a load fills: each access has its own."""
+    kind = load.out.type
+    if not isinstance(kind, TileType) or kind.layout is None:
+        return 1
+    count = kind.layout.in_size("register")
+    return count // load.vector * max(1, load.vector * kind.element.bits // REGISTER_BITS)

@@ -15,17 +15,14 @@ from collections.abc import Mapping
 from aotc.ir.core import Block, Kernel, Op, Value
 from aotc.ir.diagnostics import at
 from aotc.ir.dialects import arith, scf, tile
+from aotc.ir.effects import Trait
 from aotc.ir.rewrite import Builder
 from aotc.ir.types import I1, TileType
 from aotc.schedule.context import Schedule
 
 _MAX_OPS = 24
-_CHEAP = (
-    *(arith.Add, arith.Sub, arith.Mul, arith.And, arith.Or, arith.Xor, arith.Shl, arith.Shr),
-    *(arith.Min, arith.Max, arith.Neg, arith.Compare, arith.Select, arith.Cast, arith.Bitcast),
-    *(arith.AddPtr, arith.Constant, tile.Splat, tile.Broadcast, tile.Arange, tile.Hint),
-    *(tile.ExpandDims, tile.Reshape, tile.Trans, tile.ProgramId, tile.NumPrograms),
-)
+_CHEAP = (Trait.ELEMENTWISE, Trait.SOURCE, Trait.BROADCAST, Trait.VIEW)
+"""Index arithmetic is of these, where no op is costly."""
 
 
 def predicate_branches(kernel: Kernel, schedule: Schedule) -> None:
@@ -49,9 +46,13 @@ def _only_loads(op: scf.If) -> bool:
     return (
         len(loads) > 0
         and len(inner) <= _MAX_OPS
-        and all(isinstance(each, (*_CHEAP, tile.Load)) for each in inner)
+        and all(isinstance(each, tile.Load) or _is_cheap(each) for each in inner)
         and not any(load.volatile for load in loads)
     )
+
+
+def _is_cheap(op: Op) -> bool:
+    return op.pure and op.has(*_CHEAP) and not op.has(Trait.COSTLY)
 
 
 def _predicate(op: scf.If) -> None:

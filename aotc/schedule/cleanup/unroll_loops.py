@@ -18,8 +18,6 @@ from aotc.ir.rewrite import Builder
 from aotc.schedule.analysis.loop_bounds import lowered_bounds
 from aotc.schedule.context import Schedule
 
-_UNROLLED = 1  # tells the backend to leave the loop as it is
-
 
 def unroll_loops(kernel: Kernel, schedule: Schedule) -> None:
     """Unroll every loop that asks for it, from the innermost outwards.
@@ -45,7 +43,7 @@ def _unroll(loop: scf.For) -> None:
     stride = place(arith.Mul(loop.step, factor)).out
     body = _unrolled_body(loop, bounds[1])
     main = [loop.lower, bounds[-1], stride, *loop.init, loop.lower]
-    hints = {**loop.attributes, "unroll": _UNROLLED}
+    hints = {**loop.attributes, "unroll": scf.NEVER_UNROLLED}
     *carried, following = place(build(scf.For, main, hints, [body], loop.loc)).outs
     rest = [following, loop.upper, loop.step, *carried]
     hints["num_stages"] = 1

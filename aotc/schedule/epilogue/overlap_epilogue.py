@@ -29,11 +29,17 @@ from dataclasses import dataclass, replace
 from aotc.ir.core import Block, Kernel, Op, Value
 from aotc.ir.diagnostics import at
 from aotc.ir.dialects import arith, gpu, roles, scf, tma, wgmma
+from aotc.ir.effects import Resource, Trait
 from aotc.ir.order import number_ops
 from aotc.ir.rewrite import Builder, append_carried, is_inside, pass_on
 from aotc.ir.types import I32, ScalarType, TileType, element_of
 from aotc.schedule.analysis.loop_bounds import lowered_bounds
-from aotc.schedule.analysis.register_budget import registers_of, reserve_registers
+from aotc.schedule.analysis.register_budget import (
+    EPILOGUE_RESERVE,
+    REGISTER_BITS,
+    registers_of,
+    reserve_registers,
+)
 from aotc.schedule.context import Schedule
 from aotc.schedule.epilogue.staged_stores import (
     allocate_slice,
@@ -50,15 +56,8 @@ from aotc.schedule.shared_memory.allocate_shared import place_buffers
 from aotc.schedule.shared_memory.live_ranges import Buffer, live_ranges
 from aotc.target import Target
 
-_NEVER_UNROLLED = 1
-_REGISTER_BITS = 32
-# What a thread needs besides accumulator and carried tile: addresses, counters, coordinates.
-_WORKING_REGISTERS = 36
-_ORDERS_NOTHING = (
-    *(gpu.SharedAlloc, gpu.SharedStore, gpu.SharedLoad, tma.MbarrierWait, tma.MbarrierArrive),
-    *(wgmma.Wgmma, wgmma.WgmmaWait, tma.ProxyFence, tma.TmaStoreWait),
-    *(tma.StagedTmaStore, tma.StagedBulkStore),
-)
+# What the threads of a CTA do to these is ordered by barriers and waits of its own.
+_OF_CTA = (Resource.SHARED, Resource.MBARRIER, Resource.DOTS, Resource.STORES)
 
 
 def overlap_epilogue(kernel: Kernel, schedule: Schedule) -> None:
@@ -128,7 +127,7 @@ def _mainloop(loop: scf.For) -> scf.For | None:
         return None
     if not all(op.acc in inner.carried or isinstance(op.acc.op, wgmma.Wgmma) for op in dots):
         return None
-    if any(element_of(op.acc.type).bits != _REGISTER_BITS for op in dots):
+    if any(element_of(op.acc.type).bits != REGISTER_BITS for op in dots):
         return None  # stores are under branches, which results in half registers would cross
     if any(is_inside(value.owner, loop) for value in (inner.lower, inner.upper, inner.step)):
         return None  # how many steps the next tile has is not known ahead of it
@@ -146,19 +145,29 @@ def _orders_nothing(loop: scf.For, stores: Sequence[tma.StagedTmaStore]) -> bool
     for op in loop.body.walk():
         if isinstance(op, tma.StagedStore) and op not in stores:
             return False
-        is_write = op.has_side_effects and not op.terminator
-        if is_write and not isinstance(op, _ORDERS_NOTHING):
+        if op not in stores and not op.terminator and _concerns_others(op):
             return False
-        if isinstance(op, scf.While) or getattr(op, "volatile", False):
+        if op.has(Trait.MAY_NOT_END) or getattr(op, "volatile", False):
             return False
     return True
+
+
+def _concerns_others(op: Op) -> bool:
+    """Return whether an op changes or orders what others than the threads of its CTA see.
+
+    An mbarrier orders what consumers do with the producer, which only loads.
+    """
+    if op.effects_on(Resource.MBARRIER):
+        return False
+    changes = op.effects_on(None, "write", "order")
+    return any(each.resource not in _OF_CTA for each in changes)
 
 
 def _needed_registers(mainloop: scf.For, stores: Sequence[tma.StagedTmaStore]) -> int:
     """Return the live registers of a thread: accumulators, and a converted tile with them."""
     carried = [value for value in mainloop.carried if _is_tile(value)]
     tiles = [store.value for store in stores]
-    return sum(map(registers_of, [*carried, *tiles])) + _WORKING_REGISTERS
+    return sum(map(registers_of, [*carried, *tiles])) + EPILOGUE_RESERVE
 
 
 def _num_buffers(
@@ -242,7 +251,7 @@ class _Delay:
         part = place(arith.Select(waits, self.zero, self.none)).out
         pass_on(loop.body, [*new.values(), part])
         # ptxas would unroll such a large loop by two.
-        loop.unroll = loop.unroll or _NEVER_UNROLLED
+        loop.unroll = loop.unroll or scf.NEVER_UNROLLED
         made = append_carried(loop, [*inits, self.none])
         Builder.after_op(made)(tma.TmaStoreWait())
         for store in self.stored:

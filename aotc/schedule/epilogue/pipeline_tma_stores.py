@@ -29,6 +29,7 @@ from itertools import groupby
 from aotc.ir.core import Kernel, Op
 from aotc.ir.diagnostics import at
 from aotc.ir.dialects import gpu, tma
+from aotc.ir.effects import Resource
 from aotc.ir.order import number_ops
 from aotc.ir.rewrite import Builder
 from aotc.ir.types import SharedType, TensorMapType, TileType
@@ -50,8 +51,6 @@ from aotc.schedule.remarks import Remark
 from aotc.schedule.shared_memory.allocate_shared import place_buffers
 from aotc.schedule.shared_memory.live_ranges import live_ranges
 from aotc.target import Target
-
-_COPIES = (tma.TmaStore, tma.TmaReduce, tma.BulkStore)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +79,7 @@ def pipeline_tma_stores(kernel: Kernel, schedule: Schedule) -> None:
     for wait in waits:
         _wait_at_the_end(wait, kernel)
     for op in kernel.walk():
-        if isinstance(op, tma.TmaStore | tma.TmaReduce):
+        if isinstance(op, tma.TensorStore):
             op.issuers = _issuers(op)
 
 
@@ -210,7 +209,11 @@ def _rotate(
 def _num_copies(store: tma.StagedStore) -> int:
     """Return a lower bound of the stores issued between two iterations of a store."""
     assert store.block is not None
-    return sum(isinstance(op, (*_COPIES, tma.StagedStore)) for op in store.block)
+    return sum(_is_copy(op) or isinstance(op, tma.StagedStore) for op in store.block)
+
+
+def _is_copy(op: Op) -> bool:
+    return bool(op.effects_on(Resource.STORES, "start"))
 
 
 def _drain_after(loop: Op) -> None:
@@ -219,9 +222,9 @@ def _drain_after(loop: Op) -> None:
         Builder.after_op(loop)(tma.TmaStoreWait())
 
 
-def _issuers(copy: tma.TmaStore | tma.TmaReduce) -> tuple[int, ...]:
+def _issuers(copy: tma.TensorStore) -> tuple[int, ...]:
     """Return the warpgroups that write the boxes of a copy, each its own, or ()."""
-    others = [user for user in copy.buffer.users if not isinstance(user, _COPIES)]
+    others = [user for user in copy.buffer.users if not _is_copy(user)]
     layouts = [op.value.type for op in others if isinstance(op, gpu.SharedStore)]
     kinds = dict.fromkeys(layouts)
     tensor, kind = copy.tensor.type, next(iter(kinds), None)

@@ -16,22 +16,25 @@ from __future__ import annotations
 
 from aotc.ir.core import Kernel, Op, Value
 from aotc.ir.diagnostics import at
-from aotc.ir.dialects import arith, gpu, tile, tma
+from aotc.ir.dialects import gpu
+from aotc.ir.effects import Resource
 from aotc.ir.layout_access import distinct_register_bits
 from aotc.ir.rewrite import Builder
-from aotc.ir.tiles import is_tile, tile_shape
+from aotc.ir.tiles import is_tile, is_uniform, tile_shape
 from aotc.ir.types import PointerType, TileType, element_of
-from aotc.schedule.analysis.global_order import num_registers
+from aotc.schedule.analysis.register_budget import (
+    EPILOGUE_LOADS_LIMIT,
+    EPILOGUE_READS_LIMIT,
+    loaded_registers,
+)
 from aotc.schedule.context import Schedule
 from aotc.schedule.layout.parts import Parts
 
-# Live registers of a thread, of the 255 there are, above which a value is sliced: with its loads
-# from shared memory alone, and with those from global memory, too.
+# Live registers of a thread above which a value is sliced, with which of its loads.
 _LIMITS: tuple[tuple[tuple[type[Op], ...], int], ...] = (
-    ((gpu.SharedLoad,), 96),
-    ((gpu.SharedLoad, gpu.Load), 208),
+    ((gpu.SharedLoad,), EPILOGUE_READS_LIMIT),
+    ((gpu.SharedLoad, gpu.Load), EPILOGUE_LOADS_LIMIT),
 )
-_STORES = gpu.SharedStore | gpu.Store | tma.StagedStore
 # Elements a thread has of a slice at least, for instruction-level parallelism of loads and math.
 _PART_ELEMS = 16
 
@@ -40,13 +43,20 @@ def slice_epilogues(kernel: Kernel, schedule: Schedule) -> None:
     """Slice what is computed ahead of each store where it takes too many registers."""
     del schedule
     for op in list(kernel.walk()):
-        if isinstance(op, _STORES) and is_tile(op.value):
+        value = _stored(op)
+        if value is not None:
             with at(op.loc):
-                _slice(op)
+                _slice(op, value)
 
 
-def _slice(store: gpu.SharedStore | gpu.Store | tma.StagedStore) -> None:
-    value = store.value
+def _stored(op: Op) -> Value | None:
+    """Return the tile that an op writes to memory, if that is all it does."""
+    is_store = (op.writes(Resource.GLOBAL) or op.writes(Resource.SHARED)) and not op.results
+    value = getattr(op, "value", None) if is_store else None
+    return value if isinstance(value, Value) and is_tile(value) else None
+
+
+def _slice(store: Op, value: Value) -> None:
     if value.op is None or value.op.block is not store.block or list(value.users) != [store]:
         return
     shape = tile_shape(value)
@@ -94,7 +104,7 @@ def _words(parts: Parts) -> int:
     What is read from shared memory counts a register an element: most of it is widened to fp32.
     """
     loaded = sum(
-        num_registers(load) if isinstance(load, gpu.Load) else _count(load.out)
+        loaded_registers(load) if isinstance(load, gpu.Load) else _count(load.out)
         for load in parts.loads
     )
     return loaded + sum(_count(leaf) for leaf in parts.leaves if not _is_free(leaf))
@@ -102,11 +112,7 @@ def _words(parts: Parts) -> int:
 
 def _is_free(value: Value) -> bool:
     kind = element_of(value.type)
-    return (
-        isinstance(kind, PointerType)
-        or kind.is_bool
-        or isinstance(value.op, arith.Constant | tile.Splat)
-    )
+    return isinstance(kind, PointerType) or kind.is_bool or is_uniform(value)
 
 
 def _count(value: Value) -> int:

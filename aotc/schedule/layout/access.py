@@ -10,14 +10,15 @@ to the whole access, in consecutive registers of one thread, under one mask valu
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import lru_cache
 
-from aotc.ir.core import Op, Value
-from aotc.ir.dialects import tile
+from aotc.ir.core import Kernel, Op, Value
+from aotc.ir.effects import Trait
 from aotc.ir.layout import LinearLayout
 from aotc.ir.types import PointerType, TileType, element_of
 from aotc.schedule.analysis.axis import AxisAnalysis, AxisInfo
+from aotc.schedule.analysis.costs import GLOBAL_ACCESS_COST, SECTOR_COST
+from aotc.schedule.analysis.global_order import accessed_pointer
 from aotc.schedule.layout.layouts import WARP_LANES, blocked_for
 from aotc.target import Feature, Target
 
@@ -25,13 +26,6 @@ MAX_ACCESS_BYTES = 16
 _SECTOR_BYTES = 32
 _LINE_BYTES = 128
 _VECTOR_ATOMIC_BYTES = 4  # the widest float that atomics take in vectors
-# On the scale of the conversion planner, quarter cycles of one SM: a sector takes about 1.5 cycles
-# of an SM's share of memory bandwidth (4.8 TB/s over 132 SMs at 1.7 GHz).
-_INSTRUCTION_COST = 4
-_SECTOR_COST = 6
-
-Atomic = tile.AtomicRmw | tile.AtomicCas
-Access = tile.Load | tile.Store | Atomic
 
 
 def pointee_bytes(pointer: Value) -> int:
@@ -41,16 +35,18 @@ def pointee_bytes(pointer: Value) -> int:
     return element.pointee.size_bytes
 
 
-def max_access_elems(op: Access, target: Target) -> int:
-    """Return the widest legal vector of `op`, in elements.
+def max_access_elems(op: Op, target: Target) -> int:
+    """Return the widest legal vector of `op`, which accesses memory by pointers, in elements.
 
     Atomic additions of floats are the only atomics with vectors: pairs of 16 bits everywhere, and
     16 bytes where the target has them.
     """
-    element_bytes = pointee_bytes(op.pointer)
-    if not isinstance(op, Atomic):
+    pointer = accessed_pointer(op)
+    assert pointer is not None
+    element_bytes = pointee_bytes(pointer)
+    if not op.has(Trait.ATOMIC):
         return MAX_ACCESS_BYTES // element_bytes
-    if isinstance(op, tile.AtomicCas) or op.kind != "add" or not _is_float(op.pointer):
+    if getattr(op, "kind", "") != "add" or not _is_float(pointer):
         return 1
     if element_bytes <= _VECTOR_ATOMIC_BYTES and Feature.RED_VECTOR in target.features:
         return MAX_ACCESS_BYTES // element_bytes
@@ -100,35 +96,34 @@ def prefetch_bytes(pointer: AxisInfo, width: int, element_bytes: int) -> int:
 _Kind = tuple[tuple[int, ...], tuple[int, ...], bool]
 
 
-def choose_layouts(
-    accesses: Iterable[Access], infos: AxisAnalysis, num_warps: int, target: Target
-) -> dict[Op, LinearLayout]:
-    """Return the coalesced layout for each access to a tile.
+def choose_layouts(kernel: Kernel, infos: AxisAnalysis, target: Target) -> dict[Op, LinearLayout]:
+    """Return the coalesced layout for each access to a tile by pointers.
 
     Accesses of one shape and memory order share a layout, made for the one that moves the most
     elements at once, so that what is loaded, computed and stored together stays where it is.
     Atomics share theirs among each other, since most of them move one element at a time.
     """
+    num_warps = kernel.num_warps
     widths: dict[_Kind, int] = {}
     keys: dict[Op, _Kind] = {}
-    for op in accesses:
-        kind = op.pointer.type
-        if not isinstance(kind, TileType):
+    for op in kernel.walk():
+        pointer = accessed_pointer(op)
+        if pointer is None or not isinstance(pointer.type, TileType):
             continue
-        info = infos[op.pointer]
-        key = (kind.shape, memory_order(info), isinstance(op, Atomic))
+        info = infos[pointer]
+        key = (pointer.type.shape, memory_order(info), op.has(Trait.ATOMIC))
         keys[op] = key
-        width = _useful_width(op, info, num_warps, max_access_elems(op, target))
+        width = _useful_width(pointer, info, num_warps, max_access_elems(op, target))
         widths[key] = max(widths.get(key, 1), width)
     layouts = {key: _coalesced(key[0], key[1], width, num_warps) for key, width in widths.items()}
     return {op: layouts[key] for op, key in keys.items()}
 
 
-def _useful_width(op: Access, info: AxisInfo, num_warps: int, max_elems: int) -> int:
-    assert isinstance(op.pointer.type, TileType)
-    element_bytes = pointee_bytes(op.pointer)
+def _useful_width(pointer: Value, info: AxisInfo, num_warps: int, max_elems: int) -> int:
+    assert isinstance(pointer.type, TileType)
+    element_bytes = pointee_bytes(pointer)
     fast = memory_order(info)[0]
-    share = max(1, op.pointer.type.num_elems // (WARP_LANES * num_warps))
+    share = max(1, pointer.type.num_elems // (WARP_LANES * num_warps))
     return min(
         info.contiguity[fast],
         max(1, info.divisibility[fast] // element_bytes),
@@ -175,4 +170,4 @@ def _cost(
     registers = layout.in_bits("register") - free.get("register", 0).bit_count()
     warps = layout.in_bits("warp") - free.get("warp", 0).bit_count()
     instructions = max(1, (1 << registers) // width) << warps
-    return instructions * (_INSTRUCTION_COST + _SECTOR_COST * len(sectors))
+    return instructions * (GLOBAL_ACCESS_COST + SECTOR_COST * len(sectors))

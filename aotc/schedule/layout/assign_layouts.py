@@ -16,17 +16,15 @@ from collections.abc import Callable
 
 from aotc.ir.core import Block, Kernel, Op, Value, build
 from aotc.ir.diagnostics import IRError, at
-from aotc.ir.dialects import arith, assembly, descriptor, gpu, indexing, scf, tile, tma, wgmma
+from aotc.ir.dialects import arith, descriptor, gpu, indexing, scf, tile, tma, wgmma
 from aotc.ir.layout import LinearLayout
 from aotc.ir.rewrite import Builder
 from aotc.ir.tiles import is_elementwise, is_tile
 from aotc.ir.types import I1, DescriptorType, TensorMapType, TileType, Type, shape_of
 from aotc.schedule.analysis.axis import AxisAnalysis
-from aotc.schedule.analysis.global_order import may_precede
+from aotc.schedule.analysis.global_order import may_precede, synchronizes
 from aotc.schedule.context import Schedule
 from aotc.schedule.layout.access import (
-    Access,
-    Atomic,
     choose_layouts,
     max_access_elems,
     pointee_bytes,
@@ -57,14 +55,11 @@ from aotc.schedule.layout.wgmma_layouts import (
     transposing_loads,
 )
 
-_BLOCK_STORES = (descriptor.DescriptorStore, descriptor.DescriptorReduce)
-
 
 def assign_layouts(kernel: Kernel, schedule: Schedule) -> None:
     """Turn tile IR into gpu IR; see the module docstring."""
     infos, target = AxisAnalysis(kernel), schedule.target
-    accesses = [op for op in kernel.walk() if isinstance(op, Access)]
-    anchors = choose_layouts(accesses, infos, kernel.num_warps, target)
+    anchors = choose_layouts(kernel, infos, target)
     anchors |= choose_block_layouts(kernel)
     dots = choose_dots(kernel, anchors, target)
     anchors |= transposing_loads(dots, anchors, kernel.num_warps)
@@ -94,7 +89,7 @@ class _Emitter:
         """Stores of tiles that may be in flight when other threads are told of them."""
 
     def emit_kernel(self, kernel: Kernel) -> Block:
-        self.stores = [op for op in kernel.walk() if isinstance(op, _BLOCK_STORES)]
+        self.stores = [op for op in kernel.walk() if isinstance(op, descriptor.DescriptorWrite)]
         self.read_back = {op for op in self.stores if is_read_back(op, kernel)}
         types = [self.passed_type(arg) for arg in kernel.body.args]
         self.has_maps = any(isinstance(kind, TensorMapType) for kind in types)
@@ -108,7 +103,7 @@ class _Emitter:
     def passed_type(self, arg: Value) -> Type:
         """Return the type that is passed for a parameter."""
         kind = parameter_type(arg.type)
-        stored = [op for op in arg.users if isinstance(op, _BLOCK_STORES)]
+        stored = [op for op in arg.users if isinstance(op, descriptor.DescriptorWrite)]
         if isinstance(kind, TensorMapType) and len(stored) == len(arg.users):
             return in_warpgroup_boxes(kind, [self.demand.works_in[op] for op in stored])
         return kind
@@ -117,7 +112,14 @@ class _Emitter:
         for op in block:
             rule = _RULES.get(type(op)) or (_emit_cloned if is_elementwise(op) else _emit_at_home)
             with at(op.loc):
+                if synchronizes(op):
+                    self._complete_stores(op, place)
                 rule(op, self, place)
+
+    def _complete_stores(self, op: Op, place: Builder) -> None:
+        """Wait ahead of an op by which other threads may learn that a store has been made."""
+        if any(may_precede(store, op) for store in self.stores):
+            place(tma.TmaStoreWait(written=True))
 
     def get(self, value: Value, layout: LinearLayout | None) -> Value:
         """Return `value` in `layout`; a scalar is the same everywhere."""
@@ -320,11 +322,10 @@ def _emit_wgmma(op: tile.Dot, layouts: DotLayouts, emitter: _Emitter, place: Bui
 
 
 def _emit_atomic(op: Op, emitter: _Emitter, place: Builder) -> None:
-    assert isinstance(op, Atomic)
+    assert isinstance(op, tile.AtomicRmw | tile.AtomicCas)
     layout = emitter.demand.works_in.get(op)
     slots = [emitter.get_optional(value, layout) for value in op.slots]
     vector = 1 if isinstance(op, tile.AtomicCas) else _vector(op, layout, emitter)
-    _wait_until_written(op, emitter, place)
     emitter.bind(op.out, place_atomic(op, slots, vector, emitter.preferred.num_warps, place), place)
 
 
@@ -366,7 +367,7 @@ def _emit_descriptor_load(op: Op, emitter: _Emitter, place: Builder) -> None:
 
 def _emit_descriptor_store(op: Op, emitter: _Emitter, place: Builder) -> None:
     """Store a tile through a buffer in shared memory."""
-    assert isinstance(op, descriptor.DescriptorStore | descriptor.DescriptorReduce)
+    assert isinstance(op, descriptor.DescriptorWrite)
     tensor = emitter.get(op.descriptor, None)
     value = emitter.get(op.value, emitter.demand.works_in[op])
     coords = [emitter.get(coord, None) for coord in op.coords]
@@ -377,23 +378,10 @@ def _emit_descriptor_store(op: Op, emitter: _Emitter, place: Builder) -> None:
     place(tma.StagedTmaStore(tensor, value, buffer, coords, kind=kind, written=written))
 
 
-def _wait_until_written(op: Op, emitter: _Emitter, place: Builder) -> None:
-    """Wait ahead of an op by which other threads may learn that a store has been made."""
-    if any(may_precede(store, op) for store in emitter.stores):
-        place(tma.TmaStoreWait(written=True))
-
-
 def _emit_barrier(op: Op, emitter: _Emitter, place: Builder) -> None:
     """Make threads' writes before a barrier of the user's visible to tensor copies after it."""
-    _wait_until_written(op, emitter, place)
     if emitter.has_maps:
         place(tma.ProxyFence(whole=True))
-    _emit_at_home(op, emitter, place)
-
-
-def _emit_volatile(op: Op, emitter: _Emitter, place: Builder) -> None:
-    """Complete stores before inline assembly that may tell others of them."""
-    _wait_until_written(op, emitter, place)
     _emit_at_home(op, emitter, place)
 
 
@@ -414,7 +402,6 @@ _RULES: dict[type[Op], Callable[[Op, _Emitter, Builder], None]] = {
     scf.Yield: _emit_nested,
     scf.Condition: _emit_nested,
     arith.Constant: _emit_source,
-    assembly.VolatileAsm: _emit_volatile,
     tile.Arange: _emit_source,
     tile.Splat: _emit_source,
     tile.Broadcast: _emit_broadcast,

@@ -21,7 +21,6 @@ from aotc.ir.dialects import gpu, scf, tile
 from aotc.ir.layout import LinearLayout
 from aotc.ir.rewrite import Builder
 from aotc.ir.types import PointerType, TileType
-from aotc.schedule.layout.access import Atomic
 from aotc.schedule.layout.layouts import default_blocked
 
 _RELEASES = ("release", "acq_rel")
@@ -29,7 +28,11 @@ _ACQUIRES = ("acquire", "acq_rel")
 
 
 def place_atomic(
-    op: Atomic, slots: Sequence[Value | None], vector: int, num_warps: int, place: Builder
+    op: tile.AtomicRmw | tile.AtomicCas,
+    slots: Sequence[Value | None],
+    vector: int,
+    num_warps: int,
+    place: Builder,
 ) -> Value:
     """Place what `op` means on operands that have layouts; return what stands for its result.
 
@@ -52,7 +55,9 @@ def place_atomic(
     return _element(found, place) if is_scalar else found
 
 
-def _update(op: Atomic, slots: Sequence[Value | None], vector: int, place: Builder) -> Value:
+def _update(
+    op: tile.AtomicRmw | tile.AtomicCas, slots: Sequence[Value | None], vector: int, place: Builder
+) -> Value:
     if isinstance(op, tile.AtomicCas):
         pointer, compare, value = slots
         assert pointer is not None

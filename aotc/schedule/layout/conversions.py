@@ -31,18 +31,12 @@ from aotc.ir import gf2
 from aotc.ir.diagnostics import IRError
 from aotc.ir.layout import LinearLayout, log2_exact
 from aotc.ir.layout_access import distinct_register_bits, representatives
+from aotc.schedule.analysis.costs import PACK_COST, SELECT_COST, SHUFFLE_COST, SHUFFLE_LATENCY
 from aotc.schedule.layout.shared_exchange import SharedExchange, plan_trip
 
 _DISTRIBUTED = ("register", "lane", "warp", "block")
 _LANE_BITS = 5
 _SHUFFLE_BITS = 32
-
-# Costs in quarter cycles of one SM, for all warps of a block: a vector instruction of a warp takes
-# one issue slot of one of four sub-cores; a shuffle and a wavefront occupy a unit they all share.
-_SELECT_COST = 2
-_PACK_COST = 2
-_SHUFFLE_COST = 4
-_SHUFFLE_LATENCY = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -448,8 +442,8 @@ def _shuffle_cost(plan: WarpShuffle, move: _Movement, element_bits: int) -> int:
     selects += _num_selects(plan.receive_swaps, set(plan.representative))
     selects += received if plan.accept_masks else 0
     packs = 2 * received if len(plan.send_pack) > 1 else 0
-    per_warp = _SHUFFLE_COST * shuffles + _SELECT_COST * selects * words + _PACK_COST * packs
-    return (_SHUFFLE_LATENCY if shuffles else 0) + (per_warp << len(move.warps))
+    per_warp = SHUFFLE_COST * shuffles + SELECT_COST * selects * words + PACK_COST * packs
+    return (SHUFFLE_LATENCY if shuffles else 0) + (per_warp << len(move.warps))
 
 
 def _num_selects(swaps: Sequence[ConditionalSwap], wanted: set[int]) -> int:

@@ -18,10 +18,9 @@ from functools import lru_cache
 from aotc.ir import gf2
 from aotc.ir.layout import LinearLayout, log2_exact
 from aotc.ir.matrix_access import RUN_BYTES
+from aotc.schedule.analysis.costs import SHARED_ACCESS_COST, WAVEFRONT_COST
 from aotc.schedule.layout.scratch import LINE_BYTES, phase_lane_bits, wavefronts_per_access
 from aotc.schedule.layout.tensor_copies import (
-    ACCESS_COST,
-    WAVEFRONT_COST,
     access_cost,
     read_modes,
     write_modes,
@@ -102,7 +101,9 @@ class _Side:
         """Return a lower bound of a warp's cost to access a tile, in terms of `access_cost`."""
         bytes_per_thread = self.size_bytes << register_bits
         wavefronts = max(1, bytes_per_thread * (1 << _LANE_BITS) // LINE_BYTES)
-        return ACCESS_COST * max(1, bytes_per_thread // RUN_BYTES) + WAVEFRONT_COST * wavefronts
+        return (
+            SHARED_ACCESS_COST * max(1, bytes_per_thread // RUN_BYTES) + WAVEFRONT_COST * wavefronts
+        )
 
     def in_phase(self, num_elems: int) -> int:
         """Return how many lane bits are served together, by accesses of so many elements."""

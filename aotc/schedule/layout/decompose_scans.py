@@ -22,6 +22,7 @@ from aotc.ir.layout import LinearLayout
 from aotc.ir.rewrite import Builder
 from aotc.ir.tiles import tile_shape
 from aotc.ir.types import I1, SCALARS, U8, ScalarType, element_of
+from aotc.schedule.analysis.register_budget import SCAN_TOTALS_LIMIT
 from aotc.schedule.context import Schedule
 from aotc.schedule.layout.decompose_reductions import (
     in_registers,
@@ -30,9 +31,6 @@ from aotc.schedule.layout.decompose_reductions import (
     split_axis,
 )
 from aotc.schedule.layout.layouts import WARP_LANES, blocked
-
-# More totals than these in each thread cost more than sharing them out, and then spill.
-_MAX_TOTALS_REGISTERS = 32
 
 
 def decompose_scans(kernel: Kernel, schedule: Schedule) -> None:
@@ -103,7 +101,7 @@ def _totals_layout(per_piece: LinearLayout, axis: int, num_warps: int) -> Linear
     """Return a layout in which the totals of pieces, which count along `axis`, can be scanned."""
     gathered = in_registers(per_piece, axis)
     held = gathered.in_size("register")
-    if held <= max(_MAX_TOTALS_REGISTERS, per_piece.in_size("register")):
+    if held <= max(SCAN_TOTALS_LIMIT, per_piece.in_size("register")):
         return gathered
     return _scan_layout(per_piece.shape, axis, num_warps)
 

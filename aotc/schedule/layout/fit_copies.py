@@ -14,17 +14,16 @@ from dataclasses import dataclass
 
 from aotc.ir.core import Kernel, Op, Value
 from aotc.ir.diagnostics import at
-from aotc.ir.dialects import arith, gpu, tile, tma
+from aotc.ir.dialects import gpu, tile, tma
+from aotc.ir.effects import Trait
 from aotc.ir.layout import LinearLayout
 from aotc.ir.rewrite import Builder
+from aotc.ir.tiles import is_tile, is_uniform, uniform_in
 from aotc.ir.types import SharedType, TileType, shape_of
 from aotc.schedule.context import Schedule
 from aotc.schedule.layout.copy_layout import copy_layout
 from aotc.schedule.layout.tensor_copies import is_tensor_load, read_buffer
 from aotc.target import Target
-
-_CONVERSIONS = (gpu.Convert, gpu.ShuffleConvert)
-_STEPS = (arith.Elementwise, tile.Trans, tile.Reshape, *_CONVERSIONS)
 
 
 @dataclass(frozen=True)
@@ -60,16 +59,20 @@ def _copy_to(store: tma.StagedTmaStore) -> _Copy | None:
         if isinstance(op, gpu.SharedLoad):
             whole = type(op) is gpu.SharedLoad and not op.start and is_tensor_load(op.buffer)
             return _Copy(op, tuple(reversed(steps)), store) if whole else None
-        sources = [each for each in dict.fromkeys(op.operands) if not _is_alike(each)]
-        if len(sources) != 1 or len(op.results) != 1 or not isinstance(op, _STEPS):
+        sources = [each for each in dict.fromkeys(op.operands) if not is_uniform(each)]
+        if len(sources) != 1 or len(op.results) != 1 or not _is_step(op):
             return None
         steps.append(op)
         user, value = op, sources[0]
 
 
-def _is_alike(value: Value) -> bool:
-    """Return whether a value is the same in every element."""
-    return isinstance(value.op, arith.Constant | tile.Splat)
+def _is_step(op: Op) -> bool:
+    return op.has(Trait.ELEMENTWISE, Trait.SAME_VALUES) or isinstance(op, tile.Trans | tile.Reshape)
+
+
+def _is_conversion(op: Op) -> bool:
+    """Return whether an op does nothing but hand a tile to other threads."""
+    return op.has(Trait.SAME_VALUES)
 
 
 def _fit(copy: _Copy, target: Target) -> None:
@@ -79,11 +82,11 @@ def _fit(copy: _Copy, target: Target) -> None:
     buffers = kinds[0].layout, _as_read(copy, kinds[1].layout)
     bits = kinds[0].element.bits, kinds[1].element.bits
     layout = copy_layout(copy.read.layout, buffers, bits, target)
-    if layout == copy.read.layout and not any(isinstance(op, _CONVERSIONS) for op in copy.steps):
+    if layout == copy.read.layout and not any(map(_is_conversion, copy.steps)):
         return
     value = read_buffer(copy.read.buffer, layout, target, Builder.before_op(copy.read))
     for step in copy.steps:
-        if not isinstance(step, _CONVERSIONS):
+        if not _is_conversion(step):
             value = _done(step, value, Builder.before_op(step))
     copy.store.replace_operand(copy.store.value, value)
     for op in (*reversed(copy.steps), copy.read):
@@ -107,14 +110,8 @@ def _done(step: Op, value: Value, place: Builder) -> Value:
     assert kind.layout is not None
     mapping: dict[Value, Value] = {}
     for operand in step.operands:
-        op = operand.op
-        if not isinstance(operand.type, TileType):
-            continue
-        if isinstance(op, arith.Constant):
-            same = arith.Constant(op.value, operand.type.with_layout(kind.layout))
-            mapping[operand] = place(same).out
-        elif isinstance(op, tile.Splat):
-            mapping[operand] = place(tile.Splat(op.value, op.shape, kind.layout)).out
-        else:
+        if is_uniform(operand):
+            mapping[operand] = uniform_in(operand, kind.layout, place)
+        elif is_tile(operand):
             mapping[operand] = value
     return place(step.clone(mapping)).results[0]

@@ -14,17 +14,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from aotc.ir.core import Kernel, Op, Value
-from aotc.ir.dialects import arith, gpu, tile
+from aotc.ir.dialects import arith, gpu
 from aotc.ir.effects import Trait
 from aotc.ir.layout import LinearLayout
 from aotc.ir.rewrite import Builder, is_pure, rewrite
-from aotc.ir.tiles import is_elementwise
+from aotc.ir.tiles import is_elementwise, is_uniform, uniform_in
 from aotc.ir.types import TileType
 from aotc.schedule.context import Schedule
 from aotc.schedule.layout.required_layouts import operand_layouts
 from aotc.schedule.layout.tensor_copies import is_tensor_load
-
-_SAME_EVERYWHERE = (arith.Constant, tile.Splat)
 
 
 def hoist_conversions(kernel: Kernel, schedule: Schedule) -> None:
@@ -79,18 +77,15 @@ def _is_read_again(value: Value) -> bool:
     op = value.op
     if isinstance(op, gpu.SharedLoad):
         return is_tensor_load(op.buffer)
-    if not isinstance(value.type, TileType) or isinstance(op, _SAME_EVERYWHERE):
+    if not isinstance(value.type, TileType) or is_uniform(value):
         return True
     return op is not None and _is_made_alone(value) and all(map(_is_read_again, op.operands))
 
 
 def _converted(value: Value, layout: LinearLayout, place: Builder) -> Value:
     """Return `value` in a layout."""
-    made = value.op
     if not isinstance(value.type, TileType):
         return value
-    if isinstance(made, arith.Constant):
-        return place(arith.Constant(made.value, value.type.with_layout(layout))).out
-    if isinstance(made, tile.Splat):
-        return place(tile.Splat(made.value, made.shape, layout)).out
+    if is_uniform(value):
+        return uniform_in(value, layout, place)
     return place(gpu.Convert(value, layout)).out

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from aotc.ir.core import Op, Value
-from aotc.ir.dialects import arith, tile
+from aotc.ir.dialects import tile
 from aotc.ir.effects import Trait
 from aotc.ir.layout import LinearLayout
 from aotc.ir.tiles import is_elementwise, is_tile
@@ -23,7 +23,8 @@ from aotc.ir.types import TileType
 from aotc.schedule.layout.preferred_layouts import DotLayouts
 from aotc.schedule.layout.required_layouts import operand_layouts
 
-_FREE = (arith.Constant, tile.Arange, tile.Splat, tile.Broadcast)
+_FREE = (Trait.SOURCE, Trait.BROADCAST)
+"""What is computed in any layout from nothing, or from what threads hold anyway."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,9 @@ def _slice(operand: Value, layout: LinearLayout, wanted: dict[Value, LinearLayou
                 if is_tile(source) and source not in values:
                     frontier.setdefault(source, Reached(at, spread))
             grown = True
-    leaves = {value: at for value, at in frontier.items() if not isinstance(value.op, _FREE)}
+    leaves = {
+        value: at for value, at in frontier.items() if value.op is None or not value.op.has(*_FREE)
+    }
     return _Slice(_without_free(values, leaves), leaves)
 
 

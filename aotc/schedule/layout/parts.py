@@ -21,6 +21,7 @@ from aotc.ir.rewrite import Builder
 from aotc.ir.sub_tile import sub_tile, within
 from aotc.ir.tiles import is_elementwise, is_tile, tile_shape
 from aotc.ir.types import SharedType, TileType
+from aotc.schedule.analysis.alias import may_alias
 from aotc.schedule.analysis.global_order import fences
 
 MayMove = Callable[[Op, Op], bool]
@@ -168,20 +169,7 @@ def _may_read_later(load: Op, end: Op) -> bool:
 
 
 def _may_write(op: Op, effect: Effect, buffer: Value) -> bool:
-    return not effect.of or _may_be_one(getattr(op, effect.of), buffer)
-
-
-def _may_be_one(left: Value, right: Value) -> bool:
-    """Return whether two buffers, or stages of buffers, may alias."""
-    if not isinstance(left.op, gpu.SharedStage) or not isinstance(right.op, gpu.SharedStage):
-        return _allocation(left) is _allocation(right)
-    same_index = left.op.index is right.op.index
-    apart = same_index and left.op.ahead != right.op.ahead
-    return not apart and _allocation(left) is _allocation(right)
-
-
-def _allocation(buffer: Value) -> Value:
-    return buffer.op.buffer if isinstance(buffer.op, gpu.SharedStage) else buffer
+    return not effect.of or may_alias(getattr(op, effect.of), buffer)
 
 
 def _may_load_later(load: Op, end: Op) -> bool:

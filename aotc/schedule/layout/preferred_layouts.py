@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from aotc.ir.core import Block, Kernel, Op, Value
-from aotc.ir.dialects import assembly, descriptor, indexing, tile
+from aotc.ir.dialects import assembly, indexing, tile
 from aotc.ir.layout import LinearLayout
 from aotc.ir.tiles import (
     Join,
@@ -146,9 +146,7 @@ class PreferredLayouts:
                 self._visit(nested)
             for join in joins:
                 self._settle(join)
-            rule = _RULES.get(type(op)) or (_elementwise if is_elementwise(op) else None)
-            if rule is None:
-                continue
+            rule = _RULES.get(type(op)) or (_elementwise if is_elementwise(op) else _anchored)
             for value, home in zip(op.results, rule(op, self), strict=True):
                 if home is not None and is_tile(value):
                     self._homes.setdefault(value, home)
@@ -205,7 +203,8 @@ def _elementwise(op: Op, preferred: PreferredLayouts) -> Sequence[LinearLayout |
 
 
 def _anchored(op: Op, preferred: PreferredLayouts) -> Sequence[LinearLayout | None]:
-    return [preferred.anchors.get(op)]
+    """Prefer the layout of the access that an op is, if it is one."""
+    return [preferred.anchors.get(op)] * len(op.results)
 
 
 def _expand_dims(op: Op, preferred: PreferredLayouts) -> Sequence[LinearLayout | None]:
@@ -312,10 +311,6 @@ def _histogram(op: Op, preferred: PreferredLayouts) -> Sequence[LinearLayout | N
 _RULES: dict[type[Op], Rule] = {
     assembly.InlineAsm: _assembly,
     assembly.VolatileAsm: _assembly,
-    tile.Load: _anchored,
-    tile.AtomicRmw: _anchored,
-    tile.AtomicCas: _anchored,
-    descriptor.DescriptorLoad: _anchored,
     tile.ExpandDims: _expand_dims,
     tile.Reshape: _reshape,
     tile.Trans: _trans,

@@ -18,6 +18,7 @@ from aotc.ir.layout import LinearLayout
 from aotc.ir.tiles import is_elementwise, is_tile, tile_shape
 from aotc.ir.types import element_of
 from aotc.schedule.analysis.axis import AxisAnalysis
+from aotc.schedule.analysis.global_order import accessed_pointer
 from aotc.schedule.layout.access import access_cost, max_access_elems, pointee_bytes
 from aotc.schedule.layout.conversions import SharedExchange, plan_conversion
 from aotc.schedule.layout.preferred_layouts import PreferredLayouts
@@ -66,10 +67,21 @@ class Demand:
             for value, layout in zip(op.slots, self.preferred.slot_layouts(op), strict=False):
                 if layout is not None:
                     self.want(value, layout)
-            rule = _DEMANDS.get(type(op)) or (_demand_clones if is_elementwise(op) else None)
+            rule = _DEMANDS.get(type(op)) or _rule_of(op)
             if rule is not None:
                 rule(op, self)
             op = op.prev
+
+
+def _rule_of(op: Op) -> Callable[[Op, Demand], None] | None:
+    """Return how an op that is no case of its own requires its operands, by what it declares."""
+    if accessed_pointer(op) is not None:
+        return _demand_access
+    if isinstance(op, descriptor.DescriptorWrite):
+        return _demand_block
+    if is_elementwise(op) or type(op) in _OPERAND_LAYOUTS:
+        return _demand_clones
+    return None if op.results or op.terminator else _demand_observer
 
 
 def _demand_clones(op: Op, demand: Demand) -> None:
@@ -147,7 +159,7 @@ def _demand_dot(op: Op, demand: Demand) -> None:
 
 def _demand_block(op: Op, demand: Demand) -> None:
     """Require a tile in its own layout: shared memory can be written from any."""
-    assert isinstance(op, descriptor.DescriptorStore | descriptor.DescriptorReduce)
+    assert isinstance(op, descriptor.DescriptorWrite)
     layout = demand.preferred.get(op.value) or demand.preferred.anchors[op]
     demand.works_in[op] = layout
     demand.want(op.value, layout)
@@ -173,27 +185,14 @@ def _demand_observer(op: Op, demand: Demand) -> None:
 _DEMANDS: dict[type[Op], Callable[[Op, Demand], None]] = {
     assembly.InlineAsm: _demand_assembly,
     assembly.VolatileAsm: _demand_assembly,
-    tile.Load: _demand_access,
-    tile.Store: _demand_access,
-    tile.AtomicRmw: _demand_access,
-    tile.AtomicCas: _demand_access,
-    descriptor.DescriptorStore: _demand_block,
-    descriptor.DescriptorReduce: _demand_block,
     tile.Dot: _demand_dot,
     tile.Split: _demand_together,
     tile.Reduce: _demand_together,
     tile.Scan: _demand_together,
-    tile.Assert: _demand_observer,
-    tile.Print: _demand_observer,
-    tile.Assume: _demand_observer,
     indexing.Histogram: _demand_observer,
     indexing.Gather: _demand_gather,
-    tile.Broadcast: _demand_clones,
-    tile.ExpandDims: _demand_clones,
-    tile.Reshape: _demand_clones,
-    tile.Trans: _demand_clones,
-    tile.Join: _demand_clones,
 }
+"""Cases of their own; for other ops `_rule_of` decides."""
 
 
 # ---- operand layouts: where the operands must be for a result in a given layout ---------------

@@ -27,6 +27,12 @@ from aotc.ir.layout_access import (
     vector_accesses,
 )
 from aotc.ir.matrix_access import RUN_BYTES, MatrixMode, matrix_view
+from aotc.schedule.analysis.costs import (
+    BARRIER_COST,
+    SHARED_ACCESS_COST,
+    SHARED_LATENCY,
+    WAVEFRONT_COST,
+)
 from aotc.schedule.layout.scratch import (
     Scratch,
     Side,
@@ -34,12 +40,6 @@ from aotc.schedule.layout.scratch import (
     for_run,
     wavefronts_per_access,
 )
-
-# Costs in quarter cycles of one SM, as in `schedule.conversions`.
-_ACCESS_COST = 2
-_WAVEFRONT_COST = 4
-_SHARED_LATENCY = 120
-_BARRIER_COST = 80
 
 # Keeping runs of memory together may cost this much more: it spares a copy through registers.
 _MAX_RUN_COST = 2
@@ -254,7 +254,7 @@ def _memory_layout(source: LinearLayout, scratch: Scratch) -> LinearLayout:
 def _trip_cost(trip: SharedExchange, element_bytes: int) -> int:
     num_warps = 1 << len(trip.load_warp_columns)
     storing_warps = num_warps >> trip.store_skip_warps.bit_count()
-    cost = _SHARED_LATENCY + _BARRIER_COST * (2 * trip.num_repetitions - 1)
+    cost = SHARED_LATENCY + BARRIER_COST * (2 * trip.num_repetitions - 1)
     for accesses, lane_columns, vector_elems, skip, warps in (
         (
             *(trip.stores, trip.store_lane_columns, trip.store_vector_elems),
@@ -264,5 +264,5 @@ def _trip_cost(trip: SharedExchange, element_bytes: int) -> int:
     ):
         wavefronts = wavefronts_per_access(lane_columns, vector_elems, element_bytes, skip)
         count = sum(map(len, accesses))
-        cost += count * warps * (_ACCESS_COST + _WAVEFRONT_COST * wavefronts)
+        cost += count * warps * (SHARED_ACCESS_COST + WAVEFRONT_COST * wavefronts)
     return cost

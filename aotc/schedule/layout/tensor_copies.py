@@ -17,15 +17,17 @@ from functools import lru_cache
 from math import prod
 
 from aotc.ir import gf2
-from aotc.ir.core import Block, Kernel, Op, Value
-from aotc.ir.dialects import descriptor, gpu, tile, tma
+from aotc.ir.core import Kernel, Op, Value
+from aotc.ir.dialects import descriptor, gpu, tma
 from aotc.ir.layout import LinearLayout, log2_exact
 from aotc.ir.layout_access import run_elems_in_order
 from aotc.ir.matrix_access import RUN_BYTES, MatrixMode, matrix_view
 from aotc.ir.parameter_access import pointer_roots
 from aotc.ir.rewrite import Builder
 from aotc.ir.types import DescriptorType, SharedType, TensorMapType, TileType, Type
-from aotc.schedule.analysis.global_order import shared_roots
+from aotc.schedule.analysis.alias import argument_of, may_alias
+from aotc.schedule.analysis.costs import SHARED_ACCESS_COST, WAVEFRONT_COST
+from aotc.schedule.analysis.global_order import accessed, accessed_pointer
 from aotc.schedule.layout.layouts import blocked_for, tensor_shared
 from aotc.schedule.layout.scratch import wavefronts_per_access
 from aotc.target import Feature, Target
@@ -34,16 +36,6 @@ _MAX_BOX_ELEMS = 256
 _SPANS_BYTES = (128, 64, 32)
 _ALIGNMENT_BYTES = 128
 _SWIZZLE_ALIGNMENT_BYTES = 1024  # after so many bytes a swizzle repeats
-_BLOCK_OPS = (
-    descriptor.DescriptorLoad,
-    descriptor.DescriptorStore,
-    descriptor.DescriptorReduce,
-)
-_POINTER_OPS = (tile.Load, tile.Store, tile.AtomicRmw, tile.AtomicCas)
-_MAPS_IN_MEMORY = (descriptor.DescriptorAt, tma.TensorMapAt)
-# In quarter cycles of one SM, as in `schedule.shared_trip`.
-ACCESS_COST = 2
-WAVEFRONT_COST = 4
 _MODES: tuple[MatrixMode, ...] = ("", "b16", "b16.trans")
 
 
@@ -100,9 +92,9 @@ def choose_block_layouts(kernel: Kernel) -> dict[Op, LinearLayout]:
     """Return the layout that each access to a descriptor suggests for its tile."""
     found: dict[Op, LinearLayout] = {}
     for op in kernel.walk():
-        if isinstance(op, _BLOCK_OPS):
-            kind = op.descriptor.type
-            assert isinstance(kind, DescriptorType)
+        tensor = accessed(op)
+        kind = None if tensor is None else tensor.type
+        if isinstance(kind, DescriptorType):
             if isinstance(op, descriptor.DescriptorLoad):
                 kind = replace(kind, block=kind.block[op.num_dropped :])
             found[op] = block_layout(kind, kernel.num_warps)
@@ -120,38 +112,14 @@ def is_read_back(store: Op, kernel: Kernel) -> bool:
     By loads through a descriptor, or by threads through the pointer that it was made from.
     """
     tensor = store.operands[0]
-    name = _argument(tensor)
+    name = argument_of(tensor)
     for op in kernel.walk():
         if isinstance(op, descriptor.DescriptorLoad) and may_alias(tensor, op.descriptor):
             return True
-        if (
-            name
-            and isinstance(op, _POINTER_OPS)
-            and name in map(_argument, pointer_roots(op.pointer))
-        ):
+        pointer = accessed_pointer(op)
+        if name and pointer is not None and name in map(argument_of, pointer_roots(pointer)):
             return True
     return False
-
-
-def may_alias(left: Value, right: Value) -> bool:
-    """Return whether two descriptors, or two tensor maps, may be of one tensor.
-
-    Different parameters of a kernel are of different tensors, or nothing is promised of the order;
-    descriptors that a kernel makes from one pointer are of one.
-    """
-    makers = left.op, right.op
-    if None in makers:
-        names = _argument(left), _argument(right)
-        return left is right or (names[0] == names[1] and names[0] != "")
-    pointers = [op.pointer for op in makers if isinstance(op, _MAPS_IN_MEMORY)]
-    return len(pointers) == len(makers) and bool(shared_roots(*pointers))
-
-
-def _argument(tensor: Value) -> str:
-    """Return the launch argument of a descriptor or pointer, "" if it comes from none."""
-    owner = tensor.owner
-    kernel = owner.parent if isinstance(owner, Block) else None
-    return kernel.params[tensor.index].argument if isinstance(kernel, Kernel) else ""
 
 
 # ---- shared memory ----------------------------------------------------------------------------
@@ -259,4 +227,4 @@ def _ways(
             return
         accesses = 1 << gf2.rank(registers) - bits
         wavefronts = wavefronts_per_access(lanes, 1 << bits, size_bytes)
-        yield accesses * (ACCESS_COST + WAVEFRONT_COST * wavefronts), 1 << bits, mode
+        yield accesses * (SHARED_ACCESS_COST + WAVEFRONT_COST * wavefronts), 1 << bits, mode

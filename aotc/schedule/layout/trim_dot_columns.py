@@ -23,7 +23,7 @@ from collections.abc import Callable
 from math import prod
 
 from aotc.ir.core import Kernel, Op, Value
-from aotc.ir.dialects import scf, tile
+from aotc.ir.dialects import tile
 from aotc.ir.effects import Trait
 from aotc.ir.rewrite import is_pure
 from aotc.ir.tiles import is_elementwise, is_tile, joins_of, tile_shape
@@ -94,7 +94,7 @@ class _Demand:
                 wanted |= self.places(target)
             for source in join.sources:
                 self.add(source, wanted)
-        if op.has(Trait.CONTROL_FLOW) or isinstance(op, scf.Yield | scf.Condition):
+        if op.has(Trait.CONTROL_FLOW, Trait.TERMINATOR):
             return
         if is_pure(op) and not any(map(self.places, op.results)) and all(map(is_tile, op.results)):
             return

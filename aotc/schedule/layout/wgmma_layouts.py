@@ -25,6 +25,7 @@ from aotc.ir.rewrite import Builder
 from aotc.ir.tiles import is_elementwise, tile_shape
 from aotc.ir.types import FP8E4NV, FP8E5, FP32, FP64, TileType, element_of
 from aotc.ir.wgmma_tiling import K_BYTES, MIN_COLUMNS, ROWS, SWIZZLE_PERIOD_BYTES
+from aotc.schedule.analysis.register_budget import ACCUMULATOR_LIMIT
 from aotc.schedule.layout.layouts import (
     WARP_LANES,
     WARPGROUP_WARPS,
@@ -37,7 +38,6 @@ from aotc.schedule.layout.preferred_layouts import DotLayouts
 from aotc.schedule.layout.tensor_copies import write_buffer
 from aotc.target import Feature, Target
 
-_MAX_ACC_REGISTERS = 128
 _SPANS_BYTES = (128, 64, 32)
 
 
@@ -149,7 +149,7 @@ def _divide(op: tile.Dot, num_warps: int) -> tuple[int, int] | None:
         return None
     registers = shape[0] * shape[1] // (num_warps * 32) * element_of(op.acc.type).bits // 32
     registers *= 2 if promotion_interval(op) else 1
-    return (along_m, along_n) if registers <= _MAX_ACC_REGISTERS else None
+    return (along_m, along_n) if registers <= ACCUMULATOR_LIMIT else None
 
 
 def _has_types(op: tile.Dot) -> bool:

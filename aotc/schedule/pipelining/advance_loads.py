@@ -17,11 +17,10 @@ from collections.abc import Iterator, Sequence
 from aotc.ir.core import Block, Kernel, Op
 from aotc.ir.dialects import gpu
 from aotc.ir.effects import Trait
-from aotc.schedule.analysis.global_order import fences, free_operands, num_registers
+from aotc.schedule.analysis.global_order import fences, free_operands
 from aotc.schedule.analysis.loop_slice import is_cheap
+from aotc.schedule.analysis.register_budget import LOADS_BUDGET, loaded_registers
 from aotc.schedule.context import Schedule
-
-_BUDGET_WORDS = 32
 
 
 def advance_loads(kernel: Kernel, schedule: Schedule) -> None:
@@ -54,7 +53,7 @@ def _stretches(block: Block) -> Iterator[list[Op]]:
 
 def _words(op: Op) -> int:
     """Return the registers that a movable load fills; 0 for other ops."""
-    return num_registers(op) if isinstance(op, gpu.Load) and not op.volatile else 0
+    return loaded_registers(op) if isinstance(op, gpu.Load) and not op.volatile else 0
 
 
 class _Order:
@@ -92,7 +91,7 @@ class _Order:
 
     def _issue_ready(self) -> None:
         for load, words in list(self.loads.items()):
-            if load not in self.left or sum(self.in_flight.values()) + words > _BUDGET_WORDS:
+            if load not in self.left or sum(self.in_flight.values()) + words > LOADS_BUDGET:
                 continue
             inputs = self._inputs(load)
             if inputs is not None:

@@ -80,7 +80,11 @@ def find_chain(
     seconds = [op for op in loop.body if isinstance(op, wgmma.Wgmma) and op not in firsts]
     late = _depending(loop, [dot.out for dot in seconds])
     fed = _forward(loop, [dot.out for dot in firsts])
-    if not seconds or not all(_is_fed(dot, fed) for dot in seconds) or any(d in late for d in firsts):
+    if (
+        not seconds
+        or not all(_is_fed(dot, fed) for dot in seconds)
+        or any(d in late for d in firsts)
+    ):
         return None
     waits = [op for op in fed if isinstance(op, wgmma.WgmmaWait) and op not in late]
     early = [op for op in fed if op not in late and is_pure(op)]
@@ -142,9 +146,7 @@ def _without_cheap_tail(early: Sequence[Op], fragments: dict[Op, None]) -> list[
     return list(kept)
 
 
-def _loads_of(
-    loop: scf.For, ops: Sequence[Op], known: Iterable[Op]
-) -> dict[Op, None] | None:
+def _loads_of(loop: scf.For, ops: Sequence[Op], known: Iterable[Op]) -> dict[Op, None] | None:
     """Return the loads that ops need besides what is known, None if anything else has an effect."""
     seen, loads = dict.fromkeys(known), dict[Op, None]()
     worklist = [value.op for op in ops for value in free_operands(op)]
@@ -161,9 +163,7 @@ def _loads_of(
     return loads
 
 
-def _arrivals(
-    loop: scf.For, firsts: Sequence[wgmma.Wgmma], second: Op
-) -> list[Op]:
+def _arrivals(loop: scf.For, firsts: Sequence[wgmma.Wgmma], second: Op) -> list[Op]:
     """Return the arrivals that give back what the first dots read, ahead of the second."""
     indices = [
         stage.index for dot in firsts for value in (dot.a, dot.b) if (stage := _stage_of(value))

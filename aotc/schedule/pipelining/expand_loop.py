@@ -36,16 +36,13 @@ from dataclasses import dataclass, field
 
 from aotc.ir.core import Block, Op, Value, build
 from aotc.ir.diagnostics import IRError, at
-from aotc.ir.dialects import arith, gpu, scf, tile, tma, wgmma
+from aotc.ir.dialects import arith, gpu, scf, tile, wgmma
+from aotc.ir.effects import Resource
 from aotc.ir.rewrite import Builder, is_pure
 from aotc.ir.types import SharedType, TileType
 from aotc.schedule.analysis.global_order import free_operands
 from aotc.schedule.analysis.loop_bounds import lowered_bounds
 from aotc.schedule.pipelining.loop_schedule import LoopSchedule, Step
-
-_NEVER_UNROLLED = 1
-_IN_BRANCH = (tma.TmaLoad, tma.BulkLoad)
-_UNCONDITIONAL = (gpu.SharedLoad, gpu.AsyncCommit, gpu.AsyncWait)
 
 
 @dataclass(frozen=True)
@@ -101,7 +98,23 @@ _CONDITIONS: dict[type[Op], Callable[[Op, dict[Value, Value], Value, Builder], O
 
 
 def _takes_condition(op: Op) -> bool:
-    return type(op) in _CONDITIONS or isinstance(op, _IN_BRANCH)
+    return type(op) in _CONDITIONS or _stands_in_branch(op)
+
+
+def _stands_in_branch(op: Op) -> bool:
+    """Return whether one thread issues an op, which so costs no more in a branch: a TMA load."""
+    return bool(op.effects_on(Resource.MBARRIER, "start"))
+
+
+def _is_unconditional(op: Op) -> bool:
+    """Return whether nobody minds an op of an iteration that does not exist.
+
+    It reads shared memory, or counts commit groups, of which each iteration has one.
+    """
+    only_reads = all(
+        each.access == "read" and each.resource is Resource.SHARED for each in op.effects
+    )
+    return only_reads or bool(op.effects_on(Resource.COPIES, "write", "order"))
 
 
 # ---- the loop ---------------------------------------------------------------------------------
@@ -125,9 +138,7 @@ class _Expansion:
             first = self.first_distances.get(step.op, step.distance)
             self.first_distances[step.op] = min(first, step.distance)
         early = [step.op for step in schedule.steps if step.distance and not is_pure(step.op)]
-        self.peels = any(
-            not _takes_condition(op) and not isinstance(op, _UNCONDITIONAL) for op in early
-        )
+        self.peels = any(not _takes_condition(op) and not _is_unconditional(op) for op in early)
         self.conditional = {
             step.distance: None
             for step in schedule.steps
@@ -197,7 +208,7 @@ class _Expansion:
         bound, step = loop.upper, loop.step
         if self.peels:
             bound = self.bounds[-1]
-            attributes["unroll"] = attributes["unroll"] or _NEVER_UNROLLED
+            attributes["unroll"] = attributes["unroll"] or scf.NEVER_UNROLLED
         if unroll > 1:
             step = self._multiple_of_step(unroll, outer)
         inits = [loop.lower, bound, step, *self.inits]
@@ -413,7 +424,7 @@ class _Region:
                 self._emit_once(step.op, offset, step.distance, copy)
                 continue
             exists = self._exists_at(offset)
-            if not isinstance(step.op, _IN_BRANCH):
+            if not _stands_in_branch(step.op):
                 self._emit(step.op, offset, step.distance, exists=exists)
                 continue
             group: list[Op] = [step.op]
@@ -429,7 +440,7 @@ class _Region:
 
     @staticmethod
     def _joins(step: Step, first: Step) -> bool:
-        return isinstance(step.op, _IN_BRANCH) and step.distance == first.distance
+        return _stands_in_branch(step.op) and step.distance == first.distance
 
     # -- values ----------------------------------------------------------------
 

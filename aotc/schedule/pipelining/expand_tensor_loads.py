@@ -15,7 +15,8 @@ from collections.abc import Iterator, Sequence
 from aotc.ir.carried_state import CarriedState, State
 from aotc.ir.core import Kernel, Op
 from aotc.ir.diagnostics import at
-from aotc.ir.dialects import gpu, tma
+from aotc.ir.dialects import tma
+from aotc.ir.effects import Resource
 from aotc.ir.rewrite import Builder, is_pure
 from aotc.ir.types import SharedType
 from aotc.schedule.context import Schedule
@@ -95,8 +96,11 @@ def _gather(first: tma.Fetch, max_bytes: int) -> Iterator[tma.Fetch]:
 
 
 def _can_stand_after(op: Op) -> bool:
-    reads = isinstance(op, gpu.SharedAlloc | gpu.SharedLoad)
-    return reads or (is_pure(op) and not op.terminator and not op.blocks)
+    """Return whether an op may be passed by a load: it only computes, or allocates or reads a buffer."""
+    if op.terminator or op.blocks:
+        return False
+    on_buffers = op.effects_on(Resource.SHARED, "allocate", "read")
+    return is_pure(op) or (bool(on_buffers) and len(on_buffers) == len(op.effects_on(None)))
 
 
 def _needed(fetch: Op, passed: dict[Op, None]) -> dict[Op, None] | None:
@@ -108,7 +112,7 @@ def _needed(fetch: Op, passed: dict[Op, None]) -> dict[Op, None] | None:
             op = value.op
             if op is None or op not in passed or op in needed:
                 continue
-            if isinstance(op, gpu.SharedLoad):
+            if op.reads(Resource.SHARED):
                 return None
             needed[op] = None
             worklist.append(op)

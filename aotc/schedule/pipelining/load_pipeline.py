@@ -23,14 +23,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from aotc.ir.core import Op, Value
-from aotc.ir.dialects import gpu, grid, scf, tma, wgmma
+from aotc.ir.dialects import gpu, grid, scf, tma
+from aotc.ir.effects import Trait
 from aotc.ir.rewrite import is_unobserved
 from aotc.ir.types import SharedType
 from aotc.schedule.analysis.global_order import (
     fences,
     free_operands,
     is_zero,
-    num_registers,
     root_names,
     shared_roots,
     written_pointer,
@@ -40,6 +40,13 @@ from aotc.schedule.analysis.loop_slice import (
     Staging,
     collect_slice,
     find_staging,
+    reads_in_loop,
+)
+from aotc.schedule.analysis.register_budget import (
+    LOADS_BUDGET,
+    SMALL_LOADS_BUDGET,
+    STAGED_LOADS_BUDGET,
+    loaded_registers,
 )
 from aotc.schedule.pipelining.overlap_wgmma import may_stay_in_flight
 from aotc.schedule.remarks import Reason
@@ -47,14 +54,7 @@ from aotc.schedule.tensor_maps.reorder_hazard import reorder_hazard
 
 MIN_COPY_BYTES = 4
 MAX_COPY_BYTES = 16
-# 32-bit registers a thread: for what is staged through shared memory, and for all other loads. The
-# latter costs occupancy, so there is little of it unless the loop waits for copies as well, where
-# one load that is not ahead would stall them all, or the user asked for stages.
-_STAGED_BUDGET_WORDS = 32
-_REGISTER_BUDGET_WORDS = 32
-_SMALL_BUDGET_WORDS = 4
 _REGISTER_STAGES = 2
-_READERS = (gpu.SharedLoad, gpu.SharedTrans, wgmma.Wgmma)
 
 
 @dataclass(eq=False)
@@ -90,7 +90,7 @@ class PlannedLoad:
         """32-bit registers that hold the tiles loaded ahead."""
         if isinstance(self.op, tma.Fetch) or self.is_async:
             return 0
-        return num_registers(self.op) * (self.distance - self.first_use)
+        return loaded_registers(self.op) * (self.distance - self.first_use)
 
 
 @dataclass
@@ -203,7 +203,8 @@ def _tensor_load_obstacle(loop: scf.For, fetch: tma.Fetch) -> str:
     buffer = fetch.buffer.op
     if not isinstance(buffer, gpu.SharedAlloc) or buffer.block is not loop.body:
         return Reason.FOREIGN_BUFFER()
-    if any(user is not fetch and not isinstance(user, _READERS) for user in buffer.out.users):
+    others = [user for user in buffer.out.users if user is not fetch]
+    if not all(op.has(Trait.ALIAS) or reads_in_loop(op) for op in others):
         return Reason.SHARED_BUFFER()
     inside = list(loop.body.walk())
     if any(isinstance(op, grid.GridWait) for op in inside):
@@ -337,8 +338,8 @@ def _removable(op: Op) -> bool:
 def _over_budget(plan: LoopPlan) -> Op | None:
     """Return a load to drop when those in registers exceed the budget, or None."""
     is_wanted = plan.loop.num_stages or any(load.buffer for load in plan.loads.values())
-    unstaged = _REGISTER_BUDGET_WORDS if is_wanted else _SMALL_BUDGET_WORDS
-    room = {True: _STAGED_BUDGET_WORDS, False: unstaged}
+    unstaged = LOADS_BUDGET if is_wanted else SMALL_LOADS_BUDGET
+    room = {True: STAGED_LOADS_BUDGET, False: unstaged}
     for load in _by_need(plan.loads.values()):
         is_staged = load.staging is not None
         room[is_staged] -= load.num_registers

@@ -33,19 +33,14 @@ from dataclasses import dataclass
 from aotc.ir.core import Block, Kernel, Op, Value, build, clone_block
 from aotc.ir.diagnostics import at
 from aotc.ir.dialects import arith, gpu, scf, tma, wgmma
+from aotc.ir.effects import Resource
 from aotc.ir.rewrite import Builder, is_pure
 from aotc.ir.types import SharedType, element_of
+from aotc.schedule.analysis.alias import allocation_of, stage_of, views_of
 from aotc.schedule.analysis.global_order import fences, free_operands
+from aotc.schedule.analysis.register_budget import REGISTER_BITS
 from aotc.schedule.context import Schedule
 from aotc.schedule.remarks import Remark
-
-_NEVER_UNROLLED = 1
-_WRITERS = (
-    *(gpu.SharedStore, gpu.AsyncCopy, tma.TmaFetch, tma.TmaLoad),
-    *(tma.BulkFetch, tma.BulkLoad),
-)
-_READS = (gpu.SharedAlloc, gpu.SharedLoad, gpu.Load, tma.Fetch)
-_REGISTER_BITS = 32
 
 
 @dataclass(frozen=True)
@@ -106,7 +101,7 @@ def may_stay_in_flight(loop: scf.For) -> bool:
     """
     dots = [op for op in loop.body.walk() if isinstance(op, wgmma.Wgmma)]
     fit = all(
-        isinstance(op.a.type, SharedType) and element_of(op.acc.type).bits == _REGISTER_BITS
+        isinstance(op.a.type, SharedType) and element_of(op.acc.type).bits == REGISTER_BITS
         for op in dots
     )
     return fit and 0 < len(dots) == len(accumulations_of(loop))
@@ -131,25 +126,26 @@ def _stays(value: Value, loop: scf.For) -> bool:
     """Return whether an operand is not overwritten before the end of the next iteration."""
     if not isinstance(value.type, SharedType):
         return True
-    while isinstance(value.op, gpu.SharedTrans):
-        value = value.op.buffer
-    stage = value.op if isinstance(value.op, gpu.SharedStage) else None
-    buffer = value if stage is None else stage.buffer
+    stage, buffer = stage_of(value), allocation_of(value)
     if buffer.op is None or buffer.op.block is loop.body:
         return False
     for op in loop.body.walk():
-        target = op.buffer if isinstance(op, _WRITERS) else None
-        if target is None:
-            continue
-        if target is buffer:
-            return False
-        if isinstance(target.op, gpu.SharedStage) and target.op.buffer is buffer:
-            assert isinstance(buffer.type, SharedType)
-            apart = stage is not None and target.op.index is stage.index
-            before = (stage.ahead - 1) % buffer.type.num_stages if stage is not None else 0
-            if not apart or target.op.ahead == before:
+        for effect in op.effects_on(Resource.SHARED, "write"):
+            if not effect.of:
+                continue  # assembly, which is given no buffers
+            target = getattr(op, effect.of)
+            if allocation_of(target) is buffer and not _is_other_stage(stage_of(target), stage):
                 return False
     return True
+
+
+def _is_other_stage(written: gpu.SharedStage | None, read: gpu.SharedStage | None) -> bool:
+    """Return whether a stage is not the one that is read in this iteration or the next one."""
+    if written is None or read is None or written.index is not read.index:
+        return False
+    kind = read.buffer.type
+    assert isinstance(kind, SharedType)
+    return written.ahead != (read.ahead - 1) % kind.num_stages
 
 
 def _issue_early(loop: scf.For, dots: Sequence[wgmma.Wgmma]) -> None:
@@ -158,7 +154,7 @@ def _issue_early(loop: scf.For, dots: Sequence[wgmma.Wgmma]) -> None:
     The tensor loads of their operands are issued there, too.
     """
     order = {op: number for number, op in enumerate(loop.body)}
-    waits = [op for op in order if isinstance(op, gpu.AsyncWait | tma.MbarrierWait)]
+    waits = [op for op in order if op.orders(Resource.COPIES) or op.orders(Resource.MBARRIER)]
     place = waits[-1].next if waits else None
     if place is None or order[waits[-1]] > order[dots[0]]:
         return
@@ -191,7 +187,7 @@ def _wait_late(wait: wgmma.WgmmaWait) -> None:
     while place is not None and not place.blocks and not place.terminator:
         if any(value in wait.outs for value in place.operands):
             break
-        if not is_pure(place) and not isinstance(place, _READS):
+        if place.effects_on(None, "write", "order", "start") and not isinstance(place, tma.Fetch):
             break
         place = place.next
     if place is not None and place is not wait.next:
@@ -207,10 +203,8 @@ def _fetches_to(op: Op) -> list[Op]:
         return []
     found: list[Op] = []
     for value in (op.a, op.b):
-        buffer = value
-        while isinstance(buffer.op, gpu.SharedTrans):
-            buffer = buffer.op.buffer
-        found += [user for user in buffer.users if isinstance(user, tma.Fetch)]
+        for buffer in views_of(value):
+            found += [user for user in buffer.users if isinstance(user, tma.Fetch)]
     return found
 
 
@@ -246,7 +240,7 @@ def _guard(
     for each in fresh:
         starts[each.index] = place(gpu.Undefined(inits[each.index].type)).out
     bounds = [loop.lower, loop.upper, loop.step]
-    attributes = {**loop.attributes, "unroll": loop.attributes["unroll"] or _NEVER_UNROLLED}
+    attributes = {**loop.attributes, "unroll": loop.attributes["unroll"] or scf.NEVER_UNROLLED}
     new = place(
         build(scf.For, [*bounds, *starts], attributes, [clone_block(loop.body, {})], loop.loc)
     )

@@ -28,17 +28,21 @@ from dataclasses import dataclass, replace
 
 from aotc.ir.core import Kernel, Op, Value
 from aotc.ir.dialects import gpu, roles, scf, tma, wgmma
+from aotc.ir.effects import Resource
 from aotc.ir.rewrite import is_pure, is_unobserved
 from aotc.ir.types import SharedType, TileType
-from aotc.schedule.analysis.register_budget import registers_of, reserve_registers
+from aotc.schedule.analysis.alias import allocation_of
+from aotc.schedule.analysis.register_budget import (
+    DOT_CHAIN_RESERVE,
+    DOTS_AHEAD_RESERVE,
+    registers_of,
+    reserve_registers,
+)
 from aotc.schedule.context import Schedule
 from aotc.schedule.pipelining.chained_dots import find_chain
 from aotc.schedule.pipelining.expand_loop import expand_loop
 from aotc.schedule.pipelining.loop_schedule import LoopSchedule
 from aotc.schedule.remarks import Reason, Remark
-
-# What a thread needs besides accumulators and results of dots: addresses, counters, scales.
-_WORKING_REGISTERS = 28
 
 
 def pipeline_mma(kernel: Kernel, schedule: Schedule) -> None:
@@ -64,7 +68,8 @@ def _advance(start: _Start, role: roles.Specialize, kernel: Kernel, schedule: Sc
     """Rewrite a loop, or return why not."""
     issued = [op for op in start.ops if not is_pure(op)]
     chain = find_chain(start.loop, start.dots, issued)
-    needed = _needed_registers(start, num_results=1 if chain else 2)
+    reserve = DOT_CHAIN_RESERVE if chain else DOTS_AHEAD_RESERVE
+    needed = _needed_registers(start, num_results=1 if chain else 2) + reserve
     if not reserve_registers(needed, role, kernel, schedule):
         return Reason.TWO_RESULTS(registers=needed)
     if chain:
@@ -133,18 +138,15 @@ def _is_awaited(op: wgmma.Wgmma, loop: scf.For) -> bool:
 
 def _stays(value: Value, loop: scf.For) -> bool:
     """Return whether no thread writes an operand in the loop."""
-    buffer = _buffer_of(value)
+    buffer = allocation_of(value)
     if buffer.op is None or buffer.op.block is loop.body:
         return False
-    writes = [op for op in loop.body.walk() if isinstance(op, gpu.SharedStore | gpu.AsyncCopy)]
-    return all(_buffer_of(op.buffer) is not buffer for op in writes)
-
-
-def _buffer_of(value: Value) -> Value:
-    """Return the ring that an operand, or a mbarrier, is a stage of."""
-    while isinstance(value.op, gpu.SharedTrans | gpu.SharedStage):
-        value = value.op.buffer
-    return value
+    return not any(
+        allocation_of(getattr(op, each.of)) is buffer
+        for op in loop.body.walk()
+        for each in op.effects_on(Resource.SHARED, "write", proxy="generic")
+        if each.of
+    )
 
 
 def _takes_turns(stage: Value, loop: scf.For) -> bool:
@@ -186,9 +188,9 @@ def _slice(loop: scf.For, roots: Sequence[Op]) -> _Start | None:
 
 
 def _needed_registers(start: _Start, num_results: int) -> int:
-    """Return the registers of a thread for carried values, fragments, and results of dots."""
+    """Return the registers that a thread holds in carried values, fragments, and results of dots."""
     dots = [op.out for op in start.dots]
     held = [*start.loop.carried, *(dots * num_results)]
     held += [op.a for op in start.loop.body if isinstance(op, wgmma.Wgmma)]
     tiles = [value for value in held if isinstance(value.type, TileType)]
-    return sum(map(registers_of, tiles)) + _WORKING_REGISTERS
+    return sum(map(registers_of, tiles))

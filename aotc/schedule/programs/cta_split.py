@@ -19,6 +19,7 @@ from aotc.ir.core import Block, Kernel, Op, Value
 from aotc.ir.dialects import arith, descriptor, gpu, scf, tile
 from aotc.ir.effects import Trait
 from aotc.ir.types import DescriptorType, TileType
+from aotc.schedule.analysis.global_order import accessed, accessed_pointer
 from aotc.schedule.remarks import Reason
 
 Part: TypeAlias = int | None
@@ -53,7 +54,7 @@ def operand_parts(op: Op, part: Part) -> Sequence[Part] | None:
     rule = _RULES.get(type(op))
     if rule is not None:
         return rule(op, part)
-    alike = isinstance(op, arith.Elementwise | tile.Load | tile.Hint)
+    alike = op.has(Trait.ELEMENTWISE) or accessed_pointer(op) is not None
     return [part if shape_of(value) else None for value in op.operands] if alike else None
 
 
@@ -203,9 +204,10 @@ class _Search:
         values = [value for value in op.operands if shape_of(value)]
         suggested = [self._suggested(value) for value in values]
         chosen = next((part for part in suggested if part is not None), None)
-        if isinstance(op, descriptor.DescriptorStore | descriptor.DescriptorReduce):
-            chosen = self._divide_descriptor(op.descriptor, chosen)
-        elif not isinstance(op, tile.Store | tile.AtomicRmw | tile.AtomicCas):
+        written = accessed(op, "write")
+        if written is not None and isinstance(written.type, DescriptorType):
+            chosen = self._divide_descriptor(written, chosen)
+        elif written is None:
             chosen = None
         if any(value.users for value in op.results):
             self.parts.obstacle = Reason.RESULT_IN_ONE_CTA(op=op.opcode)
@@ -237,7 +239,7 @@ class _Search:
             seen[each] = None
             if each in self.preferred and shape_of(each) == shape_of(value):
                 return self.preferred[each]
-            if each.op is not None and isinstance(each.op, arith.Elementwise | tile.Hint):
+            if each.op is not None and each.op.has(Trait.ELEMENTWISE):
                 worklist += each.op.operands
         return None
 

@@ -15,19 +15,16 @@ Invariant: every program of the grid is run once, by itself; programs have no or
 
 from __future__ import annotations
 
-from aotc.ir.core import GRID_SOURCES, Block, Kernel, ParamInfo, Value, build
+from aotc.ir.core import GRID_SOURCES, Block, Kernel, Op, ParamInfo, Value, build
 from aotc.ir.diagnostics import at
-from aotc.ir.dialects import arith, assembly, descriptor, grid, scf, tile
+from aotc.ir.dialects import arith, descriptor, scf, tile
+from aotc.ir.effects import Trait
 from aotc.ir.rewrite import Builder
 from aotc.ir.types import I32
+from aotc.schedule.analysis.global_order import synchronizes
 from aotc.schedule.context import Schedule
 from aotc.schedule.remarks import Remark
 
-_NEVER_UNROLLED = 1
-_OBSTACLES = (
-    *(tile.NumPrograms, tile.AtomicRmw, tile.AtomicCas, tile.Barrier),
-    *(grid.GridWait, grid.LaunchDependents, scf.While, assembly.VolatileAsm),
-)
 _AXES = ("x", "y", "z")
 
 
@@ -47,14 +44,21 @@ def _gains(kernel: Kernel) -> bool:
     """Return whether the kernel has a mainloop of dots whose operands are tensor loads."""
     loads = False
     for op in kernel.walk():
-        if isinstance(op, _OBSTACLES) or getattr(op, "volatile", False):
+        if _communicates(op) or isinstance(op, tile.NumPrograms):
             return False
+        if op.has(Trait.MAY_NOT_END, Trait.DEPENDENT_LAUNCH):
+            return False  # the whole program waits, or loops, for what others do
         if isinstance(op, descriptor.DescriptorLoad):
             depth = sum(isinstance(outer, scf.For) for outer in op.ancestors())
             if depth > 1:
                 return False  # the outer loop is over its work, or as long as that
             loads |= depth == 1
     return loads
+
+
+def _communicates(op: Op) -> bool:
+    """Return whether programs may learn of each other by an op."""
+    return synchronizes(op) or getattr(op, "volatile", False)
 
 
 def _wrap(kernel: Kernel) -> None:
@@ -81,7 +85,7 @@ def _wrap(kernel: Kernel) -> None:
         if isinstance(op, tile.ProgramId):
             op.replace_with([numbers[op.axis]])
     inside(scf.Yield([]))
-    place(build(scf.For, [first, count, step], {"unroll": _NEVER_UNROLLED}, [body], kernel.loc))
+    place(build(scf.For, [first, count, step], {"unroll": scf.NEVER_UNROLLED}, [body], kernel.loc))
 
 
 def _extent(kernel: Kernel, axis: int) -> Value:

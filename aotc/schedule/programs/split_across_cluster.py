@@ -18,9 +18,11 @@ from dataclasses import replace
 
 from aotc.ir.core import Block, Kernel, Op, Value, build, clone_block
 from aotc.ir.diagnostics import CompileError, at
-from aotc.ir.dialects import arith, assembly, descriptor, gpu, grid, scf, tile
+from aotc.ir.dialects import arith, descriptor, gpu, grid, scf, tile
+from aotc.ir.effects import Resource, Trait
 from aotc.ir.rewrite import Builder
 from aotc.ir.types import I32, DescriptorType, TileType
+from aotc.schedule.analysis.global_order import accessed
 from aotc.schedule.context import Schedule
 from aotc.schedule.layout.tensor_copies import has_parts
 from aotc.schedule.programs.cta_split import (
@@ -33,9 +35,6 @@ from aotc.schedule.programs.cta_split import (
 )
 from aotc.schedule.remarks import Remark
 
-_FOR_ALL_BLOCKS = (tile.Assume, tile.Assert, grid.GridWait, grid.LaunchDependents)
-_FOR_ONE_BLOCK = (tile.Barrier, tile.AtomicRmw, tile.AtomicCas, assembly.VolatileAsm)
-
 
 def split_across_cluster(kernel: Kernel, schedule: Schedule) -> None:
     """Rewrite the kernel of a program as that of one CTA of its cluster."""
@@ -43,8 +42,8 @@ def split_across_cluster(kernel: Kernel, schedule: Schedule) -> None:
     if num_blocks == 1:
         return
     for op in kernel.walk():
-        used = any(value.users for value in op.results)
-        if isinstance(op, tile.Barrier | tile.Print) or (isinstance(op, _FOR_ONE_BLOCK) and used):
+        used = op.writes(Resource.GLOBAL) and any(value.users for value in op.results)
+        if used or op.has(Trait.BARRIER) or op.writes(Resource.OUTPUT):
             raise CompileError(
                 f"num_ctas = {num_blocks}: {op.opcode} is not shared by the CTAs of a cluster",
                 op.loc,
@@ -93,7 +92,8 @@ class _Distribution:
         kind = value.type
         assert isinstance(kind, DescriptorType)
         only_loaded = all(
-            isinstance(user, descriptor.DescriptorLoad | descriptor.DescriptorExtent)
+            isinstance(user, descriptor.DescriptorQuery)
+            or (accessed(user) is value and not user.writes())
             for user in value.users
         )
         return only_loaded and has_parts(kind, self.num_blocks)
@@ -162,11 +162,11 @@ class _Distribution:
         part = self.parts.roots[op]
         mapping = {value: self._get(value, part) for value in op.operands}
         slots = [None if slot is None else mapping[slot] for slot in op.slots]
-        if isinstance(op, descriptor.DescriptorStore | descriptor.DescriptorReduce):
+        if isinstance(op, descriptor.DescriptorWrite):
             slots[2:] = self._shift(op.coords, part, op.descriptor.type, mapping, place)
         made = build(type(op), slots, op.attributes, (), op.loc)
-        if part is not None or isinstance(op, _FOR_ALL_BLOCKS):
-            place(made)
+        if part is not None or not op.writes(Resource.GLOBAL):
+            place(made)  # what writes nothing, such as an assertion, is for all CTAs
             return
         assert self.rank is not None
         zero = place(arith.Constant(0, I32)).out

@@ -17,11 +17,10 @@ from aotc.ir.dialects import gpu
 from aotc.ir.types import SharedType, TileType
 from aotc.limits import CompileLimits
 from aotc.schedule.analysis.live_registers import find_peak, place_text
+from aotc.schedule.analysis.register_budget import COMFORTABLE_REGISTERS, registers_of_thread
 from aotc.target import Target
 
 _LISTED = 3
-_COMFORTABLE_REGISTERS = 192  # besides addresses, masks and temporaries
-_REGISTER_UNIT = 8  # registers of a thread are allocated in units of so many
 
 _KeyT = TypeVar("_KeyT")
 
@@ -46,14 +45,6 @@ def check_resources(kernel: Kernel, target: Target, limits: CompileLimits) -> bo
     return peak.registers <= 2 * registers_of_thread(kernel, target)
 
 
-def registers_of_thread(kernel: Kernel, target: Target) -> int:
-    """Return how many registers a thread can have, however many ptxas gives it."""
-    share = (
-        target.registers_per_sm // (32 * kernel.warps_per_cta) // _REGISTER_UNIT * _REGISTER_UNIT
-    )
-    return min(target.max_registers_per_thread, share, kernel.maxnreg or share)
-
-
 def register_remedy(kernel: Kernel, target: Target, registers: int) -> str:
     """Return what helps a kernel whose tiles take so many registers of a thread."""
     remedies: list[str] = []
@@ -62,7 +53,7 @@ def register_remedy(kernel: Kernel, target: Target, registers: int) -> str:
     warps = 2 * kernel.num_warps
     # With still more warps a thread has fewer registers as well.
     while 32 * warps * target.max_registers_per_thread <= target.registers_per_sm:
-        if registers * kernel.num_warps // warps <= _COMFORTABLE_REGISTERS:
+        if registers * kernel.num_warps // warps <= COMFORTABLE_REGISTERS:
             remedies.append(f"num_warps = {warps}")
             break
         warps *= 2

@@ -44,10 +44,11 @@ from itertools import count, zip_longest
 
 from aotc.ir.core import Block, Kernel, Op, Value
 from aotc.ir.diagnostics import at
-from aotc.ir.dialects import arith, assembly, gpu, grid, roles, scf, tile, tma, wgmma
-from aotc.ir.effects import AccessKind, Resource
+from aotc.ir.dialects import arith, assembly, gpu, grid, roles, scf, tma, wgmma
+from aotc.ir.effects import AccessKind, Resource, Trait
 from aotc.ir.rewrite import Builder, is_inside
 from aotc.ir.types import SharedType
+from aotc.schedule.analysis.alias import allocation_of, stage_of
 from aotc.schedule.analysis.global_hazards import GlobalHazards, Touch
 from aotc.schedule.context import Schedule
 
@@ -213,7 +214,7 @@ def rule_of(op: Op) -> _Rule | None:
 
     Raises: IRError if the op has effects on shared memory that nothing here orders.
     """
-    rule = _RULES.get(type(op))
+    rule = _visit_barrier if op.has(Trait.BARRIER) else _RULES.get(type(op))
     if rule is not None:
         return rule
     effects = [*op.effects_on(Resource.SHARED), *op.effects_on(Resource.MBARRIER)]
@@ -222,8 +223,6 @@ def rule_of(op: Op) -> _Rule | None:
         is_used = any(isinstance(value.type, SharedType) for value in op.operands)
         is_view = op.pure and all(isinstance(value.type, SharedType) for value in op.results)
         op.expect(not is_used or is_view, "accesses a buffer, but declares no effect on it")
-        return None
-    if isinstance(op, _UNORDERED):
         return None
     started = op.effects_on(None, "start")
     if started:
@@ -268,6 +267,11 @@ def _order_global(op: Op, pending: _Pending) -> None:
 
 
 # ---- accesses ---------------------------------------------------------------------------------
+
+
+def _pass_over(op: Op, pending: _Pending) -> None:
+    """Do nothing: a fence orders accesses of one thread, in order here, and assembly has no buffers."""
+    del op, pending
 
 
 def _visit_barrier(op: Op, pending: _Pending) -> None:
@@ -423,7 +427,7 @@ def _fence_ahead(op: Op, pending: _Pending) -> None:
 def _feeds_product(buffer: Value) -> bool:
     return any(
         user.effects_on(Resource.DOTS, "start")
-        or (isinstance(user, gpu.SharedStage | gpu.SharedTrans) and _feeds_product(user.out))
+        or (user.has(Trait.ALIAS) and _feeds_product(user.results[0]))
         for user in buffer.users
     )
 
@@ -451,7 +455,7 @@ def _divided(kernel: Kernel) -> dict[gpu.SharedAlloc, None]:
     allocs = [op for op in kernel.walk() if isinstance(op, gpu.SharedAlloc)]
     found: dict[gpu.SharedAlloc, None] = {}
     for alloc in allocs:
-        copies = [op for op in alloc.out.users if isinstance(op, tma.TmaStore | tma.TmaReduce)]
+        copies = [op for op in alloc.out.users if isinstance(op, tma.TensorStore)]
         others = [op for op in alloc.out.users if op not in copies]
         by_warpgroup = bool(copies) and all(copy.issuers for copy in copies)
         written = all(isinstance(op, gpu.SharedStore) for op in others)
@@ -469,11 +473,8 @@ def _places(op: Op, access: AccessKind) -> _Places:
 
 
 def _place(buffer: Value) -> _Place:
-    op, slot = buffer.op, None
-    while isinstance(op, gpu.SharedTrans):
-        op = op.buffer.op
-    if isinstance(op, gpu.SharedStage):
-        op, slot = op.buffer.op, _slot_number(op)
+    op, stage = allocation_of(buffer).op, stage_of(buffer)
+    slot = None if stage is None else _slot_number(stage)
     assert isinstance(op, gpu.SharedAlloc)
     assert isinstance(op.out.type, SharedType)
     return _Place(op, op.offset_bytes, op.offset_bytes + op.out.type.size_bytes, slot)
@@ -556,9 +557,8 @@ def _rotated_by(loop: Op) -> dict[gpu.SharedAlloc, None]:
 _Rule = Callable[[Op, _Pending], None]
 
 _RULES: dict[type[Op], _Rule] = {
-    gpu.Barrier: _visit_barrier,
-    grid.ClusterBarrier: _visit_barrier,
-    tile.Barrier: _visit_barrier,
+    gpu.Fence: _pass_over,
+    assembly.VolatileAsm: _pass_over,
     gpu.AsyncWait: _visit_wait,
     tma.TmaStoreWait: _visit_store_wait,
     tma.ProxyFence: _visit_fence,
@@ -580,6 +580,3 @@ _STARTED: dict[Resource, _Rule] = {
     Resource.DOTS: _visit_product,
 }
 """How to order what accesses shared memory until an op that orders the resource waits for it."""
-
-_UNORDERED = (gpu.Fence, assembly.VolatileAsm)
-"""A fence orders the accesses of one thread, which are in order here. Assembly has no buffers."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from aotc.ir.core import Kernel, Op, Value
 from aotc.ir.dialects import gpu, roles, tma
-from aotc.ir.effects import Resource
+from aotc.ir.effects import Resource, Trait
 from aotc.ir.order import enclosing_in
 from aotc.ir.types import SharedType
 
@@ -69,8 +69,8 @@ def _users(buffer: Value) -> Iterator[Op]:
     """Yield the users of a buffer or its stages, and the ops that wait for copies into it."""
     for user in buffer.users:
         yield user
-        if isinstance(user, gpu.SharedStage | gpu.SharedTrans):
-            yield from _users(user.out)
+        if user.has(Trait.ALIAS):
+            yield from _users(user.results[0])
         else:
             for effect in user.effects_on(None, "start"):
                 wait = _wait_after(user, effect.resource)

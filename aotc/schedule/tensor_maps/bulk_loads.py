@@ -23,7 +23,8 @@ from __future__ import annotations
 
 from aotc.ir.core import Kernel
 from aotc.ir.diagnostics import at
-from aotc.ir.dialects import gpu, grid, scf, tma
+from aotc.ir.dialects import gpu, scf, tma
+from aotc.ir.effects import Trait
 from aotc.ir.rewrite import Builder
 from aotc.ir.types import ScalarType, TileType, element_of
 from aotc.schedule.analysis.affine import AffineAnalysis
@@ -106,11 +107,11 @@ def _check_order(load: gpu.Load, kernel: Kernel) -> None:
     if load.volatile or load.cache == "cv":
         raise UnmappableError("it is volatile")
     for op in kernel.walk():
-        if isinstance(op, gpu.Load) and op.volatile and may_precede(op, load):
+        if getattr(op, "volatile", False) and may_precede(op, load):
             raise UnmappableError("a volatile load before it may wait for other programs to write")
     for fence in fences(kernel.body):
         pointer = written_pointer(fence)
-        if isinstance(fence, grid.GridWait):
+        if fence.has(Trait.DEPENDENT_LAUNCH):
             continue  # the thread that issues copies waits, too
         if pointer is not None and shared_roots(load.pointer, pointer):
             raise UnmappableError("the kernel writes through it, too")

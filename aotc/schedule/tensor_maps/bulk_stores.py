@@ -19,12 +19,14 @@ from __future__ import annotations
 
 from aotc.ir.core import Kernel
 from aotc.ir.diagnostics import at
-from aotc.ir.dialects import gpu, grid, scf, tma
+from aotc.ir.dialects import gpu, scf, tma
+from aotc.ir.effects import Resource, Trait
 from aotc.ir.rewrite import Builder
 from aotc.ir.types import ScalarType, TileType
 from aotc.schedule.analysis.affine import AffineAnalysis
 from aotc.schedule.analysis.axis import AxisAnalysis
 from aotc.schedule.analysis.global_order import (
+    accessed_pointer,
     fences,
     may_precede,
     root_names,
@@ -82,9 +84,10 @@ def _asks(loop: scf.For, schedule: Schedule) -> bool:
 def _check_order(store: gpu.Store, kernel: Kernel) -> None:
     """Refuse a store that must complete before a later access, or after an earlier one."""
     for op in kernel.walk():
-        if not isinstance(op, gpu.Load | tma.Fetch) or not may_precede(store, op):
+        only_reads = op.reads(Resource.GLOBAL) and not op.writes(Resource.GLOBAL)
+        if not only_reads or not may_precede(store, op):
             continue
-        pointer = getattr(op, "pointer", None)
+        pointer = accessed_pointer(op)
         if getattr(op, "volatile", False):
             raise UnmappableError("a volatile load after it may wait for other programs to read")
         if pointer is not None and shared_roots(pointer, store.pointer):
@@ -97,9 +100,9 @@ def _check_order(store: gpu.Store, kernel: Kernel) -> None:
             )
     for fence in fences(kernel.body):
         pointer = written_pointer(fence)
-        if fence is store or isinstance(fence, grid.GridWait):
+        if fence is store or fence.has(Trait.DEPENDENT_LAUNCH):
             continue
-        if pointer is None or isinstance(fence, gpu.AtomicRmw | gpu.AtomicCas):
+        if pointer is None or fence.has(Trait.ATOMIC):
             if may_precede(store, fence):
                 raise UnmappableError(f"{fence.opcode} after it keeps memory accesses in order")
         elif shared_roots(pointer, store.pointer):

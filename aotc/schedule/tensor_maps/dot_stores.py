@@ -20,10 +20,14 @@ from collections.abc import Iterator
 
 from aotc.ir.core import Kernel, Op, Value
 from aotc.ir.dialects import tile
-from aotc.ir.effects import Trait
+from aotc.ir.effects import Resource, Trait
 from aotc.ir.types import I1, TileType, element_of, shape_of
-from aotc.schedule.analysis.global_order import may_precede, root_names, shared_roots
-from aotc.schedule.tensor_maps.operand_loads import ORDERS_NOTHING
+from aotc.schedule.analysis.global_order import (
+    accessed,
+    may_precede,
+    root_names,
+    shared_roots,
+)
 from aotc.schedule.tensor_maps.pointer_block import UnmappableError
 
 _MIN_AXES = 2
@@ -59,17 +63,16 @@ def check_store_order(store: tile.Store, kernel: Kernel) -> None:
     if any(op.has(Trait.LOOP) for op in store.ancestors()):
         raise UnmappableError("it is in a loop, whose iterations would write in no order")
     for op in kernel.walk():
-        is_access = bool(op.effects) and not op.terminator
-        if is_access and op is not store and not isinstance(op, ORDERS_NOTHING):
+        keeps_none = op.has(Trait.MAY_TRAP, Trait.DEPENDENT_LAUNCH)
+        if op.effects_on(Resource.GLOBAL) and op is not store and not keeps_none:
             _check_beside(op, store)
 
 
 def _check_beside(op: Op, store: tile.Store) -> None:
-    pointer = getattr(op, "pointer", None) or getattr(op, "descriptor", None)
-    orders = isinstance(op, tile.AtomicRmw | tile.AtomicCas) or getattr(op, "volatile", False)
-    if orders or not isinstance(pointer, Value):
+    pointer = accessed(op)
+    if pointer is None or op.orders(Resource.GLOBAL) or getattr(op, "volatile", False):
         raise UnmappableError(f"{op.opcode} keeps memory accesses in order")
-    if not op.has_side_effects:
+    if not op.writes(Resource.GLOBAL):
         if may_precede(store, op):
             name = root_names(pointer)
             raise UnmappableError(

@@ -62,7 +62,7 @@ def _lower(
     """Apply rules to the uses of descriptors; tensor copies stay as they are."""
     has_copies = Feature.TMA in target.features
     for op in list(kernel.walk()):
-        if not isinstance(op, _DESCRIPTOR_OPS):
+        if not isinstance(op, descriptor.DescriptorQuery | descriptor.DescriptorAccess):
             continue
         if is_trivially_dead(op):  # asking for one extent asks for all
             op.erase()
@@ -85,7 +85,7 @@ def _lower(
 def _answer_made(kernel: Kernel) -> list[descriptor.DescriptorOf]:
     """Return the ops that make descriptors, of which no op reads extents or strides any more."""
     for op in list(kernel.walk()):
-        if isinstance(op, descriptor.DescriptorExtent | descriptor.DescriptorStride):
+        if isinstance(op, descriptor.DescriptorQuery):
             made = op.descriptor.op
             if isinstance(made, descriptor.DescriptorOf):
                 place = Builder.before_op(op)
@@ -104,14 +104,8 @@ def _check_in_memory(op: Op, target: Target) -> None:
             op.loc,
             remedy="build this kernel for sm_90a and newer",
         )
-    if isinstance(op, descriptor.DescriptorExtent | descriptor.DescriptorStride):
+    if isinstance(op, descriptor.DescriptorQuery):
         op.error("asks a map in memory")
-
-
-_DESCRIPTOR_OPS = (
-    *(descriptor.DescriptorLoad, descriptor.DescriptorStore, descriptor.DescriptorReduce),
-    *(descriptor.DescriptorExtent, descriptor.DescriptorStride),
-)
 
 
 @dataclass

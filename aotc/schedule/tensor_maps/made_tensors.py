@@ -23,18 +23,13 @@ from aotc.ir.rewrite import Builder
 from aotc.ir.types import DescriptorType
 from aotc.schedule.analysis.affine import AffineAnalysis
 from aotc.schedule.analysis.coordinates import coordinate
+from aotc.schedule.analysis.global_order import accessed
 from aotc.schedule.analysis.launch_text import LaunchText
 from aotc.schedule.analysis.polynomial import ZERO, Polynomial
 from aotc.schedule.analysis.signs import Signs
 from aotc.schedule.context import Schedule
 from aotc.schedule.remarks import Remark
 from aotc.schedule.tensor_maps.pointer_block import OUT_OF_REACH
-
-_ACCESSES = (
-    descriptor.DescriptorLoad,
-    descriptor.DescriptorStore,
-    descriptor.DescriptorReduce,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +106,7 @@ def _moves(
         factor = Polynomial.constant(abs(term.terms[0][1]))
         stride, index = stride * factor, index.divided_by(factor) or ZERO
         moves[stride] = moves.get(stride, ZERO) + index
-    if moves and not all(isinstance(user, _ACCESSES) for user in op.out.users):
+    if moves and not all(accessed(user) is op.out for user in op.out.users):
         raise _UnknownError("its address moves, and it is more than accessed")
     kind = op.out.type
     assert isinstance(kind, DescriptorType)
@@ -150,7 +145,7 @@ def _move(access: Op, tensor: Value, first: Sequence[Value]) -> None:
         loaded = descriptor.DescriptorLoad(tensor, [*first, *access.coords], *hints)
         access.replace_with([place(loaded).out])
         return
-    assert isinstance(access, descriptor.DescriptorStore | descriptor.DescriptorReduce)
+    assert isinstance(access, descriptor.DescriptorWrite)
     coords = [*first, *access.coords]
     value = place(tile.Reshape(access.value, kind.block)).out
     if isinstance(access, descriptor.DescriptorReduce):

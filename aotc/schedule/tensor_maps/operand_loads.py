@@ -11,18 +11,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from aotc.ir.core import Kernel, Op, Value
-from aotc.ir.dialects import grid, scf, tile
+from aotc.ir.dialects import scf, tile
 from aotc.ir.effects import Trait
 from aotc.ir.parameter_access import pointer_roots
 from aotc.ir.types import element_of
 from aotc.schedule.analysis.affine import axis_names, axis_symbol
-from aotc.schedule.analysis.global_order import may_precede, root_names, stands_before
+from aotc.schedule.analysis.global_order import (
+    accessed,
+    may_precede,
+    root_names,
+    stands_before,
+    synchronizes,
+)
 from aotc.schedule.context import Schedule
 from aotc.schedule.layout.wgmma_layouts import wgmma_layouts
 from aotc.schedule.tensor_maps.pointer_block import TensorBlock, UnmappableError
-
-ORDERS_NOTHING = (tile.Assume, tile.Assert, tile.Print, grid.GridWait, grid.LaunchDependents)
-"""Ops with a memory effect, but none that an access to a tensor could miss."""
 
 
 def operands_in_loops(kernel: Kernel) -> Iterator[tuple[tile.Load, tile.Dot]]:
@@ -82,13 +85,11 @@ def check_load_order(load: tile.Load, kernel: Kernel) -> None:
         raise UnmappableError("it is volatile")
     own = pointer_roots(load.pointer)
     for op in kernel.walk():
-        if isinstance(op, tile.Load) and op.volatile and may_precede(op, load):
+        if getattr(op, "volatile", False) and may_precede(op, load):
             raise UnmappableError("a volatile load before it may wait for other programs to write")
-        if not op.has_side_effects or op.terminator or isinstance(op, ORDERS_NOTHING):
-            continue
-        pointer = getattr(op, "pointer", None) or getattr(op, "descriptor", None)
-        if not isinstance(pointer, Value):
-            if may_precede(op, load):
+        pointer = accessed(op, "write")
+        if pointer is None:
+            if synchronizes(op) and may_precede(op, load):
                 raise UnmappableError(
                     f"{op.opcode} comes before it, and what was written before that"
                 )

@@ -12,12 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from aotc.ir.core import Op
-from aotc.ir.dialects import assembly, gpu, tile, tma
-from aotc.schedule.analysis.global_order import may_precede
-from aotc.schedule.layout.tensor_copies import may_alias
+from aotc.ir.dialects import tma
+from aotc.ir.types import TensorMapType
+from aotc.schedule.analysis.alias import may_alias
+from aotc.schedule.analysis.global_order import accessed, may_precede, synchronizes
 from aotc.schedule.remarks import Reason
-
-_ORDERING = (tile.Barrier, gpu.AtomicRmw, gpu.AtomicCas, gpu.Fence, assembly.VolatileAsm)
 
 
 def reorder_hazard(fetch: tma.Fetch, ops: Iterable[Op]) -> str:
@@ -25,9 +24,11 @@ def reorder_hazard(fetch: tma.Fetch, ops: Iterable[Op]) -> str:
     if isinstance(fetch, tma.BulkFetch):
         return ""  # checked when the load became a bulk copy, see `bulk_loads`
     for op in ops:
-        if isinstance(op, _ORDERING) and may_precede(op, fetch):
+        if synchronizes(op) and may_precede(op, fetch):
             return Reason.FENCE_BEFORE(op=op.opcode)
-        stores = isinstance(op, tma.StagedTmaStore | tma.TmaStore | tma.TmaReduce)
-        if stores and may_alias(fetch.tensor, op.tensor):
-            return Reason.KERNEL_WRITES(name=op.tensor.hint or "the tensor")
+        tensor = accessed(op, "write")
+        if tensor is None or not isinstance(tensor.type, TensorMapType):
+            continue
+        if may_alias(fetch.tensor, tensor):
+            return Reason.KERNEL_WRITES(name=tensor.hint or "the tensor")
     return ""

@@ -22,21 +22,22 @@ from dataclasses import dataclass
 
 from aotc.ir.core import Block, Kernel, Op, Value, build
 from aotc.ir.diagnostics import IRError, at
-from aotc.ir.dialects import arith, gpu, grid, roles, scf, tile, tma, wgmma
-from aotc.ir.effects import Trait
+from aotc.ir.dialects import arith, gpu, roles, scf, tma, wgmma
+from aotc.ir.effects import Resource, Trait
 from aotc.ir.rewrite import Builder, append_carried
 from aotc.ir.types import I32
-from aotc.schedule.analysis.global_order import fences, shared_roots, written_pointer
+from aotc.schedule.analysis.global_order import (
+    accessed,
+    accessed_pointer,
+    fences,
+    shared_roots,
+    synchronizes,
+    written_pointer,
+)
 from aotc.schedule.context import Schedule
 from aotc.schedule.layout.layouts import WARPGROUP_WARPS
 from aotc.schedule.remarks import Reason
 from aotc.schedule.shared_memory.mbarrier_ring import MbarrierRing, RingPosition
-
-_READS = (gpu.Load, tile.Load, gpu.AsyncCopy)
-_TENSOR_STORES = (tma.StagedTmaStore, tma.TmaStore)
-_ORDERED = (gpu.Store, tile.Store, *_TENSOR_STORES, tma.StagedBulkStore, tma.BulkStore)
-_FREE = (tma.TmaReduce, tma.ProxyFence, tile.Assert, tile.Print)
-
 
 # ---- whether ----------------------------------------------------------------------------------
 
@@ -79,22 +80,26 @@ def _dependence(kernel: Kernel, loop: scf.For) -> str:
     """Return why memory accesses forbid running tiles concurrently, or an empty string."""
     outside = [op for op in kernel.body if op is not loop]
     for op in fences(outside):
-        if not isinstance(op, grid.GridWait):
+        if not op.has(Trait.DEPENDENT_LAUNCH):
             return Reason.OUTSIDE_TILE_LOOP(op=op.opcode)
     if any(getattr(op, "volatile", False) for op in loop.body.walk()):
         return Reason.VOLATILE_TILES()
     moved = _dependents(loop)
     for op in fences(loop.body):
-        if not isinstance(op, _ORDERED + _FREE):
+        if op.has(Trait.MAY_TRAP) or op.writes(Resource.OUTPUT) or isinstance(op, tma.ProxyFence):
+            continue
+        place = accessed(op, "write")
+        if place is None or synchronizes(op):
             return Reason.ORDERED_TILES(op=op.opcode)
-        if isinstance(op, _ORDERED) and not getattr(op, "kind", ""):  # reductions commute
-            place = op.coords if isinstance(op, _TENSOR_STORES) else [op.pointer]
-            if not any(value in moved for value in place):
-                return Reason.SAME_PLACE(op=op.opcode)
+        if op.reads(Resource.GLOBAL):
+            continue  # reductions commute
+        if not any(value in moved for value in getattr(op, "coords", ()) or [place]):
+            return Reason.SAME_PLACE(op=op.opcode)
     for write in fences(loop.body):
         target = written_pointer(write)
         for op in loop.body.walk():
-            if target and isinstance(op, _READS) and shared_roots(op.pointer, target):
+            pointer = accessed_pointer(op, "read")
+            if target and pointer and shared_roots(pointer, target):
                 return Reason.TILES_COMMUNICATE()
     return ""
 

@@ -22,15 +22,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from aotc.ir.carried_state import State
-from aotc.ir.core import Block, Kernel, Value
+from aotc.ir.core import Block, Kernel, Op, Value
 from aotc.ir.diagnostics import IRError, at
-from aotc.ir.dialects import gpu, grid, roles, scf, tma, wgmma
+from aotc.ir.dialects import gpu, grid, roles, scf, tma
+from aotc.ir.effects import Trait
 from aotc.ir.rewrite import Builder, is_inside
 from aotc.schedule.analysis.producer_slice import Slice, SliceCopy, find_slice
 from aotc.schedule.analysis.register_budget import (
-    register_share,
+    CONSUMER_RESERVE,
+    FRAGMENT_RESERVE,
     register_split,
     registers_of,
+    registers_of_thread,
     split_remark,
 )
 from aotc.schedule.context import Schedule
@@ -44,11 +47,7 @@ from aotc.schedule.warp_roles.load_groups import (
     initial_state,
     make_group,
 )
-
-_FRAGMENT_REGISTERS = 32  # of operands of dots on CUDA cores
-_DOTS = (gpu.Dot, wgmma.Wgmma)
-# Addresses, counters and the epilogue's values, besides the accumulators.
-_WORKING_REGISTERS = 64
+from aotc.target import Target
 
 
 def specialize_warps(kernel: Kernel, schedule: Schedule) -> None:
@@ -70,7 +69,7 @@ def specialize_warps(kernel: Kernel, schedule: Schedule) -> None:
         producer = _divide(kernel, consumers, found, place)
         for block in (consumers, producer):
             Builder(block)(scf.Yield([]))
-        registers = _registers(kernel, consumers)
+        registers = _registers(kernel, consumers, schedule.target)
         if registers:
             schedule.remark(kernel.loc, split_remark(registers))
         place(roles.Specialize(consumers, producer, *registers))
@@ -105,17 +104,23 @@ def _divide(kernel: Kernel, consumers: Block, found: Slice, place: Builder) -> B
 # ---- registers --------------------------------------------------------------------------------
 
 
-def _registers(kernel: Kernel, consumers: Block) -> tuple[int, ...]:
+def _registers(kernel: Kernel, consumers: Block, target: Target) -> tuple[int, ...]:
     """Return how many registers a thread of each role gets, or nothing to leave them as they are.
 
     Where accumulators leave few for all else, consumers take registers that the producer frees.
     """
-    dots = [op for op in consumers.walk() if isinstance(op, _DOTS)]
+    dots = [op for op in consumers.walk() if op.has(Trait.DOT)]
     # A dot that accumulates onto another one has no accumulator of its own.
-    held = sum(registers_of(op.out) for op in dots if not isinstance(op.acc.op, _DOTS))
+    held = sum(registers_of(op.results[0]) for op in dots if not _continues_dot(op))
     by_threads = any(isinstance(op, gpu.Dot) for op in dots)
-    working = _WORKING_REGISTERS + (_FRAGMENT_REGISTERS if by_threads else 0)
-    return register_split(kernel) if held + working > register_share(kernel) else ()
+    working = CONSUMER_RESERVE + (FRAGMENT_RESERVE if by_threads else 0)
+    fits = held + working <= registers_of_thread(kernel, target)
+    return () if fits else register_split(kernel, target)
+
+
+def _continues_dot(op: Op) -> bool:
+    acc: Value = getattr(op, "acc")  # noqa: B009 - every dot has one
+    return acc.op is not None and acc.op.has(Trait.DOT)
 
 
 # ---- the producer -----------------------------------------------------------------------------

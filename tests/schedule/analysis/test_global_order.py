@@ -7,7 +7,7 @@ import pytest
 from aotc.ir.core import Op
 from aotc.ir.dialects import gpu, tma
 from aotc.ir.effects import Resource
-from aotc.schedule.analysis.global_order import fences
+from aotc.schedule.analysis.global_order import accessed, accessed_pointer, fences, synchronizes
 from tests.support.every_op import SAMPLES, kernel_of, ops_of, sample_kernel
 
 # Every op that writes global memory, or orders accesses to it, of one thread or among threads.
@@ -24,6 +24,52 @@ _OTHERS = (
     *(Resource.SHARED, Resource.COPIES, Resource.STORES, Resource.DOTS, Resource.CONTROL),
     Resource.TENSOR_MAP,
 )
+
+
+# Ops by which threads of a program, or programs, may learn what others have done.
+_SYNCHRONIZING = (
+    *("asm.volatile", "gpu.atomic_cas", "gpu.atomic_rmw", "gpu.barrier", "gpu.fence"),
+    *("gpu.mbarrier_arrive", "gpu.mbarrier_wait", "gpu.specialize", "grid.cluster_barrier"),
+    *("gpu.tma_store_wait", "tile.atomic_cas", "tile.atomic_rmw", "tile.barrier"),
+)
+
+
+@pytest.mark.parametrize("opcode", SAMPLES)
+def test_what_tells_threads_of_each_other_synchronizes(opcode: str) -> None:
+    ops = ops_of(sample_kernel(opcode), opcode)
+    assert {synchronizes(op) for op in ops} == {opcode in _SYNCHRONIZING}
+
+
+def test_a_wait_for_a_written_tensor_synchronizes() -> None:
+    assert synchronizes(tma.TmaStoreWait(written=True))
+    assert not synchronizes(tma.ProxyFence(whole=True))
+
+
+_ACCESSED = {
+    "tile.load": "pointer",
+    "tile.store": "pointer",
+    "gpu.atomic_rmw": "pointer",
+    "gpu.async_copy": "pointer",
+    "tile.descriptor_load": "descriptor",
+    "tile.descriptor_reduce": "descriptor",
+    "gpu.tma_store": "tensor",
+    "gpu.bulk_load": "pointer",
+}
+
+
+@pytest.mark.parametrize("opcode", _ACCESSED)
+def test_an_access_names_what_it_goes_through(opcode: str) -> None:
+    op = ops_of(sample_kernel(opcode), opcode)[0]
+    place = getattr(op, _ACCESSED[opcode])
+    assert accessed(op) is place
+    assert accessed_pointer(op) is (place if _ACCESSED[opcode] == "pointer" else None)
+
+
+@pytest.mark.parametrize(
+    "opcode", ["tile.barrier", "tile.print", "gpu.shared_load", "asm.volatile"]
+)
+def test_what_goes_through_nothing_accesses_nothing(opcode: str) -> None:
+    assert accessed(ops_of(sample_kernel(opcode), opcode)[0]) is None
 
 
 @pytest.mark.parametrize("opcode", _FENCES)

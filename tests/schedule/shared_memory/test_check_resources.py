@@ -13,7 +13,6 @@ from aotc.schedule.shared_memory.check_resources import (
     check_instructions,
     check_resources,
     register_remedy,
-    registers_of_thread,
 )
 from aotc.target import TARGETS
 from tests.schedule.analysis.test_live_registers import POINTERS, WARPS, scheduled
@@ -77,27 +76,6 @@ def test_many_instructions_name_where_most_come_from() -> None:
     assert caught.value.loc is not None
     assert caught.value.loc.line in (9, 10)
     assert "[kernel.limits]" in caught.value.remedy
-
-
-@pytest.mark.parametrize(
-    ("warps", "groups", "producers", "maxnreg", "expected"),
-    [
-        (1, 1, 0, 0, 255),
-        (8, 1, 0, 0, 255),
-        (16, 1, 0, 0, 128),
-        (32, 1, 0, 0, 64),
-        (32, 1, 0, 255, 64),
-        (8, 2, 4, 0, 96),  # 65536 / 640 is 102; a warp has 8 registers of each thread at a time
-        (4, 1, 0, 40, 40),
-    ],
-)
-def test_registers_of_a_thread(
-    warps: int, groups: int, producers: int, maxnreg: int, expected: int
-) -> None:
-    kernel = scheduled("copy", POINTERS, {"BLOCK": 128})
-    kernel.num_warps, kernel.num_consumer_groups = warps, groups
-    kernel.producer_warps, kernel.maxnreg = producers, maxnreg
-    assert registers_of_thread(kernel, SM_90) == expected
 
 
 def test_whether_registers_may_suffice() -> None:

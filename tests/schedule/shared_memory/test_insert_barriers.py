@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -21,6 +20,7 @@ from aotc.schedule.shared_memory.insert_barriers import insert_barriers, rule_of
 from aotc.target import TARGETS
 from tests.support.checks import check
 from tests.support.every_op import SAMPLES, ops_of, sample_kernel
+from tests.support.own_ops import own_ops
 
 _KERNEL = """
 #0 = #ll<register=[[1],[2]] lane=[[4],[8],[16],[32],[64]] warp=[[128],[256]] : [512]>
@@ -268,17 +268,6 @@ def test_a_gather_reads_what_was_stored_and_is_read_before_the_next_store() -> N
 
 
 # ---- ops that this pass does not know ---------------------------------------------------------
-
-
-@contextmanager
-def own_ops() -> Iterator[None]:
-    """Let a test declare op classes, and forget them."""
-    known = dict(Op.registry)
-    try:
-        yield
-    finally:
-        Op.registry.clear()
-        Op.registry.update(known)
 
 
 def with_op(make: Callable[[Value], Op]) -> str:

@@ -1,0 +1,19 @@
+"""Op classes of a test's own, which are forgotten after it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from aotc.ir.core import Op
+
+
+@contextmanager
+def own_ops() -> Iterator[None]:
+    """Let a test declare op classes, and forget them."""
+    known = dict(Op.registry)
+    try:
+        yield
+    finally:
+        Op.registry.clear()
+        Op.registry.update(known)
