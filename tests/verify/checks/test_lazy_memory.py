@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aotc.ir.dialects.tile import AtomicSem
-from aotc.ir.types import FP16, FP32, I1, I32
+from aotc.ir.types import FP16, FP32, FP64, I1, I32
 from aotc.verify.arrays import Array
 from aotc.verify.checks.input_data import between, floats, integers
 from aotc.verify.checks.lazy_memory import HEAD_BYTES, Contents, ElasticMemory
@@ -208,6 +208,39 @@ def test_untraced_memory_holds_the_same_and_marks_nothing() -> None:
     assert memory.result(0, size).tobytes() == traced.result(0, size).tobytes()
     assert memory.conflict == ""
     assert not memory.touched(0)[0].any()
+
+
+@pytest.mark.parametrize("is_sparse", [False, True])
+def test_memory_is_there_again_as_it_was(is_sparse: bool) -> None:
+    """Whoever runs on it may touch more, which the first memory does not come to hold."""
+    first = ElasticMemory(1 << 20, is_sparse=is_sparse)
+    x = first.add_buffer("x", FP32, floats(FP32, 5))
+    fresh, y = _memory()
+    first.store(_at(x, 3, 3000), _ONE, None, FP32)
+    pages = first.pages(0)
+    for _ in range(2):
+        again = first.again()
+        places = [3, 3000, 70_000]
+        expected = fresh.load(_at(y, *places), None, FP32)
+        assert again.load(_at(x, *places), None, FP32).tolist() == expected.tolist()
+        again.store(_at(x, 3), 2 * _ONE, None, FP32)
+    assert first.load(_at(x, 3), None, FP32).tolist() == [1.0]
+    assert first.pages(0) == pages
+
+
+def test_elements_of_several_sizes_are_marked_to_the_byte() -> None:
+    memory, x = _memory()
+    memory.begin_program()
+    memory.store(_at(x, 0), _ONE, None, FP32)
+    memory.load(np.array([x + 6], np.int64), None, FP16)
+    memory.begin_program()
+    memory.load(np.array([x + 8], np.int64), None, FP64)
+    assert memory.conflict == ""
+    read, written = memory.touched(0)
+    assert np.flatnonzero(read).tolist() == [HEAD_BYTES + i for i in (6, 7, *range(8, 16))]
+    assert np.flatnonzero(written).tolist() == [HEAD_BYTES + i for i in range(4)]
+    memory.load(np.array([x], np.int64), None, FP64)
+    assert memory.conflict == "program 1 reads what another has written in x"
 
 
 def test_contents_by_dtype() -> None:

@@ -78,13 +78,14 @@ class _Cells:
         """Return where the stamps of bytes at offsets are, as if each byte had one."""
         if self._pages is None:
             return offsets
-        missing = self._pages.missing(offsets)
-        if missing.size:
-            self._pages.hold(missing)
-            held = len(self._pages.numbers) * PAGE_BYTES
-            if held > self.written.size * self._granule_bytes:
-                self._extend(2 * held)
-        return self._pages.places(offsets)
+        return self._pages.places(offsets, self._hold)
+
+    def _hold(self, missing: Ints) -> None:
+        assert self._pages is not None
+        self._pages.hold(missing)
+        held = len(self._pages.numbers) * PAGE_BYTES
+        if held > self.written.size * self._granule_bytes:
+            self._extend(2 * held)
 
     def _extend(self, size_bytes: int) -> None:
         granules = size_bytes // self._granule_bytes
