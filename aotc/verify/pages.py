@@ -28,6 +28,11 @@ class Pages:
         self._ascending = np.empty(0, np.int64)
         self._slots = np.empty(0, np.int64)  # of the pages in `_ascending`
 
+    @property
+    def size_bytes(self) -> int:
+        """How large all that is held is."""
+        return len(self.numbers) * PAGE_BYTES
+
     def copy(self) -> Pages:
         """Return the same pages, to hold others from here on."""
         made = Pages()
@@ -59,6 +64,24 @@ class Pages:
         if is_in_runs:
             moved = np.repeat(moved, np.diff(starts, append=offsets.size))
         return offsets + moved
+
+    def runs(
+        self, offsets: Array, size_bytes: int, hold: Callable[[Array], None]
+    ) -> tuple[Array, Array]:
+        """Return where runs of bytes at offsets (n,) are, in parts, and how long each part is.
+
+        `hold` is called as by `places`.
+        """
+        first = offsets >> PAGE_BITS
+        counts = (offsets + size_bytes - 1 >> PAGE_BITS) - first + 1
+        if counts.max() == 1:
+            return self.places(offsets, hold), np.full(offsets.size, size_bytes)
+        whole = np.repeat(np.arange(offsets.size), counts)
+        number = np.arange(whole.size) - np.repeat(np.cumsum(counts) - counts, counts)
+        page = (first[whole] + number) << PAGE_BITS
+        starts = np.maximum(offsets[whole], page)
+        ends = np.minimum(offsets[whole] + size_bytes, page + PAGE_BYTES)
+        return self.places(starts, hold), ends - starts
 
     def hold(self, pages: Array) -> None:
         """Hold pages that are not held yet, each once, in order, behind the others."""

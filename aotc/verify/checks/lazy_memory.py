@@ -27,15 +27,16 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from aotc.ir.dialects.tile import AtomicSem
 from aotc.ir.types import BF16, ScalarType
-from aotc.verify.arrays import Array, copied, listed, reshape, view
-from aotc.verify.interpreter.memory import Access, AccessError, Address, Memory, selected
+from aotc.verify.arrays import Array, copied, reduce_or, reshape, view
+from aotc.verify.checks.marks import NOBODY, SEVERAL, Marks, Order, extended
+from aotc.verify.interpreter.memory import Access, AccessError, Address, Box, Memory, Part
 from aotc.verify.interpreter.numerics import dtype_of
 from aotc.verify.pages import PAGE_BYTES, Pages
 
@@ -49,9 +50,7 @@ _ALIGNED_PLACE = 1 << 20  # so that regions of `Contents` begin at the pointer
 _MAX_SPARSE_BYTES = 1 << 36
 _HASH = 0x9E3779B97F4A7C15
 _MIX = 0xBF58476D1CE4E5B9
-_NOBODY, _SEVERAL = 0, -1
 _MAX_KEPT, _MAX_KEPT_ELEMENTS = 96, 1 << 18
-_Scalar = TypeVar("_Scalar", bound=np.generic)
 _RELEASES = ("release", "acq_rel")
 _ACQUIRES = ("acquire", "acq_rel")
 
@@ -122,36 +121,6 @@ _EMPTY = np.empty(0, np.uint8)
 
 
 @dataclass(slots=True)
-class _Marks:
-    """Say what programs did to each granule of a buffer, which is the smallest element accessed."""
-
-    granule_bytes: int
-    read: npt.NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
-    written: npt.NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
-    writer: npt.NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))  # eras
-    reader: npt.NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))  # programs
-    has_writers: bool = False
-
-    def extend(self, size_bytes: int) -> None:
-        """Make room for the granules of so many bytes."""
-        count = size_bytes // self.granule_bytes
-        self.read, self.written = _extended(self.read, count), _extended(self.written, count)
-        self.writer, self.reader = _extended(self.writer, count), _extended(self.reader, count)
-
-    def split(self, granule_bytes: int) -> None:
-        """Make granules smaller: of each become several with the same marks."""
-        times = self.granule_bytes // granule_bytes
-        self.read, self.written = np.repeat(self.read, times), np.repeat(self.written, times)
-        self.writer, self.reader = np.repeat(self.writer, times), np.repeat(self.reader, times)
-        self.granule_bytes = granule_bytes
-
-    def by_element(self, marks: npt.NDArray[_Scalar], size_bytes: int) -> npt.NDArray[_Scalar]:
-        """Return marks, one for each element of a size; several where it has several granules."""
-        count = size_bytes // self.granule_bytes
-        return marks if count == 1 else reshape(marks, -1, count)
-
-
-@dataclass(slots=True)
 class _Buffer:
     name: str
     pointee: ScalarType
@@ -159,58 +128,33 @@ class _Buffer:
     start_bytes: int
     pages: Pages | None
     initial: npt.NDArray[np.uint8]  # what its bytes were; of one that is not traced, none
-    marks: _Marks
+    marks: Marks
     is_shared: bool = False  # by two pointers
     # Of a shared one: the elements of tiles that the running program accessed each byte for.
     loaded: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     stored: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
 
 
-class _Order:
-    """Say which writes of other programs the running one comes behind.
+@dataclass(frozen=True, slots=True)
+class _Runs:
+    """Say where a box is: runs of `length` elements at addresses, in cells from `firsts` on.
 
-    Programs run one after the other. Each goes through eras, numbered on and on: one ends with
-    every atomic that releases. What a program knows is the last era of each other one whose writes
-    it can see, and a flag or counter keeps what those who released there knew.
+    With `counts` these are parts of such runs, as pages hold them.
     """
 
-    def __init__(self) -> None:
-        self.era = 0
-        self._first = 0
-        self._programs = [0]  # of each era
-        self._program = 0
-        self._known: dict[int, int] = {}
-        self._kept: dict[tuple[int, int], dict[int, int]] = {}
+    index: int
+    starts: Array
+    length: int
+    firsts: Array
+    counts: Array | None
 
-    def begin_program(self) -> None:
-        self._program += 1
-        self._known = {}
-        self.end_era()
-        self._first = self.era
-
-    def end_era(self) -> None:
-        self.era += 1
-        self._programs.append(self._program)
-
-    def acquire(self, place: tuple[int, int]) -> None:
-        for program, era in self._kept.get(place, {}).items():
-            self._known[program] = max(era, self._known.get(program, 0))
-
-    def release(self, place: tuple[int, int]) -> None:
-        kept = self._kept.setdefault(place, {})
-        for program, era in {**self._known, self._program: self.era}.items():
-            kept[program] = max(era, kept.get(program, 0))
-
-    def are_own(self, eras: Array) -> Array:
-        return eras >= self._first
-
-    def are_behind(self, eras: Array) -> bool:
-        """Return whether the running program sees all that was written in these eras."""
-        others = eras[(eras != _NOBODY) & ~self.are_own(eras)]
-        if not others.size:
-            return True
-        others = np.unique(others)
-        return all(self._known.get(self._programs[era], 0) >= era for era in listed(others))
+    def cells(self) -> Array:
+        """Return the cell of each element."""
+        if self.counts is None:
+            return reshape(self.firsts[:, None] + np.arange(self.length), -1)
+        before = np.cumsum(self.counts) - self.counts
+        count = self.starts.size * self.length
+        return np.repeat(self.firsts - before, self.counts) + np.arange(count)
 
 
 class ElasticMemory(Memory):
@@ -234,9 +178,10 @@ class ElasticMemory(Memory):
         self._is_traced = is_traced
         self._is_sparse = is_sparse
         self._shapes: dict[tuple[int, ...], int] = {}
+        self._boxes: dict[tuple[Box, int], _Runs] = {}  # in elements of a size
         self._buffers: list[_Buffer] = []
         self._program = 0
-        self._order = _Order()
+        self._order = Order()
         self._sem: AtomicSem | None = None  # of the atomic that is made
 
     def add_buffer(
@@ -255,7 +200,7 @@ class ElasticMemory(Memory):
         self._bytes.append(_EMPTY)
         self._names.append(name)
         pages = Pages() if self._is_sparse else None
-        marks = _Marks(pointee.size_bytes)
+        marks = Marks(pointee.size_bytes)
         self._buffers.append(_Buffer(name, pointee, contents, start, pages, _EMPTY, marks))
         base = (index + 1 << _BUFFER_BITS) + _BASE
         self._starts = np.append(self._starts, base)
@@ -273,12 +218,13 @@ class ElasticMemory(Memory):
         What is held here is held there, at the same places, so that it is not drawn again.
         """
         made = ElasticMemory(self._max_bytes, is_traced=False, is_sparse=self._is_sparse)
-        made._names = list(self._names)
+        made._names, made._boxes = list(self._names), dict(self._boxes)
         made._starts, made._ends = copied(self._starts), copied(self._ends)
         for buffer in self._buffers:
             pages = None if buffer.pages is None else buffer.pages.copy()
-            marks = _Marks(buffer.pointee.size_bytes)
-            made._bytes.append(copied(buffer.initial))
+            marks = Marks(buffer.pointee.size_bytes)
+            held = buffer.initial if pages is None else buffer.initial[: pages.size_bytes]
+            made._bytes.append(copied(held))
             made._buffers.append(replace(buffer, pages=pages, initial=_EMPTY, marks=marks))
         return made
 
@@ -295,8 +241,8 @@ class ElasticMemory(Memory):
 
     def begin_program(self) -> None:
         for buffer in self._buffers:
-            buffer.loaded.fill(_NOBODY)
-            buffer.stored.fill(_NOBODY)
+            buffer.loaded.fill(NOBODY)
+            buffer.stored.fill(NOBODY)
         self._program += 1
         self._order.begin_program()
 
@@ -314,58 +260,58 @@ class ElasticMemory(Memory):
             if sem in _RELEASES:
                 self._order.end_era()
 
-    def load(self, address: Array, mask: Array | None, element: ScalarType) -> Array:
-        access = self._access(address, mask, element)
-        out = self._read(access, element)
+    def _read(self, access: Access, element: ScalarType) -> Array:
+        out = super()._read(access, element)
         if not self._is_traced:
             return out
-        self._meet(address, mask, access, element, is_store=False)
+        self._meet(access, element, is_store=False)
         size = element.size_bytes
         for part in access.parts:
             cells, marks = part.cells, self._marks(part.index, size)
-            marks.by_element(marks.read, size)[cells] = True
+            marks.of("read", size)[cells] = True
             if self._sem is not None:
                 if element == BF16:
                     # Before sm_90 no instruction does it: the word around is exchanged instead.
-                    for each in (marks.read, marks.written):
-                        marks.by_element(each, _WORD_BYTES)[cells * size // _WORD_BYTES] = True
+                    for each in ("read", "written"):
+                        marks.of(each, _WORD_BYTES)[cells * size // _WORD_BYTES] = True
                 if self._sem in _ACQUIRES and cells.size == 1:
                     self._order.acquire((part.index, int(cells[0])))
             else:
-                if marks.has_writers:
-                    eras = marks.by_element(marks.writer, size)[cells]
+                if "writer" in marks:
+                    eras = marks.of("writer", size)[cells]
                     if not self._order.are_behind(eras):
                         self._note(part.index, "reads what another has written")
-                reader = marks.by_element(marks.reader, size)
+                reader = marks.of("reader", size)
                 known = reader[cells]
-                others = (known != _NOBODY) & (known != self._program)
-                reader[cells] = np.where(others, _SEVERAL, self._program)
+                others = (known != NOBODY) & (known != self._program)
+                reader[cells] = np.where(others, SEVERAL, self._program)
         return out
 
-    def store(self, address: Array, value: Array, mask: Array | None, element: ScalarType) -> None:
+    def _write(self, access: Access, values: Array, element: ScalarType) -> None:
         if not self._is_traced:
-            super().store(address, value, mask, element)
+            super()._write(access, values, element)
             return
-        access = self._access(address, mask, element)
-        self._meet(address, mask, access, element, is_store=True)
+        self._meet(access, element, is_store=True)
         size = element.size_bytes
         bits = np.dtype(f"u{size}")
         before = [self._elements(part.index, bits)[part.cells] for part in access.parts]
-        self._write(access, selected(np.broadcast_to(value, address.shape), mask), element)
+        super()._write(access, values, element)
         for part, old in zip(access.parts, before, strict=True):
             cells, buffer = part.cells, self._buffers[part.index]
             marks = self._marks(part.index, size)
-            marks.by_element(marks.written, size)[cells] = True
-            readers = marks.by_element(marks.reader, size)[cells]
-            is_read = (readers != _NOBODY) & (readers != self._program)
+            marks.of("written", size)[cells] = True
+            is_read = np.False_
+            if "reader" in marks:
+                readers = marks.of("reader", size)[cells]
+                is_read = ((readers != NOBODY) & (readers != self._program)).any()
             if self._sem is not None:
-                if buffer.is_shared and is_read.any():  # through the other pointer, by no atomic
+                if buffer.is_shared and is_read:  # through the other pointer, by no atomic
                     self._note(part.index, "updates what another has read")
                 if self._sem in _RELEASES and cells.size == 1:
                     self._order.release((part.index, int(cells[0])))
                 continue
             changed = self._elements(part.index, bits)[cells] != old
-            writer = marks.by_element(marks.writer, size)
+            writer = marks.of("writer", size)
             if changed.any():
                 eras = writer[cells]
                 if not self._order.are_behind(eras):
@@ -373,12 +319,11 @@ class ElasticMemory(Memory):
                 own = self._order.are_own(reshape(eras, len(cells), -1)[:, 0])
                 if (changed & own).any():
                     self.rewritten = self.rewritten or buffer.name
-            if is_read.any():
+            if is_read:
                 self._note(part.index, "writes what another has read")
             writer[cells] = self._order.era
-            marks.has_writers = True
 
-    def _marks(self, index: int, size_bytes: int) -> _Marks:
+    def _marks(self, index: int, size_bytes: int) -> Marks:
         """Return the marks of a buffer of which elements of a size are accessed."""
         marks = self._buffers[index].marks
         if size_bytes < marks.granule_bytes:
@@ -424,7 +369,7 @@ class ElasticMemory(Memory):
     ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
         """Return which bytes of a buffer, or of `pages` of it, were read and which were written."""
         marks = self._buffers[index].marks
-        read, written = marks.read, marks.written
+        read, written = (marks.of(kind, marks.granule_bytes) for kind in ("read", "written"))
         if pages:
             count = PAGE_BYTES // marks.granule_bytes
             slots = self._slots(index, pages)
@@ -483,15 +428,15 @@ class ElasticMemory(Memory):
         """Hold more pages of a sparse buffer."""
         buffer = self._buffers[index]
         assert buffer.pages is not None
-        held = len(buffer.pages.numbers) * PAGE_BYTES
+        held = buffer.pages.size_bytes
         size = held + missing.size * PAGE_BYTES
         if size > self._max_bytes:
             raise AccessError(f"touches more than {self._max_bytes} bytes of {buffer.name}")
         if size > self._bytes[index].size:
             room = max(size, 2 * held)
-            self._bytes[index] = _extended(self._bytes[index], room)
+            self._bytes[index] = extended(self._bytes[index], room)
             if self._is_traced:
-                buffer.initial = _extended(buffer.initial, room)
+                buffer.initial = extended(buffer.initial, room)
             self._extend_marks(index)
         self._bytes[index][held:size] = self._drawn_pages(buffer, missing)
         if self._is_traced:
@@ -505,8 +450,41 @@ class ElasticMemory(Memory):
         buffer, size = self._buffers[index], self._bytes[index].size
         buffer.marks.extend(size)
         if buffer.is_shared:
-            buffer.loaded = _extended(buffer.loaded, size)
-            buffer.stored = _extended(buffer.stored, size)
+            buffer.loaded = extended(buffer.loaded, size)
+            buffer.stored = extended(buffer.stored, size)
+
+    def _box_access(self, box: Box, element: ScalarType) -> Access:
+        size = element.size_bytes
+        runs = self._boxes.get((box, size))
+        if runs is None:
+            runs = self._runs_of(box, size)
+            if runs is None:
+                return super()._box_access(box, element)
+            self._boxes[box, size] = runs
+        starts, length = runs.starts, runs.length
+        flat = reshape(starts[:, None] + np.arange(0, length * size, size), -1)
+        part = Part(runs.index, slice(None), runs.cells())
+        return Access(flat, [part], box.extents, box.inside)
+
+    def _runs_of(self, box: Box, size: int) -> _Runs | None:
+        """Return where a box is; None if it is empty, in several buffers, or may not be accessed."""
+        starts, length = box.runs(size)
+        if not (starts.size and length) or int(reduce_or(starts)) % size:
+            return None
+        ends = np.array([starts.min(), starts.max() + (length - 1) * size])
+        found = self._by_buffer(ends)
+        index = found[0][0]
+        if len(found) != 1 or not 0 <= index < len(self._buffers):
+            return None
+        self._check_bounds(ends, size, found)
+        offsets, shift = starts - self._starts[index], size.bit_length() - 1
+        pages = self._buffers[index].pages
+        if pages is None:
+            return _Runs(index, starts, length, offsets >> shift, None)
+        places, lengths = pages.runs(
+            offsets, length * size, lambda missing: self._hold(index, missing)
+        )
+        return _Runs(index, starts, length, places >> shift, lengths >> shift)
 
     def _place(self, index: int, address: Array) -> Array:
         pages = self._buffers[index].pages
@@ -530,48 +508,33 @@ class ElasticMemory(Memory):
 
     # ---- marking -----------------------------------------------------------------------------
 
-    def _meet(
-        self,
-        address: Array,
-        mask: Array | None,
-        access: Access,
-        element: ScalarType,
-        *,
-        is_store: bool,
-    ) -> None:
+    def _meet(self, access: Access, element: ScalarType, *, is_store: bool) -> None:
         """Note where elements of tiles that are not the same one meet in a shared buffer.
 
         The threads of a program may hold them both, with nothing that orders their accesses.
         """
         if not any(buffer.is_shared for buffer in self._buffers):
             return
-        shape = self._shapes.setdefault(address.shape, len(self._shapes) + 1)
-        numbers = np.arange(address.size) if mask is None else np.flatnonzero(mask)
-        numbers = numbers + (shape << 40)
+        shape = self._shapes.setdefault(access.shape, len(self._shapes) + 1)
+        numbers = access.numbers() + (shape << 40)
         for part in access.parts:
             buffer = self._buffers[part.index]
             if not buffer.is_shared:
                 continue
             cells, mine = part.cells * element.size_bytes, numbers[part.lanes]
             others = [buffer.stored[cells], *([buffer.loaded[cells]] if is_store else [])]
-            if any(((each != _NOBODY) & (each != mine)).any() for each in others):
+            if any(((each != NOBODY) & (each != mine)).any() for each in others):
                 self.crossed = self.crossed or buffer.name
             if is_store:
                 buffer.stored[cells] = mine
             else:
                 known = buffer.loaded[cells]
-                buffer.loaded[cells] = np.where((known == _NOBODY) | (known == mine), mine, -1)
+                buffer.loaded[cells] = np.where((known == NOBODY) | (known == mine), mine, -1)
 
     def _note(self, index: int, what: str) -> None:
         if not self.conflict:
             name = self._names[index]
             self.conflict = f"program {self._program - 1} {what} in {name}"
-
-
-def _extended(marks: npt.NDArray[_Scalar], size: int) -> npt.NDArray[_Scalar]:
-    out = np.zeros(size, marks.dtype)
-    out[: marks.size] = marks
-    return out
 
 
 def loaded_dtype(pointee: ScalarType) -> np.dtype[Any]:

@@ -12,6 +12,7 @@ Invariant: no byte outside the arrays handed over is read or written; what is tr
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -20,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from aotc.ir.types import ScalarType
-from aotc.verify.arrays import Array, owner_of, reduce_or, reshape, view
+from aotc.verify.arrays import Array, indices_in, owner_of, reduce_or, reshape, view
 from aotc.verify.interpreter.numerics import dtype_of
 
 ALIGNMENT_BYTES = 256
@@ -31,6 +32,9 @@ _GUARD_BYTES = 1 << (_BUFFER_BITS - 1)
 
 # Of addresses, what was there, operands and their combination: what an atomic writes instead.
 Adjust: TypeAlias = Callable[[Array, Array, Array, Array], Array]
+
+Chosen: TypeAlias = "Array | tuple[slice, ...] | None"
+"""Which elements of a tile: a mask, or a slice of each axis, or all."""
 
 
 class AccessError(Exception):
@@ -51,6 +55,48 @@ class TensorAddress:
 
 
 @dataclass(frozen=True, slots=True)
+class Box:
+    """Say which elements of a tensor a copy moves: `extents` of them from `start` on, if they exist.
+
+    All but the address is in elements.
+    """
+
+    tensor: TensorAddress
+    start: tuple[int, ...]
+    extents: tuple[int, ...]
+
+    @property
+    def inside(self) -> tuple[slice, ...]:
+        """Which part of the box lies in the tensor."""
+        places = zip(self.start, self.extents, self.tensor.shape, strict=True)
+        return tuple(
+            slice(min(max(-start, 0), extent), max(min(size - start, extent), 0))
+            for start, extent, size in places
+        )
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether all of the box lies in the tensor."""
+        places = zip(self.start, self.extents, self.tensor.shape, strict=True)
+        return all(0 <= start <= size - extent for start, extent, size in places)
+
+    def runs(self, size_bytes: int) -> tuple[Array, int]:
+        """Return the addresses of runs of elements in the tensor, in order, and their length."""
+        address = np.array(self.tensor.address, np.int64)
+        *outer, last = self.inside
+        length = max(last.stop - last.start, 0)
+        spans = [
+            *outer,
+            slice(last.start, last.start + 1) if self.tensor.strides[-1] == 1 else last,
+        ]
+        for span, start, stride in zip(spans, self.start, self.tensor.strides, strict=True):
+            index = (indices_in(span) + start) * np.int64(stride) * size_bytes
+            address = address[..., None] + index
+        is_dense = self.tensor.strides[-1] == 1
+        return reshape(address, -1), length if is_dense else 1
+
+
+@dataclass(frozen=True, slots=True)
 class Part:
     """Say which lanes of an access fall into a buffer, and which of its elements they name."""
 
@@ -61,10 +107,23 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Hold the addresses of the lanes that access memory, checked, and what they are in."""
+    """Hold the addresses of the lanes that access memory, checked, and what they are in.
+
+    The lanes are elements of a tile of a `shape`: those `chosen` by a mask or slices.
+    """
 
     flat: Array
     parts: list[Part]
+    shape: tuple[int, ...]
+    chosen: Chosen
+
+    def numbers(self) -> Array:
+        """Return the number of each lane's element in the tile."""
+        return selected(reshape(np.arange(math.prod(self.shape)), self.shape), self.chosen)
+
+    def values(self, tile: Array) -> Array:
+        """Return the element of a tile of each lane."""
+        return selected(np.broadcast_to(tile, self.shape), self.chosen)
 
 
 class Memory:
@@ -119,7 +178,19 @@ class Memory:
         write different values to one address, since which of them stays is anyone's guess.
         """
         access = self._access(address, mask, element)
-        self._write(access, selected(np.broadcast_to(value, address.shape), mask), element)
+        self._write(access, access.values(value), element)
+
+    def load_box(self, box: Box, element: ScalarType) -> Array:
+        """Return the elements of a box that lie in the tensor, in order, as a flat array.
+
+        Raises: as `load`.
+        """
+        return self._read(self._box_access(box, element), element)
+
+    def store_box(self, box: Box, value: Array, element: ScalarType) -> None:
+        """Write those elements of a tile that lie in the tensor. Raises: as `store`."""
+        access = self._box_access(box, element)
+        self._write(access, access.values(value), element)
 
     def _read(self, access: Access, element: ScalarType) -> Array:
         dtype = _memory_dtype(element)
@@ -179,20 +250,29 @@ class Memory:
 
     def _access(self, address: Array, mask: Array | None, element: ScalarType) -> Access:
         """Return what is accessed, checked. Raises: AccessError, as `load`."""
-        flat = selected(address, mask)
+        return self._found(selected(address, mask), element, address.shape, mask)
+
+    def _box_access(self, box: Box, element: ScalarType) -> Access:
+        """Return what is accessed, checked. Raises: AccessError, as `load`."""
+        size = _memory_dtype(element).itemsize
+        starts, length = box.runs(size)
+        flat = reshape(starts[:, None] + np.arange(length) * size, -1)
+        return self._found(flat, element, box.extents, box.inside)
+
+    def _found(
+        self, flat: Array, element: ScalarType, shape: tuple[int, ...], chosen: Chosen
+    ) -> Access:
         size = _memory_dtype(element).itemsize
         if not flat.size:
-            return Access(flat, [])
+            return Access(flat, [], shape, chosen)
         found = self._by_buffer(flat)
         self._check_bounds(flat, size, found)
         if int(reduce_or(flat)) % size:
             lane = int(flat[flat % size != 0][0])
             raise AccessError(f"accesses {self.describe(lane)}, no multiple of {size} bytes")
         shift = size.bit_length() - 1
-        return Access(
-            flat,
-            [Part(i, lanes, self._place(i, flat[lanes]) >> shift) for i, lanes in found],
-        )
+        parts = [Part(i, lanes, self._place(i, flat[lanes]) >> shift) for i, lanes in found]
+        return Access(flat, parts, shape, chosen)
 
     def _check_bounds(
         self, flat: Array, size: int, found: Sequence[tuple[int, Array | slice]]
@@ -241,9 +321,9 @@ def _memory_dtype(element: ScalarType) -> np.dtype[Any]:
     return np.dtype(np.uint8) if element.is_bool else dtype_of(element)
 
 
-def selected(values: Array, mask: Array | None) -> Array:
-    """Return the elements where the mask holds, in order."""
-    return reshape(values, -1) if mask is None else values[mask]
+def selected(tile: Array, chosen: Chosen) -> Array:
+    """Return elements of a tile, in order."""
+    return reshape(tile if chosen is None else tile[chosen], -1)
 
 
 def _bits(values: Array) -> Array:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -12,7 +14,7 @@ from aotc.ir.types import FP16, FP32, FP64, I1, I32
 from aotc.verify.arrays import Array
 from aotc.verify.checks.input_data import between, floats, integers
 from aotc.verify.checks.lazy_memory import HEAD_BYTES, Contents, ElasticMemory
-from aotc.verify.interpreter.memory import AccessError, Address
+from aotc.verify.interpreter.memory import AccessError, Address, Box, TensorAddress
 
 _ONE = np.array([1.0], np.float32)
 _COUNTS = Contents(np.arange(256, dtype=np.float32), 1)
@@ -256,6 +258,64 @@ def test_contents_by_dtype() -> None:
     assert set(between(I32, 3, 3, 1).elements(0, 9).tolist()) == {3}
     part = between(FP32, -2, -1, 1).elements(0, 100)
     assert ((part >= -2) & (part < -1)).all()
+
+
+# ---- boxes of tensors -------------------------------------------------------------------------
+
+
+@st.composite
+def _boxes(draw: st.DrawFn) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], int]:
+    """Draw the shape of a tensor, where a box of it begins, its extents, and how far rows are."""
+    rank = draw(st.integers(1, 3))
+    shape = tuple(draw(st.integers(1, 600 if axis == rank - 1 else 5)) for axis in range(rank))
+    start = tuple(draw(st.integers(-3, size + 2)) for size in shape)
+    extents = tuple(draw(st.sampled_from([1, 2, 4, 256])) for _ in shape)
+    return shape, start, extents, draw(st.sampled_from([600, 1 << 20]))
+
+
+@given(_boxes(), st.booleans())
+def test_a_box_is_its_elements(
+    drawn: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], int], is_sparse: bool
+) -> None:
+    shape, start, extents, row = drawn
+    strides = (5 * row, row, 1)[-len(shape) :]
+    index = np.indices(extents) + np.reshape(start, (-1, *[1] * len(shape)))
+    inside = np.logical_and.reduce(
+        [(each >= 0) & (each < size) for each, size in zip(index, shape, strict=True)]
+    )
+    value = np.arange(inside.size, dtype=np.float32).reshape(extents)
+    whole, one_by_one = (ElasticMemory(1 << 28, is_sparse=is_sparse) for _ in range(2))
+    for memory in (whole, one_by_one):
+        memory.add_buffer("x", FP32, floats(FP32, 5))
+        memory.share_buffer(0)
+        memory.begin_program()
+    box = Box(TensorAddress(Address(ElasticMemory.address_of(0)), shape, strides), start, extents)
+    address = box.tensor.address + 4 * np.tensordot(strides, index, 1).astype(np.int64)
+    for offset in (0, 4, 0):
+        moved = replace(
+            box, tensor=replace(box.tensor, address=Address(box.tensor.address + offset))
+        )
+        found = whole.load_box(moved, FP32)
+        assert found.tolist() == one_by_one.load(address + offset, inside, FP32).tolist()
+        assert whole.crossed == one_by_one.crossed
+        whole.store_box(moved, value, FP32)
+        one_by_one.store(address + offset, value, inside, FP32)
+    pages, size = one_by_one.pages(0), one_by_one.size_bytes(0)
+    assert whole.pages(0) == pages
+    assert whole.result(0, size, pages).tobytes() == one_by_one.result(0, size, pages).tobytes()
+    for left, right in zip(whole.touched(0, pages), one_by_one.touched(0, pages), strict=True):
+        assert left.tolist() == right.tolist()
+    assert (whole.crossed, whole.rewritten) == (one_by_one.crossed, one_by_one.rewritten)
+
+
+def test_a_box_beyond_the_memory_is_refused() -> None:
+    memory, x = _memory(1 << 16)
+    box = Box(TensorAddress(x, (4, 1 << 20), (1 << 20, 1)), (0, 0), (2, 64))
+    with pytest.raises(AccessError, match=r"byte 4194556 of x, beyond 65536 bytes"):
+        memory.load_box(box, FP32)
+    odd = Box(TensorAddress(Address(x + 2), (4,), (1,)), (0,), (4,))
+    with pytest.raises(AccessError, match="no multiple of 4 bytes"):
+        memory.load_box(odd, FP32)
 
 
 # ---- sparse and shared buffers ----------------------------------------------------------------

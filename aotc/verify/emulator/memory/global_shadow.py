@@ -49,7 +49,7 @@ from aotc.verify.emulator.memory.vector_clocks import (
     scope_of,
 )
 from aotc.verify.emulator.syntax import Instruction
-from aotc.verify.pages import PAGE_BYTES, Pages
+from aotc.verify.pages import Pages
 
 Flags = npt.NDArray[np.bool_]
 
@@ -83,7 +83,7 @@ class _Cells:
     def _hold(self, missing: Ints) -> None:
         assert self._pages is not None
         self._pages.hold(missing)
-        held = len(self._pages.numbers) * PAGE_BYTES
+        held = self._pages.size_bytes
         if held > self.written.size * self._granule_bytes:
             self._extend(2 * held)
 
