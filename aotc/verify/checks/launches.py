@@ -139,6 +139,8 @@ class Chooser:
     scalars: dict[str, ScalarType] = field(default_factory=dict[str, ScalarType])
     divisors: dict[str, int] = field(default_factory=dict[str, int])
     labels: tuple[str, ...] = ()
+    stride_names: list[str] = field(default_factory=list[str])  # of those that are ours to choose
+    _has_functions: bool = False  # whether the user gives some as functions of others
     _is_free: bool = False  # whether a pointer may be misaligned
 
     def __post_init__(self) -> None:
@@ -155,6 +157,11 @@ class Chooser:
                     self.scalars[f"{info.name}.shape[{axis}]"] = I32
                     # The launcher wants rows of whole 16-byte pieces, whatever the element.
                     self.divisors[f"{info.name}.shape[{axis}]"] = _ROW_ELEMS if axis == last else 1
+        taken = (*self.roles.extents, *self.conditions.choices)
+        strides = self.roles.stride_names
+        self.stride_names = [n for n in self.scalars if n in strides and n not in taken]
+        choices = self.conditions.choices.values()
+        self._has_functions = any(choice.function is not None for choice in choices)
         lengths = [len(choice.values) for choice in self.conditions.choices.values()]
         regular = itertools.islice(itertools.cycle(CLASSES), max([len(CLASSES), *lengths]))
         self.labels = (*regular, *self._more_labels())
@@ -174,7 +181,7 @@ class Chooser:
             yield "persistent"
         if self.roles.read:
             yield "special"
-        if self._stride_names():
+        if self.stride_names:
             yield "far"
         if self.conditions.may_alias:
             yield from (f"in place: {out} is {source}" for out, source in self._pairs())
@@ -420,11 +427,13 @@ class Chooser:
         grid = self._grid(first, index)
         if grid is None:
             return None
+        if not self.stride_names and not self._has_functions:
+            return first, grid
         rows = Rows(
             self.kernel,
             self.roles,
             self.divisors,
-            self._stride_names(),
+            self.stride_names,
             self._integers(first),
             grid,
             self._width(first),
@@ -434,12 +443,6 @@ class Chooser:
         final = self._computed({**first, **strides})
         grid = self._grid(final, index)
         return None if grid is None else (final, grid)
-
-    def _stride_names(self) -> list[str]:
-        """Return the strides that are for us to choose."""
-        names = [name for name in self.scalars if name in self.roles.stride_names]
-        taken = (*self.roles.extents, *self.conditions.choices)
-        return [name for name in names if name not in taken]
 
     def _computed(self, values: Values) -> Values:
         """Return the values with those that the user gives as functions of the others."""
