@@ -130,6 +130,7 @@ class _Buffer:
     initial: npt.NDArray[np.uint8]  # what its bytes were; of one that is not traced, none
     marks: Marks
     is_shared: bool = False  # by two pointers
+    updated: str = ""  # by which kind of atomic last
     # Of a shared one: the elements of tiles that the running program accessed each byte for.
     loaded: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     stored: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
@@ -183,6 +184,7 @@ class ElasticMemory(Memory):
         self._program = 0
         self._order = Order()
         self._sem: AtomicSem | None = None  # of the atomic that is made
+        self._kind = ""
 
     def add_buffer(
         self,
@@ -247,12 +249,13 @@ class ElasticMemory(Memory):
         self._order.begin_program()
 
     @contextmanager
-    def atomic(self, sem: AtomicSem = "relaxed") -> Generator[None]:
+    def atomic(self, sem: AtomicSem = "relaxed", kind: str = "") -> Generator[None]:
         """Take the accesses inside the block as one that others may share.
 
-        Those of a single element, as flags and counters are, order programs as `sem` says.
+        Those of a single element, as flags and counters are, order programs as `sem` says. Those of
+        a `kind` commute with each other alone.
         """
-        self._sem = sem
+        self._sem, self._kind = sem, kind
         try:
             yield
         finally:
@@ -307,6 +310,12 @@ class ElasticMemory(Memory):
             if self._sem is not None:
                 if buffer.is_shared and is_read:  # through the other pointer, by no atomic
                     self._note(part.index, "updates what another has read")
+                if buffer.is_shared and buffer.updated not in ("", self._kind):
+                    self._note(
+                        part.index,
+                        "updates by another kind of atomic what it or another has updated",
+                    )
+                buffer.updated = self._kind
                 if self._sem in _RELEASES and cells.size == 1:
                     self._order.release((part.index, int(cells[0])))
                 continue

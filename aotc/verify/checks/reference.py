@@ -389,7 +389,7 @@ def _atomic_rules(rules: Rules) -> Rules:
         def rule(program: Program, op: Op, *operands: Any) -> Any:
             memory = program.memory
             assert isinstance(memory, ElasticMemory)
-            with memory.atomic(_order_of(op)):
+            with memory.atomic(_order_of(op), getattr(op, "kind", "cas")):
                 return base(program, op, *operands)
 
         return rule

@@ -403,3 +403,13 @@ def test_an_atomic_on_what_another_program_read_through_the_other_pointer_confli
         memory.load(_at(x, 4), None, FP32)
         memory.store(_at(x, 4), _ONE, None, FP32)
     assert memory.conflict == "program 1 updates what another has read in x"
+
+
+@pytest.mark.parametrize(("kinds", "conflicts"), [("xor xor", False), ("and xor", True)])
+def test_atomics_of_two_kinds_through_two_pointers_conflict(kinds: str, conflicts: bool) -> None:
+    memory, x = _shared()
+    for kind in kinds.split():
+        with memory.atomic("relaxed", kind):
+            memory.load(_at(x, 4), None, FP32)
+            memory.store(_at(x, 4), _ONE, None, FP32)
+    assert ("another kind of atomic" in memory.conflict) == conflicts
