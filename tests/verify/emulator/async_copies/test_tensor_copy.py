@@ -234,6 +234,21 @@ def test_reduce(operation, dtype, function):
     np.testing.assert_array_equal(array, expected)
 
 
+@pytest.mark.parametrize("operation", ["and", "or", "xor"])
+def test_bits_of_signed_numbers_of_64_bits_are_an_illegal_instruction(operation):
+    """As on an H200."""
+    instruction = f"cp.reduce.async.bulk.tensor.2d.global.shared::cta.{operation}.tile.bulk_group"
+    body = _store_body(instruction, 2, (0, 0), "cp.async.bulk.wait_group 0;")
+    argument = TensorArgument(_array(np.int64, (6, 16)), (4, 16))
+    faults(
+        *(body, argument, np.zeros(SHARED, np.uint8)),
+        kind="tensor-map",
+        match="u64 alone",
+        threads=THREADS,
+        shared=SHARED,
+    )
+
+
 def _multicast_body(then):
     """Let the first block of a cluster load for both."""
     return f"""
