@@ -29,6 +29,7 @@ import numpy as np
 
 from aotc.ir.core import Kernel, Value
 from aotc.ir.dialects import scf
+from aotc.ir.dialects.descriptor import TENSOR_ALIGNMENT_BYTES
 from aotc.ir.types import I32, DescriptorType, PointerType, ScalarType
 from aotc.verify.checks.dataflow import Roles
 from aotc.verify.checks.extents import (
@@ -127,9 +128,6 @@ class Conditions:
     may_alias: bool = True
 
 
-_ROW_ELEMS = 16
-
-
 @dataclass(slots=True)
 class Chooser:
     """Choose launches of a kernel, one for each label; equal seeds, equal launches."""
@@ -157,8 +155,9 @@ class Chooser:
                 last = len(arg.type.block) - 1
                 for axis in range(last + 1):
                     self.scalars[f"{info.name}.shape[{axis}]"] = I32
-                    # The launcher wants rows of whole 16-byte pieces, whatever the element.
-                    self.divisors[f"{info.name}.shape[{axis}]"] = _ROW_ELEMS if axis == last else 1
+                    # The launcher wants rows of whole 16-byte pieces.
+                    elems = max(1, TENSOR_ALIGNMENT_BYTES // arg.type.element.size_bytes)
+                    self.divisors[f"{info.name}.shape[{axis}]"] = elems if axis == last else 1
         taken = (*self.roles.extents, *self.conditions.choices)
         strides = self.roles.stride_names
         self.stride_names = [n for n in self.scalars if n in strides and n not in taken]

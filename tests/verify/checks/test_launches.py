@@ -215,6 +215,15 @@ def test_far_rows_are_more_than_31_bits_apart() -> None:
     assert 1 << 30 < launch.scalars["stride"] < 1 << 31
 
 
+@pytest.mark.parametrize(("element", "elems"), [("fp32", 4), ("bf16", 8), ("i8", 16)])
+def test_rows_of_tensors_are_whole_pieces_of_16_bytes(element: str, elems: int) -> None:
+    types = dict.fromkeys(("x", "y", "out"), f"tensordesc<{element}[1,16]>")
+    chooser = _chooser("causal_sums", Conditions(None, _any), types)
+    rows = {launch.scalars["x.shape[1]"] for launch in _launches(chooser)}
+    assert all(row % elems == 0 for row in rows)
+    assert any(row % (2 * elems) for row in rows)
+
+
 def test_a_few_programs_of_a_long_vector_run() -> None:
     def grid(scalars: Mapping[str, int]) -> tuple[int, ...]:
         return (-(-scalars["n"] // 16),)
