@@ -16,7 +16,7 @@ from aotc.frontend.emitter import Emitter, mistake
 from aotc.frontend.values import Operand, element, is_tuple, shape, show, show_type
 from aotc.ir.core import Value
 from aotc.ir.dialects import descriptor
-from aotc.ir.types import I32, SCALARS, DescriptorType, ScalarType
+from aotc.ir.types import I32, I64, SCALARS, DescriptorType, ScalarType
 
 
 def _descriptor(operand: Operand, name: str) -> tuple[Value, DescriptorType]:
@@ -96,6 +96,13 @@ def _reduction(kind: descriptor.ReduceKind) -> Callable[..., Operand]:
             raise mistake(
                 f"{name} does not take a descriptor of {show_type(type_.element)}",
                 remedy=f"it takes descriptors of {', '.join(map(show_type, known))}",
+            )
+        is_in_memory = isinstance(target.op, descriptor.DescriptorAt)
+        if is_in_memory and kind in descriptor.BITWISE and type_.element == I64:
+            # Its map says that elements are signed, of which hardware takes no bits.
+            raise mistake(
+                f"{name} does not take a descriptor of int64 whose map is in memory",
+                remedy="let the map be one of uint64",
             )
         content = _block(emit, value, type_, name)
         coords = _coords(emit, offsets, type_, name)

@@ -60,6 +60,10 @@ def test_a_descriptor_parameter_will_do(sources: Sources) -> None:
     [
         ("tl.reinterpret_tensor_descriptor(n, [16, 64], tl.bfloat16)", "takes a scalar pointer"),
         (
+            "tl.reinterpret_tensor_descriptor(maps, [4], tl.int64).atomic_xor([n], tl.arange(0, 4))",
+            "atomic_xor does not take a descriptor of int64 whose map is in memory",
+        ),
+        (
             "tl.reinterpret_tensor_descriptor(maps + tl.arange(0, 2), [16, 64], tl.bfloat16)",
             "takes a scalar pointer",
         ),

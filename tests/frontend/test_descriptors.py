@@ -50,6 +50,8 @@ def test_reductions(sources: Sources, kind: str) -> None:
     body = f"y.atomic_{kind}([n], tl.arange(0, 32))"
     text = _translated(sources, body, y="tensordesc<i32[32]>")
     assert f'{{kind = "{kind}"}}' in text
+    if kind != "add":
+        assert f'{{kind = "{kind}"}}' in _translated(sources, body, y="tensordesc<i64[32]>")
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from aotc.ir.effects import Resource, Trait, reads, writes
 from aotc.ir.types import I32, I64, DescriptorType, PointerType, ScalarType, TileType, Type
 
 ReduceKind = Literal["add", "min", "max", "and", "or", "xor"]
+BITWISE: tuple[ReduceKind, ...] = ("and", "or", "xor")
 
 MIN_ROW_BYTES = 16
 MAX_RANK = 5
@@ -30,17 +31,13 @@ TENSOR_ALIGNMENT_BYTES = 16
 def supports_reduce(kind: ReduceKind, element: ScalarType) -> bool:
     """Return whether a tile of `element` can be reduced into a tensor in this way, as in Triton.
 
-    Hardware takes bits of 64 as unsigned numbers alone: of signed ones they are an illegal
-    instruction.
-
-    Source: PTX ISA, `cp.reduce.async.bulk`: what each operation takes; seen on an H200.
+    Source: PTX ISA, `cp.reduce.async.bulk`: what each operation takes.
     """
     if element.is_float:
         is_half = element.bits == 16
         return is_half if kind in ("min", "max") else kind == "add" and element.bits in (16, 32)
     is_signed_long = element.bits == 64 and element.is_signed
-    of_order = kind in ("min", "max")
-    return element.bits in (32, 64) and (of_order or not is_signed_long)
+    return element.bits in (32, 64) and not (kind == "add" and is_signed_long)
 
 
 class DescriptorAt(

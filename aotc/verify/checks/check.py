@@ -190,7 +190,7 @@ def _checked(chooser: Chooser, reference: Reference, checks: Checks, execute: Ex
     """Execute a launch and compare."""
     launch = reference.launch
     if checks.is_compared_later:
-        undefined = depends_on_undefined(chooser.kernel, chooser.roles, launch, checks.inputs)
+        undefined = depends_on_undefined(chooser.kernel, chooser.roles, reference, checks.inputs)
         if undefined:
             return _finding(launch, "passed over", _UNDEFINED.format(undefined))
     try:
@@ -203,7 +203,7 @@ def _checked(chooser: Chooser, reference: Reference, checks: Checks, execute: Ex
         mismatch = compare(buffer, done.buffers[name], checks.tolerance)
         if mismatch is None:
             continue
-        undefined = depends_on_undefined(chooser.kernel, chooser.roles, launch, checks.inputs)
+        undefined = depends_on_undefined(chooser.kernel, chooser.roles, reference, checks.inputs)
         if undefined:
             return _finding(launch, "passed over", _UNDEFINED.format(undefined))
         strides = [term.stride for term in chooser.roles.strides.get(name, ())]

@@ -3,7 +3,7 @@
 Mistakes in masks, tails and loops show where an extent meets the block it is covered in: the first
 classes, `CLASSES`, go through these boundaries. What else goes wrong needs a launch of its own,
 `MORE_CLASSES`: rings of stages that are used over and over, axes that are confused where all counts
-are equal, programs that take one tile after the other.
+are equal, programs that take one tile after the other, offsets that need more than 31 bits.
 
 Invariant: an extent is a multiple of its divisor.
 """
@@ -13,8 +13,8 @@ from __future__ import annotations
 import math
 
 CLASSES = ("over", "under", "full", "one", "several", "none")
-# "in place" is followed by the pointers that are one memory.
-MORE_CLASSES = ("deep", "apart", "persistent", "special", "far", "in place")
+# "in place" is followed by the pointers that are one memory, "long" and "longer" by an extent.
+MORE_CLASSES = ("deep", "apart", "persistent", "special", "far", "long", "longer", "in place")
 
 APART = (2, 3, 5)
 """Numbers of blocks that are taken for none of each other."""

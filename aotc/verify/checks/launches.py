@@ -8,6 +8,7 @@ few launches bring each class of each extent. Then come launches of one purpose 
     persistent  programs that take one tile after the other take three of them, or groups two each
     special     buffers hold NaN, infinities, zeros, subnormals, ties, the largest numbers
     far         rows lie more than 2**31 elements apart
+    long        an extent is almost 2**31, of whose programs a few run; longer, if it has 64 bits
     in place    an argument that is written is the same memory as one that is read
 
 Promises of divisibility are kept, and where none is made it does not hold.
@@ -28,6 +29,7 @@ import numpy as np
 
 from aotc.ir.core import Kernel, Value
 from aotc.ir.dialects import scf
+from aotc.ir.dialects.descriptor import TENSOR_ALIGNMENT_BYTES
 from aotc.ir.types import I32, DescriptorType, PointerType, ScalarType
 from aotc.verify.checks.dataflow import Roles
 from aotc.verify.checks.extents import (
@@ -53,6 +55,7 @@ _MAX_PERSISTENT_PROGRAMS = 256
 _OTHERS = (1, 2, 3, 5, 1, 2)
 _MAX_INDEX = 512
 _PROGRAMS = (2, 8, 132, 148)  # of persistent kernels that do not say how many there are
+_LONG = {"long": 1 << 31, "longer": 5 << 29}  # elements that an extent has almost
 _COVERED = -1  # an extent of a tensor that is to be as large as any other
 
 
@@ -125,9 +128,6 @@ class Conditions:
     may_alias: bool = True
 
 
-_ROW_ELEMS = 16
-
-
 @dataclass(slots=True)
 class Chooser:
     """Choose launches of a kernel, one for each label; equal seeds, equal launches."""
@@ -139,6 +139,8 @@ class Chooser:
     scalars: dict[str, ScalarType] = field(default_factory=dict[str, ScalarType])
     divisors: dict[str, int] = field(default_factory=dict[str, int])
     labels: tuple[str, ...] = ()
+    stride_names: list[str] = field(default_factory=list[str])  # of those that are ours to choose
+    _has_functions: bool = False  # whether the user gives some as functions of others
     _is_free: bool = False  # whether a pointer may be misaligned
 
     def __post_init__(self) -> None:
@@ -153,8 +155,14 @@ class Chooser:
                 last = len(arg.type.block) - 1
                 for axis in range(last + 1):
                     self.scalars[f"{info.name}.shape[{axis}]"] = I32
-                    # The launcher wants rows of whole 16-byte pieces, whatever the element.
-                    self.divisors[f"{info.name}.shape[{axis}]"] = _ROW_ELEMS if axis == last else 1
+                    # The launcher wants rows of whole 16-byte pieces.
+                    elems = max(1, TENSOR_ALIGNMENT_BYTES // arg.type.element.size_bytes)
+                    self.divisors[f"{info.name}.shape[{axis}]"] = elems if axis == last else 1
+        taken = (*self.roles.extents, *self.conditions.choices)
+        strides = self.roles.stride_names
+        self.stride_names = [n for n in self.scalars if n in strides and n not in taken]
+        choices = self.conditions.choices.values()
+        self._has_functions = any(choice.function is not None for choice in choices)
         lengths = [len(choice.values) for choice in self.conditions.choices.values()]
         regular = itertools.islice(itertools.cycle(CLASSES), max([len(CLASSES), *lengths]))
         self.labels = (*regular, *self._more_labels())
@@ -174,10 +182,23 @@ class Chooser:
             yield "persistent"
         if self.roles.read:
             yield "special"
-        if self._stride_names():
+        if self.stride_names:
             yield "far"
+        if self.conditions.may_be_left_out:
+            yield from self._long_labels()
         if self.conditions.may_alias:
             yield from (f"in place: {out} is {source}" for out, source in self._pairs())
+
+    def _long_labels(self) -> Iterator[str]:
+        """Yield a launch for each extent that programs divide into tiles and no loop goes through."""
+        taken = (*self.roles.loops, *self.conditions.choices, *self.conditions.fixed)
+        for name in self.roles.axes.get(0, ()):
+            if name in taken or name not in self.scalars or _is_extent(name):
+                continue
+            if self.roles.extents.get(name, 1) > 1:
+                yield f"long: {name}"
+                if self.scalars[name].bits == 64:
+                    yield f"longer: {name}"
 
     def _pairs(self) -> Iterator[tuple[str, str]]:
         """Yield the pairs of pointers that may be one memory: one is written, the other read."""
@@ -194,11 +215,11 @@ class Chooser:
 
     def is_optional(self, index: int) -> bool:
         """Return whether a launch need not mean anything to a kernel that is right."""
-        return self.labels[index].startswith(("far", "in place"))
+        return self.labels[index].startswith(("far", "long", "in place"))
 
     def spacings(self, index: int) -> Sequence[Spacing]:
         """Return how far apart rows are to be set, the first that gives a result is taken."""
-        if self.labels[index].startswith("in place"):
+        if self.labels[index].startswith(("in place", "long")):
             return NEAR[:1]  # more room changes nothing
         return FAR if self.labels[index] == "far" else NEAR
 
@@ -226,7 +247,7 @@ class Chooser:
             misaligned=self._is_free and index % 2 == 1,
             in_step=index % 3 != 1,
             is_special=label == "special",
-            is_sparse=label in ("far", "persistent") or spacing == NEAR[-1],
+            is_sparse=label in ("far", "persistent") or _is_long(label) or spacing == NEAR[-1],
             aliases={out: source} if is_pair else {},
             programs=self._programs_to_run(label, grid),
         )
@@ -318,6 +339,10 @@ class Chooser:
             start = index % len(chosen.values)
             return [*chosen.values[start:], *chosen.values[:start]]
         block, divisor = self.roles.extents[name], self.divisors[name]
+        kind, _, long_name = self.labels[index].partition(": ")
+        if _is_long(kind) and name == long_name:
+            # Beyond the last tile there is room for what a kernel adds to round up.
+            return [last_in_part(_LONG[kind] // block - 1, block, divisor, 0)]
         wanted = self._wanted(self.labels[index], name, at)
         if wanted and self.labels[index] not in CLASSES:
             index %= len(CLASSES) - 1  # any class but that of nothing
@@ -347,6 +372,8 @@ class Chooser:
                 return [last_in_part(APART[at % len(APART)], block, divisor, at)]
             case "far":
                 return [just_below(3 if block == 1 else 2, block, divisor)]
+            case _ if _is_long(label):
+                return [extent_of("one", block, divisor)]
             case _ if label not in CLASSES:
                 return [last_in_part(2, block, divisor, at)]
             case _:
@@ -392,7 +419,8 @@ class Chooser:
     def _programs_to_run(self, label: str, grid: tuple[int, ...]) -> tuple[int, ...]:
         """Return the programs of a large grid that run, empty for all."""
         total = math.prod(grid)
-        if label != "persistent" or not self.conditions.may_be_left_out or total <= 3:
+        may_be_left_out = label == "persistent" or _is_long(label)
+        if not (may_be_left_out and self.conditions.may_be_left_out) or total <= 3:
             return ()
         return (0, 1, total - 1)
 
@@ -420,11 +448,13 @@ class Chooser:
         grid = self._grid(first, index)
         if grid is None:
             return None
+        if not self.stride_names and not self._has_functions:
+            return first, grid
         rows = Rows(
             self.kernel,
             self.roles,
             self.divisors,
-            self._stride_names(),
+            self.stride_names,
             self._integers(first),
             grid,
             self._width(first),
@@ -434,12 +464,6 @@ class Chooser:
         final = self._computed({**first, **strides})
         grid = self._grid(final, index)
         return None if grid is None else (final, grid)
-
-    def _stride_names(self) -> list[str]:
-        """Return the strides that are for us to choose."""
-        names = [name for name in self.scalars if name in self.roles.stride_names]
-        taken = (*self.roles.extents, *self.conditions.choices)
-        return [name for name in names if name not in taken]
 
     def _computed(self, values: Values) -> Values:
         """Return the values with those that the user gives as functions of the others."""
@@ -476,6 +500,10 @@ class Chooser:
         extents = [known[name] for name in self.roles.extents if name in known]
         is_masked = any(block > 1 for block in self.roles.extents.values())
         return max([1, *extents, *([] if is_masked else [self.roles.largest_tile])])
+
+
+def _is_long(label: str) -> bool:
+    return label.startswith(tuple(_LONG))
 
 
 def _is_extent(name: str) -> bool:

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -34,8 +34,9 @@ import numpy.typing as npt
 
 from aotc.ir.dialects.tile import AtomicSem
 from aotc.ir.types import BF16, ScalarType
-from aotc.verify.arrays import Array, copied, listed, reshape, view
-from aotc.verify.interpreter.memory import AccessError, Address, Memory
+from aotc.verify.arrays import Array, copied, reduce_or, reshape, view
+from aotc.verify.checks.marks import NOBODY, SEVERAL, Marks, Order, extended
+from aotc.verify.interpreter.memory import Access, AccessError, Address, Box, Memory, Part
 from aotc.verify.interpreter.numerics import dtype_of
 from aotc.verify.pages import PAGE_BYTES, Pages
 
@@ -49,7 +50,6 @@ _ALIGNED_PLACE = 1 << 20  # so that regions of `Contents` begin at the pointer
 _MAX_SPARSE_BYTES = 1 << 36
 _HASH = 0x9E3779B97F4A7C15
 _MIX = 0xBF58476D1CE4E5B9
-_NOBODY, _SEVERAL = 0, -1
 _MAX_KEPT, _MAX_KEPT_ELEMENTS = 96, 1 << 18
 _RELEASES = ("release", "acq_rel")
 _ACQUIRES = ("acquire", "acq_rel")
@@ -117,65 +117,45 @@ class Listed:
         return self.values[(positions - HEAD_BYTES // self.values.itemsize) % self.values.size]
 
 
+_EMPTY = np.empty(0, np.uint8)
+
+
 @dataclass(slots=True)
 class _Buffer:
     name: str
     pointee: ScalarType
     contents: Contents | Listed
     start_bytes: int
-    read: npt.NDArray[np.bool_]
-    written: npt.NDArray[np.bool_]
-    writer: npt.NDArray[np.int32]  # eras
-    reader: npt.NDArray[np.int32]  # programs
     pages: Pages | None
+    initial: npt.NDArray[np.uint8]  # what its bytes were; of one that is not traced, none
+    marks: Marks
     is_shared: bool = False  # by two pointers
+    updated: str = ""  # by which kind of atomic last
     # Of a shared one: the elements of tiles that the running program accessed each byte for.
     loaded: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     stored: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
 
 
-class _Order:
-    """Say which writes of other programs the running one comes behind.
+@dataclass(frozen=True, slots=True)
+class _Runs:
+    """Say where a box is: runs of `length` elements at addresses, in cells from `firsts` on.
 
-    Programs run one after the other. Each goes through eras, numbered on and on: one ends with
-    every atomic that releases. What a program knows is the last era of each other one whose writes
-    it can see, and a flag or counter keeps what those who released there knew.
+    With `counts` these are parts of such runs, as pages hold them.
     """
 
-    def __init__(self) -> None:
-        self.era = 0
-        self._first = 0
-        self._programs = [0]  # of each era
-        self._program = 0
-        self._known: dict[int, int] = {}
-        self._kept: dict[tuple[int, int], dict[int, int]] = {}
+    index: int
+    starts: Array
+    length: int
+    firsts: Array
+    counts: Array | None
 
-    def begin_program(self) -> None:
-        self._program += 1
-        self._known = {}
-        self.end_era()
-        self._first = self.era
-
-    def end_era(self) -> None:
-        self.era += 1
-        self._programs.append(self._program)
-
-    def acquire(self, place: tuple[int, int]) -> None:
-        for program, era in self._kept.get(place, {}).items():
-            self._known[program] = max(era, self._known.get(program, 0))
-
-    def release(self, place: tuple[int, int]) -> None:
-        kept = self._kept.setdefault(place, {})
-        for program, era in {**self._known, self._program: self.era}.items():
-            kept[program] = max(era, kept.get(program, 0))
-
-    def are_own(self, eras: Array) -> Array:
-        return eras >= self._first
-
-    def are_behind(self, eras: Array) -> bool:
-        """Return whether the running program sees all that was written in these eras."""
-        others = np.unique(eras[(eras != _NOBODY) & ~self.are_own(eras)])
-        return all(self._known.get(self._programs[era], 0) >= era for era in listed(others))
+    def cells(self) -> Array:
+        """Return the cell of each element."""
+        if self.counts is None:
+            return reshape(self.firsts[:, None] + np.arange(self.length), -1)
+        before = np.cumsum(self.counts) - self.counts
+        count = self.starts.size * self.length
+        return np.repeat(self.firsts - before, self.counts) + np.arange(count)
 
 
 class ElasticMemory(Memory):
@@ -199,10 +179,12 @@ class ElasticMemory(Memory):
         self._is_traced = is_traced
         self._is_sparse = is_sparse
         self._shapes: dict[tuple[int, ...], int] = {}
+        self._boxes: dict[tuple[Box, int], _Runs] = {}  # in elements of a size
         self._buffers: list[_Buffer] = []
         self._program = 0
-        self._order = _Order()
+        self._order = Order()
         self._sem: AtomicSem | None = None  # of the atomic that is made
+        self._kind = ""
 
     def add_buffer(
         self,
@@ -217,15 +199,11 @@ class ElasticMemory(Memory):
         """
         index = len(self._bytes)
         start = HEAD_BYTES + misaligned_bytes
-        empty = np.empty(0, np.uint8)
-        marks = np.empty(0, np.bool_)
-        owners = np.empty(0, np.int32)
-        self._bytes.append(empty)
+        self._bytes.append(_EMPTY)
         self._names.append(name)
         pages = Pages() if self._is_sparse else None
-        self._buffers.append(
-            _Buffer(name, pointee, contents, start, marks, marks, owners, owners, pages)
-        )
+        marks = Marks(pointee.size_bytes)
+        self._buffers.append(_Buffer(name, pointee, contents, start, pages, _EMPTY, marks))
         base = (index + 1 << _BUFFER_BITS) + _BASE
         self._starts = np.append(self._starts, base)
         self._ends = np.append(self._ends, base)
@@ -233,8 +211,24 @@ class ElasticMemory(Memory):
             self._grow(index, start + 1)
         else:
             self._ends[index] = base + _MAX_SPARSE_BYTES
-            self._hold(index, np.array([start]))
+            self._place(index, np.array([base + start]))
         return Address(base + start)
+
+    def again(self) -> ElasticMemory:
+        """Return memory with the same buffers as they were before the kernel ran, not traced.
+
+        What is held here is held there, at the same places, so that it is not drawn again.
+        """
+        made = ElasticMemory(self._max_bytes, is_traced=False, is_sparse=self._is_sparse)
+        made._names, made._boxes = list(self._names), dict(self._boxes)
+        made._starts, made._ends = copied(self._starts), copied(self._ends)
+        for buffer in self._buffers:
+            pages = None if buffer.pages is None else buffer.pages.copy()
+            marks = Marks(buffer.pointee.size_bytes)
+            held = buffer.initial if pages is None else buffer.initial[: pages.size_bytes]
+            made._bytes.append(copied(held))
+            made._buffers.append(replace(buffer, pages=pages, initial=_EMPTY, marks=marks))
+        return made
 
     @staticmethod
     def address_of(index: int) -> int:
@@ -249,18 +243,19 @@ class ElasticMemory(Memory):
 
     def begin_program(self) -> None:
         for buffer in self._buffers:
-            buffer.loaded.fill(_NOBODY)
-            buffer.stored.fill(_NOBODY)
+            buffer.loaded.fill(NOBODY)
+            buffer.stored.fill(NOBODY)
         self._program += 1
         self._order.begin_program()
 
     @contextmanager
-    def atomic(self, sem: AtomicSem = "relaxed") -> Generator[None]:
+    def atomic(self, sem: AtomicSem = "relaxed", kind: str = "") -> Generator[None]:
         """Take the accesses inside the block as one that others may share.
 
-        Those of a single element, as flags and counters are, order programs as `sem` says.
+        Those of a single element, as flags and counters are, order programs as `sem` says. Those of
+        a `kind` commute with each other alone.
         """
-        self._sem = sem
+        self._sem, self._kind = sem, kind
         try:
             yield
         finally:
@@ -268,64 +263,81 @@ class ElasticMemory(Memory):
             if sem in _RELEASES:
                 self._order.end_era()
 
-    def load(self, address: Array, mask: Array | None, element: ScalarType) -> Array:
-        out = super().load(address, mask, element)
+    def _read(self, access: Access, element: ScalarType) -> Array:
+        out = super()._read(access, element)
         if not self._is_traced:
             return out
-        self._meet(address, mask, element, is_store=False)
-        for index, cells, size in self._touched(address, mask, element):
-            buffer = self._buffers[index]
-            reshape(buffer.read, -1, size)[cells] = True
+        self._meet(access, element, is_store=False)
+        size = element.size_bytes
+        for part in access.parts:
+            cells, marks = part.cells, self._marks(part.index, size)
+            marks.of("read", size)[cells] = True
             if self._sem is not None:
                 if element == BF16:
                     # Before sm_90 no instruction does it: the word around is exchanged instead.
-                    for marks in (buffer.read, buffer.written):
-                        reshape(marks, -1, _WORD_BYTES)[cells * size // _WORD_BYTES] = True
+                    for each in ("read", "written"):
+                        marks.of(each, _WORD_BYTES)[cells * size // _WORD_BYTES] = True
                 if self._sem in _ACQUIRES and cells.size == 1:
-                    self._order.acquire((index, int(cells[0])))
+                    self._order.acquire((part.index, int(cells[0])))
             else:
-                eras = reshape(buffer.writer, -1, size)[cells]
-                if not self._order.are_behind(eras):
-                    self._note(index, "reads what another has written")
-                reader = reshape(buffer.reader, -1, size)
-                others = (reader[cells] != _NOBODY) & (reader[cells] != self._program)
-                reader[cells] = np.where(others, _SEVERAL, self._program)
+                if "writer" in marks:
+                    eras = marks.of("writer", size)[cells]
+                    if not self._order.are_behind(eras):
+                        self._note(part.index, "reads what another has written")
+                reader = marks.of("reader", size)
+                known = reader[cells]
+                others = (known != NOBODY) & (known != self._program)
+                reader[cells] = np.where(others, SEVERAL, self._program)
         return out
 
-    def store(self, address: Array, value: Array, mask: Array | None, element: ScalarType) -> None:
+    def _write(self, access: Access, values: Array, element: ScalarType) -> None:
         if not self._is_traced:
-            super().store(address, value, mask, element)
+            super()._write(access, values, element)
             return
-        self._meet(address, mask, element, is_store=True)
-        before = [
-            (index, reshape(self._bytes[index], -1, size)[cells])
-            for index, cells, size in self._touched(address, mask, element)
-        ]
-        super().store(address, value, mask, element)
-        for (index, cells, size), (_, old) in zip(
-            self._touched(address, mask, element), before, strict=True
-        ):
-            buffer = self._buffers[index]
-            reshape(buffer.written, -1, size)[cells] = True
+        self._meet(access, element, is_store=True)
+        size = element.size_bytes
+        bits = np.dtype(f"u{size}")
+        before = [self._elements(part.index, bits)[part.cells] for part in access.parts]
+        super()._write(access, values, element)
+        for part, old in zip(access.parts, before, strict=True):
+            cells, buffer = part.cells, self._buffers[part.index]
+            marks = self._marks(part.index, size)
+            marks.of("written", size)[cells] = True
+            is_read = np.False_
+            if "reader" in marks:
+                readers = marks.of("reader", size)[cells]
+                is_read = ((readers != NOBODY) & (readers != self._program)).any()
             if self._sem is not None:
-                readers = reshape(buffer.reader, -1, size)[cells]
-                is_read = (readers != _NOBODY) & (readers != self._program)
-                if buffer.is_shared and is_read.any():  # through the other pointer, by no atomic
-                    self._note(index, "updates what another has read")
+                if buffer.is_shared and is_read:  # through the other pointer, by no atomic
+                    self._note(part.index, "updates what another has read")
+                if buffer.is_shared and buffer.updated not in ("", self._kind):
+                    self._note(
+                        part.index,
+                        "updates by another kind of atomic what it or another has updated",
+                    )
+                buffer.updated = self._kind
                 if self._sem in _RELEASES and cells.size == 1:
-                    self._order.release((index, int(cells[0])))
+                    self._order.release((part.index, int(cells[0])))
                 continue
-            changed = (reshape(self._bytes[index], -1, size)[cells] != old).any(axis=-1)
-            writer = reshape(buffer.writer, -1, size)
+            changed = self._elements(part.index, bits)[cells] != old
+            writer = marks.of("writer", size)
             if changed.any():
-                if not self._order.are_behind(writer[cells]):
-                    self._note(index, "writes what another has written")
-                if (changed & self._order.are_own(writer[cells, 0])).any():
+                eras = writer[cells]
+                if not self._order.are_behind(eras):
+                    self._note(part.index, "writes what another has written")
+                own = self._order.are_own(reshape(eras, len(cells), -1)[:, 0])
+                if (changed & own).any():
                     self.rewritten = self.rewritten or buffer.name
-            readers = reshape(buffer.reader, -1, size)[cells]
-            if ((readers != _NOBODY) & (readers != self._program)).any():
-                self._note(index, "writes what another has read")
+            if is_read:
+                self._note(part.index, "writes what another has read")
             writer[cells] = self._order.era
+
+    def _marks(self, index: int, size_bytes: int) -> Marks:
+        """Return the marks of a buffer of which elements of a size are accessed."""
+        marks = self._buffers[index].marks
+        if size_bytes < marks.granule_bytes:
+            marks.split(size_bytes)
+        return marks
 
     def start_bytes(self, index: int) -> int:
         """Return where in its buffer a pointer points."""
@@ -346,36 +358,39 @@ class ElasticMemory(Memory):
         """Return what the first `size_bytes` of a buffer hold now, or its `pages` one by one."""
         if not pages:
             self._grow(index, size_bytes)
-            return self._bytes[index][:size_bytes]
-        return reshape(reshape(self._bytes[index], -1, PAGE_BYTES)[self._slots(index, pages)], -1)
+            return copied(self._bytes[index][:size_bytes])
+        slots = self._slots(index, pages)
+        return reshape(reshape(self._bytes[index], -1, PAGE_BYTES)[slots], -1)
 
     def initial(
         self, index: int, size_bytes: int, pages: Sequence[int] = ()
     ) -> npt.NDArray[np.uint8]:
-        """Return what `result` gives as it was before the kernel ran."""
-        buffer = self._buffers[index]
+        """Return what `result` gives as it was before the kernel ran, of memory that is traced."""
+        assert self._is_traced
         if not pages:
-            return copied(self._drawn(buffer, 0, size_bytes)[:size_bytes])
-        return self._drawn_pages(buffer, np.asarray(pages, np.int64))
+            self._grow(index, size_bytes)
+            return copied(self._buffers[index].initial[:size_bytes])
+        slots = self._slots(index, pages)
+        return reshape(reshape(self._buffers[index].initial, -1, PAGE_BYTES)[slots], -1)
 
     def touched(
         self, index: int, pages: Sequence[int] = ()
     ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
         """Return which bytes of a buffer, or of `pages` of it, were read and which were written."""
-        buffer = self._buffers[index]
-        if not pages:
-            return buffer.read, buffer.written
-        slots = self._slots(index, pages)
-        read, written = (reshape(m, -1, PAGE_BYTES)[slots] for m in (buffer.read, buffer.written))
-        return reshape(read, -1), reshape(written, -1)
+        marks = self._buffers[index].marks
+        read, written = (marks.of(kind, marks.granule_bytes) for kind in ("read", "written"))
+        if pages:
+            count = PAGE_BYTES // marks.granule_bytes
+            slots = self._slots(index, pages)
+            read, written = (reshape(reshape(m, -1, count)[slots], -1) for m in (read, written))
+        return np.repeat(read, marks.granule_bytes), np.repeat(written, marks.granule_bytes)
 
     def _slots(self, index: int, pages: Sequence[int]) -> Array:
         """Return where pages are held, counted in pages."""
-        numbers = np.asarray(pages, np.int64)
-        self._hold(index, numbers * PAGE_BYTES)
-        held = self._buffers[index].pages
-        assert held is not None
-        return held.slots(numbers)
+        return (
+            self._place(index, self._starts[index] + np.asarray(pages, np.int64) * PAGE_BYTES)
+            // PAGE_BYTES
+        )
 
     def describe(self, address: int) -> str:
         index = (address >> _BUFFER_BITS) - 1
@@ -386,27 +401,25 @@ class ElasticMemory(Memory):
 
     # ---- growing -----------------------------------------------------------------------------
 
-    def _selected(self, address: Array, mask: Array | None, element: ScalarType) -> Array:
-        flat = reshape(address, -1) if mask is None else address[mask]
-        size = element.size_bytes
-        for index, lanes in self._known(flat):
-            low = int(flat[lanes].min()) - int(self._starts[index])
-            end = int(flat[lanes].max()) - int(self._starts[index]) + size
-            max_bytes = _MAX_SPARSE_BYTES if self._is_sparse else self._max_bytes
-            if low < 0 or end > max_bytes:
-                at = self.describe(int(flat[lanes].min() if low < 0 else flat[lanes].max()))
-                limit = "before the pointer" if low < 0 else f"beyond {max_bytes} bytes"
+    def _check_bounds(
+        self, flat: Array, size: int, found: Sequence[tuple[int, Array | slice]]
+    ) -> None:
+        max_bytes = _MAX_SPARSE_BYTES if self._is_sparse else self._max_bytes
+        for index, lanes in found:
+            if not 0 <= index < len(self._buffers):
+                super()._check_bounds(flat, size, found)
+            low, high = int(flat[lanes].min()), int(flat[lanes].max())
+            end = high - int(self._starts[index]) + size
+            if low < self._starts[index] or end > max_bytes:
+                at = self.describe(low if low < self._starts[index] else high)
+                limit = (
+                    "before the pointer"
+                    if low < self._starts[index]
+                    else f"beyond {max_bytes} bytes"
+                )
                 raise AccessError(f"accesses {at}, {limit}")
-            if self._is_sparse:
-                self._hold(index, flat[lanes] - self._starts[index])
-            else:
+            if not self._is_sparse:
                 self._grow(index, end)
-        return super()._selected(address, mask, element)
-
-    def _known(self, flat: Array) -> list[tuple[int, Array | slice]]:
-        """Return the buffers that addresses fall into; those in none are left out."""
-        found = self._by_buffer(flat)
-        return [(index, lanes) for index, lanes in found if 0 <= index < len(self._buffers)]
 
     def _grow(self, index: int, size_bytes: int) -> None:
         held = self._bytes[index].size
@@ -415,25 +428,28 @@ class ElasticMemory(Memory):
         size = -(-max(size_bytes, min(2 * held, self._max_bytes)) // PAGE_BYTES) * PAGE_BYTES
         fresh = self._drawn(self._buffers[index], held, size)
         self._bytes[index] = np.concatenate([self._bytes[index], fresh])
+        if self._is_traced:
+            self._buffers[index].initial = np.concatenate([self._buffers[index].initial, fresh])
         self._ends[index] = self._starts[index] + size
         self._extend_marks(index)
 
-    def _hold(self, index: int, offsets: Array) -> None:
-        """Hold the pages of a sparse buffer that bytes at offsets are in."""
+    def _hold(self, index: int, missing: Array) -> None:
+        """Hold more pages of a sparse buffer."""
         buffer = self._buffers[index]
         assert buffer.pages is not None
-        missing = buffer.pages.missing(offsets)
-        if not missing.size:
-            return
-        held = len(buffer.pages.numbers) * PAGE_BYTES
+        held = buffer.pages.size_bytes
         size = held + missing.size * PAGE_BYTES
         if size > self._max_bytes:
             raise AccessError(f"touches more than {self._max_bytes} bytes of {buffer.name}")
         if size > self._bytes[index].size:
-            more = _extended(self._bytes[index], max(size, 2 * held))
-            self._bytes[index] = more
+            room = max(size, 2 * held)
+            self._bytes[index] = extended(self._bytes[index], room)
+            if self._is_traced:
+                buffer.initial = extended(buffer.initial, room)
             self._extend_marks(index)
         self._bytes[index][held:size] = self._drawn_pages(buffer, missing)
+        if self._is_traced:
+            buffer.initial[held:size] = self._bytes[index][held:size]
         buffer.pages.hold(missing)
 
     def _extend_marks(self, index: int) -> None:
@@ -441,18 +457,50 @@ class ElasticMemory(Memory):
         if not self._is_traced:
             return
         buffer, size = self._buffers[index], self._bytes[index].size
-        buffer.read = _extended(buffer.read, size)
-        buffer.written = _extended(buffer.written, size)
-        buffer.writer = _extended(buffer.writer, size)
-        buffer.reader = _extended(buffer.reader, size)
+        buffer.marks.extend(size)
         if buffer.is_shared:
-            buffer.loaded = _extended(buffer.loaded, size)
-            buffer.stored = _extended(buffer.stored, size)
+            buffer.loaded = extended(buffer.loaded, size)
+            buffer.stored = extended(buffer.stored, size)
+
+    def _box_access(self, box: Box, element: ScalarType) -> Access:
+        size = element.size_bytes
+        runs = self._boxes.get((box, size))
+        if runs is None:
+            runs = self._runs_of(box, size)
+            if runs is None:
+                return super()._box_access(box, element)
+            self._boxes[box, size] = runs
+        starts, length = runs.starts, runs.length
+        flat = reshape(starts[:, None] + np.arange(0, length * size, size), -1)
+        part = Part(runs.index, slice(None), runs.cells())
+        return Access(flat, [part], box.extents, box.inside)
+
+    def _runs_of(self, box: Box, size: int) -> _Runs | None:
+        """Return where a box is; None if it is empty, in several buffers, or may not be accessed."""
+        starts, length = box.runs(size)
+        if not (starts.size and length) or int(reduce_or(starts)) % size:
+            return None
+        ends = np.array([starts.min(), starts.max() + (length - 1) * size])
+        found = self._by_buffer(ends)
+        index = found[0][0]
+        if len(found) != 1 or not 0 <= index < len(self._buffers):
+            return None
+        self._check_bounds(ends, size, found)
+        offsets, shift = starts - self._starts[index], size.bit_length() - 1
+        pages = self._buffers[index].pages
+        if pages is None:
+            return _Runs(index, starts, length, offsets >> shift, None)
+        places, lengths = pages.runs(
+            offsets, length * size, lambda missing: self._hold(index, missing)
+        )
+        return _Runs(index, starts, length, places >> shift, lengths >> shift)
 
     def _place(self, index: int, address: Array) -> Array:
         pages = self._buffers[index].pages
         offsets = address - self._starts[index]
-        return offsets if pages is None else pages.places(offsets)
+        if pages is None:
+            return offsets
+        return pages.places(offsets, lambda missing: self._hold(index, missing))
 
     @staticmethod
     def _drawn(buffer: _Buffer, start: int, end: int) -> npt.NDArray[np.uint8]:
@@ -469,54 +517,33 @@ class ElasticMemory(Memory):
 
     # ---- marking -----------------------------------------------------------------------------
 
-    def _touched(
-        self, address: Array, mask: Array | None, element: ScalarType
-    ) -> list[tuple[int, Array, int]]:
-        """Return, for each buffer that is accessed, which cells of the element's size."""
-        flat = self._selected(address, mask, element)
-        size = element.size_bytes
-        return [
-            (index, self._place(index, flat[lanes]) // size, size)
-            for index, lanes in self._known(flat)
-        ]
-
-    def _meet(
-        self, address: Array, mask: Array | None, element: ScalarType, *, is_store: bool
-    ) -> None:
+    def _meet(self, access: Access, element: ScalarType, *, is_store: bool) -> None:
         """Note where elements of tiles that are not the same one meet in a shared buffer.
 
         The threads of a program may hold them both, with nothing that orders their accesses.
         """
         if not any(buffer.is_shared for buffer in self._buffers):
             return
-        flat = self._selected(address, mask, element)
-        shape = self._shapes.setdefault(address.shape, len(self._shapes) + 1)
-        numbers = np.arange(address.size) if mask is None else np.flatnonzero(mask)
-        numbers = numbers + (shape << 40)
-        for index, lanes in self._known(flat):
-            buffer = self._buffers[index]
+        shape = self._shapes.setdefault(access.shape, len(self._shapes) + 1)
+        numbers = access.numbers() + (shape << 40)
+        for part in access.parts:
+            buffer = self._buffers[part.index]
             if not buffer.is_shared:
                 continue
-            cells, mine = self._place(index, flat[lanes]), numbers[lanes]
+            cells, mine = part.cells * element.size_bytes, numbers[part.lanes]
             others = [buffer.stored[cells], *([buffer.loaded[cells]] if is_store else [])]
-            if any(((each != _NOBODY) & (each != mine)).any() for each in others):
+            if any(((each != NOBODY) & (each != mine)).any() for each in others):
                 self.crossed = self.crossed or buffer.name
             if is_store:
                 buffer.stored[cells] = mine
             else:
                 known = buffer.loaded[cells]
-                buffer.loaded[cells] = np.where((known == _NOBODY) | (known == mine), mine, -1)
+                buffer.loaded[cells] = np.where((known == NOBODY) | (known == mine), mine, -1)
 
     def _note(self, index: int, what: str) -> None:
         if not self.conflict:
             name = self._names[index]
             self.conflict = f"program {self._program - 1} {what} in {name}"
-
-
-def _extended(marks: Any, size: int) -> Any:
-    out = np.zeros(size, marks.dtype)
-    out[: marks.size] = marks
-    return out
 
 
 def loaded_dtype(pointee: ScalarType) -> np.dtype[Any]:

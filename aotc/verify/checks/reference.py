@@ -9,7 +9,7 @@ Invariant: a `Reference` depends on the tile IR, the launch and the ranges, and 
 from __future__ import annotations
 
 import mmap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -20,7 +20,7 @@ from aotc.ir.core import Kernel, Op
 from aotc.ir.dialects import tile
 from aotc.ir.dialects.descriptor import TENSOR_ALIGNMENT_BYTES, DescriptorReduce
 from aotc.ir.types import DescriptorType, PointerType, ScalarType
-from aotc.verify.arrays import Array, copied, view
+from aotc.verify.arrays import Array, copied, reshape, view
 from aotc.verify.checks import input_data
 from aotc.verify.checks.dataflow import Roles
 from aotc.verify.checks.launches import Launch, Scalar
@@ -172,11 +172,15 @@ def _zeros(size_bytes: int) -> Bytes:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """Hold the buffers of a launch by name, and its arguments in the order of the parameters."""
+    """Hold the buffers of a launch by name, and its arguments in the order of the parameters.
+
+    With `met_undefined` the kernel made undefined values, whatever became of them.
+    """
 
     launch: Launch
     buffers: dict[str, Buffer]
     order: tuple[str, ...]
+    met_undefined: bool = False
 
     def buffer(self, name: str) -> Buffer | None:
         """Return the memory that an argument points at; None for a scalar."""
@@ -209,7 +213,8 @@ def interpret(
     """
     watch = CastWatch(inner_casts(kernel, is_inexact) if roles.inexact else [])
     rules = watch.recording(RULES)
-    exact = _run(kernel, roles, launch, inputs, rules, 0, is_traced=True)
+    exact, args = _prepared(kernel, roles, launch, inputs, is_traced=True)
+    _run(kernel, launch, exact, args, rules, 0)
     if exact.conflict:
         raise ConflictError(exact.conflict)
     if exact.crossed:
@@ -225,11 +230,11 @@ def interpret(
         for seed, group in enumerate([*groups, *[ops] * NUM_RANDOM_RUNS], launch.seed + 1):
             upwards = len(upward) < len(groups)
             rules = watch.measuring(noisy_rules(RULES, seed, group, upwards=upwards))
-            run = _run(kernel, roles, launch, inputs, rules, seed)
+            run = _run(kernel, launch, exact.again(), args, rules, seed)
             (upward if upwards else random).append(run)
         for part in range(NUM_PARTS) if watch.has_moved else ():
             rules = watch.flipping(RULES, part)
-            upward.append(_run(kernel, roles, launch, inputs, rules, 0))
+            upward.append(_run(kernel, launch, exact.again(), args, rules, 0))
     inexact = [launch.aliases.get(name, name) for name in roles.inexact]
     buffers: dict[str, Buffer] = {}
     for index, (name, pointee) in enumerate(_owners_of(kernel, launch, inputs).items()):
@@ -241,23 +246,32 @@ def interpret(
         buffers[name] = replace(buffers[name], pointees=tuple(pointees.names(name, launch)))
     for name, (shape, strides) in _tensors(kernel, launch).items():
         buffers[name] = replace(buffers[name], shape=shape, strides=strides)
-    return Reference(launch, buffers, tuple(info.name for info in kernel.params))
+    order = tuple(info.name for info in kernel.params)
+    return Reference(launch, buffers, order, exact.met_undefined)
 
 
-def depends_on_undefined(kernel: Kernel, roles: Roles, launch: Launch, inputs: Inputs) -> str:
+def depends_on_undefined(kernel: Kernel, roles: Roles, reference: Reference, inputs: Inputs) -> str:
     """Return the buffer whose results change with what undefined values happen to be, or ""."""
+    if not reference.met_undefined:
+        return ""
+    launch = reference.launch
+    memory, args = _prepared(kernel, roles, launch, inputs, is_traced=True)
     try:
-        first = _run(kernel, roles, launch, inputs, RULES, 0)
-        if not first.met_undefined:
-            return ""
-        second = _run(kernel, roles, launch, inputs, RULES, 1)
+        _run(kernel, launch, memory, args, RULES, 1)
     except InterpretError:
         return ""
     for index, name in enumerate(_owners_of(kernel, launch, inputs)):
-        pages = sorted({*first.pages(index), *second.pages(index)})
-        size = max(first.size_bytes(index), second.size_bytes(index))
-        left, right = (memory.result(index, size, pages) for memory in (first, second))
-        if left.tobytes() != right.tobytes():
+        known = reference.buffers[name]
+        pages = sorted({*known.pages, *memory.pages(index)})
+        size = max(known.initial.size, memory.size_bytes(index))
+        expected, found = memory.initial(index, size, pages), memory.result(index, size, pages)
+        # What the first interpretation did not touch is as it was.
+        if pages:
+            held = np.isin(pages, known.pages)
+            reshape(expected, -1, PAGE_BYTES)[held] = reshape(known.expected, -1, PAGE_BYTES)
+        else:
+            expected[: known.expected.size] = known.expected
+        if expected.tobytes() != found.tobytes():
             return name
     return ""
 
@@ -303,16 +317,10 @@ def _tensors(kernel: Kernel, launch: Launch) -> dict[str, tuple[tuple[int, ...],
     return found
 
 
-def _run(
-    kernel: Kernel,
-    roles: Roles,
-    launch: Launch,
-    inputs: Inputs,
-    rules: Rules,
-    poison_seed: int,
-    *,
-    is_traced: bool = False,
-) -> ElasticMemory:
+def _prepared(
+    kernel: Kernel, roles: Roles, launch: Launch, inputs: Inputs, *, is_traced: bool = False
+) -> tuple[ElasticMemory, list[Argument]]:
+    """Return memory as it is before a launch, and the kernel's arguments."""
     memory = ElasticMemory(inputs.max_buffer_bytes, is_traced=is_traced, is_sparse=launch.is_sparse)
     tensors = _tensors(kernel, launch)
     args: list[Argument] = []
@@ -346,6 +354,18 @@ def _run(
         )
     for at, owner in shared:
         args[at] = memory.share_buffer(owners.index(owner))
+    return memory, args
+
+
+def _run(
+    kernel: Kernel,
+    launch: Launch,
+    memory: ElasticMemory,
+    args: Sequence[Argument],
+    rules: Rules,
+    poison_seed: int,
+) -> ElasticMemory:
+    """Interpret the kernel; return the memory, with what it left."""
     interpreter = Interpreter(
         kernel, args, poison_seed=poison_seed, memory=memory, rules=_atomic_rules(rules)
     )
@@ -377,7 +397,7 @@ def _atomic_rules(rules: Rules) -> Rules:
         def rule(program: Program, op: Op, *operands: Any) -> Any:
             memory = program.memory
             assert isinstance(memory, ElasticMemory)
-            with memory.atomic(_order_of(op)):
+            with memory.atomic(_order_of(op), getattr(op, "kind", "cas")):
                 return base(program, op, *operands)
 
         return rule
@@ -416,10 +436,10 @@ def _buffer(
         pointee=pointee,
         start_bytes=start,
         initial=exact.initial(index, size, pages),
-        expected=copied(exact.result(index, size, pages)),
+        expected=exact.result(index, size, pages),
         readable=copied(read[:size]),
         writable=copied(written[:size]),
-        upward=tuple(copied(memory.result(index, size, pages)) for memory in upward),
-        random=tuple(copied(memory.result(index, size, pages)) for memory in random),
+        upward=tuple(memory.result(index, size, pages) for memory in upward),
+        random=tuple(memory.result(index, size, pages) for memory in random),
         pages=tuple(pages),
     )

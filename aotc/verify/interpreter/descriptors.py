@@ -35,6 +35,7 @@ from aotc.verify.emulator.async_copies.tensor_map import (
 )
 from aotc.verify.interpreter import mbarriers
 from aotc.verify.interpreter.atomics import combine_rule, update
+from aotc.verify.interpreter.memory import Address, Box, TensorAddress
 from aotc.verify.interpreter.numerics import dtype_of
 from aotc.verify.interpreter.program import Program, Rule, scalar
 from aotc.verify.interpreter.shared_memory import Transfer
@@ -62,28 +63,24 @@ def _element(kind: Type) -> tuple[ScalarType, bool]:
     return kind.element, kind.fill_nan
 
 
-def _places(
-    tensor: Array, coords: Sequence[Array], block: Sequence[int], size_bytes: int
-) -> tuple[Array, Array]:
-    """Return the address of each element of a block, and whether it lies in the tensor."""
-    rank = len(block)
-    address = np.full(block, tensor[0], np.int64)
-    inside = np.ones(block, np.bool_)
-    for axis, (coord, extent) in enumerate(zip(coords, block, strict=True)):
-        index = np.arange(extent, dtype=np.int64) + scalar(coord)
-        index = reshape(index, [-1 if each == axis else 1 for each in range(rank)])
-        address = address + index * tensor[1 + rank + axis] * size_bytes
-        inside &= (index >= 0) & (index < tensor[1 + axis])
-    return address, inside
+def _box(tensor: Array, coords: Sequence[Array], extents: Sequence[int]) -> Box:
+    rank = len(extents)
+    address, *sizes = tensor.tolist()
+    place = TensorAddress(Address(address), tuple(sizes[:rank]), tuple(sizes[rank:]))
+    return Box(place, tuple(int(scalar(coord)) for coord in coords), tuple(extents))
 
 
 def _read(
     program: Program, kind: Type, block: Sequence[int], tensor: Array, coords: Sequence[Array]
 ) -> Array:
     element, fill_nan = _element(kind)
-    address, inside = _places(tensor, coords, block, element.size_bytes)
+    box = _box(tensor, coords, block)
+    found = program.memory.load_box(box, element)
+    if box.is_inside:
+        return reshape(found, block)
     out = np.full(block, np.nan if fill_nan else 0, dtype_of(element))
-    out[inside] = program.memory.load(address, inside, element)
+    held = out[box.inside]
+    held[...] = reshape(found, held.shape)
     return out
 
 
@@ -91,8 +88,7 @@ def _write(
     program: Program, kind: Type, value: Array, tensor: Array, coords: Sequence[Array]
 ) -> None:
     element, _ = _element(kind)
-    address, inside = _places(tensor, coords, value.shape, element.size_bytes)
-    program.memory.store(address, value, inside, element)
+    program.memory.store_box(_box(tensor, coords, value.shape), value, element)
 
 
 def _combine(
@@ -104,10 +100,12 @@ def _combine(
     coords: Sequence[Array],
 ) -> None:
     element, _ = _element(kind)
-    address, inside = _places(tensor, coords, value.shape, element.size_bytes)
     assert op.kind
+    box = _box(tensor, coords, value.shape)
+    starts, length = box.runs(element.size_bytes)
+    address = reshape(starts[:, None] + np.arange(length) * element.size_bytes, -1)
     rule = combine_rule(op.kind, element)
-    update(program.memory, address[inside], element, value[inside], rule)
+    update(program.memory, address, element, reshape(value[box.inside], -1), rule)
 
 
 def _described(

@@ -12,7 +12,8 @@ Invariant: no byte outside the arrays handed over is read or written; what is tr
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -20,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from aotc.ir.types import ScalarType
-from aotc.verify.arrays import Array, owner_of, reshape, view
+from aotc.verify.arrays import Array, indices_in, owner_of, reduce_or, reshape, view
 from aotc.verify.interpreter.numerics import dtype_of
 
 ALIGNMENT_BYTES = 256
@@ -31,6 +32,9 @@ _GUARD_BYTES = 1 << (_BUFFER_BITS - 1)
 
 # Of addresses, what was there, operands and their combination: what an atomic writes instead.
 Adjust: TypeAlias = Callable[[Array, Array, Array, Array], Array]
+
+Chosen: TypeAlias = "Array | tuple[slice, ...] | None"
+"""Which elements of a tile: a mask, or a slice of each axis, or all."""
 
 
 class AccessError(Exception):
@@ -48,6 +52,78 @@ class TensorAddress:
     address: Address
     shape: tuple[int, ...]
     strides: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """Say which elements of a tensor a copy moves: `extents` of them from `start` on, if they exist.
+
+    All but the address is in elements.
+    """
+
+    tensor: TensorAddress
+    start: tuple[int, ...]
+    extents: tuple[int, ...]
+
+    @property
+    def inside(self) -> tuple[slice, ...]:
+        """Which part of the box lies in the tensor."""
+        places = zip(self.start, self.extents, self.tensor.shape, strict=True)
+        return tuple(
+            slice(min(max(-start, 0), extent), max(min(size - start, extent), 0))
+            for start, extent, size in places
+        )
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether all of the box lies in the tensor."""
+        places = zip(self.start, self.extents, self.tensor.shape, strict=True)
+        return all(0 <= start <= size - extent for start, extent, size in places)
+
+    def runs(self, size_bytes: int) -> tuple[Array, int]:
+        """Return the addresses of runs of elements in the tensor, in order, and their length."""
+        address = np.array(self.tensor.address, np.int64)
+        *outer, last = self.inside
+        length = max(last.stop - last.start, 0)
+        spans = [
+            *outer,
+            slice(last.start, last.start + 1) if self.tensor.strides[-1] == 1 else last,
+        ]
+        for span, start, stride in zip(spans, self.start, self.tensor.strides, strict=True):
+            index = (indices_in(span) + start) * np.int64(stride) * size_bytes
+            address = address[..., None] + index
+        is_dense = self.tensor.strides[-1] == 1
+        return reshape(address, -1), length if is_dense else 1
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Say which lanes of an access fall into a buffer, and which of its elements they name."""
+
+    index: int
+    lanes: Array | slice
+    cells: Array
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Hold the addresses of the lanes that access memory, checked, and what they are in.
+
+    The lanes are elements of a tile of a `shape`: those `chosen` by a mask or slices.
+    """
+
+    flat: Array
+    parts: list[Part]
+    shape: tuple[int, ...]
+    chosen: Chosen
+
+    def numbers(self) -> Array:
+        """Return the number of each lane's element in the tile."""
+        return selected(reshape(np.arange(math.prod(self.shape)), self.shape), self.chosen)
+
+    def values(self, tile: Array) -> Array:
+        """Return the element of a tile of each lane."""
+        return selected(np.broadcast_to(tile, self.shape), self.chosen)
 
 
 class Memory:
@@ -93,14 +169,7 @@ class Memory:
 
         Raises: AccessError for an address outside the arrays or not a multiple of the size.
         """
-        flat = self._selected(address, mask, element)
-        dtype = _memory_dtype(element)
-        out = np.empty(flat.shape, dtype)
-        for index, lanes in self._by_buffer(flat):
-            cells = self._bytes[index]
-            cells = view(cells[: cells.size // dtype.itemsize * dtype.itemsize], dtype)
-            out[lanes] = cells[self._place(index, flat[lanes]) // dtype.itemsize]
-        return out != 0 if element.is_bool else out
+        return self._read(self._access(address, mask, element), element)
 
     def store(self, address: Array, value: Array, mask: Array | None, element: ScalarType) -> None:
         """Write `value` at the addresses where `mask`.
@@ -108,22 +177,50 @@ class Memory:
         Raises: AccessError as `load`, and for an array that is read-only, and where two lanes
         write different values to one address, since which of them stays is anyone's guess.
         """
-        flat = self._selected(address, mask, element)
+        access = self._access(address, mask, element)
+        self._write(access, access.values(value), element)
+
+    def load_box(self, box: Box, element: ScalarType) -> Array:
+        """Return the elements of a box that lie in the tensor, in order, as a flat array.
+
+        Raises: as `load`.
+        """
+        return self._read(self._box_access(box, element), element)
+
+    def store_box(self, box: Box, value: Array, element: ScalarType) -> None:
+        """Write those elements of a tile that lie in the tensor. Raises: as `store`."""
+        access = self._box_access(box, element)
+        self._write(access, access.values(value), element)
+
+    def _read(self, access: Access, element: ScalarType) -> Array:
         dtype = _memory_dtype(element)
-        values = np.broadcast_to(value, address.shape)
-        values = (reshape(values, -1) if mask is None else values[mask]).astype(dtype, copy=False)
-        for index, lanes in self._by_buffer(flat):
-            if not self._bytes[index].flags.writeable:
-                raise AccessError(f"writes to {self._names[index]}, which is read-only")
-            cells = self._bytes[index]
-            cells = view(cells[: cells.size // dtype.itemsize * dtype.itemsize], dtype)
-            where = self._place(index, flat[lanes]) // dtype.itemsize
-            cells[where] = values[lanes]
-            written = cells[where]
-            if written.tobytes() != values[lanes].tobytes():
-                lost = _bits(written) != _bits(values[lanes])
-                at = self.describe(int(flat[lanes][lost][0]))
+        if len(access.parts) == 1:
+            part = access.parts[0]
+            out = self._elements(part.index, dtype)[part.cells]
+        else:
+            out = np.empty(access.flat.shape, dtype)
+            for part in access.parts:
+                out[part.lanes] = self._elements(part.index, dtype)[part.cells]
+        return out != 0 if element.is_bool else out
+
+    def _write(self, access: Access, values: Array, element: ScalarType) -> None:
+        dtype = _memory_dtype(element)
+        values = values.astype(dtype, copy=False)
+        for part in access.parts:
+            if not self._bytes[part.index].flags.writeable:
+                raise AccessError(f"writes to {self._names[part.index]}, which is read-only")
+            elements, wanted = self._elements(part.index, dtype), values[part.lanes]
+            elements[part.cells] = wanted
+            written = elements[part.cells]
+            if written.tobytes() != wanted.tobytes():
+                lost = _bits(written) != _bits(wanted)
+                at = self.describe(int(access.flat[part.lanes][lost][0]))
                 raise AccessError(f"two lanes write different values to {at}")
+
+    def _elements(self, index: int, dtype: np.dtype[Any]) -> Array:
+        """Return the bytes of a buffer as elements, of which the last may be cut off."""
+        held = self._bytes[index]
+        return view(held[: held.size // dtype.itemsize * dtype.itemsize], dtype)
 
     def begin_program(self) -> None:
         """Take note that the accesses to come are those of the next program of the grid."""
@@ -138,8 +235,7 @@ class Memory:
 
     def _place(self, index: int, address: Array) -> Array:
         """Return where in the bytes that are held of a buffer addresses in it are."""
-        del index
-        return _offset(address)
+        return address - ((index + 1 << _BUFFER_BITS) + _GUARD_BYTES)
 
     def _add_span(self, start: int, end: int) -> None:
         spans: list[tuple[int, int]] = []
@@ -152,12 +248,41 @@ class Memory:
         self._starts = np.array([low for low, _ in spans], np.int64)
         self._ends = np.array([high for _, high in spans], np.int64)
 
-    def _selected(self, address: Array, mask: Array | None, element: ScalarType) -> Array:
-        """Return the addresses that are accessed, checked."""
-        flat = reshape(address, -1) if mask is None else address[mask]
+    def _access(self, address: Array, mask: Array | None, element: ScalarType) -> Access:
+        """Return what is accessed, checked. Raises: AccessError, as `load`."""
+        return self._found(selected(address, mask), element, address.shape, mask)
+
+    def _box_access(self, box: Box, element: ScalarType) -> Access:
+        """Return what is accessed, checked. Raises: AccessError, as `load`."""
+        size = _memory_dtype(element).itemsize
+        starts, length = box.runs(size)
+        flat = reshape(starts[:, None] + np.arange(length) * size, -1)
+        return self._found(flat, element, box.extents, box.inside)
+
+    def _found(
+        self, flat: Array, element: ScalarType, shape: tuple[int, ...], chosen: Chosen
+    ) -> Access:
         size = _memory_dtype(element).itemsize
         if not flat.size:
-            return flat
+            return Access(flat, [], shape, chosen)
+        found = self._by_buffer(flat)
+        self._check_bounds(flat, size, found)
+        if int(reduce_or(flat)) % size:
+            lane = int(flat[flat % size != 0][0])
+            raise AccessError(f"accesses {self.describe(lane)}, no multiple of {size} bytes")
+        shift = size.bit_length() - 1
+        parts = [Part(i, lanes, self._place(i, flat[lanes]) >> shift) for i, lanes in found]
+        return Access(flat, parts, shape, chosen)
+
+    def _check_bounds(
+        self, flat: Array, size: int, found: Sequence[tuple[int, Array | slice]]
+    ) -> None:
+        """Raise AccessError for an address outside of what may be accessed."""
+        del found
+        low, high = int(flat.min()), int(flat.max())
+        first = int(np.searchsorted(self._starts, low, side="right")) - 1
+        if first >= 0 and high + size <= self._ends[first]:
+            return
         span = np.searchsorted(self._starts, flat, side="right") - 1
         inside = span >= 0
         if self._ends.size:
@@ -168,19 +293,15 @@ class Memory:
                 f"accesses {self.describe(int(outside[0]))}, out of bounds "
                 f"({outside.size} of {flat.size} lanes)"
             )
-        if (flat % size).any():
-            lane = int(flat[flat % size != 0][0])
-            raise AccessError(f"accesses {self.describe(lane)}, no multiple of {size} bytes")
-        return flat
 
     def _by_buffer(self, flat: Array) -> list[tuple[int, Array | slice]]:
         """Return the buffers that checked addresses fall into, each with its lanes."""
         if not flat.size:
             return []
-        index = (flat >> _BUFFER_BITS) - 1
-        first = int(reshape(index, -1)[0])
-        if (index == first).all():
+        first = (int(flat.min()) >> _BUFFER_BITS) - 1
+        if first == (int(flat.max()) >> _BUFFER_BITS) - 1:
             return [(first, slice(None))]
+        index = (flat >> _BUFFER_BITS) - 1
         return [(int(i), index == i) for i in np.unique(index)]
 
 
@@ -198,6 +319,11 @@ def _offset(address: Any) -> Any:
 def _memory_dtype(element: ScalarType) -> np.dtype[Any]:
     # A boolean is a byte that is 0 or not; reading one as NumPy's bool would trust it to be 0 or 1.
     return np.dtype(np.uint8) if element.is_bool else dtype_of(element)
+
+
+def selected(tile: Array, chosen: Chosen) -> Array:
+    """Return elements of a tile, in order."""
+    return reshape(tile if chosen is None else tile[chosen], -1)
 
 
 def _bits(values: Array) -> Array:

@@ -104,7 +104,7 @@ def _odd(rounded: Array, error: Array) -> Array:
 
 
 def round_to(value: Array, target: ScalarType) -> Array:
-    """Return fp64 values rounded once, to nearest even, to the float type `target`.
+    """Return floats up to fp64 rounded once, to nearest even, to the float type `target`.
 
     fp8 saturates to its largest finite value, and its NaN has no sign, as `cvt.satfinite` has it; the
     wider types overflow to infinity.
@@ -112,9 +112,9 @@ def round_to(value: Array, target: ScalarType) -> Array:
     dtype = dtype_of(target)
     if target.name in _NUMPY_NAMES:
         return value.astype(dtype)
-    # ml_dtypes goes through fp32, which would round twice.
     single = value.astype(np.float32)
-    single = reshape(_odd(np.atleast_1d(single), np.atleast_1d(value - single)), value.shape)
+    if value.dtype == np.float64:  # ml_dtypes goes through fp32, which would round twice
+        single = reshape(_odd(np.atleast_1d(single), np.atleast_1d(value - single)), value.shape)
     if target.bits == 8:
         limit = _max_finite(target)
         single = clipped(single, -limit, limit).astype(np.float32)  # keeps NaN
@@ -163,7 +163,7 @@ def cast(
         return round_to(wide, target)
     wide = value.astype(np.float64)
     if target.is_float:
-        rounded = round_to(wide, target)
+        rounded = round_to(value if value.dtype == np.float32 else wide, target)
         if rounding == "rtz":
             rounded = _towards_zero(np.atleast_1d(wide), np.atleast_1d(rounded))
         return reshape(rounded, value.shape)

@@ -19,7 +19,7 @@ Invariant: arrays are changed by the kernel's stores and by nothing else, also w
 
 from __future__ import annotations
 
-import itertools
+import math
 from collections.abc import Collection, Sequence
 from typing import TypeAlias
 
@@ -145,10 +145,9 @@ class Interpreter:
             for info in self.kernel.params
         ]
         with np.errstate(all="ignore"):
-            places = itertools.product(*map(range, reversed(extents)))
-            for number, (z, y, x) in enumerate(places):
-                if chosen and number not in chosen:
-                    continue
+            for number in sorted(chosen) if chosen else range(math.prod(extents)):
+                rest, x = divmod(number, extents[0])
+                z, y = divmod(rest, extents[1])
                 for rank in range(self.kernel.num_ctas):
                     self.memory.begin_program()
                     program = Program(

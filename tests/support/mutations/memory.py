@@ -92,6 +92,16 @@ def _wrapping(mul: Any) -> Any:
     return made
 
 
+def _scaling_first(add: Any) -> Any:
+    def made(
+        self: integers.Integers, pointer: Any, offset: Any, bits: int, size: int, **how: bool
+    ) -> Any:
+        scaled = self.mul(offset, integers.Affine("", size), bits)
+        return add(self, pointer, scaled, bits, 1, **how)
+
+    return made
+
+
 def _extending(extend: Any, signed: bool) -> Any:
     def made(self: Any, value: Any, source: int, bits: int, **_: bool) -> Any:
         return extend(self, value, source, bits, signed=signed)
@@ -223,6 +233,12 @@ MUTATIONS = (
         "an offset that needs 64 bits only for large tensors is computed in 32",
         "far_rows",
         wrapping(integers.Integers, "mul", _wrapping),
+    ),
+    Mutation(
+        "bytes of a long vector in 32 bits",
+        "an index of 32 bits is multiplied by the size of an element before it is extended",
+        "add",
+        wrapping(integers.Integers, "add_pointer", _scaling_first),
     ),
     Mutation(
         "unsigned index extended with its sign",

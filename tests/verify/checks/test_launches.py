@@ -215,6 +215,33 @@ def test_far_rows_are_more_than_31_bits_apart() -> None:
     assert 1 << 30 < launch.scalars["stride"] < 1 << 31
 
 
+@pytest.mark.parametrize(("element", "elems"), [("fp32", 4), ("bf16", 8), ("i8", 16)])
+def test_rows_of_tensors_are_whole_pieces_of_16_bytes(element: str, elems: int) -> None:
+    types = dict.fromkeys(("x", "y", "out"), f"tensordesc<{element}[1,16]>")
+    chooser = _chooser("causal_sums", Conditions(None, _any), types)
+    rows = {launch.scalars["x.shape[1]"] for launch in _launches(chooser)}
+    assert all(row % elems == 0 for row in rows)
+    assert any(row % (2 * elems) for row in rows)
+
+
+def test_a_few_programs_of_a_long_vector_run() -> None:
+    def grid(scalars: Mapping[str, int]) -> tuple[int, ...]:
+        return (-(-scalars["n"] // 16),)
+
+    some = Conditions(grid, _any, may_be_left_out=True)
+    for types, labels in (({}, ["long: n"]), ({"n": "i64"}, ["long: n", "longer: n"])):
+        chooser = _chooser("gather", some, types)
+        assert [label for label in chooser.labels if label.startswith("long")] == labels
+        for label, wanted in zip(labels, (1 << 31, 5 << 29), strict=False):
+            launch = _some(chooser, label)
+            assert wanted - 64 < launch.scalars["n"] < wanted - 16  # so that it may be rounded up
+            assert launch.programs == (0, 1, launch.grid[0] - 1)
+            assert launch.is_sparse
+            assert chooser.is_optional(chooser.labels.index(label))
+    for conditions in (Conditions(grid, _any), replace(some, fixed={"n": 7})):
+        assert not any(label.startswith("long") for label in _chooser("gather", conditions).labels)
+
+
 def test_pointers_of_one_type_may_be_one_memory() -> None:
     chooser = _chooser("scale_rows", ROWS)
     assert chooser.labels[-1] == "in place: out_ptr is x_ptr"

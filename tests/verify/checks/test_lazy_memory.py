@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from aotc.ir.dialects.tile import AtomicSem
-from aotc.ir.types import FP16, FP32, I1, I32
+from aotc.ir.types import FP16, FP32, FP64, I1, I32
 from aotc.verify.arrays import Array
 from aotc.verify.checks.input_data import between, floats, integers
 from aotc.verify.checks.lazy_memory import HEAD_BYTES, Contents, ElasticMemory
-from aotc.verify.interpreter.memory import AccessError, Address
+from aotc.verify.interpreter.memory import AccessError, Address, Box, TensorAddress
 
 _ONE = np.array([1.0], np.float32)
 _COUNTS = Contents(np.arange(256, dtype=np.float32), 1)
@@ -210,6 +212,39 @@ def test_untraced_memory_holds_the_same_and_marks_nothing() -> None:
     assert not memory.touched(0)[0].any()
 
 
+@pytest.mark.parametrize("is_sparse", [False, True])
+def test_memory_is_there_again_as_it_was(is_sparse: bool) -> None:
+    """Whoever runs on it may touch more, which the first memory does not come to hold."""
+    first = ElasticMemory(1 << 20, is_sparse=is_sparse)
+    x = first.add_buffer("x", FP32, floats(FP32, 5))
+    fresh, y = _memory()
+    first.store(_at(x, 3, 3000), _ONE, None, FP32)
+    pages = first.pages(0)
+    for _ in range(2):
+        again = first.again()
+        places = [3, 3000, 70_000]
+        expected = fresh.load(_at(y, *places), None, FP32)
+        assert again.load(_at(x, *places), None, FP32).tolist() == expected.tolist()
+        again.store(_at(x, 3), 2 * _ONE, None, FP32)
+    assert first.load(_at(x, 3), None, FP32).tolist() == [1.0]
+    assert first.pages(0) == pages
+
+
+def test_elements_of_several_sizes_are_marked_to_the_byte() -> None:
+    memory, x = _memory()
+    memory.begin_program()
+    memory.store(_at(x, 0), _ONE, None, FP32)
+    memory.load(np.array([x + 6], np.int64), None, FP16)
+    memory.begin_program()
+    memory.load(np.array([x + 8], np.int64), None, FP64)
+    assert memory.conflict == ""
+    read, written = memory.touched(0)
+    assert np.flatnonzero(read).tolist() == [HEAD_BYTES + i for i in (6, 7, *range(8, 16))]
+    assert np.flatnonzero(written).tolist() == [HEAD_BYTES + i for i in range(4)]
+    memory.load(np.array([x], np.int64), None, FP64)
+    assert memory.conflict == "program 1 reads what another has written in x"
+
+
 def test_contents_by_dtype() -> None:
     drawn = floats(FP16, 3).elements(0, 5000).astype(np.float64)
     assert np.isfinite(drawn).all()
@@ -223,6 +258,64 @@ def test_contents_by_dtype() -> None:
     assert set(between(I32, 3, 3, 1).elements(0, 9).tolist()) == {3}
     part = between(FP32, -2, -1, 1).elements(0, 100)
     assert ((part >= -2) & (part < -1)).all()
+
+
+# ---- boxes of tensors -------------------------------------------------------------------------
+
+
+@st.composite
+def _boxes(draw: st.DrawFn) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], int]:
+    """Draw the shape of a tensor, where a box of it begins, its extents, and how far rows are."""
+    rank = draw(st.integers(1, 3))
+    shape = tuple(draw(st.integers(1, 600 if axis == rank - 1 else 5)) for axis in range(rank))
+    start = tuple(draw(st.integers(-3, size + 2)) for size in shape)
+    extents = tuple(draw(st.sampled_from([1, 2, 4, 256])) for _ in shape)
+    return shape, start, extents, draw(st.sampled_from([600, 1 << 20]))
+
+
+@given(_boxes(), st.booleans())
+def test_a_box_is_its_elements(
+    drawn: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], int], is_sparse: bool
+) -> None:
+    shape, start, extents, row = drawn
+    strides = (5 * row, row, 1)[-len(shape) :]
+    index = np.indices(extents) + np.reshape(start, (-1, *[1] * len(shape)))
+    inside = np.logical_and.reduce(
+        [(each >= 0) & (each < size) for each, size in zip(index, shape, strict=True)]
+    )
+    value = np.arange(inside.size, dtype=np.float32).reshape(extents)
+    whole, one_by_one = (ElasticMemory(1 << 28, is_sparse=is_sparse) for _ in range(2))
+    for memory in (whole, one_by_one):
+        memory.add_buffer("x", FP32, floats(FP32, 5))
+        memory.share_buffer(0)
+        memory.begin_program()
+    box = Box(TensorAddress(Address(ElasticMemory.address_of(0)), shape, strides), start, extents)
+    address = box.tensor.address + 4 * np.tensordot(strides, index, 1).astype(np.int64)
+    for offset in (0, 4, 0):
+        moved = replace(
+            box, tensor=replace(box.tensor, address=Address(box.tensor.address + offset))
+        )
+        found = whole.load_box(moved, FP32)
+        assert found.tolist() == one_by_one.load(address + offset, inside, FP32).tolist()
+        assert whole.crossed == one_by_one.crossed
+        whole.store_box(moved, value, FP32)
+        one_by_one.store(address + offset, value, inside, FP32)
+    pages, size = one_by_one.pages(0), one_by_one.size_bytes(0)
+    assert whole.pages(0) == pages
+    assert whole.result(0, size, pages).tobytes() == one_by_one.result(0, size, pages).tobytes()
+    for left, right in zip(whole.touched(0, pages), one_by_one.touched(0, pages), strict=True):
+        assert left.tolist() == right.tolist()
+    assert (whole.crossed, whole.rewritten) == (one_by_one.crossed, one_by_one.rewritten)
+
+
+def test_a_box_beyond_the_memory_is_refused() -> None:
+    memory, x = _memory(1 << 16)
+    box = Box(TensorAddress(x, (4, 1 << 20), (1 << 20, 1)), (0, 0), (2, 64))
+    with pytest.raises(AccessError, match=r"byte 4194556 of x, beyond 65536 bytes"):
+        memory.load_box(box, FP32)
+    odd = Box(TensorAddress(Address(x + 2), (4,), (1,)), (0,), (4,))
+    with pytest.raises(AccessError, match="no multiple of 4 bytes"):
+        memory.load_box(odd, FP32)
 
 
 # ---- sparse and shared buffers ----------------------------------------------------------------
@@ -310,3 +403,13 @@ def test_an_atomic_on_what_another_program_read_through_the_other_pointer_confli
         memory.load(_at(x, 4), None, FP32)
         memory.store(_at(x, 4), _ONE, None, FP32)
     assert memory.conflict == "program 1 updates what another has read in x"
+
+
+@pytest.mark.parametrize(("kinds", "conflicts"), [("xor xor", False), ("and xor", True)])
+def test_atomics_of_two_kinds_through_two_pointers_conflict(kinds: str, conflicts: bool) -> None:
+    memory, x = _shared()
+    for kind in kinds.split():
+        with memory.atomic("relaxed", kind):
+            memory.load(_at(x, 4), None, FP32)
+            memory.store(_at(x, 4), _ONE, None, FP32)
+    assert ("another kind of atomic" in memory.conflict) == conflicts

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -123,12 +125,11 @@ def test_indices_stay_in_their_range() -> None:
     assert set(_values(index, index.initial)[:20].tolist()) <= {30, 31}
 
 
-def test_a_result_that_nobody_knows_is_found() -> None:
-    kernel = kernel_of("leaky")
-    roles = roles_of(kernel, {}, is_inexact)
-    launch = _launch((2,), n=20)
-    assert depends_on_undefined(kernel, roles, launch, Inputs()) == "out_ptr"
-    kernel = kernel_of("gather")
-    roles = roles_of(kernel, {}, is_inexact)
-    launch = _launch((2,), n=20, stride_x=7)
-    assert depends_on_undefined(kernel, roles, launch, Inputs()) == ""
+@pytest.mark.parametrize("is_sparse", [False, True])
+def test_a_result_that_nobody_knows_is_found(is_sparse: bool) -> None:
+    for name, expected in (("leaky", "out_ptr"), ("gather", "")):
+        kernel = kernel_of(name)
+        roles = roles_of(kernel, {}, is_inexact)
+        launch = replace(_launch((2,), n=20, stride_x=7), is_sparse=is_sparse)
+        reference = interpret(kernel, roles, launch, Inputs())
+        assert depends_on_undefined(kernel, roles, reference, Inputs()) == expected

@@ -58,6 +58,14 @@ def test_every_program_of_a_grid_runs_once(grid: tuple[int, ...]) -> None:
         assert out[z, y, x].tolist() == [x, y, z, nx, ny, nz]
 
 
+def test_programs_are_numbered_along_the_first_axis_first() -> None:
+    out = np.full((4, 3, 2, 6), -1, np.int32)
+    Interpreter(parse_kernel(_WHERE), [out]).run((2, 3, 4), (13, 4))
+    assert {tuple(each) for each in out[..., :3].reshape(-1, 3).tolist()} == {
+        *((-1, -1, -1), (0, 2, 0), (1, 0, 2))
+    }
+
+
 @pytest.mark.parametrize("grid", [(0,), (3, 0), (1, 2, 0)])
 def test_an_empty_grid_runs_nothing(grid: tuple[int, ...]) -> None:
     out = np.full(6, -1, np.int32)

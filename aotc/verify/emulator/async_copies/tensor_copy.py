@@ -36,6 +36,7 @@ from aotc.verify.emulator.syntax import Instruction, Operand, TensorAddress
 _ALIGNMENT_BYTES = 128
 _ROW_ALIGNMENT_BYTES = 16
 _HINT, _MULTICAST = "L2::cache_hint", "multicast::cluster"
+_BITWISE = ("and", "or", "xor")
 _SHARED = ("shared::cluster", "shared::cta")
 
 
@@ -204,6 +205,8 @@ def reduce(instruction: Instruction) -> Execute:
 
     def put(ctx: Context, box: _Box, data: Bytes) -> None:
         tensor, pieces = box.tensor, box.pieces
+        if tensor.element_type == "s64" and operation in _BITWISE:
+            raise Misuse("tensor-map", "combines bits of a tensor of s64: hardware takes u64 alone")
         combine, size = reduction(instruction, operation, tensor.element_type, "global")
         steps = np.arange(0, pieces.size_bytes, size)
         where = (pieces.address[:, None] + steps).ravel()

@@ -197,7 +197,9 @@ class NamedBarriers:
         """
         batch, size = self._batch, self._batch.warps_per_block
         others = (warps // size * size)[:, None] + np.arange(size)
-        early = ~batch.order.have_seen(warps, others, self._came[number, others])
+        early = ~batch.order.have_seen(
+            warps, batch.order.columns_of_warps(others), self._came[number, others]
+        )
         early &= (others != warps[:, None]) & ~self._warps[number, others]
         if early.any():
             row, other = np.argwhere(early)[0].tolist()  # others are in the order of their block

@@ -49,7 +49,7 @@ from aotc.verify.emulator.memory.vector_clocks import (
     scope_of,
 )
 from aotc.verify.emulator.syntax import Instruction
-from aotc.verify.pages import PAGE_BYTES, Pages
+from aotc.verify.pages import Pages
 
 Flags = npt.NDArray[np.bool_]
 
@@ -78,13 +78,14 @@ class _Cells:
         """Return where the stamps of bytes at offsets are, as if each byte had one."""
         if self._pages is None:
             return offsets
-        missing = self._pages.missing(offsets)
-        if missing.size:
-            self._pages.hold(missing)
-            held = len(self._pages.numbers) * PAGE_BYTES
-            if held > self.written.size * self._granule_bytes:
-                self._extend(2 * held)
-        return self._pages.places(offsets)
+        return self._pages.places(offsets, self._hold)
+
+    def _hold(self, missing: Ints) -> None:
+        assert self._pages is not None
+        self._pages.hold(missing)
+        held = self._pages.size_bytes
+        if held > self.written.size * self._granule_bytes:
+            self._extend(2 * held)
 
     def _extend(self, size_bytes: int) -> None:
         granules = size_bytes // self._granule_bytes

@@ -2,10 +2,11 @@
 
 Shared memory is another block's once the last thread of its block has exited. An access that comes later is
 found when it happens, but which of the two comes first is a matter of luck; so an exit is refused unless
-the block has seen every such access, whatever the order in this run. Asynchronous writes are seen by who waits for them.
+the block has seen every such access, whatever the order in this run. Asynchronous writes are seen by who waits for
+them at their mbarrier; one that is still under way at the exit is refused by `shared_memory.py`.
 
-Invariant: for each block and each warp of its cluster the last access alone is kept, since who has seen a warp's
-last access has seen the earlier ones.
+Invariant: for each block, each warp of its cluster and the asynchronous agent the last access alone is kept, since who
+has seen that has seen the earlier ones.
 """
 
 from __future__ import annotations
@@ -20,19 +21,28 @@ from aotc.verify.emulator.syntax import Instruction
 
 
 class RemoteAccesses:
-    """Hold when each warp last accessed each block of its cluster other than its own."""
+    """Hold when each warp, and the agent for it, last accessed each other block of its cluster."""
 
     def __init__(self, num_blocks: int, order: Order, shadow: Shadow) -> None:
         self._order = order
         self._shadow = shadow
-        self._last = np.zeros((num_blocks, order.cluster_warps), np.int64)  # stamps; 0 for none
+        # Stamps, 0 for none; the agent's are last.
+        self._last = np.zeros((num_blocks, order.cluster_warps + 1), np.int64)
 
-    def record(self, lanes: Ints, blocks: Ints, instruction: Instruction) -> None:
-        """Record that lanes (n,) access shared memory of blocks (n,) of their cluster."""
+    def record(
+        self, lanes: Ints, blocks: Ints, instruction: Instruction, *, asynchronous: bool = False
+    ) -> None:
+        """Record that lanes (n,) access shared memory of blocks (n,) of their cluster.
+
+        What is `asynchronous` the agent does now, whom the lanes asked.
+        """
         is_remote = blocks != (lanes >> 5) // self._order.warps_per_block
         lanes, blocks = lanes[is_remote], blocks[is_remote]
-        stamps = self._order.stamps(lanes, self._shadow.number(instruction))
-        self._last[blocks, self._order.planes_of(lanes)] = stamps
+        number = self._shadow.number(instruction)
+        if asynchronous:
+            self._last[blocks, -1] = self._order.async_stamp(number)
+        else:
+            self._last[blocks, self._order.planes_of(lanes)] = self._order.stamps(lanes, number)
 
     def check_seen(self, blocks: Ints) -> None:
         """Check that blocks (n,), whose threads have all exited, have seen all accesses.
@@ -44,10 +54,11 @@ class RemoteAccesses:
             first = block * warps_per_block
             own = np.arange(first, first + warps_per_block)
             others = first // cluster_warps * cluster_warps + np.arange(cluster_warps)
+            columns = np.append(self._order.columns_of_warps(others), self._order.async_column)
             last = self._last[block]
-            shape = (warps_per_block, cluster_warps)
+            shape = (warps_per_block, cluster_warps + 1)
             seen = self._order.have_seen(
-                own, np.broadcast_to(others, shape), np.broadcast_to(last, shape)
+                own, np.broadcast_to(columns, shape), np.broadcast_to(last, shape)
             )
             unseen = np.flatnonzero((last > 0) & ~seen.any(axis=0))
             if len(unseen):

@@ -147,10 +147,8 @@ class SharedMemory:
 
         Raises: Misuse as `load`.
         """
-        if asynchronous:
-            offset = self.locate(lanes, address, size_bytes)
-        else:
-            offset = self.locate_access(lanes, address, size_bytes, instruction)
+        offset = self.locate(lanes, address, size_bytes)
+        self._record(lanes, offset, instruction, asynchronous=asynchronous)
         self.shadow.check_load(lanes, offset, size_bytes, strong=True)
         self.shadow.check_store(lanes, offset, size_bytes, strong=True)
         old = in_turn(self._cells(size_bytes), offset // size_bytes, operation)
@@ -222,6 +220,8 @@ class SharedMemory:
 
         It then counts as done now by the lanes that issued it, or by the asynchronous agent.
         """
+        if asynchronous:
+            self._record(flight.lanes, flight.offset, flight.instruction, asynchronous=True)
         self.shadow.finish(flight, pieces, asynchronous=asynchronous)
 
     def end(self, blocks: Ints) -> None:
@@ -242,10 +242,17 @@ class SharedMemory:
     ) -> Ints:
         """Return the offsets (n,) that lanes themselves access now, as `locate`; remember the remote."""
         offset = self.locate(lanes, address, size_bytes)
+        self._record(lanes, offset, instruction)
+        return offset
+
+    def _record(
+        self, lanes: Lanes, offset: Ints, instruction: Instruction, *, asynchronous: bool = False
+    ) -> None:
+        """Remember accesses to other blocks of a cluster."""
         if self._cluster_blocks > 1:
             numbers = lanes_array(lanes, len(self._base))
-            self._remote.record(numbers, offset // self._stride, instruction)
-        return offset
+            blocks = offset // self._stride
+            self._remote.record(numbers, blocks, instruction, asynchronous=asynchronous)
 
     def locate(self, lanes: Lanes, address: Ints, size_bytes: int) -> Ints:
         """Return the offsets of lanes' addresses (n,), checked.

@@ -179,6 +179,10 @@ class Order:
         """Return the columns of lanes' warps: (n,)."""
         return self._column[lanes]
 
+    def columns_of_warps(self, warps: Ints) -> Ints:
+        """Return the columns of warps, in the same shape."""
+        return self._warp_column[warps]
+
     def planes_of(self, lanes: Lanes) -> Ints:
         """Return the places of lanes' warps in their clusters: (n,)."""
         return self._plane[lanes]
@@ -230,12 +234,11 @@ class Order:
             late &= ~self._are_handed(lanes, stamps, columns)
         return late
 
-    def have_seen(self, warps: Ints, others: Ints, limits: Ints) -> npt.NDArray[np.bool_]:
-        """Say whether a lane of each warp (n,) has seen a lane of others (n, k) do all up to limits.
+    def have_seen(self, warps: Ints, columns: Ints, limits: Ints) -> npt.NDArray[np.bool_]:
+        """Say whether a lane of each warp (n,) has seen all that columns (n, k) did up to limits.
 
-        That orders what whole warps do.
+        Of a warp it need be one lane that is seen: that orders what whole warps do.
         """
-        columns = self._warp_column[others]
         views = (2 * warps + (self.ahead[warps] != 0))[:, None]
         seen = self.views.seen[GENERIC, views, columns] >= limits
         if self._some_lanes:

@@ -234,12 +234,24 @@ def test_reduce(operation, dtype, function):
     np.testing.assert_array_equal(array, expected)
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_multicast(seed):
-    """The first block of a cluster loads for both; each waits at its own mbarrier."""
-    array = _array(np.float16, (16, 32))
-    out = np.zeros((2, SHARED), np.uint8)
-    body = f"""
+@pytest.mark.parametrize("operation", ["and", "or", "xor"])
+def test_bits_of_signed_numbers_of_64_bits_are_an_illegal_instruction(operation):
+    """As on an H200."""
+    instruction = f"cp.reduce.async.bulk.tensor.2d.global.shared::cta.{operation}.tile.bulk_group"
+    body = _store_body(instruction, 2, (0, 0), "cp.async.bulk.wait_group 0;")
+    argument = TensorArgument(_array(np.int64, (6, 16)), (4, 16))
+    faults(
+        *(body, argument, np.zeros(SHARED, np.uint8)),
+        kind="tensor-map",
+        match="u64 alone",
+        threads=THREADS,
+        shared=SHARED,
+    )
+
+
+def _multicast_body(then):
+    """Let the first block of a cluster load for both."""
+    return f"""
     {PLACES}
     mov.u32 %r20, %ctaid.x;
     mad.wide.u32 %rd20, %r20, {SHARED}, %rd20;
@@ -252,15 +264,39 @@ def test_multicast(seed):
     setp.eq.and.u32 %p3, %r20, 0, %p1;
     mov.b16 %h1, 3;
     @%p3 {LOAD.format(rank=2)}.multicast::cluster [%r1], [%rd0, {{0, 0}}], [%r1+{BARRIER}], %h1;
-    {WAIT}
-    {TO_GLOBAL}
+    {then}
     """
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_multicast(seed):
+    """Each block waits at its own mbarrier."""
+    array = _array(np.float16, (16, 32))
+    out = np.zeros((2, SHARED), np.uint8)
+    body = _multicast_body(WAIT + TO_GLOBAL)
     argument = TensorArgument(array, (16, 32), 64)
     run(body, argument, out, threads=THREADS, shared=SHARED + 8, grid=2, cluster=2, seed=seed)
     places = _swizzled_places((16, 32), 2, 64)
     for block in out:
         got = block.view(np.uint16)[places // 2]
         np.testing.assert_array_equal(got, array.view(np.uint16).ravel())
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_block_waits_for_a_multicast_to_it_before_it_ends(seed):
+    """Also where its bytes come before it has ended in this run."""
+    argument = TensorArgument(_array(np.float16, (16, 32)), (16, 32), 64)
+    body = _multicast_body(f"setp.ne.u32 %p4, %r20, 0; @%p4 ret; {WAIT}")
+    faults(
+        *(body, argument, np.zeros((2, SHARED), np.uint8)),
+        kind="ended",
+        match="cluster rank 1.*exited",
+        threads=THREADS,
+        shared=SHARED + 8,
+        grid=2,
+        cluster=2,
+        seed=seed,
+    )
 
 
 # ---- misuse ---------------------------------------------------------------------------------------
