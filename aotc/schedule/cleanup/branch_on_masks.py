@@ -28,7 +28,7 @@ from aotc.ir.core import Block, Kernel, Op, Value, build
 from aotc.ir.diagnostics import at
 from aotc.ir.dialects import arith, gpu, scf, tile, wgmma
 from aotc.ir.effects import Trait
-from aotc.ir.rewrite import Builder, is_inside
+from aotc.ir.rewrite import Builder
 from aotc.ir.types import FP32, TileType, element_of
 from aotc.schedule.analysis.tile_bounds import all_true
 from aotc.schedule.context import Schedule
