@@ -13,13 +13,14 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from aotc import target as targets
-from aotc.compiler import CompileRequest, Metadata, compile_kernel
+from aotc.compiler import CompileRequest, compile_kernel
 from aotc.ir.core import Kernel, Op, Value
 from aotc.ir.dialects import gpu
 from aotc.ir.expression import to_text
 from aotc.ir.parameter_access import pointer_roots
 from aotc.ir.passes import Observer
 from aotc.ir.types import PointerType, TileType, element_of
+from aotc.metadata import Metadata
 from aotc.package.condition import NEVER, launch_condition
 from aotc.target import Target
 

@@ -19,7 +19,6 @@ from typing import Literal, TypeAlias
 from aotc import target as targets
 from aotc.compiler import (
     CompileRequest,
-    ParamSlot,
     PtxKernel,
     autotune_configs,
     compile_ptx,
@@ -31,6 +30,7 @@ from aotc.ir.diagnostics import CompileError, ManifestError, ResourceError, did_
 from aotc.ir.expression import Binary, Expression, ExpressionError, Integer, Name
 from aotc.ir.text import parse_kernel
 from aotc.ir.types import SCALARS
+from aotc.metadata import ParamSlot
 from aotc.package import archive as archives
 from aotc.package import stored_ptx
 from aotc.package.argument_type import PROMISED_DIVISOR

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aotc.compiler import Metadata, PtxKernel, compile_kernel, compile_ptx
+from aotc.compiler import PtxKernel, compile_kernel, compile_ptx
+from aotc.metadata import Metadata
 from tests.support.descriptors import PRELUDE, compiled, launch, like, loops_programs, tensor
 from tests.support.requests import request_of
 

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from aotc.compiler import CompileRequest, ParamSlot, PtxKernel, compile_kernel, compile_ptx
+from aotc.compiler import CompileRequest, PtxKernel, compile_kernel, compile_ptx
 from aotc.ir import expression
 from aotc.ir.diagnostics import CompileError, ManifestError
+from aotc.metadata import ParamSlot
 from aotc.package import archive as archives
 from aotc.package.build import BuildOptions, build
 from aotc.package.index import Archive

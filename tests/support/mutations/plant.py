@@ -21,9 +21,10 @@ from unittest import mock
 
 from aotc import backend
 from aotc.backend import lower
-from aotc.compiler import CompileRequest, ParamSlot, PtxKernel, compile_ptx
+from aotc.compiler import CompileRequest, PtxKernel, compile_ptx
 from aotc.ir.core import Kernel, Op
 from aotc.ir.passes import Pipeline
+from aotc.metadata import ParamSlot
 from aotc.package.verify import Subject, VariantResult, load_subjects, verify_variant
 from aotc.schedule import pipeline
 from aotc.schedule.context import Schedule
