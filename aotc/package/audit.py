@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 
 from aotc.compiler import compile_kernel, disassemble, disassemble_located
 from aotc.package import stored_ptx
-from aotc.package.verify import Subject, VariantResult, VerifyOptions
+from aotc.package.verify import VariantResult
+from aotc.package.verify_subjects import Subject, VerifyOptions
 from aotc.package.workers import compile_both_ways
 from aotc.verify.sass.audit import audit
 from aotc.verify.sass.findings import Finding

@@ -9,7 +9,8 @@ import pytest
 
 from aotc.ir.types import ScalarType
 from aotc.package.manifest import load
-from aotc.package.verify import VerifyOptions, subjects_of_manifest, verify_variant
+from aotc.package.verify import verify_variant
+from aotc.package.verify_subjects import VerifyOptions, subjects_of_manifest
 from aotc.verify.checks import input_data
 from aotc.verify.checks.lazy_memory import Contents
 from aotc.verify.interpreter.numerics import dtype_of

@@ -9,7 +9,8 @@ import pytest
 from aotc.compiler import CompileRequest, compile_kernel
 from aotc.config import Config
 from aotc.package.manifest import load
-from aotc.package.verify import VerifyOptions, subjects_of_manifest, verify_variant
+from aotc.package.verify import verify_variant
+from aotc.package.verify_subjects import VerifyOptions, subjects_of_manifest
 
 SOURCE = """
 import triton
