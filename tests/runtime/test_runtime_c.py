@@ -90,7 +90,7 @@ def _build_with_cc(directory: Path, sanitizers: str, programs: tuple[str, ...]) 
     shared = ["-std=gnu11", "-fPIC", "-shared", "-fvisibility=hidden", "-pthread"]
     _run([CC, *shared, *flags, *paths, *fake_sources, "-o", fake])
     objects: list[str | Path] = []
-    for source in [*_sources(RUNTIME / "src"), TESTS / "harness.c"]:
+    for source in [*_sources(RUNTIME / "src"), TESTS / "harness.c", TESTS / "fixture.c"]:
         target = directory / f"{source.stem}.o"
         _run([CC, "-std=c11", *WARNINGS, *flags, *paths, "-c", source, "-o", target])
         objects.append(target)
@@ -119,7 +119,10 @@ def _build_with_cmake(directory: Path, sanitizers: str, programs: tuple[str, ...
 
 
 _build = _build_with_cmake if CMAKE else _build_with_cc
-PROGRAMS = ("test_pieces", "test_open", "test_launch", "test_plan", "test_faults", "test_wrapper")
+PROGRAMS = (
+    *("test_pieces", "test_open", "test_corrupt", "test_launch", "test_tensor_maps"),
+    *("test_persistent", "test_devices", "test_plan", "test_faults", "test_wrapper"),
+)
 
 
 @pytest.fixture(scope="module")
