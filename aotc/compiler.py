@@ -418,9 +418,9 @@ def _check(request: CompileRequest) -> Target:
             f"num_ctas = {config.num_ctas} needs clusters, which {target} does not have",
             remedy="leave num_ctas at 1",
         )
-    if config.num_ctas > target.max_blocks_per_cluster:
+    if config.num_ctas > target.max_ctas_per_cluster:
         raise CompileError(
-            f"num_ctas = {config.num_ctas} is more than the {target.max_blocks_per_cluster} CTAs "
+            f"num_ctas = {config.num_ctas} is more than the {target.max_ctas_per_cluster} CTAs "
             f"that a cluster can have on every {target}"
         )
     return target

@@ -160,7 +160,7 @@ def _cache(folder: str | None, listener: Listener) -> Cache:
 
 
 def _report(result: BuildResult, *, verbose: bool, debug: bool, seconds: float) -> None:
-    """Print what came of a build: remarks, failures, and one line that sums it up."""
+    """Print what came of a build: remarks, failures, and one line of summary."""
     if verbose:
         for line in (*result.dropped, *result.remarks):
             show(f"remark: {one_line(line)}", err=True)
@@ -264,7 +264,7 @@ def verify(
 
 
 def _report_verified(report: Report, *, verbose: bool, debug: bool, seconds: float) -> None:
-    """Print the table, what is not verified, and one line that sums it up."""
+    """Print the table, what is not verified, and one line of summary."""
     from rich.console import Console  # noqa: PLC0415 - start-up time
 
     from aotc.package.verify_report import table  # noqa: PLC0415

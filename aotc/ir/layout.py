@@ -195,7 +195,7 @@ class LinearLayout(LinearMap):
         return _invert_and_compose(self, outer)
 
     def __mul__(self, other: LinearLayout) -> LinearLayout:
-        """Return the product: `self` is a block, `other` says how blocks are laid out.
+        """Return the product: `self` is a tile, `other` says how such tiles are laid out.
 
         Input and output dimensions are united by name, the bits of `self` below those of `other`.
 
@@ -220,15 +220,15 @@ class LinearLayout(LinearMap):
             outs,
         )
 
-    def divide_left(self, block: LinearLayout) -> LinearLayout | None:
-        """Return the `q` with `block * q == self`, or None if there is none.
+    def divide_left(self, tile: LinearLayout) -> LinearLayout | None:
+        """Return the `q` with `tile * q == self`, or None if there is none.
 
-        The dimensions of `q` are those of `self`, with the bits of `block` taken off.
+        The dimensions of `q` are those of `self`, with the bits of `tile` taken off.
         """
-        mine = dict(block.outs)
-        if not (set(mine) <= set(self.out_dims) and set(block.in_dims) <= set(self.in_dims)):
+        mine = dict(tile.outs)
+        if not (set(mine) <= set(self.out_dims) and set(tile.in_dims) <= set(self.in_dims)):
             return None
-        if any(bits > self.out_bits(name) for name, bits in block.outs):
+        if any(bits > self.out_bits(name) for name, bits in tile.outs):
             return None
         outs = tuple((name, bits - mine.get(name, 0)) for name, bits in self.outs)
         place = scatter(outs, self.outs, mine)
@@ -236,12 +236,12 @@ class LinearLayout(LinearMap):
         high = sum(place)
         ins: list[tuple[str, list[int]]] = []
         for name, columns in self.ins:
-            rest = columns[block.in_bits(name) :]
-            if len(columns) < block.in_bits(name) or any(column & ~high for column in rest):
+            rest = columns[tile.in_bits(name) :]
+            if len(columns) < tile.in_bits(name) or any(column & ~high for column in rest):
                 return None
             ins.append((name, [move_bits(column, back) for column in rest]))
         quotient = LinearLayout.from_columns(ins, outs)
-        product = block * quotient
+        product = tile * quotient
         return quotient if _same_map(product, self) else None
 
     def quotient(self, dims: Iterable[str]) -> LinearLayout | None:
@@ -361,7 +361,7 @@ class LinearLayout(LinearMap):
         return rest.reduce(len(self.outs) - 1)
 
     def concat(self, axis: int = 0) -> LinearLayout:
-        """Return the layout of two such tiles one after the other along `axis`.
+        """Return the layout of two such tiles concatenated along `axis`.
 
         Ensures: the registers of the first tile come first, then those of the second.
         """

@@ -15,7 +15,7 @@ keep these whole until they know where each part of one is to stand.
 A mbarrier is a shared buffer of one u64, or one stage of several: a ring of them goes with a ring of
 buffers, and the parity of a wait is that of the phase, of how often the ring has been passed.
 
-Invariant: between the issue of a copy and the wait for it, nobody touches its buffer.
+Invariant: between the issue of a copy and the wait for it, no thread touches its buffer.
 """
 
 from __future__ import annotations
