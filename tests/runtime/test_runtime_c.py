@@ -7,17 +7,15 @@ prints what failed, and a sanitizer ends it; either way its output is in the fai
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
 import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import NamedTuple
 
 import pytest
+
+from tests.support.fake_gpu import golden
 
 ROOT = Path(__file__).parents[2]
 RUNTIME = ROOT / "runtime_c"
@@ -46,16 +44,6 @@ def _run(command: list[str | Path], **environment: str) -> str:
             f"{command[0]} exited with {result.returncode}:\n{text[-20000:]}", pytrace=False
         )
     return text
-
-
-def _golden_module() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("golden", TESTS / "golden.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["golden"] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 class Build(NamedTuple):
@@ -129,8 +117,7 @@ PROGRAMS = (
 def archives(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Directory of the archives that the C tests open."""
     directory = tmp_path_factory.mktemp("archives")
-    main: Callable[[Path], None] = _golden_module().main
-    main(directory)
+    golden().main(directory)
     return directory
 
 
